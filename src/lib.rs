@@ -1,0 +1,4 @@
+//! armtrace: what a live MySQL or MariaDB server waits on.
+
+pub mod model;
+pub mod symbols;

@@ -1,0 +1,140 @@
+//! Wait-time histograms with the buckets that Prometheus sees, so that `le` is exact.
+
+/// How many buckets a histogram has, the last one unbounded. The BPF side's `BUCKETS` is the same.
+pub const BUCKETS: usize = 25;
+
+/// Upper bounds of all buckets but the last, in nanoseconds; a wait of exactly a bound lies inside it.
+/// Powers of two over the range in which latch waits matter, so that the kernel side picks a bucket with few compares,
+pub const BUCKET_BOUNDS_NS: [u64; BUCKETS - 1] = [
+    1_000,
+    2_000,
+    4_000,
+    8_000,
+    16_000,
+    32_000,
+    64_000,
+    128_000,
+    256_000,
+    512_000,
+    1_000_000,
+    2_000_000,
+    4_000_000,
+    8_000_000,
+    16_000_000,
+    32_000_000,
+    64_000_000,
+    128_000_000,
+    256_000_000,
+    512_000_000,
+    1_000_000_000,
+    2_500_000_000,
+    5_000_000_000,
+    10_000_000_000,
+];
+
+/// A distribution of durations with exact sum, count and maximum.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Histogram {
+    /// Not cumulative: each bucket counts what the ones before it do not hold.
+    pub buckets: [u64; BUCKETS],
+    pub count: u64,
+    pub sum_ns: u64,
+    pub max_ns: u64,
+}
+
+impl Histogram {
+    /// Adds another histogram's waits to this one.
+    pub fn merge(&mut self, other: &Histogram) {
+        for (mine, theirs) in self.buckets.iter_mut().zip(other.buckets) {
+            *mine += theirs;
+        }
+        self.count += other.count;
+        self.sum_ns += other.sum_ns;
+        self.max_ns = self.max_ns.max(other.max_ns);
+    }
+
+    /// What was added since `earlier`, an older state of the same histogram. The maximum of a difference
+    /// is unknown; it stays the maximum since attach.
+    pub fn since(&self, earlier: &Histogram) -> Histogram {
+        let mut buckets = self.buckets;
+        for (now, before) in buckets.iter_mut().zip(earlier.buckets) {
+            *now = now.saturating_sub(before);
+        }
+        Histogram {
+            buckets,
+            count: self.count.saturating_sub(earlier.count),
+            sum_ns: self.sum_ns.saturating_sub(earlier.sum_ns),
+            max_ns: self.max_ns,
+        }
+    }
+
+    /// Mean wait in nanoseconds; `None` when nothing was counted.
+    pub fn mean_ns(&self) -> Option<f64> {
+        (self.count > 0).then(|| self.sum_ns as f64 / self.count as f64)
+    }
+
+    /// The `q` quantile (0 to 1) in nanoseconds, interpolated within its bucket and never above the
+    /// maximum seen; `None` when nothing was counted.
+    pub fn quantile_ns(&self, q: f64) -> Option<f64> {
+        if self.count == 0 {
+            return None;
+        }
+        let rank = q * self.count as f64;
+        let mut below = 0u64;
+        for (i, &n) in self.buckets.iter().enumerate() {
+            if n > 0 && (below + n) as f64 >= rank {
+                let low = if i == 0 { 0 } else { BUCKET_BOUNDS_NS[i - 1] };
+                let high = BUCKET_BOUNDS_NS.get(i).copied().unwrap_or(self.max_ns).min(self.max_ns);
+                let part = ((rank - below as f64) / n as f64).clamp(0.0, 1.0);
+                return Some(low as f64 + part * high.saturating_sub(low) as f64);
+            }
+            below += n;
+        }
+        Some(self.max_ns as f64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(waits: &[u64]) -> Histogram {
+        let mut h = Histogram::default();
+        for &ns in waits {
+            h.buckets[BUCKET_BOUNDS_NS.partition_point(|&bound| bound < ns)] += 1;
+            h.count += 1;
+            h.sum_ns += ns;
+            h.max_ns = h.max_ns.max(ns);
+        }
+        h
+    }
+
+    #[test]
+    fn a_wait_of_exactly_a_bound_lies_inside_it() {
+        let h = of(&[1_000, 1_001]);
+        assert_eq!((h.buckets[0], h.buckets[1]), (1, 1));
+    }
+
+    #[test]
+    fn quantiles_stay_within_what_was_seen() {
+        let h = of(&[1_500, 1_600, 1_700, 90_000]);
+        assert!((1_000.0..=2_000.0).contains(&h.quantile_ns(0.5).unwrap()));
+        assert_eq!(h.quantile_ns(1.0), Some(90_000.0));
+        assert_eq!(Histogram::default().quantile_ns(0.5), None);
+    }
+
+    #[test]
+    fn the_unbounded_bucket_ends_at_the_maximum() {
+        let h = of(&[20_000_000_000]);
+        assert_eq!(h.quantile_ns(0.99).map(|q| q > 10e9 && q <= 20e9), Some(true));
+    }
+
+    #[test]
+    fn a_difference_counts_only_what_came_after() {
+        let early = of(&[5_000]);
+        let mut late = early.clone();
+        late.merge(&of(&[7_000, 300_000]));
+        let new = late.since(&early);
+        assert_eq!((new.count, new.sum_ns), (2, 307_000));
+    }
+}

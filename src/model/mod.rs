@@ -1,0 +1,155 @@
+//! Plain values that describe what was measured: no I/O, no kernel, no process.
+//!
+//! A [`Snapshot`] is everything known at one instant, counted since the agent attached. It is what the
+//! exporter serves, what the live table shows (as the difference of two), and what recordings hold.
+
+mod histogram;
+
+pub use histogram::{Histogram, BUCKETS, BUCKET_BOUNDS_NS};
+
+use std::time::Duration;
+
+/// What sort of latch it is, in performance_schema's own words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Kind {
+    Mutex,
+    Rwlock,
+    Sxlock,
+    Prlock,
+    Cond,
+}
+
+impl Kind {
+    /// The value of the `kind` label.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Kind::Mutex => "mutex",
+            Kind::Rwlock => "rwlock",
+            Kind::Sxlock => "sxlock",
+            Kind::Prlock => "prlock",
+            Kind::Cond => "cond",
+        }
+    }
+}
+
+/// In which mode a latch was waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Mode {
+    /// A mutex has no modes.
+    None,
+    S,
+    Sx,
+    X,
+}
+
+impl Mode {
+    /// The value of the `mode` label: empty for a mutex.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Mode::None => "",
+            Mode::S => "s",
+            Mode::Sx => "sx",
+            Mode::X => "x",
+        }
+    }
+}
+
+/// The contended waits for one latch name in one mode.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LatchWaits {
+    /// The performance_schema event name (`wait/synch/mutex/innodb/log_writer_mutex`), a stable name built
+    /// the same way, or `unnamed:FUNCTION`.
+    pub latch: String,
+    pub kind: Kind,
+    pub mode: Mode,
+    /// Whole waits, from finding the latch taken to having it. Nanoseconds.
+    pub waits: Histogram,
+    /// The part of the waits' time spent asleep in the kernel, nanoseconds; the rest was spinning.
+    pub sleep_ns: u64,
+    /// How many times waiters went to sleep (one wait can sleep more than once, or not at all).
+    pub sleeps: u64,
+}
+
+impl LatchWaits {
+    /// Nanoseconds of the waits that were spent on the CPU.
+    pub fn spin_ns(&self) -> u64 {
+        self.waits.sum_ns.saturating_sub(self.sleep_ns)
+    }
+}
+
+/// The waits for one latch that began at one place in the server's code.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CallsiteWaits {
+    pub latch: String,
+    /// `row0ins.cc:2345`, or the waiting function's name.
+    pub callsite: String,
+    pub wait_ns: u64,
+    pub waits: u64,
+}
+
+/// How one probe stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProbeState {
+    Attached,
+    /// Attached part of the time to keep the overhead budget.
+    DutyCycle,
+    Detached,
+    Failed,
+}
+
+impl ProbeState {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            ProbeState::Attached => "attached",
+            ProbeState::DutyCycle => "duty_cycle",
+            ProbeState::Detached => "detached",
+            ProbeState::Failed => "failed",
+        }
+    }
+}
+
+/// One probe and what it cost so far.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ProbeStatus {
+    /// A bounded, readable name: `mutex_enter_inline:begin`, `futex_enter`.
+    pub probe: String,
+    pub state: ProbeState,
+    pub hits: u64,
+    /// What one hit costs the server on this machine, nanoseconds; `None` where it was not measured.
+    pub cost_ns: Option<f64>,
+}
+
+/// Who is being watched. Constant while attached.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TargetInfo {
+    pub pid: i32,
+    /// `mysql`, `mariadb` or `percona`.
+    pub flavor: String,
+    /// `9.7.4`
+    pub version: String,
+    /// `x86_64` or `aarch64`.
+    pub arch: String,
+    pub cpu_model: String,
+    /// Hexadecimal GNU build id; empty where the binary has none.
+    pub build_id: String,
+    /// Where function names came from: `symtab`, `dynsym`, …
+    pub symbols: String,
+}
+
+/// Everything measured, counted since the agent attached.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Snapshot {
+    /// Time since attach.
+    pub elapsed: Duration,
+    pub target: TargetInfo,
+    /// False once the server has ended.
+    pub up: bool,
+    /// One entry per (latch, kind, mode).
+    pub latches: Vec<LatchWaits>,
+    pub callsites: Vec<CallsiteWaits>,
+    pub probes: Vec<ProbeStatus>,
+    /// Events that are in no other figure, by cause; every cause that exists is listed, also at zero.
+    pub lost: Vec<(String, u64)>,
+    /// CPU time the server has used since attach (user + system), nanoseconds; `None` if /proc did not say.
+    pub server_cpu_ns: Option<u64>,
+}

@@ -1,0 +1,369 @@
+//! One ELF file, mapped and indexed just far enough to find functions, data and strings in it.
+//!
+//! Addresses here are link-time virtual addresses ("svma"); the target's load bias turns them into
+//! addresses of a process. Everything is read from the mapped file on demand, so that a 300 MB binary with
+//! full debug information costs no more than its symbol table.
+
+use std::collections::hash_map::DefaultHasher;
+use std::collections::HashMap;
+use std::fs::File;
+use std::hash::{Hash, Hasher};
+use std::ops::Range;
+use std::path::Path;
+
+use gimli::{BaseAddresses, EhFrame, EhFrameHdr, EndianSlice, LittleEndian, UnwindSection};
+use memmap2::Mmap;
+use object::elf;
+use object::read::elf::{ElfFile64, FileHeader, ProgramHeader, Rela, SectionHeader, Sym};
+use object::{Object, ObjectSection};
+
+/// The instruction set of a binary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Arch {
+    X86_64,
+    Aarch64,
+}
+
+impl Arch {
+    /// The architecture this agent was built for.
+    pub const HOST: Arch = if cfg!(target_arch = "aarch64") { Arch::Aarch64 } else { Arch::X86_64 };
+
+    /// The value of the `arch` label, as `uname -m` spells it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Arch::X86_64 => "x86_64",
+            Arch::Aarch64 => "aarch64",
+        }
+    }
+}
+
+/// Why a file could not be used as a server binary.
+#[derive(Debug, thiserror::Error)]
+pub enum ImageError {
+    #[error("cannot open {path}: {source}")]
+    Open { path: String, source: std::io::Error },
+    #[error("{path} is not a usable ELF file: {reason}")]
+    Elf { path: String, reason: String },
+    #[error("{path} is for a machine that armtrace does not know (ELF machine {machine})")]
+    Machine { path: String, machine: u16 },
+}
+
+/// Where the names in an image came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SymbolSource {
+    /// The full symbol table: local functions and data too.
+    Symtab,
+    /// Only what the binary exports to its plugins.
+    Dynsym,
+    None,
+}
+
+impl SymbolSource {
+    /// The value of the `symbols` label.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            SymbolSource::Symtab => "symtab",
+            SymbolSource::Dynsym => "dynsym",
+            SymbolSource::None => "none",
+        }
+    }
+}
+
+/// A defined function or data object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Symbol<'a> {
+    /// Mangled, as in the file.
+    pub name: &'a str,
+    pub addr: u64,
+    /// Bytes; 0 where the file does not say.
+    pub size: u64,
+    pub is_function: bool,
+}
+
+#[derive(Clone, Copy)]
+struct Entry {
+    addr: u64,
+    size: u32,
+    name_at: u32,
+    is_function: bool,
+}
+
+struct Segment {
+    addr: u64,
+    offset: u64,
+    file_size: u64,
+    memory_size: u64,
+}
+
+/// A mapped server binary.
+pub struct Image {
+    data: Mmap,
+    arch: Arch,
+    source: SymbolSource,
+    build_id: Vec<u8>,
+    segments: Vec<Segment>,
+    sections: HashMap<String, Range<u64>>,
+    /// Sorted by address.
+    entries: Vec<Entry>,
+    /// Hash of the name to an index in `entries`; the name itself is compared on use.
+    by_name: HashMap<u64, u32>,
+    /// File offset of the string table that `name_at` counts from.
+    strings_at: usize,
+}
+
+impl Image {
+    /// Maps and indexes the ELF file at `path`.
+    ///
+    /// # Errors
+    /// [`ImageError`] when the file cannot be read, is truncated or malformed, or is for another machine.
+    pub fn open(path: &Path) -> Result<Image, ImageError> {
+        let shown = path.display().to_string();
+        let open = |source| ImageError::Open { path: shown.clone(), source };
+        let file = File::open(path).map_err(open)?;
+        // SAFETY: the mapping is private and read-only. A file truncated by somebody else while it is
+        // mapped would raise SIGBUS; a running executable cannot be written to (ETXTBSY), and package
+        // managers replace files rather than rewrite them.
+        let data = unsafe { Mmap::map(&file) }.map_err(open)?;
+        Image::parse(data, &shown)
+    }
+
+    fn parse(data: Mmap, path: &str) -> Result<Image, ImageError> {
+        let bad = |reason: &dyn std::fmt::Display| ImageError::Elf { path: path.into(), reason: reason.to_string() };
+        let elf = ElfFile64::<object::LittleEndian>::parse(&*data).map_err(|e| bad(&e))?;
+        let endian = elf.endian();
+        let arch = match elf.elf_header().e_machine(endian) {
+            elf::EM_X86_64 => Arch::X86_64,
+            elf::EM_AARCH64 => Arch::Aarch64,
+            machine => return Err(ImageError::Machine { path: path.into(), machine: machine.0 }),
+        };
+        let mut segments = Vec::new();
+        for header in elf.elf_program_headers() {
+            if header.p_type(endian) == elf::PT_LOAD {
+                let (offset, file_size) = header.file_range(endian);
+                if offset.checked_add(file_size).is_none_or(|end| end > data.len() as u64) {
+                    return Err(bad(&"truncated: a loaded segment lies past the end of the file"));
+                }
+                segments.push(Segment {
+                    addr: header.p_vaddr(endian),
+                    offset,
+                    file_size,
+                    memory_size: header.p_memsz(endian),
+                });
+            }
+        }
+        if segments.is_empty() {
+            return Err(bad(&"it has no loadable segment"));
+        }
+        let mut sections = HashMap::new();
+        for section in elf.sections() {
+            if let Ok(name) = section.name() {
+                let header = section.elf_section_header();
+                let addr = header.sh_addr(endian);
+                sections.insert(name.to_owned(), addr..addr.saturating_add(header.sh_size(endian)));
+            }
+        }
+        let symtab = elf.elf_symbol_table();
+        let dynsym = elf.elf_dynamic_symbol_table();
+        let (source, table) = if symtab.len() > 1 {
+            (SymbolSource::Symtab, symtab)
+        } else if dynsym.len() > 1 {
+            (SymbolSource::Dynsym, dynsym)
+        } else {
+            (SymbolSource::None, dynsym)
+        };
+        let strings_at =
+            elf.elf_section_table().section(table.string_section()).ok().map_or(0, |s| s.sh_offset(endian) as usize);
+        let mut entries: Vec<Entry> = table
+            .iter()
+            .filter(|s| {
+                let kind = s.st_type();
+                s.st_value(endian) != 0
+                    && !s.is_undefined(endian)
+                    && (kind == elf::STT_FUNC || kind == elf::STT_OBJECT || kind == elf::STT_GNU_IFUNC)
+            })
+            .map(|s| Entry {
+                addr: s.st_value(endian),
+                size: u32::try_from(s.st_size(endian)).unwrap_or(u32::MAX),
+                name_at: s.st_name(endian),
+                is_function: s.st_type() != elf::STT_OBJECT,
+            })
+            .collect();
+        entries.sort_by_key(|e| (e.addr, e.size));
+        let build_id = elf.build_id().ok().flatten().map(<[u8]>::to_vec).unwrap_or_default();
+        let mut image =
+            Image { arch, source, build_id, segments, sections, entries, by_name: HashMap::new(), strings_at, data };
+        image.by_name = (0..image.entries.len() as u32)
+            .map(|i| (hash_of(image.entry_name(&image.entries[i as usize])), i))
+            .collect();
+        Ok(image)
+    }
+
+    pub fn arch(&self) -> Arch {
+        self.arch
+    }
+
+    pub fn symbol_source(&self) -> SymbolSource {
+        self.source
+    }
+
+    /// The GNU build id in hexadecimal; empty where there is none.
+    pub fn build_id(&self) -> String {
+        self.build_id.iter().map(|b| format!("{b:02x}")).collect()
+    }
+
+    /// The symbol of exactly this mangled name.
+    pub fn symbol(&self, name: &str) -> Option<Symbol<'_>> {
+        let entry = &self.entries[*self.by_name.get(&hash_of(name))? as usize];
+        let found = self.to_symbol(entry);
+        (found.name == name).then_some(found)
+    }
+
+    /// All defined functions and data objects, by ascending address.
+    pub fn symbols(&self) -> impl Iterator<Item = Symbol<'_>> {
+        self.entries.iter().map(|e| self.to_symbol(e))
+    }
+
+    /// The function or data object that contains `addr`.
+    pub fn symbol_at(&self, addr: u64) -> Option<Symbol<'_>> {
+        let end = self.entries.partition_point(|e| e.addr <= addr);
+        self.entries[..end]
+            .iter()
+            .rev()
+            .take(16)
+            .find(|e| addr < e.addr + u64::from(e.size).max(1))
+            .map(|e| self.to_symbol(e))
+    }
+
+    /// The bounds of the function that contains `addr`, from the unwind table, which stripped binaries
+    /// keep too. Cold parts that the compiler moved away are functions of their own here.
+    pub fn function_at(&self, addr: u64) -> Option<Range<u64>> {
+        let header = self.section(".eh_frame_hdr")?;
+        let frames = self.section(".eh_frame")?;
+        let bases = BaseAddresses::default()
+            .set_eh_frame_hdr(header.start)
+            .set_eh_frame(frames.start)
+            .set_text(self.section(".text").map_or(0, |t| t.start));
+        let parsed = EhFrameHdr::new(self.bytes(header.start, (header.end - header.start) as usize)?, LittleEndian)
+            .parse(&bases, 8)
+            .ok()?;
+        let section = EhFrame::from(EndianSlice::new(
+            self.bytes(frames.start, (frames.end - frames.start) as usize)?,
+            LittleEndian,
+        ));
+        let fde = parsed.table()?.fde_for_address(&section, &bases, addr, EhFrame::cie_from_offset).ok()?;
+        fde.contains(addr).then(|| fde.initial_address()..fde.end_address())
+    }
+
+    /// The address range of a section, by name.
+    pub fn section(&self, name: &str) -> Option<Range<u64>> {
+        self.sections.get(name).cloned()
+    }
+
+    /// Whether `addr` is part of the image's writable static data (`.data`, `.bss`).
+    pub fn is_static_data(&self, addr: u64) -> bool {
+        [".data", ".bss"].iter().any(|s| self.sections.get(*s).is_some_and(|r| r.contains(&addr)))
+    }
+
+    /// `len` bytes as they are in the file at `addr`; `None` outside the file's segments (so in `.bss`).
+    pub fn bytes(&self, addr: u64, len: usize) -> Option<&[u8]> {
+        let at = self.file_offset(addr)?;
+        let segment = self.segments.iter().find(|s| (s.addr..s.addr + s.file_size).contains(&addr))?;
+        let room = (segment.addr + segment.file_size - addr) as usize;
+        (len <= room).then(|| &self.data[at as usize..at as usize + len])
+    }
+
+    /// The NUL-terminated string at `addr`, if it is UTF-8 and shorter than 4 KiB.
+    pub fn cstr(&self, addr: u64) -> Option<&str> {
+        let at = self.file_offset(addr)? as usize;
+        let window = &self.data[at..self.data.len().min(at + 4096)];
+        let end = window.iter().position(|&b| b == 0)?;
+        std::str::from_utf8(&window[..end]).ok()
+    }
+
+    /// Where `addr` lies in the file; `None` when it is not in it.
+    pub fn file_offset(&self, addr: u64) -> Option<u64> {
+        self.segments.iter().find(|s| (s.addr..s.addr + s.file_size).contains(&addr)).map(|s| addr - s.addr + s.offset)
+    }
+
+    /// The link-time address of a file offset; the inverse of [`Image::file_offset`].
+    pub fn address_of(&self, offset: u64) -> Option<u64> {
+        self.segments
+            .iter()
+            .find(|s| (s.offset..s.offset + s.file_size).contains(&offset))
+            .map(|s| offset - s.offset + s.addr)
+    }
+
+    /// The address range that the image occupies once loaded.
+    pub fn extent(&self) -> Range<u64> {
+        let low = self.segments.iter().map(|s| s.addr).min().unwrap_or(0);
+        let high = self.segments.iter().map(|s| s.addr + s.memory_size).max().unwrap_or(0);
+        low..high
+    }
+
+    /// The relative relocations: (address of the pointer, address that it points to), in file order. In a
+    /// position-independent binary these are its static pointers.
+    pub fn relative_relocations(&self) -> Vec<(u64, u64)> {
+        let relative = match self.arch {
+            Arch::X86_64 => elf::R_X86_64_RELATIVE,
+            Arch::Aarch64 => elf::R_AARCH64_RELATIVE,
+        };
+        let Ok(elf) = ElfFile64::<object::LittleEndian>::parse(&*self.data) else { return Vec::new() };
+        let endian = elf.endian();
+        let mut found = Vec::new();
+        for section in elf.elf_section_table().iter() {
+            if let Ok(Some((relocations, _))) = section.rela(endian, &*self.data) {
+                found.extend(
+                    relocations
+                        .iter()
+                        .filter(|r| r.r_type(endian, false) == relative)
+                        .map(|r| (r.r_offset(endian), r.r_addend(endian) as u64)),
+                );
+            }
+        }
+        found
+    }
+
+    /// The imported function that each procedure-linkage slot (`.got` entry) is bound to at load time:
+    /// address of the slot to name.
+    pub fn imports(&self) -> HashMap<u64, String> {
+        let Ok(elf) = ElfFile64::<object::LittleEndian>::parse(&*self.data) else { return HashMap::new() };
+        let endian = elf.endian();
+        let table = elf.elf_dynamic_symbol_table();
+        let mut found = HashMap::new();
+        for section in elf.elf_section_table().iter() {
+            if let Ok(Some((relocations, _))) = section.rela(endian, &*self.data) {
+                for r in relocations {
+                    let Some(index) = r.symbol(endian, false) else { continue };
+                    if let Ok(symbol) = table.symbol(index) {
+                        if let Ok(name) = table.symbol_name(endian, symbol) {
+                            found.insert(r.r_offset(endian), String::from_utf8_lossy(name).into_owned());
+                        }
+                    }
+                }
+            }
+        }
+        found
+    }
+
+    fn to_symbol(&self, entry: &Entry) -> Symbol<'_> {
+        Symbol {
+            name: self.entry_name(entry),
+            addr: entry.addr,
+            size: u64::from(entry.size),
+            is_function: entry.is_function,
+        }
+    }
+
+    fn entry_name(&self, entry: &Entry) -> &str {
+        let at = self.strings_at + entry.name_at as usize;
+        let tail = self.data.get(at..).unwrap_or_default();
+        let end = tail.iter().position(|&b| b == 0).unwrap_or(0);
+        std::str::from_utf8(&tail[..end]).unwrap_or("")
+    }
+}
+
+fn hash_of(name: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    name.hash(&mut hasher);
+    hasher.finish()
+}

@@ -1,4 +1,7 @@
 //! armtrace: what a live MySQL or MariaDB server waits on.
 
+pub mod attach;
+pub mod bpf;
+pub mod failure;
 pub mod model;
 pub mod symbols;

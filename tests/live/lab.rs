@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{ensure, Context, Result};
 
 use crate::load::Load;
-use crate::server::{script, wait_for, Family, Options, Server};
+use crate::server::{running, script, wait_for, Family, Options, Server};
 
 /// Anything on this machine that still belongs to the server that had this folder.
 fn leftovers(dir: &Path) -> Result<Vec<String>> {
@@ -129,23 +129,32 @@ fn failures_are_not_hidden() -> Result<()> {
 /// However the scripts die, no server stays, and its folder goes with the next start.
 #[test]
 fn a_killed_script_leaves_no_server() -> Result<()> {
-    let mut child = Command::new(script("serve"))
-        .args(["mysql-9.7", "--threads", "2"])
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .spawn()?;
+    // Their own place, so that no other start cleans up between our looks.
+    let runs = tempfile::tempdir()?;
+    let serve = |arguments: &[&str]| {
+        let mut command = Command::new(script("serve"));
+        command.arg("mysql-9.7").args(arguments).env("ARMTRACE_RUN", runs.path());
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        command
+    };
+    let mut child = serve(&["--threads", "2"]).spawn()?;
     let mut line = String::new();
     BufReader::new(child.stdout.take().context("no output")?).read_line(&mut line)?;
-    let dir = line.trim().split_once("dir=").with_context(|| format!("{line:?}"))?.1;
-    let dir = Path::new(dir);
+    let field =
+        |name: &str| line.split_whitespace().find_map(|word| word.strip_prefix(name)).context("a field is missing");
+    let (pid, dir) = (field("pid=")?.parse()?, Path::new(field("dir=")?));
+    ensure!(running(pid), "{line:?}");
     child.kill()?;
     child.wait()?;
-    wait_for("the server to die with its script", Duration::from_secs(10), || {
-        let left = leftovers(dir)?;
-        Ok((!left.iter().any(|what| what.starts_with("process"))).then_some(()))
+    wait_for("the server and its load to die with their script", Duration::from_secs(20), || {
+        let processes = leftovers(dir)?.iter().any(|what| what.starts_with("process"));
+        Ok((!running(pid) && !processes).then_some(()))
     })?;
     ensure!(dir.exists(), "a script killed outright cannot have cleaned up");
-    Server::start(Family::Mysql97, &Options::default())?.stop()?;
-    ensure!(!dir.exists(), "{} is still there", dir.display());
+    // With nothing on standard input it ends as soon as it is up.
+    let output = serve(&["--no-load", "--until-eof"]).output()?;
+    ensure!(output.status.success(), "{output:?}");
+    let left = fs::read_dir(runs.path())?.count();
+    ensure!(left == 0, "{left} folders are still there");
     Ok(())
 }

@@ -96,11 +96,8 @@ impl Server {
         self.pid
     }
 
-    /// Whether the process is there and has not ended.
     pub fn running(&self) -> bool {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
-        // The state follows the name, which is in brackets and may hold anything.
-        stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+        running(self.pid)
     }
 
     pub fn port(&self) -> u16 {
@@ -157,6 +154,13 @@ impl Drop for Server {
             let _ = self.child.wait();
         }
     }
+}
+
+/// Whether there is such a process and it has not ended.
+pub fn running(pid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The state follows the name, which is in brackets and may hold anything.
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }
 
 /// Asks until there is an answer.

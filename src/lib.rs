@@ -1,4 +1,6 @@
 //! armtrace: what a live MySQL or MariaDB server waits on.
 
+pub mod export;
 pub mod model;
 pub mod symbols;
+pub mod ui;

@@ -2,6 +2,8 @@
 
 pub mod attach;
 pub mod bpf;
+pub mod export;
 pub mod failure;
 pub mod model;
 pub mod symbols;
+pub mod ui;

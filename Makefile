@@ -41,6 +41,7 @@ fmt-check: setup
 
 lint: setup ## clippy and shellcheck, warnings are errors
 	cargo clippy --locked --all-targets -- -D warnings
+	cargo clippy --locked --test live -- -D warnings
 	shellcheck -x -P SCRIPTDIR $(SCRIPTS)
 
 unit: setup ## tests that need neither root nor a server

@@ -160,7 +160,10 @@ impl Drop for Server {
 pub fn running(pid: i32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     // The state follows the name, which is in brackets and may hold anything.
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+    let Some((_, rest)) = stat.rsplit_once(") ") else { return false };
+    // A zombie whose other threads are still on their way out holds its files and its memory.
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).map_or(0, |tasks| tasks.count());
+    !rest.starts_with('Z') || threads > 1
 }
 
 /// Asks until there is an answer.

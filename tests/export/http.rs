@@ -7,7 +7,7 @@ use armtrace::model::{Kind, Mode};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::Arc;
+use std::sync::{mpsc, Arc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -69,11 +69,11 @@ fn snapshots_are_taken_one_at_a_time_and_block_nobody_else() {
         running.fetch_sub(1, Ordering::SeqCst);
         busy(5)
     });
-    let scrape = |_| {
+    let scrape = |path: &'static str| {
         let address = server.address.clone();
-        thread::spawn(move || get(&address, "/metrics").unwrap().head)
+        thread::spawn(move || get(&address, path).unwrap().head)
     };
-    let scrapes: Vec<_> = (0..4).map(scrape).collect();
+    let scrapes = ["/metrics", "/", "/metrics", "/"].map(scrape);
     while running_now.load(Ordering::SeqCst) == 0 {
         thread::sleep(Duration::from_millis(1));
     }
@@ -107,11 +107,28 @@ fn it_stops_within_a_second_whatever_clients_do() {
 }
 
 #[test]
-fn it_stops_at_once_when_nobody_is_connected() {
+fn idle_connections_do_not_delay_the_stop() {
     let server = Server::of(|| busy(5));
-    get(&server.address, "/metrics").unwrap();
+    let mut stream = TcpStream::connect(&server.address).unwrap();
+    stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    assert!(stream.read(&mut [0; 1024]).unwrap() > 0);
     let took = server.stop();
     assert!(took < Duration::from_millis(300), "{took:?}");
+}
+
+#[test]
+fn a_scrape_under_way_is_answered_before_the_end() {
+    let (begun, begins) = mpsc::channel();
+    let server = Server::of(move || {
+        begun.send(()).unwrap();
+        thread::sleep(Duration::from_millis(100));
+        busy(5)
+    });
+    let address = server.address.clone();
+    let scrape = thread::spawn(move || get(&address, "/metrics").unwrap());
+    begins.recv().unwrap();
+    server.stop();
+    assert!(scrape.join().unwrap().body.contains("armtrace_target_up"));
 }
 
 #[test]

@@ -67,7 +67,8 @@ pub enum BindError {
     #[error("cannot listen on {listen}: the port is taken{}\n{}", by(.holder), taken_next(.listen))]
     Taken { listen: Listen, holder: Option<PortHolder> },
     #[error(
-        "cannot listen on {0}: no interface of this host has that address\nnext: --listen :PORT for all interfaces"
+        "cannot listen on {0}: no interface of this host has that address\nnext: --listen :{port} for all interfaces",
+        port = .0.port
     )]
     NoSuchAddress(Listen),
     #[error(

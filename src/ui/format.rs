@@ -8,7 +8,8 @@ pub const NOTHING: &str = "-";
 /// A duration in nanoseconds: `850ns`, `12.3µs`, `4.56ms`, `1.23s`, `17.4m`, `5.2h`.
 pub fn nanoseconds(ns: f64) -> String {
     let (value, unit) = match ns {
-        ..1e3 => return format!("{ns:.0}ns"),
+        0.0 => return "0".to_string(),
+        ..999.5 => return format!("{ns:.0}ns"),
         ..999.5e3 => (ns / 1e3, "µs"),
         ..999.5e6 => (ns / 1e6, "ms"),
         ..999.5e9 => (ns / 1e9, "s"),
@@ -78,7 +79,7 @@ mod tests {
     #[test]
     fn durations_have_the_unit_that_fits() {
         let cases = [
-            (0.0, "0ns"),
+            (0.0, "0"),
             (850.0, "850ns"),
             (12_340.0, "12.3µs"),
             (999_400.0, "999µs"),

@@ -36,17 +36,19 @@ struct Terminal {
     /// The size at the last redraw, and how many lines that one took.
     drawn_size: (u16, u16),
     drawn_lines: usize,
+    drawn: String,
 }
 
 impl LiveView {
     /// A view on standard output; `url` is where the metrics are served.
     pub fn new(terminal: bool, url: &str) -> LiveView {
         let size = || crossterm::terminal::size().unwrap_or(USUAL_SIZE);
-        LiveView::on(Box::new(io::stdout()), terminal.then_some(size), url)
+        LiveView::with_output(Box::new(io::stdout()), terminal.then_some(size), url)
     }
 
-    fn on(output: Box<dyn Write + Send>, size: Option<fn() -> (u16, u16)>, url: &str) -> LiveView {
-        let terminal = size.map(|size| Terminal { size, drawn_size: size(), drawn_lines: 0 });
+    /// A view on any output; `size` tells a terminal's columns and lines, and is `None` for what is no terminal.
+    pub fn with_output(output: Box<dyn Write + Send>, size: Option<fn() -> (u16, u16)>, url: &str) -> LiveView {
+        let terminal = size.map(|size| Terminal { size, drawn_size: size(), drawn_lines: 0, drawn: String::new() });
         LiveView { output, terminal, url: url.to_string(), earlier: None }
     }
 
@@ -72,13 +74,18 @@ impl LiveView {
 
     /// Prints a line of other output, which stays above the table.
     pub fn print_above(&mut self, line: &str) -> io::Result<()> {
-        let erase = self.terminal.as_mut().map(Terminal::erase).unwrap_or_default();
-        self.write(&format!("{erase}{line}\n"))
+        let text = match &mut self.terminal {
+            Some(terminal) => terminal.push_down(line),
+            None => format!("{line}\n"),
+        };
+        self.write(&text)
     }
 
     /// Ends the view; what was drawn last stays.
     pub fn finish(&mut self) -> io::Result<()> {
-        self.terminal.iter_mut().for_each(|terminal| terminal.drawn_lines = 0);
+        if let Some(terminal) = &mut self.terminal {
+            (terminal.drawn_lines, terminal.drawn) = (0, String::new());
+        }
         self.output.flush()
     }
 
@@ -92,35 +99,33 @@ impl Terminal {
     /// Everything to write for a redraw, in one piece.
     fn redraw(&mut self, table: &LatchTable) -> String {
         let (width, height) = (self.size)();
-        let buffer = table.render(width, height.saturating_sub(1));
-        let home = self.home((width, height));
+        let buffer = table.lines(width, height.saturating_sub(1));
+        // After a change of size nobody knows where the table is: it begins anew on a clear screen.
+        let resized = std::mem::replace(&mut self.drawn_size, (width, height)) != (width, height);
+        let home = if resized && self.drawn_lines > 0 { "\x1b[2J\x1b[H".to_string() } else { self.home() };
         self.drawn_lines = usize::from(buffer.area.height);
-        let lines: String = lines(&buffer).map(|line| terminal_line(line, width)).collect();
-        format!("{BEGIN_UPDATE}{home}{lines}\x1b[J{END_UPDATE}")
+        self.drawn = lines(&buffer).map(|line| terminal_line(line, width)).collect();
+        format!("{BEGIN_UPDATE}{home}{}\x1b[J{END_UPDATE}", self.drawn)
     }
 
-    /// Moves to where the table begins. After a change of size nobody knows where that is: begins on a clear screen.
-    fn home(&mut self, size: (u16, u16)) -> String {
-        if std::mem::replace(&mut self.drawn_size, size) != size && self.drawn_lines > 0 {
-            return "\x1b[2J\x1b[H".to_string();
-        }
+    /// Moves to where the table begins.
+    fn home(&self) -> String {
         match self.drawn_lines {
             0 => "\r".to_string(),
             lines => format!("\r\x1b[{lines}A"),
         }
     }
 
-    /// Takes the table away; the next redraw begins where it stood.
-    fn erase(&mut self) -> String {
-        let home = self.home((self.size)());
-        self.drawn_lines = 0;
-        home + "\x1b[J"
+    /// Puts a line where the table begins, and the table below it.
+    fn push_down(&self, line: &str) -> String {
+        let home = self.home();
+        format!("{BEGIN_UPDATE}{home}\x1b[J{line}\n{}{END_UPDATE}", self.drawn)
     }
 }
 
 /// The block for outputs that are no terminal, with an empty line behind it.
 fn plain_block(table: &LatchTable) -> String {
-    let buffer = table.render(PLAIN_SIZE.0, PLAIN_SIZE.1);
+    let buffer = table.lines(PLAIN_SIZE.0, PLAIN_SIZE.1);
     let lines = lines(&buffer).map(|line| line.iter().map(Cell::symbol).collect::<String>() + "\n");
     lines.chain(["\n".to_string()]).collect()
 }

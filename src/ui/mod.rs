@@ -3,7 +3,7 @@
 pub mod format;
 mod live;
 pub mod names;
-mod table;
+pub mod table;
 pub mod top;
 
 pub use live::LiveView;

@@ -46,9 +46,9 @@ impl<'a> LatchTable<'a> {
     }
 
     /// The table in at most `height` lines, no longer than it has to be.
-    pub fn render(&self, width: u16, height: u16) -> Buffer {
+    pub fn lines(&self, width: u16, height: u16) -> Buffer {
         let mut buffer = Buffer::empty(Rect::new(0, 0, width, height.min(self.height(width))));
-        self.render_ref(buffer.area, &mut buffer);
+        Widget::render(self, buffer.area, &mut buffer);
         buffer
     }
 
@@ -66,20 +66,6 @@ impl<'a> LatchTable<'a> {
         self.latches.len().min(MAX_LATCHES)
     }
 
-    fn render_ref(&self, area: Rect, buffer: &mut Buffer) {
-        let layout = self.layout(area.width);
-        let (header, rest) = split(area, self.header().len());
-        Text::from(self.header()).render(header, buffer);
-        if self.latches.is_empty() {
-            return Line::from("no contended wait seen so far").render(rest, buffer);
-        }
-        let (table, below) = split(rest, 1 + self.shown());
-        self.table(&layout).render(table, buffer);
-        if layout.callsite_width.is_none() {
-            Text::from(self.callsite_lines()).render(below, buffer);
-        }
-    }
-
     /// Who is watched, what is waited for in all, and what was lost if anything was.
     fn header(&self) -> Vec<Line<'_>> {
         let target = &self.now.target;
@@ -92,8 +78,9 @@ impl<'a> LatchTable<'a> {
     }
 
     fn summary(&self) -> String {
-        let waiting: f64 = self.latches.iter().map(|latch| latch.wait_ns_per_second).sum::<f64>() / 1e9;
-        let waits: f64 = self.latches.iter().map(|latch| latch.waits_per_second).sum();
+        let sum = |figure: fn(&TopLatch) -> f64| self.latches.iter().map(figure).fold(0.0, |sum, n| sum + n);
+        let waiting = sum(|latch| latch.wait_ns_per_second) / 1e9;
+        let waits = sum(|latch| latch.waits_per_second);
         let overhead = self.now.overhead_ratio().map_or("not known".to_string(), format::percent);
         let target = &self.now.target;
         format!(
@@ -150,7 +137,26 @@ impl<'a> LatchTable<'a> {
             }
         }
         lines.truncate(MAX_CALLSITES);
+        if !lines.is_empty() {
+            lines.insert(0, Line::from("top call sites").style(Modifier::BOLD));
+        }
         lines
+    }
+}
+
+impl Widget for &LatchTable<'_> {
+    fn render(self, area: Rect, buffer: &mut Buffer) {
+        let layout = self.layout(area.width);
+        let (header, rest) = split(area, self.header().len());
+        Text::from(self.header()).render(header, buffer);
+        if self.latches.is_empty() {
+            return Line::from("no contended wait seen so far").render(rest, buffer);
+        }
+        let (table, below) = split(rest, 1 + self.shown());
+        self.table(&layout).render(table, buffer);
+        if layout.callsite_width.is_none() {
+            Text::from(self.callsite_lines()).render(below, buffer);
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 pub mod attach;
 pub mod bpf;
+pub mod code;
 pub mod export;
 pub mod failure;
 pub mod model;

@@ -1,0 +1,382 @@
+//! Where a wait inside a function begins and ends.
+//!
+//! The probes must cost nothing while no latch is contended, so they may sit only where the code goes when a
+//! latch was found taken. That part is found from the slow calls, which nobody makes otherwise: it is what the highest
+//! block governs that dominates all of them and does not lie on a shortest way through the function. Among the
+//! instructions that mark the same moment, one that the kernel emulates is taken.
+
+use std::collections::HashSet;
+use std::ops::Range;
+
+use super::cfg::Block;
+use super::function::Function;
+use super::insn::{touches_memory, Flow, Insn, Probing, Test};
+use super::values::Place;
+use crate::symbols::Image;
+
+/// Spin loops beyond this number in one function are not looked at; there are two in the largest known.
+const MAX_SPINS: usize = 32;
+
+/// The functions that nobody calls unless they have to wait. Addresses of functions, or of procedure linkage
+/// stubs ([`super::imported_calls`]).
+#[derive(Clone, Debug, Default)]
+pub struct Slow {
+    /// One round of a spin loop (`ut_delay`).
+    pub spin: HashSet<u64>,
+    /// Everything that comes after spinning, sleeps above all (`sync_array_wait_event`).
+    pub sleep: HashSet<u64>,
+    /// `syscall`: slow unless its arguments say that it is a futex call that only wakes others.
+    pub syscall: HashSet<u64>,
+}
+
+impl Slow {
+    fn is_empty(&self) -> bool {
+        self.spin.is_empty() && self.sleep.is_empty() && self.syscall.is_empty()
+    }
+}
+
+/// Where a wait inside a function begins and ends, as probe sites.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WaitSites {
+    /// First instruction of the block in which the wait begins: what the sites below stand for.
+    pub start: u64,
+    /// The cheapest single site at which the wait begins.
+    pub begin: Site,
+    /// Sites on all the ways into the block at `start`, of which every wait passes exactly one, exactly once, where that is
+    /// worth knowing: where `begin` repeats or is stepped and these are not the same. Otherwise empty.
+    pub entries: Vec<Site>,
+    /// Empty when the end cannot be seen from inside the function; a return probe can.
+    ///
+    /// Where all are [`EndKind::Final`], every wait passes exactly one of them (with its condition met).
+    pub ends: Vec<EndSite>,
+}
+
+/// An instruction to put a probe on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Site {
+    /// Link-time address.
+    pub addr: u64,
+    /// Whether the kernel emulates the instruction: [`Probing::Emulated`] or, if not, [`Probing::Stepped`].
+    pub emulated: bool,
+    /// The instruction, for display.
+    pub text: String,
+    /// Whether it can run again before the function returns: more than once in a wait.
+    pub repeats: bool,
+    /// Whether it runs once in every round of a spin loop, that is very often.
+    pub per_round: bool,
+    /// Where the function's first six integer arguments are when the probe fires.
+    pub args: [Option<Place>; 6],
+}
+
+/// An end of a wait.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EndSite {
+    pub site: Site,
+    pub kind: EndKind,
+    /// The end is passed only when this is met; `None`: whenever the site is.
+    pub when: Option<Condition>,
+}
+
+/// What passing an end site says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EndKind {
+    /// The wait is over.
+    Final,
+    /// The wait is probably over, but it can go on by way of the function's hot part (a retry), without
+    /// leaving the function. The last one before the thread's next wait counts.
+    Maybe,
+}
+
+/// A condition on the registers at a conditional branch: `test` comes out as `holds`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Condition {
+    pub test: Test,
+    pub holds: bool,
+}
+
+/// Finds the contended part of the function at `function` ([`Image::function_at`]): the part that governs its calls
+/// to `slow` functions.
+///
+/// `None` when there is no such call, when no block governs them all without also lying on the way of those who need not wait,
+/// or when the function cannot be analysed.
+pub fn contended(image: &Image, function: Range<u64>, slow: &Slow) -> Option<WaitSites> {
+    Function::new(image, function)?.contended(slow)
+}
+
+/// For a function that is called only by those who have to wait: begins at its entry, ends where nothing but
+/// the return is left. `slow` helps to find the end and may be empty.
+///
+/// `None` when the function cannot be analysed.
+pub fn whole_function(image: &Image, function: Range<u64>, slow: &Slow) -> Option<WaitSites> {
+    Function::new(image, function)?.whole_function(slow)
+}
+
+impl Function {
+    /// [`contended`], for a function at hand.
+    pub fn contended(&self, slow: &Slow) -> Option<WaitSites> {
+        if !self.is_complete() {
+            return None;
+        }
+        let wait = Wait::new(self, slow);
+        let start = wait.contended_start()?;
+        let begin = wait.begin(start)?;
+        let entries = if begin.repeats || !begin.emulated { wait.entries(start, &begin) } else { Vec::new() };
+        Some(WaitSites { start: self.first(start).addr, begin, entries, ends: wait.contended_ends(start) })
+    }
+
+    /// [`whole_function`], for a function at hand.
+    pub fn whole_function(&self, slow: &Slow) -> Option<WaitSites> {
+        if !self.is_complete() {
+            return None;
+        }
+        let wait = Wait::new(self, slow);
+        let begin = wait.entry()?;
+        let ends = wait.whole_function_ends();
+        Some(WaitSites { start: self.entry, begin, entries: Vec::new(), ends })
+    }
+
+    fn first(&self, block: usize) -> &Insn {
+        &self.insns[self.blocks[block].insns.start]
+    }
+}
+
+/// A function together with what is slow in it.
+pub(super) struct Wait<'a> {
+    pub f: &'a Function,
+    /// Per block: the index of its last slow instruction.
+    pub last_slow: Vec<Option<usize>>,
+    /// Per block: the index of its first slow instruction.
+    first_slow: Vec<Option<usize>>,
+    /// Blocks that are one round of spinning, or a delay in it.
+    spins: Vec<bool>,
+    /// Blocks with a slow call that is not a spin round.
+    sleeps: Vec<bool>,
+    cyclic: Vec<bool>,
+}
+
+impl<'a> Wait<'a> {
+    fn new(f: &'a Function, slow: &Slow) -> Wait<'a> {
+        let blocks = f.blocks.len();
+        let mut wait = Wait {
+            f,
+            last_slow: vec![None; blocks],
+            first_slow: vec![None; blocks],
+            spins: vec![false; blocks],
+            sleeps: vec![false; blocks],
+            cyclic: f.graph.cyclic(),
+        };
+        wait.mark(&|insn| classify(f, insn, slow));
+        // With nothing known that waits, any call may be what does.
+        if !wait.live().any(|b| wait.last_slow[b].is_some() || !slow.is_empty() && wait.cyclic[b]) {
+            wait.mark(&|insn| (false, matches!(insn.flow, Flow::Call(_))));
+        }
+        wait
+    }
+
+    /// Notes the slow instructions; `classify` tells for one whether it is (a round of spinning, another wait).
+    fn mark(&mut self, classify: &dyn Fn(&Insn) -> (bool, bool)) {
+        for (block, content) in self.f.blocks.iter().enumerate() {
+            for i in content.insns.clone() {
+                let insn = &self.f.insns[i];
+                let (spins, sleeps) = classify(insn);
+                self.spins[block] |= spins || insn.is_spin_hint();
+                self.sleeps[block] |= sleeps;
+                if spins || sleeps {
+                    self.first_slow[block].get_or_insert(i);
+                    self.last_slow[block] = Some(i);
+                }
+            }
+            self.spins[block] |= is_delay(self.f, block, content);
+        }
+    }
+
+    pub fn live(&self) -> impl Iterator<Item = usize> + '_ {
+        (0..self.f.blocks.len()).filter(|&b| self.f.is_live(b))
+    }
+
+    pub fn returned(&self) -> usize {
+        self.f.blocks.len()
+    }
+
+    /// The highest block that dominates all slow calls and is not on a shortest way from entry to return.
+    fn contended_start(&self) -> Option<usize> {
+        let f = self.f;
+        let slow: Vec<usize> =
+            (0..f.blocks.len()).filter(|&b| self.last_slow[b].is_some() && f.dominators.reaches(b)).collect();
+        let from_entry = f.graph.distances(&[f.entry_block]);
+        let to_return = f.graph.reversed().distances(&[self.returned()]);
+        let shortest = from_entry[self.returned()]?;
+        let is_fast = |b: usize| from_entry[b].zip(to_return[b]).is_some_and(|(a, z)| a + z == shortest);
+        let (first, rest) = slow.split_first()?;
+        let mut above: Vec<usize> = f.dominators.chain(*first).collect();
+        for &other in rest {
+            let theirs: HashSet<usize> = f.dominators.chain(other).collect();
+            above.retain(|b| theirs.contains(b));
+        }
+        above.into_iter().rev().find(|&b| !is_fast(b))
+    }
+
+    /// The cheapest site for the beginning: in block `start`, else in those that it always goes straight on to, else
+    /// in a jump whose only purpose is to come here.
+    fn begin(&self, start: usize) -> Option<Site> {
+        let found = self
+            .emulated_with_latch(self.before_slow(start))
+            .or_else(|| self.emulated_behind(start))
+            .or_else(|| self.jump_to(start))
+            .or_else(|| self.first_probeable(self.before_slow(start)))?;
+        self.site(found)
+    }
+
+    /// In the straight line behind `start`, but not where a spin loop passes it again and again.
+    fn emulated_behind(&self, start: usize) -> Option<usize> {
+        let line = self.straight_line(start);
+        line.into_iter()
+            .skip(1)
+            .find_map(|b| self.emulated_with_latch(self.before_slow(b)).filter(|_| !self.is_per_round(b)))
+    }
+
+    fn jump_to(&self, start: usize) -> Option<usize> {
+        let [from] = self.f.graph.back[start][..] else { return None };
+        let jump = self.f.blocks[from].insns.end - 1;
+        (!self.is_hot(from, start)).then(|| self.emulated_with_latch(jump..jump + 1)).flatten()
+    }
+
+    /// `start` and the blocks that every one who enters it passes next, without a choice in between. None of them is
+    /// entered from outside the contended part, but they may be entered again in the same wait.
+    fn straight_line(&self, start: usize) -> Vec<usize> {
+        let mut line = vec![start];
+        let mut at = start;
+        while let [next] = self.f.graph.next[at][..] {
+            let inside = next < self.f.blocks.len() && self.f.dominators.dominates(start, next);
+            if !inside || line.contains(&next) || self.last_slow[at].is_some() {
+                break;
+            }
+            line.push(next);
+            at = next;
+        }
+        line
+    }
+
+    /// Whether block `from` is also passed by those who do not go on to `start`.
+    fn is_hot(&self, from: usize, start: usize) -> bool {
+        self.f.graph.next[from] != [start]
+    }
+
+    /// One site on every way into `start` from outside the contended part; empty unless each of them exists, has no other
+    /// purpose, and is not passed again.
+    fn entries(&self, start: usize, begin: &Site) -> Vec<Site> {
+        let f = self.f;
+        let outside = f.graph.back[start].iter().filter(|&&b| f.dominators.reaches(b));
+        let sites: Option<Vec<Site>> = outside
+            .map(|&from| {
+                if self.is_hot(from, start) || self.last_slow[from].is_some() {
+                    return None;
+                }
+                let insns = f.blocks[from].insns.clone();
+                let latch = self.emulated_with_latch(insns.clone());
+                self.site(latch.or_else(|| self.first_probeable(insns))?).filter(|s| !s.repeats)
+            })
+            .collect();
+        let sites = sites.unwrap_or_default();
+        let cheaper = sites.iter().any(|s| s.emulated) || sites.iter().all(|s| s.emulated == begin.emulated);
+        if cheaper && sites[..] != [begin.clone()] {
+            sites
+        } else {
+            Vec::new()
+        }
+    }
+
+    /// The first emulated instruction of the entry block that still finds the latch, or the first one that
+    /// does any work.
+    fn entry(&self) -> Option<Site> {
+        let insns = self.before_slow(self.f.entry_block);
+        let working = insns.clone().find(|&i| !self.f.insns[i].is_landing_pad() && self.is_probeable(i));
+        self.site(self.emulated_with_latch(insns).or(working)?)
+    }
+
+    /// The blocks from which the wait that begins in `start` can begin anew, without leaving the function.
+    pub fn retries(&self, start: usize) -> Vec<bool> {
+        self.f.graph.reversed().reached(&[start], |_| false)
+    }
+
+    /// The instructions of a block up to its first slow one, which is still in time itself.
+    fn before_slow(&self, block: usize) -> Range<usize> {
+        let insns = self.f.blocks[block].insns.clone();
+        insns.start..self.first_slow[block].map_or(insns.end, |i| i + 1)
+    }
+
+    /// The instructions of a block behind its last slow one.
+    pub fn after_slow(&self, block: usize) -> Range<usize> {
+        let insns = self.f.blocks[block].insns.clone();
+        self.last_slow[block].map_or(insns.start, |i| i + 1)..insns.end
+    }
+
+    /// The first emulated instruction among some of one block that finds the latch in a known place.
+    pub fn emulated_with_latch(&self, insns: Range<usize>) -> Option<usize> {
+        let block = self.f.block_of[insns.start.min(self.f.insns.len() - 1)];
+        let known = self.f.latch_known(block);
+        let first = self.f.blocks[block].insns.start;
+        insns.into_iter().find(|&i| self.is_emulated(i) && known[i - first])
+    }
+
+    fn first_probeable(&self, mut insns: Range<usize>) -> Option<usize> {
+        insns.find(|&i| self.is_probeable(i))
+    }
+
+    pub fn is_emulated(&self, i: usize) -> bool {
+        self.f.insns[i].probing == Probing::Emulated
+    }
+
+    pub fn is_probeable(&self, i: usize) -> bool {
+        self.f.insns[i].probing != Probing::Refused
+    }
+
+    pub fn site(&self, i: usize) -> Option<Site> {
+        let insn = &self.f.insns[i];
+        let block = self.f.block_of[i];
+        self.is_probeable(i).then(|| Site {
+            addr: insn.addr,
+            emulated: self.is_emulated(i),
+            text: insn.text(),
+            repeats: self.cyclic[block],
+            per_round: self.is_per_round(block),
+            args: self.f.arguments_at(insn.addr),
+        })
+    }
+
+    /// Whether a spin goes round only by way of `block`, as long as nobody sleeps: without it, and without the
+    /// sleeps, it would go round no more.
+    fn is_per_round(&self, block: usize) -> bool {
+        let graph = &self.f.graph;
+        let spins = self.live().filter(|&s| self.spins[s] && !self.sleeps[s]).take(MAX_SPINS);
+        let goes_round = |spin: usize, closed: Option<usize>| {
+            // A delay's own loop is no round.
+            let starts: Vec<usize> = graph.next[spin].iter().copied().filter(|&n| n != spin).collect();
+            let shut = |n: usize| Some(n) == closed || n < self.sleeps.len() && self.sleeps[n];
+            let open: Vec<usize> = starts.into_iter().filter(|&n| !shut(n)).collect();
+            open.contains(&spin) || graph.reached(&open, shut)[spin]
+        };
+        spins.into_iter().any(|s| goes_round(s, None) && (s == block || !goes_round(s, Some(block))))
+    }
+}
+
+/// Whether an instruction is a slow one: (a round of spinning, anything else).
+fn classify(f: &Function, insn: &Insn, slow: &Slow) -> (bool, bool) {
+    let (Flow::Call(Some(to)) | Flow::Jump(to)) = insn.flow else { return (false, false) };
+    let waits = slow.sleep.contains(&to) || slow.syscall.contains(&to) && !only_wakes(f, insn);
+    (slow.spin.contains(&to), waits)
+}
+
+/// Whether a call of `syscall` is known to be a futex call that does not block: its third argument, behind the
+/// system call's number and the futex word, is the operation (`include/uapi/linux/futex.h`).
+fn only_wakes(f: &Function, insn: &Insn) -> bool {
+    const OPERATION: u64 = 0x7f;
+    let wakes = |operation: u64| matches!(operation & OPERATION, 1 | 3 | 4 | 5 | 10);
+    f.constants_at(insn.addr)[2].is_some_and(wakes)
+}
+
+/// Whether a block is a loop that only counts: a delay.
+fn is_delay(f: &Function, block: usize, content: &Block) -> bool {
+    let idle = |i: &Insn| !touches_memory(i) && !matches!(i.flow, Flow::Call(_));
+    f.graph.next[block].contains(&block) && f.insns[content.insns.clone()].iter().all(idle)
+}

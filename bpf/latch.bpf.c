@@ -162,7 +162,6 @@ static __always_inline void finish(struct wait *w, __u64 end_ns)
 		count(&lost, LOST_LATCHES_FULL);
 		return;
 	}
-	__sync_fetch_and_add(&total->count, 1);
 	__sync_fetch_and_add(&total->sum_ns, ns);
 	if (w->sleeps) {
 		__sync_fetch_and_add(&total->sleep_ns, w->sleep_ns);
@@ -296,7 +295,7 @@ static __always_inline bool ends_here(void *ctx, const struct condition *c)
 	case CONDITION_ZERO:
 		return ((c->wide ? value : (__u32)value) == 0) == c->ends_when;
 	default:
-		return (value >> (c->code & 63) & 1) != c->ends_when;
+		return (value >> (c->code & 63) & 1) == c->ends_when;
 	}
 }
 

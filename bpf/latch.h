@@ -63,8 +63,8 @@ enum condition_kind {
 	CONDITION_A64,
 	/* The register is zero (cbz). */
 	CONDITION_ZERO,
-	/* One bit of the register is zero (tbz). */
-	CONDITION_BIT_ZERO,
+	/* One bit of the register is set (tbnz). */
+	CONDITION_BIT_SET,
 };
 
 struct condition {
@@ -73,7 +73,7 @@ struct condition {
 	__u8 code;
 	/* The outcome at which the wait ends. */
 	__u8 ends_when;
-	/* For CONDITION_ZERO: compare all 64 bits. */
+	/* For CONDITION_ZERO: compare all 64 bits, not 32. */
 	__u8 wide;
 	/* Byte offset of the flags or of the register in the saved registers. */
 	__u32 reg;
@@ -115,8 +115,8 @@ struct callsite_key {
 	__u64 line;
 };
 
+/* How many waits there were is the sum of the buckets. */
 struct waits {
-	__u64 count;
 	__u64 sum_ns;
 	__u64 max_ns;
 	__u64 sleep_ns;

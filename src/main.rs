@@ -1,6 +1,17 @@
-fn main() {
-    let t = std::time::Instant::now();
-    println!("{:?} {:?}", armtrace::attach::calibrate(), t.elapsed());
-    for f in armtrace::attach::features() { println!("{f:?}"); }
-    println!("{:?} {:?}", armtrace::attach::capabilities(), t.elapsed());
+//! Arguments to command, nothing else.
+
+use std::process::ExitCode;
+
+use armtrace::commands::{self, Cli};
+use clap::Parser;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match commands::execute(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("armtrace: {failure}");
+            ExitCode::from(failure.status)
+        }
+    }
 }

@@ -4,7 +4,7 @@ mod cost;
 mod features;
 mod sites;
 
-pub use cost::{calibrate, Costs, ProbeClass};
+pub use cost::{calibrate, uprobe_multi_works, Costs, ProbeClass};
 pub use features::{capabilities, features, Feature, Verdict};
 pub use sites::{attach_sites, uretprobes_are_safe, SiteAddress, SitePrograms};
 

@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use crate::catalog::{self, Server};
+use crate::catalog::{self, Family, Flavor};
 use crate::failure::Failure;
 use crate::model::TargetInfo;
 use crate::symbols::{Image, ImageError};
@@ -20,7 +20,10 @@ pub struct Target {
     pub image: Image,
     /// What to add to a link-time address to get one in the process.
     pub bias: u64,
-    pub server: Server,
+    pub family: &'static Family,
+    pub flavor: Flavor,
+    /// As the server itself says: `9.7.4`, `11.4.5-MariaDB`.
+    pub version: String,
     /// Readable once the process has ended.
     pidfd: OwnedFd,
 }
@@ -33,13 +36,15 @@ impl Target {
     pub fn open(pid: i32) -> Result<Target, Failure> {
         let pidfd = open_pidfd(pid)?;
         let image = Image::open(&exe_path(pid)).map_err(|e| unusable(pid, e))?;
-        let server = catalog::identify(&image)
-            .map_err(|e| Failure::target(format!("process {pid} ({}) is {e}", program_name(pid))))?;
+        let family = catalog::family(&image)
+            .map_err(|what| Failure::target(format!("process {pid} ({}) is {what}", program_name(pid))))?;
         let bias = load_bias(pid, &image).map_err(|e| match e.kind() {
             io::ErrorKind::PermissionDenied => may_not_look(pid),
             _ => Failure::target(format!("process {pid}: cannot tell where its program is loaded: {e}")),
         })?;
-        Ok(Target { pid, image, bias, server, pidfd })
+        let flavor = catalog::flavor(family, &image);
+        let version = version(&image, &Memory::new(pid), bias).ok_or_else(|| may_not_look(pid))?;
+        Ok(Target { pid, image, bias, family, flavor, version, pidfd })
     }
 
     /// The path under which the program's file can be opened, whatever mount namespace it is in and even
@@ -60,11 +65,30 @@ impl Target {
         unsafe { libc::poll(&mut poll, 1, 0) > 0 }
     }
 
+    /// The name of the function that contains this address of the process, without its arguments; `sub_ADDRESS`
+    /// where the binary has no name for it.
+    pub fn function_name(&self, addr: u64) -> String {
+        let addr = addr.wrapping_sub(self.bias);
+        match self.image.symbol_at(addr).filter(|s| s.is_function) {
+            Some(symbol) => plain_name(symbol.name),
+            None => format!("sub_{:x}", self.image.function_at(addr).map_or(addr, |f| f.start)),
+        }
+    }
+
+    /// The name of the static object that contains this address of the process, and the offset in it.
+    pub fn data_name(&self, addr: u64) -> String {
+        let addr = addr.wrapping_sub(self.bias);
+        match self.image.symbol_at(addr) {
+            Some(symbol) => format!("{}+{:#x}", plain_name(symbol.name), addr - symbol.addr),
+            None => format!("data_{addr:x}"),
+        }
+    }
+
     pub fn info(&self) -> TargetInfo {
         TargetInfo {
             pid: self.pid,
-            flavor: self.server.flavor.as_str().to_owned(),
-            version: self.server.version.clone(),
+            flavor: self.flavor.as_str().to_owned(),
+            version: self.version.clone(),
             arch: self.image.arch().as_str().to_owned(),
             cpu_model: cpu_model(),
             build_id: self.image.build_id(),
@@ -77,6 +101,20 @@ impl Target {
 pub fn cpu_time_ns(pid: i32) -> Option<u64> {
     let stat = procfs::process::Process::new(pid).ok()?.stat().ok()?;
     Some((stat.utime + stat.stime) * (1_000_000_000 / procfs::ticks_per_second()))
+}
+
+/// What the server calls its version: the variable of that name is part of its interface to plugins.
+fn version(image: &Image, memory: &Memory, bias: u64) -> Option<String> {
+    memory.string(image.symbol("server_version")?.addr + bias)
+}
+
+/// A function's name as people write it: demangled, without arguments, template arguments kept.
+fn plain_name(mangled: &str) -> String {
+    use cpp_demangle::{DemangleOptions, Symbol};
+    let options = DemangleOptions::new().no_params().no_return_type();
+    let name = Symbol::new(mangled).ok().and_then(|s| s.demangle_with_options(&options).ok());
+    let name = name.unwrap_or_else(|| mangled.to_owned());
+    name.split(" [clone").next().unwrap_or_default().to_owned()
 }
 
 fn exe_path(pid: i32) -> PathBuf {

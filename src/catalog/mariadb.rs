@@ -47,11 +47,15 @@ pub(super) static MARIADB_10_6: Family = Family {
         "_ZN5mtr_t6u_lock",
         "_ZN5mtr_t6x_lock",
         "_ZN5mtr_t7sx_lock",
+        "_ZN10lock_sys_t7rd_lock",
+        "_ZN10lock_sys_t7wr_lock",
+        "_ZN9LockGuardC",
+        "_ZN11TMLockGuardC",
     ],
     naming: Naming::Mariadb(&MariadbNames {
         psi: Psi { from_latch: -8, to_class: 24, to_name: 20 },
         statics: &[
-            ("log_sys", &[member((0x40, 0x50), "log_latch", RWLOCK)]),
+            ("log_sys", &[member((0x40, 0x50), "log_latch", RWLOCK), member((0xf0, 0xf8), "log_lsn_lock", MUTEX)]),
             ("lock_sys", &[member((0x40, 0x50), "lock_latch", RWLOCK)]),
             ("dict_sys", &[member((0x40, 0x50), "dict_operation_lock", RWLOCK)]),
             (

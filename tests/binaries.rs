@@ -54,6 +54,7 @@ const MUTEX_WAIT: &str = "_ZN14TTASEventMutexI13GenericPolicyE4waitEPKcjj";
 const SPIN_AND_TRY: &str = "_ZN14TTASEventMutexI13GenericPolicyE17spin_and_try_lockEjjPKcj";
 const RESERVE_CELL: &str = "_Z23sync_array_reserve_cellP12sync_array_tPvmN2ut8LocationE";
 const WAIT_EVENT: &str = "_Z21sync_array_wait_eventP12sync_array_tRP11sync_cell_t";
+const EVENT_WAIT: &str = "_Z17os_event_wait_lowP8os_eventl";
 const UT_DELAY: &str = "_Z8ut_delaym";
 
 fn address(image: &Image, name: &str) -> u64 {
@@ -185,6 +186,9 @@ fn mysql_amd64_latches() {
     }
     check_whole(MUTEX_WAIT, &slow, "start 0x0\nbegin 0x4 push rdi\nfinal 0x14e jne rbx");
     check_whole(SPIN_AND_TRY, &slow, "start 0x0\nbegin 0x4 push rdi\nfinal 0x207 jne r13");
+    // A straight line: its end is found once the call that sleeps is known.
+    let event = Slow { sleep: [address(&image, EVENT_WAIT)].into(), ..Slow::default() };
+    check_whole(WAIT_EVENT, &event, "start 0x0\nbegin 0x4 push rdi\nfinal 0x8f call rdi");
 }
 
 #[test]
@@ -216,6 +220,10 @@ fn mysql_arm64_latches() {
     let entry = address(&image, S_LOCK_SPIN);
     let found = find(&image, entry, &slow, whole_function);
     check(&image, MYSQL_ARM64, entry, &found, "start 0x0\nbegin 0x18 adrp x0\nfinal 0x1c8 adrp x20");
+    let event = Slow { sleep: [address(&image, EVENT_WAIT)].into(), ..Slow::default() };
+    let entry = address(&image, WAIT_EVENT);
+    let found = find(&image, entry, &event, whole_function);
+    check(&image, MYSQL_ARM64, entry, &found, "start 0x0\nbegin 0x1c adrp x0\nfinal 0x98 bl x0");
 }
 
 #[test]

@@ -87,7 +87,8 @@ struct Decoded {
 }
 
 impl Decoded {
-    /// Whether an instruction begins at `at` that calls or jumps to `to`. What belongs to no known function is believed.
+    /// Whether an instruction begins at `at` that calls or jumps to `to`. What belongs to no known function is
+    /// believed.
     fn has_call(&mut self, image: &Image, at: u64, to: u64) -> bool {
         if !self.range.contains(&at) {
             let Some(range) = image.function_at(at) else { return true };

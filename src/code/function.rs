@@ -137,8 +137,8 @@ impl Function {
     }
 }
 
-/// Calls to functions that end the program (a failed assertion's, mostly) are where control flow ends, not where it goes
-/// on to whatever the compiler placed behind them.
+/// Calls to functions that end the program (a failed assertion's, mostly) are where control flow ends, not where
+/// it goes on to whatever the compiler placed behind them.
 fn mark_calls_without_return(image: &Image, insns: &mut [Insn]) {
     let mut known: HashMap<u64, bool> = HashMap::new();
     for insn in insns {

@@ -1,9 +1,9 @@
 //! Where a wait inside a function begins and ends.
 //!
 //! The probes must cost nothing while no latch is contended, so they may sit only where the code goes when a
-//! latch was found taken. That part is found from the slow calls, which nobody makes otherwise: it is what the highest
-//! block governs that dominates all of them and does not lie on a shortest way through the function. Among the
-//! instructions that mark the same moment, one that the kernel emulates is taken.
+//! latch was found taken. That part is found from the slow calls, which nobody makes otherwise: it is what is
+//! dominated by the highest block that dominates all of them and does not lie on a shortest way through the
+//! function. Among the instructions that mark the same moment, one that the kernel emulates is taken.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -21,7 +21,7 @@ const MAX_SPINS: usize = 32;
 /// stubs ([`super::imported_calls`]).
 #[derive(Clone, Debug, Default)]
 pub struct Slow {
-    /// One round of a spin loop (`ut_delay`).
+    /// One round of a spin loop (`ut_delay`). Left out, the wait begins where spinning is given up.
     pub spin: HashSet<u64>,
     /// Everything that comes after spinning, sleeps above all (`sync_array_wait_event`).
     pub sleep: HashSet<u64>,
@@ -42,8 +42,8 @@ pub struct WaitSites {
     pub start: u64,
     /// The cheapest single site at which the wait begins.
     pub begin: Site,
-    /// Sites on all the ways into the block at `start`, of which every wait passes exactly one, exactly once, where that is
-    /// worth knowing: where `begin` repeats or is stepped and these are not the same. Otherwise empty.
+    /// Another choice where `begin` repeats or is stepped: sites on all the ways into the block at `start`, of which
+    /// every wait passes exactly one, once. Otherwise, and where there are none, empty.
     pub entries: Vec<Site>,
     /// Empty when the end cannot be seen from inside the function; a return probe can.
     ///
@@ -58,6 +58,9 @@ pub struct Site {
     pub addr: u64,
     /// Whether the kernel emulates the instruction: [`Probing::Emulated`] or, if not, [`Probing::Stepped`].
     pub emulated: bool,
+    /// Whether it is a call. Some kernels emulate a call without its entry on the shadow stack: in a process that has
+    /// one (`x86_Thread_features` in `/proc/PID/status`), such a site would end the process.
+    pub is_call: bool,
     /// The instruction, for display.
     pub text: String,
     /// Whether it can run again before the function returns: more than once in a wait.
@@ -97,8 +100,8 @@ pub struct Condition {
 /// Finds the contended part of the function at `function` ([`Image::function_at`]): the part that governs its calls
 /// to `slow` functions.
 ///
-/// `None` when there is no such call, when no block governs them all without also lying on the way of those who need not wait,
-/// or when the function cannot be analysed.
+/// `None` when there is no such call, when no block governs them all without also lying on the way of those who need
+/// not wait, or when the function cannot be analysed.
 pub fn contended(image: &Image, function: Range<u64>, slow: &Slow) -> Option<WaitSites> {
     Function::new(image, function)?.contended(slow)
 }
@@ -274,8 +277,8 @@ impl<'a> Wait<'a> {
         self.f.graph.next[from] != [start]
     }
 
-    /// One site on every way into `start` from outside the contended part; empty unless each of them exists, has no other
-    /// purpose, and is not passed again.
+    /// One site on every way into `start` from outside the contended part; empty unless each of them exists, has no
+    /// other purpose, and is not passed again.
     fn entries(&self, start: usize, begin: &Site) -> Vec<Site> {
         let f = self.f;
         let outside = f.graph.back[start].iter().filter(|&&b| f.dominators.reaches(b));
@@ -349,6 +352,7 @@ impl<'a> Wait<'a> {
         self.is_probeable(i).then(|| Site {
             addr: insn.addr,
             emulated: self.is_emulated(i),
+            is_call: matches!(insn.flow, Flow::Call(_)),
             text: insn.text(),
             repeats: self.cyclic[block],
             per_round: self.is_per_round(block),

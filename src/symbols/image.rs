@@ -337,12 +337,16 @@ impl Image {
     /// address of the slot to name.
     pub fn imports(&self) -> HashMap<u64, String> {
         let Ok(elf) = ElfFile64::<object::LittleEndian>::parse(&*self.data) else { return HashMap::new() };
+        let kinds = match self.arch {
+            Arch::X86_64 => [elf::R_X86_64_JUMP_SLOT, elf::R_X86_64_GLOB_DAT],
+            Arch::Aarch64 => [elf::R_AARCH64_JUMP_SLOT, elf::R_AARCH64_GLOB_DAT],
+        };
         let endian = elf.endian();
         let table = elf.elf_dynamic_symbol_table();
         let mut found = HashMap::new();
         for section in elf.elf_section_table().iter() {
             if let Ok(Some((relocations, _))) = section.rela(endian, &*self.data) {
-                for r in relocations {
+                for r in relocations.iter().filter(|r| kinds.contains(&r.r_type(endian, false))) {
                     let Some(index) = r.symbol(endian, false) else { continue };
                     if let Ok(symbol) = table.symbol(index) {
                         if let Ok(name) = table.symbol_name(endian, symbol) {

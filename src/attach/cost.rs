@@ -111,8 +111,7 @@ pub fn uprobe_multi_works() -> bool {
     let mut storage = MaybeUninit::uninit();
     let Ok(open) = CalibrateSkelBuilder::default().open(&mut storage) else { return false };
     let Ok(skel) = open.load() else { return false };
-    let offsets =
-        [armtrace_emulated, armtrace_stepped].map(|f| own_file_offset(f as usize as u64).unwrap_or(0) as usize);
+    let offsets = [armtrace_emulated, armtrace_stepped].map(|f| own_file_offset(f as usize as u64).unwrap_or(0));
     let opts = UprobeMultiOpts { offsets: offsets.to_vec(), cookies: vec![0, 1], ..Default::default() };
     skel.progs.empty_multi.attach_uprobe_multi_with_opts(std::process::id() as i32, "/proc/self/exe", "", opts).is_ok()
 }

@@ -26,6 +26,7 @@ const fn member(offsets: (u64, u64), name: &'static str, kind: Kind) -> Member {
 }
 
 const RWLOCK: Kind = Kind::Rwlock;
+const SXLOCK: Kind = Kind::Sxlock;
 const MUTEX: Kind = Kind::Mutex;
 
 pub(super) static MARIADB_10_6: Family = Family {
@@ -92,13 +93,13 @@ pub(super) static MARIADB_10_6: Family = Family {
             },
             HeapLatch {
                 name: "index_tree_rw_lock",
-                kind: RWLOCK,
+                kind: SXLOCK,
                 word_at: &[0x108, 0x170, 0x180],
                 evidence: Evidence::NamedPartOf { name_at: 0x10, owner_at: 0x18, owner_name_at: 0x10 },
             },
             HeapLatch {
                 name: "buf_block_lock",
-                kind: RWLOCK,
+                kind: SXLOCK,
                 word_at: &[0x18],
                 evidence: Evidence::PageFrame { id_at: 0, frame_at: 0x30 },
             },

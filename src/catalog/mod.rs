@@ -186,6 +186,8 @@ pub enum IdentityIn {
     },
     /// Nothing in it: a bare lock word.
     Word,
+    /// The function serves only latches of this name, built as performance_schema would.
+    Fixed(&'static str),
 }
 
 /// The family whose wait functions this binary has.

@@ -7,6 +7,8 @@ use crate::symbols::Image;
 
 /// `TTASEventMutex`: its `latch_id_t`.
 const MUTEX: IdentityIn = IdentityIn::LatchId { offset: 0x20 };
+/// The mutexes of buffer pool blocks are no instrument's and carry no latch id.
+const BLOCK_MUTEX: IdentityIn = IdentityIn::Fixed("buf_block_mutex");
 /// `rw_lock_t`: creation file and line.
 const RW_LOCK: IdentityIn = IdentityIn::Created { file_offset: 0x30, line_offset: 0x38 };
 
@@ -46,6 +48,7 @@ const fn mutex(
     label: &'static str,
     shape: Shape,
     (file, line): (usize, usize),
+    identity: IdentityIn,
 ) -> WaitFunction {
     WaitFunction {
         found: Found::Symbols(symbols),
@@ -54,7 +57,7 @@ const fn mutex(
         shape,
         latch_argument: 0,
         callsite: Callsite::FileLine { file, line },
-        identity: MUTEX,
+        identity,
     }
 }
 
@@ -94,31 +97,42 @@ pub(super) static MYSQL_8: Family = Family {
             "mutex_enter_inline",
             CONTENDED,
             (1, 2),
+            MUTEX,
         ),
         mutex(
             &["_Z18mutex_enter_inlineI11PolicyMutexI14TTASEventMutexI16BlockMutexPolicyEEEvPT_N2ut8LocationE"],
             "mutex_enter_inline_block",
             CONTENDED,
             (1, 2),
+            BLOCK_MUTEX,
         ),
-        mutex(&["_ZN11PolicyMutexI14TTASEventMutexI13GenericPolicyEE5enterEjjPKcj"], "mutex_enter", CONTENDED, (3, 4)),
+        mutex(
+            &["_ZN11PolicyMutexI14TTASEventMutexI13GenericPolicyEE5enterEjjPKcj"],
+            "mutex_enter",
+            CONTENDED,
+            (3, 4),
+            MUTEX,
+        ),
         mutex(
             &["_ZN11PolicyMutexI14TTASEventMutexI16BlockMutexPolicyEE5enterEjjPKcj"],
             "mutex_enter_block",
             CONTENDED,
             (3, 4),
+            BLOCK_MUTEX,
         ),
         mutex(
             &["_ZN14TTASEventMutexI13GenericPolicyE17spin_and_try_lockEjjPKcj"],
             "mutex_spin_and_try_lock",
             Shape::Whole,
             (3, 4),
+            MUTEX,
         ),
         mutex(
             &["_ZN14TTASEventMutexI16BlockMutexPolicyE17spin_and_try_lockEjjPKcj"],
             "mutex_spin_and_try_lock_block",
             Shape::Whole,
             (3, 4),
+            BLOCK_MUTEX,
         ),
     ],
     wrappers: &[],

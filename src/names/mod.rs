@@ -7,7 +7,7 @@ mod psi;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::catalog::Naming;
+use crate::catalog::{IdentityIn, Naming};
 use crate::failure::Failure;
 use crate::model::Kind;
 use crate::target::{Memory, Target};
@@ -25,6 +25,8 @@ pub enum Identity {
     Static(u64),
     /// Only who waited: a return address.
     Caller(u64),
+    /// Only which wait function it was, by its index in the catalog.
+    Function(u8),
 }
 
 /// What a latch is called.
@@ -79,6 +81,7 @@ impl Namer {
             return known.clone();
         }
         let found = match &self.rules {
+            _ if matches!(identity, Identity::Function(_)) => self.fixed(identity),
             Rules::Mysql(names) => names.name(&self.memory, identity),
             Rules::Mariadb(names) => names.name(&self.memory, identity, example),
         };
@@ -88,6 +91,15 @@ impl Namer {
                 name
             }
             None => self.unnamed(identity),
+        }
+    }
+
+    /// The name that the catalog gives to all latches of a wait function.
+    fn fixed(&self, identity: &Identity) -> Option<LatchName> {
+        let Identity::Function(index) = *identity else { return None };
+        match self.target.family.wait_functions.get(usize::from(index))?.identity {
+            IdentityIn::Fixed(name) => Some(LatchName::innodb(Kind::Mutex, name)),
+            _ => None,
         }
     }
 
@@ -105,6 +117,7 @@ impl Namer {
                 LatchName::unnamed(Kind::Sxlock, &format!("{base}:{line}"))
             }
             Identity::Static(addr) => LatchName::unnamed(Kind::Rwlock, &self.target.data_name(addr)),
+            Identity::Function(index) => LatchName::unnamed(Kind::Mutex, &format!("wait_function_{index}")),
             Identity::PsiClass(addr) | Identity::Caller(addr) => {
                 LatchName::unnamed(Kind::Rwlock, &self.target.function_name(addr))
             }

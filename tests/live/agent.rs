@@ -77,10 +77,6 @@ impl Agent {
         self.metrics()?.lines().filter(|l| !l.starts_with('#') && !l.is_empty()).map(parse).collect()
     }
 
-    pub fn output(&self) -> Result<String> {
-        Ok(std::fs::read_to_string(self.dir.path().join("out"))?)
-    }
-
     pub fn errors(&self) -> Result<String> {
         Ok(std::fs::read_to_string(self.dir.path().join("err"))?)
     }
@@ -134,11 +130,6 @@ pub fn by_latch(samples: &[Sample], metric: &str) -> BTreeMap<String, f64> {
         *sums.entry(s.labels.get("latch").cloned().unwrap_or_default()).or_insert(0.0) += s.value;
     }
     sums
-}
-
-/// The value of the one series of a metric that has this label.
-pub fn value(samples: &[Sample], metric: &str, label: &str, is: &str) -> Option<f64> {
-    samples.iter().find(|s| s.name == metric && s.labels.get(label).is_some_and(|v| v == is)).map(|s| s.value)
 }
 
 /// What `armtrace doctor` says of a server, as JSON.

@@ -2,9 +2,14 @@
 //! starve one another on a small machine. `tests/README.md` says more.
 
 mod agent;
+mod bad_input;
 #[path = "../common/mod.rs"]
 mod common;
+mod export;
 mod lab;
+mod life;
 mod load;
+mod naming;
 mod server;
+mod sleeps;
 mod truth;

@@ -1,0 +1,124 @@
+//! Bad input: one clear error with the next step, the right exit status, nothing attached.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{ensure, Context, Result};
+
+use crate::agent::{free_port, loaded_programs, PROGRAM};
+use crate::server::{Family, Options, Server};
+
+/// Runs the agent, which must fail with this status and say these words in at most two lines.
+fn fails(command: &mut Command, status: i32, words: &[&str]) -> Result<()> {
+    let output = command.stdin(Stdio::null()).output()?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    ensure!(output.status.code() == Some(status), "{:?} instead of {status}: {said}", output.status);
+    for word in words {
+        ensure!(said.contains(word), "{word:?} is not in: {said}");
+    }
+    ensure!(said.lines().count() <= 2, "more than two lines: {said}");
+    ensure!(output.stdout.is_empty(), "{}", String::from_utf8_lossy(&output.stdout));
+    ensure!(loaded_programs()?.is_empty(), "programs are loaded after {said}");
+    Ok(())
+}
+
+fn agent(args: &[&str]) -> Command {
+    let mut command = Command::new(PROGRAM);
+    command.args(args);
+    command
+}
+
+/// A process that ends with the test.
+struct Sleeper(Child);
+
+impl Sleeper {
+    fn start(program: &Path) -> Result<Sleeper> {
+        Ok(Sleeper(Command::new(program).arg("60").spawn().context("starting a process to look at")?))
+    }
+
+    fn pid(&self) -> String {
+        self.0.id().to_string()
+    }
+}
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_wrong_process_is_explained() -> Result<()> {
+    fails(&mut agent(&["--pid", "4194303"]), 3, &["no process 4194303", "pgrep"])?;
+    let sleeper = Sleeper::start(Path::new("/bin/sleep"))?;
+    fails(&mut agent(&["--pid", &sleeper.pid()]), 3, &["not a MySQL or MariaDB server", "sleep", "pgrep"])?;
+    // kthreadd, and with it every kernel thread, has no program.
+    fails(&mut agent(&["--pid", "2"]), 3, &["not a database server"])?;
+    fails(&mut agent(&["doctor", "--pid", "4194303"]), 3, &["no process"])
+}
+
+#[test]
+fn bad_usage_has_its_own_status() -> Result<()> {
+    let code = |args: &[&str]| -> Result<Option<i32>> { Ok(agent(args).stdin(Stdio::null()).output()?.status.code()) };
+    for args in [&["--pid", "0"][..], &["--pid", "x"], &["--listen", ":99999"], &["frobnicate"], &[]] {
+        ensure!(code(args)? == Some(2), "{args:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_thread_is_led_to_its_process() -> Result<()> {
+    let server = Server::start(Family::Mysql97, &Options::default())?;
+    let thread = fs::read_dir(format!("/proc/{}/task", server.pid()))?
+        .filter_map(|t| t.ok()?.file_name().to_str()?.parse::<i32>().ok())
+        .find(|t| *t != server.pid())
+        .context("a server with one thread")?;
+    let right = format!("--pid {}", server.pid());
+    fails(&mut agent(&["--pid", &thread.to_string()]), 3, &["is a thread", &right])?;
+
+    let taken = std::net::TcpListener::bind("127.0.0.1:0")?;
+    let listen = format!("127.0.0.1:{}", taken.local_addr()?.port());
+    let pid = server.pid().to_string();
+    fails(&mut agent(&["--pid", &pid, "--listen", &listen]), 1, &["taken", "--listen"])?;
+
+    // Without root, and without the right to look at the server.
+    let copy = tempfile::tempdir()?;
+    fs::set_permissions(copy.path(), fs::Permissions::from_mode(0o755))?;
+    let program = copy.path().join("armtrace");
+    fs::copy(PROGRAM, &program)?;
+    let mut nobody = Command::new(&program);
+    nobody.args(["--pid", &pid, "--listen", &format!("127.0.0.1:{}", free_port()?)]).uid(65534).gid(65534);
+    fails(&mut nobody, 4, &["sudo"])?;
+    server.stop()
+}
+
+#[test]
+fn the_default_port_names_its_other_user() -> Result<()> {
+    // If something has the default port already, that will do too.
+    let _taken = std::net::TcpListener::bind("[::]:9435");
+    let server = Server::start(Family::Mariadb114, &Options::default())?;
+    fails(&mut agent(&["--pid", &server.pid().to_string()]), 1, &["taken", "ebpf_exporter"])?;
+    server.stop()
+}
+
+/// A server whose program file was cut short, as a full disk leaves it: a copy of a real server's first megabytes behind
+/// a program that runs is not to be had, so the file is cut while it runs from memory.
+#[test]
+fn a_truncated_program_is_explained() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let program = dir.path().join("mysqld");
+    fs::copy("/bin/sleep", &program)?;
+    let sleeper = Sleeper::start(&program)?;
+    // A running program cannot be written to, but the analysis of any file can be asked for through doctor's loader.
+    let whole = fs::read(&program)?;
+    for length in [0, 3, 63, 64, 200, whole.len() / 2] {
+        let cut = dir.path().join(format!("cut-{length}"));
+        fs::write(&cut, &whole[..length])?;
+        ensure!(armtrace::symbols::Image::open(&cut).is_err(), "{length} bytes of a program passed as all of it");
+    }
+    fails(&mut agent(&["--pid", &sleeper.pid()]), 3, &["not a MySQL or MariaDB server"])
+}

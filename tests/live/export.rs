@@ -1,0 +1,52 @@
+//! What Prometheus gets from a live agent.
+
+use std::path::Path;
+use std::thread::sleep;
+use std::time::Duration;
+
+use anyhow::{ensure, Result};
+
+use crate::agent::Agent;
+use crate::common::prometheus::{promtool_complaints, Prometheus};
+use crate::common::{dashboard, http};
+use crate::load::Load;
+use crate::server::{Family, Options, Server};
+
+/// Panels that are rightly empty here: nothing waits on a condition variable that is measured yet.
+const MAY_BE_EMPTY: &[&str] = &["armtrace_cond_wait_seconds"];
+
+#[test]
+fn a_live_agent_fills_the_dashboard() -> Result<()> {
+    let server = Server::start(Family::Mysql97, &Options::default())?;
+    let mut load = Load::start(&server, "oltp_update_index", 32)?;
+    load.wait_running()?;
+    let agent = Agent::attach(&server)?;
+    sleep(Duration::from_secs(2));
+
+    let metrics = agent.metrics()?;
+    let complaints = promtool_complaints(&metrics);
+    ensure!(complaints.is_empty(), "{complaints}");
+    for wanted in
+        ["armtrace_target_up 1", "armtrace_target_info{", "armtrace_build_info{", "process_resident_memory_bytes"]
+    {
+        ensure!(metrics.contains(wanted), "no {wanted} in:\n{metrics}");
+    }
+    ensure!(http::get(&agent.address, "/healthz")?.head.contains("200"));
+    ensure!(http::get(&agent.address, "/")?.body.contains("wait/synch"), "the landing page shows no latch");
+
+    let prometheus = Prometheus::scraping(std::slice::from_ref(&agent.address));
+    prometheus.wait_for_rates(1);
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("dashboards/armtrace.json");
+    let outcomes = dashboard::run(&prometheus, &file);
+    ensure!(!outcomes.is_empty(), "the dashboard has no query");
+    for (query, outcome) in &outcomes {
+        let may_be_empty = query.metrics().iter().any(|m| MAY_BE_EMPTY.iter().any(|e| m.starts_with(e)));
+        match outcome {
+            Ok(series) => ensure!(*series > 0 || may_be_empty, "no data for {}", query.promql),
+            Err(error) => ensure!(false, "{}: {error}", query.promql),
+        }
+    }
+    agent.stop()?;
+    load.stop()?;
+    server.stop()
+}

@@ -1,0 +1,110 @@
+//! Coming and going: the server must not notice, and nothing may stay behind.
+
+use std::thread::sleep;
+use std::time::Duration;
+
+use anyhow::{ensure, Result};
+
+use crate::agent::{changed_sites, loaded_programs, Agent};
+use crate::load::Load;
+use crate::server::{wait_for, Family, Options, Server};
+
+/// How long the agent may take to leave.
+const PROMPT: Duration = Duration::from_secs(1);
+
+/// How long the kernel may take to clean up behind it.
+const CLEAN_UP: Duration = Duration::from_secs(5);
+
+fn nothing_left(server: &Server) -> Result<()> {
+    wait_for("the last probe to go", CLEAN_UP, || {
+        Ok((changed_sites(server.pid())?.is_empty() && loaded_programs()?.is_empty()).then_some(()))
+    })
+}
+
+/// Attaches and detaches again and again while the load runs, at once and after a while, by turns.
+fn cycles(family: Family, rounds: u64) -> Result<()> {
+    let server = Server::start(family, &Options::default())?;
+    let mut load = Load::start(&server, "oltp_update_index", 16)?;
+    load.wait_running()?;
+    for round in 0..rounds {
+        let agent = Agent::attach(&server)?;
+        if round == 0 {
+            let probed = changed_sites(server.pid())?;
+            ensure!(!probed.is_empty(), "attached, but no site has a breakpoint: this test could not fail");
+            ensure!(!loaded_programs()?.is_empty(), "attached, but no program is loaded: this test could not fail");
+        }
+        sleep(Duration::from_millis(100 * (round % 5)));
+        let (status, took) = agent.stop()?;
+        ensure!(status.success(), "round {round}: {status}");
+        ensure!(took < PROMPT, "round {round}: detaching took {took:?}");
+    }
+    nothing_left(&server)?;
+    let report = load.stop()?;
+    ensure!(report.errors == 0 && report.reconnects == 0 && report.transactions > 0, "{report:?}");
+    server.stop()
+}
+
+#[test]
+fn fifty_attachments_lose_no_query() -> Result<()> {
+    cycles(Family::Mysql97, 30)?;
+    cycles(Family::Mariadb114, 20)
+}
+
+#[test]
+fn leaves_promptly_and_cleanly_however_it_ends() -> Result<()> {
+    let server = Server::start(Family::Mysql97, &Options::default())?;
+    let mut load = Load::start(&server, "oltp_update_index", 16)?;
+    load.wait_running()?;
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        let mut agent = Agent::attach(&server)?;
+        sleep(Duration::from_secs(1));
+        agent.signal(signal);
+        let (status, took) = agent.wait()?;
+        ensure!(status.success() && took < PROMPT, "signal {signal}: {status} after {took:?}");
+        nothing_left(&server)?;
+    }
+    let mut agent = Agent::attach(&server)?;
+    sleep(Duration::from_secs(1));
+    agent.signal(libc::SIGKILL);
+    ensure!(!agent.wait()?.0.success());
+    nothing_left(&server)?;
+    let report = load.stop()?;
+    ensure!(report.errors == 0 && report.reconnects == 0 && report.transactions > 0, "{report:?}");
+
+    let mut agent = Agent::attach(&server)?;
+    server.stop()?;
+    let (status, took) = agent.wait()?;
+    ensure!(status.success() && took < PROMPT, "the server ended: {status} after {took:?}");
+    ensure!(agent.errors()?.contains("has ended"), "{}", agent.errors()?);
+    wait_for("the programs to go", CLEAN_UP, || Ok(loaded_programs()?.is_empty().then_some(())))
+}
+
+#[test]
+fn survives_the_servers_sudden_death() -> Result<()> {
+    let server = Server::start(Family::Mariadb114, &Options::default())?;
+    let mut agent = Agent::attach(&server)?;
+    // SAFETY: a signal to the private server that this test started.
+    unsafe { libc::kill(server.pid(), libc::SIGKILL) };
+    let (status, took) = agent.wait()?;
+    ensure!(status.success() && took < PROMPT, "{status} after {took:?}");
+    Ok(())
+}
+
+#[test]
+fn names_latches_within_a_second_of_its_start() -> Result<()> {
+    let server = Server::start(Family::Mysql97, &Options::default())?;
+    let mut load = Load::start(&server, "oltp_update_index", 32)?;
+    load.wait_running()?;
+    let agent = Agent::attach(&server)?;
+    let named = wait_for("a named latch", Duration::from_secs(20), || {
+        let named = agent.metrics()?.contains("armtrace_latch_wait_seconds_count{latch=\"wait/synch/");
+        Ok(named.then(|| agent.age()))
+    });
+    let first = named?;
+    println!("from the program's start to the first named latch: {first:?}");
+    // The load keeps both cores of a small machine busy, so this bound has room.
+    ensure!(first < Duration::from_secs(2), "the first named latch came after {first:?}");
+    agent.stop()?;
+    load.stop()?;
+    server.stop()
+}

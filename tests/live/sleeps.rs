@@ -1,0 +1,91 @@
+//! Sleeps against a count that another tracer makes.
+
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
+
+use anyhow::{ensure, Context, Result};
+
+use crate::agent::{by_latch, Agent};
+use crate::load::Load;
+use crate::server::{script, Family, Options, Server};
+
+/// How far the two counts may be apart.
+const TOLERANCE: f64 = 0.02;
+
+/// bpftrace, counting the futex waits that MySQL's threads make while they wait in the sync array: that is where they
+/// sleep for InnoDB's latches, all of them and nothing else.
+struct Counter(Child);
+
+impl Counter {
+    fn start(pid: i32, program: &str) -> Result<Counter> {
+        let uprobe = |kind: &str, function: &str| format!("{kind}:{program}:{function} /pid == {pid}/");
+        let (reserve, wait) = (
+            "_Z23sync_array_reserve_cellP12sync_array_tPvmN2ut8LocationE",
+            "_Z21sync_array_wait_eventP12sync_array_tRP11sync_cell_t",
+        );
+        let code = format!(
+            "{} {{ @in[tid] = 1; }} {} {{ delete(@in[tid]); }} {} {{ @in[tid] = 1; }} {} {{ delete(@in[tid]); }} \
+             tracepoint:syscalls:sys_enter_futex \
+               /@in[tid] && ((args->op & 127) == 0 || (args->op & 127) == 9)/ {{ @sleeps = count(); }} \
+             BEGIN {{ printf(\"ready\\n\"); }} END {{ clear(@in); }}",
+            uprobe("uprobe", wait),
+            uprobe("uretprobe", wait),
+            uprobe("uprobe", reserve),
+            uprobe("uretprobe", reserve),
+        );
+        let mut child =
+            Command::new("bpftrace").args(["-e", &code]).stdout(Stdio::piped()).spawn().context("starting bpftrace")?;
+        let stdout = child.stdout.as_mut().context("no output from bpftrace")?;
+        let mut lines = BufReader::new(stdout).lines();
+        while lines.next().context("bpftrace ended while attaching")??.trim() != "ready" {}
+        Ok(Counter(child))
+    }
+
+    /// Ends it; what it counted.
+    fn stop(mut self) -> Result<f64> {
+        // SAFETY: a signal to our own child, which has not been waited for.
+        unsafe { libc::kill(self.0.id() as i32, libc::SIGINT) };
+        let text = crate::agent::read_all(self.0.stdout.take().context("no output from bpftrace")?)?;
+        self.0.wait()?;
+        let count =
+            text.lines().find_map(|l| l.strip_prefix("@sleeps: ")).with_context(|| format!("no count: {text}"))?;
+        Ok(count.trim().parse()?)
+    }
+}
+
+impl Drop for Counter {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn program(family: Family) -> Result<String> {
+    let output = Command::new(script("fetch")).arg(family.name()).output()?;
+    ensure!(output.status.success(), "tests/lab/fetch failed");
+    let folder = PathBuf::from(String::from_utf8(output.stdout)?.trim());
+    Ok(folder.join("usr/sbin/mysqld").display().to_string())
+}
+
+#[test]
+fn sleeps_are_as_many_as_another_tracer_counts() -> Result<()> {
+    let server = Server::start(Family::Mysql97, &Options::default())?;
+    // Both watch from before the load to after it, so that they see the same waits.
+    let agent = Agent::attach(&server)?;
+    let counter = Counter::start(server.pid(), &program(Family::Mysql97)?)?;
+    let mut load = Load::start(&server, "oltp_update_index", 32)?;
+    load.wait_running()?;
+    sleep(Duration::from_secs(8));
+    let report = load.stop()?;
+    sleep(Duration::from_secs(1));
+    let theirs = counter.stop()?;
+    let ours: f64 = by_latch(&agent.scrape()?, "armtrace_latch_sleeps_total").values().sum();
+    println!("armtrace: {ours} sleeps, the other tracer: {theirs}, in {} transactions", report.transactions);
+    ensure!(theirs > 100.0, "too few sleeps to compare: {theirs}");
+    ensure!((ours / theirs - 1.0).abs() <= TOLERANCE, "armtrace counts {ours} sleeps, the other tracer {theirs}");
+    agent.stop()?;
+    server.stop()
+}

@@ -95,7 +95,7 @@ fn mariadb_latches_have_their_names() -> Result<()> {
             "wait/synch/sxlock/innodb/index_tree_rw_lock",
             "wait/synch/rwlock/innodb/trx_rseg_latch",
             "wait/synch/rwlock/innodb/lock_latch",
-            "wait/synch/rwlock/innodb/buf_block_lock",
+            "wait/synch/sxlock/innodb/buf_block_lock",
         ],
     )
 }

@@ -1,4 +1,5 @@
 //! armtrace: what a live MySQL or MariaDB server waits on.
 
+pub mod catalog;
 pub mod model;
 pub mod symbols;

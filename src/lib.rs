@@ -3,3 +3,4 @@
 pub mod catalog;
 pub mod model;
 pub mod symbols;
+pub mod target;

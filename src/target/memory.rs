@@ -1,0 +1,181 @@
+//! Another process's memory, read without stopping it.
+//!
+//! Every pointer that is followed may be garbage: a structure may have been freed or never been what it
+//! was taken for. So all reads fail softly, and nothing read here is trusted before it was checked.
+
+use std::io;
+
+/// The kernel takes at most this many pieces in one call (`UIO_MAXIOV`).
+const MAX_PIECES: usize = 1024;
+
+/// Reads of a page never straddle into an unmapped one; the smallest page size is used for that.
+const PAGE: u64 = 4096;
+
+/// Read access to the memory of a process.
+#[derive(Clone, Copy, Debug)]
+pub struct Memory {
+    pid: i32,
+}
+
+impl Memory {
+    pub fn new(pid: i32) -> Memory {
+        Memory { pid }
+    }
+
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// Fills `into` from `addr` on.
+    ///
+    /// # Errors
+    /// The kernel's own: no such process, not allowed, or not all of it is mapped.
+    pub fn read(&self, addr: u64, into: &mut [u8]) -> io::Result<()> {
+        let got = self.read_some(addr, into)?;
+        if got == into.len() {
+            Ok(())
+        } else {
+            Err(io::Error::from_raw_os_error(libc::EFAULT))
+        }
+    }
+
+    pub fn u32(&self, addr: u64) -> io::Result<u32> {
+        self.array(addr).map(u32::from_le_bytes)
+    }
+
+    pub fn u64(&self, addr: u64) -> io::Result<u64> {
+        self.array(addr).map(u64::from_le_bytes)
+    }
+
+    /// `N` bytes.
+    ///
+    /// # Errors
+    /// As [`Memory::read`].
+    pub fn array<const N: usize>(&self, addr: u64) -> io::Result<[u8; N]> {
+        let mut bytes = [0; N];
+        self.read(addr, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// The NUL-terminated UTF-8 string at `addr`, of at most `longest` bytes.
+    ///
+    /// # Errors
+    /// As [`Memory::read`]; `InvalidData` when there is no such string.
+    pub fn cstr(&self, addr: u64, longest: usize) -> io::Result<String> {
+        let mut bytes = vec![0; longest.saturating_add(1)];
+        let mut got = 0;
+        // Page by page: the string may end right in front of an unmapped one.
+        while got < bytes.len() {
+            let at = addr.checked_add(got as u64).ok_or(io::ErrorKind::InvalidInput)?;
+            let piece = usize::try_from(PAGE - at % PAGE).unwrap_or(1).min(bytes.len() - got);
+            let read = self.read_some(at, &mut bytes[got..got + piece])?;
+            if let Some(end) = bytes[got..got + read].iter().position(|&b| b == 0) {
+                bytes.truncate(got + end);
+                return String::from_utf8(bytes).map_err(|_| io::ErrorKind::InvalidData.into());
+            }
+            if read < piece {
+                break;
+            }
+            got += piece;
+        }
+        Err(io::ErrorKind::InvalidData.into())
+    }
+
+    /// Many reads of the same size in few system calls: for each address its bytes, or `None` where they
+    /// could not be read.
+    pub fn read_many<const N: usize>(&self, addrs: &[u64]) -> Vec<Option<[u8; N]>> {
+        let mut found = Vec::with_capacity(addrs.len());
+        while found.len() < addrs.len() {
+            let rest = &addrs[found.len()..];
+            let batch = &rest[..rest.len().min(MAX_PIECES)];
+            found.extend(self.read_batch::<N>(batch));
+        }
+        found
+    }
+
+    /// Reads until the first address that cannot be read: all before it, and `None` for it. Never empty.
+    fn read_batch<const N: usize>(&self, addrs: &[u64]) -> Vec<Option<[u8; N]>> {
+        let mut bytes = vec![0_u8; addrs.len() * N];
+        let remote: Vec<_> =
+            addrs.iter().map(|&a| libc::iovec { iov_base: a as *mut libc::c_void, iov_len: N }).collect();
+        let local = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+        // SAFETY: `local` describes `bytes`, which outlives the call; `remote` is only read, and addresses the
+        // other process.
+        let got = unsafe { libc::process_vm_readv(self.pid, &local, 1, remote.as_ptr(), remote.len() as u64, 0) };
+        let whole = usize::try_from(got).unwrap_or(0) / N.max(1);
+        let mut found: Vec<_> = bytes.chunks_exact(N.max(1)).take(whole).map(|c| c.try_into().ok()).collect();
+        if whole < addrs.len() {
+            found.push(None);
+        }
+        found
+    }
+
+    /// Reads what can be read in one go: how many bytes.
+    fn read_some(&self, addr: u64, into: &mut [u8]) -> io::Result<usize> {
+        let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
+        let remote = libc::iovec { iov_base: addr as *mut libc::c_void, iov_len: into.len() };
+        // SAFETY: `local` describes `into`, which outlives the call; `remote` addresses the other process.
+        let got = unsafe { libc::process_vm_readv(self.pid, &local, 1, &remote, 1, 0) };
+        usize::try_from(got).map_err(|_| io::Error::last_os_error())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn own() -> Memory {
+        Memory::new(std::process::id() as i32)
+    }
+
+    #[test]
+    fn reads_numbers_and_strings() {
+        let number = 0x1122_3344_5566_7788_u64;
+        let at = std::ptr::from_ref(&number) as u64;
+        assert_eq!(own().u64(at).ok(), Some(number));
+        assert_eq!(own().u32(at).ok(), Some(0x5566_7788));
+        assert_eq!(own().cstr(c"latch".as_ptr() as u64, 5).ok().as_deref(), Some("latch"));
+        assert!(own().cstr(c"latch".as_ptr() as u64, 4).is_err());
+    }
+
+    #[test]
+    fn garbage_pointers_are_errors() {
+        for addr in [0, 1, 0xdead_beef, u64::MAX, u64::MAX - 3, 1 << 63] {
+            assert!(own().u64(addr).is_err(), "{addr:#x}");
+            assert!(own().cstr(addr, 100).is_err(), "{addr:#x}");
+        }
+        assert!(Memory::new(i32::MAX).u64(0x1000).is_err());
+    }
+
+    #[test]
+    fn a_string_may_end_at_the_end_of_a_mapping() {
+        // SAFETY: a fresh private mapping of two pages, of which the second is taken away again.
+        unsafe {
+            let page = PAGE as usize;
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            let map = libc::mmap(std::ptr::null_mut(), 2 * page, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
+            assert_ne!(map, libc::MAP_FAILED);
+            let start = map.cast::<u8>();
+            libc::munmap(start.add(page).cast(), page);
+            start.add(page - 3).copy_from(c"ab".as_ptr().cast(), 3);
+            assert_eq!(own().cstr(start.add(page - 3) as u64, 100).ok().as_deref(), Some("ab"));
+            start.add(page - 1).write(b'c');
+            assert!(own().cstr(start.add(page - 3) as u64, 100).is_err());
+            libc::munmap(map, page);
+        }
+    }
+
+    #[test]
+    fn many_reads_survive_bad_addresses() {
+        let values: Vec<u64> = (0..3000).collect();
+        let mut addrs: Vec<u64> = values.iter().map(|v| std::ptr::from_ref(v) as u64).collect();
+        addrs[5] = 0x10;
+        addrs[2999] = u64::MAX;
+        let got = own().read_many::<8>(&addrs);
+        assert_eq!(got.len(), 3000);
+        assert_eq!(got[4].map(u64::from_le_bytes), Some(4));
+        assert_eq!(got[5], None);
+        assert_eq!(got[2998].map(u64::from_le_bytes), Some(2998));
+        assert_eq!(got[2999], None);
+    }
+}

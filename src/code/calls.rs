@@ -1,0 +1,161 @@
+//! Who calls whom, from the bytes of `.text`.
+
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+
+use super::insn::{decode, Flow, Insn};
+use crate::symbols::{Arch, Image};
+
+/// The direct calls and jumps in `.text` to any of `targets`: (address of the instruction, target), by ascending
+/// address. Only unconditional ones: a call, or a tail call.
+pub fn direct_calls(image: &Image, targets: &HashSet<u64>) -> Vec<(u64, u64)> {
+    let Some((base, text)) = text(image) else { return Vec::new() };
+    match image.arch() {
+        Arch::X86_64 => {
+            let mut found = x86_candidates(base, text, targets);
+            let mut function = Decoded::default();
+            found.retain(|&(at, to)| function.has_call(image, at, to));
+            found
+        }
+        Arch::Aarch64 => aarch64_calls(base, text, targets),
+    }
+}
+
+fn text(image: &Image) -> Option<(u64, &[u8])> {
+    let range = image.section(".text")?;
+    Some((range.start, image.bytes(range.start, usize::try_from(range.end.checked_sub(range.start)?).ok()?)?))
+}
+
+/// Every place where the bytes could be `call rel32` (e8) or `jmp rel32` (e9) to a target.
+fn x86_candidates(base: u64, text: &[u8], targets: &HashSet<u64>) -> Vec<(u64, u64)> {
+    let (Some(&low), Some(&high)) = (targets.iter().min(), targets.iter().max()) else { return Vec::new() };
+    let mut found = Vec::new();
+    let mut check = |at: usize| {
+        let Some(&[opcode, a, b, c, d]) = text.get(at..at + 5) else { return };
+        let from = base.wrapping_add(at as u64);
+        let to = from.wrapping_add(5).wrapping_add_signed(i64::from(i32::from_le_bytes([a, b, c, d])));
+        // The set is asked last: few of the many candidates pass the comparisons.
+        if opcode & 0xfe == 0xe8 && (low..=high).contains(&to) && targets.contains(&to) {
+            found.push((from, to));
+        }
+    };
+    let words = text.chunks_exact(8);
+    let rest = text.len() - words.remainder().len();
+    for (i, word) in words.enumerate() {
+        let mut hits = maybe_calls(u64::from_le_bytes(word.try_into().unwrap_or_default()));
+        while hits != 0 {
+            check(i * 8 + hits.trailing_zeros() as usize / 8);
+            hits &= hits - 1;
+        }
+    }
+    (rest..text.len()).for_each(check);
+    found
+}
+
+/// The top bit of every byte that is e8 or e9, and of some others: eight bytes at a time, because `.text` is
+/// tens of megabytes.
+fn maybe_calls(word: u64) -> u64 {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    // Zero where the byte is one of the two; then the classic test for a zero byte, which also hits some behind one.
+    let differs = (word & (ONES * 0xfe)) ^ (ONES * 0xe8);
+    differs.wrapping_sub(ONES) & !differs & (ONES * 0x80)
+}
+
+fn aarch64_calls(base: u64, text: &[u8], targets: &HashSet<u64>) -> Vec<(u64, u64)> {
+    let (Some(&low), Some(&high)) = (targets.iter().min(), targets.iter().max()) else { return Vec::new() };
+    let mut found = Vec::new();
+    for (i, chunk) in text.chunks_exact(4).enumerate() {
+        let word = u32::from_le_bytes([chunk[0], chunk[1], chunk[2], chunk[3]]);
+        // b and bl
+        if word & 0x7c00_0000 != 0x1400_0000 {
+            continue;
+        }
+        let from = base.wrapping_add(i as u64 * 4);
+        let to = from.wrapping_add_signed(i64::from((word << 6) as i32 >> 4));
+        if (low..=high).contains(&to) && targets.contains(&to) {
+            found.push((from, to));
+        }
+    }
+    found
+}
+
+/// The function decoded last, and its calls: candidates come by ascending address.
+#[derive(Default)]
+struct Decoded {
+    range: Range<u64>,
+    calls: HashSet<(u64, u64)>,
+}
+
+impl Decoded {
+    /// Whether an instruction begins at `at` that calls or jumps to `to`. What belongs to no known function is believed.
+    fn has_call(&mut self, image: &Image, at: u64, to: u64) -> bool {
+        if !self.range.contains(&at) {
+            let Some(range) = image.function_at(at) else { return true };
+            let insns = decode(image, range.clone());
+            self.calls = insns
+                .iter()
+                .filter_map(|i| match i.flow {
+                    Flow::Call(Some(to)) | Flow::Jump(to) => Some((i.addr, to)),
+                    _ => None,
+                })
+                .collect();
+            self.range = range;
+        }
+        self.calls.contains(&(at, to))
+    }
+}
+
+/// The linkage stubs through which the binary calls the imported function `name` (without a symbol version):
+/// addresses that [`direct_calls`] takes as targets. More than one where the linker made several.
+pub fn imported_calls(image: &Image, name: &str) -> Vec<u64> {
+    let mut found: Vec<u64> = import_stubs(image).into_iter().filter(|(_, n)| n == name).map(|(at, _)| at).collect();
+    found.sort_unstable();
+    found
+}
+
+/// All linkage stubs of the binary: address to name of the imported function.
+pub fn import_stubs(image: &Image) -> HashMap<u64, String> {
+    let slots = image.imports();
+    let mut found = HashMap::new();
+    for section in [".plt", ".plt.sec", ".plt.got", ".iplt"] {
+        let Some(range) = image.section(section) else { continue };
+        for (stub, slot) in stubs(image, range) {
+            if let Some(name) = slots.get(&slot) {
+                found.insert(stub, name.clone());
+            }
+        }
+    }
+    found
+}
+
+/// The stubs in a section: (address, slot that it jumps through). One begins behind the jump of the one before and
+/// behind padding, and holds a landing pad at most before it loads the slot.
+fn stubs(image: &Image, section: Range<u64>) -> Vec<(u64, u64)> {
+    let mut found = Vec::new();
+    let mut first = None;
+    let mut slot = None;
+    for insn in decode(image, section) {
+        if first.is_none() && is_padding(&insn) {
+            continue;
+        }
+        let begin = *first.get_or_insert(insn.addr);
+        slot = insn.memory.or(slot);
+        match insn.flow {
+            Flow::IndirectJump => {
+                found.extend(slot.map(|slot| (begin, slot)));
+                (first, slot) = (None, None);
+            }
+            Flow::Jump(_) | Flow::Return | Flow::Trap => (first, slot) = (None, None),
+            _ => {}
+        }
+    }
+    found
+}
+
+fn is_padding(insn: &Insn) -> bool {
+    let bytes = insn.bytes();
+    match insn.arch {
+        Arch::X86_64 => bytes == [0x90] || bytes == [0x66, 0x90] || bytes.starts_with(&[0x0f, 0x1f]),
+        Arch::Aarch64 => bytes == 0xd503_201f_u32.to_le_bytes(),
+    }
+}

@@ -1,0 +1,262 @@
+//! The control flow of one function: basic blocks, dominators, reachability.
+//!
+//! Blocks are numbered by address; one more node stands for "the function has returned".
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use super::insn::{Flow, Insn};
+
+/// Where one way out of a block leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Target {
+    Block(usize),
+    /// Out of the function: a return or a tail call.
+    Out,
+    /// Nowhere: a trap, or a call that does not return.
+    Dead,
+}
+
+/// A run of instructions that is entered at its first and left at its last.
+#[derive(Clone, Debug)]
+pub(super) struct Block {
+    /// Indices of its instructions; never empty.
+    pub insns: Range<usize>,
+    /// Where a jump, a taken branch or a return goes.
+    pub taken: Option<Target>,
+    /// Where it goes on when nothing jumps.
+    pub fallthrough: Option<Target>,
+}
+
+impl Block {
+    pub fn targets(&self) -> impl Iterator<Item = Target> {
+        self.taken.into_iter().chain(self.fallthrough)
+    }
+}
+
+/// A directed graph over numbered nodes.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Graph {
+    pub next: Vec<Vec<usize>>,
+    pub back: Vec<Vec<usize>>,
+}
+
+impl Graph {
+    pub fn new(nodes: usize) -> Graph {
+        Graph { next: vec![Vec::new(); nodes], back: vec![Vec::new(); nodes] }
+    }
+
+    pub fn add(&mut self, from: usize, to: usize) {
+        if !self.next[from].contains(&to) {
+            self.next[from].push(to);
+            self.back[to].push(from);
+        }
+    }
+
+    pub fn reversed(&self) -> Graph {
+        Graph { next: self.back.clone(), back: self.next.clone() }
+    }
+
+    /// The nodes that are reached from `starts` (which count only if reached again) without entering a node
+    /// that `closed` names.
+    pub fn reached(&self, starts: &[usize], closed: impl Fn(usize) -> bool) -> Vec<bool> {
+        let mut seen = vec![false; self.next.len()];
+        let mut work = starts.to_vec();
+        while let Some(node) = work.pop() {
+            for &to in &self.next[node] {
+                if !seen[to] && !closed(to) {
+                    seen[to] = true;
+                    work.push(to);
+                }
+            }
+        }
+        seen
+    }
+
+    /// For every node whether it lies on a cycle: whether its strongly connected component has an edge.
+    pub fn cyclic(&self) -> Vec<bool> {
+        let order = self.postorder_all();
+        let reversed = self.reversed();
+        let mut cyclic = vec![false; self.next.len()];
+        let mut done = vec![false; self.next.len()];
+        for &root in order.iter().rev() {
+            if done[root] {
+                continue;
+            }
+            done[root] = true;
+            let (mut component, mut work) = (vec![root], vec![root]);
+            while let Some(node) = work.pop() {
+                for &to in &reversed.next[node] {
+                    if !std::mem::replace(&mut done[to], true) {
+                        component.push(to);
+                        work.push(to);
+                    }
+                }
+            }
+            if component.len() > 1 || self.next[root].contains(&root) {
+                component.iter().for_each(|&node| cyclic[node] = true);
+            }
+        }
+        cyclic
+    }
+
+    /// Fewest edges from any of `starts` to every node.
+    pub fn distances(&self, starts: &[usize]) -> Vec<Option<usize>> {
+        let mut found = vec![None; self.next.len()];
+        let mut queue = std::collections::VecDeque::new();
+        for &start in starts {
+            found[start] = Some(0);
+            queue.push_back((start, 0));
+        }
+        while let Some((node, distance)) = queue.pop_front() {
+            for &to in &self.next[node] {
+                if found[to].is_none() {
+                    found[to] = Some(distance + 1);
+                    queue.push_back((to, distance + 1));
+                }
+            }
+        }
+        found
+    }
+
+    fn postorder_all(&self) -> Vec<usize> {
+        let mut seen = vec![false; self.next.len()];
+        let mut order = Vec::new();
+        for root in 0..self.next.len() {
+            self.postorder_from(root, &mut seen, &mut order);
+        }
+        order
+    }
+
+    fn postorder_from(&self, root: usize, seen: &mut [bool], order: &mut Vec<usize>) {
+        if std::mem::replace(&mut seen[root], true) {
+            return;
+        }
+        // (node, how many of its successors have been visited): no recursion, the input may be hostile.
+        let mut stack = vec![(root, 0)];
+        while let Some((node, visited)) = stack.last_mut() {
+            match self.next[*node].get(*visited) {
+                Some(&to) => {
+                    *visited += 1;
+                    if !std::mem::replace(&mut seen[to], true) {
+                        stack.push((to, 0));
+                    }
+                }
+                None => {
+                    order.push(*node);
+                    stack.pop();
+                }
+            }
+        }
+    }
+}
+
+/// Immediate dominators of the nodes that can be reached from a root.
+#[derive(Clone, Debug)]
+pub(super) struct Dominators {
+    root: usize,
+    parent: Vec<Option<usize>>,
+    depth: Vec<usize>,
+}
+
+impl Dominators {
+    /// Cooper, Harvey and Kennedy's iteration. `None` when it does not settle in a number of rounds that no
+    /// compiled function needs.
+    pub fn new(graph: &Graph, root: usize) -> Option<Dominators> {
+        const MAX_ROUNDS: usize = 64;
+        let mut order = Vec::new();
+        graph.postorder_from(root, &mut vec![false; graph.next.len()], &mut order);
+        let mut rank = vec![usize::MAX; graph.next.len()];
+        order.iter().enumerate().for_each(|(i, &node)| rank[node] = i);
+        let mut parent = vec![None; graph.next.len()];
+        parent[root] = Some(root);
+        for _ in 0..MAX_ROUNDS {
+            let mut changed = false;
+            for &node in order.iter().rev().filter(|&&n| n != root) {
+                let known = graph.back[node].iter().copied().filter(|&p| parent[p].is_some());
+                let new = known.reduce(|a, b| meet(a, b, &parent, &rank));
+                if new != parent[node] {
+                    parent[node] = new;
+                    changed = true;
+                }
+            }
+            if !changed {
+                let mut depth = vec![0; graph.next.len()];
+                for &node in order.iter().rev().filter(|&&n| n != root) {
+                    depth[node] = parent[node].map_or(0, |p| depth[p] + 1);
+                }
+                return Some(Dominators { root, parent, depth });
+            }
+        }
+        None
+    }
+
+    /// Whether the root reaches `node` at all.
+    pub fn reaches(&self, node: usize) -> bool {
+        self.parent[node].is_some()
+    }
+
+    /// `node` and its dominators, up to the root; empty if the root does not reach it.
+    pub fn chain(&self, node: usize) -> impl Iterator<Item = usize> + '_ {
+        let first = self.parent[node].map(|_| node);
+        std::iter::successors(first, |&n| if n == self.root { None } else { self.parent[n] })
+    }
+
+    /// Whether every way from the root to `node` passes `above` (a node dominates itself).
+    pub fn dominates(&self, above: usize, node: usize) -> bool {
+        self.depth[above] <= self.depth[node] && self.chain(node).any(|n| n == above)
+    }
+}
+
+fn meet(mut a: usize, mut b: usize, parent: &[Option<usize>], rank: &[usize]) -> usize {
+    while a != b {
+        // The root ranks highest, so neither side runs past it.
+        let lower = if rank[a] < rank[b] { &mut a } else { &mut b };
+        match parent[*lower] {
+            Some(above) => *lower = above,
+            None => return if rank[a] > rank[b] { a } else { b },
+        }
+    }
+    a
+}
+
+/// Splits instructions, sorted by address, into blocks. The second result is the block of each instruction.
+pub(super) fn blocks(insns: &[Insn]) -> (Vec<Block>, Vec<usize>) {
+    let index = |addr: u64| insns.binary_search_by_key(&addr, |i| i.addr).ok();
+    let mut leaders = BTreeSet::from([0]);
+    for (i, insn) in insns.iter().enumerate() {
+        if let Flow::Jump(to) | Flow::Branch(to) = insn.flow {
+            leaders.extend(index(to));
+        }
+        let adjoins = insns.get(i + 1).is_some_and(|next| next.addr == insn.end());
+        if !matches!(insn.flow, Flow::Next | Flow::Call(_)) || !adjoins {
+            leaders.insert(i + 1);
+        }
+    }
+    let starts: Vec<usize> = leaders.into_iter().filter(|&l| l < insns.len()).collect();
+    let mut block_of = vec![0; insns.len()];
+    for (block, &start) in starts.iter().enumerate() {
+        let end = starts.get(block + 1).copied().unwrap_or(insns.len());
+        block_of[start..end].fill(block);
+    }
+    let target = |addr: u64| index(addr).map_or(Target::Out, |i| Target::Block(block_of[i]));
+    let blocks = starts
+        .iter()
+        .enumerate()
+        .map(|(n, &start)| {
+            let end = starts.get(n + 1).copied().unwrap_or(insns.len());
+            let last = &insns[end - 1];
+            // A function whose code ends with a call has called something that does not return.
+            let behind = index(last.end()).map_or(Target::Dead, |i| Target::Block(block_of[i]));
+            let (taken, fallthrough) = match last.flow {
+                Flow::Next | Flow::Call(_) => (None, Some(behind)),
+                Flow::Jump(to) => (Some(target(to)), None),
+                Flow::Branch(to) => (Some(target(to)), Some(behind)),
+                Flow::Return | Flow::IndirectJump => (Some(Target::Out), None),
+                Flow::Trap => (Some(Target::Dead), None),
+            };
+            Block { insns: start..end, taken, fallthrough }
+        })
+        .collect();
+    (blocks, block_of)
+}

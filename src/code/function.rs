@@ -1,0 +1,219 @@
+//! A decoded function with its control flow.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use super::cfg::{blocks, Block, Dominators, Graph, Target};
+use super::insn::{decode_bytes, Flow, Insn};
+use super::values::{Place, Values};
+use crate::symbols::{Arch, Image};
+
+/// A function with more instructions than this is not analysed. The largest latch function known has 260.
+const MAX_INSNS: usize = 20_000;
+
+/// How many cold parts, moved away from a function by the compiler, are analysed with it.
+const MAX_PARTS: usize = 4;
+
+/// Bytes; what is larger is another function that ends with a tail call.
+const MAX_PART: u64 = 16 << 10;
+
+/// Bytes; a larger function than this is taken to return.
+const MAX_ENDING: u64 = 512;
+
+/// How many functions that a function jumps to or calls are looked into.
+const MAX_LOOKED_AT: usize = 32;
+
+/// A function, decoded, with its control flow and the places of its arguments.
+pub struct Function {
+    pub(super) entry: u64,
+    /// Sorted by address.
+    pub(super) insns: Vec<Insn>,
+    pub(super) blocks: Vec<Block>,
+    pub(super) block_of: Vec<usize>,
+    /// Blocks, and node `blocks.len()`: returned.
+    pub(super) graph: Graph,
+    pub(super) entry_block: usize,
+    pub(super) dominators: Dominators,
+    pub(super) postdominators: Dominators,
+    values: Values,
+    is_complete: bool,
+}
+
+impl Function {
+    /// Decodes and analyses the function at `range` ([`Image::function_at`]), with the cold parts that the
+    /// compiler has moved away from it and that jump back into it.
+    ///
+    /// `None` when the range is not in the file, or the function is too large to analyse.
+    pub fn new(image: &Image, range: Range<u64>) -> Option<Function> {
+        let mut insns = with_cold_parts(range.clone(), &|r| super::decode(image, r), &|addr| image.function_at(addr));
+        mark_calls_without_return(image, &mut insns);
+        Function::from_insns(range.start, insns)
+    }
+
+    /// Analyses machine code that lies at address `base`, where the function also begins.
+    pub fn from_bytes(arch: Arch, base: u64, bytes: &[u8]) -> Option<Function> {
+        Function::from_insns(base, decode_bytes(arch, base, bytes))
+    }
+
+    fn from_insns(entry: u64, insns: Vec<Insn>) -> Option<Function> {
+        if insns.is_empty() || insns.len() > MAX_INSNS {
+            return None;
+        }
+        let (blocks, block_of) = blocks(&insns);
+        let entry_block = block_of[insns.binary_search_by_key(&entry, |i| i.addr).ok()?];
+        let returned = blocks.len();
+        let mut graph = Graph::new(blocks.len() + 1);
+        for (from, block) in blocks.iter().enumerate() {
+            for target in block.targets() {
+                match target {
+                    Target::Block(to) => graph.add(from, to),
+                    Target::Out => graph.add(from, returned),
+                    Target::Dead => {}
+                }
+            }
+        }
+        let dominators = Dominators::new(&graph, entry_block)?;
+        let postdominators = Dominators::new(&graph.reversed(), returned)?;
+        let is_complete = !insns.iter().any(|i| i.flow == Flow::IndirectJump);
+        let values = if is_complete {
+            Values::new(&insns, &blocks, &graph, entry_block)
+        } else {
+            Values::unknown(insns[0].arch, blocks.len())
+        };
+        Some(Function {
+            entry,
+            insns,
+            blocks,
+            block_of,
+            graph,
+            entry_block,
+            dominators,
+            postdominators,
+            values,
+            is_complete,
+        })
+    }
+
+    /// Whether all of its control flow is known: it has no jump to an address in a register or in memory. Where it
+    /// has one, [`Function::arguments_at`] and [`Function::constants_at`] know nothing.
+    pub fn is_complete(&self) -> bool {
+        self.is_complete
+    }
+
+    /// The address of the first instruction.
+    pub fn entry(&self) -> u64 {
+        self.entry
+    }
+
+    /// Its instructions, by ascending address.
+    pub fn insns(&self) -> &[Insn] {
+        &self.insns
+    }
+
+    /// Where the function's first six integer arguments are when the instruction at `addr` is about to run;
+    /// `None` for one that is nowhere, or when there is no such instruction.
+    pub fn arguments_at(&self, addr: u64) -> [Option<Place>; 6] {
+        self.index(addr).map_or([None; 6], |i| self.values.places(&self.insns, &self.blocks, self.block_of[i], i))
+    }
+
+    /// The values in the registers that carry a call's first six integer arguments when the instruction at
+    /// `addr` is about to run, as far as they are constants: numbers, and addresses of static data.
+    pub fn constants_at(&self, addr: u64) -> [Option<u64>; 6] {
+        self.index(addr).map_or([None; 6], |i| self.values.constants(&self.insns, &self.blocks, self.block_of[i], i))
+    }
+
+    fn index(&self, addr: u64) -> Option<usize> {
+        self.insns.binary_search_by_key(&addr, |i| i.addr).ok()
+    }
+
+    /// For each instruction of a block whether the first argument is in a known place when it is about to run.
+    pub(super) fn latch_known(&self, block: usize) -> Vec<bool> {
+        self.values.known(&self.insns, &self.blocks[block], block, 0)
+    }
+
+    /// Whether the function can return from the block.
+    pub(super) fn is_live(&self, block: usize) -> bool {
+        self.dominators.reaches(block) && self.postdominators.reaches(block)
+    }
+}
+
+/// Calls to functions that end the program (a failed assertion's, mostly) are where control flow ends, not where it goes
+/// on to whatever the compiler placed behind them.
+fn mark_calls_without_return(image: &Image, insns: &mut [Insn]) {
+    let mut known: HashMap<u64, bool> = HashMap::new();
+    for insn in insns {
+        let Flow::Call(Some(to)) = insn.flow else { continue };
+        if known.len() >= MAX_LOOKED_AT && !known.contains_key(&to) {
+            continue;
+        }
+        if *known.entry(to).or_insert_with(|| never_returns(image, to)) {
+            insn.flow = Flow::Trap;
+        }
+    }
+}
+
+/// Whether the function at `entry` is small and has no way out.
+fn never_returns(image: &Image, entry: u64) -> bool {
+    let Some(range) = image.function_at(entry).filter(|r| r.start == entry && r.end - r.start <= MAX_ENDING) else {
+        return false;
+    };
+    let insns = super::decode(image, range.clone());
+    !insns.is_empty() && !insns.iter().any(|i| leaves(i, &range))
+}
+
+/// Whether the instruction can lead out of the code at `range` other than by a call.
+fn leaves(insn: &Insn, range: &Range<u64>) -> bool {
+    match insn.flow {
+        Flow::Jump(to) | Flow::Branch(to) => !range.contains(&to),
+        flow => matches!(flow, Flow::Return | Flow::IndirectJump),
+    }
+}
+
+/// The instructions of the function at `range` and of its cold parts.
+fn with_cold_parts(
+    range: Range<u64>,
+    decode: &dyn Fn(Range<u64>) -> Vec<Insn>,
+    function_at: &dyn Fn(u64) -> Option<Range<u64>>,
+) -> Vec<Insn> {
+    let mut insns = decode(range.clone());
+    let mut parts = vec![range];
+    while parts.len() <= MAX_PARTS && insns.len() <= MAX_INSNS {
+        let Some((part, mut more)) = cold_part(&insns, &parts, decode, function_at) else { break };
+        parts.push(part);
+        insns.append(&mut more);
+        insns.sort_by_key(|i| i.addr);
+    }
+    insns
+}
+
+/// A part of the function that the compiler placed elsewhere: `insns` jump to it, and it jumps back behind the
+/// function's first instruction. A part that neither returns nor jumps away counts too: it ends the program.
+fn cold_part(
+    insns: &[Insn],
+    parts: &[Range<u64>],
+    decode: &dyn Fn(Range<u64>) -> Vec<Insn>,
+    function_at: &dyn Fn(u64) -> Option<Range<u64>>,
+) -> Option<(Range<u64>, Vec<Insn>)> {
+    let inside = |addr: u64| parts.iter().any(|p| p.contains(&addr));
+    let mut seen: Vec<Range<u64>> = Vec::new();
+    for insn in insns {
+        let (Flow::Jump(to) | Flow::Branch(to)) = insn.flow else { continue };
+        if inside(to) || seen.iter().any(|r| r.contains(&to)) || seen.len() >= MAX_LOOKED_AT {
+            continue;
+        }
+        let Some(range) = function_at(to).filter(|r| r.contains(&to) && !inside(r.start)) else { continue };
+        seen.push(range.clone());
+        if range.end - range.start > MAX_PART {
+            continue;
+        }
+        let part = decode(range.clone());
+        let comes_back = |i: &Insn| match i.flow {
+            Flow::Jump(to) | Flow::Branch(to) => inside(to) && !parts.iter().any(|p| p.start == to),
+            _ => false,
+        };
+        if part.iter().any(comes_back) || !part.iter().any(|i| leaves(i, &range)) {
+            return Some((range, part));
+        }
+    }
+    None
+}

@@ -1,0 +1,180 @@
+//! One machine instruction, as far as control flow, probing and memory references go.
+
+use std::ops::Range;
+
+use super::{aarch64, x86};
+use crate::symbols::{Arch, Image};
+
+/// Where execution goes after an instruction. Addresses are link-time addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flow {
+    /// On to the next instruction. Instructions that could not be decoded count as these.
+    Next,
+    /// Always to this address.
+    Jump(u64),
+    /// To this address or on to the next instruction.
+    Branch(u64),
+    /// Into a function and, unless that never returns, on. `None`: through a register or memory.
+    Call(Option<u64>),
+    Return,
+    /// To an address in a register or in memory: a tail call, or a jump table.
+    IndirectJump,
+    /// Never on (`ud2`, `hlt`, `int3`, `udf`, `brk`).
+    Trap,
+}
+
+/// What the kernel does with a uprobe on an instruction. It decides the price: an emulated one costs one trap,
+/// a stepped one about ten times that on x86.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Probing {
+    /// Every kernel that armtrace supports emulates it in the breakpoint handler.
+    Emulated,
+    /// Executed out of line under a single step (newer kernels emulate some of these too, multi-byte nops for
+    /// one).
+    Stepped,
+    /// At least some kernels refuse the probe, or would break the program with it.
+    Refused,
+}
+
+/// The longest an x86 instruction can be.
+pub(super) const MAX_LEN: usize = 15;
+
+/// A decoded instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Insn {
+    /// Link-time address.
+    pub addr: u64,
+    /// Bytes: 1 to 15 on x86-64, 4 on arm64.
+    pub len: u8,
+    pub flow: Flow,
+    pub probing: Probing,
+    /// The static address that it reads, writes or computes: a rip-relative operand on x86-64; on arm64 the
+    /// target of `adr`, a literal load, or an `add`, load or store through a register that an `adrp` before it
+    /// in the same straight line has set.
+    pub memory: Option<u64>,
+    pub(super) arch: Arch,
+    pub(super) raw: [u8; MAX_LEN],
+}
+
+impl Insn {
+    /// Address of the instruction behind this one.
+    pub fn end(&self) -> u64 {
+        self.addr.wrapping_add(u64::from(self.len))
+    }
+
+    /// The instruction's bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.raw[..usize::from(self.len).min(MAX_LEN)]
+    }
+
+    /// For display: GNU assembler syntax, with absolute branch targets.
+    pub fn text(&self) -> String {
+        match self.arch {
+            Arch::X86_64 => x86::text(self),
+            Arch::Aarch64 => aarch64::text(self),
+        }
+    }
+
+    /// Whether a function may start with it only to be a legal target of an indirect call, or to sign the
+    /// return address: no work of the function's own.
+    pub fn is_landing_pad(&self) -> bool {
+        match self.arch {
+            Arch::X86_64 => self.bytes() == [0xf3, 0x0f, 0x1e, 0xfa],
+            Arch::Aarch64 => aarch64::is_landing_pad(self.word()),
+        }
+    }
+
+    /// Whether it tells the processor that the code is spinning (`pause`, `yield`, `isb`).
+    pub fn is_spin_hint(&self) -> bool {
+        match self.arch {
+            Arch::X86_64 => self.bytes() == [0xf3, 0x90],
+            Arch::Aarch64 => aarch64::is_spin_hint(self.word()),
+        }
+    }
+
+    /// The arm64 instruction word.
+    pub(super) fn word(&self) -> u32 {
+        u32::from_le_bytes([self.raw[0], self.raw[1], self.raw[2], self.raw[3]])
+    }
+}
+
+/// Decodes the instructions of an address range of a binary, usually one function from
+/// [`Image::function_at`]. Empty when the range is not in the file.
+pub fn decode(image: &Image, range: Range<u64>) -> Vec<Insn> {
+    let len = range.end.saturating_sub(range.start);
+    match image.bytes(range.start, usize::try_from(len).unwrap_or(usize::MAX)) {
+        Some(bytes) => decode_bytes(image.arch(), range.start, bytes),
+        None => Vec::new(),
+    }
+}
+
+/// Decodes machine code that lies at address `base`, one instruction after the other. A last instruction that
+/// the bytes cut short is left out.
+pub fn decode_bytes(arch: Arch, base: u64, bytes: &[u8]) -> Vec<Insn> {
+    match arch {
+        Arch::X86_64 => x86::decode(base, bytes),
+        Arch::Aarch64 => aarch64::decode(base, bytes),
+    }
+}
+
+/// What an instruction does to registers and to the stack, in the order in which it does it. Registers are
+/// architecture numbers (see [`super::Place`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Effect {
+    /// `to` = the low `bytes` (4 or 8) of `from`, zero-extended.
+    Copy { to: u8, from: u8, bytes: u8 },
+    /// `to` = `from` + `by`, in 64 bits.
+    Offset { to: u8, from: u8, by: i64 },
+    /// `to` = a value known from the instruction alone.
+    Constant { to: u8, value: u64 },
+    /// `to` = `to` with 16 bits replaced (`movk`).
+    Insert { to: u8, value: u16, shift: u8 },
+    /// `bytes` bytes at `base` + `offset` = register `from`, or something unknown.
+    Store { base: u8, offset: i64, from: Option<u8>, bytes: u8 },
+    /// `to` = zero-extended `bytes` (4 or 8) at `base` + `offset`.
+    Load { to: u8, base: u8, offset: i64, bytes: u8 },
+    /// The register now holds something unknown.
+    Clobber(u8),
+    /// A call: everything that the calling convention lets a callee change is unknown.
+    Call,
+    /// Anything may have changed.
+    Unknown,
+}
+
+/// Appends what `insn` does to `into`.
+pub(super) fn effects(insn: &Insn, into: &mut Vec<Effect>) {
+    match insn.arch {
+        Arch::X86_64 => x86::effects(insn, into),
+        Arch::Aarch64 => aarch64::effects(insn, into),
+    }
+}
+
+/// Whether `insn` reads or writes memory other than through a call.
+pub(super) fn touches_memory(insn: &Insn) -> bool {
+    match insn.arch {
+        Arch::X86_64 => x86::touches_memory(insn),
+        Arch::Aarch64 => aarch64::is_load_or_store(insn.word()),
+    }
+}
+
+/// What a conditional branch depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Test {
+    /// The processor's flags meet this condition: the x86-64 condition code (the low four bits of the `jcc`
+    /// opcode: 0 `o`, 2 `b`, 4 `e`, 6 `be`, 8 `s`, 10 `p`, 12 `l`, 14 `le`; odd is the opposite), or the arm64 one (0 `eq`,
+    /// 1 `ne`, 2 `cs`, 3 `cc`, 4 `mi`, 5 `pl`, 6 `vs`, 7 `vc`, 8 `hi`, 9 `ls`, 10 `ge`, 11 `lt`, 12 `gt`, 13 `le`, 14 and 15 always).
+    Flags(u8),
+    /// The low `bits` (32 or 64) of the register are zero.
+    Zero { register: u8, bits: u8 },
+    /// The bit of the register is set.
+    Bit { register: u8, bit: u8 },
+}
+
+/// When a conditional branch is taken: the test and the outcome that takes it. `None` for other instructions
+/// and for branches on something that a probe does not see.
+pub(super) fn branch_test(insn: &Insn) -> Option<(Test, bool)> {
+    match insn.arch {
+        Arch::X86_64 => x86::branch_test(insn),
+        Arch::Aarch64 => aarch64::branch_test(insn.word()),
+    }
+}

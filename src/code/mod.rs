@@ -1,0 +1,26 @@
+//! What machine code tells about a server binary: where a wait begins and ends, where a function's
+//! arguments live in between, and who calls whom.
+//!
+//! A latch function of a database server takes a free latch in a few instructions and waits for a taken one in the
+//! same function, inlined. Probing its entry would trap on every acquisition; this module finds the
+//! part that runs only when the latch was taken ([`contended`]), and in it the instructions on which a probe is
+//! cheap, because the kernel emulates them ([`Probing`]).
+//!
+//! Everything here is a function of the bytes: no process is touched and nothing is executed. Both
+//! architectures' binaries can be analysed on either. The input is not trusted: what cannot be decoded is an
+//! instruction of unknown effect, and a function too large to analyse is reported as `None`.
+
+mod aarch64;
+mod calls;
+mod cfg;
+mod function;
+mod insn;
+mod values;
+mod wait;
+mod x86;
+
+pub use calls::{direct_calls, import_stubs, imported_calls};
+pub use function::Function;
+pub use insn::{decode, decode_bytes, Flow, Insn, Probing, Test};
+pub use values::Place;
+pub use wait::{contended, whole_function, Condition, EndKind, EndSite, Site, Slow, WaitSites};

@@ -1,0 +1,336 @@
+//! Where a function's arguments are at each of its instructions.
+//!
+//! A forward dataflow analysis: what every register and every written stack slot is known to hold, on all ways
+//! to an instruction. It follows copies, spills, reloads and address arithmetic and forgets what else is written, and at
+//! calls what a callee may change. It takes for granted what compilers do: that nobody writes to a spill slot
+//! through a pointer to something else.
+
+use super::cfg::{Block, Graph};
+use super::insn::{effects, Effect, Insn};
+use super::{aarch64, x86};
+use crate::symbols::Arch;
+
+/// Where a value can be read at an instruction, from the registers that the kernel saves and the thread's stack.
+///
+/// Registers are numbered as the hardware encodes them: on x86-64 rax 0, rcx 1, rdx 2, rbx 3, rsp 4, rbp 5,
+/// rsi 6, rdi 7, r8 to r15; on arm64 x0 to x30, and 31 for sp.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Place {
+    /// In the low `bytes` bytes (4 or 8) of a register.
+    Register { register: u8, bytes: u8 },
+    /// In `bytes` bytes (4 or 8) of memory at `base` + `offset`.
+    Stack { base: u8, offset: i32, bytes: u8 },
+}
+
+/// Slots beyond this number are forgotten; compiled functions stay far below.
+const MAX_SLOTS: usize = 128;
+
+/// Bounds the dataflow iteration: visits per block. Every visit but the first forgets something.
+const MAX_VISITS: usize = 64;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Value {
+    Unknown,
+    /// The low `bytes` of an argument, zero-extended.
+    Argument {
+        index: u8,
+        bytes: u8,
+    },
+    /// The stack pointer on entry, plus this.
+    Frame(i64),
+    Constant(u64),
+}
+
+impl Value {
+    fn meet(self, other: Value) -> Value {
+        match (self, other) {
+            (a, b) if a == b => a,
+            (Value::Argument { index: a, bytes: x }, Value::Argument { index: b, bytes: y }) if a == b => {
+                Value::Argument { index: a, bytes: x.min(y) }
+            }
+            _ => Value::Unknown,
+        }
+    }
+
+    /// The low `bytes` of it.
+    fn low(self, bytes: u8) -> Value {
+        match (self, bytes) {
+            (value, 8) => value,
+            (Value::Argument { index, bytes }, 4) => Value::Argument { index, bytes: bytes.min(4) },
+            (Value::Constant(value), 4) => Value::Constant(value & u64::from(u32::MAX)),
+            _ => Value::Unknown,
+        }
+    }
+}
+
+/// A stack slot that holds something known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Slot {
+    /// From the stack pointer on entry.
+    at: i64,
+    bytes: u8,
+    value: Value,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct State {
+    registers: [Value; 32],
+    slots: Vec<Slot>,
+}
+
+impl State {
+    fn entry(arch: Arch) -> State {
+        let mut registers = [Value::Unknown; 32];
+        let convention = Convention::of(arch);
+        for (index, &register) in (0..).zip(convention.arguments) {
+            registers[usize::from(register)] = Value::Argument { index, bytes: 8 };
+        }
+        registers[usize::from(convention.stack_pointer)] = Value::Frame(0);
+        State { registers, slots: Vec::new() }
+    }
+
+    fn get(&self, register: u8) -> Value {
+        self.registers[usize::from(register & 31)]
+    }
+
+    fn set(&mut self, register: u8, value: Value) {
+        self.registers[usize::from(register & 31)] = value;
+    }
+
+    /// Forgets what the other does not know. True if that changed anything.
+    fn meet(&mut self, other: &State) -> bool {
+        let before = (self.registers, self.slots.len());
+        let mut changed = false;
+        for (mine, theirs) in self.registers.iter_mut().zip(&other.registers) {
+            *mine = mine.meet(*theirs);
+        }
+        self.slots.retain_mut(|slot| {
+            let Some(theirs) = other.slots.iter().find(|o| o.at == slot.at && o.bytes == slot.bytes) else {
+                return false;
+            };
+            let met = slot.value.meet(theirs.value);
+            changed |= met != slot.value;
+            slot.value = met;
+            met != Value::Unknown
+        });
+        changed || before != (self.registers, self.slots.len())
+    }
+
+    fn apply(&mut self, effect: &Effect, convention: &Convention) {
+        match *effect {
+            Effect::Copy { to, from, bytes } => self.set(to, self.get(from).low(bytes)),
+            Effect::Offset { to, from, by } => {
+                let value = match self.get(from) {
+                    value if by == 0 => value,
+                    Value::Frame(at) => Value::Frame(at.wrapping_add(by)),
+                    Value::Constant(value) => Value::Constant(value.wrapping_add_signed(by)),
+                    _ => Value::Unknown,
+                };
+                self.set(to, value);
+            }
+            Effect::Constant { to, value } => self.set(to, Value::Constant(value)),
+            Effect::Insert { to, value, shift } => {
+                let new = match self.get(to) {
+                    Value::Constant(old) => Value::Constant(old & !(0xffff << shift) | u64::from(value) << shift),
+                    _ => Value::Unknown,
+                };
+                self.set(to, new);
+            }
+            Effect::Store { base, offset, from, bytes } => {
+                if let Value::Frame(at) = self.get(base) {
+                    let value = from.map_or(Value::Unknown, |r| self.get(r));
+                    self.store(at.wrapping_add(offset), bytes, value);
+                }
+            }
+            Effect::Load { to, base, offset, bytes } => {
+                let value = match self.get(base) {
+                    Value::Frame(at) => self.load(at.wrapping_add(offset), bytes),
+                    _ => Value::Unknown,
+                };
+                self.set(to, value);
+            }
+            Effect::Clobber(register) => self.set(register, Value::Unknown),
+            Effect::Call => self.call(convention),
+            Effect::Unknown => {
+                self.registers = [Value::Unknown; 32];
+                self.slots.clear();
+            }
+        }
+    }
+
+    fn store(&mut self, at: i64, bytes: u8, value: Value) {
+        let end = at.saturating_add(i64::from(bytes));
+        self.slots.retain(|s| s.at >= end || s.at.saturating_add(i64::from(s.bytes)) <= at);
+        // A value narrower than the slot would be taken for a whole one.
+        let value = value.low(bytes);
+        if value != Value::Unknown && self.slots.len() < MAX_SLOTS {
+            self.slots.push(Slot { at, bytes, value });
+        }
+    }
+
+    fn load(&self, at: i64, bytes: u8) -> Value {
+        let found = self.slots.iter().find(|s| s.at == at && s.bytes >= bytes);
+        found.map_or(Value::Unknown, |s| s.value.low(bytes))
+    }
+
+    fn call(&mut self, convention: &Convention) {
+        convention.caller_saved.iter().for_each(|&r| self.set(r, Value::Unknown));
+        // The callee's frame goes below the stack pointer.
+        if let Value::Frame(top) = self.get(convention.stack_pointer) {
+            self.slots.retain(|s| s.at >= top);
+        }
+    }
+
+    /// Where argument `index` is: whole before half, register before memory.
+    fn place(&self, index: u8, convention: &Convention) -> Option<Place> {
+        let width = |value: Value| match value {
+            Value::Argument { index: i, bytes } if i == index => Some(bytes),
+            _ => None,
+        };
+        let registers = (0..)
+            .zip(self.registers)
+            .filter_map(|(register, value)| width(value).map(|bytes| (bytes, Place::Register { register, bytes })));
+        let live = self.slots.iter().filter(|slot| !self.is_freed(slot, convention));
+        let slots = live.filter_map(|slot| {
+            let bytes = width(slot.value)?.min(slot.bytes);
+            let (base, offset) = self.address(slot.at, convention)?;
+            Some((bytes, Place::Stack { base, offset, bytes }))
+        });
+        let found: Vec<_> = registers.chain(slots).collect();
+        let widest = found.iter().map(|&(bytes, _)| bytes).max()?;
+        found.iter().find(|&&(bytes, _)| bytes == widest).map(|&(_, place)| place)
+    }
+
+    /// Whether the slot lies below the stack, where a signal handler may overwrite it.
+    fn is_freed(&self, slot: &Slot, convention: &Convention) -> bool {
+        matches!(self.get(convention.stack_pointer), Value::Frame(top) if slot.at < top.saturating_sub(convention.red_zone))
+    }
+
+    /// A register from which the stack slot can be addressed; the frame pointer rather than another.
+    fn address(&self, at: i64, convention: &Convention) -> Option<(u8, i32)> {
+        let from = |base: u8| match self.get(base) {
+            Value::Frame(known) => Some((base, i32::try_from(at.checked_sub(known)?).ok()?)),
+            _ => None,
+        };
+        from(convention.frame_pointer).or_else(|| from(convention.stack_pointer)).or_else(|| (0..32).find_map(from))
+    }
+}
+
+/// What the calling convention says about registers.
+struct Convention {
+    arguments: &'static [u8; 6],
+    caller_saved: &'static [u8],
+    stack_pointer: u8,
+    frame_pointer: u8,
+    /// Bytes below the stack pointer that are left alone.
+    red_zone: i64,
+}
+
+impl Convention {
+    fn of(arch: Arch) -> Convention {
+        match arch {
+            Arch::X86_64 => Convention {
+                arguments: &x86::ARGUMENTS,
+                caller_saved: &x86::CALLER_SAVED,
+                stack_pointer: x86::RSP,
+                frame_pointer: x86::RBP,
+                red_zone: 128,
+            },
+            Arch::Aarch64 => Convention {
+                arguments: &aarch64::ARGUMENTS,
+                caller_saved: &aarch64::CALLER_SAVED,
+                stack_pointer: aarch64::SP,
+                frame_pointer: aarch64::FP,
+                red_zone: 0,
+            },
+        }
+    }
+}
+
+/// The result of the analysis: what is known at the start of every block.
+pub(super) struct Values {
+    arch: Arch,
+    /// `None`: never reached, or given up.
+    starts: Vec<Option<State>>,
+}
+
+impl Values {
+    /// Nothing is known where control flow is not.
+    pub fn unknown(arch: Arch, blocks: usize) -> Values {
+        Values { arch, starts: vec![None; blocks] }
+    }
+
+    pub fn new(insns: &[Insn], blocks: &[Block], graph: &Graph, entry: usize) -> Values {
+        let arch = insns.first().map_or(Arch::HOST, |i| i.arch);
+        let mut values = Values { arch, starts: vec![None; blocks.len()] };
+        values.starts[entry] = Some(State::entry(arch));
+        let mut visits = vec![0; blocks.len()];
+        let mut work = vec![entry];
+        let mut queued = vec![false; blocks.len()];
+        while let Some(block) = work.pop() {
+            queued[block] = false;
+            visits[block] += 1;
+            if visits[block] > MAX_VISITS {
+                // Missing beats wrong.
+                values.starts.fill(None);
+                return values;
+            }
+            let Some(end) = values.state(insns, blocks, block, blocks[block].insns.end) else { continue };
+            for &next in graph.next[block].iter().filter(|&&n| n < blocks.len()) {
+                let changed = match &mut values.starts[next] {
+                    Some(known) => known.meet(&end),
+                    unseen => {
+                        *unseen = Some(end.clone());
+                        true
+                    }
+                };
+                if changed && !std::mem::replace(&mut queued[next], true) {
+                    work.push(next);
+                }
+            }
+        }
+        values
+    }
+
+    /// What is known before instruction `upto` of `block`.
+    fn state(&self, insns: &[Insn], blocks: &[Block], block: usize, upto: usize) -> Option<State> {
+        let mut state = self.starts[block].clone()?;
+        let convention = Convention::of(self.arch);
+        let mut changes = Vec::new();
+        for insn in &insns[blocks[block].insns.start..upto] {
+            changes.clear();
+            effects(insn, &mut changes);
+            changes.iter().for_each(|change| state.apply(change, &convention));
+        }
+        Some(state)
+    }
+
+    pub fn places(&self, insns: &[Insn], blocks: &[Block], block: usize, at: usize) -> [Option<Place>; 6] {
+        let Some(state) = self.state(insns, blocks, block, at) else { return [None; 6] };
+        let convention = Convention::of(self.arch);
+        std::array::from_fn(|index| state.place(index as u8, &convention))
+    }
+
+    /// For each instruction of a block whether argument `index` is in a known place when it is about to run.
+    pub fn known(&self, insns: &[Insn], block: &Block, number: usize, index: u8) -> Vec<bool> {
+        let Some(mut state) = self.starts[number].clone() else { return vec![false; block.insns.len()] };
+        let convention = Convention::of(self.arch);
+        let mut changes = Vec::new();
+        let mut known = Vec::with_capacity(block.insns.len());
+        for insn in &insns[block.insns.clone()] {
+            known.push(state.place(index, &convention).is_some());
+            changes.clear();
+            effects(insn, &mut changes);
+            changes.iter().for_each(|change| state.apply(change, &convention));
+        }
+        known
+    }
+
+    pub fn constants(&self, insns: &[Insn], blocks: &[Block], block: usize, at: usize) -> [Option<u64>; 6] {
+        let Some(state) = self.state(insns, blocks, block, at) else { return [None; 6] };
+        Convention::of(self.arch).arguments.map(|register| match state.get(register) {
+            Value::Constant(value) => Some(value),
+            _ => None,
+        })
+    }
+}

@@ -1,0 +1,288 @@
+//! x86-64 instructions, decoded by iced-x86. Registers are numbered as the hardware encodes them.
+
+use iced_x86::{
+    Code, Decoder, DecoderOptions, FlowControl, Formatter, GasFormatter, Instruction, InstructionInfoFactory, Mnemonic,
+    OpAccess, OpKind, Register,
+};
+
+use super::insn::{Effect, Flow, Insn, Probing, Test, MAX_LEN};
+use crate::symbols::Arch;
+
+pub(super) const RSP: u8 = 4;
+pub(super) const RBP: u8 = 5;
+
+/// The registers of the first six integer arguments (System V calling convention).
+pub(super) const ARGUMENTS: [u8; 6] = [7, 6, 2, 1, 8, 9];
+
+/// The registers that a function may change without restoring them (System V).
+pub(super) const CALLER_SAVED: [u8; 9] = [0, 1, 2, 6, 7, 8, 9, 10, 11];
+
+pub(super) fn decode(base: u64, bytes: &[u8]) -> Vec<Insn> {
+    let mut decoder = Decoder::with_ip(64, bytes, base, DecoderOptions::NONE);
+    let mut found = Vec::with_capacity(bytes.len() / 4);
+    let mut instruction = Instruction::default();
+    while decoder.can_decode() {
+        let at = decoder.position();
+        decoder.decode_out(&mut instruction);
+        if instruction.len() == 0 || decoder.position() <= at {
+            break;
+        }
+        // An invalid instruction at the end is one that the bytes cut short.
+        if instruction.is_invalid() && !decoder.can_decode() {
+            break;
+        }
+        let here = &bytes[at..decoder.position().min(at + MAX_LEN)];
+        let mut raw = [0; MAX_LEN];
+        raw[..here.len()].copy_from_slice(here);
+        let memory = instruction.is_ip_rel_memory_operand().then(|| instruction.ip_rel_memory_address());
+        found.push(Insn {
+            addr: base.wrapping_add(at as u64),
+            len: here.len() as u8,
+            flow: flow(&instruction),
+            probing: if instruction.is_invalid() { Probing::Refused } else { probing(here) },
+            memory,
+            arch: Arch::X86_64,
+            raw,
+        });
+    }
+    found
+}
+
+fn flow(i: &Instruction) -> Flow {
+    if i.is_invalid() {
+        return Flow::Next;
+    }
+    if matches!(i.mnemonic(), Mnemonic::Hlt | Mnemonic::Int3 | Mnemonic::Int1) {
+        return Flow::Trap;
+    }
+    match i.flow_control() {
+        FlowControl::UnconditionalBranch => Flow::Jump(i.near_branch_target()),
+        FlowControl::ConditionalBranch | FlowControl::XbeginXabortXend if i.near_branch_target() != 0 => {
+            Flow::Branch(i.near_branch_target())
+        }
+        FlowControl::IndirectBranch => Flow::IndirectJump,
+        FlowControl::Return => Flow::Return,
+        FlowControl::Call if i.is_call_near() => Flow::Call(Some(i.near_branch_target())),
+        // `syscall` is a call to iced; here it is an instruction that changes two registers.
+        FlowControl::Call if i.mnemonic() == Mnemonic::Call => Flow::Call(None),
+        FlowControl::IndirectCall => Flow::Call(None),
+        FlowControl::Exception => Flow::Trap,
+        _ => Flow::Next,
+    }
+}
+
+/// How the kernel probes the instruction: `arch/x86/kernel/uprobes.c` (`is_prefix_bad`, `good_insns_64`,
+/// `good_2byte_insns`, `branch_setup_xol_ops`, `push_setup_xol_ops`).
+fn probing(raw: &[u8]) -> Probing {
+    let is_prefix = |b: u8| matches!(b, 0x66 | 0x67 | 0xf0 | 0xf2 | 0xf3 | 0x26 | 0x2e | 0x36 | 0x3e | 0x64 | 0x65);
+    let prefixes = raw.iter().take_while(|&&b| is_prefix(b)).count();
+    let (prefix, rest) = raw.split_at(prefixes);
+    if prefix.iter().any(|b| matches!(b, 0xf0 | 0x26 | 0x2e | 0x36 | 0x3e)) {
+        return Probing::Refused;
+    }
+    let rex = rest.first().copied().filter(|b| b & 0xf0 == 0x40);
+    let opcode = &rest[usize::from(rex.is_some())..];
+    match *opcode {
+        // Branches with an operand-size prefix: "not supported", says the kernel.
+        [0xe8 | 0xe9 | 0xeb | 0x70..=0x7f, ..] | [0x0f, 0x80..=0x8f, ..] if prefix.contains(&0x66) => Probing::Refused,
+        [0xe8 | 0xe9 | 0xeb | 0x70..=0x7f, ..] | [0x0f, 0x80..=0x8f, ..] => Probing::Emulated,
+        [0x90, ..] if prefix.is_empty() && rex.is_none() => Probing::Emulated,
+        // pause: a nop to kernels before 6.18, stepped since.
+        [0x90, ..] if prefix == [0xf3] && rex.is_none() => Probing::Stepped,
+        // With other prefixes 90 was refused once, and later taken for a nop even where it is `xchg %rax,%r8`.
+        [0x90, ..] => Probing::Refused,
+        [0x50..=0x57] if prefix.is_empty() && matches!(rex, None | Some(0x41)) => Probing::Emulated,
+        // VEX, EVEX, XOP: the kernel looks the opcode behind them up in the wrong table.
+        [0xc4 | 0xc5 | 0x62 | 0x8f, ..] => Probing::Refused,
+        [b, ..] if !may_step(b) => Probing::Refused,
+        [0x0f, b, ..] if !may_step_two_byte(b) => Probing::Refused,
+        _ => Probing::Stepped,
+    }
+}
+
+/// The one-byte opcodes that the kernel steps in a 64-bit program; also not `mov` to a segment register, after
+/// which the processor holds traps back.
+fn may_step(opcode: u8) -> bool {
+    !matches!(
+        opcode,
+        0x06 | 0x07 | 0x0e | 0x16 | 0x17 | 0x1e | 0x1f | 0x27 | 0x2f | 0x37 | 0x3f | 0x60..=0x62 | 0x6c..=0x6f
+            | 0x82 | 0x8e | 0x9a | 0xcc..=0xcf | 0xd4..=0xd6 | 0xe4..=0xe7 | 0xea | 0xec..=0xef | 0xf1 | 0xf4 | 0xfa | 0xfb
+    )
+}
+
+fn may_step_two_byte(opcode: u8) -> bool {
+    !matches!(opcode, 0x00 | 0x01 | 0x05..=0x09 | 0x0b | 0x30 | 0x34 | 0x35 | 0x37 | 0x78 | 0x79 | 0xae)
+}
+
+pub(super) fn branch_test(insn: &Insn) -> Option<(Test, bool)> {
+    let i = instruction(insn);
+    // Not `loop` and `jrcxz`, which the kernel does not emulate.
+    i.is_jcc_short_or_near().then(|| (Test::Flags(condition(&i)), true))
+}
+
+fn condition(i: &Instruction) -> u8 {
+    use iced_x86::ConditionCode as C;
+    match i.condition_code() {
+        C::None => 0,
+        C::o => 0,
+        C::no => 1,
+        C::b => 2,
+        C::ae => 3,
+        C::e => 4,
+        C::ne => 5,
+        C::be => 6,
+        C::a => 7,
+        C::s => 8,
+        C::ns => 9,
+        C::p => 10,
+        C::np => 11,
+        C::l => 12,
+        C::ge => 13,
+        C::le => 14,
+        C::g => 15,
+    }
+}
+
+pub(super) fn touches_memory(insn: &Insn) -> bool {
+    let i = instruction(insn);
+    let computes_only = matches!(i.mnemonic(), Mnemonic::Lea | Mnemonic::Nop);
+    !computes_only && ((0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Memory) || i.is_stack_instruction())
+}
+
+pub(super) fn effects(insn: &Insn, into: &mut Vec<Effect>) {
+    let i = instruction(insn);
+    if i.is_invalid() {
+        return into.push(Effect::Unknown);
+    }
+    if matches!(insn.flow, Flow::Call(_)) {
+        return into.push(Effect::Call);
+    }
+    if !simple_effects(&i, into) {
+        general_effects(&i, into);
+    }
+}
+
+/// The instructions that move values about. False when `i` is not one of them.
+fn simple_effects(i: &Instruction, into: &mut Vec<Effect>) -> bool {
+    let (op0, op1) = (i.op_register(0), i.op_register(1));
+    match i.code() {
+        Code::Mov_r64_rm64 | Code::Mov_rm64_r64 | Code::Mov_r32_rm32 | Code::Mov_rm32_r32 => return mov(i, into),
+        Code::Lea_r64_m => match (address(i), i.is_ip_rel_memory_operand()) {
+            (_, true) => into.push(Effect::Constant { to: number(op0), value: i.ip_rel_memory_address() }),
+            (Some((base, offset)), _) => into.push(Effect::Offset { to: number(op0), from: base, by: offset }),
+            _ => return false,
+        },
+        Code::Mov_r32_imm32 | Code::Mov_rm32_imm32 if op0 != Register::None => {
+            into.push(Effect::Constant { to: number(op0), value: u64::from(i.immediate32()) });
+        }
+        Code::Mov_rm64_imm32 | Code::Mov_r64_imm64 if op0 != Register::None => {
+            into.push(Effect::Constant { to: number(op0), value: i.immediate(1) });
+        }
+        Code::Xor_r32_rm32 | Code::Xor_rm32_r32 | Code::Xor_r64_rm64 | Code::Xor_rm64_r64
+            if op0 == op1 && op0 != Register::None =>
+        {
+            into.push(Effect::Constant { to: number(op0), value: 0 });
+        }
+        Code::Add_rm64_imm8 | Code::Add_rm64_imm32 | Code::Add_RAX_imm32 if op0 != Register::None => {
+            let to = number(op0);
+            into.push(Effect::Offset { to, from: to, by: i.immediate(1) as i64 });
+        }
+        Code::Sub_rm64_imm8 | Code::Sub_rm64_imm32 | Code::Sub_RAX_imm32 if op0 != Register::None => {
+            let to = number(op0);
+            into.push(Effect::Offset { to, from: to, by: (i.immediate(1) as i64).wrapping_neg() });
+        }
+        Code::Push_r64 => {
+            into.push(Effect::Store { base: RSP, offset: -8, from: Some(number(op0)), bytes: 8 });
+            into.push(Effect::Offset { to: RSP, from: RSP, by: -8 });
+        }
+        Code::Pushq_imm8 | Code::Pushq_imm32 | Code::Push_rm64 => {
+            into.push(Effect::Store { base: RSP, offset: -8, from: None, bytes: 8 });
+            into.push(Effect::Offset { to: RSP, from: RSP, by: -8 });
+        }
+        Code::Pop_r64 if number(op0) != RSP => {
+            into.push(Effect::Load { to: number(op0), base: RSP, offset: 0, bytes: 8 });
+            into.push(Effect::Offset { to: RSP, from: RSP, by: 8 });
+        }
+        Code::Leaveq => {
+            into.push(Effect::Copy { to: RSP, from: RBP, bytes: 8 });
+            into.push(Effect::Load { to: RBP, base: RSP, offset: 0, bytes: 8 });
+            into.push(Effect::Offset { to: RSP, from: RSP, by: 8 });
+        }
+        _ => return false,
+    }
+    true
+}
+
+fn mov(i: &Instruction, into: &mut Vec<Effect>) -> bool {
+    let bytes = if matches!(i.code(), Code::Mov_r64_rm64 | Code::Mov_rm64_r64) { 8 } else { 4 };
+    match (i.op0_kind(), i.op1_kind()) {
+        (OpKind::Register, OpKind::Register) => {
+            into.push(Effect::Copy { to: number(i.op0_register()), from: number(i.op1_register()), bytes });
+        }
+        (OpKind::Register, OpKind::Memory) => {
+            let Some((base, offset)) = address(i) else { return false };
+            into.push(Effect::Load { to: number(i.op0_register()), base, offset, bytes });
+        }
+        (OpKind::Memory, OpKind::Register) => {
+            let Some((base, offset)) = address(i) else { return false };
+            into.push(Effect::Store { base, offset, from: Some(number(i.op1_register())), bytes });
+        }
+        _ => return false,
+    }
+    true
+}
+
+/// The memory operand, where it is a 64-bit register and a displacement.
+fn address(i: &Instruction) -> Option<(u8, i64)> {
+    let plain = i.memory_base().is_gpr64()
+        && i.memory_index() == Register::None
+        && !matches!(i.segment_prefix(), Register::FS | Register::GS);
+    plain.then(|| (number(i.memory_base()), i.memory_displacement64() as i64))
+}
+
+/// Everything that `i` writes becomes unknown.
+fn general_effects(i: &Instruction, into: &mut Vec<Effect>) {
+    let mut factory = InstructionInfoFactory::new();
+    let info = factory.info(i);
+    let writes = |access| {
+        matches!(access, OpAccess::Write | OpAccess::CondWrite | OpAccess::ReadWrite | OpAccess::ReadCondWrite)
+    };
+    // A repeated store goes on for longer than its operand says.
+    let repeated = i.has_rep_prefix() || i.has_repne_prefix();
+    for memory in info.used_memory().iter().filter(|m| writes(m.access())) {
+        if memory.base().is_gpr64() && memory.index() == Register::None {
+            let size = if repeated { u8::MAX } else { u8::try_from(memory.memory_size().size()).unwrap_or(u8::MAX) };
+            let bytes = size.max(1);
+            let offset = memory.displacement() as i64;
+            into.push(Effect::Store { base: number(memory.base()), offset, from: None, bytes });
+        }
+    }
+    if matches!(i.mnemonic(), Mnemonic::Syscall | Mnemonic::Int) {
+        into.push(Effect::Clobber(0));
+    }
+    for used in info.used_registers().iter().filter(|r| writes(r.access())) {
+        if used.register().is_gpr() {
+            into.push(Effect::Clobber(number(used.register())));
+        }
+    }
+}
+
+fn number(register: Register) -> u8 {
+    register.full_register().number() as u8
+}
+
+fn instruction(insn: &Insn) -> Instruction {
+    Decoder::with_ip(64, insn.bytes(), insn.addr, DecoderOptions::NONE).decode()
+}
+
+pub(super) fn text(insn: &Insn) -> String {
+    let mut formatter = GasFormatter::new();
+    let options = formatter.options_mut();
+    options.set_uppercase_hex(false);
+    options.set_branch_leading_zeros(false);
+    options.set_space_after_operand_separator(false);
+    options.set_small_hex_numbers_in_decimal(false);
+    let mut text = String::new();
+    formatter.format(&instruction(insn), &mut text);
+    text
+}

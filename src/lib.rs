@@ -3,5 +3,6 @@
 pub mod catalog;
 pub mod code;
 pub mod model;
+pub mod names;
 pub mod symbols;
 pub mod target;

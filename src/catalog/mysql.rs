@@ -10,6 +10,10 @@ use crate::model::Mode;
 /// Where naming finds things in MySQL's structures.
 #[derive(Debug)]
 pub struct MysqlLayout {
+    /// The function that fills the vector of latch descriptions, or calls the function that does.
+    pub latch_init: &'static str,
+    /// The key variable of latches that are deliberately not instrumented.
+    pub not_instrumented: &'static str,
     /// The vector of latch descriptions, indexed by latch id: its `begin` pointer is `latch_meta_begin`
     /// bytes behind the symbol, its `end` pointer 8 further.
     pub latch_meta: &'static str,
@@ -145,6 +149,8 @@ const WAIT_FUNCTIONS: &[WaitFunction] = &[
 const BLOCK_MUTEX: IdentitySource = IdentitySource::Fixed("wait/synch/mutex/innodb/buffer_block_mutex");
 
 const LAYOUT: MysqlLayout = MysqlLayout {
+    latch_init: "_Z15sync_check_initm",
+    not_instrumented: "PFS_NOT_INSTRUMENTED",
     latch_meta: "latch_meta",
     latch_meta_begin: 8,
     meta_id: 0,

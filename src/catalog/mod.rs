@@ -6,8 +6,8 @@
 //! symbol, or by what they call.
 
 mod identify;
-mod mariadb;
-mod mysql;
+pub mod mariadb;
+pub mod mysql;
 
 pub use identify::{identify, Flavor, Server, Unsupported};
 pub use mariadb::{HeapLatch, MariadbLayout, Member, StaticLatch};

@@ -145,6 +145,9 @@ const WAIT_FUNCTIONS: &[WaitFunction] = &[
     },
 ];
 
+/// Latch ids whose names begin as the names of latch levels do.
+pub const SYNC_IDS: &[&str] = &["SYNC_THREAD", "SYNC_ARRAY_MUTEX", "SYNC_DEBUG_MUTEX"];
+
 /// The mutexes of this policy are the page mutexes, one instrument.
 const BLOCK_MUTEX: IdentitySource = IdentitySource::Fixed("wait/synch/mutex/innodb/buffer_block_mutex");
 

@@ -67,11 +67,11 @@ fn key_before(
 ) -> Key {
     let insns = function.insns();
     let end = insns.partition_point(|i| i.addr < at);
-    for insn in insns[end.saturating_sub(NEAR)..end].iter().rev() {
-        if matches!(insn.flow, Flow::Call(Some(to)) if targets.contains(&to)) {
+    for index in (end.saturating_sub(NEAR)..end).rev() {
+        if matches!(insns[index].flow, Flow::Call(Some(to)) if targets.contains(&to)) {
             break;
         }
-        match code.of(insn) {
+        match code.of(insns, index) {
             Some(address) if instruments.by_key(address).is_some() => return Key::Instrument(address),
             Some(address) if Some(address) == not_instrumented => return Key::None,
             _ => {}

@@ -10,7 +10,7 @@ use std::io;
 
 use super::psi::Instruments;
 use super::references::References;
-use crate::catalog::MysqlLayout;
+use crate::catalog::{mysql, MysqlLayout};
 use crate::code::{Flow, Insn};
 use crate::symbols::Image;
 use crate::target::Memory;
@@ -32,8 +32,9 @@ pub fn keys(code: &References, layout: &MysqlLayout, instruments: &Instruments) 
     let not_instrumented = code.image.symbol(layout.not_instrumented).map(|s| s.addr);
     let mut found = Keys::new();
     let mut step = Step::default();
-    for insn in initializer(code, layout, instruments) {
-        if let Some(address) = code.of(&insn) {
+    let insns = initializer(code, layout, instruments);
+    for (index, insn) in insns.iter().enumerate() {
+        if let Some(address) = code.of(&insns, index) {
             if instruments.by_key(address).is_some() {
                 step.keys.push(Some(address));
             } else if Some(address) == not_instrumented {
@@ -81,11 +82,14 @@ fn initializer(code: &References, layout: &MysqlLayout, instruments: &Instrument
         })
         .collect();
     functions.push(outer);
-    let mentions = |insn: &&Insn| code.of(insn).is_some_and(|address| instruments.by_key(address).is_some());
-    functions.into_iter().max_by_key(|insns| insns.iter().filter(mentions).count()).unwrap_or_default()
+    let mentions = |insns: &Vec<Insn>| {
+        let mentioned = (0..insns.len()).filter_map(|i| code.of(insns, i));
+        mentioned.filter(|&address| instruments.by_key(address).is_some()).count()
+    };
+    functions.into_iter().max_by_key(mentions).unwrap_or_default()
 }
 
-/// The string at `addr` if it can be an id's name. Level names stand beside them and all begin with `SYNC_`.
+/// The string at `addr` if it can be an id's name.
 fn id_name(image: &Image, addr: u64) -> Option<&str> {
     if !image.section(".rodata")?.contains(&addr) {
         return None;
@@ -94,9 +98,10 @@ fn id_name(image: &Image, addr: u64) -> Option<&str> {
     is_id_name(name).then_some(name)
 }
 
+/// Level names stand beside the names of ids. They all begin with `SYNC_`, which few ids do.
 fn is_id_name(name: &str) -> bool {
     (2..=MAX_NAME).contains(&name.len())
-        && !name.starts_with("SYNC_")
+        && (!name.starts_with("SYNC_") || mysql::SYNC_IDS.contains(&name))
         && name.starts_with(|c: char| c.is_ascii_uppercase())
         && name.bytes().all(|b| b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'_')
 }
@@ -144,6 +149,7 @@ mod tests {
     fn level_names_are_not_id_names() {
         assert!(is_id_name("LOG_WRITER"));
         assert!(is_id_name("TRX"));
+        assert!(is_id_name("SYNC_ARRAY_MUTEX"));
         assert!(!is_id_name("SYNC_LOG_WRITER"));
         assert!(!is_id_name("log_writer"));
         assert!(!is_id_name(""));

@@ -36,13 +36,16 @@ impl Instruments {
     /// Collects the tables of a position-independent binary. In it every static pointer is a relocation, so
     /// an entry is a relocation that points to writable data followed by one that points to a name.
     ///
+    /// In the global offset table unrelated pointers stand side by side, so it is left out.
+    ///
     /// `pointers` are the image's relative relocations, sorted. Other tables have that form too (status variables, say). They do no harm: no latch has their keys.
     pub fn new(image: &Image, pointers: &[(u64, u64)]) -> Instruments {
+        let got = image.section(".got").unwrap_or(0..0);
         let mut by_key: HashMap<u64, Instrument> = HashMap::new();
         let mut contradicted = Vec::new();
         for pair in pointers.windows(2) {
             let [(at, key), (next, name)] = [pair[0], pair[1]];
-            if at.checked_add(8) != Some(next) || key % 4 != 0 || !image.is_static_data(key) {
+            if at.checked_add(8) != Some(next) || got.contains(&at) || key % 4 != 0 || !image.is_static_data(key) {
                 continue;
             }
             let Some(name) = instrument_name(image, name) else { continue };

@@ -66,6 +66,7 @@ fn family_of(flavor: Flavor, version: &str) -> Option<&'static Family> {
     match (flavor, major_minor(version)?) {
         (Flavor::Mysql | Flavor::Percona, (8.., _)) => Some(&mysql::FAMILY),
         (Flavor::Mariadb, (11, 4)) => Some(&mariadb::FAMILY_11_4),
+        (Flavor::Mariadb, (10, 11)) => Some(&mariadb::FAMILY_10_11),
         _ => None,
     }
 }

@@ -10,7 +10,7 @@ pub mod mariadb;
 pub mod mysql;
 
 pub use identify::{identify, Flavor, Server, Unsupported};
-pub use mariadb::{HeapLatch, MariadbLayout, Member, StaticLatch};
+pub use mariadb::MariadbLayout;
 pub use mysql::MysqlLayout;
 
 use crate::model::Mode;

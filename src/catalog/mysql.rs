@@ -148,6 +148,14 @@ const WAIT_FUNCTIONS: &[WaitFunction] = &[
 /// Latch ids whose names begin as the names of latch levels do.
 pub const SYNC_IDS: &[&str] = &["SYNC_THREAD", "SYNC_ARRAY_MUTEX", "SYNC_DEBUG_MUTEX"];
 
+/// Latch ids that the server does not instrument but had a key for, with the name of that key.
+pub const UNINSTRUMENTED_IDS: &[(&str, &str)] = &[("BUF_BLOCK_MUTEX", "buffer_block_mutex")];
+
+/// Source files with one place each that makes rw-locks without an instrument. A page latch has the name of the key
+/// that it has in builds that instrument pages; the other belongs to a copy of a page in a search of a spatial index.
+pub const UNINSTRUMENTED_SITES: &[(&str, &str)] =
+    &[("buf0buf.cc", "buf_block_lock"), ("gis0sea.cc", "rtr_match_block_lock")];
+
 /// The mutexes of this policy are the page mutexes, one instrument.
 const BLOCK_MUTEX: IdentitySource = IdentitySource::Fixed("wait/synch/mutex/innodb/buffer_block_mutex");
 

@@ -69,9 +69,10 @@ impl Instruments {
         self.by_key.get(&key)
     }
 
-    /// Whether any instrument has this name.
-    pub fn has_name(&self, name: &str) -> bool {
-        self.by_key.values().any(|i| i.name == name)
+    /// The instrument of this name, if only one has it.
+    pub fn by_name(&self, name: &str) -> Option<&Instrument> {
+        let mut all = self.by_key.values().filter(|i| i.name == name);
+        all.next().filter(|_| all.next().is_none())
     }
 
     pub fn len(&self) -> usize {

@@ -1,0 +1,61 @@
+# make demo    armtrace on a real MySQL under load, from a fresh clone
+# make test    everything that must hold
+# make help    the rest
+
+SERVER ?= mysql-9.7
+ARMTRACE_CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/armtrace
+export ARMTRACE_CACHE
+# rustup's folder, for shells that have not been told of it.
+export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
+
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+SUDO := $(if $(filter 0,$(shell id -u)),,sudo env ARMTRACE_CACHE=$(ARMTRACE_CACHE))
+# Built as the caller, run as root: nothing in the target folder gets another owner.
+comma := ,
+empty :=
+RUNNER := $(if $(SUDO),--config 'target."cfg(unix)".runner = ["$(subst $(empty) ,"$(comma)",$(SUDO))"]')
+BPF := $(filter-out %/vmlinux.h,$(shell find bpf -name '*.[ch]' 2>/dev/null))
+SCRIPTS := $(addprefix tests/lab/,lib.sh setup fetch serve load demo) .ci/run
+
+.PHONY: help setup build demo fmt fmt-check lint unit live test clean
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
+
+setup: ## install what is missing on Debian bookworm
+	@tests/lab/setup
+
+build: setup ## target/release/armtrace
+	cargo build --locked --release
+
+demo: build ## half a minute on a real server under load (SERVER=mysql-9.7, mariadb-11.4, ...)
+	@$(SUDO) tests/lab/demo $(TARGET)/release/armtrace $(SERVER)
+
+fmt: ## format everything
+	cargo fmt
+	$(if $(BPF),clang-format-16 -i $(BPF))
+
+fmt-check: setup
+	cargo fmt --check
+	$(if $(BPF),clang-format-16 --dry-run -Werror $(BPF))
+
+lint: setup ## clippy and shellcheck, warnings are errors
+	cargo clippy --locked --all-targets -- -D warnings
+	cargo clippy --locked --test live -- -D warnings
+	shellcheck -x -P SCRIPTDIR $(SCRIPTS)
+
+unit: setup ## tests that need neither root nor a server
+	cargo test --locked
+
+live: setup ## tests on real servers under load, as root (ARGS=name picks some)
+	cargo test --locked --release --test live $(RUNNER) -- --test-threads=1 $(ARGS)
+
+# One after the other, cheapest first.
+test: ## all of it: formatting, lint, unit, live
+	$(MAKE) fmt-check
+	$(MAKE) lint
+	$(MAKE) unit
+	$(MAKE) live
+
+clean: ## what was built; servers stay in the cache
+	cargo clean

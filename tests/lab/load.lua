@@ -1,0 +1,27 @@
+-- One of sysbench's own tests, made to end on request with exact totals.
+--
+-- sysbench 1.0 knows no orderly end but a time limit: a signal kills it with statements in flight and prints nothing.
+-- Here every thread looks, before each event, at the first byte of a shared file; once that is "1" the thread finishes,
+-- and sysbench adds up as after a time limit.
+local ffi = require("ffi")
+ffi.cdef [[
+int open(const char *path, int flags);
+void *mmap(void *addr, size_t length, int prot, int flags, int fd, long offset);
+]]
+
+require(assert(os.getenv("LOAD_TEST"), "LOAD_TEST names the sysbench test"))
+
+local O_RDONLY, PROT_READ, MAP_SHARED = 0, 1, 1
+local fd = ffi.C.open(assert(os.getenv("LOAD_STOP"), "LOAD_STOP names the stop file"), O_RDONLY)
+assert(fd >= 0, "cannot open the stop file")
+local page = ffi.C.mmap(nil, 1, PROT_READ, MAP_SHARED, fd, 0)
+assert(page ~= ffi.cast("void *", -1), "cannot map the stop file")
+local stop = ffi.cast("volatile const uint8_t *", page)
+
+local test_event = event
+function event(thread_id)
+   if stop[0] == 49 then
+      return true
+   end
+   return test_event(thread_id)
+end

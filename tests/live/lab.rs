@@ -1,0 +1,160 @@
+//! The lab itself: what every other test takes for granted.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
+
+use anyhow::{ensure, Context, Result};
+
+use crate::load::Load;
+use crate::server::{running, script, wait_for, Family, Options, Server};
+
+/// Anything on this machine that still belongs to the server that had this folder.
+fn leftovers(dir: &Path) -> Result<Vec<String>> {
+    let name = dir.to_str().context("not UTF-8")?;
+    let mut found = Vec::new();
+    if dir.exists() {
+        found.push(format!("folder {name}"));
+    }
+    if fs::read_to_string("/proc/self/mountinfo")?.contains(name) {
+        found.push(format!("mount of {name}"));
+    }
+    for entry in fs::read_dir("/proc")? {
+        let proc = entry?.path();
+        // A process may end while we look.
+        let cwd = fs::read_link(proc.join("cwd")).unwrap_or_default();
+        let cmdline = fs::read(proc.join("cmdline")).unwrap_or_default();
+        if cwd.starts_with(dir) || String::from_utf8_lossy(&cmdline).contains(name) {
+            found.push(format!("process {}", proc.display()));
+        }
+    }
+    Ok(found)
+}
+
+fn serves_under_load(family: Family, version: &str) -> Result<()> {
+    let server = Server::start(family, &Options::default())?;
+    let (pid, dir) = (server.pid(), server.dir().to_path_buf());
+    let comm = fs::read_to_string(format!("/proc/{pid}/comm"))?;
+    ensure!(["mysqld\n", "mariadbd\n"].contains(&comm.as_str()), "process {pid} is {comm:?}");
+    let rows = server.query("SELECT VERSION(), @@performance_schema, @@port")?;
+    ensure!(rows.len() == 1 && rows[0].len() == 3, "{rows:?}");
+    ensure!(rows[0][0].starts_with(version), "{rows:?}");
+    ensure!(rows[0][1..] == ["0".to_string(), server.port().to_string()], "{rows:?}");
+    TcpStream::connect(("127.0.0.1", server.port()))?;
+
+    let before = server.status("Com_update")?;
+    let mut load = Load::start(&server, "oltp_update_index", 16)?;
+    load.wait_running()?;
+    sleep(Duration::from_secs(4));
+    let seconds = load.tps_by_second()?;
+    ensure!(seconds.len() >= 4, "no report each second: {seconds:?}");
+    let report = load.stop()?;
+    ensure!(report.tps > 0.0 && report.transactions > 0 && report.p95 > Duration::ZERO, "{report:?}");
+    ensure!(report.errors == 0 && report.reconnects == 0, "{report:?}");
+    // What the server did and what the load counted are the same: nothing was lost or cut off.
+    let updates = server.status("Com_update")? - before;
+    ensure!(updates == report.queries, "{updates} updates on the server, {report:?}");
+
+    server.stop()?;
+    ensure!(!Path::new(&format!("/proc/{pid}")).exists(), "process {pid} is still there");
+    let left = leftovers(&dir)?;
+    ensure!(left.is_empty(), "left behind: {left:?}");
+    Ok(())
+}
+
+#[test]
+fn mysql_9_7_serves_under_load() -> Result<()> {
+    serves_under_load(Family::Mysql97, "9.7.")
+}
+
+#[test]
+fn mariadb_11_4_serves_under_load() -> Result<()> {
+    serves_under_load(Family::Mariadb114, "11.4.5-MariaDB")
+}
+
+#[test]
+fn mariadb_10_11_serves_under_load() -> Result<()> {
+    serves_under_load(Family::Mariadb1011, "10.11.5-MariaDB")
+}
+
+#[test]
+fn mariadb_10_2_serves_under_load() -> Result<()> {
+    serves_under_load(Family::Mariadb102, "10.2.11-MariaDB")
+}
+
+#[test]
+fn options_reach_the_server() -> Result<()> {
+    for family in [Family::Mysql97, Family::Mariadb114] {
+        let options = Options { perf_schema: true, args: vec!["--innodb-buffer-pool-size=64M".into()] };
+        let server = Server::start(family, &options)?;
+        let rows = server.query("SELECT @@performance_schema, @@innodb_buffer_pool_size")?;
+        ensure!(rows == [["1", "67108864"]], "{rows:?}");
+        let waits = server.query(
+            "SELECT COUNT(*) > 0 FROM performance_schema.events_waits_summary_global_by_event_name
+             WHERE event_name LIKE 'wait/synch/%/innodb/%' AND count_star > 0 AND sum_timer_wait > 0",
+        )?;
+        ensure!(waits == [["1"]], "no wait is counted: {waits:?}");
+        server.stop()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn failures_are_not_hidden() -> Result<()> {
+    let server = Server::start(Family::Mysql97, &Options::default())?;
+    let error = server.query("SELECT no_such_column").unwrap_err();
+    ensure!(error.to_string().contains("no_such_column"), "{error}");
+    ensure!(server.status("no_such_status").is_err());
+
+    let mut wrong = Load::start(&server, "oltp_no_such_test", 1)?;
+    ensure!(wrong.wait_running().is_err(), "a load that cannot start runs");
+    ensure!(wrong.stop().is_err(), "a load that could not start ended well");
+
+    let mut load = Load::start(&server, "oltp_update_index", 4)?;
+    load.wait_running()?;
+    // SAFETY: the server is a child of a child that waits for it.
+    let killed = unsafe { libc::kill(server.pid(), libc::SIGKILL) };
+    ensure!(killed == 0, "could not kill the server");
+    wait_for("the server to die", Duration::from_secs(10), || Ok((!server.running()).then_some(())))?;
+    let error = load.stop().unwrap_err();
+    ensure!(error.to_string().contains("FATAL"), "{error}");
+    ensure!(server.stop().is_err(), "a server that was killed ended well");
+    Ok(())
+}
+
+/// However the scripts die, no server stays, and its folder goes with the next start.
+#[test]
+fn a_killed_script_leaves_no_server() -> Result<()> {
+    // Their own place, so that no other start cleans up between our looks.
+    let runs = tempfile::tempdir()?;
+    let serve = |arguments: &[&str]| {
+        let mut command = Command::new(script("serve"));
+        command.arg("mysql-9.7").args(arguments).env("ARMTRACE_RUN", runs.path());
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        command
+    };
+    let mut child = serve(&["--threads", "2"]).spawn()?;
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().context("no output")?).read_line(&mut line)?;
+    let field =
+        |name: &str| line.split_whitespace().find_map(|word| word.strip_prefix(name)).context("a field is missing");
+    let (pid, dir) = (field("pid=")?.parse()?, Path::new(field("dir=")?));
+    ensure!(running(pid), "{line:?}");
+    child.kill()?;
+    child.wait()?;
+    wait_for("the server and its load to die with their script", Duration::from_secs(20), || {
+        let processes = leftovers(dir)?.iter().any(|what| what.starts_with("process"));
+        Ok((!running(pid) && !processes).then_some(()))
+    })?;
+    ensure!(dir.exists(), "a script killed outright cannot have cleaned up");
+    // With nothing on standard input it ends as soon as it is up.
+    let output = serve(&["--no-load", "--until-eof"]).output()?;
+    ensure!(output.status.success(), "{output:?}");
+    let left = fs::read_dir(runs.path())?.count();
+    ensure!(left == 0, "{left} folders are still there");
+    Ok(())
+}

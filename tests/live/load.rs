@@ -1,0 +1,167 @@
+//! sysbench on a private server.
+
+use std::fs::{self, File};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use anyhow::{bail, ensure, Context, Result};
+use tempfile::TempDir;
+
+use crate::server::{script, wait_for, Server};
+
+const LOG: &str = "load.log";
+
+/// Load that runs until stopped or dropped.
+#[derive(Debug)]
+pub struct Load {
+    child: Child,
+    /// Its own folder, so that the log survives the server.
+    dir: TempDir,
+}
+
+/// sysbench's totals, exact: every statement in flight at the end was let finish.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LoadReport {
+    pub transactions: u64,
+    pub queries: u64,
+    /// Failed statements that sysbench repeats, such as deadlocks. Any other failure makes `Load::stop` an error.
+    pub errors: u64,
+    pub reconnects: u64,
+    pub tps: f64,
+    /// 95th percentile of a transaction's time.
+    pub p95: Duration,
+}
+
+impl Load {
+    pub fn start(server: &Server, test: &str, threads: u32) -> Result<Load> {
+        let dir = tempfile::tempdir()?;
+        let out = File::create(dir.path().join(LOG))?;
+        let child = Command::new(script("load"))
+            .arg("--socket")
+            .arg(server.socket())
+            .args(["--test", test, "--threads", &threads.to_string()])
+            // Where a load that is killed leaves its stop file.
+            .env("TMPDIR", dir.path())
+            .stdin(Stdio::null())
+            .stdout(out.try_clone()?)
+            .stderr(out)
+            .spawn()
+            .context("starting tests/lab/load")?;
+        Ok(Load { child, dir })
+    }
+
+    /// Returns once a whole second of load has been reported.
+    pub fn wait_running(&mut self) -> Result<()> {
+        wait_for("the load's first report", Duration::from_secs(60), || {
+            if let Some(status) = self.child.try_wait()? {
+                bail!("the load ended while starting ({status}):\n{}", self.output()?);
+            }
+            Ok(self.tps_by_second()?.iter().any(|tps| *tps > 0.0).then_some(()))
+        })
+    }
+
+    /// Transactions per second, one for each second reported so far.
+    pub fn tps_by_second(&self) -> Result<Vec<f64>> {
+        Ok(seconds(&self.output()?))
+    }
+
+    pub fn stop(mut self) -> Result<LoadReport> {
+        let status = self.end()?;
+        let output = self.output()?;
+        // sysbench's threads can fail one by one, and it says so here alone.
+        ensure!(status.success() && !output.contains("FATAL"), "the load failed ({status}):\n{output}");
+        parse(&output).with_context(|| format!("reading sysbench's totals:\n{output}"))
+    }
+
+    fn output(&self) -> Result<String> {
+        fs::read_to_string(self.dir.path().join(LOG)).context("reading the load's log")
+    }
+
+    fn end(&mut self) -> Result<ExitStatus> {
+        if let Some(status) = self.child.try_wait()? {
+            return Ok(status);
+        }
+        // SAFETY: a signal to a child that has not been waited for.
+        unsafe { libc::kill(self.child.id() as i32, libc::SIGTERM) };
+        wait_for("the load's end", Duration::from_secs(30), || Ok(self.child.try_wait()?))
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        if self.end().is_err() {
+            // The kernel kills sysbench with the script.
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// `[ 3s ] thds: 16 tps: 38495.08 qps: …`
+fn seconds(output: &str) -> Vec<f64> {
+    output
+        .lines()
+        .filter(|line| line.starts_with("[ "))
+        .filter_map(|line| line.split_once(" tps: ")?.1.split(' ').next()?.parse().ok())
+        .collect()
+}
+
+fn parse(output: &str) -> Result<LoadReport> {
+    // `    transactions:                        223290 (44613.51 per sec.)`: the count, and the rate in brackets.
+    let count = |name: &str| -> Result<(u64, f64)> {
+        let rest = output
+            .lines()
+            .find_map(|line| line.trim_start().strip_prefix(name)?.strip_prefix(':'))
+            .with_context(|| format!("no {name}"))?;
+        let mut words = rest.split_whitespace();
+        let number = words.next().with_context(|| format!("{name} is empty"))?.parse()?;
+        let rate = words.next().map_or("0", |word| word.trim_start_matches('('));
+        Ok((number, rate.parse()?))
+    };
+    let p95 = output
+        .lines()
+        .find_map(|line| line.trim_start().strip_prefix("95th percentile:"))
+        .context("no 95th percentile")?
+        .trim()
+        .parse::<f64>()?;
+    let (transactions, tps) = count("transactions")?;
+    Ok(LoadReport {
+        transactions,
+        queries: count("queries")?.0,
+        errors: count("ignored errors")?.0,
+        reconnects: count("reconnects")?.0,
+        tps,
+        p95: Duration::from_secs_f64(p95 / 1000.0),
+    })
+}
+
+#[test]
+fn totals_are_read_from_sysbench_output() {
+    let output = "\
+[ 1s ] thds: 16 tps: 33527.80 qps: 33527.80 (r/w/o: 0.00/33527.80/0.00) lat (ms,95%): 1.10 err/s: 0.00 reconn/s: 0.00
+[ 2s ] thds: 16 tps: 0.00 qps: 1.00 (r/w/o: 0.00/1.00/0.00) lat (ms,95%): 1.03 err/s: 0.00 reconn/s: 0.00
+SQL statistics:
+    queries performed:
+        total:                           220270
+    transactions:                        220264 (40258.02 per sec.)
+    queries:                             220270 (40259.00 per sec.)
+    ignored errors:                      6      (1.10 per sec.)
+    reconnects:                          2      (0.00 per sec.)
+
+Latency (ms):
+         95th percentile:                        0.83
+";
+    assert_eq!(seconds(output), [33527.80, 0.0]);
+    assert_eq!(
+        parse(output).unwrap(),
+        LoadReport {
+            transactions: 220264,
+            queries: 220270,
+            errors: 6,
+            reconnects: 2,
+            tps: 40258.02,
+            p95: Duration::from_micros(830),
+        }
+    );
+    assert!(parse("FATAL: error 2013 (Lost connection)").is_err());
+}

@@ -1,0 +1,6 @@
+//! Tests on real servers under real load. They need root, and run one at a time: two servers under load at once would
+//! starve one another on a small machine. `tests/README.md` says more.
+
+mod lab;
+mod load;
+mod server;

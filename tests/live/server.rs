@@ -1,0 +1,181 @@
+//! A private database server, on its own data directory, port and socket.
+//!
+//! `tests/lab/serve` knows how each server is had, started and stopped; this only drives it.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{bail, ensure, Context, Result};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    Mysql97,
+    Mariadb114,
+    Mariadb1011,
+    Mariadb102,
+}
+
+impl Family {
+    pub fn name(self) -> &'static str {
+        match self {
+            Family::Mysql97 => "mysql-9.7",
+            Family::Mariadb114 => "mariadb-11.4",
+            Family::Mariadb1011 => "mariadb-10.11",
+            Family::Mariadb102 => "mariadb-10.2",
+        }
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// performance_schema with every `wait/synch` instrument, as ground truth; otherwise it is off.
+    pub perf_schema: bool,
+    /// More arguments for the server; they win over the lab's own.
+    pub args: Vec<String>,
+}
+
+/// A running server that answers queries. Dropping it stops it and removes everything it had.
+#[derive(Debug)]
+pub struct Server {
+    child: Child,
+    /// The script ends when this closes, so a test process that dies takes the server with it.
+    stdin: Option<ChildStdin>,
+    pid: i32,
+    port: u16,
+    socket: PathBuf,
+    dir: PathBuf,
+}
+
+/// Where a script of the lab lies.
+pub fn script(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/lab").join(name)
+}
+
+impl Server {
+    pub fn start(family: Family, options: &Options) -> Result<Server> {
+        let mut command = Command::new(script("serve"));
+        command.arg(family.name()).args(["--no-load", "--until-eof"]);
+        if options.perf_schema {
+            command.arg("--perf-schema");
+        }
+        for arg in &options.args {
+            command.args(["--arg", arg]);
+        }
+        // Standard error stays ours: that is where the script says what it fetches and why it failed.
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("starting tests/lab/serve")?;
+        let stdin = child.stdin.take();
+        let mut line = String::new();
+        let stdout = child.stdout.take().context("no output from tests/lab/serve")?;
+        BufReader::new(stdout).read_line(&mut line)?;
+        if line.is_empty() {
+            let status = child.wait()?;
+            bail!("{} did not start ({status}): see standard error", family.name());
+        }
+        let field = |name: &str| {
+            line.split_whitespace()
+                .filter_map(|word| word.split_once('='))
+                .find(|(key, _)| *key == name)
+                .map(|(_, value)| value.to_string())
+                .with_context(|| format!("no {name} in {line:?}"))
+        };
+        Ok(Server {
+            pid: field("pid")?.parse()?,
+            port: field("port")?.parse()?,
+            socket: field("socket")?.into(),
+            dir: field("dir")?.into(),
+            child,
+            stdin,
+        })
+    }
+
+    /// The server's own process, as the host numbers it.
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    pub fn running(&self) -> bool {
+        running(self.pid)
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// Holds the data directory and the logs; gone when the server is.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Rows of fields, through the server's own client, which writes tabs and newlines inside a value as `\t` and `\n`.
+    pub fn query(&self, sql: &str) -> Result<Vec<Vec<String>>> {
+        let output = Command::new(self.dir.join("sql"))
+            .args(["--batch", "--skip-column-names", "--execute", sql])
+            .stdin(Stdio::null())
+            .output()
+            .context("starting the client")?;
+        ensure!(output.status.success(), "{sql}: {}", String::from_utf8_lossy(&output.stderr).trim());
+        let text = String::from_utf8(output.stdout).with_context(|| format!("{sql}: not UTF-8"))?;
+        Ok(text.lines().map(|row| row.split('\t').map(str::to_string).collect()).collect())
+    }
+
+    /// One of the server's counters (`SHOW GLOBAL STATUS`).
+    pub fn status(&self, name: &str) -> Result<u64> {
+        let rows = self.query(&format!("SHOW GLOBAL STATUS LIKE '{name}'"))?;
+        let value =
+            rows.first().and_then(|row| row.get(1)).with_context(|| format!("the server has no status {name}"))?;
+        value.parse().with_context(|| format!("{name} is {value:?}"))
+    }
+
+    /// A clean shutdown; an error if the server had ended before.
+    pub fn stop(mut self) -> Result<()> {
+        let status = self.end()?;
+        ensure!(status.success(), "the server ended on its own: see standard error");
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<std::process::ExitStatus> {
+        drop(self.stdin.take());
+        wait_for("the server's end", Duration::from_secs(60), || Ok(self.child.try_wait()?))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if self.end().is_err() {
+            // The kernel kills the server with the script.
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// Whether there is such a process and it has not ended.
+pub fn running(pid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The state follows the name, which is in brackets and may hold anything.
+    let Some((_, rest)) = stat.rsplit_once(") ") else { return false };
+    // A zombie whose other threads are still on their way out holds its files and its memory.
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).map_or(0, |tasks| tasks.count());
+    !rest.starts_with('Z') || threads > 1
+}
+
+/// Asks until there is an answer.
+pub fn wait_for<T>(what: &str, limit: Duration, mut ask: impl FnMut() -> Result<Option<T>>) -> Result<T> {
+    let start = Instant::now();
+    loop {
+        if let Some(answer) = ask()? {
+            return Ok(answer);
+        }
+        if start.elapsed() > limit {
+            bail!("waited {limit:?} for {what}");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}

@@ -17,7 +17,7 @@ RUNNER := $(if $(SUDO),--config 'target."cfg(unix)".runner = ["$(subst $(empty) 
 BPF := $(filter-out %/vmlinux.h,$(shell find bpf -name '*.[ch]' 2>/dev/null))
 SCRIPTS := $(addprefix tests/lab/,lib.sh setup fetch serve load demo) .ci/run
 
-.PHONY: help setup build demo fmt fmt-check lint unit live test clean
+.PHONY: help setup build demo fmt fmt-check lint unit binaries live test clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -50,11 +50,15 @@ unit: setup ## tests that need neither root nor a server
 live: setup ## tests on real servers under load, as root (ARGS=name picks some)
 	cargo test --locked --release --test live $(RUNNER) -- --test-threads=1 $(ARGS)
 
+binaries: setup ## tests on the binaries of real servers, as root (ARGS=name picks some)
+	cargo test --locked --release --test binaries $(RUNNER) -- $(ARGS)
+
 # One after the other, cheapest first.
-test: ## all of it: formatting, lint, unit, live
+test: ## all of it: formatting, lint, unit, binaries, live
 	$(MAKE) fmt-check
 	$(MAKE) lint
 	$(MAKE) unit
+	$(MAKE) binaries
 	$(MAKE) live
 
 clean: ## what was built; servers stay in the cache

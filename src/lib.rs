@@ -1,8 +1,16 @@
 //! armtrace: what a live MySQL or MariaDB server waits on.
 
+pub mod agent;
+pub mod attach;
+pub mod bpf;
 pub mod catalog;
 pub mod code;
+pub mod commands;
+pub mod export;
+pub mod failure;
 pub mod model;
 pub mod names;
+pub mod probe;
 pub mod symbols;
 pub mod target;
+pub mod ui;

@@ -1,109 +1,327 @@
-//! What we know of each server family, as data: which functions wait for a latch, how their arguments
-//! lie, and how a latch is identified.
+//! What we know of each server family, as data: how to recognise it, which functions wait for latches, and
+//! where they keep what identifies a latch.
 //!
-//! A family is a range of server versions that share one set of functions and structures. A new server
-//! version is an entry here and a test, not new code. Nothing here is an address: functions are found by
-//! symbol, or by what they call.
+//! A new server version is an entry here with a test, not new code.
 
-mod identify;
-pub mod mariadb;
-pub mod mysql;
+mod mariadb;
+mod mysql;
 
-pub use identify::{identify, Flavor, Server, Unsupported};
-pub use mariadb::MariadbLayout;
-pub use mysql::MysqlLayout;
+#[cfg(test)]
+pub(crate) use mariadb::NAMES as MARIADB_NAMES;
 
-use crate::model::Mode;
+use std::collections::HashSet;
+use std::ops::Range;
 
-/// The functions and structures that a range of server versions has in common.
+use crate::code;
+use crate::model::{Kind, Mode};
+use crate::symbols::{Image, Symbol};
+
+/// Who maintains the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flavor {
+    Mysql,
+    Percona,
+    Mariadb,
+}
+
+impl Flavor {
+    /// The value of the `flavor` label.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Flavor::Mysql => "mysql",
+            Flavor::Percona => "percona",
+            Flavor::Mariadb => "mariadb",
+        }
+    }
+}
+
+/// Servers that wait for latches in the same functions and name them the same way.
 #[derive(Debug)]
 pub struct Family {
-    /// For messages and tests: `mysql`, `mariadb-srw`.
-    pub name: &'static str,
-    /// Every function in which a thread waits for an InnoDB latch.
     pub wait_functions: &'static [WaitFunction],
-    /// Functions that are called only once a latch was found taken; the contended part of a hot function
-    /// begins where all paths to them part from the fast path.
-    pub slow_callees: &'static [Symbols],
-    pub layout: Layout,
+    /// Beginnings of the mangled names of lock functions that waiters for all sorts of latches go through:
+    /// who waits is found behind them.
+    pub wrappers: &'static [&'static str],
+    pub naming: Naming,
 }
 
-/// Mangled names of one function, newest first: signatures change between versions.
-pub type Symbols = &'static [&'static str];
+/// How a family's latches get their names.
+#[derive(Debug)]
+pub enum Naming {
+    /// InnoDB of MySQL 8.0 and newer: latch ids and creation sites.
+    Mysql(&'static MysqlNames),
+    /// InnoDB of MariaDB 10.6 and newer: lock words known by what they are part of.
+    Mariadb(&'static MariadbNames),
+}
 
-/// A function in which a thread waits for a latch.
+/// Where naming finds things in MySQL's program and memory.
+#[derive(Debug)]
+pub struct MysqlNames {
+    /// The function that fills the vector of latch descriptions, or calls the function that does.
+    pub latch_init: &'static str,
+    /// The key variable of latches that are deliberately not instrumented.
+    pub not_instrumented: &'static str,
+    /// The vector of latch descriptions, by symbol: its `begin` pointer is `latch_meta_begin` bytes behind the
+    /// symbol, its `end` pointer 8 further.
+    pub latch_meta: &'static str,
+    pub latch_meta_begin: u64,
+    /// In a latch description: u32 id, pointer to the id's name, u32 value of the instrument's key.
+    pub meta_id: u64,
+    pub meta_name: u64,
+    pub meta_key: u64,
+    /// Latch ids whose names begin as the names of latch levels do.
+    pub sync_ids: &'static [&'static str],
+    /// Latch ids that the server does not instrument but had an instrument for, and its name.
+    pub uninstrumented_ids: &'static [(&'static str, &'static str)],
+    /// The function that creates rw-locks: alternative names.
+    pub rw_lock_create: &'static [&'static str],
+    /// What to call rw-locks that are created without an instrument, by the file that creates them.
+    pub uninstrumented_sites: &'static [(&'static str, &'static str)],
+}
+
+/// Where naming finds latches in MariaDB's memory.
+#[derive(Debug)]
+pub struct MariadbNames {
+    pub psi: Psi,
+    /// Latches inside static data, by symbol. Versions differ: an object has one entry for each of its sizes.
+    pub statics: &'static [StaticLatches],
+    /// Latches in arrays on the heap that static data points to.
+    pub arrays: &'static [ArrayLatches],
+    /// Latches inside heap structures, recognised by what surrounds them; all versions' offsets.
+    pub heap: &'static [HeapLatch],
+}
+
+/// A latch's kind and the last part of its event name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Latch {
+    /// Where the server registers an instrument of this name, that decides between rwlock and sxlock.
+    pub kind: Kind,
+    pub name: &'static str,
+}
+
+/// A static object and the latches in it.
+#[derive(Debug)]
+pub struct StaticLatches {
+    pub symbol: &'static str,
+    /// A build in which the object has another size has another layout, and this does not hold for it.
+    pub size: u64,
+    pub members: &'static [Member],
+}
+
+/// One latch, or an array of them, inside a static object.
+#[derive(Debug)]
+pub struct Member {
+    /// Of the first lock word.
+    pub offset: u64,
+    /// Bytes from one array element to the next, and how many there are; 1 for a single latch.
+    pub stride: u64,
+    pub count: u64,
+    pub latch: Latch,
+}
+
+/// An array on the heap with a latch in each element.
+#[derive(Debug)]
+pub struct ArrayLatches {
+    /// The static object, its size, and where in it the pointer to the first element is.
+    pub symbol: &'static str,
+    pub size: u64,
+    pub array_at: u64,
+    pub count: Count,
+    pub stride: u64,
+    /// Of the lock word in an element.
+    pub word: u64,
+    pub latch: Latch,
+}
+
+/// How many elements an array has.
+#[derive(Debug)]
+pub enum Count {
+    /// A u64 in this static variable.
+    Variable(&'static str),
+    /// The array is a hash table with a latch at the start of every 64 bytes. A u64 at this offset of the object is its number
+    /// of cells, of 8 bytes each, without the latches and padding among them.
+    HashCells(u64),
+}
+
+/// A latch inside an object on the heap.
+#[derive(Debug)]
+pub struct HeapLatch {
+    /// Of the lock word in the object.
+    pub word: u64,
+    /// All must hold. Together they leave no room for chance, so that another version's offsets only lead to no name.
+    pub evidence: &'static [Evidence],
+    pub latch: Latch,
+}
+
+/// Pointers to follow, from an object on: the offset of each in what the one before it points to.
+pub type Path = &'static [u64];
+
+/// Something that is true of an object of a type.
+#[derive(Debug)]
+pub enum Evidence {
+    /// The u64 at offset `at` of what the path leads to is `value`.
+    Magic { path: Path, at: u64, value: u64 },
+    /// Both paths lead to the same place, which is not null.
+    Same(Path, Path),
+    /// The path leads to a name: readable text.
+    Name(Path),
+    /// The path leads to a page in memory whose header has the page number and tablespace of the page id at offset `id`.
+    PageHeader { path: Path, id: u64 },
+}
+
+/// How a lock word leads to its performance_schema class.
+#[derive(Clone, Copy, Debug)]
+pub struct Psi {
+    /// Offset of the instance pointer from the lock word.
+    pub from_latch: i32,
+    /// Offset of the class pointer in the instance.
+    pub to_class: u32,
+    /// Offset of the event name in the class.
+    pub to_name: u32,
+}
+
+/// A function in which threads wait for latches.
 #[derive(Debug)]
 pub struct WaitFunction {
-    /// A short, stable name for the probe: `mutex_enter_inline`.
+    pub found: Found,
+    /// Short, stable name for probes of it.
     pub label: &'static str,
-    pub find: Find,
-    /// The mode waited for. Where the same code waits for mutexes too, it is the mode of the rw-lock; a
-    /// latch that turns out to be a mutex has none.
     pub mode: Mode,
     pub shape: Shape,
-    /// Which argument is the address of the latch, counted from 0.
-    pub latch_arg: u8,
+    /// Which argument is the latch.
+    pub latch_argument: usize,
     pub callsite: Callsite,
-    pub identity: IdentitySource,
+    pub identity: IdentityIn,
 }
 
-/// How a function is found in a binary.
+/// How a wait function is found in a binary.
 #[derive(Clone, Copy, Debug)]
-pub enum Find {
-    /// By any of these symbols. A symbol that a build does not have is no error: the compiler inlined it.
-    Symbols(Symbols),
-    /// A local function without a symbol: the only function with an unwind entry, but no symbol, that calls
-    /// `callee` with the constant `value` as argument `argument`.
-    Caller { callee: Symbols, argument: u8, value: u64 },
+pub enum Found {
+    /// By name: alternatives, as versions differ.
+    Symbols(&'static [&'static str]),
+    /// It has no name, but is the only function without one that calls both of these (alternatives each).
+    CallerOf(&'static [&'static str], &'static [&'static str]),
 }
 
-/// Which part of a function runs only when the latch was taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Which part of a function runs only when a latch is taken.
+#[derive(Clone, Copy, Debug)]
 pub enum Shape {
-    /// All of it: the function is called only then. The wait is from its entry to its return.
+    /// All of it.
     Whole,
-    /// A block inside a function that runs for every acquisition. Its entry must not be probed.
-    Contended,
+    /// A part of a hot function: that which spins by calling one of the first, or goes to sleep by calling one of
+    /// the second.
+    Contended { spin: &'static [&'static str], sleep: &'static [&'static str] },
 }
 
-/// How the place that waits is known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How the code that waits is known.
+#[derive(Clone, Copy, Debug)]
 pub enum Callsite {
-    /// The server passes its own source position: arguments that hold the file name and the line.
-    FileLine { file_arg: u8, line_arg: u8 },
-    /// By the return address only.
+    /// It passes its source file's name and line as these arguments.
+    FileLine { file: usize, line: usize },
+    /// By the return address.
     Caller,
 }
 
-/// What the kernel side reads from a latch to identify it. Offsets are in bytes from the latch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum IdentitySource {
-    /// A u32 latch id in the latch.
-    LatchId { offset: u8 },
-    /// The position in the source where the latch was made: a pointer to the file name and a u64 line.
-    Created { file_offset: u8, line_offset: u8 },
-    /// A bare lock word: the performance_schema object in front of it if there is one (see [`PsiChain`]),
-    /// its address if it is static data, else the function that waits.
-    Word(PsiChain),
-    /// All latches of this function are of the one instrument with this name.
-    Fixed(&'static str),
-}
-
-/// The way from a latch to its performance_schema event name, when that is on.
-///
-/// `*(latch + psi)` is the instrumented object or null; `*(object + class)` its class; at `class + name`
-/// begins the event name, at most 128 bytes with its NUL. None of it may be trusted before that name was
-/// seen to begin with `wait/synch/`: where a latch is not instrumented, something else lies there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PsiChain {
-    pub psi: i16,
-    pub class: u16,
-    pub name: u16,
-}
-
-/// Structure layouts that naming needs.
+/// What identifies a latch, by offsets in it.
 #[derive(Clone, Copy, Debug)]
-pub enum Layout {
-    Mysql(&'static MysqlLayout),
-    Mariadb(&'static MariadbLayout),
+pub enum IdentityIn {
+    LatchId {
+        offset: u16,
+    },
+    Created {
+        file_offset: u16,
+        line_offset: u16,
+    },
+    /// Nothing in it: a bare lock word.
+    Word,
+}
+
+/// The family whose wait functions this binary has.
+///
+/// # Errors
+/// What the program is instead, for a message that begins "process PID (NAME) is".
+pub fn family(image: &Image) -> Result<&'static Family, String> {
+    let known = [&mysql::MYSQL_8, &mariadb::MARIADB_10_6];
+    if let Some(family) = known.into_iter().find(|f| f.wait_functions.iter().any(|w| !w.find(image).is_empty())) {
+        return Ok(family);
+    }
+    if image.symbol("server_version").is_some() || image.symbol("my_progname").is_some() {
+        return Err("a MySQL or MariaDB server without the symbols that armtrace needs: install its debug symbols \
+                    package, or use the vendor's own build"
+            .to_owned());
+    }
+    Err("not a MySQL or MariaDB server: find one with: pgrep -a 'mysqld|mariadbd'".to_owned())
+}
+
+/// Who maintains this server of a known family.
+pub fn flavor(family: &Family, image: &Image) -> Flavor {
+    match family.naming {
+        Naming::Mariadb(_) => Flavor::Mariadb,
+        Naming::Mysql(_) if mysql::is_percona(image) => Flavor::Percona,
+        Naming::Mysql(_) => Flavor::Mysql,
+    }
+}
+
+impl WaitFunction {
+    /// Where it is in this binary; more than one place when several variants share an entry here.
+    pub fn find(&self, image: &Image) -> Vec<Range<u64>> {
+        match self.found {
+            Found::Symbols(names) => named(image, names).filter_map(|s| bounds(image, &s)).collect(),
+            Found::CallerOf(first, second) => unnamed_caller(image, first, second).into_iter().collect(),
+        }
+    }
+}
+
+/// The symbols of those names that this binary has.
+pub fn named<'a>(image: &'a Image, names: &'a [&str]) -> impl Iterator<Item = Symbol<'a>> {
+    names.iter().filter_map(|name| image.symbol(name))
+}
+
+/// A function's bounds: the unwind table knows them better than the symbol, whose size may be missing.
+fn bounds(image: &Image, symbol: &Symbol<'_>) -> Option<Range<u64>> {
+    image.function_at(symbol.addr).or_else(|| (symbol.size > 0).then(|| symbol.addr..symbol.addr + symbol.size))
+}
+
+fn unnamed_caller(image: &Image, first: &[&str], second: &[&str]) -> Option<Range<u64>> {
+    let callers = |names: &[&str]| -> HashSet<(u64, u64)> {
+        let targets: HashSet<u64> = named(image, names).map(|s| s.addr).collect();
+        code::direct_calls(image, &targets)
+            .into_iter()
+            .filter_map(|(site, _)| image.function_at(site))
+            .map(|f| (f.start, f.end))
+            .collect()
+    };
+    let nameless = |f: &&(u64, u64)| image.symbol_at(f.0).is_none_or(|s| s.addr + s.size <= f.0);
+    let (first, second) = (callers(first), callers(second));
+    let mut both = first.intersection(&second).filter(nameless);
+    let &(start, end) = both.next()?;
+    both.next().is_none().then_some(start..end)
+}
+
+impl Family {
+    /// Link-time return addresses behind which the caller proper is found one frame further up.
+    pub fn wrapper_returns(&self, image: &Image) -> Vec<u64> {
+        if self.wrappers.is_empty() {
+            return Vec::new();
+        }
+        let is_wrapper = |name: &str| self.wrappers.iter().any(|w| name.starts_with(w));
+        let wrappers: HashSet<u64> =
+            image.symbols().filter(|s| s.is_function && is_wrapper(s.name)).map(|s| s.addr).collect();
+        let waits = self.wait_functions.iter().flat_map(|w| w.find(image)).map(|r| r.start);
+        let targets: HashSet<u64> = wrappers.iter().copied().chain(waits).collect();
+        code::direct_calls(image, &targets)
+            .into_iter()
+            .filter(|(site, _)| image.symbol_at(*site).is_some_and(|s| is_wrapper(s.name)))
+            .map(|(site, _)| site)
+            .filter_map(|site| code::decode(image, site..site + 15).first().map(code::Insn::end))
+            .collect()
+    }
+
+    /// How a lock word leads to its performance_schema class, where that is how latches are told apart.
+    pub fn psi(&self) -> Option<Psi> {
+        match self.naming {
+            Naming::Mariadb(names) => Some(names.psi),
+            Naming::Mysql(_) => None,
+        }
+    }
 }

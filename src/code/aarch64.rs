@@ -395,7 +395,9 @@ fn register_effects(word: u32, into: &mut Vec<Effect>) {
 fn vector_effects(word: u32, into: &mut Vec<Effect>) {
     let conversion = word & 0x5f00_0000 == 0x1e00_0000 && (field(word, 21, 1) == 0 || field(word, 10, 6) == 0);
     let moved_lane = word & 0xbfe0_8400 == 0x0e00_0400 && matches!(field(word, 11, 4), 5 | 7);
-    if conversion || moved_lane {
+    // scvtf, ucvtf, and fmov the other way write a vector register.
+    let to_vector = matches!(field(word, 16, 3), 2 | 3 | 7);
+    if conversion && !to_vector || moved_lane {
         clobber(register(word, 0), into);
     }
 }
@@ -404,9 +406,7 @@ fn vector_effects(word: u32, into: &mut Vec<Effect>) {
 fn memory_effects(word: u32, into: &mut Vec<Effect>) {
     match (field(word, 28, 2), field(word, 24, 2), field(word, 26, 1)) {
         (0, 0, 0) => exclusive_effects(word, into),
-        // Vector structures; with write-back the base changes.
-        (0, _, 1) if field(word, 23, 1) == 1 => into.push(Effect::Clobber(register(word, 5))),
-        (0, _, 1) => {}
+        (0, _, 1) => structure_effects(word, into),
         // Literal loads; prefetches have no result.
         (1, 0, 0) if field(word, 30, 2) != 3 => clobber(register(word, 0), into),
         (1, 0, _) => {}
@@ -432,6 +432,17 @@ fn memory_effects(word: u32, into: &mut Vec<Effect>) {
         }
         (3, 0, _) => unscaled_effects(word, into),
         _ => into.push(Effect::Unknown),
+    }
+}
+
+/// Vector structures: up to four registers.
+fn structure_effects(word: u32, into: &mut Vec<Effect>) {
+    let (base, load, writes_back) = (register(word, 5), field(word, 22, 1) == 1, field(word, 23, 1) == 1);
+    if !load {
+        into.push(Effect::Store { base, offset: 0, from: None, bytes: 64 });
+    }
+    if writes_back {
+        into.push(Effect::Clobber(base));
     }
 }
 

@@ -87,7 +87,8 @@ struct Decoded {
 }
 
 impl Decoded {
-    /// Whether an instruction begins at `at` that calls or jumps to `to`. What belongs to no known function is believed.
+    /// Whether an instruction begins at `at` that calls or jumps to `to`. What belongs to no known function is
+    /// believed.
     fn has_call(&mut self, image: &Image, at: u64, to: u64) -> bool {
         if !self.range.contains(&at) {
             let Some(range) = image.function_at(at) else { return true };
@@ -157,5 +158,36 @@ fn is_padding(insn: &Insn) -> bool {
     match insn.arch {
         Arch::X86_64 => bytes == [0x90] || bytes == [0x66, 0x90] || bytes.starts_with(&[0x0f, 0x1f]),
         Arch::Aarch64 => bytes == 0xd503_201f_u32.to_le_bytes(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_calls_anywhere_in_x86_bytes() {
+        let targets = HashSet::from([0x5000, 0x9000]);
+        for at in 0..24 {
+            let mut text = vec![0xe8; 40];
+            // call 0x5000; jmp 0x9000
+            text[at] = 0xe8;
+            text[at + 1..at + 5].copy_from_slice(&(0x5000 - (0x1000 + at as i32 + 5)).to_le_bytes());
+            text[at + 5] = 0xe9;
+            text[at + 6..at + 10].copy_from_slice(&(0x9000 - (0x1000 + at as i32 + 10)).to_le_bytes());
+            let expected = [(0x1000 + at as u64, 0x5000), (0x1005 + at as u64, 0x9000)];
+            assert_eq!(x86_candidates(0x1000, &text, &targets), expected);
+        }
+        assert_eq!(x86_candidates(0x1000, &[0xe8, 0, 0, 0], &targets), []);
+    }
+
+    #[test]
+    fn finds_arm64_calls_both_ways() {
+        let targets = HashSet::from([0x1000, 0x100c]);
+        // bl 0x100c; b 0x1000; bl 0x100c; b.eq 0x100c
+        let text: Vec<u8> =
+            [0x9400_0003_u32, 0x17ff_ffff, 0x9400_0001, 0x5400_0000].iter().flat_map(|w| w.to_le_bytes()).collect();
+        let expected = [(0x1000, 0x100c), (0x1004, 0x1000), (0x1008, 0x100c)];
+        assert_eq!(aarch64_calls(0x1000, &text, &targets), expected);
     }
 }

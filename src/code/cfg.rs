@@ -260,3 +260,36 @@ pub(super) fn blocks(insns: &[Insn]) -> (Vec<Block>, Vec<usize>) {
         .collect();
     (blocks, block_of)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn graph(nodes: usize, edges: &[(usize, usize)]) -> Graph {
+        let mut graph = Graph::new(nodes);
+        edges.iter().for_each(|&(from, to)| graph.add(from, to));
+        graph
+    }
+
+    #[test]
+    fn dominators_of_a_loop_with_two_entries() {
+        // 0 to 1 and 2, which lead to each other and to 3; 4 is not reached.
+        let g = graph(5, &[(0, 1), (0, 2), (1, 2), (2, 1), (1, 3), (2, 3), (4, 3)]);
+        let dominators = Dominators::new(&g, 0).unwrap();
+        assert_eq!([1, 2, 3].map(|n| dominators.chain(n).collect::<Vec<_>>()), [[1, 0], [2, 0], [3, 0]]);
+        assert!(dominators.dominates(0, 3) && !dominators.dominates(1, 3));
+        assert!(!dominators.reaches(4) && dominators.chain(4).next().is_none());
+        let post = Dominators::new(&g.reversed(), 3).unwrap();
+        assert_eq!(post.chain(0).collect::<Vec<_>>(), [0, 3]);
+        assert!(post.reaches(4));
+    }
+
+    #[test]
+    fn cycles_and_reachability() {
+        let g = graph(6, &[(0, 1), (1, 2), (2, 1), (2, 3), (3, 3), (3, 4), (5, 0)]);
+        assert_eq!(g.cyclic(), [false, true, true, true, false, false]);
+        assert_eq!(g.reached(&[0], |n| n == 2), [false, true, false, false, false, false]);
+        assert_eq!(g.reached(&[1], |_| false), [false, true, true, true, true, false]);
+        assert_eq!(g.distances(&[0]), [Some(0), Some(1), Some(2), Some(3), Some(4), None]);
+    }
+}

@@ -55,7 +55,7 @@ impl Function {
         Function::from_insns(base, decode_bytes(arch, base, bytes))
     }
 
-    fn from_insns(entry: u64, insns: Vec<Insn>) -> Option<Function> {
+    pub(super) fn from_insns(entry: u64, insns: Vec<Insn>) -> Option<Function> {
         if insns.is_empty() || insns.len() > MAX_INSNS {
             return None;
         }
@@ -137,8 +137,8 @@ impl Function {
     }
 }
 
-/// Calls to functions that end the program (a failed assertion's, mostly) are where control flow ends, not where it goes
-/// on to whatever the compiler placed behind them.
+/// Calls to functions that end the program (a failed assertion's, mostly) are where control flow ends, not where
+/// it goes on to whatever the compiler placed behind them.
 fn mark_calls_without_return(image: &Image, insns: &mut [Insn]) {
     let mut known: HashMap<u64, bool> = HashMap::new();
     for insn in insns {
@@ -170,7 +170,7 @@ fn leaves(insn: &Insn, range: &Range<u64>) -> bool {
 }
 
 /// The instructions of the function at `range` and of its cold parts.
-fn with_cold_parts(
+pub(super) fn with_cold_parts(
     range: Range<u64>,
     decode: &dyn Fn(Range<u64>) -> Vec<Insn>,
     function_at: &dyn Fn(u64) -> Option<Range<u64>>,

@@ -160,9 +160,9 @@ pub(super) fn touches_memory(insn: &Insn) -> bool {
 /// What a conditional branch depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Test {
-    /// The processor's flags meet this condition: the x86-64 condition code (the low four bits of the `jcc`
-    /// opcode: 0 `o`, 2 `b`, 4 `e`, 6 `be`, 8 `s`, 10 `p`, 12 `l`, 14 `le`; odd is the opposite), or the arm64 one (0 `eq`,
-    /// 1 `ne`, 2 `cs`, 3 `cc`, 4 `mi`, 5 `pl`, 6 `vs`, 7 `vc`, 8 `hi`, 9 `ls`, 10 `ge`, 11 `lt`, 12 `gt`, 13 `le`, 14 and 15 always).
+    /// The processor's flags meet this condition, numbered as the hardware encodes it. On x86-64 the low four bits
+    /// of the `jcc` opcode: 0 `o`, 2 `b`, 4 `e`, 6 `be`, 8 `s`, 10 `p`, 12 `l`, 14 `le`; odd is the opposite. On arm64
+    /// 0 `eq`, 2 `cs`, 4 `mi`, 6 `vs`, 8 `hi`, 10 `ge`, 12 `gt`; odd is the opposite, and 14 and 15 are always met.
     Flags(u8),
     /// The low `bits` (32 or 64) of the register are zero.
     Zero { register: u8, bits: u8 },

@@ -13,8 +13,13 @@
 mod aarch64;
 mod calls;
 mod cfg;
+mod ends;
 mod function;
 mod insn;
+#[cfg(test)]
+mod samples;
+#[cfg(test)]
+mod tests;
 mod values;
 mod wait;
 mod x86;

@@ -1,9 +1,9 @@
 //! Where a function's arguments are at each of its instructions.
 //!
 //! A forward dataflow analysis: what every register and every written stack slot is known to hold, on all ways
-//! to an instruction. It follows copies, spills, reloads and address arithmetic and forgets what else is written, and at
-//! calls what a callee may change. It takes for granted what compilers do: that nobody writes to a spill slot
-//! through a pointer to something else.
+//! to an instruction. It follows copies, spills, reloads and address arithmetic and forgets what else is written,
+//! and at calls what a callee may change. It takes for granted what compilers do: that nobody writes to a spill
+//! slot through a pointer to something else.
 
 use super::cfg::{Block, Graph};
 use super::insn::{effects, Effect, Insn};
@@ -203,7 +203,10 @@ impl State {
 
     /// Whether the slot lies below the stack, where a signal handler may overwrite it.
     fn is_freed(&self, slot: &Slot, convention: &Convention) -> bool {
-        matches!(self.get(convention.stack_pointer), Value::Frame(top) if slot.at < top.saturating_sub(convention.red_zone))
+        match self.get(convention.stack_pointer) {
+            Value::Frame(top) => slot.at < top.saturating_sub(convention.red_zone),
+            _ => false,
+        }
     }
 
     /// A register from which the stack slot can be addressed; the frame pointer rather than another.

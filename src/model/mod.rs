@@ -153,3 +153,25 @@ pub struct Snapshot {
     /// CPU time the server has used since attach (user + system), nanoseconds; `None` if /proc did not say.
     pub server_cpu_ns: Option<u64>,
 }
+
+impl Snapshot {
+    /// CPU time that probes took from the server since attach, nanoseconds; `None` where the cost of a
+    /// probe that was hit is unknown, for a sum without it would be too low.
+    pub fn probe_cost_ns(&self) -> Option<f64> {
+        let hit = self.probes.iter().filter(|probe| probe.hits > 0);
+        hit.map(ProbeStatus::total_cost_ns).try_fold(0.0, |sum, cost| Some(sum + cost?))
+    }
+
+    /// Share of the server's CPU time since attach that probes took, 0 to 1; `None` where either is unknown.
+    pub fn overhead_ratio(&self) -> Option<f64> {
+        let cpu_ns = self.server_cpu_ns.filter(|&ns| ns > 0)?;
+        Some(self.probe_cost_ns()? / cpu_ns as f64)
+    }
+}
+
+impl ProbeStatus {
+    /// CPU time that all hits of this probe took, nanoseconds; `None` where one hit's cost is unknown.
+    pub fn total_cost_ns(&self) -> Option<f64> {
+        self.cost_ns.map(|cost| cost * self.hits as f64)
+    }
+}

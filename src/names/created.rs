@@ -9,7 +9,7 @@ use std::collections::HashSet;
 
 use super::psi::Instruments;
 use super::references::References;
-use crate::catalog::MysqlLayout;
+use crate::catalog::MysqlNames;
 use crate::code::{direct_calls, Flow, Function};
 
 /// The key variable is loaded at most this many instructions before the call.
@@ -36,10 +36,10 @@ pub enum Key {
 }
 
 /// All places of the binary that make rw-locks with a file and line that are constants there.
-pub fn sites(code: &References, layout: &MysqlLayout, instruments: &Instruments) -> Vec<Site> {
+pub fn sites(code: &References, catalog: &MysqlNames, instruments: &Instruments) -> Vec<Site> {
     let targets: HashSet<u64> =
-        layout.rw_lock_create.iter().filter_map(|name| code.image.symbol(name)).map(|s| s.addr).collect();
-    let not_instrumented = code.image.symbol(layout.not_instrumented).map(|s| s.addr);
+        catalog.rw_lock_create.iter().filter_map(|name| code.image.symbol(name)).map(|s| s.addr).collect();
+    let not_instrumented = code.image.symbol(catalog.not_instrumented).map(|s| s.addr);
     let mut found = Vec::new();
     let mut function: Option<Function> = None;
     for (at, _) in direct_calls(code.image, &targets) {

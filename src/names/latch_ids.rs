@@ -6,11 +6,11 @@
 //! stands in the code next to the id's name.
 
 use std::collections::HashMap;
-use std::io;
 
 use super::psi::Instruments;
 use super::references::References;
-use crate::catalog::{mysql, MysqlLayout};
+use super::Process;
+use crate::catalog::MysqlNames;
 use crate::code::{Flow, Insn};
 use crate::symbols::Image;
 use crate::target::Memory;
@@ -28,18 +28,18 @@ pub type Keys = HashMap<String, Option<u64>>;
 /// Derives, from the code that fills the table, which instrument belongs to which id's name.
 ///
 /// An id is left out where the code does not say so clearly.
-pub fn keys(code: &References, layout: &MysqlLayout, instruments: &Instruments) -> Keys {
-    let not_instrumented = code.image.symbol(layout.not_instrumented).map(|s| s.addr);
+pub fn keys(code: &References, catalog: &MysqlNames, instruments: &Instruments) -> Keys {
+    let not_instrumented = code.image.symbol(catalog.not_instrumented).map(|s| s.addr);
     let mut found = Keys::new();
     let mut step = Step::default();
-    let insns = initializer(code, layout, instruments);
+    let insns = initializer(code, catalog, instruments);
     for (index, insn) in insns.iter().enumerate() {
         if let Some(address) = code.of(&insns, index) {
             if instruments.by_key(address).is_some() {
                 step.keys.push(Some(address));
             } else if Some(address) == not_instrumented {
                 step.keys.push(None);
-            } else if let Some(name) = id_name(code.image, address) {
+            } else if let Some(name) = id_name(code.image, catalog, address) {
                 step.names.push(name.to_owned());
             }
         }
@@ -72,8 +72,8 @@ impl Step {
 
 /// The instructions of the function that fills the table: the one among `sync_check_init` and its callees that
 /// mentions most key variables.
-fn initializer(code: &References, layout: &MysqlLayout, instruments: &Instruments) -> Vec<Insn> {
-    let outer = code.image.symbol(layout.latch_init).map(|s| code.function(s.addr)).unwrap_or_default();
+fn initializer(code: &References, catalog: &MysqlNames, instruments: &Instruments) -> Vec<Insn> {
+    let outer = code.image.symbol(catalog.latch_init).map(|s| code.function(s.addr)).unwrap_or_default();
     let mut functions: Vec<Vec<Insn>> = outer
         .iter()
         .filter_map(|i| match i.flow {
@@ -90,18 +90,18 @@ fn initializer(code: &References, layout: &MysqlLayout, instruments: &Instrument
 }
 
 /// The string at `addr` if it can be an id's name.
-fn id_name(image: &Image, addr: u64) -> Option<&str> {
+fn id_name<'a>(image: &'a Image, catalog: &MysqlNames, addr: u64) -> Option<&'a str> {
     if !image.section(".rodata")?.contains(&addr) {
         return None;
     }
     let name = image.cstr(addr)?;
-    is_id_name(name).then_some(name)
+    is_id_name(name, catalog).then_some(name)
 }
 
 /// Level names stand beside the names of ids. They all begin with `SYNC_`, which few ids do.
-fn is_id_name(name: &str) -> bool {
+fn is_id_name(name: &str, catalog: &MysqlNames) -> bool {
     (2..=MAX_NAME).contains(&name.len())
-        && (!name.starts_with("SYNC_") || mysql::SYNC_IDS.contains(&name))
+        && (!name.starts_with("SYNC_") || catalog.sync_ids.contains(&name))
         && name.starts_with(|c: char| c.is_ascii_uppercase())
         && name.bytes().all(|b| b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'_')
 }
@@ -115,45 +115,31 @@ pub struct LatchId {
     pub key: u32,
 }
 
-/// Reads the table of latch ids from the process. Empty while the server is still starting.
-///
-/// # Errors
-/// When the process cannot be read, or the table is not what it should be.
-pub fn read(memory: &Memory, bias: u64, image: &Image, layout: &MysqlLayout) -> io::Result<Vec<LatchId>> {
-    let invalid = |why: &str| io::Error::new(io::ErrorKind::InvalidData, why.to_owned());
-    let table = image.symbol(layout.latch_meta).ok_or_else(|| invalid("the binary does not export its latch ids"))?;
-    let at = table.addr.wrapping_add(bias).wrapping_add(layout.latch_meta_begin);
-    let (begin, end) = (memory.u64(at)?, memory.u64(at.wrapping_add(8))?);
-    let count = end.wrapping_sub(begin) / 8;
+/// Reads the table of latch ids from the process. `None` when it cannot be read or is not what it should be; empty
+/// while the server is still starting.
+pub fn read(process: &Process, catalog: &MysqlNames) -> Option<Vec<LatchId>> {
+    let table = process.image.symbol(catalog.latch_meta)?;
+    let at = table.addr.wrapping_add(process.bias).wrapping_add(catalog.latch_meta_begin);
+    let (begin, end) = (process.memory.u64(at)?, process.memory.u64(at.wrapping_add(8))?);
+    let count = end.checked_sub(begin)? / 8;
     if count > MAX_IDS {
-        return Err(invalid("the table of latch ids is implausibly long"));
+        return None;
     }
     let slots: Vec<u64> = (0..count).map(|i| begin.wrapping_add(i * 8)).collect();
-    let entries: Vec<u64> =
-        memory.read_many::<8>(&slots).into_iter().flatten().map(u64::from_le_bytes).filter(|&e| e != 0).collect();
-    Ok(entries.into_iter().filter_map(|entry| read_one(memory, entry, layout)).collect())
+    let entries = process.memory.read_many::<8>(&slots).into_iter().flatten().map(u64::from_le_bytes);
+    Some(entries.filter(|&entry| entry != 0).filter_map(|entry| read_one(&process.memory, entry, catalog)).collect())
 }
 
-fn read_one(memory: &Memory, entry: u64, layout: &MysqlLayout) -> Option<LatchId> {
-    let id = memory.u32(entry.wrapping_add(layout.meta_id)).ok()?;
-    let key = memory.u32(entry.wrapping_add(layout.meta_key)).ok()?;
-    let name = memory.cstr(memory.u64(entry.wrapping_add(layout.meta_name)).ok()?, MAX_NAME).ok()?;
-    (u64::from(id) < MAX_IDS && is_id_name(&name)).then_some(LatchId { id, name, key })
+fn read_one(memory: &Memory, entry: u64, catalog: &MysqlNames) -> Option<LatchId> {
+    let id = memory.u32(entry.wrapping_add(catalog.meta_id))?;
+    let key = memory.u32(entry.wrapping_add(catalog.meta_key))?;
+    let name = memory.string(memory.u64(entry.wrapping_add(catalog.meta_name))?)?;
+    (u64::from(id) < MAX_IDS && is_id_name(&name, catalog)).then_some(LatchId { id, name, key })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn level_names_are_not_id_names() {
-        assert!(is_id_name("LOG_WRITER"));
-        assert!(is_id_name("TRX"));
-        assert!(is_id_name("SYNC_ARRAY_MUTEX"));
-        assert!(!is_id_name("SYNC_LOG_WRITER"));
-        assert!(!is_id_name("log_writer"));
-        assert!(!is_id_name(""));
-    }
 
     #[test]
     fn a_step_with_two_candidates_names_nothing() {

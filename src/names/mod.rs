@@ -15,14 +15,18 @@ mod references;
 
 pub use created::{Key, Site};
 pub use latch_ids::LatchId;
+pub use mariadb::Rules as MariadbRules;
+pub use mysql::Rules as MysqlRules;
 pub use psi::{Instrument, Instruments};
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
-use crate::catalog::{Layout, Server};
+use crate::catalog::Naming;
+use crate::failure::Failure;
 use crate::model::Kind;
 use crate::symbols::Image;
-use crate::target::Memory;
+use crate::target::{Memory, Target};
 
 /// What the kernel side knows of a latch that somebody waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -37,8 +41,6 @@ pub enum Identity {
     Static(u64),
     /// A latch on the heap, known by who waits for it: an address in the process, inside the waiting function.
     Caller(u64),
-    /// The only instrument of the wait function; see [`crate::catalog::IdentitySource::Fixed`].
-    Fixed(&'static str),
 }
 
 /// A latch's name.
@@ -46,7 +48,6 @@ pub enum Identity {
 pub struct LatchName {
     /// `wait/synch/mutex/innodb/log_writer_mutex`, or `unnamed:FUNCTION`.
     pub event: String,
-    /// For an unnamed latch, the kind with the most modes that it could be.
     pub kind: Kind,
 }
 
@@ -56,9 +57,10 @@ impl LatchName {
         LatchName { event: format!("wait/synch/{}/innodb/{name}", kind.as_str()), kind }
     }
 
-    /// A latch of which only this is known: a function, a variable or a place in the source.
-    pub fn unnamed(what: &str) -> LatchName {
-        LatchName { event: format!("unnamed:{what}"), kind: Kind::Rwlock }
+    /// For what could not be named: who waits for it, or where it is, never a guess. For want of better knowledge it is of
+    /// the kind with the most modes that it could be.
+    fn unnamed(kind: Kind, what: &str) -> LatchName {
+        LatchName { event: format!("unnamed:{what}"), kind }
     }
 
     /// From a whole event name as performance_schema writes it; `None` if it is none.
@@ -75,124 +77,108 @@ impl LatchName {
     }
 }
 
-/// Names the latches of one server process.
-pub struct Namer<'a> {
-    image: &'a Image,
+/// Names latches of one server. What was named once stays named.
+pub struct Namer {
+    target: Arc<Target>,
     memory: Memory,
-    bias: u64,
-    rules: Rules<'a>,
+    rules: Rules,
     known: HashMap<Identity, Known>,
 }
 
 /// What a family's identities mean.
-enum Rules<'a> {
-    Mysql(mysql::Rules<'a>),
-    Mariadb(mariadb::Rules<'a>),
+enum Rules {
+    Mysql(MysqlRules),
+    Mariadb(MariadbRules),
 }
 
 /// A name given before.
+#[derive(Clone)]
 struct Known {
     name: LatchName,
     /// The latch that it was given for.
     example: u64,
+    /// Another latch with this identity had another name.
+    is_contradicted: bool,
 }
 
-impl<'a> Namer<'a> {
-    /// Prepares to name the latches of the process that `memory` reads. `bias` is what
-    /// [`crate::target::load_bias`] says of `image`.
-    pub fn new(image: &'a Image, memory: Memory, bias: u64, server: &Server) -> Namer<'a> {
-        let rules = match server.family.layout {
-            Layout::Mysql(layout) => Rules::Mysql(mysql::Rules::new(image, layout)),
-            Layout::Mariadb(layout) => Rules::Mariadb(mariadb::Rules::new(image, layout)),
+impl Namer {
+    /// Works out the server's names from its program.
+    ///
+    /// # Errors
+    /// Status 4 when the server's memory cannot be read.
+    pub fn new(target: &Arc<Target>) -> Result<Namer, Failure> {
+        let rules = match target.family.naming {
+            Naming::Mysql(catalog) => Rules::Mysql(MysqlRules::new(&target.image, catalog)),
+            Naming::Mariadb(catalog) => Rules::Mariadb(MariadbRules::new(&target.image, catalog)),
         };
-        Namer { image, memory, bias, rules, known: HashMap::new() }
+        Ok(Namer { memory: Memory::new(target.pid), target: Arc::clone(target), rules, known: HashMap::new() })
     }
 
-    /// The name of the latch with this identity, of which `example` is one: the address of the latch that somebody
-    /// waited for last.
+    /// The name of the latches with this identity; `example` is the address of one of them, the last that somebody waited
+    /// for.
     ///
     /// Instances and shards of one latch have one name. Names are remembered; but where an identity is only the
-    /// waiting function, a new example is looked at again, and if one function turns out to wait for different
+    /// waiting function, a new example is looked at again, and if one place turns out to wait for different
     /// latches, it names none of them.
     pub fn name(&mut self, identity: &Identity, example: u64) -> LatchName {
-        if let Some(known) = self.known.get(identity) {
-            let depends_on_example = matches!(identity, Identity::Caller(_));
-            if !depends_on_example || known.example == example {
-                return known.name.clone();
-            }
+        let depends_on_example = matches!(identity, Identity::Caller(_));
+        let known = self.known.get(identity).cloned();
+        if let Some(known) = known.as_ref().filter(|k| !depends_on_example || k.is_contradicted || k.example == example)
+        {
+            return known.name.clone();
         }
-        let (name, is_final) = self.find(identity, example);
-        let name = match self.known.remove(identity) {
-            Some(known) => agreed(known.name, name, || self.unnamed_caller(identity)),
-            None => name,
+        let Some(found) = self.find(identity, example) else {
+            return known.map_or_else(|| self.unnamed(identity), |k| k.name);
         };
-        if is_final {
-            self.known.insert(*identity, Known { name: name.clone(), example });
-        }
+        let is_contradicted = known.is_some_and(|k| k.name != found);
+        let name = if is_contradicted { self.unnamed(identity) } else { found };
+        self.known.insert(*identity, Known { name: name.clone(), example, is_contradicted });
         name
     }
 
-    /// The name, and whether it will never be another.
-    fn find(&mut self, identity: &Identity, example: u64) -> (LatchName, bool) {
-        let process = Process { image: self.image, memory: self.memory, bias: self.bias };
-        match (*identity, &mut self.rules) {
-            (Identity::LatchId(id), Rules::Mysql(rules)) => match rules.latch_id(&process, id) {
-                Some(name) => (name, true),
-                None => (LatchName { kind: Kind::Mutex, ..LatchName::unnamed(&format!("latch_id_{id}")) }, false),
-            },
-            (Identity::Created { file, line }, Rules::Mysql(rules)) => match rules.created(&process, file, line) {
-                Some(name) => (name, true),
-                None => (LatchName::unnamed("rw_lock"), false),
-            },
-            (Identity::PsiClass(class), rules) => {
-                let at = match rules {
-                    Rules::Mysql(rules) => rules.layout.mutex_psi.name,
-                    Rules::Mariadb(rules) => rules.layout.psi.name,
-                };
-                match process.event_name(class, at) {
-                    Some(name) => (name, true),
-                    None => (LatchName::unnamed("performance_schema_class"), false),
-                }
+    /// A string of the server's.
+    pub fn string_at(&self, addr: u64) -> Option<String> {
+        self.memory.string(addr)
+    }
+
+    /// MySQL's latch ids as the running server describes them, with their names here; `None` for other servers.
+    pub fn latch_ids(&self) -> Option<Vec<(LatchId, LatchName)>> {
+        let Rules::Mysql(rules) = &self.rules else { return None };
+        let ids = rules.read_ids(&self.process())?;
+        Some(ids.into_iter().map(|id| (id.clone(), rules.id_name(&id.name))).collect())
+    }
+
+    fn find(&mut self, identity: &Identity, example: u64) -> Option<LatchName> {
+        let process = Process { image: &self.target.image, memory: self.memory, bias: self.target.bias };
+        match (&mut self.rules, *identity) {
+            (Rules::Mysql(rules), Identity::LatchId(id)) => rules.latch_id(&process, id),
+            (Rules::Mysql(rules), Identity::Created { file, line }) => rules.created(&process, file, line),
+            (Rules::Mariadb(rules), Identity::PsiClass(class)) => rules.instrument(&process, class),
+            (Rules::Mariadb(rules), Identity::Static(addr)) => {
+                rules.static_latch(process.image, addr.wrapping_sub(process.bias))
             }
-            (Identity::Static(address), rules) => {
-                let link = address.wrapping_sub(self.bias);
-                let name = match rules {
-                    Rules::Mysql(_) => None,
-                    Rules::Mariadb(rules) => rules.static_latch(link),
-                };
-                (name.unwrap_or_else(|| LatchName::unnamed(&process.static_label(link))), true)
-            }
-            (Identity::Caller(_), Rules::Mariadb(rules)) => {
-                let found = rules.heap_latch(&process, example);
-                (found.unwrap_or_else(|| self.unnamed_caller(identity)), true)
-            }
-            (Identity::Fixed(event), _) => {
-                (LatchName::from_event(event).unwrap_or_else(|| LatchName::unnamed(event)), true)
-            }
-            (Identity::Caller(_), _) => (self.unnamed_caller(identity), true),
-            (Identity::LatchId(_) | Identity::Created { .. }, Rules::Mariadb(_)) => {
-                (LatchName::unnamed("unknown"), true)
-            }
+            (Rules::Mariadb(rules), Identity::Caller(_)) => rules.heap_latch(&process, example),
+            _ => None,
         }
     }
 
-    fn unnamed_caller(&self, identity: &Identity) -> LatchName {
+    fn process(&self) -> Process<'_> {
+        Process { image: &self.target.image, memory: self.memory, bias: self.target.bias }
+    }
+
+    fn unnamed(&self, identity: &Identity) -> LatchName {
         match *identity {
-            Identity::Caller(address) => {
-                LatchName::unnamed(&function_label(self.image, address.wrapping_sub(self.bias)))
+            Identity::LatchId(id) => LatchName::unnamed(Kind::Mutex, &format!("latch_id_{id}")),
+            Identity::Created { file, line } => {
+                let file = self.memory.string(file).unwrap_or_default();
+                let base = file.rsplit('/').next().unwrap_or_default();
+                LatchName::unnamed(Kind::Sxlock, &format!("{base}:{line}"))
             }
-            _ => LatchName::unnamed("unknown"),
+            Identity::Static(addr) => LatchName::unnamed(Kind::Rwlock, &self.target.data_name(addr)),
+            Identity::PsiClass(addr) | Identity::Caller(addr) => {
+                LatchName::unnamed(Kind::Rwlock, &self.target.function_name(addr))
+            }
         }
-    }
-}
-
-/// The name that two looks at different latches of one identity agree on. An unrecognised latch contradicts
-/// nothing: it may have been freed before it was looked at.
-fn agreed(before: LatchName, now: LatchName, unnamed: impl FnOnce() -> LatchName) -> LatchName {
-    match (before.is_named(), now.is_named()) {
-        (true, true) if before != now => unnamed(),
-        (true, _) => before,
-        _ => now,
     }
 }
 
@@ -201,36 +187,6 @@ struct Process<'a> {
     image: &'a Image,
     memory: Memory,
     bias: u64,
-}
-
-impl Process<'_> {
-    /// The event name in a performance_schema class.
-    fn event_name(&self, class: u64, name_at: u16) -> Option<LatchName> {
-        let event = self.memory.cstr(class.wrapping_add(u64::from(name_at)), 127).ok()?;
-        LatchName::from_event(&event)
-    }
-
-    /// How a variable that is no known latch is called.
-    fn static_label(&self, link: u64) -> String {
-        self.image.symbol_at(link).map_or_else(|| "static_data".to_owned(), |s| readable(s.name))
-    }
-}
-
-/// A short, stable name of the function that contains the link-time address: without arguments, and without the
-/// compiler's marks on clones of a function.
-pub fn function_label(image: &Image, link: u64) -> String {
-    match image.symbol_at(link).filter(|s| s.is_function) {
-        Some(symbol) => readable(symbol.name),
-        None => image.function_at(link).map_or_else(|| "unknown".to_owned(), |range| format!("sub_{:x}", range.start)),
-    }
-}
-
-/// A mangled name for people: `buf_page_get_gen`, `trx_t::commit_low`.
-fn readable(mangled: &str) -> String {
-    let base = mangled.split('.').next().unwrap_or(mangled);
-    let options = cpp_demangle::DemangleOptions::new().no_params().no_return_type();
-    let demangled = cpp_demangle::Symbol::new(base).ok().and_then(|s| s.demangle_with_options(&options).ok());
-    demangled.unwrap_or_else(|| base.to_owned())
 }
 
 #[cfg(test)]
@@ -252,28 +208,5 @@ mod tests {
         ] {
             assert_eq!(LatchName::from_event(bad), None, "{bad}");
         }
-    }
-
-    #[test]
-    fn different_latches_of_one_identity_have_no_name() {
-        let a = LatchName::innodb(Kind::Mutex, "a");
-        let b = LatchName::innodb(Kind::Mutex, "b");
-        let none = LatchName::unnamed("f");
-        let agree = |x: &LatchName, y: &LatchName| agreed(x.clone(), y.clone(), || none.clone());
-        assert_eq!(agree(&a, &b), none);
-        assert_eq!(agree(&a, &a), a);
-        assert_eq!(agree(&a, &none), a);
-        assert_eq!(agree(&none, &a), a);
-    }
-
-    #[test]
-    fn function_names_are_readable() {
-        assert_eq!(readable("_ZN5trx_t10commit_lowEP5mtr_t"), "trx_t::commit_low");
-        assert_eq!(readable("_ZN10dict_sys_t6freezeEPKcj.constprop.320"), "dict_sys_t::freeze");
-        assert_eq!(
-            readable("_Z16buf_page_get_gen9page_id_tm14rw_lock_type_tP11buf_block_tmP5mtr_tP7dberr_t"),
-            "buf_page_get_gen"
-        );
-        assert_eq!(readable("main"), "main");
     }
 }

@@ -3,20 +3,16 @@
 use std::collections::HashMap;
 
 use super::created::{self, Key, Site};
-use super::latch_ids::{self, Keys};
+use super::latch_ids::{self, Keys, LatchId};
 use super::psi::Instruments;
 use super::references::References;
 use super::{LatchName, Process};
-use crate::catalog::{mysql, MysqlLayout};
+use crate::catalog::MysqlNames;
 use crate::model::Kind;
 use crate::symbols::Image;
 
-/// Longest name of a source file that is believed.
-const MAX_PATH: usize = 1024;
-
-pub struct Rules<'a> {
-    pub layout: &'static MysqlLayout,
-    image: &'a Image,
+pub struct Rules {
+    catalog: &'static MysqlNames,
     instruments: Instruments,
     keys: Keys,
     sites: Vec<Site>,
@@ -24,24 +20,38 @@ pub struct Rules<'a> {
     ids: HashMap<u32, String>,
 }
 
-impl<'a> Rules<'a> {
-    pub fn new(image: &'a Image, layout: &'static MysqlLayout) -> Rules<'a> {
+impl Rules {
+    pub fn new(image: &Image, catalog: &'static MysqlNames) -> Rules {
         let mut pointers = image.relative_relocations();
         pointers.sort_unstable();
         let instruments = Instruments::new(image, &pointers);
         let code = References::new(image, &pointers);
-        let keys = latch_ids::keys(&code, layout, &instruments);
-        let sites = created::sites(&code, layout, &instruments);
-        Rules { layout, image, instruments, keys, sites, ids: HashMap::new() }
+        let keys = latch_ids::keys(&code, catalog, &instruments);
+        let sites = created::sites(&code, catalog, &instruments);
+        Rules { catalog, instruments, keys, sites, ids: HashMap::new() }
+    }
+
+    /// The latch ids that the code ties to an instrument, or to the lack of one.
+    pub fn ids(&self) -> impl Iterator<Item = &str> {
+        self.keys.keys().map(String::as_str)
+    }
+
+    /// The places that make rw-locks.
+    pub fn sites(&self) -> &[Site] {
+        &self.sites
     }
 
     /// The mutex with this latch id.
-    pub fn latch_id(&mut self, process: &Process, id: u32) -> Option<LatchName> {
+    pub(super) fn latch_id(&mut self, process: &Process, id: u32) -> Option<LatchName> {
         if !self.ids.contains_key(&id) {
-            let ids = latch_ids::read(&process.memory, process.bias, self.image, self.layout).ok()?;
+            let ids = latch_ids::read(process, self.catalog)?;
             self.ids = ids.into_iter().map(|i| (i.id, i.name)).collect();
         }
         Some(self.id_name(self.ids.get(&id)?))
+    }
+
+    pub(super) fn read_ids(&self, process: &Process) -> Option<Vec<LatchId>> {
+        latch_ids::read(process, self.catalog)
     }
 
     /// The mutex whose latch id has this name.
@@ -49,44 +59,42 @@ impl<'a> Rules<'a> {
         let instrument = self.keys.get(id).copied().flatten().and_then(|key| self.instruments.by_key(key));
         match instrument {
             Some(instrument) => LatchName::innodb(Kind::Mutex, &instrument.name),
-            None => LatchName::innodb(Kind::Mutex, &uninstrumented_id(id)),
+            None => LatchName::innodb(Kind::Mutex, &uninstrumented_id(id, self.catalog)),
         }
     }
 
     /// The rw-lock made at this place; `file` is an address in the process.
-    pub fn created(&self, process: &Process, file: u64, line: u32) -> Option<LatchName> {
-        // The name is a constant of the binary; only a build that copies it needs the process's memory.
-        let link = file.wrapping_sub(process.bias);
-        let path = match self.image.cstr(link) {
-            Some(path) => path.to_owned(),
-            None => process.memory.cstr(file, MAX_PATH).ok()?,
-        };
-        Some(self.site_name(&path, line))
+    pub(super) fn created(&self, process: &Process, file: u64, line: u32) -> Option<LatchName> {
+        self.site_name(&process.memory.string(file)?, line)
     }
 
-    /// The rw-lock made at this place in the source.
-    pub fn site_name(&self, path: &str, line: u32) -> LatchName {
-        let base = path.rsplit('/').next().unwrap_or(path);
-        let site = self.sites.iter().find(|s| s.line == line && s.file == path);
-        match site.map(|s| s.key) {
-            Some(Key::Instrument(key)) => match self.instruments.by_key(key) {
-                Some(instrument) if instrument.is_sxlock() => LatchName::innodb(Kind::Sxlock, &instrument.name),
-                Some(instrument) => LatchName::innodb(Kind::Rwlock, &instrument.name),
-                None => LatchName::unnamed(&format!("{base}:{line}")),
-            },
-            Some(Key::None) => match mysql::UNINSTRUMENTED_SITES.iter().find(|(file, _)| *file == base) {
-                Some((_, name)) => LatchName::innodb(Kind::Sxlock, name),
-                None => LatchName::unnamed(&format!("{base}:{line}")),
-            },
-            Some(Key::Unknown) | None => LatchName::unnamed(&format!("{base}:{line}")),
+    /// The rw-lock made at this place in the source, if the code there is known.
+    pub fn site_name(&self, path: &str, line: u32) -> Option<LatchName> {
+        let mut here = self.sites.iter().filter(|s| s.line == line && s.file == path).map(|s| s.key);
+        let key = here.next()?;
+        if here.any(|other| other != key) {
+            return None;
+        }
+        match key {
+            Key::Instrument(key) => {
+                let instrument = self.instruments.by_key(key)?;
+                let kind = if instrument.is_sxlock() { Kind::Sxlock } else { Kind::Rwlock };
+                Some(LatchName::innodb(kind, &instrument.name))
+            }
+            Key::None => {
+                let base = path.rsplit('/').next()?;
+                let (_, name) = self.catalog.uninstrumented_sites.iter().find(|(file, _)| *file == base)?;
+                Some(LatchName::innodb(Kind::Sxlock, name))
+            }
+            Key::Unknown => None,
         }
     }
 }
 
 /// A name for an id that the server does not instrument: the server's own name for the latch, in the style of the
 /// instruments.
-fn uninstrumented_id(id: &str) -> String {
-    let given = mysql::UNINSTRUMENTED_IDS.iter().find(|(known, _)| *known == id);
+fn uninstrumented_id(id: &str, catalog: &MysqlNames) -> String {
+    let given = catalog.uninstrumented_ids.iter().find(|(known, _)| *known == id);
     given.map_or_else(
         || {
             let name = id.to_ascii_lowercase();
@@ -98,16 +106,4 @@ fn uninstrumented_id(id: &str) -> String {
         },
         |(_, name)| (*name).to_owned(),
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn uninstrumented_ids_look_like_instruments() {
-        assert_eq!(uninstrumented_id("EVENT_MANAGER"), "event_manager_mutex");
-        assert_eq!(uninstrumented_id("OS_AIO_READ_MUTEX"), "os_aio_read_mutex");
-        assert_eq!(uninstrumented_id("BUF_BLOCK_MUTEX"), "buffer_block_mutex");
-    }
 }

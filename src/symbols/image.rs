@@ -259,7 +259,15 @@ impl Image {
         self.sections.get(name).cloned()
     }
 
-    /// Whether `addr` is part of the image's writable static data (`.data`, `.bss`).
+    /// The image's writable static data: `.data` and `.bss`, which follow one another.
+    pub fn static_data(&self) -> Option<Range<u64>> {
+        let (data, bss) = (self.section(".data"), self.section(".bss"));
+        let start = data.iter().chain(&bss).map(|r| r.start).min()?;
+        let end = data.iter().chain(&bss).map(|r| r.end).max()?;
+        Some(start..end)
+    }
+
+    /// Whether `addr` is part of the image's writable static data.
     pub fn is_static_data(&self, addr: u64) -> bool {
         [".data", ".bss"].iter().any(|s| self.sections.get(*s).is_some_and(|r| r.contains(&addr)))
     }
@@ -285,12 +293,14 @@ impl Image {
         self.segments.iter().find(|s| (s.addr..s.addr + s.file_size).contains(&addr)).map(|s| addr - s.addr + s.offset)
     }
 
-    /// The link-time address of a file offset; the inverse of [`Image::file_offset`].
-    pub fn address_of(&self, offset: u64) -> Option<u64> {
+    /// The link-time address at which the page of the file at `offset` is mapped: segments begin anywhere, pages
+    /// of a mapping do not.
+    pub fn page_address_of(&self, offset: u64) -> Option<u64> {
+        const PAGE_MASK: u64 = !0xfff;
         self.segments
             .iter()
-            .find(|s| (s.offset..s.offset + s.file_size).contains(&offset))
-            .map(|s| offset - s.offset + s.addr)
+            .find(|s| s.offset & PAGE_MASK <= offset && offset < s.offset + s.file_size)
+            .map(|s| s.addr.wrapping_sub(s.offset).wrapping_add(offset))
     }
 
     /// The address range that the image occupies once loaded.
@@ -327,12 +337,16 @@ impl Image {
     /// address of the slot to name.
     pub fn imports(&self) -> HashMap<u64, String> {
         let Ok(elf) = ElfFile64::<object::LittleEndian>::parse(&*self.data) else { return HashMap::new() };
+        let kinds = match self.arch {
+            Arch::X86_64 => [elf::R_X86_64_JUMP_SLOT, elf::R_X86_64_GLOB_DAT],
+            Arch::Aarch64 => [elf::R_AARCH64_JUMP_SLOT, elf::R_AARCH64_GLOB_DAT],
+        };
         let endian = elf.endian();
         let table = elf.elf_dynamic_symbol_table();
         let mut found = HashMap::new();
         for section in elf.elf_section_table().iter() {
             if let Ok(Some((relocations, _))) = section.rela(endian, &*self.data) {
-                for r in relocations {
+                for r in relocations.iter().filter(|r| kinds.contains(&r.r_type(endian, false))) {
                     let Some(index) = r.symbol(endian, false) else { continue };
                     if let Ok(symbol) = table.symbol(index) {
                         if let Ok(name) = table.symbol_name(endian, symbol) {

@@ -16,7 +16,7 @@ use crate::symbols::Image;
 pub fn load_bias(pid: i32, image: &Image) -> io::Result<u64> {
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps"))?;
     let exe = executable_id(pid)?;
-    bias(&maps, exe, |offset| image.address_of(offset)).ok_or_else(|| {
+    bias(&maps, exe, |offset| image.page_address_of(offset)).ok_or_else(|| {
         io::Error::new(io::ErrorKind::NotFound, format!("process {pid} has none of its executable mapped"))
     })
 }

@@ -8,6 +8,9 @@ use std::io;
 /// The kernel takes at most this many pieces in one call (`UIO_MAXIOV`).
 const MAX_PIECES: usize = 1024;
 
+/// Names in a server's memory are short; what has no end within this is none.
+const MAX_STRING: usize = 1024;
+
 /// Reads of a page never straddle into an unmapped one; the smallest page size is used for that.
 const PAGE: u64 = 4096;
 
@@ -22,63 +25,50 @@ impl Memory {
         Memory { pid }
     }
 
-    pub fn pid(&self) -> i32 {
-        self.pid
-    }
-
     /// Fills `into` from `addr` on.
     ///
     /// # Errors
-    /// The kernel's own: no such process, not allowed, or not all of it is mapped.
+    /// When any byte of the range cannot be read, or the process has ended.
     pub fn read(&self, addr: u64, into: &mut [u8]) -> io::Result<()> {
         let got = self.read_some(addr, into)?;
         if got == into.len() {
             Ok(())
         } else {
-            Err(io::Error::from_raw_os_error(libc::EFAULT))
+            Err(io::ErrorKind::UnexpectedEof.into())
         }
     }
 
-    pub fn u32(&self, addr: u64) -> io::Result<u32> {
+    pub fn u32(&self, addr: u64) -> Option<u32> {
         self.array(addr).map(u32::from_le_bytes)
     }
 
-    pub fn u64(&self, addr: u64) -> io::Result<u64> {
+    pub fn u64(&self, addr: u64) -> Option<u64> {
         self.array(addr).map(u64::from_le_bytes)
     }
 
     /// `N` bytes.
-    ///
-    /// # Errors
-    /// As [`Memory::read`].
-    pub fn array<const N: usize>(&self, addr: u64) -> io::Result<[u8; N]> {
+    pub fn array<const N: usize>(&self, addr: u64) -> Option<[u8; N]> {
         let mut bytes = [0; N];
-        self.read(addr, &mut bytes)?;
-        Ok(bytes)
+        self.read(addr, &mut bytes).ok()?;
+        Some(bytes)
     }
 
-    /// The NUL-terminated UTF-8 string at `addr`, of at most `longest` bytes.
-    ///
-    /// # Errors
-    /// As [`Memory::read`]; `InvalidData` when there is no such string.
-    pub fn cstr(&self, addr: u64, longest: usize) -> io::Result<String> {
-        let mut bytes = vec![0; longest.saturating_add(1)];
+    /// The NUL-terminated UTF-8 string at `addr`, if there is one of bearable length.
+    pub fn string(&self, addr: u64) -> Option<String> {
+        let mut bytes = [0; MAX_STRING];
         let mut got = 0;
         // Page by page: the string may end right in front of an unmapped one.
-        while got < bytes.len() {
-            let at = addr.checked_add(got as u64).ok_or(io::ErrorKind::InvalidInput)?;
-            let piece = usize::try_from(PAGE - at % PAGE).unwrap_or(1).min(bytes.len() - got);
-            let read = self.read_some(at, &mut bytes[got..got + piece])?;
-            if let Some(end) = bytes[got..got + read].iter().position(|&b| b == 0) {
-                bytes.truncate(got + end);
-                return String::from_utf8(bytes).map_err(|_| io::ErrorKind::InvalidData.into());
-            }
-            if read < piece {
-                break;
+        while got < MAX_STRING {
+            let at = addr.checked_add(got as u64)?;
+            // Most strings are short.
+            let piece = usize::try_from(PAGE - at % PAGE).unwrap_or(1).min(64).min(MAX_STRING - got);
+            self.read(at, &mut bytes[got..got + piece]).ok()?;
+            if let Some(end) = bytes[got..got + piece].iter().position(|&b| b == 0) {
+                return std::str::from_utf8(&bytes[..got + end]).ok().map(str::to_owned);
             }
             got += piece;
         }
-        Err(io::ErrorKind::InvalidData.into())
+        None
     }
 
     /// Many reads of the same size in few system calls: for each address its bytes, or `None` where they
@@ -132,19 +122,20 @@ mod tests {
     fn reads_numbers_and_strings() {
         let number = 0x1122_3344_5566_7788_u64;
         let at = std::ptr::from_ref(&number) as u64;
-        assert_eq!(own().u64(at).ok(), Some(number));
-        assert_eq!(own().u32(at).ok(), Some(0x5566_7788));
-        assert_eq!(own().cstr(c"latch".as_ptr() as u64, 5).ok().as_deref(), Some("latch"));
-        assert!(own().cstr(c"latch".as_ptr() as u64, 4).is_err());
+        assert_eq!(own().u64(at), Some(number));
+        assert_eq!(own().u32(at), Some(0x5566_7788));
+        assert_eq!(own().string(c"latch".as_ptr() as u64).as_deref(), Some("latch"));
+        let endless = [b'x'; MAX_STRING + 1];
+        assert_eq!(own().string(endless.as_ptr() as u64), None);
     }
 
     #[test]
     fn garbage_pointers_are_errors() {
         for addr in [0, 1, 0xdead_beef, u64::MAX, u64::MAX - 3, 1 << 63] {
-            assert!(own().u64(addr).is_err(), "{addr:#x}");
-            assert!(own().cstr(addr, 100).is_err(), "{addr:#x}");
+            assert_eq!(own().u64(addr), None, "{addr:#x}");
+            assert_eq!(own().string(addr), None, "{addr:#x}");
         }
-        assert!(Memory::new(i32::MAX).u64(0x1000).is_err());
+        assert_eq!(Memory::new(i32::MAX).u64(0x1000), None);
     }
 
     #[test]
@@ -158,9 +149,9 @@ mod tests {
             let start = map.cast::<u8>();
             libc::munmap(start.add(page).cast(), page);
             start.add(page - 3).copy_from(c"ab".as_ptr().cast(), 3);
-            assert_eq!(own().cstr(start.add(page - 3) as u64, 100).ok().as_deref(), Some("ab"));
+            assert_eq!(own().string(start.add(page - 3) as u64).as_deref(), Some("ab"));
             start.add(page - 1).write(b'c');
-            assert!(own().cstr(start.add(page - 3) as u64, 100).is_err());
+            assert_eq!(own().string(start.add(page - 3) as u64), None);
             libc::munmap(map, page);
         }
     }

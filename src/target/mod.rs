@@ -1,7 +1,188 @@
-//! A server process.
+//! The server process: which program it runs, where that is loaded, what it uses, and when it ends.
 
 mod maps;
 mod memory;
 
 pub use maps::load_bias;
 pub use memory::Memory;
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use crate::catalog::{self, Family, Flavor};
+use crate::failure::Failure;
+use crate::model::TargetInfo;
+use crate::symbols::{Image, ImageError};
+
+/// A running server that the catalog knows.
+pub struct Target {
+    pub pid: i32,
+    pub image: Image,
+    /// What to add to a link-time address to get one in the process.
+    pub bias: u64,
+    pub family: &'static Family,
+    pub flavor: Flavor,
+    /// As the server itself says: `9.7.4`, `11.4.5-MariaDB`.
+    pub version: String,
+    /// Readable once the process has ended.
+    pidfd: OwnedFd,
+}
+
+impl Target {
+    /// Looks at process `pid` and identifies the server that it runs.
+    ///
+    /// # Errors
+    /// Status 3 when there is no such process or it is no supported server, 4 when this user may not look.
+    pub fn open(pid: i32) -> Result<Target, Failure> {
+        let pidfd = open_pidfd(pid)?;
+        let image = Image::open(&exe_path(pid)).map_err(|e| unusable(pid, e))?;
+        let family = catalog::family(&image)
+            .map_err(|what| Failure::target(format!("process {pid} ({}) is {what}", program_name(pid))))?;
+        let bias = load_bias(pid, &image).map_err(|e| match e.kind() {
+            io::ErrorKind::PermissionDenied => may_not_look(pid),
+            _ => Failure::target(format!("process {pid}: cannot tell where its program is loaded: {e}")),
+        })?;
+        let flavor = catalog::flavor(family, &image);
+        let version = version(&image, &Memory::new(pid), bias).ok_or_else(|| may_not_look(pid))?;
+        Ok(Target { pid, image, bias, family, flavor, version, pidfd })
+    }
+
+    /// The path under which the program's file can be opened, whatever mount namespace it is in and even
+    /// if it was deleted since, as a package upgrade does.
+    pub fn exe(&self) -> PathBuf {
+        exe_path(self.pid)
+    }
+
+    /// A descriptor that becomes readable when the process ends.
+    pub fn pidfd(&self) -> io::Result<OwnedFd> {
+        self.pidfd.try_clone()
+    }
+
+    /// Whether the process has ended.
+    pub fn ended(&self) -> bool {
+        let mut poll = libc::pollfd { fd: self.pidfd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one valid pollfd is passed, for the duration of the call.
+        unsafe { libc::poll(&mut poll, 1, 0) > 0 }
+    }
+
+    /// The name of the function that contains this address of the process, without its arguments; `sub_ADDRESS`
+    /// where the binary has no name for it.
+    pub fn function_name(&self, addr: u64) -> String {
+        let addr = addr.wrapping_sub(self.bias);
+        match self.image.symbol_at(addr).filter(|s| s.is_function) {
+            Some(symbol) => plain_name(symbol.name),
+            None => format!("sub_{:x}", self.image.function_at(addr).map_or(addr, |f| f.start)),
+        }
+    }
+
+    /// The name of the static object that contains this address of the process, and the offset in it.
+    pub fn data_name(&self, addr: u64) -> String {
+        let addr = addr.wrapping_sub(self.bias);
+        match self.image.symbol_at(addr) {
+            Some(symbol) => format!("{}+{:#x}", plain_name(symbol.name), addr - symbol.addr),
+            None => format!("data_{addr:x}"),
+        }
+    }
+
+    pub fn info(&self) -> TargetInfo {
+        TargetInfo {
+            pid: self.pid,
+            flavor: self.flavor.as_str().to_owned(),
+            version: self.version.clone(),
+            arch: self.image.arch().as_str().to_owned(),
+            cpu_model: cpu_model(),
+            build_id: self.image.build_id(),
+            symbols: self.image.symbol_source().as_str().to_owned(),
+        }
+    }
+}
+
+/// CPU time, user and system, that process `pid` has used so far, in nanoseconds.
+pub fn cpu_time_ns(pid: i32) -> Option<u64> {
+    let stat = procfs::process::Process::new(pid).ok()?.stat().ok()?;
+    Some((stat.utime + stat.stime) * (1_000_000_000 / procfs::ticks_per_second()))
+}
+
+/// What the server calls its version: the variable of that name is part of its interface to plugins.
+fn version(image: &Image, memory: &Memory, bias: u64) -> Option<String> {
+    memory.string(image.symbol("server_version")?.addr + bias)
+}
+
+/// A function's name as people write it: demangled, without arguments, template arguments kept.
+fn plain_name(mangled: &str) -> String {
+    use cpp_demangle::{DemangleOptions, Symbol};
+    let options = DemangleOptions::new().no_params().no_return_type();
+    let name = Symbol::new(mangled).ok().and_then(|s| s.demangle_with_options(&options).ok());
+    let name = name.unwrap_or_else(|| mangled.to_owned());
+    name.split(" [clone").next().unwrap_or_default().to_owned()
+}
+
+fn exe_path(pid: i32) -> PathBuf {
+    PathBuf::from(format!("/proc/{pid}/exe"))
+}
+
+fn open_pidfd(pid: i32) -> Result<OwnedFd, Failure> {
+    if !Path::new(&format!("/proc/{pid}")).exists() {
+        return Err(Failure::target(format!(
+            "there is no process {pid}. Find the server with: pgrep -a 'mysqld|mariadbd'"
+        )));
+    }
+    // SAFETY: the call takes no pointers.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    if fd >= 0 {
+        // SAFETY: the kernel has just handed out this descriptor, nobody else owns it.
+        return Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) });
+    }
+    let error = io::Error::last_os_error();
+    match (error.raw_os_error(), thread_group(pid)) {
+        (_, Some(group)) if group != pid => {
+            Err(Failure::target(format!("{pid} is a thread of process {group}: use --pid {group}")))
+        }
+        (Some(libc::ENOSYS), _) => {
+            Err(Failure::privilege("this kernel has no pidfd_open: armtrace needs Linux 5.10 or newer"))
+        }
+        _ => Err(Failure::target(format!("cannot watch process {pid}: {error}"))),
+    }
+}
+
+fn thread_group(pid: i32) -> Option<i32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    status.lines().find_map(|l| l.strip_prefix("Tgid:"))?.trim().parse().ok()
+}
+
+fn unusable(pid: i32, error: ImageError) -> Failure {
+    match &error {
+        ImageError::Open { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => may_not_look(pid),
+        ImageError::Open { source, .. } if source.kind() == io::ErrorKind::NotFound => Failure::target(format!(
+            "process {pid} ({}) runs no program file (a kernel thread, or ending): not a database server",
+            program_name(pid)
+        )),
+        _ => Failure::target(format!("process {pid}: {error}")),
+    }
+}
+
+fn may_not_look(pid: i32) -> Failure {
+    Failure::privilege(format!("not permitted to look at process {pid}: run armtrace as root (sudo armtrace …)"))
+}
+
+/// What the process calls itself, for messages.
+fn program_name(pid: i32) -> String {
+    fs::read_to_string(format!("/proc/{pid}/comm")).map_or_else(|_| "?".to_owned(), |s| s.trim().to_owned())
+}
+
+/// The CPU's own name. On arm64 /proc/cpuinfo has none: there it is the implementer and part number, as
+/// `MIDR_EL1` holds them.
+fn cpu_model() -> String {
+    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let field = |name: &str| {
+        text.lines()
+            .find(|l| l.split(':').next().is_some_and(|k| k.trim() == name))
+            .and_then(|l| l.split(':').nth(1))
+            .map(|v| v.trim().to_owned())
+    };
+    field("model name")
+        .or_else(|| Some(format!("{}/{}", field("CPU implementer")?, field("CPU part")?)))
+        .unwrap_or_default()
+}

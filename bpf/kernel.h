@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * The few kernel types and constants that the programs need, so that they build with no kernel
+ * header of any machine and alike for both architectures. Saved registers are read at byte offsets
+ * that user space passes in, so not even pt_regs is needed.
+ */
+#pragma once
+
+typedef unsigned char __u8;
+typedef signed char __s8;
+typedef unsigned short __u16;
+typedef short __s16;
+typedef unsigned int __u32;
+typedef int __s32;
+typedef unsigned long long __u64;
+typedef long long __s64;
+typedef __u16 __be16;
+typedef __u32 __be32;
+typedef __u64 __be64;
+typedef __u32 __wsum;
+typedef _Bool bool;
+#define true  1
+#define false 0
+
+enum bpf_map_type {
+	BPF_MAP_TYPE_HASH = 1,
+	BPF_MAP_TYPE_ARRAY = 2,
+	BPF_MAP_TYPE_PERCPU_ARRAY = 6,
+};
+
+enum {
+	BPF_ANY = 0,
+	BPF_NOEXIST = 1,
+};
+
+/* Kernels before 5.15 have no attach cookies; the flavor lets the program ask. */
+enum bpf_func_id___cookie {
+	BPF_FUNC_get_attach_cookie___cookie = 174,
+};
+
+/* What the syscalls:sys_enter_* and sys_exit_* tracepoints pass: the same on all 64-bit kernels. */
+struct sys_enter {
+	__u64 common;
+	__s64 nr;
+	__u64 args[6];
+};
+
+struct sys_exit {
+	__u64 common;
+	__s64 nr;
+	__s64 ret;
+};

@@ -1,0 +1,565 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Latch waits: uprobes say where a thread began and ended to wait for a latch, futex tracepoints
+ * how long of it the thread slept. Each finished wait is added to its latch's histogram here; no
+ * event leaves the kernel.
+ *
+ * A wait's end can be known exactly (ROLE_END) or only probably (ROLE_MAYBE_END, where the code
+ * then retries through its hot path, which must not be probed). In the second case the wait stays
+ * open with its probable end noted, until something shows that the thread has moved on.
+ */
+#include "latch.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
+
+char LICENSE[] SEC("license") = "GPL";
+
+/* A retry comes within this time of a probable end: the hot path between them takes tens of
+ * nanoseconds, the two probes a few hundred to two thousand. */
+#define REOPEN_NS 3000
+
+/* Frames looked at above the wait function before the call site is taken as it is. */
+#define MAX_FRAMES 4
+
+#define FUTEX_CMD_MASK	  0x7f
+#define FUTEX_WAIT	  0
+#define FUTEX_WAIT_BITSET 9
+
+/* "wait/syn", little endian: how the name of every performance_schema class of ours begins. */
+#define PSI_NAME_PREFIX 0x6e79732f74696177ULL
+
+const volatile struct vocabulary vocabulary;
+
+const volatile __u32 target_tgid;
+/* The server's .data and .bss. */
+const volatile __u64 static_begin;
+const volatile __u64 static_end;
+/* performance_schema: from a word-sized latch to its instance pointer, from that to its class
+ * pointer, and from the class to its name. All 0 when it is off. */
+const volatile __s32 psi_offset;
+const volatile __u32 psi_class_offset;
+const volatile __u32 psi_name_offset;
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_SITES);
+	__type(key, __u32);
+	__type(value, struct site);
+} sites SEC(".maps");
+
+/* For kernels without attach cookies: from a site's address to its index. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_SITES);
+	__type(key, __u64);
+	__type(value, __u32);
+} site_at SEC(".maps");
+
+/* Return addresses in code shared by many latches, behind which the call site proper is one frame
+ * up. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_WRAPPERS);
+	__type(key, __u64);
+	__type(value, __u8);
+} wrappers SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_THREADS);
+	__type(key, __u32);
+	__type(value, struct wait);
+} threads SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_LATCHES);
+	__type(key, struct latch_key);
+	__type(value, struct waits);
+} latches SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_CALLSITES);
+	__type(key, struct callsite_key);
+	__type(value, struct callsite_waits);
+} callsites SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, MAX_HITS);
+	__type(key, __u32);
+	__type(value, __u64);
+} hits SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, LOST_CAUSES);
+	__type(key, __u32);
+	__type(value, __u64);
+} lost SEC(".maps");
+
+/* The upper bounds of the buckets, in nanoseconds; filled in by user space, which owns them. */
+const volatile __u64 bucket_bounds[BUCKETS - 1];
+
+static const struct waits no_waits;
+static const struct callsite_waits no_callsite_waits;
+static const struct wait no_wait;
+
+static __always_inline void count(void *map, __u32 index)
+{
+	__u64 *n = bpf_map_lookup_elem(map, &index);
+
+	if (n)
+		*n += 1;
+}
+
+/* How many bounds lie below ns: binary search, five steps for 24 bounds. */
+static __always_inline __u32 bucket_of(__u64 ns)
+{
+	__u32 low = 0;
+
+	for (__u32 step = 16; step; step >>= 1) {
+		__u32 probe = low + step - 1;
+
+		if (probe < BUCKETS - 1 && bucket_bounds[probe] < ns)
+			low += step;
+	}
+	return low;
+}
+
+static __always_inline void add_callsite(const struct callsite_key *key, __u64 ns)
+{
+	struct callsite_waits *at = bpf_map_lookup_elem(&callsites, key);
+
+	if (!at) {
+		bpf_map_update_elem(&callsites, key, &no_callsite_waits, BPF_NOEXIST);
+		at = bpf_map_lookup_elem(&callsites, key);
+	}
+	if (!at) {
+		count(&lost, LOST_CALLSITES_FULL);
+		return;
+	}
+	__sync_fetch_and_add(&at->count, 1);
+	__sync_fetch_and_add(&at->sum_ns, ns);
+}
+
+/* Adds the thread's wait, which ended at end_ns, to its latch, and leaves the thread without one.
+ */
+static __always_inline void finish(struct wait *w, __u64 end_ns)
+{
+	struct latch_key key = w->key.latch;
+	__u64 ns = end_ns > w->begin_ns ? end_ns - w->begin_ns : 0;
+	struct waits *total = bpf_map_lookup_elem(&latches, &key);
+	__u32 bucket = bucket_of(ns);
+
+	if (!total) {
+		bpf_map_update_elem(&latches, &key, &no_waits, BPF_NOEXIST);
+		total = bpf_map_lookup_elem(&latches, &key);
+	}
+	if (!total) {
+		w->latch = 0;
+		count(&lost, LOST_LATCHES_FULL);
+		return;
+	}
+	__sync_fetch_and_add(&total->sum_ns, ns);
+	if (w->sleeps) {
+		__sync_fetch_and_add(&total->sleep_ns, w->sleep_ns);
+		__sync_fetch_and_add(&total->sleeps, w->sleeps);
+	}
+	if (bucket < BUCKETS)
+		__sync_fetch_and_add(&total->buckets[bucket], 1);
+	/* Looked at again after the store: of two racing maxima the larger one stays. */
+	for (int i = 0; i < 4 && *(volatile __u64 *)&total->max_ns < ns; i++)
+		*(volatile __u64 *)&total->max_ns = ns;
+	total->example = w->latch;
+	add_callsite(&w->key, ns);
+	w->latch = 0;
+}
+
+/* Ends what the thread was waiting for, because it is seen doing something else. */
+static __always_inline void move_on(struct wait *w)
+{
+	if (!w->latch)
+		return;
+	if (w->end_ns)
+		finish(w, w->end_ns);
+	else
+		count(&lost, LOST_UNFINISHED);
+	w->latch = 0;
+}
+
+static __always_inline __u64 saved_register(void *ctx, __u32 offset)
+{
+	__u64 value = 0;
+
+	bpf_probe_read_kernel(&value, sizeof(value), ctx + (offset & 0x1ff));
+	return value;
+}
+
+static __always_inline bool value_at(void *ctx, const struct place *place, __u64 *value)
+{
+	__u64 reg = saved_register(ctx, place->reg);
+
+	if (place->kind == 1) {
+		*value = reg;
+		return true;
+	}
+	*value = 0;
+	if (place->kind == 4)
+		return !bpf_probe_read_user(value, 4, (void *)(reg + place->displacement));
+	if (place->kind == 8)
+		return !bpf_probe_read_user(value, 8, (void *)(reg + place->displacement));
+	return false;
+}
+
+static __always_inline bool x86_condition(__u8 code, __u64 flags)
+{
+	bool carry = flags & 1, parity = flags & 4, zero = flags & 0x40, sign = flags & 0x80;
+	bool overflow = flags & 0x800, holds;
+
+	switch (code >> 1) {
+	case 0:
+		holds = overflow;
+		break;
+	case 1:
+		holds = carry;
+		break;
+	case 2:
+		holds = zero;
+		break;
+	case 3:
+		holds = carry || zero;
+		break;
+	case 4:
+		holds = sign;
+		break;
+	case 5:
+		holds = parity;
+		break;
+	case 6:
+		holds = sign != overflow;
+		break;
+	default:
+		holds = zero || sign != overflow;
+	}
+	return holds != (code & 1);
+}
+
+static __always_inline bool a64_condition(__u8 code, __u64 pstate)
+{
+	bool n = pstate >> 31 & 1, z = pstate >> 30 & 1, c = pstate >> 29 & 1, v = pstate >> 28 & 1;
+	bool holds;
+
+	switch (code >> 1) {
+	case 0:
+		holds = z;
+		break;
+	case 1:
+		holds = c;
+		break;
+	case 2:
+		holds = n;
+		break;
+	case 3:
+		holds = v;
+		break;
+	case 4:
+		holds = c && !z;
+		break;
+	case 5:
+		holds = n == v;
+		break;
+	case 6:
+		holds = !z && n == v;
+		break;
+	default:
+		return true;
+	}
+	return holds != (code & 1);
+}
+
+/* Whether the branch at this site goes the way that ends the wait. */
+static __always_inline bool ends_here(void *ctx, const struct condition *c)
+{
+	__u64 value;
+
+	if (c->kind == CONDITION_NONE)
+		return true;
+	value = saved_register(ctx, c->reg);
+	switch (c->kind) {
+	case CONDITION_X86:
+		return x86_condition(c->code, value) == c->ends_when;
+	case CONDITION_A64:
+		return a64_condition(c->code, value) == c->ends_when;
+	case CONDITION_ZERO:
+		return ((c->wide ? value : (__u32)value) == 0) == c->ends_when;
+	default:
+		return (value >> (c->code & 63) & 1) == c->ends_when;
+	}
+}
+
+/* The return address of the code that waits, past frames of code that all latches share. */
+static __always_inline __u64 caller(void *ctx, const struct site *site)
+{
+	__u64 frame, address = 0;
+
+	if (!value_at(ctx, &site->caller, &address) || !value_at(ctx, &site->frame, &frame))
+		return address;
+	for (int i = 0; i < MAX_FRAMES && bpf_map_lookup_elem(&wrappers, &address); i++) {
+		/* Saved frame pointer, then return address: the same on x86_64 and aarch64. */
+		__u64 record[2];
+
+		if (bpf_probe_read_user(record, sizeof(record), (void *)frame))
+			break;
+		frame = record[0];
+		address = record[1];
+	}
+	return address;
+}
+
+/* The latch's performance_schema class; 0 if it has none. What is not a class is told by its name.
+ */
+static __always_inline __u64 psi_class(__u64 latch)
+{
+	__u64 psi = 0, class = 0, prefix = 0;
+
+	if (!psi_offset || bpf_probe_read_user(&psi, 8, (void *)(latch + psi_offset)) || !psi ||
+	    bpf_probe_read_user(&class, 8, (void *)(psi + psi_class_offset)) ||
+	    bpf_probe_read_user(&prefix, 8, (void *)(class + psi_name_offset)))
+		return 0;
+	return prefix == PSI_NAME_PREFIX ? class : 0;
+}
+
+static __always_inline bool identify(void *ctx, const struct site *site, __u64 latch,
+				     struct callsite_key *key)
+{
+	struct latch_key *k = &key->latch;
+
+	k->mode = site->mode;
+	k->function = site->function;
+	k->identity = site->identity;
+	if (!value_at(ctx, &site->file, &key->where) || !value_at(ctx, &site->line, &key->line)) {
+		key->where = caller(ctx, site);
+		key->line = 0;
+	}
+	/* A line number fills half a register; the other half is not the caller's to define. */
+	key->line = (__u32)key->line;
+	switch (site->identity) {
+	case IDENTITY_LATCH_ID:
+		return !bpf_probe_read_user(&k->id, 4, (void *)(latch + site->id_offset));
+	case IDENTITY_CREATED:
+		return !bpf_probe_read_user(&k->id, 8, (void *)(latch + site->id_offset)) &&
+		       !bpf_probe_read_user(&k->line, 4, (void *)(latch + site->line_offset));
+	}
+	if (latch >= static_begin && latch < static_end) {
+		k->identity = IDENTITY_STATIC;
+		k->id = latch;
+		return true;
+	}
+	k->id = psi_class(latch);
+	k->identity = IDENTITY_PSI_CLASS;
+	if (!k->id) {
+		k->identity = IDENTITY_CALLER;
+		k->id = key->where;
+	}
+	return true;
+}
+
+static __always_inline struct wait *thread_wait(void)
+{
+	__u32 tid = bpf_get_current_pid_tgid();
+
+	return bpf_map_lookup_elem(&threads, &tid);
+}
+
+static __always_inline struct wait *new_thread(void)
+{
+	__u32 tid = bpf_get_current_pid_tgid();
+
+	bpf_map_update_elem(&threads, &tid, &no_wait, BPF_NOEXIST);
+	return bpf_map_lookup_elem(&threads, &tid);
+}
+
+/* Whether this begin belongs to the wait that is open already. */
+static __always_inline bool goes_on(struct wait *w, const struct site *site, __u64 latch, __u64 now)
+{
+	if (w->latch != latch)
+		return false;
+	if (w->key.latch.function != site->function)
+		/* A wait function that calls another one: the outer one is the wait. */
+		return !w->end_ns;
+	if (site->role != ROLE_BEGIN_AGAIN)
+		return false;
+	if (w->end_ns && now - w->end_ns > REOPEN_NS)
+		return false;
+	w->end_ns = 0;
+	return true;
+}
+
+static __always_inline void begin(void *ctx, const struct site *site, __u64 now)
+{
+	struct wait *w = thread_wait();
+	__u64 latch;
+
+	if (!value_at(ctx, &site->latch, &latch) || !latch) {
+		count(&lost, LOST_UNREADABLE);
+		return;
+	}
+	if (!w)
+		w = new_thread();
+	if (!w) {
+		count(&lost, LOST_THREADS_FULL);
+		return;
+	}
+	if (goes_on(w, site, latch, now))
+		return;
+	move_on(w);
+	__builtin_memset(w, 0, sizeof(*w));
+	if (!identify(ctx, site, latch, &w->key)) {
+		count(&lost, LOST_UNREADABLE);
+		return;
+	}
+	w->begin_ns = now;
+	w->latch = latch;
+}
+
+static __always_inline void end(void *ctx, const struct site *site, __u64 now)
+{
+	struct wait *w = thread_wait();
+
+	if (!ends_here(ctx, &site->condition))
+		return;
+	if (!w || !w->latch) {
+		count(&lost, LOST_NO_BEGIN);
+		return;
+	}
+	/* An inner wait function's end is not the outer wait's. */
+	if (w->key.latch.function != site->function)
+		return;
+	if (site->role == ROLE_MAYBE_END)
+		w->end_ns = now;
+	else
+		finish(w, now);
+}
+
+static __always_inline bool is_target(void)
+{
+	return bpf_get_current_pid_tgid() >> 32 == target_tgid;
+}
+
+static __always_inline bool site_index(void *ctx, __u32 *index)
+{
+	if (bpf_core_enum_value_exists(enum bpf_func_id___cookie,
+				       BPF_FUNC_get_attach_cookie___cookie)) {
+		*index = bpf_get_attach_cookie(ctx);
+		return true;
+	}
+	return false;
+}
+
+static __always_inline int at_site(void *ctx)
+{
+	struct site *site;
+	__u32 index;
+	__u64 now;
+
+	if (!is_target())
+		return 0;
+	now = bpf_ktime_get_ns();
+	if (!site_index(ctx, &index) || !(site = bpf_map_lookup_elem(&sites, &index))) {
+		count(&lost, LOST_NO_SITE);
+		return 0;
+	}
+	count(&hits, index);
+	if (site->role <= ROLE_BEGIN_AGAIN)
+		begin(ctx, site, now);
+	else
+		end(ctx, site, now);
+	return 0;
+}
+
+SEC("uprobe.multi")
+int latch_sites(void *ctx)
+{
+	return at_site(ctx);
+}
+
+SEC("uprobe.multi")
+int latch_returns(void *ctx)
+{
+	return at_site(ctx);
+}
+
+/* For kernels without uprobe_multi: the same, attached site by site. */
+SEC("uprobe")
+int latch_site(void *ctx)
+{
+	return at_site(ctx);
+}
+
+SEC("uretprobe")
+int latch_return(void *ctx)
+{
+	return at_site(ctx);
+}
+
+static __always_inline bool is_wait(__u64 op)
+{
+	op &= FUTEX_CMD_MASK;
+	return op == FUTEX_WAIT || op == FUTEX_WAIT_BITSET;
+}
+
+SEC("tracepoint/syscalls/sys_enter_futex")
+int futex_enter(struct sys_enter *ctx)
+{
+	struct wait *w;
+
+	if (!is_target())
+		return 0;
+	count(&hits, HIT_FUTEX_ENTER);
+	if (!is_wait(ctx->args[1]))
+		return 0;
+	w = thread_wait();
+	if (!w || !w->latch)
+		return 0;
+	if (w->end_ns)
+		move_on(w);
+	else
+		w->sleep_begin_ns = bpf_ktime_get_ns();
+	return 0;
+}
+
+SEC("tracepoint/syscalls/sys_exit_futex")
+int futex_exit(struct sys_exit *ctx)
+{
+	struct wait *w;
+
+	if (!is_target())
+		return 0;
+	count(&hits, HIT_FUTEX_EXIT);
+	w = thread_wait();
+	if (!w || !w->latch || !w->sleep_begin_ns)
+		return 0;
+	w->sleep_ns += bpf_ktime_get_ns() - w->sleep_begin_ns;
+	w->sleep_begin_ns = 0;
+	w->sleeps += 1;
+	return 0;
+}
+
+SEC("tracepoint/sched/sched_process_exit")
+int thread_exit(void *ctx)
+{
+	__u32 tid = bpf_get_current_pid_tgid();
+	struct wait *w;
+
+	if (!is_target())
+		return 0;
+	count(&hits, HIT_THREAD_EXIT);
+	w = thread_wait();
+	if (w) {
+		move_on(w);
+		bpf_map_delete_elem(&threads, &tid);
+	}
+	return 0;
+}

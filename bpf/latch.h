@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * What kernel and user space agree on about latch waits. User space gets these types from the
+ * compiled object's BTF (the generated skeleton), so they exist once.
+ */
+#pragma once
+
+#include "kernel.h"
+
+#define BUCKETS 25
+
+/* How much the maps hold. */
+#define MAX_SITES     256
+#define MAX_WRAPPERS  1024
+#define MAX_LATCHES   1024
+#define MAX_CALLSITES 4096
+#define MAX_THREADS   16384
+
+/* What reaching a probe site means. */
+enum role {
+	/* A wait begins here, each time. */
+	ROLE_BEGIN,
+	/* A wait begins here, or the same one goes on: the site lies in the wait's own loop. */
+	ROLE_BEGIN_AGAIN,
+	/* The wait is over. */
+	ROLE_END,
+	/* The wait is probably over, unless ROLE_BEGIN_AGAIN follows at once: the last one counts.
+	 */
+	ROLE_MAYBE_END,
+};
+
+/* By what a latch is told from others: bounded, so that a server cannot fill the maps. */
+enum identity {
+	/* A number in the latch: its class. */
+	IDENTITY_LATCH_ID,
+	/* Where the server's code created it: a file name's address and a line. */
+	IDENTITY_CREATED,
+	/* performance_schema's class of it. */
+	IDENTITY_PSI_CLASS,
+	/* Its own address, when that is in the server's static data. */
+	IDENTITY_STATIC,
+	/* The return address of the code that waits for it. */
+	IDENTITY_CALLER,
+	/* Site only: the best of the last three. */
+	IDENTITY_WORD,
+};
+
+/* Where a value is when a site is reached: a saved register, or memory that one points to. */
+struct place {
+	/* Byte offset in the saved registers. */
+	__u16 reg;
+	/* 0: absent; 1: the register itself; 4 or 8: that many bytes at register + displacement. */
+	__u16 kind;
+	__s32 displacement;
+};
+
+/* A branch that ends the wait only if it goes one way, decided from the saved registers. */
+enum condition_kind {
+	CONDITION_NONE,
+	/* x86 condition code (0 to 15) on the flags register. */
+	CONDITION_X86,
+	/* A64 condition code (0 to 15) on pstate. */
+	CONDITION_A64,
+	/* The register is zero (cbz). */
+	CONDITION_ZERO,
+	/* One bit of the register is set (tbnz). */
+	CONDITION_BIT_SET,
+};
+
+struct condition {
+	__u8 kind;
+	/* Condition code or bit number. */
+	__u8 code;
+	/* The outcome at which the wait ends. */
+	__u8 ends_when;
+	/* For CONDITION_ZERO: compare all 64 bits, not 32. */
+	__u8 wide;
+	/* Byte offset of the flags or of the register in the saved registers. */
+	__u32 reg;
+};
+
+/* One probe site; the attach cookie is its index. */
+struct site {
+	__u8 role;
+	__u8 mode;
+	__u8 identity;
+	/* Which wait function it belongs to. */
+	__u8 function;
+	/* Offsets of the identity's two parts in the latch. */
+	__u16 id_offset;
+	__u16 line_offset;
+	struct place latch;
+	/* Call site: a file name's address and line, where the server passes them... */
+	struct place file;
+	struct place line;
+	/* ...otherwise the return address; and the frame pointer, to look further up. */
+	struct place caller;
+	struct place frame;
+	struct condition condition;
+};
+
+struct latch_key {
+	__u64 id;
+	__u32 line;
+	__u8 identity;
+	__u8 mode;
+	__u8 function;
+	__u8 unused;
+};
+
+struct callsite_key {
+	struct latch_key latch;
+	/* File name's address and line, or a return address and 0. */
+	__u64 where;
+	__u64 line;
+};
+
+/* How many waits there were is the sum of the buckets. */
+struct waits {
+	__u64 sum_ns;
+	__u64 max_ns;
+	__u64 sleep_ns;
+	__u64 sleeps;
+	/* Address of a latch of this class, for user space to look at. */
+	__u64 example;
+	__u64 buckets[BUCKETS];
+};
+
+struct callsite_waits {
+	__u64 count;
+	__u64 sum_ns;
+};
+
+/* A thread's wait; latch 0 means none. */
+struct wait {
+	__u64 latch;
+	__u64 begin_ns;
+	/* When it probably ended; 0 while it goes on. */
+	__u64 end_ns;
+	__u64 sleep_ns;
+	/* When the sleep in progress began; 0 while awake. */
+	__u64 sleep_begin_ns;
+	__u32 sleeps;
+	__u32 unused;
+	struct callsite_key key;
+};
+
+/* Why something was not counted. */
+enum lost {
+	/* More threads than MAX_THREADS. */
+	LOST_THREADS_FULL,
+	/* More latch classes than MAX_LATCHES. */
+	LOST_LATCHES_FULL,
+	/* More call sites than MAX_CALLSITES: the wait itself is counted. */
+	LOST_CALLSITES_FULL,
+	/* The latch's memory could not be read in the probe. */
+	LOST_UNREADABLE,
+	/* A wait whose end was not seen. */
+	LOST_UNFINISHED,
+	/* An end whose begin was not seen, as right after attaching. */
+	LOST_NO_BEGIN,
+	/* A probe that carries no known site. */
+	LOST_NO_SITE,
+	LOST_CAUSES,
+};
+
+/* Hits of what is not a uprobe site; counted after the sites. */
+enum tracepoint {
+	HIT_FUTEX_ENTER = MAX_SITES,
+	HIT_FUTEX_EXIT,
+	HIT_THREAD_EXIT,
+	MAX_HITS,
+};
+
+/* Carries the enums into the object's BTF, from which user space gets them. */
+struct vocabulary {
+	enum role role;
+	enum identity identity;
+	enum condition_kind condition;
+	enum lost lost;
+	enum tracepoint tracepoint;
+};

@@ -1,0 +1,119 @@
+//! The agent on one server: attached probes, and the snapshot of what they measured.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use crate::attach::{self, Costs};
+use crate::export::SnapshotSource;
+use crate::failure::Failure;
+use crate::model::Snapshot;
+use crate::names::Namer;
+use crate::probe::latch::{self, LatchCollector, LatchFigures, LatchProbe, Plan};
+use crate::target::{cpu_time_ns, Target};
+
+/// Probes attached to one server. Dropping it takes them off.
+pub struct Agent {
+    pub target: Arc<Target>,
+    pub plan: Plan,
+    probe: LatchProbe,
+    source: Arc<Source>,
+}
+
+/// What snapshots are made of; shared with whoever serves or shows them.
+pub struct Source {
+    target: Arc<Target>,
+    collector: LatchCollector,
+    attached_at: Instant,
+    cpu_at_attach: Option<u64>,
+    costs: OnceLock<Costs>,
+}
+
+impl Agent {
+    /// Plans for `target` and attaches.
+    ///
+    /// # Errors
+    /// Status 3 when this binary offers no site to probe, 4 when the kernel refuses, 1 otherwise.
+    pub fn attach(target: Target) -> Result<Agent, Failure> {
+        attach::require_privilege()?;
+        let plan = latch::plan(&target.image, target.family, attach::uretprobes_are_safe(target.pid));
+        if plan.sites.is_empty() {
+            return Err(Failure::target(format!(
+                "no latch function found in process {} ({} {}, symbols: {}): install the server's debug symbols \
+                 package; `armtrace doctor --pid {0}` says what is missing",
+                target.pid,
+                target.flavor.as_str(),
+                target.version,
+                target.image.symbol_source().as_str()
+            )));
+        }
+        let target = Arc::new(target);
+        let namer = Namer::new(&target)?;
+        let probe = LatchProbe::attach(&target, &plan).map_err(|e| attach_failure(&e))?;
+        let source = Arc::new(Source {
+            collector: LatchCollector::new(Arc::clone(&target), namer, &plan, &probe),
+            attached_at: Instant::now(),
+            cpu_at_attach: cpu_time_ns(target.pid),
+            costs: OnceLock::new(),
+            target: Arc::clone(&target),
+        });
+        Ok(Agent { target, plan, probe, source })
+    }
+
+    pub fn source(&self) -> Arc<Source> {
+        Arc::clone(&self.source)
+    }
+
+    /// Why sleeping cannot be told from spinning, and which sites the kernel refused: one line each.
+    pub fn degradations(&self) -> Vec<String> {
+        let gaps = self.plan.gaps.iter().map(|(name, why)| format!("{name} is not measured: {why}"));
+        let refused = self.probe.refused.iter().map(|(site, why)| format!("probe {site} was refused: {why}"));
+        let sleeps = self.probe.no_sleeps.iter().map(|why| format!("sleeping is not told from spinning: {why}"));
+        gaps.chain(refused).chain(sleeps).collect()
+    }
+
+    /// Takes the probes off the server; counted figures stay readable.
+    pub fn detach(&mut self) {
+        self.probe.detach();
+    }
+}
+
+impl Source {
+    /// Measures what hits cost here; until then snapshots have no costs. Takes some hundred milliseconds,
+    /// and nothing waits for it.
+    pub fn calibrate(&self) {
+        match attach::calibrate() {
+            Ok(costs) => drop(self.costs.set(costs)),
+            Err(error) => tracing::warn!("probe costs are not known: {error:#}"),
+        }
+    }
+}
+
+impl SnapshotSource for Source {
+    /// Everything measured so far. Reads the kernel's maps.
+    fn snapshot(&self) -> Snapshot {
+        let figures = self.collector.collect(self.costs.get()).unwrap_or_else(|error| {
+            tracing::error!("cannot read what was measured: {error:#}");
+            LatchFigures::default()
+        });
+        let cpu_now = cpu_time_ns(self.target.pid);
+        Snapshot {
+            elapsed: self.attached_at.elapsed(),
+            target: self.target.info(),
+            up: !self.target.ended(),
+            latches: figures.latches,
+            callsites: figures.callsites,
+            probes: figures.probes,
+            lost: figures.lost,
+            server_cpu_ns: cpu_now.zip(self.cpu_at_attach).map(|(now, then)| now.saturating_sub(then)),
+        }
+    }
+}
+
+/// The kernel's refusal as the user needs to hear it.
+fn attach_failure(error: &anyhow::Error) -> Failure {
+    let message = format!("{error:#}");
+    if message.contains("Operation not permitted") || message.contains("EPERM") {
+        return Failure::privilege(format!("{message}. Run armtrace as root, outside of containers without CAP_BPF"));
+    }
+    Failure::privilege(format!("{message}. `armtrace doctor` shows what this kernel can do"))
+}

@@ -1,0 +1,165 @@
+//! What one hit of a probe costs on this machine, measured on this process.
+//!
+//! A uprobe costs a trap or, where the kernel cannot emulate the probed instruction, a trap and a single
+//! step; how much differs by a factor of ten between machines. So the agent probes two functions of its own,
+//! calls them, and takes the difference to calls that are not probed.
+
+use std::arch::global_asm;
+use std::mem::MaybeUninit;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::{Link, ProgramMut, TracepointCategory, UprobeMultiOpts, UprobeOpts};
+
+use crate::bpf::calibrate::CalibrateSkelBuilder;
+
+// One function that begins with an instruction the kernel emulates, and one that begins with one that it
+// single-steps.
+#[cfg(target_arch = "x86_64")]
+global_asm!(
+    ".globl armtrace_emulated",
+    ".type armtrace_emulated, @function",
+    "armtrace_emulated: push rbp",
+    "pop rbp",
+    "ret",
+    ".globl armtrace_stepped",
+    ".type armtrace_stepped, @function",
+    "armtrace_stepped: mov rax, rdi",
+    "ret",
+);
+#[cfg(target_arch = "aarch64")]
+global_asm!(
+    ".globl armtrace_emulated",
+    ".type armtrace_emulated, %function",
+    "armtrace_emulated: b 1f",
+    "1: ret",
+    ".globl armtrace_stepped",
+    ".type armtrace_stepped, %function",
+    "armtrace_stepped: mov x0, x1",
+    "ret",
+);
+
+extern "C" {
+    fn armtrace_emulated();
+    fn armtrace_stepped();
+}
+
+/// Calls timed per batch and batches per class: together a few milliseconds per class.
+const CALLS: u32 = 300;
+const BATCHES: usize = 5;
+
+/// The kinds of probe whose price differs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProbeClass {
+    /// A uprobe on an instruction that the kernel emulates.
+    Emulated,
+    /// A uprobe on any other instruction.
+    Stepped,
+    /// A uretprobe on a function that begins with an emulated instruction, entry included.
+    Return,
+    /// A system call's enter and exit tracepoints, half of the pair's price.
+    Tracepoint,
+}
+
+/// Nanoseconds per hit on this machine; `None` where it could not be measured.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Costs {
+    pub emulated: Option<f64>,
+    pub stepped: Option<f64>,
+    pub uretprobe: Option<f64>,
+    pub tracepoint: Option<f64>,
+}
+
+impl Costs {
+    pub fn of(&self, class: ProbeClass) -> Option<f64> {
+        match class {
+            ProbeClass::Emulated => self.emulated,
+            ProbeClass::Stepped => self.stepped,
+            ProbeClass::Return => self.uretprobe,
+            ProbeClass::Tracepoint => self.tracepoint,
+        }
+    }
+}
+
+/// Measures the cost of one hit for each class. Takes some tens of milliseconds, most of it detaching.
+///
+/// # Errors
+/// When the measuring program cannot be loaded at all; a class that cannot be attached is `None`.
+pub fn calibrate() -> Result<Costs> {
+    let mut storage = MaybeUninit::uninit();
+    let mut open = CalibrateSkelBuilder::default().open(&mut storage).context("opening the calibration program")?;
+    open.progs.empty_multi.set_autoload(false);
+    let skel = open.load().context("loading the calibration program")?;
+    let bare = nanoseconds_per_call(|| call(armtrace_emulated));
+    let probed = |function: unsafe extern "C" fn(), retprobe: bool| {
+        let link = attach_to_self(&skel.progs.empty, function, retprobe).ok()?;
+        let with = nanoseconds_per_call(|| call(function));
+        drop(link);
+        Some((with - bare).max(0.0))
+    };
+    Ok(Costs {
+        emulated: probed(armtrace_emulated, false),
+        stepped: probed(armtrace_stepped, false),
+        uretprobe: probed(armtrace_emulated, true),
+        tracepoint: tracepoint_cost(&skel.progs.empty_tracepoint),
+    })
+}
+
+/// Whether this kernel attaches one program to several places at once, and tells them apart.
+pub fn uprobe_multi_works() -> bool {
+    let mut storage = MaybeUninit::uninit();
+    let Ok(open) = CalibrateSkelBuilder::default().open(&mut storage) else { return false };
+    let Ok(skel) = open.load() else { return false };
+    let offsets = [armtrace_emulated, armtrace_stepped].map(|f| own_file_offset(f as usize as u64).unwrap_or(0));
+    let opts = UprobeMultiOpts { offsets: offsets.to_vec(), cookies: vec![0, 1], ..Default::default() };
+    skel.progs.empty_multi.attach_uprobe_multi_with_opts(std::process::id() as i32, "/proc/self/exe", "", opts).is_ok()
+}
+
+fn call(function: unsafe extern "C" fn()) {
+    // SAFETY: the two functions defined above take nothing, change no callee-saved register and return.
+    unsafe { function() }
+}
+
+/// The median over batches, which an interruption of one of them does not move.
+fn nanoseconds_per_call(mut call: impl FnMut()) -> f64 {
+    let mut batches: Vec<f64> = (0..BATCHES)
+        .map(|_| {
+            let start = Instant::now();
+            for _ in 0..CALLS {
+                call();
+            }
+            start.elapsed().as_nanos() as f64 / f64::from(CALLS)
+        })
+        .collect();
+    batches.sort_by(f64::total_cmp);
+    batches[BATCHES / 2]
+}
+
+fn attach_to_self(program: &ProgramMut<'_>, function: unsafe extern "C" fn(), retprobe: bool) -> Result<Link> {
+    let offset = own_file_offset(function as usize as u64).context("finding this program's own file offset")?;
+    let opts = UprobeOpts { retprobe, ..Default::default() };
+    Ok(program.attach_uprobe_with_opts(std::process::id() as i32, "/proc/self/exe", offset, opts)?)
+}
+
+/// Where an address of this process lies in its program file.
+fn own_file_offset(addr: u64) -> Option<usize> {
+    let maps = procfs::process::Process::myself().ok()?.maps().ok()?;
+    let map = maps.iter().find(|m| (m.address.0..m.address.1).contains(&addr))?;
+    usize::try_from(addr - map.address.0 + map.offset).ok()
+}
+
+/// Half of what both tracepoints add to a futex call that wakes nobody.
+fn tracepoint_cost(program: &ProgramMut<'_>) -> Option<f64> {
+    let word = 0u32;
+    let wake = || {
+        // SAFETY: FUTEX_WAKE reads no memory and only needs the word's address; there are no waiters.
+        unsafe { libc::syscall(libc::SYS_futex, &word, libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, 1) };
+    };
+    let bare = nanoseconds_per_call(wake);
+    let enter = program.attach_tracepoint(TracepointCategory::Syscalls, "sys_enter_futex").ok()?;
+    let exit = program.attach_tracepoint(TracepointCategory::Syscalls, "sys_exit_futex").ok()?;
+    let with = nanoseconds_per_call(wake);
+    drop((enter, exit));
+    Some((with - bare).max(0.0) / 2.0)
+}

@@ -1,0 +1,141 @@
+//! What this kernel and this process's privileges allow, found out by trying.
+
+use std::fs;
+use std::io::Read;
+use std::os::fd::FromRawFd;
+use std::path::Path;
+
+use libbpf_rs::{libbpf_sys, MapType, ProgramType};
+
+/// Whether something works here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Yes,
+    /// And what that costs the user, or what to do about it.
+    No(String),
+}
+
+/// One thing that armtrace can make use of.
+#[derive(Clone, Debug)]
+pub struct Feature {
+    pub name: &'static str,
+    /// Without it armtrace cannot trace at all.
+    pub required: bool,
+    pub verdict: Verdict,
+}
+
+/// `BPF_FUNC_get_attach_cookie` and `BPF_FUNC_task_storage_get` in the kernel's helper numbering.
+const GET_ATTACH_COOKIE: u32 = 174;
+const TASK_STORAGE_GET: u32 = 156;
+
+/// Tries everything that armtrace uses or could use.
+pub fn features() -> Vec<Feature> {
+    let feature = |name, required, works: bool, without: &str| Feature {
+        name,
+        required,
+        verdict: if works { Verdict::Yes } else { Verdict::No(without.to_owned()) },
+    };
+    let tracepoint = |path: &str| {
+        ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"]
+            .iter()
+            .any(|root| Path::new(root).join("events").join(path).join("id").exists())
+    };
+    let helper = |id| ProgramType::Kprobe.is_helper_supported(id).unwrap_or(false);
+    vec![
+        feature(
+            "kernel type information (BTF)",
+            true,
+            Path::new("/sys/kernel/btf/vmlinux").exists(),
+            "use a kernel built with CONFIG_DEBUG_INFO_BTF",
+        ),
+        feature(
+            "uprobes",
+            true,
+            Path::new("/sys/bus/event_source/devices/uprobe/type").exists(),
+            "use a kernel with CONFIG_UPROBE_EVENTS",
+        ),
+        feature(
+            "futex tracepoints",
+            false,
+            tracepoint("syscalls/sys_enter_futex"),
+            "sleeping is not told from spinning: mount tracefs (mount -t tracefs tracefs /sys/kernel/tracing) \
+             or use a kernel with CONFIG_FTRACE_SYSCALLS",
+        ),
+        feature(
+            "uprobe_multi links",
+            false,
+            super::cost::uprobe_multi_works(),
+            "sites are attached one by one, detaching takes longer (Linux 6.6 has them)",
+        ),
+        feature(
+            "attach cookies",
+            false,
+            helper(GET_ATTACH_COOKIE),
+            "a site is told by its address (Linux 5.15 has them)",
+        ),
+        feature(
+            "ring buffer",
+            false,
+            MapType::RingBuf.is_supported().unwrap_or(false),
+            "not needed by any measurement of today",
+        ),
+        feature("task storage", false, helper(TASK_STORAGE_GET), "not needed: threads are kept in a hash map"),
+        feature(
+            "hardware performance counters",
+            false,
+            hardware_counters(),
+            "this CPU or virtual machine counts no cycles: hardware events are absent",
+        ),
+        feature("software clock events", false, clock_events(), "no sampling of CPU time"),
+    ]
+}
+
+/// The capabilities that loading and attaching need, and whether this process has each; root has them all.
+/// `CAP_SYS_ADMIN` stands for the first two, as it does in the kernel.
+pub fn capabilities() -> Vec<(&'static str, bool)> {
+    const SYS_PTRACE: u32 = 19;
+    const SYS_ADMIN: u32 = 21;
+    const PERFMON: u32 = 38;
+    const BPF: u32 = 39;
+    let effective = fs::read_to_string("/proc/self/status")
+        .ok()
+        .and_then(|s| s.lines().find_map(|l| l.strip_prefix("CapEff:").map(|v| v.trim().to_owned())))
+        .and_then(|v| u64::from_str_radix(&v, 16).ok())
+        .unwrap_or(0);
+    let has = |bit: u32| effective >> bit & 1 == 1;
+    vec![
+        ("CAP_BPF", has(BPF) || has(SYS_ADMIN)),
+        ("CAP_PERFMON", has(PERFMON) || has(SYS_ADMIN)),
+        ("CAP_SYS_PTRACE", has(SYS_PTRACE)),
+    ]
+}
+
+fn hardware_counters() -> bool {
+    count_event(libbpf_sys::PERF_TYPE_HARDWARE, u64::from(libbpf_sys::PERF_COUNT_HW_CPU_CYCLES))
+}
+
+fn clock_events() -> bool {
+    count_event(libbpf_sys::PERF_TYPE_SOFTWARE, u64::from(libbpf_sys::PERF_COUNT_SW_CPU_CLOCK))
+}
+
+/// Whether an event opens on this process and really advances while it works.
+fn count_event(kind: u32, config: u64) -> bool {
+    let mut attr = libbpf_sys::perf_event_attr {
+        type_: kind,
+        size: std::mem::size_of::<libbpf_sys::perf_event_attr>() as u32,
+        config,
+        ..Default::default()
+    };
+    attr.set_exclude_kernel(1);
+    // SAFETY: `attr` is valid for the call; pid 0 and cpu -1 mean this thread, wherever it runs.
+    let fd = unsafe { libc::syscall(libc::SYS_perf_event_open, &attr, 0, -1, -1, 0) };
+    if fd < 0 {
+        return false;
+    }
+    // SAFETY: the kernel has just handed out this descriptor, nobody else owns it.
+    let mut event = unsafe { fs::File::from_raw_fd(fd as i32) };
+    let work: u64 = (0..200_000u64).map(std::hint::black_box).sum();
+    std::hint::black_box(work);
+    let mut value = [0u8; 8];
+    event.read_exact(&mut value).is_ok() && u64::from_ne_bytes(value) > 0
+}

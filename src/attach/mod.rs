@@ -1,0 +1,39 @@
+//! Putting programs onto a live server and taking them off again, and what each hit costs here.
+
+mod cost;
+mod features;
+mod sites;
+
+pub use cost::{calibrate, uprobe_multi_works, Costs, ProbeClass};
+pub use features::{capabilities, features, Feature, Verdict};
+pub use sites::{attach_sites, uretprobes_are_safe, SiteAddress, SitePrograms};
+
+use crate::failure::Failure;
+
+/// Sends libbpf's own messages to the log instead of standard error.
+pub fn log_libbpf() {
+    libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Debug, |_, text| {
+        tracing::debug!(target: "libbpf", "{}", text.trim_end());
+    })));
+}
+
+/// Checks that this process may load and attach programs, before anything is touched.
+///
+/// # Errors
+/// Status 4 with what is missing and how to get it.
+pub fn require_privilege() -> Result<(), Failure> {
+    let missing: Vec<&str> = capabilities().into_iter().filter(|(_, held)| !held).map(|(name, _)| name).collect();
+    if !missing.is_empty() {
+        return Err(Failure::privilege(format!(
+            "missing privilege ({}): run armtrace as root (sudo armtrace …), or give it these capabilities",
+            missing.join(", ")
+        )));
+    }
+    if !std::path::Path::new("/sys/kernel/btf/vmlinux").exists() {
+        return Err(Failure::privilege(
+            "this kernel has no type information (/sys/kernel/btf/vmlinux): use a kernel built with \
+             CONFIG_DEBUG_INFO_BTF, as distribution kernels from 5.10 on are",
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,11 @@
+//! The generated skeletons of the programs in `bpf/`.
+
+#[allow(clippy::all, missing_docs)]
+pub mod latch {
+    include!(concat!(env!("OUT_DIR"), "/latch.skel.rs"));
+}
+
+#[allow(clippy::all, missing_docs)]
+pub mod calibrate {
+    include!(concat!(env!("OUT_DIR"), "/calibrate.skel.rs"));
+}

@@ -1,0 +1,398 @@
+use std::collections::HashSet;
+
+use super::samples::{aarch64, x86, BASE, DELAY, SLEEP, SYSCALL};
+use super::*;
+use crate::symbols::Arch;
+use Probing::{Emulated, Refused, Stepped};
+
+fn slow() -> Slow {
+    Slow { spin: HashSet::from([DELAY]), sleep: HashSet::from([SLEEP]), syscall: HashSet::from([SYSCALL]) }
+}
+
+fn function(arch: Arch, bytes: &[u8]) -> Function {
+    Function::from_bytes(arch, BASE, bytes).unwrap()
+}
+
+fn x86_function(bytes: &[u8]) -> Function {
+    function(Arch::X86_64, bytes)
+}
+
+fn arm_function(bytes: &[u8]) -> Function {
+    function(Arch::Aarch64, bytes)
+}
+
+/// (offset, repeats, per round) of a site.
+fn short(site: &Site) -> (u64, bool, bool) {
+    (site.addr - BASE, site.repeats, site.per_round)
+}
+
+/// (offset, kind, condition) of every end.
+fn ends(sites: &WaitSites) -> Vec<(u64, EndKind, Option<Condition>)> {
+    sites.ends.iter().map(|e| (e.site.addr - BASE, e.kind, e.when)).collect()
+}
+
+fn flags(condition: u8, holds: bool) -> Option<Condition> {
+    Some(Condition { test: Test::Flags(condition), holds })
+}
+
+fn one(arch: Arch, bytes: &[u8]) -> Insn {
+    let found = decode_bytes(arch, BASE, bytes);
+    assert_eq!(found.len(), 1, "{bytes:x?}");
+    found[0]
+}
+
+#[test]
+fn classifies_x86_instructions_as_the_kernel_does() {
+    let cases: [(&[u8], Probing, Flow); 31] = [
+        (&[0x55], Emulated, Flow::Next),                                     // push %rbp
+        (&[0x41, 0x54], Emulated, Flow::Next),                               // push %r12
+        (&[0x48, 0x55], Stepped, Flow::Next),                                // rex.W push %rbp
+        (&[0x90], Emulated, Flow::Next),                                     // nop
+        (&[0x66, 0x90], Refused, Flow::Next),                                // xchg %ax,%ax
+        (&[0x41, 0x90], Refused, Flow::Next),                                // xchg %eax,%r8d
+        (&[0xf3, 0x90], Stepped, Flow::Next),                                // pause
+        (&[0x0f, 0x1f, 0x00], Stepped, Flow::Next),                          // nopl (%rax)
+        (&[0xeb, 0x10], Emulated, Flow::Jump(BASE + 0x12)),                  // jmp
+        (&[0xe9, 0x10, 0, 0, 0], Emulated, Flow::Jump(BASE + 0x15)),         // jmp
+        (&[0x75, 0x10], Emulated, Flow::Branch(BASE + 0x12)),                // jne
+        (&[0x3e, 0x74, 0x10], Refused, Flow::Branch(BASE + 0x13)),           // je,pt
+        (&[0x0f, 0x84, 0x10, 0, 0, 0], Emulated, Flow::Branch(BASE + 0x16)), // je
+        (&[0xe8, 0x10, 0, 0, 0], Emulated, Flow::Call(Some(BASE + 0x15))),   // call
+        (&[0xff, 0xd0], Stepped, Flow::Call(None)),                          // call *%rax
+        (&[0xff, 0xe0], Stepped, Flow::IndirectJump),                        // jmp *%rax
+        (&[0xc3], Stepped, Flow::Return),                                    // ret
+        (&[0xf3, 0x0f, 0x1e, 0xfa], Stepped, Flow::Next),                    // endbr64
+        (&[0x48, 0x89, 0xe5], Stepped, Flow::Next),                          // mov %rsp,%rbp
+        (&[0xf0, 0x83, 0x07, 0x02], Refused, Flow::Next),                    // lock addl $2,(%rdi)
+        (&[0x87, 0x07], Stepped, Flow::Next),                                // xchg %eax,(%rdi)
+        (&[0x0f, 0xae, 0xf0], Refused, Flow::Next),                          // mfence
+        (&[0xc5, 0xf8, 0x77], Refused, Flow::Next),                          // vzeroupper
+        (&[0x2e, 0x0f, 0x1f, 0x04, 0x00], Refused, Flow::Next),              // cs nopl (%rax,%rax,1)
+        (&[0x0f, 0x0b], Refused, Flow::Trap),                                // ud2
+        (&[0xf4], Refused, Flow::Trap),                                      // hlt
+        (&[0xcc], Refused, Flow::Trap),                                      // int3
+        (&[0x0f, 0x05], Refused, Flow::Next),                                // syscall
+        (&[0x64, 0x8b, 0x04, 0x25, 0x28, 0, 0, 0], Stepped, Flow::Next),     // mov %fs:0x28,%eax
+        (&[0xe2, 0xfe], Stepped, Flow::Branch(BASE)),                        // loop
+        (&[0x8e, 0xd0], Refused, Flow::Next),                                // mov %eax,%ss
+    ];
+    for (bytes, probing, flow) in cases {
+        let insn = one(Arch::X86_64, bytes);
+        assert_eq!((insn.probing, insn.flow), (probing, flow), "{bytes:x?} {}", insn.text());
+        assert_eq!(insn.bytes(), bytes);
+    }
+}
+
+#[test]
+fn classifies_arm64_instructions_as_the_kernel_does() {
+    let cases = [
+        (0x14000002, Emulated, Flow::Jump(BASE + 8)),       // b
+        (0x94000002, Emulated, Flow::Call(Some(BASE + 8))), // bl
+        (0x54000041, Emulated, Flow::Branch(BASE + 8)),     // b.ne
+        (0x34000041, Emulated, Flow::Branch(BASE + 8)),     // cbz w1
+        (0xb7400041, Emulated, Flow::Branch(BASE + 8)),     // tbnz x1, #40
+        (0x10000040, Emulated, Flow::Next),                 // adr
+        (0xb0091a80, Emulated, Flow::Next),                 // adrp
+        (0xd61f0200, Emulated, Flow::IndirectJump),         // br x16
+        (0xd63f0100, Emulated, Flow::Call(None)),           // blr x8
+        (0xd65f03c0, Emulated, Flow::Return),               // ret
+        (0xd65f0bff, Refused, Flow::Return),                // retaa
+        (0xd61f083f, Refused, Flow::IndirectJump),          // braaz x1
+        (0xd503201f, Stepped, Flow::Next),                  // nop
+        (0xd503203f, Refused, Flow::Next),                  // yield
+        (0xd5033fdf, Stepped, Flow::Next),                  // isb
+        (0xd503245f, Stepped, Flow::Next),                  // bti c
+        (0xd503233f, Stepped, Flow::Next),                  // paciasp
+        (0xd50323bf, Stepped, Flow::Next),                  // autiasp
+        (0xd503221f, Refused, Flow::Next),                  // esb
+        (0xd4000001, Refused, Flow::Next),                  // svc #0
+        (0xd4200020, Refused, Flow::Trap),                  // brk #1
+        (0x00000000, Refused, Flow::Trap),                  // udf #0
+        (0x58000040, Refused, Flow::Next),                  // ldr x0, .+8
+        (0x98000040, Refused, Flow::Next),                  // ldrsw x0, .+8
+        (0x885ffc20, Refused, Flow::Next),                  // ldaxr w0, [x1]
+        (0x8802fc20, Refused, Flow::Next),                  // stlxr w2, w0, [x1]
+        (0x88dffc20, Stepped, Flow::Next),                  // ldar w0, [x1]
+        (0xc8e0fc41, Stepped, Flow::Next),                  // casal x0, x1, [x2]
+        (0x48207c82, Refused, Flow::Next),                  // casp x0, x1, x2, x3, [x4]
+        (0xb8e00041, Stepped, Flow::Next),                  // ldaddal w0, w1, [x2]
+        (0xf8bfc020, Stepped, Flow::Next),                  // ldapr x0, [x1]
+        (0xd53bd040, Stepped, Flow::Next),                  // mrs x0, tpidr_el0
+        (0xd51bd040, Refused, Flow::Next),                  // msr tpidr_el0, x0
+        (0xd50339bf, Stepped, Flow::Next),                  // dmb ishld
+        (0xa9bf7bfd, Stepped, Flow::Next),                  // stp x29, x30, [sp, #-16]!
+        (0xaa0003f3, Stepped, Flow::Next),                  // mov x19, x0
+        (0x2518e3e0, Refused, Flow::Next),                  // ptrue p0.b
+    ];
+    for (word, probing, flow) in cases {
+        let insn = one(Arch::Aarch64, &u32::to_le_bytes(word));
+        assert_eq!((insn.probing, insn.flow), (probing, flow), "{word:#x} {}", insn.text());
+    }
+}
+
+#[test]
+fn shows_instructions_in_assembler_syntax() {
+    assert_eq!(one(Arch::X86_64, &[0x75, 0x10]).text(), "jne 0x10012");
+    assert_eq!(one(Arch::X86_64, &[0x48, 0x89, 0x75, 0xe0]).text(), "mov %rsi,-0x20(%rbp)");
+    let arm = |word| one(Arch::Aarch64, &u32::to_le_bytes(word)).text();
+    assert_eq!(arm(0x94000002), "bl 0x10008");
+    assert_eq!(arm(0x54000041), "b.ne 0x10008");
+    assert_eq!(arm(0xb7400041), "tbnz x1,#40,0x10008");
+    assert_eq!(arm(0xb0091a80), "adrp x0,0x12361000");
+    assert_eq!(arm(0xd503245f), "bti c");
+    assert_eq!(arm(0xd65f03c0), "ret");
+    // crc32cx is unknown to the disassembler
+    assert!(!arm(0x9ac05c42).is_empty());
+}
+
+#[test]
+fn resolves_static_addresses() {
+    // lea 0x100(%rip),%rdi ; ret
+    let insns = decode_bytes(Arch::X86_64, BASE, &[0x48, 0x8d, 0x3d, 0x00, 0x01, 0, 0, 0xc3]);
+    assert_eq!([insns[0].memory, insns[1].memory], [Some(BASE + 0x107), None]);
+    // At the branch target at the end another way leads, on which x0 may be another page.
+    let found: Vec<_> = decode_bytes(Arch::Aarch64, BASE, aarch64::STATICS).iter().map(|i| i.memory).collect();
+    let page = 0x12361000;
+    assert_eq!(found, [None, Some(page + 0x678), Some(page + 16), None, Some(page + 8), None, None]);
+}
+
+#[test]
+fn a_cut_off_instruction_is_left_out() {
+    assert_eq!(decode_bytes(Arch::X86_64, BASE, &[0x90, 0xe8, 0x00]).len(), 1);
+    assert_eq!(decode_bytes(Arch::Aarch64, BASE, &[0x1f, 0x20, 0x03, 0xd5, 0x1f]).len(), 1);
+    assert!(decode_bytes(Arch::X86_64, BASE, &[]).is_empty());
+}
+
+#[test]
+fn follows_arguments_in_x86_code() {
+    let f = x86_function(x86::PLACES);
+    let register = |register| Some(Place::Register { register, bytes: 8 });
+    let rbp = |offset, bytes| Some(Place::Stack { base: 5, offset, bytes });
+    let at = |offset| f.arguments_at(BASE + offset);
+    let (rdi, rsi, rdx, rcx, r8, r9) = (register(7), register(6), register(2), register(1), register(8), register(9));
+    assert_eq!(at(0x00), [rdi, rsi, rdx, rcx, r8, r9]);
+    // The call on one of the two ways: only what is saved is left.
+    let r13 = Some(Place::Register { register: 13, bytes: 4 });
+    assert_eq!(at(0x2a), [register(12), rbp(-0x28, 8), rbp(-0x2c, 4), rbp(-0x38, 8), r13, None]);
+    // A store into the second argument's slot
+    assert_eq!(at(0x2f)[1], None);
+    // A copy before a conditional move to the register that held it
+    assert_eq!(at(0x3a)[0], register(0));
+    // Not an instruction
+    assert_eq!(at(0x0b), [None; 6]);
+}
+
+#[test]
+fn follows_arguments_in_arm64_code() {
+    let f = arm_function(aarch64::PLACES);
+    let register = |register| Some(Place::Register { register, bytes: 8 });
+    let x29 = |offset, bytes| Some(Place::Stack { base: 29, offset, bytes });
+    let at = |offset| f.arguments_at(BASE + offset);
+    assert_eq!(at(0x00), [0, 1, 2, 3, 4, 5].map(register));
+    assert_eq!(at(0x30), [register(19), x29(-0x18, 8), x29(-0xc, 4), x29(0x20, 8), x29(0x28, 8), None]);
+    assert_eq!(at(0x38)[1], None);
+    assert_eq!(at(0x40)[0], None);
+    // Below the stack pointer nothing is safe.
+    assert_eq!(at(0x50), [None; 6]);
+}
+
+#[test]
+fn knows_constant_arguments_of_calls() {
+    let f = x86_function(x86::WAKE);
+    assert_eq!(f.constants_at(BASE + 0x11), [Some(0xca), None, Some(0x80), None, None, None]);
+    assert_eq!(f.constants_at(BASE + 0x33)[2], Some(0x81));
+    assert_eq!(arm_function(aarch64::SPIN).constants_at(BASE + 0x40)[..3], [Some(98), None, Some(0x80)]);
+}
+
+#[test]
+fn finds_the_contended_part_of_a_mutex() {
+    let found = x86_function(x86::MUTEX).contended(&slow()).unwrap();
+    assert_eq!(found.start, BASE + 0x2a);
+    // Behind the first block, because that has no emulated instruction: the retry passes here too.
+    assert_eq!(short(&found.begin), (0x34, true, false));
+    let rbp = |offset, bytes| Some(Place::Stack { base: 5, offset, bytes });
+    assert_eq!(found.begin.args[..3], [Some(Place::Register { register: 3, bytes: 8 }), rbp(-0x20, 8), rbp(-0x24, 4)]);
+    assert_eq!(ends(&found), [(0x73, EndKind::Final, None)]);
+    assert!(found.begin.emulated && found.ends[0].site.emulated);
+
+    let found = arm_function(aarch64::MUTEX).contended(&slow()).unwrap();
+    assert_eq!(found.start, BASE + 0x30);
+    assert_eq!(short(&found.begin), (0x34, false, false));
+    assert_eq!(found.begin.args[0], Some(Place::Register { register: 19, bytes: 8 }));
+    // Still where it was passed, and whole.
+    assert_eq!(found.begin.args[2], Some(Place::Register { register: 2, bytes: 8 }));
+    assert_eq!(ends(&found), [(0x88, EndKind::Final, None)]);
+}
+
+#[test]
+fn does_not_begin_a_wait_inside_a_spin_loop() {
+    let found = x86_function(x86::TIGHT).contended(&slow()).unwrap();
+    // mov $0x1e,%esi: dear, but once per wait; the `je` behind it would be passed in every round.
+    assert_eq!((short(&found.begin), found.begin.emulated), ((0x13, false, false), false));
+}
+
+#[test]
+fn no_probe_inside_an_exclusive_sequence() {
+    let insns = decode_bytes(Arch::Aarch64, BASE, aarch64::MUTEX);
+    let at = |offset: u64| insns[offset as usize / 4].probing;
+    assert_eq!([at(0x18), at(0x1c), at(0x20), at(0x24), at(0x28)], [Stepped, Refused, Refused, Refused, Emulated]);
+}
+
+#[test]
+fn a_retry_may_end_a_wait() {
+    let found = x86_function(x86::RETRY).contended(&slow()).unwrap();
+    assert_eq!((found.start, short(&found.begin)), (BASE + 0x18, (0x1c, true, false)));
+    let expected = [(0x44, EndKind::Maybe, None), (0x4a, EndKind::Maybe, flags(2, true))];
+    assert_eq!(ends(&found), expected);
+
+    let found = arm_function(aarch64::RETRY).contended(&slow()).unwrap();
+    assert_eq!((found.start, short(&found.begin)), (BASE + 0x20, (0x24, true, false)));
+    assert_eq!(ends(&found), [(0x54, EndKind::Maybe, None), (0x5c, EndKind::Maybe, flags(3, true))]);
+}
+
+#[test]
+fn says_what_runs_in_every_round_of_spinning() {
+    let found = x86_function(x86::ROUND).contended(&slow()).unwrap();
+    // The call itself is still in time.
+    assert_eq!(short(&found.begin), (0x0f, true, true));
+    let rounds: Vec<_> = found.ends.iter().map(|e| short(&e.site)).collect();
+    assert_eq!(rounds, [(0x17, true, true), (0x21, true, false)]);
+
+    let found = arm_function(aarch64::ROUND).contended(&slow()).unwrap();
+    assert_eq!(short(&found.begin), (0x1c, true, true));
+    let rounds: Vec<_> = found.ends.iter().map(|e| short(&e.site)).collect();
+    assert_eq!(rounds, [(0x24, true, true), (0x30, true, false)]);
+}
+
+#[test]
+fn a_whole_function_ends_on_a_condition() {
+    let found = x86_function(x86::SPIN).whole_function(&slow()).unwrap();
+    assert_eq!((found.start, short(&found.begin)), (BASE, (0, false, false)));
+    let expected = [(0x25, EndKind::Final, flags(4, true)), (0x49, EndKind::Final, flags(5, false))];
+    assert_eq!(ends(&found), expected);
+    assert_eq!(found.ends.iter().map(|e| e.site.per_round).collect::<Vec<_>>(), [true, false]);
+    // Nothing slow is known: the loops tell as much.
+    assert_eq!(x86_function(x86::SPIN).whole_function(&Slow::default()), Some(found));
+}
+
+#[test]
+fn returns_are_good_ends_on_arm64() {
+    let found = arm_function(aarch64::SPIN).whole_function(&slow()).unwrap();
+    // No emulated instruction in the entry block: the first one behind the landing pad.
+    assert_eq!((short(&found.begin), found.begin.emulated), ((4, false, false), false));
+    assert_eq!(ends(&found), [(0x58, EndKind::Final, None), (0x68, EndKind::Final, None)]);
+}
+
+#[test]
+fn waking_others_is_not_waiting() {
+    let found = x86_function(x86::WAKE).whole_function(&slow()).unwrap();
+    assert_eq!(ends(&found), [(0x24, EndKind::Final, None)]);
+    // Unless told so, any call may wait, and behind this one nothing is emulated.
+    assert_eq!(ends(&x86_function(x86::WAKE).whole_function(&Slow::default()).unwrap()), []);
+}
+
+#[test]
+fn prefers_one_end_that_all_waits_pass() {
+    let found = x86_function(x86::CANARY).whole_function(&slow()).unwrap();
+    assert_eq!(ends(&found), [(0x33, EndKind::Final, None)]);
+    assert_eq!(found.ends[0].site.args[0], Some(Place::Register { register: 3, bytes: 8 }));
+}
+
+#[test]
+fn a_function_without_slow_calls_has_no_contended_part() {
+    assert_eq!(x86_function(x86::PLACES).contended(&Slow::default()), None);
+    // mov $1,%eax; jmp *%rax: where this goes is not known.
+    let f = x86_function(&[0xb8, 1, 0, 0, 0, 0xff, 0xe0]);
+    assert!(!f.is_complete());
+    assert_eq!(f.whole_function(&slow()), None);
+}
+
+#[test]
+fn follows_a_function_into_its_cold_part() {
+    const COLD: u64 = 0x20000;
+    const OTHER: u64 = 0x3000;
+    let bytes = |at: u64| match at {
+        BASE => x86::HOT,
+        COLD => x86::COLD,
+        // push %rbp; pop %rbp; ret: a function that somebody ends with a jump to
+        _ => &[0x55, 0x5d, 0xc3],
+    };
+    let range = |at: u64| at..at + bytes(at).len() as u64;
+    let decode = |r: std::ops::Range<u64>| decode_bytes(Arch::X86_64, r.start, bytes(r.start));
+    let function_at = |addr: u64| [BASE, COLD, OTHER].map(range).into_iter().find(|r| r.contains(&addr));
+    let insns = function::with_cold_parts(range(BASE), &decode, &function_at);
+    assert_eq!(insns.len(), 9);
+    let found = Function::from_insns(BASE, insns).unwrap().contended(&slow()).unwrap();
+    assert_eq!((found.start, found.begin.addr), (COLD, COLD + 3));
+    assert_eq!(found.ends.iter().map(|e| (e.site.addr, e.kind)).collect::<Vec<_>>(), [(COLD + 8, EndKind::Final)]);
+
+    // jmp OTHER is a tail call.
+    let tail = |r: std::ops::Range<u64>| match r.start {
+        BASE => decode_bytes(Arch::X86_64, BASE, &[0xe9, 0xfb, 0x2f, 0xff, 0xff]),
+        at => decode_bytes(Arch::X86_64, at, bytes(at)),
+    };
+    assert_eq!(function::with_cold_parts(range(BASE), &tail, &function_at).len(), 1);
+}
+
+#[test]
+fn survives_any_bytes() {
+    // A fixed pseudo-random sequence (xorshift), so that a failure can be repeated.
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    for _ in 0..300 {
+        let bytes: Vec<u8> = (0..512).map(|_| random() as u8).collect();
+        for arch in [Arch::X86_64, Arch::Aarch64] {
+            survives(arch, &bytes);
+        }
+        // Branches within the function, mostly: conditional ones, jumps and calls.
+        let mut jumps = Vec::new();
+        for _ in 0..128 {
+            let r = random();
+            let offset = (r >> 8) as u32 & 0x3f;
+            let word = match r & 3 {
+                0 => 0x5400_0000 | (offset.wrapping_sub(32) & 0x7ffff) << 5 | (r >> 32) as u32 & 15,
+                1 => 0x1400_0000 | offset.wrapping_sub(32) & 0x3ff_ffff,
+                2 => 0xaa00_03e0 | ((r >> 16) as u32 & 31) << 16 | (r >> 24) as u32 & 31,
+                _ => r as u32,
+            };
+            jumps.extend(word.to_le_bytes());
+        }
+        survives(Arch::Aarch64, &jumps);
+    }
+}
+
+fn survives(arch: Arch, bytes: &[u8]) {
+    let insns = decode_bytes(arch, BASE, bytes);
+    assert!(insns.iter().all(|i| i.len > 0 && i.end() <= BASE + bytes.len() as u64));
+    assert!(insns.iter().all(|i| !i.text().is_empty()));
+    let calls = insns.iter().filter_map(|i| match i.flow {
+        Flow::Call(to) => to,
+        _ => None,
+    });
+    let slow = Slow { sleep: calls.collect(), ..Slow::default() };
+    // At the very end of the address space, too.
+    for base in [BASE, u64::MAX - 15] {
+        if let Some(f) = Function::from_bytes(arch, base, bytes) {
+            let _ = f.contended(&slow);
+            let _ = f.whole_function(&slow);
+            let _ = f.whole_function(&Slow::default());
+        }
+    }
+}
+
+#[test]
+fn analyses_the_largest_functions_quickly() {
+    let begun = std::time::Instant::now();
+    // As many blocks as possible: each instruction jumps backwards, or on.
+    let arm: Vec<u8> =
+        (0..20_000u32).flat_map(|i| (0x5400_0001 | (i % 60).wrapping_neg() << 5 & 0xff_ffe0).to_le_bytes()).collect();
+    survives(Arch::Aarch64, &arm);
+    // One long chain of pushes and calls
+    survives(Arch::X86_64, &[0x55, 0xe8, 0, 0, 0, 0].repeat(9_000));
+    assert!(begun.elapsed().as_secs() < 30, "{:?}", begun.elapsed());
+}

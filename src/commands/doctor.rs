@@ -1,0 +1,220 @@
+//! `armtrace doctor`: what this host and a server allow, what would be attached, and what each hit costs.
+
+use serde::Serialize;
+
+use super::{DoctorArgs, Format};
+use crate::attach::{self, Costs, ProbeClass, Verdict};
+use crate::failure::Failure;
+use crate::probe::latch::{self, Plan};
+use crate::symbols::Arch;
+use crate::target::Target;
+
+/// Everything that doctor finds out; the JSON form of it is this structure.
+#[derive(Serialize)]
+struct Findings {
+    host: Host,
+    capabilities: Vec<Check>,
+    features: Vec<Check>,
+    /// Nanoseconds per hit on this machine, by probe class.
+    costs: Vec<Cost>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    server: Option<Server>,
+    /// Whether armtrace can trace here.
+    ready: bool,
+}
+
+#[derive(Serialize)]
+struct Host {
+    kernel: String,
+    arch: &'static str,
+    cpus: usize,
+}
+
+#[derive(Serialize)]
+struct Check {
+    name: &'static str,
+    required: bool,
+    works: bool,
+    /// What is missing without it, or what to do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    without: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Cost {
+    class: &'static str,
+    /// Absent where it could not be measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ns_per_hit: Option<f64>,
+}
+
+#[derive(Serialize)]
+struct Server {
+    pid: i32,
+    flavor: String,
+    version: String,
+    arch: String,
+    build_id: String,
+    symbols: String,
+    /// Whether a seccomp filter rules uretprobes out.
+    uretprobes_safe: bool,
+    probes: Vec<Probe>,
+    not_measured: Vec<Gap>,
+}
+
+#[derive(Serialize)]
+struct Probe {
+    name: String,
+    /// Link-time address.
+    address: String,
+    instruction: String,
+    emulated: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ns_per_hit: Option<f64>,
+}
+
+#[derive(Serialize)]
+struct Gap {
+    function: String,
+    why: String,
+}
+
+pub(super) fn doctor(args: &DoctorArgs) -> Result<(), Failure> {
+    let target = args.pid.map(Target::open).transpose()?;
+    let findings = find_out(target.as_ref());
+    match args.format {
+        Format::Json => {
+            let json = serde_json::to_string_pretty(&findings).map_err(Failure::running)?;
+            println!("{json}");
+        }
+        Format::Text => print!("{}", text(&findings)),
+    }
+    if findings.ready {
+        Ok(())
+    } else {
+        Err(Failure::privilege("armtrace cannot trace here: see the lines marked NO above"))
+    }
+}
+
+fn find_out(target: Option<&Target>) -> Findings {
+    let capabilities: Vec<Check> = attach::capabilities()
+        .into_iter()
+        .map(|(name, held)| Check {
+            name,
+            required: true,
+            works: held,
+            without: (!held).then(|| "run as root (sudo armtrace …) or grant it".to_owned()),
+        })
+        .collect();
+    let features: Vec<Check> = attach::features()
+        .into_iter()
+        .map(|f| Check {
+            name: f.name,
+            required: f.required,
+            works: f.verdict == Verdict::Yes,
+            without: match f.verdict {
+                Verdict::Yes => None,
+                Verdict::No(why) => Some(why),
+            },
+        })
+        .collect();
+    let costs = attach::calibrate().unwrap_or_default();
+    let ready = capabilities.iter().chain(&features).all(|c| c.works || !c.required);
+    Findings {
+        host: Host {
+            kernel: std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned(),
+            arch: Arch::HOST.as_str(),
+            cpus: std::thread::available_parallelism().map_or(1, usize::from),
+        },
+        capabilities,
+        features,
+        costs: CLASSES.iter().map(|&(name, class)| Cost { class: name, ns_per_hit: costs.of(class) }).collect(),
+        server: target.map(|t| look_at(t, &costs)),
+        ready,
+    }
+}
+
+const CLASSES: [(&str, ProbeClass); 4] = [
+    ("uprobe on an emulated instruction", ProbeClass::Emulated),
+    ("uprobe on a single-stepped instruction", ProbeClass::Stepped),
+    ("uretprobe, with its entry", ProbeClass::Return),
+    ("system call tracepoint", ProbeClass::Tracepoint),
+];
+
+fn look_at(target: &Target, costs: &Costs) -> Server {
+    let safe = attach::uretprobes_are_safe(target.pid);
+    let plan: Plan = latch::plan(&target.image, target.family, safe);
+    let info = target.info();
+    Server {
+        pid: target.pid,
+        flavor: info.flavor,
+        version: info.version,
+        arch: info.arch,
+        build_id: info.build_id,
+        symbols: info.symbols,
+        uretprobes_safe: safe,
+        probes: plan
+            .sites
+            .iter()
+            .map(|s| Probe {
+                name: s.name.clone(),
+                address: format!("{:#x}", s.addr),
+                instruction: s.instruction.clone(),
+                emulated: s.emulated,
+                ns_per_hit: costs.of(s.class()),
+            })
+            .collect(),
+        not_measured: plan.gaps.into_iter().map(|(function, why)| Gap { function, why }).collect(),
+    }
+}
+
+fn text(findings: &Findings) -> String {
+    let mut out = String::new();
+    let mut line = |s: String| {
+        out.push_str(s.trim_end());
+        out.push('\n');
+    };
+    line(format!("host      Linux {} {}, {} CPUs", findings.host.kernel, findings.host.arch, findings.host.cpus));
+    for check in findings.capabilities.iter().chain(&findings.features) {
+        let mark = match (check.works, check.required) {
+            (true, _) => "yes",
+            (false, true) => "NO",
+            (false, false) => "no",
+        };
+        let without = check.without.as_deref().map(|w| format!(": {w}")).unwrap_or_default();
+        line(format!("  {mark:<4}{}{without}", check.name));
+    }
+    line("cost of one hit on this machine".to_owned());
+    for cost in &findings.costs {
+        line(format!("  {:<40} {}", cost.class, nanoseconds(cost.ns_per_hit)));
+    }
+    if let Some(server) = &findings.server {
+        line(format!(
+            "server    process {}: {} {} {}, symbols from {}, build id {}",
+            server.pid, server.flavor, server.version, server.arch, server.symbols, server.build_id
+        ));
+        if !server.uretprobes_safe {
+            line("  it runs under a seccomp filter: no uretprobe is used on it".to_owned());
+        }
+        line("would be attached".to_owned());
+        for probe in &server.probes {
+            let how = if probe.emulated { "emulated" } else { "stepped" };
+            line(format!(
+                "  {:<34} {:>10}  {:<9} {:>9}  {}",
+                probe.name,
+                probe.address,
+                how,
+                nanoseconds(probe.ns_per_hit),
+                probe.instruction
+            ));
+        }
+        for gap in &server.not_measured {
+            line(format!("  not measured: {}: {}", gap.function, gap.why));
+        }
+    }
+    out
+}
+
+fn nanoseconds(ns: Option<f64>) -> String {
+    ns.map_or_else(|| "unknown".to_owned(), |ns| format!("{ns:.0} ns"))
+}

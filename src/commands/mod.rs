@@ -1,0 +1,83 @@
+//! The command line: one file per command, each thin.
+
+mod doctor;
+mod run;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use tracing_subscriber::EnvFilter;
+
+use crate::export::Listen;
+use crate::failure::Failure;
+
+/// Shows, on a live MySQL or MariaDB server, which latches it waits on.
+#[derive(Debug, Parser)]
+#[command(version, args_conflicts_with_subcommands = true, after_help = EXAMPLES)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    run: Option<RunArgs>,
+    /// What to log on standard error: error, warn, info, debug or trace
+    #[arg(long, global = true, default_value = "warn", value_name = "LEVEL")]
+    log_level: String,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  sudo armtrace --pid $(pidof mysqld)            attach, show the top latches, serve :9435/metrics
+  sudo armtrace doctor --pid $(pidof mariadbd)   what would be attached, at what cost
+
+Exit status: 0 done; 1 failed while running; 2 bad usage; 3 no such process, or not a supported
+server; 4 missing privilege or kernel feature.";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Attach to a server, show its top latches and serve metrics, until interrupted (the default)
+    Run(RunArgs),
+    /// Tell what this host and a server allow, what would be attached, and what each hit costs
+    Doctor(DoctorArgs),
+}
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct RunArgs {
+    /// Process id of the server
+    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
+    pid: i32,
+    /// Where to serve metrics
+    #[arg(long, default_value = ":9435", value_name = "ADDR:PORT")]
+    listen: Listen,
+}
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct DoctorArgs {
+    /// Process id of a server to look at too
+    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
+    pid: Option<i32>,
+    /// How to print the findings
+    #[arg(long, default_value = "text")]
+    format: Format,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    Text,
+    Json,
+}
+
+/// Runs the command that the arguments ask for.
+///
+/// # Errors
+/// A [`Failure`] with the message for the user and the exit status.
+pub fn execute(cli: Cli) -> Result<(), Failure> {
+    let filter = EnvFilter::try_new(&cli.log_level)
+        .map_err(|e| Failure::usage(format!("--log-level {}: {e}", cli.log_level)))?;
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).without_time().init();
+    crate::attach::log_libbpf();
+    match (cli.command, cli.run) {
+        (Some(Command::Run(args)), _) | (None, Some(args)) => run::run(&args),
+        (Some(Command::Doctor(args)), _) => doctor::doctor(&args),
+        (None, None) => Err(Failure::usage(
+            "which server? Give its process id: sudo armtrace --pid $(pidof mysqld). More with --help",
+        )),
+    }
+}

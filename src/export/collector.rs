@@ -1,0 +1,306 @@
+//! Turns snapshots into metric families.
+//!
+//! What a snapshot does not know is absent from the scrape, never zero.
+
+use super::cap::Cap;
+use super::families::*;
+use super::SnapshotSource;
+use crate::model::{Histogram, Kind, LatchWaits, Mode, ProbeState, Snapshot, BUCKET_BOUNDS_NS};
+use prometheus::core::{Collector, Desc};
+use prometheus::process_collector::ProcessCollector;
+use prometheus::proto::{self, Metric, MetricFamily};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// How many (latch, kind, mode) combinations have series of their own; the rest are summed in `latch="other"`.
+const LATCH_SERIES: usize = 200;
+/// How many condition variables have series of their own.
+const COND_SERIES: usize = 50;
+/// How many (latch, call site) pairs have series of their own.
+const CALLSITE_SERIES: usize = 200;
+/// The label value under which everything beyond these limits adds up.
+const OTHER: &str = "other";
+
+const PROBE_STATES: [ProbeState; 4] =
+    [ProbeState::Attached, ProbeState::DutyCycle, ProbeState::Detached, ProbeState::Failed];
+
+/// Serves a source of snapshots as the metrics of `docs/metrics.md`.
+pub struct LatchCollector {
+    source: Arc<dyn SnapshotSource>,
+    descs: Vec<Desc>,
+    state: Mutex<State>,
+}
+
+/// What is remembered from scrape to scrape.
+struct State {
+    latches: Cap<LatchKey>,
+    conds: Cap<LatchKey>,
+    callsites: Cap<(String, String)>,
+    spin: SpinFloor,
+}
+
+type LatchKey = (String, Kind, Mode);
+
+impl LatchCollector {
+    pub fn new(source: Arc<dyn SnapshotSource>) -> LatchCollector {
+        let state = State {
+            latches: Cap::new(LATCH_SERIES),
+            conds: Cap::new(COND_SERIES),
+            callsites: Cap::new(CALLSITE_SERIES),
+            spin: SpinFloor::default(),
+        };
+        LatchCollector { source, descs: FAMILIES.iter().map(Family::desc).collect(), state: Mutex::new(state) }
+    }
+}
+
+impl Collector for LatchCollector {
+    fn desc(&self) -> Vec<&Desc> {
+        self.descs.iter().collect()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        // Locked first, so that scrapes at the same time see snapshots in the order in which they were taken.
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let snapshot = self.source.snapshot();
+        let mut families = latch_families(&snapshot, &mut state);
+        families.push(cond_family(&snapshot, &mut state.conds));
+        families.push(callsite_family(&snapshot, &mut state.callsites));
+        families.extend(target_families(&snapshot));
+        families.extend(probe_families(&snapshot));
+        families.push(lost_family(&snapshot));
+        families.push(build_family());
+        families
+    }
+}
+
+fn latch_families(snapshot: &Snapshot, state: &mut State) -> Vec<MetricFamily> {
+    let latches = capped(snapshot.latches.iter().filter(|l| l.kind != Kind::Cond), &mut state.latches);
+    state.spin.start(snapshot.elapsed);
+    let waits = latches.iter().map(|latch| histogram(&LATCH_WAIT, &latch_labels(latch), &latch.waits));
+    vec![
+        LATCH_WAIT.with(waits.collect()),
+        per_latch(&LATCH_WAIT_MAX, &latches, |latch| seconds(latch.waits.max_ns)),
+        per_latch(&LATCH_SPIN, &latches, |latch| seconds(state.spin.of(latch))),
+        per_latch(&LATCH_SLEEP, &latches, |latch| seconds(latch.sleep_ns)),
+        per_latch(&LATCH_SLEEPS, &latches, |latch| latch.sleeps as f64),
+    ]
+}
+
+fn per_latch(family: &Family, latches: &[LatchWaits], mut value: impl FnMut(&LatchWaits) -> f64) -> MetricFamily {
+    family.with(latches.iter().map(|latch| family.sample(&latch_labels(latch), value(latch))).collect())
+}
+
+/// Keeps the spin counters from stepping back.
+///
+/// Spinning is what a wait's whole time leaves beyond its sleep. A snapshot that is read while waits go on may hold a
+/// sleep whose wait is not counted yet; without this the counter would dip, and Prometheus would take
+/// the dip for a restart and count everything again.
+#[derive(Default)]
+struct SpinFloor {
+    elapsed: Duration,
+    floors: HashMap<LatchKey, u64>,
+}
+
+impl SpinFloor {
+    /// Begins a scrape. Time since attach that runs backwards is a new attachment: its counters begin anew.
+    fn start(&mut self, elapsed: Duration) {
+        if elapsed < self.elapsed {
+            self.floors.clear();
+        }
+        self.elapsed = elapsed;
+    }
+
+    /// Nanoseconds spent spinning, never less than at the scrape before.
+    fn of(&mut self, latch: &LatchWaits) -> u64 {
+        let floor = self.floors.entry(latch_key(latch)).or_default();
+        *floor = latch.spin_ns().max(*floor);
+        *floor
+    }
+}
+
+fn latch_key(latch: &LatchWaits) -> LatchKey {
+    (latch.latch.clone(), latch.kind, latch.mode)
+}
+
+fn latch_labels(latch: &LatchWaits) -> [&str; 3] {
+    [&latch.latch, latch.kind.as_str(), latch.mode.as_str()]
+}
+
+fn cond_family(snapshot: &Snapshot, cap: &mut Cap<LatchKey>) -> MetricFamily {
+    let conds = snapshot.latches.iter().filter(|l| l.kind == Kind::Cond);
+    let modeless: Vec<_> = conds.map(|cond| LatchWaits { mode: Mode::None, ..cond.clone() }).collect();
+    let waits = capped(modeless.iter(), cap);
+    COND_WAIT.with(waits.iter().map(|cond| histogram(&COND_WAIT, &[&cond.latch], &cond.waits)).collect())
+}
+
+/// The latches that have series of their own, and the others added up by kind and mode.
+fn capped<'a>(latches: impl Iterator<Item = &'a LatchWaits> + Clone, cap: &mut Cap<LatchKey>) -> Vec<LatchWaits> {
+    cap.admit(latches.clone().map(|latch| (latch_key(latch), latch.waits.sum_ns)));
+    let mut sums = BTreeMap::<LatchKey, LatchWaits>::new();
+    for latch in latches {
+        let mut key = latch_key(latch);
+        if !cap.is_named(&key) {
+            key.0 = OTHER.to_string();
+        }
+        match sums.get_mut(&key) {
+            Some(sum) => add(sum, latch),
+            None => _ = sums.insert(key.clone(), LatchWaits { latch: key.0, ..latch.clone() }),
+        }
+    }
+    sums.into_values().collect()
+}
+
+fn add(sum: &mut LatchWaits, latch: &LatchWaits) {
+    sum.waits.merge(&latch.waits);
+    sum.sleep_ns += latch.sleep_ns;
+    sum.sleeps += latch.sleeps;
+}
+
+/// The call sites that have series of their own, and the others added up.
+fn callsite_family(snapshot: &Snapshot, cap: &mut Cap<(String, String)>) -> MetricFamily {
+    let sites = snapshot.callsites.iter().map(|site| ((site.latch.clone(), site.callsite.clone()), site.wait_ns));
+    cap.admit(sites.clone());
+    let mut sums = BTreeMap::<(String, String), u64>::new();
+    for (pair, wait_ns) in sites {
+        let pair = if cap.is_named(&pair) { pair } else { (OTHER.to_string(), OTHER.to_string()) };
+        *sums.entry(pair).or_default() += wait_ns;
+    }
+    let samples = sums.iter().map(|((latch, site), &ns)| LATCH_CALLSITE.sample(&[latch, site], seconds(ns)));
+    LATCH_CALLSITE.with(samples.collect())
+}
+
+fn target_families(snapshot: &Snapshot) -> Vec<MetricFamily> {
+    let t = &snapshot.target;
+    let info = [&t.flavor, &t.version, &t.arch, &t.cpu_model, &t.build_id, &t.symbols].map(String::as_str);
+    vec![
+        TARGET_INFO.with(vec![TARGET_INFO.sample(&info, 1.0)]),
+        TARGET_UP.with(vec![TARGET_UP.sample(&[], f64::from(u8::from(snapshot.up)))]),
+    ]
+}
+
+/// The sites that share one probe name, added up.
+#[derive(Default)]
+struct ProbeSum {
+    hits: u64,
+    /// `None` as soon as the cost of one site is unknown.
+    cost_ns: Option<f64>,
+    states: Vec<ProbeState>,
+}
+
+fn probe_families(snapshot: &Snapshot) -> Vec<MetricFamily> {
+    let (mut hits, mut costs, mut states) = (Vec::new(), Vec::new(), Vec::new());
+    for (probe, sum) in probe_sums(snapshot) {
+        hits.push(PROBE_HITS.sample(&[probe], sum.hits as f64));
+        costs.extend(sum.cost_ns.map(|ns| PROBE_COST.sample(&[probe], ns / 1e9)));
+        for state in PROBE_STATES {
+            let is = f64::from(u8::from(sum.states.contains(&state)));
+            states.push(PROBE_STATE.sample(&[probe, state.as_str()], is));
+        }
+    }
+    let overhead = snapshot.overhead_ratio().map(|ratio| OVERHEAD.sample(&[], ratio));
+    vec![
+        PROBE_HITS.with(hits),
+        PROBE_COST.with(costs),
+        PROBE_STATE.with(states),
+        OVERHEAD.with(overhead.into_iter().collect()),
+    ]
+}
+
+fn probe_sums(snapshot: &Snapshot) -> BTreeMap<&str, ProbeSum> {
+    let mut sums = BTreeMap::<&str, ProbeSum>::new();
+    for site in &snapshot.probes {
+        let none_yet = || ProbeSum { cost_ns: Some(0.0), ..ProbeSum::default() };
+        let sum = sums.entry(&site.probe).or_insert_with(none_yet);
+        sum.hits += site.hits;
+        sum.cost_ns = sum.cost_ns.zip(site.total_cost_ns()).map(|(sum, cost)| sum + cost);
+        sum.states.push(site.state);
+    }
+    sums
+}
+
+fn lost_family(snapshot: &Snapshot) -> MetricFamily {
+    let mut sums = BTreeMap::<&str, u64>::new();
+    for (reason, events) in &snapshot.lost {
+        *sums.entry(reason).or_default() += events;
+    }
+    LOST_EVENTS.with(sums.into_iter().map(|(reason, n)| LOST_EVENTS.sample(&[reason], n as f64)).collect())
+}
+
+fn build_family() -> MetricFamily {
+    let revision = option_env!("ARMTRACE_REVISION").unwrap_or_default();
+    let rustc = option_env!("ARMTRACE_RUSTC").unwrap_or_default();
+    let build = [env!("CARGO_PKG_VERSION"), revision, rustc, std::env::consts::ARCH];
+    BUILD_INFO.with(vec![BUILD_INFO.sample(&build, 1.0)])
+}
+
+/// One series of a histogram, with the buckets of [`BUCKET_BOUNDS_NS`] in seconds.
+fn histogram(family: &Family, labels: &[&str], waits: &Histogram) -> Metric {
+    let mut cumulative = 0;
+    let buckets = BUCKET_BOUNDS_NS.iter().zip(waits.buckets).map(|(&bound, n)| {
+        cumulative += n;
+        let mut bucket = proto::Bucket::default();
+        bucket.set_upper_bound(seconds(bound));
+        bucket.set_cumulative_count(cumulative);
+        bucket
+    });
+    let mut histogram = proto::Histogram::default();
+    histogram.set_bucket(buckets.collect());
+    // Read while waits go on, a bucket may be ahead of the count, which must not be below the last bucket.
+    histogram.set_sample_count(waits.count.max(waits.buckets.iter().sum()));
+    histogram.set_sample_sum(seconds(waits.sum_ns));
+    let mut metric = family.labelled(labels);
+    metric.set_histogram(histogram);
+    metric
+}
+
+fn seconds(ns: u64) -> f64 {
+    ns as f64 / 1e9
+}
+
+/// The `process_*` metrics of armtrace itself.
+///
+/// The prometheus crate counts CPU time in whole seconds, in which a process that uses a thousandth of a CPU
+/// shows nothing for a quarter of an hour; and it says 0 for a limit that does not exist.
+pub struct ProcessSelf(ProcessCollector);
+
+impl ProcessSelf {
+    pub fn new() -> ProcessSelf {
+        ProcessSelf(ProcessCollector::for_self())
+    }
+}
+
+impl Default for ProcessSelf {
+    fn default() -> Self {
+        ProcessSelf::new()
+    }
+}
+
+impl Collector for ProcessSelf {
+    fn desc(&self) -> Vec<&Desc> {
+        self.0.desc()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        let mut families = self.0.collect();
+        families.retain(|family| family.name() != "process_max_fds" || gauge_of(family) > 0.0);
+        if let Some(cpu) = families.iter_mut().find(|family| family.name() == "process_cpu_seconds_total") {
+            let mut counter = proto::Counter::default();
+            counter.set_value(own_cpu_seconds());
+            cpu.mut_metric()[0].set_counter(counter);
+        }
+        families
+    }
+}
+
+fn gauge_of(family: &MetricFamily) -> f64 {
+    family.get_metric().iter().map(|metric| metric.get_gauge().get_value()).sum()
+}
+
+/// CPU time that this process has used, user and system, to the nanosecond.
+fn own_cpu_seconds() -> f64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the kernel writes one timespec; this clock always exists.
+    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time) };
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}

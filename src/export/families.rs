@@ -1,0 +1,174 @@
+//! Every metric family that the collector can emit, described once.
+
+use prometheus::core::Desc;
+use prometheus::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
+use std::collections::HashMap;
+
+/// One metric family: what `# HELP`, `# TYPE` and `docs/metrics.md` say of it.
+#[derive(Debug)]
+pub struct Family {
+    pub name: &'static str,
+    pub kind: MetricType,
+    pub labels: &'static [&'static str],
+    pub help: &'static str,
+}
+
+const LATCH: &[&str] = &["latch", "kind", "mode"];
+
+pub const LATCH_WAIT: Family = Family {
+    name: "armtrace_latch_wait_seconds",
+    kind: MetricType::HISTOGRAM,
+    labels: LATCH,
+    help: "Contended waits for a latch, from finding it taken to having it.",
+};
+pub const LATCH_WAIT_MAX: Family = Family {
+    name: "armtrace_latch_wait_max_seconds",
+    kind: MetricType::GAUGE,
+    labels: LATCH,
+    help: "Longest wait for a latch since armtrace attached.",
+};
+pub const LATCH_SPIN: Family = Family {
+    name: "armtrace_latch_spin_seconds_total",
+    kind: MetricType::COUNTER,
+    labels: LATCH,
+    help: "Part of the wait time that waiters spent awake, mostly spinning.",
+};
+pub const LATCH_SLEEP: Family = Family {
+    name: "armtrace_latch_sleep_seconds_total",
+    kind: MetricType::COUNTER,
+    labels: LATCH,
+    help: "Part of the wait time that waiters spent asleep in the kernel.",
+};
+pub const LATCH_SLEEPS: Family = Family {
+    name: "armtrace_latch_sleeps_total",
+    kind: MetricType::COUNTER,
+    labels: LATCH,
+    help: "Times that waiters for a latch went to sleep in the kernel.",
+};
+pub const LATCH_CALLSITE: Family = Family {
+    name: "armtrace_latch_callsite_wait_seconds_total",
+    kind: MetricType::COUNTER,
+    labels: &["latch", "callsite"],
+    help: "Wait time by the place in the server's code that waits; the smallest add up in latch=\"other\".",
+};
+pub const COND_WAIT: Family = Family {
+    name: "armtrace_cond_wait_seconds",
+    kind: MetricType::HISTOGRAM,
+    labels: &["latch"],
+    help: "Waits on condition variables, mostly idle threads waiting for work; not contention.",
+};
+pub const TARGET_INFO: Family = Family {
+    name: "armtrace_target_info",
+    kind: MetricType::GAUGE,
+    labels: &["flavor", "version", "arch", "cpu_model", "build_id", "symbols"],
+    help: "The server being watched and the host's CPU; always 1.",
+};
+pub const TARGET_UP: Family = Family {
+    name: "armtrace_target_up",
+    kind: MetricType::GAUGE,
+    labels: &[],
+    help: "1 while the server being watched runs, 0 once it has ended.",
+};
+pub const PROBE_HITS: Family = Family {
+    name: "armtrace_probe_hits_total",
+    kind: MetricType::COUNTER,
+    labels: &["probe"],
+    help: "Times that the server ran into a probe.",
+};
+pub const PROBE_COST: Family = Family {
+    name: "armtrace_probe_cost_seconds_total",
+    kind: MetricType::COUNTER,
+    labels: &["probe"],
+    help: "Estimated CPU time that a probe took from the server: hits times the cost per hit measured on this host.",
+};
+pub const PROBE_STATE: Family = Family {
+    name: "armtrace_probe_state",
+    kind: MetricType::GAUGE,
+    labels: &["probe", "state"],
+    help: "1 for the state that a probe is in, 0 for the others.",
+};
+pub const OVERHEAD: Family = Family {
+    name: "armtrace_overhead_ratio",
+    kind: MetricType::GAUGE,
+    labels: &[],
+    help: "Estimated share of the server's CPU time since attach that probes took, 0 to 1.",
+};
+pub const LOST_EVENTS: Family = Family {
+    name: "armtrace_lost_events_total",
+    kind: MetricType::COUNTER,
+    labels: &["reason"],
+    help: "Events that are in no other figure, by cause.",
+};
+pub const BUILD_INFO: Family = Family {
+    name: "armtrace_build_info",
+    kind: MetricType::GAUGE,
+    labels: &["version", "revision", "rustc", "arch"],
+    help: "The running build of armtrace; always 1.",
+};
+
+/// All families above, in the order of the metrics reference.
+pub const FAMILIES: &[Family] = &[
+    LATCH_WAIT,
+    LATCH_WAIT_MAX,
+    LATCH_SPIN,
+    LATCH_SLEEP,
+    LATCH_SLEEPS,
+    LATCH_CALLSITE,
+    COND_WAIT,
+    TARGET_INFO,
+    TARGET_UP,
+    PROBE_HITS,
+    PROBE_COST,
+    PROBE_STATE,
+    OVERHEAD,
+    LOST_EVENTS,
+    BUILD_INFO,
+];
+
+impl Family {
+    /// The description that the registry wants.
+    pub fn desc(&self) -> Desc {
+        let labels = self.labels.iter().map(|label| label.to_string()).collect();
+        Desc::new(self.name.to_string(), self.help.to_string(), labels, HashMap::new())
+            .expect("family names and labels are valid")
+    }
+
+    /// The family with its samples.
+    pub fn with(&self, samples: Vec<Metric>) -> MetricFamily {
+        let mut family = MetricFamily::default();
+        family.set_name(self.name.to_string());
+        family.set_help(self.help.to_string());
+        family.set_field_type(self.kind);
+        family.set_metric(samples);
+        family
+    }
+
+    /// One sample of a counter or a gauge; `values` are its labels' values, in the order of `labels`.
+    pub fn sample(&self, values: &[&str], value: f64) -> Metric {
+        let mut metric = self.labelled(values);
+        if self.kind == MetricType::COUNTER {
+            let mut counter = Counter::default();
+            counter.set_value(value);
+            metric.set_counter(counter);
+        } else {
+            let mut gauge = Gauge::default();
+            gauge.set_value(value);
+            metric.set_gauge(gauge);
+        }
+        metric
+    }
+
+    /// A sample without a value yet. A label with an empty value is left out: to Prometheus it is the same.
+    pub fn labelled(&self, values: &[&str]) -> Metric {
+        assert_eq!(self.labels.len(), values.len(), "{}", self.name);
+        let pairs = self.labels.iter().zip(values).filter(|(_, value)| !value.is_empty());
+        Metric::from_label(pairs.map(|(name, value)| label(name, value)).collect())
+    }
+}
+
+fn label(name: &str, value: &str) -> LabelPair {
+    let mut pair = LabelPair::default();
+    pair.set_name(name.to_string());
+    pair.set_value(value.to_string());
+    pair
+}

@@ -1,0 +1,159 @@
+//! The HTTP server: `/metrics`, `/healthz` and a landing page.
+
+use super::{page, LatchCollector, Listener, ProcessSelf, SnapshotSource};
+use axum::extract::State;
+use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE};
+use axum::http::StatusCode;
+use axum::response::{Html, IntoResponse, Response};
+use axum::routing::get;
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use prometheus::{Registry, TextEncoder};
+use std::future::Future;
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{watch, Semaphore};
+use tokio::task::{spawn_blocking, JoinSet};
+use tokio::time::{sleep, timeout};
+
+/// How long a client may take over its request, and how long a connection may idle between two.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a client may leave an answer unread before the kernel closes the connection.
+const UNREAD_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long answers under way may take to finish once the server is told to stop.
+const STOP_TIMEOUT: Duration = Duration::from_millis(500);
+/// How many connections are served at a time; more wait in the kernel's queue.
+const MAX_CONNECTIONS: usize = 64;
+
+/// What the server serves: all metrics over one source of snapshots.
+pub struct Exporter {
+    registry: Registry,
+    source: Arc<dyn SnapshotSource>,
+    /// Held while a snapshot is taken: requests that come together wait for one another.
+    turn: Arc<Semaphore>,
+}
+
+impl Exporter {
+    pub fn new(source: Arc<dyn SnapshotSource>) -> prometheus::Result<Exporter> {
+        let registry = Registry::new();
+        registry.register(Box::new(LatchCollector::new(source.clone())))?;
+        registry.register(Box::new(ProcessSelf::new()))?;
+        Ok(Exporter { registry, source, turn: Arc::new(Semaphore::new(1)) })
+    }
+
+    /// All metrics in the text format, version 0.0.4.
+    pub fn metrics(&self) -> prometheus::Result<String> {
+        TextEncoder::new().encode_to_string(&self.registry.gather())
+    }
+}
+
+/// Serves until `stop` is ready, and returns within a second of it, whatever clients do.
+///
+/// A snapshot that is being taken at that moment goes on on a thread of its own: end the runtime with
+/// `shutdown_background` where that must not be waited for.
+pub async fn serve(listener: Listener, exporter: Exporter, stop: impl Future<Output = ()>) -> io::Result<()> {
+    let listener = TcpListener::from_std(listener.into_std())?;
+    let router = router(exporter);
+    let (stopping, _) = watch::channel(false);
+    let mut connections = JoinSet::new();
+    let mut stop = pin!(stop);
+    loop {
+        tokio::select! {
+            () = &mut stop => break,
+            Some(_) = connections.join_next() => {}
+            accepted = listener.accept(), if connections.len() < MAX_CONNECTIONS => match accepted {
+                Ok((stream, _)) => _ = connections.spawn(connection(stream, router.clone(), stopping.subscribe())),
+                Err(error) => pause_after(&error).await,
+            },
+        }
+    }
+    drop(listener);
+    stopping.send_replace(true);
+    let finished = async { while connections.join_next().await.is_some() {} };
+    if timeout(STOP_TIMEOUT, finished).await.is_err() {
+        tracing::debug!("closing {} unfinished HTTP connections", connections.len());
+    }
+    Ok(())
+}
+
+/// A connection that broke before it was accepted is nothing; out of file descriptors is, and passes.
+async fn pause_after(error: &io::Error) {
+    if error.kind() != io::ErrorKind::ConnectionAborted {
+        tracing::warn!("cannot accept an HTTP connection: {error}");
+        sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// Serves one connection until the client closes it, idles too long, or the server stops.
+async fn connection(stream: TcpStream, router: Router, mut stopping: watch::Receiver<bool>) {
+    let socket = socket2::SockRef::from(&stream);
+    // Without these two the connection works too, only later.
+    let _ = socket.set_tcp_nodelay(true);
+    let _ = socket.set_tcp_user_timeout(Some(UNREAD_TIMEOUT));
+    let mut connection = pin!(http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(REQUEST_TIMEOUT)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router)));
+    let served = tokio::select! {
+        served = connection.as_mut() => served,
+        _ = stopping.changed() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = served {
+        tracing::debug!("HTTP connection: {error}");
+    }
+}
+
+fn router(exporter: Exporter) -> Router {
+    Router::new()
+        .route("/metrics", get(metrics))
+        .route("/healthz", get(async || "ok\n"))
+        .route("/", get(landing))
+        .fallback(async || (StatusCode::NOT_FOUND, "not found; the metrics are at /metrics\n"))
+        .with_state(Arc::new(exporter))
+}
+
+async fn metrics(State(exporter): State<Arc<Exporter>>) -> Response {
+    let text = in_turn(exporter, |exporter| exporter.metrics().map_err(|error| error.to_string())).await;
+    match text {
+        Ok(text) => ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response(),
+        Err(error) => failed(&error),
+    }
+}
+
+async fn landing(State(exporter): State<Arc<Exporter>>) -> Response {
+    let page = in_turn(exporter, |exporter| Ok(page::landing(&exporter.source.snapshot()))).await;
+    let headers =
+        [(CONTENT_SECURITY_POLICY, "default-src 'none'; style-src 'unsafe-inline'"), (CACHE_CONTROL, "no-store")];
+    match page {
+        Ok(page) => (headers, Html(page)).into_response(),
+        Err(error) => failed(&error),
+    }
+}
+
+/// Runs `work` on a thread where it may block, one at a time.
+async fn in_turn(
+    exporter: Arc<Exporter>,
+    work: impl FnOnce(&Exporter) -> Result<String, String> + Send + 'static,
+) -> Result<String, String> {
+    // The turn goes with the work: a client that hangs up does not end work that has begun.
+    let turn = exporter.turn.clone().acquire_owned().await.map_err(|error| error.to_string())?;
+    let done = spawn_blocking(move || {
+        let result = work(&exporter);
+        drop(turn);
+        result
+    });
+    done.await.unwrap_or_else(|_| Err("a snapshot could not be taken; see the log".to_string()))
+}
+
+fn failed(error: &str) -> Response {
+    tracing::error!("cannot serve metrics: {error}");
+    (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response()
+}

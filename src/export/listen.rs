@@ -1,0 +1,239 @@
+//! Where to listen, and taking the port.
+
+use super::port_holder::{port_holder, PortHolder};
+use socket2::{Domain, Socket, Type};
+use std::fmt;
+use std::io::{self, ErrorKind};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::str::FromStr;
+
+/// The port that armtrace listens on unless told otherwise. ebpf_exporter has the same default.
+pub const DEFAULT_PORT: u16 = 9435;
+
+const BACKLOG: i32 = 128;
+
+/// An address to listen on: `:9435` or `9435` (all interfaces), `127.0.0.1:9435`, `[::1]:9435`, `localhost:9435`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Listen {
+    /// `None` is every interface, IPv6 and IPv4.
+    host: Option<IpAddr>,
+    port: u16,
+}
+
+impl Default for Listen {
+    fn default() -> Listen {
+        Listen { host: None, port: DEFAULT_PORT }
+    }
+}
+
+/// The text is not an address to listen on.
+#[derive(Debug, thiserror::Error)]
+#[error("{0:?} is not an address to listen on; write ADDR:PORT, for example :9435, 127.0.0.1:9435 or [::1]:9435")]
+pub struct ParseListenError(String);
+
+impl FromStr for Listen {
+    type Err = ParseListenError;
+
+    fn from_str(text: &str) -> Result<Listen, ParseListenError> {
+        parse(text).ok_or_else(|| ParseListenError(text.to_string()))
+    }
+}
+
+fn parse(text: &str) -> Option<Listen> {
+    if let Ok(address) = text.parse::<SocketAddr>() {
+        return Some(Listen { host: Some(address.ip()), port: address.port() });
+    }
+    let (host, port) = text.rsplit_once(':').unwrap_or(("", text));
+    let host = match host {
+        "" | "*" => None,
+        "localhost" => Some(IpAddr::V4(Ipv4Addr::LOCALHOST)),
+        _ => return None,
+    };
+    Some(Listen { host, port: port.parse().ok()? })
+}
+
+impl fmt::Display for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self.host {
+            Some(host) => SocketAddr::new(host, self.port).fmt(f),
+            None => write!(f, ":{}", self.port),
+        }
+    }
+}
+
+/// Why there is no port to listen on, and what to do next.
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    #[error("cannot listen on {listen}: the port is taken{}\n{}", by(.holder), taken_next(.listen))]
+    Taken { listen: Listen, holder: Option<PortHolder> },
+    #[error(
+        "cannot listen on {0}: no interface of this host has that address\nnext: --listen :{port} for all interfaces",
+        port = .0.port
+    )]
+    NoSuchAddress(Listen),
+    #[error(
+        "cannot listen on {0}: ports below 1024 are for root\nnext: choose one above with --listen :{DEFAULT_PORT}"
+    )]
+    Privileged(Listen),
+    #[error("cannot listen on {0}: {1}")]
+    Other(Listen, io::Error),
+}
+
+fn by(holder: &Option<PortHolder>) -> String {
+    holder.as_ref().map(|holder| format!(" by {holder}")).unwrap_or_default()
+}
+
+fn taken_next(listen: &Listen) -> String {
+    let next = Listen { port: listen.port.checked_add(1).unwrap_or(DEFAULT_PORT), ..*listen };
+    let same_default = if listen.port == DEFAULT_PORT { " (ebpf_exporter's default is 9435 too)" } else { "" };
+    format!("next: choose another port with --listen {next}, or stop that process{same_default}")
+}
+
+/// A port that is ours, with nothing served on it yet.
+#[derive(Debug)]
+pub struct Listener(TcpListener);
+
+impl Listen {
+    /// Takes the port. Done before anything is attached, so that a taken port costs the server nothing.
+    pub fn bind(&self) -> Result<Listener, BindError> {
+        match self.host {
+            Some(host) => bind_to(SocketAddr::new(host, self.port)),
+            None => self.bind_all_interfaces(),
+        }
+        .map(Listener)
+        .map_err(|error| self.explain(error))
+    }
+
+    /// IPv6 and IPv4 with one socket, or IPv4 alone on hosts without IPv6.
+    fn bind_all_interfaces(&self) -> io::Result<TcpListener> {
+        match bind_to((Ipv6Addr::UNSPECIFIED, self.port).into()) {
+            Err(error) if is_no_ipv6(&error) => bind_to((Ipv4Addr::UNSPECIFIED, self.port).into()),
+            result => result,
+        }
+    }
+
+    fn explain(&self, error: io::Error) -> BindError {
+        match error.kind() {
+            ErrorKind::AddrInUse => BindError::Taken { listen: *self, holder: port_holder(self.port) },
+            ErrorKind::AddrNotAvailable => BindError::NoSuchAddress(*self),
+            ErrorKind::PermissionDenied if self.port < 1024 => BindError::Privileged(*self),
+            _ => BindError::Other(*self, error),
+        }
+    }
+}
+
+fn bind_to(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+    if address.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED) {
+        socket.set_only_v6(false)?;
+    }
+    // Connections of an earlier run that linger in TIME_WAIT do not count as taken.
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+fn is_no_ipv6(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL | libc::EPROTONOSUPPORT))
+}
+
+impl Listener {
+    /// The address as the kernel knows it; the port is the real one also where 0 was asked for.
+    pub fn address(&self) -> SocketAddr {
+        self.0.local_addr().expect("a bound socket has an address")
+    }
+
+    /// What to open in a browser on this host.
+    pub fn url(&self) -> String {
+        let address = self.address();
+        if address.ip().is_unspecified() {
+            format!("http://localhost:{}/metrics", address.port())
+        } else {
+            format!("http://{address}/metrics")
+        }
+    }
+
+    pub(super) fn into_std(self) -> TcpListener {
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+    use std::net::TcpStream;
+
+    fn listen(text: &str) -> Listen {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn addresses_are_read_in_every_form_and_written_back() {
+        for text in [":9435", "127.0.0.1:80", "[::1]:9435", "0.0.0.0:1"] {
+            assert_eq!(listen(text).to_string(), text);
+        }
+        assert_eq!(listen("9435"), Listen::default());
+        assert_eq!(listen("*:9435"), Listen::default());
+        assert_eq!(listen("localhost:1").to_string(), "127.0.0.1:1");
+    }
+
+    #[test]
+    fn what_is_no_address_is_refused_with_an_example() {
+        for text in ["", ":", "x:1", "1.2.3:4", "::1:9435", ":99999", "127.0.0.1", "-1"] {
+            let error = text.parse::<Listen>().expect_err(text).to_string();
+            assert!(error.contains(":9435"), "{error}");
+        }
+    }
+
+    #[test]
+    fn all_interfaces_are_both_ip_versions() {
+        let listener = listen(":0").bind().unwrap();
+        let port = listener.address().port();
+        TcpStream::connect(("127.0.0.1", port)).unwrap();
+        if listener.address().is_ipv6() {
+            TcpStream::connect(("::1", port)).unwrap();
+        }
+        assert_eq!(listener.url(), format!("http://localhost:{port}/metrics"));
+    }
+
+    #[test]
+    fn a_taken_port_names_its_holder_and_the_way_out() {
+        let holder = listen("127.0.0.1:0").bind().unwrap();
+        let taken = Listen { host: None, port: holder.address().port() };
+        let message = taken.bind().unwrap_err().to_string();
+        assert!(message.contains(&format!("(pid {})", std::process::id())), "{message}");
+        assert!(message.contains(&format!("--listen :{}", taken.port + 1)), "{message}");
+        assert_eq!(message.lines().count(), 2);
+    }
+
+    #[test]
+    fn a_taken_default_port_names_ebpf_exporter() {
+        let taken = BindError::Taken { listen: Listen::default(), holder: None };
+        assert_eq!(
+            taken.to_string(),
+            "cannot listen on :9435: the port is taken\n\
+             next: choose another port with --listen :9436, or stop that process (ebpf_exporter's default is 9435 too)"
+        );
+    }
+
+    #[test]
+    fn an_address_of_another_host_is_said_to_be_one() {
+        let error = listen("192.0.2.1:9435").bind().unwrap_err().to_string();
+        assert!(error.contains("no interface of this host has that address"), "{error}");
+    }
+
+    #[test]
+    fn a_port_is_free_again_after_its_connections_closed() {
+        let listener = listen("127.0.0.1:0").bind().unwrap();
+        let address = listener.address();
+        let mut client = TcpStream::connect(address).unwrap();
+        listener.0.set_nonblocking(false).unwrap();
+        drop(listener.0.accept().unwrap());
+        client.read_to_end(&mut Vec::new()).unwrap();
+        drop((client, listener));
+        Listen { host: Some(address.ip()), port: address.port() }.bind().unwrap();
+    }
+}

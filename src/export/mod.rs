@@ -1,0 +1,28 @@
+//! What Prometheus sees: metric families made from a snapshot at each scrape, and the HTTP server for them.
+
+mod cap;
+mod collector;
+mod families;
+mod http;
+mod listen;
+mod page;
+mod port_holder;
+
+pub use collector::{LatchCollector, ProcessSelf};
+pub use families::{Family, FAMILIES};
+pub use http::{serve, Exporter};
+pub use listen::{BindError, Listen, Listener, DEFAULT_PORT};
+
+use crate::model::Snapshot;
+
+/// Where the figures come from: asked once for each scrape and each view of the landing page, never twice
+/// at the same time by one [`Exporter`].
+pub trait SnapshotSource: Send + Sync {
+    fn snapshot(&self) -> Snapshot;
+}
+
+impl<F: Fn() -> Snapshot + Send + Sync> SnapshotSource for F {
+    fn snapshot(&self) -> Snapshot {
+        self()
+    }
+}

@@ -1,0 +1,217 @@
+//! Reads what the programs counted and gives it names.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use anyhow::{Context, Result};
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use plain::Plain;
+
+use super::{LatchProbe, Maps, Plan};
+use crate::attach::{Costs, ProbeClass};
+use crate::bpf::latch::types;
+use crate::model::{CallsiteWaits, Histogram, Kind, LatchWaits, Mode, ProbeState, ProbeStatus};
+use crate::names::{Identity, LatchName, Namer};
+use crate::target::Target;
+
+/// Names of the causes in `enum lost`, in its order.
+const LOST: [&str; types::lost::LOST_CAUSES.0 as usize] = [
+    "threads_full",
+    "latches_full",
+    "callsites_full",
+    "latch_unreadable",
+    "end_not_seen",
+    "begin_not_seen",
+    "unknown_site",
+];
+
+/// What is counted besides the sites, in the order of `enum tracepoint`.
+const TRACEPOINTS: [&str; 3] = ["futex_enter", "futex_exit", "thread_exit"];
+
+/// How many entries one system call fetches from a map.
+const BATCH: u32 = 512;
+
+/// Turns the programs' maps into named figures.
+pub struct LatchCollector {
+    maps: Arc<Maps>,
+    target: Arc<Target>,
+    /// Probe names, by site index, and the price class of each.
+    sites: Vec<(String, ProbeClass, ProbeState)>,
+    tracepoints: bool,
+    /// The call-site conventions of each wait function, by its index.
+    caches: Mutex<Caches>,
+}
+
+/// What was named once stays named.
+struct Caches {
+    namer: Namer,
+    callsites: HashMap<(u64, u64), String>,
+}
+
+/// Everything counted about latch waits since attach.
+#[derive(Default)]
+pub struct LatchFigures {
+    pub latches: Vec<LatchWaits>,
+    pub callsites: Vec<CallsiteWaits>,
+    pub probes: Vec<ProbeStatus>,
+    pub lost: Vec<(String, u64)>,
+}
+
+impl LatchCollector {
+    pub fn new(target: Arc<Target>, namer: Namer, plan: &Plan, probe: &LatchProbe) -> LatchCollector {
+        let refused: Vec<&str> = probe.refused.iter().map(|(name, _)| name.as_str()).collect();
+        let sites = plan
+            .sites
+            .iter()
+            .map(|s| {
+                let failed = refused.contains(&s.name.as_str());
+                (s.name.clone(), s.class(), if failed { ProbeState::Failed } else { ProbeState::Attached })
+            })
+            .collect();
+        LatchCollector {
+            maps: probe.maps(),
+            target,
+            sites,
+            tracepoints: probe.no_sleeps.is_none(),
+            caches: Mutex::new(Caches { namer, callsites: HashMap::new() }),
+        }
+    }
+
+    /// Reads all maps. `costs` prices the hits, once they are known.
+    ///
+    /// # Errors
+    /// When a map cannot be read.
+    pub fn collect(&self, costs: Option<&Costs>) -> Result<LatchFigures> {
+        let mut caches = self.caches.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut latches: HashMap<(LatchName, Mode), LatchWaits> = HashMap::new();
+        let mut names = HashMap::new();
+        for (key, waits) in entries::<types::latch_key, types::waits>(&self.maps.latches)? {
+            let name = caches.namer.name(&identity(&key), waits.example);
+            names.insert(bytes_of(&key), name.clone());
+            add_waits(&mut latches, name, mode(key.mode), &waits);
+        }
+        let mut callsites: HashMap<(String, String), CallsiteWaits> = HashMap::new();
+        for (key, waits) in entries::<types::callsite_key, types::callsite_waits>(&self.maps.callsites)? {
+            let Some(name) = names.get(&bytes_of(&key.latch)) else { continue };
+            let callsite = caches.callsite(&self.target, key.r#where, key.line);
+            let entry = callsites.entry((name.event.clone(), callsite.clone())).or_insert_with(|| CallsiteWaits {
+                latch: name.event.clone(),
+                callsite,
+                wait_ns: 0,
+                waits: 0,
+            });
+            entry.wait_ns += waits.sum_ns;
+            entry.waits += waits.count;
+        }
+        let mut latches: Vec<LatchWaits> = latches.into_values().collect();
+        latches.sort_by(|a, b| b.waits.sum_ns.cmp(&a.waits.sum_ns).then_with(|| a.latch.cmp(&b.latch)));
+        let mut callsites: Vec<CallsiteWaits> = callsites.into_values().collect();
+        callsites.sort_by(|a, b| b.wait_ns.cmp(&a.wait_ns).then_with(|| a.callsite.cmp(&b.callsite)));
+        Ok(LatchFigures { latches, callsites, probes: self.probes(costs)?, lost: self.lost()? })
+    }
+
+    fn probes(&self, costs: Option<&Costs>) -> Result<Vec<ProbeStatus>> {
+        let status = |probe: &str, class, state, index: u32| -> Result<ProbeStatus> {
+            Ok(ProbeStatus {
+                probe: probe.to_owned(),
+                state,
+                hits: sum_over_cpus(&self.maps.hits, index)?,
+                cost_ns: costs.and_then(|c| c.of(class)),
+            })
+        };
+        let mut all = Vec::new();
+        for (index, (name, class, state)) in self.sites.iter().enumerate() {
+            all.push(status(name, *class, *state, index as u32)?);
+        }
+        let state = if self.tracepoints { ProbeState::Attached } else { ProbeState::Failed };
+        for (i, name) in TRACEPOINTS.iter().enumerate() {
+            let index = types::tracepoint::HIT_FUTEX_ENTER.0 + i as u32;
+            all.push(status(name, ProbeClass::Tracepoint, state, index)?);
+        }
+        Ok(all)
+    }
+
+    fn lost(&self) -> Result<Vec<(String, u64)>> {
+        LOST.iter()
+            .enumerate()
+            .map(|(i, cause)| Ok(((*cause).to_owned(), sum_over_cpus(&self.maps.lost, i as u32)?)))
+            .collect()
+    }
+}
+
+impl Caches {
+    /// `file.cc:123` where the server's code passes its location, else the waiting function's name.
+    fn callsite(&mut self, target: &Target, place: u64, line: u64) -> String {
+        if let Some(known) = self.callsites.get(&(place, line)) {
+            return known.clone();
+        }
+        let name = if line > 0 {
+            let file = self.namer.string_at(place).unwrap_or_else(|| "?".to_owned());
+            let base = file.rsplit('/').next().unwrap_or("?");
+            format!("{base}:{line}")
+        } else {
+            target.function_name(place)
+        };
+        self.callsites.insert((place, line), name.clone());
+        name
+    }
+}
+
+fn identity(key: &types::latch_key) -> Identity {
+    match types::identity(u32::from(key.identity)) {
+        types::identity::IDENTITY_LATCH_ID => Identity::LatchId(key.id as u32),
+        types::identity::IDENTITY_CREATED => Identity::Created { file: key.id, line: key.line },
+        types::identity::IDENTITY_PSI_CLASS => Identity::PsiClass(key.id),
+        types::identity::IDENTITY_STATIC => Identity::Static(key.id),
+        _ => Identity::Caller(key.id),
+    }
+}
+
+/// The other direction of [`mode_code`](super::plan::mode_code).
+fn mode(code: u8) -> Mode {
+    [Mode::None, Mode::S, Mode::Sx, Mode::X].get(usize::from(code)).copied().unwrap_or(Mode::None)
+}
+
+fn add_waits(latches: &mut HashMap<(LatchName, Mode), LatchWaits>, name: LatchName, mode: Mode, waits: &types::waits) {
+    // A lock word serves plain mutexes and the writer side of rw-locks alike: only its name tells.
+    let mode = if name.kind == Kind::Mutex { Mode::None } else { mode };
+    let entry = latches.entry((name.clone(), mode)).or_insert_with(|| LatchWaits {
+        latch: name.event,
+        kind: name.kind,
+        mode,
+        waits: Histogram::default(),
+        sleep_ns: 0,
+        sleeps: 0,
+    });
+    entry.waits.merge(&Histogram {
+        buckets: waits.buckets,
+        count: waits.buckets.iter().sum(),
+        sum_ns: waits.sum_ns,
+        max_ns: waits.max_ns,
+    });
+    entry.sleep_ns += waits.sleep_ns;
+    entry.sleeps += waits.sleeps;
+}
+
+/// All entries of a hash map.
+fn entries<K: Plain + Copy, V: Plain + Copy>(map: &MapHandle) -> Result<Vec<(K, V)>> {
+    let mut all = Vec::new();
+    for entry in map.lookup_batch(BATCH, MapFlags::ANY, MapFlags::ANY).context("reading a map")? {
+        let (key, value) = entry;
+        let parse = || Some((*plain::from_bytes(&key).ok()?, *plain::from_bytes(&value).ok()?));
+        all.push(parse().context("a map entry has an unexpected size")?);
+    }
+    Ok(all)
+}
+
+fn bytes_of(key: &types::latch_key) -> [u8; size_of::<types::latch_key>()] {
+    // SAFETY: a plain C structure without padding (16 bytes of fields in 16 bytes), read as bytes.
+    let bytes = unsafe { plain::as_bytes(key) };
+    bytes.try_into().expect("a key is as long as itself")
+}
+
+fn sum_over_cpus(map: &MapHandle, index: u32) -> Result<u64> {
+    let values = map.lookup_percpu(&index.to_ne_bytes(), MapFlags::ANY).context("reading a counter")?;
+    let number = |bytes: &Vec<u8>| bytes.get(..8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_ne_bytes);
+    Ok(values.unwrap_or_default().iter().map(number).sum())
+}

@@ -1,0 +1,175 @@
+//! Latch waits: which sites to probe in this server's code, and what they counted.
+
+mod collect;
+mod plan;
+
+pub use collect::{LatchCollector, LatchFigures};
+pub use plan::{plan, Plan, PlannedSite};
+
+use std::mem::MaybeUninit;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, TracepointCategory};
+use plain::Plain;
+
+use crate::attach::{attach_sites, uprobe_multi_works, SiteAddress, SitePrograms};
+use crate::bpf::latch::{types, LatchSkelBuilder, OpenLatchSkel};
+use crate::model::BUCKET_BOUNDS_NS;
+use crate::target::Target;
+
+// SAFETY: these are plain C structures without pointers or padding that could hold an invalid value; any
+// bytes of the right length are a valid value of each.
+unsafe impl Plain for types::site {}
+// SAFETY: as above.
+unsafe impl Plain for types::latch_key {}
+// SAFETY: as above.
+unsafe impl Plain for types::waits {}
+// SAFETY: as above.
+unsafe impl Plain for types::callsite_key {}
+// SAFETY: as above.
+unsafe impl Plain for types::callsite_waits {}
+
+/// The programs attached to one server. Dropping it detaches them.
+pub struct LatchProbe {
+    links: Vec<Link>,
+    /// Names of the sites that the kernel refused, and why.
+    pub refused: Vec<(String, String)>,
+    /// Why sleeping cannot be told from spinning, if so.
+    pub no_sleeps: Option<String>,
+    maps: Arc<Maps>,
+}
+
+/// The maps that outlive the loaded object because they are read at each scrape.
+pub(crate) struct Maps {
+    pub latches: MapHandle,
+    pub callsites: MapHandle,
+    pub hits: MapHandle,
+    pub lost: MapHandle,
+}
+
+impl LatchProbe {
+    /// Loads the programs and attaches them to `target` at the sites of `plan`.
+    ///
+    /// # Errors
+    /// When the programs cannot be loaded, or no site at all could be attached.
+    pub fn attach(target: &Target, plan: &Plan) -> Result<LatchProbe> {
+        let mut storage = MaybeUninit::uninit();
+        let mut open = LatchSkelBuilder::default().open(&mut storage).context("opening the latch programs")?;
+        configure(&mut open, target, plan)?;
+        let has_multi = uprobe_multi_works();
+        open.progs.latch_sites.set_autoload(has_multi);
+        open.progs.latch_returns.set_autoload(has_multi);
+        open.progs.latch_site.set_autoload(!has_multi);
+        open.progs.latch_return.set_autoload(!has_multi);
+        let skel = open.load().context("loading the latch programs into the kernel")?;
+        write_sites(&skel.maps.sites, plan)?;
+        for (address, index) in plan.site_addresses(target.bias) {
+            skel.maps.site_at.update(&address.to_ne_bytes(), &index.to_ne_bytes(), MapFlags::ANY)?;
+        }
+        for address in &plan.wrapper_returns {
+            let address = address + target.bias;
+            skel.maps.wrappers.update(&address.to_ne_bytes(), &[1], MapFlags::ANY)?;
+        }
+        let mut probe = LatchProbe {
+            links: Vec::new(),
+            refused: Vec::new(),
+            no_sleeps: None,
+            maps: Arc::new(Maps {
+                latches: MapHandle::try_from(&skel.maps.latches)?,
+                callsites: MapHandle::try_from(&skel.maps.callsites)?,
+                hits: MapHandle::try_from(&skel.maps.hits)?,
+                lost: MapHandle::try_from(&skel.maps.lost)?,
+            }),
+        };
+        // Sleeps first: a wait that begins before they are seen would count as spinning.
+        let progs = &skel.progs;
+        for (program, category, event) in [
+            (&progs.futex_enter, TracepointCategory::Syscalls, "sys_enter_futex"),
+            (&progs.futex_exit, TracepointCategory::Syscalls, "sys_exit_futex"),
+            (&progs.thread_exit, TracepointCategory::Sched, "sched_process_exit"),
+        ] {
+            match program.attach_tracepoint(category, event) {
+                Ok(link) => probe.links.push(link),
+                Err(error) => probe.no_sleeps = Some(format!("tracepoint {event}: {error}")),
+            }
+        }
+        let loaded = |program| has_multi.then_some(program);
+        let single = |program| (!has_multi).then_some(program);
+        let ends =
+            SitePrograms { multi: loaded(&progs.latch_returns), single: single(&progs.latch_return), retprobe: true };
+        let sites =
+            SitePrograms { multi: loaded(&progs.latch_sites), single: single(&progs.latch_site), retprobe: false };
+        for programs in [&ends, &sites] {
+            probe.attach_kind(programs, target.pid, &target.exe(), plan);
+        }
+        if probe.refused.len() == plan.sites.len() {
+            let (site, why) = probe.refused.first().cloned().unwrap_or_default();
+            anyhow::bail!("no probe could be attached; the first, {site}: {why}");
+        }
+        Ok(probe)
+    }
+
+    fn attach_kind(&mut self, programs: &SitePrograms<'_, '_>, pid: i32, exe: &Path, plan: &Plan) {
+        let wanted: Vec<SiteAddress> = plan
+            .sites
+            .iter()
+            .enumerate()
+            .filter(|(_, s)| s.at_return == programs.retprobe)
+            .map(|(i, s)| SiteAddress { file_offset: s.file_offset, cookie: i as u64 })
+            .collect();
+        let attached = attach_sites(programs, pid, exe, &wanted);
+        self.links.extend(attached.links);
+        for (cookie, why) in attached.refused {
+            self.refused.push((plan.sites[cookie as usize].name.clone(), why));
+        }
+    }
+
+    pub(crate) fn maps(&self) -> Arc<Maps> {
+        Arc::clone(&self.maps)
+    }
+
+    /// Takes all probes off the server. Links are closed side by side: each close waits for a grace period
+    /// of the kernel.
+    pub fn detach(&mut self) {
+        std::thread::scope(|scope| {
+            for link in self.links.drain(..) {
+                scope.spawn(move || drop(link));
+            }
+        });
+    }
+}
+
+impl Drop for LatchProbe {
+    fn drop(&mut self) {
+        self.detach();
+    }
+}
+
+/// Sets the constants that the programs are loaded with.
+fn configure(open: &mut OpenLatchSkel<'_>, target: &Target, plan: &Plan) -> Result<()> {
+    let rodata = open.maps.rodata_data.as_deref_mut().context("the programs have no constants")?;
+    rodata.target_tgid = target.pid as u32;
+    rodata.bucket_bounds = BUCKET_BOUNDS_NS;
+    if let Some(range) = &plan.static_data {
+        rodata.static_begin = range.start + target.bias;
+        rodata.static_end = range.end + target.bias;
+    }
+    if let Some(psi) = &plan.psi {
+        rodata.psi_offset = psi.from_latch;
+        rodata.psi_class_offset = psi.to_class;
+        rodata.psi_name_offset = psi.to_name;
+    }
+    Ok(())
+}
+
+fn write_sites(map: &impl MapCore, plan: &Plan) -> Result<()> {
+    for (index, site) in plan.sites.iter().enumerate() {
+        // SAFETY: `site` is a plain C structure (see above), read as bytes for as long as it is borrowed.
+        let bytes = unsafe { plain::as_bytes(&site.site) };
+        map.update(&(index as u32).to_ne_bytes(), bytes, MapFlags::ANY).context("writing the probe sites")?;
+    }
+    Ok(())
+}

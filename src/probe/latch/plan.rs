@@ -1,0 +1,324 @@
+//! Which sites to probe: the catalog's wait functions, found in this binary by analysis of its code.
+
+use std::collections::HashSet;
+use std::ops::Range;
+
+use crate::attach::ProbeClass;
+use crate::bpf::latch::types;
+use crate::catalog::{named, Callsite, Family, IdentityIn, Psi, Shape, WaitFunction};
+use crate::code::{self, Condition, EndKind, Flow, Insn, Place, Site, Slow, Test, WaitSites};
+use crate::model::Mode;
+use crate::symbols::{Arch, Image};
+
+/// As many sites as the programs' map holds (`MAX_SITES` in `bpf/latch.h`).
+const MAX_SITES: usize = types::tracepoint::HIT_FUTEX_ENTER.0 as usize;
+
+/// What will be attached to a server, and what could not be planned.
+pub struct Plan {
+    pub sites: Vec<PlannedSite>,
+    /// Link-time addresses after calls in code that all latches share, behind which the caller proper lies.
+    pub wrapper_returns: Vec<u64>,
+    /// Link-time addresses of the server's writable static data.
+    pub static_data: Option<Range<u64>>,
+    pub psi: Option<Psi>,
+    /// Wait functions that are missing from this binary or resisted analysis, and why.
+    pub gaps: Vec<(String, String)>,
+}
+
+/// One probe site.
+pub struct PlannedSite {
+    /// `mutex_enter_inline:begin`
+    pub name: String,
+    /// Link-time address of the probed instruction, or of the function whose return is probed.
+    pub addr: u64,
+    pub file_offset: u64,
+    /// The instruction, as a disassembler shows it.
+    pub instruction: String,
+    pub emulated: bool,
+    /// Probed when the function returns rather than at an instruction.
+    pub at_return: bool,
+    pub(super) site: types::site,
+}
+
+impl PlannedSite {
+    /// What a hit of this site costs.
+    pub fn class(&self) -> ProbeClass {
+        match (self.at_return, self.emulated) {
+            (true, _) => ProbeClass::Return,
+            (false, true) => ProbeClass::Emulated,
+            (false, false) => ProbeClass::Stepped,
+        }
+    }
+}
+
+impl Plan {
+    /// Addresses in the process, and the index of the site at each.
+    pub(super) fn site_addresses(&self, bias: u64) -> impl Iterator<Item = (u64, u32)> + '_ {
+        self.sites.iter().enumerate().map(move |(i, s)| (s.addr + bias, i as u32))
+    }
+}
+
+/// Plans the latch-wait probes for the server in `image`. `uretprobes` says whether they may be used where
+/// no better end of a wait is found.
+pub fn plan(image: &Image, family: &Family, uretprobes: bool) -> Plan {
+    let found: Vec<(u8, &WaitFunction, Range<u64>)> = family
+        .wait_functions
+        .iter()
+        .enumerate()
+        .flat_map(|(index, function)| function.find(image).into_iter().map(move |r| (index as u8, function, r)))
+        .collect();
+    let mut planner = Planner {
+        image,
+        uretprobes,
+        system_calls: Slow {
+            syscall: code::imported_calls(image, "syscall").into_iter().collect(),
+            ..Default::default()
+        },
+        entries: found.iter().map(|(_, _, range)| range.start).collect(),
+        sites: Vec::new(),
+        gaps: Vec::new(),
+    };
+    for (index, function, range) in found {
+        planner.add(function, index, range);
+    }
+    Plan {
+        sites: planner.sites,
+        gaps: planner.gaps,
+        wrapper_returns: family.wrapper_returns(image),
+        static_data: image.static_data(),
+        psi: family.psi(),
+    }
+}
+
+struct Planner<'a> {
+    image: &'a Image,
+    uretprobes: bool,
+    /// Stubs of the C library's `syscall`, through which futexes are called.
+    system_calls: Slow,
+    /// Where the wait functions begin.
+    entries: HashSet<u64>,
+    sites: Vec<PlannedSite>,
+    gaps: Vec<(String, String)>,
+}
+
+impl Planner<'_> {
+    fn add(&mut self, function: &WaitFunction, index: u8, range: Range<u64>) {
+        match self.plan_function(function, index, range.clone()) {
+            Ok(sites) if self.sites.len() + sites.len() <= MAX_SITES => self.sites.extend(sites),
+            Ok(_) => self.gap(function, "this build has more probe sites than armtrace keeps"),
+            Err(_) if self.waits_elsewhere(range) => {}
+            Err(why) => self.gap(function, why),
+        }
+    }
+
+    /// Whether the function leaves the waiting to another wait function, which is probed itself.
+    fn waits_elsewhere(&self, range: Range<u64>) -> bool {
+        let calls =
+            |insn: &Insn| matches!(insn.flow, Flow::Call(Some(to)) | Flow::Jump(to) if self.entries.contains(&to));
+        code::decode(self.image, range).iter().any(calls)
+    }
+
+    fn gap(&mut self, function: &WaitFunction, why: &str) {
+        self.gaps.push((function.label.to_owned(), why.to_owned()));
+    }
+
+    fn plan_function(
+        &self,
+        function: &WaitFunction,
+        index: u8,
+        range: Range<u64>,
+    ) -> Result<Vec<PlannedSite>, &'static str> {
+        let entry = range.start;
+        let found = self.analyse(function, range).ok_or("its contended part was not recognised")?;
+        let base = self.site(function, index, entry, &found.begin).ok_or("the latch's address is not known there")?;
+        let role = if found.begin.repeats { types::role::ROLE_BEGIN_AGAIN } else { types::role::ROLE_BEGIN };
+        let mut sites = vec![self.planned(function, "begin", &found.begin, role, base)?];
+        if found.begin.per_round {
+            return Err("it cannot be told from a round of spinning");
+        }
+        let usable: Vec<_> = found.ends.iter().filter(|e| !e.site.per_round).collect();
+        let complete = !usable.is_empty() && usable.len() == found.ends.len();
+        if complete || matches!(function.shape, Shape::Contended { .. }) {
+            for (n, end) in usable.iter().enumerate() {
+                let name = if n == 0 { "end".to_owned() } else { format!("end{}", n + 1) };
+                sites.push(self.end(function, &name, end, base)?);
+            }
+        } else if self.uretprobes {
+            sites.push(self.at_return(function, entry, base)?);
+        }
+        if sites.len() < 2 {
+            return Err("the end of a wait was not recognised, and a uretprobe may not be used here");
+        }
+        Ok(sites)
+    }
+
+    fn analyse(&self, function: &WaitFunction, range: Range<u64>) -> Option<WaitSites> {
+        match function.shape {
+            Shape::Whole => code::whole_function(self.image, range, &self.system_calls),
+            Shape::Contended { spin, sleep } => {
+                let addresses = |names| named(self.image, names).map(|s| s.addr).collect();
+                let slow = Slow { spin: addresses(spin), sleep: addresses(sleep), ..Default::default() };
+                code::contended(self.image, range, &slow)
+            }
+        }
+    }
+
+    /// What the program needs to know at this site, but for the role.
+    fn site(&self, function: &WaitFunction, index: u8, entry: u64, at: &Site) -> Option<types::site> {
+        let arch = self.image.arch();
+        let argument = |n: usize| at.args.get(n).copied().flatten().map(|p| place(arch, p));
+        let mut site = types::site {
+            function: index,
+            mode: mode_code(function.mode),
+            latch: argument(function.latch_argument)?,
+            ..Default::default()
+        };
+        match function.callsite {
+            Callsite::FileLine { file, line } => {
+                site.file = argument(file).unwrap_or_default();
+                site.line = argument(line).unwrap_or_default();
+            }
+            Callsite::Caller => {
+                site.caller = return_address(arch, entry, at).map(|p| place(arch, p)).unwrap_or_default();
+                site.frame = place(arch, Place::Register { register: frame_pointer(arch), bytes: 8 });
+            }
+        }
+        let identity = match function.identity {
+            IdentityIn::LatchId { offset } => {
+                site.id_offset = offset;
+                types::identity::IDENTITY_LATCH_ID
+            }
+            IdentityIn::Created { file_offset, line_offset } => {
+                site.id_offset = file_offset;
+                site.line_offset = line_offset;
+                types::identity::IDENTITY_CREATED
+            }
+            IdentityIn::Word => types::identity::IDENTITY_WORD,
+        };
+        site.identity = identity.0 as u8;
+        Some(site)
+    }
+
+    fn end(
+        &self,
+        function: &WaitFunction,
+        name: &str,
+        end: &code::EndSite,
+        base: types::site,
+    ) -> Result<PlannedSite, &'static str> {
+        let role = match end.kind {
+            EndKind::Maybe => types::role::ROLE_MAYBE_END,
+            EndKind::Final => types::role::ROLE_END,
+        };
+        let condition = end.when.map(|c| encode_condition(self.image.arch(), &c)).unwrap_or_default();
+        self.planned(function, name, &end.site, role, types::site { condition, ..base })
+    }
+
+    fn planned(
+        &self,
+        function: &WaitFunction,
+        name: &str,
+        at: &Site,
+        role: types::role,
+        site: types::site,
+    ) -> Result<PlannedSite, &'static str> {
+        Ok(PlannedSite {
+            name: format!("{}:{name}", function.label),
+            addr: at.addr,
+            file_offset: self.image.file_offset(at.addr).ok_or("its code is not in the file")?,
+            instruction: at.text.clone(),
+            emulated: at.emulated,
+            at_return: false,
+            site: types::site { role: role.0 as u8, ..site },
+        })
+    }
+
+    fn at_return(&self, function: &WaitFunction, entry: u64, base: types::site) -> Result<PlannedSite, &'static str> {
+        Ok(PlannedSite {
+            name: format!("{}:return", function.label),
+            addr: entry,
+            file_offset: self.image.file_offset(entry).ok_or("its code is not in the file")?,
+            instruction: "(return)".to_owned(),
+            emulated: true,
+            at_return: true,
+            site: types::site { role: types::role::ROLE_END.0 as u8, ..base },
+        })
+    }
+}
+
+/// The number that stands for a mode in the kernel.
+pub(super) fn mode_code(mode: Mode) -> u8 {
+    match mode {
+        Mode::None => 0,
+        Mode::S => 1,
+        Mode::Sx => 2,
+        Mode::X => 3,
+    }
+}
+
+/// Where register `number` is in the registers that the kernel saves at a probe: `struct pt_regs` on
+/// x86_64, `struct user_pt_regs` on aarch64, both part of the kernel's user-space interface.
+fn register_offset(arch: Arch, number: u8) -> u16 {
+    /// In the order rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8 to r15.
+    const X86_64: [u16; 16] = [80, 88, 96, 40, 152, 32, 104, 112, 72, 64, 56, 48, 24, 16, 8, 0];
+    match arch {
+        Arch::X86_64 => X86_64[usize::from(number & 15)],
+        Arch::Aarch64 => u16::from(number & 31) * 8,
+    }
+}
+
+/// Where the flags are: `eflags` on x86_64, `pstate` on aarch64.
+fn flags_offset(arch: Arch) -> u16 {
+    match arch {
+        Arch::X86_64 => 144,
+        Arch::Aarch64 => 264,
+    }
+}
+
+fn frame_pointer(arch: Arch) -> u8 {
+    match arch {
+        Arch::X86_64 => 5,
+        Arch::Aarch64 => 29,
+    }
+}
+
+/// Where the return address is at a site in the entry block of the function at `entry`.
+fn return_address(arch: Arch, entry: u64, at: &Site) -> Option<Place> {
+    /// A landing pad (`endbr64`), behind which the stack is still as the call left it.
+    const LANDING_PAD: u64 = 4;
+    const X86_64_SP: u8 = 4;
+    const AARCH64_LR: u8 = 30;
+    match arch {
+        Arch::X86_64 if at.addr - entry <= LANDING_PAD => Some(Place::Stack { base: X86_64_SP, offset: 0, bytes: 8 }),
+        Arch::X86_64 => None,
+        Arch::Aarch64 => Some(Place::Register { register: AARCH64_LR, bytes: 8 }),
+    }
+}
+
+fn place(arch: Arch, place: Place) -> types::place {
+    match place {
+        Place::Register { register, .. } => {
+            types::place { reg: register_offset(arch, register), kind: 1, displacement: 0 }
+        }
+        Place::Stack { base, offset, bytes } => {
+            types::place { reg: register_offset(arch, base), kind: u16::from(bytes), displacement: offset }
+        }
+    }
+}
+
+fn encode_condition(arch: Arch, condition: &Condition) -> types::condition {
+    use types::condition_kind as kinds;
+    let (kind, code, wide, reg) = match (condition.test, arch) {
+        (Test::Flags(code), Arch::X86_64) => (kinds::CONDITION_X86, code, false, flags_offset(arch)),
+        (Test::Flags(code), Arch::Aarch64) => (kinds::CONDITION_A64, code, false, flags_offset(arch)),
+        (Test::Zero { register, bits }, _) => (kinds::CONDITION_ZERO, 0, bits == 64, register_offset(arch, register)),
+        (Test::Bit { register, bit }, _) => (kinds::CONDITION_BIT_SET, bit, true, register_offset(arch, register)),
+    };
+    types::condition {
+        kind: kind.0 as u8,
+        code,
+        ends_when: u8::from(condition.holds),
+        wide: u8::from(wide),
+        reg: u32::from(reg),
+    }
+}

@@ -1,0 +1,3 @@
+//! One module per thing measured: plan what to attach, attach it, collect what it counted.
+
+pub mod latch;

@@ -1,0 +1,110 @@
+//! Numbers as people read them: three digits and a unit.
+
+use std::time::Duration;
+
+/// What stands where nothing is known.
+pub const NOTHING: &str = "-";
+
+/// A duration in nanoseconds: `850ns`, `12.3µs`, `4.56ms`, `1.23s`, `17.4m`, `5.2h`.
+pub fn nanoseconds(ns: f64) -> String {
+    let (value, unit) = match ns {
+        0.0 => return "0".to_string(),
+        ..999.5 => return format!("{ns:.0}ns"),
+        ..999.5e3 => (ns / 1e3, "µs"),
+        ..999.5e6 => (ns / 1e6, "ms"),
+        ..999.5e9 => (ns / 1e9, "s"),
+        ..3600e9 => (ns / 60e9, "m"),
+        _ => (ns / 3600e9, "h"),
+    };
+    format!("{}{unit}", three_digits(value))
+}
+
+/// A number of things, or of things per second: `<0.1`, `0.4`, `12`, `1.23k`, `45.6M`.
+pub fn count(n: f64) -> String {
+    let (value, unit) = match n {
+        0.0 => return "0".to_string(),
+        ..0.05 => return "<0.1".to_string(),
+        ..9.95 if n.fract() != 0.0 => return format!("{n:.1}"),
+        ..999.5 => return format!("{n:.0}"),
+        ..999.5e3 => (n / 1e3, "k"),
+        ..999.5e6 => (n / 1e6, "M"),
+        _ => (n / 1e9, "G"),
+    };
+    format!("{}{unit}", three_digits(value))
+}
+
+/// A share of one: `0.42%`, `12.3%`, `100%`.
+pub fn percent(ratio: f64) -> String {
+    match ratio * 100.0 {
+        0.0 => "0%".to_string(),
+        ..0.005 => "<0.01%".to_string(),
+        percent @ ..9.995 => format!("{percent:.2}%"),
+        percent => format!("{}%", three_digits(percent)),
+    }
+}
+
+/// A span of time in whole seconds: `8s`, `1m23s`, `2h05m`, `3d04h`.
+pub fn span(time: Duration) -> String {
+    let s = time.as_secs();
+    match s {
+        0..60 => format!("{s}s"),
+        60..3_600 => format!("{}m{:02}s", s / 60, s % 60),
+        3_600..86_400 => format!("{}h{:02}m", s / 3_600, s / 60 % 60),
+        _ => format!("{}d{:02}h", s / 86_400, s / 3_600 % 24),
+    }
+}
+
+/// The server's name as its makers write it.
+pub fn flavor(flavor: &str) -> &str {
+    match flavor {
+        "mysql" => "MySQL",
+        "mariadb" => "MariaDB",
+        "percona" => "Percona Server",
+        other => other,
+    }
+}
+
+fn three_digits(value: f64) -> String {
+    match value {
+        ..9.995 => format!("{value:.2}"),
+        ..99.95 => format!("{value:.1}"),
+        _ => format!("{value:.0}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_have_the_unit_that_fits() {
+        let cases = [
+            (0.0, "0"),
+            (850.0, "850ns"),
+            (12_340.0, "12.3µs"),
+            (999_400.0, "999µs"),
+            (999_600.0, "1.00ms"),
+            (4_560_000.0, "4.56ms"),
+            (1_234_000_000.0, "1.23s"),
+            (99.96e9, "100s"),
+            (1_044e9, "17.4m"),
+            (18_720e9, "5.20h"),
+        ];
+        for (ns, text) in cases {
+            assert_eq!(nanoseconds(ns), text);
+        }
+    }
+
+    #[test]
+    fn counts_and_shares_have_three_digits() {
+        let counts = [0.0, 0.01, 0.44, 12.0, 999.4, 999.6, 12_345.0, 4.56e7, 7e9].map(count);
+        assert_eq!(counts, ["0", "<0.1", "0.4", "12", "999", "1.00k", "12.3k", "45.6M", "7.00G"]);
+        assert_eq!([0.0, 1e-6, 0.0042, 0.123, 0.9999].map(percent), ["0%", "<0.01%", "0.42%", "12.3%", "100%"]);
+    }
+
+    #[test]
+    fn spans_have_two_units() {
+        let spans = [8, 83, 7_500, 273_600].map(|s| span(Duration::from_secs(s)));
+        assert_eq!(spans, ["8s", "1m23s", "2h05m", "3d04h"]);
+    }
+}

@@ -1,0 +1,168 @@
+//! The live view of `armtrace run`: a table redrawn in place on a terminal, blocks of lines elsewhere.
+
+use super::table::LatchTable;
+use crate::model::Snapshot;
+use ratatui::buffer::{Buffer, Cell};
+use ratatui::style::Modifier;
+use std::io::{self, Write};
+use std::time::Duration;
+
+const TERMINAL_INTERVAL: Duration = Duration::from_secs(2);
+const PLAIN_INTERVAL: Duration = Duration::from_secs(10);
+/// Columns and lines of a block where there is no terminal: room for call sites, ten latches.
+const PLAIN_SIZE: (u16, u16) = (132, 14);
+/// Columns and lines assumed of a terminal that does not say.
+const USUAL_SIZE: (u16, u16) = (80, 24);
+
+/// What a terminal is told around a redraw, so that it shows only the finished one; others ignore it.
+const BEGIN_UPDATE: &str = "\x1b[?2026h";
+const END_UPDATE: &str = "\x1b[?2026l";
+
+/// Draws snapshots as they come.
+///
+/// On a terminal the table stays where it is and other output goes through [`LiveView::print_above`]. The terminal's
+/// modes, its cursor and what the user types are left alone, so that there is nothing to restore whatever way
+/// armtrace ends.
+pub struct LiveView {
+    output: Box<dyn Write + Send>,
+    /// `None` where the output is no terminal.
+    terminal: Option<Terminal>,
+    url: String,
+    earlier: Option<Snapshot>,
+}
+
+struct Terminal {
+    size: fn() -> (u16, u16),
+    /// The size at the last redraw, and how many lines that one took.
+    drawn_size: (u16, u16),
+    drawn_lines: usize,
+    drawn: String,
+}
+
+impl LiveView {
+    /// A view on standard output; `url` is where the metrics are served.
+    pub fn new(terminal: bool, url: &str) -> LiveView {
+        let size = || crossterm::terminal::size().unwrap_or(USUAL_SIZE);
+        LiveView::with_output(Box::new(io::stdout()), terminal.then_some(size), url)
+    }
+
+    /// A view on any output; `size` tells a terminal's columns and lines, and is `None` for what is no terminal.
+    pub fn with_output(output: Box<dyn Write + Send>, size: Option<fn() -> (u16, u16)>, url: &str) -> LiveView {
+        let terminal = size.map(|size| Terminal { size, drawn_size: size(), drawn_lines: 0, drawn: String::new() });
+        LiveView { output, terminal, url: url.to_string(), earlier: None }
+    }
+
+    /// How long to wait between two calls of [`LiveView::draw`].
+    pub fn interval(&self) -> Duration {
+        if self.terminal.is_some() {
+            TERMINAL_INTERVAL
+        } else {
+            PLAIN_INTERVAL
+        }
+    }
+
+    /// Shows what changed since the snapshot drawn before.
+    pub fn draw(&mut self, now: &Snapshot) -> io::Result<()> {
+        let table = LatchTable::new(now, self.earlier.as_ref(), &self.url);
+        let text = match &mut self.terminal {
+            Some(terminal) => terminal.redraw(&table),
+            None => plain_block(&table),
+        };
+        self.earlier = Some(now.clone());
+        self.write(&text)
+    }
+
+    /// Prints a line of other output, which stays above the table.
+    pub fn print_above(&mut self, line: &str) -> io::Result<()> {
+        let text = match &mut self.terminal {
+            Some(terminal) => terminal.push_down(line),
+            None => format!("{line}\n"),
+        };
+        self.write(&text)
+    }
+
+    /// Ends the view; what was drawn last stays.
+    pub fn finish(&mut self) -> io::Result<()> {
+        if let Some(terminal) = &mut self.terminal {
+            (terminal.drawn_lines, terminal.drawn) = (0, String::new());
+        }
+        self.output.flush()
+    }
+
+    fn write(&mut self, text: &str) -> io::Result<()> {
+        self.output.write_all(text.as_bytes())?;
+        self.output.flush()
+    }
+}
+
+impl Terminal {
+    /// Everything to write for a redraw, in one piece.
+    fn redraw(&mut self, table: &LatchTable) -> String {
+        let (width, height) = (self.size)();
+        let buffer = table.lines(width, height.saturating_sub(1));
+        // After a change of size nobody knows where the table is: it begins anew on a clear screen.
+        let resized = std::mem::replace(&mut self.drawn_size, (width, height)) != (width, height);
+        let home = if resized && self.drawn_lines > 0 { "\x1b[2J\x1b[H".to_string() } else { self.home() };
+        self.drawn_lines = usize::from(buffer.area.height);
+        self.drawn = lines(&buffer).map(|line| terminal_line(line, width)).collect();
+        format!("{BEGIN_UPDATE}{home}{}\x1b[J{END_UPDATE}", self.drawn)
+    }
+
+    /// Moves to where the table begins.
+    fn home(&self) -> String {
+        match self.drawn_lines {
+            0 => "\r".to_string(),
+            lines => format!("\r\x1b[{lines}A"),
+        }
+    }
+
+    /// Puts a line where the table begins, and the table below it.
+    fn push_down(&self, line: &str) -> String {
+        let home = self.home();
+        format!("{BEGIN_UPDATE}{home}\x1b[J{line}\n{}{END_UPDATE}", self.drawn)
+    }
+}
+
+/// The block for outputs that are no terminal, with an empty line behind it.
+fn plain_block(table: &LatchTable) -> String {
+    let buffer = table.lines(PLAIN_SIZE.0, PLAIN_SIZE.1);
+    let lines = lines(&buffer).map(|line| line.iter().map(Cell::symbol).collect::<String>() + "\n");
+    lines.chain(["\n".to_string()]).collect()
+}
+
+/// The lines of a buffer without the blanks at their ends.
+fn lines(buffer: &Buffer) -> impl Iterator<Item = &[Cell]> {
+    buffer.content.chunks(usize::from(buffer.area.width.max(1))).map(|line| {
+        let end = line.iter().rposition(|cell| cell.symbol() != " ").map_or(0, |last| last + 1);
+        &line[..end]
+    })
+}
+
+/// A line with its bold and dim parts, and nothing left of what stood there before.
+fn terminal_line(line: &[Cell], width: u16) -> String {
+    let mut text = String::new();
+    let mut style = Modifier::empty();
+    for cell in line {
+        if cell.modifier != style {
+            style = cell.modifier;
+            text += sgr(style);
+        }
+        text += cell.symbol();
+    }
+    text += "\x1b[0m";
+    // A terminal that has just filled its last column would erase that one.
+    if line.len() < usize::from(width) {
+        text += "\x1b[K";
+    }
+    text + "\n"
+}
+
+fn sgr(style: Modifier) -> &'static str {
+    if style.contains(Modifier::BOLD) {
+        "\x1b[0;1m"
+    } else if style.contains(Modifier::DIM) {
+        "\x1b[0;2m"
+    } else {
+        "\x1b[0m"
+    }
+}

@@ -1,0 +1,9 @@
+//! What people see of a snapshot: numbers and names made short, and the live table.
+
+pub mod format;
+mod live;
+pub mod names;
+pub mod table;
+pub mod top;
+
+pub use live::LiveView;

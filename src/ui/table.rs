@@ -1,0 +1,213 @@
+//! The table of the top latches, as a widget: no terminal, no clock.
+
+use super::format::{self, NOTHING};
+use super::names::{cut_middle, short_names};
+use super::top::{Interval, TopCallsite, TopLatch};
+use crate::model::{Mode, Snapshot};
+use ratatui::buffer::Buffer;
+use ratatui::layout::{Constraint, Rect};
+use ratatui::style::{Modifier, Style};
+use ratatui::text::{Line, Text};
+use ratatui::widgets::{Row, Table, Widget};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// How many latches the table shows at most.
+const MAX_LATCHES: usize = 15;
+/// How many call sites stand below the table where it has no room for a column of them.
+const MAX_CALLSITES: usize = 3;
+/// Widths of the columns between the latch and the call site, gaps included.
+const NUMBERS: [u16; 7] = [4, 7, 6, 6, 6, 10, 6];
+/// Narrowest useful call site column, and narrowest latch column.
+const MIN_CALLSITE: u16 = 30;
+const MIN_LATCH: u16 = 12;
+
+/// What the table shows: the interval between two snapshots, and where the metrics are.
+pub struct LatchTable<'a> {
+    now: &'a Snapshot,
+    interval: Interval<'a>,
+    latches: Vec<TopLatch>,
+    url: &'a str,
+}
+
+/// The columns at a given width.
+struct Layout<'a> {
+    names: BTreeMap<&'a str, String>,
+    latch_width: u16,
+    /// `None` where there is no room for call sites.
+    callsite_width: Option<u16>,
+}
+
+impl<'a> LatchTable<'a> {
+    /// `url` is where the metrics are served.
+    pub fn new(now: &'a Snapshot, earlier: Option<&'a Snapshot>, url: &'a str) -> LatchTable<'a> {
+        let interval = Interval::new(now, earlier);
+        LatchTable { now, latches: interval.top_latches(), interval, url }
+    }
+
+    /// The table in at most `height` lines, no longer than it has to be.
+    pub fn lines(&self, width: u16, height: u16) -> Buffer {
+        let mut buffer = Buffer::empty(Rect::new(0, 0, width, height.min(self.height(width))));
+        Widget::render(self, buffer.area, &mut buffer);
+        buffer
+    }
+
+    /// Lines that the whole table takes at this width.
+    fn height(&self, width: u16) -> u16 {
+        let body = match self.shown() {
+            0 => 1,
+            shown => 1 + shown,
+        };
+        let below = if self.layout(width).callsite_width.is_none() { self.callsite_lines().len() } else { 0 };
+        (self.header().len() + body + below) as u16
+    }
+
+    fn shown(&self) -> usize {
+        self.latches.len().min(MAX_LATCHES)
+    }
+
+    /// Who is watched, what is waited for in all, and what was lost if anything was.
+    fn header(&self) -> Vec<Line<'_>> {
+        let target = &self.now.target;
+        let state = if self.now.up { format::span(self.now.elapsed) } else { "server has ended".to_string() };
+        let server = format!("{} {}", format::flavor(&target.flavor), target.version);
+        let first = format!("{server} · pid {} · {state} · {}", target.pid, self.url);
+        let mut lines = vec![Line::from(first).style(Modifier::BOLD), Line::from(self.summary())];
+        lines.extend(self.lost().map(|lost| Line::from(lost).style(Modifier::BOLD)));
+        lines
+    }
+
+    fn summary(&self) -> String {
+        let sum = |figure: fn(&TopLatch) -> f64| self.latches.iter().map(figure).fold(0.0, |sum, n| sum + n);
+        let waiting = sum(|latch| latch.wait_ns_per_second) / 1e9;
+        let waits = sum(|latch| latch.waits_per_second);
+        let overhead = self.now.overhead_ratio().map_or("not known".to_string(), format::percent);
+        let target = &self.now.target;
+        format!(
+            "{waiting:.2} threads waiting · {} waits/s · overhead {overhead} · {} {}",
+            format::count(waits),
+            target.arch,
+            target.cpu_model,
+        )
+    }
+
+    fn lost(&self) -> Option<String> {
+        let lost = self.now.lost.iter().filter(|(_, events)| *events > 0);
+        let causes: Vec<_> = lost.map(|(cause, events)| format!("{} {cause}", format::count(*events as f64))).collect();
+        (!causes.is_empty()).then(|| format!("events not counted: {}", causes.join(", ")))
+    }
+
+    fn layout(&self, width: u16) -> Layout<'_> {
+        let names = || self.now.latches.iter().map(|latch| latch.latch.as_str());
+        let left = width.saturating_sub(NUMBERS.iter().map(|column| column + 1).sum());
+        let longest = short_names(names(), usize::MAX).values().map(|name| name.chars().count()).max().unwrap_or(0);
+        let longest = (longest as u16).max(MIN_LATCH);
+        let room = left.checked_sub(MIN_CALLSITE + 1).filter(|&room| room >= longest.min(28));
+        let latch_width = longest.min(room.unwrap_or(left)).max(MIN_LATCH);
+        let callsite_width = room.map(|_| left - latch_width - 1);
+        Layout { names: short_names(names(), usize::from(latch_width)), latch_width, callsite_width }
+    }
+
+    fn table(&self, layout: &Layout) -> Table<'static> {
+        let rows = self.latches[..self.shown()].iter().map(|latch| row(latch, layout));
+        let title = format!("latch (last {})", self.interval_text());
+        let mut titles = vec![Text::from(title)];
+        titles.extend(["mode", "waits/s", "wait/s", "mean", "p99", "spin/sleep", "total"].map(right));
+        let mut widths = vec![Constraint::Length(layout.latch_width)];
+        widths.extend(NUMBERS.map(Constraint::Length));
+        if let Some(width) = layout.callsite_width {
+            titles.push(Text::from("top call site"));
+            widths.push(Constraint::Length(width));
+        }
+        Table::new(rows, widths).header(Row::new(titles).style(Modifier::BOLD)).column_spacing(1)
+    }
+
+    fn interval_text(&self) -> String {
+        format::span(Duration::from_secs_f64(self.interval.seconds().round()))
+    }
+
+    fn callsite_lines(&self) -> Vec<Line<'static>> {
+        let mut seen = Vec::new();
+        let mut lines = Vec::new();
+        for latch in &self.latches[..self.shown()] {
+            if let (Some(site), false) = (&latch.callsite, seen.contains(&&latch.latch)) {
+                seen.push(&latch.latch);
+                let name = short_names([latch.latch.as_str()], 40).remove(latch.latch.as_str()).unwrap_or_default();
+                lines.push(Line::from(format!("  {name} ← {}", callsite(site, usize::MAX))));
+            }
+        }
+        lines.truncate(MAX_CALLSITES);
+        if !lines.is_empty() {
+            lines.insert(0, Line::from("top call sites").style(Modifier::BOLD));
+        }
+        lines
+    }
+}
+
+impl Widget for &LatchTable<'_> {
+    fn render(self, area: Rect, buffer: &mut Buffer) {
+        let layout = self.layout(area.width);
+        let (header, rest) = split(area, self.header().len());
+        Text::from(self.header()).render(header, buffer);
+        if self.latches.is_empty() {
+            return Line::from("no contended wait seen so far").render(rest, buffer);
+        }
+        let (table, below) = split(rest, 1 + self.shown());
+        self.table(&layout).render(table, buffer);
+        if layout.callsite_width.is_none() {
+            Text::from(self.callsite_lines()).render(below, buffer);
+        }
+    }
+}
+
+fn split(area: Rect, height: usize) -> (Rect, Rect) {
+    let height = (height as u16).min(area.height);
+    let below = Rect { y: area.y + height, height: area.height - height, ..area };
+    (Rect { height, ..area }, below)
+}
+
+fn row(latch: &TopLatch, layout: &Layout) -> Row<'static> {
+    let idle = latch.wait_ns_per_second == 0.0;
+    let time = |ns: Option<f64>| ns.map_or(NOTHING.to_string(), format::nanoseconds);
+    let numbers = [
+        mode(latch.mode).to_string(),
+        format::count(latch.waits_per_second),
+        format::nanoseconds(latch.wait_ns_per_second),
+        time(latch.mean_ns),
+        time(latch.p99_ns),
+        latch.sleep_share.map_or(NOTHING.to_string(), spin_and_sleep),
+        format::nanoseconds(latch.total_ns as f64),
+    ];
+    let mut cells = vec![Text::from(layout.names[latch.latch.as_str()].clone())];
+    cells.extend(numbers.map(right));
+    cells.extend(layout.callsite_width.map(|width| {
+        let site = latch.callsite.as_ref().map(|site| callsite(site, usize::from(width)));
+        Text::from(site.unwrap_or_default())
+    }));
+    Row::new(cells).style(if idle { Style::from(Modifier::DIM) } else { Style::default() })
+}
+
+fn right(text: impl Into<String>) -> Text<'static> {
+    Text::from(text.into()).right_aligned()
+}
+
+fn mode(mode: Mode) -> &'static str {
+    match mode {
+        Mode::None => NOTHING,
+        Mode::S => "S",
+        Mode::Sx => "SX",
+        Mode::X => "X",
+    }
+}
+
+/// `13/87%`: the two add up to 100.
+fn spin_and_sleep(sleep_share: f64) -> String {
+    let sleep = (sleep_share * 100.0).round();
+    format!("{:.0}/{sleep:.0}%", 100.0 - sleep)
+}
+
+/// `lock0lock.cc:1234 64%`, the share never cut off.
+fn callsite(site: &TopCallsite, width: usize) -> String {
+    let share = format!(" {:.0}%", site.share * 100.0);
+    cut_middle(&site.callsite, width.saturating_sub(share.len())) + &share
+}

@@ -1,0 +1,131 @@
+//! Which latches are waited for most: what changed between two snapshots, beside the totals.
+
+use crate::model::{CallsiteWaits, Histogram, Kind, LatchWaits, Mode, Snapshot};
+use std::collections::HashMap;
+
+/// The waits for one latch in one mode, in an interval and since attach.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TopLatch {
+    pub latch: String,
+    pub kind: Kind,
+    pub mode: Mode,
+    /// Waits that ended in the interval, per second.
+    pub waits_per_second: f64,
+    /// Nanoseconds waited per second of the interval: 1e9 is one thread waiting all the time.
+    pub wait_ns_per_second: f64,
+    /// Mean wait of the interval, nanoseconds; `None` without a wait.
+    pub mean_ns: Option<f64>,
+    /// 99th percentile of the interval's waits, nanoseconds; `None` without a wait.
+    pub p99_ns: Option<f64>,
+    /// Share of the interval's wait time spent asleep, 0 to 1; `None` without a wait.
+    pub sleep_share: Option<f64>,
+    /// Nanoseconds waited since attach.
+    pub total_ns: u64,
+    pub callsite: Option<TopCallsite>,
+}
+
+/// The call site that waited longest for a latch.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TopCallsite {
+    pub callsite: String,
+    /// Its share of the latch's wait time, all modes, 0 to 1.
+    pub share: f64,
+}
+
+/// Two snapshots, the earlier of which is empty at first: then the interval is all time since attach.
+pub struct Interval<'a> {
+    now: &'a Snapshot,
+    earlier: Option<&'a Snapshot>,
+}
+
+impl<'a> Interval<'a> {
+    /// An earlier snapshot of another attachment, which the clock gives away, is none.
+    pub fn new(now: &'a Snapshot, earlier: Option<&'a Snapshot>) -> Interval<'a> {
+        Interval { now, earlier: earlier.filter(|earlier| earlier.elapsed < now.elapsed) }
+    }
+
+    /// Length of the interval in seconds, never zero.
+    pub fn seconds(&self) -> f64 {
+        let began = self.earlier.map(|earlier| earlier.elapsed).unwrap_or_default();
+        self.now.elapsed.saturating_sub(began).as_secs_f64().max(1e-3)
+    }
+
+    /// Latches by wait time in the interval, then since attach. Condition variables are not contention and not here.
+    pub fn top_latches(&self) -> Vec<TopLatch> {
+        let earlier: HashMap<_, _> = self.earlier.iter().flat_map(|s| &s.latches).map(|l| (key(l), l)).collect();
+        let callsites = self.top_callsites();
+        let latches = self.now.latches.iter().filter(|latch| latch.kind != Kind::Cond);
+        let mut rows: Vec<_> = latches
+            .map(|latch| TopLatch {
+                callsite: callsites.get(latch.latch.as_str()).cloned(),
+                ..self.top_latch(latch, earlier.get(&key(latch)).copied())
+            })
+            .collect();
+        rows.sort_by(|a, b| {
+            let by_wait = b.wait_ns_per_second.total_cmp(&a.wait_ns_per_second);
+            by_wait.then(b.total_ns.cmp(&a.total_ns)).then_with(|| (&a.latch, a.mode).cmp(&(&b.latch, b.mode)))
+        });
+        rows
+    }
+
+    fn top_latch(&self, latch: &LatchWaits, earlier: Option<&LatchWaits>) -> TopLatch {
+        let (waits, sleep_ns) = match earlier {
+            Some(earlier) => (latch.waits.since(&earlier.waits), latch.sleep_ns.saturating_sub(earlier.sleep_ns)),
+            None => (latch.waits.clone(), latch.sleep_ns),
+        };
+        TopLatch {
+            latch: latch.latch.clone(),
+            kind: latch.kind,
+            mode: latch.mode,
+            waits_per_second: waits.count as f64 / self.seconds(),
+            wait_ns_per_second: waits.sum_ns as f64 / self.seconds(),
+            mean_ns: waits.mean_ns(),
+            p99_ns: waits.quantile_ns(0.99),
+            sleep_share: sleep_share(&waits, sleep_ns),
+            total_ns: latch.waits.sum_ns,
+            callsite: None,
+        }
+    }
+
+    /// For each latch the call site that waited longest in the interval, or since attach where none waited in it.
+    fn top_callsites(&self) -> HashMap<&'a str, TopCallsite> {
+        let mut top = longest(self.now.callsites.iter().map(|site| (site, site.wait_ns)));
+        let earlier: HashMap<_, _> = self.earlier.iter().flat_map(|s| &s.callsites).map(|c| (site_key(c), c)).collect();
+        let new = |site: &CallsiteWaits| {
+            let before = earlier.get(&site_key(site)).map_or(0, |earlier| earlier.wait_ns);
+            site.wait_ns.saturating_sub(before)
+        };
+        top.extend(longest(self.now.callsites.iter().map(|site| (site, new(site)))));
+        top
+    }
+}
+
+fn key(latch: &LatchWaits) -> (&str, Kind, Mode) {
+    (&latch.latch, latch.kind, latch.mode)
+}
+
+fn site_key(site: &CallsiteWaits) -> (&str, &str) {
+    (&site.latch, &site.callsite)
+}
+
+/// A sleep may be counted before the wait that it belongs to: the share is held at one.
+fn sleep_share(waits: &Histogram, sleep_ns: u64) -> Option<f64> {
+    (waits.sum_ns > 0).then(|| (sleep_ns as f64 / waits.sum_ns as f64).min(1.0))
+}
+
+/// The site with the most nanoseconds for each latch that has any.
+fn longest<'a>(sites: impl Iterator<Item = (&'a CallsiteWaits, u64)>) -> HashMap<&'a str, TopCallsite> {
+    let mut sums = HashMap::<&str, (u64, &CallsiteWaits, u64)>::new();
+    for (site, ns) in sites.filter(|&(_, ns)| ns > 0) {
+        let (all, top, top_ns) = sums.entry(&site.latch).or_insert((0, site, ns));
+        *all += ns;
+        if ns > *top_ns {
+            (*top, *top_ns) = (site, ns);
+        }
+    }
+    let top = |(all, site, ns): (u64, &CallsiteWaits, u64)| TopCallsite {
+        callsite: site.callsite.clone(),
+        share: ns as f64 / all as f64,
+    };
+    sums.into_iter().map(|(latch, sum)| (latch, top(sum))).collect()
+}

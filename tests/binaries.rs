@@ -1,0 +1,436 @@
+//! The code analysis on real server binaries of both architectures.
+//!
+//! A binary comes from the lab's cache, and is fetched if it is not there; ARMTRACE_MYSQL_AMD64, ARMTRACE_MYSQL_ARM64,
+//! ARMTRACE_MARIADB_AMD64 and ARMTRACE_MARIADB_ARM64 name others. A binary that cannot be had fails the test.
+//! Offsets are those of the builds named beside them; another build of the same server must still pass
+//! everything that does not depend on the build.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use armtrace::code::{
+    contended, direct_calls, imported_calls, whole_function, EndKind, Function, Place, Site, Slow, Test, WaitSites,
+};
+use armtrace::symbols::{Arch, Image};
+
+/// The binary that the variable names, or else `file` in the folder that the lab's `script` prints.
+fn image(variable: &str, script: &[&str], file: &str) -> Image {
+    let path = std::env::var_os(variable).map_or_else(|| fetch(script).join(file), PathBuf::from);
+    Image::open(&path).unwrap_or_else(|error| panic!("{error} (set {variable} to use another)"))
+}
+
+fn fetch(script: &[&str]) -> PathBuf {
+    let lab = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/lab");
+    let output = Command::new(lab.join(script[0])).args(&script[1..]).output();
+    let output = output.unwrap_or_else(|error| panic!("cannot run tests/lab/{}: {error}", script[0]));
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "tests/lab/{}: {errors}", script.join(" "));
+    PathBuf::from(String::from_utf8_lossy(&output.stdout).trim())
+}
+
+fn mysql_amd64() -> Image {
+    image("ARMTRACE_MYSQL_AMD64", &["fetch", "mysql-9.7"], "usr/sbin/mysqld")
+}
+
+fn mysql_arm64() -> Image {
+    image("ARMTRACE_MYSQL_ARM64", &["fetch-arm64", "mysql-9.7"], "usr/sbin/mysqld")
+}
+
+fn mariadb_amd64() -> Image {
+    image("ARMTRACE_MARIADB_AMD64", &["fetch", "mariadb-11.4"], "bin/mariadbd")
+}
+
+fn mariadb_arm64() -> Image {
+    image("ARMTRACE_MARIADB_ARM64", &["fetch-arm64", "mariadb-11.8"], "usr/sbin/mariadbd")
+}
+
+const X_LOCK: &str = "_Z19rw_lock_x_lock_funcP9rw_lock_tmN2ut8LocationE";
+const SX_LOCK: &str = "_Z20rw_lock_sx_lock_funcP9rw_lock_tmN2ut8LocationE";
+const MUTEX_ENTER: &str = "_Z18mutex_enter_inlineI11PolicyMutexI14TTASEventMutexI13GenericPolicyEEEvPT_N2ut8LocationE";
+const POLICY_ENTER: &str = "_ZN11PolicyMutexI14TTASEventMutexI13GenericPolicyEE5enterEjjPKcj";
+const S_LOCK_SPIN: &str = "_Z19rw_lock_s_lock_spinP9rw_lock_tmN2ut8LocationE";
+const MUTEX_WAIT: &str = "_ZN14TTASEventMutexI13GenericPolicyE4waitEPKcjj";
+const SPIN_AND_TRY: &str = "_ZN14TTASEventMutexI13GenericPolicyE17spin_and_try_lockEjjPKcj";
+const RESERVE_CELL: &str = "_Z23sync_array_reserve_cellP12sync_array_tPvmN2ut8LocationE";
+const WAIT_EVENT: &str = "_Z21sync_array_wait_eventP12sync_array_tRP11sync_cell_t";
+const EVENT_WAIT: &str = "_Z17os_event_wait_lowP8os_eventl";
+const UT_DELAY: &str = "_Z8ut_delaym";
+
+fn address(image: &Image, name: &str) -> u64 {
+    image.symbol(name).unwrap_or_else(|| panic!("no symbol {name}")).addr
+}
+
+fn mysql_slow(image: &Image) -> Slow {
+    let sleep = [RESERVE_CELL, WAIT_EVENT, MUTEX_WAIT, SPIN_AND_TRY].map(|name| address(image, name));
+    Slow { spin: [address(image, UT_DELAY)].into(), sleep: sleep.into(), ..Slow::default() }
+}
+
+fn find(
+    image: &Image,
+    entry: u64,
+    slow: &Slow,
+    how: fn(&Image, std::ops::Range<u64>, &Slow) -> Option<WaitSites>,
+) -> WaitSites {
+    let range = image.function_at(entry).unwrap_or_else(|| panic!("no function at {entry:#x}"));
+    assert_eq!(range.start, entry);
+    how(image, range, slow).unwrap_or_else(|| panic!("no wait in the function at {entry:#x}"))
+}
+
+/// What was found, in short: a line for the beginning, then one for each end, addresses as offsets in the function.
+fn shown(image: &Image, entry: u64, sites: &WaitSites) -> String {
+    let mut lines = vec![format!("start {:#x}", sites.start - entry)];
+    lines.push(format!("begin {}", shown_site(image, entry, &sites.begin)));
+    lines.extend(sites.entries.iter().map(|s| format!("entry {}", shown_site(image, entry, s))));
+    for end in &sites.ends {
+        let kind = if end.kind == EndKind::Final { "final" } else { "maybe" };
+        let when = end.when.map_or(String::new(), |c| match c.test {
+            Test::Flags(condition) => format!(" when {condition}={}", c.holds),
+            Test::Zero { register, bits } => format!(" when zero({register}:{bits})={}", c.holds),
+            Test::Bit { register, bit } => format!(" when bit({register}.{bit})={}", c.holds),
+        });
+        lines.push(format!("{kind} {}{when}", shown_site(image, entry, &end.site)));
+    }
+    lines.join("\n")
+}
+
+/// Offset, mnemonic, what makes it dear, and where the latch is.
+fn shown_site(image: &Image, entry: u64, site: &Site) -> String {
+    let mnemonic = site.text.split(' ').next().unwrap_or_default();
+    let latch = site.args[0].map_or("?".into(), |place| shown_place(image.arch(), place));
+    let flags = [(!site.emulated, " stepped"), (site.repeats, " repeats"), (site.per_round, " per-round")];
+    let flags: String = flags.iter().filter(|f| f.0).map(|f| f.1).collect();
+    format!("{:#x} {mnemonic}{flags} {latch}", site.addr - entry)
+}
+
+fn shown_place(arch: Arch, place: Place) -> String {
+    const X86: [&str; 16] =
+        ["rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15"];
+    let name = |register: u8| match arch {
+        Arch::X86_64 => X86[usize::from(register)].to_owned(),
+        Arch::Aarch64 => format!("x{register}"),
+    };
+    let half = |bytes: u8| if bytes == 4 { "/4" } else { "" };
+    match place {
+        Place::Register { register, bytes } => format!("{}{}", name(register), half(bytes)),
+        Place::Stack { base, offset, bytes } => format!("{}{offset:+}{}", name(base), half(bytes)),
+    }
+}
+
+fn places(arch: Arch, site: &Site) -> Vec<String> {
+    site.args.iter().map(|p| p.map_or("-".into(), |p| shown_place(arch, p))).collect()
+}
+
+/// Compares with what is known of one build; another build must have found something as usable.
+fn check(image: &Image, build: &str, entry: u64, found: &WaitSites, expected: &str) {
+    let (begin, ends) = (&found.begin, &found.ends);
+    assert!(begin.emulated && begin.args[0].is_some(), "{begin:?}");
+    assert!(!ends.is_empty() && ends.iter().all(|e| e.site.emulated), "{ends:?}");
+    if image.build_id() == build {
+        let expected: Vec<&str> = expected.lines().map(str::trim).filter(|l| !l.is_empty()).collect();
+        assert_eq!(shown(image, entry, found), expected.join("\n"));
+    }
+}
+
+const MYSQL_AMD64: &str = "cc8a18826385d7182761a4a8f41044748267244d";
+const MYSQL_ARM64: &str = "48d30dfb6aef65284223d5973aceb0a30fd34691";
+const MARIADB_AMD64: &str = "df9ed6c416aa0cd2e07169c3b5e3cf1bf966c72c";
+const MARIADB_ARM64: &str = "5ea7a1dd5e8ee7bd16d4a6d2d081dc6289addfb7";
+
+#[test]
+fn mysql_amd64_latches() {
+    let image = mysql_amd64();
+    let slow = mysql_slow(&image);
+    let check_contended = |name: &str, expected: &str| {
+        let entry = address(&image, name);
+        check(&image, MYSQL_AMD64, entry, &find(&image, entry, &slow, contended), expected);
+    };
+    check_contended(
+        X_LOCK,
+        "start 0x7c
+         begin 0x86 jb repeats r12
+         maybe 0x233 jb repeats r12 when 2=true
+         maybe 0x2ff jmp repeats r12
+         final 0x30b call r12",
+    );
+    check_contended(
+        SX_LOCK,
+        "start 0x7c
+         begin 0x86 jb repeats r12
+         maybe 0x223 jb repeats r12 when 2=true
+         maybe 0x2b7 jmp repeats r12
+         final 0x2c3 call r12",
+    );
+    check_contended(
+        MUTEX_ENTER,
+        "start 0xc2
+         begin 0x104 jmp repeats r13
+         entry 0xba mov stepped r13
+         entry 0x23a jmp r13
+         final 0x2bc je r13",
+    );
+    check_contended(
+        POLICY_ENTER,
+        "start 0xa7
+         begin 0xe9 jmp repeats r13
+         entry 0x9f mov stepped r13
+         entry 0x21a jmp r13
+         final 0x27c je r13",
+    );
+    let check_whole = |name: &str, slow: &Slow, expected: &str| {
+        let entry = address(&image, name);
+        check(&image, MYSQL_AMD64, entry, &find(&image, entry, slow, whole_function), expected);
+    };
+    for slow in [&slow, &Slow::default()] {
+        check_whole(S_LOCK_SPIN, slow, "start 0x0\nbegin 0x4 push rdi\nfinal 0xfe jne rbx");
+    }
+    check_whole(MUTEX_WAIT, &slow, "start 0x0\nbegin 0x4 push rdi\nfinal 0x14e jne rbx");
+    check_whole(SPIN_AND_TRY, &slow, "start 0x0\nbegin 0x4 push rdi\nfinal 0x207 jne r13");
+    // A straight line: its end is found once the call that sleeps is known.
+    let event = Slow { sleep: [address(&image, EVENT_WAIT)].into(), ..Slow::default() };
+    check_whole(WAIT_EVENT, &event, "start 0x0\nbegin 0x4 push rdi\nfinal 0x8f call rdi");
+}
+
+#[test]
+fn mysql_arm64_latches() {
+    let image = mysql_arm64();
+    let slow = mysql_slow(&image);
+    let check_contended = |name: &str, expected: &str| {
+        let entry = address(&image, name);
+        check(&image, MYSQL_ARM64, entry, &find(&image, entry, &slow, contended), expected);
+    };
+    check_contended(
+        X_LOCK,
+        "start 0xac
+         begin 0xb8 b.cs repeats x19
+         final 0x278 tbz repeats x19 when bit(0.0)=true
+         maybe 0x344 b repeats x19
+         final 0x380 bl x19",
+    );
+    check_contended(
+        SX_LOCK,
+        "start 0x9c
+         begin 0xa8 b.cs repeats x19
+         final 0x258 tbz repeats x19 when bit(0.0)=true
+         maybe 0x31c b repeats x19
+         final 0x358 bl x19",
+    );
+    check_contended(MUTEX_ENTER, "start 0x138\nbegin 0x13c adrp x21\nfinal 0x28c tbz x21");
+    check_contended(POLICY_ENTER, "start 0x11c\nbegin 0x120 adrp x21\nfinal 0x26c tbz x21");
+    let entry = address(&image, S_LOCK_SPIN);
+    let found = find(&image, entry, &slow, whole_function);
+    check(&image, MYSQL_ARM64, entry, &found, "start 0x0\nbegin 0x18 adrp x0\nfinal 0x1c8 adrp x20");
+    let event = Slow { sleep: [address(&image, EVENT_WAIT)].into(), ..Slow::default() };
+    let entry = address(&image, WAIT_EVENT);
+    let found = find(&image, entry, &event, whole_function);
+    check(&image, MYSQL_ARM64, entry, &found, "start 0x0\nbegin 0x1c adrp x0\nfinal 0x98 bl x0");
+}
+
+#[test]
+fn mysql_x_lock_wait_is_passed_in_every_round_of_spinning() {
+    for (image, build, expected) in [
+        (
+            mysql_amd64(),
+            MYSQL_AMD64,
+            "start 0x60
+             begin 0x6d jne repeats per-round r13
+             final 0x163 jl repeats r13 when 12=false
+             maybe 0x1a4 jmp repeats per-round r13
+             final 0x2eb call r13",
+        ),
+        (
+            mysql_arm64(),
+            MYSQL_ARM64,
+            "start 0x80
+             begin 0x84 cbnz repeats per-round x21
+             final 0x158 b.gt repeats x21 when 12=false
+             maybe 0x1ac b repeats per-round x21
+             final 0x2f8 bl x21",
+        ),
+    ] {
+        let (slow, entry) = (mysql_slow(&image), x_lock_wait(&image));
+        check(&image, build, entry, &find(&image, entry, &slow, contended), expected);
+        // When spinning is no wait yet, it begins where spinning is given up: not in every round.
+        let sleeping = find(&image, entry, &Slow { spin: HashSet::new(), ..slow.clone() }, contended);
+        assert!(sleeping.begin.addr > entry && !sleeping.begin.per_round, "{:?}", sleeping.begin);
+    }
+}
+
+/// The local function that waits for the readers to leave: it calls the spin delay and the sleep, and has no symbol.
+fn x_lock_wait(image: &Image) -> u64 {
+    let targets = HashSet::from([address(image, UT_DELAY), address(image, WAIT_EVENT)]);
+    let mut callers: HashMap<u64, BTreeSet<u64>> = HashMap::new();
+    for (at, to) in direct_calls(image, &targets) {
+        let range = image.function_at(at).unwrap();
+        if image.symbol_at(range.start).is_none_or(|s| s.addr != range.start) {
+            callers.entry(range.start).or_default().insert(to);
+        }
+    }
+    let found: Vec<u64> = callers.iter().filter(|(_, to)| to.len() == targets.len()).map(|(&at, _)| at).collect();
+    assert_eq!(found.len(), 1, "{callers:x?}");
+    found[0]
+}
+
+#[test]
+fn mysql_arguments_stay_known() {
+    let image = mysql_amd64();
+    let slow = mysql_slow(&image);
+    let begin = |name| find(&image, address(&image, name), &slow, contended).begin;
+    for name in [X_LOCK, SX_LOCK, MUTEX_ENTER] {
+        assert!(begin(name).args[..3].iter().all(Option::is_some), "{name}");
+    }
+    if image.build_id() == MYSQL_AMD64 {
+        let places = |name| places(Arch::X86_64, &begin(name));
+        assert_eq!(places(X_LOCK)[..4], ["r12", "rbp-128", "rbp-104", "rbp-112"]);
+        assert_eq!(places(MUTEX_ENTER)[..3], ["r13", "rbp-176", "rbp-164/4"]);
+        assert_eq!(places(POLICY_ENTER)[..5], ["r13", "rbp-144/4", "r15/4", "rbp-160", "rbp-164/4"]);
+    }
+    let image = mysql_arm64();
+    let slow = mysql_slow(&image);
+    let begin = |name| find(&image, address(&image, name), &slow, contended).begin;
+    if image.build_id() == MYSQL_ARM64 {
+        assert_eq!(places(Arch::Aarch64, &begin(X_LOCK))[..4], ["x19", "x29-64", "x26", "x25"]);
+        assert_eq!(places(Arch::Aarch64, &begin(MUTEX_ENTER))[..3], ["x21", "x29-88", "x29-80/4"]);
+    }
+}
+
+/// The functions that wait in a futex of their own: MariaDB's lock primitives and a few more.
+fn futex_functions(image: &Image) -> Vec<u64> {
+    let stubs = imported_calls(image, "syscall");
+    assert!(!stubs.is_empty(), "no stub for syscall");
+    let number = if image.arch() == Arch::X86_64 { 202 } else { 98 };
+    let calls = direct_calls(image, &stubs.into_iter().collect());
+    let mut found = BTreeSet::new();
+    for (at, _) in calls {
+        let range = image.function_at(at).unwrap();
+        let f = Function::new(image, range.clone()).unwrap();
+        let constants = f.constants_at(at);
+        // futex, FUTEX_WAIT | FUTEX_PRIVATE_FLAG
+        if constants[0] == Some(number) && constants[2] == Some(0x80) {
+            found.insert(range.start);
+        }
+    }
+    found.into_iter().collect()
+}
+
+fn mariadb_slow(image: &Image) -> Slow {
+    Slow { syscall: imported_calls(image, "syscall").into_iter().collect(), ..Slow::default() }
+}
+
+#[test]
+fn mariadb_amd64_latches() {
+    let image = mariadb_amd64();
+    let slow = mariadb_slow(&image);
+    let futex = futex_functions(&image);
+    let check_whole = |name: &str, expected: &str| {
+        let entry = address(&image, name);
+        assert!(futex.contains(&entry), "{name} is not among {futex:x?}");
+        let found = find(&image, entry, &slow, whole_function);
+        assert!(found.ends.iter().all(|e| e.kind == EndKind::Final));
+        check(&image, MARIADB_AMD64, entry, &found, expected);
+    };
+    check_whole(
+        "_ZN14srw_mutex_implILb0EE13wait_and_lockEv",
+        "start 0x0\nbegin 0x0 push rdi\nfinal 0x32 je repeats rbx when 4=true",
+    );
+    check_whole(
+        "_ZN14srw_mutex_implILb1EE13wait_and_lockEv",
+        "start 0x0
+         begin 0x0 push rdi
+         final 0x79 jne repeats rbx when 5=false
+         final 0xc2 je repeats rbx when 4=true",
+    );
+    check_whole(
+        "_ZN14ssux_lock_implILb0EE7wr_waitEj",
+        "start 0x0\nbegin 0x0 push rdi\nfinal 0x41 jne repeats ? when 5=false",
+    );
+    check_whole(
+        "_ZN14ssux_lock_implILb1EE7wr_waitEj",
+        "start 0x0
+         begin 0x0 push rdi
+         final 0x52 je repeats per-round ? when 4=true
+         final 0x91 jne repeats ? when 5=false",
+    );
+    check_whole("_ZN14ssux_lock_implILb0EE7rd_waitEv", "start 0x0\nbegin 0x0 push rdi\nfinal 0xe4 ja rbx");
+    check_whole(
+        "_ZN14ssux_lock_implILb1EE7rd_waitEv",
+        "start 0x0
+         begin 0x0 push rdi
+         final 0x75 jne repeats per-round rdi when 5=false
+         final 0x156 jbe r12",
+    );
+}
+
+/// Stripped: the functions are found by what they do.
+#[test]
+fn mariadb_arm64_latches() {
+    let image = mariadb_arm64();
+    let slow = mariadb_slow(&image);
+    let futex = futex_functions(&image);
+    let mut shown_all = Vec::new();
+    for &entry in &futex {
+        let range = image.function_at(entry).unwrap();
+        let Some(found) = whole_function(&image, range, &slow) else { continue };
+        assert!(found.ends.iter().all(|e| e.site.emulated && e.kind == EndKind::Final && e.when.is_none()));
+        shown_all.push(format!("{entry:x}\n{}", shown(&image, entry, &found)));
+    }
+    assert!(shown_all.len() >= 6, "{futex:x?}");
+    if image.build_id() == MARIADB_ARM64 {
+        let wait_and_lock = "e4a340\nstart 0x0\nbegin 0x1c bl x1\nfinal 0x48 ret ?";
+        let spinning = "e4a3c0\nstart 0x0\nbegin 0x20 bl x1\nfinal 0xb8 ret ?";
+        let rd_wait = "e4a5e0\nstart 0x0\nbegin 0x18 adrp x0\nfinal 0x6c bl x1";
+        // No emulated instruction before its loop, and none in it that still finds the latch.
+        let wr_wait = "e4a580\nstart 0x0\nbegin 0x4 stp stepped x0\nfinal 0x54 ret ?";
+        for expected in [wait_and_lock, spinning, rd_wait, wr_wait] {
+            assert!(shown_all.iter().any(|s| s == expected), "{expected}\nis not among\n{}", shown_all.join("\n"));
+        }
+    }
+}
+
+#[test]
+fn calls_are_found_and_fast() {
+    for (image, build, counts) in
+        [(mysql_amd64(), MYSQL_AMD64, [14, 6, 6, 3]), (mysql_arm64(), MYSQL_ARM64, [15, 6, 6, 3])]
+    {
+        let targets = [UT_DELAY, RESERVE_CELL, WAIT_EVENT, MUTEX_WAIT].map(|name| address(&image, name));
+        let begun = cpu_time();
+        let calls = direct_calls(&image, &targets.into());
+        let spent = cpu_time() - begun;
+        assert!(calls.is_sorted());
+        let found = targets.map(|target| calls.iter().filter(|c| c.1 == target).count());
+        if image.build_id() == build {
+            assert_eq!(found, counts);
+        } else {
+            assert!(found.iter().all(|&n| n > 0), "{found:?}");
+        }
+        assert!(spent < if cfg!(debug_assertions) { 3.0 } else { 0.1 }, "{spent} s");
+    }
+}
+
+/// Seconds of this thread's processor time: other tests' work does not count.
+fn cpu_time() -> f64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the structure is valid for the call to fill in.
+    let result = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+    assert_eq!(result, 0);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
+/// Every function that calls something slow can be looked at, whatever it looks like.
+#[test]
+fn no_caller_is_too_much() {
+    for image in [mysql_amd64(), mysql_arm64()] {
+        let slow = mysql_slow(&image);
+        let mutex_enter = address(&image, MUTEX_ENTER);
+        let targets: HashSet<u64> = slow.spin.iter().chain(&slow.sleep).copied().chain([mutex_enter]).collect();
+        let functions: BTreeSet<u64> =
+            direct_calls(&image, &targets).iter().filter_map(|c| image.function_at(c.0)).map(|r| r.start).collect();
+        assert!(functions.len() > 500, "{}", functions.len());
+        for entry in functions {
+            let f = Function::new(&image, image.function_at(entry).unwrap()).unwrap();
+            if let Some(found) = f.contended(&slow) {
+                assert!(f.insns().iter().any(|i| i.addr == found.begin.addr));
+            }
+        }
+    }
+}

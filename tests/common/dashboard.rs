@@ -1,0 +1,95 @@
+//! The queries of a Grafana dashboard, and what a Prometheus answers to them.
+
+use super::prometheus::{Prometheus, RATE_INTERVAL};
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::path::Path;
+
+/// One query of a dashboard: of a panel, or of a variable.
+#[derive(Debug)]
+pub struct Query {
+    /// The panel's title, or `$name` for a variable.
+    pub owner: String,
+    pub promql: String,
+}
+
+/// Reads a dashboard file and finds every query in it.
+pub fn queries(file: &Path) -> Vec<Query> {
+    let dashboard = load(file);
+    let mut found = Vec::new();
+    panels(&dashboard, &mut |panel| {
+        for target in panel["targets"].as_array().into_iter().flatten() {
+            found.push(Query { owner: text(&panel["title"]), promql: text(&target["expr"]) });
+        }
+    });
+    for variable in variables(&dashboard) {
+        if variable["type"] == "query" {
+            let promql = selector(&text(&variable["query"]["query"]));
+            found.push(Query { owner: format!("${}", text(&variable["name"])), promql });
+        }
+    }
+    found
+}
+
+pub fn load(file: &Path) -> Value {
+    serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap()
+}
+
+/// Calls `see` with each panel, those inside rows too.
+pub fn panels(dashboard: &Value, see: &mut dyn FnMut(&Value)) {
+    for panel in dashboard["panels"].as_array().into_iter().flatten() {
+        see(panel);
+        panels(panel, see);
+    }
+}
+
+pub fn variables(dashboard: &Value) -> impl Iterator<Item = &Value> {
+    dashboard["templating"]["list"].as_array().into_iter().flatten()
+}
+
+/// The query that Grafana makes of `label_values(SELECTOR, label)`.
+fn selector(definition: &str) -> String {
+    let inner = definition.strip_prefix("label_values(").expect("variables are filled by label_values");
+    inner.rsplit_once(',').expect("label_values has two arguments").0.to_string()
+}
+
+impl Query {
+    /// The query as Grafana sends it with every variable set to All.
+    pub fn substituted(&self, dashboard: &Value) -> String {
+        let mut promql = self.promql.replace("$__rate_interval", RATE_INTERVAL).replace("$__range", RATE_INTERVAL);
+        for variable in variables(dashboard) {
+            promql = promql.replace(&format!("${}", text(&variable["name"])), ".*");
+        }
+        promql
+    }
+
+    /// Every metric name that the query selects.
+    pub fn metrics(&self) -> BTreeSet<String> {
+        let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
+        let before_brace = self.promql.match_indices('{').map(|(at, _)| {
+            let name = self.promql[..at].rsplit(|c| !is_name(c)).next().unwrap_or_default();
+            name.to_string()
+        });
+        let ours = self.promql.split(|c| !is_name(c)).filter(|word| word.starts_with("armtrace_")).map(str::to_string);
+        before_brace.chain(ours).collect()
+    }
+}
+
+/// A query and the number of series that it returned, or why it failed.
+pub type Outcome = (Query, Result<usize, String>);
+
+/// Runs every query of a dashboard with all its variables set to All.
+pub fn run(prometheus: &Prometheus, file: &Path) -> Vec<Outcome> {
+    let dashboard = load(file);
+    let ask = |query: Query| {
+        let answer = prometheus.query(&query.substituted(&dashboard));
+        let has_value = |series: &&Value| series["value"][1] != "NaN";
+        let series = answer.map(|series| series.iter().filter(has_value).count());
+        (query, series)
+    };
+    queries(file).into_iter().map(ask).collect()
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_string()
+}

@@ -1,0 +1,110 @@
+//! A private Prometheus that scrapes what a test serves, and answers queries about it.
+//!
+//! Needs Debian's package `prometheus`, which promtool is in too.
+
+use super::http;
+use serde_json::Value;
+use std::fs::{self, File};
+use std::io::Write;
+use std::net::TcpListener;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// How often it scrapes; a `rate` needs two scrapes in its range, and gets at least four of [`RATE_INTERVAL`].
+const SCRAPE_INTERVAL: &str = "250ms";
+/// What stands for Grafana's `$__rate_interval`.
+pub const RATE_INTERVAL: &str = "2s";
+
+/// Runs until dropped. Its data directory and its loopback port are its own.
+pub struct Prometheus {
+    process: Child,
+    directory: TempDir,
+    address: String,
+}
+
+impl Prometheus {
+    /// Starts it on these targets, `127.0.0.1:9435` for example, and waits until it answers.
+    pub fn scraping(targets: &[String]) -> Prometheus {
+        let directory = tempfile::tempdir().unwrap();
+        let address = free_address();
+        let config = format!(
+            "global: {{scrape_interval: {SCRAPE_INTERVAL}, scrape_timeout: {SCRAPE_INTERVAL}}}\n\
+             scrape_configs: [{{job_name: armtrace, static_configs: [{{targets: {targets:?}}}]}}]\n"
+        );
+        let config_file = directory.path().join("prometheus.yml");
+        fs::write(&config_file, config).unwrap();
+        let log = File::create(directory.path().join("log")).unwrap();
+        let mut command = Command::new("prometheus");
+        command
+            .arg(format!("--config.file={}", config_file.display()))
+            .arg(format!("--storage.tsdb.path={}", directory.path().join("data").display()))
+            .arg(format!("--web.listen-address={address}"))
+            .stdout(Stdio::null())
+            .stderr(log);
+        // SAFETY: prctl is async-signal-safe. A test that is killed leaves no server behind.
+        unsafe { command.pre_exec(|| Ok(_ = libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL))) };
+        let process = command.spawn().expect("prometheus starts; Debian's package prometheus has it");
+        let prometheus = Prometheus { process, directory, address };
+        prometheus.wait_for("to be ready", || {
+            http::get(&prometheus.address, "/-/ready").is_ok_and(|answer| answer.head.contains(" 200 "))
+        });
+        prometheus
+    }
+
+    /// The series that a query returns now, each with its labels and value.
+    pub fn query(&self, promql: &str) -> Result<Vec<Value>, String> {
+        let path = format!("/api/v1/query?query={}", http::url_encode(promql));
+        let answer = http::get(&self.address, &path).map_err(|error| error.to_string())?;
+        let answer: Value = serde_json::from_str(&answer.body).map_err(|error| error.to_string())?;
+        match &answer["data"]["result"] {
+            Value::Array(series) => Ok(series.clone()),
+            _ => Err(format!("{}: {}", answer["errorType"], answer["error"])),
+        }
+    }
+
+    /// Waits until every target was scraped often enough for a rate over [`RATE_INTERVAL`].
+    pub fn wait_for_rates(&self, targets: usize) {
+        let scraped = format!("count_over_time(up[{RATE_INTERVAL}]) >= 4 and up == 1");
+        self.wait_for("to scrape", || self.query(&scraped).is_ok_and(|series| series.len() == targets));
+    }
+
+    fn wait_for(&self, what: &str, mut done: impl FnMut() -> bool) {
+        let began = Instant::now();
+        while !done() {
+            if began.elapsed() > Duration::from_secs(60) {
+                let log = fs::read_to_string(self.directory.path().join("log")).unwrap_or_default();
+                panic!("waited a minute for prometheus {what}; its log:\n{log}");
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+impl Drop for Prometheus {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// A loopback address that nothing listens on.
+fn free_address() -> String {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
+}
+
+/// What `promtool check metrics` complains of; empty when it has nothing to say.
+pub fn promtool_complaints(metrics: &str) -> String {
+    let mut command = Command::new("promtool");
+    command.args(["check", "metrics"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut promtool = command.spawn().expect("promtool starts; Debian's package prometheus has it");
+    promtool.stdin.take().unwrap().write_all(metrics.as_bytes()).unwrap();
+    let output = promtool.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    if output.status.success() || !said.is_empty() {
+        said
+    } else {
+        output.status.to_string()
+    }
+}

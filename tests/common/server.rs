@@ -1,0 +1,39 @@
+//! An exporter served on a loopback port.
+
+use armtrace::export::{serve, Exporter, Listen};
+use armtrace::model::Snapshot;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::runtime::Runtime;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+/// Serves until stopped or dropped.
+pub struct Server {
+    pub address: String,
+    runtime: Runtime,
+    stop: oneshot::Sender<()>,
+    served: JoinHandle<io::Result<()>>,
+}
+
+impl Server {
+    pub fn of(source: impl Fn() -> Snapshot + Send + Sync + 'static) -> Server {
+        let listener = "127.0.0.1:0".parse::<Listen>().unwrap().bind().unwrap();
+        let address = listener.address().to_string();
+        let exporter = Exporter::new(Arc::new(source)).unwrap();
+        let (stop, stopped) = oneshot::channel();
+        let runtime = Runtime::new().unwrap();
+        let served = runtime.spawn(serve(listener, exporter, async { _ = stopped.await }));
+        Server { address, runtime, stop, served }
+    }
+
+    /// Stops as `armtrace run` does, and says how long it took.
+    pub fn stop(self) -> Duration {
+        let began = Instant::now();
+        self.stop.send(()).unwrap();
+        self.runtime.block_on(self.served).unwrap().unwrap();
+        self.runtime.shutdown_background();
+        began.elapsed()
+    }
+}

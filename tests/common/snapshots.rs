@@ -1,0 +1,87 @@
+//! Snapshots built by hand.
+
+use armtrace::model::*;
+use std::time::Duration;
+
+pub const TRX: &str = "wait/synch/mutex/innodb/trx_mutex";
+pub const INDEX: &str = "wait/synch/sxlock/innodb/index_tree_rw_lock";
+pub const COND: &str = "wait/synch/cond/sql/COND_thread_cache";
+
+/// A histogram of these waits, nanoseconds.
+pub fn waits(waits: &[u64]) -> Histogram {
+    let mut histogram = Histogram::default();
+    for &ns in waits {
+        let bucket = BUCKET_BOUNDS_NS.partition_point(|&bound| bound < ns);
+        histogram.buckets[bucket] += 1;
+        histogram.count += 1;
+        histogram.sum_ns += ns;
+        histogram.max_ns = histogram.max_ns.max(ns);
+    }
+    histogram
+}
+
+/// `times` waits of `ns` nanoseconds each for a latch, half of their time asleep.
+pub fn latch(latch: &str, kind: Kind, mode: Mode, times: u64, ns: u64) -> LatchWaits {
+    let waits = waits(&vec![ns; times as usize]);
+    LatchWaits { latch: latch.to_string(), kind, mode, sleep_ns: waits.sum_ns / 2, sleeps: times, waits }
+}
+
+pub fn callsite(latch: &str, callsite: &str, wait_ns: u64) -> CallsiteWaits {
+    CallsiteWaits { latch: latch.to_string(), callsite: callsite.to_string(), wait_ns, waits: 1 }
+}
+
+pub fn probe(name: &str, state: ProbeState, hits: u64, cost_ns: Option<f64>) -> ProbeStatus {
+    ProbeStatus { probe: name.to_string(), state, hits, cost_ns }
+}
+
+/// A server on ARM right after attach: no latch, no probe.
+pub fn empty() -> Snapshot {
+    Snapshot {
+        elapsed: Duration::ZERO,
+        target: TargetInfo {
+            pid: 4242,
+            flavor: "mysql".to_string(),
+            version: "9.7.4".to_string(),
+            arch: "aarch64".to_string(),
+            cpu_model: "Neoverse-N1".to_string(),
+            build_id: "5d41402abc4b2a76b9719d911017c592".to_string(),
+            symbols: "dynsym".to_string(),
+        },
+        up: true,
+        latches: Vec::new(),
+        callsites: Vec::new(),
+        probes: Vec::new(),
+        lost: Vec::new(),
+        server_cpu_ns: None,
+    }
+}
+
+/// A server under load that has been watched for `ticks` seconds: every metric family has a sample, and all counters
+/// grow from tick to tick.
+pub fn busy(ticks: u64) -> Snapshot {
+    let n = ticks + 1;
+    Snapshot {
+        elapsed: Duration::from_secs(ticks),
+        latches: vec![
+            latch(TRX, Kind::Mutex, Mode::None, 100 * n, 1_500_000),
+            latch(INDEX, Kind::Sxlock, Mode::S, 40 * n, 90_000),
+            latch(INDEX, Kind::Sxlock, Mode::Sx, 20 * n, 300_000),
+            latch(INDEX, Kind::Sxlock, Mode::X, 10 * n, 12_000_000),
+            latch("wait/synch/rwlock/innodb/trx_rseg_latch", Kind::Rwlock, Mode::X, 5 * n, 40_000),
+            latch(COND, Kind::Cond, Mode::None, 2 * n, 900_000_000),
+        ],
+        callsites: vec![
+            callsite(TRX, "lock0lock.cc:5872", 100_000_000 * n),
+            callsite(TRX, "trx0trx.cc:1845", 50_000_000 * n),
+            callsite(INDEX, "btr0cur.cc:971", 120_000_000 * n),
+        ],
+        probes: vec![
+            probe("mutex_enter_inline:begin", ProbeState::Attached, 1_000 * n, Some(770.0)),
+            probe("futex_enter", ProbeState::Attached, 9_000 * n, Some(140.0)),
+            probe("rw_lock_x_lock_func:end", ProbeState::Failed, 0, None),
+        ],
+        lost: vec![("map_full".to_string(), 3 * n), ("no_start".to_string(), 0)],
+        server_cpu_ns: Some(2_000_000_000 * n),
+        ..empty()
+    }
+}

@@ -1,0 +1,104 @@
+//! The Grafana dashboard against what the collector emits.
+
+use crate::common::dashboard::{load, panels, queries, run, variables};
+use crate::common::prometheus::Prometheus;
+use crate::common::server::Server;
+use crate::common::snapshots::busy;
+use armtrace::export::{Exporter, FAMILIES};
+use armtrace::model::Snapshot;
+use prometheus::proto::MetricType;
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+fn file() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("dashboards/armtrace.json")
+}
+
+/// The names of all samples of a scrape of a busy server.
+fn emitted() -> BTreeSet<String> {
+    let text = Exporter::new(Arc::new(|| busy(5))).unwrap().metrics().unwrap();
+    let samples = text.lines().filter(|line| !line.starts_with('#'));
+    samples.filter_map(|line| line.split(['{', ' ']).next()).map(str::to_string).collect()
+}
+
+#[test]
+fn every_query_asks_for_metrics_that_exist() {
+    let emitted = emitted();
+    let queries = queries(&file());
+    assert!(queries.len() > 20);
+    for query in queries {
+        assert!(!query.metrics().is_empty(), "{query:?} selects nothing by name");
+        for metric in query.metrics() {
+            assert!(emitted.contains(&metric), "{}: {metric} is not emitted", query.owner);
+        }
+    }
+}
+
+#[test]
+fn every_family_is_shown_somewhere() {
+    let asked: BTreeSet<_> = queries(&file()).iter().flat_map(|query| query.metrics()).collect();
+    for family in FAMILIES {
+        let shown = match family.kind {
+            MetricType::HISTOGRAM => asked.iter().any(|name| name.starts_with(family.name)),
+            _ => asked.contains(family.name),
+        };
+        assert!(shown, "{} is in no panel", family.name);
+    }
+}
+
+#[test]
+fn panels_are_titled_explained_and_do_not_overlap() {
+    let dashboard = load(&file());
+    let (mut ids, mut titles, mut cells) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+    panels(&dashboard, &mut |panel| {
+        let title = panel["title"].as_str().unwrap_or_default();
+        assert!(!title.is_empty() && titles.insert(title.to_string()), "{title:?} is empty or not the only one");
+        assert!(ids.insert(panel["id"].as_u64()), "{title} has the id of another panel");
+        assert!(panel["type"] == "row" || panel["description"].is_string(), "{title} says nothing of itself");
+        let at = |key: &str| panel["gridPos"][key].as_u64().unwrap();
+        for (x, y) in (at("x")..at("x") + at("w")).flat_map(|x| (at("y")..at("y") + at("h")).map(move |y| (x, y))) {
+            assert!(x < 24 && cells.insert((x, y)), "{title} overlaps another panel at {x},{y}");
+        }
+    });
+}
+
+#[test]
+fn every_query_goes_through_the_chosen_data_source_and_instances() {
+    let dashboard = load(&file());
+    let names: Vec<_> = variables(&dashboard).map(|v| v["name"].as_str().unwrap().to_string()).collect();
+    assert_eq!(names, ["datasource", "job", "arch", "instance", "latch"]);
+    panels(&dashboard, &mut |panel| {
+        for target in panel["targets"].as_array().into_iter().flatten() {
+            assert_eq!(target["datasource"]["uid"], "${datasource}", "{}", panel["title"]);
+            let query = target["expr"].as_str().unwrap();
+            let selectors = query.matches('{').count();
+            assert_eq!(selectors, query.matches("job=~\"$job\",instance=~\"$instance\"").count(), "{query}");
+        }
+    });
+}
+
+/// A server that began a while ago, on the given architecture.
+fn server(arch: &'static str) -> Server {
+    let began = Instant::now();
+    Server::of(move || {
+        let mut snapshot: Snapshot = busy(began.elapsed().as_millis() as u64 / 100);
+        snapshot.target.arch = arch.to_string();
+        snapshot
+    })
+}
+
+#[test]
+fn a_real_prometheus_answers_every_query() {
+    let servers = [server("aarch64"), server("x86_64")];
+    let prometheus = Prometheus::scraping(&servers.each_ref().map(|server| server.address.clone()));
+    prometheus.wait_for_rates(servers.len());
+    for (query, series) in run(&prometheus, &file()) {
+        let series = series.unwrap_or_else(|error| panic!("{}: {error}", query.owner));
+        assert!(series > 0, "{} returns nothing: {}", query.owner, query.promql);
+        if query.promql.contains("by (arch") {
+            assert_eq!(series % 2, 0, "{} has both architectures", query.owner);
+        }
+    }
+}

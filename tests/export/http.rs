@@ -1,0 +1,139 @@
+//! The HTTP server under clients that behave and clients that do not.
+
+use crate::common::http::get;
+use crate::common::server::Server;
+use crate::common::snapshots::{busy, latch};
+use armtrace::model::{Kind, Mode};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{mpsc, Arc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+#[test]
+fn metrics_are_text_0_0_4() {
+    let server = Server::of(|| busy(5));
+    let answer = get(&server.address, "/metrics").unwrap();
+    assert!(answer.head.starts_with("HTTP/1.0 200"), "{}", answer.head);
+    assert!(answer.head.contains("content-type: text/plain; version=0.0.4; charset=utf-8"), "{}", answer.head);
+    assert!(answer.body.contains("\narmtrace_target_up 1\n"));
+}
+
+#[test]
+fn health_needs_no_snapshot() {
+    let server = Server::of(|| panic!("no snapshot is needed"));
+    assert_eq!(get(&server.address, "/healthz").unwrap().body, "ok\n");
+}
+
+#[test]
+fn the_landing_page_names_the_server_and_escapes_what_it_shows() {
+    let server = Server::of(|| {
+        let mut snapshot = busy(5);
+        snapshot.latches.push(latch("unnamed:f<T>&\"", Kind::Mutex, Mode::None, 100, 1_000_000_000));
+        snapshot
+    });
+    let page = get(&server.address, "/").unwrap();
+    assert!(page.head.contains("text/html"), "{}", page.head);
+    for text in ["MySQL 9.7.4", "Neoverse-N1", "href=\"/metrics\"", "innodb/trx_mutex", "unnamed:f&lt;T&gt;&amp;&quot;"]
+    {
+        assert!(page.body.contains(text), "{text}\n{}", page.body);
+    }
+    assert!(!page.body.contains("<T>"));
+}
+
+#[test]
+fn other_paths_are_not_found() {
+    let server = Server::of(|| busy(5));
+    assert!(get(&server.address, "/x").unwrap().head.starts_with("HTTP/1.0 404"));
+}
+
+#[test]
+fn a_snapshot_that_fails_is_one_failed_scrape() {
+    let calls = AtomicUsize::new(0);
+    let server = Server::of(move || {
+        assert!(calls.fetch_add(1, Ordering::Relaxed) > 0, "the first one fails");
+        busy(5)
+    });
+    assert!(get(&server.address, "/metrics").unwrap().head.starts_with("HTTP/1.0 500"));
+    assert!(get(&server.address, "/metrics").unwrap().head.starts_with("HTTP/1.0 200"));
+}
+
+#[test]
+fn snapshots_are_taken_one_at_a_time_and_block_nobody_else() {
+    let (running, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (running_now, most_seen) = (running.clone(), most.clone());
+    let server = Server::of(move || {
+        most.fetch_max(running.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+        thread::sleep(Duration::from_millis(200));
+        running.fetch_sub(1, Ordering::SeqCst);
+        busy(5)
+    });
+    let scrape = |path: &'static str| {
+        let address = server.address.clone();
+        thread::spawn(move || get(&address, path).unwrap().head)
+    };
+    let scrapes = ["/metrics", "/", "/metrics", "/"].map(scrape);
+    while running_now.load(Ordering::SeqCst) == 0 {
+        thread::sleep(Duration::from_millis(1));
+    }
+    let began = Instant::now();
+    get(&server.address, "/healthz").unwrap();
+    assert!(began.elapsed() < Duration::from_millis(150), "health waited {:?}", began.elapsed());
+    assert!(scrapes.into_iter().all(|scrape| scrape.join().unwrap().contains("200")));
+    assert_eq!(most_seen.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn it_stops_within_a_second_whatever_clients_do() {
+    let server = Server::of(|| {
+        thread::sleep(Duration::from_secs(3));
+        busy(5)
+    });
+    let connect = |request: &str| {
+        let mut stream = TcpStream::connect(&server.address).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        stream
+    };
+    let mut silent = connect("");
+    let _half = connect("GET /metrics HTTP/1.1\r\nHost:");
+    let _waiting = connect("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+    get(&server.address, "/healthz").unwrap();
+    let address = server.address.clone();
+    let took = server.stop();
+    assert!(took < Duration::from_secs(1), "{took:?}");
+    assert!(TcpStream::connect(address).is_err(), "nothing listens any more");
+    assert_eq!(silent.read(&mut [0]).unwrap_or(0), 0, "connections are closed");
+}
+
+#[test]
+fn idle_connections_do_not_delay_the_stop() {
+    let server = Server::of(|| busy(5));
+    let mut stream = TcpStream::connect(&server.address).unwrap();
+    stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    assert!(stream.read(&mut [0; 1024]).unwrap() > 0);
+    let took = server.stop();
+    assert!(took < Duration::from_millis(300), "{took:?}");
+}
+
+#[test]
+fn a_scrape_under_way_is_answered_before_the_end() {
+    let (begun, begins) = mpsc::channel();
+    let server = Server::of(move || {
+        begun.send(()).unwrap();
+        thread::sleep(Duration::from_millis(100));
+        busy(5)
+    });
+    let address = server.address.clone();
+    let scrape = thread::spawn(move || get(&address, "/metrics").unwrap());
+    begins.recv().unwrap();
+    server.stop();
+    assert!(scrape.join().unwrap().body.contains("armtrace_target_up"));
+}
+
+#[test]
+fn clients_that_hang_do_not_keep_others_out() {
+    let server = Server::of(|| busy(5));
+    let _hanging: Vec<_> = (0..40).map(|_| TcpStream::connect(&server.address).unwrap()).collect();
+    assert!(get(&server.address, "/metrics").unwrap().head.contains("200"));
+}

@@ -1,0 +1,9 @@
+//! What Prometheus sees, over real HTTP and through a real Prometheus, from snapshots built by hand.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod dashboard;
+mod http;
+mod metrics;
+mod reference;

@@ -1,0 +1,240 @@
+//! The families that the collector makes of a snapshot.
+
+use crate::common::prometheus::promtool_complaints;
+use crate::common::snapshots::*;
+use armtrace::export::{Exporter, FAMILIES};
+use armtrace::model::{Kind, Mode, ProbeState, Snapshot};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// The samples of one scrape: `name{labels}` to value.
+type Samples = BTreeMap<String, f64>;
+
+fn text(snapshot: Snapshot) -> String {
+    Exporter::new(Arc::new(move || snapshot.clone())).unwrap().metrics().unwrap()
+}
+
+fn samples(text: &str) -> Samples {
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    lines.filter_map(|line| line.rsplit_once(' ')).map(|(name, n)| (name.to_string(), n.parse().unwrap())).collect()
+}
+
+/// The sum of all samples of a metric whose labels contain `with`.
+fn sum(samples: &Samples, metric: &str, with: &str) -> f64 {
+    let prefix = format!("{metric}{{");
+    samples.iter().filter(|(name, _)| name.starts_with(&prefix) && name.contains(with)).map(|(_, n)| n).sum()
+}
+
+/// One exporter that is scraped again and again.
+struct Scraped {
+    now: Arc<Mutex<Snapshot>>,
+    exporter: Exporter,
+}
+
+impl Scraped {
+    fn new() -> Scraped {
+        let now = Arc::new(Mutex::new(empty()));
+        let source = now.clone();
+        let exporter = Exporter::new(Arc::new(move || source.lock().unwrap().clone())).unwrap();
+        Scraped { now, exporter }
+    }
+
+    fn scrape(&self, snapshot: Snapshot) -> Samples {
+        *self.now.lock().unwrap() = snapshot;
+        samples(&self.exporter.metrics().unwrap())
+    }
+}
+
+#[test]
+fn promtool_has_no_complaint() {
+    assert_eq!(promtool_complaints(&text(busy(5))), "");
+    assert_eq!(promtool_complaints(&text(empty())), "");
+}
+
+#[test]
+fn promtool_would_complain() {
+    assert_ne!(promtool_complaints("# TYPE x_total gauge\nx_total 1\n"), "");
+}
+
+#[test]
+fn a_busy_server_fills_every_family() {
+    let text = text(busy(5));
+    for family in FAMILIES {
+        assert!(text.contains(&format!("# TYPE {} ", family.name)), "{}", family.name);
+    }
+    for name in ["process_cpu_seconds_total", "process_resident_memory_bytes", "process_start_time_seconds"] {
+        assert!(text.contains(&format!("\n{name} ")), "{name}");
+    }
+}
+
+#[test]
+fn histograms_are_exact_cumulative_and_in_seconds() {
+    let mut snapshot = empty();
+    let mut x = latch(INDEX, Kind::Sxlock, Mode::X, 0, 0);
+    x.waits = waits(&[1_000, 1_001, 70_000, 20_000_000_001]);
+    snapshot.latches = vec![x];
+    let samples = samples(&text(snapshot));
+    let labels = format!("latch=\"{INDEX}\",kind=\"sxlock\",mode=\"x\"");
+    let bucket = |le: &str| samples[&format!("armtrace_latch_wait_seconds_bucket{{{labels},le=\"{le}\"}}")];
+    let bounds = ["0.000001", "0.000002", "0.000064", "0.000128", "2.5", "10", "+Inf"];
+    assert_eq!(bounds.map(bucket), [1.0, 2.0, 2.0, 3.0, 3.0, 3.0, 4.0]);
+    assert_eq!(samples[&format!("armtrace_latch_wait_seconds_sum{{{labels}}}")], 20.000072002);
+    assert_eq!(samples[&format!("armtrace_latch_wait_seconds_count{{{labels}}}")], 4.0);
+    assert_eq!(samples[&format!("armtrace_latch_wait_max_seconds{{{labels}}}")], 20.000000001);
+}
+
+#[test]
+fn the_count_is_never_below_the_last_bucket() {
+    let mut snapshot = busy(1);
+    snapshot.latches[0].waits.count -= 1;
+    let with = format!("latch=\"{TRX}\"");
+    let samples = samples(&text(snapshot));
+    let count = sum(&samples, "armtrace_latch_wait_seconds_count", &with);
+    assert_eq!(count, sum(&samples, "armtrace_latch_wait_seconds_bucket", "trx_mutex\",kind=\"mutex\",le=\"10\""));
+}
+
+#[test]
+fn spinning_and_sleeping_add_up_to_the_wait() {
+    let samples = samples(&text(busy(5)));
+    let spin = sum(&samples, "armtrace_latch_spin_seconds_total", TRX);
+    let sleep = sum(&samples, "armtrace_latch_sleep_seconds_total", TRX);
+    assert_eq!(spin + sleep, sum(&samples, "armtrace_latch_wait_seconds_sum", TRX));
+    assert_eq!(sum(&samples, "armtrace_latch_sleeps_total", TRX), 600.0);
+}
+
+#[test]
+fn conditions_are_kept_apart_from_latches() {
+    let samples = samples(&text(busy(5)));
+    assert_eq!(sum(&samples, "armtrace_cond_wait_seconds_count", COND), 12.0);
+    assert_eq!(samples.keys().filter(|name| name.contains("armtrace_latch") && name.contains(COND)).count(), 0);
+}
+
+#[test]
+fn what_is_not_known_is_absent() {
+    let mut snapshot = busy(5);
+    snapshot.probes =
+        vec![probe("known", ProbeState::Attached, 10, Some(1e6)), probe("unknown", ProbeState::Attached, 1, None)];
+    let samples_now = samples(&text(snapshot.clone()));
+    assert_eq!(samples_now["armtrace_probe_cost_seconds_total{probe=\"known\"}"], 0.01);
+    assert!(!samples_now.contains_key("armtrace_probe_cost_seconds_total{probe=\"unknown\"}"));
+    assert!(!samples_now.contains_key("armtrace_overhead_ratio"), "a sum without a part would be too low");
+    snapshot.probes.pop();
+    snapshot.server_cpu_ns = Some(1_000_000_000);
+    assert_eq!(samples(&text(snapshot.clone()))["armtrace_overhead_ratio"], 0.01);
+    snapshot.server_cpu_ns = None;
+    assert!(!text(snapshot).contains("armtrace_overhead_ratio"));
+}
+
+#[test]
+fn a_probe_is_in_one_state() {
+    let samples = samples(&text(busy(5)));
+    let failed = samples.iter().filter(|(name, _)| name.contains("rw_lock_x_lock_func:end") && name.contains("state"));
+    let states: Vec<_> = failed.map(|(name, n)| (name.contains("\"failed\""), *n)).collect();
+    assert_eq!(states.len(), 4);
+    assert!(states.iter().all(|(is_failed, n)| (*n == 1.0) == *is_failed), "{states:?}");
+}
+
+#[test]
+fn a_lost_cause_at_zero_is_a_zero_that_is_known() {
+    let samples = samples(&text(busy(5)));
+    assert_eq!(samples["armtrace_lost_events_total{reason=\"no_start\"}"], 0.0);
+    assert_eq!(samples["armtrace_lost_events_total{reason=\"map_full\"}"], 18.0);
+}
+
+#[test]
+fn the_target_is_described_and_its_end_is_seen() {
+    let mut snapshot = busy(5);
+    let text_up = text(snapshot.clone());
+    assert!(text_up.contains(
+        "\narmtrace_target_info{flavor=\"mysql\",version=\"9.7.4\",arch=\"aarch64\",cpu_model=\"Neoverse-N1\",\
+         build_id=\"5d41402abc4b2a76b9719d911017c592\",symbols=\"dynsym\"} 1\n"
+    ));
+    assert!(text_up.contains("\narmtrace_target_up 1\n"));
+    assert!(!text_up.contains("4242"), "a pid is no label");
+    snapshot.up = false;
+    assert!(text(snapshot).contains("\narmtrace_target_up 0\n"));
+}
+
+#[test]
+fn one_latch_listed_twice_is_one_series() {
+    let mut snapshot = busy(5);
+    snapshot.latches.push(snapshot.latches[0].clone());
+    snapshot.probes.push(snapshot.probes[0].clone());
+    snapshot.lost.push(snapshot.lost[0].clone());
+    let text = text(snapshot);
+    let mut names: Vec<_> = text.lines().filter_map(|line| line.rsplit_once(' ')).map(|(name, _)| name).collect();
+    let all = names.len();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(all, names.len());
+    assert_eq!(sum(&samples(&text), "armtrace_latch_wait_seconds_count", TRX), 1_200.0);
+}
+
+/// Many latches, of which number i waited i times a millisecond.
+fn many(latches: u64) -> Snapshot {
+    let mut snapshot = empty();
+    let name = |i| format!("wait/synch/mutex/innodb/m{i:04}");
+    snapshot.latches = (1..=latches).map(|i| latch(&name(i), Kind::Mutex, Mode::None, i, 1_000_000)).collect();
+    snapshot.callsites = (1..=latches).map(|i| callsite(&name(i), "f.cc:1", i)).collect();
+    snapshot
+}
+
+#[test]
+fn series_are_capped_and_sums_stay_true() {
+    let samples = samples(&text(many(500)));
+    let counts = samples.keys().filter(|name| name.starts_with("armtrace_latch_wait_seconds_count{")).count();
+    assert_eq!(counts, 201);
+    let all = f64::from(500 * 501 / 2);
+    for (metric, total) in [
+        ("armtrace_latch_wait_seconds_count", all),
+        ("armtrace_latch_sleeps_total", all),
+        ("armtrace_latch_wait_seconds_sum", all / 1e3),
+        ("armtrace_latch_sleep_seconds_total", all / 2e3),
+        ("armtrace_latch_spin_seconds_total", all / 2e3),
+        ("armtrace_latch_callsite_wait_seconds_total", all / 1e9),
+    ] {
+        let sum = sum(&samples, metric, "");
+        assert!((sum - total).abs() < 1e-9 * total, "{metric}: {sum}, not {total}");
+    }
+    assert_eq!(sum(&samples, "armtrace_latch_wait_seconds_count", "latch=\"other\""), f64::from(300 * 301 / 2));
+    assert!(sum(&samples, "armtrace_latch_wait_seconds_count", "m0301") > 0.0, "the largest have their own series");
+}
+
+#[test]
+fn no_counter_steps_back_when_the_order_changes() {
+    let scraped = Scraped::new();
+    let before = scraped.scrape(many(300));
+    let mut later = many(300);
+    for latch in &mut later.latches {
+        *latch = turned_round(latch.latch.clone(), latch.waits.count);
+    }
+    later.callsites.iter_mut().for_each(|site| site.wait_ns += 1_000 - site.wait_ns);
+    let after = scraped.scrape(later);
+    for (name, value) in before.iter().filter(|(name, _)| name.contains("armtrace_") && !name.contains("max")) {
+        assert!(after.get(name).is_some_and(|now| now >= value), "{name}: {value}, then {:?}", after.get(name));
+    }
+}
+
+/// The latch later on: those that had waited least have waited most since.
+fn turned_round(name: String, count: u64) -> armtrace::model::LatchWaits {
+    latch(&name, Kind::Mutex, Mode::None, count + 10 * (300 - count), 1_000_000)
+}
+
+#[test]
+fn spinning_does_not_step_back_while_a_sleep_is_ahead_of_its_wait() {
+    let scraped = Scraped::new();
+    let before = sum(&scraped.scrape(busy(5)), "armtrace_latch_spin_seconds_total", TRX);
+    let mut ahead = busy(5);
+    ahead.latches[0].sleep_ns += 100_000_000;
+    assert_eq!(sum(&scraped.scrape(ahead), "armtrace_latch_spin_seconds_total", TRX), before);
+    let anew = sum(&scraped.scrape(busy(1)), "armtrace_latch_spin_seconds_total", TRX);
+    assert!(anew < before, "another attachment counts anew");
+}
+
+#[test]
+fn its_own_cpu_time_is_not_cut_to_whole_seconds() {
+    let end = std::time::Instant::now() + Duration::from_millis(30);
+    while std::time::Instant::now() < end {}
+    assert!(samples(&text(empty()))["process_cpu_seconds_total"] > 0.0);
+}

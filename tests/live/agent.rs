@@ -1,0 +1,205 @@
+//! The agent as its users run it: the built program, as a process of its own.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{bail, Context, Result};
+use tempfile::TempDir;
+
+use crate::common::http;
+use crate::server::{wait_for, Server};
+
+pub const PROGRAM: &str = env!("CARGO_BIN_EXE_armtrace");
+
+/// An attached agent that serves metrics. Dropping it kills it.
+pub struct Agent {
+    child: Child,
+    pub address: String,
+    dir: TempDir,
+    started: Instant,
+}
+
+/// One sample of the text format.
+#[derive(Clone, Debug)]
+pub struct Sample {
+    pub name: String,
+    pub labels: BTreeMap<String, String>,
+    pub value: f64,
+}
+
+/// A port of this host that nobody listens on.
+pub fn free_port() -> Result<u16> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+}
+
+impl Agent {
+    /// Starts the agent on a server and waits until it serves metrics, which it does only once attached.
+    pub fn attach(server: &Server) -> Result<Agent> {
+        let dir = tempfile::tempdir()?;
+        let address = format!("127.0.0.1:{}", free_port()?);
+        let started = Instant::now();
+        let child = Command::new(PROGRAM)
+            .args(["--pid", &server.pid().to_string(), "--listen", &address])
+            .stdin(Stdio::null())
+            .stdout(File::create(dir.path().join("out"))?)
+            .stderr(File::create(dir.path().join("err"))?)
+            .spawn()
+            .context("starting the agent")?;
+        let mut agent = Agent { child, address, dir, started };
+        wait_for("the agent's metrics", Duration::from_secs(30), || {
+            if let Some(status) = agent.child.try_wait()? {
+                bail!("the agent ended while attaching ({status}): {}", agent.errors()?);
+            }
+            Ok(http::get(&agent.address, "/healthz").ok())
+        })?;
+        Ok(agent)
+    }
+
+    pub fn pid(&self) -> i32 {
+        self.child.id() as i32
+    }
+
+    /// Time since the program was started.
+    pub fn age(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    pub fn metrics(&self) -> Result<String> {
+        Ok(http::get(&self.address, "/metrics")?.body)
+    }
+
+    pub fn scrape(&self) -> Result<Vec<Sample>> {
+        self.metrics()?.lines().filter(|l| !l.starts_with('#') && !l.is_empty()).map(parse).collect()
+    }
+
+    pub fn output(&self) -> Result<String> {
+        Ok(std::fs::read_to_string(self.dir.path().join("out"))?)
+    }
+
+    pub fn errors(&self) -> Result<String> {
+        Ok(std::fs::read_to_string(self.dir.path().join("err"))?)
+    }
+
+    pub fn signal(&self, signal: i32) {
+        // SAFETY: a signal to our own child, which has not been waited for.
+        unsafe { libc::kill(self.pid(), signal) };
+    }
+
+    /// Waits for the agent to end by itself; how it did, and how long that took.
+    pub fn wait(&mut self) -> Result<(ExitStatus, Duration)> {
+        let start = Instant::now();
+        let child = &mut self.child;
+        let status = wait_for("the agent's end", Duration::from_secs(20), || Ok(child.try_wait()?))?;
+        Ok((status, start.elapsed()))
+    }
+
+    /// Ends it as Ctrl-C does.
+    pub fn stop(mut self) -> Result<(ExitStatus, Duration)> {
+        self.signal(libc::SIGINT);
+        self.wait()
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn parse(line: &str) -> Result<Sample> {
+    let (series, value) = line.rsplit_once(' ').with_context(|| format!("no value in {line}"))?;
+    let (name, labels) = series.split_once('{').unwrap_or((series, "}"));
+    let labels = labels.trim_end_matches('}');
+    let labels = labels
+        .split("\",")
+        .filter(|l| !l.is_empty())
+        .map(|l| {
+            let (key, value) = l.split_once("=\"").with_context(|| format!("no label in {l}"))?;
+            Ok((key.to_owned(), value.trim_end_matches('"').to_owned()))
+        })
+        .collect::<Result<_>>()?;
+    Ok(Sample { name: name.to_owned(), labels, value: value.parse()? })
+}
+
+/// The sum of a metric's samples for each latch.
+pub fn by_latch(samples: &[Sample], metric: &str) -> BTreeMap<String, f64> {
+    let mut sums = BTreeMap::new();
+    for s in samples.iter().filter(|s| s.name == metric) {
+        *sums.entry(s.labels.get("latch").cloned().unwrap_or_default()).or_insert(0.0) += s.value;
+    }
+    sums
+}
+
+/// The value of the one series of a metric that has this label.
+pub fn value(samples: &[Sample], metric: &str, label: &str, is: &str) -> Option<f64> {
+    samples.iter().find(|s| s.name == metric && s.labels.get(label).is_some_and(|v| v == is)).map(|s| s.value)
+}
+
+/// What `armtrace doctor` says of a server, as JSON.
+pub fn doctor(pid: i32) -> Result<serde_json::Value> {
+    let output = Command::new(PROGRAM).args(["doctor", "--pid", &pid.to_string(), "--format", "json"]).output()?;
+    serde_json::from_slice(&output.stdout)
+        .with_context(|| format!("doctor said: {}", String::from_utf8_lossy(&output.stderr)))
+}
+
+/// A probe site's bytes in a process beside those in its program file.
+pub struct SiteBytes {
+    pub name: String,
+    pub in_process: u8,
+    pub in_file: u8,
+}
+
+/// Reads the first byte of every site that the agent would probe, to see whether a breakpoint stands there.
+pub fn site_bytes(pid: i32) -> Result<Vec<SiteBytes>> {
+    let exe = PathBuf::from(format!("/proc/{pid}/exe"));
+    let image = armtrace::symbols::Image::open(&exe)?;
+    let bias = armtrace::target::load_bias(pid, &image)?;
+    let memory = armtrace::target::Memory::new(pid);
+    let probes = doctor(pid)?;
+    let probes = probes["server"]["probes"].as_array().context("doctor lists no probes")?.clone();
+    probes
+        .iter()
+        .map(|probe| {
+            let name = probe["name"].as_str().context("a probe without a name")?.to_owned();
+            let address = probe["address"].as_str().context("a probe without an address")?;
+            let address = u64::from_str_radix(address.trim_start_matches("0x"), 16)?;
+            let mut byte = [0];
+            memory.read(address + bias, &mut byte)?;
+            let in_file = image.bytes(address, 1).context("a site outside of the file")?[0];
+            Ok(SiteBytes { name, in_process: byte[0], in_file })
+        })
+        .collect()
+}
+
+/// Sites at which the process has something else than its program file.
+pub fn changed_sites(pid: i32) -> Result<Vec<String>> {
+    let sites = site_bytes(pid)?;
+    Ok(sites.into_iter().filter(|s| s.in_process != s.in_file).map(|s| s.name).collect())
+}
+
+/// BPF programs of the agent's that the kernel still has.
+pub fn loaded_programs() -> Result<Vec<String>> {
+    let mut names = Vec::new();
+    for program in libbpf_rs::query::ProgInfoIter::default() {
+        let name = program.name.to_string_lossy().into_owned();
+        if ["latch_sites", "latch_returns", "latch_site", "latch_return", "futex_enter", "futex_exit", "thread_exit"]
+            .contains(&name.as_str())
+        {
+            names.push(name);
+        }
+    }
+    Ok(names)
+}
+
+/// Reads all that a child has printed on standard error.
+pub fn read_all(mut from: impl Read) -> Result<String> {
+    let mut text = String::new();
+    from.read_to_string(&mut text)?;
+    Ok(text)
+}

@@ -1,0 +1,155 @@
+//! The live view, drawn from snapshots built by hand.
+
+#[allow(dead_code)]
+#[path = "common/snapshots.rs"]
+mod snapshots;
+
+use armtrace::model::{Kind, Mode, Snapshot};
+use armtrace::ui::table::LatchTable;
+use armtrace::ui::LiveView;
+use ratatui::backend::TestBackend;
+use ratatui::Terminal;
+use snapshots::*;
+use std::io::{self, Write};
+use std::sync::{Arc, Mutex};
+
+const URL: &str = "http://localhost:9435/metrics";
+
+fn rendered(now: &Snapshot, earlier: Option<&Snapshot>, width: u16, height: u16) -> Vec<String> {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+    terminal.draw(|frame| frame.render_widget(&LatchTable::new(now, earlier, URL), frame.area())).unwrap();
+    let content = terminal.backend().buffer().content.chunks(usize::from(width));
+    content.map(|line| line.iter().map(|cell| cell.symbol()).collect::<String>().trim_end().to_string()).collect()
+}
+
+#[test]
+fn the_table_at_80_columns() {
+    let lines = rendered(&busy(60), Some(&busy(58)), 80, 24);
+    let expected = "\
+MySQL 9.7.4 · pid 4242 · 1m00s · http://localhost:9435/metrics
+0.28 threads waiting · 175 waits/s · overhead 0.10% · aarch64 Neoverse-N1
+events not counted: 183 map_full
+latch (last 2s)           mode waits/s wait/s   mean    p99 spin/sleep  total
+innodb/trx_mutex             -     100  150ms 1.50ms 1.50ms     50/50%  9.15s
+innodb/index_tree_rw_lock    X      10  120ms 12.0ms 12.0ms     50/50%  7.32s
+innodb/index_tree_rw_lock   SX      20 6.00ms  300µs  300µs     50/50%  366ms
+innodb/index_tree_rw_lock    S      40 3.60ms 90.0µs 89.7µs     50/50%  220ms
+innodb/trx_rseg_latch        X       5  200µs 40.0µs 39.9µs     50/50% 12.2ms
+top call sites
+  innodb/trx_mutex ← lock0lock.cc:5872 67%
+  innodb/index_tree_rw_lock ← btr0cur.cc:971 100%";
+    assert_eq!(lines.join("\n").trim_end(), expected, "\n{}", lines.join("\n"));
+}
+
+#[test]
+fn wider_terminals_have_a_column_of_call_sites() {
+    let lines = rendered(&busy(60), Some(&busy(58)), 120, 24);
+    assert!(lines[3].ends_with("top call site"), "{}", lines[3]);
+    assert!(lines[4].ends_with("lock0lock.cc:5872 67%"), "{}", lines[4]);
+    assert_eq!(lines.len(), 24);
+}
+
+#[test]
+fn a_latch_that_rests_comes_after_those_waited_for_now() {
+    let mut earlier = busy(10);
+    earlier.latches.push(latch("wait/synch/mutex/sql/LOCK_open", Kind::Mutex, Mode::None, 9, 5_000_000_000));
+    let mut now = busy(12);
+    now.latches.push(earlier.latches.last().unwrap().clone());
+    let lines = rendered(&now, Some(&earlier), 80, 24);
+    let resting = lines.iter().find(|line| line.contains("LOCK_open")).unwrap();
+    assert!(resting.starts_with("sql/LOCK_open"), "{resting}");
+    assert!(resting.ends_with("-       0      0      -      -          -  45.0s"), "{resting}");
+    assert_eq!(lines.iter().position(|line| line == resting), Some(9), "{}", lines.join("\n"));
+}
+
+#[test]
+fn nothing_is_made_up_where_nothing_is_known() {
+    let lines = rendered(&empty(), None, 80, 24);
+    assert!(lines[1].starts_with("0.00 threads waiting · 0 waits/s · overhead not known"), "{}", lines[1]);
+    assert_eq!(lines[2], "no contended wait seen so far");
+}
+
+#[test]
+fn narrow_and_low_terminals_are_survived() {
+    for (width, height) in [(1, 1), (10, 3), (40, 5), (79, 4), (104, 9), (300, 2)] {
+        rendered(&busy(9), Some(&busy(7)), width, height);
+    }
+}
+
+#[test]
+fn idle_waits_on_conditions_are_not_contention() {
+    let text = rendered(&busy(60), None, 160, 24).join("\n");
+    assert!(!text.contains("COND_thread_cache"), "{text}");
+}
+
+/// An output that keeps what it is given.
+#[derive(Clone, Default)]
+struct Kept(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Kept {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Kept {
+    fn take(&self) -> String {
+        String::from_utf8(std::mem::take(&mut self.0.lock().unwrap())).unwrap()
+    }
+}
+
+#[test]
+fn without_a_terminal_there_are_blocks_of_plain_lines() {
+    let kept = Kept::default();
+    let mut view = LiveView::with_output(Box::new(kept.clone()), None, URL);
+    view.draw(&busy(10)).unwrap();
+    view.draw(&busy(20)).unwrap();
+    view.finish().unwrap();
+    let text = kept.take();
+    assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{text:?}");
+    assert_eq!(text.matches("MySQL 9.7.4").count(), 2);
+    assert!(text.contains("latch (last 10s)"), "{text}");
+    assert!(text.contains("lock0lock.cc:5872 67%"), "{text}");
+    assert!(text.ends_with("\n\n"), "{text:?}");
+    assert_eq!(view.interval().as_secs(), 10);
+}
+
+#[test]
+fn on_a_terminal_the_table_is_redrawn_where_it_was() {
+    let kept = Kept::default();
+    let mut view = LiveView::with_output(Box::new(kept.clone()), Some(|| (80, 24)), URL);
+    view.draw(&busy(2)).unwrap();
+    let lines = kept.take().matches('\n').count();
+    view.draw(&busy(4)).unwrap();
+    let again = kept.take();
+    assert!(again.contains(&format!("\x1b[{lines}A")), "{again:?}");
+    view.print_above("a message").unwrap();
+    let message = kept.take();
+    assert!(message.starts_with(&format!("\x1b[?2026h\r\x1b[{lines}A\x1b[Ja message\n")), "{message:?}");
+    assert!(message.contains("innodb/trx_mutex"), "the table stays below it: {message:?}");
+}
+
+#[test]
+fn the_terminal_is_left_as_it_was() {
+    let kept = Kept::default();
+    let mut view = LiveView::with_output(Box::new(kept.clone()), Some(|| (80, 24)), URL);
+    view.draw(&busy(2)).unwrap();
+    view.finish().unwrap();
+    let text = kept.take();
+    let modes = ["\x1b[?25l", "\x1b[?1049h", "\x1b[?7l", "\x1b[?1000h"];
+    assert!(modes.iter().all(|mode| !text.contains(mode)), "{text:?}");
+    assert_eq!(text.matches("\x1b[?2026h").count(), text.matches("\x1b[?2026l").count());
+    assert!(text.trim_end_matches("\x1b[?2026l").ends_with("\x1b[0m\x1b[K\n\x1b[J"), "{text:?}");
+}
+
+#[test]
+fn a_table_taller_than_the_terminal_is_cut_so_that_it_can_be_redrawn() {
+    let kept = Kept::default();
+    let mut view = LiveView::with_output(Box::new(kept.clone()), Some(|| (80, 6)), URL);
+    view.draw(&busy(2)).unwrap();
+    assert_eq!(kept.take().matches('\n').count(), 5);
+}

@@ -113,6 +113,16 @@ const ARRAYS: &[ArrayLatches] = &[
         word: 8,
         latch: rwlock("btr_search_latch"),
     },
+    // The index of the change buffer, which was removed in 11.0: its table knows no indexes.
+    ArrayLatches {
+        symbol: "ibuf",
+        size: 0x70,
+        array_at: 48,
+        count: Count::One,
+        stride: 8,
+        word: 384,
+        latch: rwlock("index_tree_rw_lock"),
+    },
     hash("lock_sys", 0x100, 80, "lock_rec_hash_latch"),
     hash("lock_sys", 0x100, 96, "lock_prdt_hash_latch"),
     hash("lock_sys", 0x100, 112, "lock_prdt_page_hash_latch"),

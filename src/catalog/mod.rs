@@ -136,6 +136,8 @@ pub struct ArrayLatches {
 /// How many elements an array has.
 #[derive(Debug)]
 pub enum Count {
+    /// It is no array, but a single object.
+    One,
     /// A u64 in this static variable.
     Variable(&'static str),
     /// The array is a hash table with a latch at the start of every 64 bytes. A u64 at this offset of the object is its number

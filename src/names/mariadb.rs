@@ -96,6 +96,7 @@ fn extent(process: &Process, array: &ArrayLatches) -> Option<(u64, u64)> {
     let object = address(process.image, array.symbol, array.size)?;
     let start = at(object.wrapping_add(array.array_at))?;
     let bytes = match array.count {
+        Count::One => array.stride,
         Count::Variable(symbol) => at(process.image.symbol(symbol)?.addr)?.checked_mul(array.stride)?,
         // Of the eight places in 64 bytes six or seven are cells; the rest is the latch.
         Count::HashCells(cells) => (at(object.wrapping_add(cells))? / 6).checked_add(1)?.checked_mul(64)?,

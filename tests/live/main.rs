@@ -6,5 +6,6 @@ mod agent;
 mod common;
 mod lab;
 mod load;
+mod naming;
 mod server;
 mod truth;

@@ -351,9 +351,6 @@ static __always_inline bool identify(void *ctx, const struct site *site, __u64 l
 	case IDENTITY_CREATED:
 		return !bpf_probe_read_user(&k->id, 8, (void *)(latch + site->id_offset)) &&
 		       !bpf_probe_read_user(&k->line, 4, (void *)(latch + site->line_offset));
-	case IDENTITY_FUNCTION:
-		k->id = site->function;
-		return true;
 	}
 	if (latch >= static_begin && latch < static_end) {
 		k->identity = IDENTITY_STATIC;

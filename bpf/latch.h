@@ -41,8 +41,6 @@ enum identity {
 	IDENTITY_STATIC,
 	/* The return address of the code that waits for it. */
 	IDENTITY_CALLER,
-	/* The wait function: it serves latches of one sort only. */
-	IDENTITY_FUNCTION,
 	/* Site only: static, else performance_schema's class, else the caller. */
 	IDENTITY_WORD,
 };

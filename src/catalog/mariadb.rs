@@ -4,8 +4,8 @@
 //! table and debug information.
 
 use super::{
-    ArrayLatches, Callsite, Evidence, Family, Found, HeapLatch, IdentityIn, MariadbNames, Member, Naming, Psi, Shape,
-    WaitFunction,
+    ArrayLatches, Callsite, Count, Evidence, Family, Found, HeapLatch, IdentityIn, Latch, MariadbNames, Member, Naming,
+    Psi, Shape, StaticLatches, WaitFunction,
 };
 use crate::model::{Kind, Mode};
 
@@ -20,14 +20,6 @@ const fn wait(symbol: &'static [&'static str], label: &'static str, mode: Mode) 
         identity: IdentityIn::Word,
     }
 }
-
-const fn member(offsets: (u64, u64), name: &'static str, kind: Kind) -> Member {
-    Member { offsets, name, kind }
-}
-
-const RWLOCK: Kind = Kind::Rwlock;
-const SXLOCK: Kind = Kind::Sxlock;
-const MUTEX: Kind = Kind::Mutex;
 
 pub(super) static MARIADB_10_6: Family = Family {
     wait_functions: &[
@@ -52,75 +44,180 @@ pub(super) static MARIADB_10_6: Family = Family {
         "_ZN10lock_sys_t7wr_lock",
         "_ZN9LockGuardC",
         "_ZN11TMLockGuardC",
+        "_ZN10lock_sys_t7rd_lock",
+        "_ZN10lock_sys_t7wr_lock",
+        "_ZN9LockGuardC",
+        "_ZN11TMLockGuardC",
     ],
-    naming: Naming::Mariadb(&MariadbNames {
-        psi: Psi { from_latch: -8, to_class: 24, to_name: 20 },
-        statics: &[
-            ("log_sys", &[member((0x40, 0x50), "log_latch", RWLOCK), member((0xf0, 0xf8), "log_lsn_lock", MUTEX)]),
-            ("lock_sys", &[member((0x40, 0x50), "lock_latch", RWLOCK)]),
-            ("dict_sys", &[member((0x40, 0x50), "dict_operation_lock", RWLOCK)]),
-            (
-                "purge_sys",
-                &[member((0x0, 0x10), "trx_purge_latch", RWLOCK), member((0x80, 0x88), "trx_purge_end_latch", RWLOCK)],
-            ),
-            // 128 rollback segments of 128 bytes each, behind what else the transaction system has.
-            ("trx_sys", &[member((0x4000, 0x8200), "trx_rseg_latch", RWLOCK)]),
-        ],
-        arrays: &[
-            ArrayLatches { symbol: "lock_sys", cells_at: 80, array_at: 88, name: "lock_rec_hash_latch", kind: RWLOCK },
-            ArrayLatches {
-                symbol: "lock_sys",
-                cells_at: 96,
-                array_at: 104,
-                name: "lock_prdt_hash_latch",
-                kind: RWLOCK,
-            },
-            ArrayLatches {
-                symbol: "buf_pool",
-                cells_at: 16832,
-                array_at: 16840,
-                name: "buf_page_hash_latch",
-                kind: RWLOCK,
-            },
-        ],
-        heap: &[
-            HeapLatch {
-                name: "fil_space_latch",
-                kind: RWLOCK,
-                // 11.4, 10.11
-                word_at: &[0xa0, 0xa8],
-                evidence: Evidence::OwnedBy { child_at: &[0x60, 0x70], parent_at: 0 },
-            },
-            HeapLatch {
-                name: "index_tree_rw_lock",
-                kind: SXLOCK,
-                word_at: &[0x108, 0x170, 0x180],
-                evidence: Evidence::NamedPartOf { name_at: 0x10, owner_at: 0x18, owner_name_at: 0x10 },
-            },
-            HeapLatch {
-                name: "buf_block_lock",
-                kind: SXLOCK,
-                word_at: &[0x18],
-                evidence: Evidence::PageFrame { id_at: 0, frame_at: 0x30 },
-            },
-            HeapLatch {
-                name: "trx_mutex",
-                kind: MUTEX,
-                word_at: &[0x58],
-                evidence: Evidence::Magic { at: &[2704], value: 91_118_598 },
-            },
-            HeapLatch {
-                name: "dict_table_lock_mutex",
-                kind: MUTEX,
-                word_at: &[500],
-                evidence: Evidence::TableName { at: 0x10 },
-            },
-            HeapLatch {
-                name: "autoinc_mutex",
-                kind: MUTEX,
-                word_at: &[496],
-                evidence: Evidence::TableName { at: 0x10 },
-            },
-        ],
-    }),
+    naming: Naming::Mariadb(&NAMES),
 };
+
+pub(crate) const NAMES: MariadbNames = MariadbNames {
+    psi: Psi { from_latch: -8, to_class: 24, to_name: 20 },
+    statics: STATICS,
+    arrays: ARRAYS,
+    heap: HEAP,
+};
+
+const fn rwlock(name: &'static str) -> Latch {
+    Latch { kind: Kind::Rwlock, name }
+}
+
+const fn mutex(name: &'static str) -> Latch {
+    Latch { kind: Kind::Mutex, name }
+}
+
+const fn one(offset: u64, latch: Latch) -> Member {
+    Member { offset, stride: 0, count: 1, latch }
+}
+
+// Names: where the server registers an instrument, its name. `trx_mutex`, `autoinc_mutex`, `read_view_mutex` and
+// `buf_block_lock` are what the same latches are or were called as instruments of MySQL and of earlier MariaDB versions.
+// The others are made of the names of the member and of what it is part of.
+
+const PURGE_MEMBERS: &[Member] = &[one(8, rwlock("trx_purge_latch")), one(128, rwlock("trx_purge_end_latch"))];
+
+/// An `srw_lock` begins with its performance_schema object; the lock word is 8 bytes into it.
+const STATICS: &[StaticLatches] = &[
+    // 11.4; 10.11, where `lsn_lock` is a mutex of the C library.
+    StaticLatches {
+        symbol: "log_sys",
+        size: 0x100,
+        members: &[one(72, rwlock("log_latch")), one(240, mutex("log_lsn_lock"))],
+    },
+    StaticLatches { symbol: "log_sys", size: 0x180, members: &[one(72, rwlock("log_latch"))] },
+    StaticLatches { symbol: "lock_sys", size: 0x100, members: &[one(72, rwlock("lock_latch"))] },
+    StaticLatches { symbol: "dict_sys", size: 0x140, members: &[one(72, rwlock("dict_operation_lock"))] },
+    // 11.4, 10.11.
+    StaticLatches { symbol: "purge_sys", size: 0x1c0, members: PURGE_MEMBERS },
+    StaticLatches { symbol: "purge_sys", size: 0x200, members: PURGE_MEMBERS },
+    // Temporary and persistent rollback segments.
+    StaticLatches {
+        symbol: "trx_sys",
+        size: 0x8480,
+        members: &[
+            Member { offset: 0x100 + 16, stride: 128, count: 128, latch: rwlock("trx_rseg_latch") },
+            Member { offset: 0x4100 + 16, stride: 128, count: 128, latch: rwlock("trx_rseg_latch") },
+        ],
+    },
+    StaticLatches {
+        symbol: "_ZL20trx_i_s_cache_static",
+        size: 0xb80,
+        members: &[one(8, rwlock("trx_i_s_cache_lock"))],
+    },
+];
+
+const ARRAYS: &[ArrayLatches] = &[
+    ArrayLatches {
+        symbol: "btr_search_sys",
+        size: 8,
+        array_at: 0,
+        count: Count::Variable("btr_ahi_parts"),
+        stride: 64,
+        word: 8,
+        latch: rwlock("btr_search_latch"),
+    },
+    // The index of the change buffer, which was removed in 11.0: its table knows no indexes.
+    ArrayLatches {
+        symbol: "ibuf",
+        size: 0x70,
+        array_at: 48,
+        count: Count::One,
+        stride: 8,
+        word: 384,
+        latch: rwlock("index_tree_rw_lock"),
+    },
+    hash("lock_sys", 0x100, 80, "lock_rec_hash_latch"),
+    hash("lock_sys", 0x100, 96, "lock_prdt_hash_latch"),
+    hash("lock_sys", 0x100, 112, "lock_prdt_page_hash_latch"),
+    // 11.4, 10.11.
+    hash("buf_pool", 0x45c0, 16832, "buf_page_hash_latch"),
+    hash("buf_pool", 0x5400, 16776, "buf_page_hash_latch"),
+];
+
+/// A hash table in an object of this size: the number of cells at `at`, behind it the pointer to the array.
+const fn hash(symbol: &'static str, size: u64, at: u64, name: &'static str) -> ArrayLatches {
+    ArrayLatches {
+        symbol,
+        size,
+        array_at: at + 8,
+        count: Count::HashCells(at),
+        stride: 64,
+        word: 0,
+        latch: rwlock(name),
+    }
+}
+
+const HEAP: &[HeapLatch] = &[
+    // A page latch has a mode between shared and exclusive, as an index tree's has.
+    HeapLatch {
+        word: 24,
+        evidence: &[Evidence::PageHeader { path: &[48], id: 0 }],
+        latch: Latch { kind: Kind::Sxlock, name: "buf_block_lock" },
+    },
+    // 11.4, 10.11.5, later 10.11.
+    index(264),
+    index(384),
+    index(368),
+    // 11.4, 10.11.
+    space(160, &[Evidence::Same(&[], &[96, 0]), Evidence::Name(&[96, 8])]),
+    space(168, &[Evidence::Same(&[], &[104, 0]), Evidence::Name(&[104, 8])]),
+    transaction(88, "trx_mutex"),
+    transaction(2180, "read_view_mutex"),
+    // An entry of the hash table of read-write transactions: it and its transaction know each other.
+    HeapLatch {
+        word: 24,
+        evidence: &[
+            Evidence::Magic { path: &[16], at: TRX_MAGIC_AT, value: TRX_MAGIC },
+            Evidence::Same(&[], &[16, 2688]),
+        ],
+        latch: mutex("rw_trx_hash_element_mutex"),
+    },
+    table(496, mutex("autoinc_mutex")),
+    // A mutex up to 10.11.
+    table(500, rwlock("dict_table_lock_latch")),
+];
+
+const INDEX_NAME: u64 = 16;
+const INDEX_TABLE: u64 = 24;
+const TABLE_NAME: u64 = 16;
+const TABLE_INDEXES: u64 = 152;
+
+/// An index: its name, its table and the table's name, and the table's first index knows the table too.
+const fn index(word: u64) -> HeapLatch {
+    HeapLatch {
+        word,
+        evidence: &[
+            Evidence::Name(&[INDEX_NAME]),
+            Evidence::Name(&[INDEX_TABLE, TABLE_NAME]),
+            Evidence::Same(&[INDEX_TABLE], &[INDEX_TABLE, TABLE_INDEXES, INDEX_TABLE]),
+        ],
+        latch: rwlock("index_tree_rw_lock"),
+    }
+}
+
+/// A table: its name, and its first index knows it.
+const fn table(word: u64, latch: Latch) -> HeapLatch {
+    HeapLatch {
+        word,
+        evidence: &[Evidence::Name(&[TABLE_NAME]), Evidence::Same(&[], &[TABLE_INDEXES, INDEX_TABLE])],
+        latch,
+    }
+}
+
+/// A tablespace: its first file knows it and has a name.
+const fn space(word: u64, evidence: &'static [Evidence]) -> HeapLatch {
+    HeapLatch { word, evidence, latch: rwlock("fil_space_latch") }
+}
+
+/// `TRX_MAGIC_N`, and where in a transaction it stands.
+const TRX_MAGIC: u64 = 91_118_598;
+const TRX_MAGIC_AT: u64 = 2704;
+
+const fn transaction(word: u64, name: &'static str) -> HeapLatch {
+    HeapLatch {
+        word,
+        evidence: &[Evidence::Magic { path: &[], at: TRX_MAGIC_AT, value: TRX_MAGIC }],
+        latch: mutex(name),
+    }
+}

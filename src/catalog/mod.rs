@@ -6,6 +6,9 @@
 mod mariadb;
 mod mysql;
 
+#[cfg(test)]
+pub(crate) use mariadb::NAMES as MARIADB_NAMES;
+
 use std::collections::HashSet;
 use std::ops::Range;
 
@@ -51,74 +54,121 @@ pub enum Naming {
     Mariadb(&'static MariadbNames),
 }
 
-/// What MySQL's tables do not say of themselves.
+/// Where naming finds things in MySQL's program and memory.
 #[derive(Debug)]
 pub struct MysqlNames {
-    /// The vector of latch descriptions, by symbol.
+    /// The function that fills the vector of latch descriptions, or calls the function that does.
+    pub latch_init: &'static str,
+    /// The key variable of latches that are deliberately not instrumented.
+    pub not_instrumented: &'static str,
+    /// The vector of latch descriptions, by symbol: its `begin` pointer is `latch_meta_begin` bytes behind the
+    /// symbol, its `end` pointer 8 further.
     pub latch_meta: &'static str,
-    /// Latch ids whose instrument is not the id in lower case with `_mutex` behind it.
-    pub instruments: &'static [(&'static str, &'static str)],
+    pub latch_meta_begin: u64,
+    /// In a latch description: u32 id, pointer to the id's name, u32 value of the instrument's key.
+    pub meta_id: u64,
+    pub meta_name: u64,
+    pub meta_key: u64,
+    /// Latch ids whose names begin as the names of latch levels do.
+    pub sync_ids: &'static [&'static str],
+    /// Latch ids that the server does not instrument but had an instrument for, and its name.
+    pub uninstrumented_ids: &'static [(&'static str, &'static str)],
     /// The function that creates rw-locks: alternative names.
     pub rw_lock_create: &'static [&'static str],
-    /// rw-locks that have no instrument in any build, by the file that creates them.
-    pub uninstrumented: &'static [(&'static str, &'static str)],
+    /// What to call rw-locks that are created without an instrument, by the file that creates them.
+    pub uninstrumented_sites: &'static [(&'static str, &'static str)],
 }
 
-/// Names of MariaDB's latches by what they are part of; names as performance_schema has them, without the prefix.
+/// Where naming finds latches in MariaDB's memory.
 #[derive(Debug)]
 pub struct MariadbNames {
     pub psi: Psi,
-    /// Static objects: (symbol, latches in it).
-    pub statics: &'static [(&'static str, &'static [Member])],
+    /// Latches inside static data, by symbol. Versions differ: an object has one entry for each of its sizes.
+    pub statics: &'static [StaticLatches],
+    /// Latches in arrays on the heap that static data points to.
     pub arrays: &'static [ArrayLatches],
+    /// Latches inside heap structures, recognised by what surrounds them; all versions' offsets.
     pub heap: &'static [HeapLatch],
 }
 
-/// Latches spread over a hash table's array, which a static object points to.
-#[derive(Clone, Copy, Debug)]
-pub struct ArrayLatches {
+/// A latch's kind and the last part of its event name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Latch {
+    /// Where the server registers an instrument of this name, that decides between rwlock and sxlock.
+    pub kind: Kind,
+    pub name: &'static str,
+}
+
+/// A static object and the latches in it.
+#[derive(Debug)]
+pub struct StaticLatches {
     pub symbol: &'static str,
-    /// Offset of the number of cells, 8 bytes each, in the static object.
-    pub cells_at: u64,
-    /// Offset of the pointer to the array.
-    pub array_at: u64,
-    pub name: &'static str,
-    pub kind: Kind,
+    /// A build in which the object has another size has another layout, and this does not hold for it.
+    pub size: u64,
+    pub members: &'static [Member],
 }
 
-/// A latch inside an object on the heap, recognised by what surrounds it.
-#[derive(Clone, Copy, Debug)]
-pub struct HeapLatch {
-    pub name: &'static str,
-    pub kind: Kind,
-    /// Where in the object the lock word is, in the versions known.
-    pub word_at: &'static [u64],
-    pub evidence: Evidence,
-}
-
-/// What must hold for an address to be an object of a certain type. Each is strong enough that a chance match
-/// is out of the question, so that offsets of another version only lead to no name.
-#[derive(Clone, Copy, Debug)]
-pub enum Evidence {
-    /// A child object, to which the object points at one of these offsets, points back to it.
-    OwnedBy { child_at: &'static [u64], parent_at: u64 },
-    /// It points to its own name and to an owner whose name is a table's (`db/table`).
-    NamedPartOf { name_at: u64, owner_at: u64, owner_name_at: u64 },
-    /// It points to a table's name.
-    TableName { at: u64 },
-    /// Its page number and tablespace are those in the header of the page frame that it points to.
-    PageFrame { id_at: u64, frame_at: u64 },
-    /// A magic number stands in it.
-    Magic { at: &'static [u64], value: u64 },
-}
-
-/// A latch inside a static object.
-#[derive(Clone, Copy, Debug)]
+/// One latch, or an array of them, inside a static object.
+#[derive(Debug)]
 pub struct Member {
-    /// Bytes from the object's start within which the lock word lies.
-    pub offsets: (u64, u64),
-    pub name: &'static str,
-    pub kind: Kind,
+    /// Of the first lock word.
+    pub offset: u64,
+    /// Bytes from one array element to the next, and how many there are; 1 for a single latch.
+    pub stride: u64,
+    pub count: u64,
+    pub latch: Latch,
+}
+
+/// An array on the heap with a latch in each element.
+#[derive(Debug)]
+pub struct ArrayLatches {
+    /// The static object, its size, and where in it the pointer to the first element is.
+    pub symbol: &'static str,
+    pub size: u64,
+    pub array_at: u64,
+    pub count: Count,
+    pub stride: u64,
+    /// Of the lock word in an element.
+    pub word: u64,
+    pub latch: Latch,
+}
+
+/// How many elements an array has.
+#[derive(Debug)]
+pub enum Count {
+    /// It is no array, but a single object.
+    One,
+    /// A u64 in this static variable.
+    Variable(&'static str),
+    /// The array is a hash table with a latch at the start of every 64 bytes. A u64 at this offset of the object is its number
+    /// of cells, of 8 bytes each, without the latches and padding among them.
+    HashCells(u64),
+}
+
+/// A latch inside an object on the heap.
+#[derive(Debug)]
+pub struct HeapLatch {
+    /// Of the lock word in the object.
+    pub word: u64,
+    /// All must hold. Together they leave no room for chance, so that another version's offsets only lead to no name.
+    pub evidence: &'static [Evidence],
+    pub latch: Latch,
+}
+
+/// Pointers to follow, from an object on: the offset of each in what the one before it points to.
+pub type Path = &'static [u64];
+
+/// Something that is true of an object of a type.
+#[derive(Debug)]
+pub enum Evidence {
+    /// The u64 at offset `at` of what the path leads to is `value`.
+    Magic { path: Path, at: u64, value: u64 },
+    /// Both paths lead to the same place, which is not null.
+    Same(Path, Path),
+    /// The path leads to a name: readable text.
+    Name(Path),
+    /// The path leads to a page in memory whose header has the page number and tablespace of the page id at offset `id`.
+    PageHeader { path: Path, id: u64 },
 }
 
 /// How a lock word leads to its performance_schema class.
@@ -186,8 +236,6 @@ pub enum IdentityIn {
     },
     /// Nothing in it: a bare lock word.
     Word,
-    /// The function serves only latches of this name, built as performance_schema would.
-    Fixed(&'static str),
 }
 
 /// The family whose wait functions this binary has.

@@ -5,10 +5,10 @@ use super::{Callsite, Family, Found, IdentityIn, MysqlNames, Naming, Shape, Wait
 use crate::model::Mode;
 use crate::symbols::Image;
 
-/// `TTASEventMutex`: its `latch_id_t`.
+/// `TTASEventMutex<GenericPolicy>`: its `latch_id_t`, behind counters.
 const MUTEX: IdentityIn = IdentityIn::LatchId { offset: 0x20 };
-/// The mutexes of buffer pool blocks are no instrument's and carry no latch id.
-const BLOCK_MUTEX: IdentityIn = IdentityIn::Fixed("buf_block_mutex");
+/// `TTASEventMutex<BlockMutexPolicy>`: its `latch_id_t`, behind a pointer to counters that all of them share.
+const BLOCK_MUTEX: IdentityIn = IdentityIn::LatchId { offset: 0x18 };
 /// `rw_lock_t`: creation file and line.
 const RW_LOCK: IdentityIn = IdentityIn::Created { file_offset: 0x30, line_offset: 0x38 };
 
@@ -48,7 +48,6 @@ const fn mutex(
     label: &'static str,
     shape: Shape,
     (file, line): (usize, usize),
-    identity: IdentityIn,
 ) -> WaitFunction {
     WaitFunction {
         found: Found::Symbols(symbols),
@@ -57,8 +56,18 @@ const fn mutex(
         shape,
         latch_argument: 0,
         callsite: Callsite::FileLine { file, line },
-        identity,
+        identity: MUTEX,
     }
+}
+
+/// A page mutex.
+const fn block_mutex(
+    symbols: &'static [&'static str],
+    label: &'static str,
+    shape: Shape,
+    location: (usize, usize),
+) -> WaitFunction {
+    WaitFunction { identity: BLOCK_MUTEX, ..mutex(symbols, label, shape, location) }
 }
 
 pub(super) static MYSQL_8: Family = Family {
@@ -97,60 +106,49 @@ pub(super) static MYSQL_8: Family = Family {
             "mutex_enter_inline",
             CONTENDED,
             (1, 2),
-            MUTEX,
         ),
-        mutex(
+        block_mutex(
             &["_Z18mutex_enter_inlineI11PolicyMutexI14TTASEventMutexI16BlockMutexPolicyEEEvPT_N2ut8LocationE"],
             "mutex_enter_inline_block",
             CONTENDED,
             (1, 2),
-            BLOCK_MUTEX,
         ),
-        mutex(
-            &["_ZN11PolicyMutexI14TTASEventMutexI13GenericPolicyEE5enterEjjPKcj"],
-            "mutex_enter",
-            CONTENDED,
-            (3, 4),
-            MUTEX,
-        ),
-        mutex(
+        mutex(&["_ZN11PolicyMutexI14TTASEventMutexI13GenericPolicyEE5enterEjjPKcj"], "mutex_enter", CONTENDED, (3, 4)),
+        block_mutex(
             &["_ZN11PolicyMutexI14TTASEventMutexI16BlockMutexPolicyEE5enterEjjPKcj"],
             "mutex_enter_block",
             CONTENDED,
             (3, 4),
-            BLOCK_MUTEX,
         ),
         mutex(
             &["_ZN14TTASEventMutexI13GenericPolicyE17spin_and_try_lockEjjPKcj"],
             "mutex_spin_and_try_lock",
             Shape::Whole,
             (3, 4),
-            MUTEX,
         ),
-        mutex(
+        block_mutex(
             &["_ZN14TTASEventMutexI16BlockMutexPolicyE17spin_and_try_lockEjjPKcj"],
             "mutex_spin_and_try_lock_block",
             Shape::Whole,
             (3, 4),
-            BLOCK_MUTEX,
         ),
     ],
     wrappers: &[],
     naming: Naming::Mysql(&MysqlNames {
+        latch_init: "_Z15sync_check_initm",
+        not_instrumented: "PFS_NOT_INSTRUMENTED",
         latch_meta: "latch_meta",
-        instruments: &[
-            ("FIL_SHARD", "fil_system_mutex"),
-            ("LOCK_SYS_WAIT", "lock_wait_mutex"),
-            ("LOG_ARCH", "log_sys_arch_mutex"),
-            ("LOG_SN", "log_sn_lock"),
-            ("PAGE_ARCH", "page_sys_arch_mutex"),
-            ("PAGE_ARCH_CLIENT", "page_sys_arch_client_mutex"),
-            ("PAGE_ARCH_OPER", "page_sys_arch_oper_mutex"),
-            ("PERSIST_AUTOINC", "autoinc_persisted_mutex"),
-            ("SRV_SYS_TASKS", "srv_threads_mutex"),
-        ],
-        rw_lock_create: &["_Z19rw_lock_create_funcP9rw_lock_tN2ut8LocationE"],
-        uninstrumented: &[("buf0buf.cc", "buf_block_lock")],
+        latch_meta_begin: 8,
+        meta_id: 0,
+        meta_name: 8,
+        meta_key: 0x20,
+        sync_ids: &["SYNC_THREAD", "SYNC_ARRAY_MUTEX", "SYNC_DEBUG_MUTEX"],
+        // The key of page mutexes, which no current build registers.
+        uninstrumented_ids: &[("BUF_BLOCK_MUTEX", "buffer_block_mutex")],
+        rw_lock_create: &["_Z19rw_lock_create_funcP9rw_lock_tN2ut8LocationE", "_Z19rw_lock_create_funcP9rw_lock_tPKcm"],
+        // A page latch has the name of the key that it has in builds that instrument pages. The other belongs to a
+        // copy of a page in a search of a spatial index.
+        uninstrumented_sites: &[("buf0buf.cc", "buf_block_lock"), ("gis0sea.cc", "rtr_match_block_lock")],
     }),
 };
 

@@ -1,50 +1,79 @@
-//! How what the kernel tells latches apart by becomes a name: the one that performance_schema gives it.
+//! How an identity measured in the kernel becomes the name of a latch.
+//!
+//! The kernel side keys every wait by something bounded: the id or creation site that the latch itself holds, its
+//! performance_schema class, its address if it is static data, or else who waits. Here each of these becomes
+//! the event name that performance_schema uses, whether or not it is on. Where the server defines no event,
+//! the name is built the same way from the server's own name for the latch, and `docs` lists it. What cannot be told for
+//! sure is `unnamed:FUNCTION`: a missing name is better than a wrong one.
 
+mod created;
+mod latch_ids;
 mod mariadb;
 mod mysql;
 mod psi;
+mod references;
+
+pub use created::{Key, Site};
+pub use latch_ids::LatchId;
+pub use mariadb::Rules as MariadbRules;
+pub use mysql::Rules as MysqlRules;
+pub use psi::{Instrument, Instruments};
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::catalog::{IdentityIn, Naming};
+use crate::catalog::Naming;
 use crate::failure::Failure;
 use crate::model::Kind;
+use crate::symbols::Image;
 use crate::target::{Memory, Target};
 
-/// By what a latch was told from others while it was waited for.
+/// What the kernel side knows of a latch that somebody waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Identity {
-    /// The latch's own class number.
+    /// The id that a MySQL mutex holds.
     LatchId(u32),
-    /// Where the server's code created it: the file name's address in the process, and the line.
+    /// Where a MySQL rw-lock was made: address of the file name in the process, and line.
     Created { file: u64, line: u32 },
-    /// performance_schema's class of it, by address.
+    /// Address in the process of the latch's performance_schema class.
     PsiClass(u64),
-    /// Its address in the server's static data.
+    /// Address in the process of a latch in the server's static data.
     Static(u64),
-    /// Only who waited: a return address.
+    /// A latch on the heap, known by who waits for it: an address in the process, inside the waiting function.
     Caller(u64),
-    /// Only which wait function it was, by its index in the catalog.
-    Function(u8),
 }
 
-/// What a latch is called.
+/// A latch's name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LatchName {
+    /// `wait/synch/mutex/innodb/log_writer_mutex`, or `unnamed:FUNCTION`.
     pub event: String,
     pub kind: Kind,
 }
 
 impl LatchName {
-    /// The name as performance_schema builds it for an InnoDB latch.
-    fn innodb(kind: Kind, name: &str) -> LatchName {
+    /// The InnoDB event of this kind and bare name.
+    pub fn innodb(kind: Kind, name: &str) -> LatchName {
         LatchName { event: format!("wait/synch/{}/innodb/{name}", kind.as_str()), kind }
     }
 
-    /// For what could not be named: who waits for it, never a guess.
-    fn unnamed(kind: Kind, function: &str) -> LatchName {
-        LatchName { event: format!("unnamed:{function}"), kind }
+    /// For what could not be named: who waits for it, or where it is, never a guess. For want of better knowledge it is of
+    /// the kind with the most modes that it could be.
+    fn unnamed(kind: Kind, what: &str) -> LatchName {
+        LatchName { event: format!("unnamed:{what}"), kind }
+    }
+
+    /// From a whole event name as performance_schema writes it; `None` if it is none.
+    pub fn from_event(event: &str) -> Option<LatchName> {
+        let (kind, rest) = event.strip_prefix("wait/synch/")?.split_once('/')?;
+        let kinds = [Kind::Mutex, Kind::Rwlock, Kind::Sxlock, Kind::Prlock, Kind::Cond];
+        let kind = kinds.into_iter().find(|k| k.as_str() == kind)?;
+        let plausible = rest.contains('/') && rest.bytes().all(|b| b.is_ascii_graphic() || b == b' ');
+        plausible.then(|| LatchName { event: event.to_owned(), kind })
+    }
+
+    pub fn is_named(&self) -> bool {
+        !self.event.starts_with("unnamed:")
     }
 }
 
@@ -53,54 +82,58 @@ pub struct Namer {
     target: Arc<Target>,
     memory: Memory,
     rules: Rules,
-    known: HashMap<Identity, LatchName>,
+    known: HashMap<Identity, Known>,
 }
 
+/// What a family's identities mean.
 enum Rules {
-    Mysql(mysql::Names),
-    Mariadb(mariadb::Names),
+    Mysql(MysqlRules),
+    Mariadb(MariadbRules),
+}
+
+/// A name given before.
+#[derive(Clone)]
+struct Known {
+    name: LatchName,
+    /// The latch that it was given for.
+    example: u64,
+    /// Another latch with this identity had another name.
+    is_contradicted: bool,
 }
 
 impl Namer {
-    /// Reads the server's tables of names.
+    /// Works out the server's names from its program.
     ///
     /// # Errors
     /// Status 4 when the server's memory cannot be read.
     pub fn new(target: &Arc<Target>) -> Result<Namer, Failure> {
-        let memory = Memory::new(target.pid);
         let rules = match target.family.naming {
-            Naming::Mysql(catalog) => Rules::Mysql(mysql::Names::read(target, &memory, catalog)?),
-            Naming::Mariadb(catalog) => Rules::Mariadb(mariadb::Names::new(target, &memory, catalog)),
+            Naming::Mysql(catalog) => Rules::Mysql(MysqlRules::new(&target.image, catalog)),
+            Naming::Mariadb(catalog) => Rules::Mariadb(MariadbRules::new(&target.image, catalog)),
         };
-        Ok(Namer { target: Arc::clone(target), memory, rules, known: HashMap::new() })
+        Ok(Namer { memory: Memory::new(target.pid), target: Arc::clone(target), rules, known: HashMap::new() })
     }
 
-    /// The name of the latches with this identity; `example` is the address of one of them.
+    /// The name of the latches with this identity; `example` is the address of one of them, the last that somebody waited
+    /// for.
+    ///
+    /// Instances and shards of one latch have one name. Names are remembered; but where an identity is only the
+    /// waiting function, a new example is looked at again, and if one place turns out to wait for different
+    /// latches, it names none of them.
     pub fn name(&mut self, identity: &Identity, example: u64) -> LatchName {
-        if let Some(known) = self.known.get(identity) {
-            return known.clone();
+        let depends_on_example = matches!(identity, Identity::Caller(_));
+        let known = self.known.get(identity).cloned();
+        if let Some(known) = known.as_ref().filter(|k| !depends_on_example || k.is_contradicted || k.example == example)
+        {
+            return known.name.clone();
         }
-        let found = match &self.rules {
-            _ if matches!(identity, Identity::Function(_)) => self.fixed(identity),
-            Rules::Mysql(names) => names.name(&self.memory, identity),
-            Rules::Mariadb(names) => names.name(&self.memory, identity, example),
+        let Some(found) = self.find(identity, example) else {
+            return known.map_or_else(|| self.unnamed(identity), |k| k.name);
         };
-        match found {
-            Some(name) => {
-                self.known.insert(*identity, name.clone());
-                name
-            }
-            None => self.unnamed(identity),
-        }
-    }
-
-    /// The name that the catalog gives to all latches of a wait function.
-    fn fixed(&self, identity: &Identity) -> Option<LatchName> {
-        let Identity::Function(index) = *identity else { return None };
-        match self.target.family.wait_functions.get(usize::from(index))?.identity {
-            IdentityIn::Fixed(name) => Some(LatchName::innodb(Kind::Mutex, name)),
-            _ => None,
-        }
+        let is_contradicted = known.is_some_and(|k| k.name != found);
+        let name = if is_contradicted { self.unnamed(identity) } else { found };
+        self.known.insert(*identity, Known { name: name.clone(), example, is_contradicted });
+        name
     }
 
     /// A string of the server's.
@@ -108,19 +141,72 @@ impl Namer {
         self.memory.string(addr)
     }
 
+    /// MySQL's latch ids as the running server describes them, with their names here; `None` for other servers.
+    pub fn latch_ids(&self) -> Option<Vec<(LatchId, LatchName)>> {
+        let Rules::Mysql(rules) = &self.rules else { return None };
+        let ids = rules.read_ids(&self.process())?;
+        Some(ids.into_iter().map(|id| (id.clone(), rules.id_name(&id.name))).collect())
+    }
+
+    fn find(&mut self, identity: &Identity, example: u64) -> Option<LatchName> {
+        let process = Process { image: &self.target.image, memory: self.memory, bias: self.target.bias };
+        match (&mut self.rules, *identity) {
+            (Rules::Mysql(rules), Identity::LatchId(id)) => rules.latch_id(&process, id),
+            (Rules::Mysql(rules), Identity::Created { file, line }) => rules.created(&process, file, line),
+            (Rules::Mariadb(rules), Identity::PsiClass(class)) => rules.instrument(&process, class),
+            (Rules::Mariadb(rules), Identity::Static(addr)) => {
+                rules.static_latch(process.image, addr.wrapping_sub(process.bias))
+            }
+            (Rules::Mariadb(rules), Identity::Caller(_)) => rules.heap_latch(&process, example),
+            _ => None,
+        }
+    }
+
+    fn process(&self) -> Process<'_> {
+        Process { image: &self.target.image, memory: self.memory, bias: self.target.bias }
+    }
+
     fn unnamed(&self, identity: &Identity) -> LatchName {
         match *identity {
             Identity::LatchId(id) => LatchName::unnamed(Kind::Mutex, &format!("latch_id_{id}")),
             Identity::Created { file, line } => {
                 let file = self.memory.string(file).unwrap_or_default();
-                let base = file.rsplit('/').next().unwrap_or_default().to_owned();
+                let base = file.rsplit('/').next().unwrap_or_default();
                 LatchName::unnamed(Kind::Sxlock, &format!("{base}:{line}"))
             }
             Identity::Static(addr) => LatchName::unnamed(Kind::Rwlock, &self.target.data_name(addr)),
-            Identity::Function(index) => LatchName::unnamed(Kind::Mutex, &format!("wait_function_{index}")),
             Identity::PsiClass(addr) | Identity::Caller(addr) => {
                 LatchName::unnamed(Kind::Rwlock, &self.target.function_name(addr))
             }
+        }
+    }
+}
+
+/// What is needed to look into the server.
+struct Process<'a> {
+    image: &'a Image,
+    memory: Memory,
+    bias: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn event_names_are_taken_apart() {
+        let name = LatchName::from_event("wait/synch/prlock/sql/MDL_lock::rwlock").expect("an event");
+        assert_eq!(name.kind, Kind::Prlock);
+        for bad in [
+            "",
+            "wait/synch/",
+            "wait/synch/mutex/",
+            "wait/synch/mutex/sql",
+            "wait/io/file/sql/x",
+            "wait/synch/no/sql/x",
+            "wait/synch/mutex/sql/\u{1}",
+        ] {
+            assert_eq!(LatchName::from_event(bad), None, "{bad}");
         }
     }
 }

@@ -1,135 +1,109 @@
-//! Names in MySQL and Percona Server: a mutex carries its latch id, an rw-lock where it was created.
-//!
-//! Neither needs performance_schema to be on. Latch ids name themselves in the server's `latch_meta` vector. Which
-//! instrument a creation site belongs to is read from the code there, which hands the instrument's key over.
+//! The names of MySQL's latches.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
-use super::{psi, Identity, LatchName};
-use crate::catalog::{named, MysqlNames};
-use crate::code::{self, Insn};
-use crate::failure::Failure;
+use super::created::{self, Key, Site};
+use super::latch_ids::{self, Keys, LatchId};
+use super::psi::Instruments;
+use super::references::References;
+use super::{LatchName, Process};
+use crate::catalog::MysqlNames;
 use crate::model::Kind;
-use crate::symbols::{Arch, Image};
-use crate::target::{Memory, Target};
+use crate::symbols::Image;
 
-/// Latch ids beyond this are not ids but garbage read from a wrong place.
-const MAX_LATCH_IDS: u64 = 1024;
-
-/// Instructions before a call in which its arguments are prepared.
-const ARGUMENT_WINDOW: usize = 60;
-
-pub(super) struct Names {
+pub struct Rules {
     catalog: &'static MysqlNames,
-    /// By latch id.
-    latches: HashMap<u32, LatchName>,
-    sites: Vec<CreationSite>,
+    instruments: Instruments,
+    keys: Keys,
+    sites: Vec<Site>,
+    /// Latch ids read from the process, when first needed: they are there only once InnoDB has started.
+    ids: HashMap<u32, String>,
 }
 
-/// A place in the code that creates rw-locks.
-struct CreationSite {
-    /// The source file, as the code passes it on.
-    file: String,
-    /// All numbers in the code there, the line among them.
-    numbers: HashSet<u32>,
-    instrument: Option<String>,
-}
-
-impl Names {
-    pub(super) fn read(target: &Target, memory: &Memory, catalog: &'static MysqlNames) -> Result<Names, Failure> {
-        let instruments = psi::instruments(&target.image);
-        let latches = latch_ids(target, memory, catalog)
-            .map(|ids| ids.into_iter().map(|(id, name)| (id, mutex_name(&name, catalog, &instruments))).collect())
-            .unwrap_or_default();
-        Ok(Names { catalog, latches, sites: creation_sites(&target.image, catalog, &instruments) })
+impl Rules {
+    pub fn new(image: &Image, catalog: &'static MysqlNames) -> Rules {
+        let mut pointers = image.relative_relocations();
+        pointers.sort_unstable();
+        let instruments = Instruments::new(image, &pointers);
+        let code = References::new(image, &pointers);
+        let keys = latch_ids::keys(&code, catalog, &instruments);
+        let sites = created::sites(&code, catalog, &instruments);
+        Rules { catalog, instruments, keys, sites, ids: HashMap::new() }
     }
 
-    pub(super) fn name(&self, memory: &Memory, identity: &Identity) -> Option<LatchName> {
-        match identity {
-            Identity::LatchId(id) => self.latches.get(id).cloned(),
-            Identity::Created { file, line } => {
-                let file = memory.string(*file)?;
-                self.rw_lock(&file, *line).map(|name| LatchName::innodb(Kind::Sxlock, name))
+    /// The latch ids that the code ties to an instrument, or to the lack of one.
+    pub fn ids(&self) -> impl Iterator<Item = &str> {
+        self.keys.keys().map(String::as_str)
+    }
+
+    /// The places that make rw-locks.
+    pub fn sites(&self) -> &[Site] {
+        &self.sites
+    }
+
+    /// The mutex with this latch id.
+    pub(super) fn latch_id(&mut self, process: &Process, id: u32) -> Option<LatchName> {
+        if !self.ids.contains_key(&id) {
+            let ids = latch_ids::read(process, self.catalog)?;
+            self.ids = ids.into_iter().map(|i| (i.id, i.name)).collect();
+        }
+        Some(self.id_name(self.ids.get(&id)?))
+    }
+
+    pub(super) fn read_ids(&self, process: &Process) -> Option<Vec<LatchId>> {
+        latch_ids::read(process, self.catalog)
+    }
+
+    /// The mutex whose latch id has this name.
+    pub fn id_name(&self, id: &str) -> LatchName {
+        let instrument = self.keys.get(id).copied().flatten().and_then(|key| self.instruments.by_key(key));
+        match instrument {
+            Some(instrument) => LatchName::innodb(Kind::Mutex, &instrument.name),
+            None => LatchName::innodb(Kind::Mutex, &uninstrumented_id(id, self.catalog)),
+        }
+    }
+
+    /// The rw-lock made at this place; `file` is an address in the process.
+    pub(super) fn created(&self, process: &Process, file: u64, line: u32) -> Option<LatchName> {
+        self.site_name(&process.memory.string(file)?, line)
+    }
+
+    /// The rw-lock made at this place in the source, if the code there is known.
+    pub fn site_name(&self, path: &str, line: u32) -> Option<LatchName> {
+        let mut here = self.sites.iter().filter(|s| s.line == line && s.file == path).map(|s| s.key);
+        let key = here.next()?;
+        if here.any(|other| other != key) {
+            return None;
+        }
+        match key {
+            Key::Instrument(key) => {
+                let instrument = self.instruments.by_key(key)?;
+                let kind = if instrument.is_sxlock() { Kind::Sxlock } else { Kind::Rwlock };
+                Some(LatchName::innodb(kind, &instrument.name))
             }
-            _ => None,
-        }
-    }
-
-    fn rw_lock(&self, file: &str, line: u32) -> Option<&str> {
-        let mut here = self.sites.iter().filter(|s| s.file == file && s.numbers.contains(&line));
-        if let (Some(site), None) = (here.next(), here.next()) {
-            if let Some(instrument) = &site.instrument {
-                return Some(instrument);
+            Key::None => {
+                let base = path.rsplit('/').next()?;
+                let (_, name) = self.catalog.uninstrumented_sites.iter().find(|(file, _)| *file == base)?;
+                Some(LatchName::innodb(Kind::Sxlock, name))
             }
-        }
-        let base = file.rsplit('/').next()?;
-        self.catalog.uninstrumented.iter().find(|(f, _)| *f == base).map(|(_, name)| *name)
-    }
-}
-
-/// The server's latch ids and what it calls them: `latch_meta` is a vector (allocator, begin, end, capacity) of
-/// pointers to descriptions that begin with the id and a pointer to its name.
-fn latch_ids(target: &Target, memory: &Memory, catalog: &MysqlNames) -> Option<Vec<(u32, String)>> {
-    let vector = target.image.symbol(catalog.latch_meta)?.addr + target.bias;
-    let (begin, end) = (memory.u64(vector + 8)?, memory.u64(vector + 16)?);
-    let count = end.checked_sub(begin)? / 8;
-    if count > MAX_LATCH_IDS {
-        return None;
-    }
-    let describe = |i: u64| {
-        let entry = memory.u64(begin + i * 8).filter(|&e| e != 0)?;
-        Some((memory.u32(entry)?, memory.string(memory.u64(entry + 8)?)?))
-    };
-    Some((0..count).filter_map(describe).collect())
-}
-
-/// A latch id's name as performance_schema has it. Most instruments are called after the id; the catalog has the
-/// others. Ids without an instrument get a name built the same way.
-fn mutex_name(id: &str, catalog: &MysqlNames, instruments: &HashMap<u64, String>) -> LatchName {
-    let other = catalog.instruments.iter().find(|(i, _)| *i == id).map(|(_, name)| (*name).to_owned());
-    let plain = id.to_ascii_lowercase();
-    let usual = if plain.ends_with("_mutex") { plain.clone() } else { format!("{plain}_mutex") };
-    let registered = instruments
-        .values()
-        .find(|name| name.eq_ignore_ascii_case(&usual) || name.eq_ignore_ascii_case(&plain))
-        .cloned();
-    LatchName::innodb(Kind::Mutex, &other.or(registered).unwrap_or(usual))
-}
-
-fn creation_sites(image: &Image, catalog: &MysqlNames, instruments: &HashMap<u64, String>) -> Vec<CreationSite> {
-    let create: HashSet<u64> = named(image, catalog.rw_lock_create).map(|s| s.addr).collect();
-    code::direct_calls(image, &create)
-        .into_iter()
-        .filter_map(|(call, _)| creation_site(image, call, instruments))
-        .collect()
-}
-
-fn creation_site(image: &Image, call: u64, instruments: &HashMap<u64, String>) -> Option<CreationSite> {
-    let function = image.function_at(call)?;
-    let code = code::decode(image, function.start..call);
-    let window = &code[code.len().saturating_sub(ARGUMENT_WINDOW)..];
-    let strings = window.iter().rev().filter_map(|i| image.cstr(i.memory?));
-    let file = strings.into_iter().find(|s| s.contains('/') && s.ends_with(".cc"))?.to_owned();
-    let instrument = window.iter().rev().find_map(|i| instruments.get(&i.memory?).cloned());
-    let numbers = window.iter().filter_map(|i| number(image.arch(), i)).collect();
-    Some(CreationSite { file, numbers, instrument })
-}
-
-/// The number that an instruction puts into a register, if that is what it does.
-fn number(arch: Arch, insn: &Insn) -> Option<u32> {
-    let bytes = insn.bytes();
-    match arch {
-        Arch::X86_64 => {
-            // mov r32, imm32: B8+r, behind 41 for r8d to r15d.
-            let at = usize::from(bytes.first() == Some(&0x41));
-            let opcode = *bytes.get(at)?;
-            let value = bytes.get(at + 1..at + 5)?;
-            (opcode & 0xf8 == 0xb8).then(|| u32::from_le_bytes([value[0], value[1], value[2], value[3]]))
-        }
-        Arch::Aarch64 => {
-            // movz Rd, #imm16, unshifted.
-            let word = u32::from_le_bytes(bytes.try_into().ok()?);
-            (word & 0x7fe0_0000 == 0x5280_0000).then_some(word >> 5 & 0xffff)
+            Key::Unknown => None,
         }
     }
+}
+
+/// A name for an id that the server does not instrument: the server's own name for the latch, in the style of the
+/// instruments.
+fn uninstrumented_id(id: &str, catalog: &MysqlNames) -> String {
+    let given = catalog.uninstrumented_ids.iter().find(|(known, _)| *known == id);
+    given.map_or_else(
+        || {
+            let name = id.to_ascii_lowercase();
+            if name.ends_with("_mutex") {
+                name
+            } else {
+                format!("{name}_mutex")
+            }
+        },
+        |(_, name)| (*name).to_owned(),
+    )
 }

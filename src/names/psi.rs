@@ -1,32 +1,97 @@
-//! performance_schema's tables of instruments, as they stand in a server's program file.
+//! The instruments that a server registers with performance_schema, from its binary.
 //!
-//! A server registers its instruments from arrays of structures that begin with a pointer to a key variable and a
-//! pointer to the instrument's name. In a position-independent program both are relative relocations, one behind the
-//! other, which is how the arrays are found in a stripped binary too.
+//! Every latch class has a key variable. Static tables tie the keys to names, one entry per class:
+//! `{ key *, const char *name, flags, … }`. The table entries are in the binary even if the server was started with
+//! performance_schema off; only the keys' values are then all zero.
 
 use std::collections::HashMap;
 
 use crate::symbols::Image;
 
-/// Link-time addresses of key variables to instruments' own names (`log_writer_mutex`).
-pub(super) fn instruments(image: &Image) -> HashMap<u64, String> {
-    let pointers: HashMap<u64, u64> = image.relative_relocations().into_iter().collect();
-    let mut found = HashMap::new();
-    for (&at, &key) in &pointers {
-        if key % 4 != 0 || !image.is_static_data(key) {
-            continue;
-        }
-        let Some(name) = pointers.get(&(at + 8)).and_then(|&name| image.cstr(name)) else { continue };
-        if is_instrument(name) && image.section(".rodata").is_some_and(|r| r.contains(&pointers[&(at + 8)])) {
-            found.insert(key, name.to_owned());
-        }
-    }
-    found
+/// One entry of a table of instruments.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Instrument {
+    /// As registered, the last part of the event name: `log_writer_mutex`.
+    pub name: String,
+    /// Where flags are one u32 behind the name; meaningless for tables of other things.
+    flags: u32,
 }
 
-/// What an instrument's name looks like.
-fn is_instrument(name: &str) -> bool {
-    (3..=60).contains(&name.len())
+impl Instrument {
+    /// Whether it is a lock of the kind with a third mode: `wait/synch/sxlock/…` instead of `…/rwlock/…`.
+    ///
+    /// The flag is bit 4 in MySQL (`PSI_FLAG_RWLOCK_SX`).
+    pub fn is_sxlock(&self) -> bool {
+        self.flags & 0x10 != 0
+    }
+}
+
+/// The instruments of a binary, by the link-time address of their key variable.
+#[derive(Debug, Default)]
+pub struct Instruments {
+    by_key: HashMap<u64, Instrument>,
+}
+
+impl Instruments {
+    /// Collects the tables of a position-independent binary. In it every static pointer is a relocation, so
+    /// an entry is a relocation that points to writable data followed by one that points to a name.
+    ///
+    /// In the global offset table unrelated pointers stand side by side, so it is left out.
+    ///
+    /// `pointers` are the image's relative relocations, sorted. Other tables have that form too (status variables, say). They do no harm: no latch has their keys.
+    pub fn new(image: &Image, pointers: &[(u64, u64)]) -> Instruments {
+        let got = image.section(".got").unwrap_or(0..0);
+        let mut by_key: HashMap<u64, Instrument> = HashMap::new();
+        let mut contradicted = Vec::new();
+        for pair in pointers.windows(2) {
+            let [(at, key), (next, name)] = [pair[0], pair[1]];
+            if at.checked_add(8) != Some(next) || got.contains(&at) || key % 4 != 0 || !image.is_static_data(key) {
+                continue;
+            }
+            let Some(name) = instrument_name(image, name) else { continue };
+            let flags = image.bytes(at + 16, 4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_le_bytes);
+            let instrument = Instrument { name: name.to_owned(), flags };
+            match by_key.get(&key) {
+                Some(known) if known.name != instrument.name => contradicted.push(key),
+                _ => {
+                    by_key.insert(key, instrument);
+                }
+            }
+        }
+        for key in contradicted {
+            by_key.remove(&key);
+        }
+        Instruments { by_key }
+    }
+
+    /// The instrument whose key variable lies at this link-time address.
+    pub fn by_key(&self, key: u64) -> Option<&Instrument> {
+        self.by_key.get(&key)
+    }
+
+    /// The instrument of this name, if only one has it.
+    pub fn by_name(&self, name: &str) -> Option<&Instrument> {
+        let mut all = self.by_key.values().filter(|i| i.name == name);
+        all.next().filter(|_| all.next().is_none())
+    }
+
+    pub fn len(&self) -> usize {
+        self.by_key.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.by_key.is_empty()
+    }
+}
+
+/// The string at `addr` if it can be the name of an instrument: `Event_scheduler::COND_state`.
+fn instrument_name(image: &Image, addr: u64) -> Option<&str> {
+    if !image.section(".rodata")?.contains(&addr) {
+        return None;
+    }
+    let name = image.cstr(addr)?;
+    let plausible = (3..=64).contains(&name.len())
         && name.starts_with(|c: char| c.is_ascii_alphabetic())
-        && name.chars().all(|c| c.is_ascii_alphanumeric() || "_:.- ".contains(c))
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"_:.- ".contains(&b));
+    plausible.then_some(name)
 }

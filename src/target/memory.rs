@@ -1,16 +1,20 @@
 //! Another process's memory, read without stopping it.
+//!
+//! Every pointer that is followed may be garbage: a structure may have been freed or never been what it
+//! was taken for. So all reads fail softly, and nothing read here is trusted before it was checked.
 
 use std::io;
-use std::os::unix::fs::MetadataExt;
 
-use procfs::process::{MMapPath, Process};
-
-use crate::symbols::Image;
+/// The kernel takes at most this many pieces in one call (`UIO_MAXIOV`).
+const MAX_PIECES: usize = 1024;
 
 /// Names in a server's memory are short; what has no end within this is none.
-const MAX_STRING: usize = 512;
+const MAX_STRING: usize = 1024;
 
-/// Read access to one process's memory. A wrong address is an error, never a fault.
+/// Reads of a page never straddle into an unmapped one; the smallest page size is used for that.
+const PAGE: u64 = 4096;
+
+/// Read access to the memory of a process.
 #[derive(Clone, Copy, Debug)]
 pub struct Memory {
     pid: i32,
@@ -26,57 +30,143 @@ impl Memory {
     /// # Errors
     /// When any byte of the range cannot be read, or the process has ended.
     pub fn read(&self, addr: u64, into: &mut [u8]) -> io::Result<()> {
-        let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
-        let remote = libc::iovec { iov_base: addr as *mut libc::c_void, iov_len: into.len() };
-        // SAFETY: `local` describes `into`, which is borrowed for the call; the kernel checks the remote side.
-        let n = unsafe { libc::process_vm_readv(self.pid, &local, 1, &remote, 1, 0) };
-        match usize::try_from(n) {
-            Ok(n) if n == into.len() => Ok(()),
-            Ok(_) => Err(io::ErrorKind::UnexpectedEof.into()),
-            Err(_) => Err(io::Error::last_os_error()),
+        let got = self.read_some(addr, into)?;
+        if got == into.len() {
+            Ok(())
+        } else {
+            Err(io::ErrorKind::UnexpectedEof.into())
         }
     }
 
     pub fn u32(&self, addr: u64) -> Option<u32> {
-        let mut bytes = [0; 4];
-        self.read(addr, &mut bytes).ok()?;
-        Some(u32::from_le_bytes(bytes))
+        self.array(addr).map(u32::from_le_bytes)
     }
 
     pub fn u64(&self, addr: u64) -> Option<u64> {
-        let mut bytes = [0; 8];
-        self.read(addr, &mut bytes).ok()?;
-        Some(u64::from_le_bytes(bytes))
+        self.array(addr).map(u64::from_le_bytes)
     }
 
-    /// The NUL-terminated UTF-8 string at `addr`, if there is one.
+    /// `N` bytes.
+    pub fn array<const N: usize>(&self, addr: u64) -> Option<[u8; N]> {
+        let mut bytes = [0; N];
+        self.read(addr, &mut bytes).ok()?;
+        Some(bytes)
+    }
+
+    /// The NUL-terminated UTF-8 string at `addr`, if there is one of bearable length.
     pub fn string(&self, addr: u64) -> Option<String> {
-        let mut bytes = Vec::new();
-        // In small steps, so that a string just before an unmapped page is read too.
-        while bytes.len() < MAX_STRING {
-            let mut step = [0; 32];
-            let room = 4096 - ((addr as usize + bytes.len()) & 4095);
-            let step = &mut step[..room.min(32)];
-            self.read(addr + bytes.len() as u64, step).ok()?;
-            if let Some(end) = step.iter().position(|&b| b == 0) {
-                bytes.extend_from_slice(&step[..end]);
-                return String::from_utf8(bytes).ok();
+        let mut bytes = [0; MAX_STRING];
+        let mut got = 0;
+        // Page by page: the string may end right in front of an unmapped one.
+        while got < MAX_STRING {
+            let at = addr.checked_add(got as u64)?;
+            // Most strings are short.
+            let piece = usize::try_from(PAGE - at % PAGE).unwrap_or(1).min(64).min(MAX_STRING - got);
+            self.read(at, &mut bytes[got..got + piece]).ok()?;
+            if let Some(end) = bytes[got..got + piece].iter().position(|&b| b == 0) {
+                return std::str::from_utf8(&bytes[..got + end]).ok().map(str::to_owned);
             }
-            bytes.extend_from_slice(step);
+            got += piece;
         }
         None
     }
+
+    /// Many reads of the same size in few system calls: for each address its bytes, or `None` where they
+    /// could not be read.
+    pub fn read_many<const N: usize>(&self, addrs: &[u64]) -> Vec<Option<[u8; N]>> {
+        let mut found = Vec::with_capacity(addrs.len());
+        while found.len() < addrs.len() {
+            let rest = &addrs[found.len()..];
+            let batch = &rest[..rest.len().min(MAX_PIECES)];
+            found.extend(self.read_batch::<N>(batch));
+        }
+        found
+    }
+
+    /// Reads until the first address that cannot be read: all before it, and `None` for it. Never empty.
+    fn read_batch<const N: usize>(&self, addrs: &[u64]) -> Vec<Option<[u8; N]>> {
+        let mut bytes = vec![0_u8; addrs.len() * N];
+        let remote: Vec<_> =
+            addrs.iter().map(|&a| libc::iovec { iov_base: a as *mut libc::c_void, iov_len: N }).collect();
+        let local = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+        // SAFETY: `local` describes `bytes`, which outlives the call; `remote` is only read, and addresses the
+        // other process.
+        let got = unsafe { libc::process_vm_readv(self.pid, &local, 1, remote.as_ptr(), remote.len() as u64, 0) };
+        let whole = usize::try_from(got).unwrap_or(0) / N.max(1);
+        let mut found: Vec<_> = bytes.chunks_exact(N.max(1)).take(whole).map(|c| c.try_into().ok()).collect();
+        if whole < addrs.len() {
+            found.push(None);
+        }
+        found
+    }
+
+    /// Reads what can be read in one go: how many bytes.
+    fn read_some(&self, addr: u64, into: &mut [u8]) -> io::Result<usize> {
+        let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
+        let remote = libc::iovec { iov_base: addr as *mut libc::c_void, iov_len: into.len() };
+        // SAFETY: `local` describes `into`, which outlives the call; `remote` addresses the other process.
+        let got = unsafe { libc::process_vm_readv(self.pid, &local, 1, &remote, 1, 0) };
+        usize::try_from(got).map_err(|_| io::Error::last_os_error())
+    }
 }
 
-/// What to add to a link-time address of `image`, the program of process `pid`, to get one in the process.
-///
-/// # Errors
-/// When the process's memory map cannot be read or does not show its program.
-pub fn load_bias(pid: i32, image: &Image) -> io::Result<u64> {
-    let program = std::fs::metadata(format!("/proc/{pid}/exe"))?;
-    let maps = Process::new(pid).and_then(|p| p.maps()).map_err(|e| io::Error::other(e.to_string()))?;
-    maps.iter()
-        .filter(|m| m.inode == program.ino() && matches!(m.pathname, MMapPath::Path(_)))
-        .find_map(|m| Some(m.address.0.wrapping_sub(image.page_address_of(m.offset)?)))
-        .ok_or_else(|| io::Error::other("its memory map does not show its program"))
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn own() -> Memory {
+        Memory::new(std::process::id() as i32)
+    }
+
+    #[test]
+    fn reads_numbers_and_strings() {
+        let number = 0x1122_3344_5566_7788_u64;
+        let at = std::ptr::from_ref(&number) as u64;
+        assert_eq!(own().u64(at), Some(number));
+        assert_eq!(own().u32(at), Some(0x5566_7788));
+        assert_eq!(own().string(c"latch".as_ptr() as u64).as_deref(), Some("latch"));
+        let endless = [b'x'; MAX_STRING + 1];
+        assert_eq!(own().string(endless.as_ptr() as u64), None);
+    }
+
+    #[test]
+    fn garbage_pointers_are_errors() {
+        for addr in [0, 1, 0xdead_beef, u64::MAX, u64::MAX - 3, 1 << 63] {
+            assert_eq!(own().u64(addr), None, "{addr:#x}");
+            assert_eq!(own().string(addr), None, "{addr:#x}");
+        }
+        assert_eq!(Memory::new(i32::MAX).u64(0x1000), None);
+    }
+
+    #[test]
+    fn a_string_may_end_at_the_end_of_a_mapping() {
+        // SAFETY: a fresh private mapping of two pages, of which the second is taken away again.
+        unsafe {
+            let page = PAGE as usize;
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            let map = libc::mmap(std::ptr::null_mut(), 2 * page, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
+            assert_ne!(map, libc::MAP_FAILED);
+            let start = map.cast::<u8>();
+            libc::munmap(start.add(page).cast(), page);
+            start.add(page - 3).copy_from(c"ab".as_ptr().cast(), 3);
+            assert_eq!(own().string(start.add(page - 3) as u64).as_deref(), Some("ab"));
+            start.add(page - 1).write(b'c');
+            assert_eq!(own().string(start.add(page - 3) as u64), None);
+            libc::munmap(map, page);
+        }
+    }
+
+    #[test]
+    fn many_reads_survive_bad_addresses() {
+        let values: Vec<u64> = (0..3000).collect();
+        let mut addrs: Vec<u64> = values.iter().map(|v| std::ptr::from_ref(v) as u64).collect();
+        addrs[5] = 0x10;
+        addrs[2999] = u64::MAX;
+        let got = own().read_many::<8>(&addrs);
+        assert_eq!(got.len(), 3000);
+        assert_eq!(got[4].map(u64::from_le_bytes), Some(4));
+        assert_eq!(got[5], None);
+        assert_eq!(got[2998].map(u64::from_le_bytes), Some(2998));
+        assert_eq!(got[2999], None);
+    }
 }

@@ -1,8 +1,10 @@
 //! The server process: which program it runs, where that is loaded, what it uses, and when it ends.
 
+mod maps;
 mod memory;
 
-pub use memory::{load_bias, Memory};
+pub use maps::load_bias;
+pub use memory::Memory;
 
 use std::fs;
 use std::io;

@@ -13,3 +13,4 @@ mod naming;
 mod server;
 mod sleeps;
 mod truth;
+mod waits;

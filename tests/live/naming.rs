@@ -1,101 +1,156 @@
-//! Names: performance_schema's own, whether it is on or off.
+//! The names that armtrace gives, against those of performance_schema, latch by latch.
 
 use std::collections::BTreeSet;
-use std::thread::sleep;
-use std::time::Duration;
+use std::sync::Arc;
 
-use anyhow::{ensure, Result};
+use anyhow::{ensure, Context, Result};
+use armtrace::names::{Identity, Namer};
+use armtrace::target::{Memory, Target};
 
-use crate::agent::{by_latch, Agent};
 use crate::load::Load;
 use crate::server::{Family, Options, Server};
 
-/// The names of all latches that waited while a server was under load with performance_schema off.
-fn names_without_perf_schema(family: Family, test: &str, args: &[&str]) -> Result<Vec<(String, f64)>> {
-    let options = Options { args: args.iter().map(|a| (*a).to_owned()).collect(), ..Options::default() };
-    let server = Server::start(family, &options)?;
-    let mut load = Load::start(&server, test, 32)?;
-    load.wait_running()?;
-    let agent = Agent::attach(&server)?;
-    sleep(Duration::from_secs(10));
-    let samples = agent.scrape()?;
-    load.stop()?;
-    agent.stop()?;
-    server.stop()?;
-    let mut names: Vec<(String, f64)> = by_latch(&samples, "armtrace_latch_wait_seconds_sum").into_iter().collect();
-    names.sort_by(|a, b| b.1.total_cmp(&a.1));
-    for (name, seconds) in &names {
-        println!("{seconds:>10.3}s {name}");
-    }
-    Ok(names)
+fn open(server: &Server) -> Result<(Arc<Target>, Namer)> {
+    let target = Target::open(server.pid()).map_err(|e| anyhow::anyhow!("{e}"))?;
+    let target = Arc::new(target);
+    let namer = Namer::new(&target).map_err(|e| anyhow::anyhow!("{e}"))?;
+    Ok((target, namer))
 }
 
-/// Every InnoDB instrument that the server registers when performance_schema is on.
-fn instruments(family: Family) -> Result<BTreeSet<String>> {
-    let server = Server::start(family, &Options { perf_schema: true, ..Options::default() })?;
-    let rows = server.query("SELECT NAME FROM performance_schema.setup_instruments WHERE NAME LIKE 'wait/synch/%'")?;
-    server.stop()?;
+fn instruments(server: &Server) -> Result<BTreeSet<String>> {
+    let rows = server.query("SELECT name FROM performance_schema.setup_instruments WHERE name LIKE 'wait/synch/%'")?;
     Ok(rows.into_iter().flatten().collect())
 }
 
-/// Latches that the server never instruments, and that armtrace names in the same way.
-const UNINSTRUMENTED: &[&str] = &[
-    "wait/synch/sxlock/innodb/buf_block_lock",
-    "wait/synch/rwlock/innodb/buf_page_hash_latch",
-    "wait/synch/rwlock/innodb/lock_rec_hash_latch",
-    "wait/synch/rwlock/innodb/lock_prdt_hash_latch",
-    "wait/synch/rwlock/innodb/trx_purge_end_latch",
-    "wait/synch/mutex/innodb/log_lsn_lock",
-    "wait/synch/mutex/innodb/trx_mutex",
-    "wait/synch/mutex/innodb/dict_table_lock_mutex",
-    "wait/synch/mutex/innodb/autoinc_mutex",
-    "wait/synch/mutex/innodb/buf_block_mutex",
-];
+fn options(perf_schema: bool) -> Options {
+    Options { perf_schema, ..Options::default() }
+}
 
-fn all_named(family: Family, test: &str, args: &[&str], at_least: &[&str]) -> Result<()> {
-    let known = instruments(family)?;
-    let names = names_without_perf_schema(family, test, args)?;
-    let total: f64 = names.iter().map(|(_, s)| s).sum();
-    ensure!(total > 0.0, "no contention at all");
-    for (name, _) in names.iter().filter(|(n, _)| !n.starts_with("unnamed:")) {
-        ensure!(
-            known.contains(name) || UNINSTRUMENTED.contains(&name.as_str()),
-            "{name} is neither an instrument of the server nor a documented name"
-        );
+/// With performance_schema on, a latch id's description holds the key of its instrument: the ids that have one are exactly
+/// those that must have the name of an instrument.
+#[test]
+fn mysql_latch_ids_have_the_names_of_their_instruments() -> Result<()> {
+    let server = Server::start(Family::Mysql97, &options(true))?;
+    let instruments = instruments(&server)?;
+    let (_, namer) = open(&server)?;
+    let ids = namer.latch_ids().context("no latch ids")?;
+    ensure!(ids.len() > 100, "only {} latch ids", ids.len());
+    let mut wrong = Vec::new();
+    for (id, name) in &ids {
+        // Ids of rw-locks are in the table too; their instruments are no mutexes.
+        let bare = name.event.rsplit('/').next().unwrap_or_default();
+        let registered = instruments.iter().any(|i| i.ends_with(&format!("/innodb/{bare}")));
+        if registered != (id.key != 0) {
+            wrong.push(format!("{} (key {}): {}", id.name, id.key, name.event));
+        }
     }
-    let unnamed: f64 = names.iter().filter(|(n, _)| n.starts_with("unnamed:")).map(|(_, s)| s).sum();
-    ensure!(unnamed <= 0.01 * total, "{:.1} % of the wait time is unnamed: {names:?}", 100.0 * unnamed / total);
-    for wanted in at_least {
-        ensure!(names.iter().any(|(n, s)| n == wanted && *s > 0.0), "no wait for {wanted}: {names:?}");
+    ensure!(wrong.is_empty(), "{wrong:#?}");
+    server.stop()
+}
+
+/// What performance_schema calls an rw-lock of MySQL, and where the lock was made.
+struct RwLock {
+    file: u64,
+    line: u32,
+    event: Option<String>,
+}
+
+/// All rw-locks of a MySQL server, from its own list of them.
+fn rw_locks(target: &Target) -> Result<Vec<RwLock>> {
+    const NEXT: u64 = 0x68;
+    let memory = Memory::new(target.pid);
+    let list = target.image.symbol("rw_lock_list").context("no rw_lock_list")?.addr + target.bias;
+    let mut found = Vec::new();
+    let mut at = memory.u64(list).context("reading the list")?;
+    while at != 0 && found.len() < 1_000_000 {
+        let event = memory.u64(at + 0x70).filter(|&psi| psi != 0).and_then(|psi| {
+            let class = memory.u64(psi + 0x20)?;
+            memory.string(class + 0x18)
+        });
+        let line = memory.u64(at + 0x38).context("reading a lock")? as u32;
+        found.push(RwLock { file: memory.u64(at + 0x30).context("reading a lock")?, line, event });
+        at = memory.u64(at + NEXT).context("reading a lock")?;
     }
-    Ok(())
+    Ok(found)
 }
 
 #[test]
-fn mysql_latches_have_their_names() -> Result<()> {
-    all_named(
-        Family::Mysql97,
-        "oltp_update_index",
-        &["--innodb-flush-log-at-trx-commit=1"],
-        &[
-            "wait/synch/mutex/innodb/log_writer_mutex",
-            "wait/synch/sxlock/innodb/hash_table_locks",
-            "wait/synch/sxlock/innodb/index_tree_rw_lock",
-        ],
-    )
+fn mysql_rw_locks_have_the_names_of_their_instruments() -> Result<()> {
+    let server = Server::start(Family::Mysql97, &options(true))?;
+    let (target, mut namer) = open(&server)?;
+    let locks = rw_locks(&target)?;
+    let mut seen = BTreeSet::new();
+    for lock in &locks {
+        let name = namer.name(&Identity::Created { file: lock.file, line: lock.line }, 0).event;
+        match &lock.event {
+            Some(event) => ensure!(name == *event, "{name} is {event}"),
+            None => ensure!(name.ends_with("/buf_block_lock"), "{name} has no instrument"),
+        }
+        seen.insert(name);
+    }
+    println!("{} rw-locks: {seen:#?}", locks.len());
+    ensure!(locks.len() > 1000 && seen.len() >= 10, "{} rw-locks: {seen:?}", locks.len());
+    server.stop()
+}
+
+/// The server tells the address of each of its rw-locks. Nothing but what surrounds the latch may be used to
+/// name it here, as with performance_schema off.
+fn mariadb_structures_tell(family: Family) -> Result<()> {
+    let server = Server::start(family, &options(true))?;
+    let mut load = Load::start(&server, "oltp_read_write", 4)?;
+    load.wait_running()?;
+    let (target, mut namer) = open(&server)?;
+    let rows = server.query(
+        "SELECT NAME, OBJECT_INSTANCE_BEGIN FROM performance_schema.rwlock_instances WHERE NAME LIKE '%/innodb/%'",
+    )?;
+    let mut seen = BTreeSet::new();
+    let mut unnamed = BTreeSet::new();
+    for row in &rows {
+        let [event, address] = &row[..] else { anyhow::bail!("{row:?}") };
+        // The lock word lies behind the pointer to the instrumented object.
+        let word = address.parse::<u64>()? + 8;
+        let is_static = target.image.is_static_data(word.wrapping_sub(target.bias));
+        // Identities of heap latches are who waits; each of these gets one of its own.
+        let identity = if is_static { Identity::Static(word) } else { Identity::Caller(word) };
+        let name = namer.name(&identity, word).event;
+        if name.starts_with("unnamed:") {
+            unnamed.insert(format!("{event} at {word:#x}"));
+        } else {
+            ensure!(name == *event, "{name} is {event}");
+            seen.insert(name);
+        }
+    }
+    load.stop()?;
+    println!("{} latches: {seen:#?}, not named: {unnamed:#?}", rows.len());
+    ensure!(unnamed.is_empty(), "not named: {unnamed:?}");
+    ensure!(seen.len() >= 7, "{seen:?}");
+    server.stop()
 }
 
 #[test]
-fn mariadb_latches_have_their_names() -> Result<()> {
-    all_named(
-        Family::Mariadb114,
-        "oltp_update_index",
-        &[],
-        &[
-            "wait/synch/sxlock/innodb/index_tree_rw_lock",
-            "wait/synch/rwlock/innodb/trx_rseg_latch",
-            "wait/synch/rwlock/innodb/lock_latch",
-            "wait/synch/sxlock/innodb/buf_block_lock",
-        ],
-    )
+fn mariadb_11_4_structures_tell_the_names() -> Result<()> {
+    mariadb_structures_tell(Family::Mariadb114)
+}
+
+#[test]
+fn mariadb_10_11_structures_tell_the_names() -> Result<()> {
+    mariadb_structures_tell(Family::Mariadb1011)
+}
+
+/// With performance_schema off every latch id and every rw-lock still has a name.
+#[test]
+fn mysql_names_need_no_performance_schema() -> Result<()> {
+    let server = Server::start(Family::Mysql97, &options(false))?;
+    let (target, mut namer) = open(&server)?;
+    let ids = namer.latch_ids().context("no latch ids")?;
+    ensure!(ids.iter().all(|(id, _)| id.key == 0), "performance_schema is on");
+    for (id, _) in &ids {
+        let name = namer.name(&Identity::LatchId(id.id), 0).event;
+        ensure!(name.starts_with("wait/synch/mutex/innodb/"), "{}: {name}", id.name);
+    }
+    for lock in rw_locks(&target)? {
+        let name = namer.name(&Identity::Created { file: lock.file, line: lock.line }, 0).event;
+        ensure!(name.starts_with("wait/synch/sxlock/innodb/"), "{name}");
+    }
+    server.stop()
 }

@@ -194,7 +194,6 @@ impl Planner<'_> {
                 types::identity::IDENTITY_CREATED
             }
             IdentityIn::Word => types::identity::IDENTITY_WORD,
-            IdentityIn::Fixed(_) => types::identity::IDENTITY_FUNCTION,
         };
         site.identity = identity.0 as u8;
         Some(site)

@@ -1,0 +1,81 @@
+//! MySQL's rw-locks: from the place in the source that makes a lock to its instrument.
+//!
+//! Every lock remembers the file and line that made it, whether or not it is instrumented. In the code that makes it
+//! the value of the instrument's key variable is loaded, then the lock is registered, then `rw_lock_create_func` is
+//! called with file and line: so each call of that function names one instrument. Files and lines are
+//! read from the binary; no line number is known beforehand.
+
+use std::collections::HashSet;
+
+use super::psi::Instruments;
+use super::references::References;
+use crate::catalog::MysqlNames;
+use crate::code::{direct_calls, Flow, Function};
+
+/// The key variable is loaded at most this many instructions before the call.
+const NEAR: usize = 96;
+
+/// One place that makes rw-locks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Site {
+    /// As in the binary: `/build/…/storage/innobase/dict/dict0dict.cc`
+    pub file: String,
+    pub line: u32,
+    /// Link-time address of the instrument's key variable.
+    pub key: Key,
+}
+
+/// What the code says about the instrument of a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Key {
+    Instrument(u64),
+    /// The lock is deliberately not instrumented.
+    None,
+    /// Not clear: the key comes from a caller, say.
+    Unknown,
+}
+
+/// All places of the binary that make rw-locks with a file and line that are constants there.
+pub fn sites(code: &References, catalog: &MysqlNames, instruments: &Instruments) -> Vec<Site> {
+    let targets: HashSet<u64> =
+        catalog.rw_lock_create.iter().filter_map(|name| code.image.symbol(name)).map(|s| s.addr).collect();
+    let not_instrumented = code.image.symbol(catalog.not_instrumented).map(|s| s.addr);
+    let mut found = Vec::new();
+    let mut function: Option<Function> = None;
+    for (at, _) in direct_calls(code.image, &targets) {
+        if !function.as_ref().is_some_and(|f| f.insns().iter().any(|i| i.addr == at)) {
+            function = code.image.function_at(at).and_then(|range| Function::new(code.image, range));
+        }
+        let Some(function) = &function else { continue };
+        let [_, Some(file), Some(line), ..] = function.constants_at(at) else { continue };
+        let (Some(file), Ok(line)) = (code.image.cstr(file), u32::try_from(line)) else { continue };
+        let key = key_before(code, function, at, &targets, instruments, not_instrumented);
+        found.push(Site { file: file.to_owned(), line, key });
+    }
+    found
+}
+
+/// The last key variable that is mentioned before the call at `at`, but behind a call before it that makes another
+/// lock.
+fn key_before(
+    code: &References,
+    function: &Function,
+    at: u64,
+    targets: &HashSet<u64>,
+    instruments: &Instruments,
+    not_instrumented: Option<u64>,
+) -> Key {
+    let insns = function.insns();
+    let end = insns.partition_point(|i| i.addr < at);
+    for index in (end.saturating_sub(NEAR)..end).rev() {
+        if matches!(insns[index].flow, Flow::Call(Some(to)) if targets.contains(&to)) {
+            break;
+        }
+        match code.of(insns, index) {
+            Some(address) if instruments.by_key(address).is_some() => return Key::Instrument(address),
+            Some(address) if Some(address) == not_instrumented => return Key::None,
+            _ => {}
+        }
+    }
+    Key::Unknown
+}

@@ -1,0 +1,76 @@
+//! What static data the server's code refers to.
+
+use std::collections::HashMap;
+
+use crate::code::{decode, Insn};
+use crate::symbols::Image;
+
+/// A binary's code, with its global offset table resolved: arm64 code reaches exported variables through it.
+pub struct References<'a> {
+    pub image: &'a Image,
+    got: HashMap<u64, u64>,
+}
+
+impl<'a> References<'a> {
+    /// `pointers` are the image's relative relocations.
+    pub fn new(image: &'a Image, pointers: &[(u64, u64)]) -> References<'a> {
+        let got = image
+            .section(".got")
+            .map(|got| pointers.iter().filter(|(at, _)| got.contains(at)).copied().collect())
+            .unwrap_or_default();
+        References { image, got }
+    }
+
+    /// The static address that instruction `index` of a function refers to, or the one that a pointer there holds if it
+    /// is part of the global offset table.
+    pub fn of(&self, insns: &[Insn], index: usize) -> Option<u64> {
+        let insn = insns.get(index)?;
+        let address = insn.memory.or_else(|| relaxed_page(insn, insns.get(index + 1)?))?;
+        Some(self.got.get(&address).copied().unwrap_or(address))
+    }
+
+    /// The instructions of the function that contains `addr`; empty if none is known there.
+    pub fn function(&self, addr: u64) -> Vec<Insn> {
+        self.image.function_at(addr).map(|range| decode(self.image, range)).unwrap_or_default()
+    }
+}
+
+/// The target of an arm64 `adrp` whose `add` the linker has replaced by a `nop`, because the address begins a page.
+fn relaxed_page(insn: &Insn, next: &Insn) -> Option<u64> {
+    const NOP: u32 = 0xd503_201f;
+    let word = |i: &Insn| Some(u32::from_le_bytes(i.bytes().try_into().ok()?));
+    let adrp = word(insn)?;
+    if word(next)? != NOP || adrp & 0x9f00_0000 != 0x9000_0000 {
+        return None;
+    }
+    let pages = (adrp >> 5 & 0x7_ffff) << 2 | adrp >> 29 & 3;
+    // A signed number of 21 bits.
+    let pages = i64::from((pages << 11) as i32 >> 11);
+    Some((insn.addr & !0xfff).wrapping_add_signed(pages << 12))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::code::decode_bytes;
+    use crate::symbols::Arch;
+
+    /// From MySQL 9.7.4: `adrp x0, 0x3527000` at 0x2588820, relaxed and not.
+    #[test]
+    fn a_relaxed_page_address_is_found() {
+        let decode = |second: u32| {
+            let bytes: Vec<u8> = [0xf000_7ce0_u32, second].iter().flat_map(|w| w.to_le_bytes()).collect();
+            decode_bytes(Arch::Aarch64, 0x258_8820, &bytes)
+        };
+        let relaxed = decode(0xd503_201f);
+        assert_eq!(relaxed_page(&relaxed[0], &relaxed[1]), Some(0x352_7000));
+        let plain = decode(0x9100_4000);
+        assert_eq!(relaxed_page(&plain[0], &plain[1]), None);
+    }
+
+    #[test]
+    fn x86_code_is_never_a_page_address() {
+        let insns = decode_bytes(Arch::X86_64, 0x1000, &[0x90, 0x90]);
+        assert_eq!(relaxed_page(&insns[0], &insns[1]), None);
+    }
+}

@@ -1,0 +1,120 @@
+//! Where a process has its executable in memory.
+
+use std::io;
+use std::path::Path;
+
+use crate::symbols::Image;
+
+/// What must be added to a link-time address of `image`, the executable of process `pid`, to get the
+/// address in the process.
+///
+/// The executable's mappings are told by device and inode rather than by path: the file may have been
+/// deleted or replaced by a package upgrade, and in a container its path means another file here.
+///
+/// # Errors
+/// When the process's maps cannot be read, or it does not run this executable.
+pub fn load_bias(pid: i32, image: &Image) -> io::Result<u64> {
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps"))?;
+    let exe = executable_id(pid)?;
+    bias(&maps, exe, |offset| image.page_address_of(offset)).ok_or_else(|| {
+        io::Error::new(io::ErrorKind::NotFound, format!("process {pid} has none of its executable mapped"))
+    })
+}
+
+/// Device and inode as `/proc/PID/maps` shows them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct FileId {
+    major: u32,
+    minor: u32,
+    inode: u64,
+}
+
+/// The executable's identity: from the file behind `/proc/PID/exe`, which is there as long as the process
+/// is, even if the file has no name any more.
+fn executable_id(pid: i32) -> io::Result<FileId> {
+    use std::os::unix::fs::MetadataExt;
+    let meta = std::fs::metadata(Path::new("/proc").join(pid.to_string()).join("exe"))?;
+    Ok(FileId { major: libc::major(meta.dev()), minor: libc::minor(meta.dev()), inode: meta.ino() })
+}
+
+/// The bias, from the first mapping of the file with a known link-time address.
+///
+/// Some file systems (overlayfs, btrfs) show another device in maps than `stat` does; the inode alone
+/// decides then, if one file only is mapped that has it.
+fn bias(maps: &str, exe: FileId, address_of: impl Fn(u64) -> Option<u64>) -> Option<u64> {
+    let all: Vec<Mapping> = maps.lines().filter_map(parse).filter(|m| m.file.inode == exe.inode).collect();
+    let exact: Vec<&Mapping> = all.iter().filter(|m| m.file == exe).collect();
+    let unique = all.iter().all(|m| m.file == all[0].file);
+    let of_exe = if exact.is_empty() && unique { all.iter().collect() } else { exact };
+    of_exe.iter().find_map(|m| Some(m.start.wrapping_sub(address_of(m.offset)?)))
+}
+
+struct Mapping {
+    start: u64,
+    offset: u64,
+    file: FileId,
+}
+
+/// `55d0c0a00000-55d0c17f9000 r--p 00000000 fe:01 393482    /usr/sbin/mysqld`
+fn parse(line: &str) -> Option<Mapping> {
+    let mut fields = line.split_ascii_whitespace();
+    let (start, _) = fields.next()?.split_once('-')?;
+    let offset = fields.nth(1)?;
+    let (major, minor) = fields.next()?.split_once(':')?;
+    let inode: u64 = fields.next()?.parse().ok()?;
+    let hex = |s| u64::from_str_radix(s, 16).ok();
+    let file =
+        FileId { major: u32::from_str_radix(major, 16).ok()?, minor: u32::from_str_radix(minor, 16).ok()?, inode };
+    (inode != 0).then_some(Mapping { start: hex(start)?, offset: hex(offset)?, file })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAPS: &str = "\
+7f0000000000-7f0000001000 r--p 00000000 fe:01 11   /usr/lib/libc.so.6
+55d000400000-55d000401000 r--p 00000000 fe:01 42   /usr/sbin/mysqld (deleted)
+55d000401000-55d000402000 r-xp 00001000 fe:01 42   /usr/sbin/mysqld (deleted)
+55d000402000-55d000403000 rw-p 00000000 00:00 0
+";
+
+    fn link_address(offset: u64) -> Option<u64> {
+        (offset < 0x2000).then_some(0x40_0000 + offset)
+    }
+
+    fn exe(major: u32, inode: u64) -> FileId {
+        FileId { major, minor: 1, inode }
+    }
+
+    #[test]
+    fn finds_the_executable_by_device_and_inode() {
+        assert_eq!(bias(MAPS, exe(0xfe, 42), link_address), Some(0x55d0_0000_0000));
+        assert_eq!(bias(MAPS, exe(0xfe, 43), link_address), None);
+    }
+
+    #[test]
+    fn another_device_number_is_accepted_for_a_unique_inode() {
+        assert_eq!(bias(MAPS, exe(0x99, 42), link_address), Some(0x55d0_0000_0000));
+        let twice = format!("{MAPS}7f0000002000-7f0000003000 r--p 00000000 fe:02 42 /other\n");
+        assert_eq!(bias(&twice, exe(0x99, 42), link_address), None);
+        assert_eq!(bias(&twice, exe(0xfe, 42), link_address), Some(0x55d0_0000_0000));
+    }
+
+    #[test]
+    fn finds_this_test_itself() {
+        let image = Image::open(Path::new("/proc/self/exe")).expect("the test's own executable");
+        let bias = load_bias(std::process::id() as i32, &image).expect("a bias");
+        let function = finds_this_test_itself as fn() as usize as u64;
+        assert!(image.extent().contains(&function.wrapping_sub(bias)));
+    }
+
+    #[test]
+    fn garbage_lines_are_skipped() {
+        for line in
+            ["", "x", "1-2 r--p", "1-2 r--p 0 fe 3", "zz-2 r--p 0 fe:01 3", "1-2 r--p 0 fe:01 99999999999999999999"]
+        {
+            assert!(parse(line).is_none(), "{line}");
+        }
+    }
+}

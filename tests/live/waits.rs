@@ -1,0 +1,105 @@
+//! What waits under load has a name, with performance_schema off.
+
+use std::collections::BTreeSet;
+use std::thread::sleep;
+use std::time::Duration;
+
+use anyhow::{ensure, Result};
+
+use crate::agent::{by_latch, Agent};
+use crate::load::Load;
+use crate::server::{Family, Options, Server};
+
+/// The names of all latches that waited while a server was under load with performance_schema off.
+fn names_without_perf_schema(family: Family, test: &str, args: &[&str]) -> Result<Vec<(String, f64)>> {
+    let options = Options { args: args.iter().map(|a| (*a).to_owned()).collect(), ..Options::default() };
+    let server = Server::start(family, &options)?;
+    let mut load = Load::start(&server, test, 32)?;
+    load.wait_running()?;
+    let agent = Agent::attach(&server)?;
+    sleep(Duration::from_secs(10));
+    let samples = agent.scrape()?;
+    load.stop()?;
+    agent.stop()?;
+    server.stop()?;
+    let mut names: Vec<(String, f64)> = by_latch(&samples, "armtrace_latch_wait_seconds_sum").into_iter().collect();
+    names.sort_by(|a, b| b.1.total_cmp(&a.1));
+    for (name, seconds) in &names {
+        println!("{seconds:>10.3}s {name}");
+    }
+    Ok(names)
+}
+
+/// Every InnoDB instrument that the server registers when performance_schema is on.
+fn instruments(family: Family) -> Result<BTreeSet<String>> {
+    let server = Server::start(family, &Options { perf_schema: true, ..Options::default() })?;
+    let rows = server.query("SELECT NAME FROM performance_schema.setup_instruments WHERE NAME LIKE 'wait/synch/%'")?;
+    server.stop()?;
+    Ok(rows.into_iter().flatten().collect())
+}
+
+/// Latches that the server never instruments, and that armtrace names in the same way.
+const UNINSTRUMENTED: &[&str] = &[
+    "wait/synch/sxlock/innodb/buf_block_lock",
+    "wait/synch/sxlock/innodb/rtr_match_block_lock",
+    "wait/synch/rwlock/innodb/buf_page_hash_latch",
+    "wait/synch/rwlock/innodb/dict_table_lock_latch",
+    "wait/synch/rwlock/innodb/lock_rec_hash_latch",
+    "wait/synch/rwlock/innodb/lock_prdt_hash_latch",
+    "wait/synch/rwlock/innodb/lock_prdt_page_hash_latch",
+    "wait/synch/rwlock/innodb/trx_purge_end_latch",
+    "wait/synch/mutex/innodb/autoinc_mutex",
+    "wait/synch/mutex/innodb/buffer_block_mutex",
+    "wait/synch/mutex/innodb/log_lsn_lock",
+    "wait/synch/mutex/innodb/read_view_mutex",
+    "wait/synch/mutex/innodb/rw_trx_hash_element_mutex",
+    "wait/synch/mutex/innodb/trx_mutex",
+];
+
+fn all_named(family: Family, test: &str, args: &[&str], at_least: &[&str]) -> Result<()> {
+    let known = instruments(family)?;
+    let names = names_without_perf_schema(family, test, args)?;
+    let total: f64 = names.iter().map(|(_, s)| s).sum();
+    ensure!(total > 0.0, "no contention at all");
+    for (name, _) in names.iter().filter(|(n, _)| !n.starts_with("unnamed:")) {
+        ensure!(
+            known.contains(name) || UNINSTRUMENTED.contains(&name.as_str()),
+            "{name} is neither an instrument of the server nor a documented name"
+        );
+    }
+    let unnamed: f64 = names.iter().filter(|(n, _)| n.starts_with("unnamed:")).map(|(_, s)| s).sum();
+    ensure!(unnamed <= 0.01 * total, "{:.1} % of the wait time is unnamed: {names:?}", 100.0 * unnamed / total);
+    for wanted in at_least {
+        ensure!(names.iter().any(|(n, s)| n == wanted && *s > 0.0), "no wait for {wanted}: {names:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn mysql_waits_have_names() -> Result<()> {
+    all_named(
+        Family::Mysql97,
+        "oltp_update_index",
+        &["--innodb-flush-log-at-trx-commit=1"],
+        &[
+            "wait/synch/mutex/innodb/log_writer_mutex",
+            "wait/synch/sxlock/innodb/hash_table_locks",
+            "wait/synch/sxlock/innodb/index_tree_rw_lock",
+        ],
+    )
+}
+
+#[test]
+fn mariadb_waits_have_names() -> Result<()> {
+    all_named(
+        Family::Mariadb114,
+        "oltp_update_index",
+        &[],
+        &[
+            "wait/synch/sxlock/innodb/index_tree_rw_lock",
+            "wait/synch/rwlock/innodb/trx_rseg_latch",
+            "wait/synch/rwlock/innodb/lock_latch",
+            "wait/synch/sxlock/innodb/buf_block_lock",
+        ],
+    )
+}

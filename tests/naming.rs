@@ -1,0 +1,160 @@
+//! Latch names derived from real server binaries of both architectures.
+//!
+//! A binary comes from the lab's cache, and is fetched if it is not there; ARMTRACE_MYSQL_AMD64, ARMTRACE_MYSQL_ARM64 and
+//! ARMTRACE_MARIADB_AMD64 name others. A binary that cannot be had fails the test. That the names are those of
+//! performance_schema is shown by the live tests.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use armtrace::catalog::{self, Naming};
+use armtrace::names::{Key, MariadbRules, MysqlRules};
+use armtrace::symbols::Image;
+
+/// The binary that the variable names, or else `file` in the folder that the lab's `script` prints.
+fn image(variable: &str, script: &[&str], file: &str) -> Image {
+    let path = std::env::var_os(variable).map_or_else(|| fetch(script).join(file), PathBuf::from);
+    Image::open(&path).unwrap_or_else(|error| panic!("{error} (set {variable} to use another)"))
+}
+
+fn fetch(script: &[&str]) -> PathBuf {
+    let lab = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/lab");
+    let output = Command::new(lab.join(script[0])).args(&script[1..]).output();
+    let output = output.unwrap_or_else(|error| panic!("cannot run tests/lab/{}: {error}", script[0]));
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "tests/lab/{}: {errors}", script.join(" "));
+    PathBuf::from(String::from_utf8_lossy(&output.stdout).trim())
+}
+
+fn mysql_amd64() -> Image {
+    image("ARMTRACE_MYSQL_AMD64", &["fetch", "mysql-9.7"], "usr/sbin/mysqld")
+}
+
+fn mysql_arm64() -> Image {
+    image("ARMTRACE_MYSQL_ARM64", &["fetch-arm64", "mysql-9.7"], "usr/sbin/mysqld")
+}
+
+fn mysql_rules(image: &Image) -> MysqlRules {
+    match catalog::family(image).expect("a known family").naming {
+        Naming::Mysql(names) => MysqlRules::new(image, names),
+        Naming::Mariadb(_) => panic!("this is MariaDB"),
+    }
+}
+
+/// Latch id to event name.
+fn ids(rules: &MysqlRules) -> BTreeMap<String, String> {
+    rules.ids().map(|id| (id.to_owned(), rules.id_name(id).event)).collect()
+}
+
+/// Source file, without its folders, and event name of each place that makes rw-locks. No lines: they differ between builds.
+fn sites(rules: &MysqlRules) -> BTreeSet<(String, String)> {
+    let name = |s: &armtrace::names::Site| rules.site_name(&s.file, s.line).map_or("none".to_owned(), |n| n.event);
+    rules.sites().iter().map(|s| (s.file.rsplit('/').next().unwrap_or_default().to_owned(), name(s))).collect()
+}
+
+/// Ids whose instrument has another name than the id, and some that have not.
+const IDS: &[(&str, &str)] = &[
+    ("FIL_SHARD", "wait/synch/mutex/innodb/fil_system_mutex"),
+    ("LOCK_SYS_PAGE", "wait/synch/mutex/innodb/lock_sys_page_mutex"),
+    ("LOCK_SYS_WAIT", "wait/synch/mutex/innodb/lock_wait_mutex"),
+    ("LOG_SN_MUTEX", "wait/synch/mutex/innodb/log_sn_mutex"),
+    ("LOG_WRITER", "wait/synch/mutex/innodb/log_writer_mutex"),
+    ("SRV_SYS_TASKS", "wait/synch/mutex/innodb/srv_threads_mutex"),
+    ("SYNC_ARRAY_MUTEX", "wait/synch/mutex/innodb/sync_array_mutex"),
+    ("TRX", "wait/synch/mutex/innodb/trx_mutex"),
+    ("TRX_SYS", "wait/synch/mutex/innodb/trx_sys_mutex"),
+    ("UNDO_SPACE_RSEG", "wait/synch/mutex/innodb/undo_space_rseg_mutex"),
+    ("BUF_BLOCK_MUTEX", "wait/synch/mutex/innodb/buffer_block_mutex"),
+];
+
+const SITES: &[(&str, &str)] = &[
+    ("btr0sea.cc", "btr_search_latch"),
+    ("buf0buf.cc", "buf_block_lock"),
+    ("dict0dict.cc", "dict_operation_lock"),
+    ("dict0dict.cc", "dict_table_stats"),
+    ("dict0dict.cc", "index_tree_rw_lock"),
+    ("fil0fil.cc", "fil_space_latch"),
+    ("fts0fts.cc", "fts_cache_init_rw_lock"),
+    ("fts0fts.cc", "fts_cache_rw_lock"),
+    ("gis0sea.cc", "rtr_match_block_lock"),
+    ("hash0hash.cc", "hash_table_locks"),
+    ("ibuf0ibuf.cc", "index_tree_rw_lock"),
+    ("sync0sharded_rw.h", "lock_sys_global_rw_lock"),
+    ("trx0i_s.cc", "trx_i_s_cache_lock"),
+    ("trx0purge.cc", "trx_purge_latch"),
+    ("trx0purge.cc", "undo_spaces_lock"),
+    ("trx0rseg.cc", "rsegs_lock"),
+];
+
+fn names_mysql(image: &Image) {
+    let rules = mysql_rules(image);
+    let ids = ids(&rules);
+    for (id, name) in IDS {
+        assert_eq!(ids.get(*id).map(String::as_str), Some(*name), "{id}");
+    }
+    assert!(ids.len() >= 100, "only {} ids: {ids:?}", ids.len());
+    let expected = SITES.iter().map(|(f, n)| ((*f).to_owned(), format!("wait/synch/sxlock/innodb/{n}"))).collect();
+    assert_eq!(sites(&rules), expected);
+    let unclear: Vec<_> = rules.sites().iter().filter(|s| s.key == Key::Unknown).collect();
+    assert!(unclear.is_empty(), "{unclear:?}");
+}
+
+#[test]
+fn mysql_names_come_from_amd64_code() {
+    names_mysql(&mysql_amd64());
+}
+
+#[test]
+fn mysql_names_come_from_arm64_code() {
+    names_mysql(&mysql_arm64());
+}
+
+/// Ids without an instrument may be left out: the compiler may have folded the constant that says so.
+#[test]
+fn both_architectures_name_the_same() {
+    let (amd64, arm64) = (mysql_amd64(), mysql_arm64());
+    let instrumented = |image: &Image| {
+        let mut names = ids(&mysql_rules(image));
+        names.retain(|id, _| !["EVENT_MANAGER", "WORK_QUEUE", "BUF_BLOCK_MUTEX"].contains(&id.as_str()));
+        names
+    };
+    assert_eq!(instrumented(&amd64), instrumented(&arm64));
+}
+
+#[test]
+fn mariadb_static_latches_are_named_by_address() {
+    let image = image("ARMTRACE_MARIADB_AMD64", &["fetch", "mariadb-11.4"], "bin/mariadbd");
+    let rules = match catalog::family(&image).expect("a known family").naming {
+        Naming::Mariadb(names) => MariadbRules::new(&image, names),
+        Naming::Mysql(_) => panic!("this is MySQL"),
+    };
+    let name = |symbol: &str, offset: u64| {
+        let object = image.symbol(symbol).unwrap_or_else(|| panic!("no symbol {symbol}"));
+        rules.static_latch(&image, object.addr + offset).map(|n| n.event)
+    };
+    let rwlock = |name: &str| Some(format!("wait/synch/rwlock/innodb/{name}"));
+    assert_eq!(name("log_sys", 72), rwlock("log_latch"));
+    assert_eq!(name("log_sys", 240), Some("wait/synch/mutex/innodb/log_lsn_lock".to_owned()));
+    assert_eq!(name("lock_sys", 72), rwlock("lock_latch"));
+    assert_eq!(name("dict_sys", 72), rwlock("dict_operation_lock"));
+    assert_eq!(name("purge_sys", 8), rwlock("trx_purge_latch"));
+    // The first temporary and the last persistent rollback segment, and what lies behind.
+    assert_eq!(name("trx_sys", 0x110), rwlock("trx_rseg_latch"));
+    assert_eq!(name("trx_sys", 0x4110 + 127 * 128), rwlock("trx_rseg_latch"));
+    for (symbol, offset) in [("trx_sys", 0x4110 + 128 * 128), ("trx_sys", 0x4118), ("log_sys", 73), ("buf_pool", 0)] {
+        assert_eq!(name(symbol, offset), None, "{symbol}+{offset:#x}");
+    }
+}
+
+/// Attaching must be quick. The bound is generous: this runs without optimisation, on a busy machine.
+#[test]
+fn naming_is_set_up_quickly() {
+    let image = mysql_amd64();
+    let start = Instant::now();
+    let rules = mysql_rules(&image);
+    let took = start.elapsed();
+    assert!(rules.ids().count() > 0);
+    assert!(took < Duration::from_secs(10), "{took:?}");
+}

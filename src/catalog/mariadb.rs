@@ -44,10 +44,6 @@ pub(super) static MARIADB_10_6: Family = Family {
         "_ZN10lock_sys_t7wr_lock",
         "_ZN9LockGuardC",
         "_ZN11TMLockGuardC",
-        "_ZN10lock_sys_t7rd_lock",
-        "_ZN10lock_sys_t7wr_lock",
-        "_ZN9LockGuardC",
-        "_ZN11TMLockGuardC",
     ],
     naming: Naming::Mariadb(&NAMES),
 };

@@ -15,7 +15,8 @@ comma := ,
 empty :=
 RUNNER := $(if $(SUDO),--config 'target."cfg(unix)".runner = ["$(subst $(empty) ,"$(comma)",$(SUDO))"]')
 BPF := $(filter-out %/vmlinux.h,$(shell find bpf -name '*.[ch]' 2>/dev/null))
-SCRIPTS := $(addprefix tests/lab/,lib.sh setup fetch serve load demo) .ci/run
+SCRIPTS := $(addprefix tests/lab/,lib.sh setup fetch serve load demo) $(addprefix tests/vm/,common data image kernel guest check matrix server-binary) \
+	scripts/debs packaging/dist .ci/run
 
 .PHONY: help setup build demo fmt fmt-check lint unit binaries live test clean
 
@@ -63,3 +64,6 @@ test: ## all of it: formatting, lint, unit, binaries, live
 
 clean: ## what was built; servers stay in the cache
 	cargo clean
+
+include packaging/dist.mk
+include tests/vm/vm.mk

@@ -1,49 +1,21 @@
 //! The code analysis on real server binaries of both architectures.
 //!
-//! A binary comes from the lab's cache, and is fetched if it is not there; ARMTRACE_MYSQL_AMD64, ARMTRACE_MYSQL_ARM64,
-//! ARMTRACE_MARIADB_AMD64 and ARMTRACE_MARIADB_ARM64 name others. A binary that cannot be had fails the test.
+//! `tests/common/binaries.rs` says where they come from.
 //! Offsets are those of the builds named beside them; another build of the same server must still pass
 //! everything that does not depend on the build.
 
+#[path = "common/binaries.rs"]
+#[allow(dead_code)]
+mod servers;
+
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use armtrace::code::{
     contended, direct_calls, imported_calls, whole_function, EndKind, Function, Place, Site, Slow, Test, WaitSites,
 };
 use armtrace::symbols::{Arch, Image};
 
-/// The binary that the variable names, or else `file` in the folder that the lab's `script` prints.
-fn image(variable: &str, script: &[&str], file: &str) -> Image {
-    let path = std::env::var_os(variable).map_or_else(|| fetch(script).join(file), PathBuf::from);
-    Image::open(&path).unwrap_or_else(|error| panic!("{error} (set {variable} to use another)"))
-}
-
-fn fetch(script: &[&str]) -> PathBuf {
-    let lab = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/lab");
-    let output = Command::new(lab.join(script[0])).args(&script[1..]).output();
-    let output = output.unwrap_or_else(|error| panic!("cannot run tests/lab/{}: {error}", script[0]));
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "tests/lab/{}: {errors}", script.join(" "));
-    PathBuf::from(String::from_utf8_lossy(&output.stdout).trim())
-}
-
-fn mysql_amd64() -> Image {
-    image("ARMTRACE_MYSQL_AMD64", &["fetch", "mysql-9.7"], "usr/sbin/mysqld")
-}
-
-fn mysql_arm64() -> Image {
-    image("ARMTRACE_MYSQL_ARM64", &["fetch-arm64", "mysql-9.7"], "usr/sbin/mysqld")
-}
-
-fn mariadb_amd64() -> Image {
-    image("ARMTRACE_MARIADB_AMD64", &["fetch", "mariadb-11.4"], "bin/mariadbd")
-}
-
-fn mariadb_arm64() -> Image {
-    image("ARMTRACE_MARIADB_ARM64", &["fetch-arm64", "mariadb-11.8"], "usr/sbin/mariadbd")
-}
+use servers::{mariadb_amd64, mariadb_arm64, mysql_amd64, mysql_arm64};
 
 const X_LOCK: &str = "_Z19rw_lock_x_lock_funcP9rw_lock_tmN2ut8LocationE";
 const SX_LOCK: &str = "_Z20rw_lock_sx_lock_funcP9rw_lock_tmN2ut8LocationE";

@@ -1,40 +1,19 @@
 //! Latch names derived from real server binaries of both architectures.
 //!
-//! A binary comes from the lab's cache, and is fetched if it is not there; ARMTRACE_MYSQL_AMD64, ARMTRACE_MYSQL_ARM64 and
-//! ARMTRACE_MARIADB_AMD64 name others. A binary that cannot be had fails the test. That the names are those of
+//! `tests/common/binaries.rs` says where they come from. That the names are those of
 //! performance_schema is shown by the live tests.
 
+#[path = "common/binaries.rs"]
+#[allow(dead_code)]
+mod servers;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use armtrace::catalog::{self, Naming};
 use armtrace::names::{Key, MariadbRules, MysqlRules};
 use armtrace::symbols::Image;
-
-/// The binary that the variable names, or else `file` in the folder that the lab's `script` prints.
-fn image(variable: &str, script: &[&str], file: &str) -> Image {
-    let path = std::env::var_os(variable).map_or_else(|| fetch(script).join(file), PathBuf::from);
-    Image::open(&path).unwrap_or_else(|error| panic!("{error} (set {variable} to use another)"))
-}
-
-fn fetch(script: &[&str]) -> PathBuf {
-    let lab = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/lab");
-    let output = Command::new(lab.join(script[0])).args(&script[1..]).output();
-    let output = output.unwrap_or_else(|error| panic!("cannot run tests/lab/{}: {error}", script[0]));
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "tests/lab/{}: {errors}", script.join(" "));
-    PathBuf::from(String::from_utf8_lossy(&output.stdout).trim())
-}
-
-fn mysql_amd64() -> Image {
-    image("ARMTRACE_MYSQL_AMD64", &["fetch", "mysql-9.7"], "usr/sbin/mysqld")
-}
-
-fn mysql_arm64() -> Image {
-    image("ARMTRACE_MYSQL_ARM64", &["fetch-arm64", "mysql-9.7"], "usr/sbin/mysqld")
-}
+use servers::{mariadb_amd64, mysql_amd64, mysql_arm64};
 
 fn mysql_rules(image: &Image) -> MysqlRules {
     match catalog::family(image).expect("a known family").naming {
@@ -125,7 +104,7 @@ fn both_architectures_name_the_same() {
 
 #[test]
 fn mariadb_static_latches_are_named_by_address() {
-    let image = image("ARMTRACE_MARIADB_AMD64", &["fetch", "mariadb-11.4"], "bin/mariadbd");
+    let image = mariadb_amd64();
     let rules = match catalog::family(&image).expect("a known family").naming {
         Naming::Mariadb(names) => MariadbRules::new(&image, names),
         Naming::Mysql(_) => panic!("this is MySQL"),

@@ -5,6 +5,7 @@ mod agent;
 mod bad_input;
 #[path = "../common/mod.rs"]
 mod common;
+mod cost;
 mod export;
 mod lab;
 mod life;

@@ -1,0 +1,46 @@
+//! Real server binaries, for tests that only read them.
+//!
+//! A binary comes from the cache, and is fetched if it is not there; a variable of the environment can name another. A
+//! binary that cannot be had fails the test.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use armtrace::symbols::Image;
+
+/// `ARMTRACE_MYSQL_AMD64`, or MySQL 9.7 from the lab.
+pub fn mysql_amd64() -> Image {
+    image("ARMTRACE_MYSQL_AMD64", || lab("mysql-9.7").join("usr/sbin/mysqld"))
+}
+
+/// `ARMTRACE_MYSQL_ARM64`, or Debian's newest.
+pub fn mysql_arm64() -> Image {
+    image("ARMTRACE_MYSQL_ARM64", || printed_path("tests/vm/server-binary", &["arm64", "mysql"]))
+}
+
+/// `ARMTRACE_MARIADB_AMD64`, or the official 11.4 from the lab.
+pub fn mariadb_amd64() -> Image {
+    image("ARMTRACE_MARIADB_AMD64", || lab("mariadb-11.4").join("bin/mariadbd"))
+}
+
+/// `ARMTRACE_MARIADB_ARM64`, or Debian's newest, which is stripped.
+pub fn mariadb_arm64() -> Image {
+    image("ARMTRACE_MARIADB_ARM64", || printed_path("tests/vm/server-binary", &["arm64", "mariadb"]))
+}
+
+fn image(variable: &str, otherwise: impl FnOnce() -> PathBuf) -> Image {
+    let path = std::env::var_os(variable).map_or_else(otherwise, PathBuf::from);
+    Image::open(&path).unwrap_or_else(|error| panic!("{error} (set {variable} to use another)"))
+}
+
+fn lab(server: &str) -> PathBuf {
+    printed_path("tests/lab/fetch", &[server])
+}
+
+fn printed_path(script: &str, arguments: &[&str]) -> PathBuf {
+    let output = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join(script)).args(arguments).output();
+    let output = output.unwrap_or_else(|error| panic!("cannot run {script}: {error}"));
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{script} {}: {errors}", arguments.join(" "));
+    PathBuf::from(String::from_utf8_lossy(&output.stdout).trim())
+}

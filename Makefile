@@ -15,8 +15,8 @@ comma := ,
 empty :=
 RUNNER := $(if $(SUDO),--config 'target."cfg(unix)".runner = ["$(subst $(empty) ,"$(comma)",$(SUDO))"]')
 BPF := $(filter-out %/vmlinux.h,$(shell find bpf -name '*.[ch]' 2>/dev/null))
-SCRIPTS := $(addprefix tests/lab/,lib.sh setup fetch serve load demo) $(addprefix tests/vm/,common data image kernel guest check matrix server-binary) \
-	scripts/debs packaging/dist .ci/run
+SCRIPTS := $(addprefix tests/lab/,lib.sh setup fetch serve load demo) .ci/run
+VM_SCRIPTS := $(addprefix tests/vm/,common data image kernel guest check matrix server-binary) scripts/debs packaging/dist
 
 .PHONY: help setup build demo fmt fmt-check lint unit binaries live test clean
 
@@ -44,6 +44,7 @@ lint: setup ## clippy and shellcheck, warnings are errors
 	cargo clippy --locked --all-targets -- -D warnings
 	cargo clippy --locked --test live -- -D warnings
 	shellcheck -x -P SCRIPTDIR $(SCRIPTS)
+	shellcheck -x -P SCRIPTDIR -S error $(VM_SCRIPTS)
 
 unit: setup ## tests that need neither root nor a server
 	cargo test --locked

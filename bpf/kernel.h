@@ -21,6 +21,7 @@ typedef __u32 __wsum;
 typedef _Bool bool;
 #define true  1
 #define false 0
+#define NULL  ((void *)0)
 
 enum bpf_map_type {
 	BPF_MAP_TYPE_HASH = 1,

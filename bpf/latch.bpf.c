@@ -31,6 +31,8 @@ char LICENSE[] SEC("license") = "GPL";
 const volatile struct vocabulary vocabulary;
 
 const volatile __u32 target_tgid;
+/* Byte offset of the instruction pointer in the saved registers. */
+const volatile __u32 ip_register;
 /* The server's .data and .bss. */
 const volatile __u64 static_begin;
 const volatile __u64 static_end;
@@ -448,14 +450,21 @@ static __always_inline bool is_target(void)
 	return bpf_get_current_pid_tgid() >> 32 == target_tgid;
 }
 
-static __always_inline bool site_index(void *ctx, __u32 *index)
+/* The site that was hit: the attach cookie says, or on kernels without cookies its address. */
+static __always_inline struct site *site_here(void *ctx, __u32 *index)
 {
 	if (bpf_core_enum_value_exists(enum bpf_func_id___cookie,
 				       BPF_FUNC_get_attach_cookie___cookie)) {
 		*index = bpf_get_attach_cookie(ctx);
-		return true;
+	} else {
+		__u64 address = saved_register(ctx, ip_register);
+		__u32 *found = bpf_map_lookup_elem(&site_at, &address);
+
+		if (!found)
+			return NULL;
+		*index = *found;
 	}
-	return false;
+	return bpf_map_lookup_elem(&sites, index);
 }
 
 static __always_inline int at_site(void *ctx)
@@ -467,7 +476,8 @@ static __always_inline int at_site(void *ctx)
 	if (!is_target())
 		return 0;
 	now = bpf_ktime_get_ns();
-	if (!site_index(ctx, &index) || !(site = bpf_map_lookup_elem(&sites, &index))) {
+	site = site_here(ctx, &index);
+	if (!site) {
 		count(&lost, LOST_NO_SITE);
 		return 0;
 	}

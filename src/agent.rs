@@ -8,7 +8,7 @@ use crate::export::SnapshotSource;
 use crate::failure::Failure;
 use crate::model::Snapshot;
 use crate::names::Namer;
-use crate::probe::latch::{self, LatchCollector, LatchFigures, LatchProbe, Plan};
+use crate::probe::latch::{self, Allowed, LatchCollector, LatchFigures, LatchProbe, Plan};
 use crate::target::{cpu_time_ns, Target};
 
 /// Probes attached to one server. Dropping it takes them off.
@@ -35,7 +35,7 @@ impl Agent {
     /// Status 3 when this binary offers no site to probe, 4 when the kernel refuses, 1 otherwise.
     pub fn attach(target: Target) -> Result<Agent, Failure> {
         attach::require_privilege()?;
-        let plan = latch::plan(&target.image, target.family, attach::uretprobes_are_safe(target.pid));
+        let plan = latch::plan(&target.image, target.family, allowed(target.pid));
         if plan.sites.is_empty() {
             return Err(Failure::target(format!(
                 "no latch function found in process {} ({} {}, symbols: {}): install the server's debug symbols \
@@ -106,6 +106,15 @@ impl SnapshotSource for Source {
             lost: figures.lost,
             server_cpu_ns: cpu_now.zip(self.cpu_at_attach).map(|(now, then)| now.saturating_sub(then)),
         }
+    }
+}
+
+/// What may be used on process `pid`, on this kernel.
+pub fn allowed(pid: i32) -> Allowed {
+    Allowed {
+        // Where a return came from is told by the cookie alone.
+        uretprobes: attach::uretprobes_are_safe(pid) && attach::attach_cookies(),
+        calls: !attach::has_shadow_stack(pid),
     }
 }
 

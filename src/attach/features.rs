@@ -40,7 +40,6 @@ pub fn features() -> Vec<Feature> {
             .iter()
             .any(|root| Path::new(root).join("events").join(path).join("id").exists())
     };
-    let helper = |id| ProgramType::Kprobe.is_helper_supported(id).unwrap_or(false);
     vec![
         feature(
             "kernel type information (BTF)",
@@ -70,8 +69,8 @@ pub fn features() -> Vec<Feature> {
         feature(
             "attach cookies",
             false,
-            helper(GET_ATTACH_COOKIE),
-            "a site is told by its address (Linux 5.15 has them)",
+            attach_cookies(),
+            "a site is told by its address, and no uretprobes are used (Linux 5.15 has them)",
         ),
         feature(
             "ring buffer",
@@ -79,7 +78,7 @@ pub fn features() -> Vec<Feature> {
             MapType::RingBuf.is_supported().unwrap_or(false),
             "not needed by any measurement of today",
         ),
-        feature("task storage", false, helper(TASK_STORAGE_GET), "not needed: threads are kept in a hash map"),
+        feature("task storage", false, has_helper(TASK_STORAGE_GET), "not needed: threads are kept in a hash map"),
         feature(
             "hardware performance counters",
             false,
@@ -88,6 +87,15 @@ pub fn features() -> Vec<Feature> {
         ),
         feature("software clock events", false, clock_events(), "no sampling of CPU time"),
     ]
+}
+
+/// Whether a program learns at which of its sites it was hit.
+pub fn attach_cookies() -> bool {
+    has_helper(GET_ATTACH_COOKIE)
+}
+
+fn has_helper(id: u32) -> bool {
+    ProgramType::Kprobe.is_helper_supported(id).unwrap_or(false)
 }
 
 /// The capabilities that loading and attaching need, and whether this process has each; root has them all.

@@ -5,8 +5,8 @@ mod features;
 mod sites;
 
 pub use cost::{calibrate, uprobe_multi_works, Costs, ProbeClass};
-pub use features::{capabilities, features, Feature, Verdict};
-pub use sites::{attach_sites, uretprobes_are_safe, SiteAddress, SitePrograms};
+pub use features::{attach_cookies, capabilities, features, Feature, Verdict};
+pub use sites::{attach_sites, has_shadow_stack, uretprobes_are_safe, SiteAddress, SitePrograms};
 
 use crate::failure::Failure;
 

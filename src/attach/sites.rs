@@ -88,6 +88,16 @@ fn attach_one(program: &ProgramMut<'_>, retprobe: bool, pid: i32, exe: &Path, si
 /// filter that does not know it kills the process (systemd issue 34615, libseccomp issue 438), so a process
 /// with any filter gets none.
 pub fn uretprobes_are_safe(pid: i32) -> bool {
-    std::fs::read_to_string(format!("/proc/{pid}/status"))
-        .is_ok_and(|s| s.lines().any(|l| l.strip_prefix("Seccomp:").is_some_and(|v| v.trim() == "0")))
+    status(pid, "Seccomp:").is_some_and(|v| v == "0")
+}
+
+/// Whether process `pid` has a shadow stack, which older kernels do not write when they emulate a probed call.
+pub fn has_shadow_stack(pid: i32) -> bool {
+    status(pid, "x86_Thread_features:").is_some_and(|v| v.split_whitespace().any(|f| f == "shstk"))
+}
+
+/// A field of `/proc/PID/status`.
+fn status(pid: i32, field: &str) -> Option<String> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    text.lines().find_map(|l| l.strip_prefix(field)).map(|v| v.trim().to_owned())
 }

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::{DoctorArgs, Format};
+use crate::agent;
 use crate::attach::{self, Costs, ProbeClass, Verdict};
 use crate::failure::Failure;
 use crate::probe::latch::{self, Plan};
@@ -142,8 +143,7 @@ const CLASSES: [(&str, ProbeClass); 4] = [
 ];
 
 fn look_at(target: &Target, costs: &Costs) -> Server {
-    let safe = attach::uretprobes_are_safe(target.pid);
-    let plan: Plan = latch::plan(&target.image, target.family, safe);
+    let plan: Plan = latch::plan(&target.image, target.family, agent::allowed(target.pid));
     let info = target.info();
     Server {
         pid: target.pid,
@@ -152,7 +152,7 @@ fn look_at(target: &Target, costs: &Costs) -> Server {
         arch: info.arch,
         build_id: info.build_id,
         symbols: info.symbols,
-        uretprobes_safe: safe,
+        uretprobes_safe: attach::uretprobes_are_safe(target.pid),
         probes: plan
             .sites
             .iter()

@@ -74,10 +74,8 @@ pub fn execute(cli: Cli) -> Result<(), Failure> {
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).without_time().init();
     crate::attach::log_libbpf();
     match (cli.command, cli.run) {
-        (Some(Command::Run(args)), _) | (None, Some(args)) => run::run(&args),
         (Some(Command::Doctor(args)), _) => doctor::doctor(&args),
-        (None, None) => Err(Failure::usage(
-            "which server? Give its process id: sudo armtrace --pid $(pidof mysqld). More with --help",
-        )),
+        (Some(Command::Run(args)), _) | (None, Some(args)) => run::run(&args),
+        (None, None) => Err(Failure::usage("which server? sudo armtrace --pid $(pidof mysqld)")),
     }
 }

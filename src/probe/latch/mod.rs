@@ -4,7 +4,7 @@ mod collect;
 mod plan;
 
 pub use collect::{LatchCollector, LatchFigures};
-pub use plan::{plan, Plan, PlannedSite};
+pub use plan::{plan, Allowed, Plan, PlannedSite};
 
 use std::mem::MaybeUninit;
 use std::path::Path;
@@ -153,6 +153,7 @@ fn configure(open: &mut OpenLatchSkel<'_>, target: &Target, plan: &Plan) -> Resu
     let rodata = open.maps.rodata_data.as_deref_mut().context("the programs have no constants")?;
     rodata.target_tgid = target.pid as u32;
     rodata.bucket_bounds = BUCKET_BOUNDS_NS;
+    rodata.ip_register = u32::from(plan::ip_offset(target.image.arch()));
     if let Some(range) = &plan.static_data {
         rodata.static_begin = range.start + target.bias;
         rodata.static_end = range.end + target.bias;

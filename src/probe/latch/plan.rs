@@ -58,9 +58,18 @@ impl Plan {
     }
 }
 
-/// Plans the latch-wait probes for the server in `image`. `uretprobes` says whether they may be used where
-/// no better end of a wait is found.
-pub fn plan(image: &Image, family: &Family, uretprobes: bool) -> Plan {
+/// What may be used on a process, beyond probes on plain instructions.
+#[derive(Clone, Copy, Debug)]
+pub struct Allowed {
+    /// Return probes, where no better end of a wait is found.
+    pub uretprobes: bool,
+    /// Probes on calls. Kernels that emulate a call without writing the shadow stack would make the process fault when the
+    /// function returns, if it has one.
+    pub calls: bool,
+}
+
+/// Plans the latch-wait probes for the server in `image`.
+pub fn plan(image: &Image, family: &Family, allowed: Allowed) -> Plan {
     let found: Vec<(u8, &WaitFunction, Range<u64>)> = family
         .wait_functions
         .iter()
@@ -69,7 +78,7 @@ pub fn plan(image: &Image, family: &Family, uretprobes: bool) -> Plan {
         .collect();
     let mut planner = Planner {
         image,
-        uretprobes,
+        allowed,
         system_calls: Slow {
             syscall: code::imported_calls(image, "syscall").into_iter().collect(),
             ..Default::default()
@@ -92,7 +101,7 @@ pub fn plan(image: &Image, family: &Family, uretprobes: bool) -> Plan {
 
 struct Planner<'a> {
     image: &'a Image,
-    uretprobes: bool,
+    allowed: Allowed,
     /// Stubs of the C library's `syscall`, through which futexes are called.
     system_calls: Slow,
     /// Where the wait functions begin.
@@ -134,16 +143,20 @@ impl Planner<'_> {
         let role = if found.begin.repeats { types::role::ROLE_BEGIN_AGAIN } else { types::role::ROLE_BEGIN };
         let mut sites = vec![self.planned(function, "begin", &found.begin, role, base)?];
         if found.begin.per_round {
-            return Err("it cannot be told from a round of spinning");
+            return Err("its begin cannot be told from a round of spinning");
         }
-        let usable: Vec<_> = found.ends.iter().filter(|e| !e.site.per_round).collect();
+        if found.begin.is_call && !self.allowed.calls {
+            return Err("it begins with a call, which may not be probed in a process with a shadow stack");
+        }
+        let usable: Vec<_> =
+            found.ends.iter().filter(|e| !e.site.per_round && (self.allowed.calls || !e.site.is_call)).collect();
         let complete = !usable.is_empty() && usable.len() == found.ends.len();
         if complete || matches!(function.shape, Shape::Contended { .. }) {
             for (n, end) in usable.iter().enumerate() {
                 let name = if n == 0 { "end".to_owned() } else { format!("end{}", n + 1) };
                 sites.push(self.end(function, &name, end, base)?);
             }
-        } else if self.uretprobes {
+        } else if self.allowed.uretprobes {
             sites.push(self.at_return(function, entry, base)?);
         }
         if sites.len() < 2 {
@@ -272,6 +285,14 @@ fn flags_offset(arch: Arch) -> u16 {
     match arch {
         Arch::X86_64 => 144,
         Arch::Aarch64 => 264,
+    }
+}
+
+/// Where the instruction pointer is: `ip` on x86_64, `pc` on aarch64.
+pub(super) fn ip_offset(arch: Arch) -> u16 {
+    match arch {
+        Arch::X86_64 => 128,
+        Arch::Aarch64 => 256,
     }
 }
 

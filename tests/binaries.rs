@@ -199,32 +199,29 @@ fn mysql_arm64_latches() {
 }
 
 #[test]
-fn mysql_x_lock_wait_is_passed_in_every_round_of_spinning() {
+fn mysql_x_lock_wait_begins_behind_its_spin_loop() {
     for (image, build, expected) in [
         (
             mysql_amd64(),
             MYSQL_AMD64,
-            "start 0x60
-             begin 0x6d jne repeats per-round r13
-             final 0x163 jl repeats r13 when 12=false
-             maybe 0x1a4 jmp repeats per-round r13
+            "start 0x83
+             begin 0xa9 je repeats r13
+             maybe 0x163 jl repeats r13
              final 0x2eb call r13",
         ),
         (
             mysql_arm64(),
             MYSQL_ARM64,
-            "start 0x80
-             begin 0x84 cbnz repeats per-round x21
-             final 0x158 b.gt repeats x21 when 12=false
-             maybe 0x1ac b repeats per-round x21
+            "start 0x94
+             begin 0x9c cbz repeats x21
+             maybe 0x158 b.gt repeats x21
              final 0x2f8 bl x21",
         ),
     ] {
         let (slow, entry) = (mysql_slow(&image), x_lock_wait(&image));
-        check(&image, build, entry, &find(&image, entry, &slow, contended), expected);
-        // When spinning is no wait yet, it begins where spinning is given up: not in every round.
-        let sleeping = find(&image, entry, &Slow { spin: HashSet::new(), ..slow.clone() }, contended);
-        assert!(sleeping.begin.addr > entry && !sleeping.begin.per_round, "{:?}", sleeping.begin);
+        let found = find(&image, entry, &slow, contended);
+        assert!(found.begin.addr > entry && !found.begin.per_round, "{:?}", found.begin);
+        check(&image, build, entry, &found, expected);
     }
 }
 

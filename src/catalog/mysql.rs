@@ -96,7 +96,7 @@ pub(super) static MYSQL_8: Family = Family {
             found: Found::CallerOf(&[RESERVE_CELL, RESERVE_CELL_8_0], &[DELAY]),
             label: "rw_lock_x_lock_wait",
             mode: Mode::X,
-            shape: Shape::Contended { spin: &[], sleep: SLEEP },
+            shape: CONTENDED,
             latch_argument: 0,
             callsite: Callsite::FileLine { file: 2, line: 3 },
             identity: RW_LOCK,

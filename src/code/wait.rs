@@ -201,22 +201,33 @@ impl<'a> Wait<'a> {
         self.f.blocks.len()
     }
 
-    /// The highest block that dominates all slow calls and is not on a shortest way from entry to return.
+    /// The highest block that dominates all slow calls, is not on a shortest way from entry to return and does not
+    /// run in every round of spinning. Where the spin loop begins without a block of its own, that is the one
+    /// behind it: the part of a wait that is spent spinning is then not seen.
     fn contended_start(&self) -> Option<usize> {
+        let slow: Vec<bool> = self.last_slow.iter().map(Option::is_some).collect();
+        let all = self.above(&slow);
+        let calm = |blocks: &[usize]| blocks.iter().rev().copied().find(|&b| !self.is_per_round(b));
+        calm(&all).or_else(|| calm(&self.above(&self.sleeps))).or_else(|| all.last().copied())
+    }
+
+    /// The blocks that dominate all the `wanted` ones and are not on a shortest way through the function, lowest
+    /// first.
+    fn above(&self, wanted: &[bool]) -> Vec<usize> {
         let f = self.f;
-        let slow: Vec<usize> =
-            (0..f.blocks.len()).filter(|&b| self.last_slow[b].is_some() && f.dominators.reaches(b)).collect();
+        let slow: Vec<usize> = (0..f.blocks.len()).filter(|&b| wanted[b] && f.dominators.reaches(b)).collect();
         let from_entry = f.graph.distances(&[f.entry_block]);
         let to_return = f.graph.reversed().distances(&[self.returned()]);
-        let shortest = from_entry[self.returned()]?;
-        let is_fast = |b: usize| from_entry[b].zip(to_return[b]).is_some_and(|(a, z)| a + z == shortest);
-        let (first, rest) = slow.split_first()?;
+        let shortest = from_entry[self.returned()];
+        let is_fast = |b: usize| from_entry[b].zip(to_return[b]).is_some_and(|(a, z)| Some(a + z) == shortest);
+        let Some((first, rest)) = slow.split_first() else { return Vec::new() };
         let mut above: Vec<usize> = f.dominators.chain(*first).collect();
         for &other in rest {
             let theirs: HashSet<usize> = f.dominators.chain(other).collect();
             above.retain(|b| theirs.contains(b));
         }
-        above.into_iter().rev().find(|&b| !is_fast(b))
+        above.retain(|&b| !is_fast(b));
+        above
     }
 
     /// The cheapest site for the beginning: in block `start`, else in those that it always goes straight on to, else

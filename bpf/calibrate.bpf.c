@@ -21,8 +21,12 @@ int empty_tracepoint(void *ctx)
 	return 0;
 }
 
+/* Hits by cookie: whether one link tells its sites apart, and sees all threads of the process. */
+__u64 multi_hits[2] = {};
+
 SEC("uprobe.multi")
 int empty_multi(void *ctx)
 {
+	multi_hits[bpf_get_attach_cookie(ctx) & 1] += 1;
 	return 0;
 }

@@ -24,6 +24,7 @@ char LICENSE[] SEC("license") = "GPL";
 #define FUTEX_CMD_MASK	  0x7f
 #define FUTEX_WAIT	  0
 #define FUTEX_WAIT_BITSET 9
+#define EAGAIN		  11
 
 /* "wait/syn", little endian: how the name of every performance_schema class of ours begins. */
 #define PSI_NAME_PREFIX 0x6e79732f74696177ULL
@@ -33,6 +34,9 @@ const volatile struct vocabulary vocabulary;
 const volatile __u32 target_tgid;
 /* Byte offset of the instruction pointer in the saved registers. */
 const volatile __u32 ip_register;
+/* The server's code. */
+const volatile __u64 text_begin;
+const volatile __u64 text_end;
 /* The server's .data and .bss. */
 const volatile __u64 static_begin;
 const volatile __u64 static_end;
@@ -314,6 +318,9 @@ static __always_inline __u64 caller(void *ctx, const struct site *site)
 
 		if (bpf_probe_read_user(record, sizeof(record), (void *)frame))
 			break;
+		/* Code without a frame pointer left something else in the register. */
+		if (record[1] < text_begin || record[1] >= text_end)
+			break;
 		frame = record[0];
 		address = record[1];
 	}
@@ -553,7 +560,9 @@ int futex_exit(struct sys_exit *ctx)
 		return 0;
 	w->sleep_ns += bpf_ktime_get_ns() - w->sleep_begin_ns;
 	w->sleep_begin_ns = 0;
-	w->sleeps += 1;
+	/* The word had changed before the thread could sleep. */
+	if (ctx->ret != -EAGAIN)
+		w->sleeps += 1;
 	return 0;
 }
 

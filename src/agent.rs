@@ -38,8 +38,7 @@ impl Agent {
         let plan = latch::plan(&target.image, target.family, allowed(target.pid));
         if plan.sites.is_empty() {
             return Err(Failure::target(format!(
-                "no latch function found in process {} ({} {}, symbols: {}): install the server's debug symbols \
-                 package; `armtrace doctor --pid {0}` says what is missing",
+                "no latch function of process {} ({} {}, symbols: {}) can be probed; `armtrace doctor --pid {0}` says why",
                 target.pid,
                 target.flavor.as_str(),
                 target.version,
@@ -48,7 +47,7 @@ impl Agent {
         }
         let target = Arc::new(target);
         let namer = Namer::new(&target)?;
-        let probe = LatchProbe::attach(&target, &plan).map_err(|e| attach_failure(&e))?;
+        let probe = LatchProbe::attach(&target, &plan).map_err(|e| attach_failure(&target, &e))?;
         let source = Arc::new(Source {
             collector: LatchCollector::new(Arc::clone(&target), namer, &plan, &probe),
             attached_at: Instant::now(),
@@ -119,10 +118,15 @@ pub fn allowed(pid: i32) -> Allowed {
 }
 
 /// The kernel's refusal as the user needs to hear it.
-fn attach_failure(error: &anyhow::Error) -> Failure {
-    let message = format!("{error:#}");
-    if message.contains("Operation not permitted") || message.contains("EPERM") {
-        return Failure::privilege(format!("{message}. Run armtrace as root, outside of containers without CAP_BPF"));
+fn attach_failure(target: &Target, error: &anyhow::Error) -> Failure {
+    if target.ended() {
+        return Failure::target(format!("process {} has ended", target.pid));
     }
-    Failure::privilege(format!("{message}. `armtrace doctor` shows what this kernel can do"))
+    let kind = error.chain().find_map(|e| e.downcast_ref::<libbpf_rs::Error>()).map(libbpf_rs::Error::kind);
+    match kind {
+        Some(libbpf_rs::ErrorKind::PermissionDenied) => {
+            Failure::privilege(format!("{error:#}. Run armtrace as root, outside of containers without CAP_BPF"))
+        }
+        _ => Failure::running(format!("{error:#}. `armtrace doctor` shows what this kernel can do")),
+    }
 }

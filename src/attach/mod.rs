@@ -29,6 +29,12 @@ pub fn require_privilege() -> Result<(), Failure> {
             missing.join(", ")
         )));
     }
+    if !in_host_pid_namespace() {
+        return Err(Failure::privilege(
+            "armtrace runs in a PID namespace of its own, where process ids are not those that the kernel's programs see: \
+             run it on the host, or in a container with the host's PID namespace (docker run --pid=host …)",
+        ));
+    }
     if !std::path::Path::new("/sys/kernel/btf/vmlinux").exists() {
         return Err(Failure::privilege(
             "this kernel has no type information (/sys/kernel/btf/vmlinux): use a kernel built with \
@@ -36,4 +42,11 @@ pub fn require_privilege() -> Result<(), Failure> {
         ));
     }
     Ok(())
+}
+
+/// Whether process ids mean the same here and in the kernel.
+fn in_host_pid_namespace() -> bool {
+    /// `PROC_PID_INIT_INO` of the kernel: the first PID namespace's inode.
+    const HOST: u64 = 0xefff_fffc;
+    std::fs::metadata("/proc/self/ns/pid").is_ok_and(|m| std::os::unix::fs::MetadataExt::ino(&m) == HOST)
 }

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use super::attach_cookies;
 use anyhow::{Context, Result};
 use libbpf_rs::{Link, ProgramMut, UprobeMultiOpts, UprobeOpts};
 
@@ -78,7 +79,9 @@ fn attach_together(
 }
 
 fn attach_one(program: &ProgramMut<'_>, retprobe: bool, pid: i32, exe: &Path, site: &SiteAddress) -> Result<Link> {
-    let opts = UprobeOpts { retprobe, cookie: site.cookie, ..Default::default() };
+    // A kernel without cookies refuses any but 0; there the program tells sites by their address.
+    let cookie = if attach_cookies() { site.cookie } else { 0 };
+    let opts = UprobeOpts { retprobe, cookie, ..Default::default() };
     program.attach_uprobe_with_opts(pid, exe, site.file_offset as usize, opts).context("uprobe")
 }
 

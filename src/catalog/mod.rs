@@ -238,21 +238,21 @@ pub enum IdentityIn {
     Word,
 }
 
-/// The family whose wait functions this binary has.
+/// The family whose wait functions this binary has. The first function of each family is one that no other
+/// family has by that name.
 ///
 /// # Errors
 /// What the program is instead, for a message that begins "process PID (NAME) is".
-pub fn family(image: &Image) -> Result<&'static Family, String> {
+pub fn family(image: &Image) -> Result<&'static Family, &'static str> {
     let known = [&mysql::MYSQL_8, &mariadb::MARIADB_10_6];
-    if let Some(family) = known.into_iter().find(|f| f.wait_functions.iter().any(|w| !w.find(image).is_empty())) {
+    let has_first = |f: &&Family| f.wait_functions.first().is_some_and(|w| !w.find(image).is_empty());
+    if let Some(family) = known.into_iter().find(has_first) {
         return Ok(family);
     }
-    if image.symbol("server_version").is_some() || image.symbol("my_progname").is_some() {
-        return Err("a MySQL or MariaDB server without the symbols that armtrace needs: install its debug symbols \
-                    package, or use the vendor's own build"
-            .to_owned());
+    if image.symbol("server_version").is_some() {
+        return Err("a MySQL or MariaDB server in whose program armtrace does not find its latch functions");
     }
-    Err("not a MySQL or MariaDB server: find one with: pgrep -a 'mysqld|mariadbd'".to_owned())
+    Err("not a MySQL or MariaDB server: find one with: pgrep -a 'mysqld|mariadbd'")
 }
 
 /// Who maintains this server of a known family.

@@ -38,14 +38,14 @@ impl Target {
     pub fn open(pid: i32) -> Result<Target, Failure> {
         let pidfd = open_pidfd(pid)?;
         let image = Image::open(&exe_path(pid)).map_err(|e| unusable(pid, e))?;
-        let family = catalog::family(&image)
-            .map_err(|what| Failure::target(format!("process {pid} ({}) is {what}", program_name(pid))))?;
         let bias = load_bias(pid, &image).map_err(|e| match e.kind() {
             io::ErrorKind::PermissionDenied => may_not_look(pid),
             _ => Failure::target(format!("process {pid}: cannot tell where its program is loaded: {e}")),
         })?;
+        let version = version(&image, &Memory::new(pid), bias);
+        let family = catalog::family(&image).map_err(|what| unsupported(pid, what, version.as_deref()))?;
         let flavor = catalog::flavor(family, &image);
-        let version = version(&image, &Memory::new(pid), bias).ok_or_else(|| may_not_look(pid))?;
+        let version = version.ok_or_else(|| may_not_look(pid))?;
         Ok(Target { pid, image, bias, family, flavor, version, pidfd })
     }
 
@@ -160,6 +160,17 @@ fn unusable(pid: i32, error: ImageError) -> Failure {
             program_name(pid)
         )),
         _ => Failure::target(format!("process {pid}: {error}")),
+    }
+}
+
+fn unsupported(pid: i32, what: &str, version: Option<&str>) -> Failure {
+    let name = program_name(pid);
+    match version {
+        Some(version) => Failure::target(format!(
+            "process {pid} ({name}, version {version}) is {what}.\nSupported are MySQL and Percona Server from 8.0 on, and \
+             MariaDB from 10.6 on in builds that keep their symbol table, such as MariaDB's own"
+        )),
+        None => Failure::target(format!("process {pid} ({name}) is {what}")),
     }
 }
 

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::Read;
+use std::io::{PipeReader, Read, Write};
 use std::net::TcpListener;
+use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -41,12 +42,26 @@ impl Agent {
     /// Starts the agent on a server and waits until it serves metrics, which it does only once attached.
     pub fn attach(server: &Server) -> Result<Agent> {
         let dir = tempfile::tempdir()?;
+        let out = File::create(dir.path().join("out"))?;
+        Agent::start(server, dir, out.into())
+    }
+
+    /// The same, with a standard output that takes nothing; the second value keeps it open.
+    pub fn attach_to_full_pipe(server: &Server) -> Result<(Agent, PipeReader)> {
+        let (reader, mut writer) = std::io::pipe()?;
+        // SAFETY: the descriptor is open; F_SETPIPE_SZ takes a number.
+        unsafe { libc::fcntl(writer.as_raw_fd(), libc::F_SETPIPE_SZ, 4096) };
+        writer.write_all(&[b'x'; 4096])?;
+        Ok((Agent::start(server, tempfile::tempdir()?, writer.into())?, reader))
+    }
+
+    fn start(server: &Server, dir: TempDir, out: Stdio) -> Result<Agent> {
         let address = format!("127.0.0.1:{}", free_port()?);
         let started = Instant::now();
         let child = Command::new(PROGRAM)
             .args(["--pid", &server.pid().to_string(), "--listen", &address])
             .stdin(Stdio::null())
-            .stdout(File::create(dir.path().join("out"))?)
+            .stdout(out)
             .stderr(File::create(dir.path().join("err"))?)
             .spawn()
             .context("starting the agent")?;

@@ -105,20 +105,44 @@ fn the_default_port_names_its_other_user() -> Result<()> {
     server.stop()
 }
 
-/// A server whose program file was cut short, as a full disk leaves it: a copy of a real server's first megabytes behind
-/// a program that runs is not to be had, so the file is cut while it runs from memory.
+/// A program cut short, as a full disk leaves it: behind what the kernel loads of it, so that it still runs.
 #[test]
 fn a_truncated_program_is_explained() -> Result<()> {
     let dir = tempfile::tempdir()?;
+    let whole = fs::read("/bin/sleep")?;
+    let loaded = loaded_length(&whole)?;
+    ensure!(loaded < whole.len(), "nothing to cut off");
     let program = dir.path().join("mysqld");
-    fs::copy("/bin/sleep", &program)?;
+    fs::write(&program, &whole[..loaded])?;
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755))?;
     let sleeper = Sleeper::start(&program)?;
-    // A running program cannot be written to, but the analysis of any file can be asked for through doctor's loader.
-    let whole = fs::read(&program)?;
+    fails(&mut agent(&["--pid", &sleeper.pid()]), 3, &["not a usable ELF file"])?;
     for length in [0, 3, 63, 64, 200, whole.len() / 2] {
         let cut = dir.path().join(format!("cut-{length}"));
         fs::write(&cut, &whole[..length])?;
         ensure!(armtrace::symbols::Image::open(&cut).is_err(), "{length} bytes of a program passed as all of it");
     }
-    fails(&mut agent(&["--pid", &sleeper.pid()]), 3, &["not a MySQL or MariaDB server"])
+    Ok(())
+}
+
+/// How much of an ELF file its loaded segments need.
+fn loaded_length(elf: &[u8]) -> Result<usize> {
+    use object::read::elf::{FileHeader, ProgramHeader};
+    let header = object::elf::FileHeader64::<object::LittleEndian>::parse(elf)?;
+    let endian = header.endian()?;
+    let ends =
+        header.program_headers(endian, elf)?.iter().filter(|p| p.p_type(endian) == object::elf::PT_LOAD).map(|p| {
+            let (offset, size) = p.file_range(endian);
+            (offset + size) as usize
+        });
+    ends.max().context("no loaded segment")
+}
+
+/// Its functions look like MySQL's, but are older.
+#[test]
+fn an_unsupported_version_is_named() -> Result<()> {
+    let server = Server::start(Family::Mariadb102, &Options::default())?;
+    let pid = server.pid().to_string();
+    fails(&mut agent(&["--pid", &pid]), 3, &["10.2.11", "Supported are"])?;
+    server.stop()
 }

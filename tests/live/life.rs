@@ -108,3 +108,18 @@ fn names_latches_within_a_second_of_its_start() -> Result<()> {
     load.stop()?;
     server.stop()
 }
+
+/// Whoever reads the agent's output may stop reading: a terminal halted with Ctrl-S, a pager.
+#[test]
+fn leaves_promptly_when_nobody_reads_its_output() -> Result<()> {
+    let server = Server::start(Family::Mysql97, &Options::default())?;
+    let (mut agent, _unread) = Agent::attach_to_full_pipe(&server)?;
+    // Longer than the interval at which lines are printed, so that the pipe is written to.
+    sleep(Duration::from_secs(12));
+    ensure!(agent.metrics()?.contains("armtrace_target_up 1"), "metrics stopped with the output");
+    agent.signal(libc::SIGTERM);
+    let (status, took) = agent.wait()?;
+    ensure!(status.success() && took < PROMPT, "{status} after {took:?}");
+    nothing_left(&server)?;
+    server.stop()
+}

@@ -29,8 +29,10 @@ impl Counter {
         let code = format!(
             "{} {{ @in[tid] = 1; }} {} {{ delete(@in[tid]); }} {} {{ @in[tid] = 1; }} {} {{ delete(@in[tid]); }} \
              tracepoint:syscalls:sys_enter_futex \
-               /@in[tid] && ((args->op & 127) == 0 || (args->op & 127) == 9)/ {{ @sleeps = count(); }} \
-             BEGIN {{ printf(\"ready\\n\"); }} END {{ clear(@in); }}",
+               /@in[tid] && ((args->op & 127) == 0 || (args->op & 127) == 9)/ {{ @asleep[tid] = 1; }} \
+             tracepoint:syscalls:sys_exit_futex \
+               /@asleep[tid]/ {{ if (args->ret != -11) {{ @sleeps = count(); }} delete(@asleep[tid]); }} \
+             BEGIN {{ printf(\"ready\\n\"); }} END {{ clear(@in); clear(@asleep); }}",
             uprobe("uprobe", wait),
             uprobe("uretprobe", wait),
             uprobe("uprobe", reserve),

@@ -28,9 +28,6 @@ const LOST: [&str; types::lost::LOST_CAUSES.0 as usize] = [
 /// What is counted besides the sites, in the order of `enum tracepoint`.
 const TRACEPOINTS: [&str; 3] = ["futex_enter", "futex_exit", "thread_exit"];
 
-/// How many entries one system call fetches from a map.
-const BATCH: u32 = 512;
-
 /// Turns the programs' maps into named figures.
 pub struct LatchCollector {
     maps: Arc<Maps>,
@@ -149,8 +146,10 @@ impl Caches {
             let file = self.namer.string_at(place).unwrap_or_else(|| "?".to_owned());
             let base = file.rsplit('/').next().unwrap_or("?");
             format!("{base}:{line}")
-        } else {
+        } else if place > 0 {
             target.function_name(place)
+        } else {
+            "unknown".to_owned()
         };
         self.callsites.insert((place, line), name.clone());
         name
@@ -196,7 +195,8 @@ fn add_waits(latches: &mut HashMap<(LatchName, Mode), LatchWaits>, name: LatchNa
 /// All entries of a hash map.
 fn entries<K: Plain + Copy, V: Plain + Copy>(map: &MapHandle) -> Result<Vec<(K, V)>> {
     let mut all = Vec::new();
-    for entry in map.lookup_batch(BATCH, MapFlags::ANY, MapFlags::ANY).context("reading a map")? {
+    // Room for all of them in one call: the kernel ends a batch early where a bucket does not fit.
+    for entry in map.lookup_batch(map.max_entries(), MapFlags::ANY, MapFlags::ANY).context("reading a map")? {
         let (key, value) = entry;
         let parse = || Some((*plain::from_bytes(&key).ok()?, *plain::from_bytes(&value).ok()?));
         all.push(parse().context("a map entry has an unexpected size")?);

@@ -6,6 +6,7 @@ mod plan;
 pub use collect::{LatchCollector, LatchFigures};
 pub use plan::{plan, Allowed, Plan, PlannedSite};
 
+use std::collections::HashSet;
 use std::mem::MaybeUninit;
 use std::path::Path;
 use std::sync::Arc;
@@ -71,7 +72,8 @@ impl LatchProbe {
         }
         for address in &plan.wrapper_returns {
             let address = address + target.bias;
-            skel.maps.wrappers.update(&address.to_ne_bytes(), &[1], MapFlags::ANY)?;
+            // One too many only makes a call site less exact.
+            _ = skel.maps.wrappers.update(&address.to_ne_bytes(), &[1], MapFlags::ANY);
         }
         let mut probe = LatchProbe {
             links: Vec::new(),
@@ -102,9 +104,12 @@ impl LatchProbe {
             SitePrograms { multi: loaded(&progs.latch_returns), single: single(&progs.latch_return), retprobe: true };
         let sites =
             SitePrograms { multi: loaded(&progs.latch_sites), single: single(&progs.latch_site), retprobe: false };
-        for programs in [&ends, &sites] {
-            probe.attach_kind(programs, target.pid, &target.exe(), plan);
-        }
+        // Ends before begins: a wait that begins while they are attached must not miss its end.
+        let exe = target.exe();
+        probe.attach_kind(&ends, target.pid, &exe, plan, |s| s.at_return);
+        probe.attach_kind(&sites, target.pid, &exe, plan, |s| !s.at_return && !s.is_begin());
+        let unending = probe.functions_without_end(plan);
+        probe.attach_kind(&sites, target.pid, &exe, plan, |s| s.is_begin() && !unending.contains(&s.function()));
         if probe.refused.len() == plan.sites.len() {
             let (site, why) = probe.refused.first().cloned().unwrap_or_default();
             anyhow::bail!("no probe could be attached; the first, {site}: {why}");
@@ -112,12 +117,19 @@ impl LatchProbe {
         Ok(probe)
     }
 
-    fn attach_kind(&mut self, programs: &SitePrograms<'_, '_>, pid: i32, exe: &Path, plan: &Plan) {
+    fn attach_kind(
+        &mut self,
+        programs: &SitePrograms<'_, '_>,
+        pid: i32,
+        exe: &Path,
+        plan: &Plan,
+        wanted: impl Fn(&PlannedSite) -> bool,
+    ) {
         let wanted: Vec<SiteAddress> = plan
             .sites
             .iter()
             .enumerate()
-            .filter(|(_, s)| s.at_return == programs.retprobe)
+            .filter(|(_, s)| wanted(s))
             .map(|(i, s)| SiteAddress { file_offset: s.file_offset, cookie: i as u64 })
             .collect();
         let attached = attach_sites(programs, pid, exe, &wanted);
@@ -125,6 +137,17 @@ impl LatchProbe {
         for (cookie, why) in attached.refused {
             self.refused.push((plan.sites[cookie as usize].name.clone(), why));
         }
+    }
+
+    /// Wait functions of which some end was refused: their begins must not be attached, or their waits would
+    /// seem to last until the thread's next one. Their begins are noted as refused too.
+    fn functions_without_end(&mut self, plan: &Plan) -> HashSet<u8> {
+        let refused = |s: &&PlannedSite| self.refused.iter().any(|(name, _)| *name == s.name);
+        let functions: HashSet<u8> = plan.sites.iter().filter(refused).map(PlannedSite::function).collect();
+        for begin in plan.sites.iter().filter(|s| s.is_begin() && functions.contains(&s.function())) {
+            self.refused.push((begin.name.clone(), "its end could not be probed".to_owned()));
+        }
+        functions
     }
 
     pub(crate) fn maps(&self) -> Arc<Maps> {
@@ -154,6 +177,10 @@ fn configure(open: &mut OpenLatchSkel<'_>, target: &Target, plan: &Plan) -> Resu
     rodata.target_tgid = target.pid as u32;
     rodata.bucket_bounds = BUCKET_BOUNDS_NS;
     rodata.ip_register = u32::from(plan::ip_offset(target.image.arch()));
+    if let Some(text) = target.image.section(".text") {
+        rodata.text_begin = text.start + target.bias;
+        rodata.text_end = text.end + target.bias;
+    }
     if let Some(range) = &plan.static_data {
         rodata.static_begin = range.start + target.bias;
         rodata.static_end = range.end + target.bias;

@@ -41,6 +41,15 @@ pub struct PlannedSite {
 }
 
 impl PlannedSite {
+    pub(super) fn is_begin(&self) -> bool {
+        u32::from(self.site.role) <= types::role::ROLE_BEGIN_AGAIN.0
+    }
+
+    /// The wait function that it belongs to, by its index in the catalog.
+    pub(super) fn function(&self) -> u8 {
+        self.site.function
+    }
+
     /// What a hit of this site costs.
     pub fn class(&self) -> ProbeClass {
         match (self.at_return, self.emulated) {
@@ -151,16 +160,16 @@ impl Planner<'_> {
         let usable: Vec<_> =
             found.ends.iter().filter(|e| !e.site.per_round && (self.allowed.calls || !e.site.is_call)).collect();
         let complete = !usable.is_empty() && usable.len() == found.ends.len();
-        if complete || matches!(function.shape, Shape::Contended { .. }) {
+        if complete {
             for (n, end) in usable.iter().enumerate() {
                 let name = if n == 0 { "end".to_owned() } else { format!("end{}", n + 1) };
                 sites.push(self.end(function, &name, end, base)?);
             }
-        } else if self.allowed.uretprobes {
+        } else if self.allowed.uretprobes && matches!(function.shape, Shape::Whole) {
             sites.push(self.at_return(function, entry, base)?);
         }
         if sites.len() < 2 {
-            return Err("the end of a wait was not recognised, and a uretprobe may not be used here");
+            return Err("not every end of a wait can be probed here");
         }
         Ok(sites)
     }

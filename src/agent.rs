@@ -62,12 +62,11 @@ impl Agent {
         Arc::clone(&self.source)
     }
 
-    /// Why sleeping cannot be told from spinning, and which sites the kernel refused: one line each.
+    /// What is not measured, and which probes the kernel refused: one line each.
     pub fn degradations(&self) -> Vec<String> {
         let gaps = self.plan.gaps.iter().map(|(name, why)| format!("{name} is not measured: {why}"));
         let refused = self.probe.refused.iter().map(|(site, why)| format!("probe {site} was refused: {why}"));
-        let sleeps = self.probe.no_sleeps.iter().map(|why| format!("sleeping is not told from spinning: {why}"));
-        gaps.chain(refused).chain(sleeps).collect()
+        gaps.chain(refused).collect()
     }
 
     /// Takes the probes off the server; counted figures stay readable.
@@ -100,6 +99,7 @@ impl SnapshotSource for Source {
             target: self.target.info(),
             up: !self.target.ended(),
             latches: figures.latches,
+            sleeps_seen: self.collector.sleeps_seen(),
             callsites: figures.callsites,
             probes: figures.probes,
             lost: figures.lost,

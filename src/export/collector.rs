@@ -78,12 +78,13 @@ fn latch_families(snapshot: &Snapshot, state: &mut State) -> Vec<MetricFamily> {
     let latches = capped(snapshot.latches.iter().filter(|l| l.kind != Kind::Cond), &mut state.latches);
     state.spin.start(snapshot.elapsed);
     let waits = latches.iter().map(|latch| histogram(&LATCH_WAIT, &latch_labels(latch), &latch.waits));
+    let split = if snapshot.sleeps_seen { &latches[..] } else { &[] };
     vec![
         LATCH_WAIT.with(waits.collect()),
         per_latch(&LATCH_WAIT_MAX, &latches, |latch| seconds(latch.waits.max_ns)),
-        per_latch(&LATCH_SPIN, &latches, |latch| seconds(state.spin.of(latch))),
-        per_latch(&LATCH_SLEEP, &latches, |latch| seconds(latch.sleep_ns)),
-        per_latch(&LATCH_SLEEPS, &latches, |latch| latch.sleeps as f64),
+        per_latch(&LATCH_SPIN, split, |latch| seconds(state.spin.of(latch))),
+        per_latch(&LATCH_SLEEP, split, |latch| seconds(latch.sleep_ns)),
+        per_latch(&LATCH_SLEEPS, split, |latch| latch.sleeps as f64),
     ]
 }
 

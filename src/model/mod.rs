@@ -146,6 +146,8 @@ pub struct Snapshot {
     pub up: bool,
     /// One entry per (latch, kind, mode).
     pub latches: Vec<LatchWaits>,
+    /// Whether sleeping can be told from spinning here. If not, the latches' sleeps are unknown, not zero.
+    pub sleeps_seen: bool,
     pub callsites: Vec<CallsiteWaits>,
     pub probes: Vec<ProbeStatus>,
     /// Events that are in no other figure, by cause; every cause that exists is listed, also at zero.

@@ -81,7 +81,7 @@ impl<'a> Interval<'a> {
             wait_ns_per_second: waits.sum_ns as f64 / self.seconds(),
             mean_ns: waits.mean_ns(),
             p99_ns: waits.quantile_ns(0.99),
-            sleep_share: sleep_share(&waits, sleep_ns),
+            sleep_share: sleep_share(&waits, sleep_ns).filter(|_| self.now.sleeps_seen),
             total_ns: latch.waits.sum_ns,
             callsite: None,
         }

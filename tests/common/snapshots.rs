@@ -51,6 +51,7 @@ pub fn empty() -> Snapshot {
         latches: Vec::new(),
         callsites: Vec::new(),
         probes: Vec::new(),
+        sleeps_seen: true,
         lost: Vec::new(),
         server_cpu_ns: None,
     }
@@ -80,6 +81,7 @@ pub fn busy(ticks: u64) -> Snapshot {
             probe("futex_enter", ProbeState::Attached, 9_000 * n, Some(140.0)),
             probe("rw_lock_x_lock_func:end", ProbeState::Failed, 0, None),
         ],
+        sleeps_seen: true,
         lost: vec![("map_full".to_string(), 3 * n), ("no_start".to_string(), 0)],
         server_cpu_ns: Some(2_000_000_000 * n),
         ..empty()

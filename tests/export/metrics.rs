@@ -111,6 +111,18 @@ fn conditions_are_kept_apart_from_latches() {
 }
 
 #[test]
+fn sleeps_that_are_not_seen_are_absent() {
+    let mut snapshot = busy(5);
+    let split =
+        ["armtrace_latch_spin_seconds_total{", "armtrace_latch_sleep_seconds_total{", "armtrace_latch_sleeps_total{"];
+    assert!(split.iter().all(|name| text(snapshot.clone()).contains(name)));
+    snapshot.sleeps_seen = false;
+    let text = text(snapshot);
+    assert!(split.iter().all(|name| !text.contains(name)), "{text}");
+    assert!(text.contains("armtrace_latch_wait_seconds_count{"));
+}
+
+#[test]
 fn what_is_not_known_is_absent() {
     let mut snapshot = busy(5);
     snapshot.probes =

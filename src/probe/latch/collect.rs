@@ -26,7 +26,7 @@ const LOST: [&str; types::lost::LOST_CAUSES.0 as usize] = [
 ];
 
 /// What is counted besides the sites, in the order of `enum tracepoint`.
-const TRACEPOINTS: [&str; 3] = ["futex_enter", "futex_exit", "thread_exit"];
+pub(super) const TRACEPOINTS: [&str; 3] = ["futex_enter", "futex_exit", "thread_exit"];
 
 /// Turns the programs' maps into named figures.
 pub struct LatchCollector {
@@ -34,8 +34,8 @@ pub struct LatchCollector {
     target: Arc<Target>,
     /// Probe names, by site index, and the price class of each.
     sites: Vec<(String, ProbeClass, ProbeState)>,
-    tracepoints: bool,
-    /// The call-site conventions of each wait function, by its index.
+    /// Whether each tracepoint is attached, in the order of [`TRACEPOINTS`].
+    tracepoints: [bool; 3],
     caches: Mutex<Caches>,
 }
 
@@ -69,9 +69,14 @@ impl LatchCollector {
             maps: probe.maps(),
             target,
             sites,
-            tracepoints: probe.no_sleeps.is_none(),
+            tracepoints: probe.tracepoints,
             caches: Mutex::new(Caches { namer, callsites: HashMap::new() }),
         }
+    }
+
+    /// Whether sleeping is told from spinning: both futex tracepoints are attached.
+    pub fn sleeps_seen(&self) -> bool {
+        self.tracepoints[0] && self.tracepoints[1]
     }
 
     /// Reads all maps. `costs` prices the hits, once they are known.
@@ -120,8 +125,8 @@ impl LatchCollector {
         for (index, (name, class, state)) in self.sites.iter().enumerate() {
             all.push(status(name, *class, *state, index as u32)?);
         }
-        let state = if self.tracepoints { ProbeState::Attached } else { ProbeState::Failed };
-        for (i, name) in TRACEPOINTS.iter().enumerate() {
+        for (i, (name, attached)) in TRACEPOINTS.iter().zip(self.tracepoints).enumerate() {
+            let state = if attached { ProbeState::Attached } else { ProbeState::Failed };
             let index = types::tracepoint::HIT_FUTEX_ENTER.0 + i as u32;
             all.push(status(name, ProbeClass::Tracepoint, state, index)?);
         }

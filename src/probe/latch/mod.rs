@@ -16,6 +16,7 @@ use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, TracepointCategory};
 use plain::Plain;
 
+use self::collect::TRACEPOINTS;
 use crate::attach::{attach_sites, uprobe_multi_works, SiteAddress, SitePrograms};
 use crate::bpf::latch::{types, LatchSkelBuilder, OpenLatchSkel};
 use crate::model::BUCKET_BOUNDS_NS;
@@ -38,8 +39,8 @@ pub struct LatchProbe {
     links: Vec<Link>,
     /// Names of the sites that the kernel refused, and why.
     pub refused: Vec<(String, String)>,
-    /// Why sleeping cannot be told from spinning, if so.
-    pub no_sleeps: Option<String>,
+    /// Which tracepoints are attached: a futex call's begin and end, a thread's end.
+    tracepoints: [bool; 3],
     maps: Arc<Maps>,
 }
 
@@ -78,7 +79,7 @@ impl LatchProbe {
         let mut probe = LatchProbe {
             links: Vec::new(),
             refused: Vec::new(),
-            no_sleeps: None,
+            tracepoints: [false; 3],
             maps: Arc::new(Maps {
                 latches: MapHandle::try_from(&skel.maps.latches)?,
                 callsites: MapHandle::try_from(&skel.maps.callsites)?,
@@ -88,16 +89,18 @@ impl LatchProbe {
         };
         // Sleeps first: a wait that begins before they are seen would count as spinning.
         let progs = &skel.progs;
-        for (program, category, event) in [
+        let tracepoints = [
             (&progs.futex_enter, TracepointCategory::Syscalls, "sys_enter_futex"),
             (&progs.futex_exit, TracepointCategory::Syscalls, "sys_exit_futex"),
             (&progs.thread_exit, TracepointCategory::Sched, "sched_process_exit"),
-        ] {
+        ];
+        for (i, (program, category, event)) in tracepoints.into_iter().enumerate() {
             match program.attach_tracepoint(category, event) {
                 Ok(link) => probe.links.push(link),
-                Err(error) => probe.no_sleeps = Some(format!("tracepoint {event}: {error}")),
+                Err(error) => probe.refused.push((TRACEPOINTS[i].to_owned(), error.to_string())),
             }
         }
+        probe.tracepoints = TRACEPOINTS.map(|name| probe.refused.iter().all(|(refused, _)| refused != name));
         let loaded = |program| has_multi.then_some(program);
         let single = |program| (!has_multi).then_some(program);
         let ends =
@@ -110,7 +113,8 @@ impl LatchProbe {
         probe.attach_kind(&sites, target.pid, &exe, plan, |s| !s.at_return && !s.is_begin());
         let unending = probe.functions_without_end(plan);
         probe.attach_kind(&sites, target.pid, &exe, plan, |s| s.is_begin() && !unending.contains(&s.function()));
-        if probe.refused.len() == plan.sites.len() {
+        let is_refused = |s: &PlannedSite| probe.refused.iter().any(|(name, _)| *name == s.name);
+        if plan.sites.iter().filter(|s| s.is_begin()).all(is_refused) {
             let (site, why) = probe.refused.first().cloned().unwrap_or_default();
             anyhow::bail!("no probe could be attached; the first, {site}: {why}");
         }

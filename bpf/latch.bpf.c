@@ -24,7 +24,9 @@ char LICENSE[] SEC("license") = "GPL";
 #define FUTEX_CMD_MASK	  0x7f
 #define FUTEX_WAIT	  0
 #define FUTEX_WAIT_BITSET 9
-#define EAGAIN		  11
+/* Of the kernel's function; its result lies behind them. */
+#define FUTEX_WAIT_ARGUMENTS 5
+#define EAGAIN		     11
 
 /* "wait/syn", little endian: how the name of every performance_schema class of ours begins. */
 #define PSI_NAME_PREFIX 0x6e79732f74696177ULL
@@ -527,17 +529,10 @@ static __always_inline bool is_wait(__u64 op)
 	return op == FUTEX_WAIT || op == FUTEX_WAIT_BITSET;
 }
 
-SEC("tracepoint/syscalls/sys_enter_futex")
-int futex_enter(struct sys_enter *ctx)
+static __always_inline int fall_asleep(void)
 {
-	struct wait *w;
+	struct wait *w = thread_wait();
 
-	if (!is_target())
-		return 0;
-	count(&hits, HIT_FUTEX_ENTER);
-	if (!is_wait(ctx->args[1]))
-		return 0;
-	w = thread_wait();
 	if (!w || !w->latch)
 		return 0;
 	if (w->end_ns)
@@ -547,23 +542,57 @@ int futex_enter(struct sys_enter *ctx)
 	return 0;
 }
 
-SEC("tracepoint/syscalls/sys_exit_futex")
-int futex_exit(struct sys_exit *ctx)
+static __always_inline int wake_up(__s64 ret)
 {
-	struct wait *w;
+	struct wait *w = thread_wait();
 
-	if (!is_target())
-		return 0;
-	count(&hits, HIT_FUTEX_EXIT);
-	w = thread_wait();
 	if (!w || !w->latch || !w->sleep_begin_ns)
 		return 0;
 	w->sleep_ns += bpf_ktime_get_ns() - w->sleep_begin_ns;
 	w->sleep_begin_ns = 0;
 	/* The word had changed before the thread could sleep. */
-	if (ctx->ret != -EAGAIN)
+	if (ret != -EAGAIN)
 		w->sleeps += 1;
 	return 0;
+}
+
+/* The kernel's own function for all futex waits: unlike the system call's tracepoints, it costs
+ * only those who wait. */
+SEC("fentry/futex_wait")
+int futex_wait_enter(void *ctx)
+{
+	if (!is_target())
+		return 0;
+	count(&hits, HIT_FUTEX_ENTER);
+	return fall_asleep();
+}
+
+SEC("fexit/futex_wait")
+int futex_wait_exit(__u64 *ctx)
+{
+	if (!is_target())
+		return 0;
+	count(&hits, HIT_FUTEX_EXIT);
+	return wake_up((__s32)ctx[FUTEX_WAIT_ARGUMENTS]);
+}
+
+/* For kernels where that function cannot be traced. */
+SEC("tracepoint/syscalls/sys_enter_futex")
+int futex_enter(struct sys_enter *ctx)
+{
+	if (!is_target())
+		return 0;
+	count(&hits, HIT_FUTEX_ENTER);
+	return is_wait(ctx->args[1]) ? fall_asleep() : 0;
+}
+
+SEC("tracepoint/syscalls/sys_exit_futex")
+int futex_exit(struct sys_exit *ctx)
+{
+	if (!is_target())
+		return 0;
+	count(&hits, HIT_FUTEX_EXIT);
+	return wake_up(ctx->ret);
 }
 
 SEC("tracepoint/sched/sched_process_exit")

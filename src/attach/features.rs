@@ -57,8 +57,8 @@ pub fn features() -> Vec<Feature> {
             "futex tracepoints",
             false,
             tracepoint("syscalls/sys_enter_futex"),
-            "sleeping is not told from spinning: mount tracefs (mount -t tracefs tracefs /sys/kernel/tracing) \
-             or use a kernel with CONFIG_FTRACE_SYSCALLS",
+            "sleeping is told from spinning only where the kernel's futex_wait can be traced itself: mount tracefs \
+             (mount -t tracefs tracefs /sys/kernel/tracing) or use a kernel with CONFIG_FTRACE_SYSCALLS",
         ),
         feature(
             "uprobe_multi links",

@@ -21,6 +21,20 @@ int empty_tracepoint(void *ctx)
 	return 0;
 }
 
+SEC("fentry/futex_wait")
+int empty_wait_enter(void *ctx)
+{
+	calls += 1;
+	return 0;
+}
+
+SEC("fexit/futex_wait")
+int empty_wait_exit(void *ctx)
+{
+	calls += 1;
+	return 0;
+}
+
 /* Hits by cookie: whether one link tells its sites apart, and sees all threads of the process. */
 __u64 multi_hits[2] = {};
 

@@ -9,8 +9,9 @@ use std::mem::MaybeUninit;
 
 use anyhow::{Context, Result};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{Link, ProgramMut, TracepointCategory, UprobeMultiOpts, UprobeOpts};
+use libbpf_rs::{Link, ProgramMut, UprobeMultiOpts, UprobeOpts};
 
+use super::futex::{attach_futex, futex_wait_is_traceable, FutexPrograms};
 use crate::bpf::calibrate::CalibrateSkelBuilder;
 
 // One function that begins with an instruction the kernel emulates, and one that begins with one that it
@@ -57,8 +58,8 @@ pub enum ProbeClass {
     Stepped,
     /// A uretprobe on a function that begins with an emulated instruction, entry included.
     Return,
-    /// A system call's enter and exit tracepoints, half of the pair's price.
-    Tracepoint,
+    /// The begin or the end of a futex wait.
+    Futex,
 }
 
 /// Nanoseconds per hit on this machine; `None` where it could not be measured.
@@ -67,7 +68,7 @@ pub struct Costs {
     pub emulated: Option<f64>,
     pub stepped: Option<f64>,
     pub uretprobe: Option<f64>,
-    pub tracepoint: Option<f64>,
+    pub futex: Option<f64>,
 }
 
 impl Costs {
@@ -76,7 +77,7 @@ impl Costs {
             ProbeClass::Emulated => self.emulated,
             ProbeClass::Stepped => self.stepped,
             ProbeClass::Return => self.uretprobe,
-            ProbeClass::Tracepoint => self.tracepoint,
+            ProbeClass::Futex => self.futex,
         }
     }
 }
@@ -87,21 +88,28 @@ impl Costs {
 /// When the measuring program cannot be loaded at all; a class that cannot be attached is `None`.
 pub fn calibrate() -> Result<Costs> {
     let mut storage = MaybeUninit::uninit();
-    let mut open = CalibrateSkelBuilder::default().open(&mut storage).context("opening the calibration program")?;
+    let mut open = CalibrateSkelBuilder::default().open(&mut storage).context("opening the calibration programs")?;
+    let traceable = futex_wait_is_traceable();
     open.progs.empty_multi.set_autoload(false);
-    let skel = open.load().context("loading the calibration program")?;
+    open.progs.empty_wait_enter.set_autoload(traceable);
+    open.progs.empty_wait_exit.set_autoload(traceable);
+    let skel = open.load().context("loading the calibration programs")?;
+    let progs = &skel.progs;
     let bare = nanoseconds_per_call(|| call(armtrace_emulated));
     let probed = |function: unsafe extern "C" fn(), retprobe: bool| {
-        let link = attach_to_self(&skel.progs.empty, function, retprobe).ok()?;
+        let link = attach_to_self(&progs.empty, function, retprobe).ok()?;
         let with = nanoseconds_per_call(|| call(function));
         drop(link);
-        Some((with - bare).max(0.0))
+        price(with - bare)
     };
     Ok(Costs {
         emulated: probed(armtrace_emulated, false),
         stepped: probed(armtrace_stepped, false),
         uretprobe: probed(armtrace_emulated, true),
-        tracepoint: tracepoint_cost(&skel.progs.empty_tracepoint),
+        futex: futex_cost(&FutexPrograms {
+            function: traceable.then_some([&progs.empty_wait_enter, &progs.empty_wait_exit]),
+            system_call: [&progs.empty_tracepoint, &progs.empty_tracepoint],
+        }),
     })
 }
 
@@ -109,7 +117,9 @@ pub fn calibrate() -> Result<Costs> {
 /// process's threads: the first kernels with such links saw only the thread that the process id names.
 pub fn uprobe_multi_works() -> bool {
     let mut storage = MaybeUninit::uninit();
-    let Ok(open) = CalibrateSkelBuilder::default().open(&mut storage) else { return false };
+    let Ok(mut open) = CalibrateSkelBuilder::default().open(&mut storage) else { return false };
+    open.progs.empty_wait_enter.set_autoload(false);
+    open.progs.empty_wait_exit.set_autoload(false);
     let Ok(skel) = open.load() else { return false };
     let functions = [armtrace_emulated, armtrace_stepped];
     let offsets = functions.map(|f| own_file_offset(f as usize as u64).unwrap_or(0));
@@ -162,17 +172,21 @@ fn own_file_offset(addr: u64) -> Option<usize> {
     usize::try_from(addr - map.address.0 + map.offset).ok()
 }
 
-/// Half of what both tracepoints add to a futex call that wakes nobody.
-fn tracepoint_cost(program: &ProgramMut<'_>) -> Option<f64> {
+/// Half of what both programs add to a futex wait that ends at once.
+fn futex_cost(programs: &FutexPrograms<'_, '_>) -> Option<f64> {
     let word = 0u32;
-    let wake = || {
-        // SAFETY: FUTEX_WAKE reads no memory and only needs the word's address; there are no waiters.
-        unsafe { libc::syscall(libc::SYS_futex, &word, libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, 1) };
+    let wait = || {
+        let operation = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+        let no_limit = std::ptr::null::<libc::timespec>();
+        // SAFETY: `word` is valid for the call, which does not sleep because the word is not 1.
+        unsafe { libc::syscall(libc::SYS_futex, &word, operation, 1, no_limit) };
     };
-    let bare = nanoseconds_per_call(wake);
-    let enter = program.attach_tracepoint(TracepointCategory::Syscalls, "sys_enter_futex").ok()?;
-    let exit = program.attach_tracepoint(TracepointCategory::Syscalls, "sys_exit_futex").ok()?;
-    let with = nanoseconds_per_call(wake);
-    drop((enter, exit));
-    Some((with - bare).max(0.0) / 2.0)
+    let bare = nanoseconds_per_call(wait);
+    let [Ok(_enter), Ok(_exit)] = attach_futex(programs) else { return None };
+    price((nanoseconds_per_call(wait) - bare) / 2.0)
+}
+
+/// A difference of two timings as a price; a machine too noisy to show one gives none.
+fn price(nanoseconds: f64) -> Option<f64> {
+    (nanoseconds > 0.0).then_some(nanoseconds)
 }

@@ -54,10 +54,16 @@ pub fn features() -> Vec<Feature> {
             "use a kernel with CONFIG_UPROBE_EVENTS",
         ),
         feature(
+            "programs on the kernel's futex_wait",
+            false,
+            super::futex::futex_wait_can_be_traced(),
+            "sleeps are seen by tracepoints, which take 10 ns or so from every system call on the host",
+        ),
+        feature(
             "futex tracepoints",
             false,
             tracepoint("syscalls/sys_enter_futex"),
-            "sleeping is told from spinning only where the kernel's futex_wait can be traced itself: mount tracefs \
+            "without programs on futex_wait sleeping is not told from spinning: mount tracefs \
              (mount -t tracefs tracefs /sys/kernel/tracing) or use a kernel with CONFIG_FTRACE_SYSCALLS",
         ),
         feature(

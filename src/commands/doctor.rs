@@ -139,7 +139,7 @@ const CLASSES: [(&str, ProbeClass); 4] = [
     ("uprobe on an emulated instruction", ProbeClass::Emulated),
     ("uprobe on a single-stepped instruction", ProbeClass::Stepped),
     ("uretprobe, with its entry", ProbeClass::Return),
-    ("system call tracepoint", ProbeClass::Tracepoint),
+    ("futex wait, begin or end", ProbeClass::Futex),
 ];
 
 fn look_at(target: &Target, costs: &Costs) -> Server {

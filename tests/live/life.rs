@@ -9,8 +9,10 @@ use crate::agent::{changed_sites, loaded_programs, Agent};
 use crate::load::Load;
 use crate::server::{wait_for, Family, Options, Server};
 
-/// How long the agent may take to leave.
+/// How long the agent may take to leave, usually and at worst: it waits for all CPUs to have been scheduled, which on a
+/// busy small machine now and then takes its time.
 const PROMPT: Duration = Duration::from_secs(1);
+const PROMPT_AT_WORST: Duration = Duration::from_secs(3);
 
 /// How long the kernel may take to clean up behind it.
 const CLEAN_UP: Duration = Duration::from_secs(5);
@@ -26,6 +28,7 @@ fn cycles(family: Family, rounds: u64) -> Result<()> {
     let server = Server::start(family, &Options::default())?;
     let mut load = Load::start(&server, "oltp_update_index", 16)?;
     load.wait_running()?;
+    let mut times = Vec::new();
     for round in 0..rounds {
         let agent = Agent::attach(&server)?;
         if round == 0 {
@@ -36,8 +39,12 @@ fn cycles(family: Family, rounds: u64) -> Result<()> {
         sleep(Duration::from_millis(100 * (round % 5)));
         let (status, took) = agent.stop()?;
         ensure!(status.success(), "round {round}: {status}");
-        ensure!(took < PROMPT, "round {round}: detaching took {took:?}");
+        ensure!(took < PROMPT_AT_WORST, "round {round}: detaching took {took:?}");
+        times.push(took);
     }
+    times.sort();
+    let median = times[times.len() / 2];
+    ensure!(median < PROMPT, "detaching usually takes {median:?}");
     nothing_left(&server)?;
     let report = load.stop()?;
     ensure!(report.errors == 0 && report.reconnects == 0 && report.transactions > 0, "{report:?}");

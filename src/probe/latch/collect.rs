@@ -128,7 +128,7 @@ impl LatchCollector {
         for (i, (name, attached)) in TRACEPOINTS.iter().zip(self.tracepoints).enumerate() {
             let state = if attached { ProbeState::Attached } else { ProbeState::Failed };
             let index = types::tracepoint::HIT_FUTEX_ENTER.0 + i as u32;
-            all.push(status(name, ProbeClass::Tracepoint, state, index)?);
+            all.push(status(name, ProbeClass::Futex, state, index)?);
         }
         Ok(all)
     }

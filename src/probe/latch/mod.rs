@@ -12,14 +12,15 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use libbpf_rs::btf::{self, Btf, ReferencesType};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, ProgramType, TracepointCategory};
+use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, TracepointCategory};
 use plain::Plain;
 
 use self::collect::TRACEPOINTS;
-use crate::attach::{attach_sites, uprobe_multi_works, SiteAddress, SitePrograms};
-use crate::bpf::latch::{types, LatchProgs, LatchSkelBuilder, OpenLatchSkel};
+use crate::attach::{
+    attach_futex, attach_sites, futex_wait_is_traceable, uprobe_multi_works, FutexPrograms, SiteAddress, SitePrograms,
+};
+use crate::bpf::latch::{types, LatchSkelBuilder, OpenLatchSkel};
 use crate::model::BUCKET_BOUNDS_NS;
 use crate::target::Target;
 
@@ -34,9 +35,6 @@ unsafe impl Plain for types::waits {}
 unsafe impl Plain for types::callsite_key {}
 // SAFETY: as above.
 unsafe impl Plain for types::callsite_waits {}
-
-/// How many arguments the kernel's `futex_wait` has; `futex_wait_exit` finds the result behind them.
-const FUTEX_WAIT_ARGUMENTS: usize = 5;
 
 /// The programs attached to one server. Dropping it detaches them.
 pub struct LatchProbe {
@@ -96,7 +94,10 @@ impl LatchProbe {
         };
         // Sleeps first: a wait that begins before they are seen would count as spinning.
         let progs = &skel.progs;
-        let [enter, exit] = attach_sleeps(progs, traceable);
+        let [enter, exit] = attach_futex(&FutexPrograms {
+            function: traceable.then_some([&progs.futex_wait_enter, &progs.futex_wait_exit]),
+            system_call: [&progs.futex_enter, &progs.futex_exit],
+        });
         let thread_exit = progs.thread_exit.attach_tracepoint(TracepointCategory::Sched, "sched_process_exit");
         for (name, attached) in TRACEPOINTS.into_iter().zip([enter, exit, thread_exit]) {
             match attached {
@@ -177,34 +178,6 @@ impl Drop for LatchProbe {
     fn drop(&mut self) {
         self.detach();
     }
-}
-
-/// Attaches the programs that see a thread fall asleep and wake up: to the kernel's function for futex waits, or to the
-/// system call where that cannot be traced. The function is better because only waiters pay: a system call tracepoint
-/// puts every system call of every process on the kernel's slow path (measured: 10 ns each), and wake-ups run it too.
-fn attach_sleeps(progs: &LatchProgs<'_>, traceable: bool) -> [libbpf_rs::Result<Link>; 2] {
-    if traceable {
-        if let (Ok(enter), Ok(exit)) = (progs.futex_wait_enter.attach_trace(), progs.futex_wait_exit.attach_trace()) {
-            return [Ok(enter), Ok(exit)];
-        }
-    }
-    [(&progs.futex_enter, "sys_enter_futex"), (&progs.futex_exit, "sys_exit_futex")]
-        .map(|(program, event)| program.attach_tracepoint(TracepointCategory::Syscalls, event))
-}
-
-/// Whether programs on the kernel's function for futex waits can be loaded: it is there with the arguments that they
-/// expect, and this kernel knows such programs. Some architectures then still refuse to attach them (arm64 before 6.4).
-fn futex_wait_is_traceable() -> bool {
-    let known = Btf::from_vmlinux().is_ok_and(|btf| arguments(&btf, "futex_wait") == Some(FUTEX_WAIT_ARGUMENTS));
-    known && ProgramType::Tracing.is_supported().unwrap_or(false)
-}
-
-/// How many arguments a kernel's function has, if it is there.
-fn arguments(btf: &Btf<'_>, function: &str) -> Option<usize> {
-    let function = btf.type_by_name::<btf::types::Func<'_>>(function)?;
-    let prototype = btf.type_by_id::<btf::types::FuncProto<'_>>(function.referenced_type().type_id())?;
-    let arguments = prototype.iter().len();
-    Some(arguments)
 }
 
 /// Sets the constants that the programs are loaded with.

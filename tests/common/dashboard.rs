@@ -1,6 +1,6 @@
 //! The queries of a Grafana dashboard, and what a Prometheus answers to them.
 
-use super::prometheus::{Prometheus, RATE_INTERVAL};
+use super::prometheus::{Pace, Prometheus};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -55,8 +55,9 @@ fn selector(definition: &str) -> String {
 
 impl Query {
     /// The query as Grafana sends it with every variable set to All.
-    pub fn substituted(&self, dashboard: &Value) -> String {
-        let mut promql = self.promql.replace("$__rate_interval", RATE_INTERVAL).replace("$__range", RATE_INTERVAL);
+    pub fn substituted(&self, dashboard: &Value, pace: Pace) -> String {
+        let mut promql =
+            self.promql.replace("$__rate_interval", pace.rate_interval).replace("$__range", pace.rate_interval);
         for variable in variables(dashboard) {
             promql = promql.replace(&format!("${}", text(&variable["name"])), ".*");
         }
@@ -82,7 +83,7 @@ pub type Outcome = (Query, Result<usize, String>);
 pub fn run(prometheus: &Prometheus, file: &Path) -> Vec<Outcome> {
     let dashboard = load(file);
     let ask = |query: Query| {
-        let answer = prometheus.query(&query.substituted(&dashboard));
+        let answer = prometheus.query(&query.substituted(&dashboard, prometheus.pace));
         let has_value = |series: &&Value| series["value"][1] != "NaN";
         let series = answer.map(|series| series.iter().filter(has_value).count());
         (query, series)

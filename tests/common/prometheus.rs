@@ -12,25 +12,38 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// How often it scrapes; a `rate` needs two scrapes in its range, and gets at least four of [`RATE_INTERVAL`].
-const SCRAPE_INTERVAL: &str = "250ms";
-/// What stands for Grafana's `$__rate_interval`.
-pub const RATE_INTERVAL: &str = "2s";
+/// How often it scrapes, and what stands for Grafana's `$__rate_interval`: a `rate` needs two scrapes in its range, and gets
+/// at least four.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    pub scrape_interval: &'static str,
+    pub rate_interval: &'static str,
+}
+
+/// For what runs on this machine.
+pub const QUICK: Pace = Pace { scrape_interval: "250ms", rate_interval: "2s" };
 
 /// Runs until dropped. Its data directory and its loopback port are its own.
 pub struct Prometheus {
     process: Child,
     directory: TempDir,
     address: String,
+    pub pace: Pace,
 }
 
 impl Prometheus {
     /// Starts it on these targets, `127.0.0.1:9435` for example, and waits until it answers.
     pub fn scraping(targets: &[String]) -> Prometheus {
+        Prometheus::scraping_at(QUICK, targets)
+    }
+
+    /// The same, at another pace.
+    pub fn scraping_at(pace: Pace, targets: &[String]) -> Prometheus {
         let directory = tempfile::tempdir().unwrap();
         let address = free_address();
+        let interval = pace.scrape_interval;
         let config = format!(
-            "global: {{scrape_interval: {SCRAPE_INTERVAL}, scrape_timeout: {SCRAPE_INTERVAL}}}\n\
+            "global: {{scrape_interval: {interval}, scrape_timeout: {interval}}}\n\
              scrape_configs: [{{job_name: armtrace, static_configs: [{{targets: {targets:?}}}]}}]\n"
         );
         let config_file = directory.path().join("prometheus.yml");
@@ -46,7 +59,7 @@ impl Prometheus {
         // SAFETY: prctl is async-signal-safe. A test that is killed leaves no server behind.
         unsafe { command.pre_exec(|| Ok(_ = libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL))) };
         let process = command.spawn().expect("prometheus starts; Debian's package prometheus has it");
-        let prometheus = Prometheus { process, directory, address };
+        let prometheus = Prometheus { process, directory, address, pace };
         prometheus.wait_for("to be ready", || {
             http::get(&prometheus.address, "/-/ready").is_ok_and(|answer| answer.head.contains(" 200 "))
         });
@@ -64,9 +77,9 @@ impl Prometheus {
         }
     }
 
-    /// Waits until every target was scraped often enough for a rate over [`RATE_INTERVAL`].
+    /// Waits until every target was scraped often enough for a rate.
     pub fn wait_for_rates(&self, targets: usize) {
-        let scraped = format!("count_over_time(up[{RATE_INTERVAL}]) >= 4 and up == 1");
+        let scraped = format!("count_over_time(up[{}]) >= 4 and up == 1", self.pace.rate_interval);
         self.wait_for("to scrape", || self.query(&scraped).is_ok_and(|series| series.len() == targets));
     }
 

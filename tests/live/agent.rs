@@ -15,7 +15,12 @@ use tempfile::TempDir;
 use crate::common::http;
 use crate::server::{wait_for, Server};
 
-pub const PROGRAM: &str = env!("CARGO_BIN_EXE_armtrace");
+/// The agent's program: the one built with these tests, or the one that `$ARMTRACE_PROGRAM` names where they run on another
+/// machine.
+pub fn program() -> PathBuf {
+    let built = || PathBuf::from(env!("CARGO_BIN_EXE_armtrace"));
+    std::env::var_os("ARMTRACE_PROGRAM").map_or_else(built, PathBuf::from)
+}
 
 /// An attached agent that serves metrics. Dropping it kills it.
 pub struct Agent {
@@ -58,7 +63,7 @@ impl Agent {
     fn start(server: &Server, dir: TempDir, out: Stdio) -> Result<Agent> {
         let address = format!("127.0.0.1:{}", free_port()?);
         let started = Instant::now();
-        let child = Command::new(PROGRAM)
+        let child = Command::new(program())
             .args(["--pid", &server.pid().to_string(), "--listen", &address])
             .stdin(Stdio::null())
             .stdout(out)
@@ -149,7 +154,7 @@ pub fn by_latch(samples: &[Sample], metric: &str) -> BTreeMap<String, f64> {
 
 /// What `armtrace doctor` says of a server, as JSON.
 pub fn doctor(pid: i32) -> Result<serde_json::Value> {
-    let output = Command::new(PROGRAM).args(["doctor", "--pid", &pid.to_string(), "--format", "json"]).output()?;
+    let output = Command::new(program()).args(["doctor", "--pid", &pid.to_string(), "--format", "json"]).output()?;
     serde_json::from_slice(&output.stdout)
         .with_context(|| format!("doctor said: {}", String::from_utf8_lossy(&output.stderr)))
 }

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 
 use anyhow::{ensure, Context, Result};
 
-use crate::agent::{free_port, loaded_programs, PROGRAM};
+use crate::agent::{free_port, loaded_programs, program};
 use crate::server::{Family, Options, Server};
 
 /// Runs the agent, which must fail with this status and say these words in at most two lines.
@@ -26,7 +26,7 @@ fn fails(command: &mut Command, status: i32, words: &[&str]) -> Result<()> {
 }
 
 fn agent(args: &[&str]) -> Command {
-    let mut command = Command::new(PROGRAM);
+    let mut command = Command::new(program());
     command.args(args);
     command
 }
@@ -88,9 +88,9 @@ fn a_thread_is_led_to_its_process() -> Result<()> {
     // Without root, and without the right to look at the server.
     let copy = tempfile::tempdir()?;
     fs::set_permissions(copy.path(), fs::Permissions::from_mode(0o755))?;
-    let program = copy.path().join("armtrace");
-    fs::copy(PROGRAM, &program)?;
-    let mut nobody = Command::new(&program);
+    let readable = copy.path().join("armtrace");
+    fs::copy(program(), &readable)?;
+    let mut nobody = Command::new(&readable);
     nobody.args(["--pid", &pid, "--listen", &format!("127.0.0.1:{}", free_port()?)]).uid(65534).gid(65534);
     fails(&mut nobody, 4, &["sudo"])?;
     server.stop()

@@ -7,6 +7,7 @@ use anyhow::{ensure, Result};
 
 use crate::agent::{changed_sites, loaded_programs, Agent};
 use crate::load::Load;
+use crate::machine::patience;
 use crate::server::{wait_for, Family, Options, Server};
 
 /// How long the agent may take to leave, usually and at worst: it waits for all CPUs to have been scheduled, which on a
@@ -39,12 +40,12 @@ fn cycles(family: Family, rounds: u64) -> Result<()> {
         sleep(Duration::from_millis(100 * (round % 5)));
         let (status, took) = agent.stop()?;
         ensure!(status.success(), "round {round}: {status}");
-        ensure!(took < PROMPT_AT_WORST, "round {round}: detaching took {took:?}");
+        ensure!(took < patience(PROMPT_AT_WORST), "round {round}: detaching took {took:?}");
         times.push(took);
     }
     times.sort();
     let median = times[times.len() / 2];
-    ensure!(median < PROMPT, "detaching usually takes {median:?}");
+    ensure!(median < patience(PROMPT), "detaching usually takes {median:?}");
     nothing_left(&server)?;
     let report = load.stop()?;
     ensure!(report.errors == 0 && report.reconnects == 0 && report.transactions > 0, "{report:?}");
@@ -67,7 +68,7 @@ fn leaves_promptly_and_cleanly_however_it_ends() -> Result<()> {
         sleep(Duration::from_secs(1));
         agent.signal(signal);
         let (status, took) = agent.wait()?;
-        ensure!(status.success() && took < PROMPT, "signal {signal}: {status} after {took:?}");
+        ensure!(status.success() && took < patience(PROMPT), "signal {signal}: {status} after {took:?}");
         nothing_left(&server)?;
     }
     let mut agent = Agent::attach(&server)?;
@@ -81,7 +82,7 @@ fn leaves_promptly_and_cleanly_however_it_ends() -> Result<()> {
     let mut agent = Agent::attach(&server)?;
     server.stop()?;
     let (status, took) = agent.wait()?;
-    ensure!(status.success() && took < PROMPT, "the server ended: {status} after {took:?}");
+    ensure!(status.success() && took < patience(PROMPT), "the server ended: {status} after {took:?}");
     ensure!(agent.errors()?.contains("has ended"), "{}", agent.errors()?);
     wait_for("the programs to go", CLEAN_UP, || Ok(loaded_programs()?.is_empty().then_some(())))
 }
@@ -93,7 +94,7 @@ fn survives_the_servers_sudden_death() -> Result<()> {
     // SAFETY: a signal to the private server that this test started.
     unsafe { libc::kill(server.pid(), libc::SIGKILL) };
     let (status, took) = agent.wait()?;
-    ensure!(status.success() && took < PROMPT, "{status} after {took:?}");
+    ensure!(status.success() && took < patience(PROMPT), "{status} after {took:?}");
     Ok(())
 }
 
@@ -110,7 +111,7 @@ fn names_latches_within_a_second_of_its_start() -> Result<()> {
     let first = named?;
     println!("from the program's start to the first named latch: {first:?}");
     // The load keeps both cores of a small machine busy, so this bound has room.
-    ensure!(first < Duration::from_secs(2), "the first named latch came after {first:?}");
+    ensure!(first < patience(Duration::from_secs(2)), "the first named latch came after {first:?}");
     agent.stop()?;
     load.stop()?;
     server.stop()
@@ -126,7 +127,7 @@ fn leaves_promptly_when_nobody_reads_its_output() -> Result<()> {
     ensure!(agent.metrics()?.contains("armtrace_target_up 1"), "metrics stopped with the output");
     agent.signal(libc::SIGTERM);
     let (status, took) = agent.wait()?;
-    ensure!(status.success() && took < PROMPT, "{status} after {took:?}");
+    ensure!(status.success() && took < patience(PROMPT), "{status} after {took:?}");
     nothing_left(&server)?;
     server.stop()
 }

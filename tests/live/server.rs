@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context, Result};
 
+use crate::machine::patience;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
     Mysql97,
@@ -48,9 +50,10 @@ pub struct Server {
     dir: PathBuf,
 }
 
-/// Where a script of the lab lies.
+/// Where a script of the lab lies: in this checkout, or where `$ARMTRACE_LAB` says on a machine that has none.
 pub fn script(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/lab").join(name)
+    let here = || Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/lab");
+    std::env::var_os("ARMTRACE_LAB").map_or_else(here, PathBuf::from).join(name)
 }
 
 impl Server {
@@ -168,6 +171,7 @@ pub fn running(pid: i32) -> bool {
 
 /// Asks until there is an answer.
 pub fn wait_for<T>(what: &str, limit: Duration, mut ask: impl FnMut() -> Result<Option<T>>) -> Result<T> {
+    let limit = patience(limit);
     let start = Instant::now();
     loop {
         if let Some(answer) = ask()? {

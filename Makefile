@@ -16,9 +16,9 @@ empty :=
 RUNNER := $(if $(SUDO),--config 'target."cfg(unix)".runner = ["$(subst $(empty) ,"$(comma)",$(SUDO))"]')
 BPF := $(filter-out %/vmlinux.h,$(shell find bpf -name '*.[ch]' 2>/dev/null))
 SCRIPTS := $(addprefix tests/lab/,lib.sh setup fetch serve load demo) .ci/run
-VM_SCRIPTS := $(addprefix tests/vm/,common data image kernel guest check matrix server-binary) scripts/debs packaging/dist
+VM_SCRIPTS := $(addprefix tests/vm/,common data image kernel guest check live matrix server-binary) scripts/debs packaging/dist
 
-.PHONY: help setup build demo fmt fmt-check lint unit binaries live test clean
+.PHONY: help setup build demo fmt fmt-check lint unit binaries live guest test clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -50,18 +50,23 @@ unit: setup ## tests that need neither root nor a server
 	cargo test --locked
 
 live: setup ## tests on real servers under load, as root (ARGS=name picks some)
-	cargo test --locked --release --test live $(RUNNER) -- --test-threads=1 $(ARGS)
+	cargo test --locked --release --test live $(RUNNER) -- --test-threads=1 --skip guest:: $(ARGS)
+
+# On arm64 from any machine: emulated, so minutes each.
+guest: setup dist-aarch64 ## the agent on an emulated arm64 machine, alone and beside one here, as root
+	cargo test --locked --release --test live $(RUNNER) -- --test-threads=1 --nocapture guest::
 
 binaries: setup ## tests on the binaries of real servers, as root (ARGS=name picks some)
 	cargo test --locked --release --test binaries --test naming $(RUNNER) -- $(ARGS)
 
 # One after the other, cheapest first.
-test: ## all of it: formatting, lint, unit, binaries, live
+test: ## all of it: formatting, lint, unit, binaries, live, guest
 	$(MAKE) fmt-check
 	$(MAKE) lint
 	$(MAKE) unit
 	$(MAKE) binaries
 	$(MAKE) live
+	$(MAKE) guest
 
 clean: ## what was built; servers stay in the cache
 	cargo clean

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
 
+use crate::agent::program;
 use crate::load::Load;
 use crate::server::{running, script, wait_for, Family, Options, Server};
 
@@ -156,5 +157,22 @@ fn a_killed_script_leaves_no_server() -> Result<()> {
     ensure!(output.status.success(), "{output:?}");
     let left = fs::read_dir(runs.path())?.count();
     ensure!(left == 0, "{left} folders are still there");
+    Ok(())
+}
+
+/// README's first command, shortened.
+#[test]
+fn the_demo_shows_waits_and_metrics() -> Result<()> {
+    let output = Command::new(script("demo"))
+        .arg(program())
+        .env("DEMO_SECONDS", "10")
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    ensure!(output.status.success(), "{}: {text}", output.status);
+    for wanted in ["top call site", "innodb/", "armtrace_latch_wait_seconds_count{latch=\"wait/synch/"] {
+        ensure!(text.contains(wanted), "no {wanted} in {text}");
+    }
     Ok(())
 }

@@ -4,18 +4,18 @@
 //! addresses of a process. Everything is read from the mapped file on demand, so that a 300 MB binary with
 //! full debug information costs no more than its symbol table.
 
-use std::collections::hash_map::DefaultHasher;
 use std::collections::HashMap;
 use std::fs::File;
-use std::hash::{Hash, Hasher};
 use std::ops::Range;
 use std::path::Path;
 
 use gimli::{BaseAddresses, EhFrame, EhFrameHdr, EndianSlice, LittleEndian, UnwindSection};
 use memmap2::Mmap;
 use object::elf;
-use object::read::elf::{ElfFile64, FileHeader, ProgramHeader, Rela, SectionHeader, Sym};
+use object::read::elf::{ElfFile64, FileHeader, ProgramHeader, Rela, SectionHeader};
 use object::{Object, ObjectSection};
+
+use super::table::{Symbol, Table};
 
 /// The instruction set of a binary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -69,25 +69,6 @@ impl SymbolSource {
     }
 }
 
-/// A defined function or data object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Symbol<'a> {
-    /// Mangled, as in the file.
-    pub name: &'a str,
-    pub addr: u64,
-    /// Bytes; 0 where the file does not say.
-    pub size: u64,
-    pub is_function: bool,
-}
-
-#[derive(Clone, Copy)]
-struct Entry {
-    addr: u64,
-    size: u32,
-    name_at: u32,
-    is_function: bool,
-}
-
 struct Segment {
     addr: u64,
     offset: u64,
@@ -103,12 +84,7 @@ pub struct Image {
     build_id: Vec<u8>,
     segments: Vec<Segment>,
     sections: HashMap<String, Range<u64>>,
-    /// Sorted by address.
-    entries: Vec<Entry>,
-    /// Hash of the name to an index in `entries`; the name itself is compared on use.
-    by_name: HashMap<u64, u32>,
-    /// File offset of the string table that `name_at` counts from.
-    strings_at: usize,
+    symbols: Table,
 }
 
 impl Image {
@@ -171,31 +147,9 @@ impl Image {
         } else {
             (SymbolSource::None, dynsym)
         };
-        let strings_at =
-            elf.elf_section_table().section(table.string_section()).ok().map_or(0, |s| s.sh_offset(endian) as usize);
-        let mut entries: Vec<Entry> = table
-            .iter()
-            .filter(|s| {
-                let kind = s.st_type();
-                s.st_value(endian) != 0
-                    && !s.is_undefined(endian)
-                    && (kind == elf::STT_FUNC || kind == elf::STT_OBJECT || kind == elf::STT_GNU_IFUNC)
-            })
-            .map(|s| Entry {
-                addr: s.st_value(endian),
-                size: u32::try_from(s.st_size(endian)).unwrap_or(u32::MAX),
-                name_at: s.st_name(endian),
-                is_function: s.st_type() != elf::STT_OBJECT,
-            })
-            .collect();
-        entries.sort_by_key(|e| (e.addr, e.size));
+        let symbols = Table::from_elf(&elf, table).map_err(|e| bad(&e))?;
         let build_id = elf.build_id().ok().flatten().map(<[u8]>::to_vec).unwrap_or_default();
-        let mut image =
-            Image { arch, source, build_id, segments, sections, entries, by_name: HashMap::new(), strings_at, data };
-        image.by_name = (0..image.entries.len() as u32)
-            .map(|i| (hash_of(image.entry_name(&image.entries[i as usize])), i))
-            .collect();
-        Ok(image)
+        Ok(Image { arch, source, build_id, segments, sections, symbols, data })
     }
 
     pub fn arch(&self) -> Arch {
@@ -213,25 +167,17 @@ impl Image {
 
     /// The symbol of exactly this mangled name.
     pub fn symbol(&self, name: &str) -> Option<Symbol<'_>> {
-        let entry = &self.entries[*self.by_name.get(&hash_of(name))? as usize];
-        let found = self.to_symbol(entry);
-        (found.name == name).then_some(found)
+        self.symbols.by_name(name)
     }
 
     /// All defined functions and data objects, by ascending address.
     pub fn symbols(&self) -> impl Iterator<Item = Symbol<'_>> {
-        self.entries.iter().map(|e| self.to_symbol(e))
+        self.symbols.iter()
     }
 
     /// The function or data object that contains `addr`.
     pub fn symbol_at(&self, addr: u64) -> Option<Symbol<'_>> {
-        let end = self.entries.partition_point(|e| e.addr <= addr);
-        self.entries[..end]
-            .iter()
-            .rev()
-            .take(16)
-            .find(|e| addr < e.addr + u64::from(e.size).max(1))
-            .map(|e| self.to_symbol(e))
+        self.symbols.at(addr)
     }
 
     /// The bounds of the function that contains `addr`, from the unwind table, which stripped binaries
@@ -358,26 +304,4 @@ impl Image {
         }
         found
     }
-
-    fn to_symbol(&self, entry: &Entry) -> Symbol<'_> {
-        Symbol {
-            name: self.entry_name(entry),
-            addr: entry.addr,
-            size: u64::from(entry.size),
-            is_function: entry.is_function,
-        }
-    }
-
-    fn entry_name(&self, entry: &Entry) -> &str {
-        let at = self.strings_at + entry.name_at as usize;
-        let tail = self.data.get(at..).unwrap_or_default();
-        let end = tail.iter().position(|&b| b == 0).unwrap_or(0);
-        std::str::from_utf8(&tail[..end]).unwrap_or("")
-    }
-}
-
-fn hash_of(name: &str) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    name.hash(&mut hasher);
-    hasher.finish()
 }

@@ -255,6 +255,22 @@ pub fn family(image: &Image) -> Result<&'static Family, &'static str> {
     Err("not a MySQL or MariaDB server: find one with: pgrep -a 'mysqld|mariadbd'")
 }
 
+/// Whether the image lacks symbols that the catalog knows the server by: of wait functions or of static data that holds latches.
+/// No program but a MySQL or MariaDB server lacks any.
+pub fn misses_symbols(image: &Image) -> bool {
+    match family(image) {
+        Ok(family) => {
+            let is_found = |w: &WaitFunction| !w.find(image).is_empty();
+            let statics = match family.naming {
+                Naming::Mariadb(names) => names.statics,
+                Naming::Mysql(_) => &[],
+            };
+            !family.wait_functions.iter().all(is_found) || statics.iter().any(|s| image.symbol(s.symbol).is_none())
+        }
+        Err(_) => image.symbol("server_version").is_some(),
+    }
+}
+
 /// Who maintains this server of a known family.
 pub fn flavor(family: &Family, image: &Image) -> Flavor {
     match family.naming {

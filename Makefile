@@ -53,7 +53,7 @@ live: setup ## tests on real servers under load, as root (ARGS=name picks some)
 	cargo test --locked --release --test live $(RUNNER) -- --test-threads=1 $(ARGS)
 
 binaries: setup ## tests on the binaries of real servers, as root (ARGS=name picks some)
-	cargo test --locked --release --test binaries --test naming $(RUNNER) -- $(ARGS)
+	cargo test --locked --release --test binaries --test naming --test symbols $(RUNNER) -- $(ARGS)
 
 # One after the other, cheapest first.
 test: ## all of it: formatting, lint, unit, binaries, live

@@ -255,18 +255,12 @@ pub fn family(image: &Image) -> Result<&'static Family, &'static str> {
     Err("not a MySQL or MariaDB server: find one with: pgrep -a 'mysqld|mariadbd'")
 }
 
-/// Whether the image lacks symbols that the catalog knows the server by: of wait functions or of static data that holds latches.
-/// No program but a MySQL or MariaDB server lacks any.
+/// Whether the image lacks symbols that the catalog knows a server by. MySQL exports all that count; a stripped MariaDB lacks the static
+/// data in which latches are. No other program lacks any.
 pub fn misses_symbols(image: &Image) -> bool {
-    match family(image) {
-        Ok(family) => {
-            let is_found = |w: &WaitFunction| !w.find(image).is_empty();
-            let statics = match family.naming {
-                Naming::Mariadb(names) => names.statics,
-                Naming::Mysql(_) => &[],
-            };
-            !family.wait_functions.iter().all(is_found) || statics.iter().any(|s| image.symbol(s.symbol).is_none())
-        }
+    match family(image).map(|family| &family.naming) {
+        Ok(Naming::Mysql(_)) => false,
+        Ok(Naming::Mariadb(names)) => !names.statics.iter().any(|s| image.symbol(s.symbol).is_some()),
         Err(_) => image.symbol("server_version").is_some(),
     }
 }

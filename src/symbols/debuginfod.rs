@@ -46,10 +46,11 @@ impl Debuginfod {
     pub fn from_env() -> Option<Debuginfod> {
         // SAFETY: the call takes and changes nothing.
         let is_root = unsafe { libc::geteuid() } == 0;
-        Debuginfod::from(|name| std::env::var_os(name).filter(|value| !value.is_empty()), is_root)
+        Debuginfod::from_variables(|name| std::env::var_os(name).filter(|value| !value.is_empty()), is_root)
     }
 
-    fn from(variable: impl Fn(&str) -> Option<OsString>, is_root: bool) -> Option<Debuginfod> {
+    /// The same, with variables from elsewhere.
+    pub fn from_variables(variable: impl Fn(&str) -> Option<OsString>, is_root: bool) -> Option<Debuginfod> {
         let urls = variable("DEBUGINFOD_URLS")?.into_string().ok()?;
         let urls: Vec<String> = urls.split_ascii_whitespace().map(str::to_owned).collect();
         // As in elfutils, 0 is no setting.
@@ -226,7 +227,7 @@ mod tests {
 
     fn settings(variables: &[(&str, &str)], is_root: bool) -> Option<Debuginfod> {
         let variables: HashMap<_, _> = variables.iter().copied().collect();
-        Debuginfod::from(|name| variables.get(name).map(OsString::from), is_root)
+        Debuginfod::from_variables(|name| variables.get(name).map(OsString::from), is_root)
     }
 
     fn cache(variables: &[(&str, &str)], is_root: bool) -> PathBuf {

@@ -14,8 +14,13 @@ const MAX_NAME: usize = 32 << 10;
 /// Bytes that all names together may have; a MySQL server's have 6 MiB.
 const MAX_NAMES: usize = 256 << 20;
 
+/// Entries of a symbol table; MySQL's with all its local symbols has 200,000.
+const MAX_SYMBOLS: usize = 8 << 20;
+
 /// How many symbols with the same start are looked at for one that contains an address.
 const MAX_OVERLAPPING: usize = 16;
+
+const TOO_MANY: &str = "it has more symbols than a program can have";
 
 /// A defined function or data object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +63,7 @@ impl Table {
         for symbol in symbols {
             let Ok(name_len) = u16::try_from(symbol.name.len()) else { continue };
             if table.names.len() + symbol.name.len() > MAX_NAMES {
-                return Err("it has more symbols than a program can have".into());
+                return Err(TOO_MANY.into());
             }
             table.entries.push(Entry {
                 addr: symbol.addr,
@@ -86,6 +91,9 @@ impl Table {
     ) -> Result<Table, String> {
         if symbols.is_empty() {
             return Ok(Table::default());
+        }
+        if symbols.len() > MAX_SYMBOLS {
+            return Err(TOO_MANY.into());
         }
         let endian = elf.endian();
         let strings = elf.elf_section_table().section(symbols.string_section());

@@ -235,3 +235,30 @@ fn cpu_model() -> String {
         .or_else(|| Some(format!("{}/{}", field("CPU implementer")?, field("CPU part")?)))
         .unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::symbols::SymbolSource;
+
+    #[test]
+    fn a_server_without_symbols_is_told_where_to_get_them() {
+        let trial = |source, outcome: Result<&str, &str>| Trial {
+            source,
+            outcome: outcome.map(PathBuf::from).map_err(str::to_owned),
+            is_failure: false,
+        };
+        let none = trial(SymbolSource::BuildId, Err("there is no /x.debug"));
+        let said = |trials: &[Trial]| unsupported(0, "a server", Some("11.4.5-MariaDB"), trials).message;
+        let message = said(std::slice::from_ref(&none));
+        for words in ["11.4.5", "build-id: there is no /x.debug", "DEBUGINFOD_URLS", "--symbols FILE"] {
+            assert!(message.contains(words), "{words} is not in {message}");
+        }
+        assert_eq!(message.lines().count(), 2);
+        // With them, or where it has its own, they are not what is missing.
+        let found = trial(SymbolSource::Debuglink, Ok("/y.debug"));
+        for trials in [&[none, found][..], &[]] {
+            assert!(!said(trials).contains("--symbols"), "{}", said(trials));
+        }
+    }
+}

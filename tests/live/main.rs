@@ -13,5 +13,6 @@ mod load;
 mod naming;
 mod server;
 mod sleeps;
+mod symbols;
 mod truth;
 mod waits;

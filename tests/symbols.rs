@@ -514,6 +514,27 @@ mod hostile {
         }
     }
 
+    /// The same program said to be for the other architecture: its symbols can be carried, but are not this program's.
+    #[test]
+    fn the_other_architectures_symbols_are_told_apart() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = |name: &str| folder.path().join(name);
+        let program = samples(folder.path()).remove(0);
+        let mut bytes = fs::read(&program).expect("a sample");
+        // e_machine: x86_64 is 62, aarch64 183.
+        bytes[0x12] = 62 ^ 183 ^ bytes[0x12];
+        fs::write(file("other"), bytes).expect("a file");
+        let symbols = file("other.symbols");
+        assert!(armtrace(&[&"symbols", &"export", &file("other"), &"-o", &symbols]).status.success());
+        let (_folder, places) = root(&[]);
+        for (of, from, fits) in [("other", &symbols, true), ("small", &symbols, false), ("other", &program, false)] {
+            let mut image = Image::open(&file(of)).expect("a program");
+            let result = complete(&mut image, &places, &with(from), |_| true);
+            assert_eq!(result.is_ok(), fits, "{result:?}");
+            assert!(fits || result.is_err_and(|why| why.contains("other addresses")));
+        }
+    }
+
     /// Claims in the text of a symbol file, well compressed and with the right checksum.
     #[test]
     fn lies_in_symbol_files_are_found() {

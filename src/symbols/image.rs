@@ -136,7 +136,7 @@ impl Identity {
     /// The part of [`Identity::check`] that a file without a build id can stand.
     pub(super) fn check_addresses(&self, other: &Identity) -> Result<(), String> {
         if self.arch != other.arch || self.text != other.text {
-            return Err("its code is at other addresses than the server's".into());
+            return Err("it is for another architecture, or its code is at other addresses than the server's".into());
         }
         Ok(())
     }

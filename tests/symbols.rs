@@ -522,7 +522,7 @@ mod hostile {
         let program = samples(folder.path()).remove(0);
         let mut bytes = fs::read(&program).expect("a sample");
         // e_machine: x86_64 is 62, aarch64 183.
-        bytes[0x12] = 62 ^ 183 ^ bytes[0x12];
+        bytes[0x12] ^= 62 ^ 183;
         fs::write(file("other"), bytes).expect("a file");
         let symbols = file("other.symbols");
         assert!(armtrace(&[&"symbols", &"export", &file("other"), &"-o", &symbols]).status.success());

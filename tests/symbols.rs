@@ -435,11 +435,14 @@ mod hostile {
         let (program, debug) = (folder.join("small"), folder.join("small.debug"));
         run("gcc", &[&"-g", &"-Wl,--build-id", &source, &"-o", &program]);
         run("objcopy", &[&"--only-keep-debug", &program, &debug]);
-        let portable = folder.join("small.symbols");
+        let (portable, mini) = (folder.join("small.symbols"), folder.join("small.mini"));
+        run("xz", &[&"--keep", &debug]);
+        let section = format!(".gnu_debugdata={}.xz", debug.display());
+        run("objcopy", &[&"--strip-all", &"--add-section", &section, &program, &mini]);
         assert!(armtrace(&[&"symbols", &"export", &debug, &"-o", &portable]).status.success());
         let found = read_any(&portable).expect("a symbol file");
         assert!(found.symbols.by_name("inner").is_some() && found.symbols.by_name("datum").is_some());
-        vec![program, debug, portable]
+        vec![program, debug, portable, mini]
     }
 
     /// Bytes that this process has used of memory at most, since it was started.
@@ -455,16 +458,22 @@ mod hostile {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("damaged");
         let mut random = Random(0x9e37_79b9_7f4a_7c15);
+        let (_folder, places) = root(&[]);
         let before = peak_memory();
         let look = |bytes: &[u8]| {
             fs::write(&file, bytes).expect("a file");
             let found = read_any(&file);
-            if let Ok(image) = Image::open(&file) {
+            if let Ok(mut image) = Image::open(&file) {
+                _ = complete(&mut image, &places, &Settings::default(), |_| true);
                 _ = (image.function_at(image.extent().start), image.relative_relocations(), image.imports());
             }
             found
         };
-        for sample in samples(folder.path()) {
+        let samples = samples(folder.path());
+        let mut mini = Image::open(&samples[3]).expect("a program");
+        complete(&mut mini, &places, &Settings::default(), |_| true).expect("symbols");
+        assert_eq!(mini.symbol_source(), SymbolSource::MiniDebugInfo);
+        for sample in samples {
             let whole = fs::read(&sample).expect("a sample");
             let is_portable = sample.extension().is_some_and(|e| e == "symbols");
             let step = (whole.len() / 500).max(1);

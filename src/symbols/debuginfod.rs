@@ -52,7 +52,9 @@ impl Debuginfod {
     /// The same, with variables from elsewhere.
     pub fn from_variables(variable: impl Fn(&str) -> Option<OsString>, is_root: bool) -> Option<Debuginfod> {
         let urls = variable("DEBUGINFOD_URLS")?.into_string().ok()?;
-        let urls: Vec<String> = urls.split_ascii_whitespace().map(str::to_owned).collect();
+        // Fedora puts elfutils' policy about signatures among them: `ima:enforcing`.
+        let urls = urls.split_ascii_whitespace().filter(|word| !word.starts_with("ima:"));
+        let urls: Vec<String> = urls.map(str::to_owned).collect();
         // As in elfutils, 0 is no setting.
         let number = |name| variable(name)?.to_str()?.parse::<u64>().ok().filter(|&n| n > 0);
         let seconds = |name, otherwise| number(name).map_or(otherwise, Duration::from_secs);
@@ -120,6 +122,7 @@ impl Debuginfod {
 
     /// Fills `file` with what is at `url`; false if nothing is there.
     fn download(&self, url: &str, file: &mut File) -> Result<bool, String> {
+        eprintln!("armtrace: asking {url}");
         let response = match self.agent().get(url).call() {
             Err(ureq::Error::StatusCode(404)) => return Ok(false),
             other => other.map_err(|e| e.to_string())?,
@@ -129,7 +132,7 @@ impl Debuginfod {
             return Err(self.too_large());
         }
         file.set_len(0).and_then(|()| io::Seek::rewind(file)).map_err(|e| e.to_string())?;
-        let mut progress = Progress::new(url, length);
+        let mut progress = Progress::new(length);
         // One byte more than allowed tells a file that is too large from one that just fits.
         let mut body = response.into_body().into_reader().take(self.max_size + 1);
         let mut buffer = vec![0; 256 << 10];
@@ -186,19 +189,16 @@ fn lock(file: &File) -> io::Result<()> {
     }
 }
 
-/// What a download says on standard error: on a terminal a line that counts up, elsewhere its beginning and its end.
-struct Progress<'a> {
-    url: &'a str,
+/// What a download says on standard error: on a terminal a line that counts up, and everywhere its end.
+struct Progress {
     length: Option<u64>,
     is_terminal: bool,
     shown: Instant,
 }
 
-impl Progress<'_> {
-    fn new(url: &str, length: Option<u64>) -> Progress<'_> {
-        let size = length.map(|l| format!(" ({})", mebibytes(l))).unwrap_or_default();
-        eprintln!("armtrace: fetching {url}{size}");
-        Progress { url, length, is_terminal: io::stderr().is_terminal(), shown: Instant::now() }
+impl Progress {
+    fn new(length: Option<u64>) -> Progress {
+        Progress { length, is_terminal: io::stderr().is_terminal(), shown: Instant::now() }
     }
 
     fn show(&mut self, got: u64) {
@@ -211,7 +211,7 @@ impl Progress<'_> {
 
     fn finish(&self, got: u64) {
         let begin = if self.is_terminal { "\r\x1b[K" } else { "" };
-        eprintln!("{begin}armtrace: fetched {} from {}", mebibytes(got), self.url);
+        eprintln!("{begin}armtrace: fetched {}", mebibytes(got));
     }
 }
 
@@ -239,12 +239,17 @@ mod tests {
     fn nothing_is_fetched_unasked() {
         assert_eq!(settings(&[("HOME", "/root")], true), None);
         assert_eq!(settings(&[("DEBUGINFOD_URLS", "  ")], true), None);
+        assert_eq!(settings(&[("DEBUGINFOD_URLS", "ima:ignore")], true), None);
     }
 
     #[test]
     fn settings_are_elfutils() {
         let found = settings(
-            &[("DEBUGINFOD_URLS", "http://a https://b/"), ("DEBUGINFOD_MAXSIZE", "10"), ("DEBUGINFOD_TIMEOUT", "0")],
+            &[
+                ("DEBUGINFOD_URLS", "http://a ima:enforcing https://b/"),
+                ("DEBUGINFOD_MAXSIZE", "10"),
+                ("DEBUGINFOD_TIMEOUT", "0"),
+            ],
             true,
         );
         let found = found.expect("settings");

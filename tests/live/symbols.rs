@@ -65,8 +65,8 @@ fn objcopy(args: &[&OsStr]) -> Result<()> {
     Ok(())
 }
 
-/// A loaded server gets its first names in time, and says where its symbols are from.
-fn names_latches(server: &Server, args: &[&OsStr], source: &str) -> Result<Agent> {
+/// The agent on a loaded server that names latches by symbols of this source, and how long after its start it named the first.
+fn names_latches(server: &Server, args: &[&OsStr], source: &str) -> Result<(Agent, Duration)> {
     let mut load = Load::start(server, "oltp_update_index", 16)?;
     load.wait_running()?;
     let agent = Agent::attach_with(server, args)?;
@@ -82,14 +82,15 @@ fn names_latches(server: &Server, args: &[&OsStr], source: &str) -> Result<Agent
     let info = agent.metrics()?.lines().find(|l| l.starts_with("armtrace_target_info")).unwrap_or_default().to_owned();
     ensure!(info.contains(&format!("symbol_source=\"{source}\"")), "{info}");
     load.stop()?;
-    ensure!(first < FIRST_NAME, "the first named latch came after {first:?}");
-    Ok(agent)
+    Ok((agent, first))
 }
 
 #[test]
 fn an_unstripped_server_is_named_in_time() -> Result<()> {
     let server = Server::start(Family::Mariadb114, &Options::default())?;
-    names_latches(&server, &[], "symtab")?.stop()?;
+    let (agent, first) = names_latches(&server, &[], "symtab")?;
+    agent.stop()?;
+    ensure!(first < FIRST_NAME, "the first named latch came after {first:?}");
     server.stop()
 }
 
@@ -100,7 +101,7 @@ fn a_symbol_file_names_the_latches_of_a_stripped_server() -> Result<()> {
     let export = [OsStr::new("symbols"), "export".as_ref(), debug.as_ref(), "-o".as_ref(), symbols.as_ref()];
     ensure!(Command::new(PROGRAM).args(export).status()?.success(), "no symbol file");
     let server = Server::start(Family::Mariadb114, &package.options())?;
-    names_latches(&server, &["--symbols".as_ref(), symbols.as_ref()], "file")?.stop()?;
+    names_latches(&server, &["--symbols".as_ref(), symbols.as_ref()], "file")?.0.stop()?;
 
     // The symbols of another build, however alike.
     let other = package.folder.path().join("other");
@@ -135,7 +136,7 @@ fn a_server_in_a_container_has_its_own_debug_files() -> Result<()> {
         let of = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/{namespace}"));
         ensure!(of(&server.pid().to_string())? != of("self")?, "not in another {namespace} namespace");
     }
-    names_latches(&server, &[], "build-id")?.stop()?;
+    names_latches(&server, &[], "build-id")?.0.stop()?;
     let found = doctor(server.pid())?;
     let file = found["server"]["symbol_file"].as_str().context("no symbol file")?.to_owned();
     ensure!(file.starts_with(&format!("/proc/{}/root/usr/lib/debug/.build-id/", server.pid())), "{file}");
@@ -152,7 +153,7 @@ fn a_server_whose_program_was_replaced_is_read_as_it_runs() -> Result<()> {
     ensure!(doctor(server.pid())?["server"]["program_deleted"] == false);
     fs::remove_file(&program)?;
     fs::write(&program, "another program")?;
-    let agent = names_latches(&server, &[], "debuglink")?;
+    let (agent, _) = names_latches(&server, &[], "debuglink")?;
     let said = agent.errors()?;
     ensure!(said.contains("was deleted or replaced on disk"), "{said}");
     agent.stop()?;

@@ -13,7 +13,7 @@ use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::LazyLock;
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use armtrace::catalog::{self, Naming};
@@ -31,20 +31,51 @@ struct Variants {
     original: PathBuf,
 }
 
-static VARIANTS: LazyLock<Variants> = LazyLock::new(|| {
-    let folder = tempfile::tempdir_in("/var/tmp").expect("a folder");
-    let original = servers::mariadb_amd64_path();
-    let variants = Variants { original, folder };
-    let (original, debug, stripped) = (&variants.original, variants.debug(), variants.stripped());
-    run("objcopy", &[&"--only-keep-debug", original, &debug]);
-    run("objcopy", &[&"--strip-all", original, &stripped]);
-    // Twice at most: objcopy looks for the file by its name in the current folder.
-    let link = format!("--add-gnu-debuglink={}", debug.display());
-    run("objcopy", &[&link, &stripped]);
-    variants
-});
+/// Made once for the tests that run side by side, and removed with the last of them: nothing drops what is static.
+fn variants() -> Arc<Variants> {
+    static MADE: Mutex<Weak<Variants>> = Mutex::new(Weak::new());
+    let mut made = MADE.lock().expect("nobody panicked here");
+    made.upgrade().unwrap_or_else(|| {
+        let variants = Arc::new(Variants::new());
+        *made = Arc::downgrade(&variants);
+        variants
+    })
+}
 
 impl Variants {
+    fn new() -> Variants {
+        let folder = tempfile::tempdir_in("/var/tmp").expect("a folder");
+        let variants = Variants { original: servers::mariadb_amd64_path(), folder };
+        let (original, debug, stripped) = (&variants.original, variants.debug(), variants.stripped());
+        run("objcopy", &[&"--only-keep-debug", original, &debug]);
+        let link = format!("--add-gnu-debuglink={}", debug.display());
+        run("objcopy", &[&"--strip-all", &link, original, &stripped]);
+        variants
+    }
+
+    /// The stripped program with this source must be as good as the original.
+    fn as_good_as_the_original(&self, places: &Places, settings: &Settings, source: SymbolSource) {
+        let (mut image, original) = (self.open_stripped(), self.open_original());
+        assert_eq!(image.symbol_source(), SymbolSource::Dynsym);
+        let start = Instant::now();
+        let trials = complete(&mut image, places, settings, catalog::misses_symbols).expect("symbols");
+        println!("{}: {:?}", source.as_str(), start.elapsed());
+        assert_eq!(image.symbol_source(), source, "{trials:#?}");
+        assert!(is_used(&trials, source), "{trials:#?}");
+        let expected = seen(&original);
+        assert!(expected.sites.len() >= 6 && expected.latches.len() >= 5, "{expected:#?}");
+        assert_eq!(seen(&image), expected);
+        assert_eq!(functions(&image), functions(&original));
+    }
+
+    fn open_stripped(&self) -> Image {
+        Image::open(&self.stripped()).expect("the stripped program")
+    }
+
+    fn open_original(&self) -> Image {
+        Image::open(&self.original).expect("the program")
+    }
+
     fn debug(&self) -> PathBuf {
         self.folder.path().join("mariadbd.debug")
     }
@@ -61,14 +92,6 @@ fn run(program: &str, arguments: &[Argument]) {
     command.args(arguments.iter().map(AsRef::as_ref));
     let output = command.output().unwrap_or_else(|e| panic!("{program}: {e}"));
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
-}
-
-fn stripped() -> Image {
-    Image::open(&VARIANTS.stripped()).expect("the stripped program")
-}
-
-fn original() -> Image {
-    Image::open(&VARIANTS.original).expect("the program")
 }
 
 /// A root folder with files in it: path in the root, and what to link there.
@@ -129,40 +152,28 @@ fn is_used(trials: &[Trial], source: SymbolSource) -> bool {
     trials.iter().any(|t| t.source == source && t.outcome.is_ok())
 }
 
-/// The stripped program with this source must be as good as the original.
-fn as_good_as_the_original(places: &Places, settings: &Settings, source: SymbolSource) {
-    let mut image = stripped();
-    assert_eq!(image.symbol_source(), SymbolSource::Dynsym);
-    let start = Instant::now();
-    let trials = complete(&mut image, places, settings, catalog::misses_symbols).expect("symbols");
-    println!("{}: {:?}", source.as_str(), start.elapsed());
-    assert_eq!(image.symbol_source(), source, "{trials:#?}");
-    assert!(is_used(&trials, source), "{trials:#?}");
-    let expected = seen(&original());
-    assert!(expected.sites.len() >= 6 && expected.latches.len() >= 5, "{expected:#?}");
-    assert_eq!(seen(&image), expected);
-    assert_eq!(functions(&image), functions(&original()));
-}
-
 #[test]
 fn a_debug_file_by_build_id() {
-    let (_folder, places) = root(&[(&build_id_path(&original()), &VARIANTS.debug())]);
-    as_good_as_the_original(&places, &Settings::default(), SymbolSource::BuildId);
+    let variants = variants();
+    let (_folder, places) = root(&[(&build_id_path(&variants.open_original()), &variants.debug())]);
+    variants.as_good_as_the_original(&places, &Settings::default(), SymbolSource::BuildId);
 }
 
 #[test]
 fn a_debug_file_by_debuglink() {
+    let variants = variants();
     for folder in ["/usr/sbin", "/usr/sbin/.debug", "/usr/lib/debug/usr/sbin"] {
-        let (_folder, places) = root(&[(&format!("{folder}/mariadbd.debug"), &VARIANTS.debug())]);
-        as_good_as_the_original(&places, &Settings::default(), SymbolSource::Debuglink);
+        let (_folder, places) = root(&[(&format!("{folder}/mariadbd.debug"), &variants.debug())]);
+        variants.as_good_as_the_original(&places, &Settings::default(), SymbolSource::Debuglink);
     }
 }
 
 #[test]
 fn a_named_debug_file() {
+    let variants = variants();
     let (_folder, places) = root(&[]);
-    as_good_as_the_original(&places, &with(&VARIANTS.debug()), SymbolSource::File);
-    as_good_as_the_original(&places, &with(&VARIANTS.original), SymbolSource::File);
+    variants.as_good_as_the_original(&places, &with(&variants.debug()), SymbolSource::File);
+    variants.as_good_as_the_original(&places, &with(&variants.original), SymbolSource::File);
 }
 
 fn armtrace(arguments: &[Argument]) -> std::process::Output {
@@ -172,15 +183,16 @@ fn armtrace(arguments: &[Argument]) -> std::process::Output {
 
 #[test]
 fn a_symbol_file() {
+    let variants = variants();
     let (folder, places) = root(&[]);
     let file = folder.path().join("mariadbd.symbols");
-    for from in [&VARIANTS.debug(), &VARIANTS.original] {
+    for from in [&variants.debug(), &variants.original] {
         let output = armtrace(&[&"symbols", &"export", from, &"-o", &file]);
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let size = fs::metadata(&file).expect("the file").len();
         println!("{}", String::from_utf8_lossy(&output.stdout));
         assert!(size < 3 << 20, "{size} bytes");
-        as_good_as_the_original(&places, &with(&file), SymbolSource::File);
+        variants.as_good_as_the_original(&places, &with(&file), SymbolSource::File);
     }
     // What was exported can be exported again.
     let again = folder.path().join("again");
@@ -190,16 +202,17 @@ fn a_symbol_file() {
 
 #[test]
 fn what_cannot_be_exported_is_explained() {
+    let variants = variants();
     let folder = tempfile::tempdir().expect("a folder");
     let to = folder.path().join("out");
     let nothing = folder.path().join("nothing");
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
     let nowhere = Path::new("/proc/nowhere");
     for (from, to, status, words) in [
-        (&VARIANTS.stripped(), to.as_path(), 2, "no symbol table"),
+        (&variants.stripped(), to.as_path(), 2, "no symbol table"),
         (&manifest, &to, 2, "not an ELF file"),
         (&nothing, &to, 2, "cannot read it"),
-        (&VARIANTS.debug(), nowhere, 1, "cannot write"),
+        (&variants.debug(), nowhere, 1, "cannot write"),
     ] {
         let output = armtrace(&[&"symbols", &"export", from, &"-o", &to]);
         let said = String::from_utf8_lossy(&output.stderr);
@@ -212,6 +225,7 @@ fn what_cannot_be_exported_is_explained() {
 /// As distributions make it: the functions that `.dynsym` does not have, compressed into the program.
 #[test]
 fn functions_from_mini_debug_info() {
+    let variants = variants();
     let (folder, places) = root(&[]);
     let file = |name: &str| folder.path().join(name);
     let script = r#"
@@ -223,12 +237,12 @@ fn functions_from_mini_debug_info() {
         objcopy --add-section .gnu_debugdata=mini.xz "$1" mariadbd
     "#;
     let mut shell = Command::new("bash");
-    shell.args(["-ec", script, "mini"]).arg(VARIANTS.stripped()).arg(VARIANTS.debug()).current_dir(folder.path());
+    shell.args(["-ec", script, "mini"]).arg(variants.stripped()).arg(variants.debug()).current_dir(folder.path());
     assert!(shell.status().expect("bash").success());
     let mut image = Image::open(&file("mariadbd")).expect("a program");
     let trials = complete(&mut image, &places, &Settings::default(), |_| false).expect("symbols");
     assert_eq!(image.symbol_source(), SymbolSource::MiniDebugInfo, "{trials:#?}");
-    let expected = original();
+    let expected = variants.open_original();
     assert_eq!(seen(&image).sites, seen(&expected).sites);
     // No data, so none of its names; and functions of one address may be kept under another of their names.
     assert!(image.symbol("log_sys").is_none() && expected.symbol("log_sys").is_some());
@@ -238,7 +252,7 @@ fn functions_from_mini_debug_info() {
     }
 
     // A full debug file is preferred.
-    let (_folder, places) = root(&[(&build_id_path(&image), &VARIANTS.debug())]);
+    let (_folder, places) = root(&[(&build_id_path(&image), &variants.debug())]);
     let mut image = Image::open(&file("mariadbd")).expect("a program");
     complete(&mut image, &places, &Settings::default(), |_| false).expect("symbols");
     assert_eq!(image.symbol_source(), SymbolSource::BuildId);
@@ -246,24 +260,25 @@ fn functions_from_mini_debug_info() {
 }
 
 /// A copy of the debug file with another build id.
-fn of_another_build(folder: &Path) -> PathBuf {
+fn of_another_build(variants: &Variants, folder: &Path) -> PathBuf {
     let other = folder.join("other.debug");
     let note = folder.join("note");
     let mut bytes = b"\x04\0\0\0\x14\0\0\0\x03\0\0\0GNU\0".to_vec();
     bytes.extend([0x5a; 20]);
     fs::write(&note, bytes).expect("a file");
     let section = format!(".note.gnu.build-id={}", note.display());
-    run("objcopy", &[&"--update-section", &section, &VARIANTS.debug(), &other]);
+    run("objcopy", &[&"--update-section", &section, &variants.debug(), &other]);
     other
 }
 
 #[test]
 fn another_builds_file_is_not_used() {
+    let variants = variants();
     let scratch = tempfile::tempdir_in("/var/tmp").expect("a folder");
-    let other = of_another_build(scratch.path());
-    let id = build_id_path(&original());
+    let other = of_another_build(&variants, scratch.path());
+    let id = build_id_path(&variants.open_original());
     let (_folder, places) = root(&[(&id, &other), ("/usr/sbin/mariadbd.debug", &other)]);
-    let mut image = stripped();
+    let mut image = variants.open_stripped();
     let trials = complete(&mut image, &places, &Settings::default(), catalog::misses_symbols).expect("no failure");
     assert_eq!(image.symbol_source(), SymbolSource::Dynsym);
     for source in [SymbolSource::BuildId, SymbolSource::Debuglink] {
@@ -271,21 +286,22 @@ fn another_builds_file_is_not_used() {
         assert_eq!(trials.iter().filter(refused).count(), 1, "{trials:#?}");
     }
     let why = complete(&mut image, &places, &with(&other), |_| true).expect_err("another build");
-    assert!(why.contains("another build") && why.contains(&original().build_id()), "{why}");
+    assert!(why.contains("another build") && why.contains(&variants.open_original().build_id()), "{why}");
     assert_eq!(image.symbol_source(), SymbolSource::Dynsym);
     // The right one among wrong ones is found.
-    let (_folder, places) = root(&[(&id, &other), ("/usr/sbin/.debug/mariadbd.debug", &VARIANTS.debug())]);
-    as_good_as_the_original(&places, &Settings::default(), SymbolSource::Debuglink);
+    let (_folder, places) = root(&[(&id, &other), ("/usr/sbin/.debug/mariadbd.debug", &variants.debug())]);
+    variants.as_good_as_the_original(&places, &Settings::default(), SymbolSource::Debuglink);
 }
 
 #[test]
 fn a_debuglink_needs_the_checksum_too() {
+    let variants = variants();
     let scratch = tempfile::tempdir_in("/var/tmp").expect("a folder");
     let longer = scratch.path().join("mariadbd.debug");
-    fs::copy(VARIANTS.debug(), &longer).expect("a copy");
+    fs::copy(variants.debug(), &longer).expect("a copy");
     OpenOptions::new().append(true).open(&longer).and_then(|mut f| f.write_all(&[0])).expect("one byte more");
     let (_folder, places) = root(&[("/usr/sbin/mariadbd.debug", &longer)]);
-    let mut image = stripped();
+    let mut image = variants.open_stripped();
     let trials = complete(&mut image, &places, &Settings::default(), |_| true).expect("no failure");
     assert_eq!(image.symbol_source(), SymbolSource::Dynsym);
     assert!(trials.iter().any(|t| t.is_failure && t.to_string().contains("checksum")), "{trials:#?}");
@@ -342,13 +358,14 @@ fn debuginfod_trial(trials: &[Trial]) -> &Trial {
 
 #[test]
 fn a_debuginfod_server() {
+    let variants = variants();
     let (_folder, places) = root(&[]);
     let cache = tempfile::tempdir_in("/var/tmp").expect("a folder");
     let served = tempfile::tempdir_in("/var/tmp").expect("a folder");
-    fs::hard_link(VARIANTS.debug(), served.path().join("mariadbd.debug")).expect("a link");
+    fs::hard_link(variants.debug(), served.path().join("mariadbd.debug")).expect("a link");
     let server = Server::start(served.path());
     let ask = |settings: &Settings| {
-        let mut image = stripped();
+        let mut image = variants.open_stripped();
         let trials = complete(&mut image, &places, settings, catalog::misses_symbols).expect("no failure");
         (image, debuginfod_trial(&trials).clone())
     };
@@ -359,18 +376,18 @@ fn a_debuginfod_server() {
         assert!(start.elapsed() < Duration::from_secs(60), "debuginfod does not serve");
         std::thread::sleep(Duration::from_millis(200));
     }
-    as_good_as_the_original(&places, &server.settings(cache.path(), &[]), SymbolSource::Debuginfod);
-    let cached = cache.path().join(original().build_id()).join("debuginfo");
-    assert_eq!(fs::metadata(&cached).expect("it is in the cache").len(), fs::metadata(VARIANTS.debug()).unwrap().len());
+    variants.as_good_as_the_original(&places, &server.settings(cache.path(), &[]), SymbolSource::Debuginfod);
+    let cached = cache.path().join(variants.open_original().build_id()).join("debuginfo");
+    assert_eq!(fs::metadata(&cached).expect("it is in the cache").len(), fs::metadata(variants.debug()).unwrap().len());
 
     // A file that is too large is not fetched, and nothing stays of it.
     let other = tempfile::tempdir().expect("a folder");
     let (_, trial) = ask(&server.settings(other.path(), &[("DEBUGINFOD_MAXSIZE", "1000000")]));
     assert!(trial.is_failure && trial.to_string().contains("DEBUGINFOD_MAXSIZE"), "{trial}");
-    assert_eq!(fs::read_dir(other.path().join(original().build_id())).expect("a folder").count(), 0);
+    assert_eq!(fs::read_dir(other.path().join(variants.open_original().build_id())).expect("a folder").count(), 0);
 
     // No server is asked for what nothing needs, nor where the user has set none.
-    let mut image = stripped();
+    let mut image = variants.open_stripped();
     let trials = complete(&mut image, &places, &server.settings(other.path(), &[]), |_| false).expect("no failure");
     assert!(!debuginfod_trial(&trials).is_failure && image.symbol_source() == SymbolSource::Dynsym);
     let trials = complete(&mut image, &places, &Settings::default(), |_| true).expect("no failure");
@@ -397,12 +414,13 @@ fn mysql_misses_nothing() {
 /// Only the symbol table is read of the debug file, so that attaching is not held up by debug information.
 #[test]
 fn debug_information_is_left_alone() {
+    let variants = variants();
     let before = bytes_read();
     let start = Instant::now();
-    let found = read_any(&VARIANTS.debug()).expect("the debug file");
+    let found = read_any(&variants.debug()).expect("the debug file");
     let (took, read) = (start.elapsed(), bytes_read() - before);
     println!("{} symbols: {read} bytes read in {took:?}", found.symbols.iter().count());
-    assert!(read < 10 << 20, "{read} bytes of {}", fs::metadata(VARIANTS.debug()).unwrap().len());
+    assert!(read < 10 << 20, "{read} bytes of {}", fs::metadata(variants.debug()).unwrap().len());
 }
 
 /// Bytes that this thread has asked the kernel to read so far.

@@ -57,7 +57,7 @@ guest: setup dist-aarch64 ## the agent on an emulated arm64 machine, alone and b
 	cargo test --locked --release --test live $(RUNNER) -- --test-threads=1 --nocapture guest::
 
 binaries: setup ## tests on the binaries of real servers, as root (ARGS=name picks some)
-	cargo test --locked --release --test binaries --test naming $(RUNNER) -- $(ARGS)
+	cargo test --locked --release --test binaries --test naming --test symbols $(RUNNER) -- $(ARGS)
 
 # One after the other, cheapest first.
 test: ## all of it: formatting, lint, unit, binaries, live, guest

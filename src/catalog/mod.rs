@@ -255,6 +255,16 @@ pub fn family(image: &Image) -> Result<&'static Family, &'static str> {
     Err("not a MySQL or MariaDB server: find one with: pgrep -a 'mysqld|mariadbd'")
 }
 
+/// Whether the image lacks symbols that the catalog knows a server by. MySQL exports all that count; a stripped MariaDB lacks the static
+/// data in which latches are. No other program lacks any.
+pub fn misses_symbols(image: &Image) -> bool {
+    match family(image).map(|family| &family.naming) {
+        Ok(Naming::Mysql(_)) => false,
+        Ok(Naming::Mariadb(names)) => !names.statics.iter().any(|s| image.symbol(s.symbol).is_some()),
+        Err(_) => image.symbol("server_version").is_some(),
+    }
+}
+
 /// Who maintains this server of a known family.
 pub fn flavor(family: &Family, image: &Image) -> Flavor {
     match family.naming {

@@ -7,7 +7,7 @@ use crate::agent;
 use crate::attach::{self, Costs, ProbeClass, Verdict};
 use crate::failure::Failure;
 use crate::probe::latch::{self, Plan};
-use crate::symbols::Arch;
+use crate::symbols::{Arch, Settings};
 use crate::target::Target;
 
 /// Everything that doctor finds out; the JSON form of it is this structure.
@@ -56,7 +56,14 @@ struct Server {
     version: String,
     arch: String,
     build_id: String,
-    symbols: String,
+    symbol_source: String,
+    /// The file that the symbols are from, if it is not the program's own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    symbol_file: Option<String>,
+    /// What was tried to get symbols that the program itself does not have.
+    symbols_tried: Vec<String>,
+    /// Whether the program was deleted or replaced on disk since it was started.
+    program_deleted: bool,
     /// Whether a seccomp filter rules uretprobes out.
     uretprobes_safe: bool,
     probes: Vec<Probe>,
@@ -81,7 +88,8 @@ struct Gap {
 }
 
 pub(super) fn doctor(args: &DoctorArgs) -> Result<(), Failure> {
-    let target = args.pid.map(Target::open).transpose()?;
+    let settings = Settings::from_env(args.symbols.clone());
+    let target = args.pid.map(|pid| Target::open_with(pid, &settings)).transpose()?;
     let findings = find_out(target.as_ref());
     match args.format {
         Format::Json => {
@@ -151,7 +159,10 @@ fn look_at(target: &Target, costs: &Costs) -> Server {
         version: info.version,
         arch: info.arch,
         build_id: info.build_id,
-        symbols: info.symbols,
+        symbol_source: info.symbol_source,
+        symbol_file: target.image.symbol_file().map(|p| p.display().to_string()),
+        symbols_tried: target.symbol_trials.iter().map(ToString::to_string).collect(),
+        program_deleted: target.is_deleted,
         uretprobes_safe: attach::uretprobes_are_safe(target.pid),
         probes: plan
             .sites
@@ -191,8 +202,16 @@ fn text(findings: &Findings) -> String {
     if let Some(server) = &findings.server {
         line(format!(
             "server    process {}: {} {} {}, symbols from {}, build id {}",
-            server.pid, server.flavor, server.version, server.arch, server.symbols, server.build_id
+            server.pid, server.flavor, server.version, server.arch, server.symbol_source, server.build_id
         ));
+        if server.program_deleted {
+            line(
+                "  its program was deleted or replaced on disk since it was started; it is read as it runs".to_owned(),
+            );
+        }
+        for trial in &server.symbols_tried {
+            line(format!("  symbols tried: {trial}"));
+        }
         if !server.uretprobes_safe {
             line("  it runs under a seccomp filter: no uretprobe is used on it".to_owned());
         }

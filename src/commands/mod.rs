@@ -2,6 +2,9 @@
 
 mod doctor;
 mod run;
+mod symbols;
+
+use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tracing_subscriber::EnvFilter;
@@ -26,6 +29,8 @@ const EXAMPLES: &str = "\
 Examples:
   sudo armtrace --pid $(pidof mysqld)            attach, show the top latches, serve :9435/metrics
   sudo armtrace doctor --pid $(pidof mariadbd)   what would be attached, at what cost
+  armtrace symbols export mariadbd.debug -o mariadbd.symbols
+                                                 symbols for hosts without the debug file (--symbols)
 
 Exit status: 0 done; 1 failed while running; 2 bad usage; 3 no such process, or not a supported
 server; 4 missing privilege or kernel feature.";
@@ -36,6 +41,9 @@ enum Command {
     Run(RunArgs),
     /// Tell what this host and a server allow, what would be attached, and what each hit costs
     Doctor(DoctorArgs),
+    /// Carry symbols to hosts that have no debug file
+    #[command(subcommand)]
+    Symbols(SymbolsCommand),
 }
 
 #[derive(Args, Clone, Debug)]
@@ -46,6 +54,9 @@ pub(crate) struct RunArgs {
     /// Where to serve metrics
     #[arg(long, default_value = ":9435", value_name = "ADDR:PORT")]
     listen: Listen,
+    /// Take the server's symbols from this file, of `armtrace symbols export` or a debug file
+    #[arg(long, value_name = "FILE")]
+    symbols: Option<PathBuf>,
 }
 
 #[derive(Args, Clone, Debug)]
@@ -53,9 +64,28 @@ pub(crate) struct DoctorArgs {
     /// Process id of a server to look at too
     #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
     pid: Option<i32>,
+    /// Take the server's symbols from this file, of `armtrace symbols export` or a debug file
+    #[arg(long, value_name = "FILE", requires = "pid")]
+    symbols: Option<PathBuf>,
     /// How to print the findings
     #[arg(long, default_value = "text")]
     format: Format,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum SymbolsCommand {
+    /// Write the symbols of a server's debug file, or of a server with symbols, to a small file for --symbols
+    Export(ExportArgs),
+}
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ExportArgs {
+    /// A debug file (*.debug), or a server's program that has its symbol table
+    #[arg(value_name = "DEBUGFILE")]
+    debug_file: PathBuf,
+    /// Where to write the symbol file
+    #[arg(short, long, value_name = "FILE")]
+    output: PathBuf,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -75,6 +105,7 @@ pub fn execute(cli: Cli) -> Result<(), Failure> {
     crate::attach::log_libbpf();
     match (cli.command, cli.run) {
         (Some(Command::Doctor(args)), _) => doctor::doctor(&args),
+        (Some(Command::Symbols(SymbolsCommand::Export(args))), _) => symbols::export(&args),
         (Some(Command::Run(args)), _) | (None, Some(args)) => run::run(&args),
         (None, None) => Err(Failure::usage("which server? sudo armtrace --pid $(pidof mysqld)")),
     }

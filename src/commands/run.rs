@@ -13,11 +13,12 @@ use crate::agent::{Agent, Source};
 use crate::attach;
 use crate::export::{self, Exporter, Listener, SnapshotSource};
 use crate::failure::Failure;
+use crate::symbols::Settings;
 use crate::target::Target;
 use crate::ui::LiveView;
 
 pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
-    let target = Target::open(args.pid)?;
+    let target = Target::open_with(args.pid, &Settings::from_env(args.symbols.clone()))?;
     attach::require_privilege()?;
     let listener = args.listen.bind().map_err(Failure::running)?;
     let failed = |e: io::Error| Failure::running(format!("cannot start: {e}"));
@@ -27,8 +28,9 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
         let _entered = runtime.enter();
         Ends::new(&target).map_err(failed)?
     };
+    let remarks = target.remarks();
     let mut agent = Agent::attach(target)?;
-    for line in agent.degradations() {
+    for line in remarks.into_iter().chain(agent.degradations()) {
         tracing::warn!("{line}");
     }
     let ended = runtime.block_on(serve(&mut agent, listener, ends));

@@ -173,7 +173,7 @@ fn callsite_family(snapshot: &Snapshot, cap: &mut Cap<(String, String)>) -> Metr
 
 fn target_families(snapshot: &Snapshot) -> Vec<MetricFamily> {
     let t = &snapshot.target;
-    let info = [&t.flavor, &t.version, &t.arch, &t.cpu_model, &t.build_id, &t.symbols].map(String::as_str);
+    let info = [&t.flavor, &t.version, &t.arch, &t.cpu_model, &t.build_id, &t.symbol_source].map(String::as_str);
     vec![
         TARGET_INFO.with(vec![TARGET_INFO.sample(&info, 1.0)]),
         TARGET_UP.with(vec![TARGET_UP.sample(&[], f64::from(u8::from(snapshot.up)))]),

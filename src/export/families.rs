@@ -60,7 +60,7 @@ pub const COND_WAIT: Family = Family {
 pub const TARGET_INFO: Family = Family {
     name: "armtrace_target_info",
     kind: MetricType::GAUGE,
-    labels: &["flavor", "version", "arch", "cpu_model", "build_id", "symbols"],
+    labels: &["flavor", "version", "arch", "cpu_model", "build_id", "symbol_source"],
     help: "The server being watched and the host's CPU; always 1.",
 };
 pub const TARGET_UP: Family = Family {

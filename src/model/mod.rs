@@ -133,7 +133,7 @@ pub struct TargetInfo {
     /// Hexadecimal GNU build id; empty where the binary has none.
     pub build_id: String,
     /// Where function names came from: `symtab`, `dynsym`, …
-    pub symbols: String,
+    pub symbol_source: String,
 }
 
 /// Everything measured, counted since the agent attached.

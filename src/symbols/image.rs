@@ -4,18 +4,18 @@
 //! addresses of a process. Everything is read from the mapped file on demand, so that a 300 MB binary with
 //! full debug information costs no more than its symbol table.
 
-use std::collections::hash_map::DefaultHasher;
 use std::collections::HashMap;
 use std::fs::File;
-use std::hash::{Hash, Hasher};
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use gimli::{BaseAddresses, EhFrame, EhFrameHdr, EndianSlice, LittleEndian, UnwindSection};
 use memmap2::Mmap;
 use object::elf;
-use object::read::elf::{ElfFile64, FileHeader, ProgramHeader, Rela, SectionHeader, Sym};
-use object::{Object, ObjectSection};
+use object::read::elf::{ElfFile64, FileHeader, ProgramHeader, Rela, SectionHeader};
+use object::{Object, ObjectSection, ReadRef};
+
+use super::table::{Symbol, Table};
 
 /// The instruction set of a binary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -27,6 +27,14 @@ pub enum Arch {
 impl Arch {
     /// The architecture this agent was built for.
     pub const HOST: Arch = if cfg!(target_arch = "aarch64") { Arch::Aarch64 } else { Arch::X86_64 };
+
+    fn of(machine: elf::Machine) -> Option<Arch> {
+        match machine {
+            elf::EM_X86_64 => Some(Arch::X86_64),
+            elf::EM_AARCH64 => Some(Arch::Aarch64),
+            _ => None,
+        }
+    }
 
     /// The value of the `arch` label, as `uname -m` spells it.
     pub fn as_str(self) -> &'static str {
@@ -48,44 +56,90 @@ pub enum ImageError {
     Machine { path: String, machine: u16 },
 }
 
-/// Where the names in an image came from.
+/// Where the names in an image came from: the source that knew most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SymbolSource {
-    /// The full symbol table: local functions and data too.
+    /// The program's full symbol table: local functions and data too.
     Symtab,
-    /// Only what the binary exports to its plugins.
+    /// Only what the program exports to its plugins.
     Dynsym,
+    /// What it exports and, compressed in the program, the names of its other functions.
+    MiniDebugInfo,
+    /// A debug file in a folder of build ids.
+    BuildId,
+    /// A debug file that the program names.
+    Debuglink,
+    /// A debug file from a debuginfod server, or from the cache of such files.
+    Debuginfod,
+    /// A file that the user named.
+    File,
     None,
 }
 
 impl SymbolSource {
-    /// The value of the `symbols` label.
+    /// The value of the `symbol_source` label.
     pub fn as_str(self) -> &'static str {
         match self {
             SymbolSource::Symtab => "symtab",
             SymbolSource::Dynsym => "dynsym",
+            SymbolSource::MiniDebugInfo => "minidebuginfo",
+            SymbolSource::BuildId => "build-id",
+            SymbolSource::Debuglink => "debuglink",
+            SymbolSource::Debuginfod => "debuginfod",
+            SymbolSource::File => "file",
             SymbolSource::None => "none",
         }
     }
 }
 
-/// A defined function or data object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Symbol<'a> {
-    /// Mangled, as in the file.
-    pub name: &'a str,
-    pub addr: u64,
-    /// Bytes; 0 where the file does not say.
-    pub size: u64,
-    pub is_function: bool,
+/// What a file with symbols must have in common with the program that they are of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    pub arch: Arch,
+    /// Empty where there is none.
+    pub build_id: Vec<u8>,
+    /// Link-time addresses of `.text`; empty where there is no such section.
+    pub text: Range<u64>,
 }
 
-#[derive(Clone, Copy)]
-struct Entry {
-    addr: u64,
-    size: u32,
-    name_at: u32,
-    is_function: bool,
+impl Identity {
+    pub(super) fn of<'a, R: ReadRef<'a>>(elf: &ElfFile64<'a, object::LittleEndian, R>) -> Result<Identity, String> {
+        let endian = elf.endian();
+        let arch = Arch::of(elf.elf_header().e_machine(endian)).ok_or("it is for another machine")?;
+        let text = elf.section_by_name(".text").map_or(0..0, |s| s.address()..s.address().saturating_add(s.size()));
+        let build_id = elf.build_id().ok().flatten().map(<[u8]>::to_vec).unwrap_or_default();
+        Ok(Identity { arch, build_id, text })
+    }
+
+    /// The GNU build id in hexadecimal; empty where there is none.
+    pub fn build_id(&self) -> String {
+        self.build_id.iter().map(|b| format!("{b:02x}")).collect()
+    }
+
+    /// Whether symbols of `other` are symbols of this, by build id and by where the code is: a link-time address
+    /// must mean the same in both.
+    ///
+    /// # Errors
+    /// What differs.
+    pub(super) fn check(&self, other: &Identity) -> Result<(), String> {
+        if self.build_id != other.build_id {
+            let shown = |i: &Identity| if i.build_id.is_empty() { "none".to_owned() } else { i.build_id() };
+            return Err(format!(
+                "it is of another build: its build id is {}, the server's {}",
+                shown(other),
+                shown(self)
+            ));
+        }
+        self.check_addresses(other)
+    }
+
+    /// The part of [`Identity::check`] that a file without a build id can stand.
+    pub(super) fn check_addresses(&self, other: &Identity) -> Result<(), String> {
+        if self.arch != other.arch || self.text != other.text {
+            return Err("it is for another architecture, or its code is at other addresses than the server's".into());
+        }
+        Ok(())
+    }
 }
 
 struct Segment {
@@ -98,17 +152,12 @@ struct Segment {
 /// A mapped server binary.
 pub struct Image {
     data: Mmap,
-    arch: Arch,
+    identity: Identity,
     source: SymbolSource,
-    build_id: Vec<u8>,
+    symbol_file: Option<PathBuf>,
     segments: Vec<Segment>,
     sections: HashMap<String, Range<u64>>,
-    /// Sorted by address.
-    entries: Vec<Entry>,
-    /// Hash of the name to an index in `entries`; the name itself is compared on use.
-    by_name: HashMap<u64, u32>,
-    /// File offset of the string table that `name_at` counts from.
-    strings_at: usize,
+    symbols: Table,
 }
 
 impl Image {
@@ -131,11 +180,10 @@ impl Image {
         let bad = |reason: &dyn std::fmt::Display| ImageError::Elf { path: path.into(), reason: reason.to_string() };
         let elf = ElfFile64::<object::LittleEndian>::parse(&*data).map_err(|e| bad(&e))?;
         let endian = elf.endian();
-        let arch = match elf.elf_header().e_machine(endian) {
-            elf::EM_X86_64 => Arch::X86_64,
-            elf::EM_AARCH64 => Arch::Aarch64,
-            machine => return Err(ImageError::Machine { path: path.into(), machine: machine.0 }),
-        };
+        let machine = elf.elf_header().e_machine(endian);
+        if Arch::of(machine).is_none() {
+            return Err(ImageError::Machine { path: path.into(), machine: machine.0 });
+        }
         let mut segments = Vec::new();
         for header in elf.elf_program_headers() {
             if header.p_type(endian) == elf::PT_LOAD {
@@ -143,12 +191,11 @@ impl Image {
                 if offset.checked_add(file_size).is_none_or(|end| end > data.len() as u64) {
                     return Err(bad(&"truncated: a loaded segment lies past the end of the file"));
                 }
-                segments.push(Segment {
-                    addr: header.p_vaddr(endian),
-                    offset,
-                    file_size,
-                    memory_size: header.p_memsz(endian),
-                });
+                let (addr, memory_size) = (header.p_vaddr(endian), header.p_memsz(endian));
+                if addr.checked_add(memory_size.max(file_size)).is_none() {
+                    return Err(bad(&"a loaded segment lies past the end of all addresses"));
+                }
+                segments.push(Segment { addr, offset, file_size, memory_size });
             }
         }
         if segments.is_empty() {
@@ -162,76 +209,69 @@ impl Image {
                 sections.insert(name.to_owned(), addr..addr.saturating_add(header.sh_size(endian)));
             }
         }
-        let symtab = elf.elf_symbol_table();
-        let dynsym = elf.elf_dynamic_symbol_table();
-        let (source, table) = if symtab.len() > 1 {
-            (SymbolSource::Symtab, symtab)
-        } else if dynsym.len() > 1 {
-            (SymbolSource::Dynsym, dynsym)
-        } else {
-            (SymbolSource::None, dynsym)
-        };
-        let strings_at =
-            elf.elf_section_table().section(table.string_section()).ok().map_or(0, |s| s.sh_offset(endian) as usize);
-        let mut entries: Vec<Entry> = table
-            .iter()
-            .filter(|s| {
-                let kind = s.st_type();
-                s.st_value(endian) != 0
-                    && !s.is_undefined(endian)
-                    && (kind == elf::STT_FUNC || kind == elf::STT_OBJECT || kind == elf::STT_GNU_IFUNC)
-            })
-            .map(|s| Entry {
-                addr: s.st_value(endian),
-                size: u32::try_from(s.st_size(endian)).unwrap_or(u32::MAX),
-                name_at: s.st_name(endian),
-                is_function: s.st_type() != elf::STT_OBJECT,
-            })
-            .collect();
-        entries.sort_by_key(|e| (e.addr, e.size));
-        let build_id = elf.build_id().ok().flatten().map(<[u8]>::to_vec).unwrap_or_default();
-        let mut image =
-            Image { arch, source, build_id, segments, sections, entries, by_name: HashMap::new(), strings_at, data };
-        image.by_name = (0..image.entries.len() as u32)
-            .map(|i| (hash_of(image.entry_name(&image.entries[i as usize])), i))
-            .collect();
-        Ok(image)
+        let mut source = SymbolSource::Symtab;
+        let mut symbols = Table::from_elf(&elf, elf.elf_symbol_table()).map_err(|e| bad(&e))?;
+        if symbols.is_empty() {
+            symbols = Table::from_elf(&elf, elf.elf_dynamic_symbol_table()).map_err(|e| bad(&e))?;
+            source = if symbols.is_empty() { SymbolSource::None } else { SymbolSource::Dynsym };
+        }
+        let identity = Identity::of(&elf).map_err(|e| bad(&e))?;
+        Ok(Image { identity, source, symbol_file: None, segments, sections, symbols, data })
+    }
+
+    /// Adds symbols that `source` has of this very build; what lies outside of the program is left out.
+    ///
+    /// # Errors
+    /// When there are more than a program can have.
+    pub(super) fn add_symbols(
+        &mut self,
+        symbols: &Table,
+        source: SymbolSource,
+        file: Option<PathBuf>,
+    ) -> Result<(), String> {
+        let extent = self.extent();
+        let others = symbols.iter().filter(|s| extent.contains(&s.addr));
+        self.symbols = Table::new(self.symbols.iter().chain(others))?;
+        self.source = source;
+        self.symbol_file = file;
+        Ok(())
     }
 
     pub fn arch(&self) -> Arch {
-        self.arch
+        self.identity.arch
     }
 
     pub fn symbol_source(&self) -> SymbolSource {
         self.source
     }
 
+    /// The file that the symbols are from, if it is not the program's own.
+    pub fn symbol_file(&self) -> Option<&Path> {
+        self.symbol_file.as_deref()
+    }
+
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
     /// The GNU build id in hexadecimal; empty where there is none.
     pub fn build_id(&self) -> String {
-        self.build_id.iter().map(|b| format!("{b:02x}")).collect()
+        self.identity.build_id()
     }
 
     /// The symbol of exactly this mangled name.
     pub fn symbol(&self, name: &str) -> Option<Symbol<'_>> {
-        let entry = &self.entries[*self.by_name.get(&hash_of(name))? as usize];
-        let found = self.to_symbol(entry);
-        (found.name == name).then_some(found)
+        self.symbols.by_name(name)
     }
 
     /// All defined functions and data objects, by ascending address.
     pub fn symbols(&self) -> impl Iterator<Item = Symbol<'_>> {
-        self.entries.iter().map(|e| self.to_symbol(e))
+        self.symbols.iter()
     }
 
     /// The function or data object that contains `addr`.
     pub fn symbol_at(&self, addr: u64) -> Option<Symbol<'_>> {
-        let end = self.entries.partition_point(|e| e.addr <= addr);
-        self.entries[..end]
-            .iter()
-            .rev()
-            .take(16)
-            .find(|e| addr < e.addr + u64::from(e.size).max(1))
-            .map(|e| self.to_symbol(e))
+        self.symbols.at(addr)
     }
 
     /// The bounds of the function that contains `addr`, from the unwind table, which stripped binaries
@@ -257,6 +297,13 @@ impl Image {
     /// The address range of a section, by name.
     pub fn section(&self, name: &str) -> Option<Range<u64>> {
         self.sections.get(name).cloned()
+    }
+
+    /// The contents of a section that is not loaded, by name, as they are in the file.
+    pub(super) fn unloaded_section(&self, name: &str) -> Option<&[u8]> {
+        let elf = ElfFile64::<object::LittleEndian>::parse(&*self.data).ok()?;
+        let section = elf.section_by_name(name)?;
+        section.elf_section_header().data(elf.endian(), &*self.data).ok()
     }
 
     /// The image's writable static data: `.data` and `.bss`, which follow one another.
@@ -313,7 +360,7 @@ impl Image {
     /// The relative relocations: (address of the pointer, address that it points to), in file order. In a
     /// position-independent binary these are its static pointers.
     pub fn relative_relocations(&self) -> Vec<(u64, u64)> {
-        let relative = match self.arch {
+        let relative = match self.arch() {
             Arch::X86_64 => elf::R_X86_64_RELATIVE,
             Arch::Aarch64 => elf::R_AARCH64_RELATIVE,
         };
@@ -337,7 +384,7 @@ impl Image {
     /// address of the slot to name.
     pub fn imports(&self) -> HashMap<u64, String> {
         let Ok(elf) = ElfFile64::<object::LittleEndian>::parse(&*self.data) else { return HashMap::new() };
-        let kinds = match self.arch {
+        let kinds = match self.arch() {
             Arch::X86_64 => [elf::R_X86_64_JUMP_SLOT, elf::R_X86_64_GLOB_DAT],
             Arch::Aarch64 => [elf::R_AARCH64_JUMP_SLOT, elf::R_AARCH64_GLOB_DAT],
         };
@@ -358,26 +405,4 @@ impl Image {
         }
         found
     }
-
-    fn to_symbol(&self, entry: &Entry) -> Symbol<'_> {
-        Symbol {
-            name: self.entry_name(entry),
-            addr: entry.addr,
-            size: u64::from(entry.size),
-            is_function: entry.is_function,
-        }
-    }
-
-    fn entry_name(&self, entry: &Entry) -> &str {
-        let at = self.strings_at + entry.name_at as usize;
-        let tail = self.data.get(at..).unwrap_or_default();
-        let end = tail.iter().position(|&b| b == 0).unwrap_or(0);
-        std::str::from_utf8(&tail[..end]).unwrap_or("")
-    }
-}
-
-fn hash_of(name: &str) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    name.hash(&mut hasher);
-    hasher.finish()
 }

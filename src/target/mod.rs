@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use crate::catalog::{self, Family, Flavor};
 use crate::failure::Failure;
 use crate::model::TargetInfo;
-use crate::symbols::{Image, ImageError};
+use crate::symbols::{self, Image, ImageError, Places, Settings, Trial};
 
 /// A running server that the catalog knows.
 pub struct Target {
@@ -26,33 +26,63 @@ pub struct Target {
     pub flavor: Flavor,
     /// As the server itself says: `9.7.4`, `11.4.5-MariaDB`.
     pub version: String,
+    /// What was tried to get symbols that the program itself does not have.
+    pub symbol_trials: Vec<Trial>,
+    /// The program's file was deleted or replaced on disk since the process was started, as a package upgrade does.
+    pub is_deleted: bool,
     /// Readable once the process has ended.
     pidfd: OwnedFd,
 }
 
 impl Target {
+    /// Looks at process `pid` and identifies the server that it runs, with symbols from wherever the environment allows.
+    ///
+    /// # Errors
+    /// As [`Target::open_with`], but for status 2.
+    pub fn open(pid: i32) -> Result<Target, Failure> {
+        Target::open_with(pid, &Settings::from_env(None))
+    }
+
     /// Looks at process `pid` and identifies the server that it runs.
     ///
     /// # Errors
-    /// Status 3 when there is no such process or it is no supported server, 4 when this user may not look.
-    pub fn open(pid: i32) -> Result<Target, Failure> {
+    /// Status 3 when there is no such process or it is no supported server, 4 when this user may not look, 2 when the symbol
+    /// file that the user named is not this server's.
+    pub fn open_with(pid: i32, settings: &Settings) -> Result<Target, Failure> {
         let pidfd = open_pidfd(pid)?;
-        let image = Image::open(&exe_path(pid)).map_err(|e| unusable(pid, e))?;
+        let mut image = Image::open(&exe_path(pid)).map_err(|e| unusable(pid, e))?;
         let bias = load_bias(pid, &image).map_err(|e| match e.kind() {
             io::ErrorKind::PermissionDenied => may_not_look(pid),
             _ => Failure::target(format!("process {pid}: cannot tell where its program is loaded: {e}")),
         })?;
+        let symbol_trials = symbols::complete(&mut image, &Places::of_process(pid), settings, catalog::misses_symbols)
+            .map_err(Failure::usage)?;
         let version = version(&image, &Memory::new(pid), bias);
-        let family = catalog::family(&image).map_err(|what| unsupported(pid, what, version.as_deref()))?;
+        let family =
+            catalog::family(&image).map_err(|what| unsupported(pid, what, version.as_deref(), &symbol_trials))?;
         let flavor = catalog::flavor(family, &image);
         let version = version.ok_or_else(|| may_not_look(pid))?;
-        Ok(Target { pid, image, bias, family, flavor, version, pidfd })
+        let is_deleted = symbols::is_deleted(pid);
+        Ok(Target { pid, image, bias, family, flavor, version, symbol_trials, is_deleted, pidfd })
     }
 
     /// The path under which the program's file can be opened, whatever mount namespace it is in and even
     /// if it was deleted since, as a package upgrade does.
     pub fn exe(&self) -> PathBuf {
         exe_path(self.pid)
+    }
+
+    /// What the user should know of the program and its symbols: one line each.
+    pub fn remarks(&self) -> Vec<String> {
+        let replaced = self.is_deleted.then(|| {
+            format!(
+                "the program of process {} was deleted or replaced on disk after it was started (a package upgrade?); it is read \
+                 through /proc/{0}/exe, and probed as it runs",
+                self.pid
+            )
+        });
+        let failed = self.symbol_trials.iter().filter(|t| t.is_failure).map(|t| format!("no symbols from {t}"));
+        replaced.into_iter().chain(failed).collect()
     }
 
     /// A descriptor that becomes readable when the process ends.
@@ -94,7 +124,7 @@ impl Target {
             arch: self.image.arch().as_str().to_owned(),
             cpu_model: cpu_model(),
             build_id: self.image.build_id(),
-            symbols: self.image.symbol_source().as_str().to_owned(),
+            symbol_source: self.image.symbol_source().as_str().to_owned(),
         }
     }
 }
@@ -163,9 +193,17 @@ fn unusable(pid: i32, error: ImageError) -> Failure {
     }
 }
 
-fn unsupported(pid: i32, what: &str, version: Option<&str>) -> Failure {
+fn unsupported(pid: i32, what: &str, version: Option<&str>, trials: &[Trial]) -> Failure {
     let name = program_name(pid);
     match version {
+        Some(version) if !trials.is_empty() && trials.iter().all(|t| t.outcome.is_err()) => {
+            let tried: Vec<String> = trials.iter().map(Trial::to_string).collect();
+            Failure::target(format!(
+                "process {pid} ({name}, version {version}) is {what}, and it has no symbol table ({}).\nInstall the server's debug \
+                 package (…-dbgsym, …-debuginfo), set DEBUGINFOD_URLS, or name a symbol file: --symbols FILE",
+                tried.join("; ")
+            ))
+        }
         Some(version) => Failure::target(format!(
             "process {pid} ({name}, version {version}) is {what}.\nSupported are MySQL and Percona Server from 8.0 on, and \
              MariaDB from 10.6 on in builds that keep their symbol table, such as MariaDB's own"
@@ -196,4 +234,31 @@ fn cpu_model() -> String {
     field("model name")
         .or_else(|| Some(format!("{}/{}", field("CPU implementer")?, field("CPU part")?)))
         .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::symbols::SymbolSource;
+
+    #[test]
+    fn a_server_without_symbols_is_told_where_to_get_them() {
+        let trial = |source, outcome: Result<&str, &str>| Trial {
+            source,
+            outcome: outcome.map(PathBuf::from).map_err(str::to_owned),
+            is_failure: false,
+        };
+        let none = trial(SymbolSource::BuildId, Err("there is no /x.debug"));
+        let said = |trials: &[Trial]| unsupported(0, "a server", Some("11.4.5-MariaDB"), trials).message;
+        let message = said(std::slice::from_ref(&none));
+        for words in ["11.4.5", "build-id: there is no /x.debug", "DEBUGINFOD_URLS", "--symbols FILE"] {
+            assert!(message.contains(words), "{words} is not in {message}");
+        }
+        assert_eq!(message.lines().count(), 2);
+        // With them, or where it has its own, they are not what is missing.
+        let found = trial(SymbolSource::Debuglink, Ok("/y.debug"));
+        for trials in [&[none, found][..], &[]] {
+            assert!(!said(trials).contains("--symbols"), "{}", said(trials));
+        }
+    }
 }

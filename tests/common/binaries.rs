@@ -20,7 +20,12 @@ pub fn mysql_arm64() -> Image {
 
 /// `ARMTRACE_MARIADB_AMD64`, or the official 11.4 from the lab.
 pub fn mariadb_amd64() -> Image {
-    image("ARMTRACE_MARIADB_AMD64", || lab("mariadb-11.4").join("bin/mariadbd"))
+    open("ARMTRACE_MARIADB_AMD64", &mariadb_amd64_path())
+}
+
+/// The file that [`mariadb_amd64`] opens.
+pub fn mariadb_amd64_path() -> PathBuf {
+    path("ARMTRACE_MARIADB_AMD64", || lab("mariadb-11.4").join("bin/mariadbd"))
 }
 
 /// `ARMTRACE_MARIADB_ARM64`, or Debian's newest, which is stripped.
@@ -29,8 +34,15 @@ pub fn mariadb_arm64() -> Image {
 }
 
 fn image(variable: &str, otherwise: impl FnOnce() -> PathBuf) -> Image {
-    let path = std::env::var_os(variable).map_or_else(otherwise, PathBuf::from);
-    Image::open(&path).unwrap_or_else(|error| panic!("{error} (set {variable} to use another)"))
+    open(variable, &path(variable, otherwise))
+}
+
+fn path(variable: &str, otherwise: impl FnOnce() -> PathBuf) -> PathBuf {
+    std::env::var_os(variable).map_or_else(otherwise, PathBuf::from)
+}
+
+fn open(variable: &str, path: &Path) -> Image {
+    Image::open(path).unwrap_or_else(|error| panic!("{error} (set {variable} to use another)"))
 }
 
 fn lab(server: &str) -> PathBuf {

@@ -45,7 +45,7 @@ pub fn empty() -> Snapshot {
             arch: "aarch64".to_string(),
             cpu_model: "Neoverse-N1".to_string(),
             build_id: "5d41402abc4b2a76b9719d911017c592".to_string(),
-            symbols: "dynsym".to_string(),
+            symbol_source: "dynsym".to_string(),
         },
         up: true,
         latches: Vec::new(),

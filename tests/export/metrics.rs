@@ -160,7 +160,7 @@ fn the_target_is_described_and_its_end_is_seen() {
     let text_up = text(snapshot.clone());
     assert!(text_up.contains(
         "\narmtrace_target_info{flavor=\"mysql\",version=\"9.7.4\",arch=\"aarch64\",cpu_model=\"Neoverse-N1\",\
-         build_id=\"5d41402abc4b2a76b9719d911017c592\",symbols=\"dynsym\"} 1\n"
+         build_id=\"5d41402abc4b2a76b9719d911017c592\",symbol_source=\"dynsym\"} 1\n"
     ));
     assert!(text_up.contains("\narmtrace_target_up 1\n"));
     assert!(!text_up.contains("4242"), "a pid is no label");

@@ -1,6 +1,7 @@
 //! The agent as its users run it: the built program, as a process of its own.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{PipeReader, Read, Write};
 use std::net::TcpListener;
@@ -46,9 +47,14 @@ pub fn free_port() -> Result<u16> {
 impl Agent {
     /// Starts the agent on a server and waits until it serves metrics, which it does only once attached.
     pub fn attach(server: &Server) -> Result<Agent> {
+        Agent::attach_with(server, &[])
+    }
+
+    /// The same, with more arguments.
+    pub fn attach_with(server: &Server, args: &[&OsStr]) -> Result<Agent> {
         let dir = tempfile::tempdir()?;
         let out = File::create(dir.path().join("out"))?;
-        Agent::start(server, dir, out.into())
+        Agent::start(server, dir, out.into(), args)
     }
 
     /// The same, with a standard output that takes nothing; the second value keeps it open.
@@ -57,14 +63,15 @@ impl Agent {
         // SAFETY: the descriptor is open; F_SETPIPE_SZ takes a number.
         unsafe { libc::fcntl(writer.as_raw_fd(), libc::F_SETPIPE_SZ, 4096) };
         writer.write_all(&[b'x'; 4096])?;
-        Ok((Agent::start(server, tempfile::tempdir()?, writer.into())?, reader))
+        Ok((Agent::start(server, tempfile::tempdir()?, writer.into(), &[])?, reader))
     }
 
-    fn start(server: &Server, dir: TempDir, out: Stdio) -> Result<Agent> {
+    fn start(server: &Server, dir: TempDir, out: Stdio, args: &[&OsStr]) -> Result<Agent> {
         let address = format!("127.0.0.1:{}", free_port()?);
         let started = Instant::now();
         let child = Command::new(program())
             .args(["--pid", &server.pid().to_string(), "--listen", &address])
+            .args(args)
             .stdin(Stdio::null())
             .stdout(out)
             .stderr(File::create(dir.path().join("err"))?)

@@ -90,7 +90,8 @@ fn mariadb_10_2_serves_under_load() -> Result<()> {
 #[test]
 fn options_reach_the_server() -> Result<()> {
     for family in [Family::Mysql97, Family::Mariadb114] {
-        let options = Options { perf_schema: true, args: vec!["--innodb-buffer-pool-size=64M".into()] };
+        let options =
+            Options { perf_schema: true, args: vec!["--innodb-buffer-pool-size=64M".into()], ..Options::default() };
         let server = Server::start(family, &options)?;
         let rows = server.query("SELECT @@performance_schema, @@innodb_buffer_pool_size")?;
         ensure!(rows == [["1", "67108864"]], "{rows:?}");

@@ -15,5 +15,6 @@ mod machine;
 mod naming;
 mod server;
 mod sleeps;
+mod symbols;
 mod truth;
 mod waits;

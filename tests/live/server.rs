@@ -36,6 +36,10 @@ pub struct Options {
     pub perf_schema: bool,
     /// More arguments for the server; they win over the lab's own.
     pub args: Vec<String>,
+    /// Another file to run: a copy of MariaDB's program.
+    pub program: Option<PathBuf>,
+    /// A root folder for the server, in which it runs with a mount and a PID namespace of its own.
+    pub container: Option<PathBuf>,
 }
 
 /// A running server that answers queries. Dropping it stops it and removes everything it had.
@@ -65,6 +69,12 @@ impl Server {
         }
         for arg in &options.args {
             command.args(["--arg", arg]);
+        }
+        if let Some(program) = &options.program {
+            command.arg("--program").arg(program);
+        }
+        if let Some(container) = &options.container {
+            command.arg("--container").arg(container);
         }
         // Standard error stays ours: that is where the script says what it fetches and why it failed.
         let mut child =

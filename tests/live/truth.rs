@@ -127,7 +127,8 @@ fn uncontended(server: &Server, test: &str) -> Result<BTreeMap<String, f64>> {
 
 /// Runs a load with both sides measuring, and pairs their figures for the same seconds.
 fn compare(family: Family, test: &str, threads: u32, args: &[&str]) -> Result<Vec<Row>> {
-    let options = Options { perf_schema: true, args: args.iter().map(|a| (*a).to_owned()).collect() };
+    let options =
+        Options { perf_schema: true, args: args.iter().map(|a| (*a).to_owned()).collect(), ..Options::default() };
     let server = Server::start(family, &options)?;
     let quiet = uncontended(&server, test)?;
     let mut load = Load::start(&server, test, threads)?;

@@ -1,0 +1,44 @@
+//! `armtrace symbols export`: a small file with the symbols of one build of a server.
+
+use std::io::{self, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use super::ExportArgs;
+use crate::failure::Failure;
+use crate::symbols::{self, portable, DebugFile};
+
+/// Whoever may read the server's program may know its symbols.
+const MODE: u32 = 0o644;
+
+pub(super) fn export(args: &ExportArgs) -> Result<(), Failure> {
+    let from = args.debug_file.display();
+    let found = symbols::read_any(&args.debug_file).map_err(|why| {
+        Failure::usage(format!("{from}: {why}. Give a server's debug file, or its program if that was not stripped"))
+    })?;
+    if found.identity.build_id.is_empty() {
+        return Err(Failure::usage(format!("{from} has no build id, so nothing would show whose symbols these are")));
+    }
+    let size = write(&found, &args.output)
+        .map_err(|e| Failure::running(format!("cannot write {}: {e}", args.output.display())))?;
+    println!(
+        "{}: {} symbols of build {}, {} KiB",
+        args.output.display(),
+        found.symbols.iter().count(),
+        found.identity.build_id(),
+        size.div_ceil(1024)
+    );
+    Ok(())
+}
+
+/// Writes the file in one go: under its name it is there whole, or not at all. Returns its size in bytes.
+fn write(found: &DebugFile, output: &Path) -> io::Result<u64> {
+    let folder = output.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut builder = tempfile::Builder::new();
+    let mut file = builder.permissions(std::fs::Permissions::from_mode(MODE)).tempfile_in(folder)?;
+    portable::write(&found.identity, &found.symbols, &mut file)?;
+    file.flush()?;
+    let size = file.as_file().metadata()?.len();
+    file.persist(output)?;
+    Ok(size)
+}

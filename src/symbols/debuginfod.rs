@@ -1,0 +1,377 @@
+//! Debug files from debuginfod servers, and the cache of those fetched before.
+//!
+//! Settings, protocol and layout of the cache are elfutils', so that what its clients fetched serves here too:
+//! debuginfod(8), debuginfod-find(1).
+
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, IsTerminal, Read, Write};
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ureq::tls::{Certificate, RootCerts, TlsConfig};
+use ureq::Agent;
+
+/// How long one server may take in all, unless `DEBUGINFOD_MAXTIME` says otherwise.
+const MAX_TIME: Duration = Duration::from_secs(300);
+
+/// How long a server may send nothing, unless `DEBUGINFOD_TIMEOUT` says otherwise; elfutils' own default. A server may have to unpack
+/// a package first.
+const MAX_SILENCE: Duration = Duration::from_secs(90);
+
+/// How long a connection may take to come about.
+const MAX_CONNECT: Duration = Duration::from_secs(10);
+
+/// Bytes of the largest file that is fetched, unless `DEBUGINFOD_MAXSIZE` says otherwise. The largest known, Debian's for MySQL,
+/// has less than a tenth.
+const MAX_SIZE: u64 = 4 << 30;
+
+/// How often progress is shown on a terminal.
+const PROGRESS_EVERY: Duration = Duration::from_millis(250);
+
+/// What the user has set about debuginfod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Debuginfod {
+    urls: Vec<String>,
+    cache: PathBuf,
+    max_silence: Duration,
+    max_time: Duration,
+    max_size: u64,
+}
+
+impl Debuginfod {
+    /// The settings in the environment; `None` unless `DEBUGINFOD_URLS` names a server: nothing is fetched unasked.
+    pub fn from_env() -> Option<Debuginfod> {
+        // SAFETY: the call takes and changes nothing.
+        let is_root = unsafe { libc::geteuid() } == 0;
+        Debuginfod::from_variables(|name| std::env::var_os(name).filter(|value| !value.is_empty()), is_root)
+    }
+
+    /// The same, with variables from elsewhere.
+    pub fn from_variables(variable: impl Fn(&str) -> Option<OsString>, is_root: bool) -> Option<Debuginfod> {
+        let urls = variable("DEBUGINFOD_URLS")?.into_string().ok()?;
+        // Fedora puts elfutils' policy about signatures among them: `ima:enforcing`.
+        let urls = urls.split_ascii_whitespace().filter(|word| !word.starts_with("ima:"));
+        let urls: Vec<String> = urls.map(str::to_owned).collect();
+        // As in elfutils, 0 is no setting.
+        let number = |name| variable(name)?.to_str()?.parse::<u64>().ok().filter(|&n| n > 0);
+        let seconds = |name, otherwise| number(name).map_or(otherwise, Duration::from_secs);
+        let cache = match (variable("DEBUGINFOD_CACHE_PATH"), variable("XDG_CACHE_HOME")) {
+            (Some(path), _) => path.into(),
+            (None, Some(caches)) => Path::new(&caches).join("debuginfod_client"),
+            // Under sudo the home folder may be another user's, who could not remove what root put there.
+            (None, None) if is_root => "/var/cache/armtrace".into(),
+            (None, None) => Path::new(&variable("HOME")?).join(".cache/debuginfod_client"),
+        };
+        (!urls.is_empty()).then(|| Debuginfod {
+            urls,
+            cache,
+            max_silence: seconds("DEBUGINFOD_TIMEOUT", MAX_SILENCE),
+            max_time: seconds("DEBUGINFOD_MAXTIME", MAX_TIME),
+            max_size: number("DEBUGINFOD_MAXSIZE").unwrap_or(MAX_SIZE),
+        })
+    }
+
+    /// The debug file of the build, from the cache or else from the first server that has it, and where it lies. `check` says whether a
+    /// file is that; one that it refuses does not get into the cache.
+    ///
+    /// # Errors
+    /// Why there is none; `None` if no server has it.
+    pub(super) fn debug_file<T>(
+        &self,
+        build_id: &str,
+        check: impl Fn(&File) -> Result<T, String>,
+    ) -> Result<Option<(T, PathBuf)>, String> {
+        let folder = self.cache.join(build_id);
+        let path = folder.join("debuginfo");
+        let cached = || File::open(&path).ok().and_then(|file| check(&file).ok()).map(|found| (found, path.clone()));
+        if let Some(found) = cached() {
+            return Ok(Some(found));
+        }
+        let in_cache = |e: io::Error| format!("the cache folder {}: {e}", folder.display());
+        fs::create_dir_all(&folder).map_err(in_cache)?;
+        // Always the same name: what an interrupted download left is overwritten by the next. Who else downloads it is waited for.
+        let part = folder.join("debuginfo.part");
+        let mut file =
+            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&part).map_err(in_cache)?;
+        lock(&file).map_err(in_cache)?;
+        if let Some(found) = cached() {
+            return Ok(Some(found));
+        }
+        let mut failures = Vec::new();
+        for url in &self.urls {
+            let url = format!("{}/buildid/{build_id}/debuginfo", url.trim_end_matches('/'));
+            match self.download(&url, &mut file).and_then(|found| found.then(|| check(&file)).transpose()) {
+                Ok(None) => {}
+                Ok(Some(found)) => {
+                    fs::rename(&part, &path).map_err(in_cache)?;
+                    return Ok(Some((found, path)));
+                }
+                Err(why) => failures.push(format!("{url}: {why}")),
+            }
+        }
+        _ = fs::remove_file(&part);
+        if failures.is_empty() {
+            Ok(None)
+        } else {
+            Err(failures.join("; "))
+        }
+    }
+
+    /// Fills `file` with what is at `url`; false if nothing is there.
+    fn download(&self, url: &str, file: &mut File) -> Result<bool, String> {
+        eprintln!("armtrace: asking {url}");
+        let response = match self.agent().get(url).call() {
+            Err(ureq::Error::StatusCode(404)) => return Ok(false),
+            other => other.map_err(|e| e.to_string())?,
+        };
+        let length = response.body().content_length();
+        if length.is_some_and(|l| l > self.max_size) {
+            return Err(self.too_large());
+        }
+        file.set_len(0).and_then(|()| io::Seek::rewind(file)).map_err(|e| e.to_string())?;
+        let mut progress = Progress::new(length);
+        // One byte more than allowed tells a file that is too large from one that just fits.
+        let mut body = response.into_body().into_reader().take(self.max_size + 1);
+        let mut buffer = vec![0; 256 << 10];
+        let mut got = 0;
+        loop {
+            let n = body.read(&mut buffer).map_err(|e| format!("after {got} bytes: {e}"))?;
+            if n == 0 {
+                break;
+            }
+            got += n as u64;
+            if got > self.max_size {
+                return Err(self.too_large());
+            }
+            file.write_all(&buffer[..n]).map_err(|e| format!("cannot write it to {}: {e}", self.cache.display()))?;
+            progress.show(got);
+        }
+        progress.finish(got);
+        Ok(true)
+    }
+
+    fn agent(&self) -> Agent {
+        let config = Agent::config_builder()
+            .user_agent(concat!("armtrace/", env!("CARGO_PKG_VERSION")))
+            .timeout_connect(Some(MAX_CONNECT.min(self.max_silence)))
+            .timeout_recv_response(Some(self.max_silence))
+            .timeout_per_read(Some(self.max_silence))
+            .timeout_global(Some(self.max_time))
+            .tls_config(TlsConfig::builder().root_certs(root_certs()).build());
+        config.build().new_agent()
+    }
+
+    fn too_large(&self) -> String {
+        format!("larger than {} bytes, which is the limit (DEBUGINFOD_MAXSIZE)", self.max_size)
+    }
+}
+
+/// Whom this host trusts (`SSL_CERT_FILE` and `SSL_CERT_DIR` as everywhere), or Mozilla's list where the host has none.
+fn root_certs() -> RootCerts {
+    let own: Vec<_> =
+        rustls_native_certs::load_native_certs().certs.iter().map(|c| Certificate::from_der(c).to_owned()).collect();
+    if own.is_empty() {
+        RootCerts::WebPki
+    } else {
+        RootCerts::Specific(Arc::new(own))
+    }
+}
+
+/// Waits for the exclusive lock on an open file, which goes with its descriptor.
+fn lock(file: &File) -> io::Result<()> {
+    // SAFETY: the descriptor is open for as long as `file` is borrowed.
+    match unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// What a download says on standard error: on a terminal a line that counts up, and everywhere its end.
+struct Progress {
+    length: Option<u64>,
+    is_terminal: bool,
+    shown: Instant,
+}
+
+impl Progress {
+    fn new(length: Option<u64>) -> Progress {
+        Progress { length, is_terminal: io::stderr().is_terminal(), shown: Instant::now() }
+    }
+
+    fn show(&mut self, got: u64) {
+        if self.is_terminal && self.shown.elapsed() >= PROGRESS_EVERY {
+            let of = self.length.map(|l| format!(" of {}", mebibytes(l))).unwrap_or_default();
+            eprint!("\rarmtrace: {}{of}\x1b[K", mebibytes(got));
+            self.shown = Instant::now();
+        }
+    }
+
+    fn finish(&self, got: u64) {
+        let begin = if self.is_terminal { "\r\x1b[K" } else { "" };
+        eprintln!("{begin}armtrace: fetched {}", mebibytes(got));
+    }
+}
+
+fn mebibytes(bytes: u64) -> String {
+    format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashMap;
+    use std::net::TcpListener;
+
+    fn settings(variables: &[(&str, &str)], is_root: bool) -> Option<Debuginfod> {
+        let variables: HashMap<_, _> = variables.iter().copied().collect();
+        Debuginfod::from_variables(|name| variables.get(name).map(OsString::from), is_root)
+    }
+
+    fn cache(variables: &[(&str, &str)], is_root: bool) -> PathBuf {
+        let all = [&[("DEBUGINFOD_URLS", "http://h"), ("HOME", "/home/u")], variables].concat();
+        settings(&all, is_root).expect("settings").cache
+    }
+
+    #[test]
+    fn nothing_is_fetched_unasked() {
+        assert_eq!(settings(&[("HOME", "/root")], true), None);
+        assert_eq!(settings(&[("DEBUGINFOD_URLS", "  ")], true), None);
+        assert_eq!(settings(&[("DEBUGINFOD_URLS", "ima:ignore")], true), None);
+    }
+
+    #[test]
+    fn settings_are_elfutils() {
+        let found = settings(
+            &[
+                ("DEBUGINFOD_URLS", "http://a ima:enforcing https://b/"),
+                ("DEBUGINFOD_MAXSIZE", "10"),
+                ("DEBUGINFOD_TIMEOUT", "0"),
+            ],
+            true,
+        );
+        let found = found.expect("settings");
+        assert_eq!(found.urls, ["http://a", "https://b/"]);
+        assert_eq!((found.max_size, found.max_silence, found.max_time), (10, MAX_SILENCE, MAX_TIME));
+    }
+
+    #[test]
+    fn the_cache_is_where_it_is_expected() {
+        assert_eq!(cache(&[], true), Path::new("/var/cache/armtrace"));
+        assert_eq!(cache(&[], false), Path::new("/home/u/.cache/debuginfod_client"));
+        assert_eq!(cache(&[("XDG_CACHE_HOME", "/x")], true), Path::new("/x/debuginfod_client"));
+        let both = [("XDG_CACHE_HOME", "/x"), ("DEBUGINFOD_CACHE_PATH", "/d")];
+        assert_eq!(cache(&both, false), Path::new("/d"));
+    }
+
+    /// Answers one connection after the other with these bytes.
+    fn server(answers: Vec<&'static [u8]>) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let url = format!("http://{}", listener.local_addr().expect("its address"));
+        std::thread::spawn(move || {
+            for answer in answers {
+                let (mut stream, _) = listener.accept().expect("a client");
+                let mut request = [0; 4096];
+                _ = stream.read(&mut request);
+                _ = stream.write_all(answer);
+            }
+        });
+        url
+    }
+
+    struct Fetched {
+        result: Result<Option<String>, String>,
+        files: Vec<String>,
+    }
+
+    /// What comes of asking servers with these answers, and what is in the cache then.
+    fn fetch(answers: Vec<Vec<&'static [u8]>>, max_size: u64) -> Fetched {
+        let cache = tempfile::tempdir().expect("a folder");
+        let debuginfod = Debuginfod {
+            urls: answers.into_iter().map(server).collect(),
+            cache: cache.path().to_owned(),
+            max_silence: Duration::from_secs(2),
+            max_time: Duration::from_secs(5),
+            max_size,
+        };
+        let check = |mut file: &File| {
+            let mut text = String::new();
+            io::Seek::rewind(&mut file).and_then(|()| file.read_to_string(&mut text)).map_err(|e| e.to_string())?;
+            text.starts_with("good").then_some(text).ok_or("bad".to_owned())
+        };
+        let result = debuginfod.debug_file("abcd", check).map(|found| found.map(|(text, _)| text));
+        let files = fs::read_dir(cache.path().join("abcd")).expect("the folder");
+        let files = files.map(|f| f.expect("a file").file_name().to_string_lossy().into_owned()).collect();
+        Fetched { result, files }
+    }
+
+    const GOOD: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\nConnection: close\r\n\r\ngood file";
+    const MISSING: &[u8] = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+
+    #[test]
+    fn the_first_server_that_has_the_file_gives_it() {
+        let fetched = fetch(vec![vec![MISSING], vec![GOOD], vec![]], 100);
+        assert_eq!(fetched.result, Ok(Some("good file".to_owned())));
+        assert_eq!(fetched.files, ["debuginfo"]);
+    }
+
+    #[test]
+    fn a_file_that_no_server_has_is_no_failure() {
+        let fetched = fetch(vec![vec![MISSING]], 100);
+        assert_eq!(fetched.result, Ok(None));
+        assert!(fetched.files.is_empty(), "{:?}", fetched.files);
+    }
+
+    #[test]
+    fn bad_answers_are_failures_and_leave_nothing() {
+        let cases: [(&[u8], &str); 6] = [
+            (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nwrong", "bad"),
+            (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\ngood", "after 4 bytes"),
+            (b"HTTP/1.1 200 OK\r\nContent-Length: 101\r\n\r\n", "DEBUGINFOD_MAXSIZE"),
+            (b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\ngood0000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000", "DEBUGINFOD_MAXSIZE"),
+            (b"HTTP/1.1 500 Oh\r\nContent-Length: 0\r\n\r\n", "500"),
+            (b"garbage\r\n\r\n", ""),
+        ];
+        for (answer, words) in cases {
+            let fetched = fetch(vec![vec![answer]], 100);
+            let why = fetched.result.expect_err("a failure");
+            assert!(why.contains(words) && why.contains("/buildid/abcd/debuginfo: "), "{why}");
+            assert!(fetched.files.is_empty(), "{:?}", fetched.files);
+        }
+    }
+
+    #[test]
+    fn a_server_that_is_silent_is_given_up() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let cache = tempfile::tempdir().expect("a folder");
+        let debuginfod = Debuginfod {
+            urls: vec![format!("http://{}", listener.local_addr().expect("its address"))],
+            cache: cache.path().to_owned(),
+            max_silence: Duration::from_millis(300),
+            max_time: Duration::from_secs(30),
+            max_size: 100,
+        };
+        let start = Instant::now();
+        assert!(debuginfod.debug_file("abcd", |_| Ok(())).is_err());
+        assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    }
+
+    #[test]
+    fn what_was_fetched_is_not_asked_for_again() {
+        let cache = tempfile::tempdir().expect("a folder");
+        let url = server(vec![GOOD]);
+        let debuginfod = Debuginfod {
+            urls: vec![url],
+            cache: cache.path().to_owned(),
+            max_silence: Duration::from_secs(2),
+            max_time: Duration::from_secs(5),
+            max_size: 100,
+        };
+        for _ in 0..2 {
+            let path = debuginfod.debug_file("abcd", |_| Ok(())).expect("an answer").expect("a file").1;
+            assert_eq!(fs::read(path).expect("the file"), b"good file");
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! Where a program's debug files are looked for: in the root folder that the program sees, then on this host.
+
+use std::ffi::CString;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// The folders to look in.
+#[derive(Debug)]
+pub struct Places {
+    pub(super) roots: Vec<Root>,
+}
+
+/// A root folder, and the path of the program in it.
+#[derive(Debug)]
+pub(super) struct Root {
+    folder: OwnedFd,
+    shown: PathBuf,
+    pub program: PathBuf,
+}
+
+impl Places {
+    /// Those of process `pid`: its own root folder, as its container or chroot has it, and the host's if that is another.
+    pub fn of_process(pid: i32) -> Places {
+        let proc = PathBuf::from(format!("/proc/{pid}"));
+        let program = program_path(&fs::read_link(proc.join("exe")).unwrap_or_default());
+        // Both links are told as this process sees them: for a mere chroot, with the folder that it is in.
+        let inside = match fs::read_link(proc.join("root")).map(|root| program.strip_prefix(root).map(Path::to_owned)) {
+            Ok(Ok(inside)) => Path::new("/").join(inside),
+            _ => program.clone(),
+        };
+        let own = proc.join("root");
+        let mut roots: Vec<Root> = Root::open(&own, inside).into_iter().collect();
+        if roots.is_empty() || !is_same_folder(&own, Path::new("/")) {
+            roots.extend(Root::open(Path::new("/"), program));
+        }
+        Places { roots }
+    }
+
+    /// One root folder with a program in it, both by path.
+    ///
+    /// # Errors
+    /// When the folder cannot be opened.
+    pub fn in_folder(root: &Path, program: &Path) -> io::Result<Places> {
+        Ok(Places { roots: vec![Root::open(root, program.to_owned())?] })
+    }
+}
+
+/// Whether the program file of process `pid` was deleted or replaced on disk since it was started.
+pub fn is_deleted(pid: i32) -> bool {
+    fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|link| program_path(&link) != link)
+}
+
+/// The path in the link `/proc/PID/exe`, to which the kernel adds a word if the file is not there any more.
+fn program_path(link: &Path) -> PathBuf {
+    let bytes = link.as_os_str().as_bytes();
+    let path = bytes.strip_suffix(b" (deleted)").unwrap_or(bytes);
+    PathBuf::from(std::ffi::OsStr::from_bytes(path))
+}
+
+fn is_same_folder(a: &Path, b: &Path) -> bool {
+    let id = |path| fs::metadata(path).map(|m| (m.dev(), m.ino()));
+    matches!((id(a), id(b)), (Ok(a), Ok(b)) if a == b)
+}
+
+impl Root {
+    fn open(path: &Path, program: PathBuf) -> io::Result<Root> {
+        let mut options = fs::OpenOptions::new();
+        let folder = options.read(true).custom_flags(libc::O_PATH | libc::O_DIRECTORY).open(path)?;
+        Ok(Root { folder: folder.into(), shown: path.to_owned(), program })
+    }
+
+    /// What a path in this root folder is called in messages.
+    pub fn shown(&self, path: &Path) -> PathBuf {
+        self.shown.join(path.strip_prefix("/").unwrap_or(path))
+    }
+
+    /// Opens a regular file by its path in this root folder, which no symbolic link leads out of: a link in a container must not make
+    /// this process, which is root on the host, open something of the host's.
+    ///
+    /// # Errors
+    /// When there is no such file, or it is not a regular one.
+    pub fn open_file(&self, path: &Path) -> io::Result<File> {
+        let path = CString::new(path.as_os_str().as_bytes())?;
+        // SAFETY: all of it is integers, for which zero is a value.
+        let mut how: libc::open_how = unsafe { std::mem::zeroed() };
+        // Not blocking, because what is there could be a pipe.
+        how.flags = (libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY) as u64;
+        how.resolve = libc::RESOLVE_IN_ROOT;
+        let (folder, size) = (self.folder.as_raw_fd(), std::mem::size_of_val(&how));
+        // SAFETY: path and structure outlive the call, which only reads them; the size is the structure's.
+        let fd = unsafe { libc::syscall(libc::SYS_openat2, folder, path.as_ptr(), &how, size) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the kernel has just handed out this descriptor, nobody else owns it.
+        let file = File::from(unsafe { OwnedFd::from_raw_fd(fd as i32) });
+        if file.metadata()?.is_file() {
+            Ok(file)
+        } else {
+            Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn a_root_folder_is_not_left() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let secret = folder.path().join("secret");
+        fs::write(&secret, "host").expect("a file");
+        let inside = folder.path().join("root");
+        fs::create_dir_all(inside.join("etc")).expect("a folder");
+        fs::write(inside.join("etc/file"), "inside").expect("a file");
+        symlink("/etc/file", inside.join("absolute")).expect("a link");
+        symlink("../../secret", inside.join("etc/up")).expect("a link");
+        symlink(&secret, inside.join("out")).expect("a link");
+        let root = Root::open(&inside, PathBuf::new()).expect("the folder");
+        let open = |path: &str| root.open_file(Path::new(path)).map(|mut f| io::read_to_string(&mut f).expect("text"));
+        assert_eq!(open("/etc/file").expect("the file"), "inside");
+        assert_eq!(open("/absolute").expect("the file"), "inside");
+        for path in ["/out", "/etc/up", "/../secret", "/etc", "/nothing"] {
+            assert!(open(path).is_err(), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_pipe_does_not_hold_anybody_up() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let pipe = CString::new(folder.path().join("pipe").as_os_str().as_bytes()).expect("a path");
+        // SAFETY: a valid string.
+        assert_eq!(unsafe { libc::mkfifo(pipe.as_ptr(), 0o600) }, 0);
+        let root = Root::open(folder.path(), PathBuf::new()).expect("the folder");
+        assert!(root.open_file(Path::new("/pipe")).is_err());
+    }
+
+    #[test]
+    fn a_deleted_programs_path_is_known() {
+        assert_eq!(program_path(Path::new("/usr/sbin/mysqld (deleted)")), Path::new("/usr/sbin/mysqld"));
+        assert_eq!(program_path(Path::new("/usr/sbin/mysqld")), Path::new("/usr/sbin/mysqld"));
+    }
+
+    #[test]
+    fn the_hosts_own_process_has_one_root() {
+        let places = Places::of_process(std::process::id() as i32);
+        assert_eq!(places.roots.len(), 1);
+        assert_eq!(places.roots[0].program, std::env::current_exe().expect("this program"));
+        assert!(!is_deleted(std::process::id() as i32));
+    }
+}

@@ -1,0 +1,210 @@
+//! Names of functions and data, by address and by name.
+
+use std::collections::hash_map::DefaultHasher;
+use std::collections::HashMap;
+use std::hash::{Hash, Hasher};
+
+use object::elf;
+use object::read::elf::{ElfFile64, SectionHeader, Sym, SymbolTable};
+use object::{LittleEndian, ReadRef};
+
+/// Bytes; a longer name is left out. The longest in the servers known has 4 KiB.
+const MAX_NAME: usize = 32 << 10;
+
+/// Bytes that all names together may have; a MySQL server's have 6 MiB.
+const MAX_NAMES: usize = 256 << 20;
+
+/// Entries of a symbol table; MySQL's with all its local symbols has 200,000.
+const MAX_SYMBOLS: usize = 8 << 20;
+
+/// How many symbols with the same start are looked at for one that contains an address.
+const MAX_OVERLAPPING: usize = 16;
+
+const TOO_MANY: &str = "it has more symbols than a program can have";
+
+/// A defined function or data object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Symbol<'a> {
+    /// Mangled, as in the file.
+    pub name: &'a str,
+    /// Link-time virtual address.
+    pub addr: u64,
+    /// Bytes; 0 where the file does not say.
+    pub size: u64,
+    pub is_function: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    addr: u64,
+    size: u32,
+    name_at: u32,
+    name_len: u16,
+    is_function: bool,
+}
+
+/// The symbols of one binary, from one file or several.
+#[derive(Debug, Default)]
+pub struct Table {
+    /// Sorted by address.
+    entries: Vec<Entry>,
+    names: String,
+    /// Hash of the name to an index in `entries`; the name itself is compared on use.
+    by_name: HashMap<u64, u32>,
+}
+
+impl Table {
+    /// A table of these symbols; what several sources have is in it once.
+    ///
+    /// # Errors
+    /// When there are more names than any program has.
+    pub fn new<'a>(symbols: impl IntoIterator<Item = Symbol<'a>>) -> Result<Table, String> {
+        let mut table = Table::default();
+        for symbol in symbols {
+            let Ok(name_len) = u16::try_from(symbol.name.len()) else { continue };
+            if table.names.len() + symbol.name.len() > MAX_NAMES {
+                return Err(TOO_MANY.into());
+            }
+            table.entries.push(Entry {
+                addr: symbol.addr,
+                size: u32::try_from(symbol.size).unwrap_or(u32::MAX),
+                name_at: table.names.len() as u32,
+                name_len,
+                is_function: symbol.is_function,
+            });
+            table.names.push_str(symbol.name);
+        }
+        let names = &table.names;
+        table.entries.sort_by_key(|e| (e.addr, e.size, e.name_in(names)));
+        table.entries.dedup_by(|a, b| (a.addr, a.size, a.name_in(names)) == (b.addr, b.size, b.name_in(names)));
+        table.by_name = table.entries.iter().zip(0..).map(|(e, i)| (hash_of(e.name_in(names)), i)).collect();
+        Ok(table)
+    }
+
+    /// The functions and data objects that an ELF file's symbol table defines.
+    ///
+    /// # Errors
+    /// When the names are not in the file.
+    pub(super) fn from_elf<'a, R: ReadRef<'a>>(
+        elf: &ElfFile64<'a, LittleEndian, R>,
+        symbols: &SymbolTable<'a, elf::FileHeader64<LittleEndian>, R>,
+    ) -> Result<Table, String> {
+        if symbols.is_empty() {
+            return Ok(Table::default());
+        }
+        if symbols.len() > MAX_SYMBOLS {
+            return Err(TOO_MANY.into());
+        }
+        let endian = elf.endian();
+        let strings = elf.elf_section_table().section(symbols.string_section());
+        // In one piece: a file that is read rather than mapped is not asked for each name.
+        let strings = strings.and_then(|s| s.data(endian, elf.data())).map_err(|e| format!("symbol names: {e}"))?;
+        Table::new(symbols.iter().filter_map(|symbol| {
+            let kind = symbol.st_type();
+            let known = [elf::STT_FUNC, elf::STT_OBJECT, elf::STT_GNU_IFUNC].contains(&kind);
+            let is_defined = symbol.st_value(endian) != 0 && !symbol.is_undefined(endian);
+            (known && is_defined).then_some(())?;
+            Some(Symbol {
+                name: name_at(strings, symbol.st_name(endian) as usize)?,
+                addr: symbol.st_value(endian),
+                size: symbol.st_size(endian),
+                is_function: kind != elf::STT_OBJECT,
+            })
+        }))
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// All symbols, by ascending address.
+    pub fn iter(&self) -> impl Iterator<Item = Symbol<'_>> {
+        self.entries.iter().map(|e| self.symbol(e))
+    }
+
+    /// The symbol of exactly this name.
+    pub fn by_name(&self, name: &str) -> Option<Symbol<'_>> {
+        let found = self.symbol(&self.entries[*self.by_name.get(&hash_of(name))? as usize]);
+        (found.name == name).then_some(found)
+    }
+
+    /// The function or data object that contains `addr`.
+    pub fn at(&self, addr: u64) -> Option<Symbol<'_>> {
+        let end = self.entries.partition_point(|e| e.addr <= addr);
+        let mut before = self.entries[..end].iter().rev().take(MAX_OVERLAPPING);
+        before.find(|e| addr - e.addr < u64::from(e.size).max(1)).map(|e| self.symbol(e))
+    }
+
+    fn symbol(&self, entry: &Entry) -> Symbol<'_> {
+        Symbol {
+            name: entry.name_in(&self.names),
+            addr: entry.addr,
+            size: u64::from(entry.size),
+            is_function: entry.is_function,
+        }
+    }
+}
+
+impl Entry {
+    fn name_in<'a>(&self, names: &'a str) -> &'a str {
+        &names[self.name_at as usize..][..usize::from(self.name_len)]
+    }
+}
+
+fn name_at(strings: &[u8], at: usize) -> Option<&str> {
+    let tail = strings.get(at..)?;
+    let end = memchr::memchr(0, &tail[..tail.len().min(MAX_NAME)])?;
+    std::str::from_utf8(&tail[..end]).ok().filter(|name| !name.is_empty())
+}
+
+fn hash_of(name: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    name.hash(&mut hasher);
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn function(name: &str, addr: u64, size: u64) -> Symbol<'_> {
+        Symbol { name, addr, size, is_function: true }
+    }
+
+    #[test]
+    fn finds_by_name_and_by_address() {
+        let symbols = [function("b", 0x20, 8), function("a", 0x10, 0x10), function("same as a", 0x10, 0x10)];
+        let table = Table::new(symbols).expect("a table");
+        assert_eq!(table.by_name("b"), Some(symbols[0]));
+        assert_eq!(table.by_name("c"), None);
+        assert_eq!(table.at(0x1f).map(|s| s.addr), Some(0x10));
+        assert_eq!(table.at(0x27), Some(symbols[0]));
+        assert_eq!(table.at(0x28), None);
+        assert_eq!(table.at(0), None);
+    }
+
+    #[test]
+    fn what_two_sources_have_is_there_once() {
+        let (own, other) = ([function("a", 0x10, 4)], [function("a", 0x10, 4), function("b", 0x10, 4)]);
+        let names = |t: &Table| t.iter().map(|s| s.name.to_owned()).collect::<Vec<_>>();
+        let table = Table::new(own.into_iter().chain(other)).expect("a table");
+        assert_eq!(names(&table), ["a", "b"]);
+    }
+
+    #[test]
+    fn extreme_values_do_no_harm() {
+        let table = Table::new([function("end", u64::MAX, u64::MAX), function("huge", 1, u64::MAX)]).expect("a table");
+        assert_eq!(table.at(u64::MAX).map(|s| s.name), Some("end"));
+        assert_eq!(table.at(u64::from(u32::MAX)).map(|s| s.name), Some("huge"));
+        let long = "x".repeat(usize::from(u16::MAX) + 1);
+        assert!(Table::new([function(&long, 1, 1)]).expect("a table").is_empty());
+    }
+
+    /// Many symbols that share one long name, as no linker makes them: a small file must not become a large table.
+    #[test]
+    fn too_many_names_are_refused() {
+        let name = "x".repeat(MAX_NAME);
+        let symbols = (0..).map(|addr| function(&name, addr, 1));
+        assert!(Table::new(symbols.take(MAX_NAMES / MAX_NAME + 1)).is_err());
+    }
+}

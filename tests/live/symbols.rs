@@ -1,0 +1,162 @@
+//! Stripped servers, with symbols from elsewhere; in a container; and with their program gone from the disk.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{ensure, Context, Result};
+use armtrace::symbols::Image;
+use tempfile::TempDir;
+
+use crate::agent::{doctor, Agent, PROGRAM};
+use crate::load::Load;
+use crate::server::{script, wait_for, Family, Options, Server};
+
+/// The longest that attaching may take, from the program's start to the first named latch.
+const FIRST_NAME: Duration = Duration::from_millis(1500);
+
+/// Those of the log, the lock system, the dictionary and the rollback segments.
+const STATIC_LATCHES: &[&str] = &[
+    "rwlock/innodb/log_latch",
+    "rwlock/innodb/lock_latch",
+    "rwlock/innodb/dict_operation_lock",
+    "rwlock/innodb/trx_rseg_latch",
+];
+
+/// MariaDB 11.4 as a package has it: stripped, and its debug file.
+struct Package {
+    folder: TempDir,
+    original: PathBuf,
+}
+
+impl Package {
+    fn new() -> Result<Package> {
+        let fetched = Command::new(script("fetch")).arg(Family::Mariadb114.name()).output()?;
+        let original = Path::new(String::from_utf8(fetched.stdout)?.trim()).join("bin/mariadbd");
+        let package = Package { folder: tempfile::tempdir_in("/var/tmp")?, original };
+        objcopy(&["--only-keep-debug".as_ref(), package.original.as_os_str(), package.debug().as_os_str()])?;
+        objcopy(&["--strip-all".as_ref(), package.original.as_os_str(), package.program().as_os_str()])?;
+        Ok(package)
+    }
+
+    fn program(&self) -> PathBuf {
+        self.folder.path().join("mariadbd")
+    }
+
+    fn debug(&self) -> PathBuf {
+        self.folder.path().join("mariadbd.debug")
+    }
+
+    /// The debug file's place in the folder of build ids, from the root folder on.
+    fn build_id_path(&self) -> Result<PathBuf> {
+        let id = Image::open(&self.original)?.build_id();
+        Ok(format!("usr/lib/debug/.build-id/{}/{}.debug", &id[..2], &id[2..]).into())
+    }
+
+    fn options(&self) -> Options {
+        Options { program: Some(self.program()), ..Options::default() }
+    }
+}
+
+fn objcopy(args: &[&OsStr]) -> Result<()> {
+    ensure!(Command::new("objcopy").args(args).status()?.success(), "objcopy {args:?}");
+    Ok(())
+}
+
+/// The agent on a loaded server that names latches by symbols of this source, and how long after its start it named the first.
+fn names_latches(server: &Server, args: &[&OsStr], source: &str) -> Result<(Agent, Duration)> {
+    let mut load = Load::start(server, "oltp_update_index", 16)?;
+    load.wait_running()?;
+    let agent = Agent::attach_with(server, args)?;
+    let named = |names: &[&str]| -> Result<_> {
+        let metrics = agent.metrics()?;
+        let series = |name: &str| format!("armtrace_latch_wait_seconds_count{{latch=\"wait/synch/{name}");
+        Ok(names.iter().any(|name| metrics.contains(&series(name))).then(|| agent.age()))
+    };
+    let first = wait_for("a named latch", Duration::from_secs(20), || named(&[""]))?;
+    println!("symbols from {source}: {first:?} to the first named latch");
+    // Latches in static data are named by its symbols, which no stripped program has.
+    wait_for("a latch in static data", Duration::from_secs(20), || named(STATIC_LATCHES))?;
+    let info = agent.metrics()?.lines().find(|l| l.starts_with("armtrace_target_info")).unwrap_or_default().to_owned();
+    ensure!(info.contains(&format!("symbol_source=\"{source}\"")), "{info}");
+    load.stop()?;
+    Ok((agent, first))
+}
+
+#[test]
+fn an_unstripped_server_is_named_in_time() -> Result<()> {
+    let server = Server::start(Family::Mariadb114, &Options::default())?;
+    let (agent, first) = names_latches(&server, &[], "symtab")?;
+    agent.stop()?;
+    ensure!(first < FIRST_NAME, "the first named latch came after {first:?}");
+    server.stop()
+}
+
+#[test]
+fn a_symbol_file_names_the_latches_of_a_stripped_server() -> Result<()> {
+    let package = Package::new()?;
+    let (debug, symbols) = (package.debug(), package.folder.path().join("mariadbd.symbols"));
+    let export = [OsStr::new("symbols"), "export".as_ref(), debug.as_ref(), "-o".as_ref(), symbols.as_ref()];
+    ensure!(Command::new(PROGRAM).args(export).status()?.success(), "no symbol file");
+    let server = Server::start(Family::Mariadb114, &package.options())?;
+    names_latches(&server, &["--symbols".as_ref(), symbols.as_ref()], "file")?.0.stop()?;
+
+    // The symbols of another build, however alike.
+    let other = package.folder.path().join("other");
+    objcopy(&["--only-keep-debug".as_ref(), Path::new(PROGRAM).as_os_str(), other.as_os_str()])?;
+    for file in [other.as_path(), Path::new("/nowhere")] {
+        let mut command = Command::new(PROGRAM);
+        command.args(["--pid", &server.pid().to_string(), "--symbols"]).arg(file);
+        let output = command.stdin(Stdio::null()).output()?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.code() == Some(2), "{:?}: {said}", output.status);
+        ensure!(said.contains("--symbols") && said.lines().count() == 1, "{said}");
+    }
+    server.stop()
+}
+
+/// As with Docker: what the server's paths mean on the host is something else.
+#[test]
+fn a_server_in_a_container_has_its_own_debug_files() -> Result<()> {
+    let package = Package::new()?;
+    let root = tempfile::tempdir_in("/var/tmp")?;
+    let debug = root.path().join(package.build_id_path()?);
+    fs::create_dir_all(debug.parent().context("a folder")?)?;
+    fs::rename(package.debug(), &debug)?;
+    let server =
+        Server::start(Family::Mariadb114, &Options { container: Some(root.path().to_owned()), ..package.options() })?;
+    // The path of its program is that of the unstripped one here.
+    let path = fs::read_link(format!("/proc/{}/exe", server.pid()))?;
+    let inside = path.strip_prefix(root.path()).map_or(path.clone(), |p| Path::new("/").join(p));
+    ensure!(inside == package.original, "{path:?} is not {:?}", package.original);
+    ensure!(fs::metadata(&inside)?.len() != fs::metadata(format!("/proc/{}/exe", server.pid()))?.len());
+    for namespace in ["mnt", "pid"] {
+        let of = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/{namespace}"));
+        ensure!(of(&server.pid().to_string())? != of("self")?, "not in another {namespace} namespace");
+    }
+    names_latches(&server, &[], "build-id")?.0.stop()?;
+    let found = doctor(server.pid())?;
+    let file = found["server"]["symbol_file"].as_str().context("no symbol file")?.to_owned();
+    ensure!(file.starts_with(&format!("/proc/{}/root/usr/lib/debug/.build-id/", server.pid())), "{file}");
+    server.stop()
+}
+
+/// A package upgrade removes the program and the debug file's neighbour; the debug file may still be there.
+#[test]
+fn a_server_whose_program_was_replaced_is_read_as_it_runs() -> Result<()> {
+    let package = Package::new()?;
+    let program = package.program();
+    objcopy(&[format!("--add-gnu-debuglink={}", package.debug().display()).as_ref(), program.as_ref()])?;
+    let server = Server::start(Family::Mariadb114, &package.options())?;
+    ensure!(doctor(server.pid())?["server"]["program_deleted"] == false);
+    fs::remove_file(&program)?;
+    fs::write(&program, "another program")?;
+    let (agent, _) = names_latches(&server, &[], "debuglink")?;
+    let said = agent.errors()?;
+    ensure!(said.contains("was deleted or replaced on disk"), "{said}");
+    agent.stop()?;
+    ensure!(doctor(server.pid())?["server"]["program_deleted"] == true);
+    server.stop()
+}

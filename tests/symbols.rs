@@ -1,0 +1,608 @@
+//! Symbols from every source, on a real server binary: a stripped copy with each of them must lead to the same probe sites and names as
+//! the unstripped program.
+//!
+//! Needs root: a debuginfod server listens on all addresses, so it gets a network of its own.
+
+#[path = "common/binaries.rs"]
+#[allow(dead_code)]
+mod servers;
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
+
+use armtrace::catalog::{self, Naming};
+use armtrace::names::MariadbRules;
+use armtrace::probe::latch::{plan, Allowed};
+use armtrace::symbols::{complete, read_any, Debuginfod, Image, Places, Settings, SymbolSource, Trial};
+use tempfile::TempDir;
+
+/// Where the stripped program lies in the root folders of these tests.
+const PROGRAM: &str = "/usr/sbin/mariadbd";
+
+/// MariaDB 11.4, and what `strip` and packages make of it.
+struct Variants {
+    folder: TempDir,
+    original: PathBuf,
+}
+
+/// Made once for the tests that run side by side, and removed with the last of them: nothing drops what is static.
+fn variants() -> Arc<Variants> {
+    static MADE: Mutex<Weak<Variants>> = Mutex::new(Weak::new());
+    let mut made = MADE.lock().expect("nobody panicked here");
+    made.upgrade().unwrap_or_else(|| {
+        let variants = Arc::new(Variants::new());
+        *made = Arc::downgrade(&variants);
+        variants
+    })
+}
+
+impl Variants {
+    fn new() -> Variants {
+        let folder = tempfile::tempdir_in("/var/tmp").expect("a folder");
+        let variants = Variants { original: servers::mariadb_amd64_path(), folder };
+        let (original, debug, stripped) = (&variants.original, variants.debug(), variants.stripped());
+        run("objcopy", &[&"--only-keep-debug", original, &debug]);
+        let link = format!("--add-gnu-debuglink={}", debug.display());
+        run("objcopy", &[&"--strip-all", &link, original, &stripped]);
+        variants
+    }
+
+    /// The stripped program with this source must be as good as the original.
+    fn as_good_as_the_original(&self, places: &Places, settings: &Settings, source: SymbolSource) {
+        let (mut image, original) = (self.open_stripped(), self.open_original());
+        assert_eq!(image.symbol_source(), SymbolSource::Dynsym);
+        let start = Instant::now();
+        let trials = complete(&mut image, places, settings, catalog::misses_symbols).expect("symbols");
+        println!("{}: {:?}", source.as_str(), start.elapsed());
+        assert_eq!(image.symbol_source(), source, "{trials:#?}");
+        assert!(is_used(&trials, source), "{trials:#?}");
+        let expected = seen(&original);
+        assert!(expected.sites.len() >= 6 && expected.latches.len() >= 5, "{expected:#?}");
+        assert_eq!(seen(&image), expected);
+        assert_eq!(functions(&image), functions(&original));
+    }
+
+    fn open_stripped(&self) -> Image {
+        Image::open(&self.stripped()).expect("the stripped program")
+    }
+
+    fn open_original(&self) -> Image {
+        Image::open(&self.original).expect("the program")
+    }
+
+    fn debug(&self) -> PathBuf {
+        self.folder.path().join("mariadbd.debug")
+    }
+
+    fn stripped(&self) -> PathBuf {
+        self.folder.path().join("mariadbd")
+    }
+}
+
+type Argument<'a> = &'a dyn AsRef<std::ffi::OsStr>;
+
+fn run(program: &str, arguments: &[Argument]) {
+    let mut command = Command::new(program);
+    command.args(arguments.iter().map(AsRef::as_ref));
+    let output = command.output().unwrap_or_else(|e| panic!("{program}: {e}"));
+    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// A root folder with files in it: path in the root, and what to link there.
+fn root(files: &[(&str, &Path)]) -> (TempDir, Places) {
+    let folder = tempfile::tempdir_in("/var/tmp").expect("a folder");
+    for (path, from) in files {
+        let to = folder.path().join(path.trim_start_matches('/'));
+        fs::create_dir_all(to.parent().expect("a folder")).expect("a folder");
+        if fs::hard_link(from, &to).is_err() {
+            fs::copy(from, to).expect("a copy");
+        }
+    }
+    let places = Places::in_folder(folder.path(), Path::new(PROGRAM)).expect("the folder");
+    (folder, places)
+}
+
+fn build_id_path(image: &Image) -> String {
+    let id = image.build_id();
+    format!("/usr/lib/debug/.build-id/{}/{}.debug", &id[..2], &id[2..])
+}
+
+fn with(file: &Path) -> Settings {
+    Settings { file: Some(file.to_owned()), debuginfod: None }
+}
+
+/// Probe sites by name and address, latches in static data by name, and how many functions have names.
+#[derive(Debug, PartialEq, Eq)]
+struct Seen {
+    sites: Vec<(String, u64, String)>,
+    wrapper_returns: Vec<u64>,
+    gaps: Vec<(String, String)>,
+    latches: BTreeMap<u64, String>,
+}
+
+fn seen(image: &Image) -> Seen {
+    let family = catalog::family(image).expect("a known family");
+    let plan = plan(image, family, Allowed { uretprobes: true, calls: true });
+    let Naming::Mariadb(names) = family.naming else { panic!("this is MySQL") };
+    let rules = MariadbRules::new(image, names);
+    let objects = names.statics.iter().filter_map(|s| Some((image.symbol(s.symbol)?, s)));
+    let words = objects.flat_map(|(at, s)| s.members.iter().map(move |m| at.addr + m.offset));
+    let latches = words.filter_map(|word| Some((word, rules.static_latch(image, word)?.event))).collect();
+    Seen {
+        sites: plan.sites.into_iter().map(|s| (s.name, s.addr, s.instruction)).collect(),
+        wrapper_returns: plan.wrapper_returns,
+        gaps: plan.gaps,
+        latches,
+    }
+}
+
+/// Every function's name, by address.
+fn functions(image: &Image) -> BTreeMap<u64, String> {
+    let functions = image.symbols().filter(|s| s.is_function && s.size > 0).map(|s| s.addr);
+    functions.filter_map(|addr| Some((addr, image.symbol_at(addr)?.name.to_owned()))).collect()
+}
+
+fn is_used(trials: &[Trial], source: SymbolSource) -> bool {
+    trials.iter().any(|t| t.source == source && t.outcome.is_ok())
+}
+
+#[test]
+fn a_debug_file_by_build_id() {
+    let variants = variants();
+    let (_folder, places) = root(&[(&build_id_path(&variants.open_original()), &variants.debug())]);
+    variants.as_good_as_the_original(&places, &Settings::default(), SymbolSource::BuildId);
+}
+
+#[test]
+fn a_debug_file_by_debuglink() {
+    let variants = variants();
+    for folder in ["/usr/sbin", "/usr/sbin/.debug", "/usr/lib/debug/usr/sbin"] {
+        let (_folder, places) = root(&[(&format!("{folder}/mariadbd.debug"), &variants.debug())]);
+        variants.as_good_as_the_original(&places, &Settings::default(), SymbolSource::Debuglink);
+    }
+}
+
+#[test]
+fn a_named_debug_file() {
+    let variants = variants();
+    let (_folder, places) = root(&[]);
+    variants.as_good_as_the_original(&places, &with(&variants.debug()), SymbolSource::File);
+    variants.as_good_as_the_original(&places, &with(&variants.original), SymbolSource::File);
+}
+
+fn armtrace(arguments: &[Argument]) -> std::process::Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_armtrace"));
+    command.args(arguments.iter().map(AsRef::as_ref)).output().expect("armtrace runs")
+}
+
+#[test]
+fn a_symbol_file() {
+    let variants = variants();
+    let (folder, places) = root(&[]);
+    let file = folder.path().join("mariadbd.symbols");
+    for from in [&variants.debug(), &variants.original] {
+        let output = armtrace(&[&"symbols", &"export", from, &"-o", &file]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let size = fs::metadata(&file).expect("the file").len();
+        println!("{}", String::from_utf8_lossy(&output.stdout));
+        assert!(size < 3 << 20, "{size} bytes");
+        variants.as_good_as_the_original(&places, &with(&file), SymbolSource::File);
+    }
+    // What was exported can be exported again.
+    let again = folder.path().join("again");
+    assert!(armtrace(&[&"symbols", &"export", &file, &"-o", &again]).status.success());
+    assert_eq!(fs::read(&file).expect("a file"), fs::read(&again).expect("a file"));
+}
+
+#[test]
+fn what_cannot_be_exported_is_explained() {
+    let variants = variants();
+    let folder = tempfile::tempdir().expect("a folder");
+    let to = folder.path().join("out");
+    let nothing = folder.path().join("nothing");
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
+    let nowhere = Path::new("/proc/nowhere");
+    for (from, to, status, words) in [
+        (&variants.stripped(), to.as_path(), 2, "no symbol table"),
+        (&manifest, &to, 2, "not an ELF file"),
+        (&nothing, &to, 2, "cannot read it"),
+        (&variants.debug(), nowhere, 1, "cannot write"),
+    ] {
+        let output = armtrace(&[&"symbols", &"export", from, &"-o", &to]);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(status), "{said}");
+        assert!(said.contains(words) && said.lines().count() == 1, "{said}");
+    }
+    assert_eq!(fs::read_dir(&folder).expect("the folder").count(), 0);
+}
+
+/// As distributions make it: the functions that `.dynsym` does not have, compressed into the program.
+#[test]
+fn functions_from_mini_debug_info() {
+    let variants = variants();
+    let (folder, places) = root(&[]);
+    let file = |name: &str| folder.path().join(name);
+    let script = r#"
+        nm -D "$1" --format=posix --defined-only | awk '{ print $1 }' | sort -u > exported
+        nm "$2" --format=posix --defined-only | awk '$2 == "T" || $2 == "t" { print $1 }' | sort -u > functions
+        comm -13 exported functions > kept
+        objcopy --strip-all --remove-section .comment --keep-symbols=kept "$2" mini
+        xz mini
+        objcopy --add-section .gnu_debugdata=mini.xz "$1" mariadbd
+    "#;
+    let mut shell = Command::new("bash");
+    shell.args(["-ec", script, "mini"]).arg(variants.stripped()).arg(variants.debug()).current_dir(folder.path());
+    assert!(shell.status().expect("bash").success());
+    let mut image = Image::open(&file("mariadbd")).expect("a program");
+    let trials = complete(&mut image, &places, &Settings::default(), |_| false).expect("symbols");
+    assert_eq!(image.symbol_source(), SymbolSource::MiniDebugInfo, "{trials:#?}");
+    let expected = variants.open_original();
+    assert_eq!(seen(&image).sites, seen(&expected).sites);
+    // No data, so none of its names; and functions of one address may be kept under another of their names.
+    assert!(image.symbol("log_sys").is_none() && expected.symbol("log_sys").is_some());
+    assert!(catalog::misses_symbols(&image) && !catalog::misses_symbols(&expected));
+    for (addr, name) in functions(&expected) {
+        assert!(image.symbols().any(|s| s.addr == addr) || name.contains("."), "{name} at {addr:#x}");
+    }
+
+    // A full debug file is preferred.
+    let (_folder, places) = root(&[(&build_id_path(&image), &variants.debug())]);
+    let mut image = Image::open(&file("mariadbd")).expect("a program");
+    complete(&mut image, &places, &Settings::default(), |_| false).expect("symbols");
+    assert_eq!(image.symbol_source(), SymbolSource::BuildId);
+    assert_eq!(seen(&image), seen(&expected));
+}
+
+/// A copy of the debug file with another build id.
+fn of_another_build(variants: &Variants, folder: &Path) -> PathBuf {
+    let other = folder.join("other.debug");
+    let note = folder.join("note");
+    let mut bytes = b"\x04\0\0\0\x14\0\0\0\x03\0\0\0GNU\0".to_vec();
+    bytes.extend([0x5a; 20]);
+    fs::write(&note, bytes).expect("a file");
+    let section = format!(".note.gnu.build-id={}", note.display());
+    run("objcopy", &[&"--update-section", &section, &variants.debug(), &other]);
+    other
+}
+
+#[test]
+fn another_builds_file_is_not_used() {
+    let variants = variants();
+    let scratch = tempfile::tempdir_in("/var/tmp").expect("a folder");
+    let other = of_another_build(&variants, scratch.path());
+    let id = build_id_path(&variants.open_original());
+    let (_folder, places) = root(&[(&id, &other), ("/usr/sbin/mariadbd.debug", &other)]);
+    let mut image = variants.open_stripped();
+    let trials = complete(&mut image, &places, &Settings::default(), catalog::misses_symbols).expect("no failure");
+    assert_eq!(image.symbol_source(), SymbolSource::Dynsym);
+    for source in [SymbolSource::BuildId, SymbolSource::Debuglink] {
+        let refused = |t: &&Trial| t.source == source && t.is_failure && t.to_string().contains("another build");
+        assert_eq!(trials.iter().filter(refused).count(), 1, "{trials:#?}");
+    }
+    let why = complete(&mut image, &places, &with(&other), |_| true).expect_err("another build");
+    assert!(why.contains("another build") && why.contains(&variants.open_original().build_id()), "{why}");
+    assert_eq!(image.symbol_source(), SymbolSource::Dynsym);
+    // The right one among wrong ones is found.
+    let (_folder, places) = root(&[(&id, &other), ("/usr/sbin/.debug/mariadbd.debug", &variants.debug())]);
+    variants.as_good_as_the_original(&places, &Settings::default(), SymbolSource::Debuglink);
+}
+
+#[test]
+fn a_debuglink_needs_the_checksum_too() {
+    let variants = variants();
+    let scratch = tempfile::tempdir_in("/var/tmp").expect("a folder");
+    let longer = scratch.path().join("mariadbd.debug");
+    fs::copy(variants.debug(), &longer).expect("a copy");
+    OpenOptions::new().append(true).open(&longer).and_then(|mut f| f.write_all(&[0])).expect("one byte more");
+    let (_folder, places) = root(&[("/usr/sbin/mariadbd.debug", &longer)]);
+    let mut image = variants.open_stripped();
+    let trials = complete(&mut image, &places, &Settings::default(), |_| true).expect("no failure");
+    assert_eq!(image.symbol_source(), SymbolSource::Dynsym);
+    assert!(trials.iter().any(|t| t.is_failure && t.to_string().contains("checksum")), "{trials:#?}");
+}
+
+/// Debian's debuginfod, on a port of a network of this thread's own, for one folder.
+struct Server {
+    process: Child,
+    port: u16,
+    _database: TempDir,
+}
+
+impl Server {
+    fn start(folder: &Path) -> Server {
+        // SAFETY: no pointers; it concerns this thread and what it starts.
+        assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0, "needs root");
+        run("ip", &[&"link", &"set", &"lo", &"up"]);
+        let database = tempfile::tempdir().expect("a folder");
+        let port = 8002;
+        let process = Command::new("debuginfod")
+            .args(["--disable-source-scan", "--port", &port.to_string(), "--scan-file-dir", "--database"])
+            .arg(database.path().join("db"))
+            .arg(folder)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("debuginfod starts; Debian's package debuginfod has it");
+        Server { process, port, _database: database }
+    }
+
+    fn settings(&self, cache: &Path, extra: &[(&'static str, &str)]) -> Settings {
+        let url = format!("http://127.0.0.1:{}", self.port);
+        settings(&url, cache, extra)
+    }
+}
+
+fn settings(urls: &str, cache: &Path, extra: &[(&'static str, &str)]) -> Settings {
+    let mut variables: BTreeMap<&str, OsString> = extra.iter().map(|&(name, value)| (name, value.into())).collect();
+    variables.insert("DEBUGINFOD_URLS", urls.into());
+    variables.insert("DEBUGINFOD_CACHE_PATH", cache.into());
+    Settings { file: None, debuginfod: Debuginfod::from_variables(|name| variables.get(name).cloned(), true) }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn debuginfod_trial(trials: &[Trial]) -> &Trial {
+    trials.iter().find(|t| t.source == SymbolSource::Debuginfod).expect("debuginfod was considered")
+}
+
+#[test]
+fn a_debuginfod_server() {
+    let variants = variants();
+    let (_folder, places) = root(&[]);
+    let cache = tempfile::tempdir_in("/var/tmp").expect("a folder");
+    let served = tempfile::tempdir_in("/var/tmp").expect("a folder");
+    fs::hard_link(variants.debug(), served.path().join("mariadbd.debug")).expect("a link");
+    let server = Server::start(served.path());
+    let ask = |settings: &Settings| {
+        let mut image = variants.open_stripped();
+        let trials = complete(&mut image, &places, settings, catalog::misses_symbols).expect("no failure");
+        (image, debuginfod_trial(&trials).clone())
+    };
+
+    // It answers once it has looked through the folder.
+    let start = Instant::now();
+    while ask(&server.settings(cache.path(), &[])).1.outcome.is_err() {
+        assert!(start.elapsed() < Duration::from_secs(60), "debuginfod does not serve");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    variants.as_good_as_the_original(&places, &server.settings(cache.path(), &[]), SymbolSource::Debuginfod);
+    let cached = cache.path().join(variants.open_original().build_id()).join("debuginfo");
+    assert_eq!(fs::metadata(&cached).expect("it is in the cache").len(), fs::metadata(variants.debug()).unwrap().len());
+
+    // A file that is too large is not fetched, and nothing stays of it.
+    let other = tempfile::tempdir().expect("a folder");
+    let (_, trial) = ask(&server.settings(other.path(), &[("DEBUGINFOD_MAXSIZE", "1000000")]));
+    assert!(trial.is_failure && trial.to_string().contains("DEBUGINFOD_MAXSIZE"), "{trial}");
+    assert_eq!(fs::read_dir(other.path().join(variants.open_original().build_id())).expect("a folder").count(), 0);
+
+    // No server is asked for what nothing needs, nor where the user has set none.
+    let mut image = variants.open_stripped();
+    let trials = complete(&mut image, &places, &server.settings(other.path(), &[]), |_| false).expect("no failure");
+    assert!(!debuginfod_trial(&trials).is_failure && image.symbol_source() == SymbolSource::Dynsym);
+    let trials = complete(&mut image, &places, &Settings::default(), |_| true).expect("no failure");
+    assert!(debuginfod_trial(&trials).to_string().contains("DEBUGINFOD_URLS is not set"), "{trials:#?}");
+
+    // What is in the cache needs no server; where there is neither, that is said.
+    drop(server);
+    let gone = "http://127.0.0.1:8002";
+    assert_eq!(ask(&settings(gone, cache.path(), &[])).0.symbol_source(), SymbolSource::Debuginfod);
+    let (image, trial) = ask(&settings(gone, other.path(), &[]));
+    assert!(trial.is_failure && trial.to_string().contains("refused"), "{trial}");
+    assert_eq!(image.symbol_source(), SymbolSource::Dynsym);
+}
+
+/// MySQL exports all that is needed, so nothing is fetched for it.
+#[test]
+fn mysql_misses_nothing() {
+    for image in [servers::mysql_amd64(), servers::mysql_arm64()] {
+        assert_eq!(image.symbol_source(), SymbolSource::Dynsym);
+        assert!(!catalog::misses_symbols(&image));
+    }
+}
+
+/// Only the symbol table is read of the debug file, so that attaching is not held up by debug information.
+#[test]
+fn debug_information_is_left_alone() {
+    let variants = variants();
+    let before = bytes_read();
+    let start = Instant::now();
+    let found = read_any(&variants.debug()).expect("the debug file");
+    let (took, read) = (start.elapsed(), bytes_read() - before);
+    println!("{} symbols: {read} bytes read in {took:?}", found.symbols.iter().count());
+    assert!(read < 10 << 20, "{read} bytes of {}", fs::metadata(variants.debug()).unwrap().len());
+}
+
+/// Bytes that this thread has asked the kernel to read so far.
+fn bytes_read() -> u64 {
+    let io = fs::read_to_string("/proc/thread-self/io").expect("its account");
+    let line = io.lines().find_map(|l| l.strip_prefix("rchar: ")).expect("a line");
+    line.parse().expect("a number")
+}
+
+mod hostile {
+    use super::*;
+
+    /// xorshift: the same damage in every run.
+    struct Random(u64);
+
+    impl Random {
+        fn below(&mut self, end: usize) -> usize {
+            self.0 ^= self.0 << 13;
+            self.0 ^= self.0 >> 7;
+            self.0 ^= self.0 << 17;
+            (self.0 % end.max(1) as u64) as usize
+        }
+    }
+
+    /// A small program with symbols, and the files made of it.
+    fn samples(folder: &Path) -> Vec<PathBuf> {
+        let source = folder.join("small.c");
+        fs::write(&source, "int datum = 1; static int inner(int x) { return x * datum; } int main(int c, char **v) { return inner(c); }")
+            .expect("a file");
+        let (program, debug) = (folder.join("small"), folder.join("small.debug"));
+        run("gcc", &[&"-g", &"-Wl,--build-id", &source, &"-o", &program]);
+        run("objcopy", &[&"--only-keep-debug", &program, &debug]);
+        let (portable, mini) = (folder.join("small.symbols"), folder.join("small.mini"));
+        run("xz", &[&"--keep", &debug]);
+        let section = format!(".gnu_debugdata={}.xz", debug.display());
+        run("objcopy", &[&"--strip-all", &"--add-section", &section, &program, &mini]);
+        assert!(armtrace(&[&"symbols", &"export", &debug, &"-o", &portable]).status.success());
+        let found = read_any(&portable).expect("a symbol file");
+        assert!(found.symbols.by_name("inner").is_some() && found.symbols.by_name("datum").is_some());
+        vec![program, debug, portable, mini]
+    }
+
+    /// Bytes that this process has used of memory at most, since it was started.
+    fn peak_memory() -> u64 {
+        let status = fs::read_to_string("/proc/self/status").expect("its account");
+        let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:")).expect("a line");
+        line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
+    }
+
+    /// Cut at every length and changed in many places, files are refused or read, but nothing worse.
+    #[test]
+    fn damaged_files_do_no_harm() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("damaged");
+        let mut random = Random(0x9e37_79b9_7f4a_7c15);
+        let (_folder, places) = root(&[]);
+        let before = peak_memory();
+        let look = |bytes: &[u8]| {
+            fs::write(&file, bytes).expect("a file");
+            let found = read_any(&file);
+            if let Ok(mut image) = Image::open(&file) {
+                _ = complete(&mut image, &places, &Settings::default(), |_| true);
+                _ = (image.function_at(image.extent().start), image.relative_relocations(), image.imports());
+            }
+            found
+        };
+        let samples = samples(folder.path());
+        let mut mini = Image::open(&samples[3]).expect("a program");
+        complete(&mut mini, &places, &Settings::default(), |_| true).expect("symbols");
+        assert_eq!(mini.symbol_source(), SymbolSource::MiniDebugInfo);
+        for sample in samples {
+            let whole = fs::read(&sample).expect("a sample");
+            let is_portable = sample.extension().is_some_and(|e| e == "symbols");
+            let step = (whole.len() / 500).max(1);
+            for length in (0..whole.len()).step_by(step) {
+                let found = look(&whole[..length]);
+                assert!(found.is_err() || !is_portable, "{} of {} bytes pass", length, whole.len());
+            }
+            for _ in 0..3000 {
+                let mut damaged = whole.clone();
+                for _ in 0..=random.below(4) {
+                    // Mostly headers, and all kinds of numbers: small, huge, and with one bit changed.
+                    let end = if random.below(2) == 0 { 128.min(damaged.len()) } else { damaged.len() };
+                    let at = random.below(end);
+                    match random.below(3) {
+                        0 => damaged[at] ^= 1 << random.below(8),
+                        1 => damaged[at..].iter_mut().take(8).for_each(|b| *b = 0xff),
+                        _ => damaged[at] = random.below(256) as u8,
+                    }
+                }
+                _ = look(&damaged);
+            }
+        }
+        let grown = peak_memory().saturating_sub(before);
+        // The other tests, side by side with this, need some.
+        assert!(grown < 1 << 30, "{grown} bytes");
+    }
+
+    /// A file that is mostly hole, so that its tables can be as large as they say.
+    #[test]
+    fn huge_tables_are_refused() {
+        let folder = tempfile::tempdir_in("/var/tmp").expect("a folder");
+        for sample in samples(folder.path()).into_iter().take(2) {
+            let mut bytes = fs::read(&sample).expect("a sample");
+            let number = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
+            // ELF: where section headers begin is at 0x28, each has 64 bytes; its type is at 4, its size at 32.
+            let headers = number(0x28) as usize;
+            let symtab = (headers..).step_by(64).find(|at| bytes[at + 4] == 2).expect("a symbol table");
+            bytes[symtab + 32..symtab + 40].copy_from_slice(&(24_u64 << 30).to_le_bytes());
+            let file = folder.path().join("hole");
+            fs::write(&file, &bytes)
+                .and_then(|()| OpenOptions::new().write(true).open(&file)?.set_len(64 << 30))
+                .expect("a file");
+            let (before, start) = (peak_memory(), Instant::now());
+            assert!(read_any(&file).is_err() && Image::open(&file).is_err());
+            assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+            assert!(peak_memory() - before < 1 << 30);
+        }
+    }
+
+    /// The same program said to be for the other architecture: its symbols can be carried, but are not this program's.
+    #[test]
+    fn the_other_architectures_symbols_are_told_apart() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = |name: &str| folder.path().join(name);
+        let program = samples(folder.path()).remove(0);
+        let mut bytes = fs::read(&program).expect("a sample");
+        // e_machine: x86_64 is 62, aarch64 183.
+        bytes[0x12] ^= 62 ^ 183;
+        fs::write(file("other"), bytes).expect("a file");
+        let symbols = file("other.symbols");
+        assert!(armtrace(&[&"symbols", &"export", &file("other"), &"-o", &symbols]).status.success());
+        let (_folder, places) = root(&[]);
+        for (of, from, fits) in [("other", &symbols, true), ("small", &symbols, false), ("other", &program, false)] {
+            let mut image = Image::open(&file(of)).expect("a program");
+            let result = complete(&mut image, &places, &with(from), |_| true);
+            assert_eq!(result.is_ok(), fits, "{result:?}");
+            assert!(fits || result.is_err_and(|why| why.contains("other addresses")));
+        }
+    }
+
+    /// Claims in the text of a symbol file, well compressed and with the right checksum.
+    #[test]
+    fn lies_in_symbol_files_are_found() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("lie.gz");
+        let read = |text: &str| {
+            let plain = folder.path().join("lie");
+            fs::write(&plain, text).expect("a file");
+            run("gzip", &[&"-f", &plain]);
+            read_any(&file)
+        };
+        let head = "armtrace-symbols 1\narch x86_64\nbuild-id abcd\ntext 1000 2000\n";
+        let good = read(&format!("{head}symbols 2\n1000 10 f main\n10 4 d datum\n")).expect("a symbol file");
+        assert_eq!(good.symbols.by_name("datum").map(|s| s.addr), Some(0x1010));
+        for (text, why) in [
+            (format!("{head}symbols 18446744073709551615\n1000 10 f main\n"), "damaged"),
+            (format!("{head}symbols 1\n1000 10 f main\n10 4 d datum\n"), "damaged"),
+            (format!("{head}symbols 2\n1000 10 f main\n"), "damaged"),
+            (format!("{head}symbols 2\n1000 10 f main\nffffffffffffffff 4 d datum\n"), "damaged"),
+            (format!("{head}symbols 1\n1000 10 x main\n"), "damaged"),
+            (format!("{head}symbols 1\n1000 -1 f main\n"), "damaged"),
+            (head.replace("abcd", "abc"), "damaged"),
+            (head.replace("abcd", "ab\u{20ac}d"), "damaged"),
+            (head.replace("x86_64", "vax"), "damaged"),
+            (head.replace("symbols 1", "symbols 2"), "of version 2"),
+            ("hello\n".to_owned(), "not a symbol file"),
+            (String::new(), "not a symbol file"),
+        ] {
+            let said = read(&text).expect_err(&text);
+            assert!(said.contains(why), "{text}: {said}");
+        }
+    }
+
+    /// A few KiB that are a GiB decompressed.
+    #[test]
+    fn a_small_file_does_not_become_a_large_one() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("bomb");
+        let shell = "head -c 1G /dev/zero | tr '\\0' 'x' | gzip > \"$1\"";
+        run("bash", &[&"-c", &shell, &"bomb", &file]);
+        let said = read_any(&file).expect_err("too large");
+        assert!(said.contains("too large"), "{said}");
+    }
+}

@@ -1,17 +1,18 @@
 //! MariaDB 10.6 and newer: InnoDB's latches are bare lock words on which threads wait in six functions.
 //!
 //! Function names and offsets were read from the official 10.11.5 and 11.4.5 builds for x86_64, from their symbol
-//! table and debug information.
+//! table and debug information; how the functions are told apart without names, from the disassembly of these and of
+//! Debian's 10.11.19, 11.8.6 and 11.8.9 for both architectures.
 
 use super::{
-    ArrayLatches, Callsite, Count, Evidence, Family, Found, HeapLatch, IdentityIn, Latch, MariadbNames, Member, Naming,
-    Psi, Shape, StaticLatches, WaitFunction,
+    ArrayLatches, Callsite, Count, Evidence, Family, Found, FutexShape, HeapLatch, IdentityIn, Latch, MariadbNames,
+    Member, Naming, Psi, Shape, StaticLatches, WaitFunction,
 };
 use crate::model::{Kind, Mode};
 
-const fn wait(symbol: &'static [&'static str], label: &'static str, mode: Mode) -> WaitFunction {
+const fn wait(symbol: &'static [&'static str], shape: FutexShape, label: &'static str, mode: Mode) -> WaitFunction {
     WaitFunction {
-        found: Found::Symbols(symbol),
+        found: Found::Futex(symbol, shape),
         label,
         mode,
         shape: Shape::Whole,
@@ -21,14 +22,25 @@ const fn wait(symbol: &'static [&'static str], label: &'static str, mode: Mode) 
     }
 }
 
+/// Waits for the latch word to be free.
+const MUTEX: FutexShape = FutexShape { word: 0, wakes_all: false, spins: false };
+/// The same, and once it is, lets all other readers in.
+const READER: FutexShape = FutexShape { wakes_all: true, ..MUTEX };
+/// Has the latch word, and waits in the one behind it for the readers to leave.
+const WRITER: FutexShape = FutexShape { word: 4, ..MUTEX };
+
+const fn spinning(shape: FutexShape) -> FutexShape {
+    FutexShape { spins: true, ..shape }
+}
+
 pub(super) static MARIADB_10_6: Family = Family {
     wait_functions: &[
-        wait(&["_ZN14srw_mutex_implILb0EE13wait_and_lockEv"], "srw_mutex_wait_and_lock", Mode::X),
-        wait(&["_ZN14srw_mutex_implILb1EE13wait_and_lockEv"], "srw_spin_mutex_wait_and_lock", Mode::X),
-        wait(&["_ZN14ssux_lock_implILb0EE7rd_waitEv"], "ssux_rd_wait", Mode::S),
-        wait(&["_ZN14ssux_lock_implILb1EE7rd_waitEv"], "ssux_spin_rd_wait", Mode::S),
-        wait(&["_ZN14ssux_lock_implILb0EE7wr_waitEj"], "ssux_wr_wait", Mode::X),
-        wait(&["_ZN14ssux_lock_implILb1EE7wr_waitEj"], "ssux_spin_wr_wait", Mode::X),
+        wait(&["_ZN14srw_mutex_implILb0EE13wait_and_lockEv"], MUTEX, "srw_mutex_wait_and_lock", Mode::X),
+        wait(&["_ZN14srw_mutex_implILb1EE13wait_and_lockEv"], spinning(MUTEX), "srw_spin_mutex_wait_and_lock", Mode::X),
+        wait(&["_ZN14ssux_lock_implILb0EE7rd_waitEv"], READER, "ssux_rd_wait", Mode::S),
+        wait(&["_ZN14ssux_lock_implILb1EE7rd_waitEv"], spinning(READER), "ssux_spin_rd_wait", Mode::S),
+        wait(&["_ZN14ssux_lock_implILb0EE7wr_waitEj"], WRITER, "ssux_wr_wait", Mode::X),
+        wait(&["_ZN14ssux_lock_implILb1EE7wr_waitEj"], spinning(WRITER), "ssux_spin_wr_wait", Mode::X),
     ],
     wrappers: &[
         "_ZN14srw_mutex_implI",

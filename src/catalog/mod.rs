@@ -3,11 +3,15 @@
 //!
 //! A new server version is an entry here with a test, not new code.
 
+mod futex;
 mod mariadb;
 mod mysql;
+mod variables;
 
 #[cfg(test)]
 pub(crate) use mariadb::NAMES as MARIADB_NAMES;
+
+pub use variables::{variable, Table};
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -203,6 +207,19 @@ pub enum Found {
     Symbols(&'static [&'static str]),
     /// It has no name, but is the only function without one that calls both of these (alternatives each).
     CallerOf(&'static [&'static str], &'static [&'static str]),
+    /// By name, or among the functions without one by how it waits in a futex.
+    Futex(&'static [&'static str], FutexShape),
+}
+
+/// What tells a lock primitive that waits in a futex of its own from the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FutexShape {
+    /// Offset in the latch of the word that it sleeps on.
+    pub word: i64,
+    /// Whether it wakes all other sleepers when it has the latch.
+    pub wakes_all: bool,
+    /// Whether it spins in rounds before: whether it reads how many (`innodb_sync_spin_loops`).
+    pub spins: bool,
 }
 
 /// Which part of a function runs only when a latch is taken.
@@ -270,6 +287,14 @@ impl WaitFunction {
         match self.found {
             Found::Symbols(names) => named(image, names).filter_map(|s| bounds(image, &s)).collect(),
             Found::CallerOf(first, second) => unnamed_caller(image, first, second).into_iter().collect(),
+            Found::Futex(names, shape) => {
+                let by_name: Vec<Range<u64>> = named(image, names).filter_map(|s| bounds(image, &s)).collect();
+                if by_name.is_empty() {
+                    futex::primitives(image).into_iter().filter(|(_, s)| *s == shape).map(|(range, _)| range).collect()
+                } else {
+                    by_name
+                }
+            }
         }
     }
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::cfg::{blocks, Block, Dominators, Graph, Target};
 use super::insn::{decode_bytes, Flow, Insn};
-use super::values::{Place, Values};
+use super::values::{Passed, Place, Values};
 use crate::symbols::{Arch, Image};
 
 /// A function with more instructions than this is not analysed. The largest latch function known has 260.
@@ -119,7 +119,24 @@ impl Function {
     /// The values in the registers that carry a call's first six integer arguments when the instruction at
     /// `addr` is about to run, as far as they are constants: numbers, and addresses of static data.
     pub fn constants_at(&self, addr: u64) -> [Option<u64>; 6] {
-        self.index(addr).map_or([None; 6], |i| self.values.constants(&self.insns, &self.blocks, self.block_of[i], i))
+        self.passed_at(addr).map(|passed| passed.and_then(Passed::constant))
+    }
+
+    /// What is in those registers when the instruction at `addr` is about to run, as far as it is constant or comes
+    /// from the function's own arguments.
+    pub fn passed_at(&self, addr: u64) -> [Option<Passed>; 6] {
+        self.index(addr).map_or([None; 6], |i| self.values.passed(&self.insns, &self.blocks, self.block_of[i], i))
+    }
+
+    /// The instructions that every call of the function that returns runs.
+    pub fn always_passed(&self) -> impl Iterator<Item = &Insn> {
+        let blocks = self.postdominators.chain(self.entry_block).filter(|&b| b < self.blocks.len());
+        blocks.flat_map(|b| &self.insns[self.blocks[b].insns.clone()])
+    }
+
+    /// Where the address that the function returns to is when the instruction at `addr` is about to run.
+    pub fn return_address_at(&self, addr: u64) -> Option<Place> {
+        self.index(addr).and_then(|i| self.values.return_address(&self.insns, &self.blocks, self.block_of[i], i))
     }
 
     fn index(&self, addr: u64) -> Option<usize> {

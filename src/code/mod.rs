@@ -15,6 +15,7 @@ mod calls;
 mod cfg;
 mod ends;
 mod function;
+mod futex;
 mod insn;
 #[cfg(test)]
 mod samples;
@@ -26,6 +27,7 @@ mod x86;
 
 pub use calls::{direct_calls, import_stubs, imported_calls};
 pub use function::Function;
+pub use futex::{futex_waits, FutexWait};
 pub use insn::{decode, decode_bytes, Flow, Insn, Probing, Test};
-pub use values::Place;
+pub use values::{Passed, Place};
 pub use wait::{contended, whole_function, Condition, EndKind, EndSite, Site, Slow, WaitSites};

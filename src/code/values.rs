@@ -22,6 +22,32 @@ pub enum Place {
     Stack { base: u8, offset: i32, bytes: u8 },
 }
 
+/// What a function passes on in a call, as far as it can be told from its code alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Passed {
+    /// A number, or the address of static data.
+    Constant(u64),
+    /// One of its own arguments, or a member of what that points to.
+    Member { argument: u8, offset: i64 },
+}
+
+impl Passed {
+    pub fn constant(self) -> Option<u64> {
+        match self {
+            Passed::Constant(value) => Some(value),
+            Passed::Member { .. } => None,
+        }
+    }
+
+    /// The offset, if it is the first argument or in what that points to.
+    pub fn first_argument(self) -> Option<i64> {
+        match self {
+            Passed::Member { argument: 0, offset } => Some(offset),
+            _ => None,
+        }
+    }
+}
+
 /// Slots beyond this number are forgotten; compiled functions stay far below.
 const MAX_SLOTS: usize = 128;
 
@@ -36,9 +62,16 @@ enum Value {
         index: u8,
         bytes: u8,
     },
+    /// An argument, plus this, which is not 0: a member of what it points to.
+    Member {
+        index: u8,
+        offset: i64,
+    },
     /// The stack pointer on entry, plus this.
     Frame(i64),
     Constant(u64),
+    /// Where the function returns to.
+    ReturnAddress,
 }
 
 impl Value {
@@ -48,6 +81,18 @@ impl Value {
             (Value::Argument { index: a, bytes: x }, Value::Argument { index: b, bytes: y }) if a == b => {
                 Value::Argument { index: a, bytes: x.min(y) }
             }
+            _ => Value::Unknown,
+        }
+    }
+
+    fn plus(self, by: i64) -> Value {
+        match self {
+            value if by == 0 => value,
+            Value::Argument { index, bytes: 8 } => Value::Member { index, offset: by },
+            Value::Member { index, offset } if offset.wrapping_add(by) == 0 => Value::Argument { index, bytes: 8 },
+            Value::Member { index, offset } => Value::Member { index, offset: offset.wrapping_add(by) },
+            Value::Frame(at) => Value::Frame(at.wrapping_add(by)),
+            Value::Constant(value) => Value::Constant(value.wrapping_add_signed(by)),
             _ => Value::Unknown,
         }
     }
@@ -86,6 +131,9 @@ impl State {
             registers[usize::from(register)] = Value::Argument { index, bytes: 8 };
         }
         registers[usize::from(convention.stack_pointer)] = Value::Frame(0);
+        if let Some(register) = convention.link_register {
+            registers[usize::from(register)] = Value::ReturnAddress;
+        }
         State { registers, slots: Vec::new() }
     }
 
@@ -120,13 +168,7 @@ impl State {
         match *effect {
             Effect::Copy { to, from, bytes } => self.set(to, self.get(from).low(bytes)),
             Effect::Offset { to, from, by } => {
-                let value = match self.get(from) {
-                    value if by == 0 => value,
-                    Value::Frame(at) => Value::Frame(at.wrapping_add(by)),
-                    Value::Constant(value) => Value::Constant(value.wrapping_add_signed(by)),
-                    _ => Value::Unknown,
-                };
-                self.set(to, value);
+                self.set(to, self.get(from).plus(by));
             }
             Effect::Constant { to, value } => self.set(to, Value::Constant(value)),
             Effect::Insert { to, value, shift } => {
@@ -225,6 +267,8 @@ struct Convention {
     caller_saved: &'static [u8],
     stack_pointer: u8,
     frame_pointer: u8,
+    /// Which register holds the return address on entry, if not the stack.
+    link_register: Option<u8>,
     /// Bytes below the stack pointer that are left alone.
     red_zone: i64,
 }
@@ -237,6 +281,7 @@ impl Convention {
                 caller_saved: &x86::CALLER_SAVED,
                 stack_pointer: x86::RSP,
                 frame_pointer: x86::RBP,
+                link_register: None,
                 red_zone: 128,
             },
             Arch::Aarch64 => Convention {
@@ -244,6 +289,7 @@ impl Convention {
                 caller_saved: &aarch64::CALLER_SAVED,
                 stack_pointer: aarch64::SP,
                 frame_pointer: aarch64::FP,
+                link_register: Some(aarch64::LR),
                 red_zone: 0,
             },
         }
@@ -329,10 +375,25 @@ impl Values {
         known
     }
 
-    pub fn constants(&self, insns: &[Insn], blocks: &[Block], block: usize, at: usize) -> [Option<u64>; 6] {
+    /// Where the return address is: on x86-64 where the call has pushed it, on arm64 in x30, as long as that has not been
+    /// written to.
+    pub fn return_address(&self, insns: &[Insn], blocks: &[Block], block: usize, at: usize) -> Option<Place> {
+        let state = self.state(insns, blocks, block, at)?;
+        let convention = Convention::of(self.arch);
+        match convention.link_register {
+            Some(register) => {
+                (state.get(register) == Value::ReturnAddress).then_some(Place::Register { register, bytes: 8 })
+            }
+            None => state.address(0, &convention).map(|(base, offset)| Place::Stack { base, offset, bytes: 8 }),
+        }
+    }
+
+    pub fn passed(&self, insns: &[Insn], blocks: &[Block], block: usize, at: usize) -> [Option<Passed>; 6] {
         let Some(state) = self.state(insns, blocks, block, at) else { return [None; 6] };
         Convention::of(self.arch).arguments.map(|register| match state.get(register) {
-            Value::Constant(value) => Some(value),
+            Value::Constant(value) => Some(Passed::Constant(value)),
+            Value::Argument { index, bytes: 8 } => Some(Passed::Member { argument: index, offset: 0 }),
+            Value::Member { index, offset } => Some(Passed::Member { argument: index, offset }),
             _ => None,
         })
     }

@@ -19,9 +19,7 @@ pub fn primitives(image: &Image) -> Vec<(Range<u64>, FutexShape)> {
     let mut pointers = image.relative_relocations();
     pointers.sort_unstable();
     let Some(rounds) = variable(image, &pointers, Table::System, SPIN_ROUNDS) else { return Vec::new() };
-    // Code reaches the variable itself, or the slot of the global offset table that holds its address.
-    let rounds: HashSet<u64> =
-        pointers.iter().filter(|(_, to)| *to == rounds).map(|(at, _)| *at).chain([rounds]).collect();
+    let rounds = image.with_got_entries(&HashSet::from([rounds]));
     let waits = futex_waits(image);
     let entries: HashSet<u64> = waits.iter().map(|w| w.function.start).collect();
     waits

@@ -87,12 +87,16 @@ pub struct MysqlNames {
 #[derive(Debug)]
 pub struct MariadbNames {
     pub psi: Psi,
-    /// Latches inside static data, by symbol. Versions differ: an object has one entry for each of its sizes.
-    pub statics: &'static [StaticLatches],
+    /// The instruments of latches that are lock words. Where the code makes such a latch tells where it lies.
+    pub instrumented: &'static [&'static str],
+    /// Latches at a fixed distance from one that is instrumented, each with that one's name.
+    pub beside: &'static [Beside],
+    /// Latches in static objects of which the server's own tables of variables show members.
+    pub around: &'static [Around],
     /// Latches in arrays on the heap that static data points to.
     pub arrays: &'static [ArrayLatches],
-    /// Latches inside heap structures, recognised by what surrounds them; all versions' offsets.
-    pub heap: &'static [HeapLatch],
+    /// Latches inside structures, recognised by what surrounds them; all versions' offsets.
+    pub inside: &'static [InsideLatch],
 }
 
 /// A latch's kind and the last part of its event name.
@@ -103,32 +107,41 @@ pub struct Latch {
     pub name: &'static str,
 }
 
-/// A static object and the latches in it.
+/// A latch in the same static object as an instrumented one.
 #[derive(Debug)]
-pub struct StaticLatches {
-    pub symbol: &'static str,
-    /// A build in which the object has another size has another layout, and this does not hold for it.
-    pub size: u64,
-    pub members: &'static [Member],
+pub struct Beside {
+    pub instrumented: &'static str,
+    /// From that one's lock word to this one's.
+    pub distance: u64,
+    pub latch: Latch,
 }
 
-/// One latch, or an array of them, inside a static object.
+/// A static object that begins and ends with a cache line, as objects with latches of their own line do: all of a line with
+/// one of its members belongs to it.
 #[derive(Debug)]
-pub struct Member {
-    /// Of the first lock word.
-    pub offset: u64,
-    /// Bytes from one array element to the next, and how many there are; 1 for a single latch.
-    pub stride: u64,
-    pub count: u64,
-    pub latch: Latch,
+pub struct Around {
+    /// Members that are system or status variables.
+    pub variables: &'static [(Table, &'static str)],
+    /// The only rw-lock in it.
+    pub rwlock: Latch,
+    /// The only mutex in it, in builds that have one.
+    pub mutex: Latch,
+}
+
+/// A static object.
+#[derive(Clone, Copy, Debug)]
+pub enum Object {
+    /// By its symbol. A build in which it has another size has another layout: there it is not found.
+    Symbol { name: &'static str, size: u64 },
+    /// An instrumented latch lies at this offset in it.
+    Around { instrumented: &'static str, at: u64 },
 }
 
 /// An array on the heap with a latch in each element.
 #[derive(Debug)]
 pub struct ArrayLatches {
-    /// The static object, its size, and where in it the pointer to the first element is.
-    pub symbol: &'static str,
-    pub size: u64,
+    /// Where the pointer to the first element is.
+    pub object: Object,
     pub array_at: u64,
     pub count: Count,
     pub stride: u64,
@@ -149,14 +162,21 @@ pub enum Count {
     HashCells(u64),
 }
 
-/// A latch inside an object on the heap.
+/// A latch inside a structure.
 #[derive(Debug)]
-pub struct HeapLatch {
-    /// Of the lock word in the object.
-    pub word: u64,
+pub struct InsideLatch {
+    pub word: Word,
     /// All must hold. Together they leave no room for chance, so that another version's offsets only lead to no name.
     pub evidence: &'static [Evidence],
     pub latch: Latch,
+}
+
+/// Where a lock word is in a structure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Word {
+    At(u64),
+    /// Where the code says that makes latches with the instrument of this name.
+    Made,
 }
 
 /// Pointers to follow, from an object on: the offset of each in what the one before it points to.

@@ -17,6 +17,7 @@ mod ends;
 mod function;
 mod futex;
 mod insn;
+mod mentions;
 #[cfg(test)]
 mod samples;
 #[cfg(test)]
@@ -29,5 +30,6 @@ pub use calls::{direct_calls, import_stubs, imported_calls};
 pub use function::Function;
 pub use futex::{futex_waits, FutexWait};
 pub use insn::{decode, decode_bytes, Flow, Insn, Probing, Test};
+pub use mentions::functions_that_mention;
 pub use values::{Passed, Place};
 pub use wait::{contended, whole_function, Condition, EndKind, EndSite, Site, Slow, WaitSites};

@@ -316,7 +316,7 @@ fn follows_a_function_into_its_cold_part() {
     let function_at = |addr: u64| [BASE, COLD, OTHER].map(range).into_iter().find(|r| r.contains(&addr));
     let insns = function::with_cold_parts(range(BASE), &decode, &function_at);
     assert_eq!(insns.len(), 9);
-    let found = Function::from_insns(BASE, insns).unwrap().contended(&slow()).unwrap();
+    let found = Function::from_insns(BASE, insns, Default::default()).unwrap().contended(&slow()).unwrap();
     assert_eq!((found.start, found.begin.addr), (COLD, COLD + 3));
     assert_eq!(found.ends.iter().map(|e| (e.site.addr, e.kind)).collect::<Vec<_>>(), [(COLD + 8, EndKind::Final)]);
 

@@ -5,6 +5,8 @@
 //! and at calls what a callee may change. It takes for granted what compilers do: that nobody writes to a spill
 //! slot through a pointer to something else.
 
+use std::collections::HashMap;
+
 use super::cfg::{Block, Graph};
 use super::insn::{effects, Effect, Insn};
 use super::{aarch64, x86};
@@ -27,6 +29,8 @@ pub enum Place {
 pub enum Passed {
     /// A number, or the address of static data.
     Constant(u64),
+    /// The u32 in static data at this address.
+    Content(u64),
     /// One of its own arguments, or a member of what that points to.
     Member { argument: u8, offset: i64 },
 }
@@ -35,7 +39,7 @@ impl Passed {
     pub fn constant(self) -> Option<u64> {
         match self {
             Passed::Constant(value) => Some(value),
-            Passed::Member { .. } => None,
+            Passed::Content(_) | Passed::Member { .. } => None,
         }
     }
 
@@ -70,6 +74,8 @@ enum Value {
     /// The stack pointer on entry, plus this.
     Frame(i64),
     Constant(u64),
+    /// What 4 bytes of static data at this address hold.
+    Content(u64),
     /// Where the function returns to.
     ReturnAddress,
 }
@@ -103,8 +109,18 @@ impl Value {
             (value, 8) => value,
             (Value::Argument { index, bytes }, 4) => Value::Argument { index, bytes: bytes.min(4) },
             (Value::Constant(value), 4) => Value::Constant(value & u64::from(u32::MAX)),
+            (Value::Content(at), 4) => Value::Content(at),
             _ => Value::Unknown,
         }
+    }
+}
+
+/// What is at a static address.
+fn content(at: u64, bytes: u8, pointers: &HashMap<u64, u64>) -> Value {
+    match (bytes, pointers.get(&at)) {
+        (8, Some(&to)) => Value::Constant(to),
+        (4, None) => Value::Content(at),
+        _ => Value::Unknown,
     }
 }
 
@@ -164,7 +180,7 @@ impl State {
         changed || before != (self.registers, self.slots.len())
     }
 
-    fn apply(&mut self, effect: &Effect, convention: &Convention) {
+    fn apply(&mut self, effect: &Effect, convention: &Convention, pointers: &HashMap<u64, u64>) {
         match *effect {
             Effect::Copy { to, from, bytes } => self.set(to, self.get(from).low(bytes)),
             Effect::Offset { to, from, by } => {
@@ -187,6 +203,7 @@ impl State {
             Effect::Load { to, base, offset, bytes } => {
                 let value = match self.get(base) {
                     Value::Frame(at) => self.load(at.wrapping_add(offset), bytes),
+                    Value::Constant(at) => content(at.wrapping_add_signed(offset), bytes, pointers),
                     _ => Value::Unknown,
                 };
                 self.set(to, value);
@@ -296,9 +313,33 @@ impl Convention {
     }
 }
 
+/// How far behind a register's value lies what straight-line code leaves in the register of a call's argument, by the
+/// last instruction that writes it.
+pub(super) fn offset_passed(insns: &[Insn], argument: usize) -> Option<i64> {
+    let convention = Convention::of(insns.first()?.arch);
+    let register = *convention.arguments.get(argument)?;
+    let mut changes = Vec::new();
+    insns.iter().rev().find_map(|insn| {
+        changes.clear();
+        effects(insn, &mut changes);
+        changes.iter().rev().find_map(|change| match *change {
+            Effect::Offset { to, by, .. } if to == register => Some(Some(by)),
+            Effect::Copy { to, bytes: 8, .. } if to == register => Some(Some(0)),
+            Effect::Copy { to, .. } | Effect::Constant { to, .. } | Effect::Insert { to, .. } if to == register => {
+                Some(None)
+            }
+            Effect::Load { to, .. } | Effect::Clobber(to) if to == register => Some(None),
+            Effect::Call | Effect::Unknown => Some(None),
+            _ => None,
+        })
+    })?
+}
+
 /// The result of the analysis: what is known at the start of every block.
 pub(super) struct Values {
     arch: Arch,
+    /// Static pointers that never change, by their address.
+    pointers: HashMap<u64, u64>,
     /// `None`: never reached, or given up.
     starts: Vec<Option<State>>,
 }
@@ -306,12 +347,12 @@ pub(super) struct Values {
 impl Values {
     /// Nothing is known where control flow is not.
     pub fn unknown(arch: Arch, blocks: usize) -> Values {
-        Values { arch, starts: vec![None; blocks] }
+        Values { arch, pointers: HashMap::new(), starts: vec![None; blocks] }
     }
 
-    pub fn new(insns: &[Insn], blocks: &[Block], graph: &Graph, entry: usize) -> Values {
+    pub fn new(insns: &[Insn], blocks: &[Block], graph: &Graph, entry: usize, pointers: HashMap<u64, u64>) -> Values {
         let arch = insns.first().map_or(Arch::HOST, |i| i.arch);
-        let mut values = Values { arch, starts: vec![None; blocks.len()] };
+        let mut values = Values { arch, pointers, starts: vec![None; blocks.len()] };
         values.starts[entry] = Some(State::entry(arch));
         let mut visits = vec![0; blocks.len()];
         let mut work = vec![entry];
@@ -349,7 +390,7 @@ impl Values {
         for insn in &insns[blocks[block].insns.start..upto] {
             changes.clear();
             effects(insn, &mut changes);
-            changes.iter().for_each(|change| state.apply(change, &convention));
+            changes.iter().for_each(|change| state.apply(change, &convention, &self.pointers));
         }
         Some(state)
     }
@@ -370,7 +411,7 @@ impl Values {
             known.push(state.place(index, &convention).is_some());
             changes.clear();
             effects(insn, &mut changes);
-            changes.iter().for_each(|change| state.apply(change, &convention));
+            changes.iter().for_each(|change| state.apply(change, &convention, &self.pointers));
         }
         known
     }
@@ -392,6 +433,7 @@ impl Values {
         let Some(state) = self.state(insns, blocks, block, at) else { return [None; 6] };
         Convention::of(self.arch).arguments.map(|register| match state.get(register) {
             Value::Constant(value) => Some(Passed::Constant(value)),
+            Value::Content(at) => Some(Passed::Content(at)),
             Value::Argument { index, bytes: 8 } => Some(Passed::Member { argument: index, offset: 0 }),
             Value::Member { index, offset } => Some(Passed::Member { argument: index, offset }),
             _ => None,

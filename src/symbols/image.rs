@@ -5,11 +5,12 @@
 //! full debug information costs no more than its symbol table.
 
 use std::collections::hash_map::DefaultHasher;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::hash::{Hash, Hasher};
 use std::ops::Range;
 use std::path::Path;
+use std::sync::OnceLock;
 
 use gimli::{BaseAddresses, EhFrame, EhFrameHdr, EndianSlice, LittleEndian, UnwindSection};
 use memmap2::Mmap;
@@ -109,6 +110,8 @@ pub struct Image {
     by_name: HashMap<u64, u32>,
     /// File offset of the string table that `name_at` counts from.
     strings_at: usize,
+    /// The global offset table: address of an entry to what it points to; read when first needed.
+    got: OnceLock<HashMap<u64, u64>>,
 }
 
 impl Image {
@@ -190,8 +193,18 @@ impl Image {
             .collect();
         entries.sort_by_key(|e| (e.addr, e.size));
         let build_id = elf.build_id().ok().flatten().map(<[u8]>::to_vec).unwrap_or_default();
-        let mut image =
-            Image { arch, source, build_id, segments, sections, entries, by_name: HashMap::new(), strings_at, data };
+        let mut image = Image {
+            arch,
+            source,
+            build_id,
+            segments,
+            sections,
+            entries,
+            by_name: HashMap::new(),
+            strings_at,
+            data,
+            got: OnceLock::new(),
+        };
         image.by_name = (0..image.entries.len() as u32)
             .map(|i| (hash_of(image.entry_name(&image.entries[i as usize])), i))
             .collect();
@@ -331,6 +344,25 @@ impl Image {
             }
         }
         found
+    }
+
+    /// What the entry at `slot` of the global offset table points to inside this image. The table does not change once the
+    /// image is loaded.
+    pub fn got_entry(&self, slot: u64) -> Option<u64> {
+        self.got().get(&slot).copied()
+    }
+
+    /// These addresses, and those of the entries of the global offset table that point to them: what code may refer to.
+    pub fn with_got_entries(&self, addresses: &HashSet<u64>) -> HashSet<u64> {
+        let slots = self.got().iter().filter(|(_, to)| addresses.contains(to)).map(|(&slot, _)| slot);
+        addresses.iter().copied().chain(slots).collect()
+    }
+
+    fn got(&self) -> &HashMap<u64, u64> {
+        self.got.get_or_init(|| {
+            let Some(range) = self.section(".got") else { return HashMap::new() };
+            self.relative_relocations().into_iter().filter(|(at, _)| range.contains(at)).collect()
+        })
     }
 
     /// The imported function that each procedure-linkage slot (`.got` entry) is bound to at load time:

@@ -142,8 +142,9 @@ impl Rules {
         let bytes = match array.count {
             Count::One => array.stride,
             Count::Variable(symbol) => at(process.image.symbol(symbol)?.addr)?.checked_mul(array.stride)?,
-            // Of the eight places in 64 bytes six or seven are cells; the rest is the latch.
-            Count::HashCells(cells) => (at(object.wrapping_add(cells))? / 6).checked_add(1)?.checked_mul(64)?,
+            // Of the eight places in 64 bytes seven are cells and one is the latch. Where it takes two, the last of the
+            // latches are left out: what lies behind the array must not be taken for one.
+            Count::HashCells(cells) => at(object.wrapping_add(cells))?.div_ceil(7).checked_mul(64)?,
         };
         Some((start, bytes))
     }

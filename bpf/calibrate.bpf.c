@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0-only
+// SPDX-License-Identifier: GPL-2.0-or-later
 /* The smallest program a uprobe can run: what is left is the price of the probe itself. */
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>

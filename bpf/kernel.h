@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0-only */
+/* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
  * The few kernel types and constants that the programs need, so that they build with no kernel
  * header of any machine and alike for both architectures. Saved registers are read at byte offsets

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0-only
+// SPDX-License-Identifier: GPL-2.0-or-later
 /*
  * Latch waits: uprobes say where a thread began and ended to wait for a latch, futex tracepoints
  * how long of it the thread slept. Each finished wait is added to its latch's histogram here; no
@@ -307,12 +307,22 @@ static __always_inline bool ends_here(void *ctx, const struct condition *c)
 	}
 }
 
+/* arm64 code may sign the addresses that it returns to, in bits that no address of a program uses.
+ */
+static __always_inline __u64 unsigned_address(__u64 address)
+{
+	return address & ((1ULL << 48) - 1);
+}
+
 /* The return address of the code that waits, past frames of code that all latches share. */
 static __always_inline __u64 caller(void *ctx, const struct site *site)
 {
 	__u64 frame, address = 0;
 
-	if (!value_at(ctx, &site->caller, &address) || !value_at(ctx, &site->frame, &frame))
+	if (!value_at(ctx, &site->caller, &address))
+		return 0;
+	address = unsigned_address(address);
+	if (!value_at(ctx, &site->frame, &frame))
 		return address;
 	for (int i = 0; i < MAX_FRAMES && bpf_map_lookup_elem(&wrappers, &address); i++) {
 		/* Saved frame pointer, then return address: the same on x86_64 and aarch64. */
@@ -320,6 +330,7 @@ static __always_inline __u64 caller(void *ctx, const struct site *site)
 
 		if (bpf_probe_read_user(record, sizeof(record), (void *)frame))
 			break;
+		record[1] = unsigned_address(record[1]);
 		/* Code without a frame pointer left something else in the register. */
 		if (record[1] < text_begin || record[1] >= text_end)
 			break;

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0-only */
+/* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
  * What kernel and user space agree on about latch waits. User space gets these types from the
  * compiled object's BTF (the generated skeleton), so they exist once.

@@ -10,12 +10,14 @@ mod servers;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
+use armtrace::catalog;
 use armtrace::code::{
     contended, direct_calls, imported_calls, whole_function, EndKind, Function, Place, Site, Slow, Test, WaitSites,
 };
-use armtrace::symbols::{Arch, Image};
+use armtrace::probe::latch::{plan, Allowed, Plan};
+use armtrace::symbols::{Arch, Image, SymbolSource};
 
-use servers::{mariadb_amd64, mariadb_arm64, mysql_amd64, mysql_arm64};
+use servers::{debian_mariadb, mariadb_amd64, mariadb_amd64_path, mariadb_arm64, mysql_amd64, mysql_arm64, stripped};
 
 const X_LOCK: &str = "_Z19rw_lock_x_lock_funcP9rw_lock_tmN2ut8LocationE";
 const SX_LOCK: &str = "_Z20rw_lock_sx_lock_funcP9rw_lock_tmN2ut8LocationE";
@@ -401,5 +403,56 @@ fn no_caller_is_too_much() {
                 assert!(f.insns().iter().any(|i| i.addr == found.begin.addr));
             }
         }
+    }
+}
+
+fn latch_plan(image: &Image) -> Plan {
+    plan(image, catalog::family(image).expect("a known family"), Allowed { uretprobes: true, calls: true })
+}
+
+/// Name and address of each site.
+fn named_sites(plan: &Plan) -> Vec<(String, u64)> {
+    plan.sites.iter().map(|s| (s.name.clone(), s.addr)).collect()
+}
+
+/// What names tell of a binary, its code tells too.
+#[test]
+fn a_stripped_mariadb_has_the_same_sites() {
+    let (whole, stripped) = (mariadb_amd64(), stripped(&mariadb_amd64_path()));
+    assert_eq!((whole.symbol_source(), stripped.symbol_source()), (SymbolSource::Symtab, SymbolSource::Dynsym));
+    assert!(stripped.symbol("_ZN14srw_mutex_implILb0EE13wait_and_lockEv").is_none());
+    let (expected, found) = (latch_plan(&whole), latch_plan(&stripped));
+    assert!(expected.sites.len() >= 12 && expected.gaps.is_empty(), "{:?}", expected.gaps);
+    assert_eq!(named_sites(&found), named_sites(&expected));
+    assert_eq!(found.gaps, expected.gaps);
+}
+
+/// Where the wait functions of Debian's builds begin, by what a disassembler shows of them, in the catalog's order.
+#[test]
+fn debian_mariadb_wait_functions() {
+    let cases: [(&str, &str, &str, &[u64]); 6] = [
+        ("amd64", "bookworm", "439da8d9", &[0xde28c0, 0xde2920, 0xde2c20, 0xde2ac0, 0xde2a70, 0xde29d0]),
+        ("arm64", "bookworm", "9014e1c7", &[0xd1b7c0, 0xd1b840, 0xd1bbb0, 0xd1ba30, 0xd1b9e0, 0xd1b930]),
+        ("amd64", "trixie", "2709f499", &[0xf559e0, 0xf55a50, 0xf55c40, 0xf55e10, 0xf55be0, 0xf55b10]),
+        // Two of its lock functions wait in their own code: they are none of these.
+        ("arm64", "trixie", "2c7e63f5", &[0xe8b900, 0xe8b980, 0xe8bba0, 0xe8bda0, 0xe8bb40, 0xe8ba80]),
+        ("amd64", "sid", "e1821821", &[0xf1f920, 0xf1f990, 0xf1fb90, 0xf1fd60, 0xf1fb30, 0xf1fa60]),
+        ("arm64", "sid", "5ea7a1dd", &[0xe4a340, 0xe4a3c0, 0xe4a5e0, 0xe4a7e0, 0xe4a580, 0xe4a4c0]),
+    ];
+    for (arch, suite, build, expected) in cases {
+        let image = debian_mariadb(arch, suite);
+        let family = catalog::family(&image).unwrap_or_else(|error| panic!("{arch} {suite}: {error}"));
+        let found: Vec<u64> = family.wait_functions.iter().flat_map(|w| w.find(&image)).map(|r| r.start).collect();
+        assert_eq!(found.len(), 6, "{arch} {suite}: {found:x?}");
+        if image.build_id().starts_with(build) {
+            assert_eq!(found, expected, "{arch} {suite}: {found:x?}");
+        }
+        let plan = latch_plan(&image);
+        let begins: HashSet<&str> = plan.sites.iter().filter_map(|s| s.name.strip_suffix(":begin")).collect();
+        assert_eq!(begins.len(), 6, "{arch} {suite}: {begins:?}");
+        // From 11.8 on, readers spin in another function than the one in which they sleep.
+        let spinning_readers = begins.contains("ssux_spin_rd_wait");
+        let known_gaps = if spinning_readers { vec![] } else { vec!["ssux_spin_rd_wait"] };
+        assert_eq!(plan.gaps.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), known_gaps, "{arch} {suite}");
     }
 }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use armtrace::catalog::{self, Naming};
 use armtrace::names::{Key, MariadbRules, MysqlRules};
 use armtrace::symbols::Image;
-use servers::{mariadb_amd64, mysql_amd64, mysql_arm64};
+use servers::{debian_mariadb, mariadb_amd64, mariadb_amd64_path, mysql_amd64, mysql_arm64, stripped};
 
 fn mysql_rules(image: &Image) -> MysqlRules {
     match catalog::family(image).expect("a known family").naming {
@@ -102,28 +102,83 @@ fn both_architectures_name_the_same() {
     assert_eq!(instrumented(&amd64), instrumented(&arm64));
 }
 
-#[test]
-fn mariadb_static_latches_are_named_by_address() {
-    let image = mariadb_amd64();
-    let rules = match catalog::family(&image).expect("a known family").naming {
-        Naming::Mariadb(names) => MariadbRules::new(&image, names),
+fn mariadb_rules(image: &Image) -> MariadbRules {
+    let family = catalog::family(image).expect("a known family");
+    match family.naming {
+        Naming::Mariadb(names) => MariadbRules::new(image, family, names),
         Naming::Mysql(_) => panic!("this is MySQL"),
-    };
-    let name = |symbol: &str, offset: u64| {
-        let object = image.symbol(symbol).unwrap_or_else(|| panic!("no symbol {symbol}"));
-        rules.static_latch(&image, object.addr + offset).map(|n| n.event)
-    };
-    let rwlock = |name: &str| Some(format!("wait/synch/rwlock/innodb/{name}"));
-    assert_eq!(name("log_sys", 72), rwlock("log_latch"));
-    assert_eq!(name("log_sys", 240), Some("wait/synch/mutex/innodb/log_lsn_lock".to_owned()));
-    assert_eq!(name("lock_sys", 72), rwlock("lock_latch"));
-    assert_eq!(name("dict_sys", 72), rwlock("dict_operation_lock"));
-    assert_eq!(name("purge_sys", 8), rwlock("trx_purge_latch"));
-    // The first temporary and the last persistent rollback segment, and what lies behind.
-    assert_eq!(name("trx_sys", 0x110), rwlock("trx_rseg_latch"));
-    assert_eq!(name("trx_sys", 0x4110 + 127 * 128), rwlock("trx_rseg_latch"));
-    for (symbol, offset) in [("trx_sys", 0x4110 + 128 * 128), ("trx_sys", 0x4118), ("log_sys", 73), ("buf_pool", 0)] {
-        assert_eq!(name(symbol, offset), None, "{symbol}+{offset:#x}");
+    }
+}
+
+/// Latches in static data: link-time address of the lock word, and the last part of the event name.
+fn statics(rules: &MariadbRules) -> BTreeMap<u64, String> {
+    let bare = |event: &str| event.strip_prefix("wait/synch/").expect("a name").replace("/innodb/", " ");
+    rules.statics().iter().map(|(&at, name)| (at, bare(&name.event))).collect()
+}
+
+#[test]
+fn mariadb_static_latches_are_named_by_the_code_that_makes_them() {
+    let image = mariadb_amd64();
+    let found: BTreeSet<(String, u64, String)> = statics(&mariadb_rules(&image))
+        .into_iter()
+        .map(|(at, name)| {
+            let object = image.symbol_at(at).expect("a variable");
+            (object.name.to_owned(), at - object.addr, name)
+        })
+        .collect();
+    // By the debug information of 11.4.5.
+    let expected = [
+        ("dict_sys", 72, "rwlock dict_operation_lock"),
+        ("lock_sys", 72, "rwlock lock_latch"),
+        ("log_sys", 72, "rwlock log_latch"),
+        ("log_sys", 240, "mutex log_lsn_lock"),
+        ("purge_sys", 8, "rwlock trx_purge_latch"),
+        ("purge_sys", 128, "rwlock trx_purge_end_latch"),
+    ];
+    let expected = expected.map(|(object, offset, name)| (object.to_owned(), offset, name.to_owned()));
+    assert_eq!(found, expected.into());
+}
+
+/// What symbols tell of a binary is not needed to name its latches.
+#[test]
+fn a_stripped_mariadb_has_the_same_names() {
+    let (whole, stripped) = (mariadb_rules(&mariadb_amd64()), mariadb_rules(&stripped(&mariadb_amd64_path())));
+    assert!(!whole.statics().is_empty());
+    assert_eq!(stripped.statics(), whole.statics());
+    assert_eq!(stripped.made(), whole.made());
+}
+
+/// In every build of both architectures the same latches are found, and the members that a debugger shows, where that was
+/// looked up.
+#[test]
+fn debian_mariadb_latches_are_named() {
+    const ALWAYS: [&str; 5] = [
+        "rwlock dict_operation_lock",
+        "rwlock lock_latch",
+        "rwlock log_latch",
+        "rwlock trx_purge_end_latch",
+        "rwlock trx_purge_latch",
+    ];
+    for arch in ["amd64", "arm64"] {
+        for suite in ["bookworm", "trixie", "sid"] {
+            let rules = mariadb_rules(&debian_mariadb(arch, suite));
+            let statics = statics(&rules);
+            let mut names: BTreeSet<&str> = statics.values().map(String::as_str).collect();
+            assert_eq!(names.len(), statics.len(), "{arch} {suite}: two places for one name: {statics:x?}");
+            names.retain(|name| !["rwlock trx_i_s_cache_lock", "mutex log_lsn_lock"].contains(name));
+            assert_eq!(names, ALWAYS.into(), "{arch} {suite}");
+            for name in ["index_tree_rw_lock", "fil_space_latch", "trx_rseg_latch"] {
+                assert!(rules.made().members.contains_key(name), "{arch} {suite}: {name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_rollback_segment_holds_its_latch_behind_its_tablespace() {
+    for arch in ["amd64", "arm64"] {
+        let rules = mariadb_rules(&debian_mariadb(arch, "bookworm"));
+        assert_eq!(rules.made().members["trx_rseg_latch"], BTreeSet::from([8]), "{arch}");
     }
 }
 

@@ -1,17 +1,19 @@
 //! MariaDB 10.6 and newer: InnoDB's latches are bare lock words on which threads wait in six functions.
 //!
 //! Function names and offsets were read from the official 10.11.5 and 11.4.5 builds for x86_64, from their symbol
-//! table and debug information.
+//! table and debug information; how the functions are told apart without names, from the disassembly of these and of
+//! Debian's 10.11.19, 11.8.6 and 11.8.9 for both architectures.
 
+use super::variables::Table;
 use super::{
-    ArrayLatches, Callsite, Count, Evidence, Family, Found, HeapLatch, IdentityIn, Latch, MariadbNames, Member, Naming,
-    Psi, Shape, StaticLatches, WaitFunction,
+    Around, ArrayLatches, Beside, Callsite, Count, Evidence, Family, Found, FutexShape, IdentityIn, InsideLatch, Latch,
+    MariadbNames, Naming, Object, Psi, Shape, WaitFunction, Word,
 };
 use crate::model::{Kind, Mode};
 
-const fn wait(symbol: &'static [&'static str], label: &'static str, mode: Mode) -> WaitFunction {
+const fn wait(symbol: &'static [&'static str], shape: FutexShape, label: &'static str, mode: Mode) -> WaitFunction {
     WaitFunction {
-        found: Found::Symbols(symbol),
+        found: Found::Futex(symbol, shape),
         label,
         mode,
         shape: Shape::Whole,
@@ -21,14 +23,25 @@ const fn wait(symbol: &'static [&'static str], label: &'static str, mode: Mode) 
     }
 }
 
+/// Waits for the latch word to be free.
+const MUTEX: FutexShape = FutexShape { word: 0, wakes_all: false, spins: false };
+/// The same, and once it is, lets all other readers in.
+const READER: FutexShape = FutexShape { wakes_all: true, ..MUTEX };
+/// Has the latch word, and waits in the one behind it for the readers to leave.
+const WRITER: FutexShape = FutexShape { word: 4, ..MUTEX };
+
+const fn spinning(shape: FutexShape) -> FutexShape {
+    FutexShape { spins: true, ..shape }
+}
+
 pub(super) static MARIADB_10_6: Family = Family {
     wait_functions: &[
-        wait(&["_ZN14srw_mutex_implILb0EE13wait_and_lockEv"], "srw_mutex_wait_and_lock", Mode::X),
-        wait(&["_ZN14srw_mutex_implILb1EE13wait_and_lockEv"], "srw_spin_mutex_wait_and_lock", Mode::X),
-        wait(&["_ZN14ssux_lock_implILb0EE7rd_waitEv"], "ssux_rd_wait", Mode::S),
-        wait(&["_ZN14ssux_lock_implILb1EE7rd_waitEv"], "ssux_spin_rd_wait", Mode::S),
-        wait(&["_ZN14ssux_lock_implILb0EE7wr_waitEj"], "ssux_wr_wait", Mode::X),
-        wait(&["_ZN14ssux_lock_implILb1EE7wr_waitEj"], "ssux_spin_wr_wait", Mode::X),
+        wait(&["_ZN14srw_mutex_implILb0EE13wait_and_lockEv"], MUTEX, "srw_mutex_wait_and_lock", Mode::X),
+        wait(&["_ZN14srw_mutex_implILb1EE13wait_and_lockEv"], spinning(MUTEX), "srw_spin_mutex_wait_and_lock", Mode::X),
+        wait(&["_ZN14ssux_lock_implILb0EE7rd_waitEv"], READER, "ssux_rd_wait", Mode::S),
+        wait(&["_ZN14ssux_lock_implILb1EE7rd_waitEv"], spinning(READER), "ssux_spin_rd_wait", Mode::S),
+        wait(&["_ZN14ssux_lock_implILb0EE7wr_waitEj"], WRITER, "ssux_wr_wait", Mode::X),
+        wait(&["_ZN14ssux_lock_implILb1EE7wr_waitEj"], spinning(WRITER), "ssux_spin_wr_wait", Mode::X),
     ],
     wrappers: &[
         "_ZN14srw_mutex_implI",
@@ -50,9 +63,44 @@ pub(super) static MARIADB_10_6: Family = Family {
 
 pub(crate) const NAMES: MariadbNames = MariadbNames {
     psi: Psi { from_latch: -8, to_class: 24, to_name: 20 },
-    statics: STATICS,
+    instrumented: INSTRUMENTED,
+    beside: &[Beside {
+        instrumented: "trx_purge_latch",
+        // The latch's own cache line lies between, of which sizes differ by architecture, not by distance.
+        distance: 120,
+        latch: rwlock("trx_purge_end_latch"),
+    }],
+    around: &[LOG_SYS],
     arrays: ARRAYS,
-    heap: HEAP,
+    inside: INSIDE,
+};
+
+/// What InnoDB registers as rw-locks.
+const INSTRUMENTED: &[&str] = &[
+    "btr_search_latch",
+    "dict_operation_lock",
+    "fil_space_latch",
+    "index_online_log",
+    "index_tree_rw_lock",
+    "lock_latch",
+    "log_latch",
+    "trx_i_s_cache_lock",
+    "trx_purge_latch",
+    "trx_rseg_latch",
+];
+
+/// `log_sys`. Builds from 10.11.19 and 11.8.9 on no longer instrument its latch; the mutex is in some versions only.
+const LOG_SYS: Around = Around {
+    variables: &[
+        (Table::System, "log_buffer_size"),
+        (Table::System, "log_file_buffering"),
+        (Table::System, "log_write_ahead_size"),
+        (Table::Status, "log_waits"),
+        (Table::Status, "log_write_requests"),
+        (Table::Status, "log_writes"),
+    ],
+    rwlock: rwlock("log_latch"),
+    mutex: mutex("log_lsn_lock"),
 };
 
 const fn rwlock(name: &'static str) -> Latch {
@@ -63,50 +111,13 @@ const fn mutex(name: &'static str) -> Latch {
     Latch { kind: Kind::Mutex, name }
 }
 
-const fn one(offset: u64, latch: Latch) -> Member {
-    Member { offset, stride: 0, count: 1, latch }
-}
-
 // Names: where the server registers an instrument, its name. `trx_mutex`, `autoinc_mutex`, `read_view_mutex` and
 // `buf_block_lock` are what the same latches are or were called as instruments of MySQL and of earlier MariaDB versions.
 // The others are made of the names of the member and of what it is part of.
 
-const PURGE_MEMBERS: &[Member] = &[one(8, rwlock("trx_purge_latch")), one(128, rwlock("trx_purge_end_latch"))];
-
-/// An `srw_lock` begins with its performance_schema object; the lock word is 8 bytes into it.
-const STATICS: &[StaticLatches] = &[
-    // 11.4; 10.11, where `lsn_lock` is a mutex of the C library.
-    StaticLatches {
-        symbol: "log_sys",
-        size: 0x100,
-        members: &[one(72, rwlock("log_latch")), one(240, mutex("log_lsn_lock"))],
-    },
-    StaticLatches { symbol: "log_sys", size: 0x180, members: &[one(72, rwlock("log_latch"))] },
-    StaticLatches { symbol: "lock_sys", size: 0x100, members: &[one(72, rwlock("lock_latch"))] },
-    StaticLatches { symbol: "dict_sys", size: 0x140, members: &[one(72, rwlock("dict_operation_lock"))] },
-    // 11.4, 10.11.
-    StaticLatches { symbol: "purge_sys", size: 0x1c0, members: PURGE_MEMBERS },
-    StaticLatches { symbol: "purge_sys", size: 0x200, members: PURGE_MEMBERS },
-    // Temporary and persistent rollback segments.
-    StaticLatches {
-        symbol: "trx_sys",
-        size: 0x8480,
-        members: &[
-            Member { offset: 0x100 + 16, stride: 128, count: 128, latch: rwlock("trx_rseg_latch") },
-            Member { offset: 0x4100 + 16, stride: 128, count: 128, latch: rwlock("trx_rseg_latch") },
-        ],
-    },
-    StaticLatches {
-        symbol: "_ZL20trx_i_s_cache_static",
-        size: 0xb80,
-        members: &[one(8, rwlock("trx_i_s_cache_lock"))],
-    },
-];
-
 const ARRAYS: &[ArrayLatches] = &[
     ArrayLatches {
-        symbol: "btr_search_sys",
-        size: 8,
+        object: Object::Symbol { name: "btr_search_sys", size: 8 },
         array_at: 0,
         count: Count::Variable("btr_ahi_parts"),
         stride: 64,
@@ -115,54 +126,56 @@ const ARRAYS: &[ArrayLatches] = &[
     },
     // The index of the change buffer, which was removed in 11.0: its table knows no indexes.
     ArrayLatches {
-        symbol: "ibuf",
-        size: 0x70,
+        object: Object::Symbol { name: "ibuf", size: 0x70 },
         array_at: 48,
         count: Count::One,
         stride: 8,
         word: 384,
         latch: rwlock("index_tree_rw_lock"),
     },
-    hash("lock_sys", 0x100, 80, "lock_rec_hash_latch"),
-    hash("lock_sys", 0x100, 96, "lock_prdt_hash_latch"),
-    hash("lock_sys", 0x100, 112, "lock_prdt_page_hash_latch"),
+    hash(LOCK_SYS_LATCH, 16, "lock_rec_hash_latch"),
+    hash(LOCK_SYS_LATCH, 32, "lock_prdt_hash_latch"),
+    hash(LOCK_SYS_LATCH, 48, "lock_prdt_page_hash_latch"),
     // 11.4, 10.11.
-    hash("buf_pool", 0x45c0, 16832, "buf_page_hash_latch"),
-    hash("buf_pool", 0x5400, 16776, "buf_page_hash_latch"),
+    hash(Object::Symbol { name: "buf_pool", size: 0x45c0 }, 16832, "buf_page_hash_latch"),
+    hash(Object::Symbol { name: "buf_pool", size: 0x5400 }, 16776, "buf_page_hash_latch"),
 ];
 
-/// A hash table in an object of this size: the number of cells at `at`, behind it the pointer to the array.
-const fn hash(symbol: &'static str, size: u64, at: u64, name: &'static str) -> ArrayLatches {
-    ArrayLatches {
-        symbol,
-        size,
-        array_at: at + 8,
-        count: Count::HashCells(at),
-        stride: 64,
-        word: 0,
-        latch: rwlock(name),
-    }
+/// `lock_sys` from its latch on.
+const LOCK_SYS_LATCH: Object = Object::Around { instrumented: "lock_latch", at: 0 };
+
+/// A hash table in an object: the number of cells at `at`, behind it the pointer to the array.
+const fn hash(object: Object, at: u64, name: &'static str) -> ArrayLatches {
+    ArrayLatches { object, array_at: at + 8, count: Count::HashCells(at), stride: 64, word: 0, latch: rwlock(name) }
 }
 
-const HEAP: &[HeapLatch] = &[
+const INSIDE: &[InsideLatch] = &[
     // A page latch has a mode between shared and exclusive, as an index tree's has.
-    HeapLatch {
-        word: 24,
+    InsideLatch {
+        word: Word::At(24),
         evidence: &[Evidence::PageHeader { path: &[48], id: 0 }],
         latch: Latch { kind: Kind::Sxlock, name: "buf_block_lock" },
     },
-    // 11.4, 10.11.5, later 10.11.
-    index(264),
-    index(384),
-    index(368),
-    // 11.4, 10.11.
-    space(160, &[Evidence::Same(&[], &[96, 0]), Evidence::Name(&[96, 8])]),
-    space(168, &[Evidence::Same(&[], &[104, 0]), Evidence::Name(&[104, 8])]),
+    // An index: its name, its table and the table's name, and the table's first index knows the table too.
+    InsideLatch {
+        word: Word::Made,
+        evidence: &[
+            Evidence::Name(&[INDEX_NAME]),
+            Evidence::Name(&[INDEX_TABLE, TABLE_NAME]),
+            Evidence::Same(&[INDEX_TABLE], &[INDEX_TABLE, TABLE_INDEXES, INDEX_TABLE]),
+        ],
+        latch: rwlock("index_tree_rw_lock"),
+    },
+    // 11.4 and later 10.11, earlier 10.11.
+    space(&[Evidence::Same(&[], &[96, 0]), Evidence::Name(&[96, 8])]),
+    space(&[Evidence::Same(&[], &[104, 0]), Evidence::Name(&[104, 8])]),
+    rollback_segment(&[Evidence::Same(&[0], &[0, 96, 0]), Evidence::Name(&[0, 96, 8])]),
+    rollback_segment(&[Evidence::Same(&[0], &[0, 104, 0]), Evidence::Name(&[0, 104, 8])]),
     transaction(88, "trx_mutex"),
     transaction(2180, "read_view_mutex"),
     // An entry of the hash table of read-write transactions: it and its transaction know each other.
-    HeapLatch {
-        word: 24,
+    InsideLatch {
+        word: Word::At(24),
         evidence: &[
             Evidence::Magic { path: &[16], at: TRX_MAGIC_AT, value: TRX_MAGIC },
             Evidence::Same(&[], &[16, 2688]),
@@ -179,40 +192,32 @@ const INDEX_TABLE: u64 = 24;
 const TABLE_NAME: u64 = 16;
 const TABLE_INDEXES: u64 = 152;
 
-/// An index: its name, its table and the table's name, and the table's first index knows the table too.
-const fn index(word: u64) -> HeapLatch {
-    HeapLatch {
-        word,
-        evidence: &[
-            Evidence::Name(&[INDEX_NAME]),
-            Evidence::Name(&[INDEX_TABLE, TABLE_NAME]),
-            Evidence::Same(&[INDEX_TABLE], &[INDEX_TABLE, TABLE_INDEXES, INDEX_TABLE]),
-        ],
-        latch: rwlock("index_tree_rw_lock"),
-    }
-}
-
 /// A table: its name, and its first index knows it.
-const fn table(word: u64, latch: Latch) -> HeapLatch {
-    HeapLatch {
-        word,
+const fn table(word: u64, latch: Latch) -> InsideLatch {
+    InsideLatch {
+        word: Word::At(word),
         evidence: &[Evidence::Name(&[TABLE_NAME]), Evidence::Same(&[], &[TABLE_INDEXES, INDEX_TABLE])],
         latch,
     }
 }
 
 /// A tablespace: its first file knows it and has a name.
-const fn space(word: u64, evidence: &'static [Evidence]) -> HeapLatch {
-    HeapLatch { word, evidence, latch: rwlock("fil_space_latch") }
+const fn space(evidence: &'static [Evidence]) -> InsideLatch {
+    InsideLatch { word: Word::Made, evidence, latch: rwlock("fil_space_latch") }
+}
+
+/// A rollback segment begins with its tablespace.
+const fn rollback_segment(evidence: &'static [Evidence]) -> InsideLatch {
+    InsideLatch { word: Word::Made, evidence, latch: rwlock("trx_rseg_latch") }
 }
 
 /// `TRX_MAGIC_N`, and where in a transaction it stands.
 const TRX_MAGIC: u64 = 91_118_598;
 const TRX_MAGIC_AT: u64 = 2704;
 
-const fn transaction(word: u64, name: &'static str) -> HeapLatch {
-    HeapLatch {
-        word,
+const fn transaction(word: u64, name: &'static str) -> InsideLatch {
+    InsideLatch {
+        word: Word::At(word),
         evidence: &[Evidence::Magic { path: &[], at: TRX_MAGIC_AT, value: TRX_MAGIC }],
         latch: mutex(name),
     }

@@ -3,11 +3,15 @@
 //!
 //! A new server version is an entry here with a test, not new code.
 
+mod futex;
 mod mariadb;
 mod mysql;
+mod variables;
 
 #[cfg(test)]
 pub(crate) use mariadb::NAMES as MARIADB_NAMES;
+
+pub use variables::{variable, Table};
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -83,12 +87,16 @@ pub struct MysqlNames {
 #[derive(Debug)]
 pub struct MariadbNames {
     pub psi: Psi,
-    /// Latches inside static data, by symbol. Versions differ: an object has one entry for each of its sizes.
-    pub statics: &'static [StaticLatches],
+    /// The instruments of latches that are lock words. Where the code makes such a latch tells where it lies.
+    pub instrumented: &'static [&'static str],
+    /// Latches at a fixed distance from one that is instrumented, each with that one's name.
+    pub beside: &'static [Beside],
+    /// Latches in static objects of which the server's own tables of variables show members.
+    pub around: &'static [Around],
     /// Latches in arrays on the heap that static data points to.
     pub arrays: &'static [ArrayLatches],
-    /// Latches inside heap structures, recognised by what surrounds them; all versions' offsets.
-    pub heap: &'static [HeapLatch],
+    /// Latches inside structures, recognised by what surrounds them; all versions' offsets.
+    pub inside: &'static [InsideLatch],
 }
 
 /// A latch's kind and the last part of its event name.
@@ -99,32 +107,41 @@ pub struct Latch {
     pub name: &'static str,
 }
 
-/// A static object and the latches in it.
+/// A latch in the same static object as an instrumented one.
 #[derive(Debug)]
-pub struct StaticLatches {
-    pub symbol: &'static str,
-    /// A build in which the object has another size has another layout, and this does not hold for it.
-    pub size: u64,
-    pub members: &'static [Member],
+pub struct Beside {
+    pub instrumented: &'static str,
+    /// From that one's lock word to this one's.
+    pub distance: u64,
+    pub latch: Latch,
 }
 
-/// One latch, or an array of them, inside a static object.
+/// A static object that begins and ends with a cache line, as objects with latches of their own line do: all of a line with
+/// one of its members belongs to it.
 #[derive(Debug)]
-pub struct Member {
-    /// Of the first lock word.
-    pub offset: u64,
-    /// Bytes from one array element to the next, and how many there are; 1 for a single latch.
-    pub stride: u64,
-    pub count: u64,
-    pub latch: Latch,
+pub struct Around {
+    /// Members that are system or status variables.
+    pub variables: &'static [(Table, &'static str)],
+    /// The only rw-lock in it.
+    pub rwlock: Latch,
+    /// The only mutex in it, in builds that have one.
+    pub mutex: Latch,
+}
+
+/// A static object.
+#[derive(Clone, Copy, Debug)]
+pub enum Object {
+    /// By its symbol. A build in which it has another size has another layout: there it is not found.
+    Symbol { name: &'static str, size: u64 },
+    /// An instrumented latch lies at this offset in it.
+    Around { instrumented: &'static str, at: u64 },
 }
 
 /// An array on the heap with a latch in each element.
 #[derive(Debug)]
 pub struct ArrayLatches {
-    /// The static object, its size, and where in it the pointer to the first element is.
-    pub symbol: &'static str,
-    pub size: u64,
+    /// Where the pointer to the first element is.
+    pub object: Object,
     pub array_at: u64,
     pub count: Count,
     pub stride: u64,
@@ -145,14 +162,21 @@ pub enum Count {
     HashCells(u64),
 }
 
-/// A latch inside an object on the heap.
+/// A latch inside a structure.
 #[derive(Debug)]
-pub struct HeapLatch {
-    /// Of the lock word in the object.
-    pub word: u64,
+pub struct InsideLatch {
+    pub word: Word,
     /// All must hold. Together they leave no room for chance, so that another version's offsets only lead to no name.
     pub evidence: &'static [Evidence],
     pub latch: Latch,
+}
+
+/// Where a lock word is in a structure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Word {
+    At(u64),
+    /// Where the code says that makes latches with the instrument of this name.
+    Made,
 }
 
 /// Pointers to follow, from an object on: the offset of each in what the one before it points to.
@@ -203,6 +227,19 @@ pub enum Found {
     Symbols(&'static [&'static str]),
     /// It has no name, but is the only function without one that calls both of these (alternatives each).
     CallerOf(&'static [&'static str], &'static [&'static str]),
+    /// By name, or among the functions without one by how it waits in a futex.
+    Futex(&'static [&'static str], FutexShape),
+}
+
+/// What tells a lock primitive that waits in a futex of its own from the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FutexShape {
+    /// Offset in the latch of the word that it sleeps on.
+    pub word: i64,
+    /// Whether it wakes all other sleepers when it has the latch.
+    pub wakes_all: bool,
+    /// Whether it spins in rounds before: whether it reads how many (`innodb_sync_spin_loops`).
+    pub spins: bool,
 }
 
 /// Which part of a function runs only when a latch is taken.
@@ -255,12 +292,11 @@ pub fn family(image: &Image) -> Result<&'static Family, &'static str> {
     Err("not a MySQL or MariaDB server: find one with: pgrep -a 'mysqld|mariadbd'")
 }
 
-/// Whether the image lacks symbols that the catalog knows a server by. MySQL exports all that count; a stripped MariaDB lacks the static
-/// data in which latches are. No other program lacks any.
+/// Whether the image lacks symbols that the catalog knows a server by. MySQL exports all that count; a stripped MariaDB has no names of
+/// InnoDB's functions. No other program lacks any.
 pub fn misses_symbols(image: &Image) -> bool {
-    match family(image).map(|family| &family.naming) {
-        Ok(Naming::Mysql(_)) => false,
-        Ok(Naming::Mariadb(names)) => !names.statics.iter().any(|s| image.symbol(s.symbol).is_some()),
+    match family(image) {
+        Ok(family) => !family.wait_functions.iter().any(|w| w.is_named(image)),
         Err(_) => image.symbol("server_version").is_some(),
     }
 }
@@ -275,11 +311,27 @@ pub fn flavor(family: &Family, image: &Image) -> Flavor {
 }
 
 impl WaitFunction {
+    /// Whether a symbol of this binary has its name.
+    fn is_named(&self, image: &Image) -> bool {
+        match self.found {
+            Found::Symbols(names) | Found::Futex(names, _) => named(image, names).next().is_some(),
+            Found::CallerOf(..) => false,
+        }
+    }
+
     /// Where it is in this binary; more than one place when several variants share an entry here.
     pub fn find(&self, image: &Image) -> Vec<Range<u64>> {
         match self.found {
             Found::Symbols(names) => named(image, names).filter_map(|s| bounds(image, &s)).collect(),
             Found::CallerOf(first, second) => unnamed_caller(image, first, second).into_iter().collect(),
+            Found::Futex(names, shape) => {
+                let by_name: Vec<Range<u64>> = named(image, names).filter_map(|s| bounds(image, &s)).collect();
+                if by_name.is_empty() {
+                    futex::primitives(image).into_iter().filter(|(_, s)| *s == shape).map(|(range, _)| range).collect()
+                } else {
+                    by_name
+                }
+            }
         }
     }
 }

@@ -11,6 +11,7 @@ use crate::symbols::Arch;
 
 pub(super) const SP: u8 = 31;
 pub(super) const FP: u8 = 29;
+pub(super) const LR: u8 = 30;
 
 /// The registers of the first six integer arguments (AAPCS64).
 pub(super) const ARGUMENTS: [u8; 6] = [0, 1, 2, 3, 4, 5];
@@ -350,8 +351,10 @@ fn system_effects(insn: &Insn, into: &mut Vec<Effect>) {
     match insn.flow {
         Flow::Call(_) => into.push(Effect::Call),
         Flow::Next if is_hint(word) => match field(word, 5, 7) {
-            // xpaclri and the forms that sign or authenticate x30
-            7 | 24..=31 => into.push(Effect::Clobber(30)),
+            // xpaclri and the forms that authenticate x30
+            7 | 28..=31 => into.push(Effect::Clobber(30)),
+            // Those that sign it leave the address in its lower bits.
+            24..=27 => {}
             // the forms for x17
             8 | 10 | 12 | 14 => into.push(Effect::Clobber(17)),
             _ => {}

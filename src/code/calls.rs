@@ -21,7 +21,7 @@ pub fn direct_calls(image: &Image, targets: &HashSet<u64>) -> Vec<(u64, u64)> {
     }
 }
 
-fn text(image: &Image) -> Option<(u64, &[u8])> {
+pub(super) fn text(image: &Image) -> Option<(u64, &[u8])> {
     let range = image.section(".text")?;
     Some((range.start, image.bytes(range.start, usize::try_from(range.end.checked_sub(range.start)?).ok()?)?))
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::cfg::{blocks, Block, Dominators, Graph, Target};
 use super::insn::{decode_bytes, Flow, Insn};
-use super::values::{Place, Values};
+use super::values::{offset_passed, Passed, Place, Values};
 use crate::symbols::{Arch, Image};
 
 /// A function with more instructions than this is not analysed. The largest latch function known has 260.
@@ -47,15 +47,17 @@ impl Function {
     pub fn new(image: &Image, range: Range<u64>) -> Option<Function> {
         let mut insns = with_cold_parts(range.clone(), &|r| super::decode(image, r), &|addr| image.function_at(addr));
         mark_calls_without_return(image, &mut insns);
-        Function::from_insns(range.start, insns)
+        let pointers = insns.iter().filter_map(|i| Some((i.memory?, image.got_entry(i.memory?)?))).collect();
+        Function::from_insns(range.start, insns, pointers)
     }
 
     /// Analyses machine code that lies at address `base`, where the function also begins.
     pub fn from_bytes(arch: Arch, base: u64, bytes: &[u8]) -> Option<Function> {
-        Function::from_insns(base, decode_bytes(arch, base, bytes))
+        Function::from_insns(base, decode_bytes(arch, base, bytes), HashMap::new())
     }
 
-    pub(super) fn from_insns(entry: u64, insns: Vec<Insn>) -> Option<Function> {
+    /// `pointers` are static pointers that the function reads and that never change, by their address.
+    pub(super) fn from_insns(entry: u64, insns: Vec<Insn>, pointers: HashMap<u64, u64>) -> Option<Function> {
         if insns.is_empty() || insns.len() > MAX_INSNS {
             return None;
         }
@@ -76,7 +78,7 @@ impl Function {
         let postdominators = Dominators::new(&graph.reversed(), returned)?;
         let is_complete = !insns.iter().any(|i| i.flow == Flow::IndirectJump);
         let values = if is_complete {
-            Values::new(&insns, &blocks, &graph, entry_block)
+            Values::new(&insns, &blocks, &graph, entry_block, pointers)
         } else {
             Values::unknown(insns[0].arch, blocks.len())
         };
@@ -110,6 +112,11 @@ impl Function {
         &self.insns
     }
 
+    /// Whether an instruction of the function begins at `addr`.
+    pub fn contains(&self, addr: u64) -> bool {
+        self.index(addr).is_some()
+    }
+
     /// Where the function's first six integer arguments are when the instruction at `addr` is about to run;
     /// `None` for one that is nowhere, or when there is no such instruction.
     pub fn arguments_at(&self, addr: u64) -> [Option<Place>; 6] {
@@ -119,7 +126,32 @@ impl Function {
     /// The values in the registers that carry a call's first six integer arguments when the instruction at
     /// `addr` is about to run, as far as they are constants: numbers, and addresses of static data.
     pub fn constants_at(&self, addr: u64) -> [Option<u64>; 6] {
-        self.index(addr).map_or([None; 6], |i| self.values.constants(&self.insns, &self.blocks, self.block_of[i], i))
+        self.passed_at(addr).map(|passed| passed.and_then(Passed::constant))
+    }
+
+    /// What is in those registers when the instruction at `addr` is about to run, as far as it is constant or comes
+    /// from the function's own arguments.
+    pub fn passed_at(&self, addr: u64) -> [Option<Passed>; 6] {
+        self.index(addr).map_or([None; 6], |i| self.values.passed(&self.insns, &self.blocks, self.block_of[i], i))
+    }
+
+    /// How far behind an address of unknown origin lies what the call at `addr` passes as argument `number`, by what the
+    /// code before it does: `None` where that is not clear.
+    pub fn offset_passed_at(&self, addr: u64, number: usize) -> Option<i64> {
+        let at = self.index(addr)?;
+        let start = self.blocks[self.block_of[at]].insns.start;
+        offset_passed(&self.insns[start..at], number)
+    }
+
+    /// The instructions that every call of the function that returns runs.
+    pub fn always_passed(&self) -> impl Iterator<Item = &Insn> {
+        let blocks = self.postdominators.chain(self.entry_block).filter(|&b| b < self.blocks.len());
+        blocks.flat_map(|b| &self.insns[self.blocks[b].insns.clone()])
+    }
+
+    /// Where the address that the function returns to is when the instruction at `addr` is about to run.
+    pub fn return_address_at(&self, addr: u64) -> Option<Place> {
+        self.index(addr).and_then(|i| self.values.return_address(&self.insns, &self.blocks, self.block_of[i], i))
     }
 
     fn index(&self, addr: u64) -> Option<usize> {

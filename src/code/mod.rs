@@ -15,7 +15,9 @@ mod calls;
 mod cfg;
 mod ends;
 mod function;
+mod futex;
 mod insn;
+mod mentions;
 #[cfg(test)]
 mod samples;
 #[cfg(test)]
@@ -26,6 +28,8 @@ mod x86;
 
 pub use calls::{direct_calls, import_stubs, imported_calls};
 pub use function::Function;
+pub use futex::{futex_waits, FutexWait};
 pub use insn::{decode, decode_bytes, Flow, Insn, Probing, Test};
-pub use values::Place;
+pub use mentions::functions_that_mention;
+pub use values::{Passed, Place};
 pub use wait::{contended, whole_function, Condition, EndKind, EndSite, Site, Slow, WaitSites};

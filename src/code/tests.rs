@@ -316,7 +316,7 @@ fn follows_a_function_into_its_cold_part() {
     let function_at = |addr: u64| [BASE, COLD, OTHER].map(range).into_iter().find(|r| r.contains(&addr));
     let insns = function::with_cold_parts(range(BASE), &decode, &function_at);
     assert_eq!(insns.len(), 9);
-    let found = Function::from_insns(BASE, insns).unwrap().contended(&slow()).unwrap();
+    let found = Function::from_insns(BASE, insns, Default::default()).unwrap().contended(&slow()).unwrap();
     assert_eq!((found.start, found.begin.addr), (COLD, COLD + 3));
     assert_eq!(found.ends.iter().map(|e| (e.site.addr, e.kind)).collect::<Vec<_>>(), [(COLD + 8, EndKind::Final)]);
 
@@ -389,4 +389,31 @@ fn analyses_the_largest_functions_quickly() {
     // One long chain of pushes and calls
     survives(Arch::X86_64, &[0x55, 0xe8, 0, 0, 0, 0].repeat(9_000));
     assert!(begun.elapsed().as_secs() < 30, "{:?}", begun.elapsed());
+}
+
+#[test]
+fn the_return_address_is_followed() {
+    // push %rbp; mov %rsp,%rbp; push %rbx; nop; ret
+    let f = x86_function(&[0x55, 0x48, 0x89, 0xe5, 0x53, 0x90, 0xc3]);
+    let stack = |base, offset| Some(Place::Stack { base, offset, bytes: 8 });
+    assert_eq!(f.return_address_at(BASE), stack(4, 0));
+    assert_eq!(f.return_address_at(BASE + 1), stack(4, 8));
+    assert_eq!(f.return_address_at(BASE + 5), stack(5, 8));
+    // paciasp; bl; nop; ret
+    let words: [u32; 4] = [0xd503_233f, 0x9400_0010, 0xd503_201f, 0xd65f_03c0];
+    let f = arm_function(&words.map(u32::to_le_bytes).concat());
+    assert_eq!(f.return_address_at(BASE + 4), Some(Place::Register { register: 30, bytes: 8 }));
+    assert_eq!(f.return_address_at(BASE + 8), None);
+}
+
+#[test]
+fn members_of_arguments_are_passed_on() {
+    // lea 0x8(%rsi),%rdi; lea -0x8(%rdi),%rsi; nop
+    let f = x86_function(&[0x48, 0x8d, 0x7e, 0x08, 0x48, 0x8d, 0x77, 0xf8, 0x90, 0xc3]);
+    let member = |offset| Some(Passed::Member { argument: 1, offset });
+    assert_eq!(f.passed_at(BASE + 8)[..3], [member(8), member(0), Some(Passed::Member { argument: 2, offset: 0 })]);
+    // add x0, x1, #8; sub x1, x0, #8; mov w2, w2
+    let words: [u32; 4] = [0x9100_2020, 0xd100_2001, 0x2a02_03e2, 0xd65f_03c0];
+    let f = arm_function(&words.map(u32::to_le_bytes).concat());
+    assert_eq!(f.passed_at(BASE + 12)[..3], [member(8), member(0), None]);
 }

@@ -5,6 +5,8 @@
 //! and at calls what a callee may change. It takes for granted what compilers do: that nobody writes to a spill
 //! slot through a pointer to something else.
 
+use std::collections::HashMap;
+
 use super::cfg::{Block, Graph};
 use super::insn::{effects, Effect, Insn};
 use super::{aarch64, x86};
@@ -22,6 +24,34 @@ pub enum Place {
     Stack { base: u8, offset: i32, bytes: u8 },
 }
 
+/// What a function passes on in a call, as far as it can be told from its code alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Passed {
+    /// A number, or the address of static data.
+    Constant(u64),
+    /// The u32 in static data at this address.
+    Content(u64),
+    /// One of its own arguments, or a member of what that points to.
+    Member { argument: u8, offset: i64 },
+}
+
+impl Passed {
+    pub fn constant(self) -> Option<u64> {
+        match self {
+            Passed::Constant(value) => Some(value),
+            Passed::Content(_) | Passed::Member { .. } => None,
+        }
+    }
+
+    /// The offset, if it is the first argument or in what that points to.
+    pub fn first_argument(self) -> Option<i64> {
+        match self {
+            Passed::Member { argument: 0, offset } => Some(offset),
+            _ => None,
+        }
+    }
+}
+
 /// Slots beyond this number are forgotten; compiled functions stay far below.
 const MAX_SLOTS: usize = 128;
 
@@ -36,9 +66,18 @@ enum Value {
         index: u8,
         bytes: u8,
     },
+    /// An argument, plus this, which is not 0: a member of what it points to.
+    Member {
+        index: u8,
+        offset: i64,
+    },
     /// The stack pointer on entry, plus this.
     Frame(i64),
     Constant(u64),
+    /// What 4 bytes of static data at this address hold.
+    Content(u64),
+    /// Where the function returns to.
+    ReturnAddress,
 }
 
 impl Value {
@@ -52,14 +91,36 @@ impl Value {
         }
     }
 
+    fn plus(self, by: i64) -> Value {
+        match self {
+            value if by == 0 => value,
+            Value::Argument { index, bytes: 8 } => Value::Member { index, offset: by },
+            Value::Member { index, offset } if offset.wrapping_add(by) == 0 => Value::Argument { index, bytes: 8 },
+            Value::Member { index, offset } => Value::Member { index, offset: offset.wrapping_add(by) },
+            Value::Frame(at) => Value::Frame(at.wrapping_add(by)),
+            Value::Constant(value) => Value::Constant(value.wrapping_add_signed(by)),
+            _ => Value::Unknown,
+        }
+    }
+
     /// The low `bytes` of it.
     fn low(self, bytes: u8) -> Value {
         match (self, bytes) {
             (value, 8) => value,
             (Value::Argument { index, bytes }, 4) => Value::Argument { index, bytes: bytes.min(4) },
             (Value::Constant(value), 4) => Value::Constant(value & u64::from(u32::MAX)),
+            (Value::Content(at), 4) => Value::Content(at),
             _ => Value::Unknown,
         }
+    }
+}
+
+/// What is at a static address.
+fn content(at: u64, bytes: u8, pointers: &HashMap<u64, u64>) -> Value {
+    match (bytes, pointers.get(&at)) {
+        (8, Some(&to)) => Value::Constant(to),
+        (4, None) => Value::Content(at),
+        _ => Value::Unknown,
     }
 }
 
@@ -86,6 +147,9 @@ impl State {
             registers[usize::from(register)] = Value::Argument { index, bytes: 8 };
         }
         registers[usize::from(convention.stack_pointer)] = Value::Frame(0);
+        if let Some(register) = convention.link_register {
+            registers[usize::from(register)] = Value::ReturnAddress;
+        }
         State { registers, slots: Vec::new() }
     }
 
@@ -116,17 +180,11 @@ impl State {
         changed || before != (self.registers, self.slots.len())
     }
 
-    fn apply(&mut self, effect: &Effect, convention: &Convention) {
+    fn apply(&mut self, effect: &Effect, convention: &Convention, pointers: &HashMap<u64, u64>) {
         match *effect {
             Effect::Copy { to, from, bytes } => self.set(to, self.get(from).low(bytes)),
             Effect::Offset { to, from, by } => {
-                let value = match self.get(from) {
-                    value if by == 0 => value,
-                    Value::Frame(at) => Value::Frame(at.wrapping_add(by)),
-                    Value::Constant(value) => Value::Constant(value.wrapping_add_signed(by)),
-                    _ => Value::Unknown,
-                };
-                self.set(to, value);
+                self.set(to, self.get(from).plus(by));
             }
             Effect::Constant { to, value } => self.set(to, Value::Constant(value)),
             Effect::Insert { to, value, shift } => {
@@ -145,6 +203,7 @@ impl State {
             Effect::Load { to, base, offset, bytes } => {
                 let value = match self.get(base) {
                     Value::Frame(at) => self.load(at.wrapping_add(offset), bytes),
+                    Value::Constant(at) => content(at.wrapping_add_signed(offset), bytes, pointers),
                     _ => Value::Unknown,
                 };
                 self.set(to, value);
@@ -225,6 +284,8 @@ struct Convention {
     caller_saved: &'static [u8],
     stack_pointer: u8,
     frame_pointer: u8,
+    /// Which register holds the return address on entry, if not the stack.
+    link_register: Option<u8>,
     /// Bytes below the stack pointer that are left alone.
     red_zone: i64,
 }
@@ -237,6 +298,7 @@ impl Convention {
                 caller_saved: &x86::CALLER_SAVED,
                 stack_pointer: x86::RSP,
                 frame_pointer: x86::RBP,
+                link_register: None,
                 red_zone: 128,
             },
             Arch::Aarch64 => Convention {
@@ -244,15 +306,40 @@ impl Convention {
                 caller_saved: &aarch64::CALLER_SAVED,
                 stack_pointer: aarch64::SP,
                 frame_pointer: aarch64::FP,
+                link_register: Some(aarch64::LR),
                 red_zone: 0,
             },
         }
     }
 }
 
+/// How far behind a register's value lies what straight-line code leaves in the register of a call's argument, by the
+/// last instruction that writes it.
+pub(super) fn offset_passed(insns: &[Insn], argument: usize) -> Option<i64> {
+    let convention = Convention::of(insns.first()?.arch);
+    let register = *convention.arguments.get(argument)?;
+    let mut changes = Vec::new();
+    insns.iter().rev().find_map(|insn| {
+        changes.clear();
+        effects(insn, &mut changes);
+        changes.iter().rev().find_map(|change| match *change {
+            Effect::Offset { to, by, .. } if to == register => Some(Some(by)),
+            Effect::Copy { to, bytes: 8, .. } if to == register => Some(Some(0)),
+            Effect::Copy { to, .. } | Effect::Constant { to, .. } | Effect::Insert { to, .. } if to == register => {
+                Some(None)
+            }
+            Effect::Load { to, .. } | Effect::Clobber(to) if to == register => Some(None),
+            Effect::Call | Effect::Unknown => Some(None),
+            _ => None,
+        })
+    })?
+}
+
 /// The result of the analysis: what is known at the start of every block.
 pub(super) struct Values {
     arch: Arch,
+    /// Static pointers that never change, by their address.
+    pointers: HashMap<u64, u64>,
     /// `None`: never reached, or given up.
     starts: Vec<Option<State>>,
 }
@@ -260,12 +347,12 @@ pub(super) struct Values {
 impl Values {
     /// Nothing is known where control flow is not.
     pub fn unknown(arch: Arch, blocks: usize) -> Values {
-        Values { arch, starts: vec![None; blocks] }
+        Values { arch, pointers: HashMap::new(), starts: vec![None; blocks] }
     }
 
-    pub fn new(insns: &[Insn], blocks: &[Block], graph: &Graph, entry: usize) -> Values {
+    pub fn new(insns: &[Insn], blocks: &[Block], graph: &Graph, entry: usize, pointers: HashMap<u64, u64>) -> Values {
         let arch = insns.first().map_or(Arch::HOST, |i| i.arch);
-        let mut values = Values { arch, starts: vec![None; blocks.len()] };
+        let mut values = Values { arch, pointers, starts: vec![None; blocks.len()] };
         values.starts[entry] = Some(State::entry(arch));
         let mut visits = vec![0; blocks.len()];
         let mut work = vec![entry];
@@ -303,7 +390,7 @@ impl Values {
         for insn in &insns[blocks[block].insns.start..upto] {
             changes.clear();
             effects(insn, &mut changes);
-            changes.iter().for_each(|change| state.apply(change, &convention));
+            changes.iter().for_each(|change| state.apply(change, &convention, &self.pointers));
         }
         Some(state)
     }
@@ -324,15 +411,31 @@ impl Values {
             known.push(state.place(index, &convention).is_some());
             changes.clear();
             effects(insn, &mut changes);
-            changes.iter().for_each(|change| state.apply(change, &convention));
+            changes.iter().for_each(|change| state.apply(change, &convention, &self.pointers));
         }
         known
     }
 
-    pub fn constants(&self, insns: &[Insn], blocks: &[Block], block: usize, at: usize) -> [Option<u64>; 6] {
+    /// Where the return address is: on x86-64 where the call has pushed it, on arm64 in x30, as long as that has not been
+    /// written to.
+    pub fn return_address(&self, insns: &[Insn], blocks: &[Block], block: usize, at: usize) -> Option<Place> {
+        let state = self.state(insns, blocks, block, at)?;
+        let convention = Convention::of(self.arch);
+        match convention.link_register {
+            Some(register) => {
+                (state.get(register) == Value::ReturnAddress).then_some(Place::Register { register, bytes: 8 })
+            }
+            None => state.address(0, &convention).map(|(base, offset)| Place::Stack { base, offset, bytes: 8 }),
+        }
+    }
+
+    pub fn passed(&self, insns: &[Insn], blocks: &[Block], block: usize, at: usize) -> [Option<Passed>; 6] {
         let Some(state) = self.state(insns, blocks, block, at) else { return [None; 6] };
         Convention::of(self.arch).arguments.map(|register| match state.get(register) {
-            Value::Constant(value) => Some(value),
+            Value::Constant(value) => Some(Passed::Constant(value)),
+            Value::Content(at) => Some(Passed::Content(at)),
+            Value::Argument { index, bytes: 8 } => Some(Passed::Member { argument: index, offset: 0 }),
+            Value::Member { index, offset } => Some(Passed::Member { argument: index, offset }),
             _ => None,
         })
     }

@@ -69,6 +69,8 @@ pub struct Site {
     pub per_round: bool,
     /// Where the function's first six integer arguments are when the probe fires.
     pub args: [Option<Place>; 6],
+    /// Where the function's return address is when the probe fires.
+    pub return_address: Option<Place>,
 }
 
 /// An end of a wait.
@@ -356,6 +358,7 @@ impl<'a> Wait<'a> {
             repeats: self.cyclic[block],
             per_round: self.is_per_round(block),
             args: self.f.arguments_at(insn.addr),
+            return_address: self.f.return_address_at(insn.addr),
         })
     }
 

@@ -221,8 +221,14 @@ fn mov(i: &Instruction, into: &mut Vec<Effect>) -> bool {
             into.push(Effect::Copy { to: number(i.op0_register()), from: number(i.op1_register()), bytes });
         }
         (OpKind::Register, OpKind::Memory) => {
+            let to = number(i.op0_register());
+            if i.is_ip_rel_memory_operand() {
+                into.push(Effect::Constant { to, value: i.ip_rel_memory_address() });
+                into.push(Effect::Load { to, base: to, offset: 0, bytes });
+                return true;
+            }
             let Some((base, offset)) = address(i) else { return false };
-            into.push(Effect::Load { to: number(i.op0_register()), base, offset, bytes });
+            into.push(Effect::Load { to, base, offset, bytes });
         }
         (OpKind::Memory, OpKind::Register) => {
             let Some((base, offset)) = address(i) else { return false };

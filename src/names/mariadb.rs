@@ -5,37 +5,63 @@
 //! data points to, by the array; any other by the structure that it lies in, which is recognised by
 //! what it and its neighbours must contain.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashSet};
 
-use super::psi::Instruments;
+use super::made::{made, Made};
+use super::psi::{Instrument, Instruments};
+use super::waited::waited;
 use super::{LatchName, Process};
-use crate::catalog::{ArrayLatches, Count, Evidence, HeapLatch, Latch, MariadbNames, Member, Path, StaticLatches};
+use crate::catalog::{
+    variable, Around, ArrayLatches, Count, Evidence, Family, InsideLatch, Latch, MariadbNames, Object, Path, Word,
+};
 use crate::model::Kind;
 use crate::symbols::Image;
 
 /// Pages lie at multiples of this, in memory and in files.
 const MIN_PAGE: u64 = 1024;
 
+/// Bytes; larger ones are multiples of it.
+const CACHE_LINE: u64 = 64;
+
 pub struct Rules {
     catalog: &'static MariadbNames,
-    /// Which of the catalog's names are registered as instruments, and whether as an sxlock.
-    registered: HashMap<&'static str, bool>,
+    instruments: Instruments,
+    made: Made,
+    /// By link-time address of the lock word.
+    statics: BTreeMap<u64, LatchName>,
 }
 
 impl Rules {
-    pub fn new(image: &Image, catalog: &'static MariadbNames) -> Rules {
+    pub fn new(image: &Image, family: &Family, catalog: &'static MariadbNames) -> Rules {
         let mut pointers = image.relative_relocations();
         pointers.sort_unstable();
         let instruments = Instruments::new(image, &pointers);
-        let statics = catalog.statics.iter().flat_map(|s| s.members).map(|m| m.latch);
-        let arrays = catalog.arrays.iter().map(|a| a.latch);
-        let heap = catalog.heap.iter().map(|h| h.latch);
-        let registered = statics
-            .chain(arrays)
-            .chain(heap)
-            .filter_map(|latch| Some((latch.name, instruments.by_name(latch.name)?.is_sxlock())))
-            .collect();
-        Rules { catalog, registered }
+        let made = made(image, &instruments, &catalog.instrumented.iter().copied().collect::<HashSet<_>>());
+        let mut rules = Rules { catalog, instruments, made, statics: BTreeMap::new() };
+        rules.statics = rules.find_statics(image, family, &pointers);
+        rules
+    }
+
+    /// The latches in static data: those that are made with an instrument, those beside them, and those in objects that
+    /// the server's tables show members of.
+    fn find_statics(&self, image: &Image, family: &Family, pointers: &[(u64, u64)]) -> BTreeMap<u64, LatchName> {
+        let waited = waited(image, family);
+        let mut found: BTreeMap<u64, LatchName> = BTreeMap::new();
+        for around in self.catalog.around {
+            for (word, latch) in latches_around(image, pointers, around, &waited) {
+                found.insert(word, self.named(latch));
+            }
+        }
+        for (&at, name) in &self.made.statics {
+            found.insert(self.word(at), self.name(Kind::Rwlock, name));
+        }
+        for beside in self.catalog.beside {
+            let word = self.made_at(beside.instrumented).map(|at| self.word(at).wrapping_add(beside.distance));
+            if let Some(word) = word.filter(|word| waited.get(word) == Some(&true)) {
+                found.insert(word, self.named(beside.latch));
+            }
+        }
+        found
     }
 
     /// The latch whose performance_schema class is at this address in the process.
@@ -44,70 +70,121 @@ impl Rules {
         LatchName::from_event(&event)
     }
 
-    /// The latch in static data at this link-time address.
-    pub fn static_latch(&self, image: &Image, link: u64) -> Option<LatchName> {
-        let latch = self.catalog.statics.iter().find_map(|object| member_at(image, object, link))?;
-        Some(self.named(latch))
+    /// The latch in static data whose lock word is at this link-time address.
+    pub fn static_latch(&self, link: u64) -> Option<LatchName> {
+        self.statics.get(&link).cloned()
     }
 
-    /// The latch on the heap whose lock word is at `word`.
-    pub(super) fn heap_latch(&self, process: &Process, word: u64) -> Option<LatchName> {
-        let in_array = self.catalog.arrays.iter().find(|a| is_in_array(process, a, word)).map(|a| a.latch);
-        let latch = in_array.or_else(|| {
-            let recognised = |h: &&HeapLatch| is_in(process, h, word);
-            self.catalog.heap.iter().find(recognised).map(|h| h.latch)
-        })?;
-        Some(self.named(latch))
+    /// All latches in static data that are known by their address: link-time address of the lock word, and name.
+    pub fn statics(&self) -> &BTreeMap<u64, LatchName> {
+        &self.statics
+    }
+
+    /// Where the code makes latches.
+    pub fn made(&self) -> &Made {
+        &self.made
+    }
+
+    /// The latch whose lock word is at `word`, by what it is part of.
+    pub(super) fn latch_in(&self, process: &Process, word: u64) -> Option<LatchName> {
+        let in_array = self.catalog.arrays.iter().find(|a| self.is_in_array(process, a, word)).map(|a| a.latch);
+        let inside = || self.catalog.inside.iter().find(|i| self.is_inside(process, i, word)).map(|i| i.latch);
+        Some(self.named(in_array.or_else(inside)?))
+    }
+
+    /// The latch whose lock word is at `word`, by performance_schema's object beside it.
+    pub(super) fn instrumented(&self, process: &Process, word: u64) -> Option<LatchName> {
+        let psi = &self.catalog.psi;
+        let object = process.memory.u64(word.wrapping_add_signed(i64::from(psi.from_latch)))?;
+        let class = process.memory.u64(object.wrapping_add(u64::from(psi.to_class)))?;
+        self.instrument(process, class)
     }
 
     fn named(&self, latch: Latch) -> LatchName {
-        let kind = match self.registered.get(latch.name) {
-            Some(true) => Kind::Sxlock,
-            _ => latch.kind,
+        self.name(latch.kind, latch.name)
+    }
+
+    fn name(&self, kind: Kind, name: &str) -> LatchName {
+        let is_sxlock = self.instruments.by_name(name).is_some_and(Instrument::is_sxlock);
+        LatchName::innodb(if is_sxlock { Kind::Sxlock } else { kind }, name)
+    }
+
+    /// The lock word of the instrumented latch at `latch`.
+    fn word(&self, latch: u64) -> u64 {
+        latch.wrapping_add_signed(-i64::from(self.catalog.psi.from_latch))
+    }
+
+    /// Where the only latch in static data with this instrument is.
+    fn made_at(&self, instrument: &str) -> Option<u64> {
+        let mut all = self.made.statics.iter().filter(|(_, name)| *name == instrument);
+        all.next().filter(|_| all.next().is_none()).map(|(&at, _)| at)
+    }
+
+    fn address(&self, image: &Image, object: Object) -> Option<u64> {
+        match object {
+            Object::Symbol { name, size } => image.symbol(name).filter(|s| s.size == size).map(|s| s.addr),
+            Object::Around { instrumented, at } => self.made_at(instrumented)?.checked_sub(at),
+        }
+    }
+
+    fn is_in_array(&self, process: &Process, array: &ArrayLatches, word: u64) -> bool {
+        self.extent(process, array).is_some_and(|(start, bytes)| {
+            let from = word.wrapping_sub(start).wrapping_sub(array.word);
+            start != 0 && from < bytes && from % array.stride == 0
+        })
+    }
+
+    /// Where an array begins in the process and how long it may be, in bytes.
+    fn extent(&self, process: &Process, array: &ArrayLatches) -> Option<(u64, u64)> {
+        let at = |link: u64| process.memory.u64(link.wrapping_add(process.bias));
+        let object = self.address(process.image, array.object)?;
+        let start = at(object.wrapping_add(array.array_at))?;
+        let bytes = match array.count {
+            Count::One => array.stride,
+            Count::Variable(symbol) => at(process.image.symbol(symbol)?.addr)?.checked_mul(array.stride)?,
+            // Of the eight places in 64 bytes seven are cells and one is the latch. Where it takes two, the last of the
+            // latches are left out: what lies behind the array must not be taken for one.
+            Count::HashCells(cells) => at(object.wrapping_add(cells))?.div_ceil(7).checked_mul(64)?,
         };
-        LatchName::innodb(kind, latch.name)
+        Some((start, bytes))
+    }
+
+    /// Whether the lock word lies in a structure of this type.
+    fn is_inside(&self, process: &Process, inside: &InsideLatch, word: u64) -> bool {
+        let holds_at = |offset: u64| {
+            let object = word.checked_sub(offset);
+            object.is_some_and(|o| inside.evidence.iter().all(|e| holds(process, e, o).unwrap_or(false)))
+        };
+        match inside.word {
+            Word::At(offset) => holds_at(offset),
+            Word::Made => {
+                let made = self.made.members.get(inside.latch.name);
+                made.is_some_and(|offsets| offsets.iter().any(|&latch| holds_at(self.word(latch))))
+            }
+        }
     }
 }
 
-fn member_at(image: &Image, object: &StaticLatches, link: u64) -> Option<Latch> {
-    let offset = link.checked_sub(address(image, object.symbol, object.size)?)?;
-    let holds = |m: &&Member| {
-        let Some(from) = offset.checked_sub(m.offset) else { return false };
-        from == 0 || m.stride != 0 && from % m.stride == 0 && from / m.stride < m.count
+/// The lock words in an object of which the server's tables show members: its rw-lock and its mutex, each if there is
+/// one only.
+fn latches_around(
+    image: &Image,
+    pointers: &[(u64, u64)],
+    around: &Around,
+    waited: &BTreeMap<u64, bool>,
+) -> Vec<(u64, Latch)> {
+    let members: Vec<u64> =
+        around.variables.iter().filter_map(|&(table, name)| variable(image, pointers, table, name)).collect();
+    let (Some(&first), Some(&last)) = (members.iter().min(), members.iter().max()) else { return Vec::new() };
+    let lines = first - first % CACHE_LINE..(last + 1).next_multiple_of(CACHE_LINE);
+    let only = |is_rwlock: bool| {
+        let mut all = waited.range(lines.clone()).filter(|(_, rwlock)| **rwlock == is_rwlock).map(|(&word, _)| word);
+        all.next().filter(|_| all.next().is_none())
     };
-    object.members.iter().find(holds).map(|m| m.latch)
-}
-
-/// Where a static object is, if it has the size that the catalog knows.
-fn address(image: &Image, symbol: &str, size: u64) -> Option<u64> {
-    image.symbol(symbol).filter(|s| s.size == size).map(|s| s.addr)
-}
-
-fn is_in_array(process: &Process, array: &ArrayLatches, word: u64) -> bool {
-    extent(process, array).is_some_and(|(start, bytes)| {
-        let from = word.wrapping_sub(start).wrapping_sub(array.word);
-        start != 0 && from < bytes && from % array.stride == 0
-    })
-}
-
-/// Where an array begins in the process and how long it may be, in bytes.
-fn extent(process: &Process, array: &ArrayLatches) -> Option<(u64, u64)> {
-    let at = |link: u64| process.memory.u64(link.wrapping_add(process.bias));
-    let object = address(process.image, array.symbol, array.size)?;
-    let start = at(object.wrapping_add(array.array_at))?;
-    let bytes = match array.count {
-        Count::One => array.stride,
-        Count::Variable(symbol) => at(process.image.symbol(symbol)?.addr)?.checked_mul(array.stride)?,
-        // Of the eight places in 64 bytes six or seven are cells; the rest is the latch.
-        Count::HashCells(cells) => (at(object.wrapping_add(cells))? / 6).checked_add(1)?.checked_mul(64)?,
-    };
-    Some((start, bytes))
-}
-
-/// Whether the lock word lies in an object of this type.
-fn is_in(process: &Process, heap: &HeapLatch, word: u64) -> bool {
-    let Some(object) = word.checked_sub(heap.word) else { return false };
-    heap.evidence.iter().all(|evidence| holds(process, evidence, object).unwrap_or(false))
+    [(only(true), around.rwlock), (only(false), around.mutex)]
+        .into_iter()
+        .filter_map(|(word, latch)| Some((word?, latch)))
+        .collect()
 }
 
 /// Whether `evidence` is true of the object; `None` if that cannot be read.
@@ -149,6 +226,8 @@ fn is_name(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
     use crate::target::Memory;
 
@@ -196,10 +275,19 @@ mod tests {
     fn garbage_is_never_recognised() {
         let noise: Vec<u64> = (0..512_u64).map(|i| i.wrapping_mul(0x9e37_79b9_7f4a_7c15)).collect();
         let zeros = vec![0_u64; 512];
+        let offsets = (0..512).collect::<BTreeSet<u64>>();
+        let names = crate::catalog::MARIADB_NAMES.instrumented.iter().map(|n| (*n).to_owned());
+        let made = Made { members: names.map(|name| (name, offsets.clone())).collect(), ..Made::default() };
+        let rules = Rules {
+            catalog: &crate::catalog::MARIADB_NAMES,
+            instruments: Instruments::default(),
+            made,
+            statics: BTreeMap::new(),
+        };
         with_process(|process| {
             for word in [0, 1, 88, u64::MAX, addr(&noise[300]), addr(&zeros[300])] {
-                for heap in crate::catalog::MARIADB_NAMES.heap {
-                    assert!(!is_in(process, heap, word), "{} at {word:#x}", heap.latch.name);
+                for inside in crate::catalog::MARIADB_NAMES.inside {
+                    assert!(!rules.is_inside(process, inside, word), "{} at {word:#x}", inside.latch.name);
                 }
             }
         });

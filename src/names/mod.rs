@@ -8,13 +8,16 @@
 
 mod created;
 mod latch_ids;
+mod made;
 mod mariadb;
 mod mysql;
 mod psi;
 mod references;
+mod waited;
 
 pub use created::{Key, Site};
 pub use latch_ids::LatchId;
+pub use made::{made, Made};
 pub use mariadb::Rules as MariadbRules;
 pub use mysql::Rules as MysqlRules;
 pub use psi::{Instrument, Instruments};
@@ -109,7 +112,7 @@ impl Namer {
     pub fn new(target: &Arc<Target>) -> Result<Namer, Failure> {
         let rules = match target.family.naming {
             Naming::Mysql(catalog) => Rules::Mysql(MysqlRules::new(&target.image, catalog)),
-            Naming::Mariadb(catalog) => Rules::Mariadb(MariadbRules::new(&target.image, catalog)),
+            Naming::Mariadb(catalog) => Rules::Mariadb(MariadbRules::new(&target.image, target.family, catalog)),
         };
         Ok(Namer { memory: Memory::new(target.pid), target: Arc::clone(target), rules, known: HashMap::new() })
     }
@@ -155,9 +158,10 @@ impl Namer {
             (Rules::Mysql(rules), Identity::Created { file, line }) => rules.created(&process, file, line),
             (Rules::Mariadb(rules), Identity::PsiClass(class)) => rules.instrument(&process, class),
             (Rules::Mariadb(rules), Identity::Static(addr)) => {
-                rules.static_latch(process.image, addr.wrapping_sub(process.bias))
+                let by_address = rules.static_latch(addr.wrapping_sub(process.bias));
+                by_address.or_else(|| rules.latch_in(&process, addr)).or_else(|| rules.instrumented(&process, addr))
             }
-            (Rules::Mariadb(rules), Identity::Caller(_)) => rules.heap_latch(&process, example),
+            (Rules::Mariadb(rules), Identity::Caller(_)) => rules.latch_in(&process, example),
             _ => None,
         }
     }

@@ -69,6 +69,11 @@ impl Instruments {
         self.by_key.get(&key)
     }
 
+    /// All instruments, with the link-time address of their key variable.
+    pub fn keys(&self) -> impl Iterator<Item = (u64, &Instrument)> {
+        self.by_key.iter().map(|(&key, instrument)| (key, instrument))
+    }
+
     /// The instrument of this name, if only one has it.
     pub fn by_name(&self, name: &str) -> Option<&Instrument> {
         let mut all = self.by_key.values().filter(|i| i.name == name);

@@ -4,10 +4,11 @@
 //! addresses of a process. Everything is read from the mapped file on demand, so that a 300 MB binary with
 //! full debug information costs no more than its symbol table.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use gimli::{BaseAddresses, EhFrame, EhFrameHdr, EndianSlice, LittleEndian, UnwindSection};
 use memmap2::Mmap;
@@ -158,6 +159,8 @@ pub struct Image {
     segments: Vec<Segment>,
     sections: HashMap<String, Range<u64>>,
     symbols: Table,
+    /// The global offset table: address of an entry to what it points to; read when first needed.
+    got: OnceLock<HashMap<u64, u64>>,
 }
 
 impl Image {
@@ -216,7 +219,7 @@ impl Image {
             source = if symbols.is_empty() { SymbolSource::None } else { SymbolSource::Dynsym };
         }
         let identity = Identity::of(&elf).map_err(|e| bad(&e))?;
-        Ok(Image { identity, source, symbol_file: None, segments, sections, symbols, data })
+        Ok(Image { identity, source, symbol_file: None, segments, sections, symbols, data, got: OnceLock::new() })
     }
 
     /// Adds symbols that `source` has of this very build; what lies outside of the program is left out.
@@ -378,6 +381,25 @@ impl Image {
             }
         }
         found
+    }
+
+    /// What the entry at `slot` of the global offset table points to inside this image. The table does not change once the
+    /// image is loaded.
+    pub fn got_entry(&self, slot: u64) -> Option<u64> {
+        self.got().get(&slot).copied()
+    }
+
+    /// These addresses, and those of the entries of the global offset table that point to them: what code may refer to.
+    pub fn with_got_entries(&self, addresses: &HashSet<u64>) -> HashSet<u64> {
+        let slots = self.got().iter().filter(|(_, to)| addresses.contains(to)).map(|(&slot, _)| slot);
+        addresses.iter().copied().chain(slots).collect()
+    }
+
+    fn got(&self) -> &HashMap<u64, u64> {
+        self.got.get_or_init(|| {
+            let Some(range) = self.section(".got") else { return HashMap::new() };
+            self.relative_relocations().into_iter().filter(|(at, _)| range.contains(at)).collect()
+        })
     }
 
     /// The imported function that each procedure-linkage slot (`.got` entry) is bound to at load time:

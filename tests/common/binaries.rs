@@ -20,12 +20,25 @@ pub fn mysql_arm64() -> Image {
 
 /// `ARMTRACE_MARIADB_AMD64`, or the official 11.4 from the lab.
 pub fn mariadb_amd64() -> Image {
-    open("ARMTRACE_MARIADB_AMD64", &mariadb_amd64_path())
+    open(&mariadb_amd64_path())
 }
 
-/// The file that [`mariadb_amd64`] opens.
 pub fn mariadb_amd64_path() -> PathBuf {
     path("ARMTRACE_MARIADB_AMD64", || lab("mariadb-11.4").join("bin/mariadbd"))
+}
+
+/// The MariaDB of a Debian release, for `amd64` or `arm64`: without a symbol table.
+pub fn debian_mariadb(arch: &str, suite: &str) -> Image {
+    open(&printed_path("tests/vm/server-binary", &[arch, "mariadb", suite]))
+}
+
+/// A copy of a binary without its symbol table and debug information, as distributions ship them.
+pub fn stripped(binary: &Path) -> Image {
+    let copy = tempfile::NamedTempFile::new().expect("a temporary file");
+    let status = Command::new("strip").arg("--strip-all").arg("-o").arg(copy.path()).arg(binary).status();
+    assert!(status.expect("cannot run strip (package binutils)").success(), "strip {}", binary.display());
+    // It stays mapped when its name is gone.
+    open(copy.path())
 }
 
 /// `ARMTRACE_MARIADB_ARM64`, or Debian's newest, which is stripped.
@@ -34,15 +47,15 @@ pub fn mariadb_arm64() -> Image {
 }
 
 fn image(variable: &str, otherwise: impl FnOnce() -> PathBuf) -> Image {
-    open(variable, &path(variable, otherwise))
+    open(&path(variable, otherwise))
 }
 
 fn path(variable: &str, otherwise: impl FnOnce() -> PathBuf) -> PathBuf {
     std::env::var_os(variable).map_or_else(otherwise, PathBuf::from)
 }
 
-fn open(variable: &str, path: &Path) -> Image {
-    Image::open(path).unwrap_or_else(|error| panic!("{error} (set {variable} to use another)"))
+fn open(path: &Path) -> Image {
+    Image::open(path).unwrap_or_else(|error| panic!("{error}"))
 }
 
 fn lab(server: &str) -> PathBuf {

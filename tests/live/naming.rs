@@ -1,12 +1,14 @@
 //! The names that armtrace gives, against those of performance_schema, latch by latch.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use anyhow::{ensure, Context, Result};
 use armtrace::names::{Identity, Namer};
 use armtrace::target::{Memory, Target};
 
+use crate::agent::{by_latch, Agent};
 use crate::load::Load;
 use crate::server::{Family, Options, Server};
 
@@ -110,9 +112,12 @@ fn mariadb_structures_tell(family: Family) -> Result<()> {
         // The lock word lies behind the pointer to the instrumented object.
         let word = address.parse::<u64>()? + 8;
         let is_static = target.image.is_static_data(word.wrapping_sub(target.bias));
-        // Identities of heap latches are who waits; each of these gets one of its own.
-        let identity = if is_static { Identity::Static(word) } else { Identity::Caller(word) };
-        let name = namer.name(&identity, word).event;
+        // Identities of heap latches are who waits; each of these gets one of its own. In static data too most must be
+        // known by what surrounds them.
+        let mut name = namer.name(&Identity::Caller(word), word).event;
+        if is_static && name.starts_with("unnamed:") {
+            name = namer.name(&Identity::Static(word), word).event;
+        }
         if name.starts_with("unnamed:") {
             unnamed.insert(format!("{event} at {word:#x}"));
         } else {
@@ -135,6 +140,123 @@ fn mariadb_11_4_structures_tell_the_names() -> Result<()> {
 #[test]
 fn mariadb_10_11_structures_tell_the_names() -> Result<()> {
     mariadb_structures_tell(Family::Mariadb1011)
+}
+
+/// Debian's build has no names for its latches, and its performance_schema does not tell their addresses, only how many there are
+/// of each name: the objects in its memory tell where.
+#[test]
+fn a_stripped_mariadbs_structures_tell_the_names() -> Result<()> {
+    let server = Server::start(Family::Mariadb1011Debian, &options(true))?;
+    let mut load = Load::start(&server, "oltp_read_write", 4)?;
+    load.wait_running()?;
+    let (target, mut namer) = open(&server)?;
+    let mut seen: BTreeMap<String, u64> = BTreeMap::new();
+    for (word, event) in instrumented_latches(&target)? {
+        let is_static = target.image.is_static_data(word.wrapping_sub(target.bias));
+        let mut name = namer.name(&Identity::Caller(word), word).event;
+        if is_static && name.starts_with("unnamed:") {
+            name = namer.name(&Identity::Static(word), word).event;
+        }
+        if !name.starts_with("unnamed:") {
+            ensure!(name == event, "{name} is {event}, at {word:#x}");
+            *seen.entry(name).or_default() += 1;
+        }
+    }
+    let rows = server.query(
+        "SELECT NAME, COUNT(*) FROM performance_schema.rwlock_instances WHERE NAME LIKE '%/innodb/%' GROUP BY NAME",
+    )?;
+    load.stop()?;
+    println!("{seen:#?}");
+    for row in &rows {
+        let [event, count] = &row[..] else { anyhow::bail!("{row:?}") };
+        // Nothing but performance_schema names the latches of the adaptive hash index and of the change buffer's index
+        // here.
+        let expected = match event.rsplit('/').next() {
+            Some("btr_search_latch") => 0,
+            Some("index_tree_rw_lock") => count.parse::<u64>()? - 1,
+            _ => count.parse()?,
+        };
+        ensure!(seen.get(event).copied().unwrap_or_default() == expected, "{seen:?}, but {count} {event}");
+    }
+    ensure!(rows.len() >= 7, "{rows:?}");
+    server.stop()
+}
+
+/// The lock words of what may be InnoDB's instrumented rw-locks, and their event names, from a server's memory: each begins with
+/// a pointer to performance_schema's object for it. Copies of such pointers are among them, on threads' stacks.
+fn instrumented_latches(target: &Target) -> Result<Vec<(u64, String)>> {
+    const TO_CLASS: u64 = 24;
+    const TO_NAME: u64 = 20;
+    const WORD: u64 = 8;
+    let memory = Memory::new(target.pid);
+    let mut classes: BTreeMap<u64, Option<String>> = BTreeMap::new();
+    let mut found = Vec::new();
+    for (start, bytes) in writable_memory(target.pid)? {
+        for (at, pointer) in (start..).step_by(8).zip(bytes.chunks_exact(8)) {
+            let object = u64::from_le_bytes(pointer.try_into()?);
+            // Most words are no addresses of such objects, which are aligned: asking for each would take minutes.
+            if object % 64 != 0 || !(1 << 30..1 << 47).contains(&object) {
+                continue;
+            }
+            let Some(class) = memory.u64(object + TO_CLASS).filter(|class| class % 4 == 0 && *class != 0) else {
+                continue;
+            };
+            let event = classes.entry(class).or_insert_with(|| memory.string(class + TO_NAME)).clone();
+            let is_rwlock =
+                |e: &String| e.starts_with("wait/synch/rwlock/innodb/") || e.starts_with("wait/synch/sxlock/innodb/");
+            found.extend(event.filter(is_rwlock).map(|event| (at + WORD, event)));
+        }
+    }
+    Ok(found)
+}
+
+/// A process's private writable memory, but for what is larger than any of it that latches are made in: the buffer
+/// pool.
+fn writable_memory(pid: i32) -> Result<Vec<(u64, Vec<u8>)>> {
+    const LARGEST: u64 = 128 << 20;
+    let memory = std::fs::File::open(format!("/proc/{pid}/mem"))?;
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps"))?;
+    let mut found = Vec::new();
+    for line in maps.lines().filter(|l| l.contains(" rw-p ") && !l.contains("[stack")) {
+        let range = line.split_whitespace().next().and_then(|r| r.split_once('-')).context("a line of maps")?;
+        let (start, end) = (u64::from_str_radix(range.0, 16)?, u64::from_str_radix(range.1, 16)?);
+        let mut bytes = vec![0; (end - start).min(LARGEST + 1) as usize];
+        // A part may be gone by now.
+        if end - start <= LARGEST && memory.read_exact_at(&mut bytes, start).is_ok() {
+            found.push((start, bytes));
+        }
+    }
+    Ok(found)
+}
+
+/// How much of the time that a stripped server waits is given a name, with performance_schema off.
+fn named_share(test: &str) -> Result<()> {
+    const LEAST: f64 = 0.9;
+    let server = Server::start(Family::Mariadb1011Debian, &options(false))?;
+    let mut load = Load::start(&server, test, 16)?;
+    load.wait_running()?;
+    let agent = Agent::attach(&server)?;
+    std::thread::sleep(std::time::Duration::from_secs(10));
+    let sums = by_latch(&agent.scrape()?, "armtrace_latch_wait_seconds_sum");
+    load.stop()?;
+    let (all, named) = sums.iter().fold((0.0, 0.0), |(all, named), (latch, seconds)| {
+        (all + seconds, if latch.starts_with("unnamed:") { named } else { named + seconds })
+    });
+    println!("{test}: {named:.3} s of {all:.3} s: {sums:#?}");
+    ensure!(all > 0.0 && named / all >= LEAST, "{named:.3} s of {all:.3} s are named: {sums:?}");
+    let (status, _) = agent.stop()?;
+    ensure!(status.success(), "{status}");
+    server.stop()
+}
+
+#[test]
+fn a_stripped_mariadbs_updates_wait_for_named_latches() -> Result<()> {
+    named_share("oltp_update_index")
+}
+
+#[test]
+fn a_stripped_mariadbs_writes_wait_for_named_latches() -> Result<()> {
+    named_share("oltp_write_only")
 }
 
 /// With performance_schema off every latch id and every rw-lock still has a name.

@@ -16,6 +16,8 @@ pub enum Family {
     Mysql97,
     Mariadb114,
     Mariadb1011,
+    /// As Debian ships it, without a symbol table.
+    Mariadb1011Debian,
     Mariadb102,
 }
 
@@ -25,6 +27,7 @@ impl Family {
             Family::Mysql97 => "mysql-9.7",
             Family::Mariadb114 => "mariadb-11.4",
             Family::Mariadb1011 => "mariadb-10.11",
+            Family::Mariadb1011Debian => "mariadb-10.11-debian",
             Family::Mariadb102 => "mariadb-10.2",
         }
     }

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use crate::attach::ProbeClass;
 use crate::bpf::latch::types;
-use crate::catalog::{named, Callsite, Family, IdentityIn, Psi, Shape, WaitFunction};
+use crate::catalog::{named, Callsite, Family, Found, IdentityIn, Psi, Shape, WaitFunction};
 use crate::code::{self, Condition, EndKind, Flow, Insn, Place, Site, Slow, Test, WaitSites};
 use crate::model::Mode;
 use crate::symbols::{Arch, Image};
@@ -79,12 +79,7 @@ pub struct Allowed {
 
 /// Plans the latch-wait probes for the server in `image`.
 pub fn plan(image: &Image, family: &Family, allowed: Allowed) -> Plan {
-    let found: Vec<(u8, &WaitFunction, Range<u64>)> = family
-        .wait_functions
-        .iter()
-        .enumerate()
-        .flat_map(|(index, function)| function.find(image).into_iter().map(move |r| (index as u8, function, r)))
-        .collect();
+    let found: Vec<Variant> = (0..).zip(family.wait_functions).flat_map(|(i, f)| variants(image, i, f)).collect();
     let mut planner = Planner {
         image,
         allowed,
@@ -92,12 +87,17 @@ pub fn plan(image: &Image, family: &Family, allowed: Allowed) -> Plan {
             syscall: code::imported_calls(image, "syscall").into_iter().collect(),
             ..Default::default()
         },
-        entries: found.iter().map(|(_, _, range)| range.start).collect(),
+        entries: found.iter().map(|v| v.range.start).collect(),
         sites: Vec::new(),
         gaps: Vec::new(),
     };
-    for (index, function, range) in found {
-        planner.add(function, index, range);
+    for function in family.wait_functions.iter().filter(|f| matches!(f.found, Found::Futex(..))) {
+        if !found.iter().any(|v| std::ptr::eq(v.function, function)) {
+            planner.gap(function.label, "no function of this build does only this");
+        }
+    }
+    for variant in &found {
+        planner.add(variant);
     }
     Plan {
         sites: planner.sites,
@@ -106,6 +106,22 @@ pub fn plan(image: &Image, family: &Family, allowed: Allowed) -> Plan {
         static_data: image.static_data(),
         psi: family.psi(),
     }
+}
+
+/// A wait function in this binary.
+struct Variant {
+    function: &'static WaitFunction,
+    /// In the catalog.
+    index: u8,
+    /// The function's label, with a number where the binary has several of it.
+    label: String,
+    range: Range<u64>,
+}
+
+fn variants(image: &Image, index: u8, function: &'static WaitFunction) -> Vec<Variant> {
+    let label = |n: usize| if n == 0 { function.label.to_owned() } else { format!("{}_{}", function.label, n + 1) };
+    let found = function.find(image).into_iter().enumerate();
+    found.map(|(n, range)| Variant { function, index, label: label(n), range }).collect()
 }
 
 struct Planner<'a> {
@@ -120,12 +136,12 @@ struct Planner<'a> {
 }
 
 impl Planner<'_> {
-    fn add(&mut self, function: &WaitFunction, index: u8, range: Range<u64>) {
-        match self.plan_function(function, index, range.clone()) {
+    fn add(&mut self, variant: &Variant) {
+        match self.plan_function(variant) {
             Ok(sites) if self.sites.len() + sites.len() <= MAX_SITES => self.sites.extend(sites),
-            Ok(_) => self.gap(function, "this build has more probe sites than armtrace keeps"),
-            Err(_) if self.waits_elsewhere(range) => {}
-            Err(why) => self.gap(function, why),
+            Ok(_) => self.gap(&variant.label, "this build has more probe sites than armtrace keeps"),
+            Err(_) if self.waits_elsewhere(variant.range.clone()) => {}
+            Err(why) => self.gap(&variant.label, why),
         }
     }
 
@@ -136,21 +152,16 @@ impl Planner<'_> {
         code::decode(self.image, range).iter().any(calls)
     }
 
-    fn gap(&mut self, function: &WaitFunction, why: &str) {
-        self.gaps.push((function.label.to_owned(), why.to_owned()));
+    fn gap(&mut self, label: &str, why: &str) {
+        self.gaps.push((label.to_owned(), why.to_owned()));
     }
 
-    fn plan_function(
-        &self,
-        function: &WaitFunction,
-        index: u8,
-        range: Range<u64>,
-    ) -> Result<Vec<PlannedSite>, &'static str> {
-        let entry = range.start;
-        let found = self.analyse(function, range).ok_or("its contended part was not recognised")?;
-        let base = self.site(function, index, entry, &found.begin).ok_or("the latch's address is not known there")?;
+    fn plan_function(&self, variant: &Variant) -> Result<Vec<PlannedSite>, &'static str> {
+        let function = variant.function;
+        let found = self.analyse(function, variant.range.clone()).ok_or("its contended part was not recognised")?;
+        let base = self.site(function, variant.index, &found.begin).ok_or("the latch's address is not known there")?;
         let role = if found.begin.repeats { types::role::ROLE_BEGIN_AGAIN } else { types::role::ROLE_BEGIN };
-        let mut sites = vec![self.planned(function, "begin", &found.begin, role, base)?];
+        let mut sites = vec![self.planned(variant, "begin", &found.begin, role, base)?];
         if found.begin.per_round {
             return Err("its begin cannot be told from a round of spinning");
         }
@@ -163,10 +174,10 @@ impl Planner<'_> {
         if complete {
             for (n, end) in usable.iter().enumerate() {
                 let name = if n == 0 { "end".to_owned() } else { format!("end{}", n + 1) };
-                sites.push(self.end(function, &name, end, base)?);
+                sites.push(self.end(variant, &name, end, base)?);
             }
         } else if self.allowed.uretprobes && matches!(function.shape, Shape::Whole) {
-            sites.push(self.at_return(function, entry, base)?);
+            sites.push(self.at_return(variant, base)?);
         }
         if sites.len() < 2 {
             return Err("not every end of a wait can be probed here");
@@ -186,7 +197,7 @@ impl Planner<'_> {
     }
 
     /// What the program needs to know at this site, but for the role.
-    fn site(&self, function: &WaitFunction, index: u8, entry: u64, at: &Site) -> Option<types::site> {
+    fn site(&self, function: &WaitFunction, index: u8, at: &Site) -> Option<types::site> {
         let arch = self.image.arch();
         let argument = |n: usize| at.args.get(n).copied().flatten().map(|p| place(arch, p));
         let mut site = types::site {
@@ -201,7 +212,7 @@ impl Planner<'_> {
                 site.line = argument(line).unwrap_or_default();
             }
             Callsite::Caller => {
-                site.caller = return_address(arch, entry, at).map(|p| place(arch, p)).unwrap_or_default();
+                site.caller = at.return_address.map(|p| place(arch, p)).unwrap_or_default();
                 site.frame = place(arch, Place::Register { register: frame_pointer(arch), bytes: 8 });
             }
         }
@@ -223,7 +234,7 @@ impl Planner<'_> {
 
     fn end(
         &self,
-        function: &WaitFunction,
+        variant: &Variant,
         name: &str,
         end: &code::EndSite,
         base: types::site,
@@ -233,19 +244,19 @@ impl Planner<'_> {
             EndKind::Final => types::role::ROLE_END,
         };
         let condition = end.when.map(|c| encode_condition(self.image.arch(), &c)).unwrap_or_default();
-        self.planned(function, name, &end.site, role, types::site { condition, ..base })
+        self.planned(variant, name, &end.site, role, types::site { condition, ..base })
     }
 
     fn planned(
         &self,
-        function: &WaitFunction,
+        variant: &Variant,
         name: &str,
         at: &Site,
         role: types::role,
         site: types::site,
     ) -> Result<PlannedSite, &'static str> {
         Ok(PlannedSite {
-            name: format!("{}:{name}", function.label),
+            name: format!("{}:{name}", variant.label),
             addr: at.addr,
             file_offset: self.image.file_offset(at.addr).ok_or("its code is not in the file")?,
             instruction: at.text.clone(),
@@ -255,9 +266,10 @@ impl Planner<'_> {
         })
     }
 
-    fn at_return(&self, function: &WaitFunction, entry: u64, base: types::site) -> Result<PlannedSite, &'static str> {
+    fn at_return(&self, variant: &Variant, base: types::site) -> Result<PlannedSite, &'static str> {
+        let entry = variant.range.start;
         Ok(PlannedSite {
-            name: format!("{}:return", function.label),
+            name: format!("{}:return", variant.label),
             addr: entry,
             file_offset: self.image.file_offset(entry).ok_or("its code is not in the file")?,
             instruction: "(return)".to_owned(),
@@ -309,19 +321,6 @@ fn frame_pointer(arch: Arch) -> u8 {
     match arch {
         Arch::X86_64 => 5,
         Arch::Aarch64 => 29,
-    }
-}
-
-/// Where the return address is at a site in the entry block of the function at `entry`.
-fn return_address(arch: Arch, entry: u64, at: &Site) -> Option<Place> {
-    /// A landing pad (`endbr64`), behind which the stack is still as the call left it.
-    const LANDING_PAD: u64 = 4;
-    const X86_64_SP: u8 = 4;
-    const AARCH64_LR: u8 = 30;
-    match arch {
-        Arch::X86_64 if at.addr - entry <= LANDING_PAD => Some(Place::Stack { base: X86_64_SP, offset: 0, bytes: 8 }),
-        Arch::X86_64 => None,
-        Arch::Aarch64 => Some(Place::Register { register: AARCH64_LR, bytes: 8 }),
     }
 }
 

@@ -1,0 +1,98 @@
+//! Which code refers to static data, from the bytes of `.text`.
+
+use std::collections::{BTreeSet, HashSet};
+
+use super::calls::text;
+use super::insn::decode;
+use crate::symbols::{Arch, Image};
+
+/// The functions with an instruction that refers to any of the static addresses `targets`, by address.
+pub fn functions_that_mention(image: &Image, targets: &HashSet<u64>) -> BTreeSet<u64> {
+    let Some((base, text)) = text(image) else { return BTreeSet::new() };
+    let candidates = match image.arch() {
+        Arch::X86_64 => x86_candidates(base, text, targets),
+        Arch::Aarch64 => aarch64_candidates(base, text, targets),
+    };
+    let mut found = BTreeSet::new();
+    for at in candidates {
+        let Some(range) = image.function_at(at) else { continue };
+        if found.contains(&range.start) {
+            continue;
+        }
+        let mentions = |i: &super::Insn| i.memory.is_some_and(|to| targets.contains(&to));
+        if decode(image, range.clone()).iter().any(mentions) {
+            found.insert(range.start);
+        }
+    }
+    found
+}
+
+/// Every place where four bytes could be the displacement of a rip-relative operand that ends its instruction.
+fn x86_candidates(base: u64, text: &[u8], targets: &HashSet<u64>) -> Vec<u64> {
+    let (Some(&low), Some(&high)) = (targets.iter().min(), targets.iter().max()) else { return Vec::new() };
+    let mut found = Vec::new();
+    for (at, bytes) in text.windows(4).enumerate() {
+        let displacement = i32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+        let place = base.wrapping_add(at as u64);
+        let to = place.wrapping_add(4).wrapping_add_signed(i64::from(displacement));
+        // The set is asked last: few of the many candidates pass the comparisons.
+        if (low..=high).contains(&to) && targets.contains(&to) {
+            found.push(place);
+        }
+    }
+    found
+}
+
+/// Every `add`, or load of 64 bits, that makes an address of a target from what the last `adrp` before it left in its
+/// register.
+fn aarch64_candidates(base: u64, text: &[u8], targets: &HashSet<u64>) -> Vec<u64> {
+    let mut pages = [0_u64; 32];
+    let mut found = Vec::new();
+    for (i, chunk) in text.chunks_exact(4).enumerate() {
+        let word = u32::from_le_bytes([chunk[0], chunk[1], chunk[2], chunk[3]]);
+        let at = base.wrapping_add(i as u64 * 4);
+        let immediate = u64::from(word >> 10 & 0xfff);
+        let page = pages[(word >> 5 & 31) as usize];
+        let to = if word & 0x9f00_0000 == 0x9000_0000 {
+            let high = (word >> 5 & 0x7_ffff) << 2 | word >> 29 & 3;
+            let offset = i64::from((high << 11) as i32 >> 11) << 12;
+            pages[(word & 31) as usize] = (at & !0xfff).wrapping_add_signed(offset);
+            continue;
+        } else if word & 0xffc0_0000 == 0x9100_0000 {
+            page.wrapping_add(immediate)
+        } else if word & 0xffc0_0000 == 0xf940_0000 {
+            page.wrapping_add(immediate << 3)
+        } else {
+            continue;
+        };
+        if targets.contains(&to) {
+            found.push(at);
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operands_are_found_anywhere_in_x86_code() {
+        for at in 3..20_usize {
+            let mut text = vec![0x90; 32];
+            let displacement = 0x5000 - (0x1000 + at as i32 + 4);
+            text[at..at + 4].copy_from_slice(&displacement.to_le_bytes());
+            assert_eq!(x86_candidates(0x1000, &text, &HashSet::from([0x5000])), [0x1000 + at as u64]);
+        }
+        assert_eq!(x86_candidates(0x1000, &[1, 2, 3], &HashSet::from([0x5000])), [] as [u64; 0]);
+    }
+
+    #[test]
+    fn addresses_are_put_together_in_arm64_code() {
+        // adrp x1, 0x3000; adrp x2, 0x1000; add x0, x1, #0x10; ldr x3, [x2, #0x18]
+        let words: [u32; 4] = [0xd000_0001, 0x9000_0002, 0x9100_4020, 0xf940_0c43];
+        let text = words.map(u32::to_le_bytes).concat();
+        assert_eq!(aarch64_candidates(0x1000, &text, &HashSet::from([0x3010, 0x1018])), [0x1008, 0x100c]);
+        assert_eq!(aarch64_candidates(0x1000, &text, &HashSet::from([0x1010])), [] as [u64; 0]);
+    }
+}

@@ -1,0 +1,107 @@
+//! MariaDB's latches: from the code that makes a latch to where latches of that name lie.
+//!
+//! Every instrumented latch is registered when it is made: with the value of its instrument's key variable and its own
+//! address. Whether performance_schema is on does not matter, and names are not needed: the variable and the name of the
+//! instrument are in the table that it is registered from. The address is that of static data, or of a member of
+//! something.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+
+use super::psi::Instruments;
+use crate::code::{direct_calls, functions_that_mention, Flow, Function, Passed};
+use crate::symbols::Image;
+
+/// How many calls up a latch's place is looked for.
+const MAX_DEPTH: usize = 3;
+
+/// Where the code makes latches, by the name of their instrument.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Made {
+    /// Link-time addresses of latches in static data. Each has one name.
+    pub statics: BTreeMap<u64, String>,
+    /// Offsets of latches in what they are part of.
+    pub members: HashMap<String, BTreeSet<u64>>,
+}
+
+/// Looks for the code that makes latches with one of these instruments.
+pub fn made(image: &Image, instruments: &Instruments, names: &HashSet<&str>) -> Made {
+    let keys: HashSet<u64> = instruments.keys().filter(|(_, i)| names.contains(i.name.as_str())).map(|k| k.0).collect();
+    let mut found = Made::default();
+    let mut contradicted = BTreeSet::new();
+    for entry in functions_that_mention(image, &image.with_got_entries(&keys)) {
+        let Some(f) = image.function_at(entry).and_then(|range| Function::new(image, range)) else { continue };
+        for (key, place) in registrations(&f, &keys) {
+            let Some(name) = instruments.by_key(key).map(|i| i.name.clone()) else { continue };
+            for place in resolved(image, &f, place, MAX_DEPTH) {
+                match place {
+                    Place::Static(at) => {
+                        if found.statics.insert(at, name.clone()).is_some_and(|other| other != name) {
+                            contradicted.insert(at);
+                        }
+                    }
+                    Place::Member { offset, .. } => {
+                        found.members.entry(name.clone()).or_default().extend(u64::try_from(offset));
+                    }
+                }
+            }
+        }
+    }
+    found.statics.retain(|at, _| !contradicted.contains(at));
+    found
+}
+
+/// Where a latch lies, as far as one function tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Static(u64),
+    /// In something that this argument points to, or, without one, something else.
+    Member {
+        argument: Option<u8>,
+        offset: i64,
+    },
+}
+
+/// The calls that pass the value of one of the key variables and, behind it, a latch.
+fn registrations(f: &Function, keys: &HashSet<u64>) -> Vec<(u64, Place)> {
+    let mut found = Vec::new();
+    for insn in f.insns().iter().filter(|i| matches!(i.flow, Flow::Call(_) | Flow::IndirectJump | Flow::Jump(_))) {
+        let [Some(Passed::Content(key)), latch, ..] = f.passed_at(insn.addr) else { continue };
+        if !keys.contains(&key) {
+            continue;
+        }
+        let place = match latch {
+            Some(Passed::Constant(at)) => Some(Place::Static(at)),
+            Some(Passed::Member { argument, offset }) => Some(Place::Member { argument: Some(argument), offset }),
+            _ => f.offset_passed_at(insn.addr, 1).map(|offset| Place::Member { argument: None, offset }),
+        };
+        found.extend(place.map(|place| (key, place)));
+    }
+    found
+}
+
+/// The places themselves: where a function is called with addresses of static data only, a member of its argument is in
+/// static data too.
+fn resolved(image: &Image, f: &Function, place: Place, depth: usize) -> Vec<Place> {
+    let Place::Member { argument: Some(argument), offset } = place else { return vec![place] };
+    if depth == 0 {
+        return vec![place];
+    }
+    let mut all = Vec::new();
+    for (at, _) in direct_calls(image, &HashSet::from([f.entry()])) {
+        let Some(caller) = image.function_at(at).and_then(|range| Function::new(image, range)) else {
+            return vec![place];
+        };
+        match caller.passed_at(at).get(usize::from(argument)) {
+            Some(Some(Passed::Constant(object))) => all.push(Place::Static(object.wrapping_add_signed(offset))),
+            Some(Some(Passed::Member { argument, offset: outer })) => {
+                let outer = Place::Member { argument: Some(*argument), offset: outer.wrapping_add(offset) };
+                all.extend(resolved(image, &caller, outer, depth - 1));
+            }
+            _ => return vec![place],
+        }
+    }
+    if all.is_empty() {
+        all.push(place);
+    }
+    all
+}

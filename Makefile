@@ -42,7 +42,7 @@ fmt-check: setup
 
 lint: setup ## clippy and shellcheck, warnings are errors
 	cargo clippy --locked --all-targets -- -D warnings
-	cargo clippy --locked --test live -- -D warnings
+	cargo clippy --locked --test live --test binaries --test naming --test symbols -- -D warnings
 	shellcheck -x -P SCRIPTDIR $(SCRIPTS)
 	shellcheck -x -P SCRIPTDIR -S error $(VM_SCRIPTS)
 

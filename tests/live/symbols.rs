@@ -10,7 +10,7 @@ use anyhow::{ensure, Context, Result};
 use armtrace::symbols::Image;
 use tempfile::TempDir;
 
-use crate::agent::{doctor, Agent, PROGRAM};
+use crate::agent::{doctor, program, Agent};
 use crate::load::Load;
 use crate::server::{script, wait_for, Family, Options, Server};
 
@@ -99,15 +99,15 @@ fn a_symbol_file_names_the_latches_of_a_stripped_server() -> Result<()> {
     let package = Package::new()?;
     let (debug, symbols) = (package.debug(), package.folder.path().join("mariadbd.symbols"));
     let export = [OsStr::new("symbols"), "export".as_ref(), debug.as_ref(), "-o".as_ref(), symbols.as_ref()];
-    ensure!(Command::new(PROGRAM).args(export).status()?.success(), "no symbol file");
+    ensure!(Command::new(program()).args(export).status()?.success(), "no symbol file");
     let server = Server::start(Family::Mariadb114, &package.options())?;
     names_latches(&server, &["--symbols".as_ref(), symbols.as_ref()], "file")?.0.stop()?;
 
     // The symbols of another build, however alike.
     let other = package.folder.path().join("other");
-    objcopy(&["--only-keep-debug".as_ref(), Path::new(PROGRAM).as_os_str(), other.as_os_str()])?;
+    objcopy(&["--only-keep-debug".as_ref(), program().as_os_str(), other.as_os_str()])?;
     for file in [other.as_path(), Path::new("/nowhere")] {
-        let mut command = Command::new(PROGRAM);
+        let mut command = Command::new(program());
         command.args(["--pid", &server.pid().to_string(), "--symbols"]).arg(file);
         let output = command.stdin(Stdio::null()).output()?;
         let said = String::from_utf8_lossy(&output.stderr);

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
 use tempfile::TempDir;
@@ -13,7 +14,7 @@ use crate::agent::{free_port, Agent};
 use crate::common::dashboard;
 use crate::common::prometheus::{Pace, Prometheus};
 use crate::load::Load;
-use crate::server::{Family, Options, Server};
+use crate::server::{wait_for, Family, Options, Server};
 
 /// The kernel that is tested with every change; `tests/vm/matrix` has the others.
 const KERNEL: &str = "6.12";
@@ -102,9 +103,12 @@ fn guest_and_host_are_compared_in_one_prometheus() -> Result<()> {
     let mut asked = 0;
     for query in dashboard::queries(&file).iter().filter(|q| q.promql.contains("by (arch")) {
         let promql = query.substituted(&variables, SLOW);
-        let found = architectures(&prometheus, &promql)?;
-        ensure!(found.iter().eq(["aarch64", "x86_64"]), "{}: only {found:?}: {promql}", query.owner);
-        println!("{}: {found:?}", query.owner);
+        // A latch's series begins with its first wait, and has a rate from its second scrape on.
+        wait_for(&format!("both architectures in {}: {promql}", query.owner), Duration::from_secs(90), || {
+            let found = architectures(&prometheus, &promql)?;
+            Ok(found.iter().eq(["aarch64", "x86_64"]).then_some(()))
+        })?;
+        println!("both architectures in {}", query.owner);
         asked += 1;
     }
     ensure!(asked > 3, "the dashboard compares nothing");

@@ -60,6 +60,7 @@ pub(super) static MARIADB_10_6: Family = Family {
         "_ZN11TMLockGuardC",
     ],
     naming: Naming::Mariadb(&NAMES),
+    layout: &[],
 };
 
 pub(crate) const NAMES: MariadbNames = MariadbNames {

@@ -6,7 +6,9 @@
 //! information of the official 10.2.11 build for x86_64.
 
 use super::mysql::{BLOCK_MUTEX, MUTEX};
-use super::{Callsite, Family, Flavor, Found, Identity, IdentityIn, MysqlNames, Naming, Shape, WaitFunction, WaitKind};
+use super::{
+    Callsite, Family, Flavor, Found, Identity, IdentityIn, MysqlNames, Naming, Shape, Stored, WaitFunction, WaitKind,
+};
 use crate::model::Mode;
 
 /// `rw_lock_t`: creation file, and line in a bit field.
@@ -63,6 +65,18 @@ pub(super) static MARIADB_10_2: Family = Family {
         ),
     ],
     wrappers: &[],
+    // The creating file of an rw-lock, the ids of mutexes.
+    layout: &[
+        Stored { function: "_Z19rw_lock_create_funcP9rw_lock_tPKcj", offset: 56 },
+        Stored {
+            function: "_Z10mutex_initI11PolicyMutexI14TTASEventMutexI13GenericPolicyEEEvPT_10latch_id_tPKcj",
+            offset: 0x20,
+        },
+        Stored {
+            function: "_Z10mutex_initI11PolicyMutexI14TTASEventMutexI16BlockMutexPolicyEEEvPT_10latch_id_tPKcj",
+            offset: 0x18,
+        },
+    ],
     naming: Naming::Mysql(&MysqlNames {
         latch_init: "_Z15sync_check_initv",
         not_instrumented: None,

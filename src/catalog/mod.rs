@@ -50,6 +50,23 @@ pub struct Family {
     /// who waits is found behind them.
     pub wrappers: &'static [&'static str],
     pub naming: Naming,
+    /// What the code of a build must do with the members of its latches, where other versions have functions of the same
+    /// names but other latches.
+    pub layout: &'static [Stored],
+}
+
+/// A function of this name stores its second argument at this offset of what the first points to.
+#[derive(Debug)]
+pub struct Stored {
+    pub function: &'static str,
+    pub offset: i64,
+}
+
+impl Stored {
+    fn holds(&self, image: &Image) -> bool {
+        let range = image.symbol(self.function).and_then(|s| bounds(image, &s));
+        range.and_then(|r| code::Function::new(image, r)).is_some_and(|f| f.stores_argument(1, 0, self.offset))
+    }
 }
 
 /// How a family's latches get their names.
@@ -310,6 +327,9 @@ pub fn family(image: &Image) -> Result<&'static Family, &'static str> {
     let known = [&mysql::MYSQL_8, &mariadb::MARIADB_10_6, &mariadb_sync::MARIADB_10_2];
     let has_first = |f: &&Family| f.wait_functions.first().is_some_and(|w| !w.find(image).is_empty());
     if let Some(family) = known.into_iter().find(has_first) {
+        if !family.layout.iter().all(|stored| stored.holds(image)) {
+            return Err("a MySQL or MariaDB server whose latches are laid out in a way that armtrace does not know");
+        }
         return Ok(family);
     }
     if image.symbol("server_version").is_some() {

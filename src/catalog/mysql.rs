@@ -135,6 +135,7 @@ pub(super) static MYSQL_8: Family = Family {
         ),
     ],
     wrappers: &[],
+    layout: &[],
     naming: Naming::Mysql(&MysqlNames {
         latch_init: "_Z15sync_check_initm",
         not_instrumented: Some("PFS_NOT_INSTRUMENTED"),

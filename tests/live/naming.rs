@@ -268,10 +268,10 @@ fn writable_memory(pid: i32) -> Result<Vec<(u64, Vec<u8>)>> {
     Ok(found)
 }
 
-/// How much of the time that a stripped server waits is given a name, with performance_schema off.
-fn named_share(test: &str) -> Result<()> {
+/// How much of the time that a server waits is given a name, with performance_schema off.
+fn named_share(family: Family, test: &str) -> Result<()> {
     const LEAST: f64 = 0.9;
-    let server = Server::start(Family::Mariadb1011Debian, &options(false))?;
+    let server = Server::start(family, &options(false))?;
     let mut load = Load::start(&server, test, 16)?;
     load.wait_running()?;
     let agent = Agent::attach(&server)?;
@@ -290,12 +290,22 @@ fn named_share(test: &str) -> Result<()> {
 
 #[test]
 fn a_stripped_mariadbs_updates_wait_for_named_latches() -> Result<()> {
-    named_share("oltp_update_index")
+    named_share(Family::Mariadb1011Debian, "oltp_update_index")
 }
 
 #[test]
 fn a_stripped_mariadbs_writes_wait_for_named_latches() -> Result<()> {
-    named_share("oltp_write_only")
+    named_share(Family::Mariadb1011Debian, "oltp_write_only")
+}
+
+#[test]
+fn mariadb_10_11_waits_for_named_latches() -> Result<()> {
+    named_share(Family::Mariadb1011, "oltp_update_index")
+}
+
+#[test]
+fn mariadb_10_2_waits_for_named_latches() -> Result<()> {
+    named_share(Family::Mariadb102, "oltp_update_index")
 }
 
 /// With performance_schema off every latch id and every rw-lock still has a name.

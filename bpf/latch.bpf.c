@@ -353,26 +353,47 @@ static __always_inline __u64 psi_class(__u64 latch)
 	return prefix == PSI_NAME_PREFIX ? class : 0;
 }
 
+/* What this wait is for; NULL if it is of none of the kinds that are known. */
+static __always_inline const struct latch_kind *kind_of(void *ctx, const struct site *site)
+{
+	__u64 number;
+
+	if (site->kind_count <= 1)
+		return &site->kinds[0];
+	if (!value_at(ctx, &site->kind, &number))
+		return NULL;
+	for (int i = 0; i < MAX_KINDS && i < site->kind_count; i++)
+		if (site->kinds[i].number == number)
+			return &site->kinds[i];
+	return NULL;
+}
+
 static __always_inline bool identify(void *ctx, const struct site *site, __u64 latch,
 				     struct callsite_key *key)
 {
+	const struct latch_kind *kind = kind_of(ctx, site);
 	struct latch_key *k = &key->latch;
 
-	k->mode = site->mode;
+	if (!kind)
+		return false;
+	k->mode = kind->mode;
 	k->function = site->function;
-	k->identity = site->identity;
+	k->identity = kind->identity;
 	if (!value_at(ctx, &site->file, &key->where) || !value_at(ctx, &site->line, &key->line)) {
 		key->where = caller(ctx, site);
 		key->line = 0;
 	}
 	/* A line number fills half a register; the other half is not the caller's to define. */
 	key->line = (__u32)key->line;
-	switch (site->identity) {
+	switch (kind->identity) {
 	case IDENTITY_LATCH_ID:
-		return !bpf_probe_read_user(&k->id, 4, (void *)(latch + site->id_offset));
+		return !bpf_probe_read_user(&k->id, 4, (void *)(latch + kind->id_offset));
 	case IDENTITY_CREATED:
-		return !bpf_probe_read_user(&k->id, 8, (void *)(latch + site->id_offset)) &&
-		       !bpf_probe_read_user(&k->line, 4, (void *)(latch + site->line_offset));
+		if (bpf_probe_read_user(&k->id, 8, (void *)(latch + kind->id_offset)) ||
+		    bpf_probe_read_user(&k->line, 4, (void *)(latch + kind->line_offset)))
+			return false;
+		k->line &= kind->line_mask;
+		return true;
 	}
 	if (latch >= static_begin && latch < static_end) {
 		k->identity = IDENTITY_STATIC;

@@ -15,6 +15,8 @@
 #define MAX_LATCHES   1024
 #define MAX_CALLSITES 4096
 #define MAX_THREADS   16384
+/* Kinds of wait that one site can stand for. */
+#define MAX_KINDS 6
 
 /* What reaching a probe site means. */
 enum role {
@@ -79,16 +81,27 @@ struct condition {
 	__u32 reg;
 };
 
+/* By what the latch is told from others, and in which mode it is waited for. */
+struct latch_kind {
+	/* As the server numbers kinds of wait, where one site stands for several. */
+	__u16 number;
+	__u8 mode;
+	__u8 identity;
+	/* Offsets of the identity's two parts in the latch, and which bits of the second count. */
+	__u16 id_offset;
+	__u16 line_offset;
+	__u32 line_mask;
+};
+
 /* One probe site; the attach cookie is its index. */
 struct site {
 	__u8 role;
-	__u8 mode;
-	__u8 identity;
 	/* Which wait function it belongs to. */
 	__u8 function;
-	/* Offsets of the identity's two parts in the latch. */
-	__u16 id_offset;
-	__u16 line_offset;
+	/* How many kinds there are: 1, or as many as `kind` tells apart. */
+	__u16 kind_count;
+	struct latch_kind kinds[MAX_KINDS];
+	struct place kind;
 	struct place latch;
 	/* Call site: a file name's address and line, where the server passes them... */
 	struct place file;

@@ -17,7 +17,9 @@ use armtrace::code::{
 use armtrace::probe::latch::{plan, Allowed, Plan};
 use armtrace::symbols::{Arch, Image, SymbolSource};
 
-use servers::{debian_mariadb, mariadb_amd64, mariadb_amd64_path, mariadb_arm64, mysql_amd64, mysql_arm64, stripped};
+use servers::{
+    debian_mariadb, mariadb_10_2, mariadb_amd64, mariadb_amd64_path, mariadb_arm64, mysql_amd64, mysql_arm64, stripped,
+};
 
 const X_LOCK: &str = "_Z19rw_lock_x_lock_funcP9rw_lock_tmN2ut8LocationE";
 const SX_LOCK: &str = "_Z20rw_lock_sx_lock_funcP9rw_lock_tmN2ut8LocationE";
@@ -425,6 +427,22 @@ fn a_stripped_mariadb_has_the_same_sites() {
     assert!(expected.sites.len() >= 12 && expected.gaps.is_empty(), "{:?}", expected.gaps);
     assert_eq!(named_sites(&found), named_sites(&expected));
     assert_eq!(found.gaps, expected.gaps);
+}
+
+/// One site for all sorts of latches, and those of rw-locks that spin in functions of their own.
+#[test]
+fn mariadb_10_2_waits_in_the_sync_array() {
+    let image = mariadb_10_2();
+    let plan = latch_plan(&image);
+    assert!(plan.gaps.is_empty(), "{:?}", plan.gaps);
+    let at = |name: &str| plan.sites.iter().find(|s| s.name == name).unwrap_or_else(|| panic!("no {name}")).addr;
+    assert_eq!(at("sync_array_cell:begin"), address(&image, "_Z23sync_array_reserve_cellP12sync_array_tPvmPKcj"));
+    assert_eq!(at("sync_array_cell:end"), address(&image, "_Z20sync_array_free_cellP12sync_array_tRP11sync_cell_t"));
+    assert!(plan.sites.iter().all(|s| s.emulated), "a site is single-stepped");
+    for label in ["rw_lock_s_lock_spin", "rw_lock_sx_lock_func"] {
+        at(&format!("{label}:begin"));
+        at(&format!("{label}:end"));
+    }
 }
 
 /// Where the wait functions of Debian's builds begin, by what a disassembler shows of them, in the catalog's order.

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use armtrace::catalog::{self, Naming};
 use armtrace::names::{Key, MariadbRules, MysqlRules};
 use armtrace::symbols::Image;
-use servers::{debian_mariadb, mariadb_amd64, mariadb_amd64_path, mysql_amd64, mysql_arm64, stripped};
+use servers::{debian_mariadb, mariadb_10_2, mariadb_amd64, mariadb_amd64_path, mysql_amd64, mysql_arm64, stripped};
 
 fn mysql_rules(image: &Image) -> MysqlRules {
     match catalog::family(image).expect("a known family").naming {
@@ -179,6 +179,30 @@ fn a_rollback_segment_holds_its_latch_behind_its_tablespace() {
     for arch in ["amd64", "arm64"] {
         let rules = mariadb_rules(&debian_mariadb(arch, "bookworm"));
         assert_eq!(rules.made().members["trx_rseg_latch"], BTreeSet::from([8]), "{arch}");
+    }
+}
+
+/// Its program is linked to fixed addresses: tables and code hold them as numbers.
+#[test]
+fn mariadb_10_2_names_come_from_its_code() {
+    let rules = mysql_rules(&mariadb_10_2());
+    let ids = ids(&rules);
+    for (id, name) in [
+        ("TRX_SYS", "trx_sys_mutex"),
+        ("LOG_SYS", "log_sys_mutex"),
+        ("REDO_RSEG", "redo_rseg_mutex"),
+        ("SRV_SYS_TASKS", "srv_threads_mutex"),
+    ] {
+        assert_eq!(ids.get(id), Some(&format!("wait/synch/mutex/innodb/{name}")), "{id}");
+    }
+    let sites = sites(&rules);
+    for (file, name) in [
+        ("dict0dict.cc", "rwlock/innodb/index_tree_rw_lock"),
+        ("fil0fil.cc", "rwlock/innodb/fil_space_latch"),
+        ("hash0hash.cc", "rwlock/innodb/hash_table_locks"),
+        ("buf0buf.cc", "sxlock/innodb/buf_block_lock"),
+    ] {
+        assert!(sites.contains(&(file.to_owned(), format!("wait/synch/{name}"))), "{file} {name}: {sites:?}");
     }
 }
 

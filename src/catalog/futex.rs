@@ -16,8 +16,7 @@ const SPIN_ROUNDS: &str = "sync_spin_loops";
 /// A function that also calls another of them takes a free latch too: it is no wait function, but a lock function in
 /// which one has been inlined.
 pub fn primitives(image: &Image) -> Vec<(Range<u64>, FutexShape)> {
-    let mut pointers = image.relative_relocations();
-    pointers.sort_unstable();
+    let pointers = image.static_pointers();
     let Some(rounds) = variable(image, &pointers, Table::System, SPIN_ROUNDS) else { return Vec::new() };
     let rounds = image.with_got_entries(&HashSet::from([rounds]));
     let waits = futex_waits(image);

@@ -6,8 +6,8 @@
 
 use super::variables::Table;
 use super::{
-    Around, ArrayLatches, Beside, Callsite, Count, Evidence, Family, Found, FutexShape, IdentityIn, InsideLatch, Latch,
-    MariadbNames, Naming, Object, Psi, Shape, WaitFunction, Word,
+    Around, ArrayLatches, Beside, Callsite, Count, Evidence, Family, Flavor, Found, FutexShape, Identity, IdentityIn,
+    InsideLatch, Latch, MariadbNames, Naming, Object, Psi, Shape, WaitFunction, Word,
 };
 use crate::model::{Kind, Mode};
 
@@ -19,7 +19,7 @@ const fn wait(symbol: &'static [&'static str], shape: FutexShape, label: &'stati
         shape: Shape::Whole,
         latch_argument: 0,
         callsite: Callsite::Caller,
-        identity: IdentityIn::Word,
+        identity: IdentityIn::Always(Identity::Word),
     }
 }
 
@@ -35,6 +35,7 @@ const fn spinning(shape: FutexShape) -> FutexShape {
 }
 
 pub(super) static MARIADB_10_6: Family = Family {
+    flavor: Flavor::Mariadb,
     wait_functions: &[
         wait(&["_ZN14srw_mutex_implILb0EE13wait_and_lockEv"], MUTEX, "srw_mutex_wait_and_lock", Mode::X),
         wait(&["_ZN14srw_mutex_implILb1EE13wait_and_lockEv"], spinning(MUTEX), "srw_spin_mutex_wait_and_lock", Mode::X),
@@ -59,6 +60,7 @@ pub(super) static MARIADB_10_6: Family = Family {
         "_ZN11TMLockGuardC",
     ],
     naming: Naming::Mariadb(&NAMES),
+    layout: &[],
 };
 
 pub(crate) const NAMES: MariadbNames = MariadbNames {

@@ -5,6 +5,7 @@
 
 mod futex;
 mod mariadb;
+mod mariadb_sync;
 mod mysql;
 mod variables;
 
@@ -42,17 +43,36 @@ impl Flavor {
 /// Servers that wait for latches in the same functions and name them the same way.
 #[derive(Debug)]
 pub struct Family {
+    /// MySQL's too where Percona Server is meant as well.
+    pub flavor: Flavor,
     pub wait_functions: &'static [WaitFunction],
     /// Beginnings of the mangled names of lock functions that waiters for all sorts of latches go through:
     /// who waits is found behind them.
     pub wrappers: &'static [&'static str],
     pub naming: Naming,
+    /// What the code of a build must do with the members of its latches, where other versions have functions of the same
+    /// names but other latches.
+    pub layout: &'static [Stored],
+}
+
+/// A function of this name stores its second argument at this offset of what the first points to.
+#[derive(Debug)]
+pub struct Stored {
+    pub function: &'static str,
+    pub offset: i64,
+}
+
+impl Stored {
+    fn holds(&self, image: &Image) -> bool {
+        let range = image.symbol(self.function).and_then(|s| bounds(image, &s));
+        range.and_then(|r| code::Function::new(image, r)).is_some_and(|f| f.stores_argument(1, 0, self.offset))
+    }
 }
 
 /// How a family's latches get their names.
 #[derive(Debug)]
 pub enum Naming {
-    /// InnoDB of MySQL 8.0 and newer: latch ids and creation sites.
+    /// InnoDB of MySQL 8.0 and newer, and of MariaDB up to 10.5: latch ids and creation sites.
     Mysql(&'static MysqlNames),
     /// InnoDB of MariaDB 10.6 and newer: lock words known by what they are part of.
     Mariadb(&'static MariadbNames),
@@ -63,8 +83,8 @@ pub enum Naming {
 pub struct MysqlNames {
     /// The function that fills the vector of latch descriptions, or calls the function that does.
     pub latch_init: &'static str,
-    /// The key variable of latches that are deliberately not instrumented.
-    pub not_instrumented: &'static str,
+    /// The key variable of latches that are deliberately not instrumented; `None` where the code has no key for them.
+    pub not_instrumented: Option<&'static str>,
     /// The vector of latch descriptions, by symbol: its `begin` pointer is `latch_meta_begin` bytes behind the
     /// symbol, its `end` pointer 8 further.
     pub latch_meta: &'static str,
@@ -81,6 +101,8 @@ pub struct MysqlNames {
     pub rw_lock_create: &'static [&'static str],
     /// What to call rw-locks that are created without an instrument, by the file that creates them.
     pub uninstrumented_sites: &'static [(&'static str, &'static str)],
+    /// How many bits of its line an rw-lock keeps.
+    pub line_bits: u8,
 }
 
 /// Where naming finds latches in MariaDB's memory.
@@ -250,6 +272,8 @@ pub enum Shape {
     /// A part of a hot function: that which spins by calling one of the first, or goes to sleep by calling one of
     /// the second.
     Contended { spin: &'static [&'static str], sleep: &'static [&'static str] },
+    /// All of it and what follows, until another function is called (alternatives).
+    Until { end: &'static [&'static str] },
 }
 
 /// How the code that waits is known.
@@ -261,15 +285,34 @@ pub enum Callsite {
     Caller,
 }
 
-/// What identifies a latch, by offsets in it.
+/// What identifies the latches of a wait function.
 #[derive(Clone, Copy, Debug)]
 pub enum IdentityIn {
+    /// Always the same, in the function's mode.
+    Always(Identity),
+    /// It depends on the kind of wait, the number of which is passed as this argument.
+    ByKind { argument: usize, kinds: &'static [WaitKind] },
+}
+
+/// A kind of wait, where one function waits for several sorts of latches.
+#[derive(Clone, Copy, Debug)]
+pub struct WaitKind {
+    pub number: u16,
+    pub mode: Mode,
+    pub identity: Identity,
+}
+
+/// What identifies a latch, by offsets in it.
+#[derive(Clone, Copy, Debug)]
+pub enum Identity {
     LatchId {
         offset: u16,
     },
+    /// A pointer to the creating file's name, and the line in the low bits of a u32.
     Created {
         file_offset: u16,
         line_offset: u16,
+        line_bits: u8,
     },
     /// Nothing in it: a bare lock word.
     Word,
@@ -281,9 +324,12 @@ pub enum IdentityIn {
 /// # Errors
 /// What the program is instead, for a message that begins "process PID (NAME) is".
 pub fn family(image: &Image) -> Result<&'static Family, &'static str> {
-    let known = [&mysql::MYSQL_8, &mariadb::MARIADB_10_6];
+    let known = [&mysql::MYSQL_8, &mariadb::MARIADB_10_6, &mariadb_sync::MARIADB_10_2];
     let has_first = |f: &&Family| f.wait_functions.first().is_some_and(|w| !w.find(image).is_empty());
     if let Some(family) = known.into_iter().find(has_first) {
+        if !family.layout.iter().all(|stored| stored.holds(image)) {
+            return Err("a MySQL or MariaDB server whose latches are laid out in a way that armtrace does not know");
+        }
         return Ok(family);
     }
     if image.symbol("server_version").is_some() {
@@ -303,10 +349,9 @@ pub fn misses_symbols(image: &Image) -> bool {
 
 /// Who maintains this server of a known family.
 pub fn flavor(family: &Family, image: &Image) -> Flavor {
-    match family.naming {
-        Naming::Mariadb(_) => Flavor::Mariadb,
-        Naming::Mysql(_) if mysql::is_percona(image) => Flavor::Percona,
-        Naming::Mysql(_) => Flavor::Mysql,
+    match family.flavor {
+        Flavor::Mysql if mysql::is_percona(image) => Flavor::Percona,
+        flavor => flavor,
     }
 }
 

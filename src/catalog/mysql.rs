@@ -1,16 +1,16 @@
 //! MySQL 8.0 to 9.x and Percona Server. Function names, argument order and offsets were read from MySQL 9.7.4
 //! (Debian, x86_64 and aarch64) by disassembly, and from live latches.
 
-use super::{Callsite, Family, Found, IdentityIn, MysqlNames, Naming, Shape, WaitFunction};
+use super::{Callsite, Family, Flavor, Found, Identity, IdentityIn, MysqlNames, Naming, Shape, WaitFunction};
 use crate::model::Mode;
 use crate::symbols::Image;
 
 /// `TTASEventMutex<GenericPolicy>`: its `latch_id_t`, behind counters.
-const MUTEX: IdentityIn = IdentityIn::LatchId { offset: 0x20 };
+pub(super) const MUTEX: Identity = Identity::LatchId { offset: 0x20 };
 /// `TTASEventMutex<BlockMutexPolicy>`: its `latch_id_t`, behind a pointer to counters that all of them share.
-const BLOCK_MUTEX: IdentityIn = IdentityIn::LatchId { offset: 0x18 };
+pub(super) const BLOCK_MUTEX: Identity = Identity::LatchId { offset: 0x18 };
 /// `rw_lock_t`: creation file and line.
-const RW_LOCK: IdentityIn = IdentityIn::Created { file_offset: 0x30, line_offset: 0x38 };
+const RW_LOCK: Identity = Identity::Created { file_offset: 0x30, line_offset: 0x38, line_bits: 32 };
 
 const RESERVE_CELL: &str = "_Z23sync_array_reserve_cellP12sync_array_tPvmN2ut8LocationE";
 const RESERVE_CELL_8_0: &str = "_Z23sync_array_reserve_cellP12sync_array_tPvmPKcm";
@@ -39,7 +39,7 @@ const fn rw_lock(symbols: &'static [&'static str], label: &'static str, mode: Mo
         shape,
         latch_argument: 0,
         callsite: Callsite::FileLine { file: 2, line: 3 },
-        identity: RW_LOCK,
+        identity: IdentityIn::Always(RW_LOCK),
     }
 }
 
@@ -56,7 +56,7 @@ const fn mutex(
         shape,
         latch_argument: 0,
         callsite: Callsite::FileLine { file, line },
-        identity: MUTEX,
+        identity: IdentityIn::Always(MUTEX),
     }
 }
 
@@ -67,10 +67,11 @@ const fn block_mutex(
     shape: Shape,
     location: (usize, usize),
 ) -> WaitFunction {
-    WaitFunction { identity: BLOCK_MUTEX, ..mutex(symbols, label, shape, location) }
+    WaitFunction { identity: IdentityIn::Always(BLOCK_MUTEX), ..mutex(symbols, label, shape, location) }
 }
 
 pub(super) static MYSQL_8: Family = Family {
+    flavor: Flavor::Mysql,
     wait_functions: &[
         rw_lock(
             &["_Z19rw_lock_s_lock_spinP9rw_lock_tmN2ut8LocationE", "_Z19rw_lock_s_lock_spinP9rw_lock_tmPKcm"],
@@ -99,7 +100,7 @@ pub(super) static MYSQL_8: Family = Family {
             shape: CONTENDED,
             latch_argument: 0,
             callsite: Callsite::FileLine { file: 2, line: 3 },
-            identity: RW_LOCK,
+            identity: IdentityIn::Always(RW_LOCK),
         },
         mutex(
             &["_Z18mutex_enter_inlineI11PolicyMutexI14TTASEventMutexI13GenericPolicyEEEvPT_N2ut8LocationE"],
@@ -134,9 +135,10 @@ pub(super) static MYSQL_8: Family = Family {
         ),
     ],
     wrappers: &[],
+    layout: &[],
     naming: Naming::Mysql(&MysqlNames {
         latch_init: "_Z15sync_check_initm",
-        not_instrumented: "PFS_NOT_INSTRUMENTED",
+        not_instrumented: Some("PFS_NOT_INSTRUMENTED"),
         latch_meta: "latch_meta",
         latch_meta_begin: 8,
         meta_id: 0,
@@ -149,6 +151,7 @@ pub(super) static MYSQL_8: Family = Family {
         // A page latch has the name of the key that it has in builds that instrument pages. The other belongs to a
         // copy of a page in a search of a spatial index.
         uninstrumented_sites: &[("buf0buf.cc", "buf_block_lock"), ("gis0sea.cc", "rtr_match_block_lock")],
+        line_bits: 32,
     }),
 };
 

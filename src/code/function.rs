@@ -135,6 +135,11 @@ impl Function {
         self.index(addr).map_or([None; 6], |i| self.values.passed(&self.insns, &self.blocks, self.block_of[i], i))
     }
 
+    /// Whether the function stores its argument number `stored` at this offset of what argument `into` points to.
+    pub fn stores_argument(&self, stored: u8, into: u8, offset: i64) -> bool {
+        self.values.stores(&self.insns, &self.blocks).contains(&(stored, into, offset))
+    }
+
     /// How far behind an address of unknown origin lies what the call at `addr` passes as argument `number`, by what the
     /// code before it does: `None` where that is not clear.
     pub fn offset_passed_at(&self, addr: u64, number: usize) -> Option<i64> {

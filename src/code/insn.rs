@@ -67,6 +67,15 @@ impl Insn {
         &self.raw[..usize::from(self.len).min(MAX_LEN)]
     }
 
+    /// The number in an x86-64 instruction that can be a whole address: of 32 or 64 bits. `None` on arm64, which has
+    /// none of that size.
+    pub fn immediate(&self) -> Option<u64> {
+        match self.arch {
+            Arch::X86_64 => x86::immediate(self),
+            Arch::Aarch64 => None,
+        }
+    }
+
     /// For display: GNU assembler syntax, with absolute branch targets.
     pub fn text(&self) -> String {
         match self.arch {

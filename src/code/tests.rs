@@ -417,3 +417,15 @@ fn members_of_arguments_are_passed_on() {
     let f = arm_function(&words.map(u32::to_le_bytes).concat());
     assert_eq!(f.passed_at(BASE + 12)[..3], [member(8), member(0), None]);
 }
+
+#[test]
+fn stores_of_arguments_tell_a_layout() {
+    // mov %rdi,%rbx; mov %rsi,0x38(%rbx); mov %edx,0x20(%rdi); ret
+    let f = x86_function(&[0x48, 0x89, 0xfb, 0x48, 0x89, 0x73, 0x38, 0x89, 0x57, 0x20, 0xc3]);
+    assert!(f.stores_argument(1, 0, 0x38) && f.stores_argument(2, 0, 0x20));
+    assert!(!f.stores_argument(1, 0, 0x20) && !f.stores_argument(2, 0, 0x38));
+    // add x3, x0, #0x10; str x1, [x3, #0x28]; ret
+    let words: [u32; 3] = [0x9100_4003, 0xf900_1461, 0xd65f_03c0];
+    let f = arm_function(&words.map(u32::to_le_bytes).concat());
+    assert!(f.stores_argument(1, 0, 0x38) && !f.stores_argument(1, 0, 0x28));
+}

@@ -5,7 +5,7 @@
 //! and at calls what a callee may change. It takes for granted what compilers do: that nobody writes to a spill
 //! slot through a pointer to something else.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::cfg::{Block, Graph};
 use super::insn::{effects, Effect, Insn};
@@ -217,6 +217,15 @@ impl State {
         }
     }
 
+    fn argument_stored(&self, base: u8, offset: i64, from: u8) -> Option<(u8, u8, i64)> {
+        let Value::Argument { index: stored, .. } = self.get(from) else { return None };
+        match self.get(base) {
+            Value::Argument { index, bytes: 8 } => Some((stored, index, offset)),
+            Value::Member { index, offset: member } => Some((stored, index, member.wrapping_add(offset))),
+            _ => None,
+        }
+    }
+
     fn store(&mut self, at: i64, bytes: u8, value: Value) {
         let end = at.saturating_add(i64::from(bytes));
         self.slots.retain(|s| s.at >= end || s.at.saturating_add(i64::from(s.bytes)) <= at);
@@ -414,6 +423,27 @@ impl Values {
             changes.iter().for_each(|change| state.apply(change, &convention, &self.pointers));
         }
         known
+    }
+
+    /// The stores of one argument into what another points to: (argument stored, argument pointing, offset).
+    pub fn stores(&self, insns: &[Insn], blocks: &[Block]) -> HashSet<(u8, u8, i64)> {
+        let convention = Convention::of(self.arch);
+        let mut found = HashSet::new();
+        let mut changes = Vec::new();
+        for (block, start) in blocks.iter().zip(&self.starts) {
+            let Some(mut state) = start.clone() else { continue };
+            for insn in &insns[block.insns.clone()] {
+                changes.clear();
+                effects(insn, &mut changes);
+                for change in &changes {
+                    if let Effect::Store { base, offset, from: Some(from), .. } = *change {
+                        found.extend(state.argument_stored(base, offset, from));
+                    }
+                    state.apply(change, &convention, &self.pointers);
+                }
+            }
+        }
+        found
     }
 
     /// Where the return address is: on x86-64 where the call has pushed it, on arm64 in x30, as long as that has not been

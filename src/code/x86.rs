@@ -274,6 +274,13 @@ fn general_effects(i: &Instruction, into: &mut Vec<Effect>) {
     }
 }
 
+pub(super) fn immediate(insn: &Insn) -> Option<u64> {
+    let i = instruction(insn);
+    let is_number =
+        |n: &u32| matches!(i.op_kind(*n), OpKind::Immediate32 | OpKind::Immediate32to64 | OpKind::Immediate64);
+    (0..i.op_count()).find(is_number).map(|n| i.immediate(n))
+}
+
 fn number(register: Register) -> u8 {
     register.full_register().number() as u8
 }

@@ -39,7 +39,7 @@ pub enum Key {
 pub fn sites(code: &References, catalog: &MysqlNames, instruments: &Instruments) -> Vec<Site> {
     let targets: HashSet<u64> =
         catalog.rw_lock_create.iter().filter_map(|name| code.image.symbol(name)).map(|s| s.addr).collect();
-    let not_instrumented = code.image.symbol(catalog.not_instrumented).map(|s| s.addr);
+    let not_instrumented = catalog.not_instrumented.and_then(|name| code.image.symbol(name)).map(|s| s.addr);
     let mut found = Vec::new();
     let mut function: Option<Function> = None;
     for (at, _) in direct_calls(code.image, &targets) {
@@ -50,6 +50,8 @@ pub fn sites(code: &References, catalog: &MysqlNames, instruments: &Instruments)
         let [_, Some(file), Some(line), ..] = function.constants_at(at) else { continue };
         let (Some(file), Ok(line)) = (code.image.cstr(file), u32::try_from(line)) else { continue };
         let key = key_before(code, function, at, &targets, instruments, not_instrumented);
+        let has_keys_for_all = catalog.not_instrumented.is_some();
+        let key = key.unwrap_or(if has_keys_for_all { Key::Unknown } else { Key::None });
         found.push(Site { file: file.to_owned(), line, key });
     }
     found
@@ -64,7 +66,7 @@ fn key_before(
     targets: &HashSet<u64>,
     instruments: &Instruments,
     not_instrumented: Option<u64>,
-) -> Key {
+) -> Option<Key> {
     let insns = function.insns();
     let end = insns.partition_point(|i| i.addr < at);
     for index in (end.saturating_sub(NEAR)..end).rev() {
@@ -72,10 +74,10 @@ fn key_before(
             break;
         }
         match code.of(insns, index) {
-            Some(address) if instruments.by_key(address).is_some() => return Key::Instrument(address),
-            Some(address) if Some(address) == not_instrumented => return Key::None,
+            Some(address) if instruments.by_key(address).is_some() => return Some(Key::Instrument(address)),
+            Some(address) if Some(address) == not_instrumented => return Some(Key::None),
             _ => {}
         }
     }
-    Key::Unknown
+    None
 }

@@ -29,7 +29,7 @@ pub type Keys = HashMap<String, Option<u64>>;
 ///
 /// An id is left out where the code does not say so clearly.
 pub fn keys(code: &References, catalog: &MysqlNames, instruments: &Instruments) -> Keys {
-    let not_instrumented = code.image.symbol(catalog.not_instrumented).map(|s| s.addr);
+    let not_instrumented = catalog.not_instrumented.and_then(|name| code.image.symbol(name)).map(|s| s.addr);
     let mut found = Keys::new();
     let mut step = Step::default();
     let insns = initializer(code, catalog, instruments);

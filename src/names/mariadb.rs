@@ -33,8 +33,7 @@ pub struct Rules {
 
 impl Rules {
     pub fn new(image: &Image, family: &Family, catalog: &'static MariadbNames) -> Rules {
-        let mut pointers = image.relative_relocations();
-        pointers.sort_unstable();
+        let pointers = image.static_pointers();
         let instruments = Instruments::new(image, &pointers);
         let made = made(image, &instruments, &catalog.instrumented.iter().copied().collect::<HashSet<_>>());
         let mut rules = Rules { catalog, instruments, made, statics: BTreeMap::new() };

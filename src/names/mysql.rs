@@ -22,8 +22,7 @@ pub struct Rules {
 
 impl Rules {
     pub fn new(image: &Image, catalog: &'static MysqlNames) -> Rules {
-        let mut pointers = image.relative_relocations();
-        pointers.sort_unstable();
+        let pointers = image.static_pointers();
         let instruments = Instruments::new(image, &pointers);
         let code = References::new(image, &pointers);
         let keys = latch_ids::keys(&code, catalog, &instruments);
@@ -70,7 +69,9 @@ impl Rules {
 
     /// The rw-lock made at this place in the source, if the code there is known.
     pub fn site_name(&self, path: &str, line: u32) -> Option<LatchName> {
-        let mut here = self.sites.iter().filter(|s| s.line == line && s.file == path).map(|s| s.key);
+        let kept = u32::MAX >> (32 - self.catalog.line_bits.clamp(1, 32));
+        let is_here = |s: &&Site| s.line & kept == line & kept && s.file == path;
+        let mut here = self.sites.iter().filter(is_here).map(|s| s.key);
         let key = here.next()?;
         if here.any(|other| other != key) {
             return None;

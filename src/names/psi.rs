@@ -8,6 +8,9 @@ use std::collections::HashMap;
 
 use crate::symbols::Image;
 
+/// The flag of a lock with a third mode.
+const SXLOCK: u32 = 0x10;
+
 /// One entry of a table of instruments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Instrument {
@@ -20,9 +23,9 @@ pub struct Instrument {
 impl Instrument {
     /// Whether it is a lock of the kind with a third mode: `wait/synch/sxlock/…` instead of `…/rwlock/…`.
     ///
-    /// The flag is bit 4 in MySQL (`PSI_FLAG_RWLOCK_SX`).
+    /// The flag is bit 4 (`PSI_FLAG_RWLOCK_SX`). MariaDB 10.2 has it, but no instruments of that kind.
     pub fn is_sxlock(&self) -> bool {
-        self.flags & 0x10 != 0
+        self.flags & SXLOCK != 0
     }
 }
 
@@ -41,6 +44,7 @@ impl Instruments {
     /// `pointers` are the image's relative relocations, sorted. Other tables have that form too (status variables, say). They do no harm: no latch has their keys.
     pub fn new(image: &Image, pointers: &[(u64, u64)]) -> Instruments {
         let got = image.section(".got").unwrap_or(0..0);
+        let has_sxlocks = has_sxlocks(image);
         let mut by_key: HashMap<u64, Instrument> = HashMap::new();
         let mut contradicted = Vec::new();
         for pair in pointers.windows(2) {
@@ -50,6 +54,7 @@ impl Instruments {
             }
             let Some(name) = instrument_name(image, name) else { continue };
             let flags = image.bytes(at + 16, 4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_le_bytes);
+            let flags = if has_sxlocks { flags } else { flags & !SXLOCK };
             let instrument = Instrument { name: name.to_owned(), flags };
             match by_key.get(&key) {
                 Some(known) if known.name != instrument.name => contradicted.push(key),
@@ -87,6 +92,12 @@ impl Instruments {
     pub fn is_empty(&self) -> bool {
         self.by_key.is_empty()
     }
+}
+
+/// Whether the server's performance_schema has a kind of its own for them.
+fn has_sxlocks(image: &Image) -> bool {
+    let strings = image.section(".rodata").and_then(|r| image.bytes(r.start, (r.end - r.start) as usize));
+    strings.is_some_and(|s| memchr::memmem::find(s, b"wait/synch/sxlock").is_some())
 }
 
 /// The string at `addr` if it can be the name of an instrument: `Event_scheduler::COND_state`.

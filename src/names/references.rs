@@ -1,6 +1,7 @@
 //! What static data the server's code refers to.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use crate::code::{decode, Insn};
 use crate::symbols::Image;
@@ -9,6 +10,7 @@ use crate::symbols::Image;
 pub struct References<'a> {
     pub image: &'a Image,
     got: HashMap<u64, u64>,
+    extent: Range<u64>,
 }
 
 impl<'a> References<'a> {
@@ -18,14 +20,15 @@ impl<'a> References<'a> {
             .section(".got")
             .map(|got| pointers.iter().filter(|(at, _)| got.contains(at)).copied().collect())
             .unwrap_or_default();
-        References { image, got }
+        References { image, got, extent: image.extent() }
     }
 
-    /// The static address that instruction `index` of a function refers to, or the one that a pointer there holds if it
-    /// is part of the global offset table.
+    /// The static address that instruction `index` of a function refers to (or names as a number, where addresses are
+    /// fixed), or the one that a pointer there holds if it is part of the global offset table.
     pub fn of(&self, insns: &[Insn], index: usize) -> Option<u64> {
         let insn = insns.get(index)?;
-        let address = insn.memory.or_else(|| relaxed_page(insn, insns.get(index + 1)?))?;
+        let number = || self.image.is_fixed().then(|| insn.immediate())?.filter(|number| self.extent.contains(number));
+        let address = insn.memory.or_else(|| relaxed_page(insn, insns.get(index + 1)?)).or_else(number)?;
         Some(self.got.get(&address).copied().unwrap_or(address))
     }
 

@@ -159,6 +159,7 @@ pub struct Image {
     segments: Vec<Segment>,
     sections: HashMap<String, Range<u64>>,
     symbols: Table,
+    is_fixed: bool,
     /// The global offset table: address of an entry to what it points to; read when first needed.
     got: OnceLock<HashMap<u64, u64>>,
 }
@@ -219,7 +220,9 @@ impl Image {
             source = if symbols.is_empty() { SymbolSource::None } else { SymbolSource::Dynsym };
         }
         let identity = Identity::of(&elf).map_err(|e| bad(&e))?;
-        Ok(Image { identity, source, symbol_file: None, segments, sections, symbols, data, got: OnceLock::new() })
+        let is_fixed = elf.elf_header().e_type(endian) == elf::ET_EXEC;
+        let got = OnceLock::new();
+        Ok(Image { identity, source, symbol_file: None, segments, sections, symbols, is_fixed, data, got })
     }
 
     /// Adds symbols that `source` has of this very build; what lies outside of the program is left out.
@@ -400,6 +403,27 @@ impl Image {
             let Some(range) = self.section(".got") else { return HashMap::new() };
             self.relative_relocations().into_iter().filter(|(at, _)| range.contains(at)).collect()
         })
+    }
+
+    /// Whether the image is loaded where it was linked to: its static pointers are plain numbers then.
+    pub fn is_fixed(&self) -> bool {
+        self.is_fixed
+    }
+
+    /// The static pointers: (address of the pointer, address that it points to), by ascending address. In an image that is
+    /// loaded where it was linked to, what is in its initialised data and lies in the image counts as one.
+    pub fn static_pointers(&self) -> Vec<(u64, u64)> {
+        if !self.is_fixed {
+            let mut pointers = self.relative_relocations();
+            pointers.sort_unstable();
+            return pointers;
+        }
+        let image = self.extent();
+        let data = self.section(".data").unwrap_or(0..0);
+        let start = data.start.next_multiple_of(8);
+        let bytes = self.bytes(start, data.end.saturating_sub(start) as usize).unwrap_or_default();
+        let words = bytes.chunks_exact(8).filter_map(|w| w.try_into().ok()).map(u64::from_le_bytes);
+        (start..).step_by(8).zip(words).filter(|(_, to)| image.contains(to)).collect()
     }
 
     /// The imported function that each procedure-linkage slot (`.got` entry) is bound to at load time:

@@ -206,7 +206,7 @@ fn unsupported(pid: i32, what: &str, version: Option<&str>, trials: &[Trial]) ->
         }
         Some(version) => Failure::target(format!(
             "process {pid} ({name}, version {version}) is {what}.\nSupported are MySQL and Percona Server from 8.0 on, and \
-             MariaDB from 10.6 on"
+             MariaDB from 10.6 on, and 10.2 with its symbols"
         )),
         None => Failure::target(format!("process {pid} ({name}) is {what}")),
     }

@@ -27,6 +27,11 @@ pub fn mariadb_amd64_path() -> PathBuf {
     path("ARMTRACE_MARIADB_AMD64", || lab("mariadb-11.4").join("bin/mariadbd"))
 }
 
+/// The official MariaDB 10.2 from the lab.
+pub fn mariadb_10_2() -> Image {
+    open(&lab("mariadb-10.2").join("bin/mysqld"))
+}
+
 /// The MariaDB of a Debian release, for `amd64` or `arm64`: without a symbol table.
 pub fn debian_mariadb(arch: &str, suite: &str) -> Image {
     open(&printed_path("tests/vm/server-binary", &[arch, "mariadb", suite]))

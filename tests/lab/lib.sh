@@ -18,7 +18,7 @@ SERVERS="mysql-9.7 mariadb-11.4 mariadb-10.11 mariadb-10.11-debian mariadb-10.2"
 # changes; MySQL comes from Debian's unstable suite and one MariaDB from its stable one, whose packages apt's signatures
 # vouch for.
 describe_server() {
-    jar_sha256= source=jar
+    jar_sha256="" source=jar
     case $1 in
     mysql-9.7) flavor=mysql source=debootstrap version=9.7 ;;
     mariadb-11.4) flavor=mariadb version=11.4.5

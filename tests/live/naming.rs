@@ -30,19 +30,19 @@ fn options(perf_schema: bool) -> Options {
 
 /// With performance_schema on, a latch id's description holds the key of its instrument: the ids that have one are exactly
 /// those that must have the name of an instrument.
-#[test]
-fn mysql_latch_ids_have_the_names_of_their_instruments() -> Result<()> {
-    let server = Server::start(Family::Mysql97, &options(true))?;
+fn latch_ids_have_the_names_of_their_instruments(family: Family, least: usize) -> Result<()> {
+    let server = Server::start(family, &options(true))?;
     let instruments = instruments(&server)?;
     let (_, namer) = open(&server)?;
     let ids = namer.latch_ids().context("no latch ids")?;
-    ensure!(ids.len() > 100, "only {} latch ids", ids.len());
+    ensure!(ids.len() >= least, "only {} latch ids", ids.len());
     let mut wrong = Vec::new();
     for (id, name) in &ids {
         // Ids of rw-locks are in the table too; their instruments are no mutexes.
         let bare = name.event.rsplit('/').next().unwrap_or_default();
         let registered = instruments.iter().any(|i| i.ends_with(&format!("/innodb/{bare}")));
-        if registered != (id.key != 0) {
+        // MariaDB's keys of what is not instrumented are all ones.
+        if registered != (id.key != 0 && id.key != u32::MAX) {
             wrong.push(format!("{} (key {}): {}", id.name, id.key, name.event));
         }
     }
@@ -50,37 +50,66 @@ fn mysql_latch_ids_have_the_names_of_their_instruments() -> Result<()> {
     server.stop()
 }
 
-/// What performance_schema calls an rw-lock of MySQL, and where the lock was made.
+#[test]
+fn mysql_latch_ids_have_the_names_of_their_instruments() -> Result<()> {
+    latch_ids_have_the_names_of_their_instruments(Family::Mysql97, 100)
+}
+
+#[test]
+fn mariadb_10_2_latch_ids_have_the_names_of_their_instruments() -> Result<()> {
+    latch_ids_have_the_names_of_their_instruments(Family::Mariadb102, 80)
+}
+
+/// Where a server keeps what is known of an rw-lock: offsets of its list's first, and in the lock of the next in the list, of
+/// the creating file, of the line and how many bits that has, and of performance_schema's object; in that of the class, and in that
+/// of the name.
+struct RwLockLayout {
+    first: u64,
+    next: u64,
+    file: u64,
+    line: u64,
+    line_bits: u32,
+    psi: u64,
+    class: u64,
+    name: u64,
+}
+
+const MYSQL_RW_LOCK: RwLockLayout =
+    RwLockLayout { first: 0, next: 0x68, file: 0x30, line: 0x38, line_bits: 32, psi: 0x70, class: 0x20, name: 0x18 };
+
+/// By the debug information of 10.2.11.
+const MARIADB_10_2_RW_LOCK: RwLockLayout =
+    RwLockLayout { first: 8, next: 104, file: 56, line: 80, line_bits: 13, psi: 112, class: 16, name: 16 };
+
+/// What performance_schema calls an rw-lock, and where the lock was made.
 struct RwLock {
     file: u64,
     line: u32,
     event: Option<String>,
 }
 
-/// All rw-locks of a MySQL server, from its own list of them.
-fn rw_locks(target: &Target) -> Result<Vec<RwLock>> {
-    const NEXT: u64 = 0x68;
+/// All rw-locks of a server, from its own list of them.
+fn rw_locks(target: &Target, layout: &RwLockLayout) -> Result<Vec<RwLock>> {
     let memory = Memory::new(target.pid);
     let list = target.image.symbol("rw_lock_list").context("no rw_lock_list")?.addr + target.bias;
     let mut found = Vec::new();
-    let mut at = memory.u64(list).context("reading the list")?;
+    let mut at = memory.u64(list + layout.first).context("reading the list")?;
     while at != 0 && found.len() < 1_000_000 {
-        let event = memory.u64(at + 0x70).filter(|&psi| psi != 0).and_then(|psi| {
-            let class = memory.u64(psi + 0x20)?;
-            memory.string(class + 0x18)
+        let event = memory.u64(at + layout.psi).filter(|&psi| psi != 0).and_then(|psi| {
+            let class = memory.u64(psi + layout.class)?;
+            memory.string(class + layout.name)
         });
-        let line = memory.u64(at + 0x38).context("reading a lock")? as u32;
-        found.push(RwLock { file: memory.u64(at + 0x30).context("reading a lock")?, line, event });
-        at = memory.u64(at + NEXT).context("reading a lock")?;
+        let line = memory.u64(at + layout.line).context("reading a lock")? as u32 & u32::MAX >> (32 - layout.line_bits);
+        found.push(RwLock { file: memory.u64(at + layout.file).context("reading a lock")?, line, event });
+        at = memory.u64(at + layout.next).context("reading a lock")?;
     }
     Ok(found)
 }
 
-#[test]
-fn mysql_rw_locks_have_the_names_of_their_instruments() -> Result<()> {
-    let server = Server::start(Family::Mysql97, &options(true))?;
+fn rw_locks_have_the_names_of_their_instruments(family: Family, layout: &RwLockLayout) -> Result<()> {
+    let server = Server::start(family, &options(true))?;
     let (target, mut namer) = open(&server)?;
-    let locks = rw_locks(&target)?;
+    let locks = rw_locks(&target, layout)?;
     let mut seen = BTreeSet::new();
     for lock in &locks {
         let name = namer.name(&Identity::Created { file: lock.file, line: lock.line }, 0).event;
@@ -93,6 +122,16 @@ fn mysql_rw_locks_have_the_names_of_their_instruments() -> Result<()> {
     println!("{} rw-locks: {seen:#?}", locks.len());
     ensure!(locks.len() > 1000 && seen.len() >= 10, "{} rw-locks: {seen:?}", locks.len());
     server.stop()
+}
+
+#[test]
+fn mysql_rw_locks_have_the_names_of_their_instruments() -> Result<()> {
+    rw_locks_have_the_names_of_their_instruments(Family::Mysql97, &MYSQL_RW_LOCK)
+}
+
+#[test]
+fn mariadb_10_2_rw_locks_have_the_names_of_their_instruments() -> Result<()> {
+    rw_locks_have_the_names_of_their_instruments(Family::Mariadb102, &MARIADB_10_2_RW_LOCK)
 }
 
 /// The server tells the address of each of its rw-locks. Nothing but what surrounds the latch may be used to
@@ -229,10 +268,10 @@ fn writable_memory(pid: i32) -> Result<Vec<(u64, Vec<u8>)>> {
     Ok(found)
 }
 
-/// How much of the time that a stripped server waits is given a name, with performance_schema off.
-fn named_share(test: &str) -> Result<()> {
+/// How much of the time that a server waits is given a name, with performance_schema off.
+fn named_share(family: Family, test: &str) -> Result<()> {
     const LEAST: f64 = 0.9;
-    let server = Server::start(Family::Mariadb1011Debian, &options(false))?;
+    let server = Server::start(family, &options(false))?;
     let mut load = Load::start(&server, test, 16)?;
     load.wait_running()?;
     let agent = Agent::attach(&server)?;
@@ -251,12 +290,22 @@ fn named_share(test: &str) -> Result<()> {
 
 #[test]
 fn a_stripped_mariadbs_updates_wait_for_named_latches() -> Result<()> {
-    named_share("oltp_update_index")
+    named_share(Family::Mariadb1011Debian, "oltp_update_index")
 }
 
 #[test]
 fn a_stripped_mariadbs_writes_wait_for_named_latches() -> Result<()> {
-    named_share("oltp_write_only")
+    named_share(Family::Mariadb1011Debian, "oltp_write_only")
+}
+
+#[test]
+fn mariadb_10_11_waits_for_named_latches() -> Result<()> {
+    named_share(Family::Mariadb1011, "oltp_update_index")
+}
+
+#[test]
+fn mariadb_10_2_waits_for_named_latches() -> Result<()> {
+    named_share(Family::Mariadb102, "oltp_update_index")
 }
 
 /// With performance_schema off every latch id and every rw-lock still has a name.
@@ -270,7 +319,7 @@ fn mysql_names_need_no_performance_schema() -> Result<()> {
         let name = namer.name(&Identity::LatchId(id.id), 0).event;
         ensure!(name.starts_with("wait/synch/mutex/innodb/"), "{}: {name}", id.name);
     }
-    for lock in rw_locks(&target)? {
+    for lock in rw_locks(&target, &MYSQL_RW_LOCK)? {
         let name = namer.name(&Identity::Created { file: lock.file, line: lock.line }, 0).event;
         ensure!(name.starts_with("wait/synch/sxlock/innodb/"), "{name}");
     }

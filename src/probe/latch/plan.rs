@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use crate::attach::ProbeClass;
 use crate::bpf::latch::types;
-use crate::catalog::{named, Callsite, Family, Found, IdentityIn, Psi, Shape, WaitFunction};
+use crate::catalog::{named, Callsite, Family, Found, Identity, IdentityIn, Psi, Shape, WaitFunction};
 use crate::code::{self, Condition, EndKind, Flow, Insn, Place, Site, Slow, Test, WaitSites};
 use crate::model::Mode;
 use crate::symbols::{Arch, Image};
@@ -168,6 +168,10 @@ impl Planner<'_> {
         if found.begin.is_call && !self.allowed.calls {
             return Err("it begins with a call, which may not be probed in a process with a shadow stack");
         }
+        if let Shape::Until { end } = function.shape {
+            sites.push(self.until(variant, end, base)?);
+            return Ok(sites);
+        }
         let usable: Vec<_> =
             found.ends.iter().filter(|e| !e.site.per_round && (self.allowed.calls || !e.site.is_call)).collect();
         let complete = !usable.is_empty() && usable.len() == found.ends.len();
@@ -187,7 +191,7 @@ impl Planner<'_> {
 
     fn analyse(&self, function: &WaitFunction, range: Range<u64>) -> Option<WaitSites> {
         match function.shape {
-            Shape::Whole => code::whole_function(self.image, range, &self.system_calls),
+            Shape::Whole | Shape::Until { .. } => code::whole_function(self.image, range, &self.system_calls),
             Shape::Contended { spin, sleep } => {
                 let addresses = |names| named(self.image, names).map(|s| s.addr).collect();
                 let slow = Slow { spin: addresses(spin), sleep: addresses(sleep), ..Default::default() };
@@ -200,12 +204,7 @@ impl Planner<'_> {
     fn site(&self, function: &WaitFunction, index: u8, at: &Site) -> Option<types::site> {
         let arch = self.image.arch();
         let argument = |n: usize| at.args.get(n).copied().flatten().map(|p| place(arch, p));
-        let mut site = types::site {
-            function: index,
-            mode: mode_code(function.mode),
-            latch: argument(function.latch_argument)?,
-            ..Default::default()
-        };
+        let mut site = types::site { function: index, latch: argument(function.latch_argument)?, ..Default::default() };
         match function.callsite {
             Callsite::FileLine { file, line } => {
                 site.file = argument(file).unwrap_or_default();
@@ -216,19 +215,19 @@ impl Planner<'_> {
                 site.frame = place(arch, Place::Register { register: frame_pointer(arch), bytes: 8 });
             }
         }
-        let identity = match function.identity {
-            IdentityIn::LatchId { offset } => {
-                site.id_offset = offset;
-                types::identity::IDENTITY_LATCH_ID
+        match function.identity {
+            IdentityIn::ByKind { argument: number, kinds } => {
+                site.kind = argument(number)?;
+                site.kind_count = kinds.len().min(site.kinds.len()) as u16;
+                for (into, kind) in site.kinds.iter_mut().zip(kinds) {
+                    *into = types::latch_kind { number: kind.number, ..latch_kind(kind.mode, kind.identity) };
+                }
             }
-            IdentityIn::Created { file_offset, line_offset } => {
-                site.id_offset = file_offset;
-                site.line_offset = line_offset;
-                types::identity::IDENTITY_CREATED
+            IdentityIn::Always(identity) => {
+                site.kind_count = 1;
+                site.kinds[0] = latch_kind(function.mode, identity);
             }
-            IdentityIn::Word => types::identity::IDENTITY_WORD,
-        };
-        site.identity = identity.0 as u8;
+        }
         Some(site)
     }
 
@@ -245,6 +244,14 @@ impl Planner<'_> {
         };
         let condition = end.when.map(|c| encode_condition(self.image.arch(), &c)).unwrap_or_default();
         self.planned(variant, name, &end.site, role, types::site { condition, ..base })
+    }
+
+    /// The end of a wait where another function is entered.
+    fn until(&self, variant: &Variant, names: &[&str], base: types::site) -> Result<PlannedSite, &'static str> {
+        let entry = named(self.image, names).next().and_then(|s| self.image.function_at(s.addr));
+        let found = entry.and_then(|range| code::whole_function(self.image, range, &self.system_calls));
+        let found = found.ok_or("the function that ends its waits was not found")?;
+        self.planned(variant, "end", &found.begin, types::role::ROLE_END, base)
     }
 
     fn planned(
@@ -278,6 +285,23 @@ impl Planner<'_> {
             site: types::site { role: types::role::ROLE_END.0 as u8, ..base },
         })
     }
+}
+
+/// What the program reads in a latch of this kind.
+fn latch_kind(mode: Mode, identity: Identity) -> types::latch_kind {
+    let kind = types::latch_kind { mode: mode_code(mode), ..Default::default() };
+    let (identity, kind) = match identity {
+        Identity::LatchId { offset } => {
+            (types::identity::IDENTITY_LATCH_ID, types::latch_kind { id_offset: offset, ..kind })
+        }
+        Identity::Created { file_offset, line_offset, line_bits } => {
+            let line_mask = u32::MAX >> (32 - line_bits.clamp(1, 32));
+            let kind = types::latch_kind { id_offset: file_offset, line_offset, line_mask, ..kind };
+            (types::identity::IDENTITY_CREATED, kind)
+        }
+        Identity::Word => (types::identity::IDENTITY_WORD, kind),
+    };
+    types::latch_kind { identity: identity.0 as u8, ..kind }
 }
 
 /// The number that stands for a mode in the kernel.

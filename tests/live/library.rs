@@ -61,22 +61,24 @@ fn table_cache_agrees(family: Family) -> Result<()> {
     let mut load = Load::start(&server, "oltp_read_only", 64)?;
     load.wait_running()?;
     let agent = Agent::attach(&server)?;
+    // Theirs on both sides of ours: what happens between the readings is nobody's error.
     let read = || -> Result<_> {
+        let theirs = || Ok::<_, anyhow::Error>(truth(&server)?.get(TABLE_CACHE).context("no such instrument")?.1);
+        let first = theirs()?;
         let ours = measured(&agent, LATCH)?.get(TABLE_CACHE).copied().unwrap_or_default();
-        let theirs = truth(&server)?.get(TABLE_CACHE).copied().context("no such instrument")?;
-        Ok((ours, theirs))
+        Ok((first, ours, theirs()?))
     };
-    let (ours_before, theirs_before) = read()?;
+    let before = read()?;
     sleep(Duration::from_secs(8));
-    let (ours_after, theirs_after) = read()?;
+    let after = read()?;
     load.stop()?;
     agent.stop()?;
     server.stop()?;
-    let (waits, ours) = (ours_after.0 - ours_before.0, ours_after.1 - ours_before.1);
-    let (locked, theirs) = (theirs_after.0 - theirs_before.0, theirs_after.1 - theirs_before.1);
-    println!("{TABLE_CACHE}: {waits} waits, {ours:.3}s; performance_schema: {locked} times locked, {theirs:.3}s");
+    let (waits, ours) = (after.1 .0 - before.1 .0, after.1 .1 - before.1 .1);
+    let (least, most) = (after.0 - before.2, after.2 - before.0);
+    println!("{TABLE_CACHE}: {waits} waits, {ours:.3}s; performance_schema: {least:.3}s to {most:.3}s");
     ensure!(waits >= 100.0, "only {waits} waits");
-    ensure!(ours <= theirs * 1.05 && ours >= theirs * FOUND, "{ours:.3}s are not {theirs:.3}s");
+    ensure!(ours >= least * FOUND && ours <= most * 1.05, "{ours:.3}s are not {least:.3}s to {most:.3}s");
     Ok(())
 }
 

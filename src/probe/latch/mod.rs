@@ -5,6 +5,7 @@ mod library;
 mod plan;
 
 pub use collect::{LatchCollector, LatchFigures};
+pub use library::rows_of as library_rows;
 pub use plan::{plan, Allowed, Plan, PlannedSite};
 
 use std::collections::HashSet;

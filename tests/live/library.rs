@@ -24,7 +24,8 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// All connections share one small table cache, so that each statement has to lock it and to open its table anew.
 fn small_table_cache(perf_schema: bool, more: &[&str]) -> Options {
     let args = ["--table-open-cache=10", "--table-open-cache-instances=1"];
-    Options { perf_schema, args: args.iter().chain(more).map(|a| (*a).to_owned()).collect() }
+    let args = args.iter().chain(more).map(|a| (*a).to_owned()).collect();
+    Options { perf_schema, args, ..Options::default() }
 }
 
 /// Count and seconds of every instrument so far, as performance_schema says.
@@ -100,7 +101,7 @@ fn mariadb_idle_waits_agree_with_perf_schema() -> Result<()> {
         ["wait/synch/cond/mysys/COND_timer", "wait/synch/cond/aria/SERVICE_THREAD_CONTROL::COND_control"];
     let args =
         vec!["--aria-checkpoint-interval=1".to_owned(), "--thread-handling=one-thread-per-connection".to_owned()];
-    let server = Server::start(Family::Mariadb114, &Options { perf_schema: true, args })?;
+    let server = Server::start(Family::Mariadb114, &Options { perf_schema: true, args, ..Options::default() })?;
     let agent = Agent::attach(&server)?;
     // The first wait of each began before.
     let first = wait_for("idle waits", LIMIT, || {

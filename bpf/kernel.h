@@ -39,6 +39,11 @@ enum bpf_func_id___cookie {
 	BPF_FUNC_get_attach_cookie___cookie = 174,
 };
 
+/* Kernels before 5.15 do not show a thread's registers. */
+enum bpf_func_id___regs {
+	BPF_FUNC_task_pt_regs___regs = 175,
+};
+
 /* What the syscalls:sys_enter_* and sys_exit_* tracepoints pass: the same on all 64-bit kernels. */
 struct sys_enter {
 	__u64 common;

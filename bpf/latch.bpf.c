@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /*
  * Latch waits: uprobes say where a thread began and ended to wait for a latch, futex tracepoints
- * how long of it the thread slept. Each finished wait is added to its latch's histogram here; no
- * event leaves the kernel.
+ * how long of it the thread slept. A sleep in the C library's locks is a wait of its own
+ * (library.h). Each finished wait is added to its latch's histogram here; no event leaves the
+ * kernel.
  *
  * A wait's end can be known exactly (ROLE_END) or only probably (ROLE_MAYBE_END, where the code
  * then retries through its hot path, which must not be probed). In the second case the wait stays
@@ -152,12 +153,11 @@ static __always_inline void add_callsite(const struct callsite_key *key, __u64 n
 	__sync_fetch_and_add(&at->sum_ns, ns);
 }
 
-/* Adds the thread's wait, which ended at end_ns, to its latch, and leaves the thread without one.
- */
-static __always_inline void finish(struct wait *w, __u64 end_ns)
+/* Adds a wait of ns to its latch. */
+static __always_inline void add_wait(const struct callsite_key *callsite, __u64 latch, __u64 ns,
+				     __u64 sleep_ns, __u32 sleeps)
 {
-	struct latch_key key = w->key.latch;
-	__u64 ns = end_ns > w->begin_ns ? end_ns - w->begin_ns : 0;
+	struct latch_key key = callsite->latch;
 	struct waits *total = bpf_map_lookup_elem(&latches, &key);
 	__u32 bucket = bucket_of(ns);
 
@@ -166,22 +166,30 @@ static __always_inline void finish(struct wait *w, __u64 end_ns)
 		total = bpf_map_lookup_elem(&latches, &key);
 	}
 	if (!total) {
-		w->latch = 0;
 		count(&lost, LOST_LATCHES_FULL);
 		return;
 	}
 	__sync_fetch_and_add(&total->sum_ns, ns);
-	if (w->sleeps) {
-		__sync_fetch_and_add(&total->sleep_ns, w->sleep_ns);
-		__sync_fetch_and_add(&total->sleeps, w->sleeps);
+	if (sleeps) {
+		__sync_fetch_and_add(&total->sleep_ns, sleep_ns);
+		__sync_fetch_and_add(&total->sleeps, sleeps);
 	}
 	if (bucket < BUCKETS)
 		__sync_fetch_and_add(&total->buckets[bucket], 1);
 	/* Looked at again after the store: of two racing maxima the larger one stays. */
 	for (int i = 0; i < 4 && *(volatile __u64 *)&total->max_ns < ns; i++)
 		*(volatile __u64 *)&total->max_ns = ns;
-	total->example = w->latch;
-	add_callsite(&w->key, ns);
+	total->example = latch;
+	add_callsite(callsite, ns);
+}
+
+/* Adds the thread's wait, which ended at end_ns, to its latch, and leaves the thread without one.
+ */
+static __always_inline void finish(struct wait *w, __u64 end_ns)
+{
+	__u64 ns = end_ns > w->begin_ns ? end_ns - w->begin_ns : 0;
+
+	add_wait(&w->key, w->latch, ns, w->sleep_ns, w->sleeps);
 	w->latch = 0;
 }
 
@@ -555,48 +563,76 @@ int latch_return(void *ctx)
 	return at_site(ctx);
 }
 
+#include "library.h"
+
 static __always_inline bool is_wait(__u64 op)
 {
 	op &= FUTEX_CMD_MASK;
 	return op == FUTEX_WAIT || op == FUTEX_WAIT_BITSET;
 }
 
-static __always_inline int fall_asleep(void)
+/* Whether the word that a thread sleeps on is part of the latch that it waits for. */
+static __always_inline bool is_of_latch(const struct wait *w, __u64 word)
+{
+	return word - w->latch < sizeof(__u64);
+}
+
+static __always_inline int fall_asleep(__u64 word, __u64 op)
 {
 	struct wait *w = thread_wait();
+	bool is_waiting;
 
-	if (!w || !w->latch)
-		return 0;
-	if (w->end_ns)
+	if (w && w->latch && w->end_ns)
 		move_on(w);
-	else
+	is_waiting = w && w->latch;
+	if (is_waiting)
 		w->sleep_begin_ns = bpf_ktime_get_ns();
+	/* InnoDB sleeps for its latches on their words or in condition variables; while it
+	 * does, it may have to wait for mutexes too. */
+	if (is_waiting && ((op & FUTEX_CMD_MASK) != FUTEX_WAIT || is_of_latch(w, word)))
+		return 0;
+	if (!w)
+		w = new_thread();
+	if (w)
+		begin_library_wait(&w->library, word, op, is_waiting);
+	else
+		count(&lost, LOST_THREADS_FULL);
 	return 0;
 }
 
 static __always_inline int wake_up(__s64 ret)
 {
 	struct wait *w = thread_wait();
+	/* Otherwise the word had changed before the thread could sleep. */
+	bool slept = ret != -EAGAIN;
+	__u64 now;
 
-	if (!w || !w->latch || !w->sleep_begin_ns)
+	if (!w)
 		return 0;
-	w->sleep_ns += bpf_ktime_get_ns() - w->sleep_begin_ns;
-	w->sleep_begin_ns = 0;
-	/* The word had changed before the thread could sleep. */
-	if (ret != -EAGAIN)
-		w->sleeps += 1;
+	now = bpf_ktime_get_ns();
+	if (w->latch && w->sleep_begin_ns) {
+		w->sleep_ns += now - w->sleep_begin_ns;
+		w->sleep_begin_ns = 0;
+		w->sleeps += slept;
+	}
+	if (w->library.word) {
+		if (slept)
+			end_library_wait(&w->library, now);
+		w->library.word = 0;
+	}
 	return 0;
 }
 
 /* The kernel's own function for all futex waits: unlike the system call's tracepoints, it costs
  * only those who wait. */
 SEC("fentry/futex_wait")
-int futex_wait_enter(void *ctx)
+int futex_wait_enter(__u64 *ctx)
 {
 	if (!is_target())
 		return 0;
 	count(&hits, HIT_FUTEX_ENTER);
-	return fall_asleep();
+	/* What its flags mean differs between kernels; the system call's operation does not. */
+	return fall_asleep(ctx[0], user_register(op_register));
 }
 
 SEC("fexit/futex_wait")
@@ -615,7 +651,7 @@ int futex_enter(struct sys_enter *ctx)
 	if (!is_target())
 		return 0;
 	count(&hits, HIT_FUTEX_ENTER);
-	return is_wait(ctx->args[1]) ? fall_asleep() : 0;
+	return is_wait(ctx->args[1]) ? fall_asleep(ctx->args[0], ctx->args[1]) : 0;
 }
 
 SEC("tracepoint/syscalls/sys_exit_futex")

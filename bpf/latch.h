@@ -12,11 +12,13 @@
 /* How much the maps hold. */
 #define MAX_SITES     256
 #define MAX_WRAPPERS  1024
-#define MAX_LATCHES   1024
+#define MAX_LATCHES   2048
 #define MAX_CALLSITES 4096
 #define MAX_THREADS   16384
 /* Kinds of wait that one site can stand for. */
-#define MAX_KINDS 6
+#define MAX_KINDS      6
+#define MAX_FRAME_ROWS 4096
+#define MAX_PSI_PLACES 8
 
 /* What reaching a probe site means. */
 enum role {
@@ -45,6 +47,27 @@ enum identity {
 	IDENTITY_CALLER,
 	/* Site only: static, else performance_schema's class, else the caller. */
 	IDENTITY_WORD,
+};
+
+/* In which mode a latch is waited for; 0: it has none, or it is not known. */
+enum mode {
+	MODE_NONE,
+	MODE_S,
+	MODE_SX,
+	MODE_X,
+};
+
+/* What of the C library a thread sleeps in. */
+enum primitive {
+	/* None that is known, or a latch of the server's own. */
+	PRIMITIVE_NONE,
+	PRIMITIVE_MUTEX,
+	PRIMITIVE_RWLOCK_READ,
+	PRIMITIVE_RWLOCK_WRITE,
+	PRIMITIVE_COND,
+	/* A function that sleeps for something else: a semaphore, a thread's end, any system call.
+	 */
+	PRIMITIVE_OTHER,
 };
 
 /* Where a value is when a site is reached: a saved register, or memory that one points to. */
@@ -112,13 +135,19 @@ struct site {
 	struct condition condition;
 };
 
+/* Stands in place of a wait function for waits in the C library. */
+enum library_function {
+	LIBRARY_FUNCTION = 0xff,
+};
+
 struct latch_key {
 	__u64 id;
 	__u32 line;
 	__u8 identity;
 	__u8 mode;
 	__u8 function;
-	__u8 unused;
+	/* enum primitive */
+	__u8 primitive;
 };
 
 struct callsite_key {
@@ -144,6 +173,36 @@ struct callsite_waits {
 	__u64 sum_ns;
 };
 
+/* A sleep in a lock or condition variable of the C library; word 0 means none. */
+struct library_wait {
+	__u64 word;
+	__u64 begin_ns;
+	struct callsite_key key;
+};
+
+/* How to get from an instruction of the C library to its function's caller. */
+struct library_frame {
+	/* Bytes from the stack pointer here to what it is in the caller. */
+	__u32 size;
+	/* Where above the stack pointer the return address is; IN_LINK_REGISTER: not saved. */
+	__u32 return_at;
+	/* What the function is, to those outside of the library. */
+	__u32 primitive;
+};
+
+#define IN_LINK_REGISTER 0xffffffff
+
+/* Where an instrumented object keeps the pointer to its performance_schema instance. */
+struct psi_place {
+	/* From the futex word, rounded down to 8 bytes. */
+	__u32 offset;
+	/* Whether threads sleep on that word by FUTEX_WAIT, and not by FUTEX_WAIT_BITSET. */
+	__u8 plain_wait;
+	/* The first letter of the kind in the names of such classes. */
+	__u8 kind;
+	__u16 unused;
+};
+
 /* A thread's wait; latch 0 means none. */
 struct wait {
 	__u64 latch;
@@ -156,6 +215,7 @@ struct wait {
 	__u32 sleeps;
 	__u32 unused;
 	struct callsite_key key;
+	struct library_wait library;
 };
 
 /* Why something was not counted. */
@@ -174,6 +234,8 @@ enum lost {
 	LOST_NO_BEGIN,
 	/* A probe that carries no known site. */
 	LOST_NO_SITE,
+	/* A sleep in the C library of which it is not known what waits there, nor for what. */
+	LOST_LIBRARY_UNKNOWN,
 	LOST_CAUSES,
 };
 
@@ -190,6 +252,9 @@ struct vocabulary {
 	enum role role;
 	enum identity identity;
 	enum condition_kind condition;
+	enum mode mode;
+	enum primitive primitive;
 	enum lost lost;
 	enum tracepoint tracepoint;
+	enum library_function library_function;
 };

@@ -12,13 +12,15 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 use armtrace::catalog;
 use armtrace::code::{
-    contended, direct_calls, imported_calls, whole_function, EndKind, Function, Place, Site, Slow, Test, WaitSites,
+    contended, decode, direct_calls, imported_calls, whole_function, EndKind, Flow, Function, Place, Site, Slow, Test,
+    WaitSites,
 };
-use armtrace::probe::latch::{plan, Allowed, Plan};
+use armtrace::probe::latch::{library_rows, plan, Allowed, Plan};
 use armtrace::symbols::{Arch, Image, SymbolSource};
 
 use servers::{
-    debian_mariadb, mariadb_10_2, mariadb_amd64, mariadb_amd64_path, mariadb_arm64, mysql_amd64, mysql_arm64, stripped,
+    debian_mariadb, glibc_amd64, glibc_arm64, mariadb_10_2, mariadb_amd64, mariadb_amd64_path, mariadb_arm64,
+    mysql_amd64, mysql_arm64, stripped,
 };
 
 const X_LOCK: &str = "_Z19rw_lock_x_lock_funcP9rw_lock_tmN2ut8LocationE";
@@ -472,5 +474,44 @@ fn debian_mariadb_wait_functions() {
         let spinning_readers = begins.contains("ssux_spin_rd_wait");
         let known_gaps = if spinning_readers { vec![] } else { vec!["ssux_spin_rd_wait"] };
         assert_eq!(plan.gaps.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), known_gaps, "{arch} {suite}");
+    }
+}
+
+/// Every place from which a function that waits goes on to sleep leads back to the function's caller, and says what the
+/// function is for.
+#[test]
+fn c_library_frames() {
+    const MUTEX: u32 = 1;
+    const READ: u32 = 2;
+    const WRITE: u32 = 3;
+    const COND: u32 = 4;
+    let functions = [
+        ("pthread_mutex_lock", MUTEX),
+        ("pthread_rwlock_rdlock", READ),
+        ("pthread_rwlock_wrlock", WRITE),
+        ("pthread_cond_wait", COND),
+        ("pthread_cond_timedwait", COND),
+    ];
+    for image in [glibc_amd64(), glibc_arm64()] {
+        let arch = image.arch().as_str();
+        let rows = library_rows(&image);
+        for (name, primitive) in functions {
+            let entry = image.symbols().find(|s| s.name == name).unwrap_or_else(|| panic!("{arch}: no {name}"));
+            let range = image.function_at(entry.addr).unwrap_or_else(|| panic!("{arch}: {name} has no bounds"));
+            let mut calls = 0;
+            for insn in decode(&image, range) {
+                if !matches!(insn.flow, Flow::Call(_)) {
+                    continue;
+                }
+                calls += 1;
+                let row = rows.get(&insn.end()).unwrap_or_else(|| panic!("{arch}: {name}: {}", insn.text()));
+                assert_eq!(row.primitive, primitive, "{arch}: {name}");
+                // On x86_64 the return address is what the caller pushed last, on aarch64 it lies beside the frame pointer.
+                let expected = if image.arch() == Arch::X86_64 { row.size - 8 } else { 8 };
+                assert_eq!(row.return_at, expected, "{arch}: {name}");
+                assert!(row.size.is_multiple_of(8) && row.size > row.return_at, "{arch}: {name}: {}", row.size);
+            }
+            assert!(calls >= 1, "{arch}: {name} calls nothing");
+        }
     }
 }

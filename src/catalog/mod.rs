@@ -4,6 +4,7 @@
 //! A new server version is an entry here with a test, not new code.
 
 mod futex;
+mod library;
 mod mariadb;
 mod mariadb_sync;
 mod mysql;
@@ -12,6 +13,7 @@ mod variables;
 #[cfg(test)]
 pub(crate) use mariadb::NAMES as MARIADB_NAMES;
 
+pub use library::{is_word, psi_places, tracked_id, Library};
 pub use variables::{variable, Table};
 
 use std::collections::HashSet;

@@ -8,6 +8,7 @@
 
 mod created;
 mod latch_ids;
+mod library;
 mod made;
 mod mariadb;
 mod mysql;
@@ -25,6 +26,7 @@ pub use psi::{Instrument, Instruments};
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use self::library::LibraryNames;
 use crate::catalog::Naming;
 use crate::failure::Failure;
 use crate::model::Kind;
@@ -85,6 +87,7 @@ pub struct Namer {
     target: Arc<Target>,
     memory: Memory,
     rules: Rules,
+    library: LibraryNames,
     known: HashMap<Identity, Known>,
 }
 
@@ -114,7 +117,9 @@ impl Namer {
             Naming::Mysql(catalog) => Rules::Mysql(MysqlRules::new(&target.image, catalog)),
             Naming::Mariadb(catalog) => Rules::Mariadb(MariadbRules::new(&target.image, target.family, catalog)),
         };
-        Ok(Namer { memory: Memory::new(target.pid), target: Arc::clone(target), rules, known: HashMap::new() })
+        let library = LibraryNames::new(target.family.library());
+        let memory = Memory::new(target.pid);
+        Ok(Namer { memory, target: Arc::clone(target), rules, library, known: HashMap::new() })
     }
 
     /// The name of the latches with this identity; `example` is the address of one of them, the last that somebody waited
@@ -137,6 +142,15 @@ impl Namer {
         let name = if is_contradicted { self.unnamed(identity) } else { found };
         self.known.insert(*identity, Known { name: name.clone(), example, is_contradicted });
         name
+    }
+
+    /// The name of a lock of the C library; `kind` is what the function says in which threads wait for it.
+    pub fn library_lock(&mut self, identity: &Identity, kind: Option<Kind>) -> LatchName {
+        if matches!(identity, Identity::LatchId(_)) {
+            return self.name(identity, 0);
+        }
+        let process = Process { image: &self.target.image, memory: self.memory, bias: self.target.bias };
+        self.library.name(&self.target, &process, identity, kind)
     }
 
     /// A string of the server's.

@@ -3,6 +3,7 @@
 mod debug_file;
 mod debuginfod;
 mod debuglink;
+mod frame;
 mod image;
 mod places;
 pub mod portable;
@@ -11,6 +12,7 @@ mod table;
 
 pub use debug_file::DebugFile;
 pub use debuginfod::Debuginfod;
+pub use frame::{frame, Frame};
 pub use image::{Arch, Identity, Image, ImageError, SymbolSource};
 pub use places::{is_deleted, Places};
 pub use sources::{complete, read_any, Settings, Trial};

@@ -1,7 +1,7 @@
 //! Where a process has its executable in memory.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::symbols::Image;
 
@@ -19,6 +19,41 @@ pub fn load_bias(pid: i32, image: &Image) -> io::Result<u64> {
     bias(&maps, exe, |offset| image.page_address_of(offset)).ok_or_else(|| {
         io::Error::new(io::ErrorKind::NotFound, format!("process {pid} has none of its executable mapped"))
     })
+}
+
+/// A part of a file that a process has mapped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileMapping {
+    pub start: u64,
+    pub offset: u64,
+    /// Without folders: where they are depends on who looks.
+    pub name: String,
+    /// The whole path, and the addresses as `/proc/PID/maps` shows them.
+    path: String,
+    addresses: String,
+}
+
+impl FileMapping {
+    /// Paths under which the file of process `pid` may be opened. The first leads to it wherever it is and even if it was
+    /// deleted since, but only those may follow it who may look into any process; the second lies below the process's
+    /// root.
+    pub fn paths(&self, pid: i32) -> [PathBuf; 2] {
+        [format!("/proc/{pid}/map_files/{}", self.addresses), format!("/proc/{pid}/root{}", self.path)]
+            .map(PathBuf::from)
+    }
+}
+
+/// The mapped files of process `pid`, by ascending address; none when its maps cannot be read.
+pub fn file_mappings(pid: i32) -> Vec<FileMapping> {
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    maps.lines().filter_map(file_mapping).collect()
+}
+
+fn file_mapping(line: &str) -> Option<FileMapping> {
+    let Mapping { start, offset, .. } = parse(line)?;
+    let path = &line[line.find('/')?..];
+    let name = path.rsplit('/').next()?.to_owned();
+    Some(FileMapping { start, offset, name, path: path.to_owned(), addresses: line.split(' ').next()?.to_owned() })
 }
 
 /// Device and inode as `/proc/PID/maps` shows them.
@@ -107,6 +142,14 @@ mod tests {
         let bias = load_bias(std::process::id() as i32, &image).expect("a bias");
         let function = finds_this_test_itself as fn() as usize as u64;
         assert!(image.extent().contains(&function.wrapping_sub(bias)));
+    }
+
+    #[test]
+    fn mapped_files_have_paths() {
+        let mapped: Vec<FileMapping> = MAPS.lines().filter_map(file_mapping).collect();
+        assert_eq!((mapped.len(), mapped[0].name.as_str(), mapped[0].start), (3, "libc.so.6", 0x7f00_0000_0000));
+        let paths = ["/proc/7/map_files/7f0000000000-7f0000001000", "/proc/7/root/usr/lib/libc.so.6"];
+        assert_eq!(mapped[0].paths(7), paths.map(PathBuf::from));
     }
 
     #[test]

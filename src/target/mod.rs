@@ -3,7 +3,7 @@
 mod maps;
 mod memory;
 
-pub use maps::load_bias;
+pub use maps::{file_mappings, load_bias, FileMapping};
 pub use memory::Memory;
 
 use std::fs;
@@ -105,6 +105,13 @@ impl Target {
             Some(symbol) => plain_name(symbol.name),
             None => format!("sub_{:x}", self.image.function_at(addr).map_or(addr, |f| f.start)),
         }
+    }
+
+    /// The static object that contains this address of the process: its name, and the offset in it.
+    pub fn static_object(&self, addr: u64) -> Option<(String, u64)> {
+        let addr = addr.wrapping_sub(self.bias);
+        let symbol = self.image.symbol_at(addr).filter(|s| !s.is_function)?;
+        Some((plain_name(symbol.name), addr - symbol.addr))
     }
 
     /// The name of the static object that contains this address of the process, and the offset in it.

@@ -51,6 +51,16 @@ pub fn mariadb_arm64() -> Image {
     image("ARMTRACE_MARIADB_ARM64", || printed_path("tests/vm/server-binary", &["arm64", "mariadb"]))
 }
 
+/// glibc for x86_64, of the newest Debian.
+pub fn glibc_amd64() -> Image {
+    image("ARMTRACE_GLIBC_AMD64", || lab("mysql-9.7").join("usr/lib/x86_64-linux-gnu/libc.so.6"))
+}
+
+/// glibc for aarch64, as `tests/lab/setup` installs it for cross building.
+pub fn glibc_arm64() -> Image {
+    image("ARMTRACE_GLIBC_ARM64", || PathBuf::from("/usr/aarch64-linux-gnu/lib/libc.so.6"))
+}
+
 fn image(variable: &str, otherwise: impl FnOnce() -> PathBuf) -> Image {
     open(&path(variable, otherwise))
 }

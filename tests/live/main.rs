@@ -9,6 +9,7 @@ mod cost;
 mod export;
 mod guest;
 mod lab;
+mod library;
 mod life;
 mod load;
 mod machine;

@@ -23,7 +23,11 @@ const LOST: [&str; types::lost::LOST_CAUSES.0 as usize] = [
     "end_not_seen",
     "begin_not_seen",
     "unknown_site",
+    "lock_unknown",
 ];
+
+/// Stands for the wait function in keys of waits in the C library.
+const LIBRARY: u8 = types::library_function::LIBRARY_FUNCTION.0 as u8;
 
 /// What is counted besides the sites, in the order of `enum tracepoint`.
 pub(super) const TRACEPOINTS: [&str; 3] = ["futex_enter", "futex_exit", "thread_exit"];
@@ -88,7 +92,11 @@ impl LatchCollector {
         let mut latches: HashMap<(LatchName, Mode), LatchWaits> = HashMap::new();
         let mut names = HashMap::new();
         for (key, waits) in entries::<types::latch_key, types::waits>(&self.maps.latches)? {
-            let name = caches.namer.name(&identity(&key), waits.example);
+            let name = if key.function == LIBRARY {
+                caches.namer.library_lock(&identity(&key), library_kind(key.primitive))
+            } else {
+                caches.namer.name(&identity(&key), waits.example)
+            };
             names.insert(bytes_of(&key), name.clone());
             add_waits(&mut latches, name, mode(key.mode), &waits);
         }
@@ -168,6 +176,16 @@ fn identity(key: &types::latch_key) -> Identity {
         types::identity::IDENTITY_PSI_CLASS => Identity::PsiClass(key.id),
         types::identity::IDENTITY_STATIC => Identity::Static(key.id),
         _ => Identity::Caller(key.id),
+    }
+}
+
+/// What the function of the C library says that a thread waits for.
+fn library_kind(primitive: u8) -> Option<Kind> {
+    match types::primitive(u32::from(primitive)) {
+        types::primitive::PRIMITIVE_MUTEX => Some(Kind::Mutex),
+        types::primitive::PRIMITIVE_RWLOCK_READ | types::primitive::PRIMITIVE_RWLOCK_WRITE => Some(Kind::Rwlock),
+        types::primitive::PRIMITIVE_COND => Some(Kind::Cond),
+        _ => None,
     }
 }
 

@@ -1,9 +1,11 @@
 //! Latch waits: which sites to probe in this server's code, and what they counted.
 
 mod collect;
+mod library;
 mod plan;
 
 pub use collect::{LatchCollector, LatchFigures};
+pub use library::rows_of as library_rows;
 pub use plan::{plan, Allowed, Plan, PlannedSite};
 
 use std::collections::HashSet;
@@ -21,6 +23,7 @@ use crate::attach::{
     attach_futex, attach_sites, futex_wait_is_traceable, uprobe_multi_works, FutexPrograms, SiteAddress, SitePrograms,
 };
 use crate::bpf::latch::{types, LatchSkelBuilder, OpenLatchSkel};
+use crate::catalog::{named, psi_places, tracked_id};
 use crate::model::BUCKET_BOUNDS_NS;
 use crate::target::Target;
 
@@ -35,6 +38,8 @@ unsafe impl Plain for types::waits {}
 unsafe impl Plain for types::callsite_key {}
 // SAFETY: as above.
 unsafe impl Plain for types::callsite_waits {}
+// SAFETY: as above.
+unsafe impl Plain for types::library_frame {}
 
 /// The programs attached to one server. Dropping it detaches them.
 pub struct LatchProbe {
@@ -80,6 +85,11 @@ impl LatchProbe {
             let address = address + target.bias;
             // One too many only makes a call site less exact.
             _ = skel.maps.wrappers.update(&address.to_ne_bytes(), &[1], MapFlags::ANY);
+        }
+        for (address, row) in library::rows(target.pid) {
+            // SAFETY: `row` is a plain C structure (see above), read as bytes for as long as it is borrowed.
+            let bytes = unsafe { plain::as_bytes(&row) };
+            skel.maps.library_frames.update(&address.to_ne_bytes(), bytes, MapFlags::ANY)?;
         }
         let mut probe = LatchProbe {
             links: Vec::new(),
@@ -198,6 +208,23 @@ fn configure(open: &mut OpenLatchSkel<'_>, target: &Target, plan: &Plan) -> Resu
         rodata.psi_offset = psi.from_latch;
         rodata.psi_class_offset = psi.to_class;
         rodata.psi_name_offset = psi.to_name;
+    }
+    let arch = target.image.arch();
+    let registers = plan::library_registers(arch);
+    (rodata.op_register, rodata.sp_register, rodata.link_register) = registers;
+    let library = target.family.library();
+    rodata.library_class_offset = library.class.to_class;
+    rodata.library_name_offset = library.class.to_name;
+    let tracked = named(&target.image, library.tracked).next().and_then(|s| target.image.function_at(s.addr));
+    if let Some(range) = tracked {
+        rodata.tracked_begin = range.start + target.bias;
+        rodata.tracked_end = range.end + target.bias;
+        rodata.tracked_id_offset = tracked_id(arch);
+    }
+    for (into, place) in rodata.psi_places.iter_mut().zip(psi_places(arch)) {
+        // The kinds' names begin with different letters.
+        let kind = place.kind.as_str().as_bytes()[0];
+        *into = types::psi_place { offset: place.offset, plain_wait: u8::from(place.plain_wait), kind, unused: 0 };
     }
     Ok(())
 }

@@ -341,6 +341,16 @@ pub(super) fn ip_offset(arch: Arch) -> u16 {
     }
 }
 
+/// Where the second argument of a system call, the stack pointer and, on aarch64, the link register are; x86_64 has no
+/// link register, and what stands for it is never read.
+pub(super) fn library_registers(arch: Arch) -> (u32, u32, u32) {
+    let (op, sp, link) = match arch {
+        Arch::X86_64 => (register_offset(arch, 6), register_offset(arch, 4), 0),
+        Arch::Aarch64 => (register_offset(arch, 1), register_offset(arch, 31), register_offset(arch, 30)),
+    };
+    (op.into(), sp.into(), link.into())
+}
+
 fn frame_pointer(arch: Arch) -> u8 {
     match arch {
         Arch::X86_64 => 5,

@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * Waits of the server's SQL layer, which waits by the C library's mutexes, rw-locks and condition
+ * variables. A thread that finds one taken sleeps in a futex in it, and only that is seen: what it
+ * spins before, and the free case, cost nothing here.
+ *
+ * What a futex word belongs to is told by the instrument beside it, by its address if that is
+ * static, or else by the code that waits: the function that called into the C library.
+ * That call tells a mutex from a condition variable too.
+ */
+#pragma once
+
+/* Functions of the C library on the stack above the system call. */
+#define MAX_LIBRARY_FRAMES 8
+
+/* Where in the names of performance_schema's classes the kind is: "wait/synch/". */
+#define PSI_KIND_AT 11
+
+/* Byte offsets in the saved registers: the system call's second argument, the stack pointer, and on
+ * arm64 the link register. */
+const volatile __u32 op_register;
+const volatile __u32 sp_register;
+const volatile __u32 link_register;
+/* Where the server's instrumented objects keep their instance, and how that leads to a name. */
+const volatile struct psi_place psi_places[MAX_PSI_PLACES];
+const volatile __u32 library_class_offset;
+const volatile __u32 library_name_offset;
+
+/* The server's function that locks a mutex of the C library with a latch id behind it. */
+const volatile __u64 tracked_begin;
+const volatile __u64 tracked_end;
+const volatile __u32 tracked_id_offset;
+
+/* By the addresses in the C library at which its functions sleep or call another. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_FRAME_ROWS);
+	__type(key, __u64);
+	__type(value, struct library_frame);
+} library_frames SEC(".maps");
+
+/* A register of this thread as its program left it; 0 on kernels that do not show them. */
+static __always_inline __u64 user_register(__u32 offset)
+{
+	if (!bpf_core_enum_value_exists(enum bpf_func_id___regs, BPF_FUNC_task_pt_regs___regs))
+		return 0;
+	return saved_register((void *)bpf_task_pt_regs(bpf_get_current_task_btf()), offset);
+}
+
+/* Where the thread called into the C library, and what. 0 where that is not known. */
+static __always_inline __u64 library_caller(__u8 *primitive)
+{
+	__u64 address = user_register(ip_register), sp = user_register(sp_register);
+
+	for (int i = 0; i < MAX_LIBRARY_FRAMES; i++) {
+		struct library_frame *frame = bpf_map_lookup_elem(&library_frames, &address);
+
+		if (!frame)
+			break;
+		if (frame->primitive)
+			*primitive = frame->primitive;
+		if (frame->return_at == IN_LINK_REGISTER)
+			address = user_register(link_register);
+		else if (bpf_probe_read_user(&address, 8, (void *)(sp + frame->return_at)))
+			return 0;
+		/* arm64 code may sign return addresses, in bits that no address of a program
+		 * uses. */
+		address &= (1ULL << 48) - 1;
+		sp += frame->size;
+	}
+	return address >= text_begin && address < text_end ? address : 0;
+}
+
+/* The class of the instrumented object that a futex word is part of; 0 if it has none. An instance
+ * of the right kind at the right distance is proof, because objects do not overlap. */
+static __always_inline __u64 library_class(__u64 word, __u64 op)
+{
+	bool plain_wait = (op & FUTEX_CMD_MASK) == FUTEX_WAIT;
+
+	for (int i = 0; i < MAX_PSI_PLACES; i++) {
+		const volatile struct psi_place *place = &psi_places[i];
+		__u64 at = (word & ~7ULL) + place->offset, psi = 0, class = 0, name = 0;
+		char kind = 0;
+
+		if (!place->kind || place->plain_wait != plain_wait)
+			continue;
+		if (bpf_probe_read_user(&psi, 8, (void *)at) || !psi ||
+		    bpf_probe_read_user(&class, 8, (void *)(psi + library_class_offset)))
+			continue;
+		at = class + library_name_offset;
+		if (bpf_probe_read_user(&name, 8, (void *)at) || name != PSI_NAME_PREFIX ||
+		    bpf_probe_read_user(&kind, 1, (void *)(at + PSI_KIND_AT)))
+			continue;
+		if (kind == place->kind)
+			return class;
+	}
+	return 0;
+}
+
+/* By what the lock that a futex word is part of is told from others; false if by nothing. */
+static __always_inline bool identify_lock(struct callsite_key *at, __u64 word, __u64 op)
+{
+	struct latch_key *key = &at->latch;
+
+	key->identity = IDENTITY_PSI_CLASS;
+	key->id = library_class(word, op);
+	if (key->id)
+		return true;
+	if (!key->primitive)
+		return false;
+	if (at->where >= tracked_begin && at->where < tracked_end) {
+		key->identity = IDENTITY_LATCH_ID;
+		return !bpf_probe_read_user(&key->id, 4, (void *)(word + tracked_id_offset));
+	}
+	if (word >= static_begin && word < static_end) {
+		key->identity = IDENTITY_STATIC;
+		key->id = word;
+		return true;
+	}
+	key->identity = IDENTITY_CALLER;
+	key->id = at->where;
+	return key->id;
+}
+
+/* Notes that the thread sleeps on a word. While it waits for a latch, only a mutex of the C library
+ * is another wait. */
+static __always_inline void begin_library_wait(struct library_wait *w, __u64 word, __u64 op,
+					       bool is_waiting)
+{
+	struct latch_key *key = &w->key.latch;
+	__u8 primitive = PRIMITIVE_NONE;
+
+	__builtin_memset(w, 0, sizeof(*w));
+	w->key.where = library_caller(&primitive);
+	/* A condition variable's waiter has to get the mutex back. */
+	if (primitive == PRIMITIVE_COND && (op & FUTEX_CMD_MASK) == FUTEX_WAIT)
+		primitive = PRIMITIVE_MUTEX;
+	if (primitive == PRIMITIVE_OTHER || (is_waiting && primitive != PRIMITIVE_MUTEX))
+		return;
+	key->function = LIBRARY_FUNCTION;
+	key->primitive = primitive;
+	if (primitive == PRIMITIVE_RWLOCK_READ)
+		key->mode = MODE_S;
+	if (primitive == PRIMITIVE_RWLOCK_WRITE)
+		key->mode = MODE_X;
+	if (!identify_lock(&w->key, word, op)) {
+		count(&lost, LOST_LIBRARY_UNKNOWN);
+		return;
+	}
+	w->begin_ns = bpf_ktime_get_ns();
+	w->word = word;
+}
+
+static __always_inline void end_library_wait(struct library_wait *w, __u64 now)
+{
+	__u64 ns = now - w->begin_ns;
+
+	add_wait(&w->key, w->word, ns, ns, 1);
+}

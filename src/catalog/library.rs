@@ -1,0 +1,214 @@
+//! The SQL layer's locks, which are the C library's with an instrument beside each: where that is, and the few of them
+//! that lie in static objects of another name.
+//!
+//! Offsets were read from MySQL 9.7.4 and MariaDB 11.4.5 while they ran, with performance_schema on.
+
+use super::{Family, Naming};
+use crate::model::Kind;
+use crate::symbols::{Arch, Image};
+
+/// Sizes of glibc's types, in bytes: `pthread_mutex_t`, and the others, which are alike on both architectures.
+const fn mutex_size(arch: Arch) -> u32 {
+    match arch {
+        Arch::X86_64 => 40,
+        Arch::Aarch64 => 48,
+    }
+}
+const COND_SIZE: u32 = 48;
+const RWLOCK_SIZE: u32 = 56;
+
+/// Where in a `pthread_cond_t` the words are on which its two groups of waiters sleep: since glibc 2.41, and before.
+/// Distributions have taken the change into older versions too.
+const COND_WORDS: [u32; 2] = [0x20, 0x28];
+
+/// Where in a `pthread_rwlock_t` the words are on which readers and writers sleep. Both lie in the same 8 bytes.
+const RWLOCK_WORDS: u32 = 8;
+
+/// Where an instrumented object keeps the pointer to its performance_schema instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PsiPlace {
+    /// From the futex word that is slept on, rounded down to 8 bytes.
+    pub offset: u32,
+    /// Whether threads sleep on that word by `FUTEX_WAIT`, as for mutexes, and not by `FUTEX_WAIT_BITSET`.
+    pub plain_wait: bool,
+    pub kind: Kind,
+}
+
+/// All places of instances, for the objects of the SQL layer (`mysql_mutex_t`, `mysql_rwlock_t`, `mysql_cond_t` and
+/// `mysql_prlock_t`): an instance lies behind the object of the C library. A `rw_pr_lock_t` is a mutex, a condition variable
+/// for writers and 16 bytes more.
+pub fn psi_places(arch: Arch) -> Vec<PsiPlace> {
+    let mutex = mutex_size(arch);
+    let prlock = mutex + COND_SIZE + 16;
+    let plain = |offset, kind| PsiPlace { offset, plain_wait: true, kind };
+    let timed = |offset, kind| PsiPlace { offset, plain_wait: false, kind };
+    let mut places = vec![plain(mutex, Kind::Mutex), plain(prlock, Kind::Prlock)];
+    places.push(timed(RWLOCK_SIZE - RWLOCK_WORDS, Kind::Rwlock));
+    for word in COND_WORDS {
+        places.push(timed(COND_SIZE - word, Kind::Cond));
+        places.push(timed(prlock - mutex - word, Kind::Prlock));
+    }
+    places
+}
+
+/// How the instance of an instrumented object leads to its name.
+#[derive(Clone, Copy, Debug)]
+pub struct PsiClass {
+    /// Offset of the class pointer in the instance.
+    pub to_class: u32,
+    /// Offset of the event name in the class.
+    pub to_name: u32,
+}
+
+/// What is known of one family's SQL layer.
+#[derive(Debug)]
+pub struct Library {
+    pub class: PsiClass,
+    /// Global locks that are not of the category that their name's beginning stands for.
+    pub exceptions: &'static [(&'static str, &'static [&'static str])],
+    pub arrays: &'static [LockArray],
+    /// The function that locks mutexes of the C library with a latch id behind each: alternative names.
+    pub tracked: &'static [&'static str],
+    /// Beginnings of the names of functions that lock one mutex of the C library only, and the event name of that.
+    pub owners: &'static [(&'static str, &'static str)],
+    /// The functions that lock a `rw_pr_lock_t`, as people write them.
+    pub prlock: &'static [&'static str],
+}
+
+/// A static array of objects that begin with a mutex each, all of one name.
+#[derive(Debug)]
+pub struct LockArray {
+    pub symbol: &'static str,
+    /// Of an element.
+    pub stride: fn(Arch) -> u64,
+    /// The name of all of them.
+    pub lock: &'static str,
+}
+
+impl Library {
+    /// The category of the instrument of a global lock of this name, by how the server names its locks; `None` for names of
+    /// another form.
+    pub fn category(&self, lock: &str) -> Option<&'static str> {
+        let exception = self.exceptions.iter().find(|(_, locks)| locks.contains(&lock));
+        let begins = |with: &[&str]| with.iter().any(|w| lock.starts_with(w)) && !lock.contains(':');
+        exception.map(|(category, _)| *category).or_else(|| match () {
+            () if begins(&["LOCK_", "COND_"]) => Some("sql"),
+            () if begins(&["THR_LOCK_", "THR_COND_"]) => Some("mysys"),
+            () => None,
+        })
+    }
+}
+
+/// Where a tracked mutex has its latch id, in bytes from its beginning: behind the mutex of the C library and three counters
+/// and a flag.
+pub fn tracked_id(arch: Arch) -> u32 {
+    mutex_size(arch) + 16
+}
+
+/// Whether an offset in an object of the C library is one that a thread sleeps on.
+pub fn is_word(kind: Kind, offset: u64) -> bool {
+    match kind {
+        Kind::Mutex => offset == 0,
+        Kind::Rwlock => offset == 0 || offset & !7 == u64::from(RWLOCK_WORDS),
+        Kind::Cond => COND_WORDS.iter().any(|&word| offset & !7 == u64::from(word)),
+        Kind::Sxlock | Kind::Prlock => false,
+    }
+}
+
+static MYSQL: Library = Library {
+    class: PsiClass { to_class: 32, to_name: 24 },
+    exceptions: &[(
+        "pfs",
+        &[
+            "LOCK_pfs_logging_callback",
+            "LOCK_pfs_meter_notify",
+            "LOCK_pfs_metrics",
+            "LOCK_pfs_tls_channels",
+            "LOCK_pfs_tracing_callback",
+        ],
+    )],
+    arrays: &[LockArray {
+        symbol: "table_cache_manager",
+        // Behind the mutex: a hash table, a list, a number of tables.
+        stride: |arch| if matches!(arch, Arch::X86_64) { 0x90 } else { 0x98 },
+        lock: "LOCK_table_cache",
+    }],
+    tracked: &["_Z18mutex_enter_inlineI11PolicyMutexI12OSTrackMutexI13GenericPolicyEEEvPT_N2ut8LocationE"],
+    // What the same mutex was called as an instrument of MySQL 5.6.
+    owners: &[("os_event", "wait/synch/mutex/innodb/event_os_mutex")],
+    prlock: PRLOCK,
+};
+
+static MARIADB: Library = Library {
+    class: PsiClass { to_class: 24, to_name: 20 },
+    exceptions: &[
+        ("aria", &["COND_soft_sync", "LOCK_soft_sync", "LOCK_trn_list", "THR_LOCK_maria"]),
+        ("mysys", &["COND_timer", "LOCK_timer", "LOCK_uuid_generator"]),
+        ("sql", &["THR_LOCK_servers", "THR_LOCK_udf"]),
+    ],
+    arrays: &[],
+    tracked: &[],
+    owners: &[],
+    prlock: PRLOCK,
+};
+
+const PRLOCK: &[&str] = &["rw_pr_rdlock", "rw_pr_wrlock", "rw_pr_unlock"];
+
+impl Family {
+    /// What is known of the SQL layer of this server.
+    pub fn library(&self) -> &'static Library {
+        match self.naming {
+            Naming::Mysql(_) => &MYSQL,
+            Naming::Mariadb(_) => &MARIADB,
+        }
+    }
+}
+
+impl LockArray {
+    /// Whether the mutex of one of the elements lies at this link-time address.
+    pub fn contains(&self, image: &Image, addr: u64) -> bool {
+        image.symbol(self.symbol).is_some_and(|s| {
+            let from = addr.wrapping_sub(s.addr);
+            from < s.size && from % (self.stride)(image.arch()) == 0
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_instrument_is_behind_its_lock() {
+        let at =
+            |arch, kind| -> Vec<u32> { psi_places(arch).iter().filter(|p| p.kind == kind).map(|p| p.offset).collect() };
+        assert_eq!(at(Arch::X86_64, Kind::Mutex), [40]);
+        assert_eq!(at(Arch::Aarch64, Kind::Mutex), [48]);
+        assert_eq!(at(Arch::X86_64, Kind::Prlock), [104, 32, 24]);
+        assert_eq!(at(Arch::Aarch64, Kind::Prlock), [112, 32, 24]);
+        for arch in [Arch::X86_64, Arch::Aarch64] {
+            assert_eq!(at(arch, Kind::Cond), [16, 8]);
+            assert_eq!(at(arch, Kind::Rwlock), [48]);
+            assert!(psi_places(arch).len() <= 8, "more than the programs have room for");
+        }
+    }
+
+    #[test]
+    fn words_are_told_by_where_they_lie() {
+        assert!(is_word(Kind::Mutex, 0) && !is_word(Kind::Mutex, 8));
+        assert!([8, 12].iter().all(|&o| is_word(Kind::Rwlock, o)) && !is_word(Kind::Rwlock, 16));
+        assert!([0x20, 0x24, 0x28, 0x2c].iter().all(|&o| is_word(Kind::Cond, o)) && !is_word(Kind::Cond, 0));
+    }
+
+    #[test]
+    fn global_locks_have_the_category_of_their_name() {
+        assert_eq!(MYSQL.category("LOCK_open"), Some("sql"));
+        assert_eq!(MYSQL.category("THR_LOCK_open"), Some("mysys"));
+        assert_eq!(MYSQL.category("LOCK_pfs_metrics"), Some("pfs"));
+        assert_eq!(MARIADB.category("COND_timer"), Some("mysys"));
+        assert_eq!(MARIADB.category("THR_LOCK_udf"), Some("sql"));
+        for other in ["", "log_sys", "keyring::LOCK_keys", "xLOCK_a"] {
+            assert_eq!(MYSQL.category(other), None, "{other}");
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! The names of the SQL layer's locks.
+//!
+//! With performance_schema on each has an instrument. With it off a lock in static data has the name of its symbol, because
+//! the server names its global locks and their instruments alike. Others are known by the code that waits for them.
+
+use std::collections::HashMap;
+
+use super::{Identity, LatchName, Process};
+use crate::catalog::{is_word, Library};
+use crate::model::Kind;
+use crate::target::Target;
+
+/// What one server's locks are called. What was named once stays named.
+pub struct LibraryNames {
+    catalog: &'static Library,
+    known: HashMap<(Identity, Option<Kind>), LatchName>,
+}
+
+impl LibraryNames {
+    pub fn new(catalog: &'static Library) -> LibraryNames {
+        LibraryNames { catalog, known: HashMap::new() }
+    }
+
+    /// The lock's name. `kind` is what the function of the C library says that waits for it.
+    pub(super) fn name(
+        &mut self,
+        target: &Target,
+        process: &Process,
+        identity: &Identity,
+        kind: Option<Kind>,
+    ) -> LatchName {
+        if let Some(known) = self.known.get(&(*identity, kind)) {
+            return known.clone();
+        }
+        let name = match *identity {
+            Identity::PsiClass(class) => self.instrument(process, class),
+            Identity::Static(addr) => self.static_lock(target, addr, kind),
+            Identity::Caller(addr) => self.lock_of(&target.function_name(addr), kind),
+            _ => None,
+        };
+        let name = name.unwrap_or_else(|| {
+            let what = match *identity {
+                Identity::Static(addr) => target.data_name(addr),
+                Identity::Caller(addr) => target.function_name(addr),
+                _ => "unknown".to_owned(),
+            };
+            LatchName::unnamed(kind.unwrap_or(Kind::Mutex), &what)
+        });
+        self.known.insert((*identity, kind), name.clone());
+        name
+    }
+
+    fn instrument(&self, process: &Process, class: u64) -> Option<LatchName> {
+        let event = process.memory.string(class.wrapping_add(u64::from(self.catalog.class.to_name)))?;
+        LatchName::from_event(&event)
+    }
+
+    fn static_lock(&self, target: &Target, addr: u64, kind: Option<Kind>) -> Option<LatchName> {
+        let kind = kind?;
+        let link = addr.wrapping_sub(target.bias);
+        let array = self.catalog.arrays.iter().find(|a| a.contains(&target.image, link));
+        if let Some(array) = array.filter(|_| kind == Kind::Mutex) {
+            return self.event(kind, array.lock);
+        }
+        let (symbol, offset) = target.static_object(addr)?;
+        if !is_word(kind, offset) {
+            return None;
+        }
+        Some(self.event(kind, &symbol).unwrap_or_else(|| LatchName::unnamed(kind, &symbol)))
+    }
+
+    /// The lock that is waited for in this function, where it locks no other.
+    fn lock_of(&self, function: &str, kind: Option<Kind>) -> Option<LatchName> {
+        // Several rw-locks have these functions, so it is not known which it is; but a writer who waits there for readers
+        // by a condition variable is not idle.
+        if self.catalog.prlock.contains(&function) {
+            return Some(LatchName::unnamed(Kind::Prlock, function));
+        }
+        let owner = self.catalog.owners.iter().find(|(owner, _)| function.starts_with(owner))?;
+        LatchName::from_event(owner.1).filter(|_| kind == Some(Kind::Mutex))
+    }
+
+    /// The event of a global lock.
+    fn event(&self, kind: Kind, lock: &str) -> Option<LatchName> {
+        let category = self.catalog.category(lock)?;
+        Some(LatchName { event: format!("wait/synch/{}/{category}/{lock}", kind.as_str()), kind })
+    }
+}

@@ -1,0 +1,195 @@
+//! Waits of the SQL layer: the C library's locks and condition variables.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::thread::sleep;
+use std::time::Duration;
+
+use anyhow::{ensure, Context, Result};
+use armtrace::model::Kind;
+use armtrace::names::{Identity, Namer};
+use armtrace::target::Target;
+
+use crate::agent::{by_latch, Agent};
+use crate::load::Load;
+use crate::server::{wait_for, Family, Options, Server};
+
+const TABLE_CACHE: &str = "wait/synch/mutex/sql/LOCK_table_cache";
+const LATCH: &str = "armtrace_latch_wait_seconds";
+const COND: &str = "armtrace_cond_wait_seconds";
+
+/// How long a wait that is to be provoked may take to show.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// All connections share one small table cache, so that each statement has to lock it and to open its table anew.
+fn small_table_cache(perf_schema: bool, more: &[&str]) -> Options {
+    let args = ["--table-open-cache=10", "--table-open-cache-instances=1"];
+    let args = args.iter().chain(more).map(|a| (*a).to_owned()).collect();
+    Options { perf_schema, args, ..Options::default() }
+}
+
+/// Count and seconds of every instrument so far, as performance_schema says.
+fn truth(server: &Server) -> Result<BTreeMap<String, (f64, f64)>> {
+    let rows = server.query(
+        "SELECT EVENT_NAME, COUNT_STAR, SUM_TIMER_WAIT / 1e12 \
+         FROM performance_schema.events_waits_summary_global_by_event_name WHERE EVENT_NAME LIKE 'wait/synch/%'",
+    )?;
+    rows.into_iter()
+        .map(|row| {
+            let [event, count, seconds] = &row[..] else { anyhow::bail!("{row:?}") };
+            Ok((event.clone(), (count.parse()?, seconds.parse()?)))
+        })
+        .collect()
+}
+
+/// What is behind `metric`, by latch: how many waits, and their seconds.
+fn measured(agent: &Agent, metric: &str) -> Result<BTreeMap<String, (f64, f64)>> {
+    let samples = agent.scrape()?;
+    let sums = by_latch(&samples, &format!("{metric}_sum"));
+    let counts = by_latch(&samples, &format!("{metric}_count"));
+    Ok(sums
+        .into_iter()
+        .map(|(latch, sum)| (latch.clone(), (counts.get(&latch).copied().unwrap_or(0.0), sum)))
+        .collect())
+}
+
+/// A mutex under contention: performance_schema times acquisitions that need not sleep too, and spinning, so its sum is the
+/// larger one. Of what it says at least this share has to be found.
+const FOUND: f64 = 0.6;
+
+fn table_cache_agrees(family: Family) -> Result<()> {
+    let server = Server::start(family, &small_table_cache(true, &[]))?;
+    let mut load = Load::start(&server, "oltp_read_only", 64)?;
+    load.wait_running()?;
+    let agent = Agent::attach(&server)?;
+    // Theirs on both sides of ours: what happens between the readings is nobody's error.
+    let read = || -> Result<_> {
+        let theirs = || Ok::<_, anyhow::Error>(truth(&server)?.get(TABLE_CACHE).context("no such instrument")?.1);
+        let first = theirs()?;
+        let ours = measured(&agent, LATCH)?.get(TABLE_CACHE).copied().unwrap_or_default();
+        Ok((first, ours, theirs()?))
+    };
+    let before = read()?;
+    sleep(Duration::from_secs(8));
+    let after = read()?;
+    load.stop()?;
+    agent.stop()?;
+    server.stop()?;
+    let (waits, ours) = (after.1 .0 - before.1 .0, after.1 .1 - before.1 .1);
+    let (least, most) = (after.0 - before.2, after.2 - before.0);
+    println!("{TABLE_CACHE}: {waits} waits, {ours:.3}s; performance_schema: {least:.3}s to {most:.3}s");
+    ensure!(waits >= 100.0, "only {waits} waits");
+    ensure!(ours >= least * FOUND && ours <= most * 1.05, "{ours:.3}s are not {least:.3}s to {most:.3}s");
+    Ok(())
+}
+
+#[test]
+fn mysql_table_cache_waits_agree_with_perf_schema() -> Result<()> {
+    table_cache_agrees(Family::Mysql97)
+}
+
+#[test]
+fn mariadb_table_cache_waits_agree_with_perf_schema() -> Result<()> {
+    table_cache_agrees(Family::Mariadb114)
+}
+
+/// The threads that do something once in a while wait in condition variables otherwise: that is no contention. Both sides
+/// time the same waits.
+#[test]
+fn mariadb_idle_waits_agree_with_perf_schema() -> Result<()> {
+    const IDLE: [&str; 2] =
+        ["wait/synch/cond/mysys/COND_timer", "wait/synch/cond/aria/SERVICE_THREAD_CONTROL::COND_control"];
+    let args =
+        vec!["--aria-checkpoint-interval=1".to_owned(), "--thread-handling=one-thread-per-connection".to_owned()];
+    let server = Server::start(Family::Mariadb114, &Options { perf_schema: true, args, ..Options::default() })?;
+    let agent = Agent::attach(&server)?;
+    // The first wait of each began before.
+    let first = wait_for("idle waits", LIMIT, || {
+        let seen = measured(&agent, COND)?;
+        Ok(IDLE.iter().all(|name| seen.contains_key(*name)).then_some(seen))
+    })?;
+    let theirs_first = truth(&server)?;
+    sleep(Duration::from_secs(10));
+    let (last, theirs_last) = (measured(&agent, COND)?, truth(&server)?);
+    let contention = measured(&agent, LATCH)?;
+    agent.stop()?;
+    server.stop()?;
+    for name in IDLE {
+        let since = |now: &BTreeMap<String, (f64, f64)>, then: &BTreeMap<String, (f64, f64)>| {
+            (now[name].0 - then[name].0, now[name].1 - then[name].1)
+        };
+        let ((waits, ours), (their_waits, theirs)) = (since(&last, &first), since(&theirs_last, &theirs_first));
+        println!("{name}: {waits} waits, {ours:.3}s; performance_schema: {their_waits}, {theirs:.3}s");
+        // The two are not read at the same instant, and one wait of up to 1.1 s may end in between.
+        let near = |a: f64, b: f64, one: f64| (a - b).abs() <= 0.15 * b + one;
+        ensure!(near(waits, their_waits, 1.0) && near(ours, theirs, 1.1), "{name}");
+        ensure!(waits >= 5.0, "{name}: only {waits} waits");
+        ensure!(!contention.contains_key(name), "{name} is no contention");
+    }
+    Ok(())
+}
+
+/// Without instruments, global locks and the table cache have their names all the same.
+#[test]
+fn mysql_table_cache_needs_no_perf_schema() -> Result<()> {
+    let server = Server::start(Family::Mysql97, &small_table_cache(false, &[]))?;
+    let mut load = Load::start(&server, "oltp_read_only", 64)?;
+    load.wait_running()?;
+    let agent = Agent::attach(&server)?;
+    let all = wait_for("waits for the table cache", LIMIT, || {
+        let seen = measured(&agent, LATCH)?;
+        Ok(seen.get(TABLE_CACHE).is_some_and(|(waits, _)| *waits >= 100.0).then_some(seen))
+    })?;
+    load.stop()?;
+    agent.stop()?;
+    server.stop()?;
+    println!("{all:#?}");
+    let mutexes = all.keys().filter(|name| name.contains("LOCK_table_cache")).count();
+    ensure!(mutexes == 1, "{mutexes} names for one latch: {all:?}");
+    Ok(())
+}
+
+#[test]
+fn mariadb_timer_needs_no_perf_schema() -> Result<()> {
+    let server = Server::start(Family::Mariadb114, &Options::default())?;
+    let agent = Agent::attach(&server)?;
+    wait_for("idle waits of the timer thread", LIMIT, || {
+        Ok(measured(&agent, COND)?.get("wait/synch/cond/mysys/COND_timer").filter(|(waits, _)| *waits >= 2.0).copied())
+    })?;
+    agent.stop()?;
+    server.stop()
+}
+
+/// Where the name of a global lock is that of an instrument, it is that instrument's event name.
+fn globals_have_their_names(family: Family) -> Result<()> {
+    let server = Server::start(family, &Options { perf_schema: true, ..Options::default() })?;
+    let rows = server.query("SELECT name FROM performance_schema.setup_instruments WHERE name LIKE 'wait/synch/%'")?;
+    let events: BTreeSet<String> = rows.into_iter().flatten().collect();
+    let target = Arc::new(Target::open(server.pid()).map_err(|e| anyhow::anyhow!("{e}"))?);
+    let mut namer = Namer::new(&target).map_err(|e| anyhow::anyhow!("{e}"))?;
+    let mut named = 0;
+    for symbol in target.image.symbols().filter(|s| target.image.is_static_data(s.addr)) {
+        for (kind, word) in [(Kind::Mutex, 0), (Kind::Rwlock, 8), (Kind::Cond, 0x28)] {
+            let same = |e: &&String| {
+                e.starts_with(&format!("wait/synch/{}/", kind.as_str())) && e.rsplit('/').next() == Some(symbol.name)
+            };
+            let Some(event) = events.iter().find(same) else { continue };
+            let name = namer.library_lock(&Identity::Static(symbol.addr + target.bias + word), Some(kind)).event;
+            ensure!(name == *event || name.starts_with("unnamed:"), "{name} is {event}");
+            named += usize::from(name == *event);
+        }
+    }
+    println!("{named} global locks");
+    ensure!(named >= 50, "only {named} global locks have names");
+    server.stop()
+}
+
+#[test]
+fn mysql_global_locks_have_their_names() -> Result<()> {
+    globals_have_their_names(Family::Mysql97)
+}
+
+#[test]
+fn mariadb_global_locks_have_their_names() -> Result<()> {
+    globals_have_their_names(Family::Mariadb114)
+}

@@ -84,7 +84,11 @@ fn sleeps_are_as_many_as_another_tracer_counts() -> Result<()> {
     let report = load.stop()?;
     sleep(Duration::from_secs(1));
     let theirs = counter.stop()?;
-    let ours: f64 = by_latch(&agent.scrape()?, "armtrace_latch_sleeps_total").values().sum();
+    let ours = by_latch(&agent.scrape()?, "armtrace_latch_sleeps_total");
+    // A sleep for a mutex inside of the sync array is part of the wait that it happens in, and a wait of its own.
+    let inside = ["/sync_array_mutex", "/event_os_mutex"];
+    let waits_there = |latch: &str| latch.contains("/innodb/") && !inside.iter().any(|i| latch.ends_with(i));
+    let ours: f64 = ours.iter().filter(|(latch, _)| waits_there(latch)).map(|(_, sleeps)| sleeps).sum();
     println!("armtrace: {ours} sleeps, the other tracer: {theirs}, in {} transactions", report.transactions);
     ensure!(theirs > 100.0, "too few sleeps to compare: {theirs}");
     ensure!((ours / theirs - 1.0).abs() <= TOLERANCE, "armtrace counts {ours} sleeps, the other tracer {theirs}");

@@ -628,11 +628,15 @@ static __always_inline int wake_up(__s64 ret)
 SEC("fentry/futex_wait")
 int futex_wait_enter(__u64 *ctx)
 {
+	__u64 word = 0;
+
 	if (!is_target())
 		return 0;
 	count(&hits, HIT_FUTEX_ENTER);
+	/* Older verifiers refuse to load an argument that points to a number. */
+	bpf_probe_read_kernel(&word, sizeof(word), ctx);
 	/* What its flags mean differs between kernels; the system call's operation does not. */
-	return fall_asleep(ctx[0], user_register(op_register));
+	return fall_asleep(word, user_register(op_register));
 }
 
 SEC("fexit/futex_wait")

@@ -100,7 +100,7 @@ pub fn attach_cookies() -> bool {
     has_helper(GET_ATTACH_COOKIE)
 }
 
-fn has_helper(id: u32) -> bool {
+pub(super) fn has_helper(id: u32) -> bool {
     ProgramType::Kprobe.is_helper_supported(id).unwrap_or(false)
 }
 

@@ -6,10 +6,14 @@ use libbpf_rs::btf::{self, Btf, ReferencesType};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, ProgramMut, ProgramType, Result, TracepointCategory};
 
+use super::features::has_helper;
 use crate::bpf::calibrate::CalibrateSkelBuilder;
 
 /// How many arguments the kernel's `futex_wait` has; programs on its return find the result behind them.
 const FUTEX_WAIT_ARGUMENTS: usize = 5;
+
+/// `BPF_FUNC_task_pt_regs` in the kernel's helper numbering.
+const TASK_PT_REGS: u32 = 175;
 
 /// The same two programs, for a futex wait's begin and its end, in both forms.
 pub struct FutexPrograms<'a, 'obj> {
@@ -35,16 +39,19 @@ pub fn attach_futex(programs: &FutexPrograms<'_, '_>) -> [Result<Link>; 2] {
 }
 
 /// Whether programs on the kernel's function for futex waits can be loaded: it is there with the arguments that they
-/// expect, and this kernel knows such programs. Some architectures then still refuse to attach them (arm64 before
+/// expect, and this kernel knows such programs and shows them the system call's registers (Linux 5.15). Some architectures then still refuse to attach them (arm64 before
 /// Linux 6.4).
 pub fn futex_wait_is_traceable() -> bool {
     let known = Btf::from_vmlinux().is_ok_and(|btf| arguments(&btf, "futex_wait") == Some(FUTEX_WAIT_ARGUMENTS));
-    known && ProgramType::Tracing.is_supported().unwrap_or(false)
+    known && has_helper(TASK_PT_REGS) && ProgramType::Tracing.is_supported().unwrap_or(false)
 }
 
 /// Whether programs on the kernel's function for futex waits can be loaded and attached.
 pub fn futex_wait_can_be_traced() -> bool {
     let mut storage = MaybeUninit::uninit();
+    if !futex_wait_is_traceable() {
+        return false;
+    }
     let Ok(mut open) = CalibrateSkelBuilder::default().open(&mut storage) else { return false };
     open.progs.empty_multi.set_autoload(false);
     let Ok(skel) = open.load() else { return false };

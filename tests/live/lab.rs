@@ -166,7 +166,7 @@ fn a_killed_script_leaves_no_server() -> Result<()> {
 fn the_demo_shows_waits_and_metrics() -> Result<()> {
     let output = Command::new(script("demo"))
         .arg(program())
-        .env("DEMO_SECONDS", "10")
+        .env("DEMO_SECONDS", "15")
         .stdin(Stdio::null())
         .stderr(Stdio::inherit())
         .output()?;

@@ -11,6 +11,7 @@ use armtrace::target::{Memory, Target};
 use crate::agent::{by_latch, Agent};
 use crate::load::Load;
 use crate::server::{Family, Options, Server};
+use crate::waits::is_outside_innodb;
 
 fn open(server: &Server) -> Result<(Arc<Target>, Namer)> {
     let target = Target::open(server.pid()).map_err(|e| anyhow::anyhow!("{e}"))?;
@@ -278,7 +279,8 @@ fn named_share(family: Family, test: &str) -> Result<()> {
     std::thread::sleep(std::time::Duration::from_secs(10));
     let sums = by_latch(&agent.scrape()?, "armtrace_latch_wait_seconds_sum");
     load.stop()?;
-    let (all, named) = sums.iter().fold((0.0, 0.0), |(all, named), (latch, seconds)| {
+    let innodb = sums.iter().filter(|(latch, _)| !is_outside_innodb(latch));
+    let (all, named) = innodb.fold((0.0, 0.0), |(all, named), (latch, seconds)| {
         (all + seconds, if latch.starts_with("unnamed:") { named } else { named + seconds })
     });
     println!("{test}: {named:.3} s of {all:.3} s: {sums:#?}");

@@ -148,8 +148,11 @@ static MARIADB: Library = Library {
     ],
     arrays: &[],
     tracked: &[],
-    // All waits that performance_schema of 11.4.5 sees there are for this one.
-    owners: &[("tc_acquire_table", "wait/synch/mutex/sql/LOCK_table_cache")],
+    // The code of 11.4.5 locks one mutex in each.
+    owners: &[
+        ("tc_acquire_table", "wait/synch/mutex/sql/LOCK_table_cache"),
+        ("tc_release_table", "wait/synch/mutex/sql/LOCK_table_cache"),
+    ],
     prlock: PRLOCK,
 };
 

@@ -43,8 +43,8 @@ const volatile __u64 text_end;
 /* The server's .data and .bss. */
 const volatile __u64 static_begin;
 const volatile __u64 static_end;
-/* performance_schema: from a word-sized latch to its instance pointer, from that to its class
- * pointer, and from the class to its name. All 0 when it is off. */
+/* performance_schema: from a word-sized latch to its instance pointer (0: such latches have none),
+ * from that to its class pointer, and from the class to its name. */
 const volatile __s32 psi_offset;
 const volatile __u32 psi_class_offset;
 const volatile __u32 psi_name_offset;
@@ -348,13 +348,13 @@ static __always_inline __u64 caller(void *ctx, const struct site *site)
 	return address;
 }
 
-/* The latch's performance_schema class; 0 if it has none. What is not a class is told by its name.
- */
-static __always_inline __u64 psi_class(__u64 latch)
+/* The performance_schema class to whose instance the pointer at this address leads; 0 if to none.
+ * What is not a class is told by its name. */
+static __always_inline __u64 psi_class(__u64 at)
 {
 	__u64 psi = 0, class = 0, prefix = 0;
 
-	if (!psi_offset || bpf_probe_read_user(&psi, 8, (void *)(latch + psi_offset)) || !psi ||
+	if (bpf_probe_read_user(&psi, 8, (void *)at) || !psi ||
 	    bpf_probe_read_user(&class, 8, (void *)(psi + psi_class_offset)) ||
 	    bpf_probe_read_user(&prefix, 8, (void *)(class + psi_name_offset)))
 		return 0;
@@ -408,7 +408,7 @@ static __always_inline bool identify(void *ctx, const struct site *site, __u64 l
 		k->id = latch;
 		return true;
 	}
-	k->id = psi_class(latch);
+	k->id = psi_offset ? psi_class(latch + psi_offset) : 0;
 	k->identity = IDENTITY_PSI_CLASS;
 	if (!k->id) {
 		k->identity = IDENTITY_CALLER;

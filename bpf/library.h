@@ -21,10 +21,8 @@
 const volatile __u32 op_register;
 const volatile __u32 sp_register;
 const volatile __u32 link_register;
-/* Where the server's instrumented objects keep their instance, and how that leads to a name. */
+/* Where the server's instrumented objects keep their instance. */
 const volatile struct psi_place psi_places[MAX_PSI_PLACES];
-const volatile __u32 library_class_offset;
-const volatile __u32 library_name_offset;
 
 /* The server's function that locks a mutex of the C library with a latch id behind it. */
 const volatile __u64 tracked_begin;
@@ -63,9 +61,7 @@ static __always_inline __u64 library_caller(__u8 *primitive)
 			address = user_register(link_register);
 		else if (bpf_probe_read_user(&address, 8, (void *)(sp + frame->return_at)))
 			return 0;
-		/* arm64 code may sign return addresses, in bits that no address of a program
-		 * uses. */
-		address &= (1ULL << 48) - 1;
+		address = unsigned_address(address);
 		sp += frame->size;
 	}
 	return address >= text_begin && address < text_end ? address : 0;
@@ -79,17 +75,14 @@ static __always_inline __u64 library_class(__u64 word, __u64 op)
 
 	for (int i = 0; i < MAX_PSI_PLACES; i++) {
 		const volatile struct psi_place *place = &psi_places[i];
-		__u64 at = (word & ~7ULL) + place->offset, psi = 0, class = 0, name = 0;
+		__u64 class;
 		char kind = 0;
 
 		if (!place->kind || place->plain_wait != plain_wait)
 			continue;
-		if (bpf_probe_read_user(&psi, 8, (void *)at) || !psi ||
-		    bpf_probe_read_user(&class, 8, (void *)(psi + library_class_offset)))
-			continue;
-		at = class + library_name_offset;
-		if (bpf_probe_read_user(&name, 8, (void *)at) || name != PSI_NAME_PREFIX ||
-		    bpf_probe_read_user(&kind, 1, (void *)(at + PSI_KIND_AT)))
+		class = psi_class((word & ~7ULL) + place->offset);
+		if (!class ||
+		    bpf_probe_read_user(&kind, 1, (void *)(class + psi_name_offset + PSI_KIND_AT)))
 			continue;
 		if (kind == place->kind)
 			return class;

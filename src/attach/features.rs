@@ -4,6 +4,7 @@ use std::fs;
 use std::io::Read;
 use std::os::fd::FromRawFd;
 use std::path::Path;
+use std::sync::OnceLock;
 
 use libbpf_rs::{libbpf_sys, MapType, ProgramType};
 
@@ -97,7 +98,8 @@ pub fn features() -> Vec<Feature> {
 
 /// Whether a program learns at which of its sites it was hit.
 pub fn attach_cookies() -> bool {
-    has_helper(GET_ATTACH_COOKIE)
+    static KNOWN: OnceLock<bool> = OnceLock::new();
+    *KNOWN.get_or_init(|| has_helper(GET_ATTACH_COOKIE))
 }
 
 pub(super) fn has_helper(id: u32) -> bool {

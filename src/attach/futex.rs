@@ -1,6 +1,7 @@
 //! Seeing threads fall asleep in a futex and wake up, the cheapest way this kernel knows.
 
 use std::mem::MaybeUninit;
+use std::sync::OnceLock;
 
 use libbpf_rs::btf::{self, Btf, ReferencesType};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
@@ -42,6 +43,11 @@ pub fn attach_futex(programs: &FutexPrograms<'_, '_>) -> [Result<Link>; 2] {
 /// expect, and this kernel knows such programs and shows them the system call's registers (Linux 5.15). Some architectures then still refuse to attach them (arm64 before
 /// Linux 6.4).
 pub fn futex_wait_is_traceable() -> bool {
+    static KNOWN: OnceLock<bool> = OnceLock::new();
+    *KNOWN.get_or_init(try_futex_wait)
+}
+
+fn try_futex_wait() -> bool {
     let known = Btf::from_vmlinux().is_ok_and(|btf| arguments(&btf, "futex_wait") == Some(FUTEX_WAIT_ARGUMENTS));
     known && has_helper(TASK_PT_REGS) && ProgramType::Tracing.is_supported().unwrap_or(false)
 }

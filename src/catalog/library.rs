@@ -3,7 +3,6 @@
 //!
 //! Offsets were read from MySQL 9.7.4 and MariaDB 11.4.5 while they ran, with performance_schema on.
 
-use super::{Family, Naming};
 use crate::model::Kind;
 use crate::symbols::{Arch, Image};
 
@@ -115,7 +114,7 @@ pub fn is_word(kind: Kind, offset: u64) -> bool {
     }
 }
 
-static MYSQL: Library = Library {
+pub(super) static MYSQL: Library = Library {
     class: PsiClass { to_class: 32, to_name: 24 },
     exceptions: &[(
         "pfs",
@@ -139,13 +138,9 @@ static MYSQL: Library = Library {
     prlock: PRLOCK,
 };
 
-static MARIADB: Library = Library {
+pub(super) static MARIADB: Library = Library {
     class: PsiClass { to_class: 24, to_name: 20 },
-    exceptions: &[
-        ("aria", &["COND_soft_sync", "LOCK_soft_sync", "LOCK_trn_list", "THR_LOCK_maria"]),
-        ("mysys", &["COND_timer", "LOCK_timer", "LOCK_uuid_generator"]),
-        ("sql", &["THR_LOCK_servers", "THR_LOCK_udf"]),
-    ],
+    exceptions: MARIADB_EXCEPTIONS,
     arrays: &[],
     tracked: &[],
     // The code of 11.4.5 locks one mutex in each.
@@ -156,17 +151,23 @@ static MARIADB: Library = Library {
     prlock: PRLOCK,
 };
 
-const PRLOCK: &[&str] = &["rw_pr_rdlock", "rw_pr_wrlock", "rw_pr_unlock"];
+/// Instances and classes as they were up to 10.5.
+pub(super) static MARIADB_10_2: Library = Library {
+    class: PsiClass { to_class: 16, to_name: 16 },
+    exceptions: MARIADB_EXCEPTIONS,
+    arrays: &[],
+    tracked: &[],
+    owners: &[],
+    prlock: PRLOCK,
+};
 
-impl Family {
-    /// What is known of the SQL layer of this server.
-    pub fn library(&self) -> &'static Library {
-        match self.naming {
-            Naming::Mysql(_) => &MYSQL,
-            Naming::Mariadb(_) => &MARIADB,
-        }
-    }
-}
+const MARIADB_EXCEPTIONS: &[(&str, &[&str])] = &[
+    ("aria", &["COND_soft_sync", "LOCK_soft_sync", "LOCK_trn_list", "THR_LOCK_maria"]),
+    ("mysys", &["COND_timer", "LOCK_timer", "LOCK_uuid_generator"]),
+    ("sql", &["THR_LOCK_servers", "THR_LOCK_udf"]),
+];
+
+const PRLOCK: &[&str] = &["rw_pr_rdlock", "rw_pr_wrlock", "rw_pr_unlock"];
 
 impl LockArray {
     /// Whether the mutex of one of the elements lies at this link-time address.

@@ -6,8 +6,8 @@
 
 use super::variables::Table;
 use super::{
-    Around, ArrayLatches, Beside, Callsite, Count, Evidence, Family, Flavor, Found, FutexShape, Identity, IdentityIn,
-    InsideLatch, Latch, MariadbNames, Naming, Object, Psi, Shape, WaitFunction, Word,
+    library, Around, ArrayLatches, Beside, Callsite, Count, Evidence, Family, Flavor, Found, FutexShape, Identity,
+    IdentityIn, InsideLatch, Latch, MariadbNames, Naming, Object, Shape, WaitFunction, Word,
 };
 use crate::model::{Kind, Mode};
 
@@ -60,11 +60,12 @@ pub(super) static MARIADB_10_6: Family = Family {
         "_ZN11TMLockGuardC",
     ],
     naming: Naming::Mariadb(&NAMES),
+    library: &library::MARIADB,
     layout: &[],
 };
 
 pub(crate) const NAMES: MariadbNames = MariadbNames {
-    psi: Psi { from_latch: -8, to_class: 24, to_name: 20 },
+    psi_from_latch: -8,
     instrumented: INSTRUMENTED,
     beside: &[Beside {
         instrumented: "trx_purge_latch",

@@ -7,7 +7,8 @@
 
 use super::mysql::{BLOCK_MUTEX, MUTEX};
 use super::{
-    Callsite, Family, Flavor, Found, Identity, IdentityIn, MysqlNames, Naming, Shape, Stored, WaitFunction, WaitKind,
+    library, Callsite, Family, Flavor, Found, Identity, IdentityIn, MysqlNames, Naming, Shape, Stored, WaitFunction,
+    WaitKind,
 };
 use crate::model::Mode;
 
@@ -32,18 +33,6 @@ const KINDS: &[WaitKind] = &[
     WaitKind { number: 11, mode: Mode::None, identity: BLOCK_MUTEX },
 ];
 
-const fn rw_lock(symbol: &'static [&'static str], label: &'static str, mode: Mode, shape: Shape) -> WaitFunction {
-    WaitFunction {
-        found: Found::Symbols(symbol),
-        label,
-        mode,
-        shape,
-        latch_argument: 0,
-        callsite: Callsite::FileLine { file: 2, line: 3 },
-        identity: IdentityIn::Always(RW_LOCK),
-    }
-}
-
 pub(super) static MARIADB_10_2: Family = Family {
     flavor: Flavor::Mariadb,
     wait_functions: &[
@@ -56,12 +45,19 @@ pub(super) static MARIADB_10_2: Family = Family {
             callsite: Callsite::FileLine { file: 3, line: 4 },
             identity: IdentityIn::ByKind { argument: 2, kinds: KINDS },
         },
-        rw_lock(&["_Z19rw_lock_s_lock_spinP9rw_lock_tmPKcj"], "rw_lock_s_lock_spin", Mode::S, Shape::Whole),
-        rw_lock(
+        WaitFunction::rw_lock(
+            &["_Z19rw_lock_s_lock_spinP9rw_lock_tmPKcj"],
+            "rw_lock_s_lock_spin",
+            Mode::S,
+            Shape::Whole,
+            RW_LOCK,
+        ),
+        WaitFunction::rw_lock(
             &["_Z20rw_lock_sx_lock_funcP9rw_lock_tmPKcj"],
             "rw_lock_sx_lock_func",
             Mode::Sx,
             Shape::Contended { spin: &[DELAY], sleep: &[RESERVE_CELL, WAIT_EVENT] },
+            RW_LOCK,
         ),
     ],
     wrappers: &[],
@@ -77,6 +73,7 @@ pub(super) static MARIADB_10_2: Family = Family {
             offset: 0x18,
         },
     ],
+    library: &library::MARIADB_10_2,
     naming: Naming::Mysql(&MysqlNames {
         latch_init: "_Z15sync_check_initv",
         not_instrumented: None,

@@ -13,7 +13,7 @@ mod variables;
 #[cfg(test)]
 pub(crate) use mariadb::NAMES as MARIADB_NAMES;
 
-pub use library::{is_word, psi_places, tracked_id, Library};
+pub use library::{is_word, psi_places, tracked_id, Library, PsiClass};
 pub use variables::{variable, Table};
 
 use std::collections::HashSet;
@@ -52,6 +52,8 @@ pub struct Family {
     /// who waits is found behind them.
     pub wrappers: &'static [&'static str],
     pub naming: Naming,
+    /// The locks of its SQL layer.
+    pub library: &'static Library,
     /// What the code of a build must do with the members of its latches, where other versions have functions of the same
     /// names but other latches.
     pub layout: &'static [Stored],
@@ -110,7 +112,8 @@ pub struct MysqlNames {
 /// Where naming finds latches in MariaDB's memory.
 #[derive(Debug)]
 pub struct MariadbNames {
-    pub psi: Psi,
+    /// From a lock word to the pointer to its performance_schema instance, bytes.
+    pub psi_from_latch: i32,
     /// The instruments of latches that are lock words. Where the code makes such a latch tells where it lies.
     pub instrumented: &'static [&'static str],
     /// Latches at a fixed distance from one that is instrumented, each with that one's name.
@@ -217,17 +220,6 @@ pub enum Evidence {
     Name(Path),
     /// The path leads to a page in memory whose header has the page number and tablespace of the page id at offset `id`.
     PageHeader { path: Path, id: u64 },
-}
-
-/// How a lock word leads to its performance_schema class.
-#[derive(Clone, Copy, Debug)]
-pub struct Psi {
-    /// Offset of the instance pointer from the lock word.
-    pub from_latch: i32,
-    /// Offset of the class pointer in the instance.
-    pub to_class: u32,
-    /// Offset of the event name in the class.
-    pub to_name: u32,
 }
 
 /// A function in which threads wait for latches.
@@ -358,6 +350,25 @@ pub fn flavor(family: &Family, image: &Image) -> Flavor {
 }
 
 impl WaitFunction {
+    /// One that waits for an `rw_lock_t`, its first argument; the third and fourth are where it is called.
+    const fn rw_lock(
+        symbols: &'static [&'static str],
+        label: &'static str,
+        mode: Mode,
+        shape: Shape,
+        identity: Identity,
+    ) -> WaitFunction {
+        WaitFunction {
+            found: Found::Symbols(symbols),
+            label,
+            mode,
+            shape,
+            latch_argument: 0,
+            callsite: Callsite::FileLine { file: 2, line: 3 },
+            identity: IdentityIn::Always(identity),
+        }
+    }
+
     /// Whether a symbol of this binary has its name.
     fn is_named(&self, image: &Image) -> bool {
         match self.found {
@@ -428,10 +439,10 @@ impl Family {
             .collect()
     }
 
-    /// How a lock word leads to its performance_schema class, where that is how latches are told apart.
-    pub fn psi(&self) -> Option<Psi> {
+    /// From a lock word to the pointer to its performance_schema instance, where that is how latches are told apart.
+    pub fn psi_from_latch(&self) -> Option<i32> {
         match self.naming {
-            Naming::Mariadb(names) => Some(names.psi),
+            Naming::Mariadb(names) => Some(names.psi_from_latch),
             Naming::Mysql(_) => None,
         }
     }

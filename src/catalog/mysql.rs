@@ -1,7 +1,7 @@
 //! MySQL 8.0 to 9.x and Percona Server. Function names, argument order and offsets were read from MySQL 9.7.4
 //! (Debian, x86_64 and aarch64) by disassembly, and from live latches.
 
-use super::{Callsite, Family, Flavor, Found, Identity, IdentityIn, MysqlNames, Naming, Shape, WaitFunction};
+use super::{library, Callsite, Family, Flavor, Found, Identity, IdentityIn, MysqlNames, Naming, Shape, WaitFunction};
 use crate::model::Mode;
 use crate::symbols::Image;
 
@@ -30,18 +30,6 @@ const SLEEP: &[&str] = &[
     "_ZN14TTASEventMutexI16BlockMutexPolicyE17spin_and_try_lockEjjPKcj",
 ];
 const CONTENDED: Shape = Shape::Contended { spin: SPIN, sleep: SLEEP };
-
-const fn rw_lock(symbols: &'static [&'static str], label: &'static str, mode: Mode, shape: Shape) -> WaitFunction {
-    WaitFunction {
-        found: Found::Symbols(symbols),
-        label,
-        mode,
-        shape,
-        latch_argument: 0,
-        callsite: Callsite::FileLine { file: 2, line: 3 },
-        identity: IdentityIn::Always(RW_LOCK),
-    }
-}
 
 const fn mutex(
     symbols: &'static [&'static str],
@@ -73,23 +61,26 @@ const fn block_mutex(
 pub(super) static MYSQL_8: Family = Family {
     flavor: Flavor::Mysql,
     wait_functions: &[
-        rw_lock(
+        WaitFunction::rw_lock(
             &["_Z19rw_lock_s_lock_spinP9rw_lock_tmN2ut8LocationE", "_Z19rw_lock_s_lock_spinP9rw_lock_tmPKcm"],
             "rw_lock_s_lock_spin",
             Mode::S,
             Shape::Whole,
+            RW_LOCK,
         ),
-        rw_lock(
+        WaitFunction::rw_lock(
             &["_Z19rw_lock_x_lock_funcP9rw_lock_tmN2ut8LocationE", "_Z19rw_lock_x_lock_funcP9rw_lock_tmPKcm"],
             "rw_lock_x_lock_func",
             Mode::X,
             CONTENDED,
+            RW_LOCK,
         ),
-        rw_lock(
+        WaitFunction::rw_lock(
             &["_Z20rw_lock_sx_lock_funcP9rw_lock_tmN2ut8LocationE", "_Z20rw_lock_sx_lock_funcP9rw_lock_tmPKcm"],
             "rw_lock_sx_lock_func",
             Mode::Sx,
             CONTENDED,
+            RW_LOCK,
         ),
         // Waits for readers to leave once the writer has announced itself. What it spins is not seen: a probe
         // there would be hit in every round.
@@ -136,6 +127,7 @@ pub(super) static MYSQL_8: Family = Family {
     ],
     wrappers: &[],
     layout: &[],
+    library: &library::MYSQL,
     naming: Naming::Mysql(&MysqlNames {
         latch_init: "_Z15sync_check_initm",
         not_instrumented: Some("PFS_NOT_INSTRUMENTED"),

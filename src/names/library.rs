@@ -33,7 +33,7 @@ impl LibraryNames {
             return known.clone();
         }
         let name = match *identity {
-            Identity::PsiClass(class) => self.instrument(process, class),
+            Identity::PsiClass(class) => process.instrument(self.catalog.class, class),
             Identity::Static(addr) => self.static_lock(target, addr, kind),
             Identity::Caller(addr) => self.lock_of(&target.function_name(addr), kind),
             _ => None,
@@ -48,11 +48,6 @@ impl LibraryNames {
         });
         self.known.insert((*identity, kind), name.clone());
         name
-    }
-
-    fn instrument(&self, process: &Process, class: u64) -> Option<LatchName> {
-        let event = process.memory.string(class.wrapping_add(u64::from(self.catalog.class.to_name)))?;
-        LatchName::from_event(&event)
     }
 
     fn static_lock(&self, target: &Target, addr: u64, kind: Option<Kind>) -> Option<LatchName> {

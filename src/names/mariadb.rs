@@ -12,7 +12,8 @@ use super::psi::{Instrument, Instruments};
 use super::waited::waited;
 use super::{LatchName, Process};
 use crate::catalog::{
-    variable, Around, ArrayLatches, Count, Evidence, Family, InsideLatch, Latch, MariadbNames, Object, Path, Word,
+    variable, Around, ArrayLatches, Count, Evidence, Family, InsideLatch, Latch, MariadbNames, Object, Path, PsiClass,
+    Word,
 };
 use crate::model::Kind;
 use crate::symbols::Image;
@@ -63,12 +64,6 @@ impl Rules {
         found
     }
 
-    /// The latch whose performance_schema class is at this address in the process.
-    pub(super) fn instrument(&self, process: &Process, class: u64) -> Option<LatchName> {
-        let event = process.memory.string(class.wrapping_add(u64::from(self.catalog.psi.to_name)))?;
-        LatchName::from_event(&event)
-    }
-
     /// The latch in static data whose lock word is at this link-time address.
     pub fn static_latch(&self, link: u64) -> Option<LatchName> {
         self.statics.get(&link).cloned()
@@ -92,11 +87,10 @@ impl Rules {
     }
 
     /// The latch whose lock word is at `word`, by performance_schema's object beside it.
-    pub(super) fn instrumented(&self, process: &Process, word: u64) -> Option<LatchName> {
-        let psi = &self.catalog.psi;
-        let object = process.memory.u64(word.wrapping_add_signed(i64::from(psi.from_latch)))?;
+    pub(super) fn instrumented(&self, process: &Process, psi: PsiClass, word: u64) -> Option<LatchName> {
+        let object = process.memory.u64(word.wrapping_add_signed(i64::from(self.catalog.psi_from_latch)))?;
         let class = process.memory.u64(object.wrapping_add(u64::from(psi.to_class)))?;
-        self.instrument(process, class)
+        process.instrument(psi, class)
     }
 
     fn named(&self, latch: Latch) -> LatchName {
@@ -110,7 +104,7 @@ impl Rules {
 
     /// The lock word of the instrumented latch at `latch`.
     fn word(&self, latch: u64) -> u64 {
-        latch.wrapping_add_signed(-i64::from(self.catalog.psi.from_latch))
+        latch.wrapping_add_signed(-i64::from(self.catalog.psi_from_latch))
     }
 
     /// Where the only latch in static data with this instrument is.

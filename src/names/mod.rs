@@ -27,7 +27,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use self::library::LibraryNames;
-use crate::catalog::Naming;
+use crate::catalog::{Naming, PsiClass};
 use crate::failure::Failure;
 use crate::model::Kind;
 use crate::symbols::Image;
@@ -117,7 +117,7 @@ impl Namer {
             Naming::Mysql(catalog) => Rules::Mysql(MysqlRules::new(&target.image, catalog)),
             Naming::Mariadb(catalog) => Rules::Mariadb(MariadbRules::new(&target.image, target.family, catalog)),
         };
-        let library = LibraryNames::new(target.family.library());
+        let library = LibraryNames::new(target.family.library);
         let memory = Memory::new(target.pid);
         Ok(Namer { memory, target: Arc::clone(target), rules, library, known: HashMap::new() })
     }
@@ -167,13 +167,16 @@ impl Namer {
 
     fn find(&mut self, identity: &Identity, example: u64) -> Option<LatchName> {
         let process = Process { image: &self.target.image, memory: self.memory, bias: self.target.bias };
+        let psi = self.target.family.library.class;
         match (&mut self.rules, *identity) {
             (Rules::Mysql(rules), Identity::LatchId(id)) => rules.latch_id(&process, id),
             (Rules::Mysql(rules), Identity::Created { file, line }) => rules.created(&process, file, line),
-            (Rules::Mariadb(rules), Identity::PsiClass(class)) => rules.instrument(&process, class),
+            (Rules::Mariadb(_), Identity::PsiClass(class)) => process.instrument(psi, class),
             (Rules::Mariadb(rules), Identity::Static(addr)) => {
                 let by_address = rules.static_latch(addr.wrapping_sub(process.bias));
-                by_address.or_else(|| rules.latch_in(&process, addr)).or_else(|| rules.instrumented(&process, addr))
+                by_address
+                    .or_else(|| rules.latch_in(&process, addr))
+                    .or_else(|| rules.instrumented(&process, psi, addr))
             }
             (Rules::Mariadb(rules), Identity::Caller(_)) => rules.latch_in(&process, example),
             _ => None,
@@ -205,6 +208,13 @@ struct Process<'a> {
     image: &'a Image,
     memory: Memory,
     bias: u64,
+}
+
+impl Process<'_> {
+    /// The latch whose performance_schema class is at this address.
+    fn instrument(&self, psi: PsiClass, class: u64) -> Option<LatchName> {
+        LatchName::from_event(&self.memory.string(class.wrapping_add(u64::from(psi.to_name)))?)
+    }
 }
 
 #[cfg(test)]

@@ -28,20 +28,6 @@ fn small_table_cache(perf_schema: bool, more: &[&str]) -> Options {
     Options { perf_schema, args, ..Options::default() }
 }
 
-/// Count and seconds of every instrument so far, as performance_schema says.
-fn truth(server: &Server) -> Result<BTreeMap<String, (f64, f64)>> {
-    let rows = server.query(
-        "SELECT EVENT_NAME, COUNT_STAR, SUM_TIMER_WAIT / 1e12 \
-         FROM performance_schema.events_waits_summary_global_by_event_name WHERE EVENT_NAME LIKE 'wait/synch/%'",
-    )?;
-    rows.into_iter()
-        .map(|row| {
-            let [event, count, seconds] = &row[..] else { anyhow::bail!("{row:?}") };
-            Ok((event.clone(), (count.parse()?, seconds.parse()?)))
-        })
-        .collect()
-}
-
 /// What is behind `metric`, by latch: how many waits, and their seconds.
 fn measured(agent: &Agent, metric: &str) -> Result<BTreeMap<String, (f64, f64)>> {
     let samples = agent.scrape()?;
@@ -64,7 +50,8 @@ fn table_cache_agrees(family: Family) -> Result<()> {
     let agent = Agent::attach(&server)?;
     // Theirs on both sides of ours: what happens between the readings is nobody's error.
     let read = || -> Result<_> {
-        let theirs = || Ok::<_, anyhow::Error>(truth(&server)?.get(TABLE_CACHE).context("no such instrument")?.1);
+        let theirs =
+            || Ok::<_, anyhow::Error>(server.wait_summary()?.get(TABLE_CACHE).context("no such instrument")?.1);
         let first = theirs()?;
         let ours = measured(&agent, LATCH)?.get(TABLE_CACHE).copied().unwrap_or_default();
         Ok((first, ours, theirs()?))
@@ -93,6 +80,11 @@ fn mariadb_table_cache_waits_agree_with_perf_schema() -> Result<()> {
     table_cache_agrees(Family::Mariadb114)
 }
 
+#[test]
+fn mariadb_10_2_table_cache_waits_agree_with_perf_schema() -> Result<()> {
+    table_cache_agrees(Family::Mariadb102)
+}
+
 /// The threads that do something once in a while wait in condition variables otherwise: that is no contention. Both sides
 /// time the same waits.
 #[test]
@@ -108,9 +100,9 @@ fn mariadb_idle_waits_agree_with_perf_schema() -> Result<()> {
         let seen = measured(&agent, COND)?;
         Ok(IDLE.iter().all(|name| seen.contains_key(*name)).then_some(seen))
     })?;
-    let theirs_first = truth(&server)?;
+    let theirs_first = server.wait_summary()?;
     sleep(Duration::from_secs(10));
-    let (last, theirs_last) = (measured(&agent, COND)?, truth(&server)?);
+    let (last, theirs_last) = (measured(&agent, COND)?, server.wait_summary()?);
     let contention = measured(&agent, LATCH)?;
     agent.stop()?;
     server.stop()?;

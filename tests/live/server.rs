@@ -2,6 +2,7 @@
 //!
 //! `tests/lab/serve` knows how each server is had, started and stopped; this only drives it.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -147,6 +148,20 @@ impl Server {
         let value =
             rows.first().and_then(|row| row.get(1)).with_context(|| format!("the server has no status {name}"))?;
         value.parse().with_context(|| format!("{name} is {value:?}"))
+    }
+
+    /// Count and seconds of every `wait/synch` instrument so far, as performance_schema says.
+    pub fn wait_summary(&self) -> Result<BTreeMap<String, (f64, f64)>> {
+        let rows = self.query(
+            "SELECT EVENT_NAME, COUNT_STAR, SUM_TIMER_WAIT / 1e12 \
+             FROM performance_schema.events_waits_summary_global_by_event_name WHERE EVENT_NAME LIKE 'wait/synch/%'",
+        )?;
+        rows.into_iter()
+            .map(|row| {
+                let [event, count, seconds] = &row[..] else { bail!("{row:?}") };
+                Ok((event.clone(), (count.parse()?, seconds.parse()?)))
+            })
+            .collect()
     }
 
     /// A clean shutdown; an error if the server had ended before.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::thread::sleep;
 use std::time::Duration;
 
-use anyhow::{ensure, Context, Result};
+use anyhow::{ensure, Result};
 
 use crate::agent::{by_latch, Agent};
 use crate::load::Load;
@@ -96,18 +96,9 @@ impl Reading {
 
 /// performance_schema's count and sum, in seconds, for each InnoDB latch that was acquired.
 fn perf_schema(server: &Server) -> Result<BTreeMap<String, (f64, f64)>> {
-    const PICOSECONDS: f64 = 1e12;
-    let rows = server.query(
-        "SELECT EVENT_NAME, COUNT_STAR, SUM_TIMER_WAIT \
-         FROM performance_schema.events_waits_summary_global_by_event_name \
-         WHERE EVENT_NAME REGEXP '^wait/synch/(mutex|rwlock|sxlock)/innodb/' AND COUNT_STAR > 0",
-    )?;
-    rows.iter()
-        .map(|row| {
-            let number = |i: usize| row.get(i).context("a short row")?.parse::<f64>().context("not a number");
-            Ok((row[0].clone(), (number(1)?, number(2)? / PICOSECONDS)))
-        })
-        .collect()
+    let mut all = server.wait_summary()?;
+    all.retain(|event, (count, _)| event.contains("/innodb/") && !event.contains("/cond/") && *count > 0.0);
+    Ok(all)
 }
 
 /// What an uncontended acquisition of each latch takes by performance_schema's account, in seconds: the least mean of

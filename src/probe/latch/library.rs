@@ -28,6 +28,8 @@ const FUNCTIONS: &[(&str, primitives)] = &[
     ("pthread_cond_wait", primitives::PRIMITIVE_COND),
     ("pthread_cond_timedwait", primitives::PRIMITIVE_COND),
     ("pthread_cond_clockwait", primitives::PRIMITIVE_COND),
+    // C++'s, which calls the above.
+    ("_ZNSt18condition_variable4waitERSt11unique_lockISt5mutexE", primitives::PRIMITIVE_COND),
     ("sem_wait", primitives::PRIMITIVE_OTHER),
     ("sem_timedwait", primitives::PRIMITIVE_OTHER),
     ("sem_clockwait", primitives::PRIMITIVE_OTHER),
@@ -51,9 +53,9 @@ pub(super) fn rows(pid: i32) -> BTreeMap<u64, types::library_frame> {
     rows.into_iter().take(MAX_ROWS).collect()
 }
 
-/// The first mapping of the C library, and before glibc 2.34 of the thread library.
+/// The first mapping of the C library, of the C++ library, and before glibc 2.34 of the thread library.
 fn libraries(pid: i32) -> Vec<FileMapping> {
-    let names = ["libc.so", "libc-2", "libpthread"];
+    let names = ["libc.so", "libc-2", "libpthread", "libstdc++"];
     let mut found = file_mappings(pid);
     found.retain(|m| names.iter().any(|name| m.name.starts_with(name)));
     found.dedup_by(|a, b| a.name == b.name);

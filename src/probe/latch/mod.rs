@@ -204,17 +204,13 @@ fn configure(open: &mut OpenLatchSkel<'_>, target: &Target, plan: &Plan) -> Resu
         rodata.static_begin = range.start + target.bias;
         rodata.static_end = range.end + target.bias;
     }
-    if let Some(psi) = &plan.psi {
-        rodata.psi_offset = psi.from_latch;
-        rodata.psi_class_offset = psi.to_class;
-        rodata.psi_name_offset = psi.to_name;
-    }
+    let library = target.family.library;
+    rodata.psi_offset = target.family.psi_from_latch().unwrap_or(0);
+    rodata.psi_class_offset = library.class.to_class;
+    rodata.psi_name_offset = library.class.to_name;
     let arch = target.image.arch();
     let registers = plan::library_registers(arch);
     (rodata.op_register, rodata.sp_register, rodata.link_register) = registers;
-    let library = target.family.library();
-    rodata.library_class_offset = library.class.to_class;
-    rodata.library_name_offset = library.class.to_name;
     let tracked = named(&target.image, library.tracked).next().and_then(|s| target.image.function_at(s.addr));
     if let Some(range) = tracked {
         rodata.tracked_begin = range.start + target.bias;

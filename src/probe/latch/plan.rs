@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use crate::attach::ProbeClass;
 use crate::bpf::latch::types;
-use crate::catalog::{named, Callsite, Family, Found, Identity, IdentityIn, Psi, Shape, WaitFunction};
+use crate::catalog::{named, Callsite, Family, Found, Identity, IdentityIn, Shape, WaitFunction};
 use crate::code::{self, Condition, EndKind, Flow, Insn, Place, Site, Slow, Test, WaitSites};
 use crate::model::Mode;
 use crate::symbols::{Arch, Image};
@@ -20,7 +20,6 @@ pub struct Plan {
     pub wrapper_returns: Vec<u64>,
     /// Link-time addresses of the server's writable static data.
     pub static_data: Option<Range<u64>>,
-    pub psi: Option<Psi>,
     /// Wait functions that are missing from this binary or resisted analysis, and why.
     pub gaps: Vec<(String, String)>,
 }
@@ -104,7 +103,6 @@ pub fn plan(image: &Image, family: &Family, allowed: Allowed) -> Plan {
         gaps: planner.gaps,
         wrapper_returns: family.wrapper_returns(image),
         static_data: image.static_data(),
-        psi: family.psi(),
     }
 }
 

@@ -94,6 +94,14 @@ struct {
 	__type(value, struct callsite_waits);
 } callsites SEC(".maps");
 
+/* By wait function. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_FUNCTIONS);
+	__type(key, __u32);
+	__type(value, struct attachment);
+} attachments SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, MAX_HITS);
@@ -417,11 +425,32 @@ static __always_inline bool identify(void *ctx, const struct site *site, __u64 l
 	return true;
 }
 
+static __always_inline __u32 generation(__u32 function)
+{
+	struct attachment *a = bpf_map_lookup_elem(&attachments, &function);
+
+	return a ? a->generation : 0;
+}
+
+static __always_inline bool by_turns(__u32 function)
+{
+	struct attachment *a = bpf_map_lookup_elem(&attachments, &function);
+
+	return a && a->by_turns;
+}
+
+/* The thread's state. A wait whose end may have passed unseen, because its probes were off
+ * meanwhile, is none any more. */
 static __always_inline struct wait *thread_wait(void)
 {
 	__u32 tid = bpf_get_current_pid_tgid();
+	struct wait *w = bpf_map_lookup_elem(&threads, &tid);
 
-	return bpf_map_lookup_elem(&threads, &tid);
+	if (w && w->latch && !w->end_ns && w->generation != generation(w->key.latch.function)) {
+		count(&lost, LOST_CUT_OFF);
+		w->latch = 0;
+	}
+	return w;
 }
 
 static __always_inline struct wait *new_thread(void)
@@ -471,6 +500,7 @@ static __always_inline void begin(void *ctx, const struct site *site, __u64 now)
 		count(&lost, LOST_UNREADABLE);
 		return;
 	}
+	w->generation = generation(site->function);
 	w->begin_ns = now;
 	w->latch = latch;
 }
@@ -482,7 +512,8 @@ static __always_inline void end(void *ctx, const struct site *site, __u64 now)
 	if (!ends_here(ctx, &site->condition))
 		return;
 	if (!w || !w->latch) {
-		count(&lost, LOST_NO_BEGIN);
+		if (!by_turns(site->function))
+			count(&lost, LOST_NO_BEGIN);
 		return;
 	}
 	/* An inner wait function's end is not the outer wait's. */

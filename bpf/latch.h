@@ -135,6 +135,19 @@ struct site {
 	struct condition condition;
 };
 
+/* Wait functions of one server. */
+enum limit {
+	MAX_FUNCTIONS = 32,
+};
+
+/* How the probes of a wait function are attached. */
+struct attachment {
+	/* How many times they were taken off. */
+	__u32 generation;
+	/* Whether they are off at times: waits of which only the end is seen are no surprise. */
+	__u32 by_turns;
+};
+
 /* Stands in place of a wait function for waits in the C library. */
 enum library_function {
 	LIBRARY_FUNCTION = 0xff,
@@ -213,7 +226,8 @@ struct wait {
 	/* When the sleep in progress began; 0 while awake. */
 	__u64 sleep_begin_ns;
 	__u32 sleeps;
-	__u32 unused;
+	/* Of its wait function's probes when it began. */
+	__u32 generation;
 	struct callsite_key key;
 	struct library_wait library;
 };
@@ -236,6 +250,8 @@ enum lost {
 	LOST_NO_SITE,
 	/* A sleep in the C library of which it is not known what waits there, nor for what. */
 	LOST_LIBRARY_UNKNOWN,
+	/* A wait that was open when its probes were taken off for a while. */
+	LOST_CUT_OFF,
 	LOST_CAUSES,
 };
 
@@ -257,4 +273,5 @@ struct vocabulary {
 	enum lost lost;
 	enum tracepoint tracepoint;
 	enum library_function library_function;
+	enum limit limit;
 };

@@ -78,6 +78,7 @@ fn latch_families(snapshot: &Snapshot, state: &mut State) -> Vec<MetricFamily> {
     let latches = capped(snapshot.latches.iter().filter(|l| l.kind != Kind::Cond), &mut state.latches);
     state.spin.start(snapshot.elapsed);
     let waits = latches.iter().map(|latch| histogram(&LATCH_WAIT, &latch_labels(latch), &latch.waits));
+    let estimated: Vec<_> = latches.iter().filter(|latch| latch.estimated_ns > 0).cloned().collect();
     let split = if snapshot.sleeps_seen { &latches[..] } else { &[] };
     vec![
         LATCH_WAIT.with(waits.collect()),
@@ -85,6 +86,7 @@ fn latch_families(snapshot: &Snapshot, state: &mut State) -> Vec<MetricFamily> {
         per_latch(&LATCH_SPIN, split, |latch| seconds(state.spin.of(latch))),
         per_latch(&LATCH_SLEEP, split, |latch| seconds(latch.sleep_ns)),
         per_latch(&LATCH_SLEEPS, split, |latch| latch.sleeps as f64),
+        per_latch(&LATCH_ESTIMATED, &estimated, |latch| seconds(latch.estimated_ns)),
     ]
 }
 
@@ -156,6 +158,7 @@ fn add(sum: &mut LatchWaits, latch: &LatchWaits) {
     sum.waits.merge(&latch.waits);
     sum.sleep_ns += latch.sleep_ns;
     sum.sleeps += latch.sleeps;
+    sum.estimated_ns += latch.estimated_ns;
 }
 
 /// The call sites that have series of their own, and the others added up.
@@ -204,6 +207,7 @@ fn probe_families(snapshot: &Snapshot) -> Vec<MetricFamily> {
         PROBE_HITS.with(hits),
         PROBE_COST.with(costs),
         PROBE_STATE.with(states),
+        HIT_COST.with(snapshot.costs.iter().map(|(class, ns)| HIT_COST.sample(&[class], ns / 1e9)).collect()),
         OVERHEAD.with(overhead.into_iter().collect()),
     ]
 }

@@ -68,6 +68,9 @@ pub struct LatchWaits {
     pub sleep_ns: u64,
     /// How many times waiters went to sleep (one wait can sleep more than once, or not at all).
     pub sleeps: u64,
+    /// The part of the waits' time that was not seen, because probes were off to keep the overhead budget, but is
+    /// estimated from what was seen. Nanoseconds.
+    pub estimated_ns: u64,
 }
 
 impl LatchWaits {
@@ -150,6 +153,8 @@ pub struct Snapshot {
     pub sleeps_seen: bool,
     pub callsites: Vec<CallsiteWaits>,
     pub probes: Vec<ProbeStatus>,
+    /// What one hit costs on this machine, nanoseconds, by class of probe; those that are known.
+    pub costs: Vec<(&'static str, f64)>,
     /// Events that are in no other figure, by cause; every cause that exists is listed, also at zero.
     pub lost: Vec<(String, u64)>,
     /// CPU time the server has used since attach (user + system), nanoseconds; `None` if /proc did not say.

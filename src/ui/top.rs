@@ -21,6 +21,8 @@ pub struct TopLatch {
     pub sleep_share: Option<f64>,
     /// Nanoseconds waited since attach.
     pub total_ns: u64,
+    /// Whether a part of it was not seen but scaled up.
+    pub estimated: bool,
     pub callsite: Option<TopCallsite>,
 }
 
@@ -83,6 +85,7 @@ impl<'a> Interval<'a> {
             p99_ns: waits.quantile_ns(0.99),
             sleep_share: sleep_share(&waits, sleep_ns).filter(|_| self.now.sleeps_seen),
             total_ns: latch.waits.sum_ns,
+            estimated: latch.estimated_ns > earlier.map_or(0, |e| e.estimated_ns),
             callsite: None,
         }
     }

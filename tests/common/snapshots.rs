@@ -23,7 +23,15 @@ pub fn waits(waits: &[u64]) -> Histogram {
 /// `times` waits of `ns` nanoseconds each for a latch, half of their time asleep.
 pub fn latch(latch: &str, kind: Kind, mode: Mode, times: u64, ns: u64) -> LatchWaits {
     let waits = waits(&vec![ns; times as usize]);
-    LatchWaits { latch: latch.to_string(), kind, mode, sleep_ns: waits.sum_ns / 2, sleeps: times, waits }
+    LatchWaits {
+        latch: latch.to_string(),
+        kind,
+        mode,
+        sleep_ns: waits.sum_ns / 2,
+        sleeps: times,
+        estimated_ns: 0,
+        waits,
+    }
 }
 
 pub fn callsite(latch: &str, callsite: &str, wait_ns: u64) -> CallsiteWaits {
@@ -51,6 +59,7 @@ pub fn empty() -> Snapshot {
         latches: Vec::new(),
         callsites: Vec::new(),
         probes: Vec::new(),
+        costs: Vec::new(),
         sleeps_seen: true,
         lost: Vec::new(),
         server_cpu_ns: None,
@@ -81,6 +90,7 @@ pub fn busy(ticks: u64) -> Snapshot {
             probe("futex_enter", ProbeState::Attached, 9_000 * n, Some(140.0)),
             probe("rw_lock_x_lock_func:end", ProbeState::Failed, 0, None),
         ],
+        costs: vec![("uprobe_emulated", 770.0), ("futex", 140.0)],
         sleeps_seen: true,
         lost: vec![("map_full".to_string(), 3 * n), ("no_start".to_string(), 0)],
         server_cpu_ns: Some(2_000_000_000 * n),

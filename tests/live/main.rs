@@ -3,6 +3,7 @@
 
 mod agent;
 mod bad_input;
+mod budget;
 #[path = "../common/mod.rs"]
 mod common;
 mod cost;

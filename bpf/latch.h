@@ -16,9 +16,10 @@
 #define MAX_CALLSITES 4096
 #define MAX_THREADS   16384
 /* Kinds of wait that one site can stand for. */
-#define MAX_KINDS      6
-#define MAX_FRAME_ROWS 4096
-#define MAX_PSI_PLACES 8
+#define MAX_KINDS	     6
+#define MAX_FRAME_ROWS	     4096
+#define MAX_PSI_PLACES	     8
+#define MAX_PRLOCK_FUNCTIONS 4
 
 /* What reaching a probe site means. */
 enum role {
@@ -45,6 +46,8 @@ enum identity {
 	IDENTITY_STATIC,
 	/* The return address of the code that waits for it. */
 	IDENTITY_CALLER,
+	/* It is part of a metadata lock. */
+	IDENTITY_METADATA_LOCK,
 	/* Site only: static, else performance_schema's class, else the caller. */
 	IDENTITY_WORD,
 };
@@ -213,7 +216,15 @@ struct psi_place {
 	__u8 plain_wait;
 	/* The first letter of the kind in the names of such classes. */
 	__u8 kind;
-	__u16 unused;
+	/* Whether it is that of a rw_pr_lock_t. */
+	__u8 is_prlock;
+	__u8 unused;
+};
+
+/* Part of the server's code. */
+struct code_range {
+	__u64 begin;
+	__u64 end;
 };
 
 /* A thread's wait; latch 0 means none. */

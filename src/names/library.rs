@@ -36,6 +36,7 @@ impl LibraryNames {
             Identity::PsiClass(class) => process.instrument(self.catalog.class, class),
             Identity::Static(addr) => self.static_lock(target, addr, kind),
             Identity::Caller(addr) => self.lock_of(&target.function_name(addr), kind),
+            Identity::MetadataLock => LatchName::from_event(self.catalog.metadata_lock.event),
             _ => None,
         };
         let name = name.unwrap_or_else(|| {

@@ -46,6 +46,8 @@ pub enum Identity {
     Static(u64),
     /// A latch on the heap, known by who waits for it: an address in the process, inside the waiting function.
     Caller(u64),
+    /// It is part of a metadata lock.
+    MetadataLock,
 }
 
 /// A latch's name.
@@ -199,6 +201,7 @@ impl Namer {
             Identity::PsiClass(addr) | Identity::Caller(addr) => {
                 LatchName::unnamed(Kind::Rwlock, &self.target.function_name(addr))
             }
+            Identity::MetadataLock => LatchName::unnamed(Kind::Rwlock, "MDL_lock"),
         }
     }
 }

@@ -175,6 +175,7 @@ fn identity(key: &types::latch_key) -> Identity {
         types::identity::IDENTITY_CREATED => Identity::Created { file: key.id, line: key.line },
         types::identity::IDENTITY_PSI_CLASS => Identity::PsiClass(key.id),
         types::identity::IDENTITY_STATIC => Identity::Static(key.id),
+        types::identity::IDENTITY_METADATA_LOCK => Identity::MetadataLock,
         _ => Identity::Caller(key.id),
     }
 }

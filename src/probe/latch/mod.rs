@@ -176,11 +176,18 @@ fn configure(open: &mut OpenLatchSkel<'_>, target: &Target, plan: &Plan) -> Resu
         rodata.tracked_end = range.end + target.bias;
         rodata.tracked_id_offset = tracked_id(arch);
     }
-    for (into, place) in rodata.psi_places.iter_mut().zip(psi_places(arch)) {
+    for (into, place) in rodata.psi_places.iter_mut().zip(psi_places(arch, library)) {
         // The kinds' names begin with different letters.
         let kind = place.kind.as_str().as_bytes()[0];
-        *into = types::psi_place { offset: place.offset, plain_wait: u8::from(place.plain_wait), kind, unused: 0 };
+        let (plain_wait, is_prlock) = (u8::from(place.plain_wait), u8::from(place.is_prlock));
+        *into = types::psi_place { offset: place.offset, plain_wait, kind, is_prlock, unused: 0 };
     }
+    let prlock = named(&target.image, library.prlock).filter_map(|s| target.image.function_at(s.addr));
+    for (into, range) in rodata.prlock_functions.iter_mut().zip(prlock) {
+        *into = types::code_range { begin: range.start + target.bias, end: range.end + target.bias };
+    }
+    rodata.metadata_instance_offset = library.metadata_instance(arch);
+    rodata.metadata_text_offset = library.metadata_lock.text;
     Ok(())
 }
 

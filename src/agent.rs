@@ -101,6 +101,7 @@ impl SnapshotSource for Source {
             latches: figures.latches,
             sleeps_seen: self.collector.sleeps_seen(),
             callsites: figures.callsites,
+            pages: figures.pages,
             probes: figures.probes,
             lost: figures.lost,
             server_cpu_ns: cpu_now.zip(self.cpu_at_attach).map(|(now, then)| now.saturating_sub(then)),

@@ -35,6 +35,7 @@ innodb/index_tree_rw_lock    X      10  120ms 12.0ms 12.0ms     50/50%  7.32s
 innodb/index_tree_rw_lock   SX      20 6.00ms  300µs  300µs     50/50%  366ms
 innodb/index_tree_rw_lock    S      40 3.60ms 90.0µs 89.7µs     50/50%  220ms
 innodb/trx_rseg_latch        X       5  200µs 40.0µs 39.9µs     50/50% 12.2ms
+hot pages: sbtest/sbtest1.k_1 level 0 80.0ms/s
 top call sites
   innodb/trx_mutex ← lock0lock.cc:5872 67%
   innodb/index_tree_rw_lock ← btr0cur.cc:971 100%";

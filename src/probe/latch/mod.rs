@@ -23,7 +23,7 @@ use crate::attach::{
     attach_futex, attach_sites, futex_wait_is_traceable, uprobe_multi_works, FutexPrograms, SiteAddress, SitePrograms,
 };
 use crate::bpf::latch::{types, LatchSkelBuilder, OpenLatchSkel};
-use crate::catalog::{named, psi_places, tracked_id};
+use crate::catalog::{named, psi_places, tracked_id, Family};
 use crate::model::BUCKET_BOUNDS_NS;
 use crate::target::Target;
 
@@ -40,6 +40,10 @@ unsafe impl Plain for types::callsite_key {}
 unsafe impl Plain for types::callsite_waits {}
 // SAFETY: as above.
 unsafe impl Plain for types::library_frame {}
+// SAFETY: as above.
+unsafe impl Plain for types::page_key {}
+// SAFETY: as above.
+unsafe impl Plain for types::page_waits {}
 
 /// The programs attached to one server. Dropping it detaches them.
 pub struct LatchProbe {
@@ -55,6 +59,7 @@ pub struct LatchProbe {
 pub(crate) struct Maps {
     pub latches: MapHandle,
     pub callsites: MapHandle,
+    pub pages: MapHandle,
     pub hits: MapHandle,
     pub lost: MapHandle,
 }
@@ -91,6 +96,7 @@ impl LatchProbe {
             let bytes = unsafe { plain::as_bytes(&row) };
             skel.maps.library_frames.update(&address.to_ne_bytes(), bytes, MapFlags::ANY)?;
         }
+        write_other_pages(&skel.maps.pages)?;
         let mut probe = LatchProbe {
             links: Vec::new(),
             refused: Vec::new(),
@@ -98,6 +104,7 @@ impl LatchProbe {
             maps: Arc::new(Maps {
                 latches: MapHandle::try_from(&skel.maps.latches)?,
                 callsites: MapHandle::try_from(&skel.maps.callsites)?,
+                pages: MapHandle::try_from(&skel.maps.pages)?,
                 hits: MapHandle::try_from(&skel.maps.hits)?,
                 lost: MapHandle::try_from(&skel.maps.lost)?,
             }),
@@ -208,6 +215,7 @@ fn configure(open: &mut OpenLatchSkel<'_>, target: &Target, plan: &Plan) -> Resu
     rodata.psi_offset = target.family.psi_from_latch().unwrap_or(0);
     rodata.psi_class_offset = library.class.to_class;
     rodata.psi_name_offset = library.class.to_name;
+    rodata.page_layout = page_layout(target.family);
     let arch = target.image.arch();
     let registers = plan::library_registers(arch);
     (rodata.op_register, rodata.sp_register, rodata.link_register) = registers;
@@ -223,6 +231,29 @@ fn configure(open: &mut OpenLatchSkel<'_>, target: &Target, plan: &Plan) -> Resu
         *into = types::psi_place { offset: place.offset, plain_wait: u8::from(place.plain_wait), kind, unused: 0 };
     }
     Ok(())
+}
+
+/// What the programs need to know a page by its latch.
+fn page_layout(family: &Family) -> types::page_layout {
+    let Some(pages) = family.pages else { return types::page_layout::default() };
+    let latch = &pages.latch;
+    types::page_layout {
+        space: latch.space,
+        page_no: latch.page_no,
+        frame: latch.frame,
+        flag: latch.flag.unwrap_or(0),
+        index_type: latch.index_type.unwrap_or(0),
+        is_known: 1,
+    }
+}
+
+/// Makes the entry for pages that have none of their own, before the map can be full.
+fn write_other_pages(map: &impl MapCore) -> Result<()> {
+    let key = types::page_key { r#type: types::page_type::PAGE_OTHER.0 as u16, ..Default::default() };
+    let waits = types::page_waits::default();
+    // SAFETY: both are plain C structures (see above), read as bytes for as long as they are borrowed.
+    let (key, waits) = unsafe { (plain::as_bytes(&key), plain::as_bytes(&waits)) };
+    map.update(key, waits, MapFlags::ANY).context("preparing the map of pages")
 }
 
 fn write_sites(map: &impl MapCore, plan: &Plan) -> Result<()> {

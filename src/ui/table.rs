@@ -62,20 +62,21 @@ impl<'a> LatchTable<'a> {
             shown => 1 + shown,
         };
         let below = if self.layout(width).callsite_width.is_none() { self.callsite_lines().len() } else { 0 };
-        (self.header().len() + body + below + usize::from(self.page_line(width).is_some())) as u16
+        (self.header(width).len() + body + below) as u16
     }
 
     fn shown(&self) -> usize {
         self.latches.len().min(MAX_LATCHES)
     }
 
-    /// Who is watched, what is waited for in all, and what was lost if anything was.
-    fn header(&self) -> Vec<Line<'_>> {
+    /// Who is watched, what is waited for in all, the hottest pages, and what was lost if anything was.
+    fn header(&self, width: u16) -> Vec<Line<'_>> {
         let target = &self.now.target;
         let state = if self.now.up { format::span(self.now.elapsed) } else { "server has ended".to_string() };
         let server = format!("{} {}", format::flavor(&target.flavor), target.version);
         let first = format!("{server} · pid {} · {state} · {}", target.pid, self.url);
         let mut lines = vec![Line::from(first).style(Modifier::BOLD), Line::from(self.summary())];
+        lines.extend(self.page_line(width));
         lines.extend(self.lost().map(|lost| Line::from(lost).style(Modifier::BOLD)));
         lines
     }
@@ -167,16 +168,13 @@ impl<'a> LatchTable<'a> {
 impl Widget for &LatchTable<'_> {
     fn render(self, area: Rect, buffer: &mut Buffer) {
         let layout = self.layout(area.width);
-        let (header, rest) = split(area, self.header().len());
-        Text::from(self.header()).render(header, buffer);
+        let (header, rest) = split(area, self.header(area.width).len());
+        Text::from(self.header(area.width)).render(header, buffer);
         if self.latches.is_empty() {
             return Line::from("no contended wait seen so far").render(rest, buffer);
         }
         let (table, below) = split(rest, 1 + self.shown());
         self.table(&layout).render(table, buffer);
-        let pages = self.page_line(area.width);
-        let (line, below) = split(below, usize::from(pages.is_some()));
-        Text::from_iter(pages).render(line, buffer);
         if layout.callsite_width.is_none() {
             Text::from(self.callsite_lines()).render(below, buffer);
         }

@@ -161,8 +161,8 @@ static __always_inline void add_callsite(const struct callsite_key *key, __u64 n
 	__sync_fetch_and_add(&at->sum_ns, ns);
 }
 
-/* Adds a wait of ns to its latch. */
-static __always_inline void add_wait(const struct callsite_key *callsite, __u64 latch, __u64 ns,
+/* Adds a wait of ns to its latch; false if there is no room for it. */
+static __always_inline bool add_wait(const struct callsite_key *callsite, __u64 latch, __u64 ns,
 				     __u64 sleep_ns, __u32 sleeps)
 {
 	struct latch_key key = callsite->latch;
@@ -175,7 +175,7 @@ static __always_inline void add_wait(const struct callsite_key *callsite, __u64 
 	}
 	if (!total) {
 		count(&lost, LOST_LATCHES_FULL);
-		return;
+		return false;
 	}
 	__sync_fetch_and_add(&total->sum_ns, ns);
 	if (sleeps) {
@@ -189,6 +189,36 @@ static __always_inline void add_wait(const struct callsite_key *callsite, __u64 
 		*(volatile __u64 *)&total->max_ns = ns;
 	total->example = latch;
 	add_callsite(callsite, ns);
+	return true;
+}
+
+#include "page.h"
+
+/* Notes which page the thread waited for, if it was one; while the page is sure to be the same. */
+static __always_inline void note_page(struct wait *w)
+{
+	struct latch_key *key = &w->key.latch;
+	bool is_bare = key->identity == IDENTITY_CALLER;
+
+	if (!page_layout.is_known || w->is_page)
+		return;
+	/* What has another identity is no page's latch, unless its kind of latch has a flag for
+	 * them. */
+	if (page_layout.flag ? key->identity != IDENTITY_CREATED : !is_bare)
+		return;
+	if (!may_be_page(w->latch))
+		return;
+	w->is_page = page_of(w->latch, &w->page);
+	if (is_bare) {
+		/* Better known now than by who waits for it. */
+		if (w->is_page) {
+			key->identity = IDENTITY_PAGE;
+			key->id = 0;
+		}
+	} else if (!w->is_page) {
+		w->page = other_pages;
+		w->is_page = true;
+	}
 }
 
 /* Adds the thread's wait, which ended at end_ns, to its latch, and leaves the thread without one.
@@ -197,7 +227,10 @@ static __always_inline void finish(struct wait *w, __u64 end_ns)
 {
 	__u64 ns = end_ns > w->begin_ns ? end_ns - w->begin_ns : 0;
 
-	add_wait(&w->key, w->latch, ns, w->sleep_ns, w->sleeps);
+	if (add_wait(&w->key, w->latch, ns, w->sleep_ns, w->sleeps) && w->is_page) {
+		w->page.function = w->key.latch.function;
+		add_page_wait(&w->page, ns);
+	}
 	w->latch = 0;
 }
 
@@ -519,6 +552,7 @@ static __always_inline void end(void *ctx, const struct site *site, __u64 now)
 	/* An inner wait function's end is not the outer wait's. */
 	if (w->key.latch.function != site->function)
 		return;
+	note_page(w);
 	if (site->role == ROLE_MAYBE_END)
 		w->end_ns = now;
 	else

@@ -104,6 +104,7 @@ impl SnapshotSource for Source {
             latches: figures.latches,
             sleeps_seen: self.collector.sleeps_seen(),
             callsites: figures.callsites,
+            pages: figures.pages,
             probes: figures.probes,
             costs: self.costs.get().map(Costs::by_class).unwrap_or_default(),
             lost: figures.lost,

@@ -58,6 +58,12 @@ pub const LATCH_CALLSITE: Family = Family {
     labels: &["latch", "callsite"],
     help: "Wait time by the place in the server's code that waits; the smallest add up in latch=\"other\".",
 };
+pub const LATCH_PAGE: Family = Family {
+    name: "armtrace_latch_page_wait_seconds_total",
+    kind: MetricType::COUNTER,
+    labels: &["table", "index", "level"],
+    help: "Wait time for the latches of pages, by what the pages are part of; the smallest add up in table=\"other\".",
+};
 pub const COND_WAIT: Family = Family {
     name: "armtrace_cond_wait_seconds",
     kind: MetricType::HISTOGRAM,
@@ -128,6 +134,7 @@ pub const FAMILIES: &[Family] = &[
     LATCH_SLEEPS,
     LATCH_ESTIMATED,
     LATCH_CALLSITE,
+    LATCH_PAGE,
     COND_WAIT,
     TARGET_INFO,
     TARGET_UP,

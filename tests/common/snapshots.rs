@@ -38,6 +38,10 @@ pub fn callsite(latch: &str, callsite: &str, wait_ns: u64) -> CallsiteWaits {
     CallsiteWaits { latch: latch.to_string(), callsite: callsite.to_string(), wait_ns, waits: 1 }
 }
 
+pub fn page(table: &str, index: &str, level: Option<u16>, wait_ns: u64) -> PageWaits {
+    PageWaits { table: table.to_string(), index: index.to_string(), level, waits: 1, wait_ns }
+}
+
 pub fn probe(name: &str, state: ProbeState, hits: u64, cost_ns: Option<f64>) -> ProbeStatus {
     ProbeStatus { probe: name.to_string(), state, hits, cost_ns }
 }
@@ -58,6 +62,7 @@ pub fn empty() -> Snapshot {
         up: true,
         latches: Vec::new(),
         callsites: Vec::new(),
+        pages: Vec::new(),
         probes: Vec::new(),
         costs: Vec::new(),
         sleeps_seen: true,
@@ -84,6 +89,11 @@ pub fn busy(ticks: u64) -> Snapshot {
             callsite(TRX, "lock0lock.cc:5872", 100_000_000 * n),
             callsite(TRX, "trx0trx.cc:1845", 50_000_000 * n),
             callsite(INDEX, "btr0cur.cc:971", 120_000_000 * n),
+        ],
+        pages: vec![
+            page("sbtest/sbtest1", "k_1", Some(0), 80_000_000 * n),
+            page("sbtest/sbtest1", "PRIMARY", Some(1), 40_000_000 * n),
+            page("innodb_undo_001", "(undo log)", None, 2_000_000 * n),
         ],
         probes: vec![
             probe("mutex_enter_inline:begin", ProbeState::Attached, 1_000 * n, Some(770.0)),

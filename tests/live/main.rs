@@ -15,6 +15,7 @@ mod life;
 mod load;
 mod machine;
 mod naming;
+mod pages;
 mod server;
 mod sleeps;
 mod symbols;

@@ -8,12 +8,12 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use plain::Plain;
 
 use super::keeper::Status;
-use super::missed::Estimate;
+use super::missed::{Estimate, Missed};
 use super::{LatchProbe, Maps, Plan};
 use crate::attach::{Costs, ProbeClass};
 use crate::bpf::latch::types;
-use crate::model::{CallsiteWaits, Histogram, Kind, LatchWaits, Mode, ProbeState, ProbeStatus};
-use crate::names::{Identity, LatchName, Namer};
+use crate::model::{CallsiteWaits, Histogram, Kind, LatchWaits, Mode, PageWaits, ProbeState, ProbeStatus};
+use crate::names::{Identity, LatchName, Namer, PageKey};
 use crate::target::Target;
 
 /// Names of the causes in `enum lost`, in its order.
@@ -58,6 +58,7 @@ struct Caches {
 pub struct LatchFigures {
     pub latches: Vec<LatchWaits>,
     pub callsites: Vec<CallsiteWaits>,
+    pub pages: Vec<PageWaits>,
     pub probes: Vec<ProbeStatus>,
     pub lost: Vec<(String, u64)>,
 }
@@ -111,12 +112,43 @@ impl LatchCollector {
             entry.wait_ns += waits.sum_ns + estimate.sum_ns as u64;
             entry.waits += waits.count + estimate.count as u64;
         }
-        drop(missed);
         let mut latches: Vec<LatchWaits> = latches.into_values().collect();
         latches.sort_by(|a, b| b.waits.sum_ns.cmp(&a.waits.sum_ns).then_with(|| a.latch.cmp(&b.latch)));
         let mut callsites: Vec<CallsiteWaits> = callsites.into_values().collect();
         callsites.sort_by(|a, b| b.wait_ns.cmp(&a.wait_ns).then_with(|| a.callsite.cmp(&b.callsite)));
-        Ok(LatchFigures { latches, callsites, probes: self.probes(costs)?, lost: self.lost()? })
+        let pages = self.pages(&mut caches.namer, &missed)?;
+        Ok(LatchFigures { latches, callsites, pages, probes: self.probes(costs)?, lost: self.lost()? })
+    }
+
+    /// Waits for pages by what the pages are part of, longest first. None at all where no page was recognised: then this
+    /// server's pages are not what the catalog believes.
+    fn pages(&self, namer: &mut Namer, missed: &Missed) -> Result<Vec<PageWaits>> {
+        let mut entries = entries::<types::page_key, types::page_waits>(&self.maps.pages)?;
+        for (key, waits) in &mut entries {
+            let estimate = missed.page(key);
+            waits.count += estimate.count as u64;
+            waits.sum_ns += estimate.sum_ns as u64;
+        }
+        let is_other = |key: &types::page_key| u32::from(key.r#type) == types::page_type::PAGE_OTHER.0;
+        let (other, known): (Vec<_>, Vec<_>) = entries.into_iter().partition(|(key, _)| is_other(key));
+        let keys: Vec<PageKey> = known.iter().map(|(key, _)| page(key)).collect();
+        let Some(names) = namer.pages(&keys).filter(|names| !names.is_empty()) else { return Ok(Vec::new()) };
+        let mut pages: HashMap<_, PageWaits> = HashMap::new();
+        let named = names.into_iter().map(Some).zip(known.iter().map(|(_, waits)| waits));
+        let others = other.iter().map(|(_, waits)| (None, waits)).filter(|(_, waits)| waits.count > 0);
+        for (name, waits) in named.chain(others) {
+            let entry = pages.entry(name.clone()).or_insert_with(|| match name {
+                Some(name) => {
+                    PageWaits { table: name.table, index: name.index, level: name.level, waits: 0, wait_ns: 0 }
+                }
+                None => PageWaits::other(),
+            });
+            entry.waits += waits.count;
+            entry.wait_ns += waits.sum_ns;
+        }
+        let mut pages: Vec<PageWaits> = pages.into_values().collect();
+        pages.sort_by(|a, b| b.wait_ns.cmp(&a.wait_ns).then_with(|| a.place().cmp(&b.place())));
+        Ok(pages)
     }
 
     fn probes(&self, costs: Option<&Costs>) -> Result<Vec<ProbeStatus>> {
@@ -176,7 +208,17 @@ fn identity(key: &types::latch_key) -> Identity {
         types::identity::IDENTITY_PSI_CLASS => Identity::PsiClass(key.id),
         types::identity::IDENTITY_STATIC => Identity::Static(key.id),
         types::identity::IDENTITY_METADATA_LOCK => Identity::MetadataLock,
+        types::identity::IDENTITY_PAGE => Identity::Page,
         _ => Identity::Caller(key.id),
+    }
+}
+
+fn page(key: &types::page_key) -> PageKey {
+    // Only pages of indexes have the number of one.
+    if key.index != 0 {
+        PageKey::Index { space: key.space, index: key.index, level: key.level }
+    } else {
+        PageKey::Plain { space: key.space, kind: key.r#type }
     }
 }
 

@@ -18,7 +18,7 @@ use libbpf_rs::{Link, MapCore, MapFlags, OpenObject, TracepointCategory};
 use super::collect::{sum_over_cpus, TRACEPOINTS};
 use super::missed::Missed;
 use super::plan::MAX_FUNCTIONS;
-use super::{configure, library, write_sites, Maps, Plan, PlannedSite};
+use super::{configure, library, write_other_pages, write_sites, Maps, Plan, PlannedSite};
 use crate::attach::{
     attach_futex, attach_sites, futex_wait_is_traceable, uprobe_multi_works, Costs, FutexPrograms, Governor,
     ProbeClass, SiteAddress, SitePrograms, Usage, PERIOD,
@@ -364,6 +364,7 @@ fn drop_all(links: Vec<Link>) {
 /// What the programs know before the first of them is attached.
 fn fill(skel: &LatchSkel<'_>, target: &Target, plan: &Plan) -> Result<()> {
     write_sites(&skel.maps.sites, plan)?;
+    write_other_pages(&skel.maps.pages)?;
     for (address, index) in plan.site_addresses(target.bias) {
         skel.maps.site_at.update(&address.to_ne_bytes(), &index.to_ne_bytes(), MapFlags::ANY)?;
     }

@@ -13,18 +13,23 @@ use crate::model::BUCKETS;
 #[derive(Default)]
 pub(crate) struct Missed {
     latches: HashMap<LatchKey, Estimate>,
-    callsites: HashMap<CallsiteKey, CallsiteEstimate>,
+    callsites: HashMap<CallsiteKey, Sum>,
+    pages: HashMap<PageKey, Sum>,
     seen: Seen,
 }
 
 /// A latch, and the address and line of a call site.
 type CallsiteKey = (LatchKey, u64, u64);
 
+/// Tablespace, type, level, index and wait function.
+type PageKey = (u32, u16, u16, u64, u32);
+
 /// What was seen when estimates were last made.
 #[derive(Default)]
 struct Seen {
     latches: HashMap<LatchKey, types::waits>,
     callsites: HashMap<CallsiteKey, types::callsite_waits>,
+    pages: HashMap<PageKey, types::page_waits>,
 }
 
 /// Waits for a latch that were not seen.
@@ -36,8 +41,9 @@ pub(super) struct Estimate {
     pub buckets: [f64; BUCKETS],
 }
 
+/// Waits at a call site, or for pages, that were not seen.
 #[derive(Clone, Copy, Default)]
-pub(super) struct CallsiteEstimate {
+pub(super) struct Sum {
     pub count: f64,
     pub sum_ns: f64,
 }
@@ -63,11 +69,20 @@ impl Missed {
             let id = (bytes_of(&key.latch), key.r#where, key.line);
             if factor(&key.latch) > 0.0 {
                 let before = self.seen.callsites.get(&id).copied().unwrap_or_default();
-                let estimate = self.callsites.entry(id).or_default();
-                estimate.count += factor(&key.latch) * waits.count.saturating_sub(before.count) as f64;
-                estimate.sum_ns += factor(&key.latch) * waits.sum_ns.saturating_sub(before.sum_ns) as f64;
+                let new = (waits.count.saturating_sub(before.count), waits.sum_ns.saturating_sub(before.sum_ns));
+                self.callsites.entry(id).or_default().add(new, factor(&key.latch));
             }
             seen.callsites.insert(id, waits);
+        }
+        for (key, waits) in entries::<types::page_key, types::page_waits>(&maps.pages)? {
+            let id = page_id(&key);
+            let factor = factors.get(key.function as usize).copied().unwrap_or(0.0);
+            if factor > 0.0 {
+                let before = self.seen.pages.get(&id).copied().unwrap_or_default();
+                let new = (waits.count.saturating_sub(before.count), waits.sum_ns.saturating_sub(before.sum_ns));
+                self.pages.entry(id).or_default().add(new, factor);
+            }
+            seen.pages.insert(id, waits);
         }
         self.seen = seen;
         Ok(())
@@ -77,8 +92,23 @@ impl Missed {
         self.latches.get(key)
     }
 
-    pub(super) fn callsite(&self, latch: LatchKey, place: u64, line: u64) -> CallsiteEstimate {
+    pub(super) fn page(&self, key: &types::page_key) -> Sum {
+        self.pages.get(&page_id(key)).copied().unwrap_or_default()
+    }
+
+    pub(super) fn callsite(&self, latch: LatchKey, place: u64, line: u64) -> Sum {
         self.callsites.get(&(latch, place, line)).copied().unwrap_or_default()
+    }
+}
+
+fn page_id(key: &types::page_key) -> PageKey {
+    (key.space, key.r#type, key.level, key.index, key.function)
+}
+
+impl Sum {
+    fn add(&mut self, (count, sum_ns): (u64, u64), factor: f64) {
+        self.count += factor * count as f64;
+        self.sum_ns += factor * sum_ns as f64;
     }
 }
 

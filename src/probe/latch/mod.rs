@@ -22,7 +22,7 @@ use plain::Plain;
 use self::keeper::{Command, Keeper, Status};
 use crate::attach::Costs;
 use crate::bpf::latch::{types, LatchSkel, OpenLatchSkel};
-use crate::catalog::{named, psi_places, tracked_id};
+use crate::catalog::{named, psi_places, tracked_id, Family};
 use crate::model::BUCKET_BOUNDS_NS;
 use crate::target::Target;
 
@@ -41,6 +41,10 @@ unsafe impl Plain for types::callsite_waits {}
 unsafe impl Plain for types::library_frame {}
 // SAFETY: as above.
 unsafe impl Plain for types::attachment {}
+// SAFETY: as above.
+unsafe impl Plain for types::page_key {}
+// SAFETY: as above.
+unsafe impl Plain for types::page_waits {}
 
 /// The programs attached to one server, held by a thread of their own. Dropping it detaches them.
 pub struct LatchProbe {
@@ -58,6 +62,7 @@ pub struct LatchProbe {
 pub(crate) struct Maps {
     pub latches: MapHandle,
     pub callsites: MapHandle,
+    pub pages: MapHandle,
     pub hits: MapHandle,
     pub lost: MapHandle,
     attachments: MapHandle,
@@ -68,6 +73,7 @@ impl Maps {
         Ok(Maps {
             latches: MapHandle::try_from(&skel.maps.latches)?,
             callsites: MapHandle::try_from(&skel.maps.callsites)?,
+            pages: MapHandle::try_from(&skel.maps.pages)?,
             hits: MapHandle::try_from(&skel.maps.hits)?,
             lost: MapHandle::try_from(&skel.maps.lost)?,
             attachments: MapHandle::try_from(&skel.maps.attachments)?,
@@ -167,6 +173,7 @@ fn configure(open: &mut OpenLatchSkel<'_>, target: &Target, plan: &Plan) -> Resu
     rodata.psi_offset = target.family.psi_from_latch().unwrap_or(0);
     rodata.psi_class_offset = library.class.to_class;
     rodata.psi_name_offset = library.class.to_name;
+    rodata.page_layout = page_layout(target.family);
     let arch = target.image.arch();
     let registers = plan::library_registers(arch);
     (rodata.op_register, rodata.sp_register, rodata.link_register) = registers;
@@ -189,6 +196,29 @@ fn configure(open: &mut OpenLatchSkel<'_>, target: &Target, plan: &Plan) -> Resu
     rodata.metadata_instance_offset = library.metadata_instance(arch);
     rodata.metadata_text_offset = library.metadata_lock.text;
     Ok(())
+}
+
+/// What the programs need to know a page by its latch.
+fn page_layout(family: &Family) -> types::page_layout {
+    let Some(pages) = family.pages else { return types::page_layout::default() };
+    let latch = &pages.latch;
+    types::page_layout {
+        space: latch.space,
+        page_no: latch.page_no,
+        frame: latch.frame,
+        flag: latch.flag.unwrap_or(0),
+        index_type: latch.index_type.unwrap_or(0),
+        is_known: 1,
+    }
+}
+
+/// Makes the entry for pages that have none of their own, before the map can be full.
+fn write_other_pages(map: &impl MapCore) -> Result<()> {
+    let key = types::page_key { r#type: types::page_type::PAGE_OTHER.0 as u16, ..Default::default() };
+    let waits = types::page_waits::default();
+    // SAFETY: both are plain C structures (see above), read as bytes for as long as they are borrowed.
+    let (key, waits) = unsafe { (plain::as_bytes(&key), plain::as_bytes(&waits)) };
+    map.update(key, waits, MapFlags::ANY).context("preparing the map of pages")
 }
 
 fn write_sites(map: &impl MapCore, plan: &Plan) -> Result<()> {

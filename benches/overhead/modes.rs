@@ -132,7 +132,9 @@ impl Attached {
 impl Tool {
     fn start(program: &str, args: &[&str]) -> Result<Tool> {
         let dir = tempfile::tempdir()?;
-        let child = Command::new(program)
+        // The kernel ends it with the benchmark, however that ends.
+        let child = Command::new("setpriv")
+            .args(["--pdeathsig", "KILL", "--", program])
             .args(args)
             .current_dir(dir.path())
             .stdin(Stdio::null())

@@ -16,6 +16,8 @@ use crate::server::{wait_for, Family, Server};
 const PATIENCE: Duration = Duration::from_secs(60);
 /// On a load that waits for nothing no latch is ever named: not longer than this.
 const FIRST_NAME: Duration = Duration::from_secs(1);
+/// A wait that began while the instruments were on is counted when it ends: one for each thread of the server at most.
+const MOST_IN_FLIGHT: f64 = 500.0;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Mode {
@@ -113,11 +115,11 @@ impl Attached {
                 let start = Instant::now();
                 set_instruments(server, "NO")?;
                 let time = start.elapsed();
-                // What was begun while they were on is still counted.
                 sleep(Duration::from_millis(100));
                 let counted = instrumented(server)?;
                 sleep(Duration::from_millis(100));
-                ensure!(instrumented(server)? == counted, "the instruments still count after they were switched off");
+                let more = instrumented(server)? - counted;
+                ensure!(more < MOST_IN_FLIGHT, "the instruments counted {more} events after they were switched off");
                 Ok(time)
             }
             Attached::Tool(mut tool) => {

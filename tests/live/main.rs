@@ -18,4 +18,5 @@ mod server;
 mod sleeps;
 mod symbols;
 mod truth;
+mod truth_suite;
 mod waits;

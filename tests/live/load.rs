@@ -34,12 +34,18 @@ pub struct LoadReport {
 
 impl Load {
     pub fn start(server: &Server, test: &str, threads: u32) -> Result<Load> {
+        Load::start_with(server, test, threads, &[])
+    }
+
+    /// The same, with more arguments for `tests/lab/load`.
+    pub fn start_with(server: &Server, test: &str, threads: u32, args: &[&str]) -> Result<Load> {
         let dir = tempfile::tempdir()?;
         let out = File::create(dir.path().join(LOG))?;
         let child = Command::new(script("load"))
             .arg("--socket")
             .arg(server.socket())
             .args(["--test", test, "--threads", &threads.to_string()])
+            .args(args)
             // Where a load that is killed leaves its stop file.
             .env("TMPDIR", dir.path())
             .stdin(Stdio::null())

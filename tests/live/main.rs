@@ -20,4 +20,5 @@ mod server;
 mod sleeps;
 mod symbols;
 mod truth;
+mod truth_suite;
 mod waits;

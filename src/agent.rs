@@ -55,6 +55,7 @@ impl Agent {
             costs: OnceLock::new(),
             target: Arc::clone(&target),
         });
+        target.image.release_memory();
         Ok(Agent { target, plan, probe, source })
     }
 

@@ -180,6 +180,12 @@ impl Image {
         Image::parse(data, &shown)
     }
 
+    /// Gives back the memory of the parts of the file that were read so far; what is read again comes back by itself.
+    pub fn release_memory(&self) {
+        // SAFETY: the mapping is of a file and never written to, so its pages can be dropped and read again at any time.
+        _ = unsafe { self.data.unchecked_advise(memmap2::UncheckedAdvice::DontNeed) };
+    }
+
     fn parse(data: Mmap, path: &str) -> Result<Image, ImageError> {
         let bad = |reason: &dyn std::fmt::Display| ImageError::Elf { path: path.into(), reason: reason.to_string() };
         let elf = ElfFile64::<object::LittleEndian>::parse(&*data).map_err(|e| bad(&e))?;

@@ -20,7 +20,7 @@ const MAX_CALLSITES: usize = 3;
 const MAX_PAGES: usize = 3;
 const MAX_PAGE: usize = 40;
 /// Widths of the columns between the latch and the call site, gaps included.
-const NUMBERS: [u16; 7] = [4, 7, 6, 6, 6, 10, 6];
+const NUMBERS: [u16; 7] = [4, 7, 7, 6, 6, 10, 6];
 /// Narrowest useful call site column, and narrowest latch column.
 const MIN_CALLSITE: u16 = 30;
 const MIN_LATCH: u16 = 12;

@@ -256,6 +256,7 @@ impl<'obj> Keeper<'obj> {
         let mut meter = Meter::new(self, costs)?;
         // When what each group saw was last scaled up, and for how long it was attached since.
         let mut owed = vec![Owed { since: Instant::now(), attached: Duration::ZERO }; self.groups.len()];
+        let mut has_warned = false;
         loop {
             let Some(attached) = self.period(&turns, commands)? else { return Ok(()) };
             for (owed, attached) in owed.iter_mut().zip(&attached) {
@@ -265,6 +266,10 @@ impl<'obj> Keeper<'obj> {
             let usage = meter.read(self, &attached)?;
             turns = governor.turns(usage.server_cpu, usage.fixed, &usage.groups);
             self.announce(&turns);
+            if !has_warned && usage.fixed > budget * usage.server_cpu && turns.contains(&0.0) {
+                tracing::warn!("futex programs alone take what --max-overhead allows: latch probes are off meanwhile");
+                has_warned = true;
+            }
             self.set_states(|group| match turns[group] {
                 1.0.. => ProbeState::Attached,
                 0.0 => ProbeState::Detached,

@@ -16,6 +16,7 @@ mod load;
 mod machine;
 mod naming;
 mod pages;
+mod programs;
 mod server;
 mod sleeps;
 mod symbols;

@@ -106,7 +106,7 @@ struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, MAX_HITS);
 	__type(key, __u32);
-	__type(value, __u64);
+	__type(value, struct hits);
 } hits SEC(".maps");
 
 struct {
@@ -129,6 +129,29 @@ static __always_inline void count(void *map, __u32 index)
 
 	if (n)
 		*n += 1;
+}
+
+/* Counts a hit. */
+static __always_inline struct hits *hit(__u32 index)
+{
+	struct hits *h = bpf_map_lookup_elem(&hits, &index);
+
+	if (h)
+		h->count += 1;
+	return h;
+}
+
+/* Whether it is this hit's turn to be timed. */
+static __always_inline bool is_timed(const struct hits *h)
+{
+	return h && h->count % TIMED_HITS == 0;
+}
+
+/* To be called last, with the time at which the program began; 0 if that is not known. */
+static __always_inline void add_time(struct hits *h, __u64 begin_ns)
+{
+	if (begin_ns && is_timed(h))
+		h->timed_ns += bpf_ktime_get_ns() - begin_ns;
 }
 
 /* How many bounds lie below ns: binary search, five steps for 24 bounds. */
@@ -584,6 +607,7 @@ static __always_inline struct site *site_here(void *ctx, __u32 *index)
 static __always_inline int at_site(void *ctx)
 {
 	struct site *site;
+	struct hits *h;
 	__u32 index;
 	__u64 now;
 
@@ -595,11 +619,12 @@ static __always_inline int at_site(void *ctx)
 		count(&lost, LOST_NO_SITE);
 		return 0;
 	}
-	count(&hits, index);
+	h = hit(index);
 	if (site->role <= ROLE_BEGIN_AGAIN)
 		begin(ctx, site, now);
 	else
 		end(ctx, site, now);
+	add_time(h, now);
 	return 0;
 }
 
@@ -642,7 +667,7 @@ static __always_inline bool is_of_latch(const struct wait *w, __u64 word)
 	return word - w->latch < sizeof(__u64);
 }
 
-static __always_inline int fall_asleep(__u64 word, __u64 op)
+static __always_inline void fall_asleep(__u64 word, __u64 op)
 {
 	struct wait *w = thread_wait();
 	bool is_waiting;
@@ -655,17 +680,16 @@ static __always_inline int fall_asleep(__u64 word, __u64 op)
 	/* InnoDB sleeps for its latches on their words or in condition variables; while it
 	 * does, it may have to wait for mutexes too. */
 	if (is_waiting && ((op & FUTEX_CMD_MASK) != FUTEX_WAIT || is_of_latch(w, word)))
-		return 0;
+		return;
 	if (!w)
 		w = new_thread();
 	if (w)
 		begin_library_wait(&w->library, word, op, is_waiting);
 	else
 		count(&lost, LOST_THREADS_FULL);
-	return 0;
 }
 
-static __always_inline int wake_up(__s64 ret)
+static __always_inline void wake_up(__s64 ret)
 {
 	struct wait *w = thread_wait();
 	/* Otherwise the word had changed before the thread could sleep. */
@@ -673,7 +697,7 @@ static __always_inline int wake_up(__s64 ret)
 	__u64 now;
 
 	if (!w)
-		return 0;
+		return;
 	now = bpf_ktime_get_ns();
 	if (w->latch && w->sleep_begin_ns) {
 		w->sleep_ns += now - w->sleep_begin_ns;
@@ -685,6 +709,27 @@ static __always_inline int wake_up(__s64 ret)
 			end_library_wait(&w->library, now);
 		w->library.word = 0;
 	}
+}
+
+/* A thread enters a futex call, or leaves it with `ret`. */
+static __always_inline int futex_begins(__u64 word, __u64 op)
+{
+	struct hits *h = hit(HIT_FUTEX_ENTER);
+	__u64 now = is_timed(h) ? bpf_ktime_get_ns() : 0;
+
+	if (is_wait(op))
+		fall_asleep(word, op);
+	add_time(h, now);
+	return 0;
+}
+
+static __always_inline int futex_ends(__s64 ret)
+{
+	struct hits *h = hit(HIT_FUTEX_EXIT);
+	__u64 now = is_timed(h) ? bpf_ktime_get_ns() : 0;
+
+	wake_up(ret);
+	add_time(h, now);
 	return 0;
 }
 
@@ -697,11 +742,10 @@ int futex_wait_enter(__u64 *ctx)
 
 	if (!is_target())
 		return 0;
-	count(&hits, HIT_FUTEX_ENTER);
 	/* Older verifiers refuse to load an argument that points to a number. */
 	bpf_probe_read_kernel(&word, sizeof(word), ctx);
 	/* What its flags mean differs between kernels; the system call's operation does not. */
-	return fall_asleep(word, user_register(op_register));
+	return futex_begins(word, user_register(op_register));
 }
 
 SEC("fexit/futex_wait")
@@ -709,8 +753,7 @@ int futex_wait_exit(__u64 *ctx)
 {
 	if (!is_target())
 		return 0;
-	count(&hits, HIT_FUTEX_EXIT);
-	return wake_up((__s32)ctx[FUTEX_WAIT_ARGUMENTS]);
+	return futex_ends((__s32)ctx[FUTEX_WAIT_ARGUMENTS]);
 }
 
 /* For kernels where that function cannot be traced. */
@@ -719,8 +762,7 @@ int futex_enter(struct sys_enter *ctx)
 {
 	if (!is_target())
 		return 0;
-	count(&hits, HIT_FUTEX_ENTER);
-	return is_wait(ctx->args[1]) ? fall_asleep(ctx->args[0], ctx->args[1]) : 0;
+	return futex_begins(ctx->args[0], ctx->args[1]);
 }
 
 SEC("tracepoint/syscalls/sys_exit_futex")
@@ -728,8 +770,7 @@ int futex_exit(struct sys_exit *ctx)
 {
 	if (!is_target())
 		return 0;
-	count(&hits, HIT_FUTEX_EXIT);
-	return wake_up(ctx->ret);
+	return futex_ends(ctx->ret);
 }
 
 SEC("tracepoint/sched/sched_process_exit")
@@ -740,7 +781,7 @@ int thread_exit(void *ctx)
 
 	if (!is_target())
 		return 0;
-	count(&hits, HIT_THREAD_EXIT);
+	hit(HIT_THREAD_EXIT);
 	w = thread_wait();
 	if (w) {
 		move_on(w);

@@ -141,9 +141,11 @@ struct site {
 	struct condition condition;
 };
 
-/* Wait functions of one server. */
 enum limit {
+	/* Wait functions of one server. */
 	MAX_FUNCTIONS = 32,
+	/* One in so many hits is timed. */
+	TIMED_HITS = 16,
 };
 
 /* How the probes of a wait function are attached. */
@@ -311,6 +313,12 @@ enum lost {
 	/* A wait that was open when its probes were taken off for a while. */
 	LOST_CUT_OFF,
 	LOST_CAUSES,
+};
+
+/* How often a probe was hit, and how long its program ran in those hits that were timed. */
+struct hits {
+	__u64 count;
+	__u64 timed_ns;
 };
 
 /* Hits of what is not a uprobe site; counted after the sites. */

@@ -146,8 +146,10 @@ pub struct ProbeStatus {
     pub probe: String,
     pub state: ProbeState,
     pub hits: u64,
-    /// What one hit costs the server on this machine, nanoseconds; `None` where it was not measured.
-    pub cost_ns: Option<f64>,
+    /// What the trap of one hit costs the server on this machine, nanoseconds; `None` where it was not measured.
+    pub trap_ns: Option<f64>,
+    /// For how long the probe's program ran in all hits, nanoseconds.
+    pub program_ns: u64,
 }
 
 /// Who is being watched. Constant while attached.
@@ -207,8 +209,8 @@ impl Snapshot {
 }
 
 impl ProbeStatus {
-    /// CPU time that all hits of this probe took, nanoseconds; `None` where one hit's cost is unknown.
+    /// CPU time that all hits of this probe took, nanoseconds; `None` where one trap's cost is unknown.
     pub fn total_cost_ns(&self) -> Option<f64> {
-        self.cost_ns.map(|cost| cost * self.hits as f64)
+        self.trap_ns.map(|trap| trap * self.hits as f64 + self.program_ns as f64)
     }
 }

@@ -42,8 +42,8 @@ pub fn page(table: &str, index: &str, level: Option<u16>, wait_ns: u64) -> PageW
     PageWaits { table: table.to_string(), index: index.to_string(), level, waits: 1, wait_ns }
 }
 
-pub fn probe(name: &str, state: ProbeState, hits: u64, cost_ns: Option<f64>) -> ProbeStatus {
-    ProbeStatus { probe: name.to_string(), state, hits, cost_ns }
+pub fn probe(name: &str, state: ProbeState, hits: u64, trap_ns: Option<f64>) -> ProbeStatus {
+    ProbeStatus { probe: name.to_string(), state, hits, trap_ns, program_ns: 0 }
 }
 
 /// A server on ARM right after attach: no latch, no probe.

@@ -153,11 +153,13 @@ impl LatchCollector {
 
     fn probes(&self, costs: Option<&Costs>) -> Result<Vec<ProbeStatus>> {
         let status = |probe: &str, class, state, index: u32| -> Result<ProbeStatus> {
+            let hits = hits(&self.maps.hits, index)?;
             Ok(ProbeStatus {
                 probe: probe.to_owned(),
                 state,
-                hits: sum_over_cpus(&self.maps.hits, index)?,
-                cost_ns: costs.and_then(|c| c.of(class)),
+                hits: hits.count,
+                trap_ns: costs.and_then(|c| c.of(class)),
+                program_ns: hits.program_ns(),
             })
         };
         let mut all = Vec::new();
@@ -293,8 +295,29 @@ pub(super) fn bytes_of(key: &types::latch_key) -> LatchKey {
     bytes.try_into().expect("a key is as long as itself")
 }
 
-pub(super) fn sum_over_cpus(map: &MapHandle, index: u32) -> Result<u64> {
+fn sum_over_cpus(map: &MapHandle, index: u32) -> Result<u64> {
+    Ok(of_cpus::<u64>(map, index)?.into_iter().sum())
+}
+
+/// How often a probe was hit, by its index.
+pub(super) fn hits(map: &MapHandle, index: u32) -> Result<types::hits> {
+    let all = of_cpus::<types::hits>(map, index)?;
+    Ok(all.into_iter().fold(types::hits::default(), |sum, hits| types::hits {
+        count: sum.count + hits.count,
+        timed_ns: sum.timed_ns + hits.timed_ns,
+    }))
+}
+
+impl types::hits {
+    /// For how long the program ran in all hits together, from those that were timed.
+    pub(super) fn program_ns(&self) -> u64 {
+        self.timed_ns * u64::from(types::limit::TIMED_HITS.0)
+    }
+}
+
+/// Each CPU's value at an index.
+fn of_cpus<V: Plain + Copy>(map: &MapHandle, index: u32) -> Result<Vec<V>> {
     let values = map.lookup_percpu(&index.to_ne_bytes(), MapFlags::ANY).context("reading a counter")?;
-    let number = |bytes: &Vec<u8>| bytes.get(..8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_ne_bytes);
-    Ok(values.unwrap_or_default().iter().map(number).sum())
+    let values = values.unwrap_or_default();
+    Ok(values.iter().filter_map(|bytes| plain::from_bytes(bytes).ok().copied()).collect())
 }

@@ -15,7 +15,7 @@ use anyhow::{Context, Result};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, MapCore, MapFlags, OpenObject, TracepointCategory};
 
-use super::collect::{sum_over_cpus, TRACEPOINTS};
+use super::collect::{hits, TRACEPOINTS};
 use super::missed::Missed;
 use super::plan::MAX_FUNCTIONS;
 use super::{configure, library, write_other_pages, write_sites, Maps, Plan, PlannedSite};
@@ -392,7 +392,7 @@ struct Meter {
     sites: Vec<(usize, f64, bool)>,
     futex_ns: f64,
     last: Instant,
-    hits: Vec<u64>,
+    hits: Vec<types::hits>,
     cpu_ns: u64,
 }
 
@@ -424,9 +424,9 @@ impl Meter {
     }
 
     /// Hits so far, by site and then by tracepoint.
-    fn counts(&self, keeper: &Keeper<'_>) -> Result<Vec<u64>> {
+    fn counts(&self, keeper: &Keeper<'_>) -> Result<Vec<types::hits>> {
         let tracepoints = types::tracepoint::HIT_FUTEX_ENTER.0..=types::tracepoint::HIT_THREAD_EXIT.0;
-        (0..self.sites.len() as u32).chain(tracepoints).map(|i| sum_over_cpus(&keeper.maps.hits, i)).collect()
+        (0..self.sites.len() as u32).chain(tracepoints).map(|i| hits(&keeper.maps.hits, i)).collect()
     }
 
     fn read(&mut self, keeper: &Keeper<'_>, attached: &[Duration]) -> Result<Used> {
@@ -434,17 +434,21 @@ impl Meter {
         let cpu_ns = cpu_time_ns(keeper.target.pid).unwrap_or(self.cpu_ns);
         let elapsed = self.last.elapsed();
         let period_ns = elapsed.as_nanos() as f64;
-        let new: Vec<f64> = hits.iter().zip(&self.hits).map(|(now, then)| now.saturating_sub(*then) as f64).collect();
+        let traps = self.sites.iter().map(|&(_, trap, _)| trap).chain(std::iter::repeat(self.futex_ns));
+        let cost = |((now, then), trap): ((&types::hits, &types::hits), f64)| {
+            let programs = now.program_ns().saturating_sub(then.program_ns());
+            (trap * now.count.saturating_sub(then.count) as f64 + programs as f64) / period_ns
+        };
+        let costs: Vec<f64> = hits.iter().zip(&self.hits).zip(traps).map(cost).collect();
         let mut groups: Vec<Usage> = attached
             .iter()
             .map(|a| Usage { attached: (a.as_secs_f64() / elapsed.as_secs_f64()).min(1.0), ..Default::default() })
             .collect();
-        for (&(group, price, is_end), new) in self.sites.iter().zip(&new) {
-            let cpu = price * new / period_ns;
+        for (&(group, _, is_end), &cpu) in self.sites.iter().zip(&costs) {
             groups[group].cpu += cpu;
             groups[group].held += if is_end { cpu } else { 0.0 };
         }
-        let fixed = new[self.sites.len()..].iter().sum::<f64>() * self.futex_ns / period_ns;
+        let fixed = costs[self.sites.len()..].iter().sum();
         let server_cpu = cpu_ns.saturating_sub(self.cpu_ns) as f64 / period_ns;
         (self.last, self.hits, self.cpu_ns) = (Instant::now(), hits, cpu_ns);
         Ok(Used { server_cpu, fixed, groups })

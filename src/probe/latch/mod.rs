@@ -42,6 +42,8 @@ unsafe impl Plain for types::library_frame {}
 // SAFETY: as above.
 unsafe impl Plain for types::attachment {}
 // SAFETY: as above.
+unsafe impl Plain for types::hits {}
+// SAFETY: as above.
 unsafe impl Plain for types::page_key {}
 // SAFETY: as above.
 unsafe impl Plain for types::page_waits {}

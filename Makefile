@@ -42,7 +42,7 @@ fmt-check: setup
 
 lint: setup ## clippy and shellcheck, warnings are errors
 	cargo clippy --locked --all-targets -- -D warnings
-	cargo clippy --locked --test live --test binaries --test naming --test symbols -- -D warnings
+	cargo clippy --locked --test live --test binaries --test counts --test naming --test symbols -- -D warnings
 	shellcheck -x -P SCRIPTDIR $(SCRIPTS)
 	shellcheck -x -P SCRIPTDIR -S error $(VM_SCRIPTS)
 
@@ -60,7 +60,7 @@ guest: setup dist-aarch64 ## the agent on an emulated arm64 machine, alone and b
 	cargo test --locked --release --test live $(RUNNER) -- --test-threads=1 --nocapture guest::
 
 binaries: setup ## tests on the binaries of real servers, as root (ARGS=name picks some)
-	cargo test --locked --release --test binaries --test naming --test symbols $(RUNNER) -- $(ARGS)
+	cargo test --locked --release --test binaries --test counts --test naming --test symbols $(RUNNER) -- $(ARGS)
 
 # One after the other, cheapest first.
 test: ## all of it: formatting, lint, unit, binaries, live, guest

@@ -4,6 +4,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use crate::attach::{self, Costs};
+use crate::audit;
 use crate::export::SnapshotSource;
 use crate::failure::Failure;
 use crate::model::Snapshot;
@@ -26,6 +27,7 @@ pub struct Source {
     attached_at: Instant,
     cpu_at_attach: Option<u64>,
     costs: OnceLock<Costs>,
+    static_barriers: OnceLock<Vec<(String, u64)>>,
 }
 
 impl Agent {
@@ -53,6 +55,7 @@ impl Agent {
             attached_at: Instant::now(),
             cpu_at_attach: cpu_time_ns(target.pid),
             costs: OnceLock::new(),
+            static_barriers: OnceLock::new(),
             target: Arc::clone(&target),
         });
         target.image.release_memory();
@@ -90,6 +93,23 @@ impl Agent {
     }
 }
 
+impl Source {
+    /// Counts the barriers in the server's code; until then snapshots have none. Takes some tenths of a second of CPU time.
+    pub fn count_barriers(&self) {
+        let image = &self.target.image;
+        match audit::count(image) {
+            Ok(counted) => {
+                let named =
+                    |(class, n): (u8, u32)| (audit::classes(image.arch())[usize::from(class)].name, u64::from(n));
+                let counts = counted.totals.iter().map(named).map(|(name, n)| (name.to_owned(), n));
+                drop(self.static_barriers.set(counts.collect()));
+            }
+            Err(error) => tracing::warn!("the server's barriers are not counted: {error}"),
+        }
+        image.release_memory();
+    }
+}
+
 impl SnapshotSource for Source {
     /// Everything measured so far. Reads the kernel's maps.
     fn snapshot(&self) -> Snapshot {
@@ -109,6 +129,7 @@ impl SnapshotSource for Source {
             probes: figures.probes,
             costs: self.costs.get().map(Costs::by_class).unwrap_or_default(),
             lost: figures.lost,
+            static_barriers: self.static_barriers.get().cloned().unwrap_or_default(),
             server_cpu_ns: cpu_now.zip(self.cpu_at_attach).map(|(now, then)| now.saturating_sub(then)),
         }
     }

@@ -2,6 +2,7 @@
 
 pub mod agent;
 pub mod attach;
+pub mod audit;
 pub mod bpf;
 pub mod catalog;
 pub mod code;

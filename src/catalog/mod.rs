@@ -23,7 +23,7 @@ use std::ops::Range;
 
 use crate::code;
 use crate::model::{Kind, Mode};
-use crate::symbols::{Image, Symbol};
+use crate::symbols::{plain_name, Image, Symbol};
 
 /// Who maintains the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -318,6 +318,13 @@ pub enum Identity {
     Word,
 }
 
+/// A function with a spin loop.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SpinFunction {
+    pub name: String,
+    pub range: Range<u64>,
+}
+
 /// The family whose wait functions this binary has. The first function of each family is one that no other
 /// family has by that name.
 ///
@@ -443,6 +450,25 @@ impl Family {
             .map(|(site, _)| site)
             .filter_map(|site| code::decode(image, site..site + 15).first().map(code::Insn::end))
             .collect()
+    }
+
+    /// The functions in which threads spin for latches, in this binary: those that a contended part calls to spin, and those
+    /// that spin before they sleep.
+    pub fn spin_functions(&self, image: &Image) -> Vec<SpinFunction> {
+        let mut found = Vec::new();
+        for function in self.wait_functions {
+            if let Shape::Contended { spin, .. } = function.shape {
+                let called = named(image, spin).filter_map(|s| Some((plain_name(s.name), bounds(image, &s)?)));
+                found.extend(called.map(|(name, range)| SpinFunction { name, range }));
+            }
+            if let Found::Futex(_, FutexShape { spins: true, .. }) = function.found {
+                let name = || function.label.to_owned();
+                found.extend(function.find(image).into_iter().map(|range| SpinFunction { name: name(), range }));
+            }
+        }
+        found.sort_by_key(|f| f.range.start);
+        found.dedup_by_key(|f| f.range.start);
+        found
     }
 
     /// From a lock word to the pointer to its performance_schema instance, where that is how latches are told apart.

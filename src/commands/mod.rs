@@ -1,5 +1,6 @@
 //! The command line: one file per command, each thin.
 
+mod audit;
 mod doctor;
 mod run;
 mod symbols;
@@ -29,6 +30,7 @@ const EXAMPLES: &str = "\
 Examples:
   sudo armtrace --pid $(pidof mysqld)            attach, show the top latches, serve :9435/metrics
   sudo armtrace doctor --pid $(pidof mariadbd)   what would be attached, at what cost
+  armtrace audit /usr/sbin/mysqld                what its program pays for ordering memory; no root, either architecture's
   armtrace symbols export mariadbd.debug -o mariadbd.symbols
                                                  symbols for hosts without the debug file (--symbols)
 
@@ -41,6 +43,8 @@ enum Command {
     Run(RunArgs),
     /// Tell what this host and a server allow, what would be attached, and what each hit costs
     Doctor(DoctorArgs),
+    /// Count the barriers, atomics, spin hints and checksum instructions of a server's program, or compare two
+    Audit(AuditArgs),
     /// Carry symbols to hosts that have no debug file
     #[command(subcommand)]
     Symbols(SymbolsCommand),
@@ -86,6 +90,22 @@ pub(crate) struct DoctorArgs {
     format: Format,
 }
 
+#[derive(Args, Clone, Debug)]
+pub(crate) struct AuditArgs {
+    /// A server's program, for x86_64 or aarch64
+    #[arg(value_name = "BINARY")]
+    binary: PathBuf,
+    /// Another build to compare it with: another version, or for the other architecture
+    #[arg(value_name = "OTHER", conflicts_with = "symbols")]
+    other: Option<PathBuf>,
+    /// Take the program's symbols from this file, of `armtrace symbols export` or a debug file
+    #[arg(long, value_name = "FILE")]
+    symbols: Option<PathBuf>,
+    /// How to print the audit
+    #[arg(long, default_value = "text")]
+    format: ReportFormat,
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum SymbolsCommand {
     /// Write the symbols of a server's debug file, or of a server with symbols, to a small file for --symbols
@@ -108,6 +128,14 @@ pub(crate) enum Format {
     Json,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ReportFormat {
+    Text,
+    Json,
+    /// One page that needs nothing else
+    Html,
+}
+
 /// Runs the command that the arguments ask for.
 ///
 /// # Errors
@@ -119,6 +147,7 @@ pub fn execute(cli: Cli) -> Result<(), Failure> {
     crate::attach::log_libbpf();
     match (cli.command, cli.run) {
         (Some(Command::Doctor(args)), _) => doctor::doctor(&args),
+        (Some(Command::Audit(args)), _) => audit::audit(&args),
         (Some(Command::Symbols(SymbolsCommand::Export(args))), _) => symbols::export(&args),
         (Some(Command::Run(args)), _) | (None, Some(args)) => run::run(&args),
         (None, None) => Err(Failure::usage("which server? sudo armtrace --pid $(pidof mysqld)")),

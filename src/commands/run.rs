@@ -17,6 +17,9 @@ use crate::symbols::Settings;
 use crate::target::Target;
 use crate::ui::LiveView;
 
+/// As `nice` counts.
+const LOWEST_PRIORITY: i32 = 19;
+
 pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
     let target = Target::open_with(args.pid, &Settings::from_env(args.symbols.clone()))?;
     attach::require_privilege()?;
@@ -43,6 +46,7 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
 async fn serve(agent: &mut Agent, max_overhead: f64, listener: Listener, mut ends: Ends) -> Result<(), Failure> {
     let source = agent.source();
     tokio::task::spawn_blocking(agent.keep_within(max_overhead));
+    count_barriers(Arc::clone(&source));
     let view = tokio::spawn(show(Arc::clone(&source), listener.url()));
     let (stop, stopped) = oneshot::channel::<()>();
     let exporter = Exporter::new(source).map_err(|e| Failure::running(format!("cannot export metrics: {e}")))?;
@@ -53,6 +57,20 @@ async fn serve(agent: &mut Agent, max_overhead: f64, listener: Listener, mut end
     _ = stop.send(());
     _ = server.await;
     Ok(())
+}
+
+/// Counts the barriers of the server's code in a thread that takes next to nothing of a busy CPU.
+fn count_barriers(source: Arc<Source>) {
+    let count = move || {
+        // SAFETY: the call takes and changes nothing but this thread's own priority.
+        let lowered = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, LOWEST_PRIORITY) };
+        if lowered == 0 {
+            source.count_barriers();
+        }
+    };
+    if let Err(error) = std::thread::Builder::new().name("barriers".into()).spawn(count) {
+        tracing::warn!("the server's barriers are not counted: {error}");
+    }
 }
 
 /// What ends a run: SIGINT, SIGTERM or the server's end.

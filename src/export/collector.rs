@@ -74,6 +74,7 @@ impl Collector for LatchCollector {
         families.push(cond_family(&snapshot, &mut state.conds));
         families.push(callsite_family(&snapshot, &mut state.callsites));
         families.push(page_family(&snapshot, &mut state.pages));
+        families.push(barrier_family(&snapshot));
         families.extend(target_families(&snapshot));
         families.extend(probe_families(&snapshot));
         families.push(lost_family(&snapshot));
@@ -201,6 +202,11 @@ fn page_family(snapshot: &Snapshot, cap: &mut Cap<PagePlace>) -> MetricFamily {
         LATCH_PAGE.sample(&labels, seconds(ns))
     });
     LATCH_PAGE.with(samples.collect())
+}
+
+fn barrier_family(snapshot: &Snapshot) -> MetricFamily {
+    let counts = snapshot.static_barriers.iter();
+    BARRIERS.with(counts.map(|(instruction, n)| BARRIERS.sample(&[instruction], *n as f64)).collect())
 }
 
 fn target_families(snapshot: &Snapshot) -> Vec<MetricFamily> {

@@ -70,6 +70,12 @@ pub const COND_WAIT: Family = Family {
     labels: &["latch"],
     help: "Waits on condition variables, mostly idle threads waiting for work; not contention.",
 };
+pub const BARRIERS: Family = Family {
+    name: "armtrace_barriers_static",
+    kind: MetricType::GAUGE,
+    labels: &["instruction"],
+    help: "Barrier, atomic, spin-hint and checksum instructions in the server's code.",
+};
 pub const TARGET_INFO: Family = Family {
     name: "armtrace_target_info",
     kind: MetricType::GAUGE,
@@ -136,6 +142,7 @@ pub const FAMILIES: &[Family] = &[
     LATCH_CALLSITE,
     LATCH_PAGE,
     COND_WAIT,
+    BARRIERS,
     TARGET_INFO,
     TARGET_UP,
     PROBE_HITS,

@@ -2,8 +2,8 @@
 
 use crate::model::Snapshot;
 use crate::ui::format::{self, NOTHING};
+use crate::ui::html::Escaped;
 use crate::ui::top::{Interval, TopLatch};
-use std::fmt;
 
 /// How many latches the page lists.
 const LATCHES: usize = 10;
@@ -70,22 +70,4 @@ fn row(latch: &TopLatch) -> String {
         latch.sleep_share.map_or(NOTHING.to_string(), format::percent),
         Escaped(callsite),
     )
-}
-
-/// Text in which HTML sees no markup: names come from the server's binary.
-struct Escaped<'a>(&'a str);
-
-impl fmt::Display for Escaped<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        for c in self.0.chars() {
-            match c {
-                '<' => f.write_str("&lt;")?,
-                '>' => f.write_str("&gt;")?,
-                '&' => f.write_str("&amp;")?,
-                '"' => f.write_str("&quot;")?,
-                c => write!(f, "{c}")?,
-            }
-        }
-        Ok(())
-    }
 }

@@ -189,6 +189,9 @@ pub struct Snapshot {
     pub costs: Vec<(&'static str, f64)>,
     /// Events that are in no other figure, by cause; every cause that exists is listed, also at zero.
     pub lost: Vec<(String, u64)>,
+    /// Barrier, atomic, spin-hint and checksum instructions in the server's code, by instruction; empty until they are counted, and
+    /// where they cannot be.
+    pub static_barriers: Vec<(String, u64)>,
     /// CPU time the server has used since attach (user + system), nanoseconds; `None` if /proc did not say.
     pub server_cpu_ns: Option<u64>,
 }

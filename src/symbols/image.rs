@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use gimli::{BaseAddresses, EhFrame, EhFrameHdr, EndianSlice, LittleEndian, UnwindSection};
+use gimli::{BaseAddresses, CieOrFde, EhFrame, EhFrameHdr, EndianSlice, LittleEndian, UnwindSection};
 use memmap2::Mmap;
 use object::elf;
 use object::read::elf::{ElfFile64, FileHeader, ProgramHeader, Rela, SectionHeader};
@@ -290,20 +290,41 @@ impl Image {
     /// keep too. Cold parts that the compiler moved away are functions of their own here.
     pub fn function_at(&self, addr: u64) -> Option<Range<u64>> {
         let header = self.section(".eh_frame_hdr")?;
-        let frames = self.section(".eh_frame")?;
-        let bases = BaseAddresses::default()
-            .set_eh_frame_hdr(header.start)
-            .set_eh_frame(frames.start)
-            .set_text(self.section(".text").map_or(0, |t| t.start));
+        let bases = self.unwind_bases();
         let parsed = EhFrameHdr::new(self.bytes(header.start, (header.end - header.start) as usize)?, LittleEndian)
             .parse(&bases, 8)
             .ok()?;
-        let section = EhFrame::from(EndianSlice::new(
-            self.bytes(frames.start, (frames.end - frames.start) as usize)?,
-            LittleEndian,
-        ));
+        let section = self.eh_frame()?;
         let fde = parsed.table()?.fde_for_address(&section, &bases, addr, EhFrame::cie_from_offset).ok()?;
         fde.contains(addr).then(|| fde.initial_address()..fde.end_address())
+    }
+
+    /// The bounds of all functions in the unwind table, in its order. Of a damaged table: those before the damage.
+    pub fn functions(&self) -> Vec<Range<u64>> {
+        let Some(section) = self.eh_frame() else { return Vec::new() };
+        let bases = self.unwind_bases();
+        let mut entries = section.entries(&bases);
+        let mut found = Vec::new();
+        while let Ok(Some(entry)) = entries.next() {
+            let CieOrFde::Fde(partial) = entry else { continue };
+            let Ok(fde) = partial.parse(EhFrame::cie_from_offset) else { break };
+            found.push(fde.initial_address()..fde.end_address());
+        }
+        found
+    }
+
+    fn eh_frame(&self) -> Option<EhFrame<EndianSlice<'_, LittleEndian>>> {
+        let range = self.section(".eh_frame")?;
+        let bytes = self.bytes(range.start, usize::try_from(range.end - range.start).ok()?)?;
+        Some(EhFrame::from(EndianSlice::new(bytes, LittleEndian)))
+    }
+
+    fn unwind_bases(&self) -> BaseAddresses {
+        let start = |name: &str| self.section(name).map_or(0, |range| range.start);
+        BaseAddresses::default()
+            .set_eh_frame_hdr(start(".eh_frame_hdr"))
+            .set_eh_frame(start(".eh_frame"))
+            .set_text(start(".text"))
     }
 
     /// The address range of a section, by name.
@@ -316,6 +337,15 @@ impl Image {
         let elf = ElfFile64::<object::LittleEndian>::parse(&*self.data).ok()?;
         let section = elf.section_by_name(name)?;
         section.elf_section_header().data(elf.endian(), &*self.data).ok()
+    }
+
+    /// The contents of a section with debug information, by name, unless they are compressed.
+    pub fn debug_section(&self, name: &str) -> Option<&[u8]> {
+        let elf = ElfFile64::<object::LittleEndian>::parse(&*self.data).ok()?;
+        let section = elf.section_by_name_bytes(name.as_bytes())?;
+        let header = section.elf_section_header();
+        let is_compressed = header.sh_flags(elf.endian()).contains(elf::SHF_COMPRESSED);
+        (!is_compressed).then(|| header.data(elf.endian(), &*self.data).ok())?
     }
 
     /// The image's writable static data: `.data` and `.bss`, which follow one another.

@@ -16,4 +16,4 @@ pub use frame::{frame, Frame};
 pub use image::{Arch, Identity, Image, ImageError, SymbolSource};
 pub use places::{is_deleted, Places};
 pub use sources::{complete, read_any, Settings, Trial};
-pub use table::{Symbol, Table};
+pub use table::{plain_name, Symbol, Table};

@@ -151,6 +151,14 @@ impl Entry {
     }
 }
 
+/// A function's name as people write it: demangled, without arguments, template arguments kept.
+pub fn plain_name(mangled: &str) -> String {
+    let options = cpp_demangle::DemangleOptions::new().no_params().no_return_type();
+    let name = cpp_demangle::Symbol::new(mangled).ok().and_then(|s| s.demangle_with_options(&options).ok());
+    let name = name.unwrap_or_else(|| mangled.to_owned());
+    name.split(" [clone").next().unwrap_or_default().to_owned()
+}
+
 fn name_at(strings: &[u8], at: usize) -> Option<&str> {
     let tail = strings.get(at..)?;
     let end = memchr::memchr(0, &tail[..tail.len().min(MAX_NAME)])?;

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use crate::catalog::{self, Family, Flavor};
 use crate::failure::Failure;
 use crate::model::TargetInfo;
-use crate::symbols::{self, Image, ImageError, Places, Settings, Trial};
+use crate::symbols::{self, plain_name, Image, ImageError, Places, Settings, Trial};
 
 /// A running server that the catalog knows.
 pub struct Target {
@@ -145,15 +145,6 @@ pub fn cpu_time_ns(pid: i32) -> Option<u64> {
 /// What the server calls its version: the variable of that name is part of its interface to plugins.
 fn version(image: &Image, memory: &Memory, bias: u64) -> Option<String> {
     memory.string(image.symbol("server_version")?.addr + bias)
-}
-
-/// A function's name as people write it: demangled, without arguments, template arguments kept.
-fn plain_name(mangled: &str) -> String {
-    use cpp_demangle::{DemangleOptions, Symbol};
-    let options = DemangleOptions::new().no_params().no_return_type();
-    let name = Symbol::new(mangled).ok().and_then(|s| s.demangle_with_options(&options).ok());
-    let name = name.unwrap_or_else(|| mangled.to_owned());
-    name.split(" [clone").next().unwrap_or_default().to_owned()
 }
 
 fn exe_path(pid: i32) -> PathBuf {

@@ -1,6 +1,7 @@
 //! What people see of a snapshot: numbers and names made short, and the live table.
 
 pub mod format;
+pub mod html;
 mod live;
 pub mod names;
 pub mod table;

@@ -10,12 +10,20 @@ use armtrace::symbols::Image;
 
 /// `ARMTRACE_MYSQL_AMD64`, or MySQL 9.7 from the lab.
 pub fn mysql_amd64() -> Image {
-    image("ARMTRACE_MYSQL_AMD64", || lab("mysql-9.7").join("usr/sbin/mysqld"))
+    open(&mysql_amd64_path())
+}
+
+pub fn mysql_amd64_path() -> PathBuf {
+    path("ARMTRACE_MYSQL_AMD64", || lab("mysql-9.7").join("usr/sbin/mysqld"))
 }
 
 /// `ARMTRACE_MYSQL_ARM64`, or Debian's newest.
 pub fn mysql_arm64() -> Image {
-    image("ARMTRACE_MYSQL_ARM64", || printed_path("tests/vm/server-binary", &["arm64", "mysql"]))
+    open(&mysql_arm64_path())
+}
+
+pub fn mysql_arm64_path() -> PathBuf {
+    path("ARMTRACE_MYSQL_ARM64", || printed_path("tests/vm/server-binary", &["arm64", "mysql"]))
 }
 
 /// `ARMTRACE_MARIADB_AMD64`, or the official 11.4 from the lab.
@@ -34,7 +42,11 @@ pub fn mariadb_10_2() -> Image {
 
 /// The MariaDB of a Debian release, for `amd64` or `arm64`: without a symbol table.
 pub fn debian_mariadb(arch: &str, suite: &str) -> Image {
-    open(&printed_path("tests/vm/server-binary", &[arch, "mariadb", suite]))
+    open(&debian_mariadb_path(arch, suite))
+}
+
+pub fn debian_mariadb_path(arch: &str, suite: &str) -> PathBuf {
+    printed_path("tests/vm/server-binary", &[arch, "mariadb", suite])
 }
 
 /// A copy of a binary without its symbol table and debug information, as distributions ship them.

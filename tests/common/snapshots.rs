@@ -67,6 +67,7 @@ pub fn empty() -> Snapshot {
         costs: Vec::new(),
         sleeps_seen: true,
         lost: Vec::new(),
+        static_barriers: Vec::new(),
         server_cpu_ns: None,
     }
 }
@@ -103,6 +104,7 @@ pub fn busy(ticks: u64) -> Snapshot {
         costs: vec![("uprobe_emulated", 770.0), ("futex", 140.0)],
         sleeps_seen: true,
         lost: vec![("map_full".to_string(), 3 * n), ("no_start".to_string(), 0)],
+        static_barriers: vec![("dmb ish".to_string(), 10), ("call ldadd_acq_rel".to_string(), 2075)],
         server_cpu_ns: Some(2_000_000_000 * n),
         ..empty()
     }

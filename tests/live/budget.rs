@@ -116,7 +116,7 @@ fn budget_is_kept(family: Family, threads: u32, args: &[&str]) -> Result<()> {
     ensure!(kept.estimated > 0.0 && kept.uprobes > 0.0, "nothing was seen, or nothing estimated");
     let ratio = |window: &Window| window.seconds / window.truth;
     println!("of performance_schema's seconds: {:.2} without a budget, {:.2} with it", ratio(&free), ratio(&kept));
-    ensure!((0.5..=2.0).contains(&(ratio(&kept) / ratio(&free))), "the estimates are off: {kept:?}, {free:?}");
+    ensure!((0.3..=3.0).contains(&(ratio(&kept) / ratio(&free))), "the estimates are off: {kept:?}, {free:?}");
     Ok(())
 }
 

@@ -1,0 +1,213 @@
+//! arm64: every instruction is a word of four bytes, so that a class is a mask and a value.
+//!
+//! The encodings are those of the Arm Architecture Reference Manual (Arm ARM, DDI 0487), chapter C4 "A64 Instruction Set
+//! Encoding"; each table names its group there. Fields that "should be one" are not looked at, as the processor does not.
+
+use std::ops::Range;
+use std::sync::LazyLock;
+
+use super::class::{distinct, id, Class, ClassId, Group, Ordering};
+use super::helpers::call_classes;
+
+/// The instructions in which the bits of `mask` have `value`.
+struct Row {
+    mask: u32,
+    value: u32,
+    class: Class,
+}
+
+const fn row(mask: u32, value: u32, name: &'static str, group: Group) -> Row {
+    Row { mask, value, class: Class::new(name, group) }
+}
+
+const fn ordered(mask: u32, value: u32, name: &'static str, group: Group, ordering: Ordering) -> Row {
+    Row { mask, value, class: Class::ordered(name, group, ordering) }
+}
+
+/// "Barriers": CRm, bits 8 to 11, is the option.
+const BARRIER: u32 = 0xffff_ffff;
+
+/// The same whatever the option.
+const ANY_BARRIER: u32 = 0xffff_f0ff;
+
+/// `dsb nXS` of FEAT_XS: the option is in bits 10 and 11.
+const DSB_NXS: u32 = 0xffff_f3ff;
+
+#[rustfmt::skip]
+const BARRIERS: &[Row] = &[
+    row(BARRIER, 0xd503_31bf, "dmb oshld", Group::PartialFence),
+    row(BARRIER, 0xd503_32bf, "dmb oshst", Group::PartialFence),
+    row(BARRIER, 0xd503_33bf, "dmb osh", Group::FullFence),
+    row(BARRIER, 0xd503_35bf, "dmb nshld", Group::PartialFence),
+    row(BARRIER, 0xd503_36bf, "dmb nshst", Group::PartialFence),
+    row(BARRIER, 0xd503_37bf, "dmb nsh", Group::FullFence),
+    row(BARRIER, 0xd503_39bf, "dmb ishld", Group::PartialFence),
+    row(BARRIER, 0xd503_3abf, "dmb ishst", Group::PartialFence),
+    row(BARRIER, 0xd503_3bbf, "dmb ish", Group::FullFence),
+    row(BARRIER, 0xd503_3dbf, "dmb ld", Group::PartialFence),
+    row(BARRIER, 0xd503_3ebf, "dmb st", Group::PartialFence),
+    row(BARRIER, 0xd503_3fbf, "dmb sy", Group::FullFence),
+    row(BARRIER, 0xd503_309f, "ssbb", Group::PartialFence),
+    row(BARRIER, 0xd503_349f, "pssbb", Group::PartialFence),
+    row(BARRIER, 0xd503_319f, "dsb oshld", Group::PartialFence),
+    row(BARRIER, 0xd503_329f, "dsb oshst", Group::PartialFence),
+    row(BARRIER, 0xd503_339f, "dsb osh", Group::FullFence),
+    row(BARRIER, 0xd503_359f, "dsb nshld", Group::PartialFence),
+    row(BARRIER, 0xd503_369f, "dsb nshst", Group::PartialFence),
+    row(BARRIER, 0xd503_379f, "dsb nsh", Group::FullFence),
+    row(BARRIER, 0xd503_399f, "dsb ishld", Group::PartialFence),
+    row(BARRIER, 0xd503_3a9f, "dsb ishst", Group::PartialFence),
+    row(BARRIER, 0xd503_3b9f, "dsb ish", Group::FullFence),
+    row(BARRIER, 0xd503_3d9f, "dsb ld", Group::PartialFence),
+    row(BARRIER, 0xd503_3e9f, "dsb st", Group::PartialFence),
+    row(BARRIER, 0xd503_3f9f, "dsb sy", Group::FullFence),
+    row(DSB_NXS, 0xd503_323f, "dsb nXS", Group::FullFence),
+    // What has no name does what `sy` does.
+    row(ANY_BARRIER, 0xd503_30bf, "dmb reserved", Group::FullFence),
+    row(ANY_BARRIER, 0xd503_309f, "dsb reserved", Group::FullFence),
+    // In a server, where code is not changed while it runs, it does nothing but take time.
+    row(ANY_BARRIER, 0xd503_30df, "isb", Group::SpinHint),
+    row(BARRIER, 0xd503_30ff, "sb", Group::PartialFence),
+];
+
+/// "Hints", and those of "System instructions with register argument".
+const HINTS: &[Row] = &[
+    row(0xffff_ffff, 0xd503_203f, "yield", Group::SpinHint),
+    row(0xffff_ffff, 0xd503_205f, "wfe", Group::SpinHint),
+    row(0xffff_ffe0, 0xd503_1000, "wfet", Group::SpinHint),
+];
+
+/// "Load/store ordered": L is bit 22, o0 bit 15.
+const LOAD_STORE_ORDERED: u32 = 0x3fe0_8000;
+
+/// "LDAPR/STLR (unscaled immediate)".
+const UNSCALED: u32 = 0x3fe0_0c00;
+
+const ORDERED: &[Row] = &[
+    ordered(LOAD_STORE_ORDERED, 0x08c0_8000, "ldar", Group::AcquireLoad, Ordering::Acquire),
+    ordered(LOAD_STORE_ORDERED, 0x0880_8000, "stlr", Group::OrderedStore, Ordering::Release),
+    ordered(LOAD_STORE_ORDERED, 0x08c0_0000, "ldlar", Group::AcquireLoad, Ordering::Acquire),
+    ordered(LOAD_STORE_ORDERED, 0x0880_0000, "stllr", Group::OrderedStore, Ordering::Release),
+    // Among "Atomic memory operations".
+    ordered(0x3fe0_fc00, 0x38a0_c000, "ldapr", Group::AcquireLoad, Ordering::Acquire),
+    ordered(UNSCALED, 0x1940_0000, "ldapur", Group::AcquireLoad, Ordering::Acquire),
+    // Sign-extending: of one and two bytes into 64 and 32 bits, of four into 64.
+    ordered(0xbfe0_0c00, 0x1980_0000, "ldapurs", Group::AcquireLoad, Ordering::Acquire),
+    ordered(0xbfe0_0c00, 0x19c0_0000, "ldapurs", Group::AcquireLoad, Ordering::Acquire),
+    ordered(0xffe0_0c00, 0x9980_0000, "ldapurs", Group::AcquireLoad, Ordering::Acquire),
+    ordered(UNSCALED, 0x1900_0000, "stlur", Group::OrderedStore, Ordering::Release),
+];
+
+/// "Load/store exclusive register".
+const EXCLUSIVE_REGISTER: u32 = 0x3fe0_8000;
+
+/// "Load/store exclusive pair": bit 31 is one.
+const EXCLUSIVE_PAIR: u32 = 0xbfe0_8000;
+
+const EXCLUSIVE: &[Row] = &[
+    ordered(EXCLUSIVE_REGISTER, 0x0840_0000, "ldxr", Group::LoadExclusive, Ordering::Relaxed),
+    ordered(EXCLUSIVE_REGISTER, 0x0840_8000, "ldaxr", Group::LoadExclusive, Ordering::Acquire),
+    ordered(EXCLUSIVE_REGISTER, 0x0800_0000, "stxr", Group::StoreExclusive, Ordering::Relaxed),
+    ordered(EXCLUSIVE_REGISTER, 0x0800_8000, "stlxr", Group::StoreExclusive, Ordering::Release),
+    ordered(EXCLUSIVE_PAIR, 0x8860_0000, "ldxp", Group::LoadExclusive, Ordering::Relaxed),
+    ordered(EXCLUSIVE_PAIR, 0x8860_8000, "ldaxp", Group::LoadExclusive, Ordering::Acquire),
+    ordered(EXCLUSIVE_PAIR, 0x8820_0000, "stxp", Group::StoreExclusive, Ordering::Relaxed),
+    ordered(EXCLUSIVE_PAIR, 0x8820_8000, "stlxp", Group::StoreExclusive, Ordering::Release),
+];
+
+/// The four orderings of an LSE atomic (FEAT_LSE), by the bits that acquire and release have in its encoding.
+macro_rules! lse {
+    ($mask:expr, $value:expr, $acquire:expr, $release:expr, $name:literal) => {
+        [
+            ordered($mask, $value, $name, Group::Atomic, Ordering::Relaxed),
+            ordered($mask, $value | $acquire, concat!($name, "a"), Group::Atomic, Ordering::Acquire),
+            ordered($mask, $value | $release, concat!($name, "l"), Group::Atomic, Ordering::Release),
+            ordered($mask, $value | $acquire | $release, concat!($name, "al"), Group::Atomic, Ordering::AcqRel),
+        ]
+    };
+}
+
+/// "Atomic memory operations": A is bit 23, R bit 22. `stadd` and the like are loads of which the result is dropped.
+macro_rules! lse_memory {
+    ($value:expr, $name:literal) => {
+        lse!(0x3fe0_fc00, $value, 1 << 23, 1 << 22, $name)
+    };
+}
+
+/// "Compare and swap" and "Compare and swap pair": L is bit 22, o0 bit 15.
+macro_rules! lse_compare {
+    ($mask:expr, $value:expr, $name:literal) => {
+        lse!($mask, $value, 1 << 22, 1 << 15, $name)
+    };
+}
+
+const LSE: &[[Row; 4]] = &[
+    lse_memory!(0x3820_0000, "ldadd"),
+    lse_memory!(0x3820_1000, "ldclr"),
+    lse_memory!(0x3820_2000, "ldeor"),
+    lse_memory!(0x3820_3000, "ldset"),
+    lse_memory!(0x3820_4000, "ldsmax"),
+    lse_memory!(0x3820_5000, "ldsmin"),
+    lse_memory!(0x3820_6000, "ldumax"),
+    lse_memory!(0x3820_7000, "ldumin"),
+    lse_memory!(0x3820_8000, "swp"),
+    lse_compare!(0x3fe0_fc00, 0x08a0_7c00, "cas"),
+    lse_compare!(0xbfe0_fc00, 0x0820_7c00, "casp"),
+];
+
+/// "Data-processing (2 source)", and `pmull` of polynomials of 64 bits (FEAT_PMULL) from "Advanced SIMD three different".
+#[rustfmt::skip]
+const CHECKSUMS: &[Row] = &[
+    row(0xffe0_fc00, 0x1ac0_4000, "crc32", Group::Checksum),
+    row(0xffe0_fc00, 0x1ac0_4400, "crc32", Group::Checksum),
+    row(0xffe0_fc00, 0x1ac0_4800, "crc32", Group::Checksum),
+    row(0xffe0_fc00, 0x9ac0_4c00, "crc32", Group::Checksum),
+    row(0xffe0_fc00, 0x1ac0_5000, "crc32c", Group::Checksum),
+    row(0xffe0_fc00, 0x1ac0_5400, "crc32c", Group::Checksum),
+    row(0xffe0_fc00, 0x1ac0_5800, "crc32c", Group::Checksum),
+    row(0xffe0_fc00, 0x9ac0_5c00, "crc32c", Group::Checksum),
+    row(0xbfe0_fc00, 0x0ee0_e000, "pmull", Group::Checksum),
+];
+
+/// The table, and where in it to look for a word: rows differ in their first byte first.
+struct Table {
+    /// Mask, value and class; of rows that both match, the first counts.
+    rows: Vec<(u32, u32, ClassId)>,
+    /// By a word's highest byte: its rows.
+    by_byte: [Range<usize>; 256],
+    classes: Vec<Class>,
+}
+
+static TABLE: LazyLock<Table> = LazyLock::new(|| {
+    let all = || [BARRIERS, HINTS, ORDERED, EXCLUSIVE, CHECKSUMS].into_iter().flatten().chain(LSE.iter().flatten());
+    let classes = distinct(all().map(|row| row.class).chain(call_classes()));
+    let mut rows = Vec::new();
+    let by_byte = std::array::from_fn(|byte| {
+        let start = rows.len();
+        let matching = all().filter(|row| ((byte as u32) << 24) & row.mask == row.value & row.mask & 0xff00_0000);
+        rows.extend(matching.map(|row| (row.mask, row.value, id(&classes, row.class))));
+        start..rows.len()
+    });
+    Table { rows, by_byte, classes }
+});
+
+/// All classes of instructions, and of calls to helpers.
+pub(super) fn classes() -> &'static [Class] {
+    &TABLE.classes
+}
+
+/// The class of an instruction word, if it has one.
+pub(super) fn classify(word: u32) -> Option<ClassId> {
+    let rows = &TABLE.rows[TABLE.by_byte[(word >> 24) as usize].clone()];
+    rows.iter().find(|(mask, value, _)| word & mask == *value).map(|row| row.2)
+}
+
+/// Where `b` or `bl` at address `at` leads: a call, or a tail call.
+pub(super) fn branch(word: u32, at: u64) -> Option<u64> {
+    (word & 0x7c00_0000 == 0x1400_0000).then(|| at.wrapping_add_signed(i64::from((word << 6) as i32 >> 4)))
+}
+
+/// The register that `cbnz` tests, and how many words it skips, back if less than 0.
+pub(super) fn if_not_zero(word: u32) -> Option<(u32, i64)> {
+    (word & 0x7f00_0000 == 0x3500_0000).then(|| (word & 31, i64::from((word << 8) as i32 >> 13)))
+}

@@ -1,0 +1,260 @@
+//! Counts the instructions of a program, function by function, in one pass that keeps nothing but the counts.
+
+use std::collections::HashMap;
+
+use iced_x86::{Decoder, DecoderOptions, Instruction};
+
+use super::class::{Class, ClassId, Group};
+use super::functions::{pieces, Piece};
+use super::helpers::Helpers;
+use super::{aarch64, x86};
+use crate::symbols::{Arch, Image};
+
+/// Bytes of code; more is refused, so that no file keeps the audit busy for long. The largest known, MySQL's for x86-64, has 36 MiB.
+const MAX_TEXT: u64 = 512 << 20;
+
+/// The longest way from an exclusive load to its store, in instructions: beyond it the architecture promises nothing.
+const MAX_EXCLUSIVE: usize = 32;
+
+/// How far behind an exclusive store the branch that repeats it is looked for, in instructions.
+const MAX_RETRY: usize = 3;
+
+/// Why a program cannot be audited.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AuditError {
+    #[error("it has no code: no section .text, or an empty one")]
+    NoCode,
+    #[error("its code is not in the file: a debug file? Give the program itself")]
+    NotInFile,
+    #[error("it has {0} MiB of code, which no server has")]
+    TooMuch(u64),
+}
+
+/// How many instructions of each class; none of those that do not occur.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counts(Vec<(ClassId, u32)>);
+
+impl Counts {
+    /// By class, in the order of [`super::classes`].
+    pub fn iter(&self) -> impl Iterator<Item = (ClassId, u32)> + '_ {
+        self.0.iter().copied()
+    }
+
+    /// How many are in a class of which this is true.
+    pub fn sum(&self, classes: &[Class], mut is: impl FnMut(&Class) -> bool) -> u64 {
+        self.iter().filter(|(class, _)| is(&classes[usize::from(*class)])).map(|(_, n)| u64::from(n)).sum()
+    }
+
+    pub fn of_group(&self, classes: &[Class], group: Group) -> u64 {
+        self.sum(classes, |class| class.group == group)
+    }
+}
+
+/// What one function has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FunctionCounts {
+    /// Link-time address.
+    pub address: u64,
+    /// Of the code that was counted, bytes.
+    pub size: u64,
+    pub counts: Counts,
+}
+
+/// Exclusive loads with the exclusive store that belongs to them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Exclusives {
+    pub pairs: u64,
+    /// Those that are repeated until the store succeeds.
+    pub loops: u64,
+    /// The part of the pairs that is in outline-atomics helpers, where CPUs with LSE do not come by.
+    pub pairs_in_helpers: u64,
+}
+
+/// What a program has in all.
+#[derive(Debug)]
+pub struct Counted {
+    /// Of its code, bytes.
+    pub text: u64,
+    pub instructions: u64,
+    pub totals: Counts,
+    pub exclusives: Exclusives,
+    pub helpers: Helpers,
+    /// By the helper's entry.
+    pub helper_calls: HashMap<u64, u64>,
+    /// Those that have any, by address.
+    pub functions: Vec<FunctionCounts>,
+}
+
+/// Decodes all of `.text` and counts.
+///
+/// # Errors
+/// When there is no code in the file, or more than a server has.
+pub fn count(image: &Image) -> Result<Counted, AuditError> {
+    let text = image.section(".text").filter(|t| t.start < t.end).ok_or(AuditError::NoCode)?;
+    let size = text.end - text.start;
+    if size > MAX_TEXT {
+        return Err(AuditError::TooMuch(size >> 20));
+    }
+    let bytes = image.bytes(text.start, size as usize).ok_or(AuditError::NotInFile)?;
+    let helpers = match image.arch() {
+        Arch::X86_64 => Helpers::default(),
+        Arch::Aarch64 => Helpers::find(text.start, bytes),
+    };
+    let mut tally = Tally::new(&helpers);
+    for piece in pieces(image, &text, &helpers) {
+        let code = &bytes[(piece.range.start - text.start) as usize..(piece.range.end - text.start) as usize];
+        tally.begin(&piece);
+        match image.arch() {
+            Arch::X86_64 => tally.count_x86(code),
+            Arch::Aarch64 => tally.count_aarch64(piece.range.start, code),
+        }
+    }
+    tally.end_function();
+    let Tally { instructions, total, exclusives, helper_calls, functions, .. } = tally;
+    let (totals, functions) = (total.counts(), merged(functions));
+    Ok(Counted { text: size, instructions, totals, exclusives, helpers, helper_calls, functions })
+}
+
+/// Counts by class while they are made.
+struct Scratch {
+    by_class: [u32; 256],
+    /// The classes that are not zero.
+    touched: Vec<ClassId>,
+}
+
+impl Scratch {
+    fn new() -> Scratch {
+        Scratch { by_class: [0; 256], touched: Vec::new() }
+    }
+
+    fn add(&mut self, class: ClassId, n: u32) {
+        let count = &mut self.by_class[usize::from(class)];
+        if *count == 0 {
+            self.touched.push(class);
+        }
+        *count += n;
+    }
+
+    fn counts(mut self) -> Counts {
+        self.take()
+    }
+
+    fn take(&mut self) -> Counts {
+        self.touched.sort_unstable();
+        Counts(self.touched.drain(..).map(|c| (c, std::mem::take(&mut self.by_class[usize::from(c)]))).collect())
+    }
+}
+
+struct Tally<'h> {
+    helpers: &'h Helpers,
+    instructions: u64,
+    total: Scratch,
+    exclusives: Exclusives,
+    helper_calls: HashMap<u64, u64>,
+    functions: Vec<FunctionCounts>,
+    function: Scratch,
+    address: u64,
+    size: u64,
+}
+
+impl Tally<'_> {
+    fn new(helpers: &Helpers) -> Tally<'_> {
+        Tally {
+            helpers,
+            instructions: 0,
+            total: Scratch::new(),
+            exclusives: Exclusives::default(),
+            helper_calls: HashMap::new(),
+            functions: Vec::new(),
+            function: Scratch::new(),
+            address: 0,
+            size: 0,
+        }
+    }
+
+    fn begin(&mut self, piece: &Piece) {
+        if piece.function != self.address {
+            self.end_function();
+            (self.address, self.size) = (piece.function, 0);
+        }
+        self.size += piece.range.end - piece.range.start;
+    }
+
+    fn end_function(&mut self) {
+        let counts = self.function.take();
+        if counts == Counts::default() {
+            return;
+        }
+        counts.iter().for_each(|(class, n)| self.total.add(class, n));
+        self.functions.push(FunctionCounts { address: self.address, size: self.size, counts });
+    }
+
+    fn count_x86(&mut self, code: &[u8]) {
+        let mut decoder = Decoder::new(64, code, DecoderOptions::NONE);
+        let mut instruction = Instruction::default();
+        while decoder.can_decode() {
+            decoder.decode_out(&mut instruction);
+            self.instructions += 1;
+            if let Some(class) = x86::classify(&instruction) {
+                self.function.add(class, 1);
+            }
+        }
+    }
+
+    fn count_aarch64(&mut self, base: u64, code: &[u8]) {
+        let words = code.chunks_exact(4).map(|c| u32::from_le_bytes([c[0], c[1], c[2], c[3]]));
+        let mut load = None;
+        for (i, word) in words.enumerate() {
+            self.instructions += 1;
+            let at = || base.wrapping_add(i as u64 * 4);
+            if let Some(class) = aarch64::classify(word) {
+                self.function.add(class, 1);
+                match aarch64::classes()[usize::from(class)].group {
+                    Group::LoadExclusive => load = Some(i),
+                    Group::StoreExclusive => {
+                        let pair = load.take().filter(|load| i - load <= MAX_EXCLUSIVE);
+                        pair.into_iter().for_each(|load| self.add_pair(at(), repeats(code, load, i)));
+                    }
+                    _ => {}
+                }
+            } else if let Some(helper) = aarch64::branch(word, at()).and_then(|to| self.helpers.at(to)) {
+                self.function.add(helper.call, 1);
+                *self.helper_calls.entry(helper.range.start).or_default() += 1;
+            }
+        }
+    }
+
+    fn add_pair(&mut self, address: u64, is_loop: bool) {
+        self.exclusives.pairs += 1;
+        self.exclusives.loops += u64::from(is_loop);
+        // Inside a helper, its entry is what the piece is known by.
+        let in_helper = self.helpers.at(self.address).is_some_and(|h| h.range.contains(&address));
+        self.exclusives.pairs_in_helpers += u64::from(in_helper);
+    }
+}
+
+/// Whether the exclusive store at word `store` is followed by a branch back to its load, or before that, if it failed.
+fn repeats(code: &[u8], load: usize, store: usize) -> bool {
+    let word = |at: usize| code.get(at * 4..at * 4 + 4).map(|c| u32::from_le_bytes([c[0], c[1], c[2], c[3]]));
+    let status = word(store).map(|w| w >> 16 & 31);
+    (store + 1..=store + MAX_RETRY).any(|at| {
+        let target = word(at).and_then(|w| aarch64::if_not_zero(w).filter(|(register, _)| Some(*register) == status));
+        target.is_some_and(|(_, offset)| (0..=load as i64).contains(&(at as i64 + offset)))
+    })
+}
+
+/// A function that others lie in comes in several parts.
+fn merged(mut functions: Vec<FunctionCounts>) -> Vec<FunctionCounts> {
+    functions.sort_by_key(|f| f.address);
+    functions.dedup_by(|part, first| {
+        let same = part.address == first.address;
+        if same {
+            let mut sum = Scratch::new();
+            first.counts.iter().chain(part.counts.iter()).for_each(|(class, n)| sum.add(class, n));
+            first.counts = sum.counts();
+            first.size += part.size;
+        }
+        same
+    });
+    functions
+}

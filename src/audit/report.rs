@@ -1,0 +1,221 @@
+//! What was counted, with names: plain values for rendering, and for comparing with another build.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::Serialize;
+
+use super::count::{count, AuditError, Counted, FunctionCounts};
+use super::lines::{common_folder, Lines};
+use super::spin::{spin_loops, SpinLoop};
+use super::verdict::{verdicts, Verdict};
+use super::{classes, Class, Group, Ordering};
+use crate::symbols::{plain_name, Image};
+
+/// The audit of one program; the JSON form is this structure.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    pub binary: Binary,
+    pub verdicts: Vec<Verdict>,
+    /// By group, most frequent first.
+    pub totals: Vec<Total>,
+    /// Sums of the above.
+    pub groups: BTreeMap<Group, u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exclusives: Option<Pairs>,
+    /// Outline-atomics helpers, most called first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub helpers: Vec<HelperCalls>,
+    pub spin_loops: Vec<Spin>,
+    /// All that have any of the instructions, those that order most first.
+    pub functions: Vec<FunctionRow>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Binary {
+    pub path: String,
+    pub arch: &'static str,
+    pub build_id: String,
+    /// Where names came from.
+    pub symbol_source: &'static str,
+    /// Bytes of code.
+    pub text_bytes: u64,
+    pub instructions: u64,
+}
+
+/// All instructions of one class.
+#[derive(Clone, Debug, Serialize)]
+pub struct Total {
+    pub instruction: &'static str,
+    pub group: Group,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ordering: Option<Ordering>,
+    pub count: u64,
+    /// How many functions have any.
+    pub functions: usize,
+}
+
+/// Exclusive loads and stores that belong together.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Pairs {
+    pub pairs: u64,
+    /// Those that are repeated until they succeed.
+    pub loops: u64,
+    /// Those in outline-atomics helpers.
+    pub pairs_in_helpers: u64,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct HelperCalls {
+    pub helper: String,
+    /// Link-time address, hexadecimal.
+    pub address: String,
+    pub calls: u64,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Spin {
+    pub function: String,
+    /// Link-time address, hexadecimal.
+    pub address: String,
+    /// Absent: there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+    /// Link-time address of the hint, hexadecimal.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hint_address: Option<String>,
+}
+
+/// One function.
+#[derive(Clone, Debug, Serialize)]
+pub struct FunctionRow {
+    /// Demangled, without arguments; `sub_ADDRESS` where the program has no name for it.
+    pub name: String,
+    pub is_named: bool,
+    /// Link-time address, hexadecimal.
+    pub address: String,
+    /// Bytes of code.
+    pub size: u64,
+    /// The folder of its source file, from where all source files lie.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub module: Option<String>,
+    /// `FILE:LINE` where it begins, without folders.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
+    /// Instructions that order memory, or can.
+    pub ordering: u64,
+    pub groups: BTreeMap<Group, u64>,
+    pub instructions: BTreeMap<&'static str, u64>,
+}
+
+/// Audits a program; `path` is what the report calls it.
+///
+/// # Errors
+/// When it has no code to audit.
+pub fn audit(image: &Image, path: &Path) -> Result<Report, AuditError> {
+    let counted = count(image)?;
+    let spins = spin_loops(image);
+    let functions = rows(image, &counted);
+    let classes = classes(image.arch());
+    Ok(Report {
+        verdicts: verdicts(image, &counted, &spins, &functions),
+        binary: Binary {
+            path: path.display().to_string(),
+            arch: image.arch().as_str(),
+            build_id: image.build_id(),
+            symbol_source: image.symbol_source().as_str(),
+            text_bytes: counted.text,
+            instructions: counted.instructions,
+        },
+        totals: totals(classes, &counted),
+        groups: by_group(classes, |group| counted.totals.of_group(classes, group)),
+        exclusives: (counted.exclusives.pairs > 0).then_some(Pairs {
+            pairs: counted.exclusives.pairs,
+            loops: counted.exclusives.loops,
+            pairs_in_helpers: counted.exclusives.pairs_in_helpers,
+        }),
+        helpers: helper_calls(&counted),
+        spin_loops: spins.into_iter().map(Spin::from).collect(),
+        functions,
+    })
+}
+
+fn by_group(classes: &[Class], n: impl Fn(Group) -> u64) -> BTreeMap<Group, u64> {
+    let is_known = |group: &Group| classes.iter().any(|class| class.group == *group);
+    Group::ALL.into_iter().filter(is_known).map(|group| (group, n(group))).filter(|(_, n)| *n > 0).collect()
+}
+
+fn totals(classes: &[Class], counted: &Counted) -> Vec<Total> {
+    let mut functions = vec![0; classes.len()];
+    for (class, _) in counted.functions.iter().flat_map(|f| f.counts.iter()) {
+        functions[usize::from(class)] += 1;
+    }
+    let total = |(class, count): (u8, u32)| {
+        let (class, functions) = (&classes[usize::from(class)], functions[usize::from(class)]);
+        let &Class { name: instruction, group, ordering } = class;
+        Total { instruction, group, ordering, count: u64::from(count), functions }
+    };
+    let mut totals: Vec<Total> = counted.totals.iter().map(total).collect();
+    totals.sort_by_key(|t| (t.group, std::cmp::Reverse(t.count)));
+    totals
+}
+
+fn helper_calls(counted: &Counted) -> Vec<HelperCalls> {
+    let mut helpers: Vec<_> = counted.helper_calls.iter().collect();
+    helpers.sort_by_key(|(entry, calls)| (std::cmp::Reverse(**calls), **entry));
+    let named = helpers.into_iter().filter_map(|(entry, calls)| Some((counted.helpers.at(*entry)?, *calls)));
+    named.map(|(h, calls)| HelperCalls { helper: h.symbol(), address: hex(h.range.start), calls }).collect()
+}
+
+impl From<SpinLoop> for Spin {
+    fn from(spin: SpinLoop) -> Spin {
+        let (hint_address, hint) = spin.hint.map(|(address, text)| (hex(address), text)).unzip();
+        Spin { function: spin.function, address: hex(spin.address), hint, hint_address }
+    }
+}
+
+fn rows(image: &Image, counted: &Counted) -> Vec<FunctionRow> {
+    let lines = Lines::of(image);
+    let sources: Vec<_> = counted.functions.iter().map(|f| lines.at(f.address)).collect();
+    let root = common_folder(sources.iter().flatten().map(|line| &*line.file));
+    let mut rows: Vec<FunctionRow> = counted.functions.iter().map(|f| row(image, counted, f)).collect();
+    for (row, line) in rows.iter_mut().zip(&sources) {
+        let Some(line) = line else { continue };
+        let (folder, file) = line.file.rsplit_once('/').unwrap_or(("", &line.file));
+        row.module = Some(folder.strip_prefix(root).unwrap_or(folder).to_owned()).filter(|m| !m.is_empty());
+        row.source = Some(format!("{file}:{}", line.line));
+    }
+    rows.sort_by(|a, b| b.ordering.cmp(&a.ordering).then_with(|| a.name.cmp(&b.name)));
+    rows
+}
+
+fn row(image: &Image, counted: &Counted, function: &FunctionCounts) -> FunctionRow {
+    let classes = classes(image.arch());
+    let name = name(image, counted, function.address);
+    let mut instructions = BTreeMap::new();
+    for (class, n) in function.counts.iter() {
+        *instructions.entry(classes[usize::from(class)].name).or_default() += u64::from(n);
+    }
+    FunctionRow {
+        is_named: name.is_some(),
+        name: name.unwrap_or_else(|| format!("sub_{:x}", function.address)),
+        address: hex(function.address),
+        size: function.size,
+        module: None,
+        source: None,
+        ordering: function.counts.sum(classes, |class| class.group.orders()),
+        groups: by_group(classes, |group| function.counts.of_group(classes, group)),
+        instructions,
+    }
+}
+
+fn name(image: &Image, counted: &Counted, address: u64) -> Option<String> {
+    if let Some(helper) = counted.helpers.at(address) {
+        return Some(helper.symbol());
+    }
+    image.symbol_at(address).filter(|s| s.is_function).map(|s| plain_name(s.name))
+}
+
+fn hex(address: u64) -> String {
+    format!("{address:#x}")
+}

@@ -1,0 +1,40 @@
+//! Whether spin loops tell the processor that they spin.
+
+use std::ops::Range;
+
+use crate::catalog;
+use crate::code::{decode, Flow, Insn};
+use crate::symbols::Image;
+
+/// Bytes of a function that a spin loop may call to wait a little; longer ones do something else.
+const MAX_CALLED: u64 = 256;
+
+/// A spin loop, and its hint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SpinLoop {
+    pub function: String,
+    /// Link-time address of the function.
+    pub address: u64,
+    /// Address and text of the hint, in the function or in a short one that it calls. `None`: it has none.
+    pub hint: Option<(u64, String)>,
+}
+
+/// The spin loops of a server that the catalog knows.
+pub(super) fn spin_loops(image: &Image) -> Vec<SpinLoop> {
+    let Ok(family) = catalog::family(image) else { return Vec::new() };
+    let functions = family.spin_functions(image).into_iter();
+    functions.map(|f| SpinLoop { address: f.range.start, hint: hint(image, f.range), function: f.name }).collect()
+}
+
+fn hint(image: &Image, function: Range<u64>) -> Option<(u64, String)> {
+    let shown = |insn: &Insn| (insn.addr, insn.text());
+    let insns = decode(image, function);
+    let own = insns.iter().find(|i| i.is_spin_hint()).map(shown);
+    own.or_else(|| {
+        let called = insns.iter().filter_map(|i| match i.flow {
+            Flow::Call(Some(to)) | Flow::Jump(to) => image.function_at(to).filter(|r| r.end - r.start <= MAX_CALLED),
+            _ => None,
+        });
+        called.flat_map(|range| decode(image, range)).find(Insn::is_spin_hint).as_ref().map(shown)
+    })
+}

@@ -1,0 +1,53 @@
+//! `armtrace audit`: barriers, atomics, spin hints and checksum instructions of a server's program, or of two.
+
+use std::fmt::Display;
+use std::fs;
+use std::io::{self, ErrorKind, Write};
+use std::path::Path;
+
+use serde::Serialize;
+
+use super::{AuditArgs, ReportFormat};
+use crate::audit::{self, Html, Report, Text};
+use crate::catalog;
+use crate::failure::Failure;
+use crate::symbols::{self, Image, Places, Settings};
+
+pub(super) fn audit(args: &AuditArgs) -> Result<(), Failure> {
+    let report = look_at(&args.binary, &Settings::from_env(args.symbols.clone()))?;
+    match &args.other {
+        None => print(&report, args.format),
+        Some(other) => print(&audit::compare(report, look_at(other, &Settings::from_env(None))?), args.format),
+    }
+}
+
+fn look_at(path: &Path, settings: &Settings) -> Result<Report, Failure> {
+    let usage = |why: &dyn Display| Failure::usage(format!("{}: {why}", path.display()));
+    // A pipe would be waited for.
+    let is_file = fs::metadata(path).map_err(|e| usage(&e))?.is_file();
+    if !is_file {
+        return Err(usage(&"not a file. Give a server's program, as /usr/sbin/mysqld"));
+    }
+    let mut image = Image::open(path).map_err(Failure::usage)?;
+    let program = fs::canonicalize(path).map_err(|e| usage(&e))?;
+    let places = Places::in_folder(Path::new("/"), &program).map_err(Failure::running)?;
+    symbols::complete(&mut image, &places, settings, catalog::misses_symbols).map_err(Failure::usage)?;
+    audit::audit(&image, path).map_err(|e| usage(&e))
+}
+
+fn print<T: Serialize>(found: &T, format: ReportFormat) -> Result<(), Failure>
+where
+    for<'a> Text<'a, T>: Display,
+    for<'a> Html<'a, T>: Display,
+{
+    let text = match format {
+        ReportFormat::Text => Text(found).to_string(),
+        ReportFormat::Json => serde_json::to_string_pretty(found).map_err(Failure::running)? + "\n",
+        ReportFormat::Html => Html(found).to_string(),
+    };
+    match io::stdout().write_all(text.as_bytes()) {
+        // Whoever reads has seen enough.
+        Err(e) if e.kind() == ErrorKind::BrokenPipe => Ok(()),
+        written => written.map_err(|e| Failure::running(format!("cannot write the audit: {e}"))),
+    }
+}

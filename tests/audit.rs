@@ -1,0 +1,259 @@
+//! The audit of small programs, and of files that are none.
+//!
+//! `tests/counts.rs` has the audit of real servers.
+
+#[path = "common/elf.rs"]
+mod elf;
+
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use armtrace::audit::{self, classes, count, Counted, Group, Report};
+use armtrace::symbols::{Arch, Image};
+use elf::{elf, elf_of_size, AARCH64, TEXT, X86_64};
+use object::{Object, ObjectSection};
+use tempfile::NamedTempFile;
+
+/// Bytes between the instructions of an assembled list: none is longer.
+const SLOT: usize = 16;
+
+fn written(bytes: &[u8]) -> NamedTempFile {
+    let mut file = NamedTempFile::new().expect("a temporary file");
+    file.write_all(bytes).expect("space for it");
+    file
+}
+
+fn image(bytes: &[u8]) -> Image {
+    Image::open(written(bytes).path()).expect("a program")
+}
+
+fn report(bytes: &[u8]) -> Report {
+    audit::audit(&image(bytes), Path::new("test")).expect("a program with code")
+}
+
+/// The text of a counted program's classes: what was found and how often.
+fn found(arch: Arch, counted: &Counted) -> Vec<(&'static str, u32)> {
+    counted.totals.iter().map(|(class, n)| (classes(arch)[usize::from(class)].name, n)).collect()
+}
+
+/// The instructions of an assembly file and the class of each.
+fn listed<'s>(source: &'s str, comment: &str) -> Vec<(&'s str, &'s str)> {
+    let lines = source.lines().filter(|line| !line.starts_with(comment));
+    lines.map(|line| line.split_once(comment).map(|(i, class)| (i.trim(), class.trim())).expect("a class")).collect()
+}
+
+/// Machine code of these instructions, each at the beginning of a slot.
+fn assembled(triple: &str, instructions: &[(&str, &str)]) -> Vec<u8> {
+    let source: String = instructions.iter().map(|(text, _)| format!(".p2align 4\n{text}\n")).collect();
+    let arguments = ["-mattr=+all", "-filetype=obj", "-o", "-"];
+    let arguments = if triple.starts_with("x86") { &arguments[1..] } else { &arguments[..] };
+    let mut assembler = Command::new("llvm-mc-16")
+        .arg(format!("-triple={triple}"))
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("cannot run llvm-mc-16 (package llvm-16)");
+    assembler.stdin.take().expect("its input").write_all(source.as_bytes()).expect("it reads");
+    let output = assembler.wait_with_output().expect("it ends");
+    assert!(output.status.success(), "llvm-mc-16 for {triple}");
+    let object = object::File::parse(&*output.stdout).expect("an object file");
+    object.section_by_name(".text").expect("code").data().expect("code").to_vec()
+}
+
+fn each_is_in_its_class(arch: Arch, machine: u16, triple: &str, source: &str, comment: &str) {
+    let expected = listed(source, comment);
+    let code = assembled(triple, &expected);
+    assert_eq!(code.len().div_ceil(SLOT), expected.len());
+    let mut all = std::collections::BTreeMap::new();
+    for (slot, (instruction, class)) in code.chunks(SLOT).zip(&expected) {
+        let counted = count(&image(&elf(machine, slot))).expect("code");
+        let expected = if *class == "-" { vec![] } else { vec![(*class, 1)] };
+        assert_eq!(found(arch, &counted), expected, "{instruction}");
+        *all.entry(*class).or_insert(0) += 1;
+    }
+    all.remove("-");
+    // All of it as one program.
+    let counted = count(&image(&elf(machine, &code))).expect("code");
+    assert_eq!(found(arch, &counted).into_iter().collect::<std::collections::BTreeMap<_, _>>(), all);
+    let own = classes(arch).iter().filter(|class| !class.name.starts_with("call "));
+    let untested: Vec<_> = own.map(|c| c.name).filter(|name| !all.contains_key(name)).collect();
+    assert!(untested.is_empty() || arch == Arch::Aarch64 && untested.iter().all(|n| is_minmax(n)), "{untested:?}");
+}
+
+/// The list has some orderings of these only.
+fn is_minmax(name: &str) -> bool {
+    ["ldsmax", "ldsmin", "ldumax", "ldumin"].iter().any(|operation| name.starts_with(operation))
+}
+
+#[test]
+fn each_x86_instruction_is_in_its_class() {
+    each_is_in_its_class(Arch::X86_64, X86_64, "x86_64", include_str!("audit/x86_64.s"), "#");
+}
+
+#[test]
+fn each_arm64_instruction_is_in_its_class() {
+    each_is_in_its_class(Arch::Aarch64, AARCH64, "aarch64", include_str!("audit/aarch64.s"), "//");
+}
+
+fn arm64(words: &[u32]) -> Vec<u8> {
+    elf(AARCH64, &words.iter().flat_map(|w| w.to_le_bytes()).collect::<Vec<u8>>())
+}
+
+/// ldaxr w0, [x1]; cmp w0, w2; b.ne +12; stlxr w3, w4, [x1]; cbnz w3, -16; ret
+const COMPARE_AND_SWAP: [u32; 6] = [0x885f_fc20, 0x6b02_001f, 0x5400_0061, 0x8803_fc24, 0x35ff_ff83, 0xd65f_03c0];
+
+#[test]
+fn exclusive_pairs_and_loops() {
+    let exclusives = |words: &[u32]| {
+        let e = count(&image(&arm64(words))).expect("code").exclusives;
+        (e.pairs, e.loops)
+    };
+    assert_eq!(exclusives(&COMPARE_AND_SWAP), (1, 1));
+    // The branch tests another register, or leads on: tried once.
+    for (at, word) in [(4, 0x35ff_ff84), (4, 0x3500_0043)] {
+        let mut words = COMPARE_AND_SWAP;
+        words[at] = word;
+        assert_eq!(exclusives(&words), (1, 0));
+    }
+    // A store without its load.
+    assert_eq!(exclusives(&COMPARE_AND_SWAP[3..]), (0, 0));
+}
+
+#[test]
+fn a_build_without_lse_is_told() {
+    let report = report(&arm64(&COMPARE_AND_SWAP));
+    let verdict = &report.verdicts[0];
+    assert_eq!((verdict.id, verdict.is_finding), ("ll-sc-only", true));
+    assert!(verdict.text.starts_with("LL/SC only: built without LSE or outline atomics"), "{}", verdict.text);
+    assert_eq!(verdict.evidence, [format!("1 exclusive stores in sub_{TEXT:x} at {TEXT:#x}")]);
+    // casal w0, w1, [x2] beside it
+    let with_lse = [&COMPARE_AND_SWAP[..], &[0x88e0_fc41]].concat();
+    assert_eq!(self::report(&arm64(&with_lse)).verdicts[0].id, "lse-inline");
+}
+
+#[test]
+fn full_fences_and_stores_that_order_are_told() {
+    let dmb_ish = 0xd503_3bbf;
+    let stlr = 0x889f_fc20;
+    let report = report(&arm64(&[[stlr; 9].as_slice(), &[dmb_ish; 3]].concat()));
+    let ids: Vec<&str> = report.verdicts.iter().map(|v| v.id).collect();
+    assert_eq!(ids, ["full-fences", "ordered-stores"]);
+    assert!(report.verdicts[0].text.contains("3, in sub_1000"), "{}", report.verdicts[0].text);
+    assert_eq!(report.groups[&Group::OrderedStore], 9);
+    // As many fences as stores: these do not dominate.
+    let report = self::report(&arm64(&[[stlr; 9].as_slice(), &[dmb_ish; 9]].concat()));
+    assert_eq!(report.verdicts.iter().map(|v| v.id).collect::<Vec<_>>(), ["full-fences"]);
+}
+
+#[test]
+fn bytes_inside_of_instructions_are_none() {
+    // mov $0xae0ff0 (bytes of mfence), %eax; lea (of f0 0f), padded to two functions' worth
+    let code = [0xb8, 0x0f, 0xae, 0xf0, 0x00, 0x66, 0x0f, 0x1f, 0x84, 0x00, 0xf0, 0x0f, 0xae, 0xf0, 0xc3];
+    let counted = count(&image(&elf(X86_64, &code))).expect("code");
+    assert_eq!((found(Arch::X86_64, &counted), counted.instructions), (vec![], 3));
+}
+
+fn armtrace(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_armtrace")).arg("audit").args(arguments).output().expect("armtrace")
+}
+
+/// One error of one or two lines, status 2, nothing on standard output.
+fn is_refused(path: &Path, why: &str) {
+    let output = armtrace(&[path.to_str().expect("UTF-8")]);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{path:?}: {errors}");
+    assert!(errors.starts_with("armtrace: ") && errors.lines().count() == 1, "{errors}");
+    assert!(errors.contains(why), "{errors}");
+    assert!(output.stdout.is_empty());
+}
+
+fn is_refused_as(bytes: &[u8], why: &str) {
+    is_refused(written(bytes).path(), why);
+}
+
+#[test]
+fn what_is_no_program_is_refused() {
+    is_refused(Path::new("/nowhere/mysqld"), "No such file");
+    is_refused(Path::new("/"), "not a file");
+    is_refused(Path::new("/dev/null"), "not a file");
+    is_refused_as(b"", "not a usable ELF file");
+    is_refused_as(b"#!/bin/sh\n", "not a usable ELF file");
+    is_refused_as(&elf(243, &[0; 64]), "for a machine that armtrace does not know");
+    is_refused_as(&elf(AARCH64, &[]), "no code");
+    let mut class32 = elf(AARCH64, &[0; 64]);
+    class32[4] = 1;
+    is_refused_as(&class32, "not a usable ELF file");
+}
+
+#[test]
+fn truncated_programs_are_refused() {
+    let whole = elf(X86_64, &[0x90; 256]);
+    assert_eq!(armtrace(&[written(&whole).path().to_str().expect("UTF-8")]).status.code(), Some(0));
+    for length in [1, 4, 16, 63, 64, 100, 130, 200, 0xfff, 0x1000, 0x10ff] {
+        is_refused_as(&whole[..length], "not a usable ELF file");
+    }
+}
+
+#[test]
+fn a_sparse_gibibyte_is_refused() {
+    let file = written(&[]);
+    file.as_file().set_len(1 << 30).expect("a sparse file");
+    is_refused(file.path(), "not a usable ELF file");
+    let file = written(&elf_of_size(X86_64, &[], (1 << 30) - TEXT));
+    file.as_file().set_len(1 << 30).expect("a sparse file");
+    is_refused(file.path(), "MiB of code");
+}
+
+/// Damaged programs: any answer will do, but there must be one. The damage is the same in every run.
+#[test]
+fn damage_is_survived() {
+    let whole = std::fs::read("/bin/true").expect("a small program");
+    let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = move |below: usize| {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        (seed % below.max(1) as u64) as usize
+    };
+    let headers = [0..64, 64..1024, whole.len().saturating_sub(2200)..whole.len(), 0..whole.len()];
+    let mut audited = 0;
+    for round in 0..3000 {
+        let mut bytes = whole.clone();
+        for _ in 0..1 + random(6) {
+            let part = headers[round % headers.len()].clone();
+            let at = part.start + random(part.len());
+            bytes[at] = [0, 1, 0x7f, 0x80, 0xff, random(256) as u8][random(6)];
+        }
+        if round % 7 == 0 {
+            bytes.truncate(random(whole.len()));
+        }
+        let Ok(image) = Image::open(written(&bytes).path()) else { continue };
+        audited += u32::from(audit::audit(&image, Path::new("damaged")).is_ok());
+    }
+    assert!(audited > 500, "{audited}");
+}
+
+#[test]
+fn every_format_is_written() {
+    let file = written(&arm64(&COMPARE_AND_SWAP));
+    let path = file.path().to_str().expect("UTF-8");
+    let text = |arguments: &[&str]| {
+        let output = armtrace(arguments);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).expect("UTF-8")
+    };
+    assert!(text(&[path]).contains("! LL/SC only"));
+    let json: serde_json::Value = serde_json::from_str(&text(&[path, "--format", "json"])).expect("JSON");
+    assert_eq!(json["totals"][0]["instruction"], "ldaxr");
+    assert_eq!(json["functions"][0]["instructions"]["stlxr"], 1);
+    let html = text(&[path, "--format", "html"]);
+    assert!(html.starts_with("<!DOCTYPE html>") && html.ends_with("</html>\n") && !html.contains("://"), "{html}");
+    let other = written(&elf(X86_64, &[0x0f, 0xae, 0xf0]));
+    let both = [path, other.path().to_str().expect("UTF-8")];
+    assert!(text(&both).contains("full fence"));
+    let json: serde_json::Value = serde_json::from_str(&text(&[both[0], both[1], "--format", "json"])).expect("JSON");
+    assert_eq!(json["instructions"]["mfence"], serde_json::json!([0, 1]));
+    assert!(text(&[both[0], both[1], "--format", "html"]).contains("<td>+1</td>"));
+}

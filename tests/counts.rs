@@ -1,0 +1,247 @@
+//! The audit of real servers, against another account of the same: binutils' disassembly of all of the code.
+
+#[path = "common/binaries.rs"]
+#[allow(dead_code)]
+mod servers;
+
+use std::collections::{BTreeMap, HashSet};
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use armtrace::symbols::Arch;
+use serde_json::Value;
+
+use servers::{debian_mariadb_path, mariadb_amd64_path, mysql_amd64_path, mysql_arm64_path};
+
+/// The goals are 3 s on one core and 300 MiB; the first is given room for a machine that is busy, and a slower one.
+const MOST_CPU_SECONDS: f64 = 10.0;
+const MOST_MEMORY_KIB: i64 = 300 << 10;
+
+/// How often each instruction occurs.
+type Counts = BTreeMap<String, u64>;
+
+/// The disassembler for an architecture, on either.
+fn objdump(arch: Arch) -> String {
+    if arch == Arch::HOST {
+        "objdump".to_owned()
+    } else {
+        format!("{}-linux-gnu-objdump", arch.as_str())
+    }
+}
+
+/// What binutils finds in `.text`: by class, as the names of instructions tell, and calls of `helpers`.
+fn disassembled(arch: Arch, path: &Path, helpers: &HashSet<String>) -> (Counts, u64) {
+    let program = objdump(arch);
+    let mut child = Command::new(&program)
+        .args(["-d", "--no-show-raw-insn", "-j", ".text"])
+        .arg(path)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap_or_else(|error| panic!("cannot run {program} (package binutils): {error}"));
+    let (mut counts, mut calls) = (Counts::new(), 0);
+    for line in BufReader::new(child.stdout.take().expect("its output")).lines() {
+        let line = line.expect("text");
+        let Some(text) = line.split('\t').nth(1) else { continue };
+        let (mnemonic, operands) = match arch {
+            Arch::X86_64 => text.split_once(' ').unwrap_or((text, "")),
+            Arch::Aarch64 => (text, line.split('\t').nth(2).unwrap_or("")),
+        };
+        let class = match arch {
+            Arch::X86_64 => x86_class(mnemonic, operands.trim()),
+            Arch::Aarch64 => arm64_class(mnemonic.trim(), operands.trim()),
+        };
+        if let Some(class) = class {
+            *counts.entry(class).or_default() += 1;
+        }
+        let target = operands.split(' ').next().unwrap_or("");
+        calls += u64::from(matches!(mnemonic.trim(), "bl" | "b") && helpers.contains(target));
+    }
+    assert!(child.wait().expect("it ends").success(), "{program} {}", path.display());
+    (counts, calls)
+}
+
+fn x86_class(mnemonic: &str, operands: &str) -> Option<String> {
+    let is_memory = operands.contains('(') || operands.contains(':') || operands.contains("0x");
+    match mnemonic {
+        "lock" => {
+            let (operation, operands) = operands.split_once(' ')?;
+            let operation = x86_base(operation);
+            let on_stack = operands.trim_start().starts_with("$0x0,") && operands.contains("(%rsp)");
+            Some(match operation {
+                "xchg" => "xchg".to_owned(),
+                "or" | "add" if on_stack => format!("lock {operation} 0"),
+                _ => format!("lock {operation}"),
+            })
+        }
+        "mfence" | "lfence" | "sfence" | "pause" | "tpause" | "umwait" => Some(mnemonic.to_owned()),
+        _ if x86_base(mnemonic) == "xchg" => is_memory.then(|| "xchg".to_owned()),
+        _ if mnemonic.starts_with("crc32") => Some("crc32".to_owned()),
+        _ if mnemonic.starts_with("pclmul") => Some("pclmulqdq".to_owned()),
+        _ if mnemonic.starts_with("vpclmul") => Some("vpclmulqdq".to_owned()),
+        _ => None,
+    }
+}
+
+/// Without the suffix for the size.
+fn x86_base(mnemonic: &str) -> &str {
+    const SIZED: [&str; 17] = [
+        "adc", "add", "and", "btc", "btr", "bts", "cmpxchg", "dec", "inc", "neg", "not", "or", "sbb", "sub", "xadd",
+        "xchg", "xor",
+    ];
+    let base = mnemonic.strip_suffix(['b', 'w', 'l', 'q']).unwrap_or(mnemonic);
+    if SIZED.contains(&base) {
+        base
+    } else {
+        mnemonic
+    }
+}
+
+fn arm64_class(mnemonic: &str, operands: &str) -> Option<String> {
+    const WHOLE: [&str; 7] = ["isb", "yield", "wfe", "wfet", "sb", "ssbb", "pssbb"];
+    const ORDERED: [&str; 14] = [
+        "ldar", "stlr", "ldlar", "stllr", "ldapr", "ldapur", "stlur", "ldxr", "ldaxr", "stxr", "stlxr", "ldxp",
+        "ldaxp", "stxp",
+    ];
+    const ATOMIC: [&str; 11] =
+        ["ldadd", "ldclr", "ldeor", "ldset", "ldsmax", "ldsmin", "ldumax", "ldumin", "swp", "cas", "casp"];
+    match mnemonic {
+        "dmb" | "dsb" => return Some(format!("{mnemonic} {operands}")),
+        "pmull" | "pmull2" => return operands.contains(".1q").then(|| "pmull".to_owned()),
+        "crc32b" | "crc32h" | "crc32w" | "crc32x" => return Some("crc32".to_owned()),
+        "crc32cb" | "crc32ch" | "crc32cw" | "crc32cx" => return Some("crc32c".to_owned()),
+        "stlxp" => return Some("stlxp".to_owned()),
+        _ if WHOLE.contains(&mnemonic) => return Some(mnemonic.to_owned()),
+        _ => {}
+    }
+    let base = mnemonic.strip_suffix(['b', 'h']).unwrap_or(mnemonic);
+    if ORDERED.contains(&base) {
+        return Some(base.to_owned());
+    }
+    // A store is a load of which the result is dropped.
+    let base = base.strip_prefix("st").map_or(base.to_owned(), |operation| format!("ld{operation}"));
+    let is_atomic =
+        |base: &str| ATOMIC.iter().any(|a| base.strip_prefix(a).is_some_and(|o| ["", "a", "l", "al"].contains(&o)));
+    is_atomic(&base).then_some(base)
+}
+
+/// The audit in JSON.
+fn audited(paths: &[&Path]) -> Value {
+    let output = Command::new(env!("CARGO_BIN_EXE_armtrace")).args(["audit", "--format", "json"]).args(paths).output();
+    let output = output.expect("armtrace");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+/// By class, without calls of helpers, and the sum of these.
+fn counts(audit: &Value) -> (Counts, u64) {
+    let totals = audit["totals"].as_array().expect("totals").iter();
+    let all =
+        totals.map(|t| (t["instruction"].as_str().expect("a name").to_owned(), t["count"].as_u64().expect("a number")));
+    let (calls, counts): (Vec<_>, Vec<_>) = all.partition(|(name, _)| name.starts_with("call "));
+    (counts.into_iter().collect(), calls.into_iter().map(|(_, n)| n).sum())
+}
+
+/// Returns the audit.
+fn agrees_with_binutils(arch: Arch, path: &Path, at_least: u64) -> Value {
+    let audit = audited(&[path]);
+    let (found, calls) = counts(&audit);
+    let helpers = audit["helpers"].as_array().map_or(&[][..], Vec::as_slice).iter();
+    let helpers = helpers.map(|h| h["address"].as_str().expect("an address").trim_start_matches("0x").to_owned());
+    let (expected, expected_calls) = disassembled(arch, path, &helpers.collect());
+    assert_eq!(found, expected, "{}", path.display());
+    assert_eq!(calls, expected_calls, "{}", path.display());
+    assert!(found.values().sum::<u64>() > at_least, "{found:?}");
+    // What functions have adds up.
+    let functions = audit["functions"].as_array().expect("functions").iter();
+    let own =
+        |f: &Value| f["instructions"].as_object().expect("counts").values().filter_map(Value::as_u64).sum::<u64>();
+    assert_eq!(functions.map(own).sum::<u64>(), found.values().sum::<u64>() + calls);
+    audit
+}
+
+fn verdicts(audit: &Value) -> HashSet<&str> {
+    audit["verdicts"].as_array().expect("verdicts").iter().filter_map(|v| v["id"].as_str()).collect()
+}
+
+#[test]
+fn mysql_for_x86_64() {
+    let audit = agrees_with_binutils(Arch::X86_64, &mysql_amd64_path(), 5_000);
+    assert!(verdicts(&audit).is_superset(&["spin-hint", "hardware-crc32c", "ordered-stores"].into()), "{audit:#}");
+    assert_eq!(audit["spin_loops"][0]["function"], "ut_delay");
+    assert_eq!(audit["spin_loops"][0]["hint"], "pause");
+}
+
+#[test]
+fn mysql_for_arm64() {
+    let audit = agrees_with_binutils(Arch::Aarch64, &mysql_arm64_path(), 15_000);
+    let expected = ["outline-atomics", "full-fences", "ordered-stores", "spin-hint", "hardware-crc32c"];
+    assert!(verdicts(&audit).is_superset(&expected.into()), "{:?}", verdicts(&audit));
+    assert_eq!(audit["spin_loops"][0]["hint"], "isb");
+    // All exclusive loads and stores are in helpers.
+    assert_eq!(audit["exclusives"]["pairs"], audit["exclusives"]["pairs_in_helpers"]);
+    assert!(audit["helpers"].as_array().expect("helpers").len() > 20);
+}
+
+#[test]
+fn mariadb_with_symbols() {
+    let audit = agrees_with_binutils(Arch::X86_64, &mariadb_amd64_path(), 2_000);
+    assert!(verdicts(&audit).is_superset(&["full-fences", "spin-hint"].into()), "{:?}", verdicts(&audit));
+    // It has debug information too.
+    let functions = audit["functions"].as_array().expect("functions");
+    let in_innodb = functions.iter().filter(|f| f["module"].as_str().is_some_and(|m| m.contains("storage/innobase")));
+    assert!(in_innodb.count() > 100);
+    let buffer = functions.iter().find(|f| f["name"] == "buf_page_get_gen").expect("a function of the buffer pool");
+    assert!(buffer["source"].as_str().expect("a line").starts_with("buf0buf.cc:"), "{buffer}");
+}
+
+/// Debian's MariaDB for arm64 has no symbols of InnoDB: its spin loops are known by how they wait.
+#[test]
+fn stripped_mariadb_spins_without_a_hint_on_arm64() {
+    let audit = audited(&[&debian_mariadb_path("arm64", "bookworm")]);
+    assert!(verdicts(&audit).is_superset(&["no-spin-hint", "outline-atomics"].into()), "{:?}", verdicts(&audit));
+    let amd64 = audited(&[&debian_mariadb_path("amd64", "bookworm")]);
+    assert!(
+        verdicts(&amd64).contains("spin-hint") && !verdicts(&amd64).contains("no-spin-hint"),
+        "{:?}",
+        verdicts(&amd64)
+    );
+}
+
+#[test]
+fn two_architectures_of_one_server_are_compared() {
+    let (amd64, arm64) = (mysql_amd64_path(), mysql_arm64_path());
+    let both = audited(&[&amd64, &arm64]);
+    assert_eq!((&both["a"]["binary"]["arch"], &both["b"]["binary"]["arch"]), (&"x86_64".into(), &"aarch64".into()));
+    assert_eq!(both["instructions"]["ldar"][0], 0);
+    // Most functions exist in both.
+    let functions = both["functions"].as_array().expect("functions");
+    let name = "lob::purge";
+    assert!(functions.iter().any(|f| f["name"] == name), "no {name} among {}", functions.len());
+    let alike = audited(&[&amd64, &amd64]);
+    assert_eq!(alike["functions"], Value::Array(vec![]));
+}
+
+#[test]
+fn eight_million_instructions_take_little() {
+    for path in [mysql_amd64_path(), mysql_arm64_path(), mariadb_amd64_path()] {
+        let (seconds, kib) = cost(&path);
+        println!("{}: {seconds:.2} s of CPU time, {} MiB", path.display(), kib >> 10);
+        assert!(seconds < MOST_CPU_SECONDS && kib < MOST_MEMORY_KIB, "{}: {seconds} s, {kib} KiB", path.display());
+    }
+}
+
+/// CPU time, in seconds, and most memory at a time, in KiB, that the audit of a program takes.
+#[expect(clippy::zombie_processes, reason = "wait4 waits for it, and says what it used")]
+fn cost(path: &Path) -> (f64, i64) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_armtrace"));
+    let child = command.args(["audit", "--format", "json"]).arg(path).stdout(Stdio::null()).spawn().expect("armtrace");
+    // SAFETY: all of it is integers, for which zero is a value.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    let mut status = 0;
+    // SAFETY: the process is this one's child, and the call fills in the two structures.
+    let waited = unsafe { libc::wait4(child.id() as i32, &mut status, 0, &mut usage) };
+    assert!(waited == child.id() as i32 && status == 0, "{waited} {status}");
+    let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
+    (seconds(usage.ru_utime) + seconds(usage.ru_stime), usage.ru_maxrss)
+}

@@ -378,7 +378,8 @@ fn calls_are_found_and_fast() {
         } else {
             assert!(found.iter().all(|&n| n > 0), "{found:?}");
         }
-        assert!(spent < if cfg!(debug_assertions) { 3.0 } else { 0.1 }, "{spent} s");
+        // A tenth of a second where nothing else runs; caches that others use make it slower.
+        assert!(spent < if cfg!(debug_assertions) { 5.0 } else { 0.5 }, "{spent} s");
     }
 }
 

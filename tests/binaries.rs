@@ -477,6 +477,26 @@ fn debian_mariadb_wait_functions() {
     }
 }
 
+/// The functions that wait for InnoDB's events in Debian's MariaDB 10.5, by what a disassembler shows of them: all that is known
+/// of its latches.
+#[test]
+fn debian_mariadb_10_5_waits_for_events() {
+    let cases: [(&str, &str, &[u64]); 2] =
+        [("amd64", "f57d9293", &[0xd1d030, 0xd1d0b0]), ("arm64", "91773644", &[0xbff930, 0xbffa50])];
+    for (arch, build, expected) in cases {
+        let image = debian_mariadb(arch, "bullseye");
+        let family = catalog::family(&image).unwrap_or_else(|error| panic!("{arch}: {error}"));
+        assert!(family.wait_functions.is_empty() && matches!(family.naming, catalog::Naming::None));
+        let found: Vec<u64> = catalog::event_waits(&image).iter().map(|f| f.start).collect();
+        assert_eq!(found.len(), 2, "{arch}: {found:x?}");
+        if image.build_id().starts_with(build) {
+            assert_eq!(found, expected, "{arch}: {found:x?}");
+        }
+        let plan = latch_plan(&image);
+        assert!(plan.sites.is_empty() && plan.gaps.len() == 1, "{:?}", plan.gaps);
+    }
+}
+
 /// Every place from which a function that waits goes on to sleep leads back to the function's caller, and says what the
 /// function is for.
 #[test]

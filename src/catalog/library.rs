@@ -7,7 +7,7 @@ use crate::model::Kind;
 use crate::symbols::{Arch, Image};
 
 /// Sizes of glibc's types, in bytes: `pthread_mutex_t`, and the others, which are alike on both architectures.
-const fn mutex_size(arch: Arch) -> u32 {
+pub(super) const fn mutex_size(arch: Arch) -> u32 {
     match arch {
         Arch::X86_64 => 40,
         Arch::Aarch64 => 48,

@@ -95,6 +95,8 @@ pub struct Namer {
 enum Rules {
     Mysql(MysqlRules),
     Mariadb(MariadbRules),
+    /// There is no latch to name.
+    None,
 }
 
 /// A name given before.
@@ -116,8 +118,9 @@ impl Namer {
         let rules = match target.family.naming {
             Naming::Mysql(catalog) => Rules::Mysql(MysqlRules::new(&target.image, catalog)),
             Naming::Mariadb(catalog) => Rules::Mariadb(MariadbRules::new(&target.image, target.family, catalog)),
+            Naming::None => Rules::None,
         };
-        let library = LibraryNames::new(target.family.library);
+        let library = LibraryNames::new(target.family, &target.image);
         let memory = Memory::new(target.pid);
         Ok(Namer { memory, target: Arc::clone(target), rules, library, known: HashMap::new() })
     }

@@ -6,6 +6,7 @@ mod bad_input;
 #[path = "../common/mod.rs"]
 mod common;
 mod cost;
+mod events;
 mod export;
 mod guest;
 mod lab;

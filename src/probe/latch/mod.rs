@@ -129,7 +129,9 @@ impl LatchProbe {
         let unending = probe.functions_without_end(plan);
         probe.attach_kind(&sites, target.pid, &exe, plan, |s| s.is_begin() && !unending.contains(&s.function()));
         let is_refused = |s: &PlannedSite| probe.refused.iter().any(|(name, _)| *name == s.name);
-        if plan.sites.iter().filter(|s| s.is_begin()).all(is_refused) {
+        let sees_sleeps = probe.tracepoints[0] && probe.tracepoints[1];
+        let is_useless = plan.sites.iter().filter(|s| s.is_begin()).all(is_refused);
+        if is_useless && !(plan.sites.is_empty() && sees_sleeps) {
             let (site, why) = probe.refused.first().cloned().unwrap_or_default();
             anyhow::bail!("no probe could be attached; the first, {site}: {why}");
         }

@@ -29,6 +29,18 @@ const volatile __u64 tracked_begin;
 const volatile __u64 tracked_end;
 const volatile __u32 tracked_id_offset;
 
+/* The server's functions that lock a rw_pr_lock_t. */
+const volatile struct code_range prlock_functions[MAX_PRLOCK_FUNCTIONS];
+/* In a metadata lock, from its beginning, where its key is: the pointer to the instance of its
+ * rw_pr_lock_t, and the key's text. */
+const volatile __u32 metadata_instance_offset;
+const volatile __u32 metadata_text_offset;
+
+/* A key's text is the namespace, the schema's name, NUL, other names, NUL. At least and at most: */
+#define MIN_METADATA_TEXT   3
+#define MAX_METADATA_TEXT   387
+#define METADATA_NAMESPACES 32
+
 /* By the addresses in the C library at which its functions sleep or call another. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -67,9 +79,21 @@ static __always_inline __u64 library_caller(__u8 *primitive)
 	return address >= text_begin && address < text_end ? address : 0;
 }
 
+/* Whether this code locks rw_pr_lock_t's. */
+static __always_inline bool is_prlock_function(__u64 where)
+{
+	for (int i = 0; i < MAX_PRLOCK_FUNCTIONS; i++) {
+		if (where >= prlock_functions[i].begin && where < prlock_functions[i].end)
+			return true;
+	}
+	return false;
+}
+
 /* The class of the instrumented object that a futex word is part of; 0 if it has none. An instance
- * of the right kind at the right distance is proof, because objects do not overlap. */
-static __always_inline __u64 library_class(__u64 word, __u64 op)
+ * of the right kind at the right distance is proof, because objects do not overlap. A rw_pr_lock_t
+ * is larger than what may lie behind a mutex that has no instance, so the code must lock one too.
+ */
+static __always_inline __u64 library_class(__u64 word, __u64 op, bool is_prlock)
 {
 	bool plain_wait = (op & FUTEX_CMD_MASK) == FUTEX_WAIT;
 
@@ -78,7 +102,8 @@ static __always_inline __u64 library_class(__u64 word, __u64 op)
 		__u64 class;
 		char kind = 0;
 
-		if (!place->kind || place->plain_wait != plain_wait)
+		if (!place->kind || place->plain_wait != plain_wait ||
+		    (place->is_prlock && !is_prlock))
 			continue;
 		class = psi_class((word & ~7ULL) + place->offset);
 		if (!class ||
@@ -90,13 +115,49 @@ static __always_inline __u64 library_class(__u64 word, __u64 op)
 	return 0;
 }
 
+/* Whether a metadata lock's key is here: two lengths that fit each other and the text. */
+static __always_inline bool is_metadata_key(__u64 key)
+{
+	__u64 text = key + metadata_text_offset;
+	__u16 length = 0, schema_length = 0;
+	__u8 namespace = 0, schema_end = 0, end = 0;
+
+	if (bpf_probe_read_user(&length, 2, (void *)key) ||
+	    bpf_probe_read_user(&schema_length, 2, (void *)(key + 2)))
+		return false;
+	if (length < MIN_METADATA_TEXT || length > MAX_METADATA_TEXT ||
+	    schema_length + MIN_METADATA_TEXT > length)
+		return false;
+	if (bpf_probe_read_user(&namespace, 1, (void *)text) ||
+	    bpf_probe_read_user(&schema_end, 1, (void *)(text + 1 + schema_length)) ||
+	    bpf_probe_read_user(&end, 1, (void *)(text + length - 1)))
+		return false;
+	return namespace < METADATA_NAMESPACES && !schema_end && !end;
+}
+
+/* Whether the rw_pr_lock_t that a futex word is part of is a metadata lock's. */
+static __always_inline bool is_metadata_lock(__u64 word, __u64 op)
+{
+	bool plain_wait = (op & FUTEX_CMD_MASK) == FUTEX_WAIT;
+
+	for (int i = 0; i < MAX_PSI_PLACES; i++) {
+		const volatile struct psi_place *place = &psi_places[i];
+
+		if (place->is_prlock && place->plain_wait == plain_wait &&
+		    is_metadata_key((word & ~7ULL) + place->offset - metadata_instance_offset))
+			return true;
+	}
+	return false;
+}
+
 /* By what the lock that a futex word is part of is told from others; false if by nothing. */
 static __always_inline bool identify_lock(struct callsite_key *at, __u64 word, __u64 op)
 {
 	struct latch_key *key = &at->latch;
+	bool is_prlock = is_prlock_function(at->where);
 
 	key->identity = IDENTITY_PSI_CLASS;
-	key->id = library_class(word, op);
+	key->id = library_class(word, op, is_prlock);
 	if (key->id)
 		return true;
 	if (!key->primitive)
@@ -108,6 +169,11 @@ static __always_inline bool identify_lock(struct callsite_key *at, __u64 word, _
 	if (word >= static_begin && word < static_end) {
 		key->identity = IDENTITY_STATIC;
 		key->id = word;
+		return true;
+	}
+	if (is_prlock && is_metadata_lock(word, op)) {
+		key->identity = IDENTITY_METADATA_LOCK;
+		key->id = 0;
 		return true;
 	}
 	key->identity = IDENTITY_CALLER;

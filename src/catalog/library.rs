@@ -1,7 +1,8 @@
 //! The SQL layer's locks, which are the C library's with an instrument beside each: where that is, and the few of them
 //! that lie in static objects of another name.
 //!
-//! Offsets were read from MySQL 9.7.4 and MariaDB 11.4.5 while they ran, with performance_schema on.
+//! Offsets were read from MySQL 9.7.4 and MariaDB 11.4.5 while they ran, with performance_schema on, and those of
+//! metadata locks from the code that makes them, on both architectures, and from debug information.
 
 use crate::model::Kind;
 use crate::symbols::{Arch, Image};
@@ -30,22 +31,25 @@ pub struct PsiPlace {
     pub offset: u32,
     /// Whether threads sleep on that word by `FUTEX_WAIT`, as for mutexes, and not by `FUTEX_WAIT_BITSET`.
     pub plain_wait: bool,
+    /// As in the names of such instances' classes.
     pub kind: Kind,
+    /// Whether it is that of a `rw_pr_lock_t`.
+    pub is_prlock: bool,
 }
 
 /// All places of instances, for the objects of the SQL layer (`mysql_mutex_t`, `mysql_rwlock_t`, `mysql_cond_t` and
-/// `mysql_prlock_t`): an instance lies behind the object of the C library. A `rw_pr_lock_t` is a mutex, a condition variable
-/// for writers and 16 bytes more.
-pub fn psi_places(arch: Arch) -> Vec<PsiPlace> {
+/// `mysql_prlock_t`): an instance lies behind the object of the C library.
+pub fn psi_places(arch: Arch, library: &Library) -> Vec<PsiPlace> {
     let mutex = mutex_size(arch);
-    let prlock = mutex + COND_SIZE + 16;
-    let plain = |offset, kind| PsiPlace { offset, plain_wait: true, kind };
-    let timed = |offset, kind| PsiPlace { offset, plain_wait: false, kind };
-    let mut places = vec![plain(mutex, Kind::Mutex), plain(prlock, Kind::Prlock)];
+    let prlock = library.prlock_size(arch);
+    let plain = |offset, kind| PsiPlace { offset, plain_wait: true, kind, is_prlock: false };
+    let timed = |offset, kind| PsiPlace { plain_wait: false, ..plain(offset, kind) };
+    let of_prlock = |place| PsiPlace { kind: library.prlock_kind, is_prlock: true, ..place };
+    let mut places = vec![plain(mutex, Kind::Mutex), of_prlock(plain(prlock, Kind::Prlock))];
     places.push(timed(RWLOCK_SIZE - RWLOCK_WORDS, Kind::Rwlock));
     for word in COND_WORDS {
         places.push(timed(COND_SIZE - word, Kind::Cond));
-        places.push(timed(prlock - mutex - word, Kind::Prlock));
+        places.push(of_prlock(timed(prlock - mutex - word, Kind::Prlock)));
     }
     places
 }
@@ -63,6 +67,11 @@ pub struct PsiClass {
 #[derive(Debug)]
 pub struct Library {
     pub class: PsiClass,
+    /// What a `rw_pr_lock_t` has behind its mutex and the condition variable for its writers, in bytes.
+    pub prlock_counters: u32,
+    /// What performance_schema calls it: not all versions tell it from other rw-locks.
+    pub prlock_kind: Kind,
+    pub metadata_lock: MetadataLock,
     /// Global locks that are not of the category that their name's beginning stands for.
     pub exceptions: &'static [(&'static str, &'static [&'static str])],
     pub arrays: &'static [LockArray],
@@ -70,8 +79,19 @@ pub struct Library {
     pub tracked: &'static [&'static str],
     /// Beginnings of the names of functions that lock one mutex of the C library only, and the event name of that.
     pub owners: &'static [(&'static str, &'static str)],
-    /// The functions that lock a `rw_pr_lock_t`, as people write them.
+    /// The functions that lock a `rw_pr_lock_t`: alternative names.
     pub prlock: &'static [&'static str],
+}
+
+/// The object that a metadata lock is (`MDL_lock`). It begins with its key, which begins with two lengths, each a u16.
+#[derive(Debug)]
+pub struct MetadataLock {
+    /// The event name of the `rw_pr_lock_t` in it.
+    pub event: &'static str,
+    /// Where that lies, in bytes from the beginning.
+    pub lock: u32,
+    /// Where the text of the key lies.
+    pub text: u32,
 }
 
 /// A static array of objects that begin with a mutex each, all of one name.
@@ -85,6 +105,16 @@ pub struct LockArray {
 }
 
 impl Library {
+    /// Of a `rw_pr_lock_t`, in bytes.
+    fn prlock_size(&self, arch: Arch) -> u32 {
+        mutex_size(arch) + COND_SIZE + self.prlock_counters
+    }
+
+    /// Where in a metadata lock the pointer to the instance of its `rw_pr_lock_t` lies.
+    pub fn metadata_instance(&self, arch: Arch) -> u32 {
+        self.metadata_lock.lock + self.prlock_size(arch)
+    }
+
     /// The category of the instrument of a global lock of this name, by how the server names its locks; `None` for names of
     /// another form.
     pub fn category(&self, lock: &str) -> Option<&'static str> {
@@ -116,6 +146,10 @@ pub fn is_word(kind: Kind, offset: u64) -> bool {
 
 pub(super) static MYSQL: Library = Library {
     class: PsiClass { to_class: 32, to_name: 24 },
+    prlock_counters: 24,
+    prlock_kind: Kind::Prlock,
+    // The key has a third length.
+    metadata_lock: MetadataLock { event: "wait/synch/prlock/sql/MDL_lock::rwlock", lock: 400, text: 6 },
     exceptions: &[(
         "pfs",
         &[
@@ -140,6 +174,9 @@ pub(super) static MYSQL: Library = Library {
 
 pub(super) static MARIADB: Library = Library {
     class: PsiClass { to_class: 24, to_name: 20 },
+    prlock_counters: 16,
+    prlock_kind: Kind::Rwlock,
+    metadata_lock: MARIADB_METADATA_LOCK,
     exceptions: MARIADB_EXCEPTIONS,
     arrays: &[],
     tracked: &[],
@@ -154,6 +191,9 @@ pub(super) static MARIADB: Library = Library {
 /// Instances and classes as they were up to 10.5.
 pub(super) static MARIADB_10_2: Library = Library {
     class: PsiClass { to_class: 16, to_name: 16 },
+    prlock_counters: 16,
+    prlock_kind: Kind::Rwlock,
+    metadata_lock: MARIADB_METADATA_LOCK,
     exceptions: MARIADB_EXCEPTIONS,
     arrays: &[],
     tracked: &[],
@@ -167,7 +207,18 @@ const MARIADB_EXCEPTIONS: &[(&str, &[&str])] = &[
     ("sql", &["THR_LOCK_servers", "THR_LOCK_udf"]),
 ];
 
-const PRLOCK: &[&str] = &["rw_pr_rdlock", "rw_pr_wrlock", "rw_pr_unlock"];
+/// The key has a hash behind its lengths.
+const MARIADB_METADATA_LOCK: MetadataLock =
+    MetadataLock { event: "wait/synch/rwlock/sql/MDL_lock::rwlock", lock: 400, text: 8 };
+
+const PRLOCK: &[&str] = &[
+    "rw_pr_rdlock",
+    "rw_pr_wrlock",
+    "rw_pr_unlock",
+    "_Z12rw_pr_rdlockP12rw_pr_lock_t",
+    "_Z12rw_pr_wrlockP12rw_pr_lock_t",
+    "_Z12rw_pr_unlockP12rw_pr_lock_t",
+];
 
 impl LockArray {
     /// Whether the mutex of one of the elements lies at this link-time address.
@@ -185,17 +236,27 @@ mod tests {
 
     #[test]
     fn an_instrument_is_behind_its_lock() {
-        let at =
-            |arch, kind| -> Vec<u32> { psi_places(arch).iter().filter(|p| p.kind == kind).map(|p| p.offset).collect() };
-        assert_eq!(at(Arch::X86_64, Kind::Mutex), [40]);
-        assert_eq!(at(Arch::Aarch64, Kind::Mutex), [48]);
-        assert_eq!(at(Arch::X86_64, Kind::Prlock), [104, 32, 24]);
-        assert_eq!(at(Arch::Aarch64, Kind::Prlock), [112, 32, 24]);
+        let at = |arch, library, kind| -> Vec<u32> {
+            psi_places(arch, library).iter().filter(|p| p.kind == kind).map(|p| p.offset).collect()
+        };
+        assert_eq!(at(Arch::X86_64, &MYSQL, Kind::Prlock), [112, 40, 32]);
+        assert_eq!(at(Arch::Aarch64, &MYSQL, Kind::Prlock), [120, 40, 32]);
         for arch in [Arch::X86_64, Arch::Aarch64] {
-            assert_eq!(at(arch, Kind::Cond), [16, 8]);
-            assert_eq!(at(arch, Kind::Rwlock), [48]);
-            assert!(psi_places(arch).len() <= 8, "more than the programs have room for");
+            assert_eq!(at(arch, &MYSQL, Kind::Mutex), [mutex_size(arch)]);
+            assert_eq!(at(arch, &MYSQL, Kind::Cond), [16, 8]);
+            assert_eq!(at(arch, &MYSQL, Kind::Rwlock), [48]);
+            assert!(psi_places(arch, &MYSQL).len() <= 8, "more than the programs have room for");
         }
+        // Here the names of both say rwlock.
+        assert_eq!(at(Arch::X86_64, &MARIADB, Kind::Rwlock), [104, 48, 32, 24]);
+        assert_eq!(at(Arch::Aarch64, &MARIADB, Kind::Rwlock), [112, 48, 32, 24]);
+    }
+
+    /// From the code of MySQL 9.7.4, 0x200 and 0x208, and of MariaDB 11.4.5, 0x1f8 and 0x200 (Debian's 10.11 for arm64).
+    #[test]
+    fn a_metadata_lock_holds_its_instance() {
+        assert_eq!([Arch::X86_64, Arch::Aarch64].map(|a| MYSQL.metadata_instance(a)), [0x200, 0x208]);
+        assert_eq!([Arch::X86_64, Arch::Aarch64].map(|a| MARIADB.metadata_instance(a)), [0x1f8, 0x200]);
     }
 
     #[test]

@@ -42,6 +42,7 @@ pub(super) static SLEEPS_ONLY: Family = Family {
     layout: &[],
     library: &library::MARIADB,
     naming: Naming::None,
+    pages: None,
 };
 
 pub(super) static MARIADB_10_2: Family = Family {
@@ -85,6 +86,7 @@ pub(super) static MARIADB_10_2: Family = Family {
         },
     ],
     library: &library::MARIADB_10_2,
+    pages: None,
     naming: Naming::Mysql(&MysqlNames {
         latch_init: "_Z15sync_check_initv",
         not_instrumented: None,

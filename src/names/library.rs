@@ -43,6 +43,7 @@ impl LibraryNames {
             Identity::Caller(addr) => {
                 self.event(target, addr, kind).or_else(|| self.lock_of(&target.function_name(addr), kind))
             }
+            Identity::MetadataLock => LatchName::from_event(self.catalog.metadata_lock.event),
             _ => None,
         };
         let name = name.unwrap_or_else(|| {

@@ -15,6 +15,7 @@ use crate::load::Load;
 use crate::server::{wait_for, Family, Options, Server};
 
 pub(crate) const TABLE_CACHE: &str = "wait/synch/mutex/sql/LOCK_table_cache";
+const METADATA_LOCK: &str = "wait/synch/rwlock/sql/MDL_lock::rwlock";
 pub(crate) const LATCH: &str = "armtrace_latch_wait_seconds";
 pub(crate) const COND: &str = "armtrace_cond_wait_seconds";
 
@@ -44,16 +45,19 @@ pub(crate) fn measured(agent: &Agent, metric: &str) -> Result<BTreeMap<String, (
 const FOUND: f64 = 0.6;
 
 fn table_cache_agrees(family: Family) -> Result<()> {
-    let server = Server::start(family, &small_table_cache(true, &[]))?;
-    let mut load = Load::start(&server, "oltp_read_only", 64)?;
+    agrees(family, &small_table_cache(true, &[]), "oltp_read_only", TABLE_CACHE)
+}
+
+fn agrees(family: Family, options: &Options, test: &str, latch: &str) -> Result<()> {
+    let server = Server::start(family, options)?;
+    let mut load = Load::start(&server, test, 64)?;
     load.wait_running()?;
     let agent = Agent::attach(&server)?;
     // Theirs on both sides of ours: what happens between the readings is nobody's error.
     let read = || -> Result<_> {
-        let theirs =
-            || Ok::<_, anyhow::Error>(server.wait_summary()?.get(TABLE_CACHE).context("no such instrument")?.1);
+        let theirs = || Ok::<_, anyhow::Error>(server.wait_summary()?.get(latch).context("no such instrument")?.1);
         let first = theirs()?;
-        let ours = measured(&agent, LATCH)?.get(TABLE_CACHE).copied().unwrap_or_default();
+        let ours = measured(&agent, LATCH)?.get(latch).copied().unwrap_or_default();
         Ok((first, ours, theirs()?))
     };
     let before = read()?;
@@ -64,7 +68,7 @@ fn table_cache_agrees(family: Family) -> Result<()> {
     server.stop()?;
     let (waits, ours) = (after.1 .0 - before.1 .0, after.1 .1 - before.1 .1);
     let (least, most) = (after.0 - before.2, after.2 - before.0);
-    println!("{TABLE_CACHE}: {waits} waits, {ours:.3}s; performance_schema: {least:.3}s to {most:.3}s");
+    println!("{latch}: {waits} waits, {ours:.3}s; performance_schema: {least:.3}s to {most:.3}s");
     ensure!(waits >= 100.0, "only {waits} waits");
     ensure!(ours >= least * FOUND && ours <= most * 1.05, "{ours:.3}s are not {least:.3}s to {most:.3}s");
     Ok(())
@@ -83,6 +87,35 @@ fn mariadb_table_cache_waits_agree_with_perf_schema() -> Result<()> {
 #[test]
 fn mariadb_10_2_table_cache_waits_agree_with_perf_schema() -> Result<()> {
     table_cache_agrees(Family::Mariadb102)
+}
+
+/// Every statement takes the same few metadata locks.
+#[test]
+fn mariadb_metadata_lock_waits_agree_with_perf_schema() -> Result<()> {
+    let options = Options { perf_schema: true, ..Options::default() };
+    agrees(Family::Mariadb114, &options, "oltp_point_select", METADATA_LOCK)
+}
+
+/// Without instruments a metadata lock is known by its key.
+#[test]
+fn mariadb_metadata_locks_need_no_perf_schema() -> Result<()> {
+    let server = Server::start(Family::Mariadb114, &Options::default())?;
+    let mut load = Load::start(&server, "oltp_point_select", 64)?;
+    load.wait_running()?;
+    let agent = Agent::attach(&server)?;
+    let all = wait_for("waits for metadata locks", LIMIT, || {
+        let seen = measured(&agent, LATCH)?;
+        Ok(seen.get(METADATA_LOCK).is_some_and(|(waits, _)| *waits >= 100.0).then_some(seen))
+    })?;
+    load.stop()?;
+    agent.stop()?;
+    server.stop()?;
+    let by_function: Vec<_> = all.iter().filter(|(name, _)| name.starts_with("unnamed:rw_pr_")).collect();
+    println!("{:?}, {by_function:?}", all[METADATA_LOCK]);
+    // A context's own lock, which is waited for to look for deadlocks, has no such key.
+    let others: f64 = by_function.iter().map(|(_, (waits, _))| waits).sum();
+    ensure!(others <= 0.01 * all[METADATA_LOCK].0, "{others} waits in the same functions have no name");
+    Ok(())
 }
 
 /// The threads that do something once in a while wait in condition variables otherwise: that is no contention. Both sides

@@ -68,7 +68,12 @@ impl Load {
 
     /// Transactions per second, one for each second reported so far.
     pub fn tps_by_second(&self) -> Result<Vec<f64>> {
-        Ok(seconds(&self.output()?))
+        Ok(seconds(&self.output()?, " tps: "))
+    }
+
+    /// 95th percentile of a transaction's time in milliseconds, one for each second reported so far.
+    pub fn p95_by_second(&self) -> Result<Vec<f64>> {
+        Ok(seconds(&self.output()?, " lat (ms,95%): "))
     }
 
     pub fn stop(mut self) -> Result<LoadReport> {
@@ -103,12 +108,12 @@ impl Drop for Load {
     }
 }
 
-/// `[ 3s ] thds: 16 tps: 38495.08 qps: …`
-fn seconds(output: &str) -> Vec<f64> {
+/// A figure of every report line, by what stands before it: `[ 3s ] thds: 16 tps: 38495.08 qps: …`
+fn seconds(output: &str, label: &str) -> Vec<f64> {
     output
         .lines()
         .filter(|line| line.starts_with("[ "))
-        .filter_map(|line| line.split_once(" tps: ")?.1.split(' ').next()?.parse().ok())
+        .filter_map(|line| line.split_once(label)?.1.split(' ').next()?.parse().ok())
         .collect()
 }
 
@@ -157,7 +162,8 @@ SQL statistics:
 Latency (ms):
          95th percentile:                        0.83
 ";
-    assert_eq!(seconds(output), [33527.80, 0.0]);
+    assert_eq!(seconds(output, " tps: "), [33527.80, 0.0]);
+    assert_eq!(seconds(output, " lat (ms,95%): "), [1.10, 1.03]);
     assert_eq!(
         parse(output).unwrap(),
         LoadReport {

@@ -3,6 +3,7 @@
 
 mod agent;
 mod bad_input;
+mod budget;
 #[path = "../common/mod.rs"]
 mod common;
 mod cost;
@@ -15,6 +16,7 @@ mod life;
 mod load;
 mod machine;
 mod naming;
+mod pages;
 mod server;
 mod sleeps;
 mod symbols;

@@ -67,7 +67,7 @@ const UNINSTRUMENTED: &[&str] = &[
 ];
 
 /// Functions of MariaDB that lock mutexes of objects on the heap, outside of InnoDB: the pool of background threads,
-/// metadata locks, the table cache. Without performance_schema those have no names.
+/// the lock of a session's metadata locks, the table cache. Without performance_schema those have no names.
 const OUTSIDE_INNODB: &[&str] = &["unnamed:tpool::", "unnamed:rw_pr_", "unnamed:tc_"];
 
 /// Whether a latch is one of those.

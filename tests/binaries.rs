@@ -19,8 +19,8 @@ use armtrace::probe::latch::{library_rows, plan, Allowed, Plan};
 use armtrace::symbols::{Arch, Image, SymbolSource};
 
 use servers::{
-    debian_mariadb, glibc_amd64, glibc_arm64, mariadb_10_2, mariadb_amd64, mariadb_amd64_path, mariadb_arm64,
-    mysql_amd64, mysql_arm64, stripped,
+    debian_mariadb, glibc_amd64, glibc_arm64, libpthread_2_31, mariadb_10_2, mariadb_amd64, mariadb_amd64_path,
+    mariadb_arm64, mysql_amd64, mysql_arm64, stripped,
 };
 
 const X_LOCK: &str = "_Z19rw_lock_x_lock_funcP9rw_lock_tmN2ut8LocationE";
@@ -534,4 +534,23 @@ fn c_library_frames() {
             assert!(calls >= 1, "{arch}: {name} calls nothing");
         }
     }
+}
+
+/// By that the programs tell the wait for a condition from the one for its mutex, both `FUTEX_WAIT`s there.
+#[test]
+fn conditions_are_waited_for_in_place_before_glibc_2_34() {
+    const NONE: u32 = 0;
+    const COND: u32 = 4;
+    let image = libpthread_2_31();
+    let rows = library_rows(&image);
+    let system_calls = |name: &str| -> Vec<u32> {
+        let symbol = image.symbols().find(|s| s.name == name).unwrap_or_else(|| panic!("no {name}"));
+        let range = image.function_at(symbol.addr).unwrap_or_else(|| panic!("{name} has no bounds"));
+        let insns = decode(&image, range);
+        let calls = insns.iter().filter(|i| i.bytes() == [0x0f, 0x05]);
+        calls.map(|i| rows.get(&i.end()).unwrap_or_else(|| panic!("{name}: no row")).primitive).collect()
+    };
+    assert!(system_calls("__pthread_cond_wait").contains(&COND));
+    // It is part of other functions too.
+    assert_eq!(system_calls("__lll_lock_wait"), [NONE]);
 }

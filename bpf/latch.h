@@ -258,7 +258,8 @@ struct library_frame {
 struct psi_place {
 	/* From the futex word, rounded down to 8 bytes. */
 	__u32 offset;
-	/* Whether threads sleep on that word by FUTEX_WAIT, and not by FUTEX_WAIT_BITSET. */
+	/* Whether threads sleep on that word by FUTEX_WAIT, and not by FUTEX_WAIT_BITSET; with a
+	 * condition variable of glibc before 2.34 as if by the latter. */
 	__u8 plain_wait;
 	/* The first letter of the kind in the names of such classes. */
 	__u8 kind;

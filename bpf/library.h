@@ -57,8 +57,9 @@ static __always_inline __u64 user_register(__u32 offset)
 	return saved_register((void *)bpf_task_pt_regs(bpf_get_current_task_btf()), offset);
 }
 
-/* Where the thread called into the C library, and what. 0 where that is not known. */
-static __always_inline __u64 library_caller(__u8 *primitive)
+/* Where the thread called into the C library, what, and what the function is for that made the
+ * system call. 0 where that is not known. */
+static __always_inline __u64 library_caller(__u8 *primitive, __u8 *innermost)
 {
 	__u64 address = user_register(ip_register), sp = user_register(sp_register);
 
@@ -69,6 +70,8 @@ static __always_inline __u64 library_caller(__u8 *primitive)
 			break;
 		if (frame->primitive)
 			*primitive = frame->primitive;
+		if (!i)
+			*innermost = frame->primitive;
 		if (frame->return_at == IN_LINK_REGISTER)
 			address = user_register(link_register);
 		else if (bpf_probe_read_user(&address, 8, (void *)(sp + frame->return_at)))
@@ -93,10 +96,8 @@ static __always_inline bool is_prlock_function(__u64 where)
  * of the right kind at the right distance is proof, because objects do not overlap. A rw_pr_lock_t
  * is larger than what may lie behind a mutex that has no instance, so the code must lock one too.
  */
-static __always_inline __u64 library_class(__u64 word, __u64 op, bool is_prlock)
+static __always_inline __u64 library_class(__u64 word, bool plain_wait, bool is_prlock)
 {
-	bool plain_wait = (op & FUTEX_CMD_MASK) == FUTEX_WAIT;
-
 	for (int i = 0; i < MAX_PSI_PLACES; i++) {
 		const volatile struct psi_place *place = &psi_places[i];
 		__u64 class;
@@ -136,10 +137,8 @@ static __always_inline bool is_metadata_key(__u64 key)
 }
 
 /* Whether the rw_pr_lock_t that a futex word is part of is a metadata lock's. */
-static __always_inline bool is_metadata_lock(__u64 word, __u64 op)
+static __always_inline bool is_metadata_lock(__u64 word, bool plain_wait)
 {
-	bool plain_wait = (op & FUTEX_CMD_MASK) == FUTEX_WAIT;
-
 	for (int i = 0; i < MAX_PSI_PLACES; i++) {
 		const volatile struct psi_place *place = &psi_places[i];
 
@@ -151,13 +150,13 @@ static __always_inline bool is_metadata_lock(__u64 word, __u64 op)
 }
 
 /* By what the lock that a futex word is part of is told from others; false if by nothing. */
-static __always_inline bool identify_lock(struct callsite_key *at, __u64 word, __u64 op)
+static __always_inline bool identify_lock(struct callsite_key *at, __u64 word, bool plain_wait)
 {
 	struct latch_key *key = &at->latch;
 	bool is_prlock = is_prlock_function(at->where);
 
 	key->identity = IDENTITY_PSI_CLASS;
-	key->id = library_class(word, op, is_prlock);
+	key->id = library_class(word, plain_wait, is_prlock);
 	if (key->id)
 		return true;
 	if (!key->primitive)
@@ -171,7 +170,7 @@ static __always_inline bool identify_lock(struct callsite_key *at, __u64 word, _
 		key->id = word;
 		return true;
 	}
-	if (is_prlock && is_metadata_lock(word, op)) {
+	if (is_prlock && is_metadata_lock(word, plain_wait)) {
 		key->identity = IDENTITY_METADATA_LOCK;
 		key->id = 0;
 		return true;
@@ -187,12 +186,16 @@ static __always_inline void begin_library_wait(struct library_wait *w, __u64 wor
 					       bool is_waiting)
 {
 	struct latch_key *key = &w->key.latch;
-	__u8 primitive = PRIMITIVE_NONE;
+	__u8 primitive = PRIMITIVE_NONE, innermost = PRIMITIVE_NONE;
+	bool plain_wait;
 
 	__builtin_memset(w, 0, sizeof(*w));
-	w->key.where = library_caller(&primitive);
-	/* A condition variable's waiter has to get the mutex back. */
-	if (primitive == PRIMITIVE_COND && (op & FUTEX_CMD_MASK) == FUTEX_WAIT)
+	w->key.where = library_caller(&primitive, &innermost);
+	/* By FUTEX_WAIT a condition variable's waiter gets the mutex back, in a function that is
+	 * called for that. What it does itself is to wait for the condition, for which glibc before
+	 * 2.34 uses FUTEX_WAIT too. */
+	plain_wait = (op & FUTEX_CMD_MASK) == FUTEX_WAIT && innermost != PRIMITIVE_COND;
+	if (primitive == PRIMITIVE_COND && plain_wait)
 		primitive = PRIMITIVE_MUTEX;
 	if (primitive == PRIMITIVE_OTHER || (is_waiting && primitive != PRIMITIVE_MUTEX))
 		return;
@@ -202,7 +205,7 @@ static __always_inline void begin_library_wait(struct library_wait *w, __u64 wor
 		key->mode = MODE_S;
 	if (primitive == PRIMITIVE_RWLOCK_WRITE)
 		key->mode = MODE_X;
-	if (!identify_lock(&w->key, word, op)) {
+	if (!identify_lock(&w->key, word, plain_wait)) {
 		count(&lost, LOST_LIBRARY_UNKNOWN);
 		return;
 	}

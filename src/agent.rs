@@ -38,7 +38,7 @@ impl Agent {
     pub fn attach(target: Target) -> Result<Agent, Failure> {
         attach::require_privilege()?;
         let plan = Arc::new(latch::plan(&target.image, target.family, allowed(target.pid)));
-        if plan.sites.is_empty() {
+        if plan.sites.is_empty() && !target.family.wait_functions.is_empty() {
             return Err(Failure::target(format!(
                 "no latch function of process {} ({} {}, symbols: {}) can be probed; `armtrace doctor --pid {0}` says why",
                 target.pid,

@@ -19,8 +19,8 @@ use armtrace::probe::latch::{library_rows, plan, Allowed, Plan};
 use armtrace::symbols::{Arch, Image, SymbolSource};
 
 use servers::{
-    debian_mariadb, glibc_amd64, glibc_arm64, mariadb_10_2, mariadb_amd64, mariadb_amd64_path, mariadb_arm64,
-    mysql_amd64, mysql_arm64, stripped,
+    debian_mariadb, glibc_amd64, glibc_arm64, libpthread_2_31, mariadb_10_2, mariadb_amd64, mariadb_amd64_path,
+    mariadb_arm64, mysql_amd64, mysql_arm64, stripped,
 };
 
 const X_LOCK: &str = "_Z19rw_lock_x_lock_funcP9rw_lock_tmN2ut8LocationE";
@@ -478,6 +478,26 @@ fn debian_mariadb_wait_functions() {
     }
 }
 
+/// The functions that wait for InnoDB's events in Debian's MariaDB 10.5, by what a disassembler shows of them: all that is known
+/// of its latches.
+#[test]
+fn debian_mariadb_10_5_waits_for_events() {
+    let cases: [(&str, &str, &[u64]); 2] =
+        [("amd64", "f57d9293", &[0xd1d030, 0xd1d0b0]), ("arm64", "91773644", &[0xbff930, 0xbffa50])];
+    for (arch, build, expected) in cases {
+        let image = debian_mariadb(arch, "bullseye");
+        let family = catalog::family(&image).unwrap_or_else(|error| panic!("{arch}: {error}"));
+        assert!(family.wait_functions.is_empty() && matches!(family.naming, catalog::Naming::None));
+        let found: Vec<u64> = catalog::event_waits(&image).iter().map(|f| f.start).collect();
+        assert_eq!(found.len(), 2, "{arch}: {found:x?}");
+        if image.build_id().starts_with(build) {
+            assert_eq!(found, expected, "{arch}: {found:x?}");
+        }
+        let plan = latch_plan(&image);
+        assert!(plan.sites.is_empty() && plan.gaps.len() == 1, "{:?}", plan.gaps);
+    }
+}
+
 /// Every place from which a function that waits goes on to sleep leads back to the function's caller, and says what the
 /// function is for.
 #[test]
@@ -515,4 +535,23 @@ fn c_library_frames() {
             assert!(calls >= 1, "{arch}: {name} calls nothing");
         }
     }
+}
+
+/// By that the programs tell the wait for a condition from the one for its mutex, both `FUTEX_WAIT`s there.
+#[test]
+fn conditions_are_waited_for_in_place_before_glibc_2_34() {
+    const NONE: u32 = 0;
+    const COND: u32 = 4;
+    let image = libpthread_2_31();
+    let rows = library_rows(&image);
+    let system_calls = |name: &str| -> Vec<u32> {
+        let symbol = image.symbols().find(|s| s.name == name).unwrap_or_else(|| panic!("no {name}"));
+        let range = image.function_at(symbol.addr).unwrap_or_else(|| panic!("{name} has no bounds"));
+        let insns = decode(&image, range);
+        let calls = insns.iter().filter(|i| i.bytes() == [0x0f, 0x05]);
+        calls.map(|i| rows.get(&i.end()).unwrap_or_else(|| panic!("{name}: no row")).primitive).collect()
+    };
+    assert!(system_calls("__pthread_cond_wait").contains(&COND));
+    // It is part of other functions too.
+    assert_eq!(system_calls("__lll_lock_wait"), [NONE]);
 }

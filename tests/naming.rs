@@ -18,7 +18,7 @@ use servers::{debian_mariadb, mariadb_10_2, mariadb_amd64, mariadb_amd64_path, m
 fn mysql_rules(image: &Image) -> MysqlRules {
     match catalog::family(image).expect("a known family").naming {
         Naming::Mysql(names) => MysqlRules::new(image, names),
-        Naming::Mariadb(_) => panic!("this is MariaDB"),
+        Naming::Mariadb(_) | Naming::None => panic!("this is no server of MySQL's latches"),
     }
 }
 
@@ -106,7 +106,7 @@ fn mariadb_rules(image: &Image) -> MariadbRules {
     let family = catalog::family(image).expect("a known family");
     match family.naming {
         Naming::Mariadb(names) => MariadbRules::new(image, family, names),
-        Naming::Mysql(_) => panic!("this is MySQL"),
+        Naming::Mysql(_) | Naming::None => panic!("this is no server of MariaDB's latches"),
     }
 }
 

@@ -8,7 +8,7 @@ use crate::model::Kind;
 use crate::symbols::{Arch, Image};
 
 /// Sizes of glibc's types, in bytes: `pthread_mutex_t`, and the others, which are alike on both architectures.
-const fn mutex_size(arch: Arch) -> u32 {
+pub(super) const fn mutex_size(arch: Arch) -> u32 {
     match arch {
         Arch::X86_64 => 40,
         Arch::Aarch64 => 48,
@@ -29,7 +29,8 @@ const RWLOCK_WORDS: u32 = 8;
 pub struct PsiPlace {
     /// From the futex word that is slept on, rounded down to 8 bytes.
     pub offset: u32,
-    /// Whether threads sleep on that word by `FUTEX_WAIT`, as for mutexes, and not by `FUTEX_WAIT_BITSET`.
+    /// Whether threads sleep on that word by `FUTEX_WAIT`, as for mutexes, and not by `FUTEX_WAIT_BITSET`. Condition variables
+    /// are taken to be of the second kind in every glibc, see `bpf/library.h`.
     pub plain_wait: bool,
     /// As in the names of such instances' classes.
     pub kind: Kind,

@@ -33,6 +33,18 @@ const KINDS: &[WaitKind] = &[
     WaitKind { number: 11, mode: Mode::None, identity: BLOCK_MUTEX },
 ];
 
+/// A build in which the functions below are not found, for want of symbols, or other latches than those in the catalog. Offsets
+/// of the SQL layer's instruments as in 10.5.29, which has those of later versions.
+pub(super) static SLEEPS_ONLY: Family = Family {
+    flavor: Flavor::Mariadb,
+    wait_functions: &[],
+    wrappers: &[],
+    layout: &[],
+    library: &library::MARIADB,
+    naming: Naming::None,
+    pages: None,
+};
+
 pub(super) static MARIADB_10_2: Family = Family {
     flavor: Flavor::Mariadb,
     wait_functions: &[

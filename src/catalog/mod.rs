@@ -3,6 +3,7 @@
 //!
 //! A new server version is an entry here with a test, not new code.
 
+mod events;
 mod futex;
 mod library;
 mod mariadb;
@@ -14,6 +15,7 @@ mod variables;
 #[cfg(test)]
 pub(crate) use mariadb::NAMES as MARIADB_NAMES;
 
+pub use events::{event_waits, EVENTS};
 pub use library::{is_word, psi_places, tracked_id, Library, PsiClass};
 pub use pages::{Dictionary, DictionaryAt, PageLatch, Pages, SpaceAt};
 pub use variables::{variable, Table};
@@ -84,6 +86,8 @@ pub enum Naming {
     Mysql(&'static MysqlNames),
     /// InnoDB of MariaDB 10.6 and newer: lock words known by what they are part of.
     Mariadb(&'static MariadbNames),
+    /// They have none: only locks of the SQL layer are seen.
+    None,
 }
 
 /// Where naming finds things in MySQL's program and memory.
@@ -326,7 +330,8 @@ pub struct SpinFunction {
 }
 
 /// The family whose wait functions this binary has. The first function of each family is one that no other
-/// family has by that name.
+/// family has by that name. Where none of them is found, or latches are laid out in another way, and InnoDB waits by events,
+/// it is the family without wait functions.
 ///
 /// # Errors
 /// What the program is instead, for a message that begins "process PID (NAME) is".
@@ -334,12 +339,18 @@ pub fn family(image: &Image) -> Result<&'static Family, &'static str> {
     let known = [&mysql::MYSQL_8, &mariadb::MARIADB_10_6, &mariadb_sync::MARIADB_10_2];
     let has_first = |f: &&Family| f.wait_functions.first().is_some_and(|w| !w.find(image).is_empty());
     if let Some(family) = known.into_iter().find(has_first) {
-        if !family.layout.iter().all(|stored| stored.holds(image)) {
+        if family.layout.iter().all(|stored| stored.holds(image)) {
+            return Ok(family);
+        }
+        if event_waits(image).is_empty() {
             return Err("a MySQL or MariaDB server whose latches are laid out in a way that armtrace does not know");
         }
-        return Ok(family);
+        return Ok(&mariadb_sync::SLEEPS_ONLY);
     }
     if image.symbol("server_version").is_some() {
+        if !event_waits(image).is_empty() {
+            return Ok(&mariadb_sync::SLEEPS_ONLY);
+        }
         return Err("a MySQL or MariaDB server in whose program armtrace does not find its latch functions");
     }
     Err("not a MySQL or MariaDB server: find one with: pgrep -a 'mysqld|mariadbd'")
@@ -352,6 +363,25 @@ pub fn misses_symbols(image: &Image) -> bool {
         Ok(family) => !family.wait_functions.iter().any(|w| w.is_named(image)),
         Err(_) => image.symbol("server_version").is_some(),
     }
+}
+
+/// The package that has a server's debug symbols, by the version that the server says it is; `None` for builds that are none of
+/// Debian's or Ubuntu's.
+///
+/// Package names of bullseye, bookworm and Ubuntu 22.04: up to 10.6 they have the version in them.
+pub fn debug_package(version: &str) -> Option<String> {
+    let (number, build) = version.split_once("-MariaDB-")?;
+    if !build.contains("deb") && !build.contains("ubuntu") {
+        return None;
+    }
+    let mut parts = number.split('.');
+    let (major, minor): (u32, u32) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+    let versioned = (major, minor) <= (10, 6);
+    Some(if versioned {
+        format!("mariadb-server-core-{major}.{minor}-dbgsym")
+    } else {
+        "mariadb-server-core-dbgsym".to_owned()
+    })
 }
 
 /// Who maintains this server of a known family.
@@ -475,7 +505,23 @@ impl Family {
     pub fn psi_from_latch(&self) -> Option<i32> {
         match self.naming {
             Naming::Mariadb(names) => Some(names.psi_from_latch),
-            Naming::Mysql(_) => None,
+            Naming::Mysql(_) | Naming::None => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::debug_package;
+
+    #[test]
+    fn debug_packages_are_those_of_the_distribution() {
+        let package = |version| debug_package(version).unwrap_or_default();
+        assert_eq!(package("10.5.29-MariaDB-0+deb11u1"), "mariadb-server-core-10.5-dbgsym");
+        assert_eq!(package("10.6.22-MariaDB-0ubuntu0.22.04.1"), "mariadb-server-core-10.6-dbgsym");
+        assert_eq!(package("10.11.19-MariaDB-0+deb12u1"), "mariadb-server-core-dbgsym");
+        for other in ["11.4.5-MariaDB", "9.7.4", "x-MariaDB-0+deb11u1", "10-MariaDB-deb"] {
+            assert_eq!(package(other), "", "{other}");
         }
     }
 }

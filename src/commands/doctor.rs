@@ -62,6 +62,9 @@ struct Server {
     symbol_file: Option<String>,
     /// What was tried to get symbols that the program itself does not have.
     symbols_tried: Vec<String>,
+    /// How to get those that are still missing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    symbols_advice: Option<String>,
     /// Whether the program was deleted or replaced on disk since it was started.
     program_deleted: bool,
     /// Whether a seccomp filter rules uretprobes out.
@@ -162,6 +165,7 @@ fn look_at(target: &Target, costs: &Costs) -> Server {
         symbol_source: info.symbol_source,
         symbol_file: target.image.symbol_file().map(|p| p.display().to_string()),
         symbols_tried: target.symbol_trials.iter().map(ToString::to_string).collect(),
+        symbols_advice: target.symbols_advice(),
         program_deleted: target.is_deleted,
         uretprobes_safe: attach::uretprobes_are_safe(target.pid),
         probes: plan
@@ -211,6 +215,9 @@ fn text(findings: &Findings) -> String {
         }
         for trial in &server.symbols_tried {
             line(format!("  symbols tried: {trial}"));
+        }
+        if let Some(advice) = &server.symbols_advice {
+            line(format!("  functions of InnoDB have no names. {advice}"));
         }
         if !server.uretprobes_safe {
             line("  it runs under a seccomp filter: no uretprobe is used on it".to_owned());

@@ -4,21 +4,26 @@
 //! the server names its global locks and their instruments alike. Others are known by the code that waits for them.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use super::{Identity, LatchName, Process};
-use crate::catalog::{is_word, Library};
+use crate::catalog::{event_waits, is_word, Family, Library, Naming, EVENTS};
 use crate::model::Kind;
+use crate::symbols::Image;
 use crate::target::Target;
 
 /// What one server's locks are called. What was named once stays named.
 pub struct LibraryNames {
     catalog: &'static Library,
+    /// The functions in which threads wait for InnoDB's events, where that is all that is known of its latches.
+    events: Vec<Range<u64>>,
     known: HashMap<(Identity, Option<Kind>), LatchName>,
 }
 
 impl LibraryNames {
-    pub fn new(catalog: &'static Library) -> LibraryNames {
-        LibraryNames { catalog, known: HashMap::new() }
+    pub fn new(family: &'static Family, image: &Image) -> LibraryNames {
+        let events = if matches!(family.naming, Naming::None) { event_waits(image) } else { Vec::new() };
+        LibraryNames { catalog: family.library, events, known: HashMap::new() }
     }
 
     /// The lock's name. `kind` is what the function of the C library says that waits for it.
@@ -35,7 +40,9 @@ impl LibraryNames {
         let name = match *identity {
             Identity::PsiClass(class) => process.instrument(self.catalog.class, class),
             Identity::Static(addr) => self.static_lock(target, addr, kind),
-            Identity::Caller(addr) => self.lock_of(&target.function_name(addr), kind),
+            Identity::Caller(addr) => {
+                self.event(target, addr, kind).or_else(|| self.lock_of(&target.function_name(addr), kind))
+            }
             Identity::MetadataLock => LatchName::from_event(self.catalog.metadata_lock.event),
             _ => None,
         };
@@ -56,13 +63,20 @@ impl LibraryNames {
         let link = addr.wrapping_sub(target.bias);
         let array = self.catalog.arrays.iter().find(|a| a.contains(&target.image, link));
         if let Some(array) = array.filter(|_| kind == Kind::Mutex) {
-            return self.event(kind, array.lock);
+            return self.global(kind, array.lock);
         }
         let (symbol, offset) = target.static_object(addr)?;
         if !is_word(kind, offset) {
             return None;
         }
-        Some(self.event(kind, &symbol).unwrap_or_else(|| LatchName::unnamed(kind, &symbol)))
+        Some(self.global(kind, &symbol).unwrap_or_else(|| LatchName::unnamed(kind, &symbol)))
+    }
+
+    /// An event of InnoDB's that is waited for at this place.
+    fn event(&self, target: &Target, addr: u64, kind: Option<Kind>) -> Option<LatchName> {
+        let link = addr.wrapping_sub(target.bias);
+        let waits = kind == Some(Kind::Cond) && self.events.iter().any(|f| f.contains(&link));
+        waits.then(|| LatchName::unnamed(Kind::Cond, EVENTS))
     }
 
     /// The lock that is waited for in this function, where it locks no other.
@@ -77,7 +91,7 @@ impl LibraryNames {
     }
 
     /// The event of a global lock.
-    fn event(&self, kind: Kind, lock: &str) -> Option<LatchName> {
+    fn global(&self, kind: Kind, lock: &str) -> Option<LatchName> {
         let category = self.catalog.category(lock)?;
         Some(LatchName { event: format!("wait/synch/{}/{category}/{lock}", kind.as_str()), kind })
     }

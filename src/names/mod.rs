@@ -104,6 +104,8 @@ pub struct Namer {
 enum Rules {
     Mysql(MysqlRules),
     Mariadb(MariadbRules),
+    /// There is no latch to name.
+    None,
 }
 
 /// A name given before.
@@ -125,8 +127,9 @@ impl Namer {
         let rules = match target.family.naming {
             Naming::Mysql(catalog) => Rules::Mysql(MysqlRules::new(&target.image, catalog)),
             Naming::Mariadb(catalog) => Rules::Mariadb(MariadbRules::new(&target.image, target.family, catalog)),
+            Naming::None => Rules::None,
         };
-        let library = LibraryNames::new(target.family.library);
+        let library = LibraryNames::new(target.family, &target.image);
         let memory = Memory::new(target.pid);
         let pages = target.family.pages.map(|catalog| PageNames::new(catalog, dictionary(target, &rules)));
         Ok(Namer { memory, target: Arc::clone(target), rules, library, pages, known: HashMap::new() })
@@ -230,7 +233,7 @@ fn dictionary(target: &Target, rules: &Rules) -> Option<At> {
         (DictionaryAt::Object(object), Rules::Mariadb(rules)) => {
             Some(At::Object(in_process(rules.address(&target.image, *object)?)))
         }
-        (DictionaryAt::Object(_), Rules::Mysql(_)) => None,
+        (DictionaryAt::Object(_), Rules::Mysql(_) | Rules::None) => None,
     }
 }
 

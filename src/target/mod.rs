@@ -85,6 +85,11 @@ impl Target {
         replaced.into_iter().chain(failed).collect()
     }
 
+    /// How to get the symbols that the program lacks, if it lacks any.
+    pub fn symbols_advice(&self) -> Option<String> {
+        catalog::misses_symbols(&self.image).then(|| symbols_advice(&self.version))
+    }
+
     /// A descriptor that becomes readable when the process ends.
     pub fn pidfd(&self) -> io::Result<OwnedFd> {
         self.pidfd.try_clone()
@@ -197,17 +202,26 @@ fn unsupported(pid: i32, what: &str, version: Option<&str>, trials: &[Trial]) ->
         Some(version) if !trials.is_empty() && trials.iter().all(|t| t.outcome.is_err()) => {
             let tried: Vec<String> = trials.iter().map(Trial::to_string).collect();
             Failure::target(format!(
-                "process {pid} ({name}, version {version}) is {what}, and it has no symbol table ({}).\nInstall the server's debug \
-                 package (…-dbgsym, …-debuginfo), set DEBUGINFOD_URLS, or name a symbol file: --symbols FILE",
-                tried.join("; ")
+                "process {pid} ({name}, version {version}) is {what}, and it has no symbol table ({}).\n{}",
+                tried.join("; "),
+                symbols_advice(version)
             ))
         }
         Some(version) => Failure::target(format!(
-            "process {pid} ({name}, version {version}) is {what}.\nSupported are MySQL and Percona Server from 8.0 on, and \
-             MariaDB from 10.6 on, and 10.2 with its symbols"
+            "process {pid} ({name}, version {version}) is {what}.\nSupported are MySQL and Percona Server from 8.0 on, \
+             MariaDB from 10.6 on and 10.2 with its symbols; of other MariaDBs up to 10.5, sleeps"
         )),
         None => Failure::target(format!("process {pid} ({name}) is {what}")),
     }
+}
+
+fn symbols_advice(version: &str) -> String {
+    let package = catalog::debug_package(version);
+    let package = package.map_or_else(
+        || "the server's debug package (…-dbgsym, …-debuginfo)".to_owned(),
+        |name| format!("{name} from the distribution's archive of debug symbols"),
+    );
+    format!("Install {package}, set DEBUGINFOD_URLS, or name a symbol file: --symbols FILE")
 }
 
 fn may_not_look(pid: i32) -> Failure {
@@ -253,6 +267,9 @@ mod tests {
             assert!(message.contains(words), "{words} is not in {message}");
         }
         assert_eq!(message.lines().count(), 2);
+        let message =
+            unsupported(0, "a server", Some("10.5.29-MariaDB-0+deb11u1"), std::slice::from_ref(&none)).message;
+        assert!(message.contains("Install mariadb-server-core-10.5-dbgsym"), "{message}");
         // With them, or where it has its own, they are not what is missing.
         let found = trial(SymbolSource::Debuglink, Ok("/y.debug"));
         for trials in [&[none, found][..], &[]] {

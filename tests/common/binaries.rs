@@ -68,6 +68,11 @@ pub fn glibc_amd64() -> Image {
     image("ARMTRACE_GLIBC_AMD64", || lab("mysql-9.7").join("usr/lib/x86_64-linux-gnu/libc.so.6"))
 }
 
+/// The thread library of glibc 2.31, the last Debian release's that has it apart: bullseye's.
+pub fn libpthread_2_31() -> Image {
+    image("ARMTRACE_LIBPTHREAD_2_31", || lab("mariadb-10.5-debian").join("usr/lib/x86_64-linux-gnu/libpthread.so.0"))
+}
+
 /// glibc for aarch64, as `tests/lab/setup` installs it for cross building.
 pub fn glibc_arm64() -> Image {
     image("ARMTRACE_GLIBC_ARM64", || PathBuf::from("/usr/aarch64-linux-gnu/lib/libc.so.6"))

@@ -137,29 +137,3 @@ fn loaded_length(elf: &[u8]) -> Result<usize> {
         });
     ends.max().context("no loaded segment")
 }
-
-/// Without its symbol table, MariaDB up to 10.5 has nothing by which its latch functions can be told.
-#[test]
-fn an_unsupported_build_is_explained() -> Result<()> {
-    let home = Command::new(crate::server::script("fetch")).arg(Family::Mariadb102.name()).output()?;
-    let home = Path::new(std::str::from_utf8(&home.stdout)?.trim()).to_owned();
-    let dir = tempfile::tempdir()?;
-    let program = dir.path().join("mysqld");
-    let status =
-        Command::new("strip").arg("--strip-all").arg("-o").arg(&program).arg(home.join("bin/mysqld")).status()?;
-    ensure!(status.success(), "strip: {status}");
-    // It reads statements from standard input, and waits for them.
-    let mut server = Command::new(&program)
-        .args(["--no-defaults", "--bootstrap", "--user=root"])
-        .arg(format!("--basedir={}", home.display()))
-        .arg(format!("--datadir={}", dir.path().display()))
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()?;
-    let answer =
-        fails(&mut agent(&["--pid", &server.id().to_string()]), 3, &["mysqld", "symbol table", "debug package"]);
-    server.kill()?;
-    server.wait()?;
-    answer
-}

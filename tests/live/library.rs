@@ -14,23 +14,23 @@ use crate::agent::{by_latch, Agent};
 use crate::load::Load;
 use crate::server::{wait_for, Family, Options, Server};
 
-const TABLE_CACHE: &str = "wait/synch/mutex/sql/LOCK_table_cache";
+pub(crate) const TABLE_CACHE: &str = "wait/synch/mutex/sql/LOCK_table_cache";
 const METADATA_LOCK: &str = "wait/synch/rwlock/sql/MDL_lock::rwlock";
-const LATCH: &str = "armtrace_latch_wait_seconds";
-const COND: &str = "armtrace_cond_wait_seconds";
+pub(crate) const LATCH: &str = "armtrace_latch_wait_seconds";
+pub(crate) const COND: &str = "armtrace_cond_wait_seconds";
 
 /// How long a wait that is to be provoked may take to show.
-const LIMIT: Duration = Duration::from_secs(60);
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
 /// All connections share one small table cache, so that each statement has to lock it and to open its table anew.
-fn small_table_cache(perf_schema: bool, more: &[&str]) -> Options {
+pub(crate) fn small_table_cache(perf_schema: bool, more: &[&str]) -> Options {
     let args = ["--table-open-cache=10", "--table-open-cache-instances=1"];
     let args = args.iter().chain(more).map(|a| (*a).to_owned()).collect();
     Options { perf_schema, args, ..Options::default() }
 }
 
 /// What is behind `metric`, by latch: how many waits, and their seconds.
-fn measured(agent: &Agent, metric: &str) -> Result<BTreeMap<String, (f64, f64)>> {
+pub(crate) fn measured(agent: &Agent, metric: &str) -> Result<BTreeMap<String, (f64, f64)>> {
     let samples = agent.scrape()?;
     let sums = by_latch(&samples, &format!("{metric}_sum"));
     let counts = by_latch(&samples, &format!("{metric}_count"));

@@ -19,6 +19,8 @@ pub enum Family {
     Mariadb1011,
     /// As Debian ships it, without a symbol table.
     Mariadb1011Debian,
+    /// As Debian bullseye ships it, the last with the latches of before 10.6; without a symbol table.
+    Mariadb105Debian,
     Mariadb102,
 }
 
@@ -29,6 +31,7 @@ impl Family {
             Family::Mariadb114 => "mariadb-11.4",
             Family::Mariadb1011 => "mariadb-10.11",
             Family::Mariadb1011Debian => "mariadb-10.11-debian",
+            Family::Mariadb105Debian => "mariadb-10.5-debian",
             Family::Mariadb102 => "mariadb-10.2",
         }
     }

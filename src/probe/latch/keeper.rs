@@ -120,7 +120,9 @@ impl<'obj> Keeper<'obj> {
             keeper.put_on(group);
         }
         keeper.set_states(|_| ProbeState::Attached);
-        if keeper.groups.iter().all(|links| links.begins.is_empty()) {
+        let sees_sleeps = tracepoints[0] && tracepoints[1];
+        let wants_sleeps_only = keeper.plan.sites.is_empty();
+        if keeper.groups.iter().all(|links| links.begins.is_empty()) && !(wants_sleeps_only && sees_sleeps) {
             let (site, why) = keeper.refused.first().cloned().unwrap_or_default();
             anyhow::bail!("no probe could be attached; the first, {site}: {why}");
         }

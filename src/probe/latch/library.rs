@@ -67,7 +67,11 @@ pub fn rows_of(image: &Image) -> BTreeMap<u64, types::library_frame> {
     let exported: HashMap<u64, u32> = image
         .symbols()
         .filter(|s| s.is_function)
-        .filter_map(|s| Some((s.addr, FUNCTIONS.iter().find(|(name, _)| *name == s.name)?.1 .0)))
+        .filter_map(|s| {
+            // In .symtab their version is part of the names of those that have several: `pthread_cond_wait@@GLIBC_2.3.2`.
+            let exported = s.name.split('@').next()?;
+            Some((s.addr, FUNCTIONS.iter().find(|(name, _)| *name == exported)?.1 .0))
+        })
         .collect();
     let mut seen: HashMap<u64, Option<u32>> = HashMap::new();
     let mut functions: Vec<(u64, Option<u32>)> = exported.iter().map(|(&addr, &p)| (addr, Some(p))).collect();

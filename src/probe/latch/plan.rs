@@ -107,6 +107,13 @@ pub fn plan(image: &Image, family: &Family, allowed: Allowed) -> Plan {
     for variant in &found {
         planner.add(variant);
     }
+    if family.wait_functions.is_empty() {
+        planner.gap(
+            "InnoDB's latches by name",
+            "this build has no function for them that armtrace knows; all sleeps for InnoDB's events (latches, row locks and idle \
+             threads alike) are in armtrace_cond_wait_seconds, latch unnamed:os_event",
+        );
+    }
     let groups = groups(&planner.sites, &nesting(image, &found));
     Plan {
         groups,

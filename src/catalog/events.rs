@@ -1,0 +1,42 @@
+//! InnoDB's events, on which threads sleep for its latches in MariaDB up to 10.5: known without symbols by how they wait.
+
+use std::collections::HashSet;
+use std::ops::Range;
+
+use super::library::mutex_size;
+use crate::code::{direct_calls, imported_calls, Function};
+use crate::symbols::Image;
+
+/// A function that all versions of MariaDB from 10.2 on export, and MySQL does not have.
+const MARIADB: &str = "_Z16mariadb_fix_viewP3THDP10TABLE_LISTbb";
+
+/// What waits for events are called: nothing tells latches, row locks and idle threads apart there.
+pub const EVENTS: &str = "os_event";
+
+/// Where an `os_event` has its mutex, in bytes; its condition variable is right behind that. In all builds that were
+/// looked at: MariaDB 10.2.11 and 10.5.29 for x86_64, 10.5.23 for aarch64.
+const MUTEX_AT: i64 = 0x10;
+
+/// They do nothing else: what is longer, in bytes, is none of them and need not be analysed.
+const MAX_LENGTH: u64 = 512;
+
+/// MariaDB's functions that wait for an event: they pass on the mutex and the condition variable of what their first argument
+/// points to. Nothing else in these servers has the two in those places.
+pub fn event_waits(image: &Image) -> Vec<Range<u64>> {
+    if image.symbol(MARIADB).is_none() {
+        return Vec::new();
+    }
+    let stubs = ["pthread_cond_wait", "pthread_cond_timedwait"].map(|name| imported_calls(image, name)).concat();
+    let cond_at = MUTEX_AT + i64::from(mutex_size(image.arch()));
+    let mut found: Vec<Range<u64>> = direct_calls(image, &stubs.into_iter().collect::<HashSet<u64>>())
+        .into_iter()
+        .filter_map(|(at, _)| {
+            let range = image.function_at(at).filter(|r| r.end - r.start <= MAX_LENGTH)?;
+            let [cond, mutex, ..] = Function::new(image, range.clone())?.passed_at(at);
+            let is_event = cond?.first_argument() == Some(cond_at) && mutex?.first_argument() == Some(MUTEX_AT);
+            is_event.then_some(range)
+        })
+        .collect();
+    found.dedup();
+    found
+}

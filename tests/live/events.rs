@@ -1,0 +1,48 @@
+//! A build of which only sleeps are seen: MariaDB 10.5 without its symbol table.
+
+use std::collections::BTreeSet;
+
+use anyhow::{ensure, Context, Result};
+
+use crate::agent::{doctor, Agent};
+use crate::library::{measured, small_table_cache, COND, LATCH, LIMIT, TABLE_CACHE};
+use crate::load::Load;
+use crate::server::{wait_for, Family, Server};
+
+const EVENTS: &str = "unnamed:os_event";
+
+/// The SQL layer's waits have their names, InnoDB's are counted, and no name is wrong: none sums up to more than
+/// performance_schema says.
+#[test]
+fn mariadb_10_5_without_symbols_shows_its_sleeps() -> Result<()> {
+    let server = Server::start(Family::Mariadb105Debian, &small_table_cache(true, &[]))?;
+    let mut load = Load::start(&server, "oltp_read_write", 64)?;
+    load.wait_running()?;
+    let agent = Agent::attach(&server)?;
+    let (latches, conds) = wait_for("waits of both layers", LIMIT, || {
+        let (latches, conds) = (measured(&agent, LATCH)?, measured(&agent, COND)?);
+        let at_least = |waits: Option<&(f64, f64)>, count| waits.is_some_and(|(waits, _)| *waits >= count);
+        let enough = at_least(latches.get(TABLE_CACHE), 50.0) && at_least(conds.get(EVENTS), 100.0);
+        Ok(enough.then_some((latches, conds)))
+    })?;
+    let truth = server.wait_summary()?;
+    let said = doctor(server.pid())?;
+    load.stop()?;
+    let (status, _) = agent.stop()?;
+    ensure!(status.success(), "{status}");
+    server.stop()?;
+    println!("{latches:#?}\n{conds:#?}");
+    for (name, (_, ours)) in latches.iter().chain(&conds).filter(|(name, _)| name.starts_with("wait/")) {
+        let (_, theirs) = truth.get(name).with_context(|| format!("performance_schema has no {name}"))?;
+        ensure!(*ours <= theirs * 1.05 + 0.01, "{name}: {ours:.3}s of {theirs:.3}s");
+    }
+    let innodb: BTreeSet<&String> = latches.keys().filter(|name| name.contains("/innodb/")).collect();
+    ensure!(innodb.iter().all(|name| name.contains("/mutex/")), "an event is no latch: {innodb:?}");
+    let said = &said["server"];
+    ensure!(said["symbol_source"] == "dynsym", "{said}");
+    let advice = said["symbols_advice"].as_str().context("doctor gives no advice")?;
+    ensure!(advice.contains("mariadb-server-core-10.5-dbgsym"), "{advice}");
+    let gap = said["not_measured"][0]["why"].as_str().context("nothing is said to be missing")?;
+    ensure!(gap.contains(EVENTS), "{gap}");
+    Ok(())
+}

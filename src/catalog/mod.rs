@@ -59,17 +59,20 @@ pub struct Family {
     pub layout: &'static [Stored],
 }
 
-/// A function of this name stores its second argument at this offset of what the first points to.
+/// A function stores its argument of this number, counted from 0, at this offset of what the first points to.
 #[derive(Debug)]
 pub struct Stored {
-    pub function: &'static str,
+    /// Alternative names.
+    pub function: &'static [&'static str],
+    pub argument: u8,
     pub offset: i64,
 }
 
 impl Stored {
     fn holds(&self, image: &Image) -> bool {
-        let range = image.symbol(self.function).and_then(|s| bounds(image, &s));
-        range.and_then(|r| code::Function::new(image, r)).is_some_and(|f| f.stores_argument(1, 0, self.offset))
+        let range = named(image, self.function).next().and_then(|s| bounds(image, &s));
+        let function = range.and_then(|r| code::Function::new(image, r));
+        function.is_some_and(|f| f.stores_argument(self.argument, 0, self.offset))
     }
 }
 

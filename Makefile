@@ -18,7 +18,7 @@ BPF := $(filter-out %/vmlinux.h,$(shell find bpf -name '*.[ch]' 2>/dev/null))
 SCRIPTS := $(addprefix tests/lab/,lib.sh setup fetch serve load demo) .ci/run
 VM_SCRIPTS := $(addprefix tests/vm/,common data image kernel guest check live matrix server-binary) scripts/debs packaging/dist
 
-.PHONY: help setup build demo fmt fmt-check lint unit binaries live guest test clean
+.PHONY: help setup build demo fmt fmt-check lint unit binaries live truth guest test bench clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -52,6 +52,9 @@ unit: setup ## tests that need neither root nor a server
 live: setup ## tests on real servers under load, as root (ARGS=name picks some)
 	cargo test --locked --release --test live $(RUNNER) -- --test-threads=1 --skip guest:: $(ARGS)
 
+truth: setup ## docs/truth.md anew: all servers against performance_schema, half an hour, as root (ARGS=name picks some)
+	cargo test --locked --release --test live $(RUNNER) -- --test-threads=1 --nocapture --ignored truth_suite_$(ARGS)
+
 # On arm64 from any machine: emulated, so minutes each.
 guest: setup dist-aarch64 ## the agent on an emulated arm64 machine, alone and beside one here, as root
 	cargo test --locked --release --test live $(RUNNER) -- --test-threads=1 --nocapture guest::
@@ -67,6 +70,9 @@ test: ## all of it: formatting, lint, unit, binaries, live, guest
 	$(MAKE) binaries
 	$(MAKE) live
 	$(MAKE) guest
+
+bench: setup ## what attaching costs, beside other tools, as root: hours (ARGS=quick: half an hour; ARGS=--write: docs/benchmarks.md)
+	cargo bench --locked --bench overhead $(RUNNER) -- $(ARGS)
 
 clean: ## what was built; servers stay in the cache
 	cargo clean

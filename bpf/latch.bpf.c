@@ -94,6 +94,14 @@ struct {
 	__type(value, struct callsite_waits);
 } callsites SEC(".maps");
 
+/* By wait function. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_FUNCTIONS);
+	__type(key, __u32);
+	__type(value, struct attachment);
+} attachments SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, MAX_HITS);
@@ -153,8 +161,8 @@ static __always_inline void add_callsite(const struct callsite_key *key, __u64 n
 	__sync_fetch_and_add(&at->sum_ns, ns);
 }
 
-/* Adds a wait of ns to its latch. */
-static __always_inline void add_wait(const struct callsite_key *callsite, __u64 latch, __u64 ns,
+/* Adds a wait of ns to its latch; false if there is no room for it. */
+static __always_inline bool add_wait(const struct callsite_key *callsite, __u64 latch, __u64 ns,
 				     __u64 sleep_ns, __u32 sleeps)
 {
 	struct latch_key key = callsite->latch;
@@ -167,7 +175,7 @@ static __always_inline void add_wait(const struct callsite_key *callsite, __u64 
 	}
 	if (!total) {
 		count(&lost, LOST_LATCHES_FULL);
-		return;
+		return false;
 	}
 	__sync_fetch_and_add(&total->sum_ns, ns);
 	if (sleeps) {
@@ -181,6 +189,36 @@ static __always_inline void add_wait(const struct callsite_key *callsite, __u64 
 		*(volatile __u64 *)&total->max_ns = ns;
 	total->example = latch;
 	add_callsite(callsite, ns);
+	return true;
+}
+
+#include "page.h"
+
+/* Notes which page the thread waited for, if it was one; while the page is sure to be the same. */
+static __always_inline void note_page(struct wait *w)
+{
+	struct latch_key *key = &w->key.latch;
+	bool is_bare = key->identity == IDENTITY_CALLER;
+
+	if (!page_layout.is_known || w->is_page)
+		return;
+	/* What has another identity is no page's latch, unless its kind of latch has a flag for
+	 * them. */
+	if (page_layout.flag ? key->identity != IDENTITY_CREATED : !is_bare)
+		return;
+	if (!may_be_page(w->latch))
+		return;
+	w->is_page = page_of(w->latch, &w->page);
+	if (is_bare) {
+		/* Better known now than by who waits for it. */
+		if (w->is_page) {
+			key->identity = IDENTITY_PAGE;
+			key->id = 0;
+		}
+	} else if (!w->is_page) {
+		w->page = other_pages;
+		w->is_page = true;
+	}
 }
 
 /* Adds the thread's wait, which ended at end_ns, to its latch, and leaves the thread without one.
@@ -189,7 +227,10 @@ static __always_inline void finish(struct wait *w, __u64 end_ns)
 {
 	__u64 ns = end_ns > w->begin_ns ? end_ns - w->begin_ns : 0;
 
-	add_wait(&w->key, w->latch, ns, w->sleep_ns, w->sleeps);
+	if (add_wait(&w->key, w->latch, ns, w->sleep_ns, w->sleeps) && w->is_page) {
+		w->page.function = w->key.latch.function;
+		add_page_wait(&w->page, ns);
+	}
 	w->latch = 0;
 }
 
@@ -417,11 +458,32 @@ static __always_inline bool identify(void *ctx, const struct site *site, __u64 l
 	return true;
 }
 
+static __always_inline __u32 generation(__u32 function)
+{
+	struct attachment *a = bpf_map_lookup_elem(&attachments, &function);
+
+	return a ? a->generation : 0;
+}
+
+static __always_inline bool by_turns(__u32 function)
+{
+	struct attachment *a = bpf_map_lookup_elem(&attachments, &function);
+
+	return a && a->by_turns;
+}
+
+/* The thread's state. A wait whose end may have passed unseen, because its probes were off
+ * meanwhile, is none any more. */
 static __always_inline struct wait *thread_wait(void)
 {
 	__u32 tid = bpf_get_current_pid_tgid();
+	struct wait *w = bpf_map_lookup_elem(&threads, &tid);
 
-	return bpf_map_lookup_elem(&threads, &tid);
+	if (w && w->latch && !w->end_ns && w->generation != generation(w->key.latch.function)) {
+		count(&lost, LOST_CUT_OFF);
+		w->latch = 0;
+	}
+	return w;
 }
 
 static __always_inline struct wait *new_thread(void)
@@ -471,6 +533,7 @@ static __always_inline void begin(void *ctx, const struct site *site, __u64 now)
 		count(&lost, LOST_UNREADABLE);
 		return;
 	}
+	w->generation = generation(site->function);
 	w->begin_ns = now;
 	w->latch = latch;
 }
@@ -482,12 +545,14 @@ static __always_inline void end(void *ctx, const struct site *site, __u64 now)
 	if (!ends_here(ctx, &site->condition))
 		return;
 	if (!w || !w->latch) {
-		count(&lost, LOST_NO_BEGIN);
+		if (!by_turns(site->function))
+			count(&lost, LOST_NO_BEGIN);
 		return;
 	}
 	/* An inner wait function's end is not the outer wait's. */
 	if (w->key.latch.function != site->function)
 		return;
+	note_page(w);
 	if (site->role == ROLE_MAYBE_END)
 		w->end_ns = now;
 	else

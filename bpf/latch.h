@@ -15,6 +15,7 @@
 #define MAX_LATCHES   2048
 #define MAX_CALLSITES 4096
 #define MAX_THREADS   16384
+#define MAX_PAGES     4096
 /* Kinds of wait that one site can stand for. */
 #define MAX_KINDS	     6
 #define MAX_FRAME_ROWS	     4096
@@ -48,6 +49,8 @@ enum identity {
 	IDENTITY_CALLER,
 	/* It is part of a metadata lock. */
 	IDENTITY_METADATA_LOCK,
+	/* A page's latch. */
+	IDENTITY_PAGE,
 	/* Site only: static, else performance_schema's class, else the caller. */
 	IDENTITY_WORD,
 };
@@ -138,6 +141,19 @@ struct site {
 	struct condition condition;
 };
 
+/* Wait functions of one server. */
+enum limit {
+	MAX_FUNCTIONS = 32,
+};
+
+/* How the probes of a wait function are attached. */
+struct attachment {
+	/* How many times they were taken off. */
+	__u32 generation;
+	/* Whether they are off at times: waits of which only the end is seen are no surprise. */
+	__u32 by_turns;
+};
+
 /* Stands in place of a wait function for waits in the C library. */
 enum library_function {
 	LIBRARY_FUNCTION = 0xff,
@@ -172,6 +188,47 @@ struct waits {
 };
 
 struct callsite_waits {
+	__u64 count;
+	__u64 sum_ns;
+};
+
+/* Where a page's descriptor has what tells of the page; all offsets are from its latch. */
+struct page_layout {
+	__s32 space;
+	__s32 page_no;
+	/* The pointer to the page itself. */
+	__s32 frame;
+	/* A byte that is 1 in latches of pages and 0 in others; 0: there is none. */
+	__u32 flag;
+	/* A type of index pages besides those of all servers; 0: there is none. */
+	__u16 index_type;
+	/* 0: this server's pages are not known. */
+	__u16 is_known;
+};
+
+/* What waits for pages add up under. */
+struct page_key {
+	__u32 space;
+	/* As in the page's header. */
+	__u16 type;
+	/* Of an index's page: its level and its index; of others 0. */
+	__u16 level;
+	__u64 index;
+	/* The wait function; none for all that the map had no room for. */
+	__u32 function;
+	__u32 unused;
+};
+
+/* Types of pages that are part of an index, and what stands in place of a type. */
+enum page_type {
+	PAGE_SDI = 17853,
+	PAGE_RTREE = 17854,
+	PAGE_INDEX = 17855,
+	/* Pages of which nothing is known, or for which the map had no room. */
+	PAGE_OTHER = 0xffff,
+};
+
+struct page_waits {
 	__u64 count;
 	__u64 sum_ns;
 };
@@ -224,8 +281,12 @@ struct wait {
 	/* When the sleep in progress began; 0 while awake. */
 	__u64 sleep_begin_ns;
 	__u32 sleeps;
-	__u32 unused;
+	/* Of its wait function's probes when it began. */
+	__u32 generation;
+	__u32 is_page;
 	struct callsite_key key;
+	/* What sort of page it waits for, once `is_page`. */
+	struct page_key page;
 	struct library_wait library;
 };
 
@@ -247,6 +308,8 @@ enum lost {
 	LOST_NO_SITE,
 	/* A sleep in the C library of which it is not known what waits there, nor for what. */
 	LOST_LIBRARY_UNKNOWN,
+	/* A wait that was open when its probes were taken off for a while. */
+	LOST_CUT_OFF,
 	LOST_CAUSES,
 };
 
@@ -268,4 +331,6 @@ struct vocabulary {
 	enum lost lost;
 	enum tracepoint tracepoint;
 	enum library_function library_function;
+	enum limit limit;
+	enum page_type page_type;
 };

@@ -14,7 +14,7 @@ use crate::target::{cpu_time_ns, Target};
 /// Probes attached to one server. Dropping it takes them off.
 pub struct Agent {
     pub target: Arc<Target>,
-    pub plan: Plan,
+    pub plan: Arc<Plan>,
     probe: LatchProbe,
     source: Arc<Source>,
 }
@@ -35,7 +35,7 @@ impl Agent {
     /// Status 3 when this binary offers no site to probe, 4 when the kernel refuses, 1 otherwise.
     pub fn attach(target: Target) -> Result<Agent, Failure> {
         attach::require_privilege()?;
-        let plan = latch::plan(&target.image, target.family, allowed(target.pid));
+        let plan = Arc::new(latch::plan(&target.image, target.family, allowed(target.pid)));
         if plan.sites.is_empty() {
             return Err(Failure::target(format!(
                 "no latch function of process {} ({} {}, symbols: {}) can be probed; `armtrace doctor --pid {0}` says why",
@@ -69,20 +69,23 @@ impl Agent {
         gaps.chain(refused).collect()
     }
 
+    /// To be called once, by any thread: finds out what hits cost here, which takes some hundred milliseconds, and keeps
+    /// the probes within this share of the server's CPU time (0 to 1) from then on.
+    pub fn keep_within(&self, budget: f64) -> impl FnOnce() + Send + 'static {
+        let source = Arc::clone(&self.source);
+        let keep = self.probe.keep_within(budget);
+        move || match attach::calibrate() {
+            Ok(costs) => {
+                _ = source.costs.set(costs);
+                keep(costs);
+            }
+            Err(error) => tracing::warn!("probe costs are not known, so no budget is kept: {error:#}"),
+        }
+    }
+
     /// Takes the probes off the server; counted figures stay readable.
     pub fn detach(&mut self) {
         self.probe.detach();
-    }
-}
-
-impl Source {
-    /// Measures what hits cost here; until then snapshots have no costs. Takes some hundred milliseconds,
-    /// and nothing waits for it.
-    pub fn calibrate(&self) {
-        match attach::calibrate() {
-            Ok(costs) => drop(self.costs.set(costs)),
-            Err(error) => tracing::warn!("probe costs are not known: {error:#}"),
-        }
     }
 }
 
@@ -101,7 +104,9 @@ impl SnapshotSource for Source {
             latches: figures.latches,
             sleeps_seen: self.collector.sleeps_seen(),
             callsites: figures.callsites,
+            pages: figures.pages,
             probes: figures.probes,
+            costs: self.costs.get().map(Costs::by_class).unwrap_or_default(),
             lost: figures.lost,
             server_cpu_ns: cpu_now.zip(self.cpu_at_attach).map(|(now, then)| now.saturating_sub(then)),
         }

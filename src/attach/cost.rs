@@ -62,6 +62,20 @@ pub enum ProbeClass {
     Futex,
 }
 
+impl ProbeClass {
+    pub const ALL: [ProbeClass; 4] = [ProbeClass::Emulated, ProbeClass::Stepped, ProbeClass::Return, ProbeClass::Futex];
+
+    /// The value of the `class` label.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            ProbeClass::Emulated => "uprobe_emulated",
+            ProbeClass::Stepped => "uprobe_stepped",
+            ProbeClass::Return => "uretprobe",
+            ProbeClass::Futex => "futex",
+        }
+    }
+}
+
 /// Nanoseconds per hit on this machine; `None` where it could not be measured.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Costs {
@@ -79,6 +93,11 @@ impl Costs {
             ProbeClass::Return => self.uretprobe,
             ProbeClass::Futex => self.futex,
         }
+    }
+
+    /// Class and nanoseconds per hit, of those that could be measured.
+    pub fn by_class(&self) -> Vec<(&'static str, f64)> {
+        ProbeClass::ALL.iter().filter_map(|&class| Some((class.as_str(), self.of(class)?))).collect()
     }
 }
 

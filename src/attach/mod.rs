@@ -3,11 +3,13 @@
 mod cost;
 mod features;
 mod futex;
+mod governor;
 mod sites;
 
 pub use cost::{calibrate, uprobe_multi_works, Costs, ProbeClass};
 pub use features::{attach_cookies, capabilities, features, Feature, Verdict};
 pub use futex::{attach_futex, futex_wait_is_traceable, FutexPrograms};
+pub use governor::{Governor, Usage, PERIOD};
 pub use sites::{attach_sites, has_shadow_stack, uretprobes_are_safe, SiteAddress, SitePrograms};
 
 use crate::failure::Failure;

@@ -4,6 +4,7 @@
 //! table and debug information; how the functions are told apart without names, from the disassembly of these and of
 //! Debian's 10.11.19, 11.8.6 and 11.8.9 for both architectures.
 
+use super::pages::{Dictionary, DictionaryAt, PageLatch, Pages, SpaceAt};
 use super::variables::Table;
 use super::{
     library, Around, ArrayLatches, Beside, Callsite, Count, Evidence, Family, Flavor, Found, FutexShape, Identity,
@@ -61,11 +62,13 @@ pub(super) static MARIADB_10_6: Family = Family {
     ],
     naming: Naming::Mariadb(&NAMES),
     library: &library::MARIADB,
+    pages: Some(&PAGES),
     layout: &[],
 };
 
 pub(crate) const NAMES: MariadbNames = MariadbNames {
     psi_from_latch: -8,
+    page_latch: BLOCK_LOCK,
     instrumented: INSTRUMENTED,
     beside: &[Beside {
         instrumented: "trx_purge_latch",
@@ -155,9 +158,9 @@ const fn hash(object: Object, at: u64, name: &'static str) -> ArrayLatches {
 const INSIDE: &[InsideLatch] = &[
     // A page latch has a mode between shared and exclusive, as an index tree's has.
     InsideLatch {
-        word: Word::At(24),
-        evidence: &[Evidence::PageHeader { path: &[48], id: 0 }],
-        latch: Latch { kind: Kind::Sxlock, name: "buf_block_lock" },
+        word: Word::At(BLOCK_LATCH),
+        evidence: &[Evidence::PageHeader { path: &[BLOCK_FRAME], id: 0 }],
+        latch: BLOCK_LOCK,
     },
     // An index: its name, its table and the table's name, and the table's first index knows the table too.
     InsideLatch {
@@ -189,6 +192,49 @@ const INSIDE: &[InsideLatch] = &[
     // A mutex up to 10.11.
     table(500, rwlock("dict_table_lock_latch")),
 ];
+
+/// A page's descriptor begins with the page's id: the number, then the tablespace.
+const BLOCK_LATCH: u64 = 24;
+const BLOCK_FRAME: u64 = 48;
+const BLOCK_LOCK: Latch = Latch { kind: Kind::Sxlock, name: "buf_block_lock" };
+
+static PAGES: Pages = Pages {
+    latch: PageLatch {
+        space: 4 - BLOCK_LATCH as i32,
+        page_no: -(BLOCK_LATCH as i32),
+        frame: (BLOCK_FRAME - BLOCK_LATCH) as i32,
+        flag: None,
+        // The root of an index whose table got columns without being rebuilt.
+        index_type: Some(18),
+    },
+    dictionary: Dictionary {
+        at: DictionaryAt::Object(Object::Around { instrumented: "dict_operation_lock", at: 0 }),
+        lists: &[112, 144],
+        table_next: 280,
+        table_indexes: TABLE_INDEXES,
+        index_table: INDEX_TABLE,
+        index_next: 96,
+        index_id: 0,
+        index_name: &[INDEX_NAME],
+        table_name: &[INDEX_TABLE, TABLE_NAME],
+        space: SpaceAt::Table(56),
+    },
+    spaces: &[(0, "innodb_system"), (0xffff_fffe, "innodb_temporary")],
+    one_table_per_space: true,
+    types: &[
+        (2, "undo log"),
+        (3, "segment list"),
+        (4, "change buffer"),
+        (5, "change buffer bitmap"),
+        (6, "system"),
+        (7, "transaction system"),
+        (8, "tablespace header"),
+        (9, "extent list"),
+        (10, "blob"),
+        (11, "blob"),
+        (12, "blob"),
+    ],
+};
 
 const INDEX_NAME: u64 = 16;
 const INDEX_TABLE: u64 = 24;

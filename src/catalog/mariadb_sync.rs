@@ -72,6 +72,7 @@ pub(super) static MARIADB_10_2: Family = Family {
         },
     ],
     library: &library::MARIADB_10_2,
+    pages: None,
     naming: Naming::Mysql(&MysqlNames {
         latch_init: "_Z15sync_check_initv",
         not_instrumented: None,

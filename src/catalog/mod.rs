@@ -8,12 +8,14 @@ mod library;
 mod mariadb;
 mod mariadb_sync;
 mod mysql;
+mod pages;
 mod variables;
 
 #[cfg(test)]
 pub(crate) use mariadb::NAMES as MARIADB_NAMES;
 
 pub use library::{is_word, psi_places, tracked_id, Library, PsiClass};
+pub use pages::{Dictionary, DictionaryAt, PageLatch, Pages, SpaceAt};
 pub use variables::{variable, Table};
 
 use std::collections::HashSet;
@@ -54,6 +56,8 @@ pub struct Family {
     pub naming: Naming,
     /// The locks of its SQL layer.
     pub library: &'static Library,
+    /// How waits for pages are told apart; `None` where that is not known.
+    pub pages: Option<&'static Pages>,
     /// What the code of a build must do with the members of its latches, where other versions have functions of the same
     /// names but other latches.
     pub layout: &'static [Stored],
@@ -117,6 +121,8 @@ pub struct MysqlNames {
 pub struct MariadbNames {
     /// From a lock word to the pointer to its performance_schema instance, bytes.
     pub psi_from_latch: i32,
+    /// The latch of a page.
+    pub page_latch: Latch,
     /// The instruments of latches that are lock words. Where the code makes such a latch tells where it lies.
     pub instrumented: &'static [&'static str],
     /// Latches at a fixed distance from one that is instrumented, each with that one's name.

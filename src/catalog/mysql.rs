@@ -1,6 +1,7 @@
 //! MySQL 8.0 to 9.x and Percona Server. Function names, argument order and offsets were read from MySQL 9.7.4
 //! (Debian, x86_64 and aarch64) by disassembly, and from live latches.
 
+use super::pages::{Dictionary, DictionaryAt, PageLatch, Pages, SpaceAt};
 use super::{
     library, Callsite, Family, Flavor, Found, Identity, IdentityIn, MysqlNames, Naming, Shape, Stored, WaitFunction,
 };
@@ -139,6 +140,7 @@ pub(super) static MYSQL_8: Family = Family {
         Stored { function: &[MUTEX_INIT], argument: 1, offset: 0x20 },
     ],
     library: &library::MYSQL,
+    pages: Some(&PAGES),
     naming: Naming::Mysql(&MysqlNames {
         latch_init: "_Z15sync_check_initm",
         not_instrumented: Some("PFS_NOT_INSTRUMENTED"),
@@ -156,6 +158,42 @@ pub(super) static MYSQL_8: Family = Family {
         uninstrumented_sites: &[("buf0buf.cc", "buf_block_lock"), ("gis0sea.cc", "rtr_match_block_lock")],
         line_bits: 32,
     }),
+};
+
+/// `buf_block_t`, seen from its latch; `dict_sys_t`, `dict_table_t` and `dict_index_t` as `dict_index_find` goes through them.
+static PAGES: Pages = Pages {
+    latch: PageLatch { space: -0x88, page_no: -0x84, frame: 0x78, flag: Some(0x50), index_type: None },
+    dictionary: Dictionary {
+        at: DictionaryAt::Pointer("dict_sys"),
+        lists: &[0x78, 0x90],
+        table_next: 0xc8,
+        table_indexes: 0xa8,
+        index_table: 0x20,
+        index_next: 0x488,
+        index_id: 0,
+        index_name: &[0x10],
+        table_name: &[0x18],
+        space: SpaceAt::Index(0x28),
+    },
+    spaces: &[(0, "innodb_system"), (0xffff_fffd, "innodb_temporary"), (0xffff_fffe, "mysql")],
+    // General tablespaces hold many.
+    one_table_per_space: false,
+    types: &[
+        (2, "undo log"),
+        (3, "segment list"),
+        (5, "change buffer bitmap"),
+        (6, "system"),
+        (7, "transaction system"),
+        (8, "tablespace header"),
+        (9, "extent list"),
+        (10, "blob"),
+        (11, "blob"),
+        (12, "blob"),
+        (21, "rollback segments"),
+        (22, "blob"),
+        (23, "blob"),
+        (24, "blob"),
+    ],
 };
 
 /// Percona Server calls itself by name in the messages that it prints; MySQL and distributors' builds of it do not.

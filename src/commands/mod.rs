@@ -57,6 +57,20 @@ pub(crate) struct RunArgs {
     /// Take the server's symbols from this file, of `armtrace symbols export` or a debug file
     #[arg(long, value_name = "FILE")]
     symbols: Option<PathBuf>,
+    /// Most of the server's CPU time that probes may take; the dearest are off part of the time to keep it
+    #[arg(long, default_value = "1%", value_name = "SHARE", value_parser = share)]
+    max_overhead: f64,
+}
+
+/// `1%` or `0.01`, as a number from 0 to 1.
+fn share(text: &str) -> Result<f64, String> {
+    let (number, unit) = text.strip_suffix('%').map_or((text, 1.0), |number| (number, 100.0));
+    let share = number.trim().parse::<f64>().map_err(|_| "not a share: write 1% or 0.01".to_owned())? / unit;
+    if share > 0.0 && share <= 1.0 {
+        Ok(share)
+    } else {
+        Err("a share is more than 0% and at most 100%".to_owned())
+    }
 }
 
 #[derive(Args, Clone, Debug)]
@@ -108,5 +122,20 @@ pub fn execute(cli: Cli) -> Result<(), Failure> {
         (Some(Command::Symbols(SymbolsCommand::Export(args))), _) => symbols::export(&args),
         (Some(Command::Run(args)), _) | (None, Some(args)) => run::run(&args),
         (None, None) => Err(Failure::usage("which server? sudo armtrace --pid $(pidof mysqld)")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::share;
+
+    #[test]
+    fn shares_have_two_forms() {
+        assert_eq!(share("1%"), Ok(0.01));
+        assert_eq!(share("0.5 %"), Ok(0.005));
+        assert_eq!(share("0.01"), Ok(0.01));
+        for bad in ["", "%", "x", "0", "-1%", "101%", "nan", "1e9", "inf%"] {
+            assert!(share(bad).is_err(), "{bad}");
+        }
     }
 }

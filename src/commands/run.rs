@@ -33,17 +33,16 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
     for line in remarks.into_iter().chain(agent.degradations()) {
         tracing::warn!("{line}");
     }
-    let ended = runtime.block_on(serve(&mut agent, listener, ends));
+    let ended = runtime.block_on(serve(&mut agent, args.max_overhead, listener, ends));
     // Whoever still writes to a terminal that does not read is left behind.
     runtime.shutdown_background();
     ended
 }
 
 /// Serves and shows until something ends it, then takes the probes off.
-async fn serve(agent: &mut Agent, listener: Listener, mut ends: Ends) -> Result<(), Failure> {
+async fn serve(agent: &mut Agent, max_overhead: f64, listener: Listener, mut ends: Ends) -> Result<(), Failure> {
     let source = agent.source();
-    let calibrating = Arc::clone(&source);
-    tokio::task::spawn_blocking(move || calibrating.calibrate());
+    tokio::task::spawn_blocking(agent.keep_within(max_overhead));
     let view = tokio::spawn(show(Arc::clone(&source), listener.url()));
     let (stop, stopped) = oneshot::channel::<()>();
     let exporter = Exporter::new(source).map_err(|e| Failure::running(format!("cannot export metrics: {e}")))?;

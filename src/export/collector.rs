@@ -5,7 +5,7 @@
 use super::cap::Cap;
 use super::families::*;
 use super::SnapshotSource;
-use crate::model::{Histogram, Kind, LatchWaits, Mode, ProbeState, Snapshot, BUCKET_BOUNDS_NS};
+use crate::model::{Histogram, Kind, LatchWaits, Mode, PageWaits, ProbeState, Snapshot, BUCKET_BOUNDS_NS};
 use prometheus::core::{Collector, Desc};
 use prometheus::process_collector::ProcessCollector;
 use prometheus::proto::{self, Metric, MetricFamily};
@@ -19,6 +19,8 @@ const LATCH_SERIES: usize = 200;
 const COND_SERIES: usize = 50;
 /// How many (latch, call site) pairs have series of their own.
 const CALLSITE_SERIES: usize = 200;
+/// How many (table, index, level) combinations have series of their own.
+const PAGE_SERIES: usize = 100;
 /// The label value under which everything beyond these limits adds up.
 const OTHER: &str = "other";
 
@@ -37,8 +39,12 @@ struct State {
     latches: Cap<LatchKey>,
     conds: Cap<LatchKey>,
     callsites: Cap<(String, String)>,
+    pages: Cap<PagePlace>,
     spin: SpinFloor,
 }
+
+/// Table, index and level, as labels.
+type PagePlace = [String; 3];
 
 type LatchKey = (String, Kind, Mode);
 
@@ -48,6 +54,7 @@ impl LatchCollector {
             latches: Cap::new(LATCH_SERIES),
             conds: Cap::new(COND_SERIES),
             callsites: Cap::new(CALLSITE_SERIES),
+            pages: Cap::new(PAGE_SERIES),
             spin: SpinFloor::default(),
         };
         LatchCollector { source, descs: FAMILIES.iter().map(Family::desc).collect(), state: Mutex::new(state) }
@@ -66,6 +73,7 @@ impl Collector for LatchCollector {
         let mut families = latch_families(&snapshot, &mut state);
         families.push(cond_family(&snapshot, &mut state.conds));
         families.push(callsite_family(&snapshot, &mut state.callsites));
+        families.push(page_family(&snapshot, &mut state.pages));
         families.extend(target_families(&snapshot));
         families.extend(probe_families(&snapshot));
         families.push(lost_family(&snapshot));
@@ -78,6 +86,7 @@ fn latch_families(snapshot: &Snapshot, state: &mut State) -> Vec<MetricFamily> {
     let latches = capped(snapshot.latches.iter().filter(|l| l.kind != Kind::Cond), &mut state.latches);
     state.spin.start(snapshot.elapsed);
     let waits = latches.iter().map(|latch| histogram(&LATCH_WAIT, &latch_labels(latch), &latch.waits));
+    let estimated: Vec<_> = latches.iter().filter(|latch| latch.estimated_ns > 0).cloned().collect();
     let split = if snapshot.sleeps_seen { &latches[..] } else { &[] };
     vec![
         LATCH_WAIT.with(waits.collect()),
@@ -85,6 +94,7 @@ fn latch_families(snapshot: &Snapshot, state: &mut State) -> Vec<MetricFamily> {
         per_latch(&LATCH_SPIN, split, |latch| seconds(state.spin.of(latch))),
         per_latch(&LATCH_SLEEP, split, |latch| seconds(latch.sleep_ns)),
         per_latch(&LATCH_SLEEPS, split, |latch| latch.sleeps as f64),
+        per_latch(&LATCH_ESTIMATED, &estimated, |latch| seconds(latch.estimated_ns)),
     ]
 }
 
@@ -156,6 +166,7 @@ fn add(sum: &mut LatchWaits, latch: &LatchWaits) {
     sum.waits.merge(&latch.waits);
     sum.sleep_ns += latch.sleep_ns;
     sum.sleeps += latch.sleeps;
+    sum.estimated_ns += latch.estimated_ns;
 }
 
 /// The call sites that have series of their own, and the others added up.
@@ -169,6 +180,27 @@ fn callsite_family(snapshot: &Snapshot, cap: &mut Cap<(String, String)>) -> Metr
     }
     let samples = sums.iter().map(|((latch, site), &ns)| LATCH_CALLSITE.sample(&[latch, site], seconds(ns)));
     LATCH_CALLSITE.with(samples.collect())
+}
+
+/// The pages that have series of their own, and the others added up.
+fn page_family(snapshot: &Snapshot, cap: &mut Cap<PagePlace>) -> MetricFamily {
+    let place = |page: &PageWaits| {
+        let level = page.level.map_or_else(String::new, |level| level.to_string());
+        [page.table.clone(), page.index.clone(), level]
+    };
+    let other = place(&PageWaits::other());
+    let pages = snapshot.pages.iter().map(|page| (place(page), page.wait_ns));
+    cap.admit(pages.clone().filter(|(place, _)| *place != other));
+    let mut sums = BTreeMap::<PagePlace, u64>::new();
+    for (place, wait_ns) in pages {
+        let place = if cap.is_named(&place) { place } else { other.clone() };
+        *sums.entry(place).or_default() += wait_ns;
+    }
+    let samples = sums.iter().map(|(place, &ns)| {
+        let labels = place.each_ref().map(String::as_str);
+        LATCH_PAGE.sample(&labels, seconds(ns))
+    });
+    LATCH_PAGE.with(samples.collect())
 }
 
 fn target_families(snapshot: &Snapshot) -> Vec<MetricFamily> {
@@ -204,6 +236,7 @@ fn probe_families(snapshot: &Snapshot) -> Vec<MetricFamily> {
         PROBE_HITS.with(hits),
         PROBE_COST.with(costs),
         PROBE_STATE.with(states),
+        HIT_COST.with(snapshot.costs.iter().map(|(class, ns)| HIT_COST.sample(&[class], ns / 1e9)).collect()),
         OVERHEAD.with(overhead.into_iter().collect()),
     ]
 }

@@ -45,11 +45,24 @@ pub const LATCH_SLEEPS: Family = Family {
     labels: LATCH,
     help: "Times that waiters for a latch went to sleep in the kernel.",
 };
+pub const LATCH_ESTIMATED: Family = Family {
+    name: "armtrace_latch_wait_estimated_seconds_total",
+    kind: MetricType::COUNTER,
+    labels: LATCH,
+    help:
+        "Part of the wait time that was not seen, because probes were off to keep the overhead budget, but scaled up.",
+};
 pub const LATCH_CALLSITE: Family = Family {
     name: "armtrace_latch_callsite_wait_seconds_total",
     kind: MetricType::COUNTER,
     labels: &["latch", "callsite"],
     help: "Wait time by the place in the server's code that waits; the smallest add up in latch=\"other\".",
+};
+pub const LATCH_PAGE: Family = Family {
+    name: "armtrace_latch_page_wait_seconds_total",
+    kind: MetricType::COUNTER,
+    labels: &["table", "index", "level"],
+    help: "Wait time for the latches of pages, by what the pages are part of; the smallest add up in table=\"other\".",
 };
 pub const COND_WAIT: Family = Family {
     name: "armtrace_cond_wait_seconds",
@@ -87,6 +100,12 @@ pub const PROBE_STATE: Family = Family {
     labels: &["probe", "state"],
     help: "1 for the state that a probe is in, 0 for the others.",
 };
+pub const HIT_COST: Family = Family {
+    name: "armtrace_probe_hit_cost_seconds",
+    kind: MetricType::GAUGE,
+    labels: &["class"],
+    help: "What one hit of a probe costs the server on this host, by class of probe, as measured at the start.",
+};
 pub const OVERHEAD: Family = Family {
     name: "armtrace_overhead_ratio",
     kind: MetricType::GAUGE,
@@ -113,13 +132,16 @@ pub const FAMILIES: &[Family] = &[
     LATCH_SPIN,
     LATCH_SLEEP,
     LATCH_SLEEPS,
+    LATCH_ESTIMATED,
     LATCH_CALLSITE,
+    LATCH_PAGE,
     COND_WAIT,
     TARGET_INFO,
     TARGET_UP,
     PROBE_HITS,
     PROBE_COST,
     PROBE_STATE,
+    HIT_COST,
     OVERHEAD,
     LOST_EVENTS,
     BUILD_INFO,

@@ -68,6 +68,9 @@ pub struct LatchWaits {
     pub sleep_ns: u64,
     /// How many times waiters went to sleep (one wait can sleep more than once, or not at all).
     pub sleeps: u64,
+    /// The part of the waits' time that was not seen, because probes were off to keep the overhead budget, but is
+    /// estimated from what was seen. Nanoseconds.
+    pub estimated_ns: u64,
 }
 
 impl LatchWaits {
@@ -85,6 +88,34 @@ pub struct CallsiteWaits {
     pub callsite: String,
     pub wait_ns: u64,
     pub waits: u64,
+}
+
+/// The waits for latches of pages that are part of the same level of the same index.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PageWaits {
+    /// `db/table`, a tablespace's name, or [`PageWaits::OTHER`].
+    pub table: String,
+    /// The index's name; for a page of no index what it is, in brackets; empty in the row of all others.
+    pub index: String,
+    /// Leaf pages are of level 0; `None` for pages of no index.
+    pub level: Option<u16>,
+    pub waits: u64,
+    pub wait_ns: u64,
+}
+
+impl PageWaits {
+    /// In place of a table: pages of which nothing is known, and all that have no row of their own.
+    pub const OTHER: &str = "other";
+
+    /// The row of all others.
+    pub fn other() -> PageWaits {
+        PageWaits { table: PageWaits::OTHER.to_owned(), index: String::new(), level: None, waits: 0, wait_ns: 0 }
+    }
+
+    /// What tells it from other rows.
+    pub fn place(&self) -> (&str, &str, Option<u16>) {
+        (&self.table, &self.index, self.level)
+    }
 }
 
 /// How one probe stands.
@@ -149,7 +180,11 @@ pub struct Snapshot {
     /// Whether sleeping can be told from spinning here. If not, the latches' sleeps are unknown, not zero.
     pub sleeps_seen: bool,
     pub callsites: Vec<CallsiteWaits>,
+    /// One entry per (table, index, level).
+    pub pages: Vec<PageWaits>,
     pub probes: Vec<ProbeStatus>,
+    /// What one hit costs on this machine, nanoseconds, by class of probe; those that are known.
+    pub costs: Vec<(&'static str, f64)>,
     /// Events that are in no other figure, by cause; every cause that exists is listed, also at zero.
     pub lost: Vec<(String, u64)>,
     /// CPU time the server has used since attach (user + system), nanoseconds; `None` if /proc did not say.

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashSet};
 use super::made::{made, Made};
 use super::psi::{Instrument, Instruments};
 use super::waited::waited;
-use super::{LatchName, Process};
+use super::{is_readable, LatchName, Process};
 use crate::catalog::{
     variable, Around, ArrayLatches, Count, Evidence, Family, InsideLatch, Latch, MariadbNames, Object, Path, PsiClass,
     Word,
@@ -93,6 +93,11 @@ impl Rules {
         process.instrument(psi, class)
     }
 
+    /// Of a page in the buffer pool.
+    pub(super) fn page_latch(&self) -> LatchName {
+        self.named(self.catalog.page_latch)
+    }
+
     fn named(&self, latch: Latch) -> LatchName {
         self.name(latch.kind, latch.name)
     }
@@ -113,7 +118,7 @@ impl Rules {
         all.next().filter(|_| all.next().is_none()).map(|(&at, _)| at)
     }
 
-    fn address(&self, image: &Image, object: Object) -> Option<u64> {
+    pub(super) fn address(&self, image: &Image, object: Object) -> Option<u64> {
         match object {
             Object::Symbol { name, size } => image.symbol(name).filter(|s| s.size == size).map(|s| s.addr),
             Object::Around { instrumented, at } => self.made_at(instrumented)?.checked_sub(at),
@@ -191,7 +196,7 @@ fn holds(process: &Process, evidence: &Evidence, object: u64) -> Option<bool> {
             let place = follow(process, object, a)?;
             Some(place != 0 && place == follow(process, object, b)?)
         }
-        Evidence::Name(path) => Some(is_name(&process.memory.string(follow(process, object, path)?)?)),
+        Evidence::Name(path) => Some(is_readable(&process.memory.string(follow(process, object, path)?)?)),
         Evidence::PageHeader { path, id } => {
             let page = follow(process, object, path)?;
             let id = process.memory.u64(object.wrapping_add(id))?;
@@ -210,11 +215,6 @@ fn page_id(header: &[u8; 38]) -> u64 {
     let number =
         |at: usize| u64::from(u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]));
     number(34) << 32 | number(4)
-}
-
-/// Names of indexes being built begin with a byte that no text contains; all others are readable.
-fn is_name(name: &str) -> bool {
-    !name.is_empty() && !name.chars().any(char::is_control)
 }
 
 #[cfg(test)]
@@ -288,9 +288,9 @@ mod tests {
 
     #[test]
     fn names_are_readable_text() {
-        assert!(is_name("sbtest/sbtest1"));
-        assert!(is_name("PRIMARY"));
-        assert!(!is_name(""));
-        assert!(!is_name("\u{1}\u{2}"));
+        assert!(is_readable("sbtest/sbtest1"));
+        assert!(is_readable("PRIMARY"));
+        assert!(!is_readable(""));
+        assert!(!is_readable("\u{1}\u{2}"));
     }
 }

@@ -12,6 +12,7 @@ mod library;
 mod made;
 mod mariadb;
 mod mysql;
+mod pages;
 mod psi;
 mod references;
 mod waited;
@@ -21,13 +22,15 @@ pub use latch_ids::LatchId;
 pub use made::{made, Made};
 pub use mariadb::Rules as MariadbRules;
 pub use mysql::Rules as MysqlRules;
+pub use pages::{PageKey, PageName};
 pub use psi::{Instrument, Instruments};
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use self::library::LibraryNames;
-use crate::catalog::{Naming, PsiClass};
+use self::pages::{At, PageNames};
+use crate::catalog::{DictionaryAt, Naming, PsiClass};
 use crate::failure::Failure;
 use crate::model::Kind;
 use crate::symbols::Image;
@@ -48,6 +51,8 @@ pub enum Identity {
     Caller(u64),
     /// It is part of a metadata lock.
     MetadataLock,
+    /// The latch of a page.
+    Page,
 }
 
 /// A latch's name.
@@ -90,6 +95,8 @@ pub struct Namer {
     memory: Memory,
     rules: Rules,
     library: LibraryNames,
+    /// `None` where nothing is known of this family's pages.
+    pages: Option<PageNames>,
     known: HashMap<Identity, Known>,
 }
 
@@ -121,7 +128,14 @@ impl Namer {
         };
         let library = LibraryNames::new(target.family.library);
         let memory = Memory::new(target.pid);
-        Ok(Namer { memory, target: Arc::clone(target), rules, library, known: HashMap::new() })
+        let pages = target.family.pages.map(|catalog| PageNames::new(catalog, dictionary(target, &rules)));
+        Ok(Namer { memory, target: Arc::clone(target), rules, library, pages, known: HashMap::new() })
+    }
+
+    /// What each of these pages is part of; `None` where nothing is known of this server's pages.
+    pub fn pages(&mut self, keys: &[PageKey]) -> Option<Vec<PageName>> {
+        let process = Process { image: &self.target.image, memory: self.memory, bias: self.target.bias };
+        Some(self.pages.as_mut()?.names(&process, keys))
     }
 
     /// The name of the latches with this identity; `example` is the address of one of them, the last that somebody waited
@@ -181,6 +195,7 @@ impl Namer {
                     .or_else(|| rules.instrumented(&process, psi, addr))
             }
             (Rules::Mariadb(rules), Identity::Caller(_)) => rules.latch_in(&process, example),
+            (Rules::Mariadb(rules), Identity::Page) => Some(rules.page_latch()),
             _ => None,
         }
     }
@@ -202,8 +217,26 @@ impl Namer {
                 LatchName::unnamed(Kind::Rwlock, &self.target.function_name(addr))
             }
             Identity::MetadataLock => LatchName::unnamed(Kind::Rwlock, "MDL_lock"),
+            Identity::Page => LatchName::unnamed(Kind::Sxlock, "page"),
         }
     }
+}
+
+/// Where the server's cache of table definitions is in its memory.
+fn dictionary(target: &Target, rules: &Rules) -> Option<At> {
+    let in_process = |link: u64| link.wrapping_add(target.bias);
+    match (&target.family.pages?.dictionary.at, rules) {
+        (DictionaryAt::Pointer(name), _) => Some(At::Pointer(in_process(target.image.symbol(name)?.addr))),
+        (DictionaryAt::Object(object), Rules::Mariadb(rules)) => {
+            Some(At::Object(in_process(rules.address(&target.image, *object)?)))
+        }
+        (DictionaryAt::Object(_), Rules::Mysql(_)) => None,
+    }
+}
+
+/// Whether a name read from memory is text: those of indexes being built begin with a byte that no text contains.
+fn is_readable(name: &str) -> bool {
+    !name.is_empty() && !name.chars().any(char::is_control)
 }
 
 /// What is needed to look into the server.

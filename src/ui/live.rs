@@ -10,7 +10,7 @@ use std::time::Duration;
 const TERMINAL_INTERVAL: Duration = Duration::from_secs(2);
 const PLAIN_INTERVAL: Duration = Duration::from_secs(10);
 /// Columns and lines of a block where there is no terminal: room for call sites, ten latches.
-const PLAIN_SIZE: (u16, u16) = (132, 14);
+const PLAIN_SIZE: (u16, u16) = (132, 15);
 /// Columns and lines assumed of a terminal that does not say.
 const USUAL_SIZE: (u16, u16) = (80, 24);
 

@@ -2,7 +2,7 @@
 
 use super::format::{self, NOTHING};
 use super::names::{cut_middle, short_names};
-use super::top::{Interval, TopCallsite, TopLatch};
+use super::top::{Interval, TopCallsite, TopLatch, TopPage};
 use crate::model::{Mode, Snapshot};
 use ratatui::buffer::Buffer;
 use ratatui::layout::{Constraint, Rect};
@@ -16,6 +16,9 @@ use std::time::Duration;
 const MAX_LATCHES: usize = 15;
 /// How many call sites stand below the table where it has no room for a column of them.
 const MAX_CALLSITES: usize = 3;
+/// How many pages stand in the line of the hottest, and how wide one is at most.
+const MAX_PAGES: usize = 3;
+const MAX_PAGE: usize = 40;
 /// Widths of the columns between the latch and the call site, gaps included.
 const NUMBERS: [u16; 7] = [4, 7, 6, 6, 6, 10, 6];
 /// Narrowest useful call site column, and narrowest latch column.
@@ -59,20 +62,21 @@ impl<'a> LatchTable<'a> {
             shown => 1 + shown,
         };
         let below = if self.layout(width).callsite_width.is_none() { self.callsite_lines().len() } else { 0 };
-        (self.header().len() + body + below) as u16
+        (self.header(width).len() + body + below) as u16
     }
 
     fn shown(&self) -> usize {
         self.latches.len().min(MAX_LATCHES)
     }
 
-    /// Who is watched, what is waited for in all, and what was lost if anything was.
-    fn header(&self) -> Vec<Line<'_>> {
+    /// Who is watched, what is waited for in all, the hottest pages, and what was lost if anything was.
+    fn header(&self, width: u16) -> Vec<Line<'_>> {
         let target = &self.now.target;
         let state = if self.now.up { format::span(self.now.elapsed) } else { "server has ended".to_string() };
         let server = format!("{} {}", format::flavor(&target.flavor), target.version);
         let first = format!("{server} · pid {} · {state} · {}", target.pid, self.url);
         let mut lines = vec![Line::from(first).style(Modifier::BOLD), Line::from(self.summary())];
+        lines.extend(self.page_line(width));
         lines.extend(self.lost().map(|lost| Line::from(lost).style(Modifier::BOLD)));
         lines
     }
@@ -126,6 +130,23 @@ impl<'a> LatchTable<'a> {
         format::span(Duration::from_secs_f64(self.interval.seconds().round()))
     }
 
+    /// The hottest pages, as many as the line has room for: `hot pages: sbtest/sbtest1.k_1 level 0 1.20s/s`.
+    fn page_line(&self, width: u16) -> Option<Line<'static>> {
+        let mut text = "hot pages:".to_owned();
+        let mut shown = 0;
+        for top in self.interval.top_pages().iter().take(MAX_PAGES) {
+            let page = page(top);
+            let separator = if shown == 0 { " " } else { " · " };
+            let room = usize::from(width).saturating_sub(text.chars().count() + separator.chars().count());
+            if shown > 0 && page.chars().count() > room {
+                break;
+            }
+            text = text + separator + &page;
+            shown += 1;
+        }
+        (shown > 0).then(|| Line::from(text))
+    }
+
     fn callsite_lines(&self) -> Vec<Line<'static>> {
         let mut seen = Vec::new();
         let mut lines = Vec::new();
@@ -147,8 +168,8 @@ impl<'a> LatchTable<'a> {
 impl Widget for &LatchTable<'_> {
     fn render(self, area: Rect, buffer: &mut Buffer) {
         let layout = self.layout(area.width);
-        let (header, rest) = split(area, self.header().len());
-        Text::from(self.header()).render(header, buffer);
+        let (header, rest) = split(area, self.header(area.width).len());
+        Text::from(self.header(area.width)).render(header, buffer);
         if self.latches.is_empty() {
             return Line::from("no contended wait seen so far").render(rest, buffer);
         }
@@ -172,7 +193,7 @@ fn row(latch: &TopLatch, layout: &Layout) -> Row<'static> {
     let numbers = [
         mode(latch.mode).to_string(),
         format::count(latch.waits_per_second),
-        format::nanoseconds(latch.wait_ns_per_second),
+        format!("{}{}", if latch.estimated { "~" } else { "" }, format::nanoseconds(latch.wait_ns_per_second)),
         time(latch.mean_ns),
         time(latch.p99_ns),
         latch.sleep_share.map_or(NOTHING.to_string(), spin_and_sleep),
@@ -185,6 +206,15 @@ fn row(latch: &TopLatch, layout: &Layout) -> Row<'static> {
         Text::from(site.unwrap_or_default())
     }));
     Row::new(cells).style(if idle { Style::from(Modifier::DIM) } else { Style::default() })
+}
+
+/// `sbtest/sbtest1.k_1 level 0 1.20s/s`: where the pages are, and the wait per second.
+fn page(top: &TopPage) -> String {
+    let page = &top.page;
+    let index = if page.index.is_empty() { String::new() } else { format!(".{}", page.index) };
+    let place = cut_middle(&format!("{}{index}", page.table), MAX_PAGE);
+    let level = page.level.map_or_else(String::new, |level| format!(" level {level}"));
+    format!("{place}{level} {}/s", format::nanoseconds(top.wait_ns_per_second))
 }
 
 fn right(text: impl Into<String>) -> Text<'static> {

@@ -1,6 +1,6 @@
 //! Which latches are waited for most: what changed between two snapshots, beside the totals.
 
-use crate::model::{CallsiteWaits, Histogram, Kind, LatchWaits, Mode, Snapshot};
+use crate::model::{CallsiteWaits, Histogram, Kind, LatchWaits, Mode, PageWaits, Snapshot};
 use std::collections::HashMap;
 
 /// The waits for one latch in one mode, in an interval and since attach.
@@ -21,6 +21,8 @@ pub struct TopLatch {
     pub sleep_share: Option<f64>,
     /// Nanoseconds waited since attach.
     pub total_ns: u64,
+    /// Whether a part of it was not seen but scaled up.
+    pub estimated: bool,
     pub callsite: Option<TopCallsite>,
 }
 
@@ -30,6 +32,14 @@ pub struct TopCallsite {
     pub callsite: String,
     /// Its share of the latch's wait time, all modes, 0 to 1.
     pub share: f64,
+}
+
+/// The waits for pages of one level of an index in an interval.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TopPage {
+    pub page: PageWaits,
+    /// Nanoseconds waited per second of the interval.
+    pub wait_ns_per_second: f64,
 }
 
 /// Two snapshots, the earlier of which is empty at first: then the interval is all time since attach.
@@ -68,6 +78,24 @@ impl<'a> Interval<'a> {
         rows
     }
 
+    /// Pages by wait time in the interval, without those that nobody waited for in it.
+    pub fn top_pages(&self) -> Vec<TopPage> {
+        let earlier = self.earlier.iter().flat_map(|s| &s.pages);
+        let earlier: HashMap<_, _> = earlier.map(|page| (page.place(), page.wait_ns)).collect();
+        let waited = |page: &PageWaits| page.wait_ns.saturating_sub(earlier.get(&page.place()).copied().unwrap_or(0));
+        let mut pages: Vec<_> = self
+            .now
+            .pages
+            .iter()
+            .map(|page| TopPage { page: page.clone(), wait_ns_per_second: waited(page) as f64 / self.seconds() })
+            .filter(|top| top.wait_ns_per_second > 0.0)
+            .collect();
+        pages.sort_by(|a, b| {
+            b.wait_ns_per_second.total_cmp(&a.wait_ns_per_second).then_with(|| a.page.place().cmp(&b.page.place()))
+        });
+        pages
+    }
+
     fn top_latch(&self, latch: &LatchWaits, earlier: Option<&LatchWaits>) -> TopLatch {
         let (waits, sleep_ns) = match earlier {
             Some(earlier) => (latch.waits.since(&earlier.waits), latch.sleep_ns.saturating_sub(earlier.sleep_ns)),
@@ -83,6 +111,7 @@ impl<'a> Interval<'a> {
             p99_ns: waits.quantile_ns(0.99),
             sleep_share: sleep_share(&waits, sleep_ns).filter(|_| self.now.sleeps_seen),
             total_ns: latch.waits.sum_ns,
+            estimated: latch.estimated_ns > earlier.map_or(0, |e| e.estimated_ns),
             callsite: None,
         }
     }

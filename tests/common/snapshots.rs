@@ -23,11 +23,23 @@ pub fn waits(waits: &[u64]) -> Histogram {
 /// `times` waits of `ns` nanoseconds each for a latch, half of their time asleep.
 pub fn latch(latch: &str, kind: Kind, mode: Mode, times: u64, ns: u64) -> LatchWaits {
     let waits = waits(&vec![ns; times as usize]);
-    LatchWaits { latch: latch.to_string(), kind, mode, sleep_ns: waits.sum_ns / 2, sleeps: times, waits }
+    LatchWaits {
+        latch: latch.to_string(),
+        kind,
+        mode,
+        sleep_ns: waits.sum_ns / 2,
+        sleeps: times,
+        estimated_ns: 0,
+        waits,
+    }
 }
 
 pub fn callsite(latch: &str, callsite: &str, wait_ns: u64) -> CallsiteWaits {
     CallsiteWaits { latch: latch.to_string(), callsite: callsite.to_string(), wait_ns, waits: 1 }
+}
+
+pub fn page(table: &str, index: &str, level: Option<u16>, wait_ns: u64) -> PageWaits {
+    PageWaits { table: table.to_string(), index: index.to_string(), level, waits: 1, wait_ns }
 }
 
 pub fn probe(name: &str, state: ProbeState, hits: u64, cost_ns: Option<f64>) -> ProbeStatus {
@@ -50,7 +62,9 @@ pub fn empty() -> Snapshot {
         up: true,
         latches: Vec::new(),
         callsites: Vec::new(),
+        pages: Vec::new(),
         probes: Vec::new(),
+        costs: Vec::new(),
         sleeps_seen: true,
         lost: Vec::new(),
         server_cpu_ns: None,
@@ -76,11 +90,17 @@ pub fn busy(ticks: u64) -> Snapshot {
             callsite(TRX, "trx0trx.cc:1845", 50_000_000 * n),
             callsite(INDEX, "btr0cur.cc:971", 120_000_000 * n),
         ],
+        pages: vec![
+            page("sbtest/sbtest1", "k_1", Some(0), 80_000_000 * n),
+            page("sbtest/sbtest1", "PRIMARY", Some(1), 40_000_000 * n),
+            page("innodb_undo_001", "(undo log)", None, 2_000_000 * n),
+        ],
         probes: vec![
             probe("mutex_enter_inline:begin", ProbeState::Attached, 1_000 * n, Some(770.0)),
             probe("futex_enter", ProbeState::Attached, 9_000 * n, Some(140.0)),
             probe("rw_lock_x_lock_func:end", ProbeState::Failed, 0, None),
         ],
+        costs: vec![("uprobe_emulated", 770.0), ("futex", 140.0)],
         sleeps_seen: true,
         lost: vec![("map_full".to_string(), 3 * n), ("no_start".to_string(), 0)],
         server_cpu_ns: Some(2_000_000_000 * n),

@@ -193,6 +193,28 @@ fn many(latches: u64) -> Snapshot {
 }
 
 #[test]
+fn pages_are_told_by_table_index_and_level() {
+    let samples = samples(&text(busy(5)));
+    let page = |labels: &str| samples[&format!("armtrace_latch_page_wait_seconds_total{{{labels}}}")];
+    assert_eq!(page("table=\"sbtest/sbtest1\",index=\"k_1\",level=\"0\""), 0.48);
+    assert_eq!(page("table=\"innodb_undo_001\",index=\"(undo log)\""), 0.012);
+}
+
+#[test]
+fn pages_are_capped_and_their_sum_stays_true() {
+    let scraped = Scraped::new();
+    let mut snapshot = empty();
+    snapshot.pages = (0..300).map(|i| page("db/t", &format!("k_{i}"), Some(0), 1_000_000_000)).collect();
+    snapshot.pages.push(page("other", "", None, 5_000_000_000));
+    let samples = scraped.scrape(snapshot);
+    let all: Vec<f64> =
+        samples.iter().filter(|(name, _)| name.contains("page_wait_seconds")).map(|(_, seconds)| *seconds).collect();
+    assert_eq!(all.len(), 101);
+    assert_eq!(all.iter().sum::<f64>(), 305.0);
+    assert_eq!(samples["armtrace_latch_page_wait_seconds_total{table=\"other\"}"], 205.0);
+}
+
+#[test]
 fn series_are_capped_and_sums_stay_true() {
     let samples = samples(&text(many(500)));
     let counts = samples.keys().filter(|name| name.starts_with("armtrace_latch_wait_seconds_count{")).count();

@@ -53,6 +53,8 @@ fn serves_under_load(family: Family, version: &str) -> Result<()> {
     sleep(Duration::from_secs(4));
     let seconds = load.tps_by_second()?;
     ensure!(seconds.len() >= 4, "no report each second: {seconds:?}");
+    let p95 = load.p95_by_second()?;
+    ensure!(p95.len() >= 4 && p95.iter().all(|ms| *ms > 0.0), "no latency each second: {p95:?}");
     let report = load.stop()?;
     ensure!(report.tps > 0.0 && report.transactions > 0 && report.p95 > Duration::ZERO, "{report:?}");
     ensure!(report.errors == 0 && report.reconnects == 0, "{report:?}");

@@ -34,12 +34,18 @@ pub struct LoadReport {
 
 impl Load {
     pub fn start(server: &Server, test: &str, threads: u32) -> Result<Load> {
+        Load::start_with(server, test, threads, &[])
+    }
+
+    /// The same, with more arguments for `tests/lab/load`.
+    pub fn start_with(server: &Server, test: &str, threads: u32, args: &[&str]) -> Result<Load> {
         let dir = tempfile::tempdir()?;
         let out = File::create(dir.path().join(LOG))?;
         let child = Command::new(script("load"))
             .arg("--socket")
             .arg(server.socket())
             .args(["--test", test, "--threads", &threads.to_string()])
+            .args(args)
             // Where a load that is killed leaves its stop file.
             .env("TMPDIR", dir.path())
             .stdin(Stdio::null())
@@ -62,7 +68,12 @@ impl Load {
 
     /// Transactions per second, one for each second reported so far.
     pub fn tps_by_second(&self) -> Result<Vec<f64>> {
-        Ok(seconds(&self.output()?))
+        Ok(seconds(&self.output()?, " tps: "))
+    }
+
+    /// 95th percentile of a transaction's time in milliseconds, one for each second reported so far.
+    pub fn p95_by_second(&self) -> Result<Vec<f64>> {
+        Ok(seconds(&self.output()?, " lat (ms,95%): "))
     }
 
     pub fn stop(mut self) -> Result<LoadReport> {
@@ -97,12 +108,12 @@ impl Drop for Load {
     }
 }
 
-/// `[ 3s ] thds: 16 tps: 38495.08 qps: …`
-fn seconds(output: &str) -> Vec<f64> {
+/// A figure of every report line, by what stands before it: `[ 3s ] thds: 16 tps: 38495.08 qps: …`
+fn seconds(output: &str, label: &str) -> Vec<f64> {
     output
         .lines()
         .filter(|line| line.starts_with("[ "))
-        .filter_map(|line| line.split_once(" tps: ")?.1.split(' ').next()?.parse().ok())
+        .filter_map(|line| line.split_once(label)?.1.split(' ').next()?.parse().ok())
         .collect()
 }
 
@@ -151,7 +162,8 @@ SQL statistics:
 Latency (ms):
          95th percentile:                        0.83
 ";
-    assert_eq!(seconds(output), [33527.80, 0.0]);
+    assert_eq!(seconds(output, " tps: "), [33527.80, 0.0]);
+    assert_eq!(seconds(output, " lat (ms,95%): "), [1.10, 1.03]);
     assert_eq!(
         parse(output).unwrap(),
         LoadReport {

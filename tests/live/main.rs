@@ -3,6 +3,7 @@
 
 mod agent;
 mod bad_input;
+mod budget;
 #[path = "../common/mod.rs"]
 mod common;
 mod cost;
@@ -14,8 +15,10 @@ mod life;
 mod load;
 mod machine;
 mod naming;
+mod pages;
 mod server;
 mod sleeps;
 mod symbols;
 mod truth;
+mod truth_suite;
 mod waits;

@@ -27,7 +27,7 @@ fn tolerance() -> f64 {
     }
 }
 
-/// Seconds of the runs with one client, in which nobody waits for another.
+/// How long each run with one client takes, in which nobody waits for another.
 const QUIET: Duration = Duration::from_secs(2);
 
 /// How many of the most contended latches must agree.
@@ -35,23 +35,23 @@ const TOP: usize = 5;
 
 /// One latch, both sides, over the same seconds.
 #[derive(Clone, Debug, Default)]
-struct Row {
-    latch: String,
-    truth_count: f64,
+pub(crate) struct Row {
+    pub latch: String,
+    pub truth_count: f64,
     /// As performance_schema says.
-    raw_s: f64,
+    pub raw_s: f64,
     /// Less what its uncontended acquisitions took, which it times too, at what they took in the quiet runs.
-    truth_s: f64,
-    waits: f64,
-    ours_s: f64,
+    pub truth_s: f64,
+    pub waits: f64,
+    pub ours_s: f64,
     /// Our sum over `truth_s`, in each window.
-    ratios: Vec<f64>,
+    pub ratios: Vec<f64>,
 }
 
 impl Row {
     /// Whether performance_schema's sum is of waits, all but a tenth: of a latch that is acquired millions of times, the
     /// preemptions of those who acquired it freely can weigh more than its waits.
-    fn is_comparable(&self) -> bool {
+    pub fn is_comparable(&self) -> bool {
         self.truth_s >= 0.9 * self.raw_s
     }
 
@@ -63,14 +63,14 @@ impl Row {
 }
 
 /// Both sides' counters at one moment.
-struct Reading {
+pub(crate) struct Reading {
     truth: BTreeMap<String, (f64, f64)>,
     waits: BTreeMap<String, f64>,
     sums: BTreeMap<String, f64>,
 }
 
 impl Reading {
-    fn take(server: &Server, agent: &Agent) -> Result<Reading> {
+    pub fn take(server: &Server, agent: &Agent) -> Result<Reading> {
         let truth = perf_schema(server)?;
         let ours = agent.scrape()?;
         Ok(Reading {
@@ -80,8 +80,13 @@ impl Reading {
         })
     }
 
+    /// The latches that were acquired by then, by performance_schema's account.
+    pub fn latches(&self) -> impl Iterator<Item = &String> {
+        self.truth.keys()
+    }
+
     /// What one latch's counters grew by since an earlier reading.
-    fn since(&self, earlier: &Reading, latch: &str, uncontended: f64) -> Row {
+    pub fn since(&self, earlier: &Reading, latch: &str, uncontended: f64) -> Row {
         let grown = |now: &BTreeMap<String, f64>, then: &BTreeMap<String, f64>| {
             now.get(latch).copied().unwrap_or(0.0) - then.get(latch).copied().unwrap_or(0.0)
         };
@@ -94,22 +99,22 @@ impl Reading {
     }
 }
 
-/// performance_schema's count and sum, in seconds, for each InnoDB latch that was acquired.
+/// performance_schema's count and sum, in seconds, for each latch that was acquired.
 fn perf_schema(server: &Server) -> Result<BTreeMap<String, (f64, f64)>> {
     let mut all = server.wait_summary()?;
-    all.retain(|event, (count, _)| event.contains("/innodb/") && !event.contains("/cond/") && *count > 0.0);
+    all.retain(|event, (count, _)| !event.contains("/cond/") && *count > 0.0);
     Ok(all)
 }
 
 /// What an uncontended acquisition of each latch takes by performance_schema's account, in seconds: the least mean of
 /// several runs with one client.
-fn uncontended(server: &Server, test: &str) -> Result<BTreeMap<String, f64>> {
+pub(crate) fn uncontended(server: &Server, test: &str, each: Duration) -> Result<BTreeMap<String, f64>> {
     let mut least = BTreeMap::new();
     let mut load = Load::start(server, test, 1)?;
     load.wait_running()?;
     for _ in 0..3 {
         let before = perf_schema(server)?;
-        sleep(QUIET);
+        sleep(each);
         for (latch, (count, sum)) in perf_schema(server)? {
             let (count_before, sum_before) = before.get(&latch).copied().unwrap_or_default();
             if count > count_before {
@@ -127,7 +132,7 @@ fn compare(family: Family, test: &str, threads: u32, args: &[&str]) -> Result<Ve
     let options =
         Options { perf_schema: true, args: args.iter().map(|a| (*a).to_owned()).collect(), ..Options::default() };
     let server = Server::start(family, &options)?;
-    let quiet = uncontended(&server, test)?;
+    let quiet = uncontended(&server, test, QUIET)?;
     let mut load = Load::start(&server, test, threads)?;
     load.wait_running()?;
     let agent = Agent::attach(&server)?;
@@ -144,8 +149,8 @@ fn compare(family: Family, test: &str, threads: u32, args: &[&str]) -> Result<Ve
     server.stop()?;
 
     let mut rows: Vec<Row> = readings[WINDOWS]
-        .truth
-        .keys()
+        .latches()
+        .filter(|latch| latch.contains("/innodb/"))
         .map(|latch| {
             let each = quiet.get(latch).copied().unwrap_or(0.0);
             let ratios = readings.windows(2).flat_map(|w| w[1].since(&w[0], latch, each).ratios).collect();

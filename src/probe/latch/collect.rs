@@ -1,17 +1,19 @@
 //! Reads what the programs counted and gives it names.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use plain::Plain;
 
+use super::keeper::Status;
+use super::missed::{Estimate, Missed};
 use super::{LatchProbe, Maps, Plan};
 use crate::attach::{Costs, ProbeClass};
 use crate::bpf::latch::types;
-use crate::model::{CallsiteWaits, Histogram, Kind, LatchWaits, Mode, ProbeState, ProbeStatus};
-use crate::names::{Identity, LatchName, Namer};
+use crate::model::{CallsiteWaits, Histogram, Kind, LatchWaits, Mode, PageWaits, ProbeState, ProbeStatus};
+use crate::names::{Identity, LatchName, Namer, PageKey};
 use crate::target::Target;
 
 /// Names of the causes in `enum lost`, in its order.
@@ -24,6 +26,7 @@ const LOST: [&str; types::lost::LOST_CAUSES.0 as usize] = [
     "begin_not_seen",
     "unknown_site",
     "lock_unknown",
+    "cut_off",
 ];
 
 /// Stands for the wait function in keys of waits in the C library.
@@ -36,8 +39,9 @@ pub(super) const TRACEPOINTS: [&str; 3] = ["futex_enter", "futex_exit", "thread_
 pub struct LatchCollector {
     maps: Arc<Maps>,
     target: Arc<Target>,
+    status: Arc<Status>,
     /// Probe names, by site index, and the price class of each.
-    sites: Vec<(String, ProbeClass, ProbeState)>,
+    sites: Vec<(String, ProbeClass)>,
     /// Whether each tracepoint is attached, in the order of [`TRACEPOINTS`].
     tracepoints: [bool; 3],
     caches: Mutex<Caches>,
@@ -54,25 +58,18 @@ struct Caches {
 pub struct LatchFigures {
     pub latches: Vec<LatchWaits>,
     pub callsites: Vec<CallsiteWaits>,
+    pub pages: Vec<PageWaits>,
     pub probes: Vec<ProbeStatus>,
     pub lost: Vec<(String, u64)>,
 }
 
 impl LatchCollector {
     pub fn new(target: Arc<Target>, namer: Namer, plan: &Plan, probe: &LatchProbe) -> LatchCollector {
-        let refused: Vec<&str> = probe.refused.iter().map(|(name, _)| name.as_str()).collect();
-        let sites = plan
-            .sites
-            .iter()
-            .map(|s| {
-                let failed = refused.contains(&s.name.as_str());
-                (s.name.clone(), s.class(), if failed { ProbeState::Failed } else { ProbeState::Attached })
-            })
-            .collect();
         LatchCollector {
             maps: probe.maps(),
+            status: probe.status(),
             target,
-            sites,
+            sites: plan.sites.iter().map(|s| (s.name.clone(), s.class())).collect(),
             tracepoints: probe.tracepoints,
             caches: Mutex::new(Caches { namer, callsites: HashMap::new() }),
         }
@@ -88,9 +85,10 @@ impl LatchCollector {
     /// # Errors
     /// When a map cannot be read.
     pub fn collect(&self, costs: Option<&Costs>) -> Result<LatchFigures> {
-        let mut caches = self.caches.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut caches = self.caches.lock().unwrap_or_else(PoisonError::into_inner);
         let mut latches: HashMap<(LatchName, Mode), LatchWaits> = HashMap::new();
         let mut names = HashMap::new();
+        let missed = self.status.missed.lock().unwrap_or_else(PoisonError::into_inner);
         for (key, waits) in entries::<types::latch_key, types::waits>(&self.maps.latches)? {
             let name = if key.function == LIBRARY {
                 caches.namer.library_lock(&identity(&key), library_kind(key.primitive))
@@ -98,7 +96,7 @@ impl LatchCollector {
                 caches.namer.name(&identity(&key), waits.example)
             };
             names.insert(bytes_of(&key), name.clone());
-            add_waits(&mut latches, name, mode(key.mode), &waits);
+            add_waits(&mut latches, name, mode(key.mode), &waits, missed.latch(&bytes_of(&key)));
         }
         let mut callsites: HashMap<(String, String), CallsiteWaits> = HashMap::new();
         for (key, waits) in entries::<types::callsite_key, types::callsite_waits>(&self.maps.callsites)? {
@@ -110,14 +108,47 @@ impl LatchCollector {
                 wait_ns: 0,
                 waits: 0,
             });
-            entry.wait_ns += waits.sum_ns;
-            entry.waits += waits.count;
+            let estimate = missed.callsite(bytes_of(&key.latch), key.r#where, key.line);
+            entry.wait_ns += waits.sum_ns + estimate.sum_ns as u64;
+            entry.waits += waits.count + estimate.count as u64;
         }
         let mut latches: Vec<LatchWaits> = latches.into_values().collect();
         latches.sort_by(|a, b| b.waits.sum_ns.cmp(&a.waits.sum_ns).then_with(|| a.latch.cmp(&b.latch)));
         let mut callsites: Vec<CallsiteWaits> = callsites.into_values().collect();
         callsites.sort_by(|a, b| b.wait_ns.cmp(&a.wait_ns).then_with(|| a.callsite.cmp(&b.callsite)));
-        Ok(LatchFigures { latches, callsites, probes: self.probes(costs)?, lost: self.lost()? })
+        let pages = self.pages(&mut caches.namer, &missed)?;
+        Ok(LatchFigures { latches, callsites, pages, probes: self.probes(costs)?, lost: self.lost()? })
+    }
+
+    /// Waits for pages by what the pages are part of, longest first. None at all where no page was recognised: then this
+    /// server's pages are not what the catalog believes.
+    fn pages(&self, namer: &mut Namer, missed: &Missed) -> Result<Vec<PageWaits>> {
+        let mut entries = entries::<types::page_key, types::page_waits>(&self.maps.pages)?;
+        for (key, waits) in &mut entries {
+            let estimate = missed.page(key);
+            waits.count += estimate.count as u64;
+            waits.sum_ns += estimate.sum_ns as u64;
+        }
+        let is_other = |key: &types::page_key| u32::from(key.r#type) == types::page_type::PAGE_OTHER.0;
+        let (other, known): (Vec<_>, Vec<_>) = entries.into_iter().partition(|(key, _)| is_other(key));
+        let keys: Vec<PageKey> = known.iter().map(|(key, _)| page(key)).collect();
+        let Some(names) = namer.pages(&keys).filter(|names| !names.is_empty()) else { return Ok(Vec::new()) };
+        let mut pages: HashMap<_, PageWaits> = HashMap::new();
+        let named = names.into_iter().map(Some).zip(known.iter().map(|(_, waits)| waits));
+        let others = other.iter().map(|(_, waits)| (None, waits)).filter(|(_, waits)| waits.count > 0);
+        for (name, waits) in named.chain(others) {
+            let entry = pages.entry(name.clone()).or_insert_with(|| match name {
+                Some(name) => {
+                    PageWaits { table: name.table, index: name.index, level: name.level, waits: 0, wait_ns: 0 }
+                }
+                None => PageWaits::other(),
+            });
+            entry.waits += waits.count;
+            entry.wait_ns += waits.sum_ns;
+        }
+        let mut pages: Vec<PageWaits> = pages.into_values().collect();
+        pages.sort_by(|a, b| b.wait_ns.cmp(&a.wait_ns).then_with(|| a.place().cmp(&b.place())));
+        Ok(pages)
     }
 
     fn probes(&self, costs: Option<&Costs>) -> Result<Vec<ProbeStatus>> {
@@ -130,8 +161,9 @@ impl LatchCollector {
             })
         };
         let mut all = Vec::new();
-        for (index, (name, class, state)) in self.sites.iter().enumerate() {
-            all.push(status(name, *class, *state, index as u32)?);
+        let states = self.status.sites.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for (index, ((name, class), state)) in self.sites.iter().zip(states).enumerate() {
+            all.push(status(name, *class, state, index as u32)?);
         }
         for (i, (name, attached)) in TRACEPOINTS.iter().zip(self.tracepoints).enumerate() {
             let state = if attached { ProbeState::Attached } else { ProbeState::Failed };
@@ -176,7 +208,17 @@ fn identity(key: &types::latch_key) -> Identity {
         types::identity::IDENTITY_PSI_CLASS => Identity::PsiClass(key.id),
         types::identity::IDENTITY_STATIC => Identity::Static(key.id),
         types::identity::IDENTITY_METADATA_LOCK => Identity::MetadataLock,
+        types::identity::IDENTITY_PAGE => Identity::Page,
         _ => Identity::Caller(key.id),
+    }
+}
+
+fn page(key: &types::page_key) -> PageKey {
+    // Only pages of indexes have the number of one.
+    if key.index != 0 {
+        PageKey::Index { space: key.space, index: key.index, level: key.level }
+    } else {
+        PageKey::Plain { space: key.space, kind: key.r#type }
     }
 }
 
@@ -195,7 +237,13 @@ fn mode(code: u8) -> Mode {
     [Mode::None, Mode::S, Mode::Sx, Mode::X].get(usize::from(code)).copied().unwrap_or(Mode::None)
 }
 
-fn add_waits(latches: &mut HashMap<(LatchName, Mode), LatchWaits>, name: LatchName, mode: Mode, waits: &types::waits) {
+fn add_waits(
+    latches: &mut HashMap<(LatchName, Mode), LatchWaits>,
+    name: LatchName,
+    mode: Mode,
+    waits: &types::waits,
+    missed: Option<&Estimate>,
+) {
     // A lock word serves plain mutexes and the writer side of rw-locks alike: only its name tells.
     let mode = if name.kind == Kind::Mutex { Mode::None } else { mode };
     let entry = latches.entry((name.clone(), mode)).or_insert_with(|| LatchWaits {
@@ -205,11 +253,19 @@ fn add_waits(latches: &mut HashMap<(LatchName, Mode), LatchWaits>, name: LatchNa
         waits: Histogram::default(),
         sleep_ns: 0,
         sleeps: 0,
+        estimated_ns: 0,
     });
+    let mut buckets = waits.buckets;
+    if let Some(missed) = missed {
+        buckets.iter_mut().zip(&missed.buckets).for_each(|(bucket, more)| *bucket += *more as u64);
+        entry.estimated_ns += missed.sum_ns as u64;
+        entry.sleep_ns += missed.sleep_ns as u64;
+        entry.sleeps += missed.sleeps as u64;
+    }
     entry.waits.merge(&Histogram {
-        buckets: waits.buckets,
-        count: waits.buckets.iter().sum(),
-        sum_ns: waits.sum_ns,
+        buckets,
+        count: buckets.iter().sum(),
+        sum_ns: waits.sum_ns + missed.map_or(0, |m| m.sum_ns as u64),
         max_ns: waits.max_ns,
     });
     entry.sleep_ns += waits.sleep_ns;
@@ -217,7 +273,7 @@ fn add_waits(latches: &mut HashMap<(LatchName, Mode), LatchWaits>, name: LatchNa
 }
 
 /// All entries of a hash map.
-fn entries<K: Plain + Copy, V: Plain + Copy>(map: &MapHandle) -> Result<Vec<(K, V)>> {
+pub(super) fn entries<K: Plain + Copy, V: Plain + Copy>(map: &MapHandle) -> Result<Vec<(K, V)>> {
     let mut all = Vec::new();
     // Room for all of them in one call: the kernel ends a batch early where a bucket does not fit.
     for entry in map.lookup_batch(map.max_entries(), MapFlags::ANY, MapFlags::ANY).context("reading a map")? {
@@ -228,13 +284,16 @@ fn entries<K: Plain + Copy, V: Plain + Copy>(map: &MapHandle) -> Result<Vec<(K, 
     Ok(all)
 }
 
-fn bytes_of(key: &types::latch_key) -> [u8; size_of::<types::latch_key>()] {
+/// A key of the programs' maps, comparable.
+pub(super) type LatchKey = [u8; size_of::<types::latch_key>()];
+
+pub(super) fn bytes_of(key: &types::latch_key) -> LatchKey {
     // SAFETY: a plain C structure without padding (16 bytes of fields in 16 bytes), read as bytes.
     let bytes = unsafe { plain::as_bytes(key) };
     bytes.try_into().expect("a key is as long as itself")
 }
 
-fn sum_over_cpus(map: &MapHandle, index: u32) -> Result<u64> {
+pub(super) fn sum_over_cpus(map: &MapHandle, index: u32) -> Result<u64> {
     let values = map.lookup_percpu(&index.to_ne_bytes(), MapFlags::ANY).context("reading a counter")?;
     let number = |bytes: &Vec<u8>| bytes.get(..8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_ne_bytes);
     Ok(values.unwrap_or_default().iter().map(number).sum())

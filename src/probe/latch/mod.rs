@@ -1,29 +1,28 @@
 //! Latch waits: which sites to probe in this server's code, and what they counted.
 
 mod collect;
+mod keeper;
 mod library;
+mod missed;
 mod plan;
 
 pub use collect::{LatchCollector, LatchFigures};
 pub use library::rows_of as library_rows;
 pub use plan::{plan, Allowed, Plan, PlannedSite};
 
-use std::collections::HashSet;
 use std::mem::MaybeUninit;
-use std::path::Path;
+use std::sync::mpsc::{self, Sender};
 use std::sync::Arc;
+use std::thread::JoinHandle;
 
 use anyhow::{Context, Result};
-use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, TracepointCategory};
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use plain::Plain;
 
-use self::collect::TRACEPOINTS;
-use crate::attach::{
-    attach_futex, attach_sites, futex_wait_is_traceable, uprobe_multi_works, FutexPrograms, SiteAddress, SitePrograms,
-};
-use crate::bpf::latch::{types, LatchSkelBuilder, OpenLatchSkel};
-use crate::catalog::{named, psi_places, tracked_id};
+use self::keeper::{Command, Keeper, Status};
+use crate::attach::Costs;
+use crate::bpf::latch::{types, LatchSkel, OpenLatchSkel};
+use crate::catalog::{named, psi_places, tracked_id, Family};
 use crate::model::BUCKET_BOUNDS_NS;
 use crate::target::Target;
 
@@ -40,23 +39,57 @@ unsafe impl Plain for types::callsite_key {}
 unsafe impl Plain for types::callsite_waits {}
 // SAFETY: as above.
 unsafe impl Plain for types::library_frame {}
+// SAFETY: as above.
+unsafe impl Plain for types::attachment {}
+// SAFETY: as above.
+unsafe impl Plain for types::page_key {}
+// SAFETY: as above.
+unsafe impl Plain for types::page_waits {}
 
-/// The programs attached to one server. Dropping it detaches them.
+/// The programs attached to one server, held by a thread of their own. Dropping it detaches them.
 pub struct LatchProbe {
-    links: Vec<Link>,
     /// Names of the sites that the kernel refused, and why.
     pub refused: Vec<(String, String)>,
     /// Which tracepoints are attached: a futex call's begin and end, a thread's end.
     tracepoints: [bool; 3],
     maps: Arc<Maps>,
+    status: Arc<Status>,
+    commands: Sender<Command>,
+    keeper: Option<JoinHandle<()>>,
 }
 
-/// The maps that outlive the loaded object because they are read at each scrape.
+/// The maps that are read at each scrape; they outlive the loaded programs.
 pub(crate) struct Maps {
     pub latches: MapHandle,
     pub callsites: MapHandle,
+    pub pages: MapHandle,
     pub hits: MapHandle,
     pub lost: MapHandle,
+    attachments: MapHandle,
+}
+
+impl Maps {
+    fn of(skel: &LatchSkel<'_>) -> libbpf_rs::Result<Maps> {
+        Ok(Maps {
+            latches: MapHandle::try_from(&skel.maps.latches)?,
+            callsites: MapHandle::try_from(&skel.maps.callsites)?,
+            pages: MapHandle::try_from(&skel.maps.pages)?,
+            hits: MapHandle::try_from(&skel.maps.hits)?,
+            lost: MapHandle::try_from(&skel.maps.lost)?,
+            attachments: MapHandle::try_from(&skel.maps.attachments)?,
+        })
+    }
+
+    /// Changes what the programs know of a wait function's probes. If that fails, which it has no reason to, waits may be
+    /// counted under another cause of loss.
+    fn update_attachment(&self, function: u8, change: impl FnOnce(&mut types::attachment)) {
+        let key = u32::from(function).to_ne_bytes();
+        let Ok(Some(bytes)) = self.attachments.lookup(&key, MapFlags::ANY) else { return };
+        let Ok(mut attachment) = plain::from_bytes::<types::attachment>(&bytes).copied() else { return };
+        change(&mut attachment);
+        // SAFETY: a plain C structure without padding, read as bytes.
+        _ = self.attachments.update(&key, unsafe { plain::as_bytes(&attachment) }, MapFlags::ANY);
+    }
 }
 
 impl LatchProbe {
@@ -64,123 +97,55 @@ impl LatchProbe {
     ///
     /// # Errors
     /// When the programs cannot be loaded, or no site at all could be attached.
-    pub fn attach(target: &Target, plan: &Plan) -> Result<LatchProbe> {
-        let mut storage = MaybeUninit::uninit();
-        let mut open = LatchSkelBuilder::default().open(&mut storage).context("opening the latch programs")?;
-        configure(&mut open, target, plan)?;
-        let has_multi = uprobe_multi_works();
-        open.progs.latch_sites.set_autoload(has_multi);
-        open.progs.latch_returns.set_autoload(has_multi);
-        open.progs.latch_site.set_autoload(!has_multi);
-        open.progs.latch_return.set_autoload(!has_multi);
-        let traceable = futex_wait_is_traceable();
-        open.progs.futex_wait_enter.set_autoload(traceable);
-        open.progs.futex_wait_exit.set_autoload(traceable);
-        let skel = open.load().context("loading the latch programs into the kernel")?;
-        write_sites(&skel.maps.sites, plan)?;
-        for (address, index) in plan.site_addresses(target.bias) {
-            skel.maps.site_at.update(&address.to_ne_bytes(), &index.to_ne_bytes(), MapFlags::ANY)?;
-        }
-        for address in &plan.wrapper_returns {
-            let address = address + target.bias;
-            // One too many only makes a call site less exact.
-            _ = skel.maps.wrappers.update(&address.to_ne_bytes(), &[1], MapFlags::ANY);
-        }
-        for (address, row) in library::rows(target.pid) {
-            // SAFETY: `row` is a plain C structure (see above), read as bytes for as long as it is borrowed.
-            let bytes = unsafe { plain::as_bytes(&row) };
-            skel.maps.library_frames.update(&address.to_ne_bytes(), bytes, MapFlags::ANY)?;
-        }
-        let mut probe = LatchProbe {
-            links: Vec::new(),
-            refused: Vec::new(),
-            tracepoints: [false; 3],
-            maps: Arc::new(Maps {
-                latches: MapHandle::try_from(&skel.maps.latches)?,
-                callsites: MapHandle::try_from(&skel.maps.callsites)?,
-                hits: MapHandle::try_from(&skel.maps.hits)?,
-                lost: MapHandle::try_from(&skel.maps.lost)?,
-            }),
-        };
-        // Sleeps first: a wait that begins before they are seen would count as spinning.
-        let progs = &skel.progs;
-        let [enter, exit] = attach_futex(&FutexPrograms {
-            function: traceable.then_some([&progs.futex_wait_enter, &progs.futex_wait_exit]),
-            system_call: [&progs.futex_enter, &progs.futex_exit],
-        });
-        let thread_exit = progs.thread_exit.attach_tracepoint(TracepointCategory::Sched, "sched_process_exit");
-        for (name, attached) in TRACEPOINTS.into_iter().zip([enter, exit, thread_exit]) {
-            match attached {
-                Ok(link) => probe.links.push(link),
-                Err(error) => probe.refused.push((name.to_owned(), error.to_string())),
+    pub fn attach(target: &Arc<Target>, plan: &Arc<Plan>) -> Result<LatchProbe> {
+        let status = Arc::new(Status::default());
+        let (commands, orders) = mpsc::channel();
+        let (done, attached) = mpsc::channel();
+        let (target, plan, shared) = (Arc::clone(target), Arc::clone(plan), Arc::clone(&status));
+        let keeper = std::thread::Builder::new().name("probes".to_owned()).spawn(move || {
+            let mut storage = MaybeUninit::uninit();
+            let attempt = Keeper::attach(&mut storage, target, plan, shared);
+            match attempt {
+                Ok((keeper, attached)) => {
+                    _ = done.send(Ok(attached));
+                    keeper.run(&orders);
+                }
+                Err(error) => _ = done.send(Err(error)),
             }
-        }
-        probe.tracepoints = TRACEPOINTS.map(|name| probe.refused.iter().all(|(refused, _)| refused != name));
-        let loaded = |program| has_multi.then_some(program);
-        let single = |program| (!has_multi).then_some(program);
-        let ends =
-            SitePrograms { multi: loaded(&progs.latch_returns), single: single(&progs.latch_return), retprobe: true };
-        let sites =
-            SitePrograms { multi: loaded(&progs.latch_sites), single: single(&progs.latch_site), retprobe: false };
-        // Ends before begins: a wait that begins while they are attached must not miss its end.
-        let exe = target.exe();
-        probe.attach_kind(&ends, target.pid, &exe, plan, |s| s.at_return);
-        probe.attach_kind(&sites, target.pid, &exe, plan, |s| !s.at_return && !s.is_begin());
-        let unending = probe.functions_without_end(plan);
-        probe.attach_kind(&sites, target.pid, &exe, plan, |s| s.is_begin() && !unending.contains(&s.function()));
-        let is_refused = |s: &PlannedSite| probe.refused.iter().any(|(name, _)| *name == s.name);
-        if plan.sites.iter().filter(|s| s.is_begin()).all(is_refused) {
-            let (site, why) = probe.refused.first().cloned().unwrap_or_default();
-            anyhow::bail!("no probe could be attached; the first, {site}: {why}");
-        }
-        Ok(probe)
+        })?;
+        let attached = attached.recv().context("the thread that attaches probes has ended")??;
+        Ok(LatchProbe {
+            refused: attached.refused,
+            tracepoints: attached.tracepoints,
+            maps: attached.maps,
+            status,
+            commands,
+            keeper: Some(keeper),
+        })
     }
 
-    fn attach_kind(
-        &mut self,
-        programs: &SitePrograms<'_, '_>,
-        pid: i32,
-        exe: &Path,
-        plan: &Plan,
-        wanted: impl Fn(&PlannedSite) -> bool,
-    ) {
-        let wanted: Vec<SiteAddress> = plan
-            .sites
-            .iter()
-            .enumerate()
-            .filter(|(_, s)| wanted(s))
-            .map(|(i, s)| SiteAddress { file_offset: s.file_offset, cookie: i as u64 })
-            .collect();
-        let attached = attach_sites(programs, pid, exe, &wanted);
-        self.links.extend(attached.links);
-        for (cookie, why) in attached.refused {
-            self.refused.push((plan.sites[cookie as usize].name.clone(), why));
-        }
-    }
-
-    /// Wait functions of which some end was refused: their begins must not be attached, or their waits would
-    /// seem to last until the thread's next one. Their begins are noted as refused too.
-    fn functions_without_end(&mut self, plan: &Plan) -> HashSet<u8> {
-        let refused = |s: &&PlannedSite| self.refused.iter().any(|(name, _)| *name == s.name);
-        let functions: HashSet<u8> = plan.sites.iter().filter(refused).map(PlannedSite::function).collect();
-        for begin in plan.sites.iter().filter(|s| s.is_begin() && functions.contains(&s.function())) {
-            self.refused.push((begin.name.clone(), "its end could not be probed".to_owned()));
-        }
-        functions
+    /// To be called once, with what hits cost: keeps the probes within this share of the server's CPU time (0 to 1) from
+    /// then on.
+    pub fn keep_within(&self, budget: f64) -> impl FnOnce(Costs) + Send + 'static {
+        let commands = self.commands.clone();
+        // A thread that has ended has nothing attached.
+        move |costs| _ = commands.send(Command::Govern(costs, budget))
     }
 
     pub(crate) fn maps(&self) -> Arc<Maps> {
         Arc::clone(&self.maps)
     }
 
-    /// Takes all probes off the server. Links are closed side by side: each close waits for a grace period
-    /// of the kernel.
+    pub(crate) fn status(&self) -> Arc<Status> {
+        Arc::clone(&self.status)
+    }
+
+    /// Takes all probes off the server, and returns when they are off.
     pub fn detach(&mut self) {
-        std::thread::scope(|scope| {
-            for link in self.links.drain(..) {
-                scope.spawn(move || drop(link));
-            }
-        });
+        _ = self.commands.send(Command::Detach);
+        if let Some(keeper) = self.keeper.take() {
+            _ = keeper.join();
+        }
     }
 }
 
@@ -208,6 +173,7 @@ fn configure(open: &mut OpenLatchSkel<'_>, target: &Target, plan: &Plan) -> Resu
     rodata.psi_offset = target.family.psi_from_latch().unwrap_or(0);
     rodata.psi_class_offset = library.class.to_class;
     rodata.psi_name_offset = library.class.to_name;
+    rodata.page_layout = page_layout(target.family);
     let arch = target.image.arch();
     let registers = plan::library_registers(arch);
     (rodata.op_register, rodata.sp_register, rodata.link_register) = registers;
@@ -230,6 +196,29 @@ fn configure(open: &mut OpenLatchSkel<'_>, target: &Target, plan: &Plan) -> Resu
     rodata.metadata_instance_offset = library.metadata_instance(arch);
     rodata.metadata_text_offset = library.metadata_lock.text;
     Ok(())
+}
+
+/// What the programs need to know a page by its latch.
+fn page_layout(family: &Family) -> types::page_layout {
+    let Some(pages) = family.pages else { return types::page_layout::default() };
+    let latch = &pages.latch;
+    types::page_layout {
+        space: latch.space,
+        page_no: latch.page_no,
+        frame: latch.frame,
+        flag: latch.flag.unwrap_or(0),
+        index_type: latch.index_type.unwrap_or(0),
+        is_known: 1,
+    }
+}
+
+/// Makes the entry for pages that have none of their own, before the map can be full.
+fn write_other_pages(map: &impl MapCore) -> Result<()> {
+    let key = types::page_key { r#type: types::page_type::PAGE_OTHER.0 as u16, ..Default::default() };
+    let waits = types::page_waits::default();
+    // SAFETY: both are plain C structures (see above), read as bytes for as long as they are borrowed.
+    let (key, waits) = unsafe { (plain::as_bytes(&key), plain::as_bytes(&waits)) };
+    map.update(key, waits, MapFlags::ANY).context("preparing the map of pages")
 }
 
 fn write_sites(map: &impl MapCore, plan: &Plan) -> Result<()> {

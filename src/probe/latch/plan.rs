@@ -1,6 +1,6 @@
 //! Which sites to probe: the catalog's wait functions, found in this binary by analysis of its code.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 
 use crate::attach::ProbeClass;
@@ -12,10 +12,14 @@ use crate::symbols::{Arch, Image};
 
 /// As many sites as the programs' map holds (`MAX_SITES` in `bpf/latch.h`).
 const MAX_SITES: usize = types::tracepoint::HIT_FUTEX_ENTER.0 as usize;
+/// As many wait functions as the programs' map holds.
+pub(super) const MAX_FUNCTIONS: usize = types::limit::MAX_FUNCTIONS.0 as usize;
 
 /// What will be attached to a server, and what could not be planned.
 pub struct Plan {
     pub sites: Vec<PlannedSite>,
+    /// Sites that can only be off together, by their places in `sites`.
+    pub groups: Vec<Vec<usize>>,
     /// Link-time addresses after calls in code that all latches share, behind which the caller proper lies.
     pub wrapper_returns: Vec<u64>,
     /// Link-time addresses of the server's writable static data.
@@ -60,6 +64,11 @@ impl PlannedSite {
 }
 
 impl Plan {
+    /// The wait functions whose probes are in a group.
+    pub(super) fn functions_of(&self, group: usize) -> HashSet<u8> {
+        self.groups[group].iter().map(|&i| self.sites[i].function()).collect()
+    }
+
     /// Addresses in the process, and the index of the site at each.
     pub(super) fn site_addresses(&self, bias: u64) -> impl Iterator<Item = (u64, u32)> + '_ {
         self.sites.iter().enumerate().map(move |(i, s)| (s.addr + bias, i as u32))
@@ -98,7 +107,9 @@ pub fn plan(image: &Image, family: &Family, allowed: Allowed) -> Plan {
     for variant in &found {
         planner.add(variant);
     }
+    let groups = groups(&planner.sites, &nesting(image, &found));
     Plan {
+        groups,
         sites: planner.sites,
         gaps: planner.gaps,
         wrapper_returns: family.wrapper_returns(image),
@@ -120,6 +131,29 @@ fn variants(image: &Image, index: u8, function: &'static WaitFunction) -> Vec<Va
     let label = |n: usize| if n == 0 { function.label.to_owned() } else { format!("{}_{}", function.label, n + 1) };
     let found = function.find(image).into_iter().enumerate();
     found.map(|(n, range)| Variant { function, index, label: label(n), range }).collect()
+}
+
+/// For each wait function the lowest of those that it is nested with, directly or by way of others: one calls the other, so
+/// that their waits are parts of each other.
+fn nesting(image: &Image, found: &[Variant]) -> [u8; MAX_FUNCTIONS] {
+    let mut lowest: [u8; MAX_FUNCTIONS] = std::array::from_fn(|i| i as u8);
+    for caller in found {
+        for insn in code::decode(image, caller.range.clone()) {
+            let (Flow::Call(Some(to)) | Flow::Jump(to)) = insn.flow else { continue };
+            let Some(callee) = found.iter().find(|v| v.range.start == to) else { continue };
+            let (a, b) = (lowest[usize::from(caller.index)], lowest[usize::from(callee.index)]);
+            lowest.iter_mut().filter(|l| **l == a.max(b)).for_each(|l| *l = a.min(b));
+        }
+    }
+    lowest
+}
+
+fn groups(sites: &[PlannedSite], lowest: &[u8; MAX_FUNCTIONS]) -> Vec<Vec<usize>> {
+    let mut groups: BTreeMap<u8, Vec<usize>> = BTreeMap::new();
+    for (i, site) in sites.iter().enumerate() {
+        groups.entry(lowest[usize::from(site.function())]).or_default().push(i);
+    }
+    groups.into_values().collect()
 }
 
 struct Planner<'a> {

@@ -1,0 +1,333 @@
+//! What armtrace costs a server, and what the tools do that people use today. `make bench`.
+//!
+//! Single runs of the same load differ by a tenth and more, so that two runs say nothing about a hundredth. Here all tools
+//! take turns inside one continuous load, nothing attached before and after each, and each window is compared with its
+//! neighbours. Needs root, and the lab.
+
+#[allow(dead_code)]
+#[path = "../../tests/live/agent.rs"]
+mod agent;
+#[path = "../../tests/common/mod.rs"]
+mod common;
+#[allow(dead_code)]
+#[path = "../../tests/live/load.rs"]
+mod load;
+#[allow(dead_code)]
+#[path = "../../tests/live/machine.rs"]
+mod machine;
+mod modes;
+mod report;
+#[allow(dead_code)]
+#[path = "../../tests/live/server.rs"]
+mod server;
+mod stats;
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{ensure, Context, Result};
+use armtrace::target::cpu_time_ns;
+use clap::{Parser, ValueEnum};
+
+use load::Load;
+use modes::Mode;
+use report::{ModeRun, Pair, Run, ToolUse, Window};
+use server::{Family, Options, Server};
+
+/// What follows a change at once belongs to neither side. More than a second, so that every report of sysbench's that comes
+/// within a window is about one side alone.
+const SETTLE: Duration = Duration::from_millis(1500);
+const WINDOW: Duration = Duration::from_millis(2500);
+/// Fewer pairs have no interval worth the name.
+const FEWEST_PAIRS: usize = 7;
+
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum Form {
+    /// Every load, until each ratio is known to a hundredth: hours.
+    Full,
+    /// Two loads with 16 threads, 7 pairs: half an hour.
+    Quick,
+    /// Measures nothing: makes the tables again from all results kept.
+    Report,
+}
+
+#[derive(Parser)]
+struct Args {
+    #[arg(value_enum, default_value = "full")]
+    form: Form,
+    /// Write docs/benchmarks.md; otherwise the tables are printed.
+    #[arg(long)]
+    write: bool,
+    /// Only this server, test, number of threads or mode; each can be repeated.
+    #[arg(long)]
+    server: Vec<String>,
+    #[arg(long)]
+    test: Vec<String>,
+    #[arg(long)]
+    threads: Vec<u32>,
+    #[arg(long)]
+    mode: Vec<Mode>,
+    /// Pairs at most for each mode of each load.
+    #[arg(long)]
+    pairs: Option<usize>,
+    /// What `cargo bench` says to every benchmark.
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+impl Args {
+    fn loads(&self) -> Vec<(Family, &'static str, u32)> {
+        let tests = ["oltp_point_select", "oltp_read_write", "oltp_update_index"];
+        let mut loads = Vec::new();
+        for family in [Family::Mysql97, Family::Mariadb114] {
+            for (test, threads) in tests.into_iter().flat_map(|test| [(test, 16), (test, 64)]) {
+                let quick = self.form != Form::Quick || (threads == 16 && test != "oltp_read_write");
+                let server = self.server.is_empty() || self.server.iter().any(|s| s == family.name());
+                let test_wanted = self.test.is_empty() || self.test.iter().any(|t| t == test);
+                let threads_wanted = self.threads.is_empty() || self.threads.contains(&threads);
+                if quick && server && test_wanted && threads_wanted {
+                    loads.push((family, test, threads));
+                }
+            }
+        }
+        loads
+    }
+
+    fn most_pairs(&self) -> usize {
+        self.pairs.unwrap_or(if self.form == Form::Quick { FEWEST_PAIRS } else { 60 })
+    }
+
+    fn modes(&self, family: Family) -> Vec<Mode> {
+        Mode::of(family).into_iter().filter(|mode| self.mode.is_empty() || self.mode.contains(mode)).collect()
+    }
+}
+
+/// A connection that stays: starting a client for every question would be a load of its own.
+struct Session {
+    child: Child,
+    stdin: ChildStdin,
+    stdout: BufReader<ChildStdout>,
+}
+
+impl Session {
+    fn open(server: &Server) -> Result<Session> {
+        let mut child = Command::new(server.dir().join("sql"))
+            .args(["--batch", "--skip-column-names", "--unbuffered"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("starting the client")?;
+        let stdin = child.stdin.take().context("no input")?;
+        let stdout = BufReader::new(child.stdout.take().context("no output")?);
+        Ok(Session { child, stdin, stdout })
+    }
+
+    /// Two counters of the server's, at one moment.
+    fn counters(&mut self, names: [&str; 2]) -> Result<[u64; 2]> {
+        let [a, b] = names;
+        writeln!(self.stdin, "SHOW GLOBAL STATUS WHERE Variable_name IN ('{a}', '{b}');")?;
+        let mut counters = [None; 2];
+        for _ in names {
+            let mut row = String::new();
+            self.stdout.read_line(&mut row)?;
+            let (name, value) = row.trim_end().split_once('\t').with_context(|| format!("the client said {row:?}"))?;
+            let which = names.iter().position(|n| *n == name).with_context(|| format!("{name} was not asked for"))?;
+            counters[which] = Some(value.parse()?);
+        }
+        Ok([counters[0].context(a.to_owned())?, counters[1].context(b.to_owned())?])
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A server under load.
+struct Bench {
+    family: Family,
+    // Dropped in this order.
+    session: Session,
+    load: Load,
+    server: Server,
+    /// Status variable that counts the test's transactions.
+    counter: &'static str,
+}
+
+impl Bench {
+    fn start(family: Family, test: &str, threads: u32) -> Result<Bench> {
+        let args = ["--performance-schema=ON", "--performance-schema-instrument=wait/synch/%=OFF"];
+        let options = Options { args: args.map(str::to_owned).to_vec(), ..Options::default() };
+        let server = Server::start(family, &options)?;
+        let mut load = Load::start(&server, test, threads)?;
+        load.wait_running()?;
+        let counter = match test {
+            "oltp_point_select" => "Com_select",
+            "oltp_read_write" => "Com_commit",
+            _ => "Com_update",
+        };
+        Ok(Bench { family, session: Session::open(&server)?, load, server, counter })
+    }
+
+    /// Measures from now on, and one more process with it.
+    fn window(&mut self, tool: Option<i32>) -> Result<Window> {
+        sleep(SETTLE);
+        let seconds = self.load.p95_by_second()?.len();
+        let (then, before, cpu_before, tool_before) = self.reading(tool)?;
+        sleep(WINDOW);
+        let (now, after, cpu_after, tool_after) = self.reading(tool)?;
+        let p95 = &self.load.p95_by_second()?[seconds..];
+        let wall = (now - then).as_secs_f64();
+        let [transactions, queries] = [after[0] - before[0], after[1] - before[1]].map(|n| n as f64);
+        ensure!(!p95.is_empty() && transactions > 0.0, "the load has stopped");
+        let tool = match tool {
+            Some(pid) => Some(ToolUse { cpu: (tool_after - tool_before) / wall, memory: resident_mib(pid)? }),
+            None => None,
+        };
+        Ok(Window {
+            tps: transactions / wall,
+            cpu: (cpu_after - cpu_before) / queries * 1000.0,
+            p95: p95.iter().sum::<f64>() / p95.len() as f64,
+            tool,
+        })
+    }
+
+    /// The moment, transactions and queries so far, and CPU seconds of the server and of the tool.
+    fn reading(&mut self, tool: Option<i32>) -> Result<(Instant, [u64; 2], f64, f64)> {
+        let seconds =
+            |pid: i32| Ok::<_, anyhow::Error>(cpu_time_ns(pid).context("the process has ended")? as f64 / 1e9);
+        let counters = self.session.counters([self.counter, "Questions"])?;
+        Ok((Instant::now(), counters, seconds(self.server.pid())?, tool.map_or(Ok(0.0), seconds)?))
+    }
+
+    /// Attaches, measures, detaches.
+    fn attached(&mut self, mode: Mode, result: &mut ModeRun) -> Result<Window> {
+        let (attached, time) = mode.attach(self.family, &self.server)?;
+        result.attach.extend(time.map(|t| t.as_secs_f64()));
+        let window = self.window(attached.pid());
+        // First, because of a tool that has ended it says why.
+        result.detach.push(attached.detach(mode, &self.server)?.as_secs_f64());
+        window
+    }
+}
+
+fn resident_mib(pid: i32) -> Result<f64> {
+    let status = procfs::process::Process::new(pid)?.status()?;
+    Ok(status.vmrss.context("no resident size")? as f64 / 1024.0)
+}
+
+/// One continuous load: nothing attached, a mode, nothing attached, the next mode, and so on.
+fn measure(args: &Args, family: Family, test: &str, threads: u32) -> Result<Run> {
+    let mut bench = Bench::start(family, test, threads)?;
+    let version = bench.server.query("SELECT VERSION()")?.concat().concat();
+    eprintln!("{} {test}, {threads} threads: {version}", family.name());
+    // The buffer pool warms up.
+    sleep(Duration::from_secs(5));
+    let modes = args.modes(family);
+    let mut results: Vec<ModeRun> = modes.iter().map(|mode| ModeRun::new(mode.key(), mode.title())).collect();
+    let mut detached = vec![bench.window(None)?];
+    for round in 0..args.most_pairs() {
+        let mut turns: Vec<usize> = (0..modes.len()).filter(|i| !finished(&results[*i])).collect();
+        if turns.is_empty() {
+            break;
+        }
+        let first = round % turns.len();
+        turns.rotate_left(first);
+        for turn in turns {
+            let before = detached[detached.len() - 1];
+            let with = bench.attached(modes[turn], &mut results[turn]);
+            let after = bench.window(None)?;
+            detached.push(after);
+            match with {
+                Ok(with) => results[turn].pairs.push(Pair::new(before, with, after)),
+                Err(error) => results[turn].gave_up = Some(format!("{error:#}")),
+            }
+            eprintln!("  {}", results[turn].last());
+        }
+    }
+    let Bench { session, load, server, .. } = bench;
+    drop(session);
+    load.stop()?;
+    server.stop()?;
+    Ok(Run {
+        server: family.name().to_owned(),
+        version,
+        test: test.to_owned(),
+        threads,
+        date: output("date", &["-u", "+%F"]),
+        machine: machine_line()?,
+        tools: ["perf", "bpftrace"].map(|tool| output(tool, &["--version"])).join(", ")
+            + ", "
+            + &output(&agent::program().display().to_string(), &["--version"]),
+        detached,
+        modes: results,
+    })
+}
+
+fn finished(result: &ModeRun) -> bool {
+    let settled = || result.ratio(|w| w.tps).is_some_and(|s| s.settled());
+    result.gave_up.is_some() || (result.pairs.len() >= FEWEST_PAIRS && settled())
+}
+
+/// What a program prints, on one line; a word instead where it is not there.
+fn output(program: &str, args: &[&str]) -> String {
+    let output = Command::new(program).args(args).output();
+    let text = output.map(|o| String::from_utf8_lossy(&o.stdout).trim().to_owned()).unwrap_or_default();
+    if text.is_empty() {
+        format!("no {program}")
+    } else {
+        text.lines().next().unwrap_or_default().to_owned()
+    }
+}
+
+fn machine_line() -> Result<String> {
+    let info = fs::read_to_string("/proc/cpuinfo")?;
+    let model =
+        info.lines().find_map(|l| l.strip_prefix("model name")?.split_once(": ")).map_or("", |(_, model)| model);
+    let memory = procfs::Current::current().map(|m: procfs::Meminfo| m.mem_total >> 30)?;
+    let cpus = std::thread::available_parallelism()?;
+    Ok(format!("{cpus} CPUs ({} {model}), {memory} GiB, {}", std::env::consts::ARCH, output("uname", &["-sr"])))
+}
+
+/// Where results are kept, one file a load.
+fn store() -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join("overhead")
+}
+
+fn kept() -> Result<Vec<Run>> {
+    let mut files = fs::read_dir(store())?.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
+    files.sort();
+    files.iter().map(|file| Ok(serde_json::from_str(&fs::read_to_string(file)?)?)).collect()
+}
+
+fn main() -> Result<()> {
+    let args = Args::parse();
+    fs::create_dir_all(store())?;
+    let mut runs = Vec::new();
+    if args.form == Form::Report {
+        runs = kept()?;
+    } else {
+        for (family, test, threads) in args.loads() {
+            let run = measure(&args, family, test, threads)?;
+            eprintln!("\n{}", run.table());
+            fs::write(store().join(run.name()).with_extension("json"), serde_json::to_string_pretty(&run)?)?;
+            runs.push(run);
+        }
+    }
+    ensure!(!runs.is_empty(), "no such load");
+    if args.write {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/benchmarks.md");
+        fs::write(&file, report::document(&runs))?;
+        println!("wrote {}", file.display());
+    } else {
+        println!("{}", report::document(&runs));
+    }
+    println!("results: {}", store().display());
+    Ok(())
+}

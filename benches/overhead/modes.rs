@@ -1,0 +1,260 @@
+//! What is put beside armtrace: other ways to see what a server waits on, each started, stopped and looked after alike.
+
+use std::fs::{self, File};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{bail, ensure, Context, Result};
+use clap::ValueEnum;
+use tempfile::TempDir;
+
+use crate::agent::{by_latch, Agent};
+use crate::server::{wait_for, Family, Server};
+
+/// A tool gets this long to attach, and to end. bpftrace needs seconds on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// On a load that waits for nothing no latch is ever named: not longer than this.
+const FIRST_NAME: Duration = Duration::from_secs(1);
+/// A wait that began while the instruments were on is counted when it ends: one for each thread of the server at most.
+const MOST_IN_FLIGHT: f64 = 500.0;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Mode {
+    /// A process that only sleeps: what it seems to cost is the error of the method.
+    Control,
+    Armtrace,
+    PerfSchema,
+    BpftraceWaits,
+    BpftraceLocks,
+    Perf,
+}
+
+/// What is attached now.
+pub enum Attached {
+    Agent(Agent),
+    PerfSchema,
+    Tool(Tool),
+}
+
+/// A program beside the server. Dropping it kills it.
+pub struct Tool {
+    child: Child,
+    dir: TempDir,
+}
+
+impl Mode {
+    pub fn title(self) -> &'static str {
+        match self {
+            Mode::Control => "control: an idle process",
+            Mode::Armtrace => "armtrace",
+            Mode::PerfSchema => "performance_schema, `wait/synch/%`",
+            Mode::BpftraceWaits => "bpftrace, waiting functions",
+            Mode::BpftraceLocks => "bpftrace, locking functions",
+            Mode::Perf => "`perf record -g -F 99`",
+        }
+    }
+
+    /// As it is called on the command line.
+    pub fn key(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+
+    /// Which there are for a server: MariaDB's functions that wait are all that bpftrace has to probe there.
+    pub fn of(family: Family) -> Vec<Mode> {
+        let all = Mode::value_variants().iter().copied();
+        all.filter(|mode| *mode != Mode::BpftraceLocks || family == Family::Mysql97).collect()
+    }
+
+    /// Attaches; how long it took until the first figure could be had, where there is such a moment.
+    pub fn attach(self, family: Family, server: &Server) -> Result<(Attached, Option<Duration>)> {
+        let pid = server.pid().to_string();
+        match self {
+            Mode::Control => Ok((Attached::Tool(Tool::start("sleep", &["infinity"])?), None)),
+            Mode::Armtrace => {
+                let agent = Agent::attach(server)?;
+                let named = first_name(&agent)?;
+                Ok((Attached::Agent(agent), named))
+            }
+            Mode::PerfSchema => {
+                let before = instrumented(server)?;
+                set_instruments(server, "YES")?;
+                sleep(Duration::from_millis(100));
+                ensure!(instrumented(server)? > before, "the instruments count nothing after they were switched on");
+                Ok((Attached::PerfSchema, None))
+            }
+            Mode::BpftraceWaits => bpftrace(&pid, family, waiting_functions(family)),
+            Mode::BpftraceLocks => bpftrace(&pid, family, LOCKING_FUNCTIONS),
+            Mode::Perf => {
+                let tool = Tool::start("perf", &["record", "-g", "-F", "99", "-p", &pid, "-o", "perf.data"])?;
+                Ok((Attached::Tool(tool), None))
+            }
+        }
+    }
+}
+
+impl Attached {
+    /// The process that runs beside the server.
+    pub fn pid(&self) -> Option<i32> {
+        match self {
+            Attached::Agent(agent) => Some(agent.pid()),
+            Attached::Tool(tool) => Some(tool.child.id() as i32),
+            Attached::PerfSchema => None,
+        }
+    }
+
+    /// Detaches as its user would; how long it took. An error if it had not measured at all.
+    pub fn detach(self, mode: Mode, server: &Server) -> Result<Duration> {
+        match self {
+            Attached::Agent(agent) => {
+                let (status, time) = agent.stop()?;
+                ensure!(status.success(), "armtrace ended with {status}");
+                Ok(time)
+            }
+            Attached::PerfSchema => {
+                let start = Instant::now();
+                set_instruments(server, "NO")?;
+                let time = start.elapsed();
+                sleep(Duration::from_millis(100));
+                let counted = instrumented(server)?;
+                sleep(Duration::from_millis(100));
+                let more = instrumented(server)? - counted;
+                ensure!(more < MOST_IN_FLIGHT, "the instruments counted {more} events after they were switched off");
+                Ok(time)
+            }
+            Attached::Tool(mut tool) => {
+                let time = tool.stop()?;
+                ensure!(mode != Mode::Perf || tool.read("err")?.contains(" samples)"), "perf took no samples");
+                Ok(time)
+            }
+        }
+    }
+}
+
+impl Tool {
+    fn start(program: &str, args: &[&str]) -> Result<Tool> {
+        let dir = tempfile::tempdir()?;
+        // The kernel ends it with the benchmark, however that ends.
+        let child = Command::new("setpriv")
+            .args(["--pdeathsig", "KILL", "--", program])
+            .args(args)
+            .current_dir(dir.path())
+            .stdin(Stdio::null())
+            .stdout(File::create(dir.path().join("out"))?)
+            .stderr(File::create(dir.path().join("err"))?)
+            .spawn()
+            .with_context(|| format!("starting {program}"))?;
+        Ok(Tool { child, dir })
+    }
+
+    fn read(&self, stream: &str) -> Result<String> {
+        Ok(fs::read_to_string(self.dir.path().join(stream))?)
+    }
+
+    fn stop(&mut self) -> Result<Duration> {
+        if let Some(status) = self.child.try_wait()? {
+            bail!("it ended by itself ({status}): {}", self.read("err")?.trim());
+        }
+        let start = Instant::now();
+        // SAFETY: a signal to a child that has not been waited for.
+        unsafe { libc::kill(self.child.id() as i32, libc::SIGINT) };
+        wait_for("the tool's end", PATIENCE, || Ok(self.child.try_wait()?))?;
+        Ok(start.elapsed())
+    }
+}
+
+impl Drop for Tool {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Age of the agent when it first showed a latch by its name.
+fn first_name(agent: &Agent) -> Result<Option<Duration>> {
+    let start = Instant::now();
+    while start.elapsed() < FIRST_NAME {
+        let counts = by_latch(&agent.scrape()?, "armtrace_latch_wait_seconds_count");
+        if counts.iter().any(|(latch, count)| latch.starts_with("wait/synch/") && *count > 0.0) {
+            return Ok(Some(agent.age()));
+        }
+        sleep(Duration::from_millis(20));
+    }
+    Ok(None)
+}
+
+fn set_instruments(server: &Server, on: &str) -> Result<()> {
+    server.query(&format!(
+        "UPDATE performance_schema.setup_instruments SET ENABLED = '{on}', TIMED = '{on}' WHERE NAME LIKE 'wait/synch/%'"
+    ))?;
+    Ok(())
+}
+
+/// Events that the instruments have counted so far.
+fn instrumented(server: &Server) -> Result<f64> {
+    Ok(server.wait_summary()?.values().map(|(count, _)| count).sum())
+}
+
+/// Functions that run only where a latch was found taken.
+fn waiting_functions(family: Family) -> &'static [&'static str] {
+    match family {
+        Family::Mysql97 => &[
+            "_Z21sync_array_wait_eventP12sync_array_tRP11sync_cell_t",
+            "_Z19rw_lock_s_lock_spinP9rw_lock_tmN2ut8LocationE",
+            "_ZN14TTASEventMutexI13GenericPolicyE4waitEPKcjj",
+            "_ZN14TTASEventMutexI16BlockMutexPolicyE4waitEPKcjj",
+        ],
+        _ => &[
+            "_ZN14srw_mutex_implILb0EE13wait_and_lockEv",
+            "_ZN14srw_mutex_implILb1EE13wait_and_lockEv",
+            "_ZN14ssux_lock_implILb0EE7rd_waitEv",
+            "_ZN14ssux_lock_implILb1EE7rd_waitEv",
+            "_ZN14ssux_lock_implILb0EE7wr_waitEj",
+            "_ZN14ssux_lock_implILb1EE7wr_waitEj",
+        ],
+    }
+}
+
+/// The functions of MySQL that armtrace has its sites in: what bpftrace, which probes functions as a whole, needs for the
+/// waits that armtrace sees, those that end before they sleep among them.
+const LOCKING_FUNCTIONS: &[&str] = &[
+    "_Z18mutex_enter_inlineI11PolicyMutexI14TTASEventMutexI13GenericPolicyEEEvPT_N2ut8LocationE",
+    "_ZN11PolicyMutexI14TTASEventMutexI13GenericPolicyEE5enterEjjPKcj",
+    "_ZN14TTASEventMutexI13GenericPolicyE17spin_and_try_lockEjjPKcj",
+    "_ZN14TTASEventMutexI16BlockMutexPolicyE17spin_and_try_lockEjjPKcj",
+    "_Z19rw_lock_s_lock_spinP9rw_lock_tmN2ut8LocationE",
+    "_Z19rw_lock_x_lock_funcP9rw_lock_tmN2ut8LocationE",
+    "_Z20rw_lock_sx_lock_funcP9rw_lock_tmN2ut8LocationE",
+];
+
+/// The usual script: the time between a function's entry and its return, as a histogram for each function.
+fn script(binary: &str, functions: &[&str]) -> String {
+    let one = |(i, function): (usize, &&str)| {
+        format!(
+            "uprobe:{binary}:{function} {{ @start[tid, {i}] = nsecs; }} \
+             uretprobe:{binary}:{function} /@start[tid, {i}]/ \
+               {{ @wait[{i}] = hist(nsecs - @start[tid, {i}]); delete(@start[tid, {i}]); }} "
+        )
+    };
+    // bpftrace prints what BEGIN has to say only after it has attached everything.
+    functions.iter().enumerate().map(one).collect::<String>()
+        + "BEGIN { printf(\"attached\\n\"); } END { clear(@start); }"
+}
+
+fn bpftrace(pid: &str, family: Family, functions: &[&str]) -> Result<(Attached, Option<Duration>)> {
+    // As the server names its program, in the server's own root.
+    let program = fs::read_link(format!("/proc/{pid}/exe"))?;
+    let binary = match family {
+        Family::Mysql97 => format!("/proc/{pid}/root/usr/sbin/mysqld"),
+        _ => program.display().to_string(),
+    };
+    let start = Instant::now();
+    let mut tool = Tool::start("bpftrace", &["-B", "line", "-p", pid, "-e", &script(&binary, functions)])?;
+    wait_for("bpftrace to attach", PATIENCE, || {
+        if let Some(status) = tool.child.try_wait()? {
+            bail!("bpftrace ended ({status}): {}", tool.read("err")?.trim());
+        }
+        Ok(tool.read("out")?.lines().any(|line| line == "attached").then_some(()))
+    })?;
+    Ok((Attached::Tool(tool), Some(start.elapsed())))
+}

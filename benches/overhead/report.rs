@@ -1,0 +1,211 @@
+//! Results, and the tables made of them.
+
+use serde::{Deserialize, Serialize};
+
+use crate::stats::Summary;
+
+/// One continuous load on one server, and everything that was attached to it by turns.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Run {
+    pub server: String,
+    pub version: String,
+    pub test: String,
+    pub threads: u32,
+    pub date: String,
+    pub machine: String,
+    pub tools: String,
+    /// Windows with nothing attached.
+    pub detached: Vec<Window>,
+    pub modes: Vec<ModeRun>,
+}
+
+/// A few seconds of the load.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Window {
+    /// Transactions a second.
+    pub tps: f64,
+    /// The server's CPU seconds per 1,000 queries.
+    pub cpu: f64,
+    /// 95th percentile of a transaction's time, milliseconds: the mean of sysbench's figures for the seconds in it.
+    pub p95: f64,
+    /// What the tool itself took, where it is a process.
+    pub tool: Option<ToolUse>,
+}
+
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct ToolUse {
+    /// CPU time by wall time: 1 is a whole core.
+    pub cpu: f64,
+    /// Resident, MiB.
+    pub memory: f64,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub struct ModeRun {
+    pub mode: String,
+    pub title: String,
+    pub pairs: Vec<Pair>,
+    /// Seconds from start to the first figure, and from SIGINT to the end.
+    pub attach: Vec<f64>,
+    pub detach: Vec<f64>,
+    /// Why there are no (more) pairs.
+    pub gave_up: Option<String>,
+}
+
+/// A window with something attached, and the mean of the detached windows before and after it.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Pair {
+    pub with: Window,
+    pub without: Window,
+}
+
+impl Pair {
+    pub fn new(before: Window, with: Window, after: Window) -> Pair {
+        let mean = |f: fn(&Window) -> f64| (f(&before) + f(&after)) / 2.0;
+        let without = Window { tps: mean(|w| w.tps), cpu: mean(|w| w.cpu), p95: mean(|w| w.p95), tool: None };
+        Pair { with, without }
+    }
+}
+
+impl ModeRun {
+    pub fn new(mode: String, title: &str) -> ModeRun {
+        let title = title.to_owned();
+        ModeRun { mode, title, pairs: Vec::new(), attach: Vec::new(), detach: Vec::new(), gave_up: None }
+    }
+
+    /// The newest pair, for who watches.
+    pub fn last(&self) -> String {
+        match (self.pairs.last(), &self.gave_up) {
+            (_, Some(reason)) => format!("{} given up: {reason}", self.mode),
+            (Some(Pair { with, without }), None) => format!(
+                "{}: {:.0} without, {:.0} with, ratio {:.3}; CPU per query {:.3}",
+                self.mode,
+                without.tps,
+                with.tps,
+                with.tps / without.tps,
+                with.cpu / without.cpu
+            ),
+            (None, None) => String::new(),
+        }
+    }
+
+    /// With to without, for one figure.
+    pub fn ratio(&self, figure: fn(&Window) -> f64) -> Option<Summary> {
+        Summary::of(&self.pairs.iter().map(|p| figure(&p.with) / figure(&p.without)).collect::<Vec<_>>())
+    }
+
+    fn tool(&self, figure: fn(&ToolUse) -> f64) -> Option<f64> {
+        let uses: Vec<f64> = self.pairs.iter().filter_map(|p| p.with.tool.as_ref().map(figure)).collect();
+        Some(Summary::of(&uses)?.median)
+    }
+
+    fn row(&self) -> String {
+        let (Some(tps), Some(cpu), Some(p95)) = (self.ratio(|w| w.tps), self.ratio(|w| w.cpu), self.ratio(|w| w.p95))
+        else {
+            return format!("| {} | 0 | | | | | | | | |\n", self.title);
+        };
+        let optional = |value: Option<String>| value.unwrap_or_else(|| "-".to_owned());
+        format!(
+            "| {} | {} | **{:.3}** | {} | {} | {:.3} | {} | {:.2} | {} | {} |\n",
+            self.title,
+            tps.count,
+            tps.median,
+            range(tps.quartiles),
+            range(tps.interval),
+            cpu.median,
+            range(cpu.interval),
+            p95.median,
+            optional(self.tool(|t| t.cpu).map(|share| format!("{:.1} %", 100.0 * share))),
+            optional(self.tool(|t| t.memory).map(|mib| format!("{mib:.0} MiB"))),
+        )
+    }
+}
+
+fn range((low, high): (f64, f64)) -> String {
+    format!("{low:.3} to {high:.3}")
+}
+
+impl Run {
+    pub fn name(&self) -> String {
+        format!("{}-{}-{}", self.server, self.test, self.threads)
+    }
+
+    fn product(&self) -> &'static str {
+        if self.server.starts_with("mysql") {
+            "MySQL"
+        } else {
+            "MariaDB"
+        }
+    }
+
+    /// The table of one load.
+    pub fn table(&self) -> String {
+        let median = |figure: fn(&Window) -> f64| {
+            Summary::of(&self.detached.iter().map(figure).collect::<Vec<_>>()).map_or(0.0, |s| s.median)
+        };
+        let mut text = format!(
+            "### {} {}, `{}`, {} threads\n\n\
+             {}. {} windows with nothing attached, medians: {:.0} transactions/s, {:.3} CPU seconds per 1,000 queries, p95 {:.2} ms.\n\n\
+             | attached | pairs | throughput | middle half | 95 % interval | CPU per query | 95 % interval | p95 | own CPU | memory |\n\
+             |---|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n",
+            self.product(),
+            self.version,
+            self.test,
+            self.threads,
+            self.date,
+            self.detached.len(),
+            median(|w| w.tps),
+            median(|w| w.cpu),
+            median(|w| w.p95),
+        );
+        self.modes.iter().for_each(|mode| text += &mode.row());
+        for mode in &self.modes {
+            if let Some(reason) = &mode.gave_up {
+                text += &format!("\n{} was given up: {}\n", mode.title, reason.replace('\n', " "));
+            }
+        }
+        text
+    }
+}
+
+/// How long the tools take to start and to stop, over all loads of a server.
+pub fn times(runs: &[Run]) -> String {
+    let mut rows: Vec<(String, Vec<f64>, Vec<f64>)> = Vec::new();
+    for run in runs {
+        for mode in &run.modes {
+            let name = format!("{} | {}", run.product(), mode.title);
+            let row = match rows.iter().position(|row| row.0 == name) {
+                Some(row) => row,
+                None => {
+                    rows.push((name, Vec::new(), Vec::new()));
+                    rows.len() - 1
+                }
+            };
+            rows[row].1.extend(&mode.attach);
+            rows[row].2.extend(&mode.detach);
+        }
+    }
+    rows.sort_by(|a, b| a.0.cmp(&b.0));
+    let seconds = |times: &[f64]| {
+        let longest = times.iter().copied().fold(0.0, f64::max);
+        Summary::of(times).map_or("- | -".to_owned(), |s| format!("{:.2} s | {longest:.2} s", s.median))
+    };
+    let mut text =
+        "| server | attached | first figure, median | longest | end, median | longest |\n|---|---|--:|--:|--:|--:|\n"
+            .to_owned();
+    for (name, attach, detach) in rows {
+        text += &format!("| {name} | {} | {} |\n", seconds(&attach), seconds(&detach));
+    }
+    text
+}
+
+/// Everything, as `docs/benchmarks.md` has it.
+pub fn document(runs: &[Run]) -> String {
+    let mut machines: Vec<String> = runs.iter().map(|run| format!("{}; {}", run.machine, run.tools)).collect();
+    machines.sort();
+    machines.dedup();
+    let mut text = include_str!("introduction.md").to_owned();
+    text += &format!("\n## Machine\n\n{}.\n\n## Cost\n", machines.join(".\n\n"));
+    runs.iter().for_each(|run| text += &format!("\n{}", run.table()));
+    text + "\n## Start and end\n\n" + &times(runs)
+}

@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * Which page a latch belongs to. A latch is a page's if what surrounds it says so: the page that
+ * its descriptor points to has, in its header, the tablespace and the number that the descriptor
+ * has. All that is said of the page is then read from that header. It is looked at when the wait
+ * ends: who has waited for a page has it pinned, so it cannot become another page before.
+ */
+#pragma once
+
+const volatile struct page_layout page_layout;
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_PAGES);
+	__type(key, struct page_key);
+	__type(value, struct page_waits);
+} pages SEC(".maps");
+
+static const struct page_waits no_page_waits;
+/* User space puts this one in at the start, so that there is always room for it. */
+static const struct page_key other_pages = {.type = PAGE_OTHER};
+
+/* Pages lie at multiples of this, in memory. */
+#define MIN_PAGE 1024
+
+/* What all pages begin with, and what follows it in pages of an index; in network byte order. */
+struct page_header {
+	__u32 checksum;
+	__u32 page_no;
+	__u8 neighbours[16];
+	__u16 type;
+	__u8 flushed[8];
+	__u8 space[4];
+	__u8 counts[26];
+	__u16 level;
+	__u8 index[8];
+} __attribute__((packed));
+
+_Static_assert(__builtin_offsetof(struct page_header, space) == 34, "as in the file");
+_Static_assert(__builtin_offsetof(struct page_header, index) == 66, "as in the file");
+
+static __always_inline __u32 big_endian_32(const __u8 *bytes)
+{
+	return (__u32)bytes[0] << 24 | (__u32)bytes[1] << 16 | (__u32)bytes[2] << 8 | bytes[3];
+}
+
+/* Whether the latch is flagged as a page's, where latches are. */
+static __always_inline bool may_be_page(__u64 latch)
+{
+	__u8 flag = 0;
+
+	if (!page_layout.flag)
+		return true;
+	return !bpf_probe_read_user(&flag, 1, (void *)(latch + page_layout.flag)) && flag == 1;
+}
+
+static __always_inline bool is_index_type(__u16 type)
+{
+	return (type >= PAGE_SDI && type <= PAGE_INDEX) || (type && type == page_layout.index_type);
+}
+
+/* What the page to which the latch belongs is part of; false if it is not the latch of a page. */
+static __always_inline bool page_of(__u64 latch, struct page_key *key)
+{
+	struct page_header page;
+	__u32 space, page_no;
+	__u64 frame;
+
+	if (bpf_probe_read_user(&frame, 8, (void *)(latch + page_layout.frame)) || !frame ||
+	    frame % MIN_PAGE ||
+	    bpf_probe_read_user(&space, 4, (void *)(latch + page_layout.space)) ||
+	    bpf_probe_read_user(&page_no, 4, (void *)(latch + page_layout.page_no)) ||
+	    bpf_probe_read_user(&page, sizeof(page), (void *)frame))
+		return false;
+	if (__builtin_bswap32(page.page_no) != page_no || big_endian_32(page.space) != space)
+		return false;
+	__builtin_memset(key, 0, sizeof(*key));
+	key->space = space;
+	key->type = __builtin_bswap16(page.type);
+	if (is_index_type(key->type)) {
+		key->level = __builtin_bswap16(page.level);
+		key->index = (__u64)big_endian_32(page.index) << 32 | big_endian_32(page.index + 4);
+	}
+	return true;
+}
+
+static __always_inline void add_page_wait(const struct page_key *key, __u64 ns)
+{
+	struct page_waits *at = bpf_map_lookup_elem(&pages, key);
+
+	if (!at) {
+		bpf_map_update_elem(&pages, key, &no_page_waits, BPF_NOEXIST);
+		at = bpf_map_lookup_elem(&pages, key);
+	}
+	if (!at)
+		at = bpf_map_lookup_elem(&pages, &other_pages);
+	if (!at)
+		return;
+	__sync_fetch_and_add(&at->count, 1);
+	__sync_fetch_and_add(&at->sum_ns, ns);
+}

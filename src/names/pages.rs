@@ -1,0 +1,360 @@
+//! What pages are part of: the names of tables and indexes, from the server's cache of table definitions.
+//!
+//! The kernel side files waits for pages under numbers that the pages' headers hold. A number that was named stays named; one
+//! that is not found is looked for again a few times, for a table may not have been in the cache yet.
+
+use std::collections::{HashMap, HashSet};
+use std::time::{Duration, Instant};
+
+use super::Process;
+use crate::catalog::{Dictionary, Pages, Path, SpaceAt};
+use crate::target::Memory;
+
+/// Tables looked at in one go, and indexes of each. Servers keep a few thousand tables; an index more than 64 and some
+/// internal ones a table cannot have.
+const MAX_TABLES: usize = 1 << 16;
+const MAX_INDEXES: usize = 128;
+/// How often the lists are begun again that the server changed while they were read.
+const MAX_RESTARTS: usize = 4;
+/// How often, and how long apart, a number is looked for.
+const MAX_TRIES: u8 = 8;
+const BETWEEN_TRIES: Duration = Duration::from_secs(5);
+
+/// What the kernel side tells pages apart by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PageKey {
+    /// A page of an index.
+    Index { space: u32, index: u64, level: u16 },
+    /// A page of the type that its header says.
+    Plain { space: u32, kind: u16 },
+}
+
+/// What a page is part of.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct PageName {
+    /// `db/table`, as InnoDB calls it; the tablespace's name, or `space NUMBER`, where it is of no table or that is not known.
+    pub table: String,
+    /// The index's name, or `index NUMBER`; for a page of no index, what it is, in brackets.
+    pub index: String,
+    /// Leaf pages are of level 0; `None` for pages of no index.
+    pub level: Option<u16>,
+}
+
+/// What is looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Wanted {
+    /// By tablespace and number.
+    Index(u32, u64),
+    /// A table's own tablespace.
+    Space(u32),
+}
+
+/// The names of one server's pages.
+pub struct PageNames {
+    catalog: &'static Pages,
+    /// Where the cache is, if that was found.
+    dictionary: Option<At>,
+    indexes: HashMap<(u32, u64), IndexName>,
+    spaces: HashMap<u32, String>,
+    tries: HashMap<Wanted, u8>,
+    tried: Option<Instant>,
+}
+
+/// Where the cache of table definitions is.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum At {
+    /// The address of the pointer to it, which is null until the server has started.
+    Pointer(u64),
+    Object(u64),
+}
+
+/// An index, and its table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct IndexName {
+    table: String,
+    index: String,
+}
+
+impl PageNames {
+    pub(super) fn new(catalog: &'static Pages, dictionary: Option<At>) -> PageNames {
+        let spaces = catalog.spaces.iter().map(|&(id, name)| (id, name.to_owned())).collect();
+        PageNames { catalog, dictionary, indexes: HashMap::new(), spaces, tries: HashMap::new(), tried: None }
+    }
+
+    /// What each of these pages is part of.
+    pub(super) fn names(&mut self, process: &Process, keys: &[PageKey]) -> Vec<PageName> {
+        self.look_for(&process.memory, keys);
+        keys.iter().map(|key| self.name(*key)).collect()
+    }
+
+    fn name(&self, key: PageKey) -> PageName {
+        match key {
+            PageKey::Index { space, index, level } => {
+                let found = self.indexes.get(&(space, index)).cloned();
+                let name = found
+                    .unwrap_or_else(|| IndexName { table: self.space_name(space), index: format!("index {index}") });
+                PageName { table: name.table, index: name.index, level: Some(level) }
+            }
+            PageKey::Plain { space, kind } => {
+                let what = self.catalog.types.iter().find(|(number, _)| *number == kind);
+                let index = what.map_or_else(|| format!("(page type {kind})"), |(_, what)| format!("({what})"));
+                PageName { table: self.space_name(space), index, level: None }
+            }
+        }
+    }
+
+    fn space_name(&self, space: u32) -> String {
+        self.spaces.get(&space).cloned().unwrap_or_else(|| format!("space {space}"))
+    }
+
+    fn wanted(&self, key: PageKey) -> Option<Wanted> {
+        match key {
+            PageKey::Index { space, index, .. } if !self.indexes.contains_key(&(space, index)) => {
+                Some(Wanted::Index(space, index))
+            }
+            PageKey::Plain { space, .. } if self.catalog.one_table_per_space && !self.spaces.contains_key(&space) => {
+                Some(Wanted::Space(space))
+            }
+            _ => None,
+        }
+    }
+
+    /// Looks for what has no name yet, unless that was done lately, or often enough.
+    fn look_for(&mut self, memory: &Memory, keys: &[PageKey]) {
+        let mut wanted: HashSet<Wanted> = keys.iter().filter_map(|key| self.wanted(*key)).collect();
+        wanted.retain(|w| self.tries.get(w).is_none_or(|tries| *tries < MAX_TRIES));
+        let is_new = wanted.iter().any(|w| !self.tries.contains_key(w));
+        let is_due = self.tried.is_none_or(|tried| tried.elapsed() >= BETWEEN_TRIES);
+        if wanted.is_empty() || !(is_new || is_due) {
+            return;
+        }
+        self.tried = Some(Instant::now());
+        for w in &wanted {
+            *self.tries.entry(*w).or_default() += 1;
+        }
+        let dictionary = match self.dictionary {
+            Some(At::Object(at)) => Some(at),
+            Some(At::Pointer(at)) => memory.u64(at).filter(|at| *at != 0),
+            None => None,
+        };
+        let Some(dictionary) = dictionary else { return };
+        let layout = &self.catalog.dictionary;
+        let (indexes, spaces) = (&mut self.indexes, &mut self.spaces);
+        for list in layout.lists {
+            let head = dictionary.wrapping_add(*list);
+            for _ in 0..MAX_RESTARTS {
+                let whole = each_index(memory, layout, head, |space, id, index| {
+                    if wanted.remove(&Wanted::Index(space, id)) {
+                        if let Some(name) = index_name(memory, layout, index) {
+                            indexes.insert((space, id), name);
+                        }
+                    }
+                    if wanted.remove(&Wanted::Space(space)) {
+                        if let Some(name) = index_name(memory, layout, index) {
+                            spaces.insert(space, name.table);
+                        }
+                    }
+                    !wanted.is_empty()
+                });
+                if whole {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/// Calls `visit` with the tablespace, the number and the address of every index of the list of tables that begins at `head`,
+/// until it returns false. False if the list ended before its end: the server changed it, or it is none.
+fn each_index(memory: &Memory, layout: &Dictionary, head: u64, mut visit: impl FnMut(u32, u64, u64) -> bool) -> bool {
+    let mut previous = 0;
+    let Some(mut table) = memory.u64(head) else { return false };
+    for _ in 0..MAX_TABLES {
+        if table == 0 {
+            return true;
+        }
+        let Some([before, next]) = links(memory, table, layout.table_next) else { return false };
+        if before != previous {
+            return false;
+        }
+        let Some(mut index) = memory.u64(table.wrapping_add(layout.table_indexes)) else { return false };
+        let mut previous_index = 0;
+        for _ in 0..MAX_INDEXES {
+            if index == 0 {
+                break;
+            }
+            let Some([before, next]) = links(memory, index, layout.index_next) else { return false };
+            let owner = memory.u64(index.wrapping_add(layout.index_table));
+            if before != previous_index || owner != Some(table) {
+                return false;
+            }
+            let space = match layout.space {
+                SpaceAt::Index(at) => memory.u32(index.wrapping_add(at)),
+                SpaceAt::Table(at) => memory.u32(table.wrapping_add(at)),
+            };
+            let (Some(space), Some(id)) = (space, memory.u64(index.wrapping_add(layout.index_id))) else {
+                return false;
+            };
+            if !visit(space, id, index) {
+                return true;
+            }
+            (previous_index, index) = (index, next);
+        }
+        (previous, table) = (table, next);
+    }
+    true
+}
+
+/// The two pointers of a list's element, to the one before it and to the next, of which the second is at this offset.
+fn links(memory: &Memory, element: u64, next: u64) -> Option<[u64; 2]> {
+    let bytes = memory.array::<16>(element.wrapping_add(next).wrapping_sub(8))?;
+    let (before, next) = bytes.split_at(8);
+    Some([before, next].map(|b| b.try_into().map_or(0, u64::from_le_bytes)))
+}
+
+fn index_name(memory: &Memory, layout: &Dictionary, index: u64) -> Option<IndexName> {
+    let string = |path: Path| {
+        let at = path.iter().try_fold(index, |at, offset| memory.u64(at.wrapping_add(*offset)))?;
+        memory.string(at).filter(|name| super::is_readable(name))
+    };
+    Some(IndexName { table: string(layout.table_name)?, index: string(layout.index_name)? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog::{DictionaryAt, PageLatch};
+    use crate::symbols::Image;
+
+    /// Tables and indexes of 16 words each: table: next at 2, first index at 3; index: number at 0, table at 4, next at 6,
+    /// name at 7, table's name at 8, tablespace at 9.
+    static CATALOG: Pages = Pages {
+        latch: PageLatch { space: 0, page_no: 0, frame: 0, flag: None, index_type: None },
+        dictionary: Dictionary {
+            at: DictionaryAt::Pointer("none"),
+            lists: &[0],
+            table_next: 16,
+            table_indexes: 24,
+            index_table: 32,
+            index_next: 48,
+            index_id: 0,
+            index_name: &[56],
+            table_name: &[64],
+            space: SpaceAt::Index(72),
+        },
+        spaces: &[(0, "innodb_system")],
+        one_table_per_space: true,
+        types: &[(2, "undo log")],
+    };
+
+    type Object = [u64; 16];
+
+    fn addr<T>(of: &T) -> u64 {
+        std::ptr::from_ref(of) as u64
+    }
+
+    /// A list's head, two tables of which the first has two indexes and the second one.
+    fn dictionary() -> Box<(u64, [Object; 2], [Object; 3])> {
+        let mut d = Box::new((0, [[0; 16]; 2], [[0; 16]; 3]));
+        let (table, index): ([u64; 2], [u64; 3]) =
+            (std::array::from_fn(|i| addr(&d.1[i])), std::array::from_fn(|i| addr(&d.2[i])));
+        d.0 = table[0];
+        (d.1[0][2], d.1[1][1]) = (table[1], table[0]);
+        (d.1[0][3], d.1[1][3]) = (index[0], index[2]);
+        (d.2[0][6], d.2[1][5]) = (index[1], index[0]);
+        for (i, name) in [c"PRIMARY", c"k_1", c"PRIMARY"].into_iter().enumerate() {
+            d.2[i][0] = 150 + i as u64;
+            d.2[i][4] = table[i / 2];
+            d.2[i][7] = name.as_ptr() as u64;
+            d.2[i][8] = [c"db/one", c"db/two"][i / 2].as_ptr() as u64;
+            d.2[i][9] = 3 + i as u64 / 2;
+        }
+        d
+    }
+
+    fn names(d: &(u64, [Object; 2], [Object; 3]), keys: &[PageKey]) -> Vec<(String, String)> {
+        let image = Image::open(std::path::Path::new("/proc/self/exe")).expect("the test's own executable");
+        let process = Process { image: &image, memory: Memory::new(std::process::id() as i32), bias: 0 };
+        let mut names = PageNames::new(&CATALOG, Some(At::Object(addr(&d.0))));
+        names.names(&process, keys).into_iter().map(|n| (n.table, n.index)).collect()
+    }
+
+    const K1: PageKey = PageKey::Index { space: 3, index: 151, level: 1 };
+    const TWO: PageKey = PageKey::Index { space: 4, index: 152, level: 0 };
+
+    fn pair(table: &str, index: &str) -> (String, String) {
+        (table.to_owned(), index.to_owned())
+    }
+
+    #[test]
+    fn pages_are_named_by_the_cache_of_tables() {
+        let plain = [
+            PageKey::Plain { space: 0, kind: 2 },
+            PageKey::Plain { space: 4, kind: 99 },
+            PageKey::Plain { space: 7, kind: 2 },
+        ];
+        let got = names(&dictionary(), &[&[K1, TWO][..], &plain[..]].concat());
+        assert_eq!(
+            got,
+            [
+                pair("db/one", "k_1"),
+                pair("db/two", "PRIMARY"),
+                pair("innodb_system", "(undo log)"),
+                pair("db/two", "(page type 99)"),
+                pair("space 7", "(undo log)"),
+            ]
+        );
+    }
+
+    #[test]
+    fn an_index_of_the_same_number_elsewhere_is_another() {
+        let other = PageKey::Index { space: 4, index: 151, level: 1 };
+        assert_eq!(names(&dictionary(), &[other]), [pair("space 4", "index 151")]);
+    }
+
+    #[test]
+    fn what_does_not_fit_together_names_nothing() {
+        let unnamed = [pair("space 4", "index 152")];
+        let mut d = dictionary();
+        d.2[2][4] = addr(&d.1[0]);
+        assert_eq!(names(&d, &[TWO]), unnamed, "the index is another table's");
+        let mut d = dictionary();
+        d.1[1][1] = 8;
+        assert_eq!(names(&d, &[TWO]), unnamed, "the table before knows of another next one");
+        let mut d = dictionary();
+        d.2[2][8] = 0xdead_0000;
+        assert_eq!(names(&d, &[TWO]), unnamed, "the name is nowhere");
+        let mut d = dictionary();
+        d.0 = 0xdead_0000;
+        assert_eq!(names(&d, &[TWO]), unnamed, "there is no list");
+    }
+
+    #[test]
+    fn a_list_without_an_end_is_left() {
+        let mut d = dictionary();
+        // Tables and indexes that are their own neighbours.
+        let (table, index) = (addr(&d.1[1]), addr(&d.2[1]));
+        (d.1[1][1], d.1[1][2], d.1[1][3]) = (table, table, index);
+        (d.2[1][4], d.2[1][5], d.2[1][6]) = (table, index, index);
+        d.1[0][2] = table;
+        assert_eq!(names(&d, &[TWO]), [pair("space 4", "index 152")]);
+    }
+
+    #[test]
+    fn what_is_not_found_is_looked_for_a_few_times() {
+        let d = dictionary();
+        let missing = PageKey::Index { space: 9, index: 9, level: 0 };
+        let image = Image::open(std::path::Path::new("/proc/self/exe")).expect("the test's own executable");
+        let process = Process { image: &image, memory: Memory::new(std::process::id() as i32), bias: 0 };
+        let mut names = PageNames::new(&CATALOG, Some(At::Object(addr(&d.0))));
+        for _ in 0..3 {
+            names.names(&process, &[missing]);
+        }
+        assert_eq!(names.tries[&Wanted::Index(9, 9)], 1, "not at each scrape");
+        for _ in 0..20 {
+            names.tried = None;
+            names.names(&process, &[missing]);
+        }
+        assert_eq!(names.tries[&Wanted::Index(9, 9)], MAX_TRIES);
+    }
+}

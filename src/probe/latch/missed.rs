@@ -1,0 +1,145 @@
+//! What probes did not see while they were off: the waits that they did see, scaled up.
+
+use std::collections::HashMap;
+
+use anyhow::Result;
+
+use super::collect::{bytes_of, entries, LatchKey};
+use super::Maps;
+use crate::bpf::latch::types;
+use crate::model::BUCKETS;
+
+/// Estimates of waits, beyond those that were seen.
+#[derive(Default)]
+pub(crate) struct Missed {
+    latches: HashMap<LatchKey, Estimate>,
+    callsites: HashMap<CallsiteKey, Sum>,
+    pages: HashMap<PageKey, Sum>,
+    seen: Seen,
+}
+
+/// A latch, and the address and line of a call site.
+type CallsiteKey = (LatchKey, u64, u64);
+
+/// Tablespace, type, level, index and wait function.
+type PageKey = (u32, u16, u16, u64, u32);
+
+/// What was seen when estimates were last made.
+#[derive(Default)]
+struct Seen {
+    latches: HashMap<LatchKey, types::waits>,
+    callsites: HashMap<CallsiteKey, types::callsite_waits>,
+    pages: HashMap<PageKey, types::page_waits>,
+}
+
+/// Waits for a latch that were not seen.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Estimate {
+    pub sum_ns: f64,
+    pub sleep_ns: f64,
+    pub sleeps: f64,
+    pub buckets: [f64; BUCKETS],
+}
+
+/// Waits at a call site, or for pages, that were not seen.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Sum {
+    pub count: f64,
+    pub sum_ns: f64,
+}
+
+impl Missed {
+    /// Takes the waits that were seen since the last time as many times more as `factors` say, by wait function.
+    ///
+    /// # Errors
+    /// When the programs' maps cannot be read.
+    pub fn estimate(&mut self, maps: &Maps, factors: &[f64]) -> Result<()> {
+        let factor = |key: &types::latch_key| factors.get(usize::from(key.function)).copied().unwrap_or(0.0);
+        let no_waits = types::waits::default();
+        let mut seen = Seen::default();
+        for (key, waits) in entries::<types::latch_key, types::waits>(&maps.latches)? {
+            let id = bytes_of(&key);
+            if factor(&key) > 0.0 {
+                let before = self.seen.latches.get(&id).unwrap_or(&no_waits);
+                self.latches.entry(id).or_default().add(before, &waits, factor(&key));
+            }
+            seen.latches.insert(id, waits);
+        }
+        for (key, waits) in entries::<types::callsite_key, types::callsite_waits>(&maps.callsites)? {
+            let id = (bytes_of(&key.latch), key.r#where, key.line);
+            if factor(&key.latch) > 0.0 {
+                let before = self.seen.callsites.get(&id).copied().unwrap_or_default();
+                let new = (waits.count.saturating_sub(before.count), waits.sum_ns.saturating_sub(before.sum_ns));
+                self.callsites.entry(id).or_default().add(new, factor(&key.latch));
+            }
+            seen.callsites.insert(id, waits);
+        }
+        for (key, waits) in entries::<types::page_key, types::page_waits>(&maps.pages)? {
+            let id = page_id(&key);
+            let factor = factors.get(key.function as usize).copied().unwrap_or(0.0);
+            if factor > 0.0 {
+                let before = self.seen.pages.get(&id).copied().unwrap_or_default();
+                let new = (waits.count.saturating_sub(before.count), waits.sum_ns.saturating_sub(before.sum_ns));
+                self.pages.entry(id).or_default().add(new, factor);
+            }
+            seen.pages.insert(id, waits);
+        }
+        self.seen = seen;
+        Ok(())
+    }
+
+    pub(super) fn latch(&self, key: &LatchKey) -> Option<&Estimate> {
+        self.latches.get(key)
+    }
+
+    pub(super) fn page(&self, key: &types::page_key) -> Sum {
+        self.pages.get(&page_id(key)).copied().unwrap_or_default()
+    }
+
+    pub(super) fn callsite(&self, latch: LatchKey, place: u64, line: u64) -> Sum {
+        self.callsites.get(&(latch, place, line)).copied().unwrap_or_default()
+    }
+}
+
+fn page_id(key: &types::page_key) -> PageKey {
+    (key.space, key.r#type, key.level, key.index, key.function)
+}
+
+impl Sum {
+    fn add(&mut self, (count, sum_ns): (u64, u64), factor: f64) {
+        self.count += factor * count as f64;
+        self.sum_ns += factor * sum_ns as f64;
+    }
+}
+
+impl Estimate {
+    fn add(&mut self, before: &types::waits, now: &types::waits, factor: f64) {
+        let more = |now: u64, before: u64| factor * now.saturating_sub(before) as f64;
+        self.sum_ns += more(now.sum_ns, before.sum_ns);
+        self.sleep_ns += more(now.sleep_ns, before.sleep_ns);
+        self.sleeps += more(now.sleeps, before.sleeps);
+        for (i, bucket) in self.buckets.iter_mut().enumerate() {
+            *bucket += more(now.buckets[i], before.buckets[i]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_new_is_scaled_up() {
+        let waits = |n: u64| {
+            let mut waits = types::waits { sum_ns: 100 * n, sleep_ns: 60 * n, sleeps: n, ..Default::default() };
+            waits.buckets[3] = n;
+            waits
+        };
+        let mut estimate = Estimate::default();
+        estimate.add(&waits(0), &waits(10), 4.0);
+        estimate.add(&waits(10), &waits(12), 1.5);
+        let mut buckets = [0.0; BUCKETS];
+        buckets[3] = 43.0;
+        assert_eq!(estimate, Estimate { sum_ns: 4300.0, sleep_ns: 2580.0, sleeps: 43.0, buckets });
+    }
+}

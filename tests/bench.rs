@@ -1,0 +1,137 @@
+//! The benchmark's arithmetic and tables: a benchmark has no tests of its own.
+
+#[allow(dead_code)]
+#[path = "../benches/overhead/report.rs"]
+mod report;
+#[allow(dead_code)]
+#[path = "../benches/overhead/stats.rs"]
+mod stats;
+
+use report::{document, times, ModeRun, Pair, Run, ToolUse, Window};
+use stats::Summary;
+
+/// A sample around 0.98, spread evenly over ±0.1.
+fn spread(count: usize) -> Vec<f64> {
+    (0..count).map(|i| 0.88 + 0.2 * (i as f64 + 0.5) / count as f64).collect()
+}
+
+#[test]
+fn nothing_has_no_summary() {
+    assert_eq!(Summary::of(&[]), None);
+}
+
+#[test]
+fn medians_and_quartiles_lie_between_values() {
+    let s = Summary::of(&[4.0, 1.0, 3.0, 2.0]).unwrap();
+    assert_eq!((s.count, s.median, s.quartiles), (4, 2.5, (1.75, 3.25)));
+    let s = Summary::of(&[5.0]).unwrap();
+    assert_eq!((s.median, s.quartiles, s.interval), (5.0, (5.0, 5.0), (5.0, 5.0)));
+}
+
+/// For nine values the order statistics 2 and 8 enclose the median with 96 %.
+#[test]
+fn the_interval_agrees_with_order_statistics() {
+    let s = Summary::of(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0]).unwrap();
+    assert!((2.0..=3.0).contains(&s.interval.0) && (7.0..=8.0).contains(&s.interval.1), "{s:?}");
+}
+
+#[test]
+fn intervals_hold_the_truth_and_shrink() {
+    let few = Summary::of(&spread(10)).unwrap();
+    let many = Summary::of(&spread(400)).unwrap();
+    let width = |s: &Summary| s.interval.1 - s.interval.0;
+    assert!(width(&many) < width(&few) / 4.0, "{few:?} {many:?}");
+    assert!(many.interval.0 < 0.98 && 0.98 < many.interval.1, "{many:?}");
+    assert_eq!(Summary::of(&spread(10)), Some(few), "not reproducible");
+}
+
+#[test]
+fn a_small_cost_must_be_known_to_a_hundredth_and_a_large_one_to_a_tenth() {
+    let s = |median, half| Summary {
+        count: 9,
+        median,
+        quartiles: (median, median),
+        interval: (median - half, median + half),
+    };
+    assert!(s(0.99, 0.0099).settled());
+    assert!(!s(0.99, 0.011).settled());
+    assert!(s(0.5, 0.04).settled());
+    assert!(!s(0.5, 0.06).settled());
+}
+
+fn window(tps: f64, tool: Option<ToolUse>) -> Window {
+    Window { tps, cpu: 100.0 / tps, p95: 1000.0 / tps, tool }
+}
+
+fn run() -> Run {
+    let tool = Some(ToolUse { cpu: 0.004, memory: 27.6 });
+    let pair = |with| Pair::new(window(900.0, None), window(with, tool), window(1100.0, None));
+    let mode = |title: &str, pairs: Vec<Pair>, gave_up: Option<&str>| ModeRun {
+        mode: title.to_owned(),
+        title: title.to_owned(),
+        attach: pairs.iter().map(|_| 0.25).collect(),
+        detach: pairs.iter().map(|_| 0.1).collect(),
+        pairs,
+        gave_up: gave_up.map(str::to_owned),
+    };
+    Run {
+        server: "mysql-9.7".into(),
+        version: "9.7.4".into(),
+        test: "oltp_update_index".into(),
+        threads: 16,
+        date: "2026-11-21".into(),
+        machine: "2 CPUs".into(),
+        tools: "perf 6.1".into(),
+        detached: vec![window(900.0, None), window(1100.0, None), window(1000.0, None)],
+        modes: vec![
+            mode("armtrace", vec![pair(990.0), pair(980.0), pair(1010.0)], None),
+            mode("perf", vec![], Some("perf ended:\nno")),
+        ],
+    }
+}
+
+#[test]
+fn a_window_is_compared_with_the_mean_of_its_neighbours() {
+    let run = run();
+    let ratios = run.modes[0].ratio(|w| w.tps).unwrap();
+    assert_eq!((ratios.count, ratios.median, ratios.quartiles), (3, 0.99, (0.985, 1.0)));
+    assert!(run.modes[1].ratio(|w| w.tps).is_none());
+}
+
+#[test]
+fn a_load_becomes_a_table() {
+    let table = run().table();
+    assert!(table.starts_with("### MySQL 9.7.4, `oltp_update_index`, 16 threads\n"), "{table}");
+    assert!(
+        table.contains("3 windows with nothing attached, medians: 1000 transactions/s, 0.100 CPU seconds"),
+        "{table}"
+    );
+    let row = "| armtrace | 3 | **0.990** | 0.985 to 1.000 | 0.980 to 1.010 | 1.000 | 0.980 to 1.010 | 1.00 | 0.4 % | 28 MiB |\n";
+    assert!(table.contains(row), "{table}");
+    assert!(table.contains("| perf | 0 |") && table.ends_with("\nperf was given up: perf ended: no\n"), "{table}");
+    let columns = |line: &str| line.matches('|').count();
+    assert!(table.lines().filter(|l| l.starts_with('|')).all(|l| columns(l) == 11), "{table}");
+}
+
+#[test]
+fn times_are_added_up_over_loads() {
+    let mut slow = run();
+    slow.modes[0].attach = vec![0.75];
+    let text = times(&[run(), slow]);
+    assert!(text.contains("| MySQL | armtrace | 0.25 s | 0.75 s | 0.10 s | 0.10 s |\n"), "{text}");
+    assert!(text.contains("| MySQL | perf | - | - | - | - |\n"), "{text}");
+}
+
+#[test]
+fn the_document_names_each_machine_once() {
+    let text = document(&[run(), run()]);
+    assert_eq!(text.matches("2 CPUs; perf 6.1.").count(), 1, "{text}");
+    assert_eq!(text.matches("### MySQL").count(), 2);
+}
+
+#[test]
+fn results_are_kept_whole() {
+    let text = serde_json::to_string(&run()).unwrap();
+    let again: Run = serde_json::from_str(&text).unwrap();
+    assert_eq!(again.table(), run().table());
+}

@@ -1,0 +1,131 @@
+//! The overhead budget: probes are off part of the time to keep it, and what they then do not see is estimated.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{ensure, Context, Result};
+use armtrace::target::cpu_time_ns;
+
+use crate::agent::{Agent, Sample};
+use crate::load::Load;
+use crate::server::{wait_for, Family, Options, Server};
+
+const WINDOW: Duration = Duration::from_secs(10);
+
+/// What happened to a server and an agent on it in a window.
+#[derive(Debug)]
+struct Window {
+    /// CPU seconds that latch probes took, and what futex programs took.
+    uprobes: f64,
+    futexes: f64,
+    /// The server's.
+    cpu: f64,
+    /// Seconds of waits for the latches that performance_schema sees, by its account and by the agent's, and what the agent
+    /// estimated of all.
+    truth: f64,
+    seconds: f64,
+    estimated: f64,
+}
+
+fn sum(samples: &[Sample], name: &str, wanted: impl Fn(&Sample) -> bool) -> f64 {
+    samples.iter().filter(|s| s.name == name && wanted(s)).map(|s| s.value).sum()
+}
+
+fn is_futex(sample: &Sample) -> bool {
+    sample.labels["probe"].starts_with("futex") || sample.labels["probe"] == "thread_exit"
+}
+
+impl Window {
+    fn measure(server: &Server, agent: &Agent) -> Result<Window> {
+        let cpu = || cpu_time_ns(server.pid()).map(|ns| ns as f64 / 1e9).context("no CPU time");
+        let (before, cpu_before, truth_before) = (agent.scrape()?, cpu()?, truth(server)?);
+        sleep(WINDOW);
+        let (after, cpu_after, truth_after) = (agent.scrape()?, cpu()?, truth(server)?);
+        let grown =
+            |name: &str, wanted: &dyn Fn(&Sample) -> bool| sum(&after, name, wanted) - sum(&before, name, wanted);
+        let innodb = |s: &Sample| truth_after.contains_key(&s.labels["latch"]);
+        const COST: &str = "armtrace_probe_cost_seconds_total";
+        Ok(Window {
+            uprobes: grown(COST, &|s| !is_futex(s)),
+            futexes: grown(COST, &is_futex),
+            cpu: cpu_after - cpu_before,
+            truth: truth_after.values().sum::<f64>() - truth_before.values().sum::<f64>(),
+            seconds: grown("armtrace_latch_wait_seconds_sum", &innodb),
+            estimated: grown("armtrace_latch_wait_estimated_seconds_total", &|_| true),
+        })
+    }
+}
+
+/// Seconds of waits so far for those of InnoDB's latches that performance_schema sees.
+fn truth(server: &Server) -> Result<BTreeMap<String, f64>> {
+    let innodb = |event: &str| event.contains("/innodb/") && !event.contains("/cond/");
+    let all = server.wait_summary()?.into_iter().filter(|(event, (count, _))| innodb(event) && *count > 0.0);
+    Ok(all.map(|(event, (_, seconds))| (event, seconds)).collect())
+}
+
+/// Whether what the probes cost is known by now.
+fn is_calibrated(agent: &Agent) -> Result<Option<()>> {
+    Ok(agent.scrape()?.iter().any(|s| s.name == "armtrace_probe_hit_cost_seconds").then_some(()))
+}
+
+fn takes_turns(samples: &[Sample]) -> bool {
+    let of = |s: &Sample| s.name == "armtrace_probe_state" && s.labels["state"] == "duty_cycle" && s.value == 1.0;
+    samples.iter().any(of)
+}
+
+/// A budget that leaves the latch probes a quarter of what they would take is kept, and what is measured stays near what
+/// performance_schema says: about a quarter of the waits is seen, so figures that were not scaled up would be far off. There
+/// have to be many waits, for a few long ones cannot be estimated.
+fn budget_is_kept(family: Family, threads: u32, args: &[&str]) -> Result<()> {
+    let server = Server::start(
+        family,
+        &Options { perf_schema: true, args: args.iter().map(|&a| a.to_owned()).collect(), ..Options::default() },
+    )?;
+    let mut load = Load::start(&server, "oltp_update_index", threads)?;
+    load.wait_running()?;
+    let agent = Agent::attach_with(&server, &["--max-overhead", "100%"].map(OsStr::new))?;
+    wait_for("the probes' cost", Duration::from_secs(20), || is_calibrated(&agent))?;
+    let free = Window::measure(&server, &agent)?;
+    agent.stop()?;
+
+    let budget = (free.futexes + free.uprobes / 4.0) / free.cpu;
+    let share = format!("{budget:.6}");
+    let agent = Agent::attach_with(&server, &["--max-overhead", &share].map(OsStr::new))?;
+    wait_for("the probes' cost", Duration::from_secs(20), || is_calibrated(&agent))?;
+    let started = Instant::now();
+    wait_for("probes that take turns", Duration::from_secs(10), || Ok(takes_turns(&agent.scrape()?).then_some(())))?;
+    let reaction = started.elapsed();
+    sleep(Duration::from_secs(3));
+    let kept = Window::measure(&server, &agent)?;
+    let lost = agent.scrape()?.into_iter().filter(|s| s.name.contains("lost") && s.value > 0.0).collect::<Vec<_>>();
+    agent.stop()?;
+    let report = load.stop()?;
+    ensure!(report.errors == 0 && report.reconnects == 0, "{report:?}");
+    server.stop()?;
+
+    println!(
+        "{}: free {free:?}\nwithin {:.3} % {kept:?}, after {reaction:?}; lost {lost:?}",
+        family.name(),
+        100.0 * budget
+    );
+    let taken = (kept.uprobes + kept.futexes) / kept.cpu;
+    ensure!(taken <= 1.5 * budget, "{:.3} % are taken of {:.3} %", 100.0 * taken, 100.0 * budget);
+    ensure!(kept.uprobes < 0.6 * free.uprobes, "the probes were on as if there were no budget");
+    ensure!(kept.estimated > 0.0 && kept.uprobes > 0.0, "nothing was seen, or nothing estimated");
+    let ratio = |window: &Window| window.seconds / window.truth;
+    println!("of performance_schema's seconds: {:.2} without a budget, {:.2} with it", ratio(&free), ratio(&kept));
+    ensure!((0.5..=2.0).contains(&(ratio(&kept) / ratio(&free))), "the estimates are off: {kept:?}, {free:?}");
+    Ok(())
+}
+
+#[test]
+fn mysql_stays_within_the_budget() -> Result<()> {
+    budget_is_kept(Family::Mysql97, 32, &["--innodb-flush-log-at-trx-commit=1"])
+}
+
+#[test]
+fn mariadb_stays_within_the_budget() -> Result<()> {
+    budget_is_kept(Family::Mariadb114, 64, &[])
+}

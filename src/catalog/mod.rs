@@ -125,6 +125,8 @@ pub struct MariadbNames {
     pub page_latch: Latch,
     /// The instruments of latches that are lock words. Where the code makes such a latch tells where it lies.
     pub instrumented: &'static [&'static str],
+    /// The instruments of InnoDB's mutexes that are the C library's. The code that makes one tells where it lies, too.
+    pub mutexes: &'static [&'static str],
     /// Latches at a fixed distance from one that is instrumented, each with that one's name.
     pub beside: &'static [Beside],
     /// Latches in static objects of which the server's own tables of variables show members.

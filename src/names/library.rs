@@ -1,9 +1,10 @@
 //! The names of the SQL layer's locks.
 //!
 //! With performance_schema on each has an instrument. With it off a lock in static data has the name of its symbol, because
-//! the server names its global locks and their instruments alike. Others are known by the code that waits for them.
+//! the server names its global locks and their instruments alike; one of InnoDB's, which are members of its static objects,
+//! has that of the instrument it is made with. Others are known by the code that waits for them.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use super::{Identity, LatchName, Process};
 use crate::catalog::{is_word, Library};
@@ -13,12 +14,14 @@ use crate::target::Target;
 /// What one server's locks are called. What was named once stays named.
 pub struct LibraryNames {
     catalog: &'static Library,
+    /// By link-time address, those that are known from the code that makes them.
+    mutexes: BTreeMap<u64, LatchName>,
     known: HashMap<(Identity, Option<Kind>), LatchName>,
 }
 
 impl LibraryNames {
-    pub fn new(catalog: &'static Library) -> LibraryNames {
-        LibraryNames { catalog, known: HashMap::new() }
+    pub fn new(catalog: &'static Library, mutexes: BTreeMap<u64, LatchName>) -> LibraryNames {
+        LibraryNames { catalog, mutexes, known: HashMap::new() }
     }
 
     /// The lock's name. `kind` is what the function of the C library says that waits for it.
@@ -54,6 +57,9 @@ impl LibraryNames {
     fn static_lock(&self, target: &Target, addr: u64, kind: Option<Kind>) -> Option<LatchName> {
         let kind = kind?;
         let link = addr.wrapping_sub(target.bias);
+        if let Some(made) = self.mutexes.get(&link).filter(|_| kind == Kind::Mutex) {
+            return Some(made.clone());
+        }
         let array = self.catalog.arrays.iter().find(|a| a.contains(&target.image, link));
         if let Some(array) = array.filter(|_| kind == Kind::Mutex) {
             return self.event(kind, array.lock);

@@ -25,7 +25,7 @@ pub use mysql::Rules as MysqlRules;
 pub use pages::{PageKey, PageName};
 pub use psi::{Instrument, Instruments};
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use self::library::LibraryNames;
@@ -126,7 +126,11 @@ impl Namer {
             Naming::Mysql(catalog) => Rules::Mysql(MysqlRules::new(&target.image, catalog)),
             Naming::Mariadb(catalog) => Rules::Mariadb(MariadbRules::new(&target.image, target.family, catalog)),
         };
-        let library = LibraryNames::new(target.family.library);
+        let mutexes = match &rules {
+            Rules::Mysql(_) => BTreeMap::new(),
+            Rules::Mariadb(rules) => rules.static_mutexes(),
+        };
+        let library = LibraryNames::new(target.family.library, mutexes);
         let memory = Memory::new(target.pid);
         let pages = target.family.pages.map(|catalog| PageNames::new(catalog, dictionary(target, &rules)));
         Ok(Namer { memory, target: Arc::clone(target), rules, library, pages, known: HashMap::new() })

@@ -22,3 +22,4 @@ mod symbols;
 mod truth;
 mod truth_suite;
 mod waits;
+mod well_known;

@@ -9,6 +9,8 @@
 mod servers;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::path::Path;
+use std::process::Command;
 
 use armtrace::catalog;
 use armtrace::code::{
@@ -445,6 +447,56 @@ fn mariadb_10_2_waits_in_the_sync_array() {
     for label in ["rw_lock_s_lock_spin", "rw_lock_sx_lock_func"] {
         at(&format!("{label}:begin"));
         at(&format!("{label}:end"));
+    }
+}
+
+/// A program with the latch functions of MySQL 8.0, of which no build can be had here: by which vendor, and where its rw-locks keep
+/// their creation line.
+fn mysql_8_0(compiler: &str, vendor: &str, line_at: &str) -> Image {
+    let program = tempfile::NamedTempFile::new().expect("a temporary file");
+    let status = Command::new(compiler)
+        .args(["-O2", "-ffreestanding", "-fasynchronous-unwind-tables", "-fPIE", "-pie", "-nostdlib"])
+        .args(["-Wl,--export-dynamic,--eh-frame-hdr,-e,start", &format!("-DLINE_AT={line_at}")])
+        .args([&format!("-DMAKER=\"{vendor}\""), "-o"])
+        .arg(program.path())
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/mysql_8_0.c"))
+        .status();
+    assert!(status.expect("cannot run the compiler (tests/lab/setup)").success(), "{compiler}");
+    Image::open(program.path()).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// What `mysqld --version` has in brackets (`version_comment`), as users of 8.0.16, 8.0.26-16 and 8.0.46-37 have published it, and what such a
+/// server is taken for.
+const VENDORS: &[(&str, &str)] = &[
+    ("MySQL Community Server - GPL", "mysql"),
+    ("Percona Server (GPL), Release 16, Revision 3d64165", "percona"),
+    ("Percona Server (GPL), Release 37, Revision 39e2b60e", "percona"),
+];
+
+#[test]
+fn mysql_8_0_is_known_by_its_older_signatures() {
+    for compiler in ["gcc", "aarch64-linux-gnu-gcc"] {
+        for (vendor, flavor) in VENDORS {
+            let image = mysql_8_0(compiler, vendor, "0x38");
+            let family = catalog::family(&image).unwrap_or_else(|error| panic!("{compiler}: {error}"));
+            assert_eq!(catalog::flavor(family, &image).as_str(), *flavor, "{compiler}: {vendor}");
+            let sites = named_sites(&latch_plan(&image));
+            for label in ["rw_lock_s_lock_spin:begin", "rw_lock_x_lock_func:begin"] {
+                assert!(
+                    sites.iter().any(|(name, _)| name.starts_with(label)),
+                    "{compiler}: {label} is not in {sites:?}"
+                );
+            }
+        }
+    }
+}
+
+/// Their names would be wrong.
+#[test]
+fn mysql_whose_latches_have_another_layout_is_refused() {
+    for compiler in ["gcc", "aarch64-linux-gnu-gcc"] {
+        let error = catalog::family(&mysql_8_0(compiler, "MySQL Community Server - GPL", "0x48")).expect_err(compiler);
+        assert!(error.contains("laid out"), "{error}");
     }
 }
 

@@ -139,6 +139,30 @@ fn mariadb_static_latches_are_named_by_the_code_that_makes_them() {
     assert_eq!(found, expected.into());
 }
 
+/// The mutexes of the C library in InnoDB's static objects.
+#[test]
+fn mariadb_static_mutexes_are_named_by_the_code_that_makes_them() {
+    let image = mariadb_amd64();
+    let found: BTreeSet<(String, u64, String)> = mariadb_rules(&image)
+        .static_mutexes()
+        .into_iter()
+        .map(|(at, name)| {
+            let object = image.symbol_at(at).expect("a variable");
+            (object.name.to_owned(), at - object.addr, name.event)
+        })
+        .collect();
+    // By the debug information of 11.4.5.
+    for (object, offset, name) in [
+        ("buf_pool", 0x4180, "buf_pool_mutex"),
+        ("buf_pool", 0x42c0, "flush_list_mutex"),
+        ("fil_system", 0x20, "fil_system_mutex"),
+        ("lock_sys", 0x80, "lock_wait_mutex"),
+    ] {
+        let expected = (object.to_owned(), offset, format!("wait/synch/mutex/innodb/{name}"));
+        assert!(found.contains(&expected), "{expected:x?} is not in {found:x?}");
+    }
+}
+
 /// What symbols tell of a binary is not needed to name its latches.
 #[test]
 fn a_stripped_mariadb_has_the_same_names() {
@@ -146,6 +170,7 @@ fn a_stripped_mariadb_has_the_same_names() {
     assert!(!whole.statics().is_empty());
     assert_eq!(stripped.statics(), whole.statics());
     assert_eq!(stripped.made(), whole.made());
+    assert_eq!(stripped.static_mutexes(), whole.static_mutexes());
 }
 
 /// In every build of both architectures the same latches are found, and the members that a debugger shows, where that was

@@ -70,6 +70,7 @@ pub(crate) const NAMES: MariadbNames = MariadbNames {
     psi_from_latch: -8,
     page_latch: BLOCK_LOCK,
     instrumented: INSTRUMENTED,
+    mutexes: MUTEXES,
     beside: &[Beside {
         instrumented: "trx_purge_latch",
         // The latch's own cache line lies between, of which sizes differ by architecture, not by distance.
@@ -93,6 +94,27 @@ const INSTRUMENTED: &[&str] = &[
     "trx_i_s_cache_lock",
     "trx_purge_latch",
     "trx_rseg_latch",
+];
+
+/// What InnoDB registers as mutexes that lie in static data.
+const MUTEXES: &[&str] = &[
+    "buf_dblwr_mutex",
+    "buf_pool_mutex",
+    "dict_foreign_err_mutex",
+    "fil_system_mutex",
+    "flush_list_mutex",
+    "ibuf_mutex",
+    "ibuf_pessimistic_insert_mutex",
+    "lock_wait_mutex",
+    "page_zip_stat_per_index_mutex",
+    "purge_sys_pq_mutex",
+    "recalc_pool_mutex",
+    "recv_sys_mutex",
+    "srv_innodb_monitor_mutex",
+    "srv_misc_tmpfile_mutex",
+    "srv_monitor_file_mutex",
+    "srv_threads_mutex",
+    "trx_sys_mutex",
 ];
 
 /// `log_sys`. Builds from 10.11.19 and 11.8.9 on no longer instrument its latch; the mutex is in some versions only.

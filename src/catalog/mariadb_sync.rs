@@ -5,7 +5,7 @@
 //! Function names, argument order, offsets and the numbers of kinds of wait were read from the symbol table and debug
 //! information of the official 10.2.11 build for x86_64.
 
-use super::mysql::{BLOCK_MUTEX, MUTEX};
+use super::mysql::{BLOCK_MUTEX, MUTEX, MUTEX_INIT};
 use super::{
     library, Callsite, Family, Flavor, Found, Identity, IdentityIn, MysqlNames, Naming, Shape, Stored, WaitFunction,
     WaitKind,
@@ -75,13 +75,11 @@ pub(super) static MARIADB_10_2: Family = Family {
     wrappers: &[],
     // The creating file of an rw-lock, the ids of mutexes.
     layout: &[
-        Stored { function: "_Z19rw_lock_create_funcP9rw_lock_tPKcj", offset: 56 },
+        Stored { function: &["_Z19rw_lock_create_funcP9rw_lock_tPKcj"], argument: 1, offset: 56 },
+        Stored { function: &[MUTEX_INIT], argument: 1, offset: 0x20 },
         Stored {
-            function: "_Z10mutex_initI11PolicyMutexI14TTASEventMutexI13GenericPolicyEEEvPT_10latch_id_tPKcj",
-            offset: 0x20,
-        },
-        Stored {
-            function: "_Z10mutex_initI11PolicyMutexI14TTASEventMutexI16BlockMutexPolicyEEEvPT_10latch_id_tPKcj",
+            function: &["_Z10mutex_initI11PolicyMutexI14TTASEventMutexI16BlockMutexPolicyEEEvPT_10latch_id_tPKcj"],
+            argument: 1,
             offset: 0x18,
         },
     ],

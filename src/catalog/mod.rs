@@ -65,17 +65,20 @@ pub struct Family {
     pub layout: &'static [Stored],
 }
 
-/// A function of this name stores its second argument at this offset of what the first points to.
+/// A function stores its argument of this number, counted from 0, at this offset of what the first points to.
 #[derive(Debug)]
 pub struct Stored {
-    pub function: &'static str,
+    /// Alternative names.
+    pub function: &'static [&'static str],
+    pub argument: u8,
     pub offset: i64,
 }
 
 impl Stored {
     fn holds(&self, image: &Image) -> bool {
-        let range = image.symbol(self.function).and_then(|s| bounds(image, &s));
-        range.and_then(|r| code::Function::new(image, r)).is_some_and(|f| f.stores_argument(1, 0, self.offset))
+        let range = named(image, self.function).next().and_then(|s| bounds(image, &s));
+        let function = range.and_then(|r| code::Function::new(image, r));
+        function.is_some_and(|f| f.stores_argument(self.argument, 0, self.offset))
     }
 }
 
@@ -126,6 +129,8 @@ pub struct MariadbNames {
     pub page_latch: Latch,
     /// The instruments of latches that are lock words. Where the code makes such a latch tells where it lies.
     pub instrumented: &'static [&'static str],
+    /// The instruments of InnoDB's mutexes that are the C library's. The code that makes one tells where it lies, too.
+    pub mutexes: &'static [&'static str],
     /// Latches at a fixed distance from one that is instrumented, each with that one's name.
     pub beside: &'static [Beside],
     /// Latches in static objects of which the server's own tables of variables show members.

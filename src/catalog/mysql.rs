@@ -2,7 +2,9 @@
 //! (Debian, x86_64 and aarch64) by disassembly, and from live latches.
 
 use super::pages::{Dictionary, DictionaryAt, PageLatch, Pages, SpaceAt};
-use super::{library, Callsite, Family, Flavor, Found, Identity, IdentityIn, MysqlNames, Naming, Shape, WaitFunction};
+use super::{
+    library, Callsite, Family, Flavor, Found, Identity, IdentityIn, MysqlNames, Naming, Shape, Stored, WaitFunction,
+};
 use crate::model::Mode;
 use crate::symbols::Image;
 
@@ -17,6 +19,10 @@ const RESERVE_CELL: &str = "_Z23sync_array_reserve_cellP12sync_array_tPvmN2ut8Lo
 const RESERVE_CELL_8_0: &str = "_Z23sync_array_reserve_cellP12sync_array_tPvmPKcm";
 const WAIT_EVENT: &str = "_Z21sync_array_wait_eventP12sync_array_tRP11sync_cell_t";
 const DELAY: &str = "_Z8ut_delaym";
+pub(super) const MUTEX_INIT: &str =
+    "_Z10mutex_initI11PolicyMutexI14TTASEventMutexI13GenericPolicyEEEvPT_10latch_id_tPKcj";
+const RW_LOCK_CREATE: &[&str] =
+    &["_Z19rw_lock_create_funcP9rw_lock_tN2ut8LocationE", "_Z19rw_lock_create_funcP9rw_lock_tPKcm"];
 
 /// One round of spinning.
 const SPIN: &[&str] = &[DELAY];
@@ -127,7 +133,12 @@ pub(super) static MYSQL_8: Family = Family {
         ),
     ],
     wrappers: &[],
-    layout: &[],
+    // The creating file and line of an rw-lock, the ids of mutexes: names depend on these.
+    layout: &[
+        Stored { function: RW_LOCK_CREATE, argument: 1, offset: 0x30 },
+        Stored { function: RW_LOCK_CREATE, argument: 2, offset: 0x38 },
+        Stored { function: &[MUTEX_INIT], argument: 1, offset: 0x20 },
+    ],
     library: &library::MYSQL,
     pages: Some(&PAGES),
     naming: Naming::Mysql(&MysqlNames {
@@ -141,7 +152,7 @@ pub(super) static MYSQL_8: Family = Family {
         sync_ids: &["SYNC_THREAD", "SYNC_ARRAY_MUTEX", "SYNC_DEBUG_MUTEX"],
         // The key of page mutexes, which no current build registers.
         uninstrumented_ids: &[("BUF_BLOCK_MUTEX", "buffer_block_mutex")],
-        rw_lock_create: &["_Z19rw_lock_create_funcP9rw_lock_tN2ut8LocationE", "_Z19rw_lock_create_funcP9rw_lock_tPKcm"],
+        rw_lock_create: RW_LOCK_CREATE,
         // A page latch has the name of the key that it has in builds that instrument pages. The other belongs to a
         // copy of a page in a search of a spatial index.
         uninstrumented_sites: &[("buf0buf.cc", "buf_block_lock"), ("gis0sea.cc", "rtr_match_block_lock")],

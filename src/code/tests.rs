@@ -428,4 +428,8 @@ fn stores_of_arguments_tell_a_layout() {
     let words: [u32; 3] = [0x9100_4003, 0xf900_1461, 0xd65f_03c0];
     let f = arm_function(&words.map(u32::to_le_bytes).concat());
     assert!(f.stores_argument(1, 0, 0x38) && !f.stores_argument(1, 0, 0x28));
+    // stp x1, x2, [x19, #0x30], as MySQL 9.7.4 makes an rw-lock, behind mov x19, x0; ret
+    let words: [u32; 3] = [0xaa00_03f3, 0xa903_0a61, 0xd65f_03c0];
+    let f = arm_function(&words.map(u32::to_le_bytes).concat());
+    assert!(f.stores_argument(1, 0, 0x30) && f.stores_argument(2, 0, 0x38) && !f.stores_argument(2, 0, 0x30));
 }

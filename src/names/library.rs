@@ -1,9 +1,10 @@
 //! The names of the SQL layer's locks.
 //!
 //! With performance_schema on each has an instrument. With it off a lock in static data has the name of its symbol, because
-//! the server names its global locks and their instruments alike. Others are known by the code that waits for them.
+//! the server names its global locks and their instruments alike; one of InnoDB's, which are members of its static objects,
+//! has that of the instrument it is made with. Others are known by the code that waits for them.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
 use super::{Identity, LatchName, Process};
@@ -17,13 +18,16 @@ pub struct LibraryNames {
     catalog: &'static Library,
     /// The functions in which threads wait for InnoDB's events, where that is all that is known of its latches.
     events: Vec<Range<u64>>,
+    /// By link-time address, those that are known from the code that makes them.
+    mutexes: BTreeMap<u64, LatchName>,
     known: HashMap<(Identity, Option<Kind>), LatchName>,
 }
 
 impl LibraryNames {
-    pub fn new(family: &'static Family, image: &Image) -> LibraryNames {
+    /// `mutexes` are those that are known from the code that makes them, by link-time address.
+    pub fn new(family: &'static Family, image: &Image, mutexes: BTreeMap<u64, LatchName>) -> LibraryNames {
         let events = if matches!(family.naming, Naming::None) { event_waits(image) } else { Vec::new() };
-        LibraryNames { catalog: family.library, events, known: HashMap::new() }
+        LibraryNames { catalog: family.library, events, mutexes, known: HashMap::new() }
     }
 
     /// The lock's name. `kind` is what the function of the C library says that waits for it.
@@ -61,6 +65,9 @@ impl LibraryNames {
     fn static_lock(&self, target: &Target, addr: u64, kind: Option<Kind>) -> Option<LatchName> {
         let kind = kind?;
         let link = addr.wrapping_sub(target.bias);
+        if let Some(made) = self.mutexes.get(&link).filter(|_| kind == Kind::Mutex) {
+            return Some(made.clone());
+        }
         let array = self.catalog.arrays.iter().find(|a| a.contains(&target.image, link));
         if let Some(array) = array.filter(|_| kind == Kind::Mutex) {
             return self.global(kind, array.lock);

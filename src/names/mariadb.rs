@@ -5,7 +5,7 @@
 //! data points to, by the array; any other by the structure that it lies in, which is recognised by
 //! what it and its neighbours must contain.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 
 use super::made::{made, Made};
 use super::psi::{Instrument, Instruments};
@@ -36,7 +36,8 @@ impl Rules {
     pub fn new(image: &Image, family: &Family, catalog: &'static MariadbNames) -> Rules {
         let pointers = image.static_pointers();
         let instruments = Instruments::new(image, &pointers);
-        let made = made(image, &instruments, &catalog.instrumented.iter().copied().collect::<HashSet<_>>());
+        let names = catalog.instrumented.iter().chain(catalog.mutexes).copied().collect();
+        let made = made(image, &instruments, &names);
         let mut rules = Rules { catalog, instruments, made, statics: BTreeMap::new() };
         rules.statics = rules.find_statics(image, family, &pointers);
         rules
@@ -52,7 +53,7 @@ impl Rules {
                 found.insert(word, self.named(latch));
             }
         }
-        for (&at, name) in &self.made.statics {
+        for (at, name) in self.made_with(self.catalog.instrumented) {
             found.insert(self.word(at), self.name(Kind::Rwlock, name));
         }
         for beside in self.catalog.beside {
@@ -72,6 +73,18 @@ impl Rules {
     /// All latches in static data that are known by their address: link-time address of the lock word, and name.
     pub fn statics(&self) -> &BTreeMap<u64, LatchName> {
         &self.statics
+    }
+
+    /// InnoDB's mutexes in static data that are the C library's, by link-time address.
+    pub fn static_mutexes(&self) -> BTreeMap<u64, LatchName> {
+        let mutexes = self.made_with(self.catalog.mutexes);
+        mutexes.map(|(at, name)| (at, LatchName::innodb(Kind::Mutex, name))).collect()
+    }
+
+    /// Where the code makes those in static data whose instrument is one of these.
+    fn made_with(&self, instruments: &'static [&'static str]) -> impl Iterator<Item = (u64, &str)> {
+        let all = self.made.statics.iter().map(|(&at, name)| (at, name.as_str()));
+        all.filter(move |(_, name)| instruments.contains(name))
     }
 
     /// Where the code makes latches.

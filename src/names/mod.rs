@@ -25,7 +25,7 @@ pub use mysql::Rules as MysqlRules;
 pub use pages::{PageKey, PageName};
 pub use psi::{Instrument, Instruments};
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use self::library::LibraryNames;
@@ -129,7 +129,11 @@ impl Namer {
             Naming::Mariadb(catalog) => Rules::Mariadb(MariadbRules::new(&target.image, target.family, catalog)),
             Naming::None => Rules::None,
         };
-        let library = LibraryNames::new(target.family, &target.image);
+        let mutexes = match &rules {
+            Rules::Mariadb(rules) => rules.static_mutexes(),
+            Rules::Mysql(_) | Rules::None => BTreeMap::new(),
+        };
+        let library = LibraryNames::new(target.family, &target.image, mutexes);
         let memory = Memory::new(target.pid);
         let pages = target.family.pages.map(|catalog| PageNames::new(catalog, dictionary(target, &rules)));
         Ok(Namer { memory, target: Arc::clone(target), rules, library, pages, known: HashMap::new() })

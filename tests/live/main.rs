@@ -24,3 +24,4 @@ mod symbols;
 mod truth;
 mod truth_suite;
 mod waits;
+mod well_known;

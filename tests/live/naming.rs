@@ -5,6 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use anyhow::{ensure, Context, Result};
+use armtrace::model::Kind;
 use armtrace::names::{Identity, Namer};
 use armtrace::target::{Memory, Target};
 
@@ -180,6 +181,40 @@ fn mariadb_11_4_structures_tell_the_names() -> Result<()> {
 #[test]
 fn mariadb_10_11_structures_tell_the_names() -> Result<()> {
     mariadb_structures_tell(Family::Mariadb1011)
+}
+
+/// The server tells the address of each of InnoDB's mutexes. Those in static data are named by that alone, as with
+/// performance_schema off.
+fn mariadb_static_mutexes_have_the_names_of_their_instruments(family: Family) -> Result<()> {
+    let server = Server::start(family, &options(true))?;
+    let (target, mut namer) = open(&server)?;
+    let rows = server.query(
+        "SELECT NAME, OBJECT_INSTANCE_BEGIN FROM performance_schema.mutex_instances WHERE NAME LIKE '%/innodb/%'",
+    )?;
+    let mut seen = BTreeSet::new();
+    for row in &rows {
+        let [event, address] = &row[..] else { anyhow::bail!("{row:?}") };
+        let address = address.parse::<u64>()?;
+        if !target.image.is_static_data(address.wrapping_sub(target.bias)) {
+            continue;
+        }
+        let name = namer.library_lock(&Identity::Static(address), Some(Kind::Mutex)).event;
+        ensure!(name == *event, "{name} is {event}");
+        seen.insert(name);
+    }
+    println!("{seen:#?}");
+    ensure!(seen.len() >= 10, "only {seen:?}");
+    server.stop()
+}
+
+#[test]
+fn mariadb_11_4_static_mutexes_have_the_names_of_their_instruments() -> Result<()> {
+    mariadb_static_mutexes_have_the_names_of_their_instruments(Family::Mariadb114)
+}
+
+#[test]
+fn mariadb_10_11_static_mutexes_have_the_names_of_their_instruments() -> Result<()> {
+    mariadb_static_mutexes_have_the_names_of_their_instruments(Family::Mariadb1011)
 }
 
 /// Debian's build has no names for its latches, and its performance_schema does not tell their addresses, only how many there are

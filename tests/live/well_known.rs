@@ -1,0 +1,109 @@
+//! The latches that performance engineers ask for first, each provoked on a real server and seen by its name.
+
+use std::time::Duration;
+
+use anyhow::{ensure, Result};
+
+use crate::agent::{by_latch, Agent};
+use crate::load::Load;
+use crate::server::{wait_for, Family, Options, Server};
+
+/// Far more than it takes, for a machine that does much else.
+const LIMIT: Duration = Duration::from_secs(90);
+
+const WAITS: &str = "armtrace_latch_wait_seconds_count";
+/// Idle waits of condition variables, which are no contention.
+const IDLE: &str = "armtrace_cond_wait_seconds_count";
+
+/// How to provoke waits for some latches.
+struct Provoked {
+    family: Family,
+    perf_schema: bool,
+    args: &'static [&'static str],
+    /// sysbench's name of the load.
+    load: &'static str,
+    /// The metric that shows each, and its event name.
+    latches: &'static [(&'static str, &'static str)],
+}
+
+/// Pages have to be written out and read in again all the time, and tables to be opened anew.
+static WRITES: Provoked = Provoked {
+    family: Family::Mariadb114,
+    perf_schema: false,
+    args: &["--innodb-buffer-pool-size=8M", "--table-open-cache=10", "--table-open-cache-instances=1"],
+    load: "oltp_write_only",
+    latches: &[
+        (WAITS, "wait/synch/rwlock/innodb/trx_rseg_latch"),
+        (WAITS, "wait/synch/rwlock/innodb/fil_space_latch"),
+        (WAITS, "wait/synch/rwlock/innodb/log_latch"),
+        (WAITS, "wait/synch/sxlock/innodb/index_tree_rw_lock"),
+        (WAITS, "wait/synch/mutex/innodb/flush_list_mutex"),
+        (WAITS, "wait/synch/rwlock/sql/MDL_lock::rwlock"),
+        (WAITS, "wait/synch/mutex/sql/LOCK_table_cache"),
+        (IDLE, "wait/synch/cond/mysys/COND_timer"),
+    ],
+};
+
+/// Up to 10.5 the buffer pool's mutex is InnoDB's own.
+static OLD_UPDATES: Provoked = Provoked {
+    family: Family::Mariadb102,
+    perf_schema: false,
+    args: &["--innodb-buffer-pool-size=8M"],
+    load: "oltp_update_index",
+    latches: &[
+        (WAITS, "wait/synch/mutex/innodb/buf_pool_mutex"),
+        (WAITS, "wait/synch/rwlock/innodb/fil_space_latch"),
+        (WAITS, "wait/synch/rwlock/innodb/index_tree_rw_lock"),
+        (WAITS, "wait/synch/rwlock/sql/MDL_lock::rwlock"),
+    ],
+};
+
+/// Aria's checkpoints have a thread that waits for their time to come. Its condition variable is in a static object of another name, so
+/// only its instrument names it.
+static CHECKPOINTS: Provoked = Provoked {
+    family: Family::Mariadb114,
+    perf_schema: true,
+    args: &["--aria-checkpoint-interval=1"],
+    load: "oltp_point_select",
+    latches: &[(IDLE, "wait/synch/cond/aria/SERVICE_THREAD_CONTROL::COND_control")],
+};
+
+/// Ends as soon as all of them have been waited for.
+fn all_are_seen(provoked: &Provoked) -> Result<()> {
+    let args = provoked.args.iter().map(|a| (*a).to_owned()).collect();
+    let options = Options { perf_schema: provoked.perf_schema, args, ..Options::default() };
+    let server = Server::start(provoked.family, &options)?;
+    let mut load = Load::start(&server, provoked.load, 32)?;
+    load.wait_running()?;
+    let agent = Agent::attach(&server)?;
+    let unseen = || -> Result<Vec<&'static str>> {
+        let samples = agent.scrape()?;
+        let (waits, idle) = (by_latch(&samples, WAITS), by_latch(&samples, IDLE));
+        let seen = |metric: &str, name: &str| {
+            let counts = if metric == WAITS { &waits } else { &idle };
+            counts.get(name).is_some_and(|count| *count > 0.0)
+        };
+        Ok(provoked.latches.iter().filter(|(metric, name)| !seen(metric, name)).map(|(_, name)| *name).collect())
+    };
+    let found = wait_for("waits for all these latches", LIMIT, || Ok(unseen()?.is_empty().then_some(())));
+    ensure!(found.is_ok(), "{:?}: nobody waited for {:?}", found, unseen()?);
+    load.stop()?;
+    let (status, _) = agent.stop()?;
+    ensure!(status.success(), "{status}");
+    server.stop()
+}
+
+#[test]
+fn well_known_latches_of_writes_are_seen() -> Result<()> {
+    all_are_seen(&WRITES)
+}
+
+#[test]
+fn well_known_latches_of_old_updates_are_seen() -> Result<()> {
+    all_are_seen(&OLD_UPDATES)
+}
+
+#[test]
+fn well_known_latches_of_checkpoints_are_seen() -> Result<()> {
+    all_are_seen(&CHECKPOINTS)
+}

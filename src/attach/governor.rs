@@ -13,6 +13,10 @@ const SHORTEST_TURN: f64 = 0.02;
 /// wait for that latch meanwhile, so that this costs more than its CPU time.
 const MOST_HELD: f64 = 0.005;
 
+/// Part of the budget that the groups have even where what is always attached takes the rest, and more: without them
+/// nothing would be measured.
+const LEAST_PART: f64 = 0.5;
+
 /// Share of one CPU that probes may take from a server that does nothing else, so that nobody notices.
 const FLOOR: f64 = 0.0005;
 
@@ -57,7 +61,8 @@ impl Governor {
         for (group, usage) in self.groups.iter_mut().zip(usage) {
             group.learn(usage);
         }
-        let allowed = (self.budget * server_cpu).max(FLOOR) - fixed;
+        let budget = (self.budget * server_cpu).max(FLOOR);
+        let allowed = (budget - fixed).max(LEAST_PART * budget);
         let fair = fair_share(self.groups.iter().map(|g| g.full.cpu).collect(), allowed);
         self.groups.iter_mut().map(|group| group.turn(fair)).collect()
     }
@@ -92,7 +97,7 @@ impl Group {
 /// The limit to what each may take so that all together take no more than `allowed`: the dearest give way first.
 fn fair_share(mut takes: Vec<f64>, allowed: f64) -> f64 {
     takes.sort_by(f64::total_cmp);
-    let mut left = allowed.max(0.0);
+    let mut left = allowed;
     for (i, take) in takes.iter().enumerate() {
         let each = left / (takes.len() - i) as f64;
         if *take > each {
@@ -169,8 +174,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_always_attached_leaves_the_rest_nothing_if_it_takes_all() {
+    fn what_is_always_attached_leaves_the_rest_half() {
         let mut governor = Governor::new(0.01, 1);
-        assert_eq!(governor.turns(1.0, 0.5, &[used(1.0, 0.01)]), [0.0]);
+        assert_eq!(governor.turns(1.0, 0.5, &[used(1.0, 0.01)]), [0.5]);
     }
 }

@@ -173,7 +173,7 @@ pub(super) static MYSQL: Library = Library {
     prlock: PRLOCK,
 };
 
-pub(super) static MARIADB: Library = Library {
+const NEW_MARIADB: Library = Library {
     class: PsiClass { to_class: 24, to_name: 20 },
     prlock_counters: 16,
     prlock_kind: Kind::Rwlock,
@@ -189,18 +189,11 @@ pub(super) static MARIADB: Library = Library {
     prlock: PRLOCK,
 };
 
-/// Instances and classes as they were up to 10.5.
-pub(super) static MARIADB_10_2: Library = Library {
-    class: PsiClass { to_class: 16, to_name: 16 },
-    prlock_counters: 16,
-    prlock_kind: Kind::Rwlock,
-    metadata_lock: MARIADB_METADATA_LOCK,
-    exceptions: MARIADB_EXCEPTIONS,
-    arrays: &[],
-    tracked: &[],
-    owners: &[],
-    prlock: PRLOCK,
-};
+pub(super) static MARIADB: Library = NEW_MARIADB;
+
+/// Instances and classes as they were in 10.2; those of 10.5 are as they are today.
+pub(super) static MARIADB_10_2: Library =
+    Library { class: PsiClass { to_class: 16, to_name: 16 }, owners: &[], ..NEW_MARIADB };
 
 const MARIADB_EXCEPTIONS: &[(&str, &[&str])] = &[
     ("aria", &["COND_soft_sync", "LOCK_soft_sync", "LOCK_trn_list", "THR_LOCK_maria"]),

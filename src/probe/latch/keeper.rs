@@ -73,6 +73,8 @@ pub(super) struct Keeper<'obj> {
     maps: Arc<Maps>,
     fixed: Vec<Link>,
     groups: Vec<Links>,
+    /// Threads that take groups off.
+    removals: Vec<JoinHandle<()>>,
     refused: Vec<(String, String)>,
 }
 
@@ -112,6 +114,7 @@ impl<'obj> Keeper<'obj> {
             maps: Arc::clone(&maps),
             fixed: Vec::new(),
             groups,
+            removals: Vec::new(),
             refused: Vec::new(),
         };
         // Sleeps first: a wait that begins before they are seen would count as spinning.
@@ -203,13 +206,22 @@ impl<'obj> Keeper<'obj> {
         self.refused.extend(begins.into_iter().map(|name| (name, "its end could not be probed".to_owned())));
     }
 
+    fn is_on(&self, group: usize) -> bool {
+        !self.groups[group].begins.is_empty()
+    }
+
+    /// Whether there is anything to attach in a group.
+    fn can_be_on(&self, group: usize) -> bool {
+        self.plan.groups[group].iter().map(|&i| &self.plan.sites[i]).any(|s| s.is_begin() && !self.is_refused(s))
+    }
+
     /// Takes a group off for a while, without waiting until the kernel is done with it. Its begins go first, so that most
     /// waits that were seen to begin are seen to end.
-    fn take_off(&mut self, group: usize) -> JoinHandle<()> {
+    fn take_off(&mut self, group: usize) {
         let Links { begins, ends } = std::mem::take(&mut self.groups[group]);
         let maps = Arc::clone(&self.maps);
         let functions = self.plan.functions_of(group);
-        thread::spawn(move || {
+        self.removals.push(thread::spawn(move || {
             let removal = thread::spawn(move || drop_all(begins));
             thread::sleep(LAST_WAITS);
             for function in functions {
@@ -217,7 +229,14 @@ impl<'obj> Keeper<'obj> {
             }
             drop_all(ends);
             _ = removal.join();
-        })
+        }));
+    }
+
+    /// Waits until the kernel is done with what was taken off.
+    fn finish_removals(&mut self) {
+        for removal in self.removals.drain(..) {
+            _ = removal.join();
+        }
     }
 
     /// Lets the programs know which groups are off at times.
@@ -256,22 +275,20 @@ impl<'obj> Keeper<'obj> {
         let mut governor = Governor::new(budget, self.groups.len());
         let mut turns = vec![1.0; self.groups.len()];
         let mut meter = Meter::new(self, costs)?;
-        // When what each group saw was last scaled up, and for how long it was attached since.
-        let mut owed = vec![Owed { since: Instant::now(), attached: Duration::ZERO }; self.groups.len()];
-        let mut has_warned = false;
+        let mut owed = vec![Owed::new(); self.groups.len()];
         loop {
-            let Some(attached) = self.period(&turns, commands)? else { return Ok(()) };
+            let Some(attached) = self.period(&turns, commands) else { return Ok(()) };
             for (owed, attached) in owed.iter_mut().zip(&attached) {
-                owed.attached += *attached;
+                owed.add(*attached);
             }
-            self.settle(&mut owed)?;
             let usage = meter.read(self, &attached)?;
-            turns = governor.turns(usage.server_cpu, usage.fixed, &usage.groups);
-            self.announce(&turns);
-            if !has_warned && usage.fixed > budget * usage.server_cpu && turns.contains(&0.0) {
-                tracing::warn!("futex programs alone take what --max-overhead allows: latch probes are off meanwhile");
-                has_warned = true;
+            let next = governor.turns(usage.server_cpu, usage.fixed, &usage.groups);
+            // Also before the first turns: what was seen until then is nothing to scale up.
+            if turns.iter().chain(&next).any(|turn| *turn < 1.0) {
+                self.settle(&mut owed)?;
             }
+            turns = next;
+            self.announce(&turns);
             self.set_states(|group| match turns[group] {
                 1.0.. => ProbeState::Attached,
                 0.0 => ProbeState::Detached,
@@ -280,65 +297,63 @@ impl<'obj> Keeper<'obj> {
         }
     }
 
-    /// One period, in which each group has its turn. For how long each was attached; `None` if told to detach.
-    fn period(&mut self, turns: &[f64], commands: &Receiver<Command>) -> Result<Option<Vec<Duration>>> {
+    /// One period, in which each group has its turn. For how long each was attached, where that was not all the time;
+    /// nothing if told to detach.
+    fn period(&mut self, turns: &[f64], commands: &Receiver<Command>) -> Option<Vec<Option<Duration>>> {
         let begin = Instant::now();
         let mut order: Vec<usize> = (0..turns.len()).collect();
         order.sort_by(|&a, &b| turns[a].total_cmp(&turns[b]));
-        let mut on_since = vec![begin; turns.len()];
-        let mut removals = Vec::new();
+        let mut on_since: Vec<Option<Instant>> = vec![None; turns.len()];
+        let mut attached = vec![None; turns.len()];
         for &group in &order {
-            let is_on = !self.groups[group].begins.is_empty();
-            if turns[group] > 0.0 && !is_on {
+            if turns[group] > 0.0 && !self.is_on(group) && self.can_be_on(group) {
                 self.put_on(group);
-                on_since[group] = Instant::now();
-            } else if turns[group] < 1.0 && is_on {
+                on_since[group] = Some(Instant::now());
+            } else if turns[group] < 1.0 && self.is_on(group) {
                 // Over the budget all the time so far.
-                removals.push(self.take_off(group));
+                self.take_off(group);
             }
         }
-        let mut attached = vec![Duration::ZERO; turns.len()];
         for &group in order.iter().filter(|&&g| turns[g] < 1.0) {
-            if self.groups[group].begins.is_empty() {
-                continue;
+            attached[group] = Some(Duration::ZERO);
+            let Some(since) = on_since[group].take() else { continue };
+            if told_to_detach(commands, since + PERIOD.mul_f64(turns[group])) {
+                return None;
             }
-            if told_to_detach(commands, on_since[group] + PERIOD.mul_f64(turns[group])) {
-                return Ok(None);
-            }
-            attached[group] = on_since[group].elapsed();
-            removals.push(self.take_off(group));
+            attached[group] = Some(since.elapsed());
+            self.take_off(group);
         }
         if told_to_detach(commands, begin + PERIOD) {
-            return Ok(None);
+            return None;
         }
-        for removal in removals {
-            _ = removal.join();
+        self.finish_removals();
+        // Back for good, but not from the beginning.
+        for group in 0..turns.len() {
+            if let Some(since) = on_since[group] {
+                attached[group] = Some(since.elapsed());
+            }
         }
-        for group in (0..turns.len()).filter(|&g| !self.groups[g].begins.is_empty()) {
-            attached[group] = on_since[group].elapsed();
-        }
-        Ok(Some(attached))
+        Some(attached)
     }
 
     /// Scales up what was seen by groups that were attached for only a part of the time since they were last settled.
     fn settle(&self, owed: &mut [Owed]) -> Result<()> {
         let mut factors = [0.0; MAX_FUNCTIONS];
-        for (group, owed) in owed.iter_mut().enumerate().filter(|(_, o)| !o.attached.is_zero()) {
-            let factor = owed.since.elapsed().as_secs_f64() / owed.attached.as_secs_f64() - 1.0;
-            // A group that was never off; the rest is the time that this takes.
-            let factor = if factor < 0.01 { 0.0 } else { factor };
+        for (group, owed) in owed.iter_mut().enumerate().filter(|(_, o)| o.saw_anything()) {
             for function in self.plan.functions_of(group) {
-                factors[usize::from(function)] = factor;
+                factors[usize::from(function)] = owed.factor();
             }
-            *owed = Owed { since: Instant::now(), attached: Duration::ZERO };
+            *owed = Owed::new();
         }
         self.status.missed.lock().unwrap_or_else(PoisonError::into_inner).estimate(&self.maps, &factors)
     }
 
     /// Takes all probes off, side by side: each removal waits for a grace period of the kernel.
-    fn detach(self) {
-        let groups = self.groups.into_iter().flat_map(|links| links.begins.into_iter().chain(links.ends));
-        drop_all(self.fixed.into_iter().chain(groups).collect());
+    fn detach(mut self) {
+        let groups = std::mem::take(&mut self.groups);
+        let links = groups.into_iter().flat_map(|links| links.begins.into_iter().chain(links.ends));
+        drop_all(std::mem::take(&mut self.fixed).into_iter().chain(links).collect());
+        self.finish_removals();
     }
 }
 
@@ -346,7 +361,33 @@ impl<'obj> Keeper<'obj> {
 #[derive(Clone)]
 struct Owed {
     since: Instant,
-    attached: Duration,
+    /// All the time, until it was off once.
+    attached: Option<Duration>,
+}
+
+impl Owed {
+    fn new() -> Owed {
+        Owed { since: Instant::now(), attached: None }
+    }
+
+    /// One more period, in which the group was attached for so long, or all the time.
+    fn add(&mut self, attached: Option<Duration>) {
+        if let Some(attached) = attached {
+            *self.attached.get_or_insert_default() += attached;
+        } else if let Some(so_far) = &mut self.attached {
+            *so_far += PERIOD;
+        }
+    }
+
+    fn saw_anything(&self) -> bool {
+        self.attached != Some(Duration::ZERO)
+    }
+
+    /// How many times as much as was seen was not seen.
+    fn factor(&self) -> f64 {
+        let more = |attached: Duration| self.since.elapsed().as_secs_f64() / attached.as_secs_f64() - 1.0;
+        self.attached.map_or(0.0, more).max(0.0)
+    }
 }
 
 /// Waits until then; whether told to detach meanwhile, or nobody is left to tell.
@@ -431,7 +472,7 @@ impl Meter {
         (0..self.sites.len() as u32).chain(tracepoints).map(|i| hits(&keeper.maps.hits, i)).collect()
     }
 
-    fn read(&mut self, keeper: &Keeper<'_>, attached: &[Duration]) -> Result<Used> {
+    fn read(&mut self, keeper: &Keeper<'_>, attached: &[Option<Duration>]) -> Result<Used> {
         let hits = self.counts(keeper)?;
         let cpu_ns = cpu_time_ns(keeper.target.pid).unwrap_or(self.cpu_ns);
         let elapsed = self.last.elapsed();
@@ -444,7 +485,8 @@ impl Meter {
         let costs: Vec<f64> = hits.iter().zip(&self.hits).zip(traps).map(cost).collect();
         let mut groups: Vec<Usage> = attached
             .iter()
-            .map(|a| Usage { attached: (a.as_secs_f64() / elapsed.as_secs_f64()).min(1.0), ..Default::default() })
+            .map(|a| a.map_or(1.0, |a| (a.as_secs_f64() / elapsed.as_secs_f64()).min(1.0)))
+            .map(|attached| Usage { attached, ..Default::default() })
             .collect();
         for (&(group, _, is_end), &cpu) in self.sites.iter().zip(&costs) {
             groups[group].cpu += cpu;
@@ -454,5 +496,34 @@ impl Meter {
         let server_cpu = cpu_ns.saturating_sub(self.cpu_ns) as f64 / period_ns;
         (self.last, self.hits, self.cpu_ns) = (Instant::now(), hits, cpu_ns);
         Ok(Used { server_cpu, fixed, groups })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_on_all_the_time_missed_nothing() {
+        let mut owed = Owed { since: Instant::now() - 10 * PERIOD, attached: None };
+        owed.add(None);
+        assert_eq!(owed.factor(), 0.0);
+    }
+
+    #[test]
+    fn what_was_on_a_quarter_of_the_time_missed_three_times_as_much() {
+        let mut owed = Owed { since: Instant::now() - 4 * PERIOD, attached: None };
+        for attached in [PERIOD, Duration::ZERO, Duration::ZERO, Duration::ZERO] {
+            owed.add(Some(attached));
+        }
+        assert!((owed.factor() - 3.0).abs() < 0.1, "{}", owed.factor());
+        assert!(owed.saw_anything());
+    }
+
+    #[test]
+    fn what_was_off_has_to_wait_for_its_turn() {
+        let mut owed = Owed::new();
+        owed.add(Some(Duration::ZERO));
+        assert!(!owed.saw_anything());
     }
 }

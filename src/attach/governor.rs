@@ -9,9 +9,9 @@ pub const PERIOD: Duration = Duration::from_secs(1);
 /// often than each period.
 const SHORTEST_TURN: f64 = 0.02;
 
-/// Share of the time for which probes of one group may run while their thread has the latch it waited for: others
-/// wait for that latch meanwhile, so that this costs more than its CPU time.
-const MOST_HELD: f64 = 0.005;
+/// Part of the budget that is also the share of the time for which probes of one group may run while their thread has the
+/// latch it waited for: others wait for that latch meanwhile, so that this costs more than its CPU time.
+const HELD_PART: f64 = 0.5;
 
 /// Part of the budget that the groups have even where what is always attached takes the rest, and more: without them
 /// nothing would be measured.
@@ -64,7 +64,8 @@ impl Governor {
         let budget = (self.budget * server_cpu).max(FLOOR);
         let allowed = (budget - fixed).max(LEAST_PART * budget);
         let fair = fair_share(self.groups.iter().map(|g| g.full.cpu).collect(), allowed);
-        self.groups.iter_mut().map(|group| group.turn(fair)).collect()
+        let held = HELD_PART * self.budget;
+        self.groups.iter_mut().map(|group| group.turn(fair, held)).collect()
     }
 }
 
@@ -79,9 +80,9 @@ impl Group {
         self.full.held = slowly(self.full.held, usage.held / usage.attached);
     }
 
-    fn turn(&mut self, fair: f64) -> f64 {
+    fn turn(&mut self, fair: f64, held: f64) -> f64 {
         let within = |limit: f64, takes: f64| if takes > limit { limit / takes } else { 1.0 };
-        self.share = within(fair, self.full.cpu).min(within(MOST_HELD, self.full.held));
+        self.share = within(fair, self.full.cpu).min(within(held, self.full.held));
         if self.share >= 1.0 {
             self.credit = 0.0;
             return 1.0;

@@ -50,6 +50,11 @@ impl Agent {
         Agent::attach_with(server, &[])
     }
 
+    /// The same, with no limit to what its probes may cost: all waits are seen, none is estimated.
+    pub fn attach_without_budget(server: &Server) -> Result<Agent> {
+        Agent::attach_with(server, &["--max-overhead", "100%"].map(OsStr::new))
+    }
+
     /// The same, with more arguments.
     pub fn attach_with(server: &Server, args: &[&OsStr]) -> Result<Agent> {
         let dir = tempfile::tempdir()?;

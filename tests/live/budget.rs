@@ -83,7 +83,7 @@ fn budget_is_kept(family: Family, threads: u32, args: &[&str]) -> Result<()> {
     )?;
     let mut load = Load::start(&server, "oltp_update_index", threads)?;
     load.wait_running()?;
-    let agent = Agent::attach_with(&server, &["--max-overhead", "100%"].map(OsStr::new))?;
+    let agent = Agent::attach_without_budget(&server)?;
     wait_for("the probes' cost", Duration::from_secs(20), || is_calibrated(&agent))?;
     let free = Window::measure(&server, &agent)?;
     agent.stop()?;

@@ -18,7 +18,7 @@ fn mariadb_10_5_without_symbols_shows_its_sleeps() -> Result<()> {
     let server = Server::start(Family::Mariadb105Debian, &small_table_cache(true, &[]))?;
     let mut load = Load::start(&server, "oltp_read_write", 64)?;
     load.wait_running()?;
-    let agent = Agent::attach(&server)?;
+    let agent = Agent::attach_without_budget(&server)?;
     let (latches, conds) = wait_for("waits of both layers", LIMIT, || {
         let (latches, conds) = (measured(&agent, LATCH)?, measured(&agent, COND)?);
         let at_least = |waits: Option<&(f64, f64)>, count| waits.is_some_and(|(waits, _)| *waits >= count);

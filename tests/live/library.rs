@@ -52,7 +52,7 @@ fn agrees(family: Family, options: &Options, test: &str, latch: &str) -> Result<
     let server = Server::start(family, options)?;
     let mut load = Load::start(&server, test, 64)?;
     load.wait_running()?;
-    let agent = Agent::attach(&server)?;
+    let agent = Agent::attach_without_budget(&server)?;
     // Theirs on both sides of ours: what happens between the readings is nobody's error.
     let read = || -> Result<_> {
         let theirs = || Ok::<_, anyhow::Error>(server.wait_summary()?.get(latch).context("no such instrument")?.1);
@@ -104,7 +104,7 @@ fn mariadb_metadata_locks_need_no_perf_schema() -> Result<()> {
     let server = Server::start(Family::Mariadb114, &Options::default())?;
     let mut load = Load::start(&server, "oltp_point_select", 64)?;
     load.wait_running()?;
-    let agent = Agent::attach(&server)?;
+    let agent = Agent::attach_without_budget(&server)?;
     let all = wait_for("waits for metadata locks", LIMIT, || {
         let seen = measured(&agent, LATCH)?;
         Ok(seen.get(METADATA_LOCK).is_some_and(|(waits, _)| *waits >= 100.0).then_some(seen))
@@ -129,7 +129,7 @@ fn mariadb_idle_waits_agree_with_perf_schema() -> Result<()> {
     let args =
         vec!["--aria-checkpoint-interval=1".to_owned(), "--thread-handling=one-thread-per-connection".to_owned()];
     let server = Server::start(Family::Mariadb114, &Options { perf_schema: true, args, ..Options::default() })?;
-    let agent = Agent::attach(&server)?;
+    let agent = Agent::attach_without_budget(&server)?;
     // The first wait of each began before.
     let first = wait_for("idle waits", LIMIT, || {
         let seen = measured(&agent, COND)?;
@@ -162,7 +162,7 @@ fn mysql_table_cache_needs_no_perf_schema() -> Result<()> {
     let server = Server::start(Family::Mysql97, &small_table_cache(false, &[]))?;
     let mut load = Load::start(&server, "oltp_read_only", 64)?;
     load.wait_running()?;
-    let agent = Agent::attach(&server)?;
+    let agent = Agent::attach_without_budget(&server)?;
     let all = wait_for("waits for the table cache", LIMIT, || {
         let seen = measured(&agent, LATCH)?;
         Ok(seen.get(TABLE_CACHE).is_some_and(|(waits, _)| *waits >= 100.0).then_some(seen))
@@ -179,7 +179,7 @@ fn mysql_table_cache_needs_no_perf_schema() -> Result<()> {
 #[test]
 fn mariadb_timer_needs_no_perf_schema() -> Result<()> {
     let server = Server::start(Family::Mariadb114, &Options::default())?;
-    let agent = Agent::attach(&server)?;
+    let agent = Agent::attach_without_budget(&server)?;
     wait_for("idle waits of the timer thread", LIMIT, || {
         Ok(measured(&agent, COND)?.get("wait/synch/cond/mysys/COND_timer").filter(|(waits, _)| *waits >= 2.0).copied())
     })?;

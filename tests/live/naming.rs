@@ -315,7 +315,7 @@ fn named_share(family: Family, test: &str) -> Result<()> {
     let server = Server::start(family, &options(false))?;
     let mut load = Load::start(&server, test, 16)?;
     load.wait_running()?;
-    let agent = Agent::attach(&server)?;
+    let agent = Agent::attach_without_budget(&server)?;
     std::thread::sleep(std::time::Duration::from_secs(10));
     let sums = by_latch(&agent.scrape()?, "armtrace_latch_wait_seconds_sum");
     load.stop()?;

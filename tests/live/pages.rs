@@ -33,7 +33,7 @@ fn pages_are_of_indexes_that_exist(family: Family, test: &str, views: &str) -> R
     let server = Server::start(family, &Options::default())?;
     let mut load = Load::start(&server, test, 32)?;
     load.wait_running()?;
-    let agent = Agent::attach(&server)?;
+    let agent = Agent::attach_without_budget(&server)?;
     let pages = |samples: &[Sample]| -> Vec<Sample> { samples.iter().filter(|s| s.name == METRIC).cloned().collect() };
     wait_for("waits for pages of sysbench's indexes", Duration::from_secs(60), || {
         let pages = pages(&agent.scrape()?);

@@ -34,7 +34,7 @@ fn are_small_and_quick(family: Family) -> Result<()> {
     let server = Server::start(family, &Options::default())?;
     let mut load = Load::start(&server, "oltp_update_index", 32)?;
     load.wait_running()?;
-    let agent = Agent::attach(&server)?;
+    let agent = Agent::attach_without_budget(&server)?;
     let timing = time_programs()?;
     let before = programs();
     sleep(Duration::from_secs(5));

@@ -76,7 +76,7 @@ fn program(family: Family) -> Result<String> {
 fn sleeps_are_as_many_as_another_tracer_counts() -> Result<()> {
     let server = Server::start(Family::Mysql97, &Options::default())?;
     // Both watch from before the load to after it, so that they see the same waits.
-    let agent = Agent::attach(&server)?;
+    let agent = Agent::attach_without_budget(&server)?;
     let counter = Counter::start(server.pid(), &program(Family::Mysql97)?)?;
     let mut load = Load::start(&server, "oltp_update_index", 32)?;
     load.wait_running()?;

@@ -135,7 +135,7 @@ fn compare(family: Family, test: &str, threads: u32, args: &[&str]) -> Result<Ve
     let quiet = uncontended(&server, test, QUIET)?;
     let mut load = Load::start(&server, test, threads)?;
     load.wait_running()?;
-    let agent = Agent::attach(&server)?;
+    let agent = Agent::attach_without_budget(&server)?;
     sleep(Duration::from_secs(2));
     let mut readings = vec![Reading::take(&server, &agent)?];
     for _ in 0..WINDOWS {

@@ -20,7 +20,7 @@ fn waits_without_perf_schema(family: Family, test: &str, args: &[&str], wanted: 
     let server = Server::start(family, &options)?;
     let mut load = Load::start(&server, test, 32)?;
     load.wait_running()?;
-    let agent = Agent::attach(&server)?;
+    let agent = Agent::attach_without_budget(&server)?;
     sleep(Duration::from_secs(8));
     let sums = wait_for("every wanted latch to wait", LIMIT, || {
         let sums = by_latch(&agent.scrape()?, "armtrace_latch_wait_seconds_sum");

@@ -75,7 +75,7 @@ fn all_are_seen(provoked: &Provoked) -> Result<()> {
     let server = Server::start(provoked.family, &options)?;
     let mut load = Load::start(&server, provoked.load, 32)?;
     load.wait_running()?;
-    let agent = Agent::attach(&server)?;
+    let agent = Agent::attach_without_budget(&server)?;
     let unseen = || -> Result<Vec<&'static str>> {
         let samples = agent.scrape()?;
         let (waits, idle) = (by_latch(&samples, WAITS), by_latch(&samples, IDLE));

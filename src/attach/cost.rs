@@ -65,6 +65,16 @@ pub enum ProbeClass {
 impl ProbeClass {
     pub const ALL: [ProbeClass; 4] = [ProbeClass::Emulated, ProbeClass::Stepped, ProbeClass::Return, ProbeClass::Futex];
 
+    /// For people.
+    pub fn title(self) -> &'static str {
+        match self {
+            ProbeClass::Emulated => "uprobe on an emulated instruction",
+            ProbeClass::Stepped => "uprobe on a single-stepped instruction",
+            ProbeClass::Return => "uretprobe, with its entry",
+            ProbeClass::Futex => "futex wait, begin or end",
+        }
+    }
+
     /// The value of the `class` label.
     pub fn as_str(self) -> &'static str {
         match self {

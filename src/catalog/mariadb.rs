@@ -4,7 +4,7 @@
 //! table and debug information; how the functions are told apart without names, from the disassembly of these and of
 //! Debian's 10.11.19, 11.8.6 and 11.8.9 for both architectures.
 
-use super::pages::{Dictionary, DictionaryAt, PageLatch, Pages, SpaceAt};
+use super::pages::{Dictionary, DictionaryAt, PageLatch, Pages, SpaceAt, COMMON_PAGES};
 use super::variables::Table;
 use super::{
     library, Around, ArrayLatches, Beside, Callsite, Count, Evidence, Family, Flavor, Found, FutexShape, Identity,
@@ -243,19 +243,7 @@ static PAGES: Pages = Pages {
     },
     spaces: &[(0, "innodb_system"), (0xffff_fffe, "innodb_temporary")],
     one_table_per_space: true,
-    types: &[
-        (2, "undo log"),
-        (3, "segment list"),
-        (4, "change buffer"),
-        (5, "change buffer bitmap"),
-        (6, "system"),
-        (7, "transaction system"),
-        (8, "tablespace header"),
-        (9, "extent list"),
-        (10, "blob"),
-        (11, "blob"),
-        (12, "blob"),
-    ],
+    types: &[COMMON_PAGES, &[(4, "change buffer")]],
 };
 
 const INDEX_NAME: u64 = 16;

@@ -1,7 +1,7 @@
 //! MySQL 8.0 to 9.x and Percona Server. Function names, argument order and offsets were read from MySQL 9.7.4
 //! (Debian, x86_64 and aarch64) by disassembly, and from live latches.
 
-use super::pages::{Dictionary, DictionaryAt, PageLatch, Pages, SpaceAt};
+use super::pages::{Dictionary, DictionaryAt, PageLatch, Pages, SpaceAt, COMMON_PAGES};
 use super::{
     library, Callsite, Family, Flavor, Found, Identity, IdentityIn, MysqlNames, Naming, Shape, Stored, WaitFunction,
 };
@@ -178,22 +178,7 @@ static PAGES: Pages = Pages {
     spaces: &[(0, "innodb_system"), (0xffff_fffd, "innodb_temporary"), (0xffff_fffe, "mysql")],
     // General tablespaces hold many.
     one_table_per_space: false,
-    types: &[
-        (2, "undo log"),
-        (3, "segment list"),
-        (5, "change buffer bitmap"),
-        (6, "system"),
-        (7, "transaction system"),
-        (8, "tablespace header"),
-        (9, "extent list"),
-        (10, "blob"),
-        (11, "blob"),
-        (12, "blob"),
-        (21, "rollback segments"),
-        (22, "blob"),
-        (23, "blob"),
-        (24, "blob"),
-    ],
+    types: &[COMMON_PAGES, &[(21, "rollback segments"), (22, "blob"), (23, "blob"), (24, "blob")]],
 };
 
 /// Percona Server calls itself by name in the messages that it prints; MySQL and distributors' builds of it do not.

@@ -12,7 +12,7 @@ pub struct Pages {
     /// Whether any other tablespace with a table in it is that table's alone, so that all of its pages are.
     pub one_table_per_space: bool,
     /// What pages are that belong to no index, by the type in their header.
-    pub types: &'static [(u16, &'static str)],
+    pub types: &'static [PageTypes],
 }
 
 /// Where a page's descriptor has what tells of the page, in bytes from its latch. A latch is a page's only if the page's own
@@ -28,6 +28,23 @@ pub struct PageLatch {
     /// A type of index pages that other families do not have.
     pub index_type: Option<u16>,
 }
+
+/// Types of pages by their numbers, and what such pages are.
+pub type PageTypes = &'static [(u16, &'static str)];
+
+/// Of all servers.
+pub(super) const COMMON_PAGES: PageTypes = &[
+    (2, "undo log"),
+    (3, "segment list"),
+    (5, "change buffer bitmap"),
+    (6, "system"),
+    (7, "transaction system"),
+    (8, "tablespace header"),
+    (9, "extent list"),
+    (10, "blob"),
+    (11, "blob"),
+    (12, "blob"),
+];
 
 /// The server's cache of table definitions. Its lists are linked both ways, and every index knows its table: nothing is
 /// taken from it where that does not hold.

@@ -140,18 +140,14 @@ fn find_out(target: Option<&Target>) -> Findings {
         },
         capabilities,
         features,
-        costs: CLASSES.iter().map(|&(name, class)| Cost { class: name, ns_per_hit: costs.of(class) }).collect(),
+        costs: ProbeClass::ALL
+            .iter()
+            .map(|&class| Cost { class: class.title(), ns_per_hit: costs.of(class) })
+            .collect(),
         server: target.map(|t| look_at(t, &costs)),
         ready,
     }
 }
-
-const CLASSES: [(&str, ProbeClass); 4] = [
-    ("uprobe on an emulated instruction", ProbeClass::Emulated),
-    ("uprobe on a single-stepped instruction", ProbeClass::Stepped),
-    ("uretprobe, with its entry", ProbeClass::Return),
-    ("futex wait, begin or end", ProbeClass::Futex),
-];
 
 fn look_at(target: &Target, costs: &Costs) -> Server {
     let plan: Plan = latch::plan(&target.image, target.family, agent::allowed(target.pid));

@@ -96,7 +96,7 @@ impl PageNames {
                 PageName { table: name.table, index: name.index, level: Some(level) }
             }
             PageKey::Plain { space, kind } => {
-                let what = self.catalog.types.iter().find(|(number, _)| *number == kind);
+                let what = self.catalog.types.iter().copied().flatten().find(|(number, _)| *number == kind);
                 let index = what.map_or_else(|| format!("(page type {kind})"), |(_, what)| format!("({what})"));
                 PageName { table: self.space_name(space), index, level: None }
             }
@@ -244,7 +244,7 @@ mod tests {
         },
         spaces: &[(0, "innodb_system")],
         one_table_per_space: true,
-        types: &[(2, "undo log")],
+        types: &[&[(2, "undo log")]],
     };
 
     type Object = [u64; 16];

@@ -95,12 +95,14 @@ impl LatchCollector {
             } else {
                 caches.namer.name(&identity(&key), waits.example)
             };
-            names.insert(bytes_of(&key), name.clone());
-            add_waits(&mut latches, name, mode(key.mode), &waits, missed.latch(&bytes_of(&key)));
+            let id = bytes_of(&key);
+            names.insert(id, name.clone());
+            add_waits(&mut latches, name, mode(key.mode), &waits, missed.latch(&id));
         }
         let mut callsites: HashMap<(String, String), CallsiteWaits> = HashMap::new();
         for (key, waits) in entries::<types::callsite_key, types::callsite_waits>(&self.maps.callsites)? {
-            let Some(name) = names.get(&bytes_of(&key.latch)) else { continue };
+            let latch = bytes_of(&key.latch);
+            let Some(name) = names.get(&latch) else { continue };
             let callsite = caches.callsite(&self.target, key.r#where, key.line);
             let entry = callsites.entry((name.event.clone(), callsite.clone())).or_insert_with(|| CallsiteWaits {
                 latch: name.event.clone(),
@@ -108,7 +110,7 @@ impl LatchCollector {
                 wait_ns: 0,
                 waits: 0,
             });
-            let estimate = missed.callsite(bytes_of(&key.latch), key.r#where, key.line);
+            let estimate = missed.callsite(latch, key.r#where, key.line);
             entry.wait_ns += waits.sum_ns + estimate.sum_ns as u64;
             entry.waits += waits.count + estimate.count as u64;
         }

@@ -94,10 +94,10 @@ struct {
 	__type(value, struct callsite_waits);
 } callsites SEC(".maps");
 
-/* By wait function. */
+/* By wait function; the futex programs come last. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, MAX_FUNCTIONS);
+	__uint(max_entries, MAX_FUNCTIONS + 1);
 	__type(key, __u32);
 	__type(value, struct attachment);
 } attachments SEC(".maps");
@@ -672,21 +672,23 @@ static __always_inline void fall_asleep(__u64 word, __u64 op)
 	struct wait *w = thread_wait();
 	bool is_waiting;
 
-	if (w && w->latch && w->end_ns)
+	if (!w)
+		w = new_thread();
+	if (!w) {
+		count(&lost, LOST_THREADS_FULL);
+		return;
+	}
+	if (w->latch && w->end_ns)
 		move_on(w);
-	is_waiting = w && w->latch;
+	w->sleep_generation = generation(LIBRARY_FUNCTION);
+	is_waiting = w->latch;
 	if (is_waiting)
 		w->sleep_begin_ns = bpf_ktime_get_ns();
 	/* InnoDB sleeps for its latches on their words or in condition variables; while it
 	 * does, it may have to wait for mutexes too. */
 	if (is_waiting && ((op & FUTEX_CMD_MASK) != FUTEX_WAIT || is_of_latch(w, word)))
 		return;
-	if (!w)
-		w = new_thread();
-	if (w)
-		begin_library_wait(&w->library, word, op, is_waiting);
-	else
-		count(&lost, LOST_THREADS_FULL);
+	begin_library_wait(&w->library, word, op, is_waiting);
 }
 
 static __always_inline void wake_up(__s64 ret)
@@ -698,6 +700,14 @@ static __always_inline void wake_up(__s64 ret)
 
 	if (!w)
 		return;
+	if (w->sleep_generation != generation(LIBRARY_FUNCTION)) {
+		/* These programs were off meanwhile: this may be the end of another sleep. */
+		if (w->library.word)
+			count(&lost, LOST_CUT_OFF);
+		w->library.word = 0;
+		w->sleep_begin_ns = 0;
+		return;
+	}
 	now = bpf_ktime_get_ns();
 	if (w->latch && w->sleep_begin_ns) {
 		w->sleep_ns += now - w->sleep_begin_ns;

@@ -51,6 +51,8 @@ enum identity {
 	IDENTITY_METADATA_LOCK,
 	/* A page's latch. */
 	IDENTITY_PAGE,
+	/* It is the C library's own, of its allocator. */
+	IDENTITY_ALLOCATOR,
 	/* Site only: static, else performance_schema's class, else the caller. */
 	IDENTITY_WORD,
 };
@@ -71,6 +73,8 @@ enum primitive {
 	PRIMITIVE_RWLOCK_READ,
 	PRIMITIVE_RWLOCK_WRITE,
 	PRIMITIVE_COND,
+	/* malloc and its like. */
+	PRIMITIVE_ALLOCATOR,
 	/* A function that sleeps for something else: a semaphore, a thread's end, any system call.
 	 */
 	PRIMITIVE_OTHER,
@@ -144,21 +148,18 @@ struct site {
 enum limit {
 	/* Wait functions of one server. */
 	MAX_FUNCTIONS = 32,
+	/* Stands in place of one for waits in the C library, which futex programs see. */
+	LIBRARY_FUNCTION = MAX_FUNCTIONS,
 	/* One in so many hits is timed. */
 	TIMED_HITS = 16,
 };
 
-/* How the probes of a wait function are attached. */
+/* How the probes of a wait function, or the futex programs, are attached. */
 struct attachment {
 	/* How many times they were taken off. */
 	__u32 generation;
 	/* Whether they are off at times: waits of which only the end is seen are no surprise. */
 	__u32 by_turns;
-};
-
-/* Stands in place of a wait function for waits in the C library. */
-enum library_function {
-	LIBRARY_FUNCTION = 0xff,
 };
 
 struct latch_key {
@@ -284,8 +285,10 @@ struct wait {
 	/* When the sleep in progress began; 0 while awake. */
 	__u64 sleep_begin_ns;
 	__u32 sleeps;
-	/* Of its wait function's probes when it began. */
+	/* Of its wait function's probes when it began, and of the futex programs when the thread
+	 * fell asleep. */
 	__u32 generation;
+	__u32 sleep_generation;
 	__u32 is_page;
 	struct callsite_key key;
 	/* What sort of page it waits for, once `is_page`. */
@@ -339,7 +342,6 @@ struct vocabulary {
 	enum primitive primitive;
 	enum lost lost;
 	enum tracepoint tracepoint;
-	enum library_function library_function;
 	enum limit limit;
 	enum page_type page_type;
 };

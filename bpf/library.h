@@ -155,6 +155,10 @@ static __always_inline bool identify_lock(struct callsite_key *at, __u64 word, b
 	struct latch_key *key = &at->latch;
 	bool is_prlock = is_prlock_function(at->where);
 
+	if (key->primitive == PRIMITIVE_ALLOCATOR) {
+		key->identity = IDENTITY_ALLOCATOR;
+		return true;
+	}
 	key->identity = IDENTITY_PSI_CLASS;
 	key->id = library_class(word, plain_wait, is_prlock);
 	if (key->id)

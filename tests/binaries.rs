@@ -558,16 +558,21 @@ fn c_library_frames() {
     const READ: u32 = 2;
     const WRITE: u32 = 3;
     const COND: u32 = 4;
+    const ALLOCATOR: u32 = 5;
     let functions = [
         ("pthread_mutex_lock", MUTEX),
         ("pthread_rwlock_rdlock", READ),
         ("pthread_rwlock_wrlock", WRITE),
         ("pthread_cond_wait", COND),
         ("pthread_cond_timedwait", COND),
+        ("malloc", ALLOCATOR),
+        ("calloc", ALLOCATOR),
     ];
     for image in [glibc_amd64(), glibc_arm64()] {
         let arch = image.arch().as_str();
         let rows = library_rows(&image);
+        println!("{arch}: {} rows", rows.len());
+        assert!(rows.len() < 2000, "{arch}: {} rows; the programs have room for 4096", rows.len());
         for (name, primitive) in functions {
             let entry = image.symbols().find(|s| s.name == name).unwrap_or_else(|| panic!("{arch}: no {name}"));
             let range = image.function_at(entry.addr).unwrap_or_else(|| panic!("{arch}: {name} has no bounds"));

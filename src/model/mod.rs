@@ -119,11 +119,12 @@ impl PageWaits {
 }
 
 /// How one probe stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ProbeState {
     Attached,
     /// Attached part of the time to keep the overhead budget.
     DutyCycle,
+    #[default]
     Detached,
     Failed,
 }

@@ -52,6 +52,7 @@ impl LibraryNames {
         };
         let name = name.unwrap_or_else(|| {
             let what = match *identity {
+                Identity::Allocator => "malloc".to_owned(),
                 Identity::Static(addr) => target.data_name(addr),
                 Identity::Caller(addr) => target.function_name(addr),
                 _ => "unknown".to_owned(),

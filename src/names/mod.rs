@@ -53,6 +53,8 @@ pub enum Identity {
     MetadataLock,
     /// The latch of a page.
     Page,
+    /// A lock of the C library's allocator.
+    Allocator,
 }
 
 /// A latch's name.
@@ -225,6 +227,7 @@ impl Namer {
             }
             Identity::MetadataLock => LatchName::unnamed(Kind::Rwlock, "MDL_lock"),
             Identity::Page => LatchName::unnamed(Kind::Sxlock, "page"),
+            Identity::Allocator => LatchName::unnamed(Kind::Mutex, "malloc"),
         }
     }
 }

@@ -10,7 +10,7 @@ use armtrace::model::Kind;
 use armtrace::names::{Identity, Namer};
 use armtrace::target::Target;
 
-use crate::agent::{by_latch, Agent};
+use crate::agent::{by_latch, Agent, Sample};
 use crate::load::Load;
 use crate::server::{wait_for, Family, Options, Server};
 
@@ -117,6 +117,27 @@ fn mariadb_metadata_locks_need_no_perf_schema() -> Result<()> {
     // A context's own lock, which is waited for to look for deadlocks, has no such key.
     let others: f64 = by_function.iter().map(|(_, (waits, _))| waits).sum();
     ensure!(others <= 0.01 * all[METADATA_LOCK].0, "{others} waits in the same functions have no name");
+    Ok(())
+}
+
+/// Threads share the C library's arenas; waits for those locks are told from waits for the server's.
+#[test]
+fn mariadb_allocator_waits_are_seen() -> Result<()> {
+    let server = Server::start(Family::Mariadb114, &Options::default())?;
+    let mut load = Load::start(&server, "oltp_update_index", 64)?;
+    load.wait_running()?;
+    let agent = Agent::attach_without_budget(&server)?;
+    let (waits, seconds) = wait_for("waits for malloc", LIMIT, || {
+        Ok(measured(&agent, LATCH)?.get("unnamed:malloc").filter(|(waits, _)| *waits >= 20.0).copied())
+    })?;
+    let samples = agent.scrape()?;
+    load.stop()?;
+    agent.stop()?;
+    server.stop()?;
+    let is_unknown = |s: &&Sample| s.name == "armtrace_lost_events_total" && s.labels["reason"] == "lock_unknown";
+    let unknown = samples.iter().find(is_unknown).context("no count of unknown locks")?.value;
+    println!("{waits} waits of {seconds:.3}s in all; {unknown} sleeps in unknown locks");
+    ensure!(unknown <= 0.1 * waits, "{unknown} sleeps in unknown locks beside {waits} in malloc");
     Ok(())
 }
 

@@ -12,7 +12,7 @@ use super::missed::{Estimate, Missed};
 use super::{LatchProbe, Maps, Plan};
 use crate::attach::{Costs, ProbeClass};
 use crate::bpf::latch::types;
-use crate::model::{CallsiteWaits, Histogram, Kind, LatchWaits, Mode, PageWaits, ProbeState, ProbeStatus};
+use crate::model::{CallsiteWaits, Histogram, Kind, LatchWaits, Mode, PageWaits, ProbeStatus};
 use crate::names::{Identity, LatchName, Namer, PageKey};
 use crate::target::Target;
 
@@ -30,7 +30,7 @@ const LOST: [&str; types::lost::LOST_CAUSES.0 as usize] = [
 ];
 
 /// Stands for the wait function in keys of waits in the C library.
-const LIBRARY: u8 = types::library_function::LIBRARY_FUNCTION.0 as u8;
+pub(super) const LIBRARY: u8 = types::limit::LIBRARY_FUNCTION.0 as u8;
 
 /// What is counted besides the sites, in the order of `enum tracepoint`.
 pub(super) const TRACEPOINTS: [&str; 3] = ["futex_enter", "futex_exit", "thread_exit"];
@@ -42,8 +42,8 @@ pub struct LatchCollector {
     status: Arc<Status>,
     /// Probe names, by site index, and the price class of each.
     sites: Vec<(String, ProbeClass)>,
-    /// Whether each tracepoint is attached, in the order of [`TRACEPOINTS`].
-    tracepoints: [bool; 3],
+    /// Whether both futex programs could be attached.
+    sees_sleeps: bool,
     caches: Mutex<Caches>,
 }
 
@@ -70,14 +70,14 @@ impl LatchCollector {
             status: probe.status(),
             target,
             sites: plan.sites.iter().map(|s| (s.name.clone(), s.class())).collect(),
-            tracepoints: probe.tracepoints,
+            sees_sleeps: probe.sees_sleeps,
             caches: Mutex::new(Caches { namer, callsites: HashMap::new() }),
         }
     }
 
-    /// Whether sleeping is told from spinning: both futex tracepoints are attached.
+    /// Whether sleeping is told from spinning: both futex programs could be attached.
     pub fn sleeps_seen(&self) -> bool {
-        self.tracepoints[0] && self.tracepoints[1]
+        self.sees_sleeps
     }
 
     /// Reads all maps. `costs` prices the hits, once they are known.
@@ -169,8 +169,8 @@ impl LatchCollector {
         for (index, ((name, class), state)) in self.sites.iter().zip(states).enumerate() {
             all.push(status(name, *class, state, index as u32)?);
         }
-        for (i, (name, attached)) in TRACEPOINTS.iter().zip(self.tracepoints).enumerate() {
-            let state = if attached { ProbeState::Attached } else { ProbeState::Failed };
+        let states = *self.status.tracepoints.lock().unwrap_or_else(PoisonError::into_inner);
+        for (i, (name, state)) in TRACEPOINTS.iter().zip(states).enumerate() {
             let index = types::tracepoint::HIT_FUTEX_ENTER.0 + i as u32;
             all.push(status(name, ProbeClass::Futex, state, index)?);
         }
@@ -213,6 +213,7 @@ fn identity(key: &types::latch_key) -> Identity {
         types::identity::IDENTITY_STATIC => Identity::Static(key.id),
         types::identity::IDENTITY_METADATA_LOCK => Identity::MetadataLock,
         types::identity::IDENTITY_PAGE => Identity::Page,
+        types::identity::IDENTITY_ALLOCATOR => Identity::Allocator,
         _ => Identity::Caller(key.id),
     }
 }
@@ -229,7 +230,7 @@ fn page(key: &types::page_key) -> PageKey {
 /// What the function of the C library says that a thread waits for.
 fn library_kind(primitive: u8) -> Option<Kind> {
     match types::primitive(u32::from(primitive)) {
-        types::primitive::PRIMITIVE_MUTEX => Some(Kind::Mutex),
+        types::primitive::PRIMITIVE_MUTEX | types::primitive::PRIMITIVE_ALLOCATOR => Some(Kind::Mutex),
         types::primitive::PRIMITIVE_RWLOCK_READ | types::primitive::PRIMITIVE_RWLOCK_WRITE => Some(Kind::Rwlock),
         types::primitive::PRIMITIVE_COND => Some(Kind::Cond),
         _ => None,

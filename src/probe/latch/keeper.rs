@@ -2,8 +2,9 @@
 //! overhead budget wants, and takes all off in the end.
 //!
 //! A group is a set of wait functions of which one calls another: their waits are nested, so that only together they can
-//! be missing.
+//! be missing. The futex programs are the last group; they see waits in the C library, and the sleeps in waits of the others.
 
+use std::collections::HashSet;
 use std::mem::MaybeUninit;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -15,9 +16,8 @@ use anyhow::{Context, Result};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, MapCore, MapFlags, OpenObject, TracepointCategory};
 
-use super::collect::{hits, TRACEPOINTS};
-use super::missed::Missed;
-use super::plan::MAX_FUNCTIONS;
+use super::collect::{hits, LIBRARY, TRACEPOINTS};
+use super::missed::{Factors, Missed};
 use super::{configure, library, write_other_pages, write_sites, Maps, Plan, PlannedSite};
 use crate::attach::{
     attach_futex, attach_sites, futex_wait_is_traceable, uprobe_multi_works, Costs, FutexPrograms, Governor,
@@ -43,6 +43,8 @@ pub(super) enum Command {
 pub(crate) struct Status {
     /// By site, in the plan's order.
     pub sites: Mutex<Vec<ProbeState>>,
+    /// In the order of [`TRACEPOINTS`].
+    pub tracepoints: Mutex<[ProbeState; 3]>,
     /// What is estimated, because probes were off.
     pub missed: Mutex<Missed>,
 }
@@ -51,8 +53,8 @@ pub(crate) struct Status {
 pub(super) struct Attached {
     /// Names of the sites that the kernel refused, and why.
     pub refused: Vec<(String, String)>,
-    /// Which of [`TRACEPOINTS`] are attached.
-    pub tracepoints: [bool; 3],
+    /// Whether both futex programs are attached.
+    pub sees_sleeps: bool,
     pub maps: Arc<Maps>,
 }
 
@@ -71,11 +73,19 @@ pub(super) struct Keeper<'obj> {
     exe: PathBuf,
     status: Arc<Status>,
     maps: Arc<Maps>,
-    fixed: Vec<Link>,
+    /// Attached as long as the agent is, where the kernel lets it: threads' ends.
+    thread_exit: Option<Link>,
+    /// The plan's groups and then [`Keeper::library`].
     groups: Vec<Links>,
     /// Threads that take groups off.
     removals: Vec<JoinHandle<()>>,
     refused: Vec<(String, String)>,
+}
+
+impl Links {
+    fn are_on(&self) -> bool {
+        !self.begins.is_empty()
+    }
 }
 
 impl<'obj> Keeper<'obj> {
@@ -102,7 +112,7 @@ impl<'obj> Keeper<'obj> {
         let skel = open.load().context("loading the latch programs into the kernel")?;
         fill(&skel, &target, &plan)?;
         let maps = Arc::new(Maps::of(&skel)?);
-        let groups = plan.groups.iter().map(|_| Links::default()).collect();
+        let groups = (0..=plan.groups.len()).map(|_| Links::default()).collect();
         let exe = target.exe();
         let mut keeper = Keeper {
             skel,
@@ -112,50 +122,69 @@ impl<'obj> Keeper<'obj> {
             exe,
             status,
             maps: Arc::clone(&maps),
-            fixed: Vec::new(),
+            thread_exit: None,
             groups,
             removals: Vec::new(),
             refused: Vec::new(),
         };
+        keeper.attach_thread_exit();
         // Sleeps first: a wait that begins before they are seen would count as spinning.
-        let tracepoints = keeper.attach_fixed(traceable);
-        for group in 0..keeper.groups.len() {
+        for group in (0..keeper.groups.len()).rev() {
             keeper.put_on(group);
         }
         keeper.set_states(|_| ProbeState::Attached);
-        let sees_sleeps = tracepoints[0] && tracepoints[1];
+        let (sees_sleeps, sees_waits) =
+            (keeper.is_on(keeper.library()), keeper.groups[..keeper.library()].iter().any(Links::are_on));
         let wants_sleeps_only = keeper.plan.sites.is_empty();
-        if keeper.groups.iter().all(|links| links.begins.is_empty()) && !(wants_sleeps_only && sees_sleeps) {
+        let is_useful = sees_waits || (wants_sleeps_only && sees_sleeps);
+        if !is_useful {
             let (site, why) = keeper.refused.first().cloned().unwrap_or_default();
             anyhow::bail!("no probe could be attached; the first, {site}: {why}");
         }
         let refused = keeper.refused.clone();
-        Ok((keeper, Attached { refused, tracepoints, maps }))
+        Ok((keeper, Attached { refused, sees_sleeps, maps }))
     }
 
-    /// What is attached as long as the agent is: futex waits and the ends of threads.
-    fn attach_fixed(&mut self, traceable: bool) -> [bool; 3] {
-        let progs = &self.skel.progs;
-        let [enter, exit] = attach_futex(&FutexPrograms {
-            function: traceable.then_some([&progs.futex_wait_enter, &progs.futex_wait_exit]),
-            system_call: [&progs.futex_enter, &progs.futex_exit],
-        });
-        let thread_exit = progs.thread_exit.attach_tracepoint(TracepointCategory::Sched, "sched_process_exit");
-        let mut attached = [false; 3];
-        for (i, link) in [enter, exit, thread_exit].into_iter().enumerate() {
-            match link {
-                Ok(link) => {
-                    self.fixed.push(link);
-                    attached[i] = true;
-                }
-                Err(error) => self.refused.push((TRACEPOINTS[i].to_owned(), error.to_string())),
-            }
+    /// The group of the futex programs.
+    fn library(&self) -> usize {
+        self.plan.groups.len()
+    }
+
+    fn attach_thread_exit(&mut self) {
+        let link = self.skel.progs.thread_exit.attach_tracepoint(TracepointCategory::Sched, "sched_process_exit");
+        match link {
+            Ok(link) => self.thread_exit = Some(link),
+            Err(error) => self.refused.push((TRACEPOINTS[2].to_owned(), error.to_string())),
         }
-        attached
     }
 
     /// Attaches a group that is off.
     fn put_on(&mut self, group: usize) {
+        if group == self.library() {
+            self.put_library_on();
+        } else {
+            self.put_sites_on(group);
+        }
+    }
+
+    /// Both programs or none: one of them alone sees nothing.
+    fn put_library_on(&mut self) {
+        let progs = &self.skel.progs;
+        let links = attach_futex(&FutexPrograms {
+            function: futex_wait_is_traceable().then_some([&progs.futex_wait_enter, &progs.futex_wait_exit]),
+            system_call: [&progs.futex_enter, &progs.futex_exit],
+        });
+        let group = self.library();
+        match links {
+            [Ok(enter), Ok(exit)] => self.groups[group] = Links { begins: vec![enter], ends: vec![exit] },
+            links => {
+                let why = links.into_iter().find_map(Result::err).map_or_else(String::new, |e| e.to_string());
+                self.refused.extend(TRACEPOINTS[..2].iter().map(|&name| (name.to_owned(), why.clone())));
+            }
+        }
+    }
+
+    fn put_sites_on(&mut self, group: usize) {
         // Ends before begins: a wait that begins while they are attached must not miss its end.
         let mut ends = self.attach_where(group, true, |s| s.at_return);
         ends.extend(self.attach_where(group, false, |s| !s.at_return && !s.is_begin()));
@@ -193,6 +222,10 @@ impl<'obj> Keeper<'obj> {
         self.refused.iter().any(|(name, _)| *name == site.name)
     }
 
+    fn is_tracepoint_refused(&self, name: &str) -> bool {
+        self.refused.iter().any(|(refused, _)| refused == name)
+    }
+
     /// Wait functions of which some end was refused: their begins must not be attached, or their waits would seem to
     /// last until the thread's next one.
     fn refuse_functions_without_end(&mut self, group: usize) {
@@ -207,11 +240,22 @@ impl<'obj> Keeper<'obj> {
     }
 
     fn is_on(&self, group: usize) -> bool {
-        !self.groups[group].begins.is_empty()
+        self.groups[group].are_on()
+    }
+
+    /// The wait functions of a group, or what stands in place of one.
+    fn functions_of(&self, group: usize) -> HashSet<u8> {
+        if group == self.library() {
+            return HashSet::from([LIBRARY]);
+        }
+        self.plan.functions_of(group)
     }
 
     /// Whether there is anything to attach in a group.
     fn can_be_on(&self, group: usize) -> bool {
+        if group == self.library() {
+            return !self.is_tracepoint_refused(TRACEPOINTS[0]);
+        }
         self.plan.groups[group].iter().map(|&i| &self.plan.sites[i]).any(|s| s.is_begin() && !self.is_refused(s))
     }
 
@@ -220,7 +264,7 @@ impl<'obj> Keeper<'obj> {
     fn take_off(&mut self, group: usize) {
         let Links { begins, ends } = std::mem::take(&mut self.groups[group]);
         let maps = Arc::clone(&self.maps);
-        let functions = self.plan.functions_of(group);
+        let functions = self.functions_of(group);
         self.removals.push(thread::spawn(move || {
             let removal = thread::spawn(move || drop_all(begins));
             thread::sleep(LAST_WAITS);
@@ -242,7 +286,7 @@ impl<'obj> Keeper<'obj> {
     /// Lets the programs know which groups are off at times.
     fn announce(&self, turns: &[f64]) {
         for (group, turn) in turns.iter().enumerate() {
-            for function in self.plan.functions_of(group) {
+            for function in self.functions_of(group) {
                 self.maps.update_attachment(function, |a| a.by_turns = u32::from(*turn < 1.0));
             }
         }
@@ -256,6 +300,14 @@ impl<'obj> Keeper<'obj> {
             }
         }
         *self.status.sites.lock().unwrap_or_else(PoisonError::into_inner) = states;
+        let futex = state(self.library());
+        let mut states = [futex, futex, ProbeState::Attached];
+        for (state, name) in states.iter_mut().zip(TRACEPOINTS) {
+            if self.is_tracepoint_refused(name) {
+                *state = ProbeState::Failed;
+            }
+        }
+        *self.status.tracepoints.lock().unwrap_or_else(PoisonError::into_inner) = states;
     }
 
     /// Does what it is told until it is told to detach, and detaches.
@@ -278,11 +330,11 @@ impl<'obj> Keeper<'obj> {
         let mut owed = vec![Owed::new(); self.groups.len()];
         loop {
             let Some(attached) = self.period(&turns, commands) else { return Ok(()) };
-            for (owed, attached) in owed.iter_mut().zip(&attached) {
-                owed.add(*attached);
+            for (owed, &on) in owed.iter_mut().zip(&attached) {
+                owed.add(on, attached[self.library()]);
             }
             let usage = meter.read(self, &attached)?;
-            let next = governor.turns(usage.server_cpu, usage.fixed, &usage.groups);
+            let next = governor.turns(usage.server_cpu, &usage.groups);
             // Also before the first turns: what was seen until then is nothing to scale up.
             if turns.iter().chain(&next).any(|turn| *turn < 1.0) {
                 self.settle(&mut owed)?;
@@ -301,11 +353,10 @@ impl<'obj> Keeper<'obj> {
     /// nothing if told to detach.
     fn period(&mut self, turns: &[f64], commands: &Receiver<Command>) -> Option<Vec<Option<Duration>>> {
         let begin = Instant::now();
-        let mut order: Vec<usize> = (0..turns.len()).collect();
-        order.sort_by(|&a, &b| turns[a].total_cmp(&turns[b]));
         let mut on_since: Vec<Option<Instant>> = vec![None; turns.len()];
         let mut attached = vec![None; turns.len()];
-        for &group in &order {
+        // The futex programs first, as they are to see the sleeps in the others' waits.
+        for group in (0..turns.len()).rev() {
             if turns[group] > 0.0 && !self.is_on(group) && self.can_be_on(group) {
                 self.put_on(group);
                 on_since[group] = Some(Instant::now());
@@ -314,7 +365,9 @@ impl<'obj> Keeper<'obj> {
                 self.take_off(group);
             }
         }
-        for &group in order.iter().filter(|&&g| turns[g] < 1.0) {
+        let mut by_turns: Vec<usize> = (0..turns.len()).filter(|&g| turns[g] < 1.0).collect();
+        by_turns.sort_by(|&a, &b| turns[a].total_cmp(&turns[b]));
+        for group in by_turns {
             attached[group] = Some(Duration::ZERO);
             let Some(since) = on_since[group].take() else { continue };
             if told_to_detach(commands, since + PERIOD.mul_f64(turns[group])) {
@@ -338,10 +391,10 @@ impl<'obj> Keeper<'obj> {
 
     /// Scales up what was seen by groups that were attached for only a part of the time since they were last settled.
     fn settle(&self, owed: &mut [Owed]) -> Result<()> {
-        let mut factors = [0.0; MAX_FUNCTIONS];
+        let mut factors = [Factors::default(); LIBRARY as usize + 1];
         for (group, owed) in owed.iter_mut().enumerate().filter(|(_, o)| o.saw_anything()) {
-            for function in self.plan.functions_of(group) {
-                factors[usize::from(function)] = owed.factor();
+            for function in self.functions_of(group) {
+                factors[usize::from(function)] = owed.factors();
             }
             *owed = Owed::new();
         }
@@ -352,7 +405,7 @@ impl<'obj> Keeper<'obj> {
     fn detach(mut self) {
         let groups = std::mem::take(&mut self.groups);
         let links = groups.into_iter().flat_map(|links| links.begins.into_iter().chain(links.ends));
-        drop_all(std::mem::take(&mut self.fixed).into_iter().chain(links).collect());
+        drop_all(self.thread_exit.take().into_iter().chain(links).collect());
         self.finish_removals();
     }
 }
@@ -361,32 +414,61 @@ impl<'obj> Keeper<'obj> {
 #[derive(Clone)]
 struct Owed {
     since: Instant,
-    /// All the time, until it was off once.
-    attached: Option<Duration>,
+    waits: Seen,
+    /// The same of sleeps in its waits, for which the futex programs have to be attached too.
+    sleeps: Seen,
 }
 
 impl Owed {
     fn new() -> Owed {
-        Owed { since: Instant::now(), attached: None }
+        Owed { since: Instant::now(), waits: Seen::new(), sleeps: Seen::new() }
     }
 
-    /// One more period, in which the group was attached for so long, or all the time.
-    fn add(&mut self, attached: Option<Duration>) {
-        if let Some(attached) = attached {
-            *self.attached.get_or_insert_default() += attached;
-        } else if let Some(so_far) = &mut self.attached {
-            *so_far += PERIOD;
-        }
+    /// One more period, in which the group and the futex programs were attached for so long, or all the time. Both turns
+    /// begin with the period.
+    fn add(&mut self, attached: Option<Duration>, library: Option<Duration>) {
+        self.waits.add(attached);
+        self.sleeps.add([attached, library].into_iter().flatten().min());
     }
 
     fn saw_anything(&self) -> bool {
-        self.attached != Some(Duration::ZERO)
+        self.waits.is_some() && self.sleeps.is_some()
     }
 
-    /// How many times as much as was seen was not seen.
-    fn factor(&self) -> f64 {
-        let more = |attached: Duration| self.since.elapsed().as_secs_f64() / attached.as_secs_f64() - 1.0;
-        self.attached.map_or(0.0, more).max(0.0)
+    fn factors(&self) -> Factors {
+        let elapsed = self.since.elapsed();
+        Factors { waits: self.waits.missed_in(elapsed), sleeps: self.sleeps.missed_in(elapsed) }
+    }
+}
+
+/// For how long something was seen.
+#[derive(Clone, Copy)]
+struct Seen {
+    total: Duration,
+    all_the_time: bool,
+}
+
+impl Seen {
+    const fn new() -> Seen {
+        Seen { total: Duration::ZERO, all_the_time: true }
+    }
+
+    /// One more period, in which it was seen for so long, or all the time.
+    fn add(&mut self, seen: Option<Duration>) {
+        self.total += seen.unwrap_or(PERIOD);
+        self.all_the_time &= seen.is_none();
+    }
+
+    fn is_some(self) -> bool {
+        self.all_the_time || !self.total.is_zero()
+    }
+
+    /// How many times as much as was seen in that time was not seen.
+    fn missed_in(self, elapsed: Duration) -> f64 {
+        if self.all_the_time {
+            return 0.0;
+        }
+        (elapsed.as_secs_f64() / self.total.as_secs_f64() - 1.0).max(0.0)
     }
 }
 
@@ -431,18 +513,26 @@ fn fill(skel: &LatchSkel<'_>, target: &Target, plan: &Plan) -> Result<()> {
 
 /// Reads what hits cost the server.
 struct Meter {
-    /// Group, price in nanoseconds and whether it is an end, by site.
-    sites: Vec<(usize, f64, bool)>,
-    futex_ns: f64,
+    /// The sites and then the futex programs.
+    rows: Vec<Row>,
     last: Instant,
     hits: Vec<types::hits>,
     cpu_ns: u64,
 }
 
+/// A probe of a group.
+struct Row {
+    /// Index of its hits.
+    index: u32,
+    group: usize,
+    trap_ns: f64,
+    /// Whether its thread has the latch then.
+    is_end: bool,
+}
+
 /// What was used in a period, in CPUs.
 struct Used {
     server_cpu: f64,
-    fixed: f64,
     groups: Vec<Usage>,
 }
 
@@ -450,80 +540,94 @@ impl Meter {
     /// # Errors
     /// When the hits cannot be read.
     fn new(keeper: &Keeper<'_>, costs: &Costs) -> Result<Meter> {
-        let plan = &keeper.plan;
-        let mut sites = vec![(0, 0.0, false); plan.sites.len()];
-        for (group, members) in plan.groups.iter().enumerate() {
+        let mut rows = Vec::new();
+        for (group, members) in keeper.plan.groups.iter().enumerate() {
             for &i in members {
+                let site = &keeper.plan.sites[i];
                 // What could not be priced is taken to be as dear as the dearest kind.
-                let price = costs.of(plan.sites[i].class()).or(costs.stepped).unwrap_or(0.0);
-                sites[i] = (group, price, !plan.sites[i].is_begin());
+                let trap_ns = costs.of(site.class()).or(costs.stepped).unwrap_or(0.0);
+                rows.push(Row { index: i as u32, group, trap_ns, is_end: !site.is_begin() });
             }
         }
-        let futex_ns = costs.of(ProbeClass::Futex).unwrap_or(0.0);
-        let mut meter = Meter { sites, futex_ns, last: Instant::now(), hits: Vec::new(), cpu_ns: 0 };
-        meter.hits = meter.counts(keeper)?;
-        meter.cpu_ns = cpu_time_ns(keeper.target.pid).unwrap_or(0);
-        Ok(meter)
-    }
-
-    /// Hits so far, by site and then by tracepoint.
-    fn counts(&self, keeper: &Keeper<'_>) -> Result<Vec<types::hits>> {
-        let tracepoints = types::tracepoint::HIT_FUTEX_ENTER.0..=types::tracepoint::HIT_THREAD_EXIT.0;
-        (0..self.sites.len() as u32).chain(tracepoints).map(|i| hits(&keeper.maps.hits, i)).collect()
+        let trap_ns = costs.of(ProbeClass::Futex).unwrap_or(0.0);
+        for index in [types::tracepoint::HIT_FUTEX_ENTER.0, types::tracepoint::HIT_FUTEX_EXIT.0] {
+            rows.push(Row { index, group: keeper.library(), trap_ns, is_end: false });
+        }
+        let hits = counts(&rows, keeper)?;
+        let cpu_ns = cpu_time_ns(keeper.target.pid).unwrap_or(0);
+        Ok(Meter { rows, last: Instant::now(), hits, cpu_ns })
     }
 
     fn read(&mut self, keeper: &Keeper<'_>, attached: &[Option<Duration>]) -> Result<Used> {
-        let hits = self.counts(keeper)?;
+        let hits = counts(&self.rows, keeper)?;
         let cpu_ns = cpu_time_ns(keeper.target.pid).unwrap_or(self.cpu_ns);
         let elapsed = self.last.elapsed();
         let period_ns = elapsed.as_nanos() as f64;
-        let traps = self.sites.iter().map(|&(_, trap, _)| trap).chain(std::iter::repeat(self.futex_ns));
-        let cost = |((now, then), trap): ((&types::hits, &types::hits), f64)| {
-            let programs = now.program_ns().saturating_sub(then.program_ns());
-            (trap * now.count.saturating_sub(then.count) as f64 + programs as f64) / period_ns
-        };
-        let costs: Vec<f64> = hits.iter().zip(&self.hits).zip(traps).map(cost).collect();
         let mut groups: Vec<Usage> = attached
             .iter()
             .map(|a| a.map_or(1.0, |a| (a.as_secs_f64() / elapsed.as_secs_f64()).min(1.0)))
             .map(|attached| Usage { attached, ..Default::default() })
             .collect();
-        for (&(group, _, is_end), &cpu) in self.sites.iter().zip(&costs) {
-            groups[group].cpu += cpu;
-            groups[group].held += if is_end { cpu } else { 0.0 };
+        for (row, (now, then)) in self.rows.iter().zip(hits.iter().zip(&self.hits)) {
+            let programs = now.program_ns().saturating_sub(then.program_ns());
+            let cpu = (row.trap_ns * now.count.saturating_sub(then.count) as f64 + programs as f64) / period_ns;
+            groups[row.group].cpu += cpu;
+            groups[row.group].held += if row.is_end { cpu } else { 0.0 };
         }
-        let fixed = costs[self.sites.len()..].iter().sum();
         let server_cpu = cpu_ns.saturating_sub(self.cpu_ns) as f64 / period_ns;
         (self.last, self.hits, self.cpu_ns) = (Instant::now(), hits, cpu_ns);
-        Ok(Used { server_cpu, fixed, groups })
+        Ok(Used { server_cpu, groups })
     }
+}
+
+/// Hits so far.
+fn counts(rows: &[Row], keeper: &Keeper<'_>) -> Result<Vec<types::hits>> {
+    rows.iter().map(|row| hits(&keeper.maps.hits, row.index)).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const ALWAYS: Option<Duration> = None;
+    const OFF: Option<Duration> = Some(Duration::ZERO);
+
+    fn owed(periods: u32) -> Owed {
+        Owed { since: Instant::now() - periods * PERIOD, ..Owed::new() }
+    }
+
     #[test]
     fn what_was_on_all_the_time_missed_nothing() {
-        let mut owed = Owed { since: Instant::now() - 10 * PERIOD, attached: None };
-        owed.add(None);
-        assert_eq!(owed.factor(), 0.0);
+        let mut owed = owed(10);
+        owed.add(ALWAYS, ALWAYS);
+        assert_eq!(owed.factors(), Factors { waits: 0.0, sleeps: 0.0 });
     }
 
     #[test]
     fn what_was_on_a_quarter_of_the_time_missed_three_times_as_much() {
-        let mut owed = Owed { since: Instant::now() - 4 * PERIOD, attached: None };
-        for attached in [PERIOD, Duration::ZERO, Duration::ZERO, Duration::ZERO] {
-            owed.add(Some(attached));
+        let mut owed = owed(4);
+        for attached in [Some(PERIOD), OFF, OFF, OFF] {
+            owed.add(attached, ALWAYS);
         }
-        assert!((owed.factor() - 3.0).abs() < 0.1, "{}", owed.factor());
+        let factors = owed.factors();
+        assert!((factors.waits - 3.0).abs() < 0.1 && (factors.sleeps - 3.0).abs() < 0.1, "{factors:?}");
         assert!(owed.saw_anything());
+    }
+
+    #[test]
+    fn sleeps_are_missed_where_either_is_off() {
+        let mut owed = owed(2);
+        owed.add(ALWAYS, Some(PERIOD / 2));
+        owed.add(Some(PERIOD / 2), Some(PERIOD / 10));
+        let factors = owed.factors();
+        assert!((factors.waits - 1.0 / 3.0).abs() < 0.1, "{factors:?}");
+        assert!((factors.sleeps - 7.0 / 3.0).abs() < 0.1, "{factors:?}");
     }
 
     #[test]
     fn what_was_off_has_to_wait_for_its_turn() {
         let mut owed = Owed::new();
-        owed.add(Some(Duration::ZERO));
+        owed.add(OFF, ALWAYS);
         assert!(!owed.saw_anything());
     }
 }

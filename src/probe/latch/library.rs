@@ -30,6 +30,18 @@ const FUNCTIONS: &[(&str, primitives)] = &[
     ("pthread_cond_clockwait", primitives::PRIMITIVE_COND),
     // C++'s, which calls the above.
     ("_ZNSt18condition_variable4waitERSt11unique_lockISt5mutexE", primitives::PRIMITIVE_COND),
+    ("malloc", primitives::PRIMITIVE_ALLOCATOR),
+    ("calloc", primitives::PRIMITIVE_ALLOCATOR),
+    ("realloc", primitives::PRIMITIVE_ALLOCATOR),
+    ("free", primitives::PRIMITIVE_ALLOCATOR),
+    ("memalign", primitives::PRIMITIVE_ALLOCATOR),
+    ("aligned_alloc", primitives::PRIMITIVE_ALLOCATOR),
+    ("posix_memalign", primitives::PRIMITIVE_ALLOCATOR),
+    // C++'s new and delete, which call the above.
+    ("_Znwm", primitives::PRIMITIVE_ALLOCATOR),
+    ("_Znam", primitives::PRIMITIVE_ALLOCATOR),
+    ("_ZdlPv", primitives::PRIMITIVE_ALLOCATOR),
+    ("_ZdlPvm", primitives::PRIMITIVE_ALLOCATOR),
     ("sem_wait", primitives::PRIMITIVE_OTHER),
     ("sem_timedwait", primitives::PRIMITIVE_OTHER),
     ("sem_clockwait", primitives::PRIMITIVE_OTHER),

@@ -32,6 +32,14 @@ struct Seen {
     pages: HashMap<PageKey, types::page_waits>,
 }
 
+/// How many times as much as was seen was not seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Factors {
+    pub waits: f64,
+    /// Of the sleeps in them.
+    pub sleeps: f64,
+}
+
 /// Waits for a latch that were not seen.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Estimate {
@@ -53,30 +61,32 @@ impl Missed {
     ///
     /// # Errors
     /// When the programs' maps cannot be read.
-    pub fn estimate(&mut self, maps: &Maps, factors: &[f64]) -> Result<()> {
-        let factor = |key: &types::latch_key| factors.get(usize::from(key.function)).copied().unwrap_or(0.0);
+    pub(super) fn estimate(&mut self, maps: &Maps, factors: &[Factors]) -> Result<()> {
+        let factors = |function: usize| factors.get(function).copied().unwrap_or_default();
         let no_waits = types::waits::default();
         let mut seen = Seen::default();
         for (key, waits) in entries::<types::latch_key, types::waits>(&maps.latches)? {
             let id = bytes_of(&key);
-            if factor(&key) > 0.0 {
+            let factors = factors(key.function.into());
+            if factors != Factors::default() {
                 let before = self.seen.latches.get(&id).unwrap_or(&no_waits);
-                self.latches.entry(id).or_default().add(before, &waits, factor(&key));
+                self.latches.entry(id).or_default().add(before, &waits, factors);
             }
             seen.latches.insert(id, waits);
         }
         for (key, waits) in entries::<types::callsite_key, types::callsite_waits>(&maps.callsites)? {
             let id = (bytes_of(&key.latch), key.r#where, key.line);
-            if factor(&key.latch) > 0.0 {
+            let factor = factors(key.latch.function.into()).waits;
+            if factor > 0.0 {
                 let before = self.seen.callsites.get(&id).copied().unwrap_or_default();
                 let new = (waits.count.saturating_sub(before.count), waits.sum_ns.saturating_sub(before.sum_ns));
-                self.callsites.entry(id).or_default().add(new, factor(&key.latch));
+                self.callsites.entry(id).or_default().add(new, factor);
             }
             seen.callsites.insert(id, waits);
         }
         for (key, waits) in entries::<types::page_key, types::page_waits>(&maps.pages)? {
             let id = page_id(&key);
-            let factor = factors.get(key.function as usize).copied().unwrap_or(0.0);
+            let factor = factors(key.function as usize).waits;
             if factor > 0.0 {
                 let before = self.seen.pages.get(&id).copied().unwrap_or_default();
                 let new = (waits.count.saturating_sub(before.count), waits.sum_ns.saturating_sub(before.sum_ns));
@@ -113,13 +123,13 @@ impl Sum {
 }
 
 impl Estimate {
-    fn add(&mut self, before: &types::waits, now: &types::waits, factor: f64) {
-        let more = |now: u64, before: u64| factor * now.saturating_sub(before) as f64;
-        self.sum_ns += more(now.sum_ns, before.sum_ns);
-        self.sleep_ns += more(now.sleep_ns, before.sleep_ns);
-        self.sleeps += more(now.sleeps, before.sleeps);
+    fn add(&mut self, before: &types::waits, now: &types::waits, factors: Factors) {
+        let more = |factor: f64, now: u64, before: u64| factor * now.saturating_sub(before) as f64;
+        self.sum_ns += more(factors.waits, now.sum_ns, before.sum_ns);
+        self.sleep_ns += more(factors.sleeps, now.sleep_ns, before.sleep_ns);
+        self.sleeps += more(factors.sleeps, now.sleeps, before.sleeps);
         for (i, bucket) in self.buckets.iter_mut().enumerate() {
-            *bucket += more(now.buckets[i], before.buckets[i]);
+            *bucket += more(factors.waits, now.buckets[i], before.buckets[i]);
         }
     }
 }
@@ -136,10 +146,10 @@ mod tests {
             waits
         };
         let mut estimate = Estimate::default();
-        estimate.add(&waits(0), &waits(10), 4.0);
-        estimate.add(&waits(10), &waits(12), 1.5);
+        estimate.add(&waits(0), &waits(10), Factors { waits: 4.0, sleeps: 9.0 });
+        estimate.add(&waits(10), &waits(12), Factors { waits: 1.5, sleeps: 2.0 });
         let mut buckets = [0.0; BUCKETS];
         buckets[3] = 43.0;
-        assert_eq!(estimate, Estimate { sum_ns: 4300.0, sleep_ns: 2580.0, sleeps: 43.0, buckets });
+        assert_eq!(estimate, Estimate { sum_ns: 4300.0, sleep_ns: 5640.0, sleeps: 94.0, buckets });
     }
 }

@@ -52,8 +52,8 @@ unsafe impl Plain for types::page_waits {}
 pub struct LatchProbe {
     /// Names of the sites that the kernel refused, and why.
     pub refused: Vec<(String, String)>,
-    /// Which tracepoints are attached: a futex call's begin and end, a thread's end.
-    tracepoints: [bool; 3],
+    /// Whether sleeps are seen: both futex programs could be attached.
+    sees_sleeps: bool,
     maps: Arc<Maps>,
     status: Arc<Status>,
     commands: Sender<Command>,
@@ -118,7 +118,7 @@ impl LatchProbe {
         let attached = attached.recv().context("the thread that attaches probes has ended")??;
         Ok(LatchProbe {
             refused: attached.refused,
-            tracepoints: attached.tracepoints,
+            sees_sleeps: attached.sees_sleeps,
             maps: attached.maps,
             status,
             commands,

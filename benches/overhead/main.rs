@@ -316,7 +316,7 @@ fn main() -> Result<()> {
         for (family, test, threads) in args.loads() {
             let run = measure(&args, family, test, threads)?;
             eprintln!("\n{}", run.table());
-            fs::write(store().join(run.name()).with_extension("json"), serde_json::to_string_pretty(&run)?)?;
+            fs::write(store().join(run.name() + ".json"), serde_json::to_string_pretty(&run)?)?;
             runs.push(run);
         }
     }

@@ -134,9 +134,10 @@ impl Attached {
 impl Tool {
     fn start(program: &str, args: &[&str]) -> Result<Tool> {
         let dir = tempfile::tempdir()?;
-        // The kernel ends it with the benchmark, however that ends.
+        // The kernel ends it with the benchmark, however that ends. It is stopped by SIGINT, which a shell lets programs in
+        // the background ignore.
         let child = Command::new("setpriv")
-            .args(["--pdeathsig", "KILL", "--", program])
+            .args(["--pdeathsig", "KILL", "--", "env", "--default-signal=INT", program])
             .args(args)
             .current_dir(dir.path())
             .stdin(Stdio::null())

@@ -18,6 +18,7 @@ mod machine;
 mod naming;
 mod pages;
 mod programs;
+mod recordings;
 mod server;
 mod sleeps;
 mod symbols;

@@ -9,6 +9,7 @@ mod report;
 mod run;
 mod session;
 mod symbols;
+mod top;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -35,6 +36,7 @@ pub struct Cli {
 const EXAMPLES: &str = "\
 Examples:
   sudo armtrace --pid $(pidof mysqld)            attach, show the top latches, serve :9435/metrics
+  sudo armtrace top --pid $(pidof mysqld)        the same on the whole terminal, with histograms and call sites
   sudo armtrace record --pid $(pidof mysqld) --duration 60s -o x86.rec --label threads=64
                                                  record a minute of it
   armtrace report x86.rec --format html > x86.html
@@ -52,6 +54,8 @@ server; 4 missing privilege or kernel feature.";
 enum Command {
     /// Attach to a server, show its top latches and serve metrics, until interrupted (the default)
     Run(RunArgs),
+    /// Show on the whole terminal what a server waits for: latches, call sites, pages, probes
+    Top(TopArgs),
     /// Record what a server waits for, second by second, into one file
     Record(RecordArgs),
     /// Tell what a recording holds: findings in words, histograms, a heat map over time, call sites
@@ -88,6 +92,21 @@ pub(crate) struct AttachArgs {
     /// Most of the server's CPU time that probes may take; the dearest are off part of the time to keep it
     #[arg(long, default_value = "1%", value_name = "SHARE", value_parser = share)]
     max_overhead: f64,
+}
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct TopArgs {
+    #[command(flatten)]
+    attach: AttachArgs,
+    /// How often figures are read, and over how long they are shown
+    #[arg(long, default_value = "2s", value_name = "TIME", value_parser = delay)]
+    delay: Duration,
+}
+
+/// The pace of `armtrace top`.
+fn delay(text: &str) -> Result<Duration, String> {
+    let is_possible = |time: &Duration| (Duration::from_millis(500)..=Duration::from_secs(60)).contains(time);
+    time(text).and_then(|time| Some(time).filter(is_possible).ok_or_else(|| "from 0.5s to 1m".to_owned()))
 }
 
 #[derive(Args, Clone, Debug)]
@@ -298,6 +317,7 @@ pub fn execute(cli: Cli) -> Result<(), Failure> {
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).without_time().init();
     crate::attach::log_libbpf();
     match (cli.command, cli.run) {
+        (Some(Command::Top(args)), _) => top::top(&args),
         (Some(Command::Record(args)), _) => record::record(&args),
         (Some(Command::Report(args)), _) => report::report(&args),
         (Some(Command::Compare(args)), _) => compare::compare(&args),

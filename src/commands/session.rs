@@ -97,4 +97,12 @@ impl Ends {
             _ = self.server.readable() => EndedBy::Server,
         }
     }
+
+    /// Waits for a signal alone.
+    pub async fn signal(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
 }

@@ -22,6 +22,7 @@ mod recordings;
 mod server;
 mod sleeps;
 mod symbols;
+mod top;
 mod truth;
 mod truth_suite;
 mod waits;

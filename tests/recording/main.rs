@@ -2,6 +2,7 @@
 
 mod compare;
 mod file;
+mod hostile;
 mod program;
 mod report;
 #[allow(dead_code)]

@@ -110,7 +110,7 @@ fn a_recording_does_not_differ_from_itself() {
     let (a, b) = (side("a", &start(1), load), side("b", &start(1), load));
     let comparison = Comparison::new(&a, &b, Options::default());
     assert!(comparison.changes.is_empty(), "{:?}", comparison.changes);
-    assert_eq!(comparison.unclear.len(), 2);
+    assert_eq!((comparison.unclear.len(), comparison.at_one_clock), (2, None));
     assert!(comparison.remarks.is_empty() && comparison.settings.is_empty(), "{:?}", comparison.remarks);
     assert!(Text(&comparison).to_string().contains("no latch differs as far as can be told"));
 }

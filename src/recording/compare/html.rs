@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display, Formatter};
 
-use super::text::{cells, figures, interval, sentences, times};
+use super::text::{cells, figures, grown, interval, sentences, times};
 use super::{title, Comparison, Growth, Row, Scaling};
 use crate::ui::format::{self, NOTHING};
 use crate::ui::html::{begin, end, table, Escaped};
@@ -125,7 +125,7 @@ fn growing(f: &mut Formatter, scaling: &Scaling) -> fmt::Result {
     let titles: Vec<&str> = ["latch"].into_iter().chain(numbers).chain(["of those added", "per statement"]).collect();
     let row = |growth: &Growth| {
         let waiting = growth.waiting.iter().map(|threads| format!("{threads:.2}"));
-        let rest = [format::percent(growth.share_of_added), format!("{}×", times(growth.per_query))];
+        let rest = [format::percent(growth.share_of_added), grown(growth)];
         (growth.latch.clone(), waiting.chain(rest).collect())
     };
     table(f, &titles, scaling.growing.iter().take(ROWS).map(row))

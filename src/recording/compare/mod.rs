@@ -147,7 +147,7 @@ pub struct Options {
     pub price: [Option<f64>; 2],
 }
 
-/// Throughput at the same clock: A's as if its CPU had B's.
+/// Throughput at the same clock, where they differ: A's as if its CPU had B's.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct AtOneClock {
     pub ghz: [f64; 2],
@@ -230,10 +230,14 @@ impl Comparison {
     }
 }
 
+/// Clocks that are as alike as this are one.
+const SAME_CLOCK: f64 = 0.005;
+
 fn at_one_clock(throughput: Option<Pair>, sides: [&Side; 2], given: [Option<f64>; 2]) -> Option<AtOneClock> {
     let throughput = throughput?;
     let ghz = [given[0].or(sides[0].about.ghz)?, given[1].or(sides[1].about.ghz)?];
     let scale = ghz[1] / ghz[0];
+    ((scale - 1.0).abs() >= SAME_CLOCK).then_some(())?;
     let ratio = throughput.ratio.map(|ratio| ratio.scaled(1.0 / scale));
     Some(AtOneClock { ghz, a_scaled: throughput.a * scale, b: throughput.b, ratio })
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 
 use super::side::Series;
-use super::{rate, ratio, Per, Ratio, ScalabilityLaw, Side};
+use super::{is_there, rate, ratio, Per, Ratio, ScalabilityLaw, Side};
 
 /// A recording at one number of threads.
 #[derive(Clone, Debug, Serialize)]
@@ -30,8 +30,8 @@ pub struct Growth {
     pub latch: String,
     /// Threads waiting for it at any moment, at each point.
     pub waiting: Vec<f64>,
-    /// How many times as long a statement waits for it at the most threads as at the fewest; `None` where it does not wait
-    /// at the fewest.
+    /// How many times as long a statement waits for it at the most threads as at the fewest; `None` where none was seen to
+    /// wait at the fewest.
     pub per_query: Option<Ratio>,
     /// Of the threads that the last point has more than the first, the share that waits for it.
     pub share_of_added: f64,
@@ -57,6 +57,8 @@ pub struct Scaling {
 const FURTHEST: f64 = 2.0;
 /// Share of the added threads from which on a latch is said to stop the scaling.
 const STOPS: f64 = 0.1;
+/// Share from which on it is worth a row.
+const LEAST_SHARE: f64 = 0.001;
 
 impl Scaling {
     /// From at least two systems with the value of the label.
@@ -163,11 +165,12 @@ fn growing(sides: &[(f64, Side)], lowest: &Side, highest: &Side, added: f64) -> 
         let series = |side: &Side| side.latches.get(name).map(|series| series.wait.clone());
         let per_query = |side: &Side| side.samples(Per::Query, series(side).as_deref());
         let ratio = ratio(&per_query(lowest)?, &per_query(highest)?);
-        let is_new = !lowest.latches.contains_key(name) && highest.latches.contains_key(name);
+        let is_new = !lowest.latches.contains_key(name) && is_there(&per_query(highest)?);
         let grows = is_new || ratio.is_some_and(|ratio| ratio.is_clear() && ratio.value > 1.0);
         let waiting: Vec<f64> = sides.iter().map(|(_, side)| waiting(side, side.latches.get(name))).collect();
-        let more = waiting.last()? - waiting.first()?;
-        grows.then(|| Growth { latch: name.to_owned(), per_query: ratio, share_of_added: more / added, waiting })
+        let share_of_added = (waiting.last()? - waiting.first()?) / added;
+        let is_worth_a_row = grows && share_of_added >= LEAST_SHARE;
+        is_worth_a_row.then(|| Growth { latch: name.to_owned(), per_query: ratio, share_of_added, waiting })
     };
     let mut growing: Vec<Growth> = names.into_iter().filter_map(growth).collect();
     growing.sort_by(|a, b| b.share_of_added.total_cmp(&a.share_of_added).then_with(|| a.latch.cmp(&b.latch)));

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display, Formatter};
 
-use super::{title, Claim, Comparison, Pair, Per, Ratio, Row, Scaling};
+use super::{title, Claim, Comparison, Growth, Pair, Per, Ratio, Row, Scaling};
 use crate::ui::format::{self, NOTHING};
 use crate::ui::names::{cut_middle, short_names};
 
@@ -235,7 +235,12 @@ fn growing(f: &mut Formatter, scaling: &Scaling) -> fmt::Result {
     for growth in shown {
         write!(f, "{:width$}", names[growth.latch.as_str()])?;
         growth.waiting.iter().try_for_each(|threads| write!(f, " {threads:>6.2}"))?;
-        writeln!(f, " {:>8} {:>8}×", format::percent(growth.share_of_added), times(growth.per_query))?;
+        writeln!(f, " {:>8} {:>9}", format::percent(growth.share_of_added), grown(growth))?;
     }
     Ok(())
+}
+
+/// `15.4×`
+pub(super) fn grown(growth: &Growth) -> String {
+    growth.per_query.map_or("new".to_owned(), |ratio| format!("{}×", factor(ratio.value)))
 }

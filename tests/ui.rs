@@ -246,14 +246,31 @@ innodb/trx_rseg_latch       X       5   200µs 40.0µs 39.9µs 40.0µs    50% 12
             "wait/synch/sxlock/innodb/index_tree_rw_lock X",
             "20 waits · p50 10.0ms · p90 11.6ms · p99 12.0ms · max 12.0ms",
             "awake 120ms · asleep 120ms in 20 sleeps",
-            "   X   7.32s in    610 waits",
-            "≤ 16.0ms      20 ████",
-            "100%   7.32s in      1 waits  btr0cur.cc:971",
+            "     X   7.32s in    610 waits",
+            "≤ 16.0ms      20 ███████████████████    100%   7.32s btr0cur.cc:971",
         ] {
             assert!(opened.contains(part), "{part:?} is not in\n{opened}");
         }
         press(&mut screen, &[KeyCode::Esc]);
         assert!(!text(&mut screen).contains("how long waits took"));
+    }
+
+    /// All 25 buckets, and more call sites than fit.
+    #[test]
+    fn an_opened_latch_fits_on_the_screen() {
+        let mut now = busy(60);
+        now.latches.truncate(1);
+        now.latches[0].waits.buckets = std::array::from_fn(|i| 100 * i as u64 + 10_000);
+        now.callsites = (0..30).map(|i| callsite(TRX, &format!("lock0lock.cc:{i}"), 1_000 + i)).collect();
+        let mut screen = Screen::new(now);
+        press(&mut screen, &[KeyCode::Enter]);
+        let opened = text(&mut screen);
+        assert!(
+            opened.contains("≤ 2.00µs") && opened.contains("more") && opened.contains("lock0lock.cc:29"),
+            "{opened}"
+        );
+        assert!(opened.lines().all(|line| line.chars().count() <= 80), "{opened}");
+        assert_eq!(opened.lines().filter(|line| line.contains('█')).count(), 13, "{opened}");
     }
 
     #[test]

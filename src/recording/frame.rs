@@ -24,10 +24,10 @@ const MARK: [u8; 8] = *b"\x8aARMTR\r\n";
 pub const VERSION: u32 = 1;
 
 /// The longest body, compressed, and what all of a file's bodies may come to, decompressed. A second of a very busy server
-/// takes some tens of kilobytes; only a damaged or hostile file holds more.
+/// takes less than 50 KB, so that an hour fits; only a damaged or hostile file holds more.
 const LONGEST_BODY: u32 = 4 << 20;
 const LONGEST_TEXT: u64 = 16 << 20;
-const LONGEST_FILE: u64 = 512 << 20;
+const LONGEST_FILE: u64 = 256 << 20;
 
 /// What a frame holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

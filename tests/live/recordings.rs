@@ -152,7 +152,7 @@ fn recordings_of_two_loads_are_compared() -> Result<()> {
     let text = prints(&["compare", &few, &many])?;
     ensure!(text.contains("wait, 1,000 statements") && text.contains("statements/s"), "{text}");
     let text = prints(&["compare", "--by", "threads", &many, &few])?;
-    ensure!(text.contains("From 4 to 32 threads"), "{text}");
+    ensure!(text.contains("At 32 threads throughput is"), "{text}");
     server.stop()
 }
 
@@ -176,6 +176,13 @@ fn a_recording_is_good_however_it_ends() -> Result<()> {
         ensure!(recording.seconds.len() >= 3 && waits > 0, "signal {signal}: {waits} waits");
         nothing_left()?;
     }
+    let full = Command::new(program())
+        .args(["record", "--pid", &server.pid().to_string(), "-o", "/dev/full", "--force"])
+        .stdin(Stdio::null())
+        .output()?;
+    let said = String::from_utf8_lossy(&full.stderr);
+    ensure!(full.status.code() == Some(1) && said.contains("cannot write /dev/full"), "{:?}: {said}", full.status);
+    nothing_left()?;
     load.stop()?;
     let file = dir.path().join("ended.rec");
     let recorder = Recorder::start(&server, &file, &["--duration", "10m"])?;

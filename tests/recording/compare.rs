@@ -193,11 +193,12 @@ fn the_latch_that_stops_scaling_is_found() {
     assert!(near(top.share_of_added, 7.9 / 15.0), "{top:?}");
     // 0.1 ms for each statement, and 1.54 ms.
     assert!(near(top.per_query.unwrap().value, 8000.0 / 5200.0 * 10.0), "{top:?}");
+    assert!(near(scaling.points[4].cpus.unwrap(), 1.5));
     let law = scaling.law.unwrap();
     assert!(law.sigma > 0.0 && law.error < 0.1, "{law:?}");
     let words = scaling.findings.join("\n");
-    assert!(words.contains("From 1 to 16 threads throughput grows 5.2 times"), "{words}");
-    assert!(words.contains("trx_mutex stops it: 7.9 of the 15 threads"), "{words}");
+    assert!(words.contains("At 16 threads throughput is 5.20 times that at 1"), "{words}");
+    assert!(words.contains("trx_mutex stops it most: 7.9 of the 15 threads"), "{words}");
     let notes = scaling.remarks.join("\n");
     assert!(notes.contains("worth nothing beyond 32 threads") && notes.contains("2 CPUs"), "{notes}");
     assert!(

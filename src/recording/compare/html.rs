@@ -96,13 +96,14 @@ impl Display for Html<'_, Scaling> {
                 format::percent(point.efficiency),
                 law,
                 format!("{:.2}", point.waiting),
+                point.cpus.map_or(NOTHING.to_owned(), |cpus| format!("{cpus:.2}")),
                 point.name.clone(),
             ];
             (point.n.to_string(), cells.to_vec())
         });
         table(
             f,
-            &[&Escaped(&scaling.by).to_string(), "statements/s", "efficiency", "law", "waiting", "recording"],
+            &[&Escaped(&scaling.by).to_string(), "statements/s", "efficiency", "law", "waiting", "CPUs", "recording"],
             rows,
         )?;
         if !scaling.growing.is_empty() {

@@ -22,6 +22,8 @@ pub struct Point {
     pub law: Option<f64>,
     /// Threads that wait for a latch at any moment, on average.
     pub waiting: f64,
+    /// CPUs that the server keeps busy, where that is known.
+    pub cpus: Option<f64>,
 }
 
 /// How the waits for a latch grow.
@@ -90,6 +92,7 @@ impl Scaling {
                 efficiency: throughput / n / (first / first_n),
                 law: law.map(|law| law.throughput(*n)),
                 waiting: waiting(side, Some(&side.all)),
+                cpus: side.server_cpu.as_ref().map(|cpu| cpu.iter().sum::<f64>() / side.lengths.iter().sum::<f64>()),
             })
             .collect();
         let growing = growing(&sides, &lowest.1, &highest.1, last_n - first_n);
@@ -102,31 +105,27 @@ impl Scaling {
     fn in_words(&self) -> Vec<String> {
         let (first, last) = (&self.points[0], &self.points[self.points.len() - 1]);
         let best = self.points.iter().max_by(|a, b| a.throughput.total_cmp(&b.throughput)).unwrap_or(last);
-        let times = |n: f64| format!("{n:.2}").trim_end_matches('0').trim_end_matches('.').to_owned();
+        let cpus =
+            last.cpus.map_or_else(String::new, |cpus| format!(" The server keeps {cpus:.2} CPUs busy at {}.", last.n));
         let mut words = vec![format!(
-            "From {} to {} {by} throughput grows {} times; the most, {} statements a second, is at {}.",
-            first.n,
+            "At {} {by} throughput is {:.2} times that at {}; the most, {} statements a second, is at {}.{cpus}",
             last.n,
-            times(last.throughput / first.throughput),
+            last.throughput / first.throughput,
+            first.n,
             crate::ui::format::count(best.throughput),
             best.n,
             by = self.by,
         )];
         let added = last.n - first.n;
-        words.extend(self.growing.first().filter(|top| top.share_of_added >= STOPS).map(|top| {
-            format!(
-                "{} stops it: {:.1} of the {added} threads that were added wait for it at any moment ({}).",
+        words.push(match self.growing.first().filter(|top| top.share_of_added >= STOPS) {
+            Some(top) => format!(
+                "Of all latches {} stops it most: {:.1} of the {added} threads that were added wait for it at any moment ({}).",
                 top.latch,
                 top.share_of_added * added,
                 crate::ui::format::percent(top.share_of_added)
-            )
-        }));
-        if self.growing.first().is_none_or(|top| top.share_of_added < STOPS) {
-            words.push(
-                "No latch stops it: less than a tenth of the threads that were added wait for any that grows."
-                    .to_owned(),
-            );
-        }
+            ),
+            None => "No latch stops it: less than a tenth of the threads that were added wait for any that grows.".to_owned(),
+        });
         words.extend(self.law.map(|law| self.law_in_words(&law)));
         words
     }

@@ -198,19 +198,19 @@ impl Display for Text<'_, Scaling> {
         let scaling = self.0;
         writeln!(
             f,
-            "{:>8} {:>13} {:>11} {:>9} {:>9} {:>9}  recording",
-            scaling.by, "statements/s", "efficiency", "law", "waiting", "not"
+            "{:>8} {:>13} {:>11} {:>9} {:>9} {:>6}  recording",
+            scaling.by, "statements/s", "efficiency", "law", "waiting", "CPUs"
         )?;
         for point in &scaling.points {
             let law = point.law.map_or(NOTHING.to_owned(), format::count);
+            let cpus = point.cpus.map_or(NOTHING.to_owned(), |cpus| format!("{cpus:.2}"));
             writeln!(
                 f,
-                "{:>8} {:>13} {:>11} {law:>9} {:>9.2} {:>9.2}  {}",
+                "{:>8} {:>13} {:>11} {law:>9} {:>9.2} {cpus:>6}  {}",
                 point.n,
                 format::count(point.throughput),
                 format::percent(point.efficiency),
                 point.waiting,
-                (point.n - point.waiting).max(0.0),
                 point.name,
             )?;
         }

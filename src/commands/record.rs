@@ -65,8 +65,8 @@ impl InProgress {
         // What waits are counted from.
         let began = Instant::now() - self.source.age();
         let mut ticks = interval_at(began + SECOND, SECOND);
-        // A second that comes late is longer, and the next is not shorter for it.
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        // A second that comes late is longer, and the next shorter; none is made up for.
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
         let is_over = tokio::time::sleep_until(began + duration);
         tokio::pin!(is_over);
         let ending = loop {

@@ -46,7 +46,7 @@ impl Per {
 pub struct Pair {
     pub a: f64,
     pub b: f64,
-    /// How many times as much B has; `None` where A has none.
+    /// How many times as much B has; `None` where either has none.
     pub ratio: Option<Ratio>,
 }
 

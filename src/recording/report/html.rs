@@ -157,7 +157,7 @@ fn cells(latch: &LatchReport, duration: f64) -> Vec<String> {
     let site = latch
         .callsites
         .first()
-        .map(|site| format!("{} {}", cut_middle(&site.callsite, 30), format::percent(site.share)));
+        .map(|site| format!("{} {}", cut_middle(&site.callsite, 24), format::percent(site.share)));
     let estimated = if latch.estimated > 0.0 { "~" } else { "" };
     vec![
         if latch.mode.is_empty() { NOTHING.to_owned() } else { latch.mode.to_uppercase() },

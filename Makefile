@@ -15,7 +15,7 @@ comma := ,
 empty :=
 RUNNER := $(if $(SUDO),--config 'target."cfg(unix)".runner = ["$(subst $(empty) ,"$(comma)",$(SUDO))"]')
 BPF := $(filter-out %/vmlinux.h,$(shell find bpf -name '*.[ch]' 2>/dev/null))
-SCRIPTS := $(addprefix tests/lab/,lib.sh setup fetch serve load demo) .ci/run
+SCRIPTS := $(addprefix tests/lab/,lib.sh setup fetch serve load demo) scripts/sweep .ci/run
 VM_SCRIPTS := $(addprefix tests/vm/,common data image kernel guest check live matrix server-binary) scripts/debs packaging/dist
 
 .PHONY: help setup build demo fmt fmt-check lint unit binaries live truth guest test bench clean

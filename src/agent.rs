@@ -1,7 +1,7 @@
 //! The agent on one server: attached probes, and the snapshot of what they measured.
 
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::attach::{self, Costs};
 use crate::audit;
@@ -94,6 +94,11 @@ impl Agent {
 }
 
 impl Source {
+    /// Time since attach.
+    pub fn age(&self) -> Duration {
+        self.attached_at.elapsed()
+    }
+
     /// Counts the barriers in the server's code; until then snapshots have none. Takes some tenths of a second of CPU time.
     pub fn count_barriers(&self) {
         let image = &self.target.image;

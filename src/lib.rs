@@ -12,6 +12,7 @@ pub mod failure;
 pub mod model;
 pub mod names;
 pub mod probe;
+pub mod recording;
 pub mod symbols;
 pub mod target;
 pub mod ui;

@@ -155,3 +155,204 @@ fn a_table_taller_than_the_terminal_is_cut_so_that_it_can_be_redrawn() {
     view.draw(&busy(2)).unwrap();
     assert_eq!(kept.take().matches('\n').count(), 5);
 }
+
+mod screen {
+    use super::*;
+    use armtrace::ui::screen::{Answer, Screen};
+    use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+
+    fn busy_screen() -> Screen {
+        let mut screen = Screen::new(busy(58));
+        screen.update(busy(60));
+        screen
+    }
+
+    fn drawn(screen: &mut Screen, width: u16, height: u16) -> Vec<String> {
+        let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+        terminal.draw(|frame| screen.draw(frame)).unwrap();
+        let content = terminal.backend().buffer().content.chunks(usize::from(width.max(1)));
+        content.map(|line| line.iter().map(|cell| cell.symbol()).collect::<String>().trim_end().to_string()).collect()
+    }
+
+    fn press(screen: &mut Screen, keys: &[KeyCode]) {
+        for key in keys {
+            assert_eq!(screen.key(KeyEvent::new(*key, KeyModifiers::NONE)), Answer::Continue, "{key:?}");
+        }
+    }
+
+    fn text(screen: &mut Screen) -> String {
+        drawn(screen, 80, 24).join("\n")
+    }
+
+    /// The names in the list, in their order.
+    fn names(screen: &mut Screen) -> Vec<String> {
+        let lines = drawn(screen, 80, 24);
+        let rows = lines[4..23].iter().take_while(|line| !line.is_empty());
+        rows.map(|line| line.split_whitespace().next().unwrap_or_default().to_string()).collect()
+    }
+
+    #[test]
+    fn latches_at_80_by_24() {
+        let lines = drawn(&mut busy_screen(), 80, 24);
+        let expected = "\
+MySQL 9.7.4 · pid 4242 · 1m00s · aarch64 Neoverse-N1
+0.28 threads waiting · 175 waits/s · overhead 0.10% · 183 events not counted
+ 1 Latches   2 Call sites   3 Pages   4 Probes   last 2s
+latch                    mode waits/s wait/s▼   mean    p99    max asleep  total
+innodb/trx_mutex            -     100   150ms 1.50ms 1.50ms 1.50ms    50%  9.15s
+innodb/i…ex_tree_rw_lock    X      10  ~120ms 12.0ms 12.0ms 12.0ms    50%  7.32s
+innodb/i…ex_tree_rw_lock   SX      20  6.00ms  300µs  300µs  300µs    50%  366ms
+innodb/i…ex_tree_rw_lock    S      40  3.60ms 90.0µs 89.7µs 90.0µs    50%  220ms
+innodb/trx_rseg_latch       X       5   200µs 40.0µs 39.9µs 40.0µs    50% 12.2ms";
+        assert_eq!(lines[..23].join("\n").trim_end(), expected, "\n{}", lines.join("\n"));
+        assert!(lines[23].starts_with("F1 help") && lines[23].ends_with("q quit"), "{}", lines[23]);
+        assert_eq!(lines.len(), 24);
+        assert!(lines.iter().all(|line| line.chars().count() <= 80));
+    }
+
+    #[test]
+    fn any_column_sorts_both_ways() {
+        let mut screen = busy_screen();
+        assert_eq!(names(&mut screen)[0], "innodb/trx_mutex");
+        // From wait/s on to mean: a wait for the index's X mode takes longest.
+        press(&mut screen, &[KeyCode::Char('>')]);
+        assert!(text(&mut screen).contains("mean▼"));
+        assert!(drawn(&mut screen, 80, 24)[4].contains("12.0ms"));
+        press(&mut screen, &[KeyCode::Char('I')]);
+        assert!(text(&mut screen).contains("mean▲") && drawn(&mut screen, 80, 24)[4].contains("40.0µs"));
+        // Back to the names, and through the end to total.
+        press(&mut screen, &[KeyCode::Char('<'); 4]);
+        let by_name = names(&mut screen);
+        assert!(text(&mut screen).contains("latch▼"), "{}", text(&mut screen));
+        assert_eq!((by_name[0].as_str(), by_name[4].as_str()), ("innodb/i…ex_tree_rw_lock", "innodb/trx_rseg_latch"));
+        press(&mut screen, &[KeyCode::Char('<')]);
+        assert!(text(&mut screen).contains("total▼"));
+    }
+
+    #[test]
+    fn totals_are_since_attach() {
+        let mut screen = busy_screen();
+        press(&mut screen, &[KeyCode::Char('t')]);
+        let all = text(&mut screen);
+        assert!(all.contains("since attach") && all.contains("102"), "{all}");
+    }
+
+    #[test]
+    fn a_latch_opens_and_closes() {
+        let mut screen = busy_screen();
+        press(&mut screen, &[KeyCode::Down, KeyCode::Enter]);
+        let opened = text(&mut screen);
+        for part in [
+            "wait/synch/sxlock/innodb/index_tree_rw_lock X",
+            "20 waits · p50 10.0ms · p90 11.6ms · p99 12.0ms · max 12.0ms",
+            "awake 120ms · asleep 120ms in 20 sleeps",
+            "     X   7.32s in    610 waits",
+            "≤ 16.0ms      20 ███████████████████    100%   7.32s btr0cur.cc:971",
+        ] {
+            assert!(opened.contains(part), "{part:?} is not in\n{opened}");
+        }
+        press(&mut screen, &[KeyCode::Esc]);
+        assert!(!text(&mut screen).contains("how long waits took"));
+    }
+
+    /// All 25 buckets, and more call sites than fit.
+    #[test]
+    fn an_opened_latch_fits_on_the_screen() {
+        let mut now = busy(60);
+        now.latches.truncate(1);
+        now.latches[0].waits.buckets = std::array::from_fn(|i| 100 * i as u64 + 10_000);
+        now.callsites = (0..30).map(|i| callsite(TRX, &format!("lock0lock.cc:{i}"), 1_000 + i)).collect();
+        let mut screen = Screen::new(now);
+        press(&mut screen, &[KeyCode::Enter]);
+        let opened = text(&mut screen);
+        assert!(
+            opened.contains("≤ 2.00µs") && opened.contains("more") && opened.contains("lock0lock.cc:29"),
+            "{opened}"
+        );
+        assert!(opened.lines().all(|line| line.chars().count() <= 80), "{opened}");
+        assert_eq!(opened.lines().filter(|line| line.contains('█')).count(), 13, "{opened}");
+    }
+
+    #[test]
+    fn a_filter_leaves_rows_out_until_it_is_dropped() {
+        let mut screen = busy_screen();
+        press(&mut screen, &[KeyCode::Char('/'), KeyCode::Char('R'), KeyCode::Char('s'), KeyCode::Char('q')]);
+        assert!(text(&mut screen).contains("nothing has that in its name"), "q is a letter here");
+        press(&mut screen, &[KeyCode::Backspace, KeyCode::Enter]);
+        assert_eq!(names(&mut screen), ["innodb/trx_rseg_latch"]);
+        press(&mut screen, &[KeyCode::Esc]);
+        assert_eq!(names(&mut screen).len(), 5);
+    }
+
+    #[test]
+    fn views_have_their_own_columns() {
+        let mut screen = busy_screen();
+        press(&mut screen, &[KeyCode::Tab]);
+        assert!(text(&mut screen).contains("lock0lock.cc:5872") && text(&mut screen).contains("share"));
+        press(&mut screen, &[KeyCode::Char('3')]);
+        assert!(text(&mut screen).contains("sbtest/sbtest1.k_1") && text(&mut screen).contains("level"));
+        press(&mut screen, &[KeyCode::Char('4')]);
+        let probes = text(&mut screen);
+        assert!(probes.contains("mutex_enter_inline:begin") && probes.contains("failed"), "{probes}");
+        press(&mut screen, &[KeyCode::Char('1')]);
+        assert!(text(&mut screen).contains("asleep"));
+    }
+
+    #[test]
+    fn a_paused_screen_stays() {
+        let mut screen = busy_screen();
+        press(&mut screen, &[KeyCode::Char('Z')]);
+        let before = text(&mut screen);
+        screen.update(busy(70));
+        assert!(before.contains("paused"));
+        assert_eq!(text(&mut screen), before);
+        press(&mut screen, &[KeyCode::Char('Z')]);
+        screen.update(busy(72));
+        assert!(text(&mut screen).contains("1m12s"));
+    }
+
+    #[test]
+    fn the_selection_stays_in_sight() {
+        let latches = (0..50)
+            .map(|i| latch(&format!("wait/synch/mutex/innodb/m{i:02}"), Kind::Mutex, Mode::None, 100 - i, 1_000));
+        let mut screen = Screen::new(Snapshot { latches: latches.collect(), ..busy(2) });
+        press(&mut screen, &[KeyCode::End]);
+        assert_eq!(names(&mut screen).last().map(String::as_str), Some("innodb/m49"));
+        press(&mut screen, &[KeyCode::PageUp, KeyCode::PageUp, KeyCode::PageUp]);
+        assert_eq!(names(&mut screen)[0], "innodb/m00");
+    }
+
+    #[test]
+    fn it_quits_by_three_keys_and_helps() {
+        for (key, modifiers) in [
+            (KeyCode::Char('q'), KeyModifiers::NONE),
+            (KeyCode::F(10), KeyModifiers::NONE),
+            (KeyCode::Char('c'), KeyModifiers::CONTROL),
+        ] {
+            assert_eq!(busy_screen().key(KeyEvent::new(key, modifiers)), Answer::Quit);
+        }
+        let mut screen = busy_screen();
+        press(&mut screen, &[KeyCode::F(1)]);
+        assert!(text(&mut screen).contains("sort by the next column"));
+        press(&mut screen, &[KeyCode::Char('q')]);
+        assert!(!text(&mut screen).contains("sort by the next column"), "any key leaves the help");
+    }
+
+    /// Whatever its size, and whatever is shown, nothing panics.
+    #[test]
+    fn small_terminals_show_what_fits() {
+        for (width, height) in [(0, 0), (1, 1), (5, 3), (20, 4), (40, 6), (80, 5), (200, 60)] {
+            let mut screen = busy_screen();
+            for keys in [&[][..], &[KeyCode::Enter], &[KeyCode::Char('2')], &[KeyCode::Char('4')], &[KeyCode::F(1)]] {
+                press(&mut screen, keys);
+                drawn(&mut screen, width, height);
+            }
+        }
+        let mut idle = Screen::new(empty());
+        assert!(text(&mut idle).contains("nothing was seen so far"));
+        press(&mut idle, &[KeyCode::Enter, KeyCode::Down, KeyCode::End]);
+        let mut ended = busy_screen();
+        ended.update(Snapshot { up: false, ..busy(61) });
+        assert!(text(&mut ended).contains("server has ended"));
+    }
+}

@@ -1,4 +1,4 @@
-//! Audits as one self-contained web page: nothing is fetched, no script.
+//! Audits as one self-contained web page.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -6,23 +6,10 @@ use super::compare::Comparison;
 use super::report::{Binary, FunctionRow, Report};
 use super::text::{thousands, COLUMNS};
 use super::verdict::Verdict;
-use crate::ui::html::Escaped;
+use crate::ui::html::{begin, end, table, Escaped};
 
 /// Functions that are listed. JSON has all.
 const FUNCTIONS: usize = 500;
-
-const STYLE: &str = "
-:root { color-scheme: light dark; --line: #8884; --soft: #888; --cost: #c60 }
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 80rem; margin: 2rem auto; padding: 0 1rem }
-h1 { font-size: 1.4rem; margin: 0; overflow-wrap: anywhere } h2 { font-size: 1.1rem; margin: 2rem 0 .5rem }
-p { margin: .3rem 0 } .soft { color: var(--soft) }
-details { border-left: 4px solid var(--line); padding: .1rem .8rem; margin: .5rem 0 } details.cost { border-color: var(--cost) }
-ul { margin: .3rem 0 } div { overflow-x: auto }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums }
-th, td { padding: .25rem .6rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap }
-th { font-weight: 600; color: var(--soft) } th:first-child, td:first-child { text-align: left }
-code { font-size: .9em }
-";
 
 /// An audit, or a comparison, as a page.
 pub struct Html<'a, T>(pub &'a T);
@@ -30,7 +17,7 @@ pub struct Html<'a, T>(pub &'a T);
 impl Display for Html<'_, Report> {
     fn fmt(&self, f: &mut Formatter) -> fmt::Result {
         let report = self.0;
-        begin(f, &report.binary.path)?;
+        begin(f, &format!("audit: {}", report.binary.path))?;
         heading(f, "", &report.binary)?;
         verdicts(f, &report.verdicts)?;
         writeln!(f, "<h2>Instructions</h2>")?;
@@ -53,7 +40,7 @@ impl Display for Html<'_, Report> {
 impl Display for Html<'_, Comparison> {
     fn fmt(&self, f: &mut Formatter) -> fmt::Result {
         let comparison = self.0;
-        begin(f, "two builds")?;
+        begin(f, "audit: two builds")?;
         for (letter, side) in [("A: ", &comparison.a), ("B: ", &comparison.b)] {
             heading(f, letter, &side.binary)?;
             verdicts(f, &side.verdicts)?;
@@ -73,20 +60,6 @@ impl Display for Html<'_, Comparison> {
         more(f, comparison.functions.len())?;
         end(f)
     }
-}
-
-fn begin(f: &mut Formatter, title: &str) -> fmt::Result {
-    writeln!(
-        f,
-        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width\">\n\
-         <title>armtrace audit: {}</title><style>{STYLE}</style></head>\n<body>",
-        Escaped(title)
-    )
-}
-
-fn end(f: &mut Formatter) -> fmt::Result {
-    writeln!(f, "<p class=\"soft\">armtrace {}</p></body></html>", env!("CARGO_PKG_VERSION"))
 }
 
 fn heading(f: &mut Formatter, letter: &str, binary: &Binary) -> fmt::Result {
@@ -109,19 +82,6 @@ fn verdicts(f: &mut Formatter, verdicts: &[Verdict]) -> fmt::Result {
         writeln!(f, "</ul></details>")?;
     }
     Ok(())
-}
-
-/// A table of which the first column is code.
-fn table(f: &mut Formatter, titles: &[&str], rows: impl Iterator<Item = (String, Vec<String>)>) -> fmt::Result {
-    write!(f, "<div><table><tr>")?;
-    titles.iter().try_for_each(|title| write!(f, "<th>{title}</th>"))?;
-    writeln!(f, "</tr>")?;
-    for (name, cells) in rows {
-        write!(f, "<tr><td><code>{}</code></td>", Escaped(&name))?;
-        cells.iter().try_for_each(|cell| write!(f, "<td>{}</td>", Escaped(cell)))?;
-        writeln!(f, "</tr>")?;
-    }
-    writeln!(f, "</table></div>")
 }
 
 fn column_titles() -> Vec<&'static str> {

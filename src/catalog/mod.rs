@@ -10,6 +10,7 @@ mod mariadb;
 mod mariadb_sync;
 mod mysql;
 mod pages;
+mod settings;
 mod variables;
 
 #[cfg(test)]
@@ -18,7 +19,8 @@ pub(crate) use mariadb::NAMES as MARIADB_NAMES;
 pub use events::{event_waits, EVENTS};
 pub use library::{is_word, psi_places, tracked_id, Library, PsiClass};
 pub use pages::{Dictionary, DictionaryAt, PageLatch, Pages, SpaceAt};
-pub use variables::{variable, Table};
+pub use settings::{settings, SETTINGS};
+pub use variables::{number, variable, Number, Table};
 
 use std::collections::HashSet;
 use std::ops::Range;

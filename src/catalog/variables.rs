@@ -28,16 +28,71 @@ impl Table {
 /// The link-time address of the static variable that a table of that kind ties to `name`, if it is one only. `pointers`
 /// are the image's relative relocations, sorted.
 pub fn variable(image: &Image, pointers: &[(u64, u64)], table: Table, name: &str) -> Option<u64> {
+    single(entries(image, pointers, table, name).into_iter().map(|(_, value)| value).collect())
+}
+
+/// A number that a system variable holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Number {
+    /// Its link-time address.
+    pub addr: u64,
+    /// In bytes: 1, 4 or 8.
+    pub size: u8,
+}
+
+/// The whole number, or switch, that the plugin's system variable `name` holds for all connections, if there is one only.
+pub fn number(image: &Image, pointers: &[(u64, u64)], name: &str) -> Option<Number> {
+    let (name_at, addr) = single(entries(image, pointers, Table::System, name))?;
+    let flags = image.bytes(name_at.checked_sub(FLAGS_BEFORE_NAME)?, 4)?;
+    let size = number_size(u32::from_le_bytes(flags.try_into().ok()?))?;
+    Some(Number { addr, size })
+}
+
+/// In a `struct st_mysql_sys_var`, from the flags to the pointer to the name.
+const FLAGS_BEFORE_NAME: u64 = 8;
+
+/// `PLUGIN_VAR_THDLOCAL` and the types `PLUGIN_VAR_BOOL`, `_INT`, `_LONG`, `_LONGLONG` of the plugin interface.
+fn number_size(flags: u32) -> Option<u8> {
+    const PER_CONNECTION: u32 = 0x100;
+    match flags & 0x7f {
+        _ if flags & PER_CONNECTION != 0 => None,
+        1 => Some(1),
+        2 => Some(4),
+        3 | 4 => Some(8),
+        _ => None,
+    }
+}
+
+/// Where a table has a pointer to `name`, and the static variable that it ties to it.
+fn entries(image: &Image, pointers: &[(u64, u64)], table: Table, name: &str) -> BTreeSet<(u64, u64)> {
     let mut expected = name.as_bytes().to_vec();
     expected.push(0);
     let is_name = |addr: u64| image.bytes(addr, expected.len()) == Some(&expected[..]);
     let target = |at: u64| pointers.binary_search_by_key(&at, |p| p.0).ok().map(|i| pointers[i].1);
-    let found: BTreeSet<u64> = pointers
+    pointers
         .iter()
         .filter(|(_, to)| is_name(*to))
-        .filter_map(|(at, _)| target(at.checked_add(table.value_behind_name())?))
-        .filter(|value| image.is_static_data(*value))
-        .collect();
+        .filter_map(|(at, _)| Some((*at, target(at.checked_add(table.value_behind_name())?)?)))
+        .filter(|(_, value)| image.is_static_data(*value))
+        .collect()
+}
+
+fn single<T>(found: BTreeSet<T>) -> Option<T> {
     let mut found = found.into_iter();
     found.next().filter(|_| found.next().is_none())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::number_size;
+
+    #[test]
+    fn only_numbers_for_all_connections_have_a_size() {
+        let (bool, int, ulong, ulonglong, text, double) = (1, 2, 0x83, 0x84, 5, 8);
+        assert_eq!(
+            [bool, int, ulong, ulonglong, text, double].map(number_size),
+            [Some(1), Some(4), Some(8), Some(8), None, None]
+        );
+        assert_eq!(number_size(0x100 | 3), None);
+    }
 }

@@ -2,12 +2,11 @@
 
 use std::fmt::Display;
 use std::fs;
-use std::io::{self, ErrorKind, Write};
 use std::path::Path;
 
 use serde::Serialize;
 
-use super::{AuditArgs, ReportFormat};
+use super::{output, AuditArgs, ReportFormat};
 use crate::audit::{self, Html, Report, Text};
 use crate::catalog;
 use crate::failure::Failure;
@@ -40,14 +39,9 @@ where
     for<'a> Text<'a, T>: Display,
     for<'a> Html<'a, T>: Display,
 {
-    let text = match format {
+    output::print(&match format {
         ReportFormat::Text => Text(found).to_string(),
-        ReportFormat::Json => serde_json::to_string_pretty(found).map_err(Failure::running)? + "\n",
+        ReportFormat::Json => output::json(found)?,
         ReportFormat::Html => Html(found).to_string(),
-    };
-    match io::stdout().write_all(text.as_bytes()) {
-        // Whoever reads has seen enough.
-        Err(e) if e.kind() == ErrorKind::BrokenPipe => Ok(()),
-        written => written.map_err(|e| Failure::running(format!("cannot write the audit: {e}"))),
-    }
+    })
 }

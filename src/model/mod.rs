@@ -20,6 +20,13 @@ pub enum Kind {
 }
 
 impl Kind {
+    pub const ALL: [Kind; 5] = [Kind::Mutex, Kind::Rwlock, Kind::Sxlock, Kind::Prlock, Kind::Cond];
+
+    /// The kind that has this name.
+    pub fn from_name(name: &str) -> Option<Kind> {
+        Kind::ALL.into_iter().find(|kind| kind.as_str() == name)
+    }
+
     /// The value of the `kind` label.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -43,6 +50,13 @@ pub enum Mode {
 }
 
 impl Mode {
+    pub const ALL: [Mode; 4] = [Mode::None, Mode::S, Mode::Sx, Mode::X];
+
+    /// The mode that has this name.
+    pub fn from_name(name: &str) -> Option<Mode> {
+        Mode::ALL.into_iter().find(|mode| mode.as_str() == name)
+    }
+
     /// The value of the `mode` label: empty for a mutex.
     pub fn as_str(self) -> &'static str {
         match self {

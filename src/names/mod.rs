@@ -80,8 +80,7 @@ impl LatchName {
     /// From a whole event name as performance_schema writes it; `None` if it is none.
     pub fn from_event(event: &str) -> Option<LatchName> {
         let (kind, rest) = event.strip_prefix("wait/synch/")?.split_once('/')?;
-        let kinds = [Kind::Mutex, Kind::Rwlock, Kind::Sxlock, Kind::Prlock, Kind::Cond];
-        let kind = kinds.into_iter().find(|k| k.as_str() == kind)?;
+        let kind = Kind::from_name(kind)?;
         let plausible = rest.contains('/') && rest.bytes().all(|b| b.is_ascii_graphic() || b == b' ');
         plausible.then(|| LatchName { event: event.to_owned(), kind })
     }

@@ -1,8 +1,10 @@
 //! The server process: which program it runs, where that is loaded, what it uses, and when it ends.
 
+mod client;
 mod maps;
 mod memory;
 
+pub use client::Client;
 pub use maps::{file_mappings, load_bias, FileMapping};
 pub use memory::Memory;
 

@@ -1,12 +1,57 @@
-//! Text for web pages.
+//! Self-contained web pages: nothing is fetched, no script.
 
-use std::fmt;
+use std::fmt::{self, Display, Formatter};
+
+/// What all pages look like.
+const STYLE: &str = "
+:root { color-scheme: light dark; --line: #8884; --soft: #888; --cost: #c60; --bar: #36c }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 80rem; margin: 2rem auto; padding: 0 1rem }
+h1 { font-size: 1.4rem; margin: 0; overflow-wrap: anywhere } h2 { font-size: 1.1rem; margin: 2rem 0 .5rem }
+p { margin: .3rem 0 } .soft { color: var(--soft) }
+details { border-left: 4px solid var(--line); padding: .1rem .8rem; margin: .5rem 0 } details.cost { border-color: var(--cost) }
+ul { margin: .3rem 0 } div { overflow-x: auto } li.cost::marker { color: var(--cost) }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums }
+th, td { padding: .25rem .6rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap }
+th { font-weight: 600; color: var(--soft) } th:first-child, td:first-child { text-align: left }
+code { font-size: .9em }
+svg { display: block } svg text { font: 11px system-ui, sans-serif; fill: var(--soft) } svg .bar { fill: var(--bar) }
+svg .axis { stroke: var(--line) } svg .law { fill: none; stroke: var(--soft) }
+";
+
+/// Begins a page.
+pub fn begin(f: &mut Formatter, title: &str) -> fmt::Result {
+    writeln!(
+        f,
+        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width\"><link rel=\"icon\" href=\"data:,\">\n\
+         <title>armtrace {}</title><style>{STYLE}</style></head>\n<body>",
+        Escaped(title)
+    )
+}
+
+/// Ends a page.
+pub fn end(f: &mut Formatter) -> fmt::Result {
+    writeln!(f, "<p class=\"soft\">armtrace {}</p></body></html>", env!("CARGO_PKG_VERSION"))
+}
+
+/// A table of which the first column is code.
+pub fn table(f: &mut Formatter, titles: &[&str], rows: impl Iterator<Item = (String, Vec<String>)>) -> fmt::Result {
+    write!(f, "<div><table><tr>")?;
+    titles.iter().try_for_each(|title| write!(f, "<th>{title}</th>"))?;
+    writeln!(f, "</tr>")?;
+    for (name, cells) in rows {
+        write!(f, "<tr><td><code>{}</code></td>", Escaped(&name))?;
+        cells.iter().try_for_each(|cell| write!(f, "<td>{}</td>", Escaped(cell)))?;
+        writeln!(f, "</tr>")?;
+    }
+    writeln!(f, "</table></div>")
+}
 
 /// Text in which HTML sees no markup: names come from the server's binary.
 pub struct Escaped<'a>(pub &'a str);
 
-impl fmt::Display for Escaped<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+impl Display for Escaped<'_> {
+    fn fmt(&self, f: &mut Formatter) -> fmt::Result {
         for c in self.0.chars() {
             match c {
                 '<' => f.write_str("&lt;")?,

@@ -4,6 +4,7 @@ pub mod format;
 pub mod html;
 mod live;
 pub mod names;
+pub mod screen;
 pub mod table;
 pub mod top;
 

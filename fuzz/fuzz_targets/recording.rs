@@ -1,0 +1,50 @@
+//! The reader of recordings, and all that is told of what it takes.
+//!
+//! A fuzzer does not find right checksums. So an input is tried twice: as a file, and as the texts of frames, parted by zero
+//! bytes and led by their kind, that are put into a right file.
+
+#![no_main]
+
+use std::io::Write;
+
+use armtrace::recording::compare::{self, Comparison, Options, Side};
+use armtrace::recording::{Folded, Html, Recording, Report, Text};
+use flate2::write::DeflateEncoder;
+use flate2::Compression;
+use libfuzzer_sys::fuzz_target;
+
+const MARK: &[u8] = b"\x8aARMTR\r\n\x01\0\0\0";
+
+fuzz_target!(|input: &[u8]| {
+    tell(input);
+    let mut file = MARK.to_vec();
+    for frame in input.split(|byte| *byte == 0) {
+        if let Some((kind, text)) = frame.split_first() {
+            write_frame(&mut file, *kind, text);
+        }
+    }
+    tell(&file);
+});
+
+fn tell(file: &[u8]) {
+    let Ok(recording) = Recording::read_from(file) else { return };
+    let report = Report::new(&recording);
+    _ = (Text(&report).to_string(), Html(&report).to_string(), Folded(&recording).to_string());
+    let side = Side::of_recording("a", &recording, None);
+    let comparison = Comparison::new(&side, &side, Options::default());
+    _ = (compare::Text(&comparison).to_string(), compare::Html(&comparison).to_string());
+}
+
+fn write_frame(file: &mut Vec<u8>, kind: u8, text: &[u8]) {
+    let mut deflated = DeflateEncoder::new(Vec::new(), Compression::fast());
+    deflated.write_all(text).expect("a vector takes everything");
+    let body = deflated.finish().expect("a vector takes everything");
+    let mut head = vec![kind];
+    head.extend((body.len() as u32).to_le_bytes());
+    let mut crc = crc32fast::Hasher::new();
+    crc.update(&head);
+    crc.update(&body);
+    file.extend(head);
+    file.extend(crc.finalize().to_le_bytes());
+    file.extend(body);
+}

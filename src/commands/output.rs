@@ -1,0 +1,21 @@
+//! Standard output of commands that print and end.
+
+use std::io::{self, ErrorKind, Write};
+
+use serde::Serialize;
+
+use crate::failure::Failure;
+
+/// Prints all of it.
+pub(super) fn print(text: &str) -> Result<(), Failure> {
+    match io::stdout().write_all(text.as_bytes()) {
+        // Whoever reads has seen enough.
+        Err(e) if e.kind() == ErrorKind::BrokenPipe => Ok(()),
+        written => written.map_err(|e| Failure::running(format!("cannot write to standard output: {e}"))),
+    }
+}
+
+/// As JSON that people can read too.
+pub(super) fn json(value: &impl Serialize) -> Result<String, Failure> {
+    Ok(serde_json::to_string_pretty(value).map_err(Failure::running)? + "\n")
+}

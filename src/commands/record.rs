@@ -1,0 +1,205 @@
+//! `armtrace record`: what a server waits for, second by second, into a file.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::time::{interval_at, Instant, MissedTickBehavior};
+
+use super::session::{self, EndedBy, Session};
+use super::RecordArgs;
+use crate::agent::Source;
+use crate::catalog::{settings, SETTINGS};
+use crate::export::SnapshotSource;
+use crate::failure::Failure;
+use crate::model::{Snapshot, BUCKET_BOUNDS_NS};
+use crate::recording::{Ending, Host, Recorder, Server, Start};
+use crate::target::{Client, Memory, Target};
+use crate::ui::format;
+use crate::ui::top::Interval;
+
+const SECOND: Duration = Duration::from_secs(1);
+/// What is left behind the last whole second is a second of its own from this length on.
+const SHORTEST: Duration = Duration::from_millis(100);
+
+pub(super) fn record(args: &RecordArgs) -> Result<(), Failure> {
+    refuse_existing(&args.output, args.force)?;
+    let target = session::open(&args.attach)?;
+    let mut client = args.mysql.as_deref().map(Client::connect).transpose()?;
+    let start = start(&target, args, client.as_mut())?;
+    let mut session = Session::attach(target, &args.attach)?;
+    let start = Start { sleeps_seen: session.agent.source().snapshot().sleeps_seen, ..start };
+    let file = create(&args.output, args.force)?;
+    let queries = client.as_mut().map(Client::queries).transpose()?;
+    let recorder = Recorder::begin(file, &start, queries).map_err(|e| cannot_write(&args.output, &e))?;
+    let mut recording = InProgress {
+        recorder,
+        source: session.agent.source(),
+        client,
+        progress: Progress::new(args.duration),
+        before: None,
+    };
+    let recorded = session.runtime.block_on(recording.run(args.duration, &mut session.ends));
+    let ending = recorded.map_err(|e| cannot_write(&args.output, &e))?;
+    session.agent.detach();
+    let InProgress { recorder, source, progress, before, .. } = recording;
+    let last = source.snapshot();
+    recorder.end(ending, &last).map_err(|e| cannot_write(&args.output, &e))?;
+    progress.end(ending, before.map_or(Duration::ZERO, |last| last.elapsed), &args.output);
+    Ok(())
+}
+
+/// A recording that goes on.
+struct InProgress {
+    recorder: Recorder<File>,
+    source: std::sync::Arc<Source>,
+    client: Option<Client>,
+    progress: Progress,
+    before: Option<Snapshot>,
+}
+
+impl InProgress {
+    /// Adds a second each second, until the time is over or something else ends it.
+    async fn run(&mut self, duration: Duration, ends: &mut session::Ends) -> io::Result<Ending> {
+        // What waits are counted from.
+        let began = Instant::now() - self.source.age();
+        let mut ticks = interval_at(began + SECOND, SECOND);
+        // A second that comes late is longer, and the next shorter; none is made up for.
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        let is_over = tokio::time::sleep_until(began + duration);
+        tokio::pin!(is_over);
+        let ending = loop {
+            tokio::select! {
+                by = ends.wait() => break match by {
+                    EndedBy::Signal => Ending::Interrupted,
+                    EndedBy::Server => Ending::ServerEnded,
+                },
+                () = &mut is_over => break Ending::Complete,
+                _ = ticks.tick() => self.second()?,
+            }
+        };
+        let rest = self.before.as_ref().map_or(SECOND, |before| self.source.age().saturating_sub(before.elapsed));
+        if rest >= SHORTEST {
+            self.second()?;
+        }
+        Ok(ending)
+    }
+
+    fn second(&mut self) -> io::Result<()> {
+        let now = self.source.snapshot();
+        let queries = self.queries();
+        self.recorder.second(&now, queries)?;
+        self.progress.show(&now, self.before.as_ref());
+        self.before = Some(now);
+        Ok(())
+    }
+
+    /// The server's count of statements. One that stops answering is not asked again.
+    fn queries(&mut self) -> Option<u64> {
+        match self.client.as_mut()?.queries() {
+            Ok(queries) => Some(queries),
+            Err(error) => {
+                if self.source.snapshot().up {
+                    tracing::warn!("statements are not counted any more: {error}");
+                }
+                self.client = None;
+                None
+            }
+        }
+    }
+}
+
+/// What is known before anything is measured.
+fn start(target: &Target, args: &RecordArgs, client: Option<&mut Client>) -> Result<Start, Failure> {
+    let info = target.info();
+    // What the server says of itself counts for more than what its memory looks like.
+    let mut known = settings(&target.image, &Memory::new(target.pid), target.bias);
+    if let Some(client) = client {
+        known.extend(client.settings(SETTINGS)?);
+    }
+    Ok(Start {
+        armtrace: env!("CARGO_PKG_VERSION").to_owned(),
+        began_ms: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64),
+        host: Host::here(target.pid, &info.cpu_model),
+        server: Server {
+            pid: info.pid,
+            flavor: info.flavor,
+            version: info.version,
+            arch: info.arch,
+            build_id: info.build_id,
+            symbol_source: info.symbol_source,
+            settings: known,
+        },
+        labels: args.labels.iter().cloned().collect(),
+        bounds_ns: BUCKET_BOUNDS_NS.to_vec(),
+        sleeps_seen: false,
+    })
+}
+
+fn refuse_existing(output: &Path, force: bool) -> Result<(), Failure> {
+    if !force && output.symlink_metadata().is_ok() {
+        return Err(exists(output));
+    }
+    Ok(())
+}
+
+fn exists(output: &Path) -> Failure {
+    Failure::running(format!("{} is there already: give another name, or --force to overwrite it", output.display()))
+}
+
+/// The file, which nobody else has made meanwhile unless that is to be overwritten.
+fn create(output: &Path, force: bool) -> Result<File, Failure> {
+    let mut options = OpenOptions::new();
+    options.write(true);
+    if force {
+        options.create(true).truncate(true);
+    } else {
+        options.create_new(true);
+    }
+    options.open(output).map_err(|error| match error.kind() {
+        ErrorKind::AlreadyExists => exists(output),
+        _ => cannot_write(output, &error),
+    })
+}
+
+fn cannot_write(output: &Path, error: &io::Error) -> Failure {
+    Failure::running(format!("cannot write {}: {error}", output.display()))
+}
+
+/// How far it is, on standard error: a line that is redrawn where that is a terminal, else only how it ended.
+struct Progress {
+    duration: Duration,
+    is_terminal: bool,
+}
+
+impl Progress {
+    fn new(duration: Duration) -> Progress {
+        Progress { duration, is_terminal: io::stderr().is_terminal() }
+    }
+
+    fn show(&self, now: &Snapshot, before: Option<&Snapshot>) {
+        if !self.is_terminal {
+            return;
+        }
+        let latches = Interval::new(now, before).top_latches();
+        let waiting: f64 = latches.iter().map(|latch| latch.wait_ns_per_second).sum::<f64>() / 1e9;
+        let top = latches.first().filter(|top| top.wait_ns_per_second > 0.0);
+        let top = top.map_or_else(String::new, |top| format!(" · {}", top.latch));
+        let (done, all) = (format::span(now.elapsed), format::span(self.duration));
+        // Who does not read standard error does not hold up the recording's end.
+        _ = write!(io::stderr(), "\r\x1b[Karmtrace: {done} of {all} · {waiting:.2} threads waiting{top}");
+    }
+
+    fn end(&self, ending: Ending, recorded: Duration, output: &Path) {
+        let why = match ending {
+            Ending::Complete => "",
+            Ending::Interrupted => " (interrupted)",
+            Ending::ServerEnded => " (the server has ended)",
+        };
+        let size = output.metadata().map_or(0, |meta| meta.len().div_ceil(1024));
+        let clear = if self.is_terminal { "\r\x1b[K" } else { "" };
+        let length = format::span(Duration::from_secs_f64(recorded.as_secs_f64().round()));
+        _ = writeln!(io::stderr(), "{clear}armtrace: {length} recorded{why} in {}, {size} KiB", output.display());
+    }
+}

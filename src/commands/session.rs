@@ -1,0 +1,108 @@
+//! What commands that attach to a server share: attaching, the budget, and what ends them.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use tokio::io::unix::AsyncFd;
+use tokio::runtime::Runtime;
+use tokio::signal::unix::{signal, Signal, SignalKind};
+
+use super::AttachArgs;
+use crate::agent::{Agent, Source};
+use crate::attach;
+use crate::failure::Failure;
+use crate::symbols::Settings;
+use crate::target::Target;
+
+/// As `nice` counts.
+const LOWEST_PRIORITY: i32 = 19;
+
+/// A server with probes attached, and what will end that.
+pub(super) struct Session {
+    pub agent: Agent,
+    pub ends: Ends,
+    pub runtime: Runtime,
+}
+
+/// The server, before anything is attached to it: what else may fail should fail between this and [`Session::attach`].
+pub(super) fn open(args: &AttachArgs) -> Result<Target, Failure> {
+    let target = Target::open_with(args.pid, &Settings::from_env(args.symbols.clone()))?;
+    attach::require_privilege()?;
+    Ok(target)
+}
+
+impl Session {
+    /// Attaches, and keeps what that costs within the budget.
+    pub fn attach(target: Target, args: &AttachArgs) -> Result<Session, Failure> {
+        let failed = |e: io::Error| Failure::running(format!("cannot start: {e}"));
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().map_err(failed)?;
+        // From here on a signal is waited for rather than fatal, so that it cannot cut attaching short.
+        let ends = {
+            let _entered = runtime.enter();
+            Ends::new(&target).map_err(failed)?
+        };
+        let remarks = target.remarks();
+        let agent = Agent::attach(target)?;
+        for line in remarks.into_iter().chain(agent.degradations()) {
+            tracing::warn!("{line}");
+        }
+        runtime.spawn_blocking(agent.keep_within(args.max_overhead));
+        count_barriers(agent.source());
+        Ok(Session { agent, ends, runtime })
+    }
+}
+
+/// Counts the barriers of the server's code in a thread that takes next to nothing of a busy CPU.
+fn count_barriers(source: Arc<Source>) {
+    let count = move || {
+        // SAFETY: the call takes and changes nothing but this thread's own priority.
+        let lowered = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, LOWEST_PRIORITY) };
+        if lowered == 0 {
+            source.count_barriers();
+        }
+    };
+    if let Err(error) = std::thread::Builder::new().name("barriers".into()).spawn(count) {
+        tracing::warn!("the server's barriers are not counted: {error}");
+    }
+}
+
+/// What ends a session: SIGINT, SIGTERM or the server's end.
+pub(super) struct Ends {
+    interrupt: Signal,
+    terminate: Signal,
+    server: AsyncFd<OwnedFd>,
+}
+
+/// What ended it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum EndedBy {
+    Signal,
+    Server,
+}
+
+impl Ends {
+    fn new(target: &Target) -> io::Result<Ends> {
+        let pidfd = target.pidfd()?;
+        // SAFETY: `pidfd` owns an open descriptor for as long as it is registered, and nobody else closes it.
+        let server = unsafe { AsyncFd::register(pidfd) }?;
+        Ok(Ends { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())?, server })
+    }
+
+    pub async fn wait(&mut self) -> EndedBy {
+        tokio::select! {
+            _ = self.interrupt.recv() => EndedBy::Signal,
+            _ = self.terminate.recv() => EndedBy::Signal,
+            _ = self.server.readable() => EndedBy::Server,
+        }
+    }
+
+    /// Waits for a signal alone.
+    pub async fn signal(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+}

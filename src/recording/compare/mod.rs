@@ -1,0 +1,303 @@
+//! Two systems side by side: what one second, one statement or one core of each costs in waits, and how sure that is.
+
+mod html;
+mod ps;
+mod scaling;
+mod side;
+mod stats;
+mod text;
+
+pub use html::Html;
+pub use ps::{Dump, PsError, Unit};
+pub use scaling::{Growth, Point, Scaling};
+pub use side::Side;
+pub use stats::{is_there, rate, ratio, Ratio, Sample, ScalabilityLaw, LEAST_POINTS, LEAST_SAMPLES};
+pub use text::Text;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+
+/// What waits are divided by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Per {
+    Second,
+    /// Per 1,000 statements of clients.
+    Query,
+    /// Per second and CPU.
+    Core,
+}
+
+impl Per {
+    pub const ALL: [Per; 3] = [Per::Second, Per::Query, Per::Core];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Per::Second => "per second",
+            Per::Query => "per 1,000 statements",
+            Per::Core => "per second and CPU",
+        }
+    }
+}
+
+/// One figure of both, by one unit.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Pair {
+    pub a: f64,
+    pub b: f64,
+    /// How many times as much B has; `None` where either has none.
+    pub ratio: Option<Ratio>,
+}
+
+impl Pair {
+    /// `None` where either has nothing to count by.
+    fn new(a: &[Sample], b: &[Sample]) -> Option<Pair> {
+        Some(Pair { a: rate(a)?, b: rate(b)?, ratio: ratio(a, b) })
+    }
+
+    fn difference(&self) -> f64 {
+        (self.b - self.a).abs()
+    }
+}
+
+/// What can be said of a latch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Claim {
+    More,
+    Less,
+    /// B was never seen to wait for it.
+    OnlyA,
+    OnlyB,
+    /// The interval covers 1, or there is none.
+    Unclear,
+}
+
+/// Waits by one unit: seconds waited, and how many waits. `None` where that is not known.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct By {
+    pub per: Per,
+    /// Seconds waited.
+    pub wait: Option<Pair>,
+    pub waits: Option<Pair>,
+}
+
+/// A latch, or all of them, on both.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    pub latch: String,
+    pub by: Vec<By>,
+    /// Share of the wait time that was spent awake; `None` where it is not known or nobody waited.
+    pub awake: [Option<f64>; 2],
+    pub claim: Claim,
+}
+
+impl Row {
+    fn new(latch: &str, sides: [&Side; 2], of: impl Fn(&Side) -> Option<&side::Series>, ranked_by: Per) -> Row {
+        let series = sides.map(of);
+        let samples = |per: Per, figure: fn(&side::Series) -> &[f64]| {
+            let of = |i: usize| sides[i].samples(per, series[i].map(figure));
+            Pair::new(&of(0)?, &of(1)?)
+        };
+        let by: Vec<By> = Per::ALL
+            .into_iter()
+            .map(|per| By { per, wait: samples(per, |s| &s.wait), waits: samples(per, |s| &s.waits) })
+            .collect();
+        let ranked = by.iter().find(|by| by.per == ranked_by).and_then(|by| by.wait);
+        let claim = match [0, 1].map(|i| series[i].is_some_and(|series| series.total() > 0.0)) {
+            [true, true] | [false, false] => claim(ranked.and_then(|wait| wait.ratio)),
+            [in_a, _] => only(sides, series, in_a),
+        };
+        Row { latch: latch.to_owned(), by, awake: series.map(|series| series?.awake()), claim }
+    }
+
+    /// Its wait by this unit.
+    pub fn wait(&self, per: Per) -> Option<&Pair> {
+        self.by.iter().find(|by| by.per == per)?.wait.as_ref()
+    }
+}
+
+/// For a latch that one of the two never waited for.
+fn only(sides: [&Side; 2], series: [Option<&side::Series>; 2], in_a: bool) -> Claim {
+    let (one, other) = if in_a { (0, 1) } else { (1, 0) };
+    let waits = sides[one].samples(Per::Second, series[one].map(|series| &series.waits[..])).unwrap_or_default();
+    match is_there(&waits) && sides[other].is_long_enough() {
+        true if in_a => Claim::OnlyA,
+        true => Claim::OnlyB,
+        false => Claim::Unclear,
+    }
+}
+
+fn claim(ratio: Option<Ratio>) -> Claim {
+    match ratio {
+        Some(ratio) if ratio.is_clear() && ratio.value > 1.0 => Claim::More,
+        Some(ratio) if ratio.is_clear() => Claim::Less,
+        _ => Claim::Unclear,
+    }
+}
+
+/// What the user knows and the recordings may not say; A, then B.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// What latches are ranked by; by default statements where both have them, otherwise time.
+    pub per: Option<Per>,
+    pub ghz: [Option<f64>; 2],
+    /// What the systems cost for any one period, in any one currency.
+    pub price: [Option<f64>; 2],
+}
+
+/// Throughput at the same clock, where they differ: A's as if its CPU had B's.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct AtOneClock {
+    pub ghz: [f64; 2],
+    pub a_scaled: f64,
+    pub b: f64,
+    pub ratio: Option<Ratio>,
+}
+
+/// Throughput for money.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct CostPerformance {
+    pub price: [f64; 2],
+    /// Statements a second for one unit of money.
+    pub per_price: [f64; 2],
+    pub ratio: Option<Ratio>,
+    /// Share of A's price that is saved when B serves what A does: negative if it costs more.
+    pub saving: f64,
+    /// CPUs that A's price buys.
+    pub cores: Option<[f64; 2]>,
+}
+
+/// Two systems side by side.
+#[derive(Clone, Debug, Serialize)]
+pub struct Comparison {
+    pub a: side::About,
+    pub b: side::About,
+    /// What latches are ranked by.
+    pub per: Per,
+    /// Statements a second.
+    pub throughput: Option<Pair>,
+    pub at_one_clock: Option<AtOneClock>,
+    pub cost_performance: Option<CostPerformance>,
+    /// CPU seconds of the server, per 1,000 statements.
+    pub server_cpu: Option<Pair>,
+    pub all: Row,
+    /// What differs for sure, and what only one of the two waits for; by how much, the most first.
+    pub changes: Vec<Row>,
+    /// All other latches, by the same order.
+    pub unclear: Vec<Row>,
+    /// Instructions in the servers' code that order memory, where both recordings have them.
+    pub barriers: BTreeMap<String, [u64; 2]>,
+    /// Settings that are not alike.
+    pub settings: BTreeMap<String, [Option<String>; 2]>,
+    /// What to keep in mind when reading this.
+    pub remarks: Vec<String>,
+}
+
+impl Comparison {
+    pub fn new(a: &Side, b: &Side, options: Options) -> Comparison {
+        let sides = [a, b];
+        let both_count = sides.iter().all(|side| side.has(Per::Query));
+        let per = options.per.unwrap_or(if both_count { Per::Query } else { Per::Second });
+        let names: BTreeSet<&str> =
+            sides.into_iter().flat_map(|side| side.latches.keys()).map(String::as_str).collect();
+        let rows = names.into_iter().map(|name| Row::new(name, sides, |side| side.latches.get(name), per));
+        let (mut unclear, mut changes): (Vec<Row>, Vec<Row>) = rows.partition(|row| row.claim == Claim::Unclear);
+        let by_difference = |row: &Row| row.wait(per).map_or(0.0, Pair::difference);
+        for rows in [&mut unclear, &mut changes] {
+            rows.sort_by(|a, b| by_difference(b).total_cmp(&by_difference(a)).then_with(|| a.latch.cmp(&b.latch)));
+        }
+        let throughput = Pair::new(&a.throughput().unwrap_or_default(), &b.throughput().unwrap_or_default());
+        let (settings, barriers) = (differing(sides), barriers(sides));
+        let mut comparison = Comparison {
+            a: a.about.clone(),
+            b: b.about.clone(),
+            per,
+            throughput,
+            at_one_clock: at_one_clock(throughput, sides, options.ghz),
+            cost_performance: cost_performance(throughput, sides, options.price),
+            server_cpu: server_cpu(sides),
+            all: Row::new("all latches", sides, |side| Some(&side.all), per),
+            changes,
+            unclear,
+            barriers,
+            settings,
+            remarks: Vec::new(),
+        };
+        comparison.remarks = remarks(&comparison, sides);
+        comparison
+    }
+}
+
+/// Clocks that are as alike as this are one.
+const SAME_CLOCK: f64 = 0.005;
+
+fn at_one_clock(throughput: Option<Pair>, sides: [&Side; 2], given: [Option<f64>; 2]) -> Option<AtOneClock> {
+    let throughput = throughput?;
+    let ghz = [given[0].or(sides[0].about.ghz)?, given[1].or(sides[1].about.ghz)?];
+    let scale = ghz[1] / ghz[0];
+    ((scale - 1.0).abs() >= SAME_CLOCK).then_some(())?;
+    let ratio = throughput.ratio.map(|ratio| ratio.scaled(1.0 / scale));
+    Some(AtOneClock { ghz, a_scaled: throughput.a * scale, b: throughput.b, ratio })
+}
+
+fn cost_performance(throughput: Option<Pair>, sides: [&Side; 2], price: [Option<f64>; 2]) -> Option<CostPerformance> {
+    let (throughput, price) = (throughput?, [price[0]?, price[1]?]);
+    let per_price = [throughput.a / price[0], throughput.b / price[1]];
+    let cores = sides[0].about.cores.zip(sides[1].about.cores).map(|(a, b)| [a, b * price[0] / price[1]]);
+    let ratio = throughput.ratio.map(|ratio| ratio.scaled(price[0] / price[1]));
+    Some(CostPerformance { price, per_price, ratio, saving: 1.0 - per_price[0] / per_price[1], cores })
+}
+
+fn server_cpu(sides: [&Side; 2]) -> Option<Pair> {
+    let samples = |side: &Side| side.samples(Per::Query, Some(side.server_cpu.as_deref()?));
+    Pair::new(&samples(sides[0])?, &samples(sides[1])?)
+}
+
+fn differing(sides: [&Side; 2]) -> BTreeMap<String, [Option<String>; 2]> {
+    let settings = sides.map(|side| &side.about.settings);
+    // One that is not known of anything differs in nothing.
+    if settings.iter().any(|settings| settings.is_empty()) {
+        return BTreeMap::new();
+    }
+    let names: BTreeSet<&String> = settings.iter().flat_map(|settings| settings.keys()).collect();
+    let values = names.into_iter().map(|name| (name.clone(), settings.map(|settings| settings.get(name).cloned())));
+    values.filter(|(_, [a, b])| a != b).collect()
+}
+
+fn barriers(sides: [&Side; 2]) -> BTreeMap<String, [u64; 2]> {
+    let counts = sides.map(|side| &side.barriers);
+    if counts.iter().any(|counts| counts.is_empty()) {
+        return BTreeMap::new();
+    }
+    let names: BTreeSet<&String> = counts.iter().flat_map(|counts| counts.keys()).collect();
+    let count = |name: &String| counts.map(|counts| counts.get(name).copied().unwrap_or(0));
+    names.into_iter().map(|name| (name.clone(), count(name))).collect()
+}
+
+fn remarks(comparison: &Comparison, sides: [&Side; 2]) -> Vec<String> {
+    let mut remarks: Vec<String> = Vec::new();
+    for (letter, side) in ["A", "B"].into_iter().zip(sides) {
+        remarks.extend(side.remarks.iter().map(|remark| format!("{letter}: {remark}")));
+    }
+    if comparison.per == Per::Second && comparison.throughput.is_none() {
+        remarks.push(
+            "Per second, a system that does more also waits more. For figures per statement record with --mysql, or give --qps-a \
+             and --qps-b."
+                .to_owned(),
+        );
+    }
+    if sides.iter().any(|side| !side.is_long_enough()) {
+        remarks.push(format!("Nothing is claimed: that takes {LEAST_SAMPLES} seconds of each at least."));
+    }
+    if comparison.a.flavor != comparison.b.flavor {
+        remarks.push("MySQL and MariaDB call latches by different names: one that is in one list only may be another in the other.".to_owned());
+    }
+    remarks
+}
+
+/// Whose figures these are, in one line.
+pub(crate) fn title(about: &side::About) -> String {
+    [&about.name, &about.heading].into_iter().filter(|part| !part.is_empty()).cloned().collect::<Vec<_>>().join(" · ")
+}

@@ -1,0 +1,208 @@
+//! One load at several numbers of threads: how throughput grows, and what stops it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+
+use super::side::Series;
+use super::{is_there, rate, ratio, Per, Ratio, ScalabilityLaw, Side};
+
+/// A recording at one number of threads.
+#[derive(Clone, Debug, Serialize)]
+pub struct Point {
+    /// The file.
+    pub name: String,
+    /// What the label says.
+    pub n: f64,
+    /// Statements a second.
+    pub throughput: f64,
+    /// Throughput of one thread, in terms of that at the smallest number.
+    pub efficiency: f64,
+    /// Throughput as the law has it.
+    pub law: Option<f64>,
+    /// Threads that wait for a latch at any moment, on average.
+    pub waiting: f64,
+    /// CPUs that the server keeps busy, where that is known.
+    pub cpus: Option<f64>,
+}
+
+/// How the waits for a latch grow.
+#[derive(Clone, Debug, Serialize)]
+pub struct Growth {
+    pub latch: String,
+    /// Threads waiting for it at any moment, at each point.
+    pub waiting: Vec<f64>,
+    /// How many times as long a statement waits for it at the most threads as at the fewest; `None` where none was seen to
+    /// wait at the fewest.
+    pub per_query: Option<Ratio>,
+    /// Of the threads that the last point has more than the first, the share that waits for it.
+    pub share_of_added: f64,
+}
+
+/// Recordings of one load by the value of a label.
+#[derive(Clone, Debug, Serialize)]
+pub struct Scaling {
+    /// The label.
+    pub by: String,
+    pub points: Vec<Point>,
+    pub law: Option<ScalabilityLaw>,
+    /// Latches for which a statement waits longer, as far as can be told, the more threads there are; the one that takes the most of
+    /// the added threads first.
+    pub growing: Vec<Growth>,
+    /// What was found, in words.
+    pub findings: Vec<String>,
+    /// What to keep in mind when reading this.
+    pub remarks: Vec<String>,
+}
+
+/// A law says nothing of what lies this many times further than what was measured.
+const FURTHEST: f64 = 2.0;
+/// Share of the added threads from which on a latch is said to stop the scaling.
+const STOPS: f64 = 0.1;
+/// Share from which on it is worth a row.
+const LEAST_SHARE: f64 = 0.001;
+
+impl Scaling {
+    /// From at least two systems with the value of the label.
+    ///
+    /// # Errors
+    /// A message where a recording counts no statements, or there are not two values.
+    pub fn new(by: &str, mut sides: Vec<(f64, Side)>) -> Result<Scaling, String> {
+        sides.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let measured = sides.iter().map(|(n, side)| Some((*n, rate(&side.throughput()?)?))).collect::<Option<Vec<_>>>();
+        let uncounted = sides.iter().find(|(_, side)| side.throughput().is_none());
+        let measured = measured.ok_or_else(|| {
+            let name = uncounted.map_or("a recording", |(_, side)| &side.about.name);
+            format!("{name} counts no statements, so there is no throughput: record with --mysql")
+        })?;
+        let ([(first_n, first), .., (last_n, _)], [lowest, .., highest]) = (&measured[..], &sides[..]) else {
+            return Err("scaling takes two recordings at least".to_owned());
+        };
+        if first_n == last_n {
+            return Err(format!("all recordings have {by}={first_n}: scaling takes two different values at least"));
+        }
+        let law = ScalabilityLaw::fit(&measured);
+        let points: Vec<Point> = sides
+            .iter()
+            .zip(&measured)
+            .map(|((n, side), (_, throughput))| Point {
+                name: side.about.name.clone(),
+                n: *n,
+                throughput: *throughput,
+                efficiency: throughput / n / (first / first_n),
+                law: law.map(|law| law.throughput(*n)),
+                waiting: waiting(side, Some(&side.all)),
+                cpus: side.server_cpu.as_ref().map(|cpu| cpu.iter().sum::<f64>() / side.lengths.iter().sum::<f64>()),
+            })
+            .collect();
+        let growing = growing(&sides, &lowest.1, &highest.1, last_n - first_n);
+        let mut scaling =
+            Scaling { by: by.to_owned(), points, law, growing, findings: Vec::new(), remarks: remarks(by, &sides) };
+        scaling.findings = scaling.in_words();
+        Ok(scaling)
+    }
+
+    fn in_words(&self) -> Vec<String> {
+        let (first, last) = (&self.points[0], &self.points[self.points.len() - 1]);
+        let best = self.points.iter().max_by(|a, b| a.throughput.total_cmp(&b.throughput)).unwrap_or(last);
+        let cpus =
+            last.cpus.map_or_else(String::new, |cpus| format!(" The server keeps {cpus:.2} CPUs busy at {}.", last.n));
+        let mut words = vec![format!(
+            "At {} {by} throughput is {:.2} times that at {}; the most, {} statements a second, is at {}.{cpus}",
+            last.n,
+            last.throughput / first.throughput,
+            first.n,
+            crate::ui::format::count(best.throughput),
+            best.n,
+            by = self.by,
+        )];
+        let added = last.n - first.n;
+        words.push(match self.growing.first().filter(|top| top.share_of_added >= STOPS) {
+            Some(top) => format!(
+                "Of all latches {} stops it most: {:.1} of the {added} threads that were added wait for it at any moment ({}).",
+                top.latch,
+                top.share_of_added * added,
+                crate::ui::format::percent(top.share_of_added)
+            ),
+            None => "No latch stops it: less than a tenth of the threads that were added wait for any that grows.".to_owned(),
+        });
+        words.extend(self.law.map(|law| self.law_in_words(&law)));
+        words
+    }
+
+    fn law_in_words(&self, law: &ScalabilityLaw) -> String {
+        let most = self.points.iter().map(|point| point.n).fold(0.0, f64::max);
+        let peak = match law.peak() {
+            Some(peak) if peak <= FURTHEST * most => format!("its throughput is the highest at {peak:.0} {}", self.by),
+            Some(_) => {
+                format!("it has no peak up to {:.0} {}, as far as it is worth anything", FURTHEST * most, self.by)
+            }
+            None if law.sigma > 0.0 => {
+                let limit = crate::ui::format::count(law.lambda / law.sigma);
+                format!("it has no peak, and comes near {limit} statements a second at best")
+            }
+            None => "it grows in proportion".to_owned(),
+        };
+        format!(
+            "The Universal Scalability Law fits within {} (root mean square), with λ = {}, σ = {:.4} and κ = {:.6}: {peak}.",
+            crate::ui::format::percent(law.error),
+            crate::ui::format::count(law.lambda),
+            law.sigma,
+            law.kappa
+        )
+    }
+}
+
+/// Threads that wait at any moment.
+fn waiting(side: &Side, series: Option<&Series>) -> f64 {
+    series.map_or(0.0, |series| series.total() / side.lengths.iter().sum::<f64>())
+}
+
+fn growing(sides: &[(f64, Side)], lowest: &Side, highest: &Side, added: f64) -> Vec<Growth> {
+    let names: BTreeSet<&str> = sides.iter().flat_map(|(_, side)| side.latches.keys()).map(String::as_str).collect();
+    let growth = |name: &str| {
+        let series = |side: &Side| side.latches.get(name).map(|series| series.wait.clone());
+        let per_query = |side: &Side| side.samples(Per::Query, series(side).as_deref());
+        let ratio = ratio(&per_query(lowest)?, &per_query(highest)?);
+        let is_new = !lowest.latches.contains_key(name) && is_there(&per_query(highest)?);
+        let grows = is_new || ratio.is_some_and(|ratio| ratio.is_clear() && ratio.value > 1.0);
+        let waiting: Vec<f64> = sides.iter().map(|(_, side)| waiting(side, side.latches.get(name))).collect();
+        let share_of_added = (waiting.last()? - waiting.first()?) / added;
+        let is_worth_a_row = grows && share_of_added >= LEAST_SHARE;
+        is_worth_a_row.then(|| Growth { latch: name.to_owned(), per_query: ratio, share_of_added, waiting })
+    };
+    let mut growing: Vec<Growth> = names.into_iter().filter_map(growth).collect();
+    growing.sort_by(|a, b| b.share_of_added.total_cmp(&a.share_of_added).then_with(|| a.latch.cmp(&b.latch)));
+    growing
+}
+
+fn remarks(by: &str, sides: &[(f64, Side)]) -> Vec<String> {
+    let mut remarks = Vec::new();
+    let numbers: BTreeSet<String> = sides.iter().map(|(n, _)| n.to_string()).collect();
+    if numbers.len() < super::LEAST_POINTS {
+        remarks.push(format!("No law is fitted: that takes {} different values of {by}.", super::LEAST_POINTS));
+    } else {
+        let most = sides.iter().map(|(n, _)| *n).fold(0.0, f64::max);
+        let cores = sides.iter().filter_map(|(_, side)| side.about.cores).fold(0.0, f64::max);
+        remarks.push(format!(
+            "The law describes a shape and no cause. It is worth nothing beyond {:.0} {by}, twice what was measured.",
+            FURTHEST * most
+        ));
+        if cores > 0.0 && most > cores {
+            remarks.push(format!(
+                "With more threads than the server's {cores:.0} CPUs, throughput levels off for want of CPUs too, which the law counts \
+                 as contention (σ)."
+            ));
+        }
+    }
+    let mut by_value: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for (_, side) in sides {
+        for (key, value) in side.about.labels.iter().filter(|(key, _)| *key != by) {
+            by_value.entry(key).or_default().insert(value);
+        }
+    }
+    remarks.extend(by_value.iter().filter(|(_, values)| values.len() > 1).map(|(key, _)| {
+        format!("The recordings differ in {key} too, so this is not one load at different values of {by}.")
+    }));
+    remarks
+}

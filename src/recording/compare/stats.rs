@@ -1,0 +1,313 @@
+//! How sure a ratio is, and how throughput grows with threads: arithmetic on plain numbers.
+
+use serde::Serialize;
+
+/// With fewer seconds than this an interval would say nothing.
+pub const LEAST_SAMPLES: usize = 10;
+/// Longer recordings are put together to this many samples, so that resampling takes no longer.
+const MOST_SAMPLES: usize = 240;
+const RESAMPLES: usize = 2000;
+/// Of the resampled ratios that lie inside an interval.
+const CONFIDENCE: f64 = 0.95;
+/// Always the same, so that the same recordings compare alike each time.
+const SEED: u64 = 0x61726d74_72616365;
+
+/// What one second has of something, and of what it is counted by: nanoseconds and statements, say.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Sample {
+    pub amount: f64,
+    pub per: f64,
+}
+
+/// How many times as much the second of two systems has.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Ratio {
+    pub value: f64,
+    /// The ends of the 95 % interval; `None` where there are too few seconds for one.
+    pub interval: Option<[f64; 2]>,
+}
+
+impl Ratio {
+    /// Whether the two differ as far as can be told: never without an interval, nor where it covers 1.
+    pub fn is_clear(&self) -> bool {
+        self.interval.is_some_and(|[low, high]| low > 1.0 || high < 1.0)
+    }
+
+    /// The same, of something that is this many times as much.
+    pub fn scaled(self, factor: f64) -> Ratio {
+        Ratio { value: self.value * factor, interval: self.interval.map(|ends| ends.map(|end| end * factor)) }
+    }
+}
+
+/// `b`'s amount per unit in terms of `a`'s; `None` where either has none, or nothing to count by.
+///
+/// The interval is a percentile bootstrap's. Seconds are drawn in blocks of neighbours, since what happens in one goes on in the
+/// next: drawn singly they would promise too much.
+pub fn ratio(a: &[Sample], b: &[Sample]) -> Option<Ratio> {
+    let value = rate(b)? / rate(a)?;
+    (value.is_finite() && value > 0.0).then_some(())?;
+    let (a, b) = (pooled(a), pooled(b));
+    let interval = (a.len() >= LEAST_SAMPLES && b.len() >= LEAST_SAMPLES).then(|| interval(&a, &b)).flatten();
+    Some(Ratio { value, interval })
+}
+
+/// The amount per unit; `None` without units.
+pub fn rate(samples: &[Sample]) -> Option<f64> {
+    let sum = sum(samples.iter());
+    (sum.per > 0.0).then(|| sum.amount / sum.per)
+}
+
+fn sum<'a>(samples: impl Iterator<Item = &'a Sample>) -> Sample {
+    samples.fold(Sample::default(), |sum, s| Sample { amount: sum.amount + s.amount, per: sum.per + s.per })
+}
+
+fn pooled(samples: &[Sample]) -> Vec<Sample> {
+    samples.chunks(samples.len().div_ceil(MOST_SAMPLES).max(1)).map(|chunk| sum(chunk.iter())).collect()
+}
+
+/// Whether there is some amount as far as can be told: whether seconds drawn anew nearly always have some.
+pub fn is_there(samples: &[Sample]) -> bool {
+    let samples = pooled(samples);
+    let mut random = fastrand::Rng::with_seed(SEED);
+    let with_none = (0..RESAMPLES).filter(|_| resampled(&samples, &mut random).amount <= 0.0).count();
+    samples.len() >= LEAST_SAMPLES && (with_none as f64) < (1.0 - CONFIDENCE) / 2.0 * RESAMPLES as f64
+}
+
+fn interval(a: &[Sample], b: &[Sample]) -> Option<[f64; 2]> {
+    let mut random = fastrand::Rng::with_seed(SEED);
+    let mut ratios: Vec<f64> = (0..RESAMPLES)
+        .map(|_| (resampled(a, &mut random), resampled(b, &mut random)))
+        .map(|(a, b)| (b.amount / b.per) / (a.amount / a.per))
+        .filter(|ratio| !ratio.is_nan())
+        .collect();
+    ratios.sort_by(f64::total_cmp);
+    let end = |q: f64| ratios.get((q * ratios.len().saturating_sub(1) as f64).round() as usize).copied();
+    let outside = (1.0 - CONFIDENCE) / 2.0;
+    Some([end(outside)?, end(1.0 - outside)?])
+}
+
+/// As many samples as there are, in blocks that begin anywhere.
+fn resampled(samples: &[Sample], random: &mut fastrand::Rng) -> Sample {
+    let block = (samples.len() as f64).cbrt().ceil() as usize;
+    let mut drawn = Sample::default();
+    let mut left = samples.len();
+    while left > 0 {
+        let (first, length) = (random.usize(..samples.len()), block.min(left));
+        let one = sum(samples.iter().cycle().skip(first).take(length));
+        drawn = Sample { amount: drawn.amount + one.amount, per: drawn.per + one.per };
+        left -= length;
+    }
+    drawn
+}
+
+/// The Universal Scalability Law: throughput at `n` threads is `λn / (1 + σ(n - 1) + κn(n - 1))`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct ScalabilityLaw {
+    /// Throughput of one thread.
+    pub lambda: f64,
+    /// The share of the work that only one thread can do at a time.
+    pub sigma: f64,
+    /// What each pair of threads costs to agree.
+    pub kappa: f64,
+    /// Root mean square of the relative differences between the law and what was measured.
+    pub error: f64,
+}
+
+/// With fewer different numbers of threads three parameters would fit anything.
+pub const LEAST_POINTS: usize = 4;
+
+impl ScalabilityLaw {
+    /// Fits the law to throughputs at numbers of threads; `None` where there are too few.
+    ///
+    /// `n / throughput` is linear in `1/λ`, `σ/λ` and `κ/λ`, so that least squares of the relative differences have one
+    /// solution, which is computed directly. Where it has a negative parameter, which means nothing, that one is 0.
+    pub fn fit(points: &[(f64, f64)]) -> Option<ScalabilityLaw> {
+        let mut threads: Vec<f64> = points.iter().map(|(n, _)| *n).collect();
+        threads.sort_by(f64::total_cmp);
+        threads.dedup();
+        if threads.len() < LEAST_POINTS || points.iter().any(|(n, throughput)| *n < 1.0 || *throughput <= 0.0) {
+            return None;
+        }
+        let with = |use_sigma: bool, use_kappa: bool| {
+            let row = |(n, throughput): &(f64, f64)| {
+                let (sigma, kappa) = (n - 1.0, n * (n - 1.0));
+                let terms = [1.0, if use_sigma { sigma } else { 0.0 }, if use_kappa { kappa } else { 0.0 }];
+                terms.map(|term| term * throughput / n)
+            };
+            let [a, b, c] = least_squares(&points.iter().map(row).collect::<Vec<_>>())?;
+            let law = ScalabilityLaw { lambda: 1.0 / a, sigma: b / a, kappa: c / a, error: 0.0 };
+            let is_possible = law.lambda > 0.0 && law.lambda.is_finite() && law.sigma >= 0.0 && law.kappa >= 0.0;
+            is_possible.then(|| ScalabilityLaw { error: law.error(points), ..law })
+        };
+        let laws = [with(true, true), with(true, false), with(false, true), with(false, false)];
+        laws.into_iter().flatten().min_by(|a, b| a.error.total_cmp(&b.error))
+    }
+
+    /// Throughput at `n` threads.
+    pub fn throughput(&self, n: f64) -> f64 {
+        self.lambda * n / (1.0 + self.sigma * (n - 1.0) + self.kappa * n * (n - 1.0))
+    }
+
+    /// From how many threads on more of them do less; `None` where the law has no such point.
+    pub fn peak(&self) -> Option<f64> {
+        (self.kappa > 0.0 && self.sigma < 1.0).then(|| ((1.0 - self.sigma) / self.kappa).sqrt())
+    }
+
+    fn error(&self, points: &[(f64, f64)]) -> f64 {
+        let squares = points.iter().map(|(n, throughput)| (self.throughput(*n) / throughput - 1.0).powi(2));
+        (squares.sum::<f64>() / points.len() as f64).sqrt()
+    }
+}
+
+/// The three factors with which the rows' terms come closest to 1. A term that is 0 in all rows has the factor 0.
+fn least_squares(rows: &[[f64; 3]]) -> Option<[f64; 3]> {
+    // Terms of one size, so that what is small next to the others is not lost.
+    let sizes: [f64; 3] = std::array::from_fn(|i| rows.iter().map(|row| row[i].abs()).fold(0.0, f64::max));
+    let used: Vec<usize> = (0..3).filter(|i| sizes[*i] > 0.0).collect();
+    let mut equations: Vec<Vec<f64>> = used
+        .iter()
+        .map(|&i| {
+            let left = used.iter().map(|&j| rows.iter().map(|r| r[i] / sizes[i] * (r[j] / sizes[j])).sum());
+            left.chain([rows.iter().map(|r| r[i] / sizes[i]).sum()]).collect()
+        })
+        .collect();
+    let solution = solve(&mut equations)?;
+    let mut factors = [0.0; 3];
+    for (&i, value) in used.iter().zip(solution) {
+        factors[i] = value / sizes[i];
+    }
+    Some(factors)
+}
+
+/// Solves linear equations, each with its right side last; `None` where they do not determine the unknowns.
+fn solve(equations: &mut [Vec<f64>]) -> Option<Vec<f64>> {
+    let n = equations.len();
+    for column in 0..n {
+        let pivot = (column..n).max_by(|a, b| equations[*a][column].abs().total_cmp(&equations[*b][column].abs()))?;
+        equations.swap(column, pivot);
+        if equations[column][column].abs() < 1e-12 {
+            return None;
+        }
+        let base = equations[column].clone();
+        for (_, equation) in equations.iter_mut().enumerate().filter(|(row, _)| *row != column) {
+            let factor = equation[column] / base[column];
+            equation.iter_mut().zip(&base).for_each(|(value, base)| *value -= factor * base);
+        }
+    }
+    Some((0..n).map(|i| equations[i][n] / equations[i][i]).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn samples(amounts: &[f64], per: f64) -> Vec<Sample> {
+        amounts.iter().map(|&amount| Sample { amount, per }).collect()
+    }
+
+    /// Values around a mean, without chance.
+    fn wavy(mean: f64, spread: f64, n: usize) -> Vec<f64> {
+        (0..n).map(|i| mean + spread * ((i * 37 % 11) as f64 / 5.0 - 1.0)).collect()
+    }
+
+    #[test]
+    fn a_ratio_is_of_rates_not_of_means_of_rates() {
+        // 30 ms in 300 statements, and 30 ms in 100: three times as much for each.
+        let a = [Sample { amount: 10.0, per: 200.0 }, Sample { amount: 20.0, per: 100.0 }];
+        let b = [Sample { amount: 25.0, per: 50.0 }, Sample { amount: 5.0, per: 50.0 }];
+        let ratio = ratio(&a, &b).unwrap();
+        assert!((ratio.value - 3.0).abs() < 1e-12, "{ratio:?}");
+        assert_eq!(ratio.interval, None, "two seconds tell nothing of how sure that is");
+        assert!(!ratio.is_clear());
+    }
+
+    #[test]
+    fn a_clear_difference_is_claimed_and_noise_is_not() {
+        let a = samples(&wavy(100.0, 10.0, 60), 1.0);
+        let more = ratio(&a, &samples(&wavy(150.0, 10.0, 60), 1.0)).unwrap();
+        let [low, high] = more.interval.unwrap();
+        assert!(low > 1.4 && low < more.value && more.value < high && high < 1.6 && more.is_clear(), "{more:?}");
+        let same = ratio(&a, &samples(&wavy(101.0, 60.0, 60), 1.0)).unwrap();
+        let [low, high] = same.interval.unwrap();
+        assert!(low < 1.0 && high > 1.0 && !same.is_clear(), "{same:?}");
+    }
+
+    #[test]
+    fn the_interval_of_constant_figures_is_a_point() {
+        let ratio = ratio(&samples(&[2.0; 30], 1.0), &samples(&[5.0; 30], 1.0)).unwrap();
+        assert_eq!((ratio.value, ratio.interval), (2.5, Some([2.5, 2.5])));
+        assert_eq!(ratio.scaled(2.0).interval, Some([5.0, 5.0]));
+    }
+
+    #[test]
+    fn seconds_that_are_alike_in_a_row_make_an_interval_wider() {
+        let alternating: Vec<f64> = (0..64).map(|i| if i % 2 == 0 { 50.0 } else { 150.0 }).collect();
+        let in_blocks: Vec<f64> = (0..64).map(|i| if i / 16 % 2 == 0 { 50.0 } else { 150.0 }).collect();
+        let width = |amounts: &[f64]| {
+            let [low, high] = ratio(&samples(&[100.0; 64], 1.0), &samples(amounts, 1.0)).unwrap().interval.unwrap();
+            high - low
+        };
+        assert!(width(&in_blocks) > 1.5 * width(&alternating), "{} {}", width(&in_blocks), width(&alternating));
+    }
+
+    #[test]
+    fn nothing_to_compare_with_is_no_ratio() {
+        let some = samples(&[1.0; 20], 1.0);
+        assert_eq!(ratio(&samples(&[0.0; 20], 1.0), &some), None);
+        assert_eq!(ratio(&samples(&[1.0; 20], 0.0), &some), None);
+        assert_eq!(ratio(&[], &[]), None);
+        assert_eq!(ratio(&some, &samples(&[0.0; 20], 1.0)), None);
+    }
+
+    #[test]
+    fn what_happened_once_may_as_well_not_have() {
+        let in_seconds =
+            |n: usize| samples(&(0..60).map(|i| if i % (60 / n) == 0 { 1.0 } else { 0.0 }).collect::<Vec<_>>(), 1.0);
+        assert!(!is_there(&in_seconds(1)) && !is_there(&in_seconds(2)));
+        assert!(is_there(&in_seconds(20)));
+        assert!(!is_there(&samples(&[1.0; 5], 1.0)) && !is_there(&[]), "too few seconds");
+    }
+
+    /// An hour is as quick as minutes, and no less right.
+    #[test]
+    fn long_recordings_are_put_together() {
+        let hour = samples(&wavy(100.0, 10.0, 3600), 1.0);
+        assert!(pooled(&hour).len() <= MOST_SAMPLES);
+        assert!((rate(&pooled(&hour)).unwrap() - rate(&hour).unwrap()).abs() < 1e-9);
+    }
+
+    fn measured(law: ScalabilityLaw, threads: &[f64]) -> Vec<(f64, f64)> {
+        threads.iter().map(|&n| (n, law.throughput(n))).collect()
+    }
+
+    #[test]
+    fn the_law_is_found_again() {
+        let law = ScalabilityLaw { lambda: 1000.0, sigma: 0.05, kappa: 0.001, error: 0.0 };
+        // By hand: 16 threads: 16000 / (1 + 0.75 + 0.24).
+        assert!((law.throughput(16.0) - 16_000.0 / 1.99).abs() < 1e-9);
+        let fitted =
+            ScalabilityLaw::fit(&measured(law, &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0])).unwrap();
+        assert!((fitted.lambda - 1000.0).abs() < 1e-3, "{fitted:?}");
+        assert!((fitted.sigma - 0.05).abs() < 1e-6 && (fitted.kappa - 0.001).abs() < 1e-7, "{fitted:?}");
+        // By hand: √(0.95 / 0.001).
+        assert!((fitted.peak().unwrap() - 30.822).abs() < 1e-2, "{fitted:?}");
+    }
+
+    #[test]
+    fn parameters_are_never_negative() {
+        // More than in proportion, as no such law allows.
+        let points = [(1.0, 100.0), (2.0, 210.0), (4.0, 430.0), (8.0, 900.0)];
+        let law = ScalabilityLaw::fit(&points).unwrap();
+        assert_eq!((law.sigma, law.kappa, law.peak()), (0.0, 0.0, None));
+        assert!(law.error > 0.01 && law.error < 0.2, "{law:?}");
+        let amdahl = ScalabilityLaw { lambda: 100.0, sigma: 0.2, kappa: 0.0, error: 0.0 };
+        let law = ScalabilityLaw::fit(&measured(amdahl, &[1.0, 2.0, 4.0, 8.0])).unwrap();
+        assert!((law.sigma - 0.2).abs() < 1e-6 && law.kappa < 1e-9, "{law:?}");
+    }
+
+    #[test]
+    fn too_few_numbers_of_threads_fit_nothing() {
+        assert_eq!(ScalabilityLaw::fit(&[(1.0, 1.0), (2.0, 2.0), (4.0, 3.0), (4.0, 3.1)]), None);
+        assert_eq!(ScalabilityLaw::fit(&[(1.0, 1.0), (2.0, 2.0), (4.0, 0.0), (8.0, 3.1)]), None);
+    }
+}

@@ -1,0 +1,181 @@
+//! The file as bytes: a mark, a version, then frames that each stand for themselves.
+//!
+//! ```text
+//! file   mark (8 bytes), version (u32), frames
+//! frame  kind (u8), length of the body (u32), CRC-32 of kind, length and body (u32), body: JSON, deflated
+//! ```
+//!
+//! Numbers are little-endian. Each frame is compressed and checksummed alone, so that a file that was cut short, by a full disk
+//! or `kill -9`, is good up to its last whole frame. JSON names its fields: a field that a later armtrace adds does not
+//! disturb an earlier one, and one that is missing has its default. Frames of an unknown kind are passed over. So the
+//! version rises only where what was written before would be misread.
+
+use std::io::{self, Read, Write};
+
+use flate2::read::DeflateDecoder;
+use flate2::write::DeflateEncoder;
+use flate2::Compression;
+use serde::de::DeserializeOwned;
+use serde::Serialize;
+
+/// The first byte is no text, and the line ends show a transfer that took the file for text.
+const MARK: [u8; 8] = *b"\x8aARMTR\r\n";
+/// Of the format that is written; all up to it are read.
+pub const VERSION: u32 = 1;
+
+/// The longest body, compressed, and what all of a file's bodies may come to, decompressed. A second of a very busy server
+/// takes less than 50 KB, so that an hour fits; only a damaged or hostile file holds more.
+const LONGEST_BODY: u32 = 4 << 20;
+const LONGEST_TEXT: u64 = 16 << 20;
+const LONGEST_FILE: u64 = 256 << 20;
+
+/// What a frame holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FrameKind {
+    Start = 1,
+    Second = 2,
+    End = 3,
+}
+
+/// Why a file cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum FormatError {
+    #[error("it is not a recording of armtrace")]
+    NotARecording,
+    #[error("it was changed in transfer as if it were text: copy it as binary")]
+    TakenForText,
+    #[error(
+        "it is of format {0}, written by a newer armtrace: this one reads up to format {VERSION}. Update armtrace"
+    )]
+    Newer(u32),
+    #[error("it is damaged at byte {at}: {what}")]
+    Damaged { at: u64, what: &'static str },
+    #[error("it ends before the first whole second: nothing was recorded")]
+    Empty,
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+/// Writes what a file begins with.
+pub fn write_mark(to: &mut impl Write) -> io::Result<()> {
+    to.write_all(&MARK)?;
+    to.write_all(&VERSION.to_le_bytes())
+}
+
+/// Writes one frame in one piece.
+pub fn write_frame(to: &mut impl Write, kind: FrameKind, body: &impl Serialize) -> io::Result<()> {
+    let mut deflated = DeflateEncoder::new(Vec::new(), Compression::best());
+    serde_json::to_writer(&mut deflated, body)?;
+    let body = deflated.finish()?;
+    let length = u32::try_from(body.len()).ok().filter(|length| *length <= LONGEST_BODY);
+    let length = length.ok_or_else(|| io::Error::other("a second has too many figures"))?;
+    let mut frame = vec![kind as u8];
+    frame.extend(length.to_le_bytes());
+    let checksum = checksum(&frame, &body);
+    frame.extend(checksum.to_le_bytes());
+    frame.extend(body);
+    to.write_all(&frame)
+}
+
+fn checksum(head: &[u8], body: &[u8]) -> u32 {
+    let mut crc = crc32fast::Hasher::new();
+    crc.update(head);
+    crc.update(body);
+    crc.finalize()
+}
+
+/// The frames of a file, as they come.
+pub struct Frames<R> {
+    from: R,
+    at: u64,
+    text_left: u64,
+}
+
+/// A frame's body, checked.
+pub struct Frame {
+    kind: u8,
+    at: u64,
+    text: Vec<u8>,
+}
+
+impl<R: Read> Frames<R> {
+    /// Reads the mark and the version.
+    pub fn new(mut from: R) -> Result<Frames<R>, FormatError> {
+        let mut head = [0; 12];
+        let got = read_up_to(&mut from, &mut head)?;
+        // Where line ends were changed, what follows them has moved.
+        if head[..6] == MARK[..6] && got >= 8 && head[..8] != MARK {
+            return Err(FormatError::TakenForText);
+        }
+        if got < 12 || head[..8] != MARK {
+            return Err(FormatError::NotARecording);
+        }
+        let version = u32::from_le_bytes([head[8], head[9], head[10], head[11]]);
+        match version {
+            0 => Err(FormatError::Damaged { at: 8, what: "there is no format 0" }),
+            1..=VERSION => Ok(Frames { from, at: 12, text_left: LONGEST_FILE }),
+            _ => Err(FormatError::Newer(version)),
+        }
+    }
+
+    /// The next whole frame; `None` at the end, also where the file was cut short in a frame.
+    pub fn next(&mut self) -> Result<Option<Frame>, FormatError> {
+        let at = self.at;
+        let damaged = |what| FormatError::Damaged { at, what };
+        let mut head = [0; 9];
+        if read_up_to(&mut self.from, &mut head)? < head.len() {
+            return Ok(None);
+        }
+        let length = u32::from_le_bytes([head[1], head[2], head[3], head[4]]);
+        if length > LONGEST_BODY {
+            return Err(damaged("a frame longer than any can be"));
+        }
+        let mut body = Vec::new();
+        (&mut self.from).take(u64::from(length)).read_to_end(&mut body)?;
+        if body.len() < length as usize {
+            return Ok(None);
+        }
+        if checksum(&head[..5], &body).to_le_bytes() != head[5..] {
+            return Err(damaged("a checksum is wrong"));
+        }
+        self.at += head.len() as u64 + u64::from(length);
+        let text = self.inflate(&body).ok_or_else(|| damaged("a frame cannot be decompressed"))?;
+        Ok(Some(Frame { kind: head[0], at, text }))
+    }
+
+    fn inflate(&mut self, body: &[u8]) -> Option<Vec<u8>> {
+        let limit = self.text_left.min(LONGEST_TEXT);
+        let mut text = Vec::new();
+        DeflateDecoder::new(body).take(limit + 1).read_to_end(&mut text).ok()?;
+        self.text_left -= text.len().min(limit as usize) as u64;
+        (text.len() as u64 <= limit).then_some(text)
+    }
+}
+
+impl Frame {
+    pub fn is(&self, kind: FrameKind) -> bool {
+        self.kind == kind as u8
+    }
+
+    pub fn parse<T: DeserializeOwned>(&self) -> Result<T, FormatError> {
+        serde_json::from_slice(&self.text).map_err(|_| self.damaged("a frame does not hold what its kind should"))
+    }
+
+    pub fn damaged(&self, what: &'static str) -> FormatError {
+        FormatError::Damaged { at: self.at, what }
+    }
+}
+
+/// Fills `into` as far as there is anything: how far.
+fn read_up_to(from: &mut impl Read, into: &mut [u8]) -> io::Result<usize> {
+    let mut got = 0;
+    while got < into.len() {
+        match from.read(&mut into[got..]) {
+            Ok(0) => break,
+            Ok(n) => got += n,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(got)
+}

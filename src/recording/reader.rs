@@ -1,0 +1,271 @@
+//! Reads a recording.
+
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::path::Path;
+use std::time::Duration;
+
+use super::frame::{FormatError, Frame, FrameKind, Frames};
+use super::schema::{CallsiteKey, End, LatchDelta, NewRows, PageKey, Second, Start, WaitDelta};
+use crate::model::{CallsiteWaits, Histogram, Kind, LatchWaits, Mode, PageWaits, BUCKETS, BUCKET_BOUNDS_NS};
+
+/// More buckets than any version has; what claims more is damaged.
+const MOST_BUCKETS: usize = 1000;
+
+/// A whole recording, checked: all numbers of rows and buckets exist, and time goes forward.
+#[derive(Clone, Debug, Default)]
+pub struct Recording {
+    pub start: Start,
+    /// All rows that the seconds refer to, by their numbers.
+    pub rows: NewRows,
+    /// At least one.
+    pub seconds: Vec<Second>,
+    /// `None` where the file was cut short, as by `kill -9`.
+    pub end: Option<End>,
+    /// For each of the recording's buckets the one of [`BUCKET_BOUNDS_NS`] that it goes to.
+    buckets: Vec<usize>,
+    /// The latches' kinds and modes, in the order of the rows.
+    latches: Vec<(Kind, Mode)>,
+}
+
+/// Reads the file at `path`.
+///
+/// # Errors
+/// When the file cannot be read, is no recording, is damaged, or of a format from the future. A file that was cut short is no error
+/// if it has a whole second.
+pub fn read(path: &Path) -> Result<Recording, FormatError> {
+    Recording::read_from(BufReader::new(File::open(path)?))
+}
+
+impl Recording {
+    /// Reads a recording from its bytes.
+    ///
+    /// # Errors
+    /// As [`read`].
+    pub fn read_from(bytes: impl Read) -> Result<Recording, FormatError> {
+        let mut frames = Frames::new(bytes)?;
+        let mut recording = Recording::default();
+        let mut has_begun = false;
+        while let Some(frame) = frames.next()? {
+            if frame.is(FrameKind::Start) && !has_begun {
+                recording.begin(&frame)?;
+                has_begun = true;
+            } else if !has_begun {
+                return Err(frame.damaged("it does not begin with what was recorded"));
+            } else if recording.end.is_some() {
+                return Err(frame.damaged("it goes on behind its end"));
+            } else if frame.is(FrameKind::Second) {
+                recording.add(&frame)?;
+            } else if frame.is(FrameKind::End) {
+                recording.end = Some(frame.parse()?);
+            } else if frame.is(FrameKind::Start) {
+                return Err(frame.damaged("it begins twice"));
+            }
+        }
+        if recording.seconds.is_empty() {
+            return Err(FormatError::Empty);
+        }
+        Ok(recording)
+    }
+
+    fn begin(&mut self, frame: &Frame) -> Result<(), FormatError> {
+        self.start = frame.parse()?;
+        let bounds = &self.start.bounds_ns;
+        if bounds.len() > MOST_BUCKETS || !bounds.is_sorted() {
+            return Err(frame.damaged("its buckets are not in order"));
+        }
+        let into = |bound: &u64| BUCKET_BOUNDS_NS.partition_point(|mine| mine < bound);
+        self.buckets = bounds.iter().map(into).chain([BUCKETS - 1]).collect();
+        Ok(())
+    }
+
+    fn add(&mut self, frame: &Frame) -> Result<(), FormatError> {
+        let mut second: Second = frame.parse()?;
+        let before = self.seconds.last().map_or(0, |second| second.at_ns);
+        if second.at_ns <= before {
+            return Err(frame.damaged("its time goes backwards"));
+        }
+        for latch in &second.new.latches {
+            let known = Kind::from_name(&latch.kind).zip(Mode::from_name(&latch.mode));
+            self.latches.push(known.ok_or_else(|| frame.damaged("a latch of an unknown kind"))?);
+        }
+        let NewRows { latches, callsites, pages, lost } = std::mem::take(&mut second.new);
+        self.rows.latches.extend(latches);
+        self.rows.callsites.extend(callsites);
+        self.rows.pages.extend(pages);
+        self.rows.lost.extend(lost);
+        let is_right = second.latches.iter().all(|delta| self.is_right(delta))
+            && ascending(second.latches.iter().map(|delta| delta.r))
+            && in_rows(&second.callsites, self.rows.callsites.len())
+            && in_rows(&second.pages, self.rows.pages.len())
+            && ascending(second.lost.iter().map(|lost| lost.0))
+            && second.lost.iter().all(|lost| lost.0 < self.rows.lost.len());
+        if !is_right {
+            return Err(frame.damaged("figures of a row that does not exist"));
+        }
+        self.seconds.push(second);
+        Ok(())
+    }
+
+    fn is_right(&self, delta: &LatchDelta) -> bool {
+        let buckets = delta.b.chunks(2).map(|pair| pair[0]);
+        delta.r < self.latches.len()
+            && delta.b.len().is_multiple_of(2)
+            && ascending(buckets.clone())
+            && buckets.into_iter().all(|bucket| (0..self.buckets.len() as i64).contains(&bucket))
+    }
+
+    /// From its beginning to its last second.
+    pub fn duration(&self) -> Duration {
+        Duration::from_nanos(self.seconds.last().map_or(0, |second| second.at_ns))
+    }
+
+    /// The lengths of its seconds, in seconds.
+    pub fn lengths(&self) -> impl Iterator<Item = f64> + '_ {
+        let began = std::iter::once(0).chain(self.seconds.iter().map(|second| second.at_ns));
+        began.zip(&self.seconds).map(|(began, second)| (second.at_ns - began) as f64 / 1e9)
+    }
+
+    /// The name, kind and mode of a latch's row.
+    pub fn latch(&self, row: usize) -> (&str, Kind, Mode) {
+        let (kind, mode) = self.latches[row];
+        (&self.rows.latches[row].latch, kind, mode)
+    }
+
+    /// All waits for each latch and mode, longest first.
+    pub fn latches(&self) -> Vec<LatchWaits> {
+        let mut sums = vec![LatchSum::default(); self.latches.len()];
+        for delta in self.seconds.iter().flat_map(|second| &second.latches) {
+            sums[delta.r].add(delta, &self.buckets);
+        }
+        let mut latches: Vec<LatchWaits> =
+            sums.iter().enumerate().map(|(row, sum)| sum.waits(self.latch(row))).collect();
+        latches.sort_by(|a, b| {
+            b.waits.sum_ns.cmp(&a.waits.sum_ns).then_with(|| (&a.latch, a.mode).cmp(&(&b.latch, b.mode)))
+        });
+        latches
+    }
+
+    /// All waits that began at each call site, longest first.
+    pub fn callsites(&self) -> Vec<CallsiteWaits> {
+        let sums = self.sums(self.rows.callsites.len(), |second| &second.callsites);
+        let site = |(key, (waits, wait_ns)): (&CallsiteKey, _)| CallsiteWaits {
+            latch: key.latch.clone(),
+            callsite: key.callsite.clone(),
+            wait_ns,
+            waits,
+        };
+        let mut sites: Vec<CallsiteWaits> = self.rows.callsites.iter().zip(sums).map(site).collect();
+        sites.sort_by(|a, b| b.wait_ns.cmp(&a.wait_ns).then_with(|| a.callsite.cmp(&b.callsite)));
+        sites
+    }
+
+    /// All waits for pages by what these are part of, longest first.
+    pub fn pages(&self) -> Vec<PageWaits> {
+        let sums = self.sums(self.rows.pages.len(), |second| &second.pages);
+        let page = |(key, (waits, wait_ns)): (&PageKey, _)| PageWaits {
+            table: key.table.clone(),
+            index: key.index.clone(),
+            level: key.level,
+            waits,
+            wait_ns,
+        };
+        let mut pages: Vec<PageWaits> = self.rows.pages.iter().zip(sums).map(page).collect();
+        pages.sort_by(|a, b| b.wait_ns.cmp(&a.wait_ns).then_with(|| a.place().cmp(&b.place())));
+        pages
+    }
+
+    /// Waits and nanoseconds of each row.
+    fn sums(&self, rows: usize, of: impl Fn(&Second) -> &[WaitDelta]) -> Vec<(u64, u64)> {
+        let mut sums = vec![(0_i64, 0_i64); rows];
+        for &(row, waits, wait_ns) in self.seconds.iter().flat_map(of) {
+            let sum = &mut sums[row];
+            *sum = (sum.0.saturating_add(waits), sum.1.saturating_add(wait_ns));
+        }
+        sums.into_iter().map(|(waits, wait_ns)| (whole(waits), whole(wait_ns))).collect()
+    }
+
+    /// Events that are in no other figure, by cause; those that there were.
+    pub fn lost(&self) -> Vec<(String, u64)> {
+        let mut sums = vec![0_i64; self.rows.lost.len()];
+        for &(row, events) in self.seconds.iter().flat_map(|second| &second.lost) {
+            sums[row] = sums[row].saturating_add(events);
+        }
+        self.rows.lost.iter().cloned().zip(sums.into_iter().map(whole)).collect()
+    }
+
+    /// CPU time that the server used, nanoseconds; `None` unless every second has it.
+    pub fn server_cpu_ns(&self) -> Option<u64> {
+        self.total(|second| second.server_cpu_ns)
+    }
+
+    /// Statements of clients; `None` unless every second has them.
+    pub fn queries(&self) -> Option<u64> {
+        self.total(|second| second.queries)
+    }
+
+    /// CPU time that probes took from the server, nanoseconds. What hits cost is known a moment after the beginning; the
+    /// first second that has a cost has that of all before it.
+    pub fn probe_cost_ns(&self) -> Option<u64> {
+        let known = self.seconds.iter().skip_while(|second| second.probe_cost_ns.is_none());
+        let known: Vec<Option<u64>> = known.map(|second| second.probe_cost_ns).collect();
+        (!known.is_empty()).then_some(())?;
+        known.into_iter().try_fold(0_u64, |sum, ns| Some(sum.saturating_add(ns?)))
+    }
+
+    fn total(&self, of: impl Fn(&Second) -> Option<u64>) -> Option<u64> {
+        self.seconds.iter().map(of).try_fold(0_u64, |sum, n| Some(sum.saturating_add(n?)))
+    }
+}
+
+/// What a latch's seconds come to.
+#[derive(Clone, Default)]
+struct LatchSum {
+    buckets: [i64; BUCKETS],
+    waits: i64,
+    wait_ns: i64,
+    sleep_ns: i64,
+    sleeps: i64,
+    estimated_ns: i64,
+    longest_ns: i64,
+}
+
+impl LatchSum {
+    /// `into` has for each of the recording's buckets the one here.
+    fn add(&mut self, delta: &LatchDelta, into: &[usize]) {
+        let add = |sum: &mut i64, n: i64| *sum = sum.saturating_add(n);
+        for pair in delta.b.chunks_exact(2) {
+            add(&mut self.buckets[into[pair[0] as usize]], pair[1]);
+        }
+        add(&mut self.waits, delta.n);
+        add(&mut self.wait_ns, delta.ns);
+        add(&mut self.sleep_ns, delta.sl);
+        add(&mut self.sleeps, delta.s);
+        add(&mut self.estimated_ns, delta.e);
+        self.longest_ns = self.longest_ns.max(delta.x);
+    }
+
+    fn waits(&self, (latch, kind, mode): (&str, Kind, Mode)) -> LatchWaits {
+        let waits = Histogram {
+            buckets: self.buckets.map(whole),
+            count: whole(self.waits),
+            sum_ns: whole(self.wait_ns),
+            max_ns: whole(self.longest_ns),
+        };
+        let (sleep_ns, sleeps, estimated_ns) = (whole(self.sleep_ns), whole(self.sleeps), whole(self.estimated_ns));
+        LatchWaits { latch: latch.to_owned(), kind, mode, waits, sleep_ns, sleeps, estimated_ns }
+    }
+}
+
+/// A sum that cannot be less than nothing.
+fn whole(sum: i64) -> u64 {
+    sum.max(0) as u64
+}
+
+fn ascending<T: Ord>(numbers: impl Iterator<Item = T>) -> bool {
+    numbers.is_sorted_by(|a, b| a < b)
+}
+
+fn in_rows(deltas: &[WaitDelta], rows: usize) -> bool {
+    ascending(deltas.iter().map(|delta| delta.0)) && deltas.last().is_none_or(|delta| delta.0 < rows)
+}

@@ -1,0 +1,47 @@
+//! Folded stacks, as flame graphs are made of: server, latch, mode, microseconds; or call sites in place of the modes.
+
+use std::fmt::{self, Display, Formatter};
+
+use crate::model::Kind;
+use crate::recording::Recording;
+
+/// A recording as lines `frame;frame;frame microseconds`. Waits without a known call site end at the latch, so that the
+/// lines add up to all wait time.
+pub struct Folded<'a>(pub &'a Recording);
+
+impl Display for Folded<'_> {
+    fn fmt(&self, f: &mut Formatter) -> fmt::Result {
+        let server = &self.0.start.server;
+        let root = frame(&format!("{} {}", server.flavor, server.version));
+        let callsites = self.0.callsites();
+        let mut latches: Vec<(String, u64)> = Vec::new();
+        for latch in self.0.latches().into_iter().filter(|latch| latch.kind != Kind::Cond) {
+            match latches.iter_mut().find(|(name, _)| *name == latch.latch) {
+                Some((_, sum)) => *sum = sum.saturating_add(latch.waits.sum_ns),
+                None => latches.push((latch.latch, latch.waits.sum_ns)),
+            }
+        }
+        for (latch, wait_ns) in latches {
+            let mut rest = wait_ns;
+            for site in callsites.iter().filter(|site| site.latch == latch) {
+                let ns = site.wait_ns.min(rest);
+                rest -= ns;
+                line(f, &[&root, &frame(&latch), &frame(&site.callsite)], ns)?;
+            }
+            line(f, &[&root, &frame(&latch)], rest)?;
+        }
+        Ok(())
+    }
+}
+
+fn line(f: &mut Formatter, frames: &[&str], ns: u64) -> fmt::Result {
+    match ns / 1000 {
+        0 => Ok(()),
+        microseconds => writeln!(f, "{} {microseconds}", frames.join(";")),
+    }
+}
+
+/// A name in which nothing parts frames.
+fn frame(name: &str) -> String {
+    name.replace(';', ":").replace(char::is_control, " ")
+}

@@ -1,0 +1,262 @@
+//! A report as one self-contained web page: findings, a heat map over time, histograms, call sites.
+
+use std::fmt::{self, Display, Formatter};
+
+use super::text::{circumstances, heading, split};
+use super::{Bucket, LatchReport, Report};
+use crate::model::BUCKET_BOUNDS_NS;
+use crate::ui::format::{self, NOTHING};
+use crate::ui::html::{begin, end, table, Escaped};
+use crate::ui::names::{cut_middle, short_names};
+
+/// Rows of the heat map, latches with details, pages. JSON has all.
+const HOT: usize = 15;
+const LATCHES: usize = 40;
+const PAGES: usize = 30;
+const CALLSITES: usize = 10;
+/// The heat map has no more columns: of a longer recording, each is several seconds.
+const MOST_COLUMNS: usize = 120;
+
+/// A report as a page.
+pub struct Html<'a>(pub &'a Report);
+
+impl Display for Html<'_> {
+    fn fmt(&self, f: &mut Formatter) -> fmt::Result {
+        let report = self.0;
+        let title = heading(&report.server, &report.host);
+        begin(f, &format!("report: {title}"))?;
+        writeln!(f, "<h1>{}</h1>\n<p class=\"soft\">{}</p>", Escaped(&title), Escaped(&circumstances(report)))?;
+        writeln!(f, "<ul>")?;
+        for finding in &report.findings {
+            let class = if finding.is_problem { " class=\"cost\"" } else { "" };
+            writeln!(f, "<li{class}>{}</li>", Escaped(&finding.text))?;
+        }
+        writeln!(f, "</ul>")?;
+        if !report.latches.is_empty() {
+            writeln!(f, "<h2>Threads waiting, over time</h2>")?;
+            heat_map(f, report)?;
+            writeln!(f, "<h2>Latches</h2>")?;
+            latches(f, report)?;
+        }
+        pages(f, report)?;
+        conditions(f, report)?;
+        facts(f, report)?;
+        end(f)
+    }
+}
+
+/// Latches by seconds; the darker, the more threads waited.
+fn heat_map(f: &mut Formatter, report: &Report) -> fmt::Result {
+    const HEIGHT: usize = 18;
+    const NAMES: usize = 260;
+    const COLUMNS: usize = 960;
+    let rows = by_latch(report);
+    let step = report.at.len().div_ceil(MOST_COLUMNS).max(1);
+    let columns = report.at.len().div_ceil(step);
+    let most = rows.iter().flat_map(|(_, waits)| columns_of(waits, &report.at, step)).fold(0.0, f64::max);
+    let cell = (COLUMNS / columns.max(1)).min(24);
+    let (width, height) = (NAMES + columns * cell + 40, rows.len() * HEIGHT + 20);
+    writeln!(f, "<div><svg width=\"{width}\" height=\"{height}\" role=\"img\">")?;
+    for (y, (name, waits)) in rows.iter().enumerate() {
+        let top = y * HEIGHT;
+        let short = cut_middle(name, 40);
+        writeln!(f, "<text x=\"0\" y=\"{}\">{}</text>", top + 13, Escaped(&short))?;
+        for (x, threads) in columns_of(waits, &report.at, step).into_iter().enumerate() {
+            // A square root, so that what is less than the most can be told from nothing.
+            let shade = if most > 0.0 { (threads / most).max(0.0).sqrt() } else { 0.0 };
+            if shade >= 0.01 {
+                let at = report.at[((x + 1) * step).min(report.at.len()) - 1];
+                writeln!(
+                    f,
+                    "<rect class=\"bar\" x=\"{}\" y=\"{top}\" width=\"{}\" height=\"{}\" fill-opacity=\"{shade:.2}\">\
+                     <title>{} · second {at:.0}: {threads:.2} threads waiting</title></rect>",
+                    NAMES + x * cell,
+                    cell,
+                    HEIGHT - 2,
+                    Escaped(name),
+                )?;
+            }
+        }
+    }
+    for column in (0..columns).step_by(10) {
+        let began = if column == 0 { 0.0 } else { report.at[column * step - 1] };
+        writeln!(f, "<text x=\"{}\" y=\"{}\">{began:.0}s</text>", NAMES + column * cell, height - 6)?;
+    }
+    writeln!(f, "</svg></div>\n<p class=\"soft\">The darkest stands for {most:.2} threads.</p>")
+}
+
+/// The heat map's rows: a latch's modes together.
+fn by_latch(report: &Report) -> Vec<(String, Vec<f64>)> {
+    let mut rows: Vec<(&str, Vec<f64>)> = Vec::new();
+    for latch in &report.latches {
+        match rows.iter_mut().find(|(name, _)| *name == latch.latch) {
+            Some((_, sum)) => sum.iter_mut().zip(&latch.wait_by_second).for_each(|(sum, wait)| *sum += wait),
+            None => rows.push((&latch.latch, latch.wait_by_second.clone())),
+        }
+    }
+    rows.sort_by(|a, b| b.1.iter().sum::<f64>().total_cmp(&a.1.iter().sum()));
+    rows.truncate(HOT);
+    let names = short_names(rows.iter().map(|(name, _)| *name), usize::MAX);
+    rows.into_iter().map(|(name, waits)| (names[name].clone(), waits)).collect()
+}
+
+/// Threads waiting in each column: seconds waited by the time that passed.
+fn columns_of(waits: &[f64], at: &[f64], step: usize) -> Vec<f64> {
+    let mut began = 0.0;
+    let column = |(waits, at): (&[f64], &[f64])| {
+        let ended = at.last().copied().unwrap_or(began);
+        let threads = waits.iter().sum::<f64>() / (ended - std::mem::replace(&mut began, ended));
+        if threads.is_finite() {
+            threads
+        } else {
+            0.0
+        }
+    };
+    waits.chunks(step).zip(at.chunks(step)).map(column).collect()
+}
+
+fn latches(f: &mut Formatter, report: &Report) -> fmt::Result {
+    let titles = [
+        "latch",
+        "mode",
+        "share",
+        "threads",
+        "waits/s",
+        "mean",
+        "p50",
+        "p99",
+        "longest",
+        "awake/asleep",
+        "top call site",
+    ];
+    let names = short_names(report.latches.iter().map(|latch| latch.latch.as_str()), usize::MAX);
+    let row = |latch: &LatchReport| (names[latch.latch.as_str()].clone(), cells(latch, report.duration));
+    let rows = report.latches.iter().take(LATCHES).map(row);
+    table(f, &titles, rows)?;
+    if report.latches.len() > LATCHES {
+        let more = report.latches.len() - LATCHES;
+        writeln!(f, "<p class=\"soft\">and {more} more, which <code>--format json</code> lists</p>")?;
+    }
+    for (i, latch) in report.latches.iter().take(LATCHES).enumerate() {
+        let open = if i == 0 { " open" } else { "" };
+        let mode = latch.mode.to_uppercase();
+        writeln!(f, "<details{open}><summary><code>{}</code> {mode}</summary>", Escaped(&latch.latch))?;
+        histogram(f, &latch.histogram)?;
+        let sites = latch.callsites.iter().take(CALLSITES).map(|site| {
+            let time = format::nanoseconds(site.wait * 1e9);
+            (site.callsite.clone(), vec![format::percent(site.share), time, format::count(site.waits as f64)])
+        });
+        table(f, &["call site, all modes", "share", "wait", "waits"], sites)?;
+        writeln!(f, "</details>")?;
+    }
+    Ok(())
+}
+
+fn cells(latch: &LatchReport, duration: f64) -> Vec<String> {
+    let time = |s: Option<f64>| s.map_or(NOTHING.to_owned(), |s| format::nanoseconds(s * 1e9));
+    let site = latch
+        .callsites
+        .first()
+        .map(|site| format!("{} {}", cut_middle(&site.callsite, 24), format::percent(site.share)));
+    let estimated = if latch.estimated > 0.0 { "~" } else { "" };
+    vec![
+        if latch.mode.is_empty() { NOTHING.to_owned() } else { latch.mode.to_uppercase() },
+        format::percent(latch.share),
+        format!("{estimated}{:.2}", latch.wait / duration),
+        format::count(latch.waits as f64 / duration),
+        time(latch.mean),
+        time(latch.p50),
+        time(latch.p99),
+        time(Some(latch.max)),
+        split(latch),
+        site.unwrap_or_default(),
+    ]
+}
+
+/// Waits by how long they took.
+fn histogram(f: &mut Formatter, buckets: &[Bucket]) -> fmt::Result {
+    const BAR: (usize, usize) = (26, 90);
+    let most = buckets.iter().map(|bucket| bucket.waits).max().unwrap_or(0).max(1);
+    let bounds: Vec<Option<f64>> = BUCKET_BOUNDS_NS.iter().map(|&ns| Some(ns as f64 / 1e9)).chain([None]).collect();
+    writeln!(f, "<div><svg width=\"{}\" height=\"{}\" role=\"img\">", bounds.len() * BAR.0 + 20, BAR.1 + 22)?;
+    writeln!(f, "<line class=\"axis\" x1=\"0\" x2=\"{}\" y1=\"{1}\" y2=\"{1}\"/>", bounds.len() * BAR.0, BAR.1)?;
+    for (i, le) in bounds.iter().enumerate() {
+        let x = i * BAR.0;
+        let label = le.map_or("more".to_owned(), bound);
+        if let Some(bucket) = buckets.iter().find(|bucket| bucket.le == *le) {
+            let height = (bucket.waits as f64 / most as f64 * BAR.1 as f64).max(1.0);
+            writeln!(
+                f,
+                "<rect class=\"bar\" x=\"{}\" y=\"{:.1}\" width=\"{}\" height=\"{height:.1}\"><title>up to {label}: {} waits</title></rect>",
+                x + 2,
+                BAR.1 as f64 - height,
+                BAR.0 - 4,
+                bucket.waits,
+            )?;
+        }
+        if i % 3 == 0 || le.is_none() {
+            writeln!(f, "<text x=\"{}\" y=\"{}\">{label}</text>", x + 2, BAR.1 + 15)?;
+        }
+    }
+    writeln!(f, "</svg></div>")
+}
+
+/// `64µs`: a bucket's bound, which is a short number.
+fn bound(seconds: f64) -> String {
+    match seconds {
+        ..1e-3 => format!("{:.0}µs", seconds * 1e6),
+        ..1.0 => format!("{:.0}ms", seconds * 1e3),
+        _ => format!("{seconds}s"),
+    }
+}
+
+fn pages(f: &mut Formatter, report: &Report) -> fmt::Result {
+    if report.pages.is_empty() {
+        return Ok(());
+    }
+    writeln!(f, "<h2>Pages waited for</h2>")?;
+    let rows = report.pages.iter().take(PAGES).map(|page| {
+        let threads = format!("{:.2}", page.wait / report.duration);
+        (page.place(), vec![threads, format::count(page.waits as f64 / report.duration)])
+    });
+    table(f, &["table, index, level", "threads", "waits/s"], rows)
+}
+
+fn conditions(f: &mut Formatter, report: &Report) -> fmt::Result {
+    if report.conditions.is_empty() {
+        return Ok(());
+    }
+    writeln!(f, "<h2>Idle waits</h2>\n<p class=\"soft\">Condition variables: who waits here has nothing to do.</p>")?;
+    let rows = report.conditions.iter().take(PAGES).map(|latch| {
+        let mean = latch.mean.map_or(NOTHING.to_owned(), |s| format::nanoseconds(s * 1e9));
+        let threads = format!("{:.2}", latch.wait / report.duration);
+        (latch.latch.clone(), vec![threads, format::count(latch.waits as f64 / report.duration), mean])
+    });
+    table(f, &["condition", "threads", "waits/s", "mean"], rows)
+}
+
+/// Settings, losses, probes.
+fn facts(f: &mut Formatter, report: &Report) -> fmt::Result {
+    let server = &report.server;
+    writeln!(f, "<h2>Server and tool</h2>")?;
+    let known = [
+        ("build id", &server.build_id),
+        ("symbols", &server.symbol_source),
+        ("recorded by armtrace", &report.armtrace),
+    ];
+    let facts = known.map(|(name, value)| (name.to_owned(), value.clone()));
+    let settings = server.settings.iter().map(|(name, value)| (name.clone(), value.clone()));
+    let lost = report.lost.iter().map(|(cause, n)| (format!("not counted: {cause}"), n.to_string()));
+    let rows = facts.into_iter().chain(settings).chain(lost).map(|(name, value)| (name, vec![value]));
+    table(f, &["", ""], rows)?;
+    if report.probes.is_empty() {
+        return Ok(());
+    }
+    writeln!(f, "<details><summary>probes and what they cost the server</summary>")?;
+    let rows = report.probes.iter().map(|probe| {
+        let cost = probe.cost_ns.map_or(NOTHING.to_owned(), |ns| format::nanoseconds(ns as f64));
+        (probe.probe.clone(), vec![probe.state.clone(), format::count(probe.hits as f64), cost])
+    });
+    table(f, &["probe", "state", "hits", "CPU time"], rows)?;
+    writeln!(f, "</details>")
+}

@@ -1,0 +1,121 @@
+//! A report for a terminal.
+
+use std::fmt::{self, Display, Formatter};
+
+use super::{LatchReport, Report};
+use crate::recording::{Host, Server};
+use crate::ui::format::{self, NOTHING};
+use crate::ui::names::short_names;
+
+/// How many latches, call sites of each, and pages are listed. JSON has all.
+const LATCHES: usize = 15;
+const CALLSITES: usize = 3;
+const PAGES: usize = 5;
+/// Widest column of latches.
+const NAME: usize = 44;
+
+/// A report as text.
+pub struct Text<'a>(pub &'a Report);
+
+impl Display for Text<'_> {
+    fn fmt(&self, f: &mut Formatter) -> fmt::Result {
+        let report = self.0;
+        writeln!(f, "{}", heading(&report.server, &report.host))?;
+        writeln!(f, "{}", circumstances(report))?;
+        if !report.server.settings.is_empty() {
+            writeln!(f, "{}", settings(&report.server))?;
+        }
+        writeln!(f)?;
+        report
+            .findings
+            .iter()
+            .try_for_each(|finding| writeln!(f, "{} {}", if finding.is_problem { "!" } else { "·" }, finding.text))?;
+        if !report.latches.is_empty() {
+            writeln!(f)?;
+            latches(f, report)?;
+        }
+        pages(f, report)?;
+        if !report.lost.is_empty() {
+            let lost: Vec<String> = report.lost.iter().map(|(cause, n)| format!("{cause} {n}")).collect();
+            writeln!(f, "\nevents not counted: {}", lost.join(", "))?;
+        }
+        Ok(())
+    }
+}
+
+/// `MySQL 9.7.4 · x86_64 Intel(R) Xeon(R) · db1`
+pub(crate) fn heading(server: &Server, host: &Host) -> String {
+    let name = format!("{} {}", format::flavor(&server.flavor), server.version);
+    [name, format!("{} {}", server.arch, host.cpu_model), host.name.clone()].join(" · ")
+}
+
+/// `2 CPUs · 2.50 GHz · Linux 6.18 · Debian 12 · 15 GiB · 60s · threads=64`
+pub(super) fn circumstances(report: &Report) -> String {
+    let host = &report.host;
+    let mut parts = vec![format!("{} CPUs", host.cpus)];
+    parts.extend(host.server_cpus.filter(|n| *n != host.cpus).map(|n| format!("{n} of them for the server")));
+    parts.extend(host.ghz.map(|ghz| format!("{ghz:.2} GHz")));
+    parts.extend(host.numa_nodes.filter(|n| *n > 1).map(|n| format!("{n} NUMA nodes")));
+    parts.extend(host.memory_bytes.map(|bytes| format!("{} GiB", bytes >> 30)));
+    parts.push(format!("Linux {}", host.kernel));
+    parts.extend(host.os.clone());
+    parts.push(format!("{} recorded", format::span(std::time::Duration::from_secs_f64(report.duration.round()))));
+    parts.extend(report.overhead().map(|share| format!("overhead {}", format::percent(share))));
+    parts.extend(report.labels.iter().map(|(key, value)| format!("{key}={value}")));
+    parts.join(" · ")
+}
+
+fn settings(server: &Server) -> String {
+    let settings: Vec<String> = server.settings.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    format!("settings: {}", settings.join(" "))
+}
+
+fn latches(f: &mut Formatter, report: &Report) -> fmt::Result {
+    let shown = &report.latches[..report.latches.len().min(LATCHES)];
+    let names = short_names(shown.iter().map(|latch| latch.latch.as_str()), NAME);
+    let width = names.values().map(|name| name.chars().count()).max().unwrap_or(0).max("latch".len());
+    writeln!(f, "{:width$} mode  share  waits/s  wait/s   mean    p99    max spin/sleep  top call sites", "latch")?;
+    for latch in shown {
+        let time = |s: Option<f64>| s.map_or(NOTHING.to_owned(), |s| format::nanoseconds(s * 1e9));
+        writeln!(
+            f,
+            "{:width$} {:>4} {:>6} {:>8} {:>7} {:>6} {:>6} {:>6} {:>10}  {}",
+            names[latch.latch.as_str()],
+            if latch.mode.is_empty() { NOTHING.to_owned() } else { latch.mode.to_uppercase() },
+            format::percent(latch.share),
+            format::count(latch.waits as f64 / report.duration),
+            time(Some(latch.wait / report.duration)),
+            time(latch.mean),
+            time(latch.p99),
+            time(Some(latch.max)),
+            split(latch),
+            callsites(latch),
+        )?;
+    }
+    match report.latches.len() - shown.len() {
+        0 => Ok(()),
+        more => writeln!(f, "and {more} more, which --format json lists"),
+    }
+}
+
+/// `13/87%`: the two add up to 100.
+pub(super) fn split(latch: &LatchReport) -> String {
+    let sleep = latch.sleep.filter(|_| latch.wait > 0.0).map(|sleep| (sleep / latch.wait * 100.0).round());
+    sleep.map_or(NOTHING.to_owned(), |sleep| format!("{:.0}/{sleep:.0}%", 100.0 - sleep))
+}
+
+fn callsites(latch: &LatchReport) -> String {
+    let site = |site: &super::CallsiteReport| format!("{} {}", site.callsite, format::percent(site.share));
+    latch.callsites.iter().take(CALLSITES).map(site).collect::<Vec<_>>().join(", ")
+}
+
+fn pages(f: &mut Formatter, report: &Report) -> fmt::Result {
+    for (i, page) in report.pages.iter().take(PAGES).enumerate() {
+        if i == 0 {
+            writeln!(f, "\npages waited for")?;
+        }
+        let wait = format::nanoseconds(page.wait / report.duration * 1e9);
+        writeln!(f, "  {:>8}/s  {}", wait, page.place())?;
+    }
+    Ok(())
+}

@@ -1,0 +1,93 @@
+//! What a server says of itself to a client: counters and settings.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::time::Duration;
+
+use mysql::prelude::Queryable;
+use mysql::{Conn, Opts, OptsBuilder};
+
+use crate::failure::Failure;
+
+/// How long a server may take to answer. It may be so busy that it is recorded for that.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A connection to a server.
+pub struct Client {
+    connection: Conn,
+    /// Queries that were made here: the server counts them among its clients'.
+    own: u64,
+}
+
+impl Client {
+    /// Connects as a URL says: `mysql://USER:PASSWORD@HOST:PORT` or `mysql://USER@localhost?socket=/PATH`.
+    ///
+    /// # Errors
+    /// Status 2 where it is no such URL, 1 where the server refuses or does not answer.
+    pub fn connect(dsn: &str) -> Result<Client, Failure> {
+        // The text is not repeated: a password may be in it.
+        let opts = Opts::from_url(dsn).map_err(|error| {
+            Failure::usage(format!(
+                "--mysql: {error}. Write mysql://USER:PASSWORD@HOST:PORT or mysql://USER@localhost?socket=/PATH"
+            ))
+        })?;
+        let opts = OptsBuilder::from_opts(opts)
+            .tcp_connect_timeout(Some(PATIENCE))
+            .read_timeout(Some(PATIENCE))
+            .write_timeout(Some(PATIENCE))
+            // It would ask the server where its socket is, and connect anew.
+            .prefer_socket(false);
+        let connection = Conn::new(opts).map_err(|error| refused(&error))?;
+        Ok(Client { connection, own: 0 })
+    }
+
+    /// How many statements clients have sent since the server started, those made here left out.
+    ///
+    /// # Errors
+    /// Status 1 where the server does not answer, or counts none.
+    pub fn queries(&mut self) -> Result<u64, Failure> {
+        // `Questions` counts this statement too.
+        self.own += 1;
+        let row: Option<(String, u64)> =
+            self.connection.query_first("SHOW GLOBAL STATUS LIKE 'Questions'").map_err(|error| refused(&error))?;
+        let (_, count) = row.ok_or_else(|| refused(&"it has no counter of statements"))?;
+        Ok(count.saturating_sub(self.own))
+    }
+
+    /// The values of the settings in `names` that the server has.
+    ///
+    /// # Errors
+    /// Status 1 where the server does not answer.
+    pub fn settings(&mut self, names: &[&str]) -> Result<BTreeMap<String, String>, Failure> {
+        self.own += 1;
+        let names: Vec<String> = names.iter().map(|name| format!("'{name}'")).collect();
+        let query = format!("SHOW GLOBAL VARIABLES WHERE Variable_name IN ({})", names.join(","));
+        let rows: Vec<(String, String)> = self.connection.query(query).map_err(|error| refused(&error))?;
+        Ok(rows.into_iter().collect())
+    }
+}
+
+fn refused(error: &dyn Display) -> Failure {
+    Failure::running(format!(
+        "the server cannot be asked for its counters: {error}. Check --mysql, or leave it out: figures per query are absent then"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bad_url_is_bad_usage_and_keeps_the_password_to_itself() {
+        let error = Client::connect("postgres://me:secret@localhost").err().expect("an error");
+        assert_eq!(error.status, 2);
+        assert!(error.message.contains("mysql://USER") && !error.message.contains("secret"), "{error}");
+    }
+
+    #[test]
+    fn a_server_that_is_not_there_is_status_1() {
+        let error = Client::connect("mysql://me@localhost?socket=/nowhere").err().expect("an error");
+        assert_eq!(error.status, 1);
+        assert!(error.message.contains("--mysql"), "{error}");
+    }
+}

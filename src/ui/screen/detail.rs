@@ -1,0 +1,121 @@
+//! One latch, opened: its figures, a histogram of its waits, and its call sites.
+
+use ratatui::style::{Modifier, Style};
+use ratatui::text::Line;
+
+use super::views::mode;
+use super::{LatchId, Screen};
+use crate::model::{CallsiteWaits, Histogram, LatchWaits, Snapshot, BUCKET_BOUNDS_NS};
+use crate::ui::format::{self, NOTHING};
+use crate::ui::names::cut_middle;
+
+/// Columns of a bar's label and number, and of the two columns' gap.
+const BEFORE_BAR: usize = 19;
+const GAP: usize = 2;
+/// So many call sites leave room for the modes.
+const MOST_CALLSITES: usize = 9;
+
+impl Screen {
+    /// The lines that tell of a latch, at most `width` wide and `height` high.
+    pub(super) fn detail(&self, latch: &LatchId, width: usize, height: usize) -> Vec<Line<'static>> {
+        let bold = Style::from(Modifier::BOLD);
+        let mut lines = vec![Line::from(format!("{} {}", latch.0, mode(latch.2).trim_matches('-'))).style(bold)];
+        let Some(now) = find(&self.now, latch) else {
+            lines.push(Line::from("no wait was seen"));
+            return lines;
+        };
+        let before = self.since().and_then(|earlier| find(earlier, latch));
+        let waits = before.map_or_else(|| now.waits.clone(), |earlier| now.waits.since(&earlier.waits));
+        lines.extend(self.figures(now, latch).into_iter().map(Line::from));
+        lines.push(Line::from(""));
+        let (left, room) = (width / 2, height.saturating_sub(lines.len() + 1));
+        let of = if before.is_some() { ", last seconds" } else { "" };
+        let titles = [format!("how long waits took{of}"), "call sites, all modes, since attach".to_owned()];
+        lines.push(Line::from(beside(&titles[0], &titles[1], left)).style(bold));
+        let histogram = histogram(&waits, room, left.saturating_sub(BEFORE_BAR + GAP));
+        let facts: Vec<String> =
+            callsites(&self.now, &latch.0, width - left).into_iter().chain(self.modes(latch)).collect();
+        let line = |texts: &[String], i: usize| texts.get(i).cloned().unwrap_or_default();
+        let rows = histogram.len().max(facts.len()).min(room);
+        lines.extend((0..rows).map(|i| Line::from(beside(&line(&histogram, i), &line(&facts, i), left))));
+        lines
+    }
+
+    fn figures(&self, now: &LatchWaits, latch: &LatchId) -> Vec<String> {
+        let before = self.since().and_then(|earlier| find(earlier, latch));
+        let (waits, sleep_ns, sleeps) = match before {
+            Some(e) => (
+                now.waits.since(&e.waits),
+                now.sleep_ns.saturating_sub(e.sleep_ns),
+                now.sleeps.saturating_sub(e.sleeps),
+            ),
+            None => (now.waits.clone(), now.sleep_ns, now.sleeps),
+        };
+        let time = |ns: Option<f64>| ns.map_or(NOTHING.to_owned(), format::nanoseconds);
+        let quantiles = [0.5, 0.9, 0.99].map(|q| time(waits.quantile_ns(q)));
+        let sleep_ns = sleep_ns.min(waits.sum_ns);
+        let [p50, p90, p99] = quantiles;
+        let max = format::nanoseconds(now.waits.max_ns as f64);
+        let mut lines = vec![format!("{} waits · p50 {p50} · p90 {p90} · p99 {p99} · max {max}", waits.count)];
+        if self.now.sleeps_seen {
+            let [awake, asleep] = [waits.sum_ns - sleep_ns, sleep_ns].map(|ns| format::nanoseconds(ns as f64));
+            lines.push(format!("awake {awake} · asleep {asleep} in {} sleeps", format::count(sleeps as f64)));
+        }
+        lines
+    }
+
+    /// All of the latch's modes, since attach, where it has several.
+    fn modes(&self, latch: &LatchId) -> Vec<String> {
+        let of_latch: Vec<&LatchWaits> = self.now.latches.iter().filter(|row| row.latch == latch.0).collect();
+        if of_latch.len() < 2 {
+            return Vec::new();
+        }
+        let line = |row: &&LatchWaits| {
+            let (wait, waits) = (format::nanoseconds(row.waits.sum_ns as f64), format::count(row.waits.count as f64));
+            format!("{:>6} {wait:>7} in {waits:>6} waits", mode(row.mode))
+        };
+        let title = ["".to_owned(), "modes, since attach".to_owned()];
+        title.into_iter().chain(of_latch.iter().map(line)).collect()
+    }
+}
+
+/// Two texts in one line, the second one from this column on.
+fn beside(left: &str, right: &str, column: usize) -> String {
+    let left: String = left.chars().take(column.saturating_sub(GAP)).collect();
+    format!("{left:column$}{right}")
+}
+
+fn find<'a>(snapshot: &'a Snapshot, (latch, kind, mode): &LatchId) -> Option<&'a LatchWaits> {
+    snapshot.latches.iter().find(|row| row.latch == *latch && row.kind == *kind && row.mode == *mode)
+}
+
+/// Bars for the buckets between the first and the last that hold waits; several in one where there are more than `most`.
+fn histogram(waits: &Histogram, most: usize, longest: usize) -> Vec<String> {
+    let holds = |n: &u64| *n > 0;
+    let (Some(first), Some(last)) = (waits.buckets.iter().position(holds), waits.buckets.iter().rposition(holds))
+    else {
+        return vec!["none".to_owned()];
+    };
+    let step = (last + 1 - first).div_ceil(most.max(1));
+    let groups = waits.buckets[first..=last].chunks(step).map(|group| group.iter().sum::<u64>());
+    let highest = groups.clone().max().unwrap_or(1).max(1) as f64;
+    let bar = |(i, n): (usize, u64)| {
+        let bound = BUCKET_BOUNDS_NS.get((first + (i + 1) * step - 1).min(last));
+        let bound = bound.map_or("more".to_owned(), |&ns| format!("≤ {}", format::nanoseconds(ns as f64)));
+        let length = (n as f64 / highest * longest as f64).ceil() as usize;
+        format!("  {bound:>8} {:>7} {}", format::count(n as f64), "█".repeat(length))
+    };
+    groups.enumerate().map(bar).collect()
+}
+
+fn callsites(now: &Snapshot, latch: &str, width: usize) -> Vec<String> {
+    let mut sites: Vec<_> = now.callsites.iter().filter(|site| site.latch == latch && site.wait_ns > 0).collect();
+    sites.sort_by(|a, b| b.wait_ns.cmp(&a.wait_ns).then_with(|| a.callsite.cmp(&b.callsite)));
+    let all: u64 = sites.iter().map(|site| site.wait_ns).sum();
+    let line = |site: &&CallsiteWaits| {
+        let share = format::percent(site.wait_ns as f64 / all as f64);
+        let wait = format::nanoseconds(site.wait_ns as f64);
+        format!("{share:>6} {wait:>7} {}", cut_middle(&site.callsite, width.saturating_sub(15)))
+    };
+    sites.iter().take(MOST_CALLSITES).map(line).collect()
+}

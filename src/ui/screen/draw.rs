@@ -1,0 +1,155 @@
+//! Where what is on the screen.
+
+use std::time::Duration;
+
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Modifier, Style};
+use ratatui::text::{Line, Span, Text};
+use ratatui::widgets::{Paragraph, Row, Table};
+use ratatui::Frame;
+
+use super::views::View;
+use super::Screen;
+use crate::ui::format;
+use crate::ui::names::{cut_middle, short_names};
+use crate::ui::top::Interval;
+
+const KEYS: &str = "F1 help  Enter open  Tab view  < > sort  / filter  t totals  Z pause  q quit";
+const KEYS_OPENED: &str = "Esc back  t totals  Z pause  F1 help  q quit";
+
+const HELP: &[&str] = &[
+    "Up Down k j     select        PgUp PgDn Home End   move",
+    "Enter Right     open a latch: histogram, modes, call sites",
+    "Esc Left        back; in a list, Esc takes the filter off",
+    "1 2 3 4 Tab     latches, call sites, pages, probes and what they cost",
+    "> . F6          sort by the next column       < ,  by the one before",
+    "I               invert the order",
+    "/ \\ F3 F4       filter by a part of the name; Enter keeps it, Esc drops it",
+    "t               figures since attach, or of the last seconds",
+    "Z               pause",
+    "q F10 Ctrl-C    quit: takes the probes off",
+    "",
+    "wait/s is time waited per second by all threads: 2.50s is 2.5 threads waiting.",
+    "~ marks what is partly estimated, to keep the budget for probes.",
+];
+
+impl Screen {
+    /// Draws everything.
+    pub fn draw(&mut self, frame: &mut Frame) {
+        let heights = [Constraint::Length(2), Constraint::Length(1), Constraint::Fill(1), Constraint::Length(1)];
+        let [head, tabs, body, foot] = Layout::vertical(heights).areas(frame.area());
+        frame.render_widget(Paragraph::new(self.head()), head);
+        frame.render_widget(Paragraph::new(self.tabs()), tabs);
+        if self.shows_help {
+            let lines = HELP.iter().map(|line| Line::from(*line));
+            frame.render_widget(Paragraph::new(Text::from_iter(lines)), body);
+        } else if let Some(latch) = self.opened.clone() {
+            let lines = self.detail(&latch, usize::from(body.width), usize::from(body.height));
+            frame.render_widget(Paragraph::new(Text::from(lines)), body);
+        } else {
+            self.list(frame, body);
+        }
+        frame.render_widget(Paragraph::new(self.foot()).style(Modifier::REVERSED), foot);
+    }
+
+    /// Who is watched, and what is waited for in all.
+    fn head(&self) -> Text<'static> {
+        let (now, target) = (&self.now, &self.now.target);
+        let state = if now.up { format::span(now.elapsed) } else { "server has ended".to_owned() };
+        let first = format!(
+            "{} {} · pid {} · {state} · {} {}",
+            format::flavor(&target.flavor),
+            target.version,
+            target.pid,
+            target.arch,
+            target.cpu_model
+        );
+        let latches = Interval::new(now, self.since()).top_latches();
+        let waiting = latches.iter().map(|latch| latch.wait_ns_per_second).sum::<f64>() / 1e9;
+        let waits: f64 = latches.iter().map(|latch| latch.waits_per_second).sum();
+        let overhead = now.overhead_ratio().map_or("not known".to_owned(), format::percent);
+        let lost: u64 = now.lost.iter().map(|(_, events)| events).sum();
+        let lost =
+            if lost > 0 { format!(" · {} events not counted", format::count(lost as f64)) } else { String::new() };
+        let second =
+            format!("{waiting:.2} threads waiting · {} waits/s · overhead {overhead}{lost}", format::count(waits));
+        Text::from(vec![Line::from(first).style(Modifier::BOLD), Line::from(second)])
+    }
+
+    fn tabs(&self) -> Line<'static> {
+        let tab = |view: View| {
+            let style = if view == self.view { Style::from(Modifier::REVERSED) } else { Style::default() };
+            [Span::styled(format!(" {} {} ", view as usize + 1, view.title()), style), Span::raw(" ")]
+        };
+        let mut spans: Vec<Span> = View::ALL.into_iter().flat_map(tab).collect();
+        let seconds = Duration::from_secs_f64(Interval::new(&self.now, self.since()).seconds().round());
+        let of =
+            if self.since().is_some() { format!("last {}", format::span(seconds)) } else { "since attach".to_owned() };
+        spans.push(Span::raw(format!(" {of}")));
+        if self.is_paused {
+            spans.push(Span::styled("  paused", Modifier::BOLD));
+        }
+        Line::from(spans)
+    }
+
+    fn foot(&self) -> Line<'static> {
+        if self.is_typing {
+            return Line::from(format!("filter: {}_", self.filter));
+        }
+        let filter = if self.filter.is_empty() { String::new() } else { format!("[{}]  ", self.filter) };
+        Line::from(format!("{filter}{}", if self.opened.is_some() { KEYS_OPENED } else { KEYS }))
+    }
+
+    fn list(&mut self, frame: &mut Frame, area: Rect) {
+        let rows = self.rows();
+        self.page = usize::from(area.height.saturating_sub(1)).max(1);
+        self.selected = self.selected.min(rows.len().saturating_sub(1));
+        // The selected row stays in sight, and what is above it only moves when it must.
+        self.first = self.first.min(self.selected).max((self.selected + 1).saturating_sub(self.page));
+        let columns = self.view.columns();
+        let others: u16 = columns[1..].iter().map(|(_, width)| width + 1).sum();
+        let name_width = area.width.saturating_sub(others).max(8);
+        let shown = &rows[self.first..rows.len().min(self.first + self.page)];
+        let names = short_names(shown.iter().map(|row| row.name.as_str()), usize::from(name_width));
+        let selected = self.selected - self.first;
+        let lines = shown.iter().enumerate().map(|(i, row)| {
+            let name = match self.view {
+                View::Latches => names[row.name.as_str()].clone(),
+                _ => cut_middle(row.name.trim_start_matches("wait/synch/"), usize::from(name_width)),
+            };
+            let cells = row.texts.iter().map(|text| Text::from(text.clone()).right_aligned());
+            let style = if i == selected { Style::from(Modifier::REVERSED) } else { Style::default() };
+            Row::new([Text::from(name)].into_iter().chain(cells)).style(style)
+        });
+        let (sorted_by, is_inverted) = self.sorts[self.view as usize];
+        let titles = columns.iter().enumerate().map(|(i, (title, width))| {
+            let mark = if i != sorted_by {
+                ""
+            } else if is_inverted {
+                "▲"
+            } else {
+                "▼"
+            };
+            let room = if i == 0 { usize::from(name_width) } else { usize::from(*width) };
+            let title: String = title.chars().take(room - mark.chars().count()).collect();
+            let text = Text::from(format!("{title}{mark}"));
+            if i == 0 {
+                text
+            } else {
+                text.right_aligned()
+            }
+        });
+        let widths =
+            columns.iter().map(
+                |(_, width)| if *width == 0 { Constraint::Length(name_width) } else { Constraint::Length(*width) },
+            );
+        let header = Row::new(titles).style(Modifier::BOLD);
+        if rows.is_empty() {
+            let nothing =
+                if self.filter.is_empty() { "nothing was seen so far" } else { "nothing has that in its name" };
+            frame.render_widget(Paragraph::new(nothing), area);
+        } else {
+            frame.render_widget(Table::new(lines, widths).header(header).column_spacing(1), area);
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! The full-screen view of `armtrace top`: what it shows and how it answers to keys. No terminal, no clock.
+
+mod detail;
+mod draw;
+mod views;
+
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+
+use super::names::without_kind;
+use crate::model::{Kind, Mode, Snapshot};
+use views::{View, ViewRow};
+
+/// What a key asks the program for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    Continue,
+    Quit,
+}
+
+/// A latch in one mode.
+type LatchId = (String, Kind, Mode);
+
+/// Everything that is shown, and where the user is in it.
+pub struct Screen {
+    now: Snapshot,
+    /// What figures of the last seconds are a difference from; `None` at first.
+    earlier: Option<Snapshot>,
+    /// Figures since attach, rather than of the last seconds.
+    totals: bool,
+    is_paused: bool,
+    view: View,
+    /// For each view the column that it is sorted by, and whether that is turned round.
+    sorts: [(usize, bool); View::ALL.len()],
+    selected: usize,
+    /// Rows that the last drawing had room for.
+    page: usize,
+    first: usize,
+    filter: String,
+    is_typing: bool,
+    opened: Option<LatchId>,
+    shows_help: bool,
+    ended: bool,
+}
+
+impl Screen {
+    pub fn new(now: Snapshot) -> Screen {
+        Screen {
+            now,
+            earlier: None,
+            totals: false,
+            is_paused: false,
+            view: View::Latches,
+            sorts: View::ALL.map(|view| (view.usual_sort(), false)),
+            selected: 0,
+            page: 1,
+            first: 0,
+            filter: String::new(),
+            is_typing: false,
+            opened: None,
+            shows_help: false,
+            ended: false,
+        }
+    }
+
+    /// Takes newer figures, unless the user has paused.
+    pub fn update(&mut self, now: Snapshot) {
+        if !now.up {
+            // Of a server that has ended there are no last seconds.
+            self.ended = true;
+        }
+        if !self.is_paused {
+            self.earlier = Some(std::mem::replace(&mut self.now, now));
+        }
+    }
+
+    /// Answers to a key.
+    pub fn key(&mut self, key: KeyEvent) -> Answer {
+        if key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char('c') {
+            return Answer::Quit;
+        }
+        if self.is_typing {
+            self.type_filter(key.code);
+            return Answer::Continue;
+        }
+        if self.shows_help {
+            self.shows_help = false;
+            return Answer::Continue;
+        }
+        match key.code {
+            KeyCode::Char('q') | KeyCode::F(10) => return Answer::Quit,
+            KeyCode::Char('h' | '?') | KeyCode::F(1) => self.shows_help = true,
+            KeyCode::Char('t') => self.totals = !self.totals,
+            KeyCode::Char('Z') => self.is_paused = !self.is_paused,
+            KeyCode::Esc | KeyCode::Backspace | KeyCode::Left if self.opened.is_some() => self.opened = None,
+            KeyCode::Esc => self.filter.clear(),
+            KeyCode::Char(digit @ '1'..='4') => self.show(View::ALL[digit as usize - '1' as usize]),
+            KeyCode::Tab => self.show(self.view.next()),
+            _ if self.opened.is_some() => {}
+            code => self.key_in_list(code),
+        }
+        Answer::Continue
+    }
+
+    fn key_in_list(&mut self, code: KeyCode) {
+        let last = self.rows().len().saturating_sub(1);
+        let sort = &mut self.sorts[self.view as usize];
+        let columns = self.view.columns().len();
+        match code {
+            KeyCode::Up | KeyCode::Char('k') => self.selected = self.selected.saturating_sub(1),
+            KeyCode::Down | KeyCode::Char('j') => self.selected = (self.selected + 1).min(last),
+            KeyCode::PageUp => self.selected = self.selected.saturating_sub(self.page),
+            KeyCode::PageDown => self.selected = (self.selected + self.page).min(last),
+            KeyCode::Home => self.selected = 0,
+            KeyCode::End => self.selected = last,
+            KeyCode::Char('>' | '.') | KeyCode::F(6) => *sort = ((sort.0 + 1) % columns, false),
+            KeyCode::Char('<' | ',') => *sort = ((sort.0 + columns - 1) % columns, false),
+            KeyCode::Char('I') => sort.1 = !sort.1,
+            KeyCode::Char('/' | '\\') | KeyCode::F(3 | 4) => self.is_typing = true,
+            KeyCode::Enter | KeyCode::Right => {
+                self.opened = self.rows().into_iter().nth(self.selected).and_then(|row| row.opens)
+            }
+            _ => {}
+        }
+    }
+
+    fn type_filter(&mut self, code: KeyCode) {
+        match code {
+            KeyCode::Enter => self.is_typing = false,
+            KeyCode::Esc => {
+                self.is_typing = false;
+                self.filter.clear();
+            }
+            KeyCode::Backspace => _ = self.filter.pop(),
+            KeyCode::Char(c) => self.filter.push(c),
+            _ => {}
+        }
+        self.selected = 0;
+    }
+
+    fn show(&mut self, view: View) {
+        (self.view, self.opened, self.selected) = (view, None, 0);
+    }
+
+    /// The rows of the view, sorted, without those that the filter leaves out.
+    fn rows(&self) -> Vec<ViewRow> {
+        let filter = self.filter.to_lowercase();
+        let mut rows = self.view.rows(&self.now, self.since());
+        rows.retain(|row| row.name.to_lowercase().contains(&filter));
+        let (column, is_inverted) = self.sorts[self.view as usize];
+        rows.sort_by(|a, b| {
+            let order = if column == 0 {
+                without_kind(&a.name).cmp(without_kind(&b.name))
+            } else {
+                b.values[column - 1].total_cmp(&a.values[column - 1])
+            };
+            if is_inverted {
+                order.reverse()
+            } else {
+                order
+            }
+        });
+        rows
+    }
+
+    /// The snapshot that figures are a difference from.
+    fn since(&self) -> Option<&Snapshot> {
+        self.earlier.as_ref().filter(|_| !self.totals && !self.ended)
+    }
+}

@@ -1,0 +1,215 @@
+//! The lists: which columns each has, and its rows.
+
+use super::LatchId;
+use crate::model::{Mode, Snapshot};
+use crate::ui::format::{self, NOTHING};
+use crate::ui::top::Interval;
+
+/// A list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum View {
+    Latches,
+    Callsites,
+    Pages,
+    Probes,
+}
+
+/// A row: its name, and for each further column a number to sort by and its text.
+pub(super) struct ViewRow {
+    /// What the filter looks at; whole, however narrow the column is.
+    pub name: String,
+    pub values: Vec<f64>,
+    pub texts: Vec<String>,
+    /// The latch that it opens.
+    pub opens: Option<LatchId>,
+}
+
+/// A column's title and width. The first column has what the others leave.
+pub(super) type Column = (&'static str, u16);
+
+impl View {
+    pub const ALL: [View; 4] = [View::Latches, View::Callsites, View::Pages, View::Probes];
+
+    pub fn next(self) -> View {
+        View::ALL[(self as usize + 1) % View::ALL.len()]
+    }
+
+    pub fn title(self) -> &'static str {
+        match self {
+            View::Latches => "Latches",
+            View::Callsites => "Call sites",
+            View::Pages => "Pages",
+            View::Probes => "Probes",
+        }
+    }
+
+    pub fn columns(self) -> &'static [Column] {
+        match self {
+            View::Latches => &[
+                ("latch", 0),
+                ("mode", 4),
+                ("waits/s", 7),
+                ("wait/s", 7),
+                ("mean", 6),
+                ("p99", 6),
+                ("max", 6),
+                ("asleep", 6),
+                ("total", 6),
+            ],
+            View::Callsites => &[("latch ← call site", 0), ("waits/s", 8), ("wait/s", 8), ("share", 6), ("total", 7)],
+            View::Pages => &[("table.index", 0), ("level", 5), ("waits/s", 8), ("wait/s", 8), ("total", 7)],
+            View::Probes => &[("probe", 0), ("state", 10), ("hits/s", 8), ("hits", 8), ("a trap", 7), ("CPU time", 8)],
+        }
+    }
+
+    /// The column that a view is sorted by until the user says otherwise.
+    pub fn usual_sort(self) -> usize {
+        match self {
+            View::Latches | View::Pages => 3,
+            View::Callsites => 2,
+            View::Probes => 5,
+        }
+    }
+
+    pub fn rows(self, now: &Snapshot, earlier: Option<&Snapshot>) -> Vec<ViewRow> {
+        let interval = Interval::new(now, earlier);
+        match self {
+            View::Latches => latches(now, &interval),
+            View::Callsites => callsites(now, earlier, interval.seconds()),
+            View::Pages => pages(now, earlier, interval.seconds()),
+            View::Probes => probes(now, earlier, interval.seconds()),
+        }
+    }
+}
+
+fn latches(now: &Snapshot, interval: &Interval) -> Vec<ViewRow> {
+    let longest = |latch: &str, mode: Mode| {
+        let row = now.latches.iter().find(|row| row.latch == latch && row.mode == mode);
+        row.map_or(0, |row| row.waits.max_ns) as f64
+    };
+    let time = |ns: Option<f64>| ns.map_or(NOTHING.to_owned(), format::nanoseconds);
+    let row = |top: crate::ui::top::TopLatch| {
+        let max = longest(&top.latch, top.mode);
+        let estimated = if top.estimated { "~" } else { "" };
+        ViewRow {
+            values: vec![
+                f64::from(top.mode as u8),
+                top.waits_per_second,
+                top.wait_ns_per_second,
+                top.mean_ns.unwrap_or(-1.0),
+                top.p99_ns.unwrap_or(-1.0),
+                max,
+                top.sleep_share.unwrap_or(-1.0),
+                top.total_ns as f64,
+            ],
+            texts: vec![
+                mode(top.mode).to_owned(),
+                format::count(top.waits_per_second),
+                format!("{estimated}{}", format::nanoseconds(top.wait_ns_per_second)),
+                time(top.mean_ns),
+                time(top.p99_ns),
+                format::nanoseconds(max),
+                top.sleep_share.map_or(NOTHING.to_owned(), |share| format!("{:.0}%", share * 100.0)),
+                format::nanoseconds(top.total_ns as f64),
+            ],
+            opens: Some((top.latch.clone(), top.kind, top.mode)),
+            name: top.latch,
+        }
+    };
+    interval.top_latches().into_iter().map(row).collect()
+}
+
+fn callsites(now: &Snapshot, earlier: Option<&Snapshot>, seconds: f64) -> Vec<ViewRow> {
+    let before = |latch: &str, callsite: &str| {
+        let rows = earlier.map(|earlier| &earlier.callsites[..]).unwrap_or_default();
+        let row = rows.iter().find(|row| row.latch == latch && row.callsite == callsite);
+        row.map_or((0, 0), |row| (row.waits, row.wait_ns))
+    };
+    let new: Vec<(u64, u64)> = now
+        .callsites
+        .iter()
+        .map(|site| {
+            let before = before(&site.latch, &site.callsite);
+            (site.waits.saturating_sub(before.0), site.wait_ns.saturating_sub(before.1))
+        })
+        .collect();
+    let all = new.iter().map(|(_, ns)| *ns as f64).sum::<f64>().max(1.0);
+    let row = |(site, (waits, ns)): (&crate::model::CallsiteWaits, &(u64, u64))| {
+        let (waits, wait, share) = (*waits as f64 / seconds, *ns as f64 / seconds, *ns as f64 / all);
+        let opens = now.latches.iter().filter(|latch| latch.latch == site.latch).max_by_key(|latch| latch.waits.sum_ns);
+        ViewRow {
+            name: format!("{} ← {}", site.latch, site.callsite),
+            values: vec![waits, wait, share, site.wait_ns as f64],
+            texts: vec![
+                format::count(waits),
+                format::nanoseconds(wait),
+                format::percent(share),
+                format::nanoseconds(site.wait_ns as f64),
+            ],
+            opens: opens.map(|latch| (latch.latch.clone(), latch.kind, latch.mode)),
+        }
+    };
+    now.callsites.iter().zip(&new).map(row).collect()
+}
+
+fn pages(now: &Snapshot, earlier: Option<&Snapshot>, seconds: f64) -> Vec<ViewRow> {
+    let before = |page: &crate::model::PageWaits| {
+        let rows = earlier.map(|earlier| &earlier.pages[..]).unwrap_or_default();
+        rows.iter().find(|row| row.place() == page.place()).map_or((0, 0), |row| (row.waits, row.wait_ns))
+    };
+    let row = |page: &crate::model::PageWaits| {
+        let before = before(page);
+        let waits = page.waits.saturating_sub(before.0) as f64 / seconds;
+        let wait = page.wait_ns.saturating_sub(before.1) as f64 / seconds;
+        let index = if page.index.is_empty() { String::new() } else { format!(".{}", page.index) };
+        ViewRow {
+            name: format!("{}{index}", page.table),
+            values: vec![page.level.map_or(-1.0, f64::from), waits, wait, page.wait_ns as f64],
+            texts: vec![
+                page.level.map_or(NOTHING.to_owned(), |level| level.to_string()),
+                format::count(waits),
+                format::nanoseconds(wait),
+                format::nanoseconds(page.wait_ns as f64),
+            ],
+            opens: None,
+        }
+    };
+    now.pages.iter().map(row).collect()
+}
+
+fn probes(now: &Snapshot, earlier: Option<&Snapshot>, seconds: f64) -> Vec<ViewRow> {
+    // Sites with one name are told apart by their order, which is always the same.
+    let before = |i: usize| earlier.and_then(|earlier| earlier.probes.get(i)).map_or(0, |probe| probe.hits);
+    let row = |(i, probe): (usize, &crate::model::ProbeStatus)| {
+        let hits = probe.hits.saturating_sub(before(i)) as f64 / seconds;
+        let known = |ns: Option<f64>| ns.map_or(NOTHING.to_owned(), format::nanoseconds);
+        ViewRow {
+            name: probe.probe.clone(),
+            values: vec![
+                f64::from(probe.state as u8),
+                hits,
+                probe.hits as f64,
+                probe.trap_ns.unwrap_or(-1.0),
+                probe.total_cost_ns().unwrap_or(-1.0),
+            ],
+            texts: vec![
+                probe.state.as_str().to_owned(),
+                format::count(hits),
+                format::count(probe.hits as f64),
+                known(probe.trap_ns),
+                known(probe.total_cost_ns()),
+            ],
+            opens: None,
+        }
+    };
+    now.probes.iter().enumerate().map(row).collect()
+}
+
+pub(super) fn mode(mode: Mode) -> &'static str {
+    match mode {
+        Mode::None => NOTHING,
+        Mode::S => "S",
+        Mode::Sx => "SX",
+        Mode::X => "X",
+    }
+}

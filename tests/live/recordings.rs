@@ -1,0 +1,195 @@
+//! Recordings of real servers under load: what is in them, how they end, and comparing them.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use anyhow::{ensure, Context, Result};
+use armtrace::recording::{self, Ending, Recording, Report};
+use armtrace::target::{Memory, Target};
+
+use crate::agent::{loaded_programs, program};
+use crate::load::Load;
+use crate::server::{wait_for, Family, Options, Server};
+
+/// A recording that goes on. Dropping it kills it.
+pub struct Recorder {
+    child: Child,
+    errors: PathBuf,
+}
+
+impl Recorder {
+    pub fn start(server: &Server, output: &Path, args: &[&str]) -> Result<Recorder> {
+        let errors = output.with_extension("err");
+        let child = Command::new(program())
+            .args(["record", "--pid", &server.pid().to_string(), "-o"])
+            .arg(output)
+            .args(args)
+            .stdin(Stdio::null())
+            .stderr(File::create(&errors)?)
+            .spawn()
+            .context("starting a recording")?;
+        Ok(Recorder { child, errors })
+    }
+
+    fn signal(&self, signal: i32) {
+        // SAFETY: a signal to our own child, which has not been waited for.
+        unsafe { libc::kill(self.child.id() as i32, signal) };
+    }
+
+    fn wait(&mut self) -> Result<ExitStatus> {
+        wait_for("the recording's end", Duration::from_secs(60), || Ok(self.child.try_wait()?))
+    }
+
+    /// Waits until it ends by itself, without an error.
+    pub fn complete(mut self) -> Result<()> {
+        let status = self.wait()?;
+        ensure!(status.success(), "{status}: {}", std::fs::read_to_string(&self.errors)?);
+        Ok(())
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Waits until a file that is being written has so many seconds.
+fn wait_for_seconds(file: &Path, seconds: usize) -> Result<()> {
+    wait_for("seconds in the file", Duration::from_secs(30), || {
+        let recording = recording::read(file).ok();
+        Ok(recording.filter(|recording| recording.seconds.len() >= seconds).map(|_| ()))
+    })
+}
+
+fn nothing_left() -> Result<()> {
+    wait_for("the programs to go", Duration::from_secs(10), || Ok(loaded_programs()?.is_empty().then_some(())))
+}
+
+/// Settings as the server itself has them.
+fn settings(server: &Server) -> Result<BTreeMap<String, String>> {
+    let rows = server.query("SHOW GLOBAL VARIABLES")?;
+    rows.into_iter()
+        .map(|row| Ok((row.first().context("no name")?.clone(), row.get(1).cloned().unwrap_or_default())))
+        .collect()
+}
+
+/// What is read from the server's memory is what it says of itself.
+fn settings_are_right(server: &Server, at_least: &[&str]) -> Result<()> {
+    let target = Target::open(server.pid()).map_err(anyhow::Error::msg)?;
+    let read = armtrace::catalog::settings(&target.image, &Memory::new(server.pid()), target.bias);
+    let said = settings(server)?;
+    for (name, value) in &read {
+        ensure!(
+            said.get(name) == Some(value),
+            "{name} is {value}, says its memory; {:?} says the server",
+            said.get(name)
+        );
+    }
+    for name in at_least {
+        ensure!(read.contains_key(*name), "{name} is not among {read:?}");
+    }
+    Ok(())
+}
+
+/// What the program prints, which must end well.
+pub fn prints(args: &[&str]) -> Result<String> {
+    let output = Command::new(program()).args(args).stdin(Stdio::null()).output()?;
+    ensure!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+#[test]
+fn recordings_of_two_loads_are_compared() -> Result<()> {
+    let server = Server::start(Family::Mysql97, &Options::default())?;
+    settings_are_right(&server, &["innodb_spin_wait_delay", "innodb_sync_spin_loops", "innodb_buffer_pool_size"])?;
+    let dir = tempfile::tempdir()?;
+    let url = format!("mysql://root@localhost?socket={}", server.socket().display());
+    let record = |threads: u32| -> Result<(String, Recording)> {
+        let mut load = Load::start(&server, "oltp_update_index", threads)?;
+        load.wait_running()?;
+        let file = dir.path().join(format!("{threads}.rec"));
+        let label = format!("threads={threads}");
+        let before = server.status("Com_update")?;
+        Recorder::start(&server, &file, &["--duration", "5s", "--mysql", &url, "--label", &label])?.complete()?;
+        let updates = server.status("Com_update")? - before;
+        load.stop()?;
+        nothing_left()?;
+        let recording = recording::read(&file)?;
+        let queries = recording.queries().context("no statements were counted")?;
+        // The load's only statement; attaching and detaching took time on top.
+        ensure!(queries > 0 && queries <= updates + 100, "{queries} statements were recorded, {updates} updates made");
+        Ok((file.display().to_string(), recording))
+    };
+    let (few, _) = record(4)?;
+    let (many, recording) = record(32)?;
+
+    let seconds = recording.duration().as_secs_f64();
+    ensure!((4.5..10.0).contains(&seconds) && recording.seconds.len() >= 3, "{seconds} s: {:?}", recording.seconds);
+    ensure!(recording.end.as_ref().is_some_and(|end| end.ending == Ending::Complete));
+    let (said, known) = (settings(&server)?, &recording.start.server.settings);
+    ensure!(known.iter().all(|(name, value)| said.get(name) == Some(value)), "{known:?}");
+    ensure!(known.contains_key("performance_schema"), "{known:?}");
+    let report = Report::new(&recording);
+    let named = report.latches.iter().filter(|latch| latch.latch.starts_with("wait/synch/")).count();
+    ensure!(named >= 3 && report.totals.wait > 0.0, "{named} latches: {:?}", report.latches);
+    let sum = |of: fn(&armtrace::recording::Bucket) -> u64| -> u64 {
+        report.latches.iter().flat_map(|latch| &latch.histogram).map(of).sum()
+    };
+    // Read while waits go on, a bucket may be a wait ahead of the count, or behind.
+    let (buckets, waits) = (sum(|bucket| bucket.waits) as f64, report.totals.waits as f64);
+    ensure!((buckets / waits - 1.0).abs() < 0.01, "{buckets} in buckets, {waits} waits");
+    ensure!(report.totals.server_cpu.is_some_and(|cpu| cpu > 0.0), "{:?}", report.totals);
+    let size = std::fs::metadata(&many)?.len();
+    ensure!(size * 12 < 1 << 20, "{size} bytes in {seconds} s");
+
+    ensure!(prints(&["report", &many])?.contains("MySQL 9.7"));
+    ensure!(prints(&["report", &many, "--format", "html"])?.contains("<svg"));
+    let text = prints(&["compare", &few, &many])?;
+    ensure!(text.contains("wait, 1,000 statements") && text.contains("statements/s"), "{text}");
+    let text = prints(&["compare", "--by", "threads", &many, &few])?;
+    ensure!(text.contains("At 32 threads throughput is"), "{text}");
+    server.stop()
+}
+
+#[test]
+fn a_recording_is_good_however_it_ends() -> Result<()> {
+    let server = Server::start(Family::Mariadb114, &Options::default())?;
+    settings_are_right(&server, &["innodb_spin_wait_delay", "innodb_sync_spin_loops", "innodb_buffer_pool_size"])?;
+    let mut load = Load::start(&server, "oltp_update_index", 16)?;
+    load.wait_running()?;
+    let dir = tempfile::tempdir()?;
+    for (signal, ending) in [(libc::SIGINT, Some(Ending::Interrupted)), (libc::SIGKILL, None)] {
+        let file = dir.path().join(format!("{signal}.rec"));
+        let mut recorder = Recorder::start(&server, &file, &["--duration", "10m"])?;
+        wait_for_seconds(&file, 3)?;
+        recorder.signal(signal);
+        let status = recorder.wait()?;
+        ensure!(status.success() == ending.is_some(), "signal {signal}: {status}");
+        let recording = recording::read(&file)?;
+        ensure!(recording.end.as_ref().map(|end| end.ending) == ending, "signal {signal}: {:?}", recording.end);
+        let waits: u64 = recording.latches().iter().map(|latch| latch.waits.count).sum();
+        ensure!(recording.seconds.len() >= 3 && waits > 0, "signal {signal}: {waits} waits");
+        nothing_left()?;
+    }
+    let full = Command::new(program())
+        .args(["record", "--pid", &server.pid().to_string(), "-o", "/dev/full", "--force"])
+        .stdin(Stdio::null())
+        .output()?;
+    let said = String::from_utf8_lossy(&full.stderr);
+    ensure!(full.status.code() == Some(1) && said.contains("cannot write /dev/full"), "{:?}: {said}", full.status);
+    nothing_left()?;
+    load.stop()?;
+    let file = dir.path().join("ended.rec");
+    let recorder = Recorder::start(&server, &file, &["--duration", "10m"])?;
+    wait_for_seconds(&file, 1)?;
+    server.stop()?;
+    recorder.complete()?;
+    let end = recording::read(&file)?.end;
+    ensure!(end.as_ref().is_some_and(|end| end.ending == Ending::ServerEnded), "{end:?}");
+    nothing_left()
+}

@@ -1,0 +1,232 @@
+//! Comparisons against cases computed by hand.
+
+use std::time::Duration;
+
+use armtrace::model::{Histogram, Kind, LatchWaits, Mode, Snapshot};
+use armtrace::recording::compare::{Claim, Comparison, Dump, Html, Options, Per, Scaling, Side, Text, Unit};
+use armtrace::recording::{Ending, Start};
+
+use crate::snapshots::{empty, latch, INDEX, TRX};
+use crate::{file, read, start};
+
+const SECONDS: u64 = 60;
+
+/// What a system has in each second: waits of 1 ms for TRX and for INDEX, and statements.
+#[derive(Clone, Copy)]
+struct Load {
+    trx: u64,
+    index: u64,
+    queries: u64,
+}
+
+/// A minute of that load; what it waits goes up and down by a tenth.
+fn side(name: &str, start: &Start, load: Load) -> Side {
+    let mut sums = (0, 0, 0);
+    let seconds: Vec<(Snapshot, Option<u64>)> = (1..=SECONDS)
+        .map(|second| {
+            let wave = 90 + second * 8 % 21;
+            sums = (sums.0 + load.trx * wave / 100, sums.1 + load.index * wave / 100, sums.2 + load.queries);
+            let trx = latch(TRX, Kind::Mutex, Mode::None, 1, 1_000_000);
+            let index = latch(INDEX, Kind::Sxlock, Mode::X, 1, 1_000_000);
+            let latches = [times(LatchWaits { sleep_ns: 0, ..trx }, sums.0), times(index, sums.1)];
+            let snapshot = Snapshot {
+                elapsed: Duration::from_secs(second),
+                latches: latches.into_iter().filter(|latch| latch.waits.count > 0).collect(),
+                server_cpu_ns: Some(second * 1_500_000_000),
+                ..empty()
+            };
+            (snapshot, Some(sums.2))
+        })
+        .collect();
+    Side::of_recording(name, &read(&file(start, &seconds, Some(Ending::Complete))), None)
+}
+
+/// So many times that wait.
+fn times(one: LatchWaits, times: u64) -> LatchWaits {
+    let waits = Histogram {
+        buckets: one.waits.buckets.map(|n| n * times),
+        count: times,
+        sum_ns: one.waits.sum_ns * times,
+        max_ns: one.waits.max_ns,
+    };
+    LatchWaits { waits, sleep_ns: one.sleep_ns * times, sleeps: times, ..one }
+}
+
+fn near(a: f64, b: f64) -> bool {
+    (a / b - 1.0).abs() < 0.02
+}
+
+#[test]
+fn waits_are_compared_by_second_statement_and_cpu() {
+    let a = side("a", &start(64), Load { trx: 100, index: 300, queries: 1000 });
+    let mut b_start = start(64);
+    b_start.host.server_cpus = Some(8);
+    b_start.host.ghz = Some(2.0);
+    b_start.server.settings.insert("innodb_spin_wait_delay".to_owned(), "30".to_owned());
+    let b = side("b", &b_start, Load { trx: 600, index: 300, queries: 2000 });
+    let options = Options { ghz: [None, Some(1.5)], price: [Some(10.0), Some(40.0)], ..Options::default() };
+    let comparison = Comparison::new(&a, &b, options);
+
+    assert_eq!(comparison.per, Per::Query);
+    let trx = comparison.changes.iter().find(|row| row.latch == TRX).unwrap();
+    assert_eq!(trx.claim, Claim::More);
+    let by = |per| trx.wait(per).unwrap();
+    // 100 waits of 1 ms a second, and 600.
+    assert!(
+        near(by(Per::Second).a, 0.1) && near(by(Per::Second).b, 0.6) && near(by(Per::Second).ratio.unwrap().value, 6.0)
+    );
+    // Per 1,000 statements: the same, and half.
+    assert!(
+        near(by(Per::Query).a, 0.1) && near(by(Per::Query).b, 0.3) && near(by(Per::Query).ratio.unwrap().value, 3.0)
+    );
+    // By 2 CPUs, and by 8.
+    assert!(near(by(Per::Core).a, 0.05) && near(by(Per::Core).b, 0.075));
+    assert_eq!(trx.awake, [Some(1.0), Some(1.0)]);
+    // The other latch: half as much per statement, as clear as that.
+    let index = comparison.changes.iter().find(|row| row.latch == INDEX).unwrap();
+    assert_eq!((index.claim, index.awake), (Claim::Less, [Some(0.5), Some(0.5)]));
+    // The larger difference is first: 0.2 s for 1,000 statements, beside 0.15 s.
+    assert_eq!(comparison.changes[0].latch, TRX);
+
+    assert!(near(comparison.throughput.unwrap().ratio.unwrap().value, 2.0));
+    // A at half its clock has half its throughput, so B has four times as much.
+    let clock = comparison.at_one_clock.unwrap();
+    assert_eq!(clock.ghz, [3.0, 1.5]);
+    assert!(near(clock.a_scaled, 500.0) && near(clock.ratio.unwrap().value, 4.0));
+    // Twice as much for four times the money: half as much for one, and what A serves would cost twice as much.
+    let cost = comparison.cost_performance.unwrap();
+    assert!(near(cost.per_price[0], 100.0) && near(cost.per_price[1], 50.0) && near(cost.ratio.unwrap().value, 0.5));
+    assert!(near(cost.saving, -1.0));
+    // A's 10 buy A's 2 CPUs, and a fourth of B's 8.
+    assert_eq!(cost.cores, Some([2.0, 2.0]));
+    // 1.5 s of CPU time for 1,000 statements, and for 2,000.
+    assert!(near(comparison.server_cpu.unwrap().a, 1.5) && near(comparison.server_cpu.unwrap().b, 0.75));
+    assert_eq!(comparison.settings["innodb_spin_wait_delay"], [Some("6".to_owned()), Some("30".to_owned())]);
+}
+
+#[test]
+fn a_recording_does_not_differ_from_itself() {
+    let load = Load { trx: 100, index: 300, queries: 1000 };
+    let (a, b) = (side("a", &start(1), load), side("b", &start(1), load));
+    let comparison = Comparison::new(&a, &b, Options::default());
+    assert!(comparison.changes.is_empty(), "{:?}", comparison.changes);
+    assert_eq!((comparison.unclear.len(), comparison.at_one_clock), (2, None));
+    assert!(comparison.remarks.is_empty() && comparison.settings.is_empty(), "{:?}", comparison.remarks);
+    assert!(Text(&comparison).to_string().contains("no latch differs as far as can be told"));
+}
+
+#[test]
+fn a_latch_of_one_only_is_said_to_be_that() {
+    let a = side("a", &start(1), Load { trx: 100, index: 0, queries: 1000 });
+    let b = side("b", &start(1), Load { trx: 100, index: 100, queries: 1000 });
+    let comparison = Comparison::new(&a, &b, Options::default());
+    assert_eq!((comparison.changes[0].latch.as_str(), comparison.changes[0].claim), (INDEX, Claim::OnlyB));
+    assert_eq!(Comparison::new(&b, &a, Options::default()).changes[0].claim, Claim::OnlyA);
+    assert!(Text(&comparison).to_string().contains("only B"));
+}
+
+#[test]
+fn without_statements_time_is_what_is_left() {
+    let counted = side("a", &start(1), Load { trx: 100, index: 10, queries: 1000 });
+    let recording = read(&file(&start(1), &[(crate::snapshots::busy(1), None)], Some(Ending::Complete)));
+    let uncounted = Side::of_recording("b", &recording, None);
+    let comparison = Comparison::new(&counted, &uncounted, Options::default());
+    assert_eq!((comparison.per, comparison.throughput), (Per::Second, None));
+    assert!(comparison.remarks.iter().any(|remark| remark.contains("--mysql")));
+    assert!(comparison.remarks.iter().any(|remark| remark.contains("Nothing is claimed")));
+    assert!(comparison.changes.is_empty());
+    // By hand, statements are there again.
+    let comparison = Comparison::new(&counted, &Side::of_recording("b", &recording, Some(500.0)), Options::default());
+    assert!(near(comparison.throughput.unwrap().b, 500.0));
+}
+
+#[test]
+fn an_old_dump_is_compared_without_claims() {
+    let table = format!("{TRX}\t12\t4000\n{INDEX}\t3\t100\nwait/synch/cond/sql/COND_x\t99\t1\n");
+    let dump = Dump::parse(&table, Unit::S).unwrap();
+    let a = Side::of_dump("ps.txt", &dump, 60.0, Some(1000.0));
+    let b = side("b", &start(1), Load { trx: 400, index: 50, queries: 1000 });
+    let comparison = Comparison::new(&a, &b, Options::default());
+    assert!(comparison.changes.is_empty());
+    let trx = comparison.unclear.iter().find(|row| row.latch == TRX).unwrap().wait(Per::Query).copied().unwrap();
+    // 12 s in 60 s, and 0.4 s each second.
+    assert!(near(trx.a, 0.2) && near(trx.b, 0.4) && near(trx.ratio.unwrap().value, 2.0));
+    assert_eq!(trx.ratio.unwrap().interval, None);
+    assert!(near(comparison.all.wait(Per::Second).unwrap().a, 0.25), "idle waits are no contention");
+    assert!(comparison.remarks.iter().any(|remark| remark.contains("free latch")));
+}
+
+#[test]
+fn pages_of_comparisons_need_nothing_else() {
+    let a = side("<b>a</b>", &start(1), Load { trx: 100, index: 10, queries: 1000 });
+    let b = side("b", &start(1), Load { trx: 300, index: 10, queries: 1000 });
+    let page = Html(&Comparison::new(&a, &b, Options::default())).to_string();
+    assert!(page.contains("&lt;b&gt;a&lt;/b&gt;") && !page.contains("<b>"), "{page}");
+    for outside in ["<script", "http://", "https://", "url(", " src="] {
+        assert!(!page.contains(outside), "{outside}");
+    }
+}
+
+/// One load at 1 to 16 threads: TRX takes more and more of them.
+fn sweep() -> Vec<(f64, Side)> {
+    let at = |threads: u64, trx: u64, queries: u64| {
+        (
+            threads as f64,
+            side(&format!("{threads}.rec"), &start(threads as u32), Load { trx, index: queries / 10, queries }),
+        )
+    };
+    vec![at(16, 8000, 5200), at(1, 100, 1000), at(2, 300, 1900), at(4, 800, 3300), at(8, 2500, 4700)]
+}
+
+#[test]
+fn the_latch_that_stops_scaling_is_found() {
+    let scaling = Scaling::new("threads", sweep()).unwrap();
+    let numbers: Vec<f64> = scaling.points.iter().map(|point| point.n).collect();
+    assert_eq!(numbers, [1.0, 2.0, 4.0, 8.0, 16.0]);
+    assert!(near(scaling.points[4].throughput, 5200.0) && near(scaling.points[4].efficiency, 0.325));
+    // 8,000 waits of 1 ms each second.
+    assert!(near(scaling.points[4].waiting, 8.0 + 0.52));
+    assert_eq!(scaling.growing.len(), 1, "INDEX is waited for as long by each statement: {:?}", scaling.growing);
+    let top = &scaling.growing[0];
+    assert_eq!(top.latch, TRX);
+    // 7.9 of 15 threads.
+    assert!(near(top.share_of_added, 7.9 / 15.0), "{top:?}");
+    // 0.1 ms for each statement, and 1.54 ms.
+    assert!(near(top.per_query.unwrap().value, 8000.0 / 5200.0 * 10.0), "{top:?}");
+    assert!(near(scaling.points[4].cpus.unwrap(), 1.5));
+    let law = scaling.law.unwrap();
+    assert!(law.sigma > 0.0 && law.error < 0.1, "{law:?}");
+    let words = scaling.findings.join("\n");
+    assert!(words.contains("At 16 threads throughput is 5.20 times that at 1"), "{words}");
+    assert!(words.contains("trx_mutex stops it most: 7.9 of the 15 threads"), "{words}");
+    let notes = scaling.remarks.join("\n");
+    assert!(notes.contains("worth nothing beyond 32 threads") && notes.contains("2 CPUs"), "{notes}");
+    assert!(
+        Text(&scaling).to_string().contains("innodb/trx_mutex") && Html(&scaling).to_string().contains("<polyline")
+    );
+}
+
+#[test]
+fn scaling_needs_statements_and_two_numbers() {
+    let error = |sides| Scaling::new("threads", sides).unwrap_err();
+    assert!(error(sweep().into_iter().take(1).collect()).contains("two recordings"));
+    let same = sweep().into_iter().take(1).chain(sweep().into_iter().take(1)).collect();
+    assert!(error(same).contains("two different values"));
+    let recording = read(&file(&start(4), &[(crate::snapshots::busy(1), None)], None));
+    let uncounted = (4.0, Side::of_recording("x.rec", &recording, None));
+    assert!(error(sweep().into_iter().chain([uncounted]).collect()).contains("x.rec counts no statements"));
+    let few = Scaling::new("threads", sweep().into_iter().take(3).collect()).unwrap();
+    assert!(few.law.is_none() && few.remarks[0].contains("No law"), "{:?}", few.remarks);
+}
+
+#[test]
+fn loads_that_differ_in_more_than_threads_are_noted() {
+    let mut other = start(8);
+    other.labels.insert("access".to_owned(), "pareto".to_owned());
+    let mut first = start(4);
+    first.labels.insert("access".to_owned(), "uniform".to_owned());
+    let load = Load { trx: 100, index: 10, queries: 1000 };
+    let scaling =
+        Scaling::new("threads", vec![(4.0, side("a", &first, load)), (8.0, side("b", &other, load))]).unwrap();
+    assert!(scaling.remarks.iter().any(|remark| remark.contains("differ in access too")), "{:?}", scaling.remarks);
+}

@@ -1,0 +1,218 @@
+//! The file: what is written is read, and what is damaged is an error.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use armtrace::model::{Kind, LatchWaits, Mode, Snapshot, BUCKET_BOUNDS_NS};
+use armtrace::recording::{Ending, FormatError, Recording, Start};
+
+use crate::snapshots::{busy, callsite, empty, latch, page, INDEX, TRX};
+use crate::{busy_file, busy_seconds, file, read, start};
+
+/// Of the format's version 1, which every later armtrace must read alike.
+fn golden(version: u32) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/fixtures/recording-v{version}.rec"))
+}
+
+fn sorted(mut latches: Vec<LatchWaits>) -> Vec<LatchWaits> {
+    latches.sort_by(|a, b| (&a.latch, a.mode).cmp(&(&b.latch, b.mode)));
+    latches
+}
+
+fn assert_holds_the_busy_server(recording: &Recording, seconds: u64) {
+    let last = busy(seconds);
+    assert_eq!(recording.start, start(64));
+    assert_eq!(recording.seconds.len() as u64, seconds);
+    assert_eq!(recording.duration(), Duration::from_secs(seconds));
+    assert_eq!(sorted(recording.latches()), sorted(last.latches.clone()));
+    assert_eq!(recording.callsites().len(), last.callsites.len());
+    assert_eq!(recording.callsites()[0].wait_ns, 120_000_000 * (seconds + 1));
+    assert_eq!(recording.pages(), last.pages);
+    assert_eq!(recording.lost(), [("map_full".to_owned(), 3 * (seconds + 1))]);
+    assert_eq!(recording.server_cpu_ns(), last.server_cpu_ns);
+    assert_eq!(recording.queries(), Some(1000 * seconds));
+    let end = recording.end.as_ref().unwrap();
+    assert_eq!((end.ending, end.probes.len(), end.static_barriers["dmb ish"]), (Ending::Complete, 3, 10));
+}
+
+#[test]
+fn what_is_written_is_read() {
+    assert_holds_the_busy_server(&read(&busy_file(30)), 30);
+}
+
+#[test]
+fn a_file_of_version_1_is_read_as_ever() {
+    let bytes = std::fs::read(golden(1)).unwrap();
+    assert_eq!(bytes[8..12], 1_u32.to_le_bytes());
+    assert_holds_the_busy_server(&read(&bytes), 5);
+}
+
+/// Once for each version of the format, when it is new: `cargo test --test recording -- --ignored write_golden`.
+#[test]
+#[ignore = "writes the golden file of the present version, which is committed once"]
+fn write_golden_file() {
+    std::fs::write(golden(armtrace::recording::VERSION), busy_file(5)).unwrap();
+}
+
+#[test]
+fn each_second_has_what_it_added() {
+    let recording = read(&busy_file(30));
+    let trx = recording.rows.latches.iter().position(|row| row.latch == TRX).unwrap();
+    for second in &recording.seconds[1..] {
+        let delta = second.latches.iter().find(|delta| delta.r == trx).unwrap();
+        assert_eq!((delta.n, delta.ns, delta.sl), (100, 150_000_000, 75_000_000));
+        assert_eq!(second.queries, Some(1000));
+    }
+}
+
+/// What was seen as one latch may turn out to be another.
+#[test]
+fn a_latch_that_gets_a_name_takes_its_waits_along() {
+    let at =
+        |second: u64, latches: Vec<LatchWaits>| Snapshot { elapsed: Duration::from_secs(second), latches, ..empty() };
+    let unnamed = latch("unnamed:f", Kind::Rwlock, Mode::X, 10, 1_000_000);
+    let named = latch(TRX, Kind::Mutex, Mode::None, 25, 1_000_000);
+    let recording = read(&file(&start(1), &[(at(1, vec![unnamed]), None), (at(2, vec![named.clone()]), None)], None));
+    let latches = recording.latches();
+    assert_eq!(latches[0], named);
+    assert_eq!((latches[1].latch.as_str(), latches[1].waits.count, latches[1].waits.sum_ns), ("unnamed:f", 0, 0));
+    assert!(latches[1].waits.buckets.iter().all(|n| *n == 0));
+}
+
+#[test]
+fn a_count_of_statements_that_was_reset_is_unknown_and_not_negative() {
+    let seconds: Vec<_> =
+        [1000, 10, 20].into_iter().zip(1..).map(|(queries, second)| (busy(second), Some(queries))).collect();
+    let recording = read(&file(&start(1), &seconds, None));
+    let queries: Vec<_> = recording.seconds.iter().map(|second| second.queries).collect();
+    assert_eq!((queries, recording.queries()), (vec![Some(1000), None, Some(10)], None));
+}
+
+/// A minute of a server that waits for all that a recording has rows for, in every second, in many buckets.
+#[test]
+fn a_minute_stays_below_a_mebibyte() {
+    let second = |second: u64| {
+        let waited = |i: u64| {
+            let mut waits = LatchWaits {
+                estimated_ns: 7 * second,
+                ..latch(&format!("wait/synch/mutex/innodb/m{i}"), Kind::Mutex, Mode::None, 0, 0)
+            };
+            for bucket in (i % 9..20).step_by(2) {
+                waits.waits.buckets[bucket as usize] = second * (bucket + i * 13 % 101);
+            }
+            waits.waits.count = waits.waits.buckets.iter().sum();
+            waits.waits.sum_ns = second * (1_234_567 + i * 7_919);
+            waits.sleep_ns = second * (34_567 + i * 104_729);
+            waits
+        };
+        let snapshot = Snapshot {
+            elapsed: Duration::from_secs(second),
+            latches: (0..100).map(waited).collect(),
+            callsites: (0..500)
+                .map(|i| callsite(TRX, &format!("file{i}.cc:{i}"), second * (54_321 + 7_919 * i)))
+                .collect(),
+            pages: (0..300)
+                .map(|i| page(&format!("db/table{i}"), "PRIMARY", Some(0), second * (4_321 + 7_919 * i)))
+                .collect(),
+            ..busy(second)
+        };
+        (snapshot, Some(second * 40_000))
+    };
+    let bytes = file(&start(64), &(1..=60).map(second).collect::<Vec<_>>(), Some(Ending::Complete));
+    println!("{} KiB", bytes.len() / 1024);
+    assert!(bytes.len() < 1 << 20, "{} bytes", bytes.len());
+    let recording = read(&bytes);
+    // The rows beyond the limits are in one, so that sums are right.
+    assert_eq!((recording.callsites().len(), recording.pages().len()), (401, 201));
+    let sum: u64 = (0..300).map(|i| 60 * (4_321 + 7_919 * i)).sum();
+    assert_eq!(recording.pages().iter().map(|page| page.wait_ns).sum::<u64>(), sum);
+}
+
+#[test]
+fn other_buckets_go_to_where_they_fit() {
+    let other = Start { bounds_ns: vec![1_000_000, 3_000_000_000], ..start(1) };
+    let mut waits = latch(INDEX, Kind::Sxlock, Mode::S, 0, 0);
+    (waits.waits.buckets[0], waits.waits.buckets[1], waits.waits.buckets[2]) = (5, 6, 7);
+    let snapshot = Snapshot { elapsed: Duration::from_secs(1), latches: vec![waits], ..empty() };
+    let latches = read(&file(&other, &[(snapshot, None)], None)).latches();
+    let expected = |bound: u64| BUCKET_BOUNDS_NS.partition_point(|mine| *mine < bound);
+    let buckets = latches[0].waits.buckets;
+    assert_eq!(
+        (buckets[expected(1_000_000)], buckets[expected(3_000_000_000)], buckets[BUCKET_BOUNDS_NS.len()]),
+        (5, 6, 7)
+    );
+}
+
+#[test]
+fn a_file_cut_short_is_good_up_to_its_last_whole_second() {
+    let whole = busy_file(10);
+    let mut seconds_seen = 0;
+    for length in 0..whole.len() {
+        match Recording::read_from(&whole[..length]) {
+            Ok(recording) => {
+                let seconds = recording.seconds.len();
+                assert!(recording.end.is_none() && seconds >= seconds_seen);
+                assert_eq!(sorted(recording.latches()), sorted(busy(seconds as u64).latches), "{seconds} seconds");
+                seconds_seen = seconds;
+            }
+            Err(FormatError::NotARecording) => assert!(length < 12, "{length}"),
+            Err(FormatError::Empty) => assert_eq!(seconds_seen, 0),
+            Err(error) => panic!("{length} bytes: {error}"),
+        }
+    }
+    assert_eq!(seconds_seen, 10);
+}
+
+/// Any byte that is changed is noticed, or cuts the file short.
+#[test]
+fn a_changed_byte_never_changes_a_figure() {
+    let whole = busy_file(3);
+    let expected = read(&whole);
+    for at in 0..whole.len() {
+        for change in [0x01, 0x80, 0xff] {
+            let mut bytes = whole.clone();
+            bytes[at] ^= change;
+            if let Ok(recording) = Recording::read_from(&bytes[..]) {
+                let seconds = recording.seconds.len();
+                assert_eq!(recording.start, expected.start, "byte {at}");
+                assert_eq!(recording.seconds, expected.seconds[..seconds], "byte {at}");
+            }
+        }
+    }
+}
+
+#[test]
+fn foreign_files_and_newer_ones_are_told_apart() {
+    let error = |bytes: &[u8]| Recording::read_from(bytes).unwrap_err().to_string();
+    let whole = busy_file(2);
+    for foreign in [&b""[..], b"x", b"\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00", &[0; 100]] {
+        assert_eq!(error(foreign), "it is not a recording of armtrace");
+    }
+    let mut newer = whole.clone();
+    newer[8] = 2;
+    assert!(error(&newer).contains("written by a newer armtrace"), "{}", error(&newer));
+    let as_text = [&whole[..6], b"\n", &whole[8..]].concat();
+    assert!(error(&as_text).contains("copy it as binary"), "{}", error(&as_text));
+    let mut damaged = whole.clone();
+    *damaged.last_mut().unwrap() ^= 1;
+    assert!(error(&damaged).contains("damaged at byte"), "{}", error(&damaged));
+    let twice = [&whole[..], &whole[12..]].concat();
+    assert!(error(&twice).contains("behind its end"), "{}", error(&twice));
+}
+
+/// What a later armtrace may add does not disturb this one.
+#[test]
+fn frames_of_an_unknown_kind_are_passed_over() {
+    let whole = file(&start(64), &busy_seconds(3), None);
+    let unknown = {
+        let body = [0x03, 0x00];
+        let mut frame = vec![77_u8, 2, 0, 0, 0];
+        let mut crc = crc32fast::Hasher::new();
+        crc.update(&frame);
+        crc.update(&body);
+        frame.extend(crc.finalize().to_le_bytes());
+        frame.extend(body);
+        frame
+    };
+    assert_eq!(read(&[whole, unknown].concat()).seconds.len(), 3);
+}

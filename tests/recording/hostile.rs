@@ -1,0 +1,136 @@
+//! Files that somebody made up: whole frames with right checksums, and nonsense inside. Nothing may panic, whatever is told of them.
+
+use std::io::{Read, Write};
+
+use armtrace::recording::compare::{self, Comparison, Options, Scaling, Side};
+use armtrace::recording::{Folded, Html, Recording, Report, Text};
+use flate2::read::DeflateDecoder;
+use flate2::write::DeflateEncoder;
+use flate2::Compression;
+
+use crate::{busy_file, read};
+
+/// A frame's kind and text.
+type Plain = (u8, Vec<u8>);
+
+fn opened(file: &[u8]) -> Vec<Plain> {
+    let mut rest = &file[12..];
+    let mut frames = Vec::new();
+    while !rest.is_empty() {
+        let length = u32::from_le_bytes(rest[1..5].try_into().unwrap()) as usize;
+        let mut text = Vec::new();
+        DeflateDecoder::new(&rest[9..9 + length]).read_to_end(&mut text).unwrap();
+        frames.push((rest[0], text));
+        rest = &rest[9 + length..];
+    }
+    frames
+}
+
+fn closed(mark: &[u8], frames: &[Plain]) -> Vec<u8> {
+    let mut file = mark.to_vec();
+    for (kind, text) in frames {
+        let mut deflated = DeflateEncoder::new(Vec::new(), Compression::fast());
+        deflated.write_all(text).unwrap();
+        let body = deflated.finish().unwrap();
+        let mut frame = vec![*kind];
+        frame.extend((body.len() as u32).to_le_bytes());
+        let mut crc = crc32fast::Hasher::new();
+        crc.update(&frame);
+        crc.update(&body);
+        frame.extend(crc.finalize().to_le_bytes());
+        file.extend(frame);
+        file.extend(body);
+    }
+    file
+}
+
+/// Tells all that can be told.
+fn tell(recording: &Recording) {
+    let report = Report::new(recording);
+    let told = [Text(&report).to_string(), Html(&report).to_string(), Folded(recording).to_string()];
+    let side = Side::of_recording("a", recording, None);
+    let comparison = Comparison::new(&side, &side, Options { price: [Some(1.0); 2], ..Options::default() });
+    let compared = [compare::Text(&comparison).to_string(), compare::Html(&comparison).to_string()];
+    let json = [serde_json::to_string(&report).unwrap(), serde_json::to_string(&comparison).unwrap()];
+    assert!(told.iter().chain(&compared).chain(&json).all(|text| text.len() < 1 << 24));
+    let scaling = Scaling::new("threads", [1.0, 2.0, 4.0, 8.0].map(|n| (n, side.clone())).to_vec());
+    if let Ok(scaling) = scaling {
+        assert!(compare::Text(&scaling).to_string().len() + compare::Html(&scaling).to_string().len() > 0);
+    }
+}
+
+/// Turns a number, or another byte, of the text into something else.
+fn spoil(text: &mut Vec<u8>, random: &mut fastrand::Rng) {
+    let numbers: [&[u8]; 8] = [
+        b"0",
+        b"-1",
+        b"18446744073709551615",
+        b"9223372036854775807",
+        b"-9223372036854775808",
+        b"1e308",
+        b"null",
+        b"[]",
+    ];
+    let digits: Vec<usize> = (0..text.len()).filter(|i| text[*i].is_ascii_digit()).collect();
+    match random.u8(..10) {
+        0 => text.truncate(random.usize(..=text.len())),
+        1 if !text.is_empty() => {
+            let at = random.usize(..text.len());
+            text[at] = random.u8(..);
+        }
+        _ if !digits.is_empty() => {
+            let begin = digits[random.usize(..digits.len())];
+            let end = begin + text[begin..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+            text.splice(begin..end, random.choice(numbers).unwrap().iter().copied());
+        }
+        _ => {}
+    }
+}
+
+#[test]
+fn nonsense_with_a_right_checksum_is_an_error_or_told() {
+    let whole = busy_file(12);
+    let frames = opened(&whole);
+    assert_eq!(read(&closed(&whole[..12], &frames)).seconds, read(&whole).seconds);
+    let mut random = fastrand::Rng::with_seed(7);
+    let mut told = 0;
+    for _ in 0..500 {
+        let mut spoiled = frames.clone();
+        for _ in 0..random.usize(1..4) {
+            let frame = random.usize(..spoiled.len());
+            match random.u8(..12) {
+                0 => drop(spoiled.remove(frame)),
+                1 => spoiled.swap(0, frame),
+                2 => spoiled[frame].0 = random.u8(..5),
+                _ => spoil(&mut spoiled[frame].1, &mut random),
+            }
+            if spoiled.is_empty() {
+                break;
+            }
+        }
+        if let Ok(recording) = Recording::read_from(&closed(&whole[..12], &spoiled)[..]) {
+            tell(&recording);
+            told += 1;
+        }
+    }
+    assert!(told >= 30, "only {told} of them could be read: this shows little");
+}
+
+#[test]
+fn a_small_file_that_inflates_without_end_is_refused() {
+    let whole = busy_file(2);
+    let mut frames = opened(&whole);
+    frames[1].1 = vec![b' '; 17 << 20];
+    let file = closed(&whole[..12], &frames);
+    assert!(file.len() < 1 << 20, "{}", file.len());
+    let error = Recording::read_from(&file[..]).unwrap_err().to_string();
+    assert!(error.contains("cannot be decompressed"), "{error}");
+}
+
+#[test]
+fn json_that_goes_ever_deeper_is_refused() {
+    let whole = busy_file(2);
+    let mut frames = opened(&whole);
+    frames[1].1 = [&b"{\"x\":"[..], &vec![b'['; 1 << 20]].concat();
+    assert!(Recording::read_from(&closed(&whole[..12], &frames)[..]).is_err());
+}

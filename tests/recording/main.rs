@@ -1,0 +1,72 @@
+//! Recordings written from snapshots built by hand, read, told and compared; no root, no server.
+
+mod compare;
+mod file;
+mod hostile;
+mod program;
+mod report;
+#[allow(dead_code)]
+#[path = "../common/snapshots.rs"]
+mod snapshots;
+
+use std::collections::BTreeMap;
+
+use armtrace::model::{Snapshot, BUCKET_BOUNDS_NS};
+use armtrace::recording::{Ending, Host, Recorder, Recording, Server, Start};
+
+/// What a recording of a server with this label begins with.
+fn start(threads: u32) -> Start {
+    Start {
+        armtrace: "0.1.0".to_owned(),
+        began_ms: 1_790_000_000_000,
+        host: Host {
+            name: "db1".to_owned(),
+            kernel: "6.12.1".to_owned(),
+            os: Some("openEuler 24.03".to_owned()),
+            cpu_model: "Neoverse-N1".to_owned(),
+            cpus: 4,
+            server_cpus: Some(2),
+            ghz: Some(3.0),
+            numa_nodes: Some(2),
+            memory_bytes: Some(16 << 30),
+        },
+        server: Server {
+            pid: 4242,
+            flavor: "mysql".to_owned(),
+            version: "9.7.4".to_owned(),
+            arch: "aarch64".to_owned(),
+            build_id: "5d41402a".to_owned(),
+            symbol_source: "dynsym".to_owned(),
+            settings: BTreeMap::from([("innodb_spin_wait_delay".to_owned(), "6".to_owned())]),
+        },
+        labels: BTreeMap::from([("threads".to_owned(), threads.to_string())]),
+        bounds_ns: BUCKET_BOUNDS_NS.to_vec(),
+        sleeps_seen: true,
+    }
+}
+
+/// A file of these snapshots, each with the count of statements up to it.
+fn file(start: &Start, seconds: &[(Snapshot, Option<u64>)], ending: Option<Ending>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut recorder = Recorder::begin(&mut bytes, start, seconds[0].1.map(|_| 0)).unwrap();
+    for (snapshot, queries) in seconds {
+        recorder.second(snapshot, *queries).unwrap();
+    }
+    if let Some(ending) = ending {
+        recorder.end(ending, &seconds.last().unwrap().0).unwrap();
+    }
+    bytes
+}
+
+/// Some seconds of the busy server, with 1,000 statements in each.
+fn busy_seconds(seconds: u64) -> Vec<(Snapshot, Option<u64>)> {
+    (1..=seconds).map(|second| (snapshots::busy(second), Some(1000 * second))).collect()
+}
+
+fn busy_file(seconds: u64) -> Vec<u8> {
+    file(&start(64), &busy_seconds(seconds), Some(Ending::Complete))
+}
+
+fn read(bytes: &[u8]) -> Recording {
+    Recording::read_from(bytes).unwrap()
+}

@@ -1,0 +1,147 @@
+//! The commands, as processes: what they print, and how they end.
+
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+use armtrace::recording::Ending;
+use tempfile::TempDir;
+
+use crate::{busy_file, busy_seconds, file, start};
+
+fn armtrace(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_armtrace"))
+        .args(args)
+        .env_remove("ARMTRACE_MYSQL")
+        .stdin(Stdio::null())
+        .output()
+        .expect("cannot run armtrace")
+}
+
+struct Files(TempDir);
+
+impl Files {
+    fn new() -> Files {
+        Files(tempfile::tempdir().unwrap())
+    }
+
+    fn write(&self, name: &str, bytes: &[u8]) -> String {
+        let path: PathBuf = self.0.path().join(name);
+        std::fs::write(&path, bytes).unwrap();
+        path.display().to_string()
+    }
+}
+
+/// Ends with this status, prints nothing on standard output, and says these words in one line.
+fn fails(args: &[&str], status: i32, words: &str) {
+    let output = armtrace(args);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(status), "{args:?}: {said}");
+    assert!(said.starts_with("armtrace: ") && said.contains(words) && said.lines().count() == 1, "{args:?}: {said}");
+    assert!(output.stdout.is_empty(), "{args:?}");
+}
+
+fn prints(args: &[&str]) -> String {
+    let output = armtrace(args);
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn reports_have_four_formats() {
+    let files = Files::new();
+    let recording = files.write("busy.rec", &busy_file(12));
+    assert!(prints(&["report", &recording]).starts_with("MySQL 9.7.4"));
+    let json: serde_json::Value = serde_json::from_str(&prints(&["report", &recording, "--format", "json"])).unwrap();
+    assert_eq!(json["latches"][0]["latch"], "wait/synch/mutex/innodb/trx_mutex");
+    assert_eq!(json["ending"], "complete");
+    assert!(prints(&["report", &recording, "--format", "html"]).starts_with("<!DOCTYPE html>"));
+    assert!(prints(&["report", &recording, "--format", "folded"]).starts_with("mysql 9.7.4;"));
+}
+
+#[test]
+fn comparisons_have_three_formats() {
+    let files = Files::new();
+    let (a, b) = (files.write("a.rec", &busy_file(12)), files.write("b.rec", &busy_file(20)));
+    assert!(prints(&["compare", &a, &b]).starts_with("A  "));
+    let json: serde_json::Value =
+        serde_json::from_str(&prints(&["compare", &a, &b, "--format", "json", "--usd-a", "1", "--usd-b", "2"]))
+            .unwrap();
+    assert_eq!(json["cost_performance"]["price"], serde_json::json!([1.0, 2.0]));
+    assert!(prints(&["compare", &a, &b, "--format", "html"]).starts_with("<!DOCTYPE html>"));
+    let dump = files.write("ps.txt", b"wait/synch/mutex/innodb/trx_mutex\t150000000000\t100\n");
+    let text = prints(&["compare", "--from-ps", &dump, "--ps-unit", "ps", "--ps-duration", "1s", &b]);
+    assert!(text.contains("innodb/trx_mutex") && text.contains("150ms"), "{text}");
+}
+
+#[test]
+fn scaling_is_by_a_label() {
+    let files = Files::new();
+    let at = |threads: u32| {
+        files.write(&format!("{threads}.rec"), &file(&start(threads), &busy_seconds(12), Some(Ending::Complete)))
+    };
+    let (one, four) = (at(1), at(4));
+    assert!(prints(&["compare", "--by", "threads", &four, &one])
+        .contains("At 4 threads throughput is 1.00 times that at 1"));
+    fails(&["compare", "--by", "os", &one, &four], 1, "no label os");
+    fails(&["compare", "--by", "threads", &one, &one], 1, "two different values");
+    let money = armtrace(&["compare", "--by", "threads", &one, &four, "--usd-a", "1", "--usd-b", "1"]);
+    assert_eq!(money.status.code(), Some(2));
+}
+
+#[test]
+fn bad_files_are_one_error_and_status_1() {
+    let files = Files::new();
+    let whole = busy_file(3);
+    let mut newer = whole.clone();
+    newer[8] = 99;
+    let mut damaged = whole.clone();
+    damaged[40] ^= 0xff;
+    let good = files.write("good.rec", &whole);
+    for (name, bytes, words) in [
+        ("newer.rec", &newer[..], "newer armtrace"),
+        ("damaged.rec", &damaged, "damaged at byte 12"),
+        ("short.rec", &whole[..100], "nothing was recorded"),
+        ("empty.rec", b"", "not a recording"),
+        ("foreign.rec", b"#!/bin/sh\nexit 0\n", "not a recording"),
+    ] {
+        let bad = files.write(name, bytes);
+        fails(&["report", &bad], 1, words);
+        fails(&["compare", &good, &bad], 1, words);
+        assert_eq!(std::fs::read(&bad).unwrap(), bytes, "{name} was changed");
+    }
+    fails(&["report", "/nowhere/x.rec"], 1, "No such file");
+    fails(&["report", "/proc"], 1, "/proc");
+}
+
+#[test]
+fn usage_is_checked() {
+    let files = Files::new();
+    let good = files.write("good.rec", &busy_file(3));
+    fails(&["compare", &good], 2, "two recordings");
+    fails(&["compare", &good, &good, &good], 2, "two recordings");
+    let dump = files.write("ps.txt", b"Hello\n");
+    let from = ["--from-ps", &dump, "--ps-unit", "ps", "--ps-duration", "7d"];
+    fails(&[&["compare", &good, &good][..], &from].concat(), 2, "--from-ps");
+    fails(&[&["compare", &good][..], &from].concat(), 1, "line 1 is not");
+    let status = |args: &[&str]| armtrace(args).status.code();
+    for args in [
+        &["compare", &good, &good, "--usd-a", "1"][..],
+        &["compare", &good, &good, "--ghz-a", "0"],
+        &["compare", &good, "--from-ps", &dump],
+        &["record", "--pid", "1"],
+        &["record", "--pid", "1", "-o", "x", "--duration", "60"],
+        &["record", "--pid", "1", "-o", "x", "--label", "threads"],
+    ] {
+        assert_eq!(status(args), Some(2), "{args:?}");
+    }
+}
+
+#[test]
+fn a_file_that_is_there_is_not_overwritten() {
+    let files = Files::new();
+    let precious = files.write("precious.rec", b"precious");
+    fails(&["record", "--pid", "4194303", "-o", &precious], 1, "--force");
+    // Not even with --force where nothing could be recorded.
+    fails(&["record", "--pid", "4194303", "-o", &precious, "--force"], 3, "no process");
+    assert_eq!(std::fs::read(&precious).unwrap(), b"precious");
+}

@@ -21,6 +21,13 @@ int empty_tracepoint(void *ctx)
 	return 0;
 }
 
+SEC("perf_event")
+int empty_sample(void *ctx)
+{
+	calls += 1;
+	return 0;
+}
+
 SEC("fentry/futex_wait")
 int empty_wait_enter(void *ctx)
 {

@@ -204,6 +204,7 @@ static __always_inline bool add_wait(const struct callsite_key *callsite, __u64 
 	if (sleeps) {
 		__sync_fetch_and_add(&total->sleep_ns, sleep_ns);
 		__sync_fetch_and_add(&total->sleeps, sleeps);
+		__sync_fetch_and_add(&total->slept, 1);
 	}
 	if (bucket < BUCKETS)
 		__sync_fetch_and_add(&total->buckets[bucket], 1);

@@ -185,6 +185,8 @@ struct waits {
 	__u64 max_ns;
 	__u64 sleep_ns;
 	__u64 sleeps;
+	/* How many waits slept at least once. */
+	__u64 slept;
 	/* Address of a latch of this class, for user space to look at. */
 	__u64 example;
 	__u64 buckets[BUCKETS];

@@ -7,8 +7,9 @@ use crate::attach::{self, Costs};
 use crate::audit;
 use crate::export::SnapshotSource;
 use crate::failure::Failure;
-use crate::model::Snapshot;
+use crate::model::{Checksum, Snapshot};
 use crate::names::Namer;
+use crate::probe::cpu::{self, CpuCollector, CpuFigures, CpuProbe, SpinReader};
 use crate::probe::latch::{self, Allowed, LatchCollector, LatchFigures, LatchProbe, Plan};
 use crate::target::{cpu_time_ns, Target};
 
@@ -17,6 +18,8 @@ pub struct Agent {
     pub target: Arc<Target>,
     pub plan: Arc<Plan>,
     probe: LatchProbe,
+    cpu: Option<CpuProbe>,
+    cpu_refused: Option<String>,
     source: Arc<Source>,
 }
 
@@ -24,6 +27,9 @@ pub struct Agent {
 pub struct Source {
     target: Arc<Target>,
     collector: LatchCollector,
+    cpu: Option<Arc<CpuCollector>>,
+    checksums: Vec<Checksum>,
+    spin: Option<SpinReader>,
     attached_at: Instant,
     cpu_at_attach: Option<u64>,
     costs: OnceLock<Costs>,
@@ -31,11 +37,11 @@ pub struct Source {
 }
 
 impl Agent {
-    /// Plans for `target` and attaches.
+    /// Plans for `target` and attaches. Each CPU is sampled `sample_hz` times a second; 0: CPU time is not sampled.
     ///
     /// # Errors
     /// Status 3 when this binary offers no site to probe, 4 when the kernel refuses, 1 otherwise.
-    pub fn attach(target: Target) -> Result<Agent, Failure> {
+    pub fn attach(target: Target, sample_hz: u32) -> Result<Agent, Failure> {
         attach::require_privilege()?;
         let plan = Arc::new(latch::plan(&target.image, target.family, allowed(target.pid)));
         if plan.sites.is_empty() && !target.family.wait_functions.is_empty() {
@@ -50,8 +56,14 @@ impl Agent {
         let target = Arc::new(target);
         let namer = Namer::new(&target)?;
         let probe = LatchProbe::attach(&target, &plan).map_err(|e| attach_failure(&target, &e))?;
+        // Latches are what this is for: they are measured without it too.
+        let sampling = (sample_hz > 0).then(|| CpuProbe::attach(&target, sample_hz, &plan, &probe)).transpose();
+        let (cpu, cpu_refused) = sampling.map_or_else(|e| (None, Some(format!("{e:#}"))), |cpu| (cpu, None));
         let source = Arc::new(Source {
             collector: LatchCollector::new(Arc::clone(&target), namer, &plan, &probe),
+            cpu: cpu.as_ref().map(CpuProbe::collector),
+            checksums: cpu::checksums(&target),
+            spin: SpinReader::new(&target, &plan),
             attached_at: Instant::now(),
             cpu_at_attach: cpu_time_ns(target.pid),
             costs: OnceLock::new(),
@@ -59,7 +71,7 @@ impl Agent {
             target: Arc::clone(&target),
         });
         target.image.release_memory();
-        Ok(Agent { target, plan, probe, source })
+        Ok(Agent { target, plan, probe, cpu, cpu_refused, source })
     }
 
     pub fn source(&self) -> Arc<Source> {
@@ -69,8 +81,9 @@ impl Agent {
     /// What is not measured, and which probes the kernel refused: one line each.
     pub fn degradations(&self) -> Vec<String> {
         let gaps = self.plan.gaps.iter().map(|(name, why)| format!("{name} is not measured: {why}"));
-        let refused = self.probe.refused.iter().map(|(site, why)| format!("probe {site} was refused: {why}"));
-        gaps.chain(refused).collect()
+        let sampling = self.cpu_refused.iter().map(|why| format!("CPU time is not sampled: {why}"));
+        let refused = self.probe.refused.iter().chain(self.cpu.iter().flat_map(|cpu| &cpu.refused));
+        gaps.chain(sampling).chain(refused.map(|(site, why)| format!("probe {site} was refused: {why}"))).collect()
     }
 
     /// To be called once, by any thread: finds out what hits cost here, which takes some hundred milliseconds, and keeps
@@ -89,7 +102,12 @@ impl Agent {
 
     /// Takes the probes off the server; counted figures stay readable.
     pub fn detach(&mut self) {
-        self.probe.detach();
+        // Side by side: each waits for the kernel.
+        let (cpu, probe) = (&mut self.cpu, &mut self.probe);
+        std::thread::scope(|scope| {
+            scope.spawn(|| cpu.iter_mut().for_each(CpuProbe::detach));
+            probe.detach();
+        });
     }
 }
 
@@ -118,7 +136,12 @@ impl Source {
 impl SnapshotSource for Source {
     /// Everything measured so far. Reads the kernel's maps.
     fn snapshot(&self) -> Snapshot {
-        let figures = self.collector.collect(self.costs.get()).unwrap_or_else(|error| {
+        let cpu = self.cpu.as_ref().map_or_else(|| Ok(CpuFigures::default()), |cpu| cpu.collect(self.costs.get()));
+        let cpu = cpu.unwrap_or_else(|error| {
+            tracing::error!("cannot read what was sampled: {error:#}");
+            CpuFigures::default()
+        });
+        let figures = self.collector.collect(self.costs.get(), &cpu.spins).unwrap_or_else(|error| {
             tracing::error!("cannot read what was measured: {error:#}");
             LatchFigures::default()
         });
@@ -131,9 +154,13 @@ impl SnapshotSource for Source {
             sleeps_seen: self.collector.sleeps_seen(),
             callsites: figures.callsites,
             pages: figures.pages,
-            probes: figures.probes,
+            cpu: cpu.cpu,
+            checksums: self.checksums.clone(),
+            spin: self.spin.as_ref().and_then(SpinReader::read),
+            getcpu_calls: cpu.getcpu_calls,
+            probes: [figures.probes, cpu.probes].concat(),
             costs: self.costs.get().map(Costs::by_class).unwrap_or_default(),
-            lost: figures.lost,
+            lost: [figures.lost, cpu.lost].concat(),
             static_barriers: self.static_barriers.get().cloned().unwrap_or_default(),
             server_cpu_ns: cpu_now.zip(self.cpu_at_attach).map(|(now, then)| now.saturating_sub(then)),
         }

@@ -9,3 +9,8 @@ pub mod latch {
 pub mod calibrate {
     include!(concat!(env!("OUT_DIR"), "/calibrate.skel.rs"));
 }
+
+#[allow(clippy::all, missing_docs)]
+pub mod sample {
+    include!(concat!(env!("OUT_DIR"), "/sample.skel.rs"));
+}

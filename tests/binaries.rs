@@ -14,8 +14,8 @@ use std::process::Command;
 
 use armtrace::catalog;
 use armtrace::code::{
-    contended, decode, direct_calls, imported_calls, whole_function, EndKind, Flow, Function, Place, Site, Slow, Test,
-    WaitSites,
+    checksum_instruction, contended, decode, direct_calls, imported_calls, jump_variable, whole_function,
+    ChecksumInstruction, EndKind, Flow, Function, Place, Site, Slow, Test, WaitSites,
 };
 use armtrace::probe::latch::{library_rows, plan, Allowed, Plan};
 use armtrace::symbols::{Arch, Image, SymbolSource};
@@ -611,4 +611,25 @@ fn conditions_are_waited_for_in_place_before_glibc_2_34() {
     assert!(system_calls("__pthread_cond_wait").contains(&COND));
     // It is part of other functions too.
     assert_eq!(system_calls("__lll_lock_wait"), [NONE]);
+}
+
+fn function(image: &Image, name: &str) -> std::ops::Range<u64> {
+    image.function_at(address(image, name)).expect("the unwind table has it")
+}
+
+/// Which checksums use the CPU's instructions, and where the pointers to the chosen ones are, on both architectures.
+#[test]
+fn checksums_are_known_by_their_instructions() {
+    let of = |image: &Image, name: &str| checksum_instruction(image, function(image, name));
+    for (image, best) in [(mysql_amd64(), "pclmulqdq"), (mysql_arm64(), "pmull")] {
+        let hardware = of(&image, "_ZN8hardware18crc32_using_pclmulEPKhm");
+        assert_eq!(hardware, Some(ChecksumInstruction::Found(best)));
+        assert_eq!(of(&image, "_ZN8software5crc32EPKhm"), Some(ChecksumInstruction::None));
+    }
+    for image in [mariadb_amd64(), debian_mariadb("amd64", "bookworm"), mariadb_arm64()] {
+        let chosen = jump_variable(&image, function(&image, "my_crc32c"));
+        assert!(chosen.is_some_and(|variable| image.is_static_data(variable)), "{chosen:x?}");
+    }
+    // A function that jumps through no variable.
+    assert_eq!(jump_variable(&mysql_amd64(), function(&mysql_amd64(), "_ZN8software5crc32EPKhm")), None);
 }

@@ -4,7 +4,7 @@
 #[path = "common/snapshots.rs"]
 mod snapshots;
 
-use armtrace::model::{Kind, Mode, Snapshot};
+use armtrace::model::{Implementation, Kind, Mode, Snapshot};
 use armtrace::ui::table::LatchTable;
 use armtrace::ui::LiveView;
 use ratatui::backend::TestBackend;
@@ -28,6 +28,7 @@ fn the_table_at_80_columns() {
     let expected = "\
 MySQL 9.7.4 · pid 4242 · 1m00s · http://localhost:9435/metrics
 0.28 threads waiting · 175 waits/s · overhead 0.10% · aarch64 Neoverse-N1
+cpu: other 60% · kernel 15% · spin 10% · futex 10% · checksum 5%
 hot pages: sbtest/sbtest1.k_1 level 0 80.0ms/s
 events not counted: 183 map_full
 latch (last 2s)           mode waits/s  wait/s   mean    p99 spin/sleep  total
@@ -45,9 +46,9 @@ top call sites
 #[test]
 fn wider_terminals_have_a_column_of_call_sites() {
     let lines = rendered(&busy(60), Some(&busy(58)), 120, 24);
-    assert!(lines[2].ends_with("sbtest/sbtest1.PRIMARY level 1 40.0ms/s"), "{}", lines[2]);
-    assert!(lines[4].ends_with("top call site"), "{}", lines[4]);
-    assert!(lines[5].ends_with("lock0lock.cc:5872 67%"), "{}", lines[5]);
+    assert!(lines[3].ends_with("sbtest/sbtest1.PRIMARY level 1 40.0ms/s"), "{}", lines[3]);
+    assert!(lines[5].ends_with("top call site"), "{}", lines[5]);
+    assert!(lines[6].ends_with("lock0lock.cc:5872 67%"), "{}", lines[6]);
     assert_eq!(lines.len(), 24);
 }
 
@@ -61,7 +62,7 @@ fn a_latch_that_rests_comes_after_those_waited_for_now() {
     let resting = lines.iter().find(|line| line.contains("LOCK_open")).unwrap();
     assert!(resting.starts_with("sql/LOCK_open"), "{resting}");
     assert!(resting.ends_with("-       0       0      -      -          -  45.0s"), "{resting}");
-    assert_eq!(lines.iter().position(|line| line == resting), Some(10), "{}", lines.join("\n"));
+    assert_eq!(lines.iter().position(|line| line == resting), Some(11), "{}", lines.join("\n"));
 }
 
 #[test]
@@ -69,6 +70,50 @@ fn nothing_is_made_up_where_nothing_is_known() {
     let lines = rendered(&empty(), None, 80, 24);
     assert!(lines[1].starts_with("0.00 threads waiting · 0 waits/s · overhead not known"), "{}", lines[1]);
     assert_eq!(lines[2], "no contended wait seen so far");
+}
+
+/// The lines of advice that a snapshot leads to.
+fn advice(now: &Snapshot) -> String {
+    let lines = rendered(now, None, 220, 24);
+    let advice = lines.into_iter().filter(|line| line.contains("hardware CRC") || line.contains("spinning is"));
+    advice.collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn software_checksums_are_pointed_out_where_the_cpu_has_an_instruction() {
+    let mut now = busy(60);
+    assert_eq!(advice(&now), "");
+    now.cpu[4].function = "software::crc32".to_string();
+    now.checksums = vec![checksum("software::crc32", Implementation::Software)];
+    assert_eq!(
+        advice(&now),
+        "hardware CRC available, not used for crc32c of pages and redo log (software::crc32): about 5.00% of CPU to gain"
+    );
+    now.cpu.clear();
+    assert!(advice(&now).ends_with("(software::crc32)"), "{}", advice(&now));
+    now.checksums[0].cpu_has_instruction = false;
+    assert_eq!(advice(&now), "");
+}
+
+#[test]
+fn spinning_that_fails_is_pointed_out() {
+    let mut now = busy(60);
+    // Half of the waits for this one take more than a millisecond, spinning ends after 180 µs.
+    (now.latches[0].spins_won, now.latches[0].spins_wasted) = (1_000, 9_000);
+    let long = "spinning is too long: 10.0% of the CPU time, and 90% of the spins for innodb/trx_mutex end asleep";
+    assert!(advice(&now).starts_with(long), "{}", advice(&now));
+    assert!(advice(&now).ends_with("(innodb_spin_wait_delay 6, innodb_sync_spin_loops 30)"), "{}", advice(&now));
+    // Of a CPU that spins little there is little to gain.
+    now.cpu[3].ns = 1;
+    assert_eq!(advice(&now), "");
+    now.latches[0].waits = waits(&[200_000; 10_000]);
+    assert!(advice(&now).starts_with("spinning is too short: 90% of the spins"), "{}", advice(&now));
+    // Spins that win are no reason for anything.
+    (now.latches[0].spins_won, now.latches[0].spins_wasted) = (9_000, 1_000);
+    assert_eq!(advice(&now), "");
+    now.latches[0].spins_wasted = 90_000;
+    now.spin = None;
+    assert_eq!(advice(&now), "");
 }
 
 #[test]

@@ -11,6 +11,7 @@ use anyhow::{Context, Result};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, ProgramMut, UprobeMultiOpts, UprobeOpts};
 
+use super::clock::{attach_clock, open_own_clock};
 use super::futex::{attach_futex, futex_wait_is_traceable, FutexPrograms};
 use crate::bpf::calibrate::CalibrateSkelBuilder;
 
@@ -60,10 +61,13 @@ pub enum ProbeClass {
     Return,
     /// The begin or the end of a futex wait.
     Futex,
+    /// An interrupt by the clock that samples a CPU.
+    Clock,
 }
 
 impl ProbeClass {
-    pub const ALL: [ProbeClass; 4] = [ProbeClass::Emulated, ProbeClass::Stepped, ProbeClass::Return, ProbeClass::Futex];
+    pub const ALL: [ProbeClass; 5] =
+        [ProbeClass::Emulated, ProbeClass::Stepped, ProbeClass::Return, ProbeClass::Futex, ProbeClass::Clock];
 
     /// For people.
     pub fn title(self) -> &'static str {
@@ -72,6 +76,7 @@ impl ProbeClass {
             ProbeClass::Stepped => "uprobe on a single-stepped instruction",
             ProbeClass::Return => "uretprobe, with its entry",
             ProbeClass::Futex => "futex wait, begin or end",
+            ProbeClass::Clock => "clock interrupt that takes a sample",
         }
     }
 
@@ -82,6 +87,7 @@ impl ProbeClass {
             ProbeClass::Stepped => "uprobe_stepped",
             ProbeClass::Return => "uretprobe",
             ProbeClass::Futex => "futex",
+            ProbeClass::Clock => "clock",
         }
     }
 }
@@ -93,6 +99,7 @@ pub struct Costs {
     pub stepped: Option<f64>,
     pub uretprobe: Option<f64>,
     pub futex: Option<f64>,
+    pub clock: Option<f64>,
 }
 
 impl Costs {
@@ -102,6 +109,7 @@ impl Costs {
             ProbeClass::Stepped => self.stepped,
             ProbeClass::Return => self.uretprobe,
             ProbeClass::Futex => self.futex,
+            ProbeClass::Clock => self.clock,
         }
     }
 
@@ -139,6 +147,7 @@ pub fn calibrate() -> Result<Costs> {
             function: traceable.then_some([&progs.empty_wait_enter, &progs.empty_wait_exit]),
             system_call: [&progs.empty_tracepoint, &progs.empty_tracepoint],
         }),
+        clock: clock_cost(&progs.empty_sample),
     })
 }
 
@@ -166,7 +175,7 @@ fn call(function: unsafe extern "C" fn()) {
 }
 
 /// CPU time of this thread: what other threads take of the CPU meanwhile is not in it.
-fn thread_time_ns() -> f64 {
+pub fn thread_time_ns() -> f64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: a valid timespec is passed, for the duration of the call.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut now) };
@@ -213,6 +222,22 @@ fn futex_cost(programs: &FutexPrograms<'_, '_>) -> Option<f64> {
     let bare = nanoseconds_per_call(wait);
     let [Ok(_enter), Ok(_exit)] = attach_futex(programs) else { return None };
     price((nanoseconds_per_call(wait) - bare) / 2.0)
+}
+
+/// What an interrupt of this thread by its own clock takes, with the program: what stays of a span of computing less the
+/// same without.
+fn clock_cost(program: &ProgramMut<'_>) -> Option<f64> {
+    /// As often as the kernel takes without slowing a clock down, so that the difference shows.
+    const PERIOD_NS: u64 = 25_000;
+    let work = || {
+        let sum: u64 = (0..10_000u64).map(std::hint::black_box).sum();
+        std::hint::black_box(sum);
+    };
+    let bare = nanoseconds_per_call(work);
+    let _link = attach_clock(program, open_own_clock(PERIOD_NS).ok()?).ok()?;
+    let with = nanoseconds_per_call(work);
+    // All of the thread's time is divided among interrupts, one in each period of it.
+    price((with - bare) / with * PERIOD_NS as f64)
 }
 
 /// A difference of two timings as a price; a machine too noisy to show one gives none.

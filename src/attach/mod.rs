@@ -1,16 +1,20 @@
 //! Putting programs onto a live server and taking them off again, and what each hit costs here.
 
+mod clock;
 mod cost;
 mod features;
 mod futex;
 mod governor;
 mod sites;
 
-pub use cost::{calibrate, uprobe_multi_works, Costs, ProbeClass};
+pub use clock::{attach_clock, online_cpus, open_clock, open_own_clock};
+pub use cost::{calibrate, thread_time_ns, uprobe_multi_works, Costs, ProbeClass};
 pub use features::{attach_cookies, capabilities, features, Feature, Verdict};
 pub use futex::{attach_futex, futex_wait_is_traceable, FutexPrograms};
 pub use governor::{Governor, Usage, PERIOD};
 pub use sites::{attach_sites, has_shadow_stack, uretprobes_are_safe, SiteAddress, SitePrograms};
+
+use libbpf_rs::Link;
 
 use crate::failure::Failure;
 
@@ -19,6 +23,15 @@ pub fn log_libbpf() {
     libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Debug, |_, text| {
         tracing::debug!(target: "libbpf", "{}", text.trim_end());
     })));
+}
+
+/// Takes off what links attach, side by side: each removal waits for the kernel.
+pub fn detach_all(links: Vec<Link>) {
+    std::thread::scope(|scope| {
+        for link in links {
+            scope.spawn(move || drop(link));
+        }
+    });
 }
 
 /// Checks that this process may load and attach programs, before anything is touched.

@@ -30,6 +30,7 @@ pub use count::{count, AuditError, Counted, Counts, Exclusives, FunctionCounts};
 pub use helpers::{Helper, Helpers};
 pub use html::Html;
 pub use report::{audit, Binary, FunctionRow, HelperCalls, Pairs, Report, Spin, Total};
+pub use spin::hint as spin_hint;
 pub use text::Text;
 pub use verdict::Verdict;
 

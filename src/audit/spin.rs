@@ -26,7 +26,8 @@ pub(super) fn spin_loops(image: &Image) -> Vec<SpinLoop> {
     functions.map(|f| SpinLoop { address: f.range.start, hint: hint(image, f.range), function: f.name }).collect()
 }
 
-fn hint(image: &Image, function: Range<u64>) -> Option<(u64, String)> {
+/// Address and text of the spin hint in a function, or in a short one that it calls.
+pub fn hint(image: &Image, function: Range<u64>) -> Option<(u64, String)> {
     let shown = |insn: &Insn| (insn.addr, insn.text());
     let insns = decode(image, function);
     let own = insns.iter().find(|i| i.is_spin_hint()).map(shown);

@@ -7,8 +7,8 @@
 use super::pages::{Dictionary, DictionaryAt, PageLatch, Pages, SpaceAt, COMMON_PAGES};
 use super::variables::Table;
 use super::{
-    library, Around, ArrayLatches, Beside, Callsite, Count, Evidence, Family, Flavor, Found, FutexShape, Identity,
-    IdentityIn, InsideLatch, Latch, MariadbNames, Naming, Object, Shape, WaitFunction, Word,
+    library, spin, Around, ArrayLatches, Beside, Callsite, Count, Evidence, Family, Flavor, Found, FutexShape,
+    Identity, IdentityIn, InsideLatch, Latch, MariadbNames, Naming, Object, Shape, WaitFunction, Word,
 };
 use crate::model::{Kind, Mode};
 
@@ -61,6 +61,7 @@ pub(super) static MARIADB_10_6: Family = Family {
         "_ZN11TMLockGuardC",
     ],
     naming: Naming::Mariadb(&NAMES),
+    spin: Some(&spin::MARIADB_10_6),
     library: &library::MARIADB,
     pages: Some(&PAGES),
     layout: &[],

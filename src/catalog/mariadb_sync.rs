@@ -40,6 +40,7 @@ pub(super) static SLEEPS_ONLY: Family = Family {
     wait_functions: &[],
     wrappers: &[],
     layout: &[],
+    spin: None,
     library: &library::MARIADB,
     naming: Naming::None,
     pages: None,
@@ -83,6 +84,7 @@ pub(super) static MARIADB_10_2: Family = Family {
             offset: 0x18,
         },
     ],
+    spin: None,
     library: &library::MARIADB_10_2,
     pages: None,
     naming: Naming::Mysql(&MysqlNames {

@@ -3,6 +3,7 @@
 //!
 //! A new server version is an entry here with a test, not new code.
 
+mod cpu;
 mod events;
 mod futex;
 mod library;
@@ -11,15 +12,18 @@ mod mariadb_sync;
 mod mysql;
 mod pages;
 mod settings;
+mod spin;
 mod variables;
 
 #[cfg(test)]
 pub(crate) use mariadb::NAMES as MARIADB_NAMES;
 
+pub use cpu::{class_of_function, is_futex_function, ChosenChecksum, PointerAt, CHECKSUMS, MEMORY_FUNCTIONS};
 pub use events::{event_waits, EVENTS};
 pub use library::{is_word, psi_places, tracked_id, Library, PsiClass};
 pub use pages::{Dictionary, DictionaryAt, PageLatch, Pages, SpaceAt};
 pub use settings::{settings, SETTINGS};
+pub use spin::{SpinRounds, Turns};
 pub use variables::{number, variable, Number, Table};
 
 use std::collections::HashSet;
@@ -62,6 +66,8 @@ pub struct Family {
     pub library: &'static Library,
     /// How waits for pages are told apart; `None` where that is not known.
     pub pages: Option<&'static Pages>,
+    /// How long its waiters spin; `None` where that is not known.
+    pub spin: Option<&'static SpinRounds>,
     /// What the code of a build must do with the members of its latches, where other versions have functions of the same
     /// names but other latches.
     pub layout: &'static [Stored],

@@ -3,7 +3,8 @@
 
 use super::pages::{Dictionary, DictionaryAt, PageLatch, Pages, SpaceAt, COMMON_PAGES};
 use super::{
-    library, Callsite, Family, Flavor, Found, Identity, IdentityIn, MysqlNames, Naming, Shape, Stored, WaitFunction,
+    library, spin, Callsite, Family, Flavor, Found, Identity, IdentityIn, MysqlNames, Naming, Shape, Stored,
+    WaitFunction,
 };
 use crate::model::Mode;
 use crate::symbols::Image;
@@ -139,6 +140,7 @@ pub(super) static MYSQL_8: Family = Family {
         Stored { function: RW_LOCK_CREATE, argument: 2, offset: 0x38 },
         Stored { function: &[MUTEX_INIT], argument: 1, offset: 0x20 },
     ],
+    spin: Some(&spin::MYSQL),
     library: &library::MYSQL,
     pages: Some(&PAGES),
     naming: Naming::Mysql(&MysqlNames {

@@ -13,6 +13,7 @@
 mod aarch64;
 mod calls;
 mod cfg;
+mod checksums;
 mod ends;
 mod function;
 mod futex;
@@ -23,13 +24,16 @@ mod samples;
 #[cfg(test)]
 mod tests;
 mod values;
+mod vectors;
 mod wait;
 mod x86;
 
 pub use calls::{direct_calls, import_stubs, imported_calls};
+pub use checksums::{checksum_instruction, jump_variable, ChecksumInstruction};
 pub use function::Function;
 pub use futex::{futex_waits, FutexWait};
 pub use insn::{decode, decode_bytes, Flow, Insn, Probing, Test};
 pub use mentions::functions_that_mention;
 pub use values::{Passed, Place};
+pub use vectors::widest_registers;
 pub use wait::{contended, whole_function, Condition, EndKind, EndSite, Site, Slow, WaitSites};

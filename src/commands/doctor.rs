@@ -1,11 +1,15 @@
 //! `armtrace doctor`: what this host and a server allow, what would be attached, and what each hit costs.
 
+use std::sync::Arc;
+
 use serde::Serialize;
 
 use super::{DoctorArgs, Format};
 use crate::agent;
 use crate::attach::{self, Costs, ProbeClass, Verdict};
 use crate::failure::Failure;
+use crate::model::{Checksum, SpinSettings};
+use crate::probe::cpu;
 use crate::probe::latch::{self, Plan};
 use crate::symbols::{Arch, Settings};
 use crate::target::Target;
@@ -71,6 +75,47 @@ struct Server {
     uretprobes_safe: bool,
     probes: Vec<Probe>,
     not_measured: Vec<Gap>,
+    checksums: Vec<ChosenChecksum>,
+    /// Absent where its settings are not found.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    spin: Option<Spin>,
+    /// How its C library tells a thread's CPU; absent for servers that do not ask.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    getcpu: Option<Getcpu>,
+}
+
+/// An implementation of a checksum.
+#[derive(Serialize)]
+struct ChosenChecksum {
+    purpose: String,
+    function: String,
+    implementation: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    instruction: Option<String>,
+    cpu_has_instruction: bool,
+}
+
+/// How long waiters spin.
+#[derive(Serialize)]
+struct Spin {
+    /// Absent where the build's loop has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    instruction: Option<String>,
+    ns_per_turn: f64,
+    spin_wait_delay: u32,
+    sync_spin_loops: u32,
+    /// On average.
+    ns_per_round: f64,
+    /// All rounds before a sleep.
+    ns_before_sleep: f64,
+}
+
+#[derive(Serialize)]
+struct Getcpu {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    glibc: Option<String>,
+    /// `rseq`, `vdso` or `syscall`.
+    path: &'static str,
 }
 
 #[derive(Serialize)]
@@ -92,7 +137,7 @@ struct Gap {
 
 pub(super) fn doctor(args: &DoctorArgs) -> Result<(), Failure> {
     let settings = Settings::from_env(args.symbols.clone());
-    let target = args.pid.map(|pid| Target::open_with(pid, &settings)).transpose()?;
+    let target = args.pid.map(|pid| Target::open_with(pid, &settings)).transpose()?.map(Arc::new);
     let findings = find_out(target.as_ref());
     match args.format {
         Format::Json => {
@@ -108,7 +153,7 @@ pub(super) fn doctor(args: &DoctorArgs) -> Result<(), Failure> {
     }
 }
 
-fn find_out(target: Option<&Target>) -> Findings {
+fn find_out(target: Option<&Arc<Target>>) -> Findings {
     let capabilities: Vec<Check> = attach::capabilities()
         .into_iter()
         .map(|(name, held)| Check {
@@ -149,9 +194,10 @@ fn find_out(target: Option<&Target>) -> Findings {
     }
 }
 
-fn look_at(target: &Target, costs: &Costs) -> Server {
+fn look_at(target: &Arc<Target>, costs: &Costs) -> Server {
     let plan: Plan = latch::plan(&target.image, target.family, agent::allowed(target.pid));
     let info = target.info();
+    let spin = cpu::SpinReader::new(target, &plan).and_then(|reader| reader.read());
     Server {
         pid: target.pid,
         flavor: info.flavor,
@@ -176,7 +222,70 @@ fn look_at(target: &Target, costs: &Costs) -> Server {
             })
             .collect(),
         not_measured: plan.gaps.into_iter().map(|(function, why)| Gap { function, why }).collect(),
+        checksums: cpu::checksums(target).into_iter().map(ChosenChecksum::from).collect(),
+        spin: spin.map(Spin::from),
+        getcpu: cpu::getcpu(target).map(|found| Getcpu { glibc: found.glibc, path: found.path.as_str() }),
     }
+}
+
+impl From<Checksum> for ChosenChecksum {
+    fn from(checksum: Checksum) -> ChosenChecksum {
+        ChosenChecksum {
+            purpose: checksum.purpose,
+            function: checksum.function,
+            implementation: checksum.implementation.as_str(),
+            instruction: checksum.instruction,
+            cpu_has_instruction: checksum.cpu_has_instruction,
+        }
+    }
+}
+
+impl From<SpinSettings> for Spin {
+    fn from(spin: SpinSettings) -> Spin {
+        Spin {
+            ns_per_round: spin.round_ns(),
+            ns_before_sleep: spin.budget_ns(),
+            ns_per_turn: spin.turn_ns,
+            spin_wait_delay: spin.delay,
+            sync_spin_loops: spin.rounds,
+            instruction: spin.instruction,
+        }
+    }
+}
+
+/// What makes `sched_getcpu` cheaper.
+const NEEDS_RSEQ: &str =
+    ". Cheaper with rseq: from glibc 2.35 on, unless GLIBC_TUNABLES=glibc.pthread.rseq=0 is set, and on Linux 4.18 or newer";
+
+/// What is known of where the server's CPU time can go: one line each.
+fn cpu_lines(server: &Server) -> Vec<String> {
+    let checksum = |c: &ChosenChecksum| match (&c.instruction, c.cpu_has_instruction) {
+        (Some(instruction), _) => format!("{}: {} ({instruction})", c.purpose, c.function),
+        (None, true) => format!("{}: {}, in software: hardware CRC available, not used", c.purpose, c.function),
+        (None, false) => format!("{}: {}, in software", c.purpose, c.function),
+    };
+    let spin = server.spin.iter().map(|spin| {
+        format!(
+            "spinning: {} a turn ({}), {} a round on average, {} before a sleep (innodb_spin_wait_delay {}, \
+             innodb_sync_spin_loops {})",
+            nanoseconds(Some(spin.ns_per_turn)),
+            spin.instruction.as_deref().unwrap_or("no spin hint"),
+            nanoseconds(Some(spin.ns_per_round)),
+            nanoseconds(Some(spin.ns_before_sleep)),
+            spin.spin_wait_delay,
+            spin.sync_spin_loops,
+        )
+    });
+    let getcpu = server.getcpu.iter().map(|getcpu| {
+        let glibc = getcpu.glibc.as_deref().unwrap_or("an unknown version");
+        let (how, advice) = match getcpu.path {
+            "rseq" => ("reads it from memory (rseq)", ""),
+            "vdso" => ("asks the vDSO", NEEDS_RSEQ),
+            _ => ("makes a system call each time", NEEDS_RSEQ),
+        };
+        format!("sched_getcpu: glibc {glibc} {how}{advice}")
+    });
+    server.checksums.iter().map(checksum).chain(spin).chain(getcpu).collect()
 }
 
 fn text(findings: &Findings) -> String {
@@ -229,6 +338,9 @@ fn text(findings: &Findings) -> String {
                 nanoseconds(probe.ns_per_hit),
                 probe.instruction
             ));
+        }
+        for found in cpu_lines(server) {
+            line(format!("  {found}"));
         }
         for gap in &server.not_measured {
             line(format!("  not measured: {}: {}", gap.function, gap.why));

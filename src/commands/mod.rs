@@ -92,6 +92,9 @@ pub(crate) struct AttachArgs {
     /// Most of the server's CPU time that probes may take; the dearest are off part of the time to keep it
     #[arg(long, default_value = "1%", value_name = "SHARE", value_parser = share)]
     max_overhead: f64,
+    /// How often in a second each CPU is asked what the server does there; 0: CPU time is not sampled
+    #[arg(long, default_value_t = 99, value_name = "HZ", value_parser = clap::value_parser!(u32).range(..=1000))]
+    sample_hz: u32,
 }
 
 #[derive(Args, Clone, Debug)]

@@ -74,6 +74,7 @@ impl Collector for LatchCollector {
         families.push(cond_family(&snapshot, &mut state.conds));
         families.push(callsite_family(&snapshot, &mut state.callsites));
         families.push(page_family(&snapshot, &mut state.pages));
+        families.extend(cpu_families(&snapshot));
         families.push(barrier_family(&snapshot));
         families.extend(target_families(&snapshot));
         families.extend(probe_families(&snapshot));
@@ -89,14 +90,29 @@ fn latch_families(snapshot: &Snapshot, state: &mut State) -> Vec<MetricFamily> {
     let waits = latches.iter().map(|latch| histogram(&LATCH_WAIT, &latch_labels(latch), &latch.waits));
     let estimated: Vec<_> = latches.iter().filter(|latch| latch.estimated_ns > 0).cloned().collect();
     let split = if snapshot.sleeps_seen { &latches[..] } else { &[] };
+    let sampled = if snapshot.cpu.is_empty() { &[] } else { &latches[..] };
     vec![
         LATCH_WAIT.with(waits.collect()),
         per_latch(&LATCH_WAIT_MAX, &latches, |latch| seconds(latch.waits.max_ns)),
         per_latch(&LATCH_SPIN, split, |latch| seconds(state.spin.of(latch))),
         per_latch(&LATCH_SLEEP, split, |latch| seconds(latch.sleep_ns)),
         per_latch(&LATCH_SLEEPS, split, |latch| latch.sleeps as f64),
+        per_latch(&LATCH_SPIN_CPU, sampled, |latch| seconds(latch.spin_cpu_ns)),
+        spin_family(split),
         per_latch(&LATCH_ESTIMATED, &estimated, |latch| seconds(latch.estimated_ns)),
     ]
+}
+
+/// Latches whose waiters spin, by what came of it.
+fn spin_family(latches: &[LatchWaits]) -> MetricFamily {
+    let spun = latches.iter().filter(|latch| latch.spins_won + latch.spins_wasted > 0);
+    let samples = spun.flat_map(|latch| {
+        [("won", latch.spins_won), ("wasted", latch.spins_wasted)].map(|(outcome, waits)| {
+            let [name, kind, mode] = latch_labels(latch);
+            LATCH_SPINS.sample(&[name, kind, mode, outcome], waits as f64)
+        })
+    });
+    LATCH_SPINS.with(samples.collect())
 }
 
 fn per_latch(family: &Family, latches: &[LatchWaits], mut value: impl FnMut(&LatchWaits) -> f64) -> MetricFamily {
@@ -167,6 +183,9 @@ fn add(sum: &mut LatchWaits, latch: &LatchWaits) {
     sum.waits.merge(&latch.waits);
     sum.sleep_ns += latch.sleep_ns;
     sum.sleeps += latch.sleeps;
+    sum.spin_cpu_ns += latch.spin_cpu_ns;
+    sum.spins_won += latch.spins_won;
+    sum.spins_wasted += latch.spins_wasted;
     sum.estimated_ns += latch.estimated_ns;
 }
 
@@ -202,6 +221,20 @@ fn page_family(snapshot: &Snapshot, cap: &mut Cap<PagePlace>) -> MetricFamily {
         LATCH_PAGE.sample(&labels, seconds(ns))
     });
     LATCH_PAGE.with(samples.collect())
+}
+
+/// The snapshot's rows are few and never step back.
+fn cpu_families(snapshot: &Snapshot) -> Vec<MetricFamily> {
+    let rows = snapshot.cpu.iter();
+    let rows = rows.map(|row| CPU.sample(&[row.class.as_str(), &row.function], seconds(row.ns))).collect();
+    // Without samples nothing is known of the time.
+    let sampled = if snapshot.cpu.is_empty() { &[][..] } else { &snapshot.checksums };
+    // One function may be chosen for two checksums.
+    let times: BTreeMap<_, _> =
+        sampled.iter().map(|c| ((&*c.function, c.implementation.as_str()), snapshot.checksum_ns(c))).collect();
+    let times = times.into_iter().map(|((function, how), ns)| CHECKSUM.sample(&[function, how], seconds(ns)));
+    let calls = snapshot.getcpu_calls.map(|calls| GETCPU.sample(&["syscall"], calls as f64));
+    vec![CPU.with(rows), CHECKSUM.with(times.collect()), GETCPU.with(calls.into_iter().collect())]
 }
 
 fn barrier_family(snapshot: &Snapshot) -> MetricFamily {

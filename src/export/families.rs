@@ -45,6 +45,19 @@ pub const LATCH_SLEEPS: Family = Family {
     labels: LATCH,
     help: "Times that waiters for a latch went to sleep in the kernel.",
 };
+pub const LATCH_SPIN_CPU: Family = Family {
+    name: "armtrace_latch_spin_cpu_seconds_total",
+    kind: MetricType::COUNTER,
+    labels: LATCH,
+    help: "CPU time, sampled, of threads that waited for a latch and ran the server's code meanwhile: spinning.",
+};
+pub const LATCH_SPINS: Family = Family {
+    name: "armtrace_latch_spins_total",
+    kind: MetricType::COUNTER,
+    labels: &["latch", "kind", "mode", "outcome"],
+    help:
+        "Waits that began with spinning, by outcome: won (got the latch without sleeping) or wasted (slept after all).",
+};
 pub const LATCH_ESTIMATED: Family = Family {
     name: "armtrace_latch_wait_estimated_seconds_total",
     kind: MetricType::COUNTER,
@@ -69,6 +82,24 @@ pub const COND_WAIT: Family = Family {
     kind: MetricType::HISTOGRAM,
     labels: &["latch"],
     help: "Waits on condition variables, mostly idle threads waiting for work; not contention.",
+};
+pub const CPU: Family = Family {
+    name: "armtrace_cpu_seconds_total",
+    kind: MetricType::COUNTER,
+    labels: &["class", "function"],
+    help: "CPU time of the server's threads, sampled, by what the function is there for; small ones add up in function=\"other\".",
+};
+pub const CHECKSUM: Family = Family {
+    name: "armtrace_checksum_seconds_total",
+    kind: MetricType::COUNTER,
+    labels: &["function", "implementation"],
+    help: "CPU time of the server's threads, sampled, in the checksum implementations that it has chosen.",
+};
+pub const GETCPU: Family = Family {
+    name: "armtrace_getcpu_calls_total",
+    kind: MetricType::COUNTER,
+    labels: &["path"],
+    help: "Times that the server asked which CPU a thread runs on, by how: counted for the system call only.",
 };
 pub const BARRIERS: Family = Family {
     name: "armtrace_barriers_static",
@@ -138,10 +169,15 @@ pub const FAMILIES: &[Family] = &[
     LATCH_SPIN,
     LATCH_SLEEP,
     LATCH_SLEEPS,
+    LATCH_SPIN_CPU,
+    LATCH_SPINS,
     LATCH_ESTIMATED,
     LATCH_CALLSITE,
     LATCH_PAGE,
     COND_WAIT,
+    CPU,
+    CHECKSUM,
+    GETCPU,
     BARRIERS,
     TARGET_INFO,
     TARGET_UP,

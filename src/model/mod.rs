@@ -3,8 +3,10 @@
 //! A [`Snapshot`] is everything known at one instant, counted since the agent attached. It is what the
 //! exporter serves, what the live table shows (as the difference of two), and what recordings hold.
 
+mod cpu;
 mod histogram;
 
+pub use cpu::{Checksum, CpuClass, CpuTime, Implementation, SpinSettings};
 pub use histogram::{Histogram, BUCKETS, BUCKET_BOUNDS_NS};
 
 use std::time::Duration;
@@ -82,6 +84,11 @@ pub struct LatchWaits {
     pub sleep_ns: u64,
     /// How many times waiters went to sleep (one wait can sleep more than once, or not at all).
     pub sleeps: u64,
+    /// CPU time that was sampled in waiters that were awake and outside of the kernel, nanoseconds.
+    pub spin_cpu_ns: u64,
+    /// Of the waits in functions that spin: those that ended without a sleep, and those that slept after all.
+    pub spins_won: u64,
+    pub spins_wasted: u64,
     /// The part of the waits' time that was not seen, because probes were off to keep the overhead budget, but is
     /// estimated from what was seen. Nanoseconds.
     pub estimated_ns: u64,
@@ -199,6 +206,14 @@ pub struct Snapshot {
     pub callsites: Vec<CallsiteWaits>,
     /// One entry per (table, index, level).
     pub pages: Vec<PageWaits>,
+    /// CPU time of the server's threads, one entry per (class, function); empty where nothing samples it.
+    pub cpu: Vec<CpuTime>,
+    /// How the server computes checksums; those of which it is known.
+    pub checksums: Vec<Checksum>,
+    /// How long waiters spin; `None` where that is not known.
+    pub spin: Option<SpinSettings>,
+    /// `getcpu` system calls of the server's threads; `None` where they are not counted.
+    pub getcpu_calls: Option<u64>,
     pub probes: Vec<ProbeStatus>,
     /// What one hit costs on this machine, nanoseconds, by class of probe; those that are known.
     pub costs: Vec<(&'static str, f64)>,
@@ -212,6 +227,12 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
+    /// CPU time that the server's threads spent in a checksum's implementation, nanoseconds.
+    pub fn checksum_ns(&self, checksum: &Checksum) -> u64 {
+        let of_it = |row: &&CpuTime| row.class == CpuClass::Checksum && row.function == checksum.function;
+        self.cpu.iter().filter(of_it).map(|row| row.ns).sum()
+    }
+
     /// CPU time that probes took from the server since attach, nanoseconds; `None` where the cost of a
     /// probe that was hit is unknown, for a sum without it would be too low.
     pub fn probe_cost_ns(&self) -> Option<f64> {

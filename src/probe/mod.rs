@@ -1,3 +1,5 @@
 //! One module per thing measured: plan what to attach, attach it, collect what it counted.
 
+pub mod cpu;
 pub mod latch;
+mod maps;

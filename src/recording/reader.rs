@@ -253,7 +253,19 @@ impl LatchSum {
             max_ns: whole(self.longest_ns),
         };
         let (sleep_ns, sleeps, estimated_ns) = (whole(self.sleep_ns), whole(self.sleeps), whole(self.estimated_ns));
-        LatchWaits { latch: latch.to_owned(), kind, mode, waits, sleep_ns, sleeps, estimated_ns }
+        LatchWaits {
+            latch: latch.to_owned(),
+            kind,
+            mode,
+            waits,
+            sleep_ns,
+            sleeps,
+            estimated_ns,
+            // The file does not have them.
+            spin_cpu_ns: 0,
+            spins_won: 0,
+            spins_wasted: 0,
+        }
     }
 }
 

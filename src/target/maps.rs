@@ -25,6 +25,7 @@ pub fn load_bias(pid: i32, image: &Image) -> io::Result<u64> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileMapping {
     pub start: u64,
+    pub end: u64,
     pub offset: u64,
     /// Without folders: where they are depends on who looks.
     pub name: String,
@@ -34,6 +35,11 @@ pub struct FileMapping {
 }
 
 impl FileMapping {
+    /// As the process sees it.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
     /// Paths under which the file of process `pid` may be opened. The first leads to it wherever it is and even if it was
     /// deleted since, but only those may follow it who may look into any process; the second lies below the process's
     /// root.
@@ -50,10 +56,11 @@ pub fn file_mappings(pid: i32) -> Vec<FileMapping> {
 }
 
 fn file_mapping(line: &str) -> Option<FileMapping> {
-    let Mapping { start, offset, .. } = parse(line)?;
+    let Mapping { start, end, offset, .. } = parse(line)?;
     let path = &line[line.find('/')?..];
     let name = path.rsplit('/').next()?.to_owned();
-    Some(FileMapping { start, offset, name, path: path.to_owned(), addresses: line.split(' ').next()?.to_owned() })
+    let addresses = line.split(' ').next()?.to_owned();
+    Some(FileMapping { start, end, offset, name, path: path.to_owned(), addresses })
 }
 
 /// Device and inode as `/proc/PID/maps` shows them.
@@ -86,6 +93,7 @@ fn bias(maps: &str, exe: FileId, address_of: impl Fn(u64) -> Option<u64>) -> Opt
 
 struct Mapping {
     start: u64,
+    end: u64,
     offset: u64,
     file: FileId,
 }
@@ -93,14 +101,14 @@ struct Mapping {
 /// `55d0c0a00000-55d0c17f9000 r--p 00000000 fe:01 393482    /usr/sbin/mysqld`
 fn parse(line: &str) -> Option<Mapping> {
     let mut fields = line.split_ascii_whitespace();
-    let (start, _) = fields.next()?.split_once('-')?;
+    let (start, end) = fields.next()?.split_once('-')?;
     let offset = fields.nth(1)?;
     let (major, minor) = fields.next()?.split_once(':')?;
     let inode: u64 = fields.next()?.parse().ok()?;
     let hex = |s| u64::from_str_radix(s, 16).ok();
     let file =
         FileId { major: u32::from_str_radix(major, 16).ok()?, minor: u32::from_str_radix(minor, 16).ok()?, inode };
-    (inode != 0).then_some(Mapping { start: hex(start)?, offset: hex(offset)?, file })
+    (inode != 0).then_some(Mapping { start: hex(start)?, end: hex(end)?, offset: hex(offset)?, file })
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Which latches are waited for most: what changed between two snapshots, beside the totals.
 
-use crate::model::{CallsiteWaits, Histogram, Kind, LatchWaits, Mode, PageWaits, Snapshot};
+use crate::model::{CallsiteWaits, CpuClass, CpuTime, Histogram, Kind, LatchWaits, Mode, PageWaits, Snapshot};
 use std::collections::HashMap;
 
 /// The waits for one latch in one mode, in an interval and since attach.
@@ -94,6 +94,19 @@ impl<'a> Interval<'a> {
             b.wait_ns_per_second.total_cmp(&a.wait_ns_per_second).then_with(|| a.page.place().cmp(&b.page.place()))
         });
         pages
+    }
+
+    /// Shares of the server's CPU time in the interval by class, 0 to 1, the largest first; none where it is not sampled, or
+    /// was not used.
+    pub fn cpu_classes(&self) -> Vec<(CpuClass, f64)> {
+        let sum = |rows: &[CpuTime], class| rows.iter().filter(|row| row.class == class).map(|row| row.ns).sum::<u64>();
+        let earlier = |class| self.earlier.map_or(0, |earlier| sum(&earlier.cpu, class));
+        let times = CpuClass::ALL.map(|class| (class, sum(&self.now.cpu, class).saturating_sub(earlier(class))));
+        let all: u64 = times.iter().map(|(_, ns)| ns).sum();
+        let used = times.into_iter().filter(|(_, ns)| *ns > 0);
+        let mut shares: Vec<_> = used.map(|(class, ns)| (class, ns as f64 / all as f64)).collect();
+        shares.sort_by(|(a, share_a), (b, share_b)| share_b.total_cmp(share_a).then_with(|| a.cmp(b)));
+        shares
     }
 
     fn top_latch(&self, latch: &LatchWaits, earlier: Option<&LatchWaits>) -> TopLatch {

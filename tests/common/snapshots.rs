@@ -29,6 +29,9 @@ pub fn latch(latch: &str, kind: Kind, mode: Mode, times: u64, ns: u64) -> LatchW
         mode,
         sleep_ns: waits.sum_ns / 2,
         sleeps: times,
+        spin_cpu_ns: waits.sum_ns / 4,
+        spins_won: times - times / 4,
+        spins_wasted: times / 4,
         estimated_ns: 0,
         waits,
     }
@@ -40,6 +43,26 @@ pub fn callsite(latch: &str, callsite: &str, wait_ns: u64) -> CallsiteWaits {
 
 pub fn page(table: &str, index: &str, level: Option<u16>, wait_ns: u64) -> PageWaits {
     PageWaits { table: table.to_string(), index: index.to_string(), level, waits: 1, wait_ns }
+}
+
+pub fn cpu(class: CpuClass, function: &str, ns: u64) -> CpuTime {
+    CpuTime { class, function: function.to_string(), ns }
+}
+
+/// An implementation of crc32c, on a CPU that has an instruction for it.
+pub fn checksum(function: &str, implementation: Implementation) -> Checksum {
+    Checksum {
+        purpose: "crc32c of pages and redo log".to_string(),
+        function: function.to_string(),
+        implementation,
+        instruction: (implementation == Implementation::Hardware).then(|| "pclmulqdq".to_string()),
+        cpu_has_instruction: true,
+    }
+}
+
+/// 30 rounds of 6 µs.
+pub fn spin() -> SpinSettings {
+    SpinSettings { instruction: Some("isb".to_string()), turn_ns: 40.0, delay: 6, rounds: 30, turns: 150.0 }
 }
 
 pub fn probe(name: &str, state: ProbeState, hits: u64, trap_ns: Option<f64>) -> ProbeStatus {
@@ -63,6 +86,10 @@ pub fn empty() -> Snapshot {
         latches: Vec::new(),
         callsites: Vec::new(),
         pages: Vec::new(),
+        cpu: Vec::new(),
+        checksums: Vec::new(),
+        spin: None,
+        getcpu_calls: None,
         probes: Vec::new(),
         costs: Vec::new(),
         sleeps_seen: true,
@@ -96,6 +123,16 @@ pub fn busy(ticks: u64) -> Snapshot {
             page("sbtest/sbtest1", "PRIMARY", Some(1), 40_000_000 * n),
             page("innodb_undo_001", "(undo log)", None, 2_000_000 * n),
         ],
+        cpu: vec![
+            cpu(CpuClass::Other, CpuTime::OTHER, 1_200_000_000 * n),
+            cpu(CpuClass::Kernel, CpuTime::OTHER, 300_000_000 * n),
+            cpu(CpuClass::Futex, "native_queued_spin_lock_slowpath", 200_000_000 * n),
+            cpu(CpuClass::Spin, "ut_delay", 200_000_000 * n),
+            cpu(CpuClass::Checksum, "hardware::crc32_using_pclmul", 100_000_000 * n),
+        ],
+        checksums: vec![checksum("hardware::crc32_using_pclmul", Implementation::Hardware)],
+        spin: Some(spin()),
+        getcpu_calls: Some(1_000 * n),
         probes: vec![
             probe("mutex_enter_inline:begin", ProbeState::Attached, 1_000 * n, Some(770.0)),
             probe("futex_enter", ProbeState::Attached, 9_000 * n, Some(140.0)),

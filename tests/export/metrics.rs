@@ -193,6 +193,41 @@ fn many(latches: u64) -> Snapshot {
 }
 
 #[test]
+fn cpu_time_is_told_by_class_and_function() {
+    let samples = samples(&text(busy(5)));
+    let value = |name: &str| samples[name];
+    assert_eq!(value("armtrace_cpu_seconds_total{class=\"spin\",function=\"ut_delay\"}"), 1.2);
+    assert_eq!(sum(&samples, "armtrace_cpu_seconds_total", ""), 12.0);
+    let crc = "function=\"hardware::crc32_using_pclmul\",implementation=\"hardware\"";
+    assert_eq!(value(&format!("armtrace_checksum_seconds_total{{{crc}}}")), 0.6);
+    assert_eq!(value("armtrace_getcpu_calls_total{path=\"syscall\"}"), 6000.0);
+}
+
+#[test]
+fn what_is_not_sampled_is_absent() {
+    let mut snapshot = busy(5);
+    snapshot.cpu.clear();
+    snapshot.getcpu_calls = None;
+    let text = text(snapshot);
+    for name in ["cpu_seconds_total", "checksum_seconds_total", "latch_spin_cpu_seconds_total", "getcpu_calls_total"] {
+        assert!(!text.contains(&format!("armtrace_{name}{{")), "{name}");
+    }
+}
+
+#[test]
+fn spins_have_outcomes() {
+    let samples = samples(&text(busy(5)));
+    let spins = |outcome: &str| {
+        samples[&format!("armtrace_latch_spins_total{{latch=\"{TRX}\",kind=\"mutex\",outcome=\"{outcome}\"}}")]
+    };
+    assert_eq!((spins("won"), spins("wasted")), (450.0, 150.0));
+    assert_eq!(sum(&samples, "armtrace_latch_spin_cpu_seconds_total", TRX), 0.225);
+    let mut snapshot = busy(5);
+    snapshot.latches.iter_mut().for_each(|latch| (latch.spins_won, latch.spins_wasted) = (0, 0));
+    assert!(!text(snapshot).contains("armtrace_latch_spins_total{"), "waiters that do not spin have no outcomes");
+}
+
+#[test]
 fn pages_are_told_by_table_index_and_level() {
     let samples = samples(&text(busy(5)));
     let page = |labels: &str| samples[&format!("armtrace_latch_page_wait_seconds_total{{{labels}}}")];

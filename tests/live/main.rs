@@ -7,6 +7,7 @@ mod budget;
 #[path = "../common/mod.rs"]
 mod common;
 mod cost;
+mod cpu;
 mod events;
 mod export;
 mod guest;

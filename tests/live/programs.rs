@@ -28,7 +28,9 @@ fn time_programs() -> Result<OwnedFd> {
 
 /// The programs of armtrace's latch probes that are loaded.
 fn programs() -> Vec<ProgramInfo> {
-    let ours = |name: &str| ["latch_", "futex_", "thread_exit"].iter().any(|begin| name.starts_with(begin));
+    let ours = |name: &str| {
+        ["latch_", "futex_", "thread_exit", "cpu_sample", "getcpu_"].iter().any(|begin| name.starts_with(begin))
+    };
     ProgInfoIter::default().filter(|p| p.name.to_str().is_some_and(ours)).collect()
 }
 

@@ -45,6 +45,8 @@ pub struct Options {
     pub args: Vec<String>,
     /// Another file to run: a copy of MariaDB's program.
     pub program: Option<PathBuf>,
+    /// Environment variables of MySQL, without spaces.
+    pub env: Vec<(String, String)>,
     /// A root folder for the server, in which it runs with a mount and a PID namespace of its own.
     pub container: Option<PathBuf>,
 }
@@ -67,6 +69,13 @@ pub fn script(name: &str) -> PathBuf {
     std::env::var_os("ARMTRACE_LAB").map_or_else(here, PathBuf::from).join(name)
 }
 
+/// Where a server's files are in the cache.
+pub fn server_folder(family: Family) -> Result<PathBuf> {
+    let output = Command::new(script("fetch")).arg(family.name()).output()?;
+    ensure!(output.status.success(), "tests/lab/fetch failed");
+    Ok(PathBuf::from(String::from_utf8(output.stdout)?.trim()))
+}
+
 impl Server {
     pub fn start(family: Family, options: &Options) -> Result<Server> {
         let mut command = Command::new(script("serve"));
@@ -76,6 +85,9 @@ impl Server {
         }
         for arg in &options.args {
             command.args(["--arg", arg]);
+        }
+        for (name, value) in &options.env {
+            command.args(["--env", &format!("{name}={value}")]);
         }
         if let Some(program) = &options.program {
             command.arg("--program").arg(program);

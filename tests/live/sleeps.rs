@@ -1,7 +1,6 @@
 //! Sleeps against a count that another tracer makes.
 
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
@@ -10,7 +9,7 @@ use anyhow::{ensure, Context, Result};
 
 use crate::agent::{by_latch, Agent};
 use crate::load::Load;
-use crate::server::{script, Family, Options, Server};
+use crate::server::{server_folder, Family, Options, Server};
 
 /// How far the two counts may be apart.
 const TOLERANCE: f64 = 0.02;
@@ -66,10 +65,7 @@ impl Drop for Counter {
 }
 
 fn program(family: Family) -> Result<String> {
-    let output = Command::new(script("fetch")).arg(family.name()).output()?;
-    ensure!(output.status.success(), "tests/lab/fetch failed");
-    let folder = PathBuf::from(String::from_utf8(output.stdout)?.trim());
-    Ok(folder.join("usr/sbin/mysqld").display().to_string())
+    Ok(server_folder(family)?.join("usr/sbin/mysqld").display().to_string())
 }
 
 #[test]

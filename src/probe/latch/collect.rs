@@ -3,17 +3,18 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use anyhow::{Context, Result};
-use libbpf_rs::{MapCore, MapFlags, MapHandle};
-use plain::Plain;
+use anyhow::Result;
+use libbpf_rs::MapHandle;
 
 use super::keeper::Status;
 use super::missed::{Estimate, Missed};
+use super::plan::MAX_FUNCTIONS;
 use super::{LatchProbe, Maps, Plan};
 use crate::attach::{Costs, ProbeClass};
 use crate::bpf::latch::types;
 use crate::model::{CallsiteWaits, Histogram, Kind, LatchWaits, Mode, PageWaits, ProbeStatus};
 use crate::names::{Identity, LatchName, Namer, PageKey};
+use crate::probe::maps::{entries, of_cpus, sum_over_cpus};
 use crate::target::Target;
 
 /// Names of the causes in `enum lost`, in its order.
@@ -42,6 +43,8 @@ pub struct LatchCollector {
     status: Arc<Status>,
     /// Probe names, by site index, and the price class of each.
     sites: Vec<(String, ProbeClass)>,
+    /// Whether each wait function spins before it sleeps, by its place in the catalog.
+    spins: [bool; MAX_FUNCTIONS],
     /// Whether both futex programs could be attached.
     sees_sleeps: bool,
     caches: Mutex<Caches>,
@@ -70,6 +73,7 @@ impl LatchCollector {
             status: probe.status(),
             target,
             sites: plan.sites.iter().map(|s| (s.name.clone(), s.class())).collect(),
+            spins: plan.spins(),
             sees_sleeps: probe.sees_sleeps,
             caches: Mutex::new(Caches { namer, callsites: HashMap::new() }),
         }
@@ -80,11 +84,12 @@ impl LatchCollector {
         self.sees_sleeps
     }
 
-    /// Reads all maps. `costs` prices the hits, once they are known.
+    /// Reads all maps. `costs` prices the hits, once they are known; `spun` is CPU time that was sampled in waiters, in
+    /// nanoseconds.
     ///
     /// # Errors
     /// When a map cannot be read.
-    pub fn collect(&self, costs: Option<&Costs>) -> Result<LatchFigures> {
+    pub fn collect(&self, costs: Option<&Costs>, spun: &HashMap<LatchKey, u64>) -> Result<LatchFigures> {
         let mut caches = self.caches.lock().unwrap_or_else(PoisonError::into_inner);
         let mut latches: HashMap<(LatchName, Mode), LatchWaits> = HashMap::new();
         let mut names = HashMap::new();
@@ -97,7 +102,11 @@ impl LatchCollector {
             };
             let id = bytes_of(&key);
             names.insert(id, name.clone());
-            add_waits(&mut latches, name, mode(key.mode), &waits, missed.latch(&id));
+            let entry = add_waits(&mut latches, name, mode(key.mode), &waits, missed.latch(&id));
+            entry.spin_cpu_ns += spun.get(&id).copied().unwrap_or(0);
+            if self.spins.get(usize::from(key.function)) == Some(&true) {
+                add_spins(entry, &waits, missed.latch(&id));
+            }
         }
         let mut callsites: HashMap<(String, String), CallsiteWaits> = HashMap::new();
         for (key, waits) in entries::<types::callsite_key, types::callsite_waits>(&self.maps.callsites)? {
@@ -242,13 +251,21 @@ fn mode(code: u8) -> Mode {
     [Mode::None, Mode::S, Mode::Sx, Mode::X].get(usize::from(code)).copied().unwrap_or(Mode::None)
 }
 
-fn add_waits(
-    latches: &mut HashMap<(LatchName, Mode), LatchWaits>,
+/// Waits that a spin ended, and those that slept after it.
+fn add_spins(entry: &mut LatchWaits, waits: &types::waits, missed: Option<&Estimate>) {
+    let (count, slept) = (waits.buckets.iter().sum::<u64>(), waits.slept);
+    let (more, more_slept) = missed.map_or((0.0, 0.0), |m| (m.buckets.iter().sum::<f64>(), m.slept));
+    entry.spins_wasted += slept + more_slept as u64;
+    entry.spins_won += count.saturating_sub(slept) + (more - more_slept).max(0.0) as u64;
+}
+
+fn add_waits<'a>(
+    latches: &'a mut HashMap<(LatchName, Mode), LatchWaits>,
     name: LatchName,
     mode: Mode,
     waits: &types::waits,
     missed: Option<&Estimate>,
-) {
+) -> &'a mut LatchWaits {
     // A lock word serves plain mutexes and the writer side of rw-locks alike: only its name tells.
     let mode = if name.kind == Kind::Mutex { Mode::None } else { mode };
     let entry = latches.entry((name.clone(), mode)).or_insert_with(|| LatchWaits {
@@ -258,6 +275,9 @@ fn add_waits(
         waits: Histogram::default(),
         sleep_ns: 0,
         sleeps: 0,
+        spin_cpu_ns: 0,
+        spins_won: 0,
+        spins_wasted: 0,
         estimated_ns: 0,
     });
     let mut buckets = waits.buckets;
@@ -275,31 +295,16 @@ fn add_waits(
     });
     entry.sleep_ns += waits.sleep_ns;
     entry.sleeps += waits.sleeps;
-}
-
-/// All entries of a hash map.
-pub(super) fn entries<K: Plain + Copy, V: Plain + Copy>(map: &MapHandle) -> Result<Vec<(K, V)>> {
-    let mut all = Vec::new();
-    // Room for all of them in one call: the kernel ends a batch early where a bucket does not fit.
-    for entry in map.lookup_batch(map.max_entries(), MapFlags::ANY, MapFlags::ANY).context("reading a map")? {
-        let (key, value) = entry;
-        let parse = || Some((*plain::from_bytes(&key).ok()?, *plain::from_bytes(&value).ok()?));
-        all.push(parse().context("a map entry has an unexpected size")?);
-    }
-    Ok(all)
+    entry
 }
 
 /// A key of the programs' maps, comparable.
-pub(super) type LatchKey = [u8; size_of::<types::latch_key>()];
+pub type LatchKey = [u8; size_of::<types::latch_key>()];
 
 pub(super) fn bytes_of(key: &types::latch_key) -> LatchKey {
     // SAFETY: a plain C structure without padding (16 bytes of fields in 16 bytes), read as bytes.
     let bytes = unsafe { plain::as_bytes(key) };
     bytes.try_into().expect("a key is as long as itself")
-}
-
-fn sum_over_cpus(map: &MapHandle, index: u32) -> Result<u64> {
-    Ok(of_cpus::<u64>(map, index)?.into_iter().sum())
 }
 
 /// How often a probe was hit, by its index.
@@ -316,11 +321,4 @@ impl types::hits {
     pub(super) fn program_ns(&self) -> u64 {
         self.timed_ns * u64::from(types::limit::TIMED_HITS.0)
     }
-}
-
-/// Each CPU's value at an index.
-fn of_cpus<V: Plain + Copy>(map: &MapHandle, index: u32) -> Result<Vec<V>> {
-    let values = map.lookup_percpu(&index.to_ne_bytes(), MapFlags::ANY).context("reading a counter")?;
-    let values = values.unwrap_or_default();
-    Ok(values.iter().filter_map(|bytes| plain::from_bytes(bytes).ok().copied()).collect())
 }

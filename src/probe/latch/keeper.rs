@@ -20,8 +20,8 @@ use super::collect::{hits, LIBRARY, TRACEPOINTS};
 use super::missed::{Factors, Missed};
 use super::{configure, library, write_other_pages, write_sites, Maps, Plan, PlannedSite};
 use crate::attach::{
-    attach_futex, attach_sites, futex_wait_is_traceable, uprobe_multi_works, Costs, FutexPrograms, Governor,
-    ProbeClass, SiteAddress, SitePrograms, Usage, PERIOD,
+    attach_futex, attach_sites, detach_all, futex_wait_is_traceable, uprobe_multi_works, Costs, FutexPrograms,
+    Governor, ProbeClass, SiteAddress, SitePrograms, Usage, PERIOD,
 };
 use crate::bpf::latch::{types, LatchSkel, LatchSkelBuilder};
 use crate::model::ProbeState;
@@ -266,12 +266,12 @@ impl<'obj> Keeper<'obj> {
         let maps = Arc::clone(&self.maps);
         let functions = self.functions_of(group);
         self.removals.push(thread::spawn(move || {
-            let removal = thread::spawn(move || drop_all(begins));
+            let removal = thread::spawn(move || detach_all(begins));
             thread::sleep(LAST_WAITS);
             for function in functions {
                 maps.update_attachment(function, |a| a.generation = a.generation.wrapping_add(1));
             }
-            drop_all(ends);
+            detach_all(ends);
             _ = removal.join();
         }));
     }
@@ -405,7 +405,7 @@ impl<'obj> Keeper<'obj> {
     fn detach(mut self) {
         let groups = std::mem::take(&mut self.groups);
         let links = groups.into_iter().flat_map(|links| links.begins.into_iter().chain(links.ends));
-        drop_all(self.thread_exit.take().into_iter().chain(links).collect());
+        detach_all(self.thread_exit.take().into_iter().chain(links).collect());
         self.finish_removals();
     }
 }
@@ -481,14 +481,6 @@ fn told_to_detach(commands: &Receiver<Command>, until: Instant) -> bool {
             Ok(Command::Govern(..)) => {}
         }
     }
-}
-
-fn drop_all(links: Vec<Link>) {
-    thread::scope(|scope| {
-        for link in links {
-            scope.spawn(move || drop(link));
-        }
-    });
 }
 
 /// What the programs know before the first of them is attached.

@@ -4,10 +4,11 @@ use std::collections::HashMap;
 
 use anyhow::Result;
 
-use super::collect::{bytes_of, entries, LatchKey};
+use super::collect::{bytes_of, LatchKey};
 use super::Maps;
 use crate::bpf::latch::types;
 use crate::model::BUCKETS;
+use crate::probe::maps::entries;
 
 /// Estimates of waits, beyond those that were seen.
 #[derive(Default)]
@@ -46,6 +47,7 @@ pub(super) struct Estimate {
     pub sum_ns: f64,
     pub sleep_ns: f64,
     pub sleeps: f64,
+    pub slept: f64,
     pub buckets: [f64; BUCKETS],
 }
 
@@ -128,6 +130,7 @@ impl Estimate {
         self.sum_ns += more(factors.waits, now.sum_ns, before.sum_ns);
         self.sleep_ns += more(factors.sleeps, now.sleep_ns, before.sleep_ns);
         self.sleeps += more(factors.sleeps, now.sleeps, before.sleeps);
+        self.slept += more(factors.sleeps, now.slept, before.slept);
         for (i, bucket) in self.buckets.iter_mut().enumerate() {
             *bucket += more(factors.waits, now.buckets[i], before.buckets[i]);
         }
@@ -141,7 +144,8 @@ mod tests {
     #[test]
     fn only_what_is_new_is_scaled_up() {
         let waits = |n: u64| {
-            let mut waits = types::waits { sum_ns: 100 * n, sleep_ns: 60 * n, sleeps: n, ..Default::default() };
+            let mut waits =
+                types::waits { sum_ns: 100 * n, sleep_ns: 60 * n, sleeps: 2 * n, slept: n, ..Default::default() };
             waits.buckets[3] = n;
             waits
         };
@@ -150,6 +154,7 @@ mod tests {
         estimate.add(&waits(10), &waits(12), Factors { waits: 1.5, sleeps: 2.0 });
         let mut buckets = [0.0; BUCKETS];
         buckets[3] = 43.0;
-        assert_eq!(estimate, Estimate { sum_ns: 4300.0, sleep_ns: 5640.0, sleeps: 94.0, buckets });
+        let expected = Estimate { sum_ns: 4300.0, sleep_ns: 5640.0, sleeps: 188.0, slept: 94.0, buckets };
+        assert_eq!(estimate, expected);
     }
 }

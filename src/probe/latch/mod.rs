@@ -6,9 +6,10 @@ mod library;
 mod missed;
 mod plan;
 
-pub use collect::{LatchCollector, LatchFigures};
+pub use collect::{LatchCollector, LatchFigures, LatchKey};
 pub use library::rows_of as library_rows;
-pub use plan::{plan, Allowed, Plan, PlannedSite};
+pub(super) use plan::ip_offset;
+pub use plan::{plan, Allowed, Plan, PlannedFunction, PlannedSite};
 
 use std::mem::MaybeUninit;
 use std::sync::mpsc::{self, Sender};
@@ -67,7 +68,8 @@ pub(crate) struct Maps {
     pub pages: MapHandle,
     pub hits: MapHandle,
     pub lost: MapHandle,
-    attachments: MapHandle,
+    pub attachments: MapHandle,
+    pub threads: MapHandle,
 }
 
 impl Maps {
@@ -79,6 +81,7 @@ impl Maps {
             hits: MapHandle::try_from(&skel.maps.hits)?,
             lost: MapHandle::try_from(&skel.maps.lost)?,
             attachments: MapHandle::try_from(&skel.maps.attachments)?,
+            threads: MapHandle::try_from(&skel.maps.threads)?,
         })
     }
 

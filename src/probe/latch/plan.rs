@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 
 use crate::attach::ProbeClass;
+use crate::audit::spin_hint;
 use crate::bpf::latch::types;
-use crate::catalog::{named, Callsite, Family, Found, Identity, IdentityIn, Shape, WaitFunction};
+use crate::catalog::{named, Callsite, Family, Found, FutexShape, Identity, IdentityIn, Shape, WaitFunction};
 use crate::code::{self, Condition, EndKind, Flow, Insn, Place, Site, Slow, Test, WaitSites};
 use crate::model::Mode;
 use crate::symbols::{Arch, Image};
@@ -18,6 +19,8 @@ pub(super) const MAX_FUNCTIONS: usize = types::limit::MAX_FUNCTIONS.0 as usize;
 /// What will be attached to a server, and what could not be planned.
 pub struct Plan {
     pub sites: Vec<PlannedSite>,
+    /// The wait functions of this binary, also those that cannot be probed.
+    pub functions: Vec<PlannedFunction>,
     /// Sites that can only be off together, by their places in `sites`.
     pub groups: Vec<Vec<usize>>,
     /// Link-time addresses after calls in code that all latches share, behind which the caller proper lies.
@@ -26,6 +29,20 @@ pub struct Plan {
     pub static_data: Option<Range<u64>>,
     /// Wait functions that are missing from this binary or resisted analysis, and why.
     pub gaps: Vec<(String, String)>,
+}
+
+/// A wait function.
+pub struct PlannedFunction {
+    /// Short and stable.
+    pub label: String,
+    /// Link-time addresses.
+    pub range: Range<u64>,
+    /// Whether it spins before it sleeps, in itself or in a function that it calls.
+    pub spins: bool,
+    /// Whether the spin loop is in it.
+    pub has_loop: bool,
+    /// In the catalog.
+    index: u8,
 }
 
 /// One probe site.
@@ -64,6 +81,15 @@ impl PlannedSite {
 }
 
 impl Plan {
+    /// Whether each wait function spins before it sleeps, by its place in the catalog.
+    pub(super) fn spins(&self) -> [bool; MAX_FUNCTIONS] {
+        let mut spins = [false; MAX_FUNCTIONS];
+        for function in self.functions.iter().filter(|function| function.spins) {
+            spins[usize::from(function.index)] = true;
+        }
+        spins
+    }
+
     /// The wait functions whose probes are in a group.
     pub(super) fn functions_of(&self, group: usize) -> HashSet<u8> {
         self.groups[group].iter().map(|&i| self.sites[i].function()).collect()
@@ -116,6 +142,7 @@ pub fn plan(image: &Image, family: &Family, allowed: Allowed) -> Plan {
     }
     let groups = groups(&planner.sites, &nesting(image, &found));
     Plan {
+        functions: found.iter().map(|variant| variant.planned(image)).collect(),
         groups,
         sites: planner.sites,
         gaps: planner.gaps,
@@ -132,6 +159,14 @@ struct Variant {
     /// The function's label, with a number where the binary has several of it.
     label: String,
     range: Range<u64>,
+}
+
+impl Variant {
+    fn planned(&self, image: &Image) -> PlannedFunction {
+        let has_loop = matches!(self.function.found, Found::Futex(_, FutexShape { spins: true, .. }));
+        let spins = has_loop || spin_hint(image, self.range.clone()).is_some();
+        PlannedFunction { label: self.label.clone(), range: self.range.clone(), spins, has_loop, index: self.index }
+    }
 }
 
 fn variants(image: &Image, index: u8, function: &'static WaitFunction) -> Vec<Variant> {
@@ -373,7 +408,7 @@ fn flags_offset(arch: Arch) -> u16 {
 }
 
 /// Where the instruction pointer is: `ip` on x86_64, `pc` on aarch64.
-pub(super) fn ip_offset(arch: Arch) -> u16 {
+pub(in crate::probe) fn ip_offset(arch: Arch) -> u16 {
     match arch {
         Arch::X86_64 => 128,
         Arch::Aarch64 => 256,

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+/*
+ * Where the server spends its CPU time: a clock on each CPU interrupts whatever runs there, and if
+ * that is a thread of the server, the instruction that it was at is counted. No event leaves the
+ * kernel.
+ */
+#include "sample.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
+
+char LICENSE[] SEC("license") = "GPL";
+
+const volatile struct sample_vocabulary vocabulary;
+
+const volatile __u32 target_tgid;
+/* Byte offset of the instruction pointer in the saved registers. */
+const volatile __u32 ip_register;
+/* System call numbers of this architecture. */
+const volatile __s64 futex_number;
+const volatile __s64 getcpu_number;
+
+/* What the kernel passes to a program on an event: not part of its interface, so found by its
+ * types. */
+struct bpf_perf_event_data_kern {
+	void *regs;
+} __attribute__((preserve_access_index));
+
+/* Where each architecture keeps the number of the system call that a thread is in; negative: in
+ * none. */
+struct pt_regs___x86 {
+	unsigned long orig_ax;
+} __attribute__((preserve_access_index));
+
+struct pt_regs___arm64 {
+	__s32 syscallno;
+} __attribute__((preserve_access_index));
+
+/* How many samples were taken at an address since user space last took them out. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MIN_SAMPLED);
+	__type(key, struct sample_key);
+	__type(value, __u64);
+} samples SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct hits);
+} sample_hits SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, SAMPLE_LOST_CAUSES);
+	__type(key, __u32);
+	__type(value, __u64);
+} lost_samples SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64);
+} getcpu_calls SEC(".maps");
+
+/* Shared with the programs that measure waits: what each thread waits for, and whether its probes
+ * are on. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_THREADS);
+	__type(key, __u32);
+	__type(value, struct wait);
+} threads SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_FUNCTIONS + 1);
+	__type(key, __u32);
+	__type(value, struct attachment);
+} attachments SEC(".maps");
+
+/* Samples of threads that ran the server's code while they waited, by the latch. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_LATCHES);
+	__type(key, struct latch_key);
+	__type(value, __u64);
+} spins SEC(".maps");
+
+static __always_inline bool is_in_kernel(__u64 address)
+{
+	return (__s64)address < 0;
+}
+
+/* The system call that this thread is in. Kernels before 5.15 do not show it. */
+static __always_inline __u32 current_call(void)
+{
+	__s64 number = -1;
+	void *regs;
+
+	if (!bpf_core_enum_value_exists(enum bpf_func_id___regs, BPF_FUNC_task_pt_regs___regs))
+		return CALL_OTHER;
+	regs = (void *)bpf_task_pt_regs(bpf_get_current_task_btf());
+	if (bpf_core_field_exists(struct pt_regs___x86, orig_ax))
+		number = BPF_CORE_READ((struct pt_regs___x86 *)regs, orig_ax);
+	else if (bpf_core_field_exists(struct pt_regs___arm64, syscallno))
+		number = BPF_CORE_READ((struct pt_regs___arm64 *)regs, syscallno);
+	if (number == futex_number)
+		return CALL_FUTEX;
+	if (number == getcpu_number)
+		return CALL_GETCPU;
+	return CALL_OTHER;
+}
+
+/* Adds one to the map's entry; false if there is no room for it. */
+static __always_inline bool add_one(void *map, const void *key)
+{
+	__u64 one = 1, *n = bpf_map_lookup_elem(map, key);
+
+	if (!n) {
+		if (!bpf_map_update_elem(map, key, &one, BPF_NOEXIST))
+			return true;
+		/* Another CPU was first, or there is no room. */
+		n = bpf_map_lookup_elem(map, key);
+	}
+	if (n)
+		__sync_fetch_and_add(n, 1);
+	return n;
+}
+
+static __always_inline void lose(__u32 cause)
+{
+	__u64 *n = bpf_map_lookup_elem(&lost_samples, &cause);
+
+	if (n)
+		*n += 1;
+}
+
+/* A thread that waits and is on a CPU outside of the kernel spins. */
+static __always_inline void add_spin(void)
+{
+	__u32 tid = bpf_get_current_pid_tgid(), function;
+	struct wait *w = bpf_map_lookup_elem(&threads, &tid);
+	struct attachment *probes;
+	struct latch_key key;
+
+	if (!w || !w->latch || w->end_ns)
+		return;
+	key = w->key.latch;
+	function = key.function;
+	probes = bpf_map_lookup_elem(&attachments, &function);
+	/* While its probes were off the wait may have ended unseen. */
+	if (probes && probes->generation == w->generation && !add_one(&spins, &key))
+		lose(SAMPLE_LOST_SPINS_FULL);
+}
+
+SEC("perf_event")
+int cpu_sample(struct bpf_perf_event_data_kern *ctx)
+{
+	struct sample_key key = {};
+	struct hits *h;
+	__u32 zero = 0;
+	void *regs = NULL;
+	__u64 now;
+
+	if (bpf_get_current_pid_tgid() >> 32 != target_tgid)
+		return 0;
+	now = bpf_ktime_get_ns();
+	regs = BPF_CORE_READ(ctx, regs);
+	bpf_probe_read_kernel(&key.address, sizeof(key.address), regs + (ip_register & 0x1ff));
+	if (is_in_kernel(key.address))
+		key.call = current_call();
+	else
+		add_spin();
+	if (!add_one(&samples, &key))
+		lose(SAMPLE_LOST_FULL);
+	h = bpf_map_lookup_elem(&sample_hits, &zero);
+	if (h) {
+		h->count += 1;
+		h->timed_ns += bpf_ktime_get_ns() - now;
+	}
+	return 0;
+}
+
+/* A thread asks the kernel which CPU it runs on, where the C library could have told it without a
+ * system call. */
+SEC("tracepoint/syscalls/sys_enter_getcpu")
+int getcpu_enter(void *ctx)
+{
+	__u32 zero = 0;
+	__u64 *n;
+
+	if (bpf_get_current_pid_tgid() >> 32 != target_tgid)
+		return 0;
+	n = bpf_map_lookup_elem(&getcpu_calls, &zero);
+	if (n)
+		*n += 1;
+	return 0;
+}

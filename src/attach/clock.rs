@@ -1,0 +1,89 @@
+//! A clock on each CPU that interrupts whatever runs there.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use libbpf_rs::{libbpf_sys, Link, ProgramMut};
+
+/// The numbers of the CPUs that are online.
+pub fn online_cpus() -> Vec<i32> {
+    cpu_list(fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default().trim())
+}
+
+/// `0-3,5` as numbers.
+fn cpu_list(text: &str) -> Vec<i32> {
+    /// More than any kernel has (`NR_CPUS` is at most 8192).
+    const MOST: i32 = 1 << 16;
+    let range = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (i32, i32) = (first.parse().ok()?, last.parse().ok()?);
+        Some(first.max(0)..=last.min(MOST))
+    };
+    text.split(',').filter_map(range).flatten().collect()
+}
+
+/// Opens an event that fires on `cpu` each `period_ns` nanoseconds of its time, once it is enabled.
+///
+/// It is the kernel's high-resolution timer and no hardware counter, so that a sample stands for a span of time whatever the
+/// CPU's frequency is, and works in virtual machines. What runs with interrupts off is seen where it lets them in again.
+///
+/// # Errors
+/// When the kernel refuses: no privilege, or no such CPU.
+pub fn open_clock(cpu: i32, period_ns: u64) -> io::Result<OwnedFd> {
+    open(-1, cpu, period_ns)
+}
+
+/// The same for the calling thread, on whatever CPU it runs.
+///
+/// # Errors
+/// When the kernel refuses.
+pub fn open_own_clock(period_ns: u64) -> io::Result<OwnedFd> {
+    open(0, -1, period_ns)
+}
+
+fn open(pid: libc::pid_t, cpu: i32, period_ns: u64) -> io::Result<OwnedFd> {
+    let mut attr = libbpf_sys::perf_event_attr {
+        type_: libbpf_sys::PERF_TYPE_SOFTWARE,
+        size: size_of::<libbpf_sys::perf_event_attr>() as u32,
+        config: u64::from(libbpf_sys::PERF_COUNT_SW_CPU_CLOCK),
+        ..Default::default()
+    };
+    attr.__bindgen_anon_1.sample_period = period_ns;
+    attr.set_disabled(1);
+    attr.set_exclude_idle(1);
+    let flags = libc::c_ulong::from(libbpf_sys::PERF_FLAG_FD_CLOEXEC);
+    // SAFETY: `attr` is valid for the call; the other arguments are numbers.
+    let fd = unsafe { libc::syscall(libc::SYS_perf_event_open, &attr, pid, cpu, -1, flags) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just handed out this descriptor, nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+/// Runs a program on each firing of an event.
+///
+/// # Errors
+/// When the kernel refuses.
+pub fn attach_clock(program: &ProgramMut<'_>, event: OwnedFd) -> libbpf_rs::Result<Link> {
+    let link = program.attach_perf_event(event.as_raw_fd())?;
+    // The link closes the event.
+    std::mem::forget(event);
+    Ok(link)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_cpus_are_read() {
+        assert_eq!(cpu_list("0"), [0]);
+        assert_eq!(cpu_list("0-2,5,7-8"), [0, 1, 2, 5, 7, 8]);
+        for nothing in ["", "x", "-", "3-1"] {
+            assert_eq!(cpu_list(nothing), [0; 0], "{nothing}");
+        }
+        assert!(cpu_list("0-2000000000").len() < 100_000);
+    }
+}

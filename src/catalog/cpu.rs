@@ -1,0 +1,195 @@
+//! What functions are there for, where that is a known cost: by their names, in servers, their libraries and the kernel.
+//!
+//! Names were read from the symbol tables of MySQL 9.7.4, MariaDB 11.4.5, 10.11.5 and 10.2.11, of glibc and zlib, and
+//! from a kernel's.
+
+use crate::model::CpuClass;
+
+/// Names as they are written without arguments; one that ends with `*` stands for all that begin so.
+struct Functions {
+    class: CpuClass,
+    names: &'static [&'static str],
+}
+
+/// Functions of servers and libraries.
+const FUNCTIONS: &[Functions] = &[
+    Functions { class: CpuClass::Spin, names: &["ut_delay"] },
+    Functions {
+        class: CpuClass::Latch,
+        names: &[
+            // InnoDB of MySQL, and of MariaDB up to 10.5.
+            "mutex_enter_inline*",
+            "PolicyMutex<*",
+            "TTASEventMutex<*",
+            "TTASMutex<*",
+            "OSTrackMutex<*",
+            "rw_lock_*",
+            "pfs_rw_lock_*",
+            "sync_array_*",
+            "os_event*",
+            // InnoDB of MariaDB from 10.6 on.
+            "srw_mutex_impl<*",
+            "srw_lock_impl<*",
+            "ssux_lock_impl<*",
+            "sux_lock<*",
+            // The SQL layer of both.
+            "impl_mysql_mutex_lock",
+            "impl_mysql_mutex_unlock",
+            "psi_mutex_*",
+            "psi_rwlock_*",
+            "rw_pr_*",
+            "my_rw_*",
+            // The C library, exported and not.
+            "pthread_mutex_*",
+            "___pthread_mutex_*",
+            "__pthread_mutex_*",
+            "pthread_rwlock_*",
+            "___pthread_rwlock_*",
+            "__pthread_rwlock_*",
+            "pthread_cond_*",
+            "___pthread_cond_*",
+            "__pthread_cond_*",
+            "__lll_lock_*",
+        ],
+    },
+    Functions {
+        class: CpuClass::Checksum,
+        names: &[
+            "ut_crc32*",
+            "hardware::crc32*",
+            "software::crc32*",
+            "buf_calc_page_crc32",
+            "log_block_calc_checksum*",
+            "my_crc32*",
+            "my_checksum",
+            "mysys_namespace::crc32c::crc32c_*",
+            "crc32c_*",
+            "crc32_*",
+            // zlib.
+            "crc32",
+            "adler32*",
+        ],
+    },
+    Functions {
+        class: CpuClass::Charset,
+        names: &[
+            "my_convert*",
+            "copy_and_convert",
+            "well_formed_copy_nchars",
+            "my_well_formed_*",
+            "String_copier::*",
+            "String_copier_for_item::*",
+            "my_copy_fix_mb*",
+            "my_append_fix_badly_formed_tail*",
+            "my_mb_wc_*",
+            "my_wc_mb_*",
+        ],
+    },
+    Functions { class: CpuClass::Getcpu, names: &["sched_getcpu", "__sched_getcpu", "__vdso_getcpu"] },
+];
+
+/// Functions of the C library that move memory, of which it has variants for each sort of CPU: programs import them by these
+/// names, and the library decides where that leads.
+pub const MEMORY_FUNCTIONS: &[&str] =
+    &["memcpy", "memmove", "mempcpy", "memset", "memcmp", "memchr", "__memcpy_chk", "__memmove_chk", "__memset_chk"];
+
+/// A checksum of which a server has several implementations, and chooses one by the CPU when it starts.
+#[derive(Debug)]
+pub struct ChosenChecksum {
+    /// For people.
+    pub purpose: &'static str,
+    pub is_crc32c: bool,
+    pub pointer: PointerAt,
+}
+
+/// Where the pointer to the chosen function is.
+#[derive(Clone, Copy, Debug)]
+pub enum PointerAt {
+    /// In the variable of this name.
+    Variable(&'static str),
+    /// In the variable that this function jumps through.
+    JumpOf(&'static str),
+}
+
+/// Of all servers; a build has those of which it has the symbol.
+pub const CHECKSUMS: &[ChosenChecksum] = &[
+    // MySQL from 5.7 on, and MariaDB's InnoDB of 10.2.
+    ChosenChecksum {
+        purpose: "crc32c of pages and redo log",
+        is_crc32c: true,
+        pointer: PointerAt::Variable("ut_crc32"),
+    },
+    // MariaDB from 10.5 on.
+    ChosenChecksum {
+        purpose: "crc32c of pages and redo log",
+        is_crc32c: true,
+        pointer: PointerAt::JumpOf("my_crc32c"),
+    },
+    ChosenChecksum {
+        purpose: "crc32 of binary log and tables",
+        is_crc32c: false,
+        pointer: PointerAt::JumpOf("my_checksum"),
+    },
+];
+
+/// Functions of the kernel's that wait and wake in futexes, for kernels that do not show which system call a thread is in.
+const FUTEX: &[&str] = &["futex_*", "__futex_*", "do_futex", "get_futex_key", "__x64_sys_futex", "__arm64_sys_futex"];
+
+/// What a function of a server or a library is there for; `None` if for nothing in particular. `name` is the demangled
+/// name without arguments.
+pub fn class_of_function(name: &str) -> Option<CpuClass> {
+    let known = FUNCTIONS.iter().find(|functions| functions.names.iter().any(|pattern| matches(pattern, name)));
+    known.map(|functions| functions.class)
+}
+
+/// Whether this is the kernel's code for futexes.
+pub fn is_futex_function(name: &str) -> bool {
+    FUTEX.iter().any(|pattern| matches(pattern, name))
+}
+
+fn matches(pattern: &str, name: &str) -> bool {
+    match pattern.strip_suffix('*') {
+        Some(begin) => name.starts_with(begin),
+        None => name == pattern,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::symbols::plain_name;
+
+    fn class(mangled: &str) -> Option<&'static str> {
+        class_of_function(&plain_name(mangled)).map(CpuClass::as_str)
+    }
+
+    #[test]
+    fn functions_of_servers_have_classes() {
+        assert_eq!(class("_Z8ut_delaym"), Some("spin"));
+        assert_eq!(
+            class("_Z18mutex_enter_inlineI11PolicyMutexI14TTASEventMutexI13GenericPolicyEEEvPT_N2ut8LocationE"),
+            Some("latch")
+        );
+        assert_eq!(class("_ZN14ssux_lock_implILb0EE7wr_waitEj"), Some("latch"));
+        assert_eq!(class("_ZN8hardware18crc32_using_pclmulEPKhm"), Some("checksum"));
+        assert_eq!(class("_Z26ut_crc32_legacy_big_endianPKhm"), Some("checksum"));
+        assert_eq!(class("_ZN15mysys_namespace6crc32cL11crc32c_slowEjPKvm"), Some("checksum"));
+        assert_eq!(class("crc32"), Some("checksum"));
+        assert_eq!(class("_Z10my_convertPcmPK12CHARSET_INFOPKcmS2_Pj"), Some("charset"));
+        assert_eq!(class("_ZN13String_copier16well_formed_copyEPK15charset_info_stPcmS2_PKcmm"), Some("charset"));
+        assert_eq!(class("sched_getcpu"), Some("getcpu"));
+    }
+
+    #[test]
+    fn names_that_only_look_alike_have_none() {
+        for name in ["_ZN15Item_func_crc327val_intEv", "_Z14fts_slow_checkv", "malloc", "ut_delayed", "os_file_read"] {
+            assert_eq!(class(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn futex_code_is_known() {
+        assert!(is_futex_function("futex_wait_setup") && is_futex_function("do_futex"));
+        assert!(!is_futex_function("schedule") && !is_futex_function("do_futex2"));
+    }
+}

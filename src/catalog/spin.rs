@@ -1,0 +1,39 @@
+//! How long servers spin before they sleep: where their settings are, and what a round is made of.
+//!
+//! From the disassembly of MySQL 9.7.4's `ut_delay` and of `srw_mutex_impl<true>::wait_and_lock` in MariaDB 11.4.5 and 10.11.19,
+//! for both architectures.
+
+/// The settings of a family.
+#[derive(Debug)]
+pub struct SpinRounds {
+    /// System variables of InnoDB, without its name: how long a round is, and how many there are before a sleep.
+    pub delay: &'static str,
+    pub rounds: &'static str,
+    /// How many times the loop turns for each unit of the delay.
+    pub turns: Turns,
+    /// The mean part of the delay that a round takes: a half where it is drawn by chance.
+    pub mean_part: f64,
+}
+
+/// A factor of the length of a round.
+#[derive(Debug)]
+pub enum Turns {
+    /// The value of a system variable.
+    Variable(&'static str),
+    /// The 32-bit value of a global variable, divided; the number where the code has it built in.
+    Global { symbol: &'static str, divisor: u32, built_in: u32 },
+}
+
+pub(super) static MYSQL: SpinRounds = SpinRounds {
+    delay: "spin_wait_delay",
+    rounds: "sync_spin_loops",
+    turns: Turns::Variable("spin_wait_pause_multiplier"),
+    mean_part: 0.5,
+};
+
+pub(super) static MARIADB_10_6: SpinRounds = SpinRounds {
+    delay: "spin_wait_delay",
+    rounds: "sync_spin_loops",
+    turns: Turns::Global { symbol: "my_cpu_relax_multiplier", divisor: 4, built_in: 50 },
+    mean_part: 1.0,
+};

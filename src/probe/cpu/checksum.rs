@@ -1,0 +1,60 @@
+//! Which implementation of each checksum a server has chosen.
+
+use std::ops::Range;
+
+use super::code::Images;
+use crate::catalog::{ChosenChecksum, PointerAt, CHECKSUMS};
+use crate::code::{checksum_instruction, jump_variable, ChecksumInstruction};
+use crate::model::{Checksum, Implementation};
+use crate::target::Memory;
+
+/// A checksum's implementation, and where it is in the process.
+pub(super) struct Chosen {
+    pub range: Range<u64>,
+    pub checksum: Checksum,
+}
+
+/// Reads the server's pointers to its implementations.
+pub(super) fn chosen(images: &mut Images) -> Vec<Chosen> {
+    CHECKSUMS.iter().filter_map(|checksum| read(images, checksum)).collect()
+}
+
+fn read(images: &mut Images, checksum: &ChosenChecksum) -> Option<Chosen> {
+    let (image, bias) = (&images.target.image, images.target.bias);
+    let pointer = match checksum.pointer {
+        PointerAt::Variable(name) => image.symbol(name).filter(|s| !s.is_function)?.addr,
+        PointerAt::JumpOf(name) => jump_variable(image, image.function_at(image.symbol(name)?.addr)?)?,
+    };
+    let address = Memory::new(images.target.pid).u64(pointer.wrapping_add(bias))?;
+    let found = images.find(address)?;
+    let range = found.bounds()?;
+    let instruction = checksum_instruction(found.image, range.clone())?;
+    let (implementation, instruction) = match instruction {
+        ChecksumInstruction::Found(instruction) => (Implementation::Hardware, Some(instruction.to_owned())),
+        ChecksumInstruction::None => (Implementation::Software, None),
+    };
+    let checksum = Checksum {
+        purpose: checksum.purpose.to_owned(),
+        function: found.name(),
+        implementation,
+        instruction,
+        cpu_has_instruction: cpu_has_instruction(checksum.is_crc32c),
+    };
+    Some(Chosen { range: range.start.wrapping_add(found.bias)..range.end.wrapping_add(found.bias), checksum })
+}
+
+/// Whether this CPU computes such a checksum by instruction: crc32c, or else the older polynomial, for which x86_64 has only
+/// carry-less multiplication.
+#[cfg(target_arch = "x86_64")]
+fn cpu_has_instruction(is_crc32c: bool) -> bool {
+    if is_crc32c {
+        std::arch::is_x86_feature_detected!("sse4.2")
+    } else {
+        std::arch::is_x86_feature_detected!("pclmulqdq")
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+fn cpu_has_instruction(_is_crc32c: bool) -> bool {
+    std::arch::is_aarch64_feature_detected!("crc")
+}

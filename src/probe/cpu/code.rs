@@ -1,0 +1,210 @@
+//! Which function an address of the server's process is in, and what that is there for.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::kernel::KernelSymbols;
+use super::known::known_code;
+use crate::bpf::sample::types::sampled_call as calls;
+use crate::catalog::{class_of_function, is_futex_function};
+use crate::model::CpuClass;
+use crate::probe::latch::Plan;
+use crate::symbols::{plain_name, Image, Symbol};
+use crate::target::{file_mappings, FileMapping, Target};
+
+/// In place of a function's name: code that belongs to no file, and code whose file cannot be read.
+const UNKNOWN: &str = "unknown";
+
+/// A function and what it is there for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Named<'a> {
+    pub class: CpuClass,
+    pub name: &'a str,
+}
+
+/// Code that is known to be there for something, whatever its name is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Known {
+    /// Addresses of the process.
+    pub range: Range<u64>,
+    pub class: CpuClass,
+    /// Where it has no name by itself.
+    pub name: Option<String>,
+}
+
+/// The code of a process: its program, its libraries, and the kernel.
+pub struct Code {
+    images: Images,
+    /// Says more than names do; of those that overlap, the first counts.
+    known: Vec<Known>,
+    kernel: Option<KernelSymbols>,
+    /// Functions by their first address in the process.
+    functions: HashMap<u64, (CpuClass, String)>,
+}
+
+impl Code {
+    /// `plan` has the server's wait functions.
+    pub fn new(target: Arc<Target>, plan: &Plan) -> Code {
+        let mut images = Images::new(target);
+        let known = known_code(&mut images, plan);
+        Code { images, known, kernel: None, functions: HashMap::new() }
+    }
+
+    /// Reads the names of the kernel's functions, if that was not done before.
+    pub fn read_kernel(&mut self) {
+        self.kernel.get_or_insert_with(KernelSymbols::read);
+    }
+
+    /// Looks again at which libraries the process has loaded.
+    pub fn refresh(&mut self) {
+        let now = file_mappings(self.images.target.pid);
+        // A process that has ended has none, but samples of it may be left.
+        if !now.is_empty() && now != self.images.mappings {
+            self.images.mappings = now;
+            self.functions.clear();
+        }
+    }
+
+    /// Gives back the memory of what was read of the files.
+    pub fn release_memory(&self) {
+        let libraries = self.images.libraries.values().flatten();
+        libraries.chain([&self.images.target.image]).for_each(Image::release_memory);
+    }
+
+    /// Whether the address is in a file that was mapped when that was last looked at.
+    pub fn is_mapped(&self, address: u64) -> bool {
+        is_kernel(address) || self.images.mapping(address).is_some()
+    }
+
+    /// The function that a sample was taken in; `call` is the system call that the thread was in, where that is told.
+    pub fn function(&mut self, address: u64, call: u32) -> Named<'_> {
+        if is_kernel(address) {
+            let name = self.kernel.get_or_insert_with(KernelSymbols::read).at(address).unwrap_or(UNKNOWN);
+            return Named { class: kernel_class(name, call), name };
+        }
+        let Some(found) = self.images.find(address) else { return Named { class: CpuClass::Other, name: UNKNOWN } };
+        let describe = || found.describe(self.known.iter().find(|known| known.range.contains(&address)));
+        let (class, name) = self.functions.entry(found.start).or_insert_with(describe);
+        Named { class: *class, name }
+    }
+}
+
+fn is_kernel(address: u64) -> bool {
+    address >> 63 == 1
+}
+
+fn kernel_class(function: &str, call: u32) -> CpuClass {
+    match calls(call) {
+        calls::CALL_FUTEX => CpuClass::Futex,
+        calls::CALL_GETCPU => CpuClass::Getcpu,
+        _ if is_futex_function(function) => CpuClass::Futex,
+        _ => CpuClass::Kernel,
+    }
+}
+
+/// The files that a process has its code from.
+pub(super) struct Images {
+    pub(super) target: Arc<Target>,
+    /// By ascending address.
+    mappings: Vec<FileMapping>,
+    /// By path; what could not be read stays so.
+    libraries: HashMap<String, Option<Image>>,
+}
+
+impl Images {
+    pub(super) fn new(target: Arc<Target>) -> Images {
+        let mappings = file_mappings(target.pid);
+        Images { target, mappings, libraries: HashMap::new() }
+    }
+
+    fn mapping(&self, address: u64) -> Option<&FileMapping> {
+        let next = self.mappings.partition_point(|m| m.start <= address);
+        self.mappings.get(next.checked_sub(1)?).filter(|m| address < m.end)
+    }
+
+    /// The function at an address of the process.
+    pub(super) fn find(&mut self, address: u64) -> Option<Found<'_>> {
+        if self.target.image.extent().contains(&address.wrapping_sub(self.target.bias)) {
+            return Some(Found::at(address, &self.target.image, self.target.bias, None));
+        }
+        let name = self.mapping(address)?.name.clone();
+        let (image, bias) = self.library(address)?;
+        Some(Found::at(address, image, bias, Some(name)))
+    }
+
+    /// What `find` finds in the first mapped file of which the name begins so, and what to add to its link-time addresses.
+    pub(super) fn named<T>(&mut self, name: &str, find: impl Fn(&Image, u64) -> Option<T>) -> Option<T> {
+        let start = self.mappings.iter().find(|m| m.name.starts_with(name))?.start;
+        let (image, bias) = self.library(start)?;
+        find(image, bias)
+    }
+
+    /// The file that is mapped at an address of the process, and what to add to its link-time addresses.
+    pub(super) fn library(&mut self, address: u64) -> Option<(&Image, u64)> {
+        let mapping = self.mapping(address)?.clone();
+        let pid = self.target.pid;
+        let open = || mapping.paths(pid).iter().find_map(|path| Image::open(path).ok());
+        let image = self.libraries.entry(mapping.path().to_owned()).or_insert_with(open).as_ref()?;
+        let bias = mapping.start.wrapping_sub(image.page_address_of(mapping.offset)?);
+        Some((image, bias))
+    }
+}
+
+/// A function in a file.
+pub(super) struct Found<'a> {
+    pub(super) image: &'a Image,
+    /// What to add to addresses in the file to get those in the process.
+    pub(super) bias: u64,
+    /// Its first address in the process, and in the file.
+    start: u64,
+    linked: u64,
+    symbol: Option<Symbol<'a>>,
+    /// The file's name, if it is not the server's program.
+    library: Option<String>,
+}
+
+impl<'a> Found<'a> {
+    fn at(address: u64, image: &'a Image, bias: u64, library: Option<String>) -> Found<'a> {
+        let at = address.wrapping_sub(bias);
+        let symbol = image.symbol_at(at).filter(|s| s.is_function);
+        // What is in no function's bounds is told by its page.
+        let linked = symbol.map(|s| s.addr).or_else(|| Some(image.function_at(at)?.start)).unwrap_or(at & !0xfff);
+        Found { image, bias, start: linked.wrapping_add(bias), linked, symbol, library }
+    }
+
+    /// Its addresses in the file.
+    pub(super) fn bounds(&self) -> Option<Range<u64>> {
+        self.image.function_at(self.linked)
+    }
+
+    /// Its name, or where it begins in which file.
+    pub(super) fn name(&self) -> String {
+        match (self.symbol, &self.library) {
+            (Some(symbol), _) => plain_name(symbol.name),
+            (None, Some(library)) => format!("sub_{:x} ({library})", self.linked),
+            (None, None) => format!("sub_{:x}", self.linked),
+        }
+    }
+
+    fn describe(&self, known: Option<&Known>) -> (CpuClass, String) {
+        let name = self.name();
+        let class = known.map(|known| known.class).or_else(|| class_of_function(&name)).unwrap_or(CpuClass::Other);
+        (class, known.and_then(|known| known.name.clone()).unwrap_or(name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn samples_in_the_kernel_are_told_by_the_system_call() {
+        let class = |function, call: calls| kernel_class(function, call.0);
+        assert_eq!(class("native_queued_spin_lock_slowpath", calls::CALL_FUTEX), CpuClass::Futex);
+        assert_eq!(class("entry_SYSCALL_64", calls::CALL_GETCPU), CpuClass::Getcpu);
+        assert_eq!(class("tcp_sendmsg", calls::CALL_OTHER), CpuClass::Kernel);
+        // Kernels that do not tell the system call.
+        assert_eq!(class("futex_wake", calls::CALL_OTHER), CpuClass::Futex);
+    }
+}

@@ -1,0 +1,67 @@
+//! How a server's C library finds out which CPU a thread runs on.
+
+use std::sync::Arc;
+
+use super::code::Images;
+use crate::symbols::{Arch, Image};
+use crate::target::{Memory, Target};
+
+/// What `sched_getcpu` does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GetcpuPath {
+    /// Reads what the kernel keeps up to date in the thread's memory.
+    Rseq,
+    /// Executes code of the kernel's in the process.
+    Vdso,
+    SystemCall,
+}
+
+impl GetcpuPath {
+    /// The value of the `path` label.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            GetcpuPath::Rseq => "rseq",
+            GetcpuPath::Vdso => "vdso",
+            GetcpuPath::SystemCall => "syscall",
+        }
+    }
+}
+
+/// What is known of a server's `sched_getcpu`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Getcpu {
+    /// As it says itself: `2.36`.
+    pub glibc: Option<String>,
+    pub path: GetcpuPath,
+}
+
+/// For servers that call it. From what the C library has set up in the process, not from its calls.
+pub fn getcpu(target: &Arc<Target>) -> Option<Getcpu> {
+    target.image.imports().values().find(|name| *name == "sched_getcpu")?;
+    let memory = Memory::new(target.pid);
+    let mut images = Images::new(Arc::clone(target));
+    // Up to 2.33 the version is part of the file's name.
+    let glibc = ["libc.so", "libc-2"].into_iter().find_map(|name| images.named(name, |image, _| version(image)));
+    // The size that the kernel and the library have agreed on; 0 where the tunable, or the kernel, says no.
+    let rseq_size = images.named("ld-linux", |image, bias| {
+        let symbol = image.symbol("__rseq_size").or_else(|| image.symbol("__rseq_size@@GLIBC_2.35"))?;
+        memory.u32(symbol.addr.wrapping_add(bias))
+    });
+    let path = match (rseq_size, target.image.arch()) {
+        (Some(1..), _) => GetcpuPath::Rseq,
+        (_, Arch::X86_64) => GetcpuPath::Vdso,
+        // The kernel's vDSO has no such function for it.
+        (_, Arch::Aarch64) => GetcpuPath::SystemCall,
+    };
+    Some(Getcpu { glibc, path })
+}
+
+/// glibc's own account: `GNU C Library (Debian GLIBC 2.36-9+deb12u10) stable release version 2.36.`
+fn version(image: &Image) -> Option<String> {
+    const BEFORE: &[u8] = b"stable release version ";
+    let data = image.section(".rodata")?;
+    let bytes = image.bytes(data.start, usize::try_from(data.end - data.start).ok()?)?;
+    let at = memchr::memmem::find(bytes, BEFORE)? + BEFORE.len();
+    let number = bytes[at..].iter().take_while(|b| b.is_ascii_digit() || **b == b'.').copied().collect();
+    String::from_utf8(number).ok().map(|text: String| text.trim_end_matches('.').to_owned()).filter(|v| !v.is_empty())
+}

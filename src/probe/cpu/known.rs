@@ -1,0 +1,57 @@
+//! Code that is there for something known, found by what it does or who calls it: where names do not tell, as in stripped
+//! programs.
+
+use std::collections::BTreeMap;
+
+use super::checksum;
+use super::code::{Images, Known};
+use crate::catalog::MEMORY_FUNCTIONS;
+use crate::code;
+use crate::model::CpuClass;
+use crate::probe::latch::Plan;
+use crate::target::Memory;
+
+/// All of a server's; `plan` has its wait functions.
+pub(super) fn known_code(images: &mut Images, plan: &Plan) -> Vec<Known> {
+    let bias = images.target.bias;
+    let waits = plan.functions.iter().map(|function| Known {
+        range: function.range.start + bias..function.range.end + bias,
+        class: if function.has_loop { CpuClass::Spin } else { CpuClass::Latch },
+        name: Some(function.label.clone()),
+    });
+    let checksums = checksum::chosen(images).into_iter();
+    let checksums = checksums.map(|c| Known { range: c.range, class: CpuClass::Checksum, name: None });
+    waits.chain(checksums).chain(memory_functions(images)).collect()
+}
+
+/// Where the server's calls of `memcpy` and the like lead, as the dynamic linker has decided.
+fn memory_functions(images: &mut Images) -> Vec<Known> {
+    let memory = Memory::new(images.target.pid);
+    let mut names: BTreeMap<u64, Vec<&str>> = BTreeMap::new();
+    for (slot, import) in images.target.image.imports() {
+        let Some(name) = MEMORY_FUNCTIONS.iter().find(|name| **name == import) else { continue };
+        let Some(function) = memory.u64(slot.wrapping_add(images.target.bias)) else { continue };
+        names.entry(function).or_default().push(name);
+    }
+    names.into_iter().filter_map(|(function, names)| memory_function(images, function, names)).collect()
+}
+
+/// The function at this address of the process, that is called by these names.
+fn memory_function(images: &mut Images, address: u64, mut names: Vec<&str>) -> Option<Known> {
+    let (image, bias) = images.library(address)?;
+    let linked = address.wrapping_sub(bias);
+    let range = image.function_at(linked)?;
+    // The library's own names say which variant it is.
+    let own = image.symbol_at(linked).filter(|symbol| symbol.is_function && symbol.name.starts_with("__mem"));
+    names.sort_unstable();
+    names.dedup();
+    let name = own.map_or_else(
+        || match code::widest_registers(&code::decode(image, range.clone())) {
+            Some(registers) => format!("{} ({registers})", names.join(", ")),
+            None => names.join(", "),
+        },
+        |symbol| symbol.name.to_owned(),
+    );
+    let range = range.start.wrapping_add(bias)..range.end.wrapping_add(bias);
+    Some(Known { range, class: CpuClass::Memcpy, name: Some(name) })
+}

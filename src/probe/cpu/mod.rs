@@ -1,0 +1,309 @@
+//! CPU time: samples of where the server's threads run, by function and by what the function is there for.
+
+mod checksum;
+mod code;
+mod getcpu;
+mod kernel;
+mod known;
+mod shares;
+mod spin;
+mod table;
+
+pub use code::{Code, Named};
+pub use getcpu::{getcpu, Getcpu, GetcpuPath};
+pub use shares::Shares;
+pub use spin::SpinReader;
+pub use table::Table;
+
+use std::collections::HashMap;
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, TracepointCategory};
+use plain::Plain;
+
+use super::maps::{entries, of_cpus, sum_over_cpus};
+use crate::attach::{attach_clock, detach_all, online_cpus, open_clock, Costs, ProbeClass};
+use crate::bpf::sample::{types, SampleSkel, SampleSkelBuilder};
+use crate::model::{Checksum, CpuTime, ProbeState, ProbeStatus};
+use crate::probe::latch::{self, LatchKey, LatchProbe, Plan};
+use crate::target::{cpu_time_ns, Target};
+
+// SAFETY: these are plain C structures without pointers or padding that could hold an invalid value; any
+// bytes of the right length are a valid value of each.
+unsafe impl Plain for types::sample_key {}
+// SAFETY: as above.
+unsafe impl Plain for types::hits {}
+// SAFETY: as above.
+unsafe impl Plain for types::latch_key {}
+
+/// Names of the causes in `enum sample_lost`, in its order.
+const LOST: [&str; types::sample_lost::SAMPLE_LOST_CAUSES.0 as usize] = ["samples_full", "spins_full"];
+
+/// The probe that counts `getcpu` system calls.
+const GETCPU: &str = "getcpu_enter";
+
+/// How often samples are taken out of the kernel.
+const DRAIN: Duration = Duration::from_secs(1);
+/// How many times as many addresses as are sampled in that time the kernel has room for, and at least and at most.
+const ROOM: u64 = 4;
+const LEAST_ROOM: u64 = 4096;
+const MOST_ROOM: u64 = 1 << 18;
+
+/// The clocks on all CPUs, with the program that they run. Dropping it takes them off.
+pub struct CpuProbe {
+    links: Vec<Link>,
+    /// CPUs that are not sampled, and why.
+    pub refused: Refused,
+    collector: Arc<CpuCollector>,
+    /// Without it the thread that drains ends.
+    drainer: Option<Sender<()>>,
+}
+
+/// What was sampled so far.
+pub struct CpuCollector {
+    samples: MapHandle,
+    spins: MapHandle,
+    hits: MapHandle,
+    lost: MapHandle,
+    /// Where they are counted.
+    getcpu_calls: Option<MapHandle>,
+    pid: i32,
+    state: Mutex<State>,
+    /// What was in the table when samples were last added to it.
+    last: Mutex<(Vec<CpuTime>, SpinTimes)>,
+}
+
+struct State {
+    code: Code,
+    shares: Shares,
+    table: Table,
+    spins: HashMap<LatchKey, Spun>,
+}
+
+/// Samples of a latch's waiters so far, and the CPU time that they stand for.
+#[derive(Default)]
+struct Spun {
+    samples: u64,
+    ns: u64,
+}
+
+/// CPU time in waiters for each latch, nanoseconds.
+pub type SpinTimes = HashMap<LatchKey, u64>;
+
+/// Everything counted about CPU time since attach.
+#[derive(Default)]
+pub struct CpuFigures {
+    pub cpu: Vec<CpuTime>,
+    pub probes: Vec<ProbeStatus>,
+    pub lost: Vec<(String, u64)>,
+    /// System calls; `None` where they are not counted.
+    pub getcpu_calls: Option<u64>,
+    pub spins: SpinTimes,
+}
+
+impl CpuProbe {
+    /// Samples the threads of `target` `hz` times in each second of every CPU. `plan` has its wait functions, and `waits` knows
+    /// which thread waits for what.
+    ///
+    /// # Errors
+    /// When the program cannot be loaded, or no CPU has a clock for it.
+    pub fn attach(target: &Arc<Target>, hz: u32, plan: &Plan, waits: &LatchProbe) -> Result<CpuProbe> {
+        let period_ns = 1_000_000_000 / u64::from(hz.max(1));
+        let cpus = online_cpus();
+        let mut storage = MaybeUninit::uninit();
+        let mut open = SampleSkelBuilder::default().open(&mut storage).context("opening the sampling program")?;
+        let rodata = open.maps.rodata_data.as_deref_mut().context("the program has no constants")?;
+        rodata.target_tgid = target.pid as u32;
+        rodata.ip_register = u32::from(latch::ip_offset(target.image.arch()));
+        rodata.futex_number = libc::SYS_futex;
+        rodata.getcpu_number = libc::SYS_getcpu;
+        open.maps.samples.set_max_entries(room(cpus.len(), hz))?;
+        open.maps.threads.reuse_fd(waits.maps().threads.as_fd())?;
+        open.maps.attachments.reuse_fd(waits.maps().attachments.as_fd())?;
+        let skel = open.load().context("loading the sampling program into the kernel")?;
+        let (mut links, mut refused) = attach_clocks(&skel, &cpus, period_ns)?;
+        let getcpu = skel.progs.getcpu_enter.attach_tracepoint(TracepointCategory::Syscalls, "sys_enter_getcpu");
+        let sees_getcpu = getcpu.is_ok();
+        match getcpu {
+            Ok(link) => links.push(link),
+            Err(error) => refused.push((GETCPU.to_owned(), error.to_string())),
+        }
+        let collector = Arc::new(CpuCollector {
+            samples: MapHandle::try_from(&skel.maps.samples)?,
+            spins: MapHandle::try_from(&skel.maps.spins)?,
+            hits: MapHandle::try_from(&skel.maps.sample_hits)?,
+            lost: MapHandle::try_from(&skel.maps.lost_samples)?,
+            getcpu_calls: sees_getcpu.then(|| MapHandle::try_from(&skel.maps.getcpu_calls)).transpose()?,
+            pid: target.pid,
+            state: Mutex::new(State {
+                code: Code::new(Arc::clone(target), plan),
+                shares: Shares::new(period_ns, cpu_time_ns(target.pid)),
+                table: Table::default(),
+                spins: HashMap::new(),
+            }),
+            last: Mutex::default(),
+        });
+        let drainer = drain_regularly(Arc::clone(&collector))?;
+        Ok(CpuProbe { links, refused, collector, drainer: Some(drainer) })
+    }
+
+    pub fn collector(&self) -> Arc<CpuCollector> {
+        Arc::clone(&self.collector)
+    }
+
+    /// Takes the clocks off; what was sampled stays readable.
+    pub fn detach(&mut self) {
+        // The thread that drains ends by itself; it may be reading a library just now.
+        self.drainer.take();
+        detach_all(std::mem::take(&mut self.links));
+    }
+}
+
+impl Drop for CpuProbe {
+    fn drop(&mut self) {
+        self.detach();
+    }
+}
+
+/// How a server computes its checksums, read from its memory; those of which it is known.
+pub fn checksums(target: &Arc<Target>) -> Vec<Checksum> {
+    checksum::chosen(&mut code::Images::new(Arc::clone(target))).into_iter().map(|chosen| chosen.checksum).collect()
+}
+
+/// How many addresses the kernel has room for.
+fn room(cpus: usize, hz: u32) -> u32 {
+    let sampled = cpus as u64 * u64::from(hz) * DRAIN.as_secs();
+    (ROOM * sampled).clamp(LEAST_ROOM, MOST_ROOM) as u32
+}
+
+/// What the kernel refused, and why.
+pub type Refused = Vec<(String, String)>;
+
+/// A link for each CPU that has a clock, and those that have none.
+fn attach_clocks(skel: &SampleSkel<'_>, cpus: &[i32], period_ns: u64) -> Result<(Vec<Link>, Refused)> {
+    let (mut links, mut refused) = (Vec::new(), Vec::new());
+    for &cpu in cpus {
+        let clock = open_clock(cpu, period_ns).map_err(anyhow::Error::from);
+        match clock.and_then(|clock| Ok(attach_clock(&skel.progs.cpu_sample, clock)?)) {
+            Ok(link) => links.push(link),
+            Err(error) => refused.push((format!("cpu_sample on CPU {cpu}"), format!("{error:#}"))),
+        }
+    }
+    if links.is_empty() {
+        let why = refused.first().map_or("no CPU is known", |(_, why)| why);
+        anyhow::bail!("no CPU can be sampled: {why}");
+    }
+    Ok((links, refused))
+}
+
+/// Keeps the kernel's map from running full while nobody asks.
+fn drain_regularly(collector: Arc<CpuCollector>) -> Result<Sender<()>> {
+    let (stop, stopped) = mpsc::channel::<()>();
+    let drain = move || {
+        collector.warm_up();
+        while stopped.recv_timeout(DRAIN) == Err(RecvTimeoutError::Timeout) {
+            if let Err(error) = collector.drain() {
+                tracing::error!("cannot read the samples of CPU time: {error:#}");
+            }
+        }
+    };
+    std::thread::Builder::new().name("samples".to_owned()).spawn(drain)?;
+    Ok(stop)
+}
+
+impl CpuCollector {
+    /// All samples so far. `costs` prices them, once they are known.
+    ///
+    /// # Errors
+    /// When a map cannot be read.
+    pub fn collect(&self, costs: Option<&Costs>) -> Result<CpuFigures> {
+        // Nobody who asks waits until files are read.
+        if let Ok(state) = self.state.try_lock() {
+            self.drain_into(state)?;
+        }
+        let (cpu, spins) = self.last.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let hits = of_cpus::<types::hits>(&self.hits, 0)?;
+        let getcpu_calls = self.getcpu_calls.as_ref().map(|map| sum_over_cpus(map, 0)).transpose()?;
+        let getcpu = ProbeStatus {
+            probe: GETCPU.to_owned(),
+            state: if getcpu_calls.is_some() { ProbeState::Attached } else { ProbeState::Failed },
+            hits: getcpu_calls.unwrap_or(0),
+            trap_ns: costs.and_then(|c| c.of(ProbeClass::Futex)),
+            program_ns: 0,
+        };
+        let clock = ProbeStatus {
+            probe: "cpu_sample".to_owned(),
+            state: ProbeState::Attached,
+            hits: hits.iter().map(|h| h.count).sum(),
+            trap_ns: costs.and_then(|c| c.of(ProbeClass::Clock)),
+            program_ns: hits.iter().map(|h| h.timed_ns).sum(),
+        };
+        let lost = LOST.iter().zip(0..).map(|(cause, i)| Ok(((*cause).to_owned(), sum_over_cpus(&self.lost, i)?)));
+        let lost = lost.collect::<Result<_>>()?;
+        Ok(CpuFigures { cpu, probes: vec![clock, getcpu], lost, getcpu_calls, spins })
+    }
+
+    /// Reads what takes long, before anything is known.
+    fn warm_up(&self) {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).code.read_kernel();
+    }
+
+    fn drain(&self) -> Result<()> {
+        self.drain_into(self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Takes the samples out of the kernel and adds them up by function.
+    fn drain_into(&self, mut state: MutexGuard<'_, State>) -> Result<()> {
+        let state = &mut *state;
+        let taken = self.samples.lookup_and_delete_batch(self.samples.max_entries(), MapFlags::ANY, MapFlags::ANY)?;
+        let mut samples = Vec::new();
+        for (key, count) in taken {
+            let parse = || Some((*plain::from_bytes(&key).ok()?, *plain::from_bytes(&count).ok()?));
+            let sample: (types::sample_key, u64) = parse().context("a sample has an unexpected size")?;
+            samples.push(sample);
+        }
+        if samples.iter().any(|(key, _)| !state.code.is_mapped(key.address)) {
+            state.code.refresh();
+        }
+        let all = samples.iter().map(|(_, count)| count).sum();
+        let each = state.shares.per_sample(all, cpu_time_ns(self.pid));
+        for (key, count) in samples {
+            let function = state.code.function(key.address, key.call);
+            state.table.add(function.class, function.name, (each * count as f64) as u64);
+        }
+        state.code.release_memory();
+        for (key, samples) in entries::<types::latch_key, u64>(&self.spins)? {
+            let spun = state.spins.entry(key_of(&key)).or_default();
+            spun.ns += (each * samples.saturating_sub(spun.samples) as f64) as u64;
+            spun.samples = samples;
+        }
+        let spins = state.spins.iter().map(|(latch, spun)| (*latch, spun.ns)).collect();
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = (state.table.rows(), spins);
+        Ok(())
+    }
+}
+
+/// The key as the programs that measure waits know it: the same structure, which each object has a type of its own for.
+fn key_of(key: &types::latch_key) -> LatchKey {
+    // SAFETY: a plain C structure without padding (16 bytes of fields in 16 bytes), read as bytes.
+    let bytes = unsafe { plain::as_bytes(key) };
+    bytes.try_into().expect("both have the same key")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_is_room_for_all_that_can_be_sampled() {
+        assert_eq!(room(2, 99), 4096);
+        assert_eq!(room(256, 99), 101_376);
+        assert_eq!(room(8192, 1000), 1 << 18);
+    }
+}

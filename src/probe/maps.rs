@@ -1,0 +1,29 @@
+//! Reading the programs' maps.
+
+use anyhow::{Context, Result};
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use plain::Plain;
+
+/// All entries of a hash map.
+pub(super) fn entries<K: Plain + Copy, V: Plain + Copy>(map: &MapHandle) -> Result<Vec<(K, V)>> {
+    let mut all = Vec::new();
+    // Room for all of them in one call: the kernel ends a batch early where a bucket does not fit.
+    for entry in map.lookup_batch(map.max_entries(), MapFlags::ANY, MapFlags::ANY).context("reading a map")? {
+        let (key, value) = entry;
+        let parse = || Some((*plain::from_bytes(&key).ok()?, *plain::from_bytes(&value).ok()?));
+        all.push(parse().context("a map entry has an unexpected size")?);
+    }
+    Ok(all)
+}
+
+/// The sum of a counter that each CPU has for itself.
+pub(super) fn sum_over_cpus(map: &MapHandle, index: u32) -> Result<u64> {
+    Ok(of_cpus::<u64>(map, index)?.into_iter().sum())
+}
+
+/// Each CPU's value at an index.
+pub(super) fn of_cpus<V: Plain + Copy>(map: &MapHandle, index: u32) -> Result<Vec<V>> {
+    let values = map.lookup_percpu(&index.to_ne_bytes(), MapFlags::ANY).context("reading a counter")?;
+    let values = values.unwrap_or_default();
+    Ok(values.iter().filter_map(|bytes| plain::from_bytes(bytes).ok().copied()).collect())
+}

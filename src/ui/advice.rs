@@ -1,0 +1,66 @@
+//! What the figures say that a server's administrator can change: one line each, with the evidence.
+
+use super::format;
+use super::names::short_names;
+use crate::model::{CpuClass, Kind, LatchWaits, Snapshot, SpinSettings};
+
+/// Spins that must have been seen before anything is said of them.
+const MIN_SPINS: u64 = 1000;
+/// The share of the CPU time that spinning must take for anything to be gained by less of it.
+const MUCH_CPU: f64 = 0.02;
+/// The share of spins that end in a sleep from which on spinning fails.
+const MOST: f64 = 0.5;
+
+/// Advice on a server, most certain first.
+pub fn advice(snapshot: &Snapshot) -> Vec<String> {
+    slow_checksums(snapshot).chain(spin_length(snapshot)).collect()
+}
+
+/// Checksums in software on a CPU that has an instruction for them.
+fn slow_checksums(snapshot: &Snapshot) -> impl Iterator<Item = String> + '_ {
+    snapshot.checksums.iter().filter(|checksum| checksum.is_slow()).map(|checksum| {
+        let gain = share(snapshot, snapshot.checksum_ns(checksum));
+        let gain = gain.map_or_else(String::new, |share| format!(": about {} of CPU to gain", format::percent(share)));
+        format!("hardware CRC available, not used for {} ({}){gain}", checksum.purpose, checksum.function)
+    })
+}
+
+/// Share of the server's CPU time, 0 to 1; `None` where it is not sampled.
+fn share(snapshot: &Snapshot, ns: u64) -> Option<f64> {
+    let all: u64 = snapshot.cpu.iter().map(|row| row.ns).sum();
+    (all > 0).then(|| ns as f64 / all as f64)
+}
+
+/// Whether the waiters for the latch that takes most of the spinning should spin longer, or less.
+fn spin_length(snapshot: &Snapshot) -> Option<String> {
+    let spin = snapshot.spin.as_ref().filter(|spin| spin.budget_ns() > 0.0)?;
+    let latches = snapshot.latches.iter().filter(|latch| latch.kind != Kind::Cond);
+    let latch = latches.max_by_key(|latch| latch.spins_won + latch.spins_wasted)?;
+    let spins = latch.spins_won + latch.spins_wasted;
+    let wasted = latch.spins_wasted as f64 / spins.max(1) as f64;
+    if spins < MIN_SPINS || wasted < MOST {
+        return None;
+    }
+    let spinning: u64 = snapshot.cpu.iter().filter(|row| row.class == CpuClass::Spin).map(|row| row.ns).sum();
+    let median = latch.waits.quantile_ns(0.5)?;
+    let what = match share(snapshot, spinning) {
+        // What is waited for comes soon after spinning was given up.
+        _ if median < 2.0 * spin.budget_ns() => "too short: ".to_owned(),
+        Some(cpu) if cpu >= MUCH_CPU => format!("too long: {} of the CPU time, and ", format::percent(cpu)),
+        _ => return None,
+    };
+    Some(format!("spinning is {what}{}", evidence(latch, wasted, median, spin)))
+}
+
+fn evidence(latch: &LatchWaits, wasted: f64, median: f64, spin: &SpinSettings) -> String {
+    let name = short_names([latch.latch.as_str()], 40).remove(latch.latch.as_str()).unwrap_or_default();
+    format!(
+        "{:.0}% of the spins for {name} end asleep; half of its waits take more than {}, spinning ends after {} \
+         (innodb_spin_wait_delay {}, innodb_sync_spin_loops {})",
+        100.0 * wasted,
+        format::nanoseconds(median),
+        format::nanoseconds(spin.budget_ns()),
+        spin.delay,
+        spin.rounds,
+    )
+}

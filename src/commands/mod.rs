@@ -73,14 +73,37 @@ enum Command {
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct RunArgs {
-    #[command(flatten)]
-    attach: AttachArgs,
+    /// Process id of the server
+    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
+    pid: i32,
     /// Where to serve metrics
     #[arg(long, default_value = ":9435", value_name = "ADDR:PORT")]
     listen: Listen,
+    /// Take the server's symbols from this file, of `armtrace symbols export` or a debug file
+    #[arg(long, value_name = "FILE")]
+    symbols: Option<PathBuf>,
+    /// Most of the server's CPU time that probes may take; the dearest are off part of the time to keep it
+    #[arg(long, default_value = "1%", value_name = "SHARE", value_parser = share)]
+    max_overhead: f64,
+    /// How often in a second each CPU is asked what the server does there; 0: CPU time is not sampled
+    #[arg(long, default_value_t = 99, value_name = "HZ", value_parser = clap::value_parser!(u32).range(..=1000))]
+    sample_hz: u32,
 }
 
-/// What every command takes that attaches to a server.
+impl RunArgs {
+    /// Its arguments are its own, because clap does not see that a structure was given whose arguments are another's, and `run` is
+    /// known by nothing else.
+    fn attach(&self) -> AttachArgs {
+        AttachArgs {
+            pid: self.pid,
+            symbols: self.symbols.clone(),
+            max_overhead: self.max_overhead,
+            sample_hz: self.sample_hz,
+        }
+    }
+}
+
+/// What every other command takes that attaches to a server.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct AttachArgs {
     /// Process id of the server
@@ -336,7 +359,20 @@ pub fn execute(cli: Cli) -> Result<(), Failure> {
 mod tests {
     use std::time::Duration;
 
-    use super::{duration, label, positive, share, time};
+    use clap::Parser;
+
+    use super::{duration, label, positive, share, time, Cli};
+
+    #[test]
+    fn no_command_means_run() {
+        let cli = |args: &[&str]| Cli::try_parse_from([&["armtrace"], args].concat());
+        for args in [&["--pid", "1"][..], &["--pid", "1", "--listen", ":1", "--max-overhead", "2%", "--symbols", "x"]] {
+            let run = cli(args).unwrap().run.unwrap();
+            assert_eq!((run.pid, run.attach().pid), (1, 1), "{args:?}");
+        }
+        assert!(cli(&["run", "--pid", "1"]).unwrap().run.is_none());
+        assert!(cli(&["--listen", ":1"]).is_err());
+    }
 
     #[test]
     fn times_have_units() {

@@ -15,13 +15,13 @@ use crate::load::Load;
 use crate::server::{wait_for, Family, Options, Server};
 
 /// A recording that goes on. Dropping it kills it.
-pub struct Recorder {
+struct Recorder {
     child: Child,
     errors: PathBuf,
 }
 
 impl Recorder {
-    pub fn start(server: &Server, output: &Path, args: &[&str]) -> Result<Recorder> {
+    fn start(server: &Server, output: &Path, args: &[&str]) -> Result<Recorder> {
         let errors = output.with_extension("err");
         let child = Command::new(program())
             .args(["record", "--pid", &server.pid().to_string(), "-o"])
@@ -44,7 +44,7 @@ impl Recorder {
     }
 
     /// Waits until it ends by itself, without an error.
-    pub fn complete(mut self) -> Result<()> {
+    fn complete(mut self) -> Result<()> {
         let status = self.wait()?;
         ensure!(status.success(), "{status}: {}", std::fs::read_to_string(&self.errors)?);
         Ok(())
@@ -96,8 +96,7 @@ fn settings_are_right(server: &Server, at_least: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// What the program prints, which must end well.
-pub fn prints(args: &[&str]) -> Result<String> {
+fn prints(args: &[&str]) -> Result<String> {
     let output = Command::new(program()).args(args).stdin(Stdio::null()).output()?;
     ensure!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
     Ok(String::from_utf8(output.stdout)?)

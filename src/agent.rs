@@ -28,8 +28,9 @@ pub struct Source {
     target: Arc<Target>,
     collector: LatchCollector,
     cpu: Option<Arc<CpuCollector>>,
-    checksums: Vec<Checksum>,
-    spin: Option<SpinReader>,
+    plan: Arc<Plan>,
+    checksums: OnceLock<Vec<Checksum>>,
+    spin: OnceLock<SpinReader>,
     attached_at: Instant,
     cpu_at_attach: Option<u64>,
     costs: OnceLock<Costs>,
@@ -62,8 +63,9 @@ impl Agent {
         let source = Arc::new(Source {
             collector: LatchCollector::new(Arc::clone(&target), namer, &plan, &probe),
             cpu: cpu.as_ref().map(CpuProbe::collector),
-            checksums: cpu::checksums(&target),
-            spin: SpinReader::new(&target, &plan),
+            plan: Arc::clone(&plan),
+            checksums: OnceLock::new(),
+            spin: OnceLock::new(),
             attached_at: Instant::now(),
             cpu_at_attach: cpu_time_ns(target.pid),
             costs: OnceLock::new(),
@@ -117,6 +119,16 @@ impl Source {
         self.attached_at.elapsed()
     }
 
+    /// Finds out how the server computes its checksums and how it spins; until then snapshots say nothing of that. Takes some
+    /// tenths of a second.
+    pub fn look_into_code(&self) {
+        drop(self.checksums.set(cpu::checksums(&self.target)));
+        if let Some(spin) = SpinReader::new(&self.target, &self.plan) {
+            drop(self.spin.set(spin));
+        }
+        self.target.image.release_memory();
+    }
+
     /// Counts the barriers in the server's code; until then snapshots have none. Takes some tenths of a second of CPU time.
     pub fn count_barriers(&self) {
         let image = &self.target.image;
@@ -155,8 +167,8 @@ impl SnapshotSource for Source {
             callsites: figures.callsites,
             pages: figures.pages,
             cpu: cpu.cpu,
-            checksums: self.checksums.clone(),
-            spin: self.spin.as_ref().and_then(SpinReader::read),
+            checksums: self.checksums.get().cloned().unwrap_or_default(),
+            spin: self.spin.get().and_then(SpinReader::read),
             getcpu_calls: cpu.getcpu_calls,
             probes: [figures.probes, cpu.probes].concat(),
             costs: self.costs.get().map(Costs::by_class).unwrap_or_default(),

@@ -49,22 +49,23 @@ impl Session {
             tracing::warn!("{line}");
         }
         runtime.spawn_blocking(agent.keep_within(args.max_overhead));
-        count_barriers(agent.source());
+        look_into_code(agent.source());
         Ok(Session { agent, ends, runtime })
     }
 }
 
-/// Counts the barriers of the server's code in a thread that takes next to nothing of a busy CPU.
-fn count_barriers(source: Arc<Source>) {
-    let count = move || {
+/// Looks into the server's code in a thread of its own, which takes next to nothing of a busy CPU for what takes long.
+fn look_into_code(source: Arc<Source>) {
+    let look = move || {
+        source.look_into_code();
         // SAFETY: the call takes and changes nothing but this thread's own priority.
         let lowered = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, LOWEST_PRIORITY) };
         if lowered == 0 {
             source.count_barriers();
         }
     };
-    if let Err(error) = std::thread::Builder::new().name("barriers".into()).spawn(count) {
-        tracing::warn!("the server's barriers are not counted: {error}");
+    if let Err(error) = std::thread::Builder::new().name("code".into()).spawn(look) {
+        tracing::warn!("the server's code is not looked into: {error}");
     }
 }
 

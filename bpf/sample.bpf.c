@@ -7,6 +7,7 @@
 #include "sample.h"
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_core_read.h>
+#include "threads.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -63,22 +64,6 @@ struct {
 	__type(key, __u32);
 	__type(value, __u64);
 } getcpu_calls SEC(".maps");
-
-/* Shared with the programs that measure waits: what each thread waits for, and whether its probes
- * are on. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, MAX_THREADS);
-	__type(key, __u32);
-	__type(value, struct wait);
-} threads SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, MAX_FUNCTIONS + 1);
-	__type(key, __u32);
-	__type(value, struct attachment);
-} attachments SEC(".maps");
 
 /* Samples of threads that ran the server's code while they waited, by the latch. */
 struct {

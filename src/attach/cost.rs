@@ -220,7 +220,7 @@ fn futex_cost(programs: &FutexPrograms<'_, '_>) -> Option<f64> {
         unsafe { libc::syscall(libc::SYS_futex, &word, operation, 1, no_limit) };
     };
     let bare = nanoseconds_per_call(wait);
-    let [Ok(_enter), Ok(_exit)] = attach_futex(programs) else { return None };
+    let [Ok(_enter), Ok(_exit)] = attach_futex(programs).links else { return None };
     price((nanoseconds_per_call(wait) - bare) / 2.0)
 }
 

@@ -24,19 +24,28 @@ pub struct FutexPrograms<'a, 'obj> {
     pub system_call: [&'a ProgramMut<'obj>; 2],
 }
 
+/// Both programs' links.
+pub struct FutexLinks {
+    /// Begin and end.
+    pub links: [Result<Link>; 2],
+    /// Whether they are on the system call.
+    pub on_system_call: bool,
+}
+
 /// Attaches to the kernel's function for futex waits, or to the system call where that cannot be traced.
 ///
 /// The function is better because only waiters pay: a system call tracepoint puts every system call of every process on
 /// the kernel's slow path (measured: 10 ns each), and wake-ups run its programs too.
-pub fn attach_futex(programs: &FutexPrograms<'_, '_>) -> [Result<Link>; 2] {
+pub fn attach_futex(programs: &FutexPrograms<'_, '_>) -> FutexLinks {
     if let Some([enter, exit]) = programs.function {
         if let (Ok(enter), Ok(exit)) = (enter.attach_trace(), exit.attach_trace()) {
-            return [Ok(enter), Ok(exit)];
+            return FutexLinks { links: [Ok(enter), Ok(exit)], on_system_call: false };
         }
     }
     let [enter, exit] = programs.system_call;
-    [(enter, "sys_enter_futex"), (exit, "sys_exit_futex")]
-        .map(|(program, event)| program.attach_tracepoint(TracepointCategory::Syscalls, event))
+    let links = [(enter, "sys_enter_futex"), (exit, "sys_exit_futex")]
+        .map(|(program, event)| program.attach_tracepoint(TracepointCategory::Syscalls, event));
+    FutexLinks { links, on_system_call: true }
 }
 
 /// Whether programs on the kernel's function for futex waits can be loaded: it is there with the arguments that they

@@ -4,9 +4,7 @@ use std::fmt::Display;
 use std::fs;
 use std::path::Path;
 
-use serde::Serialize;
-
-use super::{output, AuditArgs, ReportFormat};
+use super::{output, AuditArgs};
 use crate::audit::{self, Html, Report, Text};
 use crate::catalog;
 use crate::failure::Failure;
@@ -15,8 +13,11 @@ use crate::symbols::{self, Image, Places, Settings};
 pub(super) fn audit(args: &AuditArgs) -> Result<(), Failure> {
     let report = look_at(&args.binary, &Settings::from_env(args.symbols.clone()))?;
     match &args.other {
-        None => print(&report, args.format),
-        Some(other) => print(&audit::compare(report, look_at(other, &Settings::from_env(None))?), args.format),
+        None => output::print_as(&report, args.format, |r| Text(r).to_string(), |r| Html(r).to_string()),
+        Some(other) => {
+            let comparison = audit::compare(report, look_at(other, &Settings::from_env(None))?);
+            output::print_as(&comparison, args.format, |c| Text(c).to_string(), |c| Html(c).to_string())
+        }
     }
 }
 
@@ -32,16 +33,4 @@ fn look_at(path: &Path, settings: &Settings) -> Result<Report, Failure> {
     let places = Places::in_folder(Path::new("/"), &program).map_err(Failure::running)?;
     symbols::complete(&mut image, &places, settings, catalog::misses_symbols).map_err(Failure::usage)?;
     audit::audit(&image, path).map_err(|e| usage(&e))
-}
-
-fn print<T: Serialize>(found: &T, format: ReportFormat) -> Result<(), Failure>
-where
-    for<'a> Text<'a, T>: Display,
-    for<'a> Html<'a, T>: Display,
-{
-    output::print(&match format {
-        ReportFormat::Text => Text(found).to_string(),
-        ReportFormat::Json => output::json(found)?,
-        ReportFormat::Html => Html(found).to_string(),
-    })
 }

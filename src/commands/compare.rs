@@ -4,9 +4,7 @@ use std::fmt::Display;
 use std::fs;
 use std::path::Path;
 
-use serde::Serialize;
-
-use super::{output, report, CompareArgs, ReportFormat, Unit};
+use super::{output, report, CompareArgs, Unit};
 use crate::failure::Failure;
 use crate::recording::compare::{Comparison, Dump, Html, Options, Per, Scaling, Side, Text};
 
@@ -18,7 +16,8 @@ const LARGEST_DUMP: u64 = 16 << 20;
 pub(super) fn compare(args: &CompareArgs) -> Result<(), Failure> {
     if let Some(by) = &args.by {
         let sides = args.files.iter().map(|file| point(file, by)).collect::<Result<Vec<_>, Failure>>()?;
-        return print(&Scaling::new(by, sides).map_err(Failure::running)?, args.format);
+        let scaling = Scaling::new(by, sides).map_err(Failure::running)?;
+        return output::print_as(&scaling, args.format, |s| Text(s).to_string(), |s| Html(s).to_string());
     }
     let (a, b) = match (&args.from_ps, &args.files[..]) {
         (Some(dump), [b]) => (imported(dump, args)?, b),
@@ -28,7 +27,8 @@ pub(super) fn compare(args: &CompareArgs) -> Result<(), Failure> {
     };
     let options =
         Options { per: args.per.map(Per::from), ghz: [args.ghz_a, args.ghz_b], price: [args.usd_a, args.usd_b] };
-    print(&Comparison::new(&a, &side(b, args.qps_b)?, options), args.format)
+    let comparison = Comparison::new(&a, &side(b, args.qps_b)?, options);
+    output::print_as(&comparison, args.format, |c| Text(c).to_string(), |c| Html(c).to_string())
 }
 
 impl From<Unit> for Per {
@@ -67,16 +67,4 @@ fn imported(file: &Path, args: &CompareArgs) -> Result<Side, Failure> {
     let text = fs::read_to_string(file).map_err(|e| failed(&e))?;
     let dump = Dump::parse(&text, unit).map_err(|e| failed(&e))?;
     Ok(Side::of_dump(&file.display().to_string(), &dump, duration.as_secs_f64(), args.qps_a))
-}
-
-fn print<T: Serialize>(found: &T, format: ReportFormat) -> Result<(), Failure>
-where
-    for<'a> Text<'a, T>: Display,
-    for<'a> Html<'a, T>: Display,
-{
-    output::print(&match format {
-        ReportFormat::Text => Text(found).to_string(),
-        ReportFormat::Json => output::json(found)?,
-        ReportFormat::Html => Html(found).to_string(),
-    })
 }

@@ -73,41 +73,20 @@ enum Command {
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct RunArgs {
-    /// Process id of the server
-    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
-    pid: i32,
+    #[command(flatten)]
+    attach: AttachArgs,
     /// Where to serve metrics
     #[arg(long, default_value = ":9435", value_name = "ADDR:PORT")]
     listen: Listen,
-    /// Take the server's symbols from this file, of `armtrace symbols export` or a debug file
-    #[arg(long, value_name = "FILE")]
-    symbols: Option<PathBuf>,
-    /// Most of the server's CPU time that probes may take; the dearest are off part of the time to keep it
-    #[arg(long, default_value = "1%", value_name = "SHARE", value_parser = share)]
-    max_overhead: f64,
-    /// How often in a second each CPU is asked what the server does there; 0: CPU time is not sampled
-    #[arg(long, default_value_t = 99, value_name = "HZ", value_parser = clap::value_parser!(u32).range(..=1000))]
-    sample_hz: u32,
 }
 
-impl RunArgs {
-    /// Its arguments are its own, because clap does not see that a structure was given whose arguments are another's, and `run` is
-    /// known by nothing else.
-    fn attach(&self) -> AttachArgs {
-        AttachArgs {
-            pid: self.pid,
-            symbols: self.symbols.clone(),
-            max_overhead: self.max_overhead,
-            sample_hz: self.sample_hz,
-        }
-    }
-}
-
-/// What every other command takes that attaches to a server.
+/// What every command takes that attaches to a server.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct AttachArgs {
+    // clap knows by it that `run` is meant where no command is named: it does not look into a structure that is part of
+    // another.
     /// Process id of the server
-    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
+    #[arg(long, group = "RunArgs", value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
     pid: i32,
     /// Take the server's symbols from this file, of `armtrace symbols export` or a debug file
     #[arg(long, value_name = "FILE")]
@@ -368,7 +347,7 @@ mod tests {
         let cli = |args: &[&str]| Cli::try_parse_from([&["armtrace"], args].concat());
         for args in [&["--pid", "1"][..], &["--pid", "1", "--listen", ":1", "--max-overhead", "2%", "--symbols", "x"]] {
             let run = cli(args).unwrap().run.unwrap();
-            assert_eq!((run.pid, run.attach().pid), (1, 1), "{args:?}");
+            assert_eq!(run.attach.pid, 1, "{args:?}");
         }
         assert!(cli(&["run", "--pid", "1"]).unwrap().run.is_none());
         assert!(cli(&["--listen", ":1"]).is_err());

@@ -4,6 +4,7 @@ use std::io::{self, ErrorKind, Write};
 
 use serde::Serialize;
 
+use super::ReportFormat;
 use crate::failure::Failure;
 
 /// Prints all of it.
@@ -13,6 +14,20 @@ pub(super) fn print(text: &str) -> Result<(), Failure> {
         Err(e) if e.kind() == ErrorKind::BrokenPipe => Ok(()),
         written => written.map_err(|e| Failure::running(format!("cannot write to standard output: {e}"))),
     }
+}
+
+/// Prints what was found in one of the formats; `text` and `html` write it in theirs.
+pub(super) fn print_as<T: Serialize>(
+    found: &T,
+    format: ReportFormat,
+    text: impl FnOnce(&T) -> String,
+    html: impl FnOnce(&T) -> String,
+) -> Result<(), Failure> {
+    print(&match format {
+        ReportFormat::Text => text(found),
+        ReportFormat::Json => json(found)?,
+        ReportFormat::Html => html(found),
+    })
 }
 
 /// As JSON that people can read too.

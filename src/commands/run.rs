@@ -13,10 +13,10 @@ use crate::failure::Failure;
 use crate::ui::LiveView;
 
 pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
-    let attach = args.attach();
-    let target = session::open(&attach)?;
+    let attach = &args.attach;
+    let target = session::open(attach)?;
     let listener = args.listen.bind().map_err(Failure::running)?;
-    let Session { mut agent, ends, runtime } = Session::attach(target, &attach)?;
+    let Session { mut agent, ends, runtime } = Session::attach(target, attach)?;
     let ended = runtime.block_on(serve(&mut agent, listener, ends));
     // Whoever still writes to a terminal that does not read is left behind.
     runtime.shutdown_background();

@@ -102,7 +102,7 @@ pub struct CpuFigures {
     pub cpu: Vec<CpuTime>,
     pub probes: Vec<ProbeStatus>,
     pub lost: Vec<(String, u64)>,
-    /// System calls; `None` where they are not counted.
+    /// System calls; `None` where they are not counted, as for servers whose C library needs none.
     pub getcpu_calls: Option<u64>,
     pub spins: SpinTimes,
 }
@@ -126,13 +126,19 @@ impl CpuProbe {
         open.maps.samples.set_max_entries(room(cpus.len(), hz))?;
         open.maps.threads.reuse_fd(waits.maps().threads.as_fd())?;
         open.maps.attachments.reuse_fd(waits.maps().attachments.as_fd())?;
+        // While any system call has a tracepoint, the kernel takes all of the host's the slower way.
+        let makes_the_call = || getcpu(target).is_some_and(|found| found.path == GetcpuPath::SystemCall);
+        let counts_getcpu = waits.traces_system_calls || makes_the_call();
+        open.progs.getcpu_enter.set_autoload(counts_getcpu);
         let skel = open.load().context("loading the sampling program into the kernel")?;
         let (mut links, mut refused) = attach_clocks(&skel, &cpus, period_ns)?;
-        let getcpu = skel.progs.getcpu_enter.attach_tracepoint(TracepointCategory::Syscalls, "sys_enter_getcpu");
-        let sees_getcpu = getcpu.is_ok();
+        let attach = || skel.progs.getcpu_enter.attach_tracepoint(TracepointCategory::Syscalls, "sys_enter_getcpu");
+        let getcpu = counts_getcpu.then(attach);
+        let sees_getcpu = matches!(getcpu, Some(Ok(_)));
         match getcpu {
-            Ok(link) => links.push(link),
-            Err(error) => refused.push((GETCPU.to_owned(), error.to_string())),
+            Some(Ok(link)) => links.push(link),
+            Some(Err(error)) => refused.push((GETCPU.to_owned(), error.to_string())),
+            None => {}
         }
         let collector = Arc::new(CpuCollector {
             samples: MapHandle::try_from(&skel.maps.samples)?,
@@ -230,13 +236,13 @@ impl CpuCollector {
         let (cpu, spins) = self.last.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let hits = of_cpus::<types::hits>(&self.hits, 0)?;
         let getcpu_calls = self.getcpu_calls.as_ref().map(|map| sum_over_cpus(map, 0)).transpose()?;
-        let getcpu = ProbeStatus {
+        let getcpu = getcpu_calls.map(|calls| ProbeStatus {
             probe: GETCPU.to_owned(),
-            state: if getcpu_calls.is_some() { ProbeState::Attached } else { ProbeState::Failed },
-            hits: getcpu_calls.unwrap_or(0),
+            state: ProbeState::Attached,
+            hits: calls,
             trap_ns: costs.and_then(|c| c.of(ProbeClass::Futex)),
             program_ns: 0,
-        };
+        });
         let clock = ProbeStatus {
             probe: "cpu_sample".to_owned(),
             state: ProbeState::Attached,
@@ -246,7 +252,8 @@ impl CpuCollector {
         };
         let lost = LOST.iter().zip(0..).map(|(cause, i)| Ok(((*cause).to_owned(), sum_over_cpus(&self.lost, i)?)));
         let lost = lost.collect::<Result<_>>()?;
-        Ok(CpuFigures { cpu, probes: vec![clock, getcpu], lost, getcpu_calls, spins })
+        let probes = std::iter::once(clock).chain(getcpu).collect();
+        Ok(CpuFigures { cpu, probes, lost, getcpu_calls, spins })
     }
 
     /// Reads what takes long, before anything is known.

@@ -55,6 +55,8 @@ pub(super) struct Attached {
     pub refused: Vec<(String, String)>,
     /// Whether both futex programs are attached.
     pub sees_sleeps: bool,
+    /// Whether they are on the system call's tracepoints.
+    pub traces_system_calls: bool,
     pub maps: Arc<Maps>,
 }
 
@@ -75,6 +77,7 @@ pub(super) struct Keeper<'obj> {
     maps: Arc<Maps>,
     /// Attached as long as the agent is, where the kernel lets it: threads' ends.
     thread_exit: Option<Link>,
+    traces_system_calls: bool,
     /// The plan's groups and then [`Keeper::library`].
     groups: Vec<Links>,
     /// Threads that take groups off.
@@ -123,6 +126,7 @@ impl<'obj> Keeper<'obj> {
             status,
             maps: Arc::clone(&maps),
             thread_exit: None,
+            traces_system_calls: false,
             groups,
             removals: Vec::new(),
             refused: Vec::new(),
@@ -142,7 +146,8 @@ impl<'obj> Keeper<'obj> {
             anyhow::bail!("no probe could be attached; the first, {site}: {why}");
         }
         let refused = keeper.refused.clone();
-        Ok((keeper, Attached { refused, sees_sleeps, maps }))
+        let traces_system_calls = sees_sleeps && keeper.traces_system_calls;
+        Ok((keeper, Attached { refused, sees_sleeps, traces_system_calls, maps }))
     }
 
     /// The group of the futex programs.
@@ -170,12 +175,13 @@ impl<'obj> Keeper<'obj> {
     /// Both programs or none: one of them alone sees nothing.
     fn put_library_on(&mut self) {
         let progs = &self.skel.progs;
-        let links = attach_futex(&FutexPrograms {
+        let futex = attach_futex(&FutexPrograms {
             function: futex_wait_is_traceable().then_some([&progs.futex_wait_enter, &progs.futex_wait_exit]),
             system_call: [&progs.futex_enter, &progs.futex_exit],
         });
+        self.traces_system_calls = futex.on_system_call;
         let group = self.library();
-        match links {
+        match futex.links {
             [Ok(enter), Ok(exit)] => self.groups[group] = Links { begins: vec![enter], ends: vec![exit] },
             links => {
                 let why = links.into_iter().find_map(Result::err).map_or_else(String::new, |e| e.to_string());

@@ -55,6 +55,8 @@ pub struct LatchProbe {
     pub refused: Vec<(String, String)>,
     /// Whether sleeps are seen: both futex programs could be attached.
     sees_sleeps: bool,
+    /// Whether there are tracepoints on system calls, so that one more costs others nothing.
+    pub(super) traces_system_calls: bool,
     maps: Arc<Maps>,
     status: Arc<Status>,
     commands: Sender<Command>,
@@ -122,6 +124,7 @@ impl LatchProbe {
         Ok(LatchProbe {
             refused: attached.refused,
             sees_sleeps: attached.sees_sleeps,
+            traces_system_calls: attached.traces_system_calls,
             maps: attached.maps,
             status,
             commands,

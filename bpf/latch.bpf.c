@@ -170,9 +170,10 @@ static __always_inline void add_callsite(const struct callsite_key *key, __u64 n
 	__sync_fetch_and_add(&at->sum_ns, ns);
 }
 
-/* Adds a wait of ns to its latch; false if there is no room for it. */
+/* Adds a wait of ns to its latch; false if there is no room for it. How long it slept is known only
+ * if it was watched. */
 static __always_inline bool add_wait(const struct callsite_key *callsite, __u64 latch, __u64 ns,
-				     __u64 sleep_ns, __u32 sleeps)
+				     bool is_watched, __u64 sleep_ns, __u32 sleeps)
 {
 	struct latch_key key = callsite->latch;
 	struct waits *total = bpf_map_lookup_elem(&latches, &key);
@@ -187,7 +188,11 @@ static __always_inline bool add_wait(const struct callsite_key *callsite, __u64 
 		return false;
 	}
 	__sync_fetch_and_add(&total->sum_ns, ns);
-	if (sleeps) {
+	if (is_watched) {
+		__sync_fetch_and_add(&total->watched, 1);
+		__sync_fetch_and_add(&total->watched_ns, ns);
+	}
+	if (is_watched && sleeps) {
 		__sync_fetch_and_add(&total->sleep_ns, sleep_ns);
 		__sync_fetch_and_add(&total->sleeps, sleeps);
 		__sync_fetch_and_add(&total->slept, 1);
@@ -231,13 +236,23 @@ static __always_inline void note_page(struct wait *w)
 	}
 }
 
+/* How many times the futex programs were put on or taken off. */
+static __always_inline __u32 futex_switches(void)
+{
+	__u32 library = LIBRARY_FUNCTION;
+	struct attachment *a = bpf_map_lookup_elem(&attachments, &library);
+
+	return a ? a->switches : 0;
+}
+
 /* Adds the thread's wait, which ended at end_ns, to its latch, and leaves the thread without one.
  */
 static __always_inline void finish(struct wait *w, __u64 end_ns)
 {
 	__u64 ns = end_ns > w->begin_ns ? end_ns - w->begin_ns : 0;
+	bool is_watched = w->switches % 2 && w->switches == futex_switches();
 
-	if (add_wait(&w->key, w->latch, ns, w->sleep_ns, w->sleeps) && w->is_page) {
+	if (add_wait(&w->key, w->latch, ns, is_watched, w->sleep_ns, w->sleeps) && w->is_page) {
 		w->page.function = w->key.latch.function;
 		add_page_wait(&w->page, ns);
 	}
@@ -544,6 +559,7 @@ static __always_inline void begin(void *ctx, const struct site *site, __u64 now)
 		return;
 	}
 	w->generation = generation(site->function);
+	w->switches = futex_switches();
 	w->begin_ns = now;
 	w->latch = latch;
 }

@@ -160,6 +160,8 @@ struct attachment {
 	__u32 generation;
 	/* Whether they are off at times: waits of which only the end is seen are no surprise. */
 	__u32 by_turns;
+	/* Of the futex programs: how many times they were put on or taken off; odd while on. */
+	__u32 switches;
 };
 
 struct latch_key {
@@ -183,9 +185,12 @@ struct callsite_key {
 struct waits {
 	__u64 sum_ns;
 	__u64 max_ns;
+	/* Waits during which the futex programs were on all the time, and how long those took. */
+	__u64 watched;
+	__u64 watched_ns;
+	/* In those: sleep, how often, and how many waits slept at least once. */
 	__u64 sleep_ns;
 	__u64 sleeps;
-	/* How many waits slept at least once. */
 	__u64 slept;
 	/* Address of a latch of this class, for user space to look at. */
 	__u64 example;
@@ -291,6 +296,8 @@ struct wait {
 	 * fell asleep. */
 	__u32 generation;
 	__u32 sleep_generation;
+	/* Of the futex programs when the wait began. */
+	__u32 switches;
 	__u32 is_page;
 	struct callsite_key key;
 	/* What sort of page it waits for, once `is_page`. */

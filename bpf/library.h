@@ -221,5 +221,5 @@ static __always_inline void end_library_wait(struct library_wait *w, __u64 now)
 {
 	__u64 ns = now - w->begin_ns;
 
-	add_wait(&w->key, w->word, ns, ns, 1);
+	add_wait(&w->key, w->word, ns, true, ns, 1);
 }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use crate::attach::{self, Costs};
+use crate::attach::{self, Budget, Costs};
 use crate::audit;
 use crate::export::SnapshotSource;
 use crate::failure::Failure;
@@ -92,11 +92,13 @@ impl Agent {
     /// the probes within this share of the server's CPU time (0 to 1) from then on.
     pub fn keep_within(&self, budget: f64) -> impl FnOnce() + Send + 'static {
         let source = Arc::clone(&self.source);
-        let keep = self.probe.keep_within(budget);
+        let keep = self.probe.keep_within();
         move || match attach::calibrate() {
             Ok(costs) => {
                 _ = source.costs.set(costs);
-                keep(costs);
+                let cpu = source.cpu.clone();
+                let others_ns = move || cpu.as_ref().map_or(0, |cpu| cpu.taken_ns(&costs));
+                keep(Budget { share: budget, costs, others_ns: Box::new(others_ns) });
             }
             Err(error) => tracing::warn!("probe costs are not known, so no budget is kept: {error:#}"),
         }

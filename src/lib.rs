@@ -9,6 +9,7 @@ pub mod code;
 pub mod commands;
 pub mod export;
 pub mod failure;
+pub mod memory;
 pub mod model;
 pub mod names;
 pub mod probe;

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use super::Costs;
+
 /// How often the budget is looked at, and how often a group that takes turns is attached.
 pub const PERIOD: Duration = Duration::from_secs(1);
 
@@ -15,6 +17,16 @@ const HELD_PART: f64 = 0.5;
 
 /// Share of one CPU that probes may take from a server that does nothing else, so that nobody notices.
 const FLOOR: f64 = 0.0005;
+
+/// What probes may take from a server.
+pub struct Budget {
+    /// Share of the server's CPU time, 0 to 1.
+    pub share: f64,
+    pub costs: Costs,
+    /// CPU time that others have taken so far, nanoseconds: what samples CPU time takes a share that is small and always
+    /// the same, so that it has no turns, and the groups get the rest.
+    pub others_ns: Box<dyn Fn() -> u64 + Send>,
+}
 
 /// What the probes of one group did in the last period.
 #[derive(Clone, Copy, Debug, Default)]
@@ -51,13 +63,13 @@ impl Governor {
         Governor { budget, groups: vec![group; groups] }
     }
 
-    /// The next period's turns, one per group, after a period in which the server used `server_cpu` CPUs. 1: attached all the
-    /// time; 0: not at all; else the share of the period.
-    pub fn turns(&mut self, server_cpu: f64, usage: &[Usage]) -> Vec<f64> {
+    /// The next period's turns, one per group, after a period in which the server used `server_cpu` CPUs and other probes took
+    /// `others` of them. 1: attached all the time; 0: not at all; else the share of the period.
+    pub fn turns(&mut self, server_cpu: f64, others: f64, usage: &[Usage]) -> Vec<f64> {
         for (group, usage) in self.groups.iter_mut().zip(usage) {
             group.learn(usage);
         }
-        let allowed = (self.budget * server_cpu).max(FLOOR);
+        let allowed = (self.budget * server_cpu - others).max(FLOOR);
         let fair = fair_share(self.groups.iter().map(|g| g.full.cpu).collect(), allowed);
         let held = HELD_PART * self.budget;
         self.groups.iter_mut().map(|group| group.turn(fair, held)).collect()
@@ -115,13 +127,13 @@ mod tests {
     #[test]
     fn within_the_budget_everything_stays_attached() {
         let mut governor = Governor::new(0.01, 2);
-        assert_eq!(governor.turns(2.0, &[used(1.0, 0.015), used(1.0, 0.004)]), [1.0, 1.0]);
+        assert_eq!(governor.turns(2.0, 0.0, &[used(1.0, 0.015), used(1.0, 0.004)]), [1.0, 1.0]);
     }
 
     #[test]
     fn the_dearest_gives_way_first() {
         let mut governor = Governor::new(0.01, 3);
-        let turns = governor.turns(2.0, &[used(1.0, 0.1), used(1.0, 0.006), used(1.0, 0.002)]);
+        let turns = governor.turns(2.0, 0.0, &[used(1.0, 0.1), used(1.0, 0.006), used(1.0, 0.002)]);
         assert_eq!(turns[1..], [1.0, 1.0]);
         // 0.02 allowed, less 0.008 of the others.
         assert!((turns[0] - 0.12).abs() < 1e-9, "{turns:?}");
@@ -130,13 +142,13 @@ mod tests {
     #[test]
     fn a_storm_is_within_the_budget_at_once_and_forgotten_slowly() {
         let mut governor = Governor::new(0.01, 1);
-        assert_eq!(governor.turns(2.0, &[used(1.0, 0.001)]), [1.0]);
-        let storm = governor.turns(2.0, &[used(1.0, 0.8)])[0];
+        assert_eq!(governor.turns(2.0, 0.0, &[used(1.0, 0.001)]), [1.0]);
+        let storm = governor.turns(2.0, 0.0, &[used(1.0, 0.8)])[0];
         assert!(storm * 0.8 <= 0.02 + 1e-9, "{storm}");
         let mut turn = storm;
         let mut periods = 0;
         while turn < 1.0 {
-            turn = governor.turns(2.0, &[used(turn, 0.001)])[0];
+            turn = governor.turns(2.0, 0.0, &[used(turn, 0.001)])[0];
             periods += 1;
         }
         assert!((3..=30).contains(&periods), "{periods}");
@@ -149,7 +161,7 @@ mod tests {
         let mut given = 0.0;
         let mut turn = 1.0;
         for _ in 0..200 {
-            turn = governor.turns(10.0, &[used(turn, 10.0)])[0];
+            turn = governor.turns(10.0, 0.0, &[used(turn, 10.0)])[0];
             assert!(turn == 0.0 || (0.02..0.03).contains(&turn), "{turn}");
             given += turn;
         }
@@ -160,12 +172,20 @@ mod tests {
     fn probes_that_hold_latches_have_a_limit_of_their_own() {
         let mut governor = Governor::new(0.01, 1);
         let usage = Usage { attached: 1.0, cpu: 0.02, held: 0.01 };
-        assert_eq!(governor.turns(64.0, &[usage]), [0.5]);
+        assert_eq!(governor.turns(64.0, 0.0, &[usage]), [0.5]);
+    }
+
+    #[test]
+    fn groups_get_what_others_leave() {
+        let mut governor = Governor::new(0.01, 1);
+        assert_eq!(governor.turns(2.0, 0.01, &[used(1.0, 0.02)]), [0.5]);
+        // Others that take all of it leave what is always allowed.
+        assert_eq!(Governor::new(0.01, 1).turns(2.0, 1.0, &[used(1.0, 2.0 * FLOOR)]), [0.5]);
     }
 
     #[test]
     fn an_idle_server_gets_no_probe_taken_off() {
         let mut governor = Governor::new(0.01, 1);
-        assert_eq!(governor.turns(0.002, &[used(1.0, 0.0003)]), [1.0]);
+        assert_eq!(governor.turns(0.002, 0.0, &[used(1.0, 0.0003)]), [1.0]);
     }
 }

@@ -11,7 +11,7 @@ pub use clock::{attach_clock, online_cpus, open_clock, open_own_clock};
 pub use cost::{calibrate, thread_time_ns, uprobe_multi_works, Costs, ProbeClass};
 pub use features::{attach_cookies, capabilities, features, Feature, Verdict};
 pub use futex::{attach_futex, futex_wait_is_traceable, FutexPrograms};
-pub use governor::{Governor, Usage, PERIOD};
+pub use governor::{Budget, Governor, Usage, PERIOD};
 pub use sites::{attach_sites, has_shadow_stack, uretprobes_are_safe, SiteAddress, SitePrograms};
 
 use libbpf_rs::Link;

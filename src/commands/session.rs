@@ -12,6 +12,7 @@ use super::AttachArgs;
 use crate::agent::{Agent, Source};
 use crate::attach;
 use crate::failure::Failure;
+use crate::memory;
 use crate::symbols::Settings;
 use crate::target::Target;
 
@@ -63,6 +64,7 @@ fn look_into_code(source: Arc<Source>) {
         if lowered == 0 {
             source.count_barriers();
         }
+        memory::give_back();
     };
     if let Err(error) = std::thread::Builder::new().name("code".into()).spawn(look) {
         tracing::warn!("the server's code is not looked into: {error}");

@@ -114,8 +114,7 @@ fn budget_is_kept(family: Family, threads: u32, args: &[&str]) -> Result<()> {
     ensure!((0.3..=3.0).contains(&(ratio(&kept) / ratio(&free))), "the estimates are off: {kept:?}, {free:?}");
     let slept = |window: &Window| window.asleep / window.seconds;
     println!("slept: {:.2} without a budget, {:.2} with it", slept(&free), slept(&kept));
-    // Long sleeps are cut off by short turns: docs/overhead.md.
-    ensure!((0.05..=1.7).contains(&(slept(&kept) / slept(&free))), "sleeps are off: {kept:?}, {free:?}");
+    ensure!((0.5..=1.5).contains(&(slept(&kept) / slept(&free))), "sleeps are off: {kept:?}, {free:?}");
     Ok(())
 }
 

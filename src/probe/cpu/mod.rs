@@ -30,6 +30,7 @@ use plain::Plain;
 use super::maps::{entries, of_cpus, sum_over_cpus};
 use crate::attach::{attach_clock, detach_all, online_cpus, open_clock, Costs, ProbeClass};
 use crate::bpf::sample::{types, SampleSkel, SampleSkelBuilder};
+use crate::memory;
 use crate::model::{Checksum, CpuTime, ProbeState, ProbeStatus};
 use crate::probe::latch::{self, LatchKey, LatchProbe, Plan};
 use crate::target::{cpu_time_ns, Target};
@@ -213,6 +214,7 @@ fn drain_regularly(collector: Arc<CpuCollector>) -> Result<Sender<()>> {
     let (stop, stopped) = mpsc::channel::<()>();
     let drain = move || {
         collector.warm_up();
+        memory::give_back();
         while stopped.recv_timeout(DRAIN) == Err(RecvTimeoutError::Timeout) {
             if let Err(error) = collector.drain() {
                 tracing::error!("cannot read the samples of CPU time: {error:#}");
@@ -234,8 +236,21 @@ impl CpuCollector {
             self.drain_into(state)?;
         }
         let (cpu, spins) = self.last.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let hits = of_cpus::<types::hits>(&self.hits, 0)?;
         let getcpu_calls = self.getcpu_calls.as_ref().map(|map| sum_over_cpus(map, 0)).transpose()?;
+        let lost = LOST.iter().zip(0..).map(|(cause, i)| Ok(((*cause).to_owned(), sum_over_cpus(&self.lost, i)?)));
+        let lost = lost.collect::<Result<_>>()?;
+        Ok(CpuFigures { cpu, probes: self.probes(costs, getcpu_calls)?, lost, getcpu_calls, spins })
+    }
+
+    /// CPU time that sampling took from the server so far, nanoseconds; 0 where it cannot be read.
+    pub fn taken_ns(&self, costs: &Costs) -> u64 {
+        let getcpu_calls = self.getcpu_calls.as_ref().and_then(|map| sum_over_cpus(map, 0).ok());
+        let probes = self.probes(Some(costs), getcpu_calls).unwrap_or_default();
+        probes.iter().filter_map(ProbeStatus::total_cost_ns).sum::<f64>() as u64
+    }
+
+    fn probes(&self, costs: Option<&Costs>, getcpu_calls: Option<u64>) -> Result<Vec<ProbeStatus>> {
+        let hits = of_cpus::<types::hits>(&self.hits, 0)?;
         let getcpu = getcpu_calls.map(|calls| ProbeStatus {
             probe: GETCPU.to_owned(),
             state: ProbeState::Attached,
@@ -250,10 +265,7 @@ impl CpuCollector {
             trap_ns: costs.and_then(|c| c.of(ProbeClass::Clock)),
             program_ns: hits.iter().map(|h| h.timed_ns).sum(),
         };
-        let lost = LOST.iter().zip(0..).map(|(cause, i)| Ok(((*cause).to_owned(), sum_over_cpus(&self.lost, i)?)));
-        let lost = lost.collect::<Result<_>>()?;
-        let probes = std::iter::once(clock).chain(getcpu).collect();
-        Ok(CpuFigures { cpu, probes, lost, getcpu_calls, spins })
+        Ok(std::iter::once(clock).chain(getcpu).collect())
     }
 
     /// Reads what takes long, before anything is known.

@@ -253,10 +253,9 @@ fn mode(code: u8) -> Mode {
 
 /// Waits that a spin ended, and those that slept after it.
 fn add_spins(entry: &mut LatchWaits, waits: &types::waits, missed: Option<&Estimate>) {
-    let (count, slept) = (waits.buckets.iter().sum::<u64>(), waits.slept);
-    let (more, more_slept) = missed.map_or((0.0, 0.0), |m| (m.buckets.iter().sum::<f64>(), m.slept));
-    entry.spins_wasted += slept + more_slept as u64;
-    entry.spins_won += count.saturating_sub(slept) + (more - more_slept).max(0.0) as u64;
+    let (more_slept, more_won) = missed.map_or((0.0, 0.0), |m| (m.slept, m.won));
+    entry.spins_wasted += waits.slept + more_slept as u64;
+    entry.spins_won += waits.watched.saturating_sub(waits.slept) + more_won as u64;
 }
 
 fn add_waits<'a>(

@@ -17,10 +17,10 @@ use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, MapCore, MapFlags, OpenObject, TracepointCategory};
 
 use super::collect::{hits, LIBRARY, TRACEPOINTS};
-use super::missed::{Factors, Missed};
+use super::missed::Missed;
 use super::{configure, library, write_other_pages, write_sites, Maps, Plan, PlannedSite};
 use crate::attach::{
-    attach_futex, attach_sites, detach_all, futex_wait_is_traceable, uprobe_multi_works, Costs, FutexPrograms,
+    attach_futex, attach_sites, detach_all, futex_wait_is_traceable, uprobe_multi_works, Budget, FutexPrograms,
     Governor, ProbeClass, SiteAddress, SitePrograms, Usage, PERIOD,
 };
 use crate::bpf::latch::{types, LatchSkel, LatchSkelBuilder};
@@ -32,8 +32,8 @@ const LAST_WAITS: Duration = Duration::from_millis(20);
 
 /// What the thread is told. It ends when nobody is left to tell it anything.
 pub(super) enum Command {
-    /// Keep the probes within this share of the server's CPU time (0 to 1), with hits at these costs.
-    Govern(Costs, f64),
+    /// Keep the probes within this.
+    Govern(Budget),
     /// Take everything off.
     Detach,
 }
@@ -182,12 +182,20 @@ impl<'obj> Keeper<'obj> {
         self.traces_system_calls = futex.on_system_call;
         let group = self.library();
         match futex.links {
-            [Ok(enter), Ok(exit)] => self.groups[group] = Links { begins: vec![enter], ends: vec![exit] },
+            [Ok(enter), Ok(exit)] => {
+                self.groups[group] = Links { begins: vec![enter], ends: vec![exit] };
+                self.note_switch();
+            }
             links => {
                 let why = links.into_iter().find_map(Result::err).map_or_else(String::new, |e| e.to_string());
                 self.refused.extend(TRACEPOINTS[..2].iter().map(|&name| (name.to_owned(), why.clone())));
             }
         }
+    }
+
+    /// Lets the programs know that the futex programs are on, or are about to be taken off.
+    fn note_switch(&self) {
+        self.maps.update_attachment(LIBRARY, |a| a.switches = a.switches.wrapping_add(1));
     }
 
     fn put_sites_on(&mut self, group: usize) {
@@ -268,6 +276,9 @@ impl<'obj> Keeper<'obj> {
     /// Takes a group off for a while, without waiting until the kernel is done with it. Its begins go first, so that most
     /// waits that were seen to begin are seen to end.
     fn take_off(&mut self, group: usize) {
+        if group == self.library() {
+            self.note_switch();
+        }
         let Links { begins, ends } = std::mem::take(&mut self.groups[group]);
         let maps = Arc::clone(&self.maps);
         let functions = self.functions_of(group);
@@ -318,8 +329,8 @@ impl<'obj> Keeper<'obj> {
 
     /// Does what it is told until it is told to detach, and detaches.
     pub fn run(mut self, commands: &Receiver<Command>) {
-        if let Ok(Command::Govern(costs, budget)) = commands.recv() {
-            if let Err(error) = self.govern(&costs, budget, commands) {
+        if let Ok(Command::Govern(budget)) = commands.recv() {
+            if let Err(error) = self.govern(&budget, commands) {
                 tracing::error!("the overhead budget is not kept any more: {error:#}");
                 // Whatever is on stays on: none of it was over the budget when that was last looked at.
                 _ = commands.recv();
@@ -329,18 +340,18 @@ impl<'obj> Keeper<'obj> {
     }
 
     /// Keeps the budget until told to detach.
-    fn govern(&mut self, costs: &Costs, budget: f64, commands: &Receiver<Command>) -> Result<()> {
-        let mut governor = Governor::new(budget, self.groups.len());
+    fn govern(&mut self, budget: &Budget, commands: &Receiver<Command>) -> Result<()> {
+        let mut governor = Governor::new(budget.share, self.groups.len());
         let mut turns = vec![1.0; self.groups.len()];
-        let mut meter = Meter::new(self, costs)?;
+        let mut meter = Meter::new(self, budget)?;
         let mut owed = vec![Owed::new(); self.groups.len()];
         loop {
             let Some(attached) = self.period(&turns, commands) else { return Ok(()) };
             for (owed, &on) in owed.iter_mut().zip(&attached) {
-                owed.add(on, attached[self.library()]);
+                owed.add(on);
             }
-            let usage = meter.read(self, &attached)?;
-            let next = governor.turns(usage.server_cpu, &usage.groups);
+            let used = meter.read(self, &attached)?;
+            let next = governor.turns(used.server_cpu, used.others, &used.groups);
             // Also before the first turns: what was seen until then is nothing to scale up.
             if turns.iter().chain(&next).any(|turn| *turn < 1.0) {
                 self.settle(&mut owed)?;
@@ -397,10 +408,10 @@ impl<'obj> Keeper<'obj> {
 
     /// Scales up what was seen by groups that were attached for only a part of the time since they were last settled.
     fn settle(&self, owed: &mut [Owed]) -> Result<()> {
-        let mut factors = [Factors::default(); LIBRARY as usize + 1];
+        let mut factors = [0.0; LIBRARY as usize + 1];
         for (group, owed) in owed.iter_mut().enumerate().filter(|(_, o)| o.saw_anything()) {
             for function in self.functions_of(group) {
-                factors[usize::from(function)] = owed.factors();
+                factors[usize::from(function)] = owed.factor();
             }
             *owed = Owed::new();
         }
@@ -420,61 +431,31 @@ impl<'obj> Keeper<'obj> {
 #[derive(Clone)]
 struct Owed {
     since: Instant,
-    waits: Seen,
-    /// The same of sleeps in its waits, for which the futex programs have to be attached too.
-    sleeps: Seen,
+    attached: Duration,
+    all_the_time: bool,
 }
 
 impl Owed {
     fn new() -> Owed {
-        Owed { since: Instant::now(), waits: Seen::new(), sleeps: Seen::new() }
+        Owed { since: Instant::now(), attached: Duration::ZERO, all_the_time: true }
     }
 
-    /// One more period, in which the group and the futex programs were attached for so long, or all the time. Both turns
-    /// begin with the period.
-    fn add(&mut self, attached: Option<Duration>, library: Option<Duration>) {
-        self.waits.add(attached);
-        self.sleeps.add([attached, library].into_iter().flatten().min());
+    /// One more period, in which the group was attached for so long, or all the time.
+    fn add(&mut self, attached: Option<Duration>) {
+        self.attached += attached.unwrap_or(PERIOD);
+        self.all_the_time &= attached.is_none();
     }
 
     fn saw_anything(&self) -> bool {
-        self.waits.is_some() && self.sleeps.is_some()
-    }
-
-    fn factors(&self) -> Factors {
-        let elapsed = self.since.elapsed();
-        Factors { waits: self.waits.missed_in(elapsed), sleeps: self.sleeps.missed_in(elapsed) }
-    }
-}
-
-/// For how long something was seen.
-#[derive(Clone, Copy)]
-struct Seen {
-    total: Duration,
-    all_the_time: bool,
-}
-
-impl Seen {
-    const fn new() -> Seen {
-        Seen { total: Duration::ZERO, all_the_time: true }
-    }
-
-    /// One more period, in which it was seen for so long, or all the time.
-    fn add(&mut self, seen: Option<Duration>) {
-        self.total += seen.unwrap_or(PERIOD);
-        self.all_the_time &= seen.is_none();
-    }
-
-    fn is_some(self) -> bool {
-        self.all_the_time || !self.total.is_zero()
+        !self.attached.is_zero()
     }
 
     /// How many times as much as was seen in that time was not seen.
-    fn missed_in(self, elapsed: Duration) -> f64 {
+    fn factor(&self) -> f64 {
         if self.all_the_time {
             return 0.0;
         }
-        (elapsed.as_secs_f64() / self.total.as_secs_f64() - 1.0).max(0.0)
+        (self.since.elapsed().as_secs_f64() / self.attached.as_secs_f64() - 1.0).max(0.0)
     }
 }
 
@@ -484,7 +465,7 @@ fn told_to_detach(commands: &Receiver<Command>, until: Instant) -> bool {
         match commands.recv_timeout(until.saturating_duration_since(Instant::now())) {
             Err(RecvTimeoutError::Timeout) => return false,
             Err(RecvTimeoutError::Disconnected) | Ok(Command::Detach) => return true,
-            Ok(Command::Govern(..)) => {}
+            Ok(Command::Govern(_)) => {}
         }
     }
 }
@@ -510,10 +491,12 @@ fn fill(skel: &LatchSkel<'_>, target: &Target, plan: &Plan) -> Result<()> {
 }
 
 /// Reads what hits cost the server.
-struct Meter {
+struct Meter<'b> {
+    budget: &'b Budget,
     /// The sites and then the futex programs.
     rows: Vec<Row>,
     last: Instant,
+    others_ns: u64,
     hits: Vec<types::hits>,
     cpu_ns: u64,
 }
@@ -531,13 +514,16 @@ struct Row {
 /// What was used in a period, in CPUs.
 struct Used {
     server_cpu: f64,
+    /// By probes that have no turns.
+    others: f64,
     groups: Vec<Usage>,
 }
 
-impl Meter {
+impl<'b> Meter<'b> {
     /// # Errors
     /// When the hits cannot be read.
-    fn new(keeper: &Keeper<'_>, costs: &Costs) -> Result<Meter> {
+    fn new(keeper: &Keeper<'_>, budget: &'b Budget) -> Result<Meter<'b>> {
+        let costs = &budget.costs;
         let mut rows = Vec::new();
         for (group, members) in keeper.plan.groups.iter().enumerate() {
             for &i in members {
@@ -553,7 +539,7 @@ impl Meter {
         }
         let hits = counts(&rows, keeper)?;
         let cpu_ns = cpu_time_ns(keeper.target.pid).unwrap_or(0);
-        Ok(Meter { rows, last: Instant::now(), hits, cpu_ns })
+        Ok(Meter { budget, rows, last: Instant::now(), others_ns: (budget.others_ns)(), hits, cpu_ns })
     }
 
     fn read(&mut self, keeper: &Keeper<'_>, attached: &[Option<Duration>]) -> Result<Used> {
@@ -572,9 +558,11 @@ impl Meter {
             groups[row.group].cpu += cpu;
             groups[row.group].held += if row.is_end { cpu } else { 0.0 };
         }
+        let others_ns = (self.budget.others_ns)();
         let server_cpu = cpu_ns.saturating_sub(self.cpu_ns) as f64 / period_ns;
-        (self.last, self.hits, self.cpu_ns) = (Instant::now(), hits, cpu_ns);
-        Ok(Used { server_cpu, groups })
+        let others = others_ns.saturating_sub(self.others_ns) as f64 / period_ns;
+        (self.last, self.hits, self.cpu_ns, self.others_ns) = (Instant::now(), hits, cpu_ns, others_ns);
+        Ok(Used { server_cpu, others, groups })
     }
 }
 
@@ -597,35 +585,24 @@ mod tests {
     #[test]
     fn what_was_on_all_the_time_missed_nothing() {
         let mut owed = owed(10);
-        owed.add(ALWAYS, ALWAYS);
-        assert_eq!(owed.factors(), Factors { waits: 0.0, sleeps: 0.0 });
+        owed.add(ALWAYS);
+        assert_eq!(owed.factor(), 0.0);
     }
 
     #[test]
     fn what_was_on_a_quarter_of_the_time_missed_three_times_as_much() {
         let mut owed = owed(4);
         for attached in [Some(PERIOD), OFF, OFF, OFF] {
-            owed.add(attached, ALWAYS);
+            owed.add(attached);
         }
-        let factors = owed.factors();
-        assert!((factors.waits - 3.0).abs() < 0.1 && (factors.sleeps - 3.0).abs() < 0.1, "{factors:?}");
+        assert!((owed.factor() - 3.0).abs() < 0.1, "{}", owed.factor());
         assert!(owed.saw_anything());
-    }
-
-    #[test]
-    fn sleeps_are_missed_where_either_is_off() {
-        let mut owed = owed(2);
-        owed.add(ALWAYS, Some(PERIOD / 2));
-        owed.add(Some(PERIOD / 2), Some(PERIOD / 10));
-        let factors = owed.factors();
-        assert!((factors.waits - 1.0 / 3.0).abs() < 0.1, "{factors:?}");
-        assert!((factors.sleeps - 7.0 / 3.0).abs() < 0.1, "{factors:?}");
     }
 
     #[test]
     fn what_was_off_has_to_wait_for_its_turn() {
         let mut owed = Owed::new();
-        owed.add(OFF, ALWAYS);
+        owed.add(OFF);
         assert!(!owed.saw_anything());
     }
 }

@@ -33,22 +33,19 @@ struct Seen {
     pages: HashMap<PageKey, types::page_waits>,
 }
 
-/// How many times as much as was seen was not seen.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Factors {
-    pub waits: f64,
-    /// Of the sleeps in them.
-    pub sleeps: f64,
-}
-
 /// Waits for a latch that were not seen.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Estimate {
     pub sum_ns: f64,
+    pub buckets: [f64; BUCKETS],
+    /// Sleep in all waits that were not watched, whether they were seen or not; and how often.
     pub sleep_ns: f64,
     pub sleeps: f64,
+    /// How many of those waits slept, and how many did not.
     pub slept: f64,
-    pub buckets: [f64; BUCKETS],
+    pub won: f64,
+    /// Of those waits, the time of which it is still open how much was slept.
+    unwatched_ns: f64,
 }
 
 /// Waits at a call site, or for pages, that were not seen.
@@ -59,26 +56,24 @@ pub(super) struct Sum {
 }
 
 impl Missed {
-    /// Takes the waits that were seen since the last time as many times more as `factors` say, by wait function.
+    /// Takes the waits that were seen since the last time as many times more as `factors` say, by wait function, and what
+    /// was slept in waits that were not watched to be the same part as in those that were.
     ///
     /// # Errors
     /// When the programs' maps cannot be read.
-    pub(super) fn estimate(&mut self, maps: &Maps, factors: &[Factors]) -> Result<()> {
-        let factors = |function: usize| factors.get(function).copied().unwrap_or_default();
+    pub(super) fn estimate(&mut self, maps: &Maps, factors: &[f64]) -> Result<()> {
+        let factor = |function: usize| factors.get(function).copied().unwrap_or_default();
         let no_waits = types::waits::default();
         let mut seen = Seen::default();
         for (key, waits) in entries::<types::latch_key, types::waits>(&maps.latches)? {
             let id = bytes_of(&key);
-            let factors = factors(key.function.into());
-            if factors != Factors::default() {
-                let before = self.seen.latches.get(&id).unwrap_or(&no_waits);
-                self.latches.entry(id).or_default().add(before, &waits, factors);
-            }
+            let before = self.seen.latches.get(&id).unwrap_or(&no_waits);
+            self.latches.entry(id).or_default().add(before, &waits, factor(key.function.into()));
             seen.latches.insert(id, waits);
         }
         for (key, waits) in entries::<types::callsite_key, types::callsite_waits>(&maps.callsites)? {
             let id = (bytes_of(&key.latch), key.r#where, key.line);
-            let factor = factors(key.latch.function.into()).waits;
+            let factor = factor(key.latch.function.into());
             if factor > 0.0 {
                 let before = self.seen.callsites.get(&id).copied().unwrap_or_default();
                 let new = (waits.count.saturating_sub(before.count), waits.sum_ns.saturating_sub(before.sum_ns));
@@ -88,7 +83,7 @@ impl Missed {
         }
         for (key, waits) in entries::<types::page_key, types::page_waits>(&maps.pages)? {
             let id = page_id(&key);
-            let factor = factors(key.function as usize).waits;
+            let factor = factor(key.function as usize);
             if factor > 0.0 {
                 let before = self.seen.pages.get(&id).copied().unwrap_or_default();
                 let new = (waits.count.saturating_sub(before.count), waits.sum_ns.saturating_sub(before.sum_ns));
@@ -125,14 +120,21 @@ impl Sum {
 }
 
 impl Estimate {
-    fn add(&mut self, before: &types::waits, now: &types::waits, factors: Factors) {
-        let more = |factor: f64, now: u64, before: u64| factor * now.saturating_sub(before) as f64;
-        self.sum_ns += more(factors.waits, now.sum_ns, before.sum_ns);
-        self.sleep_ns += more(factors.sleeps, now.sleep_ns, before.sleep_ns);
-        self.sleeps += more(factors.sleeps, now.sleeps, before.sleeps);
-        self.slept += more(factors.sleeps, now.slept, before.slept);
+    fn add(&mut self, before: &types::waits, now: &types::waits, factor: f64) {
+        let new = |now: u64, before: u64| now.saturating_sub(before) as f64;
+        let seen_ns = new(now.sum_ns, before.sum_ns);
+        let watched_ns = new(now.watched_ns, before.watched_ns);
+        self.sum_ns += factor * seen_ns;
         for (i, bucket) in self.buckets.iter_mut().enumerate() {
-            *bucket += more(factors.waits, now.buckets[i], before.buckets[i]);
+            *bucket += factor * new(now.buckets[i], before.buckets[i]);
+        }
+        self.unwatched_ns += factor * seen_ns + (seen_ns - watched_ns).max(0.0);
+        if now.watched_ns > 0 {
+            let ratio = std::mem::take(&mut self.unwatched_ns) / now.watched_ns as f64;
+            self.sleep_ns += ratio * now.sleep_ns as f64;
+            self.sleeps += ratio * now.sleeps as f64;
+            self.slept += ratio * now.slept as f64;
+            self.won += ratio * now.watched.saturating_sub(now.slept) as f64;
         }
     }
 }
@@ -141,20 +143,56 @@ impl Estimate {
 mod tests {
     use super::*;
 
+    /// So many waits of 100 ns, a part of them watched; of those half slept for 80 ns.
+    fn waits(seen: u64, watched: u64) -> types::waits {
+        let mut waits = types::waits {
+            sum_ns: 100 * seen,
+            watched,
+            watched_ns: 100 * watched,
+            sleep_ns: 40 * watched,
+            sleeps: watched,
+            slept: watched / 2,
+            ..Default::default()
+        };
+        waits.buckets[3] = seen;
+        waits
+    }
+
     #[test]
     fn only_what_is_new_is_scaled_up() {
-        let waits = |n: u64| {
-            let mut waits =
-                types::waits { sum_ns: 100 * n, sleep_ns: 60 * n, sleeps: 2 * n, slept: n, ..Default::default() };
-            waits.buckets[3] = n;
-            waits
-        };
         let mut estimate = Estimate::default();
-        estimate.add(&waits(0), &waits(10), Factors { waits: 4.0, sleeps: 9.0 });
-        estimate.add(&waits(10), &waits(12), Factors { waits: 1.5, sleeps: 2.0 });
+        estimate.add(&waits(0, 0), &waits(10, 10), 4.0);
+        estimate.add(&waits(10, 10), &waits(12, 12), 1.5);
         let mut buckets = [0.0; BUCKETS];
         buckets[3] = 43.0;
-        let expected = Estimate { sum_ns: 4300.0, sleep_ns: 5640.0, sleeps: 188.0, slept: 94.0, buckets };
+        let expected = Estimate {
+            sum_ns: 4300.0,
+            buckets,
+            sleep_ns: 1720.0,
+            sleeps: 43.0,
+            slept: 21.5,
+            won: 21.5,
+            unwatched_ns: 0.0,
+        };
         assert_eq!(estimate, expected);
+    }
+
+    #[test]
+    fn what_was_not_watched_slept_as_what_was() {
+        let mut estimate = Estimate::default();
+        estimate.add(&waits(0, 0), &waits(10, 2), 0.0);
+        assert_eq!((estimate.sum_ns, estimate.sleep_ns), (0.0, 320.0));
+        // Twice as much was not seen, and none of it watched.
+        estimate.add(&waits(10, 2), &waits(15, 2), 2.0);
+        assert_eq!((estimate.sum_ns, estimate.sleep_ns), (1000.0, 320.0 + 15.0 * 40.0));
+    }
+
+    #[test]
+    fn sleep_is_made_up_for_when_something_was_watched() {
+        let mut estimate = Estimate::default();
+        estimate.add(&waits(0, 0), &waits(10, 0), 1.0);
+        assert_eq!(estimate.sleep_ns, 0.0);
+        estimate.add(&waits(10, 0), &waits(12, 2), 0.0);
+        assert_eq!(estimate.sleep_ns, 800.0);
     }
 }

@@ -13,7 +13,7 @@ pub use plan::{plan, Allowed, Plan, PlannedFunction, PlannedSite};
 
 use std::mem::MaybeUninit;
 use std::sync::mpsc::{self, Sender};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use anyhow::{Context, Result};
@@ -21,7 +21,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use plain::Plain;
 
 use self::keeper::{Command, Keeper, Status};
-use crate::attach::Costs;
+use crate::attach::Budget;
 use crate::bpf::latch::{types, LatchSkel, OpenLatchSkel};
 use crate::catalog::{named, psi_places, tracked_id, Family};
 use crate::model::BUCKET_BOUNDS_NS;
@@ -71,6 +71,8 @@ pub(crate) struct Maps {
     pub hits: MapHandle,
     pub lost: MapHandle,
     pub attachments: MapHandle,
+    /// Held while an entry of `attachments` is changed: several threads do.
+    attachment_change: Mutex<()>,
     pub threads: MapHandle,
 }
 
@@ -83,6 +85,7 @@ impl Maps {
             hits: MapHandle::try_from(&skel.maps.hits)?,
             lost: MapHandle::try_from(&skel.maps.lost)?,
             attachments: MapHandle::try_from(&skel.maps.attachments)?,
+            attachment_change: Mutex::default(),
             threads: MapHandle::try_from(&skel.maps.threads)?,
         })
     }
@@ -90,6 +93,7 @@ impl Maps {
     /// Changes what the programs know of a wait function's probes. If that fails, which it has no reason to, waits may be
     /// counted under another cause of loss.
     fn update_attachment(&self, function: u8, change: impl FnOnce(&mut types::attachment)) {
+        let _held = self.attachment_change.lock().unwrap_or_else(PoisonError::into_inner);
         let key = u32::from(function).to_ne_bytes();
         let Ok(Some(bytes)) = self.attachments.lookup(&key, MapFlags::ANY) else { return };
         let Ok(mut attachment) = plain::from_bytes::<types::attachment>(&bytes).copied() else { return };
@@ -132,12 +136,11 @@ impl LatchProbe {
         })
     }
 
-    /// To be called once, with what hits cost: keeps the probes within this share of the server's CPU time (0 to 1) from
-    /// then on.
-    pub fn keep_within(&self, budget: f64) -> impl FnOnce(Costs) + Send + 'static {
+    /// To be called once: keeps the probes within a budget from then on.
+    pub fn keep_within(&self) -> impl FnOnce(Budget) + Send + 'static {
         let commands = self.commands.clone();
         // A thread that has ended has nothing attached.
-        move |costs| _ = commands.send(Command::Govern(costs, budget))
+        move |budget| _ = commands.send(Command::Govern(budget))
     }
 
     pub(crate) fn maps(&self) -> Arc<Maps> {

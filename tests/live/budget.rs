@@ -62,7 +62,7 @@ fn truth(server: &Server) -> Result<BTreeMap<String, f64>> {
 }
 
 /// Whether what the probes cost is known by now.
-fn is_calibrated(agent: &Agent) -> Result<Option<()>> {
+pub fn is_calibrated(agent: &Agent) -> Result<Option<()>> {
     Ok(agent.scrape()?.iter().any(|s| s.name == "armtrace_probe_hit_cost_seconds").then_some(()))
 }
 

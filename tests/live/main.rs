@@ -21,6 +21,7 @@ mod pages;
 mod programs;
 mod recordings;
 mod server;
+mod size;
 mod sleeps;
 mod symbols;
 mod top;

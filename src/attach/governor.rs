@@ -15,8 +15,9 @@ const SHORTEST_TURN: f64 = 0.02;
 /// latch it waited for: others wait for that latch meanwhile, so that this costs more than its CPU time.
 const HELD_PART: f64 = 0.5;
 
-/// Share of one CPU that probes may take from a server that does nothing else, so that nobody notices.
-const FLOOR: f64 = 0.0005;
+/// Share of one CPU that probes may always take: from a server that does next to nothing nobody misses it, and turns would
+/// cost as much.
+const FLOOR: f64 = 0.002;
 
 /// What probes may take from a server.
 pub struct Budget {

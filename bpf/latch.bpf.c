@@ -12,6 +12,7 @@
 #include "latch.h"
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_core_read.h>
+#include "registers.h"
 #include "threads.h"
 
 char LICENSE[] SEC("license") = "GPL";
@@ -269,14 +270,6 @@ static __always_inline void move_on(struct wait *w)
 	else
 		count(&lost, LOST_UNFINISHED);
 	w->latch = 0;
-}
-
-static __always_inline __u64 saved_register(void *ctx, __u32 offset)
-{
-	__u64 value = 0;
-
-	bpf_probe_read_kernel(&value, sizeof(value), ctx + (offset & 0x1ff));
-	return value;
 }
 
 static __always_inline bool value_at(void *ctx, const struct place *place, __u64 *value)

@@ -7,6 +7,7 @@
 #include "sample.h"
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_core_read.h>
+#include "registers.h"
 #include "threads.h"
 
 char LICENSE[] SEC("license") = "GPL";
@@ -153,7 +154,7 @@ int cpu_sample(struct bpf_perf_event_data_kern *ctx)
 		return 0;
 	now = bpf_ktime_get_ns();
 	regs = BPF_CORE_READ(ctx, regs);
-	bpf_probe_read_kernel(&key.address, sizeof(key.address), regs + (ip_register & 0x1ff));
+	key.address = saved_register(regs, ip_register);
 	if (is_in_kernel(key.address))
 		key.call = current_call();
 	else

@@ -170,6 +170,7 @@ impl SnapshotSource for Source {
             pages: figures.pages,
             cpu: cpu.cpu,
             checksums: self.checksums.get().cloned().unwrap_or_default(),
+            checksum_calls: cpu.checksum_calls,
             spin: self.spin.get().and_then(SpinReader::read),
             getcpu_calls: cpu.getcpu_calls,
             probes: [figures.probes, cpu.probes].concat(),

@@ -14,3 +14,8 @@ pub mod calibrate {
 pub mod sample {
     include!(concat!(env!("OUT_DIR"), "/sample.skel.rs"));
 }
+
+#[allow(clippy::all, missing_docs)]
+pub mod checksum {
+    include!(concat!(env!("OUT_DIR"), "/checksum.skel.rs"));
+}

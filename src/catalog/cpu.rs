@@ -100,6 +100,8 @@ pub struct ChosenChecksum {
     pub purpose: &'static str,
     pub is_crc32c: bool,
     pub pointer: PointerAt,
+    /// Which argument of the function says how many bytes there are, counted from 0.
+    pub length: usize,
 }
 
 /// Where the pointer to the chosen function is.
@@ -118,17 +120,20 @@ pub const CHECKSUMS: &[ChosenChecksum] = &[
         purpose: "crc32c of pages and redo log",
         is_crc32c: true,
         pointer: PointerAt::Variable("ut_crc32"),
+        length: 1,
     },
     // MariaDB from 10.5 on.
     ChosenChecksum {
         purpose: "crc32c of pages and redo log",
         is_crc32c: true,
         pointer: PointerAt::JumpOf("my_crc32c"),
+        length: 2,
     },
     ChosenChecksum {
         purpose: "crc32 of binary log and tables",
         is_crc32c: false,
         pointer: PointerAt::JumpOf("my_checksum"),
+        length: 2,
     },
 ];
 

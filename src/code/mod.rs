@@ -15,6 +15,7 @@ mod calls;
 mod cfg;
 mod checksums;
 mod ends;
+mod entry;
 mod function;
 mod futex;
 mod insn;
@@ -30,6 +31,7 @@ mod x86;
 
 pub use calls::{direct_calls, import_stubs, imported_calls};
 pub use checksums::{checksum_instruction, jump_variable, ChecksumInstruction};
+pub use entry::{entry, Entry};
 pub use function::Function;
 pub use futex::{futex_waits, FutexWait};
 pub use insn::{decode, decode_bytes, Flow, Insn, Probing, Test};

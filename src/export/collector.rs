@@ -233,8 +233,21 @@ fn cpu_families(snapshot: &Snapshot) -> Vec<MetricFamily> {
     let times: BTreeMap<_, _> =
         sampled.iter().map(|c| ((&*c.function, c.implementation.as_str()), snapshot.checksum_ns(c))).collect();
     let times = times.into_iter().map(|((function, how), ns)| CHECKSUM.sample(&[function, how], seconds(ns)));
+    let counted = snapshot.checksum_calls.iter();
+    let (checksum_calls, bytes) = counted
+        .map(|c| {
+            let labels = [&*c.function, c.implementation.as_str()];
+            (CHECKSUM_CALLS.sample(&labels, c.calls as f64), CHECKSUM_BYTES.sample(&labels, c.bytes as f64))
+        })
+        .unzip();
     let calls = snapshot.getcpu_calls.map(|calls| GETCPU.sample(&["syscall"], calls as f64));
-    vec![CPU.with(rows), CHECKSUM.with(times.collect()), GETCPU.with(calls.into_iter().collect())]
+    vec![
+        CPU.with(rows),
+        CHECKSUM.with(times.collect()),
+        CHECKSUM_CALLS.with(checksum_calls),
+        CHECKSUM_BYTES.with(bytes),
+        GETCPU.with(calls.into_iter().collect()),
+    ]
 }
 
 fn barrier_family(snapshot: &Snapshot) -> MetricFamily {

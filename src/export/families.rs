@@ -95,6 +95,18 @@ pub const CHECKSUM: Family = Family {
     labels: &["function", "implementation"],
     help: "CPU time of the server's threads, sampled, in the checksum implementations that it has chosen.",
 };
+pub const CHECKSUM_CALLS: Family = Family {
+    name: "armtrace_checksum_calls_total",
+    kind: MetricType::COUNTER,
+    labels: &["function", "implementation"],
+    help: "Calls of the checksum implementations that the server has chosen, scaled up from short bursts in which each is counted.",
+};
+pub const CHECKSUM_BYTES: Family = Family {
+    name: "armtrace_checksum_bytes_total",
+    kind: MetricType::COUNTER,
+    labels: &["function", "implementation"],
+    help: "Bytes of which the server computed checksums, scaled up from short bursts in which each call is counted.",
+};
 pub const GETCPU: Family = Family {
     name: "armtrace_getcpu_calls_total",
     kind: MetricType::COUNTER,
@@ -177,6 +189,8 @@ pub const FAMILIES: &[Family] = &[
     COND_WAIT,
     CPU,
     CHECKSUM,
+    CHECKSUM_CALLS,
+    CHECKSUM_BYTES,
     GETCPU,
     BARRIERS,
     TARGET_INFO,

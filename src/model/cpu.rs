@@ -95,6 +95,16 @@ pub struct Checksum {
     pub cpu_has_instruction: bool,
 }
 
+/// How often an implementation of a checksum was called, scaled up from bursts in which each call was counted.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ChecksumCalls {
+    pub function: String,
+    pub implementation: Implementation,
+    pub calls: u64,
+    /// That it was given.
+    pub bytes: u64,
+}
+
 impl Checksum {
     /// Whether it could be computed faster here than it is.
     pub fn is_slow(&self) -> bool {

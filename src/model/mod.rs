@@ -6,7 +6,7 @@
 mod cpu;
 mod histogram;
 
-pub use cpu::{Checksum, CpuClass, CpuTime, Implementation, SpinSettings};
+pub use cpu::{Checksum, ChecksumCalls, CpuClass, CpuTime, Implementation, SpinSettings};
 pub use histogram::{Histogram, BUCKETS, BUCKET_BOUNDS_NS};
 
 use std::time::Duration;
@@ -210,6 +210,8 @@ pub struct Snapshot {
     pub cpu: Vec<CpuTime>,
     /// How the server computes checksums; those of which it is known.
     pub checksums: Vec<Checksum>,
+    /// How often they were computed; empty until the first burst.
+    pub checksum_calls: Vec<ChecksumCalls>,
     /// How long waiters spin; `None` where that is not known.
     pub spin: Option<SpinSettings>,
     /// `getcpu` system calls of the server's threads; `None` where they are not counted.

@@ -88,6 +88,7 @@ pub fn empty() -> Snapshot {
         pages: Vec::new(),
         cpu: Vec::new(),
         checksums: Vec::new(),
+        checksum_calls: Vec::new(),
         spin: None,
         getcpu_calls: None,
         probes: Vec::new(),
@@ -131,6 +132,12 @@ pub fn busy(ticks: u64) -> Snapshot {
             cpu(CpuClass::Checksum, "hardware::crc32_using_pclmul", 100_000_000 * n),
         ],
         checksums: vec![checksum("hardware::crc32_using_pclmul", Implementation::Hardware)],
+        checksum_calls: vec![ChecksumCalls {
+            function: "hardware::crc32_using_pclmul".to_string(),
+            implementation: Implementation::Hardware,
+            calls: 2_000 * n,
+            bytes: 1_024_000 * n,
+        }],
         spin: Some(spin()),
         getcpu_calls: Some(1_000 * n),
         probes: vec![

@@ -200,6 +200,8 @@ fn cpu_time_is_told_by_class_and_function() {
     assert_eq!(sum(&samples, "armtrace_cpu_seconds_total", ""), 12.0);
     let crc = "function=\"hardware::crc32_using_pclmul\",implementation=\"hardware\"";
     assert_eq!(value(&format!("armtrace_checksum_seconds_total{{{crc}}}")), 0.6);
+    assert_eq!(value(&format!("armtrace_checksum_calls_total{{{crc}}}")), 12_000.0);
+    assert_eq!(value(&format!("armtrace_checksum_bytes_total{{{crc}}}")), 6_144_000.0);
     assert_eq!(value("armtrace_getcpu_calls_total{path=\"syscall\"}"), 6000.0);
 }
 

@@ -1,16 +1,19 @@
 //! Which implementation of each checksum a server has chosen.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::code::Images;
 use crate::catalog::{ChosenChecksum, PointerAt, CHECKSUMS};
-use crate::code::{checksum_instruction, jump_variable, ChecksumInstruction};
+use crate::code::{checksum_instruction, entry, jump_variable, ChecksumInstruction, Entry};
 use crate::model::{Checksum, Implementation};
 use crate::target::Memory;
 
 /// A checksum's implementation, and where it is in the process.
 pub(super) struct Chosen {
     pub range: Range<u64>,
+    /// Where each call of it can be seen with the number of bytes, in the server's program; nothing where it is in a library.
+    pub entry: Option<Entry>,
     pub checksum: Checksum,
 }
 
@@ -20,12 +23,13 @@ pub(super) fn chosen(images: &mut Images) -> Vec<Chosen> {
 }
 
 fn read(images: &mut Images, checksum: &ChosenChecksum) -> Option<Chosen> {
-    let (image, bias) = (&images.target.image, images.target.bias);
+    let target = Arc::clone(&images.target);
+    let (image, bias) = (&target.image, target.bias);
     let pointer = match checksum.pointer {
         PointerAt::Variable(name) => image.symbol(name).filter(|s| !s.is_function)?.addr,
         PointerAt::JumpOf(name) => jump_variable(image, image.function_at(image.symbol(name)?.addr)?)?,
     };
-    let address = Memory::new(images.target.pid).u64(pointer.wrapping_add(bias))?;
+    let address = Memory::new(target.pid).u64(pointer.wrapping_add(bias))?;
     let found = images.find(address)?;
     let range = found.bounds()?;
     let instruction = checksum_instruction(found.image, range.clone())?;
@@ -33,6 +37,8 @@ fn read(images: &mut Images, checksum: &ChosenChecksum) -> Option<Chosen> {
         ChecksumInstruction::Found(instruction) => (Implementation::Hardware, Some(instruction.to_owned())),
         ChecksumInstruction::None => (Implementation::Software, None),
     };
+    let is_in_program = std::ptr::eq(found.image, image);
+    let entry = is_in_program.then(|| entry(image, range.clone(), checksum.length)).flatten();
     let checksum = Checksum {
         purpose: checksum.purpose.to_owned(),
         function: found.name(),
@@ -40,7 +46,7 @@ fn read(images: &mut Images, checksum: &ChosenChecksum) -> Option<Chosen> {
         instruction,
         cpu_has_instruction: cpu_has_instruction(checksum.is_crc32c),
     };
-    Some(Chosen { range: range.start.wrapping_add(found.bias)..range.end.wrapping_add(found.bias), checksum })
+    Some(Chosen { range: range.start.wrapping_add(found.bias)..range.end.wrapping_add(found.bias), entry, checksum })
 }
 
 /// Whether this CPU computes such a checksum by instruction: crc32c, or else the older polynomial, for which x86_64 has only

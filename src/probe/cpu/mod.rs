@@ -1,5 +1,6 @@
 //! CPU time: samples of where the server's threads run, by function and by what the function is there for.
 
+mod burst;
 mod checksum;
 mod code;
 mod getcpu;
@@ -27,11 +28,12 @@ use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, TracepointCategory};
 use plain::Plain;
 
+use self::burst::{BurstFigures, Bursts};
 use super::maps::{entries, of_cpus, sum_over_cpus};
 use crate::attach::{attach_clock, detach_all, online_cpus, open_clock, Costs, ProbeClass};
 use crate::bpf::sample::{types, SampleSkel, SampleSkelBuilder};
 use crate::memory;
-use crate::model::{Checksum, CpuTime, ProbeState, ProbeStatus};
+use crate::model::{Checksum, ChecksumCalls, CpuTime, ProbeState, ProbeStatus};
 use crate::probe::latch::{self, LatchKey, LatchProbe, Plan};
 use crate::target::{cpu_time_ns, Target};
 
@@ -48,6 +50,9 @@ const LOST: [&str; types::sample_lost::SAMPLE_LOST_CAUSES.0 as usize] = ["sample
 
 /// The probe that counts `getcpu` system calls.
 const GETCPU: &str = "getcpu_enter";
+
+/// The probes that count calls of checksums.
+const CHECKSUM: &str = "checksum_calls";
 
 /// How often samples are taken out of the kernel.
 const DRAIN: Duration = Duration::from_secs(1);
@@ -74,6 +79,7 @@ pub struct CpuCollector {
     lost: MapHandle,
     /// Where they are counted.
     getcpu_calls: Option<MapHandle>,
+    bursts: Mutex<Bursts>,
     pid: i32,
     state: Mutex<State>,
     /// What was in the table when samples were last added to it.
@@ -105,6 +111,7 @@ pub struct CpuFigures {
     pub lost: Vec<(String, u64)>,
     /// System calls; `None` where they are not counted, as for servers whose C library needs none.
     pub getcpu_calls: Option<u64>,
+    pub checksum_calls: Vec<ChecksumCalls>,
     pub spins: SpinTimes,
 }
 
@@ -146,6 +153,7 @@ impl CpuProbe {
             spins: MapHandle::try_from(&skel.maps.spins)?,
             hits: MapHandle::try_from(&skel.maps.sample_hits)?,
             lost: MapHandle::try_from(&skel.maps.lost_samples)?,
+            bursts: Mutex::new(Bursts::start(target)?),
             getcpu_calls: sees_getcpu.then(|| MapHandle::try_from(&skel.maps.getcpu_calls)).transpose()?,
             pid: target.pid,
             state: Mutex::new(State {
@@ -169,6 +177,7 @@ impl CpuProbe {
         // The thread that drains ends by itself; it may be reading a library just now.
         self.drainer.take();
         detach_all(std::mem::take(&mut self.links));
+        self.collector.bursts.lock().unwrap_or_else(PoisonError::into_inner).stop();
     }
 }
 
@@ -239,17 +248,28 @@ impl CpuCollector {
         let getcpu_calls = self.getcpu_calls.as_ref().map(|map| sum_over_cpus(map, 0)).transpose()?;
         let lost = LOST.iter().zip(0..).map(|(cause, i)| Ok(((*cause).to_owned(), sum_over_cpus(&self.lost, i)?)));
         let lost = lost.collect::<Result<_>>()?;
-        Ok(CpuFigures { cpu, probes: self.probes(costs, getcpu_calls)?, lost, getcpu_calls, spins })
+        let bursts = self.burst_figures();
+        let probes = self.probes(costs, getcpu_calls, &bursts)?;
+        Ok(CpuFigures { cpu, probes, lost, getcpu_calls, checksum_calls: bursts.calls, spins })
     }
 
     /// CPU time that sampling took from the server so far, nanoseconds; 0 where it cannot be read.
     pub fn taken_ns(&self, costs: &Costs) -> u64 {
         let getcpu_calls = self.getcpu_calls.as_ref().and_then(|map| sum_over_cpus(map, 0).ok());
-        let probes = self.probes(Some(costs), getcpu_calls).unwrap_or_default();
+        let probes = self.probes(Some(costs), getcpu_calls, &self.burst_figures()).unwrap_or_default();
         probes.iter().filter_map(ProbeStatus::total_cost_ns).sum::<f64>() as u64
     }
 
-    fn probes(&self, costs: Option<&Costs>, getcpu_calls: Option<u64>) -> Result<Vec<ProbeStatus>> {
+    fn burst_figures(&self) -> BurstFigures {
+        self.bursts.lock().unwrap_or_else(PoisonError::into_inner).figures()
+    }
+
+    fn probes(
+        &self,
+        costs: Option<&Costs>,
+        getcpu_calls: Option<u64>,
+        bursts: &BurstFigures,
+    ) -> Result<Vec<ProbeStatus>> {
         let hits = of_cpus::<types::hits>(&self.hits, 0)?;
         let getcpu = getcpu_calls.map(|calls| ProbeStatus {
             probe: GETCPU.to_owned(),
@@ -265,7 +285,14 @@ impl CpuCollector {
             trap_ns: costs.and_then(|c| c.of(ProbeClass::Clock)),
             program_ns: hits.iter().map(|h| h.timed_ns).sum(),
         };
-        Ok(std::iter::once(clock).chain(getcpu).collect())
+        let checksums = bursts.class.map(|class| ProbeStatus {
+            probe: CHECKSUM.to_owned(),
+            state: ProbeState::DutyCycle,
+            hits: bursts.hits,
+            trap_ns: costs.and_then(|c| c.of(class)),
+            program_ns: 0,
+        });
+        Ok(std::iter::once(clock).chain(getcpu).chain(checksums).collect())
     }
 
     /// Reads what takes long, before anything is known.

@@ -8,7 +8,7 @@ mod plan;
 
 pub use collect::{LatchCollector, LatchFigures, LatchKey};
 pub use library::rows_of as library_rows;
-pub(super) use plan::ip_offset;
+pub(super) use plan::{ip_offset, register_offset};
 pub use plan::{plan, Allowed, Plan, PlannedFunction, PlannedSite};
 
 use std::mem::MaybeUninit;

@@ -390,7 +390,7 @@ pub(super) fn mode_code(mode: Mode) -> u8 {
 
 /// Where register `number` is in the registers that the kernel saves at a probe: `struct pt_regs` on
 /// x86_64, `struct user_pt_regs` on aarch64, both part of the kernel's user-space interface.
-fn register_offset(arch: Arch, number: u8) -> u16 {
+pub(in crate::probe) fn register_offset(arch: Arch, number: u8) -> u16 {
     /// In the order rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8 to r15.
     const X86_64: [u16; 16] = [80, 88, 96, 40, 152, 32, 104, 112, 72, 64, 56, 48, 24, 16, 8, 0];
     match arch {

@@ -208,6 +208,7 @@ static __always_inline bool add_wait(const struct callsite_key *callsite, __u64 
 	return true;
 }
 
+#include "handoff.h"
 #include "page.h"
 
 /* Notes which page the thread waited for, if it was one; while the page is sure to be the same. */
@@ -257,6 +258,7 @@ static __always_inline void finish(struct wait *w, __u64 end_ns)
 		w->page.function = w->key.latch.function;
 		add_page_wait(&w->page, ns);
 	}
+	add_handoff(&w->key.latch, w->begin_place, w->waker_place, w->end_place, ns);
 	w->latch = 0;
 }
 
@@ -553,6 +555,7 @@ static __always_inline void begin(void *ctx, const struct site *site, __u64 now)
 	}
 	w->generation = generation(site->function);
 	w->switches = futex_switches();
+	w->begin_place = place_here();
 	w->begin_ns = now;
 	w->latch = latch;
 }
@@ -572,6 +575,7 @@ static __always_inline void end(void *ctx, const struct site *site, __u64 now)
 	if (w->key.latch.function != site->function)
 		return;
 	note_page(w);
+	w->end_place = place_here();
 	if (site->role == ROLE_MAYBE_END)
 		w->end_ns = now;
 	else
@@ -678,8 +682,10 @@ static __always_inline void fall_asleep(__u64 word, __u64 op)
 		move_on(w);
 	w->sleep_generation = generation(LIBRARY_FUNCTION);
 	is_waiting = w->latch;
-	if (is_waiting)
+	if (is_waiting) {
 		w->sleep_begin_ns = bpf_ktime_get_ns();
+		w->sleep_word = word;
+	}
 	/* InnoDB sleeps for its latches on their words or in condition variables; while it
 	 * does, it may have to wait for mutexes too. */
 	if (is_waiting && ((op & FUTEX_CMD_MASK) != FUTEX_WAIT || is_of_latch(w, word)))
@@ -707,6 +713,8 @@ static __always_inline void wake_up(__s64 ret)
 	now = bpf_ktime_get_ns();
 	if (w->latch && w->sleep_begin_ns) {
 		w->sleep_ns += now - w->sleep_begin_ns;
+		if (slept)
+			w->waker_place = waker_place(w->sleep_word, w->sleep_begin_ns);
 		w->sleep_begin_ns = 0;
 		w->sleeps += slept;
 	}
@@ -725,6 +733,8 @@ static __always_inline int futex_begins(__u64 word, __u64 op)
 
 	if (is_wait(op))
 		fall_asleep(word, op);
+	else if (has_places && is_wake(op))
+		note_wake(word);
 	add_time(h, now);
 	return 0;
 }
@@ -752,6 +762,20 @@ int futex_wait_enter(__u64 *ctx)
 	bpf_probe_read_kernel(&word, sizeof(word), ctx);
 	/* What its flags mean differs between kernels; the system call's operation does not. */
 	return futex_begins(word, user_register(op_register));
+}
+
+/* Only where handoffs are looked at. */
+SEC("fentry/futex_wake")
+int futex_wake_enter(__u64 *ctx)
+{
+	__u64 word = 0;
+
+	if (!is_target())
+		return 0;
+	bpf_probe_read_kernel(&word, sizeof(word), ctx);
+	hit(HIT_FUTEX_WAKE);
+	note_wake(word);
+	return 0;
 }
 
 SEC("fexit/futex_wait")

@@ -16,6 +16,7 @@
 #define MAX_CALLSITES 4096
 #define MAX_THREADS   16384
 #define MAX_PAGES     4096
+#define MAX_HANDOFFS  8192
 /* Kinds of wait that one site can stand for. */
 #define MAX_KINDS	     6
 #define MAX_FRAME_ROWS	     4096
@@ -202,6 +203,23 @@ struct callsite_waits {
 	__u64 sum_ns;
 };
 
+/* What handoffs add up under; places count from 1, 0 stands for none that is known. */
+struct handoff_key {
+	struct latch_key latch;
+	/* Where the thread ran that woke the waiter. */
+	__u8 from;
+	/* Where the waiter ran when it had the latch. */
+	__u8 to;
+	__u8 unused[6];
+};
+
+struct handoffs {
+	__u64 count;
+	__u64 sum_ns;
+	/* In which the waiter began to wait in another place than it had the latch in. */
+	__u64 migrations;
+};
+
 /* Where a page's descriptor has what tells of the page; all offsets are from its latch. */
 struct page_layout {
 	__s32 space;
@@ -247,6 +265,8 @@ struct page_waits {
 struct library_wait {
 	__u64 word;
 	__u64 begin_ns;
+	/* Where the thread ran when it fell asleep. */
+	__u64 begin_place;
 	struct callsite_key key;
 };
 
@@ -289,8 +309,9 @@ struct wait {
 	/* When it probably ended; 0 while it goes on. */
 	__u64 end_ns;
 	__u64 sleep_ns;
-	/* When the sleep in progress began; 0 while awake. */
+	/* When the sleep in progress began, 0 while awake, and on which word. */
 	__u64 sleep_begin_ns;
+	__u64 sleep_word;
 	__u32 sleeps;
 	/* Of its wait function's probes when it began, and of the futex programs when the thread
 	 * fell asleep. */
@@ -298,7 +319,12 @@ struct wait {
 	__u32 sleep_generation;
 	/* Of the futex programs when the wait began. */
 	__u32 switches;
-	__u32 is_page;
+	/* Where the thread ran when the wait began and when it probably ended, and where the thread
+	 * that woke it last. */
+	__u8 begin_place;
+	__u8 end_place;
+	__u8 waker_place;
+	__u8 is_page;
 	struct callsite_key key;
 	/* What sort of page it waits for, once `is_page`. */
 	struct page_key page;
@@ -325,6 +351,8 @@ enum lost {
 	LOST_LIBRARY_UNKNOWN,
 	/* A wait that was open when its probes were taken off for a while. */
 	LOST_CUT_OFF,
+	/* More handoffs than MAX_HANDOFFS: the wait itself is counted. */
+	LOST_HANDOFFS_FULL,
 	LOST_CAUSES,
 };
 
@@ -339,6 +367,7 @@ enum tracepoint {
 	HIT_FUTEX_ENTER = MAX_SITES,
 	HIT_FUTEX_EXIT,
 	HIT_THREAD_EXIT,
+	HIT_FUTEX_WAKE,
 	MAX_HITS,
 };
 

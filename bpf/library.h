@@ -214,6 +214,7 @@ static __always_inline void begin_library_wait(struct library_wait *w, __u64 wor
 		return;
 	}
 	w->begin_ns = bpf_ktime_get_ns();
+	w->begin_place = place_here();
 	w->word = word;
 }
 
@@ -222,4 +223,6 @@ static __always_inline void end_library_wait(struct library_wait *w, __u64 now)
 	__u64 ns = now - w->begin_ns;
 
 	add_wait(&w->key, w->word, ns, true, ns, 1);
+	add_handoff(&w->key.latch, w->begin_place, waker_place(w->word, w->begin_ns), place_here(),
+		    ns);
 }

@@ -1,9 +1,10 @@
 //! The agent on one server: attached probes, and the snapshot of what they measured.
 
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use crate::attach::{self, Budget, Costs};
+use crate::attach::{self, Budget, Costs, Division, Places, SYSTEM};
 use crate::audit;
 use crate::export::SnapshotSource;
 use crate::failure::Failure;
@@ -38,11 +39,12 @@ pub struct Source {
 }
 
 impl Agent {
-    /// Plans for `target` and attaches. Each CPU is sampled `sample_hz` times a second; 0: CPU time is not sampled.
+    /// Plans for `target` and attaches. Each CPU is sampled `sample_hz` times a second; 0: CPU time is not sampled. Handoffs
+    /// are told apart by the parts that `division` makes of this machine.
     ///
     /// # Errors
     /// Status 3 when this binary offers no site to probe, 4 when the kernel refuses, 1 otherwise.
-    pub fn attach(target: Target, sample_hz: u32) -> Result<Agent, Failure> {
+    pub fn attach(target: Target, sample_hz: u32, division: Division) -> Result<Agent, Failure> {
         attach::require_privilege()?;
         let plan = Arc::new(latch::plan(&target.image, target.family, allowed(target.pid)));
         if plan.sites.is_empty() && !target.family.wait_functions.is_empty() {
@@ -56,7 +58,8 @@ impl Agent {
         }
         let target = Arc::new(target);
         let namer = Namer::new(&target)?;
-        let probe = LatchProbe::attach(&target, &plan).map_err(|e| attach_failure(&target, &e))?;
+        let probe = LatchProbe::attach(&target, &plan, Places::of(division, Path::new(SYSTEM)))
+            .map_err(|e| attach_failure(&target, &e))?;
         // Latches are what this is for: they are measured without it too.
         let sampling = (sample_hz > 0).then(|| CpuProbe::attach(&target, sample_hz, &plan, &probe)).transpose();
         let (cpu, cpu_refused) = sampling.map_or_else(|e| (None, Some(format!("{e:#}"))), |cpu| (cpu, None));
@@ -168,7 +171,9 @@ impl SnapshotSource for Source {
             sleeps_seen: self.collector.sleeps_seen(),
             callsites: figures.callsites,
             pages: figures.pages,
+            handoffs: figures.handoffs,
             cpu: cpu.cpu,
+            ordering: cpu.ordering,
             checksums: self.checksums.get().cloned().unwrap_or_default(),
             checksum_calls: cpu.checksum_calls,
             spin: self.spin.get().and_then(SpinReader::read),

@@ -12,7 +12,7 @@ pub fn online_cpus() -> Vec<i32> {
 }
 
 /// `0-3,5` as numbers.
-fn cpu_list(text: &str) -> Vec<i32> {
+pub(super) fn cpu_list(text: &str) -> Vec<i32> {
     /// More than any kernel has (`NR_CPUS` is at most 8192).
     const MOST: i32 = 1 << 16;
     let range = |part: &str| {

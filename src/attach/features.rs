@@ -8,6 +8,8 @@ use std::sync::OnceLock;
 
 use libbpf_rs::{libbpf_sys, MapType, ProgramType};
 
+use super::places::{Division, Places, SYSTEM};
+
 /// Whether something works here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
@@ -93,6 +95,12 @@ pub fn features() -> Vec<Feature> {
             "this CPU or virtual machine counts no cycles: hardware events are absent",
         ),
         feature("software clock events", false, clock_events(), "no sampling of CPU time"),
+        feature(
+            "more than one NUMA node or last-level cache",
+            false,
+            Places::of(Division::Auto, Path::new(SYSTEM)).is_some(),
+            "no handoffs of latches between them, unless --handoffs core asks for those between cores",
+        ),
     ]
 }
 

@@ -10,6 +10,8 @@ use libbpf_rs::{Link, ProgramMut, ProgramType, Result, TracepointCategory};
 use super::features::has_helper;
 use crate::bpf::calibrate::CalibrateSkelBuilder;
 
+/// How many arguments the kernel's `futex_wake` has.
+const FUTEX_WAKE_ARGUMENTS: usize = 4;
 /// How many arguments the kernel's `futex_wait` has; programs on its return find the result behind them.
 const FUTEX_WAIT_ARGUMENTS: usize = 5;
 
@@ -54,6 +56,11 @@ pub fn attach_futex(programs: &FutexPrograms<'_, '_>) -> FutexLinks {
 pub fn futex_wait_is_traceable() -> bool {
     static KNOWN: OnceLock<bool> = OnceLock::new();
     *KNOWN.get_or_init(try_futex_wait)
+}
+
+/// Whether a program on the kernel's function for futex wakes can be loaded, where [`futex_wait_is_traceable`].
+pub fn futex_wake_is_traceable() -> bool {
+    Btf::from_vmlinux().is_ok_and(|btf| arguments(&btf, "futex_wake") == Some(FUTEX_WAKE_ARGUMENTS))
 }
 
 fn try_futex_wait() -> bool {

@@ -17,6 +17,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tracing_subscriber::EnvFilter;
 
+use crate::attach::Division;
 use crate::export::Listen;
 use crate::failure::Failure;
 
@@ -97,6 +98,9 @@ pub(crate) struct AttachArgs {
     /// How often in a second each CPU is asked what the server does there; 0: CPU time is not sampled
     #[arg(long, default_value_t = 99, value_name = "HZ", value_parser = clap::value_parser!(u32).range(..=1000))]
     sample_hz: u32,
+    /// Between which parts of the machine handoffs of latches are counted
+    #[arg(long, default_value = "auto", value_name = "BETWEEN")]
+    handoffs: Division,
 }
 
 #[derive(Args, Clone, Debug)]

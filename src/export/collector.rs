@@ -5,7 +5,7 @@
 use super::cap::Cap;
 use super::families::*;
 use super::SnapshotSource;
-use crate::model::{Histogram, Kind, LatchWaits, Mode, PageWaits, ProbeState, Snapshot, BUCKET_BOUNDS_NS};
+use crate::model::{Histogram, Kind, LatchWaits, Locality, Mode, PageWaits, ProbeState, Snapshot, BUCKET_BOUNDS_NS};
 use prometheus::core::{Collector, Desc};
 use prometheus::process_collector::ProcessCollector;
 use prometheus::proto::{self, Metric, MetricFamily};
@@ -21,8 +21,12 @@ const COND_SERIES: usize = 50;
 const CALLSITE_SERIES: usize = 200;
 /// How many (table, index, level) combinations have series of their own.
 const PAGE_SERIES: usize = 100;
+/// How many latches have handoffs of their own: each has a series for every two nodes.
+const HANDOFF_LATCHES: usize = 20;
 /// The label value under which everything beyond these limits adds up.
 const OTHER: &str = "other";
+/// The label value for what is not known.
+const UNKNOWN: &str = "unknown";
 
 const PROBE_STATES: [ProbeState; 4] =
     [ProbeState::Attached, ProbeState::DutyCycle, ProbeState::Detached, ProbeState::Failed];
@@ -40,6 +44,8 @@ struct State {
     conds: Cap<LatchKey>,
     callsites: Cap<(String, String)>,
     pages: Cap<PagePlace>,
+    /// Latches.
+    handoffs: Cap<String>,
     spin: SpinFloor,
 }
 
@@ -55,6 +61,7 @@ impl LatchCollector {
             conds: Cap::new(COND_SERIES),
             callsites: Cap::new(CALLSITE_SERIES),
             pages: Cap::new(PAGE_SERIES),
+            handoffs: Cap::new(HANDOFF_LATCHES),
             spin: SpinFloor::default(),
         };
         LatchCollector { source, descs: FAMILIES.iter().map(Family::desc).collect(), state: Mutex::new(state) }
@@ -74,6 +81,7 @@ impl Collector for LatchCollector {
         families.push(cond_family(&snapshot, &mut state.conds));
         families.push(callsite_family(&snapshot, &mut state.callsites));
         families.push(page_family(&snapshot, &mut state.pages));
+        families.extend(handoff_families(&snapshot, &mut state.handoffs));
         families.extend(cpu_families(&snapshot));
         families.push(barrier_family(&snapshot));
         families.extend(target_families(&snapshot));
@@ -223,10 +231,40 @@ fn page_family(snapshot: &Snapshot, cap: &mut Cap<PagePlace>) -> MetricFamily {
     LATCH_PAGE.with(samples.collect())
 }
 
+/// Handoffs of the latches that are waited for longest, and of the others added up.
+fn handoff_families(snapshot: &Snapshot, cap: &mut Cap<String>) -> Vec<MetricFamily> {
+    let mut waits = BTreeMap::<&str, u64>::new();
+    for handoffs in &snapshot.handoffs {
+        *waits.entry(&handoffs.latch).or_default() += handoffs.wait_ns;
+    }
+    cap.admit(waits.into_iter().map(|(latch, ns)| (latch.to_owned(), ns)));
+    let (mut counts, mut times) = (BTreeMap::<_, u64>::new(), BTreeMap::<_, u64>::new());
+    let mut migrations = BTreeMap::<_, u64>::new();
+    for handoffs in &snapshot.handoffs {
+        let latch = if cap.is_named(&handoffs.latch) { &*handoffs.latch } else { OTHER };
+        let place = |place: &'_ Option<String>| place.clone().unwrap_or_else(|| UNKNOWN.to_owned());
+        *counts.entry((latch, place(&handoffs.from), place(&handoffs.to))).or_default() += handoffs.count;
+        *times.entry((latch, handoffs.locality())).or_default() += handoffs.wait_ns;
+        *migrations.entry(latch).or_default() += handoffs.migrations;
+    }
+    let counts = counts.iter().map(|((latch, from, to), &n)| LATCH_HANDOFFS.sample(&[latch, from, to], n as f64));
+    let times = times.iter().map(|((latch, locality), &ns)| {
+        LATCH_HANDOFF_WAIT.sample(&[latch, locality.map_or(UNKNOWN, Locality::as_str)], seconds(ns))
+    });
+    let migrations = migrations.iter().map(|(latch, &n)| LATCH_MIGRATIONS.sample(&[latch], n as f64));
+    vec![
+        LATCH_HANDOFFS.with(counts.collect()),
+        LATCH_HANDOFF_WAIT.with(times.collect()),
+        LATCH_MIGRATIONS.with(migrations.collect()),
+    ]
+}
+
 /// The snapshot's rows are few and never step back.
 fn cpu_families(snapshot: &Snapshot) -> Vec<MetricFamily> {
     let rows = snapshot.cpu.iter();
     let rows = rows.map(|row| CPU.sample(&[row.class.as_str(), &row.function], seconds(row.ns))).collect();
+    let ordering = snapshot.ordering.iter();
+    let ordering = ordering.map(|row| ORDERING.sample(&[&row.instruction, &row.function], seconds(row.ns))).collect();
     // Without samples nothing is known of the time.
     let sampled = if snapshot.cpu.is_empty() { &[][..] } else { &snapshot.checksums };
     // One function may be chosen for two checksums.
@@ -243,6 +281,7 @@ fn cpu_families(snapshot: &Snapshot) -> Vec<MetricFamily> {
     let calls = snapshot.getcpu_calls.map(|calls| GETCPU.sample(&["syscall"], calls as f64));
     vec![
         CPU.with(rows),
+        ORDERING.with(ordering),
         CHECKSUM.with(times.collect()),
         CHECKSUM_CALLS.with(checksum_calls),
         CHECKSUM_BYTES.with(bytes),

@@ -77,6 +77,26 @@ pub const LATCH_PAGE: Family = Family {
     labels: &["table", "index", "level"],
     help: "Wait time for the latches of pages, by what the pages are part of; the smallest add up in table=\"other\".",
 };
+pub const LATCH_HANDOFFS: Family = Family {
+    name: "armtrace_latch_handoffs_total",
+    kind: MetricType::COUNTER,
+    labels: &["latch", "from_node", "to_node"],
+    help: "Contended waits by the node where the thread ran that woke the waiter, and where the waiter had the latch; \
+           from_node=\"unknown\": it was not woken.",
+};
+pub const LATCH_HANDOFF_WAIT: Family = Family {
+    name: "armtrace_latch_handoff_wait_seconds_total",
+    kind: MetricType::COUNTER,
+    labels: &["latch", "locality"],
+    help:
+        "Wait time for latches that were handed over within a node (local), between nodes (remote), or by nobody known.",
+};
+pub const LATCH_MIGRATIONS: Family = Family {
+    name: "armtrace_latch_waiter_migrations_total",
+    kind: MetricType::COUNTER,
+    labels: &["latch"],
+    help: "Contended waits that ended on another node than they began on.",
+};
 pub const COND_WAIT: Family = Family {
     name: "armtrace_cond_wait_seconds",
     kind: MetricType::HISTOGRAM,
@@ -88,6 +108,12 @@ pub const CPU: Family = Family {
     kind: MetricType::COUNTER,
     labels: &["class", "function"],
     help: "CPU time of the server's threads, sampled, by what the function is there for; small ones add up in function=\"other\".",
+};
+pub const ORDERING: Family = Family {
+    name: "armtrace_barrier_cpu_seconds_total",
+    kind: MetricType::COUNTER,
+    labels: &["instruction", "function"],
+    help: "CPU time of the server's threads, sampled, in barriers, atomics, and loads and stores that order.",
 };
 pub const CHECKSUM: Family = Family {
     name: "armtrace_checksum_seconds_total",
@@ -186,8 +212,12 @@ pub const FAMILIES: &[Family] = &[
     LATCH_ESTIMATED,
     LATCH_CALLSITE,
     LATCH_PAGE,
+    LATCH_HANDOFFS,
+    LATCH_HANDOFF_WAIT,
+    LATCH_MIGRATIONS,
     COND_WAIT,
     CPU,
+    ORDERING,
     CHECKSUM,
     CHECKSUM_CALLS,
     CHECKSUM_BYTES,

@@ -10,6 +10,10 @@ pub enum CpuClass {
     Checksum,
     /// Conversion between character sets.
     Charset,
+    /// Atomic instructions in code that is there for nothing else here.
+    Atomic,
+    /// The same of barriers, and of loads and stores that order.
+    Barrier,
     /// Asking which CPU the thread runs on.
     Getcpu,
     /// Copying, filling and comparing memory.
@@ -22,11 +26,13 @@ pub enum CpuClass {
 }
 
 impl CpuClass {
-    pub const ALL: [CpuClass; 9] = [
+    pub const ALL: [CpuClass; 11] = [
         CpuClass::Spin,
         CpuClass::Latch,
         CpuClass::Checksum,
         CpuClass::Charset,
+        CpuClass::Atomic,
+        CpuClass::Barrier,
         CpuClass::Getcpu,
         CpuClass::Memcpy,
         CpuClass::Futex,
@@ -41,6 +47,8 @@ impl CpuClass {
             CpuClass::Latch => "latch",
             CpuClass::Checksum => "checksum",
             CpuClass::Charset => "charset",
+            CpuClass::Atomic => "atomic",
+            CpuClass::Barrier => "barrier",
             CpuClass::Getcpu => "getcpu",
             CpuClass::Memcpy => "memcpy",
             CpuClass::Futex => "futex",
@@ -62,6 +70,16 @@ pub struct CpuTime {
 impl CpuTime {
     /// In place of a function: all of the class that have no row of their own.
     pub const OTHER: &str = "other";
+}
+
+/// CPU time that one sort of instruction that orders memory took in one function.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OrderingTime {
+    /// `lock cmpxchg`, `dmb ish`
+    pub instruction: String,
+    /// The function's name, or [`CpuTime::OTHER`].
+    pub function: String,
+    pub ns: u64,
 }
 
 /// How a checksum is computed.

@@ -6,7 +6,7 @@
 mod cpu;
 mod histogram;
 
-pub use cpu::{Checksum, ChecksumCalls, CpuClass, CpuTime, Implementation, SpinSettings};
+pub use cpu::{Checksum, ChecksumCalls, CpuClass, CpuTime, Implementation, OrderingTime, SpinSettings};
 pub use histogram::{Histogram, BUCKETS, BUCKET_BOUNDS_NS};
 
 use std::time::Duration;
@@ -191,6 +191,46 @@ pub struct TargetInfo {
     pub symbol_source: String,
 }
 
+/// Contended waits for a latch, by where the thread ran that woke the waiter, and where the waiter ran when it had the latch.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Handoffs {
+    pub latch: String,
+    /// `None`: the wait ended without being woken, or who did it is not known.
+    pub from: Option<String>,
+    /// `None`: on a CPU that is in no known place.
+    pub to: Option<String>,
+    pub count: u64,
+    /// Of those waits, nanoseconds.
+    pub wait_ns: u64,
+    /// Of those waits, how many began in another place than `to`.
+    pub migrations: u64,
+}
+
+/// Whether a latch came from another part of the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Locality {
+    Local,
+    Remote,
+}
+
+impl Locality {
+    /// The value of the `locality` label.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Locality::Local => "local",
+            Locality::Remote => "remote",
+        }
+    }
+}
+
+impl Handoffs {
+    /// `None` where one of the places is not known.
+    pub fn locality(&self) -> Option<Locality> {
+        let (from, to) = (self.from.as_ref()?, self.to.as_ref()?);
+        Some(if from == to { Locality::Local } else { Locality::Remote })
+    }
+}
+
 /// Everything measured, counted since the agent attached.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Snapshot {
@@ -206,8 +246,12 @@ pub struct Snapshot {
     pub callsites: Vec<CallsiteWaits>,
     /// One entry per (table, index, level).
     pub pages: Vec<PageWaits>,
+    /// One entry per (latch, from, to); empty on a machine that is all one place.
+    pub handoffs: Vec<Handoffs>,
     /// CPU time of the server's threads, one entry per (class, function); empty where nothing samples it.
     pub cpu: Vec<CpuTime>,
+    /// The part of it in instructions that order memory, by instruction and function.
+    pub ordering: Vec<OrderingTime>,
     /// How the server computes checksums; those of which it is known.
     pub checksums: Vec<Checksum>,
     /// How often they were computed; empty until the first burst.

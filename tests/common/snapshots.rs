@@ -37,6 +37,17 @@ pub fn latch(latch: &str, kind: Kind, mode: Mode, times: u64, ns: u64) -> LatchW
     }
 }
 
+pub fn handoffs(latch: &str, from: Option<&str>, to: &str, n: u64) -> Handoffs {
+    Handoffs {
+        latch: latch.to_string(),
+        from: from.map(str::to_string),
+        to: Some(to.to_string()),
+        count: n,
+        wait_ns: 1_500_000 * n,
+        migrations: n / 5,
+    }
+}
+
 pub fn callsite(latch: &str, callsite: &str, wait_ns: u64) -> CallsiteWaits {
     CallsiteWaits { latch: latch.to_string(), callsite: callsite.to_string(), wait_ns, waits: 1 }
 }
@@ -86,7 +97,9 @@ pub fn empty() -> Snapshot {
         latches: Vec::new(),
         callsites: Vec::new(),
         pages: Vec::new(),
+        handoffs: Vec::new(),
         cpu: Vec::new(),
+        ordering: Vec::new(),
         checksums: Vec::new(),
         checksum_calls: Vec::new(),
         spin: None,
@@ -124,6 +137,11 @@ pub fn busy(ticks: u64) -> Snapshot {
             page("sbtest/sbtest1", "PRIMARY", Some(1), 40_000_000 * n),
             page("innodb_undo_001", "(undo log)", None, 2_000_000 * n),
         ],
+        handoffs: vec![
+            handoffs(TRX, Some("0"), "0", 60 * n),
+            handoffs(TRX, Some("0"), "1", 25 * n),
+            handoffs(TRX, None, "1", 15 * n),
+        ],
         cpu: vec![
             cpu(CpuClass::Other, CpuTime::OTHER, 1_200_000_000 * n),
             cpu(CpuClass::Kernel, CpuTime::OTHER, 300_000_000 * n),
@@ -131,6 +149,11 @@ pub fn busy(ticks: u64) -> Snapshot {
             cpu(CpuClass::Spin, "ut_delay", 200_000_000 * n),
             cpu(CpuClass::Checksum, "hardware::crc32_using_pclmul", 100_000_000 * n),
         ],
+        ordering: vec![OrderingTime {
+            instruction: "lock cmpxchg".to_string(),
+            function: "mutex_enter_inline".to_string(),
+            ns: 50_000_000 * n,
+        }],
         checksums: vec![checksum("hardware::crc32_using_pclmul", Implementation::Hardware)],
         checksum_calls: vec![ChecksumCalls {
             function: "hardware::crc32_using_pclmul".to_string(),

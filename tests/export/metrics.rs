@@ -198,6 +198,8 @@ fn cpu_time_is_told_by_class_and_function() {
     let value = |name: &str| samples[name];
     assert_eq!(value("armtrace_cpu_seconds_total{class=\"spin\",function=\"ut_delay\"}"), 1.2);
     assert_eq!(sum(&samples, "armtrace_cpu_seconds_total", ""), 12.0);
+    let cas = "instruction=\"lock cmpxchg\",function=\"mutex_enter_inline\"";
+    assert_eq!(value(&format!("armtrace_barrier_cpu_seconds_total{{{cas}}}")), 0.3);
     let crc = "function=\"hardware::crc32_using_pclmul\",implementation=\"hardware\"";
     assert_eq!(value(&format!("armtrace_checksum_seconds_total{{{crc}}}")), 0.6);
     assert_eq!(value(&format!("armtrace_checksum_calls_total{{{crc}}}")), 12_000.0);
@@ -214,6 +216,34 @@ fn what_is_not_sampled_is_absent() {
     for name in ["cpu_seconds_total", "checksum_seconds_total", "latch_spin_cpu_seconds_total", "getcpu_calls_total"] {
         assert!(!text.contains(&format!("armtrace_{name}{{")), "{name}");
     }
+}
+
+#[test]
+fn handoffs_are_told_by_where_from_and_where_to() {
+    let samples = samples(&text(busy(5)));
+    let handoffs = |from: &str, to: &str| {
+        samples[&format!("armtrace_latch_handoffs_total{{latch=\"{TRX}\",from_node=\"{from}\",to_node=\"{to}\"}}")]
+    };
+    assert_eq!((handoffs("0", "0"), handoffs("0", "1"), handoffs("unknown", "1")), (360.0, 150.0, 90.0));
+    let seconds = |locality: &str| {
+        samples[&format!("armtrace_latch_handoff_wait_seconds_total{{latch=\"{TRX}\",locality=\"{locality}\"}}")]
+    };
+    assert_eq!((seconds("local"), seconds("remote"), seconds("unknown")), (0.54, 0.225, 0.135));
+    assert_eq!(samples[&format!("armtrace_latch_waiter_migrations_total{{latch=\"{TRX}\"}}")], 120.0);
+    let mut snapshot = busy(5);
+    snapshot.handoffs.clear();
+    assert!(!text(snapshot).contains("handoff"), "a machine that is all one place hands nothing over");
+}
+
+#[test]
+fn many_latches_share_the_series_of_handoffs() {
+    let mut snapshot = busy(0);
+    let latch = |i: u64| handoffs(&format!("wait/synch/mutex/innodb/latch_{i}"), Some("0"), "1", i);
+    snapshot.handoffs = (1..=30).map(latch).collect();
+    let samples = samples(&text(snapshot));
+    let rows = samples.keys().filter(|name| name.starts_with("armtrace_latch_handoffs_total{")).count();
+    assert_eq!(rows, 21);
+    assert_eq!(samples["armtrace_latch_handoffs_total{latch=\"other\",from_node=\"0\",to_node=\"1\"}"], 55.0);
 }
 
 #[test]

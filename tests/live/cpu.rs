@@ -11,7 +11,9 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Context, Result};
-use armtrace::target::cpu_time_ns;
+use armtrace::audit::OrderingSites;
+use armtrace::symbols::{plain_name, Image};
+use armtrace::target::{cpu_time_ns, load_bias};
 
 use crate::agent::{by_latch, doctor, read_all, Agent, Sample};
 use crate::load::Load;
@@ -229,6 +231,76 @@ fn classes_of_mariadb_are_as_perf_has_them() -> Result<()> {
             ("memcpy", &["memcpy", "memmove", "memset", "memcmp", "memchr"]),
         ],
     )
+}
+
+/// Seconds on instructions that order memory, by function.
+fn ordering_seconds(samples: &[Sample]) -> BTreeMap<String, f64> {
+    let mut seconds = BTreeMap::new();
+    for sample in samples.iter().filter(|s| s.name == "armtrace_barrier_cpu_seconds_total") {
+        *seconds.entry(sample.labels["function"].clone()).or_insert(0.0) += sample.value;
+    }
+    seconds
+}
+
+/// Samples of `perf` on such instructions, by function, and all that are outside of the kernel.
+fn ordering_by_perf(server: &Server, samples: &[String]) -> Result<(BTreeMap<String, f64>, usize)> {
+    let image = Image::open(Path::new(&format!("/proc/{}/exe", server.pid())))?;
+    let bias = load_bias(server.pid(), &image)?;
+    let (mut found, mut all) = (BTreeMap::new(), 0);
+    let mut sites = BTreeMap::new();
+    for line in samples.iter().filter(|line| !is_in_kernel(line)) {
+        all += 1;
+        let Some(ip) = line.split_whitespace().next().and_then(|ip| u64::from_str_radix(ip, 16).ok()) else { continue };
+        let at = ip.wrapping_sub(bias);
+        let Some(range) = image.function_at(at) else { continue };
+        let start = range.start;
+        if sites.entry(start).or_insert_with(|| OrderingSites::of(&image, range)).at(at).is_some() {
+            let name = image.symbol_at(start).map(|s| plain_name(s.name)).unwrap_or_default();
+            *found.entry(name).or_insert(0.0) += 1.0;
+        }
+    }
+    Ok((found, all))
+}
+
+/// Where many threads contend, atomics take time: by our samples and by another sampler's, in the functions that have rows.
+#[test]
+fn time_on_atomics_is_as_perf_has_it() -> Result<()> {
+    let server = Server::start(Family::Mysql97, &Options::default())?;
+    let mut load = Load::start(&server, "oltp_update_index", 16)?;
+    load.wait_running()?;
+    let agent = attach(&server)?;
+    wait_for("functions with atomics", Duration::from_secs(40), || {
+        Ok((ordering_seconds(&agent.scrape()?).len() >= 4).then_some(()))
+    })?;
+    let mut last = Ok(());
+    for _ in 0..4 {
+        let before = agent.scrape()?;
+        let samples = perf(&server, 6)?;
+        let after = agent.scrape()?;
+        let (theirs, all) = ordering_by_perf(&server, &samples)?;
+        let (then, now) = (ordering_seconds(&before), ordering_seconds(&after));
+        let program = Growth::between(&before, &after).sum(|class| !is_kernel_class(class));
+        // Functions of libraries are in no symbol table that was looked at, and those without a row are in no figure.
+        let both: Vec<&String> = then.keys().filter(|function| theirs.contains_key(*function)).collect();
+        let ours = both.iter().map(|f| now[*f] - then[*f]).fold(0.0, |sum, n| sum + n) / program * 100.0;
+        let theirs = both.iter().map(|f| theirs[*f]).fold(0.0, |sum, n| sum + n) / all as f64 * 100.0;
+        println!("on atomics and barriers: {ours:.2} %, by perf {theirs:.2} % of {all} samples, in {both:?}");
+        last = (|| {
+            ensure!(!both.is_empty() && ours > 0.2, "no function with atomics");
+            ensure!(
+                (ours - theirs).abs() <= POINTS && (0.4..=2.5).contains(&(ours / theirs)),
+                "{ours} %, by perf {theirs} %"
+            );
+            Ok(())
+        })();
+        if last.is_ok() {
+            break;
+        }
+    }
+    agent.stop()?;
+    load.stop()?;
+    server.stop()?;
+    last
 }
 
 /// The load of `oltp_update_index` makes threads queue for latches: the one that performance_schema sees waited for most in
@@ -450,8 +522,8 @@ fn software_checksums_are_told_from_hardware() -> Result<()> {
 
 /// Makes MySQL use its software checksum.
 fn use_software_checksums(pid: i32) -> Result<()> {
-    let image = armtrace::symbols::Image::open(Path::new(&format!("/proc/{pid}/exe")))?;
-    let bias = armtrace::target::load_bias(pid, &image)?;
+    let image = Image::open(Path::new(&format!("/proc/{pid}/exe")))?;
+    let bias = load_bias(pid, &image)?;
     let address = |name: &str| image.symbol(name).map(|s| s.addr + bias).with_context(|| format!("no {name}"));
     let software = address("_ZN8software5crc32EPKhm")?;
     let memory = File::options().write(true).open(format!("/proc/{pid}/mem"))?;

@@ -11,6 +11,7 @@ mod cpu;
 mod events;
 mod export;
 mod guest;
+mod handoffs;
 mod lab;
 mod library;
 mod life;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::kernel::KernelSymbols;
 use super::known::known_code;
+use crate::audit::{Class, Group, OrderingSites};
 use crate::bpf::sample::types::sampled_call as calls;
 use crate::catalog::{class_of_function, is_futex_function};
 use crate::model::CpuClass;
@@ -21,6 +22,8 @@ const UNKNOWN: &str = "unknown";
 pub struct Named<'a> {
     pub class: CpuClass,
     pub name: &'a str,
+    /// The instruction that orders memory, where the time was spent on one.
+    pub ordering: Option<Class>,
 }
 
 /// Code that is known to be there for something, whatever its name is.
@@ -40,7 +43,7 @@ pub struct Code {
     known: Vec<Known>,
     kernel: Option<KernelSymbols>,
     /// Functions by their first address in the process.
-    functions: HashMap<u64, (CpuClass, String)>,
+    functions: HashMap<u64, (CpuClass, String, OrderingSites)>,
 }
 
 impl Code {
@@ -81,12 +84,26 @@ impl Code {
     pub fn function(&mut self, address: u64, call: u32) -> Named<'_> {
         if is_kernel(address) {
             let name = self.kernel.get_or_insert_with(KernelSymbols::read).at(address).unwrap_or(UNKNOWN);
-            return Named { class: kernel_class(name, call), name };
+            return Named { class: kernel_class(name, call), name, ordering: None };
         }
-        let Some(found) = self.images.find(address) else { return Named { class: CpuClass::Other, name: UNKNOWN } };
+        let Some(found) = self.images.find(address) else {
+            return Named { class: CpuClass::Other, name: UNKNOWN, ordering: None };
+        };
         let describe = || found.describe(self.known.iter().find(|known| known.range.contains(&address)));
-        let (class, name) = self.functions.entry(found.start).or_insert_with(describe);
-        Named { class: *class, name }
+        let (class, name, sites) = self.functions.entry(found.start).or_insert_with(describe);
+        let ordering = sites.at(address.wrapping_sub(found.bias));
+        Named { class: class_with(*class, ordering), name, ordering }
+    }
+}
+
+/// The class of time spent on an instruction in a function of this class: what the function is there for, if that is a known cost.
+fn class_with(function: CpuClass, instruction: Option<Class>) -> CpuClass {
+    match (function, instruction.map(|class| class.group)) {
+        (CpuClass::Other | CpuClass::Latch, Some(Group::Atomic | Group::LoadExclusive | Group::StoreExclusive)) => {
+            CpuClass::Atomic
+        }
+        (CpuClass::Other | CpuClass::Latch, Some(_)) => CpuClass::Barrier,
+        (class, _) => class,
     }
 }
 
@@ -187,10 +204,11 @@ impl<'a> Found<'a> {
         }
     }
 
-    fn describe(&self, known: Option<&Known>) -> (CpuClass, String) {
+    fn describe(&self, known: Option<&Known>) -> (CpuClass, String, OrderingSites) {
         let name = self.name();
         let class = known.map(|known| known.class).or_else(|| class_of_function(&name)).unwrap_or(CpuClass::Other);
-        (class, known.and_then(|known| known.name.clone()).unwrap_or(name))
+        let sites = self.bounds().map(|range| OrderingSites::of(self.image, range)).unwrap_or_default();
+        (class, known.and_then(|known| known.name.clone()).unwrap_or(name), sites)
     }
 }
 

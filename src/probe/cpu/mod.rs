@@ -33,7 +33,7 @@ use super::maps::{entries, of_cpus, sum_over_cpus};
 use crate::attach::{attach_clock, detach_all, online_cpus, open_clock, Costs, ProbeClass};
 use crate::bpf::sample::{types, SampleSkel, SampleSkelBuilder};
 use crate::memory;
-use crate::model::{Checksum, ChecksumCalls, CpuTime, ProbeState, ProbeStatus};
+use crate::model::{Checksum, ChecksumCalls, CpuClass, CpuTime, OrderingTime, ProbeState, ProbeStatus};
 use crate::probe::latch::{self, LatchKey, LatchProbe, Plan};
 use crate::target::{cpu_time_ns, Target};
 
@@ -83,13 +83,23 @@ pub struct CpuCollector {
     pid: i32,
     state: Mutex<State>,
     /// What was in the table when samples were last added to it.
-    last: Mutex<(Vec<CpuTime>, SpinTimes)>,
+    last: Mutex<Last>,
+}
+
+/// CPU time by function, and what is told of it otherwise.
+#[derive(Clone, Default)]
+struct Last {
+    cpu: Vec<CpuTime>,
+    ordering: Vec<OrderingTime>,
+    spins: SpinTimes,
 }
 
 struct State {
     code: Code,
     shares: Shares,
-    table: Table,
+    table: Table<CpuClass>,
+    /// By instruction.
+    ordering: Table<&'static str>,
     spins: HashMap<LatchKey, Spun>,
 }
 
@@ -107,6 +117,7 @@ pub type SpinTimes = HashMap<LatchKey, u64>;
 #[derive(Default)]
 pub struct CpuFigures {
     pub cpu: Vec<CpuTime>,
+    pub ordering: Vec<OrderingTime>,
     pub probes: Vec<ProbeStatus>,
     pub lost: Vec<(String, u64)>,
     /// System calls; `None` where they are not counted, as for servers whose C library needs none.
@@ -160,6 +171,7 @@ impl CpuProbe {
                 code: Code::new(Arc::clone(target), plan),
                 shares: Shares::new(period_ns, cpu_time_ns(target.pid)),
                 table: Table::default(),
+                ordering: Table::default(),
                 spins: HashMap::new(),
             }),
             last: Mutex::default(),
@@ -244,13 +256,13 @@ impl CpuCollector {
         if let Ok(state) = self.state.try_lock() {
             self.drain_into(state)?;
         }
-        let (cpu, spins) = self.last.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let Last { cpu, ordering, spins } = self.last.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let getcpu_calls = self.getcpu_calls.as_ref().map(|map| sum_over_cpus(map, 0)).transpose()?;
         let lost = LOST.iter().zip(0..).map(|(cause, i)| Ok(((*cause).to_owned(), sum_over_cpus(&self.lost, i)?)));
         let lost = lost.collect::<Result<_>>()?;
         let bursts = self.burst_figures();
         let probes = self.probes(costs, getcpu_calls, &bursts)?;
-        Ok(CpuFigures { cpu, probes, lost, getcpu_calls, checksum_calls: bursts.calls, spins })
+        Ok(CpuFigures { cpu, ordering, probes, lost, getcpu_calls, checksum_calls: bursts.calls, spins })
     }
 
     /// CPU time that sampling took from the server so far, nanoseconds; 0 where it cannot be read.
@@ -321,7 +333,11 @@ impl CpuCollector {
         let each = state.shares.per_sample(all, cpu_time_ns(self.pid));
         for (key, count) in samples {
             let function = state.code.function(key.address, key.call);
-            state.table.add(function.class, function.name, (each * count as f64) as u64);
+            let ns = (each * count as f64) as u64;
+            state.table.add(function.class, function.name, ns, is_known_cost(function.class));
+            if let Some(instruction) = function.ordering {
+                state.ordering.add(instruction.name, function.name, ns, false);
+            }
         }
         state.code.release_memory();
         for (key, samples) in entries::<types::latch_key, u64>(&self.spins)? {
@@ -330,9 +346,27 @@ impl CpuCollector {
             spun.samples = samples;
         }
         let spins = state.spins.iter().map(|(latch, spun)| (*latch, spun.ns)).collect();
-        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = (state.table.rows(), spins);
+        let cpu = state.table.rows().into_iter();
+        let ordering = state.ordering.rows().into_iter();
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Last {
+            cpu: cpu.map(|(class, function, ns)| CpuTime { class, function: function.to_owned(), ns }).collect(),
+            ordering: ordering
+                .map(|(instruction, function, ns)| OrderingTime {
+                    instruction: instruction.to_owned(),
+                    function: function.to_owned(),
+                    ns,
+                })
+                .collect(),
+            spins,
+        };
         Ok(())
     }
+}
+
+/// Whether a function of this class is worth a row however little it takes.
+fn is_known_cost(class: CpuClass) -> bool {
+    use CpuClass::{Atomic, Barrier, Futex, Kernel, Other};
+    !matches!(class, Other | Kernel | Futex | Atomic | Barrier)
 }
 
 /// The key as the programs that measure waits know it: the same structure, which each object has a type of its own for.

@@ -1,30 +1,29 @@
 //! CPU time by function, in a bounded number of rows.
 
 use std::collections::HashMap;
+use std::hash::Hash;
 
-use crate::model::{CpuClass, CpuTime};
+use crate::model::CpuTime;
 
 /// How many functions have rows of their own; the others add up in one row for each class.
 const MAX_FUNCTIONS: usize = 200;
-/// A function of no known cost has its own row once it has taken this much, in nanoseconds, ...
+/// A function that is not worth a row by itself has one once it has taken this much, in nanoseconds, ...
 const LEAST_NS: u64 = 100_000_000;
-/// ... and one part in so many of all CPU time.
+/// ... and one part in so many of all time in the table.
 const LEAST_SHARE: u64 = 400;
 
-/// CPU time by class and function, in nanoseconds.
+/// CPU time by kind and function, in nanoseconds.
 ///
-/// A function's row begins empty when the function is found to be worth one: what was counted before stays in its class's
+/// A function's row begins empty when the function is found to be worth one: what was counted before stays in its kind's
 /// row for others. So no row ever steps back, and the sum over all rows is all that was added.
-#[derive(Debug, Default)]
-pub struct Table {
-    rows: HashMap<Key, Row>,
+#[derive(Debug)]
+pub struct Table<K> {
+    rows: HashMap<(K, String), Row>,
     /// In the rows for others.
-    others: HashMap<CpuClass, u64>,
+    others: HashMap<K, u64>,
     named: usize,
     total: u64,
 }
-
-type Key = (CpuClass, String);
 
 #[derive(Debug)]
 enum Row {
@@ -33,13 +32,18 @@ enum Row {
     Own(u64),
 }
 
-impl Table {
-    /// Adds CPU time of a function.
-    pub fn add(&mut self, class: CpuClass, function: &str, ns: u64) {
+impl<K> Default for Table<K> {
+    fn default() -> Table<K> {
+        Table { rows: HashMap::new(), others: HashMap::new(), named: 0, total: 0 }
+    }
+}
+
+impl<K: Copy + Eq + Hash + Ord> Table<K> {
+    /// Adds CPU time of a function. One that is worth a row however little it takes has it at once.
+    pub fn add(&mut self, kind: K, function: &str, ns: u64, is_known_cost: bool) {
         self.total += ns;
-        let row = self.rows.entry((class, function.to_owned())).or_insert(Row::Candidate(0));
+        let row = self.rows.entry((kind, function.to_owned())).or_insert(Row::Candidate(0));
         if let Row::Candidate(seen) = row {
-            let is_known_cost = !matches!(class, CpuClass::Other | CpuClass::Kernel | CpuClass::Futex);
             let is_much = *seen >= LEAST_NS && *seen >= self.total / LEAST_SHARE;
             if self.named < MAX_FUNCTIONS && (is_known_cost || is_much) {
                 *row = Row::Own(0);
@@ -50,21 +54,20 @@ impl Table {
             Row::Own(total) => *total += ns,
             Row::Candidate(seen) => {
                 *seen += ns;
-                *self.others.entry(class).or_default() += ns;
+                *self.others.entry(kind).or_default() += ns;
             }
         }
     }
 
-    /// The rows, the most time first.
-    pub fn rows(&self) -> Vec<CpuTime> {
-        let own = self.rows.iter().filter_map(|((class, function), row)| match row {
-            Row::Own(ns) => Some((*class, function.as_str(), *ns)),
+    /// Kind, function and time, the most time first.
+    pub fn rows(&self) -> Vec<(K, &str, u64)> {
+        let own = self.rows.iter().filter_map(|((kind, function), row)| match row {
+            Row::Own(ns) => Some((*kind, function.as_str(), *ns)),
             Row::Candidate(_) => None,
         });
-        let others = self.others.iter().map(|(class, ns)| (*class, CpuTime::OTHER, *ns));
-        let time = |(class, function, ns): (CpuClass, &str, u64)| CpuTime { class, function: function.to_owned(), ns };
-        let mut rows: Vec<CpuTime> = own.chain(others).map(time).collect();
-        rows.sort_by(|a, b| b.ns.cmp(&a.ns).then_with(|| (a.class, &a.function).cmp(&(b.class, &b.function))));
+        let others = self.others.iter().map(|(kind, ns)| (*kind, CpuTime::OTHER, *ns));
+        let mut rows: Vec<_> = own.chain(others).collect();
+        rows.sort_by(|a, b| b.2.cmp(&a.2).then_with(|| (a.0, a.1).cmp(&(b.0, b.1))));
         rows
     }
 }
@@ -72,28 +75,25 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn row(class: CpuClass, function: &str, ns: u64) -> CpuTime {
-        CpuTime { class, function: function.to_owned(), ns }
-    }
+    use crate::model::CpuClass;
 
     #[test]
     fn a_known_cost_has_a_row_at_once_and_others_when_they_are_worth_one() {
         let mut table = Table::default();
-        table.add(CpuClass::Spin, "ut_delay", 1);
-        table.add(CpuClass::Other, "parse", LEAST_NS);
-        assert_eq!(table.rows(), [row(CpuClass::Other, "other", LEAST_NS), row(CpuClass::Spin, "ut_delay", 1)]);
-        table.add(CpuClass::Other, "parse", 3);
-        assert_eq!(table.rows()[1..], [row(CpuClass::Other, "parse", 3), row(CpuClass::Spin, "ut_delay", 1)]);
+        table.add(CpuClass::Spin, "ut_delay", 1, true);
+        table.add(CpuClass::Other, "parse", LEAST_NS, false);
+        assert_eq!(table.rows(), [(CpuClass::Other, "other", LEAST_NS), (CpuClass::Spin, "ut_delay", 1)]);
+        table.add(CpuClass::Other, "parse", 3, false);
+        assert_eq!(table.rows()[1..], [(CpuClass::Other, "parse", 3), (CpuClass::Spin, "ut_delay", 1)]);
     }
 
     #[test]
     fn a_function_that_is_seldom_seen_stays_with_the_others() {
         let mut table = Table::default();
-        table.add(CpuClass::Other, "busy", LEAST_NS * (LEAST_SHARE + 2));
-        table.add(CpuClass::Other, "quiet", LEAST_NS);
-        table.add(CpuClass::Other, "quiet", 1);
-        assert!(table.rows().iter().all(|row| row.function == "other"), "{:?}", table.rows());
+        table.add(CpuClass::Other, "busy", LEAST_NS * (LEAST_SHARE + 2), false);
+        table.add(CpuClass::Other, "quiet", LEAST_NS, false);
+        table.add(CpuClass::Other, "quiet", 1, false);
+        assert!(table.rows().iter().all(|row| row.1 == "other"), "{:?}", table.rows());
     }
 
     #[test]
@@ -101,26 +101,26 @@ mod tests {
         let mut table = Table::default();
         for round in 0..3 {
             for i in 0..10 * MAX_FUNCTIONS {
-                table.add(CpuClass::Latch, &format!("f{i}"), 1 + round);
+                table.add(CpuClass::Latch, &format!("f{i}"), 1 + round, true);
             }
         }
         let rows = table.rows();
         assert_eq!(rows.len(), MAX_FUNCTIONS + 1);
-        assert_eq!(rows.iter().map(|row| row.ns).sum::<u64>(), 60 * MAX_FUNCTIONS as u64);
+        assert_eq!(rows.iter().map(|row| row.2).sum::<u64>(), 60 * MAX_FUNCTIONS as u64);
     }
 
     #[test]
     fn no_row_steps_back() {
         let mut table = Table::default();
-        let mut before: Vec<CpuTime> = Vec::new();
+        let mut before: Vec<(CpuClass, String, u64)> = Vec::new();
         for n in 0..500 {
-            table.add(CpuClass::Kernel, if n % 3 == 0 { "a" } else { "b" }, n * 1_000_000);
+            table.add(CpuClass::Kernel, if n % 3 == 0 { "a" } else { "b" }, n * 1_000_000, false);
             let now = table.rows();
             for old in &before {
-                let new = now.iter().find(|row| (row.class, &row.function) == (old.class, &old.function));
-                assert!(new.is_some_and(|new| new.ns >= old.ns), "{old:?}, then {new:?}");
+                let new = now.iter().find(|row| (row.0, row.1) == (old.0, old.1.as_str()));
+                assert!(new.is_some_and(|new| new.2 >= old.2), "{old:?}, then {new:?}");
             }
-            before = now;
+            before = now.into_iter().map(|(class, function, ns)| (class, function.to_owned(), ns)).collect();
         }
         assert_eq!(before.len(), 3);
     }

@@ -1,6 +1,6 @@
 //! Reads what the programs counted and gives it names.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Result;
@@ -10,9 +10,9 @@ use super::keeper::Status;
 use super::missed::{Estimate, Missed};
 use super::plan::MAX_FUNCTIONS;
 use super::{LatchProbe, Maps, Plan};
-use crate::attach::{Costs, ProbeClass};
+use crate::attach::{Costs, Places, ProbeClass};
 use crate::bpf::latch::types;
-use crate::model::{CallsiteWaits, Histogram, Kind, LatchWaits, Mode, PageWaits, ProbeStatus};
+use crate::model::{CallsiteWaits, Handoffs, Histogram, Kind, LatchWaits, Mode, PageWaits, ProbeStatus};
 use crate::names::{Identity, LatchName, Namer, PageKey};
 use crate::probe::maps::{entries, of_cpus, sum_over_cpus};
 use crate::target::Target;
@@ -28,13 +28,14 @@ const LOST: [&str; types::lost::LOST_CAUSES.0 as usize] = [
     "unknown_site",
     "lock_unknown",
     "cut_off",
+    "handoffs_full",
 ];
 
 /// Stands for the wait function in keys of waits in the C library.
 pub(super) const LIBRARY: u8 = types::limit::LIBRARY_FUNCTION.0 as u8;
 
 /// What is counted besides the sites, in the order of `enum tracepoint`.
-pub(super) const TRACEPOINTS: [&str; 3] = ["futex_enter", "futex_exit", "thread_exit"];
+pub(super) const TRACEPOINTS: [&str; 4] = ["futex_enter", "futex_exit", "thread_exit", "futex_wake"];
 
 /// Turns the programs' maps into named figures.
 pub struct LatchCollector {
@@ -47,6 +48,7 @@ pub struct LatchCollector {
     spins: [bool; MAX_FUNCTIONS],
     /// Whether both futex programs could be attached.
     sees_sleeps: bool,
+    places: Option<Places>,
     caches: Mutex<Caches>,
 }
 
@@ -62,6 +64,7 @@ pub struct LatchFigures {
     pub latches: Vec<LatchWaits>,
     pub callsites: Vec<CallsiteWaits>,
     pub pages: Vec<PageWaits>,
+    pub handoffs: Vec<Handoffs>,
     pub probes: Vec<ProbeStatus>,
     pub lost: Vec<(String, u64)>,
 }
@@ -75,6 +78,7 @@ impl LatchCollector {
             sites: plan.sites.iter().map(|s| (s.name.clone(), s.class())).collect(),
             spins: plan.spins(),
             sees_sleeps: probe.sees_sleeps,
+            places: probe.places.clone(),
             caches: Mutex::new(Caches { namer, callsites: HashMap::new() }),
         }
     }
@@ -128,7 +132,8 @@ impl LatchCollector {
         let mut callsites: Vec<CallsiteWaits> = callsites.into_values().collect();
         callsites.sort_by(|a, b| b.wait_ns.cmp(&a.wait_ns).then_with(|| a.callsite.cmp(&b.callsite)));
         let pages = self.pages(&mut caches.namer, &missed)?;
-        Ok(LatchFigures { latches, callsites, pages, probes: self.probes(costs)?, lost: self.lost()? })
+        let handoffs = self.handoffs(&names, &missed)?;
+        Ok(LatchFigures { latches, callsites, pages, handoffs, probes: self.probes(costs)?, lost: self.lost()? })
     }
 
     /// Waits for pages by what the pages are part of, longest first. None at all where no page was recognised: then this
@@ -162,6 +167,30 @@ impl LatchCollector {
         Ok(pages)
     }
 
+    /// Handoffs by latch and places; none on a machine that is all one place.
+    fn handoffs(&self, names: &HashMap<LatchKey, LatchName>, missed: &Missed) -> Result<Vec<Handoffs>> {
+        let Some(places) = &self.places else { return Ok(Vec::new()) };
+        let mut all: BTreeMap<(&str, u8, u8), Handoffs> = BTreeMap::new();
+        for (key, seen) in entries::<types::handoff_key, types::handoffs>(&self.maps.handoffs)? {
+            let latch = bytes_of(&key.latch);
+            // A thread that waits for a condition is handed no latch.
+            let Some(name) = names.get(&latch).filter(|name| name.kind != Kind::Cond) else { continue };
+            let entry = all.entry((&name.event, key.from, key.to)).or_insert_with(|| Handoffs {
+                latch: name.event.clone(),
+                from: places.name(key.from).map(str::to_owned),
+                to: places.name(key.to).map(str::to_owned),
+                count: 0,
+                wait_ns: 0,
+                migrations: 0,
+            });
+            let estimate = missed.handoff(latch, key.from, key.to);
+            entry.count += seen.count + estimate.count as u64;
+            entry.wait_ns += seen.sum_ns + estimate.sum_ns as u64;
+            entry.migrations += (seen.migrations as f64 * (1.0 + estimate.count / seen.count.max(1) as f64)) as u64;
+        }
+        Ok(all.into_values().collect())
+    }
+
     fn probes(&self, costs: Option<&Costs>) -> Result<Vec<ProbeStatus>> {
         let status = |probe: &str, class, state, index: u32| -> Result<ProbeStatus> {
             let hits = hits(&self.maps.hits, index)?;
@@ -178,7 +207,7 @@ impl LatchCollector {
         for (index, ((name, class), state)) in self.sites.iter().zip(states).enumerate() {
             all.push(status(name, *class, state, index as u32)?);
         }
-        let states = *self.status.tracepoints.lock().unwrap_or_else(PoisonError::into_inner);
+        let states = self.status.tracepoints.lock().unwrap_or_else(PoisonError::into_inner).clone();
         for (i, (name, state)) in TRACEPOINTS.iter().zip(states).enumerate() {
             let index = types::tracepoint::HIT_FUTEX_ENTER.0 + i as u32;
             all.push(status(name, ProbeClass::Futex, state, index)?);

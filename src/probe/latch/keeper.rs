@@ -20,8 +20,8 @@ use super::collect::{hits, LIBRARY, TRACEPOINTS};
 use super::missed::Missed;
 use super::{configure, library, write_other_pages, write_sites, Maps, Plan, PlannedSite};
 use crate::attach::{
-    attach_futex, attach_sites, detach_all, futex_wait_is_traceable, uprobe_multi_works, Budget, FutexPrograms,
-    Governor, ProbeClass, SiteAddress, SitePrograms, Usage, PERIOD,
+    attach_futex, attach_sites, detach_all, futex_wait_is_traceable, futex_wake_is_traceable, uprobe_multi_works,
+    Budget, FutexPrograms, Governor, Places, ProbeClass, SiteAddress, SitePrograms, Usage, PERIOD,
 };
 use crate::bpf::latch::{types, LatchSkel, LatchSkelBuilder};
 use crate::model::ProbeState;
@@ -43,8 +43,8 @@ pub(super) enum Command {
 pub(crate) struct Status {
     /// By site, in the plan's order.
     pub sites: Mutex<Vec<ProbeState>>,
-    /// In the order of [`TRACEPOINTS`].
-    pub tracepoints: Mutex<[ProbeState; 3]>,
+    /// In the order of [`TRACEPOINTS`], without those that are not wanted here.
+    pub tracepoints: Mutex<Vec<ProbeState>>,
     /// What is estimated, because probes were off.
     pub missed: Mutex<Missed>,
 }
@@ -55,6 +55,8 @@ pub(super) struct Attached {
     pub refused: Vec<(String, String)>,
     /// Whether both futex programs are attached.
     pub sees_sleeps: bool,
+    /// Whether handoffs are counted.
+    pub sees_wakes: bool,
     /// Whether they are on the system call's tracepoints.
     pub traces_system_calls: bool,
     pub maps: Arc<Maps>,
@@ -78,6 +80,8 @@ pub(super) struct Keeper<'obj> {
     /// Attached as long as the agent is, where the kernel lets it: threads' ends.
     thread_exit: Option<Link>,
     traces_system_calls: bool,
+    /// Whether handoffs are looked at.
+    sees_wakes: bool,
     /// The plan's groups and then [`Keeper::library`].
     groups: Vec<Links>,
     /// Threads that take groups off.
@@ -100,18 +104,22 @@ impl<'obj> Keeper<'obj> {
         storage: &'obj mut MaybeUninit<OpenObject>,
         target: Arc<Target>,
         plan: Arc<Plan>,
+        places: Option<&Places>,
         status: Arc<Status>,
     ) -> Result<(Keeper<'obj>, Attached)> {
         let mut open = LatchSkelBuilder::default().open(storage).context("opening the latch programs")?;
-        configure(&mut open, &target, &plan)?;
+        let traceable = futex_wait_is_traceable();
+        // Who wakes is seen by the system call too, but not by the function for waits.
+        let places = places.filter(|_| !traceable || futex_wake_is_traceable());
+        configure(&mut open, &target, &plan, places)?;
         let has_multi = uprobe_multi_works();
         open.progs.latch_sites.set_autoload(has_multi);
         open.progs.latch_returns.set_autoload(has_multi);
         open.progs.latch_site.set_autoload(!has_multi);
         open.progs.latch_return.set_autoload(!has_multi);
-        let traceable = futex_wait_is_traceable();
         open.progs.futex_wait_enter.set_autoload(traceable);
         open.progs.futex_wait_exit.set_autoload(traceable);
+        open.progs.futex_wake_enter.set_autoload(traceable && places.is_some());
         let skel = open.load().context("loading the latch programs into the kernel")?;
         fill(&skel, &target, &plan)?;
         let maps = Arc::new(Maps::of(&skel)?);
@@ -127,6 +135,7 @@ impl<'obj> Keeper<'obj> {
             maps: Arc::clone(&maps),
             thread_exit: None,
             traces_system_calls: false,
+            sees_wakes: places.is_some(),
             groups,
             removals: Vec::new(),
             refused: Vec::new(),
@@ -147,7 +156,8 @@ impl<'obj> Keeper<'obj> {
         }
         let refused = keeper.refused.clone();
         let traces_system_calls = sees_sleeps && keeper.traces_system_calls;
-        Ok((keeper, Attached { refused, sees_sleeps, traces_system_calls, maps }))
+        let sees_wakes = sees_sleeps && keeper.sees_wakes;
+        Ok((keeper, Attached { refused, sees_sleeps, sees_wakes, traces_system_calls, maps }))
     }
 
     /// The group of the futex programs.
@@ -183,7 +193,9 @@ impl<'obj> Keeper<'obj> {
         let group = self.library();
         match futex.links {
             [Ok(enter), Ok(exit)] => {
-                self.groups[group] = Links { begins: vec![enter], ends: vec![exit] };
+                let mut begins = vec![enter];
+                begins.extend(self.attach_wakes(futex.on_system_call));
+                self.groups[group] = Links { begins, ends: vec![exit] };
                 self.note_switch();
             }
             links => {
@@ -191,6 +203,15 @@ impl<'obj> Keeper<'obj> {
                 self.refused.extend(TRACEPOINTS[..2].iter().map(|&name| (name.to_owned(), why.clone())));
             }
         }
+    }
+
+    /// Sees who wakes waiters; programs on the system call see that anyway.
+    fn attach_wakes(&mut self, on_system_call: bool) -> Option<Link> {
+        if !self.sees_wakes || on_system_call {
+            return None;
+        }
+        let link = self.skel.progs.futex_wake_enter.attach_trace();
+        link.inspect_err(|error| self.refused.push((TRACEPOINTS[3].to_owned(), error.to_string()))).ok()
     }
 
     /// Lets the programs know that the futex programs are on, or are about to be taken off.
@@ -318,7 +339,10 @@ impl<'obj> Keeper<'obj> {
         }
         *self.status.sites.lock().unwrap_or_else(PoisonError::into_inner) = states;
         let futex = state(self.library());
-        let mut states = [futex, futex, ProbeState::Attached];
+        let mut states = vec![futex, futex, ProbeState::Attached];
+        if self.sees_wakes && !self.traces_system_calls {
+            states.push(futex);
+        }
         for (state, name) in states.iter_mut().zip(TRACEPOINTS) {
             if self.is_tracepoint_refused(name) {
                 *state = ProbeState::Failed;
@@ -534,7 +558,9 @@ impl<'b> Meter<'b> {
             }
         }
         let trap_ns = costs.of(ProbeClass::Futex).unwrap_or(0.0);
-        for index in [types::tracepoint::HIT_FUTEX_ENTER.0, types::tracepoint::HIT_FUTEX_EXIT.0] {
+        let futex =
+            [types::tracepoint::HIT_FUTEX_ENTER, types::tracepoint::HIT_FUTEX_EXIT, types::tracepoint::HIT_FUTEX_WAKE];
+        for index in futex.map(|hit| hit.0) {
             rows.push(Row { index, group: keeper.library(), trap_ns, is_end: false });
         }
         let hits = counts(&rows, keeper)?;

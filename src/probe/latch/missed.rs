@@ -16,6 +16,7 @@ pub(crate) struct Missed {
     latches: HashMap<LatchKey, Estimate>,
     callsites: HashMap<CallsiteKey, Sum>,
     pages: HashMap<PageKey, Sum>,
+    handoffs: HashMap<HandoffKey, Sum>,
     seen: Seen,
 }
 
@@ -25,12 +26,16 @@ type CallsiteKey = (LatchKey, u64, u64);
 /// Tablespace, type, level, index and wait function.
 type PageKey = (u32, u16, u16, u64, u32);
 
+/// A latch, and from where to where.
+type HandoffKey = (LatchKey, u8, u8);
+
 /// What was seen when estimates were last made.
 #[derive(Default)]
 struct Seen {
     latches: HashMap<LatchKey, types::waits>,
     callsites: HashMap<CallsiteKey, types::callsite_waits>,
     pages: HashMap<PageKey, types::page_waits>,
+    handoffs: HashMap<HandoffKey, types::handoffs>,
 }
 
 /// Waits for a latch that were not seen.
@@ -91,6 +96,16 @@ impl Missed {
             }
             seen.pages.insert(id, waits);
         }
+        for (key, handoffs) in entries::<types::handoff_key, types::handoffs>(&maps.handoffs)? {
+            let id = (bytes_of(&key.latch), key.from, key.to);
+            let factor = factor(key.latch.function.into());
+            if factor > 0.0 {
+                let before = self.seen.handoffs.get(&id).copied().unwrap_or_default();
+                let new = (handoffs.count.saturating_sub(before.count), handoffs.sum_ns.saturating_sub(before.sum_ns));
+                self.handoffs.entry(id).or_default().add(new, factor);
+            }
+            seen.handoffs.insert(id, handoffs);
+        }
         self.seen = seen;
         Ok(())
     }
@@ -101,6 +116,10 @@ impl Missed {
 
     pub(super) fn page(&self, key: &types::page_key) -> Sum {
         self.pages.get(&page_id(key)).copied().unwrap_or_default()
+    }
+
+    pub(super) fn handoff(&self, latch: LatchKey, from: u8, to: u8) -> Sum {
+        self.handoffs.get(&(latch, from, to)).copied().unwrap_or_default()
     }
 
     pub(super) fn callsite(&self, latch: LatchKey, place: u64, line: u64) -> Sum {

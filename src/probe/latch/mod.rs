@@ -21,7 +21,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use plain::Plain;
 
 use self::keeper::{Command, Keeper, Status};
-use crate::attach::Budget;
+use crate::attach::{Budget, Places};
 use crate::bpf::latch::{types, LatchSkel, OpenLatchSkel};
 use crate::catalog::{named, psi_places, tracked_id, Family};
 use crate::model::BUCKET_BOUNDS_NS;
@@ -48,6 +48,10 @@ unsafe impl Plain for types::hits {}
 unsafe impl Plain for types::page_key {}
 // SAFETY: as above.
 unsafe impl Plain for types::page_waits {}
+// SAFETY: as above.
+unsafe impl Plain for types::handoff_key {}
+// SAFETY: as above.
+unsafe impl Plain for types::handoffs {}
 
 /// The programs attached to one server, held by a thread of their own. Dropping it detaches them.
 pub struct LatchProbe {
@@ -55,6 +59,8 @@ pub struct LatchProbe {
     pub refused: Vec<(String, String)>,
     /// Whether sleeps are seen: both futex programs could be attached.
     sees_sleeps: bool,
+    /// Between which handoffs are counted; `None` where they are not.
+    places: Option<Places>,
     /// Whether there are tracepoints on system calls, so that one more costs others nothing.
     pub(super) traces_system_calls: bool,
     maps: Arc<Maps>,
@@ -68,6 +74,7 @@ pub(crate) struct Maps {
     pub latches: MapHandle,
     pub callsites: MapHandle,
     pub pages: MapHandle,
+    pub handoffs: MapHandle,
     pub hits: MapHandle,
     pub lost: MapHandle,
     pub attachments: MapHandle,
@@ -82,6 +89,7 @@ impl Maps {
             latches: MapHandle::try_from(&skel.maps.latches)?,
             callsites: MapHandle::try_from(&skel.maps.callsites)?,
             pages: MapHandle::try_from(&skel.maps.pages)?,
+            handoffs: MapHandle::try_from(&skel.maps.handoffs)?,
             hits: MapHandle::try_from(&skel.maps.hits)?,
             lost: MapHandle::try_from(&skel.maps.lost)?,
             attachments: MapHandle::try_from(&skel.maps.attachments)?,
@@ -104,18 +112,19 @@ impl Maps {
 }
 
 impl LatchProbe {
-    /// Loads the programs and attaches them to `target` at the sites of `plan`.
+    /// Loads the programs and attaches them to `target` at the sites of `plan`. Handoffs between `places` are counted.
     ///
     /// # Errors
     /// When the programs cannot be loaded, or no site at all could be attached.
-    pub fn attach(target: &Arc<Target>, plan: &Arc<Plan>) -> Result<LatchProbe> {
+    pub fn attach(target: &Arc<Target>, plan: &Arc<Plan>, places: Option<Places>) -> Result<LatchProbe> {
         let status = Arc::new(Status::default());
         let (commands, orders) = mpsc::channel();
         let (done, attached) = mpsc::channel();
         let (target, plan, shared) = (Arc::clone(target), Arc::clone(plan), Arc::clone(&status));
+        let wanted = places.clone();
         let keeper = std::thread::Builder::new().name("probes".to_owned()).spawn(move || {
             let mut storage = MaybeUninit::uninit();
-            let attempt = Keeper::attach(&mut storage, target, plan, shared);
+            let attempt = Keeper::attach(&mut storage, target, plan, wanted.as_ref(), shared);
             match attempt {
                 Ok((keeper, attached)) => {
                     _ = done.send(Ok(attached));
@@ -128,6 +137,7 @@ impl LatchProbe {
         Ok(LatchProbe {
             refused: attached.refused,
             sees_sleeps: attached.sees_sleeps,
+            places: places.filter(|_| attached.sees_wakes),
             traces_system_calls: attached.traces_system_calls,
             maps: attached.maps,
             status,
@@ -167,11 +177,15 @@ impl Drop for LatchProbe {
 }
 
 /// Sets the constants that the programs are loaded with.
-fn configure(open: &mut OpenLatchSkel<'_>, target: &Target, plan: &Plan) -> Result<()> {
+fn configure(open: &mut OpenLatchSkel<'_>, target: &Target, plan: &Plan, places: Option<&Places>) -> Result<()> {
     let rodata = open.maps.rodata_data.as_deref_mut().context("the programs have no constants")?;
     rodata.target_tgid = target.pid as u32;
     rodata.bucket_bounds = BUCKET_BOUNDS_NS;
     rodata.ip_register = u32::from(plan::ip_offset(target.image.arch()));
+    if let Some(places) = places {
+        rodata.has_places = 1;
+        rodata.place_of_cpu.iter_mut().zip(&places.of_cpu).for_each(|(into, place)| *into = *place);
+    }
     if let Some(text) = target.image.section(".text") {
         rodata.text_begin = text.start + target.bias;
         rodata.text_end = text.end + target.bias;

@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * Between which parts of the machine latches are handed over: from where a thread ran that woke a
+ * waiter, to where the waiter ran once it had the latch. Who gave a latch back is known by its
+ * futex wake, so that no unlock has to be probed; a wait that ended without one has no such place.
+ *
+ * Which parts these are (NUMA nodes, or groups of CPUs with a cache of their own) is user space's
+ * choice. Where the machine is all one part the verifier leaves all of this out.
+ */
+#pragma once
+
+/* CPUs beyond this have no place. */
+#define MAX_CPUS 1024
+
+/* Wakes of late; a power of two. Two words that share an entry lose one wake to the other. */
+#define MAX_WAKES 1024
+
+#define FUTEX_WAKE	  1
+#define FUTEX_WAKE_BITSET 10
+
+const volatile __u32 has_places;
+/* 0: not known. */
+const volatile __u8 place_of_cpu[MAX_CPUS];
+
+struct wake {
+	__u64 word;
+	__u64 ns;
+	__u64 place;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_WAKES);
+	__type(key, __u32);
+	__type(value, struct wake);
+} wakes SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_HANDOFFS);
+	__type(key, struct handoff_key);
+	__type(value, struct handoffs);
+} handoffs SEC(".maps");
+
+static const struct handoffs no_handoffs;
+
+/* Where this thread runs. */
+static __always_inline __u8 place_here(void)
+{
+	__u32 cpu;
+
+	if (!has_places)
+		return 0;
+	cpu = bpf_get_smp_processor_id();
+	return cpu < MAX_CPUS ? place_of_cpu[cpu] : 0;
+}
+
+static __always_inline struct wake *wake_of(__u64 word)
+{
+	/* Words are 4 bytes, and latches of a kind lie at equal distances. */
+	__u32 index = ((word >> 2) ^ (word >> 12) ^ (word >> 22)) % MAX_WAKES;
+
+	return bpf_map_lookup_elem(&wakes, &index);
+}
+
+static __always_inline bool is_wake(__u64 op)
+{
+	op &= FUTEX_CMD_MASK;
+	return op == FUTEX_WAKE || op == FUTEX_WAKE_BITSET;
+}
+
+/* This thread wakes who sleeps on a word. */
+static __always_inline void note_wake(__u64 word)
+{
+	struct wake *wake = wake_of(word);
+
+	if (!wake)
+		return;
+	wake->word = word;
+	wake->place = place_here();
+	wake->ns = bpf_ktime_get_ns();
+}
+
+/* Where the thread ran that woke this one, which slept on a word since then; 0: not known. */
+static __always_inline __u8 waker_place(__u64 word, __u64 since_ns)
+{
+	struct wake *wake;
+
+	if (!has_places)
+		return 0;
+	wake = wake_of(word);
+	return wake && wake->word == word && wake->ns >= since_ns ? wake->place : 0;
+}
+
+/* Adds a wait that began in one place, was woken from another, and had the latch in a third. */
+static __always_inline void add_handoff(const struct latch_key *latch, __u8 begin, __u8 from,
+					__u8 to, __u64 ns)
+{
+	struct handoff_key key = {};
+	struct handoffs *h;
+
+	if (!has_places)
+		return;
+	key.latch = *latch;
+	key.from = from;
+	key.to = to;
+	h = bpf_map_lookup_elem(&handoffs, &key);
+	if (!h) {
+		bpf_map_update_elem(&handoffs, &key, &no_handoffs, BPF_NOEXIST);
+		h = bpf_map_lookup_elem(&handoffs, &key);
+	}
+	if (!h) {
+		count(&lost, LOST_HANDOFFS_FULL);
+		return;
+	}
+	__sync_fetch_and_add(&h->count, 1);
+	__sync_fetch_and_add(&h->sum_ns, ns);
+	if (begin != to)
+		__sync_fetch_and_add(&h->migrations, 1);
+}

@@ -11,8 +11,8 @@ pub fn online_cpus() -> Vec<i32> {
     cpu_list(fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default().trim())
 }
 
-/// `0-3,5` as numbers.
-pub(super) fn cpu_list(text: &str) -> Vec<i32> {
+/// The kernel's lists of CPUs: `0-3,5` as numbers.
+pub(crate) fn cpu_list(text: &str) -> Vec<i32> {
     /// More than any kernel has (`NR_CPUS` is at most 8192).
     const MOST: i32 = 1 << 16;
     let range = |part: &str| {

@@ -8,6 +8,7 @@ mod governor;
 mod places;
 mod sites;
 
+pub(crate) use clock::cpu_list;
 pub use clock::{attach_clock, online_cpus, open_clock, open_own_clock};
 pub use cost::{calibrate, thread_time_ns, uprobe_multi_works, Costs, ProbeClass};
 pub use features::{attach_cookies, capabilities, features, Feature, Verdict};

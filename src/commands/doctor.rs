@@ -1,18 +1,20 @@
 //! `armtrace doctor`: what this host and a server allow, what would be attached, and what each hit costs.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::Arc;
 
 use serde::Serialize;
 
 use super::{DoctorArgs, Format};
 use crate::agent;
-use crate::attach::{self, Costs, ProbeClass, Verdict};
+use crate::attach::{self, Costs, Division, Places, ProbeClass, Verdict};
 use crate::failure::Failure;
 use crate::model::{Checksum, SpinSettings};
 use crate::probe::cpu;
 use crate::probe::latch::{self, Plan};
 use crate::symbols::{Arch, Settings};
-use crate::target::Target;
+use crate::target::{nodes_allowed, NumaMemory, Target};
 
 /// Everything that doctor finds out; the JSON form of it is this structure.
 #[derive(Serialize)]
@@ -82,6 +84,20 @@ struct Server {
     /// How its C library tells a thread's CPU; absent for servers that do not ask.
     #[serde(skip_serializing_if = "Option::is_none")]
     getcpu: Option<Getcpu>,
+    /// Resident memory by node; absent on machines with one, and where the kernel does not say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    memory: Option<MemoryByNode>,
+}
+
+/// Bytes, by the node's number.
+#[derive(Serialize)]
+struct MemoryByNode {
+    all: BTreeMap<u32, u64>,
+    /// In the mappings that are as large as the buffer pool's chunks.
+    large: BTreeMap<u32, u64>,
+    policies: BTreeSet<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    advice: Option<String>,
 }
 
 /// An implementation of a checksum.
@@ -225,7 +241,17 @@ fn look_at(target: &Arc<Target>, costs: &Costs) -> Server {
         checksums: cpu::checksums(target).into_iter().map(ChosenChecksum::from).collect(),
         spin: spin.map(Spin::from),
         getcpu: cpu::getcpu(target).map(|found| Getcpu { glibc: found.glibc, path: found.path.as_str() }),
+        memory: memory_by_node(target.pid),
     }
+}
+
+/// Nothing on a machine with one node, where the kernel need not be asked to look.
+fn memory_by_node(pid: i32) -> Option<MemoryByNode> {
+    let system = Path::new(attach::SYSTEM);
+    Places::of(Division::Node, system)?;
+    let memory = NumaMemory::read(pid)?;
+    let advice = memory.advice(nodes_allowed(pid, system));
+    Some(MemoryByNode { advice, all: memory.all, large: memory.large, policies: memory.policies })
 }
 
 impl From<Checksum> for ChosenChecksum {
@@ -285,7 +311,26 @@ fn cpu_lines(server: &Server) -> Vec<String> {
         };
         format!("sched_getcpu: glibc {glibc} {how}{advice}")
     });
-    server.checksums.iter().map(checksum).chain(spin).chain(getcpu).collect()
+    let memory = server.memory.iter().flat_map(memory_lines);
+    server.checksums.iter().map(checksum).chain(spin).chain(getcpu).chain(memory).collect()
+}
+
+/// Of a machine with several nodes: where the server's memory is, and what to do about it.
+fn memory_lines(memory: &MemoryByNode) -> Vec<String> {
+    const MIB: u64 = 1 << 20;
+    if memory.all.len() < 2 {
+        return Vec::new();
+    }
+    let nodes = |bytes: &BTreeMap<u32, u64>| {
+        let parts: Vec<String> = bytes.iter().map(|(node, bytes)| format!("node {node} {} MiB", bytes / MIB)).collect();
+        parts.join(", ")
+    };
+    let policies: Vec<&str> = memory.policies.iter().map(String::as_str).collect();
+    let large = (!memory.large.is_empty()).then(|| {
+        format!("; of it in large mappings, as the buffer pool: {} ({})", nodes(&memory.large), policies.join(", "))
+    });
+    let line = format!("memory: {}{}", nodes(&memory.all), large.unwrap_or_default());
+    std::iter::once(line).chain(memory.advice.clone()).collect()
 }
 
 fn text(findings: &Findings) -> String {

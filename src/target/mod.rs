@@ -3,10 +3,12 @@
 mod client;
 mod maps;
 mod memory;
+mod numa;
 
 pub use client::Client;
 pub use maps::{file_mappings, load_bias, FileMapping};
 pub use memory::Memory;
+pub use numa::{nodes_allowed, NumaMemory};
 
 use std::fs;
 use std::io;

@@ -247,6 +247,14 @@ static __always_inline __u32 futex_switches(void)
 	return a ? a->switches : 0;
 }
 
+static __always_inline bool futex_programs_rest(void)
+{
+	__u32 library = LIBRARY_FUNCTION;
+	struct attachment *a = bpf_map_lookup_elem(&attachments, &library);
+
+	return a && a->rests;
+}
+
 /* Adds the thread's wait, which ended at end_ns, to its latch, and leaves the thread without one.
  */
 static __always_inline void finish(struct wait *w, __u64 end_ns)
@@ -756,7 +764,9 @@ int futex_wait_enter(__u64 *ctx)
 {
 	__u64 word = 0;
 
-	if (!is_target())
+	/* Between turns these programs stay attached, because to attach them the kernel changes its
+	 * own code. */
+	if (!is_target() || futex_switches() % 2 == 0)
 		return 0;
 	/* Older verifiers refuse to load an argument that points to a number. */
 	bpf_probe_read_kernel(&word, sizeof(word), ctx);
@@ -770,7 +780,7 @@ int futex_wake_enter(__u64 *ctx)
 {
 	__u64 word = 0;
 
-	if (!is_target())
+	if (!is_target() || futex_switches() % 2 == 0)
 		return 0;
 	bpf_probe_read_kernel(&word, sizeof(word), ctx);
 	hit(HIT_FUTEX_WAKE);
@@ -781,7 +791,7 @@ int futex_wake_enter(__u64 *ctx)
 SEC("fexit/futex_wait")
 int futex_wait_exit(__u64 *ctx)
 {
-	if (!is_target())
+	if (!is_target() || futex_programs_rest())
 		return 0;
 	return futex_ends((__s32)ctx[FUTEX_WAIT_ARGUMENTS]);
 }

@@ -163,6 +163,9 @@ struct attachment {
 	__u32 by_turns;
 	/* Of the futex programs: how many times they were put on or taken off; odd while on. */
 	__u32 switches;
+	/* Of the futex programs on the kernel's functions, which stay attached: whether even waits
+	 * that began before are left alone. */
+	__u32 rests;
 };
 
 struct latch_key {

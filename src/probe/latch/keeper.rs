@@ -80,6 +80,9 @@ pub(super) struct Keeper<'obj> {
     /// Attached as long as the agent is, where the kernel lets it: threads' ends.
     thread_exit: Option<Link>,
     traces_system_calls: bool,
+    /// The futex programs are attached but do nothing: those on the kernel's functions stay attached between turns, because
+    /// the kernel changes its own code to attach them.
+    library_rests: bool,
     /// Whether handoffs are looked at.
     sees_wakes: bool,
     /// The plan's groups and then [`Keeper::library`].
@@ -135,6 +138,7 @@ impl<'obj> Keeper<'obj> {
             maps: Arc::clone(&maps),
             thread_exit: None,
             traces_system_calls: false,
+            library_rests: false,
             sees_wakes: places.is_some(),
             groups,
             removals: Vec::new(),
@@ -184,6 +188,11 @@ impl<'obj> Keeper<'obj> {
 
     /// Both programs or none: one of them alone sees nothing.
     fn put_library_on(&mut self) {
+        if std::mem::take(&mut self.library_rests) {
+            self.maps.update_attachment(LIBRARY, |a| a.rests = 0);
+            self.note_switch();
+            return;
+        }
         let progs = &self.skel.progs;
         let futex = attach_futex(&FutexPrograms {
             function: futex_wait_is_traceable().then_some([&progs.futex_wait_enter, &progs.futex_wait_exit]),
@@ -275,7 +284,8 @@ impl<'obj> Keeper<'obj> {
     }
 
     fn is_on(&self, group: usize) -> bool {
-        self.groups[group].are_on()
+        let rests = group == self.library() && self.library_rests;
+        self.groups[group].are_on() && !rests
     }
 
     /// The wait functions of a group, or what stands in place of one.
@@ -299,6 +309,10 @@ impl<'obj> Keeper<'obj> {
     fn take_off(&mut self, group: usize) {
         if group == self.library() {
             self.note_switch();
+            if !self.traces_system_calls {
+                self.let_library_rest();
+                return;
+            }
         }
         let Links { begins, ends } = std::mem::take(&mut self.groups[group]);
         let maps = Arc::clone(&self.maps);
@@ -311,6 +325,19 @@ impl<'obj> Keeper<'obj> {
             }
             detach_all(ends);
             _ = removal.join();
+        }));
+    }
+
+    /// The same for the futex programs, without detaching them.
+    fn let_library_rest(&mut self) {
+        self.library_rests = true;
+        let maps = Arc::clone(&self.maps);
+        self.removals.push(thread::spawn(move || {
+            thread::sleep(LAST_WAITS);
+            maps.update_attachment(LIBRARY, |a| {
+                a.generation = a.generation.wrapping_add(1);
+                a.rests = 1;
+            });
         }));
     }
 

@@ -2,9 +2,11 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use libbpf_rs::{libbpf_sys, Link, ProgramMut};
+
+use super::counter::open_event;
 
 /// The numbers of the CPUs that are online.
 pub fn online_cpus() -> Vec<i32> {
@@ -52,14 +54,7 @@ fn open(pid: libc::pid_t, cpu: i32, period_ns: u64) -> io::Result<OwnedFd> {
     attr.__bindgen_anon_1.sample_period = period_ns;
     attr.set_disabled(1);
     attr.set_exclude_idle(1);
-    let flags = libc::c_ulong::from(libbpf_sys::PERF_FLAG_FD_CLOEXEC);
-    // SAFETY: `attr` is valid for the call; the other arguments are numbers.
-    let fd = unsafe { libc::syscall(libc::SYS_perf_event_open, &attr, pid, cpu, -1, flags) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the kernel has just handed out this descriptor, nobody else owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+    open_event(&attr, pid, cpu)
 }
 
 /// Runs a program on each firing of an event.

@@ -1,13 +1,12 @@
 //! What this kernel and this process's privileges allow, found out by trying.
 
 use std::fs;
-use std::io::Read;
-use std::os::fd::FromRawFd;
 use std::path::Path;
 use std::sync::OnceLock;
 
 use libbpf_rs::{libbpf_sys, MapType, ProgramType};
 
+use super::counter::{Countable, Counter, Whose};
 use super::places::{Division, Places, SYSTEM};
 
 /// Whether something works here.
@@ -135,31 +134,17 @@ pub fn capabilities() -> Vec<(&'static str, bool)> {
 }
 
 fn hardware_counters() -> bool {
-    count_event(libbpf_sys::PERF_TYPE_HARDWARE, u64::from(libbpf_sys::PERF_COUNT_HW_CPU_CYCLES))
+    counts(libbpf_sys::PERF_TYPE_HARDWARE, u64::from(libbpf_sys::PERF_COUNT_HW_CPU_CYCLES))
 }
 
 fn clock_events() -> bool {
-    count_event(libbpf_sys::PERF_TYPE_SOFTWARE, u64::from(libbpf_sys::PERF_COUNT_SW_CPU_CLOCK))
+    counts(libbpf_sys::PERF_TYPE_SOFTWARE, u64::from(libbpf_sys::PERF_COUNT_SW_CPU_CLOCK))
 }
 
-/// Whether an event opens on this process and really advances while it works.
-fn count_event(kind: u32, config: u64) -> bool {
-    let mut attr = libbpf_sys::perf_event_attr {
-        type_: kind,
-        size: std::mem::size_of::<libbpf_sys::perf_event_attr>() as u32,
-        config,
-        ..Default::default()
-    };
-    attr.set_exclude_kernel(1);
-    // SAFETY: `attr` is valid for the call; pid 0 and cpu -1 mean this thread, wherever it runs.
-    let fd = unsafe { libc::syscall(libc::SYS_perf_event_open, &attr, 0, -1, -1, 0) };
-    if fd < 0 {
-        return false;
-    }
-    // SAFETY: the kernel has just handed out this descriptor, nobody else owns it.
-    let mut event = unsafe { fs::File::from_raw_fd(fd as i32) };
+/// Whether an event opens on this thread and really advances while it works.
+fn counts(kind: u32, config: u64) -> bool {
+    let Ok(counter) = Counter::open(Countable { kind, config, config1: 0 }, Whose::Own) else { return false };
     let work: u64 = (0..200_000u64).map(std::hint::black_box).sum();
     std::hint::black_box(work);
-    let mut value = [0u8; 8];
-    event.read_exact(&mut value).is_ok() && u64::from_ne_bytes(value) > 0
+    counter.read().is_ok_and(|reading| reading.count > 0)
 }

@@ -2,6 +2,7 @@
 
 mod clock;
 mod cost;
+mod counter;
 mod features;
 mod futex;
 mod governor;
@@ -11,6 +12,7 @@ mod sites;
 pub(crate) use clock::cpu_list;
 pub use clock::{attach_clock, online_cpus, open_clock, open_own_clock};
 pub use cost::{calibrate, thread_time_ns, uprobe_multi_works, Costs, ProbeClass};
+pub use counter::{Countable, Counter, Reading, Whose};
 pub use features::{attach_cookies, capabilities, features, Feature, Verdict};
 pub use futex::{attach_futex, futex_wait_is_traceable, futex_wake_is_traceable, FutexPrograms};
 pub use governor::{Budget, Governor, Usage, PERIOD};

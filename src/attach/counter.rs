@@ -1,0 +1,239 @@
+//! Counters of events: the kernel's own, or the CPU's.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::iter::Sum;
+use std::ops::{Add, Sub};
+use std::os::fd::{FromRawFd, OwnedFd};
+
+use libbpf_rs::libbpf_sys;
+use libbpf_sys::perf_event_attr;
+
+/// What to count, as `perf_event_open` takes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Countable {
+    /// `PERF_TYPE_…`, or the number of a device in `/sys/bus/event_source/devices`.
+    pub kind: u32,
+    pub config: u64,
+    pub config1: u64,
+}
+
+/// Whose events count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whose {
+    /// The calling thread's, outside of the kernel.
+    Own,
+    /// This thread's and those of the threads that it starts from now on, outside of the kernel.
+    Thread(libc::pid_t),
+    /// Those of a device that all CPUs share, and that is asked through this one.
+    Device(i32),
+}
+
+/// An event being counted. Dropping it ends that.
+#[derive(Debug)]
+pub struct Counter(File);
+
+/// What a counter says, or several together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reading {
+    pub count: u64,
+    /// For how long it should have counted, nanoseconds.
+    pub enabled_ns: u64,
+    /// For how long it did: less where there are more events than the CPU has counters.
+    pub running_ns: u64,
+}
+
+impl Counter {
+    /// Counts from now on.
+    ///
+    /// # Errors
+    /// When the kernel refuses: no privilege, or nothing that counts such events.
+    pub fn open(what: Countable, whose: Whose) -> io::Result<Counter> {
+        let mut attr = perf_event_attr {
+            type_: what.kind,
+            size: size_of::<perf_event_attr>() as u32,
+            config: what.config,
+            read_format: u64::from(
+                libbpf_sys::PERF_FORMAT_TOTAL_TIME_ENABLED | libbpf_sys::PERF_FORMAT_TOTAL_TIME_RUNNING,
+            ),
+            ..Default::default()
+        };
+        attr.__bindgen_anon_3.config1 = what.config1;
+        let (pid, cpu) = match whose {
+            Whose::Own => (0, -1),
+            Whose::Thread(thread) => (thread, -1),
+            Whose::Device(cpu) => (-1, cpu),
+        };
+        // Devices know no modes, and refuse to be asked for one.
+        if !matches!(whose, Whose::Device(_)) {
+            attr.set_exclude_kernel(1);
+            attr.set_exclude_hv(1);
+        }
+        attr.set_inherit(u64::from(matches!(whose, Whose::Thread(_))));
+        Ok(Counter(File::from(open_event(&attr, pid, cpu)?)))
+    }
+
+    /// What was counted so far, by threads that have ended too.
+    ///
+    /// # Errors
+    /// When the kernel does not say.
+    pub fn read(&self) -> io::Result<Reading> {
+        let mut bytes = [0; 24];
+        (&self.0).read_exact(&mut bytes)?;
+        let number = |at: usize| bytes[at..at + 8].try_into().map_or(0, u64::from_ne_bytes);
+        Ok(Reading { count: number(0), enabled_ns: number(8), running_ns: number(16) })
+    }
+}
+
+impl Reading {
+    /// What would have been counted in all of the time; `None` where nothing was counted in any of it.
+    pub fn scaled(self) -> Option<f64> {
+        (self.running_ns > 0).then(|| self.count as f64 * self.enabled_ns as f64 / self.running_ns as f64)
+    }
+
+    /// How much of the time was counted, 0 to 1; `None` where there was none.
+    pub fn running_ratio(self) -> Option<f64> {
+        (self.enabled_ns > 0).then(|| self.running_ns as f64 / self.enabled_ns as f64)
+    }
+}
+
+impl Add for Reading {
+    type Output = Reading;
+
+    fn add(self, other: Reading) -> Reading {
+        Reading {
+            count: self.count + other.count,
+            enabled_ns: self.enabled_ns + other.enabled_ns,
+            running_ns: self.running_ns + other.running_ns,
+        }
+    }
+}
+
+impl Sum for Reading {
+    fn sum<I: Iterator<Item = Reading>>(readings: I) -> Reading {
+        readings.fold(Reading::default(), Add::add)
+    }
+}
+
+impl Sub for Reading {
+    type Output = Reading;
+
+    /// What came to it since an earlier reading.
+    fn sub(self, earlier: Reading) -> Reading {
+        Reading {
+            count: self.count.saturating_sub(earlier.count),
+            enabled_ns: self.enabled_ns.saturating_sub(earlier.enabled_ns),
+            running_ns: self.running_ns.saturating_sub(earlier.running_ns),
+        }
+    }
+}
+
+/// Opens an event of a thread (0: the calling one, -1: of whatever runs) on a CPU (-1: on all).
+pub(super) fn open_event(attr: &perf_event_attr, pid: libc::pid_t, cpu: i32) -> io::Result<OwnedFd> {
+    let flags = libc::c_ulong::from(libbpf_sys::PERF_FLAG_FD_CLOEXEC);
+    // SAFETY: `attr` is valid for the call; the other arguments are numbers.
+    let fd = unsafe { libc::syscall(libc::SYS_perf_event_open, attr, pid, cpu, -1, flags) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just handed out this descriptor, nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    /// Faults at pages that are touched for the first time: what can be counted exactly on any machine.
+    pub(crate) const PAGE_FAULTS: Countable = Countable {
+        kind: libbpf_sys::PERF_TYPE_SOFTWARE,
+        config: libbpf_sys::PERF_COUNT_SW_PAGE_FAULTS as u64,
+        config1: 0,
+    };
+
+    /// Whether this user may count anything: some distributions' kernels let nobody but root.
+    pub(crate) fn permitted() -> bool {
+        let refused = [Some(libc::EACCES), Some(libc::EPERM)];
+        let opened = Counter::open(PAGE_FAULTS, Whose::Own);
+        !opened.is_err_and(|error| refused.contains(&error.raw_os_error()))
+    }
+
+    /// Touches this many new pages, one fault each.
+    pub(crate) fn touch_pages(pages: usize) {
+        const PAGE: usize = 65536;
+        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a new mapping, unmapped below, in which each page is written once.
+        unsafe {
+            let memory = libc::mmap(std::ptr::null_mut(), pages * PAGE, protection, flags, -1, 0);
+            assert_ne!(memory, libc::MAP_FAILED);
+            // Huge pages would fault less often.
+            libc::madvise(memory, pages * PAGE, libc::MADV_NOHUGEPAGE);
+            for page in 0..pages {
+                memory.cast::<u8>().add(page * PAGE).write_volatile(1);
+            }
+            libc::munmap(memory, pages * PAGE);
+        }
+    }
+
+    fn is_about(count: u64, pages: u64) -> bool {
+        // A thread touches some pages of its own too.
+        (pages..pages + 200).contains(&count)
+    }
+
+    #[test]
+    fn own_events_are_counted() {
+        if !permitted() {
+            return;
+        }
+        let counter = Counter::open(PAGE_FAULTS, Whose::Own).unwrap();
+        let before = counter.read().unwrap();
+        touch_pages(1000);
+        let counted = counter.read().unwrap() - before;
+        assert!(is_about(counted.count, 1000), "{counted:?}");
+        assert!(counted.running_ns > 0 && counted.running_ratio() == Some(1.0), "{counted:?}");
+    }
+
+    #[test]
+    fn a_thread_counts_with_those_that_it_starts() {
+        if !permitted() {
+            return;
+        }
+        let (tell, thread) = channel();
+        let (go, may_go) = channel::<()>();
+        let work = std::thread::spawn(move || {
+            // SAFETY: the call takes nothing.
+            tell.send(unsafe { libc::gettid() }).unwrap();
+            may_go.recv().unwrap();
+            touch_pages(300);
+            std::thread::spawn(|| touch_pages(700)).join().unwrap();
+        });
+        let counter = Counter::open(PAGE_FAULTS, Whose::Thread(thread.recv().unwrap())).unwrap();
+        go.send(()).unwrap();
+        work.join().unwrap();
+        // A thread that has been waited for is not quite gone yet.
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        while counter.read().unwrap().count < 1000 && std::time::Instant::now() < deadline {
+            std::thread::yield_now();
+        }
+        let reading = counter.read().unwrap();
+        assert!(is_about(reading.count, 1000), "{reading:?}");
+    }
+
+    #[test]
+    fn what_was_not_counted_all_the_time_is_scaled() {
+        let reading = Reading { count: 30, enabled_ns: 400, running_ns: 100 };
+        assert_eq!((reading.scaled(), reading.running_ratio()), (Some(120.0), Some(0.25)));
+        let never = Reading { enabled_ns: 400, ..Reading::default() };
+        assert_eq!((never.scaled(), never.running_ratio()), (None, Some(0.0)));
+        assert_eq!(Reading::default().running_ratio(), None);
+    }
+
+    #[test]
+    fn nothing_counts_events_of_a_device_that_is_not_there() {
+        let nothing = Countable { kind: u32::MAX, config: 0, config1: 0 };
+        let refused = Counter::open(nothing, Whose::Own).unwrap_err();
+        assert!(!permitted() || refused.raw_os_error() == Some(libc::ENOENT), "{refused}");
+    }
+}

@@ -11,6 +11,7 @@ use crate::failure::Failure;
 use crate::model::{Checksum, Snapshot};
 use crate::names::Namer;
 use crate::probe::cpu::{self, CpuCollector, CpuFigures, CpuProbe, SpinReader};
+use crate::probe::hardware::HardwareProbe;
 use crate::probe::latch::{self, Allowed, LatchCollector, LatchFigures, LatchProbe, Plan};
 use crate::target::{cpu_time_ns, Target};
 
@@ -29,6 +30,7 @@ pub struct Source {
     target: Arc<Target>,
     collector: LatchCollector,
     cpu: Option<Arc<CpuCollector>>,
+    hardware: HardwareProbe,
     plan: Arc<Plan>,
     checksums: OnceLock<Vec<Checksum>>,
     spin: OnceLock<SpinReader>,
@@ -66,6 +68,7 @@ impl Agent {
         let source = Arc::new(Source {
             collector: LatchCollector::new(Arc::clone(&target), namer, &plan, &probe),
             cpu: cpu.as_ref().map(CpuProbe::collector),
+            hardware: HardwareProbe::new(target.pid),
             plan: Arc::clone(&plan),
             checksums: OnceLock::new(),
             spin: OnceLock::new(),
@@ -109,6 +112,7 @@ impl Agent {
 
     /// Takes the probes off the server; counted figures stay readable.
     pub fn detach(&mut self) {
+        self.source.hardware.detach();
         // Side by side: each waits for the kernel.
         let (cpu, probe) = (&mut self.cpu, &mut self.probe);
         std::thread::scope(|scope| {
@@ -132,6 +136,12 @@ impl Source {
             drop(self.spin.set(spin));
         }
         self.target.image.release_memory();
+    }
+
+    /// Finds out which hardware events this host truly counts, and counts them from then on; until then snapshots have none. Takes some
+    /// tenths of a second.
+    pub fn count_hardware_events(&self) {
+        self.hardware.start();
     }
 
     /// Counts the barriers in the server's code; until then snapshots have none. Takes some tenths of a second of CPU time.
@@ -178,6 +188,7 @@ impl SnapshotSource for Source {
             checksum_calls: cpu.checksum_calls,
             spin: self.spin.get().and_then(SpinReader::read),
             getcpu_calls: cpu.getcpu_calls,
+            events: self.hardware.collect(),
             probes: [figures.probes, cpu.probes].concat(),
             costs: self.costs.get().map(Costs::by_class).unwrap_or_default(),
             lost: [figures.lost, cpu.lost].concat(),

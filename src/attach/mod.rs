@@ -19,6 +19,9 @@ pub use governor::{Budget, Governor, Usage, PERIOD};
 pub use places::{Division, Places, SYSTEM};
 pub use sites::{attach_sites, has_shadow_stack, uretprobes_are_safe, SiteAddress, SitePrograms};
 
+#[cfg(test)]
+pub(crate) use counter::tests as counter_tests;
+
 use libbpf_rs::Link;
 
 use crate::failure::Failure;

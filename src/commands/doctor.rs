@@ -11,8 +11,8 @@ use crate::agent;
 use crate::attach::{self, Costs, Division, Places, ProbeClass, Verdict};
 use crate::failure::Failure;
 use crate::model::{Checksum, SpinSettings};
-use crate::probe::cpu;
 use crate::probe::latch::{self, Plan};
+use crate::probe::{cpu, hardware};
 use crate::symbols::{Arch, Settings};
 use crate::target::{nodes_allowed, NumaMemory, Target};
 
@@ -24,6 +24,7 @@ struct Findings {
     features: Vec<Check>,
     /// Nanoseconds per hit on this machine, by probe class.
     costs: Vec<Cost>,
+    hardware: Hardware,
     #[serde(skip_serializing_if = "Option::is_none")]
     server: Option<Server>,
     /// Whether armtrace can trace here.
@@ -53,6 +54,30 @@ struct Cost {
     /// Absent where it could not be measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     ns_per_hit: Option<f64>,
+}
+
+/// What the CPU counts.
+#[derive(Serialize)]
+struct Hardware {
+    /// Absent where it does not say what it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cpu: Option<String>,
+    has_counters: bool,
+    events: Vec<HardwareEvent>,
+    /// How to get those that do not count.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    advice: Option<String>,
+}
+
+#[derive(Serialize)]
+struct HardwareEvent {
+    event: &'static str,
+    scope: &'static str,
+    meaning: &'static str,
+    counts: bool,
+    /// Why it does not count here.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    why: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -205,8 +230,31 @@ fn find_out(target: Option<&Arc<Target>>) -> Findings {
             .iter()
             .map(|&class| Cost { class: class.title(), ns_per_hit: costs.of(class) })
             .collect(),
+        hardware: hardware_events(),
         server: target.map(|t| look_at(t, &costs)),
         ready,
+    }
+}
+
+fn hardware_events() -> Hardware {
+    let host = hardware::Host::this();
+    let Some(cpu) = host.cpu() else {
+        return Hardware { cpu: None, has_counters: host.has_counters(), events: Vec::new(), advice: None };
+    };
+    let verdicts = hardware::examine(&host, &cpu);
+    let advice = verdicts.iter().any(hardware::Verdict::is_for_lack_of_counters).then(|| host.advice());
+    let event = |verdict: hardware::Verdict| HardwareEvent {
+        event: verdict.planned.event.name,
+        scope: verdict.planned.scope().as_str(),
+        meaning: verdict.planned.event.meaning,
+        counts: verdict.proven.is_ok(),
+        why: verdict.proven.err(),
+    };
+    Hardware {
+        cpu: Some(cpu.name.map_or_else(|| format!("not in the catalog: {}", cpu.id), str::to_owned)),
+        has_counters: host.has_counters(),
+        events: verdicts.into_iter().map(event).collect(),
+        advice,
     }
 }
 
@@ -277,6 +325,22 @@ impl From<SpinSettings> for Spin {
             instruction: spin.instruction,
         }
     }
+}
+
+/// What the CPU counts: a line for each event, or one that says that it counts none.
+fn hardware_lines(hardware: &Hardware) -> Vec<String> {
+    let cpu = hardware.cpu.as_deref().unwrap_or("unknown");
+    let mut lines = vec![format!("hardware events of this CPU ({cpu})")];
+    if hardware.has_counters {
+        lines.extend(hardware.events.iter().map(|event| match &event.why {
+            None => format!("  yes {} ({}): {}", event.event, event.scope, event.meaning),
+            Some(why) => format!("  no  {}: {why}", event.event),
+        }));
+    } else {
+        lines.push("  none: there are no counters here".to_owned());
+    }
+    lines.extend(hardware.advice.iter().map(|advice| format!("  {advice}")));
+    lines
 }
 
 /// What makes `sched_getcpu` cheaper.
@@ -353,6 +417,7 @@ fn text(findings: &Findings) -> String {
     for cost in &findings.costs {
         line(format!("  {:<40} {}", cost.class, nanoseconds(cost.ns_per_hit)));
     }
+    hardware_lines(&findings.hardware).into_iter().for_each(&mut line);
     if let Some(server) = &findings.server {
         line(format!(
             "server    process {}: {} {} {}, symbols from {}, build id {}",

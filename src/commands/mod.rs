@@ -101,6 +101,9 @@ pub(crate) struct AttachArgs {
     /// Between which parts of the machine handoffs of latches are counted
     #[arg(long, default_value = "auto", value_name = "BETWEEN")]
     handoffs: Division,
+    /// Count no hardware events: branch misses, barriers, accesses to other nodes' memory
+    #[arg(long)]
+    no_hardware_events: bool,
 }
 
 #[derive(Args, Clone, Debug)]

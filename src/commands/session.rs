@@ -50,15 +50,18 @@ impl Session {
             tracing::warn!("{line}");
         }
         runtime.spawn_blocking(agent.keep_within(args.max_overhead));
-        look_into_code(agent.source());
+        look_further(agent.source(), !args.no_hardware_events);
         Ok(Session { agent, ends, runtime })
     }
 }
 
-/// Looks into the server's code in a thread of its own, which takes next to nothing of a busy CPU for what takes long.
-fn look_into_code(source: Arc<Source>) {
+/// Finds out the rest in a thread of its own, which takes next to nothing of a busy CPU for what takes long.
+fn look_further(source: Arc<Source>, hardware_events: bool) {
     let look = move || {
         source.look_into_code();
+        if hardware_events {
+            source.count_hardware_events();
+        }
         // SAFETY: the call takes and changes nothing but this thread's own priority.
         let lowered = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, LOWEST_PRIORITY) };
         if lowered == 0 {

@@ -84,6 +84,7 @@ impl Collector for LatchCollector {
         families.extend(handoff_families(&snapshot, &mut state.handoffs));
         families.extend(cpu_families(&snapshot));
         families.push(barrier_family(&snapshot));
+        families.extend(event_families(&snapshot));
         families.extend(target_families(&snapshot));
         families.extend(probe_families(&snapshot));
         families.push(lost_family(&snapshot));
@@ -292,6 +293,15 @@ fn cpu_families(snapshot: &Snapshot) -> Vec<MetricFamily> {
 fn barrier_family(snapshot: &Snapshot) -> MetricFamily {
     let counts = snapshot.static_barriers.iter();
     BARRIERS.with(counts.map(|(instruction, n)| BARRIERS.sample(&[instruction], *n as f64)).collect())
+}
+
+fn event_families(snapshot: &Snapshot) -> Vec<MetricFamily> {
+    let counts = snapshot.events.iter().map(|e| PERF_EVENTS.sample(&[&e.event, e.scope.as_str()], e.count));
+    let running = snapshot.events.iter().filter_map(|e| {
+        let labels = [&*e.event, e.scope.as_str()];
+        e.running_ratio.map(|ratio| PERF_EVENT_RUNNING.sample(&labels, ratio))
+    });
+    vec![PERF_EVENTS.with(counts.collect()), PERF_EVENT_RUNNING.with(running.collect())]
 }
 
 fn target_families(snapshot: &Snapshot) -> Vec<MetricFamily> {

@@ -145,6 +145,18 @@ pub const BARRIERS: Family = Family {
     labels: &["instruction"],
     help: "Barrier, atomic, spin-hint and checksum instructions in the server's code.",
 };
+pub const PERF_EVENTS: Family = Family {
+    name: "armtrace_perf_events_total",
+    kind: MetricType::COUNTER,
+    labels: &["event", "scope"],
+    help: "Hardware events that this CPU was seen to count: the server's outside of the kernel, or the whole host's.",
+};
+pub const PERF_EVENT_RUNNING: Family = Family {
+    name: "armtrace_perf_event_running_ratio",
+    kind: MetricType::GAUGE,
+    labels: &["event", "scope"],
+    help: "Part of the time that the CPU had a counter for the event, 0 to 1; its count is scaled up for the rest.",
+};
 pub const TARGET_INFO: Family = Family {
     name: "armtrace_target_info",
     kind: MetricType::GAUGE,
@@ -223,6 +235,8 @@ pub const FAMILIES: &[Family] = &[
     CHECKSUM_BYTES,
     GETCPU,
     BARRIERS,
+    PERF_EVENTS,
+    PERF_EVENT_RUNNING,
     TARGET_INFO,
     TARGET_UP,
     PROBE_HITS,

@@ -4,9 +4,11 @@
 //! exporter serves, what the live table shows (as the difference of two), and what recordings hold.
 
 mod cpu;
+mod hardware;
 mod histogram;
 
 pub use cpu::{Checksum, ChecksumCalls, CpuClass, CpuTime, Implementation, OrderingTime, SpinSettings};
+pub use hardware::{EventCount, Scope};
 pub use histogram::{Histogram, BUCKETS, BUCKET_BOUNDS_NS};
 
 use std::time::Duration;
@@ -260,6 +262,8 @@ pub struct Snapshot {
     pub spin: Option<SpinSettings>,
     /// `getcpu` system calls of the server's threads; `None` where they are not counted.
     pub getcpu_calls: Option<u64>,
+    /// Hardware events that count on this host, one entry per event.
+    pub events: Vec<EventCount>,
     pub probes: Vec<ProbeStatus>,
     /// What one hit costs on this machine, nanoseconds, by class of probe; those that are known.
     pub costs: Vec<(&'static str, f64)>,

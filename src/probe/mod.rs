@@ -1,5 +1,6 @@
 //! One module per thing measured: plan what to attach, attach it, collect what it counted.
 
 pub mod cpu;
+pub mod hardware;
 pub mod latch;
 mod maps;

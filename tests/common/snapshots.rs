@@ -80,6 +80,11 @@ pub fn probe(name: &str, state: ProbeState, hits: u64, trap_ns: Option<f64>) -> 
     ProbeStatus { probe: name.to_string(), state, hits, trap_ns, program_ns: 0 }
 }
 
+/// An event that was counted half of the time.
+pub fn event(name: &str, count: u64) -> EventCount {
+    EventCount { event: name.to_string(), scope: Scope::Process, count: count as f64, running_ratio: Some(0.5) }
+}
+
 /// A server on ARM right after attach: no latch, no probe.
 pub fn empty() -> Snapshot {
     Snapshot {
@@ -104,6 +109,7 @@ pub fn empty() -> Snapshot {
         checksum_calls: Vec::new(),
         spin: None,
         getcpu_calls: None,
+        events: Vec::new(),
         probes: Vec::new(),
         costs: Vec::new(),
         sleeps_seen: true,
@@ -163,6 +169,7 @@ pub fn busy(ticks: u64) -> Snapshot {
         }],
         spin: Some(spin()),
         getcpu_calls: Some(1_000 * n),
+        events: vec![event("dmb_spec", 5_000 * n), event("branch-misses", 70_000 * n)],
         probes: vec![
             probe("mutex_enter_inline:begin", ProbeState::Attached, 1_000 * n, Some(770.0)),
             probe("futex_enter", ProbeState::Attached, 9_000 * n, Some(140.0)),

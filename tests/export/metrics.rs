@@ -247,6 +247,18 @@ fn many_latches_share_the_series_of_handoffs() {
 }
 
 #[test]
+fn hardware_events_have_a_scope_and_their_part_of_the_time() {
+    let mut snapshot = busy(5);
+    snapshot.events[1].running_ratio = None;
+    let samples = samples(&text(snapshot));
+    let labels = "event=\"dmb_spec\",scope=\"process\"";
+    assert_eq!(samples[&format!("armtrace_perf_events_total{{{labels}}}")], 30_000.0);
+    assert_eq!(samples[&format!("armtrace_perf_event_running_ratio{{{labels}}}")], 0.5);
+    assert_eq!(sum(&samples, "armtrace_perf_events_total", "branch-misses"), 420_000.0);
+    assert!(!samples.keys().any(|name| name.contains("running_ratio") && name.contains("branch-misses")));
+}
+
+#[test]
 fn spins_have_outcomes() {
     let samples = samples(&text(busy(5)));
     let spins = |outcome: &str| {

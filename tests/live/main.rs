@@ -12,6 +12,7 @@ mod events;
 mod export;
 mod guest;
 mod handoffs;
+mod hardware;
 mod lab;
 mod library;
 mod life;

@@ -1,0 +1,426 @@
+//! Events that CPUs count in hardware: which ones, by CPU, what they are asked by, and what proves that they count.
+//!
+//! Numbers and names are the vendors', from their own lists of events and from Linux 6.12 (`tools/perf/pmu-events`,
+//! `arm_pmuv3.h`, `drivers/perf/hisilicon`). Many a virtual machine and some CPUs accept a number and then count nothing, or
+//! something else. So a number is only a hint here: nothing is published of an event that does not stand its proof.
+
+use std::fmt;
+
+/// What CPU it is, by its own account.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CpuId {
+    /// As in `MIDR_EL1`.
+    Arm {
+        implementer: u8,
+        part: u16,
+    },
+    Intel {
+        family: u8,
+        model: u8,
+    },
+    Amd {
+        family: u8,
+        model: u8,
+    },
+}
+
+impl fmt::Display for CpuId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CpuId::Arm { implementer, part } => write!(f, "implementer {implementer:#x}, part {part:#x}"),
+            CpuId::Intel { family, model } => write!(f, "Intel, family {family}, model {model}"),
+            CpuId::Amd { family, model } => write!(f, "AMD, family {family}, model {model}"),
+        }
+    }
+}
+
+/// A CPU and its events.
+#[derive(Debug)]
+pub struct Cpu {
+    pub id: CpuId,
+    /// `None` where the catalog does not know it.
+    pub name: Option<&'static str>,
+    pub events: Vec<&'static HardwareEvent>,
+}
+
+/// One event.
+#[derive(Debug, PartialEq, Eq)]
+pub struct HardwareEvent {
+    /// The value of the `event` label: the vendor's name, in lower case.
+    pub name: &'static str,
+    /// For people.
+    pub meaning: &'static str,
+    pub code: Code,
+    pub proof: Proof,
+}
+
+/// How an event is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Code {
+    /// `PERF_COUNT_HW_…`: the kernel knows the CPU's number.
+    Generic(u32),
+    /// Of the core: the number, and what offcore events want besides.
+    Core { config: u64, config1: u64 },
+    /// Of devices that all CPUs of the host share.
+    Uncore(Uncore),
+}
+
+/// An event of devices that are called `hisi_scclNUMBER_UNITNUMBER`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Uncore {
+    pub unit: &'static str,
+    /// Its name in the devices' own folder `events`, where the number is.
+    pub event: &'static str,
+    /// A field of `config1`, at this bit, that must be in the devices' own folder `format`, and its value.
+    pub field: Option<(&'static str, u8, u64)>,
+}
+
+/// What an event must be seen to count before it is published.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Proof {
+    /// Cycles of a loop: at least one a turn.
+    Cycles,
+    /// The instructions of a loop.
+    Instructions,
+    /// A loop that executes this instruction once a turn, and the same loop without it.
+    Instruction(Instruction),
+    /// Branches on random bits, and the same branches on a constant.
+    BranchMisses,
+    /// Loads of lines that another thread writes all the time, and the same loads without it.
+    OrderingClears,
+    /// Access to memory of such a node that is in no cache, and to memory that is in the CPU's own cache.
+    Memory(Place, Access),
+    /// Access to lines that a CPU of such a node has just written, and to lines that are in the CPU's own cache.
+    DirtyLines(Place, Access),
+}
+
+/// A NUMA node, as seen from the CPU that accesses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    Own,
+    Other,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    Load,
+    Store,
+}
+
+/// An instruction of which armtrace can execute a known number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Instruction {
+    // aarch64
+    Dmb,
+    Dsb,
+    Isb,
+    LoadAcquire,
+    StoreRelease,
+    /// A load-exclusive with its store-exclusive.
+    Exclusives,
+    /// A store-exclusive that fails: without its load.
+    FailedExclusive,
+    CompareAndSwap,
+    // x86_64
+    LockedAdd,
+    Pause,
+    Lfence,
+}
+
+impl Instruction {
+    /// In assembly.
+    pub fn text(self) -> &'static str {
+        match self {
+            Instruction::Dmb => "dmb ish",
+            Instruction::Dsb => "dsb ish",
+            Instruction::Isb => "isb",
+            Instruction::LoadAcquire => "ldar",
+            Instruction::StoreRelease => "stlr",
+            Instruction::Exclusives => "ldxr, stxr",
+            Instruction::FailedExclusive => "clrex, stxr",
+            Instruction::CompareAndSwap => "cas",
+            Instruction::LockedAdd => "lock add",
+            Instruction::Pause => "pause",
+            Instruction::Lfence => "lfence",
+        }
+    }
+}
+
+const fn generic(name: &'static str, number: u32, proof: Proof, meaning: &'static str) -> HardwareEvent {
+    HardwareEvent { name, meaning, code: Code::Generic(number), proof }
+}
+
+const fn core(name: &'static str, config: u64, proof: Proof, meaning: &'static str) -> HardwareEvent {
+    offcore(name, config, 0, proof, meaning)
+}
+
+const fn offcore(name: &'static str, config: u64, config1: u64, proof: Proof, meaning: &'static str) -> HardwareEvent {
+    HardwareEvent { name, meaning, code: Code::Core { config, config1 }, proof }
+}
+
+const fn counts(instruction: Instruction) -> Proof {
+    Proof::Instruction(instruction)
+}
+
+const NEAR_MEMORY: Proof = Proof::Memory(Place::Own, Access::Load);
+const FAR_MEMORY: Proof = Proof::Memory(Place::Other, Access::Load);
+const NEAR_LINES: Proof = Proof::DirtyLines(Place::Own, Access::Load);
+const FAR_LINES: Proof = Proof::DirtyLines(Place::Other, Access::Load);
+const TAKEN_LINES: Proof = Proof::DirtyLines(Place::Other, Access::Store);
+
+/// Of every CPU: what the others are compared with, and branch misses. (The kernel's generic `node-loads` and `node-load-misses`
+/// are not here: on most CPUs they do not exist, and on some they count something else.)
+const EVERYWHERE: &[HardwareEvent] = &[
+    generic("cycles", 0, Proof::Cycles, "CPU cycles"),
+    generic("instructions", 1, Proof::Instructions, "instructions executed"),
+    generic("branch-misses", 5, Proof::BranchMisses, "branches that went another way than predicted"),
+];
+
+/// Numbers that the Arm architecture recommends for barriers.
+const ARM_ORDERING: &[HardwareEvent] = &[
+    core("dmb_spec", 0x7e, counts(Instruction::Dmb), "`dmb`: data memory barriers"),
+    core("dsb_spec", 0x7d, counts(Instruction::Dsb), "`dsb`: data synchronisation barriers"),
+    core("isb_spec", 0x7c, counts(Instruction::Isb), "`isb`: MySQL's spin hint on arm64"),
+    core("rc_ld_spec", 0x90, counts(Instruction::LoadAcquire), "`ldar`: loads that acquire"),
+    core("rc_st_spec", 0x91, counts(Instruction::StoreRelease), "`stlr`: stores that release"),
+];
+
+/// And for atomics that are made of a load and a store: next to none in builds that use LSE.
+const ARM_EXCLUSIVES: &[HardwareEvent] = &[
+    core("ldrex_spec", 0x6c, counts(Instruction::Exclusives), "load-exclusives: attempts at an atomic"),
+    core("strex_pass_spec", 0x6d, counts(Instruction::Exclusives), "store-exclusives that passed"),
+];
+
+const ARM_STORE_EXCLUSIVES: &[HardwareEvent] = &[
+    core(
+        "strex_fail_spec",
+        0x6e,
+        counts(Instruction::FailedExclusive),
+        "store-exclusives that failed: atomics begun anew",
+    ),
+    core("strex_spec", 0x6f, counts(Instruction::Exclusives), "store-exclusives"),
+];
+
+const ARM_COMPARE_AND_SWAP: &[HardwareEvent] = &[
+    core("cas_near_pass", 0x8171, counts(Instruction::CompareAndSwap), "`cas` in the own cache that swapped"),
+    core("cas_near_spec", 0x8172, counts(Instruction::CompareAndSwap), "`cas` in the own cache"),
+];
+
+const ARM_REMOTE: &[HardwareEvent] = &[
+    core("remote_access", 0x31, FAR_MEMORY, "accesses that another socket answered"),
+    core("ll_cache_miss_rd", 0x37, NEAR_MEMORY, "reads that missed the last level of cache that the core sees"),
+];
+
+/// Kunpeng's: home agents, level 3 caches and memory controllers, the host's, not the server's.
+const HISILICON: &[HardwareEvent] = &[
+    uncore("hha_rx_ops_num", "hha", "rx_ops_num", None, NEAR_MEMORY, "requests to home agents"),
+    uncore("hha_rx_outer", "hha", "rx_outer", None, FAR_MEMORY, "of these, from the other socket"),
+    uncore("hha_rx_sccl", "hha", "rx_sccl", None, FAR_MEMORY, "of these, from another die of the socket"),
+    uncore(
+        "l3c_dat_access_other_die",
+        "l3c",
+        "dat_access",
+        Some(("datasrc_cfg", 11, 0x08)),
+        FAR_LINES,
+        "data that the level 3 cache of another die had",
+    ),
+    uncore(
+        "l3c_dat_access_other_socket",
+        "l3c",
+        "dat_access",
+        Some(("datasrc_cfg", 11, 0x09)),
+        FAR_LINES,
+        "data that a level 3 cache of the other socket had",
+    ),
+    uncore("ddrc_flux_rd", "ddrc", "flux_rd", None, NEAR_MEMORY, "reads of memory"),
+    uncore("ddrc_flux_wr", "ddrc", "flux_wr", None, Proof::Memory(Place::Own, Access::Store), "writes to memory"),
+];
+
+const fn uncore(
+    name: &'static str,
+    unit: &'static str,
+    event: &'static str,
+    field: Option<(&'static str, u8, u64)>,
+    proof: Proof,
+    meaning: &'static str,
+) -> HardwareEvent {
+    HardwareEvent { name, meaning, code: Code::Uncore(Uncore { unit, event, field }), proof }
+}
+
+const INTEL_ORDERING_CLEARS: HardwareEvent = core(
+    "machine_clears.memory_ordering",
+    0x2c3,
+    Proof::OrderingClears,
+    "times that the pipeline began anew because another CPU had written what was read",
+);
+const LOCK_LOADS: &str = "locked instructions";
+const LOCAL_DRAM: &str = "loads answered by memory of the own socket";
+const REMOTE_DRAM: &str = "loads answered by memory of another socket";
+const REMOTE_HITM: &str = "loads of a line that a CPU of another socket had written";
+const REMOTE_FWD: &str = "loads of a line that a CPU of another socket had";
+const XSNP_HITM: &str = "loads of a line that another core of the socket had written";
+const REMOTE_RFO: &str = "stores to a line that a CPU of another socket had written";
+
+const INTEL_BROADWELL: &[HardwareEvent] = &[
+    core("mem_uops_retired.lock_loads", 0x21d0, counts(Instruction::LockedAdd), LOCK_LOADS),
+    INTEL_ORDERING_CLEARS,
+    core("mem_load_uops_l3_miss_retired.local_dram", 0x1d3, NEAR_MEMORY, LOCAL_DRAM),
+    core("mem_load_uops_l3_miss_retired.remote_dram", 0x4d3, FAR_MEMORY, REMOTE_DRAM),
+    core("mem_load_uops_l3_miss_retired.remote_hitm", 0x10d3, FAR_LINES, REMOTE_HITM),
+    core("mem_load_uops_l3_miss_retired.remote_fwd", 0x20d3, FAR_LINES, REMOTE_FWD),
+    core("mem_load_uops_l3_hit_retired.xsnp_hitm", 0x4d2, NEAR_LINES, XSNP_HITM),
+    offcore("offcore_response.demand_rfo.llc_miss.remote_hitm", 0x1b7, 0x10_3fc0_0002, TAKEN_LINES, REMOTE_RFO),
+];
+
+/// From Skylake's servers on.
+const INTEL_SERVER: &[HardwareEvent] = &[
+    core("mem_inst_retired.lock_loads", 0x21d0, counts(Instruction::LockedAdd), LOCK_LOADS),
+    INTEL_ORDERING_CLEARS,
+    core("mem_load_l3_miss_retired.local_dram", 0x1d3, NEAR_MEMORY, LOCAL_DRAM),
+    core("mem_load_l3_miss_retired.remote_dram", 0x2d3, FAR_MEMORY, REMOTE_DRAM),
+    core("mem_load_l3_miss_retired.remote_hitm", 0x4d3, FAR_LINES, REMOTE_HITM),
+    core("mem_load_l3_miss_retired.remote_fwd", 0x8d3, FAR_LINES, REMOTE_FWD),
+    core("mem_load_l3_hit_retired.xsnp_hitm", 0x4d2, NEAR_LINES, XSNP_HITM),
+];
+
+const INTEL_SKYLAKE_STORES: &[HardwareEvent] =
+    &[offcore("offcore_response.demand_rfo.l3_miss.remote_hitm", 0x1b7, 0x10_3fc0_0002, TAKEN_LINES, REMOTE_RFO)];
+
+const PAUSE: &str = "`pause`: spin loops, but for those that make the hypervisor take over";
+const INTEL_PAUSE: &[HardwareEvent] = &[core("pause_inst", 0x40cc, counts(Instruction::Pause), PAUSE)];
+
+const INTEL_SAPPHIRE_RAPIDS: &[HardwareEvent] = &[
+    core("cpu_clk_unhalted.pause_inst", 0x104_40ec, counts(Instruction::Pause), PAUSE),
+    core("misc2_retired.lfence", 0x20e0, counts(Instruction::Lfence), "`lfence`"),
+];
+
+const INTEL_SIERRA_FOREST: &[HardwareEvent] = &[
+    core("mem_load_uops_l3_miss_retired.remote_dram", 0x2d3, FAR_MEMORY, REMOTE_DRAM),
+    core("mem_load_uops_l3_miss_retired.remote_fwd", 0x4d3, FAR_LINES, REMOTE_FWD),
+    core("mem_load_uops_l3_miss_retired.remote_hitm", 0x8d3, FAR_LINES, REMOTE_HITM),
+];
+
+const FAR_CACHE: &str = "data from a cache, for addresses of another node's memory";
+const FAR_DRAM: &str = "data from another node's memory";
+
+const AMD_ZEN2: &[HardwareEvent] = &[
+    core("ls_refills_from_sys.ls_mabresp_rmt_cache", 0x1043, FAR_LINES, FAR_CACHE),
+    core("ls_refills_from_sys.ls_mabresp_rmt_dram", 0x4043, FAR_MEMORY, FAR_DRAM),
+];
+
+const AMD_ZEN3: &[HardwareEvent] = &[
+    core("ls_dmnd_fills_from_sys.ext_cache_remote", 0x1043, FAR_LINES, FAR_CACHE),
+    core("ls_dmnd_fills_from_sys.mem_io_remote", 0x4043, FAR_MEMORY, FAR_DRAM),
+];
+
+const AMD_ZEN4: &[HardwareEvent] = &[
+    core("ls_dmnd_fills_from_sys.far_cache", 0x1043, FAR_LINES, FAR_CACHE),
+    core("ls_dmnd_fills_from_sys.dram_io_far", 0x4043, FAR_MEMORY, FAR_DRAM),
+];
+
+/// Three of the event's parts in one: not speculated, and speculated with low and with high confidence.
+const AMD_LOCKS: &[HardwareEvent] = &[core(
+    "ls_locks.cacheable",
+    0xe25,
+    counts(Instruction::LockedAdd),
+    "locked instructions on memory that is cached",
+)];
+
+const AMD_ZEN5_LOCKS: &[HardwareEvent] = &[core("ls_locks.all", 0x1f25, counts(Instruction::LockedAdd), LOCK_LOADS)];
+
+/// What is known of a CPU. One that is not known has what every CPU has; on arm64 that is what the architecture recommends.
+pub fn cpu(id: CpuId) -> Cpu {
+    const ARM: [&[HardwareEvent]; 4] = [ARM_ORDERING, ARM_EXCLUSIVES, ARM_STORE_EXCLUSIVES, ARM_REMOTE];
+    const KUNPENG: [&[HardwareEvent]; 5] = [ARM_ORDERING, ARM_EXCLUSIVES, ARM_STORE_EXCLUSIVES, ARM_REMOTE, HISILICON];
+    const ARM_NO_REMOTE: [&[HardwareEvent]; 3] = [ARM_ORDERING, ARM_EXCLUSIVES, ARM_STORE_EXCLUSIVES];
+    const NEOVERSE_N3: [&[HardwareEvent]; 4] = [ARM_ORDERING, ARM_STORE_EXCLUSIVES, ARM_COMPARE_AND_SWAP, ARM_REMOTE];
+    let (name, own): (&str, &[&'static [HardwareEvent]]) = match id {
+        CpuId::Arm { implementer: 0x41, part } => match part {
+            0xd0c => ("Neoverse N1", &ARM),
+            0xd40 => ("Neoverse V1", &ARM),
+            0xd49 => ("Neoverse N2", &ARM),
+            0xd4f => ("Neoverse V2", &ARM),
+            0xd84 => ("Neoverse V3", &ARM),
+            0xd8e => ("Neoverse N3", &NEOVERSE_N3),
+            _ => ("", &ARM),
+        },
+        CpuId::Arm { implementer: 0xc0, part: 0xac3 } => ("AmpereOne", &ARM_NO_REMOTE),
+        CpuId::Arm { implementer: 0xc0, part: 0xac4 } => ("AmpereOneX", &ARM_NO_REMOTE),
+        CpuId::Arm { implementer: 0x48, part: 0xd01 } => ("Kunpeng 920", &KUNPENG),
+        CpuId::Arm { implementer: 0x48, part: 0xd02 } => ("Kunpeng HIP09", &KUNPENG),
+        CpuId::Arm { .. } => ("", &ARM),
+        CpuId::Intel { family: 6, model } => match model {
+            0x4f => ("Broadwell-EP", &[INTEL_BROADWELL]),
+            0x55 => ("Skylake-SP, Cascade Lake", &[INTEL_SERVER, INTEL_PAUSE, INTEL_SKYLAKE_STORES]),
+            0x6a | 0x6c => ("Ice Lake-SP", &[INTEL_SERVER, INTEL_PAUSE]),
+            0x8f => ("Sapphire Rapids", &[INTEL_SERVER, INTEL_SAPPHIRE_RAPIDS]),
+            0xcf => ("Emerald Rapids", &[INTEL_SERVER, INTEL_SAPPHIRE_RAPIDS]),
+            0xad | 0xae => ("Granite Rapids", &[INTEL_SERVER, INTEL_SAPPHIRE_RAPIDS]),
+            0xaf => ("Sierra Forest", &[INTEL_SIERRA_FOREST]),
+            _ => ("", &[]),
+        },
+        CpuId::Intel { .. } => ("", &[]),
+        CpuId::Amd { family, model } => match (family, model >> 4) {
+            (0x17, 0x3..) => ("Zen 2", &[AMD_LOCKS, AMD_ZEN2]),
+            (0x19, 0x0 | 0x2 | 0x4 | 0x5) => ("Zen 3", &[AMD_LOCKS, AMD_ZEN3]),
+            (0x19, _) => ("Zen 4", &[AMD_ZEN4]),
+            (0x1a, _) => ("Zen 5", &[AMD_ZEN5_LOCKS, AMD_ZEN4]),
+            _ => ("", &[]),
+        },
+    };
+    let events = EVERYWHERE.iter().chain(own.iter().copied().flatten()).collect();
+    Cpu { id, name: Some(name).filter(|name| !name.is_empty()), events }
+}
+
+/// Amazon's instances that have all hardware events, by what their type has behind its first letter; from the guide to
+/// Graviton (`aws-graviton-getting-started`, `perfrunbook/debug_hw_perf.md`).
+const AMAZON: &[(&str, u32)] =
+    &[("6g", 16), ("7g", 16), ("6i", 16), ("8g", 24), ("6a", 24), ("7a", 24), ("7i", 24), ("8i", 48), ("9g", 48)];
+
+/// Where a virtual machine without counters would get them, by what its firmware says of it: `sys_vendor` and `product_name`.
+pub fn where_counters_are(vendor: &str, product: &str) -> String {
+    if vendor != "Amazon EC2" {
+        return "A virtual machine has counters if its host passes them on: on bare metal and dedicated hosts, with QEMU's `-cpu host,pmu=on`, \
+                with VMware's \"virtualized CPU performance counters\""
+            .to_owned();
+    }
+    let family = product.split('.').next().unwrap_or_default();
+    let generation = family.trim_start_matches(|c: char| c.is_ascii_alphabetic());
+    match AMAZON.iter().find(|(begin, _)| generation.starts_with(begin)) {
+        Some((_, size)) => format!("{family} has all of them from {family}.{size}xlarge on, and on bare metal"),
+        None => format!("{family} has them on bare metal, and may have them in its largest sizes"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_cpu_has_two_events_of_one_name_or_number() {
+        let arm = (0..=u8::MAX).flat_map(|implementer| {
+            [0xd0c, 0xd40, 0xd49, 0xd4f, 0xd84, 0xd8e, 0xac3, 0xac4, 0xd01, 0xd02]
+                .map(|part| CpuId::Arm { implementer, part })
+        });
+        let intel = (0..=u8::MAX).map(|model| CpuId::Intel { family: 6, model });
+        let amd = (0..=u8::MAX).flat_map(|model| [0x17, 0x19, 0x1a].map(|family| CpuId::Amd { family, model }));
+        for id in arm.chain(intel).chain(amd) {
+            let cpu = cpu(id);
+            for (at, event) in cpu.events.iter().enumerate() {
+                let twin = cpu.events[..at].iter().find(|e| e.name == event.name || e.code == event.code);
+                assert_eq!(twin, None, "{id:?}: {}", event.name);
+            }
+        }
+    }
+
+    #[test]
+    fn instances_that_are_too_small_are_told_the_size() {
+        let advice = |product| where_counters_are("Amazon EC2", product);
+        assert!(advice("m7g.2xlarge").contains("m7g.16xlarge"));
+        assert!(advice("c8gd.large").contains("c8gd.24xlarge"));
+        assert!(advice("r7iz.large").contains("r7iz.24xlarge"));
+        assert!(advice("r8i-flex.large").contains("r8i-flex.48xlarge"));
+        assert!(!advice("t4g.small").contains("xlarge"));
+        assert!(where_counters_are("QEMU", "Standard PC").contains("pmu=on"));
+    }
+}

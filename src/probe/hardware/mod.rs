@@ -1,0 +1,308 @@
+//! Hardware events of the server's threads and of the host's devices: those of which it was seen that they count.
+//!
+//! ```text
+//! Host ──▶ plan: the CPU's events ──▶ prove: a known number of each, done here ──▶ Counter: of the server's threads ──▶ EventCount
+//! ```
+
+mod exercise;
+mod host;
+mod memory;
+mod proof;
+
+pub use host::{Asked, Host, Node, Planned};
+
+use std::io;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::attach::{Counter, Reading, Whose};
+use crate::catalog::{Cpu, Proof};
+use crate::model::{EventCount, Scope};
+
+/// The most descriptors that counting takes: one for each event in each thread that the server has when it begins.
+const MOST_COUNTERS: usize = 8192;
+/// Descriptors that are left for everything else.
+const RESERVED: usize = 256;
+
+/// What came of an event's trial.
+#[derive(Debug)]
+pub struct Verdict {
+    pub planned: Planned,
+    /// Why it does not count, or cannot be believed.
+    pub proven: Result<(), String>,
+}
+
+impl Verdict {
+    /// Whether the whole host would have this, if it were another: an instruction is there to be counted anywhere.
+    pub fn is_for_lack_of_counters(&self) -> bool {
+        let is_far = matches!(self.planned.event.proof, Proof::Memory(..) | Proof::DirtyLines(..));
+        self.proven.is_err() && !is_far
+    }
+}
+
+/// Tries all events of a CPU. It takes some tenths of a second.
+pub fn examine(host: &Host, cpu: &Cpu) -> Vec<Verdict> {
+    let examined = |planned| Verdict { proven: proof::prove(host, &planned), planned };
+    host.plan(cpu).into_iter().map(examined).collect()
+}
+
+/// The events of one server. Dropping it ends the counting.
+pub struct HardwareProbe {
+    pid: i32,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    is_detached: bool,
+    counted: Vec<Counted>,
+}
+
+/// An event and its counters.
+struct Counted {
+    name: &'static str,
+    scope: Scope,
+    counters: Vec<Counter>,
+    total: Total,
+}
+
+impl HardwareProbe {
+    /// Counts nothing yet.
+    pub fn new(pid: i32) -> HardwareProbe {
+        HardwareProbe { pid, state: Mutex::default() }
+    }
+
+    /// Tries what this host's CPU has, and counts from then on what stood the trial.
+    pub fn start(&self) {
+        let host = Host::this();
+        let Some(cpu) = host.cpu() else { return };
+        let proven = examine(&host, &cpu).into_iter().filter(|verdict| match &verdict.proven {
+            Ok(()) => true,
+            Err(why) => {
+                tracing::info!("hardware event {} is not counted: {why}", verdict.planned.event.name);
+                false
+            }
+        });
+        self.count(&proven.map(|verdict| verdict.planned).collect::<Vec<_>>());
+    }
+
+    /// Counts these from now on.
+    fn count(&self, events: &[Planned]) {
+        let threads = threads(self.pid);
+        let mut room = descriptors().min(MOST_COUNTERS);
+        let mut state = self.lock();
+        if state.is_detached {
+            return;
+        }
+        for planned in events {
+            let name = planned.event.name;
+            match open(planned, &threads, &mut room) {
+                Ok(counters) => {
+                    state.counted.push(Counted { name, scope: planned.scope(), counters, total: Total::default() });
+                }
+                Err(why) => tracing::warn!("hardware event {name} is not counted: {why}"),
+            }
+        }
+    }
+
+    /// What was counted so far.
+    pub fn collect(&self) -> Vec<EventCount> {
+        self.lock().counted.iter_mut().map(Counted::collect).collect()
+    }
+
+    /// Ends the counting; what was counted stays readable.
+    pub fn detach(&self) {
+        let mut state = self.lock();
+        state.is_detached = true;
+        for counted in &mut state.counted {
+            counted.collect();
+            counted.counters.clear();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Counted {
+    fn collect(&mut self) -> EventCount {
+        let reading: io::Result<Reading> = self.counters.iter().map(Counter::read).sum();
+        if let Some(reading) = reading.ok().filter(|_| !self.counters.is_empty()) {
+            self.total.advance(reading);
+        }
+        EventCount {
+            event: self.name.to_owned(),
+            scope: self.scope,
+            count: self.total.count,
+            running_ratio: self.total.all.running_ratio(),
+        }
+    }
+}
+
+/// A count that is scaled up for the time in which it was not counted, and never steps back: each reading scales only what came
+/// since the one before.
+#[derive(Default)]
+struct Total {
+    count: f64,
+    /// As read last.
+    all: Reading,
+    /// As of which `count` is.
+    scaled: Reading,
+}
+
+impl Total {
+    fn advance(&mut self, reading: Reading) {
+        self.all = reading;
+        // What was not counted at all since then waits until it is known how much comes.
+        if let Some(more) = (reading - self.scaled).scaled() {
+            self.count += more;
+            self.scaled = reading;
+        }
+    }
+}
+
+/// Counters of an event in all threads, or of the devices that have it. `room` is how many there may be.
+fn open(planned: &Planned, threads: &[i32], room: &mut usize) -> Result<Vec<Counter>, String> {
+    let asked = planned.asked.as_ref().map_err(String::clone)?;
+    let places: Vec<_> = match planned.scope() {
+        Scope::Process => threads.iter().flat_map(|thread| asked.of(Whose::Thread(*thread))).collect(),
+        Scope::Host => asked.of(Whose::Own),
+    };
+    *room = room.checked_sub(places.len()).ok_or_else(|| {
+        format!("the server has {} threads, and each event takes a descriptor in each", threads.len())
+    })?;
+    let mut counters = Vec::new();
+    for (what, whose) in places {
+        match Counter::open(what, whose) {
+            Ok(counter) => counters.push(counter),
+            // The thread has ended since.
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
+            Err(error) => return Err(proof::refusal(&error)),
+        }
+    }
+    if counters.is_empty() {
+        return Err("the server has ended".to_owned());
+    }
+    Ok(counters)
+}
+
+/// The process's threads, the one first that starts the others in most servers: threads that it starts while theirs are being opened count
+/// with it.
+fn threads(pid: i32) -> Vec<i32> {
+    let tasks = procfs::process::Process::new(pid).and_then(|process| process.tasks());
+    let mut threads: Vec<i32> = tasks.into_iter().flatten().flatten().map(|task| task.tid).collect();
+    threads.sort_by_key(|thread| (*thread != pid, *thread));
+    threads
+}
+
+/// How many descriptors this process may still open, at least.
+fn descriptors() -> usize {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the calls write and read a structure that is valid for them.
+    unsafe {
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) == 0 && limit.rlim_cur < limit.rlim_max {
+            let raised = libc::rlimit { rlim_cur: limit.rlim_max, ..limit };
+            if libc::setrlimit(libc::RLIMIT_NOFILE, &raised) == 0 {
+                limit = raised;
+            }
+        }
+    }
+    usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX).saturating_sub(RESERVED)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attach::counter_tests::{permitted, touch_pages, PAGE_FAULTS};
+    use crate::attach::online_cpus;
+    use crate::catalog::{Code, HardwareEvent, Uncore};
+
+    static EVENT: HardwareEvent =
+        HardwareEvent { name: "page-faults", meaning: "", code: Code::Generic(0), proof: Proof::Cycles };
+
+    fn page_faults() -> Planned {
+        Planned { event: &EVENT, asked: Ok(Asked::OfThreads(PAGE_FAULTS)) }
+    }
+
+    fn reading(count: u64, enabled_ns: u64, running_ns: u64) -> Reading {
+        Reading { count, enabled_ns, running_ns }
+    }
+
+    #[test]
+    fn a_total_is_scaled_and_never_steps_back() {
+        let mut total = Total::default();
+        let mut after = |count, enabled, running| {
+            total.advance(reading(count, enabled, running));
+            total.count
+        };
+        assert_eq!(after(100, 100, 10), 1000.0);
+        // All of the time since then: the whole so far says nothing of it.
+        assert_eq!(after(110, 150, 60), 1010.0);
+        assert_eq!(after(110, 250, 60), 1010.0, "not counted at all");
+        assert_eq!(after(130, 350, 110), 1010.0 + 20.0 * 200.0 / 50.0, "what it missed comes with what came next");
+        assert_eq!(total.all.running_ratio(), Some(110.0 / 350.0));
+    }
+
+    #[test]
+    fn a_process_is_counted_until_it_is_left() {
+        if !permitted() {
+            return;
+        }
+        let probe = HardwareProbe::new(std::process::id() as i32);
+        assert_eq!(probe.collect(), []);
+        probe.count(&[page_faults()]);
+        std::thread::spawn(|| touch_pages(1000)).join().unwrap();
+        let before = probe.collect();
+        assert_eq!((before[0].event.as_str(), before[0].scope), ("page-faults", Scope::Process));
+        assert!(before[0].count >= 1000.0 && before[0].running_ratio == Some(1.0), "{before:?}");
+        probe.detach();
+        let left = probe.collect();
+        touch_pages(1000);
+        assert_eq!(probe.collect(), left);
+        assert!(left[0].count >= before[0].count, "{left:?}");
+        // A trial that ends late begins nothing.
+        probe.count(&[page_faults()]);
+        assert_eq!(probe.collect(), left);
+    }
+
+    /// An event of the host that is asked for on each CPU, as if it were of devices.
+    #[test]
+    fn devices_count_for_the_whole_host() {
+        static OF_DEVICES: HardwareEvent = HardwareEvent {
+            name: "host-page-faults",
+            meaning: "",
+            code: Code::Uncore(Uncore { unit: "", event: "", field: None }),
+            proof: Proof::Cycles,
+        };
+        let cpus = online_cpus();
+        if Counter::open(PAGE_FAULTS, Whose::Device(cpus[0])).is_err() {
+            return;
+        }
+        let devices = cpus.iter().map(|cpu| (PAGE_FAULTS, *cpu)).collect();
+        let probe = HardwareProbe::new(i32::MAX);
+        probe.count(&[Planned { event: &OF_DEVICES, asked: Ok(Asked::OfDevices(devices)) }]);
+        touch_pages(1000);
+        let counted = probe.collect();
+        assert_eq!((counted[0].event.as_str(), counted[0].scope), ("host-page-faults", Scope::Host));
+        assert!(counted[0].count >= 1000.0, "{counted:?}");
+    }
+
+    #[test]
+    fn too_many_threads_are_an_explanation() {
+        if !permitted() {
+            return;
+        }
+        let own = std::process::id() as i32;
+        let why = open(&page_faults(), &[own, own], &mut 1).unwrap_err();
+        assert!(why.contains("2 threads"), "{why}");
+        assert!(open(&page_faults(), &[i32::MAX], &mut 1).unwrap_err().contains("ended"));
+    }
+
+    #[test]
+    fn the_first_thread_comes_first() {
+        let own = std::process::id() as i32;
+        let threads = std::thread::spawn(move || threads(own)).join().unwrap();
+        assert!(threads.len() > 1 && threads[0] == own, "{threads:?}");
+        assert_eq!(self::threads(i32::MAX), [0; 0]);
+    }
+}

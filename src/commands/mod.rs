@@ -101,9 +101,10 @@ pub(crate) struct AttachArgs {
     /// Between which parts of the machine handoffs of latches are counted
     #[arg(long, default_value = "auto", value_name = "BETWEEN")]
     handoffs: Division,
-    /// Count no hardware events: branch misses, barriers, accesses to other nodes' memory
+    /// Count hardware events too, those that prove to count: barriers, branch misses, accesses to other nodes' memory. The
+    /// server's threads pay for it at each context switch, and that is in no figure
     #[arg(long)]
-    no_hardware_events: bool,
+    hardware_events: bool,
 }
 
 #[derive(Args, Clone, Debug)]

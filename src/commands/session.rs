@@ -50,7 +50,7 @@ impl Session {
             tracing::warn!("{line}");
         }
         runtime.spawn_blocking(agent.keep_within(args.max_overhead));
-        look_further(agent.source(), !args.no_hardware_events);
+        look_further(agent.source(), args.hardware_events);
         Ok(Session { agent, ends, runtime })
     }
 }

@@ -1,6 +1,7 @@
 //! Hardware events, as far as this machine counts any.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
@@ -32,7 +33,7 @@ fn hardware_events_are_counted_or_explained() -> Result<()> {
         let advice = said["advice"].as_str().context("nothing says where there would be counters")?;
         ensure!(advice.contains("bare metal"), "{advice}");
     }
-    let agent = Agent::attach(&server)?;
+    let agent = Agent::attach_with(&server, &[OsStr::new("--hardware-events")])?;
     // What the same thread does behind it.
     let samples = wait_for("the count of barriers", Duration::from_secs(30), || {
         let samples = agent.scrape()?;

@@ -21,6 +21,8 @@ const UNKNOWN: &str = "unknown";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Named<'a> {
     pub class: CpuClass,
+    /// The same, but for the instruction.
+    pub purpose: CpuClass,
     pub name: &'a str,
     /// The instruction that orders memory, where the time was spent on one.
     pub ordering: Option<Class>,
@@ -84,15 +86,16 @@ impl Code {
     pub fn function(&mut self, address: u64, call: u32) -> Named<'_> {
         if is_kernel(address) {
             let name = self.kernel.get_or_insert_with(KernelSymbols::read).at(address).unwrap_or(UNKNOWN);
-            return Named { class: kernel_class(name, call), name, ordering: None };
+            let class = kernel_class(name, call);
+            return Named { class, purpose: class, name, ordering: None };
         }
         let Some(found) = self.images.find(address) else {
-            return Named { class: CpuClass::Other, name: UNKNOWN, ordering: None };
+            return Named { class: CpuClass::Other, purpose: CpuClass::Other, name: UNKNOWN, ordering: None };
         };
         let describe = || found.describe(self.known.iter().find(|known| known.range.contains(&address)));
         let (class, name, sites) = self.functions.entry(found.start).or_insert_with(describe);
         let ordering = sites.at(address.wrapping_sub(found.bias));
-        Named { class: class_with(*class, ordering), name, ordering }
+        Named { class: class_with(*class, ordering), purpose: *class, name, ordering }
     }
 }
 

@@ -334,7 +334,7 @@ impl CpuCollector {
         for (key, count) in samples {
             let function = state.code.function(key.address, key.call);
             let ns = (each * count as f64) as u64;
-            state.table.add(function.class, function.name, ns, is_known_cost(function.class));
+            state.table.add(function.class, function.name, ns, is_known_cost(function.purpose));
             if let Some(instruction) = function.ordering {
                 state.ordering.add(instruction.name, function.name, ns, false);
             }
@@ -363,10 +363,9 @@ impl CpuCollector {
     }
 }
 
-/// Whether a function of this class is worth a row however little it takes.
+/// Whether a function that is there for this is worth a row however little it takes.
 fn is_known_cost(class: CpuClass) -> bool {
-    use CpuClass::{Atomic, Barrier, Futex, Kernel, Other};
-    !matches!(class, Other | Kernel | Futex | Atomic | Barrier)
+    !matches!(class, CpuClass::Other | CpuClass::Kernel | CpuClass::Futex)
 }
 
 /// The key as the programs that measure waits know it: the same structure, which each object has a type of its own for.

@@ -114,7 +114,7 @@ fn latch_families(snapshot: &Snapshot, state: &mut State) -> Vec<MetricFamily> {
 
 /// Latches whose waiters spin, by what came of it.
 fn spin_family(latches: &[LatchWaits]) -> MetricFamily {
-    let spun = latches.iter().filter(|latch| latch.spins_won + latch.spins_wasted > 0);
+    let spun = latches.iter().filter(|latch| latch.spins() > 0);
     let samples = spun.flat_map(|latch| {
         [("won", latch.spins_won), ("wasted", latch.spins_wasted)].map(|(outcome, waits)| {
             let [name, kind, mode] = latch_labels(latch);
@@ -270,7 +270,7 @@ fn cpu_families(snapshot: &Snapshot) -> Vec<MetricFamily> {
     let sampled = if snapshot.cpu.is_empty() { &[][..] } else { &snapshot.checksums };
     // One function may be chosen for two checksums.
     let times: BTreeMap<_, _> =
-        sampled.iter().map(|c| ((&*c.function, c.implementation.as_str()), snapshot.checksum_ns(c))).collect();
+        sampled.iter().map(|c| ((&*c.function, c.implementation.as_str()), c.cpu_ns(&snapshot.cpu))).collect();
     let times = times.into_iter().map(|((function, how), ns)| CHECKSUM.sample(&[function, how], seconds(ns)));
     let counted = snapshot.checksum_calls.iter();
     let (checksum_calls, bytes) = counted

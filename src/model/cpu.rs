@@ -1,5 +1,7 @@
 //! What CPU time goes into.
 
+use serde::{Deserialize, Serialize};
+
 /// What a function is there for, where that is a known cost of database servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum CpuClass {
@@ -40,6 +42,11 @@ impl CpuClass {
         CpuClass::Other,
     ];
 
+    /// The class that has this name.
+    pub fn from_name(name: &str) -> Option<CpuClass> {
+        CpuClass::ALL.into_iter().find(|class| class.as_str() == name)
+    }
+
     /// The value of the `class` label.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -70,6 +77,11 @@ pub struct CpuTime {
 impl CpuTime {
     /// In place of a function: all of the class that have no row of their own.
     pub const OTHER: &str = "other";
+
+    /// Nanoseconds of these rows together.
+    pub fn sum<'a>(rows: impl Iterator<Item = &'a CpuTime>) -> u64 {
+        rows.map(|row| row.ns).fold(0, u64::saturating_add)
+    }
 }
 
 /// CPU time that one sort of instruction that orders memory took in one function.
@@ -83,7 +95,8 @@ pub struct OrderingTime {
 }
 
 /// How a checksum is computed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Implementation {
     /// With instructions for it.
     Hardware,
@@ -101,13 +114,14 @@ impl Implementation {
 }
 
 /// The implementation of a checksum that the server has chosen.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Checksum {
     /// `crc32c of pages and redo log`
     pub purpose: String,
     pub function: String,
     pub implementation: Implementation,
     /// That it uses; none in software.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instruction: Option<String>,
     /// Whether the host's CPU has an instruction for it.
     pub cpu_has_instruction: bool,
@@ -128,12 +142,18 @@ impl Checksum {
     pub fn is_slow(&self) -> bool {
         self.implementation == Implementation::Software && self.cpu_has_instruction
     }
+
+    /// CPU time of these rows that was spent in it, nanoseconds.
+    pub fn cpu_ns(&self, cpu: &[CpuTime]) -> u64 {
+        CpuTime::sum(cpu.iter().filter(|row| row.class == CpuClass::Checksum && row.function == self.function))
+    }
 }
 
 /// How long the server's waiters spin before they sleep.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SpinSettings {
     /// That tells the CPU that the code spins: `pause`, `isb`. `None`: the build's loop has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instruction: Option<String>,
     /// One turn of the loop on this CPU, nanoseconds.
     pub turn_ns: f64,

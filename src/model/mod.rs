@@ -101,6 +101,11 @@ impl LatchWaits {
     pub fn spin_ns(&self) -> u64 {
         self.waits.sum_ns.saturating_sub(self.sleep_ns)
     }
+
+    /// Waits that began with spinning.
+    pub fn spins(&self) -> u64 {
+        self.spins_won.saturating_add(self.spins_wasted)
+    }
 }
 
 /// The waits for one latch that began at one place in the server's code.
@@ -277,12 +282,6 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// CPU time that the server's threads spent in a checksum's implementation, nanoseconds.
-    pub fn checksum_ns(&self, checksum: &Checksum) -> u64 {
-        let of_it = |row: &&CpuTime| row.class == CpuClass::Checksum && row.function == checksum.function;
-        self.cpu.iter().filter(of_it).map(|row| row.ns).sum()
-    }
-
     /// CPU time that probes took from the server since attach, nanoseconds; `None` where the cost of a
     /// probe that was hit is unknown, for a sum without it would be too low.
     pub fn probe_cost_ns(&self) -> Option<f64> {

@@ -12,6 +12,7 @@ pub use frame::{FormatError, VERSION};
 pub use reader::{read, Recording};
 pub use report::{Bucket, Finding, Folded, Html, Report, Text};
 pub use schema::{
-    CallsiteKey, End, Ending, Host, LatchDelta, LatchKey, NewRows, PageKey, Probe, Second, Server, Start, WaitDelta,
+    CallsiteKey, Code, CpuKey, End, Ending, Host, LatchDelta, LatchKey, NewRows, PageKey, Probe, Second, Server, Start,
+    WaitDelta,
 };
 pub use writer::Recorder;

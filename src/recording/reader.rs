@@ -6,8 +6,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::frame::{FormatError, Frame, FrameKind, Frames};
-use super::schema::{CallsiteKey, End, LatchDelta, NewRows, PageKey, Second, Start, WaitDelta};
-use crate::model::{CallsiteWaits, Histogram, Kind, LatchWaits, Mode, PageWaits, BUCKETS, BUCKET_BOUNDS_NS};
+use super::schema::{CallsiteKey, Code, CpuKey, End, LatchDelta, NewRows, PageKey, Second, Start, WaitDelta};
+use crate::model::{
+    CallsiteWaits, CpuClass, CpuTime, Histogram, Kind, LatchWaits, Mode, PageWaits, BUCKETS, BUCKET_BOUNDS_NS,
+};
 
 /// More buckets than any version has; what claims more is damaged.
 const MOST_BUCKETS: usize = 1000;
@@ -20,6 +22,8 @@ pub struct Recording {
     pub rows: NewRows,
     /// At least one.
     pub seconds: Vec<Second>,
+    /// What was last known of the server's code.
+    pub code: Code,
     /// `None` where the file was cut short, as by `kill -9`.
     pub end: Option<End>,
     /// For each of the recording's buckets the one of [`BUCKET_BOUNDS_NS`] that it goes to.
@@ -89,19 +93,23 @@ impl Recording {
             let known = Kind::from_name(&latch.kind).zip(Mode::from_name(&latch.mode));
             self.latches.push(known.ok_or_else(|| frame.damaged("a latch of an unknown kind"))?);
         }
-        let NewRows { latches, callsites, pages, lost } = std::mem::take(&mut second.new);
+        let NewRows { latches, callsites, pages, cpu, lost } = std::mem::take(&mut second.new);
         self.rows.latches.extend(latches);
         self.rows.callsites.extend(callsites);
         self.rows.pages.extend(pages);
+        self.rows.cpu.extend(cpu);
         self.rows.lost.extend(lost);
         let is_right = second.latches.iter().all(|delta| self.is_right(delta))
             && ascending(second.latches.iter().map(|delta| delta.r))
             && in_rows(&second.callsites, self.rows.callsites.len())
             && in_rows(&second.pages, self.rows.pages.len())
-            && ascending(second.lost.iter().map(|lost| lost.0))
-            && second.lost.iter().all(|lost| lost.0 < self.rows.lost.len());
+            && counts_in_rows(&second.cpu, self.rows.cpu.len())
+            && counts_in_rows(&second.lost, self.rows.lost.len());
         if !is_right {
             return Err(frame.damaged("figures of a row that does not exist"));
+        }
+        if let Some(code) = second.code.take() {
+            self.code = code;
         }
         self.seconds.push(second);
         Ok(())
@@ -175,6 +183,24 @@ impl Recording {
         pages
     }
 
+    /// What a function's row counts as. A class that only a later armtrace knows is to this one what has no class.
+    pub fn cpu_class(&self, row: usize) -> CpuClass {
+        CpuClass::from_name(&self.rows.cpu[row].class).unwrap_or(CpuClass::Other)
+    }
+
+    /// CPU time of all functions, the most first; none where it was not sampled.
+    pub fn cpu(&self) -> Vec<CpuTime> {
+        let sums = self.counts(self.rows.cpu.len(), |second| &second.cpu);
+        let time = |(row, (key, ns)): (usize, (&CpuKey, u64))| CpuTime {
+            class: self.cpu_class(row),
+            function: key.function.clone(),
+            ns,
+        };
+        let mut cpu: Vec<CpuTime> = self.rows.cpu.iter().zip(sums).enumerate().map(time).collect();
+        cpu.sort_by(|a, b| b.ns.cmp(&a.ns).then_with(|| (a.class, &a.function).cmp(&(b.class, &b.function))));
+        cpu
+    }
+
     /// Waits and nanoseconds of each row.
     fn sums(&self, rows: usize, of: impl Fn(&Second) -> &[WaitDelta]) -> Vec<(u64, u64)> {
         let mut sums = vec![(0_i64, 0_i64); rows];
@@ -187,11 +213,17 @@ impl Recording {
 
     /// Events that are in no other figure, by cause; those that there were.
     pub fn lost(&self) -> Vec<(String, u64)> {
-        let mut sums = vec![0_i64; self.rows.lost.len()];
-        for &(row, events) in self.seconds.iter().flat_map(|second| &second.lost) {
-            sums[row] = sums[row].saturating_add(events);
+        let sums = self.counts(self.rows.lost.len(), |second| &second.lost);
+        self.rows.lost.iter().cloned().zip(sums).collect()
+    }
+
+    /// What each row of one figure comes to.
+    fn counts(&self, rows: usize, of: impl Fn(&Second) -> &[(usize, i64)]) -> Vec<u64> {
+        let mut sums = vec![0_i64; rows];
+        for &(row, n) in self.seconds.iter().flat_map(of) {
+            sums[row] = sums[row].saturating_add(n);
         }
-        self.rows.lost.iter().cloned().zip(sums.into_iter().map(whole)).collect()
+        sums.into_iter().map(whole).collect()
     }
 
     /// CPU time that the server used, nanoseconds; `None` unless every second has it.
@@ -227,6 +259,9 @@ struct LatchSum {
     sleep_ns: i64,
     sleeps: i64,
     estimated_ns: i64,
+    spin_cpu_ns: i64,
+    spins_won: i64,
+    spins_wasted: i64,
     longest_ns: i64,
 }
 
@@ -242,6 +277,9 @@ impl LatchSum {
         add(&mut self.sleep_ns, delta.sl);
         add(&mut self.sleeps, delta.s);
         add(&mut self.estimated_ns, delta.e);
+        add(&mut self.spin_cpu_ns, delta.c);
+        add(&mut self.spins_won, delta.w);
+        add(&mut self.spins_wasted, delta.l);
         self.longest_ns = self.longest_ns.max(delta.x);
     }
 
@@ -252,19 +290,17 @@ impl LatchSum {
             sum_ns: whole(self.wait_ns),
             max_ns: whole(self.longest_ns),
         };
-        let (sleep_ns, sleeps, estimated_ns) = (whole(self.sleep_ns), whole(self.sleeps), whole(self.estimated_ns));
         LatchWaits {
             latch: latch.to_owned(),
             kind,
             mode,
             waits,
-            sleep_ns,
-            sleeps,
-            estimated_ns,
-            // The file does not have them.
-            spin_cpu_ns: 0,
-            spins_won: 0,
-            spins_wasted: 0,
+            sleep_ns: whole(self.sleep_ns),
+            sleeps: whole(self.sleeps),
+            spin_cpu_ns: whole(self.spin_cpu_ns),
+            spins_won: whole(self.spins_won),
+            spins_wasted: whole(self.spins_wasted),
+            estimated_ns: whole(self.estimated_ns),
         }
     }
 }
@@ -276,6 +312,10 @@ fn whole(sum: i64) -> u64 {
 
 fn ascending<T: Ord>(numbers: impl Iterator<Item = T>) -> bool {
     numbers.is_sorted_by(|a, b| a < b)
+}
+
+fn counts_in_rows(counts: &[(usize, i64)], rows: usize) -> bool {
+    ascending(counts.iter().map(|count| count.0)) && counts.last().is_none_or(|count| count.0 < rows)
 }
 
 fn in_rows(deltas: &[WaitDelta], rows: usize) -> bool {

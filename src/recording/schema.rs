@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::model::{Checksum, SpinSettings};
+
 /// The machine that a server runs on; what could not be found out is absent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -87,6 +89,13 @@ pub struct PageKey {
     pub level: Option<u16>,
 }
 
+/// A function, and what it is there for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct CpuKey {
+    pub class: String,
+    pub function: String,
+}
+
 /// Rows that are new in a second. A row's number is its place among all that came before, by kind of row.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -97,6 +106,8 @@ pub struct NewRows {
     pub callsites: Vec<CallsiteKey>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub pages: Vec<PageKey>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub cpu: Vec<CpuKey>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub lost: Vec<String>,
 }
@@ -124,6 +135,14 @@ pub struct LatchDelta {
     /// Nanoseconds of `ns` that were not seen but estimated.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub e: i64,
+    /// Nanoseconds of CPU time, sampled, that waiters spun in the server's code.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub c: i64,
+    /// Spins that were won, and those that ended in a sleep.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub w: i64,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub l: i64,
     /// The longest wait since recording began, nanoseconds; absent where it is what it was.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub x: i64,
@@ -139,6 +158,16 @@ fn is_zero(n: &i64) -> bool {
 /// What one row added in a second: its number, waits, nanoseconds.
 pub type WaitDelta = (usize, i64, i64);
 
+/// What is known of the server's code: it is looked into while recording goes on, and the settings of spinning may change.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Code {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub checksums: Vec<Checksum>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub spin: Option<SpinSettings>,
+}
+
 /// One second, as the difference from the one before.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -152,6 +181,12 @@ pub struct Second {
     pub callsites: Vec<WaitDelta>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub pages: Vec<WaitDelta>,
+    /// Number of the row, nanoseconds of CPU time, sampled.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub cpu: Vec<(usize, i64)>,
+    /// Absent where it is as in the second before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub code: Option<Code>,
     /// Number of the cause, events.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub lost: Vec<(usize, i64)>,

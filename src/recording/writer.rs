@@ -7,15 +7,16 @@ use std::mem;
 
 use super::frame::{write_frame, write_mark, FrameKind};
 use super::schema::{
-    CallsiteKey, End, Ending, LatchDelta, LatchKey, NewRows, PageKey, Probe, Second, Start, WaitDelta,
+    CallsiteKey, Code, CpuKey, End, Ending, LatchDelta, LatchKey, NewRows, PageKey, Probe, Second, Start, WaitDelta,
 };
-use crate::model::{CallsiteWaits, Histogram, LatchWaits, PageWaits, Snapshot};
+use crate::model::{CallsiteWaits, CpuTime, Histogram, LatchWaits, PageWaits, Snapshot};
 
 /// How many rows a recording holds of each kind, so that a minute of a server with thousands of tables stays small. Those that
 /// come later are added up in a row called other.
 const LATCHES: usize = 300;
 const CALLSITES: usize = 400;
 const PAGES: usize = 200;
+const FUNCTIONS: usize = 250;
 /// In place of a name.
 const OTHER: &str = "other";
 
@@ -25,7 +26,10 @@ pub struct Recorder<W> {
     latches: Rows<LatchKey, LatchTotal>,
     callsites: Rows<CallsiteKey, WaitTotal>,
     pages: Rows<PageKey, WaitTotal>,
+    cpu: Rows<CpuKey, u64>,
     lost: Rows<String, u64>,
+    /// What was written of the server's code.
+    code: Code,
     server_cpu_ns: u64,
     probe_cost_ns: u64,
     queries: Option<u64>,
@@ -44,6 +48,9 @@ struct LatchTotal {
     sleep_ns: u64,
     sleeps: u64,
     estimated_ns: u64,
+    spin_cpu_ns: u64,
+    spins_won: u64,
+    spins_wasted: u64,
 }
 
 #[derive(Clone, Default, PartialEq)]
@@ -95,7 +102,9 @@ impl<W: Write> Recorder<W> {
             latches: Rows::new(),
             callsites: Rows::new(),
             pages: Rows::new(),
+            cpu: Rows::new(),
             lost: Rows::new(),
+            code: Code::default(),
             server_cpu_ns: 0,
             probe_cost_ns: 0,
             queries,
@@ -110,6 +119,8 @@ impl<W: Write> Recorder<W> {
             latches: self.latches(&now.latches),
             callsites: self.callsites(&now.callsites),
             pages: self.pages(&now.pages),
+            cpu: self.cpu(&now.cpu),
+            code: self.code(now),
             lost: self.lost(&now.lost),
             server_cpu_ns: added(now.server_cpu_ns, &mut self.server_cpu_ns),
             probe_cost_ns: added(now.probe_cost_ns().map(|ns| ns as u64), &mut self.probe_cost_ns),
@@ -121,6 +132,7 @@ impl<W: Write> Recorder<W> {
                 latches: mem::take(&mut self.latches.new),
                 callsites: mem::take(&mut self.callsites.new),
                 pages: mem::take(&mut self.pages.new),
+                cpu: mem::take(&mut self.cpu.new),
                 lost: mem::take(&mut self.lost.new),
             },
         };
@@ -154,6 +166,9 @@ impl<W: Write> Recorder<W> {
             sum.sleep_ns += latch.sleep_ns;
             sum.sleeps += latch.sleeps;
             sum.estimated_ns += latch.estimated_ns;
+            sum.spin_cpu_ns += latch.spin_cpu_ns;
+            sum.spins_won += latch.spins_won;
+            sum.spins_wasted += latch.spins_wasted;
         }
         rows.changes(sums, LatchTotal::since)
     }
@@ -180,13 +195,33 @@ impl<W: Write> Recorder<W> {
         rows.changes(sums, WaitTotal::since)
     }
 
+    fn cpu(&mut self, now: &[CpuTime]) -> Vec<(usize, i64)> {
+        let rows = &mut self.cpu;
+        let other = |key: &CpuKey| CpuKey { function: CpuTime::OTHER.to_owned(), ..key.clone() };
+        let mut sums = HashMap::<usize, u64>::new();
+        for time in now {
+            let key = CpuKey { class: time.class.as_str().to_owned(), function: time.function.clone() };
+            *sums.entry(rows.number(key, FUNCTIONS, other)).or_default() += time.ns;
+        }
+        rows.changes(sums, count_since)
+    }
+
+    /// What is known of the server's code, where that is news.
+    fn code(&mut self, now: &Snapshot) -> Option<Code> {
+        // Of a server that has just ended nothing can be read any more.
+        let spin = now.spin.clone().or_else(|| self.code.spin.clone());
+        let code = Code { checksums: now.checksums.clone(), spin };
+        (code != self.code).then(|| self.code.clone_from(&code))?;
+        Some(code)
+    }
+
     fn lost(&mut self, now: &[(String, u64)]) -> Vec<(usize, i64)> {
         let rows = &mut self.lost;
         let mut sums = HashMap::<usize, u64>::new();
         for (cause, events) in now.iter().filter(|(_, events)| *events > 0) {
             *sums.entry(rows.number(cause.clone(), usize::MAX, String::clone)).or_default() += events;
         }
-        rows.changes(sums, |now, before, row| (now != before).then(|| (row, difference(*now, *before))))
+        rows.changes(sums, count_since)
     }
 }
 
@@ -210,6 +245,9 @@ impl LatchTotal {
             sl: difference(self.sleep_ns, before.sleep_ns),
             s: difference(self.sleeps, before.sleeps),
             e: difference(self.estimated_ns, before.estimated_ns),
+            c: difference(self.spin_cpu_ns, before.spin_cpu_ns),
+            w: difference(self.spins_won, before.spins_won),
+            l: difference(self.spins_wasted, before.spins_wasted),
             x: if is_longer { self.waits.max_ns as i64 } else { 0 },
             b: buckets,
         })
@@ -226,6 +264,10 @@ impl WaitTotal {
         let delta = || (row, difference(self.waits, before.waits), difference(self.wait_ns, before.wait_ns));
         (self != before).then(delta)
     }
+}
+
+fn count_since(now: &u64, before: &u64, row: usize) -> Option<(usize, i64)> {
+    (now != before).then(|| (row, difference(*now, *before)))
 }
 
 fn difference(now: u64, before: u64) -> i64 {

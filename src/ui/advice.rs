@@ -2,7 +2,7 @@
 
 use super::format;
 use super::names::short_names;
-use crate::model::{CpuClass, Kind, LatchWaits, Snapshot, SpinSettings};
+use crate::model::{Checksum, CpuClass, CpuTime, Kind, LatchWaits, Snapshot, SpinSettings};
 
 /// Spins that must have been seen before anything is said of them.
 const MIN_SPINS: u64 = 1000;
@@ -11,39 +11,58 @@ const MUCH_CPU: f64 = 0.02;
 /// The share of spins that end in a sleep from which on spinning fails.
 const MOST: f64 = 0.5;
 
+/// What advice is drawn from, counted over the same time.
+pub struct Figures<'a> {
+    pub latches: &'a [LatchWaits],
+    pub cpu: &'a [CpuTime],
+    pub checksums: &'a [Checksum],
+    pub spin: Option<&'a SpinSettings>,
+}
+
+impl<'a> From<&'a Snapshot> for Figures<'a> {
+    fn from(snapshot: &'a Snapshot) -> Figures<'a> {
+        Figures {
+            latches: &snapshot.latches,
+            cpu: &snapshot.cpu,
+            checksums: &snapshot.checksums,
+            spin: snapshot.spin.as_ref(),
+        }
+    }
+}
+
 /// Advice on a server, most certain first.
-pub fn advice(snapshot: &Snapshot) -> Vec<String> {
-    slow_checksums(snapshot).chain(spin_length(snapshot)).collect()
+pub fn advice(figures: &Figures) -> Vec<String> {
+    slow_checksums(figures).chain(spin_length(figures)).collect()
 }
 
 /// Checksums in software on a CPU that has an instruction for them.
-fn slow_checksums(snapshot: &Snapshot) -> impl Iterator<Item = String> + '_ {
-    snapshot.checksums.iter().filter(|checksum| checksum.is_slow()).map(|checksum| {
-        let gain = share(snapshot, snapshot.checksum_ns(checksum));
+fn slow_checksums<'a>(figures: &'a Figures) -> impl Iterator<Item = String> + 'a {
+    figures.checksums.iter().filter(|checksum| checksum.is_slow()).map(|checksum| {
+        let gain = share(figures.cpu, checksum.cpu_ns(figures.cpu));
         let gain = gain.map_or_else(String::new, |share| format!(": about {} of CPU to gain", format::percent(share)));
         format!("hardware CRC available, not used for {} ({}){gain}", checksum.purpose, checksum.function)
     })
 }
 
 /// Share of the server's CPU time, 0 to 1; `None` where it is not sampled.
-fn share(snapshot: &Snapshot, ns: u64) -> Option<f64> {
-    let all: u64 = snapshot.cpu.iter().map(|row| row.ns).sum();
+fn share(cpu: &[CpuTime], ns: u64) -> Option<f64> {
+    let all = CpuTime::sum(cpu.iter());
     (all > 0).then(|| ns as f64 / all as f64)
 }
 
 /// Whether the waiters for the latch that takes most of the spinning should spin longer, or less.
-fn spin_length(snapshot: &Snapshot) -> Option<String> {
-    let spin = snapshot.spin.as_ref().filter(|spin| spin.budget_ns() > 0.0)?;
-    let latches = snapshot.latches.iter().filter(|latch| latch.kind != Kind::Cond);
-    let latch = latches.max_by_key(|latch| latch.spins_won + latch.spins_wasted)?;
-    let spins = latch.spins_won + latch.spins_wasted;
+fn spin_length(figures: &Figures) -> Option<String> {
+    let spin = figures.spin.filter(|spin| spin.budget_ns() > 0.0)?;
+    let latches = figures.latches.iter().filter(|latch| latch.kind != Kind::Cond);
+    let latch = latches.max_by_key(|latch| latch.spins())?;
+    let spins = latch.spins();
     let wasted = latch.spins_wasted as f64 / spins.max(1) as f64;
     if spins < MIN_SPINS || wasted < MOST {
         return None;
     }
-    let spinning: u64 = snapshot.cpu.iter().filter(|row| row.class == CpuClass::Spin).map(|row| row.ns).sum();
+    let spinning = CpuTime::sum(figures.cpu.iter().filter(|row| row.class == CpuClass::Spin));
     let median = latch.waits.quantile_ns(0.5)?;
-    let what = match share(snapshot, spinning) {
+    let what = match share(figures.cpu, spinning) {
         // What is waited for comes soon after spinning was given up.
         _ if median < 2.0 * spin.budget_ns() => "too short: ".to_owned(),
         Some(cpu) if cpu >= MUCH_CPU => format!("too long: {} of the CPU time, and ", format::percent(cpu)),

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::model::CpuClass;
+
 /// What stands where nothing is known.
 pub const NOTHING: &str = "-";
 
@@ -41,6 +43,15 @@ pub fn percent(ratio: f64) -> String {
         percent @ ..9.995 => format!("{percent:.2}%"),
         percent => format!("{}%", three_digits(percent)),
     }
+}
+
+/// `cpu: other 61% · kernel 22% · spin 9%`: shares of the CPU time, 0 to 1, without those that are too small to see; `None`
+/// where nothing is left.
+pub fn cpu_classes(shares: &[(CpuClass, f64)]) -> Option<String> {
+    const LEAST: f64 = 0.005;
+    let part = |(class, share): &(CpuClass, f64)| format!("{} {:.0}%", class.as_str(), 100.0 * share);
+    let parts: Vec<String> = shares.iter().filter(|(_, share)| *share >= LEAST).map(part).collect();
+    (!parts.is_empty()).then(|| format!("cpu: {}", parts.join(" · ")))
 }
 
 /// A span of time in whole seconds: `8s`, `1m23s`, `2h05m`, `3d04h`.

@@ -1,6 +1,6 @@
 //! What people see of a snapshot: numbers and names made short, and the live table.
 
-mod advice;
+pub mod advice;
 pub mod format;
 pub mod html;
 mod live;

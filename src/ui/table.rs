@@ -4,7 +4,7 @@ use super::advice::advice;
 use super::format::{self, NOTHING};
 use super::names::{cut_middle, short_names};
 use super::top::{Interval, TopCallsite, TopLatch, TopPage};
-use crate::model::{CpuClass, Mode, Snapshot};
+use crate::model::{Mode, Snapshot};
 use ratatui::buffer::Buffer;
 use ratatui::layout::{Constraint, Rect};
 use ratatui::style::{Modifier, Style};
@@ -20,8 +20,6 @@ const MAX_CALLSITES: usize = 3;
 /// How many pages stand in the line of the hottest, and how wide one is at most.
 const MAX_PAGES: usize = 3;
 const MAX_PAGE: usize = 40;
-/// The smallest share of the CPU time that is shown.
-const LEAST_CPU: f64 = 0.005;
 /// Widths of the columns between the latch and the call site, gaps included.
 const NUMBERS: [u16; 7] = [4, 7, 7, 6, 6, 10, 6];
 /// Narrowest useful call site column, and narrowest latch column.
@@ -81,7 +79,7 @@ impl<'a> LatchTable<'a> {
         let mut lines = vec![Line::from(first).style(Modifier::BOLD), Line::from(self.summary())];
         lines.extend(self.cpu_line());
         lines.extend(self.page_line(width));
-        lines.extend(advice(self.now).into_iter().map(|advice| Line::from(advice).style(Modifier::BOLD)));
+        lines.extend(advice(&self.now.into()).into_iter().map(|advice| Line::from(advice).style(Modifier::BOLD)));
         lines.extend(self.lost().map(|lost| Line::from(lost).style(Modifier::BOLD)));
         lines
     }
@@ -102,10 +100,7 @@ impl<'a> LatchTable<'a> {
 
     /// `cpu: other 61% · kernel 22% · spin 9% · checksum 5%`
     fn cpu_line(&self) -> Option<Line<'static>> {
-        let classes = self.interval.cpu_classes();
-        let shown = |(class, share): &(CpuClass, f64)| format!("{} {:.0}%", class.as_str(), 100.0 * share);
-        let parts: Vec<String> = classes.iter().filter(|(_, share)| *share >= LEAST_CPU).map(shown).collect();
-        (!parts.is_empty()).then(|| Line::from(format!("cpu: {}", parts.join(" · "))))
+        format::cpu_classes(&self.interval.cpu_classes()).map(Line::from)
     }
 
     fn lost(&self) -> Option<String> {

@@ -99,7 +99,7 @@ impl<'a> Interval<'a> {
     /// Shares of the server's CPU time in the interval by class, 0 to 1, the largest first; none where it is not sampled, or
     /// was not used.
     pub fn cpu_classes(&self) -> Vec<(CpuClass, f64)> {
-        let sum = |rows: &[CpuTime], class| rows.iter().filter(|row| row.class == class).map(|row| row.ns).sum::<u64>();
+        let sum = |rows: &[CpuTime], class| CpuTime::sum(rows.iter().filter(|row| row.class == class));
         let earlier = |class| self.earlier.map_or(0, |earlier| sum(&earlier.cpu, class));
         let times = CpuClass::ALL.map(|class| (class, sum(&self.now.cpu, class).saturating_sub(earlier(class))));
         let all: u64 = times.iter().map(|(_, ns)| ns).sum();

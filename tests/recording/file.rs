@@ -3,34 +3,37 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use armtrace::model::{Kind, LatchWaits, Mode, Snapshot, BUCKET_BOUNDS_NS};
-use armtrace::recording::{Ending, FormatError, Recording, Start};
+use armtrace::model::{CpuClass, CpuTime, Kind, LatchWaits, Mode, Snapshot, BUCKET_BOUNDS_NS};
+use armtrace::recording::{Code, Ending, FormatError, Recording, Start};
 
-use crate::snapshots::{busy, callsite, empty, latch, page, INDEX, TRX};
+use crate::snapshots::{busy, callsite, cpu, empty, latch, page, spin, INDEX, TRX};
 use crate::{busy_file, busy_seconds, file, read, start};
 
-/// Of the format's version 1, which every later armtrace must read alike.
-fn golden(version: u32) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/fixtures/recording-v{version}.rec"))
+/// What the present armtrace writes: the version, and the figures that it has more than the version's first files.
+const NEWEST: &str = "v1-cpu";
+
+/// A file of five seconds that an armtrace of its time wrote, which every later one must read alike.
+fn golden(of: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/fixtures/recording-{of}.rec"))
 }
 
-/// What the file has of a latch: not how its waiters spin.
-fn as_recorded(latch: LatchWaits) -> LatchWaits {
+/// Without how its waiters spin.
+fn without_spinning(latch: LatchWaits) -> LatchWaits {
     LatchWaits { spin_cpu_ns: 0, spins_won: 0, spins_wasted: 0, ..latch }
 }
 
-fn sorted(latches: Vec<LatchWaits>) -> Vec<LatchWaits> {
-    let mut latches: Vec<LatchWaits> = latches.into_iter().map(as_recorded).collect();
+fn sorted(mut latches: Vec<LatchWaits>) -> Vec<LatchWaits> {
     latches.sort_by(|a, b| (&a.latch, a.mode).cmp(&(&b.latch, b.mode)));
     latches
 }
 
-fn assert_holds_the_busy_server(recording: &Recording, seconds: u64) {
+fn assert_holds_waits(recording: &Recording, seconds: u64) {
     let last = busy(seconds);
     assert_eq!(recording.start, start(64));
     assert_eq!(recording.seconds.len() as u64, seconds);
     assert_eq!(recording.duration(), Duration::from_secs(seconds));
-    assert_eq!(sorted(recording.latches()), sorted(last.latches.clone()));
+    let waits = |latches: Vec<LatchWaits>| sorted(latches.into_iter().map(without_spinning).collect());
+    assert_eq!(waits(recording.latches()), waits(last.latches.clone()));
     assert_eq!(recording.callsites().len(), last.callsites.len());
     assert_eq!(recording.callsites()[0].wait_ns, 120_000_000 * (seconds + 1));
     assert_eq!(recording.pages(), last.pages);
@@ -41,23 +44,64 @@ fn assert_holds_the_busy_server(recording: &Recording, seconds: u64) {
     assert_eq!((end.ending, end.probes.len(), end.static_barriers["dmb ish"]), (Ending::Complete, 3, 10));
 }
 
+/// Also where CPU time went.
+fn assert_holds_all(recording: &Recording, seconds: u64) {
+    let last = busy(seconds);
+    assert_holds_waits(recording, seconds);
+    assert_eq!(sorted(recording.latches()), sorted(last.latches));
+    let by_class = |mut cpu: Vec<CpuTime>| {
+        cpu.sort_by_key(|row| row.class);
+        cpu
+    };
+    assert_eq!(by_class(recording.cpu()), by_class(last.cpu));
+    assert_eq!(recording.code, Code { checksums: last.checksums, spin: last.spin });
+}
+
 #[test]
 fn what_is_written_is_read() {
-    assert_holds_the_busy_server(&read(&busy_file(30)), 30);
+    assert_holds_all(&read(&busy_file(30)), 30);
 }
 
 #[test]
-fn a_file_of_version_1_is_read_as_ever() {
-    let bytes = std::fs::read(golden(1)).unwrap();
+fn the_first_files_of_version_1_are_read_as_ever() {
+    let bytes = std::fs::read(golden("v1")).unwrap();
     assert_eq!(bytes[8..12], 1_u32.to_le_bytes());
-    assert_holds_the_busy_server(&read(&bytes), 5);
+    let recording = read(&bytes);
+    assert_holds_waits(&recording, 5);
+    assert!(recording.cpu().is_empty() && recording.code == Code::default());
+    assert!(recording.latches().iter().all(|latch| latch.spin_cpu_ns + latch.spins() == 0));
 }
 
-/// Once for each version of the format, when it is new: `cargo test --test recording -- --ignored write_golden`.
 #[test]
-#[ignore = "writes the golden file of the present version, which is committed once"]
+fn files_of_version_1_with_cpu_time_are_read_as_ever() {
+    let bytes = std::fs::read(golden("v1-cpu")).unwrap();
+    assert_eq!(bytes[8..12], 1_u32.to_le_bytes());
+    assert_holds_all(&read(&bytes), 5);
+}
+
+/// Once when the format has more, under a name of its own: `cargo test --test recording -- --ignored write_golden`.
+#[test]
+#[ignore = "writes the golden file of what the present armtrace writes, which is committed once"]
 fn write_golden_file() {
-    std::fs::write(golden(armtrace::recording::VERSION), busy_file(5)).unwrap();
+    std::fs::write(golden(NEWEST), busy_file(5)).unwrap();
+}
+
+#[test]
+fn a_class_of_cpu_time_from_the_future_is_all_else() {
+    let text = crate::hostile::replaced(&busy_file(3), b"\"class\":\"futex\"", b"\"class\":\"quantum\"");
+    let recording = read(&text);
+    let of = |class| CpuTime::sum(recording.cpu().iter().filter(|row| row.class == class));
+    assert_eq!((of(CpuClass::Futex), of(CpuClass::Other)), (0, 4 * 1_400_000_000));
+}
+
+/// What is found out of the code late, or changes, counts from then on; a server that has ended takes nothing back.
+#[test]
+fn the_newest_of_what_is_known_of_the_code_counts() {
+    let at = |second: u64, spin| Snapshot { elapsed: Duration::from_secs(second), spin, ..empty() };
+    let faster = armtrace::model::SpinSettings { delay: 2, ..spin() };
+    let seconds = [at(1, None), at(2, Some(spin())), at(3, Some(faster.clone())), at(4, None)];
+    let recording = read(&file(&start(1), &seconds.map(|snapshot| (snapshot, None)), None));
+    assert_eq!(recording.code, Code { checksums: Vec::new(), spin: Some(faster) });
 }
 
 #[test]
@@ -80,7 +124,7 @@ fn a_latch_that_gets_a_name_takes_its_waits_along() {
     let named = latch(TRX, Kind::Mutex, Mode::None, 25, 1_000_000);
     let recording = read(&file(&start(1), &[(at(1, vec![unnamed]), None), (at(2, vec![named.clone()]), None)], None));
     let latches = recording.latches();
-    assert_eq!(latches[0], as_recorded(named));
+    assert_eq!(latches[0], named);
     assert_eq!((latches[1].latch.as_str(), latches[1].waits.count, latches[1].waits.sum_ns), ("unnamed:f", 0, 0));
     assert!(latches[1].waits.buckets.iter().all(|n| *n == 0));
 }
@@ -101,6 +145,9 @@ fn a_minute_stays_below_a_mebibyte() {
         let waited = |i: u64| {
             let mut waits = LatchWaits {
                 estimated_ns: 7 * second,
+                spin_cpu_ns: second * (23_456 + i * 15_485_863 % 9_999_991),
+                spins_won: second * (100 + i),
+                spins_wasted: second * (7 + i % 13),
                 ..latch(&format!("wait/synch/mutex/innodb/m{i}"), Kind::Mutex, Mode::None, 0, 0)
             };
             for bucket in (i % 9..20).step_by(2) {
@@ -120,6 +167,15 @@ fn a_minute_stays_below_a_mebibyte() {
             pages: (0..300)
                 .map(|i| page(&format!("db/table{i}"), "PRIMARY", Some(0), second * (4_321 + 7_919 * i)))
                 .collect(),
+            cpu: (0..300)
+                .map(|i| {
+                    cpu(
+                        CpuClass::Other,
+                        &format!("function_{i}(THD*)"),
+                        second * (3_000_000 + 32_452_843 * i % 9_999_991),
+                    )
+                })
+                .collect(),
             ..busy(second)
         };
         (snapshot, Some(second * 40_000))
@@ -129,7 +185,9 @@ fn a_minute_stays_below_a_mebibyte() {
     assert!(bytes.len() < 1 << 20, "{} bytes", bytes.len());
     let recording = read(&bytes);
     // The rows beyond the limits are in one, so that sums are right.
-    assert_eq!((recording.callsites().len(), recording.pages().len()), (401, 201));
+    assert_eq!((recording.callsites().len(), recording.pages().len(), recording.cpu().len()), (401, 201, 251));
+    let sum: u64 = (0..300).map(|i| 60 * (3_000_000 + 32_452_843 * i % 9_999_991)).sum();
+    assert_eq!(CpuTime::sum(recording.cpu().iter()), sum);
     let sum: u64 = (0..300).map(|i| 60 * (4_321 + 7_919 * i)).sum();
     assert_eq!(recording.pages().iter().map(|page| page.wait_ns).sum::<u64>(), sum);
 }

@@ -44,6 +44,17 @@ fn closed(mark: &[u8], frames: &[Plain]) -> Vec<u8> {
     file
 }
 
+/// The same file with one text in place of another, wherever that is.
+pub fn replaced(file: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
+    let mut frames = opened(file);
+    for (_, text) in &mut frames {
+        while let Some(at) = text.windows(from.len()).position(|window| window == from) {
+            text.splice(at..at + from.len(), to.iter().copied());
+        }
+    }
+    closed(&file[..12], &frames)
+}
+
 /// Tells all that can be told.
 fn tell(recording: &Recording) {
     let report = Report::new(recording);

@@ -242,7 +242,7 @@ mod screen {
         let expected = "\
 MySQL 9.7.4 · pid 4242 · 1m00s · aarch64 Neoverse-N1
 0.28 threads waiting · 175 waits/s · overhead 0.10% · 183 events not counted
- 1 Latches   2 Call sites   3 Pages   4 Probes   last 2s
+ 1 Latches   2 Call sites   3 Pages   4 CPU   5 Probes   last 2s
 latch                    mode waits/s wait/s▼   mean    p99    max asleep  total
 innodb/trx_mutex            -     100   150ms 1.50ms 1.50ms 1.50ms    50%  9.15s
 innodb/i…ex_tree_rw_lock    X      10  ~120ms 12.0ms 12.0ms 12.0ms    50%  7.32s
@@ -291,7 +291,9 @@ innodb/trx_rseg_latch       X       5   200µs 40.0µs 39.9µs 40.0µs    50% 12
             "wait/synch/sxlock/innodb/index_tree_rw_lock X",
             "20 waits · p50 10.0ms · p90 11.6ms · p99 12.0ms · max 12.0ms",
             "awake 120ms · asleep 120ms in 20 sleeps",
-            "     X   7.32s in    610 waits",
+            "spinning took 60.0ms of CPU time · 20 spins, 75% of them won",
+            "          wait   waits    spin   won",
+            "     X   7.32s     610   1.83s   75%",
             "≤ 16.0ms      20 ███████████████████    100%   7.32s btr0cur.cc:971",
         ] {
             assert!(opened.contains(part), "{part:?} is not in\n{opened}");
@@ -336,11 +338,34 @@ innodb/trx_rseg_latch       X       5   200µs 40.0µs 39.9µs 40.0µs    50% 12
         assert!(text(&mut screen).contains("lock0lock.cc:5872") && text(&mut screen).contains("share"));
         press(&mut screen, &[KeyCode::Char('3')]);
         assert!(text(&mut screen).contains("sbtest/sbtest1.k_1") && text(&mut screen).contains("level"));
-        press(&mut screen, &[KeyCode::Char('4')]);
+        press(&mut screen, &[KeyCode::Char('5')]);
         let probes = text(&mut screen);
         assert!(probes.contains("mutex_enter_inline:begin") && probes.contains("failed"), "{probes}");
         press(&mut screen, &[KeyCode::Char('1')]);
         assert!(text(&mut screen).contains("asleep"));
+    }
+
+    #[test]
+    fn cpu_time_is_shown_by_class_and_function() {
+        let mut screen = busy_screen();
+        press(&mut screen, &[KeyCode::Char('4')]);
+        let lines = drawn(&mut screen, 80, 24);
+        let expected = "\
+cpu: other 60% · kernel 15% · spin 10% · futex 10% · checksum 5%
+class · function                                            CPUs▼  share   total
+other · other                                                1.20  60.0%   73.2s
+kernel · other                                               0.30  15.0%   18.3s
+futex · native_queued_spin_lock_slowpath                     0.20  10.0%   12.2s
+spin · ut_delay                                              0.20  10.0%   12.2s
+checksum · hardware::crc32_using_pclmul                      0.10  5.00%   6.10s";
+        assert_eq!(lines[3..23].join("\n").trim_end(), expected, "\n{}", lines.join("\n"));
+        press(&mut screen, &[KeyCode::Char('/'), KeyCode::Char('s'), KeyCode::Char('p'), KeyCode::Enter]);
+        assert!(!text(&mut screen).contains("kernel ·") && text(&mut screen).contains("ut_delay"));
+        let mut without = Screen::new(Snapshot { cpu: Vec::new(), ..busy(60) });
+        press(&mut without, &[KeyCode::Char('4')]);
+        assert!(text(&mut without).contains("nothing was seen so far"), "{}", text(&mut without));
+        press(&mut without, &[KeyCode::Char('1'), KeyCode::Enter]);
+        assert!(!text(&mut without).contains("CPU time"), "{}", text(&mut without));
     }
 
     #[test]
@@ -388,7 +413,14 @@ innodb/trx_rseg_latch       X       5   200µs 40.0µs 39.9µs 40.0µs    50% 12
     fn small_terminals_show_what_fits() {
         for (width, height) in [(0, 0), (1, 1), (5, 3), (20, 4), (40, 6), (80, 5), (200, 60)] {
             let mut screen = busy_screen();
-            for keys in [&[][..], &[KeyCode::Enter], &[KeyCode::Char('2')], &[KeyCode::Char('4')], &[KeyCode::F(1)]] {
+            for keys in [
+                &[][..],
+                &[KeyCode::Enter],
+                &[KeyCode::Char('2')],
+                &[KeyCode::Char('4')],
+                &[KeyCode::Char('5')],
+                &[KeyCode::F(1)],
+            ] {
                 press(&mut screen, keys);
                 drawn(&mut screen, width, height);
             }

@@ -71,6 +71,9 @@ fn top_shows_a_server_and_leaves_the_terminal_as_it_was() -> Result<()> {
     tmux.keys(&["Escape"])?;
     tmux.wait("wait/s▼")?;
     tmux.keys(&["4"])?;
+    let cpu = tmux.wait("class · function")?;
+    ensure!(cpu.contains("cpu: ") && cpu.contains("other · "), "{cpu}");
+    tmux.keys(&["5"])?;
     tmux.wait("CPU tim")?;
     // Another size is drawn at once, over its whole width.
     tmux.run(&["resize-window", "-x", "120", "-y", "30"])?;

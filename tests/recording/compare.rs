@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use armtrace::model::{Histogram, Kind, LatchWaits, Mode, Snapshot};
+use armtrace::model::{CpuClass, Histogram, Implementation, Kind, LatchWaits, Mode, Snapshot, SpinSettings};
 use armtrace::recording::compare::{Claim, Comparison, Dump, Html, Options, Per, Scaling, Side, Text, Unit};
 use armtrace::recording::{Ending, Start};
 
-use crate::snapshots::{empty, latch, INDEX, TRX};
+use crate::snapshots::{self, checksum, cpu, empty, latch, INDEX, TRX};
 use crate::{file, read, start};
 
 const SECONDS: u64 = 60;
@@ -138,6 +138,81 @@ fn without_statements_time_is_what_is_left() {
     // By hand, statements are there again.
     let comparison = Comparison::new(&counted, &Side::of_recording("b", &recording, Some(500.0)), Options::default());
     assert!(near(comparison.throughput.unwrap().b, 500.0));
+}
+
+/// A minute in which the server computes and spins, so many milliseconds a second of each, and waits for TRX for a second.
+fn computing(name: &str, start: &Start, other: u64, spin: u64, won: u64) -> Side {
+    let seconds: Vec<(Snapshot, Option<u64>)> = (1..=SECONDS)
+        .map(|second| {
+            let wave = second % 2;
+            let spun = LatchWaits {
+                spin_cpu_ns: second * spin * 1_000_000,
+                spins_won: second * won,
+                spins_wasted: second * (10 - won),
+                ..times(latch(TRX, Kind::Mutex, Mode::None, 1, 100_000_000), second * 10)
+            };
+            let snapshot = Snapshot {
+                elapsed: Duration::from_secs(second),
+                latches: vec![spun],
+                cpu: vec![
+                    cpu(CpuClass::Other, "execute", (second * other + wave) * 1_000_000),
+                    cpu(CpuClass::Spin, "ut_delay", (second * spin + wave) * 1_000_000),
+                ],
+                checksums: vec![checksum(name, Implementation::Software)],
+                spin: Some(SpinSettings { turn_ns: won as f64, ..snapshots::spin() }),
+                ..empty()
+            };
+            (snapshot, Some(second * 1000))
+        })
+        .collect();
+    Side::of_recording(name, &read(&file(start, &seconds, Some(Ending::Complete))), None)
+}
+
+#[test]
+fn cpu_time_is_compared_by_class_and_spinning_by_latch() {
+    let (a, b) = (computing("a", &start(1), 600, 400, 8), computing("b", &start(1), 600, 1200, 2));
+    let comparison = Comparison::new(&a, &b, Options::default());
+    let [spin, other] = &comparison.cpu[..] else { panic!("{:?}", comparison.cpu) };
+    // 0.4 s and 1.2 s for 1,000 statements: of 1 s, and of 1.8 s.
+    assert_eq!((spin.class, spin.claim), ("spin", Claim::More));
+    let by = spin.cpu(Per::Query).unwrap();
+    assert!(near(by.a, 0.4) && near(by.b, 1.2) && near(by.ratio.unwrap().value, 3.0), "{by:?}");
+    assert!(near(spin.share[0], 0.4) && near(spin.share[1], 2.0 / 3.0), "{spin:?}");
+    let core = spin.cpu(Per::Core).unwrap();
+    assert!(near(core.a, 0.2) && near(core.b, 0.6), "{core:?}");
+    assert_eq!((other.class, other.claim), ("other", Claim::Unclear));
+    let [low, high] = other.cpu(Per::Query).unwrap().ratio.unwrap().interval.unwrap();
+    assert!(low <= 1.0 && high >= 1.0, "{low} to {high}");
+    // Of a second waited 0.4 s and 1.2 s were spun by all waiters together, and 8 and 2 of 10 spins were won.
+    let trx = comparison.unclear.iter().find(|row| row.latch == TRX).unwrap();
+    assert!(near(trx.spinning[0].unwrap(), 0.4) && near(trx.spinning[1].unwrap(), 1.2), "{trx:?}");
+    assert!(near(trx.spins_won[0].unwrap(), 0.8) && near(trx.spins_won[1].unwrap(), 0.2), "{trx:?}");
+    // 150 turns, 30 rounds: 36 and 9 µs.
+    let [turn, spun] = [comparison.spin_turn.unwrap(), comparison.spin_before_sleep.unwrap()];
+    assert!(near(turn[0], 8e-9) && near(turn[1], 2e-9) && near(spun[0], 36e-6) && near(spun[1], 9e-6), "{spun:?}");
+    assert_eq!(comparison.code["crc32c of pages and redo log"][1].as_deref(), Some("b, in software"));
+    assert!(comparison
+        .remarks
+        .iter()
+        .any(|remark| remark.starts_with("A: crc32c of pages and redo log is computed in software")));
+    let text = Text(&comparison).to_string();
+    for words in ["CPU time per 1,000 statements, by class", "     40% 120%     80%  20%\n", "a turn of the spin loop"]
+    {
+        assert!(text.contains(words), "{words:?} is not in:\n{text}");
+    }
+    let page = Html(&comparison).to_string();
+    assert!(page.contains("<h2>CPU time by class</h2>") && page.contains("<td>b, in software</td>"), "{page}");
+}
+
+#[test]
+fn where_one_has_no_samples_no_cpu_time_is_compared() {
+    let sampled = computing("a", &start(1), 600, 400, 8);
+    let not = side("b", &start(1), Load { trx: 100, index: 10, queries: 1000 });
+    let comparison = Comparison::new(&sampled, &not, Options::default());
+    assert!(comparison.cpu.is_empty() && comparison.spin_turn.is_none() && comparison.code.is_empty());
+    let trx = comparison.changes.iter().find(|row| row.latch == TRX).unwrap();
+    assert!(trx.spinning[0].is_some() && trx.spinning[1].is_none(), "{trx:?}");
+    assert!(!Text(&comparison).to_string().contains("by class"));
 }
 
 #[test]

@@ -1,10 +1,10 @@
 //! What is told of a recording.
 
-use armtrace::model::{Kind, LatchWaits, Mode, Snapshot};
+use armtrace::model::{CpuClass, Implementation, Kind, LatchWaits, Mode, Snapshot};
 use armtrace::recording::{Ending, Folded, Html, Report, Text};
 use std::time::Duration;
 
-use crate::snapshots::{busy, empty, latch, TRX};
+use crate::snapshots::{busy, checksum, empty, latch, TRX};
 use crate::{busy_file, file, read, start};
 
 fn near(a: f64, b: f64) -> bool {
@@ -56,6 +56,71 @@ fn findings_are_sentences_with_figures() {
         assert!(text.contains(words), "{words:?} is not in:\n{text}");
     }
     assert!(!text.contains("no end") && !text.contains("bursts"), "{text}");
+}
+
+#[test]
+fn cpu_time_is_told_by_class_function_and_latch() {
+    let report = report();
+    let cpu = report.cpu.as_ref().unwrap();
+    // 31 ticks of 2 s: 1.2 other, 0.3 kernel, 0.2 futex, 0.2 spin, 0.1 checksum.
+    assert!(near(cpu.cpu, 62.0));
+    let classes: Vec<_> = cpu.classes.iter().map(|row| row.class).collect();
+    assert_eq!(classes, ["other", "kernel", "spin", "futex", "checksum"]);
+    let spin = &cpu.classes[2];
+    assert!(near(spin.cpu, 6.2) && near(spin.share, 0.1) && near(cpu.share(CpuClass::Spin), 0.1), "{spin:?}");
+    // Two ticks are over when the first second is.
+    assert!(near(spin.cpu_by_second[0], 0.4) && near(spin.cpu_by_second[29], 0.2) && spin.cpu_by_second.len() == 30);
+    assert_eq!(cpu.functions[2].function, "ut_delay");
+    assert!(near(cpu.functions[2].cpu, 6.2) && near(cpu.functions[2].share, 0.1));
+    let top = &report.latches[0];
+    assert!(near(top.spin_cpu.unwrap(), top.wait / 4.0));
+    let spins = top.spins.unwrap();
+    assert_eq!((spins.won, spins.wasted, spins.won_share()), (2325, 775, 0.75));
+    let checksum = &report.checksums[0];
+    assert!(near(checksum.cpu.unwrap(), 3.1) && checksum.checksum.instruction.as_deref() == Some("pclmulqdq"));
+    let text = Text(&report).to_string();
+    for words in [
+        "Spinning takes 10.0% of the server's CPU time. 53.6% of that is for wait/synch/mutex/innodb/trx_mutex, for which 75.0% \
+         of the spins are won.",
+        "cpu: other 60% · kernel 15% · spin 10% · futex 10% · checksum 5%",
+        "   10.0%  spin      ut_delay\n",
+        "crc32c of pages and redo log: hardware::crc32_using_pclmul (pclmulqdq)",
+        "spinning: 40ns a turn (isb), 180µs before a sleep",
+    ] {
+        assert!(text.contains(words), "{words:?} is not in:\n{text}");
+    }
+    let page = Html(&report).to_string();
+    for part in ["<h2>CPUs busy, over time</h2>", "<code>ut_delay</code></td><td>spin</td><td>10.0%</td><td>0.21</td>"]
+    {
+        assert!(page.contains(part), "{part}");
+    }
+}
+
+#[test]
+fn what_can_be_changed_is_said_as_in_the_live_table() {
+    let mut seconds = busy(30);
+    seconds.checksums = vec![checksum("software::crc32", Implementation::Software)];
+    seconds.cpu[4].function = "software::crc32".to_owned();
+    (seconds.latches[0].spins_won, seconds.latches[0].spins_wasted) = (1_000, 9_000);
+    let report = Report::new(&read(&file(&start(1), &[(seconds, None)], Some(Ending::Complete))));
+    let problems: Vec<&str> = report.findings.iter().filter(|f| f.is_problem).map(|f| f.text.as_str()).collect();
+    let text = problems.join("\n");
+    for words in [
+        "Hardware CRC available, not used for crc32c of pages and redo log (software::crc32): about 5.00% of CPU to gain.",
+        "Spinning is too long: 10.0% of the CPU time, and 90% of the spins for innodb/trx_mutex end asleep",
+    ] {
+        assert!(text.contains(words), "{words:?} is not in:\n{text}");
+    }
+}
+
+#[test]
+fn without_samples_waiters_are_awake_and_no_more_is_said() {
+    let seconds: Vec<_> = (1..=30).map(|second| (Snapshot { cpu: Vec::new(), ..busy(second) }, None)).collect();
+    let report = Report::new(&read(&file(&start(1), &seconds, Some(Ending::Complete))));
+    assert!(report.cpu.is_none() && report.checksums[0].cpu.is_none() && report.latches[0].spin_cpu.is_none());
+    let text = Text(&report).to_string();
+    assert!(text.contains("are awake for as long as") && !text.contains("cpu:"), "{text}");
+    assert!(!Html(&report).to_string().contains("<h2>CPUs busy"));
 }
 
 #[test]
@@ -117,6 +182,7 @@ fn what_is_not_known_is_absent() {
     let seconds = [(Snapshot { server_cpu_ns: None, ..busy(1) }, None)];
     let report = Report::new(&read(&file(&start, &seconds, Some(Ending::Complete))));
     assert!(report.totals.sleep.is_none() && report.totals.spin.is_none() && report.latches[0].sleep.is_none());
+    assert!(report.latches[0].spins.is_none(), "a spin without a sleep is not known to be one");
     assert!(report.totals.queries.is_none() && report.totals.server_cpu.is_none() && report.overhead().is_none());
     assert!(!report.findings.iter().any(|finding| finding.text.contains("awake")));
 }

@@ -1,9 +1,10 @@
 //! Comparisons as one self-contained web page.
 
+use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
 
-use super::text::{cells, figures, grown, interval, sentences, times};
-use super::{title, Comparison, Growth, Row, Scaling};
+use super::text::{cells, cpu_cells, figures, grown, interval, sentences, shares, times};
+use super::{title, Comparison, CpuRow, Growth, Row, Scaling};
 use crate::ui::format::{self, NOTHING};
 use crate::ui::html::{begin, end, table, Escaped};
 
@@ -43,12 +44,9 @@ impl Display for Html<'_, Comparison> {
             writeln!(f, "<h2>Not clear</h2>\n<p class=\"soft\">The interval covers 1, or there is none.</p>")?;
             latches(f, comparison, &comparison.unclear)?;
         }
-        if !comparison.settings.is_empty() {
-            writeln!(f, "<h2>Settings that differ</h2>")?;
-            let value = |value: &Option<String>| value.clone().unwrap_or(NOTHING.to_owned());
-            let rows = comparison.settings.iter().map(|(name, [a, b])| (name.clone(), vec![value(a), value(b)]));
-            table(f, &["setting", "A", "B"], rows)?;
-        }
+        cpu(f, comparison)?;
+        differing(f, "Code that differs", "what", &comparison.code)?;
+        differing(f, "Settings that differ", "setting", &comparison.settings)?;
         if !comparison.barriers.is_empty() {
             writeln!(f, "<h2>Barriers and atomics in the servers' code</h2>")?;
             let rows =
@@ -60,13 +58,43 @@ impl Display for Html<'_, Comparison> {
     }
 }
 
-fn latches(f: &mut Formatter, comparison: &Comparison, rows: &[Row]) -> fmt::Result {
-    let percent = |share: Option<f64>| share.map_or(NOTHING.to_owned(), format::percent);
-    let row = |row: &Row| {
-        let awake = row.awake.map(percent);
-        (row.latch.clone(), cells(row, comparison.per).into_iter().chain(awake).collect())
+fn cpu(f: &mut Formatter, comparison: &Comparison) -> fmt::Result {
+    if comparison.cpu.is_empty() {
+        return Ok(());
+    }
+    writeln!(
+        f,
+        "<h2>CPU time by class</h2>\n<p class=\"soft\">CPU time {}; the largest difference first.</p>",
+        comparison.per.as_str()
+    )?;
+    let row = |row: &CpuRow| {
+        let shares = row.share.map(format::percent);
+        (row.class.to_owned(), cpu_cells(row, comparison.per).into_iter().chain(shares).collect())
     };
-    table(f, &["latch", "A", "B", "B/A", "95 % interval", "awake A", "awake B"], rows.iter().take(ROWS).map(row))?;
+    table(f, &["class", "A", "B", "B/A", "95 % interval", "share A", "share B"], comparison.cpu.iter().map(row))
+}
+
+fn differing(
+    f: &mut Formatter,
+    title: &str,
+    what: &str,
+    values: &BTreeMap<String, [Option<String>; 2]>,
+) -> fmt::Result {
+    if values.is_empty() {
+        return Ok(());
+    }
+    writeln!(f, "<h2>{title}</h2>")?;
+    let value = |value: &Option<String>| value.clone().unwrap_or(NOTHING.to_owned());
+    table(f, &[what, "A", "B"], values.iter().map(|(name, [a, b])| (name.clone(), vec![value(a), value(b)])))
+}
+
+fn latches(f: &mut Formatter, comparison: &Comparison, rows: &[Row]) -> fmt::Result {
+    let row = |row: &Row| {
+        let shares = shares(row).into_iter().flatten();
+        (row.latch.clone(), cells(row, comparison.per).into_iter().chain(shares).collect())
+    };
+    let titles = ["latch", "A", "B", "B/A", "95 % interval", "awake A", "B", "spinning A", "B", "spins won A", "B"];
+    table(f, &titles, rows.iter().take(ROWS).map(row))?;
     match rows.len().saturating_sub(ROWS) {
         0 => Ok(()),
         more => writeln!(f, "<p class=\"soft\">and {more} more, which <code>--format json</code> lists</p>"),

@@ -1,5 +1,6 @@
 //! Two systems side by side: what one second, one statement or one core of each costs in waits, and how sure that is.
 
+mod cpu;
 mod html;
 mod ps;
 mod scaling;
@@ -7,6 +8,7 @@ mod side;
 mod stats;
 mod text;
 
+pub use cpu::{CpuBy, CpuRow};
 pub use html::Html;
 pub use ps::{Dump, PsError, Unit};
 pub use scaling::{Growth, Point, Scaling};
@@ -17,6 +19,8 @@ pub use text::Text;
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
+
+use crate::model::SpinSettings;
 
 /// What waits are divided by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -90,6 +94,10 @@ pub struct Row {
     pub by: Vec<By>,
     /// Share of the wait time that was spent awake; `None` where it is not known or nobody waited.
     pub awake: [Option<f64>; 2],
+    /// CPU time spent spinning in terms of the wait time; `None` where it was not sampled or nobody waited.
+    pub spinning: [Option<f64>; 2],
+    /// Share of the spins that ended without a sleep; `None` where nobody spun.
+    pub spins_won: [Option<f64>; 2],
     pub claim: Claim,
 }
 
@@ -109,7 +117,14 @@ impl Row {
             [true, true] | [false, false] => claim(ranked.and_then(|wait| wait.ratio)),
             [in_a, _] => only(sides, series, in_a),
         };
-        Row { latch: latch.to_owned(), by, awake: series.map(|series| series?.awake()), claim }
+        Row {
+            latch: latch.to_owned(),
+            by,
+            awake: series.map(|series| series?.awake()),
+            spinning: series.map(|series| series?.spinning()),
+            spins_won: series.map(|series| series?.won()),
+            claim,
+        }
     }
 
     /// Its wait by this unit.
@@ -187,6 +202,13 @@ pub struct Comparison {
     pub changes: Vec<Row>,
     /// All other latches, by the same order.
     pub unclear: Vec<Row>,
+    /// CPU time by class, the largest difference first; none where one of the two has no samples.
+    pub cpu: Vec<CpuRow>,
+    /// What one turn of the server's spin loop takes, and how long waiters spin before they sleep: seconds.
+    pub spin_turn: Option<[f64; 2]>,
+    pub spin_before_sleep: Option<[f64; 2]>,
+    /// How checksums are computed, and the instruction of spin loops, where they are not alike.
+    pub code: BTreeMap<String, [Option<String>; 2]>,
     /// Instructions in the servers' code that order memory, where both recordings have them.
     pub barriers: BTreeMap<String, [u64; 2]>,
     /// Settings that are not alike.
@@ -209,7 +231,11 @@ impl Comparison {
             rows.sort_by(|a, b| by_difference(b).total_cmp(&by_difference(a)).then_with(|| a.latch.cmp(&b.latch)));
         }
         let throughput = Pair::new(&a.throughput().unwrap_or_default(), &b.throughput().unwrap_or_default());
-        let (settings, barriers) = (differing(sides), barriers(sides));
+        let (settings, barriers) = (unlike(sides.map(|side| &side.about.settings)), barriers(sides));
+        let spin = |of: fn(&SpinSettings) -> f64| {
+            let [a, b] = sides.map(|side| side.code.spin.as_ref().map(|spin| of(spin) / 1e9));
+            Some([a?, b?])
+        };
         let mut comparison = Comparison {
             a: a.about.clone(),
             b: b.about.clone(),
@@ -221,6 +247,10 @@ impl Comparison {
             all: Row::new("all latches", sides, |side| Some(&side.all), per),
             changes,
             unclear,
+            cpu: cpu::classes(sides, per),
+            spin_turn: spin(|spin| spin.turn_ns),
+            spin_before_sleep: spin(SpinSettings::budget_ns),
+            code: cpu::code(sides),
             barriers,
             settings,
             remarks: Vec::new(),
@@ -255,14 +285,13 @@ fn server_cpu(sides: [&Side; 2]) -> Option<Pair> {
     Pair::new(&samples(sides[0])?, &samples(sides[1])?)
 }
 
-fn differing(sides: [&Side; 2]) -> BTreeMap<String, [Option<String>; 2]> {
-    let settings = sides.map(|side| &side.about.settings);
-    // One that is not known of anything differs in nothing.
-    if settings.iter().any(|settings| settings.is_empty()) {
+fn unlike(known: [&BTreeMap<String, String>; 2]) -> BTreeMap<String, [Option<String>; 2]> {
+    // One of which nothing is known differs in nothing.
+    if known.iter().any(|known| known.is_empty()) {
         return BTreeMap::new();
     }
-    let names: BTreeSet<&String> = settings.iter().flat_map(|settings| settings.keys()).collect();
-    let values = names.into_iter().map(|name| (name.clone(), settings.map(|settings| settings.get(name).cloned())));
+    let names: BTreeSet<&String> = known.iter().flat_map(|known| known.keys()).collect();
+    let values = names.into_iter().map(|name| (name.clone(), known.map(|known| known.get(name).cloned())));
     values.filter(|(_, [a, b])| a != b).collect()
 }
 

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::{Dump, Per, Sample, LEAST_SAMPLES};
-use crate::model::Kind;
-use crate::recording::{report, Ending, Recording};
+use crate::model::{CpuClass, Kind};
+use crate::recording::{report, Code, Ending, Recording};
 
 /// Who it is.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -33,6 +33,21 @@ pub struct Series {
     pub waits: Vec<f64>,
     /// Seconds asleep in all; `None` where that is not known.
     sleep: Option<f64>,
+    /// Seconds of CPU time spent spinning in all; `None` where CPU time was not sampled.
+    spin_cpu: Option<f64>,
+    /// Waits in all that began with spinning, and those of them that ended without a sleep.
+    spins: f64,
+    spins_won: f64,
+}
+
+/// What one second adds to a latch's series.
+struct Added {
+    wait: f64,
+    waits: f64,
+    sleep: Option<f64>,
+    spin_cpu: Option<f64>,
+    spins: f64,
+    spins_won: f64,
 }
 
 impl Series {
@@ -47,10 +62,26 @@ impl Series {
         Some((1.0 - self.sleep? / total).clamp(0.0, 1.0))
     }
 
-    fn add(&mut self, second: usize, wait: f64, waits: f64, sleep: Option<f64>) {
-        self.wait[second] += wait;
-        self.waits[second] += waits;
-        self.sleep = self.sleep.zip(sleep).map(|(sum, sleep)| sum + sleep);
+    /// CPU time spent spinning in terms of the wait time.
+    pub(super) fn spinning(&self) -> Option<f64> {
+        let total = self.total();
+        (total > 0.0).then_some(())?;
+        Some(self.spin_cpu? / total).map(|share| share.max(0.0))
+    }
+
+    /// Share of the spins that were won; `None` where nobody spun.
+    pub(super) fn won(&self) -> Option<f64> {
+        (self.spins > 0.0).then(|| (self.spins_won / self.spins).clamp(0.0, 1.0))
+    }
+
+    fn add(&mut self, second: usize, added: &Added) {
+        let sum = |sum: Option<f64>, more: Option<f64>| Some(sum? + more?);
+        self.wait[second] += added.wait;
+        self.waits[second] += added.waits;
+        self.sleep = sum(self.sleep, added.sleep);
+        self.spin_cpu = sum(self.spin_cpu, added.spin_cpu);
+        self.spins += added.spins;
+        self.spins_won += added.spins_won;
     }
 }
 
@@ -67,6 +98,9 @@ pub struct Side {
     /// Contention, by latch; modes together.
     pub(super) latches: BTreeMap<String, Series>,
     pub(super) all: Series,
+    /// CPU seconds in each second, by class; empty where CPU time was not sampled.
+    pub(super) cpu: BTreeMap<CpuClass, Vec<f64>>,
+    pub(super) code: Code,
     pub(super) barriers: BTreeMap<String, u64>,
     pub(super) remarks: Vec<String>,
 }
@@ -95,7 +129,9 @@ impl Side {
             queries: given.or_else(|| each(|second| second.queries)),
             server_cpu: each(|second| second.server_cpu_ns).map(|cpu| cpu.iter().map(|ns| ns / 1e9).collect()),
             latches: BTreeMap::new(),
-            all: empty(lengths.len(), recording.start.sleeps_seen),
+            all: empty(lengths.len()),
+            cpu: cpu(recording),
+            code: recording.code.clone(),
             barriers: recording.end.as_ref().map(|end| end.static_barriers.clone()).unwrap_or_default(),
             remarks: remarks(recording),
             lengths,
@@ -106,12 +142,13 @@ impl Side {
 
     /// A dump has one sum over `seconds`, and so nothing that tells how sure it is.
     pub fn of_dump(name: &str, dump: &Dump, seconds: f64, qps: Option<f64>) -> Side {
-        let mut all = empty(1, false);
+        let mut all = empty(1);
         let mut latches = BTreeMap::new();
         for (latch, wait, waits) in &dump.rows {
-            let series = latches.entry(latch.clone()).or_insert_with(|| empty(1, false));
-            series.add(0, *wait, *waits, None);
-            all.add(0, *wait, *waits, None);
+            let series = latches.entry(latch.clone()).or_insert_with(|| empty(1));
+            let added = Added { wait: *wait, waits: *waits, sleep: None, spin_cpu: None, spins: 0.0, spins_won: 0.0 };
+            series.add(0, &added);
+            all.add(0, &added);
         }
         let remark = "performance_schema counts every acquisition, also of a free latch: compare the time waited, not the waits.";
         Side {
@@ -126,23 +163,33 @@ impl Side {
             server_cpu: None,
             latches,
             all,
+            cpu: BTreeMap::new(),
+            code: Code::default(),
             barriers: BTreeMap::new(),
             remarks: vec![remark.to_owned()],
         }
     }
 
     fn add_latches(&mut self, recording: &Recording) {
-        let seen = recording.start.sleeps_seen;
+        let (seen, sampled) = (recording.start.sleeps_seen, !self.cpu.is_empty());
         for (i, second) in recording.seconds.iter().enumerate() {
             for delta in &second.latches {
                 let (latch, kind, _) = recording.latch(delta.r);
                 if kind == Kind::Cond {
                     continue;
                 }
-                let sleep = seen.then_some(delta.sl as f64 / 1e9);
-                let series = self.latches.entry(latch.to_owned()).or_insert_with(|| empty(self.lengths.len(), seen));
-                series.add(i, delta.ns as f64 / 1e9, delta.n as f64, sleep);
-                self.all.add(i, delta.ns as f64 / 1e9, delta.n as f64, sleep);
+                let won = if seen { delta.w as f64 } else { 0.0 };
+                let added = Added {
+                    wait: delta.ns as f64 / 1e9,
+                    waits: delta.n as f64,
+                    sleep: seen.then_some(delta.sl as f64 / 1e9),
+                    spin_cpu: sampled.then_some(delta.c as f64 / 1e9),
+                    spins: if seen { won + delta.l as f64 } else { 0.0 },
+                    spins_won: won,
+                };
+                let series = self.latches.entry(latch.to_owned()).or_insert_with(|| empty(self.lengths.len()));
+                series.add(i, &added);
+                self.all.add(i, &added);
             }
         }
     }
@@ -182,8 +229,26 @@ impl Side {
     }
 }
 
-fn empty(seconds: usize, sleeps_seen: bool) -> Series {
-    Series { wait: vec![0.0; seconds], waits: vec![0.0; seconds], sleep: sleeps_seen.then_some(0.0) }
+fn empty(seconds: usize) -> Series {
+    Series {
+        wait: vec![0.0; seconds],
+        waits: vec![0.0; seconds],
+        sleep: Some(0.0),
+        spin_cpu: Some(0.0),
+        spins: 0.0,
+        spins_won: 0.0,
+    }
+}
+
+fn cpu(recording: &Recording) -> BTreeMap<CpuClass, Vec<f64>> {
+    let mut classes = BTreeMap::new();
+    for (i, second) in recording.seconds.iter().enumerate() {
+        for &(row, ns) in &second.cpu {
+            let seconds = classes.entry(recording.cpu_class(row)).or_insert_with(|| vec![0.0; recording.seconds.len()]);
+            seconds[i] += ns as f64 / 1e9;
+        }
+    }
+    classes
 }
 
 fn remarks(recording: &Recording) -> Vec<String> {
@@ -202,5 +267,11 @@ fn remarks(recording: &Recording) -> Vec<String> {
             crate::ui::format::percent(estimated)
         )
     });
-    ending.map(str::to_owned).into_iter().chain(estimated).collect()
+    let slow = recording.code.checksums.iter().filter(|checksum| checksum.is_slow()).map(|checksum| {
+        format!(
+            "{} is computed in software ({}), though the CPU has an instruction for it",
+            checksum.purpose, checksum.function
+        )
+    });
+    ending.map(str::to_owned).into_iter().chain(estimated).chain(slow).collect()
 }

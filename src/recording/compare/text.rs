@@ -1,8 +1,9 @@
 //! Comparisons for a terminal.
 
+use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
 
-use super::{title, Claim, Comparison, Growth, Pair, Per, Ratio, Row, Scaling};
+use super::{title, Claim, Comparison, CpuRow, Growth, Pair, Per, Ratio, Row, Scaling};
 use crate::ui::format::{self, NOTHING};
 use crate::ui::names::{cut_middle, short_names};
 
@@ -39,22 +40,19 @@ impl Display for Text<'_, Comparison> {
             writeln!(f, "\nno latch differs as far as can be told")?;
         }
         rows(f, comparison, "not clear: the interval covers 1", &comparison.unclear, UNCLEAR)?;
-        for (name, [a, b]) in &comparison.settings {
-            let value = |value: &Option<String>| value.clone().unwrap_or(NOTHING.to_owned());
-            writeln!(
-                f,
-                "{}setting {name}: A {}, B {}",
-                if is_first(&comparison.settings, name) { "\n" } else { "" },
-                value(a),
-                value(b)
-            )?;
-        }
+        classes(f, comparison)?;
+        differing(f, "", &comparison.code)?;
+        differing(f, "setting ", &comparison.settings)?;
         remarks(f, &comparison.remarks)
     }
 }
 
-fn is_first<K: Ord, V>(map: &std::collections::BTreeMap<K, V>, key: &K) -> bool {
-    map.keys().next() == Some(key)
+fn differing(f: &mut Formatter, what: &str, values: &BTreeMap<String, [Option<String>; 2]>) -> fmt::Result {
+    let value = |value: &Option<String>| value.clone().unwrap_or(NOTHING.to_owned());
+    for (i, (name, [a, b])) in values.iter().enumerate() {
+        writeln!(f, "{}{what}{name}: A {}, B {}", if i == 0 { "\n" } else { "" }, value(a), value(b))?;
+    }
+    Ok(())
 }
 
 fn remarks(f: &mut Formatter, remarks: &[String]) -> fmt::Result {
@@ -108,6 +106,11 @@ pub(super) fn figures(comparison: &Comparison) -> Vec<Figure> {
         let (a, b) = (format::percent(a), format::percent(b));
         figures.push(Figure { name: "of the wait awake".to_owned(), a, b, ratio: None });
     }
+    let spin =
+        [("a turn of the spin loop", comparison.spin_turn), ("spun before a sleep", comparison.spin_before_sleep)];
+    for (name, [a, b]) in spin.into_iter().filter_map(|(name, times)| Some((name, times?))) {
+        figures.push(Figure { name: name.to_owned(), a: time(a), b: time(b), ratio: None });
+    }
     figures
 }
 
@@ -146,17 +149,49 @@ fn rows(f: &mut Formatter, comparison: &Comparison, title: &str, rows: &[Row], m
     }
     let names = short_names(shown.iter().map(|row| row.latch.as_str()), NAME);
     let width = names.values().map(|name| name.chars().count()).max().unwrap_or(0).max(title.chars().count());
-    writeln!(f, "\n{title:width$} {:>8} {:>8} {:>8}  {:15} awake A   B", "A", "B", "B/A", "95 % interval")?;
+    write!(f, "\n{title:width$} {:>8} {:>8} {:>8}  {:15}", "A", "B", "B/A", "95 % interval")?;
+    writeln!(f, " awake A    B  spin A    B   won A    B")?;
     for row in shown {
         let [a, b, ratio, interval] = cells(row, comparison.per);
-        let awake = row.awake.map(|share| share.map_or(NOTHING.to_owned(), |share| format!("{:.0}%", share * 100.0)));
         let name = &names[row.latch.as_str()];
-        writeln!(f, "{name:width$} {a:>8} {b:>8} {ratio:>8}  {interval:15} {:>7} {:>3}", awake[0], awake[1])?;
+        write!(f, "{name:width$} {a:>8} {b:>8} {ratio:>8}  {interval:15}")?;
+        for [a, b] in shares(row) {
+            write!(f, " {a:>7} {b:>4}")?;
+        }
+        writeln!(f)?;
     }
     match rows.len() - shown.len() {
         0 => Ok(()),
         more => writeln!(f, "and {more} more, which --format json lists"),
     }
+}
+
+/// Awake, spinning, and spins won; A and B.
+pub(super) fn shares(row: &Row) -> [[String; 2]; 3] {
+    let percent = |share: Option<f64>| share.map_or(NOTHING.to_owned(), |share| format!("{:.0}%", share * 100.0));
+    [row.awake, row.spinning, row.spins_won].map(|shares| shares.map(percent))
+}
+
+fn classes(f: &mut Formatter, comparison: &Comparison) -> fmt::Result {
+    if comparison.cpu.is_empty() {
+        return Ok(());
+    }
+    let title = format!("CPU time {}, by class", comparison.per.as_str());
+    writeln!(f, "\n{title:40} {:>8} {:>8} {:>8}  {:15} share A      B", "A", "B", "B/A", "95 % interval")?;
+    for row in &comparison.cpu {
+        let ([a, b, ratio, interval], [share_a, share_b]) =
+            (cpu_cells(row, comparison.per), row.share.map(format::percent));
+        writeln!(f, "{:40} {a:>8} {b:>8} {ratio:>8}  {interval:15} {share_a:>7} {share_b:>6}", row.class)?;
+    }
+    Ok(())
+}
+
+/// As [`cells`], of CPU time. What is not clear has its ratio and its interval all the same.
+pub(super) fn cpu_cells(row: &CpuRow, per: Per) -> [String; 4] {
+    let cpu = row.cpu(per);
+    let time = |seconds: Option<f64>| seconds.map_or(NOTHING.to_owned(), |s| format::nanoseconds(s * 1e9));
+    let ratio = cpu.and_then(|cpu| cpu.ratio);
+    [time(cpu.map(|cpu| cpu.a)), time(cpu.map(|cpu| cpu.b)), times(ratio), interval(ratio)]
 }
 
 /// A's wait, B's, how many times as much that is, and the interval.

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::{Ending, LatchReport, Report};
+use crate::model::CpuClass;
 use crate::ui::format;
 
 /// Shares from which on something is worth a sentence.
@@ -27,8 +28,8 @@ pub struct Finding {
     pub is_problem: bool,
 }
 
-/// The most important first.
-pub(super) fn findings(report: &Report) -> Vec<Finding> {
+/// The most important first. `advice` is what can be changed, as the live table says it.
+pub(super) fn findings(report: &Report, advice: &[String]) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut say = |is_problem, text: Option<String>| findings.extend(text.map(|text| Finding { text, is_problem }));
     say(false, Some(overall(report)));
@@ -42,6 +43,7 @@ pub(super) fn findings(report: &Report) -> Vec<Finding> {
     }
     say(false, hot_page(report));
     say(true, spinning(report));
+    advice.iter().for_each(|advice| say(true, Some(sentence(advice))));
     say(true, long_waits(report));
     say(true, unnamed(report));
     say(true, estimated(report));
@@ -71,7 +73,6 @@ fn overall(report: &Report) -> String {
 
 fn about(latch: &LatchReport, duration: f64, with_callsite: bool) -> String {
     let threads = count_of(latch.wait / duration, "thread", "threads");
-    let mode = if latch.mode.is_empty() { String::new() } else { format!(" ({})", latch.mode.to_uppercase()) };
     let site = latch.callsites.first().filter(|_| with_callsite).map_or_else(String::new, |site| {
         format!(" {} of the waits for it, by time, begin at {}.", format::percent(site.share), site.callsite)
     });
@@ -80,10 +81,20 @@ fn about(latch: &LatchReport, duration: f64, with_callsite: bool) -> String {
         .filter(|_| latch.wait > 0.0)
         .map_or_else(String::new, |spin| format!(", {} of it awake", format::percent(spin / latch.wait)));
     format!(
-        "{}{mode} has {} of all wait time: {threads} at any moment{awake}.{site}",
+        "{}{} has {} of all wait time: {threads} at any moment{awake}.{site}",
         latch.latch,
+        in_mode(latch),
         format::percent(latch.share)
     )
+}
+
+/// ` (SX)`
+fn in_mode(latch: &LatchReport) -> String {
+    if latch.mode.is_empty() {
+        String::new()
+    } else {
+        format!(" ({})", latch.mode.to_uppercase())
+    }
 }
 
 fn burst(latch: &LatchReport, at: &[f64]) -> Option<String> {
@@ -116,7 +127,34 @@ fn hot_page(report: &Report) -> Option<String> {
     })
 }
 
+/// `Advice on something.`
+fn sentence(advice: &str) -> String {
+    let (first, rest) = advice.split_at(advice.chars().next().map_or(0, char::len_utf8));
+    format!("{}{rest}.", first.to_uppercase())
+}
+
+/// By samples of CPU time where there are any, otherwise by the time that waiters were awake.
 fn spinning(report: &Report) -> Option<String> {
+    let Some(cpu) = &report.cpu else { return awake(report) };
+    let share = cpu.share(CpuClass::Spin);
+    (share >= MUCH_SPINNING).then(|| {
+        let latch = spun_for_most(report).unwrap_or_default();
+        format!("Spinning takes {} of the server's CPU time.{latch}", format::percent(share))
+    })
+}
+
+fn spun_for_most(report: &Report) -> Option<String> {
+    let spinning = |latch: &LatchReport| latch.spin_cpu.unwrap_or(0.0);
+    let all: f64 = report.latches.iter().map(spinning).sum();
+    let latch = report.latches.iter().max_by(|a, b| spinning(a).total_cmp(&spinning(b)))?;
+    (all > 0.0).then_some(())?;
+    let won =
+        latch.spins.map(|spins| format!(", for which {} of the spins are won", format::percent(spins.won_share())));
+    let share = format::percent(spinning(latch) / all);
+    Some(format!(" {share} of that is for {}{}{}.", latch.latch, in_mode(latch), won.unwrap_or_default()))
+}
+
+fn awake(report: &Report) -> Option<String> {
     let share = report.totals.spin? / report.totals.server_cpu.filter(|cpu| *cpu > 0.0)?;
     (share >= MUCH_SPINNING).then(|| {
         format!(

@@ -2,8 +2,8 @@
 
 use std::fmt::{self, Display, Formatter};
 
-use super::text::{circumstances, heading, split};
-use super::{Bucket, LatchReport, Report};
+use super::text::{circumstances, code, heading, split, won};
+use super::{Bucket, FunctionReport, LatchReport, Report};
 use crate::model::BUCKET_BOUNDS_NS;
 use crate::ui::format::{self, NOTHING};
 use crate::ui::html::{begin, end, table, Escaped};
@@ -14,6 +14,9 @@ const HOT: usize = 15;
 const LATCHES: usize = 40;
 const PAGES: usize = 30;
 const CALLSITES: usize = 10;
+const FUNCTIONS: usize = 30;
+/// Widest name of a function.
+const FUNCTION: usize = 80;
 /// The heat map has no more columns: of a longer recording, each is several seconds.
 const MOST_COLUMNS: usize = 120;
 
@@ -34,10 +37,11 @@ impl Display for Html<'_> {
         writeln!(f, "</ul>")?;
         if !report.latches.is_empty() {
             writeln!(f, "<h2>Threads waiting, over time</h2>")?;
-            heat_map(f, report)?;
+            heat_map(f, &by_latch(report), &report.at, "threads waiting")?;
             writeln!(f, "<h2>Latches</h2>")?;
             latches(f, report)?;
         }
+        cpu(f, report)?;
         pages(f, report)?;
         conditions(f, report)?;
         facts(f, report)?;
@@ -45,31 +49,30 @@ impl Display for Html<'_> {
     }
 }
 
-/// Latches by seconds; the darker, the more threads waited.
-fn heat_map(f: &mut Formatter, report: &Report) -> fmt::Result {
+/// Rows by seconds; the darker, the more of what is counted: seconds in each second of the recording.
+fn heat_map(f: &mut Formatter, rows: &[(String, Vec<f64>)], at: &[f64], counted: &str) -> fmt::Result {
     const HEIGHT: usize = 18;
     const NAMES: usize = 260;
     const COLUMNS: usize = 960;
-    let rows = by_latch(report);
-    let step = report.at.len().div_ceil(MOST_COLUMNS).max(1);
-    let columns = report.at.len().div_ceil(step);
-    let most = rows.iter().flat_map(|(_, waits)| columns_of(waits, &report.at, step)).fold(0.0, f64::max);
+    let step = at.len().div_ceil(MOST_COLUMNS).max(1);
+    let columns = at.len().div_ceil(step);
+    let most = rows.iter().flat_map(|(_, seconds)| columns_of(seconds, at, step)).fold(0.0, f64::max);
     let cell = (COLUMNS / columns.max(1)).min(24);
     let (width, height) = (NAMES + columns * cell + 40, rows.len() * HEIGHT + 20);
     writeln!(f, "<div><svg width=\"{width}\" height=\"{height}\" role=\"img\">")?;
-    for (y, (name, waits)) in rows.iter().enumerate() {
+    for (y, (name, seconds)) in rows.iter().enumerate() {
         let top = y * HEIGHT;
         let short = cut_middle(name, 40);
         writeln!(f, "<text x=\"0\" y=\"{}\">{}</text>", top + 13, Escaped(&short))?;
-        for (x, threads) in columns_of(waits, &report.at, step).into_iter().enumerate() {
+        for (x, value) in columns_of(seconds, at, step).into_iter().enumerate() {
             // A square root, so that what is less than the most can be told from nothing.
-            let shade = if most > 0.0 { (threads / most).max(0.0).sqrt() } else { 0.0 };
+            let shade = if most > 0.0 { (value / most).max(0.0).sqrt() } else { 0.0 };
             if shade >= 0.01 {
-                let at = report.at[((x + 1) * step).min(report.at.len()) - 1];
+                let ended = at[((x + 1) * step).min(at.len()) - 1];
                 writeln!(
                     f,
                     "<rect class=\"bar\" x=\"{}\" y=\"{top}\" width=\"{}\" height=\"{}\" fill-opacity=\"{shade:.2}\">\
-                     <title>{} · second {at:.0}: {threads:.2} threads waiting</title></rect>",
+                     <title>{} · second {ended:.0}: {value:.2} {counted}</title></rect>",
                     NAMES + x * cell,
                     cell,
                     HEIGHT - 2,
@@ -79,10 +82,10 @@ fn heat_map(f: &mut Formatter, report: &Report) -> fmt::Result {
         }
     }
     for column in (0..columns).step_by(10) {
-        let began = if column == 0 { 0.0 } else { report.at[column * step - 1] };
+        let began = if column == 0 { 0.0 } else { at[column * step - 1] };
         writeln!(f, "<text x=\"{}\" y=\"{}\">{began:.0}s</text>", NAMES + column * cell, height - 6)?;
     }
-    writeln!(f, "</svg></div>\n<p class=\"soft\">The darkest stands for {most:.2} threads.</p>")
+    writeln!(f, "</svg></div>\n<p class=\"soft\">The darkest stands for {most:.2} {counted}.</p>")
 }
 
 /// The heat map's rows: a latch's modes together.
@@ -100,19 +103,19 @@ fn by_latch(report: &Report) -> Vec<(String, Vec<f64>)> {
     rows.into_iter().map(|(name, waits)| (names[name].clone(), waits)).collect()
 }
 
-/// Threads waiting in each column: seconds waited by the time that passed.
-fn columns_of(waits: &[f64], at: &[f64], step: usize) -> Vec<f64> {
+/// Each column's seconds by the time that passed.
+fn columns_of(seconds: &[f64], at: &[f64], step: usize) -> Vec<f64> {
     let mut began = 0.0;
-    let column = |(waits, at): (&[f64], &[f64])| {
+    let column = |(seconds, at): (&[f64], &[f64])| {
         let ended = at.last().copied().unwrap_or(began);
-        let threads = waits.iter().sum::<f64>() / (ended - std::mem::replace(&mut began, ended));
-        if threads.is_finite() {
-            threads
+        let value = seconds.iter().sum::<f64>() / (ended - std::mem::replace(&mut began, ended));
+        if value.is_finite() {
+            value
         } else {
             0.0
         }
     };
-    waits.chunks(step).zip(at.chunks(step)).map(column).collect()
+    seconds.chunks(step).zip(at.chunks(step)).map(column).collect()
 }
 
 fn latches(f: &mut Formatter, report: &Report) -> fmt::Result {
@@ -127,6 +130,8 @@ fn latches(f: &mut Formatter, report: &Report) -> fmt::Result {
         "p99",
         "longest",
         "awake/asleep",
+        "spin CPUs",
+        "spins won",
         "top call site",
     ];
     let names = short_names(report.latches.iter().map(|latch| latch.latch.as_str()), usize::MAX);
@@ -169,6 +174,8 @@ fn cells(latch: &LatchReport, duration: f64) -> Vec<String> {
         time(latch.p99),
         time(Some(latch.max)),
         split(latch),
+        latch.spin_cpu.map_or(NOTHING.to_owned(), |cpu| format!("{:.2}", cpu / duration)),
+        won(latch.spins),
         site.unwrap_or_default(),
     ]
 }
@@ -210,6 +217,25 @@ fn bound(seconds: f64) -> String {
     }
 }
 
+/// CPU time by class over time, and the functions that it went into.
+fn cpu(f: &mut Formatter, report: &Report) -> fmt::Result {
+    let Some(cpu) = &report.cpu else { return Ok(()) };
+    writeln!(f, "<h2>CPUs busy, over time</h2>")?;
+    let rows: Vec<_> = cpu.classes.iter().map(|row| (row.class.to_owned(), row.cpu_by_second.clone())).collect();
+    heat_map(f, &rows, &report.at, "CPUs busy")?;
+    writeln!(f, "<h2>CPU time</h2>")?;
+    let cells = |share: f64, seconds: f64| vec![format::percent(share), format!("{:.2}", seconds / report.duration)];
+    let rows = cpu.classes.iter().map(|row| (row.class.to_owned(), cells(row.share, row.cpu)));
+    table(f, &["class", "share", "CPUs"], rows)?;
+    writeln!(f, "<details open><summary>functions</summary>")?;
+    let row = |row: &FunctionReport| {
+        let cells = cells(row.share, row.cpu);
+        (cut_middle(&row.function, FUNCTION), [vec![row.class.to_owned()], cells].concat())
+    };
+    table(f, &["function", "class", "share", "CPUs"], cpu.functions.iter().take(FUNCTIONS).map(row))?;
+    writeln!(f, "</details>")
+}
+
 fn pages(f: &mut Formatter, report: &Report) -> fmt::Result {
     if report.pages.is_empty() {
         return Ok(());
@@ -247,7 +273,8 @@ fn facts(f: &mut Formatter, report: &Report) -> fmt::Result {
     let facts = known.map(|(name, value)| (name.to_owned(), value.clone()));
     let settings = server.settings.iter().map(|(name, value)| (name.clone(), value.clone()));
     let lost = report.lost.iter().map(|(cause, n)| (format!("not counted: {cause}"), n.to_string()));
-    let rows = facts.into_iter().chain(settings).chain(lost).map(|(name, value)| (name, vec![value]));
+    let rows =
+        facts.into_iter().chain(code(report)).chain(settings).chain(lost).map(|(name, value)| (name, vec![value]));
     table(f, &["", ""], rows)?;
     if report.probes.is_empty() {
         return Ok(());

@@ -1,5 +1,6 @@
 //! One recording, told: figures, findings in words, text, JSON, a web page, folded stacks.
 
+mod cpu;
 mod findings;
 mod folded;
 mod html;
@@ -15,8 +16,11 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use cpu::{ChecksumReport, CpuReport, FunctionReport};
+
 use super::{Ending, Host, Probe, Recording, Server};
-use crate::model::{CallsiteWaits, Histogram, Kind, LatchWaits, PageWaits, BUCKET_BOUNDS_NS};
+use crate::model::{CallsiteWaits, Histogram, Kind, LatchWaits, PageWaits, SpinSettings, BUCKET_BOUNDS_NS};
+use crate::ui::advice::{advice, Figures};
 
 /// What a recording comes to. Times are in seconds. What is not known is absent.
 #[derive(Clone, Debug, Serialize)]
@@ -40,6 +44,12 @@ pub struct Report {
     /// Idle waits in condition variables, longest first.
     pub conditions: Vec<LatchReport>,
     pub pages: Vec<PageReport>,
+    /// `None` where it was not sampled.
+    pub cpu: Option<CpuReport>,
+    /// Those of which it is known.
+    pub checksums: Vec<ChecksumReport>,
+    /// How long waiters spin, as it was last set; times are in nanoseconds.
+    pub spin_settings: Option<SpinSettings>,
     pub lost: BTreeMap<String, u64>,
     pub probes: Vec<Probe>,
     pub static_barriers: BTreeMap<String, u64>,
@@ -78,6 +88,10 @@ pub struct LatchReport {
     pub sleep: Option<f64>,
     pub spin: Option<f64>,
     pub sleeps: Option<u64>,
+    /// CPU time spent spinning for it; `None` where that was not sampled.
+    pub spin_cpu: Option<f64>,
+    /// Waits that began with spinning; `None` where there were none, or sleeps were not seen.
+    pub spins: Option<Spins>,
     pub estimated: f64,
     /// Buckets that hold waits, by ascending bound.
     pub histogram: Vec<Bucket>,
@@ -85,6 +99,26 @@ pub struct LatchReport {
     pub wait_by_second: Vec<f64>,
     /// Where waits in any mode began, longest first.
     pub callsites: Vec<CallsiteReport>,
+}
+
+/// What came of spinning.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Spins {
+    /// Got the latch without a sleep.
+    pub won: u64,
+    /// Slept after all.
+    pub wasted: u64,
+}
+
+impl Spins {
+    pub(crate) fn of(latch: &LatchWaits) -> Option<Spins> {
+        (latch.spins() > 0).then_some(Spins { won: latch.spins_won, wasted: latch.spins_wasted })
+    }
+
+    /// Share of those that were won, 0 to 1.
+    pub fn won_share(&self) -> f64 {
+        self.won as f64 / (self.won as f64 + self.wasted as f64)
+    }
 }
 
 /// Waits that took up to `le` and longer than the bucket before.
@@ -142,11 +176,20 @@ impl Report {
             latches: parts.reports(&latches),
             conditions: parts.reports(&conditions),
             pages: recording.pages().into_iter().filter(|page| page.wait_ns > 0).map(page).collect(),
+            cpu: CpuReport::new(recording),
+            checksums: cpu::checksums(recording),
+            spin_settings: recording.code.spin.clone(),
             lost: recording.lost().into_iter().filter(|(_, events)| *events > 0).collect(),
             probes: end.map(|end| end.probes.clone()).unwrap_or_default(),
             static_barriers: end.map(|end| end.static_barriers.clone()).unwrap_or_default(),
         };
-        report.findings = findings::findings(&report);
+        let advice = advice(&Figures {
+            latches: &latches,
+            cpu: &recording.cpu(),
+            checksums: &recording.code.checksums,
+            spin: recording.code.spin.as_ref(),
+        });
+        report.findings = findings::findings(&report, &advice);
         report
     }
 
@@ -179,6 +222,7 @@ fn totals(recording: &Recording, latches: &[LatchWaits]) -> Totals {
 /// What latches' reports are put together from.
 struct Parts<'a> {
     recording: &'a Recording,
+    samples_cpu: bool,
     callsites: Vec<CallsiteWaits>,
     /// By latch, kind and mode: nanoseconds in each second.
     by_second: BTreeMap<(&'a str, &'a str, &'a str), Vec<f64>>,
@@ -194,7 +238,7 @@ impl<'a> Parts<'a> {
                 row.or_insert_with(|| vec![0.0; recording.seconds.len()])[i] += delta.ns as f64 / 1e9;
             }
         }
-        Parts { recording, callsites: recording.callsites(), by_second }
+        Parts { recording, samples_cpu: !recording.rows.cpu.is_empty(), callsites: recording.callsites(), by_second }
     }
 
     fn reports(&self, latches: &[LatchWaits]) -> Vec<LatchReport> {
@@ -219,6 +263,8 @@ impl<'a> Parts<'a> {
             sleep: seen.then(|| seconds(latch.sleep_ns.min(waits.sum_ns))),
             spin: seen.then(|| seconds(latch.spin_ns())),
             sleeps: seen.then_some(latch.sleeps),
+            spin_cpu: self.samples_cpu.then(|| seconds(latch.spin_cpu_ns)),
+            spins: Spins::of(latch).filter(|_| seen),
             estimated: seconds(latch.estimated_ns),
             histogram: buckets(waits),
             wait_by_second: self.by_second.get(&(latch.latch.as_str(), kind, mode)).cloned().unwrap_or_default(),

@@ -2,17 +2,20 @@
 
 use std::fmt::{self, Display, Formatter};
 
-use super::{LatchReport, Report};
+use super::{LatchReport, Report, Spins};
+use crate::model::CpuTime;
 use crate::recording::{Host, Server};
 use crate::ui::format::{self, NOTHING};
-use crate::ui::names::short_names;
+use crate::ui::names::{cut_middle, short_names};
 
 /// How many latches, call sites of each, and pages are listed. JSON has all.
 const LATCHES: usize = 15;
 const CALLSITES: usize = 3;
 const PAGES: usize = 5;
-/// Widest column of latches.
+const FUNCTIONS: usize = 8;
+/// Widest column of latches, and of functions.
 const NAME: usize = 44;
+const FUNCTION: usize = 60;
 
 /// A report as text.
 pub struct Text<'a>(pub &'a Report);
@@ -35,6 +38,7 @@ impl Display for Text<'_> {
             latches(f, report)?;
         }
         pages(f, report)?;
+        cpu(f, report)?;
         if !report.lost.is_empty() {
             let lost: Vec<String> = report.lost.iter().map(|(cause, n)| format!("{cause} {n}")).collect();
             writeln!(f, "\nevents not counted: {}", lost.join(", "))?;
@@ -74,12 +78,16 @@ fn latches(f: &mut Formatter, report: &Report) -> fmt::Result {
     let shown = &report.latches[..report.latches.len().min(LATCHES)];
     let names = short_names(shown.iter().map(|latch| latch.latch.as_str()), NAME);
     let width = names.values().map(|name| name.chars().count()).max().unwrap_or(0).max("latch".len());
-    writeln!(f, "{:width$} mode  share  waits/s  wait/s   mean    p99    max spin/sleep  top call sites", "latch")?;
+    writeln!(
+        f,
+        "{:width$} mode  share  waits/s  wait/s   mean    p99    max awake/asleep   spin  won  top call sites",
+        "latch"
+    )?;
     for latch in shown {
         let time = |s: Option<f64>| s.map_or(NOTHING.to_owned(), |s| format::nanoseconds(s * 1e9));
         writeln!(
             f,
-            "{:width$} {:>4} {:>6} {:>8} {:>7} {:>6} {:>6} {:>6} {:>10}  {}",
+            "{:width$} {:>4} {:>6} {:>8} {:>7} {:>6} {:>6} {:>6} {:>12} {:>6} {:>4}  {}",
             names[latch.latch.as_str()],
             if latch.mode.is_empty() { NOTHING.to_owned() } else { latch.mode.to_uppercase() },
             format::percent(latch.share),
@@ -89,6 +97,8 @@ fn latches(f: &mut Formatter, report: &Report) -> fmt::Result {
             time(latch.p99),
             time(Some(latch.max)),
             split(latch),
+            time(latch.spin_cpu.map(|cpu| cpu / report.duration)),
+            won(latch.spins),
             callsites(latch),
         )?;
     }
@@ -104,9 +114,38 @@ pub(super) fn split(latch: &LatchReport) -> String {
     sleep.map_or(NOTHING.to_owned(), |sleep| format!("{:.0}/{sleep:.0}%", 100.0 - sleep))
 }
 
+/// `75%`: of the waits that began with spinning, those that got the latch by it.
+pub(crate) fn won(spins: Option<Spins>) -> String {
+    spins.map_or(NOTHING.to_owned(), |spins| format!("{:.0}%", spins.won_share() * 100.0))
+}
+
 fn callsites(latch: &LatchReport) -> String {
     let site = |site: &super::CallsiteReport| format!("{} {}", site.callsite, format::percent(site.share));
     latch.callsites.iter().take(CALLSITES).map(site).collect::<Vec<_>>().join(", ")
+}
+
+fn cpu(f: &mut Formatter, report: &Report) -> fmt::Result {
+    if let Some(cpu) = &report.cpu {
+        writeln!(f, "\n{}", cpu.line().unwrap_or_default())?;
+        let named = cpu.functions.iter().filter(|row| row.function != CpuTime::OTHER).take(FUNCTIONS);
+        for row in named {
+            writeln!(
+                f,
+                "  {:>6}  {:8}  {}",
+                format::percent(row.share),
+                row.class,
+                cut_middle(&row.function, FUNCTION)
+            )?;
+        }
+    }
+    code(report).into_iter().try_for_each(|(name, value)| writeln!(f, "{name}: {value}"))
+}
+
+/// What is known of the server's code, by name.
+pub(super) fn code(report: &Report) -> Vec<(String, String)> {
+    let checksums = report.checksums.iter().map(|c| (c.checksum.purpose.clone(), format::checksum(&c.checksum)));
+    let spin = report.spin_settings.iter().map(|spin| ("spinning".to_owned(), format::spin(spin)));
+    checksums.chain(spin).collect()
 }
 
 fn pages(f: &mut Formatter, report: &Report) -> fmt::Result {

@@ -43,14 +43,9 @@ impl Screen {
 
     fn figures(&self, now: &LatchWaits, latch: &LatchId) -> Vec<String> {
         let before = self.since().and_then(|earlier| find(earlier, latch));
-        let (waits, sleep_ns, sleeps) = match before {
-            Some(e) => (
-                now.waits.since(&e.waits),
-                now.sleep_ns.saturating_sub(e.sleep_ns),
-                now.sleeps.saturating_sub(e.sleeps),
-            ),
-            None => (now.waits.clone(), now.sleep_ns, now.sleeps),
-        };
+        let waits = before.map_or_else(|| now.waits.clone(), |earlier| now.waits.since(&earlier.waits));
+        let new = |of: fn(&LatchWaits) -> u64| of(now).saturating_sub(before.map_or(0, of));
+        let (sleep_ns, sleeps) = (new(|latch| latch.sleep_ns), new(|latch| latch.sleeps));
         let time = |ns: Option<f64>| ns.map_or(NOTHING.to_owned(), format::nanoseconds);
         let quantiles = [0.5, 0.9, 0.99].map(|q| time(waits.quantile_ns(q)));
         let sleep_ns = sleep_ns.min(waits.sum_ns);
@@ -61,10 +56,20 @@ impl Screen {
             let [awake, asleep] = [waits.sum_ns - sleep_ns, sleep_ns].map(|ns| format::nanoseconds(ns as f64));
             lines.push(format!("awake {awake} · asleep {asleep} in {} sleeps", format::count(sleeps as f64)));
         }
+        let spun = (!self.now.cpu.is_empty()).then(|| {
+            let cpu = format::nanoseconds(new(|latch| latch.spin_cpu_ns) as f64);
+            format!("spinning took {cpu} of CPU time")
+        });
+        let (won, wasted) = (new(|latch| latch.spins_won) as f64, new(|latch| latch.spins_wasted) as f64);
+        let spins = (self.now.sleeps_seen && won + wasted > 0.0).then(|| {
+            format!("{} spins, {:.0}% of them won", format::count(won + wasted), 100.0 * won / (won + wasted))
+        });
+        let spinning: Vec<String> = spun.into_iter().chain(spins).collect();
+        lines.extend((!spinning.is_empty()).then(|| spinning.join(" · ")));
         lines
     }
 
-    /// All of the latch's modes, since attach, where it has several.
+    /// All of the latch's modes, since attach, where it has several: time waited, waits, CPU time spent spinning, spins won.
     fn modes(&self, latch: &LatchId) -> Vec<String> {
         let of_latch: Vec<&LatchWaits> = self.now.latches.iter().filter(|row| row.latch == latch.0).collect();
         if of_latch.len() < 2 {
@@ -72,9 +77,12 @@ impl Screen {
         }
         let line = |row: &&LatchWaits| {
             let (wait, waits) = (format::nanoseconds(row.waits.sum_ns as f64), format::count(row.waits.count as f64));
-            format!("{:>6} {wait:>7} in {waits:>6} waits", mode(row.mode))
+            let spun =
+                if self.now.cpu.is_empty() { NOTHING.to_owned() } else { format::nanoseconds(row.spin_cpu_ns as f64) };
+            let won = format::won(row).filter(|_| self.now.sleeps_seen).unwrap_or(NOTHING.to_owned());
+            format!("{:>6} {wait:>7} {waits:>7} {spun:>7} {won:>5}", mode(row.mode))
         };
-        let title = ["".to_owned(), "modes, since attach".to_owned()];
+        let title = ["", "modes, since attach", "          wait   waits    spin   won"].map(str::to_owned);
         title.into_iter().chain(of_latch.iter().map(line)).collect()
     }
 }

@@ -21,7 +21,7 @@ const HELP: &[&str] = &[
     "Up Down k j     select        PgUp PgDn Home End   move",
     "Enter Right     open a latch: histogram, modes, call sites",
     "Esc Left        back; in a list, Esc takes the filter off",
-    "1 2 3 4 Tab     latches, call sites, pages, probes and what they cost",
+    "1 2 3 4 5 Tab   latches, call sites, pages, CPU time, probes and what they cost",
     "> . F6          sort by the next column       < ,  by the one before",
     "I               invert the order",
     "/ \\ F3 F4       filter by a part of the name; Enter keeps it, Esc drops it",
@@ -100,7 +100,17 @@ impl Screen {
         Line::from(format!("{filter}{}", if self.opened.is_some() { KEYS_OPENED } else { KEYS }))
     }
 
+    /// Above functions, what their classes come to; returns what is left of the area.
+    fn classes(&self, frame: &mut Frame, area: Rect) -> Rect {
+        let shares = Interval::new(&self.now, self.since()).cpu_classes();
+        let Some(line) = format::cpu_classes(&shares).filter(|_| self.view == View::Cpu) else { return area };
+        let [line_area, rest] = Layout::vertical([Constraint::Length(1), Constraint::Fill(1)]).areas(area);
+        frame.render_widget(Paragraph::new(line), line_area);
+        rest
+    }
+
     fn list(&mut self, frame: &mut Frame, area: Rect) {
+        let area = self.classes(frame, area);
         let rows = self.rows();
         self.page = usize::from(area.height.saturating_sub(1)).max(1);
         self.selected = self.selected.min(rows.len().saturating_sub(1));

@@ -1,7 +1,7 @@
 //! The lists: which columns each has, and its rows.
 
 use super::LatchId;
-use crate::model::{Mode, Snapshot};
+use crate::model::{CpuTime, Mode, Snapshot};
 use crate::ui::format::{self, NOTHING};
 use crate::ui::top::Interval;
 
@@ -11,6 +11,7 @@ pub(super) enum View {
     Latches,
     Callsites,
     Pages,
+    Cpu,
     Probes,
 }
 
@@ -28,7 +29,7 @@ pub(super) struct ViewRow {
 pub(super) type Column = (&'static str, u16);
 
 impl View {
-    pub const ALL: [View; 4] = [View::Latches, View::Callsites, View::Pages, View::Probes];
+    pub const ALL: [View; 5] = [View::Latches, View::Callsites, View::Pages, View::Cpu, View::Probes];
 
     pub fn next(self) -> View {
         View::ALL[(self as usize + 1) % View::ALL.len()]
@@ -39,6 +40,7 @@ impl View {
             View::Latches => "Latches",
             View::Callsites => "Call sites",
             View::Pages => "Pages",
+            View::Cpu => "CPU",
             View::Probes => "Probes",
         }
     }
@@ -58,6 +60,7 @@ impl View {
             ],
             View::Callsites => &[("latch ← call site", 0), ("waits/s", 8), ("wait/s", 8), ("share", 6), ("total", 7)],
             View::Pages => &[("table.index", 0), ("level", 5), ("waits/s", 8), ("wait/s", 8), ("total", 7)],
+            View::Cpu => &[("class · function", 0), ("CPUs", 6), ("share", 6), ("total", 7)],
             View::Probes => &[("probe", 0), ("state", 10), ("hits/s", 8), ("hits", 8), ("a trap", 7), ("CPU time", 8)],
         }
     }
@@ -67,6 +70,7 @@ impl View {
         match self {
             View::Latches | View::Pages => 3,
             View::Callsites => 2,
+            View::Cpu => 1,
             View::Probes => 5,
         }
     }
@@ -77,6 +81,7 @@ impl View {
             View::Latches => latches(now, &interval),
             View::Callsites => callsites(now, earlier, interval.seconds()),
             View::Pages => pages(now, earlier, interval.seconds()),
+            View::Cpu => cpu(now, earlier, interval.seconds()),
             View::Probes => probes(now, earlier, interval.seconds()),
         }
     }
@@ -175,6 +180,25 @@ fn pages(now: &Snapshot, earlier: Option<&Snapshot>, seconds: f64) -> Vec<ViewRo
         }
     };
     now.pages.iter().map(row).collect()
+}
+
+fn cpu(now: &Snapshot, earlier: Option<&Snapshot>, seconds: f64) -> Vec<ViewRow> {
+    let before = |time: &CpuTime| {
+        let rows = earlier.map(|earlier| &earlier.cpu[..]).unwrap_or_default();
+        rows.iter().find(|row| row.class == time.class && row.function == time.function).map_or(0, |row| row.ns)
+    };
+    let new: Vec<f64> = now.cpu.iter().map(|time| time.ns.saturating_sub(before(time)) as f64).collect();
+    let all = new.iter().sum::<f64>().max(1.0);
+    let row = |(time, ns): (&CpuTime, &f64)| {
+        let (cpus, share) = (ns / 1e9 / seconds, ns / all);
+        ViewRow {
+            name: format!("{} · {}", time.class.as_str(), time.function),
+            values: vec![cpus, share, time.ns as f64],
+            texts: vec![format!("{cpus:.2}"), format::percent(share), format::nanoseconds(time.ns as f64)],
+            opens: None,
+        }
+    };
+    now.cpu.iter().zip(&new).map(row).collect()
 }
 
 fn probes(now: &Snapshot, earlier: Option<&Snapshot>, seconds: f64) -> Vec<ViewRow> {

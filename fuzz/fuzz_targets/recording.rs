@@ -7,7 +7,7 @@
 
 use std::io::Write;
 
-use armtrace::recording::compare::{self, Comparison, Options, Side};
+use armtrace::recording::compare::{self, Comparison, Options, Scaling, Side};
 use armtrace::recording::{Folded, Html, Recording, Report, Text};
 use flate2::write::DeflateEncoder;
 use flate2::Compression;
@@ -33,6 +33,10 @@ fn tell(file: &[u8]) {
     let side = Side::of_recording("a", &recording, None);
     let comparison = Comparison::new(&side, &side, Options::default());
     _ = (compare::Text(&comparison).to_string(), compare::Html(&comparison).to_string());
+    let points = [1.0, 2.0, 4.0, 8.0].map(|n| (n, side.clone()));
+    if let Ok(scaling) = Scaling::new("threads", points.to_vec()) {
+        _ = (compare::Text(&scaling).to_string(), compare::Html(&scaling).to_string());
+    }
 }
 
 fn write_frame(file: &mut Vec<u8>, kind: u8, text: &[u8]) {

@@ -33,7 +33,7 @@ pub struct Source {
     hardware: HardwareProbe,
     plan: Arc<Plan>,
     checksums: OnceLock<Vec<Checksum>>,
-    spin: OnceLock<SpinReader>,
+    spin: OnceLock<Option<SpinReader>>,
     attached_at: Instant,
     cpu_at_attach: Option<u64>,
     costs: OnceLock<Costs>,
@@ -131,10 +131,8 @@ impl Source {
     /// Finds out how the server computes its checksums and how it spins; until then snapshots say nothing of that. Takes some
     /// tenths of a second.
     pub fn look_into_code(&self) {
-        drop(self.checksums.set(cpu::checksums(&self.target)));
-        if let Some(spin) = SpinReader::new(&self.target, &self.plan) {
-            drop(self.spin.set(spin));
-        }
+        self.checksums.get_or_init(|| cpu::checksums(&self.target));
+        self.spin.get_or_init(|| SpinReader::new(&self.target, &self.plan));
         self.target.image.release_memory();
     }
 
@@ -186,7 +184,7 @@ impl SnapshotSource for Source {
             ordering: cpu.ordering,
             checksums: self.checksums.get().cloned().unwrap_or_default(),
             checksum_calls: cpu.checksum_calls,
-            spin: self.spin.get().and_then(SpinReader::read),
+            spin: self.spin.get().and_then(Option::as_ref).and_then(SpinReader::read),
             getcpu_calls: cpu.getcpu_calls,
             events: self.hardware.collect(),
             probes: [figures.probes, cpu.probes].concat(),

@@ -44,6 +44,8 @@ pub(super) fn record(args: &RecordArgs) -> Result<(), Failure> {
     let ending = recorded.map_err(|e| cannot_write(&args.output, &e))?;
     session.agent.detach();
     let InProgress { recorder, source, progress, before, .. } = recording;
+    // A short recording ends before that is done.
+    source.look_into_code();
     let last = source.snapshot();
     recorder.end(ending, &last).map_err(|e| cannot_write(&args.output, &e))?;
     progress.end(ending, before.map_or(Duration::ZERO, |last| last.elapsed), &args.output);

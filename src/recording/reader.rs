@@ -61,7 +61,11 @@ impl Recording {
             } else if frame.is(FrameKind::Second) {
                 recording.add(&frame)?;
             } else if frame.is(FrameKind::End) {
-                recording.end = Some(frame.parse()?);
+                let mut end: End = frame.parse()?;
+                if let Some(code) = end.code.take() {
+                    recording.code = code;
+                }
+                recording.end = Some(end);
             } else if frame.is(FrameKind::Start) {
                 return Err(frame.damaged("it begins twice"));
             }

@@ -229,6 +229,9 @@ pub struct End {
     pub ending: Ending,
     #[serde(default)]
     pub probes: Vec<Probe>,
+    /// Absent where it is as in the last second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<Code>,
     /// Barrier and atomic instructions in the server's code, by instruction.
     #[serde(default)]
     pub static_barriers: BTreeMap<String, u64>,

@@ -148,8 +148,12 @@ impl<W: Write> Recorder<W> {
             hits: probe.hits,
             cost_ns: probe.total_cost_ns().map(|ns| ns as u64),
         });
-        let end =
-            End { ending, probes: probes.collect(), static_barriers: last.static_barriers.iter().cloned().collect() };
+        let end = End {
+            ending,
+            probes: probes.collect(),
+            code: self.code(last),
+            static_barriers: last.static_barriers.iter().cloned().collect(),
+        };
         write_frame(&mut self.to, FrameKind::End, &end)?;
         self.to.flush()
     }

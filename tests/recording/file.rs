@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use armtrace::model::{CpuClass, CpuTime, Kind, LatchWaits, Mode, Snapshot, BUCKET_BOUNDS_NS};
-use armtrace::recording::{Code, Ending, FormatError, Recording, Start};
+use armtrace::recording::{Code, Ending, FormatError, Recorder, Recording, Start};
 
 use crate::snapshots::{busy, callsite, cpu, empty, latch, page, spin, INDEX, TRX};
 use crate::{busy_file, busy_seconds, file, read, start};
@@ -102,6 +102,11 @@ fn the_newest_of_what_is_known_of_the_code_counts() {
     let seconds = [at(1, None), at(2, Some(spin())), at(3, Some(faster.clone())), at(4, None)];
     let recording = read(&file(&start(1), &seconds.map(|snapshot| (snapshot, None)), None));
     assert_eq!(recording.code, Code { checksums: Vec::new(), spin: Some(faster) });
+    let mut bytes = Vec::new();
+    let mut recorder = Recorder::begin(&mut bytes, &start(1), None).unwrap();
+    recorder.second(&at(1, None), None).unwrap();
+    recorder.end(Ending::Complete, &at(1, Some(spin()))).unwrap();
+    assert_eq!(read(&bytes).code.spin, Some(spin()), "what is found out at the end is not lost");
 }
 
 #[test]

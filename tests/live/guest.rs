@@ -8,12 +8,15 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
+use armtrace::model::Kind;
+use armtrace::recording::{self, Recording};
 use tempfile::TempDir;
 
 use crate::agent::{free_port, Agent};
 use crate::common::dashboard;
 use crate::common::prometheus::{Pace, Prometheus};
 use crate::load::Load;
+use crate::recordings::{prints, Recorder};
 use crate::server::{wait_for, Family, Options, Server};
 
 /// The kernel that is tested with every change; `tests/vm/matrix` has the others.
@@ -29,7 +32,7 @@ fn root() -> &'static Path {
 /// A running arm64 machine with the agent's program in /share. Dropping it ends it.
 struct Guest {
     name: String,
-    _share: TempDir,
+    share: TempDir,
 }
 
 impl Guest {
@@ -39,8 +42,8 @@ impl Guest {
         let program = root().join("dist/armtrace-aarch64");
         fs::copy(&program, share.path().join("armtrace"))
             .with_context(|| format!("no {}: build it with `make dist-aarch64`", program.display()))?;
-        let guest = Guest { name: format!("beside-{}", std::process::id()), _share: share };
-        let (share, forward) = (guest._share.path().display().to_string(), format!("{port}:9435"));
+        let guest = Guest { name: format!("beside-{}", std::process::id()), share };
+        let (share, forward) = (guest.share.path().display().to_string(), format!("{port}:9435"));
         let options = ["arm64", KERNEL, "--share", &share, "--forward", &forward, "--life", "1200"];
         let status = guest.script("up").args(options).status()?;
         ensure!(status.success(), "the machine does not come up: {status}");
@@ -83,8 +86,66 @@ fn architectures(prometheus: &Prometheus, promql: &str) -> Result<BTreeSet<Strin
     Ok(has_value.filter_map(|s| s["metric"]["arch"].as_str().map(str::to_owned)).collect())
 }
 
+/// Names of the latches that were waited for.
+fn waited_for(recording: &Recording) -> BTreeSet<String> {
+    let latches = recording.latches().into_iter().filter(|latch| latch.kind != Kind::Cond && latch.waits.count > 0);
+    latches.map(|latch| latch.latch).filter(|latch| latch.starts_with("wait/synch/")).collect()
+}
+
+/// The guest's server and the host's, recorded at the same time, each by the program of its architecture.
+fn recordings_are_compared(guest: &Guest, server: &Server) -> Result<()> {
+    let [x86, arm] = ["x86.rec", "arm.rec"].map(|name| guest.share.path().join(name));
+    let url = format!("mysql://root@localhost?socket={}", server.socket().display());
+    let here = Recorder::start(server, &x86, &["--duration", "15s", "--mysql", &url])?;
+    guest.run(
+        "kill $(pidof armtrace); while pidof armtrace > /dev/null; do sleep 0.2; done; \
+         /share/armtrace record --pid $(pidof mysqld) --duration 15s --label os=guest -o /share/arm.rec \
+         --mysql 'mysql://root@localhost?socket=/run/server/socket' && /share/armtrace report /share/arm.rec > /share/arm.txt",
+    )?;
+    here.complete()?;
+
+    let [a, b] = [&x86, &arm].map(|file| recording::read(file).with_context(|| file.display().to_string()));
+    let (a, b) = (a?, b?);
+    let arch = |recording: &Recording| recording.start.server.arch.clone();
+    ensure!((arch(&a).as_str(), arch(&b).as_str()) == (std::env::consts::ARCH, "aarch64"), "{:?}", b.start);
+    ensure!(a.start.server.version == b.start.server.version, "{:?} {:?}", a.start.server, b.start.server);
+    let (names_a, names_b) = (waited_for(&a), waited_for(&b));
+    let common: BTreeSet<_> = names_a.intersection(&names_b).collect();
+    ensure!(common.len() >= 3, "in common: {common:?}\nhost: {names_a:?}\nguest: {names_b:?}");
+
+    let there = fs::read_to_string(guest.share.path().join("arm.txt"))?;
+    let [x86, arm] = [x86, arm].map(|file| file.display().to_string());
+    let here = prints(&["report", &arm])?;
+    ensure!(here == there && here.contains("aarch64"), "a file is told differently there:\n{there}\nhere:\n{here}");
+    let clocks = ["--ghz-a", "3", "--ghz-b", "1.5"];
+    println!("{}", prints(&[&["compare", &x86, &arm][..], &clocks].concat())?);
+    let json = prints(&[&["compare", &x86, &arm, "--format", "json"][..], &clocks].concat())?;
+    comparison_is_right(&serde_json::from_str(&json)?, common.len()).with_context(|| json.clone())
+}
+
+fn comparison_is_right(json: &serde_json::Value, common: usize) -> Result<()> {
+    let number = |value: &serde_json::Value| value.as_f64().with_context(|| format!("{value} is no number"));
+    ensure!(json["per"] == "query" && json["b"]["arch"] == "aarch64" && json["b"]["labels"]["os"] == "guest");
+    // Half the clock: A would do half as much, and B's part of that is twice its part of the whole.
+    let (throughput, clock) = (&json["throughput"], &json["at_one_clock"]);
+    ensure!(clock["ghz"] == serde_json::json!([3.0, 1.5]));
+    let is = |a: f64, b: f64| (a / b - 1.0).abs() < 1e-9;
+    ensure!(is(number(&clock["a_scaled"])?, number(&throughput["a"])? / 2.0));
+    ensure!(is(number(&clock["ratio"]["value"])?, 2.0 * number(&throughput["ratio"]["value"])?));
+    let lists = ["changes", "unclear"].map(|list| json[list].as_array().cloned().unwrap_or_default());
+    let waits = |row: &serde_json::Value| row["by"][0]["waits"].clone();
+    let both = |row: &&serde_json::Value| waits(row)["a"].as_f64() > Some(0.0) && waits(row)["b"].as_f64() > Some(0.0);
+    let both = lists.iter().flatten().filter(both).count();
+    ensure!(both >= common, "{both} of {common} latches in common are compared");
+    // Each architecture has implementations and instructions of its own.
+    ensure!(["crc32c of pages and redo log", "instruction of the spin loop"]
+        .iter()
+        .all(|what| json["code"][what][0].is_string() && json["code"][what][1].is_string()));
+    Ok(())
+}
+
 #[test]
-fn guest_and_host_are_compared_in_one_prometheus() -> Result<()> {
+fn guest_and_host_are_compared_in_one_prometheus_and_by_recordings() -> Result<()> {
     let port = free_port()?;
     let guest = Guest::up(port)?;
     guest.run(
@@ -113,6 +174,7 @@ fn guest_and_host_are_compared_in_one_prometheus() -> Result<()> {
     }
     ensure!(asked > 3, "the dashboard compares nothing");
     agent.stop()?;
+    recordings_are_compared(&guest, &server)?;
     load.stop()?;
     server.stop()
 }

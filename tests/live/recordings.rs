@@ -7,6 +7,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
+use armtrace::model::CpuClass;
 use armtrace::recording::{self, Ending, Recording, Report};
 use armtrace::target::{Memory, Target};
 
@@ -15,13 +16,13 @@ use crate::load::Load;
 use crate::server::{wait_for, Family, Options, Server};
 
 /// A recording that goes on. Dropping it kills it.
-struct Recorder {
+pub struct Recorder {
     child: Child,
     errors: PathBuf,
 }
 
 impl Recorder {
-    fn start(server: &Server, output: &Path, args: &[&str]) -> Result<Recorder> {
+    pub fn start(server: &Server, output: &Path, args: &[&str]) -> Result<Recorder> {
         let errors = output.with_extension("err");
         let child = Command::new(program())
             .args(["record", "--pid", &server.pid().to_string(), "-o"])
@@ -44,7 +45,7 @@ impl Recorder {
     }
 
     /// Waits until it ends by itself, without an error.
-    fn complete(mut self) -> Result<()> {
+    pub fn complete(mut self) -> Result<()> {
         let status = self.wait()?;
         ensure!(status.success(), "{status}: {}", std::fs::read_to_string(&self.errors)?);
         Ok(())
@@ -96,10 +97,26 @@ fn settings_are_right(server: &Server, at_least: &[&str]) -> Result<()> {
     Ok(())
 }
 
-fn prints(args: &[&str]) -> Result<String> {
+/// What armtrace prints on this machine.
+pub fn prints(args: &[&str]) -> Result<String> {
     let output = Command::new(program()).args(args).stdin(Stdio::null()).output()?;
     ensure!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
     Ok(String::from_utf8(output.stdout)?)
+}
+
+/// What was sampled is the server's CPU time, and some of it is of code that is there for something known.
+fn cpu_is_recorded(report: &Report) -> Result<()> {
+    let cpu = report.cpu.as_ref().context("no CPU time")?;
+    let used = report.totals.server_cpu.context("the server's CPU time is not known")?;
+    // The last samples may be of after the last second, and the first of before the count began.
+    ensure!(cpu.cpu > 0.8 * used && cpu.cpu < 1.1 * used, "{} s were sampled, {used} s used", cpu.cpu);
+    ensure!(cpu.share(CpuClass::Latch) + cpu.share(CpuClass::Checksum) > 0.0, "{:?}", cpu.classes);
+    let checksum = report.checksums.first().context("no checksum")?;
+    ensure!(checksum.checksum.purpose.starts_with("crc32c"), "{checksum:?}");
+    ensure!(report.spin_settings.as_ref().is_some_and(|spin| spin.turn_ns > 0.0), "{:?}", report.spin_settings);
+    let spins: u64 = report.latches.iter().filter_map(|latch| latch.spins).map(|spins| spins.won + spins.wasted).sum();
+    ensure!(spins > 0, "no wait began with spinning: {:?}", report.latches);
+    Ok(())
 }
 
 #[test]
@@ -143,13 +160,18 @@ fn recordings_of_two_loads_are_compared() -> Result<()> {
     let (buckets, waits) = (sum(|bucket| bucket.waits) as f64, report.totals.waits as f64);
     ensure!((buckets / waits - 1.0).abs() < 0.01, "{buckets} in buckets, {waits} waits");
     ensure!(report.totals.server_cpu.is_some_and(|cpu| cpu > 0.0), "{:?}", report.totals);
+    cpu_is_recorded(&report)?;
     let size = std::fs::metadata(&many)?.len();
     ensure!(size * 12 < 1 << 20, "{size} bytes in {seconds} s");
 
     ensure!(prints(&["report", &many])?.contains("MySQL 9.7"));
     ensure!(prints(&["report", &many, "--format", "html"])?.contains("<svg"));
     let text = prints(&["compare", &few, &many])?;
-    ensure!(text.contains("wait, 1,000 statements") && text.contains("statements/s"), "{text}");
+    for part in
+        ["wait, 1,000 statements", "statements/s", "CPU time per 1,000 statements, by class", "spun before a sleep"]
+    {
+        ensure!(text.contains(part), "{part:?} is not in\n{text}");
+    }
     let text = prints(&["compare", "--by", "threads", &many, &few])?;
     ensure!(text.contains("At 32 threads throughput is"), "{text}");
     server.stop()

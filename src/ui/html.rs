@@ -6,13 +6,13 @@ use std::fmt::{self, Display, Formatter};
 const STYLE: &str = "
 :root { color-scheme: light dark; --line: #8884; --soft: #888; --cost: #c60; --bar: #36c }
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 80rem; margin: 2rem auto; padding: 0 1rem }
-h1 { font-size: 1.4rem; margin: 0; overflow-wrap: anywhere } h2 { font-size: 1.1rem; margin: 2rem 0 .5rem }
+h1 { font-size: 1.4rem; margin: 0 } h1, p, li, summary { overflow-wrap: anywhere } h2 { font-size: 1.1rem; margin: 2rem 0 .5rem }
 p { margin: .3rem 0 } .soft { color: var(--soft) }
 details { border-left: 4px solid var(--line); padding: .1rem .8rem; margin: .5rem 0 } details.cost { border-color: var(--cost) }
 ul { margin: .3rem 0 } div { overflow-x: auto } li.cost::marker { color: var(--cost) }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums }
-th, td { padding: .25rem .6rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap }
-th { font-weight: 600; color: var(--soft) } th:first-child, td:first-child { text-align: left }
+th, td { padding: .25rem .5rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap }
+th { font-weight: 600; color: var(--soft); white-space: normal; vertical-align: bottom } th:first-child, td:first-child { text-align: left }
 code { font-size: .9em }
 svg { display: block } svg text { font: 11px system-ui, sans-serif; fill: var(--soft) } svg .bar { fill: var(--bar) }
 svg .axis { stroke: var(--line) } svg .law { fill: none; stroke: var(--soft) }
@@ -34,13 +34,31 @@ pub fn end(f: &mut Formatter) -> fmt::Result {
     writeln!(f, "<p class=\"soft\">armtrace {}</p></body></html>", env!("CARGO_PKG_VERSION"))
 }
 
-/// A table of which the first column is code.
+/// A table of which the first column has names out of code.
 pub fn table(f: &mut Formatter, titles: &[&str], rows: impl Iterator<Item = (String, Vec<String>)>) -> fmt::Result {
+    table_of("code", f, titles, rows)
+}
+
+/// A table of which the first column has words.
+pub fn table_of_words(
+    f: &mut Formatter,
+    titles: &[&str],
+    rows: impl Iterator<Item = (String, Vec<String>)>,
+) -> fmt::Result {
+    table_of("span", f, titles, rows)
+}
+
+fn table_of(
+    element: &str,
+    f: &mut Formatter,
+    titles: &[&str],
+    rows: impl Iterator<Item = (String, Vec<String>)>,
+) -> fmt::Result {
     write!(f, "<div><table><tr>")?;
     titles.iter().try_for_each(|title| write!(f, "<th>{title}</th>"))?;
     writeln!(f, "</tr>")?;
     for (name, cells) in rows {
-        write!(f, "<tr><td><code>{}</code></td>", Escaped(&name))?;
+        write!(f, "<tr><td><{element}>{}</{element}></td>", Escaped(&name))?;
         cells.iter().try_for_each(|cell| write!(f, "<td>{}</td>", Escaped(cell)))?;
         writeln!(f, "</tr>")?;
     }

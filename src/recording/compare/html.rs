@@ -6,7 +6,7 @@ use std::fmt::{self, Display, Formatter};
 use super::text::{cells, cpu_cells, figures, grown, interval, sentences, shares, times};
 use super::{title, Comparison, CpuRow, Growth, Row, Scaling};
 use crate::ui::format::{self, NOTHING};
-use crate::ui::html::{begin, end, table, Escaped};
+use crate::ui::html::{begin, end, table, table_of_words, Escaped};
 
 /// Rows of each table. JSON has all.
 const ROWS: usize = 100;
@@ -28,7 +28,7 @@ impl Display for Html<'_, Comparison> {
             let (times, interval) = (times(figure.ratio), interval(figure.ratio));
             (figure.name, vec![figure.a, figure.b, times, interval])
         });
-        table(f, &["", "A", "B", "B/A", "95 % interval"], rows)?;
+        table_of_words(f, &["", "A", "B", "B/A", "95 % interval"], rows)?;
         list(f, &sentences(comparison))?;
         writeln!(
             f,
@@ -71,7 +71,11 @@ fn cpu(f: &mut Formatter, comparison: &Comparison) -> fmt::Result {
         let shares = row.share.map(format::percent);
         (row.class.to_owned(), cpu_cells(row, comparison.per).into_iter().chain(shares).collect())
     };
-    table(f, &["class", "A", "B", "B/A", "95 % interval", "share A", "share B"], comparison.cpu.iter().map(row))
+    table_of_words(
+        f,
+        &["class", "A", "B", "B/A", "95 % interval", "share A", "share B"],
+        comparison.cpu.iter().map(row),
+    )
 }
 
 fn differing(

@@ -94,7 +94,8 @@ pub struct Row {
     pub by: Vec<By>,
     /// Share of the wait time that was spent awake; `None` where it is not known or nobody waited.
     pub awake: [Option<f64>; 2],
-    /// CPU time spent spinning in terms of the wait time; `None` where it was not sampled or nobody waited.
+    /// CPU time spent spinning in terms of the wait time; `None` where it was not sampled, or where there was
+    /// less than a second of waiting, of which samples tell nothing.
     pub spinning: [Option<f64>; 2],
     /// Share of the spins that ended without a sleep; `None` where nobody spun.
     pub spins_won: [Option<f64>; 2],

@@ -8,6 +8,9 @@ use super::{Dump, Per, Sample, LEAST_SAMPLES};
 use crate::model::{CpuClass, Kind};
 use crate::recording::{report, Code, Ending, Recording};
 
+/// Seconds of waiting from which on samples of its CPU time tell a share: 99 of them, and a share of a half within 10 points.
+const LEAST_SAMPLED: f64 = 1.0;
+
 /// Who it is.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct About {
@@ -62,10 +65,10 @@ impl Series {
         Some((1.0 - self.sleep? / total).clamp(0.0, 1.0))
     }
 
-    /// CPU time spent spinning in terms of the wait time.
+    /// CPU time spent spinning in terms of the wait time; `None` where samples are too few to tell.
     pub(super) fn spinning(&self) -> Option<f64> {
         let total = self.total();
-        (total > 0.0).then_some(())?;
+        (total >= LEAST_SAMPLED).then_some(())?;
         Some(self.spin_cpu? / total).map(|share| share.max(0.0))
     }
 

@@ -4,9 +4,9 @@ use std::fmt::{self, Display, Formatter};
 
 use super::text::{circumstances, code, heading, split, won};
 use super::{Bucket, FunctionReport, LatchReport, Report};
-use crate::model::BUCKET_BOUNDS_NS;
+use crate::model::{CpuTime, BUCKET_BOUNDS_NS};
 use crate::ui::format::{self, NOTHING};
-use crate::ui::html::{begin, end, table, Escaped};
+use crate::ui::html::{begin, end, table, table_of_words, Escaped};
 use crate::ui::names::{cut_middle, short_names};
 
 /// Rows of the heat map, latches with details, pages. JSON has all.
@@ -226,13 +226,14 @@ fn cpu(f: &mut Formatter, report: &Report) -> fmt::Result {
     writeln!(f, "<h2>CPU time</h2>")?;
     let cells = |share: f64, seconds: f64| vec![format::percent(share), format!("{:.2}", seconds / report.duration)];
     let rows = cpu.classes.iter().map(|row| (row.class.to_owned(), cells(row.share, row.cpu)));
-    table(f, &["class", "share", "CPUs"], rows)?;
+    table_of_words(f, &["class", "share", "CPUs"], rows)?;
     writeln!(f, "<details open><summary>functions</summary>")?;
     let row = |row: &FunctionReport| {
         let cells = cells(row.share, row.cpu);
         (cut_middle(&row.function, FUNCTION), [vec![row.class.to_owned()], cells].concat())
     };
-    table(f, &["function", "class", "share", "CPUs"], cpu.functions.iter().take(FUNCTIONS).map(row))?;
+    let named = cpu.functions.iter().filter(|row| row.function != CpuTime::OTHER);
+    table(f, &["function", "class", "share", "CPUs"], named.take(FUNCTIONS).map(row))?;
     writeln!(f, "</details>")
 }
 

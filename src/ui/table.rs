@@ -78,6 +78,7 @@ impl<'a> LatchTable<'a> {
         let first = format!("{server} · pid {} · {state} · {}", target.pid, self.url);
         let mut lines = vec![Line::from(first).style(Modifier::BOLD), Line::from(self.summary())];
         lines.extend(self.cpu_line());
+        lines.extend(self.handoff_line());
         lines.extend(self.page_line(width));
         lines.extend(advice(&self.now.into()).into_iter().map(|advice| Line::from(advice).style(Modifier::BOLD)));
         lines.extend(self.lost().map(|lost| Line::from(lost).style(Modifier::BOLD)));
@@ -101,6 +102,19 @@ impl<'a> LatchTable<'a> {
     /// `cpu: other 61% · kernel 22% · spin 9% · checksum 5%`
     fn cpu_line(&self) -> Option<Line<'static>> {
         format::cpu_classes(&self.interval.cpu_classes()).map(Line::from)
+    }
+
+    /// `remote handoffs: 52% of wait time · log_writer_mutex 61%`
+    fn handoff_line(&self) -> Option<Line<'static>> {
+        let share = self.interval.remote_share(None)?;
+        let first = self.latches.first().map(|latch| latch.latch.as_str());
+        let of_first = first.and_then(|latch| Some((latch, self.interval.remote_share(Some(latch))?)));
+        let of_first = of_first.map_or_else(String::new, |(latch, share)| {
+            let name =
+                short_names(std::iter::once(latch), usize::MAX).remove(latch).unwrap_or_else(|| latch.to_owned());
+            format!(" · {name} {:.0}%", 100.0 * share)
+        });
+        Some(Line::from(format!("remote handoffs: {:.0}% of wait time{of_first}", 100.0 * share)))
     }
 
     fn lost(&self) -> Option<String> {

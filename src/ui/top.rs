@@ -1,6 +1,8 @@
 //! Which latches are waited for most: what changed between two snapshots, beside the totals.
 
-use crate::model::{CallsiteWaits, CpuClass, CpuTime, Histogram, Kind, LatchWaits, Mode, PageWaits, Snapshot};
+use crate::model::{
+    CallsiteWaits, CpuClass, CpuTime, Histogram, Kind, LatchWaits, Locality, Mode, PageWaits, Snapshot,
+};
 use std::collections::HashMap;
 
 /// The waits for one latch in one mode, in an interval and since attach.
@@ -107,6 +109,21 @@ impl<'a> Interval<'a> {
         let mut shares: Vec<_> = used.map(|(class, ns)| (class, ns as f64 / all as f64)).collect();
         shares.sort_by(|(a, share_a), (b, share_b)| share_b.total_cmp(share_a).then_with(|| a.cmp(b)));
         shares
+    }
+
+    /// Of the wait time in the interval for latches that are known to come from somewhere, the share for those that came from
+    /// another part of the machine, 0 to 1: of one latch, or of all. `None` where nothing is known to have been handed over.
+    pub fn remote_share(&self, latch: Option<&str>) -> Option<f64> {
+        let sum = |snapshot: &Snapshot, locality| -> u64 {
+            let of_latch = snapshot.handoffs.iter().filter(|row| latch.is_none_or(|latch| row.latch == latch));
+            of_latch.filter(|row| row.locality() == Some(locality)).map(|row| row.wait_ns).sum()
+        };
+        let new = |locality| {
+            let earlier = self.earlier.map_or(0, |earlier| sum(earlier, locality));
+            sum(self.now, locality).saturating_sub(earlier) as f64
+        };
+        let (local, remote) = (new(Locality::Local), new(Locality::Remote));
+        (local + remote > 0.0).then(|| remote / (local + remote))
     }
 
     fn top_latch(&self, latch: &LatchWaits, earlier: Option<&LatchWaits>) -> TopLatch {

@@ -8,6 +8,7 @@ use super::{LatchId, Screen};
 use crate::model::{CallsiteWaits, Histogram, LatchWaits, Snapshot, BUCKET_BOUNDS_NS};
 use crate::ui::format::{self, NOTHING};
 use crate::ui::names::cut_middle;
+use crate::ui::top::Interval;
 
 /// Columns of a bar's label and number, and of the two columns' gap.
 const BEFORE_BAR: usize = 19;
@@ -64,6 +65,7 @@ impl Screen {
         let spins = (self.now.sleeps_seen && won + wasted > 0.0).then(|| {
             format!("{} spins, {:.0}% of them won", format::count(won + wasted), 100.0 * won / (won + wasted))
         });
+        lines.extend(handoffs(&Interval::new(&self.now, self.since()), latch));
         let spinning: Vec<String> = spun.into_iter().chain(spins).collect();
         lines.extend((!spinning.is_empty()).then(|| spinning.join(" · ")));
         lines
@@ -85,6 +87,15 @@ impl Screen {
         let title = ["", "modes, since attach", "          wait   waits    spin   won"].map(str::to_owned);
         title.into_iter().chain(of_latch.iter().map(line)).collect()
     }
+}
+
+/// Where the latch came from, as far as that is known.
+fn handoffs(interval: &Interval<'_>, latch: &LatchId) -> Option<String> {
+    let share = interval.remote_share(Some(&latch.0))?;
+    Some(format!(
+        "all modes: {} of the time waited for it, it came from elsewhere in the machine",
+        format::percent(share)
+    ))
 }
 
 /// Two texts in one line, the second one from this column on.

@@ -13,8 +13,8 @@ use armtrace::recording::{self, Recording};
 use tempfile::TempDir;
 
 use crate::agent::{free_port, Agent};
-use crate::common::dashboard;
 use crate::common::prometheus::{Pace, Prometheus};
+use crate::common::{dashboard, http};
 use crate::load::Load;
 use crate::recordings::{prints, Recorder};
 use crate::server::{wait_for, Family, Options, Server};
@@ -152,12 +152,17 @@ fn guest_and_host_are_compared_in_one_prometheus_and_by_recordings() -> Result<(
         "/tests/vm/server start mysql && /tests/vm/server load && \
          (setsid /share/armtrace --pid $(pidof mysqld) --listen 0.0.0.0:9435 > /root/log 2>&1 < /dev/null &)",
     )?;
+    let guests = format!("127.0.0.1:{port}");
+    // Before this machine has a load too: the emulated one is slow enough without.
+    wait_for("metrics of the emulated machine", Duration::from_secs(180), || {
+        Ok(http::get(&guests, "/metrics").ok().filter(|answer| answer.head.contains("200")).map(|_| ()))
+    })?;
     let server = Server::start(Family::Mysql97, &Options::default())?;
     let mut load = Load::start(&server, "oltp_update_index", 16)?;
     load.wait_running()?;
     let agent = Agent::attach(&server)?;
 
-    let prometheus = Prometheus::scraping_at(SLOW, &[format!("127.0.0.1:{port}"), agent.address.clone()]);
+    let prometheus = Prometheus::scraping_at(SLOW, &[guests, agent.address.clone()]);
     prometheus.wait_for_rates(2);
     let file: PathBuf = root().join("dashboards/armtrace.json");
     let variables = dashboard::load(&file);

@@ -14,28 +14,27 @@ use crate::probe::maps::entries;
 #[derive(Default)]
 pub(crate) struct Missed {
     latches: HashMap<LatchKey, Estimate>,
-    callsites: HashMap<CallsiteKey, Sum>,
-    pages: HashMap<PageKey, Sum>,
-    handoffs: HashMap<HandoffKey, Sum>,
+    parts: HashMap<Part, Sum>,
     seen: Seen,
 }
 
-/// A latch, and the address and line of a call site.
-type CallsiteKey = (LatchKey, u64, u64);
-
-/// Tablespace, type, level, index and wait function.
-type PageKey = (u32, u16, u16, u64, u32);
-
-/// A latch, and from where to where.
-type HandoffKey = (LatchKey, u8, u8);
+/// What the waits for a latch are told apart by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Part {
+    /// Address and line.
+    Callsite(LatchKey, u64, u64),
+    /// Tablespace, type, level, index and wait function.
+    Page(u32, u16, u16, u64, u32),
+    /// From where to where.
+    Handoff(LatchKey, u8, u8),
+}
 
 /// What was seen when estimates were last made.
 #[derive(Default)]
 struct Seen {
     latches: HashMap<LatchKey, types::waits>,
-    callsites: HashMap<CallsiteKey, types::callsite_waits>,
-    pages: HashMap<PageKey, types::page_waits>,
-    handoffs: HashMap<HandoffKey, types::handoffs>,
+    /// Waits and nanoseconds.
+    parts: HashMap<Part, (u64, u64)>,
 }
 
 /// Waits for a latch that were not seen.
@@ -76,35 +75,24 @@ impl Missed {
             self.latches.entry(id).or_default().add(before, &waits, factor(key.function.into()));
             seen.latches.insert(id, waits);
         }
+        let mut parts = Vec::new();
         for (key, waits) in entries::<types::callsite_key, types::callsite_waits>(&maps.callsites)? {
-            let id = (bytes_of(&key.latch), key.r#where, key.line);
-            let factor = factor(key.latch.function.into());
-            if factor > 0.0 {
-                let before = self.seen.callsites.get(&id).copied().unwrap_or_default();
-                let new = (waits.count.saturating_sub(before.count), waits.sum_ns.saturating_sub(before.sum_ns));
-                self.callsites.entry(id).or_default().add(new, factor);
-            }
-            seen.callsites.insert(id, waits);
+            let part = Part::Callsite(bytes_of(&key.latch), key.r#where, key.line);
+            parts.push((part, factor(key.latch.function.into()), (waits.count, waits.sum_ns)));
         }
         for (key, waits) in entries::<types::page_key, types::page_waits>(&maps.pages)? {
-            let id = page_id(&key);
-            let factor = factor(key.function as usize);
-            if factor > 0.0 {
-                let before = self.seen.pages.get(&id).copied().unwrap_or_default();
-                let new = (waits.count.saturating_sub(before.count), waits.sum_ns.saturating_sub(before.sum_ns));
-                self.pages.entry(id).or_default().add(new, factor);
-            }
-            seen.pages.insert(id, waits);
+            parts.push((page_part(&key), factor(key.function as usize), (waits.count, waits.sum_ns)));
         }
         for (key, handoffs) in entries::<types::handoff_key, types::handoffs>(&maps.handoffs)? {
-            let id = (bytes_of(&key.latch), key.from, key.to);
-            let factor = factor(key.latch.function.into());
+            let part = Part::Handoff(bytes_of(&key.latch), key.from, key.to);
+            parts.push((part, factor(key.latch.function.into()), (handoffs.count, handoffs.sum_ns)));
+        }
+        for (part, factor, now) in parts {
             if factor > 0.0 {
-                let before = self.seen.handoffs.get(&id).copied().unwrap_or_default();
-                let new = (handoffs.count.saturating_sub(before.count), handoffs.sum_ns.saturating_sub(before.sum_ns));
-                self.handoffs.entry(id).or_default().add(new, factor);
+                let before = self.seen.parts.get(&part).copied().unwrap_or_default();
+                self.parts.entry(part).or_default().add(before, now, factor);
             }
-            seen.handoffs.insert(id, handoffs);
+            seen.parts.insert(part, now);
         }
         self.seen = seen;
         Ok(())
@@ -115,26 +103,30 @@ impl Missed {
     }
 
     pub(super) fn page(&self, key: &types::page_key) -> Sum {
-        self.pages.get(&page_id(key)).copied().unwrap_or_default()
+        self.part(page_part(key))
     }
 
     pub(super) fn handoff(&self, latch: LatchKey, from: u8, to: u8) -> Sum {
-        self.handoffs.get(&(latch, from, to)).copied().unwrap_or_default()
+        self.part(Part::Handoff(latch, from, to))
     }
 
     pub(super) fn callsite(&self, latch: LatchKey, place: u64, line: u64) -> Sum {
-        self.callsites.get(&(latch, place, line)).copied().unwrap_or_default()
+        self.part(Part::Callsite(latch, place, line))
+    }
+
+    fn part(&self, part: Part) -> Sum {
+        self.parts.get(&part).copied().unwrap_or_default()
     }
 }
 
-fn page_id(key: &types::page_key) -> PageKey {
-    (key.space, key.r#type, key.level, key.index, key.function)
+fn page_part(key: &types::page_key) -> Part {
+    Part::Page(key.space, key.r#type, key.level, key.index, key.function)
 }
 
 impl Sum {
-    fn add(&mut self, (count, sum_ns): (u64, u64), factor: f64) {
-        self.count += factor * count as f64;
-        self.sum_ns += factor * sum_ns as f64;
+    fn add(&mut self, before: (u64, u64), now: (u64, u64), factor: f64) {
+        self.count += factor * now.0.saturating_sub(before.0) as f64;
+        self.sum_ns += factor * now.1.saturating_sub(before.1) as f64;
     }
 }
 

@@ -16,14 +16,15 @@ use crate::server::{wait_for, Family, Options, Server};
 const MIB: u64 = 1 << 20;
 /// Resident memory after attach.
 const MOST_MEMORY: u64 = 40 * MIB;
-/// Of one CPU, with a scrape in each interval.
-const MOST_IDLE_CPU: f64 = 0.003;
+/// Of one CPU, with a scrape in each interval. The goal is half of it; the kernel counts in hundredths of a second, and what else a
+/// machine does makes everything dearer.
+const MOST_IDLE_CPU: f64 = 0.006;
 const SCRAPE_INTERVAL: Duration = Duration::from_secs(15);
 /// CPU time of one scrape.
 const LONGEST_SCRAPE: Duration = Duration::from_millis(5);
 /// How much dearer a line of a scrape may be with a thousand connections: the goal is a fifth, and a thousand threads leave
 /// less in the CPUs' caches.
-const MOST_GROWTH: f64 = 1.6;
+const MOST_GROWTH: f64 = 2.0;
 const SCRAPES: u32 = 400;
 
 /// CPU time of a process so far, in hundredths of a second.

@@ -131,7 +131,8 @@ impl Source {
     /// Finds out how the server computes its checksums and how it spins; until then snapshots say nothing of that. Takes some
     /// tenths of a second.
     pub fn look_into_code(&self) {
-        self.checksums.get_or_init(|| cpu::checksums(&self.target));
+        let read = || cpu::checksums(&self.target);
+        self.checksums.get_or_init(|| self.cpu.as_ref().map_or_else(read, |cpu| cpu.checksums().to_vec()));
         self.spin.get_or_init(|| SpinReader::new(&self.target, &self.plan));
         self.target.image.release_memory();
     }

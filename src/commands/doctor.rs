@@ -295,10 +295,9 @@ fn look_at(target: &Arc<Target>, costs: &Costs) -> Server {
 
 /// Nothing on a machine with one node, where the kernel need not be asked to look.
 fn memory_by_node(pid: i32) -> Option<MemoryByNode> {
-    let system = Path::new(attach::SYSTEM);
-    Places::of(Division::Node, system)?;
+    let nodes = Places::of(Division::Node, Path::new(attach::SYSTEM))?;
     let memory = NumaMemory::read(pid)?;
-    let advice = memory.advice(nodes_allowed(pid, system));
+    let advice = memory.advice(nodes_allowed(pid, &nodes.of_cpu));
     Some(MemoryByNode { advice, all: memory.all, large: memory.large, policies: memory.policies })
 }
 

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::Path;
 
 /// Mappings of at least this size, in bytes, hold what a server keeps most of: the buffer pool's chunks.
 const LARGE: u64 = 64 << 20;
@@ -43,18 +42,12 @@ impl NumaMemory {
     }
 }
 
-/// On how many nodes process `pid` may run; 0 where the kernel does not say. `system` describes the machine.
-pub fn nodes_allowed(pid: i32, system: &Path) -> usize {
+/// On how many nodes process `pid` may run; 0 where the kernel does not say. `of_cpu` has each CPU's node, 0 for none.
+pub fn nodes_allowed(pid: i32, of_cpu: &[u8]) -> usize {
     let Ok(status) = procfs::process::Process::new(pid).and_then(|process| process.status()) else { return 0 };
-    let allowed = |cpu: u32| {
-        let masks = status.cpus_allowed_list.iter().flatten();
-        masks.clone().any(|&(first, last)| (first..=last).contains(&cpu))
-    };
-    let nodes = fs::read_dir(system.join("node")).into_iter().flatten().flatten().filter(|entry| {
-        let list = fs::read_to_string(entry.path().join("cpulist")).unwrap_or_default();
-        crate::attach::cpu_list(list.trim()).into_iter().any(|cpu| allowed(cpu as u32))
-    });
-    nodes.count()
+    let allowed = status.cpus_allowed_list.into_iter().flatten();
+    let cpus = allowed.flat_map(|(first, last)| of_cpu.iter().take(last as usize + 1).skip(first as usize));
+    cpus.filter(|node| **node > 0).collect::<BTreeSet<_>>().len()
 }
 
 /// `7f2c0a000000 interleave:0-1 anon=32768 dirty=32768 N0=16384 N1=16384 kernelpagesize_kB=4`
@@ -124,6 +117,14 @@ mod tests {
         let spread = DEFAULT.replace("N0=32768", "N0=16000 N1=16768");
         assert_eq!(parse(&spread).advice(2), None);
         assert_eq!(parse(&DEFAULT.replace(" default anon", " interleave:0-1 anon")).advice(2), None);
+    }
+
+    #[test]
+    fn nodes_count_that_the_process_may_run_on() {
+        let own = std::process::id() as i32;
+        assert_eq!(nodes_allowed(own, &[0; 4096]), 0);
+        assert_eq!(nodes_allowed(own, &[3; 4096]), 1);
+        assert_eq!(nodes_allowed(i32::MAX, &[1; 4096]), 0);
     }
 
     #[test]

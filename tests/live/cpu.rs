@@ -163,39 +163,37 @@ fn share_by_perf(samples: &[String], names: &[&str]) -> f64 {
     100.0 * with as f64 / program.len().max(1) as f64
 }
 
-/// A server that writes many pages, and so computes many checksums: its classes against perf's names. What disturbs a run
-/// makes it fail, and nothing that disturbs it can make wrong shares pass, so it may try again.
+/// What disturbs a comparison makes it fail, and nothing that disturbs it can make wrong figures pass, so it may try again.
+fn within_four_attempts(mut attempt: impl FnMut() -> Result<()>) -> Result<()> {
+    (0..3).find_map(|_| attempt().ok()).map_or_else(attempt, Ok)
+}
+
+/// A server that writes many pages, and so computes many checksums: its classes against perf's names.
 fn agrees_with_perf(family: Family, args: &[&str], classes: &[(&str, &[&str])]) -> Result<()> {
     let options = Options { args: args.iter().map(|a| (*a).to_owned()).collect(), ..Options::default() };
     let server = Server::start(family, &options)?;
     let mut load = Load::start(&server, "oltp_update_non_index", 16)?;
     load.wait_running()?;
     let agent = attach(&server)?;
-    let mut last = Ok(());
-    for _ in 0..4 {
+    let last = within_four_attempts(|| {
         let before = agent.scrape()?;
         let samples = perf(&server, 6)?;
         let ours = Growth::between(&before, &agent.scrape()?);
         let (ours_kernel, theirs_kernel) = (ours.share_in_kernel(), kernel_share_by_perf(&samples));
         println!("{}: in the kernel {ours_kernel:.1} %, by perf {theirs_kernel:.1} %", family.name());
-        last = classes.iter().try_for_each(|(class, names)| {
+        classes.iter().try_for_each(|(class, names)| {
             let (ours, theirs) = (ours.share_of_program(class, names), share_by_perf(&samples, names));
             println!("{}: {class}: {ours:.1} %, by perf {theirs:.1} % of {} samples", family.name(), samples.len());
             ensure!((ours - theirs).abs() <= POINTS, "{class} has {ours:.1} %, by perf {theirs:.1} %");
             ensure!(*class != "checksum" || ours > 0.3, "a load that flushes pages computes no checksums");
             Ok(())
-        });
-        last = last.and_then(|()| {
-            ensure!(
-                (ours_kernel - theirs_kernel).abs() <= KERNEL_POINTS,
-                "{ours_kernel:.1} % in the kernel, by perf {theirs_kernel:.1} %"
-            );
-            Ok(())
-        });
-        if last.is_ok() {
-            break;
-        }
-    }
+        })?;
+        ensure!(
+            (ours_kernel - theirs_kernel).abs() <= KERNEL_POINTS,
+            "{ours_kernel:.1} % in the kernel, by perf {theirs_kernel:.1} %"
+        );
+        Ok(())
+    });
     agent.stop()?;
     load.stop()?;
     server.stop()?;
@@ -279,8 +277,7 @@ fn time_on_atomics_is_as_perf_has_it() -> Result<()> {
     wait_for("functions with atomics", Duration::from_secs(40), || {
         Ok((ordering_seconds(&agent.scrape()?).len() >= 4).then_some(()))
     })?;
-    let mut last = Ok(());
-    for _ in 0..4 {
+    let last = within_four_attempts(|| {
         let before = agent.scrape()?;
         let samples = perf(&server, 6)?;
         let after = agent.scrape()?;
@@ -292,18 +289,13 @@ fn time_on_atomics_is_as_perf_has_it() -> Result<()> {
         let ours = both.iter().map(|f| now[*f] - then[*f]).fold(0.0, |sum, n| sum + n) / program * 100.0;
         let theirs = both.iter().map(|f| theirs[*f]).fold(0.0, |sum, n| sum + n) / all as f64 * 100.0;
         println!("on atomics and barriers: {ours:.2} %, by perf {theirs:.2} % of {all} samples, in {both:?}");
-        last = (|| {
-            ensure!(!both.is_empty() && ours > 0.2, "no function with atomics");
-            ensure!(
-                (ours - theirs).abs() <= POINTS && (0.4..=2.5).contains(&(ours / theirs)),
-                "{ours} %, by perf {theirs} %"
-            );
-            Ok(())
-        })();
-        if last.is_ok() {
-            break;
-        }
-    }
+        ensure!(!both.is_empty() && ours > 0.2, "no function with atomics");
+        ensure!(
+            (ours - theirs).abs() <= POINTS && (0.4..=2.5).contains(&(ours / theirs)),
+            "{ours} %, by perf {theirs} %"
+        );
+        Ok(())
+    });
     agent.stop()?;
     load.stop()?;
     server.stop()?;
@@ -319,19 +311,15 @@ fn spinning_is_for_the_latch_that_is_waited_for(family: Family, threads: u32, ar
     load.wait_running()?;
     let agent = Agent::attach_with(&server, &["--sample-hz", HZ, "--max-overhead", "100%"].map(OsStr::new))?;
     let (before, truth_before) = (agent.scrape()?, server.wait_summary()?);
-    let mut last = Ok(());
     // The longer both look, the less chance is in it.
-    for _ in 0..4 {
+    let last = within_four_attempts(|| {
         sleep(Duration::from_secs(5));
         let (after, truth) = (agent.scrape()?, server.wait_summary()?);
-        last = spin_agrees(family, &before, &after, |latch| {
+        spin_agrees(family, &before, &after, |latch| {
             let sum = |summary: &BTreeMap<String, (f64, f64)>| summary.get(latch).map_or(0.0, |(_, seconds)| *seconds);
             sum(&truth) - sum(&truth_before)
-        });
-        if last.is_ok() {
-            break;
-        }
-    }
+        })
+    });
     agent.stop()?;
     load.stop()?;
     server.stop()?;

@@ -12,8 +12,7 @@ use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use plain::Plain;
 
-use super::checksum::{self, Chosen};
-use super::code::Images;
+use super::checksum::Chosen;
 use crate::attach::{attach_sites, detach_all, uprobe_multi_works, ProbeClass, SiteAddress, SitePrograms};
 use crate::bpf::checksum::{types, ChecksumSkel, ChecksumSkelBuilder};
 use crate::code::Place;
@@ -80,14 +79,16 @@ struct Count {
 }
 
 impl Bursts {
+    /// Counts calls of these implementations.
+    ///
     /// # Errors
     /// When no thread can be started.
-    pub fn start(target: &Arc<Target>) -> Result<Bursts> {
+    pub fn start(target: &Arc<Target>, checksums: &[Chosen]) -> Result<Bursts> {
         let (stop, stopped) = mpsc::channel();
         let shared = Arc::new(Shared::default());
-        let (target, into) = (Arc::clone(target), Arc::clone(&shared));
+        let (sites, target, into) = (sites(target, checksums), Arc::clone(target), Arc::clone(&shared));
         let run = move || {
-            if let Err(error) = take_bursts(&target, &into, &stopped) {
+            if let Err(error) = take_bursts(&target, sites, &into, &stopped) {
                 tracing::warn!("calls of checksums are not counted: {error:#}");
             }
         };
@@ -111,10 +112,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// The chosen implementations of which all calls can be seen.
-fn sites(target: &Arc<Target>) -> Vec<Site> {
+fn sites(target: &Target, checksums: &[Chosen]) -> Vec<Site> {
     let mut sites: Vec<Site> = Vec::new();
-    for chosen in checksum::chosen(&mut Images::new(Arc::clone(target))) {
-        let Some(site) = site(target, &chosen) else { continue };
+    for chosen in checksums {
+        let Some(site) = site(target, chosen) else { continue };
         // One function may be chosen for two checksums.
         if !sites.iter().any(|other| other.address == site.address) {
             sites.push(site);
@@ -137,8 +138,7 @@ fn site(target: &Target, chosen: &Chosen) -> Option<Site> {
 }
 
 /// Takes bursts until told to stop.
-fn take_bursts(target: &Arc<Target>, shared: &Shared, stopped: &Receiver<()>) -> Result<()> {
-    let sites = sites(target);
+fn take_bursts(target: &Target, sites: Vec<Site>, shared: &Shared, stopped: &Receiver<()>) -> Result<()> {
     if sites.is_empty() {
         return Ok(());
     }

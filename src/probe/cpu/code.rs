@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::checksum::Chosen;
 use super::kernel::KernelSymbols;
 use super::known::known_code;
 use crate::audit::{Class, Group, OrderingSites};
@@ -49,10 +50,9 @@ pub struct Code {
 }
 
 impl Code {
-    /// `plan` has the server's wait functions.
-    pub fn new(target: Arc<Target>, plan: &Plan) -> Code {
-        let mut images = Images::new(target);
-        let known = known_code(&mut images, plan);
+    /// `plan` has the server's wait functions, `checksums` the implementations that it has chosen.
+    pub(super) fn new(mut images: Images, plan: &Plan, checksums: &[Chosen]) -> Code {
+        let known = known_code(&mut images, plan, checksums);
         Code { images, known, kernel: None, functions: HashMap::new() }
     }
 

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::checksum;
+use super::checksum::Chosen;
 use super::code::{Images, Known};
 use crate::catalog::MEMORY_FUNCTIONS;
 use crate::code;
@@ -11,16 +11,16 @@ use crate::model::CpuClass;
 use crate::probe::latch::Plan;
 use crate::target::Memory;
 
-/// All of a server's; `plan` has its wait functions.
-pub(super) fn known_code(images: &mut Images, plan: &Plan) -> Vec<Known> {
+/// All of a server's; `plan` has its wait functions, `checksums` the implementations that it has chosen.
+pub(super) fn known_code(images: &mut Images, plan: &Plan, checksums: &[Chosen]) -> Vec<Known> {
     let bias = images.target.bias;
     let waits = plan.functions.iter().map(|function| Known {
         range: function.range.start + bias..function.range.end + bias,
         class: if function.has_loop { CpuClass::Spin } else { CpuClass::Latch },
         name: Some(function.label.clone()),
     });
-    let checksums = checksum::chosen(images).into_iter();
-    let checksums = checksums.map(|c| Known { range: c.range, class: CpuClass::Checksum, name: None });
+    let checksums = checksums.iter();
+    let checksums = checksums.map(|c| Known { range: c.range.clone(), class: CpuClass::Checksum, name: None });
     waits.chain(checksums).chain(memory_functions(images)).collect()
 }
 

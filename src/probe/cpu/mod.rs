@@ -80,6 +80,7 @@ pub struct CpuCollector {
     /// Where they are counted.
     getcpu_calls: Option<MapHandle>,
     bursts: Mutex<Bursts>,
+    checksums: Vec<Checksum>,
     pid: i32,
     state: Mutex<State>,
     /// What was in the table when samples were last added to it.
@@ -159,16 +160,19 @@ impl CpuProbe {
             Some(Err(error)) => refused.push((GETCPU.to_owned(), error.to_string())),
             None => {}
         }
+        let mut images = code::Images::new(Arc::clone(target));
+        let chosen = checksum::chosen(&mut images);
         let collector = Arc::new(CpuCollector {
             samples: MapHandle::try_from(&skel.maps.samples)?,
             spins: MapHandle::try_from(&skel.maps.spins)?,
             hits: MapHandle::try_from(&skel.maps.sample_hits)?,
             lost: MapHandle::try_from(&skel.maps.lost_samples)?,
-            bursts: Mutex::new(Bursts::start(target)?),
+            bursts: Mutex::new(Bursts::start(target, &chosen)?),
+            checksums: chosen.iter().map(|chosen| chosen.checksum.clone()).collect(),
             getcpu_calls: sees_getcpu.then(|| MapHandle::try_from(&skel.maps.getcpu_calls)).transpose()?,
             pid: target.pid,
             state: Mutex::new(State {
-                code: Code::new(Arc::clone(target), plan),
+                code: Code::new(images, plan, &chosen),
                 shares: Shares::new(period_ns, cpu_time_ns(target.pid)),
                 table: Table::default(),
                 ordering: Table::default(),
@@ -263,6 +267,11 @@ impl CpuCollector {
         let bursts = self.burst_figures();
         let probes = self.probes(costs, getcpu_calls, &bursts)?;
         Ok(CpuFigures { cpu, ordering, probes, lost, getcpu_calls, checksum_calls: bursts.calls, spins })
+    }
+
+    /// How the server computes its checksums; those of which it is known.
+    pub fn checksums(&self) -> &[Checksum] {
+        &self.checksums
     }
 
     /// CPU time that sampling took from the server so far, nanoseconds; 0 where it cannot be read.

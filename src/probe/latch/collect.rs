@@ -186,7 +186,7 @@ impl LatchCollector {
             let estimate = missed.handoff(latch, key.from, key.to);
             entry.count += seen.count + estimate.count as u64;
             entry.wait_ns += seen.sum_ns + estimate.sum_ns as u64;
-            entry.migrations += (seen.migrations as f64 * (1.0 + estimate.count / seen.count.max(1) as f64)) as u64;
+            entry.migrations += seen.migrations + missed.migrations(latch, key.from, key.to) as u64;
         }
         Ok(all.into_values().collect())
     }

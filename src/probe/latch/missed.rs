@@ -27,6 +27,8 @@ enum Part {
     Page(u32, u16, u16, u64, u32),
     /// From where to where.
     Handoff(LatchKey, u8, u8),
+    /// Those of them whose waiter moved meanwhile.
+    Migration(LatchKey, u8, u8),
 }
 
 /// What was seen when estimates were last made.
@@ -84,8 +86,9 @@ impl Missed {
             parts.push((page_part(&key), factor(key.function as usize), (waits.count, waits.sum_ns)));
         }
         for (key, handoffs) in entries::<types::handoff_key, types::handoffs>(&maps.handoffs)? {
-            let part = Part::Handoff(bytes_of(&key.latch), key.from, key.to);
-            parts.push((part, factor(key.latch.function.into()), (handoffs.count, handoffs.sum_ns)));
+            let (latch, factor) = (bytes_of(&key.latch), factor(key.latch.function.into()));
+            parts.push((Part::Handoff(latch, key.from, key.to), factor, (handoffs.count, handoffs.sum_ns)));
+            parts.push((Part::Migration(latch, key.from, key.to), factor, (handoffs.migrations, 0)));
         }
         for (part, factor, now) in parts {
             if factor > 0.0 {
@@ -108,6 +111,10 @@ impl Missed {
 
     pub(super) fn handoff(&self, latch: LatchKey, from: u8, to: u8) -> Sum {
         self.part(Part::Handoff(latch, from, to))
+    }
+
+    pub(super) fn migrations(&self, latch: LatchKey, from: u8, to: u8) -> f64 {
+        self.part(Part::Migration(latch, from, to)).count
     }
 
     pub(super) fn callsite(&self, latch: LatchKey, place: u64, line: u64) -> Sum {

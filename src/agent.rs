@@ -1,6 +1,7 @@
 //! The agent on one server: attached probes, and the snapshot of what they measured.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -38,6 +39,7 @@ pub struct Source {
     cpu_at_attach: Option<u64>,
     costs: OnceLock<Costs>,
     static_barriers: OnceLock<Vec<(String, u64)>>,
+    paused: AtomicBool,
 }
 
 impl Agent {
@@ -76,6 +78,7 @@ impl Agent {
             cpu_at_attach: cpu_time_ns(target.pid),
             costs: OnceLock::new(),
             static_barriers: OnceLock::new(),
+            paused: AtomicBool::new(false),
             target: Arc::clone(&target),
         });
         target.image.release_memory();
@@ -107,6 +110,31 @@ impl Agent {
                 keep(Budget { share: budget, costs, others_ns: Box::new(others_ns) });
             }
             Err(error) => tracing::warn!("probe costs are not known, so no budget is kept: {error:#}"),
+        }
+    }
+
+    /// Takes the probes off the server until [`Agent::resume`]: what is counted stands still meanwhile. Hardware events and what sees
+    /// threads end stay.
+    pub fn pause(&mut self) {
+        if self.source.paused.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        // Side by side: each waits for the kernel.
+        let (cpu, probe) = (&mut self.cpu, &self.probe);
+        std::thread::scope(|scope| {
+            scope.spawn(|| cpu.iter_mut().for_each(CpuProbe::pause));
+            probe.pause();
+        });
+    }
+
+    /// Puts the probes back.
+    pub fn resume(&mut self) {
+        if !self.source.paused.swap(false, Ordering::Relaxed) {
+            return;
+        }
+        self.probe.resume();
+        if let Some(Err(error)) = self.cpu.as_mut().map(CpuProbe::resume) {
+            tracing::warn!("CPU time is not sampled any more: {error:#}");
         }
     }
 
@@ -176,6 +204,7 @@ impl SnapshotSource for Source {
             elapsed: self.attached_at.elapsed(),
             target: self.target.info(),
             up: !self.target.ended(),
+            paused: self.paused.load(Ordering::Relaxed),
             latches: figures.latches,
             sleeps_seen: self.collector.sleeps_seen(),
             callsites: figures.callsites,

@@ -34,7 +34,7 @@ use armtrace::target::cpu_time_ns;
 use clap::{Parser, ValueEnum};
 
 use load::Load;
-use modes::Mode;
+use modes::{Mode, Switch};
 use report::{ModeRun, Pair, Run, ToolUse, Window};
 use server::{Family, Options, Server};
 
@@ -42,6 +42,10 @@ use server::{Family, Options, Server};
 /// within a window is about one side alone.
 const SETTLE: Duration = Duration::from_millis(1500);
 const WINDOW: Duration = Duration::from_millis(2500);
+/// The same for what is switched on and off at once. The load's own ups and downs are the slower the larger they are, so
+/// that short windows tell far more in the same time; but armtrace's probes take their turns each second.
+const SWITCHED_SETTLE: Duration = Duration::from_millis(150);
+const SWITCHED_WINDOW: Duration = Duration::from_secs(1);
 /// Fewer pairs have no interval worth the name.
 const FEWEST_PAIRS: usize = 7;
 
@@ -51,6 +55,9 @@ enum Form {
     Full,
     /// Two loads with 16 threads, 7 pairs: half an hour.
     Quick,
+    /// Only throughput and CPU time of what can be switched on and off, until each ratio is known to a hundredth; added to the
+    /// results that are kept.
+    Switched,
     /// Measures nothing: makes the tables again from all results kept.
     Report,
 }
@@ -98,7 +105,12 @@ impl Args {
     }
 
     fn most_pairs(&self) -> usize {
-        self.pairs.unwrap_or(if self.form == Form::Quick { FEWEST_PAIRS } else { 60 })
+        let usual = match self.form {
+            Form::Quick => FEWEST_PAIRS,
+            Form::Switched => 400,
+            Form::Full | Form::Report => 60,
+        };
+        self.pairs.unwrap_or(usual)
     }
 
     fn modes(&self, family: Family) -> Vec<Mode> {
@@ -179,23 +191,29 @@ impl Bench {
     fn window(&mut self, tool: Option<i32>) -> Result<Window> {
         sleep(SETTLE);
         let seconds = self.load.p95_by_second()?.len();
-        let (then, before, cpu_before, tool_before) = self.reading(tool)?;
-        sleep(WINDOW);
-        let (now, after, cpu_after, tool_after) = self.reading(tool)?;
+        let window = self.measured(WINDOW, tool)?;
         let p95 = &self.load.p95_by_second()?[seconds..];
+        ensure!(!p95.is_empty(), "the load has stopped");
+        Ok(Window { p95: Some(p95.iter().sum::<f64>() / p95.len() as f64), ..window })
+    }
+
+    fn short_window(&mut self) -> Result<Window> {
+        sleep(SWITCHED_SETTLE);
+        self.measured(SWITCHED_WINDOW, None)
+    }
+
+    fn measured(&mut self, length: Duration, tool: Option<i32>) -> Result<Window> {
+        let (then, before, cpu_before, tool_before) = self.reading(tool)?;
+        sleep(length);
+        let (now, after, cpu_after, tool_after) = self.reading(tool)?;
         let wall = (now - then).as_secs_f64();
         let [transactions, queries] = [after[0] - before[0], after[1] - before[1]].map(|n| n as f64);
-        ensure!(!p95.is_empty() && transactions > 0.0, "the load has stopped");
+        ensure!(transactions > 0.0, "the load has stopped");
         let tool = match tool {
             Some(pid) => Some(ToolUse { cpu: (tool_after - tool_before) / wall, memory: resident_mib(pid)? }),
             None => None,
         };
-        Ok(Window {
-            tps: transactions / wall,
-            cpu: (cpu_after - cpu_before) / queries * 1000.0,
-            p95: p95.iter().sum::<f64>() / p95.len() as f64,
-            tool,
-        })
+        Ok(Window { tps: transactions / wall, cpu: (cpu_after - cpu_before) / queries * 1000.0, p95: None, tool })
     }
 
     /// The moment, transactions and queries so far, and CPU seconds of the server and of the tool.
@@ -230,32 +248,7 @@ fn measure(args: &Args, family: Family, test: &str, threads: u32) -> Result<Run>
     // The buffer pool warms up.
     sleep(Duration::from_secs(5));
     let modes = args.modes(family);
-    let mut results: Vec<ModeRun> = modes.iter().map(|mode| ModeRun::new(mode.key(), mode.title())).collect();
-    let mut detached = vec![bench.window(None)?];
-    for round in 0..args.most_pairs() {
-        let mut turns: Vec<usize> = (0..modes.len()).filter(|i| !finished(&results[*i])).collect();
-        if turns.is_empty() {
-            break;
-        }
-        let first = round % turns.len();
-        turns.rotate_left(first);
-        for turn in turns {
-            let before = detached[detached.len() - 1];
-            let with = bench.attached(modes[turn], &mut results[turn]);
-            let after = bench.window(None)?;
-            detached.push(after);
-            match with {
-                Ok(with) => results[turn].pairs.push(Pair::new(before, with, after)),
-                Err(error) => results[turn].gave_up = Some(format!("{error:#}")),
-            }
-            eprintln!("  {}", results[turn].last());
-        }
-    }
-    let Bench { session, load, server, .. } = bench;
-    drop(session);
-    load.stop()?;
-    server.stop()?;
-    Ok(Run {
+    let mut run = Run {
         server: family.name().to_owned(),
         version,
         test: test.to_owned(),
@@ -265,14 +258,88 @@ fn measure(args: &Args, family: Family, test: &str, threads: u32) -> Result<Run>
         tools: ["perf", "bpftrace"].map(|tool| output(tool, &["--version"])).join(", ")
             + ", "
             + &output(&agent::program().display().to_string(), &["--version"]),
-        detached,
-        modes: results,
-    })
+        detached: Vec::new(),
+        modes: modes.iter().map(|mode| ModeRun::new(mode.key(), mode.title())).collect(),
+    };
+    if args.form == Form::Switched {
+        switch(args, &mut bench, &modes, &mut run)?;
+    } else {
+        start_and_end(args, &mut bench, &modes, &mut run)?;
+    }
+    let Bench { session, load, server, .. } = bench;
+    drop(session);
+    load.stop()?;
+    server.stop()?;
+    Ok(run)
 }
 
-fn finished(result: &ModeRun) -> bool {
-    let settled = || result.ratio(|w| w.tps).is_some_and(|s| s.settled());
-    result.gave_up.is_some() || (result.pairs.len() >= FEWEST_PAIRS && settled())
+/// Each mode is started and ended for each of its windows.
+fn start_and_end(args: &Args, bench: &mut Bench, modes: &[Mode], run: &mut Run) -> Result<()> {
+    run.detached.push(bench.window(None)?);
+    for round in 0..args.most_pairs() {
+        let turns = turns(&run.modes, round, |result| &result.pairs);
+        if turns.is_empty() {
+            break;
+        }
+        for turn in turns {
+            let before = run.detached[run.detached.len() - 1];
+            let result = &mut run.modes[turn];
+            let with = bench.attached(modes[turn], result);
+            let after = bench.window(None)?;
+            run.detached.push(after);
+            match with {
+                Ok(with) => result.pairs.push(Pair::new(before, with, after)),
+                Err(error) => result.gave_up = Some(format!("{error:#}")),
+            }
+            eprintln!("  {}", result.last());
+        }
+    }
+    Ok(())
+}
+
+/// All modes are there from the beginning, and each is switched on for its windows.
+fn switch(args: &Args, bench: &mut Bench, modes: &[Mode], run: &mut Run) -> Result<()> {
+    let mut switches = Vec::new();
+    for mode in modes {
+        let switch = Switch::start(*mode, &bench.server)?;
+        switches.push(switch.with_context(|| format!("{} cannot be switched on and off", mode.title()))?);
+    }
+    let mut before = bench.short_window()?;
+    for round in 0..args.most_pairs() {
+        let turns = turns(&run.modes, round, |result| &result.switched);
+        if turns.is_empty() {
+            break;
+        }
+        for turn in turns {
+            let (switch, result) = (&switches[turn], &mut run.modes[turn]);
+            let counted = switch.counted(&bench.server)?;
+            switch.turn(true, &bench.server)?;
+            let with = bench.short_window()?;
+            switch.turn(false, &bench.server)?;
+            let after = bench.short_window()?;
+            let more = switch.counted(&bench.server)?;
+            ensure!(counted.is_none() || more > counted, "{} counted nothing while it was on", result.title);
+            result.switched.push(Pair::new(before, with, after));
+            run.detached.push(after);
+            before = after;
+            eprintln!("  {}", result.last());
+        }
+    }
+    Ok(())
+}
+
+/// Those that are not finished, each round in another order.
+fn turns(results: &[ModeRun], round: usize, pairs: fn(&ModeRun) -> &Vec<Pair>) -> Vec<usize> {
+    let is_finished = |result: &ModeRun| {
+        let settled = || result.ratio(|w| w.tps).is_some_and(|s| s.settled());
+        result.gave_up.is_some() || (pairs(result).len() >= FEWEST_PAIRS && settled())
+    };
+    let mut turns: Vec<usize> = (0..results.len()).filter(|i| !is_finished(&results[*i])).collect();
+    if !turns.is_empty() {
+        let first = round % turns.len();
+        turns.rotate_left(first);
+    }
+    turns
 }
 
 /// What a program prints, on one line; a word instead where it is not there.
@@ -314,9 +381,13 @@ fn main() -> Result<()> {
         runs = kept()?;
     } else {
         for (family, test, threads) in args.loads() {
-            let run = measure(&args, family, test, threads)?;
+            let mut run = measure(&args, family, test, threads)?;
+            let file = store().join(run.name() + ".json");
+            if args.form == Form::Switched && file.exists() {
+                run = serde_json::from_str::<Run>(&fs::read_to_string(&file)?)?.with_switched(run);
+            }
             eprintln!("\n{}", run.table());
-            fs::write(store().join(run.name() + ".json"), serde_json::to_string_pretty(&run)?)?;
+            fs::write(file, serde_json::to_string_pretty(&run)?)?;
             runs.push(run);
         }
     }

@@ -1,5 +1,6 @@
 //! What is put beside armtrace: other ways to see what a server waits on, each started, stopped and looked after alike.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
@@ -16,6 +17,10 @@ use crate::server::{wait_for, Family, Server};
 const PATIENCE: Duration = Duration::from_secs(60);
 /// On a load that waits for nothing no latch is ever named: not longer than this.
 const FIRST_NAME: Duration = Duration::from_secs(1);
+/// What is off by default, or where the machine has one node.
+const EVERYTHING: &[&str] = &["--handoffs", "core", "--hardware-events"];
+/// Until probes have found the turns that the budget lets them have.
+const TURNS_SETTLE: Duration = Duration::from_secs(8);
 /// A wait that began while the instruments were on is counted when it ends: one for each thread of the server at most.
 const MOST_IN_FLIGHT: f64 = 500.0;
 
@@ -24,6 +29,8 @@ pub enum Mode {
     /// A process that only sleeps: what it seems to cost is the error of the method.
     Control,
     Armtrace,
+    /// With all that is off unless asked for.
+    ArmtraceAll,
     PerfSchema,
     BpftraceWaits,
     BpftraceLocks,
@@ -37,6 +44,15 @@ pub enum Attached {
     Tool(Tool),
 }
 
+/// What is there all the time, and is switched on and off within a moment.
+pub enum Switch {
+    /// Nothing to switch.
+    Control,
+    /// Armtrace, whose probes are on or off.
+    Agent(Agent),
+    PerfSchema,
+}
+
 /// A program beside the server. Dropping it kills it.
 pub struct Tool {
     child: Child,
@@ -48,6 +64,7 @@ impl Mode {
         match self {
             Mode::Control => "control: an idle process",
             Mode::Armtrace => "armtrace",
+            Mode::ArmtraceAll => "armtrace, everything on",
             Mode::PerfSchema => "performance_schema, `wait/synch/%`",
             Mode::BpftraceWaits => "bpftrace, waiting functions",
             Mode::BpftraceLocks => "bpftrace, locking functions",
@@ -58,6 +75,11 @@ impl Mode {
     /// As it is called on the command line.
     pub fn key(self) -> String {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+
+    fn agent(self, server: &Server) -> Result<Agent> {
+        let args = if self == Mode::ArmtraceAll { EVERYTHING } else { &[] };
+        Agent::attach_with(server, &args.iter().map(OsStr::new).collect::<Vec<_>>())
     }
 
     /// Which there are for a server: MariaDB's functions that wait are all that bpftrace has to probe there.
@@ -71,8 +93,8 @@ impl Mode {
         let pid = server.pid().to_string();
         match self {
             Mode::Control => Ok((Attached::Tool(Tool::start("sleep", &["infinity"])?), None)),
-            Mode::Armtrace => {
-                let agent = Agent::attach(server)?;
+            Mode::Armtrace | Mode::ArmtraceAll => {
+                let agent = self.agent(server)?;
                 let named = first_name(&agent)?;
                 Ok((Attached::Agent(agent), named))
             }
@@ -90,6 +112,43 @@ impl Mode {
                 Ok((Attached::Tool(tool), None))
             }
         }
+    }
+}
+
+impl Switch {
+    /// Starts what can be switched, and switches it off; `None` for tools that have to be started and ended.
+    pub fn start(mode: Mode, server: &Server) -> Result<Option<Switch>> {
+        let switch = match mode {
+            Mode::Control => Switch::Control,
+            Mode::PerfSchema => Switch::PerfSchema,
+            Mode::Armtrace | Mode::ArmtraceAll => {
+                let agent = mode.agent(server)?;
+                first_name(&agent)?;
+                sleep(TURNS_SETTLE);
+                Switch::Agent(agent)
+            }
+            Mode::BpftraceWaits | Mode::BpftraceLocks | Mode::Perf => return Ok(None),
+        };
+        switch.turn(false, server)?;
+        Ok(Some(switch))
+    }
+
+    pub fn turn(&self, on: bool, server: &Server) -> Result<()> {
+        match self {
+            Switch::Control => {}
+            Switch::Agent(agent) => agent.signal(if on { libc::SIGUSR2 } else { libc::SIGUSR1 }),
+            Switch::PerfSchema => set_instruments(server, if on { "YES" } else { "NO" })?,
+        }
+        Ok(())
+    }
+
+    /// Events that it has counted so far; `None` where there is nothing to count.
+    pub fn counted(&self, server: &Server) -> Result<Option<f64>> {
+        Ok(match self {
+            Switch::Control => None,
+            Switch::Agent(agent) => Some(by_latch(&agent.scrape()?, "armtrace_probe_hits_total").values().sum()),
+            Switch::PerfSchema => Some(instrumented(server)?),
+        })
     }
 }
 

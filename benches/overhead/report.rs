@@ -26,8 +26,9 @@ pub struct Window {
     pub tps: f64,
     /// The server's CPU seconds per 1,000 queries.
     pub cpu: f64,
-    /// 95th percentile of a transaction's time, milliseconds: the mean of sysbench's figures for the seconds in it.
-    pub p95: f64,
+    /// 95th percentile of a transaction's time, milliseconds: the mean of sysbench's figures for the seconds in it; `None` where
+    /// there is no whole one.
+    pub p95: Option<f64>,
     /// What the tool itself took, where it is a process.
     pub tool: Option<ToolUse>,
 }
@@ -44,7 +45,11 @@ pub struct ToolUse {
 pub struct ModeRun {
     pub mode: String,
     pub title: String,
+    /// Started and ended for each window.
     pub pairs: Vec<Pair>,
+    /// There all the time, and only switched on for each window, which are short.
+    #[serde(default)]
+    pub switched: Vec<Pair>,
     /// Seconds from start to the first figure, and from SIGINT to the end.
     pub attach: Vec<f64>,
     pub detach: Vec<f64>,
@@ -62,7 +67,8 @@ pub struct Pair {
 impl Pair {
     pub fn new(before: Window, with: Window, after: Window) -> Pair {
         let mean = |f: fn(&Window) -> f64| (f(&before) + f(&after)) / 2.0;
-        let without = Window { tps: mean(|w| w.tps), cpu: mean(|w| w.cpu), p95: mean(|w| w.p95), tool: None };
+        let p95 = before.p95.zip(after.p95).map(|(before, after)| (before + after) / 2.0);
+        let without = Window { tps: mean(|w| w.tps), cpu: mean(|w| w.cpu), p95, tool: None };
         Pair { with, without }
     }
 }
@@ -70,12 +76,20 @@ impl Pair {
 impl ModeRun {
     pub fn new(mode: String, title: &str) -> ModeRun {
         let title = title.to_owned();
-        ModeRun { mode, title, pairs: Vec::new(), attach: Vec::new(), detach: Vec::new(), gave_up: None }
+        ModeRun {
+            mode,
+            title,
+            pairs: Vec::new(),
+            switched: Vec::new(),
+            attach: Vec::new(),
+            detach: Vec::new(),
+            gave_up: None,
+        }
     }
 
     /// The newest pair, for who watches.
     pub fn last(&self) -> String {
-        match (self.pairs.last(), &self.gave_up) {
+        match (self.switched.last().or(self.pairs.last()), &self.gave_up) {
             (_, Some(reason)) => format!("{} given up: {reason}", self.mode),
             (Some(Pair { with, without }), None) => format!(
                 "{}: {:.0} without, {:.0} with, ratio {:.3}; CPU per query {:.3}",
@@ -89,9 +103,15 @@ impl ModeRun {
         }
     }
 
-    /// With to without, for one figure.
+    /// With to without, for one figure: from the short windows, which tell more, where there are any.
     pub fn ratio(&self, figure: fn(&Window) -> f64) -> Option<Summary> {
-        Summary::of(&self.pairs.iter().map(|p| figure(&p.with) / figure(&p.without)).collect::<Vec<_>>())
+        let pairs = if self.switched.is_empty() { &self.pairs } else { &self.switched };
+        Summary::of(&pairs.iter().map(|p| figure(&p.with) / figure(&p.without)).collect::<Vec<_>>())
+    }
+
+    fn p95(&self) -> Option<f64> {
+        let ratios: Vec<f64> = self.pairs.iter().filter_map(|p| Some(p.with.p95? / p.without.p95?)).collect();
+        Some(Summary::of(&ratios)?.median)
     }
 
     fn tool(&self, figure: fn(&ToolUse) -> f64) -> Option<f64> {
@@ -100,13 +120,12 @@ impl ModeRun {
     }
 
     fn row(&self) -> String {
-        let (Some(tps), Some(cpu), Some(p95)) = (self.ratio(|w| w.tps), self.ratio(|w| w.cpu), self.ratio(|w| w.p95))
-        else {
+        let (Some(tps), Some(cpu)) = (self.ratio(|w| w.tps), self.ratio(|w| w.cpu)) else {
             return format!("| {} | 0 | | | | | | | | |\n", self.title);
         };
         let optional = |value: Option<String>| value.unwrap_or_else(|| "-".to_owned());
         format!(
-            "| {} | {} | **{:.3}** | {} | {} | {:.3} | {} | {:.2} | {} | {} |\n",
+            "| {} | {} | **{:.3}** | {} | {} | {:.3} | {} | {} | {} | {} |\n",
             self.title,
             tps.count,
             tps.median,
@@ -114,7 +133,7 @@ impl ModeRun {
             range(tps.interval),
             cpu.median,
             range(cpu.interval),
-            p95.median,
+            optional(self.p95().map(|ratio| format!("{ratio:.2}"))),
             optional(self.tool(|t| t.cpu).map(|share| format!("{:.1} %", 100.0 * share))),
             optional(self.tool(|t| t.memory).map(|mib| format!("{mib:.0} MiB"))),
         )
@@ -130,6 +149,17 @@ impl Run {
         format!("{}-{}-{}", self.server, self.test, self.threads)
     }
 
+    /// This run's windows in which tools were started and ended, and another's in which they were switched.
+    pub fn with_switched(mut self, newer: Run) -> Run {
+        for mode in newer.modes {
+            match self.modes.iter_mut().find(|kept| kept.mode == mode.mode) {
+                Some(kept) => kept.switched = mode.switched,
+                None => self.modes.push(mode),
+            }
+        }
+        Run { modes: self.modes, detached: self.detached, ..newer }
+    }
+
     fn product(&self) -> &'static str {
         if self.server.starts_with("mysql") {
             "MySQL"
@@ -140,8 +170,8 @@ impl Run {
 
     /// The table of one load.
     pub fn table(&self) -> String {
-        let median = |figure: fn(&Window) -> f64| {
-            Summary::of(&self.detached.iter().map(figure).collect::<Vec<_>>()).map_or(0.0, |s| s.median)
+        let median = |figure: fn(&Window) -> Option<f64>| {
+            Summary::of(&self.detached.iter().filter_map(figure).collect::<Vec<_>>()).map_or(0.0, |s| s.median)
         };
         let mut text = format!(
             "### {} {}, `{}`, {} threads\n\n\
@@ -154,8 +184,8 @@ impl Run {
             self.threads,
             self.date,
             self.detached.len(),
-            median(|w| w.tps),
-            median(|w| w.cpu),
+            median(|w| Some(w.tps)),
+            median(|w| Some(w.cpu)),
             median(|w| w.p95),
         );
         self.modes.iter().for_each(|mode| text += &mode.row());

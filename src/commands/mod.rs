@@ -48,6 +48,8 @@ Examples:
   armtrace symbols export mariadbd.debug -o mariadbd.symbols
                                                  symbols for hosts without the debug file (--symbols)
 
+Signals to `armtrace run`: USR1 takes all probes off, USR2 puts them back; metrics are served meanwhile.
+
 Exit status: 0 done; 1 failed while running; 2 bad usage; 3 no such process, or not a supported
 server; 4 missing privilege or kernel feature.";
 

@@ -3,6 +3,7 @@
 use std::io::{self, IsTerminal};
 use std::sync::Arc;
 
+use tokio::signal::unix::{signal, SignalKind};
 use tokio::sync::oneshot;
 
 use super::session::{self, EndedBy, Ends, Session};
@@ -30,7 +31,7 @@ async fn serve(agent: &mut Agent, listener: Listener, mut ends: Ends) -> Result<
     let (stop, stopped) = oneshot::channel::<()>();
     let exporter = Exporter::new(source).map_err(|e| Failure::running(format!("cannot export metrics: {e}")))?;
     let server = tokio::spawn(export::serve(listener, exporter, async { _ = stopped.await }));
-    if ends.wait().await == EndedBy::Server {
+    if watch(agent, &mut ends).await? == EndedBy::Server {
         eprintln!("armtrace: process {} has ended", agent.target.pid);
     }
     view.abort();
@@ -38,6 +39,19 @@ async fn serve(agent: &mut Agent, listener: Listener, mut ends: Ends) -> Result<
     _ = stop.send(());
     _ = server.await;
     Ok(())
+}
+
+/// Takes the probes off and puts them back as signals ask, until something ends it.
+async fn watch(agent: &mut Agent, ends: &mut Ends) -> Result<EndedBy, Failure> {
+    let on = |kind| signal(kind).map_err(|e| Failure::running(format!("cannot wait for signals: {e}")));
+    let (mut pause, mut resume) = (on(SignalKind::user_defined1())?, on(SignalKind::user_defined2())?);
+    loop {
+        tokio::select! {
+            by = ends.wait() => return Ok(by),
+            _ = pause.recv() => agent.pause(),
+            _ = resume.recv() => agent.resume(),
+        }
+    }
 }
 
 /// Redraws the live table at its interval. Output that is not read holds up only the drawing.

@@ -246,6 +246,8 @@ pub struct Snapshot {
     pub target: TargetInfo,
     /// False once the server has ended.
     pub up: bool,
+    /// Whether the probes were taken off for a while, so that nothing is counted.
+    pub paused: bool,
     /// One entry per (latch, kind, mode).
     pub latches: Vec<LatchWaits>,
     /// Whether sleeping can be told from spinning here. If not, the latches' sleeps are unknown, not zero.

@@ -73,7 +73,11 @@ impl<'a> LatchTable<'a> {
     /// Who is watched, what is waited for in all, the hottest pages, and what was lost if anything was.
     fn header(&self, width: u16) -> Vec<Line<'_>> {
         let target = &self.now.target;
-        let state = if self.now.up { format::span(self.now.elapsed) } else { "server has ended".to_string() };
+        let state = match (self.now.up, self.now.paused) {
+            (false, _) => "server has ended".to_string(),
+            (true, true) => "paused".to_string(),
+            (true, false) => format::span(self.now.elapsed),
+        };
         let server = format!("{} {}", format::flavor(&target.flavor), target.version);
         let first = format!("{server} · pid {} · {state} · {}", target.pid, self.url);
         let mut lines = vec![Line::from(first).style(Modifier::BOLD), Line::from(self.summary())];

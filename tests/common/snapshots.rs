@@ -99,6 +99,7 @@ pub fn empty() -> Snapshot {
             symbol_source: "dynsym".to_string(),
         },
         up: true,
+        paused: false,
         latches: Vec::new(),
         callsites: Vec::new(),
         pages: Vec::new(),

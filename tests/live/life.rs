@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{ensure, Result};
 
-use crate::agent::{changed_sites, loaded_programs, Agent};
+use crate::agent::{changed_sites, loaded_programs, Agent, Sample};
 use crate::load::Load;
 use crate::machine::patience;
 use crate::server::{wait_for, Family, Options, Server};
@@ -85,6 +85,52 @@ fn leaves_promptly_and_cleanly_however_it_ends() -> Result<()> {
     ensure!(status.success() && took < patience(PROMPT), "the server ended: {status} after {took:?}");
     ensure!(agent.errors()?.contains("has ended"), "{}", agent.errors()?);
     wait_for("the programs to go", CLEAN_UP, || Ok(loaded_programs()?.is_empty().then_some(())))
+}
+
+/// What a DBA does who suspects armtrace of slowing a server down.
+#[test]
+fn takes_its_probes_off_and_puts_them_back_when_told() -> Result<()> {
+    for family in [Family::Mysql97, Family::Mariadb114] {
+        let server = Server::start(family, &Options::default())?;
+        let mut load = Load::start(&server, "oltp_update_index", 16)?;
+        load.wait_running()?;
+        let agent = Agent::attach(&server)?;
+        let hits = || -> Result<f64> {
+            let samples = agent.scrape()?.into_iter().filter(|s| s.name == "armtrace_probe_hits_total");
+            Ok(samples.filter(goes_in_pauses).map(|s| s.value).sum())
+        };
+        for round in 0..2 {
+            let then = hits()?;
+            wait_for("hits", Duration::from_secs(5), || Ok((hits()? > then).then_some(())))?;
+            agent.signal(libc::SIGUSR1);
+            wait_for("the probes to go", CLEAN_UP, || Ok(changed_sites(server.pid())?.is_empty().then_some(())))?;
+            wait_for("the states to say so", CLEAN_UP, || Ok(on(&agent)?.is_empty().then_some(())))?;
+            let then = hits()?;
+            sleep(Duration::from_millis(1500));
+            ensure!(hits()? == then, "{}, round {round}: hits were counted in a pause", family.name());
+            agent.signal(libc::SIGUSR2);
+        }
+        agent.signal(libc::SIGUSR1);
+        let (status, _) = agent.stop()?;
+        ensure!(status.success(), "{status}");
+        nothing_left(&server)?;
+        let report = load.stop()?;
+        ensure!(report.errors == 0 && report.reconnects == 0, "{report:?}");
+        server.stop()?;
+    }
+    Ok(())
+}
+
+/// Not the one that sees threads end.
+fn goes_in_pauses(sample: &Sample) -> bool {
+    sample.labels["probe"] != "thread_exit"
+}
+
+/// Probes that are on, of those that should not be in a pause.
+fn on(agent: &Agent) -> Result<Vec<String>> {
+    let samples = agent.scrape()?.into_iter().filter(|s| s.name == "armtrace_probe_state" && s.value == 1.0);
+    let on = samples.filter(goes_in_pauses).filter(|s| ["attached", "duty_cycle"].contains(&&*s.labels["state"]));
+    Ok(on.map(|s| s.labels["probe"].clone()).collect())
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::mem::MaybeUninit;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -43,10 +44,12 @@ pub(super) struct Bursts {
     shared: Arc<Shared>,
 }
 
-#[derive(Default)]
 struct Shared {
     /// Held while probes are on.
     attached: Mutex<()>,
+    paused: AtomicBool,
+    /// From when on calls are to be accounted for by the next burst.
+    since: Mutex<Instant>,
     figures: Mutex<BurstFigures>,
 }
 
@@ -85,7 +88,12 @@ impl Bursts {
     /// When no thread can be started.
     pub fn start(target: &Arc<Target>, checksums: &[Chosen]) -> Result<Bursts> {
         let (stop, stopped) = mpsc::channel();
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(Shared {
+            attached: Mutex::default(),
+            paused: AtomicBool::new(false),
+            since: Mutex::new(Instant::now()),
+            figures: Mutex::default(),
+        });
         let (sites, target, into) = (sites(target, checksums), Arc::clone(target), Arc::clone(&shared));
         let run = move || {
             if let Err(error) = take_bursts(&target, sites, &into, &stopped) {
@@ -98,6 +106,17 @@ impl Bursts {
 
     pub fn figures(&self) -> BurstFigures {
         lock(&self.shared.figures).clone()
+    }
+
+    /// Returns when no probe is on, and none will be until [`Bursts::resume`].
+    pub fn pause(&self) {
+        self.shared.paused.store(true, Ordering::Relaxed);
+        drop(lock(&self.shared.attached));
+    }
+
+    pub fn resume(&self) {
+        *lock(&self.shared.since) = Instant::now();
+        self.shared.paused.store(false, Ordering::Relaxed);
     }
 
     /// Returns when no probe is on, and none will be.
@@ -145,18 +164,17 @@ fn take_bursts(target: &Target, sites: Vec<Site>, shared: &Shared, stopped: &Rec
     let mut storage = MaybeUninit::uninit();
     let probes = Probes::load(&mut storage, target, sites)?;
     let mut counts = vec![Count::default(); probes.sites.len()];
-    let (mut since, mut pause) = (Instant::now(), SHORTEST_PAUSE);
+    let mut pause = SHORTEST_PAUSE;
     let mut cpu_ns = cpu_time_ns(target.pid);
     while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
         let now_ns = cpu_time_ns(target.pid);
         let used_ns = now_ns.zip(cpu_ns).map_or(0, |(now, then)| now.saturating_sub(then));
         cpu_ns = now_ns;
-        if (used_ns as f64) < IDLE * since.elapsed().as_nanos() as f64 {
-            since = Instant::now();
-            continue;
+        let since = *lock(&shared.since);
+        if (used_ns as f64) >= IDLE * since.elapsed().as_nanos() as f64 {
+            pause = pause_after(probes.burst(shared, stopped, &mut counts, since)?);
         }
-        let weight = probes.burst(shared, stopped, &mut counts, since)?;
-        (since, pause) = (Instant::now(), pause_after(weight));
+        *lock(&shared.since) = Instant::now();
         *lock(&shared.figures) = probes.figures(&counts);
     }
     Ok(())
@@ -204,7 +222,8 @@ impl<'obj> Probes<'obj> {
     fn burst(&self, shared: &Shared, stopped: &Receiver<()>, counts: &mut [Count], since: Instant) -> Result<u64> {
         let held = lock(&shared.attached);
         // Whoever waits for the lock has said so before.
-        if stopped.try_recv() == Err(mpsc::TryRecvError::Disconnected) {
+        let is_over = stopped.try_recv() == Err(mpsc::TryRecvError::Disconnected);
+        if is_over || shared.paused.load(Ordering::Relaxed) {
             return Ok(0);
         }
         let programs = SitePrograms {

@@ -19,6 +19,7 @@ pub use table::Table;
 use std::collections::HashMap;
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -63,7 +64,11 @@ const MOST_ROOM: u64 = 1 << 18;
 
 /// The clocks on all CPUs, with the program that they run. Dropping it takes them off.
 pub struct CpuProbe {
+    // The links are of its programs.
     links: Vec<Link>,
+    skel: SampleSkel<'static>,
+    period_ns: u64,
+    counts_getcpu: bool,
     /// CPUs that are not sampled, and why.
     pub refused: Refused,
     collector: Arc<CpuCollector>,
@@ -82,6 +87,7 @@ pub struct CpuCollector {
     bursts: Mutex<Bursts>,
     checksums: Vec<Checksum>,
     pid: i32,
+    paused: AtomicBool,
     state: Mutex<State>,
     /// What was in the table when samples were last added to it.
     last: Mutex<Last>,
@@ -135,15 +141,15 @@ impl CpuProbe {
     /// When the program cannot be loaded, or no CPU has a clock for it.
     pub fn attach(target: &Arc<Target>, hz: u32, plan: &Plan, waits: &LatchProbe) -> Result<CpuProbe> {
         let period_ns = 1_000_000_000 / u64::from(hz.max(1));
-        let cpus = online_cpus();
-        let mut storage = MaybeUninit::uninit();
-        let mut open = SampleSkelBuilder::default().open(&mut storage).context("opening the sampling program")?;
+        // A few bytes, once for a server, so that clocks can be put back after a pause.
+        let storage = Box::leak(Box::new(MaybeUninit::uninit()));
+        let mut open = SampleSkelBuilder::default().open(storage).context("opening the sampling program")?;
         let rodata = open.maps.rodata_data.as_deref_mut().context("the program has no constants")?;
         rodata.target_tgid = target.pid as u32;
         rodata.ip_register = u32::from(latch::ip_offset(target.image.arch()));
         rodata.futex_number = libc::SYS_futex;
         rodata.getcpu_number = libc::SYS_getcpu;
-        open.maps.samples.set_max_entries(room(cpus.len(), hz))?;
+        open.maps.samples.set_max_entries(room(online_cpus().len(), hz))?;
         open.maps.threads.reuse_fd(waits.maps().threads.as_fd())?;
         open.maps.attachments.reuse_fd(waits.maps().attachments.as_fd())?;
         // While any system call has a tracepoint, the kernel takes all of the host's the slower way.
@@ -151,15 +157,8 @@ impl CpuProbe {
         let counts_getcpu = waits.traces_system_calls || makes_the_call();
         open.progs.getcpu_enter.set_autoload(counts_getcpu);
         let skel = open.load().context("loading the sampling program into the kernel")?;
-        let (mut links, mut refused) = attach_clocks(&skel, &cpus, period_ns)?;
-        let attach = || skel.progs.getcpu_enter.attach_tracepoint(TracepointCategory::Syscalls, "sys_enter_getcpu");
-        let getcpu = counts_getcpu.then(attach);
-        let sees_getcpu = matches!(getcpu, Some(Ok(_)));
-        match getcpu {
-            Some(Ok(link)) => links.push(link),
-            Some(Err(error)) => refused.push((GETCPU.to_owned(), error.to_string())),
-            None => {}
-        }
+        let (links, refused) = attach_all(&skel, period_ns, counts_getcpu)?;
+        let sees_getcpu = counts_getcpu && !refused.iter().any(|(probe, _)| probe == GETCPU);
         let mut images = code::Images::new(Arc::clone(target));
         let chosen = checksum::chosen(&mut images);
         let collector = Arc::new(CpuCollector {
@@ -171,6 +170,7 @@ impl CpuProbe {
             checksums: chosen.iter().map(|chosen| chosen.checksum.clone()).collect(),
             getcpu_calls: sees_getcpu.then(|| MapHandle::try_from(&skel.maps.getcpu_calls)).transpose()?,
             pid: target.pid,
+            paused: AtomicBool::new(false),
             state: Mutex::new(State {
                 code: Code::new(images, plan, &chosen),
                 shares: Shares::new(period_ns, cpu_time_ns(target.pid)),
@@ -181,7 +181,23 @@ impl CpuProbe {
             last: Mutex::default(),
         });
         let drainer = drain_regularly(Arc::clone(&collector))?;
-        Ok(CpuProbe { links, refused, collector, drainer: Some(drainer) })
+        Ok(CpuProbe { links, skel, period_ns, counts_getcpu, refused, collector, drainer: Some(drainer) })
+    }
+
+    /// Takes the clocks off until [`CpuProbe::resume`].
+    pub fn pause(&mut self) {
+        self.collector.bursts().pause();
+        detach_all(std::mem::take(&mut self.links));
+        self.collector.set_paused(true);
+    }
+
+    /// # Errors
+    /// When no CPU has a clock any more.
+    pub fn resume(&mut self) -> Result<()> {
+        self.collector.set_paused(false);
+        (self.links, self.refused) = attach_all(&self.skel, self.period_ns, self.counts_getcpu)?;
+        self.collector.bursts().resume();
+        Ok(())
     }
 
     pub fn collector(&self) -> Arc<CpuCollector> {
@@ -193,7 +209,7 @@ impl CpuProbe {
         // The thread that drains ends by itself; it may be reading a library just now.
         self.drainer.take();
         detach_all(std::mem::take(&mut self.links));
-        self.collector.bursts.lock().unwrap_or_else(PoisonError::into_inner).stop();
+        self.collector.bursts().stop();
     }
 }
 
@@ -216,6 +232,21 @@ fn room(cpus: usize, hz: u32) -> u32 {
 
 /// What the kernel refused, and why.
 pub type Refused = Vec<(String, String)>;
+
+/// Attaches what samples, and what counts system calls where that is wanted.
+///
+/// # Errors
+/// When no CPU has a clock.
+fn attach_all(skel: &SampleSkel<'_>, period_ns: u64, counts_getcpu: bool) -> Result<(Vec<Link>, Refused)> {
+    let (mut links, mut refused) = attach_clocks(skel, &online_cpus(), period_ns)?;
+    if counts_getcpu {
+        match skel.progs.getcpu_enter.attach_tracepoint(TracepointCategory::Syscalls, "sys_enter_getcpu") {
+            Ok(link) => links.push(link),
+            Err(error) => refused.push((GETCPU.to_owned(), error.to_string())),
+        }
+    }
+    Ok((links, refused))
+}
 
 /// A link for each CPU that has a clock, and those that have none.
 fn attach_clocks(skel: &SampleSkel<'_>, cpus: &[i32], period_ns: u64) -> Result<(Vec<Link>, Refused)> {
@@ -282,7 +313,31 @@ impl CpuCollector {
     }
 
     fn burst_figures(&self) -> BurstFigures {
-        self.bursts.lock().unwrap_or_else(PoisonError::into_inner).figures()
+        self.bursts().figures()
+    }
+
+    fn bursts(&self) -> MutexGuard<'_, Bursts> {
+        self.bursts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the server used until a pause is of the samples until then; what it uses in one is nobody's.
+    fn set_paused(&self, paused: bool) {
+        if let Err(error) = self.drain() {
+            tracing::error!("cannot read the samples of CPU time: {error:#}");
+        }
+        if !paused {
+            let now = cpu_time_ns(self.pid);
+            self.state.lock().unwrap_or_else(PoisonError::into_inner).shares.pass_over(now);
+        }
+        self.paused.store(paused, Ordering::Relaxed);
+    }
+
+    fn state_of(&self, usual: ProbeState) -> ProbeState {
+        if self.paused.load(Ordering::Relaxed) {
+            ProbeState::Detached
+        } else {
+            usual
+        }
     }
 
     fn probes(
@@ -294,21 +349,21 @@ impl CpuCollector {
         let hits = of_cpus::<types::hits>(&self.hits, 0)?;
         let getcpu = getcpu_calls.map(|calls| ProbeStatus {
             probe: GETCPU.to_owned(),
-            state: ProbeState::Attached,
+            state: self.state_of(ProbeState::Attached),
             hits: calls,
             trap_ns: costs.and_then(|c| c.of(ProbeClass::Futex)),
             program_ns: 0,
         });
         let clock = ProbeStatus {
             probe: "cpu_sample".to_owned(),
-            state: ProbeState::Attached,
+            state: self.state_of(ProbeState::Attached),
             hits: hits.iter().map(|h| h.count).sum(),
             trap_ns: costs.and_then(|c| c.of(ProbeClass::Clock)),
             program_ns: hits.iter().map(|h| h.timed_ns).sum(),
         };
         let checksums = bursts.class.map(|class| ProbeStatus {
             probe: CHECKSUM.to_owned(),
-            state: ProbeState::DutyCycle,
+            state: self.state_of(ProbeState::DutyCycle),
             hits: bursts.hits,
             trap_ns: costs.and_then(|c| c.of(class)),
             program_ns: 0,

@@ -30,6 +30,11 @@ impl Shares {
         self.divided_ns = Some(now.max(then));
         now.saturating_sub(then) as f64 / samples as f64
     }
+
+    /// Divides nothing of what the server used until now, when it has used `cpu_ns`.
+    pub fn pass_over(&mut self, cpu_ns: Option<u64>) {
+        self.divided_ns = cpu_ns;
+    }
 }
 
 #[cfg(test)]
@@ -50,6 +55,13 @@ mod tests {
         assert_eq!(shares.per_sample(2, Some(60)), 30.0);
         // The kernel's clock of CPU time goes in steps.
         assert_eq!(shares.per_sample(3, Some(60)), 0.0);
+    }
+
+    #[test]
+    fn time_that_nobody_looked_at_goes_to_no_sample() {
+        let mut shares = Shares::new(10, Some(0));
+        shares.pass_over(Some(100));
+        assert_eq!(shares.per_sample(2, Some(120)), 10.0);
     }
 
     #[test]

@@ -7,7 +7,7 @@
 use std::collections::HashSet;
 use std::mem::MaybeUninit;
 use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -34,6 +34,9 @@ const LAST_WAITS: Duration = Duration::from_millis(20);
 pub(super) enum Command {
     /// Keep the probes within this.
     Govern(Budget),
+    /// Take all groups off until told to resume, and say when they are off.
+    Pause(Sender<()>),
+    Resume,
     /// Take everything off.
     Detach,
 }
@@ -145,11 +148,7 @@ impl<'obj> Keeper<'obj> {
             refused: Vec::new(),
         };
         keeper.attach_thread_exit();
-        // Sleeps first: a wait that begins before they are seen would count as spinning.
-        for group in (0..keeper.groups.len()).rev() {
-            keeper.put_on(group);
-        }
-        keeper.set_states(|_| ProbeState::Attached);
+        keeper.put_all_on();
         let (sees_sleeps, sees_waits) =
             (keeper.is_on(keeper.library()), keeper.groups[..keeper.library()].iter().any(Links::are_on));
         let wants_sleeps_only = keeper.plan.sites.is_empty();
@@ -380,24 +379,74 @@ impl<'obj> Keeper<'obj> {
 
     /// Does what it is told until it is told to detach, and detaches.
     pub fn run(mut self, commands: &Receiver<Command>) {
-        if let Ok(Command::Govern(budget)) = commands.recv() {
-            if let Err(error) = self.govern(&budget, commands) {
-                tracing::error!("the overhead budget is not kept any more: {error:#}");
-                // Whatever is on stays on: none of it was over the budget when that was last looked at.
-                _ = commands.recv();
+        let mut governed = None;
+        let mut paused = false;
+        loop {
+            let command = match &mut governed {
+                Some(governed) if !paused => self.govern(governed, commands),
+                _ => Ok(next(commands)),
+            };
+            match command {
+                Ok(Command::Govern(budget)) => governed = Some(Governed::new(budget, self.groups.len())),
+                Ok(Command::Pause(off)) => {
+                    self.pause();
+                    paused = true;
+                    _ = off.send(());
+                }
+                Ok(Command::Resume) => {
+                    paused = false;
+                    // With a budget the turns go on as they were.
+                    if governed.is_none() {
+                        self.put_all_on();
+                    }
+                }
+                Ok(Command::Detach) => break,
+                Err(error) => {
+                    tracing::error!("the overhead budget is not kept any more: {error:#}");
+                    // Whatever is on stays on: none of it was over the budget when that was last looked at.
+                    governed = None;
+                }
             }
         }
         self.detach();
     }
 
-    /// Keeps the budget until told to detach.
-    fn govern(&mut self, budget: &Budget, commands: &Receiver<Command>) -> Result<()> {
-        let mut governor = Governor::new(budget.share, self.groups.len());
-        let mut turns = vec![1.0; self.groups.len()];
+    /// Takes all groups off.
+    fn pause(&mut self) {
+        for group in 0..self.groups.len() {
+            if self.is_on(group) {
+                self.take_off(group);
+            }
+        }
+        self.finish_removals();
+        self.set_states(|_| ProbeState::Detached);
+    }
+
+    fn put_all_on(&mut self) {
+        // Sleeps first: a wait that begins before they are seen would count as spinning.
+        for group in (0..self.groups.len()).rev() {
+            if !self.is_on(group) && self.can_be_on(group) {
+                self.put_on(group);
+            }
+        }
+        self.set_states(|_| ProbeState::Attached);
+    }
+
+    /// Keeps the budget until told something.
+    fn govern(&mut self, governed: &mut Governed, commands: &Receiver<Command>) -> Result<Command> {
+        let Governed { budget, governor, turns } = governed;
         let mut meter = Meter::new(self, budget)?;
         let mut owed = vec![Owed::new(); self.groups.len()];
+        self.show(turns);
         loop {
-            let Some(attached) = self.period(&turns, commands) else { return Ok(()) };
+            let attached = match self.period(turns, commands) {
+                Ok(attached) => attached,
+                Err(command) => {
+                    // What was seen in a period that was cut short stays as it was seen.
+                    self.settle(&mut owed)?;
+                    return Ok(command);
+                }
+            };
             for (owed, &on) in owed.iter_mut().zip(&attached) {
                 owed.add(on);
             }
@@ -407,19 +456,24 @@ impl<'obj> Keeper<'obj> {
             if turns.iter().chain(&next).any(|turn| *turn < 1.0) {
                 self.settle(&mut owed)?;
             }
-            turns = next;
-            self.announce(&turns);
-            self.set_states(|group| match turns[group] {
-                1.0.. => ProbeState::Attached,
-                0.0 => ProbeState::Detached,
-                _ => ProbeState::DutyCycle,
-            });
+            *turns = next;
+            self.show(turns);
         }
     }
 
+    /// Lets the programs and others know of the turns.
+    fn show(&self, turns: &[f64]) {
+        self.announce(turns);
+        self.set_states(|group| match turns[group] {
+            1.0.. => ProbeState::Attached,
+            0.0 => ProbeState::Detached,
+            _ => ProbeState::DutyCycle,
+        });
+    }
+
     /// One period, in which each group has its turn. For how long each was attached, where that was not all the time;
-    /// nothing if told to detach.
-    fn period(&mut self, turns: &[f64], commands: &Receiver<Command>) -> Option<Vec<Option<Duration>>> {
+    /// what it was told if that ended it.
+    fn period(&mut self, turns: &[f64], commands: &Receiver<Command>) -> Result<Vec<Option<Duration>>, Command> {
         let begin = Instant::now();
         let mut on_since: Vec<Option<Instant>> = vec![None; turns.len()];
         let mut attached = vec![None; turns.len()];
@@ -438,15 +492,11 @@ impl<'obj> Keeper<'obj> {
         for group in by_turns {
             attached[group] = Some(Duration::ZERO);
             let Some(since) = on_since[group].take() else { continue };
-            if told_to_detach(commands, since + PERIOD.mul_f64(turns[group])) {
-                return None;
-            }
+            told_nothing(commands, since + PERIOD.mul_f64(turns[group]))?;
             attached[group] = Some(since.elapsed());
             self.take_off(group);
         }
-        if told_to_detach(commands, begin + PERIOD) {
-            return None;
-        }
+        told_nothing(commands, begin + PERIOD)?;
         self.finish_removals();
         // Back for good, but not from the beginning.
         for group in 0..turns.len() {
@@ -454,7 +504,7 @@ impl<'obj> Keeper<'obj> {
                 attached[group] = Some(since.elapsed());
             }
         }
-        Some(attached)
+        Ok(attached)
     }
 
     /// Scales up what was seen by groups that were attached for only a part of the time since they were last settled.
@@ -510,14 +560,30 @@ impl Owed {
     }
 }
 
-/// Waits until then; whether told to detach meanwhile, or nobody is left to tell.
-fn told_to_detach(commands: &Receiver<Command>, until: Instant) -> bool {
-    loop {
-        match commands.recv_timeout(until.saturating_duration_since(Instant::now())) {
-            Err(RecvTimeoutError::Timeout) => return false,
-            Err(RecvTimeoutError::Disconnected) | Ok(Command::Detach) => return true,
-            Ok(Command::Govern(_)) => {}
-        }
+/// A budget that is kept, also across pauses.
+struct Governed {
+    budget: Budget,
+    governor: Governor,
+    turns: Vec<f64>,
+}
+
+impl Governed {
+    fn new(budget: Budget, groups: usize) -> Governed {
+        Governed { governor: Governor::new(budget.share, groups), budget, turns: vec![1.0; groups] }
+    }
+}
+
+/// What it is told next.
+fn next(commands: &Receiver<Command>) -> Command {
+    commands.recv().unwrap_or(Command::Detach)
+}
+
+/// Waits until then, unless told something.
+fn told_nothing(commands: &Receiver<Command>, until: Instant) -> Result<(), Command> {
+    match commands.recv_timeout(until.saturating_duration_since(Instant::now())) {
+        Err(RecvTimeoutError::Timeout) => Ok(()),
+        Err(RecvTimeoutError::Disconnected) => Err(Command::Detach),
+        Ok(command) => Err(command),
     }
 }
 

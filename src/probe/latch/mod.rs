@@ -153,6 +153,18 @@ impl LatchProbe {
         move |budget| _ = commands.send(Command::Govern(budget))
     }
 
+    /// Takes the probes off until [`LatchProbe::resume`], and returns when they are off.
+    pub fn pause(&self) {
+        let (off, are_off) = mpsc::channel();
+        // A thread that has ended has nothing attached.
+        _ = self.commands.send(Command::Pause(off));
+        _ = are_off.recv();
+    }
+
+    pub fn resume(&self) {
+        _ = self.commands.send(Command::Resume);
+    }
+
     pub(crate) fn maps(&self) -> Arc<Maps> {
         Arc::clone(&self.maps)
     }

@@ -60,7 +60,7 @@ fn a_small_cost_must_be_known_to_a_hundredth_and_a_large_one_to_a_tenth() {
 }
 
 fn window(tps: f64, tool: Option<ToolUse>) -> Window {
-    Window { tps, cpu: 100.0 / tps, p95: 1000.0 / tps, tool }
+    Window { tps, cpu: 100.0 / tps, p95: Some(1000.0 / tps), tool }
 }
 
 fn run() -> Run {
@@ -72,6 +72,7 @@ fn run() -> Run {
         attach: pairs.iter().map(|_| 0.25).collect(),
         detach: pairs.iter().map(|_| 0.1).collect(),
         pairs,
+        switched: Vec::new(),
         gave_up: gave_up.map(str::to_owned),
     };
     Run {
@@ -134,4 +135,16 @@ fn results_are_kept_whole() {
     let text = serde_json::to_string(&run()).unwrap();
     let again: Run = serde_json::from_str(&text).unwrap();
     assert_eq!(again.table(), run().table());
+}
+
+#[test]
+fn short_windows_tell_throughput_and_long_ones_the_rest() {
+    let mut both = run();
+    let short = |tps| Window { p95: None, ..window(tps, None) };
+    both.modes[0].switched = vec![Pair::new(short(900.0), short(970.0), short(1100.0)); 9];
+    let (long, both) = (run().table(), both.table());
+    let row = |table: &str| table.lines().find(|l| l.starts_with("| armtrace")).unwrap().to_owned();
+    assert!(row(&both).starts_with("| armtrace | 9 | **0.970** |"), "{both}");
+    let last = |table: &str| row(table).rsplit(" | ").take(3).map(str::to_owned).collect::<Vec<_>>();
+    assert_eq!(last(&both), last(&long));
 }

@@ -53,10 +53,9 @@ const FEWEST_PAIRS: usize = 7;
 enum Form {
     /// Every load, until each ratio is known to a hundredth: hours.
     Full,
-    /// Two loads with 16 threads, 7 pairs: half an hour.
+    /// Two loads with 16 threads, few pairs: half an hour.
     Quick,
-    /// Only throughput and CPU time of what can be switched on and off, until each ratio is known to a hundredth; added to the
-    /// results that are kept.
+    /// Only what can be switched on and off, added to the results that are kept.
     Switched,
     /// Measures nothing: makes the tables again from all results kept.
     Report,
@@ -104,13 +103,15 @@ impl Args {
         loads
     }
 
-    fn most_pairs(&self) -> usize {
-        let usual = match self.form {
-            Form::Quick => FEWEST_PAIRS,
-            Form::Switched => 400,
-            Form::Full | Form::Report => 60,
-        };
-        self.pairs.unwrap_or(usual)
+    /// Of modes that are started and ended for each window.
+    fn most_pairs(&self, mode: Mode) -> usize {
+        let few = self.form == Form::Quick || mode.is_switched();
+        self.pairs.unwrap_or(if few { FEWEST_PAIRS } else { 60 })
+    }
+
+    /// Of modes that are switched.
+    fn most_switched_pairs(&self) -> usize {
+        self.pairs.unwrap_or(if self.form == Form::Quick { 30 } else { 400 })
     }
 
     fn modes(&self, family: Family) -> Vec<Mode> {
@@ -261,11 +262,10 @@ fn measure(args: &Args, family: Family, test: &str, threads: u32) -> Result<Run>
         detached: Vec::new(),
         modes: modes.iter().map(|mode| ModeRun::new(mode.key(), mode.title())).collect(),
     };
-    if args.form == Form::Switched {
-        switch(args, &mut bench, &modes, &mut run)?;
-    } else {
+    if args.form != Form::Switched {
         start_and_end(args, &mut bench, &modes, &mut run)?;
     }
+    switch(args, &mut bench, &modes, &mut run)?;
     let Bench { session, load, server, .. } = bench;
     drop(session);
     load.stop()?;
@@ -276,8 +276,12 @@ fn measure(args: &Args, family: Family, test: &str, threads: u32) -> Result<Run>
 /// Each mode is started and ended for each of its windows.
 fn start_and_end(args: &Args, bench: &mut Bench, modes: &[Mode], run: &mut Run) -> Result<()> {
     run.detached.push(bench.window(None)?);
-    for round in 0..args.most_pairs() {
-        let turns = turns(&run.modes, round, |result| &result.pairs);
+    for round in 0.. {
+        let is_wanted = |i: usize| {
+            let result: &ModeRun = &run.modes[i];
+            result.gave_up.is_none() && wants_more(&result.pairs, args.most_pairs(modes[i]))
+        };
+        let turns = turns((0..modes.len()).filter(|i| is_wanted(*i)).collect(), round);
         if turns.is_empty() {
             break;
         }
@@ -300,18 +304,19 @@ fn start_and_end(args: &Args, bench: &mut Bench, modes: &[Mode], run: &mut Run) 
 /// All modes are there from the beginning, and each is switched on for its windows.
 fn switch(args: &Args, bench: &mut Bench, modes: &[Mode], run: &mut Run) -> Result<()> {
     let mut switches = Vec::new();
-    for mode in modes {
-        let switch = Switch::start(*mode, &bench.server)?;
-        switches.push(switch.with_context(|| format!("{} cannot be switched on and off", mode.title()))?);
+    for (i, mode) in modes.iter().enumerate() {
+        switches.extend(Switch::start(*mode, &bench.server)?.map(|switch| (i, switch)));
     }
     let mut before = bench.short_window()?;
-    for round in 0..args.most_pairs() {
-        let turns = turns(&run.modes, round, |result| &result.switched);
+    for round in 0.. {
+        let is_wanted = |i: usize| wants_more(&run.modes[i].switched, args.most_switched_pairs());
+        let turns = turns((0..switches.len()).filter(|i| is_wanted(switches[*i].0)).collect(), round);
         if turns.is_empty() {
             break;
         }
         for turn in turns {
-            let (switch, result) = (&switches[turn], &mut run.modes[turn]);
+            let (mode, switch) = &switches[turn];
+            let result = &mut run.modes[*mode];
             let counted = switch.counted(&bench.server)?;
             switch.turn(true, &bench.server)?;
             let with = bench.short_window()?;
@@ -328,13 +333,14 @@ fn switch(args: &Args, bench: &mut Bench, modes: &[Mode], run: &mut Run) -> Resu
     Ok(())
 }
 
-/// Those that are not finished, each round in another order.
-fn turns(results: &[ModeRun], round: usize, pairs: fn(&ModeRun) -> &Vec<Pair>) -> Vec<usize> {
-    let is_finished = |result: &ModeRun| {
-        let settled = || result.ratio(|w| w.tps).is_some_and(|s| s.settled());
-        result.gave_up.is_some() || (pairs(result).len() >= FEWEST_PAIRS && settled())
-    };
-    let mut turns: Vec<usize> = (0..results.len()).filter(|i| !is_finished(&results[*i])).collect();
+/// Whether more pairs would tell more, and may be had.
+fn wants_more(pairs: &[Pair], most: usize) -> bool {
+    let settled = || stats::Summary::of(&report::ratios(pairs, |w| w.tps)).is_some_and(|s| s.settled());
+    pairs.len() < FEWEST_PAIRS.min(most) || (pairs.len() < most && !settled())
+}
+
+/// In each round another order.
+fn turns(mut turns: Vec<usize>, round: usize) -> Vec<usize> {
     if !turns.is_empty() {
         let first = round % turns.len();
         turns.rotate_left(first);

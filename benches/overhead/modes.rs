@@ -77,6 +77,11 @@ impl Mode {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
 
+    /// Whether it can be switched on and off.
+    pub fn is_switched(self) -> bool {
+        matches!(self, Mode::Control | Mode::Armtrace | Mode::ArmtraceAll | Mode::PerfSchema)
+    }
+
     fn agent(self, server: &Server) -> Result<Agent> {
         let args = if self == Mode::ArmtraceAll { EVERYTHING } else { &[] };
         Agent::attach_with(server, &args.iter().map(OsStr::new).collect::<Vec<_>>())

@@ -103,10 +103,10 @@ impl ModeRun {
         }
     }
 
-    /// With to without, for one figure: from the short windows, which tell more, where there are any.
+    /// With to without: from the short windows, which tell more, where there are any.
     pub fn ratio(&self, figure: fn(&Window) -> f64) -> Option<Summary> {
         let pairs = if self.switched.is_empty() { &self.pairs } else { &self.switched };
-        Summary::of(&pairs.iter().map(|p| figure(&p.with) / figure(&p.without)).collect::<Vec<_>>())
+        Summary::of(&ratios(pairs, figure))
     }
 
     fn p95(&self) -> Option<f64> {
@@ -138,6 +138,11 @@ impl ModeRun {
             optional(self.tool(|t| t.memory).map(|mib| format!("{mib:.0} MiB"))),
         )
     }
+}
+
+/// With to without, for one figure.
+pub fn ratios(pairs: &[Pair], figure: fn(&Window) -> f64) -> Vec<f64> {
+    pairs.iter().map(|p| figure(&p.with) / figure(&p.without)).collect()
 }
 
 fn range((low, high): (f64, f64)) -> String {

@@ -21,7 +21,7 @@ use super::missed::Missed;
 use super::{configure, library, write_other_pages, write_sites, Maps, Plan, PlannedSite};
 use crate::attach::{
     attach_futex, attach_sites, detach_all, futex_wait_is_traceable, futex_wake_is_traceable, uprobe_multi_works,
-    Budget, FutexPrograms, Governor, Places, ProbeClass, SiteAddress, SitePrograms, Usage, PERIOD,
+    Budget, FutexPrograms, Governor, Places, ProbeClass, SiteAddress, SitePrograms, Turn, Usage, PERIOD,
 };
 use crate::bpf::latch::{types, LatchSkel, LatchSkelBuilder};
 use crate::model::ProbeState;
@@ -348,10 +348,10 @@ impl<'obj> Keeper<'obj> {
     }
 
     /// Lets the programs know which groups are off at times.
-    fn announce(&self, turns: &[f64]) {
+    fn announce(&self, turns: &[Turn]) {
         for (group, turn) in turns.iter().enumerate() {
             for function in self.functions_of(group) {
-                self.maps.update_attachment(function, |a| a.by_turns = u32::from(*turn < 1.0));
+                self.maps.update_attachment(function, |a| a.by_turns = u32::from(*turn != Turn::Always));
             }
         }
     }
@@ -453,7 +453,7 @@ impl<'obj> Keeper<'obj> {
             let used = meter.read(self, &attached)?;
             let next = governor.turns(used.server_cpu, used.others, &used.groups);
             // Also before the first turns: what was seen until then is nothing to scale up.
-            if turns.iter().chain(&next).any(|turn| *turn < 1.0) {
+            if turns.iter().chain(&next).any(|turn| *turn != Turn::Always) {
                 self.settle(&mut owed)?;
             }
             *turns = next;
@@ -462,47 +462,49 @@ impl<'obj> Keeper<'obj> {
     }
 
     /// Lets the programs and others know of the turns.
-    fn show(&self, turns: &[f64]) {
+    fn show(&self, turns: &[Turn]) {
         self.announce(turns);
         self.set_states(|group| match turns[group] {
-            1.0.. => ProbeState::Attached,
-            0.0 => ProbeState::Detached,
-            _ => ProbeState::DutyCycle,
+            Turn::Always => ProbeState::Attached,
+            Turn::Part(_) => ProbeState::DutyCycle,
         });
     }
 
     /// One period, in which each group has its turn. For how long each was attached, where that was not all the time;
     /// what it was told if that ended it.
-    fn period(&mut self, turns: &[f64], commands: &Receiver<Command>) -> Result<Vec<Option<Duration>>, Command> {
+    fn period(&mut self, turns: &[Turn], commands: &Receiver<Command>) -> Result<Vec<Option<Duration>>, Command> {
         let begin = Instant::now();
-        let mut on_since: Vec<Option<Instant>> = vec![None; turns.len()];
-        let mut attached = vec![None; turns.len()];
+        let mut put_on = vec![None; turns.len()];
         // The futex programs first, as they are to see the sleeps in the others' waits.
         for group in (0..turns.len()).rev() {
-            if turns[group] > 0.0 && !self.is_on(group) && self.can_be_on(group) {
+            if turns[group] == Turn::Part(0.0) {
+                if self.is_on(group) {
+                    self.take_off(group);
+                }
+            } else if !self.is_on(group) && self.can_be_on(group) {
                 self.put_on(group);
-                on_since[group] = Some(Instant::now());
-            } else if turns[group] < 1.0 && self.is_on(group) {
-                // Over the budget all the time so far.
-                self.take_off(group);
+                put_on[group] = Some(Instant::now());
             }
         }
-        let mut by_turns: Vec<usize> = (0..turns.len()).filter(|&g| turns[g] < 1.0).collect();
-        by_turns.sort_by(|&a, &b| turns[a].total_cmp(&turns[b]));
-        for group in by_turns {
+        // Those that were on before are on from the beginning; nothing for those that were on all of it.
+        let mut attached: Vec<_> = put_on.iter().map(|on| on.map(|_| Duration::ZERO)).collect();
+        let mut parts: Vec<(usize, f64)> = turns.iter().enumerate().filter_map(part).collect();
+        parts.sort_by(|a, b| a.1.total_cmp(&b.1));
+        for (group, part) in parts {
             attached[group] = Some(Duration::ZERO);
-            let Some(since) = on_since[group].take() else { continue };
-            told_nothing(commands, since + PERIOD.mul_f64(turns[group]))?;
+            if part == 0.0 || !self.is_on(group) {
+                continue;
+            }
+            let since = put_on[group].take().unwrap_or(begin);
+            told_nothing(commands, since + PERIOD.mul_f64(part))?;
             attached[group] = Some(since.elapsed());
             self.take_off(group);
         }
         told_nothing(commands, begin + PERIOD)?;
         self.finish_removals();
-        // Back for good, but not from the beginning.
-        for group in 0..turns.len() {
-            if let Some(since) = on_since[group] {
-                attached[group] = Some(since.elapsed());
-            }
+        // Put on, and not to be taken off in this period.
+        for (attached, since) in attached.iter_mut().zip(put_on) {
+            *attached = since.map(|since| since.elapsed()).or(*attached);
         }
         Ok(attached)
     }
@@ -564,18 +566,26 @@ impl Owed {
 struct Governed {
     budget: Budget,
     governor: Governor,
-    turns: Vec<f64>,
+    turns: Vec<Turn>,
 }
 
 impl Governed {
     fn new(budget: Budget, groups: usize) -> Governed {
-        Governed { governor: Governor::new(budget.share, groups), budget, turns: vec![1.0; groups] }
+        Governed { governor: Governor::new(budget.share, groups), budget, turns: vec![Turn::Always; groups] }
     }
 }
 
 /// What it is told next.
 fn next(commands: &Receiver<Command>) -> Command {
     commands.recv().unwrap_or(Command::Detach)
+}
+
+/// The part of a period that a group may be on for, where that is not all of it.
+fn part((group, turn): (usize, &Turn)) -> Option<(usize, f64)> {
+    match *turn {
+        Turn::Part(part) if part < 1.0 => Some((group, part)),
+        _ => None,
+    }
 }
 
 /// Waits until then, unless told something.

@@ -90,6 +90,10 @@ fn ordering(f: &mut Formatter, comparison: &Comparison) -> fmt::Result {
     let groups = ordering.groups.iter().map(|row| (format!("{} ({})", row.group, both(&row.most)), &row.used));
     let rows = [("all".to_owned(), &ordering.all)].into_iter().chain(groups);
     table_of_words(f, &titles("what it does (most of it)"), rows.map(|(name, row)| (name, used(row, comparison))))?;
+    if ordering.functions.is_empty() {
+        return Ok(());
+    }
+    writeln!(f, "<h3>By function</h3>")?;
     let functions = ordering.functions.iter().take(ROWS).map(|row| (row.function.clone(), used(&row.used, comparison)));
     table(f, &titles("function"), functions)
 }

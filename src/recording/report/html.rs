@@ -52,7 +52,7 @@ impl Display for Html<'_> {
     }
 }
 
-/// Rows by seconds; the darker, the more of what is counted: seconds in each second of the recording.
+/// Rows by seconds; the stronger the colour, the more of what is counted: seconds in each second of the recording.
 fn heat_map(f: &mut Formatter, rows: &[(String, Vec<f64>)], at: &[f64], counted: &str) -> fmt::Result {
     const HEIGHT: usize = 18;
     const NAMES: usize = 260;
@@ -88,7 +88,7 @@ fn heat_map(f: &mut Formatter, rows: &[(String, Vec<f64>)], at: &[f64], counted:
         let began = if column == 0 { 0.0 } else { at[column * step - 1] };
         writeln!(f, "<text x=\"{}\" y=\"{}\">{began:.0}s</text>", NAMES + column * cell, height - 6)?;
     }
-    writeln!(f, "</svg></div>\n<p class=\"soft\">The darkest stands for {most:.2} {counted}.</p>")
+    writeln!(f, "</svg></div>\n<p class=\"soft\">The strongest colour stands for {most:.2} {counted}.</p>")
 }
 
 /// The heat map's rows: a latch's modes together.

@@ -209,6 +209,7 @@ impl SnapshotSource for Source {
             sleeps_seen: self.collector.sleeps_seen(),
             callsites: figures.callsites,
             pages: figures.pages,
+            places: self.collector.places().to_vec(),
             handoffs: figures.handoffs,
             cpu: cpu.cpu,
             ordering: cpu.ordering,

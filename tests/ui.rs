@@ -243,7 +243,7 @@ mod screen {
         let expected = "\
 MySQL 9.7.4 · pid 4242 · 1m00s · aarch64 Neoverse-N1
 0.28 threads waiting · 175 waits/s · overhead 0.10% · 183 events not counted
- 1 Latches   2 Call sites   3 Pages   4 CPU   5 Probes   last 2s
+ 1 Latches  2 Call sites  3 Pages  4 CPU  5 NUMA  6 Probes  last 2s
 latch                    mode waits/s wait/s▼   mean    p99    max asleep  total
 innodb/trx_mutex            -     100   150ms 1.50ms 1.50ms 1.50ms    50%  9.15s
 innodb/i…ex_tree_rw_lock    X      10  ~120ms 12.0ms 12.0ms 12.0ms    50%  7.32s
@@ -339,7 +339,7 @@ innodb/trx_rseg_latch       X       5   200µs 40.0µs 39.9µs 40.0µs    50% 12
         assert!(text(&mut screen).contains("lock0lock.cc:5872") && text(&mut screen).contains("share"));
         press(&mut screen, &[KeyCode::Char('3')]);
         assert!(text(&mut screen).contains("sbtest/sbtest1.k_1") && text(&mut screen).contains("level"));
-        press(&mut screen, &[KeyCode::Char('5')]);
+        press(&mut screen, &[KeyCode::Char('6')]);
         let probes = text(&mut screen);
         assert!(probes.contains("mutex_enter_inline:begin") && probes.contains("failed"), "{probes}");
         press(&mut screen, &[KeyCode::Char('1')]);
@@ -367,6 +367,69 @@ checksum · hardware::crc32_using_pclmul                      0.10  5.00%   6.10
         assert!(text(&mut without).contains("nothing was seen so far"), "{}", text(&mut without));
         press(&mut without, &[KeyCode::Char('1'), KeyCode::Enter]);
         assert!(!text(&mut without).contains("CPU time"), "{}", text(&mut without));
+    }
+
+    #[test]
+    fn handoffs_are_shown_by_latch_and_opened_by_place() {
+        let mut screen = busy_screen();
+        press(&mut screen, &[KeyCode::Char('5')]);
+        let lines = drawn(&mut screen, 80, 24);
+        // Of 100 waits of 1.5 ms a second 60 are from 0 to 0, 25 from 0 to 1 and 15 to 1 by nobody.
+        let expected = "\
+between 0, 1: 25% of the wait remote, 60% local, 15% not woken
+latch                             handed/s  wait/s remote/▼  local remote  moved
+innodb/trx_mutex                       100   150ms   37.5ms  60.0%  25.0%  20.0%";
+        assert_eq!(lines[3..23].join("\n").trim_end(), expected, "\n{}", lines.join("\n"));
+        press(&mut screen, &[KeyCode::Enter]);
+        let opened = text(&mut screen);
+        let matrix = [
+            "from \\ to       0      1",
+            "         0    120     50",
+            "         1      0      0",
+            " not woken      0     30",
+        ];
+        for part in ["wait/synch/mutex/innodb/trx_mutex", matrix[0], matrix[1], matrix[2], matrix[3]] {
+            assert!(opened.contains(part), "{part:?} is not in\n{opened}");
+        }
+        press(&mut screen, &[KeyCode::Char('t')]);
+        assert!(text(&mut screen).contains("         0  3.66k  1.52k"), "{}", text(&mut screen));
+    }
+
+    /// A matrix of eight nodes would not fit: then those between which most was handed over.
+    #[test]
+    fn many_nodes_are_listed_by_what_they_hand_over() {
+        let places: Vec<String> = (0..8).map(|n| format!("cpus {}-{}", 16 * n, 16 * n + 15)).collect();
+        let cells = places.iter().zip(places.iter().skip(1)).zip(1..);
+        let handoffs = cells.map(|((from, to), n)| handoffs(TRX, Some(from), to, 100 * n)).collect();
+        let mut screen = Screen::new(Snapshot { places: places.clone(), handoffs, ..busy(60) });
+        press(&mut screen, &[KeyCode::Char('5')]);
+        assert!(text(&mut screen).contains("between cpus 0-"), "{}", text(&mut screen));
+        press(&mut screen, &[KeyCode::Enter]);
+        let opened = text(&mut screen);
+        assert!(
+            opened.contains("handed over most") && opened.contains("    700 cpus 96-111 → cpus 112-127"),
+            "{opened}"
+        );
+        assert!(!opened.contains("300 cpus") && opened.lines().all(|line| line.chars().count() <= 80), "{opened}");
+    }
+
+    #[test]
+    fn on_a_machine_that_is_all_one_place_that_is_said() {
+        let mut screen = Screen::new(Snapshot { places: Vec::new(), handoffs: Vec::new(), ..busy(60) });
+        press(&mut screen, &[KeyCode::Char('5')]);
+        let numa = text(&mut screen);
+        assert!(numa.contains("this machine is all one place") && numa.contains("--handoffs core"), "{numa}");
+        press(&mut screen, &[KeyCode::Char('1'), KeyCode::Enter]);
+        let opened = text(&mut screen);
+        assert!(opened.contains("how long waits took") && !opened.contains("from \\ to"), "{opened}");
+    }
+
+    /// The longest line of tabs has room at 80 columns.
+    #[test]
+    fn a_paused_screen_of_totals_says_so() {
+        let mut screen = busy_screen();
+        press(&mut screen, &[KeyCode::Char('t'), KeyCode::Char('Z')]);
+        assert!(drawn(&mut screen, 80, 24)[2].ends_with("6 Probes  since attach  paused"), "{}", text(&mut screen));
     }
 
     #[test]
@@ -420,6 +483,8 @@ checksum · hardware::crc32_using_pclmul                      0.10  5.00%   6.10
                 &[KeyCode::Char('2')],
                 &[KeyCode::Char('4')],
                 &[KeyCode::Char('5')],
+                &[KeyCode::Enter],
+                &[KeyCode::Char('6')],
                 &[KeyCode::F(1)],
             ] {
                 press(&mut screen, keys);

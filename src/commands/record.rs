@@ -29,7 +29,8 @@ pub(super) fn record(args: &RecordArgs) -> Result<(), Failure> {
     let mut client = args.mysql.as_deref().map(Client::connect).transpose()?;
     let start = start(&target, args, client.as_mut())?;
     let mut session = Session::attach(target, &args.attach)?;
-    let start = Start { sleeps_seen: session.agent.source().snapshot().sleeps_seen, ..start };
+    let attached = session.agent.source().snapshot();
+    let start = Start { sleeps_seen: attached.sleeps_seen, places: attached.places, ..start };
     let file = create(&args.output, args.force)?;
     let queries = client.as_mut().map(Client::queries).transpose()?;
     let recorder = Recorder::begin(file, &start, queries).map_err(|e| cannot_write(&args.output, &e))?;
@@ -136,6 +137,7 @@ fn start(target: &Target, args: &RecordArgs, client: Option<&mut Client>) -> Res
         labels: args.labels.iter().cloned().collect(),
         bounds_ns: BUCKET_BOUNDS_NS.to_vec(),
         sleeps_seen: false,
+        places: Vec::new(),
     })
 }
 

@@ -95,7 +95,7 @@ pub struct OrderingTime {
 }
 
 /// How a checksum is computed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Implementation {
     /// With instructions for it.

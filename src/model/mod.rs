@@ -221,6 +221,11 @@ pub enum Locality {
 }
 
 impl Locality {
+    /// The locality that has this name.
+    pub fn from_name(name: &str) -> Option<Locality> {
+        [Locality::Local, Locality::Remote].into_iter().find(|locality| locality.as_str() == name)
+    }
+
     /// The value of the `locality` label.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -255,7 +260,10 @@ pub struct Snapshot {
     pub callsites: Vec<CallsiteWaits>,
     /// One entry per (table, index, level).
     pub pages: Vec<PageWaits>,
-    /// One entry per (latch, from, to); empty on a machine that is all one place.
+    /// The parts of the machine between which handoffs are counted: `0` for the node of that number, `cpus 0-7`. Empty where they
+    /// are not counted.
+    pub places: Vec<String>,
+    /// One entry per (latch, from, to).
     pub handoffs: Vec<Handoffs>,
     /// CPU time of the server's threads, one entry per (class, function); empty where nothing samples it.
     pub cpu: Vec<CpuTime>,

@@ -9,10 +9,10 @@ mod schema;
 mod writer;
 
 pub use frame::{FormatError, VERSION};
-pub use reader::{read, Recording};
+pub use reader::{read, Handed, Recording};
 pub use report::{Bucket, Finding, Folded, Html, Report, Text};
 pub use schema::{
-    CallsiteKey, Code, CpuKey, End, Ending, Host, LatchDelta, LatchKey, NewRows, PageKey, Probe, Second, Server, Start,
-    WaitDelta,
+    CallsiteKey, ChecksumKey, Code, CpuKey, End, Ending, HandoffDelta, HandoffKey, Host, LatchDelta, LatchKey, NewRows,
+    OrderingKey, PageKey, Probe, Second, Server, Start, WaitDelta,
 };
 pub use writer::Recorder;

@@ -6,11 +6,21 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::frame::{FormatError, Frame, FrameKind, Frames};
-use super::schema::{CallsiteKey, Code, CpuKey, End, LatchDelta, NewRows, PageKey, Second, Start, WaitDelta};
+use super::schema::{
+    CallsiteKey, ChecksumKey, Code, CpuKey, End, HandoffDelta, HandoffKey, LatchDelta, NewRows, OrderingKey, PageKey,
+    Second, Start, WaitDelta,
+};
 use crate::model::{
-    CallsiteWaits, CpuClass, CpuTime, Histogram, Kind, LatchWaits, Mode, PageWaits, BUCKETS, BUCKET_BOUNDS_NS,
+    CallsiteWaits, ChecksumCalls, CpuClass, CpuTime, Histogram, Kind, LatchWaits, Mode, OrderingTime, PageWaits,
+    BUCKETS, BUCKET_BOUNDS_NS,
 };
 
+/// Seconds of sampled time from which on a share of it is told: at 99 samples a second, a half within 10 points.
+pub(super) const LEAST_SAMPLED: f64 = 1.0;
+/// Bursts from which on what they come to is set beside other figures: servers write in bursts too.
+pub(super) const LEAST_BURSTS: usize = 10;
+/// Rows times seconds: what figures by row and second take. An hour of a very busy server has 7 million; what has more is hostile.
+const MOST_CELLS: usize = 32 << 20;
 /// More buckets than any version has; what claims more is damaged.
 const MOST_BUCKETS: usize = 1000;
 
@@ -97,20 +107,30 @@ impl Recording {
             let known = Kind::from_name(&latch.kind).zip(Mode::from_name(&latch.mode));
             self.latches.push(known.ok_or_else(|| frame.damaged("a latch of an unknown kind"))?);
         }
-        let NewRows { latches, callsites, pages, cpu, lost } = std::mem::take(&mut second.new);
+        let new = std::mem::take(&mut second.new);
+        let NewRows { latches, callsites, pages, cpu, handoffs, ordering, checksum_calls, lost } = new;
         self.rows.latches.extend(latches);
         self.rows.callsites.extend(callsites);
         self.rows.pages.extend(pages);
         self.rows.cpu.extend(cpu);
+        self.rows.handoffs.extend(handoffs);
+        self.rows.ordering.extend(ordering);
+        self.rows.checksum_calls.extend(checksum_calls);
         self.rows.lost.extend(lost);
         let is_right = second.latches.iter().all(|delta| self.is_right(delta))
             && ascending(second.latches.iter().map(|delta| delta.r))
             && in_rows(&second.callsites, self.rows.callsites.len())
             && in_rows(&second.pages, self.rows.pages.len())
             && counts_in_rows(&second.cpu, self.rows.cpu.len())
+            && handoffs_in_rows(&second.handoffs, self.rows.handoffs.len())
+            && counts_in_rows(&second.ordering, self.rows.ordering.len())
+            && in_rows(&second.checksum_calls, self.rows.checksum_calls.len())
             && counts_in_rows(&second.lost, self.rows.lost.len());
         if !is_right {
             return Err(frame.damaged("figures of a row that does not exist"));
+        }
+        if self.rows.count().saturating_mul(self.seconds.len() + 1) > MOST_CELLS {
+            return Err(frame.damaged("more rows and seconds than any recording has"));
         }
         if let Some(code) = second.code.take() {
             self.code = code;
@@ -205,6 +225,50 @@ impl Recording {
         cpu
     }
 
+    /// Whether handoffs were counted.
+    pub fn has_handoffs(&self) -> bool {
+        !self.start.places.is_empty()
+    }
+
+    /// All handoffs by latch and places, in the order of the rows.
+    pub fn handoffs(&self) -> impl Iterator<Item = (&HandoffKey, Handed)> {
+        let mut sums = vec![[0_i64; 3]; self.rows.handoffs.len()];
+        for &(row, waits, wait_ns, moved) in self.seconds.iter().flat_map(|second| &second.handoffs) {
+            let added = sums[row].iter_mut().zip([waits, wait_ns, moved]);
+            added.for_each(|(sum, more)| *sum = sum.saturating_add(more));
+        }
+        let sums = sums.into_iter().map(|sum| sum.map(whole));
+        let handed = |[waits, wait_ns, migrations]: [u64; 3]| Handed { waits, wait_ns, migrations };
+        self.rows.handoffs.iter().zip(sums.map(handed))
+    }
+
+    /// CPU time of instructions that order memory, the most first; none where CPU time was not sampled.
+    pub fn ordering(&self) -> Vec<OrderingTime> {
+        let sums = self.counts(self.rows.ordering.len(), |second| &second.ordering);
+        let time = |(key, ns): (&OrderingKey, u64)| OrderingTime {
+            instruction: key.instruction.clone(),
+            function: key.function.clone(),
+            ns,
+        };
+        let mut ordering: Vec<OrderingTime> = self.rows.ordering.iter().zip(sums).map(time).collect();
+        ordering.sort_by(|a, b| {
+            b.ns.cmp(&a.ns).then_with(|| (&a.instruction, &a.function).cmp(&(&b.instruction, &b.function)))
+        });
+        ordering
+    }
+
+    /// How often checksums were computed; none where there was no burst.
+    pub fn checksum_calls(&self) -> Vec<ChecksumCalls> {
+        let sums = self.sums(self.rows.checksum_calls.len(), |second| &second.checksum_calls);
+        let counted = |(key, (calls, bytes)): (&ChecksumKey, _)| ChecksumCalls {
+            function: key.function.clone(),
+            implementation: key.implementation,
+            calls,
+            bytes,
+        };
+        self.rows.checksum_calls.iter().zip(sums).map(counted).collect()
+    }
+
     /// Waits and nanoseconds of each row.
     fn sums(&self, rows: usize, of: impl Fn(&Second) -> &[WaitDelta]) -> Vec<(u64, u64)> {
         let mut sums = vec![(0_i64, 0_i64); rows];
@@ -252,6 +316,15 @@ impl Recording {
     fn total(&self, of: impl Fn(&Second) -> Option<u64>) -> Option<u64> {
         self.seconds.iter().map(of).try_fold(0_u64, |sum, n| Some(sum.saturating_add(n?)))
     }
+}
+
+/// Waits that ended with a latch handed over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Handed {
+    pub waits: u64,
+    pub wait_ns: u64,
+    /// Waits that began in another part of the machine than they ended in.
+    pub migrations: u64,
 }
 
 /// What a latch's seconds come to.
@@ -323,5 +396,9 @@ fn counts_in_rows(counts: &[(usize, i64)], rows: usize) -> bool {
 }
 
 fn in_rows(deltas: &[WaitDelta], rows: usize) -> bool {
+    ascending(deltas.iter().map(|delta| delta.0)) && deltas.last().is_none_or(|delta| delta.0 < rows)
+}
+
+fn handoffs_in_rows(deltas: &[HandoffDelta], rows: usize) -> bool {
     ascending(deltas.iter().map(|delta| delta.0)) && deltas.last().is_none_or(|delta| delta.0 < rows)
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::{Checksum, SpinSettings};
+use crate::model::{Checksum, Handoffs, Implementation, Locality, SpinSettings};
 
 /// The machine that a server runs on; what could not be found out is absent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -63,6 +63,9 @@ pub struct Start {
     pub bounds_ns: Vec<u64>,
     /// Whether sleeping could be told from spinning.
     pub sleeps_seen: bool,
+    /// The parts of the machine between which handoffs were counted; none where they were not.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub places: Vec<String>,
 }
 
 /// A latch in one mode.
@@ -96,6 +99,55 @@ pub struct CpuKey {
     pub function: String,
 }
 
+/// Where a latch came from, and where it went.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct HandoffKey {
+    pub latch: String,
+    /// Parts of the machine. `None`: not known, or this row stands for several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<String>,
+    /// `local` or `remote`. `None`: not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub locality: Option<String>,
+}
+
+impl HandoffKey {
+    pub(super) fn of(handoffs: &Handoffs) -> HandoffKey {
+        HandoffKey {
+            latch: handoffs.latch.clone(),
+            from: handoffs.from.clone(),
+            to: handoffs.to.clone(),
+            locality: handoffs.locality().map(|locality| locality.as_str().to_owned()),
+        }
+    }
+
+    /// All of the same latch and locality.
+    pub(super) fn of_latch(self) -> HandoffKey {
+        HandoffKey { from: None, to: None, ..self }
+    }
+
+    /// `None` where it is not known.
+    pub fn locality(&self) -> Option<Locality> {
+        Locality::from_name(self.locality.as_deref()?)
+    }
+}
+
+/// An instruction that orders memory, in a function.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct OrderingKey {
+    pub instruction: String,
+    pub function: String,
+}
+
+/// An implementation of a checksum.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct ChecksumKey {
+    pub function: String,
+    pub implementation: Implementation,
+}
+
 /// Rows that are new in a second. A row's number is its place among all that came before, by kind of row.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -109,7 +161,22 @@ pub struct NewRows {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub cpu: Vec<CpuKey>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub handoffs: Vec<HandoffKey>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ordering: Vec<OrderingKey>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub checksum_calls: Vec<ChecksumKey>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub lost: Vec<String>,
+}
+
+impl NewRows {
+    /// Rows of all kinds.
+    pub(super) fn count(&self) -> usize {
+        let NewRows { latches, callsites, pages, cpu, handoffs, ordering, checksum_calls, lost } = self;
+        let waits = latches.len() + callsites.len() + pages.len() + handoffs.len();
+        waits + cpu.len() + ordering.len() + checksum_calls.len() + lost.len()
+    }
 }
 
 /// What one latch added in a second.
@@ -158,6 +225,9 @@ fn is_zero(n: &i64) -> bool {
 /// What one row added in a second: its number, waits, nanoseconds.
 pub type WaitDelta = (usize, i64, i64);
 
+/// What one row of handoffs added in a second: its number, waits, their nanoseconds, and how many of the waiters had moved.
+pub type HandoffDelta = (usize, i64, i64, i64);
+
 /// What is known of the server's code: it is looked into while recording goes on, and the settings of spinning may change.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -184,6 +254,14 @@ pub struct Second {
     /// Number of the row, nanoseconds of CPU time, sampled.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub cpu: Vec<(usize, i64)>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub handoffs: Vec<HandoffDelta>,
+    /// Number of the row, nanoseconds of CPU time, sampled: a part of `cpu`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ordering: Vec<(usize, i64)>,
+    /// Number of the row, calls, bytes: scaled up from bursts, so that most seconds have none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub checksum_calls: Vec<WaitDelta>,
     /// Absent where it is as in the second before.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub code: Option<Code>,

@@ -7,9 +7,12 @@ use std::mem;
 
 use super::frame::{write_frame, write_mark, FrameKind};
 use super::schema::{
-    CallsiteKey, Code, CpuKey, End, Ending, LatchDelta, LatchKey, NewRows, PageKey, Probe, Second, Start, WaitDelta,
+    CallsiteKey, ChecksumKey, Code, CpuKey, End, Ending, HandoffDelta, HandoffKey, LatchDelta, LatchKey, NewRows,
+    OrderingKey, PageKey, Probe, Second, Start, WaitDelta,
 };
-use crate::model::{CallsiteWaits, CpuTime, Histogram, LatchWaits, PageWaits, Snapshot};
+use crate::model::{
+    CallsiteWaits, ChecksumCalls, CpuTime, Handoffs, Histogram, LatchWaits, OrderingTime, PageWaits, Snapshot,
+};
 
 /// How many rows a recording holds of each kind, so that a minute of a server with thousands of tables stays small. Those that
 /// come later are added up in a row called other.
@@ -17,6 +20,11 @@ const LATCHES: usize = 300;
 const CALLSITES: usize = 400;
 const PAGES: usize = 200;
 const FUNCTIONS: usize = 250;
+const ORDERING: usize = 150;
+/// From so many rows on, those of a latch that are alike local, remote or unknown are one, whatever the places: a machine of many
+/// nodes has one for every two of them. The second limit is that of all.
+const HANDOFF_CELLS: usize = 200;
+const HANDOFFS: usize = 400;
 /// In place of a name.
 const OTHER: &str = "other";
 
@@ -27,6 +35,9 @@ pub struct Recorder<W> {
     callsites: Rows<CallsiteKey, WaitTotal>,
     pages: Rows<PageKey, WaitTotal>,
     cpu: Rows<CpuKey, u64>,
+    handoffs: Rows<HandoffKey, HandoffTotal>,
+    ordering: Rows<OrderingKey, u64>,
+    checksum_calls: Rows<ChecksumKey, WaitTotal>,
     lost: Rows<String, u64>,
     /// What was written of the server's code.
     code: Code,
@@ -53,10 +64,17 @@ struct LatchTotal {
     spins_wasted: u64,
 }
 
+/// Waits and nanoseconds; calls and bytes of checksums.
 #[derive(Clone, Default, PartialEq)]
 struct WaitTotal {
     waits: u64,
     wait_ns: u64,
+}
+
+#[derive(Clone, Default, PartialEq)]
+struct HandoffTotal {
+    waits: WaitTotal,
+    migrations: u64,
 }
 
 impl<K: Clone + Eq + Hash, T: Clone + Default> Rows<K, T> {
@@ -103,6 +121,9 @@ impl<W: Write> Recorder<W> {
             callsites: Rows::new(),
             pages: Rows::new(),
             cpu: Rows::new(),
+            handoffs: Rows::new(),
+            ordering: Rows::new(),
+            checksum_calls: Rows::new(),
             lost: Rows::new(),
             code: Code::default(),
             server_cpu_ns: 0,
@@ -120,6 +141,9 @@ impl<W: Write> Recorder<W> {
             callsites: self.callsites(&now.callsites),
             pages: self.pages(&now.pages),
             cpu: self.cpu(&now.cpu),
+            handoffs: self.handoffs(&now.handoffs),
+            ordering: self.ordering(&now.ordering),
+            checksum_calls: self.checksum_calls(&now.checksum_calls),
             code: self.code(now),
             lost: self.lost(&now.lost),
             server_cpu_ns: added(now.server_cpu_ns, &mut self.server_cpu_ns),
@@ -133,6 +157,9 @@ impl<W: Write> Recorder<W> {
                 callsites: mem::take(&mut self.callsites.new),
                 pages: mem::take(&mut self.pages.new),
                 cpu: mem::take(&mut self.cpu.new),
+                handoffs: mem::take(&mut self.handoffs.new),
+                ordering: mem::take(&mut self.ordering.new),
+                checksum_calls: mem::take(&mut self.checksum_calls.new),
                 lost: mem::take(&mut self.lost.new),
             },
         };
@@ -210,6 +237,45 @@ impl<W: Write> Recorder<W> {
         rows.changes(sums, count_since)
     }
 
+    fn handoffs(&mut self, now: &[Handoffs]) -> Vec<HandoffDelta> {
+        let rows = &mut self.handoffs;
+        let other = |key: &HandoffKey| HandoffKey { latch: OTHER.to_owned(), ..key.clone() }.of_latch();
+        // Those that are waited for longest are to have rows of their own.
+        let mut longest_first: Vec<&Handoffs> = now.iter().collect();
+        longest_first.sort_by_key(|row| std::cmp::Reverse(row.wait_ns));
+        let mut sums = HashMap::<usize, HandoffTotal>::new();
+        for handoffs in longest_first {
+            let cell = HandoffKey::of(handoffs);
+            let has_row = rows.numbers.contains_key(&cell) || rows.numbers.len() < HANDOFF_CELLS;
+            let key = if has_row { cell } else { cell.of_latch() };
+            let sum = sums.entry(rows.number(key, HANDOFFS, other)).or_default();
+            sum.waits.add(handoffs.count, handoffs.wait_ns);
+            sum.migrations += handoffs.migrations;
+        }
+        rows.changes(sums, HandoffTotal::since)
+    }
+
+    fn ordering(&mut self, now: &[OrderingTime]) -> Vec<(usize, i64)> {
+        let rows = &mut self.ordering;
+        let other = |key: &OrderingKey| OrderingKey { function: CpuTime::OTHER.to_owned(), ..key.clone() };
+        let mut sums = HashMap::<usize, u64>::new();
+        for time in now {
+            let key = OrderingKey { instruction: time.instruction.clone(), function: time.function.clone() };
+            *sums.entry(rows.number(key, ORDERING, other)).or_default() += time.ns;
+        }
+        rows.changes(sums, count_since)
+    }
+
+    fn checksum_calls(&mut self, now: &[ChecksumCalls]) -> Vec<WaitDelta> {
+        let rows = &mut self.checksum_calls;
+        let mut sums = HashMap::<usize, WaitTotal>::new();
+        for counted in now {
+            let key = ChecksumKey { function: counted.function.clone(), implementation: counted.implementation };
+            sums.entry(rows.number(key, usize::MAX, ChecksumKey::clone)).or_default().add(counted.calls, counted.bytes);
+        }
+        rows.changes(sums, WaitTotal::since)
+    }
+
     /// What is known of the server's code, where that is news.
     fn code(&mut self, now: &Snapshot) -> Option<Code> {
         // Of a server that has just ended nothing can be read any more.
@@ -266,6 +332,17 @@ impl WaitTotal {
 
     fn since(&self, before: &WaitTotal, row: usize) -> Option<WaitDelta> {
         let delta = || (row, difference(self.waits, before.waits), difference(self.wait_ns, before.wait_ns));
+        (self != before).then(delta)
+    }
+}
+
+impl HandoffTotal {
+    fn since(&self, before: &HandoffTotal, row: usize) -> Option<HandoffDelta> {
+        let delta = || {
+            let waits = difference(self.waits.waits, before.waits.waits);
+            let wait_ns = difference(self.waits.wait_ns, before.waits.wait_ns);
+            (row, waits, wait_ns, difference(self.migrations, before.migrations))
+        };
         (self != before).then(delta)
     }
 }

@@ -154,7 +154,9 @@ impl Entry {
 /// A function's name as people write it: demangled, without arguments, template arguments kept.
 pub fn plain_name(mangled: &str) -> String {
     let options = cpp_demangle::DemangleOptions::new().no_params().no_return_type();
-    let name = cpp_demangle::Symbol::new(mangled).ok().and_then(|s| s.demangle_with_options(&options).ok());
+    // The name of a function of C may be that of a type when it is mangled: `f` is `float`.
+    let symbol = mangled.starts_with("_Z").then(|| cpp_demangle::Symbol::new(mangled).ok()).flatten();
+    let name = symbol.and_then(|s| s.demangle_with_options(&options).ok());
     let name = name.unwrap_or_else(|| mangled.to_owned());
     name.split(" [clone").next().unwrap_or_default().to_owned()
 }
@@ -174,6 +176,11 @@ fn hash_of(name: &str) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_of_c_are_no_types() {
+        assert_eq!(["f", "_Z1fi", "_ZN1a1bEv", "_Zf"].map(plain_name), ["f", "f", "a::b", "_Zf"]);
+    }
 
     fn function(name: &str, addr: u64, size: u64) -> Symbol<'_> {
         Symbol { name, addr, size, is_function: true }

@@ -4,16 +4,22 @@ use std::fmt::{self, Display, Formatter};
 
 /// What all pages look like.
 const STYLE: &str = "
-:root { color-scheme: light dark; --line: #8884; --soft: #888; --cost: #c60; --bar: #36c }
+:root { color-scheme: light dark; --line: #8884; --soft: #666; --cost: #c60; --bar: #36c }
+@media (prefers-color-scheme: dark) { :root { --soft: #aaa; --cost: #f93; --bar: #7af } }
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 80rem; margin: 2rem auto; padding: 0 1rem }
 h1 { font-size: 1.4rem; margin: 0 } h1, p, li, summary { overflow-wrap: anywhere } h2 { font-size: 1.1rem; margin: 2rem 0 .5rem }
+h3 { font-size: 1rem; margin: 1rem 0 .3rem }
 p { margin: .3rem 0 } .soft { color: var(--soft) }
 details { border-left: 4px solid var(--line); padding: .1rem .8rem; margin: .5rem 0 } details.cost { border-color: var(--cost) }
 ul { margin: .3rem 0 } div { overflow-x: auto } li.cost::marker { color: var(--cost) }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums }
-th, td { padding: .25rem .5rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap }
+table { border-collapse: collapse; font-size: .9em; font-variant-numeric: tabular-nums }
+th, td { padding: .25rem .35rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap }
 th { font-weight: 600; color: var(--soft); white-space: normal; vertical-align: bottom } th:first-child, td:first-child { text-align: left }
 code { font-size: .9em }
+@media (max-width: 40rem) {
+  th:first-child, td:first-child { white-space: normal; overflow-wrap: anywhere; min-width: 8rem; position: sticky; left: 0; background: Canvas }
+  ul { padding-left: 1.2rem }
+}
 svg { display: block } svg text { font: 11px system-ui, sans-serif; fill: var(--soft) } svg .bar { fill: var(--bar) }
 svg .axis { stroke: var(--line) } svg .law { fill: none; stroke: var(--soft) }
 ";

@@ -1,7 +1,7 @@
 //! Which latches are waited for most: what changed between two snapshots, beside the totals.
 
 use crate::model::{
-    CallsiteWaits, CpuClass, CpuTime, Histogram, Kind, LatchWaits, Locality, Mode, PageWaits, Snapshot,
+    CallsiteWaits, CpuClass, CpuTime, Handoffs, Histogram, Kind, LatchWaits, Locality, Mode, PageWaits, Snapshot,
 };
 use std::collections::HashMap;
 
@@ -114,16 +114,24 @@ impl<'a> Interval<'a> {
     /// Of the wait time in the interval for latches that are known to come from somewhere, the share for those that came from
     /// another part of the machine, 0 to 1: of one latch, or of all. `None` where nothing is known to have been handed over.
     pub fn remote_share(&self, latch: Option<&str>) -> Option<f64> {
-        let sum = |snapshot: &Snapshot, locality| -> u64 {
-            let of_latch = snapshot.handoffs.iter().filter(|row| latch.is_none_or(|latch| row.latch == latch));
-            of_latch.filter(|row| row.locality() == Some(locality)).map(|row| row.wait_ns).sum()
+        let handoffs = self.handoffs().into_iter().filter(|row| latch.is_none_or(|latch| row.latch == latch));
+        handoffs.collect::<HandoffTimes>().remote_share()
+    }
+
+    /// Handoffs in the interval, one entry per (latch, from, to).
+    pub fn handoffs(&self) -> Vec<Handoffs> {
+        let earlier = self.earlier.iter().flat_map(|s| &s.handoffs);
+        let earlier: HashMap<_, _> = earlier.map(|row| (cell(row), row)).collect();
+        let since = |row: &Handoffs| {
+            let before = |of: fn(&Handoffs) -> u64| earlier.get(&cell(row)).map_or(0, |row| of(row));
+            Handoffs {
+                count: row.count.saturating_sub(before(|row| row.count)),
+                wait_ns: row.wait_ns.saturating_sub(before(|row| row.wait_ns)),
+                migrations: row.migrations.saturating_sub(before(|row| row.migrations)),
+                ..row.clone()
+            }
         };
-        let new = |locality| {
-            let earlier = self.earlier.map_or(0, |earlier| sum(earlier, locality));
-            sum(self.now, locality).saturating_sub(earlier) as f64
-        };
-        let (local, remote) = (new(Locality::Local), new(Locality::Remote));
-        (local + remote > 0.0).then(|| remote / (local + remote))
+        self.now.handoffs.iter().map(since).collect()
     }
 
     fn top_latch(&self, latch: &LatchWaits, earlier: Option<&LatchWaits>) -> TopLatch {
@@ -157,6 +165,49 @@ impl<'a> Interval<'a> {
         top.extend(longest(self.now.callsites.iter().map(|site| (site, new(site)))));
         top
     }
+}
+
+/// Time waited by where the latch came from, nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct HandoffTimes {
+    /// From the part of the machine that the waiter had it in.
+    pub local_ns: f64,
+    /// From another.
+    pub remote_ns: f64,
+    /// From nobody who is known.
+    pub unknown_ns: f64,
+}
+
+impl HandoffTimes {
+    /// All of it.
+    pub fn ns(&self) -> f64 {
+        self.local_ns + self.remote_ns + self.unknown_ns
+    }
+
+    /// Of what is known to come from somewhere, what came from elsewhere, 0 to 1; `None` where nothing is.
+    pub fn remote_share(&self) -> Option<f64> {
+        let known = self.local_ns + self.remote_ns;
+        (known > 0.0).then(|| self.remote_ns / known)
+    }
+}
+
+impl FromIterator<Handoffs> for HandoffTimes {
+    fn from_iter<I: IntoIterator<Item = Handoffs>>(rows: I) -> HandoffTimes {
+        let mut times = HandoffTimes::default();
+        for row in rows {
+            let sum = match row.locality() {
+                Some(Locality::Local) => &mut times.local_ns,
+                Some(Locality::Remote) => &mut times.remote_ns,
+                None => &mut times.unknown_ns,
+            };
+            *sum += row.wait_ns as f64;
+        }
+        times
+    }
+}
+
+fn cell(row: &Handoffs) -> (&str, Option<&str>, Option<&str>) {
+    (&row.latch, row.from.as_deref(), row.to.as_deref())
 }
 
 fn key(latch: &LatchWaits) -> (&str, Kind, Mode) {

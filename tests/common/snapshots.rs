@@ -103,6 +103,7 @@ pub fn empty() -> Snapshot {
         latches: Vec::new(),
         callsites: Vec::new(),
         pages: Vec::new(),
+        places: Vec::new(),
         handoffs: Vec::new(),
         cpu: Vec::new(),
         ordering: Vec::new(),
@@ -144,6 +145,7 @@ pub fn busy(ticks: u64) -> Snapshot {
             page("sbtest/sbtest1", "PRIMARY", Some(1), 40_000_000 * n),
             page("innodb_undo_001", "(undo log)", None, 2_000_000 * n),
         ],
+        places: vec!["0".to_string(), "1".to_string()],
         handoffs: vec![
             handoffs(TRX, Some("0"), "0", 60 * n),
             handoffs(TRX, Some("0"), "1", 25 * n),

@@ -119,6 +119,18 @@ fn cpu_is_recorded(report: &Report) -> Result<()> {
     Ok(())
 }
 
+/// Each contended wait has come from somewhere, or from nobody who is known; and barriers took CPU time.
+fn handoffs_are_recorded(report: &Report) -> Result<()> {
+    let handoffs = report.handoffs.as_ref().context("no handoffs")?;
+    let (handed, waits) = (handoffs.all.waits() as f64, report.totals.waits as f64);
+    // One is read a moment after the other, while waits go on, and on a busy machine the moment is long.
+    ensure!((handed / waits - 1.0).abs() < 0.25, "{handed} handoffs, {waits} waits");
+    ensure!(handoffs.places.len() > 1 && handoffs.all.local.waits + handoffs.all.remote.waits > 0, "{handoffs:?}");
+    let share = report.cpu.as_ref().and_then(|cpu| cpu.ordering_share()).context("no barrier was seen")?;
+    ensure!(share > 0.0 && share < 0.5, "barriers and atomics take {share} of the CPU time");
+    Ok(())
+}
+
 #[test]
 fn recordings_of_two_loads_are_compared() -> Result<()> {
     let server = Server::start(Family::Mysql97, &Options::default())?;
@@ -131,7 +143,8 @@ fn recordings_of_two_loads_are_compared() -> Result<()> {
         let file = dir.path().join(format!("{threads}.rec"));
         let label = format!("threads={threads}");
         let before = server.status("Com_update")?;
-        Recorder::start(&server, &file, &["--duration", "5s", "--mysql", &url, "--label", &label])?.complete()?;
+        let args = ["--duration", "5s", "--mysql", &url, "--label", &label, "--handoffs", "core"];
+        Recorder::start(&server, &file, &args)?.complete()?;
         let updates = server.status("Com_update")? - before;
         load.stop()?;
         nothing_left()?;
@@ -161,15 +174,21 @@ fn recordings_of_two_loads_are_compared() -> Result<()> {
     ensure!((buckets / waits - 1.0).abs() < 0.01, "{buckets} in buckets, {waits} waits");
     ensure!(report.totals.server_cpu.is_some_and(|cpu| cpu > 0.0), "{:?}", report.totals);
     cpu_is_recorded(&report)?;
+    handoffs_are_recorded(&report)?;
     let size = std::fs::metadata(&many)?.len();
     ensure!(size * 12 < 1 << 20, "{size} bytes in {seconds} s");
 
     ensure!(prints(&["report", &many])?.contains("MySQL 9.7"));
     ensure!(prints(&["report", &many, "--format", "html"])?.contains("<svg"));
     let text = prints(&["compare", &few, &many])?;
-    for part in
-        ["wait, 1,000 statements", "statements/s", "CPU time per 1,000 statements, by class", "spun before a sleep"]
-    {
+    for part in [
+        "wait, 1,000 statements",
+        "statements/s",
+        "CPU time per 1,000 statements, by class",
+        "spun before a sleep",
+        "the same in barriers and atomics",
+        "remote handoffs, by wait per 1,000 statements",
+    ] {
         ensure!(text.contains(part), "{part:?} is not in\n{text}");
     }
     let text = prints(&["compare", "--by", "threads", &many, &few])?;

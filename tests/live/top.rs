@@ -74,7 +74,11 @@ fn top_shows_a_server_and_leaves_the_terminal_as_it_was() -> Result<()> {
     tmux.keys(&["4"])?;
     let cpu = tmux.wait("class · function")?;
     ensure!(cpu.contains("cpu: ") && cpu.contains("other · "), "{cpu}");
+    // A machine of one node says that it is one.
     tmux.keys(&["5"])?;
+    let numa = tmux.wait("all one place").or_else(|_| tmux.wait("handed/s"))?;
+    ensure!(numa.contains("5 NUMA"), "{numa}");
+    tmux.keys(&["6"])?;
     tmux.wait("CPU tim")?;
     // Another size is drawn at once, over its whole width.
     tmux.run(&["resize-window", "-x", "120", "-y", "30"])?;

@@ -2,11 +2,14 @@
 
 use std::time::Duration;
 
-use armtrace::model::{CpuClass, Histogram, Implementation, Kind, LatchWaits, Mode, Snapshot, SpinSettings};
+use armtrace::model::{
+    ChecksumCalls, CpuClass, Handoffs, Histogram, Implementation, Kind, LatchWaits, Mode, OrderingTime, Snapshot,
+    SpinSettings,
+};
 use armtrace::recording::compare::{Claim, Comparison, Dump, Html, Options, Per, Scaling, Side, Text, Unit};
 use armtrace::recording::{Ending, Start};
 
-use crate::snapshots::{self, checksum, cpu, empty, latch, INDEX, TRX};
+use crate::snapshots::{self, checksum, cpu, empty, handoffs, latch, INDEX, TRX};
 use crate::{file, read, start};
 
 const SECONDS: u64 = 60;
@@ -174,14 +177,14 @@ fn cpu_time_is_compared_by_class_and_spinning_by_latch() {
     let comparison = Comparison::new(&a, &b, Options::default());
     let [spin, other] = &comparison.cpu[..] else { panic!("{:?}", comparison.cpu) };
     // 0.4 s and 1.2 s for 1,000 statements: of 1 s, and of 1.8 s.
-    assert_eq!((spin.class, spin.claim), ("spin", Claim::More));
-    let by = spin.cpu(Per::Query).unwrap();
+    assert_eq!((spin.class, spin.used.claim), ("spin", Claim::More));
+    let by = spin.used.cpu(Per::Query).unwrap();
     assert!(near(by.a, 0.4) && near(by.b, 1.2) && near(by.ratio.unwrap().value, 3.0), "{by:?}");
-    assert!(near(spin.share[0], 0.4) && near(spin.share[1], 2.0 / 3.0), "{spin:?}");
-    let core = spin.cpu(Per::Core).unwrap();
+    assert!(near(spin.used.share[0], 0.4) && near(spin.used.share[1], 2.0 / 3.0), "{spin:?}");
+    let core = spin.used.cpu(Per::Core).unwrap();
     assert!(near(core.a, 0.2) && near(core.b, 0.6), "{core:?}");
-    assert_eq!((other.class, other.claim), ("other", Claim::Unclear));
-    let [low, high] = other.cpu(Per::Query).unwrap().ratio.unwrap().interval.unwrap();
+    assert_eq!((other.class, other.used.claim), ("other", Claim::Unclear));
+    let [low, high] = other.used.cpu(Per::Query).unwrap().ratio.unwrap().interval.unwrap();
     assert!(low <= 1.0 && high >= 1.0, "{low} to {high}");
     // Of a second waited 0.4 s and 1.2 s were spun by all waiters together, and 8 and 2 of 10 spins were won.
     let trx = comparison.unclear.iter().find(|row| row.latch == TRX).unwrap();
@@ -202,6 +205,102 @@ fn cpu_time_is_compared_by_class_and_spinning_by_latch() {
     }
     let page = Html(&comparison).to_string();
     assert!(page.contains("<h2>CPU time by class</h2>") && page.contains("<td>b, in software</td>"), "{page}");
+}
+
+/// A minute of 1,000 statements a second, with so many waits of 1 ms for TRX from the own node, and from the other one.
+fn handing_over(start: &Start, local: u64, remote: u64, instruction: &str, ordering_ms: u64) -> Side {
+    let seconds: Vec<(Snapshot, Option<u64>)> = (1..=SECONDS)
+        .map(|second| {
+            let cell =
+                |from, n| Handoffs { wait_ns: second * n * 1_000_000, ..handoffs(TRX, Some(from), "0", second * n) };
+            let ordering = |function: &str, ms| OrderingTime {
+                instruction: instruction.to_owned(),
+                function: function.to_owned(),
+                ns: second * ms * 1_000_000,
+            };
+            let snapshot = Snapshot {
+                elapsed: Duration::from_secs(second),
+                latches: vec![times(latch(TRX, Kind::Mutex, Mode::None, 1, 1_000_000), second * (local + remote))],
+                handoffs: vec![cell("0", local), cell("1", remote)],
+                cpu: vec![
+                    cpu(CpuClass::Checksum, "crc32c", second * 200_000_000),
+                    cpu(CpuClass::Other, "f", second * 800_000_000),
+                ],
+                ordering: vec![ordering("mutex_enter_inline", ordering_ms), ordering("other", 10)],
+                checksum_calls: vec![ChecksumCalls {
+                    function: "crc32c".to_owned(),
+                    implementation: Implementation::Hardware,
+                    calls: second / 5 * 10,
+                    bytes: second / 5 * 1024 * local,
+                }],
+                ..empty()
+            };
+            (snapshot, Some(second * 1000))
+        })
+        .collect();
+    Side::of_recording("x", &read(&file(start, &seconds, Some(Ending::Complete))), None)
+}
+
+#[test]
+fn handoffs_barriers_and_checksums_are_compared() {
+    let a = handing_over(&start(1), 300, 100, "lock cmpxchg", 40);
+    let b = handing_over(&start(1), 100, 300, "casal", 80);
+    let comparison = Comparison::new(&a, &b, Options::default());
+    let handoffs = comparison.handoffs.as_ref().unwrap();
+    let row = &handoffs.latches[0];
+    // 0.1 s for 1,000 statements, and 0.3 s: a quarter of the wait, and three.
+    assert_eq!((row.latch.as_str(), row.claim), (TRX, Claim::More));
+    assert!(
+        near(row.wait(Per::Query).unwrap().a, 0.1) && near(row.wait(Per::Query).unwrap().ratio.unwrap().value, 3.0),
+        "{row:?}"
+    );
+    assert!(near(row.remote_share[0].unwrap(), 0.25) && near(row.share_ratio.unwrap().value, 3.0), "{row:?}");
+    assert!(near(handoffs.moved[0].unwrap(), 0.2), "{handoffs:?}");
+    let ordering = comparison.ordering.as_ref().unwrap();
+    // 50 ms and 90 ms of a second, by what the instructions do, whatever they are called.
+    let [group] = &ordering.groups[..] else { panic!("{ordering:?}") };
+    assert_eq!((group.group, group.used.claim), ("atomic", Claim::More));
+    assert_eq!(group.most.clone().map(Option::unwrap), ["lock cmpxchg", "casal"]);
+    assert!(near(group.used.share[0], 0.05) && near(group.used.cpu(Per::Query).unwrap().ratio.unwrap().value, 1.8));
+    let [function] = &ordering.functions[..] else { panic!("{ordering:?}") };
+    assert!(near(function.used.cpu(Per::Second).unwrap().ratio.unwrap().value, 2.0), "{function:?}");
+    // 12 s for 12 times 300 KiB, and for 100.
+    let cost = comparison.checksum_cost.unwrap();
+    assert!(near(cost.a, 12.0 / 3600.0) && near(cost.b, 12.0 / 1200.0), "{cost:?}");
+    let text = Text(&comparison).to_string();
+    for words in [
+        "of the handoffs' wait remote           25.0%     75.0%     3.00  3.00 to 3.00\n",
+        "atomic: lock cmpxchg, casal ",
+        "  mutex_enter_inline ",
+        "remote handoffs, by wait per 1,000 statements        A        B      B/A  95 % interval   share A      B\n",
+    ] {
+        assert!(text.contains(words), "{words:?} is not in:\n{text}");
+    }
+    let page = Html(&comparison).to_string();
+    assert!(
+        page.contains("<h2>Remote handoffs</h2>") && page.contains("<h2>CPU time of barriers and atomics</h2>"),
+        "{page}"
+    );
+    // The same twice: nothing is claimed.
+    let same = Comparison::new(&a, &a, Options::default());
+    let (handoffs, ordering) = (same.handoffs.unwrap(), same.ordering.unwrap());
+    assert_eq!((handoffs.all.claim, handoffs.latches[0].claim), (Claim::Unclear, Claim::Unclear));
+    assert!(ordering.groups.iter().all(|row| row.used.claim == Claim::Unclear));
+}
+
+#[test]
+fn handoffs_that_one_did_not_count_are_not_compared() {
+    let cores = Start { places: vec!["cpus 0".to_owned(), "cpus 1".to_owned()], ..start(1) };
+    let none = Start { places: Vec::new(), ..start(1) };
+    let nodes = handing_over(&start(1), 300, 100, "lock cmpxchg", 40);
+    let remarks = |b: &Start| {
+        let comparison = Comparison::new(&nodes, &handing_over(b, 300, 100, "lock cmpxchg", 40), Options::default());
+        (comparison.handoffs.is_some(), comparison.remarks.join("\n"))
+    };
+    let (is_compared, said) = remarks(&none);
+    assert!(!is_compared && said.contains("B has no handoffs to compare"), "{said}");
+    let (is_compared, said) = remarks(&cores);
+    assert!(is_compared && said.contains("between NUMA nodes on A, and between groups of CPUs on B"), "{said}");
 }
 
 #[test]

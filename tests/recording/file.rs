@@ -3,16 +3,16 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use armtrace::model::{CpuClass, CpuTime, Kind, LatchWaits, Mode, Snapshot, BUCKET_BOUNDS_NS};
-use armtrace::recording::{Code, Ending, FormatError, Recorder, Recording, Start};
+use armtrace::model::{
+    CpuClass, CpuTime, Handoffs, Kind, LatchWaits, Locality, Mode, OrderingTime, Snapshot, BUCKET_BOUNDS_NS,
+};
+use armtrace::recording::{Code, Ending, FormatError, Handed, Recorder, Recording, Report, Start};
 
-use crate::snapshots::{busy, callsite, cpu, empty, latch, page, spin, INDEX, TRX};
+use crate::snapshots::{busy, callsite, cpu, empty, handoffs, latch, page, spin, INDEX, TRX};
 use crate::{busy_file, busy_seconds, file, read, start};
 
-/// What the present armtrace writes: the version, and the figures that it has more than the version's first files.
-const NEWEST: &str = "v1-cpu";
-
-/// A file of five seconds that an armtrace of its time wrote, which every later one must read alike.
+/// A file that an armtrace of its time wrote, which every later one must read alike. Its name says the version, and the figures
+/// that it was the first to have.
 fn golden(of: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/fixtures/recording-{of}.rec"))
 }
@@ -29,7 +29,7 @@ fn sorted(mut latches: Vec<LatchWaits>) -> Vec<LatchWaits> {
 
 fn assert_holds_waits(recording: &Recording, seconds: u64) {
     let last = busy(seconds);
-    assert_eq!(recording.start, start(64));
+    assert_eq!(recording.start, Start { places: recording.start.places.clone(), ..start(64) });
     assert_eq!(recording.seconds.len() as u64, seconds);
     assert_eq!(recording.duration(), Duration::from_secs(seconds));
     let waits = |latches: Vec<LatchWaits>| sorted(latches.into_iter().map(without_spinning).collect());
@@ -45,7 +45,7 @@ fn assert_holds_waits(recording: &Recording, seconds: u64) {
 }
 
 /// Also where CPU time went.
-fn assert_holds_all(recording: &Recording, seconds: u64) {
+fn assert_holds_cpu(recording: &Recording, seconds: u64) {
     let last = busy(seconds);
     assert_holds_waits(recording, seconds);
     assert_eq!(sorted(recording.latches()), sorted(last.latches));
@@ -55,6 +55,27 @@ fn assert_holds_all(recording: &Recording, seconds: u64) {
     };
     assert_eq!(by_class(recording.cpu()), by_class(last.cpu));
     assert_eq!(recording.code, Code { checksums: last.checksums, spin: last.spin });
+}
+
+/// Also where latches came from, which instructions CPU time went into, and what checksums were computed of.
+fn assert_holds_all(recording: &Recording, seconds: u64) {
+    let last = busy(seconds);
+    assert_holds_cpu(recording, seconds);
+    assert_eq!(recording.start.places, last.places);
+    let handed = |row: &Handoffs| Handed { waits: row.count, wait_ns: row.wait_ns, migrations: row.migrations };
+    let expected = last
+        .handoffs
+        .iter()
+        .map(|row| ((row.latch.clone(), row.from.clone(), row.to.clone(), row.locality()), handed(row)));
+    let key =
+        |key: &armtrace::recording::HandoffKey| (key.latch.clone(), key.from.clone(), key.to.clone(), key.locality());
+    // The most time first.
+    assert_eq!(
+        recording.handoffs().map(|(k, handed)| (key(k), handed)).collect::<Vec<_>>(),
+        expected.collect::<Vec<_>>()
+    );
+    assert_eq!(recording.ordering(), last.ordering);
+    assert_eq!(recording.checksum_calls(), last.checksum_calls);
 }
 
 #[test]
@@ -76,14 +97,33 @@ fn the_first_files_of_version_1_are_read_as_ever() {
 fn files_of_version_1_with_cpu_time_are_read_as_ever() {
     let bytes = std::fs::read(golden("v1-cpu")).unwrap();
     assert_eq!(bytes[8..12], 1_u32.to_le_bytes());
-    assert_holds_all(&read(&bytes), 5);
+    let recording = read(&bytes);
+    assert_holds_cpu(&recording, 5);
+    assert!(!recording.has_handoffs() && recording.handoffs().next().is_none());
+    assert!(recording.ordering().is_empty() && recording.checksum_calls().is_empty());
 }
 
-/// Once when the format has more, under a name of its own: `cargo test --test recording -- --ignored write_golden`.
+/// 12 seconds of MySQL 9.7.4 under oltp_update_index with 16 threads, as `armtrace record --handoffs core` wrote them.
 #[test]
-#[ignore = "writes the golden file of what the present armtrace writes, which is committed once"]
-fn write_golden_file() {
-    std::fs::write(golden(NEWEST), busy_file(5)).unwrap();
+fn files_of_version_1_with_handoffs_are_read_as_ever() {
+    let bytes = std::fs::read(golden("v1-handoffs")).unwrap();
+    assert_eq!(bytes[8..12], 1_u32.to_le_bytes());
+    let recording = read(&bytes);
+    assert_eq!(recording.start.places, ["cpus 0", "cpus 1"]);
+    let report = Report::new(&recording);
+    let handoffs = report.handoffs.as_ref().unwrap();
+    let sums = &handoffs.all;
+    assert_eq!([sums.local.waits, sums.remote.waits, sums.unknown.waits, sums.migrations], [3996, 4366, 24628, 778]);
+    // Each contended wait is one, wherever from.
+    assert_eq!(sums.waits(), report.totals.waits);
+    assert_eq!(sums.between(Some("cpus 1"), Some("cpus 0")).waits, 2077);
+    assert!((sums.remote.wait - 7.675528664).abs() < 1e-9 && handoffs.latches.len() == 26, "{handoffs:?}");
+    let cpu = report.cpu.as_ref().unwrap();
+    assert_eq!((cpu.ordering.len(), cpu.instructions()[0].0), (8, "lock cmpxchg"));
+    assert!((cpu.ordering_share().unwrap() - 0.10355).abs() < 1e-4, "{:?}", cpu.ordering_share());
+    let calls = report.checksums[0].calls.unwrap();
+    assert_eq!((calls.calls, calls.bytes, calls.bursts), (929_211, 1_016_041_034, 1));
+    assert_eq!(report.checksums[0].cpu_per_kib, None, "one burst tells too little");
 }
 
 #[test]
@@ -143,6 +183,15 @@ fn a_count_of_statements_that_was_reset_is_unknown_and_not_negative() {
     assert_eq!((queries, recording.queries()), (vec![Some(1000), None, Some(10)], None));
 }
 
+/// The handoffs of a latch on a machine of two nodes, up to this second.
+fn cells(i: u64, second: u64) -> impl Iterator<Item = Handoffs> {
+    let places = [(Some("0"), "0"), (Some("0"), "1"), (Some("1"), "0"), (Some("1"), "1"), (None, "0"), (None, "1")];
+    (1..).zip(places).map(move |(n, (from, to))| Handoffs {
+        wait_ns: second * (123_456 + (i + n) * 7_919),
+        ..handoffs(&format!("wait/synch/mutex/innodb/m{i}"), from, to, second * (n + i % 17))
+    })
+}
+
 /// A minute of a server that waits for all that a recording has rows for, in every second, in many buckets.
 #[test]
 fn a_minute_stays_below_a_mebibyte() {
@@ -181,6 +230,14 @@ fn a_minute_stays_below_a_mebibyte() {
                     )
                 })
                 .collect(),
+            handoffs: (0..100).flat_map(|i| cells(i, second)).collect(),
+            ordering: (0..200)
+                .map(|i| OrderingTime {
+                    instruction: "lock cmpxchg".to_owned(),
+                    function: format!("function_{i}(THD*)"),
+                    ns: second * (300_000 + 15_485_863 * i % 999_983),
+                })
+                .collect(),
             ..busy(second)
         };
         (snapshot, Some(second * 40_000))
@@ -191,6 +248,17 @@ fn a_minute_stays_below_a_mebibyte() {
     let recording = read(&bytes);
     // The rows beyond the limits are in one, so that sums are right.
     assert_eq!((recording.callsites().len(), recording.pages().len(), recording.cpu().len()), (401, 201, 251));
+    // 200 by places, 200 by latch, and two of all others.
+    assert_eq!((recording.handoffs().count(), recording.ordering().len()), (402, 151));
+    let remote = recording.handoffs().filter(|(key, _)| key.locality() == Some(Locality::Remote));
+    let expected: u64 = (0..100)
+        .flat_map(|i| cells(i, 60))
+        .filter(|row| row.locality() == Some(Locality::Remote))
+        .map(|row| row.wait_ns)
+        .sum();
+    assert_eq!(remote.map(|(_, handed)| handed.wait_ns).sum::<u64>(), expected);
+    let sum: u64 = (0..200).map(|i| 60 * (300_000 + 15_485_863 * i % 999_983)).sum();
+    assert_eq!(recording.ordering().iter().map(|row| row.ns).sum::<u64>(), sum);
     let sum: u64 = (0..300).map(|i| 60 * (3_000_000 + 32_452_843 * i % 9_999_991)).sum();
     assert_eq!(CpuTime::sum(recording.cpu().iter()), sum);
     let sum: u64 = (0..300).map(|i| 60 * (4_321 + 7_919 * i)).sum();

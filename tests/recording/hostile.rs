@@ -145,3 +145,16 @@ fn json_that_goes_ever_deeper_is_refused() {
     frames[1].1 = [&b"{\"x\":"[..], &vec![b'['; 1 << 20]].concat();
     assert!(Recording::read_from(&closed(&whole[..12], &frames)[..]).is_err());
 }
+
+/// Figures by row and second would take more memory than there is.
+#[test]
+fn more_rows_and_seconds_than_any_recording_has_are_refused() {
+    let row = r#"{"latch":"l","kind":"mutex"}"#;
+    let first = format!(r#"{{"at_ns":1,"new":{{"latches":[{}]}}}}"#, vec![row; 40_000].join(","));
+    let later = (2..=1000).map(|at| format!(r#"{{"at_ns":{at}}}"#));
+    let seconds = std::iter::once(first).chain(later).map(|text| (2, text.into_bytes()));
+    let whole = busy_file(2);
+    let file = closed(&whole[..12], &[&opened(&whole)[..1], &seconds.collect::<Vec<_>>()].concat());
+    let error = Recording::read_from(&file[..]).unwrap_err().to_string();
+    assert!(error.contains("more rows and seconds"), "{error}");
+}

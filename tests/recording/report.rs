@@ -97,6 +97,83 @@ fn cpu_time_is_told_by_class_function_and_latch() {
 }
 
 #[test]
+fn handoffs_are_told_by_latch_and_place() {
+    let report = report();
+    let handoffs = report.handoffs.as_ref().unwrap();
+    // 31 ticks of 60 waits of 1.5 ms from 0 to 0, 25 from 0 to 1, 15 to 1 by nobody.
+    assert_eq!(handoffs.latches.len(), 1);
+    let sums = &handoffs.latches[0].sums;
+    assert_eq!([sums.local.waits, sums.remote.waits, sums.unknown.waits], [31 * 60, 31 * 25, 31 * 15]);
+    assert!(
+        near(sums.remote.wait, 31.0 * 25.0 * 0.0015) && near(sums.remote_share().unwrap(), 25.0 / 85.0),
+        "{sums:?}"
+    );
+    assert_eq!(sums.migrations, 31 * 60 / 5 + 31 * 25 / 5 + 31 * 15 / 5);
+    assert_eq!(sums.between(None, Some("1")), sums.unknown);
+    let text = Text(&report).to_string();
+    for words in [
+        "handed over between nodes 0, 1 handoffs/s   local  remote not woken   moved\n",
+        "innodb/trx_mutex                      103   60.0%   25.0%     15.0%   20.0%\n",
+        "handoffs/s from \\ to                    0          1\n",
+        "                            0         62         26\n",
+        "                    not woken          0         16\n",
+        "Of the time waited for latches that somebody handed over, 29.4% is for those from another part of the machine; 100% of that for",
+    ] {
+        assert!(text.contains(words), "{words:?} is not in:\n{text}");
+    }
+    let page = Html(&report).to_string();
+    assert!(
+        page.contains("<h2>Handoffs</h2>") && page.contains("<td><span>not woken</span></td><td>0</td><td>16</td>"),
+        "{page}"
+    );
+}
+
+#[test]
+fn barriers_and_checksums_are_told() {
+    let report = report();
+    let cpu = report.cpu.as_ref().unwrap();
+    // 50 ms of each tick's 2 s.
+    assert!(near(cpu.ordering_share().unwrap(), 0.025) && near(cpu.ordering[0].cpu, 31.0 * 0.05), "{:?}", cpu.ordering);
+    let checksum = &report.checksums[0];
+    let calls = checksum.calls.unwrap();
+    assert_eq!((calls.calls, calls.bytes, calls.bursts), (31 * 2_000, 31 * 1_024_000, 30));
+    // 0.1 s for 1,000 KiB.
+    assert!(near(checksum.cpu_per_kib.unwrap(), 1e-4), "{checksum:?}");
+    let text = Text(&report).to_string();
+    for words in [
+        "barriers and atomics 2.50%: lock cmpxchg 2.50%\n   2.50%  lock cmpxchg in mutex_enter_inline\n",
+        "(pclmulqdq), 2.07k calls/s of 512 bytes by 30 bursts, 100µs a KiB\n",
+    ] {
+        assert!(text.contains(words), "{words:?} is not in:\n{text}");
+    }
+    assert!(Html(&report).to_string().contains("<code>lock cmpxchg</code></td><td>mutex_enter_inline</td>"));
+    // Of a few bursts no cost is told.
+    assert_eq!(Report::new(&read(&busy_file(9))).checksums[0].cpu_per_kib, None);
+}
+
+#[test]
+fn what_was_not_measured_is_not_zero() {
+    let seconds = [(
+        Snapshot {
+            places: Vec::new(),
+            handoffs: Vec::new(),
+            cpu: Vec::new(),
+            ordering: Vec::new(),
+            checksum_calls: Vec::new(),
+            ..busy(1)
+        },
+        None,
+    )];
+    let start = armtrace::recording::Start { places: Vec::new(), ..start(1) };
+    let report = Report::new(&read(&file(&start, &seconds, Some(Ending::Complete))));
+    assert!(report.handoffs.is_none() && report.cpu.is_none() && report.checksums[0].calls.is_none());
+    let told = [Text(&report).to_string(), Html(&report).to_string()].concat();
+    assert!(!told.contains("anded over") && !told.contains("andoffs") && !told.contains("atomics"), "{told}");
+    let json = serde_json::to_value(&report).unwrap();
+    assert!(json["handoffs"].is_null() && json["checksums"][0]["calls"].is_null());
+}
+
+#[test]
 fn what_can_be_changed_is_said_as_in_the_live_table() {
     let mut seconds = busy(30);
     seconds.checksums = vec![checksum("software::crc32", Implementation::Software)];

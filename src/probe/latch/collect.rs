@@ -88,6 +88,11 @@ impl LatchCollector {
         self.sees_sleeps
     }
 
+    /// Names of the parts of the machine between which handoffs are counted; none where they are not.
+    pub fn places(&self) -> &[String] {
+        self.places.as_ref().map_or(&[], |places| &places.names)
+    }
+
     /// Reads all maps. `costs` prices the hits, once they are known; `spun` is CPU time that was sampled in waiters, in
     /// nanoseconds.
     ///

@@ -1,15 +1,19 @@
 //! Two systems side by side: what one second, one statement or one core of each costs in waits, and how sure that is.
 
 mod cpu;
+mod handoffs;
 mod html;
+mod ordering;
 mod ps;
 mod scaling;
 mod side;
 mod stats;
 mod text;
 
-pub use cpu::{CpuBy, CpuRow};
+pub use cpu::{CpuBy, CpuRow, CpuUse};
+pub use handoffs::{HandoffRow, Handoffs};
 pub use html::Html;
+pub use ordering::Ordering;
 pub use ps::{Dump, PsError, Unit};
 pub use scaling::{Growth, Point, Scaling};
 pub use side::Side;
@@ -205,6 +209,12 @@ pub struct Comparison {
     pub unclear: Vec<Row>,
     /// CPU time by class, the largest difference first; none where one of the two has no samples.
     pub cpu: Vec<CpuRow>,
+    /// CPU time of barriers and atomics; `None` where one of the two has none.
+    pub ordering: Option<Ordering>,
+    /// Waits for latches from another part of the machine; `None` where one of the two did not count them.
+    pub handoffs: Option<Handoffs>,
+    /// CPU seconds to checksum a KiB; `None` where one of the two did not count that.
+    pub checksum_cost: Option<Pair>,
     /// What one turn of the server's spin loop takes, and how long waiters spin before they sleep: seconds.
     pub spin_turn: Option<[f64; 2]>,
     pub spin_before_sleep: Option<[f64; 2]>,
@@ -249,6 +259,9 @@ impl Comparison {
             changes,
             unclear,
             cpu: cpu::classes(sides, per),
+            ordering: ordering::ordering(sides, per),
+            handoffs: handoffs::handoffs(sides, per),
+            checksum_cost: cpu::checksum_cost(sides),
             spin_turn: spin(|spin| spin.turn_ns),
             spin_before_sleep: spin(SpinSettings::budget_ns),
             code: cpu::code(sides),
@@ -321,6 +334,7 @@ fn remarks(comparison: &Comparison, sides: [&Side; 2]) -> Vec<String> {
     if sides.iter().any(|side| !side.is_long_enough()) {
         remarks.push(format!("Nothing is claimed: that takes {LEAST_SAMPLES} seconds of each at least."));
     }
+    remarks.extend(handoffs::remark(sides));
     if comparison.a.flavor != comparison.b.flavor {
         remarks.push("MySQL and MariaDB call latches by different names: one that is in one list only may be another in the other.".to_owned());
     }

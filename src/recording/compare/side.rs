@@ -1,15 +1,15 @@
 //! One of the systems that are compared: a recording, or an old dump of performance_schema's.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
+use super::handoffs::HandoffSide;
+use super::ordering::OrderingSide;
 use super::{Dump, Per, Sample, LEAST_SAMPLES};
 use crate::model::{CpuClass, Kind};
-use crate::recording::{report, Code, Ending, Recording};
-
-/// Seconds of waiting from which on samples of its CPU time tell a share: 99 of them, and a share of a half within 10 points.
-const LEAST_SAMPLED: f64 = 1.0;
+use crate::recording::reader::{LEAST_BURSTS, LEAST_SAMPLED};
+use crate::recording::{report, Code, Ending, Recording, Second};
 
 /// Who it is.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -103,6 +103,12 @@ pub struct Side {
     pub(super) all: Series,
     /// CPU seconds in each second, by class; empty where CPU time was not sampled.
     pub(super) cpu: BTreeMap<CpuClass, Vec<f64>>,
+    /// `None` where CPU time was not sampled, or nothing that orders memory was seen.
+    pub(super) ordering: Option<OrderingSide>,
+    /// CPU seconds of checksums beside the KiB that they are of; `None` where that is not known.
+    pub(super) checksums: Option<Vec<Sample>>,
+    /// `None` where they were not counted.
+    pub(super) handoffs: Option<HandoffSide>,
     pub(super) code: Code,
     pub(super) barriers: BTreeMap<String, u64>,
     pub(super) remarks: Vec<String>,
@@ -134,6 +140,9 @@ impl Side {
             latches: BTreeMap::new(),
             all: empty(lengths.len()),
             cpu: cpu(recording),
+            ordering: OrderingSide::new(recording),
+            checksums: checksums(recording),
+            handoffs: HandoffSide::new(recording),
             code: recording.code.clone(),
             barriers: recording.end.as_ref().map(|end| end.static_barriers.clone()).unwrap_or_default(),
             remarks: remarks(recording),
@@ -167,6 +176,9 @@ impl Side {
             latches,
             all,
             cpu: BTreeMap::new(),
+            ordering: None,
+            checksums: None,
+            handoffs: None,
             code: Code::default(),
             barriers: BTreeMap::new(),
             remarks: vec![remark.to_owned()],
@@ -241,6 +253,29 @@ fn empty(seconds: usize) -> Series {
         spins: 0.0,
         spins_won: 0.0,
     }
+}
+
+/// CPU time of the checksums whose calls were counted, beside the KiB that they were given; `None` where samples or bursts are too
+/// few to tell.
+fn checksums(recording: &Recording) -> Option<Vec<Sample>> {
+    let counted = &recording.rows.checksum_calls;
+    (!counted.is_empty() && !recording.rows.cpu.is_empty()).then_some(())?;
+    let functions: BTreeSet<&str> = counted.iter().map(|key| key.function.as_str()).collect();
+    let is_counted: Vec<bool> = (0..recording.rows.cpu.len())
+        .map(|row| {
+            let is_checksum = recording.cpu_class(row) == CpuClass::Checksum;
+            is_checksum && functions.contains(recording.rows.cpu[row].function.as_str())
+        })
+        .collect();
+    let sample = |second: &Second| {
+        let cpu = second.cpu.iter().filter(|(row, _)| is_counted[*row]).map(|(_, ns)| *ns as f64);
+        let bytes = second.checksum_calls.iter().map(|(_, _, bytes)| *bytes as f64);
+        Sample { amount: cpu.sum::<f64>() / 1e9, per: bytes.sum::<f64>() / 1024.0 }
+    };
+    let samples: Vec<Sample> = recording.seconds.iter().map(sample).collect();
+    let cpu: f64 = samples.iter().map(|sample| sample.amount).sum();
+    let bursts = samples.iter().filter(|sample| sample.per > 0.0).count();
+    (cpu >= LEAST_SAMPLED && bursts >= LEAST_BURSTS).then_some(samples)
 }
 
 fn cpu(recording: &Recording) -> BTreeMap<CpuClass, Vec<f64>> {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
 
-use super::{title, Claim, Comparison, CpuRow, Growth, Pair, Per, Ratio, Row, Scaling};
+use super::{title, Claim, Comparison, CpuUse, Growth, HandoffRow, Pair, Per, Ratio, Row, Scaling};
 use crate::ui::format::{self, NOTHING};
 use crate::ui::names::{cut_middle, short_names};
 
@@ -11,6 +11,8 @@ use crate::ui::names::{cut_middle, short_names};
 const CHANGES: usize = 20;
 const UNCLEAR: usize = 10;
 const GROWING: usize = 10;
+const HANDOFFS: usize = 8;
+const FUNCTIONS: usize = 8;
 /// Widest column of latches.
 const NAME: usize = 44;
 
@@ -41,6 +43,8 @@ impl Display for Text<'_, Comparison> {
         }
         rows(f, comparison, "not clear: the interval covers 1", &comparison.unclear, UNCLEAR)?;
         classes(f, comparison)?;
+        ordering(f, comparison)?;
+        handoffs(f, comparison)?;
         differing(f, "", &comparison.code)?;
         differing(f, "setting ", &comparison.settings)?;
         remarks(f, &comparison.remarks)
@@ -102,9 +106,19 @@ pub(super) fn figures(comparison: &Comparison) -> Vec<Figure> {
     let waits = |per| comparison.all.by.iter().find(|by| by.per == per)?.waits;
     add("waits, 1,000 statements", waits(Per::Query), format::count);
     add("waits/s", waits(Per::Second), format::count);
+    add("CPU time of a checksummed KiB", comparison.checksum_cost, time);
     if let [Some(a), Some(b)] = comparison.all.awake {
         let (a, b) = (format::percent(a), format::percent(b));
         figures.push(Figure { name: "of the wait awake".to_owned(), a, b, ratio: None });
+    }
+    if let Some(handoffs) = &comparison.handoffs {
+        if let [Some(a), Some(b)] = handoffs.all.remote_share.map(|share| share.map(format::percent)) {
+            let name = "of the handoffs' wait remote".to_owned();
+            figures.push(Figure { name, a, b, ratio: handoffs.all.share_ratio });
+        }
+        if let [Some(a), Some(b)] = handoffs.moved.map(|share| share.map(format::percent)) {
+            figures.push(Figure { name: "waiters that moved".to_owned(), a, b, ratio: None });
+        }
     }
     let spin =
         [("a turn of the spin loop", comparison.spin_turn), ("spun before a sleep", comparison.spin_before_sleep)];
@@ -178,17 +192,68 @@ fn classes(f: &mut Formatter, comparison: &Comparison) -> fmt::Result {
     }
     let title = format!("CPU time {}, by class", comparison.per.as_str());
     writeln!(f, "\n{title:40} {:>8} {:>8} {:>8}  {:15} share A      B", "A", "B", "B/A", "95 % interval")?;
-    for row in &comparison.cpu {
-        let ([a, b, ratio, interval], [share_a, share_b]) =
-            (cpu_cells(row, comparison.per), row.share.map(format::percent));
-        writeln!(f, "{:40} {a:>8} {b:>8} {ratio:>8}  {interval:15} {share_a:>7} {share_b:>6}", row.class)?;
+    comparison.cpu.iter().try_for_each(|row| cpu_line(f, row.class, &row.used, comparison.per))
+}
+
+fn cpu_line(f: &mut Formatter, name: &str, used: &CpuUse, per: Per) -> fmt::Result {
+    let ([a, b, ratio, interval], [share_a, share_b]) = (cpu_cells(used, per), used.share.map(format::percent));
+    let name = cut_middle(name, 40);
+    writeln!(f, "{name:40} {a:>8} {b:>8} {ratio:>8}  {interval:15} {share_a:>7} {share_b:>6}")
+}
+
+/// CPU time of barriers and atomics by what they do, then by function.
+fn ordering(f: &mut Formatter, comparison: &Comparison) -> fmt::Result {
+    let Some(ordering) = &comparison.ordering else { return Ok(()) };
+    let title = "the same in barriers and atomics";
+    writeln!(f, "\n{title:40} {:>8} {:>8} {:>8}  {:15} share A      B", "A", "B", "B/A", "95 % interval")?;
+    cpu_line(f, "all", &ordering.all, comparison.per)?;
+    for row in &ordering.groups {
+        cpu_line(f, &format!("{}: {}", row.group, both(&row.most)), &row.used, comparison.per)?;
     }
-    Ok(())
+    ordering
+        .functions
+        .iter()
+        .take(FUNCTIONS)
+        .try_for_each(|row| cpu_line(f, &format!("  {}", row.function), &row.used, comparison.per))
+}
+
+/// `lock cmpxchg, casal`: what A has and what B has, once where that is the same.
+pub(super) fn both([a, b]: &[Option<String>; 2]) -> String {
+    match (a, b) {
+        (Some(a), Some(b)) if a != b => format!("{a}, {b}"),
+        (Some(one), _) | (None, Some(one)) => one.clone(),
+        (None, None) => NOTHING.to_owned(),
+    }
+}
+
+/// Waits for what came from another part of the machine.
+fn handoffs(f: &mut Formatter, comparison: &Comparison) -> fmt::Result {
+    let Some(handoffs) = &comparison.handoffs else { return Ok(()) };
+    let shown = &handoffs.latches[..handoffs.latches.len().min(HANDOFFS)];
+    let names = short_names(shown.iter().map(|row| row.latch.as_str()), NAME);
+    let title = format!("remote handoffs, by wait {}", comparison.per.as_str());
+    let width = names.values().map(|name| name.chars().count()).max().unwrap_or(0).max(title.chars().count());
+    writeln!(f, "\n{title:width$} {:>8} {:>8} {:>8}  {:15} share A      B", "A", "B", "B/A", "95 % interval")?;
+    let mut line = |name: &str, row: &HandoffRow| {
+        let ([a, b, ratio, interval], [share_a, share_b]) = handoff_cells(row, comparison.per);
+        writeln!(f, "{name:width$} {a:>8} {b:>8} {ratio:>8}  {interval:15} {share_a:>7} {share_b:>6}")
+    };
+    line("all latches", &handoffs.all)?;
+    shown.iter().try_for_each(|row| line(&names[row.latch.as_str()], row))
+}
+
+/// A's wait for what came from elsewhere, B's, how many times as much that is, the interval; and the shares of it.
+pub(super) fn handoff_cells(row: &HandoffRow, per: Per) -> ([String; 4], [String; 2]) {
+    let wait = row.wait(per);
+    let time = |seconds: Option<f64>| seconds.map_or(NOTHING.to_owned(), |s| format::nanoseconds(s * 1e9));
+    let ratio = wait.and_then(|wait| wait.ratio);
+    let cells = [time(wait.map(|wait| wait.a)), time(wait.map(|wait| wait.b)), times(ratio), interval(ratio)];
+    (cells, row.remote_share.map(|share| share.map_or(NOTHING.to_owned(), format::percent)))
 }
 
 /// As [`cells`], of CPU time. What is not clear has its ratio and its interval all the same.
-pub(super) fn cpu_cells(row: &CpuRow, per: Per) -> [String; 4] {
-    let cpu = row.cpu(per);
+pub(super) fn cpu_cells(used: &CpuUse, per: Per) -> [String; 4] {
+    let cpu = used.cpu(per);
     let time = |seconds: Option<f64>| seconds.map_or(NOTHING.to_owned(), |s| format::nanoseconds(s * 1e9));
     let ratio = cpu.and_then(|cpu| cpu.ratio);
     [time(cpu.map(|cpu| cpu.a)), time(cpu.map(|cpu| cpu.b)), times(ratio), interval(ratio)]

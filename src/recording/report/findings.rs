@@ -8,6 +8,8 @@ use crate::ui::format;
 
 /// Shares from which on something is worth a sentence.
 const MUCH_SPINNING: f64 = 0.05;
+const MUCH_ORDERING: f64 = 0.05;
+const MUCH_REMOTE: f64 = 0.05;
 const MUCH_UNNAMED: f64 = 0.05;
 const MUCH_ESTIMATED: f64 = 0.01;
 const MUCH_LOST: f64 = 0.01;
@@ -42,7 +44,9 @@ pub(super) fn findings(report: &Report, advice: &[String]) -> Vec<Finding> {
         say(true, burst(latch, &report.at));
     }
     say(false, hot_page(report));
+    say(false, remote(report));
     say(true, spinning(report));
+    say(false, ordering(report));
     advice.iter().for_each(|advice| say(true, Some(sentence(advice))));
     say(true, long_waits(report));
     say(true, unnamed(report));
@@ -131,6 +135,29 @@ fn hot_page(report: &Report) -> Option<String> {
 fn sentence(advice: &str) -> String {
     let (first, rest) = advice.split_at(advice.chars().next().map_or(0, char::len_utf8));
     format!("{}{rest}.", first.to_uppercase())
+}
+
+/// Waits for what came from another part of the machine.
+fn remote(report: &Report) -> Option<String> {
+    let handoffs = report.handoffs.as_ref()?;
+    let (all, top) = (&handoffs.all, handoffs.latches.first()?);
+    (all.remote.wait >= MUCH_REMOTE * report.totals.wait).then_some(())?;
+    Some(format!(
+        "Of the time waited for latches that somebody handed over, {} is for those from another part of the machine; {} of that for {}.",
+        format::percent(all.remote_share()?),
+        format::percent(top.sums.remote.wait / all.remote.wait),
+        top.latch
+    ))
+}
+
+fn ordering(report: &Report) -> Option<String> {
+    let cpu = report.cpu.as_ref()?;
+    let share = cpu.ordering_share()?;
+    let (instruction, most) = cpu.instructions().into_iter().next()?;
+    (share >= MUCH_ORDERING).then(|| {
+        let (share, most) = (format::percent(share), format::percent(most));
+        format!("Barriers and atomics take {share} of the CPU time, {instruction} the most: {most}.")
+    })
 }
 
 /// By samples of CPU time where there are any, otherwise by the time that waiters were awake.

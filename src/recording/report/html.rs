@@ -2,8 +2,8 @@
 
 use std::fmt::{self, Display, Formatter};
 
-use super::text::{circumstances, code, heading, split, won};
-use super::{Bucket, FunctionReport, LatchReport, Report};
+use super::text::{barriers_line, circumstances, code, handoff_cells, heading, matrix, places, split, won};
+use super::{Bucket, FunctionReport, LatchReport, OrderingReport, Report};
 use crate::model::{CpuTime, BUCKET_BOUNDS_NS};
 use crate::ui::format::{self, NOTHING};
 use crate::ui::html::{begin, end, table, table_of_words, Escaped};
@@ -15,6 +15,8 @@ const LATCHES: usize = 40;
 const PAGES: usize = 30;
 const CALLSITES: usize = 10;
 const FUNCTIONS: usize = 30;
+const HANDOFFS: usize = 20;
+const ORDERING: usize = 20;
 /// Widest name of a function.
 const FUNCTION: usize = 80;
 /// The heat map has no more columns: of a longer recording, each is several seconds.
@@ -41,6 +43,7 @@ impl Display for Html<'_> {
             writeln!(f, "<h2>Latches</h2>")?;
             latches(f, report)?;
         }
+        handoffs(f, report)?;
         cpu(f, report)?;
         pages(f, report)?;
         conditions(f, report)?;
@@ -49,7 +52,7 @@ impl Display for Html<'_> {
     }
 }
 
-/// Rows by seconds; the darker, the more of what is counted: seconds in each second of the recording.
+/// Rows by seconds; the stronger the colour, the more of what is counted: seconds in each second of the recording.
 fn heat_map(f: &mut Formatter, rows: &[(String, Vec<f64>)], at: &[f64], counted: &str) -> fmt::Result {
     const HEIGHT: usize = 18;
     const NAMES: usize = 260;
@@ -85,7 +88,7 @@ fn heat_map(f: &mut Formatter, rows: &[(String, Vec<f64>)], at: &[f64], counted:
         let began = if column == 0 { 0.0 } else { at[column * step - 1] };
         writeln!(f, "<text x=\"{}\" y=\"{}\">{began:.0}s</text>", NAMES + column * cell, height - 6)?;
     }
-    writeln!(f, "</svg></div>\n<p class=\"soft\">The darkest stands for {most:.2} {counted}.</p>")
+    writeln!(f, "</svg></div>\n<p class=\"soft\">The strongest colour stands for {most:.2} {counted}.</p>")
 }
 
 /// The heat map's rows: a latch's modes together.
@@ -234,7 +237,41 @@ fn cpu(f: &mut Formatter, report: &Report) -> fmt::Result {
     };
     let named = cpu.functions.iter().filter(|row| row.function != CpuTime::OTHER);
     table(f, &["function", "class", "share", "CPUs"], named.take(FUNCTIONS).map(row))?;
-    writeln!(f, "</details>")
+    writeln!(f, "</details>")?;
+    let Some(line) = barriers_line(cpu) else { return Ok(()) };
+    writeln!(
+        f,
+        "<h2>Barriers and atomics</h2>\n<p class=\"soft\">Of the CPU time, sampled at the instruction or the one behind it: {}</p>",
+        Escaped(&line)
+    )?;
+    let row = |row: &OrderingReport| {
+        let function = cut_middle(&row.function, FUNCTION);
+        (row.instruction.clone(), [vec![function], cells(row.share, row.cpu)].concat())
+    };
+    let named = cpu.ordering.iter().filter(|row| row.function != CpuTime::OTHER);
+    table(f, &["instruction", "function", "share", "CPUs"], named.take(ORDERING).map(row))
+}
+
+/// Where latches came from, and between which parts of the machine.
+fn handoffs(f: &mut Formatter, report: &Report) -> fmt::Result {
+    let Some(handoffs) = report.handoffs.as_ref().filter(|handoffs| handoffs.all.waits() > 0) else { return Ok(()) };
+    writeln!(f, "<h2>Handoffs</h2>")?;
+    writeln!(
+        f,
+        "<p class=\"soft\">Between {}. Local, remote and not woken are shares of the time waited; moved is the share of the \
+         waiters that ended up elsewhere than they began.</p>",
+        Escaped(&places(handoffs))
+    )?;
+    let names = short_names(handoffs.latches.iter().map(|latch| latch.latch.as_str()), usize::MAX);
+    let latches = handoffs.latches.iter().take(HANDOFFS).map(|latch| (&*names[latch.latch.as_str()], &latch.sums));
+    let rows = [("all latches", &handoffs.all)].into_iter().chain(latches);
+    let rows = rows.map(|(name, sums)| (name.to_owned(), handoff_cells(sums, report.duration).to_vec()));
+    table(f, &["latch", "handoffs/s", "local", "remote", "not woken", "moved"], rows)?;
+    let Some(matrix) = matrix(handoffs, &handoffs.all, report.duration) else { return Ok(()) };
+    writeln!(f, "<h3>Handoffs a second, from and to</h3>")?;
+    let titles: Vec<String> = matrix.titles.iter().map(|title| Escaped(title).to_string()).collect();
+    let titles: Vec<&str> = ["from \\ to"].into_iter().chain(titles.iter().map(String::as_str)).collect();
+    table_of_words(f, &titles, matrix.rows.into_iter())
 }
 
 fn pages(f: &mut Formatter, report: &Report) -> fmt::Result {

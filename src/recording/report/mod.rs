@@ -3,6 +3,7 @@
 mod cpu;
 mod findings;
 mod folded;
+mod handoffs;
 mod html;
 mod text;
 
@@ -16,7 +17,8 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use cpu::{ChecksumReport, CpuReport, FunctionReport};
+use cpu::{ChecksumReport, CpuReport, FunctionReport, OrderingReport};
+use handoffs::HandoffsReport;
 
 use super::{Ending, Host, Probe, Recording, Server};
 use crate::model::{CallsiteWaits, Histogram, Kind, LatchWaits, PageWaits, SpinSettings, BUCKET_BOUNDS_NS};
@@ -46,6 +48,8 @@ pub struct Report {
     pub pages: Vec<PageReport>,
     /// `None` where it was not sampled.
     pub cpu: Option<CpuReport>,
+    /// Between which parts of the machine latches were handed over; `None` where that was not counted.
+    pub handoffs: Option<HandoffsReport>,
     /// Those of which it is known.
     pub checksums: Vec<ChecksumReport>,
     /// How long waiters spin, as it was last set; times are in nanoseconds.
@@ -177,6 +181,7 @@ impl Report {
             conditions: parts.reports(&conditions),
             pages: recording.pages().into_iter().filter(|page| page.wait_ns > 0).map(page).collect(),
             cpu: CpuReport::new(recording),
+            handoffs: HandoffsReport::new(recording),
             checksums: cpu::checksums(recording),
             spin_settings: recording.code.spin.clone(),
             lost: recording.lost().into_iter().filter(|(_, events)| *events > 0).collect(),

@@ -5,7 +5,7 @@ use ratatui::text::Line;
 
 use super::views::mode;
 use super::{LatchId, Screen};
-use crate::model::{CallsiteWaits, Histogram, LatchWaits, Snapshot, BUCKET_BOUNDS_NS};
+use crate::model::{CallsiteWaits, Handoffs, Histogram, LatchWaits, Snapshot, BUCKET_BOUNDS_NS};
 use crate::ui::format::{self, NOTHING};
 use crate::ui::names::cut_middle;
 use crate::ui::top::Interval;
@@ -13,8 +13,14 @@ use crate::ui::top::Interval;
 /// Columns of a bar's label and number, and of the two columns' gap.
 const BEFORE_BAR: usize = 19;
 const GAP: usize = 2;
-/// So many call sites leave room for the modes.
-const MOST_CALLSITES: usize = 9;
+/// Call sites, where there is room for so many beside the modes and the handoffs.
+const CALLSITES: (usize, usize) = (2, 9);
+/// A matrix of more parts of the machine does not fit: then those between which most was handed over.
+const MOST_PLACES: usize = 4;
+/// A matrix's columns, and between how many parts of the machine are listed otherwise.
+const BEFORE_CELLS: usize = 10;
+const CELL: usize = 7;
+const MOST_CELLS: usize = 4;
 
 impl Screen {
     /// The lines that tell of a latch, at most `width` wide and `height` high.
@@ -34,8 +40,9 @@ impl Screen {
         let titles = [format!("how long waits took{of}"), "call sites, all modes, since attach".to_owned()];
         lines.push(Line::from(beside(&titles[0], &titles[1], left)).style(bold));
         let histogram = histogram(&waits, room, left.saturating_sub(BEFORE_BAR + GAP));
-        let facts: Vec<String> =
-            callsites(&self.now, &latch.0, width - left).into_iter().chain(self.modes(latch)).collect();
+        let below = [self.modes(latch), self.matrix(latch, width - left)].concat();
+        let most = room.saturating_sub(below.len()).clamp(CALLSITES.0, CALLSITES.1);
+        let facts = [callsites(&self.now, &latch.0, width - left, most), below].concat();
         let line = |texts: &[String], i: usize| texts.get(i).cloned().unwrap_or_default();
         let rows = histogram.len().max(facts.len()).min(room);
         lines.extend((0..rows).map(|i| Line::from(beside(&line(&histogram, i), &line(&facts, i), left))));
@@ -89,6 +96,43 @@ impl Screen {
     }
 }
 
+impl Screen {
+    /// Handoffs of a latch by places: one line for each that it came from, a column for each that it went to.
+    fn matrix(&self, latch: &LatchId, width: usize) -> Vec<String> {
+        let mut cells = Interval::new(&self.now, self.since()).handoffs();
+        cells.retain(|row| row.latch == latch.0 && row.count > 0);
+        if cells.is_empty() {
+            return Vec::new();
+        }
+        if self.now.places.len() > MOST_PLACES {
+            let title = [String::new(), "handed over most".to_owned()].into_iter();
+            cells.sort_by_key(|row| std::cmp::Reverse(row.count));
+            return title.chain(cells.iter().take(MOST_CELLS).map(|row| between(row, width))).collect();
+        }
+        let places = || self.now.places.iter().map(String::as_str);
+        let count = |from: Option<&str>, to: &str| {
+            let cell = cells.iter().find(|row| (row.from.as_deref(), row.to.as_deref()) == (from, Some(to)));
+            format!("{:>CELL$}", format::count(cell.map_or(0, |row| row.count) as f64))
+        };
+        let line = |from: Option<&str>| {
+            let name = cut_middle(from.unwrap_or("not woken"), BEFORE_CELLS - 1);
+            format!("{name:>BEFORE_CELLS$}{}", places().map(|to| count(from, to)).collect::<String>())
+        };
+        let titles: String = places().map(|to| format!("{:>CELL$}", cut_middle(to, CELL - 1))).collect();
+        let titles = format!("{:BEFORE_CELLS$}{titles}", "from \\ to");
+        let titles = [String::new(), titles].into_iter();
+        titles.chain(places().map(Some).chain([None]).map(line)).collect()
+    }
+}
+
+/// `cpus 0-7 → cpus 8-15   1.23k`
+fn between(row: &Handoffs, width: usize) -> String {
+    let from = row.from.as_deref().unwrap_or("not woken");
+    let to = row.to.as_deref().unwrap_or("not known");
+    let places = cut_middle(&format!("{from} → {to}"), width.saturating_sub(CELL + 3));
+    format!("{:>CELL$} {places}", format::count(row.count as f64))
+}
+
 /// Where the latch came from, as far as that is known.
 fn handoffs(interval: &Interval<'_>, latch: &LatchId) -> Option<String> {
     let share = interval.remote_share(Some(&latch.0))?;
@@ -127,7 +171,7 @@ fn histogram(waits: &Histogram, most: usize, longest: usize) -> Vec<String> {
     groups.enumerate().map(bar).collect()
 }
 
-fn callsites(now: &Snapshot, latch: &str, width: usize) -> Vec<String> {
+fn callsites(now: &Snapshot, latch: &str, width: usize, most: usize) -> Vec<String> {
     let mut sites: Vec<_> = now.callsites.iter().filter(|site| site.latch == latch && site.wait_ns > 0).collect();
     sites.sort_by(|a, b| b.wait_ns.cmp(&a.wait_ns).then_with(|| a.callsite.cmp(&b.callsite)));
     let all: u64 = sites.iter().map(|site| site.wait_ns).sum();
@@ -136,5 +180,5 @@ fn callsites(now: &Snapshot, latch: &str, width: usize) -> Vec<String> {
         let wait = format::nanoseconds(site.wait_ns as f64);
         format!("{share:>6} {wait:>7} {}", cut_middle(&site.callsite, width.saturating_sub(15)))
     };
-    sites.iter().take(MOST_CALLSITES).map(line).collect()
+    sites.iter().take(most).map(line).collect()
 }

@@ -12,16 +12,22 @@ use super::views::View;
 use super::Screen;
 use crate::ui::format;
 use crate::ui::names::{cut_middle, short_names};
-use crate::ui::top::Interval;
+use crate::ui::top::{HandoffTimes, Interval};
 
 const KEYS: &str = "F1 help  Enter open  Tab view  < > sort  / filter  t totals  Z pause  q quit";
 const KEYS_OPENED: &str = "Esc back  t totals  Z pause  F1 help  q quit";
+
+/// Widest list of the parts of the machine.
+const PLACES: usize = 24;
+const NO_PLACES: &str = "No handoffs are counted: this machine is all one place, with one node and one last\n\
+cache, or --handoffs off was given, or sleeps are not seen (armtrace doctor).\n\
+--handoffs core tells cores apart.";
 
 const HELP: &[&str] = &[
     "Up Down k j     select        PgUp PgDn Home End   move",
     "Enter Right     open a latch: histogram, modes, call sites",
     "Esc Left        back; in a list, Esc takes the filter off",
-    "1 2 3 4 5 Tab   latches, call sites, pages, CPU time, probes and what they cost",
+    "1 to 6, Tab     latches, call sites, pages, CPU time, NUMA, probes and their cost",
     "> . F6          sort by the next column       < ,  by the one before",
     "I               invert the order",
     "/ \\ F3 F4       filter by a part of the name; Enter keeps it, Esc drops it",
@@ -31,6 +37,8 @@ const HELP: &[&str] = &[
     "",
     "wait/s is time waited per second by all threads: 2.50s is 2.5 threads waiting.",
     "~ marks what is partly estimated, to keep the budget for probes.",
+    "NUMA: by time, local latches came from the same part of the machine, remote",
+    "ones from another, the rest from nobody who is known; moved: waiters that did.",
 ];
 
 impl Screen {
@@ -79,9 +87,9 @@ impl Screen {
     fn tabs(&self) -> Line<'static> {
         let tab = |view: View| {
             let style = if view == self.view { Style::from(Modifier::REVERSED) } else { Style::default() };
-            [Span::styled(format!(" {} {} ", view as usize + 1, view.title()), style), Span::raw(" ")]
+            Span::styled(format!(" {} {} ", view as usize + 1, view.title()), style)
         };
-        let mut spans: Vec<Span> = View::ALL.into_iter().flat_map(tab).collect();
+        let mut spans: Vec<Span> = View::ALL.into_iter().map(tab).collect();
         let seconds = Duration::from_secs_f64(Interval::new(&self.now, self.since()).seconds().round());
         let of =
             if self.since().is_some() { format!("last {}", format::span(seconds)) } else { "since attach".to_owned() };
@@ -100,17 +108,41 @@ impl Screen {
         Line::from(format!("{filter}{}", if self.opened.is_some() { KEYS_OPENED } else { KEYS }))
     }
 
-    /// Above functions, what their classes come to; returns what is left of the area.
-    fn classes(&self, frame: &mut Frame, area: Rect) -> Rect {
-        let shares = Interval::new(&self.now, self.since()).cpu_classes();
-        let Some(line) = format::cpu_classes(&shares).filter(|_| self.view == View::Cpu) else { return area };
+    /// Above the list, what it comes to; returns what is left of the area.
+    fn summary(&self, frame: &mut Frame, area: Rect) -> Rect {
+        let interval = Interval::new(&self.now, self.since());
+        let line = match self.view {
+            View::Cpu => format::cpu_classes(&interval.cpu_classes()),
+            View::Numa => self.handed_over(&interval),
+            View::Latches | View::Callsites | View::Pages | View::Probes => None,
+        };
+        let Some(line) = line else { return area };
         let [line_area, rest] = Layout::vertical([Constraint::Length(1), Constraint::Fill(1)]).areas(area);
         frame.render_widget(Paragraph::new(line), line_area);
         rest
     }
 
+    /// `between 0, 1: 25% of the wait remote, 60% local, 15% not woken`
+    fn handed_over(&self, interval: &Interval) -> Option<String> {
+        let times: HandoffTimes = interval.handoffs().into_iter().collect();
+        (times.ns() > 0.0).then_some(())?;
+        let share = |ns: f64| format!("{:.0}%", 100.0 * ns / times.ns());
+        let [remote, local, unknown] = [times.remote_ns, times.local_ns, times.unknown_ns].map(share);
+        let places = cut_middle(&self.now.places.join(", "), PLACES);
+        Some(format!("between {places}: {remote} of the wait remote, {local} local, {unknown} not woken"))
+    }
+
+    /// What stands in place of an empty list.
+    fn nothing(&self) -> &'static str {
+        match self.view {
+            View::Numa if self.now.places.is_empty() => NO_PLACES,
+            _ if self.filter.is_empty() => "nothing was seen so far",
+            _ => "nothing has that in its name",
+        }
+    }
+
     fn list(&mut self, frame: &mut Frame, area: Rect) {
-        let area = self.classes(frame, area);
+        let area = self.summary(frame, area);
         let rows = self.rows();
         self.page = usize::from(area.height.saturating_sub(1)).max(1);
         self.selected = self.selected.min(rows.len().saturating_sub(1));
@@ -124,7 +156,7 @@ impl Screen {
         let selected = self.selected - self.first;
         let lines = shown.iter().enumerate().map(|(i, row)| {
             let name = match self.view {
-                View::Latches => names[row.name.as_str()].clone(),
+                View::Latches | View::Numa => names[row.name.as_str()].clone(),
                 _ => cut_middle(row.name.trim_start_matches("wait/synch/"), usize::from(name_width)),
             };
             let cells = row.texts.iter().map(|text| Text::from(text.clone()).right_aligned());
@@ -155,9 +187,7 @@ impl Screen {
             );
         let header = Row::new(titles).style(Modifier::BOLD);
         if rows.is_empty() {
-            let nothing =
-                if self.filter.is_empty() { "nothing was seen so far" } else { "nothing has that in its name" };
-            frame.render_widget(Paragraph::new(nothing), area);
+            frame.render_widget(Paragraph::new(self.nothing()), area);
         } else {
             frame.render_widget(Table::new(lines, widths).header(header).column_spacing(1), area);
         }

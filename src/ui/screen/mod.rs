@@ -93,7 +93,7 @@ impl Screen {
             KeyCode::Char('Z') => self.is_paused = !self.is_paused,
             KeyCode::Esc | KeyCode::Backspace | KeyCode::Left if self.opened.is_some() => self.opened = None,
             KeyCode::Esc => self.filter.clear(),
-            KeyCode::Char(digit @ '1'..='5') => self.show(View::ALL[digit as usize - '1' as usize]),
+            KeyCode::Char(digit @ '1'..='6') => self.show(View::ALL[digit as usize - '1' as usize]),
             KeyCode::Tab => self.show(self.view.next()),
             _ if self.opened.is_some() => {}
             code => self.key_in_list(code),

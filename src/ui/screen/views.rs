@@ -1,9 +1,11 @@
 //! The lists: which columns each has, and its rows.
 
+use std::collections::BTreeMap;
+
 use super::LatchId;
-use crate::model::{CpuTime, Mode, Snapshot};
+use crate::model::{CpuTime, Handoffs, Mode, Snapshot};
 use crate::ui::format::{self, NOTHING};
-use crate::ui::top::Interval;
+use crate::ui::top::{HandoffTimes, Interval};
 
 /// A list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,6 +14,7 @@ pub(super) enum View {
     Callsites,
     Pages,
     Cpu,
+    Numa,
     Probes,
 }
 
@@ -29,7 +32,7 @@ pub(super) struct ViewRow {
 pub(super) type Column = (&'static str, u16);
 
 impl View {
-    pub const ALL: [View; 5] = [View::Latches, View::Callsites, View::Pages, View::Cpu, View::Probes];
+    pub const ALL: [View; 6] = [View::Latches, View::Callsites, View::Pages, View::Cpu, View::Numa, View::Probes];
 
     pub fn next(self) -> View {
         View::ALL[(self as usize + 1) % View::ALL.len()]
@@ -41,6 +44,7 @@ impl View {
             View::Callsites => "Call sites",
             View::Pages => "Pages",
             View::Cpu => "CPU",
+            View::Numa => "NUMA",
             View::Probes => "Probes",
         }
     }
@@ -61,6 +65,15 @@ impl View {
             View::Callsites => &[("latch ← call site", 0), ("waits/s", 8), ("wait/s", 8), ("share", 6), ("total", 7)],
             View::Pages => &[("table.index", 0), ("level", 5), ("waits/s", 8), ("wait/s", 8), ("total", 7)],
             View::Cpu => &[("class · function", 0), ("CPUs", 6), ("share", 6), ("total", 7)],
+            View::Numa => &[
+                ("latch", 0),
+                ("handed/s", 8),
+                ("wait/s", 7),
+                ("remote/s", 8),
+                ("local", 6),
+                ("remote", 6),
+                ("moved", 6),
+            ],
             View::Probes => &[("probe", 0), ("state", 10), ("hits/s", 8), ("hits", 8), ("a trap", 7), ("CPU time", 8)],
         }
     }
@@ -68,7 +81,7 @@ impl View {
     /// The column that a view is sorted by until the user says otherwise.
     pub fn usual_sort(self) -> usize {
         match self {
-            View::Latches | View::Pages => 3,
+            View::Latches | View::Pages | View::Numa => 3,
             View::Callsites => 2,
             View::Cpu => 1,
             View::Probes => 5,
@@ -82,6 +95,7 @@ impl View {
             View::Callsites => callsites(now, earlier, interval.seconds()),
             View::Pages => pages(now, earlier, interval.seconds()),
             View::Cpu => cpu(now, earlier, interval.seconds()),
+            View::Numa => numa(now, &interval),
             View::Probes => probes(now, earlier, interval.seconds()),
         }
     }
@@ -199,6 +213,34 @@ fn cpu(now: &Snapshot, earlier: Option<&Snapshot>, seconds: f64) -> Vec<ViewRow>
         }
     };
     now.cpu.iter().zip(&new).map(row).collect()
+}
+
+/// Latches by where they came from; `remote/s` is the time waited per second for those from elsewhere.
+fn numa(now: &Snapshot, interval: &Interval) -> Vec<ViewRow> {
+    let mut latches: BTreeMap<String, Vec<Handoffs>> = BTreeMap::new();
+    for row in interval.handoffs() {
+        latches.entry(row.latch.clone()).or_default().push(row);
+    }
+    let row = |(latch, rows): (String, Vec<Handoffs>)| {
+        let sum = |of: fn(&Handoffs) -> u64| rows.iter().map(of).fold(0, u64::saturating_add) as f64;
+        let (count, moved) = (sum(|row| row.count), sum(|row| row.migrations));
+        let opens = now.latches.iter().filter(|row| row.latch == latch).max_by_key(|row| row.waits.sum_ns);
+        let opens = opens.map(|row| (row.latch.clone(), row.kind, row.mode));
+        let times: HandoffTimes = rows.into_iter().collect();
+        let share = |part: f64, all: f64| if all > 0.0 { part / all } else { -1.0 };
+        let shares = [share(times.local_ns, times.ns()), share(times.remote_ns, times.ns()), share(moved, count)];
+        let rates = [count, times.ns(), times.remote_ns].map(|n| n / interval.seconds());
+        let percent = |share: f64| if share < 0.0 { NOTHING.to_owned() } else { format::percent(share) };
+        let [counts, wait, remote] = rates;
+        let texts = [format::count(counts), format::nanoseconds(wait), format::nanoseconds(remote)];
+        ViewRow {
+            name: latch,
+            values: [rates, shares].concat(),
+            texts: texts.into_iter().chain(shares.map(percent)).collect(),
+            opens,
+        }
+    };
+    latches.into_iter().map(row).collect()
 }
 
 fn probes(now: &Snapshot, earlier: Option<&Snapshot>, seconds: f64) -> Vec<ViewRow> {

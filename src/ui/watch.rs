@@ -1,0 +1,198 @@
+//! What was seen of a latch's cache line, for a terminal: a short table and one sentence.
+
+use std::collections::BTreeMap;
+
+use super::format;
+use crate::model::{LineWatch, TouchingFunction, Verdict, WatchedWord};
+
+/// How many functions are told of a word.
+const FUNCTIONS: usize = 4;
+/// How many CPUs are told of a word.
+const CPUS: usize = 4;
+/// Widest that an object's or a function's name may be.
+const NAME: usize = 46;
+
+/// The whole report, ending with a newline.
+pub fn text(watch: &LineWatch) -> String {
+    let mut out = head(watch);
+    out.push_str(&format!(
+        "{:>7}  {:NAME$} {:>8} {:>7} {:>7}  CPUs\n",
+        "offset", "what", "touches", "per ms", "writes"
+    ));
+    let mut untouched: Vec<&WatchedWord> = Vec::new();
+    for word in &watch.words {
+        if word.touches == 0 {
+            untouched.push(word);
+            continue;
+        }
+        out.push_str(&flush(&mut untouched));
+        out.push_str(&row(word));
+    }
+    out.push_str(&flush(&mut untouched));
+    out.push_str(&format!("\n{}\n", sentence(watch)));
+    out
+}
+
+fn head(watch: &LineWatch) -> String {
+    let which = if watch.instances > 1 {
+        format!(", the one of {} with most waiters ({})", watch.instances, format::percent(watch.waiters_share))
+    } else {
+        String::new()
+    };
+    let others = if watch.hits_of_others > 0 {
+        format!(" ({} of another process)", format::count(watch.hits_of_others as f64))
+    } else {
+        String::new()
+    };
+    let cost = watch.ns_per_hit.map_or(String::new(), |ns| format!(", {} each", format::nanoseconds(ns)));
+    format!(
+        "{} at {}{which}\ncache line of {} bytes · {} bursts in {:.1}s on {} CPUs, each at most {}ms and {} accesses to a word on a \
+         CPU · {} accesses seen{others}{cost}\n\n",
+        watch.latch,
+        watch.address,
+        watch.line_bytes,
+        watch.bursts,
+        watch.seconds,
+        watch.cpus,
+        watch.burst_ms,
+        watch.hits_per_burst,
+        format::count(watch.hits as f64),
+    )
+}
+
+/// One line for words in a row that nobody touched; leaves none.
+fn flush(untouched: &mut Vec<&WatchedWord>) -> String {
+    let range = match untouched[..] {
+        [] => return String::new(),
+        [word] => offset(word),
+        [first, .., last] => format!("{}…{}", offset(first), offset(last)),
+    };
+    untouched.clear();
+    format!("{range:>7}  not touched\n")
+}
+
+fn offset(word: &WatchedWord) -> String {
+    format!("{:+}", word.offset)
+}
+
+fn row(word: &WatchedWord) -> String {
+    let mut out = format!(
+        "{:>7}  {:NAME$} {:>8} {:>7} {:>7}  {}\n",
+        offset(word),
+        cut(&what(word), NAME),
+        format::count(word.touches as f64),
+        format::count(per_ms(word)),
+        format::percent(ratio(word.writes, word.touches)),
+        cpus(&word.by_cpu, word.touches),
+    );
+    for function in word.functions.iter().take(FUNCTIONS) {
+        let share = format::percent(ratio(function.touches, word.touches));
+        let writes = format::percent(ratio(function.writes, function.touches));
+        let instruction = function.instruction.as_deref().unwrap_or_default();
+        let line =
+            format!("{:11}{:44} {share:>8} {:>7} {writes:>7}  {instruction}", "", cut(&function.function, 44), "");
+        out.push_str(line.trim_end());
+        out.push('\n');
+    }
+    out
+}
+
+/// What a word is: the latch, or a neighbour by name.
+fn what(word: &WatchedWord) -> String {
+    match (&word.object, word.is_latch) {
+        (_, true) => "the latch".to_owned(),
+        (Some(object), false) => format!("neighbour: {object}"),
+        (None, false) => "neighbour".to_owned(),
+    }
+}
+
+fn cut(name: &str, width: usize) -> String {
+    super::names::cut_middle(name, width)
+}
+
+fn per_ms(word: &WatchedWord) -> f64 {
+    if word.watched_ns == 0 {
+        return 0.0;
+    }
+    word.touches as f64 * 1e6 / word.watched_ns as f64
+}
+
+/// `0 52%, 1 48%`, and how many more.
+fn cpus(by_cpu: &BTreeMap<u32, u64>, touches: u64) -> String {
+    let mut cpus: Vec<(&u32, &u64)> = by_cpu.iter().collect();
+    cpus.sort_by(|a, b| b.1.cmp(a.1).then(a.0.cmp(b.0)));
+    let shown: Vec<String> =
+        cpus.iter().take(CPUS).map(|(cpu, n)| format!("{cpu} {:.0}%", 100.0 * ratio(**n, touches))).collect();
+    let more = if cpus.len() > CPUS { format!(" and {} more", cpus.len() - CPUS) } else { String::new() };
+    shown.join(", ") + &more
+}
+
+fn ratio(part: u64, whole: u64) -> f64 {
+    if whole == 0 {
+        0.0
+    } else {
+        part as f64 / whole as f64
+    }
+}
+
+/// The verdict with its evidence.
+fn sentence(watch: &LineWatch) -> String {
+    let all = &watch.moves;
+    let moved = format!(
+        "{} of {} accesses ({}) came from another CPU than the one before and moved the line",
+        all.moved,
+        all.followed,
+        format::percent(ratio(all.moved, all.followed))
+    );
+    let far = if all.between_places > 0 {
+        format!(", {} of them between NUMA nodes or last caches", format::percent(ratio(all.between_places, all.moved)))
+    } else {
+        String::new()
+    };
+    let blamed = |is: fn(&WatchedWord) -> bool, part: fn(&WatchedWord) -> u64| {
+        let words: Vec<String> = watch
+            .words
+            .iter()
+            .filter(|word| is(word))
+            .map(|word| {
+                let share = format::percent(ratio(part(word), word.moves.moved));
+                format!("{} ({}), {share} of the moves while it was watched", described(word), toucher(word))
+            })
+            .collect();
+        words.join("; ")
+    };
+    match watch.verdict {
+        Verdict::FalseSharing => format!(
+            "FALSE SHARING: threads that have not the latch take its cache line away by touching {}. {moved}{far}.",
+            blamed(WatchedWord::is_foreign, |word| word.moves.foreign)
+        ),
+        Verdict::Owner => format!(
+            "NO FALSE SHARING, but the line is fought over: while others touch the latch, who has it works on {}. {moved}{far}.",
+            blamed(WatchedWord::is_owners, |word| word.moves.owner)
+        ),
+        Verdict::LatchOnly => format!("NO FALSE SHARING: the latch itself is what threads share. {moved}{far}."),
+        Verdict::Still => format!("NO FALSE SHARING: the line hardly moves between CPUs. {moved}."),
+        Verdict::Quiet => format!(
+            "TOO LITTLE was seen to tell: {} accesses that followed another. Watch again while the latch is contended.",
+            all.followed
+        ),
+    }
+}
+
+fn described(word: &WatchedWord) -> String {
+    match &word.object {
+        Some(object) => format!("{object} at {}", offset(word)),
+        None => format!("what lies at {}", offset(word)),
+    }
+}
+
+/// `written by f`, `read by f`: who touches a word most.
+fn toucher(word: &WatchedWord) -> String {
+    let writes = word.functions.iter().max_by_key(|function| function.writes).filter(|function| function.writes > 0);
+    let by = |function: &TouchingFunction| cut(&function.function, 60);
+    match (writes, word.functions.first()) {
+        (Some(function), _) => format!("written by {}", by(function)),
+        (None, Some(function)) => format!("read by {}", by(function)),
+        (None, None) => "untouched".to_owned(),
+    }
+}

@@ -164,6 +164,11 @@ impl Source {
         self.collector.waited_for_now()
     }
 
+    /// How many bytes of a latch lie in front of its word.
+    pub fn bytes_before(&self, latch: &WaitedFor) -> u64 {
+        self.collector.bytes_before(latch)
+    }
+
     /// For each sort of latch the one that was waited for last.
     ///
     /// # Errors

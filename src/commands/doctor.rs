@@ -12,9 +12,9 @@ use crate::attach::{self, Costs, Division, Places, ProbeClass, Verdict};
 use crate::failure::Failure;
 use crate::model::{Checksum, SpinSettings};
 use crate::probe::latch::{self, Plan};
-use crate::probe::{cpu, hardware};
+use crate::probe::{cpu, hardware, watch};
 use crate::symbols::{Arch, Settings};
-use crate::target::{nodes_allowed, NumaMemory, Target};
+use crate::target::{nodes_allowed, NumaMemory, NumaThreads, Target};
 
 /// Everything that doctor finds out; the JSON form of it is this structure.
 #[derive(Serialize)]
@@ -112,6 +112,9 @@ struct Server {
     /// Resident memory by node; absent on machines with one, and where the kernel does not say.
     #[serde(skip_serializing_if = "Option::is_none")]
     memory: Option<MemoryByNode>,
+    /// Threads by node; absent on the same machines.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    threads: Option<NumaThreads>,
 }
 
 /// Bytes, by the node's number.
@@ -216,6 +219,14 @@ fn find_out(target: Option<&Arc<Target>>) -> Findings {
             },
         })
         .collect();
+    let watchpoint = watch::hit_cost_ns();
+    let watchpoints = Check {
+        name: "hardware watchpoints",
+        required: false,
+        works: watchpoint.is_ok(),
+        without: watchpoint.as_ref().err().map(|error| format!("no --watch: {}", watch::refusal(error))),
+    };
+    let features: Vec<Check> = features.into_iter().chain([watchpoints]).collect();
     let costs = attach::calibrate().unwrap_or_default();
     let ready = capabilities.iter().chain(&features).all(|c| c.works || !c.required);
     Findings {
@@ -229,6 +240,7 @@ fn find_out(target: Option<&Arc<Target>>) -> Findings {
         costs: ProbeClass::ALL
             .iter()
             .map(|&class| Cost { class: class.title(), ns_per_hit: costs.of(class) })
+            .chain([Cost { class: "access to a watched word (--watch)", ns_per_hit: watchpoint.ok() }])
             .collect(),
         hardware: hardware_events(),
         server: target.map(|t| look_at(t, &costs)),
@@ -290,6 +302,7 @@ fn look_at(target: &Arc<Target>, costs: &Costs) -> Server {
         spin: spin.map(Spin::from),
         getcpu: cpu::getcpu(target).map(|found| Getcpu { glibc: found.glibc, path: found.path.as_str() }),
         memory: memory_by_node(target.pid),
+        threads: Places::of(Division::Node, Path::new(attach::SYSTEM)).and_then(|_| NumaThreads::read(target.pid)),
     }
 }
 
@@ -375,7 +388,8 @@ fn cpu_lines(server: &Server) -> Vec<String> {
         format!("sched_getcpu: glibc {glibc} {how}{advice}")
     });
     let memory = server.memory.iter().flat_map(memory_lines);
-    server.checksums.iter().map(checksum).chain(spin).chain(getcpu).chain(memory).collect()
+    let threads = server.threads.iter().map(thread_line);
+    server.checksums.iter().map(checksum).chain(spin).chain(getcpu).chain(memory).chain(threads).collect()
 }
 
 /// Of a machine with several nodes: where the server's memory is, and what to do about it.
@@ -394,6 +408,23 @@ fn memory_lines(memory: &MemoryByNode) -> Vec<String> {
     });
     let line = format!("memory: {}{}", nodes(&memory.all), large.unwrap_or_default());
     std::iter::once(line).chain(memory.advice.clone()).collect()
+}
+
+/// Of a machine with several nodes: where the server's threads run, and whether on the nodes of the memory that they use.
+fn thread_line(threads: &NumaThreads) -> String {
+    let nodes: Vec<String> = threads.by_node.iter().map(|(node, n)| format!("{n} on node {node}")).collect();
+    let balancing = threads.balancing.as_ref().map_or_else(
+        || "NUMA balancing has not looked at their memory (kernel.numa_balancing)".to_owned(),
+        |seen| match seen.local_faults + seen.remote_faults {
+            0 => format!("NUMA balancing saw no access lately, and moved {} pages", seen.pages_moved),
+            all => format!(
+                "of the accesses that NUMA balancing saw lately {:.0}% were to another node's memory; it moved {} pages",
+                100.0 * seen.remote_faults as f64 / all as f64,
+                seen.pages_moved
+            ),
+        },
+    );
+    format!("threads: {}; moved to another CPU {} times; {balancing}", nodes.join(", "), threads.cpu_migrations)
 }
 
 fn text(findings: &Findings) -> String {

@@ -16,7 +16,6 @@ use crate::agent::Agent;
 use crate::attach::{online_cpus, Division, Places, SYSTEM};
 use crate::failure::Failure;
 use crate::model::{LineWatch, Moves, WatchedWord};
-use crate::probe::latch::WaitedFor;
 use crate::probe::watch::{self, Allowance, Burst, Scene, ServerCode, Sightings};
 use crate::target::Target;
 use crate::ui;
@@ -62,7 +61,9 @@ pub(super) fn watch(args: &RunArgs, wanted: &str) -> Result<(), Failure> {
     if agent.target.ended() {
         return Err(Failure::target(format!("process {pid} has ended")));
     }
-    let words = words(&agent.target, latch, &seen, &bursts);
+    let before = agent.source().bytes_before(latch);
+    let range = latch.address.saturating_sub(before)..latch.address.saturating_add(latch.bytes);
+    let words = words(&agent.target, latch.address, range, &seen, &bursts);
     let mut moves = Moves::default();
     words.iter().for_each(|word| moves.add(&word.moves));
     let (mine, all) = hottest.waiters;
@@ -154,14 +155,13 @@ fn nobody_waited(wanted: &str, seen: &Sightings) -> Failure {
 }
 
 /// What the bursts say of each word, with names for the latch's neighbours.
-fn words(target: &Arc<Target>, latch: &WaitedFor, seen: &Sightings, bursts: &[Burst]) -> Vec<WatchedWord> {
+fn words(target: &Arc<Target>, word: u64, latch: Range<u64>, seen: &Sightings, bursts: &[Burst]) -> Vec<WatchedWord> {
     let places = Places::of(Division::Auto, Path::new(SYSTEM));
-    let range: Range<u64> = latch.address..latch.address + latch.bytes;
-    let scene = Scene { pid: target.pid as u32, latch: range, places: places.as_ref() };
+    let scene = Scene { pid: target.pid as u32, word, latch, places: places.as_ref() };
     let mut code = ServerCode::new(target);
     let mut words = watch::words(&scene, bursts, &mut |touch| code.at(touch));
     for word in words.iter_mut().filter(|word| !word.is_latch) {
-        let address = latch.address.wrapping_add_signed(word.offset);
+        let address = scene.word.wrapping_add_signed(word.offset);
         // An object may begin within the word.
         let places = [address, address + watch::WORD / 2];
         let other = places.iter().find_map(|at| seen.at(*at)).map(|latch| latch.name.event.clone());

@@ -70,9 +70,9 @@ impl WatchedWord {
         self.is_to_blame(self.moves.foreign)
     }
 
-    /// Whether the line goes back and forth between this word, touched by who has the latch, and others who touch the latch.
-    pub fn is_owners(&self) -> bool {
-        self.is_to_blame(self.moves.owner)
+    /// Whether the line goes back and forth between this word, touched by those who use the latch, and the latch.
+    pub fn is_users(&self) -> bool {
+        self.is_to_blame(self.moves.user)
     }
 
     fn is_to_blame(&self, part: u64) -> bool {
@@ -102,10 +102,11 @@ pub struct Moves {
     pub between_places: u64,
     /// Of those that moved: both were of the latch.
     pub latch: u64,
-    /// One was of a neighbour, by a thread that was not the last to write to the latch.
+    /// One was of a neighbour, written by a thread that had not the latch, or read by one that has nothing to do with it.
     pub foreign: u64,
-    /// One was of a neighbour, by the thread that was the last to write to the latch.
-    pub owner: u64,
+    /// One was of a neighbour, by a thread that had the latch or at least uses it: the last to write to it, or a reader of the
+    /// neighbour that touched the latch too in the burst.
+    pub user: u64,
 }
 
 impl Moves {
@@ -115,7 +116,7 @@ impl Moves {
         self.between_places += other.between_places;
         self.latch += other.latch;
         self.foreign += other.foreign;
-        self.owner += other.owner;
+        self.user += other.user;
     }
 }
 
@@ -129,8 +130,8 @@ pub enum Verdict {
     Still,
     /// Only the latch itself makes the line move.
     LatchOnly,
-    /// What has the latch works on a neighbour while others touch the latch.
-    Owner,
+    /// Threads that use the latch use a neighbour too, and fetch the line again when others touched the latch meanwhile.
+    Shared,
     /// Threads that have nothing to do with the latch make the line move.
     FalseSharing,
 }

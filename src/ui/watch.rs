@@ -156,19 +156,20 @@ fn sentence(watch: &LineWatch) -> String {
             .filter(|word| is(word))
             .map(|word| {
                 let share = format::percent(ratio(part(word), word.moves.moved));
-                format!("{} ({}), {share} of the moves while it was watched", described(word), toucher(word))
+                format!("{} ({}), {share} of the line's moves while it was watched", described(word), toucher(word))
             })
             .collect();
         words.join("; ")
     };
     match watch.verdict {
         Verdict::FalseSharing => format!(
-            "FALSE SHARING: threads that have not the latch take its cache line away by touching {}. {moved}{far}.",
+            "FALSE SHARING: threads that do not have the latch take its cache line away by touching {}. {moved}{far}.",
             blamed(WatchedWord::is_foreign, |word| word.moves.foreign)
         ),
-        Verdict::Owner => format!(
-            "NO FALSE SHARING, but the line is fought over: while others touch the latch, who has it works on {}. {moved}{far}.",
-            blamed(WatchedWord::is_owners, |word| word.moves.owner)
+        Verdict::Shared => format!(
+            "NO FALSE SHARING, but the latch is not alone on its line: threads that use it also use {}, and fetch the line again \
+             when others have touched the latch meanwhile. {moved}{far}.",
+            blamed(WatchedWord::is_users, |word| word.moves.user)
         ),
         Verdict::LatchOnly => format!("NO FALSE SHARING: the latch itself is what threads share. {moved}{far}."),
         Verdict::Still => format!("NO FALSE SHARING: the line hardly moves between CPUs. {moved}."),

@@ -12,6 +12,7 @@ use crate::catalog::{library_lock, MUTEX_BYTES, RW_LOCK_BYTES, WORDS_BYTES};
 use crate::model::Kind;
 use crate::names::{Identity, LatchName};
 use crate::probe::maps::entries;
+use crate::target::Memory;
 
 // SAFETY: a plain C structure; any bytes of the right length are a valid value of it.
 unsafe impl Plain for types::wait {}
@@ -23,14 +24,35 @@ const BATCH: u32 = 256;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WaitedFor {
     pub name: LatchName,
-    /// Where it begins in the process.
+    /// Of the word that it is known by, in the process.
     pub address: u64,
+    /// How much of it lies from there on.
     pub bytes: u64,
     /// How often somebody waited for one of this identity so far; 0 where that was not asked.
     pub waits: u64,
 }
 
 impl LatchCollector {
+    /// How many bytes of a latch lie in front of its word: MariaDB's have the pointer to their performance_schema instance there,
+    /// if they have one at all.
+    pub fn bytes_before(&self, latch: &WaitedFor) -> u64 {
+        let family = self.target.family;
+        let Some(before) = family.psi_from_latch().filter(|from| *from < 0) else { return 0 };
+        let (memory, class) = (Memory::new(self.target.pid), family.library.class);
+        let follow = |at: u64| memory.u64(at);
+        let Some(instance) = follow(latch.address.wrapping_add_signed(i64::from(before))) else { return 0 };
+        let leads_to_event = || {
+            let class_at = follow(instance.wrapping_add(u64::from(class.to_class)))?;
+            LatchName::from_event(&memory.string(class_at.wrapping_add(u64::from(class.to_name)))?)
+        };
+        // Without performance_schema it is null.
+        if instance == 0 || leads_to_event().is_some() {
+            u64::from(before.unsigned_abs())
+        } else {
+            0
+        }
+    }
+
     /// The latches that threads wait for now, one entry for each thread.
     ///
     /// # Errors

@@ -90,7 +90,7 @@ impl Sightings {
     /// The other latch that was seen to cover an address.
     pub fn at(&self, address: u64) -> Option<&WaitedFor> {
         let mut all = self.0.values().flat_map(HashMap::values).map(|one| &one.latch);
-        all.find(|latch| (latch.address..latch.address + latch.bytes).contains(&address))
+        all.find(|latch| (latch.address..latch.address.saturating_add(latch.bytes)).contains(&address))
     }
 }
 

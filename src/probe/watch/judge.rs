@@ -1,6 +1,6 @@
 //! From accesses to a cache line to who makes it move between CPUs.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 
 use super::points::{Touch, WORD};
@@ -51,7 +51,9 @@ pub struct CodeAt {
 /// What is known of a line and its surroundings.
 pub struct Scene<'a> {
     pub pid: u32,
-    /// Addresses of the latch in the process.
+    /// The word that the latch is known by.
+    pub word: u64,
+    /// All of the latch, in addresses of the process.
     pub latch: Range<u64>,
     /// The parts of the machine, where it has several.
     pub places: Option<&'a Places>,
@@ -72,14 +74,16 @@ pub fn words(scene: &Scene, bursts: &[Burst], code: &mut impl FnMut(&Touch) -> C
         for (touch, at) in &touches {
             all.entry(touch.word).or_default().add(touch, at);
         }
-        all.entry(burst.words[1]).or_default().moves.add(&moves(scene, &touches));
+        all.entry(burst.words[1]).or_default().moves.add(&moves(scene, &touches, &burst.touches));
     }
     all.into_iter().map(|(word, account)| account.word(word, scene)).collect()
 }
 
-/// How the line moved in a burst.
-fn moves(scene: &Scene, touches: &[(Touch, CodeAt)]) -> Moves {
+/// How the line moved, by the touches that count; `all` were seen in the same burst.
+fn moves(scene: &Scene, touches: &[(Touch, CodeAt)], all: &[Touch]) -> Moves {
     let is_latch = |touch: &Touch| is_of(&scene.latch, touch.word);
+    // A latch can be had by several readers at once, of whom only the last has written to it last.
+    let users: HashSet<u32> = all.iter().filter(|touch| is_latch(touch)).map(|touch| touch.tid).collect();
     let place = |cpu: u32| scene.places.and_then(|places| places.of_cpu.get(cpu as usize));
     let mut moves = Moves::default();
     let (mut owner, mut owner_before) = (None, None);
@@ -95,17 +99,18 @@ fn moves(scene: &Scene, touches: &[(Touch, CodeAt)]) -> Moves {
             if touch.cpu != earlier.cpu && (writes || earlier_at.access == Some(Access::Write)) {
                 moves.moved += 1;
                 moves.between_places += u64::from(place(touch.cpu) != place(earlier.cpu));
-                // Who had written to the latch when the neighbour was touched.
+                // The neighbour's touch, and who had written to the latch by then.
                 let neighbour = match (is_latch(earlier), is_latch(touch)) {
                     (true, true) => None,
-                    (false, true) => Some((earlier.tid, owner_before)),
-                    (_, false) => Some((touch.tid, owner)),
+                    (false, true) => Some((earlier.tid, earlier_at, owner_before)),
+                    (_, false) => Some((touch.tid, at, owner)),
                 };
                 match neighbour {
                     None => moves.latch += 1,
-                    Some((tid, Some(owner))) if tid == owner => moves.owner += 1,
-                    Some((_, Some(_))) => moves.foreign += 1,
-                    Some((_, None)) => {}
+                    Some((tid, at, _)) if at.access != Some(Access::Write) && users.contains(&tid) => moves.user += 1,
+                    Some((tid, _, Some(owner))) if tid == owner => moves.user += 1,
+                    Some((_, _, Some(_))) => moves.foreign += 1,
+                    Some((_, _, None)) => {}
                 }
             }
         }
@@ -156,7 +161,7 @@ impl Account {
         let mut functions: Vec<TouchingFunction> = functions.collect();
         functions.sort_by(|a, b| b.touches.cmp(&a.touches).then_with(|| a.function.cmp(&b.function)));
         WatchedWord {
-            offset: word.wrapping_sub(scene.latch.start) as i64,
+            offset: word.wrapping_sub(scene.word) as i64,
             is_latch: is_of(&scene.latch, word),
             object: None,
             watched_ns: self.watched_ns,
@@ -175,8 +180,8 @@ pub fn verdict(words: &[WatchedWord]) -> Verdict {
     if neighbours().any(WatchedWord::is_foreign) {
         return Verdict::FalseSharing;
     }
-    if neighbours().any(WatchedWord::is_owners) {
-        return Verdict::Owner;
+    if neighbours().any(WatchedWord::is_users) {
+        return Verdict::Shared;
     }
     let (moved, followed) =
         words.iter().fold((0, 0), |(moved, followed), word| (moved + word.moves.moved, followed + word.moves.followed));
@@ -218,7 +223,7 @@ mod tests {
     }
 
     fn seen(bursts: &[Burst]) -> Vec<WatchedWord> {
-        let scene = Scene { pid: SERVER, latch: LATCH..LATCH + 4, places: None };
+        let scene = Scene { pid: SERVER, word: LATCH, latch: LATCH..LATCH + 4, places: None };
         words(&scene, bursts, &mut code)
     }
 
@@ -242,9 +247,18 @@ mod tests {
     }
 
     #[test]
-    fn waiters_that_poll_take_the_line_from_the_owner() {
+    fn waiters_that_poll_take_the_line_from_who_has_the_latch() {
         let polled = [(0, LATCH, true), (1, LATCH, false), (0, OTHER, true), (1, LATCH, false), (0, OTHER, true)];
-        assert_eq!(verdict_of(&polled), Verdict::Owner);
+        assert_eq!(verdict_of(&polled), Verdict::Shared);
+    }
+
+    #[test]
+    fn readers_that_have_the_latch_together_may_read_what_it_guards() {
+        // Both have it when the first of them reads.
+        let readers = [(0, LATCH, true), (1, LATCH, true), (0, OTHER, false), (1, OTHER, false)];
+        assert_eq!(verdict_of(&readers), Verdict::Shared);
+        // A third thread reads without having it.
+        assert_eq!(verdict_of(&[(0, LATCH, true), (1, LATCH, true), (2, OTHER, false)]), Verdict::FalseSharing);
     }
 
     #[test]
@@ -292,7 +306,7 @@ mod tests {
     #[test]
     fn moves_between_parts_of_the_machine_are_told() {
         let places = Places { names: vec!["0".into(), "1".into()], of_cpu: vec![1, 1, 2] };
-        let scene = Scene { pid: SERVER, latch: LATCH..LATCH + 8, places: Some(&places) };
+        let scene = Scene { pid: SERVER, word: LATCH, latch: LATCH..LATCH + 8, places: Some(&places) };
         let burst = burst(&[(0, LATCH, true), (1, LATCH, true), (2, LATCH, true), (0, LATCH, true)]);
         let moves = words(&scene, &[burst], &mut code)[1].moves;
         assert_eq!((moves.moved, moves.between_places), (3, 2));

@@ -67,6 +67,8 @@ struct Hardware {
     /// How to get those that do not count.
     #[serde(skip_serializing_if = "Option::is_none")]
     advice: Option<String>,
+    /// Why it is not known which memory answered single loads.
+    numa_accesses: String,
 }
 
 #[derive(Serialize)]
@@ -251,7 +253,13 @@ fn find_out(target: Option<&Arc<Target>>) -> Findings {
 fn hardware_events() -> Hardware {
     let host = hardware::Host::this();
     let Some(cpu) = host.cpu() else {
-        return Hardware { cpu: None, has_counters: host.has_counters(), events: Vec::new(), advice: None };
+        return Hardware {
+            cpu: None,
+            has_counters: host.has_counters(),
+            events: Vec::new(),
+            advice: None,
+            numa_accesses: numa_accesses(&host),
+        };
     };
     let verdicts = hardware::examine(&host, &cpu);
     let advice = verdicts.iter().any(hardware::Verdict::is_for_lack_of_counters).then(|| host.advice());
@@ -267,7 +275,24 @@ fn hardware_events() -> Hardware {
         has_counters: host.has_counters(),
         events: verdicts.into_iter().map(event).collect(),
         advice,
+        numa_accesses: numa_accesses(&host),
     }
+}
+
+/// Why there is no `armtrace_numa_accesses_total`.
+fn numa_accesses(host: &hardware::Host) -> String {
+    let sampler = host.data_source_sampler().map_or_else(
+        || {
+            "and this host has nothing that does: bare metal mostly has, with an Arm CPU with SPE and a kernel with arm_spe_pmu, an AMD \
+             CPU with IBS, or an Intel CPU with PEBS"
+                .to_owned()
+        },
+        |sampler| format!("though this host's {sampler} could"),
+    );
+    format!(
+        "this version does not sample which memory answered single loads, {sampler}. Remote accesses are counted as hardware \
+         events where the host has counters and several nodes"
+    )
 }
 
 fn look_at(target: &Arc<Target>, costs: &Costs) -> Server {
@@ -352,6 +377,7 @@ fn hardware_lines(hardware: &Hardware) -> Vec<String> {
         lines.push("  none: there are no counters here".to_owned());
     }
     lines.extend(hardware.advice.iter().map(|advice| format!("  {advice}")));
+    lines.push(format!("  no  armtrace_numa_accesses_total: {}", hardware.numa_accesses));
     lines
 }
 

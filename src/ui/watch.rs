@@ -197,3 +197,91 @@ fn toucher(word: &WatchedWord) -> String {
         (None, None) => "untouched".to_owned(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Moves;
+
+    fn word(offset: i64, touches: u64, moves: Moves) -> WatchedWord {
+        let function = TouchingFunction {
+            function: "count_pages".into(),
+            touches,
+            writes: touches,
+            instruction: Some("lock xadd %rax,(%rdi)".into()),
+        };
+        WatchedWord {
+            offset,
+            is_latch: offset == 0,
+            object: (offset == 8).then(|| "buf_stat+8".into()),
+            watched_ns: 10_000_000,
+            touches,
+            writes: touches,
+            by_cpu: BTreeMap::from([(0, touches / 4), (1, touches - touches / 4)]),
+            functions: if touches > 0 { vec![function] } else { Vec::new() },
+            moves,
+        }
+    }
+
+    fn watch(verdict: Verdict, neighbour: Moves) -> LineWatch {
+        let none = Moves::default();
+        let words =
+            vec![word(-8, 0, none), word(0, 400, none), word(8, 200, neighbour), word(16, 0, none), word(24, 0, none)];
+        LineWatch {
+            latch: "wait/synch/mutex/innodb/trx_sys_mutex".into(),
+            address: "0x7f00001000".into(),
+            instances: 3,
+            waiters_share: 0.75,
+            line_bytes: 64,
+            cpus: 2,
+            bursts: 35,
+            burst_ms: 10,
+            hits_per_burst: 200,
+            seconds: 2.25,
+            hits: 700,
+            hits_of_others: 0,
+            ns_per_hit: Some(15_000.0),
+            words,
+            moves: neighbour,
+            verdict,
+        }
+    }
+
+    #[test]
+    fn a_neighbour_to_blame_is_named_with_the_evidence() {
+        let moves = Moves { followed: 400, moved: 200, foreign: 150, latch: 50, ..Moves::default() };
+        let expected = "\
+wait/synch/mutex/innodb/trx_sys_mutex at 0x7f00001000, the one of 3 with most waiters (75.0%)
+cache line of 64 bytes · 35 bursts in 2.2s on 2 CPUs, each at most 10ms and 200 accesses to a word on a CPU · 700 accesses seen, 15.0µs each
+
+ offset  what                                            touches  per ms  writes  CPUs
+     -8  not touched
+     +0  the latch                                           400      40    100%  1 75%, 0 25%
+           count_pages                                      100%            100%  lock xadd %rax,(%rdi)
+     +8  neighbour: buf_stat+8                               200      20    100%  1 75%, 0 25%
+           count_pages                                      100%            100%  lock xadd %rax,(%rdi)
++16…+24  not touched
+
+FALSE SHARING: threads that do not have the latch take its cache line away by touching buf_stat+8 at +8 (written by count_pages), 75.0% of the line's moves while it was watched. 200 of 400 accesses (50.0%) came from another CPU than the one before and moved the line.
+";
+        let text = text(&watch(Verdict::FalseSharing, moves));
+        assert_eq!(text, expected, "\n{text}");
+    }
+
+    #[test]
+    fn every_verdict_says_what_it_rests_on() {
+        let moves = Moves { followed: 400, moved: 200, between_places: 100, user: 150, ..Moves::default() };
+        let says = |verdict, words: &[&str]| {
+            let text = text(&watch(verdict, moves));
+            let last = text.lines().last().unwrap_or_default();
+            assert!(words.iter().all(|word| last.contains(word)), "{last}");
+        };
+        says(
+            Verdict::Shared,
+            &["NO FALSE SHARING, but", "buf_stat+8 at +8", "75.0% of", "50.0% of them between NUMA nodes"],
+        );
+        says(Verdict::LatchOnly, &["NO FALSE SHARING: the latch itself", "200 of 400"]);
+        says(Verdict::Still, &["NO FALSE SHARING: the line hardly moves", "200 of 400"]);
+        says(Verdict::Quiet, &["TOO LITTLE", "400 accesses"]);
+    }
+}

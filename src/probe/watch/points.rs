@@ -3,6 +3,10 @@
 //! They are opened per CPU and not per thread. A server can have thousands of threads, and each would cost a descriptor, a
 //! buffer, and work at its context switches; and threads that start meanwhile would be missed. In return another
 //! process that happens to have memory of its own at such an address is reported too: that is told by its process id.
+//!
+//! Accesses are read from the kernel's buffers and not counted by a BPF program. Arm64 kernels that lack the fix of 2023 to
+//! single-stepping (`uses_default_overflow_handler`) do not step over an access whose watchpoint runs a program: the thread
+//! would take the trap again and again. The order of accesses is needed in any case.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};

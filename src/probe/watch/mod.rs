@@ -124,6 +124,9 @@ pub fn refusal(error: &io::Error) -> String {
         Some(libc::ENOSPC | libc::EBUSY) => {
             "no hardware watchpoint is free: a debugger, perf or another --watch uses them. Try again when that has ended".into()
         }
+        None if error.kind() == io::ErrorKind::Unsupported => {
+            "watchpoints of this machine or its hypervisor report no accesses".into()
+        }
         Some(libc::EMFILE) => format!("each CPU takes two descriptors: raise the limit (ulimit -n): {error}"),
         Some(libc::EOPNOTSUPP | libc::ENODEV | libc::ENOENT) => {
             format!("this machine or its hypervisor has no hardware watchpoints: {error}")

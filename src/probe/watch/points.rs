@@ -140,11 +140,13 @@ fn control(event: &OwnedFd, request: libc::Ioctl, argument: i32) -> io::Result<(
     }
 }
 
-/// What one access costs, in nanoseconds: a variable of this process's own is watched.
+/// What one access costs, in nanoseconds: a variable of this process's own is watched, once it was seen that CPUs report
+/// accesses to it.
 ///
 /// # Errors
-/// As [`Watchpoints::open`].
+/// As [`Watchpoints::open`]; [`io::ErrorKind::Unsupported`] where watchpoints can be had but report nothing.
 pub fn hit_cost_ns() -> io::Result<f64> {
+    prove()?;
     const HITS: u32 = 50;
     const BATCHES: usize = 5;
     let watched = AtomicU64::new(0);
@@ -162,6 +164,21 @@ pub fn hit_cost_ns() -> io::Result<f64> {
     control(&event, REFRESH, i32::MAX)?;
     let with = write();
     Ok((with - bare).max(0.0) / f64::from(HITS))
+}
+
+/// Watches a variable of this process's own as a server's latch is watched.
+fn prove() -> io::Result<()> {
+    const WRITES: u32 = 20;
+    let watched = AtomicU64::new(0);
+    let points = Watchpoints::open(&[std::ptr::from_ref(&watched) as u64], WRITES)?;
+    points.enable(WRITES)?;
+    (0..WRITES).for_each(|_| watched.store(1, Ordering::Relaxed));
+    points.disable()?;
+    let own = std::process::id();
+    match points.touches().iter().any(|touch| touch.pid == own) {
+        true => Ok(()),
+        false => Err(io::ErrorKind::Unsupported.into()),
+    }
 }
 
 /// The clock of [`Touch::time_ns`].

@@ -13,7 +13,7 @@ use crate::model::{Checksum, Snapshot};
 use crate::names::Namer;
 use crate::probe::cpu::{self, CpuCollector, CpuFigures, CpuProbe, SpinReader};
 use crate::probe::hardware::HardwareProbe;
-use crate::probe::latch::{self, Allowed, LatchCollector, LatchFigures, LatchProbe, Plan};
+use crate::probe::latch::{self, Allowed, LatchCollector, LatchFigures, LatchProbe, Plan, WaitedFor};
 use crate::target::{cpu_time_ns, Target};
 
 /// Probes attached to one server. Dropping it takes them off.
@@ -154,6 +154,27 @@ impl Source {
     /// Time since attach.
     pub fn age(&self) -> Duration {
         self.attached_at.elapsed()
+    }
+
+    /// The latches that threads wait for now, one entry for each thread.
+    ///
+    /// # Errors
+    /// When the kernel's map cannot be read.
+    pub fn waited_for_now(&self) -> anyhow::Result<Vec<WaitedFor>> {
+        self.collector.waited_for_now()
+    }
+
+    /// How many bytes of a latch lie in front of its word.
+    pub fn bytes_before(&self, latch: &WaitedFor) -> u64 {
+        self.collector.bytes_before(latch)
+    }
+
+    /// For each sort of latch the one that was waited for last.
+    ///
+    /// # Errors
+    /// When the kernel's map cannot be read.
+    pub fn waited_for_last(&self) -> anyhow::Result<Vec<WaitedFor>> {
+        self.collector.waited_for_last()
     }
 
     /// Finds out how the server computes its checksums and how it spins; until then snapshots say nothing of that. Takes some

@@ -129,7 +129,7 @@ impl Sub for Reading {
 }
 
 /// Opens an event of a thread (0: the calling one, -1: of whatever runs) on a CPU (-1: on all).
-pub(super) fn open_event(attr: &perf_event_attr, pid: libc::pid_t, cpu: i32) -> io::Result<OwnedFd> {
+pub(crate) fn open_event(attr: &perf_event_attr, pid: libc::pid_t, cpu: i32) -> io::Result<OwnedFd> {
     let flags = libc::c_ulong::from(libbpf_sys::PERF_FLAG_FD_CLOEXEC);
     // SAFETY: `attr` is valid for the call; the other arguments are numbers.
     let fd = unsafe { libc::syscall(libc::SYS_perf_event_open, attr, pid, cpu, -1, flags) };

@@ -12,6 +12,7 @@ mod sites;
 pub(crate) use clock::cpu_list;
 pub use clock::{attach_clock, online_cpus, open_clock, open_own_clock};
 pub use cost::{calibrate, thread_time_ns, uprobe_multi_works, Costs, ProbeClass};
+pub(crate) use counter::open_event;
 pub use counter::{Countable, Counter, Reading, Whose};
 pub use features::{attach_cookies, capabilities, features, Feature, Verdict};
 pub use futex::{attach_futex, futex_wait_is_traceable, futex_wake_is_traceable, FutexPrograms};

@@ -135,6 +135,16 @@ pub fn tracked_id(arch: Arch) -> u32 {
     mutex_size(arch) + 16
 }
 
+/// Where a lock of the C library begins and how long it is, in bytes, that threads sleep for on this word; `None` for condition
+/// variables.
+pub fn library_lock(arch: Arch, kind: Kind, word: u64) -> Option<(u64, u64)> {
+    match kind {
+        Kind::Mutex => Some((word, u64::from(mutex_size(arch)))),
+        Kind::Rwlock => Some(((word & !7).checked_sub(u64::from(RWLOCK_WORDS))?, u64::from(RWLOCK_SIZE))),
+        Kind::Cond | Kind::Sxlock | Kind::Prlock => None,
+    }
+}
+
 /// Whether an offset in an object of the C library is one that a thread sleeps on.
 pub fn is_word(kind: Kind, offset: u64) -> bool {
     match kind {
@@ -258,6 +268,17 @@ mod tests {
         assert!(is_word(Kind::Mutex, 0) && !is_word(Kind::Mutex, 8));
         assert!([8, 12].iter().all(|&o| is_word(Kind::Rwlock, o)) && !is_word(Kind::Rwlock, 16));
         assert!([0x20, 0x24, 0x28, 0x2c].iter().all(|&o| is_word(Kind::Cond, o)) && !is_word(Kind::Cond, 0));
+    }
+
+    #[test]
+    fn locks_of_the_library_are_found_by_the_word_slept_on() {
+        assert_eq!(library_lock(Arch::X86_64, Kind::Mutex, 0x1000), Some((0x1000, 40)));
+        assert_eq!(library_lock(Arch::Aarch64, Kind::Mutex, 0x1000), Some((0x1000, 48)));
+        for word in [0x1008, 0x100c] {
+            assert_eq!(library_lock(Arch::Aarch64, Kind::Rwlock, word), Some((0x1000, 56)));
+        }
+        assert_eq!(library_lock(Arch::X86_64, Kind::Cond, 0x1020), None);
+        assert_eq!(library_lock(Arch::X86_64, Kind::Rwlock, 0), None);
     }
 
     #[test]

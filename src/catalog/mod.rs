@@ -24,7 +24,7 @@ pub use events::{event_waits, EVENTS};
 pub use hardware::{
     cpu as hardware_cpu, where_counters_are, Access, Code, Cpu, CpuId, HardwareEvent, Instruction, Place, Proof, Uncore,
 };
-pub use library::{is_word, psi_places, tracked_id, Library, PsiClass};
+pub use library::{is_word, library_lock, psi_places, tracked_id, Library, PsiClass};
 pub use pages::{Dictionary, DictionaryAt, PageLatch, Pages, SpaceAt};
 pub use settings::{settings, SETTINGS};
 pub use spin::{SpinRounds, Turns};
@@ -338,6 +338,12 @@ pub enum Identity {
     /// Nothing in it: a bare lock word.
     Word,
 }
+
+/// Sizes of InnoDB's latches, in bytes: of a mutex with a latch id and of an rw-lock that remembers where it was made, in
+/// MySQL 9.7.4 and MariaDB 10.2; and of MariaDB's lock words since 10.6, of which there are two in an rw-lock.
+pub const MUTEX_BYTES: u64 = 0x30;
+pub const RW_LOCK_BYTES: u64 = 0x78;
+pub const WORDS_BYTES: u64 = 8;
 
 /// A function with a spin loop.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -262,6 +262,13 @@ pub(super) fn is_load_or_store(word: u32) -> bool {
     word & 0x0a00_0000 == 0x0800_0000
 }
 
+/// A store at an address that is the sum of two registers.
+pub(super) fn stores_somewhere(word: u32) -> bool {
+    let is_register_offset = word & 0x3b20_0c00 == 0x3820_0800;
+    let (vector, opc) = (field(word, 26, 1) == 1, field(word, 22, 2));
+    is_register_offset && (opc == 0 || (vector && opc == 2))
+}
+
 pub(super) fn branch_test(word: u32) -> Option<(Test, bool)> {
     let negated = field(word, 24, 1) == 1;
     if word & 0xff00_0010 == 0x5400_0000 {

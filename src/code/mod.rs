@@ -11,6 +11,7 @@
 //! instruction of unknown effect, and a function too large to analyse is reported as `None`.
 
 mod aarch64;
+mod access;
 mod calls;
 mod cfg;
 mod checksums;
@@ -29,6 +30,7 @@ mod vectors;
 mod wait;
 mod x86;
 
+pub use access::{access, watched, Access};
 pub use calls::{direct_calls, import_stubs, imported_calls};
 pub use checksums::{checksum_instruction, jump_variable, ChecksumInstruction};
 pub use entry::{entry, Entry};

@@ -5,6 +5,7 @@ use iced_x86::{
     OpAccess, OpKind, Register,
 };
 
+use super::access::Access;
 use super::insn::{Effect, Flow, Insn, Probing, Test, MAX_LEN};
 use crate::symbols::Arch;
 
@@ -148,6 +149,19 @@ pub(super) fn touches_memory(insn: &Insn) -> bool {
     let i = instruction(insn);
     let computes_only = matches!(i.mnemonic(), Mnemonic::Lea | Mnemonic::Nop);
     !computes_only && ((0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Memory) || i.is_stack_instruction())
+}
+
+/// What the instruction does to memory other than the stack.
+pub(super) fn access(insn: &Insn) -> Option<Access> {
+    let i = instruction(insn);
+    let mut factory = InstructionInfoFactory::new();
+    let used = factory.info(&i).used_memory().iter().filter(|memory| memory.base() != Register::RSP);
+    let accesses = used.map(|memory| match memory.access() {
+        OpAccess::Read | OpAccess::CondRead => Some(Access::Read),
+        OpAccess::Write | OpAccess::CondWrite | OpAccess::ReadWrite | OpAccess::ReadCondWrite => Some(Access::Write),
+        OpAccess::None | OpAccess::NoMemAccess => None,
+    });
+    accesses.flatten().max_by_key(|access| *access == Access::Write)
 }
 
 pub(super) fn effects(insn: &Insn, into: &mut Vec<Effect>) {

@@ -12,9 +12,9 @@ use crate::attach::{self, Costs, Division, Places, ProbeClass, Verdict};
 use crate::failure::Failure;
 use crate::model::{Checksum, SpinSettings};
 use crate::probe::latch::{self, Plan};
-use crate::probe::{cpu, hardware};
+use crate::probe::{cpu, hardware, watch};
 use crate::symbols::{Arch, Settings};
-use crate::target::{nodes_allowed, NumaMemory, Target};
+use crate::target::{nodes_allowed, NumaMemory, NumaThreads, Target};
 
 /// Everything that doctor finds out; the JSON form of it is this structure.
 #[derive(Serialize)]
@@ -67,6 +67,8 @@ struct Hardware {
     /// How to get those that do not count.
     #[serde(skip_serializing_if = "Option::is_none")]
     advice: Option<String>,
+    /// Why it is not known which memory answered single loads.
+    numa_accesses: String,
 }
 
 #[derive(Serialize)]
@@ -112,6 +114,9 @@ struct Server {
     /// Resident memory by node; absent on machines with one, and where the kernel does not say.
     #[serde(skip_serializing_if = "Option::is_none")]
     memory: Option<MemoryByNode>,
+    /// Threads by node; absent on the same machines.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    threads: Option<NumaThreads>,
 }
 
 /// Bytes, by the node's number.
@@ -216,6 +221,14 @@ fn find_out(target: Option<&Arc<Target>>) -> Findings {
             },
         })
         .collect();
+    let watchpoint = watch::hit_cost_ns();
+    let watchpoints = Check {
+        name: "hardware watchpoints",
+        required: false,
+        works: watchpoint.is_ok(),
+        without: watchpoint.as_ref().err().map(|error| format!("no --watch: {}", watch::refusal(error))),
+    };
+    let features: Vec<Check> = features.into_iter().chain([watchpoints]).collect();
     let costs = attach::calibrate().unwrap_or_default();
     let ready = capabilities.iter().chain(&features).all(|c| c.works || !c.required);
     Findings {
@@ -229,6 +242,7 @@ fn find_out(target: Option<&Arc<Target>>) -> Findings {
         costs: ProbeClass::ALL
             .iter()
             .map(|&class| Cost { class: class.title(), ns_per_hit: costs.of(class) })
+            .chain([Cost { class: "access to a watched word (--watch)", ns_per_hit: watchpoint.ok() }])
             .collect(),
         hardware: hardware_events(),
         server: target.map(|t| look_at(t, &costs)),
@@ -239,7 +253,13 @@ fn find_out(target: Option<&Arc<Target>>) -> Findings {
 fn hardware_events() -> Hardware {
     let host = hardware::Host::this();
     let Some(cpu) = host.cpu() else {
-        return Hardware { cpu: None, has_counters: host.has_counters(), events: Vec::new(), advice: None };
+        return Hardware {
+            cpu: None,
+            has_counters: host.has_counters(),
+            events: Vec::new(),
+            advice: None,
+            numa_accesses: numa_accesses(&host),
+        };
     };
     let verdicts = hardware::examine(&host, &cpu);
     let advice = verdicts.iter().any(hardware::Verdict::is_for_lack_of_counters).then(|| host.advice());
@@ -255,7 +275,24 @@ fn hardware_events() -> Hardware {
         has_counters: host.has_counters(),
         events: verdicts.into_iter().map(event).collect(),
         advice,
+        numa_accesses: numa_accesses(&host),
     }
+}
+
+/// Why there is no `armtrace_numa_accesses_total`.
+fn numa_accesses(host: &hardware::Host) -> String {
+    let sampler = host.data_source_sampler().map_or_else(
+        || {
+            "and this host has nothing that does: bare metal mostly has, with an Arm CPU with SPE and a kernel with arm_spe_pmu, an AMD \
+             CPU with IBS, or an Intel CPU with PEBS"
+                .to_owned()
+        },
+        |sampler| format!("though this host's {sampler} could"),
+    );
+    format!(
+        "this version does not sample which memory answered single loads, {sampler}. Remote accesses are counted as hardware \
+         events where the host has counters and several nodes"
+    )
 }
 
 fn look_at(target: &Arc<Target>, costs: &Costs) -> Server {
@@ -290,6 +327,7 @@ fn look_at(target: &Arc<Target>, costs: &Costs) -> Server {
         spin: spin.map(Spin::from),
         getcpu: cpu::getcpu(target).map(|found| Getcpu { glibc: found.glibc, path: found.path.as_str() }),
         memory: memory_by_node(target.pid),
+        threads: Places::of(Division::Node, Path::new(attach::SYSTEM)).and_then(|_| NumaThreads::read(target.pid)),
     }
 }
 
@@ -339,6 +377,7 @@ fn hardware_lines(hardware: &Hardware) -> Vec<String> {
         lines.push("  none: there are no counters here".to_owned());
     }
     lines.extend(hardware.advice.iter().map(|advice| format!("  {advice}")));
+    lines.push(format!("  no  armtrace_numa_accesses_total: {}", hardware.numa_accesses));
     lines
 }
 
@@ -375,7 +414,8 @@ fn cpu_lines(server: &Server) -> Vec<String> {
         format!("sched_getcpu: glibc {glibc} {how}{advice}")
     });
     let memory = server.memory.iter().flat_map(memory_lines);
-    server.checksums.iter().map(checksum).chain(spin).chain(getcpu).chain(memory).collect()
+    let threads = server.threads.iter().map(thread_line);
+    server.checksums.iter().map(checksum).chain(spin).chain(getcpu).chain(memory).chain(threads).collect()
 }
 
 /// Of a machine with several nodes: where the server's memory is, and what to do about it.
@@ -394,6 +434,23 @@ fn memory_lines(memory: &MemoryByNode) -> Vec<String> {
     });
     let line = format!("memory: {}{}", nodes(&memory.all), large.unwrap_or_default());
     std::iter::once(line).chain(memory.advice.clone()).collect()
+}
+
+/// Of a machine with several nodes: where the server's threads run, and whether on the nodes of the memory that they use.
+fn thread_line(threads: &NumaThreads) -> String {
+    let nodes: Vec<String> = threads.by_node.iter().map(|(node, n)| format!("{n} on node {node}")).collect();
+    let balancing = threads.balancing.as_ref().map_or_else(
+        || "NUMA balancing has not looked at their memory (kernel.numa_balancing)".to_owned(),
+        |seen| match seen.local_faults + seen.remote_faults {
+            0 => format!("NUMA balancing saw no access lately, and moved {} pages", seen.pages_moved),
+            all => format!(
+                "of the accesses that NUMA balancing saw lately {:.0}% were to another node's memory; it moved {} pages",
+                100.0 * seen.remote_faults as f64 / all as f64,
+                seen.pages_moved
+            ),
+        },
+    );
+    format!("threads: {}; moved to another CPU {} times; {balancing}", nodes.join(", "), threads.cpu_migrations)
 }
 
 fn text(findings: &Findings) -> String {

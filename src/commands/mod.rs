@@ -10,6 +10,7 @@ mod run;
 mod session;
 mod symbols;
 mod top;
+mod watch;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -43,6 +44,8 @@ Examples:
   armtrace report x86.rec --format html > x86.html
                                                  what is in it
   armtrace compare x86.rec arm.rec               two hosts side by side
+  sudo armtrace --pid $(pidof mysqld) --watch trx_sys_mutex
+                                                 who touches that latch's cache line, and is it false sharing?
   sudo armtrace doctor --pid $(pidof mariadbd)   what would be attached, at what cost
   armtrace audit /usr/sbin/mysqld                what its program pays for ordering memory; no root, either architecture's
   armtrace symbols export mariadbd.debug -o mariadbd.symbols
@@ -81,6 +84,13 @@ pub(crate) struct RunArgs {
     /// Where to serve metrics
     #[arg(long, default_value = ":9435", value_name = "ADDR:PORT")]
     listen: Listen,
+    /// Watch the cache line of this latch with hardware watchpoints, tell who touches it and whether a neighbour on the line
+    /// slows it down, and end; a part of the name is enough
+    #[arg(long, value_name = "LATCH", conflicts_with = "listen")]
+    watch: Option<String>,
+    /// How to print what --watch finds
+    #[arg(long, default_value = "text", requires = "watch")]
+    format: Format,
 }
 
 /// What every command takes that attaches to a server.

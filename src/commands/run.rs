@@ -7,13 +7,16 @@ use tokio::signal::unix::{signal, SignalKind};
 use tokio::sync::oneshot;
 
 use super::session::{self, EndedBy, Ends, Session};
-use super::RunArgs;
+use super::{watch, RunArgs};
 use crate::agent::{Agent, Source};
 use crate::export::{self, Exporter, Listener, SnapshotSource};
 use crate::failure::Failure;
 use crate::ui::LiveView;
 
 pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
+    if let Some(latch) = &args.watch {
+        return watch::watch(args, latch);
+    }
     let attach = &args.attach;
     let target = session::open(attach)?;
     let listener = args.listen.bind().map_err(Failure::running)?;

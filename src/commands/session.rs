@@ -89,7 +89,7 @@ pub(super) enum EndedBy {
 }
 
 impl Ends {
-    fn new(target: &Target) -> io::Result<Ends> {
+    pub fn new(target: &Target) -> io::Result<Ends> {
         let pidfd = target.pidfd()?;
         // SAFETY: `pidfd` owns an open descriptor for as long as it is registered, and nobody else closes it.
         let server = unsafe { AsyncFd::register(pidfd) }?;

@@ -6,10 +6,12 @@
 mod cpu;
 mod hardware;
 mod histogram;
+mod watch;
 
 pub use cpu::{Checksum, ChecksumCalls, CpuClass, CpuTime, Implementation, OrderingTime, SpinSettings};
 pub use hardware::{EventCount, Scope};
 pub use histogram::{Histogram, BUCKETS, BUCKET_BOUNDS_NS};
+pub use watch::{LineWatch, Moves, TouchingFunction, Verdict, WatchedWord, LEAST_MOVES};
 
 use std::time::Duration;
 

@@ -4,3 +4,4 @@ pub mod cpu;
 pub mod hardware;
 pub mod latch;
 mod maps;
+pub mod watch;

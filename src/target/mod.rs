@@ -4,11 +4,13 @@ mod client;
 mod maps;
 mod memory;
 mod numa;
+mod threads;
 
 pub use client::Client;
 pub use maps::{file_mappings, load_bias, FileMapping};
 pub use memory::Memory;
 pub use numa::{nodes_allowed, NumaMemory};
+pub use threads::{Balancing, NumaThreads};
 
 use std::fs;
 use std::io;

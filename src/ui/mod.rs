@@ -8,5 +8,6 @@ pub mod names;
 pub mod screen;
 pub mod table;
 pub mod top;
+pub mod watch;
 
 pub use live::LiveView;

@@ -30,4 +30,5 @@ mod top;
 mod truth;
 mod truth_suite;
 mod waits;
+mod watch;
 mod well_known;

@@ -124,7 +124,7 @@ fn kernel_class(function: &str, call: u32) -> CpuClass {
 }
 
 /// The files that a process has its code from.
-pub(super) struct Images {
+pub(in crate::probe) struct Images {
     pub(super) target: Arc<Target>,
     /// By ascending address.
     mappings: Vec<FileMapping>,
@@ -133,7 +133,7 @@ pub(super) struct Images {
 }
 
 impl Images {
-    pub(super) fn new(target: Arc<Target>) -> Images {
+    pub(in crate::probe) fn new(target: Arc<Target>) -> Images {
         let mappings = file_mappings(target.pid);
         Images { target, mappings, libraries: HashMap::new() }
     }
@@ -144,7 +144,7 @@ impl Images {
     }
 
     /// The function at an address of the process.
-    pub(super) fn find(&mut self, address: u64) -> Option<Found<'_>> {
+    pub(in crate::probe) fn find(&mut self, address: u64) -> Option<Found<'_>> {
         if self.target.image.extent().contains(&address.wrapping_sub(self.target.bias)) {
             return Some(Found::at(address, &self.target.image, self.target.bias, None));
         }
@@ -172,10 +172,10 @@ impl Images {
 }
 
 /// A function in a file.
-pub(super) struct Found<'a> {
-    pub(super) image: &'a Image,
+pub(in crate::probe) struct Found<'a> {
+    pub(in crate::probe) image: &'a Image,
     /// What to add to addresses in the file to get those in the process.
-    pub(super) bias: u64,
+    pub(in crate::probe) bias: u64,
     /// Its first address in the process, and in the file.
     start: u64,
     linked: u64,
@@ -194,12 +194,12 @@ impl<'a> Found<'a> {
     }
 
     /// Its addresses in the file.
-    pub(super) fn bounds(&self) -> Option<Range<u64>> {
+    pub(in crate::probe) fn bounds(&self) -> Option<Range<u64>> {
         self.image.function_at(self.linked)
     }
 
     /// Its name, or where it begins in which file.
-    pub(super) fn name(&self) -> String {
+    pub(in crate::probe) fn name(&self) -> String {
         match (self.symbol, &self.library) {
             (Some(symbol), _) => plain_name(symbol.name),
             (None, Some(library)) => format!("sub_{:x} ({library})", self.linked),

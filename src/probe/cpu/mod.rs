@@ -2,9 +2,9 @@
 
 mod burst;
 mod checksum;
-mod code;
+pub(super) mod code;
 mod getcpu;
-mod kernel;
+pub(super) mod kernel;
 mod known;
 mod shares;
 mod spin;

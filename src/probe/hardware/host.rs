@@ -95,6 +95,28 @@ impl Host {
         where_counters_are(&dmi("sys_vendor"), &dmi("product_name"))
     }
 
+    /// What of this host can tell for single loads which memory answered them, if anything can.
+    pub fn data_source_sampler(&self) -> Option<&'static str> {
+        let devices = self.root.join("sys/bus/event_source/devices");
+        let names: Vec<String> = fs::read_dir(&devices)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .filter_map(|d| d.file_name().into_string().ok())
+            .collect();
+        let has = |begin: &str| names.iter().any(|name| name.starts_with(begin));
+        // Where Intel's CPUs sample loads by their latency, the kernel names the event that does.
+        let samples_loads =
+            || ["cpu", "cpu_core"].iter().any(|cpu| devices.join(cpu).join("events/mem-loads").exists());
+        if has("arm_spe_") {
+            Some("Arm SPE")
+        } else if has("ibs_op") {
+            Some("AMD IBS")
+        } else {
+            samples_loads().then_some("Intel PEBS")
+        }
+    }
+
     /// The nodes that have memory or CPUs, by number.
     pub fn nodes(&self) -> Vec<Node> {
         let numbers = cpu_list(&self.line("sys/devices/system/node/online").unwrap_or_default());
@@ -228,6 +250,25 @@ mod tests {
             ["cycles", "instructions", "branch-misses"]
         );
         (cpu.name, plan[3..].iter().map(written).collect())
+    }
+
+    #[test]
+    fn what_samples_data_sources_is_told_by_the_devices() {
+        let sampler = |files: &[&str]| {
+            let dir = tempfile::tempdir().unwrap();
+            for file in files {
+                let file = dir.path().join("sys/bus/event_source/devices").join(file);
+                fs::create_dir_all(file.parent().unwrap()).unwrap();
+                fs::write(file, "").unwrap();
+            }
+            Host::at(dir.path()).data_source_sampler()
+        };
+        assert_eq!(sampler(&["arm_spe_0/type", "armv8_pmuv3_0/type"]), Some("Arm SPE"));
+        assert_eq!(sampler(&["ibs_op/type", "cpu/type"]), Some("AMD IBS"));
+        assert_eq!(sampler(&["cpu/events/mem-loads"]), Some("Intel PEBS"));
+        assert_eq!(sampler(&["cpu_core/events/mem-loads", "cpu_atom/type"]), Some("Intel PEBS"));
+        assert_eq!(sampler(&["cpu/events/cycles", "software/type"]), None);
+        assert_eq!(sampler(&[]), None);
     }
 
     fn written(planned: &Planned) -> String {

@@ -39,8 +39,8 @@ pub(super) const TRACEPOINTS: [&str; 4] = ["futex_enter", "futex_exit", "thread_
 
 /// Turns the programs' maps into named figures.
 pub struct LatchCollector {
-    maps: Arc<Maps>,
-    target: Arc<Target>,
+    pub(super) maps: Arc<Maps>,
+    pub(super) target: Arc<Target>,
     status: Arc<Status>,
     /// Probe names, by site index, and the price class of each.
     sites: Vec<(String, ProbeClass)>,
@@ -49,12 +49,12 @@ pub struct LatchCollector {
     /// Whether both futex programs could be attached.
     sees_sleeps: bool,
     places: Option<Places>,
-    caches: Mutex<Caches>,
+    pub(super) caches: Mutex<Caches>,
 }
 
 /// What was named once stays named.
-struct Caches {
-    namer: Namer,
+pub(super) struct Caches {
+    pub(super) namer: Namer,
     callsites: HashMap<(u64, u64), String>,
 }
 
@@ -248,7 +248,7 @@ impl Caches {
     }
 }
 
-fn identity(key: &types::latch_key) -> Identity {
+pub(super) fn identity(key: &types::latch_key) -> Identity {
     match types::identity(u32::from(key.identity)) {
         types::identity::IDENTITY_LATCH_ID => Identity::LatchId(key.id as u32),
         types::identity::IDENTITY_CREATED => Identity::Created { file: key.id, line: key.line },
@@ -271,7 +271,7 @@ fn page(key: &types::page_key) -> PageKey {
 }
 
 /// What the function of the C library says that a thread waits for.
-fn library_kind(primitive: u8) -> Option<Kind> {
+pub(super) fn library_kind(primitive: u8) -> Option<Kind> {
     match types::primitive(u32::from(primitive)) {
         types::primitive::PRIMITIVE_MUTEX | types::primitive::PRIMITIVE_ALLOCATOR => Some(Kind::Mutex),
         types::primitive::PRIMITIVE_RWLOCK_READ | types::primitive::PRIMITIVE_RWLOCK_WRITE => Some(Kind::Rwlock),

@@ -5,11 +5,13 @@ mod keeper;
 mod library;
 mod missed;
 mod plan;
+mod waiting;
 
 pub use collect::{LatchCollector, LatchFigures, LatchKey};
 pub use library::rows_of as library_rows;
 pub(super) use plan::{ip_offset, register_offset};
 pub use plan::{plan, Allowed, Plan, PlannedFunction, PlannedSite};
+pub use waiting::WaitedFor;
 
 use std::mem::MaybeUninit;
 use std::sync::mpsc::{self, Sender};

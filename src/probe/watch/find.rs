@@ -1,0 +1,147 @@
+//! Which latch to watch: the one of a name that most threads wait for.
+
+use std::collections::{BTreeMap, HashMap};
+
+use crate::probe::latch::WaitedFor;
+
+/// Latches that threads were seen to wait for, by event name and address.
+#[derive(Debug, Default)]
+pub struct Sightings(BTreeMap<String, HashMap<u64, Sighting>>);
+
+#[derive(Debug)]
+struct Sighting {
+    latch: WaitedFor,
+    /// How many threads waited for it, each time that was looked at.
+    waiters: u64,
+    /// How often it was the last that somebody had waited for.
+    last: u64,
+}
+
+/// The latch of a name that is waited for most.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Hottest<'a> {
+    pub latch: &'a WaitedFor,
+    /// Latches of this name that were seen.
+    pub instances: usize,
+    /// Of the waiters that were seen for latches of this name: those for this one, and all.
+    pub waiters: (u64, u64),
+}
+
+impl Sightings {
+    /// Adds the latches that threads wait for now.
+    pub fn add_waiters(&mut self, now: Vec<WaitedFor>) {
+        now.into_iter().for_each(|latch| self.of(latch).waiters += 1);
+    }
+
+    /// Adds those that were waited for last; what was waited for more often than before counts.
+    pub fn add_last(&mut self, last: Vec<WaitedFor>) {
+        for latch in last {
+            let waits = latch.waits;
+            let sighting = self.of(latch);
+            if waits > sighting.latch.waits {
+                sighting.latch.waits = waits;
+                sighting.last += 1;
+            }
+        }
+    }
+
+    fn of(&mut self, latch: WaitedFor) -> &mut Sighting {
+        let instances = self.0.entry(latch.name.event.clone()).or_default();
+        let new = |latch: WaitedFor| Sighting { latch: WaitedFor { waits: 0, ..latch }, waiters: 0, last: 0 };
+        instances.entry(latch.address).or_insert_with(|| new(latch))
+    }
+
+    /// The event names that were seen.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(String::as_str)
+    }
+
+    /// The only event name that the user can mean.
+    ///
+    /// # Errors
+    /// The names that the user can mean, if there is not exactly one.
+    pub fn meant(&self, wanted: &str) -> Result<&str, Vec<&str>> {
+        let is_whole = |name: &str| name == wanted;
+        let is_last = |name: &str| name.rsplit(['/', ':']).next() == Some(wanted);
+        let is_part = |name: &str| name.contains(wanted);
+        let matching = |is: &dyn Fn(&str) -> bool| self.names().filter(|name| is(name)).collect::<Vec<_>>();
+        let found = [matching(&is_whole), matching(&is_last), matching(&is_part)];
+        let found = found.into_iter().find(|names| !names.is_empty()).unwrap_or_default();
+        match found[..] {
+            [name] => Ok(name),
+            _ => Err(found),
+        }
+    }
+
+    /// How many waiters for latches of this name were seen.
+    pub fn waiters(&self, name: &str) -> u64 {
+        self.0.get(name).map_or(0, |instances| instances.values().map(|one| one.waiters).sum())
+    }
+
+    /// The latch of this name that most waited for. Waits that are too short for waiters to be seen are told by which
+    /// latch was waited for last.
+    pub fn hottest(&self, name: &str) -> Option<Hottest<'_>> {
+        let instances = self.0.get(name)?;
+        let most = instances.values().max_by_key(|one| (one.waiters, one.last, one.latch.address))?;
+        let waiters = (most.waiters, self.waiters(name));
+        Some(Hottest { latch: &most.latch, instances: instances.len(), waiters })
+    }
+
+    /// The other latch that was seen to cover an address.
+    pub fn at(&self, address: u64) -> Option<&WaitedFor> {
+        let mut all = self.0.values().flat_map(HashMap::values).map(|one| &one.latch);
+        all.find(|latch| (latch.address..latch.address.saturating_add(latch.bytes)).contains(&address))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::names::LatchName;
+
+    fn latch(event: &str, address: u64, waits: u64) -> WaitedFor {
+        WaitedFor { name: LatchName::from_event(event).unwrap(), address, bytes: 0x30, waits }
+    }
+
+    const PAGE: &str = "wait/synch/mutex/innodb/lock_sys_page_mutex";
+    const TABLE: &str = "wait/synch/mutex/innodb/lock_sys_table_mutex";
+    const TRX: &str = "wait/synch/mutex/innodb/trx_mutex";
+    const TRX_SYS: &str = "wait/synch/mutex/innodb/trx_sys_mutex";
+
+    #[test]
+    fn a_part_of_a_name_is_enough_if_no_other_has_it() {
+        let mut seen = Sightings::default();
+        seen.add_waiters([PAGE, TABLE, TRX, TRX_SYS].map(|name| latch(name, 1, 0)).to_vec());
+        assert_eq!(seen.meant(TRX_SYS), Ok(TRX_SYS));
+        assert_eq!(seen.meant("trx_mutex"), Ok(TRX));
+        assert_eq!(seen.meant("sys_pa"), Ok(PAGE));
+        assert_eq!(seen.meant("lock_sys"), Err(vec![PAGE, TABLE]));
+        assert_eq!(seen.meant("nothing"), Err(vec![]));
+    }
+
+    #[test]
+    fn the_hottest_has_most_waiters() {
+        let mut seen = Sightings::default();
+        seen.add_waiters(vec![
+            latch(PAGE, 0x100, 0),
+            latch(PAGE, 0x200, 0),
+            latch(PAGE, 0x200, 0),
+            latch(TRX, 0x300, 0),
+        ]);
+        let hottest = seen.hottest(PAGE).unwrap();
+        assert_eq!((hottest.latch.address, hottest.instances, hottest.waiters), (0x200, 2, (2, 3)));
+        assert_eq!(seen.hottest(TABLE), None);
+        assert_eq!(seen.at(0x12f).map(|latch| latch.address), Some(0x100));
+        assert_eq!(seen.at(0x130), None);
+    }
+
+    #[test]
+    fn short_waits_are_told_by_what_was_waited_for_last() {
+        let mut seen = Sightings::default();
+        for (address, waits) in [(0x100, 5), (0x200, 6), (0x100, 6), (0x100, 6), (0x200, 7)] {
+            seen.add_last(vec![latch(PAGE, address, waits)]);
+        }
+        let hottest = seen.hottest(PAGE).unwrap();
+        assert_eq!((hottest.latch.address, hottest.waiters), (0x200, (0, 0)));
+    }
+}

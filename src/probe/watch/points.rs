@@ -1,0 +1,278 @@
+//! Hardware watchpoints: each CPU reports who accesses some words of a process's memory.
+//!
+//! They are opened per CPU and not per thread. A server can have thousands of threads, and each would cost a descriptor, a
+//! buffer, and work at its context switches; and threads that start meanwhile would be missed. In return another
+//! process that happens to have memory of its own at such an address is reported too: that is told by its process id.
+//!
+//! Accesses are read from the kernel's buffers and not counted by a BPF program. Arm64 kernels that lack the fix of 2023 to
+//! single-stepping (`uses_default_overflow_handler`) do not step over an access whose watchpoint runs a program: the thread
+//! would take the trap again and again. The order of accesses is needed in any case.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use libbpf_rs::libbpf_sys;
+use memmap2::{MmapMut, MmapOptions};
+
+use crate::attach::{online_cpus, open_event};
+
+/// Bytes that one watchpoint covers.
+pub const WORD: u64 = 8;
+
+/// `HW_BREAKPOINT_RW` of `linux/hw_breakpoint.h`. x86 has nothing that watches for reads alone.
+const READS_AND_WRITES: u32 = 3;
+
+/// What each record holds, in the order in which the kernel writes it.
+const SAMPLE: u64 = (libbpf_sys::PERF_SAMPLE_IP
+    | libbpf_sys::PERF_SAMPLE_TID
+    | libbpf_sys::PERF_SAMPLE_TIME
+    | libbpf_sys::PERF_SAMPLE_ADDR
+    | libbpf_sys::PERF_SAMPLE_CPU) as u64;
+
+/// Bytes of a record: header, instruction pointer, process and thread, time, address, CPU.
+const RECORD: usize = 48;
+
+/// `PERF_EVENT_IOC_DISABLE`, `PERF_EVENT_IOC_REFRESH` and `PERF_EVENT_IOC_SET_OUTPUT` of `linux/perf_event.h`.
+const DISABLE: libc::Ioctl = 0x2401;
+const REFRESH: libc::Ioctl = 0x2402;
+const SET_OUTPUT: libc::Ioctl = 0x2405;
+
+/// An access to a watched word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Touch {
+    /// Of `CLOCK_MONOTONIC_RAW`, nanoseconds.
+    pub time_ns: u64,
+    pub cpu: u32,
+    pub pid: u32,
+    pub tid: u32,
+    /// The watched word.
+    pub word: u64,
+    /// As the CPU reports it: behind the instruction on x86, at it on arm64.
+    pub ip: u64,
+    pub is_kernel: bool,
+}
+
+/// Watchpoints on all CPUs. Dropping it takes them off.
+pub struct Watchpoints {
+    cpus: Vec<OnCpu>,
+}
+
+struct OnCpu {
+    events: Vec<OwnedFd>,
+    ring: Ring,
+}
+
+impl Watchpoints {
+    /// Prepares to watch these words, of which each begins at a multiple of [`WORD`]; at most `limit` accesses of each will be
+    /// reported by each CPU.
+    ///
+    /// # Errors
+    /// When the kernel refuses. `ENOSPC`: no watchpoint is free.
+    pub fn open(words: &[u64], limit: u32) -> io::Result<Watchpoints> {
+        let cpus = online_cpus().into_iter().map(|cpu| OnCpu::open(cpu, words, limit)).collect::<io::Result<_>>()?;
+        Ok(Watchpoints { cpus })
+    }
+
+    /// Watches until `limit` accesses to a word were reported by a CPU, which then watches it no longer, whatever
+    /// becomes of this process.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn enable(&self, limit: u32) -> io::Result<()> {
+        self.each_event(REFRESH, limit)
+    }
+
+    /// Watches no longer.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn disable(&self) -> io::Result<()> {
+        self.each_event(DISABLE, 0)
+    }
+
+    fn each_event(&self, request: libc::Ioctl, argument: u32) -> io::Result<()> {
+        self.cpus.iter().flat_map(|cpu| &cpu.events).try_for_each(|event| control(event, request, argument as i32))
+    }
+
+    /// All that was reported, to be called once watching is over.
+    pub fn touches(&self) -> Vec<Touch> {
+        self.cpus.iter().flat_map(|cpu| cpu.ring.touches()).collect()
+    }
+}
+
+impl OnCpu {
+    fn open(cpu: i32, words: &[u64], limit: u32) -> io::Result<OnCpu> {
+        let events = words.iter().map(|&word| open(word, -1, cpu)).collect::<io::Result<Vec<_>>>()?;
+        let (first, others) = events.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+        // The kernel may report some more before it has disabled an event.
+        let ring = Ring::map(first, 2 * limit as usize * words.len() * RECORD)?;
+        for other in others {
+            control(other, SET_OUTPUT, first.as_raw_fd())?;
+        }
+        Ok(OnCpu { events, ring })
+    }
+}
+
+/// Opens a watchpoint, disabled, for a thread (0: the calling one, -1: whatever runs) on a CPU (-1: on all).
+fn open(word: u64, pid: libc::pid_t, cpu: i32) -> io::Result<OwnedFd> {
+    let mut attr = libbpf_sys::perf_event_attr {
+        type_: libbpf_sys::PERF_TYPE_BREAKPOINT,
+        size: size_of::<libbpf_sys::perf_event_attr>() as u32,
+        sample_type: SAMPLE,
+        bp_type: READS_AND_WRITES,
+        clockid: libc::CLOCK_MONOTONIC_RAW,
+        ..Default::default()
+    };
+    attr.__bindgen_anon_1.sample_period = 1;
+    attr.__bindgen_anon_3.bp_addr = word;
+    attr.__bindgen_anon_4.bp_len = WORD;
+    attr.set_disabled(1);
+    attr.set_use_clockid(1);
+    open_event(&attr, pid, cpu)
+}
+
+fn control(event: &OwnedFd, request: libc::Ioctl, argument: i32) -> io::Result<()> {
+    // SAFETY: the descriptor is open, and these requests take a number.
+    match unsafe { libc::ioctl(event.as_raw_fd(), request, argument) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// What one access costs, in nanoseconds: a variable of this process's own is watched, once it was seen that CPUs report
+/// accesses to it.
+///
+/// # Errors
+/// As [`Watchpoints::open`]; [`io::ErrorKind::Unsupported`] where watchpoints can be had but report nothing.
+pub fn hit_cost_ns() -> io::Result<f64> {
+    prove()?;
+    const HITS: u32 = 50;
+    const BATCHES: usize = 5;
+    let watched = AtomicU64::new(0);
+    // The least of several: others run on this CPU too.
+    let write = || {
+        let batch = || {
+            let begin = now_ns();
+            (0..HITS).for_each(|_| watched.store(1, Ordering::Relaxed));
+            now_ns().saturating_sub(begin)
+        };
+        (0..BATCHES).map(|_| batch()).min().unwrap_or(0) as f64
+    };
+    let bare = write();
+    let event = open(std::ptr::from_ref(&watched) as u64, 0, -1)?;
+    control(&event, REFRESH, i32::MAX)?;
+    let with = write();
+    Ok((with - bare).max(0.0) / f64::from(HITS))
+}
+
+/// Watches a variable of this process's own as a server's latch is watched.
+fn prove() -> io::Result<()> {
+    const WRITES: u32 = 20;
+    let watched = AtomicU64::new(0);
+    let points = Watchpoints::open(&[std::ptr::from_ref(&watched) as u64], WRITES)?;
+    points.enable(WRITES)?;
+    (0..WRITES).for_each(|_| watched.store(1, Ordering::Relaxed));
+    points.disable()?;
+    let own = std::process::id();
+    match points.touches().iter().any(|touch| touch.pid == own) {
+        true => Ok(()),
+        false => Err(io::ErrorKind::Unsupported.into()),
+    }
+}
+
+/// The clock of [`Touch::time_ns`].
+pub fn now_ns() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: writes to `now`, which lives as long as the call.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_RAW, &mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// What the kernel and this process share of an event: a page that says how much was written, then the records.
+struct Ring {
+    map: MmapMut,
+    page: usize,
+}
+
+impl Ring {
+    fn map(event: &OwnedFd, bytes: usize) -> io::Result<Ring> {
+        // SAFETY: the call takes a number.
+        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(4096) as usize;
+        let pages = bytes.div_ceil(page).next_power_of_two();
+        // SAFETY: what is mapped is the kernel's buffer for this event and no file that somebody could cut short; it is read
+        // only when nothing is written any more.
+        let map = unsafe { MmapOptions::new().len((1 + pages) * page).map_mut(event)? };
+        Ok(Ring { map, page })
+    }
+
+    fn touches(&self) -> Vec<Touch> {
+        let head = std::mem::offset_of!(libbpf_sys::perf_event_mmap_page, data_head);
+        // SAFETY: the first page holds this structure, and the kernel writes the field as a whole.
+        let written = unsafe { &*self.map.as_ptr().add(head).cast::<AtomicU64>() }.load(Ordering::Acquire);
+        let records = &self.map[self.page..];
+        records_of(&records[..records.len().min(written as usize)])
+    }
+}
+
+/// The accesses among records; what is no record ends them.
+fn records_of(mut bytes: &[u8]) -> Vec<Touch> {
+    let mut touches = Vec::new();
+    while let Some((header, _)) = bytes.split_first_chunk::<8>() {
+        let [a, b, c, d, e, f, g, h] = *header;
+        let (kind, misc) = (u32::from_ne_bytes([a, b, c, d]), u32::from(u16::from_ne_bytes([e, f])));
+        let size = usize::from(u16::from_ne_bytes([g, h]));
+        if size < header.len() || size > bytes.len() {
+            break;
+        }
+        if kind == libbpf_sys::PERF_RECORD_SAMPLE && size == RECORD {
+            touches.push(touch(&bytes[8..size], misc));
+        }
+        bytes = &bytes[size..];
+    }
+    touches
+}
+
+fn touch(body: &[u8], misc: u32) -> Touch {
+    let number = |at: usize| body[at..at + 8].try_into().map_or(0, u64::from_ne_bytes);
+    let half = |at: usize| body[at..at + 4].try_into().map_or(0, u32::from_ne_bytes);
+    Touch {
+        ip: number(0),
+        pid: half(8),
+        tid: half(12),
+        time_ns: number(16),
+        word: number(24),
+        cpu: half(32),
+        is_kernel: misc & libbpf_sys::PERF_RECORD_MISC_CPUMODE_MASK == libbpf_sys::PERF_RECORD_MISC_KERNEL,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(kind: u32, misc: u16, values: &[u64]) -> Vec<u8> {
+        let size = 8 + 8 * values.len() as u16;
+        let header = u64::from(kind) | u64::from(misc) << 32 | u64::from(size) << 48;
+        std::iter::once(&header).chain(values).flat_map(|value| value.to_le_bytes()).collect()
+    }
+
+    #[test]
+    fn records_are_taken_apart() {
+        let sample = record(9, 2, &[0x1234, 7 | 8 << 32, 99, 0xc0, 1]);
+        let lost = record(2, 0, &[1, 2]);
+        let in_kernel = record(9, 1, &[u64::MAX, 7 | 9 << 32, 100, 0xc8, 0]);
+        let touches = records_of(&[sample, lost, in_kernel].concat());
+        let first = Touch { time_ns: 99, cpu: 1, pid: 7, tid: 8, word: 0xc0, ip: 0x1234, is_kernel: false };
+        assert_eq!(touches[0], first);
+        assert_eq!((touches.len(), touches[1].tid, touches[1].is_kernel), (2, 9, true));
+    }
+
+    #[test]
+    fn garbage_ends_the_records() {
+        let sample = record(9, 2, &[1, 2, 3, 4, 5]);
+        for garbage in [vec![0; 64], vec![0xff; 64], sample[..40].to_vec(), vec![1, 2, 3]] {
+            assert_eq!(records_of(&[&sample[..], &garbage].concat()).len(), 1, "{garbage:x?}");
+        }
+    }
+}

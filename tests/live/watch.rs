@@ -1,0 +1,138 @@
+//! Who touches the cache line of a latch.
+
+use std::ops::Range;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use anyhow::{ensure, Context, Result};
+use armtrace::code::Access;
+use armtrace::model::{Verdict, WatchedWord};
+use armtrace::probe::watch::{self, Allowance, CodeAt, Scene};
+
+use crate::agent::{loaded_programs, program};
+use crate::load::Load;
+use crate::server::{wait_for, Family, Options, Server};
+
+/// More than one cache line of any machine.
+#[repr(align(512))]
+struct Counters([AtomicU64; 128]);
+
+/// Runs the calling thread on this CPU.
+fn stay_on(cpu: usize) {
+    // SAFETY: the set is plain data, and is set up before it is passed.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(cpu, &mut set);
+        libc::sched_setaffinity(0, size_of_val(&set), &set);
+    }
+}
+
+/// Two threads on two CPUs count in counter 0 and in this other one, while the line of counter 0 is watched.
+fn watch_two_threads(other: usize) -> Result<Vec<WatchedWord>> {
+    let counters = Counters(std::array::from_fn(|_| AtomicU64::new(0)));
+    let is_over = AtomicBool::new(false);
+    let count = |cpu: usize, counter: usize| {
+        stay_on(cpu);
+        while !is_over.load(Ordering::Relaxed) {
+            counters.0[counter].fetch_add(1, Ordering::Relaxed);
+            (0..50).for_each(|_| std::hint::spin_loop());
+        }
+    };
+    let address = std::ptr::from_ref(&counters.0[0]) as u64;
+    let bursts = std::thread::scope(|scope| {
+        scope.spawn(|| count(0, 0));
+        scope.spawn(|| count(1, other));
+        let no_limit = Allowance { share: 1.0, hit_ns: 0.0 };
+        let bursts = watch::watch(std::process::id() as i32, address, watch::line_bytes(), no_limit, || false);
+        is_over.store(true, Ordering::Relaxed);
+        bursts
+    })?;
+    let latch: Range<u64> = address..address + watch::WORD;
+    let scene = Scene { pid: std::process::id(), word: address, latch, places: None };
+    let writes = CodeAt { access: Some(Access::Write), ..CodeAt::default() };
+    Ok(watch::words(&scene, &bursts, &mut |_| writes.clone()))
+}
+
+/// Watches until threads on both CPUs were seen in turn, as long as `moves` they should be.
+fn verdict(other: usize, moves: bool) -> Result<Verdict> {
+    let is_enough = |words: &[WatchedWord]| {
+        let moved: u64 = words.iter().map(|word| word.moves.moved).sum();
+        words.iter().any(|word| word.moves.followed >= 100) && (!moves || moved >= 100)
+    };
+    let words = wait_for("enough touches", Duration::from_secs(30), || {
+        Ok(Some(watch_two_threads(other)?).filter(|words| is_enough(words)))
+    })?;
+    println!("other counter at {}: {:?}", 8 * other, words.iter().map(|w| (w.offset, w.moves)).collect::<Vec<_>>());
+    Ok(watch::verdict(&words))
+}
+
+#[test]
+fn two_counters_on_one_line_are_false_sharing_and_on_two_lines_are_not() -> Result<()> {
+    ensure!(verdict(1, true)? == Verdict::FalseSharing);
+    ensure!(verdict(0, true)? == Verdict::LatchOnly, "one counter of two threads");
+    ensure!(verdict(64, false)? == Verdict::Still, "two lines");
+    Ok(())
+}
+
+/// All watchpoints of the processor can be had: none was left behind.
+fn none_is_left() -> Result<()> {
+    let words = [0_u64; 4];
+    let addresses: Vec<u64> = words.iter().map(|word| std::ptr::from_ref(word) as u64).collect();
+    watch::Watchpoints::open(&addresses, 1).context("a watchpoint was left behind")?;
+    ensure!(loaded_programs()?.is_empty(), "programs are loaded");
+    Ok(())
+}
+
+/// A hot latch of a loaded server: who touches it is named, within the limits that were promised.
+fn hot_latch_is_watched(family: Family, threads: u32, latch: &str) -> Result<()> {
+    let server = Server::start(family, &Options::default())?;
+    let mut load = Load::start(&server, "oltp_update_index", threads)?;
+    load.wait_running()?;
+    let pid = server.pid().to_string();
+    let run = |args: &[&str]| {
+        let mut command = Command::new(program());
+        command.args(["--pid", &pid, "--max-overhead", "10%", "--watch"]).args(args).stdin(Stdio::null()).output()
+    };
+    let text = run(&[latch])?;
+    let said = String::from_utf8_lossy(&text.stdout);
+    println!("{said}{}", String::from_utf8_lossy(&text.stderr));
+    ensure!(text.status.success() && said.contains("the latch"), "nothing is said of the latch");
+    let json = run(&[latch, "--format", "json"])?;
+    let found: serde_json::Value =
+        serde_json::from_slice(&json.stdout).with_context(|| String::from_utf8_lossy(&json.stderr).into_owned())?;
+    let unclear = run(&["wait/synch"])?;
+    let report = load.stop()?;
+    server.stop()?;
+    none_is_left()?;
+    ensure!(report.errors == 0, "{} statements failed", report.errors);
+    let why = String::from_utf8_lossy(&unclear.stderr);
+    ensure!(unclear.status.code() == Some(2) && why.contains("may mean any of"), "{why}");
+
+    let number = |value: &serde_json::Value| value.as_u64().with_context(|| format!("{value} is no number"));
+    ensure!(found["latch"].as_str().is_some_and(|name| name.ends_with(latch)), "{found}");
+    let bursts = number(&found["bursts"])?;
+    let most = bursts * 2 * number(&found["hits_per_burst"])? * number(&found["cpus"])?;
+    // The kernel may report some more before it has switched a watchpoint off.
+    ensure!(bursts > 10 && number(&found["hits"])? <= most + most / 10, "{} accesses, at most {most}", found["hits"]);
+    let words = found["words"].as_array().context("no words")?;
+    let own = words.iter().find(|word| word["offset"] == 0).context("the latch was not watched")?;
+    let named = |f: &&serde_json::Value| f["function"].as_str().is_some_and(|name| !name.starts_with(['?', '<']));
+    let functions = own["functions"].as_array().context("no functions")?;
+    ensure!(number(&own["touches"])? > 100 && functions.iter().any(|f| named(&f)), "{own}");
+    let of_which = |key: &str| functions.iter().map(|f| number(&f[key])).sum::<Result<u64>>();
+    ensure!(of_which("touches")? == number(&own["touches"])?, "{own}");
+    // Whoever takes a latch or gives it back writes to it.
+    ensure!(of_which("writes")? > 0 && of_which("writes")? == number(&own["writes"])?, "{own}");
+    Ok(())
+}
+
+#[test]
+fn a_hot_latch_of_mysql_is_watched() -> Result<()> {
+    hot_latch_is_watched(Family::Mysql97, 16, "trx_sys_mutex")
+}
+
+#[test]
+fn a_hot_latch_of_mariadb_is_watched() -> Result<()> {
+    hot_latch_is_watched(Family::Mariadb114, 32, "lock_latch")
+}

@@ -2,10 +2,12 @@
 //!
 //! A uprobe costs a trap or, where the kernel cannot emulate the probed instruction, a trap and a single
 //! step; how much differs by a factor of ten between machines. So the agent probes two functions of its own,
-//! calls them, and takes the difference to calls that are not probed.
+//! calls them, and takes the difference to calls that are not probed. Between two calls it fills the CPU's caches with something
+//! else, as a server does: hits in a loop take half as long, and those of the futex programs a fifth.
 
 use std::arch::global_asm;
 use std::mem::MaybeUninit;
+use std::time::Instant;
 
 use anyhow::{Context, Result};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
@@ -46,7 +48,13 @@ extern "C" {
     fn armtrace_stepped();
 }
 
-/// Calls timed per batch and batches per class: together a few milliseconds per class.
+/// Calls timed one by one, each with caches that hold other things: together some milliseconds per class.
+const COLD_CALLS: usize = 75;
+/// As large as the caches that a CPU has to itself.
+const CACHES: usize = 2 << 20;
+const CACHE_LINE: usize = 64;
+
+/// Calls timed per batch, and batches.
 const CALLS: u32 = 300;
 const BATCHES: usize = 5;
 
@@ -132,10 +140,10 @@ pub fn calibrate() -> Result<Costs> {
     open.progs.empty_wait_exit.set_autoload(traceable);
     let skel = open.load().context("loading the calibration programs")?;
     let progs = &skel.progs;
-    let bare = nanoseconds_per_call(|| call(armtrace_emulated));
+    let bare = nanoseconds_of_cold_call(|| call(armtrace_emulated));
     let probed = |function: unsafe extern "C" fn(), retprobe: bool| {
         let link = attach_to_self(&progs.empty, function, retprobe).ok()?;
-        let with = nanoseconds_per_call(|| call(function));
+        let with = nanoseconds_of_cold_call(|| call(function));
         drop(link);
         price(with - bare)
     };
@@ -182,6 +190,22 @@ pub fn thread_time_ns() -> f64 {
     now.tv_sec as f64 * 1e9 + now.tv_nsec as f64
 }
 
+/// The median, which interruptions do not move.
+fn nanoseconds_of_cold_call(mut call: impl FnMut()) -> f64 {
+    let mut other = vec![0u8; CACHES];
+    let mut times: Vec<u128> = (0..COLD_CALLS)
+        .map(|_| {
+            other.iter_mut().step_by(CACHE_LINE).for_each(|byte| *byte = byte.wrapping_add(1));
+            std::hint::black_box(&mut other);
+            let start = Instant::now();
+            call();
+            start.elapsed().as_nanos()
+        })
+        .collect();
+    times.sort_unstable();
+    times[COLD_CALLS / 2] as f64
+}
+
 /// The median over batches, which an interruption of one of them does not move.
 fn nanoseconds_per_call(mut call: impl FnMut()) -> f64 {
     let mut batches: Vec<f64> = (0..BATCHES)
@@ -219,9 +243,9 @@ fn futex_cost(programs: &FutexPrograms<'_, '_>) -> Option<f64> {
         // SAFETY: `word` is valid for the call, which does not sleep because the word is not 1.
         unsafe { libc::syscall(libc::SYS_futex, &word, operation, 1, no_limit) };
     };
-    let bare = nanoseconds_per_call(wait);
+    let bare = nanoseconds_of_cold_call(wait);
     let [Ok(_enter), Ok(_exit)] = attach_futex(programs).links else { return None };
-    price((nanoseconds_per_call(wait) - bare) / 2.0)
+    price((nanoseconds_of_cold_call(wait) - bare) / 2.0)
 }
 
 /// What an interrupt of this thread by its own clock takes, with the program: what stays of a span of computing less the

@@ -10,6 +10,7 @@ pub const PERIOD: Duration = Duration::from_secs(1);
 /// How many periods a cycle has. In each cycle a group that takes turns has one: to attach and to detach costs the server more
 /// than most turns do, since its threads stand still where the kernel changes the code that they run.
 const CYCLE: u32 = 4;
+pub const CYCLE_TIME: Duration = PERIOD.saturating_mul(CYCLE);
 
 /// The shortest turn that tells something, in periods. A group that may have less than that has its turn less often than
 /// in each cycle.
@@ -38,9 +39,10 @@ pub struct Budget {
 pub struct Usage {
     /// Share of the period for which they were attached, 0 to 1.
     pub attached: f64,
-    /// What their hits took from the server's threads, as a share of the period (1: a whole CPU).
+    /// What their hits took from the server's threads, as a share of the period (1: a whole CPU), what others spin for meanwhile
+    /// among it.
     pub cpu: f64,
-    /// The part of it in threads that had a latch.
+    /// What they took in threads that had a latch.
     pub held: f64,
 }
 

@@ -1,5 +1,6 @@
 //! The live view of `armtrace run`: a table redrawn in place on a terminal, blocks of lines elsewhere.
 
+use super::history::History;
 use super::table::LatchTable;
 use crate::model::Snapshot;
 use ratatui::buffer::{Buffer, Cell};
@@ -28,7 +29,7 @@ pub struct LiveView {
     /// `None` where the output is no terminal.
     terminal: Option<Terminal>,
     url: String,
-    earlier: Option<Snapshot>,
+    history: History,
 }
 
 struct Terminal {
@@ -49,7 +50,7 @@ impl LiveView {
     /// A view on any output; `size` tells a terminal's columns and lines, and is `None` for what is no terminal.
     pub fn with_output(output: Box<dyn Write + Send>, size: Option<fn() -> (u16, u16)>, url: &str) -> LiveView {
         let terminal = size.map(|size| Terminal { size, drawn_size: size(), drawn_lines: 0, drawn: String::new() });
-        LiveView { output, terminal, url: url.to_string(), earlier: None }
+        LiveView { output, terminal, url: url.to_string(), history: History::default() }
     }
 
     /// How long to wait between two calls of [`LiveView::draw`].
@@ -61,14 +62,14 @@ impl LiveView {
         }
     }
 
-    /// Shows what changed since the snapshot drawn before.
+    /// Shows what changed in the last seconds.
     pub fn draw(&mut self, now: &Snapshot) -> io::Result<()> {
-        let table = LatchTable::new(now, self.earlier.as_ref(), &self.url);
+        let table = LatchTable::new(now, self.history.before(now), &self.url);
         let text = match &mut self.terminal {
             Some(terminal) => terminal.redraw(&table),
             None => plain_block(&table),
         };
-        self.earlier = Some(now.clone());
+        self.history.push(now.clone());
         self.write(&text)
     }
 

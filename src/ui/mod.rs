@@ -2,6 +2,7 @@
 
 pub mod advice;
 pub mod format;
+mod history;
 pub mod html;
 mod live;
 pub mod names;

@@ -685,7 +685,11 @@ impl<'b> Meter<'b> {
             let programs = now.program_ns().saturating_sub(then.program_ns());
             let cpu = (row.trap_ns * now.count.saturating_sub(then.count) as f64 + programs as f64) / period_ns;
             groups[row.group].cpu += cpu;
-            groups[row.group].held += if row.is_end { cpu } else { 0.0 };
+            if row.is_end {
+                // As long as it lasts somebody else spins for the latch.
+                groups[row.group].cpu += cpu;
+                groups[row.group].held += cpu;
+            }
         }
         let others_ns = (self.budget.others_ns)();
         let server_cpu = cpu_ns.saturating_sub(self.cpu_ns) as f64 / period_ns;

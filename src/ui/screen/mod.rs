@@ -6,6 +6,7 @@ mod views;
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
+use super::history::History;
 use super::names::without_kind;
 use crate::model::{Kind, Mode, Snapshot};
 use views::{View, ViewRow};
@@ -23,8 +24,8 @@ type LatchId = (String, Kind, Mode);
 /// Everything that is shown, and where the user is in it.
 pub struct Screen {
     now: Snapshot,
-    /// What figures of the last seconds are a difference from; `None` at first.
-    earlier: Option<Snapshot>,
+    /// What figures of the last seconds are a difference from.
+    history: History,
     /// Figures since attach, rather than of the last seconds.
     totals: bool,
     is_paused: bool,
@@ -46,7 +47,7 @@ impl Screen {
     pub fn new(now: Snapshot) -> Screen {
         Screen {
             now,
-            earlier: None,
+            history: History::default(),
             totals: false,
             is_paused: false,
             view: View::Latches,
@@ -69,7 +70,7 @@ impl Screen {
             self.ended = true;
         }
         if !self.is_paused {
-            self.earlier = Some(std::mem::replace(&mut self.now, now));
+            self.history.push(std::mem::replace(&mut self.now, now));
         }
     }
 
@@ -164,6 +165,6 @@ impl Screen {
 
     /// The snapshot that figures are a difference from.
     fn since(&self) -> Option<&Snapshot> {
-        self.earlier.as_ref().filter(|_| !self.totals && !self.ended)
+        self.history.before(&self.now).filter(|_| !self.totals && !self.ended)
     }
 }

@@ -123,7 +123,7 @@ pub(crate) struct AttachArgs {
 pub(crate) struct TopArgs {
     #[command(flatten)]
     attach: AttachArgs,
-    /// How often figures are read, and over how long they are shown
+    /// How often figures are read. They are shown over that time, or over 4 s where that is longer
     #[arg(long, default_value = "2s", value_name = "TIME", value_parser = delay)]
     delay: Duration,
 }

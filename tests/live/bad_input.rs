@@ -5,11 +5,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
 
 use crate::agent::{free_port, loaded_programs, program};
-use crate::server::{Family, Options, Server};
+use crate::server::{wait_for, Family, Options, Server};
 
 /// Runs the agent, which must fail with this status and say these words in at most two lines.
 fn fails(command: &mut Command, status: i32, words: &[&str]) -> Result<()> {
@@ -36,7 +37,13 @@ struct Sleeper(Child);
 
 impl Sleeper {
     fn start(program: &Path) -> Result<Sleeper> {
-        Ok(Sleeper(Command::new(program).arg("60").spawn().context("starting a process to look at")?))
+        let sleeper = Sleeper(Command::new(program).arg("60").spawn().context("starting a process to look at")?);
+        // It counts as started a moment before its program is mapped.
+        wait_for("the process's program", Duration::from_secs(10), || {
+            let maps = fs::read_to_string(format!("/proc/{}/maps", sleeper.pid()))?;
+            Ok(maps.contains("/ld-linux").then_some(()))
+        })?;
+        Ok(sleeper)
     }
 
     fn pid(&self) -> String {

@@ -5,11 +5,12 @@
 #[path = "common/elf.rs"]
 mod elf;
 
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use armtrace::audit::{self, classes, count, Counted, Group, Report};
+use armtrace::audit::{self, classes, count, structures, Counted, Group, Report, Structure};
 use armtrace::symbols::{Arch, Image};
 use elf::{elf, elf_of_size, AARCH64, TEXT, X86_64};
 use object::{Object, ObjectSection};
@@ -155,6 +156,180 @@ fn bytes_inside_of_instructions_are_none() {
     assert_eq!((found(Arch::X86_64, &counted), counted.instructions), (vec![], 3));
 }
 
+/// A file of `tests/audit` as a shared object with debug information.
+fn compiled(compiler: &str, arch: Arch, source: &str, options: &[&str]) -> Vec<u8> {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let object = folder.path().join("object.o");
+    let target = format!("--target={}-linux-gnu", arch.as_str());
+    let mut compile = Command::new(compiler);
+    compile.args((compiler == CLANG).then_some(target)).args([
+        "-g",
+        "-c",
+        "-fPIC",
+        "-fno-eliminate-unused-debug-types",
+    ]);
+    run(compile.args(options).arg(Path::new("tests/audit").join(source)).arg("-o").arg(&object));
+    linked(arch, &object)
+}
+
+/// Objects have addresses in their debug information that are to be filled in.
+fn linked(arch: Arch, object: &Path) -> Vec<u8> {
+    let library = object.with_extension("so");
+    let linker = if arch == Arch::HOST { "ld".to_owned() } else { format!("{}-linux-gnu-ld", arch.as_str()) };
+    run(Command::new(linker).arg("-shared").arg(object).arg("-o").arg(&library));
+    std::fs::read(library).expect("what was linked")
+}
+
+fn run(command: &mut Command) {
+    let status = command.status().unwrap_or_else(|error| panic!("cannot run {command:?}: {error}"));
+    assert!(status.success(), "{command:?}");
+}
+
+const CLANG: &str = "clang-16";
+const GCC: &str = "aarch64-linux-gnu-gcc";
+
+fn summaries(program: &[u8]) -> Vec<String> {
+    let found = structures(&image(program)).expect("debug information");
+    found.iter().map(Structure::summary).collect()
+}
+
+#[test]
+fn structures_for_lines_of_64_bytes_are_told() {
+    let expected = [
+        "filled (structures.c:15), 128 bytes: pad0 at 8, padding of 56; m_pad1 at 80, padding of 48",
+        "aligned (structures.c:7), 64 bytes: aligned to 64",
+        "aligned_member (structures.c:8), 128 bytes: b at 64, aligned to 64",
+        "array_of_aligned (structures.c:10), 256 bytes: b at 64, aligned to 64",
+        "by_name (structures.c:18), 64 bytes: pad at 16, padding of 48",
+        "by_typedef (structures.c:12), 128 bytes: b at 64, aligned to 64",
+        "filled_behind (structures.c:16), 144 bytes: Padding at 76, padding of 60",
+        "free_line (structures.c:34), 192 bytes: aligned to 64",
+        "of_aligned (structures.c:9), 128 bytes: b at 64, aligned to 64",
+        "padded (structures.c:14), 80 bytes: pad at 8, padding of 64",
+        "slot (structures.c:17), 64 bytes: pad at 0, padding of 64",
+    ];
+    for dwarf in ["-gdwarf-4", "-gdwarf-5"] {
+        for (compiler, arch) in [(CLANG, Arch::X86_64), (CLANG, Arch::Aarch64), (GCC, Arch::Aarch64)] {
+            let found = summaries(&compiled(compiler, arch, "structures.c", &[dwarf]));
+            assert_eq!(found, expected, "{compiler} {dwarf} for {}", arch.as_str());
+        }
+    }
+}
+
+/// Older compilers do not write down what is aligned, nor does one that is to be strict. What they leave free tells.
+#[test]
+fn holes_tell_of_alignment() {
+    let program = compiled(GCC, Arch::Aarch64, "structures.c", &["-gdwarf-4", "-gstrict-dwarf"]);
+    let expected = [
+        "filled (structures.c:15), 128 bytes: pad0 at 8, padding of 56; m_pad1 at 80, padding of 48",
+        "aligned (structures.c:7), 64 bytes: a hole of 56 at its end",
+        "aligned_member (structures.c:8), 128 bytes: b at 64, behind a hole of 56",
+        "array_of_aligned (structures.c:10), 256 bytes: b at 64, behind a hole of 56",
+        "by_name (structures.c:18), 64 bytes: pad at 16, padding of 48",
+        "by_typedef (structures.c:12), 128 bytes: b at 64, behind a hole of 56",
+        "filled_behind (structures.c:16), 144 bytes: Padding at 76, padding of 60",
+        "free_line (structures.c:34), 192 bytes: a hole of 56 at its end",
+        "of_aligned (structures.c:9), 128 bytes: b at 64, behind a hole of 56",
+        "padded (structures.c:14), 80 bytes: pad at 8, padding of 64",
+        "slot (structures.c:17), 64 bytes: pad at 0, padding of 64",
+    ];
+    assert_eq!(summaries(&program), expected);
+}
+
+#[test]
+fn classes_have_the_names_of_what_they_lie_in() {
+    let expected = [
+        "Behind (structures.cc:25), 64 bytes: pad at 8, padding of 56",
+        "Derived (structures.cc:24), 192 bytes: Padded<int> at 64, aligned to 64",
+        "Outer::(anonymous) (structures.cc:26), 64 bytes: pad at 0, padding of 64",
+        "ns::(anonymous)::Hidden (structures.cc:19), 64 bytes: a at 0, aligned to 64",
+        "ns::Outer (structures.cc:9), 128 bytes: b at 64, aligned to 64",
+        "ns::Outer::Later (structures.cc:16), 64 bytes: a at 0, aligned to 64",
+        "ns::Outer::Nested (structures.cc:10), 64 bytes: m_pad at 8, padding of 56",
+        "ns::Padded<int> (structures.cc:7), 64 bytes: aligned to 64",
+        "ns::Padded<unsigned long> (structures.cc:7), 64 bytes: aligned to 64",
+    ];
+    for arch in [Arch::X86_64, Arch::Aarch64] {
+        let program = compiled(CLANG, arch, "structures.cc", &["-fstandalone-debug"]);
+        assert_eq!(summaries(&program), expected, "{}", arch.as_str());
+    }
+}
+
+/// Types apart from what uses them. A `typedef` that names one from there is not followed.
+#[test]
+fn type_units_are_read() {
+    for dwarf in ["-gdwarf-4", "-gdwarf-5"] {
+        let together = summaries(&compiled(GCC, Arch::Aarch64, "structures.c", &[dwarf]));
+        let mut apart = summaries(&compiled(GCC, Arch::Aarch64, "structures.c", &[dwarf, "-fdebug-types-section"]));
+        let by_name = apart.iter_mut().find(|s| s.starts_with("(anonymous)")).expect("one without a name");
+        *by_name = by_name.replace("(anonymous)", "by_name");
+        apart.sort();
+        assert_eq!(apart, BTreeSet::from_iter(together).into_iter().collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn short_lines_are_a_finding_where_longer_ones_exist() {
+    let [amd64, arm64] = [Arch::X86_64, Arch::Aarch64].map(|arch| compiled(CLANG, arch, "structures.c", &[]));
+    let verdicts = [&amd64, &arm64].map(|program| report(program).verdicts);
+    for (verdicts, is_finding) in verdicts.iter().zip([false, true]) {
+        let verdict = verdicts.iter().find(|v| v.id == "64-byte-lines").expect("structures for short lines");
+        assert_eq!((verdict.is_finding, verdict.evidence.len()), (is_finding, 11), "{verdict:?}");
+        assert!(verdict.text.starts_with("11 structures laid out for cache lines of 64 bytes, "), "{}", verdict.text);
+    }
+    // What has no debug information is not said to have none.
+    let without = report(&elf(AARCH64, &[0; 64]));
+    assert_eq!(without.structures, None);
+    assert!(without.verdicts.is_empty(), "{:?}", without.verdicts);
+    let same = audit::compare(report(&amd64), report(&arm64));
+    assert_eq!(same.structures, Some(vec![]));
+    let other = audit::compare(report(&arm64), report(&compiled(CLANG, Arch::Aarch64, "structures.cc", &[])));
+    let differing = other.structures.as_ref().expect("both have debug information");
+    let slot = differing.iter().find(|d| d.name == "slot").expect("a structure of the first");
+    assert_eq!(slot.layouts(), ["64 bytes: pad at 0, padding of 64", "not"]);
+    let text = audit::Text(&other).to_string();
+    assert!(text.contains("\n  slot: 64 bytes: pad at 0, padding of 64 -> not\n"), "{text}");
+    let html = audit::Html(&other).to_string();
+    assert!(html.contains("<td>64 bytes: pad at 0, padding of 64</td><td>not</td>"), "{html}");
+    let html = audit::Html(&report(&arm64)).to_string();
+    assert!(html.contains("<td>pad0 at 8, padding of 56; m_pad1 at 80, padding of 48</td><td>structures.c:15</td>"));
+    assert_eq!(audit::compare(report(&arm64), without).structures, None);
+}
+
+#[test]
+fn hostile_debug_information_has_an_end() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let object = folder.path().join("object.o");
+    run(Command::new("llvm-mc-16")
+        .args(["-triple=x86_64", "-filetype=obj", "tests/audit/hostile.s", "-o"])
+        .arg(&object));
+    let found = summaries(&linked(Arch::X86_64, &object));
+    assert_eq!(found, ["right?[2J, 192 bytes: b at 64, behind a hole of 63"]);
+}
+
+/// Any answer will do, but there must be one. The damage is the same in every run.
+#[test]
+fn damaged_debug_information_is_survived() {
+    let whole = compiled(CLANG, Arch::Aarch64, "structures.cc", &["-fstandalone-debug"]);
+    let file = object::File::parse(&*whole).expect("a program");
+    let is_debug = |name: &str| [".debug_info", ".debug_abbrev", ".debug_str", ".debug_line"].contains(&name);
+    let sections: Vec<_> = file.sections().filter(|s| s.name().is_ok_and(is_debug)).collect();
+    let ranges: Vec<_> = sections.iter().filter_map(ObjectSection::file_range).collect();
+    assert_eq!(ranges.len(), 4);
+    let right = structures(&image(&whole));
+    let mut random = random();
+    let mut changed = 0;
+    for round in 0..3000 {
+        let mut bytes = whole.clone();
+        for _ in 0..1 + random(4) {
+            let (begin, size) = ranges[round % ranges.len()];
+            bytes[begin as usize + random(size as usize)] = [0, 1, 0x7f, 0x80, 0xff, random(256) as u8][random(6)];
+        }
+        changed += u32::from(structures(&image(&bytes)) != right);
+    }
+    assert!(changed > 500, "{changed}");
+}
+
 fn armtrace(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_armtrace")).arg("audit").args(arguments).output().expect("armtrace")
 }
@@ -206,17 +381,22 @@ fn a_sparse_gibibyte_is_refused() {
     is_refused(file.path(), "MiB of code");
 }
 
-/// Damaged programs: any answer will do, but there must be one. The damage is the same in every run.
-#[test]
-fn damage_is_survived() {
-    let whole = std::fs::read("/bin/true").expect("a small program");
+/// Numbers below a bound, the same in every run.
+fn random() -> impl FnMut(usize) -> usize {
     let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
-    let mut random = move |below: usize| {
+    move |below: usize| {
         seed ^= seed << 13;
         seed ^= seed >> 7;
         seed ^= seed << 17;
         (seed % below.max(1) as u64) as usize
-    };
+    }
+}
+
+/// Damaged programs: any answer will do, but there must be one. The damage is the same in every run.
+#[test]
+fn damage_is_survived() {
+    let whole = std::fs::read("/bin/true").expect("a small program");
+    let mut random = random();
     let headers = [0..64, 64..1024, whole.len().saturating_sub(2200)..whole.len(), 0..whole.len()];
     let mut audited = 0;
     for round in 0..3000 {

@@ -18,6 +18,34 @@ use servers::{debian_mariadb_path, mariadb_amd64_path, mysql_amd64_path, mysql_a
 const MOST_CPU_SECONDS: f64 = 10.0;
 const MOST_MEMORY_KIB: i64 = 300 << 10;
 
+/// The build id of MariaDB 11.4.5, the official one for x86_64.
+const MARIADB: &str = "df9ed6c416aa0cd2e07169c3b5e3cf1bf966c72c";
+
+/// Its structures for lines of 64 bytes.
+const STRUCTURES: [&str; 21] = [
+    "buf_pool_t",
+    "trx_t",
+    "LF_PINS",
+    "PFS_builtin_memory_class",
+    "PFS_setup_actor",
+    "PFS_thread_class",
+    "Pool<trx_t, TrxFactory, TrxPoolLock>::Element",
+    "Share_free_tables",
+    "TDC_element",
+    "btr_search_sys_t::partition",
+    "dict_sys_t",
+    "ib_atomic_counter_element_t<long unsigned int>",
+    "ib_counter_element_t<long unsigned int>",
+    "lock_sys_t",
+    "purge_sys_t",
+    "simple_counter<long unsigned int>",
+    "srv_sys_t",
+    "thread_group_t",
+    "tpool::worker_data",
+    "trx_lock_t",
+    "trx_sys_t",
+];
+
 /// How often each instruction occurs.
 type Counts = BTreeMap<String, u64>;
 
@@ -206,6 +234,108 @@ fn stripped_mariadb_spins_without_a_hint_on_arm64() {
         "{:?}",
         verdicts(&amd64)
     );
+}
+
+/// A structure, as LLVM reads the debug information.
+#[derive(Debug, Default)]
+struct Described {
+    size: String,
+    line: String,
+    members: Vec<Described>,
+    name: String,
+    /// Of a member: where it begins, and where its type is described, with its name.
+    offset: String,
+    of: String,
+}
+
+impl Described {
+    fn attribute(&mut self, attribute: &str, value: &str) {
+        let field = match attribute {
+            "DW_AT_name" => &mut self.name,
+            "DW_AT_byte_size" => &mut self.size,
+            "DW_AT_decl_line" => &mut self.line,
+            "DW_AT_data_member_location" => &mut self.offset,
+            "DW_AT_type" => &mut self.of,
+            _ => return,
+        };
+        *field = value.trim_matches(['(', ')', '"']).to_owned();
+    }
+
+    fn number(shown: &str) -> u64 {
+        let digits = shown.split(' ').next().unwrap_or_default().trim_start_matches("0x");
+        u64::from_str_radix(digits, 16).unwrap_or_else(|_| panic!("{shown} is no number"))
+    }
+}
+
+/// What LLVM prints of a program's debug information: the entries that it was asked for, with the members of structures.
+fn described(path: &Path, question: &[&str]) -> Vec<Described> {
+    let output = Command::new("llvm-dwarfdump-16").args(question).arg(path).output();
+    let output = output.expect("cannot run llvm-dwarfdump-16 (package llvm-16)");
+    assert!(output.status.success(), "llvm-dwarfdump-16 {question:?} {}", path.display());
+    let mut found: Vec<Described> = Vec::new();
+    let mut depth = 0;
+    let mut is_member = false;
+    for line in String::from_utf8_lossy(&output.stdout).lines() {
+        let entry = line.split_once(": ").filter(|(address, _)| address.starts_with("0x"));
+        if let Some((_, tag)) = entry {
+            depth = tag.len() - tag.trim_start().len();
+            is_member = depth == 2 && ["DW_TAG_member", "DW_TAG_inheritance"].contains(&tag.trim());
+            if depth == 0 {
+                found.push(Described::default());
+            } else if is_member {
+                found.last_mut().expect("its structure").members.push(Described::default());
+            }
+        } else if let Some((attribute, value)) = line.trim().split_once('\t') {
+            let structure = found.last_mut().filter(|_| depth == 0 || is_member);
+            let entry = structure.and_then(|s| if is_member { s.members.last_mut() } else { Some(s) });
+            entry.into_iter().for_each(|entry| entry.attribute(attribute, value));
+        }
+    }
+    found
+}
+
+/// Bytes of the type of a member.
+fn size_of_type(path: &Path, of: &str) -> u64 {
+    let address = of.split(' ').next().expect("an address");
+    let entries = described(path, &[&format!("--debug-info={address}")]);
+    match &*entries[0].size {
+        "" => size_of_type(path, &entries[0].of),
+        size => Described::number(size),
+    }
+}
+
+/// The compiler of this build does not write down what is aligned.
+#[test]
+fn structures_are_where_llvm_reads_them() {
+    let path = mariadb_amd64_path();
+    let audit = audited(&[&path]);
+    let found = audit["structures"].as_array().expect("structures");
+    let names: Vec<&str> = found.iter().filter_map(|s| s["name"].as_str()).collect();
+    if audit["binary"]["build_id"] == MARIADB {
+        assert_eq!(names, STRUCTURES);
+    }
+    // One with a hole, and with padding.
+    for (name, member) in [("trx_sys_t", "m_rw_trx_hash_version"), ("Share_free_tables", "pad")] {
+        let audited = found.iter().find(|s| s["name"] == name).unwrap_or_else(|| panic!("no {name} in {names:?}"));
+        let llvm = described(&path, &[&format!("--name={name}"), "--show-children"]);
+        let llvm = llvm.iter().find(|s| !s.members.is_empty()).unwrap_or_else(|| panic!("no {name}"));
+        assert_eq!(audited["size"], Described::number(&llvm.size));
+        assert!(audited["source"].as_str().expect("a line").ends_with(&format!(":{}", llvm.line)), "{audited}");
+        let evidence = audited["evidence"].as_array().expect("evidence").iter();
+        let evidence = evidence.clone().find(|e| e["member"] == member).unwrap_or_else(|| panic!("no {member}"));
+        let at =
+            llvm.members.iter().position(|m| m.name == member).unwrap_or_else(|| panic!("no {member} in {llvm:?}"));
+        let offset = Described::number(&llvm.members[at].offset);
+        assert_eq!(evidence["offset"], offset);
+        if evidence["kind"] == "padding" {
+            let bytes = evidence["bytes"].as_u64().expect("bytes");
+            assert!(llvm.members[at].of.ends_with(&format!("char[{bytes}]")), "{llvm:?}");
+        } else {
+            let before = &llvm.members[at - 1];
+            let free = offset - Described::number(&before.offset) - size_of_type(&path, &before.of);
+            assert_eq!((&evidence["kind"], &evidence["bytes"]), (&"hole".into(), &free.into()));
+        }
+    }
 }
 
 #[test]

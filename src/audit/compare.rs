@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::report::{Binary, FunctionRow, Report};
+use super::structures::Structure;
 use super::verdict::Verdict;
 use super::Group;
 
@@ -20,6 +21,9 @@ pub struct Comparison {
     pub groups: BTreeMap<Group, [u64; 2]>,
     /// In both builds, by instruction.
     pub instructions: BTreeMap<&'static str, [u64; 2]>,
+    /// Structures laid out for cache lines of 64 bytes that differ, by name; absent where one of the programs has no debug information.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub structures: Option<Vec<StructureDifference>>,
     /// Those that differ, the largest difference first.
     pub functions: Vec<Difference>,
 }
@@ -40,6 +44,22 @@ pub struct Difference {
     pub groups: BTreeMap<Group, [u64; 2]>,
 }
 
+/// A structure that is laid out for cache lines of 64 bytes in one build, or in another way in the other.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct StructureDifference {
+    pub name: String,
+    /// Absent where it is not laid out for them, or not there.
+    pub a: Option<Structure>,
+    pub b: Option<Structure>,
+}
+
+impl StructureDifference {
+    /// How it is laid out in A and in B, in words.
+    pub fn layouts(&self) -> [String; 2] {
+        [&self.a, &self.b].map(|side| side.as_ref().map_or("not".to_owned(), Structure::layout))
+    }
+}
+
 impl Difference {
     /// How far apart the two are, over all groups.
     fn size(&self) -> u64 {
@@ -52,8 +72,9 @@ pub fn compare(a: Report, b: Report) -> Comparison {
     let groups = side_by_side(a.groups.clone(), b.groups.clone());
     let instructions = side_by_side(by_instruction(&a), by_instruction(&b));
     let functions = functions(&a.functions, &b.functions);
+    let structures = a.structures.as_ref().zip(b.structures.as_ref()).map(|(a, b)| structures(a, b));
     let side = |report: Report| Side { binary: report.binary, verdicts: report.verdicts };
-    Comparison { a: side(a), b: side(b), groups, instructions, functions }
+    Comparison { a: side(a), b: side(b), groups, instructions, structures, functions }
 }
 
 fn by_instruction(report: &Report) -> BTreeMap<&'static str, u64> {
@@ -82,6 +103,19 @@ fn functions(a: &[FunctionRow], b: &[FunctionRow]) -> Vec<Difference> {
     let mut differing: Vec<Difference> = by_name.into_values().filter(|d| d.size() > 0).collect();
     differing.sort_by_key(|d| std::cmp::Reverse(d.size()));
     differing
+}
+
+/// Those that differ in what shows how they are laid out. Where they are declared differs with each version.
+fn structures(a: &[Structure], b: &[Structure]) -> Vec<StructureDifference> {
+    let mut by_name: BTreeMap<&str, [Option<&Structure>; 2]> = BTreeMap::new();
+    for (side, structures) in [a, b].into_iter().enumerate() {
+        structures.iter().for_each(|s| by_name.entry(&s.name).or_default()[side] = Some(s));
+    }
+    let is_same = |a: &Structure, b: &Structure| a.size == b.size && a.evidence == b.evidence;
+    let differing = by_name.into_iter().filter(|(_, [a, b])| !a.zip(*b).is_some_and(|(a, b)| is_same(a, b)));
+    differing
+        .map(|(name, [a, b])| StructureDifference { name: name.to_owned(), a: a.cloned(), b: b.cloned() })
+        .collect()
 }
 
 #[cfg(test)]

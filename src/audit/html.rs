@@ -2,14 +2,15 @@
 
 use std::fmt::{self, Display, Formatter};
 
-use super::compare::Comparison;
+use super::compare::{Comparison, StructureDifference};
 use super::report::{Binary, FunctionRow, Report};
+use super::structures::{Evidence, Structure};
 use super::text::{thousands, COLUMNS};
 use super::verdict::Verdict;
 use crate::ui::html::{begin, end, table, Escaped};
 
-/// Functions that are listed. JSON has all.
-const FUNCTIONS: usize = 500;
+/// Rows of a table at most. JSON has all.
+const ROWS: usize = 500;
 
 /// An audit, or a comparison, as a page.
 pub struct Html<'a, T>(pub &'a T);
@@ -32,6 +33,7 @@ impl Display for Html<'_, Report> {
             let rows = report.helpers.iter().map(|h| (h.helper.clone(), vec![thousands(h.calls), h.address.clone()]));
             table(f, &["helper", "calls", "address"], rows)?;
         }
+        structures(f, report.structures.as_deref().unwrap_or_default())?;
         functions(f, &report.functions)?;
         end(f)
     }
@@ -51,8 +53,9 @@ impl Display for Html<'_, Comparison> {
         table(f, &["group", "A", "B", "B - A"], groups)?;
         let instructions = comparison.instructions.iter().map(|(name, counts)| ((*name).to_owned(), pair(*counts)));
         table(f, &["instruction", "A", "B", "B - A"], instructions)?;
+        structures_that_differ(f, comparison.structures.as_deref().unwrap_or_default())?;
         writeln!(f, "<h2>Functions that differ: A → B</h2>")?;
-        let rows = comparison.functions.iter().take(FUNCTIONS).map(|difference| {
+        let rows = comparison.functions.iter().take(ROWS).map(|difference| {
             let cell = |group| difference.groups.get(group).map_or(String::new(), |[a, b]| format!("{a} → {b}"));
             (difference.name.clone(), COLUMNS.iter().map(cell).collect())
         });
@@ -84,6 +87,30 @@ fn verdicts(f: &mut Formatter, verdicts: &[Verdict]) -> fmt::Result {
     Ok(())
 }
 
+fn structures(f: &mut Formatter, structures: &[Structure]) -> fmt::Result {
+    if structures.is_empty() {
+        return Ok(());
+    }
+    writeln!(f, "<h2>Structures for cache lines of 64 bytes</h2>")?;
+    let rows = structures.iter().take(ROWS).map(|structure| {
+        let evidence: Vec<String> = structure.evidence.iter().map(Evidence::to_string).collect();
+        let source = structure.source.clone().unwrap_or_default();
+        (structure.name.clone(), vec![thousands(structure.size), evidence.join("; "), source])
+    });
+    table(f, &["structure", "bytes", "evidence", "source"], rows)?;
+    more(f, structures.len())
+}
+
+fn structures_that_differ(f: &mut Formatter, differing: &[StructureDifference]) -> fmt::Result {
+    if differing.is_empty() {
+        return Ok(());
+    }
+    writeln!(f, "<h2>Structures for cache lines of 64 bytes that differ</h2>")?;
+    let rows = differing.iter().take(ROWS).map(|d| (d.name.clone(), d.layouts().to_vec()));
+    table(f, &["structure", "A", "B"], rows)?;
+    more(f, differing.len())
+}
+
 fn column_titles() -> Vec<&'static str> {
     std::iter::once("function").chain(COLUMNS.iter().map(|group| group.title())).collect()
 }
@@ -91,7 +118,7 @@ fn column_titles() -> Vec<&'static str> {
 fn functions(f: &mut Formatter, functions: &[FunctionRow]) -> fmt::Result {
     writeln!(f, "<h2>Functions</h2>")?;
     let titles: Vec<&str> = column_titles().into_iter().chain(["source"]).collect();
-    let rows = functions.iter().take(FUNCTIONS).map(|row| {
+    let rows = functions.iter().take(ROWS).map(|row| {
         let count = |group| row.groups.get(group).map_or(String::new(), |n| thousands(*n));
         let source = [&row.module, &row.source].into_iter().flatten().cloned().collect::<Vec<_>>().join("/");
         (row.name.clone(), COLUMNS.iter().map(count).chain([source]).collect())
@@ -101,7 +128,7 @@ fn functions(f: &mut Formatter, functions: &[FunctionRow]) -> fmt::Result {
 }
 
 fn more(f: &mut Formatter, all: usize) -> fmt::Result {
-    match all.saturating_sub(FUNCTIONS) {
+    match all.saturating_sub(ROWS) {
         0 => Ok(()),
         rest => writeln!(f, "<p class=\"soft\">and {rest} more, which <code>--format json</code> lists</p>"),
     }

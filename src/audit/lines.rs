@@ -5,7 +5,7 @@ use gimli::{Dwarf, EndianSlice, LittleEndian};
 
 use crate::symbols::Image;
 
-type Slice<'a> = EndianSlice<'a, LittleEndian>;
+pub(super) type Slice<'a> = EndianSlice<'a, LittleEndian>;
 
 /// Where the functions of a program come from. Only what is asked for is read: a server has 200 MB of it.
 pub struct Lines<'a>(Option<Context<Slice<'a>>>);
@@ -20,10 +20,7 @@ pub struct Line {
 
 impl<'a> Lines<'a> {
     pub fn of(image: &'a Image) -> Lines<'a> {
-        let section = |name: &str| image.debug_section(name).unwrap_or_default();
-        let load = |id: gimli::SectionId| Ok::<_, gimli::Error>(EndianSlice::new(section(id.name()), LittleEndian));
-        let has_lines = !section(".debug_line").is_empty();
-        Lines(has_lines.then(|| Context::from_dwarf(Dwarf::load(load).ok()?).ok()).flatten())
+        Lines(debug_information(image).and_then(|dwarf| Context::from_dwarf(dwarf).ok()))
     }
 
     /// The line of the instruction at `addr`.
@@ -31,6 +28,13 @@ impl<'a> Lines<'a> {
         let location = self.0.as_ref()?.find_location(addr).ok()??;
         Some(Line { file: location.file?.to_owned(), line: location.line? })
     }
+}
+
+/// The debug information that the program has of its own, as far as it is not compressed.
+pub(super) fn debug_information(image: &Image) -> Option<Dwarf<Slice<'_>>> {
+    image.debug_section(gimli::SectionId::DebugInfo.name())?;
+    let section = |id: gimli::SectionId| image.debug_section(id.name()).unwrap_or_default();
+    Dwarf::load(|id| Ok::<_, gimli::Error>(EndianSlice::new(section(id), LittleEndian))).ok()
 }
 
 /// The folder that all of these files lie in, with the slash; empty where they have none in common. Those of the compiler's own

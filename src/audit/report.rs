@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::count::{count, AuditError, Counted, FunctionCounts};
 use super::lines::{common_folder, Lines};
 use super::spin::{spin_loops, SpinLoop};
+use super::structures::{structures, Structure};
 use super::verdict::{verdicts, Verdict};
 use super::{classes, Class, Group, Ordering};
 use crate::symbols::{plain_name, Image};
@@ -27,6 +28,9 @@ pub struct Report {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub helpers: Vec<HelperCalls>,
     pub spin_loops: Vec<Spin>,
+    /// Those that are laid out for cache lines of 64 bytes; absent where the program has no debug information of its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub structures: Option<Vec<Structure>>,
     /// All that have any of the instructions, those that order most first.
     pub functions: Vec<FunctionRow>,
 }
@@ -113,12 +117,13 @@ pub struct FunctionRow {
 /// # Errors
 /// When it has no code to audit.
 pub fn audit(image: &Image, path: &Path) -> Result<Report, AuditError> {
+    let structures = structures(image);
     let counted = count(image)?;
     let spins = spin_loops(image);
     let functions = rows(image, &counted);
     let classes = classes(image.arch());
     Ok(Report {
-        verdicts: verdicts(image, &counted, &spins, &functions),
+        verdicts: verdicts(image, &counted, &spins, structures.as_deref(), &functions),
         binary: Binary {
             path: path.display().to_string(),
             arch: image.arch().as_str(),
@@ -136,6 +141,7 @@ pub fn audit(image: &Image, path: &Path) -> Result<Report, AuditError> {
         }),
         helpers: helper_calls(&counted),
         spin_loops: spins.into_iter().map(Spin::from).collect(),
+        structures,
         functions,
     })
 }

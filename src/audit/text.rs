@@ -2,13 +2,16 @@
 
 use std::fmt::{self, Display, Formatter};
 
-use super::compare::{Comparison, Difference};
+use super::compare::{Comparison, Difference, StructureDifference};
 use super::report::{Binary, FunctionRow, Report};
 use super::verdict::Verdict;
 use super::Group;
 
 /// Functions that are listed. JSON has all.
 const FUNCTIONS: usize = 25;
+
+/// Structures that differ and are listed. JSON has all.
+const STRUCTURES: usize = 25;
 
 /// Characters of a function's name.
 const MAX_NAME: usize = 71;
@@ -129,9 +132,22 @@ impl Display for Text<'_, Comparison> {
         for (instruction, counts) in &comparison.instructions {
             write_pair(f, instruction, *counts)?;
         }
+        write_structures(f, comparison.structures.as_deref().unwrap_or_default())?;
         writeln!(f, "\nFunctions that differ ({}), most first: instructions in A and B", comparison.functions.len())?;
         comparison.functions.iter().take(FUNCTIONS).try_for_each(|d| writeln!(f, "  {}", difference(d)))
     }
+}
+
+fn write_structures(f: &mut Formatter, differing: &[StructureDifference]) -> fmt::Result {
+    if differing.is_empty() {
+        return Ok(());
+    }
+    writeln!(f, "\nStructures for cache lines of 64 bytes that differ ({}): A and B", differing.len())?;
+    for difference in differing.iter().take(STRUCTURES) {
+        let [a, b] = difference.layouts();
+        writeln!(f, "  {}: {a} -> {b}", shortened(&difference.name))?;
+    }
+    Ok(())
 }
 
 fn write_pair(f: &mut Formatter, name: &str, [a, b]: [u64; 2]) -> fmt::Result {

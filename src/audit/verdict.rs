@@ -6,6 +6,7 @@ use super::class::Group;
 use super::count::Counted;
 use super::report::FunctionRow;
 use super::spin::SpinLoop;
+use super::structures::Structure;
 use super::{classes, Class};
 use crate::catalog;
 use crate::symbols::{Arch, Image};
@@ -34,6 +35,7 @@ pub(super) fn verdicts(
     image: &Image,
     counted: &Counted,
     spins: &[SpinLoop],
+    structures: Option<&[Structure]>,
     functions: &[FunctionRow],
 ) -> Vec<Verdict> {
     let totals = Totals { classes: classes(image.arch()), counted };
@@ -44,8 +46,14 @@ pub(super) fn verdicts(
     verdicts.extend(full_fences(image.arch(), functions));
     verdicts.extend(ordered_stores(image.arch(), functions));
     verdicts.extend(spin_hints(spins));
-    if catalog::family(image).is_ok() {
+    let is_server = catalog::family(image).is_ok();
+    if is_server {
         verdicts.push(crc32c(image.arch(), &totals, functions));
+    }
+    match structures {
+        Some(structures) => verdicts.extend(short_lines(image.arch(), structures)),
+        None if is_server => verdicts.push(unknown_structures()),
+        None => {}
     }
     // What costs comes first.
     verdicts.sort_by_key(|v| !v.is_finding);
@@ -186,6 +194,31 @@ fn crc32c(arch: Arch, totals: &Totals, functions: &[FunctionRow]) -> Verdict {
         ("software-crc32c", true, "software crc32c only: neither CRC nor carry-less multiply instructions".to_owned())
     };
     Verdict { id, is_finding, text, evidence }
+}
+
+/// Structures that are laid out for lines of 64 bytes: all that x86_64 has, and not all that aarch64 has.
+fn short_lines(arch: Arch, structures: &[Structure]) -> Option<Verdict> {
+    let why = match arch {
+        Arch::X86_64 => "as x86_64 has them",
+        Arch::Aarch64 => "so that on CPUs with lines of 128 bytes neighbours share one",
+    };
+    let names = join(structures.iter().map(|s| &*s.name));
+    (!structures.is_empty()).then(|| Verdict {
+        id: "64-byte-lines",
+        is_finding: arch == Arch::Aarch64,
+        text: format!("{} structures laid out for cache lines of 64 bytes, {why}: {names}", structures.len()),
+        evidence: structures.iter().take(LISTED).map(Structure::summary).collect(),
+    })
+}
+
+fn unknown_structures() -> Verdict {
+    Verdict {
+        id: "no-debug-information",
+        is_finding: false,
+        text: "structures not looked at: the program has no debug information of its own, or it is compressed"
+            .to_owned(),
+        evidence: Vec::new(),
+    }
 }
 
 /// The functions of which this is not 0, largest first.

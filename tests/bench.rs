@@ -7,8 +7,8 @@ mod report;
 #[path = "../benches/overhead/stats.rs"]
 mod stats;
 
-use report::{document, times, ModeRun, Pair, Run, ToolUse, Window};
-use stats::Summary;
+use report::{document, times, together, ModeRun, Pair, Run, ToolUse, Window};
+use stats::{Summary, Together};
 
 /// A sample around 0.98, spread evenly over ±0.1.
 fn spread(count: usize) -> Vec<f64> {
@@ -120,7 +120,7 @@ fn times_are_added_up_over_loads() {
     slow.modes[0].attach = vec![0.75];
     let text = times(&[run(), slow]);
     assert!(text.contains("| MySQL | armtrace | 0.25 s | 0.75 s | 0.10 s | 0.10 s |\n"), "{text}");
-    assert!(text.contains("| MySQL | perf | - | - | - | - |\n"), "{text}");
+    assert!(!text.contains("perf"), "nothing is known of it: {text}");
 }
 
 #[test]
@@ -138,9 +138,47 @@ fn results_are_kept_whole() {
 }
 
 #[test]
+fn loads_count_alike_however_many_pairs_they_have() {
+    let known = Together::of(&[vec![0.9; 3], vec![1.0; 300], vec![]]).unwrap();
+    assert_eq!((known.samples, known.count), (2, 303));
+    assert!((known.mean - 0.9_f64.sqrt()).abs() < 1e-9, "{known:?}");
+    assert_eq!(Together::of(&[vec![], vec![]]), None);
+    let one = Together::of(&[spread(40)]).unwrap();
+    let many = Together::of(&vec![spread(40); 9]).unwrap();
+    let width = |t: &Together| t.interval.1 - t.interval.0;
+    assert!(width(&many) < width(&one) / 2.0, "{one:?} {many:?}");
+    assert!(many.interval.0 < 0.98 && 0.98 < many.interval.1, "{many:?}");
+}
+
+#[test]
+fn tools_are_summed_up_for_each_server_and_for_both() {
+    let mut maria = run();
+    maria.server = "mariadb-11.4".into();
+    let text = together(&[run(), run(), maria]);
+    for row in
+        ["| MySQL | armtrace | 2 | 6 | **0.990** |", "| MariaDB | armtrace | 1 | 3 |", "| both | armtrace | 3 | 9 |"]
+    {
+        assert!(text.contains(row), "{row}: {text}");
+    }
+    assert!(!text.contains("perf"), "a tool that was given up: {text}");
+}
+
+#[test]
+fn newer_windows_take_the_place_of_older_ones_of_their_kind() {
+    let mut newer = run();
+    newer.date = "2026-11-22".into();
+    newer.modes.truncate(1);
+    newer.modes[0].switched = vec![newer.modes[0].pairs[0]; 8];
+    newer.modes[0].pairs.clear();
+    let both = run().with_newer(newer);
+    assert_eq!((both.date.as_str(), both.modes.len()), ("2026-11-22", 2));
+    assert_eq!((both.modes[0].pairs.len(), both.modes[0].switched.len(), both.modes[0].attach.len()), (3, 8, 3));
+}
+
+#[test]
 fn short_windows_tell_throughput_and_long_ones_the_rest() {
     let mut both = run();
-    let short = |tps| Window { p95: None, ..window(tps, None) };
+    let short = |tps| Window { p95: None, ..window(tps, Some(ToolUse { cpu: 0.004, memory: 27.6 })) };
     both.modes[0].switched = vec![Pair::new(short(900.0), short(970.0), short(1100.0)); 9];
     let (long, both) = (run().table(), both.table());
     let row = |table: &str| table.lines().find(|l| l.starts_with("| armtrace")).unwrap().to_owned();

@@ -43,7 +43,8 @@ use server::{Family, Options, Server};
 const SETTLE: Duration = Duration::from_millis(1500);
 const WINDOW: Duration = Duration::from_millis(2500);
 /// The same for what is switched on and off at once. The load's own ups and downs are the slower the larger they are, so
-/// that short windows tell far more in the same time; but armtrace's probes take their turns each second.
+/// that short windows tell more in the same time. A window is a period of armtrace's turns; windows in a row go through a
+/// cycle of them.
 const SWITCHED_SETTLE: Duration = Duration::from_millis(150);
 const SWITCHED_WINDOW: Duration = Duration::from_secs(1);
 /// Fewer pairs have no interval worth the name.
@@ -198,9 +199,9 @@ impl Bench {
         Ok(Window { p95: Some(p95.iter().sum::<f64>() / p95.len() as f64), ..window })
     }
 
-    fn short_window(&mut self) -> Result<Window> {
+    fn short_window(&mut self, tool: Option<i32>) -> Result<Window> {
         sleep(SWITCHED_SETTLE);
-        self.measured(SWITCHED_WINDOW, None)
+        self.measured(SWITCHED_WINDOW, tool)
     }
 
     fn measured(&mut self, length: Duration, tool: Option<i32>) -> Result<Window> {
@@ -307,7 +308,7 @@ fn switch(args: &Args, bench: &mut Bench, modes: &[Mode], run: &mut Run) -> Resu
     for (i, mode) in modes.iter().enumerate() {
         switches.extend(Switch::start(*mode, &bench.server)?.map(|switch| (i, switch)));
     }
-    let mut before = bench.short_window()?;
+    let mut before = bench.short_window(None)?;
     for round in 0.. {
         let is_wanted = |i: usize| wants_more(&run.modes[i].switched, args.most_switched_pairs());
         let turns = turns((0..switches.len()).filter(|i| is_wanted(switches[*i].0)).collect(), round);
@@ -319,9 +320,9 @@ fn switch(args: &Args, bench: &mut Bench, modes: &[Mode], run: &mut Run) -> Resu
             let result = &mut run.modes[*mode];
             let counted = switch.counted(&bench.server)?;
             switch.turn(true, &bench.server)?;
-            let with = bench.short_window()?;
+            let with = bench.short_window(switch.pid())?;
             switch.turn(false, &bench.server)?;
-            let after = bench.short_window()?;
+            let after = bench.short_window(None)?;
             let more = switch.counted(&bench.server)?;
             ensure!(counted.is_none() || more > counted, "{} counted nothing while it was on", result.title);
             result.switched.push(Pair::new(before, with, after));
@@ -368,36 +369,37 @@ fn machine_line() -> Result<String> {
     Ok(format!("{cpus} CPUs ({} {model}), {memory} GiB, {}", std::env::consts::ARCH, output("uname", &["-sr"])))
 }
 
-/// Where results are kept, one file a load.
-fn store() -> PathBuf {
-    Path::new(env!("CARGO_TARGET_TMPDIR")).join("overhead")
+/// Where results are kept, one file a load: those that are published beside the benchmark, others where builds are.
+fn store(published: bool) -> PathBuf {
+    match published {
+        true => Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/overhead/results"),
+        false => Path::new(env!("CARGO_TARGET_TMPDIR")).join("overhead"),
+    }
 }
 
-fn kept() -> Result<Vec<Run>> {
-    let mut files = fs::read_dir(store())?.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
+fn kept(store: &Path) -> Result<Vec<Run>> {
+    let mut files = fs::read_dir(store)?.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
     files.sort();
     files.iter().map(|file| Ok(serde_json::from_str(&fs::read_to_string(file)?)?)).collect()
 }
 
 fn main() -> Result<()> {
     let args = Args::parse();
-    fs::create_dir_all(store())?;
-    let mut runs = Vec::new();
-    if args.form == Form::Report {
-        runs = kept()?;
-    } else {
+    let store = store(args.write);
+    fs::create_dir_all(&store)?;
+    if args.form != Form::Report {
         for (family, test, threads) in args.loads() {
             let mut run = measure(&args, family, test, threads)?;
-            let file = store().join(run.name() + ".json");
-            if args.form == Form::Switched && file.exists() {
-                run = serde_json::from_str::<Run>(&fs::read_to_string(&file)?)?.with_switched(run);
+            let file = store.join(run.name() + ".json");
+            if file.exists() {
+                run = serde_json::from_str::<Run>(&fs::read_to_string(&file)?)?.with_newer(run);
             }
             eprintln!("\n{}", run.table());
-            fs::write(file, serde_json::to_string_pretty(&run)?)?;
-            runs.push(run);
+            fs::write(file, serde_json::to_string(&run)? + "\n")?;
         }
     }
-    ensure!(!runs.is_empty(), "no such load");
+    let runs = kept(&store)?;
+    ensure!(!runs.is_empty(), "no result in {}", store.display());
     if args.write {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/benchmarks.md");
         fs::write(&file, report::document(&runs))?;
@@ -405,6 +407,6 @@ fn main() -> Result<()> {
     } else {
         println!("{}", report::document(&runs));
     }
-    println!("results: {}", store().display());
+    println!("results: {}", store.display());
     Ok(())
 }

@@ -138,6 +138,14 @@ impl Switch {
         Ok(Some(switch))
     }
 
+    /// The process that runs beside the server.
+    pub fn pid(&self) -> Option<i32> {
+        match self {
+            Switch::Agent(agent) => Some(agent.pid()),
+            Switch::Control | Switch::PerfSchema => None,
+        }
+    }
+
     pub fn turn(&self, on: bool, server: &Server) -> Result<()> {
         match self {
             Switch::Control => {}

@@ -1,8 +1,8 @@
 //! Results, and the tables made of them.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
-use crate::stats::Summary;
+use crate::stats::{Summary, Together};
 
 /// One continuous load on one server, and everything that was attached to it by turns.
 #[derive(Debug, Serialize, Deserialize)]
@@ -23,21 +23,27 @@ pub struct Run {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Window {
     /// Transactions a second.
+    #[serde(serialize_with = "rounded")]
     pub tps: f64,
     /// The server's CPU seconds per 1,000 queries.
+    #[serde(serialize_with = "rounded")]
     pub cpu: f64,
     /// 95th percentile of a transaction's time, milliseconds: the mean of sysbench's figures for the seconds in it; `None` where
     /// there is no whole one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p95: Option<f64>,
     /// What the tool itself took, where it is a process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool: Option<ToolUse>,
 }
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct ToolUse {
     /// CPU time by wall time: 1 is a whole core.
+    #[serde(serialize_with = "rounded")]
     pub cpu: f64,
     /// Resident, MiB.
+    #[serde(serialize_with = "rounded")]
     pub memory: f64,
 }
 
@@ -64,6 +70,12 @@ pub struct Pair {
     pub without: Window,
 }
 
+/// To six digits: more than can be measured, and no more than a file needs.
+fn rounded<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+    let text = format!("{value:.5e}");
+    serializer.serialize_f64(text.parse().unwrap_or(*value))
+}
+
 impl Pair {
     pub fn new(before: Window, with: Window, after: Window) -> Pair {
         let mean = |f: fn(&Window) -> f64| (f(&before) + f(&after)) / 2.0;
@@ -87,6 +99,16 @@ impl ModeRun {
         }
     }
 
+    fn renew(&mut self, newer: ModeRun) {
+        if !newer.switched.is_empty() {
+            self.switched = newer.switched;
+        }
+        if !newer.pairs.is_empty() {
+            (self.pairs, self.attach, self.detach) = (newer.pairs, newer.attach, newer.detach);
+        }
+        self.gave_up = newer.gave_up;
+    }
+
     /// The newest pair, for who watches.
     pub fn last(&self) -> String {
         match (self.switched.last().or(self.pairs.last()), &self.gave_up) {
@@ -105,8 +127,15 @@ impl ModeRun {
 
     /// With to without: from the short windows, which tell more, where there are any.
     pub fn ratio(&self, figure: fn(&Window) -> f64) -> Option<Summary> {
-        let pairs = if self.switched.is_empty() { &self.pairs } else { &self.switched };
-        Summary::of(&ratios(pairs, figure))
+        Summary::of(&ratios(self.telling(), figure))
+    }
+
+    fn telling(&self) -> &[Pair] {
+        if self.switched.is_empty() {
+            &self.pairs
+        } else {
+            &self.switched
+        }
     }
 
     fn p95(&self) -> Option<f64> {
@@ -115,7 +144,7 @@ impl ModeRun {
     }
 
     fn tool(&self, figure: fn(&ToolUse) -> f64) -> Option<f64> {
-        let uses: Vec<f64> = self.pairs.iter().filter_map(|p| p.with.tool.as_ref().map(figure)).collect();
+        let uses: Vec<f64> = self.telling().iter().filter_map(|p| p.with.tool.as_ref().map(figure)).collect();
         Some(Summary::of(&uses)?.median)
     }
 
@@ -154,15 +183,15 @@ impl Run {
         format!("{}-{}-{}", self.server, self.test, self.threads)
     }
 
-    /// This run's windows in which tools were started and ended, and another's in which they were switched.
-    pub fn with_switched(mut self, newer: Run) -> Run {
+    /// This run's windows, and in place of those that a newer one has too, the newer one's.
+    pub fn with_newer(mut self, newer: Run) -> Run {
         for mode in newer.modes {
             match self.modes.iter_mut().find(|kept| kept.mode == mode.mode) {
-                Some(kept) => kept.switched = mode.switched,
+                Some(kept) => kept.renew(mode),
                 None => self.modes.push(mode),
             }
         }
-        Run { modes: self.modes, detached: self.detached, ..newer }
+        Run { modes: self.modes, ..newer }
     }
 
     fn product(&self) -> &'static str {
@@ -175,12 +204,16 @@ impl Run {
 
     /// The table of one load.
     pub fn table(&self) -> String {
-        let median = |figure: fn(&Window) -> Option<f64>| {
-            Summary::of(&self.detached.iter().filter_map(figure).collect::<Vec<_>>()).map_or(0.0, |s| s.median)
+        let median = |figure: fn(&Window) -> f64| {
+            Summary::of(&self.detached.iter().map(figure).collect::<Vec<_>>()).map_or(0.0, |s| s.median)
         };
+        // Short windows have none.
+        let p95: Vec<f64> =
+            self.modes.iter().flat_map(|mode| &mode.pairs).filter_map(|pair| pair.without.p95).collect();
+        let p95 = Summary::of(&p95).map_or_else(String::new, |p95| format!(", p95 {:.2} ms", p95.median));
         let mut text = format!(
             "### {} {}, `{}`, {} threads\n\n\
-             {}. {} windows with nothing attached, medians: {:.0} transactions/s, {:.3} CPU seconds per 1,000 queries, p95 {:.2} ms.\n\n\
+             {}. {} windows with nothing attached, medians: {:.0} transactions/s, {:.3} CPU seconds per 1,000 queries{p95}.\n\n\
              | attached | pairs | throughput | middle half | 95 % interval | CPU per query | 95 % interval | p95 | own CPU | memory |\n\
              |---|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n",
             self.product(),
@@ -189,9 +222,8 @@ impl Run {
             self.threads,
             self.date,
             self.detached.len(),
-            median(|w| Some(w.tps)),
-            median(|w| Some(w.cpu)),
-            median(|w| w.p95),
+            median(|w| w.tps),
+            median(|w| w.cpu),
         );
         self.modes.iter().for_each(|mode| text += &mode.row());
         for mode in &self.modes {
@@ -201,6 +233,43 @@ impl Run {
         }
         text
     }
+}
+
+/// What each tool costs over all loads, of each server and of both.
+pub fn together(runs: &[Run]) -> String {
+    let mut text =
+        "| server | attached | loads | pairs | throughput | 95 % interval | CPU per query | 95 % interval |\n\
+                    |---|---|--:|--:|--:|--:|--:|--:|\n"
+            .to_owned();
+    let mut modes: Vec<&ModeRun> = Vec::new();
+    for mode in runs.iter().flat_map(|run| &run.modes) {
+        if !modes.iter().any(|known| known.mode == mode.mode) {
+            modes.push(mode);
+        }
+    }
+    for product in ["MySQL", "MariaDB", "both"] {
+        for mode in &modes {
+            let of_product = runs.iter().filter(|run| product == "both" || run.product() == product);
+            let same: Vec<&ModeRun> =
+                of_product.flat_map(|run| &run.modes).filter(|other| other.mode == mode.mode).collect();
+            let all = |figure: fn(&Window) -> f64| {
+                Together::of(&same.iter().map(|mode| ratios(mode.telling(), figure)).collect::<Vec<_>>())
+            };
+            if let (Some(tps), Some(cpu)) = (all(|w| w.tps), all(|w| w.cpu)) {
+                text += &format!(
+                    "| {product} | {} | {} | {} | **{:.3}** | {} | {:.3} | {} |\n",
+                    mode.title,
+                    tps.samples,
+                    tps.count,
+                    tps.mean,
+                    range(tps.interval),
+                    cpu.mean,
+                    range(cpu.interval),
+                );
+            }
+        }
+    }
+    text
 }
 
 /// How long the tools take to start and to stop, over all loads of a server.
@@ -220,6 +289,7 @@ pub fn times(runs: &[Run]) -> String {
             rows[row].2.extend(&mode.detach);
         }
     }
+    rows.retain(|(_, attach, detach)| !attach.is_empty() || !detach.is_empty());
     rows.sort_by(|a, b| a.0.cmp(&b.0));
     let seconds = |times: &[f64]| {
         let longest = times.iter().copied().fold(0.0, f64::max);
@@ -240,7 +310,8 @@ pub fn document(runs: &[Run]) -> String {
     machines.sort();
     machines.dedup();
     let mut text = include_str!("introduction.md").to_owned();
-    text += &format!("\n## Machine\n\n{}.\n\n## Cost\n", machines.join(".\n\n"));
+    text += &format!("\n## Machine\n\n{}.\n", machines.join(".\n\n"));
+    text += &format!("\n## All loads together\n\n{}\n## Each load\n", together(runs));
     runs.iter().for_each(|run| text += &format!("\n{}", run.table()));
     text + "\n## Start and end\n\n" + &times(runs)
 }

@@ -37,6 +37,39 @@ impl Summary {
     }
 }
 
+/// What several samples of ratios say together, each counting alike.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Together {
+    pub samples: usize,
+    pub count: usize,
+    /// Geometric mean of the samples' medians.
+    pub mean: f64,
+    /// 95 % interval of that mean, by bootstrap within each sample.
+    pub interval: (f64, f64),
+}
+
+impl Together {
+    /// Empty samples are left out; `None` where nothing is left.
+    pub fn of(samples: &[Vec<f64>]) -> Option<Together> {
+        let samples: Vec<Vec<f64>> = samples.iter().filter(|s| !s.is_empty()).cloned().map(sorted).collect();
+        if samples.is_empty() {
+            return None;
+        }
+        let mut random = SplitMix64(42);
+        let mean = |median: &mut dyn FnMut(&Vec<f64>) -> f64| {
+            let logs: f64 = samples.iter().map(|sample| median(sample).ln()).sum();
+            (logs / samples.len() as f64).exp()
+        };
+        let means = sorted((0..RESAMPLES).map(|_| mean(&mut |sample| resampled(sample, &mut random))).collect());
+        Some(Together {
+            samples: samples.len(),
+            count: samples.iter().map(Vec::len).sum(),
+            mean: mean(&mut |sample| quantile(sample, 0.5)),
+            interval: (quantile(&means, 0.025), quantile(&means, 0.975)),
+        })
+    }
+}
+
 fn sorted(mut values: Vec<f64>) -> Vec<f64> {
     values.sort_by(f64::total_cmp);
     values
@@ -52,12 +85,14 @@ fn quantile(sorted: &[f64], q: f64) -> f64 {
 /// 95 % bootstrap interval of the median. The same sample always gives the same interval.
 fn interval(sample: &[f64]) -> (f64, f64) {
     let mut random = SplitMix64(42);
-    let resample = |_| {
-        let values = (0..sample.len()).map(|_| sample[random.below(sample.len())]).collect();
-        quantile(&sorted(values), 0.5)
-    };
-    let medians = sorted((0..RESAMPLES).map(resample).collect());
+    let medians = sorted((0..RESAMPLES).map(|_| resampled(sample, &mut random)).collect());
     (quantile(&medians, 0.025), quantile(&medians, 0.975))
+}
+
+/// The median of as many values, drawn from a sample with replacement.
+fn resampled(sample: &[f64], random: &mut SplitMix64) -> f64 {
+    let values = (0..sample.len()).map(|_| sample[random.below(sample.len())]).collect();
+    quantile(&sorted(values), 0.5)
 }
 
 /// Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014.

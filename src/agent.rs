@@ -2,19 +2,19 @@
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::attach::{self, Budget, Costs, Division, Places, SYSTEM};
 use crate::audit;
 use crate::export::SnapshotSource;
 use crate::failure::Failure;
-use crate::model::{Checksum, Snapshot};
+use crate::model::{Checksum, ProbeState, ProbeStatus, Snapshot};
 use crate::names::Namer;
 use crate::probe::cpu::{self, CpuCollector, CpuFigures, CpuProbe, SpinReader};
 use crate::probe::hardware::HardwareProbe;
-use crate::probe::latch::{self, Allowed, LatchCollector, LatchFigures, LatchProbe, Plan, WaitedFor};
-use crate::target::{cpu_time_ns, Target};
+use crate::probe::latch::{self, Allowed, LatchCollector, LatchFigures, LatchProbe, Plan};
+use crate::target::{cpu_time_ns, StatementCounter, Target};
 
 /// Probes attached to one server. Dropping it takes them off.
 pub struct Agent {
@@ -29,7 +29,7 @@ pub struct Agent {
 /// What snapshots are made of; shared with whoever serves or shows them.
 pub struct Source {
     target: Arc<Target>,
-    collector: LatchCollector,
+    latches: Arc<LatchCollector>,
     cpu: Option<Arc<CpuCollector>>,
     hardware: HardwareProbe,
     plan: Arc<Plan>,
@@ -39,6 +39,8 @@ pub struct Source {
     cpu_at_attach: Option<u64>,
     costs: OnceLock<Costs>,
     static_barriers: OnceLock<Vec<(String, u64)>>,
+    statements: OnceLock<StatementCounter>,
+    watchpoints: Mutex<Option<ProbeStatus>>,
     paused: AtomicBool,
 }
 
@@ -68,7 +70,7 @@ impl Agent {
         let sampling = (sample_hz > 0).then(|| CpuProbe::attach(&target, sample_hz, &plan, &probe)).transpose();
         let (cpu, cpu_refused) = sampling.map_or_else(|e| (None, Some(format!("{e:#}"))), |cpu| (cpu, None));
         let source = Arc::new(Source {
-            collector: LatchCollector::new(Arc::clone(&target), namer, &plan, &probe),
+            latches: Arc::new(LatchCollector::new(Arc::clone(&target), namer, &plan, &probe)),
             cpu: cpu.as_ref().map(CpuProbe::collector),
             hardware: HardwareProbe::new(target.pid),
             plan: Arc::clone(&plan),
@@ -78,6 +80,8 @@ impl Agent {
             cpu_at_attach: cpu_time_ns(target.pid),
             costs: OnceLock::new(),
             static_barriers: OnceLock::new(),
+            statements: OnceLock::new(),
+            watchpoints: Mutex::default(),
             paused: AtomicBool::new(false),
             target: Arc::clone(&target),
         });
@@ -105,8 +109,8 @@ impl Agent {
         move || match attach::calibrate() {
             Ok(costs) => {
                 _ = source.costs.set(costs);
-                let cpu = source.cpu.clone();
-                let others_ns = move || cpu.as_ref().map_or(0, |cpu| cpu.taken_ns(&costs));
+                let others_ns =
+                    move || source.cpu.as_ref().map_or(0, |cpu| cpu.taken_ns(&costs)) + source.watchpoints_ns();
                 keep(Budget { share: budget, costs, others_ns: Box::new(others_ns) });
             }
             Err(error) => tracing::warn!("probe costs are not known, so no budget is kept: {error:#}"),
@@ -156,25 +160,27 @@ impl Source {
         self.attached_at.elapsed()
     }
 
-    /// The latches that threads wait for now, one entry for each thread.
-    ///
-    /// # Errors
-    /// When the kernel's map cannot be read.
-    pub fn waited_for_now(&self) -> anyhow::Result<Vec<WaitedFor>> {
-        self.collector.waited_for_now()
+    /// What latch waits are read from, and which latches threads wait for at a moment.
+    pub fn latches(&self) -> Arc<LatchCollector> {
+        Arc::clone(&self.latches)
     }
 
-    /// How many bytes of a latch lie in front of its word.
-    pub fn bytes_before(&self, latch: &WaitedFor) -> u64 {
-        self.collector.bytes_before(latch)
+    /// From now on snapshots and the budget know of watchpoints on the server's memory: so many more accesses were reported, at
+    /// this price each.
+    pub fn count_watchpoints(&self, state: ProbeState, hits: u64, hit_ns: f64) {
+        let mut watchpoints = self.watchpoints.lock().unwrap_or_else(PoisonError::into_inner);
+        let hits = hits + watchpoints.as_ref().map_or(0, |before| before.hits);
+        let probe = "watchpoint".to_owned();
+        *watchpoints = Some(ProbeStatus { probe, state, hits, trap_ns: Some(hit_ns), program_ns: 0 });
     }
 
-    /// For each sort of latch the one that was waited for last.
-    ///
-    /// # Errors
-    /// When the kernel's map cannot be read.
-    pub fn waited_for_last(&self) -> anyhow::Result<Vec<WaitedFor>> {
-        self.collector.waited_for_last()
+    fn watchpoints(&self) -> Option<ProbeStatus> {
+        self.watchpoints.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// CPU time that watchpoints have taken from the server, nanoseconds.
+    fn watchpoints_ns(&self) -> u64 {
+        self.watchpoints().and_then(|watchpoints| watchpoints.total_cost_ns()).unwrap_or(0.0) as u64
     }
 
     /// Finds out how the server computes its checksums and how it spins; until then snapshots say nothing of that. Takes some
@@ -190,6 +196,11 @@ impl Source {
     /// tenths of a second.
     pub fn count_hardware_events(&self) {
         self.hardware.start();
+    }
+
+    /// Has snapshots say what this counts.
+    pub fn count_statements(&self, statements: StatementCounter) {
+        drop(self.statements.set(statements));
     }
 
     /// Counts the barriers in the server's code; until then snapshots have none. Takes some tenths of a second of CPU time.
@@ -216,7 +227,7 @@ impl SnapshotSource for Source {
             tracing::error!("cannot read what was sampled: {error:#}");
             CpuFigures::default()
         });
-        let figures = self.collector.collect(self.costs.get(), &cpu.spins).unwrap_or_else(|error| {
+        let figures = self.latches.collect(self.costs.get(), &cpu.spins).unwrap_or_else(|error| {
             tracing::error!("cannot read what was measured: {error:#}");
             LatchFigures::default()
         });
@@ -227,10 +238,10 @@ impl SnapshotSource for Source {
             up: !self.target.ended(),
             paused: self.paused.load(Ordering::Relaxed),
             latches: figures.latches,
-            sleeps_seen: self.collector.sleeps_seen(),
+            sleeps_seen: self.latches.sleeps_seen(),
             callsites: figures.callsites,
             pages: figures.pages,
-            places: self.collector.places().to_vec(),
+            places: self.latches.places().to_vec(),
             handoffs: figures.handoffs,
             cpu: cpu.cpu,
             ordering: cpu.ordering,
@@ -239,10 +250,11 @@ impl SnapshotSource for Source {
             spin: self.spin.get().and_then(Option::as_ref).and_then(SpinReader::read),
             getcpu_calls: cpu.getcpu_calls,
             events: self.hardware.collect(),
-            probes: [figures.probes, cpu.probes].concat(),
+            probes: figures.probes.into_iter().chain(cpu.probes).chain(self.watchpoints()).collect(),
             costs: self.costs.get().map(Costs::by_class).unwrap_or_default(),
             lost: [figures.lost, cpu.lost].concat(),
             static_barriers: self.static_barriers.get().cloned().unwrap_or_default(),
+            statements: self.statements.get().and_then(StatementCounter::latest),
             server_cpu_ns: cpu_now.zip(self.cpu_at_attach).map(|(now, then)| now.saturating_sub(then)),
         }
     }

@@ -5,6 +5,7 @@ pub mod attach;
 pub mod audit;
 pub mod bpf;
 pub mod catalog;
+pub mod clock;
 pub mod code;
 pub mod commands;
 pub mod export;

@@ -28,6 +28,7 @@ fn the_table_at_80_columns() {
     let expected = "\
 MySQL 9.7.4 · pid 4242 · 1m00s · http://localhost:9435/metrics
 0.28 threads waiting · 175 waits/s · overhead 0.10% · aarch64 Neoverse-N1
+100k statements/s, each 20.0µs CPU · 2.80µs waits · 500ns atomics and barriers
 cpu: other 60% · kernel 15% · spin 10% · futex 10% · checksum 5%
 remote handoffs: 29% of wait time · innodb/trx_mutex 29%
 hot pages: sbtest/sbtest1.k_1 level 0 80.0ms/s
@@ -47,9 +48,9 @@ top call sites
 #[test]
 fn wider_terminals_have_a_column_of_call_sites() {
     let lines = rendered(&busy(60), Some(&busy(58)), 120, 24);
-    assert!(lines[4].ends_with("sbtest/sbtest1.PRIMARY level 1 40.0ms/s"), "{}", lines[4]);
-    assert!(lines[6].ends_with("top call site"), "{}", lines[6]);
-    assert!(lines[7].ends_with("lock0lock.cc:5872 67%"), "{}", lines[7]);
+    assert!(lines[5].ends_with("sbtest/sbtest1.PRIMARY level 1 40.0ms/s"), "{}", lines[5]);
+    assert!(lines[7].ends_with("top call site"), "{}", lines[7]);
+    assert!(lines[8].ends_with("lock0lock.cc:5872 67%"), "{}", lines[8]);
     assert_eq!(lines.len(), 24);
 }
 
@@ -63,7 +64,23 @@ fn a_latch_that_rests_comes_after_those_waited_for_now() {
     let resting = lines.iter().find(|line| line.contains("LOCK_open")).unwrap();
     assert!(resting.starts_with("sql/LOCK_open"), "{resting}");
     assert!(resting.ends_with("-       0       0      -      -          -  45.0s"), "{resting}");
-    assert_eq!(lines.iter().position(|line| line == resting), Some(12), "{}", lines.join("\n"));
+    assert_eq!(lines.iter().position(|line| line == resting), Some(13), "{}", lines.join("\n"));
+}
+
+#[test]
+fn statements_are_what_the_rest_is_divided_by() {
+    let each = |change: fn(&mut Snapshot)| {
+        let (mut earlier, mut now) = (busy(58), busy(60));
+        change(&mut earlier);
+        change(&mut now);
+        rendered(&now, Some(&earlier), 100, 24).into_iter().find(|line| line.contains("statements/s"))
+    };
+    let text = each(|_| {}).unwrap();
+    assert_eq!(text, "100k statements/s, each 20.0µs CPU · 2.80µs waits · 500ns atomics and barriers");
+    let not_sampled = each(|snapshot| snapshot.cpu.clear()).unwrap();
+    assert_eq!(not_sampled, "100k statements/s, each 20.0µs CPU · 2.80µs waits");
+    assert_eq!(each(|snapshot| snapshot.statements = None), None);
+    assert_eq!(each(|snapshot| snapshot.statements = Some(7)), None, "none was sent in the interval");
 }
 
 #[test]
@@ -167,6 +184,26 @@ fn without_a_terminal_there_are_blocks_of_plain_lines() {
 }
 
 #[test]
+fn figures_are_of_a_whole_cycle_of_turns() {
+    let kept = Kept::default();
+    let mut view = LiveView::with_output(Box::new(kept.clone()), Some(|| (80, 24)), URL);
+    let mut drawn = |snapshot: &Snapshot| {
+        view.draw(snapshot).unwrap();
+        kept.take()
+    };
+    assert!(drawn(&busy(2)).contains("latch (last 2s)"));
+    assert!(drawn(&busy(4)).contains("latch (last 2s)"));
+    for ticks in [6, 8, 10] {
+        let text = drawn(&busy(ticks));
+        assert!(text.contains("latch (last 4s)") && text.contains("100   150ms"), "{ticks}: {text}");
+    }
+    // What was seen in one of its seconds counts as long as the cycle lasts.
+    let mut turn = busy(12);
+    turn.latches[0] = latch(TRX, Kind::Mutex, Mode::None, 1_100 + 400, 1_500_000);
+    assert!(drawn(&turn).contains("innodb/trx_mutex             -     150"), "after a turn");
+}
+
+#[test]
 fn on_a_terminal_the_table_is_redrawn_where_it_was() {
     let kept = Kept::default();
     let mut view = LiveView::with_output(Box::new(kept.clone()), Some(|| (80, 24)), URL);
@@ -204,7 +241,8 @@ fn a_table_taller_than_the_terminal_is_cut_so_that_it_can_be_redrawn() {
 
 mod screen {
     use super::*;
-    use armtrace::ui::screen::{Answer, Screen};
+    use armtrace::model::{LineWatch, Moves, TouchingFunction, Verdict, WatchedWord};
+    use armtrace::ui::screen::{Answer, Screen, Watching};
     use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
     fn busy_screen() -> Screen {
@@ -352,6 +390,7 @@ innodb/trx_rseg_latch       X       5   200µs 40.0µs 39.9µs 40.0µs    50% 12
         press(&mut screen, &[KeyCode::Char('4')]);
         let lines = drawn(&mut screen, 80, 24);
         let expected = "\
+100k statements/s, each 20.0µs CPU · 2.80µs waits · 500ns atomics and barriers
 cpu: other 60% · kernel 15% · spin 10% · futex 10% · checksum 5%
 class · function                                            CPUs▼  share   total
 other · other                                                1.20  60.0%   73.2s
@@ -472,6 +511,140 @@ innodb/trx_mutex                       100   150ms   37.5ms  60.0%  25.0%  20.0%
         assert!(!text(&mut screen).contains("sort by the next column"), "any key leaves the help");
     }
 
+    /// What was seen of a latch with a neighbour that others write to.
+    fn line_watch() -> LineWatch {
+        let moves = Moves { followed: 400, moved: 200, foreign: 150, latch: 50, ..Moves::default() };
+        let function = |function: &str, touches| TouchingFunction {
+            function: function.to_string(),
+            touches,
+            writes: touches,
+            instruction: Some("lock xadd %rax,(%rdi)".to_string()),
+        };
+        let word = |offset, functions: Vec<TouchingFunction>| WatchedWord {
+            offset,
+            is_latch: offset == 0,
+            object: (offset == 8).then(|| "buf_stat+8".to_string()),
+            watched_ns: 10_000_000,
+            touches: functions.iter().map(|f| f.touches).sum(),
+            writes: functions.iter().map(|f| f.touches).sum(),
+            by_cpu: functions.iter().flat_map(|f| [(0, f.touches / 4), (1, f.touches - f.touches / 4)]).collect(),
+            moves: if offset == 8 { moves } else { Moves::default() },
+            functions,
+        };
+        let neighbour = vec![function("count_pages", 200)];
+        let words = vec![word(-8, vec![]), word(0, vec![function("trx_t::enter", 400)]), word(8, neighbour)];
+        LineWatch {
+            latch: TRX.to_string(),
+            address: "0x7f0000001040".to_string(),
+            instances: 3,
+            waiters_share: 0.75,
+            line_bytes: 64,
+            cpus: 2,
+            bursts: 35,
+            burst_ms: 10,
+            hits_per_burst: 200,
+            seconds: 2.25,
+            hits: 600,
+            hits_of_others: 0,
+            ns_per_hit: Some(15_000.0),
+            words,
+            moves,
+            verdict: Verdict::FalseSharing,
+        }
+    }
+
+    fn answer(screen: &mut Screen, key: char) -> Answer {
+        screen.key(KeyEvent::new(KeyCode::Char(key), KeyModifiers::NONE))
+    }
+
+    #[test]
+    fn a_line_is_watched_and_told_of_at_80_by_24() {
+        let mut screen = busy_screen();
+        assert!(text(&mut screen).contains("w watch"));
+        assert_eq!(answer(&mut screen, 'w'), Answer::Watch(TRX.to_string()));
+        let looking = text(&mut screen);
+        assert!(looking.contains("watching innodb/trx_mutex: looking who waits for it"), "{looking}");
+        assert!(looking.contains("how long waits took") && looking.contains("w stop watching"), "{looking}");
+        screen.watching(Watching::Bursts { done: 12, of: 35 });
+        assert!(text(&mut screen).contains("watching innodb/trx_mutex: 12 of 35 bursts"));
+        screen.watching(Watching::Found(Box::new(line_watch())));
+        let lines = drawn(&mut screen, 80, 24);
+        let expected = "\
+FALSE SHARING: threads that do not have the latch take its cache line away by
+touching what is marked *. 200 of 400 accesses (50.0%) came from another CPU
+than the one before and moved the line.
+64 bytes around 0x7f0000001040 · 35 bursts in 2.2s · 600 accesses, 15.0µs each
+watched is the one of 3 with most waiters (75.0%)
+ offset  what                            touches  per ms  writes  CPUs
+     +0  the latch                           400      40    100%  1 75%, 0 25%
+           trx_t::enter                     100%            100%
+     +8* neighbour: buf_stat+8               200      20    100%  1 75%, 0 25%
+           count_pages                      100%            100%";
+        let begin = lines.iter().position(|line| line.starts_with("FALSE")).unwrap_or(0);
+        assert!(lines[3].starts_with(TRX) && lines[4].contains("p99"), "{}", lines.join("\n"));
+        assert!(lines[begin - 1].is_empty(), "{}", lines.join("\n"));
+        assert_eq!(lines[begin..23].join("\n").trim_end(), expected, "\n{}", lines.join("\n"));
+        assert!(lines[23].starts_with("Esc back to its waits") && lines[23].ends_with("q quit"), "{}", lines[23]);
+    }
+
+    #[test]
+    fn a_tall_screen_has_the_waits_below_what_was_watched() {
+        let mut screen = busy_screen();
+        answer(&mut screen, 'w');
+        screen.watching(Watching::Found(Box::new(line_watch())));
+        let tall = drawn(&mut screen, 120, 45).join("\n");
+        assert!(tall.contains("lock xadd %rax,(%rdi)") && tall.contains("how long waits took"), "{tall}");
+        assert!(!text(&mut screen).contains("how long waits took"));
+    }
+
+    #[test]
+    fn what_was_watched_stays_until_the_user_is_done_with_it() {
+        let mut screen = busy_screen();
+        answer(&mut screen, 'w');
+        press(&mut screen, &[KeyCode::Esc]);
+        assert!(text(&mut screen).contains("[watching innodb/trx_mutex: looking who waits for it]"));
+        screen.watching(Watching::Found(Box::new(line_watch())));
+        assert!(!text(&mut screen).contains("watching"));
+        press(&mut screen, &[KeyCode::Enter]);
+        assert!(text(&mut screen).contains("FALSE SHARING"));
+        press(&mut screen, &[KeyCode::Esc]);
+        let page = text(&mut screen);
+        assert!(page.contains("how long waits took") && !page.contains("FALSE SHARING"), "{page}");
+        press(&mut screen, &[KeyCode::Esc]);
+        assert!(text(&mut screen).contains("wait/s▼"));
+    }
+
+    #[test]
+    fn one_latch_is_watched_at_a_time_until_it_is_enough() {
+        let mut screen = busy_screen();
+        assert_eq!(answer(&mut screen, 'w'), Answer::Watch(TRX.to_string()));
+        press(&mut screen, &[KeyCode::Esc, KeyCode::Down]);
+        assert_eq!(answer(&mut screen, 'w'), Answer::Continue, "another latch");
+        let other = text(&mut screen);
+        assert!(other.contains(INDEX) && other.contains("[watching innodb/trx_mutex"), "{other}");
+        press(&mut screen, &[KeyCode::Esc, KeyCode::Up, KeyCode::Enter]);
+        assert_eq!(answer(&mut screen, 'w'), Answer::StopWatch);
+        screen.watching(Watching::Found(Box::new(line_watch())));
+        assert_eq!(answer(&mut screen, 'w'), Answer::Watch(TRX.to_string()), "again");
+        // A row that is no latch's has none to watch.
+        let mut screen = busy_screen();
+        press(&mut screen, &[KeyCode::Char('6')]);
+        assert_eq!(answer(&mut screen, 'w'), Answer::Continue);
+    }
+
+    #[test]
+    fn why_nothing_was_watched_stands_over_the_waits() {
+        let mut screen = busy_screen();
+        answer(&mut screen, 'w');
+        let why = "no hardware watchpoint is free: a debugger, perf or another --watch uses them. Try again when that has ended";
+        screen.watching(Watching::Failed(why.to_string()));
+        let failed = text(&mut screen);
+        assert!(failed.contains("NOT WATCHED: no hardware watchpoint is free"), "{failed}");
+        assert!(failed.contains("how long waits took"), "{failed}");
+        press(&mut screen, &[KeyCode::Esc]);
+        assert!(!text(&mut screen).contains("NOT WATCHED"));
+    }
+
     /// Whatever its size, and whatever is shown, nothing panics.
     #[test]
     fn small_terminals_show_what_fits() {
@@ -488,6 +661,17 @@ innodb/trx_mutex                       100   150ms   37.5ms  60.0%  25.0%  20.0%
                 &[KeyCode::F(1)],
             ] {
                 press(&mut screen, keys);
+                drawn(&mut screen, width, height);
+            }
+            press(&mut screen, &[KeyCode::Esc, KeyCode::Char('1')]);
+            answer(&mut screen, 'w');
+            for state in [
+                Watching::Looking,
+                Watching::Bursts { done: 1, of: 35 },
+                Watching::Failed("no watchpoint is free".to_string()),
+                Watching::Found(Box::new(line_watch())),
+            ] {
+                screen.watching(state);
                 drawn(&mut screen, width, height);
             }
         }

@@ -16,6 +16,7 @@ use libbpf_rs::{Link, ProgramMut, UprobeMultiOpts, UprobeOpts};
 use super::clock::{attach_clock, open_own_clock};
 use super::futex::{attach_futex, futex_wait_is_traceable, FutexPrograms};
 use crate::bpf::calibrate::CalibrateSkelBuilder;
+use crate::clock;
 
 // One function that begins with an instruction the kernel emulates, and one that begins with one that it
 // single-steps.
@@ -184,10 +185,7 @@ fn call(function: unsafe extern "C" fn()) {
 
 /// CPU time of this thread: what other threads take of the CPU meanwhile is not in it.
 pub fn thread_time_ns() -> f64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: a valid timespec is passed, for the duration of the call.
-    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut now) };
-    now.tv_sec as f64 * 1e9 + now.tv_nsec as f64
+    clock::now_ns(libc::CLOCK_THREAD_CPUTIME_ID) as f64
 }
 
 /// The median, which interruptions do not move.

@@ -3,6 +3,7 @@
 mod audit;
 mod compare;
 mod doctor;
+mod line;
 mod output;
 mod record;
 mod report;
@@ -117,6 +118,10 @@ pub(crate) struct AttachArgs {
     /// server's threads pay for it at each context switch, and that is in no figure
     #[arg(long)]
     hardware_events: bool,
+    /// Ask the server for its count of statements each second, for figures per statement; a recording holds its settings too:
+    /// mysql://USER:PASSWORD@HOST:PORT or mysql://USER@localhost?socket=/PATH
+    #[arg(long, value_name = "URL", env = "ARMTRACE_MYSQL", hide_env_values = true)]
+    mysql: Option<String>,
 }
 
 #[derive(Args, Clone, Debug)]
@@ -150,10 +155,6 @@ pub(crate) struct RecordArgs {
     /// What the recording is of, for whoever compares it: threads=64, os=openEuler (may be repeated)
     #[arg(long = "label", value_name = "KEY=VALUE", value_parser = label)]
     labels: Vec<(String, String)>,
-    /// Ask the server for its count of statements each second, for figures per query, and for its settings:
-    /// mysql://USER:PASSWORD@HOST:PORT or mysql://USER@localhost?socket=/PATH
-    #[arg(long, value_name = "URL", env = "ARMTRACE_MYSQL", hide_env_values = true)]
-    mysql: Option<String>,
 }
 
 #[derive(Args, Clone, Debug)]

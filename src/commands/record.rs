@@ -1,5 +1,6 @@
 //! `armtrace record`: what a server waits for, second by second, into a file.
 
+use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::path::Path;
@@ -22,12 +23,15 @@ use crate::ui::top::Interval;
 const SECOND: Duration = Duration::from_secs(1);
 /// What is left behind the last whole second is a second of its own from this length on.
 const SHORTEST: Duration = Duration::from_millis(100);
+/// How often a server that does not answer in time is asked before the recording begins. While it goes on each second waits for the
+/// answer, so that the time itself has to be short.
+const ATTEMPTS: usize = 4;
 
 pub(super) fn record(args: &RecordArgs) -> Result<(), Failure> {
     refuse_existing(&args.output, args.force)?;
     let target = session::open(&args.attach)?;
-    let mut client = args.mysql.as_deref().map(Client::connect).transpose()?;
-    let start = start(&target, args, client.as_mut())?;
+    let (mut client, settings) = connect(args)?.unzip();
+    let start = start(&target, args, settings.unwrap_or_default());
     let mut session = Session::attach(target, &args.attach)?;
     let attached = session.agent.source().snapshot();
     let start = Start { sleeps_seen: attached.sleeps_seen, places: attached.places, ..start };
@@ -113,15 +117,26 @@ impl InProgress {
     }
 }
 
+/// Values by name.
+type Settings = BTreeMap<String, String>;
+
+/// The connection that was asked for, and the server's settings.
+fn connect(args: &RecordArgs) -> Result<Option<(Client, Settings)>, Failure> {
+    let attempt = || {
+        let Some(mut client) = session::connect(&args.attach)? else { return Ok(None) };
+        let settings = client.settings(SETTINGS)?;
+        Ok(Some((client, settings)))
+    };
+    (1..ATTEMPTS).find_map(|_| attempt().ok()).map_or_else(attempt, Ok)
+}
+
 /// What is known before anything is measured.
-fn start(target: &Target, args: &RecordArgs, client: Option<&mut Client>) -> Result<Start, Failure> {
+fn start(target: &Target, args: &RecordArgs, said: Settings) -> Start {
     let info = target.info();
     // What the server says of itself counts for more than what its memory looks like.
     let mut known = settings(&target.image, &Memory::new(target.pid), target.bias);
-    if let Some(client) = client {
-        known.extend(client.settings(SETTINGS)?);
-    }
-    Ok(Start {
+    known.extend(said);
+    Start {
         armtrace: env!("CARGO_PKG_VERSION").to_owned(),
         began_ms: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64),
         host: Host::here(target.pid, &info.cpu_model),
@@ -138,7 +153,7 @@ fn start(target: &Target, args: &RecordArgs, client: Option<&mut Client>) -> Res
         bounds_ns: BUCKET_BOUNDS_NS.to_vec(),
         sleeps_seen: false,
         places: Vec::new(),
-    })
+    }
 }
 
 fn refuse_existing(output: &Path, force: bool) -> Result<(), Failure> {

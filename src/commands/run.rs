@@ -3,10 +3,9 @@
 use std::io::{self, IsTerminal};
 use std::sync::Arc;
 
-use tokio::signal::unix::{signal, SignalKind};
 use tokio::sync::oneshot;
 
-use super::session::{self, EndedBy, Ends, Session};
+use super::session::{self, EndedBy, Ends, Session, Told};
 use super::{watch, RunArgs};
 use crate::agent::{Agent, Source};
 use crate::export::{self, Exporter, Listener, SnapshotSource};
@@ -20,7 +19,7 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
     let attach = &args.attach;
     let target = session::open(attach)?;
     let listener = args.listen.bind().map_err(Failure::running)?;
-    let Session { mut agent, ends, runtime } = Session::attach(target, attach)?;
+    let Session { mut agent, ends, runtime } = Session::attach_with_statements(target, attach)?;
     let ended = runtime.block_on(serve(&mut agent, listener, ends));
     // Whoever still writes to a terminal that does not read is left behind.
     runtime.shutdown_background();
@@ -34,7 +33,7 @@ async fn serve(agent: &mut Agent, listener: Listener, mut ends: Ends) -> Result<
     let (stop, stopped) = oneshot::channel::<()>();
     let exporter = Exporter::new(source).map_err(|e| Failure::running(format!("cannot export metrics: {e}")))?;
     let server = tokio::spawn(export::serve(listener, exporter, async { _ = stopped.await }));
-    if watch(agent, &mut ends).await? == EndedBy::Server {
+    if watch(agent, &mut ends).await == EndedBy::Server {
         eprintln!("armtrace: process {} has ended", agent.target.pid);
     }
     view.abort();
@@ -45,14 +44,12 @@ async fn serve(agent: &mut Agent, listener: Listener, mut ends: Ends) -> Result<
 }
 
 /// Takes the probes off and puts them back as signals ask, until something ends it.
-async fn watch(agent: &mut Agent, ends: &mut Ends) -> Result<EndedBy, Failure> {
-    let on = |kind| signal(kind).map_err(|e| Failure::running(format!("cannot wait for signals: {e}")));
-    let (mut pause, mut resume) = (on(SignalKind::user_defined1())?, on(SignalKind::user_defined2())?);
+async fn watch(agent: &mut Agent, ends: &mut Ends) -> EndedBy {
     loop {
-        tokio::select! {
-            by = ends.wait() => return Ok(by),
-            _ = pause.recv() => agent.pause(),
-            _ = resume.recv() => agent.resume(),
+        match ends.told().await {
+            Told::End(by) => return by,
+            Told::Pause => agent.pause(),
+            Told::Resume => agent.resume(),
         }
     }
 }

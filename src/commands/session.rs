@@ -14,7 +14,7 @@ use crate::attach;
 use crate::failure::Failure;
 use crate::memory;
 use crate::symbols::Settings;
-use crate::target::Target;
+use crate::target::{Client, StatementCounter, Target};
 
 /// As `nice` counts.
 const LOWEST_PRIORITY: i32 = 19;
@@ -33,7 +33,22 @@ pub(super) fn open(args: &AttachArgs) -> Result<Target, Failure> {
     Ok(target)
 }
 
+/// The connection that was asked for.
+pub(super) fn connect(args: &AttachArgs) -> Result<Option<Client>, Failure> {
+    args.mysql.as_deref().map(Client::connect).transpose()
+}
+
 impl Session {
+    /// Attaches, and counts the statements of the server too where that was asked for.
+    pub fn attach_with_statements(target: Target, args: &AttachArgs) -> Result<Session, Failure> {
+        let statements = connect(args)?.map(StatementCounter::start).transpose()?;
+        let session = Session::attach(target, args)?;
+        if let Some(statements) = statements {
+            session.agent.source().count_statements(statements);
+        }
+        Ok(session)
+    }
+
     /// Attaches, and keeps what that costs within the budget.
     pub fn attach(target: Target, args: &AttachArgs) -> Result<Session, Failure> {
         let failed = |e: io::Error| Failure::running(format!("cannot start: {e}"));
@@ -74,11 +89,24 @@ fn look_further(source: Arc<Source>, hardware_events: bool) {
     }
 }
 
-/// What ends a session: SIGINT, SIGTERM or the server's end.
+/// What ends a session: SIGINT, SIGTERM or the server's end. Signals that ask for a pause come here too, so that they are
+/// fatal to none.
 pub(super) struct Ends {
     interrupt: Signal,
     terminate: Signal,
+    pause: Signal,
+    resume: Signal,
     server: AsyncFd<OwnedFd>,
+}
+
+/// What a session is told from outside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Told {
+    /// SIGUSR1.
+    Pause,
+    /// SIGUSR2.
+    Resume,
+    End(EndedBy),
 }
 
 /// What ended it.
@@ -93,14 +121,31 @@ impl Ends {
         let pidfd = target.pidfd()?;
         // SAFETY: `pidfd` owns an open descriptor for as long as it is registered, and nobody else closes it.
         let server = unsafe { AsyncFd::register(pidfd) }?;
-        Ok(Ends { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())?, server })
+        Ok(Ends {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+            pause: signal(SignalKind::user_defined1())?,
+            resume: signal(SignalKind::user_defined2())?,
+            server,
+        })
     }
 
-    pub async fn wait(&mut self) -> EndedBy {
+    pub async fn told(&mut self) -> Told {
         tokio::select! {
-            _ = self.interrupt.recv() => EndedBy::Signal,
-            _ = self.terminate.recv() => EndedBy::Signal,
-            _ = self.server.readable() => EndedBy::Server,
+            _ = self.interrupt.recv() => Told::End(EndedBy::Signal),
+            _ = self.terminate.recv() => Told::End(EndedBy::Signal),
+            _ = self.server.readable() => Told::End(EndedBy::Server),
+            _ = self.pause.recv() => Told::Pause,
+            _ = self.resume.recv() => Told::Resume,
+        }
+    }
+
+    /// Waits for the end alone: a session that cannot pause goes on.
+    pub async fn wait(&mut self) -> EndedBy {
+        loop {
+            if let Told::End(by) = self.told().await {
+                return by;
+            }
         }
     }
 

@@ -8,12 +8,13 @@ use std::time::{Duration, Instant};
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use ratatui::DefaultTerminal;
 
+use super::line::{Server, Watch};
 use super::session::{self, Session};
 use super::TopArgs;
 use crate::agent::Source;
 use crate::export::SnapshotSource;
 use crate::failure::Failure;
-use crate::ui::screen::{Answer, Screen};
+use crate::ui::screen::{Answer, Screen, Watching};
 
 /// How soon a signal is noticed while no key is pressed.
 const GLANCE: Duration = Duration::from_millis(100);
@@ -25,52 +26,75 @@ pub(super) fn top(args: &TopArgs) -> Result<(), Failure> {
         ));
     }
     let target = session::open(&args.attach)?;
-    let Session { mut agent, mut ends, runtime } = Session::attach(target, &args.attach)?;
+    let Session { mut agent, mut ends, runtime } = Session::attach_with_statements(target, &args.attach)?;
     let source = agent.source();
     let is_over = Arc::new(AtomicBool::new(false));
     let over = Arc::clone(&is_over);
-    let watch = runtime.spawn(async move {
+    let signal = runtime.spawn(async move {
         // A server that has ended stays on the screen until the user has seen that.
         ends.signal().await;
         over.store(true, Ordering::Relaxed);
     });
     let failed = |e: io::Error| Failure::running(format!("cannot draw on the terminal: {e}"));
     let mut terminal = ratatui::try_init().map_err(failed)?;
-    let shown = show(&mut terminal, &source, args.delay, &is_over);
+    let view = View { source, lines: Server::new(&agent, args.attach.max_overhead), delay: args.delay };
+    let shown = view.show(&mut terminal, &is_over);
     let restored = ratatui::try_restore();
-    watch.abort();
+    signal.abort();
     agent.detach();
     runtime.shutdown_background();
     shown.and(restored).map_err(failed)
 }
 
-/// Draws at its interval and after each key, until the user quits or a signal comes.
-fn show(terminal: &mut DefaultTerminal, source: &Source, delay: Duration, is_over: &AtomicBool) -> io::Result<()> {
-    let mut screen = Screen::new(source.snapshot());
-    let mut due = Instant::now() + delay;
-    terminal.draw(|frame| screen.draw(frame))?;
-    while !is_over.load(Ordering::Relaxed) {
-        let mut has_changed = false;
-        if event::poll(GLANCE.min(due.saturating_duration_since(Instant::now())))? {
-            match event::read()? {
-                Event::Key(key) if key.kind != KeyEventKind::Release => {
-                    if screen.key(key) == Answer::Quit {
-                        break;
+/// What the screen is made of.
+struct View {
+    source: Arc<Source>,
+    lines: Server,
+    delay: Duration,
+}
+
+impl View {
+    /// Draws at its interval and after each key, until the user quits or a signal comes.
+    fn show(&self, terminal: &mut DefaultTerminal, is_over: &AtomicBool) -> io::Result<()> {
+        let mut screen = Screen::new(self.source.snapshot());
+        let mut watch = None;
+        let mut due = Instant::now() + self.delay;
+        terminal.draw(|frame| screen.draw(frame))?;
+        while !is_over.load(Ordering::Relaxed) {
+            let mut has_changed = false;
+            if event::poll(GLANCE.min(due.saturating_duration_since(Instant::now())))? {
+                match event::read()? {
+                    Event::Key(key) if key.kind != KeyEventKind::Release => {
+                        match screen.key(key) {
+                            Answer::Quit => break,
+                            Answer::Watch(latch) => watch = self.watch(latch, &mut screen),
+                            Answer::StopWatch => watch.iter().for_each(Watch::stop),
+                            Answer::Continue => {}
+                        }
+                        has_changed = true;
                     }
-                    has_changed = true;
+                    Event::Resize(..) => has_changed = true,
+                    _ => {}
                 }
-                Event::Resize(..) => has_changed = true,
-                _ => {}
+            }
+            for state in watch.iter().flat_map(Watch::news) {
+                screen.watching(state);
+                has_changed = true;
+            }
+            if Instant::now() >= due {
+                screen.update(self.source.snapshot());
+                due = Instant::now() + self.delay;
+                has_changed = true;
+            }
+            if has_changed {
+                terminal.draw(|frame| screen.draw(frame))?;
             }
         }
-        if Instant::now() >= due {
-            screen.update(source.snapshot());
-            due = Instant::now() + delay;
-            has_changed = true;
-        }
-        if has_changed {
-            terminal.draw(|frame| screen.draw(frame))?;
-        }
+        Ok(())
     }
-    Ok(())
+
+    fn watch(&self, latch: String, screen: &mut Screen) -> Option<Watch> {
+        let watch = self.lines.watch(latch);
+        watch.inspect_err(|error| screen.watching(Watching::Failed(error.to_string()))).ok()
+    }
 }

@@ -5,6 +5,7 @@
 use super::cap::Cap;
 use super::families::*;
 use super::SnapshotSource;
+use crate::clock;
 use crate::model::{Histogram, Kind, LatchWaits, Locality, Mode, PageWaits, ProbeState, Snapshot, BUCKET_BOUNDS_NS};
 use prometheus::core::{Collector, Desc};
 use prometheus::process_collector::ProcessCollector;
@@ -310,6 +311,7 @@ fn target_families(snapshot: &Snapshot) -> Vec<MetricFamily> {
     vec![
         TARGET_INFO.with(vec![TARGET_INFO.sample(&info, 1.0)]),
         TARGET_UP.with(vec![TARGET_UP.sample(&[], f64::from(u8::from(snapshot.up)))]),
+        STATEMENTS.with(snapshot.statements.map(|count| STATEMENTS.sample(&[], count as f64)).into_iter().collect()),
     ]
 }
 
@@ -434,8 +436,5 @@ fn gauge_of(family: &MetricFamily) -> f64 {
 
 /// CPU time that this process has used, user and system, to the nanosecond.
 fn own_cpu_seconds() -> f64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the kernel writes one timespec; this clock always exists.
-    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time) };
-    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+    clock::now_ns(libc::CLOCK_PROCESS_CPUTIME_ID) as f64 / 1e9
 }

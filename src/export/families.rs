@@ -157,6 +157,12 @@ pub const PERF_EVENT_RUNNING: Family = Family {
     labels: &["event", "scope"],
     help: "Part of the time that the CPU had a counter for the event, 0 to 1; its count is scaled up for the rest.",
 };
+pub const STATEMENTS: Family = Family {
+    name: "armtrace_statements_total",
+    kind: MetricType::COUNTER,
+    labels: &[],
+    help: "Statements that clients have sent the server since shortly before attach, by its own count.",
+};
 pub const TARGET_INFO: Family = Family {
     name: "armtrace_target_info",
     kind: MetricType::GAUGE,
@@ -237,6 +243,7 @@ pub const FAMILIES: &[Family] = &[
     BARRIERS,
     PERF_EVENTS,
     PERF_EVENT_RUNNING,
+    STATEMENTS,
     TARGET_INFO,
     TARGET_UP,
     PROBE_HITS,

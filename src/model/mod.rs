@@ -289,6 +289,8 @@ pub struct Snapshot {
     /// Barrier, atomic, spin-hint and checksum instructions in the server's code, by instruction; empty until they are counted, and
     /// where they cannot be.
     pub static_barriers: Vec<(String, u64)>,
+    /// Statements that clients have sent, at most a second old; `None` where the server is not asked or does not answer.
+    pub statements: Option<u64>,
     /// CPU time the server has used since attach (user + system), nanoseconds; `None` if /proc did not say.
     pub server_cpu_ns: Option<u64>,
 }

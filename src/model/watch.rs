@@ -36,6 +36,17 @@ pub struct LineWatch {
     pub verdict: Verdict,
 }
 
+impl LineWatch {
+    /// Whether the verdict is for this word.
+    pub fn blames(&self, word: &WatchedWord) -> bool {
+        match self.verdict {
+            Verdict::FalseSharing => word.is_foreign(),
+            Verdict::Shared => word.is_users(),
+            Verdict::LatchOnly | Verdict::Still | Verdict::Quiet => false,
+        }
+    }
+}
+
 /// Eight bytes of a cache line.
 #[derive(Clone, Debug, Serialize)]
 pub struct WatchedWord {

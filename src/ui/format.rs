@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::top::PerStatement;
 use crate::model::{Checksum, CpuClass, LatchWaits, SpinSettings};
 
 /// What stands where nothing is known.
@@ -52,6 +53,18 @@ pub fn cpu_classes(shares: &[(CpuClass, f64)]) -> Option<String> {
     let part = |(class, share): &(CpuClass, f64)| format!("{} {:.0}%", class.as_str(), 100.0 * share);
     let parts: Vec<String> = shares.iter().filter(|(_, share)| *share >= LEAST).map(part).collect();
     (!parts.is_empty()).then(|| format!("cpu: {}", parts.join(" · ")))
+}
+
+/// `38.5k statements/s, each 42.0µs CPU · 12.3µs waits · 2.10µs atomics and barriers`
+pub fn per_statement(statement: &PerStatement) -> String {
+    let part = |ns: Option<f64>, what| ns.map(|ns| format!("{} {what}", nanoseconds(ns)));
+    let parts = [
+        part(statement.cpu_ns, "CPU"),
+        part(Some(statement.wait_ns), "waits"),
+        part(statement.ordering_ns, "atomics and barriers"),
+    ];
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    format!("{} statements/s, each {}", count(statement.rate), parts.join(" · "))
 }
 
 /// How a checksum is computed: `hardware::crc32_using_pclmul (pclmulqdq)`, `software::crc32, in software`.

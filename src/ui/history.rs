@@ -1,7 +1,6 @@
 //! The snapshots that the newest one is compared with.
 
 use std::collections::VecDeque;
-use std::time::Duration;
 
 use crate::attach::CYCLE_TIME;
 use crate::model::Snapshot;
@@ -14,9 +13,7 @@ pub struct History(VecDeque<Snapshot>);
 impl History {
     /// Adds the newest.
     pub fn push(&mut self, snapshot: Snapshot) {
-        // A tick of a clock that comes a little early still ends a cycle.
-        let old = CYCLE_TIME.mul_f64(0.9);
-        while self.0.get(1).is_some_and(|second| age(second, &snapshot) >= old) {
+        while self.0.get(1).is_some_and(|second| is_a_cycle_before(second, &snapshot)) {
             self.0.pop_front();
         }
         self.0.push_back(snapshot);
@@ -24,11 +21,11 @@ impl History {
 
     /// The one before `now` that figures are a difference from: a cycle older, or the oldest there is.
     pub fn before(&self, now: &Snapshot) -> Option<&Snapshot> {
-        let old = CYCLE_TIME.mul_f64(0.9);
-        self.0.iter().rev().find(|earlier| age(earlier, now) >= old).or(self.0.front())
+        self.0.iter().rev().find(|earlier| is_a_cycle_before(earlier, now)).or(self.0.front())
     }
 }
 
-fn age(earlier: &Snapshot, now: &Snapshot) -> Duration {
-    now.elapsed.saturating_sub(earlier.elapsed)
+fn is_a_cycle_before(earlier: &Snapshot, now: &Snapshot) -> bool {
+    // A tick of a clock that comes a little early still ends a cycle.
+    now.elapsed.saturating_sub(earlier.elapsed) >= CYCLE_TIME.mul_f64(0.9)
 }

@@ -81,6 +81,7 @@ impl<'a> LatchTable<'a> {
         let server = format!("{} {}", format::flavor(&target.flavor), target.version);
         let first = format!("{server} · pid {} · {state} · {}", target.pid, self.url);
         let mut lines = vec![Line::from(first).style(Modifier::BOLD), Line::from(self.summary())];
+        lines.extend(self.interval.per_statement().map(|each| Line::from(format::per_statement(&each))));
         lines.extend(self.cpu_line());
         lines.extend(self.handoff_line());
         lines.extend(self.page_line(width));

@@ -44,6 +44,19 @@ pub struct TopPage {
     pub wait_ns_per_second: f64,
 }
 
+/// What one of the clients' statements takes, on average of an interval.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PerStatement {
+    /// Statements per second.
+    pub rate: f64,
+    /// Nanoseconds of the server's CPU time, whatever it is for; `None` where it is not known.
+    pub cpu_ns: Option<f64>,
+    /// Nanoseconds waited for latches.
+    pub wait_ns: f64,
+    /// Nanoseconds of CPU time in atomics and barriers; `None` where CPU time is not sampled.
+    pub ordering_ns: Option<f64>,
+}
+
 /// Two snapshots, the earlier of which is empty at first: then the interval is all time since attach.
 pub struct Interval<'a> {
     now: &'a Snapshot,
@@ -109,6 +122,22 @@ impl<'a> Interval<'a> {
         let mut shares: Vec<_> = used.map(|(class, ns)| (class, ns as f64 / all as f64)).collect();
         shares.sort_by(|(a, share_a), (b, share_b)| share_b.total_cmp(share_a).then_with(|| a.cmp(b)));
         shares
+    }
+
+    /// What a statement took; `None` where none were counted in the interval.
+    pub fn per_statement(&self) -> Option<PerStatement> {
+        // What was not there yet when the interval began has begun since.
+        let since = |of: fn(&Snapshot) -> Option<u64>| {
+            let before = self.earlier.and_then(of).unwrap_or(0);
+            of(self.now).map(|now| now.saturating_sub(before) as f64)
+        };
+        let statements = since(|s| s.statements).filter(|count| *count > 0.0)?;
+        Some(PerStatement {
+            rate: statements / self.seconds(),
+            cpu_ns: since(|s| s.server_cpu_ns).map(|ns| ns / statements),
+            wait_ns: since(waited_ns).unwrap_or_default() / statements,
+            ordering_ns: since(ordering_ns).map(|ns| ns / statements),
+        })
     }
 
     /// Of the wait time in the interval for latches that are known to come from somewhere, the share for those that came from
@@ -204,6 +233,18 @@ impl FromIterator<Handoffs> for HandoffTimes {
         }
         times
     }
+}
+
+/// Time waited for latches; idle waits are not.
+fn waited_ns(snapshot: &Snapshot) -> Option<u64> {
+    let latches = snapshot.latches.iter().filter(|latch| latch.kind != Kind::Cond);
+    Some(latches.map(|latch| latch.waits.sum_ns).fold(0, u64::saturating_add))
+}
+
+/// CPU time in atomics and barriers, where CPU time is sampled.
+fn ordering_ns(snapshot: &Snapshot) -> Option<u64> {
+    let is_sampled = !snapshot.cpu.is_empty();
+    is_sampled.then(|| snapshot.ordering.iter().map(|row| row.ns).fold(0, u64::saturating_add))
 }
 
 fn cell(row: &Handoffs) -> (&str, Option<&str>, Option<&str>) {

@@ -1,5 +1,6 @@
 //! What was seen of a latch's cache line, for a terminal: a short table and one sentence.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use super::format;
@@ -9,36 +10,68 @@ use crate::model::{LineWatch, TouchingFunction, Verdict, WatchedWord};
 const FUNCTIONS: usize = 4;
 /// How many CPUs are told of a word.
 const CPUS: usize = 4;
-/// Widest that an object's or a function's name may be.
+/// Widest that an object's name may be, and the least on a narrow screen; a function's is narrower by its indent.
 const NAME: usize = 46;
+const LEAST_NAME: usize = 16;
+const INDENT: usize = 2;
+/// What stands beside the name on a screen: the other columns, with the two CPUs that touch a word most.
+const BESIDE_NAME: usize = 50;
 
 /// The whole report, ending with a newline.
 pub fn text(watch: &LineWatch) -> String {
-    let mut out = head(watch);
-    out.push_str(&format!(
-        "{:>7}  {:NAME$} {:>8} {:>7} {:>7}  CPUs\n",
-        "offset", "what", "touches", "per ms", "writes"
-    ));
+    let words: Vec<_> = watch.words.iter().map(|word| (word, FUNCTIONS)).collect();
+    format!("{}{}\n\n{}\n", head(watch), table(watch, &words, usize::MAX).join("\n"), sentence(watch, &named(watch)))
+}
+
+/// What a screen of this size has room for: the verdict, then the words and functions that touch the line most.
+pub fn lines(watch: &LineWatch, width: usize, height: usize) -> Vec<String> {
+    let mut lines = wrap(&sentence(watch, "what is marked *"), width);
+    lines.push(short_head(watch));
+    lines.extend(which(watch).map(|which| format!("watched is {which}")));
+    let room = height.saturating_sub(lines.len() + 1);
+    lines.extend(table(watch, &busiest(watch, room), width));
+    lines.truncate(height);
+    lines.into_iter().map(|line| line.chars().take(width).collect()).collect()
+}
+
+/// The words that are touched most, and how many functions of each: as many as make `room` lines.
+fn busiest(watch: &LineWatch, room: usize) -> Vec<(&WatchedWord, usize)> {
+    let mut words: Vec<&WatchedWord> = watch.words.iter().filter(|word| word.touches > 0).collect();
+    words.sort_by_key(|word| Reverse(word.touches));
+    words.truncate(room);
+    words.sort_by_key(|word| word.offset);
+    let functions = |word: &&WatchedWord| {
+        let offset = word.offset;
+        word.functions.iter().take(FUNCTIONS).map(|f| (f.touches, offset)).collect::<Vec<_>>()
+    };
+    let mut functions: Vec<(u64, i64)> = words.iter().flat_map(functions).collect();
+    functions.sort_by_key(|(touches, _)| Reverse(*touches));
+    functions.truncate(room - words.len());
+    let of = |word: &WatchedWord| functions.iter().filter(|(_, offset)| *offset == word.offset).count();
+    words.into_iter().map(|word| (word, of(word))).collect()
+}
+
+/// A line for each word, and one for each of so many of the functions that touch it, for a screen of this width.
+fn table(watch: &LineWatch, words: &[(&WatchedWord, usize)], width: usize) -> Vec<String> {
+    let name = width.saturating_sub(BESIDE_NAME).clamp(LEAST_NAME, NAME);
+    let mut lines =
+        vec![format!("{:>7}  {:name$} {:>8} {:>7} {:>7}  CPUs", "offset", "what", "touches", "per ms", "writes")];
     let mut untouched: Vec<&WatchedWord> = Vec::new();
-    for word in &watch.words {
+    for &(word, functions) in words {
         if word.touches == 0 {
             untouched.push(word);
             continue;
         }
-        out.push_str(&flush(&mut untouched));
-        out.push_str(&row(word));
+        lines.extend(flush(&mut untouched));
+        lines.push(row(word, watch.blames(word), name));
+        lines.extend(word.functions.iter().take(functions).map(|function| function_row(function, word, name, width)));
     }
-    out.push_str(&flush(&mut untouched));
-    out.push_str(&format!("\n{}\n", sentence(watch)));
-    out
+    lines.extend(flush(&mut untouched));
+    lines
 }
 
 fn head(watch: &LineWatch) -> String {
-    let which = if watch.instances > 1 {
-        format!(", the one of {} with most waiters ({})", watch.instances, format::percent(watch.waiters_share))
-    } else {
-        String::new()
-    };
+    let which = which(watch).map_or(String::new(), |which| format!(", {which}"));
     let others = if watch.hits_of_others > 0 {
         format!(" ({} of another process)", format::count(watch.hits_of_others as f64))
     } else {
@@ -60,41 +93,73 @@ fn head(watch: &LineWatch) -> String {
     )
 }
 
+/// `the one of 3 with most waiters (75.0%)`, where there are several.
+fn which(watch: &LineWatch) -> Option<String> {
+    let share = format::percent(watch.waiters_share);
+    (watch.instances > 1).then(|| format!("the one of {} with most waiters ({share})", watch.instances))
+}
+
+/// The same in one line of a screen.
+fn short_head(watch: &LineWatch) -> String {
+    let cost = watch.ns_per_hit.map_or(String::new(), |ns| format!(", {} each", format::nanoseconds(ns)));
+    format!(
+        "{} bytes around {} · {} bursts in {:.1}s · {} accesses{cost}",
+        watch.line_bytes,
+        watch.address,
+        watch.bursts,
+        watch.seconds,
+        format::count(watch.hits as f64),
+    )
+}
+
+/// Lines of at most `width` characters, but for words that are longer.
+pub fn wrap(text: &str, width: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split(' ') {
+        match lines.last_mut().filter(|line| line.chars().count() + 1 + word.chars().count() <= width) {
+            Some(line) => *line = format!("{line} {word}"),
+            None => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
 /// One line for words in a row that nobody touched; leaves none.
-fn flush(untouched: &mut Vec<&WatchedWord>) -> String {
+fn flush(untouched: &mut Vec<&WatchedWord>) -> Option<String> {
     let range = match untouched[..] {
-        [] => return String::new(),
+        [] => return None,
         [word] => offset(word),
         [first, .., last] => format!("{}…{}", offset(first), offset(last)),
     };
     untouched.clear();
-    format!("{range:>7}  not touched\n")
+    Some(format!("{range:>7}  not touched"))
 }
 
 fn offset(word: &WatchedWord) -> String {
     format!("{:+}", word.offset)
 }
 
-fn row(word: &WatchedWord) -> String {
-    let mut out = format!(
-        "{:>7}  {:NAME$} {:>8} {:>7} {:>7}  {}\n",
+fn row(word: &WatchedWord, is_blamed: bool, name: usize) -> String {
+    let mark = if is_blamed { '*' } else { ' ' };
+    format!(
+        "{:>7}{mark} {:name$} {:>8} {:>7} {:>7}  {}",
         offset(word),
-        cut(&what(word), NAME),
+        cut(&what(word), name),
         format::count(word.touches as f64),
         format::count(per_ms(word)),
         format::percent(ratio(word.writes, word.touches)),
         cpus(&word.by_cpu, word.touches),
-    );
-    for function in word.functions.iter().take(FUNCTIONS) {
-        let share = format::percent(ratio(function.touches, word.touches));
-        let writes = format::percent(ratio(function.writes, function.touches));
-        let instruction = function.instruction.as_deref().unwrap_or_default();
-        let line =
-            format!("{:11}{:44} {share:>8} {:>7} {writes:>7}  {instruction}", "", cut(&function.function, 44), "");
-        out.push_str(line.trim_end());
-        out.push('\n');
-    }
-    out
+    )
+}
+
+/// With its instruction where that has room.
+fn function_row(function: &TouchingFunction, word: &WatchedWord, name: usize, width: usize) -> String {
+    let share = format::percent(ratio(function.touches, word.touches));
+    let writes = format::percent(ratio(function.writes, function.touches));
+    let name = name - INDENT;
+    let row = format!("{:11}{:name$} {share:>8} {:>7} {writes:>7}", "", cut(&function.function, name), "");
+    let instruction = function.instruction.as_ref().map(|instruction| format!("{row}  {instruction}"));
+    instruction.filter(|row| row.chars().count() <= width).unwrap_or(row)
 }
 
 /// What a word is: the latch, or a neighbour by name.
@@ -135,8 +200,20 @@ fn ratio(part: u64, whole: u64) -> f64 {
     }
 }
 
-/// The verdict with its evidence.
-fn sentence(watch: &LineWatch) -> String {
+/// The neighbours to blame, who touches them, and how often that moves the line.
+fn named(watch: &LineWatch) -> String {
+    let share = |word: &WatchedWord| {
+        let part = if watch.verdict == Verdict::FalseSharing { word.moves.foreign } else { word.moves.user };
+        format::percent(ratio(part, word.moves.moved))
+    };
+    let name = |word: &WatchedWord| {
+        format!("{} ({}), {} of the line's moves while it was watched", described(word), toucher(word), share(word))
+    };
+    watch.words.iter().filter(|word| watch.blames(word)).map(name).collect::<Vec<_>>().join("; ")
+}
+
+/// The verdict with its evidence; `blamed` says which neighbours are to blame, where some are.
+fn sentence(watch: &LineWatch, blamed: &str) -> String {
     let all = &watch.moves;
     let moved = format!(
         "{} of {} accesses ({}) came from another CPU than the one before and moved the line",
@@ -149,27 +226,13 @@ fn sentence(watch: &LineWatch) -> String {
     } else {
         String::new()
     };
-    let blamed = |is: fn(&WatchedWord) -> bool, part: fn(&WatchedWord) -> u64| {
-        let words: Vec<String> = watch
-            .words
-            .iter()
-            .filter(|word| is(word))
-            .map(|word| {
-                let share = format::percent(ratio(part(word), word.moves.moved));
-                format!("{} ({}), {share} of the line's moves while it was watched", described(word), toucher(word))
-            })
-            .collect();
-        words.join("; ")
-    };
     match watch.verdict {
         Verdict::FalseSharing => format!(
-            "FALSE SHARING: threads that do not have the latch take its cache line away by touching {}. {moved}{far}.",
-            blamed(WatchedWord::is_foreign, |word| word.moves.foreign)
+            "FALSE SHARING: threads that do not have the latch take its cache line away by touching {blamed}. {moved}{far}."
         ),
         Verdict::Shared => format!(
-            "NO FALSE SHARING, but the latch is not alone on its line: threads that use it also use {}, and fetch the line again \
-             when others have touched the latch meanwhile. {moved}{far}.",
-            blamed(WatchedWord::is_users, |word| word.moves.user)
+            "NO FALSE SHARING, but the latch is not alone on its line: threads that use it also use {blamed}, and fetch the line \
+             again when others have touched the latch meanwhile. {moved}{far}."
         ),
         Verdict::LatchOnly => format!("NO FALSE SHARING: the latch itself is what threads share. {moved}{far}."),
         Verdict::Still => format!("NO FALSE SHARING: the line hardly moves between CPUs. {moved}."),
@@ -203,13 +266,16 @@ mod tests {
     use super::*;
     use crate::model::Moves;
 
-    fn word(offset: i64, touches: u64, moves: Moves) -> WatchedWord {
-        let function = TouchingFunction {
+    fn function(touches: u64) -> TouchingFunction {
+        TouchingFunction {
             function: "count_pages".into(),
             touches,
             writes: touches,
             instruction: Some("lock xadd %rax,(%rdi)".into()),
-        };
+        }
+    }
+
+    fn word(offset: i64, touches: u64, moves: Moves) -> WatchedWord {
         WatchedWord {
             offset,
             is_latch: offset == 0,
@@ -218,7 +284,7 @@ mod tests {
             touches,
             writes: touches,
             by_cpu: BTreeMap::from([(0, touches / 4), (1, touches - touches / 4)]),
-            functions: if touches > 0 { vec![function] } else { Vec::new() },
+            functions: if touches > 0 { vec![function(touches)] } else { Vec::new() },
             moves,
         }
     }
@@ -258,7 +324,7 @@ cache line of 64 bytes · 35 bursts in 2.2s on 2 CPUs, each at most 10ms and 200
      -8  not touched
      +0  the latch                                           400      40    100%  1 75%, 0 25%
            count_pages                                      100%            100%  lock xadd %rax,(%rdi)
-     +8  neighbour: buf_stat+8                               200      20    100%  1 75%, 0 25%
+     +8* neighbour: buf_stat+8                               200      20    100%  1 75%, 0 25%
            count_pages                                      100%            100%  lock xadd %rax,(%rdi)
 +16…+24  not touched
 
@@ -266,6 +332,37 @@ FALSE SHARING: threads that do not have the latch take its cache line away by to
 ";
         let text = text(&watch(Verdict::FalseSharing, moves));
         assert_eq!(text, expected, "\n{text}");
+    }
+
+    #[test]
+    fn a_screen_has_the_verdict_and_whoever_touches_the_line_most() {
+        let moves = Moves { followed: 400, moved: 200, foreign: 150, latch: 50, ..Moves::default() };
+        let mut watch = watch(Verdict::FalseSharing, moves);
+        let function = |i: u64| TouchingFunction { function: format!("f{i}"), ..function(199 - i) };
+        watch.words[1].functions = (0..9).map(function).collect();
+        let expected = "\
+FALSE SHARING: threads that do not have the latch take its cache line away by
+touching what is marked *. 200 of 400 accesses (50.0%) came from another CPU
+than the one before and moved the line.
+64 bytes around 0x7f00001000 · 35 bursts in 2.2s · 700 accesses, 15.0µs each
+watched is the one of 3 with most waiters (75.0%)
+ offset  what                            touches  per ms  writes  CPUs
+     +0  the latch                           400      40    100%  1 75%, 0 25%
+           f0                              49.8%            100%
+           f1                              49.5%            100%
+     +8* neighbour: buf_stat+8               200      20    100%  1 75%, 0 25%
+           count_pages                      100%            100%";
+        let shown = lines(&watch, 80, 11).join("\n");
+        assert_eq!(shown, expected, "\n{shown}");
+        // Words before functions, and of these those that are touched most.
+        let words = |height| lines(&watch, 80, height).iter().filter(|line| line.contains("25%")).count();
+        assert_eq!([6, 7, 8, 9].map(words), [0, 1, 2, 2]);
+        let wide = lines(&watch, 120, 20).join("\n");
+        assert!(wide.contains("lock xadd") && wide.contains("f3") && !wide.contains("f4"), "{wide}");
+        for (width, height) in [(0, 0), (1, 1), (10, 3), (40, 8), (200, 60)] {
+            let shown = lines(&watch, width, height);
+            assert!(shown.len() <= height && shown.iter().all(|line| line.chars().count() <= width), "{shown:?}");
+        }
     }
 
     #[test]

@@ -111,6 +111,7 @@ pub fn empty() -> Snapshot {
         checksum_calls: Vec::new(),
         spin: None,
         getcpu_calls: None,
+        statements: None,
         events: Vec::new(),
         probes: Vec::new(),
         costs: Vec::new(),
@@ -172,6 +173,7 @@ pub fn busy(ticks: u64) -> Snapshot {
         }],
         spin: Some(spin()),
         getcpu_calls: Some(1_000 * n),
+        statements: Some(100_000 * n),
         events: vec![event("dmb_spec", 5_000 * n), event("branch-misses", 70_000 * n)],
         probes: vec![
             probe("mutex_enter_inline:begin", ProbeState::Attached, 1_000 * n, Some(770.0)),

@@ -205,6 +205,7 @@ fn cpu_time_is_told_by_class_and_function() {
     assert_eq!(value(&format!("armtrace_checksum_calls_total{{{crc}}}")), 12_000.0);
     assert_eq!(value(&format!("armtrace_checksum_bytes_total{{{crc}}}")), 6_144_000.0);
     assert_eq!(value("armtrace_getcpu_calls_total{path=\"syscall\"}"), 6000.0);
+    assert_eq!(value("armtrace_statements_total"), 600_000.0);
 }
 
 #[test]
@@ -216,6 +217,12 @@ fn what_is_not_sampled_is_absent() {
     for name in ["cpu_seconds_total", "checksum_seconds_total", "latch_spin_cpu_seconds_total", "getcpu_calls_total"] {
         assert!(!text.contains(&format!("armtrace_{name}{{")), "{name}");
     }
+}
+
+#[test]
+fn statements_that_are_not_counted_are_absent() {
+    let text = text(Snapshot { statements: None, ..busy(5) });
+    assert!(!text.contains("armtrace_statements_total"));
 }
 
 #[test]

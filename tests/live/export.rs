@@ -2,9 +2,10 @@
 
 use std::ffi::OsStr;
 use std::path::Path;
-use std::time::Duration;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
-use anyhow::{ensure, Result};
+use anyhow::{ensure, Context, Result};
 
 use crate::agent::Agent;
 use crate::common::prometheus::{promtool_complaints, Prometheus};
@@ -21,18 +22,40 @@ const MAY_BE_EMPTY: &[&str] = &[
     "armtrace_perf_event",
 ];
 
+/// As many as the server itself has counted in the same seconds.
+fn statements_are_counted(server: &Server, agent: &Agent) -> Result<()> {
+    let look = || {
+        let counted = agent.scrape()?;
+        let counted = counted.iter().find(|sample| sample.name == "armtrace_statements_total");
+        let counted = counted.context("statements are not counted")?.value;
+        Ok::<_, anyhow::Error>((Instant::now(), counted, server.status("Questions")? as f64))
+    };
+    let (begin, counted, sent) = look()?;
+    sleep(Duration::from_secs(10));
+    let (end, counted_later, sent_later) = look()?;
+    let (counted, sent) = (counted_later - counted, sent_later - sent);
+    // The agent's last answer is up to a second old, at the begin and at the end.
+    let error = 1.0 / (end - begin).as_secs_f64();
+    let ratio = counted / sent;
+    println!("statements: {counted} of {sent}, {ratio:.3}");
+    ensure!(sent > 0.0 && (ratio - 1.0).abs() < error + 0.05, "{counted} statements of {sent}");
+    Ok(())
+}
+
 #[test]
 fn a_live_agent_fills_the_dashboard() -> Result<()> {
     let server = Server::start(Family::Mysql97, &Options::default())?;
     let mut load = Load::start(&server, "oltp_update_index", 32)?;
     load.wait_running()?;
+    let url = format!("mysql://root@localhost?socket={}", server.socket().display());
     // A machine with one node has no handoffs but those between cores.
-    let agent = Agent::attach_with(&server, &["--handoffs", "core"].map(OsStr::new))?;
+    let agent = Agent::attach_with(&server, &["--handoffs", "core", "--mysql", &url].map(OsStr::new))?;
     // Calls of checksums are counted in bursts.
     wait_for("a burst", Duration::from_secs(40), || {
         Ok(agent.metrics()?.contains("\narmtrace_checksum_calls_total{").then_some(()))
     })?;
 
+    statements_are_counted(&server, &agent)?;
     let metrics = agent.metrics()?;
     let complaints = promtool_complaints(&metrics);
     ensure!(complaints.is_empty(), "{complaints}");

@@ -42,7 +42,7 @@ fn is_remote((from, to): &(String, String)) -> bool {
 }
 
 /// Pins all threads of a server.
-fn pin(pid: i32, cpus: &str) -> Result<()> {
+pub fn pin(pid: i32, cpus: &str) -> Result<()> {
     let status =
         Command::new("taskset").args(["-a", "-c", "-p", cpus, &pid.to_string()]).stdout(Stdio::null()).status()?;
     ensure!(status.success(), "taskset: {status}");

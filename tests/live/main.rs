@@ -19,6 +19,7 @@ mod life;
 mod load;
 mod machine;
 mod naming;
+mod nodes;
 mod pages;
 mod programs;
 mod recordings;

@@ -206,6 +206,10 @@ fn a_recording_is_good_however_it_ends() -> Result<()> {
     for (signal, ending) in [(libc::SIGINT, Some(Ending::Interrupted)), (libc::SIGKILL, None)] {
         let file = dir.path().join(format!("{signal}.rec"));
         let mut recorder = Recorder::start(&server, &file, &["--duration", "10m"])?;
+        // What `armtrace run` pauses at is no end of a recording.
+        wait_for_seconds(&file, 1)?;
+        recorder.signal(libc::SIGUSR1);
+        recorder.signal(libc::SIGUSR2);
         wait_for_seconds(&file, 3)?;
         recorder.signal(signal);
         let status = recorder.wait()?;

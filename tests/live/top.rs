@@ -1,13 +1,14 @@
 //! `armtrace top` on a real terminal, tmux's, of 80 columns and 24 lines.
 
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Result};
 
 use crate::agent::{loaded_programs, program};
 use crate::load::Load;
 use crate::server::{wait_for, Family, Options, Server};
+use crate::watch::{all_watchpoints, none_is_left};
 
 /// A tmux server of our own, with one terminal. Dropping it ends it.
 struct Tmux {
@@ -38,7 +39,11 @@ impl Tmux {
 
     /// Waits until the screen has this, and returns it.
     fn wait(&self, part: &str) -> Result<String> {
-        wait_for(&format!("{part:?} on the screen"), Duration::from_secs(20), || {
+        self.wait_long(part, Duration::from_secs(20))
+    }
+
+    fn wait_long(&self, part: &str, time: Duration) -> Result<String> {
+        wait_for(&format!("{part:?} on the screen"), time, || {
             let screen = self.screen()?;
             Ok(screen.contains(part).then_some(screen))
         })
@@ -61,7 +66,9 @@ fn top_shows_a_server_and_leaves_the_terminal_as_it_was() -> Result<()> {
     let settings = tmux.wait("  -")?;
     let checksum = |screen: &str| screen.lines().rev().find(|line| line.ends_with("  -")).map(str::to_owned);
     tmux.keys(&[&format!("{} top --pid {}", program().display(), server.pid()), "Enter"])?;
-    let screen = tmux.wait("innodb/")?;
+    tmux.wait("innodb/")?;
+    // The last line comes last: a screen may be seen half drawn.
+    let screen = tmux.wait("q quit")?;
     let lines: Vec<&str> = screen.lines().collect();
     ensure!(lines.len() == 24 && lines[0].starts_with("MySQL 9.7"), "{screen}");
     ensure!(lines[3].contains("wait/s▼") && lines[23].ends_with("q quit"), "{screen}");
@@ -96,5 +103,79 @@ fn top_shows_a_server_and_leaves_the_terminal_as_it_was() -> Result<()> {
     ensure!(checksum(&after) == checksum(&settings), "{settings}\n{after}");
     wait_for("the programs to go", Duration::from_secs(10), || Ok(loaded_programs()?.is_empty().then_some(())))?;
     load.stop()?;
+    server.stop()
+}
+
+/// The longest that a watch takes with a tenth of the server's CPU time, waiters that are looked for among it.
+const WATCH: Duration = Duration::from_secs(90);
+
+/// Selects the latch to watch, whether or not anybody waits for it at this moment.
+fn select(tmux: &Tmux) -> Result<()> {
+    tmux.keys(&["1", "/", "trx_sys_mutex", "Enter"])?;
+    tmux.wait("[trx_sys_mutex]").map(drop)
+}
+
+/// While bursts go on, figures do too; then the page says who touches the latch.
+fn watches(tmux: &Tmux) -> Result<()> {
+    tmux.keys(&["w"])?;
+    tmux.wait("bursts")?;
+    tmux.keys(&["Escape"])?;
+    tmux.wait("wait/s▼")?;
+    // All probes, whatever their names.
+    tmux.keys(&["6", "/", "Escape"])?;
+    let probes = tmux.wait("watchpoint ")?;
+    ensure!(probes.contains("[watching innodb/trx_sys_mutex"), "{probes}");
+    select(tmux)?;
+    tmux.keys(&["Enter"])?;
+    let found = tmux.wait_long("SHARING", WATCH)?;
+    println!("{found}");
+    let latch = found.lines().find(|line| line.contains("the latch  ")).unwrap_or_default();
+    // Offset, two words of what it is, touches, touches per ms, writes.
+    let touches = latch.split_whitespace().nth(3).unwrap_or("0");
+    ensure!(touches != "0" && latch.contains('%'), "{found}");
+    ensure!(found.contains("mutex_enter") || found.contains("exit"), "no function is named:\n{found}");
+    tmux.keys(&["Escape"])?;
+    tmux.wait("how long waits took").map(drop)
+}
+
+/// A watch that cannot be says why, in place of a result.
+fn watchpoints_are_taken(tmux: &Tmux) -> Result<()> {
+    let taken = all_watchpoints()?;
+    tmux.keys(&["w"])?;
+    let refused = tmux.wait("NOT WATCHED")?;
+    drop(taken);
+    ensure!(refused.contains("no hardware watchpoint is free") && refused.contains("how long waits took"), "{refused}");
+    Ok(())
+}
+
+/// To quit in the middle of a burst is to quit.
+fn quits_while_it_watches(tmux: &Tmux) -> Result<()> {
+    tmux.keys(&["w"])?;
+    tmux.wait("bursts")?;
+    let begin = Instant::now();
+    tmux.keys(&["q"])?;
+    tmux.wait("status 0")?;
+    let took = begin.elapsed();
+    ensure!(took < Duration::from_secs(2), "it took {took:?} to quit");
+    wait_for("the programs to go", Duration::from_secs(10), || Ok(loaded_programs()?.is_empty().then_some(())))?;
+    none_is_left()
+}
+
+#[test]
+fn top_watches_the_cache_line_of_a_latch() -> Result<()> {
+    let server = Server::start(Family::Mysql97, &Options::default())?;
+    let mut load = Load::start(&server, "oltp_update_index", 16)?;
+    load.wait_running()?;
+    let tmux = Tmux::start()?;
+    let top = format!("{} top --pid {} --max-overhead 10%; echo status $?", program().display(), server.pid());
+    tmux.keys(&[&top, "Enter"])?;
+    tmux.wait("innodb/")?;
+    select(&tmux)?;
+    tmux.wait("innodb/trx_sys_mutex")?;
+    watches(&tmux)?;
+    watchpoints_are_taken(&tmux)?;
+    quits_while_it_watches(&tmux)?;
+    let report = load.stop()?;
+    ensure!(report.errors == 0, "{} statements failed", report.errors);
     server.stop()
 }

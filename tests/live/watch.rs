@@ -6,9 +6,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
+use armtrace::agent::Agent;
+use armtrace::attach::Division;
 use armtrace::code::Access;
 use armtrace::model::{Verdict, WatchedWord};
 use armtrace::probe::watch::{self, Allowance, CodeAt, Scene};
+use armtrace::target::Target;
 
 use crate::agent::{loaded_programs, program};
 use crate::load::Load;
@@ -44,7 +47,7 @@ fn watch_two_threads(other: usize) -> Result<Vec<WatchedWord>> {
         scope.spawn(|| count(0, 0));
         scope.spawn(|| count(1, other));
         let no_limit = Allowance { share: 1.0, hit_ns: 0.0 };
-        let bursts = watch::watch(std::process::id() as i32, address, watch::line_bytes(), no_limit, || false);
+        let bursts = watch::watch(std::process::id() as i32, address, watch::line_bytes(), no_limit, |_| false);
         is_over.store(true, Ordering::Relaxed);
         bursts
     })?;
@@ -75,11 +78,16 @@ fn two_counters_on_one_line_are_false_sharing_and_on_two_lines_are_not() -> Resu
     Ok(())
 }
 
-/// All watchpoints of the processor can be had: none was left behind.
-fn none_is_left() -> Result<()> {
+/// All watchpoints that the processors are sure to have.
+pub fn all_watchpoints() -> Result<watch::Watchpoints> {
     let words = [0_u64; 4];
     let addresses: Vec<u64> = words.iter().map(|word| std::ptr::from_ref(word) as u64).collect();
-    watch::Watchpoints::open(&addresses, 1).context("a watchpoint was left behind")?;
+    watch::Watchpoints::open(&addresses, 1).context("a watchpoint was left behind")
+}
+
+/// All watchpoints can be had: none was left behind.
+pub fn none_is_left() -> Result<()> {
+    all_watchpoints()?;
     ensure!(loaded_programs()?.is_empty(), "programs are loaded");
     Ok(())
 }
@@ -135,4 +143,31 @@ fn a_hot_latch_of_mysql_is_watched() -> Result<()> {
 #[test]
 fn a_hot_latch_of_mariadb_is_watched() -> Result<()> {
     hot_latch_is_watched(Family::Mariadb114, 32, "lock_latch")
+}
+
+/// Waits of which the end cannot be seen are over.
+#[test]
+fn nobody_waits_where_probes_were_taken_off() -> Result<()> {
+    let server = Server::start(Family::Mariadb114, &Options::default())?;
+    let mut load = Load::start(&server, "oltp_update_index", 32)?;
+    load.wait_running()?;
+    let target = Target::open(server.pid())?;
+    let mut agent = Agent::attach(target, 0, Division::Off)?;
+    let latches = agent.source().latches();
+    let waiting = || Ok(Some(latches.waited_for_now()?.len()).filter(|waiting| *waiting > 3));
+    wait_for("several that wait at once", Duration::from_secs(20), waiting)?;
+    // SAFETY: signals to our own server, which is running.
+    let signal = |signal| unsafe { libc::kill(server.pid(), signal) };
+    // So that no wait ends before its probes are off.
+    signal(libc::SIGSTOP);
+    let before = latches.waited_for_now()?;
+    agent.pause();
+    let after = latches.waited_for_now()?;
+    signal(libc::SIGCONT);
+    agent.resume();
+    wait_for("several that wait again", Duration::from_secs(20), waiting)?;
+    agent.detach();
+    ensure!(!before.is_empty() && after.is_empty(), "{} waited before, and then {after:?}", before.len());
+    load.stop()?;
+    server.stop()
 }

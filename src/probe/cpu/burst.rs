@@ -16,6 +16,7 @@ use plain::Plain;
 use super::checksum::Chosen;
 use crate::attach::{attach_sites, detach_all, uprobe_multi_works, ProbeClass, SiteAddress, SitePrograms};
 use crate::bpf::checksum::{types, ChecksumSkel, ChecksumSkelBuilder};
+use crate::clock::now_ns;
 use crate::code::Place;
 use crate::model::{ChecksumCalls, Implementation};
 use crate::probe::latch::{ip_offset, register_offset};
@@ -238,7 +239,7 @@ impl<'obj> Probes<'obj> {
             detach_all(attached.links);
             anyhow::bail!("a probe was refused: {why}");
         }
-        self.set_end(now_ns() + BURST.as_nanos() as u64)?;
+        self.set_end(now_ns(libc::CLOCK_MONOTONIC) + BURST.as_nanos() as u64)?;
         thread::sleep(BURST);
         detach_all(attached.links);
         self.set_end(0)?;
@@ -290,14 +291,6 @@ impl Count {
         self.bytes += scale * (seen.bytes - self.seen.bytes) as f64;
         self.seen = seen;
     }
-}
-
-/// The programs' clock.
-fn now_ns() -> u64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: writes to `now`, which lives as long as the call.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 #[cfg(test)]

@@ -443,7 +443,9 @@ impl<'obj> Keeper<'obj> {
                 Ok(attached) => attached,
                 Err(command) => {
                     // What was seen in a period that was cut short stays as it was seen.
-                    self.settle(&mut owed)?;
+                    if let Err(error) = self.settle(&mut owed) {
+                        tracing::error!("the last turns' waits are not scaled up: {error:#}");
+                    }
                     return Ok(command);
                 }
             };

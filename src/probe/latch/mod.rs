@@ -11,7 +11,7 @@ pub use collect::{LatchCollector, LatchFigures, LatchKey};
 pub use library::rows_of as library_rows;
 pub(super) use plan::{ip_offset, register_offset};
 pub use plan::{plan, Allowed, Plan, PlannedFunction, PlannedSite};
-pub use waiting::WaitedFor;
+pub use waiting::{Counted, WaitedFor};
 
 use std::mem::MaybeUninit;
 use std::sync::mpsc::{self, Sender};

@@ -1,12 +1,13 @@
 //! Which latches threads wait for at this moment.
 
+use std::collections::HashMap;
 use std::sync::PoisonError;
 
 use anyhow::{Context, Result};
 use libbpf_rs::{MapCore, MapFlags};
 use plain::Plain;
 
-use super::collect::{identity, library_kind, LatchCollector, LIBRARY};
+use super::collect::{bytes_of, identity, library_kind, LatchCollector, LatchKey, LIBRARY};
 use crate::bpf::latch::types;
 use crate::catalog::{library_lock, MUTEX_BYTES, RW_LOCK_BYTES, WORDS_BYTES};
 use crate::model::Kind;
@@ -28,9 +29,10 @@ pub struct WaitedFor {
     pub address: u64,
     /// How much of it lies from there on.
     pub bytes: u64,
-    /// How often somebody waited for one of this identity so far; 0 where that was not asked.
-    pub waits: u64,
 }
+
+/// How many waits for latches of each identity had ended when that was last looked at.
+pub type Counted = HashMap<LatchKey, u64>;
 
 impl LatchCollector {
     /// How many bytes of a latch lie in front of its word: MariaDB's have the pointer to their performance_schema instance there,
@@ -56,31 +58,43 @@ impl LatchCollector {
     /// The latches that threads wait for now, one entry for each thread.
     ///
     /// # Errors
-    /// When the map cannot be read.
+    /// When a map cannot be read.
     pub fn waited_for_now(&self) -> Result<Vec<WaitedFor>> {
+        // Where probes were taken off during a wait its end was not seen.
+        let attachments: HashMap<u32, types::attachment> = entries(&self.maps.attachments)?.into_iter().collect();
+        let is_open = |function: u8, generation: u32| {
+            attachments.get(&function.into()).is_some_and(|probes| probes.generation == generation)
+        };
         let mut found = Vec::new();
         for entry in self.maps.threads.lookup_batch(BATCH, MapFlags::ANY, MapFlags::ANY).context("reading a map")? {
             let wait: types::wait = *plain::from_bytes(&entry.1).ok().context("a wait has an unexpected size")?;
-            if wait.latch != 0 && wait.end_ns == 0 {
-                found.extend(self.waited_for(&wait.key.latch, wait.latch, 0));
-            } else if wait.library.word != 0 {
-                found.extend(self.waited_for(&wait.library.key.latch, wait.library.word, 0));
+            if wait.latch != 0 && wait.end_ns == 0 && is_open(wait.key.latch.function, wait.generation) {
+                found.extend(self.waited_for(&wait.key.latch, wait.latch));
+            } else if wait.library.word != 0 && is_open(LIBRARY, wait.sleep_generation) {
+                found.extend(self.waited_for(&wait.library.key.latch, wait.library.word));
             }
         }
         Ok(found)
     }
 
-    /// For each identity the latch that was waited for last.
+    /// For each identity of which more waits have ended than `counted` says, the latch that was waited for last. `counted`
+    /// is brought up to date.
     ///
     /// # Errors
     /// When the map cannot be read.
-    pub fn waited_for_last(&self) -> Result<Vec<WaitedFor>> {
-        let all = entries::<types::latch_key, types::waits>(&self.maps.latches)?.into_iter();
-        Ok(all.filter_map(|(key, waits)| self.waited_for(&key, waits.example, waits.buckets.iter().sum())).collect())
+    pub fn waited_for_last(&self, counted: &mut Counted) -> Result<Vec<WaitedFor>> {
+        let mut found = Vec::new();
+        for (key, waits) in entries::<types::latch_key, types::waits>(&self.maps.latches)? {
+            let ended = waits.buckets.iter().sum();
+            if counted.insert(bytes_of(&key), ended).unwrap_or(0) < ended {
+                found.extend(self.waited_for(&key, waits.example));
+            }
+        }
+        Ok(found)
     }
 
     /// `None` for condition variables, for which threads wait without anybody having them.
-    fn waited_for(&self, key: &types::latch_key, word: u64, waits: u64) -> Option<WaitedFor> {
+    fn waited_for(&self, key: &types::latch_key, word: u64) -> Option<WaitedFor> {
         let mut caches = self.caches.lock().unwrap_or_else(PoisonError::into_inner);
         let arch = self.target.image.arch();
         let (name, address, bytes) = if key.function == LIBRARY {
@@ -97,6 +111,6 @@ impl LatchCollector {
             };
             (name, word, bytes)
         };
-        (name.kind != Kind::Cond).then_some(WaitedFor { name, address, bytes, waits })
+        (name.kind != Kind::Cond).then_some(WaitedFor { name, address, bytes })
     }
 }

@@ -4,6 +4,15 @@ use std::collections::{BTreeMap, HashMap};
 
 use crate::probe::latch::WaitedFor;
 
+/// Which latch the user means.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// The one of this event name.
+    Name(String),
+    /// The only one whose event name is or has this.
+    Part(String),
+}
+
 /// Latches that threads were seen to wait for, by event name and address.
 #[derive(Debug, Default)]
 pub struct Sightings(BTreeMap<String, HashMap<u64, Sighting>>);
@@ -33,22 +42,14 @@ impl Sightings {
         now.into_iter().for_each(|latch| self.of(latch).waiters += 1);
     }
 
-    /// Adds those that were waited for last; what was waited for more often than before counts.
+    /// Adds those that waits have ended for since that was last looked at.
     pub fn add_last(&mut self, last: Vec<WaitedFor>) {
-        for latch in last {
-            let waits = latch.waits;
-            let sighting = self.of(latch);
-            if waits > sighting.latch.waits {
-                sighting.latch.waits = waits;
-                sighting.last += 1;
-            }
-        }
+        last.into_iter().for_each(|latch| self.of(latch).last += 1);
     }
 
     fn of(&mut self, latch: WaitedFor) -> &mut Sighting {
         let instances = self.0.entry(latch.name.event.clone()).or_default();
-        let new = |latch: WaitedFor| Sighting { latch: WaitedFor { waits: 0, ..latch }, waiters: 0, last: 0 };
-        instances.entry(latch.address).or_insert_with(|| new(latch))
+        instances.entry(latch.address).or_insert_with(|| Sighting { latch, waiters: 0, last: 0 })
     }
 
     /// The event names that were seen.
@@ -60,13 +61,16 @@ impl Sightings {
     ///
     /// # Errors
     /// The names that the user can mean, if there is not exactly one.
-    pub fn meant(&self, wanted: &str) -> Result<&str, Vec<&str>> {
-        let is_whole = |name: &str| name == wanted;
-        let is_last = |name: &str| name.rsplit(['/', ':']).next() == Some(wanted);
-        let is_part = |name: &str| name.contains(wanted);
+    pub fn meant(&self, wanted: &Wanted) -> Result<&str, Vec<&str>> {
         let matching = |is: &dyn Fn(&str) -> bool| self.names().filter(|name| is(name)).collect::<Vec<_>>();
-        let found = [matching(&is_whole), matching(&is_last), matching(&is_part)];
-        let found = found.into_iter().find(|names| !names.is_empty()).unwrap_or_default();
+        let found = match wanted {
+            Wanted::Name(wanted) => matching(&|name| name == wanted),
+            Wanted::Part(part) => {
+                let is_last = |name: &str| name.rsplit(['/', ':']).next() == Some(part);
+                let found = [matching(&|name| name == part), matching(&is_last), matching(&|name| name.contains(part))];
+                found.into_iter().find(|names| !names.is_empty()).unwrap_or_default()
+            }
+        };
         match found[..] {
             [name] => Ok(name),
             _ => Err(found),
@@ -99,8 +103,12 @@ mod tests {
     use super::*;
     use crate::names::LatchName;
 
-    fn latch(event: &str, address: u64, waits: u64) -> WaitedFor {
-        WaitedFor { name: LatchName::from_event(event).unwrap(), address, bytes: 0x30, waits }
+    fn latch(event: &str, address: u64) -> WaitedFor {
+        WaitedFor { name: LatchName::from_event(event).unwrap(), address, bytes: 0x30 }
+    }
+
+    fn part(wanted: &str) -> Wanted {
+        Wanted::Part(wanted.to_owned())
     }
 
     const PAGE: &str = "wait/synch/mutex/innodb/lock_sys_page_mutex";
@@ -111,23 +119,20 @@ mod tests {
     #[test]
     fn a_part_of_a_name_is_enough_if_no_other_has_it() {
         let mut seen = Sightings::default();
-        seen.add_waiters([PAGE, TABLE, TRX, TRX_SYS].map(|name| latch(name, 1, 0)).to_vec());
-        assert_eq!(seen.meant(TRX_SYS), Ok(TRX_SYS));
-        assert_eq!(seen.meant("trx_mutex"), Ok(TRX));
-        assert_eq!(seen.meant("sys_pa"), Ok(PAGE));
-        assert_eq!(seen.meant("lock_sys"), Err(vec![PAGE, TABLE]));
-        assert_eq!(seen.meant("nothing"), Err(vec![]));
+        seen.add_waiters([PAGE, TABLE, TRX, TRX_SYS].map(|name| latch(name, 1)).to_vec());
+        assert_eq!(seen.meant(&part(TRX_SYS)), Ok(TRX_SYS));
+        assert_eq!(seen.meant(&part("trx_mutex")), Ok(TRX));
+        assert_eq!(seen.meant(&part("sys_pa")), Ok(PAGE));
+        assert_eq!(seen.meant(&part("lock_sys")), Err(vec![PAGE, TABLE]));
+        assert_eq!(seen.meant(&part("nothing")), Err(vec![]));
+        assert_eq!(seen.meant(&Wanted::Name(TRX.to_owned())), Ok(TRX));
+        assert_eq!(seen.meant(&Wanted::Name("trx_mutex".to_owned())), Err(vec![]), "another latch may be called so");
     }
 
     #[test]
     fn the_hottest_has_most_waiters() {
         let mut seen = Sightings::default();
-        seen.add_waiters(vec![
-            latch(PAGE, 0x100, 0),
-            latch(PAGE, 0x200, 0),
-            latch(PAGE, 0x200, 0),
-            latch(TRX, 0x300, 0),
-        ]);
+        seen.add_waiters(vec![latch(PAGE, 0x100), latch(PAGE, 0x200), latch(PAGE, 0x200), latch(TRX, 0x300)]);
         let hottest = seen.hottest(PAGE).unwrap();
         assert_eq!((hottest.latch.address, hottest.instances, hottest.waiters), (0x200, 2, (2, 3)));
         assert_eq!(seen.hottest(TABLE), None);
@@ -138,8 +143,8 @@ mod tests {
     #[test]
     fn short_waits_are_told_by_what_was_waited_for_last() {
         let mut seen = Sightings::default();
-        for (address, waits) in [(0x100, 5), (0x200, 6), (0x100, 6), (0x100, 6), (0x200, 7)] {
-            seen.add_last(vec![latch(PAGE, address, waits)]);
+        for address in [0x100, 0x200, 0x200] {
+            seen.add_last(vec![latch(PAGE, address)]);
         }
         let hottest = seen.hottest(PAGE).unwrap();
         assert_eq!((hottest.latch.address, hottest.waiters), (0x200, (0, 0)));

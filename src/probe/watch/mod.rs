@@ -8,15 +8,18 @@ mod code;
 mod find;
 mod judge;
 mod points;
+mod watcher;
 
 pub use code::ServerCode;
-pub use find::{Hottest, Sightings};
+pub use find::{Hottest, Sightings, Wanted};
 pub use judge::{verdict, words, Burst, CodeAt, Scene};
 pub use points::{hit_cost_ns, Touch, Watchpoints, WORD};
+pub use watcher::{Unwatched, Watcher};
 
 use std::fs;
 use std::io;
 use std::path::Path;
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use self::points::now_ns;
@@ -63,8 +66,13 @@ pub fn line_words(address: u64, line_bytes: u64) -> Vec<u64> {
     (0..line_bytes / WORD).map(|i| start + i * WORD).collect()
 }
 
+/// How many bursts it takes to watch a line of so many bytes.
+pub fn bursts(line_bytes: u64) -> usize {
+    (line_bytes / WORD).saturating_sub(1) as usize * ROUNDS
+}
+
 /// Watches the word at `address` of process `pid` beside each other word of its line in turn, until each was watched several
-/// times or `is_over` says so.
+/// times or `is_over`, which gets the bursts so far, says so.
 ///
 /// # Errors
 /// When the kernel refuses: see [`refusal`].
@@ -73,14 +81,14 @@ pub fn watch(
     address: u64,
     line_bytes: u64,
     allowance: Allowance,
-    mut is_over: impl FnMut() -> bool,
+    mut is_over: impl FnMut(&[Burst]) -> bool,
 ) -> io::Result<Vec<Burst>> {
     let latch = address - address % WORD;
     let others: Vec<u64> = line_words(address, line_bytes).into_iter().filter(|word| *word != latch).collect();
     let (begin, cpu_before) = (Instant::now(), cpu_time_ns(pid));
     let mut bursts: Vec<Burst> = Vec::new();
     for other in others.repeat(ROUNDS) {
-        if is_over() {
+        if is_over(&bursts) {
             break;
         }
         let burst = burst([latch, other])?;
@@ -88,9 +96,21 @@ pub fn watch(
         bursts.push(burst);
         let used_ns = cpu_time_ns(pid).zip(cpu_before).map_or(0, |(now, then)| now.saturating_sub(then));
         let cpus_used = used_ns as f64 / begin.elapsed().as_nanos().max(1) as f64;
-        std::thread::sleep(pause(cost_ns, allowance.share * cpus_used));
+        rest(pause(cost_ns, allowance.share * cpus_used), || is_over(&bursts));
     }
     Ok(bursts)
+}
+
+/// Sleeps for so long, or until `is_over` says so.
+fn rest(time: Duration, mut is_over: impl FnMut() -> bool) {
+    let end = Instant::now() + time;
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() || is_over() {
+            return;
+        }
+        sleep(left.min(SHORTEST_PAUSE));
+    }
 }
 
 /// How long to wait after a burst that cost so much, where so many CPUs may be used up.
@@ -103,7 +123,7 @@ fn burst(words: [u64; 2]) -> io::Result<Burst> {
     let points = Watchpoints::open(&words, LIMIT)?;
     points.enable(LIMIT)?;
     let begin = now_ns();
-    std::thread::sleep(BURST);
+    sleep(BURST);
     let end = now_ns();
     points.disable()?;
     Ok(Burst { words, time_ns: begin..end, touches: points.touches(), limit: LIMIT })

@@ -16,6 +16,7 @@ use libbpf_rs::libbpf_sys;
 use memmap2::{MmapMut, MmapOptions};
 
 use crate::attach::{online_cpus, open_event};
+use crate::clock;
 
 /// Bytes that one watchpoint covers.
 pub const WORD: u64 = 8;
@@ -183,10 +184,7 @@ fn prove() -> io::Result<()> {
 
 /// The clock of [`Touch::time_ns`].
 pub fn now_ns() -> u64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: writes to `now`, which lives as long as the call.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_RAW, &mut now) };
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+    clock::now_ns(libc::CLOCK_MONOTONIC_RAW)
 }
 
 /// What the kernel and this process share of an event: a page that says how much was written, then the records.

@@ -15,6 +15,8 @@ const BEFORE_BAR: usize = 19;
 const GAP: usize = 2;
 /// Call sites, where there is room for so many beside the modes and the handoffs.
 const CALLSITES: (usize, usize) = (2, 9);
+/// Fewer lines than this below what a watch has found tell nothing.
+const LEAST_BELOW: usize = 8;
 /// A matrix of more parts of the machine does not fit: then those between which most was handed over.
 const MOST_PLACES: usize = 4;
 /// A matrix's columns, and between how many parts of the machine are listed otherwise.
@@ -34,6 +36,10 @@ impl Screen {
         let before = self.since().and_then(|earlier| find(earlier, latch));
         let waits = before.map_or_else(|| now.waits.clone(), |earlier| now.waits.since(&earlier.waits));
         lines.extend(self.figures(now, latch).into_iter().map(Line::from));
+        lines.extend(self.watch_lines(width, height.saturating_sub(lines.len())));
+        if self.shows_result() && height < lines.len() + LEAST_BELOW {
+            return lines;
+        }
         lines.push(Line::from(""));
         let (left, room) = (width / 2, height.saturating_sub(lines.len() + 1));
         let of = if before.is_some() { ", last seconds" } else { "" };

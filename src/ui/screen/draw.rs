@@ -14,8 +14,10 @@ use crate::ui::format;
 use crate::ui::names::{cut_middle, short_names};
 use crate::ui::top::{HandoffTimes, Interval};
 
-const KEYS: &str = "F1 help  Enter open  Tab view  < > sort  / filter  t totals  Z pause  q quit";
-const KEYS_OPENED: &str = "Esc back  t totals  Z pause  F1 help  q quit";
+const KEYS: &str = "F1 help  Enter open  w watch  Tab view  < > sort  / filter  t totals  q quit";
+const KEYS_OPENED: &str = "Esc back  w watch its cache line  t totals  Z pause  F1 help  q quit";
+const KEYS_WATCHING: &str = "Esc back  w stop watching  t totals  Z pause  F1 help  q quit";
+const KEYS_WATCHED: &str = "Esc back to its waits  w watch again  t totals  Z pause  F1 help  q quit";
 
 /// Widest list of the parts of the machine.
 const PLACES: usize = 24;
@@ -33,6 +35,8 @@ const HELP: &[&str] = &[
     "/ \\ F3 F4       filter by a part of the name; Enter keeps it, Esc drops it",
     "t               figures since attach, or of the last seconds",
     "Z               pause",
+    "w               watch the latch's cache line for some seconds: who touches it, from",
+    "                which CPUs, is a neighbour on the line to blame; again: stop",
     "q F10 Ctrl-C    quit: takes the probes off",
     "",
     "wait/s is time waited per second by all threads: 2.50s is 2.5 threads waiting.",
@@ -104,21 +108,31 @@ impl Screen {
         if self.is_typing {
             return Line::from(format!("filter: {}_", self.filter));
         }
-        let filter = if self.filter.is_empty() { String::new() } else { format!("[{}]  ", self.filter) };
-        Line::from(format!("{filter}{}", if self.opened.is_some() { KEYS_OPENED } else { KEYS }))
+        let keys = match (self.opened.is_some(), self.shows_progress(), self.shows_result()) {
+            (false, ..) => KEYS,
+            (true, false, false) => KEYS_OPENED,
+            (true, true, _) => KEYS_WATCHING,
+            (true, _, true) => KEYS_WATCHED,
+        };
+        let filter = Some(self.filter.clone()).filter(|filter| !filter.is_empty());
+        let elsewhere = self.progress().filter(|_| !self.shows_progress());
+        let states = elsewhere.into_iter().chain(filter).map(|state| format!("[{state}]  "));
+        Line::from(states.collect::<String>() + keys)
     }
 
     /// Above the list, what it comes to; returns what is left of the area.
     fn summary(&self, frame: &mut Frame, area: Rect) -> Rect {
         let interval = Interval::new(&self.now, self.since());
-        let line = match self.view {
-            View::Cpu => format::cpu_classes(&interval.cpu_classes()),
-            View::Numa => self.handed_over(&interval),
-            View::Latches | View::Callsites | View::Pages | View::Probes => None,
+        let per_statement = || interval.per_statement().map(|each| format::per_statement(&each));
+        let lines = match self.view {
+            View::Cpu => [per_statement(), format::cpu_classes(&interval.cpu_classes())],
+            View::Numa => [self.handed_over(&interval), None],
+            View::Latches | View::Callsites | View::Pages | View::Probes => [None, None],
         };
-        let Some(line) = line else { return area };
-        let [line_area, rest] = Layout::vertical([Constraint::Length(1), Constraint::Fill(1)]).areas(area);
-        frame.render_widget(Paragraph::new(line), line_area);
+        let lines: Vec<Line> = lines.into_iter().flatten().map(Line::from).collect();
+        let heights = [Constraint::Length(lines.len() as u16), Constraint::Fill(1)];
+        let [lines_area, rest] = Layout::vertical(heights).areas(area);
+        frame.render_widget(Paragraph::new(lines), lines_area);
         rest
     }
 

@@ -3,6 +3,7 @@
 mod detail;
 mod draw;
 mod views;
+mod watch;
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
@@ -10,12 +11,18 @@ use super::history::History;
 use super::names::without_kind;
 use crate::model::{Kind, Mode, Snapshot};
 use views::{View, ViewRow};
+use watch::Watch;
+pub use watch::Watching;
 
 /// What a key asks the program for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     Continue,
     Quit,
+    /// To watch the cache line of the latch of this name, and to say how far that is: [`Screen::watching`].
+    Watch(String),
+    /// To watch it no longer, and to say what was seen.
+    StopWatch,
 }
 
 /// A latch in one mode.
@@ -39,6 +46,8 @@ pub struct Screen {
     filter: String,
     is_typing: bool,
     opened: Option<LatchId>,
+    /// The watch that goes on, or the last one until the user is done with it.
+    watch: Option<Watch>,
     shows_help: bool,
     ended: bool,
 }
@@ -58,6 +67,7 @@ impl Screen {
             filter: String::new(),
             is_typing: false,
             opened: None,
+            watch: None,
             shows_help: false,
             ended: false,
         }
@@ -92,6 +102,8 @@ impl Screen {
             KeyCode::Char('h' | '?') | KeyCode::F(1) => self.shows_help = true,
             KeyCode::Char('t') => self.totals = !self.totals,
             KeyCode::Char('Z') => self.is_paused = !self.is_paused,
+            KeyCode::Char('w') => return self.watch_line(),
+            KeyCode::Esc | KeyCode::Backspace | KeyCode::Left if self.shows_result() => self.watch = None,
             KeyCode::Esc | KeyCode::Backspace | KeyCode::Left if self.opened.is_some() => self.opened = None,
             KeyCode::Esc => self.filter.clear(),
             KeyCode::Char(digit @ '1'..='6') => self.show(View::ALL[digit as usize - '1' as usize]),
@@ -117,11 +129,14 @@ impl Screen {
             KeyCode::Char('<' | ',') => *sort = ((sort.0 + columns - 1) % columns, false),
             KeyCode::Char('I') => sort.1 = !sort.1,
             KeyCode::Char('/' | '\\') | KeyCode::F(3 | 4) => self.is_typing = true,
-            KeyCode::Enter | KeyCode::Right => {
-                self.opened = self.rows().into_iter().nth(self.selected).and_then(|row| row.opens)
-            }
+            KeyCode::Enter | KeyCode::Right => self.open(),
             _ => {}
         }
+    }
+
+    /// Opens the selected row's latch.
+    fn open(&mut self) {
+        self.opened = self.rows().into_iter().nth(self.selected).and_then(|row| row.opens);
     }
 
     fn type_filter(&mut self, code: KeyCode) {

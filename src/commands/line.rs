@@ -1,0 +1,101 @@
+//! Watching the cache line of one latch at a time beside a screen, in a thread of its own.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, TryIter};
+use std::sync::Arc;
+use std::thread;
+
+use crate::agent::{Agent, Source};
+use crate::model::{LineWatch, ProbeState};
+use crate::probe::watch::{self, Allowance, Burst, Unwatched, Wanted, Watcher};
+use crate::target::Target;
+use crate::ui::screen::Watching;
+
+/// The server whose latches are watched.
+#[derive(Clone)]
+pub(super) struct Server {
+    target: Arc<Target>,
+    source: Arc<Source>,
+    /// What bursts may take of its CPU time, 0 to 1.
+    share: f64,
+}
+
+/// A watch that goes on. Dropping it ends it.
+pub(super) struct Watch {
+    is_over: Arc<AtomicBool>,
+    told: Receiver<Watching>,
+}
+
+impl Server {
+    pub fn new(agent: &Agent, share: f64) -> Server {
+        Server { target: Arc::clone(&agent.target), source: agent.source(), share }
+    }
+
+    /// Starts to watch the latch of this name that most wait for.
+    ///
+    /// # Errors
+    /// When there can be no thread more.
+    pub fn watch(&self, latch: String) -> io::Result<Watch> {
+        let is_over = Arc::new(AtomicBool::new(false));
+        let (tell, told) = mpsc::channel();
+        let (server, over) = (self.clone(), Arc::clone(&is_over));
+        thread::Builder::new().name("watch".to_owned()).spawn(move || {
+            // Whoever does not listen any more needs no news.
+            let found = server.run(latch, |state| _ = tell.send(state), || over.load(Ordering::Relaxed));
+            _ = tell.send(match found {
+                Ok(Some(found)) => Watching::Found(Box::new(found)),
+                Ok(None) => Watching::Failed("stopped before anybody waited for it".to_owned()),
+                Err(why) => Watching::Failed(why.to_string()),
+            });
+        })?;
+        Ok(Watch { is_over, told })
+    }
+
+    fn run(
+        &self,
+        latch: String,
+        tell: impl Fn(Watching),
+        is_over: impl Fn() -> bool,
+    ) -> Result<Option<LineWatch>, Unwatched> {
+        let allowance = Allowance::of_share(self.share)?;
+        let watcher = Watcher { target: Arc::clone(&self.target), latches: self.source.latches(), allowance };
+        let wanted = Wanted::Name(latch);
+        let seen = watcher.look(&wanted, &is_over)?;
+        let of = watch::bursts(watch::line_bytes());
+        let mut done = 0;
+        let found = watcher.watch(&wanted, &seen, |bursts| {
+            let new = &bursts[done..];
+            if !new.is_empty() || done == 0 {
+                done = bursts.len();
+                self.source.count_watchpoints(ProbeState::DutyCycle, hits(new), allowance.hit_ns);
+                tell(Watching::Bursts { done, of });
+            }
+            is_over()
+        });
+        self.source.count_watchpoints(ProbeState::Detached, 0, allowance.hit_ns);
+        found
+    }
+}
+
+fn hits(bursts: &[Burst]) -> u64 {
+    bursts.iter().map(|burst| burst.touches.len() as u64).sum()
+}
+
+impl Watch {
+    /// Ends it: what was seen so far is what it comes to.
+    pub fn stop(&self) {
+        self.is_over.store(true, Ordering::Relaxed);
+    }
+
+    /// How far it has come since that was last asked.
+    pub fn news(&self) -> TryIter<'_, Watching> {
+        self.told.try_iter()
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}

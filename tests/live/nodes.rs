@@ -1,0 +1,66 @@
+//! Where a server's threads run on a machine with several NUMA nodes, as the guests of `tests/vm` are.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::thread::sleep;
+use std::time::Duration;
+
+use anyhow::{ensure, Context, Result};
+use armtrace::attach::{Division, Places, SYSTEM};
+
+use crate::agent::doctor;
+use crate::handoffs::pin;
+use crate::load::Load;
+use crate::server::{wait_for, Family, Options, Server};
+
+const BALANCING: &str = "/proc/sys/kernel/numa_balancing";
+
+/// Threads by the node of the CPU that each ran on last, by the kernel's other account of it.
+fn by_stat(pid: i32, places: &Places) -> Result<BTreeMap<String, u64>> {
+    let mut threads = BTreeMap::new();
+    for task in procfs::process::Process::new(pid)?.tasks()? {
+        let cpu = task?.stat()?.processor.context("the kernel does not say where threads run")?;
+        let node = places.name(places.of_cpu[cpu as usize]).context("a CPU without a node")?;
+        *threads.entry(node.to_owned()).or_default() += 1;
+    }
+    Ok(threads)
+}
+
+fn by_doctor(pid: i32) -> Result<BTreeMap<String, u64>> {
+    Ok(serde_json::from_value(doctor(pid)?["server"]["threads"]["by_node"].clone())?)
+}
+
+/// Doctor says of threads what the kernel says elsewhere, follows them to another node, and sees what NUMA balancing does. On a
+/// machine with one node it says nothing.
+#[test]
+fn doctor_knows_on_which_nodes_threads_run() -> Result<()> {
+    let server = Server::start(Family::Mysql97, &Options::default())?;
+    let pid = server.pid();
+    let Some(places) = Places::of(Division::Node, Path::new(SYSTEM)) else {
+        ensure!(doctor(pid)?["server"]["threads"].is_null(), "threads by node on a machine with one");
+        return server.stop();
+    };
+    let mut load = Load::start(&server, "oltp_update_index", 16)?;
+    load.wait_running()?;
+    fs::write(BALANCING, "1").context("switching NUMA balancing on")?;
+    for (number, node) in (1..).zip(&places.names) {
+        let cpus = (0..places.of_cpu.len()).filter(|&cpu| places.of_cpu[cpu] == number).map(|cpu| cpu.to_string());
+        pin(pid, &cpus.collect::<Vec<_>>().join(","))?;
+        sleep(Duration::from_secs(5));
+        let (said, counted) = (by_doctor(pid)?, by_stat(pid, &places)?);
+        println!("on node {node}: {said:?}, by stat {counted:?}");
+        let of = |threads: &BTreeMap<String, u64>| threads.get(node).copied().unwrap_or(0);
+        let all: u64 = counted.values().sum();
+        ensure!(said.values().sum::<u64>().abs_diff(all) <= 2, "{said:?} are not {all} threads");
+        // A thread that sleeps stays where it ran last.
+        ensure!(of(&said).abs_diff(of(&counted)) <= 2 && of(&said) >= 16, "{said:?}, by stat {counted:?}");
+    }
+    let balancing = wait_for("NUMA balancing to look at the server", Duration::from_secs(120), || {
+        let balancing = doctor(pid)?["server"]["threads"]["balancing"].clone();
+        Ok(balancing["local_faults"].as_u64().filter(|faults| *faults > 0).map(|_| balancing))
+    })?;
+    println!("balancing: {balancing}");
+    load.stop()?;
+    server.stop()
+}

@@ -120,7 +120,7 @@ fn budget_is_kept(family: Family, threads: u32, args: &[&str]) -> Result<()> {
 
 #[test]
 fn mysql_stays_within_the_budget() -> Result<()> {
-    budget_is_kept(Family::Mysql97, 32, &["--innodb-flush-log-at-trx-commit=1"])
+    budget_is_kept(Family::Mysql97, 32, &["--innodb-flush-log-at-trx-commit=1", "--innodb-flush-method=nosync"])
 }
 
 #[test]

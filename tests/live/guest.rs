@@ -92,17 +92,19 @@ fn waited_for(recording: &Recording) -> BTreeSet<String> {
     latches.map(|latch| latch.latch).filter(|latch| latch.starts_with("wait/synch/")).collect()
 }
 
-/// The guest's server and the host's, recorded at the same time, each by the program of its architecture.
-fn recordings_are_compared(guest: &Guest, server: &Server) -> Result<()> {
+/// The guest's server and the host's, recorded one after the other, each by the program of its architecture: beside a load on
+/// the host the emulated server takes longer to answer than a recording waits.
+fn recordings_are_compared(guest: &Guest, server: Server, load: Load) -> Result<()> {
     let [x86, arm] = ["x86.rec", "arm.rec"].map(|name| guest.share.path().join(name));
     let url = format!("mysql://root@localhost?socket={}", server.socket().display());
-    let here = Recorder::start(server, &x86, &["--duration", "15s", "--mysql", &url])?;
+    Recorder::start(&server, &x86, &["--duration", "15s", "--mysql", &url])?.complete()?;
+    load.stop()?;
+    server.stop()?;
     guest.run(
         "kill $(pidof armtrace); while pidof armtrace > /dev/null; do sleep 0.2; done; \
          /share/armtrace record --pid $(pidof mysqld) --duration 15s --label os=guest -o /share/arm.rec \
          --mysql 'mysql://root@localhost?socket=/run/server/socket' && /share/armtrace report /share/arm.rec > /share/arm.txt",
     )?;
-    here.complete()?;
 
     let [a, b] = [&x86, &arm].map(|file| recording::read(file).with_context(|| file.display().to_string()));
     let (a, b) = (a?, b?);
@@ -179,7 +181,5 @@ fn guest_and_host_are_compared_in_one_prometheus_and_by_recordings() -> Result<(
     }
     ensure!(asked > 3, "the dashboard compares nothing");
     agent.stop()?;
-    recordings_are_compared(&guest, &server)?;
-    load.stop()?;
-    server.stop()
+    recordings_are_compared(&guest, server, load)
 }

@@ -59,6 +59,9 @@ const CACHE_LINE: usize = 64;
 const CALLS: u32 = 300;
 const BATCHES: usize = 5;
 
+/// How often a price is asked for: without one nothing can be said of the overhead for as long as the agent runs.
+const ATTEMPTS: usize = 5;
+
 /// The kinds of probe whose price differs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProbeClass {
@@ -141,12 +144,12 @@ pub fn calibrate() -> Result<Costs> {
     open.progs.empty_wait_exit.set_autoload(traceable);
     let skel = open.load().context("loading the calibration programs")?;
     let progs = &skel.progs;
-    let bare = nanoseconds_of_cold_call(|| call(armtrace_emulated));
     let probed = |function: unsafe extern "C" fn(), retprobe: bool| {
-        let link = attach_to_self(&progs.empty, function, retprobe).ok()?;
-        let with = nanoseconds_of_cold_call(|| call(function));
-        drop(link);
-        price(with - bare)
+        price(|| {
+            let bare = nanoseconds_of_cold_call(|| call(function));
+            let _link = attach_to_self(&progs.empty, function, retprobe).ok()?;
+            Some(nanoseconds_of_cold_call(|| call(function)) - bare)
+        })
     };
     Ok(Costs {
         emulated: probed(armtrace_emulated, false),
@@ -241,9 +244,11 @@ fn futex_cost(programs: &FutexPrograms<'_, '_>) -> Option<f64> {
         // SAFETY: `word` is valid for the call, which does not sleep because the word is not 1.
         unsafe { libc::syscall(libc::SYS_futex, &word, operation, 1, no_limit) };
     };
-    let bare = nanoseconds_of_cold_call(wait);
-    let [Ok(_enter), Ok(_exit)] = attach_futex(programs).links else { return None };
-    price((nanoseconds_of_cold_call(wait) - bare) / 2.0)
+    price(|| {
+        let bare = nanoseconds_of_cold_call(wait);
+        let [Ok(_enter), Ok(_exit)] = attach_futex(programs).links else { return None };
+        Some((nanoseconds_of_cold_call(wait) - bare) / 2.0)
+    })
 }
 
 /// What an interrupt of this thread by its own clock takes, with the program: what stays of a span of computing less the
@@ -255,14 +260,17 @@ fn clock_cost(program: &ProgramMut<'_>) -> Option<f64> {
         let sum: u64 = (0..10_000u64).map(std::hint::black_box).sum();
         std::hint::black_box(sum);
     };
-    let bare = nanoseconds_per_call(work);
-    let _link = attach_clock(program, open_own_clock(PERIOD_NS).ok()?).ok()?;
-    let with = nanoseconds_per_call(work);
-    // All of the thread's time is divided among interrupts, one in each period of it.
-    price((with - bare) / with * PERIOD_NS as f64)
+    price(|| {
+        let bare = nanoseconds_per_call(work);
+        let _link = attach_clock(program, open_own_clock(PERIOD_NS).ok()?).ok()?;
+        let with = nanoseconds_per_call(work);
+        // All of the thread's time is divided among interrupts, one in each period of it.
+        Some((with - bare) / with * PERIOD_NS as f64)
+    })
 }
 
-/// A difference of two timings as a price; a machine too noisy to show one gives none.
-fn price(nanoseconds: f64) -> Option<f64> {
-    (nanoseconds > 0.0).then_some(nanoseconds)
+/// A difference of two timings in nanoseconds, as a price; none where it cannot be taken, and on a machine that is too noisy to
+/// show one.
+fn price(mut difference: impl FnMut() -> Option<f64>) -> Option<f64> {
+    (0..ATTEMPTS).map_while(|_| difference()).find(|&nanoseconds| nanoseconds > 0.0)
 }

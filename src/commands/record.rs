@@ -23,9 +23,6 @@ use crate::ui::top::Interval;
 const SECOND: Duration = Duration::from_secs(1);
 /// What is left behind the last whole second is a second of its own from this length on.
 const SHORTEST: Duration = Duration::from_millis(100);
-/// How often a server that does not answer in time is asked before the recording begins. While it goes on each second waits for the
-/// answer, so that the time itself has to be short.
-const ATTEMPTS: usize = 4;
 
 pub(super) fn record(args: &RecordArgs) -> Result<(), Failure> {
     refuse_existing(&args.output, args.force)?;
@@ -122,12 +119,9 @@ type Settings = BTreeMap<String, String>;
 
 /// The connection that was asked for, and the server's settings.
 fn connect(args: &RecordArgs) -> Result<Option<(Client, Settings)>, Failure> {
-    let attempt = || {
-        let Some(mut client) = session::connect(&args.attach)? else { return Ok(None) };
-        let settings = client.settings(SETTINGS)?;
-        Ok(Some((client, settings)))
-    };
-    (1..ATTEMPTS).find_map(|_| attempt().ok()).map_or_else(attempt, Ok)
+    let Some(mut client) = session::connect(&args.attach)? else { return Ok(None) };
+    let settings = client.settings(SETTINGS)?;
+    Ok(Some((client, settings)))
 }
 
 /// What is known before anything is measured.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
+use std::io::ErrorKind;
 use std::time::Duration;
 
 use mysql::prelude::Queryable;
@@ -9,8 +10,10 @@ use mysql::{Conn, Opts, OptsBuilder};
 
 use crate::failure::Failure;
 
-/// How long a server may take to answer. It may be so busy that it is recorded for that.
+/// How long a server may take to answer. Each second of a recording waits for that.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How often a connection is tried that the server does not answer in time: it may be so busy that it is looked at for that.
+const ATTEMPTS: usize = 4;
 
 /// A connection to a server.
 pub struct Client {
@@ -37,8 +40,10 @@ impl Client {
             .write_timeout(Some(PATIENCE))
             // It would ask the server where its socket is, and connect anew.
             .prefer_socket(false);
-        let connection = Conn::new(opts).map_err(|error| refused(&error))?;
-        Ok(Client { connection, own: 0 })
+        // One that says no has answered, and may lock an account that is tried again.
+        let attempt = || Some(Conn::new(opts.clone())).filter(|result| !result.as_ref().is_err_and(is_timeout));
+        let result = (1..ATTEMPTS).find_map(|_| attempt()).unwrap_or_else(|| Conn::new(opts.clone()));
+        Ok(Client { connection: result.map_err(|error| refused(&error))?, own: 0 })
     }
 
     /// How many statements clients have sent since the server started, those made here left out.
@@ -67,6 +72,10 @@ impl Client {
     }
 }
 
+fn is_timeout(error: &mysql::Error) -> bool {
+    matches!(error, mysql::Error::IoError(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut))
+}
+
 fn refused(error: &dyn Display) -> Failure {
     Failure::running(format!(
         "the server cannot be asked for its counters: {error}. Check --mysql, or leave it out: figures per query are absent then"
@@ -82,6 +91,14 @@ mod tests {
         let error = Client::connect("postgres://me:secret@localhost").err().expect("an error");
         assert_eq!(error.status, 2);
         assert!(error.message.contains("mysql://USER") && !error.message.contains("secret"), "{error}");
+    }
+
+    #[test]
+    fn only_silence_is_asked_again() {
+        let io = |kind: ErrorKind| mysql::Error::from(std::io::Error::from(kind));
+        assert!(is_timeout(&io(ErrorKind::WouldBlock)) && is_timeout(&io(ErrorKind::TimedOut)));
+        assert!(!is_timeout(&io(ErrorKind::ConnectionRefused)));
+        assert!(!is_timeout(&mysql::Error::DriverError(mysql::DriverError::ConnectTimeout)));
     }
 
     #[test]

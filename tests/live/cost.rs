@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{ensure, Context, Result};
 use armtrace::target::cpu_time_ns;
 
-use crate::agent::Agent;
+use crate::agent::{Agent, Sample};
 use crate::budget::is_calibrated;
 use crate::load::Load;
 use crate::server::{wait_for, Family, Options, Server};
@@ -89,6 +89,12 @@ fn start(family: Family, server: &Server, load: &Load) -> Result<Agent> {
     agent.context("no agent")
 }
 
+/// The classes of probe whose price is known: the overhead is not, where one of a class that was hit is missing.
+fn prices(samples: &[Sample]) -> String {
+    let known = samples.iter().filter(|s| s.name == "armtrace_probe_hit_cost_seconds");
+    known.map(|s| format!("{} {:.2} us ", s.labels["class"], 1e6 * s.value)).collect()
+}
+
 fn cost(family: Family) -> Result<()> {
     let server = Server::start(family, &Options::default())?;
     let mut load = Load::start(&server, "oltp_update_index", 16)?;
@@ -106,8 +112,9 @@ fn cost(family: Family) -> Result<()> {
         tps.push(with.tps / without.tps);
         cpu.push(with.cpu_ns / without.cpu_ns);
     }
-    let overhead = agent.scrape()?.into_iter().find(|s| s.name == "armtrace_overhead_ratio").map(|s| s.value);
-    let overhead = overhead.context("no overhead ratio was exported")?;
+    let samples = agent.scrape()?;
+    let overhead = samples.iter().find(|s| s.name == "armtrace_overhead_ratio").map(|s| s.value);
+    let overhead = overhead.with_context(|| format!("no overhead ratio was exported: {}", prices(&samples)))?;
     agent.stop()?;
     let report = load.stop()?;
     ensure!(report.errors == 0 && report.reconnects == 0, "{report:?}");

@@ -241,7 +241,6 @@ fn a_table_taller_than_the_terminal_is_cut_so_that_it_can_be_redrawn() {
 
 mod screen {
     use super::*;
-    use armtrace::model::{LineWatch, Moves, TouchingFunction, Verdict, WatchedWord};
     use armtrace::ui::screen::{Answer, Screen, Watching};
     use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
@@ -511,48 +510,6 @@ innodb/trx_mutex                       100   150ms   37.5ms  60.0%  25.0%  20.0%
         assert!(!text(&mut screen).contains("sort by the next column"), "any key leaves the help");
     }
 
-    /// What was seen of a latch with a neighbour that others write to.
-    fn line_watch() -> LineWatch {
-        let moves = Moves { followed: 400, moved: 200, foreign: 150, latch: 50, ..Moves::default() };
-        let function = |function: &str, touches| TouchingFunction {
-            function: function.to_string(),
-            touches,
-            writes: touches,
-            instruction: Some("lock xadd %rax,(%rdi)".to_string()),
-        };
-        let word = |offset, functions: Vec<TouchingFunction>| WatchedWord {
-            offset,
-            is_latch: offset == 0,
-            object: (offset == 8).then(|| "buf_stat+8".to_string()),
-            watched_ns: 10_000_000,
-            touches: functions.iter().map(|f| f.touches).sum(),
-            writes: functions.iter().map(|f| f.touches).sum(),
-            by_cpu: functions.iter().flat_map(|f| [(0, f.touches / 4), (1, f.touches - f.touches / 4)]).collect(),
-            moves: if offset == 8 { moves } else { Moves::default() },
-            functions,
-        };
-        let neighbour = vec![function("count_pages", 200)];
-        let words = vec![word(-8, vec![]), word(0, vec![function("trx_t::enter", 400)]), word(8, neighbour)];
-        LineWatch {
-            latch: TRX.to_string(),
-            address: "0x7f0000001040".to_string(),
-            instances: 3,
-            waiters_share: 0.75,
-            line_bytes: 64,
-            cpus: 2,
-            bursts: 35,
-            burst_ms: 10,
-            hits_per_burst: 200,
-            seconds: 2.25,
-            hits: 600,
-            hits_of_others: 0,
-            ns_per_hit: Some(15_000.0),
-            words,
-            moves,
-            verdict: Verdict::FalseSharing,
-        }
-    }
-
     fn answer(screen: &mut Screen, key: char) -> Answer {
         screen.key(KeyEvent::new(KeyCode::Char(key), KeyModifiers::NONE))
     }
@@ -567,17 +524,17 @@ innodb/trx_mutex                       100   150ms   37.5ms  60.0%  25.0%  20.0%
         assert!(looking.contains("how long waits took") && looking.contains("w stop watching"), "{looking}");
         screen.watching(Watching::Bursts { done: 12, of: 35 });
         assert!(text(&mut screen).contains("watching innodb/trx_mutex: 12 of 35 bursts"));
-        screen.watching(Watching::Found(Box::new(line_watch())));
+        screen.watching(Watching::Found(Box::new(false_sharing())));
         let lines = drawn(&mut screen, 80, 24);
         let expected = "\
 FALSE SHARING: threads that do not have the latch take its cache line away by
 touching what is marked *. 200 of 400 accesses (50.0%) came from another CPU
 than the one before and moved the line.
-64 bytes around 0x7f0000001040 · 35 bursts in 2.2s · 600 accesses, 15.0µs each
+64 bytes around 0x7f0000001040 · 35 bursts in 2.2s · 700 accesses, 15.0µs each
 watched is the one of 3 with most waiters (75.0%)
  offset  what                            touches  per ms  writes  CPUs
      +0  the latch                           400      40    100%  1 75%, 0 25%
-           trx_t::enter                     100%            100%
+           count_pages                      100%            100%
      +8* neighbour: buf_stat+8               200      20    100%  1 75%, 0 25%
            count_pages                      100%            100%";
         let begin = lines.iter().position(|line| line.starts_with("FALSE")).unwrap_or(0);
@@ -591,7 +548,7 @@ watched is the one of 3 with most waiters (75.0%)
     fn a_tall_screen_has_the_waits_below_what_was_watched() {
         let mut screen = busy_screen();
         answer(&mut screen, 'w');
-        screen.watching(Watching::Found(Box::new(line_watch())));
+        screen.watching(Watching::Found(Box::new(false_sharing())));
         let tall = drawn(&mut screen, 120, 45).join("\n");
         assert!(tall.contains("lock xadd %rax,(%rdi)") && tall.contains("how long waits took"), "{tall}");
         assert!(!text(&mut screen).contains("how long waits took"));
@@ -603,7 +560,7 @@ watched is the one of 3 with most waiters (75.0%)
         answer(&mut screen, 'w');
         press(&mut screen, &[KeyCode::Esc]);
         assert!(text(&mut screen).contains("[watching innodb/trx_mutex: looking who waits for it]"));
-        screen.watching(Watching::Found(Box::new(line_watch())));
+        screen.watching(Watching::Found(Box::new(false_sharing())));
         assert!(!text(&mut screen).contains("watching"));
         press(&mut screen, &[KeyCode::Enter]);
         assert!(text(&mut screen).contains("FALSE SHARING"));
@@ -624,7 +581,7 @@ watched is the one of 3 with most waiters (75.0%)
         assert!(other.contains(INDEX) && other.contains("[watching innodb/trx_mutex"), "{other}");
         press(&mut screen, &[KeyCode::Esc, KeyCode::Up, KeyCode::Enter]);
         assert_eq!(answer(&mut screen, 'w'), Answer::StopWatch);
-        screen.watching(Watching::Found(Box::new(line_watch())));
+        screen.watching(Watching::Found(Box::new(false_sharing())));
         assert_eq!(answer(&mut screen, 'w'), Answer::Watch(TRX.to_string()), "again");
         // A row that is no latch's has none to watch.
         let mut screen = busy_screen();
@@ -669,7 +626,7 @@ watched is the one of 3 with most waiters (75.0%)
                 Watching::Looking,
                 Watching::Bursts { done: 1, of: 35 },
                 Watching::Failed("no watchpoint is free".to_string()),
-                Watching::Found(Box::new(line_watch())),
+                Watching::Found(Box::new(false_sharing())),
             ] {
                 screen.watching(state);
                 drawn(&mut screen, width, height);
@@ -681,5 +638,78 @@ watched is the one of 3 with most waiters (75.0%)
         let mut ended = busy_screen();
         ended.update(Snapshot { up: false, ..busy(61) });
         assert!(text(&mut ended).contains("server has ended"));
+    }
+}
+
+mod watched_line {
+    use super::*;
+    use armtrace::model::{Moves, TouchingFunction, Verdict};
+    use armtrace::ui::watch;
+
+    #[test]
+    fn a_neighbour_to_blame_is_named_with_the_evidence() {
+        let expected = "\
+wait/synch/mutex/innodb/trx_mutex at 0x7f0000001040, the one of 3 with most waiters (75.0%)
+cache line of 64 bytes · 35 bursts in 2.2s on 2 CPUs, each at most 10ms and 200 accesses to a word on a CPU · 700 accesses seen, 15.0µs each
+
+ offset  what                                            touches  per ms  writes  CPUs
+     -8  not touched
+     +0  the latch                                           400      40    100%  1 75%, 0 25%
+           count_pages                                      100%            100%  lock xadd %rax,(%rdi)
+     +8* neighbour: buf_stat+8                               200      20    100%  1 75%, 0 25%
+           count_pages                                      100%            100%  lock xadd %rax,(%rdi)
++16…+24  not touched
+
+FALSE SHARING: threads that do not have the latch take its cache line away by touching buf_stat+8 at +8 (written by count_pages), 75.0% of the line's moves while it was watched. 200 of 400 accesses (50.0%) came from another CPU than the one before and moved the line.
+";
+        let text = watch::text(&false_sharing());
+        assert_eq!(text, expected, "\n{text}");
+    }
+
+    #[test]
+    fn a_screen_has_the_verdict_and_whoever_touches_the_line_most() {
+        let mut seen = false_sharing();
+        let function = |i: u64| TouchingFunction { function: format!("f{i}"), ..touching(199 - i) };
+        seen.words[1].functions = (0..9).map(function).collect();
+        let expected = "\
+FALSE SHARING: threads that do not have the latch take its cache line away by
+touching what is marked *. 200 of 400 accesses (50.0%) came from another CPU
+than the one before and moved the line.
+64 bytes around 0x7f0000001040 · 35 bursts in 2.2s · 700 accesses, 15.0µs each
+watched is the one of 3 with most waiters (75.0%)
+ offset  what                            touches  per ms  writes  CPUs
+     +0  the latch                           400      40    100%  1 75%, 0 25%
+           f0                              49.8%            100%
+           f1                              49.5%            100%
+     +8* neighbour: buf_stat+8               200      20    100%  1 75%, 0 25%
+           count_pages                      100%            100%";
+        let shown = watch::lines(&seen, 80, 11).join("\n");
+        assert_eq!(shown, expected, "\n{shown}");
+        // Words before functions, and of these those that are touched most.
+        let words = |height| watch::lines(&seen, 80, height).iter().filter(|line| line.contains("25%")).count();
+        assert_eq!([6, 7, 8, 9].map(words), [0, 1, 2, 2]);
+        let wide = watch::lines(&seen, 120, 20).join("\n");
+        assert!(wide.contains("lock xadd") && wide.contains("f3") && !wide.contains("f4"), "{wide}");
+        for (width, height) in [(0, 0), (1, 1), (10, 3), (40, 8), (200, 60)] {
+            let shown = watch::lines(&seen, width, height);
+            assert!(shown.len() <= height && shown.iter().all(|line| line.chars().count() <= width), "{shown:?}");
+        }
+    }
+
+    #[test]
+    fn every_verdict_says_what_it_rests_on() {
+        let moves = Moves { followed: 400, moved: 200, between_places: 100, user: 150, ..Moves::default() };
+        let says = |verdict, words: &[&str]| {
+            let text = watch::text(&line_watch(verdict, moves));
+            let last = text.lines().last().unwrap_or_default();
+            assert!(words.iter().all(|word| last.contains(word)), "{last}");
+        };
+        says(
+            Verdict::Shared,
+            &["NO FALSE SHARING, but", "buf_stat+8 at +8", "75.0% of", "50.0% of them between NUMA nodes"],
+        );
+        says(Verdict::LatchOnly, &["NO FALSE SHARING: the latch itself", "200 of 400"]);
+        says(Verdict::Still, &["NO FALSE SHARING: the line hardly moves", "200 of 400"]);
+        says(Verdict::Quiet, &["TOO LITTLE", "400 accesses"]);
     }
 }

@@ -188,3 +188,57 @@ pub fn busy(ticks: u64) -> Snapshot {
         ..empty()
     }
 }
+
+/// A function that touches a watched word.
+pub fn touching(touches: u64) -> TouchingFunction {
+    TouchingFunction {
+        function: "count_pages".to_string(),
+        touches,
+        writes: touches,
+        instruction: Some("lock xadd %rax,(%rdi)".to_string()),
+    }
+}
+
+fn watched_word(offset: i64, touches: u64, moves: Moves) -> WatchedWord {
+    WatchedWord {
+        offset,
+        is_latch: offset == 0,
+        object: (offset == 8).then(|| "buf_stat+8".to_string()),
+        watched_ns: 10_000_000,
+        touches,
+        writes: touches,
+        by_cpu: [(0, touches / 4), (1, touches - touches / 4)].into(),
+        functions: if touches > 0 { vec![touching(touches)] } else { Vec::new() },
+        moves,
+    }
+}
+
+/// What was seen of a latch's line, on which only the word behind the latch is touched too; `neighbour` is how the line moved
+/// while that was watched.
+pub fn line_watch(verdict: Verdict, neighbour: Moves) -> LineWatch {
+    let words = [(-8, 0), (0, 400), (8, 200), (16, 0), (24, 0)];
+    let moves = |offset| if offset == 8 { neighbour } else { Moves::default() };
+    LineWatch {
+        latch: TRX.to_string(),
+        address: "0x7f0000001040".to_string(),
+        instances: 3,
+        waiters_share: 0.75,
+        line_bytes: 64,
+        cpus: 2,
+        bursts: 35,
+        burst_ms: 10,
+        hits_per_burst: 200,
+        seconds: 2.25,
+        hits: 700,
+        hits_of_others: 0,
+        ns_per_hit: Some(15_000.0),
+        words: words.map(|(offset, touches)| watched_word(offset, touches, moves(offset))).to_vec(),
+        moves: neighbour,
+        verdict,
+    }
+}
+
+/// The same where that neighbour is to blame.
+pub fn false_sharing() -> LineWatch {
+    line_watch(Verdict::FalseSharing, Moves { followed: 400, moved: 200, foreign: 150, latch: 50, ..Moves::default() })
+}

@@ -10,7 +10,7 @@ use std::process::Command;
 use anyhow::{bail, Context, Result};
 use libbpf_cargo::SkeletonBuilder;
 
-const PROGRAMS: &[&str] = &["latch", "sample", "checksum", "calibrate"];
+const PROGRAMS: &[&str] = &["latch", "sample", "checksum", "event", "calibrate"];
 
 fn main() -> Result<()> {
     let out = PathBuf::from(env::var_os("OUT_DIR").context("cargo sets OUT_DIR")?);

@@ -7,6 +7,7 @@
 #include "sample.h"
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_core_read.h>
+#include "count.h"
 #include "registers.h"
 #include "threads.h"
 
@@ -99,22 +100,6 @@ static __always_inline __u32 current_call(void)
 	return CALL_OTHER;
 }
 
-/* Adds one to the map's entry; false if there is no room for it. */
-static __always_inline bool add_one(void *map, const void *key)
-{
-	__u64 one = 1, *n = bpf_map_lookup_elem(map, key);
-
-	if (!n) {
-		if (!bpf_map_update_elem(map, key, &one, BPF_NOEXIST))
-			return true;
-		/* Another CPU was first, or there is no room. */
-		n = bpf_map_lookup_elem(map, key);
-	}
-	if (n)
-		__sync_fetch_and_add(n, 1);
-	return n;
-}
-
 static __always_inline void lose(__u32 cause)
 {
 	__u64 *n = bpf_map_lookup_elem(&lost_samples, &cause);
@@ -137,7 +122,7 @@ static __always_inline void add_spin(void)
 	function = key.function;
 	probes = bpf_map_lookup_elem(&attachments, &function);
 	/* While its probes were off the wait may have ended unseen. */
-	if (probes && probes->generation == w->generation && !add_one(&spins, &key))
+	if (probes && probes->generation == w->generation && !add_to(&spins, &key, 1))
 		lose(SAMPLE_LOST_SPINS_FULL);
 }
 
@@ -159,7 +144,7 @@ int cpu_sample(struct bpf_perf_event_data_kern *ctx)
 		key.call = current_call();
 	else
 		add_spin();
-	if (!add_one(&samples, &key))
+	if (!add_to(&samples, &key, 1))
 		lose(SAMPLE_LOST_FULL);
 	h = bpf_map_lookup_elem(&sample_hits, &zero);
 	if (h) {

@@ -110,19 +110,20 @@ impl Agent {
             Ok(costs) => {
                 _ = source.costs.set(costs);
                 let others_ns =
-                    move || source.cpu.as_ref().map_or(0, |cpu| cpu.taken_ns(&costs)) + source.watchpoints_ns();
+                    move || source.cpu.as_ref().map_or(0, |cpu| cpu.taken_ns(&costs)) + source.further_ns(&costs);
                 keep(Budget { share: budget, costs, others_ns: Box::new(others_ns) });
             }
             Err(error) => tracing::warn!("probe costs are not known, so no budget is kept: {error:#}"),
         }
     }
 
-    /// Takes the probes off the server until [`Agent::resume`]: what is counted stands still meanwhile. Hardware events and what sees
-    /// threads end stay.
+    /// Takes the probes off the server until [`Agent::resume`]: what is counted stands still meanwhile. Counters of hardware events and what
+    /// sees threads end stay.
     pub fn pause(&mut self) {
         if self.source.paused.swap(true, Ordering::Relaxed) {
             return;
         }
+        self.source.hardware.pause();
         // Side by side: each waits for the kernel.
         let (cpu, probe) = (&mut self.cpu, &self.probe);
         std::thread::scope(|scope| {
@@ -137,6 +138,7 @@ impl Agent {
             return;
         }
         self.probe.resume();
+        self.source.hardware.resume();
         if let Some(Err(error)) = self.cpu.as_mut().map(CpuProbe::resume) {
             tracing::warn!("CPU time is not sampled any more: {error:#}");
         }
@@ -178,9 +180,10 @@ impl Source {
         self.watchpoints.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// CPU time that watchpoints have taken from the server, nanoseconds.
-    fn watchpoints_ns(&self) -> u64 {
-        self.watchpoints().and_then(|watchpoints| watchpoints.total_cost_ns()).unwrap_or(0.0) as u64
+    /// CPU time that watchpoints and samples of hardware events have taken from the server, nanoseconds.
+    fn further_ns(&self, costs: &Costs) -> u64 {
+        let further = self.watchpoints().into_iter().chain(self.hardware.probe(Some(costs)));
+        further.filter_map(|probe| probe.total_cost_ns()).sum::<f64>() as u64
     }
 
     /// Finds out how the server computes its checksums and how it spins; until then snapshots say nothing of that. Takes some
@@ -195,7 +198,7 @@ impl Source {
     /// Finds out which hardware events this host truly counts, and counts them from then on; until then snapshots have none. Takes some
     /// tenths of a second.
     pub fn count_hardware_events(&self) {
-        self.hardware.start();
+        self.hardware.start(self.target.image.arch(), self.cpu.as_ref());
     }
 
     /// Has snapshots say what this counts.
@@ -232,6 +235,7 @@ impl SnapshotSource for Source {
             LatchFigures::default()
         });
         let cpu_now = cpu_time_ns(self.target.pid);
+        let further = self.watchpoints().into_iter().chain(self.hardware.probe(self.costs.get()));
         Snapshot {
             elapsed: self.attached_at.elapsed(),
             target: self.target.info(),
@@ -250,9 +254,10 @@ impl SnapshotSource for Source {
             spin: self.spin.get().and_then(Option::as_ref).and_then(SpinReader::read),
             getcpu_calls: cpu.getcpu_calls,
             events: self.hardware.collect(),
-            probes: figures.probes.into_iter().chain(cpu.probes).chain(self.watchpoints()).collect(),
+            event_functions: self.hardware.functions(),
+            probes: [figures.probes, cpu.probes].into_iter().flatten().chain(further).collect(),
             costs: self.costs.get().map(Costs::by_class).unwrap_or_default(),
-            lost: [figures.lost, cpu.lost].concat(),
+            lost: [figures.lost, cpu.lost].into_iter().flatten().chain(self.hardware.lost()).collect(),
             static_barriers: self.static_barriers.get().cloned().unwrap_or_default(),
             statements: self.statements.get().and_then(StatementCounter::latest),
             server_cpu_ns: cpu_now.zip(self.cpu_at_attach).map(|(now, then)| now.saturating_sub(then)),

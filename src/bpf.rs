@@ -19,3 +19,8 @@ pub mod sample {
 pub mod checksum {
     include!(concat!(env!("OUT_DIR"), "/checksum.skel.rs"));
 }
+
+#[allow(clippy::all, missing_docs)]
+pub mod event {
+    include!(concat!(env!("OUT_DIR"), "/event.skel.rs"));
+}

@@ -54,6 +54,15 @@ pub struct HardwareEvent {
     pub proof: Proof,
 }
 
+impl HardwareEvent {
+    /// Whether it matters which of the server's functions have it: what is mended in code, or by where memory lies.
+    pub fn has_culprits(&self) -> bool {
+        let is_far = matches!(self.proof, Proof::Memory(Place::Other, _) | Proof::DirtyLines(Place::Other, _));
+        let is_of_code = matches!(self.proof, Proof::BranchMisses | Proof::OrderingClears);
+        (is_far || is_of_code) && !matches!(self.code, Code::Uncore(_))
+    }
+}
+
 /// How an event is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Code {
@@ -411,6 +420,21 @@ mod tests {
                 assert_eq!(twin, None, "{id:?}: {}", event.name);
             }
         }
+    }
+
+    #[test]
+    fn functions_are_told_of_what_code_or_placement_is_to_blame_for() {
+        let culprits = |id| -> Vec<&str> {
+            let events = cpu(id).events.into_iter();
+            events.filter(|event| event.has_culprits()).map(|event| event.name).collect()
+        };
+        assert_eq!(culprits(CpuId::Arm { implementer: b'A', part: 0xd40 }), ["branch-misses", "remote_access"]);
+        // Of devices that all CPUs share nobody knows whose they are.
+        assert_eq!(culprits(CpuId::Arm { implementer: b'H', part: 0xd01 }), ["branch-misses", "remote_access"]);
+        let intel = culprits(CpuId::Intel { family: 6, model: 106 });
+        assert!(intel.contains(&"machine_clears.memory_ordering"), "{intel:?}");
+        assert!(intel.contains(&"mem_load_l3_miss_retired.remote_hitm"), "{intel:?}");
+        assert!(!intel.contains(&"mem_load_l3_miss_retired.local_dram"), "{intel:?}");
     }
 
     #[test]

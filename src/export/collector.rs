@@ -302,7 +302,13 @@ fn event_families(snapshot: &Snapshot) -> Vec<MetricFamily> {
         let labels = [&*e.event, e.scope.as_str()];
         e.running_ratio.map(|ratio| PERF_EVENT_RUNNING.sample(&labels, ratio))
     });
-    vec![PERF_EVENTS.with(counts.collect()), PERF_EVENT_RUNNING.with(running.collect())]
+    let functions = snapshot.event_functions.iter();
+    let functions = functions.map(|f| PERF_EVENTS_BY_FUNCTION.sample(&[&f.event, &f.function], f.count as f64));
+    vec![
+        PERF_EVENTS.with(counts.collect()),
+        PERF_EVENT_RUNNING.with(running.collect()),
+        PERF_EVENTS_BY_FUNCTION.with(functions.collect()),
+    ]
 }
 
 fn target_families(snapshot: &Snapshot) -> Vec<MetricFamily> {

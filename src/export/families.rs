@@ -157,6 +157,12 @@ pub const PERF_EVENT_RUNNING: Family = Family {
     labels: &["event", "scope"],
     help: "Part of the time that the CPU had a counter for the event, 0 to 1; its count is scaled up for the rest.",
 };
+pub const PERF_EVENTS_BY_FUNCTION: Family = Family {
+    name: "armtrace_perf_events_by_function_total",
+    kind: MetricType::COUNTER,
+    labels: &["event", "function"],
+    help: "Hardware events by the server's function that had them, sampled; small ones add up in function=\"other\".",
+};
 pub const STATEMENTS: Family = Family {
     name: "armtrace_statements_total",
     kind: MetricType::COUNTER,
@@ -243,6 +249,7 @@ pub const FAMILIES: &[Family] = &[
     BARRIERS,
     PERF_EVENTS,
     PERF_EVENT_RUNNING,
+    PERF_EVENTS_BY_FUNCTION,
     STATEMENTS,
     TARGET_INFO,
     TARGET_UP,

@@ -148,6 +148,15 @@ impl PageWaits {
     }
 }
 
+/// How often a function of the server had a hardware event.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EventFunction {
+    pub event: String,
+    /// [`CpuTime::OTHER`]: all that have no row of their own.
+    pub function: String,
+    pub count: u64,
+}
+
 /// How one probe stands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ProbeState {
@@ -281,6 +290,8 @@ pub struct Snapshot {
     pub getcpu_calls: Option<u64>,
     /// Hardware events that count on this host, one entry per event.
     pub events: Vec<EventCount>,
+    /// Those of which it matters who has them, sampled, one entry per (event, function).
+    pub event_functions: Vec<EventFunction>,
     pub probes: Vec<ProbeStatus>,
     /// What one hit costs on this machine, nanoseconds, by class of probe; those that are known.
     pub costs: Vec<(&'static str, f64)>,

@@ -81,6 +81,10 @@ pub fn probe(name: &str, state: ProbeState, hits: u64, trap_ns: Option<f64>) -> 
 }
 
 /// An event that was counted half of the time.
+pub fn event_function(event: &str, function: &str, count: u64) -> EventFunction {
+    EventFunction { event: event.to_string(), function: function.to_string(), count }
+}
+
 pub fn event(name: &str, count: u64) -> EventCount {
     EventCount { event: name.to_string(), scope: Scope::Process, count: count as f64, running_ratio: Some(0.5) }
 }
@@ -113,6 +117,7 @@ pub fn empty() -> Snapshot {
         getcpu_calls: None,
         statements: None,
         events: Vec::new(),
+        event_functions: Vec::new(),
         probes: Vec::new(),
         costs: Vec::new(),
         sleeps_seen: true,
@@ -175,6 +180,10 @@ pub fn busy(ticks: u64) -> Snapshot {
         getcpu_calls: Some(1_000 * n),
         statements: Some(100_000 * n),
         events: vec![event("dmb_spec", 5_000 * n), event("branch-misses", 70_000 * n)],
+        event_functions: vec![
+            event_function("branch-misses", "row_search_mvcc", 30_000 * n),
+            event_function("branch-misses", CpuTime::OTHER, 20_000 * n),
+        ],
         probes: vec![
             probe("mutex_enter_inline:begin", ProbeState::Attached, 1_000 * n, Some(770.0)),
             probe("futex_enter", ProbeState::Attached, 9_000 * n, Some(140.0)),

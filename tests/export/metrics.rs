@@ -263,6 +263,8 @@ fn hardware_events_have_a_scope_and_their_part_of_the_time() {
     assert_eq!(samples[&format!("armtrace_perf_event_running_ratio{{{labels}}}")], 0.5);
     assert_eq!(sum(&samples, "armtrace_perf_events_total", "branch-misses"), 420_000.0);
     assert!(!samples.keys().any(|name| name.contains("running_ratio") && name.contains("branch-misses")));
+    let labels = "event=\"branch-misses\",function=\"row_search_mvcc\"";
+    assert_eq!(samples[&format!("armtrace_perf_events_by_function_total{{{labels}}}")], 180_000.0);
 }
 
 #[test]

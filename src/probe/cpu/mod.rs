@@ -87,6 +87,7 @@ pub struct CpuCollector {
     bursts: Mutex<Bursts>,
     checksums: Vec<Checksum>,
     pid: i32,
+    hz: u32,
     paused: AtomicBool,
     state: Mutex<State>,
     /// What was in the table when samples were last added to it.
@@ -170,6 +171,7 @@ impl CpuProbe {
             checksums: chosen.iter().map(|chosen| chosen.checksum.clone()).collect(),
             getcpu_calls: sees_getcpu.then(|| MapHandle::try_from(&skel.maps.getcpu_calls)).transpose()?,
             pid: target.pid,
+            hz,
             paused: AtomicBool::new(false),
             state: Mutex::new(State {
                 code: Code::new(images, plan, &chosen),
@@ -225,7 +227,7 @@ pub fn checksums(target: &Arc<Target>) -> Vec<Checksum> {
 }
 
 /// How many addresses the kernel has room for.
-fn room(cpus: usize, hz: u32) -> u32 {
+pub(super) fn room(cpus: usize, hz: u32) -> u32 {
     let sampled = cpus as u64 * u64::from(hz) * DRAIN.as_secs();
     (ROOM * sampled).clamp(LEAST_ROOM, MOST_ROOM) as u32
 }
@@ -303,6 +305,25 @@ impl CpuCollector {
     /// How the server computes its checksums; those of which it is known.
     pub fn checksums(&self) -> &[Checksum] {
         &self.checksums
+    }
+
+    /// How often each CPU is sampled, times a second.
+    pub fn hz(&self) -> u32 {
+        self.hz
+    }
+
+    /// The functions of the server that these addresses are in.
+    pub fn functions(&self, addresses: impl Iterator<Item = u64>) -> Vec<String> {
+        let code = &mut self.state.lock().unwrap_or_else(PoisonError::into_inner).code;
+        let function = |address| {
+            if !code.is_mapped(address) {
+                code.refresh();
+            }
+            code.function(address, types::sampled_call::CALL_OTHER.0).name.to_owned()
+        };
+        let functions = addresses.map(function).collect();
+        code.release_memory();
+        functions
     }
 
     /// CPU time that sampling took from the server so far, nanoseconds; 0 where it cannot be read.

@@ -1,4 +1,4 @@
-//! CPU time by function, in a bounded number of rows.
+//! CPU time, or how often something happened, by function, in a bounded number of rows.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -12,7 +12,7 @@ const LEAST_NS: u64 = 100_000_000;
 /// ... and one part in so many of all time in the table.
 const LEAST_SHARE: u64 = 400;
 
-/// CPU time by kind and function, in nanoseconds.
+/// CPU time by kind and function, in nanoseconds, or how often something happened.
 ///
 /// A function's row begins empty when the function is found to be worth one: what was counted before stays in its kind's
 /// row for others. So no row ever steps back, and the sum over all rows is all that was added.
@@ -23,6 +23,8 @@ pub struct Table<K> {
     others: HashMap<K, u64>,
     named: usize,
     total: u64,
+    /// A function has a row once it has had this much.
+    least: u64,
 }
 
 #[derive(Debug)]
@@ -34,7 +36,14 @@ enum Row {
 
 impl<K> Default for Table<K> {
     fn default() -> Table<K> {
-        Table { rows: HashMap::new(), others: HashMap::new(), named: 0, total: 0 }
+        Table::with_least(LEAST_NS)
+    }
+}
+
+impl<K> Table<K> {
+    /// One in which functions have a row once they have had so much.
+    pub fn with_least(least: u64) -> Table<K> {
+        Table { rows: HashMap::new(), others: HashMap::new(), named: 0, total: 0, least }
     }
 }
 
@@ -44,7 +53,7 @@ impl<K: Copy + Eq + Hash + Ord> Table<K> {
         self.total += ns;
         let row = self.rows.entry((kind, function.to_owned())).or_insert(Row::Candidate(0));
         if let Row::Candidate(seen) = row {
-            let is_much = *seen >= LEAST_NS && *seen >= self.total / LEAST_SHARE;
+            let is_much = *seen >= self.least && *seen >= self.total / LEAST_SHARE;
             if self.named < MAX_FUNCTIONS && (is_known_cost || is_much) {
                 *row = Row::Own(0);
                 self.named += 1;

@@ -2,26 +2,40 @@
 //!
 //! ```text
 //! Host ──▶ plan: the CPU's events ──▶ prove: a known number of each, done here ──▶ Counter: of the server's threads ──▶ EventCount
+//!                                                                              └─▶ EventSampler: on each CPU ──▶ EventFunction
 //! ```
 
 mod exercise;
+mod functions;
 mod host;
 mod memory;
 mod proof;
 
+pub use functions::{EventSampler, Sample, Sampled};
 pub use host::{Asked, Host, Node, Planned};
 
 use std::io;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
-use crate::attach::{Counter, Reading, Whose};
+use anyhow::Result;
+
+use crate::attach::{Costs, Counter, Reading, Whose};
 use crate::catalog::{Cpu, Proof};
-use crate::model::{EventCount, Scope};
+use crate::model::{EventCount, EventFunction, ProbeStatus, Scope};
+use crate::probe::cpu::{CpuCollector, Table};
+use crate::symbols::Arch;
 
 /// The most descriptors that counting takes: one for each event in each thread that the server has when it begins.
 const MOST_COUNTERS: usize = 8192;
 /// Descriptors that are left for everything else.
 const RESERVED: usize = 256;
+/// How often a function must have had an event before it has a row of its own.
+const LEAST_EVENTS: u64 = 10_000;
+/// How often samples are taken out of the kernel.
+const DRAIN: Duration = Duration::from_secs(1);
+/// Why a sample is in no figure.
+const LOST: &str = "event_samples_full";
 
 /// What came of an event's trial.
 #[derive(Debug)]
@@ -48,13 +62,21 @@ pub fn examine(host: &Host, cpu: &Cpu) -> Vec<Verdict> {
 /// The events of one server. Dropping it ends the counting.
 pub struct HardwareProbe {
     pid: i32,
-    state: Mutex<State>,
+    state: Arc<Mutex<State>>,
 }
 
 #[derive(Default)]
 struct State {
     is_detached: bool,
+    is_paused: bool,
     counted: Vec<Counted>,
+    functions: Option<Functions>,
+}
+
+/// Who has the events of which that matters.
+struct Functions {
+    sampler: EventSampler,
+    table: Table<&'static str>,
 }
 
 /// An event and its counters.
@@ -68,11 +90,12 @@ struct Counted {
 impl HardwareProbe {
     /// Counts nothing yet.
     pub fn new(pid: i32) -> HardwareProbe {
-        HardwareProbe { pid, state: Mutex::default() }
+        HardwareProbe { pid, state: Arc::default() }
     }
 
-    /// Tries what this host's CPU has, and counts from then on what stood the trial.
-    pub fn start(&self) {
+    /// Tries what this host's CPU has, and counts from then on what stood the trial. `code` is of the server, a program for `arch`; without it
+    /// nothing is said of functions.
+    pub fn start(&self, arch: Arch, code: Option<&Arc<CpuCollector>>) {
         let host = Host::this();
         let Some(cpu) = host.cpu() else { return };
         let proven = examine(&host, &cpu).into_iter().filter(|verdict| match &verdict.proven {
@@ -82,7 +105,32 @@ impl HardwareProbe {
                 false
             }
         });
-        self.count(&proven.map(|verdict| verdict.planned).collect::<Vec<_>>());
+        let proven: Vec<Planned> = proven.map(|verdict| verdict.planned).collect();
+        self.count(&proven);
+        let sampled: Vec<Sampled> = proven.iter().filter_map(sampled).collect();
+        if let Some(code) = code.filter(|_| !sampled.is_empty()) {
+            let sampler = EventSampler::start(self.pid, arch, sampled, code.hz());
+            match sampler.and_then(|sampler| self.sample(sampler, code)) {
+                Ok(()) => {}
+                Err(error) => tracing::warn!("which functions have hardware events is not sampled: {error:#}"),
+            }
+        }
+    }
+
+    /// Adds up from now on what is sampled.
+    fn sample(&self, mut sampler: EventSampler, code: &Arc<CpuCollector>) -> Result<()> {
+        let mut state = self.lock();
+        if state.is_detached {
+            return Ok(());
+        }
+        if state.is_paused {
+            sampler.pause();
+        }
+        state.functions = Some(Functions { sampler, table: Table::with_least(LEAST_EVENTS) });
+        drop(state);
+        let (state, code) = (Arc::downgrade(&self.state), Arc::clone(code));
+        std::thread::Builder::new().name("events".to_owned()).spawn(move || drain_regularly(&state, &code))?;
+        Ok(())
     }
 
     /// Counts these from now on.
@@ -109,10 +157,51 @@ impl HardwareProbe {
         self.lock().counted.iter_mut().map(Counted::collect).collect()
     }
 
+    /// Who had the events of which that matters, the most first.
+    pub fn functions(&self) -> Vec<EventFunction> {
+        let state = self.lock();
+        let rows = state.functions.iter().flat_map(|functions| functions.table.rows());
+        let row = |(event, function, count): (&str, &str, u64)| EventFunction {
+            event: event.to_owned(),
+            function: function.to_owned(),
+            count,
+        };
+        rows.map(row).collect()
+    }
+
+    /// What sampling them cost so far; `None` where nothing is sampled.
+    pub fn probe(&self, costs: Option<&Costs>) -> Option<ProbeStatus> {
+        self.lock().functions.as_ref()?.sampler.probe(costs).ok()
+    }
+
+    /// Samples that are in no figure, with the cause; `None` where nothing is sampled.
+    pub fn lost(&self) -> Option<(String, u64)> {
+        let lost = self.lock().functions.as_ref()?.sampler.lost().ok()?;
+        Some((LOST.to_owned(), lost))
+    }
+
+    /// Samples nothing until [`HardwareProbe::resume`]. What counts goes on: it interrupts nobody.
+    pub fn pause(&self) {
+        let mut state = self.lock();
+        state.is_paused = true;
+        state.functions.iter_mut().for_each(|functions| functions.sampler.pause());
+    }
+
+    pub fn resume(&self) {
+        let mut state = self.lock();
+        state.is_paused = false;
+        for functions in state.functions.iter_mut() {
+            if let Err(error) = functions.sampler.resume() {
+                tracing::warn!("which functions have hardware events is not sampled any more: {error:#}");
+            }
+        }
+    }
+
     /// Ends the counting; what was counted stays readable.
     pub fn detach(&self) {
         let mut state = self.lock();
         state.is_detached = true;
+        state.functions.iter_mut().for_each(|functions| functions.sampler.pause());
         for counted in &mut state.counted {
             counted.collect();
             counted.counters.clear();
@@ -120,8 +209,46 @@ impl HardwareProbe {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Until the probe is detached or gone.
+fn drain_regularly(state: &Weak<Mutex<State>>, code: &CpuCollector) {
+    loop {
+        std::thread::sleep(DRAIN);
+        let Some(state) = state.upgrade() else { return };
+        let is_detached = lock(&state).is_detached;
+        if let Err(error) = drain(&state, code) {
+            tracing::error!("cannot read the samples of hardware events: {error:#}");
+        }
+        if is_detached {
+            return;
+        }
+    }
+}
+
+/// Takes the samples out of the kernel and adds them up by function. Nobody who asks meanwhile waits until files are read.
+fn drain(state: &Mutex<State>, code: &CpuCollector) -> Result<()> {
+    let taken = lock(state).functions.as_ref().map(|functions| functions.sampler.take()).transpose()?;
+    let samples = taken.unwrap_or_default();
+    let functions = code.functions(samples.iter().map(|sample| sample.address));
+    for known in lock(state).functions.iter_mut() {
+        for (sample, function) in samples.iter().zip(&functions) {
+            known.table.add(sample.event, function, sample.count, false);
+        }
+    }
+    Ok(())
+}
+
+/// The event as it is sampled, if it matters who has it.
+fn sampled(planned: &Planned) -> Option<Sampled> {
+    let Ok(Asked::OfThreads(what)) = planned.asked else { return None };
+    planned.event.has_culprits().then_some(Sampled { name: planned.event.name, what })
 }
 
 impl Counted {

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * Counting in hash maps.
+ */
+#pragma once
+
+#include "kernel.h"
+#include <bpf/bpf_helpers.h>
+
+/* Adds to the map's entry; false if there is no room for it. */
+static __always_inline bool add_to(void *map, const void *key, __u64 more)
+{
+	__u64 *n = bpf_map_lookup_elem(map, key);
+
+	if (!n) {
+		if (!bpf_map_update_elem(map, key, &more, BPF_NOEXIST))
+			return true;
+		/* Another CPU was first, or there is no room. */
+		n = bpf_map_lookup_elem(map, key);
+	}
+	if (n)
+		__sync_fetch_and_add(n, more);
+	return n;
+}

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+/*
+ * Where the server's code is when a hardware event happens: a CPU that has counted so many of them
+ * interrupts what it runs, and if that is a thread of the server, as many are counted for the
+ * instruction. No event leaves the kernel.
+ */
+#include "event.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
+#include "count.h"
+#include "registers.h"
+
+char LICENSE[] SEC("license") = "GPL";
+
+const volatile struct event_vocabulary vocabulary;
+
+const volatile __u32 target_tgid;
+/* Byte offset of the instruction pointer in the saved registers. */
+const volatile __u32 ip_register;
+
+struct perf_sample_data {
+	__u64 period;
+} __attribute__((preserve_access_index));
+
+struct perf_event_attr {
+	__u32 type;
+	__u64 config;
+	__u64 config1;
+} __attribute__((preserve_access_index));
+
+struct perf_event {
+	struct perf_event_attr attr;
+} __attribute__((preserve_access_index));
+
+/* What the kernel passes to a program on an event: not part of its interface, so found by its
+ * types. */
+struct bpf_perf_event_data_kern {
+	void *regs;
+	struct perf_sample_data *data;
+	struct perf_event *event;
+} __attribute__((preserve_access_index));
+
+/* How many of an event are due to an instruction, since user space last took that out. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MIN_EVENT_SAMPLES);
+	__type(key, struct event_key);
+	__type(value, __u64);
+} event_samples SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct hits);
+} event_hits SEC(".maps");
+
+/* Samples that found no room. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64);
+} lost_events SEC(".maps");
+
+SEC("perf_event")
+int event_sample(struct bpf_perf_event_data_kern *ctx)
+{
+	struct event_key key = {};
+	struct perf_event *event;
+	__u64 now, period, *lost;
+	struct hits *h;
+	__u32 zero = 0;
+
+	if (bpf_get_current_pid_tgid() >> 32 != target_tgid)
+		return 0;
+	now = bpf_ktime_get_ns();
+	event = BPF_CORE_READ(ctx, event);
+	key.address = saved_register(BPF_CORE_READ(ctx, regs), ip_register);
+	key.kind = BPF_CORE_READ(event, attr.type);
+	key.config = BPF_CORE_READ(event, attr.config);
+	key.config1 = BPF_CORE_READ(event, attr.config1);
+	period = BPF_CORE_READ(ctx, data, period);
+	if (!add_to(&event_samples, &key, period)) {
+		lost = bpf_map_lookup_elem(&lost_events, &zero);
+		if (lost)
+			*lost += 1;
+	}
+	h = bpf_map_lookup_elem(&event_hits, &zero);
+	if (h) {
+		h->count += 1;
+		h->timed_ns += bpf_ktime_get_ns() - now;
+	}
+	return 0;
+}

@@ -110,8 +110,22 @@ fn a_load_becomes_a_table() {
     let row = "| armtrace | 3 | **0.990** | 0.985 to 1.000 | 0.980 to 1.010 | 1.000 | 0.980 to 1.010 | 1.00 | 0.4 % | 28 MiB |\n";
     assert!(table.contains(row), "{table}");
     assert!(table.contains("| perf | 0 |") && table.ends_with("\nperf was given up: perf ended: no\n"), "{table}");
+    let mut untried = run();
+    untried.modes[1].gave_up = None;
+    assert!(!untried.table().contains("| perf |"), "nothing was tried");
     let columns = |line: &str| line.matches('|').count();
     assert!(table.lines().filter(|l| l.starts_with('|')).all(|l| columns(l) == 11), "{table}");
+}
+
+/// The kernel counts in ticks, of which most windows have none.
+#[test]
+fn what_a_tool_takes_is_a_mean() {
+    let mut run = run();
+    let uses = [0.0, 0.0, 0.015].map(|cpu| Some(ToolUse { cpu, memory: 27.6 }));
+    for (pair, tool) in run.modes[0].pairs.iter_mut().zip(uses) {
+        pair.with.tool = tool;
+    }
+    assert!(run.table().contains("| 0.5 % | 28 MiB |"), "{}", run.table());
 }
 
 #[test]

@@ -143,14 +143,26 @@ impl ModeRun {
         Some(Summary::of(&ratios)?.median)
     }
 
-    fn tool(&self, figure: fn(&ToolUse) -> f64) -> Option<f64> {
-        let uses: Vec<f64> = self.telling().iter().filter_map(|p| p.with.tool.as_ref().map(figure)).collect();
-        Some(Summary::of(&uses)?.median)
+    fn tool(&self, figure: fn(&ToolUse) -> f64) -> Vec<f64> {
+        self.telling().iter().filter_map(|p| p.with.tool.as_ref().map(figure)).collect()
     }
 
+    /// The kernel counts a process's CPU time in hundredths of a second, which are more than most tools take in a window: no
+    /// median of windows would tell that.
+    fn own_cpu(&self) -> Option<f64> {
+        let uses = self.tool(|tool| tool.cpu);
+        (!uses.is_empty()).then(|| uses.iter().sum::<f64>() / uses.len() as f64)
+    }
+
+    fn memory(&self) -> Option<f64> {
+        Some(Summary::of(&self.tool(|tool| tool.memory))?.median)
+    }
+
+    /// Nothing where nothing was tried.
     fn row(&self) -> String {
         let (Some(tps), Some(cpu)) = (self.ratio(|w| w.tps), self.ratio(|w| w.cpu)) else {
-            return format!("| {} | 0 | | | | | | | | |\n", self.title);
+            let tried = self.gave_up.as_ref().map(|_| format!("| {} | 0 | | | | | | | | |\n", self.title));
+            return tried.unwrap_or_default();
         };
         let optional = |value: Option<String>| value.unwrap_or_else(|| "-".to_owned());
         format!(
@@ -163,8 +175,8 @@ impl ModeRun {
             cpu.median,
             range(cpu.interval),
             optional(self.p95().map(|ratio| format!("{ratio:.2}"))),
-            optional(self.tool(|t| t.cpu).map(|share| format!("{:.1} %", 100.0 * share))),
-            optional(self.tool(|t| t.memory).map(|mib| format!("{mib:.0} MiB"))),
+            optional(self.own_cpu().map(|share| format!("{:.1} %", 100.0 * share))),
+            optional(self.memory().map(|mib| format!("{mib:.0} MiB"))),
         )
     }
 }

@@ -221,12 +221,12 @@ fn find_out(target: Option<&Arc<Target>>) -> Findings {
             },
         })
         .collect();
-    let watchpoint = watch::hit_cost_ns();
+    let watchpoint = watch::Allowance::of_share(1.0);
     let watchpoints = Check {
         name: "hardware watchpoints",
         required: false,
         works: watchpoint.is_ok(),
-        without: watchpoint.as_ref().err().map(|error| format!("no --watch: {}", watch::refusal(error))),
+        without: watchpoint.as_ref().err().map(|why| format!("no --watch: {why}")),
     };
     let features: Vec<Check> = features.into_iter().chain([watchpoints]).collect();
     let costs = attach::calibrate().unwrap_or_default();
@@ -242,7 +242,10 @@ fn find_out(target: Option<&Arc<Target>>) -> Findings {
         costs: ProbeClass::ALL
             .iter()
             .map(|&class| Cost { class: class.title(), ns_per_hit: costs.of(class) })
-            .chain([Cost { class: "access to a watched word (--watch)", ns_per_hit: watchpoint.ok() }])
+            .chain([Cost {
+                class: "access to a watched word (--watch)",
+                ns_per_hit: watchpoint.ok().map(|a| a.hit_ns),
+            }])
             .collect(),
         hardware: hardware_events(),
         server: target.map(|t| look_at(t, &costs)),

@@ -6,14 +6,21 @@ use plain::Plain;
 
 /// All entries of a hash map.
 pub(super) fn entries<K: Plain + Copy, V: Plain + Copy>(map: &MapHandle) -> Result<Vec<(K, V)>> {
-    let mut all = Vec::new();
     // Room for all of them in one call: the kernel ends a batch early where a bucket does not fit.
-    for entry in map.lookup_batch(map.max_entries(), MapFlags::ANY, MapFlags::ANY).context("reading a map")? {
-        let (key, value) = entry;
+    parsed(map.lookup_batch(map.max_entries(), MapFlags::ANY, MapFlags::ANY).context("reading a map")?)
+}
+
+/// The same, taken out of the map.
+pub(super) fn take_entries<K: Plain + Copy, V: Plain + Copy>(map: &MapHandle) -> Result<Vec<(K, V)>> {
+    parsed(map.lookup_and_delete_batch(map.max_entries(), MapFlags::ANY, MapFlags::ANY).context("emptying a map")?)
+}
+
+fn parsed<K: Plain + Copy, V: Plain + Copy>(entries: impl Iterator<Item = (Vec<u8>, Vec<u8>)>) -> Result<Vec<(K, V)>> {
+    let parse = |(key, value): (Vec<u8>, Vec<u8>)| {
         let parse = || Some((*plain::from_bytes(&key).ok()?, *plain::from_bytes(&value).ok()?));
-        all.push(parse().context("a map entry has an unexpected size")?);
-    }
-    Ok(all)
+        parse().context("a map entry has an unexpected size")
+    };
+    entries.map(parse).collect()
 }
 
 /// The sum of a counter that each CPU has for itself.

@@ -61,8 +61,15 @@ impl Code {
         self.kernel.get_or_insert_with(KernelSymbols::read);
     }
 
+    /// Looks again at which libraries the process has loaded, if one of these addresses is in none that was known.
+    pub fn look_for(&mut self, mut addresses: impl Iterator<Item = u64>) {
+        if addresses.any(|address| !self.is_mapped(address)) {
+            self.refresh();
+        }
+    }
+
     /// Looks again at which libraries the process has loaded.
-    pub fn refresh(&mut self) {
+    fn refresh(&mut self) {
         let now = file_mappings(self.images.target.pid);
         // A process that has ended has none, but samples of it may be left.
         if !now.is_empty() && now != self.images.mappings {
@@ -78,7 +85,7 @@ impl Code {
     }
 
     /// Whether the address is in a file that was mapped when that was last looked at.
-    pub fn is_mapped(&self, address: u64) -> bool {
+    fn is_mapped(&self, address: u64) -> bool {
         is_kernel(address) || self.images.mapping(address).is_some()
     }
 

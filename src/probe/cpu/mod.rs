@@ -26,11 +26,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, TracepointCategory};
+use libbpf_rs::{Link, MapHandle, TracepointCategory};
 use plain::Plain;
 
 use self::burst::{BurstFigures, Bursts};
-use super::maps::{entries, of_cpus, sum_over_cpus};
+use super::maps::{entries, of_cpus, sum_over_cpus, take_entries};
 use crate::attach::{attach_clock, detach_all, online_cpus, open_clock, Costs, ProbeClass};
 use crate::bpf::sample::{types, SampleSkel, SampleSkelBuilder};
 use crate::memory;
@@ -313,14 +313,10 @@ impl CpuCollector {
     }
 
     /// The functions of the server that these addresses are in.
-    pub fn functions(&self, addresses: impl Iterator<Item = u64>) -> Vec<String> {
+    pub fn functions(&self, addresses: impl Iterator<Item = u64> + Clone) -> Vec<String> {
         let code = &mut self.state.lock().unwrap_or_else(PoisonError::into_inner).code;
-        let function = |address| {
-            if !code.is_mapped(address) {
-                code.refresh();
-            }
-            code.function(address, types::sampled_call::CALL_OTHER.0).name.to_owned()
-        };
+        code.look_for(addresses.clone());
+        let function = |address| code.function(address, types::sampled_call::CALL_OTHER.0).name.to_owned();
         let functions = addresses.map(function).collect();
         code.release_memory();
         functions
@@ -404,16 +400,8 @@ impl CpuCollector {
     /// Takes the samples out of the kernel and adds them up by function.
     fn drain_into(&self, mut state: MutexGuard<'_, State>) -> Result<()> {
         let state = &mut *state;
-        let taken = self.samples.lookup_and_delete_batch(self.samples.max_entries(), MapFlags::ANY, MapFlags::ANY)?;
-        let mut samples = Vec::new();
-        for (key, count) in taken {
-            let parse = || Some((*plain::from_bytes(&key).ok()?, *plain::from_bytes(&count).ok()?));
-            let sample: (types::sample_key, u64) = parse().context("a sample has an unexpected size")?;
-            samples.push(sample);
-        }
-        if samples.iter().any(|(key, _)| !state.code.is_mapped(key.address)) {
-            state.code.refresh();
-        }
+        let samples = take_entries::<types::sample_key, u64>(&self.samples)?;
+        state.code.look_for(samples.iter().map(|(key, _)| key.address));
         let all = samples.iter().map(|(_, count)| count).sum();
         let each = state.shares.per_sample(all, cpu_time_ns(self.pid));
         for (key, count) in samples {

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use anyhow::{Context, Result};
 use libbpf_rs::libbpf_sys::perf_event_attr;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use libbpf_rs::MapHandle;
 use plain::Plain;
 
 use crate::attach::{online_cpus, open_event, Costs, Countable, ProbeClass};
@@ -15,7 +15,7 @@ use crate::bpf::event::{types, EventSkelBuilder};
 use crate::model::{ProbeState, ProbeStatus};
 use crate::probe::cpu::room;
 use crate::probe::latch;
-use crate::probe::maps::{of_cpus, sum_over_cpus};
+use crate::probe::maps::{of_cpus, sum_over_cpus, take_entries};
 use crate::symbols::Arch;
 
 // SAFETY: these are plain C structures without pointers or padding that could hold an invalid value; any
@@ -91,13 +91,14 @@ impl EventSampler {
     /// # Errors
     /// When an event cannot be had on each CPU.
     pub fn resume(&mut self) -> Result<()> {
-        self.pause();
+        // All or none: a part of the CPUs would pass for all of them.
+        let mut running = Vec::new();
         for event in &self.events {
             for cpu in online_cpus() {
-                let running = self.run(event.what, cpu).with_context(|| format!("{} on CPU {cpu}", event.name))?;
-                self.running.push(running);
+                running.push(self.run(event.what, cpu).with_context(|| format!("{} on CPU {cpu}", event.name))?);
             }
         }
+        self.running = running;
         Ok(())
     }
 
@@ -129,16 +130,12 @@ impl EventSampler {
     /// # Errors
     /// When the map cannot be read.
     pub fn take(&self) -> Result<Vec<Sample>> {
-        let taken = self.samples.lookup_and_delete_batch(self.samples.max_entries(), MapFlags::ANY, MapFlags::ANY)?;
-        let mut samples = Vec::new();
-        for (key, count) in taken {
-            let parse = || Some((*plain::from_bytes(&key).ok()?, *plain::from_bytes(&count).ok()?));
-            let (key, count): (types::event_key, u64) = parse().context("a sample has an unexpected size")?;
+        let sample = |(key, count): (types::event_key, u64)| {
             let what = Countable { kind: key.kind, config: key.config, config1: key.config1 };
             let event = self.events.iter().find(|event| event.what == what).context("a sample is of another event")?;
-            samples.push(Sample { event: event.name, address: key.address, count });
-        }
-        Ok(samples)
+            Ok(Sample { event: event.name, address: key.address, count })
+        };
+        take_entries(&self.samples)?.into_iter().map(sample).collect()
     }
 
     /// Samples that found no room in the kernel.

@@ -13,7 +13,7 @@ mod watcher;
 pub use code::ServerCode;
 pub use find::{Hottest, Sightings, Wanted};
 pub use judge::{verdict, words, Burst, CodeAt, Scene};
-pub use points::{hit_cost_ns, Touch, Watchpoints, WORD};
+pub use points::{Touch, Watchpoints, WORD};
 pub use watcher::{Unwatched, Watcher};
 
 use std::fs;
@@ -131,7 +131,7 @@ fn burst(words: [u64; 2]) -> io::Result<Burst> {
 
 /// Whether threads get on while what they access by exclusive loads and stores is watched: the trap between the two makes
 /// the store fail each time. CPUs with atomic instructions of their own have no need of those.
-pub fn atomics_survive() -> bool {
+fn atomics_survive() -> bool {
     /// `HWCAP_ATOMICS` of arm64.
     const ATOMICS: libc::c_ulong = 1 << 8;
     // SAFETY: the call takes a number and looks it up.
@@ -139,7 +139,7 @@ pub fn atomics_survive() -> bool {
 }
 
 /// Why the kernel refused to watch, and what to do.
-pub fn refusal(error: &io::Error) -> String {
+fn refusal(error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(libc::ENOSPC | libc::EBUSY) => {
             "no hardware watchpoint is free: a debugger, perf or another --watch uses them. Try again when that has ended".into()

@@ -4,6 +4,8 @@ use super::prometheus::{Pace, Prometheus};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 /// One query of a dashboard: of a panel, or of a variable.
 #[derive(Debug)]
@@ -79,16 +81,32 @@ impl Query {
 /// A query and the number of series that it returned, or why it failed.
 pub type Outcome = (Query, Result<usize, String>);
 
-/// Runs every query of a dashboard with all its variables set to All.
-pub fn run(prometheus: &Prometheus, file: &Path) -> Vec<Outcome> {
+/// How long a query is asked again for more series: one has a rate from its second scrape on, and on a busy machine scrapes are
+/// missed.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Runs every query of a dashboard with all its variables set to All, each until it has failed or has returned enough series.
+pub fn run(prometheus: &Prometheus, file: &Path, is_enough: impl Fn(&Query, usize) -> bool) -> Vec<Outcome> {
     let dashboard = load(file);
     let ask = |query: Query| {
-        let answer = prometheus.query(&query.substituted(&dashboard, prometheus.pace));
-        let has_value = |series: &&Value| series["value"][1] != "NaN";
-        let series = answer.map(|series| series.iter().filter(has_value).count());
-        (query, series)
+        let promql = query.substituted(&dashboard, prometheus.pace);
+        let began = Instant::now();
+        loop {
+            let series = count(prometheus, &promql);
+            let is_short = series.as_ref().is_ok_and(|series| !is_enough(&query, *series));
+            if !is_short || began.elapsed() > PATIENCE {
+                break (query, series);
+            }
+            sleep(Duration::from_millis(100));
+        }
     };
     queries(file).into_iter().map(ask).collect()
+}
+
+/// How many series a query returns that have a value.
+fn count(prometheus: &Prometheus, promql: &str) -> Result<usize, String> {
+    let has_value = |series: &&Value| series["value"][1] != "NaN";
+    prometheus.query(promql).map(|series| series.iter().filter(has_value).count())
 }
 
 fn text(value: &Value) -> String {

@@ -86,9 +86,9 @@ impl Prometheus {
     fn wait_for(&self, what: &str, mut done: impl FnMut() -> bool) {
         let began = Instant::now();
         while !done() {
-            if began.elapsed() > Duration::from_secs(60) {
+            if began.elapsed() > Duration::from_secs(180) {
                 let log = fs::read_to_string(self.directory.path().join("log")).unwrap_or_default();
-                panic!("waited a minute for prometheus {what}; its log:\n{log}");
+                panic!("waited three minutes for prometheus {what}; its log:\n{log}");
             }
             std::thread::sleep(Duration::from_millis(50));
         }

@@ -12,7 +12,8 @@ use crate::agent::{Agent, Sample};
 use crate::load::Load;
 use crate::server::{wait_for, Family, Options, Server};
 
-const WINDOW: Duration = Duration::from_secs(10);
+/// Six of the cycles in which probes take turns, and whole ones: a part of a cycle has a turn or none.
+const WINDOW: Duration = Duration::from_secs(24);
 
 /// What happened to a server and an agent on it in a window.
 #[derive(Debug)]
@@ -71,9 +72,9 @@ fn takes_turns(samples: &[Sample]) -> bool {
     samples.iter().any(of)
 }
 
-/// A budget that leaves the probes a quarter of what they would take is kept, and what is measured stays near
-/// what performance_schema says: about a third of the waits is seen, so figures that were not scaled up would be far off. There
-/// have to be many waits, for a few long ones cannot be estimated.
+/// A budget of half of what the probes would take is kept, and what is measured stays near what performance_schema says: since
+/// hits count more than what they take, about a quarter of the waits is seen, so figures that were not scaled up would be far
+/// off. There have to be many waits, for a few long ones cannot be estimated.
 fn budget_is_kept(family: Family, threads: u32, args: &[&str]) -> Result<()> {
     let server = Server::start(
         family,
@@ -86,7 +87,7 @@ fn budget_is_kept(family: Family, threads: u32, args: &[&str]) -> Result<()> {
     let free = Window::measure(&server, &agent)?;
     agent.stop()?;
 
-    let budget = free.probes / 4.0 / free.cpu;
+    let budget = free.probes / 2.0 / free.cpu;
     let share = format!("{budget:.6}");
     let agent = Agent::attach_with(&server, &["--max-overhead", &share].map(OsStr::new))?;
     wait_for("the probes' cost", Duration::from_secs(20), || is_calibrated(&agent))?;
@@ -107,7 +108,7 @@ fn budget_is_kept(family: Family, threads: u32, args: &[&str]) -> Result<()> {
         100.0 * budget
     );
     let taken = kept.probes / kept.cpu;
-    ensure!(taken <= 1.5 * budget, "{:.3} % are taken of {:.3} %", 100.0 * taken, 100.0 * budget);
+    ensure!(taken <= 0.75 * budget, "{:.3} % are taken of {:.3} %", 100.0 * taken, 100.0 * budget);
     ensure!(kept.estimated > 0.0 && kept.probes > 0.0, "nothing was seen, or nothing estimated");
     let ratio = |window: &Window| window.seconds / window.truth;
     println!("of performance_schema's seconds: {:.2} without a budget, {:.2} with it", ratio(&free), ratio(&kept));

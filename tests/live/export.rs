@@ -3,43 +3,52 @@
 use std::ffi::OsStr;
 use std::path::Path;
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
 
 use crate::agent::Agent;
+use crate::common::dashboard::{self, Query};
+use crate::common::http;
 use crate::common::prometheus::{promtool_complaints, Prometheus};
-use crate::common::{dashboard, http};
 use crate::load::Load;
 use crate::server::{wait_for, Family, Options, Server};
 
 /// Panels that are rightly empty here: no condition variable need be waited for, nothing is over the budget, checksums cost
-/// nothing by the byte as long as there was no second burst, and hardware events are off.
+/// nothing by the byte as long as there was no second burst, the C library knows a thread's CPU by itself, and hardware events
+/// are off.
 const MAY_BE_EMPTY: &[&str] = &[
     "armtrace_cond_wait_seconds",
     "armtrace_latch_wait_estimated_seconds_total",
     "armtrace_checksum_bytes_total",
+    "armtrace_getcpu_calls_total",
     "armtrace_perf_event",
 ];
 
 /// As many as the server itself has counted in the same seconds.
 fn statements_are_counted(server: &Server, agent: &Agent) -> Result<()> {
-    let look = || {
-        let counted = agent.scrape()?;
-        let counted = counted.iter().find(|sample| sample.name == "armtrace_statements_total");
-        let counted = counted.context("statements are not counted")?.value;
-        Ok::<_, anyhow::Error>((Instant::now(), counted, server.status("Questions")? as f64))
-    };
-    let (begin, counted, sent) = look()?;
+    let (counted, sent) = statements(server, agent)?;
     sleep(Duration::from_secs(10));
-    let (end, counted_later, sent_later) = look()?;
+    let (counted_later, sent_later) = statements(server, agent)?;
     let (counted, sent) = (counted_later - counted, sent_later - sent);
-    // The agent's last answer is up to a second old, at the begin and at the end.
-    let error = 1.0 / (end - begin).as_secs_f64();
     let ratio = counted / sent;
     println!("statements: {counted} of {sent}, {ratio:.3}");
-    ensure!(sent > 0.0 && (ratio - 1.0).abs() < error + 0.05, "{counted} statements of {sent}");
+    // The server is asked a moment after the agent has asked it, and on a busy machine the moment is long.
+    ensure!(sent > 0.0 && (ratio - 1.0).abs() < 0.15, "{counted} statements of {sent}");
     Ok(())
+}
+
+/// The agent's count of statements when it has just changed, which it does once a second, and then the server's own.
+fn statements(server: &Server, agent: &Agent) -> Result<(f64, f64)> {
+    let mut earlier = None;
+    let counted = wait_for("another count of statements", Duration::from_secs(10), || {
+        let samples = agent.scrape()?;
+        let now = samples.iter().find(|sample| sample.name == "armtrace_statements_total");
+        let now = now.context("statements are not counted")?.value;
+        let is_newer = earlier.replace(now).is_some_and(|earlier| earlier != now);
+        Ok(is_newer.then_some(now))
+    })?;
+    Ok((counted, server.status("Questions")? as f64))
 }
 
 #[test]
@@ -70,12 +79,14 @@ fn a_live_agent_fills_the_dashboard() -> Result<()> {
     let prometheus = Prometheus::scraping(std::slice::from_ref(&agent.address));
     prometheus.wait_for_rates(1);
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("dashboards/armtrace.json");
-    let outcomes = dashboard::run(&prometheus, &file);
+    let is_enough = |query: &Query, series: usize| {
+        series > 0 || query.metrics().iter().any(|m| MAY_BE_EMPTY.iter().any(|e| m.starts_with(e)))
+    };
+    let outcomes = dashboard::run(&prometheus, &file, is_enough);
     ensure!(!outcomes.is_empty(), "the dashboard has no query");
     for (query, outcome) in &outcomes {
-        let may_be_empty = query.metrics().iter().any(|m| MAY_BE_EMPTY.iter().any(|e| m.starts_with(e)));
         match outcome {
-            Ok(series) => ensure!(*series > 0 || may_be_empty, "no data for {}", query.promql),
+            Ok(series) => ensure!(is_enough(query, *series), "no data for {}", query.promql),
             Err(error) => ensure!(false, "{}: {error}", query.promql),
         }
     }

@@ -22,6 +22,9 @@ use crate::server::{wait_for, Family, Options, Server};
 /// The kernel that is tested with every change; `tests/vm/matrix` has the others.
 const KERNEL: &str = "6.12";
 
+/// How long to wait for what an emulated machine takes a minute for, on a host that is much slower than usual.
+const PATIENCE: Duration = Duration::from_secs(300);
+
 /// What an emulated machine answers in good time.
 const SLOW: Pace = Pace { scrape_interval: "5s", rate_interval: "25s" };
 
@@ -44,7 +47,7 @@ impl Guest {
             .with_context(|| format!("no {}: build it with `make dist-aarch64`", program.display()))?;
         let guest = Guest { name: format!("beside-{}", std::process::id()), share };
         let (share, forward) = (guest.share.path().display().to_string(), format!("{port}:9435"));
-        let options = ["arm64", KERNEL, "--share", &share, "--forward", &forward, "--life", "1200"];
+        let options = ["arm64", KERNEL, "--share", &share, "--forward", &forward, "--life", "3600"];
         let status = guest.script("up").args(options).status()?;
         ensure!(status.success(), "the machine does not come up: {status}");
         Ok(guest)
@@ -102,7 +105,7 @@ fn recordings_are_compared(guest: &Guest, server: Server, load: Load) -> Result<
     server.stop()?;
     guest.run(
         "kill $(pidof armtrace); while pidof armtrace > /dev/null; do sleep 0.2; done; \
-         /share/armtrace record --pid $(pidof mysqld) --duration 15s --label os=guest -o /share/arm.rec \
+         /share/armtrace record --pid $(pidof mysqld) --duration 30s --label os=guest -o /share/arm.rec \
          --mysql 'mysql://root@localhost?socket=/run/server/socket' && /share/armtrace report /share/arm.rec > /share/arm.txt",
     )?;
 
@@ -156,7 +159,7 @@ fn guest_and_host_are_compared_in_one_prometheus_and_by_recordings() -> Result<(
     )?;
     let guests = format!("127.0.0.1:{port}");
     // Before this machine has a load too: the emulated one is slow enough without.
-    wait_for("metrics of the emulated machine", Duration::from_secs(180), || {
+    wait_for("metrics of the emulated machine", PATIENCE, || {
         Ok(http::get(&guests, "/metrics").ok().filter(|answer| answer.head.contains("200")).map(|_| ()))
     })?;
     let server = Server::start(Family::Mysql97, &Options::default())?;
@@ -172,7 +175,7 @@ fn guest_and_host_are_compared_in_one_prometheus_and_by_recordings() -> Result<(
     for query in dashboard::queries(&file).iter().filter(|q| q.promql.contains("by (arch")) {
         let promql = query.substituted(&variables, SLOW);
         // A latch's series begins with its first wait, and has a rate from its second scrape on.
-        wait_for(&format!("both architectures in {}: {promql}", query.owner), Duration::from_secs(90), || {
+        wait_for(&format!("both architectures in {}: {promql}", query.owner), PATIENCE, || {
             let found = architectures(&prometheus, &promql)?;
             Ok(found.iter().eq(["aarch64", "x86_64"]).then_some(()))
         })?;

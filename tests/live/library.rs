@@ -41,8 +41,10 @@ pub(crate) fn measured(agent: &Agent, metric: &str) -> Result<BTreeMap<String, (
 }
 
 /// A mutex under contention: performance_schema times acquisitions that need not sleep too, and spinning, so its sum is the
-/// larger one. Of what it says at least this share has to be found.
+/// larger one. Of what it says at least this share has to be found in one of so many windows: on a busy machine what it times
+/// besides can be most of a window.
 const FOUND: f64 = 0.6;
+const WINDOWS: usize = 4;
 
 fn table_cache_agrees(family: Family) -> Result<()> {
     agrees(family, &small_table_cache(true, &[]), "oltp_read_only", TABLE_CACHE)
@@ -60,19 +62,28 @@ fn agrees(family: Family, options: &Options, test: &str, latch: &str) -> Result<
         let ours = measured(&agent, LATCH)?.get(latch).copied().unwrap_or_default();
         Ok((first, ours, theirs()?))
     };
-    let before = read()?;
-    let after = wait_for("a hundred waits", LIMIT, || {
-        sleep(Duration::from_secs(8));
-        let now = read()?;
-        Ok((now.1 .0 - before.1 .0 >= 100.0).then_some(now))
-    })?;
+    let mut before = read()?;
+    let mut is_found = false;
+    for _ in 0..WINDOWS {
+        let after = wait_for("a hundred waits", LIMIT, || {
+            sleep(Duration::from_secs(8));
+            let now = read()?;
+            Ok((now.1 .0 - before.1 .0 >= 100.0).then_some(now))
+        })?;
+        let (waits, ours) = (after.1 .0 - before.1 .0, after.1 .1 - before.1 .1);
+        let (least, most) = (after.0 - before.2, after.2 - before.0);
+        println!("{latch}: {waits} waits, {ours:.3}s; performance_schema: {least:.3}s to {most:.3}s");
+        ensure!(ours <= most * 1.05, "{ours:.3}s are more than {most:.3}s");
+        is_found = ours >= least * FOUND;
+        if is_found {
+            break;
+        }
+        before = after;
+    }
     load.stop()?;
     agent.stop()?;
     server.stop()?;
-    let (waits, ours) = (after.1 .0 - before.1 .0, after.1 .1 - before.1 .1);
-    let (least, most) = (after.0 - before.2, after.2 - before.0);
-    println!("{latch}: {waits} waits, {ours:.3}s; performance_schema: {least:.3}s to {most:.3}s");
-    ensure!(ours >= least * FOUND && ours <= most * 1.05, "{ours:.3}s are not {least:.3}s to {most:.3}s");
+    ensure!(is_found, "{latch}: too little was found in each of {WINDOWS} windows");
     Ok(())
 }
 
@@ -107,7 +118,8 @@ fn mariadb_metadata_locks_need_no_perf_schema() -> Result<()> {
     let agent = Agent::attach_without_budget(&server)?;
     let all = wait_for("waits for metadata locks", LIMIT, || {
         let seen = measured(&agent, LATCH)?;
-        Ok(seen.get(METADATA_LOCK).is_some_and(|(waits, _)| *waits >= 100.0).then_some(seen))
+        // So many that one in a hundred is more than one by chance.
+        Ok(seen.get(METADATA_LOCK).is_some_and(|(waits, _)| *waits >= 1000.0).then_some(seen))
     })?;
     load.stop()?;
     agent.stop()?;
@@ -128,7 +140,7 @@ fn mariadb_allocator_waits_are_seen() -> Result<()> {
     load.wait_running()?;
     let agent = Agent::attach_without_budget(&server)?;
     let (waits, seconds) = wait_for("waits for malloc", LIMIT, || {
-        Ok(measured(&agent, LATCH)?.get("unnamed:malloc").filter(|(waits, _)| *waits >= 20.0).copied())
+        Ok(measured(&agent, LATCH)?.get("unnamed:malloc").filter(|(waits, _)| *waits >= 200.0).copied())
     })?;
     let samples = agent.scrape()?;
     load.stop()?;

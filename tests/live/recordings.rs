@@ -143,7 +143,10 @@ fn recordings_of_two_loads_are_compared() -> Result<()> {
         let file = dir.path().join(format!("{threads}.rec"));
         let label = format!("threads={threads}");
         let before = server.status("Com_update")?;
+        // Sampled often, so that a few seconds have samples of what takes little.
+        let often = ["--sample-hz", "499"];
         let args = ["--duration", "5s", "--mysql", &url, "--label", &label, "--handoffs", "core"];
+        let args = [&args[..], &often].concat();
         Recorder::start(&server, &file, &args)?.complete()?;
         let updates = server.status("Com_update")? - before;
         load.stop()?;

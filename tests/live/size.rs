@@ -50,6 +50,12 @@ fn scrape(agent: &Agent) -> Result<Duration> {
     Ok(taken.saturating_sub(alone) / SCRAPES)
 }
 
+/// The least of three: what else a machine does makes everything dearer.
+fn least_scrape(agent: &Agent) -> Result<Duration> {
+    let costs = (0..3).map(|_| scrape(agent)).collect::<Result<Vec<_>>>()?;
+    costs.into_iter().min().context("no scrape")
+}
+
 /// The agent has looked into the server's code, so that the thread that did is gone, and knows what probes cost.
 fn wait_until_settled(agent: &Agent) -> Result<()> {
     wait_for("the agent to have looked around", Duration::from_secs(60), || {
@@ -74,7 +80,7 @@ fn many_connections_make_scrapes_no_dearer() -> Result<()> {
             Ok((server.status("Threads_connected")? >= u64::from(threads)).then_some(()))
         })?;
         sleep(Duration::from_secs(5));
-        costs.push((scrape(&agent)?, agent.metrics()?.lines().count(), resident(agent.pid())?));
+        costs.push((least_scrape(&agent)?, agent.metrics()?.lines().count(), resident(agent.pid())?));
         load.stop()?;
     }
     println!("a scrape takes CPU time, lines, resident: {costs:?}");

@@ -7,6 +7,7 @@ use anyhow::{ensure, Result};
 
 use crate::agent::{loaded_programs, program};
 use crate::load::Load;
+use crate::machine::patience;
 use crate::server::{wait_for, Family, Options, Server};
 use crate::watch::{all_watchpoints, none_is_left};
 
@@ -110,6 +111,9 @@ fn top_shows_a_server_and_leaves_the_terminal_as_it_was() -> Result<()> {
 /// The longest that a watch takes with a tenth of the server's CPU time, waiters that are looked for among it.
 const WATCH: Duration = Duration::from_secs(90);
 
+/// How often a watch that saw too little is begun again.
+const MOST_WATCHES_AGAIN: usize = 3;
+
 /// Selects the latch to watch, whether or not anybody waits for it at this moment.
 fn select(tmux: &Tmux) -> Result<()> {
     tmux.keys(&["1", "/", "trx_sys_mutex", "Enter"])?;
@@ -121,15 +125,16 @@ fn watches(tmux: &Tmux) -> Result<()> {
     tmux.keys(&["w"])?;
     tmux.wait("bursts")?;
     tmux.keys(&["Escape"])?;
-    tmux.wait("wait/s▼")?;
-    // All probes, whatever their names.
+    let list = tmux.wait("[watching innodb/trx_sys_mutex")?;
+    ensure!(list.contains("wait/s▼"), "{list}");
+    // All probes, whatever their names. The row stays when the watch is over.
     tmux.keys(&["6", "/", "Escape"])?;
-    let probes = tmux.wait("watchpoint ")?;
-    ensure!(probes.contains("[watching innodb/trx_sys_mutex"), "{probes}");
+    tmux.wait("watchpoint ")?;
     select(tmux)?;
     tmux.keys(&["Enter"])?;
-    let found = tmux.wait_long("SHARING", WATCH)?;
+    let found = verdict(tmux)?;
     println!("{found}");
+    ensure!(found.contains("SHARING"), "{found}");
     let latch = found.lines().find(|line| line.contains("the latch  ")).unwrap_or_default();
     // Offset, two words of what it is, touches, touches per ms, writes.
     let touches = latch.split_whitespace().nth(3).unwrap_or("0");
@@ -139,13 +144,29 @@ fn watches(tmux: &Tmux) -> Result<()> {
     tmux.wait("how long waits took").map(drop)
 }
 
+/// The page of a watched latch once its watch is over. The last line, which is drawn last, then offers another, and that is taken
+/// where too little was seen.
+fn verdict(tmux: &Tmux) -> Result<String> {
+    for _ in 0..MOST_WATCHES_AGAIN {
+        let found = tmux.wait_long("w watch again", WATCH)?;
+        if !found.contains("TOO LITTLE") {
+            return Ok(found);
+        }
+        tmux.keys(&["w"])?;
+        tmux.wait("w stop watching")?;
+    }
+    tmux.wait_long("w watch again", WATCH)
+}
+
 /// A watch that cannot be says why, in place of a result.
 fn watchpoints_are_taken(tmux: &Tmux) -> Result<()> {
     let taken = all_watchpoints()?;
     tmux.keys(&["w"])?;
-    let refused = tmux.wait("NOT WATCHED")?;
+    let refused = tmux.wait("w watch again")?;
     drop(taken);
-    ensure!(refused.contains("no hardware watchpoint is free") && refused.contains("how long waits took"), "{refused}");
+    for part in ["NOT WATCHED", "no hardware watchpoint is free", "how long waits took"] {
+        ensure!(refused.contains(part), "{part:?} is not in\n{refused}");
+    }
     Ok(())
 }
 
@@ -157,7 +178,7 @@ fn quits_while_it_watches(tmux: &Tmux) -> Result<()> {
     tmux.keys(&["q"])?;
     tmux.wait("status 0")?;
     let took = begin.elapsed();
-    ensure!(took < Duration::from_secs(2), "it took {took:?} to quit");
+    ensure!(took < patience(Duration::from_secs(4)), "it took {took:?} to quit");
     wait_for("the programs to go", Duration::from_secs(10), || Ok(loaded_programs()?.is_empty().then_some(())))?;
     none_is_left()
 }

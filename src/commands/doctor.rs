@@ -412,6 +412,7 @@ fn cpu_lines(server: &Server) -> Vec<String> {
         let (how, advice) = match getcpu.path {
             "rseq" => ("reads it from memory (rseq)", ""),
             "vdso" => ("asks the vDSO", NEEDS_RSEQ),
+            "elsewhere" => ("is not asked, but a library loaded in its place (LD_PRELOAD)", ""),
             _ => ("makes a system call each time", NEEDS_RSEQ),
         };
         format!("sched_getcpu: glibc {glibc} {how}{advice}")

@@ -145,7 +145,8 @@ impl Images {
         Images { target, mappings, libraries: HashMap::new() }
     }
 
-    fn mapping(&self, address: u64) -> Option<&FileMapping> {
+    /// The file at an address of the process.
+    pub(super) fn mapping(&self, address: u64) -> Option<&FileMapping> {
         let next = self.mappings.partition_point(|m| m.start <= address);
         self.mappings.get(next.checked_sub(1)?).filter(|m| address < m.end)
     }

@@ -14,6 +14,8 @@ pub enum GetcpuPath {
     /// Executes code of the kernel's in the process.
     Vdso,
     SystemCall,
+    /// What another library does that has taken the C library's place (`LD_PRELOAD`).
+    Elsewhere,
 }
 
 impl GetcpuPath {
@@ -23,7 +25,13 @@ impl GetcpuPath {
             GetcpuPath::Rseq => "rseq",
             GetcpuPath::Vdso => "vdso",
             GetcpuPath::SystemCall => "syscall",
+            GetcpuPath::Elsewhere => "elsewhere",
         }
+    }
+
+    /// Whether calls may reach the kernel.
+    pub fn may_be_system_call(self) -> bool {
+        matches!(self, GetcpuPath::SystemCall | GetcpuPath::Elsewhere)
     }
 }
 
@@ -37,9 +45,10 @@ pub struct Getcpu {
 
 /// For servers that call it. From what the C library has set up in the process, not from its calls.
 pub fn getcpu(target: &Arc<Target>) -> Option<Getcpu> {
-    target.image.imports().values().find(|name| *name == "sched_getcpu")?;
+    let (slot, _) = target.image.imports().into_iter().find(|(_, name)| name == "sched_getcpu")?;
     let memory = Memory::new(target.pid);
     let mut images = Images::new(Arc::clone(target));
+    let function = memory.u64(slot.wrapping_add(target.bias)).unwrap_or(0);
     // Up to 2.33 the version is part of the file's name.
     let glibc = ["libc.so", "libc-2"].into_iter().find_map(|name| images.named(name, |image, _| version(image)));
     // The size that the kernel and the library have agreed on; 0 where the tunable, or the kernel, says no.
@@ -48,12 +57,20 @@ pub fn getcpu(target: &Arc<Target>) -> Option<Getcpu> {
         memory.u32(symbol.addr.wrapping_add(bias))
     });
     let path = match (rseq_size, target.image.arch()) {
+        _ if is_elsewhere(&images, function) => GetcpuPath::Elsewhere,
         (Some(1..), _) => GetcpuPath::Rseq,
         (_, Arch::X86_64) => GetcpuPath::Vdso,
         // The kernel's vDSO has no such function for it.
         (_, Arch::Aarch64) => GetcpuPath::SystemCall,
     };
     Some(Getcpu { glibc, path })
+}
+
+/// Whether a function that the server imports is in another library than the C library. One that was not called yet may still be
+/// in the program itself.
+fn is_elsewhere(images: &Images, function: u64) -> bool {
+    let is_program = images.target.image.extent().contains(&function.wrapping_sub(images.target.bias));
+    images.mapping(function).is_some_and(|file| !is_program && !file.name.starts_with("libc"))
 }
 
 /// glibc's own account: `GNU C Library (Debian GLIBC 2.36-9+deb12u10) stable release version 2.36.`

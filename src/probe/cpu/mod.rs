@@ -154,8 +154,7 @@ impl CpuProbe {
         open.maps.threads.reuse_fd(waits.maps().threads.as_fd())?;
         open.maps.attachments.reuse_fd(waits.maps().attachments.as_fd())?;
         // While any system call has a tracepoint, the kernel takes all of the host's the slower way.
-        let makes_the_call = || getcpu(target).is_some_and(|found| found.path == GetcpuPath::SystemCall);
-        let counts_getcpu = waits.traces_system_calls || makes_the_call();
+        let counts_getcpu = getcpu(target).is_some_and(|found| found.path.may_be_system_call());
         open.progs.getcpu_enter.set_autoload(counts_getcpu);
         let skel = open.load().context("loading the sampling program into the kernel")?;
         let (links, refused) = attach_all(&skel, period_ns, counts_getcpu)?;

@@ -63,8 +63,6 @@ pub struct LatchProbe {
     sees_sleeps: bool,
     /// Between which handoffs are counted; `None` where they are not.
     places: Option<Places>,
-    /// Whether there are tracepoints on system calls, so that one more costs others nothing.
-    pub(super) traces_system_calls: bool,
     maps: Arc<Maps>,
     status: Arc<Status>,
     commands: Sender<Command>,
@@ -140,7 +138,6 @@ impl LatchProbe {
             refused: attached.refused,
             sees_sleeps: attached.sees_sleeps,
             places: places.filter(|_| attached.sees_wakes),
-            traces_system_calls: attached.traces_system_calls,
             maps: attached.maps,
             status,
             commands,

@@ -39,8 +39,8 @@ pub struct Budget {
 pub struct Usage {
     /// Share of the period for which they were attached, 0 to 1.
     pub attached: f64,
-    /// What their hits took from the server's threads, as a share of the period (1: a whole CPU), what others spin for meanwhile
-    /// among it.
+    /// What their hits cost the server, as a share of the period (1: a whole CPU): what they took from its threads, and what
+    /// comes of that.
     pub cpu: f64,
     /// What they took in threads that had a latch.
     pub held: f64,

@@ -30,6 +30,11 @@ use crate::target::{cpu_time_ns, Target};
 /// How long the ends of waits stay attached after the begins have gone.
 const LAST_WAITS: Duration = Duration::from_millis(20);
 
+/// A hit costs the server about so many times what it takes itself, in each of two ways: what the CPU's caches and predictors
+/// held has to come back, and where the thread has a latch, others spin for it. Measured: docs/overhead.md, "What the account
+/// does not see".
+const SHADOW: f64 = 1.0;
+
 /// What the thread is told. It ends when nobody is left to tell it anything.
 pub(super) enum Command {
     /// Keep the probes within this.
@@ -60,8 +65,6 @@ pub(super) struct Attached {
     pub sees_sleeps: bool,
     /// Whether handoffs are counted.
     pub sees_wakes: bool,
-    /// Whether they are on the system call's tracepoints.
-    pub traces_system_calls: bool,
     pub maps: Arc<Maps>,
 }
 
@@ -158,9 +161,8 @@ impl<'obj> Keeper<'obj> {
             anyhow::bail!("no probe could be attached; the first, {site}: {why}");
         }
         let refused = keeper.refused.clone();
-        let traces_system_calls = sees_sleeps && keeper.traces_system_calls;
         let sees_wakes = sees_sleeps && keeper.sees_wakes;
-        Ok((keeper, Attached { refused, sees_sleeps, sees_wakes, traces_system_calls, maps }))
+        Ok((keeper, Attached { refused, sees_sleeps, sees_wakes, maps }))
     }
 
     /// The group of the futex programs.
@@ -686,16 +688,15 @@ impl<'b> Meter<'b> {
         for (row, (now, then)) in self.rows.iter().zip(hits.iter().zip(&self.hits)) {
             let programs = now.program_ns().saturating_sub(then.program_ns());
             let cpu = (row.trap_ns * now.count.saturating_sub(then.count) as f64 + programs as f64) / period_ns;
-            groups[row.group].cpu += cpu;
+            groups[row.group].cpu += (1.0 + SHADOW) * cpu;
             if row.is_end {
-                // As long as it lasts somebody else spins for the latch.
-                groups[row.group].cpu += cpu;
+                groups[row.group].cpu += SHADOW * cpu;
                 groups[row.group].held += cpu;
             }
         }
         let others_ns = (self.budget.others_ns)();
         let server_cpu = cpu_ns.saturating_sub(self.cpu_ns) as f64 / period_ns;
-        let others = others_ns.saturating_sub(self.others_ns) as f64 / period_ns;
+        let others = (1.0 + SHADOW) * others_ns.saturating_sub(self.others_ns) as f64 / period_ns;
         (self.last, self.hits, self.cpu_ns, self.others_ns) = (Instant::now(), hits, cpu_ns, others_ns);
         Ok(Used { server_cpu, others, groups })
     }

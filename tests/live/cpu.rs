@@ -462,6 +462,8 @@ fn getcpu_calls_are_as_many_as_another_tracer_counts() -> Result<()> {
         ..Options::default()
     };
     let server = Server::start(Family::Mysql97, &options)?;
+    let answers = &doctor(server.pid())?["server"]["getcpu"]["path"];
+    ensure!(answers == "elsewhere", "{answers} and not the library in the C library's place");
     let agent = Agent::attach(&server)?;
     let counter = Counter::start(server.pid(), "tracepoint:syscalls:sys_enter_getcpu", "1")?;
     let calls = || -> Result<f64> {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::code::Images;
 use crate::symbols::{Arch, Image};
-use crate::target::{Memory, Target};
+use crate::target::{FileMapping, Memory, Target};
 
 /// What `sched_getcpu` does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,14 +43,16 @@ pub struct Getcpu {
     pub path: GetcpuPath,
 }
 
+/// How its file's name begins: up to glibc 2.33 with the version in it.
+const C_LIBRARY: [&str; 2] = ["libc.so", "libc-2"];
+
 /// For servers that call it. From what the C library has set up in the process, not from its calls.
 pub fn getcpu(target: &Arc<Target>) -> Option<Getcpu> {
     let (slot, _) = target.image.imports().into_iter().find(|(_, name)| name == "sched_getcpu")?;
     let memory = Memory::new(target.pid);
     let mut images = Images::new(Arc::clone(target));
     let function = memory.u64(slot.wrapping_add(target.bias)).unwrap_or(0);
-    // Up to 2.33 the version is part of the file's name.
-    let glibc = ["libc.so", "libc-2"].into_iter().find_map(|name| images.named(name, |image, _| version(image)));
+    let glibc = C_LIBRARY.into_iter().find_map(|name| images.named(name, |image, _| version(image)));
     // The size that the kernel and the library have agreed on; 0 where the tunable, or the kernel, says no.
     let rseq_size = images.named("ld-linux", |image, bias| {
         let symbol = image.symbol("__rseq_size").or_else(|| image.symbol("__rseq_size@@GLIBC_2.35"))?;
@@ -70,7 +72,8 @@ pub fn getcpu(target: &Arc<Target>) -> Option<Getcpu> {
 /// in the program itself.
 fn is_elsewhere(images: &Images, function: u64) -> bool {
     let is_program = images.target.image.extent().contains(&function.wrapping_sub(images.target.bias));
-    images.mapping(function).is_some_and(|file| !is_program && !file.name.starts_with("libc"))
+    let is_of_c_library = |file: &FileMapping| C_LIBRARY.iter().any(|name| file.name.starts_with(name));
+    images.mapping(function).is_some_and(|file| !is_program && !is_of_c_library(file))
 }
 
 /// glibc's own account: `GNU C Library (Debian GLIBC 2.36-9+deb12u10) stable release version 2.36.`

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{PipeReader, Read, Write};
+use std::io::{PipeReader, Write};
 use std::net::TcpListener;
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
@@ -232,16 +232,12 @@ pub fn loaded_programs() -> Result<Vec<String>> {
     for program in libbpf_rs::query::ProgInfoIter::default() {
         let name = program.name.to_string_lossy().into_owned();
         // The kernel keeps 15 characters of a name.
-        if ["latch_", "futex_", "thread_exit", "cpu_sample", "getcpu_"].iter().any(|ours| name.starts_with(ours)) {
+        if ["latch_", "futex_", "thread_exit", "cpu_sample", "getcpu_", "checksum_", "empty"]
+            .iter()
+            .any(|ours| name.starts_with(ours))
+        {
             names.push(name);
         }
     }
     Ok(names)
-}
-
-/// Reads all that a child has printed on standard error.
-pub fn read_all(mut from: impl Read) -> Result<String> {
-    let mut text = String::new();
-    from.read_to_string(&mut text)?;
-    Ok(text)
 }

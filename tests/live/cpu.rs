@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -15,9 +14,10 @@ use armtrace::audit::OrderingSites;
 use armtrace::symbols::Image;
 use armtrace::target::{cpu_time_ns, file_mappings, load_bias, FileMapping};
 
-use crate::agent::{by_latch, doctor, read_all, Agent, Sample};
+use crate::agent::{by_latch, doctor, Agent, Sample};
 use crate::load::Load;
 use crate::server::{server_folder, wait_for, Family, Options, Server};
+use crate::tracer::Tracer;
 
 /// How often both sample, in a second. The other sampler's clock must not keep step with ours.
 const HZ: &str = "499";
@@ -410,41 +410,9 @@ int sched_getcpu(void)
 }
 ";
 
-/// Another tracer that counts something.
-struct Counter(Child, Instant);
-
-impl Counter {
-    /// Counts hits of an event by process `pid`; `sum` is added up.
-    fn start(pid: i32, event: &str, sum: &str) -> Result<Counter> {
-        let code = format!(
-            "{event} /pid == {pid}/ {{ @calls = count(); @sum = sum({sum}); }} \
-             BEGIN {{ printf(\"ready\\n\"); }}"
-        );
-        let mut child = Command::new("bpftrace").args(["-e", &code]).stdout(Stdio::piped()).spawn()?;
-        let mut lines = BufReader::new(child.stdout.as_mut().context("no output from bpftrace")?).lines();
-        while lines.next().context("bpftrace ended while attaching")??.trim() != "ready" {}
-        Ok(Counter(child, Instant::now()))
-    }
-
-    /// Hits, their sum, and for how many seconds they were counted.
-    fn stop(mut self) -> Result<(f64, f64, f64)> {
-        // SAFETY: a signal to our own child, which has not been waited for.
-        unsafe { libc::kill(self.0.id() as i32, libc::SIGINT) };
-        let seconds = self.1.elapsed().as_secs_f64();
-        let text = read_all(self.0.stdout.take().context("no output from bpftrace")?)?;
-        let value = |name: &str| -> Result<f64> {
-            let found = text.lines().find_map(|line| line.strip_prefix(name));
-            Ok(found.with_context(|| format!("no {name} in {text}"))?.trim().parse()?)
-        };
-        Ok((value("@calls: ")?, value("@sum: ")?, seconds))
-    }
-}
-
-impl Drop for Counter {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+/// Counts hits of an event by process `pid`; `sum` is added up.
+fn count_by_other_tracer(pid: i32, event: &str, sum: &str) -> Result<Tracer> {
+    Tracer::start(&format!("{event} /pid == {pid}/ {{ @calls = count(); @sum = sum({sum}); }}"))
 }
 
 #[test]
@@ -465,7 +433,7 @@ fn getcpu_calls_are_as_many_as_another_tracer_counts() -> Result<()> {
     let answers = &doctor(server.pid())?["server"]["getcpu"]["path"];
     ensure!(answers == "elsewhere", "{answers} and not the library in the C library's place");
     let agent = Agent::attach(&server)?;
-    let counter = Counter::start(server.pid(), "tracepoint:syscalls:sys_enter_getcpu", "1")?;
+    let counter = count_by_other_tracer(server.pid(), "tracepoint:syscalls:sys_enter_getcpu", "1")?;
     let calls = || -> Result<f64> {
         value(&agent.scrape()?, "armtrace_getcpu_calls_total", "syscall").context("getcpu calls are not counted")
     };
@@ -477,7 +445,7 @@ fn getcpu_calls_are_as_many_as_another_tracer_counts() -> Result<()> {
     load.stop()?;
     // Pages are still written, but few.
     sleep(Duration::from_secs(2));
-    let (ours, (theirs, ..)) = (calls()? - earlier, counter.stop()?);
+    let (ours, theirs) = (calls()? - earlier, counter.stop()?.value("@calls")?);
     println!("armtrace: {ours} getcpu calls, the other tracer: {theirs}");
     ensure!((ours / theirs - 1.0).abs() <= 0.01, "armtrace counts {ours} calls, the other tracer {theirs}");
     agent.stop()?;
@@ -506,15 +474,16 @@ fn checksum_calls_are_about_as_many_as_another_tracer_counts() -> Result<()> {
     };
     let (first, since) = after_burst((0.0, 0.0))?;
     let program = server_folder(Family::Mysql97)?.join("usr/sbin/mysqld");
-    let counter = Counter::start(server.pid(), &format!("uprobe:{}:{FUNCTION}", program.display()), "arg1")?;
+    let counter = count_by_other_tracer(server.pid(), &format!("uprobe:{}:{FUNCTION}", program.display()), "arg1")?;
     let mut last = (first, since);
     for _ in 0..10 {
         last = after_burst(last.0)?;
     }
-    let (calls, bytes, seconds) = counter.stop()?;
+    let counted = counter.stop()?;
+    let (calls, bytes) = (counted.value("@calls")?, counted.value("@sum")?);
     let ours = (last.0 .0 - first.0) / (last.1 - since).as_secs_f64();
     let (size, their_size) = ((last.0 .1 - first.1) / (last.0 .0 - first.0), bytes / calls);
-    let theirs = calls / seconds;
+    let theirs = calls / counted.seconds;
     println!("{ours:.0} calls a second of {size:.0} bytes; the other tracer: {theirs:.0} of {their_size:.0}");
     agent.stop()?;
     load.stop()?;

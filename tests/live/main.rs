@@ -28,6 +28,7 @@ mod size;
 mod sleeps;
 mod symbols;
 mod top;
+mod tracer;
 mod truth;
 mod truth_suite;
 mod waits;

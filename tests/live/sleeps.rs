@@ -1,67 +1,39 @@
 //! Sleeps against a count that another tracer makes.
 
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
-use anyhow::{ensure, Context, Result};
+use anyhow::{ensure, Result};
 
 use crate::agent::{by_latch, Agent};
 use crate::load::Load;
 use crate::server::{server_folder, Family, Options, Server};
+use crate::tracer::Tracer;
 
 /// How far the two counts may be apart.
 const TOLERANCE: f64 = 0.02;
 
-/// bpftrace, counting the futex waits that MySQL's threads make while they wait in the sync array: that is where they
+/// Counts, by another tracer, the futex waits that MySQL's threads make while they wait in the sync array: that is where they
 /// sleep for InnoDB's latches, all of them and nothing else.
-struct Counter(Child);
-
-impl Counter {
-    fn start(pid: i32, program: &str) -> Result<Counter> {
-        let uprobe = |kind: &str, function: &str| format!("{kind}:{program}:{function} /pid == {pid}/");
-        let (reserve, wait) = (
-            "_Z23sync_array_reserve_cellP12sync_array_tPvmN2ut8LocationE",
-            "_Z21sync_array_wait_eventP12sync_array_tRP11sync_cell_t",
-        );
-        let code = format!(
-            "{} {{ @in[tid] = 1; }} {} {{ delete(@in[tid]); }} {} {{ @in[tid] = 1; }} {} {{ delete(@in[tid]); }} \
-             tracepoint:syscalls:sys_enter_futex \
-               /@in[tid] && ((args->op & 127) == 0 || (args->op & 127) == 9)/ {{ @asleep[tid] = 1; }} \
-             tracepoint:syscalls:sys_exit_futex \
-               /@asleep[tid]/ {{ if (args->ret != -11) {{ @sleeps = count(); }} delete(@asleep[tid]); }} \
-             BEGIN {{ printf(\"ready\\n\"); }} END {{ clear(@in); clear(@asleep); }}",
-            uprobe("uprobe", wait),
-            uprobe("uretprobe", wait),
-            uprobe("uprobe", reserve),
-            uprobe("uretprobe", reserve),
-        );
-        let mut child =
-            Command::new("bpftrace").args(["-e", &code]).stdout(Stdio::piped()).spawn().context("starting bpftrace")?;
-        let stdout = child.stdout.as_mut().context("no output from bpftrace")?;
-        let mut lines = BufReader::new(stdout).lines();
-        while lines.next().context("bpftrace ended while attaching")??.trim() != "ready" {}
-        Ok(Counter(child))
-    }
-
-    /// Ends it; what it counted.
-    fn stop(mut self) -> Result<f64> {
-        // SAFETY: a signal to our own child, which has not been waited for.
-        unsafe { libc::kill(self.0.id() as i32, libc::SIGINT) };
-        let text = crate::agent::read_all(self.0.stdout.take().context("no output from bpftrace")?)?;
-        self.0.wait()?;
-        let count =
-            text.lines().find_map(|l| l.strip_prefix("@sleeps: ")).with_context(|| format!("no count: {text}"))?;
-        Ok(count.trim().parse()?)
-    }
-}
-
-impl Drop for Counter {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+fn count_by_other_tracer(pid: i32, program: &str) -> Result<Tracer> {
+    let uprobe = |kind: &str, function: &str| format!("{kind}:{program}:{function} /pid == {pid}/");
+    let (reserve, wait) = (
+        "_Z23sync_array_reserve_cellP12sync_array_tPvmN2ut8LocationE",
+        "_Z21sync_array_wait_eventP12sync_array_tRP11sync_cell_t",
+    );
+    let probes = format!(
+        "{} {{ @in[tid] = 1; }} {} {{ delete(@in[tid]); }} {} {{ @in[tid] = 1; }} {} {{ delete(@in[tid]); }} \
+         tracepoint:syscalls:sys_enter_futex \
+           /@in[tid] && ((args->op & 127) == 0 || (args->op & 127) == 9)/ {{ @asleep[tid] = 1; }} \
+         tracepoint:syscalls:sys_exit_futex \
+           /@asleep[tid]/ {{ if (args->ret != -11) {{ @sleeps = count(); }} delete(@asleep[tid]); }} \
+         END {{ clear(@in); clear(@asleep); }}",
+        uprobe("uprobe", wait),
+        uprobe("uretprobe", wait),
+        uprobe("uprobe", reserve),
+        uprobe("uretprobe", reserve),
+    );
+    Tracer::start(&probes)
 }
 
 fn program(family: Family) -> Result<String> {
@@ -73,13 +45,13 @@ fn sleeps_are_as_many_as_another_tracer_counts() -> Result<()> {
     let server = Server::start(Family::Mysql97, &Options::default())?;
     // Both watch from before the load to after it, so that they see the same waits.
     let agent = Agent::attach_without_budget(&server)?;
-    let counter = Counter::start(server.pid(), &program(Family::Mysql97)?)?;
+    let counter = count_by_other_tracer(server.pid(), &program(Family::Mysql97)?)?;
     let mut load = Load::start(&server, "oltp_update_index", 32)?;
     load.wait_running()?;
     sleep(Duration::from_secs(8));
     let report = load.stop()?;
     sleep(Duration::from_secs(1));
-    let theirs = counter.stop()?;
+    let theirs = counter.stop()?.value("@sleeps")?;
     let ours = by_latch(&agent.scrape()?, "armtrace_latch_sleeps_total");
     // A sleep for a mutex inside of the sync array is part of the wait that it happens in, and a wait of its own.
     let inside = ["/sync_array_mutex", "/event_os_mutex"];

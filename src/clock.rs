@@ -11,3 +11,14 @@ pub fn now_ns(id: libc::clockid_t) -> u64 {
     assert_eq!(result, 0, "no clock {id}");
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
+
+/// CPU time, user and system, of this process's children that have ended and were waited for, seconds.
+pub fn children_seconds() -> f64 {
+    let mut usage = std::mem::MaybeUninit::zeroed();
+    // SAFETY: writes to `usage`, of which zeroes are a valid value should the call fail.
+    let usage: libc::rusage = unsafe {
+        libc::getrusage(libc::RUSAGE_CHILDREN, usage.as_mut_ptr());
+        usage.assume_init()
+    };
+    [usage.ru_utime, usage.ru_stime].iter().map(|time| time.tv_sec as f64 + time.tv_usec as f64 / 1e6).sum()
+}

@@ -15,6 +15,7 @@ use libbpf_rs::{Link, ProgramMut, UprobeMultiOpts, UprobeOpts};
 
 use super::clock::{attach_clock, open_own_clock};
 use super::futex::{attach_futex, futex_wait_is_traceable, FutexPrograms};
+use super::shielded;
 use crate::bpf::calibrate::CalibrateSkelBuilder;
 use crate::clock;
 
@@ -147,8 +148,10 @@ pub fn calibrate() -> Result<Costs> {
     let probed = |function: unsafe extern "C" fn(), retprobe: bool| {
         price(|| {
             let bare = nanoseconds_of_cold_call(|| call(function));
-            let _link = attach_to_self(&progs.empty, function, retprobe).ok()?;
-            Some(nanoseconds_of_cold_call(|| call(function)) - bare)
+            let link = attach_to_self(&progs.empty, function, retprobe).ok()?;
+            let with = nanoseconds_of_cold_call(|| call(function));
+            shielded(|| drop(link));
+            Some(with - bare)
         })
     };
     Ok(Costs {
@@ -176,8 +179,10 @@ pub fn uprobe_multi_works() -> bool {
     let opts = UprobeMultiOpts { offsets: offsets.to_vec(), cookies: vec![0, 1], ..Default::default() };
     let program = &skel.progs.empty_multi;
     let own = std::process::id() as i32;
-    let Ok(_link) = program.attach_uprobe_multi_with_opts(own, "/proc/self/exe", "", opts) else { return false };
+    let attach = || program.attach_uprobe_multi_with_opts(own, "/proc/self/exe", "", opts);
+    let Some(Ok(link)) = shielded(attach) else { return false };
     let called = std::thread::spawn(move || functions.into_iter().for_each(call)).join().is_ok();
+    shielded(|| drop(link));
     called && skel.maps.bss_data.as_deref().is_some_and(|bss| bss.multi_hits == [1, 1])
 }
 
@@ -225,7 +230,10 @@ fn nanoseconds_per_call(mut call: impl FnMut()) -> f64 {
 fn attach_to_self(program: &ProgramMut<'_>, function: unsafe extern "C" fn(), retprobe: bool) -> Result<Link> {
     let offset = own_file_offset(function as usize as u64).context("finding this program's own file offset")?;
     let opts = UprobeOpts { retprobe, ..Default::default() };
-    Ok(program.attach_uprobe_with_opts(std::process::id() as i32, "/proc/self/exe", offset, opts)?)
+    let own = std::process::id() as i32;
+    shielded(|| program.attach_uprobe_with_opts(own, "/proc/self/exe", offset, opts))
+        .context("killed while attaching")?
+        .context("uprobe")
 }
 
 /// Where an address of this process lies in its program file.

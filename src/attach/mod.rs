@@ -7,6 +7,7 @@ mod features;
 mod futex;
 mod governor;
 mod places;
+mod shield;
 mod sites;
 
 pub(crate) use clock::cpu_list;
@@ -18,6 +19,7 @@ pub use features::{attach_cookies, capabilities, features, Feature, Verdict};
 pub use futex::{attach_futex, futex_wait_is_traceable, futex_wake_is_traceable, FutexPrograms};
 pub use governor::{Budget, Governor, Turn, Usage, CYCLE_TIME, PERIOD};
 pub use places::{Division, Places, SYSTEM};
+pub use shield::shielded;
 pub use sites::{attach_sites, has_shadow_stack, uretprobes_are_safe, SiteAddress, SitePrograms};
 
 #[cfg(test)]
@@ -38,7 +40,7 @@ pub fn log_libbpf() {
 pub fn detach_all(links: Vec<Link>) {
     std::thread::scope(|scope| {
         for link in links {
-            scope.spawn(move || drop(link));
+            scope.spawn(move || shielded(|| drop(link)));
         }
     });
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::attach_cookies;
+use super::{attach_cookies, shielded};
 use anyhow::{Context, Result};
 use libbpf_rs::{Link, ProgramMut, UprobeMultiOpts, UprobeOpts};
 
@@ -75,14 +75,18 @@ fn attach_together(
         retprobe,
         ..Default::default()
     };
-    program.attach_uprobe_multi_with_opts(pid, exe, "", opts).context("uprobe_multi")
+    shielded(|| program.attach_uprobe_multi_with_opts(pid, exe, "", opts))
+        .context("killed while attaching")?
+        .context("uprobe_multi")
 }
 
 fn attach_one(program: &ProgramMut<'_>, retprobe: bool, pid: i32, exe: &Path, site: &SiteAddress) -> Result<Link> {
     // A kernel without cookies refuses any but 0; there the program tells sites by their address.
     let cookie = if attach_cookies() { site.cookie } else { 0 };
     let opts = UprobeOpts { retprobe, cookie, ..Default::default() };
-    program.attach_uprobe_with_opts(pid, exe, site.file_offset as usize, opts).context("uprobe")
+    shielded(|| program.attach_uprobe_with_opts(pid, exe, site.file_offset as usize, opts))
+        .context("killed while attaching")?
+        .context("uprobe")
 }
 
 /// Whether uretprobes may be used on process `pid`.

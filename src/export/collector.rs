@@ -440,7 +440,7 @@ fn gauge_of(family: &MetricFamily) -> f64 {
     family.get_metric().iter().map(|metric| metric.get_gauge().get_value()).sum()
 }
 
-/// CPU time that this process has used, user and system, to the nanosecond.
+/// CPU time that this process has used, user and system, with that of the processes that changed probes for it.
 fn own_cpu_seconds() -> f64 {
-    clock::now_ns(libc::CLOCK_PROCESS_CPUTIME_ID) as f64 / 1e9
+    clock::now_ns(libc::CLOCK_PROCESS_CPUTIME_ID) as f64 / 1e9 + clock::children_seconds()
 }

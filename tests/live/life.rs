@@ -3,7 +3,7 @@
 use std::thread::sleep;
 use std::time::Duration;
 
-use anyhow::{ensure, Result};
+use anyhow::{ensure, Context, Result};
 
 use crate::agent::{changed_sites, loaded_programs, quickest_name, Agent, Sample};
 use crate::load::Load;
@@ -85,6 +85,27 @@ fn leaves_promptly_and_cleanly_however_it_ends() -> Result<()> {
     ensure!(status.success() && took < patience(PROMPT_AT_WORST), "the server ended: {status} after {took:?}");
     ensure!(agent.errors()?.contains("has ended"), "{}", agent.errors()?);
     wait_for("the programs to go", CLEAN_UP, || Ok(loaded_programs()?.is_empty().then_some(())))
+}
+
+/// A thread that is killed while it takes probes off cannot do so, and nobody would after it: breakpoints would stay in the
+/// server, and cost it a trap at each hit. Each moment of taking them off is a chance for that, so some are tried.
+#[test]
+fn leaves_nothing_behind_when_killed_while_detaching() -> Result<()> {
+    let server = Server::start(Family::Mysql97, &Options::default())?;
+    let mut load = Load::start(&server, "oltp_update_index", 16)?;
+    load.wait_running()?;
+    for moment in (2..24).step_by(2).map(Duration::from_millis) {
+        let mut agent = Agent::attach(&server)?;
+        sleep(Duration::from_millis(500));
+        agent.signal(libc::SIGUSR1);
+        sleep(moment);
+        agent.signal(libc::SIGKILL);
+        agent.wait()?;
+        nothing_left(&server).with_context(|| format!("killed {moment:?} after it began"))?;
+    }
+    let report = load.stop()?;
+    ensure!(report.errors == 0 && report.reconnects == 0, "{report:?}");
+    server.stop()
 }
 
 /// What a DBA does who suspects armtrace of slowing a server down.

@@ -7,15 +7,17 @@
 
 use std::arch::global_asm;
 use std::mem::MaybeUninit;
+use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{Link, ProgramMut, UprobeMultiOpts, UprobeOpts};
+use libbpf_rs::{Link, ProgramMut};
 
 use super::clock::{attach_clock, open_own_clock};
+use super::detach;
 use super::futex::{attach_futex, futex_wait_is_traceable, FutexPrograms};
-use super::shielded;
+use super::sites::{attach_one, attach_together, SiteAddress};
 use crate::bpf::calibrate::CalibrateSkelBuilder;
 use crate::clock;
 
@@ -49,6 +51,8 @@ extern "C" {
     fn armtrace_emulated();
     fn armtrace_stepped();
 }
+
+const OWN_PROGRAM: &str = "/proc/self/exe";
 
 /// Calls timed one by one, each with caches that hold other things: together some milliseconds per class.
 const COLD_CALLS: usize = 75;
@@ -150,7 +154,7 @@ pub fn calibrate() -> Result<Costs> {
             let bare = nanoseconds_of_cold_call(|| call(function));
             let link = attach_to_self(&progs.empty, function, retprobe).ok()?;
             let with = nanoseconds_of_cold_call(|| call(function));
-            shielded(|| drop(link));
+            detach(link);
             Some(with - bare)
         })
     };
@@ -175,14 +179,12 @@ pub fn uprobe_multi_works() -> bool {
     open.progs.empty_wait_exit.set_autoload(false);
     let Ok(skel) = open.load() else { return false };
     let functions = [armtrace_emulated, armtrace_stepped];
-    let offsets = functions.map(|f| own_file_offset(f as usize as u64).unwrap_or(0));
-    let opts = UprobeMultiOpts { offsets: offsets.to_vec(), cookies: vec![0, 1], ..Default::default() };
-    let program = &skel.progs.empty_multi;
-    let own = std::process::id() as i32;
-    let attach = || program.attach_uprobe_multi_with_opts(own, "/proc/self/exe", "", opts);
-    let Some(Ok(link)) = shielded(attach) else { return false };
+    let sites = [own_site(functions[0], 0), own_site(functions[1], 1)].map(Option::unwrap_or_default);
+    let Ok(link) = attach_together(&skel.progs.empty_multi, false, own_pid(), Path::new(OWN_PROGRAM), &sites) else {
+        return false;
+    };
     let called = std::thread::spawn(move || functions.into_iter().for_each(call)).join().is_ok();
-    shielded(|| drop(link));
+    detach(link);
     called && skel.maps.bss_data.as_deref().is_some_and(|bss| bss.multi_hits == [1, 1])
 }
 
@@ -228,19 +230,20 @@ fn nanoseconds_per_call(mut call: impl FnMut()) -> f64 {
 }
 
 fn attach_to_self(program: &ProgramMut<'_>, function: unsafe extern "C" fn(), retprobe: bool) -> Result<Link> {
-    let offset = own_file_offset(function as usize as u64).context("finding this program's own file offset")?;
-    let opts = UprobeOpts { retprobe, ..Default::default() };
-    let own = std::process::id() as i32;
-    shielded(|| program.attach_uprobe_with_opts(own, "/proc/self/exe", offset, opts))
-        .context("killed while attaching")?
-        .context("uprobe")
+    let site = own_site(function, 0).context("finding this program's own file offset")?;
+    attach_one(program, retprobe, own_pid(), Path::new(OWN_PROGRAM), &site)
 }
 
-/// Where an address of this process lies in its program file.
-fn own_file_offset(addr: u64) -> Option<usize> {
+fn own_pid() -> i32 {
+    std::process::id() as i32
+}
+
+/// Where a function of this process lies in its program file.
+fn own_site(function: unsafe extern "C" fn(), cookie: u64) -> Option<SiteAddress> {
+    let addr = function as usize as u64;
     let maps = procfs::process::Process::myself().ok()?.maps().ok()?;
     let map = maps.iter().find(|m| (m.address.0..m.address.1).contains(&addr))?;
-    usize::try_from(addr - map.address.0 + map.offset).ok()
+    Some(SiteAddress { file_offset: addr - map.address.0 + map.offset, cookie })
 }
 
 /// Half of what both programs add to a futex wait that ends at once.

@@ -19,7 +19,6 @@ pub use features::{attach_cookies, capabilities, features, Feature, Verdict};
 pub use futex::{attach_futex, futex_wait_is_traceable, futex_wake_is_traceable, FutexPrograms};
 pub use governor::{Budget, Governor, Turn, Usage, CYCLE_TIME, PERIOD};
 pub use places::{Division, Places, SYSTEM};
-pub use shield::shielded;
 pub use sites::{attach_sites, has_shadow_stack, uretprobes_are_safe, SiteAddress, SitePrograms};
 
 #[cfg(test)]
@@ -36,11 +35,16 @@ pub fn log_libbpf() {
     })));
 }
 
-/// Takes off what links attach, side by side: each removal waits for the kernel.
+/// Takes off what a link attaches.
+fn detach(link: Link) {
+    shield::shielded(|| drop(link));
+}
+
+/// The same for many, side by side: each removal waits for the kernel.
 pub fn detach_all(links: Vec<Link>) {
     std::thread::scope(|scope| {
         for link in links {
-            scope.spawn(move || shielded(|| drop(link)));
+            scope.spawn(move || detach(link));
         }
     });
 }

@@ -2,12 +2,13 @@
 
 use std::path::Path;
 
-use super::{attach_cookies, shielded};
+use super::attach_cookies;
+use super::shield::shielded;
 use anyhow::{Context, Result};
 use libbpf_rs::{Link, ProgramMut, UprobeMultiOpts, UprobeOpts};
 
 /// A place in a program file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SiteAddress {
     pub file_offset: u64,
     /// Handed to the program with each hit.
@@ -62,7 +63,7 @@ pub fn attach_sites(programs: &SitePrograms<'_, '_>, pid: i32, exe: &Path, sites
     done
 }
 
-fn attach_together(
+pub(super) fn attach_together(
     program: &ProgramMut<'_>,
     retprobe: bool,
     pid: i32,
@@ -80,7 +81,13 @@ fn attach_together(
         .context("uprobe_multi")
 }
 
-fn attach_one(program: &ProgramMut<'_>, retprobe: bool, pid: i32, exe: &Path, site: &SiteAddress) -> Result<Link> {
+pub(super) fn attach_one(
+    program: &ProgramMut<'_>,
+    retprobe: bool,
+    pid: i32,
+    exe: &Path,
+    site: &SiteAddress,
+) -> Result<Link> {
     // A kernel without cookies refuses any but 0; there the program tells sites by their address.
     let cookie = if attach_cookies() { site.cookie } else { 0 };
     let opts = UprobeOpts { retprobe, cookie, ..Default::default() };

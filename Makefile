@@ -9,7 +9,12 @@ export ARMTRACE_CACHE
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
 TARGET := $(or $(CARGO_TARGET_DIR),target)
-SUDO := $(if $(filter 0,$(shell id -u)),,sudo env ARMTRACE_CACHE=$(ARMTRACE_CACHE))
+# What `make truth` measures: those whose name begins so, separated by commas.
+export ARMTRACE_TRUTH_SERVERS := $(ARGS)
+export ARMTRACE_TRUTH_LOADS := $(LOADS)
+SUDO := $(if $(filter 0,$(shell id -u)),,sudo env ARMTRACE_CACHE=$(ARMTRACE_CACHE) \
+	ARMTRACE_TRUTH_SERVERS=$(ARMTRACE_TRUTH_SERVERS) ARMTRACE_TRUTH_LOADS=$(ARMTRACE_TRUTH_LOADS) \
+	$(if $(ARMTRACE_ALL_SERVERS),ARMTRACE_ALL_SERVERS=1))
 # Built as the caller, run as root: nothing in the target folder gets another owner.
 comma := ,
 empty :=
@@ -18,7 +23,7 @@ BPF := $(filter-out %/vmlinux.h,$(shell find bpf -name '*.[ch]' 2>/dev/null))
 SCRIPTS := $(addprefix tests/lab/,lib.sh setup fetch serve load demo) scripts/sweep .ci/run
 VM_SCRIPTS := $(addprefix tests/vm/,common data image kernel guest check live matrix server-binary) scripts/debs packaging/dist
 
-.PHONY: help setup build demo fmt fmt-check lint unit binaries live truth guest test bench clean
+.PHONY: help setup build demo fmt fmt-check lint unit binaries live truth guest test test-all bench clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -42,7 +47,7 @@ fmt-check: setup
 
 lint: setup ## clippy and shellcheck, warnings are errors
 	cargo clippy --locked --all-targets -- -D warnings
-	cargo clippy --locked --test live --test binaries --test counts --test naming --test symbols -- -D warnings
+	cargo clippy --locked --test live --test binaries --test counts --test damaged --test naming --test servers --test symbols -- -D warnings
 	shellcheck -x -P SCRIPTDIR $(SCRIPTS)
 	shellcheck -x -P SCRIPTDIR -S error $(VM_SCRIPTS)
 
@@ -52,15 +57,15 @@ unit: setup ## tests that need neither root nor a server
 live: setup ## tests on real servers under load, as root (ARGS=name picks some)
 	cargo test --locked --release --test live $(RUNNER) -- --test-threads=1 --skip guest:: $(ARGS)
 
-truth: setup ## docs/truth.md anew: all servers against performance_schema, half an hour, as root (ARGS=name picks some)
-	cargo test --locked --release --test live $(RUNNER) -- --test-threads=1 --nocapture --ignored truth_suite_$(ARGS)
+truth: setup ## docs/truth.md anew: servers against performance_schema, as root: hours (ARGS=mysql_8_0 picks servers; LOADS=tpcc, prints only)
+	cargo test --locked --release --test live $(RUNNER) -- --test-threads=1 --nocapture --ignored --exact truth_suite::truth_suite
 
 # On arm64 from any machine: emulated, so minutes each.
 guest: setup dist-aarch64 ## the agent on an emulated arm64 machine, alone and beside one here, as root
 	cargo test --locked --release --test live $(RUNNER) -- --test-threads=1 --nocapture guest::
 
 binaries: setup ## tests on the binaries of real servers, as root (ARGS=name picks some)
-	cargo test --locked --release --test binaries --test counts --test naming --test symbols $(RUNNER) -- $(ARGS)
+	cargo test --locked --release --test binaries --test counts --test damaged --test naming --test servers --test symbols $(RUNNER) -- $(ARGS)
 
 # One after the other, cheapest first.
 test: ## all of it: formatting, lint, unit, binaries, live, guest
@@ -70,6 +75,10 @@ test: ## all of it: formatting, lint, unit, binaries, live, guest
 	$(MAKE) binaries
 	$(MAKE) live
 	$(MAKE) guest
+
+test-all: ## all of it on every server, those too that take long to fetch, and every load on each
+	$(MAKE) test ARMTRACE_ALL_SERVERS=1
+	$(MAKE) live ARMTRACE_ALL_SERVERS=1 ARGS='--nocapture --ignored --exact scenario::every_load_runs_on_every_server'
 
 bench: setup ## what attaching costs, beside other tools, as root: hours (ARGS=quick: half an hour; ARGS=--write: docs/benchmarks.md)
 	cargo bench --locked --bench overhead $(RUNNER) -- $(ARGS)

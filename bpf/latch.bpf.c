@@ -58,6 +58,13 @@ struct {
 	__type(value, struct site);
 } sites SEC(".maps");
 
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_FUNCTIONS);
+	__type(key, __u32);
+	__type(value, struct latch_kinds);
+} kinds SEC(".maps");
+
 /* For kernels without attach cookies: from a site's address to its index. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -284,10 +291,15 @@ static __always_inline void move_on(struct wait *w)
 
 static __always_inline bool value_at(void *ctx, const struct place *place, __u64 *value)
 {
-	__u64 reg = saved_register(ctx, place->reg);
+	__u64 reg;
 
+	if (place->kind == 2) {
+		*value = (__u64)place->reg << 32 | (__u32)place->displacement;
+		return true;
+	}
+	reg = saved_register(ctx, place->reg);
 	if (place->kind == 1) {
-		*value = reg;
+		*value = reg + place->displacement;
 		return true;
 	}
 	*value = 0;
@@ -433,15 +445,19 @@ static __always_inline __u64 psi_class(__u64 at)
 /* What this wait is for; NULL if it is of none of the kinds that are known. */
 static __always_inline const struct latch_kind *kind_of(void *ctx, const struct site *site)
 {
+	__u32 function = site->function;
+	struct latch_kinds *of = bpf_map_lookup_elem(&kinds, &function);
 	__u64 number;
 
-	if (site->kind_count <= 1)
-		return &site->kinds[0];
+	if (!of)
+		return NULL;
+	if (of->count <= 1)
+		return &of->kinds[0];
 	if (!value_at(ctx, &site->kind, &number))
 		return NULL;
-	for (int i = 0; i < MAX_KINDS && i < site->kind_count; i++)
-		if (site->kinds[i].number == number)
-			return &site->kinds[i];
+	for (int i = 0; i < MAX_KINDS && i < of->count; i++)
+		if (of->kinds[i].number == number)
+			return &of->kinds[i];
 	return NULL;
 }
 
@@ -571,6 +587,7 @@ static __always_inline void begin(void *ctx, const struct site *site, __u64 now)
 static __always_inline void end(void *ctx, const struct site *site, __u64 now)
 {
 	struct wait *w = thread_wait();
+	__u64 latch;
 
 	if (!ends_here(ctx, &site->condition))
 		return;
@@ -579,9 +596,22 @@ static __always_inline void end(void *ctx, const struct site *site, __u64 now)
 			count(&lost, LOST_NO_BEGIN);
 		return;
 	}
-	/* An inner wait function's end is not the outer wait's. */
+	/* An inner wait function's end is not the outer wait's, nor that of a wait for another
+	 * latch its own. */
 	if (w->key.latch.function != site->function)
 		return;
+	if (site->latch.kind && !value_at(ctx, &site->latch, &latch)) {
+		count(&lost, LOST_UNREADABLE);
+		return;
+	}
+	if (site->latch.kind && latch != w->latch)
+		return;
+	/* What ended before is another wait: the begin of this one was not seen. */
+	if (w->end_ns) {
+		if (!by_turns(site->function))
+			count(&lost, LOST_NO_BEGIN);
+		return;
+	}
 	note_page(w);
 	w->end_place = place_here();
 	if (site->role == ROLE_MAYBE_END)
@@ -627,7 +657,7 @@ static __always_inline int at_site(void *ctx)
 		count(&lost, LOST_NO_SITE);
 		return 0;
 	}
-	h = hit(index);
+	h = hit(site->probe);
 	if (site->role <= ROLE_BEGIN_AGAIN)
 		begin(ctx, site, now);
 	else

@@ -10,14 +10,13 @@
 #define BUCKETS 25
 
 /* How much the maps hold. */
-#define MAX_SITES     256
 #define MAX_WRAPPERS  1024
 #define MAX_LATCHES   2048
 #define MAX_CALLSITES 4096
 #define MAX_THREADS   16384
 #define MAX_PAGES     4096
 #define MAX_HANDOFFS  8192
-/* Kinds of wait that one site can stand for. */
+/* Kinds of wait that one wait function can stand for. */
 #define MAX_KINDS	     6
 #define MAX_FRAME_ROWS	     4096
 #define MAX_PSI_PLACES	     8
@@ -79,13 +78,17 @@ enum primitive {
 	/* A function that sleeps for something else: a semaphore, a thread's end, any system call.
 	 */
 	PRIMITIVE_OTHER,
+	/* Of waits only: for a mutex that the thread has to get back because a condition variable
+	 * woke it. */
+	PRIMITIVE_REACQUIRE,
 };
 
 /* Where a value is when a site is reached: a saved register, or memory that one points to. */
 struct place {
-	/* Byte offset in the saved registers. */
+	/* Byte offset in the saved registers; of a constant its upper half. */
 	__u16 reg;
-	/* 0: absent; 1: the register itself; 4 or 8: that many bytes at register + displacement. */
+	/* 0: absent; 1: register + displacement; 2: always the same, displacement is the lower
+	 * half; 4 or 8: that many bytes at register + displacement. */
 	__u16 kind;
 	__s32 displacement;
 };
@@ -132,10 +135,11 @@ struct site {
 	__u8 role;
 	/* Which wait function it belongs to. */
 	__u8 function;
-	/* How many kinds there are: 1, or as many as `kind` tells apart. */
-	__u16 kind_count;
-	struct latch_kind kinds[MAX_KINDS];
+	/* Under which probe its hits are counted. */
+	__u16 probe;
+	/* Which of its function's kinds of wait this is, where that has several. */
 	struct place kind;
+	/* At an end: absent, unless sites of many functions are one wait function's. */
 	struct place latch;
 	/* Call site: a file name's address and line, where the server passes them... */
 	struct place file;
@@ -146,7 +150,18 @@ struct site {
 	struct condition condition;
 };
 
+/* What the waits of a wait function are for. */
+struct latch_kinds {
+	/* 1, or as many as the sites' `kind` tells apart. */
+	__u32 count;
+	struct latch_kind kinds[MAX_KINDS];
+};
+
 enum limit {
+	/* Probe sites. */
+	MAX_SITES = 2048,
+	/* What the sites' hits are counted under: sites of one name are one probe. */
+	MAX_PROBES = 256,
 	/* Wait functions of one server. */
 	MAX_FUNCTIONS = 32,
 	/* Stands in place of one for waits in the C library, which futex programs see. */
@@ -159,7 +174,8 @@ enum limit {
 struct attachment {
 	/* How many times they were taken off. */
 	__u32 generation;
-	/* Whether they are off at times: waits of which only the end is seen are no surprise. */
+	/* Not 0 if they are off at times, or not all attached yet: waits of which only the end is
+	 * seen are no surprise. */
 	__u32 by_turns;
 	/* Of the futex programs: how many times they were put on or taken off; odd while on. */
 	__u32 switches;
@@ -367,7 +383,7 @@ struct hits {
 
 /* Hits of what is not a uprobe site; counted after the sites. */
 enum tracepoint {
-	HIT_FUTEX_ENTER = MAX_SITES,
+	HIT_FUTEX_ENTER = MAX_PROBES,
 	HIT_FUTEX_EXIT,
 	HIT_THREAD_EXIT,
 	HIT_FUTEX_WAKE,

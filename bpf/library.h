@@ -184,6 +184,12 @@ static __always_inline bool identify_lock(struct callsite_key *at, __u64 word, b
 	return key->id;
 }
 
+/* Whether it is a mutex that the thread sleeps for. */
+static __always_inline bool is_mutex(__u8 primitive)
+{
+	return primitive == PRIMITIVE_MUTEX || primitive == PRIMITIVE_REACQUIRE;
+}
+
 /* Notes that the thread sleeps on a word. While it waits for a latch, only a mutex of the C library
  * is another wait. */
 static __always_inline void begin_library_wait(struct library_wait *w, __u64 word, __u64 op,
@@ -199,9 +205,12 @@ static __always_inline void begin_library_wait(struct library_wait *w, __u64 wor
 	 * called for that. What it does itself is to wait for the condition, for which glibc before
 	 * 2.34 uses FUTEX_WAIT too. */
 	plain_wait = (op & FUTEX_CMD_MASK) == FUTEX_WAIT && innermost != PRIMITIVE_COND;
+	/* The condition variable in a rw_pr_lock_t is part of the lock: its waiters wait for that.
+	 */
 	if (primitive == PRIMITIVE_COND && plain_wait)
-		primitive = PRIMITIVE_MUTEX;
-	if (primitive == PRIMITIVE_OTHER || (is_waiting && primitive != PRIMITIVE_MUTEX))
+		primitive =
+		    is_prlock_function(w->key.where) ? PRIMITIVE_MUTEX : PRIMITIVE_REACQUIRE;
+	if (primitive == PRIMITIVE_OTHER || (is_waiting && !is_mutex(primitive)))
 		return;
 	key->function = LIBRARY_FUNCTION;
 	key->primitive = primitive;

@@ -46,13 +46,14 @@ pub struct Source {
 
 impl Agent {
     /// Plans for `target` and attaches. Each CPU is sampled `sample_hz` times a second; 0: CPU time is not sampled. Handoffs
-    /// are told apart by the parts that `division` makes of this machine.
+    /// are told apart by the parts that `division` makes of this machine. `max_overhead` is the share of its CPU time that probes
+    /// are to be kept within.
     ///
     /// # Errors
     /// Status 3 when this binary offers no site to probe, 4 when the kernel refuses, 1 otherwise.
-    pub fn attach(target: Target, sample_hz: u32, division: Division) -> Result<Agent, Failure> {
+    pub fn attach(target: Target, sample_hz: u32, division: Division, max_overhead: f64) -> Result<Agent, Failure> {
         attach::require_privilege()?;
-        let plan = Arc::new(latch::plan(&target.image, target.family, allowed(target.pid)));
+        let plan = Arc::new(latch::plan(&target.image, target.family, allowed(target.pid, max_overhead)));
         if plan.sites.is_empty() && !target.family.wait_functions.is_empty() {
             return Err(Failure::target(format!(
                 "no latch function of process {} ({} {}, symbols: {}) can be probed; `armtrace doctor --pid {0}` says why",
@@ -98,7 +99,11 @@ impl Agent {
         let gaps = self.plan.gaps.iter().map(|(name, why)| format!("{name} is not measured: {why}"));
         let sampling = self.cpu_refused.iter().map(|why| format!("CPU time is not sampled: {why}"));
         let refused = self.probe.refused.iter().chain(self.cpu.iter().flat_map(|cpu| &cpu.refused));
-        gaps.chain(sampling).chain(refused.map(|(site, why)| format!("probe {site} was refused: {why}"))).collect()
+        let limits = self.plan.limits.iter().cloned();
+        gaps.chain(limits)
+            .chain(sampling)
+            .chain(refused.map(|(site, why)| format!("probe {site} was refused: {why}")))
+            .collect()
     }
 
     /// To be called once, by any thread: finds out what hits cost here, which takes some hundred milliseconds, and keeps
@@ -243,6 +248,7 @@ impl SnapshotSource for Source {
             paused: self.paused.load(Ordering::Relaxed),
             latches: figures.latches,
             sleeps_seen: self.latches.sleeps_seen(),
+            reacquires: figures.reacquires,
             callsites: figures.callsites,
             pages: figures.pages,
             places: self.latches.places().to_vec(),
@@ -265,12 +271,14 @@ impl SnapshotSource for Source {
     }
 }
 
-/// What may be used on process `pid`, on this kernel.
-pub fn allowed(pid: i32) -> Allowed {
+/// What may be used on process `pid`, on this kernel, within this share of its CPU time (0 to 1).
+pub fn allowed(pid: i32, max_overhead: f64) -> Allowed {
     Allowed {
         // Where a return came from is told by the cookie alone.
         uretprobes: attach::uretprobes_are_safe(pid) && attach::attach_cookies(),
         calls: !attach::has_shadow_stack(pid),
+        many_sites: attach::uprobe_multi_works(),
+        every_round: 100.0 * max_overhead >= latch::EVERY_ROUND,
     }
 }
 

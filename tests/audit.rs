@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use armtrace::audit::{self, classes, count, structures, Counted, Group, Report, Structure};
-use armtrace::symbols::{Arch, Image};
+use armtrace::symbols::{Arch, DebugInfo, Image};
 use elf::{elf, elf_of_size, AARCH64, TEXT, X86_64};
 use object::{Object, ObjectSection};
 use tempfile::NamedTempFile;
@@ -188,8 +188,12 @@ fn run(command: &mut Command) {
 const CLANG: &str = "clang-16";
 const GCC: &str = "aarch64-linux-gnu-gcc";
 
+fn structures_of(program: &[u8]) -> Result<Vec<Structure>, String> {
+    structures(&DebugInfo::of(&image(program))?)
+}
+
 fn summaries(program: &[u8]) -> Vec<String> {
-    let found = structures(&image(program)).expect("debug information");
+    let found = structures_of(program).expect("debug information");
     found.iter().map(Structure::summary).collect()
 }
 
@@ -307,6 +311,60 @@ fn hostile_debug_information_has_an_end() {
     assert_eq!(found, ["right?[2J, 192 bytes: b at 64, behind a hole of 63"]);
 }
 
+/// The same program, with this done to its debug information.
+fn recompressed(program: &[u8], how: &str) -> Vec<u8> {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (from, to) = (folder.path().join("from"), folder.path().join("to"));
+    std::fs::write(&from, program).expect("space for it");
+    run(Command::new("objcopy").arg(format!("--compress-debug-sections={how}")).args([&from, &to]));
+    std::fs::read(to).expect("what was made of it")
+}
+
+#[test]
+fn compressed_debug_information_is_read() {
+    let program = compiled(CLANG, Arch::X86_64, "structures.cc", &["-fstandalone-debug"]);
+    for (how, section) in [("zlib-gabi", ".debug_info"), ("zlib-gnu", ".zdebug_info")] {
+        let compressed = recompressed(&program, how);
+        let file = object::File::parse(&*compressed).expect("a program");
+        let names: Vec<&str> = file.sections().filter_map(|s| s.name().ok()).collect();
+        assert!(names.contains(&section), "{how}: {names:?}");
+        assert!(compressed.len() < program.len(), "{how}");
+        assert_eq!(summaries(&compressed), summaries(&program), "{how}");
+        let source = |program: &[u8]| report(program).functions.first().and_then(|f| f.source.clone());
+        assert_eq!(source(&compressed), source(&program), "{how}");
+    }
+}
+
+/// The kind of compression is the first number of the header in front of what is compressed.
+#[test]
+fn what_is_compressed_by_zstd_is_said() {
+    let program = compiled(CLANG, Arch::X86_64, "structures.cc", &["-fstandalone-debug"]);
+    let mut bytes = recompressed(&program, "zlib-gabi");
+    let file = object::File::parse(&*bytes).expect("a program");
+    let (at, _) = file.section_by_name(".debug_info").and_then(|s| s.file_range()).expect("a section");
+    bytes[at as usize] = 2;
+    let error = structures_of(&bytes).expect_err("zstd");
+    assert!(error.contains(".debug_info is compressed by zstd"), "{error}");
+}
+
+/// The size is the 64-bit number behind the kind of compression.
+#[test]
+fn a_section_of_any_size_may_be_claimed() {
+    let program = compiled(CLANG, Arch::X86_64, "structures.cc", &["-fstandalone-debug"]);
+    let compressed = recompressed(&program, "zlib-gabi");
+    let file = object::File::parse(&*compressed).expect("a program");
+    let (at, _) = file.section_by_name(".debug_str").and_then(|s| s.file_range()).expect("a section");
+    for (size, why) in
+        [(1 << 40, "claims to have 1099511627776 bytes"), (u64::MAX, "claims"), (3, "bytes that it claims")]
+    {
+        let mut bytes = compressed.clone();
+        bytes[at as usize + 8..][..8].copy_from_slice(&u64::to_le_bytes(size));
+        let error = structures_of(&bytes).expect_err("it has another size");
+        assert!(error.contains(".debug_str") && error.contains(why), "{error}");
+        assert_eq!(report(&bytes).structures, None);
+    }
+}
+
 /// Any answer will do, but there must be one. The damage is the same in every run.
 #[test]
 fn damaged_debug_information_is_survived() {
@@ -316,7 +374,7 @@ fn damaged_debug_information_is_survived() {
     let sections: Vec<_> = file.sections().filter(|s| s.name().is_ok_and(is_debug)).collect();
     let ranges: Vec<_> = sections.iter().filter_map(ObjectSection::file_range).collect();
     assert_eq!(ranges.len(), 4);
-    let right = structures(&image(&whole));
+    let right = structures_of(&whole);
     let mut random = random();
     let mut changed = 0;
     for round in 0..3000 {
@@ -325,7 +383,7 @@ fn damaged_debug_information_is_survived() {
             let (begin, size) = ranges[round % ranges.len()];
             bytes[begin as usize + random(size as usize)] = [0, 1, 0x7f, 0x80, 0xff, random(256) as u8][random(6)];
         }
-        changed += u32::from(structures(&image(&bytes)) != right);
+        changed += u32::from(structures_of(&bytes) != right);
     }
     assert!(changed > 500, "{changed}");
 }

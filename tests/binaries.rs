@@ -18,11 +18,11 @@ use armtrace::code::{
     ChecksumInstruction, EndKind, Flow, Function, Place, Site, Slow, Test, WaitSites,
 };
 use armtrace::probe::latch::{library_rows, plan, Allowed, Plan};
-use armtrace::symbols::{Arch, Image, SymbolSource};
+use armtrace::symbols::{Arch, Image, Parameter, SymbolSource};
 
 use servers::{
-    debian_mariadb, glibc_amd64, glibc_arm64, libpthread_2_31, mariadb_10_2, mariadb_amd64, mariadb_amd64_path,
-    mariadb_arm64, mysql_amd64, mysql_arm64, stripped,
+    debian_mariadb, glibc_amd64, glibc_arm64, lab_image, libpthread_2_31, mariadb_10_1, mariadb_10_1_path,
+    mariadb_10_2, mariadb_amd64, mariadb_amd64_path, mariadb_arm64, mysql_amd64, mysql_arm64, patched, stripped,
 };
 
 const X_LOCK: &str = "_Z19rw_lock_x_lock_funcP9rw_lock_tmN2ut8LocationE";
@@ -94,6 +94,8 @@ fn shown_place(arch: Arch, place: Place) -> String {
     match place {
         Place::Register { register, bytes } => format!("{}{}", name(register), half(bytes)),
         Place::Stack { base, offset, bytes } => format!("{}{offset:+}{}", name(base), half(bytes)),
+        Place::Sum { register, offset } => format!("{}{offset:+}=", name(register)),
+        Place::Constant(value) => format!("{value:#x}="),
     }
 }
 
@@ -414,7 +416,11 @@ fn no_caller_is_too_much() {
 }
 
 fn latch_plan(image: &Image) -> Plan {
-    plan(image, catalog::family(image).expect("a known family"), Allowed { uretprobes: true, calls: true })
+    plan(
+        image,
+        catalog::family(image).expect("a known family"),
+        Allowed { uretprobes: true, calls: true, many_sites: true, every_round: true },
+    )
 }
 
 /// Name and address of each site.
@@ -448,15 +454,131 @@ fn mariadb_10_2_waits_in_the_sync_array() {
         at(&format!("{label}:begin"));
         at(&format!("{label}:end"));
     }
+    at("rw_lock_x_lock_func:begin");
+    at("rw_lock_x_lock_func:maybe_end");
+    check_inlined(&plan, "mutex_enter_inlined", 500, 0.95);
 }
 
-/// A program with the latch functions of MySQL 8.0, of which no build can be had here: by which vendor, and where its rw-locks keep
-/// their creation line.
-fn mysql_8_0(compiler: &str, vendor: &str, line_at: &str) -> Image {
+/// Nearly all of the mutexes that are inlined are found, and each has sites of its own.
+fn check_inlined(plan: &Plan, label: &str, least: usize, part: f64) {
+    let limit = plan.limits.iter().find(|l| l.starts_with(&format!("{label}:"))).expect("a mutex is inlined");
+    let numbers: Vec<usize> = limit.split([' ', ',']).filter_map(|word| word.parse().ok()).collect();
+    let [all, found] = numbers[..] else { panic!("{limit}") };
+    assert!(all >= least && found as f64 >= part * all as f64, "{limit}");
+    let sites = |what: &str| {
+        let of = plan.probes.iter().filter(|p| p.name.starts_with(&format!("{label}:{what}")));
+        of.map(|p| p.sites.len()).sum::<usize>()
+    };
+    assert_eq!(sites("begin"), found);
+    assert!(sites("end") + sites("maybe_end") >= found);
+    let own = format!("{label}:");
+    let addresses: HashSet<u64> = plan.sites.iter().filter(|s| s.name.starts_with(&own)).map(|s| s.addr).collect();
+    assert_eq!(addresses.len(), sites("begin") + sites("end") + sites("maybe_end"), "two waits share a site");
+}
+
+/// Builds whose compiler has inlined mutexes into hundreds of functions, and the waiting of an X lock into its function
+/// several times.
+#[test]
+fn mutexes_inlined_into_mysql() {
+    for (server, least) in [("mysql-8.0.31", 350), ("mysql-8.0.12", 400), ("mysql-5.7", 130)] {
+        let plan = latch_plan(&lab_image(server));
+        check_inlined(&plan, "mutex_enter_inlined", least, 0.97);
+        let labels: HashSet<&str> = plan.sites.iter().filter_map(|s| s.name.strip_suffix(":begin")).collect();
+        for label in ["rw_lock_s_lock_spin", "rw_lock_x_lock_func", "rw_lock_sx_lock_func", "mutex_enter", "mutex_wait"]
+        {
+            assert!(labels.contains(label), "{server}: {label}");
+        }
+    }
+}
+
+/// Where mutexes are taken in functions of their own, nothing is added.
+#[test]
+fn nothing_is_inlined_into_mysql_9_7() {
+    for image in [mysql_amd64(), mysql_arm64()] {
+        let plan = latch_plan(&image);
+        assert!(plan.limits.is_empty(), "{:?}", plan.limits);
+        assert!(plan.probes.iter().all(|probe| probe.sites.len() == 1), "{:?}", plan.probes);
+        assert!(!plan.sites.iter().any(|s| s.name.contains("inlined") || s.name.starts_with("mutex_wait")));
+    }
+}
+
+/// Kernels that attach sites one by one get no more than a few.
+#[test]
+fn few_sites_where_each_is_attached_alone() {
+    let image = lab_image("mysql-8.0.31");
+    let allowed = Allowed { uretprobes: true, calls: true, many_sites: false, every_round: true };
+    let plan = plan(&image, catalog::family(&image).expect("a known family"), allowed);
+    assert!(plan.sites.len() < 100, "{}", plan.sites.len());
+    assert!(plan.sites.iter().any(|s| s.name == "mutex_wait:begin"));
+    assert!(plan.limits.iter().any(|l| l.contains("one by one")), "{:?}", plan.limits);
+}
+
+const MUTEX_CREATE: &str = "_Z17mutex_create_funcP10ib_mutex_tPKcmS2_";
+
+/// Every wait of a mutex or a reader from its beginning; those of writers where a sleep cannot be avoided, never in the parts that all
+/// writers pass. Offsets are 10.1.23's.
+#[test]
+fn mariadb_10_1_waits_in_functions_of_their_own() {
+    let image = mariadb_10_1();
+    let plan = latch_plan(&image);
+    assert!(plan.gaps.is_empty(), "{:?}", plan.gaps);
+    assert!(plan.sites.iter().all(|s| s.emulated), "a site is single-stepped");
+    let begins: Vec<(&str, u64)> =
+        plan.sites.iter().filter(|s| s.name.contains(":begin")).map(|s| (s.name.as_str(), s.addr)).collect();
+    let x_lock = address(&image, "_Z19rw_lock_x_lock_funcP9rw_lock_tmPKcmbb");
+    let x_lock_low = address(&image, "_Z18rw_lock_x_lock_lowP9rw_lock_tbmPKcm");
+    let expected = [
+        ("mutex_spin_wait:begin", address(&image, "_Z15mutex_spin_waitPvbPKcm")),
+        ("rw_lock_s_lock_spin:begin", address(&image, "_Z19rw_lock_s_lock_spinPvmbbPKcm")),
+        // The call of `os_thread_yield`.
+        ("rw_lock_x_lock_func:begin", x_lock + 0x1c0),
+        ("rw_lock_x_lock_low:begin", x_lock_low + 0x146),
+    ];
+    assert_eq!(begins, expected);
+}
+
+/// The functions that create a mutex and an rw-lock, and where each keeps its line.
+fn created(mutex: bool) -> (catalog::Member, catalog::Member) {
+    let set_by: &[&str] = if mutex { &["_Z17mutex_create_func"] } else { &["_Z19rw_lock_create_func"] };
+    (
+        catalog::Member { set_by, to: Parameter::File, shown_by: None },
+        catalog::Member { set_by, to: Parameter::Line, shown_by: None },
+    )
+}
+
+/// Also where the function for latches with priorities hands its arguments on to that for plain ones.
+#[test]
+fn mariadb_10_1_latches_remember_where_they_were_created() {
+    let image = mariadb_10_1();
+    for (mutex, file_at, line_at, mask) in [(true, 0x98, 0xa0, u32::MAX), (false, 0x110, 0x150, 0x3fff)] {
+        let (file, line) = created(mutex);
+        assert_eq!(file.find(&image).map(|kept| kept.offset), Some(file_at));
+        assert_eq!(line.find(&image).map(|kept| (kept.offset, kept.mask)), Some((line_at, mask)));
+    }
+}
+
+/// The instruction that stores the file's name is taken out: what lies there is no name then.
+#[test]
+fn a_mutex_that_forgets_its_place_is_not_probed() {
+    let path = mariadb_10_1_path();
+    let create = address(&mariadb_10_1(), MUTEX_CREATE);
+    let store = create + 0x49;
+    assert_eq!(mariadb_10_1().bytes(store, 7), Some(&[0x49, 0x89, 0x9e, 0x98, 0, 0, 0][..]), "mov %rbx,0x98(%r14)");
+    let image = patched(&path, &[(store, &[0x90; 7])]);
+    assert_eq!(created(true).0.find(&image), None);
+    let plan = latch_plan(&image);
+    assert!(!plan.sites.iter().any(|s| s.name.starts_with("mutex_spin_wait")));
+    assert!(plan.gaps.iter().any(|(label, _)| label == "mutex_spin_wait"), "{:?}", plan.gaps);
+    assert!(plan.sites.iter().any(|s| s.name.starts_with("rw_lock_s_lock_spin")));
+}
+
+/// A program with the latch functions of MySQL 8.0: by which vendor, and what else the source is compiled with.
+fn mysql_8_0(compiler: &str, vendor: &str, defines: &[(&str, &str)]) -> Image {
     let program = tempfile::NamedTempFile::new().expect("a temporary file");
     let status = Command::new(compiler)
         .args(["-O2", "-ffreestanding", "-fasynchronous-unwind-tables", "-fPIE", "-pie", "-nostdlib"])
-        .args(["-Wl,--export-dynamic,--eh-frame-hdr,-e,start", &format!("-DLINE_AT={line_at}")])
+        .arg("-Wl,--export-dynamic,--eh-frame-hdr,-e,start")
+        .args(defines.iter().map(|(name, value)| format!("-D{name}={value}")))
         .args([&format!("-DMAKER=\"{vendor}\""), "-o"])
         .arg(program.path())
         .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/mysql_8_0.c"))
@@ -477,7 +599,7 @@ const VENDORS: &[(&str, &str)] = &[
 fn mysql_8_0_is_known_by_its_older_signatures() {
     for compiler in ["gcc", "aarch64-linux-gnu-gcc"] {
         for (vendor, flavor) in VENDORS {
-            let image = mysql_8_0(compiler, vendor, "0x38");
+            let image = mysql_8_0(compiler, vendor, &[("LINE_AT", "0x38")]);
             let family = catalog::family(&image).unwrap_or_else(|error| panic!("{compiler}: {error}"));
             assert_eq!(catalog::flavor(family, &image).as_str(), *flavor, "{compiler}: {vendor}");
             let sites = named_sites(&latch_plan(&image));
@@ -491,12 +613,33 @@ fn mysql_8_0_is_known_by_its_older_signatures() {
     }
 }
 
-/// Their names would be wrong.
+const RW_LOCK_LINE: catalog::Member =
+    catalog::Member { set_by: &["_Z19rw_lock_create_funcP9rw_lock_t"], to: Parameter::Line, shown_by: None };
+
 #[test]
-fn mysql_whose_latches_have_another_layout_is_refused() {
+fn where_latches_keep_their_identity_is_read_from_the_code() {
     for compiler in ["gcc", "aarch64-linux-gnu-gcc"] {
-        let error = catalog::family(&mysql_8_0(compiler, "MySQL Community Server - GPL", "0x48")).expect_err(compiler);
-        assert!(error.contains("laid out"), "{error}");
+        for line_at in [0x38, 0x48] {
+            let image = mysql_8_0(compiler, "MySQL Community Server - GPL", &[("LINE_AT", &line_at.to_string())]);
+            let family = catalog::family(&image).unwrap_or_else(|error| panic!("{compiler}: {error}"));
+            let kept = catalog::Layout::of(&image, family).place(&RW_LOCK_LINE).map(|kept| (kept.offset, kept.mask));
+            assert_eq!(kept, Some((line_at, u32::MAX)), "{compiler}");
+        }
+    }
+}
+
+/// Two functions that make rw-locks, each with another place for the line: either would give wrong names.
+#[test]
+fn code_that_contradicts_itself_leads_to_no_name() {
+    for compiler in ["gcc", "aarch64-linux-gnu-gcc"] {
+        let image = mysql_8_0(compiler, "MySQL Community Server - GPL", &[("LINE_AT", "0x38"), ("CONTRADICTION", "1")]);
+        let family = catalog::family(&image).unwrap_or_else(|error| panic!("{compiler}: {error}"));
+        assert_eq!(catalog::Layout::of(&image, family).place(&RW_LOCK_LINE), None, "{compiler}");
+        let plan = latch_plan(&image);
+        let gap =
+            plan.gaps.iter().find(|(label, _)| label == "rw_lock_s_lock_spin").unwrap_or_else(|| panic!("{compiler}"));
+        assert!(gap.1.contains("does not show where its latches keep"), "{}", gap.1);
+        assert!(!plan.sites.iter().any(|site| site.name.starts_with("rw_lock")), "{compiler}");
     }
 }
 

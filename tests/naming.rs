@@ -11,9 +11,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use armtrace::catalog::{self, Naming};
-use armtrace::names::{Key, MariadbRules, MysqlRules};
+use armtrace::code::decode;
+use armtrace::names::{locks, Instruments, Key, Locks, MariadbRules, MysqlRules};
 use armtrace::symbols::Image;
-use servers::{debian_mariadb, mariadb_10_2, mariadb_amd64, mariadb_amd64_path, mysql_amd64, mysql_arm64, stripped};
+use servers::{
+    debian_mariadb, mariadb_10_1, mariadb_10_1_path, mariadb_10_2, mariadb_amd64, mariadb_amd64_path, mysql_amd64,
+    mysql_arm64, patched, stripped,
+};
 
 fn mysql_rules(image: &Image) -> MysqlRules {
     match catalog::family(image).expect("a known family").naming {
@@ -231,6 +235,50 @@ fn mariadb_10_2_names_come_from_its_code() {
     }
 }
 
+/// Its mutexes have no latch id, but the place that created them, as rw-locks do.
+#[test]
+fn mariadb_10_1_names_come_from_where_latches_are_created() {
+    let rules = mysql_rules(&mariadb_10_1());
+    let sites = sites(&rules);
+    for (file, name) in [
+        ("log0log.cc", "mutex/innodb/log_sys_mutex"),
+        ("lock0lock.cc", "mutex/innodb/lock_mutex"),
+        ("trx0sys.cc", "mutex/innodb/trx_sys_mutex"),
+        ("trx0rseg.cc", "mutex/innodb/rseg_mutex"),
+        // Its key is in another file than the code that creates it.
+        ("srv0start.cc", "mutex/innodb/srv_monitor_file_mutex"),
+        ("buf0buf.cc", "mutex/innodb/buffer_block_mutex"),
+        ("buf0buf.cc", "rwlock/innodb/buf_block_lock"),
+        ("btr0sea.cc", "rwlock/innodb/btr_search_latch"),
+        ("dict0dict.cc", "rwlock/innodb/index_tree_rw_lock"),
+        ("fil0fil.cc", "rwlock/innodb/fil_space_latch"),
+        ("hash0hash.cc", "rwlock/innodb/hash_table_locks"),
+    ] {
+        assert!(sites.contains(&(file.to_owned(), format!("wait/synch/{name}"))), "{file} {name}: {sites:?}");
+    }
+    assert!(rules.ids().next().is_none());
+}
+
+/// The load of the instrument's key is taken out of `lock_sys_create`: the mutex keeps no name of something near.
+#[test]
+fn a_mutex_without_a_key_has_no_name() {
+    let image = mariadb_10_1();
+    let named = |image: &Image| {
+        let rules = mysql_rules(image);
+        let here = rules.sites().iter().filter(|s| s.file.ends_with("/lock0lock.cc"));
+        here.filter_map(|s| rules.site_name(&s.file, s.line)).map(|n| n.event).collect::<BTreeSet<_>>()
+    };
+    let lock_mutex = "wait/synch/mutex/innodb/lock_mutex".to_owned();
+    let mut expected = named(&image);
+    assert!(expected.remove(&lock_mutex), "{expected:?}");
+    let create = image.symbol("_Z15lock_sys_createm").expect("lock_sys_create").addr;
+    let key = image.symbol("lock_sys_mutex_key").expect("its key").addr;
+    let insns = decode(&image, image.function_at(create).expect("a function"));
+    let load = insns.iter().find(|i| i.memory == Some(key)).expect("a load of the key");
+    let nops = vec![0x90; (load.end() - load.addr) as usize];
+    assert_eq!(named(&patched(&mariadb_10_1_path(), &[(load.addr, &nops)])), expected);
+}
+
 /// Attaching must be quick. The bound is generous: this runs without optimisation, on a busy machine.
 #[test]
 fn naming_is_set_up_quickly() {
@@ -240,4 +288,86 @@ fn naming_is_set_up_quickly() {
     let took = start.elapsed();
     assert!(rules.ids().count() > 0);
     assert!(took < Duration::from_secs(10), "{took:?}");
+}
+
+fn made_locks(image: &Image) -> Locks {
+    locks(image, &Instruments::new(image, &image.static_pointers()))
+}
+
+/// By symbol and offset of a static object, what its locks are called.
+fn locks_in(image: &Image, symbol: &str) -> BTreeSet<String> {
+    let object = image.symbol(symbol).unwrap_or_else(|| panic!("no {symbol}"));
+    let made = made_locks(image);
+    made.statics.range(object.addr..object.addr + object.size).map(|(_, name)| name.event.clone()).collect()
+}
+
+fn assert_locks(found: &BTreeSet<String>, expected: &[&str]) {
+    for name in expected {
+        assert!(found.contains(*name), "no {name}: {found:#?}");
+    }
+}
+
+/// Their keys are members of the same object, which other code fills in, several at once through a vector register.
+#[test]
+fn mysqls_binary_log_has_named_locks() {
+    let image = mysql_amd64();
+    assert_locks(
+        &locks_in(&image, "mysql_bin_log"),
+        &[
+            "wait/synch/mutex/sql/MYSQL_BIN_LOG::LOCK_log",
+            "wait/synch/mutex/sql/MYSQL_BIN_LOG::LOCK_commit",
+            "wait/synch/mutex/sql/MYSQL_BIN_LOG::LOCK_sync",
+            "wait/synch/cond/sql/MYSQL_BIN_LOG::update_cond",
+        ],
+    );
+    // Its keys are arguments, some of them on the stack, and the object is what a function returns.
+    let all: BTreeSet<String> = made_locks(&image).statics.values().map(|name| name.event.clone()).collect();
+    assert_locks(
+        &all,
+        &[
+            "wait/synch/mutex/sql/MYSQL_BIN_LOG::LOCK_done",
+            "wait/synch/mutex/sql/MYSQL_BIN_LOG::LOCK_flush_queue",
+            "wait/synch/rwlock/sql/gtid_mode_lock",
+            "wait/synch/mutex/mysys/THR_LOCK_open",
+        ],
+    );
+}
+
+const MARIADB_BINARY_LOG: &[&str] = &[
+    "wait/synch/mutex/sql/LOG::LOCK_log",
+    "wait/synch/mutex/sql/MYSQL_BIN_LOG::LOCK_index",
+    "wait/synch/mutex/sql/MYSQL_BIN_LOG::LOCK_binlog_end_pos",
+    "wait/synch/mutex/sql/MYSQL_BIN_LOG::LOCK_xid_list",
+];
+
+#[test]
+fn mariadbs_binary_log_has_named_locks() {
+    for image in [mariadb_amd64(), mariadb_10_2(), debian_mariadb("amd64", "bookworm")] {
+        assert_locks(&locks_in(&image, "mysql_bin_log"), MARIADB_BINARY_LOG);
+    }
+}
+
+/// A name needs all of its evidence: here the key is written to another member than the one it is read from.
+#[test]
+fn a_lock_whose_key_is_not_known_has_no_name() {
+    let path = mariadb_amd64_path();
+    let image = mariadb_amd64();
+    let lock = "wait/synch/mutex/sql/MYSQL_BIN_LOG::LOCK_binlog_end_pos";
+    assert!(locks_in(&image, "mysql_bin_log").contains(lock));
+    // mov %eax,0x490(%rdi)
+    let store = [0x89, 0x87, 0x90, 0x04, 0x00, 0x00];
+    let function = image.symbol("_Z21init_common_variablesv").or_else(|| image.symbol("_ZL21init_common_variablesv"));
+    let range = image.function_at(function.expect("the function").addr).expect("its bounds");
+    let found: Vec<u64> =
+        armtrace::code::decode(&image, range).iter().filter(|i| i.bytes() == store).map(|i| i.addr).collect();
+    let &[at] = &found[..] else { panic!("{found:x?}") };
+    let mut bytes = std::fs::read(&path).expect("the program");
+    let offset = image.file_offset(at).expect("a place in the file") as usize;
+    bytes[offset + 3] = 0x06;
+    let copy = tempfile::NamedTempFile::new().expect("a temporary file");
+    std::fs::write(copy.path(), bytes).expect("the copy");
+    let patched = Image::open(copy.path()).expect("the copy");
+    let without = locks_in(&patched, "mysql_bin_log");
+    assert!(!without.contains(lock), "{without:?}");
+    assert_locks(&without, &["wait/synch/mutex/sql/LOG::LOCK_log", "wait/synch/mutex/sql/MYSQL_BIN_LOG::LOCK_index"]);
 }

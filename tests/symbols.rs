@@ -128,7 +128,7 @@ struct Seen {
 
 fn seen(image: &Image) -> Seen {
     let family = catalog::family(image).expect("a known family");
-    let plan = plan(image, family, Allowed { uretprobes: true, calls: true });
+    let plan = plan(image, family, Allowed { uretprobes: true, calls: true, many_sites: true, every_round: true });
     let Naming::Mariadb(names) = family.naming else { panic!("this is MySQL") };
     let rules = MariadbRules::new(image, family, names);
     let latches = rules.statics().iter().map(|(&word, name)| (word, name.event.clone())).collect();
@@ -534,7 +534,9 @@ mod hostile {
                 .and_then(|()| OpenOptions::new().write(true).open(&file)?.set_len(64 << 30))
                 .expect("a file");
             let (before, start) = (peak_memory(), Instant::now());
-            assert!(read_any(&file).is_err() && Image::open(&file).is_err());
+            assert!(read_any(&file).is_err());
+            // A server's other symbols can still be used.
+            assert!(Image::open(&file).map_or(true, |image| image.damage().is_some()));
             assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
             assert!(peak_memory() - before < 1 << 30);
         }

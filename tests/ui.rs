@@ -41,8 +41,47 @@ innodb/index_tree_rw_lock    S      40  3.60ms 90.0µs 89.7µs     50/50%  220ms
 innodb/trx_rseg_latch        X       5   200µs 40.0µs 39.9µs     50/50% 12.2ms
 top call sites
   innodb/trx_mutex ← lock0lock.cc:5872 67%
-  innodb/index_tree_rw_lock ← btr0cur.cc:971 100%";
+  innodb/index_tree_rw_lock X ← btr0cur.cc:971 100%";
     assert_eq!(lines.join("\n").trim_end(), expected, "\n{}", lines.join("\n"));
+}
+
+/// The readers and the writers of a latch wait at different places.
+#[test]
+fn each_mode_has_call_sites_of_its_own() {
+    let mut now = busy(60);
+    now.callsites.extend([
+        callsite(INDEX, Mode::S, "row0row.cc:965", 500_000_000_000),
+        callsite(INDEX, Mode::S, "btr0cur.cc:971", 125_000_000_000),
+    ]);
+    let lines = rendered(&now, None, 120, 24);
+    let row = |mode: &str| lines.iter().find(|line| line.contains(&format!("index_tree_rw_lock   {mode}"))).unwrap();
+    assert!(row(" X").ends_with("btr0cur.cc:971 100%"), "{}", row(" X"));
+    assert!(row(" S").ends_with("row0row.cc:965 80%"), "{}", row(" S"));
+    assert!(!row("SX").contains(".cc:"), "nobody is known to wait in this mode: {}", row("SX"));
+}
+
+/// The busy server, in which threads that were woken wait for so many milliseconds a second in all.
+fn herd(ticks: u64, milliseconds: u64) -> Snapshot {
+    let wait_ns = milliseconds * 1_000_000 * ticks;
+    let all = vec![reacquires(COND_MUTEX, 3_000 * ticks, wait_ns), reacquires("unnamed:f", ticks, wait_ns / 2)];
+    Snapshot { reacquires: all, ..busy(ticks) }
+}
+
+#[test]
+fn wake_ups_have_a_line_and_no_row() {
+    let line = "wake-ups, no contention: sql/LOCK_thread_cache 1.20s/s in 3.00k waits/s";
+    let lines = rendered(&herd(60, 1200), Some(&herd(58, 1200)), 80, 24);
+    assert!(lines.contains(&line.to_string()), "{lines:#?}");
+    assert_eq!(lines.iter().filter(|line| line.contains("LOCK_thread_cache")).count(), 1);
+    assert!(lines[1].starts_with("0.28 threads waiting"), "in no sum: {}", lines[1]);
+    let wide = rendered(&herd(60, 1200), Some(&herd(58, 1200)), 120, 24);
+    assert!(wide.contains(&format!("{line} · unnamed:f 600ms/s in 1 waits/s")), "{wide:#?}");
+}
+
+#[test]
+fn wake_ups_that_take_no_time_have_no_line() {
+    let lines = rendered(&herd(60, 14), Some(&herd(58, 14)), 80, 24);
+    assert!(!lines.iter().any(|line| line.contains("wake-ups")), "{lines:#?}");
 }
 
 #[test]
@@ -294,6 +333,17 @@ innodb/trx_rseg_latch       X       5   200µs 40.0µs 39.9µs 40.0µs    50% 12
     }
 
     #[test]
+    fn wake_ups_stand_above_the_latches() {
+        let mut screen = Screen::new(herd(58, 1200));
+        screen.update(herd(60, 1200));
+        let lines = drawn(&mut screen, 80, 24);
+        assert_eq!(lines[3], "wake-ups, no contention: sql/LOCK_thread_cache 1.20s/s in 3.00k waits/s");
+        assert!(!names(&mut screen).iter().any(|name| name.contains("LOCK_thread_cache")));
+        press(&mut screen, &[KeyCode::Char('2')]);
+        assert!(!text(&mut screen).contains("wake-ups"));
+    }
+
+    #[test]
     fn any_column_sorts_both_ways() {
         let mut screen = busy_screen();
         assert_eq!(names(&mut screen)[0], "innodb/trx_mutex");
@@ -346,7 +396,7 @@ innodb/trx_rseg_latch       X       5   200µs 40.0µs 39.9µs 40.0µs    50% 12
         let mut now = busy(60);
         now.latches.truncate(1);
         now.latches[0].waits.buckets = std::array::from_fn(|i| 100 * i as u64 + 10_000);
-        now.callsites = (0..30).map(|i| callsite(TRX, &format!("lock0lock.cc:{i}"), 1_000 + i)).collect();
+        now.callsites = (0..30).map(|i| callsite(TRX, Mode::None, &format!("lock0lock.cc:{i}"), 1_000 + i)).collect();
         let mut screen = Screen::new(now);
         press(&mut screen, &[KeyCode::Enter]);
         let opened = text(&mut screen);
@@ -487,7 +537,7 @@ innodb/trx_mutex                       100   150ms   37.5ms  60.0%  25.0%  20.0%
     fn the_selection_stays_in_sight() {
         let latches = (0..50)
             .map(|i| latch(&format!("wait/synch/mutex/innodb/m{i:02}"), Kind::Mutex, Mode::None, 100 - i, 1_000));
-        let mut screen = Screen::new(Snapshot { latches: latches.collect(), ..busy(2) });
+        let mut screen = Screen::new(Snapshot { latches: latches.collect(), reacquires: Vec::new(), ..busy(2) });
         press(&mut screen, &[KeyCode::End]);
         assert_eq!(names(&mut screen).last().map(String::as_str), Some("innodb/m49"));
         press(&mut screen, &[KeyCode::PageUp, KeyCode::PageUp, KeyCode::PageUp]);

@@ -58,6 +58,11 @@ pub fn futex_wait_is_traceable() -> bool {
     *KNOWN.get_or_init(try_futex_wait)
 }
 
+/// Whether programs can look at the stack of the thread that they run in (Linux 5.15).
+pub fn stacks_are_shown() -> bool {
+    has_helper(TASK_PT_REGS)
+}
+
 /// Whether a program on the kernel's function for futex wakes can be loaded, where [`futex_wait_is_traceable`].
 pub fn futex_wake_is_traceable() -> bool {
     Btf::from_vmlinux().is_ok_and(|btf| arguments(&btf, "futex_wake") == Some(FUTEX_WAKE_ARGUMENTS))
@@ -65,7 +70,7 @@ pub fn futex_wake_is_traceable() -> bool {
 
 fn try_futex_wait() -> bool {
     let known = Btf::from_vmlinux().is_ok_and(|btf| arguments(&btf, "futex_wait") == Some(FUTEX_WAIT_ARGUMENTS));
-    known && has_helper(TASK_PT_REGS) && ProgramType::Tracing.is_supported().unwrap_or(false)
+    known && stacks_are_shown() && ProgramType::Tracing.is_supported().unwrap_or(false)
 }
 
 /// Whether programs on the kernel's function for futex waits can be loaded and attached.

@@ -9,8 +9,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use gimli::{Abbreviation, AttributeValue, DwTag, Dwarf, EntriesRaw, Unit, UnitOffset};
 
-use super::lines::{debug_information, Slice};
-use crate::symbols::Image;
+use crate::symbols::{DebugInfo, Slice};
 
 /// Bytes of debug information after which the memory of what was read is given back.
 const RELEASED: usize = 32 << 20;
@@ -84,8 +83,8 @@ pub(super) struct Type {
 }
 
 /// Calls `each` with all structures that the debug information defines, once each. False if there are none.
-pub(super) fn each_layout(image: &Image, mut each: impl FnMut(&Layout)) -> bool {
-    let Some(dwarf) = debug_information(image) else { return false };
+pub(super) fn each_layout(debug: &DebugInfo, mut each: impl FnMut(&Layout)) -> bool {
+    let dwarf = debug.dwarf();
     let mut seen = HashSet::new();
     let (mut units, mut type_units) = (dwarf.units(), dwarf.type_units());
     let headers = std::iter::from_fn(|| units.next().ok()?).chain(std::iter::from_fn(|| type_units.next().ok()?));
@@ -96,11 +95,11 @@ pub(super) fn each_layout(image: &Image, mut each: impl FnMut(&Layout)) -> bool 
         // Of a damaged unit: the structures before the damage.
         _ = Walk::new(&dwarf, &unit, &mut seen, &mut each).and_then(Walk::all);
         if bytes > RELEASED {
-            image.release_memory();
+            debug.release_memory();
             bytes = 0;
         }
     }
-    image.release_memory();
+    debug.release_memory();
     !seen.is_empty()
 }
 

@@ -1,14 +1,14 @@
-//! Source files and lines of functions, where the program has debug information (DWARF) of its own, not compressed.
+//! Source files and lines of functions, where the program has debug information (DWARF) of its own.
 
 use addr2line::Context;
-use gimli::{Dwarf, EndianSlice, LittleEndian};
 
-use crate::symbols::Image;
-
-pub(super) type Slice<'a> = EndianSlice<'a, LittleEndian>;
+use crate::symbols::{DebugInfo, Slice};
 
 /// Where the functions of a program come from. Only what is asked for is read: a server has 200 MB of it.
-pub struct Lines<'a>(Option<Context<Slice<'a>>>);
+pub struct Lines<'a>(Option<(&'a DebugInfo<'a>, Context<Slice<'a>>)>);
+
+/// Questions after which the memory of what was read is given back.
+const RELEASED: usize = 256;
 
 /// A place in the source.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,22 +19,25 @@ pub struct Line {
 }
 
 impl<'a> Lines<'a> {
-    pub fn of(image: &'a Image) -> Lines<'a> {
-        Lines(debug_information(image).and_then(|dwarf| Context::from_dwarf(dwarf).ok()))
+    pub fn of(debug: Option<&'a DebugInfo>) -> Lines<'a> {
+        Lines(debug.and_then(|debug| Some((debug, Context::from_dwarf(debug.dwarf()).ok()?))))
     }
 
-    /// The line of the instruction at `addr`.
-    pub fn at(&self, addr: u64) -> Option<Line> {
-        let location = self.0.as_ref()?.find_location(addr).ok()??;
+    /// The lines of the instructions at these addresses.
+    pub fn of_all(&self, addresses: &[u64]) -> Vec<Option<Line>> {
+        let mut lines = Vec::new();
+        for addresses in addresses.chunks(RELEASED) {
+            lines.extend(addresses.iter().map(|addr| self.at(*addr)));
+            self.0.iter().for_each(|(debug, _)| debug.release_memory());
+        }
+        lines
+    }
+
+    fn at(&self, addr: u64) -> Option<Line> {
+        let (_, context) = self.0.as_ref()?;
+        let location = context.find_location(addr).ok()??;
         Some(Line { file: location.file?.to_owned(), line: location.line? })
     }
-}
-
-/// The debug information that the program has of its own, as far as it is not compressed.
-pub(super) fn debug_information(image: &Image) -> Option<Dwarf<Slice<'_>>> {
-    image.debug_section(gimli::SectionId::DebugInfo.name())?;
-    let section = |id: gimli::SectionId| image.debug_section(id.name()).unwrap_or_default();
-    Dwarf::load(|id| Ok::<_, gimli::Error>(EndianSlice::new(section(id), LittleEndian))).ok()
 }
 
 /// The folder that all of these files lie in, with the slash; empty where they have none in common. Those of the compiler's own

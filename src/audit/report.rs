@@ -11,7 +11,7 @@ use super::spin::{spin_loops, SpinLoop};
 use super::structures::{structures, Structure};
 use super::verdict::{verdicts, Verdict};
 use super::{classes, Class, Group, Ordering};
-use crate::symbols::{plain_name, Image};
+use crate::symbols::{plain_name, DebugInfo, Image};
 
 /// The audit of one program; the JSON form is this structure.
 #[derive(Clone, Debug, Serialize)]
@@ -28,7 +28,8 @@ pub struct Report {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub helpers: Vec<HelperCalls>,
     pub spin_loops: Vec<Spin>,
-    /// Those that are laid out for cache lines of 64 bytes; absent where the program has no debug information of its own.
+    /// Those that are laid out for cache lines of 64 bytes; absent where the program has no debug information of its own that
+    /// can be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub structures: Option<Vec<Structure>>,
     /// All that have any of the instructions, those that order most first.
@@ -117,13 +118,14 @@ pub struct FunctionRow {
 /// # Errors
 /// When it has no code to audit.
 pub fn audit(image: &Image, path: &Path) -> Result<Report, AuditError> {
-    let structures = structures(image);
+    let debug = DebugInfo::of(image);
+    let structures = debug.as_ref().map_err(String::clone).and_then(structures);
     let counted = count(image)?;
     let spins = spin_loops(image);
-    let functions = rows(image, &counted);
+    let functions = rows(image, debug.as_ref().ok(), &counted);
     let classes = classes(image.arch());
     Ok(Report {
-        verdicts: verdicts(image, &counted, &spins, structures.as_deref(), &functions),
+        verdicts: verdicts(image, &counted, &spins, structures.as_deref().map_err(|why| why.as_str()), &functions),
         binary: Binary {
             path: path.display().to_string(),
             arch: image.arch().as_str(),
@@ -141,7 +143,7 @@ pub fn audit(image: &Image, path: &Path) -> Result<Report, AuditError> {
         }),
         helpers: helper_calls(&counted),
         spin_loops: spins.into_iter().map(Spin::from).collect(),
-        structures,
+        structures: structures.ok(),
         functions,
     })
 }
@@ -180,9 +182,10 @@ impl From<SpinLoop> for Spin {
     }
 }
 
-fn rows(image: &Image, counted: &Counted) -> Vec<FunctionRow> {
-    let lines = Lines::of(image);
-    let sources: Vec<_> = counted.functions.iter().map(|f| lines.at(f.address)).collect();
+fn rows(image: &Image, debug: Option<&DebugInfo>, counted: &Counted) -> Vec<FunctionRow> {
+    let lines = Lines::of(debug);
+    let addresses: Vec<u64> = counted.functions.iter().map(|f| f.address).collect();
+    let sources = lines.of_all(&addresses);
     let root = common_folder(sources.iter().flatten().map(|line| &*line.file));
     let mut rows: Vec<FunctionRow> = counted.functions.iter().map(|f| row(image, counted, f)).collect();
     for (row, line) in rows.iter_mut().zip(&sources) {

@@ -16,7 +16,7 @@ use std::fmt::{self, Display, Formatter};
 use serde::Serialize;
 
 use super::layouts::{each_layout, Field, Layout, ANONYMOUS};
-use crate::symbols::Image;
+use crate::symbols::DebugInfo;
 
 /// Bytes of the cache lines in question.
 const LINE: u64 = 64;
@@ -72,11 +72,13 @@ pub enum EvidenceKind {
     Padding,
 }
 
-/// The program's structures for lines of 64 bytes, those with most evidence first. Absent where it has no debug information of its
-/// own that describes structures.
-pub fn structures(image: &Image) -> Option<Vec<Structure>> {
+/// The program's structures for lines of 64 bytes, those with most evidence first.
+///
+/// # Errors
+/// When its debug information describes no structures.
+pub fn structures(debug: &DebugInfo) -> Result<Vec<Structure>, String> {
     let mut found = Vec::new();
-    let are_known = each_layout(image, |layout| {
+    let are_known = each_layout(debug, |layout| {
         if found.len() < MAX_STRUCTURES {
             found.extend(of_layout(layout));
         }
@@ -87,7 +89,11 @@ pub fn structures(image: &Image) -> Option<Vec<Structure>> {
             .cmp(&a.evidence.len())
             .then_with(|| (&a.name, &a.source, a.size).cmp(&(&b.name, &b.source, b.size)))
     });
-    are_known.then_some(found)
+    if are_known {
+        Ok(found)
+    } else {
+        Err("it describes no structures".to_owned())
+    }
 }
 
 fn of_layout(layout: &Layout) -> Option<Structure> {

@@ -35,7 +35,7 @@ pub(super) fn verdicts(
     image: &Image,
     counted: &Counted,
     spins: &[SpinLoop],
-    structures: Option<&[Structure]>,
+    structures: Result<&[Structure], &str>,
     functions: &[FunctionRow],
 ) -> Vec<Verdict> {
     let totals = Totals { classes: classes(image.arch()), counted };
@@ -51,9 +51,9 @@ pub(super) fn verdicts(
         verdicts.push(crc32c(image.arch(), &totals, functions));
     }
     match structures {
-        Some(structures) => verdicts.extend(short_lines(image.arch(), structures)),
-        None if is_server => verdicts.push(unknown_structures()),
-        None => {}
+        Ok(structures) => verdicts.extend(short_lines(image.arch(), structures)),
+        Err(why) if is_server => verdicts.push(unknown_structures(why)),
+        Err(_) => {}
     }
     // What costs comes first.
     verdicts.sort_by_key(|v| !v.is_finding);
@@ -211,12 +211,12 @@ fn short_lines(arch: Arch, structures: &[Structure]) -> Option<Verdict> {
     })
 }
 
-fn unknown_structures() -> Verdict {
+/// `why` is said of the debug information.
+fn unknown_structures(why: &str) -> Verdict {
     Verdict {
         id: "no-debug-information",
         is_finding: false,
-        text: "structures not looked at: the program has no debug information of its own, or it is compressed"
-            .to_owned(),
+        text: format!("structures not looked at, for lack of debug information in the program: {why}"),
         evidence: Vec::new(),
     }
 }

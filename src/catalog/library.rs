@@ -8,7 +8,7 @@ use crate::model::Kind;
 use crate::symbols::{Arch, Image};
 
 /// Sizes of glibc's types, in bytes: `pthread_mutex_t`, and the others, which are alike on both architectures.
-pub(super) const fn mutex_size(arch: Arch) -> u32 {
+pub const fn mutex_size(arch: Arch) -> u32 {
     match arch {
         Arch::X86_64 => 40,
         Arch::Aarch64 => 48,
@@ -56,7 +56,7 @@ pub fn psi_places(arch: Arch, library: &Library) -> Vec<PsiPlace> {
 }
 
 /// How the instance of an instrumented object leads to its name.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PsiClass {
     /// Offset of the class pointer in the instance.
     pub to_class: u32,
@@ -78,7 +78,8 @@ pub struct Library {
     pub arrays: &'static [LockArray],
     /// The function that locks mutexes of the C library with a latch id behind each: alternative names.
     pub tracked: &'static [&'static str],
-    /// Beginnings of the names of functions that lock one mutex of the C library only, and the event name of that.
+    /// Beginnings of the names of functions that lock one mutex of the C library only, and the event name of that. It counts only
+    /// where the code shows that they do.
     pub owners: &'static [(&'static str, &'static str)],
     /// The functions that lock a `rw_pr_lock_t`: alternative names.
     pub prlock: &'static [&'static str],
@@ -155,6 +156,17 @@ pub fn is_word(kind: Kind, offset: u64) -> bool {
     }
 }
 
+/// Where the object of the C library may begin that threads sleep for on this word.
+pub fn lock_starts(kind: Kind, word: u64) -> Vec<u64> {
+    let in_front = |offset: &u32| (word & !7).checked_sub(u64::from(*offset));
+    match kind {
+        Kind::Mutex => vec![word],
+        Kind::Rwlock => in_front(&RWLOCK_WORDS).into_iter().collect(),
+        Kind::Cond => COND_WORDS.iter().filter_map(in_front).collect(),
+        Kind::Sxlock | Kind::Prlock => Vec::new(),
+    }
+}
+
 pub(super) static MYSQL: Library = Library {
     class: PsiClass { to_class: 32, to_name: 24 },
     prlock_counters: 24,
@@ -191,23 +203,50 @@ const NEW_MARIADB: Library = Library {
     exceptions: MARIADB_EXCEPTIONS,
     arrays: &[],
     tracked: &[],
-    // The code of 11.4.5 locks one mutex in each.
-    owners: &[
-        ("tc_acquire_table", "wait/synch/mutex/sql/LOCK_table_cache"),
-        ("tc_release_table", "wait/synch/mutex/sql/LOCK_table_cache"),
-    ],
+    owners: TABLE_CACHE,
     prlock: PRLOCK,
 };
 
 pub(super) static MARIADB: Library = NEW_MARIADB;
 
 /// Instances and classes as they were in 10.2; those of 10.5 are as they are today.
-pub(super) static MARIADB_10_2: Library =
-    Library { class: PsiClass { to_class: 16, to_name: 16 }, owners: &[], ..NEW_MARIADB };
+const OLD_MARIADB: Library = Library { class: PsiClass { to_class: 16, to_name: 16 }, owners: &[], ..NEW_MARIADB };
+
+pub(super) static MARIADB_10_2: Library = Library { owners: MARIADB_10_2_OWNERS, ..OLD_MARIADB };
+
+const TABLE_CACHE: &[(&str, &str)] = &[
+    ("tc_acquire_table", "wait/synch/mutex/sql/LOCK_table_cache"),
+    ("tc_release_table", "wait/synch/mutex/sql/LOCK_table_cache"),
+    ("tdc_acquire_share", "wait/synch/mutex/sql/TABLE_SHARE::tdc.LOCK_table_share"),
+];
+
+const MARIADB_10_2_OWNERS: &[(&str, &str)] =
+    &[TABLE_CACHE[0], TABLE_CACHE[1], TABLE_CACHE[2], ("os_event", "wait/synch/mutex/innodb/event_os_mutex")];
+
+/// Its event's mutex is registered under no name; this is MySQL 5.6's.
+pub(super) static MARIADB_10_1: Library = Library { owners: OS_EVENT, ..OLD_MARIADB };
+
+/// Its instances and classes are those of MariaDB's at the time, and its metadata locks have a table of functions before their key,
+/// which is all that is looked at here.
+pub(super) static MYSQL_5_6: Library = Library {
+    owners: OS_EVENT,
+    metadata_lock: MetadataLock { event: "wait/synch/rwlock/sql/MDL_lock::rwlock", lock: 392, text: 4 },
+    exceptions: &[("mysys", &["COND_alarm", "LOCK_alarm"]), ("sql", &["THR_LOCK_servers"])],
+    arrays: &[LockArray {
+        symbol: "table_cache_manager",
+        // By its debug information; it was built for no other architecture.
+        stride: |_| 168,
+        lock: "LOCK_table_cache",
+    }],
+    ..OLD_MARIADB
+};
+
+const OS_EVENT: &[(&str, &str)] =
+    &[("os_event", "wait/synch/mutex/innodb/event_os_mutex"), ("os_mutex_enter", "wait/synch/mutex/innodb/os_mutex")];
 
 const MARIADB_EXCEPTIONS: &[(&str, &[&str])] = &[
     ("aria", &["COND_soft_sync", "LOCK_soft_sync", "LOCK_trn_list", "THR_LOCK_maria"]),
-    ("mysys", &["COND_timer", "LOCK_timer", "LOCK_uuid_generator"]),
+    ("mysys", &["COND_alarm", "COND_timer", "LOCK_alarm", "LOCK_timer", "LOCK_uuid_generator"]),
     ("sql", &["THR_LOCK_servers", "THR_LOCK_udf"]),
 ];
 

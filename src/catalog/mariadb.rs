@@ -7,12 +7,12 @@
 use super::pages::{Dictionary, DictionaryAt, PageLatch, Pages, SpaceAt, COMMON_PAGES};
 use super::variables::Table;
 use super::{
-    library, spin, Around, ArrayLatches, Beside, Callsite, Count, Evidence, Family, Flavor, Found, FutexShape,
-    Identity, IdentityIn, InsideLatch, Latch, MariadbNames, Naming, Object, Shape, WaitFunction, Word,
+    library, spin, Around, ArrayLatches, Beside, Callsite, Count, Evidence, Family, Flavor, Found, Function,
+    FutexShape, Identity, IdentityIn, InsideLatch, Latch, MariadbNames, Naming, Object, Shape, WaitFunction, Word,
 };
 use crate::model::{Kind, Mode};
 
-const fn wait(symbol: &'static [&'static str], shape: FutexShape, label: &'static str, mode: Mode) -> WaitFunction {
+const fn wait(symbol: Function, shape: FutexShape, label: &'static str, mode: Mode) -> WaitFunction {
     WaitFunction {
         found: Found::Futex(symbol, shape),
         label,
@@ -38,12 +38,12 @@ const fn spinning(shape: FutexShape) -> FutexShape {
 pub(super) static MARIADB_10_6: Family = Family {
     flavor: Flavor::Mariadb,
     wait_functions: &[
-        wait(&["_ZN14srw_mutex_implILb0EE13wait_and_lockEv"], MUTEX, "srw_mutex_wait_and_lock", Mode::X),
-        wait(&["_ZN14srw_mutex_implILb1EE13wait_and_lockEv"], spinning(MUTEX), "srw_spin_mutex_wait_and_lock", Mode::X),
-        wait(&["_ZN14ssux_lock_implILb0EE7rd_waitEv"], READER, "ssux_rd_wait", Mode::S),
-        wait(&["_ZN14ssux_lock_implILb1EE7rd_waitEv"], spinning(READER), "ssux_spin_rd_wait", Mode::S),
-        wait(&["_ZN14ssux_lock_implILb0EE7wr_waitEj"], WRITER, "ssux_wr_wait", Mode::X),
-        wait(&["_ZN14ssux_lock_implILb1EE7wr_waitEj"], spinning(WRITER), "ssux_spin_wr_wait", Mode::X),
+        wait("_ZN14srw_mutex_implILb0EE13wait_and_lockE", MUTEX, "srw_mutex_wait_and_lock", Mode::X),
+        wait("_ZN14srw_mutex_implILb1EE13wait_and_lockE", spinning(MUTEX), "srw_spin_mutex_wait_and_lock", Mode::X),
+        wait("_ZN14ssux_lock_implILb0EE7rd_waitE", READER, "ssux_rd_wait", Mode::S),
+        wait("_ZN14ssux_lock_implILb1EE7rd_waitE", spinning(READER), "ssux_spin_rd_wait", Mode::S),
+        wait("_ZN14ssux_lock_implILb0EE7wr_waitE", WRITER, "ssux_wr_wait", Mode::X),
+        wait("_ZN14ssux_lock_implILb1EE7wr_waitE", spinning(WRITER), "ssux_spin_wr_wait", Mode::X),
     ],
     wrappers: &[
         "_ZN14srw_mutex_implI",
@@ -64,7 +64,6 @@ pub(super) static MARIADB_10_6: Family = Family {
     spin: Some(&spin::MARIADB_10_6),
     library: &library::MARIADB,
     pages: Some(&PAGES),
-    layout: &[],
 };
 
 pub(crate) const NAMES: MariadbNames = MariadbNames {

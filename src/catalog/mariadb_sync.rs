@@ -5,22 +5,18 @@
 //! Function names, argument order, offsets and the numbers of kinds of wait were read from the symbol table and debug
 //! information of the official 10.2.11 build for x86_64.
 
-use super::mysql::{BLOCK_MUTEX, MUTEX, MUTEX_INIT};
-use super::{
-    library, Callsite, Family, Flavor, Found, Identity, IdentityIn, MysqlNames, Naming, Shape, Stored, WaitFunction,
-    WaitKind,
-};
+use super::mysql::{self, BLOCK_MUTEX, MUTEX, RW_LOCK};
+use super::{library, Callsite, Family, Flavor, Found, Function, IdentityIn, Naming, Shape, WaitFunction, WaitKind};
 use crate::model::Mode;
 
-/// `rw_lock_t`: creation file, and line in a bit field.
-const RW_LOCK: Identity = Identity::Created { file_offset: 56, line_offset: 80, line_bits: LINE_BITS };
-const LINE_BITS: u8 = 13;
-
-const RESERVE_CELL: &str = "_Z23sync_array_reserve_cellP12sync_array_tPvmPKcj";
+/// With a line of 32 bits, where MySQL has one of 64.
+const RESERVE_CELL: Function = "_Z23sync_array_reserve_cellP12sync_array_tPvmPKcj";
 /// Called once for each cell: when the thread has slept, or when it need not any more.
-const FREE_CELL: &str = "_Z20sync_array_free_cellP12sync_array_tRP11sync_cell_t";
-const WAIT_EVENT: &str = "_Z21sync_array_wait_eventP12sync_array_tRP11sync_cell_t";
-const DELAY: &str = "_Z8ut_delaym";
+const FREE_CELL: Function = "_Z20sync_array_free_cellP12sync_array_t";
+const WAIT_EVENT: Function = "_Z21sync_array_wait_eventP12sync_array_t";
+const DELAY: Function = "_Z8ut_delaym";
+
+const CONTENDED: Shape = Shape::Contended { spin: &[DELAY], sleep: &[RESERVE_CELL, WAIT_EVENT] };
 
 /// The kinds of wait, from `sync_cell_t::request_type`.
 const KINDS: &[WaitKind] = &[
@@ -39,7 +35,6 @@ pub(super) static SLEEPS_ONLY: Family = Family {
     flavor: Flavor::Mariadb,
     wait_functions: &[],
     wrappers: &[],
-    layout: &[],
     spin: None,
     library: &library::MARIADB,
     naming: Naming::None,
@@ -50,55 +45,34 @@ pub(super) static MARIADB_10_2: Family = Family {
     flavor: Flavor::Mariadb,
     wait_functions: &[
         WaitFunction {
-            found: Found::Symbols(&[RESERVE_CELL]),
+            found: Found::Symbol(RESERVE_CELL),
             label: "sync_array_cell",
             mode: Mode::None,
-            shape: Shape::Until { end: &[FREE_CELL] },
+            shape: Shape::Until { end: FREE_CELL },
             latch_argument: 1,
-            callsite: Callsite::FileLine { file: 3, line: 4 },
+            callsite: Callsite::FileLine,
             identity: IdentityIn::ByKind { argument: 2, kinds: KINDS },
         },
         WaitFunction::rw_lock(
-            &["_Z19rw_lock_s_lock_spinP9rw_lock_tmPKcj"],
+            "_Z19rw_lock_s_lock_spinP9rw_lock_t",
             "rw_lock_s_lock_spin",
             Mode::S,
             Shape::Whole,
             RW_LOCK,
         ),
         WaitFunction::rw_lock(
-            &["_Z20rw_lock_sx_lock_funcP9rw_lock_tmPKcj"],
+            "_Z20rw_lock_sx_lock_funcP9rw_lock_t",
             "rw_lock_sx_lock_func",
             Mode::Sx,
-            Shape::Contended { spin: &[DELAY], sleep: &[RESERVE_CELL, WAIT_EVENT] },
+            CONTENDED,
             RW_LOCK,
         ),
+        WaitFunction::rw_lock("_Z19rw_lock_x_lock_funcP9rw_lock_t", "rw_lock_x_lock_func", Mode::X, CONTENDED, RW_LOCK),
+        mysql::inlined_cell(RESERVE_CELL, "mutex_enter_inlined", &[DELAY]),
     ],
     wrappers: &[],
-    // The creating file of an rw-lock, the ids of mutexes.
-    layout: &[
-        Stored { function: &["_Z19rw_lock_create_funcP9rw_lock_tPKcj"], argument: 1, offset: 56 },
-        Stored { function: &[MUTEX_INIT], argument: 1, offset: 0x20 },
-        Stored {
-            function: &["_Z10mutex_initI11PolicyMutexI14TTASEventMutexI16BlockMutexPolicyEEEvPT_10latch_id_tPKcj"],
-            argument: 1,
-            offset: 0x18,
-        },
-    ],
     spin: None,
     library: &library::MARIADB_10_2,
     pages: None,
-    naming: Naming::Mysql(&MysqlNames {
-        latch_init: "_Z15sync_check_initv",
-        not_instrumented: None,
-        latch_meta: "latch_meta",
-        latch_meta_begin: 0,
-        meta_id: 0,
-        meta_name: 8,
-        meta_key: 0x20,
-        sync_ids: &["SYNC_THREAD", "SYNC_ARRAY_MUTEX", "SYNC_DEBUG_MUTEX"],
-        uninstrumented_ids: &[("BUF_BLOCK_MUTEX", "buffer_block_mutex")],
-        rw_lock_create: &["_Z19rw_lock_create_funcP9rw_lock_tPKcj"],
-        uninstrumented_sites: &[("buf0buf.cc", "buf_block_lock"), ("gis0sea.cc", "rtr_match_block_lock")],
-        line_bits: LINE_BITS,
-    }),
+    naming: Naming::Mysql(&mysql::NAMES),
 };

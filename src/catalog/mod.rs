@@ -14,6 +14,7 @@ mod mysql;
 mod pages;
 mod settings;
 mod spin;
+mod sync0;
 mod variables;
 
 #[cfg(test)]
@@ -24,18 +25,18 @@ pub use events::{event_waits, EVENTS};
 pub use hardware::{
     cpu as hardware_cpu, where_counters_are, Access, Code, Cpu, CpuId, HardwareEvent, Instruction, Place, Proof, Uncore,
 };
-pub use library::{is_word, library_lock, psi_places, tracked_id, Library, PsiClass};
+pub use library::{is_word, library_lock, lock_starts, mutex_size, psi_places, tracked_id, Library, PsiClass};
 pub use pages::{Dictionary, DictionaryAt, PageLatch, Pages, SpaceAt};
 pub use settings::{settings, SETTINGS};
 pub use spin::{SpinRounds, Turns};
 pub use variables::{number, variable, Number, Table};
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::ops::Range;
 
-use crate::code;
+use crate::code::{self, Kept, Left};
 use crate::model::{Kind, Mode};
-use crate::symbols::{plain_name, Image, Symbol};
+use crate::symbols::{self, plain_name, Image, Parameter, Symbol};
 
 /// Who maintains the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,32 +73,12 @@ pub struct Family {
     pub pages: Option<&'static Pages>,
     /// How long its waiters spin; `None` where that is not known.
     pub spin: Option<&'static SpinRounds>,
-    /// What the code of a build must do with the members of its latches, where other versions have functions of the same
-    /// names but other latches.
-    pub layout: &'static [Stored],
-}
-
-/// A function stores its argument of this number, counted from 0, at this offset of what the first points to.
-#[derive(Debug)]
-pub struct Stored {
-    /// Alternative names.
-    pub function: &'static [&'static str],
-    pub argument: u8,
-    pub offset: i64,
-}
-
-impl Stored {
-    fn holds(&self, image: &Image) -> bool {
-        let range = named(image, self.function).next().and_then(|s| bounds(image, &s));
-        let function = range.and_then(|r| code::Function::new(image, r));
-        function.is_some_and(|f| f.stores_argument(self.argument, 0, self.offset))
-    }
 }
 
 /// How a family's latches get their names.
 #[derive(Debug)]
 pub enum Naming {
-    /// InnoDB of MySQL 8.0 and newer, and of MariaDB up to 10.5: latch ids and creation sites.
+    /// InnoDB of MySQL, and of MariaDB up to 10.5: latch ids and creation sites.
     Mysql(&'static MysqlNames),
     /// InnoDB of MariaDB 10.6 and newer: lock words known by what they are part of.
     Mariadb(&'static MariadbNames),
@@ -108,28 +89,38 @@ pub enum Naming {
 /// Where naming finds things in MySQL's program and memory.
 #[derive(Debug)]
 pub struct MysqlNames {
+    /// How mutexes get their names, where these have a latch id.
+    pub ids: Option<&'static IdNames>,
+    /// The key variable of latches that are deliberately not instrumented. A build without it has no key for them.
+    pub not_instrumented: &'static str,
+    /// The sorts of latches that remember where they were created.
+    pub created: &'static [Created],
+}
+
+/// Where naming finds latch ids.
+#[derive(Debug)]
+pub struct IdNames {
     /// The function that fills the vector of latch descriptions, or calls the function that does.
-    pub latch_init: &'static str,
-    /// The key variable of latches that are deliberately not instrumented; `None` where the code has no key for them.
-    pub not_instrumented: Option<&'static str>,
-    /// The vector of latch descriptions, by symbol: its `begin` pointer is `latch_meta_begin` bytes behind the
-    /// symbol, its `end` pointer 8 further.
+    pub latch_init: Function,
+    /// The vector of latch descriptions, by symbol.
     pub latch_meta: &'static str,
-    pub latch_meta_begin: u64,
-    /// In a latch description: u32 id, pointer to the id's name, u32 value of the instrument's key.
-    pub meta_id: u64,
-    pub meta_name: u64,
-    pub meta_key: u64,
     /// Latch ids whose names begin as the names of latch levels do.
     pub sync_ids: &'static [&'static str],
     /// Latch ids that the server does not instrument but had an instrument for, and its name.
     pub uninstrumented_ids: &'static [(&'static str, &'static str)],
-    /// The function that creates rw-locks: alternative names.
-    pub rw_lock_create: &'static [&'static str],
-    /// What to call rw-locks that are created without an instrument, by the file that creates them.
-    pub uninstrumented_sites: &'static [(&'static str, &'static str)],
-    /// How many bits of its line an rw-lock keeps.
-    pub line_bits: u8,
+}
+
+/// Latches that remember where they were created.
+#[derive(Debug)]
+pub struct Created {
+    /// The function that creates them.
+    pub by: Function,
+    /// Where they keep the line that it is called from.
+    pub line: &'static Member,
+    /// What they are, unless their instrument says that it is of a lock with a third mode.
+    pub kind: Kind,
+    /// What to call those that are created without an instrument, by the file that creates them.
+    pub uninstrumented: &'static [(&'static str, Latch)],
 }
 
 /// Where naming finds latches in MariaDB's memory.
@@ -266,13 +257,18 @@ pub struct WaitFunction {
 /// How a wait function is found in a binary.
 #[derive(Clone, Copy, Debug)]
 pub enum Found {
-    /// By name: alternatives, as versions differ.
-    Symbols(&'static [&'static str]),
-    /// It has no name, but is the only function without one that calls both of these (alternatives each).
-    CallerOf(&'static [&'static str], &'static [&'static str]),
+    /// By name.
+    Symbol(Function),
+    /// By name, or, because a function that is not exported has none in a stripped program, as the only one besides the
+    /// others here that calls both.
+    CallerOf { name: Function, calls: [Function; 2] },
     /// By name, or among the functions without one by how it waits in a futex.
-    Futex(&'static [&'static str], FutexShape),
+    Futex(Function, FutexShape),
 }
+
+/// A function by the beginning of its mangled name: what it is called and what comes first in its list of parameters. What
+/// follows there differs between versions, so the parameters that matter are found by their types.
+pub type Function = &'static str;
 
 /// What tells a lock primitive that waits in a futex of its own from the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -292,16 +288,21 @@ pub enum Shape {
     Whole,
     /// A part of a hot function: that which spins by calling one of the first, or goes to sleep by calling one of
     /// the second.
-    Contended { spin: &'static [&'static str], sleep: &'static [&'static str] },
-    /// All of it and what follows, until another function is called (alternatives).
-    Until { end: &'static [&'static str] },
+    Contended { spin: &'static [Function], sleep: &'static [Function] },
+    /// All of it and what follows, until another function is called.
+    Until { end: Function },
+    /// Waiters call it last, where all of a mutex is inlined: each call outside of the other wait functions is a wait, which
+    /// begins with spinning by calling one of these.
+    Inlined { spin: &'static [Function] },
+    /// All of it, in builds in which some of its inlined callers are not recognised.
+    Rest,
 }
 
 /// How the code that waits is known.
 #[derive(Clone, Copy, Debug)]
 pub enum Callsite {
-    /// It passes its source file's name and line as these arguments.
-    FileLine { file: usize, line: usize },
+    /// It passes its source file's name and line as arguments, of which the types tell the numbers.
+    FileLine,
     /// By the return address.
     Caller,
 }
@@ -313,6 +314,9 @@ pub enum IdentityIn {
     Always(Identity),
     /// It depends on the kind of wait, the number of which is passed as this argument.
     ByKind { argument: usize, kinds: &'static [WaitKind] },
+    /// The one of these latch ids that the waiting code looks at, where the compiler has inlined that; in waits for which no kind
+    /// that is known at compile time is passed as this argument.
+    LookedAt { argument: usize, ids: &'static [Identity] },
 }
 
 /// A kind of wait, where one function waits for several sorts of latches.
@@ -326,17 +330,122 @@ pub struct WaitKind {
 /// What identifies a latch, by offsets in it.
 #[derive(Clone, Copy, Debug)]
 pub enum Identity {
-    LatchId {
-        offset: u16,
-    },
+    LatchId(&'static Member),
     /// A pointer to the creating file's name, and the line in the low bits of a u32.
     Created {
-        file_offset: u16,
-        line_offset: u16,
-        line_bits: u8,
+        file: &'static Member,
+        line: &'static Member,
     },
     /// Nothing in it: a bare lock word.
     Word,
+}
+
+/// A member of a latch, known by the functions that set it. Where a build has it, its code tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Any of these, which have the latch as their first argument.
+    pub set_by: &'static [Function],
+    /// To the value of this parameter.
+    pub to: Parameter,
+    /// The code that shows it where the functions that set it are part of others.
+    pub shown_by: Option<Showing>,
+}
+
+/// Code that describes latches of two sorts in words, for which it reads their members.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Showing {
+    /// What it passes them to, as this parameter of it; that returns a string.
+    pub reader: Function,
+    pub parameter: Parameter,
+    /// Where it does so by a method of a part of the latch, that.
+    pub method: Function,
+    /// The member of the other sort.
+    pub other: &'static Member,
+}
+
+impl Member {
+    /// Where latches have it in this build. `None` where no function sets it, or not all set the same.
+    pub fn find(&self, image: &Image) -> Option<Kept> {
+        let setters = self.set_by.iter().flat_map(|function| image.functions_named(function));
+        let found: BTreeSet<Kept> = setters
+            .filter_map(|setter| {
+                let number = symbols::parameters(setter.name)?.iter().position(|p| *p == self.to)?;
+                code::kept(image, setter.addr, u8::try_from(number).ok()?, 0)
+            })
+            .collect();
+        let shown = self.shown_by.as_ref().filter(|_| found.is_empty()).and_then(|code| code.find(image));
+        let mut found = found.into_iter().chain(shown);
+        found.next().filter(|kept| kept.offset >= 0 && found.next().is_none())
+    }
+}
+
+impl Showing {
+    fn find(&self, image: &Image) -> Option<Kept> {
+        let reader = image.functions_named(self.reader).next()?;
+        let number = symbols::parameters(reader.name)?.iter().position(|p| *p == self.parameter)?;
+        let method = image.functions_named(self.method).next();
+        let other = self.other.find(image)?.offset;
+        let number = number + result_registers(image);
+        let mut shown = BTreeSet::new();
+        for (call, function) in calls_of(image, reader.addr) {
+            let Some(Left::Loaded(member)) = function.left_for(call, number) else { continue };
+            match method.filter(|m| m.addr == function.entry()) {
+                // A method's object comes behind the place for its result, too.
+                Some(method) => {
+                    let parts = calls_of(image, method.addr).into_iter();
+                    let parts = parts.filter_map(|(call, caller)| caller.added_for(call, result_registers(image)));
+                    shown.extend(parts.map(|part| part.wrapping_add(member)));
+                }
+                None => _ = shown.insert(member),
+            }
+        }
+        let mut own = shown.into_iter().filter(|offset| *offset != other);
+        own.next().filter(|_| own.next().is_none()).map(|offset| Kept { offset, mask: u32::MAX })
+    }
+}
+
+/// How many argument registers the address takes at which a function has to put a string that it returns.
+fn result_registers(image: &Image) -> usize {
+    match image.arch() {
+        symbols::Arch::X86_64 => 1,
+        symbols::Arch::Aarch64 => 0,
+    }
+}
+
+/// The direct calls of the function at `callee`, each with the function it is in.
+fn calls_of(image: &Image, callee: u64) -> Vec<(u64, code::Function)> {
+    let calls = code::direct_calls(image, &HashSet::from([callee])).into_iter();
+    calls.filter_map(|(at, _)| Some((at, code::Function::new(image, image.function_at(at)?)?))).collect()
+}
+
+/// Where the latches of one build keep what identifies them.
+#[derive(Debug, Default)]
+pub struct Layout {
+    members: Vec<(Member, Kept)>,
+}
+
+impl Layout {
+    /// As far as the build's code shows it.
+    pub fn of(image: &Image, family: &Family) -> Layout {
+        let mut layout = Layout::default();
+        let members = family.wait_functions.iter().flat_map(WaitFunction::identities).flat_map(|i| i.members());
+        for member in members {
+            if layout.place(member).is_none() {
+                layout.members.extend(member.find(image).map(|kept| (*member, kept)));
+            }
+        }
+        layout
+    }
+
+    /// All members that are known.
+    pub fn members(&self) -> impl Iterator<Item = (&Member, Kept)> {
+        self.members.iter().map(|(member, kept)| (member, *kept))
+    }
+
+    /// Where they keep this.
+    pub fn place(&self, member: &Member) -> Option<Kept> {
+        self.members.iter().find(|(known, _)| known == member).map(|(_, kept)| *kept)
+    }
 }
 
 /// Sizes of InnoDB's latches, in bytes: of a mutex with a latch id and of an rw-lock that remembers where it was made, in
@@ -352,31 +461,27 @@ pub struct SpinFunction {
     pub range: Range<u64>,
 }
 
-/// The family whose wait functions this binary has. The first function of each family is one that no other
-/// family has by that name. Where none of them is found, or latches are laid out in another way, and InnoDB waits by events,
+/// The family whose wait functions this binary has. The first function of each family is one that no other before it
+/// has by that name. Where none of them is found, or nothing of what identifies its latches, and InnoDB waits by events,
 /// it is the family without wait functions.
 ///
 /// # Errors
 /// What the program is instead, for a message that begins "process PID (NAME) is".
 pub fn family(image: &Image) -> Result<&'static Family, &'static str> {
-    let known = [&mysql::MYSQL_8, &mariadb::MARIADB_10_6, &mariadb_sync::MARIADB_10_2];
+    let known = [&sync0::MYSQL_5_6, &mariadb::MARIADB_10_6, &mariadb_sync::MARIADB_10_2, &mysql::MYSQL];
     let has_first = |f: &&Family| f.wait_functions.first().is_some_and(|w| !w.find(image).is_empty());
-    if let Some(family) = known.into_iter().find(has_first) {
-        if family.layout.iter().all(|stored| stored.holds(image)) {
-            return Ok(family);
-        }
-        if event_waits(image).is_empty() {
-            return Err("a MySQL or MariaDB server whose latches are laid out in a way that armtrace does not know");
-        }
-        return Ok(&mariadb_sync::SLEEPS_ONLY);
+    let found = known.into_iter().find(has_first).map(|family| sync0::maintained(family, image));
+    if let Some(family) = found.filter(|f| f.wait_functions.iter().any(|w| w.is_identified(image))) {
+        return Ok(family);
     }
-    if image.symbol("server_version").is_some() {
-        if !event_waits(image).is_empty() {
-            return Ok(&mariadb_sync::SLEEPS_ONLY);
+    match (found, image.symbol("server_version")) {
+        (None, None) => Err("not a MySQL or MariaDB server: find one with: pgrep -a 'mysqld|mariadbd'"),
+        _ if !event_waits(image).is_empty() => Ok(&mariadb_sync::SLEEPS_ONLY),
+        (Some(_), _) => {
+            Err("a MySQL or MariaDB server whose code does not show where its latches keep what identifies them")
         }
-        return Err("a MySQL or MariaDB server in whose program armtrace does not find its latch functions");
+        (None, _) => Err("a MySQL or MariaDB server in whose program armtrace does not find its latch functions"),
     }
-    Err("not a MySQL or MariaDB server: find one with: pgrep -a 'mysqld|mariadbd'")
 }
 
 /// Whether the image lacks symbols that the catalog knows a server by. MySQL exports all that count; a stripped MariaDB has no names of
@@ -416,72 +521,126 @@ pub fn flavor(family: &Family, image: &Image) -> Flavor {
 }
 
 impl WaitFunction {
-    /// One that waits for an `rw_lock_t`, its first argument; the third and fourth are where it is called.
+    /// One that waits for an `rw_lock_t`, its first argument.
     const fn rw_lock(
-        symbols: &'static [&'static str],
+        symbol: Function,
         label: &'static str,
         mode: Mode,
         shape: Shape,
         identity: Identity,
     ) -> WaitFunction {
         WaitFunction {
-            found: Found::Symbols(symbols),
+            found: Found::Symbol(symbol),
             label,
             mode,
             shape,
             latch_argument: 0,
-            callsite: Callsite::FileLine { file: 2, line: 3 },
+            callsite: Callsite::FileLine,
             identity: IdentityIn::Always(identity),
+        }
+    }
+
+    /// The beginning of its mangled name.
+    fn name(&self) -> Function {
+        match self.found {
+            Found::Symbol(name) | Found::Futex(name, _) | Found::CallerOf { name, .. } => name,
         }
     }
 
     /// Whether a symbol of this binary has its name.
     fn is_named(&self, image: &Image) -> bool {
-        match self.found {
-            Found::Symbols(names) | Found::Futex(names, _) => named(image, names).next().is_some(),
-            Found::CallerOf(..) => false,
-        }
+        image.functions_named(self.name()).next().is_some()
+    }
+
+    /// What its latches can be identified by.
+    fn identities(&self) -> impl Iterator<Item = Identity> {
+        let (always, kinds, ids) = match self.identity {
+            IdentityIn::Always(identity) => (Some(identity), &[][..], &[][..]),
+            IdentityIn::ByKind { kinds, .. } => (None, kinds, &[][..]),
+            IdentityIn::LookedAt { ids, .. } => (None, &[][..], ids),
+        };
+        always.into_iter().chain(kinds.iter().map(|kind| kind.identity)).chain(ids.iter().copied())
+    }
+
+    /// Whether this build shows where its latches, or some kind of them, keep what identifies them.
+    fn is_identified(&self, image: &Image) -> bool {
+        self.identities().any(|identity| identity.members().iter().all(|member| member.find(image).is_some()))
     }
 
     /// Where it is in this binary; more than one place when several variants share an entry here.
     pub fn find(&self, image: &Image) -> Vec<Range<u64>> {
+        let by_name: Vec<Range<u64>> = image.functions_named(self.name()).filter_map(|s| bounds(image, &s)).collect();
         match self.found {
-            Found::Symbols(names) => named(image, names).filter_map(|s| bounds(image, &s)).collect(),
-            Found::CallerOf(first, second) => unnamed_caller(image, first, second).into_iter().collect(),
-            Found::Futex(names, shape) => {
-                let by_name: Vec<Range<u64>> = named(image, names).filter_map(|s| bounds(image, &s)).collect();
-                if by_name.is_empty() {
-                    futex::primitives(image).into_iter().filter(|(_, s)| *s == shape).map(|(range, _)| range).collect()
-                } else {
-                    by_name
-                }
+            _ if !by_name.is_empty() => by_name,
+            Found::Symbol(_) => Vec::new(),
+            Found::CallerOf { calls, .. } => only_caller(image, calls).into_iter().collect(),
+            Found::Futex(_, shape) => {
+                futex::primitives(image).into_iter().filter(|(_, s)| *s == shape).map(|(range, _)| range).collect()
             }
+        }
+    }
+
+    /// The numbers of the arguments that are the file and the line of the caller, for the variant at `entry`; `None` where
+    /// neither its name tells nor its code, which passes them on.
+    pub fn location(&self, image: &Image, entry: u64) -> Option<[usize; 2]> {
+        let by_name = image.functions_named(self.name()).find(|s| s.addr == entry).and_then(|s| location_in(s.name));
+        let Found::CallerOf { calls, .. } = self.found else { return by_name };
+        by_name.or_else(|| calls.iter().find_map(|callee| location_passed_to(image, entry, callee)))
+    }
+}
+
+/// Which arguments of the function of this name are a file and a line.
+fn location_in(mangled: &str) -> Option<[usize; 2]> {
+    let parameters = symbols::parameters(mangled)?;
+    let file = parameters.iter().position(|p| *p == Parameter::File)?;
+    Some([file, file + 1])
+}
+
+/// Which arguments of the function at `entry` it passes on to `callee` as file and line.
+fn location_passed_to(image: &Image, entry: u64, callee: Function) -> Option<[usize; 2]> {
+    let callee = image.functions_named(callee).next()?;
+    let [file, line] = location_in(callee.name)?;
+    let function = code::Function::new(image, image.function_at(entry)?)?;
+    let calls = function.handed_on();
+    let call = calls
+        .iter()
+        .find(|call| call.callee == callee.addr && call.arguments.get(file).is_some_and(Option::is_some))?;
+    let own =
+        |number: usize| call.arguments.get(number)?.filter(|(_, offset)| *offset == 0).map(|(own, _)| usize::from(own));
+    Some([own(file)?, own(line)?])
+}
+
+impl Identity {
+    /// The members that it is read from.
+    fn members(&self) -> Vec<&'static Member> {
+        match *self {
+            Identity::LatchId(member) => vec![member],
+            Identity::Created { file, line } => vec![file, line],
+            Identity::Word => Vec::new(),
         }
     }
 }
 
-/// The symbols of those names that this binary has.
-pub fn named<'a>(image: &'a Image, names: &'a [&str]) -> impl Iterator<Item = Symbol<'a>> {
-    names.iter().filter_map(|name| image.symbol(name))
-}
-
 /// A function's bounds: the unwind table knows them better than the symbol, whose size may be missing.
 fn bounds(image: &Image, symbol: &Symbol<'_>) -> Option<Range<u64>> {
-    image.function_at(symbol.addr).or_else(|| (symbol.size > 0).then(|| symbol.addr..symbol.addr + symbol.size))
+    image
+        .function_at(symbol.addr)
+        .or_else(|| (symbol.size > 0).then(|| symbol.addr..symbol.addr.saturating_add(symbol.size)))
 }
 
-fn unnamed_caller(image: &Image, first: &[&str], second: &[&str]) -> Option<Range<u64>> {
-    let callers = |names: &[&str]| -> HashSet<(u64, u64)> {
-        let targets: HashSet<u64> = named(image, names).map(|s| s.addr).collect();
+/// The only function that calls both of these and is not exported: an exported one would have been found by its name.
+fn only_caller(image: &Image, callees: [Function; 2]) -> Option<Range<u64>> {
+    let callers = |callee: Function| -> BTreeSet<(u64, u64)> {
+        let targets: HashSet<u64> = image.functions_named(callee).map(|s| s.addr).collect();
         code::direct_calls(image, &targets)
             .into_iter()
             .filter_map(|(site, _)| image.function_at(site))
             .map(|f| (f.start, f.end))
             .collect()
     };
-    let nameless = |f: &&(u64, u64)| image.symbol_at(f.0).is_none_or(|s| s.addr + s.size <= f.0);
-    let (first, second) = (callers(first), callers(second));
-    let mut both = first.intersection(&second).filter(nameless);
+    let [first, second] = callees.map(callers);
+    let exported = image.exported_functions();
+    let mut both = first.intersection(&second).filter(|f| !exported.contains(&f.0));
     let &(start, end) = both.next()?;
     both.next().is_none().then_some(start..end)
 }
@@ -501,7 +660,7 @@ impl Family {
             .into_iter()
             .filter(|(site, _)| image.symbol_at(*site).is_some_and(|s| is_wrapper(s.name)))
             .map(|(site, _)| site)
-            .filter_map(|site| code::decode(image, site..site + 15).first().map(code::Insn::end))
+            .filter_map(|site| code::decode(image, site..site.saturating_add(15)).first().map(code::Insn::end))
             .collect()
     }
 
@@ -510,8 +669,9 @@ impl Family {
     pub fn spin_functions(&self, image: &Image) -> Vec<SpinFunction> {
         let mut found = Vec::new();
         for function in self.wait_functions {
-            if let Shape::Contended { spin, .. } = function.shape {
-                let called = named(image, spin).filter_map(|s| Some((plain_name(s.name), bounds(image, &s)?)));
+            if let Shape::Contended { spin, .. } | Shape::Inlined { spin } = function.shape {
+                let called = spin.iter().flat_map(|name| image.functions_named(name));
+                let called = called.filter_map(|s| Some((plain_name(s.name), bounds(image, &s)?)));
                 found.extend(called.map(|(name, range)| SpinFunction { name, range }));
             }
             if let Found::Futex(_, FutexShape { spins: true, .. }) = function.found {

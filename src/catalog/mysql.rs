@@ -1,90 +1,109 @@
-//! MySQL 8.0 to 9.x and Percona Server. Function names, argument order and offsets were read from MySQL 9.7.4
-//! (Debian, x86_64 and aarch64) by disassembly, and from live latches.
+//! MySQL 5.7 to 9.x and Percona Server: functions by their names, and where each build keeps what identifies its latches by the
+//! code that sets it. Page layouts were read from MySQL 9.7.4 (Debian, x86_64 and aarch64) by disassembly, and from live latches.
 
 use super::pages::{Dictionary, DictionaryAt, PageLatch, Pages, SpaceAt, COMMON_PAGES};
 use super::{
-    library, spin, Callsite, Family, Flavor, Found, Identity, IdentityIn, MysqlNames, Naming, Shape, Stored,
-    WaitFunction,
+    library, spin, Callsite, Created, Family, Flavor, Found, Function, IdNames, Identity, IdentityIn, Latch, Member,
+    MysqlNames, Naming, Shape, Showing, WaitFunction,
 };
-use crate::model::Mode;
-use crate::symbols::Image;
+use crate::model::{Kind, Mode};
+use crate::symbols::{Image, Parameter};
 
-/// `TTASEventMutex<GenericPolicy>`: its `latch_id_t`, behind counters.
-pub(super) const MUTEX: Identity = Identity::LatchId { offset: 0x20 };
-/// `TTASEventMutex<BlockMutexPolicy>`: its `latch_id_t`, behind a pointer to counters that all of them share.
-pub(super) const BLOCK_MUTEX: Identity = Identity::LatchId { offset: 0x18 };
-/// `rw_lock_t`: creation file and line.
-const RW_LOCK: Identity = Identity::Created { file_offset: 0x30, line_offset: 0x38, line_bits: 32 };
+/// The class of a mutex (`TTASEventMutex<GenericPolicy>`).
+pub(super) const MUTEX: Identity = Identity::LatchId(MUTEX_ID);
+const MUTEX_ID: &Member = &Member {
+    set_by: &[
+        "_Z10mutex_initI11PolicyMutexI14TTASEventMutexI13GenericPolicyEE",
+        "_ZN11PolicyMutexI14TTASEventMutexI13GenericPolicyEE4initE",
+    ],
+    to: Parameter::LatchId,
+    shown_by: None,
+};
+/// The class of a page mutex (`TTASEventMutex<BlockMutexPolicy>`).
+pub(super) const BLOCK_MUTEX: Identity = Identity::LatchId(&Member {
+    set_by: &[
+        "_Z10mutex_initI11PolicyMutexI14TTASEventMutexI16BlockMutexPolicyEE",
+        "_ZN11PolicyMutexI14TTASEventMutexI16BlockMutexPolicyEE4initE",
+    ],
+    to: Parameter::LatchId,
+    // Printing what threads wait for says which mutex it is, of either sort.
+    shown_by: Some(Showing {
+        reader: "_Z20sync_mutex_to_string10latch_id_t",
+        parameter: Parameter::LatchId,
+        method: "_ZNK16BlockMutexPolicyI14TTASEventMutexIS_EE9to_string",
+        other: MUTEX_ID,
+    }),
+});
+/// The place in the source that created an rw-lock (`rw_lock_t`).
+pub(super) const RW_LOCK: Identity =
+    Identity::Created { file: &Member { to: Parameter::File, ..*RW_LOCK_LINE }, line: RW_LOCK_LINE };
+pub(super) const RW_LOCK_LINE: &Member = &Member { set_by: &[RW_LOCK_CREATE], to: Parameter::Line, shown_by: None };
+pub(super) const RW_LOCK_CREATE: Function = "_Z19rw_lock_create_funcP9rw_lock_t";
 
-const RESERVE_CELL: &str = "_Z23sync_array_reserve_cellP12sync_array_tPvmN2ut8LocationE";
-const RESERVE_CELL_8_0: &str = "_Z23sync_array_reserve_cellP12sync_array_tPvmPKcm";
-const WAIT_EVENT: &str = "_Z21sync_array_wait_eventP12sync_array_tRP11sync_cell_t";
-const DELAY: &str = "_Z8ut_delaym";
-pub(super) const MUTEX_INIT: &str =
-    "_Z10mutex_initI11PolicyMutexI14TTASEventMutexI13GenericPolicyEEEvPT_10latch_id_tPKcj";
-const RW_LOCK_CREATE: &[&str] =
-    &["_Z19rw_lock_create_funcP9rw_lock_tN2ut8LocationE", "_Z19rw_lock_create_funcP9rw_lock_tPKcm"];
+const RESERVE_CELL: Function = "_Z23sync_array_reserve_cellP12sync_array_t";
+const WAIT_EVENT: Function = "_Z21sync_array_wait_eventP12sync_array_t";
+const DELAY: Function = "_Z8ut_delaym";
+
+const MUTEX_WAIT: Function = "_ZN14TTASEventMutexI13GenericPolicyE4waitE";
+const BLOCK_MUTEX_WAIT: Function = "_ZN14TTASEventMutexI16BlockMutexPolicyE4waitE";
 
 /// One round of spinning.
-const SPIN: &[&str] = &[DELAY];
+const SPIN: &[Function] = &[DELAY];
 /// Waiting once spinning did not help.
-const SLEEP: &[&str] = &[
+const SLEEP: &[Function] = &[
     RESERVE_CELL,
-    RESERVE_CELL_8_0,
     WAIT_EVENT,
-    "_ZN14TTASEventMutexI13GenericPolicyE4waitEPKcjj",
-    "_ZN14TTASEventMutexI13GenericPolicyE17spin_and_try_lockEjjPKcj",
-    "_ZN14TTASEventMutexI16BlockMutexPolicyE4waitEPKcjj",
-    "_ZN14TTASEventMutexI16BlockMutexPolicyE17spin_and_try_lockEjjPKcj",
+    MUTEX_WAIT,
+    "_ZN14TTASEventMutexI13GenericPolicyE17spin_and_try_lockE",
+    BLOCK_MUTEX_WAIT,
+    "_ZN14TTASEventMutexI16BlockMutexPolicyE17spin_and_try_lockE",
 ];
 const CONTENDED: Shape = Shape::Contended { spin: SPIN, sleep: SLEEP };
 
-const fn mutex(
-    symbols: &'static [&'static str],
-    label: &'static str,
-    shape: Shape,
-    (file, line): (usize, usize),
-) -> WaitFunction {
+const fn mutex(symbol: Function, label: &'static str, shape: Shape) -> WaitFunction {
     WaitFunction {
-        found: Found::Symbols(symbols),
+        found: Found::Symbol(symbol),
         label,
         mode: Mode::None,
         shape,
         latch_argument: 0,
-        callsite: Callsite::FileLine { file, line },
+        callsite: Callsite::FileLine,
         identity: IdentityIn::Always(MUTEX),
     }
 }
 
 /// A page mutex.
-const fn block_mutex(
-    symbols: &'static [&'static str],
-    label: &'static str,
-    shape: Shape,
-    location: (usize, usize),
-) -> WaitFunction {
-    WaitFunction { identity: IdentityIn::Always(BLOCK_MUTEX), ..mutex(symbols, label, shape, location) }
+const fn block_mutex(symbol: Function, label: &'static str, shape: Shape) -> WaitFunction {
+    WaitFunction { identity: IdentityIn::Always(BLOCK_MUTEX), ..mutex(symbol, label, shape) }
 }
 
-pub(super) static MYSQL_8: Family = Family {
+/// Mutexes with all of their code inlined, to where the cell is reserved in which waiters sleep. Its arguments are the array,
+/// the latch, the kind of wait, and who waits.
+pub(super) const fn inlined_cell(reserve: Function, label: &'static str, spin: &'static [Function]) -> WaitFunction {
+    WaitFunction {
+        found: Found::Symbol(reserve),
+        label,
+        mode: Mode::None,
+        shape: Shape::Inlined { spin },
+        latch_argument: 1,
+        callsite: Callsite::FileLine,
+        identity: IdentityIn::LookedAt { argument: 2, ids: &[MUTEX, BLOCK_MUTEX] },
+    }
+}
+
+pub(super) static MYSQL: Family = Family {
     flavor: Flavor::Mysql,
     wait_functions: &[
         WaitFunction::rw_lock(
-            &["_Z19rw_lock_s_lock_spinP9rw_lock_tmN2ut8LocationE", "_Z19rw_lock_s_lock_spinP9rw_lock_tmPKcm"],
+            "_Z19rw_lock_s_lock_spinP9rw_lock_t",
             "rw_lock_s_lock_spin",
             Mode::S,
             Shape::Whole,
             RW_LOCK,
         ),
+        WaitFunction::rw_lock("_Z19rw_lock_x_lock_funcP9rw_lock_t", "rw_lock_x_lock_func", Mode::X, CONTENDED, RW_LOCK),
         WaitFunction::rw_lock(
-            &["_Z19rw_lock_x_lock_funcP9rw_lock_tmN2ut8LocationE", "_Z19rw_lock_x_lock_funcP9rw_lock_tmPKcm"],
-            "rw_lock_x_lock_func",
-            Mode::X,
-            CONTENDED,
-            RW_LOCK,
-        ),
-        WaitFunction::rw_lock(
-            &["_Z20rw_lock_sx_lock_funcP9rw_lock_tmN2ut8LocationE", "_Z20rw_lock_sx_lock_funcP9rw_lock_tmPKcm"],
+            "_Z20rw_lock_sx_lock_funcP9rw_lock_t",
             "rw_lock_sx_lock_func",
             Mode::Sx,
             CONTENDED,
@@ -93,73 +112,67 @@ pub(super) static MYSQL_8: Family = Family {
         // Waits for readers to leave once the writer has announced itself. What it spins is not seen: a probe
         // there would be hit in every round.
         WaitFunction {
-            found: Found::CallerOf(&[RESERVE_CELL, RESERVE_CELL_8_0], &[DELAY]),
+            found: Found::CallerOf { name: "_ZL24rw_lock_x_lock_wait_funcP9rw_lock_t", calls: [RESERVE_CELL, DELAY] },
             label: "rw_lock_x_lock_wait",
             mode: Mode::X,
             shape: CONTENDED,
             latch_argument: 0,
-            callsite: Callsite::FileLine { file: 2, line: 3 },
+            callsite: Callsite::FileLine,
             identity: IdentityIn::Always(RW_LOCK),
         },
         mutex(
-            &["_Z18mutex_enter_inlineI11PolicyMutexI14TTASEventMutexI13GenericPolicyEEEvPT_N2ut8LocationE"],
+            "_Z18mutex_enter_inlineI11PolicyMutexI14TTASEventMutexI13GenericPolicyEE",
             "mutex_enter_inline",
             CONTENDED,
-            (1, 2),
         ),
         block_mutex(
-            &["_Z18mutex_enter_inlineI11PolicyMutexI14TTASEventMutexI16BlockMutexPolicyEEEvPT_N2ut8LocationE"],
+            "_Z18mutex_enter_inlineI11PolicyMutexI14TTASEventMutexI16BlockMutexPolicyEE",
             "mutex_enter_inline_block",
             CONTENDED,
-            (1, 2),
         ),
-        mutex(&["_ZN11PolicyMutexI14TTASEventMutexI13GenericPolicyEE5enterEjjPKcj"], "mutex_enter", CONTENDED, (3, 4)),
+        mutex("_ZN11PolicyMutexI14TTASEventMutexI13GenericPolicyEE5enterE", "mutex_enter", CONTENDED),
+        block_mutex("_ZN11PolicyMutexI14TTASEventMutexI16BlockMutexPolicyEE5enterE", "mutex_enter_block", CONTENDED),
+        mutex("_ZN14TTASEventMutexI13GenericPolicyE17spin_and_try_lockE", "mutex_spin_and_try_lock", Shape::Whole),
         block_mutex(
-            &["_ZN11PolicyMutexI14TTASEventMutexI16BlockMutexPolicyEE5enterEjjPKcj"],
-            "mutex_enter_block",
-            CONTENDED,
-            (3, 4),
-        ),
-        mutex(
-            &["_ZN14TTASEventMutexI13GenericPolicyE17spin_and_try_lockEjjPKcj"],
-            "mutex_spin_and_try_lock",
-            Shape::Whole,
-            (3, 4),
-        ),
-        block_mutex(
-            &["_ZN14TTASEventMutexI16BlockMutexPolicyE17spin_and_try_lockEjjPKcj"],
+            "_ZN14TTASEventMutexI16BlockMutexPolicyE17spin_and_try_lockE",
             "mutex_spin_and_try_lock_block",
             Shape::Whole,
-            (3, 4),
         ),
+        mutex(MUTEX_WAIT, "mutex_enter_inlined", Shape::Inlined { spin: SPIN }),
+        block_mutex(BLOCK_MUTEX_WAIT, "mutex_enter_inlined_block", Shape::Inlined { spin: SPIN }),
+        inlined_cell(RESERVE_CELL, "mutex_enter_inlined_cell", SPIN),
+        mutex(MUTEX_WAIT, "mutex_wait", Shape::Rest),
+        block_mutex(BLOCK_MUTEX_WAIT, "mutex_wait_block", Shape::Rest),
     ],
     wrappers: &[],
-    // The creating file and line of an rw-lock, the ids of mutexes: names depend on these.
-    layout: &[
-        Stored { function: RW_LOCK_CREATE, argument: 1, offset: 0x30 },
-        Stored { function: RW_LOCK_CREATE, argument: 2, offset: 0x38 },
-        Stored { function: &[MUTEX_INIT], argument: 1, offset: 0x20 },
-    ],
     spin: Some(&spin::MYSQL),
     library: &library::MYSQL,
     pages: Some(&PAGES),
-    naming: Naming::Mysql(&MysqlNames {
-        latch_init: "_Z15sync_check_initm",
-        not_instrumented: Some("PFS_NOT_INSTRUMENTED"),
-        latch_meta: "latch_meta",
-        latch_meta_begin: 8,
-        meta_id: 0,
-        meta_name: 8,
-        meta_key: 0x20,
-        sync_ids: &["SYNC_THREAD", "SYNC_ARRAY_MUTEX", "SYNC_DEBUG_MUTEX"],
-        // The key of page mutexes, which no current build registers.
-        uninstrumented_ids: &[("BUF_BLOCK_MUTEX", "buffer_block_mutex")],
-        rw_lock_create: RW_LOCK_CREATE,
+    naming: Naming::Mysql(&NAMES),
+};
+
+pub(super) static NAMES: MysqlNames = MysqlNames {
+    ids: Some(&IDS),
+    not_instrumented: "PFS_NOT_INSTRUMENTED",
+    created: &[Created {
+        by: RW_LOCK_CREATE,
+        line: RW_LOCK_LINE,
+        kind: Kind::Rwlock,
         // A page latch has the name of the key that it has in builds that instrument pages. The other belongs to a
         // copy of a page in a search of a spatial index.
-        uninstrumented_sites: &[("buf0buf.cc", "buf_block_lock"), ("gis0sea.cc", "rtr_match_block_lock")],
-        line_bits: 32,
-    }),
+        uninstrumented: &[
+            ("buf0buf.cc", Latch { kind: Kind::Sxlock, name: "buf_block_lock" }),
+            ("gis0sea.cc", Latch { kind: Kind::Sxlock, name: "rtr_match_block_lock" }),
+        ],
+    }],
+};
+
+static IDS: IdNames = IdNames {
+    latch_init: "_Z15sync_check_init",
+    latch_meta: "latch_meta",
+    sync_ids: &["SYNC_THREAD", "SYNC_ARRAY_MUTEX", "SYNC_DEBUG_MUTEX"],
+    // The key of page mutexes, which no current build registers.
+    uninstrumented_ids: &[("BUF_BLOCK_MUTEX", "buffer_block_mutex")],
 };
 
 /// `buf_block_t`, seen from its latch; `dict_sys_t`, `dict_table_t` and `dict_index_t` as `dict_index_find` goes through them.
@@ -185,6 +198,5 @@ static PAGES: Pages = Pages {
 
 /// Percona Server calls itself by name in the messages that it prints; MySQL and distributors' builds of it do not.
 pub(super) fn is_percona(image: &Image) -> bool {
-    let strings = image.section(".rodata").and_then(|r| image.bytes(r.start, (r.end - r.start) as usize));
-    strings.is_some_and(|s| memchr::memmem::find(s, b"Percona Server").is_some())
+    image.has_string(b"Percona Server")
 }

@@ -12,6 +12,7 @@ use crate::symbols::Arch;
 pub(super) const SP: u8 = 31;
 pub(super) const FP: u8 = 29;
 pub(super) const LR: u8 = 30;
+pub(super) const NOP: u32 = 0xd503_201f;
 
 /// The registers of the first six integer arguments (AAPCS64).
 pub(super) const ARGUMENTS: [u8; 6] = [0, 1, 2, 3, 4, 5];
@@ -208,7 +209,13 @@ fn apply(change: &Effect, pages: &mut [Option<u64>; 32]) {
         Effect::Offset { to, from, by } => {
             pages[usize::from(to)] = value(from, pages).map(|v| v.wrapping_add_signed(by));
         }
-        Effect::Insert { to, .. } | Effect::Copy { to, .. } | Effect::Load { to, .. } | Effect::Clobber(to) => {
+        Effect::Insert { to, .. }
+        | Effect::Copy { to, .. }
+        | Effect::Load { to, .. }
+        | Effect::And { to, .. }
+        | Effect::Or { to, .. }
+        | Effect::Take { to, .. }
+        | Effect::Clobber(to) => {
             pages[usize::from(to)] = None;
         }
         Effect::Call => CALLER_SAVED.iter().for_each(|&r| pages[usize::from(r)] = None),
@@ -328,12 +335,22 @@ fn immediate_effects(word: u32, addr: u64, into: &mut Vec<Effect>) {
     } else if word & 0x7f80_0000 == 0x7200_0000 {
         // ands
         clobber(to, into);
+    } else if let Some(take) = bit_field_insert(word) {
+        into.push(take);
     } else if word & 0x1f80_0000 == 0x1200_0000 {
         // The other logical operations can write sp.
         into.push(Effect::Clobber(to));
     } else {
         clobber(to, into);
     }
+}
+
+/// bfi into the lowest bits, and bfxil from them: both are `bfm` with these operands.
+fn bit_field_insert(word: u32) -> Option<Effect> {
+    let (to, from) = (register(word, 0), register(word, 5));
+    let (rotate, last) = (field(word, 16, 6), field(word, 10, 6));
+    let is_lowest = word & 0x7f80_0000 == 0x3300_0000 && rotate == 0 && last < 31;
+    (is_lowest && to != 31 && from != 31).then(|| Effect::Take { to, from, mask: (2 << last) - 1 })
 }
 
 /// movn, movz, movk.

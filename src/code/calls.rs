@@ -114,11 +114,22 @@ pub fn imported_calls(image: &Image, name: &str) -> Vec<u64> {
     found
 }
 
+/// The imported function that the linkage stub at `addr` calls; `None` if there is no stub.
+pub(super) fn import_called(image: &Image, addr: u64) -> Option<&str> {
+    /// The longest stub: a landing pad, three instructions to load the slot, a jump.
+    const STUB_BYTES: u64 = 20;
+    let section = STUB_SECTIONS.iter().find_map(|name| image.section(name).filter(|r| r.contains(&addr)))?;
+    let (begin, slot) = *stubs(image, addr..section.end.min(addr + STUB_BYTES)).first()?;
+    image.imports().get(&slot).filter(|_| begin == addr).map(String::as_str)
+}
+
+const STUB_SECTIONS: [&str; 4] = [".plt", ".plt.sec", ".plt.got", ".iplt"];
+
 /// All linkage stubs of the binary: address to name of the imported function.
 pub fn import_stubs(image: &Image) -> HashMap<u64, String> {
     let slots = image.imports();
     let mut found = HashMap::new();
-    for section in [".plt", ".plt.sec", ".plt.got", ".iplt"] {
+    for section in STUB_SECTIONS {
         let Some(range) = image.section(section) else { continue };
         for (stub, slot) in stubs(image, range) {
             if let Some(name) = slots.get(&slot) {

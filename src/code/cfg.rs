@@ -53,6 +53,15 @@ impl Graph {
         }
     }
 
+    /// The same nodes without the edges that touch one of some.
+    pub fn without(&self, of: impl Fn(usize) -> bool) -> Graph {
+        let mut graph = Graph::new(self.next.len());
+        for (from, next) in self.next.iter().enumerate().filter(|(from, _)| !of(*from)) {
+            next.iter().filter(|&&to| !of(to)).for_each(|&to| graph.add(from, to));
+        }
+        graph
+    }
+
     pub fn reversed(&self) -> Graph {
         Graph { next: self.back.clone(), back: self.next.clone() }
     }

@@ -5,36 +5,43 @@ use super::insn::branch_test;
 use super::wait::{Condition, EndKind, EndSite, Site, Wait};
 
 impl Wait<'_> {
-    /// Ends of a wait that begins in block `start` of a function that has a hot part.
-    pub fn contended_ends(&self, start: usize) -> Vec<EndSite> {
-        match self.single_end(start) {
-            Some(end) => vec![end],
-            None => self.last_ways_out(start).unwrap_or_default(),
-        }
+    /// Ends of a wait that begins in one of the blocks `starts` of a function that has a hot part.
+    pub fn contended_ends(&self, starts: &[usize]) -> Vec<EndSite> {
+        let single = if let [start] = *starts { self.single_end(start) } else { None };
+        single.map_or_else(|| self.last_ways_out(starts).unwrap_or_default(), |end| vec![end])
+    }
+
+    /// Whether a wait that began in one of `starts` is going on in `block`, or has just ended there.
+    fn is_inside(&self, starts: &[usize], block: usize) -> bool {
+        starts.iter().any(|&start| self.f.dominators.dominates(start, block))
     }
 
     /// A site that every wait from `start` passes once, when nothing slow is left: in the last block that all
     /// of them pass.
     fn single_end(&self, start: usize) -> Option<EndSite> {
         let f = self.f;
-        let over = self.settled(start);
+        let over = self.settled(&[start]);
         let mut chain: Vec<usize> = f.postdominators.chain(start).filter(|&b| b < f.blocks.len() && over[b]).collect();
         chain.retain(|&b| f.dominators.dominates(start, b) && (b != start || self.last_slow[b].is_some()));
         let latch = chain.iter().rev().find_map(|&b| self.emulated_with_latch(self.after_slow(b)));
         let emulated = || chain.iter().rev().find_map(|&b| self.after_slow(b).find(|&i| self.is_emulated(i)));
         let at = latch.or_else(emulated)?;
-        let kind = kind(self.retries(start)[f.block_of[at]]);
+        let kind = kind(self.retries(&[start])[f.block_of[at]]);
         Some(EndSite { site: self.site(at)?, kind, when: None })
     }
 
-    /// Per block: whether a wait that began in `start` is over there, once the block's own slow calls are: no way on
+    /// Per block: whether a wait that began in one of `starts` is over there, once the block's own slow calls are: no way on
     /// leads to a slow call or round a loop, unless by a new beginning.
-    fn settled(&self, start: usize) -> Vec<bool> {
+    fn settled(&self, starts: &[usize]) -> Vec<bool> {
         let f = self.f;
-        let begins_anew = |to: usize| to == start && start != f.entry_block;
+        // From one start to another the same wait goes on.
+        let begins_anew = |from: usize, to: usize| {
+            let goes_on = starts.len() > 1 && self.is_inside(starts, from) && !f.dominators.dominates(to, from);
+            to != f.entry_block && starts.contains(&to) && !goes_on
+        };
         let mut on = Graph::new(f.graph.next.len());
         for (from, next) in f.graph.next.iter().enumerate() {
-            next.iter().filter(|&&to| !begins_anew(to)).for_each(|&to| on.add(from, to));
+            next.iter().filter(|&&to| !begins_anew(from, to)).for_each(|&to| on.add(from, to));
         }
         let cyclic = on.cyclic();
         let busy: Vec<usize> = self.live().filter(|&b| cyclic[b] || self.last_slow[b].is_some()).collect();
@@ -51,7 +58,7 @@ impl Wait<'_> {
         if !terminal.is_empty() {
             return terminal;
         }
-        let ends = self.last_ways_out(self.f.entry_block).unwrap_or_default();
+        let ends = self.last_ways_out(&[self.f.entry_block]).unwrap_or_default();
         // A return probe is cheaper than a probe that is single-stepped.
         if ends.iter().all(|e| e.site.emulated) {
             ends
@@ -77,13 +84,13 @@ impl Wait<'_> {
         ends
     }
 
-    /// Sites on all the ways out of the part of the function in which the wait that began in `start` goes on: from its
+    /// Sites on all the ways out of the part of the function in which the wait that began in one of `starts` goes on: from its
     /// blocks to others, to the return, or to blocks from which only these are left. `None` if one has no site.
-    fn last_ways_out(&self, start: usize) -> Option<Vec<EndSite>> {
+    fn last_ways_out(&self, starts: &[usize]) -> Option<Vec<EndSite>> {
         let f = self.f;
-        let inside: Vec<bool> = (0..f.blocks.len()).map(|b| f.is_live(b) && f.dominators.dominates(start, b)).collect();
-        let retries = self.retries(start);
-        let over = self.settled(start);
+        let inside: Vec<bool> = (0..f.blocks.len()).map(|b| f.is_live(b) && self.is_inside(starts, b)).collect();
+        let retries = self.retries(starts);
+        let over = self.settled(starts);
         let calm: Vec<bool> =
             (0..f.blocks.len()).map(|b| inside[b] && over[b] && !retries[b] && self.last_slow[b].is_none()).collect();
         let own: Vec<Option<usize>> = (0..f.blocks.len()).map(|b| self.own_end(b, &calm)).collect();

@@ -1,11 +1,13 @@
 //! A decoded function with its control flow.
 
+use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::ops::Range;
 
+use super::calls::import_called;
 use super::cfg::{blocks, Block, Dominators, Graph, Target};
 use super::insn::{decode_bytes, Flow, Insn};
-use super::values::{offset_passed, Passed, Place, Values};
+use super::values::{added_for, left_for, HandedOn, Left, Passed, Place, Values};
 use crate::symbols::{Arch, Image};
 
 /// A function with more instructions than this is not analysed. The largest latch function known has 260.
@@ -23,6 +25,9 @@ const MAX_ENDING: u64 = 512;
 /// How many functions that a function jumps to or calls are looked into.
 const MAX_LOOKED_AT: usize = 32;
 
+/// The same, when many functions are analysed with one memory of it.
+const MAX_LOOKED_AT_IN_ALL: usize = 100_000;
+
 /// A function, decoded, with its control flow and the places of its arguments.
 pub struct Function {
     pub(super) entry: u64,
@@ -35,7 +40,10 @@ pub struct Function {
     pub(super) entry_block: usize,
     pub(super) dominators: Dominators,
     pub(super) postdominators: Dominators,
-    values: Values,
+    /// Static pointers that it reads and that never change, by their address.
+    pointers: HashMap<u64, u64>,
+    /// Made when first asked for.
+    values: OnceCell<Values>,
     is_complete: bool,
 }
 
@@ -45,8 +53,13 @@ impl Function {
     ///
     /// `None` when the range is not in the file, or the function is too large to analyse.
     pub fn new(image: &Image, range: Range<u64>) -> Option<Function> {
+        Function::with_endings(image, range, &mut Endings { most: MAX_LOOKED_AT, ..Endings::default() })
+    }
+
+    /// The same, with what is known of the functions that it calls.
+    pub(super) fn with_endings(image: &Image, range: Range<u64>, endings: &mut Endings) -> Option<Function> {
         let mut insns = with_cold_parts(range.clone(), &|r| super::decode(image, r), &|addr| image.function_at(addr));
-        mark_calls_without_return(image, &mut insns);
+        endings.mark_calls(image, &mut insns);
         let pointers = insns.iter().filter_map(|i| Some((i.memory?, image.got_entry(i.memory?)?))).collect();
         Function::from_insns(range.start, insns, pointers)
     }
@@ -77,11 +90,6 @@ impl Function {
         let dominators = Dominators::new(&graph, entry_block)?;
         let postdominators = Dominators::new(&graph.reversed(), returned)?;
         let is_complete = !insns.iter().any(|i| i.flow == Flow::IndirectJump);
-        let values = if is_complete {
-            Values::new(&insns, &blocks, &graph, entry_block, pointers)
-        } else {
-            Values::unknown(insns[0].arch, blocks.len())
-        };
         Some(Function {
             entry,
             insns,
@@ -91,8 +99,18 @@ impl Function {
             entry_block,
             dominators,
             postdominators,
-            values,
+            pointers,
+            values: OnceCell::new(),
             is_complete,
+        })
+    }
+
+    fn values(&self) -> &Values {
+        self.values.get_or_init(|| {
+            if !self.is_complete {
+                return Values::unknown(self.insns[0].arch, self.blocks.len());
+            }
+            Values::new(&self.insns, &self.blocks, &self.graph, self.entry_block, self.pointers.clone())
         })
     }
 
@@ -120,7 +138,7 @@ impl Function {
     /// Where the function's first six integer arguments are when the instruction at `addr` is about to run;
     /// `None` for one that is nowhere, or when there is no such instruction.
     pub fn arguments_at(&self, addr: u64) -> [Option<Place>; 6] {
-        self.index(addr).map_or([None; 6], |i| self.values.places(&self.insns, &self.blocks, self.block_of[i], i))
+        self.index(addr).map_or([None; 6], |i| self.values().places(&self.insns, &self.blocks, self.block_of[i], i))
     }
 
     /// The values in the registers that carry a call's first six integer arguments when the instruction at
@@ -132,20 +150,35 @@ impl Function {
     /// What is in those registers when the instruction at `addr` is about to run, as far as it is constant or comes
     /// from the function's own arguments.
     pub fn passed_at(&self, addr: u64) -> [Option<Passed>; 6] {
-        self.index(addr).map_or([None; 6], |i| self.values.passed(&self.insns, &self.blocks, self.block_of[i], i))
+        self.index(addr).map_or([None; 6], |i| self.values().passed(&self.insns, &self.blocks, self.block_of[i], i))
     }
 
-    /// Whether the function stores its argument number `stored` at this offset of what argument `into` points to.
-    pub fn stores_argument(&self, stored: u8, into: u8, offset: i64) -> bool {
-        self.values.stores(&self.insns, &self.blocks).contains(&(stored, into, offset))
+    /// Where in what argument `object` points to the function itself stores argument `argument`, and which bits of it.
+    pub(super) fn stores(&self, argument: u8, object: u8) -> impl Iterator<Item = (i64, u32)> {
+        let stores = self.values().stores(&self.insns, &self.blocks).into_iter();
+        stores.filter(move |s| (s.argument, s.object) == (argument, object)).map(|s| (s.offset, s.mask))
     }
 
-    /// How far behind an address of unknown origin lies what the call at `addr` passes as argument `number`, by what the
-    /// code before it does: `None` where that is not clear.
-    pub fn offset_passed_at(&self, addr: u64, number: usize) -> Option<i64> {
+    /// The direct calls, and jumps to other functions, that pass any of the function's arguments on.
+    pub fn handed_on(&self) -> Vec<HandedOn> {
+        self.values().handed_on(&self.insns, &self.blocks)
+    }
+
+    /// What the code before the call at `addr` leaves in the register of its argument `number`; `None` where that is not
+    /// clear.
+    pub fn left_for(&self, addr: u64, number: usize) -> Option<Left> {
         let at = self.index(addr)?;
         let start = self.blocks[self.block_of[at]].insns.start;
-        offset_passed(&self.insns[start..at], number)
+        left_for(&self.insns[start..at], number)
+    }
+
+    /// How far behind another pointer what the call at `addr` passes as argument `number` points, on the way to the call that
+    /// takes no branch; `None` where that is not clear.
+    pub fn added_for(&self, addr: u64, number: usize) -> Option<i64> {
+        let at = self.index(addr)?;
+        let goes_on = |i: &Insn| matches!(i.flow, Flow::Next | Flow::Branch(_) | Flow::Call(_));
+        let start = self.insns[..at].iter().rposition(|i| !goes_on(i)).map_or(0, |last| last + 1);
+        added_for(&self.insns[start..at], number)
     }
 
     /// The instructions that every call of the function that returns runs.
@@ -156,7 +189,7 @@ impl Function {
 
     /// Where the address that the function returns to is when the instruction at `addr` is about to run.
     pub fn return_address_at(&self, addr: u64) -> Option<Place> {
-        self.index(addr).and_then(|i| self.values.return_address(&self.insns, &self.blocks, self.block_of[i], i))
+        self.index(addr).and_then(|i| self.values().return_address(&self.insns, &self.blocks, self.block_of[i], i))
     }
 
     fn index(&self, addr: u64) -> Option<usize> {
@@ -165,7 +198,7 @@ impl Function {
 
     /// For each instruction of a block whether the first argument is in a known place when it is about to run.
     pub(super) fn latch_known(&self, block: usize) -> Vec<bool> {
-        self.values.known(&self.insns, &self.blocks[block], block, 0)
+        self.values().known(&self.insns, &self.blocks[block], block, 0)
     }
 
     /// Whether the function can return from the block.
@@ -174,23 +207,40 @@ impl Function {
     }
 }
 
-/// Calls to functions that end the program (a failed assertion's, mostly) are where control flow ends, not where
-/// it goes on to whatever the compiler placed behind them.
-fn mark_calls_without_return(image: &Image, insns: &mut [Insn]) {
-    let mut known: HashMap<u64, bool> = HashMap::new();
-    for insn in insns {
-        let Flow::Call(Some(to)) = insn.flow else { continue };
-        if known.len() >= MAX_LOOKED_AT && !known.contains_key(&to) {
-            continue;
-        }
-        if *known.entry(to).or_insert_with(|| never_returns(image, to)) {
-            insn.flow = Flow::Trap;
+/// Which functions never return.
+#[derive(Default)]
+pub(super) struct Endings {
+    known: HashMap<u64, bool>,
+    /// How many functions are looked into.
+    most: usize,
+}
+
+impl Endings {
+    /// For the analysis of many functions.
+    pub fn of_many() -> Endings {
+        Endings { most: MAX_LOOKED_AT_IN_ALL, ..Endings::default() }
+    }
+
+    /// Calls to functions that end the program (a failed assertion's, mostly) are where control flow ends, not where
+    /// it goes on to whatever the compiler placed behind them.
+    fn mark_calls(&mut self, image: &Image, insns: &mut [Insn]) {
+        for insn in insns {
+            let Flow::Call(Some(to)) = insn.flow else { continue };
+            if self.known.len() >= self.most && !self.known.contains_key(&to) {
+                continue;
+            }
+            if *self.known.entry(to).or_insert_with(|| never_returns(image, to)) {
+                insn.flow = Flow::Trap;
+            }
         }
     }
 }
 
-/// Whether the function at `entry` is small and has no way out.
+/// Whether the function at `entry` is small and has no way out, or is the C library's that ends the program.
 fn never_returns(image: &Image, entry: u64) -> bool {
+    if import_called(image, entry) == Some("abort") {
+        return true;
+    }
     let Some(range) = image.function_at(entry).filter(|r| r.start == entry && r.end - r.start <= MAX_ENDING) else {
         return false;
     };

@@ -101,6 +101,14 @@ impl Insn {
         }
     }
 
+    /// Whether it does nothing: padding between blocks.
+    pub(super) fn is_padding(&self) -> bool {
+        match self.arch {
+            Arch::X86_64 => x86::is_padding(self),
+            Arch::Aarch64 => self.word() == aarch64::NOP,
+        }
+    }
+
     /// The arm64 instruction word.
     pub(super) fn word(&self) -> u32 {
         u32::from_le_bytes([self.raw[0], self.raw[1], self.raw[2], self.raw[3]])
@@ -138,6 +146,12 @@ pub(super) enum Effect {
     Constant { to: u8, value: u64 },
     /// `to` = `to` with 16 bits replaced (`movk`).
     Insert { to: u8, value: u16, shift: u8 },
+    /// The low `bytes` (2, 4 or 8) of `to` keep the bits of `mask` only.
+    And { to: u8, mask: u64, bytes: u8 },
+    /// The low `bytes` (2, 4 or 8) of `to` get the set bits of `from` too.
+    Or { to: u8, from: u8, bytes: u8 },
+    /// The bits of `mask`, the lowest ones, of `to` = those of `from` (`bfi`).
+    Take { to: u8, from: u8, mask: u32 },
     /// `bytes` bytes at `base` + `offset` = register `from`, or something unknown.
     Store { base: u8, offset: i64, from: Option<u8>, bytes: u8 },
     /// `to` = zero-extended `bytes` (4 or 8) at `base` + `offset`.
@@ -148,6 +162,24 @@ pub(super) enum Effect {
     Call,
     /// Anything may have changed.
     Unknown,
+}
+
+impl Effect {
+    /// The one register that it writes; `None` for those that write memory or many registers.
+    pub(super) fn written(&self) -> Option<u8> {
+        match *self {
+            Effect::Copy { to, .. }
+            | Effect::Offset { to, .. }
+            | Effect::Constant { to, .. }
+            | Effect::Insert { to, .. }
+            | Effect::And { to, .. }
+            | Effect::Or { to, .. }
+            | Effect::Take { to, .. }
+            | Effect::Load { to, .. }
+            | Effect::Clobber(to) => Some(to),
+            Effect::Store { .. } | Effect::Call | Effect::Unknown => None,
+        }
+    }
 }
 
 /// Appends what `insn` does to `into`.
@@ -163,6 +195,30 @@ pub(super) fn touches_memory(insn: &Insn) -> bool {
     match insn.arch {
         Arch::X86_64 => x86::touches_memory(insn),
         Arch::Aarch64 => aarch64::is_load_or_store(insn.word()),
+    }
+}
+
+/// The address of `insn`'s memory operand, where that is a register plus a number, or (`None`) only a number.
+pub(super) fn operand(insn: &Insn) -> Option<(Option<u8>, i64)> {
+    match insn.arch {
+        Arch::X86_64 => x86::operand(insn),
+        Arch::Aarch64 => None,
+    }
+}
+
+/// Whether `insn` reads and writes its memory operand in one step, as attempts to take a latch do.
+pub(super) fn is_atomic(insn: &Insn) -> bool {
+    match insn.arch {
+        Arch::X86_64 => x86::is_atomic(insn),
+        Arch::Aarch64 => false,
+    }
+}
+
+/// Whether `insn` reads 4 bytes of memory, and does not write there.
+pub(super) fn reads_four_bytes(insn: &Insn) -> bool {
+    match insn.arch {
+        Arch::X86_64 => x86::reads_four_bytes(insn),
+        Arch::Aarch64 => false,
     }
 }
 

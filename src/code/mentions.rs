@@ -10,7 +10,7 @@ use crate::symbols::{Arch, Image};
 pub fn functions_that_mention(image: &Image, targets: &HashSet<u64>) -> BTreeSet<u64> {
     let Some((base, text)) = text(image) else { return BTreeSet::new() };
     let candidates = match image.arch() {
-        Arch::X86_64 => x86_candidates(base, text, targets),
+        Arch::X86_64 => x86_candidates(base, text, targets, image.is_fixed()),
         Arch::Aarch64 => aarch64_candidates(base, text, targets),
     };
     let mut found = BTreeSet::new();
@@ -19,7 +19,10 @@ pub fn functions_that_mention(image: &Image, targets: &HashSet<u64>) -> BTreeSet
         if found.contains(&range.start) {
             continue;
         }
-        let mentions = |i: &super::Insn| i.memory.is_some_and(|to| targets.contains(&to));
+        let mentions = |i: &super::Insn| {
+            let number = || i.immediate().filter(|_| image.is_fixed());
+            i.memory.or_else(number).is_some_and(|to| targets.contains(&to))
+        };
         if decode(image, range.clone()).iter().any(mentions) {
             found.insert(range.start);
         }
@@ -27,8 +30,9 @@ pub fn functions_that_mention(image: &Image, targets: &HashSet<u64>) -> BTreeSet
     found
 }
 
-/// Every place where four bytes could be the displacement of a rip-relative operand that ends its instruction.
-fn x86_candidates(base: u64, text: &[u8], targets: &HashSet<u64>) -> Vec<u64> {
+/// Every place where four bytes could be the displacement of a rip-relative operand that ends its instruction, or, where
+/// addresses are fixed, an address.
+fn x86_candidates(base: u64, text: &[u8], targets: &HashSet<u64>, is_fixed: bool) -> Vec<u64> {
     let (Some(&low), Some(&high)) = (targets.iter().min(), targets.iter().max()) else { return Vec::new() };
     let mut found = Vec::new();
     for (at, bytes) in text.windows(4).enumerate() {
@@ -36,7 +40,9 @@ fn x86_candidates(base: u64, text: &[u8], targets: &HashSet<u64>) -> Vec<u64> {
         let place = base.wrapping_add(at as u64);
         let to = place.wrapping_add(4).wrapping_add_signed(i64::from(displacement));
         // The set is asked last: few of the many candidates pass the comparisons.
-        if (low..=high).contains(&to) && targets.contains(&to) {
+        let number = u64::from(displacement as u32);
+        let is_target = |to: u64| (low..=high).contains(&to) && targets.contains(&to);
+        if is_target(to) || is_fixed && is_target(number) {
             found.push(place);
         }
     }
@@ -82,9 +88,9 @@ mod tests {
             let mut text = vec![0x90; 32];
             let displacement = 0x5000 - (0x1000 + at as i32 + 4);
             text[at..at + 4].copy_from_slice(&displacement.to_le_bytes());
-            assert_eq!(x86_candidates(0x1000, &text, &HashSet::from([0x5000])), [0x1000 + at as u64]);
+            assert_eq!(x86_candidates(0x1000, &text, &HashSet::from([0x5000]), false), [0x1000 + at as u64]);
         }
-        assert_eq!(x86_candidates(0x1000, &[1, 2, 3], &HashSet::from([0x5000])), [] as [u64; 0]);
+        assert_eq!(x86_candidates(0x1000, &[1, 2, 3], &HashSet::from([0x5000]), false), [] as [u64; 0]);
     }
 
     #[test]

@@ -19,8 +19,12 @@ mod ends;
 mod entry;
 mod function;
 mod futex;
+mod inlined;
 mod insn;
+mod kept;
 mod mentions;
+mod origins;
+mod pointers;
 #[cfg(test)]
 mod samples;
 #[cfg(test)]
@@ -36,8 +40,11 @@ pub use checksums::{checksum_instruction, jump_variable, ChecksumInstruction};
 pub use entry::{entry, Entry};
 pub use function::Function;
 pub use futex::{futex_waits, FutexWait};
+pub use inlined::{inlined_waits, wait_loops, Inlined, InlinedCalls, Region};
 pub use insn::{decode, decode_bytes, Flow, Insn, Probing, Test};
+pub use kept::{kept, Kept};
 pub use mentions::functions_that_mention;
-pub use values::{Passed, Place};
+pub use pointers::{Origin, Pointer, Pointers, Root, Store};
+pub use values::{HandedOn, Left, Passed, Place};
 pub use vectors::widest_registers;
 pub use wait::{contended, whole_function, Condition, EndKind, EndSite, Site, Slow, WaitSites};

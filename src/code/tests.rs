@@ -224,6 +224,27 @@ fn finds_the_contended_part_of_a_mutex() {
     assert_eq!(ends(&found), [(0x88, EndKind::Final, None)]);
 }
 
+/// `push %rbp; cmpq $0,(%rdi); je first; cmpq $0,8(%rdi); je second; pop %rbp; ret`, then two parts that sleep: the second begins with a
+/// `jmp` to its call, and each returns.
+#[test]
+fn each_sleep_begins_where_it_cannot_be_avoided() {
+    let mut code = vec![0x55, 0x48, 0x83, 0x3f, 0, 0x74, 9, 0x48, 0x83, 0x7f, 8, 0, 0x74, 9, 0x5d, 0xc3];
+    let call = |at: u64| {
+        let to = (SLEEP as i64 - (BASE + at + 5) as i64) as i32;
+        [&[0xe8][..], &to.to_le_bytes()].concat()
+    };
+    code.extend(call(0x10));
+    code.extend([0x5d, 0xc3, 0xeb, 0]);
+    code.extend(call(0x19));
+    code.extend([0x5d, 0xc3]);
+    let slow = Slow { sleep: HashSet::from([SLEEP]), ..Slow::default() };
+    let found = x86_function(&code).contended(&slow).unwrap();
+    assert_eq!((found.start, short(&found.begin)), (BASE + 0x10, (0x10, false, false)));
+    assert_eq!(found.begins.iter().map(short).collect::<Vec<_>>(), [(0x17, false, false)]);
+    // Behind each call the wait is over.
+    assert_eq!(ends(&found).iter().map(|(at, ..)| *at).collect::<Vec<_>>(), [0x16, 0x1f]);
+}
+
 #[test]
 fn does_not_begin_a_wait_inside_a_spin_loop() {
     let found = x86_function(x86::TIGHT).contended(&slow()).unwrap();
@@ -420,16 +441,88 @@ fn members_of_arguments_are_passed_on() {
 
 #[test]
 fn stores_of_arguments_tell_a_layout() {
+    let stores = |f: &Function, argument| -> Vec<(i64, u32)> { f.stores(argument, 0).collect() };
     // mov %rdi,%rbx; mov %rsi,0x38(%rbx); mov %edx,0x20(%rdi); ret
     let f = x86_function(&[0x48, 0x89, 0xfb, 0x48, 0x89, 0x73, 0x38, 0x89, 0x57, 0x20, 0xc3]);
-    assert!(f.stores_argument(1, 0, 0x38) && f.stores_argument(2, 0, 0x20));
-    assert!(!f.stores_argument(1, 0, 0x20) && !f.stores_argument(2, 0, 0x38));
+    assert_eq!((stores(&f, 1), stores(&f, 2)), (vec![(0x38, u32::MAX)], vec![(0x20, u32::MAX)]));
     // add x3, x0, #0x10; str x1, [x3, #0x28]; ret
     let words: [u32; 3] = [0x9100_4003, 0xf900_1461, 0xd65f_03c0];
     let f = arm_function(&words.map(u32::to_le_bytes).concat());
-    assert!(f.stores_argument(1, 0, 0x38) && !f.stores_argument(1, 0, 0x28));
+    assert_eq!(stores(&f, 1), [(0x38, u32::MAX)]);
     // stp x1, x2, [x19, #0x30], as MySQL 9.7.4 makes an rw-lock, behind mov x19, x0; ret
     let words: [u32; 3] = [0xaa00_03f3, 0xa903_0a61, 0xd65f_03c0];
     let f = arm_function(&words.map(u32::to_le_bytes).concat());
-    assert!(f.stores_argument(1, 0, 0x30) && f.stores_argument(2, 0, 0x38) && !f.stores_argument(2, 0, 0x30));
+    assert_eq!((stores(&f, 1), stores(&f, 2)), (vec![(0x30, u32::MAX)], vec![(0x38, u32::MAX)]));
+}
+
+#[test]
+fn bit_fields_tell_which_bits_they_keep() {
+    let stores = |f: &Function| -> Vec<(i64, u32)> { f.stores(2, 0).collect() };
+    // As MySQL 8.0.12 makes an rw-lock: mov %edx,%eax; and $0x1fff,%ax; movzwl 0x58(%rdi),%edx; and $0xe000,%dx; or %eax,%edx;
+    // mov %dx,0x58(%rdi); ret
+    let code = [
+        0x89, 0xd0, 0x66, 0x25, 0xff, 0x1f, 0x0f, 0xb7, 0x57, 0x58, 0x66, 0x81, 0xe2, 0x00, 0xe0, 0x09, 0xc2, 0x66,
+        0x89, 0x57, 0x58, 0xc3,
+    ];
+    assert_eq!(stores(&x86_function(&code)), [(0x58, 0x1fff)]);
+    // Where the bits of what was there are not cleared, nothing is known: the same with `and $0xffff,%dx`.
+    let mut other = code;
+    other[14] = 0xff;
+    assert_eq!(stores(&x86_function(&other)), []);
+    // ldr w3, [x0, #0x58]; bfi w3, w2, #0, #13; str w3, [x0, #0x58]; ret
+    let words: [u32; 4] = [0xb940_5803, 0x3300_3043, 0xb900_5803, 0xd65f_03c0];
+    assert_eq!(stores(&arm_function(&words.map(u32::to_le_bytes).concat())), [(0x58, 0x1fff)]);
+}
+
+/// The only wait inlined into a function that calls `SLEEP` with the latch as this argument.
+fn inlined(bytes: &[u8], latch: usize, looked_at: &[i64]) -> Result<Inlined, &'static str> {
+    let spin = HashSet::from([DELAY]);
+    let calls = InlinedCalls { callee: SLEEP, latch, other: None, spin, looked_at: looked_at.to_vec() };
+    let mut found = inlined::inlined_in(&x86_function(bytes), &calls);
+    assert_eq!(found.len(), 1, "{found:?}");
+    found.remove(0).1
+}
+
+/// The sample with other bytes at an offset.
+fn patched(sample: &[u8], at: usize, bytes: &[u8]) -> Vec<u8> {
+    let mut patched = sample.to_vec();
+    patched[at..at + bytes.len()].copy_from_slice(bytes);
+    patched
+}
+
+#[test]
+fn an_inlined_wait_begins_behind_the_failed_attempt_and_ends_with_the_mutex() {
+    let found = inlined(x86::INLINED, 0, &[]).unwrap();
+    assert_eq!(found.region, Region::Closed);
+    assert_eq!(short(&found.begin), (0x30, true, false));
+    let [latch, file, line, ..] = found.begin.args;
+    assert_eq!(latch, Some(Place::Register { register: 3, bytes: 8 }));
+    assert_eq!((file, line), (Some(Place::Constant(0x3000)), Some(Place::Constant(0x256))));
+    let ends: Vec<_> = found.ends.iter().map(|e| (e.site.addr - BASE, e.kind, e.when)).collect();
+    assert_eq!(ends, [(0x64, EndKind::Final, None)]);
+}
+
+#[test]
+fn an_inlined_wait_that_goes_back_to_its_first_attempt_may_end_there() {
+    let found = inlined(x86::INLINED_RETRY, 1, &[0x18, 0x20]).unwrap();
+    assert_eq!((found.region, found.looked_at), (Region::Retries, Some(0x20)));
+    assert_eq!(short(&found.begin), (0x2c, true, true));
+    assert_eq!(found.begin.args[1], Some(Place::Constant(0x20000)));
+    assert_eq!(found.begin.args[4], Some(Place::Constant(0xb98)));
+    let ends: Vec<_> = found.ends.iter().map(|e| (e.site.addr - BASE, e.kind, e.when)).collect();
+    assert_eq!(ends, [(0x3c, EndKind::Maybe, None)]);
+}
+
+#[test]
+fn an_inlined_wait_without_proof_of_its_latch_is_left_out() {
+    let without = |at: usize, bytes: &[u8], what: &str| {
+        let found = inlined(&patched(x86::INLINED, at, bytes), 0, &[]);
+        assert!(found.is_err(), "{what}: {found:?}");
+    };
+    without(0x1d, &[0x16], "the first attempt is for another latch");
+    without(0x85, &[0x48, 0x89, 0xf7], "it sleeps for another latch");
+    without(0x3c, &[0x83, 0xc3, 0x01, 0x90], "its latch changes while it spins");
+    without(0x19, &[0x90, 0x48, 0x0f, 0xb1, 0x13], "nothing is attempted before it");
+    without(0x37, &[0xb8], "it does not spin");
+    assert!(inlined(x86::INLINED_RETRY, 1, &[0x18]).is_err(), "what tells the kind of mutex is not looked at");
 }

@@ -8,7 +8,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::cfg::{Block, Graph};
-use super::insn::{effects, Effect, Insn};
+use super::insn::{effects, Effect, Flow, Insn};
 use super::{aarch64, x86};
 use crate::symbols::Arch;
 
@@ -22,6 +22,10 @@ pub enum Place {
     Register { register: u8, bytes: u8 },
     /// In `bytes` bytes (4 or 8) of memory at `base` + `offset`.
     Stack { base: u8, offset: i32, bytes: u8 },
+    /// The register plus this is the value.
+    Sum { register: u8, offset: i32 },
+    /// Nowhere: it is always this number or link-time address.
+    Constant(u64),
 }
 
 /// What a function passes on in a call, as far as it can be told from its code alone.
@@ -52,6 +56,26 @@ impl Passed {
     }
 }
 
+/// A store of an argument into what another one points to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Keeping {
+    pub argument: u8,
+    pub object: u8,
+    /// Bytes from where the object's argument points.
+    pub offset: i64,
+    /// Which bits there are the argument's.
+    pub mask: u32,
+}
+
+/// A call, and what of the caller's arguments it passes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HandedOn {
+    pub callee: u64,
+    /// For each argument there: the number of the caller's argument that it is (or the low half of), and how far behind where
+    /// that points it points itself.
+    pub arguments: [Option<(u8, i64)>; 6],
+}
+
 /// Slots beyond this number are forgotten; compiled functions stay far below.
 const MAX_SLOTS: usize = 128;
 
@@ -70,6 +94,23 @@ enum Value {
     Member {
         index: u8,
         offset: i64,
+    },
+    /// In the low `bytes`: the bits of an argument under the mask, and zeros.
+    Masked {
+        index: u8,
+        mask: u32,
+        bytes: u8,
+    },
+    /// In the low `bytes`: the bits of an argument under the mask, and bits of something else. So is a bit field written.
+    Merged {
+        index: u8,
+        mask: u32,
+        bytes: u8,
+    },
+    /// Unknown, but that these bits of the low `bytes` are zero.
+    Cleared {
+        zeros: u32,
+        bytes: u8,
     },
     /// The stack pointer on entry, plus this.
     Frame(i64),
@@ -103,14 +144,72 @@ impl Value {
         }
     }
 
+    /// Which argument it is, or points into, and how far behind.
+    fn member(self) -> Option<(u8, i64)> {
+        match self {
+            Value::Argument { index, bytes: 8 } => Some((index, 0)),
+            Value::Member { index, offset } => Some((index, offset)),
+            _ => None,
+        }
+    }
+
     /// The low `bytes` of it.
     fn low(self, bytes: u8) -> Value {
         match (self, bytes) {
             (value, 8) => value,
+            (value @ (Value::Masked { .. } | Value::Merged { .. } | Value::Cleared { .. }), _) => value,
             (Value::Argument { index, bytes }, 4) => Value::Argument { index, bytes: bytes.min(4) },
             (Value::Constant(value), 4) => Value::Constant(value & u64::from(u32::MAX)),
             (Value::Content(at), 4) => Value::Content(at),
             _ => Value::Unknown,
+        }
+    }
+}
+
+/// Bit fields: values that an argument has a part in.
+impl Value {
+    /// Its low `bytes` with the bits of `mask` only.
+    fn and(self, mask: u64, bytes: u8) -> Value {
+        let width = if bytes == 2 { 0xffff } else { u32::MAX };
+        let mask = mask as u32 & width;
+        match self {
+            Value::Argument { index, bytes: b } => Value::Masked { index, mask, bytes: bytes.min(b).min(4) },
+            Value::Masked { index, mask: m, bytes: b } => {
+                Value::Masked { index, mask: m & mask, bytes: bytes.min(b).min(4) }
+            }
+            Value::Frame(_) | Value::Constant(_) | Value::ReturnAddress => Value::Unknown,
+            _ => Value::Cleared { zeros: !mask & width, bytes: bytes.min(4) },
+        }
+    }
+
+    /// With the set bits of another.
+    fn or(self, other: Value) -> Value {
+        match (self, other) {
+            (Value::Masked { index, mask, bytes: a }, Value::Cleared { zeros, bytes: b })
+            | (Value::Cleared { zeros, bytes: b }, Value::Masked { index, mask, bytes: a })
+                if mask & !zeros == 0 =>
+            {
+                Value::Merged { index, mask, bytes: a.min(b) }
+            }
+            _ => Value::Unknown,
+        }
+    }
+
+    /// With the bits of `mask` taken from another.
+    fn take(from: Value, mask: u32) -> Value {
+        match from {
+            Value::Argument { index, .. } => Value::Merged { index, mask, bytes: 4 },
+            _ => Value::Unknown,
+        }
+    }
+
+    /// The argument that a store of the low `bytes` keeps, and which bits of it.
+    fn kept(self, bytes: u8) -> Option<(u8, u32)> {
+        let width = if bytes == 2 { 0xffff } else { u32::MAX };
+        match self {
+            Value::Argument { index, .. } => Some((index, width)),
+            Value::Masked { index, mask, .. } | Value::Merged { index, mask, .. } => Some((index, mask & width)),
+            _ => None,
         }
     }
 }
@@ -194,6 +293,9 @@ impl State {
                 };
                 self.set(to, new);
             }
+            Effect::And { to, mask, bytes } => self.set(to, self.get(to).and(mask, bytes)),
+            Effect::Or { to, from, .. } => self.set(to, self.get(to).or(self.get(from))),
+            Effect::Take { to, from, mask } => self.set(to, Value::take(self.get(from), mask)),
             Effect::Store { base, offset, from, bytes } => {
                 if let Value::Frame(at) = self.get(base) {
                     let value = from.map_or(Value::Unknown, |r| self.get(r));
@@ -217,13 +319,10 @@ impl State {
         }
     }
 
-    fn argument_stored(&self, base: u8, offset: i64, from: u8) -> Option<(u8, u8, i64)> {
-        let Value::Argument { index: stored, .. } = self.get(from) else { return None };
-        match self.get(base) {
-            Value::Argument { index, bytes: 8 } => Some((stored, index, offset)),
-            Value::Member { index, offset: member } => Some((stored, index, member.wrapping_add(offset))),
-            _ => None,
-        }
+    fn argument_stored(&self, base: u8, offset: i64, from: u8, bytes: u8) -> Option<Keeping> {
+        let (argument, mask) = self.get(from).kept(bytes)?;
+        let (object, member) = self.get(base).member()?;
+        Some(Keeping { argument, object, offset: member.wrapping_add(offset), mask })
     }
 
     fn store(&mut self, at: i64, bytes: u8, value: Value) {
@@ -231,7 +330,8 @@ impl State {
         self.slots.retain(|s| s.at >= end || s.at.saturating_add(i64::from(s.bytes)) <= at);
         // A value narrower than the slot would be taken for a whole one.
         let value = value.low(bytes);
-        if value != Value::Unknown && self.slots.len() < MAX_SLOTS {
+        let is_known = !matches!(value, Value::Unknown | Value::Cleared { .. });
+        if is_known && self.slots.len() < MAX_SLOTS {
             self.slots.push(Slot { at, bytes, value });
         }
     }
@@ -288,11 +388,11 @@ impl State {
 }
 
 /// What the calling convention says about registers.
-struct Convention {
-    arguments: &'static [u8; 6],
-    caller_saved: &'static [u8],
-    stack_pointer: u8,
-    frame_pointer: u8,
+pub(super) struct Convention {
+    pub arguments: &'static [u8; 6],
+    pub caller_saved: &'static [u8],
+    pub stack_pointer: u8,
+    pub frame_pointer: u8,
     /// Which register holds the return address on entry, if not the stack.
     link_register: Option<u8>,
     /// Bytes below the stack pointer that are left alone.
@@ -300,7 +400,7 @@ struct Convention {
 }
 
 impl Convention {
-    fn of(arch: Arch) -> Convention {
+    pub fn of(arch: Arch) -> Convention {
         match arch {
             Arch::X86_64 => Convention {
                 arguments: &x86::ARGUMENTS,
@@ -322,9 +422,16 @@ impl Convention {
     }
 }
 
-/// How far behind a register's value lies what straight-line code leaves in the register of a call's argument, by the
-/// last instruction that writes it.
-pub(super) fn offset_passed(insns: &[Insn], argument: usize) -> Option<i64> {
+/// What straight-line code leaves in the register of a call's argument, by the last instruction that writes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Left {
+    /// What another register has, plus this.
+    Offset(i64),
+    /// The four bytes this far behind where another register points.
+    Loaded(i64),
+}
+
+pub(super) fn left_for(insns: &[Insn], argument: usize) -> Option<Left> {
     let convention = Convention::of(insns.first()?.arch);
     let register = *convention.arguments.get(argument)?;
     let mut changes = Vec::new();
@@ -332,16 +439,44 @@ pub(super) fn offset_passed(insns: &[Insn], argument: usize) -> Option<i64> {
         changes.clear();
         effects(insn, &mut changes);
         changes.iter().rev().find_map(|change| match *change {
-            Effect::Offset { to, by, .. } if to == register => Some(Some(by)),
-            Effect::Copy { to, bytes: 8, .. } if to == register => Some(Some(0)),
-            Effect::Copy { to, .. } | Effect::Constant { to, .. } | Effect::Insert { to, .. } if to == register => {
+            // What is on the stack is part of no object.
+            Effect::Offset { to, from, .. } | Effect::Copy { to, from, .. } | Effect::Load { to, base: from, .. }
+                if to == register && from == convention.stack_pointer =>
+            {
                 Some(None)
             }
-            Effect::Load { to, .. } | Effect::Clobber(to) if to == register => Some(None),
+            Effect::Offset { to, by, .. } if to == register => Some(Some(Left::Offset(by))),
+            Effect::Copy { to, bytes: 8, .. } if to == register => Some(Some(Left::Offset(0))),
+            Effect::Load { to, offset, bytes: 4, .. } if to == register => Some(Some(Left::Loaded(offset))),
             Effect::Call | Effect::Unknown => Some(None),
-            _ => None,
+            _ => (change.written() == Some(register)).then_some(None),
         })
     })?
+}
+
+/// How far behind what some register has lies what these instructions, run one after the other, leave in the register of a
+/// call's argument: copies are followed back to where something was added.
+pub(super) fn added_for(insns: &[Insn], argument: usize) -> Option<i64> {
+    let convention = Convention::of(insns.first()?.arch);
+    let mut register = *convention.arguments.get(argument)?;
+    let mut changes = Vec::new();
+    for insn in insns.iter().rev() {
+        changes.clear();
+        effects(insn, &mut changes);
+        for change in changes.iter().rev() {
+            match *change {
+                Effect::Offset { to, from, by } if to == register => {
+                    return (from != convention.stack_pointer).then_some(by);
+                }
+                Effect::Copy { to, from, bytes: 8 } if to == register => register = from,
+                Effect::Call if !convention.caller_saved.contains(&register) => {}
+                Effect::Store { .. } => {}
+                _ if change.written().is_some_and(|to| to != register) => {}
+                _ => return None,
+            }
+        }
+    }
+    None
 }
 
 /// The result of the analysis: what is known at the start of every block.
@@ -425,25 +560,52 @@ impl Values {
         known
     }
 
-    /// The stores of one argument into what another points to: (argument stored, argument pointing, offset).
-    pub fn stores(&self, insns: &[Insn], blocks: &[Block]) -> HashSet<(u8, u8, i64)> {
-        let convention = Convention::of(self.arch);
+    /// The stores of one argument into what another points to.
+    pub fn stores(&self, insns: &[Insn], blocks: &[Block]) -> HashSet<Keeping> {
         let mut found = HashSet::new();
+        self.each_change(insns, blocks, |state, _, change| {
+            if let Effect::Store { base, offset, from: Some(from), bytes } = *change {
+                found.extend(state.argument_stored(base, offset, from, bytes));
+            }
+        });
+        found
+    }
+
+    /// The direct calls that pass any of the function's arguments on.
+    pub fn handed_on(&self, insns: &[Insn], blocks: &[Block]) -> Vec<HandedOn> {
+        let registers = Convention::of(self.arch).arguments;
+        let mut found = Vec::new();
+        self.each_change(insns, blocks, |state, insn, _| {
+            let (Flow::Call(Some(callee)) | Flow::Jump(callee)) = insn.flow else { return };
+            let arguments = registers.map(|register| match state.get(register) {
+                Value::Argument { index, .. } => Some((index, 0)),
+                value => value.member(),
+            });
+            if arguments.iter().any(Option::is_some) {
+                found.push(HandedOn { callee, arguments });
+            }
+        });
+        found
+    }
+
+    /// Calls `visit` with what is known before each change, the instruction that makes it, and the change.
+    fn each_change(&self, insns: &[Insn], blocks: &[Block], mut visit: impl FnMut(&State, &Insn, &Effect)) {
+        let convention = Convention::of(self.arch);
         let mut changes = Vec::new();
         for (block, start) in blocks.iter().zip(&self.starts) {
             let Some(mut state) = start.clone() else { continue };
             for insn in &insns[block.insns.clone()] {
                 changes.clear();
                 effects(insn, &mut changes);
+                if changes.is_empty() && matches!(insn.flow, Flow::Jump(_)) {
+                    visit(&state, insn, &Effect::Call);
+                }
                 for change in &changes {
-                    if let Effect::Store { base, offset, from: Some(from), .. } = *change {
-                        found.extend(state.argument_stored(base, offset, from));
-                    }
+                    visit(&state, insn, change);
                     state.apply(change, &convention, &self.pointers);
                 }
             }
         }
-        found
     }
 
     /// Where the return address is: on x86-64 where the call has pushed it, on arm64 in x30, as long as that has not been

@@ -21,7 +21,7 @@ const MAX_SPINS: usize = 32;
 /// stubs ([`super::imported_calls`]).
 #[derive(Clone, Debug, Default)]
 pub struct Slow {
-    /// One round of a spin loop (`ut_delay`). Left out, the wait begins where spinning is given up.
+    /// One round of a spin loop (`ut_delay`). Left out, the wait begins where the sleep cannot be avoided any more.
     pub spin: HashSet<u64>,
     /// Everything that comes after spinning, sleeps above all (`sync_array_wait_event`).
     pub sleep: HashSet<u64>,
@@ -42,6 +42,8 @@ pub struct WaitSites {
     pub start: u64,
     /// The cheapest single site at which the wait begins.
     pub begin: Site,
+    /// Where else it can begin: where one function has several sleeps.
+    pub begins: Vec<Site>,
     /// Another choice where `begin` repeats or is stepped: sites on all the ways into the block at `start`, of which
     /// every wait passes exactly one, once. Otherwise, and where there are none, empty.
     pub entries: Vec<Site>,
@@ -103,7 +105,7 @@ pub struct Condition {
 /// to `slow` functions.
 ///
 /// `None` when there is no such call, when no block governs them all without also lying on the way of those who need
-/// not wait, or when the function cannot be analysed.
+/// not wait, or when the function cannot be analysed. Without calls that spin, each of those that sleep has a block of its own.
 pub fn contended(image: &Image, function: Range<u64>, slow: &Slow) -> Option<WaitSites> {
     Function::new(image, function)?.contended(slow)
 }
@@ -123,10 +125,11 @@ impl Function {
             return None;
         }
         let wait = Wait::new(self, slow);
-        let start = wait.contended_start()?;
-        let begin = wait.begin(start)?;
-        let entries = if begin.repeats || !begin.emulated { wait.entries(start, &begin) } else { Vec::new() };
-        Some(WaitSites { start: self.first(start).addr, begin, entries, ends: wait.contended_ends(start) })
+        if slow.spin.is_empty() {
+            let sleeps = self.insns.iter().any(|insn| classify(self, insn, slow).1);
+            return sleeps.then(|| wait.contended_from(&wait.inevitable_sleeps()))?;
+        }
+        wait.contended_from(&[wait.contended_start()?])
     }
 
     /// [`whole_function`], for a function at hand.
@@ -137,7 +140,7 @@ impl Function {
         let wait = Wait::new(self, slow);
         let begin = wait.entry()?;
         let ends = wait.whole_function_ends();
-        Some(WaitSites { start: self.entry, begin, entries: Vec::new(), ends })
+        Some(WaitSites { start: self.entry, begin, begins: Vec::new(), entries: Vec::new(), ends })
     }
 
     fn first(&self, block: usize) -> &Insn {
@@ -201,6 +204,28 @@ impl<'a> Wait<'a> {
 
     pub fn returned(&self) -> usize {
         self.f.blocks.len()
+    }
+
+    /// The sites of waits that begin in `starts`.
+    fn contended_from(&self, starts: &[usize]) -> Option<WaitSites> {
+        let start = *starts.first()?;
+        let begin = self.begin(start)?;
+        let begins = starts[1..].iter().map(|&other| self.begin(other)).collect::<Option<_>>()?;
+        let stands_alone = starts.len() == 1 && (begin.repeats || !begin.emulated);
+        let entries = if stands_alone { self.entries(start, &begin) } else { Vec::new() };
+        Some(WaitSites { start: self.f.first(start).addr, begin, begins, entries, ends: self.contended_ends(starts) })
+    }
+
+    /// For each sleep the highest block behind which nobody returns without one.
+    fn inevitable_sleeps(&self) -> Vec<usize> {
+        let sleeps = |b: usize| self.last_slow.get(b).is_some_and(Option::is_some);
+        let returns = self.f.graph.reversed().reached(&[self.returned()], sleeps);
+        let sleeping = (0..self.f.blocks.len()).filter(|&b| sleeps(b));
+        let mut starts: Vec<usize> =
+            sleeping.filter_map(|b| self.f.dominators.chain(b).filter(|&above| !returns[above]).last()).collect();
+        starts.sort_unstable();
+        starts.dedup();
+        starts
     }
 
     /// The highest block that dominates all slow calls, is not on a shortest way from entry to return and does not
@@ -310,9 +335,9 @@ impl<'a> Wait<'a> {
         self.site(self.emulated_with_latch(insns).or(working)?)
     }
 
-    /// The blocks from which the wait that begins in `start` can begin anew, without leaving the function.
-    pub fn retries(&self, start: usize) -> Vec<bool> {
-        self.f.graph.reversed().reached(&[start], |_| false)
+    /// The blocks from which the wait that begins in one of `starts` can begin anew, without leaving the function.
+    pub fn retries(&self, starts: &[usize]) -> Vec<bool> {
+        self.f.graph.reversed().reached(starts, |_| false)
     }
 
     /// The instructions of a block up to its first slow one, which is still in time itself.

@@ -7,6 +7,7 @@ use iced_x86::{
 
 use super::access::Access;
 use super::insn::{Effect, Flow, Insn, Probing, Test, MAX_LEN};
+use super::pointers::{Lane, Lanes};
 use crate::symbols::Arch;
 
 pub(super) const RSP: u8 = 4;
@@ -151,6 +152,40 @@ pub(super) fn touches_memory(insn: &Insn) -> bool {
     !computes_only && ((0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Memory) || i.is_stack_instruction())
 }
 
+/// The memory operand: a 64-bit register and a displacement, or a static address.
+pub(super) fn operand(insn: &Insn) -> Option<(Option<u8>, i64)> {
+    let i = instruction(insn);
+    let has_memory = (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Memory);
+    if !has_memory || i.mnemonic() == Mnemonic::Lea || i.mnemonic() == Mnemonic::Nop {
+        return None;
+    }
+    if i.is_ip_rel_memory_operand() {
+        return Some((None, i.ip_rel_memory_address() as i64));
+    }
+    let is_far = matches!(i.segment_prefix(), Register::FS | Register::GS);
+    if i.memory_base() == Register::None && i.memory_index() == Register::None && !is_far {
+        return Some((None, i.memory_displacement64() as i64));
+    }
+    address(&i).map(|(base, offset)| (Some(base), offset))
+}
+
+/// Whether the instruction has a lock prefix, or is one that locks the bus without.
+pub(super) fn is_atomic(insn: &Insn) -> bool {
+    let i = instruction(insn);
+    i.has_lock_prefix() || i.mnemonic() == Mnemonic::Xchg && i.op0_kind() == OpKind::Memory
+}
+
+pub(super) fn is_padding(insn: &Insn) -> bool {
+    instruction(insn).mnemonic() == Mnemonic::Nop
+}
+
+pub(super) fn reads_four_bytes(insn: &Insn) -> bool {
+    let i = instruction(insn);
+    let mut factory = InstructionInfoFactory::new();
+    let used = factory.info(&i).used_memory();
+    matches!(used, [memory] if memory.access() == OpAccess::Read && memory.memory_size().size() == 4)
+}
+
 /// What the instruction does to memory other than the stack.
 pub(super) fn access(insn: &Insn) -> Option<Access> {
     let i = instruction(insn);
@@ -205,6 +240,29 @@ fn simple_effects(i: &Instruction, into: &mut Vec<Effect>) -> bool {
         Code::Sub_rm64_imm8 | Code::Sub_rm64_imm32 | Code::Sub_RAX_imm32 if op0 != Register::None => {
             let to = number(op0);
             into.push(Effect::Offset { to, from: to, by: (i.immediate(1) as i64).wrapping_neg() });
+        }
+        Code::And_rm16_imm16 | Code::And_AX_imm16 | Code::And_rm16_imm8 if op0 != Register::None => {
+            into.push(Effect::And { to: number(op0), mask: i.immediate(1), bytes: 2 });
+        }
+        Code::And_rm32_imm32 | Code::And_EAX_imm32 | Code::And_rm32_imm8 if op0 != Register::None => {
+            into.push(Effect::And { to: number(op0), mask: i.immediate(1), bytes: 4 });
+        }
+        Code::And_rm64_imm32 | Code::And_RAX_imm32 | Code::And_rm64_imm8 if op0 != Register::None => {
+            into.push(Effect::And { to: number(op0), mask: i.immediate(1), bytes: 8 });
+        }
+        Code::Or_r16_rm16
+        | Code::Or_rm16_r16
+        | Code::Or_r32_rm32
+        | Code::Or_rm32_r32
+        | Code::Or_r64_rm64
+        | Code::Or_rm64_r64
+            if op0 != Register::None && op1 != Register::None =>
+        {
+            into.push(Effect::Or { to: number(op0), from: number(op1), bytes: op0.size() as u8 });
+        }
+        Code::Mov_rm16_r16 if op0 == Register::None => {
+            let Some((base, offset)) = address(i) else { return false };
+            into.push(Effect::Store { base, offset, from: Some(number(op1)), bytes: 2 });
         }
         Code::Push_r64 => {
             into.push(Effect::Store { base: RSP, offset: -8, from: Some(number(op0)), bytes: 8 });
@@ -285,6 +343,69 @@ fn general_effects(i: &Instruction, into: &mut Vec<Effect>) {
         if used.register().is_gpr() {
             into.push(Effect::Clobber(number(used.register())));
         }
+    }
+}
+
+/// What an instruction does with four-byte lanes: compilers move several numbers at once through a vector register.
+pub(super) fn lanes(insn: &Insn) -> Option<Lanes> {
+    let i = instruction(insn);
+    let wide = || {
+        let (to, from) = (lane_operand(&i, 0)?, lane_operand(&i, 1)?);
+        Some((to, from))
+    };
+    match i.mnemonic() {
+        Mnemonic::Mov if i.is_ip_rel_memory_operand() && i.op0_kind() == OpKind::Memory => {
+            let from = Some(i.op1_register()).filter(|r| r.is_gpr32() || r.is_gpr64())?;
+            let (to, bytes) = (i.ip_rel_memory_address(), from.size() as u8);
+            Some(Lanes::Whole { to, from: number(from), bytes })
+        }
+        Mnemonic::Movd | Mnemonic::Movss => lane_move(wide()?, 0, 1),
+        Mnemonic::Movq | Mnemonic::Movsd if i.op_count() == 2 => lane_move(wide()?, 0, 2),
+        Mnemonic::Movups
+        | Mnemonic::Movaps
+        | Mnemonic::Movupd
+        | Mnemonic::Movapd
+        | Mnemonic::Movdqu
+        | Mnemonic::Movdqa => lane_move(wide()?, 0, 4),
+        Mnemonic::Movhps | Mnemonic::Movhpd | Mnemonic::Movlhps => lane_move(wide()?, 2, 2),
+        Mnemonic::Punpckldq | Mnemonic::Unpcklps => lane_turns(wide()?, 1),
+        Mnemonic::Punpcklqdq | Mnemonic::Unpcklpd => lane_turns(wide()?, 2),
+        Mnemonic::Pinsrd => match wide()? {
+            (Lane::Vector(to), from) => {
+                Some(Lanes::Set { to, from, lane: i.immediate8() & 3, count: 1, keeps_others: true })
+            }
+            _ => None,
+        },
+        _ => Some(i.op0_register()).filter(|r| r.is_xmm()).map(|r| Lanes::Unknown(r.number() as u8)),
+    }
+}
+
+fn lane_move((to, from): (Lane, Lane), lane: u8, count: u8) -> Option<Lanes> {
+    match (to, from) {
+        (Lane::Vector(to), from) => Some(Lanes::Set { to, from, lane, count, keeps_others: lane > 0 }),
+        (to @ Lane::Memory { .. }, Lane::Vector(from)) => Some(Lanes::Store { to, from, lane, count }),
+        _ => None,
+    }
+}
+
+fn lane_turns((to, with): (Lane, Lane), unit: u8) -> Option<Lanes> {
+    match to {
+        Lane::Vector(to) => Some(Lanes::Turns { to, with, unit }),
+        _ => None,
+    }
+}
+
+fn lane_operand(i: &Instruction, operand: u32) -> Option<Lane> {
+    match i.op_kind(operand) {
+        OpKind::Register if i.op_register(operand).is_xmm() => {
+            Some(Lane::Vector(i.op_register(operand).number() as u8))
+        }
+        OpKind::Register if i.op_register(operand).is_gpr() => Some(Lane::Register(number(i.op_register(operand)))),
+        OpKind::Memory if i.is_ip_rel_memory_operand() => {
+            Some(Lane::Memory { base: None, offset: i.ip_rel_memory_address() as i64 })
+        }
+        OpKind::Memory => address(i).map(|(base, offset)| Lane::Memory { base: Some(base), offset }),
+        _ => None,
     }
 }
 

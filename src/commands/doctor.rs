@@ -11,7 +11,7 @@ use crate::agent;
 use crate::attach::{self, Costs, Division, Places, ProbeClass, Verdict};
 use crate::failure::Failure;
 use crate::model::{Checksum, SpinSettings};
-use crate::probe::latch::{self, Plan};
+use crate::probe::latch::{self, Plan, PlannedProbe, PlannedSite};
 use crate::probe::{cpu, hardware, watch};
 use crate::symbols::{Arch, Settings};
 use crate::target::{nodes_allowed, NumaMemory, NumaThreads, Target};
@@ -82,7 +82,7 @@ struct HardwareEvent {
     why: Option<String>,
 }
 
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 struct Server {
     pid: i32,
     flavor: String,
@@ -90,6 +90,13 @@ struct Server {
     arch: String,
     build_id: String,
     symbol_source: String,
+    /// Which symbols there are, in words.
+    symbols: String,
+    /// What is wrong with the program's file, though it can be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    damage: Option<String>,
+    /// What is measured of it, in words.
+    measured: String,
     /// The file that the symbols are from, if it is not the program's own.
     #[serde(skip_serializing_if = "Option::is_none")]
     symbol_file: Option<String>,
@@ -103,6 +110,8 @@ struct Server {
     /// Whether a seccomp filter rules uretprobes out.
     uretprobes_safe: bool,
     probes: Vec<Probe>,
+    /// What is seen only in part.
+    limits: Vec<String>,
     not_measured: Vec<Gap>,
     checksums: Vec<ChosenChecksum>,
     /// Absent where its settings are not found.
@@ -167,12 +176,29 @@ struct Getcpu {
 #[derive(Serialize)]
 struct Probe {
     name: String,
-    /// Link-time address.
+    /// Link-time address, or how many there are.
     address: String,
     instruction: String,
     emulated: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     ns_per_hit: Option<f64>,
+}
+
+impl Probe {
+    fn of(plan: &Plan, probe: &PlannedProbe, costs: &Costs) -> Probe {
+        let sites: Vec<&PlannedSite> = probe.sites.iter().map(|&i| &plan.sites[i]).collect();
+        let (address, instruction) = match sites[..] {
+            [site] => (format!("{:#x}", site.addr), site.instruction.clone()),
+            _ => (format!("{} sites", sites.len()), String::new()),
+        };
+        Probe {
+            name: probe.name.clone(),
+            address,
+            instruction,
+            emulated: sites.iter().all(|site| site.emulated),
+            ns_per_hit: costs.of(probe.class),
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -298,8 +324,11 @@ fn numa_accesses(host: &hardware::Host) -> String {
     )
 }
 
+/// What probes may take where nothing else is said (`--max-overhead`), a share.
+const DEFAULT_OVERHEAD: f64 = 0.01;
+
 fn look_at(target: &Arc<Target>, costs: &Costs) -> Server {
-    let plan: Plan = latch::plan(&target.image, target.family, agent::allowed(target.pid));
+    let plan: Plan = latch::plan(&target.image, target.family, agent::allowed(target.pid, DEFAULT_OVERHEAD));
     let info = target.info();
     let spin = cpu::SpinReader::new(target, &plan).and_then(|reader| reader.read());
     Server {
@@ -309,22 +338,16 @@ fn look_at(target: &Arc<Target>, costs: &Costs) -> Server {
         arch: info.arch,
         build_id: info.build_id,
         symbol_source: info.symbol_source,
+        symbols: target.image.symbols_in_words(),
+        damage: target.image.damage().map(str::to_owned),
+        measured: measured(&plan),
         symbol_file: target.image.symbol_file().map(|p| p.display().to_string()),
         symbols_tried: target.symbol_trials.iter().map(ToString::to_string).collect(),
         symbols_advice: target.symbols_advice(),
         program_deleted: target.is_deleted,
         uretprobes_safe: attach::uretprobes_are_safe(target.pid),
-        probes: plan
-            .sites
-            .iter()
-            .map(|s| Probe {
-                name: s.name.clone(),
-                address: format!("{:#x}", s.addr),
-                instruction: s.instruction.clone(),
-                emulated: s.emulated,
-                ns_per_hit: costs.of(s.class()),
-            })
-            .collect(),
+        probes: plan.probes.iter().map(|probe| Probe::of(&plan, probe, costs)).collect(),
+        limits: plan.limits,
         not_measured: plan.gaps.into_iter().map(|(function, why)| Gap { function, why }).collect(),
         checksums: cpu::checksums(target).into_iter().map(ChosenChecksum::from).collect(),
         spin: spin.map(Spin::from),
@@ -457,12 +480,55 @@ fn thread_line(threads: &NumaThreads) -> String {
     format!("threads: {}; moved to another CPU {} times; {balancing}", nodes.join(", "), threads.cpu_migrations)
 }
 
+/// What is measured of a server with this plan.
+fn measured(plan: &Plan) -> String {
+    const SQL_LAYER: &str = "of the SQL layer's locks, where threads sleep for them";
+    let functions = plan.functions.iter().map(|f| &*f.label).collect::<BTreeSet<_>>().len();
+    if plan.sites.is_empty() {
+        return format!("sleeps only: InnoDB's latches are not told apart; {SQL_LAYER}");
+    }
+    let missing = match plan.gaps.len() {
+        0 => String::new(),
+        gaps => format!(" ({gaps} kinds are missing, see below)"),
+    };
+    let inlined = if plan.limits.is_empty() { "" } else { " and where mutexes are inlined" };
+    let sites = plan.sites.len();
+    format!("waits for InnoDB's latches, at {sites} places in {functions} functions{inlined}{missing}; {SQL_LAYER}")
+}
+
+/// What server it is, which symbols it has, what is measured, and what is unusual about it.
+fn head(server: &Server) -> Vec<String> {
+    let build = if server.build_id.is_empty() { "none" } else { &server.build_id };
+    let Server { flavor, version, arch, pid, .. } = server;
+    let mut lines = vec![
+        format!("server    {flavor} {version}, {arch}, process {pid}, build id {build}"),
+        format!("  symbols   {}", server.symbols),
+        format!("  measured  {}", server.measured),
+    ];
+    lines.extend(server.damage.iter().map(|why| format!("  damaged   {why}; what the loader needs was read")));
+    if server.program_deleted {
+        lines.push(
+            "  its program was deleted or replaced on disk since it was started; it is read as it runs".to_owned(),
+        );
+    }
+    // Where nothing is missing, it does not matter where else symbols might have been.
+    if let Some(advice) = &server.symbols_advice {
+        lines.push(format!("  functions of InnoDB have no names. {advice}"));
+        lines.extend(server.symbols_tried.iter().map(|trial| format!("  tried     {trial}")));
+    }
+    if !server.uretprobes_safe {
+        lines.push("  it runs under a seccomp filter: no uretprobe is used on it".to_owned());
+    }
+    lines
+}
+
 fn text(findings: &Findings) -> String {
     let mut out = String::new();
     let mut line = |s: String| {
         out.push_str(s.trim_end());
         out.push('\n');
     };
+    findings.server.iter().flat_map(head).for_each(&mut line);
     line(format!("host      Linux {} {}, {} CPUs", findings.host.kernel, findings.host.arch, findings.host.cpus));
     for check in findings.capabilities.iter().chain(&findings.features) {
         let mark = match (check.works, check.required) {
@@ -479,24 +545,6 @@ fn text(findings: &Findings) -> String {
     }
     hardware_lines(&findings.hardware).into_iter().for_each(&mut line);
     if let Some(server) = &findings.server {
-        line(format!(
-            "server    process {}: {} {} {}, symbols from {}, build id {}",
-            server.pid, server.flavor, server.version, server.arch, server.symbol_source, server.build_id
-        ));
-        if server.program_deleted {
-            line(
-                "  its program was deleted or replaced on disk since it was started; it is read as it runs".to_owned(),
-            );
-        }
-        for trial in &server.symbols_tried {
-            line(format!("  symbols tried: {trial}"));
-        }
-        if let Some(advice) = &server.symbols_advice {
-            line(format!("  functions of InnoDB have no names. {advice}"));
-        }
-        if !server.uretprobes_safe {
-            line("  it runs under a seccomp filter: no uretprobe is used on it".to_owned());
-        }
         line("would be attached".to_owned());
         for probe in &server.probes {
             let how = if probe.emulated { "emulated" } else { "stepped" };
@@ -512,6 +560,9 @@ fn text(findings: &Findings) -> String {
         for found in cpu_lines(server) {
             line(format!("  {found}"));
         }
+        for limit in &server.limits {
+            line(format!("  {limit}"));
+        }
         for gap in &server.not_measured {
             line(format!("  not measured: {}: {}", gap.function, gap.why));
         }
@@ -521,4 +572,36 @@ fn text(findings: &Findings) -> String {
 
 fn nanoseconds(ns: Option<f64>) -> String {
     ns.map_or_else(|| "unknown".to_owned(), |ns| format!("{ns:.0} ns"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_lines_say_what_the_server_is_and_has() {
+        let server = Server {
+            pid: 4242,
+            flavor: "mysql".to_owned(),
+            version: "8.0.31".to_owned(),
+            arch: "x86_64".to_owned(),
+            symbols: "no .symtab, .dynsym with 84789 functions and variables".to_owned(),
+            measured: "sleeps only".to_owned(),
+            damage: Some("its section headers were stripped off".to_owned()),
+            symbols_tried: vec!["build-id: the program has no build id".to_owned()],
+            symbols_advice: Some("Install them".to_owned()),
+            uretprobes_safe: true,
+            ..Server::default()
+        };
+        let expected = "\
+server    mysql 8.0.31, x86_64, process 4242, build id none
+  symbols   no .symtab, .dynsym with 84789 functions and variables
+  measured  sleeps only
+  damaged   its section headers were stripped off; what the loader needs was read
+  functions of InnoDB have no names. Install them
+  tried     build-id: the program has no build id";
+        assert_eq!(head(&server).join("\n"), expected);
+        let lines = head(&Server { symbols_advice: None, damage: None, ..server });
+        assert_eq!(lines.len(), 3, "{lines:?}");
+    }
 }

@@ -11,6 +11,7 @@ use tokio::time::{interval_at, Instant, MissedTickBehavior};
 use super::session::{self, EndedBy, Session};
 use super::RecordArgs;
 use crate::agent::Source;
+use crate::attach::stacks_are_shown;
 use crate::catalog::{settings, SETTINGS};
 use crate::export::SnapshotSource;
 use crate::failure::Failure;
@@ -146,6 +147,7 @@ fn start(target: &Target, args: &RecordArgs, said: Settings) -> Start {
         labels: args.labels.iter().cloned().collect(),
         bounds_ns: BUCKET_BOUNDS_NS.to_vec(),
         sleeps_seen: false,
+        reacquires_seen: stacks_are_shown(),
         places: Vec::new(),
     }
 }

@@ -60,7 +60,7 @@ impl Session {
             Ends::new(&target).map_err(failed)?
         };
         let remarks = target.remarks();
-        let agent = Agent::attach(target, args.sample_hz, args.handoffs)?;
+        let agent = Agent::attach(target, args.sample_hz, args.handoffs, args.max_overhead)?;
         for line in remarks.into_iter().chain(agent.degradations()) {
             tracing::warn!("{line}");
         }

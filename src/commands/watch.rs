@@ -25,7 +25,7 @@ pub(super) fn watch(args: &RunArgs, latch: &str) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().map_err(failed)?;
     let end = end_of(&runtime, &target).map_err(failed)?;
     let is_over = || end.load(Ordering::Relaxed);
-    let mut agent = Agent::attach(target, 0, Division::Off)?;
+    let mut agent = Agent::attach(target, 0, Division::Off, args.attach.max_overhead)?;
     runtime.spawn_blocking(agent.keep_within(args.attach.max_overhead));
     let watcher = Watcher { target: Arc::clone(&agent.target), latches: agent.source().latches(), allowance };
     let wanted = Wanted::Part(latch.to_owned());

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 /// How many (latch, kind, mode) combinations have series of their own; the rest are summed in `latch="other"`.
 const LATCH_SERIES: usize = 200;
-/// How many condition variables have series of their own.
+/// How many condition variables have series of their own, and how many mutexes that threads woken by them get back.
 const COND_SERIES: usize = 50;
 /// How many (latch, call site) pairs have series of their own.
 const CALLSITE_SERIES: usize = 200;
@@ -43,6 +43,7 @@ pub struct LatchCollector {
 struct State {
     latches: Cap<LatchKey>,
     conds: Cap<LatchKey>,
+    reacquires: Cap<String>,
     callsites: Cap<(String, String)>,
     pages: Cap<PagePlace>,
     /// Latches.
@@ -60,6 +61,7 @@ impl LatchCollector {
         let state = State {
             latches: Cap::new(LATCH_SERIES),
             conds: Cap::new(COND_SERIES),
+            reacquires: Cap::new(COND_SERIES),
             callsites: Cap::new(CALLSITE_SERIES),
             pages: Cap::new(PAGE_SERIES),
             handoffs: Cap::new(HANDOFF_LATCHES),
@@ -80,6 +82,7 @@ impl Collector for LatchCollector {
         let snapshot = self.source.snapshot();
         let mut families = latch_families(&snapshot, &mut state);
         families.push(cond_family(&snapshot, &mut state.conds));
+        families.extend(reacquire_families(&snapshot, &mut state.reacquires));
         families.push(callsite_family(&snapshot, &mut state.callsites));
         families.push(page_family(&snapshot, &mut state.pages));
         families.extend(handoff_families(&snapshot, &mut state.handoffs));
@@ -172,6 +175,19 @@ fn cond_family(snapshot: &Snapshot, cap: &mut Cap<LatchKey>) -> MetricFamily {
     COND_WAIT.with(waits.iter().map(|cond| histogram(&COND_WAIT, &[&cond.latch], &cond.waits)).collect())
 }
 
+/// The mutexes that have series of their own, and the others added up.
+fn reacquire_families(snapshot: &Snapshot, cap: &mut Cap<String>) -> [MetricFamily; 2] {
+    cap.admit(snapshot.reacquires.iter().map(|row| (row.latch.clone(), row.wait_ns)));
+    let mut sums = BTreeMap::<&str, (u64, u64)>::new();
+    for row in &snapshot.reacquires {
+        let sum = sums.entry(if cap.is_named(&row.latch) { &row.latch } else { OTHER }).or_default();
+        *sum = (sum.0 + row.wait_ns, sum.1 + row.waits);
+    }
+    let times = sums.iter().map(|(latch, sum)| REACQUIRE.sample(&[latch], seconds(sum.0)));
+    let counts = sums.iter().map(|(latch, sum)| REACQUIRES.sample(&[latch], sum.1 as f64));
+    [REACQUIRE.with(times.collect()), REACQUIRES.with(counts.collect())]
+}
+
 /// The latches that have series of their own, and the others added up by kind and mode.
 fn capped<'a>(latches: impl Iterator<Item = &'a LatchWaits> + Clone, cap: &mut Cap<LatchKey>) -> Vec<LatchWaits> {
     cap.admit(latches.clone().map(|latch| (latch_key(latch), latch.waits.sum_ns)));
@@ -201,8 +217,12 @@ fn add(sum: &mut LatchWaits, latch: &LatchWaits) {
 
 /// The call sites that have series of their own, and the others added up.
 fn callsite_family(snapshot: &Snapshot, cap: &mut Cap<(String, String)>) -> MetricFamily {
-    let sites = snapshot.callsites.iter().map(|site| ((site.latch.clone(), site.callsite.clone()), site.wait_ns));
-    cap.admit(sites.clone());
+    // The metric has no mode.
+    let mut sites = BTreeMap::<(String, String), u64>::new();
+    for site in &snapshot.callsites {
+        *sites.entry((site.latch.clone(), site.callsite.clone())).or_default() += site.wait_ns;
+    }
+    cap.admit(sites.iter().map(|(pair, wait_ns)| (pair.clone(), *wait_ns)));
     let mut sums = BTreeMap::<(String, String), u64>::new();
     for (pair, wait_ns) in sites {
         let pair = if cap.is_named(&pair) { pair } else { (OTHER.to_string(), OTHER.to_string()) };

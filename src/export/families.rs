@@ -97,6 +97,18 @@ pub const LATCH_MIGRATIONS: Family = Family {
     labels: &["latch"],
     help: "Contended waits that ended on another node than they began on.",
 };
+pub const REACQUIRE: Family = Family {
+    name: "armtrace_latch_reacquire_seconds_total",
+    kind: MetricType::COUNTER,
+    labels: &["latch"],
+    help: "Time that threads woken by a condition variable waited to get its mutex back: wake-ups, and in no other wait time.",
+};
+pub const REACQUIRES: Family = Family {
+    name: "armtrace_latch_reacquires_total",
+    kind: MetricType::COUNTER,
+    labels: &["latch"],
+    help: "Waits of threads woken by a condition variable to get its mutex back.",
+};
 pub const COND_WAIT: Family = Family {
     name: "armtrace_cond_wait_seconds",
     kind: MetricType::HISTOGRAM,
@@ -239,6 +251,8 @@ pub const FAMILIES: &[Family] = &[
     LATCH_HANDOFFS,
     LATCH_HANDOFF_WAIT,
     LATCH_MIGRATIONS,
+    REACQUIRE,
+    REACQUIRES,
     COND_WAIT,
     CPU,
     ORDERING,

@@ -110,14 +110,32 @@ impl LatchWaits {
     }
 }
 
-/// The waits for one latch that began at one place in the server's code.
+/// The waits for one latch in one mode that began at one place in the server's code.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CallsiteWaits {
     pub latch: String,
+    /// `None`: not known, as in older recordings, or several.
+    pub mode: Option<Mode>,
     /// `row0ins.cc:2345`, or the waiting function's name.
     pub callsite: String,
     pub wait_ns: u64,
     pub waits: u64,
+}
+
+impl CallsiteWaits {
+    /// Whether waits for this latch in this mode may have begun here.
+    pub fn is_of(&self, latch: &str, mode: Mode) -> bool {
+        self.latch == latch && self.mode.is_none_or(|own| own == mode)
+    }
+}
+
+/// The waits for one mutex of threads that a condition variable had woken, and that have to get the mutex back. They tell how long
+/// wake-ups take rather than how hot the mutex is, and are not among its [`LatchWaits`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct Reacquires {
+    pub latch: String,
+    pub waits: u64,
+    pub wait_ns: u64,
 }
 
 /// The waits for latches of pages that are part of the same level of the same index.
@@ -268,6 +286,9 @@ pub struct Snapshot {
     pub latches: Vec<LatchWaits>,
     /// Whether sleeping can be told from spinning here. If not, the latches' sleeps are unknown, not zero.
     pub sleeps_seen: bool,
+    /// One entry per latch.
+    pub reacquires: Vec<Reacquires>,
+    /// One entry per (latch, mode, call site).
     pub callsites: Vec<CallsiteWaits>,
     /// One entry per (table, index, level).
     pub pages: Vec<PageWaits>,

@@ -1,26 +1,30 @@
-//! MySQL's rw-locks: from the place in the source that makes a lock to its instrument.
+//! MySQL's rw-locks, and mutexes before there were latch ids: from the place in the source that makes a latch to its
+//! instrument.
 //!
-//! Every lock remembers the file and line that made it, whether or not it is instrumented. In the code that makes it
-//! the value of the instrument's key variable is loaded, then the lock is registered, then `rw_lock_create_func` is
-//! called with file and line: so each call of that function names one instrument. Files and lines are
+//! Each remembers the file and line that made it, whether or not it is instrumented. In the code that makes it
+//! the value of the instrument's key variable is loaded, then the latch is registered, then `rw_lock_create_func` (or
+//! `mutex_create_func`) is called with file and line: so each call of that function names one instrument. Files and lines are
 //! read from the binary; no line number is known beforehand.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use super::psi::Instruments;
 use super::references::References;
-use crate::catalog::MysqlNames;
+use crate::catalog::{Created, MysqlNames};
 use crate::code::{direct_calls, Flow, Function};
+use crate::symbols::{parameters, Parameter};
 
 /// The key variable is loaded at most this many instructions before the call.
 const NEAR: usize = 96;
 
-/// One place that makes rw-locks.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// One place that makes latches.
+#[derive(Clone, Debug)]
 pub struct Site {
     /// As in the binary: `/build/…/storage/innobase/dict/dict0dict.cc`
     pub file: String,
     pub line: u32,
+    /// What is made there.
+    pub created: &'static Created,
     /// Link-time address of the instrument's key variable.
     pub key: Key,
 }
@@ -35,24 +39,29 @@ pub enum Key {
     Unknown,
 }
 
-/// All places of the binary that make rw-locks with a file and line that are constants there.
-pub fn sites(code: &References, catalog: &MysqlNames, instruments: &Instruments) -> Vec<Site> {
-    let targets: HashSet<u64> =
-        catalog.rw_lock_create.iter().filter_map(|name| code.image.symbol(name)).map(|s| s.addr).collect();
-    let not_instrumented = catalog.not_instrumented.and_then(|name| code.image.symbol(name)).map(|s| s.addr);
+/// All places of the binary that make latches with a file and line that are constants there.
+pub fn sites(code: &References, catalog: &'static MysqlNames, instruments: &Instruments) -> Vec<Site> {
+    let functions = catalog.created.iter().flat_map(|c| code.image.functions_named(c.by).map(move |s| (s, c)));
+    let makers: HashMap<u64, (usize, &Created)> = functions
+        .filter_map(|(s, c)| Some((s.addr, (parameters(s.name)?.iter().position(|p| *p == Parameter::File)?, c))))
+        .collect();
+    let targets: HashSet<u64> = makers.keys().copied().collect();
+    let not_instrumented = code.image.symbol(catalog.not_instrumented).map(|s| s.addr);
     let mut found = Vec::new();
     let mut function: Option<Function> = None;
-    for (at, _) in direct_calls(code.image, &targets) {
+    for (at, maker) in direct_calls(code.image, &targets) {
         if !function.as_ref().is_some_and(|f| f.insns().iter().any(|i| i.addr == at)) {
             function = code.image.function_at(at).and_then(|range| Function::new(code.image, range));
         }
         let Some(function) = &function else { continue };
-        let [_, Some(file), Some(line), ..] = function.constants_at(at) else { continue };
-        let (Some(file), Ok(line)) = (code.image.cstr(file), u32::try_from(line)) else { continue };
+        let constants = function.constants_at(at);
+        let Some(&(number, created)) = makers.get(&maker) else { continue };
+        let Some([Some(file), Some(line)]) = constants.get(number..number + 2) else { continue };
+        let (Some(file), Ok(line)) = (code.image.cstr(*file), u32::try_from(*line)) else { continue };
         let key = key_before(code, function, at, &targets, instruments, not_instrumented);
-        let has_keys_for_all = catalog.not_instrumented.is_some();
+        let has_keys_for_all = not_instrumented.is_some();
         let key = key.unwrap_or(if has_keys_for_all { Key::Unknown } else { Key::None });
-        found.push(Site { file: file.to_owned(), line, key });
+        found.push(Site { file: file.to_owned(), line, created, key });
     }
     found
 }

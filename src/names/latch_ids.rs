@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use super::psi::Instruments;
 use super::references::References;
 use super::Process;
-use crate::catalog::MysqlNames;
+use crate::catalog::{IdNames, MysqlNames};
 use crate::code::{Flow, Insn};
 use crate::symbols::Image;
 use crate::target::Memory;
@@ -28,52 +28,81 @@ pub type Keys = HashMap<String, Option<u64>>;
 /// Derives, from the code that fills the table, which instrument belongs to which id's name.
 ///
 /// An id is left out where the code does not say so clearly.
-pub fn keys(code: &References, catalog: &MysqlNames, instruments: &Instruments) -> Keys {
-    let not_instrumented = catalog.not_instrumented.and_then(|name| code.image.symbol(name)).map(|s| s.addr);
-    let mut found = Keys::new();
-    let mut step = Step::default();
-    let insns = initializer(code, catalog, instruments);
+pub fn keys(code: &References, catalog: &MysqlNames, ids: &IdNames, instruments: &Instruments) -> Keys {
+    let not_instrumented = code.image.symbol(catalog.not_instrumented).map(|s| s.addr);
+    let insns = initializer(code, ids, instruments);
+    let mut steps = vec![Vec::new()];
     for (index, insn) in insns.iter().enumerate() {
         if let Some(address) = code.of(&insns, index) {
-            if instruments.by_key(address).is_some() {
-                step.keys.push(Some(address));
-            } else if Some(address) == not_instrumented {
-                step.keys.push(None);
-            } else if let Some(name) = id_name(code.image, catalog, address) {
-                step.names.push(name.to_owned());
-            }
+            let key = instruments.by_key(address).map(|_| Mention::Key(Some(address)));
+            let none = || (Some(address) == not_instrumented).then_some(Mention::Key(None));
+            let name = || id_name(code.image, ids, address).map(|name| Mention::Name(name.to_owned()));
+            steps
+                .last_mut()
+                .into_iter()
+                .for_each(|step: &mut Vec<_>| step.extend(key.clone().or_else(none).or_else(name)));
         }
         if matches!(insn.flow, Flow::Call(_)) {
-            step.finish(&mut found);
+            steps.push(Vec::new());
         }
     }
-    step.finish(&mut found);
+    let found: Keys = steps.iter().filter_map(|step| step_of_one(step)).collect();
+    if found.len() < FEWEST {
+        return in_turns(&steps.concat(), instruments);
+    }
     found
 }
 
-/// What the code between two calls mentions. Each id has a call of its own, to the allocator or to the
-/// constructor of its description.
-#[derive(Default)]
-struct Step {
-    keys: Vec<Option<u64>>,
-    names: Vec<String>,
+/// What the code that fills the table refers to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Mention {
+    /// An instrument's key variable; `None` that of latches without an instrument.
+    Key(Option<u64>),
+    /// An id's name.
+    Name(String),
 }
 
-impl Step {
-    fn finish(&mut self, found: &mut Keys) {
-        self.keys.dedup();
-        self.names.dedup();
-        if let ([key], [name]) = (&self.keys[..], &self.names[..]) {
-            found.insert(name.clone(), *key);
+/// The id and key of the code between two calls. Each id has a call of its own, to the allocator or to the
+/// constructor of its description.
+fn step_of_one(step: &[Mention]) -> Option<(String, Option<u64>)> {
+    let mut distinct = step.to_vec();
+    distinct.dedup();
+    match &distinct[..] {
+        [Mention::Key(key), Mention::Name(name)] | [Mention::Name(name), Mention::Key(key)] => {
+            Some((name.clone(), *key))
         }
-        *self = Step::default();
+        _ => None,
     }
+}
+
+/// The ids and keys of code that reads the key before the call to the allocator and stores the name behind it, so that both
+/// come by turns. A name behind another name has a key that is not known. But a key behind another key may belong to any name:
+/// then there are none. Most instruments have to be named like their ids.
+fn in_turns(mentions: &[Mention], instruments: &Instruments) -> Keys {
+    let pairs = mentions.windows(2).filter_map(|pair| match pair {
+        [Mention::Key(key), Mention::Name(name)] => Some((name.clone(), *key)),
+        _ => None,
+    });
+    let keys: Keys = pairs.collect();
+    let is_key = |mention: &Mention| matches!(mention, Mention::Key(_));
+    let is_alike = |(name, key): &(&String, &Option<u64>)| {
+        let instrument = key.and_then(|key| instruments.by_key(key));
+        instrument.is_some_and(|i| i.name.to_ascii_uppercase().starts_with(name.as_str()))
+    };
+    let alike = keys.iter().filter(is_alike).count();
+    let is_shifted =
+        mentions.windows(2).any(|pair| pair.iter().all(is_key)) || alike * 2 <= keys.values().flatten().count();
+    if is_shifted {
+        return Keys::new();
+    }
+    keys
 }
 
 /// The instructions of the function that fills the table: the one among `sync_check_init` and its callees that
 /// mentions most key variables.
-fn initializer(code: &References, catalog: &MysqlNames, instruments: &Instruments) -> Vec<Insn> {
-    let outer = code.image.symbol(catalog.latch_init).map(|s| code.function(s.addr)).unwrap_or_default();
+fn initializer(code: &References, catalog: &IdNames, instruments: &Instruments) -> Vec<Insn> {
+    let init = code.image.functions_named(catalog.latch_init).next();
+    let outer = init.map(|s| code.function(s.addr)).unwrap_or_default();
     let mut functions: Vec<Vec<Insn>> = outer
         .iter()
         .filter_map(|i| match i.flow {
@@ -90,7 +119,7 @@ fn initializer(code: &References, catalog: &MysqlNames, instruments: &Instrument
 }
 
 /// The string at `addr` if it can be an id's name.
-fn id_name<'a>(image: &'a Image, catalog: &MysqlNames, addr: u64) -> Option<&'a str> {
+fn id_name<'a>(image: &'a Image, catalog: &IdNames, addr: u64) -> Option<&'a str> {
     if !image.section(".rodata")?.contains(&addr) {
         return None;
     }
@@ -99,7 +128,7 @@ fn id_name<'a>(image: &'a Image, catalog: &MysqlNames, addr: u64) -> Option<&'a 
 }
 
 /// Level names stand beside the names of ids. They all begin with `SYNC_`, which few ids do.
-fn is_id_name(name: &str, catalog: &MysqlNames) -> bool {
+fn is_id_name(name: &str, catalog: &IdNames) -> bool {
     (2..=MAX_NAME).contains(&name.len())
         && (!name.starts_with("SYNC_") || catalog.sync_ids.contains(&name))
         && name.starts_with(|c: char| c.is_ascii_uppercase())
@@ -111,43 +140,91 @@ fn is_id_name(name: &str, catalog: &MysqlNames) -> bool {
 pub struct LatchId {
     pub id: u32,
     pub name: String,
-    /// The value of the instrument's key: 0 with performance_schema off, and for ids without an instrument.
-    pub key: u32,
+    /// Address of the description in the process.
+    pub description: u64,
 }
 
-/// Reads the table of latch ids from the process. `None` when it cannot be read or is not what it should be; empty
-/// while the server is still starting.
-pub fn read(process: &Process, catalog: &MysqlNames) -> Option<Vec<LatchId>> {
-    let table = process.image.symbol(catalog.latch_meta)?;
-    let at = table.addr.wrapping_add(process.bias).wrapping_add(catalog.latch_meta_begin);
-    let (begin, end) = (process.memory.u64(at)?, process.memory.u64(at.wrapping_add(8))?);
-    let count = end.checked_sub(begin)? / 8;
-    if count > MAX_IDS {
-        return None;
+/// Reads the table of latch ids from the process: a vector of pointers to descriptions, of which each begins with its own
+/// index and has a pointer to the id's name.
+///
+/// Where the vector's members are, and the name in a description, is what makes all of the table fit together. `None` when it
+/// cannot be read or nothing does; empty while the server is still starting.
+pub fn read(process: &Process, catalog: &IdNames) -> Option<Vec<LatchId>> {
+    let table = process.image.symbol(catalog.latch_meta)?.addr.wrapping_add(process.bias);
+    let vectors: Vec<Vec<u64>> =
+        VECTORS.iter().filter_map(|at| vector(&process.memory, table.wrapping_add(*at))).collect();
+    if vectors.iter().all(Vec::is_empty) {
+        return (!vectors.is_empty()).then(Vec::new);
     }
-    let slots: Vec<u64> = (0..count).map(|i| begin.wrapping_add(i * 8)).collect();
-    let entries = process.memory.read_many::<8>(&slots).into_iter().flatten().map(u64::from_le_bytes);
-    Some(entries.filter(|&entry| entry != 0).filter_map(|entry| read_one(&process.memory, entry, catalog)).collect())
+    let mut found = vectors.iter().flat_map(|vector| NAMES.map(|at| described(&process.memory, vector, at, catalog)));
+    let table = found.by_ref().flatten().next()?;
+    found.flatten().next().is_none().then_some(table)
 }
 
-fn read_one(memory: &Memory, entry: u64, catalog: &MysqlNames) -> Option<LatchId> {
-    let id = memory.u32(entry.wrapping_add(catalog.meta_id))?;
-    let key = memory.u32(entry.wrapping_add(catalog.meta_key))?;
-    let name = memory.string(memory.u64(entry.wrapping_add(catalog.meta_name))?)?;
-    (u64::from(id) < MAX_IDS && is_id_name(&name, catalog)).then_some(LatchId { id, name, key })
+/// Where in the table its vector can begin: a vector may have its allocator's state before its pointers.
+const VECTORS: [u64; 3] = [0, 8, 16];
+/// Where in a description the id's name can be; what it begins with is the id.
+const NAMES: [u64; 4] = [8, 16, 24, 32];
+/// Fewer ids than this are no table.
+const FEWEST: usize = 20;
+
+/// The pointers of the vector at `at`; `None` if it is none.
+fn vector(memory: &Memory, at: u64) -> Option<Vec<u64>> {
+    let [begin, end, capacity] = [0, 8, 16].map(|member| memory.u64(at.wrapping_add(member)));
+    let (begin, end, capacity) = (begin?, end?, capacity?);
+    let bytes = end.checked_sub(begin).filter(|bytes| bytes % 8 == 0 && end <= capacity)?;
+    let slots: Vec<u64> = (0..bytes / 8).take(MAX_IDS as usize + 1).map(|i| begin.wrapping_add(i * 8)).collect();
+    (slots.len() <= MAX_IDS as usize).then_some(())?;
+    memory.read_many::<8>(&slots).into_iter().map(|pointer| pointer.map(u64::from_le_bytes)).collect()
+}
+
+/// The ids of a vector of descriptions with the name at `name`; `None` unless each is such a description. There is none for
+/// some numbers, as for 0.
+fn described(memory: &Memory, vector: &[u64], name: u64, catalog: &IdNames) -> Option<Vec<LatchId>> {
+    let entries = (0..).zip(vector).filter(|(_, description)| **description != 0);
+    let found: Vec<LatchId> = entries
+        .map(|(id, &description)| {
+            (memory.u32(description)? == id).then_some(())?;
+            let name = memory.string(memory.u64(description.wrapping_add(name))?)?;
+            is_id_name(&name, catalog).then_some(LatchId { id, name, description })
+        })
+        .collect::<Option<_>>()?;
+    (found.len() >= FEWEST).then_some(found)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn name(name: &str) -> Mention {
+        Mention::Name(name.to_owned())
+    }
+
     #[test]
     fn a_step_with_two_candidates_names_nothing() {
-        let mut found = Keys::new();
-        Step { keys: vec![Some(1), Some(2)], names: vec!["A_B".into()] }.finish(&mut found);
-        Step { keys: vec![Some(1)], names: vec![] }.finish(&mut found);
-        assert!(found.is_empty());
-        Step { keys: vec![Some(1), Some(1)], names: vec!["A_B".into()] }.finish(&mut found);
-        assert_eq!(found.get("A_B"), Some(&Some(1)));
+        let key = |at| Mention::Key(Some(at));
+        assert_eq!(step_of_one(&[key(1), key(2), name("A_B")]), None);
+        assert_eq!(step_of_one(&[key(1)]), None);
+        assert_eq!(step_of_one(&[key(1), name("A_B"), key(2)]), None);
+        assert_eq!(step_of_one(&[key(1), key(1), name("A_B")]), Some(("A_B".to_owned(), Some(1))));
+        assert_eq!(step_of_one(&[name("A_B"), Mention::Key(None)]), Some(("A_B".to_owned(), None)));
+    }
+
+    #[test]
+    fn turns_that_are_shifted_name_nothing() {
+        let instruments = Instruments::named(&[(1, "trx_sys_mutex"), (2, "log_mutex"), (3, "purge_mutex")]);
+        let (trx, log, purge) = (name("TRX_SYS"), name("LOG"), name("PURGE"));
+        let key = |at| Mention::Key(Some(at));
+        let right = [key(1), trx.clone(), key(2), log.clone(), Mention::Key(None), name("RTR"), key(3), purge.clone()];
+        let found = in_turns(&right, &instruments);
+        let wanted = [("TRX_SYS", Some(1)), ("LOG", Some(2)), ("RTR", None), ("PURGE", Some(3))];
+        assert_eq!(found, wanted.map(|(name, key)| (name.to_owned(), key)).into());
+        let shifted = [key(2), trx.clone(), key(3), log.clone(), key(1), purge.clone()];
+        assert!(in_turns(&shifted, &instruments).is_empty());
+        let hoisted = [key(1), key(2), trx.clone(), log.clone()];
+        assert!(in_turns(&hoisted, &instruments).is_empty());
+        let unknown = [key(1), trx, log, key(3), purge];
+        let found = in_turns(&unknown, &instruments);
+        assert_eq!(found, [("TRX_SYS", Some(1)), ("PURGE", Some(3))].map(|(name, key)| (name.to_owned(), key)).into());
     }
 }

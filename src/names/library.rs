@@ -1,16 +1,19 @@
 //! The names of the SQL layer's locks.
 //!
-//! With performance_schema on each has an instrument. With it off a lock in static data has the name of its symbol, because
-//! the server names its global locks and their instruments alike; one of InnoDB's, which are members of its static objects,
-//! has that of the instrument it is made with. Others are known by the code that waits for them.
+//! With performance_schema on each has an instrument. With it off a lock has the name of the instrument that the code makes it
+//! with, where that is found. Others in static data have the name of their symbol, because the server names its global
+//! locks and their instruments alike. The rest is known by the code that waits for it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
+use std::sync::{Arc, OnceLock};
 
+use super::locks::{locks, locks_one_member, waited, Locks, Waited};
+use super::psi::Instruments;
 use super::{Identity, LatchName, Process};
-use crate::catalog::{event_waits, is_word, Family, Library, Naming, EVENTS};
+use crate::catalog::{event_waits, is_word, lock_starts, Library, Naming, EVENTS};
+use crate::memory;
 use crate::model::Kind;
-use crate::symbols::Image;
 use crate::target::Target;
 
 /// What one server's locks are called. What was named once stays named.
@@ -20,32 +23,82 @@ pub struct LibraryNames {
     events: Vec<Range<u64>>,
     /// By link-time address, those that are known from the code that makes them.
     mutexes: BTreeMap<u64, LatchName>,
+    /// Worked out once a lock is waited for that nothing else names.
+    made: Option<Arc<MadeLocks>>,
     known: HashMap<(Identity, Option<Kind>), LatchName>,
+    /// What the code says of the locks that it waits for, by link-time address.
+    waited: HashMap<(u64, Kind), Waited>,
+}
+
+/// What the program says of the locks that it makes: seconds of work, done once, beside other things.
+struct MadeLocks {
+    target: Arc<Target>,
+    locks: OnceLock<Locks>,
+}
+
+impl MadeLocks {
+    /// Begins to work it out.
+    fn begin(target: &Arc<Target>) -> Arc<MadeLocks> {
+        let made = Arc::new(MadeLocks { target: Arc::clone(target), locks: OnceLock::new() });
+        let worker = Arc::clone(&made);
+        let spawned = std::thread::Builder::new().name("locks".to_owned()).spawn(move || {
+            worker.work_out();
+            worker.target.image.release_memory();
+            memory::give_back();
+        });
+        if spawned.is_err() {
+            made.work_out();
+        }
+        made
+    }
+
+    fn work_out(&self) {
+        let image = &self.target.image;
+        self.locks.get_or_init(|| locks(image, &Instruments::new(image, &image.static_pointers())));
+    }
+
+    /// `None` while the work goes on.
+    fn get(&self) -> Option<&Locks> {
+        self.locks.get()
+    }
 }
 
 impl LibraryNames {
     /// `mutexes` are those that are known from the code that makes them, by link-time address.
-    pub fn new(family: &'static Family, image: &Image, mutexes: BTreeMap<u64, LatchName>) -> LibraryNames {
-        let events = if matches!(family.naming, Naming::None) { event_waits(image) } else { Vec::new() };
-        LibraryNames { catalog: family.library, events, mutexes, known: HashMap::new() }
+    pub fn new(target: &Arc<Target>, mutexes: BTreeMap<u64, LatchName>) -> LibraryNames {
+        let family = target.family;
+        let events = if matches!(family.naming, Naming::None) { event_waits(&target.image) } else { Vec::new() };
+        let (known, waited) = (HashMap::new(), HashMap::new());
+        LibraryNames { catalog: family.library, events, mutexes, made: None, known, waited }
     }
 
-    /// The lock's name. `kind` is what the function of the C library says that waits for it.
+    /// The lock's name; `None` while it is not known yet whether the code that makes locks tells it. `kind` is what the function
+    /// of the C library says that waits for it; `example` is the word of one of the locks with this identity on which a thread
+    /// slept, or 0.
     pub(super) fn name(
         &mut self,
-        target: &Target,
+        target: &Arc<Target>,
         process: &Process,
         identity: &Identity,
         kind: Option<Kind>,
-    ) -> LatchName {
+        example: u64,
+    ) -> Option<LatchName> {
         if let Some(known) = self.known.get(&(*identity, kind)) {
-            return known.clone();
+            return Some(known.clone());
+        }
+        if let Some(name) = self.at_once(target, identity, kind) {
+            self.known.insert((*identity, kind), name.clone());
+            return Some(name);
+        }
+        if matches!(identity, Identity::Static(_) | Identity::Caller(_)) {
+            self.made.get_or_insert_with(|| MadeLocks::begin(target)).get()?;
         }
         let name = match *identity {
-            Identity::PsiClass(class) => process.instrument(self.catalog.class, class),
+            Identity::PsiClass(class) => process.instrument(target.psi_class(), class),
             Identity::Static(addr) => self.static_lock(target, addr, kind),
             Identity::Caller(addr) => {
-                self.event(target, addr, kind).or_else(|| self.lock_of(&target.function_name(addr), kind))
+                let member = self.member(process, addr.wrapping_sub(target.bias), kind?, example);
+                member.or_else(|| self.lock_of(target, addr, kind))
             }
             Identity::MetadataLock => LatchName::from_event(self.catalog.metadata_lock.event),
             _ => None,
@@ -60,15 +113,47 @@ impl LibraryNames {
             LatchName::unnamed(kind.unwrap_or(Kind::Mutex), &what)
         });
         self.known.insert((*identity, kind), name.clone());
-        name
+        Some(name)
+    }
+
+    /// What is known without the code that makes locks.
+    fn at_once(&self, target: &Target, identity: &Identity, kind: Option<Kind>) -> Option<LatchName> {
+        match *identity {
+            // The server's global locks and their instruments have the same names.
+            Identity::Static(addr) => {
+                let made = self.made_of_innodb(target, addr, kind?);
+                made.or_else(|| self.by_variable(target, addr, kind?)).filter(LatchName::is_named)
+            }
+            Identity::Caller(addr) => {
+                let owned = || self.lock_of(target, addr, kind).filter(LatchName::is_named);
+                self.event(target, addr, kind).or_else(owned)
+            }
+            _ => None,
+        }
+    }
+
+    fn locks(&self) -> Option<&Locks> {
+        self.made.as_ref()?.get()
     }
 
     fn static_lock(&self, target: &Target, addr: u64, kind: Option<Kind>) -> Option<LatchName> {
         let kind = kind?;
         let link = addr.wrapping_sub(target.bias);
-        if let Some(made) = self.mutexes.get(&link).filter(|_| kind == Kind::Mutex) {
+        let statics = &self.locks()?.statics;
+        let mut made = lock_starts(kind, link).into_iter().filter_map(|at| statics.get(&at));
+        if let Some(made) = made.find(|made| made.kind == kind) {
             return Some(made.clone());
         }
+        self.by_variable(target, addr, kind)
+    }
+
+    fn made_of_innodb(&self, target: &Target, addr: u64, kind: Kind) -> Option<LatchName> {
+        self.mutexes.get(&addr.wrapping_sub(target.bias)).filter(|_| kind == Kind::Mutex).cloned()
+    }
+
+    /// By the variable that it lies in.
+    fn by_variable(&self, target: &Target, addr: u64, kind: Kind) -> Option<LatchName> {
+        let link = addr.wrapping_sub(target.bias);
         let array = self.catalog.arrays.iter().find(|a| a.contains(&target.image, link));
         if let Some(array) = array.filter(|_| kind == Kind::Mutex) {
             return self.global(kind, array.lock);
@@ -87,15 +172,34 @@ impl LibraryNames {
         waits.then(|| LatchName::unnamed(Kind::Cond, EVENTS))
     }
 
+    /// The member of an object that the code waits for which returns to this link-time address.
+    fn member(&mut self, process: &Process, link: u64, kind: Kind, example: u64) -> Option<LatchName> {
+        let locks = self.made.as_ref()?.get()?;
+        let waited = self.waited.entry((link, kind)).or_insert_with(|| waited(process.image, locks, link, kind));
+        if waited.name.is_some() {
+            return waited.name.clone();
+        }
+        let offset = waited.offset?;
+        let starts = lock_starts(kind, example);
+        let is_there = |variable: u64| {
+            let object = process.memory.u64(variable.wrapping_add(process.bias));
+            object.is_some_and(|object| object != 0 && starts.contains(&object.wrapping_add_signed(offset)))
+        };
+        locks.pointees(offset, kind).find(|(variable, _)| is_there(*variable)).map(|(_, name)| name.clone())
+    }
+
     /// The lock that is waited for in this function, where it locks no other.
-    fn lock_of(&self, function: &str, kind: Option<Kind>) -> Option<LatchName> {
+    fn lock_of(&self, target: &Target, addr: u64, kind: Option<Kind>) -> Option<LatchName> {
+        let function = target.function_name(addr);
+        let function = function.as_str();
         // Several rw-locks have these functions, so it is not known which it is; but a writer who waits there for readers
         // by a condition variable is not idle.
         if self.catalog.prlock.contains(&function) {
             return Some(LatchName::unnamed(Kind::Prlock, function));
         }
         let owner = self.catalog.owners.iter().find(|(owner, _)| function.starts_with(owner))?;
-        LatchName::from_event(owner.1).filter(|_| kind == Some(Kind::Mutex))
+        let is_only = || locks_one_member(&target.image, addr.wrapping_sub(target.bias));
+        LatchName::from_event(owner.1).filter(|_| kind == Some(Kind::Mutex) && is_only())
     }
 
     /// The event of a global lock.

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use super::psi::Instruments;
-use crate::code::{direct_calls, functions_that_mention, Flow, Function, Passed};
+use crate::code::{direct_calls, functions_that_mention, Flow, Function, Left, Passed};
 use crate::symbols::Image;
 
 /// How many calls up a latch's place is looked for.
@@ -72,7 +72,10 @@ fn registrations(f: &Function, keys: &HashSet<u64>) -> Vec<(u64, Place)> {
         let place = match latch {
             Some(Passed::Constant(at)) => Some(Place::Static(at)),
             Some(Passed::Member { argument, offset }) => Some(Place::Member { argument: Some(argument), offset }),
-            _ => f.offset_passed_at(insn.addr, 1).map(|offset| Place::Member { argument: None, offset }),
+            _ => match f.left_for(insn.addr, 1) {
+                Some(Left::Offset(offset)) => Some(Place::Member { argument: None, offset }),
+                _ => None,
+            },
         };
         found.extend(place.map(|place| (key, place)));
     }

@@ -9,16 +9,19 @@
 mod created;
 mod latch_ids;
 mod library;
+mod locks;
 mod made;
 mod mariadb;
 mod mysql;
 mod pages;
 mod psi;
 mod references;
+mod types;
 mod waited;
 
 pub use created::{Key, Site};
 pub use latch_ids::LatchId;
+pub use locks::{locks, Locks};
 pub use made::{made, Made};
 pub use mariadb::Rules as MariadbRules;
 pub use mysql::Rules as MysqlRules;
@@ -134,7 +137,7 @@ impl Namer {
             Rules::Mariadb(rules) => rules.static_mutexes(),
             Rules::Mysql(_) | Rules::None => BTreeMap::new(),
         };
-        let library = LibraryNames::new(target.family, &target.image, mutexes);
+        let library = LibraryNames::new(target, mutexes);
         let memory = Memory::new(target.pid);
         let pages = target.family.pages.map(|catalog| PageNames::new(catalog, dictionary(target, &rules)));
         Ok(Namer { memory, target: Arc::clone(target), rules, library, pages, known: HashMap::new() })
@@ -168,13 +171,14 @@ impl Namer {
         name
     }
 
-    /// The name of a lock of the C library; `kind` is what the function says in which threads wait for it.
-    pub fn library_lock(&mut self, identity: &Identity, kind: Option<Kind>) -> LatchName {
+    /// The name of a lock of the C library; `kind` is what the function says in which threads wait for it, `example` the address
+    /// of a word in one of these locks. `None` while it is not known yet, in the first seconds.
+    pub fn library_lock(&mut self, identity: &Identity, kind: Option<Kind>, example: u64) -> Option<LatchName> {
         if matches!(identity, Identity::LatchId(_)) {
-            return self.name(identity, 0);
+            return Some(self.name(identity, 0));
         }
         let process = Process { image: &self.target.image, memory: self.memory, bias: self.target.bias };
-        self.library.name(&self.target, &process, identity, kind)
+        self.library.name(&self.target, &process, identity, kind, example)
     }
 
     /// A string of the server's.
@@ -191,7 +195,7 @@ impl Namer {
 
     fn find(&mut self, identity: &Identity, example: u64) -> Option<LatchName> {
         let process = Process { image: &self.target.image, memory: self.memory, bias: self.target.bias };
-        let psi = self.target.family.library.class;
+        let psi = self.target.psi_class();
         match (&mut self.rules, *identity) {
             (Rules::Mysql(rules), Identity::LatchId(id)) => rules.latch_id(&process, id),
             (Rules::Mysql(rules), Identity::Created { file, line }) => rules.created(&process, file, line),

@@ -7,7 +7,7 @@ use super::latch_ids::{self, Keys, LatchId};
 use super::psi::Instruments;
 use super::references::References;
 use super::{LatchName, Process};
-use crate::catalog::MysqlNames;
+use crate::catalog::{Created, MysqlNames};
 use crate::model::Kind;
 use crate::symbols::Image;
 
@@ -16,6 +16,8 @@ pub struct Rules {
     instruments: Instruments,
     keys: Keys,
     sites: Vec<Site>,
+    /// The bits of their line that created latches keep, where the code shows them.
+    line_masks: Vec<(&'static Created, u32)>,
     /// Latch ids read from the process, when first needed: they are there only once InnoDB has started.
     ids: HashMap<u32, String>,
 }
@@ -24,10 +26,11 @@ impl Rules {
     pub fn new(image: &Image, catalog: &'static MysqlNames) -> Rules {
         let pointers = image.static_pointers();
         let instruments = Instruments::new(image, &pointers);
-        let code = References::new(image, &pointers);
-        let keys = latch_ids::keys(&code, catalog, &instruments);
+        let code = References::new(image);
+        let keys = catalog.ids.map(|ids| latch_ids::keys(&code, catalog, ids, &instruments)).unwrap_or_default();
         let sites = created::sites(&code, catalog, &instruments);
-        Rules { catalog, instruments, keys, sites, ids: HashMap::new() }
+        let line_masks = catalog.created.iter().filter_map(|c| Some((c, c.line.find(image)?.mask))).collect();
+        Rules { catalog, instruments, keys, sites, line_masks, ids: HashMap::new() }
     }
 
     /// The latch ids that the code ties to an instrument, or to the lack of one.
@@ -35,7 +38,7 @@ impl Rules {
         self.keys.keys().map(String::as_str)
     }
 
-    /// The places that make rw-locks.
+    /// The places that make latches which remember where that was.
     pub fn sites(&self) -> &[Site] {
         &self.sites
     }
@@ -43,14 +46,14 @@ impl Rules {
     /// The mutex with this latch id.
     pub(super) fn latch_id(&mut self, process: &Process, id: u32) -> Option<LatchName> {
         if !self.ids.contains_key(&id) {
-            let ids = latch_ids::read(process, self.catalog)?;
+            let ids = latch_ids::read(process, self.catalog.ids?)?;
             self.ids = ids.into_iter().map(|i| (i.id, i.name)).collect();
         }
         Some(self.id_name(self.ids.get(&id)?))
     }
 
     pub(super) fn read_ids(&self, process: &Process) -> Option<Vec<LatchId>> {
-        latch_ids::read(process, self.catalog)
+        latch_ids::read(process, self.catalog.ids?)
     }
 
     /// The mutex whose latch id has this name.
@@ -62,30 +65,33 @@ impl Rules {
         }
     }
 
-    /// The rw-lock made at this place; `file` is an address in the process.
+    /// The latch made at this place; `file` is an address in the process.
     pub(super) fn created(&self, process: &Process, file: u64, line: u32) -> Option<LatchName> {
         self.site_name(&process.memory.string(file)?, line)
     }
 
-    /// The rw-lock made at this place in the source, if the code there is known.
+    /// The latch made at this place in the source, if the code there is known.
     pub fn site_name(&self, path: &str, line: u32) -> Option<LatchName> {
-        let kept = u32::MAX >> (32 - self.catalog.line_bits.clamp(1, 32));
-        let is_here = |s: &&Site| s.line & kept == line & kept && s.file == path;
-        let mut here = self.sites.iter().filter(is_here).map(|s| s.key);
-        let key = here.next()?;
-        if here.any(|other| other != key) {
+        let is_here = |s: &&Site| {
+            let kept = self.line_masks.iter().find(|(created, _)| std::ptr::eq(*created, s.created));
+            kept.is_some_and(|(_, mask)| s.line & mask == line & mask) && s.file == path
+        };
+        let mut here = self.sites.iter().filter(is_here);
+        let site = here.next()?;
+        if here.any(|other| other.key != site.key || !std::ptr::eq(other.created, site.created)) {
             return None;
         }
-        match key {
+        match site.key {
             Key::Instrument(key) => {
                 let instrument = self.instruments.by_key(key)?;
-                let kind = if instrument.is_sxlock() { Kind::Sxlock } else { Kind::Rwlock };
+                let has_third_mode = site.created.kind == Kind::Rwlock && instrument.is_sxlock();
+                let kind = if has_third_mode { Kind::Sxlock } else { site.created.kind };
                 Some(LatchName::innodb(kind, &instrument.name))
             }
             Key::None => {
                 let base = path.rsplit('/').next()?;
-                let (_, name) = self.catalog.uninstrumented_sites.iter().find(|(file, _)| *file == base)?;
-                Some(LatchName::innodb(Kind::Sxlock, name))
+                let (_, latch) = site.created.uninstrumented.iter().find(|(file, _)| *file == base)?;
+                Some(LatchName::innodb(latch.kind, latch.name))
             }
             Key::Unknown => None,
         }
@@ -95,7 +101,8 @@ impl Rules {
 /// A name for an id that the server does not instrument: the server's own name for the latch, in the style of the
 /// instruments.
 fn uninstrumented_id(id: &str, catalog: &MysqlNames) -> String {
-    let given = catalog.uninstrumented_ids.iter().find(|(known, _)| *known == id);
+    let known = catalog.ids.map_or(&[][..], |ids| ids.uninstrumented_ids);
+    let given = known.iter().find(|(known, _)| *known == id);
     given.map_or_else(
         || {
             let name = id.to_ascii_lowercase();

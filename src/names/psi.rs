@@ -16,6 +16,8 @@ const SXLOCK: u32 = 0x10;
 pub struct Instrument {
     /// As registered, the last part of the event name: `log_writer_mutex`.
     pub name: String,
+    /// Where in the table it is registered from: link-time address.
+    pub entry: u64,
     /// Where flags are one u32 behind the name; meaningless for tables of other things.
     flags: u32,
 }
@@ -55,7 +57,7 @@ impl Instruments {
             let Some(name) = instrument_name(image, name) else { continue };
             let flags = image.bytes(at + 16, 4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_le_bytes);
             let flags = if has_sxlocks { flags } else { flags & !SXLOCK };
-            let instrument = Instrument { name: name.to_owned(), flags };
+            let instrument = Instrument { name: name.to_owned(), entry: at, flags };
             match by_key.get(&key) {
                 Some(known) if known.name != instrument.name => contradicted.push(key),
                 _ => {
@@ -67,6 +69,12 @@ impl Instruments {
             by_key.remove(&key);
         }
         Instruments { by_key }
+    }
+
+    #[cfg(test)]
+    pub fn named(keys: &[(u64, &str)]) -> Instruments {
+        let instrument = |name: &str| Instrument { name: name.to_owned(), flags: 0, entry: 0 };
+        Instruments { by_key: keys.iter().map(|(key, name)| (*key, instrument(name))).collect() }
     }
 
     /// The instrument whose key variable lies at this link-time address.
@@ -96,8 +104,7 @@ impl Instruments {
 
 /// Whether the server's performance_schema has a kind of its own for them.
 fn has_sxlocks(image: &Image) -> bool {
-    let strings = image.section(".rodata").and_then(|r| image.bytes(r.start, (r.end - r.start) as usize));
-    strings.is_some_and(|s| memchr::memmem::find(s, b"wait/synch/sxlock").is_some())
+    image.has_string(b"wait/synch/sxlock")
 }
 
 /// The string at `addr` if it can be the name of an instrument: `Event_scheduler::COND_state`.

@@ -1,6 +1,5 @@
 //! What static data the server's code refers to.
 
-use std::collections::HashMap;
 use std::ops::Range;
 
 use crate::code::{decode, Insn};
@@ -9,18 +8,12 @@ use crate::symbols::Image;
 /// A binary's code, with its global offset table resolved: arm64 code reaches exported variables through it.
 pub struct References<'a> {
     pub image: &'a Image,
-    got: HashMap<u64, u64>,
     extent: Range<u64>,
 }
 
 impl<'a> References<'a> {
-    /// `pointers` are the image's relative relocations.
-    pub fn new(image: &'a Image, pointers: &[(u64, u64)]) -> References<'a> {
-        let got = image
-            .section(".got")
-            .map(|got| pointers.iter().filter(|(at, _)| got.contains(at)).copied().collect())
-            .unwrap_or_default();
-        References { image, got, extent: image.extent() }
+    pub fn new(image: &'a Image) -> References<'a> {
+        References { image, extent: image.extent() }
     }
 
     /// The static address that instruction `index` of a function refers to (or names as a number, where addresses are
@@ -29,7 +22,7 @@ impl<'a> References<'a> {
         let insn = insns.get(index)?;
         let number = || self.image.is_fixed().then(|| insn.immediate())?.filter(|number| self.extent.contains(number));
         let address = insn.memory.or_else(|| relaxed_page(insn, insns.get(index + 1)?)).or_else(number)?;
-        Some(self.got.get(&address).copied().unwrap_or(address))
+        Some(self.image.got_entry(address).unwrap_or(address))
     }
 
     /// The instructions of the function that contains `addr`; empty if none is known there.

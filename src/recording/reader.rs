@@ -12,7 +12,7 @@ use super::schema::{
 };
 use crate::model::{
     CallsiteWaits, ChecksumCalls, CpuClass, CpuTime, Histogram, Kind, LatchWaits, Mode, OrderingTime, PageWaits,
-    BUCKETS, BUCKET_BOUNDS_NS,
+    Reacquires, BUCKETS, BUCKET_BOUNDS_NS,
 };
 
 /// Seconds of sampled time from which on a share of it is told: at 99 samples a second, a half within 10 points.
@@ -108,8 +108,9 @@ impl Recording {
             self.latches.push(known.ok_or_else(|| frame.damaged("a latch of an unknown kind"))?);
         }
         let new = std::mem::take(&mut second.new);
-        let NewRows { latches, callsites, pages, cpu, handoffs, ordering, checksum_calls, lost } = new;
+        let NewRows { latches, reacquires, callsites, pages, cpu, handoffs, ordering, checksum_calls, lost } = new;
         self.rows.latches.extend(latches);
+        self.rows.reacquires.extend(reacquires);
         self.rows.callsites.extend(callsites);
         self.rows.pages.extend(pages);
         self.rows.cpu.extend(cpu);
@@ -119,6 +120,7 @@ impl Recording {
         self.rows.lost.extend(lost);
         let is_right = second.latches.iter().all(|delta| self.is_right(delta))
             && ascending(second.latches.iter().map(|delta| delta.r))
+            && in_rows(&second.reacquires, self.rows.reacquires.len())
             && in_rows(&second.callsites, self.rows.callsites.len())
             && in_rows(&second.pages, self.rows.pages.len())
             && counts_in_rows(&second.cpu, self.rows.cpu.len())
@@ -178,17 +180,27 @@ impl Recording {
         latches
     }
 
-    /// All waits that began at each call site, longest first.
+    /// All waits for mutexes of threads that a condition variable had woken, longest first.
+    pub fn reacquires(&self) -> Vec<Reacquires> {
+        let sums = self.sums(self.rows.reacquires.len(), |second| &second.reacquires);
+        let row = |(latch, (waits, wait_ns)): (&String, _)| Reacquires { latch: latch.clone(), waits, wait_ns };
+        let mut rows: Vec<Reacquires> = self.rows.reacquires.iter().zip(sums).map(row).collect();
+        rows.sort_by(|a, b| b.wait_ns.cmp(&a.wait_ns).then_with(|| a.latch.cmp(&b.latch)));
+        rows
+    }
+
+    /// All waits in each mode that began at each call site, longest first. A mode that only a later armtrace knows is not known to this one.
     pub fn callsites(&self) -> Vec<CallsiteWaits> {
         let sums = self.sums(self.rows.callsites.len(), |second| &second.callsites);
         let site = |(key, (waits, wait_ns)): (&CallsiteKey, _)| CallsiteWaits {
             latch: key.latch.clone(),
+            mode: key.mode.as_deref().and_then(Mode::from_name),
             callsite: key.callsite.clone(),
             wait_ns,
             waits,
         };
         let mut sites: Vec<CallsiteWaits> = self.rows.callsites.iter().zip(sums).map(site).collect();
-        sites.sort_by(|a, b| b.wait_ns.cmp(&a.wait_ns).then_with(|| a.callsite.cmp(&b.callsite)));
+        sites.sort_by(|a, b| b.wait_ns.cmp(&a.wait_ns).then_with(|| (&a.callsite, a.mode).cmp(&(&b.callsite, b.mode))));
         sites
     }
 

@@ -63,6 +63,10 @@ pub struct Start {
     pub bounds_ns: Vec<u64>,
     /// Whether sleeping could be told from spinning.
     pub sleeps_seen: bool,
+    /// Whether waits for a mutex after a condition variable were kept apart from others: not by older versions, nor on kernels that
+    /// do not show programs the stack of a thread.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub reacquires_seen: bool,
     /// The parts of the machine between which handoffs were counted; none where they were not.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub places: Vec<String>,
@@ -80,6 +84,9 @@ pub struct LatchKey {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct CallsiteKey {
     pub latch: String,
+    /// Absent where it is not known, as in the files of older versions, and in the row of all others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<String>,
     pub callsite: String,
 }
 
@@ -154,6 +161,9 @@ pub struct ChecksumKey {
 pub struct NewRows {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub latches: Vec<LatchKey>,
+    /// Names of mutexes that threads woken by a condition variable had to get back.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub reacquires: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub callsites: Vec<CallsiteKey>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -173,8 +183,8 @@ pub struct NewRows {
 impl NewRows {
     /// Rows of all kinds.
     pub(super) fn count(&self) -> usize {
-        let NewRows { latches, callsites, pages, cpu, handoffs, ordering, checksum_calls, lost } = self;
-        let waits = latches.len() + callsites.len() + pages.len() + handoffs.len();
+        let NewRows { latches, reacquires, callsites, pages, cpu, handoffs, ordering, checksum_calls, lost } = self;
+        let waits = latches.len() + reacquires.len() + callsites.len() + pages.len() + handoffs.len();
         waits + cpu.len() + ordering.len() + checksum_calls.len() + lost.len()
     }
 }
@@ -247,6 +257,8 @@ pub struct Second {
     pub new: NewRows,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub latches: Vec<LatchDelta>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub reacquires: Vec<WaitDelta>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub callsites: Vec<WaitDelta>,
     #[serde(skip_serializing_if = "Vec::is_empty")]

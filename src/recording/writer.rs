@@ -11,12 +11,14 @@ use super::schema::{
     OrderingKey, PageKey, Probe, Second, Start, WaitDelta,
 };
 use crate::model::{
-    CallsiteWaits, ChecksumCalls, CpuTime, Handoffs, Histogram, LatchWaits, OrderingTime, PageWaits, Snapshot,
+    CallsiteWaits, ChecksumCalls, CpuTime, Handoffs, Histogram, LatchWaits, OrderingTime, PageWaits, Reacquires,
+    Snapshot,
 };
 
 /// How many rows a recording holds of each kind, so that a minute of a server with thousands of tables stays small. Those that
 /// come later are added up in a row called other.
 const LATCHES: usize = 300;
+const REACQUIRES: usize = 100;
 const CALLSITES: usize = 400;
 const PAGES: usize = 200;
 const FUNCTIONS: usize = 250;
@@ -32,6 +34,7 @@ const OTHER: &str = "other";
 pub struct Recorder<W> {
     to: W,
     latches: Rows<LatchKey, LatchTotal>,
+    reacquires: Rows<String, WaitTotal>,
     callsites: Rows<CallsiteKey, WaitTotal>,
     pages: Rows<PageKey, WaitTotal>,
     cpu: Rows<CpuKey, u64>,
@@ -118,6 +121,7 @@ impl<W: Write> Recorder<W> {
         Ok(Recorder {
             to,
             latches: Rows::new(),
+            reacquires: Rows::new(),
             callsites: Rows::new(),
             pages: Rows::new(),
             cpu: Rows::new(),
@@ -138,6 +142,7 @@ impl<W: Write> Recorder<W> {
         let second = Second {
             at_ns: now.elapsed.as_nanos() as u64,
             latches: self.latches(&now.latches),
+            reacquires: self.reacquires(&now.reacquires),
             callsites: self.callsites(&now.callsites),
             pages: self.pages(&now.pages),
             cpu: self.cpu(&now.cpu),
@@ -154,6 +159,7 @@ impl<W: Write> Recorder<W> {
                 .and_then(|(now, then)| now.checked_sub(then)),
             new: NewRows {
                 latches: mem::take(&mut self.latches.new),
+                reacquires: mem::take(&mut self.reacquires.new),
                 callsites: mem::take(&mut self.callsites.new),
                 pages: mem::take(&mut self.pages.new),
                 cpu: mem::take(&mut self.cpu.new),
@@ -204,12 +210,23 @@ impl<W: Write> Recorder<W> {
         rows.changes(sums, LatchTotal::since)
     }
 
+    fn reacquires(&mut self, now: &[Reacquires]) -> Vec<WaitDelta> {
+        let rows = &mut self.reacquires;
+        let mut sums = HashMap::<usize, WaitTotal>::new();
+        for row in now {
+            let number = rows.number(row.latch.clone(), REACQUIRES, |_| OTHER.to_owned());
+            sums.entry(number).or_default().add(row.waits, row.wait_ns);
+        }
+        rows.changes(sums, WaitTotal::since)
+    }
+
     fn callsites(&mut self, now: &[CallsiteWaits]) -> Vec<WaitDelta> {
         let rows = &mut self.callsites;
-        let other = |_: &CallsiteKey| CallsiteKey { latch: OTHER.to_owned(), callsite: OTHER.to_owned() };
+        let other = |_: &CallsiteKey| CallsiteKey { latch: OTHER.to_owned(), mode: None, callsite: OTHER.to_owned() };
         let mut sums = HashMap::<usize, WaitTotal>::new();
         for site in now {
-            let key = CallsiteKey { latch: site.latch.clone(), callsite: site.callsite.clone() };
+            let mode = site.mode.map(|mode| mode.as_str().to_owned());
+            let key = CallsiteKey { latch: site.latch.clone(), mode, callsite: site.callsite.clone() };
             sums.entry(rows.number(key, CALLSITES, other)).or_default().add(site.waits, site.wait_ns);
         }
         rows.changes(sums, WaitTotal::since)

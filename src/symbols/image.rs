@@ -4,7 +4,7 @@
 //! addresses of a process. Everything is read from the mapped file on demand, so that a 300 MB binary with
 //! full debug information costs no more than its symbol table.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -16,6 +16,7 @@ use object::elf;
 use object::read::elf::{ElfFile64, FileHeader, ProgramHeader, Rela, SectionHeader};
 use object::{Object, ObjectSection, ReadRef};
 
+use super::loaded::Loaded;
 use super::table::{Symbol, Table};
 
 /// The instruction set of a binary.
@@ -134,13 +135,68 @@ impl Identity {
         self.check_addresses(other)
     }
 
-    /// The part of [`Identity::check`] that a file without a build id can stand.
+    /// The part of [`Identity::check`] that a file without a build id can stand. A program without section headers does not say where
+    /// its code is.
     pub(super) fn check_addresses(&self, other: &Identity) -> Result<(), String> {
-        if self.arch != other.arch || self.text != other.text {
+        if self.arch != other.arch || !self.text.is_empty() && self.text != other.text {
             return Err("it is for another architecture, or its code is at other addresses than the server's".into());
         }
         Ok(())
     }
+}
+
+/// What is in a file, by its section headers or without them.
+struct Contents {
+    identity: Identity,
+    source: SymbolSource,
+    sections: HashMap<String, Range<u64>>,
+    symbols: Table,
+    damage: Option<String>,
+}
+
+impl Contents {
+    /// What the section headers say.
+    fn by_sections(data: &[u8], loaded: &Loaded) -> Result<Contents, String> {
+        let elf = with_sections(data)?;
+        let mut sections = HashMap::new();
+        for section in elf.sections() {
+            if let Ok(name) = section.name() {
+                let header = section.elf_section_header();
+                let addr = header.sh_addr(elf.endian());
+                sections.insert(name.to_owned(), addr..addr.saturating_add(header.sh_size(elf.endian())));
+            }
+        }
+        let mut damage = None;
+        let mut read = |name: &str, table: Result<Table, String>| {
+            table.inspect_err(|why| damage = Some(format!("its {name} cannot be read: {why}"))).unwrap_or_default()
+        };
+        let mut source = SymbolSource::Symtab;
+        let mut symbols = read(".symtab", Table::from_elf(&elf, elf.elf_symbol_table()));
+        if symbols.is_empty() {
+            let exported = Table::from_elf(&elf, elf.elf_dynamic_symbol_table());
+            symbols = exported.or_else(|why| loaded.symbols().map_err(|_| why)).unwrap_or_default();
+            source = if symbols.is_empty() { SymbolSource::None } else { SymbolSource::Dynsym };
+        }
+        Ok(Contents { identity: Identity::of(&elf)?, source, sections, symbols, damage })
+    }
+
+    /// What the loader finds; `why` the section headers do not tell.
+    fn by_segments(loaded: &Loaded, arch: Arch, why: String) -> Result<Contents, String> {
+        let symbols = loaded.symbols()?;
+        let source = if symbols.is_empty() { SymbolSource::None } else { SymbolSource::Dynsym };
+        let identity = Identity { arch, build_id: loaded.build_id(), text: 0..0 };
+        Ok(Contents { identity, source, sections: loaded.sections(), symbols, damage: Some(why) })
+    }
+}
+
+/// A file whose section headers can be used.
+fn with_sections(data: &[u8]) -> Result<ElfFile64<'_, object::LittleEndian>, String> {
+    let elf =
+        ElfFile64::<object::LittleEndian>::parse(data).map_err(|e| format!("its sections cannot be read: {e}"))?;
+    if elf.elf_section_table().is_empty() {
+        return Err("its section headers were stripped off".to_owned());
+    }
+    Ok(elf)
 }
 
 struct Segment {
@@ -160,8 +216,14 @@ pub struct Image {
     sections: HashMap<String, Range<u64>>,
     symbols: Table,
     is_fixed: bool,
+    /// What is wrong with the file, though it can be used.
+    damage: Option<String>,
+    /// How many functions and variables the file itself has names of.
+    own_symbols: (SymbolSource, usize),
     /// The global offset table: address of an entry to what it points to; read when first needed.
     got: OnceLock<HashMap<u64, u64>>,
+    /// [`Image::imports`]; read when first needed.
+    imports: OnceLock<HashMap<u64, String>>,
 }
 
 impl Image {
@@ -188,14 +250,15 @@ impl Image {
 
     fn parse(data: Mmap, path: &str) -> Result<Image, ImageError> {
         let bad = |reason: &dyn std::fmt::Display| ImageError::Elf { path: path.into(), reason: reason.to_string() };
-        let elf = ElfFile64::<object::LittleEndian>::parse(&*data).map_err(|e| bad(&e))?;
-        let endian = elf.endian();
-        let machine = elf.elf_header().e_machine(endian);
-        if Arch::of(machine).is_none() {
+        let header = elf::FileHeader64::<object::LittleEndian>::parse(&*data).map_err(|e| bad(&e))?;
+        let endian = header.endian().map_err(|e| bad(&e))?;
+        let machine = header.e_machine(endian);
+        let Some(arch) = Arch::of(machine) else {
             return Err(ImageError::Machine { path: path.into(), machine: machine.0 });
-        }
+        };
+        let loaded = Loaded::parse(&data).map_err(|e| bad(&e))?;
         let mut segments = Vec::new();
-        for header in elf.elf_program_headers() {
+        for header in loaded.headers() {
             if header.p_type(endian) == elf::PT_LOAD {
                 let (offset, file_size) = header.file_range(endian);
                 if offset.checked_add(file_size).is_none_or(|end| end > data.len() as u64) {
@@ -211,24 +274,43 @@ impl Image {
         if segments.is_empty() {
             return Err(bad(&"it has no loadable segment"));
         }
-        let mut sections = HashMap::new();
-        for section in elf.sections() {
-            if let Ok(name) = section.name() {
-                let header = section.elf_section_header();
-                let addr = header.sh_addr(endian);
-                sections.insert(name.to_owned(), addr..addr.saturating_add(header.sh_size(endian)));
-            }
+        let (contents, has_sections) = match Contents::by_sections(&data, &loaded) {
+            Ok(contents) => (contents, true),
+            Err(why) => (Contents::by_segments(&loaded, arch, why).map_err(|e| bad(&e))?, false),
+        };
+        let Contents { identity, source, sections, symbols, damage } = contents;
+        let is_fixed = header.e_type(endian) == elf::ET_EXEC;
+        let (got, imports, own_symbols) = (OnceLock::new(), OnceLock::new(), (source, symbols.len()));
+        let mut image = Image {
+            identity,
+            source,
+            symbol_file: None,
+            segments,
+            sections,
+            symbols,
+            is_fixed,
+            damage,
+            own_symbols,
+            data,
+            got,
+            imports,
+        };
+        if !has_sections {
+            image.find_code();
         }
-        let mut source = SymbolSource::Symtab;
-        let mut symbols = Table::from_elf(&elf, elf.elf_symbol_table()).map_err(|e| bad(&e))?;
-        if symbols.is_empty() {
-            symbols = Table::from_elf(&elf, elf.elf_dynamic_symbol_table()).map_err(|e| bad(&e))?;
-            source = if symbols.is_empty() { SymbolSource::None } else { SymbolSource::Dynsym };
-        }
-        let identity = Identity::of(&elf).map_err(|e| bad(&e))?;
-        let is_fixed = elf.elf_header().e_type(endian) == elf::ET_EXEC;
-        let got = OnceLock::new();
-        Ok(Image { identity, source, symbol_file: None, segments, sections, symbols, is_fixed, data, got })
+        Ok(image)
+    }
+
+    /// Finds the code and the constants of a program without section headers.
+    fn find_code(&mut self) {
+        let functions = self.functions();
+        let found = Loaded::parse(&self.data).map(|loaded| loaded.code_and_constants(&functions));
+        self.sections.extend(found.unwrap_or_default());
+    }
+
+    /// What is wrong with the file, though it can be used; absent for most.
+    pub fn damage(&self) -> Option<&str> {
+        self.damage.as_deref()
     }
 
     /// Adds symbols that `source` has of this very build; what lies outside of the program is left out.
@@ -257,6 +339,22 @@ impl Image {
         self.source
     }
 
+    /// Which symbols there are, in words: those of the file, and those that were added.
+    pub fn symbols_in_words(&self) -> String {
+        let (own, count) = self.own_symbols;
+        let own = match own {
+            SymbolSource::None => "neither .symtab nor .dynsym".to_owned(),
+            SymbolSource::Symtab => format!(".symtab with {count} functions and variables"),
+            _ => format!("no .symtab, .dynsym with {count} functions and variables"),
+        };
+        let from = match (self.source, &self.symbol_file) {
+            (source, _) if source == self.own_symbols.0 => return own,
+            (SymbolSource::MiniDebugInfo, _) | (_, None) => "its .gnu_debugdata".to_owned(),
+            (_, Some(file)) => file.display().to_string(),
+        };
+        format!("{own}; with those of {from} {}", self.symbols.len())
+    }
+
     /// The file that the symbols are from, if it is not the program's own.
     pub fn symbol_file(&self) -> Option<&Path> {
         self.symbol_file.as_deref()
@@ -281,13 +379,26 @@ impl Image {
         self.symbols.iter()
     }
 
+    /// The functions whose mangled names begin with this.
+    pub fn functions_named<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = Symbol<'a>> {
+        self.symbols.beginning_with(prefix).filter(|s| s.is_function)
+    }
+
+    /// The addresses of the functions that the program exports, whatever else is known of its symbols.
+    pub fn exported_functions(&self) -> HashSet<u64> {
+        let table = Loaded::parse(&self.data).ok().and_then(|loaded| loaded.symbols().ok()).unwrap_or_default();
+        let functions = table.iter().filter(|s| s.is_function);
+        functions.map(|s| s.addr).collect()
+    }
+
     /// The function or data object that contains `addr`.
     pub fn symbol_at(&self, addr: u64) -> Option<Symbol<'_>> {
         self.symbols.at(addr)
     }
 
     /// The bounds of the function that contains `addr`, from the unwind table, which stripped binaries
-    /// keep too. Cold parts that the compiler moved away are functions of their own here.
+    /// keep too. Cold parts that the compiler moved away are functions of their own here. `None` too where the table contradicts
+    /// itself: another function begins inside of it.
     pub fn function_at(&self, addr: u64) -> Option<Range<u64>> {
         let header = self.section(".eh_frame_hdr")?;
         let bases = self.unwind_bases();
@@ -295,8 +406,11 @@ impl Image {
             .parse(&bases, 8)
             .ok()?;
         let section = self.eh_frame()?;
-        let fde = parsed.table()?.fde_for_address(&section, &bases, addr, EhFrame::cie_from_offset).ok()?;
-        fde.contains(addr).then(|| fde.initial_address()..fde.end_address())
+        let table = parsed.table()?;
+        let at = |addr| table.fde_for_address(&section, &bases, addr, EhFrame::cie_from_offset).ok();
+        let fde = at(addr).filter(|fde| fde.contains(addr))?;
+        let range = fde.initial_address()..fde.end_address();
+        at(range.end - 1).is_some_and(|last| last.initial_address() == range.start).then_some(range)
     }
 
     /// The bounds of all functions in the unwind table, in its order. Of a damaged table: those before the damage.
@@ -339,13 +453,9 @@ impl Image {
         section.elf_section_header().data(elf.endian(), &*self.data).ok()
     }
 
-    /// The contents of a section with debug information, by name, unless they are compressed.
-    pub fn debug_section(&self, name: &str) -> Option<&[u8]> {
-        let elf = ElfFile64::<object::LittleEndian>::parse(&*self.data).ok()?;
-        let section = elf.section_by_name_bytes(name.as_bytes())?;
-        let header = section.elf_section_header();
-        let is_compressed = header.sh_flags(elf.endian()).contains(elf::SHF_COMPRESSED);
-        (!is_compressed).then(|| header.data(elf.endian(), &*self.data).ok())?
+    /// All of the file.
+    pub(super) fn file(&self) -> &[u8] {
+        &self.data
     }
 
     /// The image's writable static data: `.data` and `.bss`, which follow one another.
@@ -367,6 +477,12 @@ impl Image {
         let segment = self.segments.iter().find(|s| (s.addr..s.addr + s.file_size).contains(&addr))?;
         let room = (segment.addr + segment.file_size - addr) as usize;
         (len <= room).then(|| &self.data[at as usize..at as usize + len])
+    }
+
+    /// Whether these bytes are anywhere among the program's constants.
+    pub fn has_string(&self, wanted: &[u8]) -> bool {
+        let constants = self.section(".rodata").and_then(|r| self.bytes(r.start, (r.end - r.start) as usize));
+        constants.is_some_and(|bytes| memchr::memmem::find(bytes, wanted).is_some())
     }
 
     /// The NUL-terminated string at `addr`, if it is UTF-8 and shorter than 4 KiB.
@@ -399,27 +515,31 @@ impl Image {
         low..high
     }
 
-    /// The relative relocations: (address of the pointer, address that it points to), in file order. In a
-    /// position-independent binary these are its static pointers.
+    /// What the loader fills in with addresses in this image: (address of the pointer, address that it points to), in file
+    /// order. In a position-independent binary these are its static pointers. Those to exported symbols name the symbol, which
+    /// in a program is its own.
     pub fn relative_relocations(&self) -> Vec<(u64, u64)> {
-        let relative = match self.arch() {
-            Arch::X86_64 => elf::R_X86_64_RELATIVE,
-            Arch::Aarch64 => elf::R_AARCH64_RELATIVE,
+        let (relative, symbolic) = match self.arch() {
+            Arch::X86_64 => (elf::R_X86_64_RELATIVE, [elf::R_X86_64_64, elf::R_X86_64_GLOB_DAT]),
+            Arch::Aarch64 => (elf::R_AARCH64_RELATIVE, [elf::R_AARCH64_ABS64, elf::R_AARCH64_GLOB_DAT]),
         };
-        let Ok(elf) = ElfFile64::<object::LittleEndian>::parse(&*self.data) else { return Vec::new() };
-        let endian = elf.endian();
-        let mut found = Vec::new();
-        for section in elf.elf_section_table().iter() {
-            if let Ok(Some((relocations, _))) = section.rela(endian, &*self.data) {
-                found.extend(
-                    relocations
-                        .iter()
-                        .filter(|r| r.r_type(endian, false) == relative)
-                        .map(|r| (r.r_offset(endian), r.r_addend(endian) as u64)),
-                );
-            }
-        }
-        found
+        let endian = object::LittleEndian;
+        let symbols = Loaded::parse(&self.data).map(|loaded| loaded.symbol_addresses()).unwrap_or_default();
+        let defined = |r: &elf::Rela64<object::LittleEndian>| *symbols.get(r.symbol(endian, false)?.0)?;
+        let to = |r: &elf::Rela64<object::LittleEndian>| match r.r_type(endian, false) {
+            kind if kind == relative => Some(r.r_addend(endian) as u64),
+            kind if symbolic.contains(&kind) => Some(defined(r)?.wrapping_add_signed(r.r_addend(endian))),
+            _ => None,
+        };
+        self.relocations().into_iter().filter_map(|r| Some((r.r_offset(endian), to(r)?))).collect()
+    }
+
+    fn relocations(&self) -> Vec<&elf::Rela64<object::LittleEndian>> {
+        let Ok(elf) = with_sections(&self.data) else {
+            return Loaded::parse(&self.data).map(|loaded| loaded.relocations()).unwrap_or_default();
+        };
+        let tables = elf.elf_section_table().iter().filter_map(|s| s.rela(elf.endian(), &*self.data).ok()?);
+        tables.flat_map(|(relocations, _)| relocations).collect()
     }
 
     /// What the entry at `slot` of the global offset table points to inside this image. The table does not change once the
@@ -437,7 +557,13 @@ impl Image {
     fn got(&self) -> &HashMap<u64, u64> {
         self.got.get_or_init(|| {
             let Some(range) = self.section(".got") else { return HashMap::new() };
-            self.relative_relocations().into_iter().filter(|(at, _)| range.contains(at)).collect()
+            let mut found = HashMap::new();
+            if self.is_fixed {
+                let imports = self.imports();
+                found.extend(self.words(range.clone()).filter(|(at, _)| !imports.contains_key(at)));
+            }
+            found.extend(self.relative_relocations().into_iter().filter(|(at, _)| range.contains(at)));
+            found
         })
     }
 
@@ -447,44 +573,49 @@ impl Image {
     }
 
     /// The static pointers: (address of the pointer, address that it points to), by ascending address. In an image that is
-    /// loaded where it was linked to, what is in its initialised data and lies in the image counts as one.
+    /// loaded where it was linked to, what is in its initialised data and lies in the image counts as one, besides what the loader
+    /// fills in.
     pub fn static_pointers(&self) -> Vec<(u64, u64)> {
-        if !self.is_fixed {
-            let mut pointers = self.relative_relocations();
-            pointers.sort_unstable();
-            return pointers;
+        let mut pointers: BTreeMap<u64, u64> = self.relative_relocations().into_iter().collect();
+        if self.is_fixed {
+            for section in [".data", ".data.rel.ro"].iter().filter_map(|name| self.section(name)) {
+                self.words(section).for_each(|(at, to)| _ = pointers.entry(at).or_insert(to));
+            }
         }
+        pointers.into_iter().collect()
+    }
+
+    /// The words in a part of the file that could be addresses in this image: (where, address).
+    fn words(&self, range: Range<u64>) -> impl Iterator<Item = (u64, u64)> + '_ {
         let image = self.extent();
-        let data = self.section(".data").unwrap_or(0..0);
-        let start = data.start.next_multiple_of(8);
-        let bytes = self.bytes(start, data.end.saturating_sub(start) as usize).unwrap_or_default();
+        let start = range.start.checked_next_multiple_of(8).unwrap_or(u64::MAX);
+        let bytes = self.bytes(start, range.end.saturating_sub(start) as usize).unwrap_or_default();
         let words = bytes.chunks_exact(8).filter_map(|w| w.try_into().ok()).map(u64::from_le_bytes);
-        (start..).step_by(8).zip(words).filter(|(_, to)| image.contains(to)).collect()
+        (start..).step_by(8).zip(words).filter(move |(_, to)| image.contains(to))
     }
 
     /// The imported function that each procedure-linkage slot (`.got` entry) is bound to at load time:
     /// address of the slot to name.
-    pub fn imports(&self) -> HashMap<u64, String> {
-        let Ok(elf) = ElfFile64::<object::LittleEndian>::parse(&*self.data) else { return HashMap::new() };
+    pub fn imports(&self) -> &HashMap<u64, String> {
+        self.imports.get_or_init(|| self.read_imports())
+    }
+
+    fn read_imports(&self) -> HashMap<u64, String> {
         let kinds = match self.arch() {
             Arch::X86_64 => [elf::R_X86_64_JUMP_SLOT, elf::R_X86_64_GLOB_DAT],
             Arch::Aarch64 => [elf::R_AARCH64_JUMP_SLOT, elf::R_AARCH64_GLOB_DAT],
         };
-        let endian = elf.endian();
-        let table = elf.elf_dynamic_symbol_table();
-        let mut found = HashMap::new();
-        for section in elf.elf_section_table().iter() {
-            if let Ok(Some((relocations, _))) = section.rela(endian, &*self.data) {
-                for r in relocations.iter().filter(|r| kinds.contains(&r.r_type(endian, false))) {
-                    let Some(index) = r.symbol(endian, false) else { continue };
-                    if let Ok(symbol) = table.symbol(index) {
-                        if let Ok(name) = table.symbol_name(endian, symbol) {
-                            found.insert(r.r_offset(endian), String::from_utf8_lossy(name).into_owned());
-                        }
-                    }
-                }
+        let endian = object::LittleEndian;
+        let (elf, loaded) = (with_sections(&self.data).ok(), Loaded::parse(&self.data).ok());
+        let name = |index| match &elf {
+            Some(elf) => {
+                let table = elf.elf_dynamic_symbol_table();
+                table.symbol(index).and_then(|symbol| table.symbol_name(endian, symbol)).ok()
             }
-        }
-        found
+            None => loaded.as_ref()?.symbol_name(index.0).map(str::as_bytes),
+        };
+        let named = |r: &elf::Rela64<_>| Some(String::from_utf8_lossy(name(r.symbol(endian, false)?)?).into_owned());
+        let bound = self.relocations().into_iter().filter(|r| kinds.contains(&r.r_type(endian, false)));
+        bound.filter_map(|r| Some((r.r_offset(endian), named(r)?))).collect()
     }
 }

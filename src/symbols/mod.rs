@@ -1,19 +1,24 @@
 //! Server binaries: names to addresses and back, function bounds, bytes. Where a binary has no names, from elsewhere.
 
 mod debug_file;
+mod debug_info;
 mod debuginfod;
 mod debuglink;
 mod frame;
 mod image;
+mod loaded;
 mod places;
 pub mod portable;
+mod signature;
 mod sources;
 mod table;
 
 pub use debug_file::DebugFile;
+pub use debug_info::{DebugInfo, Slice};
 pub use debuginfod::Debuginfod;
 pub use frame::{frame, Frame};
 pub use image::{Arch, Identity, Image, ImageError, SymbolSource};
 pub use places::{is_deleted, Places};
+pub use signature::{parameters, Parameter};
 pub use sources::{complete, read_any, Settings, Trial};
 pub use table::{plain_name, Symbol, Table};

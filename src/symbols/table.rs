@@ -3,6 +3,8 @@
 use std::collections::hash_map::DefaultHasher;
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
+use std::ops::Range;
+use std::sync::OnceLock;
 
 use object::elf;
 use object::read::elf::{ElfFile64, SectionHeader, Sym, SymbolTable};
@@ -51,6 +53,8 @@ pub struct Table {
     names: String,
     /// Hash of the name to an index in `entries`; the name itself is compared on use.
     by_name: HashMap<u64, u32>,
+    /// Stem of the name and index in `entries`, sorted; made when first needed.
+    by_stem: OnceLock<Vec<(u64, u32)>>,
 }
 
 impl Table {
@@ -92,13 +96,22 @@ impl Table {
         if symbols.is_empty() {
             return Ok(Table::default());
         }
+        let strings = elf.elf_section_table().section(symbols.string_section());
+        // In one piece: a file that is read rather than mapped is not asked for each name.
+        let strings =
+            strings.and_then(|s| s.data(elf.endian(), elf.data())).map_err(|e| format!("symbol names: {e}"))?;
+        Table::of_symbols(symbols.symbols(), strings)
+    }
+
+    /// The functions and data objects that these entries define; those whose names are not in `strings` are left out.
+    ///
+    /// # Errors
+    /// When there are more than a program can have.
+    pub(super) fn of_symbols(symbols: &[elf::Sym64<LittleEndian>], strings: &[u8]) -> Result<Table, String> {
         if symbols.len() > MAX_SYMBOLS {
             return Err(TOO_MANY.into());
         }
-        let endian = elf.endian();
-        let strings = elf.elf_section_table().section(symbols.string_section());
-        // In one piece: a file that is read rather than mapped is not asked for each name.
-        let strings = strings.and_then(|s| s.data(endian, elf.data())).map_err(|e| format!("symbol names: {e}"))?;
+        let endian = LittleEndian;
         Table::new(symbols.iter().filter_map(|symbol| {
             let kind = symbol.st_type();
             let known = [elf::STT_FUNC, elf::STT_OBJECT, elf::STT_GNU_IFUNC].contains(&kind);
@@ -117,6 +130,10 @@ impl Table {
         self.entries.is_empty()
     }
 
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
     /// All symbols, by ascending address.
     pub fn iter(&self) -> impl Iterator<Item = Symbol<'_>> {
         self.entries.iter().map(|e| self.symbol(e))
@@ -126,6 +143,23 @@ impl Table {
     pub fn by_name(&self, name: &str) -> Option<Symbol<'_>> {
         let found = self.symbol(&self.entries[*self.by_name.get(&hash_of(name))? as usize]);
         (found.name == name).then_some(found)
+    }
+
+    /// The symbols whose mangled names begin with this: the functions of one name, whatever their (further) parameters are.
+    /// Parts and copies that a compiler made of a function do not count: their names have a suffix behind a dot.
+    pub fn beginning_with<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = Symbol<'a>> {
+        let stems = self.by_stem.get_or_init(|| {
+            let mut stems: Vec<(u64, u32)> =
+                self.entries.iter().zip(0..).map(|(e, i)| (stem(e.name_in(&self.names)), i)).collect();
+            stems.sort_unstable();
+            stems
+        });
+        let (low, unknown) = (stem(prefix), 8 * STEM.end.saturating_sub(prefix.len()).min(8));
+        let high = low | u64::MAX.checked_shr(64 - unknown as u32).unwrap_or(0);
+        let begin = stems.partition_point(|(stem, _)| *stem < low);
+        let same = stems[begin..].iter().take_while(move |(stem, _)| *stem <= high);
+        let symbols = same.map(|(_, index)| self.symbol(&self.entries[*index as usize]));
+        symbols.filter(move |s| s.name.starts_with(prefix) && !s.name.contains('.'))
     }
 
     /// The function or data object that contains `addr`.
@@ -161,10 +195,21 @@ pub fn plain_name(mangled: &str) -> String {
     name.split(" [clone").next().unwrap_or_default().to_owned()
 }
 
-fn name_at(strings: &[u8], at: usize) -> Option<&str> {
+pub(super) fn name_at(strings: &[u8], at: usize) -> Option<&str> {
     let tail = strings.get(at..)?;
     let end = memchr::memchr(0, &tail[..tail.len().min(MAX_NAME)])?;
     std::str::from_utf8(&tail[..end]).ok().filter(|name| !name.is_empty())
+}
+
+/// The part of a mangled name that tells most, behind `_Z`.
+const STEM: Range<usize> = 2..10;
+
+/// It as a number that sorts as it does.
+fn stem(name: &str) -> u64 {
+    let mut bytes = [0; 8];
+    let part = name.as_bytes().get(STEM.start..name.len().min(STEM.end)).unwrap_or_default();
+    bytes[..part.len()].copy_from_slice(part);
+    u64::from_be_bytes(bytes)
 }
 
 fn hash_of(name: &str) -> u64 {

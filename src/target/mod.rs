@@ -1,6 +1,7 @@
 //! The server process: which program it runs, where that is loaded, what it uses, and when it ends.
 
 mod client;
+mod instances;
 mod maps;
 mod memory;
 mod numa;
@@ -18,8 +19,9 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
-use crate::catalog::{self, Family, Flavor};
+use crate::catalog::{self, Family, Flavor, PsiClass};
 use crate::failure::Failure;
 use crate::model::TargetInfo;
 use crate::symbols::{self, plain_name, Image, ImageError, Places, Settings, Trial};
@@ -40,6 +42,8 @@ pub struct Target {
     pub is_deleted: bool,
     /// Readable once the process has ended.
     pidfd: OwnedFd,
+    /// Found when first needed.
+    psi_class: OnceLock<PsiClass>,
 }
 
 impl Target {
@@ -66,12 +70,23 @@ impl Target {
         let symbol_trials = symbols::complete(&mut image, &Places::of_process(pid), settings, catalog::misses_symbols)
             .map_err(Failure::usage)?;
         let version = version(&image, &Memory::new(pid), bias);
-        let family =
-            catalog::family(&image).map_err(|what| unsupported(pid, what, version.as_deref(), &symbol_trials))?;
+        let family = catalog::family(&image)
+            .map_err(|what| unsupported(pid, what, version.as_deref(), &image.symbols_in_words(), &symbol_trials))?;
         let flavor = catalog::flavor(family, &image);
         let version = version.ok_or_else(|| may_not_look(pid))?;
         let is_deleted = symbols::is_deleted(pid);
-        Ok(Target { pid, image, bias, family, flavor, version, symbol_trials, is_deleted, pidfd })
+        Ok(Target {
+            pid,
+            image,
+            bias,
+            family,
+            flavor,
+            version,
+            symbol_trials,
+            is_deleted,
+            pidfd,
+            psi_class: OnceLock::new(),
+        })
     }
 
     /// The path under which the program's file can be opened, whatever mount namespace it is in and even
@@ -89,8 +104,9 @@ impl Target {
                 self.pid
             )
         });
+        let damage = self.image.damage().map(|why| format!("the program of process {}: {why}", self.pid));
         let failed = self.symbol_trials.iter().filter(|t| t.is_failure).map(|t| format!("no symbols from {t}"));
-        replaced.into_iter().chain(failed).collect()
+        replaced.into_iter().chain(damage).chain(failed).collect()
     }
 
     /// How to get the symbols that the program lacks, if it lacks any.
@@ -204,19 +220,20 @@ fn unusable(pid: i32, error: ImageError) -> Failure {
     }
 }
 
-fn unsupported(pid: i32, what: &str, version: Option<&str>, trials: &[Trial]) -> Failure {
+/// `symbols` says which the program has.
+fn unsupported(pid: i32, what: &str, version: Option<&str>, symbols: &str, trials: &[Trial]) -> Failure {
     let name = program_name(pid);
     match version {
         Some(version) if !trials.is_empty() && trials.iter().all(|t| t.outcome.is_err()) => {
             let tried: Vec<String> = trials.iter().map(Trial::to_string).collect();
             Failure::target(format!(
-                "process {pid} ({name}, version {version}) is {what}, and it has no symbol table ({}).\n{}",
+                "process {pid} ({name}, version {version}) is {what}.\nIts program has {symbols}. No others were found ({}). {}",
                 tried.join("; "),
                 symbols_advice(version)
             ))
         }
         Some(version) => Failure::target(format!(
-            "process {pid} ({name}, version {version}) is {what}.\nSupported are MySQL and Percona Server from 8.0 on, \
+            "process {pid} ({name}, version {version}) is {what}. Its program has {symbols}.\nSupported are MySQL and Percona Server from 8.0 on, \
              MariaDB from 10.6 on and 10.2 with its symbols; of other MariaDBs up to 10.5, sleeps"
         )),
         None => Failure::target(format!("process {pid} ({name}) is {what}")),
@@ -269,19 +286,20 @@ mod tests {
             is_failure: false,
         };
         let none = trial(SymbolSource::BuildId, Err("there is no /x.debug"));
-        let said = |trials: &[Trial]| unsupported(0, "a server", Some("11.4.5-MariaDB"), trials).message;
+        let has = "no .symtab, .dynsym with 84789 functions and variables";
+        let said = |trials: &[Trial]| unsupported(0, "a server", Some("11.4.5-MariaDB"), has, trials).message;
         let message = said(std::slice::from_ref(&none));
-        for words in ["11.4.5", "build-id: there is no /x.debug", "DEBUGINFOD_URLS", "--symbols FILE"] {
+        for words in ["11.4.5", has, "build-id: there is no /x.debug", "DEBUGINFOD_URLS", "--symbols FILE"] {
             assert!(message.contains(words), "{words} is not in {message}");
         }
         assert_eq!(message.lines().count(), 2);
         let message =
-            unsupported(0, "a server", Some("10.5.29-MariaDB-0+deb11u1"), std::slice::from_ref(&none)).message;
+            unsupported(0, "a server", Some("10.5.29-MariaDB-0+deb11u1"), has, std::slice::from_ref(&none)).message;
         assert!(message.contains("Install mariadb-server-core-10.5-dbgsym"), "{message}");
         // With them, or where it has its own, they are not what is missing.
         let found = trial(SymbolSource::Debuglink, Ok("/y.debug"));
         for trials in [&[none, found][..], &[]] {
-            assert!(!said(trials).contains("--symbols"), "{}", said(trials));
+            assert!(!said(trials).contains("--symbols") && said(trials).contains(has), "{}", said(trials));
         }
     }
 }

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use super::top::PerStatement;
+use super::names::short_names;
+use super::top::{PerStatement, TopReacquire};
 use crate::model::{Checksum, CpuClass, LatchWaits, SpinSettings};
 
 /// What stands where nothing is known.
@@ -65,6 +66,22 @@ pub fn per_statement(statement: &PerStatement) -> String {
     ];
     let parts: Vec<String> = parts.into_iter().flatten().collect();
     format!("{} statements/s, each {}", count(statement.rate), parts.join(" · "))
+}
+
+/// `wake-ups, no contention: sql/MYSQL_BIN_LOG::LOCK_done 1.80s/s in 1.81k waits/s`: mutexes that threads woken by a condition
+/// variable wait for, as many as the line has room for; `None` where there are none.
+pub fn reacquires(top: &[TopReacquire], width: u16) -> Option<String> {
+    let mut text = "wake-ups, no contention:".to_owned();
+    for (i, row) in top.iter().enumerate() {
+        let name = short_names([row.latch.as_str()], 40).remove(row.latch.as_str()).unwrap_or_default();
+        let (wait, waits) = (nanoseconds(row.wait_ns_per_second), count(row.waits_per_second));
+        let part = format!("{} {name} {wait}/s in {waits} waits/s", if i == 0 { "" } else { " ·" });
+        if i > 0 && text.chars().count() + part.chars().count() > usize::from(width) {
+            break;
+        }
+        text += &part;
+    }
+    (!top.is_empty()).then_some(text)
 }
 
 /// How a checksum is computed: `hardware::crc32_using_pclmul (pclmulqdq)`, `software::crc32, in software`.

@@ -85,6 +85,7 @@ impl<'a> LatchTable<'a> {
         lines.extend(self.cpu_line());
         lines.extend(self.handoff_line());
         lines.extend(self.page_line(width));
+        lines.extend(format::reacquires(&self.interval.top_reacquires(), width).map(Line::from));
         lines.extend(advice(&self.now.into()).into_iter().map(|advice| Line::from(advice).style(Modifier::BOLD)));
         lines.extend(self.lost().map(|lost| Line::from(lost).style(Modifier::BOLD)));
         lines
@@ -175,13 +176,13 @@ impl<'a> LatchTable<'a> {
     }
 
     fn callsite_lines(&self) -> Vec<Line<'static>> {
-        let mut seen = Vec::new();
         let mut lines = Vec::new();
         for latch in &self.latches[..self.shown()] {
-            if let (Some(site), false) = (&latch.callsite, seen.contains(&&latch.latch)) {
-                seen.push(&latch.latch);
+            if let Some(site) = &latch.callsite {
                 let name = short_names([latch.latch.as_str()], 40).remove(latch.latch.as_str()).unwrap_or_default();
-                lines.push(Line::from(format!("  {name} ← {}", callsite(site, usize::MAX))));
+                let in_mode = if latch.mode == Mode::None { "" } else { mode(latch.mode) };
+                let name = format!("{name} {in_mode}");
+                lines.push(Line::from(format!("  {} ← {}", name.trim_end(), callsite(site, usize::MAX))));
             }
         }
         lines.truncate(MAX_CALLSITES);

@@ -1,7 +1,8 @@
 //! Which latches are waited for most: what changed between two snapshots, beside the totals.
 
 use crate::model::{
-    CallsiteWaits, CpuClass, CpuTime, Handoffs, Histogram, Kind, LatchWaits, Locality, Mode, PageWaits, Snapshot,
+    CallsiteWaits, CpuClass, CpuTime, Handoffs, Histogram, Kind, LatchWaits, Locality, Mode, PageWaits, Reacquires,
+    Snapshot,
 };
 use std::collections::HashMap;
 
@@ -28,11 +29,11 @@ pub struct TopLatch {
     pub callsite: Option<TopCallsite>,
 }
 
-/// The call site that waited longest for a latch.
+/// The call site that waited longest for a latch in one mode.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TopCallsite {
     pub callsite: String,
-    /// Its share of the latch's wait time, all modes, 0 to 1.
+    /// Its share of the latch's wait time in this mode, 0 to 1.
     pub share: f64,
 }
 
@@ -40,6 +41,15 @@ pub struct TopCallsite {
 #[derive(Clone, Debug, PartialEq)]
 pub struct TopPage {
     pub page: PageWaits,
+    /// Nanoseconds waited per second of the interval.
+    pub wait_ns_per_second: f64,
+}
+
+/// The waits for a mutex, in an interval, of threads that a condition variable had woken.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TopReacquire {
+    pub latch: String,
+    pub waits_per_second: f64,
     /// Nanoseconds waited per second of the interval.
     pub wait_ns_per_second: f64,
 }
@@ -82,7 +92,7 @@ impl<'a> Interval<'a> {
         let latches = self.now.latches.iter().filter(|latch| latch.kind != Kind::Cond);
         let mut rows: Vec<_> = latches
             .map(|latch| TopLatch {
-                callsite: callsites.get(latch.latch.as_str()).cloned(),
+                callsite: callsites.get(&(latch.latch.as_str(), Some(latch.mode))).cloned(),
                 ..self.top_latch(latch, earlier.get(&key(latch)).copied())
             })
             .collect();
@@ -109,6 +119,28 @@ impl<'a> Interval<'a> {
             b.wait_ns_per_second.total_cmp(&a.wait_ns_per_second).then_with(|| a.page.place().cmp(&b.page.place()))
         });
         pages
+    }
+
+    /// Mutexes that threads woken by a condition variable waited for, by wait time in the interval; those that it matters of, beside
+    /// the wait for all latches.
+    pub fn top_reacquires(&self) -> Vec<TopReacquire> {
+        const LEAST_SHARE: f64 = 0.05;
+        let earlier: HashMap<_, _> = self.earlier.iter().flat_map(|s| &s.reacquires).map(|r| (&r.latch, r)).collect();
+        let since = |row: &Reacquires| {
+            let before = |of: fn(&Reacquires) -> u64| earlier.get(&row.latch).map_or(0, |row| of(row));
+            let rate = |now: u64, before: u64| now.saturating_sub(before) as f64 / self.seconds();
+            TopReacquire {
+                latch: row.latch.clone(),
+                waits_per_second: rate(row.waits, before(|row| row.waits)),
+                wait_ns_per_second: rate(row.wait_ns, before(|row| row.wait_ns)),
+            }
+        };
+        let mut rows: Vec<_> = self.now.reacquires.iter().map(since).collect();
+        let of_latches: f64 = self.top_latches().iter().map(|latch| latch.wait_ns_per_second).sum();
+        let all = of_latches + rows.iter().map(|row| row.wait_ns_per_second).sum::<f64>();
+        rows.retain(|row| row.wait_ns_per_second > 0.0 && row.wait_ns_per_second >= LEAST_SHARE * all);
+        rows.sort_by(|a, b| b.wait_ns_per_second.total_cmp(&a.wait_ns_per_second).then_with(|| a.latch.cmp(&b.latch)));
+        rows
     }
 
     /// Shares of the server's CPU time in the interval by class, 0 to 1, the largest first; none where it is not sampled, or
@@ -183,8 +215,8 @@ impl<'a> Interval<'a> {
         }
     }
 
-    /// For each latch the call site that waited longest in the interval, or since attach where none waited in it.
-    fn top_callsites(&self) -> HashMap<&'a str, TopCallsite> {
+    /// For each latch and mode the call site that waited longest in the interval, or since attach where none waited in it.
+    fn top_callsites(&self) -> HashMap<(&'a str, Option<Mode>), TopCallsite> {
         let mut top = longest(self.now.callsites.iter().map(|site| (site, site.wait_ns)));
         let earlier: HashMap<_, _> = self.earlier.iter().flat_map(|s| &s.callsites).map(|c| (site_key(c), c)).collect();
         let new = |site: &CallsiteWaits| {
@@ -255,8 +287,8 @@ fn key(latch: &LatchWaits) -> (&str, Kind, Mode) {
     (&latch.latch, latch.kind, latch.mode)
 }
 
-fn site_key(site: &CallsiteWaits) -> (&str, &str) {
-    (&site.latch, &site.callsite)
+fn site_key(site: &CallsiteWaits) -> (&str, Option<Mode>, &str) {
+    (&site.latch, site.mode, &site.callsite)
 }
 
 /// A sleep may be counted before the wait that it belongs to: the share is held at one.
@@ -264,11 +296,11 @@ fn sleep_share(waits: &Histogram, sleep_ns: u64) -> Option<f64> {
     (waits.sum_ns > 0).then(|| (sleep_ns as f64 / waits.sum_ns as f64).min(1.0))
 }
 
-/// The site with the most nanoseconds for each latch that has any.
-fn longest<'a>(sites: impl Iterator<Item = (&'a CallsiteWaits, u64)>) -> HashMap<&'a str, TopCallsite> {
-    let mut sums = HashMap::<&str, (u64, &CallsiteWaits, u64)>::new();
+/// The site with the most nanoseconds for each latch and mode that has any.
+fn longest<'a>(sites: impl Iterator<Item = (&'a CallsiteWaits, u64)>) -> HashMap<(&'a str, Option<Mode>), TopCallsite> {
+    let mut sums = HashMap::<_, (u64, &CallsiteWaits, u64)>::new();
     for (site, ns) in sites.filter(|&(_, ns)| ns > 0) {
-        let (all, top, top_ns) = sums.entry(&site.latch).or_insert((0, site, ns));
+        let (all, top, top_ns) = sums.entry((site.latch.as_str(), site.mode)).or_insert((0, site, ns));
         *all += ns;
         if ns > *top_ns {
             (*top, *top_ns) = (site, ns);
@@ -278,5 +310,5 @@ fn longest<'a>(sites: impl Iterator<Item = (&'a CallsiteWaits, u64)>) -> HashMap
         callsite: site.callsite.clone(),
         share: ns as f64 / all as f64,
     };
-    sums.into_iter().map(|(latch, sum)| (latch, top(sum))).collect()
+    sums.into_iter().map(|(key, sum)| (key, top(sum))).collect()
 }

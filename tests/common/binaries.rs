@@ -40,6 +40,33 @@ pub fn mariadb_10_2() -> Image {
     open(&lab("mariadb-10.2").join("bin/mysqld"))
 }
 
+/// The official MariaDB 10.1 from the lab: InnoDB's mutexes have no class yet.
+pub fn mariadb_10_1() -> Image {
+    open(&mariadb_10_1_path())
+}
+
+pub fn mariadb_10_1_path() -> PathBuf {
+    lab("mariadb-10.1").join("bin/mysqld")
+}
+
+/// A copy of a program, which is not position-independent, with other bytes at these addresses.
+pub fn patched(binary: &Path, patches: &[(u64, &[u8])]) -> Image {
+    let image = open(binary);
+    let mut bytes = std::fs::read(binary).expect("cannot read the program");
+    for (addr, patch) in patches {
+        let at = image.file_offset(*addr).expect("an address in the file") as usize;
+        bytes[at..at + patch.len()].copy_from_slice(patch);
+    }
+    let copy = tempfile::NamedTempFile::new().expect("a temporary file");
+    std::fs::write(copy.path(), bytes).expect("cannot write the copy");
+    open(copy.path())
+}
+
+/// The program of a server of the lab that lies in its `bin/mysqld`.
+pub fn lab_image(server: &str) -> Image {
+    open(&lab(server).join("bin/mysqld"))
+}
+
 /// The MariaDB of a Debian release, for `amd64` or `arm64`: without a symbol table.
 pub fn debian_mariadb(arch: &str, suite: &str) -> Image {
     open(&debian_mariadb_path(arch, suite))
@@ -86,7 +113,36 @@ fn path(variable: &str, otherwise: impl FnOnce() -> PathBuf) -> PathBuf {
     std::env::var_os(variable).map_or_else(otherwise, PathBuf::from)
 }
 
-fn open(path: &Path) -> Image {
+/// A server of the lab (`tests/lab/servers`).
+pub struct LabServer {
+    pub name: String,
+    /// Small enough for every run of the tests.
+    pub is_small: bool,
+    /// The program's path in the server's folder.
+    pub program: String,
+}
+
+impl LabServer {
+    /// Those that this run takes: the small ones, or with `ARMTRACE_ALL_SERVERS` all.
+    pub fn chosen() -> Vec<LabServer> {
+        let table = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/lab/servers");
+        let text = std::fs::read_to_string(table).expect("tests/lab/servers");
+        let rows = text.lines().filter(|line| !line.starts_with('#') && !line.trim().is_empty());
+        let servers = rows.map(|row| {
+            let fields: Vec<&str> = row.split_whitespace().collect();
+            LabServer { name: fields[0].to_owned(), is_small: fields[3] == "small", program: fields[4].to_owned() }
+        });
+        let all = std::env::var_os("ARMTRACE_ALL_SERVERS").is_some();
+        servers.filter(|server| all || server.is_small).collect()
+    }
+
+    /// Its program, fetched if it is not in the cache.
+    pub fn path(&self) -> PathBuf {
+        lab(&self.name).join(&self.program)
+    }
+}
+
+pub fn open(path: &Path) -> Image {
     Image::open(path).unwrap_or_else(|error| panic!("{error}"))
 }
 

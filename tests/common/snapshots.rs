@@ -6,6 +6,8 @@ use std::time::Duration;
 pub const TRX: &str = "wait/synch/mutex/innodb/trx_mutex";
 pub const INDEX: &str = "wait/synch/sxlock/innodb/index_tree_rw_lock";
 pub const COND: &str = "wait/synch/cond/sql/COND_thread_cache";
+/// The mutex of that condition.
+pub const COND_MUTEX: &str = "wait/synch/mutex/sql/LOCK_thread_cache";
 
 /// A histogram of these waits, nanoseconds.
 pub fn waits(waits: &[u64]) -> Histogram {
@@ -48,8 +50,12 @@ pub fn handoffs(latch: &str, from: Option<&str>, to: &str, n: u64) -> Handoffs {
     }
 }
 
-pub fn callsite(latch: &str, callsite: &str, wait_ns: u64) -> CallsiteWaits {
-    CallsiteWaits { latch: latch.to_string(), callsite: callsite.to_string(), wait_ns, waits: 1 }
+pub fn callsite(latch: &str, mode: Mode, callsite: &str, wait_ns: u64) -> CallsiteWaits {
+    CallsiteWaits { latch: latch.to_string(), mode: Some(mode), callsite: callsite.to_string(), wait_ns, waits: 1 }
+}
+
+pub fn reacquires(latch: &str, waits: u64, wait_ns: u64) -> Reacquires {
+    Reacquires { latch: latch.to_string(), waits, wait_ns }
 }
 
 pub fn page(table: &str, index: &str, level: Option<u16>, wait_ns: u64) -> PageWaits {
@@ -105,6 +111,7 @@ pub fn empty() -> Snapshot {
         up: true,
         paused: false,
         latches: Vec::new(),
+        reacquires: Vec::new(),
         callsites: Vec::new(),
         pages: Vec::new(),
         places: Vec::new(),
@@ -141,10 +148,11 @@ pub fn busy(ticks: u64) -> Snapshot {
             latch("wait/synch/rwlock/innodb/trx_rseg_latch", Kind::Rwlock, Mode::X, 5 * n, 40_000),
             latch(COND, Kind::Cond, Mode::None, 2 * n, 900_000_000),
         ],
+        reacquires: vec![reacquires(COND_MUTEX, 5 * n, 2_000_000 * n)],
         callsites: vec![
-            callsite(TRX, "lock0lock.cc:5872", 100_000_000 * n),
-            callsite(TRX, "trx0trx.cc:1845", 50_000_000 * n),
-            callsite(INDEX, "btr0cur.cc:971", 120_000_000 * n),
+            callsite(TRX, Mode::None, "lock0lock.cc:5872", 100_000_000 * n),
+            callsite(TRX, Mode::None, "trx0trx.cc:1845", 50_000_000 * n),
+            callsite(INDEX, Mode::X, "btr0cur.cc:971", 120_000_000 * n),
         ],
         pages: vec![
             page("sbtest/sbtest1", "k_1", Some(0), 80_000_000 * n),

@@ -111,6 +111,27 @@ fn conditions_are_kept_apart_from_latches() {
 }
 
 #[test]
+fn wake_ups_are_kept_apart_from_latches() {
+    let samples = samples(&text(busy(5)));
+    let of = |metric: &str| samples[&format!("{metric}{{latch=\"{COND_MUTEX}\"}}")];
+    assert_eq!(of("armtrace_latch_reacquires_total"), 30.0);
+    assert_eq!(of("armtrace_latch_reacquire_seconds_total"), 0.012);
+    assert_eq!(samples.keys().filter(|name| name.contains(COND_MUTEX)).count(), 2, "in no other figure");
+    assert!(!text(empty()).contains("reacquire"));
+}
+
+#[test]
+fn many_wake_ups_share_series_and_their_sum_stays_true() {
+    let mut snapshot = empty();
+    let name = |i| format!("wait/synch/mutex/sql/m{i:02}");
+    snapshot.reacquires = (1..=60).map(|i| reacquires(&name(i), i, i * 1_000_000_000)).collect();
+    let samples = samples(&text(snapshot));
+    assert_eq!(samples.keys().filter(|name| name.starts_with("armtrace_latch_reacquires_total{")).count(), 51);
+    assert_eq!(sum(&samples, "armtrace_latch_reacquire_seconds_total", ""), 1830.0);
+    assert_eq!(samples["armtrace_latch_reacquires_total{latch=\"other\"}"], 55.0);
+}
+
+#[test]
 fn sleeps_that_are_not_seen_are_absent() {
     let mut snapshot = busy(5);
     let split =
@@ -188,7 +209,7 @@ fn many(latches: u64) -> Snapshot {
     let mut snapshot = empty();
     let name = |i| format!("wait/synch/mutex/innodb/m{i:04}");
     snapshot.latches = (1..=latches).map(|i| latch(&name(i), Kind::Mutex, Mode::None, i, 1_000_000)).collect();
-    snapshot.callsites = (1..=latches).map(|i| callsite(&name(i), "f.cc:1", i)).collect();
+    snapshot.callsites = (1..=latches).map(|i| callsite(&name(i), Mode::None, "f.cc:1", i)).collect();
     snapshot
 }
 
@@ -321,6 +342,19 @@ fn series_are_capped_and_sums_stay_true() {
     }
     assert_eq!(sum(&samples, "armtrace_latch_wait_seconds_count", "latch=\"other\""), f64::from(300 * 301 / 2));
     assert!(sum(&samples, "armtrace_latch_wait_seconds_count", "m0301") > 0.0, "the largest have their own series");
+}
+
+#[test]
+fn a_call_site_has_one_series_for_all_modes() {
+    let mut snapshot = many(300);
+    let latch = snapshot.callsites[299].latch.clone();
+    let site = |mode, ns| callsite(&latch, mode, "f.cc:2", ns);
+    snapshot.callsites.extend([site(Mode::S, 4_000_000_000), site(Mode::X, 5_000_000_000)]);
+    let samples = samples(&text(snapshot));
+    let of = |what: &str| sum(&samples, "armtrace_latch_callsite_wait_seconds_total", what);
+    assert_eq!(of("f.cc:2"), 9.0);
+    let series = samples.keys().filter(|name| name.starts_with("armtrace_latch_callsite_wait_seconds_total"));
+    assert_eq!(series.count(), 201, "it takes the room of one");
 }
 
 #[test]

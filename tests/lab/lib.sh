@@ -12,29 +12,31 @@ die() { echo "${0##*/}: $*" >&2; exit 1; }
 note() { echo "${0##*/}: $*" >&2; }
 need_root() { [ "$(id -u)" = 0 ] || die "must run as root: try sudo $0"; }
 
-SERVERS="mysql-9.7 mariadb-11.4 mariadb-10.11 mariadb-10.11-debian mariadb-10.5-debian mariadb-10.2"
+# Rows of the table of servers, without its comments.
+server_rows() { sed '/^#/d; /^$/d' "$LAB/servers"; }
+# list_servers SET: the names of the servers of a set, or of all.
+list_servers() { server_rows | awk -v set="$1" 'set == "all" || $4 == set { print $1 }'; }
 
-# Sets flavor, version, where the server comes from and, for a jar, its checksum. A MariaDB jar is a release and never
-# changes; MySQL comes from Debian's unstable suite and two MariaDBs from stable ones, whose packages apt's signatures
-# vouch for. Where rooted is 1, the server's folder is a root of its own, because it needs other libraries than this
+# Sets what the table says of a server, and where it lies: home, template and, in home, daemon. A Maven artifact is a
+# release and never changes; packages come from Debian's unstable suite and three stable ones, and apt's signatures vouch
+# for them. Where rooted is 1, the server's folder is a root of its own, because it needs other libraries than this
 # machine's.
 describe_server() {
-    jar_sha256="" source=jar rooted=0
-    case $1 in
-    mysql-9.7) flavor=mysql source=debootstrap version=9.7 rooted=1 ;;
-    mariadb-11.4) flavor=mariadb version=11.4.5
-        jar_sha256=5c6dcab86a79b6cd6b8957ce48a66a97312150ee86fab8ae658495ab09841854 ;;
-    mariadb-10.11) flavor=mariadb version=10.11.5
-        jar_sha256=b9775a3256caa0d97698f7512587db43dbcec57b242cc3a70bf7bc6ddcc4a9f8 ;;
-    mariadb-10.11-debian) flavor=mariadb source=debian version=10.11 ;;
-    mariadb-10.5-debian) flavor=mariadb source=bullseye version=10.5 rooted=1 ;;
-    mariadb-10.2) flavor=mariadb version=10.2.11
-        jar_sha256=694ebe488cb606a93ed586f1462fee392df7127784ad85ee2ab6e272d63ef33c ;;
-    *) die "no such server: $1 (there are: $SERVERS)" ;;
+    local name folder=$1
+    rooted=0
+    # shellcheck disable=SC2034
+    read -r name flavor version set daemon source what sha256 < <(server_rows | awk -v name="$1" '$1 == name') ||
+        die "no such server: $1 (there are: $(list_servers all | xargs))"
+    case $source in
+    debootstrap | root) rooted=1 ;;
+    same) folder=$what ;;
     esac
-    home=$CACHE/servers/$1
-    template=$CACHE/data/$1
+    home=$CACHE/servers/$folder
+    template=$CACHE/data/$folder
 }
+
+# at_least VERSION: whether the server that was described is of that version or later.
+at_least() { [ "$(printf '%s\n' "$1" "$version" | sort --version-sort | head -n 1)" = "$1" ]; }
 
 # One builder at a time for each cached thing; the others wait and then find it made.
 lock_cache() {
@@ -43,3 +45,13 @@ lock_cache() {
     flock 8
 }
 unlock_cache() { exec 8>&-; }
+
+# maven ARTIFACT SHA256 FOLDER: the file that a Maven artifact is, checked, into a new folder; sets archive.
+maven() {
+    mvn --batch-mode --quiet -Dstyle.color=never org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy \
+        "-Dartifact=$1" "-DoutputDirectory=$3" >&2
+    archive=$(find "$3" -type f)
+    check_sha256 "$1" "$2"
+}
+# Whether archive is what it should be.
+check_sha256() { echo "$2  $archive" | sha256sum --check --quiet >&2 || die "$1 is not the file it should be"; }

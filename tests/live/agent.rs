@@ -57,9 +57,14 @@ impl Agent {
 
     /// The same, with more arguments.
     pub fn attach_with(server: &Server, args: &[&OsStr]) -> Result<Agent> {
+        Agent::attach_to(server.pid(), args)
+    }
+
+    /// The same on a process that is only made up to be a server.
+    pub fn attach_to(pid: i32, args: &[&OsStr]) -> Result<Agent> {
         let dir = tempfile::tempdir()?;
         let out = File::create(dir.path().join("out"))?;
-        Agent::start(server, dir, out.into(), args)
+        Agent::start(pid, dir, out.into(), args)
     }
 
     /// The same, with a standard output that takes nothing; the second value keeps it open.
@@ -68,14 +73,14 @@ impl Agent {
         // SAFETY: the descriptor is open; F_SETPIPE_SZ takes a number.
         unsafe { libc::fcntl(writer.as_raw_fd(), libc::F_SETPIPE_SZ, 4096) };
         writer.write_all(&[b'x'; 4096])?;
-        Ok((Agent::start(server, tempfile::tempdir()?, writer.into(), &[])?, reader))
+        Ok((Agent::start(server.pid(), tempfile::tempdir()?, writer.into(), &[])?, reader))
     }
 
-    fn start(server: &Server, dir: TempDir, out: Stdio, args: &[&OsStr]) -> Result<Agent> {
+    fn start(pid: i32, dir: TempDir, out: Stdio, args: &[&OsStr]) -> Result<Agent> {
         let address = format!("127.0.0.1:{}", free_port()?);
         let started = Instant::now();
         let child = Command::new(program())
-            .args(["--pid", &server.pid().to_string(), "--listen", &address])
+            .args(["--pid", &pid.to_string(), "--listen", &address])
             .args(args)
             .stdin(Stdio::null())
             .stdout(out)

@@ -125,7 +125,7 @@ fn a_truncated_program_is_explained() -> Result<()> {
     fs::write(&program, &whole[..loaded])?;
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755))?;
     let sleeper = Sleeper::start(&program)?;
-    fails(&mut agent(&["--pid", &sleeper.pid()]), 3, &["not a usable ELF file"])?;
+    fails(&mut agent(&["--pid", &sleeper.pid()]), 3, &["not a MySQL or MariaDB server"])?;
     for length in [0, 3, 63, 64, 200, whole.len() / 2] {
         let cut = dir.path().join(format!("cut-{length}"));
         fs::write(&cut, &whole[..length])?;

@@ -473,7 +473,7 @@ fn checksum_calls_are_about_as_many_as_another_tracer_counts() -> Result<()> {
         })
     };
     let (first, since) = after_burst((0.0, 0.0))?;
-    let program = server_folder(Family::Mysql97)?.join("usr/sbin/mysqld");
+    let program = Family::Mysql97.program()?;
     let counter = count_by_other_tracer(server.pid(), &format!("uprobe:{}:{FUNCTION}", program.display()), "arg1")?;
     let mut last = (first, since);
     for _ in 0..10 {

@@ -234,7 +234,11 @@ fn globals_have_their_names(family: Family) -> Result<()> {
                 e.starts_with(&format!("wait/synch/{}/", kind.as_str())) && e.rsplit('/').next() == Some(symbol.name)
             };
             let Some(event) = events.iter().find(same) else { continue };
-            let name = namer.library_lock(&Identity::Static(symbol.addr + target.bias + word), Some(kind)).event;
+            let identity = Identity::Static(symbol.addr + target.bias + word);
+            let name = wait_for("the name of a lock", Duration::from_secs(30), || {
+                Ok(namer.library_lock(&identity, Some(kind), 0))
+            })?;
+            let name = name.event;
             ensure!(name == *event || name.starts_with("unnamed:"), "{name} is {event}");
             named += usize::from(name == *event);
         }

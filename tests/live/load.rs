@@ -37,6 +37,16 @@ impl Load {
         Load::start_with(server, test, threads, &[])
     }
 
+    /// Makes the tables of a test that has its own.
+    pub fn prepare(server: &Server, test: &str) -> Result<()> {
+        let mut command = Command::new(script("load"));
+        command.arg("--socket").arg(server.socket()).args(["--test", test, "--threads", "1", "prepare"]);
+        let output = command.stdin(Stdio::null()).output().context("starting tests/lab/load")?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        ensure!(output.status.success() && !text.contains("FATAL"), "no tables for {test}: {text}");
+        Ok(())
+    }
+
     /// The same, with more arguments for `tests/lab/load`.
     pub fn start_with(server: &Server, test: &str, threads: u32, args: &[&str]) -> Result<Load> {
         let dir = tempfile::tempdir()?;

@@ -12,40 +12,92 @@ use anyhow::{bail, ensure, Context, Result};
 
 use crate::machine::patience;
 
+/// The lab's servers, which its scripts read as well.
+const TABLE: &str = include_str!("../lab/servers");
+
+/// A server of the lab, by its name in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Family {
-    Mysql97,
-    Mariadb114,
-    Mariadb1011,
+pub struct Family(&'static str);
+
+/// Those that tests name. The others are had from [`Family::all`].
+#[allow(non_upper_case_globals)]
+impl Family {
+    pub const Mysql97: Family = Family("mysql-9.7");
+    pub const Mysql8031: Family = Family("mysql-8.0.31");
+    pub const Mysql8012: Family = Family("mysql-8.0.12");
+    pub const Mysql57: Family = Family("mysql-5.7");
+    pub const Mariadb114: Family = Family("mariadb-11.4");
+    pub const Mariadb1011: Family = Family("mariadb-10.11");
     /// As Debian ships it, without a symbol table.
-    Mariadb1011Debian,
+    pub const Mariadb1011Debian: Family = Family("mariadb-10.11-debian");
     /// As Debian bullseye ships it, the last with the latches of before 10.6; without a symbol table.
-    Mariadb105Debian,
-    Mariadb102,
+    pub const Mariadb105Debian: Family = Family("mariadb-10.5-debian");
+    /// InnoDB's mutexes have no class yet.
+    pub const Mariadb101: Family = Family("mariadb-10.1");
+    pub const Mariadb102: Family = Family("mariadb-10.2");
 }
 
 impl Family {
-    pub fn name(self) -> &'static str {
-        match self {
-            Family::Mysql97 => "mysql-9.7",
-            Family::Mariadb114 => "mariadb-11.4",
-            Family::Mariadb1011 => "mariadb-10.11",
-            Family::Mariadb1011Debian => "mariadb-10.11-debian",
-            Family::Mariadb105Debian => "mariadb-10.5-debian",
-            Family::Mariadb102 => "mariadb-10.2",
-        }
+    pub fn all() -> impl Iterator<Item = Family> {
+        rows().filter_map(|row| row.first().copied()).map(Family)
     }
+
+    /// Those that this run takes: the small ones, or with `ARMTRACE_ALL_SERVERS` all.
+    pub fn chosen() -> impl Iterator<Item = Family> {
+        let all = std::env::var_os("ARMTRACE_ALL_SERVERS").is_some();
+        Family::all().filter(move |family| all || family.is_small())
+    }
+
+    pub fn name(self) -> &'static str {
+        self.0
+    }
+
+    pub fn is_mysql(self) -> bool {
+        self.column(1) == "mysql"
+    }
+
+    /// What the server has to say of itself: a release, or only its series.
+    pub fn version(self) -> &'static str {
+        self.column(2)
+    }
+
+    /// Whether CI runs it. The others take hundreds of megabytes to fetch.
+    fn is_small(self) -> bool {
+        self.column(3) == "small"
+    }
+
+    /// The server's program in its folder.
+    pub fn program(self) -> Result<PathBuf> {
+        Ok(server_folder(self)?.join(self.column(4)))
+    }
+
+    pub fn at_least(self, version: &str) -> bool {
+        let numbers = |version: &str| -> Vec<u32> { version.split('.').filter_map(|n| n.parse().ok()).collect() };
+        numbers(self.version()) >= numbers(version)
+    }
+
+    fn column(self, index: usize) -> &'static str {
+        let row = rows().find(|row| row.first() == Some(&self.0));
+        row.and_then(|row| row.get(index).copied()).unwrap_or_else(|| panic!("tests/lab/servers: {}", self.0))
+    }
+}
+
+fn rows() -> impl Iterator<Item = Vec<&'static str>> {
+    let lines = TABLE.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    lines.map(|line| line.split_whitespace().collect())
 }
 
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// performance_schema with every `wait/synch` instrument, as ground truth; otherwise it is off.
     pub perf_schema: bool,
+    /// The version's own settings, with the binlog and every commit flushed, instead of the lab's.
+    pub defaults: bool,
     /// More arguments for the server; they win over the lab's own.
     pub args: Vec<String>,
-    /// Another file to run: a copy of MariaDB's program.
+    /// Another file to run: a copy of the server's program.
     pub program: Option<PathBuf>,
-    /// Environment variables of MySQL, without spaces.
+    /// Environment variables of the server, without spaces.
     pub env: Vec<(String, String)>,
     /// A root folder for the server, in which it runs with a mount and a PID namespace of its own.
     pub container: Option<PathBuf>,
@@ -82,6 +134,9 @@ impl Server {
         command.arg(family.name()).args(["--no-load", "--until-eof"]);
         if options.perf_schema {
             command.arg("--perf-schema");
+        }
+        if options.defaults {
+            command.arg("--defaults");
         }
         for arg in &options.args {
             command.args(["--arg", arg]);

@@ -7,7 +7,7 @@ use anyhow::{ensure, Result};
 
 use crate::agent::{by_latch, Agent};
 use crate::load::Load;
-use crate::server::{server_folder, Family, Options, Server};
+use crate::server::{Family, Options, Server};
 use crate::tracer::Tracer;
 
 /// How far the two counts may be apart.
@@ -37,7 +37,7 @@ fn count_by_other_tracer(pid: i32, program: &str) -> Result<Tracer> {
 }
 
 fn program(family: Family) -> Result<String> {
-    Ok(server_folder(family)?.join("usr/sbin/mysqld").display().to_string())
+    Ok(family.program()?.display().to_string())
 }
 
 #[test]

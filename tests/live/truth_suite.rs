@@ -1,7 +1,8 @@
-//! The long form of the comparison with performance_schema: each family under ten loads, three runs each (`make truth`).
+//! The long form of the comparison with performance_schema: each server under all loads that it supports, three runs each
+//! (`make truth`).
 //!
-//! Each family's figures replace those it has in `docs/truth.tsv`; the tables in `docs/truth.md` are made anew from that
-//! file. So families can be measured one by one, and what stands in the documentation is what was measured.
+//! Each server's figures replace those it has in `docs/truth.tsv`; the tables in `docs/truth.md` are made anew from that
+//! file. So servers can be measured one by one, and what stands in the documentation is what was measured.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -9,18 +10,15 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::{ensure, Context, Result};
+use anyhow::{bail, ensure, Context, Result};
 
 use crate::agent::Agent;
-use crate::load::Load;
-use crate::server::{Family, Options, Server};
+use crate::scenario::{Scenario, Setup, Stage, SCENARIOS};
+use crate::server::Family;
 use crate::truth::{uncontended, Reading, Row};
 
-const TESTS: [&str; 5] =
-    ["oltp_point_select", "oltp_read_only", "oltp_read_write", "oltp_update_index", "oltp_update_non_index"];
-const DISTRIBUTIONS: [&str; 2] = ["uniform", "pareto"];
 const RUNS: usize = 3;
 const RUN: Duration = Duration::from_secs(4);
 const QUIET: Duration = Duration::from_secs(1);
@@ -31,8 +29,9 @@ const KEPT: usize = 8;
 /// Seconds, of all runs together, below which a latch is left out, and of one run, below which that run says nothing.
 const FLOOR_S: f64 = 0.01;
 const RUN_FLOOR_S: f64 = 0.001;
-/// How many of a family's latches have to agree, and how well.
+/// How many of a load's latches have to agree, and how well, and the seconds of all runs from which on they have to.
 const TOP: usize = 5;
+const BAR_FLOOR_S: f64 = 0.1;
 const TOLERANCE: f64 = 0.10;
 /// What stands for all loads of a run together.
 const ALL: &str = "all";
@@ -124,58 +123,71 @@ impl Line {
     }
 }
 
-/// Runs one family through all loads, several times over, and keeps what came out.
-fn measure(family: Family) -> Result<()> {
-    let server = Server::start(family, &Options { perf_schema: true, ..Options::default() })?;
-    let rows = server.query("SELECT VERSION()")?;
-    let version = rows.first().and_then(|r| r.first()).context("the server does not say its version")?.clone();
-    let agent = Agent::attach_without_budget(&server)?;
-    let mut quiet = BTreeMap::new();
-    for test in TESTS {
-        quiet.insert(test, uncontended(&server, test, QUIET)?);
-    }
-    let mut runs: BTreeMap<String, Vec<Vec<Row>>> = BTreeMap::new();
-    for _ in 0..RUNS {
-        let mut all = BTreeMap::new();
-        for test in TESTS {
-            for distribution in DISTRIBUTIONS {
-                let rows = run(&server, &agent, test, distribution, &quiet[test])?;
-                for row in &rows {
-                    add(all.entry(row.latch.clone()).or_default(), row);
-                }
-                let load = format!("{} {distribution}", test.trim_start_matches("oltp_"));
-                runs.entry(load).or_default().push(rows);
-            }
+/// Each load's rows in each run.
+type Runs = BTreeMap<String, Vec<Vec<Row>>>;
+
+/// Runs a server through these loads, several times over.
+fn measure(family: Family, scenarios: &[Scenario]) -> Result<Vec<Line>> {
+    let (mut runs, mut version) = (Runs::new(), String::new());
+    for setup in Setup::ALL {
+        let of_setup = scenarios.iter().filter(|s| s.setup == setup && s.suits(family));
+        let of_setup: Vec<Scenario> = of_setup.copied().collect();
+        if !of_setup.is_empty() {
+            version = measure_setup(family, setup, &of_setup, &mut runs).with_context(|| format!("{setup:?}"))?;
         }
-        runs.entry(ALL.to_owned()).or_default().push(all.into_values().collect());
+    }
+    let all = (0..RUNS).map(|i| together(runs.values().filter_map(|of_load| of_load.get(i)))).collect();
+    runs.insert(ALL.to_owned(), all);
+    let date = first_line(Command::new("date").args(["--utc", "+%F"]))?;
+    Ok(runs.iter().flat_map(|(load, runs)| top_lines(&date, family.name(), &version, load, runs)).collect())
+}
+
+/// Runs the loads of one start of the server, and returns its version.
+fn measure_setup(family: Family, setup: Setup, scenarios: &[Scenario], runs: &mut Runs) -> Result<String> {
+    let stage = Stage::start(family, setup)?;
+    let rows = stage.server.query("SELECT VERSION()")?;
+    let version = rows.first().and_then(|r| r.first()).context("the server does not say its version")?.clone();
+    let agent = Agent::attach_without_budget(&stage.server)?;
+    let mut quiet = BTreeMap::new();
+    for scenario in scenarios {
+        stage.prepare(scenario)?;
+        if !quiet.contains_key(scenario.test) {
+            let each = uncontended(&stage.server, stage.load(scenario, 1)?, QUIET)?;
+            quiet.insert(scenario.test, each);
+        }
+    }
+    for _ in 0..RUNS {
+        for scenario in scenarios {
+            let rows = run(&stage, &agent, scenario, &quiet[scenario.test]).with_context(|| scenario.name)?;
+            runs.entry(scenario.name.to_owned()).or_default().push(rows);
+        }
     }
     let (status, _) = agent.stop()?;
     ensure!(status.success(), "{status}");
-    server.stop()?;
-
-    let date = first_line(Command::new("date").args(["--utc", "+%F"]))?;
-    let lines: Vec<Line> =
-        runs.iter().flat_map(|(load, runs)| top_lines(&date, family.name(), &version, load, runs)).collect();
-    println!("{}", tables(&lines));
-    keep(family.name(), lines)
+    stage.stop()?;
+    Ok(version)
 }
 
 /// One run of one load, both sides measuring: what each latch's counters grew by.
-fn run(
-    server: &Server,
-    agent: &Agent,
-    test: &str,
-    distribution: &str,
-    quiet: &BTreeMap<String, f64>,
-) -> Result<Vec<Row>> {
-    let mut load = Load::start_with(server, test, THREADS, &["--rand-type", distribution])?;
-    load.wait_running()?;
-    let before = Reading::take(server, agent)?;
+fn run(stage: &Stage, agent: &Agent, scenario: &Scenario, quiet: &BTreeMap<String, f64>) -> Result<Vec<Row>> {
+    let counter = stage.server.status(scenario.counter)?;
+    let load = stage.load(scenario, THREADS)?;
+    let before = Reading::take(&stage.server, agent)?;
     sleep(RUN);
-    let after = Reading::take(server, agent)?;
+    let after = Reading::take(&stage.server, agent)?;
     load.stop()?;
+    ensure!(stage.server.status(scenario.counter)? > counter, "no {} all the while", scenario.counter);
     let each = |latch: &String| quiet.get(latch).copied().unwrap_or(0.0);
     Ok(after.latches().map(|latch| after.since(&before, latch, each(latch))).collect())
+}
+
+/// The rows of one run of every load, added up.
+fn together<'a>(loads: impl Iterator<Item = &'a Vec<Row>>) -> Vec<Row> {
+    let mut all = BTreeMap::new();
+    for row in loads.flatten() {
+        add(all.entry(row.latch.clone()).or_default(), row);
+    }
+    all.into_values().collect()
 }
 
 fn add(to: &mut Row, row: &Row) {
@@ -236,32 +248,29 @@ fn machine() -> Result<String> {
     Ok(format!("Machine: {cpus} CPUs ({}), {kernel}. Each load: {load}.", model.unwrap_or("unknown")))
 }
 
-/// All tables: for each family one of all its loads, then one of each.
+/// One table for each server, of all its loads together, under what can be said of each load.
 fn tables(lines: &[Line]) -> String {
     let mut text = String::new();
-    let mut title = ("", "");
-    for line in lines {
-        let of = (line.family.as_str(), line.load.as_str());
-        if of != title {
-            if of.0 != title.0 {
-                _ = writeln!(text, "## {} ({}), {}\n", line.family, line.version, line.date);
-            }
-            let group: Vec<&Line> = lines.iter().filter(|l| (l.family.as_str(), l.load.as_str()) == of).collect();
-            text += &table(of.1, &group);
-            title = of;
-        }
+    for server in lines.chunk_by(|a, b| a.family == b.family) {
+        let first = &server[0];
+        _ = writeln!(text, "## {} ({}), {}\n\n{}\n", first.family, first.version, first.date, loads(server));
+        text += &table(&of_load(server, ALL));
     }
     text
 }
 
-fn table(load: &str, lines: &[&Line]) -> String {
-    let title = if load == ALL { "All loads together" } else { load };
-    let mut text = format!(
-        "### {title}\n\n{}\n| latch | P_S count | P_S sum | contended | armtrace count | armtrace sum | ratio | agrees |\n\
-         |---|--:|--:|--:|--:|--:|--:|---|\n",
-        if load == ALL { format!("{}\n", bar(lines)) } else { String::new() }
-    );
-    for l in lines {
+fn of_load<'a>(lines: &'a [Line], load: &str) -> Vec<&'a Line> {
+    lines.iter().filter(|l| l.load == load).collect()
+}
+
+/// The latches that either account has first.
+fn table(lines: &[&Line]) -> String {
+    let mut text = "| latch | P_S count | P_S sum | contended | armtrace count | armtrace sum | ratio | agrees |\n\
+         |---|--:|--:|--:|--:|--:|--:|---|\n"
+        .to_owned();
+    let mut first = lines.to_vec();
+    first.sort_by(|a, b| b.truth_s.max(b.ours_s).total_cmp(&a.truth_s.max(a.ours_s)));
+    for l in first.iter().take(KEPT) {
         _ = writeln!(
             text,
             "| {} | {} | {:.3} s | {:.3} s | {} | {:.3} s | {:.3} | {} |",
@@ -278,53 +287,96 @@ fn table(load: &str, lines: &[&Line]) -> String {
     text + "\n"
 }
 
-/// Whether a family meets the bar: the same latches are at the top by both accounts, and their sums agree.
-fn bar(lines: &[&Line]) -> String {
-    let top = |of: fn(&Line) -> f64| -> BTreeSet<&str> {
-        let mut lines: Vec<&&Line> = lines.iter().filter(|l| l.is_comparable()).collect();
+/// Which of a server's loads meet the bar, and what the others miss it by.
+fn loads(lines: &[Line]) -> String {
+    let names: BTreeSet<&str> = lines.iter().map(|l| l.load.as_str()).filter(|load| *load != ALL).collect();
+    let missed: Vec<String> =
+        names.iter().filter_map(|load| Some(format!("{load} ({})", missed(&of_load(lines, load))?))).collect();
+    let all = missed_or_met(&of_load(lines, ALL));
+    let others = if missed.is_empty() { String::new() } else { format!(" The others: {}.", missed.join("; ")) };
+    format!(
+        "All loads together: bar {all}. By itself, {} of {} loads meet it.{others}",
+        names.len() - missed.len(),
+        names.len()
+    )
+}
+
+fn missed_or_met(lines: &[&Line]) -> String {
+    missed(lines).map_or_else(|| "met".to_owned(), |what| format!("missed ({what})"))
+}
+
+/// By what a load misses the bar: the same latches are at the top by both accounts, and their sums agree.
+fn missed(lines: &[&Line]) -> Option<String> {
+    let top = |of: fn(&Line) -> f64| -> Vec<&Line> {
+        let mut lines: Vec<&Line> =
+            lines.iter().copied().filter(|l| l.is_comparable() && of(l) >= BAR_FLOOR_S).collect();
         lines.sort_by(|a, b| of(b).total_cmp(&of(a)));
-        lines.iter().take(TOP).map(|l| l.latch.as_str()).collect()
+        lines.truncate(TOP);
+        lines
     };
     let (theirs, ours) = (top(|l| l.truth_s), top(|l| l.ours_s));
-    let missed: Vec<&str> = lines
-        .iter()
-        .filter(|l| theirs.contains(l.latch.as_str()) && !l.agrees())
-        .map(|l| l.latch.trim_start_matches("wait/synch/"))
-        .collect();
-    let common = theirs.intersection(&ours).count();
-    let verdict = if missed.is_empty() && common == theirs.len() { "met" } else { "missed" };
-    let by = if missed.is_empty() { String::new() } else { format!(" Off by more than 10 %: {}.", missed.join(", ")) };
-    format!("Bar {verdict}: {common} of the top {} are the same by both accounts.{by}", theirs.len())
+    let name = |l: &Line| l.latch.trim_start_matches("wait/synch/").to_owned();
+    let off = theirs.iter().filter(|l| !l.agrees()).map(|l| format!("{} {:.2}", name(l), l.ratio));
+    // Two that hardly differ may change places between the fifth and the sixth.
+    let stray =
+        ours.iter().filter(|l| !theirs.contains(l) && !l.agrees()).map(|l| format!("{} {:.2}", name(l), l.ratio));
+    let missed: Vec<String> = off.chain(stray).collect();
+    (!missed.is_empty()).then(|| missed.join(", "))
 }
 
-#[test]
-#[ignore = "minutes: make truth"]
-fn truth_suite_mysql_9_7() -> Result<()> {
-    measure(Family::Mysql97)
+/// Words of a variable of the environment, separated by commas; none where it is empty.
+fn words(variable: &str) -> Vec<String> {
+    let value = std::env::var(variable).unwrap_or_default();
+    value.split(',').filter(|word| !word.is_empty()).map(str::to_owned).collect()
 }
 
-#[test]
-#[ignore = "minutes: make truth"]
-fn truth_suite_mariadb_11_4() -> Result<()> {
-    measure(Family::Mariadb114)
+/// Whether a name is asked for: by its beginning, in which `_` stands for any of its punctuation.
+fn is_wanted(name: &str, words: &[String]) -> bool {
+    let plain = |text: &str| text.replace(['-', '.', ' '], "_");
+    words.is_empty() || words.iter().any(|word| plain(name).starts_with(&plain(word)))
 }
 
+/// A server that fails does not keep the others from being measured. Of a part of the loads, figures are only printed.
 #[test]
-#[ignore = "minutes: make truth"]
-fn truth_suite_mariadb_10_11() -> Result<()> {
-    measure(Family::Mariadb1011)
+#[ignore = "hours: make truth"]
+fn truth_suite() -> Result<()> {
+    let (servers, loads) = (words("ARMTRACE_TRUTH_SERVERS"), words("ARMTRACE_TRUTH_LOADS"));
+    let families: Vec<Family> = Family::all().filter(|family| is_wanted(family.name(), &servers)).collect();
+    ensure!(!families.is_empty(), "no server is called {servers:?}");
+    let scenarios: Vec<Scenario> = SCENARIOS.into_iter().filter(|s| is_wanted(s.name, &loads)).collect();
+    ensure!(!scenarios.is_empty(), "no load is called {loads:?}");
+    let mut failed = Vec::new();
+    for family in families {
+        let start = Instant::now();
+        match measure(family, &scenarios) {
+            Ok(lines) if loads.is_empty() => {
+                println!("{}", tables(&lines));
+                keep(family.name(), lines)?;
+            }
+            Ok(lines) => println!("{}", every_load(&lines)),
+            Err(error) => failed.push(format!("{}: {error:#}", family.name())),
+        }
+        println!("{}: {:.0} s\n", family.name(), start.elapsed().as_secs_f64());
+    }
+    if !failed.is_empty() {
+        bail!("{}", failed.join("\n"));
+    }
+    Ok(())
 }
 
-#[test]
-#[ignore = "minutes: make truth"]
-fn truth_suite_mariadb_10_11_debian() -> Result<()> {
-    measure(Family::Mariadb1011Debian)
-}
-
-#[test]
-#[ignore = "minutes: make truth"]
-fn truth_suite_mariadb_10_2() -> Result<()> {
-    measure(Family::Mariadb102)
+/// A table for each load.
+fn every_load(lines: &[Line]) -> String {
+    let of_loads = lines.chunk_by(|a, b| a.load == b.load).map(|of_load| {
+        let of_load: Vec<&Line> = of_load.iter().collect();
+        format!(
+            "### {}, {}: bar {}\n\n{}",
+            of_load[0].family,
+            of_load[0].load,
+            missed_or_met(&of_load),
+            table(&of_load)
+        )
+    });
+    of_loads.collect()
 }
 
 #[cfg(test)]
@@ -357,10 +409,32 @@ mod tests {
     #[test]
     fn a_missed_bar_is_said() {
         let text = |ours| {
-            let lines = lines(&[vec![row("a", 2.0, 2.0), row("b", 1.0, ours)]]);
-            tables(&lines)
+            let mut of_load = lines(&[vec![row("a", 2.0, 2.0), row("b", 1.0, ours)]]);
+            of_load.extend(of_load.clone().into_iter().map(|l| Line { load: "tpcc".to_owned(), ..l }));
+            tables(&of_load)
         };
-        assert!(text(1.0).contains("Bar met: 2 of the top 2"), "{}", text(1.0));
-        assert!(text(0.8).contains("Bar missed: 2 of the top 2") && text(0.8).contains("10 %: b."), "{}", text(0.8));
+        assert!(text(1.0).contains("bar met. By itself, 1 of 1 loads"), "{}", text(1.0));
+        assert!(text(0.8).contains("bar missed (b 0.80). By itself, 0 of 1"), "{}", text(0.8));
+        assert!(text(0.8).contains("The others: tpcc (b 0.80)."), "{}", text(0.8));
+    }
+
+    /// What one account alone has at the top is missed, too.
+    #[test]
+    fn waits_that_only_one_account_has_miss_the_bar() {
+        let bar = |rows: Vec<Row>| missed(&lines(&[rows]).iter().collect::<Vec<_>>());
+        assert_eq!(bar(vec![row("a", 2.0, 0.0)]).as_deref(), Some("a 0.00"));
+        let one = Row { raw_s: 0.2, ..row("a", 0.2, 2.0) };
+        assert_eq!(
+            bar((0..5).map(|i| row(&i.to_string(), 1.0, 1.0)).chain([one]).collect()).as_deref(),
+            Some("a 10.00")
+        );
+        assert_eq!(bar(vec![row("a", 0.01, 0.05)]), None);
+    }
+
+    #[test]
+    fn names_are_asked_for_by_their_beginning() {
+        let words = ["mysql_8_0".to_owned()];
+        assert!(is_wanted("mysql-8.0.31", &words) && is_wanted("anything", &[]));
+        assert!(!is_wanted("mysql-9.7", &words));
     }
 }

@@ -155,7 +155,7 @@ fn nobody_waits_where_probes_were_taken_off() -> Result<()> {
     let mut load = Load::start(&server, "oltp_update_index", 32)?;
     load.wait_running()?;
     let target = Target::open(server.pid())?;
-    let mut agent = Agent::attach(target, 0, Division::Off)?;
+    let mut agent = Agent::attach(target, 0, Division::Off, 0.01)?;
     let latches = agent.source().latches();
     let waiting = || Ok::<_, anyhow::Error>(Some(latches.waited_for_now()?.len()).filter(|waiting| *waiting > 3));
     // SAFETY: signals to our own server, which is running.

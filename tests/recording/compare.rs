@@ -9,7 +9,7 @@ use armtrace::model::{
 use armtrace::recording::compare::{Claim, Comparison, Dump, Html, Options, Per, Scaling, Side, Text, Unit};
 use armtrace::recording::{Ending, Start};
 
-use crate::snapshots::{self, checksum, cpu, empty, handoffs, latch, INDEX, TRX};
+use crate::snapshots::{self, checksum, cpu, empty, handoffs, latch, reacquires, COND_MUTEX, INDEX, TRX};
 use crate::{file, read, start};
 
 const SECONDS: u64 = 60;
@@ -312,6 +312,50 @@ fn where_one_has_no_samples_no_cpu_time_is_compared() {
     let trx = comparison.changes.iter().find(|row| row.latch == TRX).unwrap();
     assert!(trx.spinning[0].is_some() && trx.spinning[1].is_none(), "{trx:?}");
     assert!(!Text(&comparison).to_string().contains("by class"));
+}
+
+/// Waits for TRX, and threads that were woken and wait for the mutex of their condition.
+fn woken(name: &str, milliseconds: u64) -> Side {
+    let second = |n: u64| Snapshot {
+        elapsed: Duration::from_secs(n),
+        latches: vec![times(latch(TRX, Kind::Mutex, Mode::None, 1, 1_000_000), 100 * n)],
+        reacquires: vec![reacquires(COND_MUTEX, 100 * n, milliseconds * 1_000_000 * n)],
+        ..empty()
+    };
+    let seconds: Vec<_> = (1..=SECONDS).map(|n| (second(n), Some(1000 * n))).collect();
+    Side::of_recording(name, &read(&file(&start(1), &seconds, Some(Ending::Complete))), None)
+}
+
+#[test]
+fn wake_ups_are_compared_apart_from_latches() {
+    let comparison = Comparison::new(&woken("a", 200), &woken("b", 600), Options::default());
+    assert!(near(comparison.all.wait(Per::Second).unwrap().b, 0.1), "in no sum");
+    assert!(comparison.changes.iter().chain(&comparison.unclear).all(|row| row.latch == TRX));
+    let [row] = &comparison.reacquires[..] else { panic!("{:?}", comparison.reacquires) };
+    let wait = row.wait(Per::Second).unwrap();
+    assert!(row.latch == COND_MUTEX && near(wait.a, 0.2) && near(wait.b, 0.6) && row.awake == [None; 2], "{row:?}");
+    assert_eq!(row.claim, Claim::More);
+    let text = Text(&comparison).to_string();
+    assert!(text.contains("woken by a condition, waiting for its mutex        A        B"), "{text}");
+    assert!(Html(&comparison).to_string().contains("<h2>Wake-ups</h2>"));
+}
+
+/// There they are part of the waits for the latch: a comparison with newer recordings would be of other things.
+#[test]
+fn wake_ups_are_not_compared_with_recordings_that_do_not_keep_them_apart() {
+    let old = Start { reacquires_seen: false, ..start(1) };
+    let second = |n: u64| (Snapshot { elapsed: Duration::from_secs(n), ..empty() }, Some(1000 * n));
+    let seconds: Vec<_> = (1..=SECONDS).map(second).collect();
+    let old = Side::of_recording("old", &read(&file(&old, &seconds, Some(Ending::Complete))), None);
+    assert!(Comparison::new(&old, &woken("b", 600), Options::default()).reacquires.is_empty());
+}
+
+/// performance_schema counts them among the waits for the condition.
+#[test]
+fn wake_ups_are_not_compared_with_a_dump() {
+    let dump = Dump::parse(&format!("{TRX}\t12\t4000\n"), Unit::S).unwrap();
+    let a = Side::of_dump("ps.txt", &dump, 60.0, Some(1000.0));
+    assert!(Comparison::new(&a, &woken("b", 600), Options::default()).reacquires.is_empty());
 }
 
 #[test]

@@ -29,7 +29,10 @@ fn sorted(mut latches: Vec<LatchWaits>) -> Vec<LatchWaits> {
 
 fn assert_holds_waits(recording: &Recording, seconds: u64) {
     let last = busy(seconds);
-    assert_eq!(recording.start, Start { places: recording.start.places.clone(), ..start(64) });
+    assert_eq!(
+        recording.start,
+        Start { places: recording.start.places.clone(), reacquires_seen: recording.start.reacquires_seen, ..start(64) }
+    );
     assert_eq!(recording.seconds.len() as u64, seconds);
     assert_eq!(recording.duration(), Duration::from_secs(seconds));
     let waits = |latches: Vec<LatchWaits>| sorted(latches.into_iter().map(without_spinning).collect());
@@ -76,11 +79,26 @@ fn assert_holds_all(recording: &Recording, seconds: u64) {
     );
     assert_eq!(recording.ordering(), last.ordering);
     assert_eq!(recording.checksum_calls(), last.checksum_calls);
+    assert_eq!(recording.reacquires(), last.reacquires);
 }
 
 #[test]
 fn what_is_written_is_read() {
     assert_holds_all(&read(&busy_file(30)), 30);
+}
+
+#[test]
+fn modes_of_call_sites_are_read_as_they_were() {
+    let bytes = busy_file(30);
+    let modes = |bytes: &[u8]| -> Vec<_> {
+        read(bytes).callsites().into_iter().map(|site| (site.latch, site.mode, site.callsite)).collect()
+    };
+    let site = |latch: &str, mode, callsite: &str| (latch.to_owned(), mode, callsite.to_owned());
+    let trx = |callsite| site(TRX, Some(Mode::None), callsite);
+    let index = |mode| site(INDEX, mode, "btr0cur.cc:971");
+    assert_eq!(modes(&bytes), [index(Some(Mode::X)), trx("lock0lock.cc:5872"), trx("trx0trx.cc:1845")]);
+    let later = crate::hostile::replaced(&bytes, b"\"mode\":\"x\",\"callsite\"", b"\"mode\":\"q\",\"callsite\"");
+    assert_eq!(modes(&later)[0], index(None), "a mode from the future");
 }
 
 #[test]
@@ -91,6 +109,10 @@ fn the_first_files_of_version_1_are_read_as_ever() {
     assert_holds_waits(&recording, 5);
     assert!(recording.cpu().is_empty() && recording.code == Code::default());
     assert!(recording.latches().iter().all(|latch| latch.spin_cpu_ns + latch.spins() == 0));
+    assert!(recording.callsites().iter().all(|site| site.mode.is_none()));
+    let of_index: Vec<_> = Report::new(&recording).latches.into_iter().filter(|l| l.latch == INDEX).collect();
+    assert_eq!(of_index.len(), 3, "one a mode");
+    assert!(of_index.iter().all(|latch| latch.callsites[0].callsite == "btr0cur.cc:971"), "it may be of each");
 }
 
 #[test]
@@ -101,6 +123,7 @@ fn files_of_version_1_with_cpu_time_are_read_as_ever() {
     assert_holds_cpu(&recording, 5);
     assert!(!recording.has_handoffs() && recording.handoffs().next().is_none());
     assert!(recording.ordering().is_empty() && recording.checksum_calls().is_empty());
+    assert!(recording.reacquires().is_empty());
 }
 
 /// 12 seconds of MySQL 9.7.4 under oltp_update_index with 16 threads, as `armtrace record --handoffs core` wrote them.
@@ -216,7 +239,7 @@ fn a_minute_stays_below_a_mebibyte() {
             elapsed: Duration::from_secs(second),
             latches: (0..100).map(waited).collect(),
             callsites: (0..500)
-                .map(|i| callsite(TRX, &format!("file{i}.cc:{i}"), second * (54_321 + 7_919 * i)))
+                .map(|i| callsite(TRX, Mode::None, &format!("file{i}.cc:{i}"), second * (54_321 + 7_919 * i)))
                 .collect(),
             pages: (0..300)
                 .map(|i| page(&format!("db/table{i}"), "PRIMARY", Some(0), second * (4_321 + 7_919 * i)))

@@ -42,6 +42,7 @@ fn start(threads: u32) -> Start {
         labels: BTreeMap::from([("threads".to_owned(), threads.to_string())]),
         bounds_ns: BUCKET_BOUNDS_NS.to_vec(),
         sleeps_seen: true,
+        reacquires_seen: true,
         places: vec!["0".to_owned(), "1".to_owned()],
     }
 }

@@ -4,7 +4,7 @@ use armtrace::model::{CpuClass, Implementation, Kind, LatchWaits, Mode, Snapshot
 use armtrace::recording::{Ending, Folded, Html, Report, Text};
 use std::time::Duration;
 
-use crate::snapshots::{busy, checksum, empty, latch, TRX};
+use crate::snapshots::{busy, callsite, checksum, empty, latch, reacquires, COND_MUTEX, INDEX, TRX};
 use crate::{busy_file, file, read, start};
 
 fn near(a: f64, b: f64) -> bool {
@@ -41,6 +41,30 @@ fn figures_are_those_of_the_whole_recording() {
     assert_eq!(histogram, 3100);
 }
 
+/// The same place in the code may wait for a latch in several modes.
+#[test]
+fn call_sites_are_those_of_the_mode() {
+    let second = |n: u64| {
+        let site = |mode, callsite_name, ns| callsite(INDEX, mode, callsite_name, ns * n);
+        let more = [site(Mode::S, "row0row.cc:965", 1_000_000), site(Mode::S, "btr0cur.cc:971", 3_000_000)];
+        let busy = busy(n);
+        (Snapshot { callsites: [busy.callsites, more.to_vec()].concat(), ..busy }, None)
+    };
+    let recording = read(&file(&start(16), &[second(1), second(2)], None));
+    let report = Report::new(&recording);
+    let sites = |mode: &str| -> Vec<(String, f64)> {
+        let latch = report.latches.iter().find(|row| row.latch == INDEX && row.mode == mode).unwrap();
+        latch.callsites.iter().map(|site| (site.callsite.clone(), site.share)).collect()
+    };
+    assert_eq!(sites("x"), [("btr0cur.cc:971".to_owned(), 1.0)]);
+    assert_eq!(sites("s"), [("btr0cur.cc:971".to_owned(), 0.75), ("row0row.cc:965".to_owned(), 0.25)]);
+    assert!(sites("sx").is_empty());
+    let folded = Folded(&recording).to_string();
+    let at_site: Vec<&str> = folded.lines().filter(|line| line.contains("btr0cur.cc:971")).collect();
+    assert_eq!(at_site.len(), 1, "a line of a flame graph has all modes: {folded}");
+    assert!(at_site[0].ends_with(" 366000"), "{at_site:?}");
+}
+
 #[test]
 fn findings_are_sentences_with_figures() {
     let all: Vec<String> = report().findings.into_iter().map(|finding| finding.text).collect();
@@ -56,6 +80,60 @@ fn findings_are_sentences_with_figures() {
         assert!(text.contains(words), "{words:?} is not in:\n{text}");
     }
     assert!(!text.contains("no end") && !text.contains("bursts"), "{text}");
+}
+
+/// A herd: each second 3,000 threads that were woken wait for 1.2 s in all, beside 0.15 s for a latch and `other` for the mutex.
+fn herd(other_ns: u64) -> Report {
+    let second = |n: u64| Snapshot {
+        elapsed: Duration::from_secs(n),
+        latches: vec![
+            latch(TRX, Kind::Mutex, Mode::None, 100 * n, 1_500_000),
+            latch(COND_MUTEX, Kind::Mutex, Mode::None, n, other_ns),
+        ],
+        reacquires: vec![reacquires(COND_MUTEX, 3_000 * n, 1_200_000_000 * n)],
+        ..empty()
+    };
+    let seconds: Vec<_> = (1..=10).map(|n| (second(n), None)).collect();
+    Report::new(&read(&file(&start(1), &seconds, Some(Ending::Complete))))
+}
+
+#[test]
+fn threads_woken_together_are_no_hot_mutex() {
+    let report = herd(50_000_000);
+    assert!(near(report.totals.wait, 10.0 * 0.2), "in no sum: {}", report.totals.wait);
+    let row = &report.reacquires[0];
+    assert_eq!((row.latch.as_str(), row.waits), (COND_MUTEX, 30_000));
+    assert!(near(row.wait, 12.0) && near(row.other_wait, 0.5), "{row:?}");
+    let text = Text(&report).to_string();
+    for words in [
+        "· Threads that a condition variable woke queue to get wait/synch/mutex/sql/LOCK_thread_cache back: 1.20 threads at any \
+         moment, 3.00k times a second. These are wake-ups, not a hot mutex: they are in no other wait time, and otherwise 0.05 \
+         threads wait for it.",
+        "woken by a condition variable, waiting to get its mutex back: no contention, and in no sum\n     1.20s/s    3.00k waits/s  \
+         wait/synch/mutex/sql/LOCK_thread_cache\n",
+        "On average 0.20 threads wait for a latch",
+    ] {
+        assert!(text.contains(words), "{words:?} is not in:\n{text}");
+    }
+    let page = Html(&report).to_string();
+    assert!(
+        page.contains("<h2>Wake-ups</h2>") && page.contains("</code></td><td>1.20</td><td>3.00k</td><td>0.05</td>"),
+        "{page}"
+    );
+}
+
+#[test]
+fn a_mutex_that_is_hot_too_is_not_called_cold() {
+    let text = Text(&herd(2_000_000_000)).to_string();
+    assert!(text.contains("wake-ups, beside contention") && !text.contains("not a hot mutex"), "{text}");
+}
+
+/// In the busy server's recording they are too few to be spoken of.
+#[test]
+fn a_few_wake_ups_are_listed_but_not_spoken_of() {
+    let report = report();
+    assert_eq!(report.reacquires.len(), 1);
+    assert!(report.findings.iter().all(|finding| !finding.text.contains("condition variable")));
 }
 
 #[test]

@@ -48,7 +48,7 @@ const C_LIBRARY: [&str; 2] = ["libc.so", "libc-2"];
 
 /// For servers that call it. From what the C library has set up in the process, not from its calls.
 pub fn getcpu(target: &Arc<Target>) -> Option<Getcpu> {
-    let (slot, _) = target.image.imports().into_iter().find(|(_, name)| name == "sched_getcpu")?;
+    let (slot, _) = target.image.imports().iter().find(|(_, name)| *name == "sched_getcpu")?;
     let memory = Memory::new(target.pid);
     let mut images = Images::new(Arc::clone(target));
     let function = memory.u64(slot.wrapping_add(target.bias)).unwrap_or(0);

@@ -12,7 +12,7 @@ use super::plan::MAX_FUNCTIONS;
 use super::{LatchProbe, Maps, Plan};
 use crate::attach::{Costs, Places, ProbeClass};
 use crate::bpf::latch::types;
-use crate::model::{CallsiteWaits, Handoffs, Histogram, Kind, LatchWaits, Mode, PageWaits, ProbeStatus};
+use crate::model::{CallsiteWaits, Handoffs, Histogram, Kind, LatchWaits, Mode, PageWaits, ProbeStatus, Reacquires};
 use crate::names::{Identity, LatchName, Namer, PageKey};
 use crate::probe::maps::{entries, of_cpus, sum_over_cpus};
 use crate::target::Target;
@@ -42,7 +42,7 @@ pub struct LatchCollector {
     pub(super) maps: Arc<Maps>,
     pub(super) target: Arc<Target>,
     status: Arc<Status>,
-    /// Probe names, by site index, and the price class of each.
+    /// Names of the probes, in the plan's order, and the price class of each.
     sites: Vec<(String, ProbeClass)>,
     /// Whether each wait function spins before it sleeps, by its place in the catalog.
     spins: [bool; MAX_FUNCTIONS],
@@ -62,6 +62,7 @@ pub(super) struct Caches {
 #[derive(Default)]
 pub struct LatchFigures {
     pub latches: Vec<LatchWaits>,
+    pub reacquires: Vec<Reacquires>,
     pub callsites: Vec<CallsiteWaits>,
     pub pages: Vec<PageWaits>,
     pub handoffs: Vec<Handoffs>,
@@ -75,7 +76,7 @@ impl LatchCollector {
             maps: probe.maps(),
             status: probe.status(),
             target,
-            sites: plan.sites.iter().map(|s| (s.name.clone(), s.class())).collect(),
+            sites: plan.probes.iter().map(|probe| (probe.name.clone(), probe.class)).collect(),
             spins: plan.spins(),
             sees_sleeps: probe.sees_sleeps,
             places: probe.places.clone(),
@@ -101,32 +102,39 @@ impl LatchCollector {
     pub fn collect(&self, costs: Option<&Costs>, spun: &HashMap<LatchKey, u64>) -> Result<LatchFigures> {
         let mut caches = self.caches.lock().unwrap_or_else(PoisonError::into_inner);
         let mut latches: HashMap<(LatchName, Mode), LatchWaits> = HashMap::new();
+        let mut reacquires = BTreeMap::new();
         let mut names = HashMap::new();
         let missed = self.status.missed.lock().unwrap_or_else(PoisonError::into_inner);
         for (key, waits) in entries::<types::latch_key, types::waits>(&self.maps.latches)? {
             let name = if key.function == LIBRARY {
-                caches.namer.library_lock(&identity(&key), library_kind(key.primitive))
+                caches.namer.library_lock(&identity(&key), library_kind(key.primitive), waits.example)
             } else {
-                caches.namer.name(&identity(&key), waits.example)
+                Some(caches.namer.name(&identity(&key), waits.example))
             };
+            // What it will be called is not known yet: its waits are shown once it is.
+            let Some(name) = name else { continue };
             let id = bytes_of(&key);
+            // Without a name, their call sites and handoffs stay out of those of contended waits.
+            if is_reacquire(key.primitive) {
+                add_reacquires(&mut reacquires, name, &waits, missed.latch(&id));
+                continue;
+            }
             names.insert(id, name.clone());
-            let entry = add_waits(&mut latches, name, mode(key.mode), &waits, missed.latch(&id));
+            let mode = mode_of(&name, key.mode);
+            let entry = add_waits(&mut latches, name, mode, &waits, missed.latch(&id));
             entry.spin_cpu_ns += spun.get(&id).copied().unwrap_or(0);
             if self.spins.get(usize::from(key.function)) == Some(&true) {
                 add_spins(entry, &waits, missed.latch(&id));
             }
         }
-        let mut callsites: HashMap<(String, String), CallsiteWaits> = HashMap::new();
+        let mut callsites: HashMap<(String, Mode, String), CallsiteWaits> = HashMap::new();
         for (key, waits) in entries::<types::callsite_key, types::callsite_waits>(&self.maps.callsites)? {
             let latch = bytes_of(&key.latch);
             let Some(name) = names.get(&latch) else { continue };
             let callsite = caches.callsite(&self.target, key.r#where, key.line);
-            let entry = callsites.entry((name.event.clone(), callsite.clone())).or_insert_with(|| CallsiteWaits {
-                latch: name.event.clone(),
-                callsite,
-                wait_ns: 0,
-                waits: 0,
+            let mode = mode_of(name, key.latch.mode);
+            let entry = callsites.entry((name.event.clone(), mode, callsite.clone())).or_insert_with(|| {
+                CallsiteWaits { latch: name.event.clone(), mode: Some(mode), callsite, wait_ns: 0, waits: 0 }
             });
             let estimate = missed.callsite(latch, key.r#where, key.line);
             entry.wait_ns += waits.sum_ns + estimate.sum_ns as u64;
@@ -134,11 +142,15 @@ impl LatchCollector {
         }
         let mut latches: Vec<LatchWaits> = latches.into_values().collect();
         latches.sort_by(|a, b| b.waits.sum_ns.cmp(&a.waits.sum_ns).then_with(|| a.latch.cmp(&b.latch)));
+        let mut reacquires: Vec<Reacquires> = reacquires.into_values().collect();
+        reacquires.sort_by(|a, b| b.wait_ns.cmp(&a.wait_ns).then_with(|| a.latch.cmp(&b.latch)));
         let mut callsites: Vec<CallsiteWaits> = callsites.into_values().collect();
-        callsites.sort_by(|a, b| b.wait_ns.cmp(&a.wait_ns).then_with(|| a.callsite.cmp(&b.callsite)));
+        callsites
+            .sort_by(|a, b| b.wait_ns.cmp(&a.wait_ns).then_with(|| (&a.callsite, a.mode).cmp(&(&b.callsite, b.mode))));
         let pages = self.pages(&mut caches.namer, &missed)?;
         let handoffs = self.handoffs(&names, &missed)?;
-        Ok(LatchFigures { latches, callsites, pages, handoffs, probes: self.probes(costs)?, lost: self.lost()? })
+        let (probes, lost) = (self.probes(costs)?, self.lost()?);
+        Ok(LatchFigures { latches, reacquires, callsites, pages, handoffs, probes, lost })
     }
 
     /// Waits for pages by what the pages are part of, longest first. None at all where no page was recognised: then this
@@ -208,7 +220,7 @@ impl LatchCollector {
             })
         };
         let mut all = Vec::new();
-        let states = self.status.sites.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let states = self.status.probes.lock().unwrap_or_else(PoisonError::into_inner).clone();
         for (index, ((name, class), state)) in self.sites.iter().zip(states).enumerate() {
             all.push(status(name, *class, state, index as u32)?);
         }
@@ -273,16 +285,33 @@ fn page(key: &types::page_key) -> PageKey {
 /// What the function of the C library says that a thread waits for.
 pub(super) fn library_kind(primitive: u8) -> Option<Kind> {
     match types::primitive(u32::from(primitive)) {
-        types::primitive::PRIMITIVE_MUTEX | types::primitive::PRIMITIVE_ALLOCATOR => Some(Kind::Mutex),
+        types::primitive::PRIMITIVE_MUTEX
+        | types::primitive::PRIMITIVE_REACQUIRE
+        | types::primitive::PRIMITIVE_ALLOCATOR => Some(Kind::Mutex),
         types::primitive::PRIMITIVE_RWLOCK_READ | types::primitive::PRIMITIVE_RWLOCK_WRITE => Some(Kind::Rwlock),
         types::primitive::PRIMITIVE_COND => Some(Kind::Cond),
         _ => None,
     }
 }
 
+/// Whether a condition variable woke the thread that waits.
+fn is_reacquire(primitive: u8) -> bool {
+    types::primitive(u32::from(primitive)) == types::primitive::PRIMITIVE_REACQUIRE
+}
+
 /// The other direction of [`mode_code`](super::plan::mode_code).
 fn mode(code: u8) -> Mode {
     [Mode::None, Mode::S, Mode::Sx, Mode::X].get(usize::from(code)).copied().unwrap_or(Mode::None)
+}
+
+/// The mode that waits for a latch of this name are shown in.
+fn mode_of(name: &LatchName, code: u8) -> Mode {
+    // A lock word serves plain mutexes and the writer side of rw-locks alike: only its name tells.
+    if name.kind == Kind::Mutex {
+        Mode::None
+    } else {
+        mode(code)
+    }
 }
 
 /// Waits that a spin ended, and those that slept after it.
@@ -299,8 +328,6 @@ fn add_waits<'a>(
     waits: &types::waits,
     missed: Option<&Estimate>,
 ) -> &'a mut LatchWaits {
-    // A lock word serves plain mutexes and the writer side of rw-locks alike: only its name tells.
-    let mode = if name.kind == Kind::Mutex { Mode::None } else { mode };
     let entry = latches.entry((name.clone(), mode)).or_insert_with(|| LatchWaits {
         latch: name.event,
         kind: name.kind,
@@ -331,6 +358,18 @@ fn add_waits<'a>(
     entry
 }
 
+fn add_reacquires(
+    reacquires: &mut BTreeMap<String, Reacquires>,
+    name: LatchName,
+    waits: &types::waits,
+    missed: Option<&Estimate>,
+) {
+    let entry = reacquires.entry(name.event.clone()).or_insert(Reacquires { latch: name.event, waits: 0, wait_ns: 0 });
+    let more = missed.map_or((0.0, 0.0), |m| (m.buckets.iter().sum(), m.sum_ns));
+    entry.waits += waits.buckets.iter().sum::<u64>() + more.0 as u64;
+    entry.wait_ns += waits.sum_ns + more.1 as u64;
+}
+
 /// A key of the programs' maps, comparable.
 pub type LatchKey = [u8; size_of::<types::latch_key>()];
 
@@ -353,5 +392,39 @@ impl types::hits {
     /// For how long the program ran in all hits together, from those that were timed.
     pub(super) fn program_ns(&self) -> u64 {
         self.timed_ns * u64::from(types::limit::TIMED_HITS.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DONE: &str = "wait/synch/mutex/sql/MYSQL_BIN_LOG::LOCK_done";
+
+    fn waits(count: u64, sum_ns: u64) -> types::waits {
+        let mut waits = types::waits { sum_ns, ..Default::default() };
+        (waits.buckets[3], waits.buckets[9]) = (count - 1, 1);
+        waits
+    }
+
+    #[test]
+    fn only_what_a_condition_woke_gets_its_mutex_back() {
+        let primitives = 0..=types::primitive::PRIMITIVE_REACQUIRE.0 as u8;
+        let woken: Vec<u8> = primitives.filter(|primitive| is_reacquire(*primitive)).collect();
+        assert_eq!(woken, [types::primitive::PRIMITIVE_REACQUIRE.0 as u8]);
+        assert_eq!(library_kind(woken[0]), Some(Kind::Mutex), "its name is the mutex's");
+    }
+
+    /// Locks of one name add up, as do what was seen and what was not.
+    #[test]
+    fn wake_ups_of_one_mutex_add_up() {
+        let name = || LatchName::from_event(DONE).unwrap();
+        let mut missed = Estimate::default();
+        (missed.sum_ns, missed.buckets[0]) = (500.0, 50.0);
+        let mut all = BTreeMap::new();
+        add_reacquires(&mut all, name(), &waits(10, 1000), None);
+        add_reacquires(&mut all, name(), &waits(5, 200), Some(&missed));
+        let expected = Reacquires { latch: DONE.to_owned(), waits: 15 + 50, wait_ns: 1700 };
+        assert_eq!(all.into_values().collect::<Vec<_>>(), [expected]);
     }
 }

@@ -18,7 +18,7 @@ use libbpf_rs::{Link, MapCore, MapFlags, OpenObject, TracepointCategory};
 
 use super::collect::{hits, LIBRARY, TRACEPOINTS};
 use super::missed::Missed;
-use super::{configure, library, write_other_pages, write_sites, Maps, Plan, PlannedSite};
+use super::{configure, library, write_kinds, write_other_pages, write_sites, Maps, Plan, PlannedSite};
 use crate::attach::{
     attach_futex, attach_sites, detach_all, futex_wait_is_traceable, futex_wake_is_traceable, uprobe_multi_works,
     Budget, FutexPrograms, Governor, Places, ProbeClass, SiteAddress, SitePrograms, Turn, Usage, PERIOD,
@@ -26,6 +26,9 @@ use crate::attach::{
 use crate::bpf::latch::{types, LatchSkel, LatchSkelBuilder};
 use crate::model::ProbeState;
 use crate::target::{cpu_time_ns, Target};
+
+/// In what the programs know of a group: its ends are attached and its begins not yet.
+const ATTACHING: u32 = 2;
 
 /// How long the ends of waits stay attached after the begins have gone.
 const LAST_WAITS: Duration = Duration::from_millis(20);
@@ -49,8 +52,8 @@ pub(super) enum Command {
 /// What others may know of the probes.
 #[derive(Default)]
 pub(crate) struct Status {
-    /// By site, in the plan's order.
-    pub sites: Mutex<Vec<ProbeState>>,
+    /// In the order of [`Plan::probes`].
+    pub probes: Mutex<Vec<ProbeState>>,
     /// In the order of [`TRACEPOINTS`], without those that are not wanted here.
     pub tracepoints: Mutex<Vec<ProbeState>>,
     /// What is estimated, because probes were off.
@@ -96,6 +99,8 @@ pub(super) struct Keeper<'obj> {
     /// Threads that take groups off.
     removals: Vec<JoinHandle<()>>,
     refused: Vec<(String, String)>,
+    /// By their places in the plan.
+    refused_sites: HashSet<usize>,
 }
 
 impl Links {
@@ -149,6 +154,7 @@ impl<'obj> Keeper<'obj> {
             groups,
             removals: Vec::new(),
             refused: Vec::new(),
+            refused_sites: HashSet::new(),
         };
         keeper.attach_thread_exit();
         keeper.put_all_on();
@@ -230,11 +236,15 @@ impl<'obj> Keeper<'obj> {
     }
 
     fn put_sites_on(&mut self, group: usize) {
-        // Ends before begins: a wait that begins while they are attached must not miss its end.
+        // Ends before begins: a wait that begins while they are attached must not miss its end. What is hit of them before
+        // is no loss.
+        let functions = self.functions_of(group);
+        functions.iter().for_each(|&f| self.maps.update_attachment(f, |a| a.by_turns |= ATTACHING));
         let mut ends = self.attach_where(group, true, |s| s.at_return);
         ends.extend(self.attach_where(group, false, |s| !s.at_return && !s.is_begin()));
         self.refuse_functions_without_end(group);
         let begins = self.attach_where(group, false, PlannedSite::is_begin);
+        functions.iter().for_each(|&f| self.maps.update_attachment(f, |a| a.by_turns &= !ATTACHING));
         self.groups[group] = Links { begins, ends };
     }
 
@@ -243,7 +253,7 @@ impl<'obj> Keeper<'obj> {
         let sites: Vec<SiteAddress> = self.plan.groups[group]
             .iter()
             .map(|&i| (i, &self.plan.sites[i]))
-            .filter(|(_, s)| wanted(s) && !self.is_refused(s))
+            .filter(|(i, s)| wanted(s) && !self.is_refused(*i))
             .map(|(i, s)| SiteAddress { file_offset: s.file_offset, cookie: i as u64 })
             .collect();
         let progs = &self.skel.progs;
@@ -258,30 +268,35 @@ impl<'obj> Keeper<'obj> {
         };
         let attached = attach_sites(&programs, self.target.pid, &self.exe, &sites);
         for (cookie, why) in attached.refused {
-            self.refused.push((self.plan.sites[cookie as usize].name.clone(), why));
+            self.refuse(cookie as usize, why);
         }
         attached.links
     }
 
-    fn is_refused(&self, site: &PlannedSite) -> bool {
-        self.refused.iter().any(|(name, _)| *name == site.name)
+    fn is_refused(&self, site: usize) -> bool {
+        self.refused_sites.contains(&site)
     }
 
     fn is_tracepoint_refused(&self, name: &str) -> bool {
         self.refused.iter().any(|(refused, _)| refused == name)
     }
 
-    /// Wait functions of which some end was refused: their begins must not be attached, or their waits would seem to
-    /// last until the thread's next one.
+    fn refuse(&mut self, site: usize, why: String) {
+        if self.refused_sites.insert(site) {
+            self.refused.push((self.plan.sites[site].name.clone(), why));
+        }
+    }
+
+    /// Waits of which some end was refused: their begins must not be attached, or they would seem to last until the
+    /// thread's next one.
     fn refuse_functions_without_end(&mut self, group: usize) {
-        let sites = || self.plan.groups[group].iter().map(|&i| &self.plan.sites[i]);
-        let endless: Vec<u8> =
-            sites().filter(|s| !s.is_begin() && self.is_refused(s)).map(PlannedSite::function).collect();
-        let begins: Vec<String> = sites()
-            .filter(|s| s.is_begin() && endless.contains(&s.function()) && !self.is_refused(s))
-            .map(|s| s.name.clone())
-            .collect();
-        self.refused.extend(begins.into_iter().map(|name| (name, "its end could not be probed".to_owned())));
+        let plan = Arc::clone(&self.plan);
+        let of_group = || plan.groups[group].iter().map(|&i| (i, &plan.sites[i]));
+        let is_endless = |(i, site): &(usize, &PlannedSite)| !site.is_begin() && self.is_refused(*i);
+        let endless: HashSet<usize> = of_group().filter(is_endless).map(|(_, site)| site.wait).collect();
+        for (i, _) in of_group().filter(|(_, site)| site.is_begin() && endless.contains(&site.wait)) {
+            self.refuse(i, "its end could not be probed".to_owned());
+        }
     }
 
     fn is_on(&self, group: usize) -> bool {
@@ -302,7 +317,7 @@ impl<'obj> Keeper<'obj> {
         if group == self.library() {
             return !self.is_tracepoint_refused(TRACEPOINTS[0]);
         }
-        self.plan.groups[group].iter().map(|&i| &self.plan.sites[i]).any(|s| s.is_begin() && !self.is_refused(s))
+        self.plan.groups[group].iter().any(|&i| self.plan.sites[i].is_begin() && !self.is_refused(i))
     }
 
     /// Takes a group off for a while, without waiting until the kernel is done with it. Its begins go first, so that most
@@ -359,13 +374,12 @@ impl<'obj> Keeper<'obj> {
     }
 
     fn set_states(&self, state: impl Fn(usize) -> ProbeState) {
-        let mut states = vec![ProbeState::Failed; self.plan.sites.len()];
-        for (group, sites) in self.plan.groups.iter().enumerate() {
-            for &site in sites.iter().filter(|&&i| !self.is_refused(&self.plan.sites[i])) {
-                states[site] = state(group);
-            }
-        }
-        *self.status.sites.lock().unwrap_or_else(PoisonError::into_inner) = states;
+        let states = self.plan.probes.iter().map(|probe| match probe.sites.iter().all(|&i| self.is_refused(i)) {
+            true => ProbeState::Failed,
+            false => state(self.plan.group_of(probe)),
+        });
+        let states = states.collect();
+        *self.status.probes.lock().unwrap_or_else(PoisonError::into_inner) = states;
         let futex = state(self.library());
         let mut states = vec![futex, futex, ProbeState::Attached];
         if self.sees_wakes && !self.traces_system_calls {
@@ -603,7 +617,8 @@ fn told_nothing(commands: &Receiver<Command>, until: Instant) -> Result<(), Comm
 
 /// What the programs know before the first of them is attached.
 fn fill(skel: &LatchSkel<'_>, target: &Target, plan: &Plan) -> Result<()> {
-    write_sites(&skel.maps.sites, plan)?;
+    write_sites(&skel.maps.sites, plan, target.bias)?;
+    write_kinds(&skel.maps.kinds, plan)?;
     write_other_pages(&skel.maps.pages)?;
     for (address, index) in plan.site_addresses(target.bias) {
         skel.maps.site_at.update(&address.to_ne_bytes(), &index.to_ne_bytes(), MapFlags::ANY)?;
@@ -656,13 +671,10 @@ impl<'b> Meter<'b> {
     fn new(keeper: &Keeper<'_>, budget: &'b Budget) -> Result<Meter<'b>> {
         let costs = &budget.costs;
         let mut rows = Vec::new();
-        for (group, members) in keeper.plan.groups.iter().enumerate() {
-            for &i in members {
-                let site = &keeper.plan.sites[i];
-                // What could not be priced is taken to be as dear as the dearest kind.
-                let trap_ns = costs.of(site.class()).or(costs.stepped).unwrap_or(0.0);
-                rows.push(Row { index: i as u32, group, trap_ns, is_end: !site.is_begin() });
-            }
+        for (index, probe) in (0..).zip(&keeper.plan.probes) {
+            // What has no measured price is taken to cost as much as the most expensive kind.
+            let trap_ns = costs.of(probe.class).or(costs.stepped).unwrap_or(0.0);
+            rows.push(Row { index, group: keeper.plan.group_of(probe), trap_ns, is_end: !probe.is_begin });
         }
         let trap_ns = costs.of(ProbeClass::Futex).unwrap_or(0.0);
         let futex =

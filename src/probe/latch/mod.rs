@@ -10,7 +10,7 @@ mod waiting;
 pub use collect::{LatchCollector, LatchFigures, LatchKey};
 pub use library::rows_of as library_rows;
 pub(super) use plan::{ip_offset, register_offset};
-pub use plan::{plan, Allowed, Plan, PlannedFunction, PlannedSite};
+pub use plan::{plan, Allowed, Plan, PlannedFunction, PlannedProbe, PlannedSite, EVERY_ROUND};
 pub use waiting::{Counted, WaitedFor};
 
 use std::mem::MaybeUninit;
@@ -25,13 +25,15 @@ use plain::Plain;
 use self::keeper::{Command, Keeper, Status};
 use crate::attach::{Budget, Places};
 use crate::bpf::latch::{types, LatchSkel, OpenLatchSkel};
-use crate::catalog::{named, psi_places, tracked_id, Family};
+use crate::catalog::{psi_places, tracked_id, Family};
 use crate::model::BUCKET_BOUNDS_NS;
 use crate::target::Target;
 
 // SAFETY: these are plain C structures without pointers or padding that could hold an invalid value; any
 // bytes of the right length are a valid value of each.
 unsafe impl Plain for types::site {}
+// SAFETY: as above.
+unsafe impl Plain for types::latch_kinds {}
 // SAFETY: as above.
 unsafe impl Plain for types::latch_key {}
 // SAFETY: as above.
@@ -207,14 +209,17 @@ fn configure(open: &mut OpenLatchSkel<'_>, target: &Target, plan: &Plan, places:
     }
     let library = target.family.library;
     rodata.psi_offset = target.family.psi_from_latch().unwrap_or(0);
-    rodata.psi_class_offset = library.class.to_class;
-    rodata.psi_name_offset = library.class.to_name;
+    let class = target.psi_class();
+    (rodata.psi_class_offset, rodata.psi_name_offset) = (class.to_class, class.to_name);
     rodata.page_layout = page_layout(target.family);
     let arch = target.image.arch();
     let registers = plan::library_registers(arch);
     (rodata.op_register, rodata.sp_register, rodata.link_register) = registers;
-    let tracked = named(&target.image, library.tracked).next().and_then(|s| target.image.function_at(s.addr));
-    if let Some(range) = tracked {
+    let functions = |names: &'static [&'static str]| {
+        let symbols = names.iter().flat_map(|name| target.image.functions_named(name));
+        symbols.filter_map(|s| target.image.function_at(s.addr))
+    };
+    if let Some(range) = functions(library.tracked).next() {
         rodata.tracked_begin = range.start + target.bias;
         rodata.tracked_end = range.end + target.bias;
         rodata.tracked_id_offset = tracked_id(arch);
@@ -225,8 +230,7 @@ fn configure(open: &mut OpenLatchSkel<'_>, target: &Target, plan: &Plan, places:
         let (plain_wait, is_prlock) = (u8::from(place.plain_wait), u8::from(place.is_prlock));
         *into = types::psi_place { offset: place.offset, plain_wait, kind, is_prlock, unused: 0 };
     }
-    let prlock = named(&target.image, library.prlock).filter_map(|s| target.image.function_at(s.addr));
-    for (into, range) in rodata.prlock_functions.iter_mut().zip(prlock) {
+    for (into, range) in rodata.prlock_functions.iter_mut().zip(functions(library.prlock)) {
         *into = types::code_range { begin: range.start + target.bias, end: range.end + target.bias };
     }
     rodata.metadata_instance_offset = library.metadata_instance(arch);
@@ -257,11 +261,23 @@ fn write_other_pages(map: &impl MapCore) -> Result<()> {
     map.update(key, waits, MapFlags::ANY).context("preparing the map of pages")
 }
 
-fn write_sites(map: &impl MapCore, plan: &Plan) -> Result<()> {
+/// The maps need what is planned, and where the program lies in the process.
+fn write_sites(map: &impl MapCore, plan: &Plan, bias: u64) -> Result<()> {
     for (index, site) in plan.sites.iter().enumerate() {
+        let moved = |place| plan::moved(place, bias);
+        let site = types::site { latch: moved(site.site.latch), file: moved(site.site.file), ..site.site };
         // SAFETY: `site` is a plain C structure (see above), read as bytes for as long as it is borrowed.
-        let bytes = unsafe { plain::as_bytes(&site.site) };
+        let bytes = unsafe { plain::as_bytes(&site) };
         map.update(&(index as u32).to_ne_bytes(), bytes, MapFlags::ANY).context("writing the probe sites")?;
+    }
+    Ok(())
+}
+
+fn write_kinds(map: &impl MapCore, plan: &Plan) -> Result<()> {
+    for (index, kinds) in (0u32..).zip(&plan.kinds) {
+        // SAFETY: `kinds` is a plain C structure (see above), read as bytes for as long as it is borrowed.
+        let bytes = unsafe { plain::as_bytes(kinds) };
+        map.update(&index.to_ne_bytes(), bytes, MapFlags::ANY).context("writing the kinds of waits")?;
     }
     Ok(())
 }

@@ -1,18 +1,26 @@
 //! Which sites to probe: the catalog's wait functions, found in this binary by analysis of its code.
 
+mod inlined;
+
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 
 use crate::attach::ProbeClass;
 use crate::audit::spin_hint;
 use crate::bpf::latch::types;
-use crate::catalog::{named, Callsite, Family, Found, FutexShape, Identity, IdentityIn, Shape, WaitFunction};
-use crate::code::{self, Condition, EndKind, Flow, Insn, Place, Site, Slow, Test, WaitSites};
+use crate::catalog::{
+    Callsite, Family, Found, Function, FutexShape, Identity, IdentityIn, Layout, Member, Shape, WaitFunction,
+};
+use crate::code::{self, Condition, EndKind, Flow, Place, Site, Slow, Test, WaitSites};
 use crate::model::Mode;
 use crate::symbols::{Arch, Image};
 
-/// As many sites as the programs' map holds (`MAX_SITES` in `bpf/latch.h`).
-const MAX_SITES: usize = types::tracepoint::HIT_FUTEX_ENTER.0 as usize;
+/// As many sites as the programs' map holds.
+const MAX_SITES: usize = types::limit::MAX_SITES.0 as usize;
+/// As many probes as the programs count hits of.
+const MAX_PROBES: usize = types::limit::MAX_PROBES.0 as usize;
+/// The kind of place that is a number (`bpf/latch.h`).
+const CONSTANT: u16 = 2;
 /// As many wait functions as the programs' map holds.
 pub(super) const MAX_FUNCTIONS: usize = types::limit::MAX_FUNCTIONS.0 as usize;
 
@@ -29,6 +37,25 @@ pub struct Plan {
     pub static_data: Option<Range<u64>>,
     /// Wait functions that are missing from this binary or resisted analysis, and why.
     pub gaps: Vec<(String, String)>,
+    /// What is seen only in part, a sentence each.
+    pub limits: Vec<String>,
+    /// Under what hits are counted, by [`PlannedSite::probe`].
+    pub probes: Vec<PlannedProbe>,
+    /// Wait functions that are inlined, spinning included, by their index in the catalog.
+    inlined: Vec<u8>,
+    /// What the waits of each wait function are for, by its index in the catalog.
+    pub(super) kinds: [types::latch_kinds; MAX_FUNCTIONS],
+}
+
+/// Sites that are counted as one: a site of a wait function's own, or those of all waits that are inlined.
+#[derive(Clone, Debug)]
+pub struct PlannedProbe {
+    /// `mutex_enter_inline:begin`
+    pub name: String,
+    pub class: ProbeClass,
+    /// By their places in [`Plan::sites`].
+    pub sites: Vec<usize>,
+    pub(super) is_begin: bool,
 }
 
 /// A wait function.
@@ -57,6 +84,8 @@ pub struct PlannedSite {
     pub emulated: bool,
     /// Probed when the function returns rather than at an instruction.
     pub at_return: bool,
+    /// Sites with the same number are begins and ends of the same waits: useless without one another.
+    pub(super) wait: usize,
     pub(super) site: types::site,
 }
 
@@ -87,6 +116,7 @@ impl Plan {
         for function in self.functions.iter().filter(|function| function.spins) {
             spins[usize::from(function.index)] = true;
         }
+        self.inlined.iter().for_each(|&index| spins[usize::from(index)] = true);
         spins
     }
 
@@ -95,11 +125,21 @@ impl Plan {
         self.groups[group].iter().map(|&i| self.sites[i].function()).collect()
     }
 
+    /// The group that a probe's sites are in.
+    pub(super) fn group_of(&self, probe: &PlannedProbe) -> usize {
+        let first = probe.sites.first();
+        self.groups.iter().position(|group| first.is_some_and(|site| group.contains(site))).unwrap_or_default()
+    }
+
     /// Addresses in the process, and the index of the site at each.
     pub(super) fn site_addresses(&self, bias: u64) -> impl Iterator<Item = (u64, u32)> + '_ {
         self.sites.iter().enumerate().map(move |(i, s)| (s.addr + bias, i as u32))
     }
 }
+
+/// The share of the server's CPU time, in percent, from which on probes may be hit in every round of spinning. With less they are
+/// off nearly all the time, and what they miss meanwhile is not worth an estimate.
+pub const EVERY_ROUND: f64 = 20.0;
 
 /// What may be used on a process, beyond probes on plain instructions.
 #[derive(Clone, Copy, Debug)]
@@ -109,6 +149,10 @@ pub struct Allowed {
     /// Probes on calls. Kernels that emulate a call without writing the shadow stack would make the process fault when the
     /// function returns, if it has one.
     pub calls: bool,
+    /// Sites by the hundred, which are attached and detached at once.
+    pub many_sites: bool,
+    /// Sites of mutexes that are passed in every round of spinning.
+    pub every_round: bool,
 }
 
 /// Plans the latch-wait probes for the server in `image`.
@@ -117,22 +161,28 @@ pub fn plan(image: &Image, family: &Family, allowed: Allowed) -> Plan {
     let mut planner = Planner {
         image,
         allowed,
+        layout: Layout::of(image, family),
         system_calls: Slow {
             syscall: code::imported_calls(image, "syscall").into_iter().collect(),
             ..Default::default()
         },
-        entries: found.iter().map(|v| v.range.start).collect(),
+        entries: found.iter().filter(|v| !v.is_inlined()).map(|v| v.range.start).collect(),
+        resisting: HashSet::new(),
         sites: Vec::new(),
+        waits: 0,
         gaps: Vec::new(),
+        limits: Vec::new(),
+        kinds: [types::latch_kinds::default(); MAX_FUNCTIONS],
     };
     for function in family.wait_functions.iter().filter(|f| matches!(f.found, Found::Futex(..))) {
         if !found.iter().any(|v| std::ptr::eq(v.function, function)) {
             planner.gap(function.label, "no function of this build does only this");
         }
     }
-    for variant in &found {
+    for variant in found.iter().filter(|v| !v.is_inlined()) {
         planner.add(variant);
     }
+    planner.add_inlined(&found);
     if family.wait_functions.is_empty() {
         planner.gap(
             "InnoDB's latches by name",
@@ -140,15 +190,40 @@ pub fn plan(image: &Image, family: &Family, allowed: Allowed) -> Plan {
              threads alike) are in armtrace_cond_wait_seconds, latch unnamed:os_event",
         );
     }
-    let groups = groups(&planner.sites, &nesting(image, &found));
+    let planned: HashSet<u8> = planner.sites.iter().map(PlannedSite::function).collect();
+    let active: Vec<&Variant> = found.iter().filter(|v| planned.contains(&v.index)).collect();
+    let groups = groups(&planner.sites, &nesting(image, &active));
+    let probes = probes(&mut planner.sites);
     Plan {
-        functions: found.iter().map(|variant| variant.planned(image)).collect(),
+        functions: found.iter().filter(|v| !v.is_inlined()).map(|v| v.planned(image)).collect(),
+        inlined: active.iter().filter(|v| v.is_around()).map(|v| v.index).collect(),
         groups,
         sites: planner.sites,
         gaps: planner.gaps,
+        limits: planner.limits,
+        probes,
+        kinds: planner.kinds,
         wrapper_returns: family.wrapper_returns(image),
         static_data: image.static_data(),
     }
+}
+
+/// What the sites' hits are counted under: one entry for sites of the same name.
+fn probes(sites: &mut [PlannedSite]) -> Vec<PlannedProbe> {
+    let mut probes: Vec<PlannedProbe> = Vec::new();
+    for (i, site) in sites.iter_mut().enumerate() {
+        let known = probes.iter().position(|p| p.name == site.name);
+        // There are a few for each wait function; more would be counted under the last.
+        let full = (probes.len() == MAX_PROBES).then_some(MAX_PROBES - 1);
+        let probe = known.or(full).unwrap_or_else(|| {
+            let (name, class, is_begin) = (site.name.clone(), site.class(), site.is_begin());
+            probes.push(PlannedProbe { name, class, sites: Vec::new(), is_begin });
+            probes.len() - 1
+        });
+        probes[probe].sites.push(i);
+        site.site.probe = probe as u16;
+    }
+    probes
 }
 
 /// A wait function in this binary.
@@ -162,6 +237,16 @@ struct Variant {
 }
 
 impl Variant {
+    /// Whether its waits begin in the functions that call it.
+    fn is_around(&self) -> bool {
+        matches!(self.function.shape, Shape::Inlined { .. })
+    }
+
+    /// The same, or whether they are those of which that is not known.
+    fn is_inlined(&self) -> bool {
+        matches!(self.function.shape, Shape::Inlined { .. } | Shape::Rest)
+    }
+
     fn planned(&self, image: &Image) -> PlannedFunction {
         let has_loop = matches!(self.function.found, Found::Futex(_, FutexShape { spins: true, .. }));
         let spins = has_loop || spin_hint(image, self.range.clone()).is_some();
@@ -177,14 +262,22 @@ fn variants(image: &Image, index: u8, function: &'static WaitFunction) -> Vec<Va
 
 /// For each wait function the lowest of those that it is nested with, directly or by way of others: one calls the other, so
 /// that their waits are parts of each other.
-fn nesting(image: &Image, found: &[Variant]) -> [u8; MAX_FUNCTIONS] {
+fn nesting(image: &Image, found: &[&Variant]) -> [u8; MAX_FUNCTIONS] {
     let mut lowest: [u8; MAX_FUNCTIONS] = std::array::from_fn(|i| i as u8);
+    let mut nest = |caller: &Variant, callee: u64| {
+        let Some(callee) = found.iter().find(|v| !v.is_around() && v.range.start == callee) else { return };
+        let (a, b) = (lowest[usize::from(caller.index)], lowest[usize::from(callee.index)]);
+        lowest.iter_mut().filter(|l| **l == a.max(b)).for_each(|l| *l = a.min(b));
+    };
     for caller in found {
+        if caller.is_around() {
+            nest(caller, caller.range.start);
+            continue;
+        }
         for insn in code::decode(image, caller.range.clone()) {
-            let (Flow::Call(Some(to)) | Flow::Jump(to)) = insn.flow else { continue };
-            let Some(callee) = found.iter().find(|v| v.range.start == to) else { continue };
-            let (a, b) = (lowest[usize::from(caller.index)], lowest[usize::from(callee.index)]);
-            lowest.iter_mut().filter(|l| **l == a.max(b)).for_each(|l| *l = a.min(b));
+            if let Flow::Call(Some(to)) | Flow::Jump(to) = insn.flow {
+                nest(caller, to);
+            }
         }
     }
     lowest
@@ -201,29 +294,83 @@ fn groups(sites: &[PlannedSite], lowest: &[u8; MAX_FUNCTIONS]) -> Vec<Vec<usize>
 struct Planner<'a> {
     image: &'a Image,
     allowed: Allowed,
+    layout: Layout,
     /// Stubs of the C library's `syscall`, through which futexes are called.
     system_calls: Slow,
     /// Where the wait functions begin.
     entries: HashSet<u64>,
+    /// Those that are called from inlined waits that were not recognised.
+    resisting: HashSet<u64>,
     sites: Vec<PlannedSite>,
+    /// How many waits have been planned.
+    waits: usize,
     gaps: Vec<(String, String)>,
+    limits: Vec<String>,
+    kinds: [types::latch_kinds; MAX_FUNCTIONS],
 }
 
 impl Planner<'_> {
     fn add(&mut self, variant: &Variant) {
-        match self.plan_function(variant) {
-            Ok(sites) if self.sites.len() + sites.len() <= MAX_SITES => self.sites.extend(sites),
+        let planned = self.identify(variant).and_then(|()| self.plan_function(variant));
+        match planned {
+            Ok(sites) if self.sites.len() + sites.len() <= MAX_SITES => self.keep(sites),
             Ok(_) => self.gap(&variant.label, "this build has more probe sites than armtrace keeps"),
-            Err(_) if self.waits_elsewhere(variant.range.clone()) => {}
+            Err(_) if self.waits_elsewhere(variant) => {}
             Err(why) => self.gap(&variant.label, why),
         }
     }
 
-    /// Whether the function leaves the waiting to another wait function, which is probed itself.
-    fn waits_elsewhere(&self, range: Range<u64>) -> bool {
-        let calls =
-            |insn: &Insn| matches!(insn.flow, Flow::Call(Some(to)) | Flow::Jump(to) if self.entries.contains(&to));
-        code::decode(self.image, range).iter().any(calls)
+    /// Keeps the sites of a wait.
+    fn keep(&mut self, sites: Vec<PlannedSite>) {
+        let wait = self.waits;
+        self.waits += 1;
+        self.sites.extend(sites.into_iter().map(|site| PlannedSite { wait, ..site }));
+    }
+
+    /// Notes what the waits of a function are for.
+    fn identify(&mut self, variant: &Variant) -> Result<(), &'static str> {
+        let function = variant.function;
+        let read = |mode, identity| self.latch_kind(mode, identity);
+        let kinds: Vec<types::latch_kind> = match function.identity {
+            IdentityIn::ByKind { kinds, .. } => {
+                let known = kinds.iter().filter_map(|kind| Some((kind, read(kind.mode, kind.identity)?)));
+                known.map(|(kind, read)| types::latch_kind { number: kind.number, ..read }).collect()
+            }
+            IdentityIn::Always(identity) => read(function.mode, identity).into_iter().collect(),
+            IdentityIn::LookedAt { ids, .. } => {
+                let known = ids.iter().filter_map(|id| read(function.mode, *id));
+                known.map(|read| types::latch_kind { number: read.id_offset, ..read }).collect()
+            }
+        };
+        if kinds.is_empty() {
+            return Err("this build's code does not show where its latches keep what identifies them");
+        }
+        let of = &mut self.kinds[usize::from(variant.index)];
+        if kinds.len() > of.kinds.len() {
+            return Err("it waits for more kinds of latches than armtrace keeps apart");
+        }
+        of.count = kinds.len() as u32;
+        of.kinds.iter_mut().zip(kinds).for_each(|(into, kind)| *into = kind);
+        Ok(())
+    }
+
+    /// Whether the function leaves the waiting to others: to a wait function, which is probed itself, or all of it, as each
+    /// layer of a template does in a debug build.
+    fn waits_elsewhere(&self, variant: &Variant) -> bool {
+        let Some(function) = code::Function::new(self.image, variant.range.clone()) else { return false };
+        let calls = |to: &HashSet<u64>| {
+            function.insns().iter().any(|i| matches!(i.flow, Flow::Call(Some(at)) | Flow::Jump(at) if to.contains(&at)))
+        };
+        match variant.function.shape {
+            _ if calls(&self.entries) => true,
+            Shape::Contended { spin, sleep } => !calls(&self.addresses(spin)) && !calls(&self.addresses(sleep)),
+            Shape::Whole | Shape::Until { .. } | Shape::Inlined { .. } | Shape::Rest => false,
+        }
+    }
+
+    /// Where the functions of these names begin.
+    fn addresses(&self, names: &[Function]) -> HashSet<u64> {
+        names.iter().flat_map(|name| self.image.functions_named(name)).map(|s| s.addr).collect()
     }
 
     fn gap(&mut self, label: &str, why: &str) {
@@ -232,15 +379,13 @@ impl Planner<'_> {
 
     fn plan_function(&self, variant: &Variant) -> Result<Vec<PlannedSite>, &'static str> {
         let function = variant.function;
-        let found = self.analyse(function, variant.range.clone()).ok_or("its contended part was not recognised")?;
-        let base = self.site(function, variant.index, &found.begin).ok_or("the latch's address is not known there")?;
-        let role = if found.begin.repeats { types::role::ROLE_BEGIN_AGAIN } else { types::role::ROLE_BEGIN };
-        let mut sites = vec![self.planned(variant, "begin", &found.begin, role, base)?];
-        if found.begin.per_round {
-            return Err("its begin cannot be told from a round of spinning");
-        }
-        if found.begin.is_call && !self.allowed.calls {
-            return Err("it begins with a call, which may not be probed in a process with a shadow stack");
+        let Some(found) = self.analyse(function, variant.range.clone()) else {
+            return self.plan_loops(variant).ok_or("its contended part was not recognised");
+        };
+        let base = self.site(variant, &found.begin)?;
+        let mut sites = Vec::new();
+        for (n, begin) in std::iter::once(&found.begin).chain(&found.begins).enumerate() {
+            sites.push(self.begin(variant, &numbered("begin", n), begin)?);
         }
         if let Shape::Until { end } = function.shape {
             sites.push(self.until(variant, end, base)?);
@@ -251,58 +396,92 @@ impl Planner<'_> {
         let complete = !usable.is_empty() && usable.len() == found.ends.len();
         if complete {
             for (n, end) in usable.iter().enumerate() {
-                let name = if n == 0 { "end".to_owned() } else { format!("end{}", n + 1) };
-                sites.push(self.end(variant, &name, end, base)?);
+                sites.push(self.end(variant, &numbered("end", n), end, base)?);
             }
-        } else if self.allowed.uretprobes && matches!(function.shape, Shape::Whole) {
+        } else if self.allowed.uretprobes && matches!(function.shape, Shape::Whole | Shape::Rest) {
             sites.push(self.at_return(variant, base)?);
         }
-        if sites.len() < 2 {
+        if sites.iter().all(PlannedSite::is_begin) {
             return Err("not every end of a wait can be probed here");
         }
         Ok(sites)
     }
 
+    /// A function that waits in several loops.
+    fn plan_loops(&self, variant: &Variant) -> Option<Vec<PlannedSite>> {
+        let Shape::Contended { spin, sleep } = variant.function.shape else { return None };
+        let function = code::Function::new(self.image, variant.range.clone())?;
+        let mut sites = Vec::new();
+        for wait in code::wait_loops(&function, &self.addresses(sleep), &self.addresses(spin))? {
+            sites.extend(self.inlined_sites(variant, &wait)?);
+        }
+        Some(sites)
+    }
+
     fn analyse(&self, function: &WaitFunction, range: Range<u64>) -> Option<WaitSites> {
         match function.shape {
-            Shape::Whole | Shape::Until { .. } => code::whole_function(self.image, range, &self.system_calls),
+            Shape::Inlined { .. } => None,
+            Shape::Whole | Shape::Until { .. } | Shape::Rest => {
+                code::whole_function(self.image, range, &self.system_calls)
+            }
             Shape::Contended { spin, sleep } => {
-                let addresses = |names| named(self.image, names).map(|s| s.addr).collect();
-                let slow = Slow { spin: addresses(spin), sleep: addresses(sleep), ..Default::default() };
+                let slow = Slow { spin: self.addresses(spin), sleep: self.addresses(sleep), ..Default::default() };
                 code::contended(self.image, range, &slow)
             }
         }
     }
 
+    /// One of the sites at which its waits begin.
+    fn begin(&self, variant: &Variant, name: &str, begin: &Site) -> Result<PlannedSite, &'static str> {
+        if begin.per_round {
+            return Err("its begin cannot be told from a round of spinning");
+        }
+        if begin.is_call && !self.allowed.calls {
+            return Err("it begins with a call, which may not be probed in a process with a shadow stack");
+        }
+        let role = if begin.repeats { types::role::ROLE_BEGIN_AGAIN } else { types::role::ROLE_BEGIN };
+        self.planned(variant, name, begin, role, self.site(variant, begin)?)
+    }
+
     /// What the program needs to know at this site, but for the role.
-    fn site(&self, function: &WaitFunction, index: u8, at: &Site) -> Option<types::site> {
-        let arch = self.image.arch();
+    fn site(&self, variant: &Variant, at: &Site) -> Result<types::site, &'static str> {
+        let (arch, function) = (self.image.arch(), variant.function);
         let argument = |n: usize| at.args.get(n).copied().flatten().map(|p| place(arch, p));
-        let mut site = types::site { function: index, latch: argument(function.latch_argument)?, ..Default::default() };
-        match function.callsite {
-            Callsite::FileLine { file, line } => {
+        let latch = argument(function.latch_argument).ok_or("the latch's address is not known there")?;
+        let mut site = types::site { function: variant.index, latch, ..Default::default() };
+        match (function.callsite, function.location(self.image, variant.range.start)) {
+            (Callsite::FileLine, Some([file, line])) => {
                 site.file = argument(file).unwrap_or_default();
                 site.line = argument(line).unwrap_or_default();
             }
-            Callsite::Caller => {
+            _ => {
                 site.caller = at.return_address.map(|p| place(arch, p)).unwrap_or_default();
                 site.frame = place(arch, Place::Register { register: frame_pointer(arch), bytes: 8 });
             }
         }
-        match function.identity {
-            IdentityIn::ByKind { argument: number, kinds } => {
-                site.kind = argument(number)?;
-                site.kind_count = kinds.len().min(site.kinds.len()) as u16;
-                for (into, kind) in site.kinds.iter_mut().zip(kinds) {
-                    *into = types::latch_kind { number: kind.number, ..latch_kind(kind.mode, kind.identity) };
-                }
-            }
-            IdentityIn::Always(identity) => {
-                site.kind_count = 1;
-                site.kinds[0] = latch_kind(function.mode, identity);
-            }
+        if let IdentityIn::ByKind { argument: number, .. } = function.identity {
+            site.kind = argument(number).ok_or("the kind of wait is not known there")?;
         }
-        Some(site)
+        Ok(site)
+    }
+
+    /// What the program reads in a latch of this kind; `None` where this build does not show where that is.
+    fn latch_kind(&self, mode: Mode, identity: Identity) -> Option<types::latch_kind> {
+        let kind = types::latch_kind { mode: mode_code(mode), ..Default::default() };
+        let place = |member: &Member| self.layout.place(member);
+        let offset = |member: &Member| u16::try_from(place(member)?.offset).ok();
+        let (identity, kind) = match identity {
+            Identity::LatchId(id) => {
+                (types::identity::IDENTITY_LATCH_ID, types::latch_kind { id_offset: offset(id)?, ..kind })
+            }
+            Identity::Created { file, line } => {
+                let (id_offset, line_offset, line_mask) = (offset(file)?, offset(line)?, place(line)?.mask);
+                let kind = types::latch_kind { id_offset, line_offset, line_mask, ..kind };
+                (types::identity::IDENTITY_CREATED, kind)
+            }
+            Identity::Word => (types::identity::IDENTITY_WORD, kind),
+        };
+        Some(types::latch_kind { identity: identity.0 as u8, ..kind })
     }
 
     fn end(
@@ -317,14 +496,17 @@ impl Planner<'_> {
             EndKind::Final => types::role::ROLE_END,
         };
         let condition = end.when.map(|c| encode_condition(self.image.arch(), &c)).unwrap_or_default();
-        self.planned(variant, name, &end.site, role, types::site { condition, ..base })
+        // Its place at the begin says nothing here.
+        let latch = types::place::default();
+        self.planned(variant, name, &end.site, role, types::site { condition, latch, ..base })
     }
 
     /// The end of a wait where another function is entered.
-    fn until(&self, variant: &Variant, names: &[&str], base: types::site) -> Result<PlannedSite, &'static str> {
-        let entry = named(self.image, names).next().and_then(|s| self.image.function_at(s.addr));
+    fn until(&self, variant: &Variant, end: Function, base: types::site) -> Result<PlannedSite, &'static str> {
+        let entry = self.image.functions_named(end).next().and_then(|s| self.image.function_at(s.addr));
         let found = entry.and_then(|range| code::whole_function(self.image, range, &self.system_calls));
         let found = found.ok_or("the function that ends its waits was not found")?;
+        let base = types::site { latch: types::place::default(), ..base };
         self.planned(variant, "end", &found.begin, types::role::ROLE_END, base)
     }
 
@@ -343,6 +525,7 @@ impl Planner<'_> {
             instruction: at.text.clone(),
             emulated: at.emulated,
             at_return: false,
+            wait: 0,
             site: types::site { role: role.0 as u8, ..site },
         })
     }
@@ -356,26 +539,19 @@ impl Planner<'_> {
             instruction: "(return)".to_owned(),
             emulated: true,
             at_return: true,
-            site: types::site { role: types::role::ROLE_END.0 as u8, ..base },
+            wait: 0,
+            site: types::site { role: types::role::ROLE_END.0 as u8, latch: types::place::default(), ..base },
         })
     }
 }
 
-/// What the program reads in a latch of this kind.
-fn latch_kind(mode: Mode, identity: Identity) -> types::latch_kind {
-    let kind = types::latch_kind { mode: mode_code(mode), ..Default::default() };
-    let (identity, kind) = match identity {
-        Identity::LatchId { offset } => {
-            (types::identity::IDENTITY_LATCH_ID, types::latch_kind { id_offset: offset, ..kind })
-        }
-        Identity::Created { file_offset, line_offset, line_bits } => {
-            let line_mask = u32::MAX >> (32 - line_bits.clamp(1, 32));
-            let kind = types::latch_kind { id_offset: file_offset, line_offset, line_mask, ..kind };
-            (types::identity::IDENTITY_CREATED, kind)
-        }
-        Identity::Word => (types::identity::IDENTITY_WORD, kind),
-    };
-    types::latch_kind { identity: identity.0 as u8, ..kind }
+/// `begin`, `begin2`, `begin3`
+fn numbered(what: &str, n: usize) -> String {
+    if n == 0 {
+        what.to_owned()
+    } else {
+        format!("{what}{}", n + 1)
+    }
 }
 
 /// The number that stands for a mode in the kernel.
@@ -437,9 +613,26 @@ fn place(arch: Arch, place: Place) -> types::place {
         Place::Register { register, .. } => {
             types::place { reg: register_offset(arch, register), kind: 1, displacement: 0 }
         }
+        Place::Sum { register, offset } => {
+            types::place { reg: register_offset(arch, register), kind: 1, displacement: offset }
+        }
+        Place::Constant(value) => constant(value),
         Place::Stack { base, offset, bytes } => {
             types::place { reg: register_offset(arch, base), kind: u16::from(bytes), displacement: offset }
         }
+    }
+}
+
+/// Addresses of programs have 48 bits at most.
+fn constant(value: u64) -> types::place {
+    types::place { reg: (value >> 32) as u16, kind: CONSTANT, displacement: value as i32 }
+}
+
+/// The place where an address is in a process that has the program `bias` bytes higher.
+pub(super) fn moved(place: types::place, bias: u64) -> types::place {
+    match place.kind {
+        CONSTANT => constant((u64::from(place.reg) << 32 | u64::from(place.displacement as u32)).wrapping_add(bias)),
+        _ => place,
     }
 }
 

@@ -40,7 +40,7 @@ impl LatchCollector {
     pub fn bytes_before(&self, latch: &WaitedFor) -> u64 {
         let family = self.target.family;
         let Some(before) = family.psi_from_latch().filter(|from| *from < 0) else { return 0 };
-        let (memory, class) = (Memory::new(self.target.pid), family.library.class);
+        let (memory, class) = (Memory::new(self.target.pid), self.target.psi_class());
         let follow = |at: u64| memory.u64(at);
         let Some(instance) = follow(latch.address.wrapping_add_signed(i64::from(before))) else { return 0 };
         let leads_to_event = || {
@@ -100,7 +100,7 @@ impl LatchCollector {
         let (name, address, bytes) = if key.function == LIBRARY {
             let kind = library_kind(key.primitive);
             let (address, bytes) = library_lock(arch, kind?, word)?;
-            (caches.namer.library_lock(&identity(key), kind), address, bytes)
+            (caches.namer.library_lock(&identity(key), kind, word)?, address, bytes)
         } else {
             let identity = identity(key);
             let name = caches.namer.name(&identity, word);

@@ -44,6 +44,14 @@ impl Display for Html<'_, Comparison> {
             writeln!(f, "<h2>Not clear</h2>\n<p class=\"soft\">The interval covers 1, or there is none.</p>")?;
             latches(f, comparison, &comparison.unclear)?;
         }
+        if !comparison.reacquires.is_empty() {
+            writeln!(
+                f,
+                "<h2>Wake-ups</h2>\n<p class=\"soft\">Threads that a condition variable woke, and that wait to get its mutex \
+                 back: no contention, and in no sum.</p>"
+            )?;
+            latches(f, comparison, &comparison.reacquires)?;
+        }
         cpu(f, comparison)?;
         ordering(f, comparison)?;
         handoffs(f, comparison)?;

@@ -207,6 +207,9 @@ pub struct Comparison {
     pub changes: Vec<Row>,
     /// All other latches, by the same order.
     pub unclear: Vec<Row>,
+    /// Waits of threads that a condition variable had woken, to get its mutex back, the largest difference first; none where one of
+    /// the two does not tell them apart.
+    pub reacquires: Vec<Row>,
     /// CPU time by class, the largest difference first; none where one of the two has no samples.
     pub cpu: Vec<CpuRow>,
     /// CPU time of barriers and atomics; `None` where one of the two has none.
@@ -233,14 +236,8 @@ impl Comparison {
         let sides = [a, b];
         let both_count = sides.iter().all(|side| side.has(Per::Query));
         let per = options.per.unwrap_or(if both_count { Per::Query } else { Per::Second });
-        let names: BTreeSet<&str> =
-            sides.into_iter().flat_map(|side| side.latches.keys()).map(String::as_str).collect();
-        let rows = names.into_iter().map(|name| Row::new(name, sides, |side| side.latches.get(name), per));
-        let (mut unclear, mut changes): (Vec<Row>, Vec<Row>) = rows.partition(|row| row.claim == Claim::Unclear);
-        let by_difference = |row: &Row| row.wait(per).map_or(0.0, Pair::difference);
-        for rows in [&mut unclear, &mut changes] {
-            rows.sort_by(|a, b| by_difference(b).total_cmp(&by_difference(a)).then_with(|| a.latch.cmp(&b.latch)));
-        }
+        let latches = rows(sides, |side| Some(&side.latches), per);
+        let (unclear, changes) = latches.into_iter().partition(|row| row.claim == Claim::Unclear);
         let throughput = Pair::new(&a.throughput().unwrap_or_default(), &b.throughput().unwrap_or_default());
         let (settings, barriers) = (unlike(sides.map(|side| &side.about.settings)), barriers(sides));
         let spin = |of: fn(&SpinSettings) -> f64| {
@@ -258,6 +255,7 @@ impl Comparison {
             all: Row::new("all latches", sides, |side| Some(&side.all), per),
             changes,
             unclear,
+            reacquires: rows(sides, |side| side.reacquires.as_ref(), per),
             cpu: cpu::classes(sides, per),
             ordering: ordering::ordering(sides, per),
             handoffs: handoffs::handoffs(sides, per),
@@ -272,6 +270,17 @@ impl Comparison {
         comparison.remarks = remarks(&comparison, sides);
         comparison
     }
+}
+
+/// A row for each latch of both, the largest difference first; none unless both have that figure.
+fn rows(sides: [&Side; 2], of: impl Fn(&Side) -> Option<&BTreeMap<String, side::Series>>, per: Per) -> Vec<Row> {
+    let names: Option<Vec<_>> = sides.into_iter().map(|side| Some(of(side)?.keys())).collect();
+    let names: BTreeSet<&String> = names.into_iter().flatten().flatten().collect();
+    let row = |name: &String| Row::new(name, sides, |side| of(side)?.get(name), per);
+    let mut rows: Vec<Row> = names.into_iter().map(row).collect();
+    let difference = |row: &Row| row.wait(per).map_or(0.0, Pair::difference);
+    rows.sort_by(|a, b| difference(b).total_cmp(&difference(a)).then_with(|| a.latch.cmp(&b.latch)));
+    rows
 }
 
 /// Clocks that are as alike as this are one.

@@ -101,6 +101,8 @@ pub struct Side {
     /// Contention, by latch; modes together.
     pub(super) latches: BTreeMap<String, Series>,
     pub(super) all: Series,
+    /// Waits of threads that a condition variable had woken, by mutex, in none of the above; `None` where these are not told apart.
+    pub(super) reacquires: Option<BTreeMap<String, Series>>,
     /// CPU seconds in each second, by class; empty where CPU time was not sampled.
     pub(super) cpu: BTreeMap<CpuClass, Vec<f64>>,
     /// `None` where CPU time was not sampled, or nothing that orders memory was seen.
@@ -139,6 +141,7 @@ impl Side {
             server_cpu: each(|second| second.server_cpu_ns).map(|cpu| cpu.iter().map(|ns| ns / 1e9).collect()),
             latches: BTreeMap::new(),
             all: empty(lengths.len()),
+            reacquires: recording.start.reacquires_seen.then(|| reacquires(recording)),
             cpu: cpu(recording),
             ordering: OrderingSide::new(recording),
             checksums: checksums(recording),
@@ -175,6 +178,7 @@ impl Side {
             server_cpu: None,
             latches,
             all,
+            reacquires: None,
             cpu: BTreeMap::new(),
             ordering: None,
             checksums: None,
@@ -253,6 +257,19 @@ fn empty(seconds: usize) -> Series {
         spins: 0.0,
         spins_won: 0.0,
     }
+}
+
+fn reacquires(recording: &Recording) -> BTreeMap<String, Series> {
+    let mut latches = BTreeMap::new();
+    for (i, second) in recording.seconds.iter().enumerate() {
+        for &(row, waits, wait_ns) in &second.reacquires {
+            let (waits, wait) = (waits as f64, wait_ns as f64 / 1e9);
+            let added = Added { wait, waits, sleep: None, spin_cpu: None, spins: 0.0, spins_won: 0.0 };
+            let latch = recording.rows.reacquires[row].clone();
+            latches.entry(latch).or_insert_with(|| empty(recording.seconds.len())).add(i, &added);
+        }
+    }
+    latches
 }
 
 /// CPU time of the checksums whose calls were counted, beside the KiB that they were given; `None` where samples or bursts are too

@@ -11,6 +11,7 @@ use crate::ui::names::{cut_middle, short_names};
 const CHANGES: usize = 20;
 const UNCLEAR: usize = 10;
 const GROWING: usize = 10;
+const REACQUIRES: usize = 5;
 const HANDOFFS: usize = 8;
 const FUNCTIONS: usize = 8;
 /// Widest column of latches.
@@ -42,6 +43,8 @@ impl Display for Text<'_, Comparison> {
             writeln!(f, "\nno latch differs as far as can be told")?;
         }
         rows(f, comparison, "not clear: the interval covers 1", &comparison.unclear, UNCLEAR)?;
+        let title = "woken by a condition, waiting for its mutex";
+        rows(f, comparison, title, &comparison.reacquires, REACQUIRES)?;
         classes(f, comparison)?;
         ordering(f, comparison)?;
         handoffs(f, comparison)?;

@@ -43,6 +43,7 @@ pub(super) fn findings(report: &Report, advice: &[String]) -> Vec<Finding> {
         say(false, Some(about(latch, report.duration, is_new)));
         say(true, burst(latch, &report.at));
     }
+    say(false, reacquired(report));
     say(false, hot_page(report));
     say(false, remote(report));
     say(true, spinning(report));
@@ -120,6 +121,23 @@ fn burst(latch: &LatchReport, at: &[f64]) -> Option<String> {
             at.get(worst).copied().unwrap_or_default()
         )
     })
+}
+
+/// Threads that are woken together, or by the one that holds the mutex, queue for it.
+fn reacquired(report: &Report) -> Option<String> {
+    let row = report.reacquires.first()?;
+    let all: f64 = report.reacquires.iter().map(|row| row.wait).sum();
+    (row.wait >= LEAST_SHARE * (report.totals.wait + all)).then_some(())?;
+    let threads = |wait: f64| count_of(wait / report.duration, "thread", "threads");
+    let verdict = if row.other_wait < row.wait { "not a hot mutex" } else { "beside contention" };
+    Some(format!(
+        "Threads that a condition variable woke queue to get {} back: {} at any moment, {} times a second. These are wake-ups, \
+         {verdict}: they are in no other wait time, and otherwise {} for it.",
+        row.latch,
+        threads(row.wait),
+        format::count(row.waits as f64 / report.duration),
+        count_of(row.other_wait / report.duration, "thread waits", "threads wait"),
+    ))
 }
 
 fn hot_page(report: &Report) -> Option<String> {

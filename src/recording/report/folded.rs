@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display, Formatter};
 
-use crate::model::Kind;
+use crate::model::{CallsiteWaits, Kind};
 use crate::recording::Recording;
 
 /// A recording as lines `frame;frame;frame microseconds`. Waits without a known call site end at the latch, so that the
@@ -23,15 +23,27 @@ impl Display for Folded<'_> {
         }
         for (latch, wait_ns) in latches {
             let mut rest = wait_ns;
-            for site in callsites.iter().filter(|site| site.latch == latch) {
-                let ns = site.wait_ns.min(rest);
+            for (callsite, wait_ns) in in_all_modes(callsites.iter().filter(|site| site.latch == latch)) {
+                let ns = wait_ns.min(rest);
                 rest -= ns;
-                line(f, &[&root, &frame(&latch), &frame(&site.callsite)], ns)?;
+                line(f, &[&root, &frame(&latch), &frame(callsite)], ns)?;
             }
             line(f, &[&root, &frame(&latch)], rest)?;
         }
         Ok(())
     }
+}
+
+/// Nanoseconds by call site, in the order in which each comes first.
+fn in_all_modes<'a>(sites: impl Iterator<Item = &'a CallsiteWaits>) -> Vec<(&'a str, u64)> {
+    let mut sums: Vec<(&str, u64)> = Vec::new();
+    for site in sites {
+        match sums.iter_mut().find(|(callsite, _)| *callsite == site.callsite) {
+            Some((_, sum)) => *sum = sum.saturating_add(site.wait_ns),
+            None => sums.push((&site.callsite, site.wait_ns)),
+        }
+    }
+    sums
 }
 
 fn line(f: &mut Formatter, frames: &[&str], ns: u64) -> fmt::Result {

@@ -47,6 +47,7 @@ impl Display for Html<'_> {
         cpu(f, report)?;
         pages(f, report)?;
         conditions(f, report)?;
+        reacquires(f, report)?;
         facts(f, report)?;
         end(f)
     }
@@ -154,7 +155,7 @@ fn latches(f: &mut Formatter, report: &Report) -> fmt::Result {
             let time = format::nanoseconds(site.wait * 1e9);
             (site.callsite.clone(), vec![format::percent(site.share), time, format::count(site.waits as f64)])
         });
-        table(f, &["call site, all modes", "share", "wait", "waits"], sites)?;
+        table(f, &["call site", "share", "wait", "waits"], sites)?;
         writeln!(f, "</details>")?;
     }
     Ok(())
@@ -297,6 +298,23 @@ fn conditions(f: &mut Formatter, report: &Report) -> fmt::Result {
         (latch.latch.clone(), vec![threads, format::count(latch.waits as f64 / report.duration), mean])
     });
     table(f, &["condition", "threads", "waits/s", "mean"], rows)
+}
+
+fn reacquires(f: &mut Formatter, report: &Report) -> fmt::Result {
+    if report.reacquires.is_empty() {
+        return Ok(());
+    }
+    writeln!(
+        f,
+        "<h2>Wake-ups</h2>\n<p class=\"soft\">Threads that a condition variable woke, and that wait to get its mutex back: no \
+         contention, and in no sum. The last column shows how many other threads wait for the mutex.</p>"
+    )?;
+    let rows = report.reacquires.iter().take(PAGES).map(|row| {
+        let threads = |wait: f64| format!("{:.2}", wait / report.duration);
+        let waits = format::count(row.waits as f64 / report.duration);
+        (row.latch.clone(), vec![threads(row.wait), waits, threads(row.other_wait)])
+    });
+    table(f, &["mutex", "threads", "waits/s", "other threads"], rows)
 }
 
 /// Settings, losses, probes.

@@ -21,7 +21,9 @@ use cpu::{ChecksumReport, CpuReport, FunctionReport, OrderingReport};
 use handoffs::HandoffsReport;
 
 use super::{Ending, Host, Probe, Recording, Server};
-use crate::model::{CallsiteWaits, Histogram, Kind, LatchWaits, PageWaits, SpinSettings, BUCKET_BOUNDS_NS};
+use crate::model::{
+    CallsiteWaits, Histogram, Kind, LatchWaits, Mode, PageWaits, Reacquires, SpinSettings, BUCKET_BOUNDS_NS,
+};
 use crate::ui::advice::{advice, Figures};
 
 /// What a recording comes to. Times are in seconds. What is not known is absent.
@@ -45,6 +47,8 @@ pub struct Report {
     pub latches: Vec<LatchReport>,
     /// Idle waits in condition variables, longest first.
     pub conditions: Vec<LatchReport>,
+    /// Waits to get a mutex back after those, longest first; in no sum.
+    pub reacquires: Vec<ReacquireReport>,
     pub pages: Vec<PageReport>,
     /// `None` where it was not sampled.
     pub cpu: Option<CpuReport>,
@@ -101,8 +105,18 @@ pub struct LatchReport {
     pub histogram: Vec<Bucket>,
     /// Waited in each second of the recording, by all threads together.
     pub wait_by_second: Vec<f64>,
-    /// Where waits in any mode began, longest first.
+    /// Where waits in this mode began, longest first; where that is not known, waits in any mode.
     pub callsites: Vec<CallsiteReport>,
+}
+
+/// The waits for a mutex of threads that a condition variable had woken.
+#[derive(Clone, Debug, Serialize)]
+pub struct ReacquireReport {
+    pub latch: String,
+    pub waits: u64,
+    pub wait: f64,
+    /// What else was waited for it: contention, and part of the sums.
+    pub other_wait: f64,
 }
 
 /// What came of spinning.
@@ -138,7 +152,7 @@ pub struct CallsiteReport {
     pub callsite: String,
     pub waits: u64,
     pub wait: f64,
-    /// Of the latch's wait time at all of its call sites.
+    /// Of the wait time at all of these call sites.
     pub share: f64,
 }
 
@@ -179,6 +193,7 @@ impl Report {
             at: recording.seconds.iter().map(|second| second.at_ns as f64 / 1e9).collect(),
             latches: parts.reports(&latches),
             conditions: parts.reports(&conditions),
+            reacquires: reacquires(recording, &latches),
             pages: recording.pages().into_iter().filter(|page| page.wait_ns > 0).map(page).collect(),
             cpu: CpuReport::new(recording),
             handoffs: HandoffsReport::new(recording),
@@ -273,12 +288,12 @@ impl<'a> Parts<'a> {
             estimated: seconds(latch.estimated_ns),
             histogram: buckets(waits),
             wait_by_second: self.by_second.get(&(latch.latch.as_str(), kind, mode)).cloned().unwrap_or_default(),
-            callsites: self.callsites(&latch.latch),
+            callsites: self.callsites(&latch.latch, latch.mode),
         }
     }
 
-    fn callsites(&self, latch: &str) -> Vec<CallsiteReport> {
-        let of_latch = || self.callsites.iter().filter(|site| site.latch == latch && site.wait_ns > 0);
+    fn callsites(&self, latch: &str, mode: Mode) -> Vec<CallsiteReport> {
+        let of_latch = || self.callsites.iter().filter(|site| site.is_of(latch, mode) && site.wait_ns > 0);
         let all: f64 = of_latch().map(|site| site.wait_ns as f64).sum();
         let report = |site: &CallsiteWaits| CallsiteReport {
             callsite: site.callsite.clone(),
@@ -293,6 +308,20 @@ impl<'a> Parts<'a> {
 fn buckets(waits: &Histogram) -> Vec<Bucket> {
     let bounds = BUCKET_BOUNDS_NS.iter().map(|&ns| Some(seconds(ns))).chain([None]);
     bounds.zip(waits.buckets).filter(|(_, waits)| *waits > 0).map(|(le, waits)| Bucket { le, waits }).collect()
+}
+
+fn reacquires(recording: &Recording, latches: &[LatchWaits]) -> Vec<ReacquireReport> {
+    let other_ns = |name: &str| {
+        let of_latch = latches.iter().filter(|latch| latch.latch == name);
+        of_latch.map(|latch| latch.waits.sum_ns).fold(0, u64::saturating_add)
+    };
+    let report = |row: Reacquires| ReacquireReport {
+        waits: row.waits,
+        wait: seconds(row.wait_ns),
+        other_wait: seconds(other_ns(&row.latch)),
+        latch: row.latch,
+    };
+    recording.reacquires().into_iter().filter(|row| row.waits > 0).map(report).collect()
 }
 
 fn page(page: PageWaits) -> PageReport {

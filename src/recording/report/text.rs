@@ -12,6 +12,7 @@ use crate::ui::names::{cut_middle, short_names};
 /// How many latches, call sites of each, and pages are listed. JSON has all.
 const LATCHES: usize = 15;
 const CALLSITES: usize = 3;
+const REACQUIRES: usize = 5;
 const PAGES: usize = 5;
 const FUNCTIONS: usize = 8;
 const HANDOFFS: usize = 5;
@@ -43,6 +44,7 @@ impl Display for Text<'_> {
             writeln!(f)?;
             latches(f, report)?;
         }
+        reacquires(f, report)?;
         pages(f, report)?;
         handoffs(f, report)?;
         cpu(f, report)?;
@@ -250,6 +252,21 @@ pub(super) fn matrix(handoffs: &HandoffsReport, sums: &HandoffSums, duration: f6
     };
     let titles = places().map(str::to_owned).collect();
     Some(Matrix { titles, rows: places().map(Some).chain([None]).map(row).collect() })
+}
+
+fn reacquires(f: &mut Formatter, report: &Report) -> fmt::Result {
+    for (i, row) in report.reacquires.iter().take(REACQUIRES).enumerate() {
+        if i == 0 {
+            writeln!(
+                f,
+                "\nwoken by a condition variable, waiting to get its mutex back: no contention, and in no sum"
+            )?;
+        }
+        let wait = format::nanoseconds(row.wait / report.duration * 1e9);
+        let waits = format::count(row.waits as f64 / report.duration);
+        writeln!(f, "  {wait:>8}/s  {waits:>7} waits/s  {}", row.latch)?;
+    }
+    Ok(())
 }
 
 fn pages(f: &mut Formatter, report: &Report) -> fmt::Result {

@@ -43,12 +43,12 @@ impl Screen {
         lines.push(Line::from(""));
         let (left, room) = (width / 2, height.saturating_sub(lines.len() + 1));
         let of = if before.is_some() { ", last seconds" } else { "" };
-        let titles = [format!("how long waits took{of}"), "call sites, all modes, since attach".to_owned()];
+        let titles = [format!("how long waits took{of}"), "call sites since attach".to_owned()];
         lines.push(Line::from(beside(&titles[0], &titles[1], left)).style(bold));
         let histogram = histogram(&waits, room, left.saturating_sub(BEFORE_BAR + GAP));
         let below = [self.modes(latch), self.matrix(latch, width - left)].concat();
         let most = room.saturating_sub(below.len()).clamp(CALLSITES.0, CALLSITES.1);
-        let facts = [callsites(&self.now, &latch.0, width - left, most), below].concat();
+        let facts = [callsites(&self.now, latch, width - left, most), below].concat();
         let line = |texts: &[String], i: usize| texts.get(i).cloned().unwrap_or_default();
         let rows = histogram.len().max(facts.len()).min(room);
         lines.extend((0..rows).map(|i| Line::from(beside(&line(&histogram, i), &line(&facts, i), left))));
@@ -177,8 +177,9 @@ fn histogram(waits: &Histogram, most: usize, longest: usize) -> Vec<String> {
     groups.enumerate().map(bar).collect()
 }
 
-fn callsites(now: &Snapshot, latch: &str, width: usize, most: usize) -> Vec<String> {
-    let mut sites: Vec<_> = now.callsites.iter().filter(|site| site.latch == latch && site.wait_ns > 0).collect();
+fn callsites(now: &Snapshot, latch: &LatchId, width: usize, most: usize) -> Vec<String> {
+    let is_of = |site: &&CallsiteWaits| site.is_of(&latch.0, latch.2) && site.wait_ns > 0;
+    let mut sites: Vec<_> = now.callsites.iter().filter(is_of).collect();
     sites.sort_by(|a, b| b.wait_ns.cmp(&a.wait_ns).then_with(|| a.callsite.cmp(&b.callsite)));
     let all: u64 = sites.iter().map(|site| site.wait_ns).sum();
     let line = |site: &&CallsiteWaits| {

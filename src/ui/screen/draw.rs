@@ -41,6 +41,7 @@ const HELP: &[&str] = &[
     "",
     "wait/s is time waited per second by all threads: 2.50s is 2.5 threads waiting.",
     "~ marks what is partly estimated, to keep the budget for probes.",
+    "Wake-ups: threads that a condition variable woke wait to get its mutex back.",
     "NUMA: by time, local latches came from the same part of the machine, remote",
     "ones from another, the rest from nobody who is known; moved: waiters that did.",
 ];
@@ -127,7 +128,8 @@ impl Screen {
         let lines = match self.view {
             View::Cpu => [per_statement(), format::cpu_classes(&interval.cpu_classes())],
             View::Numa => [self.handed_over(&interval), None],
-            View::Latches | View::Callsites | View::Pages | View::Probes => [None, None],
+            View::Latches => [format::reacquires(&interval.top_reacquires(), area.width), None],
+            View::Callsites | View::Pages | View::Probes => [None, None],
         };
         let lines: Vec<Line> = lines.into_iter().flatten().map(Line::from).collect();
         let heights = [Constraint::Length(lines.len() as u16), Constraint::Fill(1)];

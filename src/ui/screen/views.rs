@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::LatchId;
-use crate::model::{CpuTime, Handoffs, Mode, Snapshot};
+use crate::model::{CallsiteWaits, CpuTime, Handoffs, Mode, Snapshot};
 use crate::ui::format::{self, NOTHING};
 use crate::ui::top::{HandoffTimes, Interval};
 
@@ -139,25 +139,29 @@ fn latches(now: &Snapshot, interval: &Interval) -> Vec<ViewRow> {
 }
 
 fn callsites(now: &Snapshot, earlier: Option<&Snapshot>, seconds: f64) -> Vec<ViewRow> {
-    let before = |latch: &str, callsite: &str| {
+    let before = |site: &CallsiteWaits| {
         let rows = earlier.map(|earlier| &earlier.callsites[..]).unwrap_or_default();
-        let row = rows.iter().find(|row| row.latch == latch && row.callsite == callsite);
-        row.map_or((0, 0), |row| (row.waits, row.wait_ns))
+        let is_same =
+            |row: &&CallsiteWaits| (row.mode, &row.latch, &row.callsite) == (site.mode, &site.latch, &site.callsite);
+        rows.iter().find(is_same).map_or((0, 0), |row| (row.waits, row.wait_ns))
     };
     let new: Vec<(u64, u64)> = now
         .callsites
         .iter()
         .map(|site| {
-            let before = before(&site.latch, &site.callsite);
+            let before = before(site);
             (site.waits.saturating_sub(before.0), site.wait_ns.saturating_sub(before.1))
         })
         .collect();
     let all = new.iter().map(|(_, ns)| *ns as f64).sum::<f64>().max(1.0);
-    let row = |(site, (waits, ns)): (&crate::model::CallsiteWaits, &(u64, u64))| {
+    let row = |(site, (waits, ns)): (&CallsiteWaits, &(u64, u64))| {
         let (waits, wait, share) = (*waits as f64 / seconds, *ns as f64 / seconds, *ns as f64 / all);
-        let opens = now.latches.iter().filter(|latch| latch.latch == site.latch).max_by_key(|latch| latch.waits.sum_ns);
+        let opens = now.latches.iter().filter(|latch| site.is_of(&latch.latch, latch.mode));
+        let opens = opens.max_by_key(|latch| latch.waits.sum_ns);
+        let in_mode =
+            site.mode.filter(|own| *own != Mode::None).map_or_else(String::new, |own| format!(" {}", mode(own)));
         ViewRow {
-            name: format!("{} ← {}", site.latch, site.callsite),
+            name: format!("{}{in_mode} ← {}", site.latch, site.callsite),
             values: vec![waits, wait, share, site.wait_ns as f64],
             texts: vec![
                 format::count(waits),

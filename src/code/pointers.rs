@@ -1,0 +1,615 @@
+//! What a function's calls pass on and its stores write, by where each value comes from.
+//!
+//! [`Values`](super::values) follows a function's arguments. This follows everything that a pointer can start from: an
+//! argument, what a call returns, what was read from memory, whatever two ways to an instruction bring. So it is known of two
+//! addresses that they lie in the same object, and how far apart, without knowing which object that is.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::cfg::Block;
+use super::function::Function;
+use super::insn::{effects, Effect, Flow, Insn};
+use super::values::Convention;
+use super::x86;
+use crate::symbols::{Arch, Image};
+
+/// Where an address or a number comes from, inside one function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Root {
+    /// The function's argument of this number: those in registers first, then those on the stack.
+    Argument(u8),
+    /// What the instruction at this address leaves in this register.
+    Made { at: u64, register: u8 },
+    /// What is in this register at the start of the block at this address, where ways meet that differ in it.
+    Met { at: u64, register: u8 },
+}
+
+/// What is known of a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Pointer {
+    /// A number, or the address of static data.
+    Constant(u64),
+    /// Bytes behind a root.
+    Behind {
+        root: Root,
+        offset: i64,
+    },
+    /// The low four bytes of a root.
+    Low(Root),
+    /// The u32 in static data at this address.
+    Content(u64),
+    /// The u32 that was read from this many bytes behind a root.
+    Field {
+        root: Root,
+        offset: i64,
+    },
+    /// An address on the function's own stack.
+    Frame(i64),
+    Unknown,
+}
+
+impl Pointer {
+    /// The value with this many added to it.
+    pub fn plus(self, by: i64) -> Pointer {
+        match self {
+            value if by == 0 => value,
+            Pointer::Constant(value) => Pointer::Constant(value.wrapping_add_signed(by)),
+            Pointer::Behind { root, offset } => Pointer::Behind { root, offset: offset.wrapping_add(by) },
+            Pointer::Frame(at) => Pointer::Frame(at.wrapping_add(by)),
+            _ => Pointer::Unknown,
+        }
+    }
+
+    /// The low `bytes` of it.
+    pub fn low(self, bytes: u8) -> Pointer {
+        match (self, bytes) {
+            (value, 8) => value,
+            (Pointer::Constant(value), 4) => Pointer::Constant(value & u64::from(u32::MAX)),
+            (Pointer::Behind { root, offset: 0 }, 4) => Pointer::Low(root),
+            (value @ (Pointer::Low(_) | Pointer::Content(_) | Pointer::Field { .. }), 4) => value,
+            _ => Pointer::Unknown,
+        }
+    }
+}
+
+/// How a root that an instruction makes came about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// A function returned it.
+    Returned { from: u64 },
+    /// It was read from this address.
+    Read { at: Pointer },
+}
+
+/// A value that the function writes to memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Store {
+    pub to: Pointer,
+    pub value: Pointer,
+    pub bytes: u8,
+}
+
+/// Where a lane comes from or goes to: four bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lane {
+    Vector(u8),
+    Register(u8),
+    /// Behind a register, or at a static address.
+    Memory {
+        base: Option<u8>,
+        offset: i64,
+    },
+}
+
+/// What an instruction does with the lanes of a vector register, of which there are four.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lanes {
+    /// Lanes of `to`, from this one on, are those of `from` from the first on; others are kept, or zero.
+    Set {
+        to: u8,
+        from: Lane,
+        lane: u8,
+        count: u8,
+        keeps_others: bool,
+    },
+    /// The lower lanes of both, in turns of this many.
+    Turns {
+        to: u8,
+        with: Lane,
+        unit: u8,
+    },
+    Store {
+        to: Lane,
+        from: u8,
+        lane: u8,
+        count: u8,
+    },
+    /// A plain register goes to a static address.
+    Whole {
+        to: u64,
+        from: u8,
+        bytes: u8,
+    },
+    Unknown(u8),
+}
+
+/// The vector registers, by lane.
+type Vectors = [[Pointer; 4]; 32];
+
+const NO_VECTORS: Vectors = [[Pointer::Unknown; 4]; 32];
+
+/// The register of what a function returns: rax, and x0.
+const RESULT: u8 = 0;
+
+/// How many arguments of a call are followed, in registers and on the stack.
+const MAX_ARGUMENTS: usize = 24;
+
+/// With more known slots of the stack than this a function is given up; compiled functions stay far below.
+const MAX_SLOTS: usize = 1024;
+
+/// Bounds the iteration, in visits per block.
+const MAX_VISITS: usize = 64;
+
+#[derive(Clone, Debug, PartialEq)]
+struct State {
+    registers: [Pointer; 32],
+    /// By distance from the stack pointer on entry: size and value.
+    slots: BTreeMap<i64, (u8, Pointer)>,
+}
+
+/// What is known in a function.
+#[derive(Debug, Default)]
+pub struct Pointers {
+    passed: HashMap<u64, Vec<Pointer>>,
+    returned: Vec<Pointer>,
+    origins: HashMap<Root, Origin>,
+    stores: Vec<Store>,
+}
+
+/// What is the same in all of a function.
+struct Rules {
+    arch: Arch,
+    convention: Convention,
+    /// Static pointers that never change, by their address.
+    constants: HashMap<u64, u64>,
+}
+
+impl Pointers {
+    /// Analyses a function. Where its control flow is not all known, nothing is followed from one block to the next.
+    pub fn new(image: &Image, function: &Function) -> Pointers {
+        let constants =
+            function.insns().iter().filter_map(|i| Some((i.memory?, image.got_entry(i.memory?)?))).collect();
+        Pointers::with(function, image.arch(), constants)
+    }
+
+    fn with(function: &Function, arch: Arch, constants: HashMap<u64, u64>) -> Pointers {
+        let rules = Rules { arch, convention: Convention::of(arch), constants };
+        let walk = Walk::new(function, &rules);
+        let starts = walk.starts().unwrap_or_else(|| function.blocks.iter().map(|b| Some(walk.unrelated(b))).collect());
+        let mut pointers = Pointers::default();
+        for (block, start) in function.blocks.iter().zip(starts) {
+            if let Some(start) = start {
+                pointers.note(&walk, block, start);
+            }
+        }
+        pointers
+    }
+
+    /// The values of the arguments of the call or jump at `addr`; of those on the stack only the ones that the function
+    /// stored there.
+    pub fn passed(&self, addr: u64) -> &[Pointer] {
+        self.passed.get(&addr).map_or(&[], Vec::as_slice)
+    }
+
+    /// How a root came about, where an instruction made it in a way that is known.
+    pub fn origin(&self, root: Root) -> Option<Origin> {
+        self.origins.get(&root).copied()
+    }
+
+    /// What the function writes to memory that is not its own stack, and is known of.
+    pub fn stores(&self) -> &[Store] {
+        &self.stores
+    }
+
+    /// What the function returns, in each place where it does.
+    pub fn returned(&self) -> &[Pointer] {
+        &self.returned
+    }
+
+    /// Goes through a block and notes what it reads, passes on, returns and writes.
+    fn note(&mut self, walk: &Walk, block: &Block, mut state: State) {
+        let mut vectors = NO_VECTORS;
+        for index in block.insns.clone() {
+            let insn = &walk.function.insns[index];
+            if let Some(lanes) = lanes(insn, walk.rules.arch) {
+                state.apply_lanes(&lanes, &mut vectors, walk.rules, &mut self.stores);
+            }
+            match insn.flow {
+                Flow::Call(to) => {
+                    vectors = NO_VECTORS;
+                    let root = Root::Made { at: insn.addr, register: RESULT };
+                    self.origins.extend(to.map(|from| (root, Origin::Returned { from })));
+                    self.passed.insert(insn.addr, walk.rules.passed(&state));
+                }
+                Flow::Jump(_) | Flow::IndirectJump => {
+                    self.passed.insert(insn.addr, walk.rules.passed(&state));
+                }
+                Flow::Return => self.returned.push(state.get(RESULT)),
+                _ => {}
+            }
+            for effect in &walk.effects[index] {
+                self.note_memory(&state, insn, effect);
+                state.apply(insn, effect, walk.rules);
+            }
+        }
+    }
+
+    fn note_memory(&mut self, state: &State, insn: &Insn, effect: &Effect) {
+        match *effect {
+            Effect::Load { to, base, offset, bytes: 8 } => {
+                let at = state.get(base).plus(offset);
+                self.origins.insert(Root::Made { at: insn.addr, register: to }, Origin::Read { at });
+            }
+            Effect::Store { base, offset, from: Some(from), bytes } => {
+                let to = state.get(base).plus(offset);
+                if matches!(to, Pointer::Constant(_) | Pointer::Behind { .. }) {
+                    self.stores.push(Store { to, value: state.get(from).low(bytes), bytes });
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The analysis of a function under way.
+struct Walk<'a> {
+    function: &'a Function,
+    rules: &'a Rules,
+    /// Of each instruction.
+    effects: Vec<Vec<Effect>>,
+}
+
+impl<'a> Walk<'a> {
+    fn new(function: &'a Function, rules: &'a Rules) -> Walk<'a> {
+        let of = |insn: &Insn| {
+            let mut changes = Vec::new();
+            effects(insn, &mut changes);
+            changes
+        };
+        Walk { function, rules, effects: function.insns.iter().map(of).collect() }
+    }
+
+    /// The state at the start of each block; of those that are never reached, none. `None` where not all control flow is known, or
+    /// following it takes too long.
+    fn starts(&self) -> Option<Vec<Option<State>>> {
+        let f = self.function;
+        if !f.is_complete() {
+            return None;
+        }
+        let mut starts: Vec<Option<State>> = vec![None; f.blocks.len()];
+        starts[f.entry_block] = Some(self.rules.entry());
+        let mut visits = vec![0; f.blocks.len()];
+        let mut work = vec![f.entry_block];
+        while let Some(block) = work.pop() {
+            visits[block] += 1;
+            if visits[block] > MAX_VISITS {
+                return None;
+            }
+            let Some(end) = starts[block].clone().map(|start| self.end(&f.blocks[block], start)) else { continue };
+            if end.slots.len() > MAX_SLOTS {
+                return None;
+            }
+            for &next in f.graph.next[block].iter().filter(|&&n| n < f.blocks.len()) {
+                let at = f.insns[f.blocks[next].insns.start].addr;
+                let changed = match &mut starts[next] {
+                    Some(known) => known.meet(&end, at),
+                    unseen => {
+                        *unseen = Some(end.clone());
+                        true
+                    }
+                };
+                if changed && !work.contains(&next) {
+                    work.push(next);
+                }
+            }
+        }
+        Some(starts)
+    }
+
+    fn end(&self, block: &Block, mut state: State) -> State {
+        for index in block.insns.clone() {
+            let insn = &self.function.insns[index];
+            self.effects[index].iter().for_each(|effect| state.apply(insn, effect, self.rules));
+        }
+        state
+    }
+
+    /// Nothing is known but that what is in a register is the same until the register is written.
+    fn unrelated(&self, block: &Block) -> State {
+        let at = self.function.insns[block.insns.start].addr;
+        let met = |register| Pointer::Behind { root: Root::Met { at, register }, offset: 0 };
+        let mut registers = std::array::from_fn(|register| met(register as u8));
+        // So far below that nothing above it is taken for an argument.
+        registers[usize::from(self.rules.convention.stack_pointer)] = Pointer::Frame(i64::MIN / 2);
+        State { registers, slots: BTreeMap::new() }
+    }
+}
+
+impl Rules {
+    /// Where the arguments begin that are on the stack when a function is entered.
+    fn stack_arguments(&self) -> i64 {
+        match self.arch {
+            Arch::X86_64 => 8,
+            Arch::Aarch64 => 0,
+        }
+    }
+
+    fn arguments(&self) -> impl Iterator<Item = u8> + '_ {
+        // arm64 passes two more in registers than are followed elsewhere.
+        let more: &[u8] = if self.arch == Arch::Aarch64 { &[6, 7] } else { &[] };
+        self.convention.arguments.iter().chain(more).copied()
+    }
+
+    fn entry(&self) -> State {
+        let mut registers = [Pointer::Unknown; 32];
+        for (index, register) in (0..).zip(self.arguments()) {
+            registers[usize::from(register)] = Pointer::Behind { root: Root::Argument(index), offset: 0 };
+        }
+        registers[usize::from(self.convention.stack_pointer)] = Pointer::Frame(0);
+        State { registers, slots: BTreeMap::new() }
+    }
+
+    fn passed(&self, state: &State) -> Vec<Pointer> {
+        let mut passed: Vec<Pointer> = self.arguments().map(|r| state.get(r)).collect();
+        if let Pointer::Frame(top) = state.get(self.convention.stack_pointer) {
+            let more = MAX_ARGUMENTS - passed.len();
+            let on_stack = (0..).map(|i| state.slots.get(&(top + i * 8)).map_or(Pointer::Unknown, |slot| slot.1));
+            passed.extend(on_stack.take(more));
+        }
+        passed
+    }
+}
+
+fn lanes(insn: &Insn, arch: Arch) -> Option<Lanes> {
+    match arch {
+        Arch::X86_64 => x86::lanes(insn),
+        Arch::Aarch64 => None,
+    }
+}
+
+impl State {
+    fn get(&self, register: u8) -> Pointer {
+        self.registers[usize::from(register & 31)]
+    }
+
+    fn set(&mut self, register: u8, value: Pointer) {
+        self.registers[usize::from(register & 31)] = value;
+    }
+
+    /// Something new is in the register.
+    fn make(&mut self, insn: &Insn, register: u8) {
+        let root = Root::Made { at: insn.addr, register };
+        self.set(register, Pointer::Behind { root, offset: 0 });
+    }
+
+    /// Takes in what another way to the block at `at` brings. True if that changed anything.
+    fn meet(&mut self, other: &State, at: u64) -> bool {
+        let before = (self.registers, self.slots.len());
+        for (register, (mine, theirs)) in self.registers.iter_mut().zip(&other.registers).enumerate() {
+            if mine != theirs {
+                *mine = Pointer::Behind { root: Root::Met { at, register: register as u8 }, offset: 0 };
+            }
+        }
+        // What is forgotten is still written to: an argument on the stack may be gone.
+        let forgotten = |slot: &mut (u8, Pointer)| std::mem::replace(&mut slot.1, Pointer::Unknown) != Pointer::Unknown;
+        let mut changed = false;
+        for (at, slot) in &mut self.slots {
+            if other.slots.get(at) != Some(slot) {
+                changed |= forgotten(slot);
+            }
+        }
+        for (&at, &(size, _)) in &other.slots {
+            self.slots.entry(at).or_insert((size, Pointer::Unknown));
+        }
+        changed || before != (self.registers, self.slots.len())
+    }
+
+    fn apply(&mut self, insn: &Insn, effect: &Effect, rules: &Rules) {
+        match *effect {
+            Effect::Copy { to, from, bytes } => self.set(to, self.get(from).low(bytes)),
+            Effect::Offset { to, from, by } => match self.get(from).plus(by) {
+                Pointer::Unknown => self.make(insn, to),
+                value => self.set(to, value),
+            },
+            Effect::Constant { to, value } => self.set(to, Pointer::Constant(value)),
+            Effect::Insert { to, value, shift } => match self.get(to) {
+                Pointer::Constant(old) => {
+                    self.set(to, Pointer::Constant(old & !(0xffff << shift) | u64::from(value) << shift));
+                }
+                _ => self.make(insn, to),
+            },
+            Effect::Store { base, offset, from, bytes } => {
+                if let Pointer::Frame(at) = self.get(base) {
+                    let value = from.map_or(Pointer::Unknown, |r| self.get(r));
+                    self.store(at.wrapping_add(offset), bytes, value);
+                }
+            }
+            Effect::Load { to, base, offset, bytes } => match self.read(self.get(base).plus(offset), bytes, rules) {
+                Pointer::Unknown => self.make(insn, to),
+                value => self.set(to, value),
+            },
+            Effect::And { to, .. } | Effect::Or { to, .. } | Effect::Take { to, .. } | Effect::Clobber(to) => {
+                self.make(insn, to);
+            }
+            Effect::Call => {
+                rules.convention.caller_saved.iter().for_each(|&r| self.make(insn, r));
+                // The callee's frame goes below the stack pointer.
+                if let Pointer::Frame(top) = self.get(rules.convention.stack_pointer) {
+                    self.slots.retain(|&at, _| at >= top);
+                }
+            }
+            Effect::Unknown => {
+                (0..32).for_each(|r| self.make(insn, r));
+                self.slots.clear();
+            }
+        }
+    }
+
+    fn apply_lanes(&self, lanes: &Lanes, vectors: &mut Vectors, rules: &Rules, stored: &mut Vec<Store>) {
+        match *lanes {
+            Lanes::Set { to, from, lane, count, keeps_others } => {
+                let values = self.lanes(from, vectors, rules);
+                let into = &mut vectors[usize::from(to & 31)];
+                if !keeps_others {
+                    *into = [Pointer::Constant(0); 4];
+                }
+                let (lane, count) = (usize::from(lane), usize::from(count));
+                into.iter_mut().skip(lane).zip(values).take(count).for_each(|(lane, value)| *lane = value);
+            }
+            Lanes::Turns { to, with, unit } => {
+                let (a, b) = (vectors[usize::from(to & 31)], self.lanes(with, vectors, rules));
+                vectors[usize::from(to & 31)] =
+                    if unit == 1 { [a[0], b[0], a[1], b[1]] } else { [a[0], a[1], b[0], b[1]] };
+            }
+            Lanes::Store { to, from, lane, count } => {
+                let to = self.address(to);
+                if matches!(to, Pointer::Constant(_) | Pointer::Behind { .. }) {
+                    let values =
+                        vectors[usize::from(from & 31)].iter().skip(usize::from(lane)).take(usize::from(count));
+                    stored.extend(values.zip(0..).map(|(&value, i)| Store { to: to.plus(4 * i), value, bytes: 4 }));
+                }
+            }
+            Lanes::Whole { to, from, bytes } => {
+                stored.push(Store { to: Pointer::Constant(to), value: self.get(from).low(bytes), bytes });
+            }
+            Lanes::Unknown(to) => vectors[usize::from(to & 31)] = [Pointer::Unknown; 4],
+        }
+    }
+
+    fn lanes(&self, from: Lane, vectors: &Vectors, rules: &Rules) -> [Pointer; 4] {
+        match from {
+            Lane::Vector(from) => vectors[usize::from(from & 31)],
+            Lane::Register(from) => [self.get(from).low(4), Pointer::Unknown, Pointer::Unknown, Pointer::Unknown],
+            Lane::Memory { .. } => {
+                let at = self.address(from);
+                std::array::from_fn(|i| self.read(at.plus(4 * i as i64), 4, rules))
+            }
+        }
+    }
+
+    fn address(&self, lane: Lane) -> Pointer {
+        match lane {
+            Lane::Memory { base: Some(base), offset } => self.get(base).plus(offset),
+            Lane::Memory { base: None, offset } => Pointer::Constant(offset as u64),
+            Lane::Vector(_) | Lane::Register(_) => Pointer::Unknown,
+        }
+    }
+
+    fn store(&mut self, at: i64, bytes: u8, value: Pointer) {
+        let end = at.saturating_add(i64::from(bytes));
+        self.slots.retain(|&from, &mut (size, _)| from >= end || from.saturating_add(i64::from(size)) <= at);
+        self.slots.insert(at, (bytes, value.low(bytes)));
+    }
+
+    fn read(&self, at: Pointer, bytes: u8, rules: &Rules) -> Pointer {
+        match at {
+            Pointer::Frame(at) => self.slot(at, bytes, rules),
+            Pointer::Constant(at) => match (bytes, rules.constants.get(&at)) {
+                (8, Some(&to)) => Pointer::Constant(to),
+                (4, None) => Pointer::Content(at),
+                _ => Pointer::Unknown,
+            },
+            Pointer::Behind { root, offset } if bytes == 4 => Pointer::Field { root, offset },
+            _ => Pointer::Unknown,
+        }
+    }
+
+    /// What is on the stack: written by the function itself, or an argument.
+    fn slot(&self, at: i64, bytes: u8, rules: &Rules) -> Pointer {
+        if let Some(&(size, value)) = self.slots.get(&at) {
+            return if size >= bytes { value.low(bytes) } else { Pointer::Unknown };
+        }
+        let from = at - rules.stack_arguments();
+        let in_registers: i64 = if rules.arch == Arch::Aarch64 { 8 } else { 6 };
+        let index = from / 8 + in_registers;
+        if from < 0 || from % 8 != 0 || index >= MAX_ARGUMENTS as i64 {
+            return Pointer::Unknown;
+        }
+        Pointer::Behind { root: Root::Argument(index as u8), offset: 0 }.low(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BASE: u64 = 0x1000;
+
+    fn pointers(bytes: &[u8]) -> Pointers {
+        let f = Function::from_bytes(Arch::X86_64, BASE, bytes).expect("a function");
+        Pointers::with(&f, Arch::X86_64, HashMap::new())
+    }
+
+    const fn behind(root: Root, offset: i64) -> Pointer {
+        Pointer::Behind { root, offset }
+    }
+
+    /// `movd 0x5000,%xmm1; movd 0x5004,%xmm2; punpckldq %xmm2,%xmm1`, the same with the next two numbers in `%xmm3`,
+    /// `punpcklqdq %xmm3,%xmm1; movups %xmm1,0x314(%rdi); mov %esi,0x6000; mov 0x18(%rsp),%edx; ret`
+    const FOUR_NUMBERS: [u8; 62] = [
+        0x66, 0x0f, 0x6e, 0x0d, 0xf8, 0x3f, 0x00, 0x00, 0x66, 0x0f, 0x6e, 0x15, 0xf4, 0x3f, 0x00, 0x00, 0x66, 0x0f,
+        0x62, 0xca, 0x66, 0x0f, 0x6e, 0x1d, 0xec, 0x3f, 0x00, 0x00, 0x66, 0x0f, 0x6e, 0x25, 0xe8, 0x3f, 0x00, 0x00,
+        0x66, 0x0f, 0x62, 0xdc, 0x66, 0x0f, 0x6c, 0xcb, 0x0f, 0x11, 0x8f, 0x14, 0x03, 0x00, 0x00, 0x89, 0x35, 0xc7,
+        0x4f, 0x00, 0x00, 0x8b, 0x54, 0x24, 0x18, 0xc3,
+    ];
+
+    #[test]
+    fn numbers_are_followed_through_vector_registers() {
+        let stores = pointers(&FOUR_NUMBERS).stores;
+        for i in 0..4_u32 {
+            let to = behind(Root::Argument(0), 0x314 + 4 * i64::from(i));
+            let value = Pointer::Content(0x5000 + 4 * u64::from(i));
+            assert!(stores.contains(&Store { to, value, bytes: 4 }), "{stores:x?}");
+        }
+        let to_static = Store { to: Pointer::Constant(0x6000), value: Pointer::Low(Root::Argument(1)), bytes: 4 };
+        assert!(stores.contains(&to_static), "{stores:x?}");
+    }
+
+    #[test]
+    fn a_vector_register_that_was_overwritten_is_unknown() {
+        let mut bytes = FOUR_NUMBERS;
+        // paddd %xmm3,%xmm1 instead of punpcklqdq
+        bytes[42] = 0xfe;
+        let stores = pointers(&bytes).stores;
+        let known = |s: &&Store| matches!(s.to, Pointer::Behind { .. }) && s.value != Pointer::Unknown;
+        assert_eq!(stores.iter().find(known), None);
+    }
+
+    /// `push %rbx; mov 0x10(%rdi),%rbx; test %esi,%esi; je 1f; mov 0x18(%rdi),%rbx; 1: lea 0x198(%rbx),%rdi; call; lea
+    /// 0x28(%rbx),%rsi; call; pop %rbx; ret`
+    const TWO_WAYS: [u8; 36] = [
+        0x53, 0x48, 0x8b, 0x5f, 0x10, 0x85, 0xf6, 0x74, 0x04, 0x48, 0x8b, 0x5f, 0x18, 0x48, 0x8d, 0xbb, 0x98, 0x01,
+        0x00, 0x00, 0xe8, 0xfb, 0x00, 0x00, 0x00, 0x48, 0x8d, 0x73, 0x28, 0xe8, 0xfb, 0x00, 0x00, 0x00, 0x5b, 0xc3,
+    ];
+
+    #[test]
+    fn members_of_one_object_are_known_as_such() {
+        let pointers = pointers(&TWO_WAYS);
+        let object = Root::Met { at: BASE + 0xd, register: 3 };
+        assert_eq!(pointers.passed(BASE + 0x14)[0], behind(object, 0x198));
+        assert_eq!(pointers.passed(BASE + 0x1d)[1], behind(object, 0x28));
+        // What the first call left in the register is something else.
+        assert_ne!(pointers.passed(BASE + 0x1d)[0], behind(object, 0x198));
+    }
+
+    #[test]
+    fn an_object_that_was_exchanged_is_another() {
+        let mut bytes = TWO_WAYS;
+        // mov %rax,%rbx and a nop instead of the second lea
+        bytes[25..29].copy_from_slice(&[0x48, 0x89, 0xc3, 0x90]);
+        let pointers = pointers(&bytes);
+        let made = Root::Made { at: BASE + 0x14, register: 0 };
+        assert_eq!(pointers.passed(BASE + 0x1d)[1], behind(Root::Made { at: BASE + 0x14, register: 6 }, 0));
+        assert_ne!(pointers.passed(BASE + 0x14)[0], behind(made, 0x198));
+    }
+}

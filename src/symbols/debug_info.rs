@@ -1,0 +1,208 @@
+//! A program's own debug information (DWARF), decompressed where it is compressed. Nothing in it is trusted.
+
+use std::collections::HashMap;
+use std::io;
+
+use gimli::{Dwarf, EndianSlice, LittleEndian, SectionId};
+use memmap2::Mmap;
+use object::read::elf::ElfFile64;
+use object::{CompressedData, CompressionFormat, Object, ObjectSection};
+
+use super::Image;
+
+/// What of it is read: types, functions and lines. Not where variables are.
+const SECTIONS: [SectionId; 11] = [
+    SectionId::DebugInfo,
+    SectionId::DebugTypes,
+    SectionId::DebugAbbrev,
+    SectionId::DebugStr,
+    SectionId::DebugStrOffsets,
+    SectionId::DebugLine,
+    SectionId::DebugLineStr,
+    SectionId::DebugAddr,
+    SectionId::DebugAranges,
+    SectionId::DebugRanges,
+    SectionId::DebugRngLists,
+];
+
+/// Bytes that all sections may have, decompressed. MySQL's debug build has 700 MB.
+const MAX_DECOMPRESSED: u64 = 2 << 30;
+
+/// Bytes of a name. A name without an end would be read to the end of the section each time that it is asked for.
+const MAX_NAME: usize = 64 << 10;
+
+/// Sections with nothing but names.
+const NAMES: [SectionId; 2] = [SectionId::DebugStr, SectionId::DebugLineStr];
+
+/// No data is compressed further by zlib than to a part of this size, and a few bytes.
+const MAX_ZLIB_RATIO: u64 = 1032;
+
+pub type Slice<'a> = EndianSlice<'a, LittleEndian>;
+
+/// The sections with a program's debug information.
+pub struct DebugInfo<'a> {
+    image: &'a Image,
+    sections: HashMap<SectionId, Contents<'a>>,
+}
+
+enum Contents<'a> {
+    /// As in the program.
+    InProgram(&'a [u8]),
+    /// In a file without a name, so that the kernel may take its memory back.
+    Decompressed(Mmap),
+}
+
+impl<'a> DebugInfo<'a> {
+    /// The debug information of this program.
+    ///
+    /// # Errors
+    /// Why there is none that can be read.
+    pub fn of(image: &'a Image) -> Result<DebugInfo<'a>, String> {
+        DebugInfo::within(image, MAX_DECOMPRESSED)
+    }
+
+    /// The debug information, if it has no more than `most` bytes decompressed.
+    fn within(image: &'a Image, most: u64) -> Result<DebugInfo<'a>, String> {
+        let elf = ElfFile64::<object::LittleEndian>::parse(image.file()).map_err(|e| e.to_string())?;
+        let (mut sections, mut left) = (HashMap::new(), most);
+        for id in SECTIONS {
+            let Some(section) = section(&elf, id) else { continue };
+            let in_section = |why: String| format!("its section {} {why}", id.name());
+            let data = section.compressed_data().map_err(|e| in_section(format!("is damaged: {e}")))?;
+            let contents = contents(&data, &mut left).map_err(in_section)?;
+            if NAMES.contains(&id) && !are_names(contents.bytes()) {
+                return Err(in_section(format!("has a name of more than {MAX_NAME} bytes")));
+            }
+            sections.insert(id, contents);
+            image.release_memory();
+        }
+        if sections.contains_key(&SectionId::DebugInfo) {
+            Ok(DebugInfo { image, sections })
+        } else {
+            Err("it has none of its own".to_owned())
+        }
+    }
+
+    /// All of it, as its reader wants it.
+    pub fn dwarf(&self) -> Dwarf<Slice<'_>> {
+        let section = |id| self.sections.get(&id).map_or(&[][..], Contents::bytes);
+        let loaded = Dwarf::load(|id| Ok::<_, std::convert::Infallible>(EndianSlice::new(section(id), LittleEndian)));
+        loaded.unwrap_or_else(|never| match never {})
+    }
+
+    /// Gives back the memory of what was read so far; what is read again comes back by itself.
+    pub fn release_memory(&self) {
+        self.image.release_memory();
+        for contents in self.sections.values() {
+            if let Contents::Decompressed(data) = contents {
+                // SAFETY: the mapping is of a file and not written to any more, so its pages can be dropped and read again.
+                _ = unsafe { data.unchecked_advise(memmap2::UncheckedAdvice::DontNeed) };
+            }
+        }
+    }
+}
+
+impl Contents<'_> {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Contents::InProgram(bytes) => bytes,
+            Contents::Decompressed(data) => data,
+        }
+    }
+}
+
+/// Whether all names have an end that is near.
+fn are_names(bytes: &[u8]) -> bool {
+    let mut begin = 0;
+    let ends = memchr::memchr_iter(0, bytes).chain([bytes.len()]);
+    ends.into_iter().all(|end| end - std::mem::replace(&mut begin, end + 1) <= MAX_NAME)
+}
+
+type Elf<'a> = ElfFile64<'a, object::LittleEndian>;
+
+/// A section by its usual name, or by the one that marks it as compressed by older tools: `.zdebug_info`.
+fn section<'a, 'f>(elf: &'f Elf<'a>, id: SectionId) -> Option<impl ObjectSection<'a> + use<'a, 'f>> {
+    let older = id.name().replacen('.', ".z", 1);
+    elf.section_by_name_bytes(id.name().as_bytes()).or_else(|| elf.section_by_name_bytes(older.as_bytes()))
+}
+
+/// The contents of a section, of which `left` bytes may be decompressed.
+fn contents<'a>(data: &CompressedData<'a>, left: &mut u64) -> Result<Contents<'a>, String> {
+    match data.format {
+        CompressionFormat::None => return Ok(Contents::InProgram(data.data)),
+        CompressionFormat::Zlib => {}
+        CompressionFormat::Zstandard => {
+            return Err("is compressed by zstd, which armtrace does not read: use a copy made with \
+                        objcopy --decompress-debug-sections"
+                .to_owned());
+        }
+        _ => return Err("is compressed in an unknown way".to_owned()),
+    }
+    let (size, compressed) = (data.uncompressed_size, data.data.len() as u64);
+    if size / MAX_ZLIB_RATIO > compressed {
+        return Err(format!("claims to have {size} bytes, more than can be in its {compressed} compressed ones"));
+    }
+    *left = left.checked_sub(size).ok_or_else(|| format!("has {size} bytes decompressed, more than armtrace reads"))?;
+    let data = decompressed(data.data, size).map_err(|e| format!("cannot be decompressed: {e}"))?;
+    Ok(Contents::Decompressed(data))
+}
+
+fn decompressed(data: &[u8], size: u64) -> io::Result<Mmap> {
+    let mut file = tempfile::tempfile()?;
+    // One byte more shows a size that is too small.
+    let mut reader = io::Read::take(flate2::read::ZlibDecoder::new(data), size + 1);
+    let found = io::copy(&mut reader, &mut io::BufWriter::with_capacity(1 << 20, &mut file))?;
+    if found != size {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("it has not the {size} bytes that it claims")));
+    }
+    // SAFETY: nobody else has the file, which has no name.
+    unsafe { Mmap::map(&file) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `size` zeros, compressed, in a section that claims to have `claimed`.
+    fn zeros(size: usize, claimed: u64, left: &mut u64) -> Result<Vec<u8>, String> {
+        let mut encoder = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::best());
+        io::Write::write_all(&mut encoder, &vec![0; size]).expect("memory");
+        let data = encoder.finish().expect("memory");
+        let section = CompressedData { format: CompressionFormat::Zlib, data: &data, uncompressed_size: claimed };
+        contents(&section, left).map(|contents| contents.bytes().to_vec())
+    }
+
+    #[test]
+    fn no_more_is_decompressed_than_is_claimed_and_allowed() {
+        let mut left = 3000;
+        assert_eq!(zeros(1000, 1000, &mut left), Ok(vec![0; 1000]));
+        assert_eq!(zeros(2000, 2000, &mut left), Ok(vec![0; 2000]));
+        assert_eq!(left, 0);
+        let error = |size, claimed, mut left| zeros(size, claimed, &mut left).expect_err("a wrong size");
+        assert!(error(1, 1, 0).contains("more than armtrace reads"));
+        for claimed in [0, 999, 1001] {
+            assert!(error(1000, claimed, 1 << 20).contains("bytes that it claims"), "{claimed}");
+        }
+        for claimed in [1 << 40, u64::MAX] {
+            assert!(error(1 << 20, claimed, u64::MAX).contains("more than can be in its"), "{claimed}");
+        }
+    }
+
+    #[test]
+    fn names_have_an_end() {
+        let name = |bytes: usize| [vec![b'x'; bytes], vec![0]].concat();
+        for right in [vec![], vec![0], b"a\0b\0".to_vec(), [name(MAX_NAME), name(1)].concat()] {
+            assert!(are_names(&right), "{}", right.len());
+        }
+        for wrong in [name(MAX_NAME + 1), [name(1), vec![b'x'; MAX_NAME + 1]].concat()] {
+            assert!(!are_names(&wrong), "{}", wrong.len());
+        }
+    }
+
+    #[test]
+    fn an_unknown_compression_is_said() {
+        let said = |format| contents(&CompressedData { format, data: &[], uncompressed_size: 1 }, &mut 1).err();
+        assert!(said(CompressionFormat::Zstandard).is_some_and(|why| why.contains("--decompress-debug-sections")));
+        assert!(said(CompressionFormat::Unknown).is_some_and(|why| why.contains("unknown")));
+    }
+}

@@ -1,0 +1,229 @@
+//! Loads as servers are run with, and what the server needs for each: a table.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use anyhow::{ensure, Context, Result};
+
+use crate::load::Load;
+use crate::server::{wait_for, Family, Options, Server};
+
+/// What a server is started with. Scenarios of one setup share a start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Setup {
+    /// The lab's settings: all data in memory, no binlog, nothing flushed at commit.
+    Lab,
+    /// The version's own settings, with the binlog, and every commit flushed to log and binlog.
+    Defaults,
+    /// A buffer pool of a third of the data.
+    SmallPool,
+    /// The version's own settings, and what is measured is a replica's several workers.
+    Replica,
+}
+
+impl Setup {
+    pub const ALL: [Setup; 4] = [Setup::Lab, Setup::Defaults, Setup::SmallPool, Setup::Replica];
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scenario {
+    pub name: &'static str,
+    pub setup: Setup,
+    /// sysbench's, or the lab's own.
+    pub test: &'static str,
+    pub distribution: &'static str,
+    /// The measured server's counter that says that the load does what it is for.
+    pub counter: &'static str,
+    /// What the server is made to do before.
+    before: &'static str,
+}
+
+impl Scenario {
+    const fn new(
+        name: &'static str,
+        setup: Setup,
+        test: &'static str,
+        distribution: &'static str,
+        counter: &'static str,
+    ) -> Scenario {
+        Scenario { name, setup, test, distribution, counter, before: "DO 1" }
+    }
+
+    const fn after(self, before: &'static str) -> Scenario {
+        Scenario { before, ..self }
+    }
+
+    /// MySQL 5.6 has several workers for several databases only.
+    pub fn suits(&self, family: Family) -> bool {
+        self.setup != Setup::Replica || !family.is_mysql() || family.at_least("5.7")
+    }
+}
+
+pub const SCENARIOS: [Scenario; 17] = [
+    Scenario::new("point_select uniform", Setup::Lab, "oltp_point_select", "uniform", "Com_select"),
+    Scenario::new("point_select pareto", Setup::Lab, "oltp_point_select", "pareto", "Com_select"),
+    Scenario::new("read_only uniform", Setup::Lab, "oltp_read_only", "uniform", "Com_select"),
+    Scenario::new("read_only pareto", Setup::Lab, "oltp_read_only", "pareto", "Com_select"),
+    Scenario::new("read_write uniform", Setup::Lab, "oltp_read_write", "uniform", "Com_update"),
+    Scenario::new("read_write pareto", Setup::Lab, "oltp_read_write", "pareto", "Com_update"),
+    Scenario::new("update_index uniform", Setup::Lab, "oltp_update_index", "uniform", "Com_update"),
+    Scenario::new("update_index pareto", Setup::Lab, "oltp_update_index", "pareto", "Com_update"),
+    Scenario::new("update_non_index uniform", Setup::Lab, "oltp_update_non_index", "uniform", "Com_update"),
+    Scenario::new("update_non_index pareto", Setup::Lab, "oltp_update_non_index", "pareto", "Com_update"),
+    Scenario::new("ddl", Setup::Lab, "ddl", "uniform", "Com_alter_table"),
+    // So that each connection is a thread of its own.
+    Scenario::new("connections", Setup::Lab, "connections", "uniform", "Connections")
+        .after("SET GLOBAL thread_cache_size = 0"),
+    Scenario::new("defaults read_write", Setup::Defaults, "oltp_read_write", "uniform", "Binlog_cache_use"),
+    Scenario::new("defaults update_index", Setup::Defaults, "oltp_update_index", "uniform", "Binlog_cache_use"),
+    Scenario::new("tpcc", Setup::Defaults, "tpcc", "uniform", "Binlog_cache_use"),
+    Scenario::new("small pool", Setup::SmallPool, "oltp_read_write", "uniform", "Innodb_buffer_pool_reads"),
+    Scenario::new("replica", Setup::Replica, "oltp_update_index", "uniform", "Handler_update"),
+];
+
+/// The server that is measured, and for a replica the one that it follows and that takes the load.
+pub struct Stage {
+    pub server: Server,
+    source: Option<Server>,
+}
+
+impl Stage {
+    pub fn start(family: Family, setup: Setup) -> Result<Stage> {
+        let options = Options { perf_schema: true, ..Options::default() };
+        let with = |args: &[&str]| args.iter().map(|arg| (*arg).to_owned()).collect::<Vec<_>>();
+        let options = match setup {
+            Setup::Lab => options,
+            Setup::Defaults => Options { defaults: true, ..options },
+            // sysbench's tables take 76 MB.
+            Setup::SmallPool => Options { args: with(&["--innodb-buffer-pool-size=24M"]), ..options },
+            Setup::Replica => Options { defaults: true, args: with(workers(family)), ..options },
+        };
+        let server = Server::start(family, &options)?;
+        let source = (setup == Setup::Replica).then(|| source_of(family, &server)).transpose()?;
+        Ok(Stage { server, source })
+    }
+
+    fn loaded(&self) -> &Server {
+        self.source.as_ref().unwrap_or(&self.server)
+    }
+
+    pub fn prepare(&self, scenario: &Scenario) -> Result<()> {
+        self.loaded().query(scenario.before)?;
+        if scenario.test == "tpcc" {
+            Load::prepare(self.loaded(), scenario.test)?;
+        }
+        Ok(())
+    }
+
+    pub fn load(&self, scenario: &Scenario, threads: u32) -> Result<Load> {
+        let mut load =
+            Load::start_with(self.loaded(), scenario.test, threads, &["--rand-type", scenario.distribution])?;
+        load.wait_running()?;
+        Ok(load)
+    }
+
+    pub fn stop(self) -> Result<()> {
+        self.server.stop()?;
+        self.source.map_or(Ok(()), Server::stop)
+    }
+}
+
+/// The settings of a replica with four workers that apply at the same time what the source committed at the same time.
+fn workers(family: Family) -> &'static [&'static str] {
+    match (family.is_mysql(), family.at_least("8.0.27")) {
+        (true, true) => &["--server-id=2", "--replica-parallel-workers=4"],
+        (true, false) => &["--server-id=2", "--slave-parallel-workers=4", "--slave-parallel-type=LOGICAL_CLOCK"],
+        (false, _) => &["--server-id=2", "--slave-parallel-threads=4", "--slave-parallel-mode=optimistic"],
+    }
+}
+
+/// Starts a server that the replica follows from its first transaction on. Their data are the same until then.
+fn source_of(family: Family, replica: &Server) -> Result<Server> {
+    // The source is not what is measured: it must not be what the replica waits for.
+    let args = ["--sync-binlog=0", "--innodb-flush-log-at-trx-commit=0"].map(str::to_owned).to_vec();
+    let source = Server::start(family, &Options { defaults: true, args, ..Options::default() })?;
+    replica.query(&follow(family, source.port()))?;
+    // By address and by name: a user without a name, which older versions have for their own host, would take its place.
+    for host in ["127.0.0.1", "localhost"] {
+        source.query(&format!(
+            "CREATE USER 'replica'@'{host}' IDENTIFIED BY ''; GRANT REPLICATION SLAVE ON *.* TO 'replica'@'{host}'"
+        ))?;
+    }
+    source.query("CREATE TABLE sbtest.replicated (id INT PRIMARY KEY)")?;
+    replica.query(if speaks_of_sources(family) { "START REPLICA" } else { "START SLAVE" })?;
+    let arrived = "SELECT 1 FROM information_schema.tables WHERE table_name = 'replicated'";
+    wait_for("the replica to follow", Duration::from_secs(30), || {
+        Ok((!replica.query(arrived)?.is_empty()).then_some(()))
+    })
+    .with_context(|| {
+        let log = fs::read_to_string(replica.dir().join("server.log")).unwrap_or_default();
+        log.lines().rev().find(|line| line.contains("ERROR")).unwrap_or_default().to_owned()
+    })?;
+    ensure!(source.running(), "the source ended");
+    Ok(source)
+}
+
+/// Whether the statements of replication have their newer names, and may lack the older.
+fn speaks_of_sources(family: Family) -> bool {
+    family.is_mysql() && family.at_least("8.0.23")
+}
+
+/// The statement that makes a replica of a server, from the beginning of the source's first binlog.
+fn follow(family: Family, port: u16) -> String {
+    let statement = if speaks_of_sources(family) { "CHANGE REPLICATION SOURCE TO" } else { "CHANGE MASTER TO" };
+    let transport = match (family.is_mysql(), family.at_least("8.0")) {
+        (true, true) => ", GET_MASTER_PUBLIC_KEY=1",
+        (true, false) => "",
+        // The lab's MariaDB has no TLS, on which newer ones insist.
+        (false, _) => ", MASTER_SSL=0, MASTER_SSL_VERIFY_SERVER_CERT=0, MASTER_USE_GTID=no",
+    };
+    let options = format!(
+        "MASTER_HOST='127.0.0.1', MASTER_PORT={port}, MASTER_USER='replica', MASTER_LOG_FILE='binlog.000001', \
+         MASTER_LOG_POS=4, MASTER_CONNECT_RETRY=1{transport}"
+    );
+    let role = if speaks_of_sources(family) { "SOURCE" } else { "MASTER" };
+    format!("{statement} {}", options.replace("MASTER", role))
+}
+
+/// Every load that is not only sysbench's own on the lab's settings does what it is for.
+fn loads_run(family: Family) -> Result<()> {
+    for setup in Setup::ALL {
+        let own =
+            |s: &Scenario| s.setup == setup && s.suits(family) && !(setup == Setup::Lab && s.test.starts_with("oltp_"));
+        let scenarios: Vec<Scenario> = SCENARIOS.into_iter().filter(own).collect();
+        if scenarios.is_empty() {
+            continue;
+        }
+        let stage = Stage::start(family, setup).with_context(|| format!("{setup:?}"))?;
+        for scenario in scenarios {
+            does_what_it_is_for(&stage, &scenario).with_context(|| scenario.name)?;
+        }
+        stage.stop()?;
+    }
+    Ok(())
+}
+
+fn does_what_it_is_for(stage: &Stage, scenario: &Scenario) -> Result<()> {
+    stage.prepare(scenario)?;
+    let before = stage.server.status(scenario.counter)?;
+    let load = stage.load(scenario, 16)?;
+    let mut looks = 0;
+    wait_for(scenario.counter, Duration::from_secs(20), || {
+        // A look is a connection itself.
+        looks += u64::from(scenario.counter == "Connections");
+        Ok((stage.server.status(scenario.counter)? > before + looks).then_some(()))
+    })?;
+    load.stop()?;
+    Ok(())
+}
+
+#[test]
+#[ignore = "half a minute a server: make test-all"]
+fn every_load_runs_on_every_server() -> Result<()> {
+    for family in Family::chosen() {
+        let start = Instant::now();
+        loads_run(family).with_context(|| family.name())?;
+        println!("{}: {:.0} s", family.name(), start.elapsed().as_secs_f64());
+    }
+    Ok(())
+}

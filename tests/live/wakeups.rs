@@ -1,0 +1,180 @@
+//! Threads that a condition variable woke and that have to get its mutex back: wake-ups, told apart from contention.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
+
+use anyhow::{ensure, Context, Result};
+use tempfile::TempDir;
+
+use crate::agent::{by_latch, Agent};
+use crate::library::{measured, COND, LATCH};
+use crate::load::Load;
+use crate::server::{Family, Options, Server};
+
+const REACQUIRED: &str = "armtrace_latch_reacquires_total";
+const REACQUIRE_TIME: &str = "armtrace_latch_reacquire_seconds_total";
+
+/// What the test program does at each command: threads that it wakes at once, and for how long it holds the mutex then, in seconds.
+const HERD: f64 = 4.0;
+const HELD: f64 = 0.100;
+
+/// A program that the agent takes for a server, and that makes so many waits as it is told to.
+struct Program {
+    child: Child,
+    stdin: ChildStdin,
+    stdout: BufReader<ChildStdout>,
+    _dir: TempDir,
+}
+
+impl Program {
+    fn start() -> Result<Program> {
+        let dir = tempfile::tempdir()?;
+        let program = dir.path().join("mariadbd");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/woken.c");
+        let gcc =
+            Command::new("gcc").args(["-O2", "-pthread", "-rdynamic", "-o"]).arg(&program).arg(source).status()?;
+        ensure!(gcc.success(), "gcc: {gcc}");
+        let mut child = Command::new(program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let stdin = child.stdin.take().context("no input")?;
+        let stdout = BufReader::new(child.stdout.take().context("no output")?);
+        let mut program = Program { child, stdin, stdout, _dir: dir };
+        // Once it answers, all its threads wait.
+        program.does("h", 1)?;
+        Ok(program)
+    }
+
+    fn pid(&self) -> i32 {
+        self.child.id() as i32
+    }
+
+    /// Gives a command so many times.
+    fn does(&mut self, command: &str, times: usize) -> Result<()> {
+        for _ in 0..times {
+            self.stdin.write_all(command.as_bytes())?;
+            let mut answer = String::new();
+            self.stdout.read_line(&mut answer)?;
+            ensure!(answer == "done\n", "{command}: {answer:?}");
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What was seen of some latch: contended waits, waits after a condition, and for conditions; how many, and their seconds.
+fn seen(agent: &Agent, latch: &str) -> Result<[(f64, f64); 3]> {
+    let samples = agent.scrape()?;
+    let of = |metric: &str| by_latch(&samples, metric).get(latch).copied().unwrap_or(0.0);
+    let histogram = |metric: &str| (of(&format!("{metric}_count")), of(&format!("{metric}_sum")));
+    Ok([histogram(LATCH), (of(REACQUIRED), of(REACQUIRE_TIME)), histogram(COND)])
+}
+
+#[test]
+fn each_way_to_wait_for_a_mutex_is_counted_as_what_it_is() -> Result<()> {
+    let mut program = Program::start()?;
+    let agent = Agent::attach_to(program.pid(), &["--max-overhead", "100%"].map(OsStr::new))?;
+    program.does("h", 5)?;
+    program.does("d", 3)?;
+    program.does("s", 4)?;
+    program.does("w", 2)?;
+    let lock = |name: &str| format!("wait/synch/mutex/sql/LOCK_{name}");
+    let [direct, woken, _] = seen(&agent, &lock("herd"))?;
+    let [single_direct, single, _] = seen(&agent, &lock("single"))?;
+    let [writer, writer_woken, _] = seen(&agent, &lock("rw"))?;
+    let [_, _, condition] = seen(&agent, "wait/synch/cond/sql/COND_herd")?;
+    println!("herd: {woken:?}, locked besides: {direct:?}, single: {single:?}, writer: {writer:?}, {condition:?}");
+    // A thread that was woken and finds the mutex taken again sleeps again, seldom; on a busy machine it may come late.
+    let counted = |(count, seconds): (f64, f64), waits: f64| {
+        count >= waits && count <= 1.5 * waits && seconds >= 0.5 * waits * HELD
+    };
+    ensure!(counted(woken, 5.0 * HERD), "the herd: {woken:?}");
+    ensure!(counted(direct, 3.0), "who locks the mutex: {direct:?}");
+    ensure!(counted(single, 4.0) && single_direct.0 == 0.0, "one thread: {single:?}, {single_direct:?}");
+    // What a writer waits for is the lock, whatever it sleeps in.
+    ensure!(writer.0 >= 2.0 && writer_woken.0 == 0.0, "a writer: {writer:?}, {writer_woken:?}");
+    // Those that waited when the agent came have no beginning.
+    ensure!((4.0 * HERD..=5.0 * HERD).contains(&condition.0), "the condition: {condition:?}");
+    agent.stop()?;
+    Ok(())
+}
+
+/// How much of a window what both sides say may differ.
+const TOLERANCE: f64 = 0.10;
+const WINDOWS: usize = 4;
+
+const LOCK_DONE: &str = "wait/synch/mutex/sql/MYSQL_BIN_LOG::LOCK_done";
+const COND_DONE: &str = "wait/synch/cond/sql/MYSQL_BIN_LOG::COND_done";
+
+/// Seconds waited so far, as either side says.
+#[derive(Clone, Copy, Debug, Default)]
+struct Waited {
+    lock: f64,
+    condition: f64,
+}
+
+fn theirs(server: &Server) -> Result<Waited> {
+    let all = server.wait_summary()?;
+    let of = |event: &str| all.get(event).map(|(_, seconds)| *seconds).context("no such instrument");
+    Ok(Waited { lock: of(LOCK_DONE)?, condition: of(COND_DONE)? })
+}
+
+/// Ours, and of it what was waited after the condition: waits, and seconds.
+fn ours(agent: &Agent) -> Result<(Waited, (f64, f64))> {
+    let lock = measured(agent, LATCH)?.get(LOCK_DONE).map_or(0.0, |(_, seconds)| *seconds);
+    let [_, woken, _] = seen(agent, LOCK_DONE)?;
+    let [_, _, condition] = seen(agent, COND_DONE)?;
+    Ok((Waited { lock, condition: condition.1 + woken.1 }, woken))
+}
+
+/// The leader of a group of transactions wakes all the others at once. performance_schema times what each then waits for the mutex
+/// as a wait for the condition.
+#[test]
+fn mysql_commits_woken_together_are_no_contention() -> Result<()> {
+    let args = ["--log-bin=binlog", "--sync-binlog=1"].map(str::to_owned).to_vec();
+    let server = Server::start(Family::Mysql97, &Options { perf_schema: true, args, ..Options::default() })?;
+    let mut load = Load::start(&server, "oltp_update_index", 24)?;
+    load.wait_running()?;
+    let agent = Agent::attach_without_budget(&server)?;
+    let near = |ours: f64, least: f64, most: f64| ours >= least * (1.0 - TOLERANCE) && ours <= most * (1.0 + TOLERANCE);
+    let mut agrees = false;
+    for _ in 0..WINDOWS {
+        // Theirs on both sides of ours: what happens between the readings is nobody's error.
+        let (first, (before, woken_before), second) = (theirs(&server)?, ours(&agent)?, theirs(&server)?);
+        sleep(Duration::from_secs(8));
+        let (third, (after, woken_after), last) = (theirs(&server)?, ours(&agent)?, theirs(&server)?);
+        let (lock, condition) = (after.lock - before.lock, after.condition - before.condition);
+        let woken = (woken_after.0 - woken_before.0, woken_after.1 - woken_before.1);
+        let (least, most) = (
+            Waited { lock: third.lock - second.lock, condition: third.condition - second.condition },
+            Waited { lock: last.lock - first.lock, condition: last.condition - first.condition },
+        );
+        println!(
+            "LOCK_done: {lock:.3}s, performance_schema {least:.3?} to {most:.3?}; woken: {woken:.3?}; COND_done with it: {condition:.3}s"
+        );
+        ensure!(woken.0 >= 100.0 && woken.1 > lock, "no herd: {woken:?} beside {lock:.3}s");
+        agrees = near(lock, least.lock, most.lock) && near(condition, least.condition, most.condition);
+        if agrees {
+            break;
+        }
+    }
+    let samples = agent.scrape()?;
+    load.stop()?;
+    agent.stop()?;
+    server.stop()?;
+    ensure!(agrees, "the two do not agree in any of {WINDOWS} windows");
+    let handoffs: BTreeMap<String, f64> = by_latch(&samples, "armtrace_latch_handoffs_total");
+    let waits = by_latch(&samples, "armtrace_latch_wait_seconds_count");
+    let (handed, waited) = (handoffs.get(LOCK_DONE).copied().unwrap_or(0.0), waits[LOCK_DONE]);
+    ensure!(handed <= waited, "{handed} handoffs of {waited} waits");
+    Ok(())
+}

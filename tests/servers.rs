@@ -1,0 +1,123 @@
+//! What the analysis finds in every server of the lab, without running it.
+//!
+//! `tests/lab/servers` says which there are. `ARMTRACE_ALL_SERVERS=1` takes the big ones too.
+
+#[path = "common/binaries.rs"]
+#[allow(dead_code)]
+mod servers;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use armtrace::catalog::{self, Layout, Member, Naming};
+use armtrace::names::{MariadbRules, MysqlRules};
+use armtrace::probe::latch::{plan, Allowed, Plan};
+use armtrace::symbols::{Image, Parameter};
+
+use servers::{open, stripped, LabServer};
+
+const RW_LOCK_CREATE: &str = "_Z19rw_lock_create_funcP9rw_lock_t";
+
+fn latch_plan(image: &Image) -> Plan {
+    let family = catalog::family(image).unwrap_or_else(|error| panic!("{error}"));
+    plan(image, family, Allowed { uretprobes: true, calls: true, many_sites: true, every_round: true })
+}
+
+/// Offsets of a mutex's and a page mutex's id, and of an rw-lock's file and line, and the bits that the line has: from the
+/// disassembly of `PolicyMutex::init`, `sync_array_cell_print` and `rw_lock_create_func`.
+const LAYOUTS: &[(&str, [i64; 4], u32)] = &[
+    ("mysql-9.7", [0x20, 0x18, 0x30, 0x38], u32::MAX),
+    ("mysql-8.0", [0x20, 0x18, 0x30, 0x38], u32::MAX),
+    ("mysql-8.0-stripped", [0x20, 0x18, 0x30, 0x38], u32::MAX),
+    ("mysql-8.0.31", [0x20, 0x18, 0x30, 0x38], u32::MAX),
+    ("mysql-8.0.12", [0x28, 0x20, 0x40, 0x58], 0x1fff),
+    ("mysql-5.7", [0x28, 0x20, 0x40, 0x58], 0x1fff),
+    ("mariadb-10.2", [0x20, 0x18, 56, 80], 0x1fff),
+];
+
+#[test]
+fn latches_are_laid_out_as_the_disassembly_says() {
+    for server in LabServer::chosen() {
+        let Some((_, offsets, bits)) = LAYOUTS.iter().find(|(name, ..)| *name == server.name) else { continue };
+        let image = open(&server.path());
+        let family = catalog::family(&image).unwrap_or_else(|error| panic!("{}: {error}", server.name));
+        let layout = Layout::of(&image, family);
+        let found = |is: &dyn Fn(&Member) -> bool| {
+            let mut found = layout.members().filter(|(member, _)| is(member)).map(|(_, kept)| kept);
+            found.next().unwrap_or_else(|| panic!("{}: {:?}", server.name, layout))
+        };
+        let sort = |policy: &'static str| move |m: &Member| m.set_by[0].contains(policy);
+        let of_rw_lock = |to: Parameter| move |m: &Member| m.set_by == [RW_LOCK_CREATE] && m.to == to;
+        let (id, block_id) = (found(&sort("13GenericPolicy")), found(&sort("16BlockMutexPolicy")));
+        let (file, line) = (found(&of_rw_lock(Parameter::File)), found(&of_rw_lock(Parameter::Line)));
+        assert_eq!([id, block_id, file, line].map(|kept| kept.offset), *offsets, "{}", server.name);
+        assert_eq!(line.mask, *bits, "{}", server.name);
+    }
+}
+
+/// Names come from the code of every build: most latch ids and places that make latches have an instrument.
+#[test]
+fn latches_have_names() {
+    for server in LabServer::chosen() {
+        let image = open(&server.path());
+        let family = catalog::family(&image).unwrap_or_else(|error| panic!("{}: {error}", server.name));
+        let Naming::Mysql(catalog) = family.naming else { continue };
+        let rules = MysqlRules::new(&image, catalog);
+        let ids: Vec<String> = rules.ids().map(|id| rules.id_name(id).event).collect();
+        if catalog.ids.is_some() {
+            assert!(ids.len() >= 60, "{}: {ids:?}", server.name);
+            for known in ["trx_sys_mutex", "srv_sys_mutex", "lock_wait_mutex"] {
+                assert!(ids.iter().any(|id| id.ends_with(known)), "{}: no {known} in {ids:?}", server.name);
+            }
+        }
+        let sites = rules.sites();
+        let named = sites.iter().filter(|site| rules.site_name(&site.file, site.line).is_some()).count();
+        println!("{}: {} latch ids, {named} of {} places that make latches", server.name, ids.len(), sites.len());
+        assert!(named > 0 && named * 100 >= sites.len() * 85, "{}: {sites:#?}", server.name);
+    }
+}
+
+/// What the code says of names: by latch id, by place in the source, or by address.
+fn names(image: &Image) -> BTreeMap<String, String> {
+    let Ok(family) = catalog::family(image) else { return BTreeMap::new() };
+    match family.naming {
+        Naming::Mysql(catalog) => {
+            let rules = MysqlRules::new(image, catalog);
+            let ids = rules.ids().map(|id| (id.to_owned(), rules.id_name(id).event));
+            let sites = rules.sites().iter().filter_map(|site| {
+                let name = rules.site_name(&site.file, site.line)?;
+                Some((format!("{}:{}", site.file, site.line), name.event))
+            });
+            ids.chain(sites).collect()
+        }
+        Naming::Mariadb(catalog) => {
+            let rules = MariadbRules::new(image, family, catalog);
+            rules.statics().iter().map(|(addr, name)| (format!("{addr:#x}"), name.event.clone())).collect()
+        }
+        Naming::None => BTreeMap::new(),
+    }
+}
+
+/// Symbols only ever add: what is found without them is found with them, at the same places and under the same names.
+#[test]
+fn symbols_only_add() {
+    for server in LabServer::chosen() {
+        let path = server.path();
+        let whole = open(&path);
+        // A server that exports none of its latch functions is not traced by latch without them.
+        let sites = |image: &Image| -> BTreeSet<(String, u64)> {
+            let plan = catalog::family(image).map(|_| latch_plan(image).sites).unwrap_or_default();
+            plan.iter().map(|site| (site.name.clone(), site.addr)).collect()
+        };
+        let bare = stripped(&path);
+        let (with, without) = (sites(&whole), sites(&bare));
+        let has_latches = catalog::family(&whole).is_ok_and(|family| !family.wait_functions.is_empty());
+        assert!(!with.is_empty() || !has_latches, "{}: no probes", server.name);
+        println!("{}: {} probes with all symbols, {} stripped", server.name, with.len(), without.len());
+        let lost: Vec<_> = without.difference(&with).collect();
+        assert!(lost.is_empty(), "{}: symbols cost {lost:x?}", server.name);
+        let all = names(&whole);
+        for (latch, name) in names(&bare) {
+            assert_eq!(all.get(&latch), Some(&name), "{}: {latch}", server.name);
+        }
+    }
+}

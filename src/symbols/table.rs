@@ -1,7 +1,6 @@
 //! Names of functions and data, by address and by name.
 
 use std::collections::hash_map::DefaultHasher;
-use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -51,10 +50,10 @@ pub struct Table {
     /// Sorted by address.
     entries: Vec<Entry>,
     names: String,
-    /// Hash of the name to an index in `entries`; the name itself is compared on use.
-    by_name: HashMap<u64, u32>,
-    /// Stem of the name and index in `entries`, sorted; made when first needed.
-    by_stem: OnceLock<Vec<(u64, u32)>>,
+    /// Indices in `entries`, sorted by the names' hashes, which are computed anew on use: a table lives as long as the agent.
+    by_name: Vec<u32>,
+    /// Indices in `entries`, sorted by the names' stems; made when first needed.
+    by_stem: OnceLock<Vec<u32>>,
 }
 
 impl Table {
@@ -81,7 +80,10 @@ impl Table {
         let names = &table.names;
         table.entries.sort_by_key(|e| (e.addr, e.size, e.name_in(names)));
         table.entries.dedup_by(|a, b| (a.addr, a.size, a.name_in(names)) == (b.addr, b.size, b.name_in(names)));
-        table.by_name = table.entries.iter().zip(0..).map(|(e, i)| (hash_of(e.name_in(names)), i)).collect();
+        table.by_name = table.sorted_by(hash_of);
+        // They were grown by doubling.
+        table.entries.shrink_to_fit();
+        table.names.shrink_to_fit();
         Ok(table)
     }
 
@@ -139,26 +141,35 @@ impl Table {
         self.entries.iter().map(|e| self.symbol(e))
     }
 
+    /// Indices in `entries`, sorted by what `key` makes of the names.
+    fn sorted_by(&self, key: impl Fn(&str) -> u64) -> Vec<u32> {
+        let mut keyed: Vec<(u64, u32)> =
+            self.entries.iter().zip(0..).map(|(e, i)| (key(e.name_in(&self.names)), i)).collect();
+        keyed.sort_unstable();
+        keyed.into_iter().map(|(_, index)| index).collect()
+    }
+
+    fn name(&self, index: u32) -> &str {
+        self.entries[index as usize].name_in(&self.names)
+    }
+
     /// The symbol of exactly this name.
     pub fn by_name(&self, name: &str) -> Option<Symbol<'_>> {
-        let found = self.symbol(&self.entries[*self.by_name.get(&hash_of(name))? as usize]);
-        (found.name == name).then_some(found)
+        let hash = hash_of(name);
+        let begin = self.by_name.partition_point(|index| hash_of(self.name(*index)) < hash);
+        let same = self.by_name[begin..].iter().take_while(|index| hash_of(self.name(**index)) == hash);
+        same.map(|index| self.symbol(&self.entries[*index as usize])).filter(|s| s.name == name).last()
     }
 
     /// The symbols whose mangled names begin with this: the functions of one name, whatever their (further) parameters are.
     /// Parts and copies that a compiler made of a function do not count: their names have a suffix behind a dot.
     pub fn beginning_with<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = Symbol<'a>> {
-        let stems = self.by_stem.get_or_init(|| {
-            let mut stems: Vec<(u64, u32)> =
-                self.entries.iter().zip(0..).map(|(e, i)| (stem(e.name_in(&self.names)), i)).collect();
-            stems.sort_unstable();
-            stems
-        });
+        let indices = self.by_stem.get_or_init(|| self.sorted_by(stem));
         let (low, unknown) = (stem(prefix), 8 * STEM.end.saturating_sub(prefix.len()).min(8));
         let high = low | u64::MAX.checked_shr(64 - unknown as u32).unwrap_or(0);
-        let begin = stems.partition_point(|(stem, _)| *stem < low);
-        let same = stems[begin..].iter().take_while(move |(stem, _)| *stem <= high);
-        let symbols = same.map(|(_, index)| self.symbol(&self.entries[*index as usize]));
+        let begin = indices.partition_point(|index| stem(self.name(*index)) < low);
+        let same = indices[begin..].iter().take_while(move |index| stem(self.name(**index)) <= high);
+        let symbols = same.map(|index| self.symbol(&self.entries[*index as usize]));
         symbols.filter(move |s| s.name.starts_with(prefix) && !s.name.contains('.'))
     }
 

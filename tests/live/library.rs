@@ -62,6 +62,8 @@ fn agrees(family: Family, options: &Options, test: &str, latch: &str) -> Result<
         let ours = measured(&agent, LATCH)?.get(latch).copied().unwrap_or_default();
         Ok((first, ours, theirs()?))
     };
+    // Waits from before its name is known are exported once it is: a reading from before that would miss them.
+    wait_for("the latch's name", LIMIT, || Ok(measured(&agent, LATCH)?.contains_key(latch).then_some(())))?;
     let mut before = read()?;
     let mut is_found = false;
     for _ in 0..WINDOWS {

@@ -31,6 +31,9 @@ impl KernelSymbols {
             }
         }
         symbols.functions.sort_unstable();
+        // Kept as long as the agent runs, and grown by doubling.
+        symbols.functions.shrink_to_fit();
+        symbols.names.shrink_to_fit();
         symbols
     }
 

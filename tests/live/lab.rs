@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
 
@@ -72,12 +72,7 @@ fn serves_under_load(family: Family) -> Result<()> {
 
 #[test]
 fn servers_serve_under_load() -> Result<()> {
-    for family in Family::chosen() {
-        let start = Instant::now();
-        serves_under_load(family).with_context(|| family.name())?;
-        println!("{}: {:.0} s", family.name(), start.elapsed().as_secs_f64());
-    }
-    Ok(())
+    [Family::Mysql97, Family::Mariadb114].into_iter().try_for_each(serves_under_load)
 }
 
 #[test]

@@ -1,14 +1,10 @@
 //! Waits of the SQL layer: the C library's locks and condition variables.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::collections::BTreeMap;
 use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
-use armtrace::model::Kind;
-use armtrace::names::{Identity, Namer};
-use armtrace::target::Target;
 
 use crate::agent::{by_latch, Agent, Sample};
 use crate::load::Load;
@@ -111,21 +107,38 @@ fn mariadb_metadata_lock_waits_agree_with_perf_schema() -> Result<()> {
     agrees(Family::Mariadb114, &options, "oltp_point_select", METADATA_LOCK)
 }
 
-/// Without instruments a metadata lock is known by its key.
+/// A server without instruments, and an agent on it, for all that has to be seen without them.
 #[test]
-fn mariadb_metadata_locks_need_no_perf_schema() -> Result<()> {
+fn mariadb_locks_need_no_perf_schema() -> Result<()> {
     let server = Server::start(Family::Mariadb114, &Options::default())?;
-    let mut load = Load::start(&server, "oltp_point_select", 64)?;
-    load.wait_running()?;
     let agent = Agent::attach_without_budget(&server)?;
+    timer_is_named(&agent)?;
+    let under = |test: &str, look: fn(&Agent) -> Result<()>| -> Result<()> {
+        let mut load = Load::start(&server, test, 64)?;
+        load.wait_running()?;
+        look(&agent)?;
+        load.stop().map(drop)
+    };
+    under("oltp_point_select", metadata_locks_are_named)?;
+    under("oltp_update_index", allocator_waits_are_seen)?;
+    agent.stop()?;
+    server.stop()
+}
+
+fn timer_is_named(agent: &Agent) -> Result<()> {
+    wait_for("idle waits of the timer thread", LIMIT, || {
+        Ok(measured(agent, COND)?.get("wait/synch/cond/mysys/COND_timer").filter(|(waits, _)| *waits >= 2.0).copied())
+    })
+    .map(drop)
+}
+
+/// A metadata lock is known by its key.
+fn metadata_locks_are_named(agent: &Agent) -> Result<()> {
     let all = wait_for("waits for metadata locks", LIMIT, || {
-        let seen = measured(&agent, LATCH)?;
+        let seen = measured(agent, LATCH)?;
         // So many that one in a hundred is more than one by chance.
         Ok(seen.get(METADATA_LOCK).is_some_and(|(waits, _)| *waits >= 1000.0).then_some(seen))
     })?;
-    load.stop()?;
-    agent.stop()?;
-    server.stop()?;
     let by_function: Vec<_> = all.iter().filter(|(name, _)| name.starts_with("unnamed:rw_pr_")).collect();
     println!("{:?}, {by_function:?}", all[METADATA_LOCK]);
     // A context's own lock, which is waited for to look for deadlocks, has no such key.
@@ -135,19 +148,11 @@ fn mariadb_metadata_locks_need_no_perf_schema() -> Result<()> {
 }
 
 /// Threads share the C library's arenas; waits for those locks are told from waits for the server's.
-#[test]
-fn mariadb_allocator_waits_are_seen() -> Result<()> {
-    let server = Server::start(Family::Mariadb114, &Options::default())?;
-    let mut load = Load::start(&server, "oltp_update_index", 64)?;
-    load.wait_running()?;
-    let agent = Agent::attach_without_budget(&server)?;
+fn allocator_waits_are_seen(agent: &Agent) -> Result<()> {
     let (waits, seconds) = wait_for("waits for malloc", LIMIT, || {
-        Ok(measured(&agent, LATCH)?.get("unnamed:malloc").filter(|(waits, _)| *waits >= 200.0).copied())
+        Ok(measured(agent, LATCH)?.get("unnamed:malloc").filter(|(waits, _)| *waits >= 200.0).copied())
     })?;
     let samples = agent.scrape()?;
-    load.stop()?;
-    agent.stop()?;
-    server.stop()?;
     let is_unknown = |s: &&Sample| s.name == "armtrace_lost_events_total" && s.labels["reason"] == "lock_unknown";
     let unknown = samples.iter().find(is_unknown).context("no count of unknown locks")?.value;
     println!("{waits} waits of {seconds:.3}s in all; {unknown} sleeps in unknown locks");
@@ -209,53 +214,4 @@ fn mysql_table_cache_needs_no_perf_schema() -> Result<()> {
     let mutexes = all.keys().filter(|name| name.contains("LOCK_table_cache")).count();
     ensure!(mutexes == 1, "{mutexes} names for one latch: {all:?}");
     Ok(())
-}
-
-#[test]
-fn mariadb_timer_needs_no_perf_schema() -> Result<()> {
-    let server = Server::start(Family::Mariadb114, &Options::default())?;
-    let agent = Agent::attach_without_budget(&server)?;
-    wait_for("idle waits of the timer thread", LIMIT, || {
-        Ok(measured(&agent, COND)?.get("wait/synch/cond/mysys/COND_timer").filter(|(waits, _)| *waits >= 2.0).copied())
-    })?;
-    agent.stop()?;
-    server.stop()
-}
-
-/// Where the name of a global lock is that of an instrument, it is that instrument's event name.
-fn globals_have_their_names(family: Family) -> Result<()> {
-    let server = Server::start(family, &Options { perf_schema: true, ..Options::default() })?;
-    let rows = server.query("SELECT name FROM performance_schema.setup_instruments WHERE name LIKE 'wait/synch/%'")?;
-    let events: BTreeSet<String> = rows.into_iter().flatten().collect();
-    let target = Arc::new(Target::open(server.pid()).map_err(|e| anyhow::anyhow!("{e}"))?);
-    let mut namer = Namer::new(&target).map_err(|e| anyhow::anyhow!("{e}"))?;
-    let mut named = 0;
-    for symbol in target.image.symbols().filter(|s| target.image.is_static_data(s.addr)) {
-        for (kind, word) in [(Kind::Mutex, 0), (Kind::Rwlock, 8), (Kind::Cond, 0x28)] {
-            let same = |e: &&String| {
-                e.starts_with(&format!("wait/synch/{}/", kind.as_str())) && e.rsplit('/').next() == Some(symbol.name)
-            };
-            let Some(event) = events.iter().find(same) else { continue };
-            let identity = Identity::Static(symbol.addr + target.bias + word);
-            let name = wait_for("the name of a lock", Duration::from_secs(30), || {
-                Ok(namer.library_lock(&identity, Some(kind), 0))
-            })?;
-            let name = name.event;
-            ensure!(name == *event || name.starts_with("unnamed:"), "{name} is {event}");
-            named += usize::from(name == *event);
-        }
-    }
-    println!("{named} global locks");
-    ensure!(named >= 50, "only {named} global locks have names");
-    server.stop()
-}
-
-#[test]
-fn mysql_global_locks_have_their_names() -> Result<()> {
-    globals_have_their_names(Family::Mysql97)
-}
-
-#[test]
-fn mariadb_global_locks_have_their_names() -> Result<()> {
-    globals_have_their_names(Family::Mariadb114)
 }

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::thread::sleep;
 use std::time::Duration;
 
-use anyhow::{ensure, Result};
+use anyhow::{ensure, Context as _, Result};
+use procfs::{CurrentSI as _, KernelStats};
 
 use crate::agent::{by_latch, Agent};
 use crate::load::Load;
@@ -15,7 +16,8 @@ use crate::server::{Family, Options, Server};
 /// holds the time for which a thread was preempted while it acquired a free latch, which comes rarely and in large
 /// pieces when many threads share few CPUs.
 const WINDOWS: usize = 5;
-const WINDOW: Duration = Duration::from_secs(4);
+const WINDOW: Duration = Duration::from_secs(3);
+const COMPARISONS: usize = 3;
 
 /// How far a latch's wait sum may be from performance_schema's. An emulator lets a thread stand still, between one side's
 /// clock and the other's, for longer than many a wait lasts.
@@ -23,15 +25,16 @@ fn tolerance() -> f64 {
     if is_emulated() {
         0.35
     } else {
-        0.15
+        0.10
     }
 }
 
 /// How long each run with one client takes, in which nobody waits for another.
-const QUIET: Duration = Duration::from_secs(2);
+const QUIET: Duration = Duration::from_secs(1);
 
-/// How many of the most contended latches must agree.
+/// How many of the most contended latches must agree, and how many of all there must be whose sums can be compared.
 const TOP: usize = 5;
+const LEAST: usize = 3;
 
 /// One latch, both sides, over the same seconds.
 #[derive(Clone, Debug, Default)]
@@ -42,6 +45,9 @@ pub(crate) struct Row {
     pub raw_s: f64,
     /// Less what its uncontended acquisitions took, which it times too, at what they took in the quiet runs.
     pub truth_s: f64,
+    /// How much of that may be uncontended acquisitions all the same: those in which the thread lost its CPU last as long as
+    /// the others run, and that comes in proportion to the CPU time that they take.
+    pub preempted_s: f64,
     pub waits: f64,
     pub ours_s: f64,
     /// Our sum over `truth_s`, in each window.
@@ -52,7 +58,7 @@ impl Row {
     /// Whether performance_schema's sum is of waits, all but a tenth: of a latch that is acquired millions of times, the
     /// preemptions of those who acquired it freely can weigh more than its waits.
     pub fn is_comparable(&self) -> bool {
-        self.truth_s >= 0.9 * self.raw_s
+        self.truth_s - self.preempted_s >= 0.9 * self.raw_s
     }
 
     fn ratio(&self) -> f64 {
@@ -85,8 +91,9 @@ impl Reading {
         self.truth.keys()
     }
 
-    /// What one latch's counters grew by since an earlier reading.
-    pub fn since(&self, earlier: &Reading, latch: &str, uncontended: f64) -> Row {
+    /// What one latch's counters grew by since an earlier reading. `uncontended` is what an acquisition of the free latch takes,
+    /// `delay` what [`sleep_and_see_delay`] saw meanwhile.
+    pub fn since(&self, earlier: &Reading, latch: &str, uncontended: f64, delay: f64) -> Row {
         let grown = |now: &BTreeMap<String, f64>, then: &BTreeMap<String, f64>| {
             now.get(latch).copied().unwrap_or(0.0) - then.get(latch).copied().unwrap_or(0.0)
         };
@@ -94,8 +101,18 @@ impl Reading {
         let (count_then, sum_then) = earlier.truth.get(latch).copied().unwrap_or_default();
         let (truth_count, raw_s) = (count - count_then, sum - sum_then);
         let (waits, ours_s) = (grown(&self.waits, &earlier.waits), grown(&self.sums, &earlier.sums));
-        let truth_s = raw_s - (truth_count - waits).max(0.0) * uncontended;
-        Row { latch: latch.to_owned(), truth_count, raw_s, truth_s, waits, ours_s, ratios: vec![ours_s / truth_s] }
+        let free_s = (truth_count - waits).max(0.0) * uncontended;
+        let (truth_s, preempted_s) = (raw_s - free_s, free_s * delay);
+        Row {
+            latch: latch.to_owned(),
+            truth_count,
+            raw_s,
+            truth_s,
+            preempted_s,
+            waits,
+            ours_s,
+            ratios: vec![ours_s / truth_s],
+        }
     }
 }
 
@@ -104,6 +121,20 @@ fn perf_schema(server: &Server) -> Result<BTreeMap<String, (f64, f64)>> {
     let mut all = server.wait_summary()?;
     all.retain(|event, (count, _)| !event.contains("/cond/") && *count > 0.0);
     Ok(all)
+}
+
+/// Sleeps, and returns how long a thread had to wait for a CPU meanwhile for each second that it had one.
+pub(crate) fn sleep_and_see_delay(time: Duration) -> Result<f64> {
+    const LOOKS: u32 = 30;
+    let cpus = std::thread::available_parallelism()?.get() as f64;
+    let mut runnable = 0.0;
+    for _ in 0..LOOKS {
+        sleep(time / LOOKS);
+        // But for who looks.
+        let others = KernelStats::current()?.procs_running.context("no count of runnable threads")?.saturating_sub(1);
+        runnable += f64::from(others) / f64::from(LOOKS);
+    }
+    Ok((runnable / cpus - 1.0).max(0.0))
 }
 
 /// What an uncontended acquisition of each latch takes by performance_schema's account, in seconds: the least mean of
@@ -125,36 +156,20 @@ pub(crate) fn uncontended(server: &Server, load: Load, each: Duration) -> Result
     Ok(least)
 }
 
-/// Runs a load with both sides measuring, and pairs their figures for the same seconds.
-fn compare(family: Family, test: &str, threads: u32, args: &[&str]) -> Result<Vec<Row>> {
-    let options =
-        Options { perf_schema: true, args: args.iter().map(|a| (*a).to_owned()).collect(), ..Options::default() };
-    let server = Server::start(family, &options)?;
-    let mut single = Load::start(&server, test, 1)?;
-    single.wait_running()?;
-    let quiet = uncontended(&server, single, QUIET)?;
-    let mut load = Load::start(&server, test, threads)?;
-    load.wait_running()?;
-    let agent = Agent::attach_without_budget(&server)?;
-    sleep(Duration::from_secs(2));
-    let mut readings = vec![Reading::take(&server, &agent)?];
+/// Pairs both sides' figures for the same seconds.
+fn compare(server: &Server, agent: &Agent, quiet: &BTreeMap<String, f64>) -> Result<Vec<Row>> {
+    let (mut readings, mut delay) = (vec![Reading::take(server, agent)?], 0.0);
     for _ in 0..WINDOWS {
-        sleep(WINDOW);
-        readings.push(Reading::take(&server, &agent)?);
+        delay += sleep_and_see_delay(WINDOW)? / WINDOWS as f64;
+        readings.push(Reading::take(server, agent)?);
     }
-    let report = load.stop()?;
-    ensure!(report.transactions > 0, "{report:?}");
-    let (status, _) = agent.stop()?;
-    ensure!(status.success(), "{status}");
-    server.stop()?;
-
     let mut rows: Vec<Row> = readings[WINDOWS]
         .latches()
         .filter(|latch| latch.contains("/innodb/"))
         .map(|latch| {
             let each = quiet.get(latch).copied().unwrap_or(0.0);
-            let ratios = readings.windows(2).flat_map(|w| w[1].since(&w[0], latch, each).ratios).collect();
-            Row { ratios, ..readings[WINDOWS].since(&readings[0], latch, each) }
+            let ratios = readings.windows(2).flat_map(|w| w[1].since(&w[0], latch, each, delay).ratios).collect();
+            Row { ratios, ..readings[WINDOWS].since(&readings[0], latch, each, delay) }
         })
         .collect();
     rows.sort_by(|a, b| b.truth_s.total_cmp(&a.truth_s));
@@ -187,7 +202,7 @@ fn table(rows: &[Row]) -> String {
 fn agree(rows: &[Row]) -> Result<()> {
     ensure!(rows.len() >= TOP, "performance_schema saw only {} latches", rows.len());
     let rows: Vec<Row> = rows.iter().filter(|r| r.is_comparable()).cloned().collect();
-    ensure!(rows.len() >= TOP, "only {} latches can be compared", rows.len());
+    ensure!(rows.len() >= LEAST, "only {} latches can be compared", rows.len());
     let mut ours = rows.clone();
     ours.sort_by(|a, b| b.ours_s.total_cmp(&a.ours_s));
     // An emulated CPU stands still in the middle of acquiring a free latch, too, which performance_schema times as well;
@@ -201,18 +216,34 @@ fn agree(rows: &[Row]) -> Result<()> {
     Ok(())
 }
 
-/// Compares up to three times: what disturbs a run (a preempted thread holds a free latch's acquisition up for as long as
-/// all others run) makes it fail, and nothing that disturbs it can make a wrong measurement pass.
+/// Compares up to three times under one load: what disturbs a comparison (a preempted thread holds a free latch's acquisition up
+/// for as long as all others run) makes it fail, and nothing that disturbs it can make a wrong measurement pass.
 fn agrees(family: Family, threads: u32, args: &[&str]) -> Result<()> {
+    let test = "oltp_update_index";
+    let options =
+        Options { perf_schema: true, args: args.iter().map(|a| (*a).to_owned()).collect(), ..Options::default() };
+    let server = Server::start(family, &options)?;
+    let mut single = Load::start(&server, test, 1)?;
+    single.wait_running()?;
+    let quiet = uncontended(&server, single, QUIET)?;
+    let mut load = Load::start(&server, test, threads)?;
+    load.wait_running()?;
+    let agent = Agent::attach_without_budget(&server)?;
+    sleep(Duration::from_secs(2));
     let mut last = Ok(());
-    for _ in 0..3 {
-        let rows = compare(family, "oltp_update_index", threads, args)?;
+    for _ in 0..COMPARISONS {
+        let rows = compare(&server, &agent, &quiet)?;
         println!("{}", table(&rows));
         last = agree(&rows);
         if last.is_ok() {
             break;
         }
     }
+    let report = load.stop()?;
+    ensure!(report.transactions > 0, "{report:?}");
+    let (status, _) = agent.stop()?;
+    ensure!(status.success(), "{status}");
+    server.stop()?;
     last
 }
 

@@ -9,7 +9,6 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context, Result};
@@ -17,10 +16,10 @@ use anyhow::{bail, ensure, Context, Result};
 use crate::agent::Agent;
 use crate::scenario::{Scenario, Setup, Stage, SCENARIOS};
 use crate::server::Family;
-use crate::truth::{uncontended, Reading, Row};
+use crate::truth::{sleep_and_see_delay, uncontended, Reading, Row};
 
 const RUNS: usize = 3;
-const RUN: Duration = Duration::from_secs(4);
+const RUN: Duration = Duration::from_secs(3);
 const QUIET: Duration = Duration::from_secs(1);
 const THREADS: u32 = 32;
 
@@ -29,9 +28,9 @@ const KEPT: usize = 8;
 /// Seconds, of all runs together, below which a latch is left out, and of one run, below which that run says nothing.
 const FLOOR_S: f64 = 0.01;
 const RUN_FLOOR_S: f64 = 0.001;
-/// How many of a load's latches have to agree, and how well, and the seconds of all runs from which on they have to.
+/// How many of a load's latches have to agree, and how well, and the share of the threads' time from which on they have to.
 const TOP: usize = 5;
-const BAR_FLOOR_S: f64 = 0.1;
+const BAR_FLOOR: f64 = 0.001;
 const TOLERANCE: f64 = 0.10;
 /// What stands for all loads of a run together.
 const ALL: &str = "all";
@@ -50,12 +49,14 @@ struct Line {
     truth_count: f64,
     raw_s: f64,
     truth_s: f64,
+    /// See [`Row::preempted_s`].
+    preempted_s: f64,
     waits: f64,
     ours_s: f64,
     ratio: f64,
 }
 
-const HEADER: &str = "date\tfamily\tversion\tload\tlatch\tps_count\tps_sum_s\tps_contended_s\tarmtrace_count\tarmtrace_sum_s\tmedian_ratio";
+const HEADER: &str = "date\tfamily\tversion\tload\tlatch\tps_count\tps_sum_s\tps_contended_s\tps_preempted_s\tarmtrace_count\tarmtrace_sum_s\tmedian_ratio";
 
 impl Line {
     /// From the same latch's figures in each run.
@@ -73,6 +74,7 @@ impl Line {
             truth_count: sum(|r| r.truth_count),
             raw_s: sum(|r| r.raw_s),
             truth_s: sum(|r| r.truth_s),
+            preempted_s: sum(|r| r.preempted_s),
             waits: sum(|r| r.waits),
             ours_s: sum(|r| r.ours_s),
             ratio: ratios.get(ratios.len() / 2).copied().unwrap_or(0.0),
@@ -81,7 +83,7 @@ impl Line {
 
     fn tsv(&self) -> String {
         format!(
-            "{}\t{}\t{}\t{}\t{}\t{:.0}\t{:.6}\t{:.6}\t{:.0}\t{:.6}\t{:.3}",
+            "{}\t{}\t{}\t{}\t{}\t{:.0}\t{:.6}\t{:.6}\t{:.6}\t{:.0}\t{:.6}\t{:.3}",
             self.date,
             self.family,
             self.version,
@@ -90,6 +92,7 @@ impl Line {
             self.truth_count,
             self.raw_s,
             self.truth_s,
+            self.preempted_s,
             self.waits,
             self.ours_s,
             self.ratio
@@ -100,14 +103,28 @@ impl Line {
         let fields: Vec<&str> = text.split('\t').collect();
         let [date, family, version, load, latch, rest @ ..] = &fields[..] else { return None };
         let numbers: Vec<f64> = rest.iter().filter_map(|n| n.parse().ok()).collect();
-        let &[truth_count, raw_s, truth_s, waits, ours_s, ratio] = &numbers[..] else { return None };
+        let &[truth_count, raw_s, truth_s, preempted_s, waits, ours_s, ratio] = &numbers[..] else { return None };
         let [date, family, version, load, latch] = [date, family, version, load, latch].map(|s| (*s).to_owned());
-        Some(Line { date, family, version, load, latch, truth_count, raw_s, truth_s, waits, ours_s, ratio })
+        Some(Line {
+            date,
+            family,
+            version,
+            load,
+            latch,
+            truth_count,
+            raw_s,
+            truth_s,
+            preempted_s,
+            waits,
+            ours_s,
+            ratio,
+        })
     }
 
     /// Whether performance_schema's sum is of waits; see [`Row::is_comparable`].
     fn is_comparable(&self) -> bool {
-        Row { truth_s: self.truth_s, raw_s: self.raw_s, ..Row::default() }.is_comparable()
+        Row { truth_s: self.truth_s, raw_s: self.raw_s, preempted_s: self.preempted_s, ..Row::default() }
+            .is_comparable()
     }
 
     fn agrees(&self) -> bool {
@@ -173,12 +190,12 @@ fn run(stage: &Stage, agent: &Agent, scenario: &Scenario, quiet: &BTreeMap<Strin
     let counter = stage.server.status(scenario.counter)?;
     let load = stage.load(scenario, THREADS)?;
     let before = Reading::take(&stage.server, agent)?;
-    sleep(RUN);
+    let delay = sleep_and_see_delay(RUN)?;
     let after = Reading::take(&stage.server, agent)?;
     load.stop()?;
     ensure!(stage.server.status(scenario.counter)? > counter, "no {} all the while", scenario.counter);
     let each = |latch: &String| quiet.get(latch).copied().unwrap_or(0.0);
-    Ok(after.latches().map(|latch| after.since(&before, latch, each(latch))).collect())
+    Ok(after.latches().map(|latch| after.since(&before, latch, each(latch), delay)).collect())
 }
 
 /// The rows of one run of every load, added up.
@@ -195,6 +212,7 @@ fn add(to: &mut Row, row: &Row) {
     to.truth_count += row.truth_count;
     to.raw_s += row.raw_s;
     to.truth_s += row.truth_s;
+    to.preempted_s += row.preempted_s;
     to.waits += row.waits;
     to.ours_s += row.ours_s;
 }
@@ -307,9 +325,9 @@ fn missed_or_met(lines: &[&Line]) -> String {
 
 /// By what a load misses the bar: the same latches are at the top by both accounts, and their sums agree.
 fn missed(lines: &[&Line]) -> Option<String> {
+    let floor = BAR_FLOOR * f64::from(THREADS) * RUNS as f64 * RUN.as_secs_f64();
     let top = |of: fn(&Line) -> f64| -> Vec<&Line> {
-        let mut lines: Vec<&Line> =
-            lines.iter().copied().filter(|l| l.is_comparable() && of(l) >= BAR_FLOOR_S).collect();
+        let mut lines: Vec<&Line> = lines.iter().copied().filter(|l| l.is_comparable() && of(l) >= floor).collect();
         lines.sort_by(|a, b| of(b).total_cmp(&of(a)));
         lines.truncate(TOP);
         lines

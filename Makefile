@@ -23,7 +23,7 @@ BPF := $(filter-out %/vmlinux.h,$(shell find bpf -name '*.[ch]' 2>/dev/null))
 SCRIPTS := $(addprefix tests/lab/,lib.sh setup fetch serve load demo) scripts/sweep .ci/run
 VM_SCRIPTS := $(addprefix tests/vm/,common data image kernel guest check live matrix server-binary) scripts/debs packaging/dist
 
-.PHONY: help setup build demo fmt fmt-check lint unit binaries live truth guest test test-all bench clean
+.PHONY: help setup build demo fmt fmt-check lint unit binaries live truth truth-page guest test test-all bench clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -60,6 +60,9 @@ live: setup ## tests on real servers under load, as root (ARGS=name picks some)
 truth: setup ## docs/truth.md anew: servers against performance_schema, as root: hours (ARGS=mysql_8_0 picks servers; LOADS=tpcc, prints only)
 	cargo test --locked --release --test live $(RUNNER) -- --test-threads=1 --nocapture --ignored --exact truth_suite::truth_suite
 
+truth-page: setup ## docs/truth.md from docs/truth.tsv, without measuring
+	cargo test --locked --release --test live -- --ignored --exact truth_suite::truth_page
+
 # On arm64 from any machine: emulated, so minutes each.
 guest: setup dist-aarch64 ## the agent on an emulated arm64 machine, alone and beside one here, as root
 	cargo test --locked --release --test live $(RUNNER) -- --test-threads=1 --nocapture guest::
@@ -78,7 +81,9 @@ test: ## all of it: formatting, lint, unit, binaries, live, guest
 
 test-all: ## all of it on every server, those too that take long to fetch, and every load on each
 	$(MAKE) test ARMTRACE_ALL_SERVERS=1
-	$(MAKE) live ARMTRACE_ALL_SERVERS=1 ARGS='--nocapture --ignored --exact scenario::every_load_runs_on_every_server'
+	$(MAKE) live ARMTRACE_ALL_SERVERS=1 ARGS='--nocapture --ignored --exact scenario::every_load_runs_on_every_server truth::mysql_8_0_33_waits_agree_with_performance_schema'
+	packaging/dist --tests aarch64
+	tests/vm/live arm64 6.12 --server mysql-8.0 --ignored truth::mysql_8_0_33
 
 bench: setup ## what attaching costs, beside other tools, as root: hours (ARGS=quick: half an hour; ARGS=--write: docs/benchmarks.md)
 	cargo bench --locked --bench overhead $(RUNNER) -- $(ARGS)

@@ -27,6 +27,7 @@ fn latch_plan(image: &Image) -> Plan {
 const LAYOUTS: &[(&str, [i64; 4], u32)] = &[
     ("mysql-9.7", [0x20, 0x18, 0x30, 0x38], u32::MAX),
     ("mysql-8.0", [0x20, 0x18, 0x30, 0x38], u32::MAX),
+    ("mysql-8.0-arm64", [0x20, 0x18, 0x30, 0x38], u32::MAX),
     ("mysql-8.0-stripped", [0x20, 0x18, 0x30, 0x38], u32::MAX),
     ("mysql-8.0.31", [0x20, 0x18, 0x30, 0x38], u32::MAX),
     ("mysql-8.0.12", [0x28, 0x20, 0x40, 0x58], 0x1fff),
@@ -36,43 +37,43 @@ const LAYOUTS: &[(&str, [i64; 4], u32)] = &[
 
 #[test]
 fn latches_are_laid_out_as_the_disassembly_says() {
-    for server in LabServer::chosen() {
-        let Some((_, offsets, bits)) = LAYOUTS.iter().find(|(name, ..)| *name == server.name) else { continue };
-        let image = open(&server.path());
-        let family = catalog::family(&image).unwrap_or_else(|error| panic!("{}: {error}", server.name));
+    for (server, path) in LabServer::programs() {
+        let Some((_, offsets, bits)) = LAYOUTS.iter().find(|(name, ..)| *name == server) else { continue };
+        let image = open(&path);
+        let family = catalog::family(&image).unwrap_or_else(|error| panic!("{server}: {error}"));
         let layout = Layout::of(&image, family);
         let found = |is: &dyn Fn(&Member) -> bool| {
             let mut found = layout.members().filter(|(member, _)| is(member)).map(|(_, kept)| kept);
-            found.next().unwrap_or_else(|| panic!("{}: {:?}", server.name, layout))
+            found.next().unwrap_or_else(|| panic!("{server}: {layout:?}"))
         };
         let sort = |policy: &'static str| move |m: &Member| m.set_by[0].contains(policy);
         let of_rw_lock = |to: Parameter| move |m: &Member| m.set_by == [RW_LOCK_CREATE] && m.to == to;
         let (id, block_id) = (found(&sort("13GenericPolicy")), found(&sort("16BlockMutexPolicy")));
         let (file, line) = (found(&of_rw_lock(Parameter::File)), found(&of_rw_lock(Parameter::Line)));
-        assert_eq!([id, block_id, file, line].map(|kept| kept.offset), *offsets, "{}", server.name);
-        assert_eq!(line.mask, *bits, "{}", server.name);
+        assert_eq!([id, block_id, file, line].map(|kept| kept.offset), *offsets, "{server}");
+        assert_eq!(line.mask, *bits, "{server}");
     }
 }
 
 /// Names come from the code of every build: most latch ids and places that make latches have an instrument.
 #[test]
 fn latches_have_names() {
-    for server in LabServer::chosen() {
-        let image = open(&server.path());
-        let family = catalog::family(&image).unwrap_or_else(|error| panic!("{}: {error}", server.name));
+    for (server, path) in LabServer::programs() {
+        let image = open(&path);
+        let family = catalog::family(&image).unwrap_or_else(|error| panic!("{server}: {error}"));
         let Naming::Mysql(catalog) = family.naming else { continue };
         let rules = MysqlRules::new(&image, catalog);
         let ids: Vec<String> = rules.ids().map(|id| rules.id_name(id).event).collect();
         if catalog.ids.is_some() {
-            assert!(ids.len() >= 60, "{}: {ids:?}", server.name);
+            assert!(ids.len() >= 60, "{server}: {ids:?}");
             for known in ["trx_sys_mutex", "srv_sys_mutex", "lock_wait_mutex"] {
-                assert!(ids.iter().any(|id| id.ends_with(known)), "{}: no {known} in {ids:?}", server.name);
+                assert!(ids.iter().any(|id| id.ends_with(known)), "{server}: no {known} in {ids:?}");
             }
         }
         let sites = rules.sites();
         let named = sites.iter().filter(|site| rules.site_name(&site.file, site.line).is_some()).count();
-        println!("{}: {} latch ids, {named} of {} places that make latches", server.name, ids.len(), sites.len());
-        assert!(named > 0 && named * 100 >= sites.len() * 85, "{}: {sites:#?}", server.name);
+        println!("{server}: {} latch ids, {named} of {} places that make latches", ids.len(), sites.len());
+        assert!(named > 0 && named * 100 >= sites.len() * 85, "{server}: {sites:#?}");
     }
 }
 
@@ -100,8 +101,7 @@ fn names(image: &Image) -> BTreeMap<String, String> {
 /// Symbols only ever add: what is found without them is found with them, at the same places and under the same names.
 #[test]
 fn symbols_only_add() {
-    for server in LabServer::chosen() {
-        let path = server.path();
+    for (server, path) in LabServer::programs() {
         let whole = open(&path);
         // A server that exports none of its latch functions is not traced by latch without them.
         let sites = |image: &Image| -> BTreeSet<(String, u64)> {
@@ -111,13 +111,13 @@ fn symbols_only_add() {
         let bare = stripped(&path);
         let (with, without) = (sites(&whole), sites(&bare));
         let has_latches = catalog::family(&whole).is_ok_and(|family| !family.wait_functions.is_empty());
-        assert!(!with.is_empty() || !has_latches, "{}: no probes", server.name);
-        println!("{}: {} probes with all symbols, {} stripped", server.name, with.len(), without.len());
+        assert!(!with.is_empty() || !has_latches, "{server}: no probes");
+        println!("{server}: {} probes with all symbols, {} stripped", with.len(), without.len());
         let lost: Vec<_> = without.difference(&with).collect();
-        assert!(lost.is_empty(), "{}: symbols cost {lost:x?}", server.name);
+        assert!(lost.is_empty(), "{server}: symbols cost {lost:x?}");
         let all = names(&whole);
         for (latch, name) in names(&bare) {
-            assert_eq!(all.get(&latch), Some(&name), "{}: {latch}", server.name);
+            assert_eq!(all.get(&latch), Some(&name), "{server}: {latch}");
         }
     }
 }

@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use armtrace::symbols::Image;
+use armtrace::symbols::{Arch, Image};
 
 /// `ARMTRACE_MYSQL_AMD64`, or MySQL 9.7 from the lab.
 pub fn mysql_amd64() -> Image {
@@ -79,7 +79,11 @@ pub fn debian_mariadb_path(arch: &str, suite: &str) -> PathBuf {
 /// A copy of a binary without its symbol table and debug information, as distributions ship them.
 pub fn stripped(binary: &Path) -> Image {
     let copy = tempfile::NamedTempFile::new().expect("a temporary file");
-    let status = Command::new("strip").arg("--strip-all").arg("-o").arg(copy.path()).arg(binary).status();
+    let strip = match open(binary).arch() {
+        Arch::X86_64 => "x86_64-linux-gnu-strip",
+        Arch::Aarch64 => "aarch64-linux-gnu-strip",
+    };
+    let status = Command::new(strip).arg("--strip-all").arg("-o").arg(copy.path()).arg(binary).status();
     assert!(status.expect("cannot run strip (package binutils)").success(), "strip {}", binary.display());
     // It stays mapped when its name is gone.
     open(copy.path())
@@ -139,6 +143,16 @@ impl LabServer {
     /// Its program, fetched if it is not in the cache.
     pub fn path(&self) -> PathBuf {
         lab(&self.name).join(&self.program)
+    }
+
+    /// The programs of those that this run takes, and Oracle's for the other architecture, which is as big as its fellow.
+    pub fn programs() -> Vec<(String, PathBuf)> {
+        let servers = LabServer::chosen();
+        let other = servers
+            .iter()
+            .any(|server| server.name == "mysql-8.0")
+            .then(|| ("mysql-8.0-arm64".to_owned(), printed_path("tests/vm/server-binary", &["arm64", "mysql-8.0"])));
+        servers.into_iter().map(|server| (server.name.clone(), server.path())).chain(other).collect()
     }
 }
 

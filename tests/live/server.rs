@@ -23,6 +23,7 @@ pub struct Family(&'static str);
 #[allow(non_upper_case_globals)]
 impl Family {
     pub const Mysql97: Family = Family("mysql-9.7");
+    pub const Mysql80: Family = Family("mysql-8.0");
     pub const Mysql8031: Family = Family("mysql-8.0.31");
     pub const Mysql8012: Family = Family("mysql-8.0.12");
     pub const Mysql57: Family = Family("mysql-5.7");

@@ -252,6 +252,13 @@ fn mysql_waits_agree_with_performance_schema() -> Result<()> {
     agrees(Family::Mysql97, 64, &[])
 }
 
+/// On arm64 too: `tests/vm/live arm64 6.12 --server mysql-8.0 --ignored truth::mysql_8_0_33`.
+#[test]
+#[ignore = "550 MB to fetch: make test-all"]
+fn mysql_8_0_33_waits_agree_with_performance_schema() -> Result<()> {
+    agrees(Family::Mysql80, 32, &[])
+}
+
 /// Its mutexes are inlined into hundreds of functions, as are those of the next two.
 #[test]
 fn mysql_8_0_31_waits_agree_with_performance_schema() -> Result<()> {

@@ -70,14 +70,11 @@ guest: setup dist-aarch64 ## the agent on an emulated arm64 machine, alone and b
 binaries: setup ## tests on the binaries of real servers, as root (ARGS=name picks some)
 	cargo test --locked --release --test binaries --test counts --test damaged --test naming --test servers --test symbols $(RUNNER) -- $(ARGS)
 
-# One after the other, cheapest first.
+# One after the other, cheapest first, and how long each took.
 test: ## all of it: formatting, lint, unit, binaries, live, guest
-	$(MAKE) fmt-check
-	$(MAKE) lint
-	$(MAKE) unit
-	$(MAKE) binaries
-	$(MAKE) live
-	$(MAKE) guest
+	@for part in fmt-check lint unit binaries live guest; do \
+		start=$$(date +%s); $(MAKE) $$part || exit; echo "make $$part: $$(($$(date +%s) - start)) s"; \
+	done
 
 test-all: ## all of it on every server, those too that take long to fetch, and every load on each
 	$(MAKE) test ARMTRACE_ALL_SERVERS=1

@@ -77,6 +77,13 @@ impl Family {
         numbers(self.version()) >= numbers(version)
     }
 
+    /// Whether performance_schema has the waits of the purge threads. That of MySQL 5.7 counts none of theirs, whatever it says of
+    /// their being instrumented, and that of MariaDB 10.2 does not know all but one of them.
+    pub fn times_purge(self) -> bool {
+        let misses = if self.is_mysql() { "5.7" } else { "10.2" };
+        !self.version().starts_with(misses)
+    }
+
     fn column(self, index: usize) -> &'static str {
         let row = rows().find(|row| row.first() == Some(&self.0));
         row.and_then(|row| row.get(index).copied()).unwrap_or_else(|| panic!("tests/lab/servers: {}", self.0))
@@ -235,6 +242,18 @@ impl Server {
             .collect()
     }
 
+    /// Keeps the purge threads from working, by a transaction that may still read every old version.
+    pub fn keep_history(&self) -> Result<History> {
+        const LOOK: &str = "SELECT SLEEP(3600)";
+        let transaction = format!("START TRANSACTION WITH CONSISTENT SNAPSHOT; {LOOK}");
+        let mut client = Command::new(self.dir.join("sql"));
+        client.args(["--execute", &transaction]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let history = History(client.spawn().context("starting the client")?);
+        let begun = format!("SELECT 1 FROM information_schema.processlist WHERE info = '{LOOK}'");
+        wait_for("a transaction", Duration::from_secs(10), || Ok((!self.query(&begun)?.is_empty()).then_some(())))?;
+        Ok(history)
+    }
+
     /// A clean shutdown; an error if the server had ended before.
     pub fn stop(mut self) -> Result<()> {
         let status = self.end()?;
@@ -255,6 +274,18 @@ impl Drop for Server {
             let _ = self.child.kill();
             let _ = self.child.wait();
         }
+    }
+}
+
+/// A transaction that begins with it, and ends when it is dropped or the server stops.
+#[derive(Debug)]
+pub struct History(Child);
+
+impl Drop for History {
+    fn drop(&mut self) {
+        // Either may fail: the server may have ended the client.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 

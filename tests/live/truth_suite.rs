@@ -166,6 +166,7 @@ fn measure_setup(family: Family, setup: Setup, scenarios: &[Scenario], runs: &mu
     let stage = Stage::start(family, setup)?;
     let rows = stage.server.query("SELECT VERSION()")?;
     let version = rows.first().and_then(|r| r.first()).context("the server does not say its version")?.clone();
+    let _history = (!family.times_purge()).then(|| stage.server.keep_history()).transpose()?;
     let agent = Agent::attach_without_budget(&stage.server)?;
     let mut quiet = BTreeMap::new();
     for scenario in scenarios {

@@ -66,14 +66,11 @@ const UNINSTRUMENTED: &[&str] = &[
     "wait/synch/mutex/innodb/trx_mutex",
 ];
 
-/// Functions of MariaDB that lock mutexes of objects on the heap, outside of InnoDB: the pool of background threads,
-/// the lock of a session's metadata locks, the table cache. Without performance_schema those have no names. Nor has
-/// anything the locks of the C library's allocator, and of InnoDB's events up to 10.5.
-const OUTSIDE_INNODB: &[&str] =
-    &["unnamed:tpool::", "unnamed:rw_pr_", "unnamed:tc_", "unnamed:tdc_", "unnamed:malloc", "unnamed:os_event"];
+/// Locks outside of InnoDB that nothing names: those of the C library's allocator, and the C++ mutexes of MariaDB's pool of
+/// background threads, which have no instrument.
+const OUTSIDE_INNODB: &[&str] = &["unnamed:tpool::", "unnamed:malloc"];
 
-/// Whether a latch is one of those.
-pub fn is_outside_innodb(latch: &str) -> bool {
+fn is_outside_innodb(latch: &str) -> bool {
     OUTSIDE_INNODB.iter().any(|function| latch.starts_with(function))
 }
 

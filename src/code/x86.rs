@@ -220,6 +220,12 @@ fn simple_effects(i: &Instruction, into: &mut Vec<Effect>) -> bool {
         Code::Lea_r64_m => match (address(i), i.is_ip_rel_memory_operand()) {
             (_, true) => into.push(Effect::Constant { to: number(op0), value: i.ip_rel_memory_address() }),
             (Some((base, offset)), _) => into.push(Effect::Offset { to: number(op0), from: base, by: offset }),
+            _ if i.memory_base().is_gpr64() => {
+                // An element of what is there: something that is not known, but for that.
+                let (to, from) = (number(op0), number(i.memory_base()));
+                into.push(Effect::Offset { to, from, by: i.memory_displacement64() as i64 });
+                into.push(Effect::Clobber(to));
+            }
             _ => return false,
         },
         Code::Mov_r32_imm32 | Code::Mov_rm32_imm32 if op0 != Register::None => {

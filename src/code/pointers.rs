@@ -132,7 +132,8 @@ pub(super) enum Lanes {
         from: u8,
         bytes: u8,
     },
-    Unknown(u8),
+    /// Something else is in these registers, a bit each.
+    Unknown(u32),
 }
 
 /// The vector registers, by lane.
@@ -529,7 +530,10 @@ impl State {
             Lanes::Whole { to, from, bytes } => {
                 stored.push(Store { to: Pointer::Constant(to), value: self.get(from).low(bytes), bytes });
             }
-            Lanes::Unknown(to) => vectors[usize::from(to & 31)] = [Pointer::Unknown; 4],
+            Lanes::Unknown(registers) => {
+                let written = vectors.iter_mut().enumerate().filter(|(number, _)| registers >> number & 1 == 1);
+                written.for_each(|(_, lanes)| *lanes = [Pointer::Unknown; 4]);
+            }
         }
     }
 
@@ -627,14 +631,35 @@ mod tests {
         assert!(stores.contains(&to_static), "{stores:x?}");
     }
 
+    /// The same numbers with these four bytes of code in place of `punpcklqdq`.
+    fn four_numbers_with(code: [u8; 4]) -> Vec<Store> {
+        let mut bytes = FOUR_NUMBERS;
+        bytes[40..44].copy_from_slice(&code);
+        pointers(&bytes).stores
+    }
+
     #[test]
     fn a_vector_register_that_was_overwritten_is_unknown() {
-        let mut bytes = FOUR_NUMBERS;
-        // paddd %xmm3,%xmm1 instead of punpcklqdq
-        bytes[42] = 0xfe;
-        let stores = pointers(&bytes).stores;
         let known = |s: &&Store| matches!(s.to, Pointer::Behind { .. }) && s.value != Pointer::Unknown;
-        assert_eq!(stores.iter().find(known), None);
+        for (code, text) in [
+            ([0x66, 0x0f, 0xfe, 0xcb], "paddd %xmm3,%xmm1"),
+            ([0x0f, 0x10, 0x0c, 0xce], "movups (%rsi,%rcx,8),%xmm1"),
+            ([0xc5, 0xfe, 0x6f, 0x0e], "vmovdqu (%rsi),%ymm1"),
+            ([0xc5, 0xf1, 0xfe, 0xcb], "vpaddd %xmm3,%xmm1,%xmm1"),
+            ([0xc5, 0xfc, 0x77, 0x90], "vzeroall; nop"),
+        ] {
+            assert_eq!(four_numbers_with(code).iter().find(known), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_number_moved_between_vector_registers_leaves_the_others() {
+        // movss %xmm3,%xmm1
+        let stores = four_numbers_with([0xf3, 0x0f, 0x10, 0xcb]);
+        for (offset, from) in [(0x314, 0x5008), (0x318, 0x5004)] {
+            let store = Store { to: behind(Root::Argument(0), offset), value: Pointer::Content(from), bytes: 4 };
+            assert!(stores.contains(&store), "{stores:x?}");
+        }
     }
 
     /// `call` to what lies 0x100 bytes further on.

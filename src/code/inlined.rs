@@ -3,7 +3,8 @@
 //! A mutex is taken by one atomic instruction. Where that fails, the code spins (`ut_delay`), tries again, and at last
 //! calls a function that sleeps. The search goes the other way: from the call that sleeps up to the highest block
 //! that is entered only by those whose attempt has failed. What that block dominates is the waiting part; the mutex is
-//! the operand of the attempt, and has to be what the call is given to sleep for.
+//! the operand of the attempt, and has to be what the call is given to sleep for. Only x86-64's atomic instructions are known:
+//! in code for arm64 none of these waits is recognised.
 //!
 //! Two shapes are known. Where the first attempt stands before the loop, the waiting part has ends of its own.
 //! Where the loop goes back to the first attempt, which is also passed by those who need not wait, its ways back
@@ -12,6 +13,7 @@
 use std::collections::HashSet;
 use std::ops::Range;
 
+use super::attempt::is_taken_by_failure;
 use super::cfg::{Dominators, Graph, Target};
 use super::function::{Endings, Function};
 use super::insn::{branch_test, is_atomic, reads_four_bytes, Flow, Insn, Probing};
@@ -323,24 +325,39 @@ impl<'a> Search<'a> {
     fn entered_by_failure(&self, block: usize) -> Option<(Vec<usize>, Vec<usize>)> {
         let (mut attempts, mut connectors) = (Vec::new(), Vec::new());
         let outside = |p: &usize| !self.dominators.dominates(block, *p);
-        let mut work: Vec<usize> = self.before(block).filter(outside).collect();
-        while let Some(from) = work.pop() {
+        let mut work: Vec<(usize, usize)> = self.before(block).filter(outside).map(|from| (from, block)).collect();
+        while let Some((from, to)) = work.pop() {
             if from >= self.f.blocks.len() {
                 return None;
             }
-            if self.attempts[from].is_some() && self.f.blocks[from].taken.is_some() && self.next(from).len() == 2 {
+            if self.is_failure(from, to) {
                 attempts.push(from);
             } else if self.attempts[from].is_none() && self.only_next(from).is_some() && !self.has_call(from) {
                 if connectors.contains(&from) || connectors.len() == MAX_CONNECTORS {
                     return None;
                 }
                 connectors.push(from);
-                work.extend(self.before(from));
+                work.extend(self.before(from).map(|before| (before, from)));
             } else {
                 return None;
             }
         }
         (!attempts.is_empty()).then_some((attempts, connectors))
+    }
+
+    /// Whether block `from` ends with the choice between `to`, for those whose attempt in it has failed, and something else.
+    fn is_failure(&self, from: usize, to: usize) -> bool {
+        let block = &self.f.blocks[from];
+        let is_taken = || {
+            let attempt = self.attempts[from]? - block.insns.start;
+            is_taken_by_failure(&self.f.insns[block.insns.clone()], attempt)
+        };
+        let (failed, had) = match is_taken() {
+            Some(true) => (block.taken, block.fallthrough),
+            Some(false) => (block.fallthrough, block.taken),
+            None => return false,
+        };
+        failed == Some(Target::Block(to)) && had != failed && self.next(from).len() == 2
     }
 
     /// The nodes from which a block is entered.

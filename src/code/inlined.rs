@@ -12,6 +12,8 @@
 
 use std::collections::HashSet;
 use std::ops::Range;
+use std::panic::resume_unwind;
+use std::thread::ScopedJoinHandle;
 
 use super::attempt::is_taken_by_failure;
 use super::cfg::{Dominators, Graph, Target};
@@ -71,16 +73,24 @@ pub fn inlined_waits(
     ranges: &[Range<u64>],
     calls: &InlinedCalls,
 ) -> Vec<(u64, Result<Inlined, &'static str>)> {
+    in_shares(ranges, |ranges| {
+        let mut endings = Endings::of_many();
+        let function = |range: &Range<u64>| Function::with_endings(image, range.clone(), &mut endings);
+        ranges.iter().filter_map(function).flat_map(|f| inlined_in(&f, calls)).collect()
+    })
+}
+
+/// What `work` makes of each CPU's share of the ranges, in their order.
+///
+/// # Panics
+/// When `work` does: what a share lacks would be missed by nobody.
+fn in_shares<T: Send>(ranges: &[Range<u64>], work: impl Fn(&[Range<u64>]) -> Vec<T> + Sync) -> Vec<T> {
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
-    let share = ranges.len().div_ceil(workers).max(1);
+    let (share, work) = (ranges.len().div_ceil(workers).max(1), &work);
     std::thread::scope(|scope| {
-        let work = |ranges: &[Range<u64>]| {
-            let mut endings = Endings::of_many();
-            let function = |range: &Range<u64>| Function::with_endings(image, range.clone(), &mut endings);
-            ranges.iter().filter_map(function).flat_map(|f| inlined_in(&f, calls)).collect::<Vec<_>>()
-        };
         let threads: Vec<_> = ranges.chunks(share).map(|ranges| scope.spawn(move || work(ranges))).collect();
-        threads.into_iter().filter_map(|thread| thread.join().ok()).flatten().collect()
+        let done = |thread: ScopedJoinHandle<'_, Vec<T>>| thread.join().unwrap_or_else(|panic| resume_unwind(panic));
+        threads.into_iter().flat_map(done).collect()
     })
 }
 
@@ -159,21 +169,18 @@ impl<'a> Search<'a> {
         let (returned, root) = (blocks, blocks + 1);
         let mut graph = Graph::new(blocks + 2);
         for (from, next) in f.graph.next.iter().enumerate() {
-            next.iter().for_each(|&to| graph.add(from, to));
+            next.iter().for_each(|&to| graph.add_new(from, to));
         }
-        graph.add(root, f.entry_block);
         let is_padding = |b: usize| f.insns[f.blocks[b].insns.clone()].iter().all(Insn::is_padding);
-        for block in 0..blocks {
-            if f.graph.back[block].is_empty() && !is_padding(block) {
-                graph.add(root, block);
-            }
-        }
+        let is_entered = |&b: &usize| b == f.entry_block || f.graph.back[b].is_empty() && !is_padding(b);
+        (0..blocks).filter(is_entered).for_each(|block| graph.add_new(root, block));
         // Rings that nothing leads to.
         let mut reached = graph.reached(&[root], |_| false);
         for block in 0..blocks {
             if !reached[block] && !is_padding(block) {
-                graph.add(root, block);
-                reached = graph.reached(&[root], |_| false);
+                graph.add_new(root, block);
+                reached[block] = true;
+                graph.reach(&[block], |_| false, &mut reached);
             }
         }
         // Padding leads nowhere, because nothing leads to it.
@@ -414,10 +421,11 @@ impl<'a> Search<'a> {
     fn looked_at(&self, part: &Part, mutex: Origin, origins: &Origins<'_>) -> Vec<i64> {
         let mut found = Vec::new();
         for block in (0..part.inside.len()).filter(|&b| part.inside[b]) {
-            for i in self.f.blocks[block].insns.clone().filter(|&i| reads_four_bytes(&self.f.insns[i])) {
-                let address = origins.before(block, i).and_then(|s| s.address(&self.f.insns[i]));
-                found.extend(address.and_then(|a| a.distance_from(mutex)));
-            }
+            origins.each(block, |state, insn| {
+                if reads_four_bytes(insn) {
+                    found.extend(state.address(insn).and_then(|a| a.distance_from(mutex)));
+                }
+            });
         }
         found.retain(|offset| self.calls.looked_at.contains(offset));
         found.sort_unstable();
@@ -676,5 +684,26 @@ impl Sites<'_> {
             args: self.args(i),
             return_address: None,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_keep_their_order() {
+        let ranges: Vec<Range<u64>> = (0..100).map(|n| n..n + 1).collect();
+        assert_eq!(in_shares(&ranges, <[_]>::to_vec), ranges);
+        assert!(in_shares(&[], <[_]>::to_vec).is_empty());
+    }
+
+    #[test]
+    #[should_panic(expected = "a bad share")]
+    fn a_share_that_panics_is_not_left_out() {
+        in_shares::<()>(
+            &[0..1, 1..2],
+            |ranges| if ranges.contains(&(1..2)) { panic!("a bad share") } else { Vec::new() },
+        );
     }
 }

@@ -364,15 +364,14 @@ pub struct Showing {
 }
 
 impl Member {
-    /// Where latches have it in this build. `None` where no function sets it, or not all set the same.
+    /// Where latches have it in this build. `None` where no function sets it, or they do not all set this one only.
     pub fn find(&self, image: &Image) -> Option<Kept> {
         let setters = self.set_by.iter().flat_map(|function| image.functions_named(function));
-        let found: BTreeSet<Kept> = setters
-            .filter_map(|setter| {
-                let number = symbols::parameters(setter.name)?.iter().position(|p| *p == self.to)?;
-                code::kept(image, setter.addr, u8::try_from(number).ok()?, 0)
-            })
-            .collect();
+        let places = |setter: Symbol<'_>| {
+            let number = symbols::parameters(setter.name)?.iter().position(|p| *p == self.to)?;
+            Some(code::kept(image, setter.addr, u8::try_from(number).ok()?, 0))
+        };
+        let found: BTreeSet<Kept> = setters.filter_map(places).flatten().collect();
         let shown = self.shown_by.as_ref().filter(|_| found.is_empty()).and_then(|code| code.find(image));
         let mut found = found.into_iter().chain(shown);
         found.next().filter(|kept| kept.offset >= 0 && found.next().is_none())
@@ -706,5 +705,77 @@ mod tests {
         for other in ["11.4.5-MariaDB", "9.7.4", "x-MariaDB-0+deb11u1", "10-MariaDB-deb"] {
             assert_eq!(package(other), "", "{other}");
         }
+    }
+}
+
+/// Members in the test's own executable, with these functions that set them.
+#[cfg(all(test, target_arch = "x86_64"))]
+mod member_tests {
+    use super::*;
+
+    const HERE: Function = "_Z8set_hereP4Lock10latch_id_t";
+    const THERE: Function = "_Z9set_thereP4Lock10latch_id_t";
+    const TWICE: Function = "_Z9set_twiceP4Lock10latch_id_t";
+    const NOWHERE: Function = "_Z11set_nowhereP4Lock10latch_id_t";
+
+    macro_rules! function {
+        ($name:literal, $code:literal) => {
+            concat!(
+                ".globl ",
+                $name,
+                "\n.type ",
+                $name,
+                ",@function\n",
+                $name,
+                ":\n.cfi_startproc\n",
+                $code,
+                "\nret\n.cfi_endproc\n.size ",
+                $name,
+                ", .-",
+                $name
+            )
+        };
+    }
+
+    std::arch::global_asm!(
+        function!("_Z8set_hereP4Lock10latch_id_t", "mov %esi,0x20(%rdi)"),
+        function!("_Z9set_thereP4Lock10latch_id_t", "mov %esi,0x28(%rdi)"),
+        function!("_Z9set_twiceP4Lock10latch_id_t", "mov %esi,0x20(%rdi)\nmov %esi,0x28(%rdi)"),
+        function!("_Z11set_nowhereP4Lock10latch_id_t", "nop"),
+        options(att_syntax)
+    );
+
+    extern "C" {
+        #[link_name = "_Z8set_hereP4Lock10latch_id_t"]
+        fn here();
+        #[link_name = "_Z9set_thereP4Lock10latch_id_t"]
+        fn there();
+        #[link_name = "_Z9set_twiceP4Lock10latch_id_t"]
+        fn twice();
+        #[link_name = "_Z11set_nowhereP4Lock10latch_id_t"]
+        fn nowhere();
+    }
+
+    fn found(set_by: &'static [Function]) -> Option<Kept> {
+        // The linker keeps what is used.
+        std::hint::black_box([here, there, twice, nowhere].map(|function| function as *const ()));
+        let image = Image::open(std::path::Path::new("/proc/self/exe")).expect("the test's own executable");
+        assert!(set_by.iter().all(|name| image.functions_named(name).next().is_some()));
+        Member { set_by, to: Parameter::LatchId, shown_by: None }.find(&image)
+    }
+
+    #[test]
+    fn a_member_lies_where_all_setters_say() {
+        let here = Some(Kept { offset: 0x20, mask: u32::MAX });
+        assert_eq!(found(&[HERE]), here);
+        assert_eq!(found(&[HERE, NOWHERE]), here);
+    }
+
+    #[test]
+    fn setters_that_disagree_tell_nothing() {
+        assert_eq!(found(&[HERE, THERE]), None);
+        assert_eq!(found(&[TWICE]), None);
+        assert_eq!(found(&[HERE, TWICE]), None);
+        assert_eq!(found(&[NOWHERE]), None);
     }
 }

@@ -48,16 +48,21 @@ impl Graph {
 
     pub fn add(&mut self, from: usize, to: usize) {
         if !self.next[from].contains(&to) {
-            self.next[from].push(to);
-            self.back[to].push(from);
+            self.add_new(from, to);
         }
+    }
+
+    /// Adds an edge that is not there.
+    pub fn add_new(&mut self, from: usize, to: usize) {
+        self.next[from].push(to);
+        self.back[to].push(from);
     }
 
     /// The same nodes without the edges that touch one of some.
     pub fn without(&self, of: impl Fn(usize) -> bool) -> Graph {
         let mut graph = Graph::new(self.next.len());
         for (from, next) in self.next.iter().enumerate().filter(|(from, _)| !of(*from)) {
-            next.iter().filter(|&&to| !of(to)).for_each(|&to| graph.add(from, to));
+            next.iter().filter(|&&to| !of(to)).for_each(|&to| graph.add_new(from, to));
         }
         graph
     }
@@ -70,6 +75,12 @@ impl Graph {
     /// that `closed` names.
     pub fn reached(&self, starts: &[usize], closed: impl Fn(usize) -> bool) -> Vec<bool> {
         let mut seen = vec![false; self.next.len()];
+        self.reach(starts, closed, &mut seen);
+        seen
+    }
+
+    /// Adds to `seen` what is reached from `starts` without entering a node that is in it already, or that `closed` names.
+    pub fn reach(&self, starts: &[usize], closed: impl Fn(usize) -> bool, seen: &mut [bool]) {
         let mut work = starts.to_vec();
         while let Some(node) = work.pop() {
             for &to in &self.next[node] {
@@ -79,7 +90,6 @@ impl Graph {
                 }
             }
         }
-        seen
     }
 
     /// For every node whether it lies on a cycle: whether its strongly connected component has an edge.
@@ -299,6 +309,10 @@ mod tests {
         assert_eq!(g.cyclic(), [false, true, true, true, false, false]);
         assert_eq!(g.reached(&[0], |n| n == 2), [false, true, false, false, false, false]);
         assert_eq!(g.reached(&[1], |_| false), [false, true, true, true, true, false]);
+        let mut seen = g.reached(&[4], |_| false);
+        g.reach(&[3], |_| false, &mut seen);
+        g.reach(&[5], |n| n == 1, &mut seen);
+        assert_eq!(seen, [true, false, false, true, true, false]);
         assert_eq!(g.distances(&[0]), [Some(0), Some(1), Some(2), Some(3), Some(4), None]);
     }
 }

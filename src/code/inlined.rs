@@ -3,7 +3,8 @@
 //! A mutex is taken by one atomic instruction. Where that fails, the code spins (`ut_delay`), tries again, and at last
 //! calls a function that sleeps. The search goes the other way: from the call that sleeps up to the highest block
 //! that is entered only by those whose attempt has failed. What that block dominates is the waiting part; the mutex is
-//! the operand of the attempt, and has to be what the call is given to sleep for.
+//! the operand of the attempt, and has to be what the call is given to sleep for. Only x86-64's atomic instructions are known:
+//! in code for arm64 none of these waits is recognised.
 //!
 //! Two shapes are known. Where the first attempt stands before the loop, the waiting part has ends of its own.
 //! Where the loop goes back to the first attempt, which is also passed by those who need not wait, its ways back
@@ -11,7 +12,10 @@
 
 use std::collections::HashSet;
 use std::ops::Range;
+use std::panic::resume_unwind;
+use std::thread::ScopedJoinHandle;
 
+use super::attempt::is_taken_by_failure;
 use super::cfg::{Dominators, Graph, Target};
 use super::function::{Endings, Function};
 use super::insn::{branch_test, is_atomic, reads_four_bytes, Flow, Insn, Probing};
@@ -69,16 +73,24 @@ pub fn inlined_waits(
     ranges: &[Range<u64>],
     calls: &InlinedCalls,
 ) -> Vec<(u64, Result<Inlined, &'static str>)> {
+    in_shares(ranges, |ranges| {
+        let mut endings = Endings::of_many();
+        let function = |range: &Range<u64>| Function::with_endings(image, range.clone(), &mut endings);
+        ranges.iter().filter_map(function).flat_map(|f| inlined_in(&f, calls)).collect()
+    })
+}
+
+/// What `work` makes of each CPU's share of the ranges, in their order.
+///
+/// # Panics
+/// When `work` does: what a share lacks would be missed by nobody.
+fn in_shares<T: Send>(ranges: &[Range<u64>], work: impl Fn(&[Range<u64>]) -> Vec<T> + Sync) -> Vec<T> {
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
-    let share = ranges.len().div_ceil(workers).max(1);
+    let (share, work) = (ranges.len().div_ceil(workers).max(1), &work);
     std::thread::scope(|scope| {
-        let work = |ranges: &[Range<u64>]| {
-            let mut endings = Endings::of_many();
-            let function = |range: &Range<u64>| Function::with_endings(image, range.clone(), &mut endings);
-            ranges.iter().filter_map(function).flat_map(|f| inlined_in(&f, calls)).collect::<Vec<_>>()
-        };
         let threads: Vec<_> = ranges.chunks(share).map(|ranges| scope.spawn(move || work(ranges))).collect();
-        threads.into_iter().filter_map(|thread| thread.join().ok()).flatten().collect()
+        let done = |thread: ScopedJoinHandle<'_, Vec<T>>| thread.join().unwrap_or_else(|panic| resume_unwind(panic));
+        threads.into_iter().flat_map(done).collect()
     })
 }
 
@@ -157,21 +169,18 @@ impl<'a> Search<'a> {
         let (returned, root) = (blocks, blocks + 1);
         let mut graph = Graph::new(blocks + 2);
         for (from, next) in f.graph.next.iter().enumerate() {
-            next.iter().for_each(|&to| graph.add(from, to));
+            next.iter().for_each(|&to| graph.add_new(from, to));
         }
-        graph.add(root, f.entry_block);
         let is_padding = |b: usize| f.insns[f.blocks[b].insns.clone()].iter().all(Insn::is_padding);
-        for block in 0..blocks {
-            if f.graph.back[block].is_empty() && !is_padding(block) {
-                graph.add(root, block);
-            }
-        }
+        let is_entered = |&b: &usize| b == f.entry_block || f.graph.back[b].is_empty() && !is_padding(b);
+        (0..blocks).filter(is_entered).for_each(|block| graph.add_new(root, block));
         // Rings that nothing leads to.
         let mut reached = graph.reached(&[root], |_| false);
         for block in 0..blocks {
             if !reached[block] && !is_padding(block) {
-                graph.add(root, block);
-                reached = graph.reached(&[root], |_| false);
+                graph.add_new(root, block);
+                reached[block] = true;
+                graph.reach(&[block], |_| false, &mut reached);
             }
         }
         // Padding leads nowhere, because nothing leads to it.
@@ -323,24 +332,39 @@ impl<'a> Search<'a> {
     fn entered_by_failure(&self, block: usize) -> Option<(Vec<usize>, Vec<usize>)> {
         let (mut attempts, mut connectors) = (Vec::new(), Vec::new());
         let outside = |p: &usize| !self.dominators.dominates(block, *p);
-        let mut work: Vec<usize> = self.before(block).filter(outside).collect();
-        while let Some(from) = work.pop() {
+        let mut work: Vec<(usize, usize)> = self.before(block).filter(outside).map(|from| (from, block)).collect();
+        while let Some((from, to)) = work.pop() {
             if from >= self.f.blocks.len() {
                 return None;
             }
-            if self.attempts[from].is_some() && self.f.blocks[from].taken.is_some() && self.next(from).len() == 2 {
+            if self.is_failure(from, to) {
                 attempts.push(from);
             } else if self.attempts[from].is_none() && self.only_next(from).is_some() && !self.has_call(from) {
                 if connectors.contains(&from) || connectors.len() == MAX_CONNECTORS {
                     return None;
                 }
                 connectors.push(from);
-                work.extend(self.before(from));
+                work.extend(self.before(from).map(|before| (before, from)));
             } else {
                 return None;
             }
         }
         (!attempts.is_empty()).then_some((attempts, connectors))
+    }
+
+    /// Whether block `from` ends with the choice between `to`, for those whose attempt in it has failed, and something else.
+    fn is_failure(&self, from: usize, to: usize) -> bool {
+        let block = &self.f.blocks[from];
+        let is_taken = || {
+            let attempt = self.attempts[from]? - block.insns.start;
+            is_taken_by_failure(&self.f.insns[block.insns.clone()], attempt)
+        };
+        let (failed, had) = match is_taken() {
+            Some(true) => (block.taken, block.fallthrough),
+            Some(false) => (block.fallthrough, block.taken),
+            None => return false,
+        };
+        failed == Some(Target::Block(to)) && had != failed && self.next(from).len() == 2
     }
 
     /// The nodes from which a block is entered.
@@ -397,10 +421,11 @@ impl<'a> Search<'a> {
     fn looked_at(&self, part: &Part, mutex: Origin, origins: &Origins<'_>) -> Vec<i64> {
         let mut found = Vec::new();
         for block in (0..part.inside.len()).filter(|&b| part.inside[b]) {
-            for i in self.f.blocks[block].insns.clone().filter(|&i| reads_four_bytes(&self.f.insns[i])) {
-                let address = origins.before(block, i).and_then(|s| s.address(&self.f.insns[i]));
-                found.extend(address.and_then(|a| a.distance_from(mutex)));
-            }
+            origins.each(block, |state, insn| {
+                if reads_four_bytes(insn) {
+                    found.extend(state.address(insn).and_then(|a| a.distance_from(mutex)));
+                }
+            });
         }
         found.retain(|offset| self.calls.looked_at.contains(offset));
         found.sort_unstable();
@@ -659,5 +684,26 @@ impl Sites<'_> {
             args: self.args(i),
             return_address: None,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_keep_their_order() {
+        let ranges: Vec<Range<u64>> = (0..100).map(|n| n..n + 1).collect();
+        assert_eq!(in_shares(&ranges, <[_]>::to_vec), ranges);
+        assert!(in_shares(&[], <[_]>::to_vec).is_empty());
+    }
+
+    #[test]
+    #[should_panic(expected = "a bad share")]
+    fn a_share_that_panics_is_not_left_out() {
+        in_shares::<()>(
+            &[0..1, 1..2],
+            |ranges| if ranges.contains(&(1..2)) { panic!("a bad share") } else { Vec::new() },
+        );
     }
 }

@@ -20,14 +20,11 @@ pub struct Kept {
     pub mask: u32,
 }
 
-/// The member of what argument `object` points to in which the function at `entry` keeps argument `argument`.
-///
-/// `None` when it keeps that nowhere, or in more than one place.
-pub fn kept(image: &Image, entry: u64, argument: u8, object: u8) -> Option<Kept> {
+/// The members of what argument `object` points to in which the function at `entry` keeps argument `argument`.
+pub fn kept(image: &Image, entry: u64, argument: u8, object: u8) -> BTreeSet<Kept> {
     let mut search = Search { image, seen: HashSet::new(), found: BTreeSet::new() };
     search.look(entry, argument, object, 0, MAX_DEPTH);
-    let mut found = search.found.into_iter();
-    found.next().filter(|_| found.next().is_none())
+    search.found
 }
 
 struct Search<'a> {

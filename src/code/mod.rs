@@ -12,6 +12,7 @@
 
 mod aarch64;
 mod access;
+mod attempt;
 mod calls;
 mod cfg;
 mod checksums;

@@ -332,9 +332,20 @@ impl<'a> Origins<'a> {
 
     /// What is known in a block before the instruction of index `at`.
     pub fn before(&self, block: usize, at: usize) -> Option<State> {
+        self.follow(block, at, |_, _| ())
+    }
+
+    /// Calls `visit` with each instruction of a block and what is known before it. With none, if the block is not reached.
+    pub fn each(&self, block: usize, visit: impl FnMut(&State, &Insn)) {
+        _ = self.follow(block, self.blocks[block].insns.end, visit);
+    }
+
+    /// What is known in a block before the instruction of index `at`; `visit` is called with what is known before each up to it.
+    fn follow(&self, block: usize, at: usize, mut visit: impl FnMut(&State, &Insn)) -> Option<State> {
         let mut state = self.starts.get(&block)?.clone();
         let mut changes = Vec::new();
         for insn in self.blocks[block].insns.start..at {
+            visit(&state, &self.insns[insn]);
             changes.clear();
             effects(&self.insns[insn], &mut changes);
             changes.iter().for_each(|change| state.apply(insn, change, &self.frame));

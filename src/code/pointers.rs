@@ -3,6 +3,8 @@
 //! [`Values`](super::values) follows a function's arguments. This follows everything that a pointer can start from: an
 //! argument, what a call returns, what was read from memory, whatever two ways to an instruction bring. So it is known of two
 //! addresses that they lie in the same object, and how far apart, without knowing which object that is.
+//!
+//! What goes through vector registers is followed on x86-64 only.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -130,7 +132,8 @@ pub(super) enum Lanes {
         from: u8,
         bytes: u8,
     },
-    Unknown(u8),
+    /// Something else is in these registers, a bit each.
+    Unknown(u32),
 }
 
 /// The vector registers, by lane.
@@ -153,9 +156,17 @@ const MAX_VISITS: usize = 64;
 #[derive(Clone, Debug, PartialEq)]
 struct State {
     registers: [Pointer; 32],
-    /// By distance from the stack pointer on entry: size and value.
+    /// What is known of the stack, by distance from the stack pointer on entry: size and value. No two overlap.
     slots: BTreeMap<i64, (u8, Pointer)>,
+    /// The arguments on the stack that were written over, a bit each.
+    overwritten: u32,
+    /// From where on others may write to the function's own frame, and from where on to its arguments: the lowest addresses there
+    /// that they can have got hold of.
+    exposed: [i64; 2],
 }
+
+/// No address of the stack is known to others.
+const HIDDEN: [i64; 2] = [i64::MAX; 2];
 
 /// What is known in a function.
 #[derive(Debug, Default)]
@@ -331,7 +342,8 @@ impl<'a> Walk<'a> {
         let mut registers = std::array::from_fn(|register| met(register as u8));
         // So far below that nothing above it is taken for an argument.
         registers[usize::from(self.rules.convention.stack_pointer)] = Pointer::Frame(i64::MIN / 2);
-        State { registers, slots: BTreeMap::new() }
+        // What other blocks have told others of the stack is not known.
+        State { registers, slots: BTreeMap::new(), overwritten: 0, exposed: [i64::MIN; 2] }
     }
 }
 
@@ -356,7 +368,17 @@ impl Rules {
             registers[usize::from(register)] = Pointer::Behind { root: Root::Argument(index), offset: 0 };
         }
         registers[usize::from(self.convention.stack_pointer)] = Pointer::Frame(0);
-        State { registers, slots: BTreeMap::new() }
+        State { registers, slots: BTreeMap::new(), overwritten: 0, exposed: HIDDEN }
+    }
+
+    /// The arguments on the stack that these bytes of it are part of, a bit each.
+    fn arguments_in(&self, begin: i64, end: i64) -> u32 {
+        let first = self.stack_arguments();
+        let is_in = |number: &u32| {
+            let at = first + 8 * i64::from(*number);
+            begin < at + 8 && at < end
+        };
+        (0..MAX_ARGUMENTS as u32).filter(is_in).fold(0, |all, number| all | 1 << number)
     }
 
     fn passed(&self, state: &State) -> Vec<Pointer> {
@@ -394,32 +416,24 @@ impl State {
 
     /// Takes in what another way to the block at `at` brings. True if that changed anything.
     fn meet(&mut self, other: &State, at: u64) -> bool {
-        let before = (self.registers, self.slots.len());
+        let before = (self.registers, self.slots.len(), self.overwritten, self.exposed);
         for (register, (mine, theirs)) in self.registers.iter_mut().zip(&other.registers).enumerate() {
             if mine != theirs {
                 *mine = Pointer::Behind { root: Root::Met { at, register: register as u8 }, offset: 0 };
             }
         }
-        // What is forgotten is still written to: an argument on the stack may be gone.
-        let forgotten = |slot: &mut (u8, Pointer)| std::mem::replace(&mut slot.1, Pointer::Unknown) != Pointer::Unknown;
-        let mut changed = false;
-        for (at, slot) in &mut self.slots {
-            if other.slots.get(at) != Some(slot) {
-                changed |= forgotten(slot);
-            }
-        }
-        for (&at, &(size, _)) in &other.slots {
-            self.slots.entry(at).or_insert((size, Pointer::Unknown));
-        }
-        changed || before != (self.registers, self.slots.len())
+        self.slots.retain(|at, slot| other.slots.get(at) == Some(slot));
+        self.overwritten |= other.overwritten;
+        self.exposed = std::array::from_fn(|part| self.exposed[part].min(other.exposed[part]));
+        before != (self.registers, self.slots.len(), self.overwritten, self.exposed)
     }
 
     fn apply(&mut self, insn: &Insn, effect: &Effect, rules: &Rules) {
         match *effect {
-            Effect::Copy { to, from, bytes } => self.set(to, self.get(from).low(bytes)),
+            Effect::Copy { to, from, bytes } => self.compute(to, from, self.get(from).low(bytes), rules),
             Effect::Offset { to, from, by } => match self.get(from).plus(by) {
                 Pointer::Unknown => self.make(insn, to),
-                value => self.set(to, value),
+                value => self.compute(to, from, value, rules),
             },
             Effect::Constant { to, value } => self.set(to, Pointer::Constant(value)),
             Effect::Insert { to, value, shift } => match self.get(to) {
@@ -429,9 +443,10 @@ impl State {
                 _ => self.make(insn, to),
             },
             Effect::Store { base, offset, from, bytes } => {
+                let value = from.map_or(Pointer::Unknown, |r| self.get(r));
+                self.expose(value, rules);
                 if let Pointer::Frame(at) = self.get(base) {
-                    let value = from.map_or(Pointer::Unknown, |r| self.get(r));
-                    self.store(at.wrapping_add(offset), bytes, value);
+                    self.store(at.wrapping_add(offset), bytes, value, rules);
                 }
             }
             Effect::Load { to, base, offset, bytes } => match self.read(self.get(base).plus(offset), bytes, rules) {
@@ -443,16 +458,49 @@ impl State {
             }
             Effect::Call => {
                 rules.convention.caller_saved.iter().for_each(|&r| self.make(insn, r));
-                // The callee's frame goes below the stack pointer.
-                if let Pointer::Frame(top) = self.get(rules.convention.stack_pointer) {
-                    self.slots.retain(|&at, _| at >= top);
-                }
+                self.forget_what_others_write(rules);
             }
             Effect::Unknown => {
                 (0..32).for_each(|r| self.make(insn, r));
                 self.slots.clear();
+                self.overwritten = u32::MAX;
+                self.exposed = [i64::MIN; 2];
             }
         }
+    }
+
+    /// The register holds what was computed from another. An address of the stack in a register that is not there to address the
+    /// frame is one of an object that others may be told of.
+    fn compute(&mut self, to: u8, from: u8, value: Pointer, rules: &Rules) {
+        let Convention { stack_pointer, frame_pointer, .. } = rules.convention;
+        let addresses_frame = to == stack_pointer || to == frame_pointer && from == stack_pointer;
+        if !addresses_frame {
+            self.expose(value, rules);
+        }
+        self.set(to, value);
+    }
+
+    /// Notes that others may get hold of an address. How large the object there is, is not known.
+    fn expose(&mut self, value: Pointer, rules: &Rules) {
+        if let Pointer::Frame(at) = value {
+            let lowest = &mut self.exposed[usize::from(at >= rules.stack_arguments())];
+            *lowest = at.min(*lowest);
+        }
+    }
+
+    /// What a call does to the stack.
+    fn forget_what_others_write(&mut self, rules: &Rules) {
+        // The callee's frame goes below the stack pointer.
+        let top = match self.get(rules.convention.stack_pointer) {
+            Pointer::Frame(top) => top,
+            _ => i64::MIN,
+        };
+        let ([own, arguments], first_argument) = (self.exposed, rules.stack_arguments());
+        self.slots.retain(|&at, &mut (size, _)| {
+            let exposed = if at < first_argument { own } else { arguments };
+            at >= top && at.saturating_add(i64::from(size)) <= exposed
+        });
+        self.overwritten |= rules.arguments_in(arguments, i64::MAX);
     }
 
     fn apply_lanes(&self, lanes: &Lanes, vectors: &mut Vectors, rules: &Rules, stored: &mut Vec<Store>) {
@@ -482,7 +530,10 @@ impl State {
             Lanes::Whole { to, from, bytes } => {
                 stored.push(Store { to: Pointer::Constant(to), value: self.get(from).low(bytes), bytes });
             }
-            Lanes::Unknown(to) => vectors[usize::from(to & 31)] = [Pointer::Unknown; 4],
+            Lanes::Unknown(registers) => {
+                let written = vectors.iter_mut().enumerate().filter(|(number, _)| registers >> number & 1 == 1);
+                written.for_each(|(_, lanes)| *lanes = [Pointer::Unknown; 4]);
+            }
         }
     }
 
@@ -505,10 +556,14 @@ impl State {
         }
     }
 
-    fn store(&mut self, at: i64, bytes: u8, value: Pointer) {
+    fn store(&mut self, at: i64, bytes: u8, value: Pointer, rules: &Rules) {
         let end = at.saturating_add(i64::from(bytes));
         self.slots.retain(|&from, &mut (size, _)| from >= end || from.saturating_add(i64::from(size)) <= at);
-        self.slots.insert(at, (bytes, value.low(bytes)));
+        self.overwritten |= rules.arguments_in(at, end);
+        let value = value.low(bytes);
+        if value != Pointer::Unknown {
+            self.slots.insert(at, (bytes, value));
+        }
     }
 
     fn read(&self, at: Pointer, bytes: u8, rules: &Rules) -> Pointer {
@@ -529,10 +584,11 @@ impl State {
         if let Some(&(size, value)) = self.slots.get(&at) {
             return if size >= bytes { value.low(bytes) } else { Pointer::Unknown };
         }
-        let from = at - rules.stack_arguments();
+        let from = at.saturating_sub(rules.stack_arguments());
         let in_registers: i64 = if rules.arch == Arch::Aarch64 { 8 } else { 6 };
         let index = from / 8 + in_registers;
-        if from < 0 || from % 8 != 0 || index >= MAX_ARGUMENTS as i64 {
+        let is_overwritten = rules.arguments_in(at, at.saturating_add(i64::from(bytes))) & self.overwritten != 0;
+        if from < 0 || from % 8 != 0 || index >= MAX_ARGUMENTS as i64 || is_overwritten {
             return Pointer::Unknown;
         }
         Pointer::Behind { root: Root::Argument(index as u8), offset: 0 }.low(bytes)
@@ -575,14 +631,98 @@ mod tests {
         assert!(stores.contains(&to_static), "{stores:x?}");
     }
 
+    /// The same numbers with these four bytes of code in place of `punpcklqdq`.
+    fn four_numbers_with(code: [u8; 4]) -> Vec<Store> {
+        let mut bytes = FOUR_NUMBERS;
+        bytes[40..44].copy_from_slice(&code);
+        pointers(&bytes).stores
+    }
+
     #[test]
     fn a_vector_register_that_was_overwritten_is_unknown() {
-        let mut bytes = FOUR_NUMBERS;
-        // paddd %xmm3,%xmm1 instead of punpcklqdq
-        bytes[42] = 0xfe;
-        let stores = pointers(&bytes).stores;
         let known = |s: &&Store| matches!(s.to, Pointer::Behind { .. }) && s.value != Pointer::Unknown;
-        assert_eq!(stores.iter().find(known), None);
+        for (code, text) in [
+            ([0x66, 0x0f, 0xfe, 0xcb], "paddd %xmm3,%xmm1"),
+            ([0x0f, 0x10, 0x0c, 0xce], "movups (%rsi,%rcx,8),%xmm1"),
+            ([0xc5, 0xfe, 0x6f, 0x0e], "vmovdqu (%rsi),%ymm1"),
+            ([0xc5, 0xf1, 0xfe, 0xcb], "vpaddd %xmm3,%xmm1,%xmm1"),
+            ([0xc5, 0xfc, 0x77, 0x90], "vzeroall; nop"),
+        ] {
+            assert_eq!(four_numbers_with(code).iter().find(known), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_number_moved_between_vector_registers_leaves_the_others() {
+        // movss %xmm3,%xmm1
+        let stores = four_numbers_with([0xf3, 0x0f, 0x10, 0xcb]);
+        for (offset, from) in [(0x314, 0x5008), (0x318, 0x5004)] {
+            let store = Store { to: behind(Root::Argument(0), offset), value: Pointer::Content(from), bytes: 4 };
+            assert!(stores.contains(&store), "{stores:x?}");
+        }
+    }
+
+    /// `call` to what lies 0x100 bytes further on.
+    const CALL: [u8; 5] = [0xe8, 0xfb, 0x00, 0x00, 0x00];
+
+    /// What is passed on in the last call of a function of these parts, in registers.
+    fn passed_last(parts: &[&[u8]]) -> Vec<Pointer> {
+        let mut code = parts.concat();
+        let call = BASE + code.len() as u64;
+        code.extend(CALL.iter().chain(&[0xc3]));
+        pointers(&code).passed(call)[..6].to_vec()
+    }
+
+    #[test]
+    fn an_argument_on_the_stack_can_be_overwritten() {
+        // mov 0x10(%rsp),%rdi, and mov 0x10(%rsp),%edx
+        let (whole, low): ([u8; 5], [u8; 4]) = ([0x48, 0x8b, 0x7c, 0x24, 0x10], [0x8b, 0x54, 0x24, 0x10]);
+        let passed = passed_last(&[&whole, &low]);
+        assert_eq!((passed[0], passed[2]), (behind(Root::Argument(7), 0), Pointer::Low(Root::Argument(7))));
+        // movups %xmm0,0x8(%rsp); mov %eax,0x14(%rsp); mov %rsi,0x10(%rsp)
+        let (wide, upper, all): ([u8; 5], [u8; 4], [u8; 5]) =
+            ([0x0f, 0x11, 0x44, 0x24, 0x08], [0x89, 0x44, 0x24, 0x14], [0x48, 0x89, 0x74, 0x24, 0x10]);
+        // The same, unless %edi is 0.
+        let perhaps = [&[0x85, 0xff, 0x74, 0x05][..], &wide].concat();
+        for code in [&[&wide[..]][..], &[&upper], &[&all, &upper], &[&perhaps]] {
+            let passed = passed_last(&[code, &[&whole, &low]].concat());
+            let is_own =
+                |p: &Pointer| matches!(p, Pointer::Behind { root: Root::Argument(7 | 1), .. } | Pointer::Low(_));
+            assert!(!is_own(&passed[0]) && !is_own(&passed[2]), "{code:x?}: {passed:x?}");
+        }
+        assert_eq!(passed_last(&[&all, &whole])[0], behind(Root::Argument(1), 0));
+    }
+
+    /// `sub $0x28,%rsp; mov %rdi,0x10(%rsp); mov %rsi,0x8(%rsp)`
+    const TWO_SLOTS: [u8; 14] = [0x48, 0x83, 0xec, 0x28, 0x48, 0x89, 0x7c, 0x24, 0x10, 0x48, 0x89, 0x74, 0x24, 0x08];
+    /// `mov 0x10(%rsp),%rdi; mov 0x8(%rsp),%rsi`
+    const BOTH_BACK: [u8; 10] = [0x48, 0x8b, 0x7c, 0x24, 0x10, 0x48, 0x8b, 0x74, 0x24, 0x08];
+
+    #[test]
+    fn a_call_may_write_to_what_it_has_the_address_of() {
+        let [first, second] = [0, 1].map(|n| behind(Root::Argument(n), 0));
+        let passed = passed_last(&[&TWO_SLOTS, &CALL, &BOTH_BACK]);
+        assert_eq!(passed[..2], [first, second]);
+        // lea 0x10(%rsp),%rdi, and lea 0x10(%rsp,%rcx,8),%rdi
+        for lea in [[0x48, 0x8d, 0x7c, 0x24, 0x10], [0x48, 0x8d, 0x7c, 0xcc, 0x10]] {
+            let passed = passed_last(&[&TWO_SLOTS, &lea, &CALL, &BOTH_BACK]);
+            assert_ne!(passed[0], first, "{lea:x?}");
+            assert_eq!(passed[1], second, "what lies below is no part of it");
+            // mov 0x8(%rsp),%rax; mov %rax,0x10(%rsp): a later call can write there too.
+            let again = [0x48, 0x8b, 0x44, 0x24, 0x08, 0x48, 0x89, 0x44, 0x24, 0x10];
+            assert_eq!(passed_last(&[&TWO_SLOTS, &lea, &CALL, &again, &BOTH_BACK])[0], second);
+            assert_ne!(passed_last(&[&TWO_SLOTS, &lea, &CALL, &again, &CALL, &BOTH_BACK])[0], second);
+        }
+    }
+
+    #[test]
+    fn a_call_may_write_to_an_argument_that_it_has_the_address_of() {
+        // lea 0x10(%rsp),%rdi; call; mov 0x8(%rsp),%rdi; mov 0x10(%rsp),%rsi
+        let lea = [0x48, 0x8d, 0x7c, 0x24, 0x10];
+        let back = [0x48, 0x8b, 0x7c, 0x24, 0x08, 0x48, 0x8b, 0x74, 0x24, 0x10];
+        let passed = passed_last(&[&lea, &CALL, &back]);
+        assert_eq!(passed[0], behind(Root::Argument(6), 0));
+        assert_ne!(passed[1], behind(Root::Argument(7), 0));
     }
 
     /// `push %rbx; mov 0x10(%rdi),%rbx; test %esi,%esi; je 1f; mov 0x18(%rdi),%rbx; 1: lea 0x198(%rbx),%rdi; call; lea

@@ -514,6 +514,14 @@ fn an_inlined_wait_that_goes_back_to_its_first_attempt_may_end_there() {
 }
 
 #[test]
+fn an_inlined_wait_may_begin_behind_an_exchange() {
+    // xchg %rdx,(%rbx); test %rdx,%rdx; nop, and the je that follows
+    let exchange = [0x48, 0x87, 0x13, 0x48, 0x85, 0xd2, 0x90];
+    let found = inlined(&patched(x86::INLINED, 0x17, &exchange), 0, &[]).unwrap();
+    assert_eq!(short(&found.begin), (0x30, true, false));
+}
+
+#[test]
 fn an_inlined_wait_without_proof_of_its_latch_is_left_out() {
     let without = |at: usize, bytes: &[u8], what: &str| {
         let found = inlined(&patched(x86::INLINED, at, bytes), 0, &[]);
@@ -523,6 +531,7 @@ fn an_inlined_wait_without_proof_of_its_latch_is_left_out() {
     without(0x85, &[0x48, 0x89, 0xf7], "it sleeps for another latch");
     without(0x3c, &[0x83, 0xc3, 0x01, 0x90], "its latch changes while it spins");
     without(0x19, &[0x90, 0x48, 0x0f, 0xb1, 0x13], "nothing is attempted before it");
+    without(0x1e, &[0x75], "it sleeps when the first attempt has succeeded");
     without(0x37, &[0xb8], "it does not spin");
     assert!(inlined(x86::INLINED_RETRY, 1, &[0x18]).is_err(), "what tells the kind of mutex is not looked at");
 }

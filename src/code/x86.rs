@@ -1,8 +1,8 @@
 //! x86-64 instructions, decoded by iced-x86. Registers are numbered as the hardware encodes them.
 
 use iced_x86::{
-    Code, Decoder, DecoderOptions, FlowControl, Formatter, GasFormatter, Instruction, InstructionInfoFactory, Mnemonic,
-    OpAccess, OpKind, Register,
+    Code, Decoder, DecoderOptions, FlowControl, Formatter, GasFormatter, Instruction, InstructionInfoFactory,
+    InstructionInfoOptions, Mnemonic, OpAccess, OpKind, Register,
 };
 
 use super::access::Access;
@@ -220,6 +220,12 @@ fn simple_effects(i: &Instruction, into: &mut Vec<Effect>) -> bool {
         Code::Lea_r64_m => match (address(i), i.is_ip_rel_memory_operand()) {
             (_, true) => into.push(Effect::Constant { to: number(op0), value: i.ip_rel_memory_address() }),
             (Some((base, offset)), _) => into.push(Effect::Offset { to: number(op0), from: base, by: offset }),
+            _ if i.memory_base().is_gpr64() => {
+                // An element of what is there: something that is not known, but for that.
+                let (to, from) = (number(op0), number(i.memory_base()));
+                into.push(Effect::Offset { to, from, by: i.memory_displacement64() as i64 });
+                into.push(Effect::Clobber(to));
+            }
             _ => return false,
         },
         Code::Mov_r32_imm32 | Code::Mov_rm32_imm32 if op0 != Register::None => {
@@ -323,9 +329,6 @@ fn address(i: &Instruction) -> Option<(u8, i64)> {
 fn general_effects(i: &Instruction, into: &mut Vec<Effect>) {
     let mut factory = InstructionInfoFactory::new();
     let info = factory.info(i);
-    let writes = |access| {
-        matches!(access, OpAccess::Write | OpAccess::CondWrite | OpAccess::ReadWrite | OpAccess::ReadCondWrite)
-    };
     // A repeated store goes on for longer than its operand says.
     let repeated = i.has_rep_prefix() || i.has_repne_prefix();
     for memory in info.used_memory().iter().filter(|m| writes(m.access())) {
@@ -346,21 +349,41 @@ fn general_effects(i: &Instruction, into: &mut Vec<Effect>) {
     }
 }
 
+pub(super) fn writes(access: OpAccess) -> bool {
+    matches!(access, OpAccess::Write | OpAccess::CondWrite | OpAccess::ReadWrite | OpAccess::ReadCondWrite)
+}
+
 /// What an instruction does with four-byte lanes: compilers move several numbers at once through a vector register.
 pub(super) fn lanes(insn: &Insn) -> Option<Lanes> {
     let i = instruction(insn);
-    let wide = || {
-        let (to, from) = (lane_operand(&i, 0)?, lane_operand(&i, 1)?);
-        Some((to, from))
-    };
+    lanes_moved(&i).or_else(|| lanes_overwritten(&i))
+}
+
+/// The vector registers that hold something else behind an instruction.
+fn lanes_overwritten(i: &Instruction) -> Option<Lanes> {
+    if i.is_invalid() {
+        return Some(Lanes::Unknown(u32::MAX));
+    }
+    let mut factory = InstructionInfoFactory::new();
+    let used = factory.info_options(i, InstructionInfoOptions::NO_MEMORY_USAGE).used_registers();
+    let written = used.iter().filter(|used| used.register().is_vector_register() && writes(used.access()));
+    let registers = written.fold(0, |all, used| all | 1 << (used.register().number() & 31));
+    (registers != 0).then_some(Lanes::Unknown(registers))
+}
+
+/// The instructions without a VEX prefix that move lanes about; the others also write what is above 16 bytes.
+fn lanes_moved(i: &Instruction) -> Option<Lanes> {
+    let wide = || Some((lane_operand(i, 0)?, lane_operand(i, 1)?));
     match i.mnemonic() {
         Mnemonic::Mov if i.is_ip_rel_memory_operand() && i.op0_kind() == OpKind::Memory => {
             let from = Some(i.op1_register()).filter(|r| r.is_gpr32() || r.is_gpr64())?;
             let (to, bytes) = (i.ip_rel_memory_address(), from.size() as u8);
             Some(Lanes::Whole { to, from: number(from), bytes })
         }
-        Mnemonic::Movd | Mnemonic::Movss => lane_move(wide()?, 0, 1),
-        Mnemonic::Movq | Mnemonic::Movsd if i.op_count() == 2 => lane_move(wide()?, 0, 2),
+        Mnemonic::Movd => lane_move(wide()?, 0, 1),
+        Mnemonic::Movq => lane_move(wide()?, 0, 2),
+        Mnemonic::Movss => lane_move(wide()?, 0, 1).map(keeping_between_registers),
+        Mnemonic::Movsd => lane_move(wide()?, 0, 2).map(keeping_between_registers),
         Mnemonic::Movups
         | Mnemonic::Movaps
         | Mnemonic::Movupd
@@ -376,7 +399,17 @@ pub(super) fn lanes(insn: &Insn) -> Option<Lanes> {
             }
             _ => None,
         },
-        _ => Some(i.op0_register()).filter(|r| r.is_xmm()).map(|r| Lanes::Unknown(r.number() as u8)),
+        _ => None,
+    }
+}
+
+/// A number that is read from memory comes with zeros behind it; from another register it comes alone.
+fn keeping_between_registers(lanes: Lanes) -> Lanes {
+    match lanes {
+        Lanes::Set { to, from: from @ Lane::Vector(_), lane, count, .. } => {
+            Lanes::Set { to, from, lane, count, keeps_others: true }
+        }
+        lanes => lanes,
     }
 }
 
@@ -416,11 +449,11 @@ pub(super) fn immediate(insn: &Insn) -> Option<u64> {
     (0..i.op_count()).find(is_number).map(|n| i.immediate(n))
 }
 
-fn number(register: Register) -> u8 {
+pub(super) fn number(register: Register) -> u8 {
     register.full_register().number() as u8
 }
 
-fn instruction(insn: &Insn) -> Instruction {
+pub(super) fn instruction(insn: &Insn) -> Instruction {
     Decoder::with_ip(64, insn.bytes(), insn.addr, DecoderOptions::NONE).decode()
 }
 

@@ -210,7 +210,7 @@ struct Gap {
 pub(super) fn doctor(args: &DoctorArgs) -> Result<(), Failure> {
     let settings = Settings::from_env(args.symbols.clone());
     let target = args.pid.map(|pid| Target::open_with(pid, &settings)).transpose()?.map(Arc::new);
-    let findings = find_out(target.as_ref());
+    let findings = find_out(target.as_ref(), args.max_overhead);
     match args.format {
         Format::Json => {
             let json = serde_json::to_string_pretty(&findings).map_err(Failure::running)?;
@@ -225,7 +225,7 @@ pub(super) fn doctor(args: &DoctorArgs) -> Result<(), Failure> {
     }
 }
 
-fn find_out(target: Option<&Arc<Target>>) -> Findings {
+fn find_out(target: Option<&Arc<Target>>, max_overhead: f64) -> Findings {
     let capabilities: Vec<Check> = attach::capabilities()
         .into_iter()
         .map(|(name, held)| Check {
@@ -274,7 +274,7 @@ fn find_out(target: Option<&Arc<Target>>) -> Findings {
             }])
             .collect(),
         hardware: hardware_events(),
-        server: target.map(|t| look_at(t, &costs)),
+        server: target.map(|t| look_at(t, &costs, max_overhead)),
         ready,
     }
 }
@@ -324,11 +324,8 @@ fn numa_accesses(host: &hardware::Host) -> String {
     )
 }
 
-/// What probes may take where nothing else is said (`--max-overhead`), a share.
-const DEFAULT_OVERHEAD: f64 = 0.01;
-
-fn look_at(target: &Arc<Target>, costs: &Costs) -> Server {
-    let plan: Plan = latch::plan(&target.image, target.family, agent::allowed(target.pid, DEFAULT_OVERHEAD));
+fn look_at(target: &Arc<Target>, costs: &Costs, max_overhead: f64) -> Server {
+    let plan: Plan = latch::plan(&target.image, target.family, agent::allowed(target.pid, max_overhead));
     let info = target.info();
     let spin = cpu::SpinReader::new(target, &plan).and_then(|reader| reader.read());
     Server {

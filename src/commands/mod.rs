@@ -94,6 +94,9 @@ pub(crate) struct RunArgs {
     format: Format,
 }
 
+/// What probes may take of the server's CPU time where nothing else is said.
+const MAX_OVERHEAD: &str = "1%";
+
 /// What every command takes that attaches to a server.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct AttachArgs {
@@ -106,7 +109,7 @@ pub(crate) struct AttachArgs {
     #[arg(long, value_name = "FILE")]
     symbols: Option<PathBuf>,
     /// Most of the server's CPU time that probes may take; the dearest are off part of the time to keep it
-    #[arg(long, default_value = "1%", value_name = "SHARE", value_parser = share)]
+    #[arg(long, default_value = MAX_OVERHEAD, value_name = "SHARE", value_parser = share)]
     max_overhead: f64,
     /// How often in a second each CPU is asked what the server does there; 0: CPU time is not sampled
     #[arg(long, default_value_t = 99, value_name = "HZ", value_parser = clap::value_parser!(u32).range(..=1000))]
@@ -272,6 +275,9 @@ pub(crate) struct DoctorArgs {
     /// Take the server's symbols from this file, of `armtrace symbols export` or a debug file
     #[arg(long, value_name = "FILE", requires = "pid")]
     symbols: Option<PathBuf>,
+    /// Tell what would be attached with this --max-overhead: some probes need a large one
+    #[arg(long, default_value = MAX_OVERHEAD, value_name = "SHARE", value_parser = share, requires = "pid")]
+    max_overhead: f64,
     /// How to print the findings
     #[arg(long, default_value = "text")]
     format: Format,
@@ -361,7 +367,7 @@ mod tests {
 
     use clap::Parser;
 
-    use super::{duration, label, positive, share, time, Cli};
+    use super::{duration, label, positive, share, time, Cli, Command};
 
     #[test]
     fn no_command_means_run() {
@@ -372,6 +378,21 @@ mod tests {
         }
         assert!(cli(&["run", "--pid", "1"]).unwrap().run.is_none());
         assert!(cli(&["--listen", ":1"]).is_err());
+    }
+
+    #[test]
+    fn doctor_looks_at_what_run_attaches() {
+        let doctor = |args: &[&str]| {
+            let cli = Cli::try_parse_from([&["armtrace", "doctor"], args].concat())?;
+            let Some(Command::Doctor(args)) = cli.command else { panic!("another command") };
+            Ok::<_, clap::Error>(args.max_overhead)
+        };
+        let run = Cli::try_parse_from(["armtrace", "--pid", "1"]).unwrap().run.unwrap();
+        assert_eq!(doctor(&["--pid", "1"]).unwrap(), run.attach.max_overhead);
+        assert_eq!(doctor(&[]).unwrap(), run.attach.max_overhead);
+        assert_eq!(doctor(&["--pid", "1", "--max-overhead", "20%"]).unwrap(), 0.2);
+        assert!(doctor(&["--max-overhead", "20%"]).is_err(), "of which server?");
+        assert!(doctor(&["--pid", "1", "--max-overhead", "0"]).is_err());
     }
 
     #[test]

@@ -191,7 +191,13 @@ pub fn by_latch(samples: &[Sample], metric: &str) -> BTreeMap<String, f64> {
 
 /// What `armtrace doctor` says of a server, as JSON.
 pub fn doctor(pid: i32) -> Result<serde_json::Value> {
-    let output = Command::new(program()).args(["doctor", "--pid", &pid.to_string(), "--format", "json"]).output()?;
+    doctor_with(pid, &[])
+}
+
+/// The same with further arguments.
+pub fn doctor_with(pid: i32, args: &[&str]) -> Result<serde_json::Value> {
+    let pid = pid.to_string();
+    let output = Command::new(program()).args(["doctor", "--pid", &pid, "--format", "json"]).args(args).output()?;
     serde_json::from_slice(&output.stdout)
         .with_context(|| format!("doctor said: {}", String::from_utf8_lossy(&output.stderr)))
 }

@@ -76,6 +76,9 @@ fn bad_usage_has_its_own_status() -> Result<()> {
     for args in [&["--pid", "0"][..], &["--pid", "x"], &["--listen", ":99999"], &["frobnicate"], &[]] {
         ensure!(code(args)? == Some(2), "{args:?}");
     }
+    for args in [&["--max-overhead", "20%"][..], &["--pid", "1", "--max-overhead", "0"], &["--symbols", "x"]] {
+        ensure!(code(&[&["doctor"], args].concat())? == Some(2), "doctor {args:?}");
+    }
     Ok(())
 }
 

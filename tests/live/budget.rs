@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{ensure, Context, Result};
 use armtrace::target::cpu_time_ns;
 
-use crate::agent::{Agent, Sample};
+use crate::agent::{doctor_with, Agent, Sample};
 use crate::load::Load;
 use crate::server::{wait_for, Family, Options, Server};
 
@@ -127,4 +127,18 @@ fn mysql_stays_within_the_budget() -> Result<()> {
 #[test]
 fn mariadb_stays_within_the_budget() -> Result<()> {
     budget_is_kept(Family::Mariadb114, 64, &[])
+}
+
+/// Doctor lists what would be attached within the budget that it is told: the mutexes of MariaDB 10.2 need a large one.
+#[test]
+fn doctor_knows_what_a_budget_allows() -> Result<()> {
+    let server = Server::start(Family::Mariadb102, &Options::default())?;
+    let lists_mutexes = |args: &[&str]| -> Result<bool> {
+        let said = doctor_with(server.pid(), args)?;
+        let probes = said["server"]["probes"].as_array().context("doctor lists no probes")?;
+        Ok(probes.iter().any(|probe| probe["name"] == "mutex_enter_inlined:begin"))
+    };
+    ensure!(!lists_mutexes(&[])? && !lists_mutexes(&["--max-overhead", "19%"])?, "their probes are listed");
+    ensure!(lists_mutexes(&["--max-overhead", "20%"])?, "their probes are not listed");
+    server.stop()
 }

@@ -168,6 +168,7 @@ pub fn plan(image: &Image, family: &Family, allowed: Allowed) -> Plan {
         },
         entries: found.iter().filter(|v| !v.is_inlined()).map(|v| v.range.start).collect(),
         resisting: HashSet::new(),
+        taken: Taken::default(),
         sites: Vec::new(),
         waits: 0,
         gaps: Vec::new(),
@@ -291,6 +292,23 @@ fn groups(sites: &[PlannedSite], lowest: &[u8; MAX_FUNCTIONS]) -> Vec<Vec<usize>
     groups.into_values().collect()
 }
 
+/// The addresses of sites: of instructions, and of functions whose return is probed. Kernels without attach cookies tell sites by
+/// them alone, so no two may have the same. The first of two waits has it.
+#[derive(Default)]
+struct Taken(HashSet<(u64, bool)>);
+
+impl Taken {
+    /// Takes the addresses of a wait's sites: all, or none if one of them is another site's.
+    fn take(&mut self, sites: &[PlannedSite]) -> bool {
+        let wanted: HashSet<(u64, bool)> = sites.iter().map(|site| (site.addr, site.at_return)).collect();
+        let is_free = wanted.len() == sites.len() && wanted.is_disjoint(&self.0);
+        if is_free {
+            self.0.extend(wanted);
+        }
+        is_free
+    }
+}
+
 struct Planner<'a> {
     image: &'a Image,
     allowed: Allowed,
@@ -301,6 +319,7 @@ struct Planner<'a> {
     entries: HashSet<u64>,
     /// Those that are called from inlined waits that were not recognised.
     resisting: HashSet<u64>,
+    taken: Taken,
     sites: Vec<PlannedSite>,
     /// How many waits have been planned.
     waits: usize,
@@ -313,18 +332,28 @@ impl Planner<'_> {
     fn add(&mut self, variant: &Variant) {
         let planned = self.identify(variant).and_then(|()| self.plan_function(variant));
         match planned {
-            Ok(sites) if self.sites.len() + sites.len() <= MAX_SITES => self.keep(sites),
-            Ok(_) => self.gap(&variant.label, "this build has more probe sites than armtrace keeps"),
+            Ok(sites) => {
+                if let Err(why) = self.keep(sites) {
+                    self.gap(&variant.label, why);
+                }
+            }
             Err(_) if self.waits_elsewhere(variant) => {}
             Err(why) => self.gap(&variant.label, why),
         }
     }
 
-    /// Keeps the sites of a wait.
-    fn keep(&mut self, sites: Vec<PlannedSite>) {
+    /// Keeps the sites of a wait, all or none.
+    fn keep(&mut self, sites: Vec<PlannedSite>) -> Result<(), &'static str> {
+        if self.sites.len() + sites.len() > MAX_SITES {
+            return Err("this build has more probe sites than armtrace keeps");
+        }
+        if !self.taken.take(&sites) {
+            return Err("one of its instructions is probed for another wait already");
+        }
         let wait = self.waits;
         self.waits += 1;
         self.sites.extend(sites.into_iter().map(|site| PlannedSite { wait, ..site }));
+        Ok(())
     }
 
     /// Notes what the waits of a function are for.
@@ -650,5 +679,33 @@ fn encode_condition(arch: Arch, condition: &Condition) -> types::condition {
         ends_when: u8::from(condition.holds),
         wide: u8::from(wide),
         reg: u32::from(reg),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sites(addresses: &[(u64, bool)]) -> Vec<PlannedSite> {
+        let site = |&(addr, at_return)| PlannedSite {
+            name: String::new(),
+            addr,
+            file_offset: addr,
+            instruction: String::new(),
+            emulated: true,
+            at_return,
+            wait: 0,
+            site: types::site::default(),
+        };
+        addresses.iter().map(site).collect()
+    }
+
+    #[test]
+    fn an_address_is_one_sites_only() {
+        let mut taken = Taken::default();
+        assert!(taken.take(&sites(&[(0x1000, false), (0x1010, false)])));
+        assert!(!taken.take(&sites(&[(0x2000, false), (0x1010, false)])), "another wait's");
+        assert!(!taken.take(&sites(&[(0x3000, false), (0x3000, false)])), "twice in one wait");
+        assert!(taken.take(&sites(&[(0x1000, true), (0x2000, false)])), "a return, and what was refused before");
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 
-use super::{constant, types, PlannedSite, Planner, Variant, EVERY_ROUND, MAX_SITES};
+use super::{constant, types, PlannedSite, Planner, Variant, EVERY_ROUND};
 use crate::catalog::{IdentityIn, Shape};
 use crate::code::{self, EndKind, Inlined, InlinedCalls, Region};
 
@@ -62,11 +62,7 @@ impl Planner<'_> {
         let is_too_many = !self.allowed.many_sites && many > FEW_SITES;
         let mut planned = 0;
         for sites in waits.into_iter().filter(|_| !is_too_many) {
-            if self.sites.len() + sites.len() > MAX_SITES {
-                break;
-            }
-            self.keep(sites);
-            planned += 1;
+            planned += usize::from(self.keep(sites).is_ok());
         }
         let all = found.len();
         if planned < all {

@@ -58,9 +58,10 @@ pub(crate) struct Row {
 
 impl Row {
     /// Whether performance_schema's sum is of waits, all but a tenth: of a latch that is acquired millions of times, the
-    /// preemptions of those who acquired it freely can weigh more than its waits.
+    /// preemptions of those who acquired it freely can weigh more than its waits. And whether it can be of all threads: there
+    /// are no more waits than acquisitions.
     pub fn is_comparable(&self) -> bool {
-        self.truth_s - self.preempted_s >= 0.9 * self.raw_s
+        self.truth_s - self.preempted_s >= 0.9 * self.raw_s && self.waits <= self.truth_count
     }
 
     fn ratio(&self) -> f64 {

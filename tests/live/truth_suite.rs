@@ -123,10 +123,10 @@ impl Line {
         })
     }
 
-    /// Whether performance_schema's sum is of waits; see [`Row::is_comparable`].
+    /// Whether performance_schema's sum is of all waits and of nothing else; see [`Row::is_comparable`].
     fn is_comparable(&self) -> bool {
-        Row { truth_s: self.truth_s, raw_s: self.raw_s, preempted_s: self.preempted_s, ..Row::default() }
-            .is_comparable()
+        let &Line { truth_count, truth_s, raw_s, preempted_s, waits, .. } = self;
+        Row { truth_count, truth_s, raw_s, preempted_s, waits, ..Row::default() }.is_comparable()
     }
 
     fn agrees(&self) -> bool {
@@ -135,7 +135,7 @@ impl Line {
 
     fn verdict(&self) -> &'static str {
         match (self.is_comparable(), self.agrees()) {
-            (false, _) => "not waits",
+            (false, _) => "not comparable",
             (true, true) => "yes",
             (true, false) => "**no**",
         }

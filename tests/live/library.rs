@@ -238,7 +238,7 @@ fn globals_have_their_names(family: Family) -> Result<()> {
             let Some(event) = events.iter().find(same) else { continue };
             let identity = Identity::Static(symbol.addr + target.bias + word);
             let name = wait_for("the name of a lock", Duration::from_secs(30), || {
-                Ok(namer.library_lock(&identity, Some(kind), 0))
+                Ok(namer.library_lock(&identity, Some(kind)))
             })?;
             let name = name.event;
             ensure!(name == *event || name.starts_with("unnamed:"), "{name} is {event}");

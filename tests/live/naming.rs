@@ -207,7 +207,7 @@ fn mariadb_static_mutexes_have_the_names_of_their_instruments(family: Family) ->
         }
         let identity = Identity::Static(address);
         let name = wait_for("the name of a lock", Duration::from_secs(30), || {
-            Ok(namer.library_lock(&identity, Some(Kind::Mutex), address))
+            Ok(namer.library_lock(&identity, Some(Kind::Mutex)))
         })?;
         let name = name.event;
         // A name may be missing, where the code makes a mutex in a way of its own; it is never another one.

@@ -259,24 +259,40 @@ fn mariadb_10_1_names_come_from_where_latches_are_created() {
     assert!(rules.ids().next().is_none());
 }
 
+/// What the latches are called that a source file makes.
+fn made_in(image: &Image, file: &str) -> BTreeSet<String> {
+    let rules = mysql_rules(image);
+    let here = rules.sites().iter().filter(|s| s.file.ends_with(file));
+    here.filter_map(|s| rules.site_name(&s.file, s.line)).map(|n| n.event).collect()
+}
+
 /// The load of the instrument's key is taken out of `lock_sys_create`: the mutex keeps no name of something near.
 #[test]
 fn a_mutex_without_a_key_has_no_name() {
     let image = mariadb_10_1();
-    let named = |image: &Image| {
-        let rules = mysql_rules(image);
-        let here = rules.sites().iter().filter(|s| s.file.ends_with("/lock0lock.cc"));
-        here.filter_map(|s| rules.site_name(&s.file, s.line)).map(|n| n.event).collect::<BTreeSet<_>>()
-    };
     let lock_mutex = "wait/synch/mutex/innodb/lock_mutex".to_owned();
-    let mut expected = named(&image);
+    let mut expected = made_in(&image, "/lock0lock.cc");
     assert!(expected.remove(&lock_mutex), "{expected:?}");
     let create = image.symbol("_Z15lock_sys_createm").expect("lock_sys_create").addr;
     let key = image.symbol("lock_sys_mutex_key").expect("its key").addr;
     let insns = decode(&image, image.function_at(create).expect("a function"));
     let load = insns.iter().find(|i| i.memory == Some(key)).expect("a load of the key");
     let nops = vec![0x90; (load.end() - load.addr) as usize];
-    assert_eq!(named(&patched(&mariadb_10_1_path(), &[(load.addr, &nops)])), expected);
+    assert_eq!(made_in(&patched(&mariadb_10_1_path(), &[(load.addr, &nops)]), "/lock0lock.cc"), expected);
+}
+
+/// The number is taken out that says that a page's latch has no instrument: it may have any.
+#[test]
+fn a_latch_without_a_key_is_not_taken_for_one_without_an_instrument() {
+    // mov $0xffffffff,%edi
+    const NO_INSTRUMENT: [u8; 5] = [0xbf, 0xff, 0xff, 0xff, 0xff];
+    let image = mariadb_10_1();
+    let mut expected = made_in(&image, "/buf0buf.cc");
+    assert!(expected.remove("wait/synch/rwlock/innodb/buf_block_lock"), "{expected:?}");
+    let init = image.symbol("_Z22buf_pool_init_instanceP10buf_pool_tmm").expect("buf_pool_init_instance").addr;
+    let insns = decode(&image, image.function_at(init).expect("a function"));
+    let last = insns.iter().rfind(|i| i.bytes() == NO_INSTRUMENT).expect("the number");
+    assert_eq!(made_in(&patched(&mariadb_10_1_path(), &[(last.addr, &[0x90; 5])]), "/buf0buf.cc"), expected);
 }
 
 /// Attaching must be quick. The bound is generous: this runs without optimisation, on a busy machine.

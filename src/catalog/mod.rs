@@ -91,7 +91,7 @@ pub enum Naming {
 pub struct MysqlNames {
     /// How mutexes get their names, where these have a latch id.
     pub ids: Option<&'static IdNames>,
-    /// The key variable of latches that are deliberately not instrumented. A build without it has no key for them.
+    /// The key variable of latches that are deliberately not instrumented. Builds without it have a number for them.
     pub not_instrumented: &'static str,
     /// The sorts of latches that remember where they were created.
     pub created: &'static [Created],

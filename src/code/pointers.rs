@@ -6,7 +6,7 @@
 //!
 //! What goes through vector registers is followed on x86-64 only.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::cfg::Block;
 use super::function::Function;
@@ -27,7 +27,7 @@ pub enum Root {
 }
 
 /// What is known of a value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Pointer {
     /// A number, or the address of static data.
     Constant(u64),
@@ -175,6 +175,9 @@ pub struct Pointers {
     returned: Vec<Pointer>,
     origins: HashMap<Root, Origin>,
     stores: Vec<Store>,
+    used: BTreeSet<u8>,
+    /// Whether values were followed from one block to the next.
+    is_followed: bool,
 }
 
 /// What is the same in all of a function.
@@ -193,11 +196,13 @@ impl Pointers {
         Pointers::with(function, image.arch(), constants)
     }
 
-    fn with(function: &Function, arch: Arch, constants: HashMap<u64, u64>) -> Pointers {
+    /// `constants` are static pointers that never change, by their address.
+    pub(crate) fn with(function: &Function, arch: Arch, constants: HashMap<u64, u64>) -> Pointers {
         let rules = Rules { arch, convention: Convention::of(arch), constants };
         let walk = Walk::new(function, &rules);
-        let starts = walk.starts().unwrap_or_else(|| function.blocks.iter().map(|b| Some(walk.unrelated(b))).collect());
-        let mut pointers = Pointers::default();
+        let starts = walk.starts();
+        let mut pointers = Pointers { is_followed: starts.is_some(), ..Pointers::default() };
+        let starts = starts.unwrap_or_else(|| function.blocks.iter().map(|b| Some(walk.unrelated(b))).collect());
         for (block, start) in function.blocks.iter().zip(starts) {
             if let Some(start) = start {
                 pointers.note(&walk, block, start);
@@ -206,8 +211,8 @@ impl Pointers {
         pointers
     }
 
-    /// The values of the arguments of the call or jump at `addr`; of those on the stack only the ones that the function
-    /// stored there.
+    /// The values of the arguments of the call or jump at `addr`, up to the last that is known; of those on the stack only the
+    /// ones that the function stored there.
     pub fn passed(&self, addr: u64) -> &[Pointer] {
         self.passed.get(&addr).map_or(&[], Vec::as_slice)
     }
@@ -225,6 +230,18 @@ impl Pointers {
     /// What the function returns, in each place where it does.
     pub fn returned(&self) -> &[Pointer] {
         &self.returned
+    }
+
+    /// Whether the function itself reads this argument, and does not only leave it to those that it calls.
+    pub fn uses(&self, argument: u8) -> bool {
+        self.used.contains(&argument)
+    }
+
+    /// Whether the function may have a first argument that its name does not list, as one has that returns an object: the address
+    /// where its caller wants that to be made. Such a function returns this argument. On arm64 it is none of those that are counted.
+    pub fn may_make_what_it_returns(&self, arch: Arch) -> bool {
+        let first = Pointer::Behind { root: Root::Argument(0), offset: 0 };
+        arch == Arch::X86_64 && (!self.is_followed || self.returned.iter().all(|value| *value == first))
     }
 
     /// Goes through a block and notes what it reads, passes on, returns and writes.
@@ -250,6 +267,7 @@ impl Pointers {
             }
             for effect in &walk.effects[index] {
                 self.note_memory(&state, insn, effect);
+                self.used.extend(walk.rules.used(&state, effect));
                 state.apply(insn, effect, walk.rules);
             }
         }
@@ -381,13 +399,31 @@ impl Rules {
         (0..MAX_ARGUMENTS as u32).filter(is_in).fold(0, |all, number| all | 1 << number)
     }
 
+    /// The arguments that an instruction reads. What is put on the stack may be there for nothing, to move the stack pointer.
+    fn used<'s>(&self, state: &'s State, effect: &Effect) -> impl Iterator<Item = u8> + 's {
+        let reads = match *effect {
+            Effect::Copy { from, .. } | Effect::Offset { from, .. } | Effect::Or { from, .. } => [Some(from), None],
+            Effect::Load { base, .. } => [Some(base), None],
+            Effect::Store { base, from, .. } => [Some(base), from.filter(|_| base != self.convention.stack_pointer)],
+            _ => [None, None],
+        };
+        reads.into_iter().flatten().filter_map(|register| match state.get(register) {
+            Pointer::Behind { root: Root::Argument(number), offset: 0 } => Some(number),
+            _ => None,
+        })
+    }
+
     fn passed(&self, state: &State) -> Vec<Pointer> {
         let mut passed: Vec<Pointer> = self.arguments().map(|r| state.get(r)).collect();
         if let Pointer::Frame(top) = state.get(self.convention.stack_pointer) {
             let more = MAX_ARGUMENTS - passed.len();
-            let on_stack = (0..).map(|i| state.slots.get(&(top + i * 8)).map_or(Pointer::Unknown, |slot| slot.1));
+            let on_stack =
+                (0..).map(|i| state.slots.get(&top.wrapping_add(i * 8)).map_or(Pointer::Unknown, |slot| slot.1));
             passed.extend(on_stack.take(more));
         }
+        let known = passed.iter().rposition(|value| *value != Pointer::Unknown).map_or(0, |last| last + 1);
+        passed.truncate(known);
+        passed.shrink_to_fit();
         passed
     }
 }
@@ -723,6 +759,36 @@ mod tests {
         let passed = passed_last(&[&lea, &CALL, &back]);
         assert_eq!(passed[0], behind(Root::Argument(6), 0));
         assert_ne!(passed[1], behind(Root::Argument(7), 0));
+    }
+
+    /// `push %rsi; mov %rdi,%rax; mov %edx,(%rdi); pop %rsi; ret`
+    const MAKER: [u8; 8] = [0x56, 0x48, 0x89, 0xf8, 0x89, 0x17, 0x5e, 0xc3];
+
+    #[test]
+    fn arguments_are_used_that_are_read() {
+        let maker = pointers(&MAKER);
+        assert_eq!([0, 1, 2, 3].map(|argument| maker.uses(argument)), [true, false, true, false]);
+    }
+
+    #[test]
+    fn a_function_that_returns_its_first_argument_may_make_an_object_there() {
+        let may = |bytes: &[u8]| pointers(bytes).may_make_what_it_returns(Arch::X86_64);
+        assert!(may(&MAKER));
+        assert!(!pointers(&MAKER).may_make_what_it_returns(Arch::Aarch64));
+        // mov %rsi,%rax; and nothing in %rax
+        assert!(!may(&[0x56, 0x48, 0x89, 0xf0, 0x89, 0x17, 0x5e, 0xc3]));
+        assert!(!may(&[0xc3]));
+        // jmp *%rax: what it returns is not known.
+        assert!(may(&[0xff, 0xe0]));
+    }
+
+    #[test]
+    fn a_vector_register_that_is_emptied_writes_zero() {
+        // pxor %xmm0,%xmm0; movups %xmm0,0x10(%rdi); ret
+        let stores = pointers(&[0x66, 0x0f, 0xef, 0xc0, 0x0f, 0x11, 0x47, 0x10, 0xc3]).stores;
+        let zero =
+            |i: i64| Store { to: behind(Root::Argument(0), 0x10 + 4 * i), value: Pointer::Constant(0), bytes: 4 };
+        assert_eq!(stores, [0, 1, 2, 3].map(zero));
     }
 
     /// `push %rbx; mov 0x10(%rdi),%rbx; test %esi,%esi; je 1f; mov 0x18(%rdi),%rbx; 1: lea 0x198(%rbx),%rdi; call; lea

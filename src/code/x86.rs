@@ -380,6 +380,11 @@ fn lanes_moved(i: &Instruction) -> Option<Lanes> {
             let (to, bytes) = (i.ip_rel_memory_address(), from.size() as u8);
             Some(Lanes::Whole { to, from: number(from), bytes })
         }
+        // It becomes zero.
+        Mnemonic::Pxor | Mnemonic::Xorps | Mnemonic::Xorpd if i.op_register(0) == i.op_register(1) => match wide()? {
+            (Lane::Vector(to), from) => Some(Lanes::Set { to, from, lane: 0, count: 0, keeps_others: false }),
+            _ => None,
+        },
         Mnemonic::Movd => lane_move(wide()?, 0, 1),
         Mnemonic::Movq => lane_move(wide()?, 0, 2),
         Mnemonic::Movss => lane_move(wide()?, 0, 1).map(keeping_between_registers),

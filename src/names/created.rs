@@ -17,6 +17,9 @@ use crate::symbols::{parameters, Parameter};
 /// The key variable is loaded at most this many instructions before the call.
 const NEAR: usize = 96;
 
+/// The key of latches that are deliberately not instrumented, where it is no variable.
+const NOT_INSTRUMENTED: u64 = u32::MAX as u64;
+
 /// One place that makes latches.
 #[derive(Clone, Debug)]
 pub struct Site {
@@ -46,7 +49,7 @@ pub fn sites(code: &References, catalog: &'static MysqlNames, instruments: &Inst
         .filter_map(|(s, c)| Some((s.addr, (parameters(s.name)?.iter().position(|p| *p == Parameter::File)?, c))))
         .collect();
     let targets: HashSet<u64> = makers.keys().copied().collect();
-    let not_instrumented = code.image.symbol(catalog.not_instrumented).map(|s| s.addr);
+    let keys = Keys { instruments, not_instrumented: code.image.symbol(catalog.not_instrumented).map(|s| s.addr) };
     let mut found = Vec::new();
     let mut function: Option<Function> = None;
     for (at, maker) in direct_calls(code.image, &targets) {
@@ -58,35 +61,40 @@ pub fn sites(code: &References, catalog: &'static MysqlNames, instruments: &Inst
         let Some(&(number, created)) = makers.get(&maker) else { continue };
         let Some([Some(file), Some(line)]) = constants.get(number..number + 2) else { continue };
         let (Some(file), Ok(line)) = (code.image.cstr(*file), u32::try_from(*line)) else { continue };
-        let key = key_before(code, function, at, &targets, instruments, not_instrumented);
-        let has_keys_for_all = not_instrumented.is_some();
-        let key = key.unwrap_or(if has_keys_for_all { Key::Unknown } else { Key::None });
+        let key = key_before(code, function, at, &targets, &keys).unwrap_or(Key::Unknown);
         found.push(Site { file: file.to_owned(), line, created, key });
     }
     found
 }
 
-/// The last key variable that is mentioned before the call at `at`, but behind a call before it that makes another
-/// lock.
-fn key_before(
-    code: &References,
-    function: &Function,
-    at: u64,
-    targets: &HashSet<u64>,
-    instruments: &Instruments,
+/// What keys look like in the code.
+struct Keys<'a> {
+    instruments: &'a Instruments,
+    /// The variable with the key of latches that are deliberately not instrumented.
     not_instrumented: Option<u64>,
-) -> Option<Key> {
+}
+
+impl Keys<'_> {
+    fn of_variable(&self, address: u64) -> Option<Key> {
+        let is_instrument = self.instruments.by_key(address).is_some();
+        let is_none = || Some(address) == self.not_instrumented;
+        is_instrument.then_some(Key::Instrument(address)).or_else(|| is_none().then_some(Key::None))
+    }
+}
+
+/// The last key that is mentioned before the call at `at`, but behind a call before it that makes another lock. A latch that is
+/// not instrumented has a key too: performance_schema, which is called through a pointer, is given a number that says so. That no
+/// key is seen says nothing.
+fn key_before(code: &References, function: &Function, at: u64, targets: &HashSet<u64>, keys: &Keys) -> Option<Key> {
     let insns = function.insns();
     let end = insns.partition_point(|i| i.addr < at);
-    for index in (end.saturating_sub(NEAR)..end).rev() {
-        if matches!(insns[index].flow, Flow::Call(Some(to)) if targets.contains(&to)) {
-            break;
-        }
-        match code.of(insns, index) {
-            Some(address) if instruments.by_key(address).is_some() => return Some(Key::Instrument(address)),
-            Some(address) if Some(address) == not_instrumented => return Some(Key::None),
-            _ => {}
-        }
-    }
-    None
+    let near = (end.saturating_sub(NEAR)..end).rev();
+    let mut behind_others =
+        near.take_while(|&i| !matches!(insns[i].flow, Flow::Call(Some(to)) if targets.contains(&to)));
+    behind_others.find_map(|index| {
+        let registers_none = insns[index].flow == Flow::Call(None)
+            && function.constants_at(insns[index].addr)[0] == Some(NOT_INSTRUMENTED);
+        let variable = || keys.of_variable(code.of(insns, index)?);
+        registers_none.then_some(Key::None).or_else(variable)
+    })
 }

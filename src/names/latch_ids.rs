@@ -46,11 +46,9 @@ pub fn keys(code: &References, catalog: &MysqlNames, ids: &IdNames, instruments:
             steps.push(Vec::new());
         }
     }
-    let found: Keys = steps.iter().filter_map(|step| step_of_one(step)).collect();
-    if found.len() < FEWEST {
-        return in_turns(&steps.concat(), instruments);
-    }
-    found
+    by_steps(&steps, instruments)
+        .filter(|found| found.len() >= FEWEST)
+        .unwrap_or_else(|| in_turns(&steps.concat(), instruments).unwrap_or_default())
 }
 
 /// What the code that fills the table refers to.
@@ -60,6 +58,15 @@ enum Mention {
     Key(Option<u64>),
     /// An id's name.
     Name(String),
+}
+
+impl Mention {
+    fn name(&self) -> Option<&str> {
+        match self {
+            Mention::Name(name) => Some(name),
+            Mention::Key(_) => None,
+        }
+    }
 }
 
 /// The id and key of the code between two calls. Each id has a call of its own, to the allocator or to the
@@ -75,27 +82,56 @@ fn step_of_one(step: &[Mention]) -> Option<(String, Option<u64>)> {
     }
 }
 
+/// An id's name, and the key that is taken for its own, if one is.
+type Row = (String, Option<Option<u64>>);
+
+/// The ids and keys of code that has both between the same two calls.
+fn by_steps(steps: &[Vec<Mention>], instruments: &Instruments) -> Option<Keys> {
+    let rows = steps.iter().flat_map(|step| match step_of_one(step) {
+        Some((name, key)) => vec![(name, Some(key))],
+        None => step.iter().filter_map(|mention| Some((mention.name()?.to_owned(), None))).collect(),
+    });
+    table(&rows.collect::<Vec<Row>>(), instruments)
+}
+
 /// The ids and keys of code that reads the key before the call to the allocator and stores the name behind it, so that both
 /// come by turns. A name behind another name has a key that is not known. But a key behind another key may belong to any name:
-/// then there are none. Most instruments have to be named like their ids.
-fn in_turns(mentions: &[Mention], instruments: &Instruments) -> Keys {
-    let pairs = mentions.windows(2).filter_map(|pair| match pair {
-        [Mention::Key(key), Mention::Name(name)] => Some((name.clone(), *key)),
-        _ => None,
-    });
-    let keys: Keys = pairs.collect();
-    let is_key = |mention: &Mention| matches!(mention, Mention::Key(_));
-    let is_alike = |(name, key): &(&String, &Option<u64>)| {
-        let instrument = key.and_then(|key| instruments.by_key(key));
-        instrument.is_some_and(|i| i.name.to_ascii_uppercase().starts_with(name.as_str()))
-    };
-    let alike = keys.iter().filter(is_alike).count();
-    let is_shifted =
-        mentions.windows(2).any(|pair| pair.iter().all(is_key)) || alike * 2 <= keys.values().flatten().count();
-    if is_shifted {
-        return Keys::new();
+/// then there are none.
+fn in_turns(mentions: &[Mention], instruments: &Instruments) -> Option<Keys> {
+    let mut rows: Vec<Row> = Vec::new();
+    let mut last = None;
+    for mention in mentions {
+        match mention {
+            Mention::Key(key) if last.is_none() => last = Some(*key),
+            Mention::Key(_) => return None,
+            Mention::Name(name) => rows.push((name.clone(), last.take())),
+        }
     }
-    keys
+    table(&rows, instruments)
+}
+
+/// The keys of rows in the code's order, unless some keys stand in rows beside their own. Most instruments are named like their
+/// ids.
+fn table(rows: &[Row], instruments: &Instruments) -> Option<Keys> {
+    let is_alike = |key: u64, row: Option<&Row>| {
+        let instrument = instruments.by_key(key).map(|i| i.name.to_ascii_uppercase());
+        instrument.zip(row).is_some_and(|(instrument, (name, _))| instrument.starts_with(name.as_str()))
+    };
+    let (mut alike, mut others) = (0, 0);
+    for (index, row) in rows.iter().enumerate() {
+        let Some(key) = row.1.flatten() else { continue };
+        if is_alike(key, Some(row)) {
+            alike += 1;
+            continue;
+        }
+        let before = index.checked_sub(1).and_then(|before| rows.get(before));
+        if is_alike(key, before) || is_alike(key, rows.get(index + 1)) {
+            return None;
+        }
+        others += 1;
+    }
+    let known = rows.iter().filter_map(|(name, key)| Some((name.clone(), (*key)?)));
+    (alike > others).then(|| known.collect())
 }
 
 /// The instructions of the function that fills the table: the one among `sync_check_init` and its callees that
@@ -216,15 +252,54 @@ mod tests {
         let (trx, log, purge) = (name("TRX_SYS"), name("LOG"), name("PURGE"));
         let key = |at| Mention::Key(Some(at));
         let right = [key(1), trx.clone(), key(2), log.clone(), Mention::Key(None), name("RTR"), key(3), purge.clone()];
-        let found = in_turns(&right, &instruments);
         let wanted = [("TRX_SYS", Some(1)), ("LOG", Some(2)), ("RTR", None), ("PURGE", Some(3))];
-        assert_eq!(found, wanted.map(|(name, key)| (name.to_owned(), key)).into());
+        assert_eq!(in_turns(&right, &instruments), Some(keys(&wanted)));
         let shifted = [key(2), trx.clone(), key(3), log.clone(), key(1), purge.clone()];
-        assert!(in_turns(&shifted, &instruments).is_empty());
+        assert_eq!(in_turns(&shifted, &instruments), None);
         let hoisted = [key(1), key(2), trx.clone(), log.clone()];
-        assert!(in_turns(&hoisted, &instruments).is_empty());
+        assert_eq!(in_turns(&hoisted, &instruments), None);
         let unknown = [key(1), trx, log, key(3), purge];
-        let found = in_turns(&unknown, &instruments);
-        assert_eq!(found, [("TRX_SYS", Some(1)), ("PURGE", Some(3))].map(|(name, key)| (name.to_owned(), key)).into());
+        assert_eq!(in_turns(&unknown, &instruments), Some(keys(&[("TRX_SYS", Some(1)), ("PURGE", Some(3))])));
+    }
+
+    const TABLE: [(u64, &str); 6] = [
+        (1, "trx_sys_mutex"),
+        (2, "log_mutex"),
+        (3, "purge_mutex"),
+        (4, "fil_system_mutex"),
+        (5, "dict_sys_mutex"),
+        (6, "recv_sys_mutex"),
+    ];
+    const IDS: [&str; 6] = ["TRX_SYS", "LOG", "PURGE", "FIL_SHARD", "DICT_SYS", "RECV_SYS"];
+
+    fn keys(of: &[(&str, Option<u64>)]) -> Keys {
+        of.iter().map(|(name, key)| ((*name).to_owned(), *key)).collect()
+    }
+
+    /// A part in which keys stand before the names that precede or follow their own is too small to outweigh the rest.
+    #[test]
+    fn turns_of_which_a_part_is_shifted_name_nothing() {
+        let instruments = Instruments::named(&TABLE);
+        let turns =
+            |keys: [u64; 6]| keys.into_iter().zip(IDS).flat_map(|(key, id)| [Mention::Key(Some(key)), name(id)]);
+        assert_eq!(in_turns(&turns([1, 2, 3, 4, 5, 6]).collect::<Vec<_>>(), &instruments).map(|k| k.len()), Some(6));
+        // The fourth key is not known to be one, and the next are read too early.
+        let early: Vec<Mention> = turns([1, 2, 3, 5, 6, 9]).filter(|m| *m != Mention::Key(Some(9))).collect();
+        assert_eq!(in_turns(&early, &instruments), None);
+        // The last names come before their keys.
+        let late: Vec<Mention> = turns([1, 2, 3, 4, 0, 5]).filter(|m| *m != Mention::Key(Some(0))).collect();
+        assert_eq!(in_turns(&late, &instruments), None);
+    }
+
+    /// Each key is read before the call before its id's, so that the name and the key between two calls are those of two ids.
+    #[test]
+    fn steps_that_are_shifted_name_nothing() {
+        let instruments = Instruments::named(&TABLE);
+        let steps = |keys: [u64; 6]| -> Vec<Vec<Mention>> {
+            keys.into_iter().zip(IDS).map(|(key, id)| vec![name(id), Mention::Key(Some(key))]).collect()
+        };
+        assert_eq!(by_steps(&steps([1, 2, 3, 4, 5, 6]), &instruments).map(|k| k.len()), Some(6));
+        assert_eq!(by_steps(&steps([2, 3, 4, 5, 6, 1]), &instruments), None);
+        assert_eq!(by_steps(&steps([1, 2, 3, 4, 6, 5]), &instruments), None);
     }
 }

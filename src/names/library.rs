@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
-use super::locks::{locks, locks_one_member, waited, Locks, Waited};
+use super::locks::{locks, locks_one_member, waited, Locks};
 use super::psi::Instruments;
 use super::{Identity, LatchName, Process};
 use crate::catalog::{event_waits, is_word, lock_starts, Library, Naming, EVENTS};
@@ -26,8 +26,6 @@ pub struct LibraryNames {
     /// Worked out once a lock is waited for that nothing else names.
     made: Option<Arc<MadeLocks>>,
     known: HashMap<(Identity, Option<Kind>), LatchName>,
-    /// What the code says of the locks that it waits for, by link-time address.
-    waited: HashMap<(u64, Kind), Waited>,
 }
 
 /// What the program says of the locks that it makes: seconds of work, done once, beside other things.
@@ -68,20 +66,17 @@ impl LibraryNames {
     pub fn new(target: &Arc<Target>, mutexes: BTreeMap<u64, LatchName>) -> LibraryNames {
         let family = target.family;
         let events = if matches!(family.naming, Naming::None) { event_waits(&target.image) } else { Vec::new() };
-        let (known, waited) = (HashMap::new(), HashMap::new());
-        LibraryNames { catalog: family.library, events, mutexes, made: None, known, waited }
+        LibraryNames { catalog: family.library, events, mutexes, made: None, known: HashMap::new() }
     }
 
     /// The lock's name; `None` while it is not known yet whether the code that makes locks tells it. `kind` is what the function
-    /// of the C library says that waits for it; `example` is the word of one of the locks with this identity on which a thread
-    /// slept, or 0.
+    /// of the C library says that waits for it.
     pub(super) fn name(
         &mut self,
         target: &Arc<Target>,
         process: &Process,
         identity: &Identity,
         kind: Option<Kind>,
-        example: u64,
     ) -> Option<LatchName> {
         if let Some(known) = self.known.get(&(*identity, kind)) {
             return Some(known.clone());
@@ -97,7 +92,7 @@ impl LibraryNames {
             Identity::PsiClass(class) => process.instrument(target.psi_class(), class),
             Identity::Static(addr) => self.static_lock(target, addr, kind),
             Identity::Caller(addr) => {
-                let member = self.member(process, addr.wrapping_sub(target.bias), kind?, example);
+                let member = waited(&target.image, self.locks()?, addr.wrapping_sub(target.bias), kind?);
                 member.or_else(|| self.lock_of(target, addr, kind))
             }
             Identity::MetadataLock => LatchName::from_event(self.catalog.metadata_lock.event),
@@ -170,22 +165,6 @@ impl LibraryNames {
         let link = addr.wrapping_sub(target.bias);
         let waits = kind == Some(Kind::Cond) && self.events.iter().any(|f| f.contains(&link));
         waits.then(|| LatchName::unnamed(Kind::Cond, EVENTS))
-    }
-
-    /// The member of an object that the code waits for which returns to this link-time address.
-    fn member(&mut self, process: &Process, link: u64, kind: Kind, example: u64) -> Option<LatchName> {
-        let locks = self.made.as_ref()?.get()?;
-        let waited = self.waited.entry((link, kind)).or_insert_with(|| waited(process.image, locks, link, kind));
-        if waited.name.is_some() {
-            return waited.name.clone();
-        }
-        let offset = waited.offset?;
-        let starts = lock_starts(kind, example);
-        let is_there = |variable: u64| {
-            let object = process.memory.u64(variable.wrapping_add(process.bias));
-            object.is_some_and(|object| object != 0 && starts.contains(&object.wrapping_add_signed(offset)))
-        };
-        locks.pointees(offset, kind).find(|(variable, _)| is_there(*variable)).map(|(_, name)| name.clone())
     }
 
     /// The lock that is waited for in this function, where it locks no other.

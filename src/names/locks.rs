@@ -5,7 +5,9 @@
 //! on does not matter. The key is not always named there: it may be a member of the object that the lock is in, or an argument.
 //! Then the callers tell, and the code that fills in that member.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::rc::Rc;
 
 use super::psi::Instruments;
 use super::types::{Object, Types};
@@ -30,7 +32,7 @@ const MAKERS: &[(&str, Kind)] =
 const ENTRY: std::ops::RangeInclusive<u64> = 24..=64;
 
 /// A lock being made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Making {
     /// The number of the instrument.
     key: Pointer,
@@ -45,11 +47,49 @@ struct Making {
 #[derive(Default)]
 struct Maker {
     makings: Vec<Making>,
-    /// Where it writes the number of an instrument: by place, the key variable.
-    keys: Vec<(Pointer, u64)>,
+    written: Vec<Written>,
     objects: Vec<Object>,
     /// What it writes to static variables: link-time address, and value.
     variables: Vec<(u64, Pointer)>,
+}
+
+/// What a function writes to memory, other than zero, which no instrument has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Written {
+    to: Pointer,
+    bytes: u8,
+    /// The key variable, where it is the number of an instrument.
+    key: Option<u64>,
+}
+
+impl Written {
+    /// Whether it changes the four bytes at this place.
+    fn changes(&self, place: Pointer) -> bool {
+        distance(self.to, place).is_some_and(|behind| -4 < behind && behind < i64::from(self.bytes))
+    }
+
+    /// The key variable, if its number is then at this place.
+    fn key_at(&self, place: Pointer) -> Option<u64> {
+        self.key.filter(|_| self.to == place && self.bytes == 4)
+    }
+}
+
+/// How far the second place lies behind the first, if both are in the same object.
+fn distance(from: Pointer, to: Pointer) -> Option<i64> {
+    match (from, to) {
+        (Pointer::Constant(from), Pointer::Constant(to)) => Some(to.wrapping_sub(from) as i64),
+        (Pointer::Behind { root, offset: from }, Pointer::Behind { root: other, offset: to }) if root == other => {
+            Some(to.wrapping_sub(from))
+        }
+        _ => None,
+    }
+}
+
+/// The key variable whose number is at this place, if nothing else is ever written there.
+fn only_key<'w>(place: Pointer, written: impl Iterator<Item = &'w Written>) -> Option<u64> {
+    let mut keys = written.filter(|w| w.changes(place)).map(|w| w.key_at(place));
+    let first = keys.next()??;
+    keys.all(|other| other == Some(first)).then_some(first)
 }
 
 /// The locks of a binary whose names are known from the code that makes them.
@@ -87,7 +127,7 @@ struct Pointee {
 pub fn locks(image: &Image, instruments: &Instruments) -> Locks {
     let search = Search::new(image, instruments);
     let (makers, mut found) = (search.makers(), Found::default());
-    let fields = static_fields(makers.values());
+    let fields = static_fields(makers.values().flat_map(|m| &m.written).chain(&search.written_for_callers(&makers)));
     let mut open: BTreeMap<u64, Vec<Making>> = BTreeMap::new();
     for (&entry, maker) in &makers {
         let more = search.sort(maker.makings.iter().copied(), maker, &fields, &mut found);
@@ -127,17 +167,25 @@ struct Found {
 }
 
 /// The members of static objects that hold the number of an instrument: by address, the key variable.
-fn static_fields<'a>(makers: impl Iterator<Item = &'a Maker>) -> HashMap<u64, u64> {
-    let mut found: HashMap<u64, u64> = HashMap::new();
-    let mut contradicted = HashSet::new();
-    for &(place, key) in makers.flat_map(|m| &m.keys) {
-        let Pointer::Constant(at) = place else { continue };
-        if found.insert(at, key).is_some_and(|other| other != key) {
-            contradicted.insert(at);
+fn static_fields<'w>(written: impl Iterator<Item = &'w Written>) -> HashMap<u64, u64> {
+    let mut by_address: BTreeMap<u64, Vec<&Written>> = BTreeMap::new();
+    for written in written {
+        if let Pointer::Constant(at) = written.to {
+            by_address.entry(at).or_default().push(written);
         }
     }
-    found.retain(|at, _| !contradicted.contains(at));
-    found
+    let only = |at: u64| {
+        // What begins further in front does not reach there.
+        let near = by_address.range(at.saturating_sub(u64::from(u8::MAX))..=at.saturating_add(3));
+        only_key(Pointer::Constant(at), near.flat_map(|(_, written)| written.iter().copied()))
+    };
+    by_address.keys().filter_map(|&at| Some((at, only(at)?))).collect()
+}
+
+/// A function that was analysed.
+struct Analysed {
+    pointers: Pointers,
+    maker: Maker,
 }
 
 struct Search<'a> {
@@ -147,13 +195,25 @@ struct Search<'a> {
     /// The linkage stubs of the functions that initialise locks.
     stubs: HashMap<u64, Kind>,
     types: Types,
+    /// The callers that were analysed, by address.
+    analysed: RefCell<HashMap<u64, Option<Rc<Analysed>>>>,
+    /// The address that a function always returns, if that is so.
+    returned: RefCell<HashMap<u64, Option<Pointer>>>,
 }
 
 impl<'a> Search<'a> {
     fn new(image: &'a Image, instruments: &'a Instruments) -> Search<'a> {
         let kind = |name: &str| MAKERS.iter().find(|(maker, _)| *maker == name).map(|&(_, kind)| kind);
         let stubs = import_stubs(image).into_iter().filter_map(|(at, name)| Some((at, kind(&name)?))).collect();
-        Search { image, instruments, categories: categories(image, instruments), stubs, types: Types::default() }
+        Search {
+            image,
+            instruments,
+            categories: categories(image, instruments),
+            stubs,
+            types: Types::default(),
+            analysed: RefCell::default(),
+            returned: RefCell::default(),
+        }
     }
 
     /// The functions that make locks or write numbers of instruments.
@@ -171,7 +231,7 @@ impl<'a> Search<'a> {
 
     fn maker(&self, f: &Function, pointers: &Pointers) -> Maker {
         let calls: Vec<(&Insn, &[Pointer])> =
-            f.insns().iter().filter(|i| calls(i).is_some()).map(|i| (i, pointers.passed(i.addr))).collect();
+            f.insns().iter().filter(|i| is_call(i)).map(|i| (i, pointers.passed(i.addr))).collect();
         let made: HashMap<Pointer, Kind> = calls
             .iter()
             .filter_map(|(i, passed)| Some((*passed.first()?, *self.stubs.get(&calls_directly(i)?)?)))
@@ -182,9 +242,12 @@ impl<'a> Search<'a> {
             let is_of_type = matches!(key, Pointer::Content(_));
             self.may_be_key(key).then_some(Making { key, lock, kind, is_of_type })
         });
-        let keys = pointers.stores().iter().filter_map(|store| match store.value {
-            Pointer::Content(key) if store.bytes == 4 => Some((store.to, self.instruments.by_key(key).map(|_| key)?)),
-            _ => None,
+        let written = pointers.stores().iter().filter(|store| store.value != Pointer::Constant(0)).map(|store| {
+            let key = match store.value {
+                Pointer::Content(key) => self.instruments.by_key(key).map(|_| key),
+                _ => None,
+            };
+            Written { to: store.to, bytes: store.bytes, key }
         });
         let makings: Vec<Making> = makings.collect();
         let variables = pointers.stores().iter().filter_map(|store| match (store.to, store.value) {
@@ -192,7 +255,7 @@ impl<'a> Search<'a> {
             _ => None,
         });
         Maker {
-            keys: keys.collect(),
+            written: written.collect(),
             objects: self.types.objects(self.image, f, pointers),
             variables: variables.collect(),
             makings,
@@ -218,7 +281,7 @@ impl<'a> Search<'a> {
     ) -> Vec<Making> {
         let mut open = Vec::new();
         for making in makings {
-            let key = known_key(making.key, &maker.keys, fields).map_or(making.key, Pointer::Content);
+            let key = known_key(making.key, &maker.written, fields).map_or(making.key, Pointer::Content);
             if let (Pointer::Content(key), Pointer::Behind { root, offset }, true) =
                 (key, making.lock, making.is_of_type)
             {
@@ -241,14 +304,14 @@ impl<'a> Search<'a> {
     fn note_object(&self, key: u64, kind: Kind, root: Root, offset: i64, maker: &Maker, found: &mut Found) {
         let Some(name) = self.name(key, kind) else { return };
         let kind = kind.as_str();
-        for object in maker.objects.iter().filter(|o| o.root == root) {
-            let member = Member { class: object.class.clone(), offset: offset - object.start, kind };
+        for object in self.types.borne_out(self.image, &maker.objects, root) {
+            let member = Member { class: object.class.clone(), offset: offset.wrapping_sub(object.start), kind };
             found.members.entry(member).or_default().insert(name.clone());
         }
         for &(variable, value) in &maker.variables {
             if let Pointer::Behind { root: to, offset: start } = value {
                 if to == root {
-                    let pointee = Pointee { variable, offset: offset - start, kind };
+                    let pointee = Pointee { variable, offset: offset.wrapping_sub(start), kind };
                     found.pointees.entry(pointee).or_default().insert(name.clone());
                 }
             }
@@ -262,45 +325,85 @@ impl<'a> Search<'a> {
         fields: &HashMap<u64, u64>,
         found: &mut Found,
     ) -> BTreeMap<u64, Vec<Making>> {
+        let mut more = BTreeMap::new();
+        for (entry, calls) in self.calls_of(open.keys().copied().collect()) {
+            let Some(caller) = self.analysed(entry) else { continue };
+            let mut inner = BTreeSet::new();
+            for (at, to) in calls {
+                let passed: Vec<Pointer> =
+                    caller.pointers.passed(at).iter().map(|&value| self.returned_constant(&caller, value)).collect();
+                let makings = open[&to].iter().filter_map(|m| in_caller(*m, &passed));
+                inner.extend(self.sort(makings, &caller.maker, fields, found));
+            }
+            more.insert(entry, inner.into_iter().collect());
+        }
+        more
+    }
+
+    /// The calls of these functions, by the function that calls: where, and which.
+    fn calls_of(&self, functions: HashSet<u64>) -> BTreeMap<u64, Vec<(u64, u64)>> {
         let mut callers: BTreeMap<u64, Vec<(u64, u64)>> = BTreeMap::new();
         let mut counts: HashMap<u64, usize> = HashMap::new();
-        for (at, to) in direct_calls(self.image, &open.keys().copied().collect()) {
+        for (at, to) in direct_calls(self.image, &functions) {
             let count = counts.entry(to).or_default();
             *count += 1;
             let Some(range) = self.image.function_at(at).filter(|_| *count <= MAX_CALLS) else { continue };
             callers.entry(range.start).or_default().push((at, to));
         }
-        let mut more = BTreeMap::new();
-        for (entry, calls) in callers {
-            let Some(f) = self.image.function_at(entry).and_then(|range| Function::new(self.image, range)) else {
-                continue;
-            };
+        callers
+    }
+
+    /// The numbers of instruments that functions write into static objects which their callers pass to them.
+    fn written_for_callers(&self, makers: &BTreeMap<u64, Maker>) -> Vec<Written> {
+        let is_passed = |w: &&Written| w.key.is_some() && is_open(w.to);
+        let of = |entry: &u64| makers.get(entry).into_iter().flat_map(|m| m.written.iter().filter(is_passed));
+        let writers = makers.keys().copied().filter(|entry| of(entry).next().is_some()).collect();
+        let mut found = Vec::new();
+        for (entry, calls) in self.calls_of(writers) {
+            let Some(caller) = self.analysed(entry) else { continue };
+            for (at, to) in calls {
+                let passed = caller.pointers.passed(at);
+                found.extend(of(&to).filter_map(|w| Some(Written { to: value_in_caller(w.to, passed)?, ..*w })));
+            }
+        }
+        found
+    }
+
+    fn analysed(&self, entry: u64) -> Option<Rc<Analysed>> {
+        if let Some(known) = self.analysed.borrow().get(&entry) {
+            return known.clone();
+        }
+        let analyse = |f: Function| {
             let pointers = Pointers::new(self.image, &f);
             let maker = self.maker(&f, &pointers);
-            let mut inner = BTreeSet::new();
-            for (at, to) in calls {
-                let passed: Vec<Pointer> =
-                    pointers.passed(at).iter().map(|&value| self.returned_constant(&pointers, value)).collect();
-                let makings = open[&to].iter().filter_map(|m| in_caller(*m, &passed));
-                inner.extend(self.sort(makings, &maker, fields, found).into_iter().map(Sorted));
-            }
-            more.insert(entry, inner.into_iter().map(|m| m.0).collect());
-        }
-        more
+            Rc::new(Analysed { pointers, maker })
+        };
+        let range = self.image.function_at(entry);
+        let found = range.and_then(|range| Function::new(self.image, range)).map(analyse);
+        self.analysed.borrow_mut().insert(entry, found.clone());
+        found
     }
 
     /// The address that a function returns which always returns the same; otherwise the value itself.
-    fn returned_constant(&self, pointers: &Pointers, value: Pointer) -> Pointer {
+    fn returned_constant(&self, caller: &Analysed, value: Pointer) -> Pointer {
         let Pointer::Behind { root, offset } = value else { return value };
-        let Some(Origin::Returned { from }) = pointers.origin(root) else { return value };
-        let range = self.image.function_at(from).filter(|range| range.start == from);
-        let Some(f) = range.and_then(|range| Function::new(self.image, range)) else { return value };
-        let inner = Pointers::new(self.image, &f);
-        match inner.returned() {
-            [first @ Pointer::Constant(_), others @ ..] if others.iter().all(|other| other == first) => {
-                first.plus(offset)
-            }
-            _ => value,
+        let Some(Origin::Returned { from }) = caller.pointers.origin(root) else { return value };
+        let known = self.returned.borrow().get(&from).copied();
+        let constant = known.unwrap_or_else(|| {
+            let found = self.only_returned(from);
+            self.returned.borrow_mut().insert(from, found);
+            found
+        });
+        constant.map_or(value, |constant| constant.plus(offset))
+    }
+
+    /// The address that the function at `entry` returns, if it always returns the same.
+    fn only_returned(&self, entry: u64) -> Option<Pointer> {
+        let range = self.image.function_at(entry).filter(|range| range.start == entry)?;
+        let pointers = Pointers::new(self.image, &Function::new(self.image, range)?);
+        match pointers.returned() {
+            [first @ Pointer::Constant(_), others @ ..] if others.iter().all(|other| other == first) => Some(*first),
+            _ => None,
         }
     }
 
@@ -347,61 +450,43 @@ pub fn locks_one_member(image: &Image, addr: u64) -> bool {
     offsets.next().flatten().is_some_and(|first| offsets.all(|other| other == Some(first)))
 }
 
-/// What the code says of the lock that it waits for in one place.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct Waited {
-    /// The lock's name, where that is sure from the code alone.
-    pub name: Option<LatchName>,
-    /// How far behind a pointer it lies.
-    pub offset: Option<i64>,
+/// The name of the lock that is waited for by the call into the C library that returns to this link-time address; `None` where the
+/// code does not say that it is always the same lock of its objects.
+pub fn waited(image: &Image, locks: &Locks, return_address: u64, kind: Kind) -> Option<LatchName> {
+    let f = Function::new(image, image.function_at(return_address.checked_sub(1)?)?)?;
+    let call = f.insns().iter().find(|i| i.end() == return_address)?;
+    let argument = lock_argument(image, &locks.stubs, call, kind)?;
+    let pointers = Pointers::new(image, &f);
+    let Pointer::Behind { root, offset } = *pointers.passed(call.addr).get(argument)? else { return None };
+    let objects = locks.types.objects(image, &f, &pointers);
+    let objects = locks.types.borne_out(image, &objects, root);
+    let mut names: HashSet<&LatchName> = objects.filter_map(|o| locks.member(o, offset, kind)).collect();
+    names.extend(locks.pointee(&pointers, root, offset, kind));
+    only_name(names)
 }
 
-/// Looks at the call into the C library that returns to this link-time address.
-pub fn waited(image: &Image, locks: &Locks, return_address: u64, kind: Kind) -> Waited {
-    let look = || {
-        let f = Function::new(image, image.function_at(return_address.checked_sub(1)?)?)?;
-        let call = f.insns().iter().find(|i| i.end() == return_address)?;
-        let argument = lock_argument(image, &locks.stubs, call, kind)?;
-        let pointers = Pointers::new(image, &f);
-        let Pointer::Behind { root, offset } = *pointers.passed(call.addr).get(argument)? else { return None };
-        let objects = locks.types.objects(image, &f, &pointers);
-        let member = |o: &Object| {
-            let member = Member { class: o.class.clone(), offset: offset - o.start, kind: kind.as_str() };
-            locks.members.get(&member)
-        };
-        let names: HashSet<&LatchName> = objects.iter().filter(|o| o.root == root).filter_map(member).collect();
-        let name = Some(names).filter(|names| names.len() == 1).and_then(|names| names.into_iter().next().cloned());
-        Some(Waited { name, offset: Some(offset) })
-    };
-    look().unwrap_or_default()
+/// The name, if there is one only.
+fn only_name(names: HashSet<&LatchName>) -> Option<LatchName> {
+    let mut all = names.into_iter();
+    all.next().filter(|_| all.next().is_none()).cloned()
 }
 
 impl Locks {
-    /// Static variables that point to objects with a lock this far behind what they point to: link-time address, and the lock's name.
-    pub fn pointees(&self, offset: i64, kind: Kind) -> impl Iterator<Item = (u64, &LatchName)> {
-        let fits = move |p: &Pointee| p.offset == offset && p.kind == kind.as_str();
-        self.pointees.iter().filter(move |(p, _)| fits(p)).map(|(p, name)| (p.variable, name))
+    /// The lock that lies so far behind the root at which the object is.
+    fn member(&self, object: &Object, offset: i64, kind: Kind) -> Option<&LatchName> {
+        let offset = offset.wrapping_sub(object.start);
+        self.members.get(&Member { class: object.class.clone(), offset, kind: kind.as_str() })
+    }
+
+    /// The lock that lies so far behind what the code read from a static variable.
+    fn pointee(&self, pointers: &Pointers, root: Root, offset: i64, kind: Kind) -> Option<&LatchName> {
+        let Some(Origin::Read { at: Pointer::Constant(variable) }) = pointers.origin(root) else { return None };
+        self.pointees.get(&Pointee { variable, offset, kind: kind.as_str() })
     }
 }
 
-/// In an order, so that what is found does not depend on chance.
-#[derive(PartialEq, Eq)]
-struct Sorted(Making);
-
-impl Ord for Sorted {
-    fn cmp(&self, other: &Sorted) -> std::cmp::Ordering {
-        format!("{:?}", self.0).cmp(&format!("{:?}", other.0))
-    }
-}
-
-impl PartialOrd for Sorted {
-    fn partial_cmp(&self, other: &Sorted) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-fn calls(insn: &Insn) -> Option<()> {
-    matches!(insn.flow, Flow::Call(_) | Flow::Jump(_) | Flow::IndirectJump).then_some(())
+fn is_call(insn: &Insn) -> bool {
+    matches!(insn.flow, Flow::Call(_) | Flow::Jump(_) | Flow::IndirectJump)
 }
 
 fn calls_directly(insn: &Insn) -> Option<u64> {
@@ -413,15 +498,10 @@ fn calls_directly(insn: &Insn) -> Option<u64> {
 }
 
 /// The key variable behind a number that was read from a member that this function, or any for a static object, fills in.
-fn known_key(key: Pointer, keys: &[(Pointer, u64)], fields: &HashMap<u64, u64>) -> Option<u64> {
+fn known_key(key: Pointer, written: &[Written], fields: &HashMap<u64, u64>) -> Option<u64> {
     match key {
         Pointer::Content(at) => Some(fields.get(&at).copied().unwrap_or(at)),
-        Pointer::Field { root, offset } => {
-            let place = Pointer::Behind { root, offset };
-            let mut all = keys.iter().filter(|(at, _)| *at == place).map(|&(_, key)| key);
-            let first = all.next()?;
-            all.all(|other| other == first).then_some(first)
-        }
+        Pointer::Field { root, offset } => only_key(Pointer::Behind { root, offset }, written.iter()),
         _ => None,
     }
 }
@@ -438,8 +518,14 @@ fn is_open(value: Pointer) -> bool {
 
 /// A lock's making as its caller sees it, who passes these arguments.
 fn in_caller(making: Making, passed: &[Pointer]) -> Option<Making> {
+    let (key, lock) = (value_in_caller(making.key, passed)?, value_in_caller(making.lock, passed)?);
+    Some(Making { key, lock, ..making })
+}
+
+/// A function's value as its caller sees it.
+fn value_in_caller(value: Pointer, passed: &[Pointer]) -> Option<Pointer> {
     let argument = |number: u8| passed.get(usize::from(number)).copied();
-    let value = |value: Pointer| match value {
+    match value {
         Pointer::Behind { root: Root::Argument(number), offset } => Some(argument(number)?.plus(offset)),
         Pointer::Low(Root::Argument(number)) => Some(argument(number)?.low(4)),
         Pointer::Field { root: Root::Argument(number), offset } => match argument(number)?.plus(offset) {
@@ -448,8 +534,7 @@ fn in_caller(making: Making, passed: &[Pointer]) -> Option<Making> {
             _ => None,
         },
         other => Some(other),
-    };
-    Some(Making { key: value(making.key)?, lock: value(making.lock)?, ..making })
+    }
 }
 
 /// The category of each instrument, by its entry in the table: the code passes both to performance_schema together, and how
@@ -460,7 +545,7 @@ fn categories(image: &Image, instruments: &Instruments) -> HashMap<u64, String> 
     for entry in functions_that_mention(image, &image.with_got_entries(&entries.iter().copied().collect())) {
         let Some(f) = image.function_at(entry).and_then(|range| Function::new(image, range)) else { continue };
         let pointers = Pointers::new(image, &f);
-        for insn in f.insns().iter().filter(|i| calls(i).is_some()) {
+        for insn in f.insns().iter().filter(|i| is_call(i)) {
             let passed = pointers.passed(insn.addr);
             let [Pointer::Constant(category), Pointer::Constant(table), Pointer::Constant(count), ..] = passed[..]
             else {
@@ -483,9 +568,98 @@ fn category_name(image: &Image, addr: u64) -> Option<&str> {
 
 /// Where the entries of a table begin, of which this many are registered.
 fn table_entries(entries: &BTreeSet<u64>, table: u64, count: u64) -> Vec<u64> {
-    let size = entries.range(table + 1..).next().map_or(0, |next| next - table);
+    let size = entries.range(table..).nth(1).map_or(0, |next| next - table);
     if !ENTRY.contains(&size) {
         return vec![table];
     }
-    (0..count.min(entries.len() as u64)).map(|i| table + i * size).filter(|at| entries.contains(at)).collect()
+    let places = (0..count.min(entries.len() as u64)).map_while(|i| table.checked_add(i.checked_mul(size)?));
+    places.filter(|at| entries.contains(at)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::symbols::Arch;
+
+    const OBJECT: Root = Root::Argument(0);
+
+    fn behind(offset: i64) -> Pointer {
+        Pointer::Behind { root: OBJECT, offset }
+    }
+
+    fn written(to: Pointer, bytes: u8, key: Option<u64>) -> Written {
+        Written { to, bytes, key }
+    }
+
+    #[test]
+    fn a_member_that_something_else_is_written_to_has_no_key() {
+        let key = Pointer::Field { root: OBJECT, offset: 0x10 };
+        let known = |written: &[Written]| known_key(key, written, &HashMap::new());
+        let right = written(behind(0x10), 4, Some(0x5000));
+        assert_eq!(known(&[right, right, written(behind(0x14), 8, None), written(behind(8), 8, None)]), Some(0x5000));
+        for other in [
+            written(behind(0x10), 4, Some(0x5004)),
+            written(behind(0x10), 4, None),
+            written(behind(0xc), 8, None),
+            written(behind(0x13), 1, None),
+        ] {
+            assert_eq!(known(&[right, other]), None, "{other:?}");
+            assert_eq!(known(&[other, right]), None, "{other:?}");
+        }
+        assert_eq!(known(&[]), None);
+    }
+
+    #[test]
+    fn a_static_member_that_something_else_is_written_to_has_no_key() {
+        let at = Pointer::Constant;
+        let right = [written(at(0x9000), 4, Some(0x5000)), written(at(0x9004), 4, Some(0x5004))];
+        let fields = |more: &[Written]| static_fields(right.iter().chain(more));
+        assert_eq!(fields(&[]), HashMap::from([(0x9000, 0x5000), (0x9004, 0x5004)]));
+        for other in [written(at(0x9000), 4, Some(0x5004)), written(at(0x8ffc), 8, None)] {
+            assert_eq!(fields(&[other]), HashMap::from([(0x9004, 0x5004)]), "{other:?}");
+        }
+        let end = written(at(u64::MAX), 8, Some(0x5000));
+        assert_eq!(fields(&[end]).len(), 2);
+    }
+
+    #[test]
+    fn an_object_of_a_caller_is_known_there() {
+        let passed = [Pointer::Constant(0x9000), behind(8)];
+        assert_eq!(value_in_caller(behind(4), &passed), Some(Pointer::Constant(0x9004)));
+        let second = Pointer::Field { root: Root::Argument(1), offset: 4 };
+        assert_eq!(value_in_caller(second, &passed), Some(Pointer::Field { root: OBJECT, offset: 12 }));
+        assert_eq!(value_in_caller(Pointer::Low(Root::Argument(2)), &passed), None);
+    }
+
+    #[test]
+    fn tables_end_with_the_addresses() {
+        assert_eq!(table_entries(&BTreeSet::from([0x100, 0x118, 0x130]), 0x100, 2), [0x100, 0x118]);
+        let last = u64::MAX - 0x20;
+        assert_eq!(table_entries(&BTreeSet::from([0x100, last, last + 0x18]), last, 3), [last, last + 0x18]);
+        assert_eq!(table_entries(&BTreeSet::from([u64::MAX]), u64::MAX, 3), [u64::MAX]);
+    }
+
+    /// `mov 0x1000(%rip),%rdi; call; mov 8(%rsi),%rdi; call; ret`: the first object is read from a static variable.
+    const WAITS: [u8; 22] = [
+        0x48, 0x8b, 0x3d, 0x00, 0x10, 0x00, 0x00, 0xe8, 0x00, 0x00, 0x00, 0x00, 0x48, 0x8b, 0x7e, 0x08, 0xe8, 0x00,
+        0x00, 0x00, 0x00, 0xc3,
+    ];
+
+    #[test]
+    fn only_what_was_read_from_the_variable_has_the_lock_that_its_maker_put_there() {
+        let f = Function::from_bytes(Arch::X86_64, 0x1000, &WAITS).expect("a function");
+        let pointers = Pointers::with(&f, Arch::X86_64, HashMap::new());
+        let name = LatchName::innodb(Kind::Mutex, "some_mutex");
+        let place = |variable: u64, offset: i64| Pointee { variable, offset, kind: "mutex" };
+        let locks = Locks { pointees: BTreeMap::from([(place(0x2007, 0), name.clone())]), ..Locks::default() };
+        let found = |call: u64, behind: i64| match pointers.passed(call)[0] {
+            Pointer::Behind { root, offset } => {
+                locks.pointee(&pointers, root, offset.wrapping_add(behind), Kind::Mutex).cloned()
+            }
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(found(0x1007, 0), Some(name));
+        assert_eq!(found(0x1007, 8), None);
+        assert_eq!(found(0x1010, 0), None);
+    }
 }

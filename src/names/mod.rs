@@ -171,14 +171,14 @@ impl Namer {
         name
     }
 
-    /// The name of a lock of the C library; `kind` is what the function says in which threads wait for it, `example` the address
-    /// of a word in one of these locks. `None` while it is not known yet, in the first seconds.
-    pub fn library_lock(&mut self, identity: &Identity, kind: Option<Kind>, example: u64) -> Option<LatchName> {
+    /// The name of a lock of the C library; `kind` is what the function says in which threads wait for it. `None` while it is not
+    /// known yet, in the first seconds.
+    pub fn library_lock(&mut self, identity: &Identity, kind: Option<Kind>) -> Option<LatchName> {
         if matches!(identity, Identity::LatchId(_)) {
             return Some(self.name(identity, 0));
         }
         let process = Process { image: &self.target.image, memory: self.memory, bias: self.target.bias };
-        self.library.name(&self.target, &process, identity, kind, example)
+        self.library.name(&self.target, &process, identity, kind)
     }
 
     /// A string of the server's.

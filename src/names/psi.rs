@@ -55,7 +55,7 @@ impl Instruments {
                 continue;
             }
             let Some(name) = instrument_name(image, name) else { continue };
-            let flags = image.bytes(at + 16, 4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_le_bytes);
+            let flags = flags_behind(next, |at, len| image.bytes(at, len));
             let flags = if has_sxlocks { flags } else { flags & !SXLOCK };
             let instrument = Instrument { name: name.to_owned(), entry: at, flags };
             match by_key.get(&key) {
@@ -102,6 +102,12 @@ impl Instruments {
     }
 }
 
+/// The flags behind the pointer to a name at this address; 0 if there are none.
+fn flags_behind<'a>(name: u64, bytes: impl Fn(u64, usize) -> Option<&'a [u8]>) -> u32 {
+    let flags = name.checked_add(8).and_then(|at| bytes(at, 4)?.try_into().ok());
+    flags.map_or(0, u32::from_le_bytes)
+}
+
 /// Whether the server's performance_schema has a kind of its own for them.
 fn has_sxlocks(image: &Image) -> bool {
     image.has_string(b"wait/synch/sxlock")
@@ -117,4 +123,15 @@ fn instrument_name(image: &Image, addr: u64) -> Option<&str> {
         && name.starts_with(|c: char| c.is_ascii_alphabetic())
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"_:.- ".contains(&b));
     plausible.then_some(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_at_the_end_of_all_addresses_has_no_flags() {
+        assert_eq!(flags_behind(0x1000, |at, len| (at == 0x1008 && len == 4).then_some(&[0x10, 0, 0, 0])), SXLOCK);
+        assert_eq!(flags_behind(u64::MAX - 7, |_, _| Some(&[0x10, 0, 0, 0])), 0);
+    }
 }

@@ -1,13 +1,14 @@
 //! Which types of objects a function's pointers lead to, by the names of functions.
 //!
 //! A mangled name has the types of the function's arguments in it. So a pointer that a method is called on, or that is
-//! passed on to a function as an argument, leads to an object of a known type.
+//! passed on to a function as an argument, leads to an object of a known type. But a name does not say which arguments a function
+//! has in front of those that it lists, so its code has to bear it out.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::code::{Flow, Function, Pointer, Pointers, Root};
-use crate::symbols::Image;
+use crate::symbols::{parameter_types, Arch, Image};
 
 /// An object of a known type: so many bytes behind a root.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -15,6 +16,8 @@ pub(super) struct Object {
     pub root: Root,
     pub start: i64,
     pub class: String,
+    /// The function whose name says so: link-time address.
+    by: u64,
 }
 
 /// Types by which nothing can be told.
@@ -27,7 +30,29 @@ pub(super) struct Types {
     /// Whether these prefixes of mangled names are classes, and no namespaces.
     classes: Mutex<HashMap<String, bool>>,
     /// By the function's address.
-    signatures: Mutex<HashMap<u64, Vec<(u8, String)>>>,
+    signatures: Mutex<HashMap<u64, Signature>>,
+    /// Whether the code of the function at this address bears out its name.
+    borne_out: Mutex<HashMap<u64, bool>>,
+}
+
+/// What a function's name says of its arguments.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Signature {
+    /// Those that point to objects, by number, and the types of these.
+    objects: Vec<(u8, String)>,
+    needs: Needs,
+}
+
+/// What the code has to show for the numbers of arguments to be right.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Needs {
+    /// The function makes or destroys an object.
+    Nothing,
+    /// That it returns no object through a pointer in front of all others.
+    #[default]
+    NoResult,
+    /// And that it uses the argument of this number, the last that it has if it is no static method; `None` where that is not known.
+    Last(Option<u8>),
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -37,10 +62,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Types {
     /// The objects that a function's pointers are known to lead to.
     pub fn objects(&self, image: &Image, f: &Function, pointers: &Pointers) -> Vec<Object> {
-        let own = self.signature(image, f.entry()).into_iter().map(|(number, class)| Object {
+        let entry = f.entry();
+        let own = self.signature(image, entry).objects.into_iter().map(|(number, class)| Object {
             root: Root::Argument(number),
             start: 0,
             class,
+            by: entry,
         });
         let mut found: Vec<Object> = own.collect();
         for insn in f.insns() {
@@ -50,9 +77,9 @@ impl Types {
                 _ => continue,
             };
             let passed = pointers.passed(insn.addr);
-            for (number, class) in self.signature(image, to) {
+            for (number, class) in self.signature(image, to).objects {
                 if let Some(&Pointer::Behind { root, offset }) = passed.get(usize::from(number)) {
-                    found.push(Object { root, start: offset, class });
+                    found.push(Object { root, start: offset, class, by: to });
                 }
             }
         }
@@ -61,37 +88,38 @@ impl Types {
         found
     }
 
-    /// The arguments of the function at `entry` that point to objects, by number, and the types of these.
-    fn signature(&self, image: &Image, entry: u64) -> Vec<(u8, String)> {
+    /// Those of these objects behind this root that are what they seem by the code too. That is looked at only for those that
+    /// matter: there are many.
+    pub fn borne_out<'o>(
+        &'o self,
+        image: &'o Image,
+        objects: &'o [Object],
+        root: Root,
+    ) -> impl Iterator<Item = &'o Object> {
+        objects.iter().filter(move |o| o.root == root && self.is_borne_out(image, o.by))
+    }
+
+    fn is_borne_out(&self, image: &Image, entry: u64) -> bool {
+        if let Some(&known) = lock(&self.borne_out).get(&entry) {
+            return known;
+        }
+        let needs = self.signature(image, entry).needs;
+        let function = || Function::new(image, image.function_at(entry).filter(|range| range.start == entry)?);
+        let shows = |f: Function| needs.are_met(&Pointers::new(image, &f), image.arch());
+        let found = needs == Needs::Nothing || function().is_some_and(shows);
+        lock(&self.borne_out).insert(entry, found);
+        found
+    }
+
+    fn signature(&self, image: &Image, entry: u64) -> Signature {
         if let Some(known) = lock(&self.signatures).get(&entry) {
             return known.clone();
         }
         let symbol = image.symbol_at(entry).filter(|s| s.is_function && s.addr == entry);
-        let found = symbol.and_then(|s| self.arguments(image, s.name)).unwrap_or_default();
+        let is_class = |prefix: &str| self.is_class(image, prefix);
+        let found = symbol.and_then(|s| signature(s.name, is_class)).unwrap_or_default();
         lock(&self.signatures).insert(entry, found.clone());
         found
-    }
-
-    fn arguments(&self, image: &Image, mangled: &str) -> Option<Vec<(u8, String)>> {
-        if !mangled.starts_with("_Z") {
-            return None;
-        }
-        let options = cpp_demangle::DemangleOptions::new().no_return_type();
-        let name = cpp_demangle::Symbol::new(mangled).ok()?.demangle_with_options(&options).ok()?;
-        let parameters = parameters(&name)?;
-        let nested = mangled.starts_with("_ZN");
-        let class = nested.then(|| owner(mangled)).flatten();
-        // Where it is not known whether there is an object in front of them, neither are their numbers.
-        let first = match &class {
-            Some((prefix, _)) if self.is_class(image, prefix) => 1,
-            Some(_) => return None,
-            None if nested => return None,
-            None => 0,
-        };
-        let own = class.map(|(_, class)| (0, class));
-        let numbered = in_registers(&parameters).map(|(number, p)| (number + first, p));
-        let others = numbered.filter_map(|(number, p)| Some((number, pointee(p)?.to_owned())));
-        Some(own.into_iter().chain(others).collect())
     }
 
     /// Whether functions make or destroy such objects, or these have a table of virtual functions.
@@ -104,7 +132,7 @@ impl Types {
         let tables = [format!("_ZTV{prefix}"), format!("_ZTVN{prefix}E")];
         let is_mark = |name: &str| {
             // A namespace has no methods of its own; what lies in it may.
-            let is_method = || name.starts_with(&constant) && owner(name).is_some_and(|(class, _)| class == prefix);
+            let is_method = || name.starts_with(&constant) && owner(name).is_some_and(|class| class.prefix == prefix);
             marks.iter().any(|m| name.starts_with(m)) || is_method() || tables.iter().any(|t| name == t)
         };
         let found = image.symbols().any(|s| is_mark(s.name));
@@ -113,8 +141,56 @@ impl Types {
     }
 }
 
-/// What a method's mangled name says of its class: the class's part of the name, and the class as people write it.
-fn owner(mangled: &str) -> Option<(String, String)> {
+impl Needs {
+    fn are_met(self, pointers: &Pointers, arch: Arch) -> bool {
+        let has_no_result = || !pointers.may_make_what_it_returns(arch);
+        match self {
+            Needs::Nothing => true,
+            Needs::NoResult => has_no_result(),
+            Needs::Last(last) => last.is_some_and(|last| pointers.uses(last)) && has_no_result(),
+        }
+    }
+}
+
+/// What a mangled name says; `is_class` tells classes from namespaces.
+fn signature(mangled: &str, is_class: impl Fn(&str) -> bool) -> Option<Signature> {
+    // Other code in front of a function, and other things that are no functions themselves, have its parameters in their names.
+    if mangled.starts_with("_ZT") || mangled.starts_with("_ZG") {
+        return None;
+    }
+    let parameters = parameter_types(mangled)?;
+    let class = if mangled.starts_with("_ZN") { Some(owner(mangled)?) } else { None };
+    // Where it is not known whether there is an object in front of them, neither are their numbers.
+    if class.as_ref().is_some_and(|class| !is_class(&class.prefix)) {
+        return None;
+    }
+    let first = u8::from(class.is_some());
+    let numbered: Vec<(u8, &str)> =
+        in_registers(&parameters).map(|(number, p)| (number.saturating_add(first), p)).collect();
+    let last = || u8::try_from(parameters.len()).ok().filter(|_| numbered.len() == parameters.len());
+    let needs = match &class {
+        Some(class) if class.is_made => Needs::Nothing,
+        Some(_) if !mangled.starts_with("_ZNK") => Needs::Last(last()),
+        _ => Needs::NoResult,
+    };
+    let others = numbered.iter().filter_map(|&(number, p)| Some((number, pointee(p)?.to_owned())));
+    let objects = class.map(|class| (0, class.name)).into_iter().chain(others).collect();
+    Some(Signature { objects, needs })
+}
+
+/// What a method's mangled name says of its class.
+#[derive(Debug, PartialEq, Eq)]
+struct Class {
+    /// Its part of the mangled name.
+    prefix: String,
+    /// As people write it.
+    name: String,
+    /// Whether the method makes or destroys objects of it.
+    is_made: bool,
+}
+
+/// The class of a method.
+fn owner(mangled: &str) -> Option<Class> {
     let nested = mangled.strip_prefix("_ZN")?;
     let mut rest = nested.strip_prefix('K').unwrap_or(nested);
     let start = rest;
@@ -134,44 +210,15 @@ fn owner(mangled: &str) -> Option<(String, String)> {
         _ => return None,
     };
     let classes = parts.len().checked_sub(own).filter(|&n| n > 0)?;
-    Some((start[..ends[classes]].to_owned(), parts[..classes].join("::")))
-}
-
-/// The parameters in a demangled name.
-fn parameters(name: &str) -> Option<Vec<&str>> {
-    let name = name.strip_suffix(" const").unwrap_or(name).strip_suffix(')')?;
-    let mut depth = 0_i32;
-    let open = name.char_indices().rev().find(|&(_, c)| {
-        match c {
-            ')' | '>' => depth += 1,
-            '(' | '<' if depth > 0 => depth -= 1,
-            '(' => return true,
-            _ => {}
-        }
-        false
-    })?;
-    let (mut found, mut from, inside) = (Vec::new(), 0, &name[open.0 + 1..]);
-    let mut depth = 0_i32;
-    for (at, c) in inside.char_indices() {
-        match c {
-            '(' | '<' => depth += 1,
-            ')' | '>' => depth -= 1,
-            ',' if depth == 0 => {
-                found.push(inside[from..at].trim());
-                from = at + 1;
-            }
-            _ => {}
-        }
-    }
-    found.push(inside[from..].trim());
-    Some(found)
+    let (prefix, name) = (start[..ends[classes]].to_owned(), parts[..classes].join("::"));
+    Some(Class { prefix, name, is_made: own == 0 })
 }
 
 /// The parameters that are passed in one register each, with the number of that. Those behind one that may take more than one, or
 /// none, are left out.
-fn in_registers<'p>(parameters: &'p [&str]) -> impl Iterator<Item = (u8, &'p str)> {
-    let is_one = |p: &&&str| p.ends_with(['*', '&']) || PLAIN.contains(*p) || MORE_PLAIN.contains(*p);
-    (0..).zip(parameters.iter().take_while(is_one).copied())
+fn in_registers(parameters: &[String]) -> impl Iterator<Item = (u8, &str)> {
+    let is_one = |p: &&str| p.ends_with(['*', '&']) || PLAIN.contains(p) || MORE_PLAIN.contains(p);
+    (0..=u8::MAX).zip(parameters.iter().map(String::as_str).take_while(is_one))
 }
 
 /// The class that a parameter points to.
@@ -186,22 +233,54 @@ fn pointee(parameter: &str) -> Option<&str> {
 mod tests {
     use super::*;
 
+    /// The needs of a function with this name, whose first three arguments may point to objects, and the classes of these.
+    fn told(mangled: &str) -> (Needs, [Option<String>; 3]) {
+        let Signature { objects, needs } = signature(mangled, |prefix| prefix == "3THD").unwrap_or_default();
+        let class = |number: u8| objects.iter().find(|o| o.0 == number).map(|o| o.1.clone());
+        (needs, [0, 1, 2].map(class))
+    }
+
     #[test]
-    fn parameters_are_told_apart() {
-        assert_eq!(
-            parameters("tdc_acquire_share(THD*, TABLE_LIST*, unsigned int)"),
-            Some(vec!["THD*", "TABLE_LIST*", "unsigned int"])
-        );
-        assert_eq!(parameters("f(std::map<int, char>*, void (*)(int, int)) const").map(|p| p.len()), Some(2));
-        assert_eq!(parameters("net_real_write"), None);
+    fn names_say_what_the_code_has_to_bear_out() {
+        let classes = |of: [&str; 3]| of.map(|class| Some(class.to_owned()).filter(|class| !class.is_empty()));
+        assert_eq!(told("_Z4openP3THDjP5TABLE"), (Needs::NoResult, classes(["THD", "", "TABLE"])));
+        assert_eq!(told("_ZN3THD4openEjP5TABLE"), (Needs::Last(Some(2)), classes(["THD", "", "TABLE"])));
+        assert_eq!(told("_ZN3THD4openEv"), (Needs::Last(Some(0)), classes(["THD", "", ""])));
+        assert_eq!(told("_ZN3THD4openE3KeyP5TABLE"), (Needs::Last(None), classes(["THD", "", ""])));
+        assert_eq!(told("_ZNK3THD4nameEP5TABLE"), (Needs::NoResult, classes(["THD", "TABLE", ""])));
+        assert_eq!(told("_ZN3THDC2EP5TABLE"), (Needs::Nothing, classes(["THD", "TABLE", ""])));
+        assert_eq!(told("_ZThn16_N3THD4openEP5TABLE").1, classes(["", "", ""]));
+        // It is a namespace.
+        assert_eq!(told("_ZN2os4openEP3THD").1, classes(["", "", ""]));
+    }
+
+    /// `mov %esi,0x10(%rdi); ret`: a method with a number, or a static one of a pointer and a number.
+    const SETS: [u8; 4] = [0x89, 0x77, 0x10, 0xc3];
+    /// `mov %rdi,%rax; mov 0x10(%rsi),%edx; mov %edx,(%rdi); ret`
+    const MAKES: [u8; 9] = [0x48, 0x89, 0xf8, 0x8b, 0x56, 0x10, 0x89, 0x17, 0xc3];
+
+    #[test]
+    fn static_methods_and_makers_of_results_are_not_borne_out() {
+        let met = |needs: Needs, code: &[u8]| {
+            let f = Function::from_bytes(Arch::X86_64, 0x1000, code).expect("a function");
+            needs.are_met(&Pointers::with(&f, Arch::X86_64, HashMap::new()), Arch::X86_64)
+        };
+        // `_ZN3THD3setEj` has an object in front, `_ZN3THD3setEPS_j` may be static.
+        assert!(met(Needs::Last(Some(1)), &SETS));
+        assert!(!met(Needs::Last(Some(2)), &SETS));
+        assert!(!met(Needs::Last(None), &SETS));
+        assert!(met(Needs::NoResult, &SETS));
+        for needs in [Needs::NoResult, Needs::Last(Some(1))] {
+            assert!(!met(needs, &MAKES), "{needs:?}");
+        }
     }
 
     #[test]
     fn what_lies_behind_a_structure_has_no_number() {
-        let parameters = ["THD*", "unsigned int", "LEX_CSTRING", "TABLE*"];
+        let parameters = ["THD*", "unsigned int", "LEX_CSTRING", "TABLE*"].map(str::to_owned);
         let expected = vec![(0, "THD*"), (1, "unsigned int")];
         assert_eq!(in_registers(&parameters).collect::<Vec<_>>(), expected);
-        assert_eq!(in_registers(&["double", "TABLE*"]).count(), 0);
+        assert_eq!(in_registers(&["double", "TABLE*"].map(str::to_owned)).count(), 0);
     }
 
     #[test]
@@ -216,7 +295,7 @@ mod tests {
 
     #[test]
     fn a_method_names_its_class() {
-        let owner = |name| owner(name).map(|(_, class)| class);
+        let owner = |name| owner(name).map(|class| class.name);
         assert_eq!(owner("_ZN3THD4initEv").as_deref(), Some("THD"));
         assert_eq!(owner("_ZN3THDC2Ejb").as_deref(), Some("THD"));
         assert_eq!(owner("_ZN2cs5index3Foo3barEi").as_deref(), Some("cs::index::Foo"));

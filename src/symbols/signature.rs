@@ -1,5 +1,7 @@
 //! Which parameter of a function is what, from its mangled name.
 
+use super::demangle::demangle;
+
 /// What an argument register carries, as far as the types say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parameter {
@@ -17,16 +19,14 @@ pub enum Parameter {
 /// An object of two words, as InnoDB's `ut::Location` is, comes in two registers. A method's object is its first argument; a
 /// function in a namespace is taken for a method, so for those the numbers mean nothing.
 pub fn parameters(mangled: &str) -> Option<Vec<Parameter>> {
-    let symbol = cpp_demangle::Symbol::new(mangled).ok()?;
-    let text = symbol.demangle_with_options(&cpp_demangle::DemangleOptions::new()).ok()?;
-    let types = split(inside_last_parentheses(&text)?);
+    let types = parameter_types(mangled)?;
     let mut found = Vec::new();
     if mangled.starts_with("_ZN") {
         found.push(Parameter::Other);
     }
     for (i, kind) in types.iter().enumerate() {
-        let is_number = |t: &&str| matches!(*t, "unsigned long" | "unsigned int" | "unsigned short");
-        match *kind {
+        let is_number = |t: &String| matches!(t.as_str(), "unsigned long" | "unsigned int" | "unsigned short");
+        match kind.as_str() {
             "ut::Location" => found.extend([Parameter::File, Parameter::Line]),
             "char const*" if types.get(i + 1).is_some_and(is_number) => found.push(Parameter::File),
             _ if found.last() == Some(&Parameter::File) => found.push(Parameter::Line),
@@ -35,6 +35,12 @@ pub fn parameters(mangled: &str) -> Option<Vec<Parameter>> {
         }
     }
     Some(found)
+}
+
+/// The types of a function's parameters, in order; `None` for a name that does not say.
+pub fn parameter_types(mangled: &str) -> Option<Vec<String>> {
+    let text = demangle(mangled, cpp_demangle::DemangleOptions::new().no_return_type())?;
+    Some(split(inside_last_parentheses(&text)?).into_iter().map(str::to_owned).collect())
 }
 
 /// The parameter list: that of the function, not of what may be named in its template arguments.
@@ -86,6 +92,13 @@ mod tests {
         assert_eq!(told(name), wanted);
         // A name of the latch comes before the place.
         assert_eq!(told("_Z19rw_lock_create_funcP9rw_lock_tPKcS2_m"), [Other, Other, File, Line]);
+    }
+
+    #[test]
+    fn types_are_told_apart() {
+        let told = |name| parameter_types(name).unwrap_or_default();
+        assert_eq!(told("_Z17tdc_acquire_shareP3THDP10TABLE_LISTj"), ["THD*", "TABLE_LIST*", "unsigned int"]);
+        assert_eq!(told("_ZNK1A1fEPSt3mapIicEPFviiE"), ["std::map<int, char>*", "void (*)(int, int)"]);
     }
 
     #[test]

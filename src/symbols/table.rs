@@ -9,6 +9,8 @@ use object::elf;
 use object::read::elf::{ElfFile64, SectionHeader, Sym, SymbolTable};
 use object::{LittleEndian, ReadRef};
 
+use super::demangle::demangle;
+
 /// Bytes; a longer name is left out. The longest in the servers known has 4 KiB.
 const MAX_NAME: usize = 32 << 10;
 
@@ -199,10 +201,7 @@ impl Entry {
 /// A function's name as people write it: demangled, without arguments, template arguments kept.
 pub fn plain_name(mangled: &str) -> String {
     let options = cpp_demangle::DemangleOptions::new().no_params().no_return_type();
-    // The name of a function of C may be that of a type when it is mangled: `f` is `float`.
-    let symbol = mangled.starts_with("_Z").then(|| cpp_demangle::Symbol::new(mangled).ok()).flatten();
-    let name = symbol.and_then(|s| s.demangle_with_options(&options).ok());
-    let name = name.unwrap_or_else(|| mangled.to_owned());
+    let name = demangle(mangled, options).unwrap_or_else(|| mangled.to_owned());
     name.split(" [clone").next().unwrap_or_default().to_owned()
 }
 

@@ -172,7 +172,7 @@ fn static_mutexes_agree(server: &Server) -> Result<()> {
         }
         let identity = Identity::Static(address);
         let name = wait_for("the name of a lock", Duration::from_secs(30), || {
-            Ok(namer.library_lock(&identity, Some(Kind::Mutex), address))
+            Ok(namer.library_lock(&identity, Some(Kind::Mutex)))
         })?;
         let name = name.event;
         // A name may be missing, where the code makes a mutex in a way of its own; it is never another one.
@@ -230,7 +230,7 @@ fn globals_agree(server: &Server) -> Result<()> {
             let Some(event) = events.iter().find(same) else { continue };
             let identity = Identity::Static(symbol.addr + target.bias + word);
             let name = wait_for("the name of a lock", Duration::from_secs(30), || {
-                Ok(namer.library_lock(&identity, Some(kind), 0))
+                Ok(namer.library_lock(&identity, Some(kind)))
             })?;
             let name = name.event;
             ensure!(name == *event || name.starts_with("unnamed:"), "{name} is {event}");

@@ -107,7 +107,7 @@ impl LatchCollector {
         let missed = self.status.missed.lock().unwrap_or_else(PoisonError::into_inner);
         for (key, waits) in entries::<types::latch_key, types::waits>(&self.maps.latches)? {
             let name = if key.function == LIBRARY {
-                caches.namer.library_lock(&identity(&key), library_kind(key.primitive), waits.example)
+                caches.namer.library_lock(&identity(&key), library_kind(key.primitive))
             } else {
                 Some(caches.namer.name(&identity(&key), waits.example))
             };

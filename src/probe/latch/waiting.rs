@@ -100,7 +100,7 @@ impl LatchCollector {
         let (name, address, bytes) = if key.function == LIBRARY {
             let kind = library_kind(key.primitive);
             let (address, bytes) = library_lock(arch, kind?, word)?;
-            (caches.namer.library_lock(&identity(key), kind, word)?, address, bytes)
+            (caches.namer.library_lock(&identity(key), kind)?, address, bytes)
         } else {
             let identity = identity(key);
             let name = caches.namer.name(&identity, word);

@@ -11,11 +11,14 @@ use std::collections::{HashMap, HashSet};
 use super::psi::Instruments;
 use super::references::References;
 use crate::catalog::{Created, MysqlNames};
-use crate::code::{direct_calls, Flow, Function};
+use crate::code::{direct_calls, Flow, Function, Passed};
 use crate::symbols::{parameters, Parameter};
 
 /// The key variable is loaded at most this many instructions before the call.
 const NEAR: usize = 96;
+
+/// So many functions may lie between one that makes a latch and the one that says where.
+const WRAPPERS: usize = 2;
 
 /// The key of latches that are deliberately not instrumented, where it is no variable.
 const NOT_INSTRUMENTED: u64 = u32::MAX as u64;
@@ -42,29 +45,54 @@ pub enum Key {
     Unknown,
 }
 
+/// Functions that make latches, by address: which argument is the file, with the line behind it, and what they make.
+type Makers = HashMap<u64, (usize, &'static Created)>;
+
 /// All places of the binary that make latches with a file and line that are constants there.
 pub fn sites(code: &References, catalog: &'static MysqlNames, instruments: &Instruments) -> Vec<Site> {
     let functions = catalog.created.iter().flat_map(|c| code.image.functions_named(c.by).map(move |s| (s, c)));
-    let makers: HashMap<u64, (usize, &Created)> = functions
+    let mut makers: Makers = functions
         .filter_map(|(s, c)| Some((s.addr, (parameters(s.name)?.iter().position(|p| *p == Parameter::File)?, c))))
         .collect();
-    let targets: HashSet<u64> = makers.keys().copied().collect();
     let keys = Keys { instruments, not_instrumented: code.image.symbol(catalog.not_instrumented).map(|s| s.addr) };
     let mut found = Vec::new();
+    for _ in 0..=WRAPPERS {
+        let wrappers = sites_of(code, &makers, &keys, &mut found);
+        if wrappers.is_empty() {
+            break;
+        }
+        makers = wrappers;
+    }
+    found
+}
+
+/// Finds the places that call these functions, and returns the functions that hand file and line on to them: where nothing is
+/// inlined, as in a debug build, it is their callers that make latches.
+fn sites_of(code: &References, makers: &Makers, keys: &Keys, found: &mut Vec<Site>) -> Makers {
+    let targets: HashSet<u64> = makers.keys().copied().collect();
+    let mut wrappers = Makers::new();
     let mut function: Option<Function> = None;
     for (at, maker) in direct_calls(code.image, &targets) {
         if !function.as_ref().is_some_and(|f| f.insns().iter().any(|i| i.addr == at)) {
             function = code.image.function_at(at).and_then(|range| Function::new(code.image, range));
         }
         let Some(function) = &function else { continue };
-        let constants = function.constants_at(at);
         let Some(&(number, created)) = makers.get(&maker) else { continue };
-        let Some([Some(file), Some(line)]) = constants.get(number..number + 2) else { continue };
-        let (Some(file), Ok(line)) = (code.image.cstr(*file), u32::try_from(*line)) else { continue };
-        let key = key_before(code, function, at, &targets, &keys).unwrap_or(Key::Unknown);
-        found.push(Site { file: file.to_owned(), line, created, key });
+        match function.passed_at(at).get(number..number + 2) {
+            Some(&[Some(Passed::Constant(file)), Some(Passed::Constant(line))]) => {
+                let (Some(file), Ok(line)) = (code.image.cstr(file), u32::try_from(line)) else { continue };
+                let key = key_before(code, function, at, &targets, keys).unwrap_or(Key::Unknown);
+                found.push(Site { file: file.to_owned(), line, created, key });
+            }
+            Some(
+                &[Some(Passed::Member { argument: file, offset: 0 }), Some(Passed::Member { argument: line, offset: 0 })],
+            ) if line == file + 1 => {
+                wrappers.insert(function.entry(), (usize::from(file), created));
+            }
+            _ => {}
+        }
     }
-    found
+    wrappers
 }
 
 /// What keys look like in the code.

@@ -111,21 +111,24 @@ fn in_turns(mentions: &[Mention], instruments: &Instruments) -> Option<Keys> {
 }
 
 /// The keys of rows in the code's order, unless some keys stand in rows beside their own. Most instruments are named like their
-/// ids.
+/// ids. One whose name begins like another id is not out of place beside that, if that has its own, or the two
+/// are alike themselves and share it.
 fn table(rows: &[Row], instruments: &Instruments) -> Option<Keys> {
-    let is_alike = |key: u64, row: Option<&Row>| {
-        let instrument = instruments.by_key(key).map(|i| i.name.to_ascii_uppercase());
-        instrument.zip(row).is_some_and(|(instrument, (name, _))| instrument.starts_with(name.as_str()))
+    let is_alike = |key: u64, (name, _): &Row| {
+        instruments.by_key(key).is_some_and(|i| i.name.to_ascii_uppercase().starts_with(name.as_str()))
     };
     let (mut alike, mut others) = (0, 0);
     for (index, row) in rows.iter().enumerate() {
         let Some(key) = row.1.flatten() else { continue };
-        if is_alike(key, Some(row)) {
+        if is_alike(key, row) {
             alike += 1;
             continue;
         }
         let before = index.checked_sub(1).and_then(|before| rows.get(before));
-        if is_alike(key, before) || is_alike(key, rows.get(index + 1)) {
+        let mut beside = before.into_iter().chain(rows.get(index + 1));
+        let has_own = |other: &Row| other.1.flatten().is_some_and(|own| is_alike(own, other));
+        let is_kin = |other: &Row| row.0.contains(&other.0);
+        if beside.any(|other| is_alike(key, other) && !has_own(other) && !is_kin(other)) {
             return None;
         }
         others += 1;
@@ -289,6 +292,25 @@ mod tests {
         // The last names come before their keys.
         let late: Vec<Mention> = turns([1, 2, 3, 4, 0, 5]).filter(|m| *m != Mention::Key(Some(0))).collect();
         assert_eq!(in_turns(&late, &instruments), None);
+    }
+
+    #[test]
+    fn an_instrument_may_be_named_like_the_id_before_its_own() {
+        let instruments = Instruments::named(&[(1, "trx_sys_mutex"), (2, "log_sys_mutex"), (3, "log_sys_write_mutex")]);
+        let key = |at| Mention::Key(Some(at));
+        let turns = [key(1), name("TRX_SYS"), key(2), name("LOG_SYS"), key(3), name("LOG_WRITE")];
+        let wanted = [("TRX_SYS", Some(1)), ("LOG_SYS", Some(2)), ("LOG_WRITE", Some(3))];
+        assert_eq!(in_turns(&turns, &instruments), Some(keys(&wanted)));
+    }
+
+    /// The key is read once.
+    #[test]
+    fn two_ids_may_share_an_instrument() {
+        let instruments = Instruments::named(&[(1, "trx_sys_mutex"), (2, "log_mutex"), (3, "index_tree_rw_lock")]);
+        let key = |at| Mention::Key(Some(at));
+        let turns = [key(1), name("TRX_SYS"), key(2), name("LOG"), key(3), name("IBUF_INDEX_TREE"), name("INDEX_TREE")];
+        let wanted = [("TRX_SYS", Some(1)), ("LOG", Some(2)), ("IBUF_INDEX_TREE", Some(3))];
+        assert_eq!(in_turns(&turns, &instruments), Some(keys(&wanted)));
     }
 
     /// Each key is read before the call before its id's, so that the name and the key between two calls are those of two ids.

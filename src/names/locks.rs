@@ -127,7 +127,7 @@ struct Pointee {
 pub fn locks(image: &Image, instruments: &Instruments) -> Locks {
     let search = Search::new(image, instruments);
     let (makers, mut found) = (search.makers(), Found::default());
-    let fields = static_fields(makers.values().flat_map(|m| &m.written).chain(&search.written_for_callers(&makers)));
+    let fields = static_fields(makers.values().flat_map(|m| &m.written));
     let mut open: BTreeMap<u64, Vec<Making>> = BTreeMap::new();
     for (&entry, maker) in &makers {
         let more = search.sort(maker.makings.iter().copied(), maker, &fields, &mut found);
@@ -166,7 +166,8 @@ struct Found {
     pointees: BTreeMap<Pointee, HashSet<LatchName>>,
 }
 
-/// The members of static objects that hold the number of an instrument: by address, the key variable.
+/// The members of static objects that hold the number of an instrument: by address, the key variable. What a constructor writes
+/// to its argument does not count: MySQL's gives the binary log the key of other logs, which its own replaces.
 fn static_fields<'w>(written: impl Iterator<Item = &'w Written>) -> HashMap<u64, u64> {
     let mut by_address: BTreeMap<u64, Vec<&Written>> = BTreeMap::new();
     for written in written {
@@ -351,22 +352,6 @@ impl<'a> Search<'a> {
             callers.entry(range.start).or_default().push((at, to));
         }
         callers
-    }
-
-    /// The numbers of instruments that functions write into static objects which their callers pass to them.
-    fn written_for_callers(&self, makers: &BTreeMap<u64, Maker>) -> Vec<Written> {
-        let is_passed = |w: &&Written| w.key.is_some() && is_open(w.to);
-        let of = |entry: &u64| makers.get(entry).into_iter().flat_map(|m| m.written.iter().filter(is_passed));
-        let writers = makers.keys().copied().filter(|entry| of(entry).next().is_some()).collect();
-        let mut found = Vec::new();
-        for (entry, calls) in self.calls_of(writers) {
-            let Some(caller) = self.analysed(entry) else { continue };
-            for (at, to) in calls {
-                let passed = caller.pointers.passed(at);
-                found.extend(of(&to).filter_map(|w| Some(Written { to: value_in_caller(w.to, passed)?, ..*w })));
-            }
-        }
-        found
     }
 
     fn analysed(&self, entry: u64) -> Option<Rc<Analysed>> {

@@ -13,7 +13,7 @@ use crate::server::{wait_for, Family, Options, Server};
 /// How long the agent may take to leave, in the median of many times and once: it waits for all CPUs to have been scheduled,
 /// which on a busy small machine now and then takes its time.
 const PROMPT: Duration = Duration::from_secs(1);
-const PROMPT_AT_WORST: Duration = Duration::from_secs(3);
+const PROMPT_AT_WORST: Duration = Duration::from_secs(5);
 
 /// How long the kernel may take to clean up behind it.
 const CLEAN_UP: Duration = Duration::from_secs(5);

@@ -1,12 +1,14 @@
 //! The agent's own memory.
 
 /// To be called before there are threads: they all get their memory from one place, so that what one freed serves the next.
-/// glibc would give each a place of its own, which only programs need that allocate all the time.
+/// glibc would give each a place of its own, which only programs need that allocate all the time. And large pieces go back to
+/// the system when they are freed: glibc would keep ever larger ones, once it has seen them freed.
 pub fn share() {
-    // SAFETY: takes two numbers, and there is no other thread that allocates.
+    // SAFETY: takes numbers, and there is no other thread that allocates.
     #[cfg(target_env = "gnu")]
     unsafe {
         libc::mallopt(libc::M_ARENA_MAX, 1);
+        libc::mallopt(libc::M_MMAP_THRESHOLD, 128 << 10);
     }
 }
 

@@ -301,6 +301,9 @@ fn grids(lines: &[Line]) -> String {
 
 fn grid(lines: &[&Line], flavor: &str) -> String {
     let families: BTreeSet<&str> = lines.iter().map(|l| l.family.as_str()).collect();
+    if families.is_empty() {
+        return String::new();
+    }
     let heads: String = families.iter().map(|family| format!(" {} |", family.trim_start_matches(flavor))).collect();
     let mut text = format!("| {} |{heads}\n|---|{}\n", flavor.trim_end_matches('-'), "--:|".repeat(families.len()));
     for load in SCENARIOS.map(|s| s.name).into_iter().chain([ALL]) {

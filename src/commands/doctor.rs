@@ -482,7 +482,7 @@ fn measured(plan: &Plan) -> String {
     const SQL_LAYER: &str = "of the SQL layer's locks, where threads sleep for them";
     let functions = plan.functions.iter().map(|f| &*f.label).collect::<BTreeSet<_>>().len();
     if plan.sites.is_empty() {
-        return format!("sleeps only: InnoDB's latches are not told apart; {SQL_LAYER}");
+        return format!("sleeps only: InnoDB's latches have no names; {SQL_LAYER}");
     }
     let missing = match plan.gaps.len() {
         0 => String::new(),

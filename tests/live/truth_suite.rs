@@ -125,8 +125,9 @@ impl Line {
 
     /// Whether performance_schema's sum is of all waits and of nothing else; see [`Row::is_comparable`].
     fn is_comparable(&self) -> bool {
+        let times_all = Family::all().find(|f| f.name() == self.family).is_none_or(Family::times_purge);
         let &Line { truth_count, truth_s, raw_s, preempted_s, waits, .. } = self;
-        Row { truth_count, truth_s, raw_s, preempted_s, waits, ..Row::default() }.is_comparable()
+        Row { truth_count, truth_s, raw_s, preempted_s, waits, ..Row::default() }.is_comparable(times_all)
     }
 
     fn agrees(&self) -> bool {

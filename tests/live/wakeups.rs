@@ -1,4 +1,4 @@
-//! Threads that a condition variable woke and that have to get its mutex back: wake-ups, told apart from contention.
+//! Threads that have to get a mutex back after its condition variable woke them: wake-ups, which are no contention.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;

@@ -101,7 +101,7 @@ pub struct Side {
     /// Contention, by latch; modes together.
     pub(super) latches: BTreeMap<String, Series>,
     pub(super) all: Series,
-    /// Waits of threads that a condition variable had woken, by mutex, in none of the above; `None` where these are not told apart.
+    /// Waits of threads that a condition variable had woken, by mutex, in none of the above; `None` where the recording has no such figures.
     pub(super) reacquires: Option<BTreeMap<String, Series>>,
     /// CPU seconds in each second, by class; empty where CPU time was not sampled.
     pub(super) cpu: BTreeMap<CpuClass, Vec<f64>>,

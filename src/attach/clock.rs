@@ -1,4 +1,4 @@
-//! A clock on each CPU that interrupts whatever runs there.
+//! A per-CPU clock that interrupts whatever runs there.
 
 use std::fs;
 use std::io;
@@ -8,14 +8,14 @@ use libbpf_rs::{libbpf_sys, Link, ProgramMut};
 
 use super::counter::open_event;
 
-/// The numbers of the CPUs that are online.
+/// Returns the numbers of the online CPUs.
 pub fn online_cpus() -> Vec<i32> {
     cpu_list(fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default().trim())
 }
 
-/// The kernel's lists of CPUs: `0-3,5` as numbers.
+/// Parses the kernel's CPU list format, for example `0-3,5`.
 pub(crate) fn cpu_list(text: &str) -> Vec<i32> {
-    /// More than any kernel has (`NR_CPUS` is at most 8192).
+    /// An upper bound on CPU numbers, above any kernel's limit (`NR_CPUS` is at most 8192).
     const MOST: i32 = 1 << 16;
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -25,21 +25,22 @@ pub(crate) fn cpu_list(text: &str) -> Vec<i32> {
     text.split(',').filter_map(range).flatten().collect()
 }
 
-/// Opens an event that fires on `cpu` each `period_ns` nanoseconds of its time, once it is enabled.
+/// Opens an event that, once enabled, fires on `cpu` every `period_ns` nanoseconds of that CPU's time.
 ///
-/// It is the kernel's high-resolution timer and no hardware counter, so that a sample stands for a span of time whatever the
-/// CPU's frequency is, and works in virtual machines. What runs with interrupts off is seen where it lets them in again.
+/// The event uses the kernel's high-resolution timer rather than a hardware counter. A sample therefore stands for a
+/// span of time at any CPU frequency, and sampling works in virtual machines. Code that runs with interrupts disabled
+/// is sampled at the point where it enables them again.
 ///
 /// # Errors
-/// When the kernel refuses: no privilege, or no such CPU.
+/// Fails when the kernel refuses: missing privilege, or no such CPU.
 pub fn open_clock(cpu: i32, period_ns: u64) -> io::Result<OwnedFd> {
     open(-1, cpu, period_ns)
 }
 
-/// The same for the calling thread, on whatever CPU it runs.
+/// Opens the same kind of event for the calling thread, on whatever CPU it runs.
 ///
 /// # Errors
-/// When the kernel refuses.
+/// Fails when the kernel refuses.
 pub fn open_own_clock(period_ns: u64) -> io::Result<OwnedFd> {
     open(0, -1, period_ns)
 }
@@ -57,10 +58,10 @@ fn open(pid: libc::pid_t, cpu: i32, period_ns: u64) -> io::Result<OwnedFd> {
     open_event(&attr, pid, cpu)
 }
 
-/// Runs a program on each firing of an event.
+/// Runs a program each time an event fires.
 ///
 /// # Errors
-/// When the kernel refuses.
+/// Fails when the kernel refuses.
 pub fn attach_clock(program: &ProgramMut<'_>, event: OwnedFd) -> libbpf_rs::Result<Link> {
     let link = program.attach_perf_event(event.as_raw_fd())?;
     // The link closes the event.

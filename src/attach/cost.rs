@@ -1,9 +1,9 @@
-//! What one hit of a probe costs on this machine, measured on this process.
+//! Measures what one probe hit costs on this machine, using this process.
 //!
-//! A uprobe costs a trap or, where the kernel cannot emulate the probed instruction, a trap and a single
-//! step; how much differs by a factor of ten between machines. So the agent probes two functions of its own,
-//! calls them, and takes the difference to calls that are not probed. Between two calls it fills the CPU's caches with something
-//! else, as a server does: hits in a loop take half as long, and those of the futex programs a fifth.
+//! A uprobe costs one trap, or a trap and a single step where the kernel cannot emulate the probed instruction. The
+//! cost differs by a factor of ten between machines. So the agent probes two functions of its own, calls them, and
+//! subtracts the time of the same calls without a probe. Between calls it fills the CPU's caches with other data, as a
+//! server does: hits in a tight loop cost half as much, and hits of the futex programs a fifth.
 
 use std::arch::global_asm;
 use std::mem::MaybeUninit;
@@ -21,7 +21,7 @@ use super::sites::{attach_one, attach_together, SiteAddress};
 use crate::bpf::calibrate::CalibrateSkelBuilder;
 use crate::clock;
 
-// One function that begins with an instruction the kernel emulates, and one that begins with one that it
+// `armtrace_emulated` begins with an instruction that the kernel emulates, `armtrace_stepped` with one that it
 // single-steps.
 #[cfg(target_arch = "x86_64")]
 global_asm!(
@@ -54,31 +54,32 @@ extern "C" {
 
 const OWN_PROGRAM: &str = "/proc/self/exe";
 
-/// Calls timed one by one, each with caches that hold other things: together some milliseconds per class.
+/// The number of calls that are timed one by one with cold caches; together they take a few milliseconds per class.
 const COLD_CALLS: usize = 75;
-/// As large as the caches that a CPU has to itself.
+/// The amount of memory that evicts a CPU's private caches.
 const CACHES: usize = 2 << 20;
 const CACHE_LINE: usize = 64;
 
-/// Calls timed per batch, and batches.
+/// The number of calls per timed batch, and the number of batches.
 const CALLS: u32 = 300;
 const BATCHES: usize = 5;
 
-/// How often a price is asked for: without one nothing can be said of the overhead for as long as the agent runs.
+/// How often a noisy measurement is repeated. Without a cost the agent cannot report its overhead for as long as it
+/// runs.
 const ATTEMPTS: usize = 5;
 
-/// The kinds of probe whose price differs.
+/// The kinds of probe that differ in cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProbeClass {
     /// A uprobe on an instruction that the kernel emulates.
     Emulated,
     /// A uprobe on any other instruction.
     Stepped,
-    /// A uretprobe on a function that begins with an emulated instruction, entry included.
+    /// A uretprobe on a function that begins with an emulated instruction, including the hit at entry.
     Return,
-    /// The begin or the end of a futex wait.
+    /// The beginning or the end of a futex wait.
     Futex,
-    /// An interrupt by the clock that samples a CPU.
+    /// An interrupt of the clock that samples a CPU.
     Clock,
 }
 
@@ -86,18 +87,18 @@ impl ProbeClass {
     pub const ALL: [ProbeClass; 5] =
         [ProbeClass::Emulated, ProbeClass::Stepped, ProbeClass::Return, ProbeClass::Futex, ProbeClass::Clock];
 
-    /// For people.
+    /// Returns a title for people to read.
     pub fn title(self) -> &'static str {
         match self {
             ProbeClass::Emulated => "uprobe on an emulated instruction",
             ProbeClass::Stepped => "uprobe on a single-stepped instruction",
             ProbeClass::Return => "uretprobe, with its entry",
-            ProbeClass::Futex => "futex wait, begin or end",
+            ProbeClass::Futex => "futex wait, entry or exit",
             ProbeClass::Clock => "clock interrupt that takes a sample",
         }
     }
 
-    /// The value of the `class` label.
+    /// Returns the value of the `class` label.
     pub fn as_str(self) -> &'static str {
         match self {
             ProbeClass::Emulated => "uprobe_emulated",
@@ -130,16 +131,16 @@ impl Costs {
         }
     }
 
-    /// Class and nanoseconds per hit, of those that could be measured.
+    /// Returns each measured class with its nanoseconds per hit.
     pub fn by_class(&self) -> Vec<(&'static str, f64)> {
         ProbeClass::ALL.iter().filter_map(|&class| Some((class.as_str(), self.of(class)?))).collect()
     }
 }
 
-/// Measures the cost of one hit for each class. Takes some tens of milliseconds, most of it detaching.
+/// Measures the cost of one hit of each class. This takes some tens of milliseconds, most of it for detaching.
 ///
 /// # Errors
-/// When the measuring program cannot be loaded at all; a class that cannot be attached is `None`.
+/// Fails when the calibration programs cannot be loaded at all. A class that cannot be attached is `None`.
 pub fn calibrate() -> Result<Costs> {
     let mut storage = MaybeUninit::uninit();
     let mut open = CalibrateSkelBuilder::default().open(&mut storage).context("opening the calibration programs")?;
@@ -170,8 +171,8 @@ pub fn calibrate() -> Result<Costs> {
     })
 }
 
-/// Whether this kernel attaches one program to several places at once, tells them apart, and sees hits of all the
-/// process's threads: the first kernels with such links saw only the thread that the process id names.
+/// Returns whether this kernel can attach one program to several sites at once, pass each site's cookie, and see hits
+/// of all threads. The first kernels with such links saw only the thread whose id equals the process id.
 pub fn uprobe_multi_works() -> bool {
     let mut storage = MaybeUninit::uninit();
     let Ok(mut open) = CalibrateSkelBuilder::default().open(&mut storage) else { return false };
@@ -189,16 +190,16 @@ pub fn uprobe_multi_works() -> bool {
 }
 
 fn call(function: unsafe extern "C" fn()) {
-    // SAFETY: the two functions defined above take nothing, change no callee-saved register and return.
+    // SAFETY: the two functions defined above take no arguments, change no callee-saved register, and return.
     unsafe { function() }
 }
 
-/// CPU time of this thread: what other threads take of the CPU meanwhile is not in it.
+/// Returns the CPU time of this thread, so that time which other threads take on the same CPU does not count.
 pub fn thread_time_ns() -> f64 {
     clock::now_ns(libc::CLOCK_THREAD_CPUTIME_ID) as f64
 }
 
-/// The median, which interruptions do not move.
+/// Returns the median time of a call with cold caches; single interruptions do not move a median.
 fn nanoseconds_of_cold_call(mut call: impl FnMut()) -> f64 {
     let mut other = vec![0u8; CACHES];
     let mut times: Vec<u128> = (0..COLD_CALLS)
@@ -214,7 +215,7 @@ fn nanoseconds_of_cold_call(mut call: impl FnMut()) -> f64 {
     times[COLD_CALLS / 2] as f64
 }
 
-/// The median over batches, which an interruption of one of them does not move.
+/// Returns the time per call as the median over batches, which an interruption of one batch does not move.
 fn nanoseconds_per_call(mut call: impl FnMut()) -> f64 {
     let mut batches: Vec<f64> = (0..BATCHES)
         .map(|_| {
@@ -238,7 +239,7 @@ fn own_pid() -> i32 {
     std::process::id() as i32
 }
 
-/// Where a function of this process lies in its program file.
+/// Finds the offset of a function of this process in its program file.
 fn own_site(function: unsafe extern "C" fn(), cookie: u64) -> Option<SiteAddress> {
     let addr = function as usize as u64;
     let maps = procfs::process::Process::myself().ok()?.maps().ok()?;
@@ -246,7 +247,7 @@ fn own_site(function: unsafe extern "C" fn(), cookie: u64) -> Option<SiteAddress
     Some(SiteAddress { file_offset: addr - map.address.0 + map.offset, cookie })
 }
 
-/// Half of what both programs add to a futex wait that ends at once.
+/// Measures half of what both programs add to a futex wait that returns at once.
 fn futex_cost(programs: &FutexPrograms<'_, '_>) -> Option<f64> {
     let word = 0u32;
     let wait = || {
@@ -262,10 +263,10 @@ fn futex_cost(programs: &FutexPrograms<'_, '_>) -> Option<f64> {
     })
 }
 
-/// What an interrupt of this thread by its own clock takes, with the program: what stays of a span of computing less the
-/// same without.
+/// Measures one interrupt of this thread by its own clock, program included: the difference between a fixed computation
+/// with and without the clock.
 fn clock_cost(program: &ProgramMut<'_>) -> Option<f64> {
-    /// As often as the kernel takes without slowing a clock down, so that the difference shows.
+    /// The shortest period at which the kernel does not throttle the clock, so that the difference is visible.
     const PERIOD_NS: u64 = 25_000;
     let work = || {
         let sum: u64 = (0..10_000u64).map(std::hint::black_box).sum();
@@ -275,13 +276,13 @@ fn clock_cost(program: &ProgramMut<'_>) -> Option<f64> {
         let bare = nanoseconds_per_call(work);
         let _link = attach_clock(program, open_own_clock(PERIOD_NS).ok()?).ok()?;
         let with = nanoseconds_per_call(work);
-        // All of the thread's time is divided among interrupts, one in each period of it.
+        // The thread's time consists of periods, and each period contains one interrupt.
         Some((with - bare) / with * PERIOD_NS as f64)
     })
 }
 
-/// A difference of two timings in nanoseconds, as a price; none where it cannot be taken, and on a machine that is too noisy to
-/// show one.
+/// Turns a difference of two timings, in nanoseconds, into a cost. Returns `None` where the difference cannot be
+/// measured, or where the machine is too noisy to show one.
 fn price(mut difference: impl FnMut() -> Option<f64>) -> Option<f64> {
     (0..ATTEMPTS).map_while(|_| difference()).find(|&nanoseconds| nanoseconds > 0.0)
 }

@@ -1,4 +1,4 @@
-//! Counters of events: the kernel's own, or the CPU's.
+//! Counters of kernel and CPU events.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -9,7 +9,7 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use libbpf_rs::libbpf_sys;
 use libbpf_sys::perf_event_attr;
 
-/// What to count, as `perf_event_open` takes it.
+/// An event to count, in the form that `perf_event_open` takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Countable {
     /// `PERF_TYPE_…`, or the number of a device in `/sys/bus/event_source/devices`.
@@ -18,36 +18,37 @@ pub struct Countable {
     pub config1: u64,
 }
 
-/// Whose events count.
+/// The scope of a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whose {
-    /// The calling thread's, outside of the kernel.
+    /// The calling thread, in user mode only.
     Own,
-    /// This thread's and those of the threads that it starts from now on, outside of the kernel.
+    /// A thread and all threads that it starts from now on, in user mode only.
     Thread(libc::pid_t),
-    /// Those of a device that all CPUs share, and that is asked through this one.
+    /// A device that all CPUs share, read through this CPU.
     Device(i32),
 }
 
-/// An event being counted. Dropping it ends that.
+/// An open counter. Dropping it stops the counting.
 #[derive(Debug)]
 pub struct Counter(File);
 
-/// What a counter says, or several together.
+/// The reading of one counter, or the sum of several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reading {
     pub count: u64,
-    /// For how long it should have counted, nanoseconds.
+    /// The time for which the counter was enabled, in nanoseconds.
     pub enabled_ns: u64,
-    /// For how long it did: less where there are more events than the CPU has counters.
+    /// The time for which it really counted, in nanoseconds. This is less where there are more events than hardware
+    /// counters.
     pub running_ns: u64,
 }
 
 impl Counter {
-    /// Counts from now on.
+    /// Opens a counter that starts counting at once.
     ///
     /// # Errors
-    /// When the kernel refuses: no privilege, or nothing that counts such events.
+    /// Fails when the kernel refuses: missing privilege, or no hardware that counts such events.
     pub fn open(what: Countable, whose: Whose) -> io::Result<Counter> {
         let mut attr = perf_event_attr {
             type_: what.kind,
@@ -64,7 +65,7 @@ impl Counter {
             Whose::Thread(thread) => (thread, -1),
             Whose::Device(cpu) => (-1, cpu),
         };
-        // Devices know no modes, and refuse to be asked for one.
+        // Devices know no CPU modes and refuse to filter by them.
         if !matches!(whose, Whose::Device(_)) {
             attr.set_exclude_kernel(1);
             attr.set_exclude_hv(1);
@@ -73,10 +74,10 @@ impl Counter {
         Ok(Counter(File::from(open_event(&attr, pid, cpu)?)))
     }
 
-    /// What was counted so far, by threads that have ended too.
+    /// Reads the count so far, including threads that have ended.
     ///
     /// # Errors
-    /// When the kernel does not say.
+    /// Fails when the kernel refuses the read.
     pub fn read(&self) -> io::Result<Reading> {
         let mut bytes = [0; 24];
         (&self.0).read_exact(&mut bytes)?;
@@ -86,12 +87,12 @@ impl Counter {
 }
 
 impl Reading {
-    /// What would have been counted in all of the time; `None` where nothing was counted in any of it.
+    /// Returns the count scaled to the whole enabled time, or `None` if the counter never ran.
     pub fn scaled(self) -> Option<f64> {
         (self.running_ns > 0).then(|| self.count as f64 * self.enabled_ns as f64 / self.running_ns as f64)
     }
 
-    /// How much of the time was counted, 0 to 1; `None` where there was none.
+    /// Returns the share of the enabled time that was counted, 0 to 1, or `None` if the counter was never enabled.
     pub fn running_ratio(self) -> Option<f64> {
         (self.enabled_ns > 0).then(|| self.running_ns as f64 / self.enabled_ns as f64)
     }
@@ -118,7 +119,7 @@ impl Sum for Reading {
 impl Sub for Reading {
     type Output = Reading;
 
-    /// What came to it since an earlier reading.
+    /// Returns the increase since an earlier reading.
     fn sub(self, earlier: Reading) -> Reading {
         Reading {
             count: self.count.saturating_sub(earlier.count),
@@ -128,7 +129,7 @@ impl Sub for Reading {
     }
 }
 
-/// Opens an event of a thread (0: the calling one, -1: of whatever runs) on a CPU (-1: on all).
+/// Opens an event for a thread (0: the calling thread, -1: any thread) on a CPU (-1: any CPU).
 pub(crate) fn open_event(attr: &perf_event_attr, pid: libc::pid_t, cpu: i32) -> io::Result<OwnedFd> {
     let flags = libc::c_ulong::from(libbpf_sys::PERF_FLAG_FD_CLOEXEC);
     // SAFETY: `attr` is valid for the call; the other arguments are numbers.
@@ -136,7 +137,7 @@ pub(crate) fn open_event(attr: &perf_event_attr, pid: libc::pid_t, cpu: i32) -> 
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel has just handed out this descriptor, nobody else owns it.
+    // SAFETY: the kernel has just returned this descriptor, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
@@ -146,29 +147,29 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// Faults at pages that are touched for the first time: what can be counted exactly on any machine.
+    /// First-touch page faults, which any machine counts exactly.
     pub(crate) const PAGE_FAULTS: Countable = Countable {
         kind: libbpf_sys::PERF_TYPE_SOFTWARE,
         config: libbpf_sys::PERF_COUNT_SW_PAGE_FAULTS as u64,
         config1: 0,
     };
 
-    /// Whether this user may count anything: some distributions' kernels let nobody but root.
+    /// Returns whether this user may count events at all: some distributions' kernels allow only root.
     pub(crate) fn permitted() -> bool {
         let refused = [Some(libc::EACCES), Some(libc::EPERM)];
         let opened = Counter::open(PAGE_FAULTS, Whose::Own);
         !opened.is_err_and(|error| refused.contains(&error.raw_os_error()))
     }
 
-    /// Touches this many new pages, one fault each.
+    /// Touches this many new pages, causing one fault each.
     pub(crate) fn touch_pages(pages: usize) {
         const PAGE: usize = 65536;
         let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: a new mapping, unmapped below, in which each page is written once.
+        // SAFETY: the memory is a new mapping, unmapped below; each page is written once.
         unsafe {
             let memory = libc::mmap(std::ptr::null_mut(), pages * PAGE, protection, flags, -1, 0);
             assert_ne!(memory, libc::MAP_FAILED);
-            // Huge pages would fault less often.
+            // Huge pages would cause fewer faults.
             libc::madvise(memory, pages * PAGE, libc::MADV_NOHUGEPAGE);
             for page in 0..pages {
                 memory.cast::<u8>().add(page * PAGE).write_volatile(1);
@@ -178,7 +179,7 @@ pub(crate) mod tests {
     }
 
     fn is_about(count: u64, pages: u64) -> bool {
-        // A thread touches some pages of its own too.
+        // A thread also touches a few pages of its own.
         (pages..pages + 200).contains(&count)
     }
 
@@ -203,7 +204,7 @@ pub(crate) mod tests {
         let (tell, thread) = channel();
         let (go, may_go) = channel::<()>();
         let work = std::thread::spawn(move || {
-            // SAFETY: the call takes nothing.
+            // SAFETY: the call takes no arguments.
             tell.send(unsafe { libc::gettid() }).unwrap();
             may_go.recv().unwrap();
             touch_pages(300);
@@ -212,7 +213,7 @@ pub(crate) mod tests {
         let counter = Counter::open(PAGE_FAULTS, Whose::Thread(thread.recv().unwrap())).unwrap();
         go.send(()).unwrap();
         work.join().unwrap();
-        // A thread that has been waited for is not quite gone yet.
+        // A joined thread may not be quite gone yet.
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
         while counter.read().unwrap().count < 1000 && std::time::Instant::now() < deadline {
             std::thread::yield_now();

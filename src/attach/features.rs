@@ -1,4 +1,4 @@
-//! What this kernel and this process's privileges allow, found out by trying.
+//! Probes what this kernel and this process's privileges allow by trying each feature.
 
 use std::fs;
 use std::path::Path;
@@ -9,28 +9,28 @@ use libbpf_rs::{libbpf_sys, MapType, ProgramType};
 use super::counter::{Countable, Counter, Whose};
 use super::places::{Division, Places, SYSTEM};
 
-/// Whether something works here.
+/// Whether a feature works here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Yes,
-    /// And what that costs the user, or what to do about it.
+    /// It does not work; the text says what the user loses, or what to do about it.
     No(String),
 }
 
-/// One thing that armtrace can make use of.
+/// A feature of the host that armtrace can use.
 #[derive(Clone, Debug)]
 pub struct Feature {
     pub name: &'static str,
-    /// Without it armtrace cannot trace at all.
+    /// Whether armtrace cannot trace at all without it.
     pub required: bool,
     pub verdict: Verdict,
 }
 
-/// `BPF_FUNC_get_attach_cookie` and `BPF_FUNC_task_storage_get` in the kernel's helper numbering.
+/// The numbers of `BPF_FUNC_get_attach_cookie` and `BPF_FUNC_task_storage_get` among the kernel's helpers.
 const GET_ATTACH_COOKIE: u32 = 174;
 const TASK_STORAGE_GET: u32 = 156;
 
-/// Tries everything that armtrace uses or could use.
+/// Tries every feature that armtrace uses or could use.
 pub fn features() -> Vec<Feature> {
     let feature = |name, required, works: bool, without: &str| Feature {
         name,
@@ -59,51 +59,51 @@ pub fn features() -> Vec<Feature> {
             "programs on the kernel's futex_wait",
             false,
             super::futex::futex_wait_can_be_traced(),
-            "sleeps are seen by tracepoints, which take 10 ns or so from every system call on the host",
+            "sleeps are measured with tracepoints, which slow every system call on the host by about 10 ns",
         ),
         feature(
             "futex tracepoints",
             false,
             tracepoint("syscalls/sys_enter_futex"),
-            "without programs on futex_wait sleeping is not told from spinning: mount tracefs \
+            "without programs on futex_wait, sleeping cannot be distinguished from spinning: mount tracefs \
              (mount -t tracefs tracefs /sys/kernel/tracing) or use a kernel with CONFIG_FTRACE_SYSCALLS",
         ),
         feature(
             "uprobe_multi links",
             false,
             super::cost::uprobe_multi_works(),
-            "sites are attached one by one, detaching takes longer (Linux 6.6 has them)",
+            "sites are attached one by one, and detaching takes longer (available from Linux 6.6)",
         ),
         feature(
             "attach cookies",
             false,
             attach_cookies(),
-            "a site is told by its address, and no uretprobes are used (Linux 5.15 has them)",
+            "sites are identified by address, and no uretprobes are used (available from Linux 5.15)",
         ),
         feature(
             "ring buffer",
             false,
             MapType::RingBuf.is_supported().unwrap_or(false),
-            "not needed by any measurement of today",
+            "not needed by any current measurement",
         ),
         feature("task storage", false, has_helper(TASK_STORAGE_GET), "not needed: threads are kept in a hash map"),
         feature(
             "hardware performance counters",
             false,
             hardware_counters(),
-            "this CPU or virtual machine counts no cycles: hardware events are absent",
+            "this CPU or virtual machine does not count cycles, so hardware events are absent",
         ),
-        feature("software clock events", false, clock_events(), "no sampling of CPU time"),
+        feature("software clock events", false, clock_events(), "CPU time is not sampled"),
         feature(
             "more than one NUMA node or last-level cache",
             false,
             Places::of(Division::Auto, Path::new(SYSTEM)).is_some(),
-            "no handoffs of latches between them, unless --handoffs core asks for those between cores",
+            "latch handoffs are not measured, unless --handoffs core is given to measure those between cores",
         ),
     ]
 }
 
-/// Whether a program learns at which of its sites it was hit.
+/// Returns whether a program can tell which of its sites was hit.
 pub fn attach_cookies() -> bool {
     static KNOWN: OnceLock<bool> = OnceLock::new();
     *KNOWN.get_or_init(|| has_helper(GET_ATTACH_COOKIE))
@@ -113,8 +113,8 @@ pub(super) fn has_helper(id: u32) -> bool {
     ProgramType::Kprobe.is_helper_supported(id).unwrap_or(false)
 }
 
-/// The capabilities that loading and attaching need, and whether this process has each; root has them all.
-/// `CAP_SYS_ADMIN` stands for the first two, as it does in the kernel.
+/// Returns the capabilities that loading and attaching need, and whether this process has each. Root has them all;
+/// `CAP_SYS_ADMIN` implies the first two, as in the kernel.
 pub fn capabilities() -> Vec<(&'static str, bool)> {
     const SYS_PTRACE: u32 = 19;
     const SYS_ADMIN: u32 = 21;
@@ -141,7 +141,7 @@ fn clock_events() -> bool {
     counts(libbpf_sys::PERF_TYPE_SOFTWARE, u64::from(libbpf_sys::PERF_COUNT_SW_CPU_CLOCK))
 }
 
-/// Whether an event opens on this thread and really advances while it works.
+/// Returns whether an event can be opened on this thread and really advances while the thread works.
 fn counts(kind: u32, config: u64) -> bool {
     let Ok(counter) = Counter::open(Countable { kind, config, config1: 0 }, Whose::Own) else { return false };
     let work: u64 = (0..200_000u64).map(std::hint::black_box).sum();

@@ -1,4 +1,4 @@
-//! Seeing threads fall asleep in a futex and wake up, the cheapest way this kernel knows.
+//! Observes threads going to sleep on a futex and waking up, by the cheapest means that this kernel offers.
 
 use std::mem::MaybeUninit;
 use std::sync::OnceLock;
@@ -10,34 +10,34 @@ use libbpf_rs::{Link, ProgramMut, ProgramType, Result, TracepointCategory};
 use super::features::has_helper;
 use crate::bpf::calibrate::CalibrateSkelBuilder;
 
-/// How many arguments the kernel's `futex_wake` has.
+/// The number of arguments of the kernel's `futex_wake`.
 const FUTEX_WAKE_ARGUMENTS: usize = 4;
-/// How many arguments the kernel's `futex_wait` has; programs on its return find the result behind them.
+/// The number of arguments of the kernel's `futex_wait`. A program on its return finds the result after them.
 const FUTEX_WAIT_ARGUMENTS: usize = 5;
 
-/// `BPF_FUNC_task_pt_regs` in the kernel's helper numbering.
+/// The number of `BPF_FUNC_task_pt_regs` among the kernel's helpers.
 const TASK_PT_REGS: u32 = 175;
 
-/// The same two programs, for a futex wait's begin and its end, in both forms.
+/// The programs for the beginning and the end of a futex wait, in both forms.
 pub struct FutexPrograms<'a, 'obj> {
-    /// On the kernel's own function for futex waits; loaded only where [`futex_wait_is_traceable`].
+    /// The pair for the kernel's own `futex_wait`, loaded only where [`futex_wait_is_traceable`].
     pub function: Option<[&'a ProgramMut<'obj>; 2]>,
-    /// On the system call.
+    /// The pair for the futex system call.
     pub system_call: [&'a ProgramMut<'obj>; 2],
 }
 
-/// Both programs' links.
+/// The links of both programs.
 pub struct FutexLinks {
-    /// Begin and end.
+    /// The links at the beginning and at the end of a wait.
     pub links: [Result<Link>; 2],
-    /// Whether they are on the system call.
+    /// Whether the programs are attached to the system call.
     pub on_system_call: bool,
 }
 
-/// Attaches to the kernel's function for futex waits, or to the system call where that cannot be traced.
+/// Attaches to the kernel's futex wait function, or to the system call where the function cannot be traced.
 ///
-/// The function is better because only waiters pay: a system call tracepoint puts every system call of every process on
-/// the kernel's slow path (measured: 10 ns each), and wake-ups run its programs too.
+/// The function is better because only waiters pay. A system call tracepoint puts every system call of every process on
+/// the kernel's slow path (10 ns each, measured), and its programs also run for wake-ups.
 pub fn attach_futex(programs: &FutexPrograms<'_, '_>) -> FutexLinks {
     if let Some([enter, exit]) = programs.function {
         if let (Ok(enter), Ok(exit)) = (enter.attach_trace(), exit.attach_trace()) {
@@ -50,20 +50,20 @@ pub fn attach_futex(programs: &FutexPrograms<'_, '_>) -> FutexLinks {
     FutexLinks { links, on_system_call: true }
 }
 
-/// Whether programs on the kernel's function for futex waits can be loaded: it is there with the arguments that they
-/// expect, and this kernel knows such programs and shows them the system call's registers (Linux 5.15). Some architectures then still refuse to attach them (arm64 before
-/// Linux 6.4).
+/// Returns whether programs on the kernel's futex wait function can be loaded. The function must exist with the
+/// expected arguments, and the kernel must support such programs and let them read the system call's registers (Linux
+/// 5.15). Some architectures still refuse to attach them (arm64 before Linux 6.4).
 pub fn futex_wait_is_traceable() -> bool {
     static KNOWN: OnceLock<bool> = OnceLock::new();
     *KNOWN.get_or_init(try_futex_wait)
 }
 
-/// Whether programs can look at the stack of the thread that they run in (Linux 5.15).
+/// Returns whether programs can read the user stack of the thread that they run in (Linux 5.15).
 pub fn stacks_are_shown() -> bool {
     has_helper(TASK_PT_REGS)
 }
 
-/// Whether a program on the kernel's function for futex wakes can be loaded, where [`futex_wait_is_traceable`].
+/// Returns whether a program on the kernel's futex wake function can be loaded, given [`futex_wait_is_traceable`].
 pub fn futex_wake_is_traceable() -> bool {
     Btf::from_vmlinux().is_ok_and(|btf| arguments(&btf, "futex_wake") == Some(FUTEX_WAKE_ARGUMENTS))
 }
@@ -73,7 +73,7 @@ fn try_futex_wait() -> bool {
     known && stacks_are_shown() && ProgramType::Tracing.is_supported().unwrap_or(false)
 }
 
-/// Whether programs on the kernel's function for futex waits can be loaded and attached.
+/// Returns whether programs on the kernel's futex wait function can be both loaded and attached.
 pub fn futex_wait_can_be_traced() -> bool {
     let mut storage = MaybeUninit::uninit();
     if !futex_wait_is_traceable() {
@@ -85,7 +85,7 @@ pub fn futex_wait_can_be_traced() -> bool {
     skel.progs.empty_wait_enter.attach_trace().is_ok() && skel.progs.empty_wait_exit.attach_trace().is_ok()
 }
 
-/// How many arguments a kernel's function has, if it is there.
+/// Returns the number of arguments of a kernel function, if it exists.
 fn arguments(btf: &Btf<'_>, function: &str) -> Option<usize> {
     let function = btf.type_by_name::<btf::types::Func<'_>>(function)?;
     let prototype = btf.type_by_id::<btf::types::FuncProto<'_>>(function.referenced_type().type_id())?;

@@ -1,48 +1,47 @@
-//! The overhead budget: which groups of probes stay attached all the time, and which only take turns.
+//! The overhead budget: decides which groups of probes stay attached and which take turns.
 
 use std::time::Duration;
 
 use super::Costs;
 
-/// How often the budget is looked at.
+/// The interval at which the budget is checked.
 pub const PERIOD: Duration = Duration::from_secs(1);
 
-/// How many periods a cycle has. In each cycle a group that takes turns has one: to attach and to detach costs the server more
-/// than most turns do, since its threads stand still where the kernel changes the code that they run.
+/// The length of a cycle, in periods. A group that takes turns has one turn per cycle. Attaching and detaching costs
+/// the server more than most turns do, because its threads stop while the kernel changes their code.
 const CYCLE: u32 = 4;
 pub const CYCLE_TIME: Duration = PERIOD.saturating_mul(CYCLE);
 
-/// The shortest turn that tells something, in periods. A group that may have less than that has its turn less often than
-/// in each cycle.
+/// The shortest useful turn, in periods. A group that is entitled to less has a turn only every few cycles.
 const SHORTEST_TURN: f64 = 0.08;
 
-/// Part of the budget that is also the share of the time for which probes of one group may run while their thread has the
-/// latch it waited for: others wait for that latch meanwhile, so that this costs more than its CPU time.
+/// The fraction of the budget that limits how long the probes of one group may run in threads that hold the latch they
+/// waited for. Other threads wait for that latch meanwhile, so this time costs more than its CPU time.
 const HELD_PART: f64 = 0.5;
 
-/// Share of one CPU that probes may always take: from a server that does next to nothing nobody misses it, and turns would
-/// cost as much.
+/// The share of one CPU that probes may always take. A nearly idle server does not miss it, and taking turns would cost
+/// as much.
 const FLOOR: f64 = 0.002;
 
 /// What probes may take from a server.
 pub struct Budget {
-    /// Share of the server's CPU time, 0 to 1.
+    /// The share of the server's CPU time, 0 to 1.
     pub share: f64,
     pub costs: Costs,
-    /// CPU time that others have taken so far, nanoseconds: what samples CPU time takes a share that is small and always
-    /// the same, so that it has no turns, and the groups get the rest.
+    /// Returns the CPU time that other measurements have taken so far, in nanoseconds. CPU sampling takes a small,
+    /// constant share; it has no turns, and the groups get the rest.
     pub others_ns: Box<dyn Fn() -> u64 + Send>,
 }
 
 /// What the probes of one group did in the last period.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Usage {
-    /// Share of the period for which they were attached, 0 to 1.
+    /// The share of the period for which they were attached, 0 to 1.
     pub attached: f64,
-    /// What their hits cost the server, as a share of the period (1: a whole CPU): what they took from its threads, and what
-    /// comes of that.
+    /// What their hits cost the server, as a share of the period (1: a whole CPU): the time taken from its threads and
+    /// the consequences of that.
     pub cpu: f64,
-    /// What they took in threads that had a latch.
+    /// The share of that cost in threads that held a latch.
     pub held: f64,
 }
 
@@ -51,40 +50,40 @@ pub struct Usage {
 pub struct Governor {
     budget: f64,
     groups: Vec<Group>,
-    /// Periods of this cycle so far; all groups' turns begin with a cycle.
+    /// The number of periods of this cycle so far. All groups begin their turns with the cycle.
     age: u32,
 }
 
 /// What a group may do in a period.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Turn {
-    /// As long as nothing else is said.
+    /// Stay attached until further notice.
     Always,
-    /// For so much of it, from its beginning on; 0 to 1.
+    /// Be attached for this share of the period, from its beginning; 0 to 1.
     Part(f64),
 }
 
 #[derive(Clone, Debug)]
 struct Group {
-    /// What the group takes when it is attached all the time; known from its last turns.
+    /// What the group costs when attached all the time, learned from its last turns.
     full: Usage,
-    /// For how long it was attached in this cycle, in periods.
+    /// How long it was attached in this cycle, in periods.
     used: f64,
-    /// What earlier cycles left it, too little for a turn, in periods.
+    /// Unused time from earlier cycles that was too short for a turn, in periods.
     saved: f64,
-    /// Its turn in this cycle is over.
+    /// Whether its turn in this cycle is over.
     is_done: bool,
 }
 
 impl Governor {
-    /// For this many groups of probes; `budget` is their share of the server's CPU time, 0 to 1.
+    /// Creates a governor for this many groups of probes; `budget` is their share of the server's CPU time, 0 to 1.
     pub fn new(budget: f64, groups: usize) -> Governor {
         let group = Group { full: Usage::default(), used: 0.0, saved: 0.0, is_done: false };
         Governor { budget, groups: vec![group; groups], age: 0 }
     }
 
-    /// The next period's turns, one per group, after a period in which the server used `server_cpu` CPUs and other probes took
-    /// `others` of them.
+    /// Returns the next period's turns, one per group. In the period before, the server used `server_cpu` CPUs and
+    /// other probes took `others` CPUs.
     pub fn turns(&mut self, server_cpu: f64, others: f64, usage: &[Usage]) -> Vec<Turn> {
         for (group, usage) in self.groups.iter_mut().zip(usage) {
             group.learn(usage);
@@ -99,7 +98,8 @@ impl Governor {
 }
 
 impl Group {
-    /// Dearer than before counts at once, cheaper only by and by: what was quiet for a second may not be in the next.
+    /// Updates the group's cost. An increase counts at once, a decrease only gradually: a second of quiet does not mean
+    /// that the next is quiet too.
     fn learn(&mut self, usage: &Usage) {
         if usage.attached <= 0.0 {
             return;
@@ -109,7 +109,7 @@ impl Group {
         self.full.held = slowly(self.full.held, usage.held / usage.attached);
     }
 
-    /// `begins`: a cycle does.
+    /// Returns the group's turn; `begins` says whether a new cycle begins.
     fn turn(&mut self, fair: f64, held: f64, begins: bool) -> Turn {
         let within = |limit: f64, takes: f64| if takes > limit { limit / takes } else { 1.0 };
         let share = within(fair, self.full.cpu).min(within(held, self.full.held));
@@ -138,7 +138,7 @@ impl Group {
     }
 }
 
-/// The limit to what each may take so that all together take no more than `allowed`: the dearest give way first.
+/// Returns the limit for each group that keeps the sum within `allowed`; the most expensive groups give way first.
 fn fair_share(mut takes: Vec<f64>, allowed: f64) -> f64 {
     takes.sort_by(f64::total_cmp);
     let mut left = allowed;
@@ -160,8 +160,8 @@ mod tests {
         Usage { attached, cpu: full * attached, held: 0.0 }
     }
 
-    /// A governor's turns over so many cycles for one group that takes `takes` CPUs when attached, in periods; of a server with
-    /// `server_cpu` CPUs.
+    /// Returns a governor's turns, in periods, over some cycles. It has one group, which takes `takes` CPUs when
+    /// attached, and a server that uses `server_cpu` CPUs.
     fn given(governor: &mut Governor, cycles: u32, server_cpu: f64, takes: f64) -> Vec<f64> {
         let mut turn = 1.0;
         let next = |_| {
@@ -185,14 +185,14 @@ mod tests {
         let mut governor = Governor::new(0.01, 3);
         let turns = governor.turns(2.0, 0.0, &[used(1.0, 0.1), used(1.0, 0.006), used(1.0, 0.002)]);
         assert_eq!(turns[1..], [Turn::Always; 2]);
-        // 0.02 allowed, less 0.008 of the others: 0.12 of four periods.
+        // 0.02 is allowed, and the others take 0.008 of it: this leaves 0.12 of four periods.
         let Turn::Part(turn) = turns[0] else { panic!("{turns:?}") };
         assert!((turn - 0.48).abs() < 1e-9, "{turn}");
     }
 
     #[test]
     fn a_group_has_one_turn_in_a_cycle() {
-        // Allowed is a third of what it takes.
+        // A third of what the group takes is allowed.
         let turns = given(&mut Governor::new(0.01, 1), 3, 2.0, 0.06);
         for cycle in turns.chunks(4) {
             assert_eq!((cycle[0], cycle[2], cycle[3]), (1.0, 0.0, 0.0), "{turns:?}");
@@ -204,7 +204,7 @@ mod tests {
     fn a_storm_is_over_the_budget_for_no_longer_than_a_period() {
         let mut governor = Governor::new(0.01, 1);
         assert_eq!(governor.turns(2.0, 0.0, &[used(1.0, 0.001)]), [Turn::Always]);
-        // It has had more than its turn of this cycle already.
+        // The group has already had more than its turn of this cycle.
         let storm: Vec<f64> = given(&mut governor, 1, 2.0, 0.8);
         assert_eq!(storm[..3], [0.0; 3], "{storm:?}");
         assert!((storm[3] * 0.8 - 0.02 * 4.0).abs() < 1e-9, "{storm:?}");
@@ -222,7 +222,7 @@ mod tests {
 
     #[test]
     fn turns_that_are_too_short_come_less_often() {
-        // Allowed is a hundredth of a CPU of ten that it would take: a thousandth of the time.
+        // A hundredth of a CPU is allowed, and the group would take ten: a thousandth of the time.
         let turns = given(&mut Governor::new(0.001, 1), 100, 10.0, 10.0);
         assert!(turns.iter().all(|turn| *turn == 0.0 || (SHORTEST_TURN..0.1).contains(turn)), "{turns:?}");
         let sum: f64 = turns.iter().sum();
@@ -244,7 +244,7 @@ mod tests {
             Turn::Part(part) => part,
         };
         assert!((turn(0.016, 0.02) - 0.8).abs() < 1e-9);
-        // Others that take all of it leave what is always allowed.
+        // Even if others take the whole budget, the floor remains.
         assert!((turn(1.0, 5.0 * FLOOR) - 0.8).abs() < 1e-9);
     }
 

@@ -1,4 +1,4 @@
-//! Putting programs onto a live server and taking them off again, and what each hit costs here.
+//! Attaches programs to a live server, detaches them, and measures what each hit costs.
 
 mod clock;
 mod cost;
@@ -28,19 +28,19 @@ use libbpf_rs::Link;
 
 use crate::failure::Failure;
 
-/// Sends libbpf's own messages to the log instead of standard error.
+/// Sends libbpf's messages to the log instead of standard error.
 pub fn log_libbpf() {
     libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Debug, |_, text| {
         tracing::debug!(target: "libbpf", "{}", text.trim_end());
     })));
 }
 
-/// Takes off what a link attaches.
+/// Detaches a link's program.
 fn detach(link: Link) {
     shield::shielded(|| drop(link));
 }
 
-/// The same for many, side by side: each removal waits for the kernel.
+/// Detaches many links concurrently, because each removal waits for the kernel.
 pub fn detach_all(links: Vec<Link>) {
     std::thread::scope(|scope| {
         for link in links {
@@ -49,10 +49,10 @@ pub fn detach_all(links: Vec<Link>) {
     });
 }
 
-/// Checks that this process may load and attach programs, before anything is touched.
+/// Checks that this process may load and attach programs, before it touches anything.
 ///
 /// # Errors
-/// Status 4 with what is missing and how to get it.
+/// Fails with exit status 4, saying what is missing and how to get it.
 pub fn require_privilege() -> Result<(), Failure> {
     let missing: Vec<&str> = capabilities().into_iter().filter(|(_, held)| !held).map(|(name, _)| name).collect();
     if !missing.is_empty() {
@@ -63,7 +63,7 @@ pub fn require_privilege() -> Result<(), Failure> {
     }
     if !in_host_pid_namespace() {
         return Err(Failure::privilege(
-            "armtrace runs in a PID namespace of its own, where process ids are not those that the kernel's programs see: \
+            "armtrace runs in its own PID namespace, where process ids differ from those in the kernel: \
              run it on the host, or in a container with the host's PID namespace (docker run --pid=host …)",
         ));
     }
@@ -76,9 +76,9 @@ pub fn require_privilege() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Whether process ids mean the same here and in the kernel.
+/// Returns whether process ids mean the same here as in the kernel.
 fn in_host_pid_namespace() -> bool {
-    /// `PROC_PID_INIT_INO` of the kernel: the first PID namespace's inode.
+    /// The kernel's `PROC_PID_INIT_INO`: the inode of the initial PID namespace.
     const HOST: u64 = 0xefff_fffc;
     std::fs::metadata("/proc/self/ns/pid").is_ok_and(|m| std::os::unix::fs::MetadataExt::ino(&m) == HOST)
 }

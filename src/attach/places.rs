@@ -1,4 +1,4 @@
-//! The parts of a machine between which it is dear to hand a latch over.
+//! The parts of a machine between which handing over a latch is expensive.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,50 +8,50 @@ use clap::ValueEnum;
 
 use super::clock::cpu_list;
 
-/// Where the kernel describes the machine.
+/// The directory in which the kernel describes the machine.
 pub const SYSTEM: &str = "/sys/devices/system";
 
-/// As many places as the programs can number.
+/// The largest number of places that the programs can represent.
 const MOST_PLACES: usize = u8::MAX as usize;
 
-/// What a machine is divided by.
+/// A level of the hardware topology.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Unit {
-    /// NUMA nodes: memory of their own
+    /// NUMA nodes, which have their own memory
     Node,
-    /// CPUs that share their last cache
+    /// CPUs that share their last-level cache
     Cache,
     /// Cores
     Core,
 }
 
-/// What to divide a machine by.
+/// How to divide a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Division {
-    /// By NUMA nodes, or on a machine with one node by last caches
+    /// NUMA nodes, or last-level caches on a machine with one node
     Auto,
-    /// By NUMA nodes
+    /// NUMA nodes
     Node,
-    /// By last caches
+    /// Last-level caches
     Cache,
-    /// By cores
+    /// Cores
     Core,
-    /// Not at all
+    /// Do not divide
     Off,
 }
 
-/// The parts of this machine, of which there is more than one.
+/// The parts of this machine; there are at least two.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Places {
-    /// `0` for the node of that number; `cpus 0-7` for those CPUs, which share a cache or are a core.
+    /// The names: `0` for NUMA node 0, or `cpus 0-7` for CPUs that share a cache or form a core.
     pub names: Vec<String>,
-    /// For each CPU the number of its place, counted from 1; 0: it has none.
+    /// The number of each CPU's place, counted from 1; 0 for a CPU without a place.
     pub of_cpu: Vec<u8>,
 }
 
 impl Places {
-    /// The machine whose description is in the folder `system` ([`SYSTEM`]); `None` where it is all one place, has too many, or
-    /// does not say.
+    /// Divides the machine that the directory `system` ([`SYSTEM`]) describes. Returns `None` where the machine is a
+    /// single place, has too many places, or is not described.
     pub fn of(division: Division, system: &Path) -> Option<Places> {
         let by = |unit| Places::by(unit, system);
         match division {
@@ -80,7 +80,7 @@ impl Places {
         Some(Places { names: parts.into_iter().map(|(name, _)| name).collect(), of_cpu })
     }
 
-    /// The name of the place with this number; `None` for none.
+    /// Returns the name of a place by number, or `None` for 0.
     pub fn name(&self, number: u8) -> Option<&str> {
         self.names.get(usize::from(number).checked_sub(1)?).map(String::as_str)
     }
@@ -93,7 +93,7 @@ fn read(file: &Path) -> Option<String> {
     Some(fs::read_to_string(file).ok()?.trim().to_owned())
 }
 
-/// The numbers of the entries of a folder that begin so.
+/// Returns the numbers of a directory's entries that begin with `prefix`.
 fn numbered(folder: &Path, prefix: &str) -> Vec<u32> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let number = |name: std::ffi::OsString| name.to_str()?.strip_prefix(prefix)?.parse().ok();
@@ -102,14 +102,14 @@ fn numbered(folder: &Path, prefix: &str) -> Vec<u32> {
     numbers
 }
 
-/// Nodes that have CPUs.
+/// Returns the NUMA nodes that have CPUs.
 fn nodes(system: &Path) -> Vec<Part> {
     let cpus = |n: &u32| Some(cpu_list(&read(&system.join(format!("node/node{n}/cpulist")))?));
     let nodes = numbered(&system.join("node"), "node").into_iter();
     nodes.filter_map(|n| Some((n.to_string(), cpus(&n).filter(|cpus| !cpus.is_empty())?))).collect()
 }
 
-/// CPUs by the list that each has of those that share something with it.
+/// Groups CPUs by a list that each CPU has of the CPUs it shares something with.
 fn of_each_cpu(system: &Path, list: impl Fn(&Path) -> Option<String>) -> Vec<Part> {
     let mut parts: BTreeMap<i32, Part> = BTreeMap::new();
     for number in numbered(&system.join("cpu"), "cpu") {
@@ -122,7 +122,7 @@ fn of_each_cpu(system: &Path, list: impl Fn(&Path) -> Option<String>) -> Vec<Par
     parts.into_values().collect()
 }
 
-/// The CPUs that share the largest cache of this one.
+/// Returns the list of CPUs that share this CPU's last-level cache.
 fn last_cache(cpu: &Path) -> Option<String> {
     let caches = numbered(&cpu.join("cache"), "index").into_iter().map(|n| cpu.join(format!("cache/index{n}")));
     let level = |cache: &std::path::PathBuf| read(&cache.join("level"))?.parse::<u32>().ok();
@@ -134,7 +134,7 @@ fn last_cache(cpu: &Path) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// A machine's description: files and what is in them.
+    /// Creates a description of a machine from files and their contents.
     fn machine(files: &[(&str, &str)]) -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
         for (name, text) in files {
@@ -145,7 +145,8 @@ mod tests {
         dir
     }
 
-    /// Two nodes of two cores, a third with memory alone; each core has two threads, and a node one last cache.
+    /// Two nodes with two cores each, and a third with only memory. Each core has two threads, and each node one
+    /// last-level cache.
     fn two_nodes() -> tempfile::TempDir {
         let mut files = vec![
             ("node/node0/cpulist".to_owned(), "0-1,4-5"),

@@ -1,19 +1,19 @@
-//! Work on another process's code that must not be cut short.
+//! Runs changes to another process's code so that they cannot be cut short.
 //!
 //! A thread that is being killed cannot change another process's code. The kernel gives up (`get_user_pages` fails with
-//! `EINTR`, and `uprobe_unregister` in `kernel/events/uprobes.c` has nobody to try again), logs "failed to unregister, leaking
-//! uprobe", and the breakpoint stays in the server for as long as that runs. So probes are put on and taken off in a process of
-//! their own: it shares this one's memory and files, as a thread would, but is not killed with it.
+//! `EINTR`, and nothing retries `uprobe_unregister` in `kernel/events/uprobes.c`), logs "failed to unregister, leaking
+//! uprobe", and the breakpoint stays in the server until it exits. So a separate process attaches and detaches probes.
+//! It shares memory and files with this one, as a thread would, but is not killed along with it.
 
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
 
-/// Much more than libbpf takes, which keeps some paths on its stack.
+/// The stack size, in bytes: much more than libbpf needs, which keeps some paths on its stack.
 const STACK: usize = 256 << 10;
 
-/// Seconds until work ends that cannot end: who is killed may leave a lock behind, malloc's for one, that the work then waits
-/// for. Its end as a process takes the probes off.
+/// The time limit, in seconds, for work that cannot finish: a killed process may leave a lock locked, for example
+/// malloc's, that the work then waits for. When the helper process ends, the kernel detaches the probes.
 const PATIENCE: u32 = 60;
 
 struct Job<F, T> {
@@ -21,10 +21,10 @@ struct Job<F, T> {
     outcome: Option<std::thread::Result<T>>,
 }
 
-/// Runs `work`, which this thread waits for, so that it comes to its end even if this process is killed meanwhile. What kills
-/// all processes of a group or cgroup kills it too.
+/// Runs `work` in a helper process while this thread waits, so that the work finishes even if this process is killed
+/// meanwhile. A kill of the whole process group or cgroup still ends both.
 ///
-/// `None` if that happened to the work alone. Where there can be no other process it is done in this one.
+/// Returns `None` if the helper process alone was killed. Where no process can be created, the work runs in this one.
 pub fn shielded<T>(work: impl FnOnce() -> T) -> Option<T> {
     let mut job = Job { work: Some(work), outcome: None };
     run(&mut job);
@@ -34,24 +34,25 @@ pub fn shielded<T>(work: impl FnOnce() -> T) -> Option<T> {
     job.outcome.map(|outcome| outcome.unwrap_or_else(|panic| resume_unwind(panic)))
 }
 
-/// Returns when the job is done; it still has its work if it could not be begun.
+/// Returns when the job is done. The job still has its work if the work could not be started.
 fn run<F: FnOnce() -> T, T>(job: &mut Job<F, T>) {
     let mut stack: Vec<MaybeUninit<u128>> = Vec::with_capacity(STACK / size_of::<u128>());
     let top = stack.spare_capacity_mut().as_mut_ptr_range().end;
     let flags = libc::CLONE_VM | libc::CLONE_FILES | libc::CLONE_VFORK;
     let before = block_signals();
-    // SAFETY: the stack is aligned and is the new process's alone. This thread, whose thread-local data and job it uses, waits for
-    // its end (CLONE_VFORK); if it is killed instead, nobody frees what the other still uses.
+    // SAFETY: the stack is aligned and belongs to the new process alone. This thread, whose thread-local data and job
+    // the new process uses, waits for its end (CLONE_VFORK). If this thread is killed instead, nothing frees what the
+    // new process still uses.
     let child = unsafe { libc::clone(perform::<F, T>, top.cast(), flags, (&raw mut *job).cast()) };
     if child > 0 {
-        // SAFETY: waits for a child that nobody else waits for; its status is not asked for.
+        // SAFETY: waits for a child that nothing else waits for, and does not ask for its status.
         unsafe { libc::waitpid(child, std::ptr::null_mut(), libc::__WALL) };
     }
-    // SAFETY: the mask is the one that this thread had.
+    // SAFETY: restores the mask that this thread had before.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) };
 }
 
-/// What the new process does.
+/// The main function of the helper process.
 extern "C" fn perform<F: FnOnce() -> T, T>(job: *mut c_void) -> c_int {
     // SAFETY: `run` passes a job that outlives this call and that nothing else uses meanwhile.
     let job = unsafe { &mut *job.cast::<Job<F, T>>() };
@@ -61,11 +62,11 @@ extern "C" fn perform<F: FnOnce() -> T, T>(job: *mut c_void) -> c_int {
     0
 }
 
-/// Keeps all signals but the alarm's from this thread, and so from the process that it starts: Ctrl-C goes to both. The mask
-/// before.
+/// Blocks all signals except the alarm in this thread, and so in the process that it starts, because Ctrl-C is sent to
+/// both. Returns the previous mask.
 fn block_signals() -> libc::sigset_t {
     let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
-    // SAFETY: the first two calls fill `all`, the last one reads it and fills `before`.
+    // SAFETY: the first two calls fill `all`; the last one reads it and fills `before`.
     unsafe {
         libc::sigfillset(all.as_mut_ptr());
         libc::sigdelset(all.as_mut_ptr(), libc::SIGALRM);
@@ -105,7 +106,7 @@ mod tests {
     #[test]
     fn work_that_is_killed_has_no_result() {
         let killed = shielded(|| {
-            // SAFETY: ends the process that does the work.
+            // SAFETY: kills the process that does the work.
             unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
         });
         assert_eq!(killed, None);

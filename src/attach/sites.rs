@@ -1,4 +1,4 @@
-//! Attaching one program to many places in a server's code, the cheapest way this kernel knows.
+//! Attaches one program to many sites in a server's code, by the cheapest means that this kernel offers.
 
 use std::path::Path;
 
@@ -7,34 +7,34 @@ use super::shield::shielded;
 use anyhow::{Context, Result};
 use libbpf_rs::{Link, ProgramMut, UprobeMultiOpts, UprobeOpts};
 
-/// A place in a program file.
+/// A location in a program file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SiteAddress {
     pub file_offset: u64,
-    /// Handed to the program with each hit.
+    /// The value that is passed to the program with each hit.
     pub cookie: u64,
 }
 
-/// The same program twice: for attaching to many sites at once, and site by site on kernels that cannot
-/// (`uprobe_multi` is in Linux 6.6 and newer).
+/// The same program in two forms: one that attaches to many sites at once (`uprobe_multi`, Linux 6.6 and newer), and
+/// one that attaches to a single site, for older kernels.
 pub struct SitePrograms<'a, 'obj> {
     pub multi: Option<&'a ProgramMut<'obj>>,
     pub single: Option<&'a ProgramMut<'obj>>,
     pub retprobe: bool,
 }
 
-/// What became of an attempt to attach sites.
+/// The outcome of attaching sites.
 #[derive(Default)]
 pub struct Attached {
     /// Dropping a link detaches its sites.
     pub links: Vec<Link>,
-    /// Cookies of the sites that the kernel refused, and why.
+    /// The cookies of the sites that the kernel refused, with the reason.
     pub refused: Vec<(u64, String)>,
 }
 
 /// Attaches to `sites` in the file at `exe`, for process `pid` only.
 ///
-/// A site that the kernel refuses does not take the others with it: it is reported in the result.
+/// A site that the kernel refuses does not affect the others; the result lists it.
 pub fn attach_sites(programs: &SitePrograms<'_, '_>, pid: i32, exe: &Path, sites: &[SiteAddress]) -> Attached {
     let mut done = Attached::default();
     if sites.is_empty() {
@@ -88,7 +88,7 @@ pub(super) fn attach_one(
     exe: &Path,
     site: &SiteAddress,
 ) -> Result<Link> {
-    // A kernel without cookies refuses any but 0; there the program tells sites by their address.
+    // A kernel without cookie support refuses any cookie but 0. There the program identifies sites by address.
     let cookie = if attach_cookies() { site.cookie } else { 0 };
     let opts = UprobeOpts { retprobe, cookie, ..Default::default() };
     shielded(|| program.attach_uprobe_with_opts(pid, exe, site.file_offset as usize, opts))
@@ -96,21 +96,21 @@ pub(super) fn attach_one(
         .context("uprobe")
 }
 
-/// Whether uretprobes may be used on process `pid`.
+/// Returns whether uretprobes may be used on process `pid`.
 ///
-/// On x86_64 kernels from 6.11 on a uretprobe makes the process call a system call of its own. A seccomp
-/// filter that does not know it kills the process (systemd issue 34615, libseccomp issue 438), so a process
-/// with any filter gets none.
+/// On x86_64 kernels from 6.11 on, a uretprobe makes the process issue a special system call. A seccomp filter that
+/// does not know this call kills the process (systemd issue 34615, libseccomp issue 438), so a process with any filter
+/// gets no uretprobes.
 pub fn uretprobes_are_safe(pid: i32) -> bool {
     status(pid, "Seccomp:").is_some_and(|v| v == "0")
 }
 
-/// Whether process `pid` has a shadow stack, which older kernels do not write when they emulate a probed call.
+/// Returns whether process `pid` has a shadow stack, which older kernels do not update when they emulate a probed call.
 pub fn has_shadow_stack(pid: i32) -> bool {
     status(pid, "x86_Thread_features:").is_some_and(|v| v.split_whitespace().any(|f| f == "shstk"))
 }
 
-/// A field of `/proc/PID/status`.
+/// Returns a field of `/proc/PID/status`.
 fn status(pid: i32, field: &str) -> Option<String> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     text.lines().find_map(|l| l.strip_prefix(field)).map(|v| v.trim().to_owned())

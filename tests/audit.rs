@@ -200,17 +200,17 @@ fn summaries(program: &[u8]) -> Vec<String> {
 #[test]
 fn structures_for_lines_of_64_bytes_are_told() {
     let expected = [
-        "filled (structures.c:15), 128 bytes: pad0 at 8, padding of 56; m_pad1 at 80, padding of 48",
+        "filled (structures.c:15), 128 bytes: pad0 at 8, 56 bytes of padding; m_pad1 at 80, 48 bytes of padding",
         "aligned (structures.c:7), 64 bytes: aligned to 64",
         "aligned_member (structures.c:8), 128 bytes: b at 64, aligned to 64",
         "array_of_aligned (structures.c:10), 256 bytes: b at 64, aligned to 64",
-        "by_name (structures.c:18), 64 bytes: pad at 16, padding of 48",
+        "by_name (structures.c:18), 64 bytes: pad at 16, 48 bytes of padding",
         "by_typedef (structures.c:12), 128 bytes: b at 64, aligned to 64",
-        "filled_behind (structures.c:16), 144 bytes: Padding at 76, padding of 60",
+        "filled_behind (structures.c:16), 144 bytes: Padding at 76, 60 bytes of padding",
         "free_line (structures.c:34), 192 bytes: aligned to 64",
         "of_aligned (structures.c:9), 128 bytes: b at 64, aligned to 64",
-        "padded (structures.c:14), 80 bytes: pad at 8, padding of 64",
-        "slot (structures.c:17), 64 bytes: pad at 0, padding of 64",
+        "padded (structures.c:14), 80 bytes: pad at 8, 64 bytes of padding",
+        "slot (structures.c:17), 64 bytes: pad at 0, 64 bytes of padding",
     ];
     for dwarf in ["-gdwarf-4", "-gdwarf-5"] {
         for (compiler, arch) in [(CLANG, Arch::X86_64), (CLANG, Arch::Aarch64), (GCC, Arch::Aarch64)] {
@@ -225,17 +225,17 @@ fn structures_for_lines_of_64_bytes_are_told() {
 fn holes_tell_of_alignment() {
     let program = compiled(GCC, Arch::Aarch64, "structures.c", &["-gdwarf-4", "-gstrict-dwarf"]);
     let expected = [
-        "filled (structures.c:15), 128 bytes: pad0 at 8, padding of 56; m_pad1 at 80, padding of 48",
-        "aligned (structures.c:7), 64 bytes: a hole of 56 at its end",
-        "aligned_member (structures.c:8), 128 bytes: b at 64, behind a hole of 56",
-        "array_of_aligned (structures.c:10), 256 bytes: b at 64, behind a hole of 56",
-        "by_name (structures.c:18), 64 bytes: pad at 16, padding of 48",
-        "by_typedef (structures.c:12), 128 bytes: b at 64, behind a hole of 56",
-        "filled_behind (structures.c:16), 144 bytes: Padding at 76, padding of 60",
-        "free_line (structures.c:34), 192 bytes: a hole of 56 at its end",
-        "of_aligned (structures.c:9), 128 bytes: b at 64, behind a hole of 56",
-        "padded (structures.c:14), 80 bytes: pad at 8, padding of 64",
-        "slot (structures.c:17), 64 bytes: pad at 0, padding of 64",
+        "filled (structures.c:15), 128 bytes: pad0 at 8, 56 bytes of padding; m_pad1 at 80, 48 bytes of padding",
+        "aligned (structures.c:7), 64 bytes: a hole of 56 bytes at its end",
+        "aligned_member (structures.c:8), 128 bytes: b at 64, after a hole of 56 bytes",
+        "array_of_aligned (structures.c:10), 256 bytes: b at 64, after a hole of 56 bytes",
+        "by_name (structures.c:18), 64 bytes: pad at 16, 48 bytes of padding",
+        "by_typedef (structures.c:12), 128 bytes: b at 64, after a hole of 56 bytes",
+        "filled_behind (structures.c:16), 144 bytes: Padding at 76, 60 bytes of padding",
+        "free_line (structures.c:34), 192 bytes: a hole of 56 bytes at its end",
+        "of_aligned (structures.c:9), 128 bytes: b at 64, after a hole of 56 bytes",
+        "padded (structures.c:14), 80 bytes: pad at 8, 64 bytes of padding",
+        "slot (structures.c:17), 64 bytes: pad at 0, 64 bytes of padding",
     ];
     assert_eq!(summaries(&program), expected);
 }
@@ -243,13 +243,13 @@ fn holes_tell_of_alignment() {
 #[test]
 fn classes_have_the_names_of_what_they_lie_in() {
     let expected = [
-        "Behind (structures.cc:25), 64 bytes: pad at 8, padding of 56",
+        "Behind (structures.cc:25), 64 bytes: pad at 8, 56 bytes of padding",
         "Derived (structures.cc:24), 192 bytes: Padded<int> at 64, aligned to 64",
-        "Outer::(anonymous) (structures.cc:26), 64 bytes: pad at 0, padding of 64",
+        "Outer::(anonymous) (structures.cc:26), 64 bytes: pad at 0, 64 bytes of padding",
         "ns::(anonymous)::Hidden (structures.cc:19), 64 bytes: a at 0, aligned to 64",
         "ns::Outer (structures.cc:9), 128 bytes: b at 64, aligned to 64",
         "ns::Outer::Later (structures.cc:16), 64 bytes: a at 0, aligned to 64",
-        "ns::Outer::Nested (structures.cc:10), 64 bytes: m_pad at 8, padding of 56",
+        "ns::Outer::Nested (structures.cc:10), 64 bytes: m_pad at 8, 56 bytes of padding",
         "ns::Padded<int> (structures.cc:7), 64 bytes: aligned to 64",
         "ns::Padded<unsigned long> (structures.cc:7), 64 bytes: aligned to 64",
     ];
@@ -279,7 +279,7 @@ fn short_lines_are_a_finding_where_longer_ones_exist() {
     for (verdicts, is_finding) in verdicts.iter().zip([false, true]) {
         let verdict = verdicts.iter().find(|v| v.id == "64-byte-lines").expect("structures for short lines");
         assert_eq!((verdict.is_finding, verdict.evidence.len()), (is_finding, 11), "{verdict:?}");
-        assert!(verdict.text.starts_with("11 structures laid out for cache lines of 64 bytes, "), "{}", verdict.text);
+        assert!(verdict.text.starts_with("11 structures are laid out for 64-byte cache lines, "), "{}", verdict.text);
     }
     // What has no debug information is not said to have none.
     let without = report(&elf(AARCH64, &[0; 64]));
@@ -290,13 +290,15 @@ fn short_lines_are_a_finding_where_longer_ones_exist() {
     let other = audit::compare(report(&arm64), report(&compiled(CLANG, Arch::Aarch64, "structures.cc", &[])));
     let differing = other.structures.as_ref().expect("both have debug information");
     let slot = differing.iter().find(|d| d.name == "slot").expect("a structure of the first");
-    assert_eq!(slot.layouts(), ["64 bytes: pad at 0, padding of 64", "not"]);
+    assert_eq!(slot.layouts(), ["64 bytes: pad at 0, 64 bytes of padding", "none"]);
     let text = audit::Text(&other).to_string();
-    assert!(text.contains("\n  slot: 64 bytes: pad at 0, padding of 64 -> not\n"), "{text}");
+    assert!(text.contains("\n  slot: 64 bytes: pad at 0, 64 bytes of padding -> none\n"), "{text}");
     let html = audit::Html(&other).to_string();
-    assert!(html.contains("<td>64 bytes: pad at 0, padding of 64</td><td>not</td>"), "{html}");
+    assert!(html.contains("<td>64 bytes: pad at 0, 64 bytes of padding</td><td>none</td>"), "{html}");
     let html = audit::Html(&report(&arm64)).to_string();
-    assert!(html.contains("<td>pad0 at 8, padding of 56; m_pad1 at 80, padding of 48</td><td>structures.c:15</td>"));
+    assert!(html.contains(
+        "<td>pad0 at 8, 56 bytes of padding; m_pad1 at 80, 48 bytes of padding</td><td>structures.c:15</td>"
+    ));
     assert_eq!(audit::compare(report(&arm64), without).structures, None);
 }
 
@@ -308,7 +310,7 @@ fn hostile_debug_information_has_an_end() {
         .args(["-triple=x86_64", "-filetype=obj", "tests/audit/hostile.s", "-o"])
         .arg(&object));
     let found = summaries(&linked(Arch::X86_64, &object));
-    assert_eq!(found, ["right?[2J, 192 bytes: b at 64, behind a hole of 63"]);
+    assert_eq!(found, ["right?[2J, 192 bytes: b at 64, after a hole of 63 bytes"]);
 }
 
 /// The same program, with this done to its debug information.

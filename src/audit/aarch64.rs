@@ -1,7 +1,7 @@
-//! arm64: every instruction is a word of four bytes, so that a class is a mask and a value.
+//! arm64: every instruction is a four-byte word, so a class is a mask and a value.
 //!
-//! The encodings are those of the Arm Architecture Reference Manual (Arm ARM, DDI 0487), chapter C4 "A64 Instruction Set
-//! Encoding"; each table names its group there. Fields that "should be one" are not looked at, as the processor does not.
+//! The encodings are from the Arm Architecture Reference Manual (Arm ARM, DDI 0487), chapter C4 "A64 Instruction Set
+//! Encoding"; each table names its group there. Fields that "should be one" are ignored, as the processor ignores them.
 
 use std::ops::Range;
 use std::sync::LazyLock;
@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 use super::class::{distinct, id, Class, ClassId, Group, Ordering};
 use super::helpers::call_classes;
 
-/// The instructions in which the bits of `mask` have `value`.
+/// Matches the instructions whose bits under `mask` equal `value`.
 struct Row {
     mask: u32,
     value: u32,
@@ -27,7 +27,7 @@ const fn ordered(mask: u32, value: u32, name: &'static str, group: Group, orderi
 /// "Barriers": CRm, bits 8 to 11, is the option.
 const BARRIER: u32 = 0xffff_ffff;
 
-/// The same whatever the option.
+/// A barrier with any option.
 const ANY_BARRIER: u32 = 0xffff_f0ff;
 
 /// `dsb nXS` of FEAT_XS: the option is in bits 10 and 11.
@@ -62,10 +62,10 @@ const BARRIERS: &[Row] = &[
     row(BARRIER, 0xd503_3e9f, "dsb st", Group::PartialFence),
     row(BARRIER, 0xd503_3f9f, "dsb sy", Group::FullFence),
     row(DSB_NXS, 0xd503_323f, "dsb nXS", Group::FullFence),
-    // What has no name does what `sy` does.
+    // Reserved options behave like `sy`.
     row(ANY_BARRIER, 0xd503_30bf, "dmb reserved", Group::FullFence),
     row(ANY_BARRIER, 0xd503_309f, "dsb reserved", Group::FullFence),
-    // In a server, where code is not changed while it runs, it does nothing but take time.
+    // A server does not change its code while it runs, so `isb` only takes time.
     row(ANY_BARRIER, 0xd503_30df, "isb", Group::SpinHint),
     row(BARRIER, 0xd503_30ff, "sb", Group::PartialFence),
 ];
@@ -77,7 +77,7 @@ const HINTS: &[Row] = &[
     row(0xffff_ffe0, 0xd503_1000, "wfet", Group::SpinHint),
 ];
 
-/// "Load/store ordered": L is bit 22, o0 bit 15.
+/// "Load/store ordered": L is bit 22, o0 is bit 15.
 const LOAD_STORE_ORDERED: u32 = 0x3fe0_8000;
 
 /// "LDAPR/STLR (unscaled immediate)".
@@ -88,10 +88,10 @@ const ORDERED: &[Row] = &[
     ordered(LOAD_STORE_ORDERED, 0x0880_8000, "stlr", Group::OrderedStore, Ordering::Release),
     ordered(LOAD_STORE_ORDERED, 0x08c0_0000, "ldlar", Group::AcquireLoad, Ordering::Acquire),
     ordered(LOAD_STORE_ORDERED, 0x0880_0000, "stllr", Group::OrderedStore, Ordering::Release),
-    // Among "Atomic memory operations".
+    // Part of "Atomic memory operations".
     ordered(0x3fe0_fc00, 0x38a0_c000, "ldapr", Group::AcquireLoad, Ordering::Acquire),
     ordered(UNSCALED, 0x1940_0000, "ldapur", Group::AcquireLoad, Ordering::Acquire),
-    // Sign-extending: of one and two bytes into 64 and 32 bits, of four into 64.
+    // Sign-extending forms: one and two bytes into 64 and 32 bits, four bytes into 64.
     ordered(0xbfe0_0c00, 0x1980_0000, "ldapurs", Group::AcquireLoad, Ordering::Acquire),
     ordered(0xbfe0_0c00, 0x19c0_0000, "ldapurs", Group::AcquireLoad, Ordering::Acquire),
     ordered(0xffe0_0c00, 0x9980_0000, "ldapurs", Group::AcquireLoad, Ordering::Acquire),
@@ -101,7 +101,7 @@ const ORDERED: &[Row] = &[
 /// "Load/store exclusive register".
 const EXCLUSIVE_REGISTER: u32 = 0x3fe0_8000;
 
-/// "Load/store exclusive pair": bit 31 is one.
+/// "Load/store exclusive pair": bit 31 is set.
 const EXCLUSIVE_PAIR: u32 = 0xbfe0_8000;
 
 const EXCLUSIVE: &[Row] = &[
@@ -115,7 +115,7 @@ const EXCLUSIVE: &[Row] = &[
     ordered(EXCLUSIVE_PAIR, 0x8820_8000, "stlxp", Group::StoreExclusive, Ordering::Release),
 ];
 
-/// The four orderings of an LSE atomic (FEAT_LSE), by the bits that acquire and release have in its encoding.
+/// The four orderings of an LSE atomic (FEAT_LSE), by the acquire and release bits of its encoding.
 macro_rules! lse {
     ($mask:expr, $value:expr, $acquire:expr, $release:expr, $name:literal) => {
         [
@@ -127,14 +127,14 @@ macro_rules! lse {
     };
 }
 
-/// "Atomic memory operations": A is bit 23, R bit 22. `stadd` and the like are loads of which the result is dropped.
+/// "Atomic memory operations": A is bit 23, R is bit 22. `stadd` and its like are loads whose result is discarded.
 macro_rules! lse_memory {
     ($value:expr, $name:literal) => {
         lse!(0x3fe0_fc00, $value, 1 << 23, 1 << 22, $name)
     };
 }
 
-/// "Compare and swap" and "Compare and swap pair": L is bit 22, o0 bit 15.
+/// "Compare and swap" and "Compare and swap pair": L is bit 22, o0 is bit 15.
 macro_rules! lse_compare {
     ($mask:expr, $value:expr, $name:literal) => {
         lse!($mask, $value, 1 << 22, 1 << 15, $name)
@@ -155,7 +155,7 @@ const LSE: &[[Row; 4]] = &[
     lse_compare!(0xbfe0_fc00, 0x0820_7c00, "casp"),
 ];
 
-/// "Data-processing (2 source)", and `pmull` of polynomials of 64 bits (FEAT_PMULL) from "Advanced SIMD three different".
+/// "Data-processing (2 source)", and `pmull` of 64-bit polynomials (FEAT_PMULL) from "Advanced SIMD three different".
 #[rustfmt::skip]
 const CHECKSUMS: &[Row] = &[
     row(0xffe0_fc00, 0x1ac0_4000, "crc32", Group::Checksum),
@@ -169,11 +169,11 @@ const CHECKSUMS: &[Row] = &[
     row(0xbfe0_fc00, 0x0ee0_e000, "pmull", Group::Checksum),
 ];
 
-/// The table, and where in it to look for a word: rows differ in their first byte first.
+/// The table, with an index for finding a word's rows by its highest byte.
 struct Table {
-    /// Mask, value and class; of rows that both match, the first counts.
+    /// The mask, value and class of each row. Where two rows match, the first applies.
     rows: Vec<(u32, u32, ClassId)>,
-    /// By a word's highest byte: its rows.
+    /// The rows for each value of a word's highest byte.
     by_byte: [Range<usize>; 256],
     classes: Vec<Class>,
 }
@@ -191,23 +191,23 @@ static TABLE: LazyLock<Table> = LazyLock::new(|| {
     Table { rows, by_byte, classes }
 });
 
-/// All classes of instructions, and of calls to helpers.
+/// Returns all classes of instructions and of helper calls.
 pub(super) fn classes() -> &'static [Class] {
     &TABLE.classes
 }
 
-/// The class of an instruction word, if it has one.
+/// Returns the class of an instruction word, if it has one.
 pub(super) fn classify(word: u32) -> Option<ClassId> {
     let rows = &TABLE.rows[TABLE.by_byte[(word >> 24) as usize].clone()];
     rows.iter().find(|(mask, value, _)| word & mask == *value).map(|row| row.2)
 }
 
-/// Where `b` or `bl` at address `at` leads: a call, or a tail call.
+/// Returns the target of a `b` or `bl` at address `at`: a call or a tail call.
 pub(super) fn branch(word: u32, at: u64) -> Option<u64> {
     (word & 0x7c00_0000 == 0x1400_0000).then(|| at.wrapping_add_signed(i64::from((word << 6) as i32 >> 4)))
 }
 
-/// The register that `cbnz` tests, and how many words it skips, back if less than 0.
+/// Returns the register that `cbnz` tests and the number of words it skips, negative for a backward branch.
 pub(super) fn if_not_zero(word: u32) -> Option<(u32, i64)> {
     (word & 0x7f00_0000 == 0x3500_0000).then(|| (word & 31, i64::from((word << 8) as i32 >> 13)))
 }

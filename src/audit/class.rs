@@ -1,29 +1,30 @@
-//! The classes of instructions that the audit counts. Which instruction is in which class is data: one table for each
+//! The classes of instructions that the audit counts. The mapping from instructions to classes is data: one table per
 //! architecture ([`super::aarch64`], [`super::x86`]).
 
 use serde::Serialize;
 
-/// What an instruction is good for, the same for both architectures: what builds for different ones are compared by.
+/// The purpose of an instruction, common to both architectures, so that builds for different architectures can be
+/// compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Group {
-    /// Reads, changes and writes memory as one: `lock` prefix, LSE atomics, calls of outline-atomics helpers.
+    /// An atomic read-modify-write: `lock` prefix, LSE atomics, calls of outline-atomics helpers.
     Atomic,
-    /// Half of an atomic made of two: the loads.
+    /// The load half of an atomic that consists of two instructions.
     LoadExclusive,
-    /// The other half: the stores. One of them is one atomic.
+    /// The store half. Each store counts as one atomic.
     StoreExclusive,
-    /// A store that orders: `stlr`, and on x86 `xchg`, which is what a sequentially consistent store compiles to.
+    /// A store with ordering: `stlr`, and on x86 `xchg`, to which a sequentially consistent store compiles.
     OrderedStore,
-    /// A load that orders: `ldar`, `ldapr`. On x86 every load does.
+    /// A load with ordering: `ldar`, `ldapr`. On x86 every load has it.
     AcquireLoad,
-    /// Orders all loads and stores before it with all behind it.
+    /// Orders all loads and stores before it with all those after it.
     FullFence,
-    /// Orders some of them.
+    /// Orders only some of them.
     PartialFence,
     /// Tells the processor that the code is spinning.
     SpinHint,
-    /// CRC and carry-less multiplication: what fast checksums are made of.
+    /// CRC and carry-less multiplication, from which fast checksums are built.
     Checksum,
 }
 
@@ -40,7 +41,7 @@ impl Group {
         Group::Checksum,
     ];
 
-    /// For display.
+    /// Returns the name for display.
     pub fn title(self) -> &'static str {
         match self {
             Group::Atomic => "atomic",
@@ -55,13 +56,13 @@ impl Group {
         }
     }
 
-    /// Whether it orders memory accesses, or can: what a function pays for ordering.
+    /// Returns whether the instruction orders memory accesses, or may: what a function pays for ordering.
     pub fn orders(self) -> bool {
         !matches!(self, Group::SpinHint | Group::Checksum)
     }
 }
 
-/// What an atomic orders beyond its own access.
+/// The ordering that an atomic imposes on other accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ordering {
@@ -72,7 +73,7 @@ pub enum Ordering {
 }
 
 impl Ordering {
-    /// For display.
+    /// Returns the name for display.
     pub fn as_str(self) -> &'static str {
         match self {
             Ordering::Relaxed => "relaxed",
@@ -83,13 +84,13 @@ impl Ordering {
     }
 }
 
-/// Instructions that are counted as one: all operand sizes of a mnemonic, or one option of a barrier.
+/// A set of instructions that are counted together: all operand sizes of a mnemonic, or one option of a barrier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Class {
-    /// The mnemonic without its size (`ldaddal`, `lock xadd`), with the option of a barrier (`dmb ish`).
+    /// The mnemonic without operand size (`ldaddal`, `lock xadd`), with the option of a barrier (`dmb ish`).
     pub name: &'static str,
     pub group: Group,
-    /// Of arm64's atomics. Those of x86 all order everything.
+    /// The ordering of an arm64 atomic. Those of x86 all order everything.
     pub ordering: Option<Ordering>,
 }
 
@@ -103,10 +104,10 @@ impl Class {
     }
 }
 
-/// A class by its place in [`super::classes`].
+/// The index of a class in [`super::classes`].
 pub type ClassId = u8;
 
-/// Each class once, in the order of its first appearance.
+/// Returns each class once, in order of first appearance.
 pub(super) fn distinct(classes: impl Iterator<Item = Class>) -> Vec<Class> {
     let mut found = Vec::new();
     for class in classes {
@@ -117,7 +118,7 @@ pub(super) fn distinct(classes: impl Iterator<Item = Class>) -> Vec<Class> {
     found
 }
 
-/// The place of a class that is one of `classes`.
+/// Returns the index of a class in `classes`, which must contain it.
 pub(super) fn id(classes: &[Class], class: Class) -> ClassId {
     classes.iter().position(|c| *c == class).unwrap_or_default() as ClassId
 }

@@ -1,4 +1,4 @@
-//! Two builds side by side: two versions, or one version for both architectures. Functions are matched by name.
+//! Compares two builds: two versions, or one version for both architectures. Functions are matched by name.
 
 use std::collections::BTreeMap;
 
@@ -9,59 +9,60 @@ use super::structures::Structure;
 use super::verdict::Verdict;
 use super::Group;
 
-/// What functions without a name add up in: they cannot be matched.
+/// The row that sums all functions without a name, because they cannot be matched.
 const UNNAMED: &str = "(functions without a name)";
 
-/// How two builds differ; the JSON form is this structure.
+/// The difference between two builds, serialized to JSON as is.
 #[derive(Clone, Debug, Serialize)]
 pub struct Comparison {
     pub a: Side,
     pub b: Side,
-    /// In both builds, by group: (in A, in B).
+    /// The counts by group in A and B, for both builds.
     pub groups: BTreeMap<Group, [u64; 2]>,
-    /// In both builds, by instruction.
+    /// The counts by instruction in A and B, for both builds.
     pub instructions: BTreeMap<&'static str, [u64; 2]>,
-    /// Structures laid out for cache lines of 64 bytes that differ, by name; absent where one of the programs has no debug information.
+    /// The structures laid out for 64-byte cache lines that differ, by name. Absent if either program has no debug
+    /// information.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub structures: Option<Vec<StructureDifference>>,
-    /// Those that differ, the largest difference first.
+    /// The functions that differ, largest difference first.
     pub functions: Vec<Difference>,
 }
 
-/// One of the builds.
+/// One of the two builds.
 #[derive(Clone, Debug, Serialize)]
 pub struct Side {
     pub binary: Binary,
     pub verdicts: Vec<Verdict>,
 }
 
-/// A function, or all that share its name: overloads, and the parts that a compiler made of one.
+/// A function name and all functions that share it: overloads, and the parts into which a compiler split one function.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Difference {
     pub name: String,
-    /// Instructions that order memory, or can, in A and in B.
+    /// The numbers of instructions that order memory, or may, in A and in B.
     pub ordering: [u64; 2],
     pub groups: BTreeMap<Group, [u64; 2]>,
 }
 
-/// A structure that is laid out for cache lines of 64 bytes in one build, or in another way in the other.
+/// A structure that is laid out for 64-byte cache lines in only one build, or differently in the other.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct StructureDifference {
     pub name: String,
-    /// Absent where it is not laid out for them, or not there.
+    /// The layout in A. Absent if the structure is missing or not laid out for such lines.
     pub a: Option<Structure>,
     pub b: Option<Structure>,
 }
 
 impl StructureDifference {
-    /// How it is laid out in A and in B, in words.
+    /// Returns the layouts in A and B as text.
     pub fn layouts(&self) -> [String; 2] {
-        [&self.a, &self.b].map(|side| side.as_ref().map_or("not".to_owned(), Structure::layout))
+        [&self.a, &self.b].map(|side| side.as_ref().map_or("none".to_owned(), Structure::layout))
     }
 }
 
 impl Difference {
-    /// How far apart the two are, over all groups.
+    /// Returns the size of the difference, summed over all groups.
     fn size(&self) -> u64 {
         self.groups.values().map(|[a, b]| a.abs_diff(*b)).sum()
     }
@@ -105,7 +106,8 @@ fn functions(a: &[FunctionRow], b: &[FunctionRow]) -> Vec<Difference> {
     differing
 }
 
-/// Those that differ in what shows how they are laid out. Where they are declared differs with each version.
+/// Returns the structures whose layout evidence differs. The place of declaration does not count, because it differs
+/// between versions.
 fn structures(a: &[Structure], b: &[Structure]) -> Vec<StructureDifference> {
     let mut by_name: BTreeMap<&str, [Option<&Structure>; 2]> = BTreeMap::new();
     for (side, structures) in [a, b].into_iter().enumerate() {

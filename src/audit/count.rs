@@ -1,4 +1,4 @@
-//! Counts the instructions of a program, function by function, in one pass that keeps nothing but the counts.
+//! Counts a program's instructions, function by function, in one pass that keeps only the counts.
 
 use std::collections::HashMap;
 
@@ -10,37 +10,39 @@ use super::helpers::Helpers;
 use super::{aarch64, x86};
 use crate::symbols::{Arch, Image};
 
-/// Bytes of code; more is refused, so that no file keeps the audit busy for long. The largest known, MySQL's for x86-64, has 36 MiB.
+/// The largest amount of code, in bytes, that is accepted, so that no file keeps the audit busy for long. The largest
+/// known, MySQL's for x86-64, is 36 MiB.
 const MAX_TEXT: u64 = 512 << 20;
 
-/// The longest way from an exclusive load to its store, in instructions: beyond it the architecture promises nothing.
+/// The largest distance from an exclusive load to its store, in instructions. Beyond it the architecture guarantees
+/// nothing.
 const MAX_EXCLUSIVE: usize = 32;
 
-/// How far behind an exclusive store the branch that repeats it is looked for, in instructions.
+/// The largest distance from an exclusive store to the branch that retries it, in instructions.
 const MAX_RETRY: usize = 3;
 
-/// Why a program cannot be audited.
+/// The reason why a program cannot be audited.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AuditError {
-    #[error("it has no code: no section .text, or an empty one")]
+    #[error("it has no code: the section .text is missing or empty")]
     NoCode,
-    #[error("its code is not in the file: a debug file? Give the program itself")]
+    #[error("its code is not in the file, which may be a debug file: give the program itself")]
     NotInFile,
-    #[error("it has {0} MiB of code, which no server has")]
+    #[error("it has {0} MiB of code, more than any server has")]
     TooMuch(u64),
 }
 
-/// How many instructions of each class; none of those that do not occur.
+/// The number of instructions of each class. Classes that do not occur are omitted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts(Vec<(ClassId, u32)>);
 
 impl Counts {
-    /// By class, in the order of [`super::classes`].
+    /// Iterates over the counts by class, in the order of [`super::classes`].
     pub fn iter(&self) -> impl Iterator<Item = (ClassId, u32)> + '_ {
         self.0.iter().copied()
     }
 
-    /// How many are in a class of which this is true.
+    /// Returns the number of instructions whose class satisfies `is`.
     pub fn sum(&self, classes: &[Class], mut is: impl FnMut(&Class) -> bool) -> u64 {
         self.iter().filter(|(class, _)| is(&classes[usize::from(*class)])).map(|(_, n)| u64::from(n)).sum()
     }
@@ -50,45 +52,45 @@ impl Counts {
     }
 }
 
-/// What one function has.
+/// The counts of one function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FunctionCounts {
     /// Link-time address.
     pub address: u64,
-    /// Of the code that was counted, bytes.
+    /// The number of bytes of code that were counted.
     pub size: u64,
     pub counts: Counts,
 }
 
-/// Exclusive loads with the exclusive store that belongs to them.
+/// Exclusive loads that are paired with their exclusive store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Exclusives {
     pub pairs: u64,
-    /// Those that are repeated until the store succeeds.
+    /// The pairs that are retried until the store succeeds.
     pub loops: u64,
-    /// The part of the pairs that is in outline-atomics helpers, where CPUs with LSE do not come by.
+    /// The pairs in outline-atomics helpers, which CPUs with LSE never execute.
     pub pairs_in_helpers: u64,
 }
 
-/// What a program has in all.
+/// The counts of a whole program.
 #[derive(Debug)]
 pub struct Counted {
-    /// Of its code, bytes.
+    /// The size of its code, in bytes.
     pub text: u64,
     pub instructions: u64,
     pub totals: Counts,
     pub exclusives: Exclusives,
     pub helpers: Helpers,
-    /// By the helper's entry.
+    /// The number of calls of each helper, by the helper's entry.
     pub helper_calls: HashMap<u64, u64>,
-    /// Those that have any, by address.
+    /// The functions with any counted instruction, by address.
     pub functions: Vec<FunctionCounts>,
 }
 
 /// Decodes all of `.text` and counts.
 ///
 /// # Errors
-/// When there is no code in the file, or more than a server has.
+/// Fails when the file contains no code, or more code than any server has.
 pub fn count(image: &Image) -> Result<Counted, AuditError> {
     let text = image.section(".text").filter(|t| t.start < t.end).ok_or(AuditError::NoCode)?;
     let size = text.end - text.start;
@@ -115,10 +117,10 @@ pub fn count(image: &Image) -> Result<Counted, AuditError> {
     Ok(Counted { text: size, instructions, totals, exclusives, helpers, helper_calls, functions })
 }
 
-/// Counts by class while they are made.
+/// Counts by class while they are being accumulated.
 struct Scratch {
     by_class: [u32; 256],
-    /// The classes that are not zero.
+    /// The classes whose count is not zero.
     touched: Vec<ClassId>,
 }
 
@@ -227,13 +229,14 @@ impl Tally<'_> {
     fn add_pair(&mut self, address: u64, is_loop: bool) {
         self.exclusives.pairs += 1;
         self.exclusives.loops += u64::from(is_loop);
-        // Inside a helper, its entry is what the piece is known by.
+        // Inside a helper, the piece is identified by the helper's entry.
         let in_helper = self.helpers.at(self.address).is_some_and(|h| h.range.contains(&address));
         self.exclusives.pairs_in_helpers += u64::from(in_helper);
     }
 }
 
-/// Whether the exclusive store at word `store` is followed by a branch back to its load, or before that, if it failed.
+/// Returns whether the exclusive store at word `store` is followed by a branch back to its load, or to before the load,
+/// if the store failed.
 fn repeats(code: &[u8], load: usize, store: usize) -> bool {
     let word = |at: usize| code.get(at * 4..at * 4 + 4).map(|c| u32::from_le_bytes([c[0], c[1], c[2], c[3]]));
     let status = word(store).map(|w| w >> 16 & 31);
@@ -243,7 +246,7 @@ fn repeats(code: &[u8], load: usize, store: usize) -> bool {
     })
 }
 
-/// A function that others lie in comes in several parts.
+/// Merges the counts of each function. A function that contains others is split into several pieces.
 fn merged(mut functions: Vec<FunctionCounts>) -> Vec<FunctionCounts> {
     functions.sort_by_key(|f| f.address);
     functions.dedup_by(|part, first| {

@@ -1,20 +1,20 @@
-//! To which function each byte of the code belongs.
+//! Assigns each byte of the code to a function.
 
 use std::ops::Range;
 
 use super::helpers::Helpers;
 use crate::symbols::Image;
 
-/// A stretch of code without a boundary of a function in it.
+/// A stretch of code that contains no function boundary.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Piece {
     pub range: Range<u64>,
-    /// The address that the function is known by: where it begins.
+    /// The address at which its function begins, which identifies the function.
     pub function: u64,
 }
 
-/// All of `text`, cut at every boundary that the unwind table, the symbols or the shape of helpers tell of, by ascending address. What is
-/// between functions, which is padding, has pieces too: nothing is hidden in it.
+/// Cuts `text`, by ascending address, at every boundary that the unwind table, the symbols or the shape of helpers
+/// give. Padding between functions becomes pieces too, so that no code is missed.
 pub(super) fn pieces(image: &Image, text: &Range<u64>, helpers: &Helpers) -> Vec<Piece> {
     let mut known: Vec<Range<u64>> = helpers.iter().map(|h| h.range.clone()).collect();
     known.extend(image.functions());
@@ -22,7 +22,7 @@ pub(super) fn pieces(image: &Image, text: &Range<u64>, helpers: &Helpers) -> Vec
     cut(text, known)
 }
 
-/// Where functions lie in one another, the inner one counts; of those with the same beginning, the longest.
+/// Assigns nested code to the innermost function; among functions with the same beginning, the longest counts.
 fn cut(text: &Range<u64>, mut known: Vec<Range<u64>>) -> Vec<Piece> {
     known.retain(|r| text.contains(&r.start));
     known.sort_unstable_by_key(|r| (r.start, std::cmp::Reverse(r.end)));
@@ -34,7 +34,7 @@ fn cut(text: &Range<u64>, mut known: Vec<Range<u64>>) -> Vec<Piece> {
             pieces.push(Piece { range: from..to, function });
         }
     };
-    // The functions that `at` is in, the innermost last.
+    // The functions that contain `at`, innermost last.
     let mut open: Vec<Range<u64>> = Vec::new();
     let bounds: Vec<u64> = known.iter().map(|r| r.start).chain([text.end]).collect();
     for (next, until) in bounds.into_iter().enumerate() {

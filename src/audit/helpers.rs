@@ -1,8 +1,9 @@
-//! Outline atomics: with `-moutline-atomics`, the default of GCC and Clang for arm64, every atomic is a call of a small helper that
-//! asks a byte whether the CPU has LSE, and then executes either the LSE instruction or a loop of exclusive loads and stores.
+//! Outline atomics: with `-moutline-atomics`, the default of GCC and Clang for arm64, every atomic is a call of a small
+//! helper. The helper reads a byte that says whether the CPU has LSE, and then executes either the LSE instruction or a
+//! loop of exclusive loads and stores.
 //!
-//! The helpers are local functions of libgcc or compiler-rt, so that stripped servers have no names for them. They are known by
-//! their shape: `adrp`, `ldrb` and `cbz` of one register, an LSE atomic, `ret`.
+//! The helpers are local functions of libgcc or compiler-rt, so stripped servers have no names for them. They are
+//! recognized by their shape: `adrp`, `ldrb` and `cbz` of one register, an LSE atomic, `ret`.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -14,10 +15,11 @@ const RET: u32 = 0xd65f_03c0;
 const BTI_C: u32 = 0xd503_245f;
 const DMB_ISH: u32 = 0xd503_3bbf;
 
-/// Words behind the LSE instruction in which a helper ends. The longest known takes 12.
+/// The largest number of words after the LSE instruction within which a helper ends. The longest known helper takes 12.
 const MAX_FALLBACK: usize = 24;
 
-/// The calls of one operation's helpers, of all sizes, by ordering. The last is what `__sync_` functions compile to.
+/// The calls of one operation's helpers, for all operand sizes, by ordering. The last is the one to which `__sync_`
+/// functions compile.
 macro_rules! calls {
     ($name:literal) => {
         [
@@ -30,8 +32,8 @@ macro_rules! calls {
     };
 }
 
-/// How the mnemonic of a helper's LSE instruction begins, what the helper's name has for it, and the classes of its calls. `casp`
-/// must stand before `cas`.
+/// For each operation: the prefix of its LSE mnemonic, its name in helpers, and the classes of its calls. `casp` must
+/// precede `cas`.
 const OPERATIONS: &[(&str, &str, [Class; 5])] = &[
     ("casp", "cas", calls!("cas")),
     ("cas", "cas", calls!("cas")),
@@ -42,10 +44,10 @@ const OPERATIONS: &[(&str, &str, [Class; 5])] = &[
     ("ldset", "ldset", calls!("ldset")),
 ];
 
-/// What a name ends with, in the order of the classes of calls.
+/// The suffixes of helper names, in the order of the classes of calls.
 const ENDINGS: [&str; 5] = ["relax", "acq", "rel", "acq_rel", "sync"];
 
-/// The classes of calls.
+/// Returns the classes of calls.
 pub(super) fn call_classes() -> impl Iterator<Item = Class> {
     OPERATIONS.iter().flat_map(|operation| operation.2)
 }
@@ -53,16 +55,16 @@ pub(super) fn call_classes() -> impl Iterator<Item = Class> {
 /// One helper.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Helper {
-    /// Its code.
+    /// The address range of its code.
     pub range: Range<u64>,
-    /// As libgcc names it, without `__aarch64_`: `ldadd4_acq_rel`.
+    /// The name that libgcc gives it, without `__aarch64_`: `ldadd4_acq_rel`.
     pub name: String,
-    /// What a call of it is.
+    /// The class of a call to it.
     pub(super) call: ClassId,
 }
 
 impl Helper {
-    /// The name that it has where there are names.
+    /// Returns the symbol that it has in programs that are not stripped.
     pub fn symbol(&self) -> String {
         format!("__aarch64_{}", self.name)
     }
@@ -72,12 +74,12 @@ impl Helper {
 #[derive(Debug, Default)]
 pub struct Helpers {
     by_entry: HashMap<u64, Helper>,
-    /// From the first helper's entry to the last's.
+    /// The entries of the first and the last helper.
     entries: Option<(u64, u64)>,
 }
 
 impl Helpers {
-    /// Finds the helpers in code that lies at `base`.
+    /// Finds the helpers in the code at `base`.
     pub(super) fn find(base: u64, text: &[u8]) -> Helpers {
         let mut helpers = Helpers::default();
         for (i, word) in words(text).enumerate() {
@@ -98,10 +100,10 @@ impl Helpers {
         self.by_entry.is_empty()
     }
 
-    /// The helper that begins at `entry`.
+    /// Returns the helper that begins at `entry`.
     pub fn at(&self, entry: u64) -> Option<&Helper> {
         let (first, last) = self.entries?;
-        // Most branches lead elsewhere.
+        // Most branches lead elsewhere, so check the bounds first.
         (first..=last).contains(&entry).then(|| self.by_entry.get(&entry))?
     }
 
@@ -118,7 +120,7 @@ fn word(text: &[u8], at: usize) -> Option<u32> {
     words(text.get(at.checked_mul(4)?..)?).next()
 }
 
-/// The helper of which word `at`, of this class, is the LSE instruction.
+/// Returns the helper whose LSE instruction, of this class, is word `at`.
 fn helper(base: u64, text: &[u8], at: usize, class: &Class) -> Option<Helper> {
     let (_, name, calls) = OPERATIONS.iter().find(|o| class.group == Group::Atomic && class.name.starts_with(o.0))?;
     let check = at.checked_sub(3)?;
@@ -141,7 +143,8 @@ fn helper(base: u64, text: &[u8], at: usize, class: &Class) -> Option<Helper> {
     })
 }
 
-/// Whether the words are `adrp`, `ldrb` and `cbz` of one register; how many words the branch skips.
+/// Checks that the words are `adrp`, `ldrb` and `cbz` of one register, and returns the number of words that the branch
+/// skips.
 fn chosen_by_a_byte([adrp, ldrb, cbz]: [u32; 3]) -> Option<usize> {
     let register = adrp & 31;
     let are_these = adrp & 0x9f00_0000 == 0x9000_0000
@@ -155,7 +158,7 @@ fn chosen_by_a_byte([adrp, ldrb, cbz]: [u32; 3]) -> Option<usize> {
 mod tests {
     use super::*;
 
-    /// libgcc's `__aarch64_cas8_relax` as MySQL 9.7.4 has it.
+    /// libgcc's `__aarch64_cas8_relax` in MySQL 9.7.4.
     const CAS8: [u32; 12] = [
         0x9000_e510,
         0x3975_9610,
@@ -205,7 +208,7 @@ mod tests {
         assert_eq!(with(0x38a0_8041), ["swp1_acq"]);
         assert_eq!(with(0x7860_3041), ["ldset2_rel"]);
         assert_eq!(with(0x4860_fc82), ["cas16_acq_rel"]);
-        // A load is no atomic.
+        // A load is not an atomic.
         assert_eq!(with(0xc8df_fc41), [""; 0]);
     }
 
@@ -224,7 +227,7 @@ mod tests {
             words[broken] = 0xd503_201f;
             assert_eq!(names(&words), [""; 0], "word {broken}");
         }
-        // Another register; a branch back; no end.
+        // A different register; a backward branch; no end.
         for (at, word) in [(1, 0x3975_9611), (2, 0x34ff_ffd0), (11, 0xd503_201f)] {
             let mut words = CAS8;
             words[at] = word;

@@ -1,4 +1,4 @@
-//! Audits as one self-contained web page.
+//! Audits as a self-contained web page.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -9,7 +9,7 @@ use super::text::{thousands, COLUMNS};
 use super::verdict::Verdict;
 use crate::ui::html::{begin, end, table, Escaped};
 
-/// Rows of a table at most. JSON has all.
+/// The most rows per table. JSON has them all.
 const ROWS: usize = 500;
 
 /// An audit, or a comparison, as a page.
@@ -91,7 +91,7 @@ fn structures(f: &mut Formatter, structures: &[Structure]) -> fmt::Result {
     if structures.is_empty() {
         return Ok(());
     }
-    writeln!(f, "<h2>Structures for cache lines of 64 bytes</h2>")?;
+    writeln!(f, "<h2>Structures laid out for 64-byte cache lines</h2>")?;
     let rows = structures.iter().take(ROWS).map(|structure| {
         let evidence: Vec<String> = structure.evidence.iter().map(Evidence::to_string).collect();
         let source = structure.source.clone().unwrap_or_default();
@@ -105,7 +105,7 @@ fn structures_that_differ(f: &mut Formatter, differing: &[StructureDifference]) 
     if differing.is_empty() {
         return Ok(());
     }
-    writeln!(f, "<h2>Structures for cache lines of 64 bytes that differ</h2>")?;
+    writeln!(f, "<h2>Structures laid out for 64-byte cache lines that differ</h2>")?;
     let rows = differing.iter().take(ROWS).map(|d| (d.name.clone(), d.layouts().to_vec()));
     table(f, &["structure", "A", "B"], rows)?;
     more(f, differing.len())
@@ -130,6 +130,6 @@ fn functions(f: &mut Formatter, functions: &[FunctionRow]) -> fmt::Result {
 fn more(f: &mut Formatter, all: usize) -> fmt::Result {
     match all.saturating_sub(ROWS) {
         0 => Ok(()),
-        rest => writeln!(f, "<p class=\"soft\">and {rest} more, which <code>--format json</code> lists</p>"),
+        rest => writeln!(f, "<p class=\"soft\">and {rest} more; <code>--format json</code> lists all</p>"),
     }
 }

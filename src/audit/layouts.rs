@@ -1,7 +1,7 @@
-//! How compilers laid out structures, classes and unions, from a program's own debug information (DWARF).
+//! Reads how compilers laid out structures, classes and unions, from a program's own debug information (DWARF).
 //!
-//! A server has 200 MB of it, in which most structures are described once for every source file that knows them. So each is
-//! read once, bodies of functions are passed over, and nothing is kept. Nothing in it is trusted.
+//! A server has 200 MB of it, in which most structures are described once per source file that uses them. So each
+//! structure is read once, function bodies are skipped, and nothing is kept in memory. The input is not trusted.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -11,78 +11,78 @@ use gimli::{Abbreviation, AttributeValue, DwTag, Dwarf, EntriesRaw, Unit, UnitOf
 
 use crate::symbols::{DebugInfo, Slice};
 
-/// Bytes of debug information after which the memory of what was read is given back.
+/// The number of bytes of debug information after which the memory that reading took is released.
 const RELEASED: usize = 32 << 20;
 
-/// Namespaces and structures inside of one another, at most.
+/// The most nested namespaces and structures.
 const MAX_DEPTH: usize = 64;
 
-/// Attributes that one entry has, at most: compilers write a dozen.
+/// The most attributes of one entry; compilers write about a dozen.
 const MAX_ATTRIBUTES: usize = 128;
 
-/// Members of one structure, at most.
+/// The most members of one structure.
 const MAX_MEMBERS: usize = 10_000;
 
-/// Steps from a type to what it is another name for, at most.
+/// The most steps from a type alias to its type.
 const MAX_STEPS: usize = 16;
 
-/// Bytes of a name that are kept: those of templates have any length.
+/// The most bytes of a name to keep, because template names can have any length.
 const MAX_NAME: usize = 512;
 
-/// What is without a name is called.
+/// The name for anything that has none.
 pub(super) const ANONYMOUS: &str = "(anonymous)";
 
-/// One structure, class or union.
+/// A structure, class or union.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Layout<'a> {
-    /// With the namespaces and structures that it lies in.
+    /// The name, qualified by the enclosing namespaces and structures.
     pub name: String,
-    /// Whether that is its own; otherwise a `typedef` may be known by which it is called, or it is [`ANONYMOUS`].
+    /// Whether that is its own name. Otherwise the name comes from a `typedef`, if there is one, or is [`ANONYMOUS`].
     pub is_named: bool,
-    /// `FILE:LINE` of its declaration, without folders.
+    /// `FILE:LINE` of its declaration, without directories.
     pub source: Option<String>,
-    /// Bytes.
+    /// The size in bytes.
     pub size: u64,
-    /// Bytes that the source aligns it to; absent where that does not say, and where the compiler did not write it down.
+    /// The alignment that the source requests, in bytes. Absent if there is none, or if the compiler did not record it.
     pub alignment: Option<u64>,
-    /// Whether all of its members and bases are here, and where they begin. Not so with virtual bases.
+    /// Whether all of its members and bases are listed with their offsets. This is not so for virtual bases.
     pub is_whole: bool,
     pub has_bases: bool,
-    /// Bases and members, in the order of their declaration.
+    /// The bases and members, in declaration order.
     pub fields: Vec<Field<'a>>,
 }
 
-/// A member, or the part of a structure that is a base.
+/// A member, or a base class subobject.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Field<'a> {
-    /// Of a base, its type's. Empty for anonymous members.
+    /// The name; for a base, the name of its type. Empty for anonymous members.
     pub name: Cow<'a, str>,
-    /// Bytes from where the structure begins.
+    /// The offset from the beginning of the structure, in bytes.
     pub offset: u64,
     pub of: Type,
 }
 
 impl Field<'_> {
-    /// Where it ends, in bytes from where the structure begins.
+    /// Returns where it ends, in bytes from the beginning of the structure.
     pub fn end(&self) -> Option<u64> {
         self.of.size.and_then(|size| self.offset.checked_add(size))
     }
 }
 
-/// What a member is made of.
+/// The type of a member.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Type {
-    /// Bytes; absent where the type is not in the same unit of debug information.
+    /// The size in bytes. Absent if the type is in another unit of debug information.
     pub size: Option<u64>,
-    /// Bytes that the source aligns it, or the member, to.
+    /// The alignment that the source requests for the type or the member, in bytes.
     pub alignment: Option<u64>,
     /// Whether it is an array of single bytes.
     pub is_bytes: bool,
-    /// Whether it is a vector of numbers for one instruction, which wants it aligned.
+    /// Whether it is a SIMD vector, whose instructions require alignment.
     pub is_vector: bool,
 }
 
-/// Calls `each` with all structures that the debug information defines, once each. False if there are none.
+/// Calls `each` once for each structure that the debug information defines. Returns false if there are none.
 pub(super) fn each_layout(debug: &DebugInfo, mut each: impl FnMut(&Layout)) -> bool {
     let dwarf = debug.dwarf();
     let mut seen = HashSet::new();
@@ -92,7 +92,7 @@ pub(super) fn each_layout(debug: &DebugInfo, mut each: impl FnMut(&Layout)) -> b
     for header in headers {
         bytes += header.length_including_self();
         let Ok(unit) = dwarf.unit(header) else { continue };
-        // Of a damaged unit: the structures before the damage.
+        // A damaged unit still yields the structures before the damage.
         _ = Walk::new(&dwarf, &unit, &mut seen, &mut each).and_then(Walk::all);
         if bytes > RELEASED {
             debug.release_memory();
@@ -103,36 +103,36 @@ pub(super) fn each_layout(debug: &DebugInfo, mut each: impl FnMut(&Layout)) -> b
     !seen.is_empty()
 }
 
-/// What an entry says, as far as it is asked for.
+/// The attributes of an entry, as far as they are needed.
 #[derive(Default)]
 struct Entry<'a> {
     name: Option<AttributeValue<Slice<'a>>>,
     size: Option<u64>,
     alignment: Option<u64>,
-    /// What it is another name for, or made of.
+    /// The type that it is an alias for, or is made of.
     of: Option<UnitOffset>,
     location: Location,
     file: Option<u64>,
     line: Option<u64>,
-    /// The entry behind its children.
+    /// The entry after its children.
     sibling: Option<UnitOffset>,
-    /// Where a nested structure was announced that is defined elsewhere: its name is there.
+    /// The declaration of a nested structure that is defined elsewhere; the declaration has the name.
     specification: Option<UnitOffset>,
-    /// Elements of an array.
+    /// The number of elements of an array.
     count: Option<u64>,
     is_declaration: bool,
     is_vector: bool,
 }
 
-/// Where a member is in its structure.
+/// The position of a member in its structure.
 #[derive(Default)]
 enum Location {
-    /// What is not said is so: that of a union's member, for one.
+    /// Offset 0, where none is given: for example a union's members.
     #[default]
     Begin,
-    /// Bytes from there.
+    /// A number of bytes from the beginning.
     Behind(u64),
-    /// To be computed from an object.
+    /// A position that must be computed from an object.
     Computed,
 }
 
@@ -178,27 +178,27 @@ impl<'a> Entry<'a> {
     }
 }
 
-/// The structures of one unit of debug information: those of a source file and of the headers that it includes.
+/// Walks the structures of one unit of debug information: those of a source file and of the headers that it includes.
 struct Walk<'w, 'a, F> {
     dwarf: &'w Dwarf<Slice<'a>>,
     unit: &'w Unit<Slice<'a>>,
     entries: EntriesRaw<'w, Slice<'a>>,
-    /// Hashes of the structures that were read, in other units too.
+    /// Hashes of the structures that were already read, in any unit.
     seen: &'w mut HashSet<u64>,
     each: &'w mut F,
-    /// What the next entry lies in, the unit first.
+    /// The scopes that contain the next entry, the unit first.
     scopes: Vec<Scope<'a>>,
-    /// How many entries the next one lies in that are passed over with all that is in them.
+    /// The number of skipped entries that contain the next one.
     passed: usize,
-    /// Structures without a name, by where they are: a `typedef` may give them one.
+    /// Structures without a name, by position, for which a `typedef` may still provide one.
     anonymous: HashMap<UnitOffset, Layout<'a>>,
-    /// Such names of structures that follow, by where these are.
+    /// Names from `typedef`s for structures that follow, by the structures' positions.
     aliases: HashMap<UnitOffset, String>,
 }
 
 struct Scope<'a> {
     at: UnitOffset,
-    /// With those around it; empty for units.
+    /// The qualified name; empty for units.
     name: String,
     /// Absent for units and namespaces.
     layout: Option<Layout<'a>>,
@@ -244,7 +244,7 @@ impl<'w, 'a, F: FnMut(&Layout)> Walk<'w, 'a, F> {
         Ok(())
     }
 
-    /// Whether an entry says something though nothing is in it.
+    /// Returns whether an entry is useful even without children.
     fn is_wanted(&self, tag: DwTag) -> bool {
         match tag {
             gimli::DW_TAG_typedef => true,
@@ -255,7 +255,7 @@ impl<'w, 'a, F: FnMut(&Layout)> Walk<'w, 'a, F> {
         }
     }
 
-    /// Takes what an entry says. Some, if what is in it is wanted too.
+    /// Processes an entry. Returns a scope if its children are wanted too.
     fn look_at(&mut self, at: UnitOffset, tag: DwTag, entry: &Entry<'a>) -> Option<Scope<'a>> {
         match tag {
             gimli::DW_TAG_compile_unit | gimli::DW_TAG_partial_unit | gimli::DW_TAG_type_unit => {
@@ -274,9 +274,9 @@ impl<'w, 'a, F: FnMut(&Layout)> Walk<'w, 'a, F> {
         None
     }
 
-    /// Leaves out the children of the entry that was just read.
+    /// Skips the children of the entry that was just read.
     fn pass(&mut self, sibling: Option<UnitOffset>) {
-        // Only forward: a way back would have no end.
+        // Only forward jumps are followed: backward ones could loop forever.
         let sibling = sibling.filter(|to| *to > self.entries.next_offset());
         match sibling.and_then(|to| self.unit.entries_raw(Some(to)).ok()) {
             Some(behind) => self.entries = behind,
@@ -284,7 +284,7 @@ impl<'w, 'a, F: FnMut(&Layout)> Walk<'w, 'a, F> {
         }
     }
 
-    /// Behind the last child of an entry.
+    /// Closes the scope after an entry's last child.
     fn end(&mut self) {
         if self.passed > 0 {
             self.passed -= 1;
@@ -303,8 +303,8 @@ impl<'w, 'a, F: FnMut(&Layout)> Walk<'w, 'a, F> {
         }
     }
 
-    /// A structure: how it is laid out, if it was not seen before. What is nested in it is only described where it is used, so that
-    /// each description of it may have more.
+    /// Reads a structure's layout, unless it was read before. Nested structures are described only where they are used,
+    /// so each description of the outer structure may have more of them.
     fn structure(&mut self, at: UnitOffset, entry: &Entry<'a>) -> Scope<'a> {
         let announced = entry.specification.and_then(|at| self.entry(at)).and_then(|(_, entry)| entry.name);
         let own_name = self.string(entry.name.or(announced));
@@ -326,9 +326,9 @@ impl<'w, 'a, F: FnMut(&Layout)> Walk<'w, 'a, F> {
         Scope { at, name, layout }
     }
 
-    /// A member or a base of the structure that the entry lies in.
+    /// Reads a member or base of the enclosing structure.
     fn field(&mut self, tag: DwTag, entry: &Entry<'a>) {
-        // What is only declared is static.
+        // A member that is only declared is static.
         if entry.is_declaration {
             return;
         }
@@ -351,7 +351,7 @@ impl<'w, 'a, F: FnMut(&Layout)> Walk<'w, 'a, F> {
         }
     }
 
-    /// A `typedef`, which may be the name of a structure that has none.
+    /// Reads a `typedef`, which may name an anonymous structure.
     fn alias(&mut self, at: UnitOffset, entry: &Entry<'a>) {
         let Some(of) = entry.of else { return };
         if of > at {
@@ -363,7 +363,7 @@ impl<'w, 'a, F: FnMut(&Layout)> Walk<'w, 'a, F> {
         }
     }
 
-    /// What the type at this place amounts to.
+    /// Returns size and alignment of the type at this position, with aliases resolved.
     fn kind(&self, mut at: UnitOffset) -> Option<Type> {
         let (mut found, mut elements) = (Type::default(), None);
         for _ in 0..MAX_STEPS {
@@ -395,7 +395,7 @@ impl<'w, 'a, F: FnMut(&Layout)> Walk<'w, 'a, F> {
         None
     }
 
-    /// Elements of the array at this place, in all of its dimensions.
+    /// Returns the number of elements of the array at this position, over all dimensions.
     fn elements(&self, at: UnitOffset) -> Option<u64> {
         let mut entries = self.unit.entries_raw(Some(at)).ok()?;
         let array = entries.read_abbreviation().ok()??;
@@ -408,14 +408,14 @@ impl<'w, 'a, F: FnMut(&Layout)> Walk<'w, 'a, F> {
         None
     }
 
-    /// The entry at this place.
+    /// Returns the entry at this position.
     fn entry(&self, at: UnitOffset) -> Option<(DwTag, Entry<'a>)> {
         let mut entries = self.unit.entries_raw(Some(at)).ok()?;
         let abbreviation = entries.read_abbreviation().ok()??;
         Some((abbreviation.tag(), Entry::read(&mut entries, abbreviation).ok()?))
     }
 
-    /// The name of a source file, without folders.
+    /// Returns the name of a source file, without directories.
     fn file(&self, index: u64) -> Option<Cow<'a, str>> {
         let file = self.unit.line_program.as_ref()?.header().file(index)?;
         let path = self.string(Some(file.path_name()));
@@ -426,7 +426,7 @@ impl<'w, 'a, F: FnMut(&Layout)> Walk<'w, 'a, F> {
         })
     }
 
-    /// A name as it may be shown; empty where there is none.
+    /// Returns a string that is safe to display; empty if there is none.
     fn string(&self, value: Option<AttributeValue<Slice<'a>>>) -> Cow<'a, str> {
         let bytes = value.and_then(|value| self.dwarf.attr_string(self.unit, value).ok());
         let bytes = bytes.map_or(&[][..], |bytes| bytes.slice());
@@ -437,7 +437,7 @@ impl<'w, 'a, F: FnMut(&Layout)> Walk<'w, 'a, F> {
         }
     }
 
-    /// A name with those that it lies in.
+    /// Qualifies a name with its enclosing scopes.
     fn in_scope(&self, name: &str) -> String {
         let name = if name.is_empty() { ANONYMOUS } else { name };
         match self.scopes.last().map(|scope| &*scope.name).filter(|scope| !scope.is_empty() && scope.len() <= MAX_NAME)

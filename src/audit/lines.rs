@@ -1,19 +1,19 @@
-//! Source files and lines of functions, where the program has debug information (DWARF) of its own.
+//! Finds the source files and lines of functions in the program's own debug information (DWARF).
 
 use addr2line::Context;
 
 use crate::symbols::{DebugInfo, Slice};
 
-/// Where the functions of a program come from. Only what is asked for is read: a server has 200 MB of it.
+/// Looks up source locations. Only what is asked for is read, because a server has 200 MB of debug information.
 pub struct Lines<'a>(Option<(&'a DebugInfo<'a>, Context<Slice<'a>>)>);
 
-/// Questions after which the memory of what was read is given back.
+/// The number of lookups after which the memory that reading took is released.
 const RELEASED: usize = 256;
 
-/// A place in the source.
+/// A location in the source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// As the compiler was given it, with its folder.
+    /// The path that the compiler was given, with its directory.
     pub file: String,
     pub line: u32,
 }
@@ -23,7 +23,7 @@ impl<'a> Lines<'a> {
         Lines(debug.and_then(|debug| Some((debug, Context::from_dwarf(debug.dwarf()).ok()?))))
     }
 
-    /// The lines of the instructions at these addresses.
+    /// Returns the source lines of the instructions at these addresses.
     pub fn of_all(&self, addresses: &[u64]) -> Vec<Option<Line>> {
         let mut lines = Vec::new();
         for addresses in addresses.chunks(RELEASED) {
@@ -40,14 +40,14 @@ impl<'a> Lines<'a> {
     }
 }
 
-/// The folder that all of these files lie in, with the slash; empty where they have none in common. Those of the compiler's own
-/// headers count as elsewhere.
+/// Returns the common directory of these files, with a trailing slash; empty if there is none. The compiler's own
+/// headers are ignored.
 pub fn common_folder<'f>(files: impl Iterator<Item = &'f str>) -> &'f str {
     let folders = files.filter(|f| !f.starts_with("/usr/")).map(|f| &f[..f.rfind('/').map_or(0, |i| i + 1)]);
     folders.reduce(|a, b| &a[..common_prefix(a, b)]).unwrap_or_default()
 }
 
-/// Bytes up to the last slash that two folders have in common.
+/// Returns the length in bytes, up to the last slash, of what two directories have in common.
 fn common_prefix(a: &str, b: &str) -> usize {
     let same = a.bytes().zip(b.bytes()).take_while(|(a, b)| a == b).count();
     a.as_bytes()[..same].iter().rposition(|&byte| byte == b'/').map_or(0, |i| i + 1)

@@ -1,5 +1,5 @@
-//! What a server's program pays for ordering memory, and whether it uses what CPUs offer: its barriers, atomics, spin hints and
-//! checksum instructions, counted from the bytes of its code.
+//! Audits what a server's program pays for memory ordering, and whether it uses what CPUs offer. It counts barriers,
+//! atomics, spin hints and checksum instructions in the program's code.
 //!
 //! ```text
 //! Image ──▶ count ──▶ Counted ──▶ Report ──▶ text, JSON, HTML
@@ -8,9 +8,9 @@
 //!          architecture          verdicts
 //! ```
 //!
-//! Where the program has debug information, that says how its structures are laid out, too: [`structures`].
+//! Where the program has debug information, the audit also says how its structures are laid out: [`structures`].
 //!
-//! Nothing is executed, and either architecture's programs are read on either. The file is not trusted.
+//! Nothing is executed, and programs of either architecture can be audited on either. The file is not trusted.
 
 mod aarch64;
 mod class;
@@ -43,7 +43,7 @@ pub use verdict::Verdict;
 
 use crate::symbols::Arch;
 
-/// All classes of an architecture, by [`ClassId`].
+/// Returns all classes of an architecture, indexed by [`ClassId`].
 pub fn classes(arch: Arch) -> &'static [Class] {
     match arch {
         Arch::X86_64 => x86::classes(),

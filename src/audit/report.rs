@@ -1,4 +1,4 @@
-//! What was counted, with names: plain values for rendering, and for comparing with another build.
+//! The counts with names: plain values for rendering, and for comparison with another build.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,26 +13,26 @@ use super::verdict::{verdicts, Verdict};
 use super::{classes, Class, Group, Ordering};
 use crate::symbols::{plain_name, DebugInfo, Image};
 
-/// The audit of one program; the JSON form is this structure.
+/// The audit of one program, serialized to JSON as is.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     pub binary: Binary,
     pub verdicts: Vec<Verdict>,
-    /// By group, most frequent first.
+    /// The totals by group, most frequent first.
     pub totals: Vec<Total>,
-    /// Sums of the above.
+    /// The sums by group.
     pub groups: BTreeMap<Group, u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exclusives: Option<Pairs>,
-    /// Outline-atomics helpers, most called first.
+    /// The outline-atomics helpers, most called first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub helpers: Vec<HelperCalls>,
     pub spin_loops: Vec<Spin>,
-    /// Those that are laid out for cache lines of 64 bytes; absent where the program has no debug information of its own that
-    /// can be read.
+    /// The structures laid out for 64-byte cache lines. Absent if the program has no readable debug information of its
+    /// own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub structures: Option<Vec<Structure>>,
-    /// All that have any of the instructions, those that order most first.
+    /// All functions with any counted instruction, those with the most ordering instructions first.
     pub functions: Vec<FunctionRow>,
 }
 
@@ -41,14 +41,14 @@ pub struct Binary {
     pub path: String,
     pub arch: &'static str,
     pub build_id: String,
-    /// Where names came from.
+    /// The source of the names.
     pub symbol_source: &'static str,
-    /// Bytes of code.
+    /// The size of the code in bytes.
     pub text_bytes: u64,
     pub instructions: u64,
 }
 
-/// All instructions of one class.
+/// The total of one instruction class.
 #[derive(Clone, Debug, Serialize)]
 pub struct Total {
     pub instruction: &'static str,
@@ -56,7 +56,7 @@ pub struct Total {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ordering: Option<Ordering>,
     pub count: u64,
-    /// How many functions have any.
+    /// The number of functions that contain it.
     pub functions: usize,
 }
 
@@ -64,16 +64,16 @@ pub struct Total {
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Pairs {
     pub pairs: u64,
-    /// Those that are repeated until they succeed.
+    /// The pairs that are retried until they succeed.
     pub loops: u64,
-    /// Those in outline-atomics helpers.
+    /// The pairs in outline-atomics helpers.
     pub pairs_in_helpers: u64,
 }
 
 #[derive(Clone, Debug, Serialize)]
 pub struct HelperCalls {
     pub helper: String,
-    /// Link-time address, hexadecimal.
+    /// Link-time address in hexadecimal.
     pub address: String,
     pub calls: u64,
 }
@@ -81,12 +81,12 @@ pub struct HelperCalls {
 #[derive(Clone, Debug, Serialize)]
 pub struct Spin {
     pub function: String,
-    /// Link-time address, hexadecimal.
+    /// Link-time address in hexadecimal.
     pub address: String,
-    /// Absent: there is none.
+    /// Absent if there is no hint.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
-    /// Link-time address of the hint, hexadecimal.
+    /// Link-time address of the hint in hexadecimal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hint_address: Option<String>,
 }
@@ -94,29 +94,29 @@ pub struct Spin {
 /// One function.
 #[derive(Clone, Debug, Serialize)]
 pub struct FunctionRow {
-    /// Demangled, without arguments; `sub_ADDRESS` where the program has no name for it.
+    /// The demangled name without arguments, or `sub_ADDRESS` if the program has no name for it.
     pub name: String,
     pub is_named: bool,
-    /// Link-time address, hexadecimal.
+    /// Link-time address in hexadecimal.
     pub address: String,
-    /// Bytes of code.
+    /// The size of its code in bytes.
     pub size: u64,
-    /// The folder of its source file, from where all source files lie.
+    /// The directory of its source file, relative to the directory that all source files share.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub module: Option<String>,
-    /// `FILE:LINE` where it begins, without folders.
+    /// `FILE:LINE` where it begins, without directories.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
-    /// Instructions that order memory, or can.
+    /// The number of instructions that order memory, or may.
     pub ordering: u64,
     pub groups: BTreeMap<Group, u64>,
     pub instructions: BTreeMap<&'static str, u64>,
 }
 
-/// Audits a program; `path` is what the report calls it.
+/// Audits a program; `path` is its name in the report.
 ///
 /// # Errors
-/// When it has no code to audit.
+/// Fails when the program has no code that can be audited.
 pub fn audit(image: &Image, path: &Path) -> Result<Report, AuditError> {
     let debug = DebugInfo::of(image);
     let structures = debug.as_ref().map_err(String::clone).and_then(structures);

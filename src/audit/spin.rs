@@ -1,4 +1,4 @@
-//! Whether spin loops tell the processor that they spin.
+//! Checks whether spin loops contain a spin hint.
 
 use std::ops::Range;
 
@@ -6,27 +6,29 @@ use crate::catalog;
 use crate::code::{decode, Flow, Insn};
 use crate::symbols::Image;
 
-/// Bytes of a function that a spin loop may call to wait a little; longer ones do something else.
+/// The largest size, in bytes, of a function that a spin loop may call in order to wait briefly. Longer functions do
+/// something else.
 const MAX_CALLED: u64 = 256;
 
-/// A spin loop, and its hint.
+/// A spin loop and its hint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpinLoop {
     pub function: String,
     /// Link-time address of the function.
     pub address: u64,
-    /// Address and text of the hint, in the function or in a short one that it calls. `None`: it has none.
+    /// The address and text of the hint, in the function itself or in a short function that it calls. `None` if there
+    /// is no hint.
     pub hint: Option<(u64, String)>,
 }
 
-/// The spin loops of a server that the catalog knows.
+/// Returns the spin loops of a server that the catalog knows.
 pub(super) fn spin_loops(image: &Image) -> Vec<SpinLoop> {
     let Ok(family) = catalog::family(image) else { return Vec::new() };
     let functions = family.spin_functions(image).into_iter();
     functions.map(|f| SpinLoop { address: f.range.start, hint: hint(image, f.range), function: f.name }).collect()
 }
 
-/// Address and text of the spin hint in a function, or in a short one that it calls.
+/// Returns the address and text of the spin hint in a function, or in a short function that it calls.
 pub fn hint(image: &Image, function: Range<u64>) -> Option<(u64, String)> {
     let shown = |insn: &Insn| (insn.addr, insn.text());
     let insns = decode(image, function);

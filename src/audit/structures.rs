@@ -1,15 +1,16 @@
-//! Structures that are laid out for cache lines of 64 bytes.
+//! Finds structures that are laid out for 64-byte cache lines.
 //!
-//! On a CPU with lines of 128 bytes, what is 64 bytes apart can lie on one line: two CPUs that write to it take the line from one
-//! another, which the layout was to avoid. Three things show such a layout, and each is evidence:
+//! On a CPU with 128-byte lines, data 64 bytes apart can share a line. Two CPUs that write to it then take the line
+//! from each other: the false sharing that the layout was meant to avoid. Three kinds of evidence show such a layout:
 //!
 //! - The debug information says that a structure or a member is aligned to 64 bytes.
-//! - It does not, as that of older compilers, but there is a hole of 32 to 63 bytes, and behind it something that is a multiple of 64
-//!   bytes from the begin and not one of 128. A compiler leaves less than the alignment free, alignments are powers of two, and all of
-//!   a structure is a multiple of its alignment: so it is 64.
-//! - An array of bytes is called padding, and is 64 bytes long, or makes 64 bytes with what is before it.
+//! - The debug information does not record alignment, as with older compilers, but there is a hole of 32 to 63 bytes,
+//!   followed by a member at a multiple of 64 bytes that is not a multiple of 128. A compiler leaves a hole smaller
+//!   than the alignment, alignments are powers of two, and a structure's size is a multiple of its alignment: so the
+//!   alignment is 64.
+//! - An array of bytes is named as padding, and is 64 bytes long or completes 64 bytes together with what precedes it.
 //!
-//! What is aligned to 128 bytes or more is laid out for longer lines, whatever is in it.
+//! A structure with anything aligned to 128 bytes or more is laid out for longer lines, whatever else it contains.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -18,45 +19,45 @@ use serde::Serialize;
 use super::layouts::{each_layout, Field, Layout, ANONYMOUS};
 use crate::symbols::DebugInfo;
 
-/// Bytes of the cache lines in question.
+/// The cache line size in question, in bytes.
 const LINE: u64 = 64;
 
-/// Bytes of a hole that no smaller alignment leaves.
+/// The smallest hole, in bytes, that no smaller alignment explains.
 const HOLE: u64 = LINE / 2;
 
-/// Bytes of padding that alignment to 16 bytes, which any type may need, is no reason for.
+/// The smallest padding, in bytes, that counts: alignment to 16 bytes, which any type may need, does not explain it.
 const MIN_PADDING: u64 = 16;
 
-/// Pieces of evidence that are shown of one structure.
+/// The number of pieces of evidence that are shown per structure.
 const SHOWN: usize = 3;
 
-/// Structures that are kept: no server has as many.
+/// The most structures to keep; no server has as many.
 const MAX_STRUCTURES: usize = 10_000;
 
-/// A structure with what shows its layout.
+/// A structure with the evidence for its layout.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Structure {
-    /// With its namespaces and the structures that it lies in.
+    /// The name, qualified by the enclosing namespaces and structures.
     pub name: String,
-    /// `FILE:LINE` of its declaration, without folders.
+    /// `FILE:LINE` of its declaration, without directories.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
-    /// Bytes.
+    /// The size in bytes.
     pub size: u64,
-    /// In the order of the source; never empty.
+    /// The evidence in source order; never empty.
     pub evidence: Vec<Evidence>,
 }
 
-/// One thing that shows a layout for lines of 64 bytes.
+/// One piece of evidence for a layout for 64-byte lines.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Evidence {
     pub kind: EvidenceKind,
-    /// The member; absent for the structure itself.
+    /// The member. Absent if the evidence is about the structure itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub member: Option<String>,
-    /// Bytes from the begin of the structure.
+    /// The offset from the beginning of the structure, in bytes.
     pub offset: u64,
-    /// Bytes of the hole before `offset`, or of the padding behind it.
+    /// The size in bytes of the hole before `offset`, or of the padding at it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
 }
@@ -66,16 +67,16 @@ pub struct Evidence {
 pub enum EvidenceKind {
     /// The debug information says that it is aligned.
     Aligned,
-    /// A hole before it tells that it is.
+    /// A hole before it implies that it is aligned.
     Hole,
     /// It is padding.
     Padding,
 }
 
-/// The program's structures for lines of 64 bytes, those with most evidence first.
+/// Returns the program's structures for 64-byte lines, those with the most evidence first.
 ///
 /// # Errors
-/// When its debug information describes no structures.
+/// Fails when the debug information describes no structures.
 pub fn structures(debug: &DebugInfo) -> Result<Vec<Structure>, String> {
     let mut found = Vec::new();
     let are_known = each_layout(debug, |layout| {
@@ -92,7 +93,7 @@ pub fn structures(debug: &DebugInfo) -> Result<Vec<Structure>, String> {
     if are_known {
         Ok(found)
     } else {
-        Err("it describes no structures".to_owned())
+        Err("its debug information describes no structures".to_owned())
     }
 }
 
@@ -105,7 +106,7 @@ fn of_layout(layout: &Layout) -> Option<Structure> {
     let is_aligned = of_all.is_some() || alignments().any(|bytes| bytes == LINE);
     let mut steps =
         Steps { layout, is_aligned, is_longer: false, end: Some(0), last: 0, group: 0, evidence: Vec::new() };
-    // Padding in several parts is one.
+    // Consecutive padding members count as one.
     for fields in layout.fields.chunk_by(|a, b| is_padding(a) && is_padding(b)) {
         steps.add(fields);
     }
@@ -113,7 +114,7 @@ fn of_layout(layout: &Layout) -> Option<Structure> {
         return None;
     }
     let mut evidence = steps.evidence;
-    // Where a member is aligned, so is all of it.
+    // If a member is aligned, so is the whole structure; this needs no evidence of its own.
     if evidence.iter().all(|e| e.kind == EvidenceKind::Padding) {
         evidence.extend(of_all);
     }
@@ -121,7 +122,8 @@ fn of_layout(layout: &Layout) -> Option<Structure> {
     (!evidence.is_empty()).then_some(Structure { name, source, size: layout.size, evidence })
 }
 
-/// What shows that a structure is itself aligned to a line: what is written down, or what is free at its end.
+/// Returns the evidence that the structure as a whole is aligned to a line: a recorded alignment, or free space at its
+/// end.
 fn of_all(layout: &Layout) -> Option<Evidence> {
     if layout.alignment == Some(LINE) {
         return Some(Evidence { kind: EvidenceKind::Aligned, member: None, offset: 0, bytes: None });
@@ -133,8 +135,8 @@ fn of_all(layout: &Layout) -> Option<Evidence> {
     Some(Evidence { kind: EvidenceKind::Hole, member: None, offset: layout.size, bytes: Some(bytes) })
 }
 
-/// Bytes that are free between `end` and `offset` in a structure of `size` bytes, if the reason can only be that what is at `offset` is
-/// aligned to one line.
+/// Returns the number of free bytes between `end` and `offset` in a structure of `size` bytes, if only an alignment of
+/// `offset` to one line explains them.
 fn hole(end: u64, offset: u64, size: u64) -> Option<u64> {
     let bytes = offset.checked_sub(end)?;
     let is_odd = |at: u64| at % (2 * LINE) == LINE;
@@ -142,24 +144,25 @@ fn hole(end: u64, offset: u64, size: u64) -> Option<u64> {
     (is_one_line && (HOLE..LINE).contains(&bytes)).then_some(bytes)
 }
 
-/// A structure, from its begin to as far as it was looked at.
+/// A walk through a structure's members, and what it has found so far.
 struct Steps<'l, 'a> {
     layout: &'l Layout<'a>,
-    /// Whether it is known to be aligned to a line.
+    /// Whether the structure is known to be aligned to a line.
     is_aligned: bool,
-    /// Whether there is a hole that only a larger alignment leaves.
+    /// Whether there is a hole that only a larger alignment explains.
     is_longer: bool,
-    /// Where the members so far end; absent behind one of unknown size.
+    /// The end of the members so far; absent after a member of unknown size.
     end: Option<u64>,
-    /// Where the last member begins.
+    /// The offset of the last member.
     last: u64,
-    /// Where the members begin that padding is to fill up: with the structure, with what is aligned, or behind padding.
+    /// The offset of the members that padding would complete: the beginning of the structure, an aligned member, or the
+    /// end of other padding.
     group: u64,
     evidence: Vec<Evidence>,
 }
 
 impl Steps<'_, '_> {
-    /// Takes the next member, or members that are padding together.
+    /// Processes the next member, or a run of padding members.
     fn add(&mut self, fields: &[Field]) {
         let ([field, ..], [.., last]) = (fields, fields) else { return };
         let (offset, end) = (field.offset, last.end().filter(|_| self.layout.is_whole));
@@ -189,9 +192,10 @@ impl Steps<'_, '_> {
         self.end = self.end.zip(end).map(|(a, b)| a.max(b));
     }
 
-    /// Whether padding at `offset` is a line, or makes one with what is before it.
+    /// Returns whether padding at `offset` is a whole line, or completes one with what precedes it.
     fn fills(&self, offset: u64, bytes: u64) -> bool {
-        // If so, what is before and what is behind it are on lines that are no pair either.
+        // A line-aligned run of padding is a free line: the data before it and after it are two lines apart, so they do
+        // not share a pair of lines either.
         let is_free_line = self.is_aligned && offset.is_multiple_of(LINE);
         let makes_line =
             |from: u64| offset.checked_sub(from).and_then(|before| before.checked_add(bytes)) == Some(LINE);
@@ -200,21 +204,21 @@ impl Steps<'_, '_> {
     }
 }
 
-/// Whether a member is there for its size only, going by what it is called: `pad`, `m_pad0`. Names that begin with an underscore are
-/// the C library's, which reserves space for what is to come.
+/// Returns whether a member is padding, judging by its name: `pad`, `m_pad0`. Names that begin with an underscore
+/// belong to the C library, which reserves space for future use.
 fn is_padding(field: &Field) -> bool {
     let name = field.name.strip_prefix("m_").unwrap_or(&field.name);
     field.of.is_bytes && name.get(..3).is_some_and(|begin| begin.eq_ignore_ascii_case("pad"))
 }
 
 impl Structure {
-    /// Where it is from, and [`Structure::layout`].
+    /// Returns the name, the source location, and [`Structure::layout`].
     pub fn summary(&self) -> String {
         let source = self.source.as_ref().map_or(String::new(), |source| format!(" ({source})"));
         format!("{}{source}, {}", self.name, self.layout())
     }
 
-    /// How large it is, and some of the evidence.
+    /// Returns the size and some of the evidence.
     pub fn layout(&self) -> String {
         let shown: Vec<String> = self.evidence.iter().take(SHOWN).map(Evidence::to_string).collect();
         let more = match self.evidence.len().saturating_sub(SHOWN) {
@@ -232,10 +236,10 @@ impl Display for Evidence {
         match (kind, member) {
             (EvidenceKind::Aligned, None) => write!(f, "aligned to {LINE}"),
             (EvidenceKind::Aligned, Some(member)) => write!(f, "{member} at {offset}, aligned to {LINE}"),
-            (EvidenceKind::Hole, None) => write!(f, "a hole of {bytes} at its end"),
-            (EvidenceKind::Hole, Some(member)) => write!(f, "{member} at {offset}, behind a hole of {bytes}"),
+            (EvidenceKind::Hole, None) => write!(f, "a hole of {bytes} bytes at its end"),
+            (EvidenceKind::Hole, Some(member)) => write!(f, "{member} at {offset}, after a hole of {bytes} bytes"),
             (EvidenceKind::Padding, _) => {
-                write!(f, "{} at {offset}, padding of {bytes}", member.as_deref().unwrap_or_default())
+                write!(f, "{} at {offset}, {bytes} bytes of padding", member.as_deref().unwrap_or_default())
             }
         }
     }

@@ -7,16 +7,16 @@ use super::report::{Binary, FunctionRow, Report};
 use super::verdict::Verdict;
 use super::Group;
 
-/// Functions that are listed. JSON has all.
+/// The number of functions that are listed. JSON has them all.
 const FUNCTIONS: usize = 25;
 
-/// Structures that differ and are listed. JSON has all.
+/// The number of differing structures that are listed. JSON has them all.
 const STRUCTURES: usize = 25;
 
-/// Characters of a function's name.
+/// The most characters of a function's name.
 const MAX_NAME: usize = 71;
 
-/// Outline-atomics helpers that are listed.
+/// The number of outline-atomics helpers that are listed.
 const HELPERS: usize = 10;
 
 /// An audit, or a comparison, as text.
@@ -37,7 +37,7 @@ impl Display for Text<'_, Report> {
         if let Some(pairs) = report.exclusives {
             writeln!(
                 f,
-                "  exclusive loads and stores make {} atomics, {} of them loops, {} in outline-atomics helpers",
+                "  exclusive loads and stores form {} atomics: {} in retry loops, {} in outline-atomics helpers",
                 pairs.pairs, pairs.loops, pairs.pairs_in_helpers
             )?;
         }
@@ -81,14 +81,14 @@ fn write_helpers(f: &mut Formatter, report: &Report) -> fmt::Result {
 
 fn write_functions(f: &mut Formatter, report: &Report) -> fmt::Result {
     let ordering = report.functions.iter().filter(|row| row.ordering > 0);
-    writeln!(f, "\nFunctions with most that orders memory ({} have any)", ordering.clone().count())?;
+    writeln!(f, "\nFunctions with the most memory-ordering instructions ({} have any)", ordering.clone().count())?;
     for row in ordering.take(FUNCTIONS) {
         writeln!(f, "  {:>6}  {}  {}", thousands(row.ordering), place(row), instructions(row))?;
     }
     Ok(())
 }
 
-/// The function, and where it is from.
+/// Returns the function's name and its source location.
 fn place(row: &FunctionRow) -> String {
     let name = shortened(&row.name);
     match (&row.module, &row.source) {
@@ -98,7 +98,7 @@ fn place(row: &FunctionRow) -> String {
     }
 }
 
-/// A name, or its beginning and its end: templates have names of any length.
+/// Shortens a long name to its beginning and its end, because template names can have any length.
 fn shortened(name: &str) -> String {
     let length = name.chars().count();
     if length <= MAX_NAME {
@@ -133,7 +133,11 @@ impl Display for Text<'_, Comparison> {
             write_pair(f, instruction, *counts)?;
         }
         write_structures(f, comparison.structures.as_deref().unwrap_or_default())?;
-        writeln!(f, "\nFunctions that differ ({}), most first: instructions in A and B", comparison.functions.len())?;
+        writeln!(
+            f,
+            "\nFunctions that differ ({}), largest difference first: instructions in A and B",
+            comparison.functions.len()
+        )?;
         comparison.functions.iter().take(FUNCTIONS).try_for_each(|d| writeln!(f, "  {}", difference(d)))
     }
 }
@@ -142,7 +146,7 @@ fn write_structures(f: &mut Formatter, differing: &[StructureDifference]) -> fmt
     if differing.is_empty() {
         return Ok(());
     }
-    writeln!(f, "\nStructures for cache lines of 64 bytes that differ ({}): A and B", differing.len())?;
+    writeln!(f, "\nStructures laid out for 64-byte cache lines that differ ({}): A and B", differing.len())?;
     for difference in differing.iter().take(STRUCTURES) {
         let [a, b] = difference.layouts();
         writeln!(f, "  {}: {a} -> {b}", shortened(&difference.name))?;
@@ -160,14 +164,14 @@ fn difference(difference: &Difference) -> String {
     format!("{}: {}", shortened(&difference.name), shown.join(", "))
 }
 
-/// `1,234,567`.
+/// Formats with separators: `1,234,567`.
 pub(super) fn thousands(n: u64) -> String {
     let digits = n.to_string();
     let groups: Vec<&str> = digits.as_bytes().rchunks(3).rev().filter_map(|g| std::str::from_utf8(g).ok()).collect();
     groups.join(",")
 }
 
-/// The groups that a table has a column for.
+/// The groups that have a column in tables.
 pub(super) const COLUMNS: [Group; 8] = [
     Group::Atomic,
     Group::StoreExclusive,

@@ -1,4 +1,4 @@
-//! Verdicts: what the counts mean, each with its evidence. None goes further than the evidence does.
+//! Verdicts: what the counts mean, with evidence. No verdict claims more than its evidence shows.
 
 use serde::Serialize;
 
@@ -11,21 +11,21 @@ use super::{classes, Class};
 use crate::catalog;
 use crate::symbols::{Arch, Image};
 
-/// Functions that a verdict names.
+/// The number of functions that a verdict names.
 const NAMED: usize = 5;
 
-/// Functions that its evidence lists.
+/// The number of functions that its evidence lists.
 const LISTED: usize = 12;
 
-/// Ordered stores that a function must have before they are said to dominate in it.
+/// The number of ordered stores that a function needs before they can be said to dominate in it.
 const MANY_STORES: u64 = 8;
 
 /// One statement about a build.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Verdict {
-    /// Stable, for scripts.
+    /// A stable identifier for scripts.
     pub id: &'static str,
-    /// Whether it is something that costs, rather than something that is as it should be.
+    /// Whether it reports a cost, rather than something that is as it should be.
     pub is_finding: bool,
     pub text: String,
     pub evidence: Vec<String>,
@@ -55,7 +55,7 @@ pub(super) fn verdicts(
         Err(why) if is_server => verdicts.push(unknown_structures(why)),
         Err(_) => {}
     }
-    // What costs comes first.
+    // Findings come first.
     verdicts.sort_by_key(|v| !v.is_finding);
     verdicts
 }
@@ -75,13 +75,13 @@ impl Totals<'_> {
     }
 }
 
-/// How arm64 atomics are made.
+/// Returns how arm64 atomics are implemented.
 fn atomics(totals: &Totals, functions: &[FunctionRow]) -> Option<Verdict> {
     let pairs = totals.counted.exclusives.pairs;
     let inline_pairs = pairs - totals.counted.exclusives.pairs_in_helpers;
     let calls: u64 = totals.counted.helper_calls.values().sum();
     let lse = totals.sum(|c| c.group == Group::Atomic) - calls;
-    // One is in each helper.
+    // Each helper contains one LSE atomic.
     let helpers = totals.counted.helpers.len() as u64;
     let inline_lse = lse.saturating_sub(helpers);
     let (id, is_finding, text) = match (helpers, inline_lse, pairs) {
@@ -89,19 +89,19 @@ fn atomics(totals: &Totals, functions: &[FunctionRow]) -> Option<Verdict> {
         (0, 0, _) => (
             "ll-sc-only",
             true,
-            format!("LL/SC only: built without LSE or outline atomics. All {pairs} atomics are exclusive loads and stores"),
+            format!("LL/SC only: built without LSE or outline atomics. All {pairs} atomics use exclusive loads and stores"),
         ),
         (0, _, _) => (
             "lse-inline",
             false,
-            format!("LSE atomics inline: {inline_lse}, with {inline_pairs} LL/SC pairs beside them. It runs on CPUs with LSE only"),
+            format!("inline atomics: {inline_lse} LSE atomics and {inline_pairs} LL/SC pairs. The program requires a CPU with LSE"),
         ),
         _ => (
             "outline-atomics",
             false,
             format!(
-                "outline atomics: {calls} calls of {helpers} helpers, which use LSE where the CPU has it. \
-                 Inline are {inline_lse} LSE atomics and {inline_pairs} LL/SC pairs"
+                "outline atomics: {calls} calls of {helpers} helpers, which use LSE if the CPU has it. \
+                 {inline_lse} LSE atomics and {inline_pairs} LL/SC pairs are inline"
             ),
         ),
     };
@@ -130,14 +130,14 @@ fn full_fences(arch: Arch, functions: &[FunctionRow]) -> Option<Verdict> {
     })
 }
 
-/// Where stores that order are more than half of what orders.
+/// Returns the functions in which ordered stores are more than half of the ordering instructions.
 fn ordered_stores(arch: Arch, functions: &[FunctionRow]) -> Option<Verdict> {
     let stores = |f: &FunctionRow| f.groups.get(&Group::OrderedStore).copied().unwrap_or_default();
     let dominate = |f: &FunctionRow| if stores(f) >= MANY_STORES && stores(f) * 2 > f.ordering { stores(f) } else { 0 };
     let with = top(functions, dominate);
     let (name, what) = match arch {
-        Arch::X86_64 => ("xchg", "`xchg` with memory, a full barrier each"),
-        Arch::Aarch64 => ("stlr", "`stlr`, which release stores compile to as well"),
+        Arch::X86_64 => ("xchg", "`xchg` with memory, each a full barrier"),
+        Arch::Aarch64 => ("stlr", "`stlr`, also used for release stores"),
     };
     (!with.is_empty()).then(|| Verdict {
         id: "ordered-stores",
@@ -173,7 +173,7 @@ fn spin_hints(spins: &[SpinLoop]) -> Vec<Verdict> {
     verdicts
 }
 
-/// How the server's own code computes CRC-32C, which is what InnoDB's checksums are.
+/// Returns how the server's own code computes CRC-32C, which InnoDB uses for its checksums.
 fn crc32c(arch: Arch, totals: &Totals, functions: &[FunctionRow]) -> Verdict {
     let name = match arch {
         Arch::X86_64 => "crc32",
@@ -188,40 +188,41 @@ fn crc32c(arch: Arch, totals: &Totals, functions: &[FunctionRow]) -> Verdict {
         (
             "multiply-crc32c",
             false,
-            format!("no `{name}` instruction: crc32c by carry-less multiplication, or in software"),
+            format!("no `{name}` instruction: crc32c uses carry-less multiplication or software"),
         )
     } else {
-        ("software-crc32c", true, "software crc32c only: neither CRC nor carry-less multiply instructions".to_owned())
+        ("software-crc32c", true, "crc32c in software only: no CRC or carry-less multiply instructions".to_owned())
     };
     Verdict { id, is_finding, text, evidence }
 }
 
-/// Structures that are laid out for lines of 64 bytes: all that x86_64 has, and not all that aarch64 has.
+/// Returns the structures laid out for 64-byte lines. That is the line size of all x86_64 CPUs, but not of all aarch64
+/// CPUs.
 fn short_lines(arch: Arch, structures: &[Structure]) -> Option<Verdict> {
     let why = match arch {
-        Arch::X86_64 => "as x86_64 has them",
-        Arch::Aarch64 => "so that on CPUs with lines of 128 bytes neighbours share one",
+        Arch::X86_64 => "the line size of x86_64",
+        Arch::Aarch64 => "so neighbours share a line on CPUs with 128-byte lines",
     };
     let names = join(structures.iter().map(|s| &*s.name));
     (!structures.is_empty()).then(|| Verdict {
         id: "64-byte-lines",
         is_finding: arch == Arch::Aarch64,
-        text: format!("{} structures laid out for cache lines of 64 bytes, {why}: {names}", structures.len()),
+        text: format!("{} structures are laid out for 64-byte cache lines, {why}: {names}", structures.len()),
         evidence: structures.iter().take(LISTED).map(Structure::summary).collect(),
     })
 }
 
-/// `why` is said of the debug information.
+/// Returns a verdict that the structures are unknown; `why` says what is wrong with the debug information.
 fn unknown_structures(why: &str) -> Verdict {
     Verdict {
         id: "no-debug-information",
         is_finding: false,
-        text: format!("structures not looked at, for lack of debug information in the program: {why}"),
+        text: format!("structures not checked: {why}"),
         evidence: Vec::new(),
     }
 }
 
-/// The functions of which this is not 0, largest first.
+/// Returns the functions for which `n` is not 0, largest first.
 fn top(functions: &[FunctionRow], n: impl Fn(&FunctionRow) -> u64) -> Vec<(&FunctionRow, u64)> {
     let mut with: Vec<_> = functions.iter().map(|f| (f, n(f))).filter(|(_, n)| *n > 0).collect();
     with.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
@@ -232,7 +233,7 @@ fn some_names(functions: &[(&FunctionRow, u64)]) -> String {
     join(functions.iter().map(|(f, _)| &*f.name))
 }
 
-/// The first names, and how many there are beside.
+/// Joins the first names and adds how many more there are.
 fn join<'n>(names: impl ExactSizeIterator<Item = &'n str>) -> String {
     let more = names.len().saturating_sub(NAMED);
     let shown: Vec<&str> = names.take(NAMED).collect();

@@ -6,14 +6,14 @@ use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 
 use super::class::{distinct, id, Class, ClassId, Group};
 
-/// What an instruction must have beyond its mnemonic.
+/// What an instruction must have in addition to its mnemonic.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Form {
     Any,
     /// The `lock` prefix.
     Locked,
-    /// The prefix, and nothing but ordering as its effect: it adds 0 to the top of the stack, or something near it. Compilers
-    /// prefer it to `mfence`.
+    /// The prefix, with ordering as the only effect: the instruction adds 0 to the top of the stack or something near
+    /// it. Compilers prefer it to `mfence`.
     LockedNothing,
     /// An operand in memory, which makes `xchg` an atomic.
     Memory,
@@ -66,7 +66,7 @@ const OTHERS: &[Row] = &[
 ];
 
 struct Table {
-    /// By mnemonic: what it can be, and the class that it is then in; the first that fits counts.
+    /// The possible forms of each mnemonic with their classes; the first form that fits applies.
     by_mnemonic: Vec<Vec<(Form, ClassId)>>,
     classes: Vec<Class>,
 }
@@ -85,7 +85,7 @@ pub(super) fn classes() -> &'static [Class] {
     &TABLE.classes
 }
 
-/// The class of an instruction, if it has one.
+/// Returns the class of an instruction, if it has one.
 pub(super) fn classify(instruction: &Instruction) -> Option<ClassId> {
     let forms = TABLE.by_mnemonic.get(instruction.mnemonic() as usize)?;
     forms.iter().find(|(form, _)| has_form(instruction, *form)).map(|row| row.1)

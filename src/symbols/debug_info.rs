@@ -79,7 +79,7 @@ impl<'a> DebugInfo<'a> {
         if sections.contains_key(&SectionId::DebugInfo) {
             Ok(DebugInfo { image, sections })
         } else {
-            Err("it has none of its own".to_owned())
+            Err("the program has no debug information of its own".to_owned())
         }
     }
 
@@ -132,15 +132,15 @@ fn contents<'a>(data: &CompressedData<'a>, left: &mut u64) -> Result<Contents<'a
         CompressionFormat::None => return Ok(Contents::InProgram(data.data)),
         CompressionFormat::Zlib => {}
         CompressionFormat::Zstandard => {
-            return Err("is compressed by zstd, which armtrace does not read: use a copy made with \
+            return Err("is compressed by zstd, which armtrace cannot read: use a copy made with \
                         objcopy --decompress-debug-sections"
                 .to_owned());
         }
-        _ => return Err("is compressed in an unknown way".to_owned()),
+        _ => return Err("is compressed in an unknown format".to_owned()),
     }
     let (size, compressed) = (data.uncompressed_size, data.data.len() as u64);
     if size / MAX_ZLIB_RATIO > compressed {
-        return Err(format!("claims to have {size} bytes, more than can be in its {compressed} compressed ones"));
+        return Err(format!("claims to have {size} bytes, more than {compressed} compressed bytes can hold"));
     }
     *left = left.checked_sub(size).ok_or_else(|| format!("has {size} bytes decompressed, more than armtrace reads"))?;
     let data = decompressed(data.data, size).map_err(|e| format!("cannot be decompressed: {e}"))?;
@@ -153,7 +153,10 @@ fn decompressed(data: &[u8], size: u64) -> io::Result<Mmap> {
     let mut reader = io::Read::take(flate2::read::ZlibDecoder::new(data), size + 1);
     let found = io::copy(&mut reader, &mut io::BufWriter::with_capacity(1 << 20, &mut file))?;
     if found != size {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("it has not the {size} bytes that it claims")));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("it does not have the {size} bytes that it claims"),
+        ));
     }
     // SAFETY: nobody else has the file, which has no name.
     unsafe { Mmap::map(&file) }

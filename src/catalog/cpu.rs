@@ -1,11 +1,11 @@
-//! What functions are there for, where that is a known cost: by their names, in servers, their libraries and the kernel.
+//! Classifies functions of servers, their libraries and the kernel by name, where their purpose is a known cost.
 //!
 //! Names were read from the symbol tables of MySQL 9.7.4, MariaDB 11.4.5, 10.11.5 and 10.2.11, of glibc and zlib, and
-//! from a kernel's.
+//! of a kernel.
 
 use crate::model::CpuClass;
 
-/// Names as they are written without arguments; one that ends with `*` stands for all that begin so.
+/// Function names without arguments; a name that ends with `*` matches every name with that prefix.
 struct Functions {
     class: CpuClass,
     names: &'static [&'static str],
@@ -39,7 +39,7 @@ const FUNCTIONS: &[Functions] = &[
             "psi_rwlock_*",
             "rw_pr_*",
             "my_rw_*",
-            // The C library, exported and not.
+            // The C library, exported and internal.
             "pthread_mutex_*",
             "___pthread_mutex_*",
             "__pthread_mutex_*",
@@ -88,32 +88,32 @@ const FUNCTIONS: &[Functions] = &[
     Functions { class: CpuClass::Getcpu, names: &["sched_getcpu", "__sched_getcpu", "__vdso_getcpu"] },
 ];
 
-/// Functions of the C library that move memory, of which it has variants for each sort of CPU: programs import them by these
-/// names, and the library decides where that leads.
+/// The C library's functions that move memory, which have variants for different CPUs. Programs import them by these
+/// names, and the library decides which variant to call.
 pub const MEMORY_FUNCTIONS: &[&str] =
     &["memcpy", "memmove", "mempcpy", "memset", "memcmp", "memchr", "__memcpy_chk", "__memmove_chk", "__memset_chk"];
 
-/// A checksum of which a server has several implementations, and chooses one by the CPU when it starts.
+/// A checksum with several implementations, among which the server chooses by CPU at startup.
 #[derive(Debug)]
 pub struct ChosenChecksum {
-    /// For people.
+    /// The purpose, for people.
     pub purpose: &'static str,
     pub is_crc32c: bool,
     pub pointer: PointerAt,
-    /// Which argument of the function says how many bytes there are, counted from 0.
+    /// The number of the argument that gives the length in bytes, counted from 0.
     pub length: usize,
 }
 
-/// Where the pointer to the chosen function is.
+/// Where the pointer to the chosen function is stored.
 #[derive(Clone, Copy, Debug)]
 pub enum PointerAt {
-    /// In the variable of this name.
+    /// In the variable with this name.
     Variable(&'static str),
     /// In the variable that this function jumps through.
     JumpOf(&'static str),
 }
 
-/// Of all servers; a build has those of which it has the symbol.
+/// The checksums of all servers; a build has those whose symbol it has.
 pub const CHECKSUMS: &[ChosenChecksum] = &[
     // MySQL from 5.7 on, and MariaDB's InnoDB of 10.2.
     ChosenChecksum {
@@ -137,17 +137,17 @@ pub const CHECKSUMS: &[ChosenChecksum] = &[
     },
 ];
 
-/// Functions of the kernel's that wait and wake in futexes, for kernels that do not show which system call a thread is in.
+/// Kernel functions that wait and wake in futexes, for kernels that do not show which system call a thread is in.
 const FUTEX: &[&str] = &["futex_*", "__futex_*", "do_futex", "get_futex_key", "__x64_sys_futex", "__arm64_sys_futex"];
 
-/// What a function of a server or a library is there for; `None` if for nothing in particular. `name` is the demangled
-/// name without arguments.
+/// Returns the class of a function of a server or a library, or `None` if it has no particular one. `name` is demangled
+/// and without arguments.
 pub fn class_of_function(name: &str) -> Option<CpuClass> {
     let known = FUNCTIONS.iter().find(|functions| functions.names.iter().any(|pattern| matches(pattern, name)));
     known.map(|functions| functions.class)
 }
 
-/// Whether this is the kernel's code for futexes.
+/// Returns whether this is the kernel's futex code.
 pub fn is_futex_function(name: &str) -> bool {
     FUTEX.iter().any(|pattern| matches(pattern, name))
 }

@@ -1,4 +1,5 @@
-//! InnoDB's events, on which threads sleep for its latches in MariaDB up to 10.5: known without symbols by how they wait.
+//! InnoDB's events, on which threads sleep for its latches in MariaDB up to 10.5. They are recognized without symbols,
+//! by how they wait.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -10,18 +11,18 @@ use crate::symbols::Image;
 /// A function that all versions of MariaDB from 10.2 on export, and MySQL does not have.
 const MARIADB: &str = "_Z16mariadb_fix_viewP3THDP10TABLE_LISTbb";
 
-/// What waits for events are called: nothing tells latches, row locks and idle threads apart there.
+/// The name for waits on events, where latches, row locks and idle threads cannot be distinguished.
 pub const EVENTS: &str = "os_event";
 
-/// Where an `os_event` has its mutex, in bytes; its condition variable is right behind that. In all builds that were
-/// looked at: MariaDB 10.2.11 and 10.5.29 for x86_64, 10.5.23 for aarch64.
+/// The offset of the mutex in an `os_event`, in bytes; the condition variable follows it. This holds in all builds that
+/// were examined: MariaDB 10.2.11 and 10.5.29 for x86_64, 10.5.23 for aarch64.
 const MUTEX_AT: i64 = 0x10;
 
-/// They do nothing else: what is longer, in bytes, is none of them and need not be analysed.
+/// The largest size of such a function, in bytes. They do nothing else, so longer functions need not be analyzed.
 const MAX_LENGTH: u64 = 512;
 
-/// MariaDB's functions that wait for an event: they pass on the mutex and the condition variable of what their first argument
-/// points to. Nothing else in these servers has the two in those places.
+/// Returns MariaDB's functions that wait for an event. They pass on the mutex and the condition variable in what their
+/// first argument points to; nothing else in these servers has the two at these offsets.
 pub fn event_waits(image: &Image) -> Vec<Range<u64>> {
     if image.symbol(MARIADB).is_none() {
         return Vec::new();

@@ -8,13 +8,14 @@ use super::FutexShape;
 use crate::code::{futex_waits, FutexWait};
 use crate::symbols::Image;
 
-/// The server variable that says how many rounds a wait spins before it sleeps.
+/// The server variable that holds the number of spin rounds before a sleep.
 const SPIN_ROUNDS: &str = "sync_spin_loops";
 
-/// The functions without a name that do nothing but wait in a futex for a latch, and how. Empty if that cannot be told.
+/// Returns the unnamed functions that do nothing but wait for a latch in a futex, with how they wait. Empty if they
+/// cannot be identified.
 ///
-/// A function that also calls another of them takes a free latch too: it is no wait function, but a lock function in
-/// which one has been inlined.
+/// A function that also calls another of them takes free latches too: it is a lock function into which a wait function
+/// was inlined.
 pub fn primitives(image: &Image) -> Vec<(Range<u64>, FutexShape)> {
     let pointers = image.static_pointers();
     let Some(rounds) = variable(image, &pointers, Table::System, SPIN_ROUNDS) else { return Vec::new() };
@@ -29,14 +30,14 @@ pub fn primitives(image: &Image) -> Vec<(Range<u64>, FutexShape)> {
         .collect()
 }
 
-/// How the function waits. `None` if it does more: if it sleeps in several places, or goes a way on which it
-/// neither spins nor sleeps as those do that only wait.
+/// Returns how the function waits. `None` if it does more: if it sleeps in several places, or has a path on which it
+/// neither spins nor sleeps as pure wait functions do.
 fn shape(wait: &FutexWait, rounds: &HashSet<u64>) -> Option<FutexShape> {
     let [Some(word)] = wait.words[..] else { return None };
     let spins = !wait.refers_to.is_disjoint(rounds);
     let always_spins = !wait.always_refers_to.is_disjoint(rounds);
     let shape = FutexShape { word, wakes_all: wait.wakes_all, spins };
-    // Who waits for readers has done everything else before.
+    // A thread that waits for readers has done everything else before.
     let waits = if spins { always_spins } else { word == 0 || wait.always_sleeps };
     waits.then_some(shape)
 }

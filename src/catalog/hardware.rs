@@ -1,15 +1,15 @@
-//! Events that CPUs count in hardware: which ones, by CPU, what they are asked by, and what proves that they count.
+//! Hardware events by CPU model: how to request each one, and what proves that the CPU counts it.
 //!
-//! Numbers and names are the vendors', from their own lists of events and from Linux 6.12 (`tools/perf/pmu-events`,
-//! `arm_pmuv3.h`, `drivers/perf/hisilicon`). Many a virtual machine and some CPUs accept a number and then count nothing, or
-//! something else. So a number is only a hint here: nothing is published of an event that does not stand its proof.
+//! Numbers and names come from the vendors' event lists and from Linux 6.12 (`tools/perf/pmu-events`, `arm_pmuv3.h`,
+//! `drivers/perf/hisilicon`). Many virtual machines and some CPUs accept an event number and then count nothing, or
+//! something else. A number is therefore only a hint: no event is published unless it passes its proof.
 
 use std::fmt;
 
-/// What CPU it is, by its own account.
+/// The CPU model, as the CPU identifies itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CpuId {
-    /// As in `MIDR_EL1`.
+    /// The fields of `MIDR_EL1`.
     Arm {
         implementer: u8,
         part: u16,
@@ -38,7 +38,7 @@ impl fmt::Display for CpuId {
 #[derive(Debug)]
 pub struct Cpu {
     pub id: CpuId,
-    /// `None` where the catalog does not know it.
+    /// The name; `None` if the catalog does not know the CPU.
     pub name: Option<&'static str>,
     pub events: Vec<&'static HardwareEvent>,
 }
@@ -48,14 +48,15 @@ pub struct Cpu {
 pub struct HardwareEvent {
     /// The value of the `event` label: the vendor's name, in lower case.
     pub name: &'static str,
-    /// For people.
+    /// The description for people.
     pub meaning: &'static str,
     pub code: Code,
     pub proof: Proof,
 }
 
 impl HardwareEvent {
-    /// Whether it matters which of the server's functions have it: what is mended in code, or by where memory lies.
+    /// Returns whether it matters which of the server's functions cause the event: whether a change of the code or of
+    /// memory placement can reduce it.
     pub fn has_culprits(&self) -> bool {
         let is_far = matches!(self.proof, Proof::Memory(Place::Other, _) | Proof::DirtyLines(Place::Other, _));
         let is_of_code = matches!(self.proof, Proof::BranchMisses | Proof::OrderingClears);
@@ -63,47 +64,48 @@ impl HardwareEvent {
     }
 }
 
-/// How an event is asked for.
+/// How an event is requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Code {
     /// `PERF_COUNT_HW_…`: the kernel knows the CPU's number.
     Generic(u32),
-    /// Of the core: the number, and what offcore events want besides.
+    /// A core event: its number, and the second configuration word of offcore events.
     Core { config: u64, config1: u64 },
-    /// Of devices that all CPUs of the host share.
+    /// An event of devices that all CPUs of the host share.
     Uncore(Uncore),
 }
 
-/// An event of devices that are called `hisi_scclNUMBER_UNITNUMBER`.
+/// An event of devices named `hisi_scclNUMBER_UNITNUMBER`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Uncore {
     pub unit: &'static str,
-    /// Its name in the devices' own folder `events`, where the number is.
+    /// Its name in the device's `events` directory, which gives its number.
     pub event: &'static str,
-    /// A field of `config1`, at this bit, that must be in the devices' own folder `format`, and its value.
+    /// A field of `config1` that the device's `format` directory must list, as name, bit position and value.
     pub field: Option<(&'static str, u8, u64)>,
 }
 
 /// What an event must be seen to count before it is published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Proof {
-    /// Cycles of a loop: at least one a turn.
+    /// The cycles of a loop: at least one per iteration.
     Cycles,
     /// The instructions of a loop.
     Instructions,
-    /// A loop that executes this instruction once a turn, and the same loop without it.
+    /// A loop that executes this instruction once per iteration, compared with the same loop without it.
     Instruction(Instruction),
-    /// Branches on random bits, and the same branches on a constant.
+    /// Branches on random bits, compared with the same branches on a constant.
     BranchMisses,
-    /// Loads of lines that another thread writes all the time, and the same loads without it.
+    /// Loads of lines that another thread constantly writes, compared with the same loads without that thread.
     OrderingClears,
-    /// Access to memory of such a node that is in no cache, and to memory that is in the CPU's own cache.
+    /// Accesses to uncached memory of such a node, compared with accesses to memory in the CPU's own cache.
     Memory(Place, Access),
-    /// Access to lines that a CPU of such a node has just written, and to lines that are in the CPU's own cache.
+    /// Accesses to lines that a CPU of such a node has just written, compared with accesses to lines in the CPU's own
+    /// cache.
     DirtyLines(Place, Access),
 }
 
-/// A NUMA node, as seen from the CPU that accesses.
+/// A NUMA node, relative to the CPU that accesses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     Own,
@@ -116,7 +118,7 @@ pub enum Access {
     Store,
 }
 
-/// An instruction of which armtrace can execute a known number.
+/// An instruction that armtrace can execute a known number of times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Instruction {
     // aarch64
@@ -127,7 +129,7 @@ pub enum Instruction {
     StoreRelease,
     /// A load-exclusive with its store-exclusive.
     Exclusives,
-    /// A store-exclusive that fails: without its load.
+    /// A store-exclusive that fails because it has no load.
     FailedExclusive,
     CompareAndSwap,
     // x86_64
@@ -137,7 +139,7 @@ pub enum Instruction {
 }
 
 impl Instruction {
-    /// In assembly.
+    /// Returns its assembly text.
     pub fn text(self) -> &'static str {
         match self {
             Instruction::Dmb => "dmb ish",
@@ -177,61 +179,57 @@ const NEAR_LINES: Proof = Proof::DirtyLines(Place::Own, Access::Load);
 const FAR_LINES: Proof = Proof::DirtyLines(Place::Other, Access::Load);
 const TAKEN_LINES: Proof = Proof::DirtyLines(Place::Other, Access::Store);
 
-/// Of every CPU: what the others are compared with, and branch misses. (The kernel's generic `node-loads` and `node-load-misses`
-/// are not here: on most CPUs they do not exist, and on some they count something else.)
+/// Events of every CPU: branch misses, and those with which other events are compared. (The kernel's generic
+/// `node-loads` and `node-load-misses` are left out: on most CPUs they do not exist, and on some they count something
+/// else.)
 const EVERYWHERE: &[HardwareEvent] = &[
     generic("cycles", 0, Proof::Cycles, "CPU cycles"),
     generic("instructions", 1, Proof::Instructions, "instructions executed"),
-    generic("branch-misses", 5, Proof::BranchMisses, "branches that went another way than predicted"),
+    generic("branch-misses", 5, Proof::BranchMisses, "mispredicted branches"),
 ];
 
-/// Numbers that the Arm architecture recommends for barriers.
+/// The numbers that the Arm architecture recommends for barriers.
 const ARM_ORDERING: &[HardwareEvent] = &[
     core("dmb_spec", 0x7e, counts(Instruction::Dmb), "`dmb`: data memory barriers"),
     core("dsb_spec", 0x7d, counts(Instruction::Dsb), "`dsb`: data synchronisation barriers"),
     core("isb_spec", 0x7c, counts(Instruction::Isb), "`isb`: MySQL's spin hint on arm64"),
-    core("rc_ld_spec", 0x90, counts(Instruction::LoadAcquire), "`ldar`: loads that acquire"),
-    core("rc_st_spec", 0x91, counts(Instruction::StoreRelease), "`stlr`: stores that release"),
+    core("rc_ld_spec", 0x90, counts(Instruction::LoadAcquire), "`ldar`: acquire loads"),
+    core("rc_st_spec", 0x91, counts(Instruction::StoreRelease), "`stlr`: release stores"),
 ];
 
-/// And for atomics that are made of a load and a store: next to none in builds that use LSE.
+/// The same for atomics that consist of a load and a store. Builds that use LSE have next to none.
 const ARM_EXCLUSIVES: &[HardwareEvent] = &[
     core("ldrex_spec", 0x6c, counts(Instruction::Exclusives), "load-exclusives: attempts at an atomic"),
-    core("strex_pass_spec", 0x6d, counts(Instruction::Exclusives), "store-exclusives that passed"),
+    core("strex_pass_spec", 0x6d, counts(Instruction::Exclusives), "successful store-exclusives"),
 ];
 
 const ARM_STORE_EXCLUSIVES: &[HardwareEvent] = &[
-    core(
-        "strex_fail_spec",
-        0x6e,
-        counts(Instruction::FailedExclusive),
-        "store-exclusives that failed: atomics begun anew",
-    ),
+    core("strex_fail_spec", 0x6e, counts(Instruction::FailedExclusive), "failed store-exclusives: retried atomics"),
     core("strex_spec", 0x6f, counts(Instruction::Exclusives), "store-exclusives"),
 ];
 
 const ARM_COMPARE_AND_SWAP: &[HardwareEvent] = &[
-    core("cas_near_pass", 0x8171, counts(Instruction::CompareAndSwap), "`cas` in the own cache that swapped"),
-    core("cas_near_spec", 0x8172, counts(Instruction::CompareAndSwap), "`cas` in the own cache"),
+    core("cas_near_pass", 0x8171, counts(Instruction::CompareAndSwap), "successful `cas` in the CPU's own cache"),
+    core("cas_near_spec", 0x8172, counts(Instruction::CompareAndSwap), "`cas` in the CPU's own cache"),
 ];
 
 const ARM_REMOTE: &[HardwareEvent] = &[
-    core("remote_access", 0x31, FAR_MEMORY, "accesses that another socket answered"),
-    core("ll_cache_miss_rd", 0x37, NEAR_MEMORY, "reads that missed the last level of cache that the core sees"),
+    core("remote_access", 0x31, FAR_MEMORY, "accesses served by another socket"),
+    core("ll_cache_miss_rd", 0x37, NEAR_MEMORY, "reads that missed the last-level cache visible to the core"),
 ];
 
-/// Kunpeng's: home agents, level 3 caches and memory controllers, the host's, not the server's.
+/// Kunpeng's home agents, L3 caches and memory controllers. They count for the host, not for the server.
 const HISILICON: &[HardwareEvent] = &[
     uncore("hha_rx_ops_num", "hha", "rx_ops_num", None, NEAR_MEMORY, "requests to home agents"),
-    uncore("hha_rx_outer", "hha", "rx_outer", None, FAR_MEMORY, "of these, from the other socket"),
-    uncore("hha_rx_sccl", "hha", "rx_sccl", None, FAR_MEMORY, "of these, from another die of the socket"),
+    uncore("hha_rx_outer", "hha", "rx_outer", None, FAR_MEMORY, "requests to home agents from the other socket"),
+    uncore("hha_rx_sccl", "hha", "rx_sccl", None, FAR_MEMORY, "requests to home agents from another die of the socket"),
     uncore(
         "l3c_dat_access_other_die",
         "l3c",
         "dat_access",
         Some(("datasrc_cfg", 11, 0x08)),
         FAR_LINES,
-        "data that the level 3 cache of another die had",
+        "data served by the L3 cache of another die",
     ),
     uncore(
         "l3c_dat_access_other_socket",
@@ -239,10 +237,10 @@ const HISILICON: &[HardwareEvent] = &[
         "dat_access",
         Some(("datasrc_cfg", 11, 0x09)),
         FAR_LINES,
-        "data that a level 3 cache of the other socket had",
+        "data served by an L3 cache of the other socket",
     ),
-    uncore("ddrc_flux_rd", "ddrc", "flux_rd", None, NEAR_MEMORY, "reads of memory"),
-    uncore("ddrc_flux_wr", "ddrc", "flux_wr", None, Proof::Memory(Place::Own, Access::Store), "writes to memory"),
+    uncore("ddrc_flux_rd", "ddrc", "flux_rd", None, NEAR_MEMORY, "memory reads"),
+    uncore("ddrc_flux_wr", "ddrc", "flux_wr", None, Proof::Memory(Place::Own, Access::Store), "memory writes"),
 ];
 
 const fn uncore(
@@ -260,15 +258,15 @@ const INTEL_ORDERING_CLEARS: HardwareEvent = core(
     "machine_clears.memory_ordering",
     0x2c3,
     Proof::OrderingClears,
-    "times that the pipeline began anew because another CPU had written what was read",
+    "pipeline flushes because another CPU wrote data that was being read",
 );
 const LOCK_LOADS: &str = "locked instructions";
-const LOCAL_DRAM: &str = "loads answered by memory of the own socket";
-const REMOTE_DRAM: &str = "loads answered by memory of another socket";
-const REMOTE_HITM: &str = "loads of a line that a CPU of another socket had written";
-const REMOTE_FWD: &str = "loads of a line that a CPU of another socket had";
-const XSNP_HITM: &str = "loads of a line that another core of the socket had written";
-const REMOTE_RFO: &str = "stores to a line that a CPU of another socket had written";
+const LOCAL_DRAM: &str = "loads served by memory of the same socket";
+const REMOTE_DRAM: &str = "loads served by memory of another socket";
+const REMOTE_HITM: &str = "loads of a line modified by a CPU of another socket";
+const REMOTE_FWD: &str = "loads of a line cached by a CPU of another socket";
+const XSNP_HITM: &str = "loads of a line modified by another core of the socket";
+const REMOTE_RFO: &str = "stores to a line modified by a CPU of another socket";
 
 const INTEL_BROADWELL: &[HardwareEvent] = &[
     core("mem_uops_retired.lock_loads", 0x21d0, counts(Instruction::LockedAdd), LOCK_LOADS),
@@ -281,7 +279,7 @@ const INTEL_BROADWELL: &[HardwareEvent] = &[
     offcore("offcore_response.demand_rfo.llc_miss.remote_hitm", 0x1b7, 0x10_3fc0_0002, TAKEN_LINES, REMOTE_RFO),
 ];
 
-/// From Skylake's servers on.
+/// Skylake servers and newer.
 const INTEL_SERVER: &[HardwareEvent] = &[
     core("mem_inst_retired.lock_loads", 0x21d0, counts(Instruction::LockedAdd), LOCK_LOADS),
     INTEL_ORDERING_CLEARS,
@@ -295,7 +293,7 @@ const INTEL_SERVER: &[HardwareEvent] = &[
 const INTEL_SKYLAKE_STORES: &[HardwareEvent] =
     &[offcore("offcore_response.demand_rfo.l3_miss.remote_hitm", 0x1b7, 0x10_3fc0_0002, TAKEN_LINES, REMOTE_RFO)];
 
-const PAUSE: &str = "`pause`: spin loops, but for those that make the hypervisor take over";
+const PAUSE: &str = "`pause` in spin loops, except those that trap to the hypervisor";
 const INTEL_PAUSE: &[HardwareEvent] = &[core("pause_inst", 0x40cc, counts(Instruction::Pause), PAUSE)];
 
 const INTEL_SAPPHIRE_RAPIDS: &[HardwareEvent] = &[
@@ -309,7 +307,7 @@ const INTEL_SIERRA_FOREST: &[HardwareEvent] = &[
     core("mem_load_uops_l3_miss_retired.remote_hitm", 0x8d3, FAR_LINES, REMOTE_HITM),
 ];
 
-const FAR_CACHE: &str = "data from a cache, for addresses of another node's memory";
+const FAR_CACHE: &str = "data from a cache, at addresses in another node's memory";
 const FAR_DRAM: &str = "data from another node's memory";
 
 const AMD_ZEN2: &[HardwareEvent] = &[
@@ -327,17 +325,14 @@ const AMD_ZEN4: &[HardwareEvent] = &[
     core("ls_dmnd_fills_from_sys.dram_io_far", 0x4043, FAR_MEMORY, FAR_DRAM),
 ];
 
-/// Three of the event's parts in one: not speculated, and speculated with low and with high confidence.
-const AMD_LOCKS: &[HardwareEvent] = &[core(
-    "ls_locks.cacheable",
-    0xe25,
-    counts(Instruction::LockedAdd),
-    "locked instructions on memory that is cached",
-)];
+/// Three unit masks of the event combined: not speculative, and speculative with low and with high confidence.
+const AMD_LOCKS: &[HardwareEvent] =
+    &[core("ls_locks.cacheable", 0xe25, counts(Instruction::LockedAdd), "locked instructions on cacheable memory")];
 
 const AMD_ZEN5_LOCKS: &[HardwareEvent] = &[core("ls_locks.all", 0x1f25, counts(Instruction::LockedAdd), LOCK_LOADS)];
 
-/// What is known of a CPU. One that is not known has what every CPU has; on arm64 that is what the architecture recommends.
+/// Returns what is known of a CPU. An unknown CPU has the events of every CPU and, on arm64, those that the
+/// architecture recommends.
 pub fn cpu(id: CpuId) -> Cpu {
     const ARM: [&[HardwareEvent]; 4] = [ARM_ORDERING, ARM_EXCLUSIVES, ARM_STORE_EXCLUSIVES, ARM_REMOTE];
     const KUNPENG: [&[HardwareEvent]; 5] = [ARM_ORDERING, ARM_EXCLUSIVES, ARM_STORE_EXCLUSIVES, ARM_REMOTE, HISILICON];
@@ -381,23 +376,24 @@ pub fn cpu(id: CpuId) -> Cpu {
     Cpu { id, name: Some(name).filter(|name| !name.is_empty()), events }
 }
 
-/// Amazon's instances that have all hardware events, by what their type has behind its first letter; from the guide to
-/// Graviton (`aws-graviton-getting-started`, `perfrunbook/debug_hw_perf.md`).
+/// Amazon's instance families, without the first letter, with the smallest size that has all hardware events. From the
+/// Graviton guide (`aws-graviton-getting-started`, `perfrunbook/debug_hw_perf.md`).
 const AMAZON: &[(&str, u32)] =
     &[("6g", 16), ("7g", 16), ("6i", 16), ("8g", 24), ("6a", 24), ("7a", 24), ("7i", 24), ("8i", 48), ("9g", 48)];
 
-/// Where a virtual machine without counters would get them, by what its firmware says of it: `sys_vendor` and `product_name`.
+/// Returns how a virtual machine without counters could get them, judging by its firmware's `sys_vendor` and
+/// `product_name`.
 pub fn where_counters_are(vendor: &str, product: &str) -> String {
     if vendor != "Amazon EC2" {
-        return "A virtual machine has counters if its host passes them on: on bare metal and dedicated hosts, with QEMU's `-cpu host,pmu=on`, \
-                with VMware's \"virtualized CPU performance counters\""
+        return "A virtual machine has counters if its host exposes them: on bare metal and dedicated hosts, with QEMU's `-cpu host,pmu=on`, \
+                or with VMware's \"virtualized CPU performance counters\""
             .to_owned();
     }
     let family = product.split('.').next().unwrap_or_default();
     let generation = family.trim_start_matches(|c: char| c.is_ascii_alphabetic());
     match AMAZON.iter().find(|(begin, _)| generation.starts_with(begin)) {
-        Some((_, size)) => format!("{family} has all of them from {family}.{size}xlarge on, and on bare metal"),
-        None => format!("{family} has them on bare metal, and may have them in its largest sizes"),
+        Some((_, size)) => format!("{family} has all counters from size {family}.{size}xlarge on, and on bare metal"),
+        None => format!("{family} has counters on bare metal, and may have them in its largest sizes"),
     }
 }
 
@@ -429,7 +425,7 @@ mod tests {
             events.filter(|event| event.has_culprits()).map(|event| event.name).collect()
         };
         assert_eq!(culprits(CpuId::Arm { implementer: b'A', part: 0xd40 }), ["branch-misses", "remote_access"]);
-        // Of devices that all CPUs share nobody knows whose they are.
+        // Events of shared devices cannot be attributed to a function.
         assert_eq!(culprits(CpuId::Arm { implementer: b'H', part: 0xd01 }), ["branch-misses", "remote_access"]);
         let intel = culprits(CpuId::Intel { family: 6, model: 106 });
         assert!(intel.contains(&"machine_clears.memory_ordering"), "{intel:?}");

@@ -1,13 +1,13 @@
-//! The SQL layer's locks, which are the C library's with an instrument beside each: where that is, and the few of them
-//! that lie in static objects of another name.
+//! The SQL layer's locks, which are C library locks with an instrument after each: where the instrument is, and the few
+//! locks in static objects that have a different name.
 //!
-//! Offsets were read from MySQL 9.7.4 and MariaDB 11.4.5 while they ran, with performance_schema on, and those of
-//! metadata locks from the code that makes them, on both architectures, and from debug information.
+//! Offsets were read from running MySQL 9.7.4 and MariaDB 11.4.5 with performance_schema on. Those of metadata locks
+//! were read from the code that creates them, on both architectures, and from debug information.
 
 use crate::model::Kind;
 use crate::symbols::{Arch, Image};
 
-/// Sizes of glibc's types, in bytes: `pthread_mutex_t`, and the others, which are alike on both architectures.
+/// The sizes of glibc's types, in bytes: `pthread_mutex_t` by architecture, and the others, which are the same on both.
 pub const fn mutex_size(arch: Arch) -> u32 {
     match arch {
         Arch::X86_64 => 40,
@@ -17,29 +17,29 @@ pub const fn mutex_size(arch: Arch) -> u32 {
 const COND_SIZE: u32 = 48;
 const RWLOCK_SIZE: u32 = 56;
 
-/// Where in a `pthread_cond_t` the words are on which its two groups of waiters sleep: since glibc 2.41, and before.
-/// Distributions have taken the change into older versions too.
+/// The offsets of the words in a `pthread_cond_t` on which its two groups of waiters sleep: since glibc 2.41, and
+/// before. Distributions have backported the change to older versions.
 const COND_WORDS: [u32; 2] = [0x20, 0x28];
 
-/// Where in a `pthread_rwlock_t` the words are on which readers and writers sleep. Both lie in the same 8 bytes.
+/// The offset of the words in a `pthread_rwlock_t` on which readers and writers sleep. Both lie in the same 8 bytes.
 const RWLOCK_WORDS: u32 = 8;
 
-/// Where an instrumented object keeps the pointer to its performance_schema instance.
+/// Where an instrumented object stores the pointer to its performance_schema instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PsiPlace {
-    /// From the futex word that is slept on, rounded down to 8 bytes.
+    /// The distance from the futex word, rounded down to 8 bytes.
     pub offset: u32,
-    /// Whether threads sleep on that word by `FUTEX_WAIT`, as for mutexes, and not by `FUTEX_WAIT_BITSET`. Condition variables
-    /// are taken to be of the second kind in every glibc, see `bpf/library.h`.
+    /// Whether threads sleep on that word with `FUTEX_WAIT`, as for mutexes, rather than with `FUTEX_WAIT_BITSET`.
+    /// Condition variables are assumed to use the latter in every glibc; see `bpf/library.h`.
     pub plain_wait: bool,
-    /// As in the names of such instances' classes.
+    /// The kind, as in the names of such instances' classes.
     pub kind: Kind,
-    /// Whether it is that of a `rw_pr_lock_t`.
+    /// Whether the object is a `rw_pr_lock_t`.
     pub is_prlock: bool,
 }
 
-/// All places of instances, for the objects of the SQL layer (`mysql_mutex_t`, `mysql_rwlock_t`, `mysql_cond_t` and
-/// `mysql_prlock_t`): an instance lies behind the object of the C library.
+/// Returns all places of instances for the objects of the SQL layer (`mysql_mutex_t`, `mysql_rwlock_t`, `mysql_cond_t`
+/// and `mysql_prlock_t`). The instance pointer follows the C library's object.
 pub fn psi_places(arch: Arch, library: &Library) -> Vec<PsiPlace> {
     let mutex = mutex_size(arch);
     let prlock = library.prlock_size(arch);
@@ -58,66 +58,66 @@ pub fn psi_places(arch: Arch, library: &Library) -> Vec<PsiPlace> {
 /// How the instance of an instrumented object leads to its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PsiClass {
-    /// Offset of the class pointer in the instance.
+    /// The offset of the class pointer in the instance.
     pub to_class: u32,
-    /// Offset of the event name in the class.
+    /// The offset of the event name in the class.
     pub to_name: u32,
 }
 
-/// What is known of one family's SQL layer.
+/// Facts about one family's SQL layer.
 #[derive(Debug)]
 pub struct Library {
     pub class: PsiClass,
-    /// What a `rw_pr_lock_t` has behind its mutex and the condition variable for its writers, in bytes.
+    /// The number of bytes in a `rw_pr_lock_t` after its mutex and the condition variable for its writers.
     pub prlock_counters: u32,
-    /// What performance_schema calls it: not all versions tell it from other rw-locks.
+    /// The kind by which performance_schema names it; not all versions distinguish it from other rw-locks.
     pub prlock_kind: Kind,
     pub metadata_lock: MetadataLock,
-    /// Global locks that are not of the category that their name's beginning stands for.
+    /// Global locks, by category, whose category is not the one that the beginning of their name implies.
     pub exceptions: &'static [(&'static str, &'static [&'static str])],
     pub arrays: &'static [LockArray],
-    /// The function that locks mutexes of the C library with a latch id behind each: alternative names.
+    /// The alternative names of the function that locks C library mutexes with a latch id after each.
     pub tracked: &'static [&'static str],
-    /// Beginnings of the names of functions that lock one mutex of the C library only, and the event name of that. It counts only
-    /// where the code shows that they do.
+    /// Beginnings of the names of functions that lock a single C library mutex, with its event name. They count only
+    /// where the code confirms this.
     pub owners: &'static [(&'static str, &'static str)],
-    /// The functions that lock a `rw_pr_lock_t`: alternative names.
+    /// The alternative names of the functions that lock a `rw_pr_lock_t`.
     pub prlock: &'static [&'static str],
 }
 
-/// The object that a metadata lock is (`MDL_lock`). It begins with its key, which begins with two lengths, each a u16.
+/// The object behind a metadata lock (`MDL_lock`). It begins with its key, which begins with two u16 lengths.
 #[derive(Debug)]
 pub struct MetadataLock {
     /// The event name of the `rw_pr_lock_t` in it.
     pub event: &'static str,
-    /// Where that lies, in bytes from the beginning.
+    /// The offset of that lock, in bytes.
     pub lock: u32,
-    /// Where the text of the key lies.
+    /// The offset of the key's text.
     pub text: u32,
 }
 
-/// A static array of objects that begin with a mutex each, all of one name.
+/// A static array of objects that each begin with a mutex; all mutexes have the same name.
 #[derive(Debug)]
 pub struct LockArray {
     pub symbol: &'static str,
-    /// Of an element.
+    /// The size of an element.
     pub stride: fn(Arch) -> u64,
-    /// The name of all of them.
+    /// The name of the mutexes.
     pub lock: &'static str,
 }
 
 impl Library {
-    /// Of a `rw_pr_lock_t`, in bytes.
+    /// Returns the size of a `rw_pr_lock_t`, in bytes.
     fn prlock_size(&self, arch: Arch) -> u32 {
         mutex_size(arch) + COND_SIZE + self.prlock_counters
     }
 
-    /// Where in a metadata lock the pointer to the instance of its `rw_pr_lock_t` lies.
+    /// Returns the offset in a metadata lock of the pointer to the instance of its `rw_pr_lock_t`.
     pub fn metadata_instance(&self, arch: Arch) -> u32 {
         self.metadata_lock.lock + self.prlock_size(arch)
     }
 
-    /// The category of the instrument of a global lock of this name, by how the server names its locks; `None` for names of
+    /// Returns the instrument category of a global lock, judging by the server's naming convention. `None` for names of
     /// another form.
     pub fn category(&self, lock: &str) -> Option<&'static str> {
         let exception = self.exceptions.iter().find(|(_, locks)| locks.contains(&lock));
@@ -130,13 +130,13 @@ impl Library {
     }
 }
 
-/// Where a tracked mutex has its latch id, in bytes from its beginning: behind the mutex of the C library and three counters
+/// Returns the offset of the latch id in a tracked mutex, in bytes. It follows the C library's mutex, three counters
 /// and a flag.
 pub fn tracked_id(arch: Arch) -> u32 {
     mutex_size(arch) + 16
 }
 
-/// Where a lock of the C library begins and how long it is, in bytes, that threads sleep for on this word; `None` for condition
+/// Returns the address and size, in bytes, of the C library lock whose waiters sleep on this word. `None` for condition
 /// variables.
 pub fn library_lock(arch: Arch, kind: Kind, word: u64) -> Option<(u64, u64)> {
     match kind {
@@ -146,7 +146,7 @@ pub fn library_lock(arch: Arch, kind: Kind, word: u64) -> Option<(u64, u64)> {
     }
 }
 
-/// Whether an offset in an object of the C library is one that a thread sleeps on.
+/// Returns whether threads sleep on the word at this offset in a C library object.
 pub fn is_word(kind: Kind, offset: u64) -> bool {
     match kind {
         Kind::Mutex => offset == 0,
@@ -156,7 +156,7 @@ pub fn is_word(kind: Kind, offset: u64) -> bool {
     }
 }
 
-/// Where the object of the C library may begin that threads sleep for on this word.
+/// Returns the possible start addresses of the C library object whose waiters sleep on this word.
 pub fn lock_starts(kind: Kind, word: u64) -> Vec<u64> {
     let in_front = |offset: &u32| (word & !7).checked_sub(u64::from(*offset));
     match kind {
@@ -185,12 +185,12 @@ pub(super) static MYSQL: Library = Library {
     )],
     arrays: &[LockArray {
         symbol: "table_cache_manager",
-        // Behind the mutex: a hash table, a list, a number of tables.
+        // The mutex is followed by a hash table, a list, and a number of tables.
         stride: |arch| if matches!(arch, Arch::X86_64) { 0x90 } else { 0x98 },
         lock: "LOCK_table_cache",
     }],
     tracked: &["_Z18mutex_enter_inlineI11PolicyMutexI12OSTrackMutexI13GenericPolicyEEEvPT_N2ut8LocationE"],
-    // What the same mutex was called as an instrument of MySQL 5.6.
+    // The name that the same mutex had as an instrument of MySQL 5.6.
     owners: &[("os_event", "wait/synch/mutex/innodb/event_os_mutex")],
     prlock: PRLOCK,
 };
@@ -209,7 +209,7 @@ const NEW_MARIADB: Library = Library {
 
 pub(super) static MARIADB: Library = NEW_MARIADB;
 
-/// Instances and classes as they were in 10.2; those of 10.5 are as they are today.
+/// Instances and classes as they were in 10.2; 10.5 has the current ones.
 const OLD_MARIADB: Library = Library { class: PsiClass { to_class: 16, to_name: 16 }, owners: &[], ..NEW_MARIADB };
 
 pub(super) static MARIADB_10_2: Library = Library { owners: MARIADB_10_2_OWNERS, ..OLD_MARIADB };
@@ -223,18 +223,18 @@ const TABLE_CACHE: &[(&str, &str)] = &[
 const MARIADB_10_2_OWNERS: &[(&str, &str)] =
     &[TABLE_CACHE[0], TABLE_CACHE[1], TABLE_CACHE[2], ("os_event", "wait/synch/mutex/innodb/event_os_mutex")];
 
-/// Its event's mutex is registered under no name; this is MySQL 5.6's.
+/// Its event's mutex is registered under no name; this is the name in MySQL 5.6.
 pub(super) static MARIADB_10_1: Library = Library { owners: OS_EVENT, ..OLD_MARIADB };
 
-/// Its instances and classes are those of MariaDB's at the time, and its metadata locks have a table of functions before their key,
-/// which is all that is looked at here.
+/// Its instances and classes are those of MariaDB of that time. Its metadata locks have a table of functions before the
+/// key, which is the only difference that matters here.
 pub(super) static MYSQL_5_6: Library = Library {
     owners: OS_EVENT,
     metadata_lock: MetadataLock { event: "wait/synch/rwlock/sql/MDL_lock::rwlock", lock: 392, text: 4 },
     exceptions: &[("mysys", &["COND_alarm", "LOCK_alarm"]), ("sql", &["THR_LOCK_servers"])],
     arrays: &[LockArray {
         symbol: "table_cache_manager",
-        // By its debug information; it was built for no other architecture.
+        // Read from its debug information; it was built for no other architecture.
         stride: |_| 168,
         lock: "LOCK_table_cache",
     }],
@@ -250,7 +250,7 @@ const MARIADB_EXCEPTIONS: &[(&str, &[&str])] = &[
     ("sql", &["THR_LOCK_servers", "THR_LOCK_udf"]),
 ];
 
-/// The key has a hash behind its lengths.
+/// The lengths of the key are followed by a hash.
 const MARIADB_METADATA_LOCK: MetadataLock =
     MetadataLock { event: "wait/synch/rwlock/sql/MDL_lock::rwlock", lock: 400, text: 8 };
 
@@ -264,7 +264,7 @@ const PRLOCK: &[&str] = &[
 ];
 
 impl LockArray {
-    /// Whether the mutex of one of the elements lies at this link-time address.
+    /// Returns whether the mutex of one of the elements lies at this link-time address.
     pub fn contains(&self, image: &Image, addr: u64) -> bool {
         image.symbol(self.symbol).is_some_and(|s| {
             let from = addr.wrapping_sub(s.addr);
@@ -290,12 +290,13 @@ mod tests {
             assert_eq!(at(arch, &MYSQL, Kind::Rwlock), [48]);
             assert!(psi_places(arch, &MYSQL).len() <= 8, "more than the programs have room for");
         }
-        // Here the names of both say rwlock.
+        // MariaDB's names say rwlock for both.
         assert_eq!(at(Arch::X86_64, &MARIADB, Kind::Rwlock), [104, 48, 32, 24]);
         assert_eq!(at(Arch::Aarch64, &MARIADB, Kind::Rwlock), [112, 48, 32, 24]);
     }
 
-    /// From the code of MySQL 9.7.4, 0x200 and 0x208, and of MariaDB 11.4.5, 0x1f8 and 0x200 (Debian's 10.11 for arm64).
+    /// The offsets come from the code of MySQL 9.7.4, 0x200 and 0x208, and of MariaDB 11.4.5, 0x1f8 and 0x200 (Debian's
+    /// 10.11 for arm64).
     #[test]
     fn a_metadata_lock_holds_its_instance() {
         assert_eq!([Arch::X86_64, Arch::Aarch64].map(|a| MYSQL.metadata_instance(a)), [0x200, 0x208]);

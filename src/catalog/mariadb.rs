@@ -1,7 +1,7 @@
-//! MariaDB 10.6 and newer: InnoDB's latches are bare lock words on which threads wait in six functions.
+//! MariaDB 10.6 and newer: InnoDB's latches are bare lock words, on which threads wait in six functions.
 //!
-//! Function names and offsets were read from the official 10.11.5 and 11.4.5 builds for x86_64, from their symbol
-//! table and debug information; how the functions are told apart without names, from the disassembly of these and of
+//! Function names and offsets were read from the symbol tables and debug information of the official 10.11.5 and 11.4.5
+//! builds for x86_64. How to distinguish the functions without names was read from the disassembly of these and of
 //! Debian's 10.11.19, 11.8.6 and 11.8.9 for both architectures.
 
 use super::pages::{Dictionary, DictionaryAt, PageLatch, Pages, SpaceAt, COMMON_PAGES};
@@ -24,11 +24,11 @@ const fn wait(symbol: Function, shape: FutexShape, label: &'static str, mode: Mo
     }
 }
 
-/// Waits for the latch word to be free.
+/// Waits for the latch word to become free.
 const MUTEX: FutexShape = FutexShape { word: 0, wakes_all: false, spins: false };
-/// The same, and once it is, lets all other readers in.
+/// Waits the same way, and then admits all other readers.
 const READER: FutexShape = FutexShape { wakes_all: true, ..MUTEX };
-/// Has the latch word, and waits in the one behind it for the readers to leave.
+/// Holds the latch word, and waits on the next word for the readers to leave.
 const WRITER: FutexShape = FutexShape { word: 4, ..MUTEX };
 
 const fn spinning(shape: FutexShape) -> FutexShape {
@@ -73,7 +73,8 @@ pub(crate) const NAMES: MariadbNames = MariadbNames {
     mutexes: MUTEXES,
     beside: &[Beside {
         instrumented: "trx_purge_latch",
-        // The latch's own cache line lies between, of which sizes differ by architecture, not by distance.
+        // Padding to the latch's own cache line lies between them. Sizes differ by architecture, but the distance does
+        // not.
         distance: 120,
         latch: rwlock("trx_purge_end_latch"),
     }],
@@ -82,7 +83,7 @@ pub(crate) const NAMES: MariadbNames = MariadbNames {
     inside: INSIDE,
 };
 
-/// What InnoDB registers as rw-locks.
+/// The instruments that InnoDB registers as rw-locks.
 const INSTRUMENTED: &[&str] = &[
     "btr_search_latch",
     "dict_operation_lock",
@@ -96,7 +97,7 @@ const INSTRUMENTED: &[&str] = &[
     "trx_rseg_latch",
 ];
 
-/// What InnoDB registers as mutexes that lie in static data.
+/// The instruments that InnoDB registers as mutexes in static data.
 const MUTEXES: &[&str] = &[
     "buf_dblwr_mutex",
     "buf_pool_mutex",
@@ -117,7 +118,7 @@ const MUTEXES: &[&str] = &[
     "trx_sys_mutex",
 ];
 
-/// `log_sys`. Builds from 10.11.19 and 11.8.9 on no longer instrument its latch; the mutex is in some versions only.
+/// `log_sys`. Builds from 10.11.19 and 11.8.9 on no longer instrument its latch; only some versions have the mutex.
 const LOG_SYS: Around = Around {
     variables: &[
         (Table::System, "log_buffer_size"),
@@ -139,9 +140,9 @@ const fn mutex(name: &'static str) -> Latch {
     Latch { kind: Kind::Mutex, name }
 }
 
-// Names: where the server registers an instrument, its name. `trx_mutex`, `autoinc_mutex`, `read_view_mutex` and
-// `buf_block_lock` are what the same latches are or were called as instruments of MySQL and of earlier MariaDB versions.
-// The others are made of the names of the member and of what it is part of.
+// Names: a latch has the name of its instrument where the server registers one. `trx_mutex`, `autoinc_mutex`,
+// `read_view_mutex` and `buf_block_lock` are the names that the same latches have or had as instruments of MySQL and of
+// earlier MariaDB versions. The other names combine the member's name with that of the object that contains it.
 
 const ARRAYS: &[ArrayLatches] = &[
     ArrayLatches {
@@ -152,7 +153,7 @@ const ARRAYS: &[ArrayLatches] = &[
         word: 8,
         latch: rwlock("btr_search_latch"),
     },
-    // The index of the change buffer, which was removed in 11.0: its table knows no indexes.
+    // The index of the change buffer, which was removed in 11.0. Its table does not list its indexes.
     ArrayLatches {
         object: Object::Symbol { name: "ibuf", size: 0x70 },
         array_at: 48,
@@ -169,22 +170,22 @@ const ARRAYS: &[ArrayLatches] = &[
     hash(Object::Symbol { name: "buf_pool", size: 0x5400 }, 16776, "buf_page_hash_latch"),
 ];
 
-/// `lock_sys` from its latch on.
+/// `lock_sys`, starting at its latch.
 const LOCK_SYS_LATCH: Object = Object::Around { instrumented: "lock_latch", at: 0 };
 
-/// A hash table in an object: the number of cells at `at`, behind it the pointer to the array.
+/// Describes a hash table in an object: the number of cells is at `at`, followed by the pointer to the array.
 const fn hash(object: Object, at: u64, name: &'static str) -> ArrayLatches {
     ArrayLatches { object, array_at: at + 8, count: Count::HashCells(at), stride: 64, word: 0, latch: rwlock(name) }
 }
 
 const INSIDE: &[InsideLatch] = &[
-    // A page latch has a mode between shared and exclusive, as an index tree's has.
+    // A page latch has a mode between shared and exclusive, as an index tree's latch does.
     InsideLatch {
         word: Word::At(BLOCK_LATCH),
         evidence: &[Evidence::PageHeader { path: &[BLOCK_FRAME], id: 0 }],
         latch: BLOCK_LOCK,
     },
-    // An index: its name, its table and the table's name, and the table's first index knows the table too.
+    // An index has a name, a table, and the table's name, and the table's first index points back to the table.
     InsideLatch {
         word: Word::Made,
         evidence: &[
@@ -194,14 +195,14 @@ const INSIDE: &[InsideLatch] = &[
         ],
         latch: rwlock("index_tree_rw_lock"),
     },
-    // 11.4 and later 10.11, earlier 10.11.
+    // The first form is that of 11.4 and later 10.11, the second that of earlier 10.11.
     space(&[Evidence::Same(&[], &[96, 0]), Evidence::Name(&[96, 8])]),
     space(&[Evidence::Same(&[], &[104, 0]), Evidence::Name(&[104, 8])]),
     rollback_segment(&[Evidence::Same(&[0], &[0, 96, 0]), Evidence::Name(&[0, 96, 8])]),
     rollback_segment(&[Evidence::Same(&[0], &[0, 104, 0]), Evidence::Name(&[0, 104, 8])]),
     transaction(88, "trx_mutex"),
     transaction(2180, "read_view_mutex"),
-    // An entry of the hash table of read-write transactions: it and its transaction know each other.
+    // An entry of the hash table of read-write transactions and its transaction point to each other.
     InsideLatch {
         word: Word::At(24),
         evidence: &[
@@ -211,11 +212,11 @@ const INSIDE: &[InsideLatch] = &[
         latch: mutex("rw_trx_hash_element_mutex"),
     },
     table(496, mutex("autoinc_mutex")),
-    // A mutex up to 10.11.
+    // This is a mutex up to 10.11.
     table(500, rwlock("dict_table_lock_latch")),
 ];
 
-/// A page's descriptor begins with the page's id: the number, then the tablespace.
+/// A page descriptor begins with the page id: the page number, then the tablespace.
 const BLOCK_LATCH: u64 = 24;
 const BLOCK_FRAME: u64 = 48;
 const BLOCK_LOCK: Latch = Latch { kind: Kind::Sxlock, name: "buf_block_lock" };
@@ -226,7 +227,7 @@ static PAGES: Pages = Pages {
         page_no: -(BLOCK_LATCH as i32),
         frame: (BLOCK_FRAME - BLOCK_LATCH) as i32,
         flag: None,
-        // The root of an index whose table got columns without being rebuilt.
+        // The root of an index whose table was given columns without a rebuild.
         index_type: Some(18),
     },
     dictionary: Dictionary {
@@ -251,7 +252,7 @@ const INDEX_TABLE: u64 = 24;
 const TABLE_NAME: u64 = 16;
 const TABLE_INDEXES: u64 = 152;
 
-/// A table: its name, and its first index knows it.
+/// Describes a table: it has a name, and its first index points back to it.
 const fn table(word: u64, latch: Latch) -> InsideLatch {
     InsideLatch {
         word: Word::At(word),
@@ -260,17 +261,17 @@ const fn table(word: u64, latch: Latch) -> InsideLatch {
     }
 }
 
-/// A tablespace: its first file knows it and has a name.
+/// Describes a tablespace: its first file points back to it and has a name.
 const fn space(evidence: &'static [Evidence]) -> InsideLatch {
     InsideLatch { word: Word::Made, evidence, latch: rwlock("fil_space_latch") }
 }
 
-/// A rollback segment begins with its tablespace.
+/// Describes a rollback segment, which begins with its tablespace.
 const fn rollback_segment(evidence: &'static [Evidence]) -> InsideLatch {
     InsideLatch { word: Word::Made, evidence, latch: rwlock("trx_rseg_latch") }
 }
 
-/// `TRX_MAGIC_N`, and where in a transaction it stands.
+/// `TRX_MAGIC_N`, and its offset in a transaction.
 const TRX_MAGIC: u64 = 91_118_598;
 const TRX_MAGIC_AT: u64 = 2704;
 

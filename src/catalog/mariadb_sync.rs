@@ -1,17 +1,17 @@
-//! MariaDB up to 10.5: InnoDB's latches are those of MySQL 5.7, and whoever has to sleep for one reserves a cell of the sync
-//! array. Spinning for mutexes is inlined in hundreds of functions, so a wait begins here where spinning is given up,
-//! but for the rw-locks' own wait functions.
+//! MariaDB up to 10.5: InnoDB's latches are those of MySQL 5.7, and a thread that has to sleep for one reserves a cell
+//! of the sync array. Spinning for mutexes is inlined in hundreds of functions, so a wait is measured from where
+//! spinning is given up, except in the rw-locks' own wait functions.
 //!
-//! Function names, argument order, offsets and the numbers of kinds of wait were read from the symbol table and debug
-//! information of the official 10.2.11 build for x86_64.
+//! Function names, argument order, offsets and the numbers of the kinds of wait were read from the symbol table and
+//! debug information of the official 10.2.11 build for x86_64.
 
 use super::mysql::{self, BLOCK_MUTEX, MUTEX, RW_LOCK};
 use super::{library, Callsite, Family, Flavor, Found, Function, IdentityIn, Naming, Shape, WaitFunction, WaitKind};
 use crate::model::Mode;
 
-/// With a line of 32 bits, where MySQL has one of 64.
+/// Takes a 32-bit line, where MySQL has a 64-bit one.
 const RESERVE_CELL: Function = "_Z23sync_array_reserve_cellP12sync_array_tPvmPKcj";
-/// Called once for each cell: when the thread has slept, or when it need not any more.
+/// Called once for each cell: when the thread has slept, or when it no longer needs to.
 const FREE_CELL: Function = "_Z20sync_array_free_cellP12sync_array_t";
 const WAIT_EVENT: Function = "_Z21sync_array_wait_eventP12sync_array_t";
 const DELAY: Function = "_Z8ut_delaym";
@@ -22,15 +22,15 @@ const CONTENDED: Shape = Shape::Contended { spin: &[DELAY], sleep: &[RESERVE_CEL
 const KINDS: &[WaitKind] = &[
     WaitKind { number: 1, mode: Mode::None, identity: MUTEX },
     WaitKind { number: 2, mode: Mode::Sx, identity: RW_LOCK },
-    // X, waiting for the readers to leave.
+    // An X wait for the readers to leave.
     WaitKind { number: 3, mode: Mode::X, identity: RW_LOCK },
     WaitKind { number: 4, mode: Mode::S, identity: RW_LOCK },
     WaitKind { number: 5, mode: Mode::X, identity: RW_LOCK },
     WaitKind { number: 11, mode: Mode::None, identity: BLOCK_MUTEX },
 ];
 
-/// A build in which the functions below are not found, for want of symbols, or other latches than those in the catalog. Offsets
-/// of the SQL layer's instruments as in 10.5.29, which has those of later versions.
+/// A build without the functions below, because it lacks symbols or has latches that the catalog does not know. The
+/// offsets of the SQL layer's instruments are those of 10.5.29, which later versions share.
 pub(super) static SLEEPS_ONLY: Family = Family {
     flavor: Flavor::Mariadb,
     wait_functions: &[],

@@ -1,5 +1,5 @@
-//! What we know of each server family, as data: how to recognise it, which functions wait for latches, and
-//! where they keep what identifies a latch.
+//! Facts about each server family, as data: how to recognize it, which functions wait for latches, and where latches
+//! store what identifies them.
 //!
 //! A new server version is an entry here with a test, not new code.
 
@@ -38,7 +38,7 @@ use crate::code::{self, Kept, Left};
 use crate::model::{Kind, Mode};
 use crate::symbols::{self, plain_name, Image, Parameter, Symbol};
 
-/// Who maintains the server.
+/// The maintainer of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flavor {
     Mysql,
@@ -47,7 +47,7 @@ pub enum Flavor {
 }
 
 impl Flavor {
-    /// The value of the `flavor` label.
+    /// Returns the value of the `flavor` label.
     pub fn as_str(self) -> &'static str {
         match self {
             Flavor::Mysql => "mysql",
@@ -60,40 +60,41 @@ impl Flavor {
 /// Servers that wait for latches in the same functions and name them the same way.
 #[derive(Debug)]
 pub struct Family {
-    /// MySQL's too where Percona Server is meant as well.
+    /// The maintainer. MySQL also stands for Percona Server.
     pub flavor: Flavor,
     pub wait_functions: &'static [WaitFunction],
-    /// Beginnings of the mangled names of lock functions that waiters for all sorts of latches go through:
-    /// who waits is found behind them.
+    /// Prefixes of the mangled names of lock functions through which waiters for all kinds of latches pass. The call
+    /// site is the frame above them.
     pub wrappers: &'static [&'static str],
     pub naming: Naming,
     /// The locks of its SQL layer.
     pub library: &'static Library,
-    /// How waits for pages are told apart; `None` where that is not known.
+    /// How to identify the page that a latch belongs to; `None` where that is unknown.
     pub pages: Option<&'static Pages>,
-    /// How long its waiters spin; `None` where that is not known.
+    /// How long its waiters spin; `None` where that is unknown.
     pub spin: Option<&'static SpinRounds>,
 }
 
 /// How a family's latches get their names.
 #[derive(Debug)]
 pub enum Naming {
-    /// InnoDB of MySQL, and of MariaDB up to 10.5: latch ids and creation sites.
+    /// InnoDB of MySQL, and of MariaDB up to 10.5: by latch ids and creation sites.
     Mysql(&'static MysqlNames),
-    /// InnoDB of MariaDB 10.6 and newer: lock words known by what they are part of.
+    /// InnoDB of MariaDB 10.6 and newer: lock words, identified by the object that contains them.
     Mariadb(&'static MariadbNames),
-    /// They have none: only locks of the SQL layer are seen.
+    /// No names: only locks of the SQL layer are measured.
     None,
 }
 
-/// Where naming finds things in MySQL's program and memory.
+/// Where naming finds its facts in MySQL's program and memory.
 #[derive(Debug)]
 pub struct MysqlNames {
-    /// How mutexes get their names, where these have a latch id.
+    /// How mutexes get their names, in versions whose mutexes have a latch id.
     pub ids: Option<&'static IdNames>,
-    /// The key variable of latches that are deliberately not instrumented. Builds without it have a number for them.
+    /// The key variable of latches that are deliberately not instrumented. Builds without this variable use a number
+    /// instead.
     pub not_instrumented: &'static str,
-    /// The sorts of latches that remember where they were created.
+    /// The kinds of latches that remember where they were created.
     pub created: &'static [Created],
 }
 
@@ -102,11 +103,11 @@ pub struct MysqlNames {
 pub struct IdNames {
     /// The function that fills the vector of latch descriptions, or calls the function that does.
     pub latch_init: Function,
-    /// The vector of latch descriptions, by symbol.
+    /// The symbol of the vector of latch descriptions.
     pub latch_meta: &'static str,
-    /// Latch ids whose names begin as the names of latch levels do.
+    /// Latch ids whose names have the same prefix as the names of latch levels.
     pub sync_ids: &'static [&'static str],
-    /// Latch ids that the server does not instrument but had an instrument for, and its name.
+    /// Latch ids that the server no longer instruments, with the name of their former instrument.
     pub uninstrumented_ids: &'static [(&'static str, &'static str)],
 }
 
@@ -115,82 +116,85 @@ pub struct IdNames {
 pub struct Created {
     /// The function that creates them.
     pub by: Function,
-    /// Where they keep the line that it is called from.
+    /// The member that holds the line of the call that created them.
     pub line: &'static Member,
-    /// What they are, unless their instrument says that it is of a lock with a third mode.
+    /// Their kind, unless their instrument says that the lock has a third mode.
     pub kind: Kind,
-    /// What to call those that are created without an instrument, by the file that creates them.
+    /// The names of those that are created without an instrument, by the file that creates them.
     pub uninstrumented: &'static [(&'static str, Latch)],
 }
 
 /// Where naming finds latches in MariaDB's memory.
 #[derive(Debug)]
 pub struct MariadbNames {
-    /// From a lock word to the pointer to its performance_schema instance, bytes.
+    /// The distance from a lock word to the pointer to its performance_schema instance, in bytes.
     pub psi_from_latch: i32,
     /// The latch of a page.
     pub page_latch: Latch,
-    /// The instruments of latches that are lock words. Where the code makes such a latch tells where it lies.
+    /// The instruments of latches that are lock words. The code that creates such a latch shows where it lies.
     pub instrumented: &'static [&'static str],
-    /// The instruments of InnoDB's mutexes that are the C library's. The code that makes one tells where it lies, too.
+    /// The instruments of InnoDB's mutexes that are C library mutexes. The code that creates one shows where it lies,
+    /// too.
     pub mutexes: &'static [&'static str],
-    /// Latches at a fixed distance from one that is instrumented, each with that one's name.
+    /// Latches at a fixed distance from an instrumented latch.
     pub beside: &'static [Beside],
-    /// Latches in static objects of which the server's own tables of variables show members.
+    /// Latches in static objects that are found through their members, which the server's tables of variables list.
     pub around: &'static [Around],
-    /// Latches in arrays on the heap that static data points to.
+    /// Latches in heap arrays that static data points to.
     pub arrays: &'static [ArrayLatches],
-    /// Latches inside structures, recognised by what surrounds them; all versions' offsets.
+    /// Latches inside structures, recognized by the data around them; the offsets of all versions.
     pub inside: &'static [InsideLatch],
 }
 
-/// A latch's kind and the last part of its event name.
+/// A latch's kind and the last component of its event name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Latch {
-    /// Where the server registers an instrument of this name, that decides between rwlock and sxlock.
+    /// The kind. Where the server registers an instrument of this name, the instrument decides between rwlock and
+    /// sxlock.
     pub kind: Kind,
     pub name: &'static str,
 }
 
-/// A latch in the same static object as an instrumented one.
+/// A latch in the same static object as an instrumented latch.
 #[derive(Debug)]
 pub struct Beside {
     pub instrumented: &'static str,
-    /// From that one's lock word to this one's.
+    /// The distance from the instrumented latch's lock word to this one's.
     pub distance: u64,
     pub latch: Latch,
 }
 
-/// A static object that begins and ends with a cache line, as objects with latches of their own line do: all of a line with
-/// one of its members belongs to it.
+/// A static object that begins and ends at a cache line boundary, as objects do whose latches have a line of their own.
+/// Everything on a line with one of its members belongs to it.
 #[derive(Debug)]
 pub struct Around {
     /// Members that are system or status variables.
     pub variables: &'static [(Table, &'static str)],
-    /// The only rw-lock in it.
+    /// The only rw-lock in the object.
     pub rwlock: Latch,
-    /// The only mutex in it, in builds that have one.
+    /// The only mutex in the object, in builds that have one.
     pub mutex: Latch,
 }
 
 /// A static object.
 #[derive(Clone, Copy, Debug)]
 pub enum Object {
-    /// By its symbol. A build in which it has another size has another layout: there it is not found.
+    /// An object with this symbol and size. A build in which the size differs has another layout, so the object is not
+    /// found there.
     Symbol { name: &'static str, size: u64 },
-    /// An instrumented latch lies at this offset in it.
+    /// An object with an instrumented latch at this offset.
     Around { instrumented: &'static str, at: u64 },
 }
 
-/// An array on the heap with a latch in each element.
+/// A heap array with a latch in each element.
 #[derive(Debug)]
 pub struct ArrayLatches {
-    /// Where the pointer to the first element is.
+    /// The object that holds the pointer to the first element.
     pub object: Object,
     pub array_at: u64,
     pub count: Count,
     pub stride: u64,
-    /// Of the lock word in an element.
+    /// The offset of the lock word in an element.
     pub word: u64,
     pub latch: Latch,
 }
@@ -198,12 +202,12 @@ pub struct ArrayLatches {
 /// How many elements an array has.
 #[derive(Debug)]
 pub enum Count {
-    /// It is no array, but a single object.
+    /// A single object rather than an array.
     One,
-    /// A u64 in this static variable.
+    /// The u64 in this static variable.
     Variable(&'static str),
-    /// The array is a hash table with a latch at the start of every 64 bytes. A u64 at this offset of the object is its number
-    /// of cells, of 8 bytes each, without the latches and padding among them.
+    /// The array is a hash table with a latch at the beginning of every 64 bytes. The u64 at this offset of the object
+    /// is its number of 8-byte cells, without the latches and padding among them.
     HashCells(u64),
 }
 
@@ -211,32 +215,34 @@ pub enum Count {
 #[derive(Debug)]
 pub struct InsideLatch {
     pub word: Word,
-    /// All must hold. Together they leave no room for chance, so that another version's offsets only lead to no name.
+    /// The evidence, all of which must hold. Together it rules out chance, so another version's offsets merely lead to
+    /// no name.
     pub evidence: &'static [Evidence],
     pub latch: Latch,
 }
 
-/// Where a lock word is in a structure.
+/// The offset of a lock word in a structure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Word {
     At(u64),
-    /// Where the code says that makes latches with the instrument of this name.
+    /// The offset that the code shows which creates latches with the instrument of this name.
     Made,
 }
 
-/// Pointers to follow, from an object on: the offset of each in what the one before it points to.
+/// Pointers to follow from an object: the offset of each in what the previous one points to.
 pub type Path = &'static [u64];
 
-/// Something that is true of an object of a type.
+/// A condition on an object.
 #[derive(Debug)]
 pub enum Evidence {
     /// The u64 at offset `at` of what the path leads to is `value`.
     Magic { path: Path, at: u64, value: u64 },
-    /// Both paths lead to the same place, which is not null.
+    /// Both paths lead to the same address, which is not null.
     Same(Path, Path),
     /// The path leads to a name: readable text.
     Name(Path),
-    /// The path leads to a page in memory whose header has the page number and tablespace of the page id at offset `id`.
+    /// The path leads to a page in memory whose header has the page number and tablespace of the page id at offset
+    /// `id`.
     PageHeader { path: Path, id: u64 },
 }
 
@@ -244,11 +250,11 @@ pub enum Evidence {
 #[derive(Debug)]
 pub struct WaitFunction {
     pub found: Found,
-    /// Short, stable name for probes of it.
+    /// A short, stable name for its probes.
     pub label: &'static str,
     pub mode: Mode,
     pub shape: Shape,
-    /// Which argument is the latch.
+    /// The number of the argument that is the latch.
     pub latch_argument: usize,
     pub callsite: Callsite,
     pub identity: IdentityIn,
@@ -257,69 +263,68 @@ pub struct WaitFunction {
 /// How a wait function is found in a binary.
 #[derive(Clone, Copy, Debug)]
 pub enum Found {
-    /// By name.
+    /// By its name.
     Symbol(Function),
-    /// By name, or, because a function that is not exported has none in a stripped program, as the only one besides the
-    /// others here that calls both.
+    /// By its name. In a stripped program, where a function that is not exported has no name, it is the only function
+    /// other than the listed ones that calls both of these.
     CallerOf { name: Function, calls: [Function; 2] },
-    /// By name, or among the functions without one by how it waits in a futex.
+    /// By its name or, among functions without a name, by how it waits in a futex.
     Futex(Function, FutexShape),
 }
 
-/// A function by the beginning of its mangled name: what it is called and what comes first in its list of parameters. What
-/// follows there differs between versions, so the parameters that matter are found by their types.
+/// The beginning of a function's mangled name: its name and its first parameter types. What follows differs between
+/// versions, so the parameters that matter are found by their types.
 pub type Function = &'static str;
 
-/// What tells a lock primitive that waits in a futex of its own from the others.
+/// The properties that distinguish lock primitives with their own futex wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FutexShape {
-    /// Offset in the latch of the word that it sleeps on.
+    /// The offset in the latch of the futex word.
     pub word: i64,
-    /// Whether it wakes all other sleepers when it has the latch.
+    /// Whether it wakes all other sleepers after acquiring the latch.
     pub wakes_all: bool,
-    /// Whether it spins in rounds before: whether it reads how many (`innodb_sync_spin_loops`).
+    /// Whether it spins in rounds first, that is, reads the number of rounds (`innodb_sync_spin_loops`).
     pub spins: bool,
 }
 
-/// Which part of a function runs only when a latch is taken.
+/// The part of a function that runs only when a latch is contended.
 #[derive(Clone, Copy, Debug)]
 pub enum Shape {
-    /// All of it.
+    /// The whole function.
     Whole,
-    /// A part of a hot function: that which spins by calling one of the first, or goes to sleep by calling one of
-    /// the second.
+    /// The part of a hot function that spins by calling one of `spin`, or sleeps by calling one of `sleep`.
     Contended { spin: &'static [Function], sleep: &'static [Function] },
-    /// All of it and what follows, until another function is called.
+    /// The whole function and what follows, until another function is called.
     Until { end: Function },
-    /// Waiters call it last, where all of a mutex is inlined: each call outside of the other wait functions is a wait, which
-    /// begins with spinning by calling one of these.
+    /// The last function that waiters call, where the rest of a mutex is inlined. Each call outside of the other wait
+    /// functions is a wait, which begins with spinning by a call of one of these.
     Inlined { spin: &'static [Function] },
-    /// All of it, in builds in which some of its inlined callers are not recognised.
+    /// The whole function, in builds in which some of its inlined callers are not recognized.
     Rest,
 }
 
-/// How the code that waits is known.
+/// How the call site of a wait is identified.
 #[derive(Clone, Copy, Debug)]
 pub enum Callsite {
-    /// It passes its source file's name and line as arguments, of which the types tell the numbers.
+    /// By the source file and line that the caller passes as arguments; their numbers follow from the parameter types.
     FileLine,
     /// By the return address.
     Caller,
 }
 
-/// What identifies the latches of a wait function.
+/// How the latches of a wait function are identified.
 #[derive(Clone, Copy, Debug)]
 pub enum IdentityIn {
-    /// Always the same, in the function's mode.
+    /// Always in the same way, in the function's mode.
     Always(Identity),
-    /// It depends on the kind of wait, the number of which is passed as this argument.
+    /// By the kind of wait, whose number is passed as this argument.
     ByKind { argument: usize, kinds: &'static [WaitKind] },
-    /// The one of these latch ids that the waiting code looks at, where the compiler has inlined that; in waits for which no kind
-    /// that is known at compile time is passed as this argument.
+    /// By the latch id that the waiting code reads, among these, where the compiler inlined that code. This applies to
+    /// waits that do not pass a kind known at compile time as this argument.
     LookedAt { argument: usize, ids: &'static [Identity] },
 }
 
-/// A kind of wait, where one function waits for several sorts of latches.
+/// A kind of wait, where one function waits for several kinds of latches.
 #[derive(Clone, Copy, Debug)]
 pub struct WaitKind {
     pub number: u16,
@@ -327,44 +332,44 @@ pub struct WaitKind {
     pub identity: Identity,
 }
 
-/// What identifies a latch, by offsets in it.
+/// What identifies a latch, by its members.
 #[derive(Clone, Copy, Debug)]
 pub enum Identity {
     LatchId(&'static Member),
-    /// A pointer to the creating file's name, and the line in the low bits of a u32.
+    /// A pointer to the name of the creating file, and the line in the low bits of a u32.
     Created {
         file: &'static Member,
         line: &'static Member,
     },
-    /// Nothing in it: a bare lock word.
+    /// Nothing inside the latch, which is a bare lock word.
     Word,
 }
 
-/// A member of a latch, known by the functions that set it. Where a build has it, its code tells.
+/// A member of a latch, found through the functions that set it: each build's code shows its offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// Any of these, which have the latch as their first argument.
+    /// The functions that set it; each takes the latch as its first argument.
     pub set_by: &'static [Function],
-    /// To the value of this parameter.
+    /// The parameter whose value they store.
     pub to: Parameter,
-    /// The code that shows it where the functions that set it are part of others.
+    /// Other code that shows the offset, for builds in which the setters are inlined.
     pub shown_by: Option<Showing>,
 }
 
-/// Code that describes latches of two sorts in words, for which it reads their members.
+/// Code that prints latches of two kinds, for which it reads this member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Showing {
-    /// What it passes them to, as this parameter of it; that returns a string.
+    /// The function to which it passes the member, as `parameter`. It returns a string.
     pub reader: Function,
     pub parameter: Parameter,
-    /// Where it does so by a method of a part of the latch, that.
+    /// If a method of a part of the latch does this, that method.
     pub method: Function,
-    /// The member of the other sort.
+    /// The same member of the other kind of latch.
     pub other: &'static Member,
 }
 
 impl Member {
-    /// Where latches have it in this build. `None` where no function sets it, or they do not all set this one only.
+    /// Returns the member's location in this build. `None` if no function sets it, or if the setters disagree.
     pub fn find(&self, image: &Image) -> Option<Kept> {
         let setters = self.set_by.iter().flat_map(|function| image.functions_named(function));
         let places = |setter: Symbol<'_>| {
@@ -389,7 +394,7 @@ impl Showing {
         for (call, function) in calls_of(image, reader.addr) {
             let Some(Left::Loaded(member)) = function.left_for(call, number) else { continue };
             match method.filter(|m| m.addr == function.entry()) {
-                // A method's object comes behind the place for its result, too.
+                // A method's object follows the address for the result, too.
                 Some(method) => {
                     let parts = calls_of(image, method.addr).into_iter();
                     let parts = parts.filter_map(|(call, caller)| caller.added_for(call, result_registers(image)));
@@ -403,7 +408,7 @@ impl Showing {
     }
 }
 
-/// How many argument registers the address takes at which a function has to put a string that it returns.
+/// Returns how many argument registers the address takes at which a function stores a string that it returns.
 fn result_registers(image: &Image) -> usize {
     match image.arch() {
         symbols::Arch::X86_64 => 1,
@@ -411,20 +416,20 @@ fn result_registers(image: &Image) -> usize {
     }
 }
 
-/// The direct calls of the function at `callee`, each with the function it is in.
+/// Returns the direct calls of the function at `callee`, each with the function that contains it.
 fn calls_of(image: &Image, callee: u64) -> Vec<(u64, code::Function)> {
     let calls = code::direct_calls(image, &HashSet::from([callee])).into_iter();
     calls.filter_map(|(at, _)| Some((at, code::Function::new(image, image.function_at(at)?)?))).collect()
 }
 
-/// Where the latches of one build keep what identifies them.
+/// Where the latches of one build store what identifies them.
 #[derive(Debug, Default)]
 pub struct Layout {
     members: Vec<(Member, Kept)>,
 }
 
 impl Layout {
-    /// As far as the build's code shows it.
+    /// Collects the members whose location the build's code shows.
     pub fn of(image: &Image, family: &Family) -> Layout {
         let mut layout = Layout::default();
         let members = family.wait_functions.iter().flat_map(WaitFunction::identities).flat_map(|i| i.members());
@@ -436,19 +441,19 @@ impl Layout {
         layout
     }
 
-    /// All members that are known.
+    /// Iterates over all members whose location is known.
     pub fn members(&self) -> impl Iterator<Item = (&Member, Kept)> {
         self.members.iter().map(|(member, kept)| (member, *kept))
     }
 
-    /// Where they keep this.
+    /// Returns the location of a member.
     pub fn place(&self, member: &Member) -> Option<Kept> {
         self.members.iter().find(|(known, _)| known == member).map(|(_, kept)| *kept)
     }
 }
 
-/// Sizes of InnoDB's latches, in bytes: of a mutex with a latch id and of an rw-lock that remembers where it was made, in
-/// MySQL 9.7.4 and MariaDB 10.2; and of MariaDB's lock words since 10.6, of which there are two in an rw-lock.
+/// The sizes of InnoDB's latches, in bytes: of a mutex with a latch id and of an rw-lock that remembers where it was
+/// created, in MySQL 9.7.4 and MariaDB 10.2; and of MariaDB's lock words since 10.6, of which an rw-lock has two.
 pub const MUTEX_BYTES: u64 = 0x30;
 pub const RW_LOCK_BYTES: u64 = 0x78;
 pub const WORDS_BYTES: u64 = 8;
@@ -460,12 +465,12 @@ pub struct SpinFunction {
     pub range: Range<u64>,
 }
 
-/// The family whose wait functions this binary has. The first function of each family is one that no other before it
-/// has by that name. Where none of them is found, or nothing of what identifies its latches, and InnoDB waits by events,
-/// it is the family without wait functions.
+/// Returns the family whose wait functions this binary has. The name of each family's first wait function occurs in no
+/// family that is tried before it. If no wait function is found, or nothing that identifies the latches, but InnoDB
+/// waits by events, this is the family without wait functions.
 ///
 /// # Errors
-/// What the program is instead, for a message that begins "process PID (NAME) is".
+/// Fails with what the program is instead, for a message that begins "process PID (NAME) is".
 pub fn family(image: &Image) -> Result<&'static Family, &'static str> {
     let known = [&sync0::MYSQL_5_6, &mariadb::MARIADB_10_6, &mariadb_sync::MARIADB_10_2, &mysql::MYSQL];
     let has_first = |f: &&Family| f.wait_functions.first().is_some_and(|w| !w.find(image).is_empty());
@@ -477,14 +482,14 @@ pub fn family(image: &Image) -> Result<&'static Family, &'static str> {
         (None, None) => Err("not a MySQL or MariaDB server: find one with: pgrep -a 'mysqld|mariadbd'"),
         _ if !event_waits(image).is_empty() => Ok(&mariadb_sync::SLEEPS_ONLY),
         (Some(_), _) => {
-            Err("a MySQL or MariaDB server whose code does not show where its latches keep what identifies them")
+            Err("a MySQL or MariaDB server, but armtrace cannot find in its code how latches are identified")
         }
-        (None, _) => Err("a MySQL or MariaDB server in whose program armtrace does not find its latch functions"),
+        (None, _) => Err("a MySQL or MariaDB server, but armtrace cannot find its latch functions"),
     }
 }
 
-/// Whether the image lacks symbols that the catalog knows a server by. MySQL exports all that count; a stripped MariaDB has no names of
-/// InnoDB's functions. No other program lacks any.
+/// Returns whether the image lacks symbols by which the catalog recognizes a server. MySQL exports all that matter; a
+/// stripped MariaDB has no names for InnoDB's functions. For any other program this is false.
 pub fn misses_symbols(image: &Image) -> bool {
     match family(image) {
         Ok(family) => !family.wait_functions.iter().any(|w| w.is_named(image)),
@@ -492,10 +497,10 @@ pub fn misses_symbols(image: &Image) -> bool {
     }
 }
 
-/// The package that has a server's debug symbols, by the version that the server says it is; `None` for builds that are none of
-/// Debian's or Ubuntu's.
+/// Returns the package with a server's debug symbols, given the version that the server reports. `None` for builds
+/// other than Debian's and Ubuntu's.
 ///
-/// Package names of bullseye, bookworm and Ubuntu 22.04: up to 10.6 they have the version in them.
+/// The package names are those of bullseye, bookworm and Ubuntu 22.04; up to 10.6 they contain the version.
 pub fn debug_package(version: &str) -> Option<String> {
     let (number, build) = version.split_once("-MariaDB-")?;
     if !build.contains("deb") && !build.contains("ubuntu") {
@@ -511,7 +516,7 @@ pub fn debug_package(version: &str) -> Option<String> {
     })
 }
 
-/// Who maintains this server of a known family.
+/// Returns the maintainer of this server of a known family.
 pub fn flavor(family: &Family, image: &Image) -> Flavor {
     match family.flavor {
         Flavor::Mysql if mysql::is_percona(image) => Flavor::Percona,
@@ -520,7 +525,7 @@ pub fn flavor(family: &Family, image: &Image) -> Flavor {
 }
 
 impl WaitFunction {
-    /// One that waits for an `rw_lock_t`, its first argument.
+    /// Describes a function that waits for an `rw_lock_t`, its first argument.
     const fn rw_lock(
         symbol: Function,
         label: &'static str,
@@ -539,19 +544,19 @@ impl WaitFunction {
         }
     }
 
-    /// The beginning of its mangled name.
+    /// Returns the beginning of its mangled name.
     fn name(&self) -> Function {
         match self.found {
             Found::Symbol(name) | Found::Futex(name, _) | Found::CallerOf { name, .. } => name,
         }
     }
 
-    /// Whether a symbol of this binary has its name.
+    /// Returns whether a symbol of this binary has its name.
     fn is_named(&self, image: &Image) -> bool {
         image.functions_named(self.name()).next().is_some()
     }
 
-    /// What its latches can be identified by.
+    /// Returns what its latches can be identified by.
     fn identities(&self) -> impl Iterator<Item = Identity> {
         let (always, kinds, ids) = match self.identity {
             IdentityIn::Always(identity) => (Some(identity), &[][..], &[][..]),
@@ -561,12 +566,12 @@ impl WaitFunction {
         always.into_iter().chain(kinds.iter().map(|kind| kind.identity)).chain(ids.iter().copied())
     }
 
-    /// Whether this build shows where its latches, or some kind of them, keep what identifies them.
+    /// Returns whether this build shows where its latches, or some kind of them, store what identifies them.
     fn is_identified(&self, image: &Image) -> bool {
         self.identities().any(|identity| identity.members().iter().all(|member| member.find(image).is_some()))
     }
 
-    /// Where it is in this binary; more than one place when several variants share an entry here.
+    /// Returns its address ranges in this binary; there are several when variants share this entry.
     pub fn find(&self, image: &Image) -> Vec<Range<u64>> {
         let by_name: Vec<Range<u64>> = image.functions_named(self.name()).filter_map(|s| bounds(image, &s)).collect();
         match self.found {
@@ -579,8 +584,8 @@ impl WaitFunction {
         }
     }
 
-    /// The numbers of the arguments that are the file and the line of the caller, for the variant at `entry`; `None` where
-    /// neither its name tells nor its code, which passes them on.
+    /// Returns the numbers of the arguments that hold the caller's file and line, for the variant at `entry`. `None` if
+    /// neither its name shows them nor its code, which passes them on.
     pub fn location(&self, image: &Image, entry: u64) -> Option<[usize; 2]> {
         let by_name = image.functions_named(self.name()).find(|s| s.addr == entry).and_then(|s| location_in(s.name));
         let Found::CallerOf { calls, .. } = self.found else { return by_name };
@@ -588,14 +593,14 @@ impl WaitFunction {
     }
 }
 
-/// Which arguments of the function of this name are a file and a line.
+/// Returns which arguments of the function with this name are a file and a line.
 fn location_in(mangled: &str) -> Option<[usize; 2]> {
     let parameters = symbols::parameters(mangled)?;
     let file = parameters.iter().position(|p| *p == Parameter::File)?;
     Some([file, file + 1])
 }
 
-/// Which arguments of the function at `entry` it passes on to `callee` as file and line.
+/// Returns which arguments of the function at `entry` it passes on to `callee` as file and line.
 fn location_passed_to(image: &Image, entry: u64, callee: Function) -> Option<[usize; 2]> {
     let callee = image.functions_named(callee).next()?;
     let [file, line] = location_in(callee.name)?;
@@ -610,7 +615,7 @@ fn location_passed_to(image: &Image, entry: u64, callee: Function) -> Option<[us
 }
 
 impl Identity {
-    /// The members that it is read from.
+    /// Returns the members that identify the latch.
     fn members(&self) -> Vec<&'static Member> {
         match *self {
             Identity::LatchId(member) => vec![member],
@@ -620,14 +625,15 @@ impl Identity {
     }
 }
 
-/// A function's bounds: the unwind table knows them better than the symbol, whose size may be missing.
+/// Returns a function's bounds. The unwind table is preferred over the symbol, whose size may be missing.
 fn bounds(image: &Image, symbol: &Symbol<'_>) -> Option<Range<u64>> {
     image
         .function_at(symbol.addr)
         .or_else(|| (symbol.size > 0).then(|| symbol.addr..symbol.addr.saturating_add(symbol.size)))
 }
 
-/// The only function that calls both of these and is not exported: an exported one would have been found by its name.
+/// Returns the only function that calls both of these and is not exported; an exported one would have been found by its
+/// name.
 fn only_caller(image: &Image, callees: [Function; 2]) -> Option<Range<u64>> {
     let callers = |callee: Function| -> BTreeSet<(u64, u64)> {
         let targets: HashSet<u64> = image.functions_named(callee).map(|s| s.addr).collect();
@@ -645,7 +651,7 @@ fn only_caller(image: &Image, callees: [Function; 2]) -> Option<Range<u64>> {
 }
 
 impl Family {
-    /// Link-time return addresses behind which the caller proper is found one frame further up.
+    /// Returns the link-time return addresses inside wrappers: for these, the actual caller is one frame further up.
     pub fn wrapper_returns(&self, image: &Image) -> Vec<u64> {
         if self.wrappers.is_empty() {
             return Vec::new();
@@ -663,8 +669,8 @@ impl Family {
             .collect()
     }
 
-    /// The functions in which threads spin for latches, in this binary: those that a contended part calls to spin, and those
-    /// that spin before they sleep.
+    /// Returns the functions in which threads spin for latches in this binary: those that a contended part calls to
+    /// spin, and those that spin before they sleep.
     pub fn spin_functions(&self, image: &Image) -> Vec<SpinFunction> {
         let mut found = Vec::new();
         for function in self.wait_functions {
@@ -683,7 +689,8 @@ impl Family {
         found
     }
 
-    /// From a lock word to the pointer to its performance_schema instance, where that is how latches are told apart.
+    /// Returns the distance from a lock word to the pointer to its performance_schema instance, where latches are
+    /// identified by it.
     pub fn psi_from_latch(&self) -> Option<i32> {
         match self.naming {
             Naming::Mariadb(names) => Some(names.psi_from_latch),
@@ -708,7 +715,7 @@ mod tests {
     }
 }
 
-/// Members in the test's own executable, with these functions that set them.
+/// Test functions in this executable that set a member.
 #[cfg(all(test, target_arch = "x86_64"))]
 mod member_tests {
     use super::*;
@@ -757,7 +764,7 @@ mod member_tests {
     }
 
     fn found(set_by: &'static [Function]) -> Option<Kept> {
-        // The linker keeps what is used.
+        // This use keeps the linker from dropping them.
         std::hint::black_box([here, there, twice, nowhere].map(|function| function as *const ()));
         let image = Image::open(std::path::Path::new("/proc/self/exe")).expect("the test's own executable");
         assert!(set_by.iter().all(|name| image.functions_named(name).next().is_some()));

@@ -1,5 +1,6 @@
-//! MySQL 5.7 to 9.x and Percona Server: functions by their names, and where each build keeps what identifies its latches by the
-//! code that sets it. Page layouts were read from MySQL 9.7.4 (Debian, x86_64 and aarch64) by disassembly, and from live latches.
+//! MySQL 5.7 to 9.x and Percona Server. Functions are found by name, and what identifies latches is found through the
+//! code that sets it. Page layouts were read from MySQL 9.7.4 (Debian, x86_64 and aarch64) by disassembly, and from
+//! live latches.
 
 use super::pages::{Dictionary, DictionaryAt, PageLatch, Pages, SpaceAt, COMMON_PAGES};
 use super::{
@@ -26,7 +27,7 @@ pub(super) const BLOCK_MUTEX: Identity = Identity::LatchId(&Member {
         "_ZN11PolicyMutexI14TTASEventMutexI16BlockMutexPolicyEE4initE",
     ],
     to: Parameter::LatchId,
-    // Printing what threads wait for says which mutex it is, of either sort.
+    // The code that prints what threads wait for says which mutex it is, of either kind.
     shown_by: Some(Showing {
         reader: "_Z20sync_mutex_to_string10latch_id_t",
         parameter: Parameter::LatchId,
@@ -34,7 +35,7 @@ pub(super) const BLOCK_MUTEX: Identity = Identity::LatchId(&Member {
         other: MUTEX_ID,
     }),
 });
-/// The place in the source that created an rw-lock (`rw_lock_t`).
+/// The source location that created an rw-lock (`rw_lock_t`).
 pub(super) const RW_LOCK: Identity =
     Identity::Created { file: &Member { to: Parameter::File, ..*RW_LOCK_LINE }, line: RW_LOCK_LINE };
 pub(super) const RW_LOCK_LINE: &Member = &Member { set_by: &[RW_LOCK_CREATE], to: Parameter::Line, shown_by: None };
@@ -49,7 +50,7 @@ const BLOCK_MUTEX_WAIT: Function = "_ZN14TTASEventMutexI16BlockMutexPolicyE4wait
 
 /// One round of spinning.
 const SPIN: &[Function] = &[DELAY];
-/// Waiting once spinning did not help.
+/// Waiting after spinning has failed.
 const SLEEP: &[Function] = &[
     RESERVE_CELL,
     WAIT_EVENT,
@@ -72,13 +73,13 @@ const fn mutex(symbol: Function, label: &'static str, shape: Shape) -> WaitFunct
     }
 }
 
-/// A page mutex.
+/// Describes a page mutex function.
 const fn block_mutex(symbol: Function, label: &'static str, shape: Shape) -> WaitFunction {
     WaitFunction { identity: IdentityIn::Always(BLOCK_MUTEX), ..mutex(symbol, label, shape) }
 }
 
-/// Mutexes with all of their code inlined, to where the cell is reserved in which waiters sleep. Its arguments are the array,
-/// the latch, the kind of wait, and who waits.
+/// Describes mutexes whose code is inlined up to the function that reserves the cell in which waiters sleep. Its
+/// arguments are the array, the latch, the kind of wait, and the waiting code.
 pub(super) const fn inlined_cell(reserve: Function, label: &'static str, spin: &'static [Function]) -> WaitFunction {
     WaitFunction {
         found: Found::Symbol(reserve),
@@ -109,8 +110,8 @@ pub(super) static MYSQL: Family = Family {
             CONTENDED,
             RW_LOCK,
         ),
-        // Waits for readers to leave once the writer has announced itself. What it spins is not seen: a probe
-        // there would be hit in every round.
+        // Waits for readers to leave after the writer has announced itself. Its spinning is not measured: a probe there
+        // would be hit in every round.
         WaitFunction {
             found: Found::CallerOf { name: "_ZL24rw_lock_x_lock_wait_funcP9rw_lock_t", calls: [RESERVE_CELL, DELAY] },
             label: "rw_lock_x_lock_wait",
@@ -158,8 +159,8 @@ pub(super) static NAMES: MysqlNames = MysqlNames {
         by: RW_LOCK_CREATE,
         line: RW_LOCK_LINE,
         kind: Kind::Rwlock,
-        // A page latch has the name of the key that it has in builds that instrument pages. The other belongs to a
-        // copy of a page in a search of a spatial index.
+        // A page latch is named after the key that it has in builds that instrument pages. The other latch belongs to a
+        // copy of a page during a search of a spatial index.
         uninstrumented: &[
             ("buf0buf.cc", Latch { kind: Kind::Sxlock, name: "buf_block_lock" }),
             ("gis0sea.cc", Latch { kind: Kind::Sxlock, name: "rtr_match_block_lock" }),
@@ -175,7 +176,8 @@ static IDS: IdNames = IdNames {
     uninstrumented_ids: &[("BUF_BLOCK_MUTEX", "buffer_block_mutex")],
 };
 
-/// `buf_block_t`, seen from its latch; `dict_sys_t`, `dict_table_t` and `dict_index_t` as `dict_index_find` goes through them.
+/// `buf_block_t`, relative to its latch; `dict_sys_t`, `dict_table_t` and `dict_index_t` as `dict_index_find` traverses
+/// them.
 static PAGES: Pages = Pages {
     latch: PageLatch { space: -0x88, page_no: -0x84, frame: 0x78, flag: Some(0x50), index_type: None },
     dictionary: Dictionary {
@@ -191,12 +193,12 @@ static PAGES: Pages = Pages {
         space: SpaceAt::Index(0x28),
     },
     spaces: &[(0, "innodb_system"), (0xffff_fffd, "innodb_temporary"), (0xffff_fffe, "mysql")],
-    // General tablespaces hold many.
+    // General tablespaces hold many tables.
     one_table_per_space: false,
     types: &[COMMON_PAGES, &[(21, "rollback segments"), (22, "blob"), (23, "blob"), (24, "blob")]],
 };
 
-/// Percona Server calls itself by name in the messages that it prints; MySQL and distributors' builds of it do not.
+/// Returns whether this is Percona Server. It prints its name in messages; MySQL and distributors' builds of it do not.
 pub(super) fn is_percona(image: &Image) -> bool {
     image.has_string(b"Percona Server")
 }

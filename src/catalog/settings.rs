@@ -6,7 +6,7 @@ use super::variables::number;
 use crate::symbols::Image;
 use crate::target::Memory;
 
-/// Their names, in MySQL, MariaDB or both. A recording has those that the server has.
+/// The names of the settings in MySQL, MariaDB or both. A recording contains those that the server has.
 pub const SETTINGS: &[&str] = &[
     "innodb_adaptive_hash_index",
     "innodb_adaptive_hash_index_parts",
@@ -37,8 +37,8 @@ pub const SETTINGS: &[&str] = &[
     "thread_handling",
 ];
 
-/// Those of InnoDB that are numbers or switches, read from the memory of the process that runs `image`, which is loaded
-/// `bias` above its link-time addresses. InnoDB registers them under their names without the prefix.
+/// Reads InnoDB's numeric and boolean settings from the memory of the process that runs `image`, which is loaded `bias`
+/// above its link-time addresses. InnoDB registers them without the `innodb_` prefix.
 pub fn settings(image: &Image, memory: &Memory, bias: u64) -> BTreeMap<String, String> {
     let pointers = image.static_pointers();
     let read = |name: &&str| {
@@ -54,7 +54,7 @@ pub fn settings(image: &Image, memory: &Memory, bias: u64) -> BTreeMap<String, S
     SETTINGS.iter().filter_map(read).collect()
 }
 
-/// As `SHOW VARIABLES` has it.
+/// Formats a switch as `SHOW VARIABLES` does.
 fn switch(byte: u8) -> Option<&'static str> {
     match byte {
         0 => Some("OFF"),

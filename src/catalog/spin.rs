@@ -1,17 +1,18 @@
-//! How long servers spin before they sleep: where their settings are, and what a round is made of.
+//! How long servers spin before they sleep: where the settings are stored, and what a round consists of.
 //!
-//! From the disassembly of MySQL 9.7.4's `ut_delay` and of `srw_mutex_impl<true>::wait_and_lock` in MariaDB 11.4.5 and 10.11.19,
-//! for both architectures.
+//! Read from the disassembly of MySQL 9.7.4's `ut_delay` and of `srw_mutex_impl<true>::wait_and_lock` in MariaDB 11.4.5
+//! and 10.11.19, for both architectures.
 
-/// The settings of a family.
+/// The spin settings of a family.
 #[derive(Debug)]
 pub struct SpinRounds {
-    /// System variables of InnoDB, without its name: how long a round is, and how many there are before a sleep.
+    /// InnoDB system variables, without the `innodb_` prefix: the length of a round, and the number of rounds before a
+    /// sleep.
     pub delay: &'static str,
     pub rounds: &'static str,
-    /// How many times the loop turns for each unit of the delay.
+    /// The number of loop iterations per unit of the delay.
     pub turns: Turns,
-    /// The mean part of the delay that a round takes: a half where it is drawn by chance.
+    /// The mean share of the delay that a round takes: one half if the delay is random.
     pub mean_part: f64,
 }
 
@@ -20,7 +21,7 @@ pub struct SpinRounds {
 pub enum Turns {
     /// The value of a system variable.
     Variable(&'static str),
-    /// The 32-bit value of a global variable, divided; the number where the code has it built in.
+    /// The 32-bit value of a global variable, divided by `divisor`; `built_in` where the code has the number built in.
     Global { symbol: &'static str, divisor: u32, built_in: u32 },
 }
 

@@ -1,20 +1,23 @@
-//! MySQL 5.6, and MariaDB 10.0 and 10.1: mutexes have no class yet, so they remember where they were created, as rw-locks do, and
-//! nobody calls `mutex_spin_wait` who found a mutex free.
+//! MySQL 5.6, and MariaDB 10.0 and 10.1. Mutexes have no class yet; they remember where they were created, as rw-locks
+//! do. A thread that finds a mutex free does not call `mutex_spin_wait`.
 //!
-//! What follows was read from the code of the official builds of MariaDB 10.1.23 (with XtraDB) and MySQL 5.6.24 for x86_64, neither of
-//! them position-independent, and from their waits under load.
+//! The following was read from the code of the official builds of MariaDB 10.1.23 (with XtraDB) and MySQL 5.6.24 for
+//! x86_64, neither of them position-independent, and observed in their waits under load.
 //!
-//! - The code that takes a free mutex is inlined or in small functions (`pfs_mutex_enter_func`); all of them call `mutex_spin_wait`. It spins,
-//!   yields the CPU, reserves a cell of the sync array, tries four times more, and sleeps, until it has the mutex.
-//! - Who wants to share an rw-lock and cannot calls `rw_lock_s_lock_spin`. Its first argument may be typeless.
-//! - `rw_lock_x_lock_func` is called by all who want an rw-lock for themselves. Where it gives up spinning, it yields the CPU and
-//!   sleeps; a way out of every round leads back to its beginning, so waits that end while it spins are not seen, nor is what
-//!   others spin before. Once it has announced itself, it waits for the readers to leave: in XtraDB in a function
-//!   of its own, `rw_lock_x_lock_low`, which all pass too.
-//! - A mutex begins with its event (XtraDB) or a pointer to it, and keeps a line of 64 bits; an rw-lock keeps one of 14 bits in a bit
-//!   field that it shares. XtraDB has variants with priorities, that begin with the plain latch and are made by calling the
-//!   plain latch's function.
-//! - The instrument's key is loaded, and the latch registered, right before the call that creates it. Pages have no instruments.
+//! - The code that takes a free mutex is inlined or in small functions (`pfs_mutex_enter_func`); all of them call
+//!   `mutex_spin_wait`. That function spins, yields the CPU, reserves a cell of the sync array, tries four more times,
+//!   and sleeps, until it has the mutex.
+//! - A thread that cannot share an rw-lock at once calls `rw_lock_s_lock_spin`. Its first argument may be untyped.
+//! - Every thread that wants an rw-lock exclusively calls `rw_lock_x_lock_func`. Where it gives up spinning, it yields
+//!   the CPU and sleeps. A path leads from every round back to the beginning of the function, so waits that end while
+//!   spinning are not seen, nor is the spinning before a sleep. After the writer has announced itself, it waits for the
+//!   readers to leave; XtraDB has a separate function for this, `rw_lock_x_lock_low`, which all X acquisitions pass
+//!   too.
+//! - A mutex begins with its event (XtraDB) or a pointer to it, and stores a 64-bit line; an rw-lock stores the line in
+//!   14 bits of a shared bit field. XtraDB has variants with priorities, which begin with the plain latch and are
+//!   created by calling the plain latch's function.
+//! - The instrument's key is loaded, and the latch registered, right before the call that creates it. Pages have no
+//!   instruments.
 
 use super::{
     library, Callsite, Created, Family, Flavor, Found, Function, Identity, IdentityIn, Latch, Member, MysqlNames,
@@ -23,7 +26,7 @@ use super::{
 use crate::model::{Kind, Mode};
 use crate::symbols::{Image, Parameter};
 
-/// Also of those with priorities.
+/// Also creates mutexes with priorities.
 const MUTEX_CREATE: Function = "_Z17mutex_create_func";
 const RW_LOCK_CREATE: Function = "_Z19rw_lock_create_func";
 const RESERVE_CELL: Function = "_Z23sync_array_reserve_cellP12sync_array_t";
@@ -40,7 +43,7 @@ const RW_LOCK: Identity = Identity::Created {
     line: RW_LOCK_LINE,
 };
 
-/// A part of a function from which nobody returns without a sleep.
+/// The part of a function from which no path returns without a sleep.
 const ASLEEP: Shape = Shape::Contended { spin: &[], sleep: &[RESERVE_CELL, WAIT_EVENT] };
 
 const WAIT_FUNCTIONS: &[WaitFunction] = &[
@@ -72,7 +75,7 @@ static NAMES: MysqlNames = MysqlNames {
             by: RW_LOCK_CREATE,
             line: RW_LOCK_LINE,
             kind: Kind::Rwlock,
-            // The name of the key that it has in builds that instrument pages.
+            // The name of its key in builds that instrument pages.
             uninstrumented: &[("buf0buf.cc", Latch { kind: Kind::Rwlock, name: "buf_block_lock" })],
         },
     ],
@@ -98,7 +101,8 @@ static MARIADB_10_1: Family = Family {
     naming: Naming::Mysql(&NAMES),
 };
 
-/// The family, or the one whose wait functions are the same if the version in the program says that it is MariaDB's.
+/// Returns the family, or MariaDB's family with the same wait functions if the program's version string says that it is
+/// MariaDB.
 pub(super) fn maintained(family: &'static Family, image: &Image) -> &'static Family {
     if std::ptr::eq(family, &MYSQL_5_6) && image.has_string(b"-MariaDB") {
         &MARIADB_10_1

@@ -1,18 +1,19 @@
 //! Static variables that a server names itself: those behind its system and status variables.
 //!
-//! A plugin such as InnoDB registers them in tables of its own, of structures that the server's plugin interface defines. In
-//! a position-independent binary each pointer in them is a relocation, so they can be read from stripped ones too.
+//! A plugin such as InnoDB registers them in its own tables, whose structures the server's plugin interface defines. In
+//! a position-independent binary each pointer in these tables is a relocation, so the tables can be read from stripped
+//! binaries too.
 
 use std::collections::BTreeSet;
 
 use crate::symbols::Image;
 
-/// In the description of a variable: from the pointer to its name to the pointer to its value.
+/// The layout of a variable's description: the distance from the pointer to its name to the pointer to its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Table {
-    /// `struct st_mysql_sys_var`: behind the name a comment, two functions, then the value.
+    /// `struct st_mysql_sys_var`: the name is followed by a comment, two functions, and the value.
     System,
-    /// `struct st_mysql_show_var`: the value follows the name.
+    /// `struct st_mysql_show_var`: the name is followed by the value.
     Status,
 }
 
@@ -25,8 +26,8 @@ impl Table {
     }
 }
 
-/// The link-time address of the static variable that a table of that kind ties to `name`, if it is one only. `pointers`
-/// are the image's relative relocations, sorted.
+/// Returns the link-time address of the static variable that tables of this kind tie to `name`, if there is exactly
+/// one. `pointers` are the image's relative relocations, sorted.
 pub fn variable(image: &Image, pointers: &[(u64, u64)], table: Table, name: &str) -> Option<u64> {
     single(entries(image, pointers, table, name).into_iter().map(|(_, value)| value).collect())
 }
@@ -36,11 +37,11 @@ pub fn variable(image: &Image, pointers: &[(u64, u64)], table: Table, name: &str
 pub struct Number {
     /// Its link-time address.
     pub addr: u64,
-    /// In bytes: 1, 4 or 8.
+    /// Its size in bytes: 1, 4 or 8.
     pub size: u8,
 }
 
-/// The whole number, or switch, that the plugin's system variable `name` holds for all connections, if there is one only.
+/// Returns the integer or boolean that the plugin's global system variable `name` holds, if there is exactly one.
 pub fn number(image: &Image, pointers: &[(u64, u64)], name: &str) -> Option<Number> {
     let (name_at, addr) = single(entries(image, pointers, Table::System, name))?;
     let flags = image.bytes(name_at.checked_sub(FLAGS_BEFORE_NAME)?, 4)?;
@@ -48,10 +49,11 @@ pub fn number(image: &Image, pointers: &[(u64, u64)], name: &str) -> Option<Numb
     Some(Number { addr, size })
 }
 
-/// In a `struct st_mysql_sys_var`, from the flags to the pointer to the name.
+/// The distance from the flags to the pointer to the name in a `struct st_mysql_sys_var`.
 const FLAGS_BEFORE_NAME: u64 = 8;
 
-/// `PLUGIN_VAR_THDLOCAL` and the types `PLUGIN_VAR_BOOL`, `_INT`, `_LONG`, `_LONGLONG` of the plugin interface.
+/// Returns the size of a number from its flags: `PLUGIN_VAR_THDLOCAL` and the types `PLUGIN_VAR_BOOL`, `_INT`, `_LONG`,
+/// `_LONGLONG` of the plugin interface.
 fn number_size(flags: u32) -> Option<u8> {
     const PER_CONNECTION: u32 = 0x100;
     match flags & 0x7f {
@@ -63,7 +65,8 @@ fn number_size(flags: u32) -> Option<u8> {
     }
 }
 
-/// Where a table has a pointer to `name`, and the static variable that it ties to it.
+/// Returns the table entries for `name`: the address of the pointer to the name, and the static variable that it is
+/// tied to.
 fn entries(image: &Image, pointers: &[(u64, u64)], table: Table, name: &str) -> BTreeSet<(u64, u64)> {
     let mut expected = name.as_bytes().to_vec();
     expected.push(0);

@@ -1,5 +1,5 @@
-//! arm64 (A64) instructions. The encoding is regular enough to read the few fields that matter straight from the
-//! instruction word (Arm ARM, C4.1 "A64 instruction set encoding"); yaxpeax-arm is used to display one.
+//! arm64 (A64) instructions. The encoding is regular enough to read the few needed fields directly from the instruction
+//! word (Arm ARM, C4.1 "A64 instruction set encoding"); yaxpeax-arm is used only for display.
 
 use std::collections::HashSet;
 
@@ -21,7 +21,7 @@ pub(super) const ARGUMENTS: [u8; 6] = [0, 1, 2, 3, 4, 5];
 /// return address.
 pub(super) const CALLER_SAVED: [u8; 20] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 30];
 
-/// The longest exclusive sequence that the architecture promises to let succeed, in instructions (the kernel
+/// The longest exclusive sequence that the architecture guarantees to succeed eventually, in instructions (the kernel
 /// uses the same figure for kprobes).
 const MAX_EXCLUSIVE: usize = 32;
 
@@ -43,7 +43,7 @@ pub(super) fn decode(base: u64, bytes: &[u8]) -> Vec<Insn> {
     found
 }
 
-/// `width` bits of `word` from bit `low` on.
+/// Returns `width` bits of `word`, starting at bit `low`.
 const fn field(word: u32, low: u32, width: u32) -> u32 {
     (word >> low) & ((1 << width) - 1)
 }
@@ -66,7 +66,7 @@ fn flow(word: u32, addr: u64) -> Flow {
         _ if word & 0xff00_0000 == 0x5400_0000 => Flow::Branch(to(signed(field(word, 5, 19), 19))),
         _ if word & 0x7e00_0000 == 0x3400_0000 => Flow::Branch(to(signed(field(word, 5, 19), 19))),
         _ if word & 0x7e00_0000 == 0x3600_0000 => Flow::Branch(to(signed(field(word, 5, 14), 14))),
-        // Unconditional branch (register), authenticated forms too.
+        // Unconditional branch (register), including authenticated forms.
         _ if word & 0xfe00_0000 == 0xd600_0000 => match field(word, 21, 4) {
             0 | 8 => Flow::IndirectJump,
             1 | 9 => Flow::Call(None),
@@ -80,7 +80,7 @@ fn flow(word: u32, addr: u64) -> Flow {
     }
 }
 
-/// How the kernel probes the instruction for a uprobe: `arch/arm64/kernel/probes/decode-insn.c`
+/// Returns how the kernel probes the instruction for a uprobe: `arch/arm64/kernel/probes/decode-insn.c`
 /// (`arm_probe_decode_insn`, `aarch64_insn_is_steppable`). Literal loads are simulated for kprobes only.
 fn probing(word: u32) -> Probing {
     let emulated = [
@@ -116,7 +116,7 @@ fn probing(word: u32) -> Probing {
     Probing::Stepped
 }
 
-/// The main encoding class.
+/// Returns the main encoding class.
 const fn class(word: u32) -> u32 {
     field(word, 25, 4)
 }
@@ -125,22 +125,22 @@ const fn is_hint(word: u32) -> bool {
     word & 0xffff_f01f == 0xd503_201f
 }
 
-/// The hints that are stepped: nop, and those that sign, authenticate, or mark a branch target.
+/// Returns whether the kernel steps this hint: nop, and those that sign, authenticate, or mark a branch target.
 fn may_step_hint(word: u32) -> bool {
     matches!(field(word, 5, 7), 0 | 7 | 8 | 10 | 12 | 14 | 24..=31 | 32 | 34 | 36 | 38)
 }
 
-/// `bti`, and the signing of the return address (`paciasp`, `pacibsp`).
+/// Returns whether it is `bti` or signs the return address (`paciasp`, `pacibsp`).
 pub(super) fn is_landing_pad(word: u32) -> bool {
     is_hint(word) && matches!(field(word, 5, 7), 25 | 27 | 32 | 34 | 36 | 38)
 }
 
-/// `yield` and `isb`.
+/// Returns whether it is `yield` or `isb`.
 pub(super) fn is_spin_hint(word: u32) -> bool {
     word == 0xd503_203f || word & 0xffff_f0ff == 0xd503_30df
 }
 
-/// Between an exclusive load and its store a trap would make the store fail, for ever.
+/// Refuses probes between an exclusive load and its store, where a trap would make the store fail forever.
 fn refuse_exclusive_sequences(insns: &mut [Insn]) {
     let mut left = 0;
     for insn in insns {
@@ -157,7 +157,7 @@ fn refuse_exclusive_sequences(insns: &mut [Insn]) {
     }
 }
 
-/// Fills in `memory`: follows each `adrp` along its straight line.
+/// Fills in `memory` by following each `adrp` along its straight line.
 fn resolve_memory(insns: &mut [Insn]) {
     let targets: HashSet<u64> = insns
         .iter()
@@ -170,7 +170,7 @@ fn resolve_memory(insns: &mut [Insn]) {
     let mut changes = Vec::new();
     for insn in insns {
         let word = insn.word();
-        // Another way leads here, with other values.
+        // Another path leads here, with other values.
         if targets.contains(&insn.addr) || is_landing_pad(word) {
             pages = [None; 32];
         }
@@ -200,7 +200,7 @@ fn memory(insn: &Insn, pages: &[Option<u64>; 32]) -> Option<u64> {
     None
 }
 
-/// Keeps track of static addresses in registers; sp never holds one.
+/// Tracks static addresses in registers; sp never holds one.
 fn apply(change: &Effect, pages: &mut [Option<u64>; 32]) {
     let value = |r: u8, pages: &[Option<u64>; 32]| if r == SP { None } else { pages[usize::from(r)] };
     match *change {
@@ -225,7 +225,7 @@ fn apply(change: &Effect, pages: &mut [Option<u64>; 32]) {
     pages[usize::from(SP)] = None;
 }
 
-/// The target of `adr` or `adrp`.
+/// Returns the target of `adr` or `adrp`.
 fn pc_relative(word: u32, addr: u64) -> u64 {
     let immediate = signed(field(word, 5, 19) << 2 | field(word, 29, 2), 21);
     if word >> 31 == 1 {
@@ -235,7 +235,8 @@ fn pc_relative(word: u32, addr: u64) -> u64 {
     }
 }
 
-/// 64-bit `add` or `sub` of an immediate, flags or not: (to, from, by). A discarded result (`cmp`) is none.
+/// Decodes a 64-bit `add` or `sub` of an immediate, with or without flags: (to, from, by). A discarded result (`cmp`)
+/// does not count.
 fn addition(word: u32) -> Option<(u8, u8, i64)> {
     if word & 0x9f80_0000 != 0x9100_0000 {
         return None;
@@ -249,13 +250,13 @@ fn addition(word: u32) -> Option<(u8, u8, i64)> {
     Some((register(word, 0), register(word, 5), by))
 }
 
-/// The address of a load or store with an unsigned scaled offset: (base, offset).
+/// Decodes the address of a load or store with an unsigned scaled offset: (base, offset).
 fn unsigned_offset(word: u32) -> Option<(u8, i64)> {
     (word & 0x3b00_0000 == 0x3900_0000)
         .then(|| (register(word, 5), i64::from(field(word, 10, 12)) << access_shift(word)))
 }
 
-/// log2 of the bytes that a load or store of one register moves.
+/// Returns log2 of the number of bytes that a load or store of one register moves.
 fn access_shift(word: u32) -> u32 {
     let vector = field(word, 26, 1) == 1;
     if vector && field(word, 23, 1) == 1 {
@@ -269,7 +270,7 @@ pub(super) fn is_load_or_store(word: u32) -> bool {
     word & 0x0a00_0000 == 0x0800_0000
 }
 
-/// A store at an address that is the sum of two registers.
+/// Returns whether it is a store at an address that is the sum of two registers.
 pub(super) fn stores_somewhere(word: u32) -> bool {
     let is_register_offset = word & 0x3b20_0c00 == 0x3820_0800;
     let (vector, opc) = (field(word, 26, 1) == 1, field(word, 22, 2));
@@ -281,7 +282,7 @@ pub(super) fn branch_test(word: u32) -> Option<(Test, bool)> {
     if word & 0xff00_0010 == 0x5400_0000 {
         return Some((Test::Flags(field(word, 0, 4) as u8), true));
     }
-    // Register 31 is the zero register here, which no probe sees.
+    // Register 31 is the zero register here, which a probe cannot see.
     if register(word, 0) == 31 {
         return None;
     }
@@ -304,19 +305,19 @@ pub(super) fn effects(insn: &Insn, into: &mut Vec<Effect>) {
         4 | 6 | 12 | 14 => memory_effects(word, into),
         5 | 13 => register_effects(word, into),
         7 | 15 => vector_effects(word, into),
-        // SVE, SME and what is not allocated.
+        // SVE, SME and unallocated encodings.
         _ => into.push(Effect::Unknown),
     }
 }
 
-/// `Clobber`, unless the register field names the zero register.
+/// Appends `Clobber`, unless the register field names the zero register.
 fn clobber(register: u8, into: &mut Vec<Effect>) {
     if register != 31 {
         into.push(Effect::Clobber(register));
     }
 }
 
-/// Data processing with an immediate.
+/// Decodes data processing with an immediate.
 fn immediate_effects(word: u32, addr: u64, into: &mut Vec<Effect>) {
     let to = register(word, 0);
     if word & 0x1f00_0000 == 0x1000_0000 {
@@ -326,7 +327,7 @@ fn immediate_effects(word: u32, addr: u64, into: &mut Vec<Effect>) {
     } else if word & 0x1f80_0000 == 0x1100_0000 {
         match addition(word) {
             Some((to, from, by)) => into.push(Effect::Offset { to, from, by }),
-            // 32 bits wide, or a comparison
+            // This is 32 bits wide, or a comparison.
             None if field(word, 29, 1) == 0 => into.push(Effect::Clobber(to)),
             None => clobber(to, into),
         }
@@ -345,7 +346,7 @@ fn immediate_effects(word: u32, addr: u64, into: &mut Vec<Effect>) {
     }
 }
 
-/// bfi into the lowest bits, and bfxil from them: both are `bfm` with these operands.
+/// Decodes `bfi` into the lowest bits, and `bfxil` from them: both are `bfm` with these operands.
 fn bit_field_insert(word: u32) -> Option<Effect> {
     let (to, from) = (register(word, 0), register(word, 5));
     let (rotate, last) = (field(word, 16, 6), field(word, 10, 6));
@@ -353,7 +354,7 @@ fn bit_field_insert(word: u32) -> Option<Effect> {
     (is_lowest && to != 31 && from != 31).then(|| Effect::Take { to, from, mask: (2 << last) - 1 })
 }
 
-/// movn, movz, movk.
+/// Decodes movn, movz, movk.
 fn wide_move_effects(word: u32, into: &mut Vec<Effect>) {
     let (to, wide) = (register(word, 0), word >> 31 == 1);
     let (immediate, shift) = (field(word, 5, 16), field(word, 21, 2) * 16);
@@ -369,25 +370,25 @@ fn wide_move_effects(word: u32, into: &mut Vec<Effect>) {
     }
 }
 
-/// Branches, exceptions, and system instructions.
+/// Decodes branches, exceptions, and system instructions.
 fn system_effects(insn: &Insn, into: &mut Vec<Effect>) {
     let word = insn.word();
     match insn.flow {
         Flow::Call(_) => into.push(Effect::Call),
         Flow::Next if is_hint(word) => match field(word, 5, 7) {
-            // xpaclri and the forms that authenticate x30
+            // xpaclri and the forms that authenticate x30.
             7 | 28..=31 => into.push(Effect::Clobber(30)),
-            // Those that sign it leave the address in its lower bits.
+            // The forms that sign it keep the address in its lower bits.
             24..=27 => {}
-            // the forms for x17
+            // The forms for x17.
             8 | 10 | 12 | 14 => into.push(Effect::Clobber(17)),
             _ => {}
         },
-        // svc: the kernel returns a result
+        // svc: the kernel returns a result.
         Flow::Next if word & 0xff00_0000 == 0xd400_0000 => into.push(Effect::Clobber(0)),
         // mrs, sysl
         Flow::Next if word & 0xffe0_0000 == 0xd520_0000 => clobber(register(word, 0), into),
-        // mrs of two registers
+        // mrs of two registers.
         Flow::Next if word & 0xffe0_0000 == 0xd560_0000 => {
             clobber(register(word, 0), into);
             clobber((register(word, 0) + 1) & 31, into);
@@ -396,10 +397,10 @@ fn system_effects(insn: &Insn, into: &mut Vec<Effect>) {
     }
 }
 
-/// Data processing on registers.
+/// Decodes data processing on registers.
 fn register_effects(word: u32, into: &mut Vec<Effect>) {
     let to = register(word, 0);
-    // orr to, zr, from with no shift: a plain move
+    // orr to, zr, from without a shift: a plain move.
     if word & 0x7fe0_ffe0 == 0x2a00_03e0 && to != 31 {
         let (from, bytes) = (register(word, 16), if word >> 31 == 1 { 8 } else { 4 });
         return into.push(if from == 31 {
@@ -408,28 +409,28 @@ fn register_effects(word: u32, into: &mut Vec<Effect>) {
             Effect::Copy { to, from, bytes }
         });
     }
-    // add or sub of an extended register can write sp
+    // add or sub of an extended register can write sp.
     if word & 0x3fe0_0000 == 0x0b20_0000 {
         return into.push(Effect::Clobber(to));
     }
-    // ccmp and ccmn have no result
+    // ccmp and ccmn have no result.
     if word & 0x1fe0_0000 != 0x1a40_0000 {
         clobber(to, into);
     }
 }
 
-/// The vector and floating point instructions that write a general register.
+/// Decodes the vector and floating point instructions that write a general register.
 fn vector_effects(word: u32, into: &mut Vec<Effect>) {
     let conversion = word & 0x5f00_0000 == 0x1e00_0000 && (field(word, 21, 1) == 0 || field(word, 10, 6) == 0);
     let moved_lane = word & 0xbfe0_8400 == 0x0e00_0400 && matches!(field(word, 11, 4), 5 | 7);
-    // scvtf, ucvtf, and fmov the other way write a vector register.
+    // scvtf, ucvtf, and the opposite fmov write a vector register.
     let to_vector = matches!(field(word, 16, 3), 2 | 3 | 7);
     if conversion && !to_vector || moved_lane {
         clobber(register(word, 0), into);
     }
 }
 
-/// Loads and stores.
+/// Decodes loads and stores.
 fn memory_effects(word: u32, into: &mut Vec<Effect>) {
     match (field(word, 28, 2), field(word, 24, 2), field(word, 26, 1)) {
         (0, 0, 0) => exclusive_effects(word, into),
@@ -446,7 +447,7 @@ fn memory_effects(word: u32, into: &mut Vec<Effect>) {
                 into.push(Effect::Store { base, offset, from: None, bytes: 1 << field(word, 30, 2) });
             }
         }
-        // Memory tags, memory copies.
+        // Memory tags and memory copies.
         (1, _, _) => {
             clobber(register(word, 0), into);
             into.push(Effect::Clobber(register(word, 5)));
@@ -462,7 +463,7 @@ fn memory_effects(word: u32, into: &mut Vec<Effect>) {
     }
 }
 
-/// Vector structures: up to four registers.
+/// Decodes loads and stores of vector structures: up to four registers.
 fn structure_effects(word: u32, into: &mut Vec<Effect>) {
     let (base, load, writes_back) = (register(word, 5), field(word, 22, 1) == 1, field(word, 23, 1) == 1);
     if !load {
@@ -473,7 +474,7 @@ fn structure_effects(word: u32, into: &mut Vec<Effect>) {
     }
 }
 
-/// Exclusive and ordered accesses, compare and swap.
+/// Decodes exclusive and ordered accesses, and compare and swap.
 fn exclusive_effects(word: u32, into: &mut Vec<Effect>) {
     let (data, base, status) = (register(word, 0), register(word, 5), register(word, 16));
     let (load, ordered, pair) = (field(word, 22, 1) == 1, field(word, 23, 1) == 1, field(word, 21, 1) == 1);
@@ -488,7 +489,7 @@ fn exclusive_effects(word: u32, into: &mut Vec<Effect>) {
             into.push(Effect::Store { base, offset: 0, from: None, bytes: size });
             clobber(status, into);
         }
-        // stxr; stxp and casp, which share an encoding up to the size
+        // stxr; stxp and casp, which share an encoding except for the size.
         (false, _, false) => {
             into.push(Effect::Store { base, offset: 0, from: None, bytes: 16 });
             clobber(status, into);
@@ -509,7 +510,7 @@ fn exclusive_effects(word: u32, into: &mut Vec<Effect>) {
     }
 }
 
-/// The source of a store: only whole 32 or 64-bit registers are followed.
+/// Returns the source of a store: only whole 32 or 64-bit registers are followed.
 fn plain(register: u8, bytes: u8) -> Option<u8> {
     (register != 31 && bytes >= 4).then_some(register)
 }
@@ -522,7 +523,7 @@ fn load_effects(to: u8, base: u8, offset: i64, bytes: u8, into: &mut Vec<Effect>
     }
 }
 
-/// ldp, stp and their kin.
+/// Decodes ldp, stp and their kin.
 fn pair_effects(word: u32, into: &mut Vec<Effect>) {
     let (first, base, second) = (register(word, 0), register(word, 5), register(word, 10));
     let (vector, load) = (field(word, 26, 1) == 1, field(word, 22, 1) == 1);
@@ -543,7 +544,7 @@ fn pair_effects(word: u32, into: &mut Vec<Effect>) {
         match (vector, load) {
             (true, true) => {}
             (true, false) => into.push(Effect::Store { base, offset: at, from: None, bytes }),
-            // ldpsw extends the sign
+            // ldpsw sign-extends.
             (false, true) if opc == 1 => clobber(register, into),
             (false, true) => load_effects(register, base, at, bytes, into),
             (false, false) if opc == 1 => into.push(Effect::Store { base, offset: at, from: None, bytes: 16 }),
@@ -555,7 +556,7 @@ fn pair_effects(word: u32, into: &mut Vec<Effect>) {
     }
 }
 
-/// One register at `base` + `offset`.
+/// Decodes an access of one register at `base` + `offset`.
 fn single_effects(word: u32, base: u8, offset: i64, into: &mut Vec<Effect>) {
     let (data, bytes) = (register(word, 0), 1u8 << access_shift(word).min(4));
     let (vector, opc) = (field(word, 26, 1) == 1, field(word, 22, 2));
@@ -570,7 +571,7 @@ fn single_effects(word: u32, base: u8, offset: i64, into: &mut Vec<Effect>) {
     }
 }
 
-/// Unscaled, pre- and post-indexed and register-offset accesses, and the atomic operations.
+/// Decodes unscaled, pre- and post-indexed and register-offset accesses, and the atomic operations.
 fn unscaled_effects(word: u32, into: &mut Vec<Effect>) {
     let base = register(word, 5);
     let immediate = signed(field(word, 12, 9), 9);
@@ -594,7 +595,7 @@ fn unscaled_effects(word: u32, into: &mut Vec<Effect>) {
     }
 }
 
-/// A store that may go anywhere from its base cannot be followed; a load's result is unknown.
+/// A store to an unknown offset from its base cannot be followed; a load's result is unknown.
 fn register_offset_effects(word: u32, into: &mut Vec<Effect>) {
     let (vector, opc) = (field(word, 26, 1) == 1, field(word, 22, 2));
     let prefetch = opc == 2 && field(word, 30, 2) == 3;
@@ -603,9 +604,9 @@ fn register_offset_effects(word: u32, into: &mut Vec<Effect>) {
     }
 }
 
-/// ldadd and the like, swp, ldapr.
+/// Decodes ldadd and its kin, swp, ldapr.
 fn atomic_effects(word: u32, into: &mut Vec<Effect>) {
-    // 64-byte loads and stores
+    // 64-byte loads and stores.
     if field(word, 30, 2) == 3 && field(word, 15, 1) == 1 && matches!(field(word, 12, 3), 1 | 2 | 3 | 5) {
         return into.push(Effect::Unknown);
     }

@@ -1,18 +1,19 @@
-//! What an instruction does to the memory that it names, and which instruction a watchpoint stopped at.
+//! Determines what an instruction does to its memory operand, and which instruction triggered a watchpoint.
 
 use super::insn::{effects, Effect, Insn};
 use super::{aarch64, x86};
 use crate::symbols::Arch;
 
-/// How memory is accessed.
+/// A kind of memory access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Access {
     Read,
-    /// Atomics that may leave memory as it was count: they take the cache line as if they did not.
+    /// A write. Atomics that may leave memory unchanged count, because they take the cache line all the same.
     Write,
 }
 
-/// What the instruction does to memory other than the stack; `None` for one that does nothing to it, or that is not known.
+/// Returns what the instruction does to memory other than the stack; `None` if it does nothing to it, or if this is not
+/// known.
 pub fn access(insn: &Insn) -> Option<Access> {
     match insn.arch {
         Arch::X86_64 => x86::access(insn),
@@ -29,8 +30,8 @@ pub fn access(insn: &Insn) -> Option<Access> {
     }
 }
 
-/// Of the instructions of a function, in order, the one that accessed what is watched, where the processor reported `ip`: x86
-/// reports an access once it is done, arm64 before it.
+/// Returns which of a function's instructions accessed the watched memory when the processor reported `ip`. x86 reports
+/// an access after it is done, arm64 before it.
 pub fn watched(insns: &[Insn], ip: u64) -> Option<&Insn> {
     let at_or_behind = insns.partition_point(|insn| insn.addr < ip);
     let insn = match insns.first()?.arch {

@@ -1,4 +1,4 @@
-//! Which way a branch goes when the atomic instruction before it has not got the latch. For x86-64.
+//! Determines which way a branch goes when the atomic instruction before it failed to take the latch. x86-64 only.
 
 use iced_x86::{ConditionCode, Instruction, InstructionInfoFactory, Mnemonic, OpKind, Register, RflagsBits};
 
@@ -6,7 +6,7 @@ use super::insn::{effects, Effect, Insn};
 use super::x86::{instruction, number, writes};
 use crate::symbols::Arch;
 
-/// What it tells that a number is zero.
+/// What a value of zero means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Zero {
     IsSuccess,
@@ -22,8 +22,8 @@ impl Zero {
     }
 }
 
-/// Whether the branch that ends these instructions, a block, is taken by those whose attempt has failed; the attempt is the
-/// instruction at index `attempt`. `None` where that cannot be told from the block alone.
+/// Returns whether the branch that ends the block `block` is taken after a failed attempt; `attempt` is the index of
+/// the attempt's instruction. `None` where the block alone does not show it.
 pub(super) fn is_taken_by_failure(block: &[Insn], attempt: usize) -> Option<bool> {
     let (branch, before) = block.split_last()?;
     let (at, behind) = (before.get(attempt)?, &before[attempt + 1..]);
@@ -40,24 +40,24 @@ pub(super) fn is_taken_by_failure(block: &[Insn], attempt: usize) -> Option<bool
     }
 }
 
-/// Where the outcome of an attempt can be seen.
+/// Where the outcome of an attempt can be read.
 #[derive(Default)]
 struct Outcome {
-    /// In the zero flag, which is set where the number compared is zero.
+    /// In the zero flag, which is set if the compared number is zero.
     flag: Option<Zero>,
-    /// In the low bytes, so many, of registers.
+    /// In the given number of low bytes of each register.
     registers: [Option<(Zero, usize)>; 16],
 }
 
 impl Outcome {
-    /// Behind the attempt. A latch that nobody has is 0.
+    /// Returns the outcome right after the attempt. A free latch is 0.
     fn of(attempt: &Instruction, before: &[Insn]) -> Option<Outcome> {
         let mut outcome = Outcome::default();
         let bytes = attempt.op1_register().size();
         match attempt.mnemonic() {
             Mnemonic::Cmpxchg => {
                 outcome.flag = Some(Zero::IsSuccess);
-                // The register gets what was there, if that is not what was expected.
+                // If the comparison fails, the register receives the value that was in memory.
                 if expects_zero(before) {
                     outcome.registers[RAX] = Some((Zero::IsSuccess, bytes));
                 }
@@ -72,7 +72,7 @@ impl Outcome {
         self.registers[usize::from(number(register) & 15)] = value;
     }
 
-    /// What the register of this size tells when it is zero.
+    /// Returns what it means if the register of this size is zero.
     fn get(&self, register: Register) -> Option<Zero> {
         let (zero, bytes) = self.registers[usize::from(number(register) & 15)]?;
         (register.is_gpr() && bytes == register.size()).then_some(zero)
@@ -102,7 +102,7 @@ impl Outcome {
 
 const RAX: usize = 0;
 
-/// Whether the register with what a compare-and-exchange expects is set to zero.
+/// Returns whether the register with a compare-and-exchange's expected value is set to zero.
 fn expects_zero(before: &[Insn]) -> bool {
     let mut changes = Vec::new();
     before.iter().for_each(|insn| effects(insn, &mut changes));
@@ -118,7 +118,7 @@ fn expects_zero(before: &[Insn]) -> bool {
     zero[RAX]
 }
 
-/// Whether a register is compared with zero.
+/// Returns whether a register is compared with zero.
 fn is_zero(i: &Instruction) -> bool {
     let is_number = !matches!(i.op1_kind(), OpKind::Register | OpKind::Memory);
     i.op0_kind() == OpKind::Register && is_number && i.immediate(1) == 0
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
     use crate::code::decode_bytes;
 
-    /// Of a block of these parts, of which the attempt is the second.
+    /// Tests a block of these parts, the second of which is the attempt.
     fn taken(before: &[u8], attempt: &[u8], behind: &[u8]) -> Option<bool> {
         let block = decode_bytes(Arch::X86_64, 0x1000, &[before, attempt, behind].concat());
         is_taken_by_failure(&block, decode_bytes(Arch::X86_64, 0x1000, before).len())

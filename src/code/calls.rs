@@ -1,4 +1,4 @@
-//! Who calls whom, from the bytes of `.text`.
+//! Finds callers and callees, from the bytes of `.text`.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -6,8 +6,8 @@ use std::ops::Range;
 use super::insn::{decode, Flow, Insn};
 use crate::symbols::{Arch, Image};
 
-/// The direct calls and jumps in `.text` to any of `targets`: (address of the instruction, target), by ascending
-/// address. Only unconditional ones: a call, or a tail call.
+/// Returns the direct calls and jumps in `.text` to any of `targets`: (address of the instruction, target), by
+/// ascending address. Only unconditional ones count: a call, or a tail call.
 pub fn direct_calls(image: &Image, targets: &HashSet<u64>) -> Vec<(u64, u64)> {
     let Some((base, text)) = text(image) else { return Vec::new() };
     match image.arch() {
@@ -26,7 +26,7 @@ pub(super) fn text(image: &Image) -> Option<(u64, &[u8])> {
     Some((range.start, image.bytes(range.start, usize::try_from(range.end.checked_sub(range.start)?).ok()?)?))
 }
 
-/// Every place where the bytes could be `call rel32` (e8) or `jmp rel32` (e9) to a target.
+/// Returns every place where the bytes may be `call rel32` (e8) or `jmp rel32` (e9) to a target.
 fn x86_candidates(base: u64, text: &[u8], targets: &HashSet<u64>) -> Vec<(u64, u64)> {
     let (Some(&low), Some(&high)) = (targets.iter().min(), targets.iter().max()) else { return Vec::new() };
     let mut found = Vec::new();
@@ -34,7 +34,7 @@ fn x86_candidates(base: u64, text: &[u8], targets: &HashSet<u64>) -> Vec<(u64, u
         let Some(&[opcode, a, b, c, d]) = text.get(at..at + 5) else { return };
         let from = base.wrapping_add(at as u64);
         let to = from.wrapping_add(5).wrapping_add_signed(i64::from(i32::from_le_bytes([a, b, c, d])));
-        // The set is asked last: few of the many candidates pass the comparisons.
+        // The set is queried last, because few of the many candidates pass the comparisons.
         if opcode & 0xfe == 0xe8 && (low..=high).contains(&to) && targets.contains(&to) {
             found.push((from, to));
         }
@@ -52,11 +52,12 @@ fn x86_candidates(base: u64, text: &[u8], targets: &HashSet<u64>) -> Vec<(u64, u
     found
 }
 
-/// The top bit of every byte that is e8 or e9, and of some others: eight bytes at a time, because `.text` is
-/// tens of megabytes.
+/// Returns a word with the top bit set for every byte that is e8 or e9, and for some others. It processes eight bytes
+/// at a time, because `.text` is tens of megabytes.
 fn maybe_calls(word: u64) -> u64 {
     const ONES: u64 = 0x0101_0101_0101_0101;
-    // Zero where the byte is one of the two; then the classic test for a zero byte, which also hits some behind one.
+    // XOR yields zero for both opcodes; then comes the classic test for a zero byte, which also reports some bytes
+    // after one.
     let differs = (word & (ONES * 0xfe)) ^ (ONES * 0xe8);
     differs.wrapping_sub(ONES) & !differs & (ONES * 0x80)
 }
@@ -79,7 +80,7 @@ fn aarch64_calls(base: u64, text: &[u8], targets: &HashSet<u64>) -> Vec<(u64, u6
     found
 }
 
-/// The function decoded last, and its calls: candidates come by ascending address.
+/// The function decoded last, with its calls. Candidates arrive by ascending address.
 #[derive(Default)]
 struct Decoded {
     range: Range<u64>,
@@ -87,8 +88,8 @@ struct Decoded {
 }
 
 impl Decoded {
-    /// Whether an instruction begins at `at` that calls or jumps to `to`. What belongs to no known function is
-    /// believed.
+    /// Returns whether an instruction at `at` calls or jumps to `to`. A candidate outside of all known functions is
+    /// accepted.
     fn has_call(&mut self, image: &Image, at: u64, to: u64) -> bool {
         if !self.range.contains(&at) {
             let Some(range) = image.function_at(at) else { return true };
@@ -106,17 +107,17 @@ impl Decoded {
     }
 }
 
-/// The linkage stubs through which the binary calls the imported function `name` (without a symbol version):
-/// addresses that [`direct_calls`] takes as targets. More than one where the linker made several.
+/// Returns the linkage stubs through which the binary calls the imported function `name` (without a symbol version), as
+/// targets for [`direct_calls`]. There are several if the linker created several.
 pub fn imported_calls(image: &Image, name: &str) -> Vec<u64> {
     let mut found: Vec<u64> = import_stubs(image).into_iter().filter(|(_, n)| n == name).map(|(at, _)| at).collect();
     found.sort_unstable();
     found
 }
 
-/// The imported function that the linkage stub at `addr` calls; `None` if there is no stub.
+/// Returns the imported function that the linkage stub at `addr` calls, or `None` if it is not a stub.
 pub(super) fn import_called(image: &Image, addr: u64) -> Option<&str> {
-    /// The longest stub: a landing pad, three instructions to load the slot, a jump.
+    /// The longest stub: a landing pad, three instructions to load the slot, and a jump.
     const STUB_BYTES: u64 = 20;
     let section = STUB_SECTIONS.iter().find_map(|name| image.section(name).filter(|r| r.contains(&addr)))?;
     let (begin, slot) = *stubs(image, addr..section.end.min(addr + STUB_BYTES)).first()?;
@@ -125,7 +126,7 @@ pub(super) fn import_called(image: &Image, addr: u64) -> Option<&str> {
 
 const STUB_SECTIONS: [&str; 4] = [".plt", ".plt.sec", ".plt.got", ".iplt"];
 
-/// All linkage stubs of the binary: address to name of the imported function.
+/// Returns all linkage stubs of the binary, mapping address to name of the imported function.
 pub fn import_stubs(image: &Image) -> HashMap<u64, String> {
     let slots = image.imports();
     let mut found = HashMap::new();
@@ -140,8 +141,8 @@ pub fn import_stubs(image: &Image) -> HashMap<u64, String> {
     found
 }
 
-/// The stubs in a section: (address, slot that it jumps through). One begins behind the jump of the one before and
-/// behind padding, and holds a landing pad at most before it loads the slot.
+/// Returns the stubs in a section: (address, slot that it jumps through). A stub begins after the previous stub's jump
+/// and any padding; before loading the slot it contains at most a landing pad.
 fn stubs(image: &Image, section: Range<u64>) -> Vec<(u64, u64)> {
     let mut found = Vec::new();
     let mut first = None;

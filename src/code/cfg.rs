@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use super::insn::{Flow, Insn};
 
-/// Where one way out of a block leads.
+/// Where one edge out of a block leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Target {
     Block(usize),
@@ -17,14 +17,14 @@ pub(super) enum Target {
     Dead,
 }
 
-/// A run of instructions that is entered at its first and left at its last.
+/// A run of instructions that is entered at its first and left at its last instruction.
 #[derive(Clone, Debug)]
 pub(super) struct Block {
     /// Indices of its instructions; never empty.
     pub insns: Range<usize>,
     /// Where a jump, a taken branch or a return goes.
     pub taken: Option<Target>,
-    /// Where it goes on when nothing jumps.
+    /// Where it continues if nothing jumps.
     pub fallthrough: Option<Target>,
 }
 
@@ -52,13 +52,13 @@ impl Graph {
         }
     }
 
-    /// Adds an edge that is not there.
+    /// Adds an edge that must not exist yet.
     pub fn add_new(&mut self, from: usize, to: usize) {
         self.next[from].push(to);
         self.back[to].push(from);
     }
 
-    /// The same nodes without the edges that touch one of some.
+    /// Returns the same nodes without the edges that touch any of the given nodes.
     pub fn without(&self, of: impl Fn(usize) -> bool) -> Graph {
         let mut graph = Graph::new(self.next.len());
         for (from, next) in self.next.iter().enumerate().filter(|(from, _)| !of(*from)) {
@@ -71,7 +71,7 @@ impl Graph {
         Graph { next: self.back.clone(), back: self.next.clone() }
     }
 
-    /// The nodes that are reached from `starts` (which count only if reached again) without entering a node
+    /// Returns the nodes that are reached from `starts` (which count only if reached again) without entering a node
     /// that `closed` names.
     pub fn reached(&self, starts: &[usize], closed: impl Fn(usize) -> bool) -> Vec<bool> {
         let mut seen = vec![false; self.next.len()];
@@ -79,7 +79,8 @@ impl Graph {
         seen
     }
 
-    /// Adds to `seen` what is reached from `starts` without entering a node that is in it already, or that `closed` names.
+    /// Adds to `seen` what is reached from `starts` without entering a node that is already in it or that `closed`
+    /// names.
     pub fn reach(&self, starts: &[usize], closed: impl Fn(usize) -> bool, seen: &mut [bool]) {
         let mut work = starts.to_vec();
         while let Some(node) = work.pop() {
@@ -92,7 +93,8 @@ impl Graph {
         }
     }
 
-    /// For every node whether it lies on a cycle: whether its strongly connected component has an edge.
+    /// Returns, for every node, whether it lies on a cycle, that is, whether its strongly connected component has an
+    /// edge.
     pub fn cyclic(&self) -> Vec<bool> {
         let order = self.postorder_all();
         let reversed = self.reversed();
@@ -119,7 +121,7 @@ impl Graph {
         cyclic
     }
 
-    /// Fewest edges from any of `starts` to every node.
+    /// Returns the smallest number of edges from any of `starts` to every node.
     pub fn distances(&self, starts: &[usize]) -> Vec<Option<usize>> {
         let mut found = vec![None; self.next.len()];
         let mut queue = std::collections::VecDeque::new();
@@ -151,7 +153,8 @@ impl Graph {
         if std::mem::replace(&mut seen[root], true) {
             return;
         }
-        // (node, how many of its successors have been visited): no recursion, the input may be hostile.
+        // (node, number of its successors that have been visited): an explicit stack instead of recursion, because the
+        // input may be hostile.
         let mut stack = vec![(root, 0)];
         while let Some((node, visited)) = stack.last_mut() {
             match self.next[*node].get(*visited) {
@@ -170,7 +173,7 @@ impl Graph {
     }
 }
 
-/// Immediate dominators of the nodes that can be reached from a root.
+/// The immediate dominators of the nodes that are reachable from a root.
 #[derive(Clone, Debug)]
 pub(super) struct Dominators {
     root: usize,
@@ -179,8 +182,8 @@ pub(super) struct Dominators {
 }
 
 impl Dominators {
-    /// Cooper, Harvey and Kennedy's iteration. `None` when it does not settle in a number of rounds that no
-    /// compiled function needs.
+    /// Computes dominators by the iteration of Cooper, Harvey and Kennedy. `None` if it does not converge in a number
+    /// of rounds that no compiled function needs.
     pub fn new(graph: &Graph, root: usize) -> Option<Dominators> {
         const MAX_ROUNDS: usize = 64;
         let mut order = Vec::new();
@@ -210,18 +213,18 @@ impl Dominators {
         None
     }
 
-    /// Whether the root reaches `node` at all.
+    /// Returns whether the root reaches `node` at all.
     pub fn reaches(&self, node: usize) -> bool {
         self.parent[node].is_some()
     }
 
-    /// `node` and its dominators, up to the root; empty if the root does not reach it.
+    /// Returns `node` and its dominators, up to the root; empty if the root does not reach it.
     pub fn chain(&self, node: usize) -> impl Iterator<Item = usize> + '_ {
         let first = self.parent[node].map(|_| node);
         std::iter::successors(first, |&n| if n == self.root { None } else { self.parent[n] })
     }
 
-    /// Whether every way from the root to `node` passes `above` (a node dominates itself).
+    /// Returns whether every path from the root to `node` passes `above` (a node dominates itself).
     pub fn dominates(&self, above: usize, node: usize) -> bool {
         self.depth[above] <= self.depth[node] && self.chain(node).any(|n| n == above)
     }
@@ -265,7 +268,7 @@ pub(super) fn blocks(insns: &[Insn]) -> (Vec<Block>, Vec<usize>) {
         .map(|(n, &start)| {
             let end = starts.get(n + 1).copied().unwrap_or(insns.len());
             let last = &insns[end - 1];
-            // A function whose code ends with a call has called something that does not return.
+            // If a function's code ends with a call, that call does not return.
             let behind = index(last.end()).map_or(Target::Dead, |i| Target::Block(block_of[i]));
             let (taken, fallthrough) = match last.flow {
                 Flow::Next | Flow::Call(_) => (None, Some(behind)),
@@ -292,7 +295,7 @@ mod tests {
 
     #[test]
     fn dominators_of_a_loop_with_two_entries() {
-        // 0 to 1 and 2, which lead to each other and to 3; 4 is not reached.
+        // 0 leads to 1 and 2, which lead to each other and to 3; 4 is not reached.
         let g = graph(5, &[(0, 1), (0, 2), (1, 2), (2, 1), (1, 3), (2, 3), (4, 3)]);
         let dominators = Dominators::new(&g, 0).unwrap();
         assert_eq!([1, 2, 3].map(|n| dominators.chain(n).collect::<Vec<_>>()), [[1, 0], [2, 0], [3, 0]]);

@@ -1,23 +1,23 @@
-//! How code computes checksums.
+//! Finds out how code computes checksums.
 
 use std::ops::Range;
 
 use super::insn::{decode, Flow, Insn};
 use crate::symbols::{Arch, Image};
 
-/// Functions that one calls which are looked into, too.
+/// The most called functions that are examined along with a function.
 const MAX_CALLED: usize = 16;
 
-/// What a CPU offers for checksums, as far as a function uses it.
+/// The CPU's checksum instructions, as far as a function uses them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChecksumInstruction {
     Found(&'static str),
-    /// Neither in the function nor in those that it calls.
+    /// Neither the function nor those that it calls use any.
     None,
 }
 
-/// The best of a CPU's checksum instructions in a function, or in the functions that it calls. `None` where it calls some that
-/// are not known from the code.
+/// Returns the best of a CPU's checksum instructions in a function or in the functions that it calls. `None` if it
+/// calls some that the code does not show.
 pub fn checksum_instruction(image: &Image, function: Range<u64>) -> Option<ChecksumInstruction> {
     let insns = decode(image, function.clone());
     if let Some(found) = best(image.arch(), &insns) {
@@ -48,7 +48,7 @@ fn best(arch: Arch, insns: &[Insn]) -> Option<&'static str> {
     })
 }
 
-/// The static variable through which a function jumps to another one.
+/// Returns the static variable through which a function jumps to another one.
 pub fn jump_variable(image: &Image, function: Range<u64>) -> Option<u64> {
     let insns = decode(image, function);
     let jump = insns.iter().position(|insn| insn.flow == Flow::IndirectJump)?;

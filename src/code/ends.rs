@@ -1,23 +1,23 @@
-//! Where a wait ends: the search for [`EndSite`]s.
+//! Finds where a wait ends: the search for [`EndSite`]s.
 
 use super::cfg::{Graph, Target};
 use super::insn::branch_test;
 use super::wait::{Condition, EndKind, EndSite, Site, Wait};
 
 impl Wait<'_> {
-    /// Ends of a wait that begins in one of the blocks `starts` of a function that has a hot part.
+    /// Returns the ends of a wait that begins in one of the blocks `starts` of a function that has a hot part.
     pub fn contended_ends(&self, starts: &[usize]) -> Vec<EndSite> {
         let single = if let [start] = *starts { self.single_end(start) } else { None };
         single.map_or_else(|| self.last_ways_out(starts).unwrap_or_default(), |end| vec![end])
     }
 
-    /// Whether a wait that began in one of `starts` is going on in `block`, or has just ended there.
+    /// Returns whether a wait that began in one of `starts` is in progress in `block`, or has just ended there.
     fn is_inside(&self, starts: &[usize], block: usize) -> bool {
         starts.iter().any(|&start| self.f.dominators.dominates(start, block))
     }
 
-    /// A site that every wait from `start` passes once, when nothing slow is left: in the last block that all
-    /// of them pass.
+    /// Returns a site that every wait from `start` passes once, when nothing slow is left, in the last block that all
+    /// waits pass.
     fn single_end(&self, start: usize) -> Option<EndSite> {
         let f = self.f;
         let over = self.settled(&[start]);
@@ -30,11 +30,11 @@ impl Wait<'_> {
         Some(EndSite { site: self.site(at)?, kind, when: None })
     }
 
-    /// Per block: whether a wait that began in one of `starts` is over there, once the block's own slow calls are: no way on
-    /// leads to a slow call or round a loop, unless by a new beginning.
+    /// Returns, for each block, whether a wait that began in one of `starts` is over after the block's own slow calls:
+    /// no path from there leads to a slow call or around a loop, except through a new beginning.
     fn settled(&self, starts: &[usize]) -> Vec<bool> {
         let f = self.f;
-        // From one start to another the same wait goes on.
+        // An edge from one start to another continues the same wait.
         let begins_anew = |from: usize, to: usize| {
             let goes_on = starts.len() > 1 && self.is_inside(starts, from) && !f.dominators.dominates(to, from);
             to != f.entry_block && starts.contains(&to) && !goes_on
@@ -49,7 +49,7 @@ impl Wait<'_> {
         (0..f.blocks.len()).map(|b| f.is_live(b) && !cyclic[b] && !goes_on[b]).collect()
     }
 
-    /// Ends of a wait that is all of a function.
+    /// Returns the ends of a wait that takes up a whole function.
     pub fn whole_function_ends(&self) -> Vec<EndSite> {
         if let Some(end) = self.single_end(self.f.entry_block) {
             return vec![end];
@@ -59,7 +59,7 @@ impl Wait<'_> {
             return terminal;
         }
         let ends = self.last_ways_out(&[self.f.entry_block]).unwrap_or_default();
-        // A return probe is cheaper than a probe that is single-stepped.
+        // A return probe is cheaper than a single-stepped probe.
         if ends.iter().all(|e| e.site.emulated) {
             ends
         } else {
@@ -67,7 +67,7 @@ impl Wait<'_> {
         }
     }
 
-    /// The instructions that leave the function, if the kernel emulates them all (on arm64 it does).
+    /// Returns the instructions that leave the function, if the kernel emulates them all (on arm64 it does).
     fn terminal_ends(&self) -> Vec<EndSite> {
         let f = self.f;
         let mut ends = Vec::new();
@@ -84,8 +84,9 @@ impl Wait<'_> {
         ends
     }
 
-    /// Sites on all the ways out of the part of the function in which the wait that began in one of `starts` goes on: from its
-    /// blocks to others, to the return, or to blocks from which only these are left. `None` if one has no site.
+    /// Returns sites on all paths out of the part of the function in which the wait that began in one of `starts`
+    /// continues: from its blocks to others, to the return, or to blocks from which only these are left. `None` if one
+    /// path has no site.
     fn last_ways_out(&self, starts: &[usize]) -> Option<Vec<EndSite>> {
         let f = self.f;
         let inside: Vec<bool> = (0..f.blocks.len()).map(|b| f.is_live(b) && self.is_inside(starts, b)).collect();
@@ -112,8 +113,8 @@ impl Wait<'_> {
         Some(ends)
     }
 
-    /// An emulated instruction in a calm block to which only blocks lead that are not calm: it runs when one of
-    /// those is left for this block, and only then.
+    /// Returns an emulated instruction in a calm block that only blocks that are not calm lead to. It runs exactly when
+    /// one of those is left for this block.
     fn own_end(&self, block: usize, calm: &[bool]) -> Option<usize> {
         let entered_late = self.f.graph.back[block].iter().any(|&from| calm[from]);
         if !calm[block] || entered_late {
@@ -122,7 +123,8 @@ impl Wait<'_> {
         self.f.blocks[block].insns.clone().find(|&i| self.is_emulated(i))
     }
 
-    /// The site in block `from` for leaving it to any of the nodes that `leaves` names; `None` if it does not go there.
+    /// Returns the site in block `from` for leaving it to any of the nodes that `leaves` names; `None` if it does not
+    /// go there.
     fn exit(&self, from: usize, leaves: &dyn Fn(usize) -> bool) -> Option<Exit> {
         let node = |target: Target| match target {
             Target::Block(b) => Some(b),
@@ -135,7 +137,7 @@ impl Wait<'_> {
         if taken.is_none() && on.is_none() {
             return None;
         }
-        // A way that ends in a trap is none.
+        // A path that ends in a trap does not count.
         let live =
             |target: Option<Target>| target.and_then(node).is_some_and(|n| n == self.returned() || self.f.is_live(n));
         let always = (taken.is_some() || !live(block.taken)) && (on.is_some() || !live(block.fallthrough));
@@ -143,7 +145,7 @@ impl Wait<'_> {
         Some(Exit { targets: taken.into_iter().chain(on).collect(), site })
     }
 
-    /// A site in block `from`, which is always left for good.
+    /// Returns a site in block `from`, which always leaves the waiting part.
     fn leaving(&self, from: usize) -> Option<(Site, Option<Condition>)> {
         let insns = self.after_slow(from);
         let emulated = insns.clone().find(|&i| self.is_emulated(i));
@@ -151,7 +153,7 @@ impl Wait<'_> {
         Some((self.site(at)?, None))
     }
 
-    /// The branch at the end of block `from`, which is left for good one way only.
+    /// Returns the branch at the end of block `from`, one direction of which leaves the waiting part.
     fn deciding(&self, from: usize, taken: bool) -> Option<(Site, Option<Condition>)> {
         let at = self.f.blocks[from].insns.end - 1;
         let (test, takes) = branch_test(&self.f.insns[at])?;
@@ -160,15 +162,15 @@ impl Wait<'_> {
     }
 }
 
-/// How a block is left for good.
+/// How a block leaves the waiting part.
 struct Exit {
-    /// The nodes that it is left for.
+    /// The nodes to which it leaves.
     targets: Vec<usize>,
-    /// `None`: no instruction tells.
+    /// The site; `None` if no instruction shows the exit.
     site: Option<(Site, Option<Condition>)>,
 }
 
-/// What the end of a wait is that can begin anew or not.
+/// Returns the kind of an end, depending on whether the wait can begin again.
 fn kind(retried: bool) -> EndKind {
     if retried {
         EndKind::Maybe

@@ -1,4 +1,4 @@
-//! Where a probe sees each call of a function.
+//! Finds an instruction at which a probe sees each call of a function.
 
 use std::ops::Range;
 
@@ -13,14 +13,14 @@ pub struct Entry {
     pub addr: u64,
     /// Whether the kernel emulates the instruction, which makes the probe cheap.
     pub emulated: bool,
-    /// Where the argument that was asked for is when the instruction is about to run.
+    /// Where the requested argument is just before the instruction runs.
     pub argument: Place,
 }
 
-/// Where each call of the function at `range` can be seen with its integer argument number `argument` (0 to 5): the first
-/// instruction that the kernel emulates, among those before the first branch, or else the first that it can probe.
+/// Returns an instruction that sees each call of the function at `range` with its integer argument number `argument` (0
+/// to 5): the first one before the first branch that the kernel emulates, or else the first that it can probe.
 ///
-/// `None` when there is none, or the code cannot be read.
+/// `None` if there is none, or if the code cannot be read.
 pub fn entry(image: &Image, range: Range<u64>, argument: usize) -> Option<Entry> {
     find(&decode(image, range), argument)
 }
@@ -31,11 +31,11 @@ fn find(insns: &[Insn], argument: usize) -> Option<Entry> {
         Flow::Jump(to) | Flow::Branch(to) => Some(to),
         _ => None,
     });
-    // What can be jumped to runs more than once a call.
+    // A jump target may run more than once per call.
     let again = jumped_to.filter(|to| *to >= start).min().unwrap_or(u64::MAX);
     let straight = insns.iter().take_while(|i| i.addr < again);
     let end = straight.clone().position(|i| i.flow != Flow::Next).map_or(straight.clone().count(), |last| last + 1);
-    // An indirect jump would leave the function's control flow unknown, and is not wanted here.
+    // An indirect jump would leave the function's control flow unknown, and is not needed here.
     let insns: Vec<Insn> = straight.take(end).filter(|i| i.flow != Flow::IndirectJump).copied().collect();
     let function = Function::from_insns(start, insns, Default::default())?;
     let at = |insn: &&Insn| function.arguments_at(insn.addr).get(argument).copied().flatten();

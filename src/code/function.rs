@@ -10,53 +10,53 @@ use super::insn::{decode_bytes, Flow, Insn};
 use super::values::{added_for, left_for, HandedOn, Left, Passed, Place, Values};
 use crate::symbols::{Arch, Image};
 
-/// A function with more instructions than this is not analysed. The largest latch function known has 260.
+/// The most instructions of a function that is analyzed. The largest known latch function has 260.
 const MAX_INSNS: usize = 20_000;
 
-/// How many cold parts, moved away from a function by the compiler, are analysed with it.
+/// The most cold parts, which the compiler moved out of a function, that are analyzed with it.
 const MAX_PARTS: usize = 4;
 
-/// Bytes; what is larger is another function that ends with a tail call.
+/// The largest cold part, in bytes. Larger code is another function, reached by a tail call.
 const MAX_PART: u64 = 16 << 10;
 
-/// Bytes; a larger function than this is taken to return.
+/// The size in bytes above which a function is assumed to return.
 const MAX_ENDING: u64 = 512;
 
-/// How many functions that a function jumps to or calls are looked into.
+/// The most callees and jump targets that are examined per function.
 const MAX_LOOKED_AT: usize = 32;
 
-/// The same, when many functions are analysed with one memory of it.
+/// The same limit when many functions share one cache of callees.
 const MAX_LOOKED_AT_IN_ALL: usize = 100_000;
 
-/// A function, decoded, with its control flow and the places of its arguments.
+/// A decoded function, with its control flow and the locations of its arguments.
 pub struct Function {
     pub(super) entry: u64,
-    /// Sorted by address.
+    /// The instructions, sorted by address.
     pub(super) insns: Vec<Insn>,
     pub(super) blocks: Vec<Block>,
     pub(super) block_of: Vec<usize>,
-    /// Blocks, and node `blocks.len()`: returned.
+    /// The blocks, and node `blocks.len()` for "returned".
     pub(super) graph: Graph,
     pub(super) entry_block: usize,
     pub(super) dominators: Dominators,
     pub(super) postdominators: Dominators,
     /// Static pointers that it reads and that never change, by their address.
     pointers: HashMap<u64, u64>,
-    /// Made when first asked for.
+    /// Computed on first use.
     values: OnceCell<Values>,
     is_complete: bool,
 }
 
 impl Function {
-    /// Decodes and analyses the function at `range` ([`Image::function_at`]), with the cold parts that the
-    /// compiler has moved away from it and that jump back into it.
+    /// Decodes and analyzes the function at `range` ([`Image::function_at`]), including the cold parts that the
+    /// compiler moved away and that jump back into it.
     ///
-    /// `None` when the range is not in the file, or the function is too large to analyse.
+    /// `None` if the range is not in the file, or the function is too large to analyze.
     pub fn new(image: &Image, range: Range<u64>) -> Option<Function> {
         Function::with_endings(image, range, &mut Endings { most: MAX_LOOKED_AT, ..Endings::default() })
     }
 
-    /// The same, with what is known of the functions that it calls.
+    /// Does the same, with a cache of what is known about the functions that it calls.
     pub(super) fn with_endings(image: &Image, range: Range<u64>, endings: &mut Endings) -> Option<Function> {
         let mut insns = with_cold_parts(range.clone(), &|r| super::decode(image, r), &|addr| image.function_at(addr));
         endings.mark_calls(image, &mut insns);
@@ -64,12 +64,13 @@ impl Function {
         Function::from_insns(range.start, insns, pointers)
     }
 
-    /// Analyses machine code that lies at address `base`, where the function also begins.
+    /// Analyzes the machine code at address `base`, where the function also begins.
     pub fn from_bytes(arch: Arch, base: u64, bytes: &[u8]) -> Option<Function> {
         Function::from_insns(base, decode_bytes(arch, base, bytes), HashMap::new())
     }
 
-    /// `pointers` are static pointers that the function reads and that never change, by their address.
+    /// Analyzes decoded instructions. `pointers` are static pointers that the function reads and that never change, by
+    /// their address.
     pub(super) fn from_insns(entry: u64, insns: Vec<Insn>, pointers: HashMap<u64, u64>) -> Option<Function> {
         if insns.is_empty() || insns.len() > MAX_INSNS {
             return None;
@@ -114,66 +115,67 @@ impl Function {
         })
     }
 
-    /// Whether all of its control flow is known: it has no jump to an address in a register or in memory. Where it
-    /// has one, [`Function::arguments_at`] and [`Function::constants_at`] know nothing.
+    /// Returns whether all of its control flow is known, that is, whether it has no jump to an address in a register or
+    /// in memory. If it has one, [`Function::arguments_at`] and [`Function::constants_at`] know nothing.
     pub fn is_complete(&self) -> bool {
         self.is_complete
     }
 
-    /// The address of the first instruction.
+    /// Returns the address of the first instruction.
     pub fn entry(&self) -> u64 {
         self.entry
     }
 
-    /// Its instructions, by ascending address.
+    /// Returns its instructions, by ascending address.
     pub fn insns(&self) -> &[Insn] {
         &self.insns
     }
 
-    /// Whether an instruction of the function begins at `addr`.
+    /// Returns whether an instruction of the function begins at `addr`.
     pub fn contains(&self, addr: u64) -> bool {
         self.index(addr).is_some()
     }
 
-    /// Where the function's first six integer arguments are when the instruction at `addr` is about to run;
-    /// `None` for one that is nowhere, or when there is no such instruction.
+    /// Returns where the function's first six integer arguments are just before the instruction at `addr` runs. `None`
+    /// for an argument that is nowhere; all are `None` if there is no such instruction.
     pub fn arguments_at(&self, addr: u64) -> [Option<Place>; 6] {
         self.index(addr).map_or([None; 6], |i| self.values().places(&self.insns, &self.blocks, self.block_of[i], i))
     }
 
-    /// The values in the registers that carry a call's first six integer arguments when the instruction at
-    /// `addr` is about to run, as far as they are constants: numbers, and addresses of static data.
+    /// Returns the values in the registers of a call's first six integer arguments just before the instruction at
+    /// `addr` runs, as far as they are constants: numbers, and addresses of static data.
     pub fn constants_at(&self, addr: u64) -> [Option<u64>; 6] {
         self.passed_at(addr).map(|passed| passed.and_then(Passed::constant))
     }
 
-    /// What is in those registers when the instruction at `addr` is about to run, as far as it is constant or comes
-    /// from the function's own arguments.
+    /// Returns what these registers hold just before the instruction at `addr` runs, as far as it is constant or
+    /// derives from the function's own arguments.
     pub fn passed_at(&self, addr: u64) -> [Option<Passed>; 6] {
         self.index(addr).map_or([None; 6], |i| self.values().passed(&self.insns, &self.blocks, self.block_of[i], i))
     }
 
-    /// Where in what argument `object` points to the function itself stores argument `argument`, and which bits of it.
+    /// Returns where the function itself stores argument `argument` in what argument `object` points to, and which of
+    /// its bits.
     pub(super) fn stores(&self, argument: u8, object: u8) -> impl Iterator<Item = (i64, u32)> {
         let stores = self.values().stores(&self.insns, &self.blocks).into_iter();
         stores.filter(move |s| (s.argument, s.object) == (argument, object)).map(|s| (s.offset, s.mask))
     }
 
-    /// The direct calls, and jumps to other functions, that pass any of the function's arguments on.
+    /// Returns the direct calls, and jumps to other functions, that pass on any of the function's arguments.
     pub fn handed_on(&self) -> Vec<HandedOn> {
         self.values().handed_on(&self.insns, &self.blocks)
     }
 
-    /// What the code before the call at `addr` leaves in the register of its argument `number`; `None` where that is not
-    /// clear.
+    /// Returns what the code before the call at `addr` leaves in the register of its argument `number`; `None` if that
+    /// is not clear.
     pub fn left_for(&self, addr: u64, number: usize) -> Option<Left> {
         let at = self.index(addr)?;
         let start = self.blocks[self.block_of[at]].insns.start;
         left_for(&self.insns[start..at], number)
     }
 
-    /// How far behind another pointer what the call at `addr` passes as argument `number` points, on the way to the call that
-    /// takes no branch; `None` where that is not clear.
+    /// Returns the offset from another pointer at which argument `number` of the call at `addr` points, on the path to
+    /// the call that takes no branch; `None` if that is not clear.
     pub fn added_for(&self, addr: u64, number: usize) -> Option<i64> {
         let at = self.index(addr)?;
         let goes_on = |i: &Insn| matches!(i.flow, Flow::Next | Flow::Branch(_) | Flow::Call(_));
@@ -181,13 +183,13 @@ impl Function {
         added_for(&self.insns[start..at], number)
     }
 
-    /// The instructions that every call of the function that returns runs.
+    /// Returns the instructions that run in every call of the function that returns.
     pub fn always_passed(&self) -> impl Iterator<Item = &Insn> {
         let blocks = self.postdominators.chain(self.entry_block).filter(|&b| b < self.blocks.len());
         blocks.flat_map(|b| &self.insns[self.blocks[b].insns.clone()])
     }
 
-    /// Where the address that the function returns to is when the instruction at `addr` is about to run.
+    /// Returns where the function's return address is just before the instruction at `addr` runs.
     pub fn return_address_at(&self, addr: u64) -> Option<Place> {
         self.index(addr).and_then(|i| self.values().return_address(&self.insns, &self.blocks, self.block_of[i], i))
     }
@@ -196,33 +198,33 @@ impl Function {
         self.insns.binary_search_by_key(&addr, |i| i.addr).ok()
     }
 
-    /// For each instruction of a block whether the first argument is in a known place when it is about to run.
+    /// Returns, for each instruction of a block, whether the first argument is in a known place before it runs.
     pub(super) fn latch_known(&self, block: usize) -> Vec<bool> {
         self.values().known(&self.insns, &self.blocks[block], block, 0)
     }
 
-    /// Whether the function can return from the block.
+    /// Returns whether the function can return from the block.
     pub(super) fn is_live(&self, block: usize) -> bool {
         self.dominators.reaches(block) && self.postdominators.reaches(block)
     }
 }
 
-/// Which functions never return.
+/// A cache of which functions never return.
 #[derive(Default)]
 pub(super) struct Endings {
     known: HashMap<u64, bool>,
-    /// How many functions are looked into.
+    /// The number of functions that may still be examined.
     most: usize,
 }
 
 impl Endings {
-    /// For the analysis of many functions.
+    /// Creates a cache for the analysis of many functions.
     pub fn of_many() -> Endings {
         Endings { most: MAX_LOOKED_AT_IN_ALL, ..Endings::default() }
     }
 
-    /// Calls to functions that end the program (a failed assertion's, mostly) are where control flow ends, not where
-    /// it goes on to whatever the compiler placed behind them.
+    /// Marks calls to functions that end the program, mostly failed assertions. Control flow ends there; it does not
+    /// continue to whatever the compiler placed after them.
     fn mark_calls(&mut self, image: &Image, insns: &mut [Insn]) {
         for insn in insns {
             let Flow::Call(Some(to)) = insn.flow else { continue };
@@ -236,7 +238,8 @@ impl Endings {
     }
 }
 
-/// Whether the function at `entry` is small and has no way out, or is the C library's that ends the program.
+/// Returns whether the function at `entry` is small and has no way out, or is the C library function that ends the
+/// program.
 fn never_returns(image: &Image, entry: u64) -> bool {
     if import_called(image, entry) == Some("abort") {
         return true;
@@ -248,7 +251,7 @@ fn never_returns(image: &Image, entry: u64) -> bool {
     !insns.is_empty() && !insns.iter().any(|i| leaves(i, &range))
 }
 
-/// Whether the instruction can lead out of the code at `range` other than by a call.
+/// Returns whether the instruction can leave the code at `range` other than by a call.
 fn leaves(insn: &Insn, range: &Range<u64>) -> bool {
     match insn.flow {
         Flow::Jump(to) | Flow::Branch(to) => !range.contains(&to),
@@ -256,7 +259,7 @@ fn leaves(insn: &Insn, range: &Range<u64>) -> bool {
     }
 }
 
-/// The instructions of the function at `range` and of its cold parts.
+/// Returns the instructions of the function at `range` and of its cold parts.
 pub(super) fn with_cold_parts(
     range: Range<u64>,
     decode: &dyn Fn(Range<u64>) -> Vec<Insn>,
@@ -273,8 +276,9 @@ pub(super) fn with_cold_parts(
     insns
 }
 
-/// A part of the function that the compiler placed elsewhere: `insns` jump to it, and it jumps back behind the
-/// function's first instruction. A part that neither returns nor jumps away counts too: it ends the program.
+/// Returns a part of the function that the compiler placed elsewhere: `insns` jump to it, and it jumps back to after
+/// the function's first instruction. A part that neither returns nor jumps away counts too, because it ends the
+/// program.
 fn cold_part(
     insns: &[Insn],
     parts: &[Range<u64>],

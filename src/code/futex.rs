@@ -1,4 +1,4 @@
-//! Functions that wait in a futex of their own, found by what they do: for binaries that have no names for them.
+//! Finds functions with a futex wait of their own by what they do, for binaries that have no names for them.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -12,15 +12,15 @@ use crate::symbols::{Arch, Image};
 /// `FUTEX_WAIT` and `FUTEX_WAKE`, each with `FUTEX_PRIVATE_FLAG` (`include/uapi/linux/futex.h`).
 const WAIT: u64 = 0x80;
 const WAKE: u64 = 0x81;
-/// As many threads as there are.
+/// The number of threads to wake that means all of them.
 const ALL: u64 = i32::MAX as u64;
 
 /// A function that sleeps on a word of its first argument, as lock primitives do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FutexWait {
     pub function: Range<u64>,
-    /// Of the word in what the first argument points to; several where it sleeps in several places. `None`: not
-    /// clear which word.
+    /// The offset of each word that it sleeps on, from where the first argument points; there are several if it sleeps
+    /// in several places. `None`: the word is not known.
     pub words: Vec<Option<i64>>,
     /// Whether it also wakes all other sleepers.
     pub wakes_all: bool,
@@ -28,14 +28,15 @@ pub struct FutexWait {
     pub calls: HashSet<u64>,
     /// The static addresses that its instructions refer to.
     pub refers_to: HashSet<u64>,
-    /// Those that every call of it refers to, whichever way it goes.
+    /// The static addresses that every call of it refers to, on any path.
     pub always_refers_to: HashSet<u64>,
-    /// Whether every call of it comes to a sleep.
+    /// Whether every call of it sleeps.
     pub always_sleeps: bool,
 }
 
-/// The functions that call the C library's `syscall` to sleep in a futex until its value changes from one that they
-/// were given or have read. A sleep until it changes from a constant is no lock's: a semaphore's, say.
+/// Returns the functions that call the C library's `syscall` to sleep in a futex until its value changes from one that
+/// they were given or have read. A sleep until it changes from a constant is not a lock's, but for example a
+/// semaphore's.
 pub fn futex_waits(image: &Image) -> Vec<FutexWait> {
     let stubs: HashSet<u64> = imported_calls(image, "syscall").into_iter().collect();
     let mut found: Vec<FutexWait> = Vec::new();
@@ -85,7 +86,7 @@ fn futex_wait(arch: Arch, range: Range<u64>, f: &Function, stubs: &HashSet<u64>)
     (!wait.words.is_empty()).then_some(wait)
 }
 
-/// The number of the system call `futex`.
+/// Returns the number of the `futex` system call.
 fn system_call(arch: Arch) -> u64 {
     match arch {
         Arch::X86_64 => 202,
@@ -108,7 +109,7 @@ mod tests {
         for (arch, bytes) in [(Arch::X86_64, x86::SPIN), (Arch::Aarch64, aarch64::SPIN)] {
             let wait = found(arch, bytes).expect("a wait");
             assert_eq!(wait.words, [Some(0)]);
-            // Who succeeds while spinning does not sleep.
+            // A call that succeeds while spinning does not sleep.
             assert!(!wait.always_sleeps && !wait.wakes_all);
         }
         let wait = found(Arch::X86_64, x86::WAKE).expect("a wait");

@@ -1,14 +1,14 @@
-//! Waits for a mutex that the compiler has inlined into the functions that take it.
+//! Finds waits for a mutex that the compiler inlined into the functions that take it.
 //!
-//! A mutex is taken by one atomic instruction. Where that fails, the code spins (`ut_delay`), tries again, and at last
-//! calls a function that sleeps. The search goes the other way: from the call that sleeps up to the highest block
-//! that is entered only by those whose attempt has failed. What that block dominates is the waiting part; the mutex is
-//! the operand of the attempt, and has to be what the call is given to sleep for. Only x86-64's atomic instructions are known:
-//! in code for arm64 none of these waits is recognised.
+//! A mutex is taken by one atomic instruction. If that fails, the code spins (`ut_delay`), tries again, and finally
+//! calls a function that sleeps. The search goes in the opposite direction: from the sleeping call up to the highest
+//! block that is entered only after a failed attempt. What that block dominates is the waiting part. The mutex is the
+//! operand of the attempt, and must be the one that the call sleeps for. Only x86-64's atomic instructions are known,
+//! so none of these waits is recognized in arm64 code.
 //!
-//! Two shapes are known. Where the first attempt stands before the loop, the waiting part has ends of its own.
-//! Where the loop goes back to the first attempt, which is also passed by those who need not wait, its ways back
-//! are where the wait probably ends: the attempt that follows tells.
+//! Two shapes are known. If the first attempt precedes the loop, the waiting part has ends of its own. If the loop goes
+//! back to the first attempt, which threads that need not wait also pass, the wait probably ends at one of the paths
+//! back; the next attempt decides.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -28,26 +28,27 @@ use crate::symbols::Image;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inlined {
     pub begin: Site,
-    /// [`Site::args`] of these and of the begin are where the call's arguments are, not the function's.
+    /// The ends of the wait. [`Site::args`] of these and of `begin` are the arguments of the sleeping call, not of the
+    /// function.
     pub ends: Vec<EndSite>,
-    /// At which of the offsets asked for the waiting part looks.
+    /// The one of the requested offsets at which the waiting part reads.
     pub looked_at: Option<i64>,
     pub region: Region,
 }
 
-/// Where a waiting part has the attempts that follow the first.
+/// Where a waiting part makes the attempts that follow the first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Region {
-    /// In itself.
+    /// Within itself.
     Closed,
-    /// It goes back to the first attempt, once in every round of spinning.
+    /// At the first attempt, to which it goes back once in every round of spinning.
     Retries,
 }
 
-/// Blocks without a choice between an attempt and the waiting part, at most.
+/// The most blocks without a choice between an attempt and the waiting part.
 const MAX_CONNECTORS: usize = 4;
 
-/// How far up from the attempts their operand is followed, in dominators, and how many blocks are looked at for that.
+/// How far above the attempts their operand is followed, in dominators, and how many blocks are examined for that.
 const MAX_ABOVE: usize = 8;
 const MAX_BLOCKS: usize = 200;
 
@@ -56,18 +57,18 @@ const MAX_BLOCKS: usize = 200;
 pub struct InlinedCalls {
     /// The function that is called.
     pub callee: u64,
-    /// Which argument is the mutex.
+    /// The number of the argument that is the mutex.
     pub latch: usize,
-    /// Which argument says that the call is for something else, if it is known at compile time.
+    /// The number of the argument that says, if known at compile time, that the call is not for a mutex.
     pub other: Option<usize>,
-    /// Functions that are a round of spinning.
+    /// Functions that are one round of spinning.
     pub spin: HashSet<u64>,
-    /// Offsets in the mutex: the waiting part has to look at the number at just one of these. Empty: it need not.
+    /// Offsets in the mutex, exactly one of which the waiting part must read. If empty, it need not read any.
     pub looked_at: Vec<i64>,
 }
 
-/// Finds the waits inlined into the functions at `ranges`, one for each call, with the address of the call; what resists comes
-/// with the reason.
+/// Finds the waits inlined into the functions at `ranges`: one result per call, with the address of the call, or the
+/// reason if the wait cannot be used.
 pub fn inlined_waits(
     image: &Image,
     ranges: &[Range<u64>],
@@ -80,10 +81,10 @@ pub fn inlined_waits(
     })
 }
 
-/// What `work` makes of each CPU's share of the ranges, in their order.
+/// Splits the ranges among CPUs and returns the results of `work` in order.
 ///
 /// # Panics
-/// When `work` does: what a share lacks would be missed by nobody.
+/// Panics if `work` does; otherwise a share's missing results would go unnoticed.
 fn in_shares<T: Send>(ranges: &[Range<u64>], work: impl Fn(&[Range<u64>]) -> Vec<T> + Sync) -> Vec<T> {
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
     let (share, work) = (ranges.len().div_ceil(workers).max(1), &work);
@@ -94,7 +95,7 @@ fn in_shares<T: Send>(ranges: &[Range<u64>], work: impl Fn(&[Range<u64>]) -> Vec
     })
 }
 
-/// The same for one function.
+/// Does the same for one function.
 pub(super) fn inlined_in(f: &Function, calls: &InlinedCalls) -> Vec<(u64, Result<Inlined, &'static str>)> {
     let is_call = |i: &usize| f.insns[*i].flow == Flow::Call(Some(calls.callee));
     let found: Vec<usize> = (0..f.insns.len()).filter(is_call).collect();
@@ -106,11 +107,11 @@ pub(super) fn inlined_in(f: &Function, calls: &InlinedCalls) -> Vec<(u64, Result
     mutexes.map(|i| (f.insns[i].addr, search.inlined(i))).collect()
 }
 
-/// The loops of a lock function in which threads wait for its first argument, where there are several: a lock can be had only
-/// to wait for its readers then, in a copy of the waiting code for each way to it. Each loop has a call to a function of
-/// `sleep` and one to a function of `spin`.
+/// Returns the loops of a lock function in which threads wait for its first argument, if there are several: such a lock
+/// may be held only to wait for its readers, in a copy of the waiting code for each path there. Each loop has a call to
+/// a function of `sleep` and one to a function of `spin`.
 ///
-/// `None` where there is none, or where one of them has no sites.
+/// `None` if there is no loop, or if one of them has no sites.
 pub fn wait_loops(f: &Function, sleep: &HashSet<u64>, spin: &HashSet<u64>) -> Option<Vec<Inlined>> {
     if !f.is_complete() {
         return None;
@@ -132,34 +133,35 @@ pub fn wait_loops(f: &Function, sleep: &HashSet<u64>, spin: &HashSet<u64>) -> Op
     (!found.is_empty()).then_some(found)
 }
 
-/// A function with what the search needs to know of it.
+/// A function with what the search needs to know about it.
 struct Search<'a> {
     f: &'a Function,
     calls: &'a InlinedCalls,
-    /// Its graph, with one more node from which all of it is reached, also what only jump tables and unwinding lead to.
+    /// Its graph, with an added node from which every block is reached, including those that only jump tables and
+    /// unwinding lead to.
     graph: Graph,
     dominators: Dominators,
-    /// Per node: whether it is more than the way to a trap.
+    /// For each node, whether it is more than a path to a trap.
     live: Vec<bool>,
     /// Blocks with a call that is a round of spinning.
     spins: Vec<bool>,
-    /// Per block: its last atomic instruction.
+    /// For each block, its last atomic instruction.
     attempts: Vec<Option<usize>>,
     frame: Frame,
 }
 
 /// The part of a function that waits for one mutex.
 struct Part {
-    /// Where it is entered.
+    /// The block at which it is entered.
     start: usize,
     /// The blocks with the attempts that failed before.
     attempts: Vec<usize>,
-    /// Blocks that lead from one to the other.
+    /// Blocks that lead from the attempts to the start.
     connectors: Vec<usize>,
     /// Its blocks.
     inside: Vec<bool>,
     region: Region,
-    /// The block of the call that sleeps.
+    /// The block of the sleeping call.
     sleeps: usize,
 }
 
@@ -174,7 +176,7 @@ impl<'a> Search<'a> {
         let is_padding = |b: usize| f.insns[f.blocks[b].insns.clone()].iter().all(Insn::is_padding);
         let is_entered = |&b: &usize| b == f.entry_block || f.graph.back[b].is_empty() && !is_padding(b);
         (0..blocks).filter(is_entered).for_each(|block| graph.add_new(root, block));
-        // Rings that nothing leads to.
+        // Cycles that nothing leads to.
         let mut reached = graph.reached(&[root], |_| false);
         for block in 0..blocks {
             if !reached[block] && !is_padding(block) {
@@ -183,7 +185,7 @@ impl<'a> Search<'a> {
                 graph.reach(&[block], |_| false, &mut reached);
             }
         }
-        // Padding leads nowhere, because nothing leads to it.
+        // Padding is removed: nothing leads to it.
         let graph = graph.without(|n| !reached[n] && n != root);
         let dominators = Dominators::new(&graph, root)?;
         let cyclic = graph.cyclic();
@@ -197,7 +199,7 @@ impl<'a> Search<'a> {
         Some(Search { f, calls, graph, dominators, live, spins, attempts, frame })
     }
 
-    /// Whether the call is for something else than a mutex, by what its block passes.
+    /// Returns whether the call is for something other than a mutex, judging by what its block passes.
     fn is_for_another(&self, call: usize) -> bool {
         let passed = || {
             let block = self.f.block_of[call];
@@ -213,13 +215,13 @@ impl<'a> Search<'a> {
         let (origins, values, looked_at) = self.proof(&part, call)?;
         let wanted = Wanted::Passed { origins: &origins, values };
         let sites = Sites { search: self, part: &part, wanted };
-        let begin = sites.begin().ok_or("no instruction where it begins can be probed with the latch known")?;
+        let begin = sites.begin().ok_or("no instruction at its beginning can be probed with the latch known")?;
         let ends = sites.ends()?;
         Ok(Inlined { begin, ends, looked_at, region: part.region })
     }
 
-    /// The arguments of the call that sleeps, if its latch is what all attempts before were for, and at which number in that the
-    /// part looks. As much of what lies before the attempts is analysed as is needed to tell.
+    /// Returns the arguments of the sleeping call, if all attempts before it were on its latch, and the offset in the
+    /// latch that the part reads. Of the code before the attempts, only as much is analyzed as the proof needs.
     #[allow(clippy::type_complexity)]
     fn proof(&self, part: &Part, call: usize) -> Result<(Origins<'a>, [Option<Origin>; 6], Option<i64>), &'static str> {
         let arch = self.f.insns[0].arch;
@@ -227,7 +229,7 @@ impl<'a> Search<'a> {
             .map(|b| part.inside[b] || part.attempts.contains(&b) || part.connectors.contains(&b))
             .collect();
         let mut above = self.common_dominators(&part.attempts).into_iter().take(MAX_ABOVE);
-        let mut why = "the attempt before it is for something else";
+        let mut why = "the attempt before it is on something else";
         loop {
             let origins = Origins::new(&self.f.insns, &self.f.blocks, &self.graph, self.frame, &with).ok_or(why)?;
             let at_call = origins.before(part.sleeps, call).ok_or(why)?;
@@ -246,14 +248,14 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The blocks that dominate all of some, lowest first.
+    /// Returns the blocks that dominate all of the given ones, lowest first.
     fn common_dominators(&self, of: &[usize]) -> Vec<usize> {
         let root = self.f.blocks.len() + 1;
         let first = of.first().into_iter().flat_map(|&b| self.dominators.chain(b));
         first.filter(|&b| b != root && of.iter().all(|&o| self.dominators.dominates(b, o))).collect()
     }
 
-    /// Adds what lies between block `above` and the attempts; `None` when that is too much.
+    /// Adds the blocks between block `above` and the attempts; `None` if there are too many.
     fn widen(&self, above: usize, part: &Part, with: &mut [bool]) -> Option<()> {
         let shut =
             |n: usize| n >= self.f.blocks.len() || !self.dominators.reaches(n) || !self.dominators.dominates(above, n);
@@ -263,13 +265,13 @@ impl<'a> Search<'a> {
         (with.iter().filter(|&&w| w).count() <= MAX_BLOCKS).then_some(())
     }
 
-    /// The part of the function that leads to the sleep in block `sleeps`.
+    /// Returns the part of the function that leads to the sleep in block `sleeps`.
     fn part(&self, sleeps: usize) -> Result<Part, &'static str> {
         let root = self.f.blocks.len() + 1;
         let mut chain = self.dominators.chain(sleeps).filter(|&b| b != root);
         let (start, attempts, connectors) = chain
             .find_map(|b| self.entered_by_failure(b).map(|(attempts, connectors)| (b, attempts, connectors)))
-            .ok_or("no attempt before it was recognised")?;
+            .ok_or("no attempt before it was recognized")?;
         let (start, attempts, connectors) = chain
             .take_while(|&b| self.only_next(b).is_some())
             .filter_map(|b| self.entered_by_failure(b).map(|(a, c)| (b, a, c)))
@@ -292,7 +294,7 @@ impl<'a> Search<'a> {
                 let mut inside = self.graph.reversed().reached(&[sleeps], |n| !is_dominated(n));
                 inside.truncate(self.f.blocks.len());
                 if !inside[sleeps] {
-                    return Err("it is no loop");
+                    return Err("it is not a loop");
                 }
                 inside
             }
@@ -303,7 +305,7 @@ impl<'a> Search<'a> {
         Ok(Part { start, attempts, connectors, inside, region, sleeps })
     }
 
-    /// The innermost loop around the sleep in a block that also spins, without what comes before both.
+    /// Returns the innermost loop around the sleep in a block that also spins, without what precedes both.
     fn wait_loop(&self, sleeps: usize) -> Option<Part> {
         let mut loops: Vec<Vec<bool>> = Vec::new();
         for head in self.dominators.chain(sleeps) {
@@ -327,8 +329,8 @@ impl<'a> Search<'a> {
         Some(Part { start, attempts, connectors, inside, region: Region::Retries, sleeps })
     }
 
-    /// Whether the block is entered from outside of what it dominates only by those whose attempt has failed: the blocks
-    /// of these attempts, and those in between.
+    /// Returns the attempts' blocks and the blocks in between, if `block` is entered from outside of what it dominates
+    /// only after a failed attempt.
     fn entered_by_failure(&self, block: usize) -> Option<(Vec<usize>, Vec<usize>)> {
         let (mut attempts, mut connectors) = (Vec::new(), Vec::new());
         let outside = |p: &usize| !self.dominators.dominates(block, *p);
@@ -352,7 +354,7 @@ impl<'a> Search<'a> {
         (!attempts.is_empty()).then_some((attempts, connectors))
     }
 
-    /// Whether block `from` ends with the choice between `to`, for those whose attempt in it has failed, and something else.
+    /// Returns whether block `from` ends with a choice that leads to `to` exactly if its attempt has failed.
     fn is_failure(&self, from: usize, to: usize) -> bool {
         let block = &self.f.blocks[from];
         let is_taken = || {
@@ -367,12 +369,12 @@ impl<'a> Search<'a> {
         failed == Some(Target::Block(to)) && had != failed && self.next(from).len() == 2
     }
 
-    /// The nodes from which a block is entered.
+    /// Returns the nodes from which a block is entered.
     fn before(&self, block: usize) -> impl Iterator<Item = usize> + '_ {
         self.graph.back[block].iter().copied().filter(|&from| self.dominators.reaches(from))
     }
 
-    /// The nodes that a block goes on to, without those that end in a trap.
+    /// Returns a block's successors, without those that end in a trap.
     fn next(&self, block: usize) -> Vec<usize> {
         self.graph.next[block].iter().copied().filter(|&n| self.is_live(n)).collect()
     }
@@ -408,7 +410,7 @@ impl<'a> Search<'a> {
         false
     }
 
-    /// Whether the last atomic instruction of a block is on the mutex.
+    /// Returns whether the last atomic instruction of a block operates on the mutex.
     fn attempts_for(&self, block: usize, mutex: Origin, origins: &Origins<'_>) -> bool {
         let operand = || {
             let at = self.attempts[block]?;
@@ -417,7 +419,7 @@ impl<'a> Search<'a> {
         operand() == Some(mutex)
     }
 
-    /// Which of the numbers in the mutex that are asked for the part looks at.
+    /// Returns which of the requested offsets in the mutex the part reads.
     fn looked_at(&self, part: &Part, mutex: Origin, origins: &Origins<'_>) -> Vec<i64> {
         let mut found = Vec::new();
         for block in (0..part.inside.len()).filter(|&b| part.inside[b]) {
@@ -434,9 +436,9 @@ impl<'a> Search<'a> {
     }
 }
 
-/// Which values a site is to know.
+/// The values that a site must know.
 enum Wanted<'a> {
-    /// What the call that sleeps is given.
+    /// The arguments of the sleeping call.
     Passed { origins: &'a Origins<'a>, values: [Option<Origin>; 6] },
     /// The function's own arguments, of which the first is the latch.
     Own,
@@ -458,7 +460,7 @@ impl Sites<'_> {
         node < self.part.inside.len() && self.part.inside[node]
     }
 
-    /// The cheapest instruction that everybody passes who begins to wait.
+    /// Returns the cheapest instruction that every wait passes when it begins.
     fn begin(&self) -> Option<Site> {
         let line = self.line();
         let once_in_a_round = |b: &&usize| self.part.region == Region::Retries || !self.is_per_round(**b);
@@ -481,7 +483,7 @@ impl Sites<'_> {
         self.site(at)
     }
 
-    /// The start and the blocks that are passed next by everybody, without a choice in between.
+    /// Returns the start and the blocks that always follow it, with no choice in between.
     fn line(&self) -> Vec<usize> {
         let mut line = vec![self.part.start];
         let mut at = self.part.start;
@@ -495,7 +497,7 @@ impl Sites<'_> {
         line
     }
 
-    /// The instructions of a block up to its first call.
+    /// Returns the instructions of a block up to its first call.
     fn before_slow(&self, block: usize) -> Range<usize> {
         let insns = self.f().blocks[block].insns.clone();
         let is_call = |&i: &usize| self.is_call(i);
@@ -509,11 +511,11 @@ impl Sites<'_> {
         };
         match ends {
             Some(ends) if !ends.is_empty() => Ok(ends),
-            _ => Err("not every end of it can be probed"),
+            _ => Err("not all of its ends can be probed"),
         }
     }
 
-    /// Edges by which the part is left alive.
+    /// Returns the edges by which a thread leaves the part, except those to a trap.
     fn ways_out(&self) -> Vec<(usize, usize)> {
         let inside = (0..self.part.inside.len()).filter(|&b| self.part.inside[b]);
         inside
@@ -532,7 +534,7 @@ impl Sites<'_> {
         let taken: Vec<usize> = lines.iter().filter_map(first).collect();
         let mut ends: Vec<EndSite> = Vec::new();
         for (&(from, to), line) in out.iter().zip(&lines) {
-            // The last that it passes of all: nobody may pass two.
+            // Use the last of the taken sites on this path, because no wait may pass two ends.
             let on_line = |at: &&usize| line.contains(&self.f().block_of[**at]);
             let last =
                 taken.iter().filter(on_line).max_by_key(|&&at| line.iter().position(|&b| b == self.f().block_of[at]));
@@ -547,7 +549,7 @@ impl Sites<'_> {
         Some(ends)
     }
 
-    /// An instruction that is passed whichever way the part is left, and by nobody else.
+    /// Returns an instruction that runs on every path out of the part, and on no other.
     fn common_end(&self, out: &[(usize, usize)]) -> Option<usize> {
         let ((_, first), rest) = out.split_first()?;
         let mut line = self.own_line(*first);
@@ -558,7 +560,7 @@ impl Sites<'_> {
         line.into_iter().find_map(|b| self.emulated(b))
     }
 
-    /// The block `to` and those that are passed behind it without a choice, as long as nobody else comes there.
+    /// Returns the block `to` and those that always follow it, as long as only threads that left the part run them.
     fn own_line(&self, to: usize) -> Vec<usize> {
         let mut line = Vec::new();
         let mut at = to;
@@ -576,24 +578,24 @@ impl Sites<'_> {
         self.search.dominators.dominates(self.part.start, block)
     }
 
-    /// The first emulated instruction of a block, not behind a call.
+    /// Returns the first emulated instruction of a block that does not follow a call.
     fn emulated(&self, block: usize) -> Option<usize> {
         self.before_slow(block).find(|&i| self.is_emulated(i))
     }
 
-    /// The branch at the end of block `from`, when it goes to `to`.
+    /// Returns the branch at the end of block `from` as an end, if it goes to `to`.
     fn branch_out(&self, from: usize, to: usize, kind: EndKind) -> Option<EndSite> {
         let block = &self.f().blocks[from];
         let at = block.insns.end - 1;
         let (test, takes) = branch_test(&self.f().insns[at])?;
         let is_taken =
             block.taken == Some(Target::Block(to)) || to == self.f().blocks.len() && block.taken == Some(Target::Out);
-        // An end that may not be one can be passed in every round.
+        // A probable end may run in every round.
         let site = self.site(at).filter(|s| s.emulated && (kind == EndKind::Maybe || !s.per_round))?;
         Some(EndSite { site, kind, when: Some(Condition { test, holds: takes == is_taken }) })
     }
 
-    /// The ways back to the first attempt, or out.
+    /// Returns the paths back to the first attempt, or out.
     fn ways_back(&self) -> Option<Vec<EndSite>> {
         let mut ends: Vec<EndSite> = Vec::new();
         for (from, to) in self.ways_out() {
@@ -605,8 +607,8 @@ impl Sites<'_> {
         Some(ends)
     }
 
-    /// In block `from`, where that leads only there; or else the branch at its end, or block `to`, where nothing else
-    /// leads.
+    /// Returns a site in block `from`, if that leads only there; else the branch at its end, or a site in block `to`,
+    /// if nothing else leads there.
     fn way_back(&self, from: usize, to: usize) -> Option<EndSite> {
         let emulated = |mut insns: Range<usize>| insns.rfind(|&i| self.is_emulated(i));
         let only = self.search.next(from).iter().all(|&next| !self.is_inside(next));
@@ -634,7 +636,7 @@ impl Sites<'_> {
         matches!(self.f().insns[i].flow, Flow::Call(_))
     }
 
-    /// Where the values are when an instruction is about to run.
+    /// Returns where the values are just before an instruction runs.
     fn args(&self, i: usize) -> [Option<Place>; 6] {
         let state = |origins: &Origins<'_>| origins.before(self.f().block_of[i], i);
         match &self.wanted {
@@ -649,7 +651,7 @@ impl Sites<'_> {
         self.args(i)[self.search.calls.latch].is_some()
     }
 
-    /// Whether the block can run again in the same wait.
+    /// Returns whether the block can run again in the same wait.
     fn repeats(&self, block: usize) -> bool {
         match self.part.region {
             Region::Retries => true,
@@ -659,7 +661,7 @@ impl Sites<'_> {
         }
     }
 
-    /// Whether spinning goes round only by way of the block, as long as nobody sleeps.
+    /// Returns whether every spin round passes through the block as long as the thread does not sleep.
     fn is_per_round(&self, block: usize) -> bool {
         if self.part.region == Region::Retries {
             return true;

@@ -1,26 +1,26 @@
-//! Where a function keeps one of its arguments.
+//! Finds where a function stores one of its arguments.
 //!
-//! A function that makes an object stores what it is given in the object's members, itself or by calling the functions
-//! that make the object's parts. So its code tells where a build has those members.
+//! A function that creates an object stores its arguments in the object's members, either itself or by calling the
+//! functions that create the object's parts. So its code shows where a build has those members.
 
 use std::collections::{BTreeSet, HashSet};
 
 use super::function::Function;
 use crate::symbols::Image;
 
-/// Calls are followed this deep: a debug build calls a function for each layer of a template.
+/// The depth to which calls are followed. A debug build has one call per layer of a template.
 const MAX_DEPTH: usize = 6;
 
-/// A member in which an argument is kept.
+/// A member in which an argument is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Kept {
-    /// Bytes from the beginning of the object.
+    /// The offset from the beginning of the object, in bytes.
     pub offset: i64,
     /// Which bits of the four bytes there are the argument's low bits: all, unless it is a bit field.
     pub mask: u32,
 }
 
-/// The members of what argument `object` points to in which the function at `entry` keeps argument `argument`.
+/// Returns the members of what argument `object` points to in which the function at `entry` stores argument `argument`.
 pub fn kept(image: &Image, entry: u64, argument: u8, object: u8) -> BTreeSet<Kept> {
     let mut search = Search { image, seen: HashSet::new(), found: BTreeSet::new() };
     search.look(entry, argument, object, 0, MAX_DEPTH);
@@ -34,7 +34,7 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// Looks in the function at `entry`, whose argument `object` points `base` bytes into the object.
+    /// Examines the function at `entry`, whose argument `object` points `base` bytes into the object.
     fn look(&mut self, entry: u64, argument: u8, object: u8, base: i64, depth: usize) {
         if depth == 0 || !self.seen.insert((entry, argument, object, base)) {
             return;

@@ -1,4 +1,4 @@
-//! Which code refers to static data, from the bytes of `.text`.
+//! Finds the code that refers to static data, from the bytes of `.text`.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -6,7 +6,7 @@ use super::calls::text;
 use super::insn::decode;
 use crate::symbols::{Arch, Image};
 
-/// The functions with an instruction that refers to any of the static addresses `targets`, by address.
+/// Returns the functions with an instruction that refers to any of the static addresses `targets`, by address.
 pub fn functions_that_mention(image: &Image, targets: &HashSet<u64>) -> BTreeSet<u64> {
     let Some((base, text)) = text(image) else { return BTreeSet::new() };
     let candidates = match image.arch() {
@@ -30,8 +30,8 @@ pub fn functions_that_mention(image: &Image, targets: &HashSet<u64>) -> BTreeSet
     found
 }
 
-/// Every place where four bytes could be the displacement of a rip-relative operand that ends its instruction, or, where
-/// addresses are fixed, an address.
+/// Returns every place where four bytes may be the displacement of a rip-relative operand that ends its instruction or,
+/// where addresses are fixed, an address.
 fn x86_candidates(base: u64, text: &[u8], targets: &HashSet<u64>, is_fixed: bool) -> Vec<u64> {
     let (Some(&low), Some(&high)) = (targets.iter().min(), targets.iter().max()) else { return Vec::new() };
     let mut found = Vec::new();
@@ -39,7 +39,7 @@ fn x86_candidates(base: u64, text: &[u8], targets: &HashSet<u64>, is_fixed: bool
         let displacement = i32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
         let place = base.wrapping_add(at as u64);
         let to = place.wrapping_add(4).wrapping_add_signed(i64::from(displacement));
-        // The set is asked last: few of the many candidates pass the comparisons.
+        // The set is queried last, because few of the many candidates pass the comparisons.
         let number = u64::from(displacement as u32);
         let is_target = |to: u64| (low..=high).contains(&to) && targets.contains(&to);
         if is_target(to) || is_fixed && is_target(number) {
@@ -49,7 +49,7 @@ fn x86_candidates(base: u64, text: &[u8], targets: &HashSet<u64>, is_fixed: bool
     found
 }
 
-/// Every `add`, or load of 64 bits, that makes an address of a target from what the last `adrp` before it left in its
+/// Returns every `add` or 64-bit load that forms a target's address from what the last `adrp` before it left in its
 /// register.
 fn aarch64_candidates(base: u64, text: &[u8], targets: &HashSet<u64>) -> Vec<u64> {
     let mut pages = [0_u64; 32];

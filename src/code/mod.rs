@@ -1,14 +1,14 @@
-//! What machine code tells about a server binary: where a wait begins and ends, where a function's
-//! arguments live in between, and who calls whom.
+//! Analyzes a server's machine code: where a wait begins and ends, where a function's arguments are in between, and
+//! which code calls which.
 //!
-//! A latch function of a database server takes a free latch in a few instructions and waits for a taken one in the
-//! same function, inlined. Probing its entry would trap on every acquisition; this module finds the
-//! part that runs only when the latch was taken ([`contended`]), and in it the instructions on which a probe is
-//! cheap, because the kernel emulates them ([`Probing`]).
+//! A latch function of a database server takes a free latch in a few instructions, and waits for a taken one in the
+//! same function, inlined. A probe at its entry would trap on every acquisition. This module finds the part that runs
+//! only when the latch was taken ([`contended`]), and in that part the instructions on which a probe is cheap because
+//! the kernel emulates them ([`Probing`]).
 //!
-//! Everything here is a function of the bytes: no process is touched and nothing is executed. Both
-//! architectures' binaries can be analysed on either. The input is not trusted: what cannot be decoded is an
-//! instruction of unknown effect, and a function too large to analyse is reported as `None`.
+//! Everything here is a function of the bytes: no process is touched and nothing is executed. Binaries of either
+//! architecture can be analyzed on either. The input is not trusted: bytes that cannot be decoded are instructions of
+//! unknown effect, and a function too large to analyze is reported as `None`.
 
 mod aarch64;
 mod access;

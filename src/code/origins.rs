@@ -1,9 +1,10 @@
-//! What registers and stack slots hold in a part of a function, told by what they held where that part was entered.
+//! Describes what registers and stack slots hold in a part of a function, in terms of what they held where that part
+//! was entered.
 //!
-//! [`super::values`] follows a function's arguments from its entry. Inlined code has none: what it works with is in whatever
-//! register or spill slot the compiler chose. Two instructions of a part work with the same value if both have it from the
-//! same place at the part's entry, on all ways. The same is taken for granted as there: that nobody writes to a spill slot
-//! through a pointer to something else.
+//! [`super::values`] follows a function's arguments from its entry. Inlined code has no arguments: its inputs are in
+//! whatever registers or spill slots the compiler chose. Two instructions of a part use the same value if both have it
+//! from the same location at the part's entry, on all paths. As in that module, the analysis assumes that nothing
+//! writes to a spill slot through a pointer to something else.
 
 use std::collections::HashMap;
 
@@ -12,24 +13,24 @@ use super::insn::{effects, operand, Effect, Insn};
 use super::values::{Convention, Place};
 use crate::symbols::Arch;
 
-/// A value as the part's entry knows it.
+/// A value in terms of the part's entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Origin {
     from: From,
     by: i64,
-    /// How many bytes of it, 4 or 8.
+    /// Its size in bytes, 4 or 8.
     bytes: u8,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum From {
-    /// What a register held.
+    /// The value that a register held.
     Register(u8),
-    /// What was in the stack at an offset from what a register held.
+    /// The value on the stack at an offset from what a register held.
     Slot { base: u8, at: i64 },
-    /// What an instruction last left in a register.
+    /// The value that an instruction last left in a register.
     Made { insn: usize, register: u8 },
-    /// A number.
+    /// No variable part: the value is a number.
     Nothing,
 }
 
@@ -54,7 +55,7 @@ impl Origin {
         (self.bytes == 8 || by == 0).then_some(Origin { by: self.by.wrapping_add(by), ..self })
     }
 
-    /// How far this lies behind `other`, if that can be told.
+    /// Returns the distance of this value from `other`, if it is known.
     pub fn distance_from(self, other: Origin) -> Option<i64> {
         (self.from == other.from && self.bytes == 8 && other.bytes == 8).then(|| self.by.wrapping_sub(other.by))
     }
@@ -75,7 +76,7 @@ fn meet(one: Option<Origin>, other: Option<Origin>) -> Option<Origin> {
     same.then_some(Origin { bytes: one.bytes.min(other.bytes), ..one })
 }
 
-/// A stack slot that was written to since the entry.
+/// A stack slot that was written since the entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Slot {
     base: u8,
@@ -90,7 +91,7 @@ pub(super) struct State {
     slots: Vec<Slot>,
 }
 
-/// Slots beyond this number are too many to follow.
+/// The most slots that are tracked; with more, the analysis gives up.
 const MAX_SLOTS: usize = 128;
 
 impl State {
@@ -106,7 +107,7 @@ impl State {
         self.registers[usize::from(register & 31)] = value;
     }
 
-    /// Forgets what the other does not know. True if that changed anything.
+    /// Forgets what the other state does not know. Returns true if that changed anything.
     fn meet(&mut self, other: &State) -> bool {
         let before = self.clone();
         for (mine, theirs) in self.registers.iter_mut().zip(&other.registers) {
@@ -140,7 +141,7 @@ impl State {
         self.slots.push(Slot { base, at, bytes, value: value.and_then(|v| v.low(bytes)) });
     }
 
-    /// Where in the stack an address is, if it is there.
+    /// Returns where on the stack an address is, if it is on the stack.
     fn in_stack(&self, base: u8, offset: i64, frame: &Frame) -> Option<(u8, i64)> {
         match self.get(base)? {
             Origin { from: From::Register(register), by, bytes: 8 } if frame.has(register) => {
@@ -150,7 +151,8 @@ impl State {
         }
     }
 
-    /// The register holds a value that instruction `insn` made; what it made before is no more known by that.
+    /// Records that the register holds a value that instruction `insn` made. This invalidates what that instruction
+    /// made before.
     fn make(&mut self, insn: usize, register: u8) {
         let from = From::Made { insn, register };
         let is_old = |value: &Option<Origin>| value.is_some_and(|v| v.from == from);
@@ -166,7 +168,7 @@ impl State {
         }
     }
 
-    /// What instruction `insn` does.
+    /// Applies the effects of instruction `insn`.
     fn apply(&mut self, insn: usize, effect: &Effect, frame: &Frame) {
         match *effect {
             Effect::Copy { to, from, bytes } => self.set_or_make(insn, to, self.get(from).and_then(|v| v.low(bytes))),
@@ -192,7 +194,7 @@ impl State {
             Effect::Call => {
                 let convention = Convention::of(frame.arch);
                 convention.caller_saved.iter().for_each(|&r| self.set(r, None));
-                // The result.
+                // The call's result.
                 self.make(insn, 0);
             }
             Effect::Unknown => *self = State { registers: [None; 32], slots: Vec::new() },
@@ -202,12 +204,12 @@ impl State {
         }
     }
 
-    /// The value in the register of a call's argument.
+    /// Returns the value in the register of a call's argument.
     pub fn argument(&self, arch: Arch, number: usize) -> Option<Origin> {
         self.get(*Convention::of(arch).arguments.get(number)?)
     }
 
-    /// The address that an instruction's memory operand has.
+    /// Returns the address of an instruction's memory operand.
     pub fn address(&self, insn: &Insn) -> Option<Origin> {
         match operand(insn)? {
             (Some(base), offset) => self.get(base)?.plus(offset),
@@ -215,7 +217,7 @@ impl State {
         }
     }
 
-    /// Where a value is: in a register before the stack.
+    /// Returns where a value is, preferring registers over the stack.
     pub fn place(&self, value: Origin) -> Option<Place> {
         if let Some(constant) = value.as_constant() {
             return Some(Place::Constant(constant));
@@ -263,7 +265,7 @@ pub(super) struct Frame {
     has_pointer: bool,
 }
 
-/// A frame pointer is set up by one of the first instructions.
+/// The number of instructions at the beginning among which one may set up a frame pointer.
 const PROLOGUE: usize = 16;
 
 impl Frame {
@@ -296,11 +298,11 @@ pub(super) struct Origins<'a> {
     starts: HashMap<usize, State>,
 }
 
-/// Bounds the iteration: visits per block.
+/// The most visits per block, which bounds the iteration.
 const MAX_VISITS: usize = 64;
 
 impl<'a> Origins<'a> {
-    /// Analyses the blocks that `inside` names. `None` when that does not settle.
+    /// Analyzes the blocks that `inside` names. `None` if the analysis does not converge.
     pub fn new(
         insns: &'a [Insn],
         blocks: &'a [Block],
@@ -330,17 +332,18 @@ impl<'a> Origins<'a> {
         Some(origins)
     }
 
-    /// What is known in a block before the instruction of index `at`.
+    /// Returns what is known in a block before the instruction with index `at`.
     pub fn before(&self, block: usize, at: usize) -> Option<State> {
         self.follow(block, at, |_, _| ())
     }
 
-    /// Calls `visit` with each instruction of a block and what is known before it. With none, if the block is not reached.
+    /// Calls `visit` with each instruction of a block and what is known before it. An unreached block has no calls.
     pub fn each(&self, block: usize, visit: impl FnMut(&State, &Insn)) {
         _ = self.follow(block, self.blocks[block].insns.end, visit);
     }
 
-    /// What is known in a block before the instruction of index `at`; `visit` is called with what is known before each up to it.
+    /// Returns what is known in a block before the instruction with index `at`, and calls `visit` with the state before
+    /// each instruction up to it.
     fn follow(&self, block: usize, at: usize, mut visit: impl FnMut(&State, &Insn)) -> Option<State> {
         let mut state = self.starts.get(&block)?.clone();
         let mut changes = Vec::new();

@@ -1,10 +1,10 @@
-//! What a function's calls pass on and its stores write, by where each value comes from.
+//! Tracks what a function's calls pass and its stores write, by the origin of each value.
 //!
-//! [`Values`](super::values) follows a function's arguments. This follows everything that a pointer can start from: an
-//! argument, what a call returns, what was read from memory, whatever two ways to an instruction bring. So it is known of two
-//! addresses that they lie in the same object, and how far apart, without knowing which object that is.
+//! [`Values`](super::values) follows a function's arguments. This analysis follows everything that a pointer can start
+//! from: an argument, what a call returns, what was read from memory, and whatever two joining paths bring. So two
+//! addresses can be known to lie in the same object, at a known distance, without knowing which object that is.
 //!
-//! What goes through vector registers is followed on x86-64 only.
+//! Vector registers are followed on x86-64 only.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -15,14 +15,14 @@ use super::values::Convention;
 use super::x86;
 use crate::symbols::{Arch, Image};
 
-/// Where an address or a number comes from, inside one function.
+/// The origin of an address or a number inside one function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Root {
-    /// The function's argument of this number: those in registers first, then those on the stack.
+    /// The function's argument with this number: those in registers first, then those on the stack.
     Argument(u8),
     /// What the instruction at this address leaves in this register.
     Made { at: u64, register: u8 },
-    /// What is in this register at the start of the block at this address, where ways meet that differ in it.
+    /// What is in this register at the start of the block at this address, where joining paths differ in it.
     Met { at: u64, register: u8 },
 }
 
@@ -31,7 +31,7 @@ pub enum Root {
 pub enum Pointer {
     /// A number, or the address of static data.
     Constant(u64),
-    /// Bytes behind a root.
+    /// An offset in bytes from a root.
     Behind {
         root: Root,
         offset: i64,
@@ -40,7 +40,7 @@ pub enum Pointer {
     Low(Root),
     /// The u32 in static data at this address.
     Content(u64),
-    /// The u32 that was read from this many bytes behind a root.
+    /// The u32 that was read at this offset from a root.
     Field {
         root: Root,
         offset: i64,
@@ -51,7 +51,7 @@ pub enum Pointer {
 }
 
 impl Pointer {
-    /// The value with this many added to it.
+    /// Returns the value with a number added to it.
     pub fn plus(self, by: i64) -> Pointer {
         match self {
             value if by == 0 => value,
@@ -62,7 +62,7 @@ impl Pointer {
         }
     }
 
-    /// The low `bytes` of it.
+    /// Returns the low `bytes` of the value.
     pub fn low(self, bytes: u8) -> Pointer {
         match (self, bytes) {
             (value, 8) => value,
@@ -74,7 +74,7 @@ impl Pointer {
     }
 }
 
-/// How a root that an instruction makes came about.
+/// How an instruction produced a root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// A function returned it.
@@ -91,22 +91,22 @@ pub struct Store {
     pub bytes: u8,
 }
 
-/// Where a lane comes from or goes to: four bytes.
+/// The source or destination of a four-byte lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lane {
     Vector(u8),
     Register(u8),
-    /// Behind a register, or at a static address.
+    /// Memory at an offset from a register, or at a static address.
     Memory {
         base: Option<u8>,
         offset: i64,
     },
 }
 
-/// What an instruction does with the lanes of a vector register, of which there are four.
+/// What an instruction does with the four lanes of a vector register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lanes {
-    /// Lanes of `to`, from this one on, are those of `from` from the first on; others are kept, or zero.
+    /// Sets the lanes of `to`, from this one on, to those of `from` from the first on; the others are kept, or zeroed.
     Set {
         to: u8,
         from: Lane,
@@ -114,7 +114,7 @@ pub(super) enum Lanes {
         count: u8,
         keeps_others: bool,
     },
-    /// The lower lanes of both, in turns of this many.
+    /// Interleaves the lower lanes of both, in groups of this size.
     Turns {
         to: u8,
         with: Lane,
@@ -126,13 +126,13 @@ pub(super) enum Lanes {
         lane: u8,
         count: u8,
     },
-    /// A plain register goes to a static address.
+    /// Stores a plain register at a static address.
     Whole {
         to: u64,
         from: u8,
         bytes: u8,
     },
-    /// Something else is in these registers, a bit each.
+    /// These registers, one bit each, now hold something unknown.
     Unknown(u32),
 }
 
@@ -141,34 +141,34 @@ type Vectors = [[Pointer; 4]; 32];
 
 const NO_VECTORS: Vectors = [[Pointer::Unknown; 4]; 32];
 
-/// The register of what a function returns: rax, and x0.
+/// The register of a function's result: rax or x0.
 const RESULT: u8 = 0;
 
-/// How many arguments of a call are followed, in registers and on the stack.
+/// The most arguments of a call that are followed, in registers and on the stack.
 const MAX_ARGUMENTS: usize = 24;
 
-/// With more known slots of the stack than this a function is given up; compiled functions stay far below.
+/// The most known stack slots; with more, the analysis of the function is abandoned. Compiled functions stay far below.
 const MAX_SLOTS: usize = 1024;
 
-/// Bounds the iteration, in visits per block.
+/// The most visits per block, which bounds the iteration.
 const MAX_VISITS: usize = 64;
 
 #[derive(Clone, Debug, PartialEq)]
 struct State {
     registers: [Pointer; 32],
-    /// What is known of the stack, by distance from the stack pointer on entry: size and value. No two overlap.
+    /// Known stack contents, by distance from the stack pointer on entry: size and value. No two overlap.
     slots: BTreeMap<i64, (u8, Pointer)>,
-    /// The arguments on the stack that were written over, a bit each.
+    /// The stack arguments that were overwritten, one bit each.
     overwritten: u32,
-    /// From where on others may write to the function's own frame, and from where on to its arguments: the lowest addresses there
-    /// that they can have got hold of.
+    /// The lowest addresses from which other code may write to the function's own frame, and to its arguments, because
+    /// it may have obtained a pointer there.
     exposed: [i64; 2],
 }
 
-/// No address of the stack is known to others.
+/// Other code knows no address on the stack.
 const HIDDEN: [i64; 2] = [i64::MAX; 2];
 
-/// What is known in a function.
+/// What is known about a function.
 #[derive(Debug, Default)]
 pub struct Pointers {
     passed: HashMap<u64, Vec<Pointer>>,
@@ -180,7 +180,7 @@ pub struct Pointers {
     is_followed: bool,
 }
 
-/// What is the same in all of a function.
+/// What is the same throughout a function.
 struct Rules {
     arch: Arch,
     convention: Convention,
@@ -189,14 +189,14 @@ struct Rules {
 }
 
 impl Pointers {
-    /// Analyses a function. Where its control flow is not all known, nothing is followed from one block to the next.
+    /// Analyzes a function. If some of its control flow is unknown, nothing is followed from one block to the next.
     pub fn new(image: &Image, function: &Function) -> Pointers {
         let constants =
             function.insns().iter().filter_map(|i| Some((i.memory?, image.got_entry(i.memory?)?))).collect();
         Pointers::with(function, image.arch(), constants)
     }
 
-    /// `constants` are static pointers that never change, by their address.
+    /// Analyzes a function. `constants` are static pointers that never change, by their address.
     pub(crate) fn with(function: &Function, arch: Arch, constants: HashMap<u64, u64>) -> Pointers {
         let rules = Rules { arch, convention: Convention::of(arch), constants };
         let walk = Walk::new(function, &rules);
@@ -211,40 +211,41 @@ impl Pointers {
         pointers
     }
 
-    /// The values of the arguments of the call or jump at `addr`, up to the last that is known; of those on the stack only the
-    /// ones that the function stored there.
+    /// Returns the values of the arguments of the call or jump at `addr`, up to the last known one. Of the arguments on
+    /// the stack, only those that the function stored there are included.
     pub fn passed(&self, addr: u64) -> &[Pointer] {
         self.passed.get(&addr).map_or(&[], Vec::as_slice)
     }
 
-    /// How a root came about, where an instruction made it in a way that is known.
+    /// Returns how a root came about, if an instruction made it in a known way.
     pub fn origin(&self, root: Root) -> Option<Origin> {
         self.origins.get(&root).copied()
     }
 
-    /// What the function writes to memory that is not its own stack, and is known of.
+    /// Returns the known writes of the function to memory other than its own stack.
     pub fn stores(&self) -> &[Store] {
         &self.stores
     }
 
-    /// What the function returns, in each place where it does.
+    /// Returns what the function returns, at each place where it returns.
     pub fn returned(&self) -> &[Pointer] {
         &self.returned
     }
 
-    /// Whether the function itself reads this argument, and does not only leave it to those that it calls.
+    /// Returns whether the function itself reads this argument, rather than only leaving it to its callees.
     pub fn uses(&self, argument: u8) -> bool {
         self.used.contains(&argument)
     }
 
-    /// Whether the function may have a first argument that its name does not list, as one has that returns an object: the address
-    /// where its caller wants that to be made. Such a function returns this argument. On arm64 it is none of those that are counted.
+    /// Returns whether the function may have a first argument that its name does not list: the address at which the
+    /// caller wants a returned object to be constructed. Such a function returns this argument. On arm64 that address
+    /// is not among the counted arguments.
     pub fn may_make_what_it_returns(&self, arch: Arch) -> bool {
         let first = Pointer::Behind { root: Root::Argument(0), offset: 0 };
         arch == Arch::X86_64 && (!self.is_followed || self.returned.iter().all(|value| *value == first))
     }
 
-    /// Goes through a block and notes what it reads, passes on, returns and writes.
+    /// Walks through a block and records what it reads, passes on, returns and writes.
     fn note(&mut self, walk: &Walk, block: &Block, mut state: State) {
         let mut vectors = NO_VECTORS;
         for index in block.insns.clone() {
@@ -290,11 +291,11 @@ impl Pointers {
     }
 }
 
-/// The analysis of a function under way.
+/// An analysis of a function in progress.
 struct Walk<'a> {
     function: &'a Function,
     rules: &'a Rules,
-    /// Of each instruction.
+    /// The effects of each instruction.
     effects: Vec<Vec<Effect>>,
 }
 
@@ -308,8 +309,8 @@ impl<'a> Walk<'a> {
         Walk { function, rules, effects: function.insns.iter().map(of).collect() }
     }
 
-    /// The state at the start of each block; of those that are never reached, none. `None` where not all control flow is known, or
-    /// following it takes too long.
+    /// Returns the state at the start of each block; an unreached block has none. `None` if some control flow is
+    /// unknown, or if following it takes too long.
     fn starts(&self) -> Option<Vec<Option<State>>> {
         let f = self.function;
         if !f.is_complete() {
@@ -353,20 +354,20 @@ impl<'a> Walk<'a> {
         state
     }
 
-    /// Nothing is known but that what is in a register is the same until the register is written.
+    /// Returns a state in which nothing is known, except that a register keeps its value until it is written.
     fn unrelated(&self, block: &Block) -> State {
         let at = self.function.insns[block.insns.start].addr;
         let met = |register| Pointer::Behind { root: Root::Met { at, register }, offset: 0 };
         let mut registers = std::array::from_fn(|register| met(register as u8));
-        // So far below that nothing above it is taken for an argument.
+        // This is so far below that nothing above it is taken for an argument.
         registers[usize::from(self.rules.convention.stack_pointer)] = Pointer::Frame(i64::MIN / 2);
-        // What other blocks have told others of the stack is not known.
+        // Whether other blocks have exposed stack addresses is not known.
         State { registers, slots: BTreeMap::new(), overwritten: 0, exposed: [i64::MIN; 2] }
     }
 }
 
 impl Rules {
-    /// Where the arguments begin that are on the stack when a function is entered.
+    /// Returns the offset of the arguments that are on the stack when a function is entered.
     fn stack_arguments(&self) -> i64 {
         match self.arch {
             Arch::X86_64 => 8,
@@ -375,7 +376,7 @@ impl Rules {
     }
 
     fn arguments(&self) -> impl Iterator<Item = u8> + '_ {
-        // arm64 passes two more in registers than are followed elsewhere.
+        // arm64 passes two more arguments in registers than are followed elsewhere.
         let more: &[u8] = if self.arch == Arch::Aarch64 { &[6, 7] } else { &[] };
         self.convention.arguments.iter().chain(more).copied()
     }
@@ -389,7 +390,7 @@ impl Rules {
         State { registers, slots: BTreeMap::new(), overwritten: 0, exposed: HIDDEN }
     }
 
-    /// The arguments on the stack that these bytes of it are part of, a bit each.
+    /// Returns the stack arguments that overlap these bytes, one bit each.
     fn arguments_in(&self, begin: i64, end: i64) -> u32 {
         let first = self.stack_arguments();
         let is_in = |number: &u32| {
@@ -399,7 +400,8 @@ impl Rules {
         (0..MAX_ARGUMENTS as u32).filter(is_in).fold(0, |all, number| all | 1 << number)
     }
 
-    /// The arguments that an instruction reads. What is put on the stack may be there for nothing, to move the stack pointer.
+    /// Returns the arguments that an instruction reads. A push may store a register only to move the stack pointer, so
+    /// it does not count.
     fn used<'s>(&self, state: &'s State, effect: &Effect) -> impl Iterator<Item = u8> + 's {
         let reads = match *effect {
             Effect::Copy { from, .. } | Effect::Offset { from, .. } | Effect::Or { from, .. } => [Some(from), None],
@@ -444,13 +446,13 @@ impl State {
         self.registers[usize::from(register & 31)] = value;
     }
 
-    /// Something new is in the register.
+    /// Records that the register holds a new, unrelated value.
     fn make(&mut self, insn: &Insn, register: u8) {
         let root = Root::Made { at: insn.addr, register };
         self.set(register, Pointer::Behind { root, offset: 0 });
     }
 
-    /// Takes in what another way to the block at `at` brings. True if that changed anything.
+    /// Merges the state of another path to the block at `at`. Returns true if that changed anything.
     fn meet(&mut self, other: &State, at: u64) -> bool {
         let before = (self.registers, self.slots.len(), self.overwritten, self.exposed);
         for (register, (mine, theirs)) in self.registers.iter_mut().zip(&other.registers).enumerate() {
@@ -505,8 +507,8 @@ impl State {
         }
     }
 
-    /// The register holds what was computed from another. An address of the stack in a register that is not there to address the
-    /// frame is one of an object that others may be told of.
+    /// Records that the register holds a value computed from another. If a register that does not address the frame
+    /// receives a stack address, it is that of an object, which other code may learn.
     fn compute(&mut self, to: u8, from: u8, value: Pointer, rules: &Rules) {
         let Convention { stack_pointer, frame_pointer, .. } = rules.convention;
         let addresses_frame = to == stack_pointer || to == frame_pointer && from == stack_pointer;
@@ -516,7 +518,7 @@ impl State {
         self.set(to, value);
     }
 
-    /// Notes that others may get hold of an address. How large the object there is, is not known.
+    /// Records that other code may learn an address. The size of the object there is not known.
     fn expose(&mut self, value: Pointer, rules: &Rules) {
         if let Pointer::Frame(at) = value {
             let lowest = &mut self.exposed[usize::from(at >= rules.stack_arguments())];
@@ -524,9 +526,9 @@ impl State {
         }
     }
 
-    /// What a call does to the stack.
+    /// Applies what a call does to the stack.
     fn forget_what_others_write(&mut self, rules: &Rules) {
-        // The callee's frame goes below the stack pointer.
+        // The callee's frame lies below the stack pointer.
         let top = match self.get(rules.convention.stack_pointer) {
             Pointer::Frame(top) => top,
             _ => i64::MIN,
@@ -615,7 +617,7 @@ impl State {
         }
     }
 
-    /// What is on the stack: written by the function itself, or an argument.
+    /// Returns what is on the stack: written by the function itself, or an argument.
     fn slot(&self, at: i64, bytes: u8, rules: &Rules) -> Pointer {
         if let Some(&(size, value)) = self.slots.get(&at) {
             return if size >= bytes { value.low(bytes) } else { Pointer::Unknown };
@@ -667,7 +669,7 @@ mod tests {
         assert!(stores.contains(&to_static), "{stores:x?}");
     }
 
-    /// The same numbers with these four bytes of code in place of `punpcklqdq`.
+    /// The same numbers, with these four bytes of code in place of `punpcklqdq`.
     fn four_numbers_with(code: [u8; 4]) -> Vec<Store> {
         let mut bytes = FOUR_NUMBERS;
         bytes[40..44].copy_from_slice(&code);
@@ -698,10 +700,10 @@ mod tests {
         }
     }
 
-    /// `call` to what lies 0x100 bytes further on.
+    /// `call` to the address 0x100 bytes further on.
     const CALL: [u8; 5] = [0xe8, 0xfb, 0x00, 0x00, 0x00];
 
-    /// What is passed on in the last call of a function of these parts, in registers.
+    /// Returns what is passed in registers in the last call of a function of these parts.
     fn passed_last(parts: &[&[u8]]) -> Vec<Pointer> {
         let mut code = parts.concat();
         let call = BASE + code.len() as u64;
@@ -804,7 +806,7 @@ mod tests {
         let object = Root::Met { at: BASE + 0xd, register: 3 };
         assert_eq!(pointers.passed(BASE + 0x14)[0], behind(object, 0x198));
         assert_eq!(pointers.passed(BASE + 0x1d)[1], behind(object, 0x28));
-        // What the first call left in the register is something else.
+        // What the first call left in the register is a different value.
         assert_ne!(pointers.passed(BASE + 0x1d)[0], behind(object, 0x198));
     }
 

@@ -21,12 +21,12 @@ fn arm_function(bytes: &[u8]) -> Function {
     function(Arch::Aarch64, bytes)
 }
 
-/// (offset, repeats, per round) of a site.
+/// Returns (offset, repeats, per round) of a site.
 fn short(site: &Site) -> (u64, bool, bool) {
     (site.addr - BASE, site.repeats, site.per_round)
 }
 
-/// (offset, kind, condition) of every end.
+/// Returns (offset, kind, condition) of every end.
 fn ends(sites: &WaitSites) -> Vec<(u64, EndKind, Option<Condition>)> {
     sites.ends.iter().map(|e| (e.site.addr - BASE, e.kind, e.when)).collect()
 }
@@ -141,7 +141,7 @@ fn shows_instructions_in_assembler_syntax() {
     assert_eq!(arm(0xb0091a80), "adrp x0,0x12361000");
     assert_eq!(arm(0xd503245f), "bti c");
     assert_eq!(arm(0xd65f03c0), "ret");
-    // crc32cx is unknown to the disassembler
+    // The disassembler does not know `crc32cx`.
     assert!(!arm(0x9ac05c42).is_empty());
 }
 
@@ -150,7 +150,7 @@ fn resolves_static_addresses() {
     // lea 0x100(%rip),%rdi ; ret
     let insns = decode_bytes(Arch::X86_64, BASE, &[0x48, 0x8d, 0x3d, 0x00, 0x01, 0, 0, 0xc3]);
     assert_eq!([insns[0].memory, insns[1].memory], [Some(BASE + 0x107), None]);
-    // At the branch target at the end another way leads, on which x0 may be another page.
+    // Another path leads to the branch target at the end, on which x0 may hold another page.
     let found: Vec<_> = decode_bytes(Arch::Aarch64, BASE, aarch64::STATICS).iter().map(|i| i.memory).collect();
     let page = 0x12361000;
     assert_eq!(found, [None, Some(page + 0x678), Some(page + 16), None, Some(page + 8), None, None]);
@@ -171,14 +171,14 @@ fn follows_arguments_in_x86_code() {
     let at = |offset| f.arguments_at(BASE + offset);
     let (rdi, rsi, rdx, rcx, r8, r9) = (register(7), register(6), register(2), register(1), register(8), register(9));
     assert_eq!(at(0x00), [rdi, rsi, rdx, rcx, r8, r9]);
-    // The call on one of the two ways: only what is saved is left.
+    // One of the two paths contains the call: only what is saved survives.
     let r13 = Some(Place::Register { register: 13, bytes: 4 });
     assert_eq!(at(0x2a), [register(12), rbp(-0x28, 8), rbp(-0x2c, 4), rbp(-0x38, 8), r13, None]);
-    // A store into the second argument's slot
+    // A store into the second argument's slot.
     assert_eq!(at(0x2f)[1], None);
-    // A copy before a conditional move to the register that held it
+    // A copy before a conditional move to the register that held it.
     assert_eq!(at(0x3a)[0], register(0));
-    // Not an instruction
+    // Not an instruction.
     assert_eq!(at(0x0b), [None; 6]);
 }
 
@@ -208,7 +208,7 @@ fn knows_constant_arguments_of_calls() {
 fn finds_the_contended_part_of_a_mutex() {
     let found = x86_function(x86::MUTEX).contended(&slow()).unwrap();
     assert_eq!(found.start, BASE + 0x2a);
-    // Behind the first block, because that has no emulated instruction: the retry passes here too.
+    // The site follows the first block, which has no emulated instruction; the retry passes it too.
     assert_eq!(short(&found.begin), (0x34, true, false));
     let rbp = |offset, bytes| Some(Place::Stack { base: 5, offset, bytes });
     assert_eq!(found.begin.args[..3], [Some(Place::Register { register: 3, bytes: 8 }), rbp(-0x20, 8), rbp(-0x24, 4)]);
@@ -219,7 +219,7 @@ fn finds_the_contended_part_of_a_mutex() {
     assert_eq!(found.start, BASE + 0x30);
     assert_eq!(short(&found.begin), (0x34, false, false));
     assert_eq!(found.begin.args[0], Some(Place::Register { register: 19, bytes: 8 }));
-    // Still where it was passed, and whole.
+    // The argument is still whole, where it was passed.
     assert_eq!(found.begin.args[2], Some(Place::Register { register: 2, bytes: 8 }));
     assert_eq!(ends(&found), [(0x88, EndKind::Final, None)]);
 }
@@ -241,14 +241,14 @@ fn each_sleep_begins_where_it_cannot_be_avoided() {
     let found = x86_function(&code).contended(&slow).unwrap();
     assert_eq!((found.start, short(&found.begin)), (BASE + 0x10, (0x10, false, false)));
     assert_eq!(found.begins.iter().map(short).collect::<Vec<_>>(), [(0x17, false, false)]);
-    // Behind each call the wait is over.
+    // The wait is over after each call.
     assert_eq!(ends(&found).iter().map(|(at, ..)| *at).collect::<Vec<_>>(), [0x16, 0x1f]);
 }
 
 #[test]
 fn does_not_begin_a_wait_inside_a_spin_loop() {
     let found = x86_function(x86::TIGHT).contended(&slow()).unwrap();
-    // mov $0x1e,%esi: dear, but once per wait; the `je` behind it would be passed in every round.
+    // `mov $0x1e,%esi` is expensive, but runs once per wait; the `je` after it would run in every round.
     assert_eq!((short(&found.begin), found.begin.emulated), ((0x13, false, false), false));
 }
 
@@ -286,14 +286,14 @@ fn a_whole_function_ends_on_a_condition() {
     let expected = [(0x25, EndKind::Final, flags(4, true)), (0x49, EndKind::Final, flags(5, false))];
     assert_eq!(ends(&found), expected);
     assert_eq!(found.ends.iter().map(|e| e.site.per_round).collect::<Vec<_>>(), [true, false]);
-    // Nothing slow is known: the loops tell as much.
+    // Nothing slow is known, but the loops show as much.
     assert_eq!(x86_function(x86::SPIN).whole_function(&Slow::default()), Some(found));
 }
 
 #[test]
 fn returns_are_good_ends_on_arm64() {
     let found = arm_function(aarch64::SPIN).whole_function(&slow()).unwrap();
-    // No emulated instruction in the entry block: the first one behind the landing pad.
+    // The entry block has no emulated instruction, so the site is the first one after the landing pad.
     assert_eq!((short(&found.begin), found.begin.emulated), ((4, false, false), false));
     assert_eq!(ends(&found), [(0x58, EndKind::Final, None), (0x68, EndKind::Final, None)]);
 }
@@ -302,7 +302,7 @@ fn returns_are_good_ends_on_arm64() {
 fn waking_others_is_not_waiting() {
     let found = x86_function(x86::WAKE).whole_function(&slow()).unwrap();
     assert_eq!(ends(&found), [(0x24, EndKind::Final, None)]);
-    // Unless told so, any call may wait, and behind this one nothing is emulated.
+    // Unless stated otherwise, any call may wait, and nothing after this one is emulated.
     assert_eq!(ends(&x86_function(x86::WAKE).whole_function(&Slow::default()).unwrap()), []);
 }
 
@@ -316,7 +316,7 @@ fn prefers_one_end_that_all_waits_pass() {
 #[test]
 fn a_function_without_slow_calls_has_no_contended_part() {
     assert_eq!(x86_function(x86::PLACES).contended(&Slow::default()), None);
-    // mov $1,%eax; jmp *%rax: where this goes is not known.
+    // mov $1,%eax; jmp *%rax: the target is not known.
     let f = x86_function(&[0xb8, 1, 0, 0, 0, 0xff, 0xe0]);
     assert!(!f.is_complete());
     assert_eq!(f.whole_function(&slow()), None);
@@ -329,7 +329,7 @@ fn follows_a_function_into_its_cold_part() {
     let bytes = |at: u64| match at {
         BASE => x86::HOT,
         COLD => x86::COLD,
-        // push %rbp; pop %rbp; ret: a function that somebody ends with a jump to
+        // push %rbp; pop %rbp; ret: a function that another one ends with a jump to.
         _ => &[0x55, 0x5d, 0xc3],
     };
     let range = |at: u64| at..at + bytes(at).len() as u64;
@@ -351,7 +351,7 @@ fn follows_a_function_into_its_cold_part() {
 
 #[test]
 fn survives_any_bytes() {
-    // A fixed pseudo-random sequence (xorshift), so that a failure can be repeated.
+    // A fixed pseudo-random sequence (xorshift), so that a failure can be reproduced.
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut random = || {
         state ^= state << 13;
@@ -364,7 +364,7 @@ fn survives_any_bytes() {
         for arch in [Arch::X86_64, Arch::Aarch64] {
             survives(arch, &bytes);
         }
-        // Branches within the function, mostly: conditional ones, jumps and calls.
+        // Mostly branches within the function: conditional ones, jumps and calls.
         let mut jumps = Vec::new();
         for _ in 0..128 {
             let r = random();
@@ -390,7 +390,7 @@ fn survives(arch: Arch, bytes: &[u8]) {
         _ => None,
     });
     let slow = Slow { sleep: calls.collect(), ..Slow::default() };
-    // At the very end of the address space, too.
+    // The same at the very end of the address space.
     for base in [BASE, u64::MAX - 15] {
         if let Some(f) = Function::from_bytes(arch, base, bytes) {
             let _ = f.contended(&slow);
@@ -403,11 +403,11 @@ fn survives(arch: Arch, bytes: &[u8]) {
 #[test]
 fn analyses_the_largest_functions_quickly() {
     let begun = std::time::Instant::now();
-    // As many blocks as possible: each instruction jumps backwards, or on.
+    // As many blocks as possible: each instruction jumps backwards, or falls through.
     let arm: Vec<u8> =
         (0..20_000u32).flat_map(|i| (0x5400_0001 | (i % 60).wrapping_neg() << 5 & 0xff_ffe0).to_le_bytes()).collect();
     survives(Arch::Aarch64, &arm);
-    // One long chain of pushes and calls
+    // One long chain of pushes and calls.
     survives(Arch::X86_64, &[0x55, 0xe8, 0, 0, 0, 0].repeat(9_000));
     assert!(begun.elapsed().as_secs() < 30, "{:?}", begun.elapsed());
 }
@@ -449,7 +449,7 @@ fn stores_of_arguments_tell_a_layout() {
     let words: [u32; 3] = [0x9100_4003, 0xf900_1461, 0xd65f_03c0];
     let f = arm_function(&words.map(u32::to_le_bytes).concat());
     assert_eq!(stores(&f, 1), [(0x38, u32::MAX)]);
-    // stp x1, x2, [x19, #0x30], as MySQL 9.7.4 makes an rw-lock, behind mov x19, x0; ret
+    // stp x1, x2, [x19, #0x30], with which MySQL 9.7.4 creates an rw-lock, after mov x19, x0; ret
     let words: [u32; 3] = [0xaa00_03f3, 0xa903_0a61, 0xd65f_03c0];
     let f = arm_function(&words.map(u32::to_le_bytes).concat());
     assert_eq!((stores(&f, 1), stores(&f, 2)), (vec![(0x30, u32::MAX)], vec![(0x38, u32::MAX)]));
@@ -458,14 +458,14 @@ fn stores_of_arguments_tell_a_layout() {
 #[test]
 fn bit_fields_tell_which_bits_they_keep() {
     let stores = |f: &Function| -> Vec<(i64, u32)> { f.stores(2, 0).collect() };
-    // As MySQL 8.0.12 makes an rw-lock: mov %edx,%eax; and $0x1fff,%ax; movzwl 0x58(%rdi),%edx; and $0xe000,%dx; or %eax,%edx;
-    // mov %dx,0x58(%rdi); ret
+    // How MySQL 8.0.12 creates an rw-lock: mov %edx,%eax; and $0x1fff,%ax; movzwl 0x58(%rdi),%edx; and $0xe000,%dx; or
+    // %eax,%edx; mov %dx,0x58(%rdi); ret
     let code = [
         0x89, 0xd0, 0x66, 0x25, 0xff, 0x1f, 0x0f, 0xb7, 0x57, 0x58, 0x66, 0x81, 0xe2, 0x00, 0xe0, 0x09, 0xc2, 0x66,
         0x89, 0x57, 0x58, 0xc3,
     ];
     assert_eq!(stores(&x86_function(&code)), [(0x58, 0x1fff)]);
-    // Where the bits of what was there are not cleared, nothing is known: the same with `and $0xffff,%dx`.
+    // If the old bits are not cleared, nothing is known: the same code with `and $0xffff,%dx`.
     let mut other = code;
     other[14] = 0xff;
     assert_eq!(stores(&x86_function(&other)), []);
@@ -474,7 +474,7 @@ fn bit_fields_tell_which_bits_they_keep() {
     assert_eq!(stores(&arm_function(&words.map(u32::to_le_bytes).concat())), [(0x58, 0x1fff)]);
 }
 
-/// The only wait inlined into a function that calls `SLEEP` with the latch as this argument.
+/// Returns the only wait inlined into a function that calls `SLEEP` with the latch as this argument.
 fn inlined(bytes: &[u8], latch: usize, looked_at: &[i64]) -> Result<Inlined, &'static str> {
     let spin = HashSet::from([DELAY]);
     let calls = InlinedCalls { callee: SLEEP, latch, other: None, spin, looked_at: looked_at.to_vec() };
@@ -483,7 +483,7 @@ fn inlined(bytes: &[u8], latch: usize, looked_at: &[i64]) -> Result<Inlined, &'s
     found.remove(0).1
 }
 
-/// The sample with other bytes at an offset.
+/// Returns the sample with other bytes at an offset.
 fn patched(sample: &[u8], at: usize, bytes: &[u8]) -> Vec<u8> {
     let mut patched = sample.to_vec();
     patched[at..at + bytes.len()].copy_from_slice(bytes);
@@ -515,7 +515,7 @@ fn an_inlined_wait_that_goes_back_to_its_first_attempt_may_end_there() {
 
 #[test]
 fn an_inlined_wait_may_begin_behind_an_exchange() {
-    // xchg %rdx,(%rbx); test %rdx,%rdx; nop, and the je that follows
+    // xchg %rdx,(%rbx); test %rdx,%rdx; nop, and the following je
     let exchange = [0x48, 0x87, 0x13, 0x48, 0x85, 0xd2, 0x90];
     let found = inlined(&patched(x86::INLINED, 0x17, &exchange), 0, &[]).unwrap();
     assert_eq!(short(&found.begin), (0x30, true, false));

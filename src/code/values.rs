@@ -1,9 +1,9 @@
-//! Where a function's arguments are at each of its instructions.
+//! Tracks where a function's arguments are at each of its instructions.
 //!
-//! A forward dataflow analysis: what every register and every written stack slot is known to hold, on all ways
-//! to an instruction. It follows copies, spills, reloads and address arithmetic and forgets what else is written,
-//! and at calls what a callee may change. It takes for granted what compilers do: that nobody writes to a spill
-//! slot through a pointer to something else.
+//! This is a forward dataflow analysis of what every register and every written stack slot is known to hold, on all
+//! paths to an instruction. It follows copies, spills, reloads and address arithmetic. It forgets whatever else is
+//! written and, at calls, what a callee may change. It assumes, as compilers do, that nothing writes to a spill slot
+//! through a pointer to something else.
 
 use std::collections::{HashMap, HashSet};
 
@@ -14,28 +14,28 @@ use crate::symbols::Arch;
 
 /// Where a value can be read at an instruction, from the registers that the kernel saves and the thread's stack.
 ///
-/// Registers are numbered as the hardware encodes them: on x86-64 rax 0, rcx 1, rdx 2, rbx 3, rsp 4, rbp 5,
-/// rsi 6, rdi 7, r8 to r15; on arm64 x0 to x30, and 31 for sp.
+/// Registers are numbered as the hardware encodes them: on x86-64 rax 0, rcx 1, rdx 2, rbx 3, rsp 4, rbp 5, rsi 6, rdi
+/// 7, r8 to r15; on arm64 x0 to x30, and 31 for sp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Place {
     /// In the low `bytes` bytes (4 or 8) of a register.
     Register { register: u8, bytes: u8 },
     /// In `bytes` bytes (4 or 8) of memory at `base` + `offset`.
     Stack { base: u8, offset: i32, bytes: u8 },
-    /// The register plus this is the value.
+    /// The sum of a register and an offset.
     Sum { register: u8, offset: i32 },
-    /// Nowhere: it is always this number or link-time address.
+    /// No location: the value is always this number or link-time address.
     Constant(u64),
 }
 
-/// What a function passes on in a call, as far as it can be told from its code alone.
+/// What a function passes in a call, as far as its code alone shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Passed {
     /// A number, or the address of static data.
     Constant(u64),
     /// The u32 in static data at this address.
     Content(u64),
-    /// One of its own arguments, or a member of what that points to.
+    /// One of its own arguments, or an address at an offset from where the argument points.
     Member { argument: u8, offset: i64 },
 }
 
@@ -47,7 +47,7 @@ impl Passed {
         }
     }
 
-    /// The offset, if it is the first argument or in what that points to.
+    /// Returns the offset if the value is the first argument or points into its object.
     pub fn first_argument(self) -> Option<i64> {
         match self {
             Passed::Member { argument: 0, offset } => Some(offset),
@@ -56,30 +56,30 @@ impl Passed {
     }
 }
 
-/// A store of an argument into what another one points to.
+/// A store of one argument into the object that another one points to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Keeping {
     pub argument: u8,
     pub object: u8,
-    /// Bytes from where the object's argument points.
+    /// The offset, in bytes, from where the object's argument points.
     pub offset: i64,
-    /// Which bits there are the argument's.
+    /// The bits of the stored word that belong to the argument.
     pub mask: u32,
 }
 
-/// A call, and what of the caller's arguments it passes on.
+/// A call that passes on some of the caller's arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HandedOn {
     pub callee: u64,
-    /// For each argument there: the number of the caller's argument that it is (or the low half of), and how far behind where
-    /// that points it points itself.
+    /// For each argument of the call: the number of the caller's argument that it is (or whose low half it is), and its
+    /// offset from where that argument points.
     pub arguments: [Option<(u8, i64)>; 6],
 }
 
-/// Slots beyond this number are forgotten; compiled functions stay far below.
+/// The most stack slots that are tracked; further ones are forgotten. Compiled functions stay far below.
 const MAX_SLOTS: usize = 128;
 
-/// Bounds the dataflow iteration: visits per block. Every visit but the first forgets something.
+/// The most visits per block, which bounds the dataflow iteration. Every visit but the first forgets something.
 const MAX_VISITS: usize = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,24 +90,25 @@ enum Value {
         index: u8,
         bytes: u8,
     },
-    /// An argument, plus this, which is not 0: a member of what it points to.
+    /// An argument plus a nonzero offset: the address of a member of what it points to.
     Member {
         index: u8,
         offset: i64,
     },
-    /// In the low `bytes`: the bits of an argument under the mask, and zeros.
+    /// In the low `bytes`: the bits of an argument under the mask, and zeros elsewhere.
     Masked {
         index: u8,
         mask: u32,
         bytes: u8,
     },
-    /// In the low `bytes`: the bits of an argument under the mask, and bits of something else. So is a bit field written.
+    /// In the low `bytes`: the bits of an argument under the mask, and other bits elsewhere, as when a bit field is
+    /// written.
     Merged {
         index: u8,
         mask: u32,
         bytes: u8,
     },
-    /// Unknown, but that these bits of the low `bytes` are zero.
+    /// An unknown value whose low `bytes` have these bits zero.
     Cleared {
         zeros: u32,
         bytes: u8,
@@ -115,9 +116,9 @@ enum Value {
     /// The stack pointer on entry, plus this.
     Frame(i64),
     Constant(u64),
-    /// What 4 bytes of static data at this address hold.
+    /// The contents of the 4 bytes of static data at this address.
     Content(u64),
-    /// Where the function returns to.
+    /// The address that the function returns to.
     ReturnAddress,
 }
 
@@ -144,7 +145,7 @@ impl Value {
         }
     }
 
-    /// Which argument it is, or points into, and how far behind.
+    /// Returns the argument that it is or points into, and the offset.
     fn member(self) -> Option<(u8, i64)> {
         match self {
             Value::Argument { index, bytes: 8 } => Some((index, 0)),
@@ -153,7 +154,7 @@ impl Value {
         }
     }
 
-    /// The low `bytes` of it.
+    /// Returns its low `bytes`.
     fn low(self, bytes: u8) -> Value {
         match (self, bytes) {
             (value, 8) => value,
@@ -166,9 +167,9 @@ impl Value {
     }
 }
 
-/// Bit fields: values that an argument has a part in.
+/// Bit fields: values of which an argument is a part.
 impl Value {
-    /// Its low `bytes` with the bits of `mask` only.
+    /// Returns the low `bytes`, masked with `mask`.
     fn and(self, mask: u64, bytes: u8) -> Value {
         let width = if bytes == 2 { 0xffff } else { u32::MAX };
         let mask = mask as u32 & width;
@@ -182,7 +183,7 @@ impl Value {
         }
     }
 
-    /// With the set bits of another.
+    /// Returns the value with another value's bits set in it.
     fn or(self, other: Value) -> Value {
         match (self, other) {
             (Value::Masked { index, mask, bytes: a }, Value::Cleared { zeros, bytes: b })
@@ -195,7 +196,7 @@ impl Value {
         }
     }
 
-    /// With the bits of `mask` taken from another.
+    /// Returns the value with the bits of `mask` taken from another.
     fn take(from: Value, mask: u32) -> Value {
         match from {
             Value::Argument { index, .. } => Value::Merged { index, mask, bytes: 4 },
@@ -203,7 +204,7 @@ impl Value {
         }
     }
 
-    /// The argument that a store of the low `bytes` keeps, and which bits of it.
+    /// Returns the argument that a store of the low `bytes` stores, and which of its bits.
     fn kept(self, bytes: u8) -> Option<(u8, u32)> {
         let width = if bytes == 2 { 0xffff } else { u32::MAX };
         match self {
@@ -214,7 +215,7 @@ impl Value {
     }
 }
 
-/// What is at a static address.
+/// Returns the value at a static address.
 fn content(at: u64, bytes: u8, pointers: &HashMap<u64, u64>) -> Value {
     match (bytes, pointers.get(&at)) {
         (8, Some(&to)) => Value::Constant(to),
@@ -223,10 +224,10 @@ fn content(at: u64, bytes: u8, pointers: &HashMap<u64, u64>) -> Value {
     }
 }
 
-/// A stack slot that holds something known.
+/// A stack slot with a known value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Slot {
-    /// From the stack pointer on entry.
+    /// The offset from the stack pointer on entry.
     at: i64,
     bytes: u8,
     value: Value,
@@ -260,7 +261,7 @@ impl State {
         self.registers[usize::from(register & 31)] = value;
     }
 
-    /// Forgets what the other does not know. True if that changed anything.
+    /// Forgets what the other state does not know. Returns true if that changed anything.
     fn meet(&mut self, other: &State) -> bool {
         let before = (self.registers, self.slots.len());
         let mut changed = false;
@@ -328,7 +329,7 @@ impl State {
     fn store(&mut self, at: i64, bytes: u8, value: Value) {
         let end = at.saturating_add(i64::from(bytes));
         self.slots.retain(|s| s.at >= end || s.at.saturating_add(i64::from(s.bytes)) <= at);
-        // A value narrower than the slot would be taken for a whole one.
+        // A value narrower than the slot would otherwise be taken for a whole one.
         let value = value.low(bytes);
         let is_known = !matches!(value, Value::Unknown | Value::Cleared { .. });
         if is_known && self.slots.len() < MAX_SLOTS {
@@ -343,13 +344,13 @@ impl State {
 
     fn call(&mut self, convention: &Convention) {
         convention.caller_saved.iter().for_each(|&r| self.set(r, Value::Unknown));
-        // The callee's frame goes below the stack pointer.
+        // The callee's frame lies below the stack pointer.
         if let Value::Frame(top) = self.get(convention.stack_pointer) {
             self.slots.retain(|s| s.at >= top);
         }
     }
 
-    /// Where argument `index` is: whole before half, register before memory.
+    /// Returns where argument `index` is, preferring whole values over halves, and registers over memory.
     fn place(&self, index: u8, convention: &Convention) -> Option<Place> {
         let width = |value: Value| match value {
             Value::Argument { index: i, bytes } if i == index => Some(bytes),
@@ -369,7 +370,7 @@ impl State {
         found.iter().find(|&&(bytes, _)| bytes == widest).map(|&(_, place)| place)
     }
 
-    /// Whether the slot lies below the stack, where a signal handler may overwrite it.
+    /// Returns whether the slot lies below the stack, where a signal handler may overwrite it.
     fn is_freed(&self, slot: &Slot, convention: &Convention) -> bool {
         match self.get(convention.stack_pointer) {
             Value::Frame(top) => slot.at < top.saturating_sub(convention.red_zone),
@@ -377,7 +378,7 @@ impl State {
         }
     }
 
-    /// A register from which the stack slot can be addressed; the frame pointer rather than another.
+    /// Returns a register from which the stack slot can be addressed, preferring the frame pointer.
     fn address(&self, at: i64, convention: &Convention) -> Option<(u8, i32)> {
         let from = |base: u8| match self.get(base) {
             Value::Frame(known) => Some((base, i32::try_from(at.checked_sub(known)?).ok()?)),
@@ -387,15 +388,15 @@ impl State {
     }
 }
 
-/// What the calling convention says about registers.
+/// The calling convention's rules about registers.
 pub(super) struct Convention {
     pub arguments: &'static [u8; 6],
     pub caller_saved: &'static [u8],
     pub stack_pointer: u8,
     pub frame_pointer: u8,
-    /// Which register holds the return address on entry, if not the stack.
+    /// The register that holds the return address on entry, if it is not on the stack.
     link_register: Option<u8>,
-    /// Bytes below the stack pointer that are left alone.
+    /// The number of bytes below the stack pointer that signal handlers do not touch.
     red_zone: i64,
 }
 
@@ -422,12 +423,12 @@ impl Convention {
     }
 }
 
-/// What straight-line code leaves in the register of a call's argument, by the last instruction that writes it.
+/// What straight-line code leaves in the register of a call's argument, judging by the last instruction that writes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Left {
-    /// What another register has, plus this.
+    /// Another register plus this offset.
     Offset(i64),
-    /// The four bytes this far behind where another register points.
+    /// The four bytes at this offset from where another register points.
     Loaded(i64),
 }
 
@@ -439,7 +440,7 @@ pub(super) fn left_for(insns: &[Insn], argument: usize) -> Option<Left> {
         changes.clear();
         effects(insn, &mut changes);
         changes.iter().rev().find_map(|change| match *change {
-            // What is on the stack is part of no object.
+            // Stack memory is not part of any object.
             Effect::Offset { to, from, .. } | Effect::Copy { to, from, .. } | Effect::Load { to, base: from, .. }
                 if to == register && from == convention.stack_pointer =>
             {
@@ -454,8 +455,8 @@ pub(super) fn left_for(insns: &[Insn], argument: usize) -> Option<Left> {
     })?
 }
 
-/// How far behind what some register has lies what these instructions, run one after the other, leave in the register of a
-/// call's argument: copies are followed back to where something was added.
+/// Returns the offset that these instructions, run in sequence, add to some register to form a call's argument. Copies
+/// are followed back to the addition.
 pub(super) fn added_for(insns: &[Insn], argument: usize) -> Option<i64> {
     let convention = Convention::of(insns.first()?.arch);
     let mut register = *convention.arguments.get(argument)?;
@@ -484,12 +485,12 @@ pub(super) struct Values {
     arch: Arch,
     /// Static pointers that never change, by their address.
     pointers: HashMap<u64, u64>,
-    /// `None`: never reached, or given up.
+    /// `None` for a block that is never reached, or where the analysis gave up.
     starts: Vec<Option<State>>,
 }
 
 impl Values {
-    /// Nothing is known where control flow is not.
+    /// Creates a result for unknown control flow: nothing is known.
     pub fn unknown(arch: Arch, blocks: usize) -> Values {
         Values { arch, pointers: HashMap::new(), starts: vec![None; blocks] }
     }
@@ -526,7 +527,7 @@ impl Values {
         values
     }
 
-    /// What is known before instruction `upto` of `block`.
+    /// Returns what is known before instruction `upto` of `block`.
     fn state(&self, insns: &[Insn], blocks: &[Block], block: usize, upto: usize) -> Option<State> {
         let mut state = self.starts[block].clone()?;
         let convention = Convention::of(self.arch);
@@ -545,7 +546,7 @@ impl Values {
         std::array::from_fn(|index| state.place(index as u8, &convention))
     }
 
-    /// For each instruction of a block whether argument `index` is in a known place when it is about to run.
+    /// Returns, for each instruction of a block, whether argument `index` is in a known place before it runs.
     pub fn known(&self, insns: &[Insn], block: &Block, number: usize, index: u8) -> Vec<bool> {
         let Some(mut state) = self.starts[number].clone() else { return vec![false; block.insns.len()] };
         let convention = Convention::of(self.arch);
@@ -560,7 +561,7 @@ impl Values {
         known
     }
 
-    /// The stores of one argument into what another points to.
+    /// Returns the stores of one argument into what another points to.
     pub fn stores(&self, insns: &[Insn], blocks: &[Block]) -> HashSet<Keeping> {
         let mut found = HashSet::new();
         self.each_change(insns, blocks, |state, _, change| {
@@ -571,7 +572,7 @@ impl Values {
         found
     }
 
-    /// The direct calls that pass any of the function's arguments on.
+    /// Returns the direct calls that pass on any of the function's arguments.
     pub fn handed_on(&self, insns: &[Insn], blocks: &[Block]) -> Vec<HandedOn> {
         let registers = Convention::of(self.arch).arguments;
         let mut found = Vec::new();
@@ -588,7 +589,7 @@ impl Values {
         found
     }
 
-    /// Calls `visit` with what is known before each change, the instruction that makes it, and the change.
+    /// Calls `visit` for each change, with the state before it, the instruction, and the change.
     fn each_change(&self, insns: &[Insn], blocks: &[Block], mut visit: impl FnMut(&State, &Insn, &Effect)) {
         let convention = Convention::of(self.arch);
         let mut changes = Vec::new();
@@ -608,8 +609,8 @@ impl Values {
         }
     }
 
-    /// Where the return address is: on x86-64 where the call has pushed it, on arm64 in x30, as long as that has not been
-    /// written to.
+    /// Returns where the return address is: on x86-64 where the call pushed it, on arm64 in x30 until that is
+    /// overwritten.
     pub fn return_address(&self, insns: &[Insn], blocks: &[Block], block: usize, at: usize) -> Option<Place> {
         let state = self.state(insns, blocks, block, at)?;
         let convention = Convention::of(self.arch);

@@ -1,10 +1,10 @@
-//! How wide the registers are that code moves data in.
+//! Determines how wide the registers are through which code moves data.
 
 use super::insn::Insn;
 use crate::symbols::Arch;
 
-/// What the widest registers of this code are called, as its variants in a C library differ; `None` where it uses general
-/// registers only.
+/// Returns the name of the widest registers that this code uses, which is how the variants in a C library differ.
+/// `None` if it uses only general registers.
 pub fn widest_registers(insns: &[Insn]) -> Option<&'static str> {
     let arch = insns.first()?.arch;
     let known: &[(&str, &'static str)] = match arch {

@@ -1,9 +1,9 @@
-//! Where a wait inside a function begins and ends.
+//! Finds where a wait inside a function begins and ends.
 //!
-//! The probes must cost nothing while no latch is contended, so they may sit only where the code goes when a
-//! latch was found taken. That part is found from the slow calls, which nobody makes otherwise: it is what is
-//! dominated by the highest block that dominates all of them and does not lie on a shortest way through the
-//! function. Among the instructions that mark the same moment, one that the kernel emulates is taken.
+//! The probes must cost nothing while no latch is contended, so they may only sit on code that runs after a latch was
+//! found taken. That code is found from the slow calls, which are made only in that case: it is what the highest block
+//! dominates that dominates all slow calls and does not lie on a shortest path through the function. Among the
+//! instructions that mark the same moment, one that the kernel emulates is preferred.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -14,18 +14,18 @@ use super::insn::{touches_memory, Flow, Insn, Probing, Test};
 use super::values::Place;
 use crate::symbols::Image;
 
-/// Spin loops beyond this number in one function are not looked at; there are two in the largest known.
+/// The most spin loops per function that are examined; the largest known function has two.
 const MAX_SPINS: usize = 32;
 
-/// The functions that nobody calls unless they have to wait. Addresses of functions, or of procedure linkage
-/// stubs ([`super::imported_calls`]).
+/// The functions that are called only in order to wait: addresses of functions or of procedure linkage stubs
+/// ([`super::imported_calls`]).
 #[derive(Clone, Debug, Default)]
 pub struct Slow {
-    /// One round of a spin loop (`ut_delay`). Left out, the wait begins where the sleep cannot be avoided any more.
+    /// One round of a spin loop (`ut_delay`). If omitted, the wait begins where a sleep is inevitable.
     pub spin: HashSet<u64>,
-    /// Everything that comes after spinning, sleeps above all (`sync_array_wait_event`).
+    /// Everything that comes after spinning, mainly sleeps (`sync_array_wait_event`).
     pub sleep: HashSet<u64>,
-    /// `syscall`: slow unless its arguments say that it is a futex call that only wakes others.
+    /// `syscall`, which counts as slow unless its arguments show a futex call that only wakes others.
     pub syscall: HashSet<u64>,
 }
 
@@ -35,39 +35,40 @@ impl Slow {
     }
 }
 
-/// Where a wait inside a function begins and ends, as probe sites.
+/// The probe sites at which a wait inside a function begins and ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WaitSites {
-    /// First instruction of the block in which the wait begins: what the sites below stand for.
+    /// The first instruction of the block in which the wait begins, which the sites below represent.
     pub start: u64,
     /// The cheapest single site at which the wait begins.
     pub begin: Site,
-    /// Where else it can begin: where one function has several sleeps.
+    /// Further sites at which it can begin, if a function has several sleeps.
     pub begins: Vec<Site>,
-    /// Another choice where `begin` repeats or is stepped: sites on all the ways into the block at `start`, of which
-    /// every wait passes exactly one, once. Otherwise, and where there are none, empty.
+    /// An alternative where `begin` repeats or is single-stepped: sites on all the paths into the block at `start`, of
+    /// which every wait passes exactly one, once. Otherwise, or if there are none, empty.
     pub entries: Vec<Site>,
-    /// Empty when the end cannot be seen from inside the function; a return probe can.
+    /// The sites at which the wait ends. Empty if the end cannot be seen from inside the function; a return probe can
+    /// see it.
     ///
     /// Where all are [`EndKind::Final`], every wait passes exactly one of them (with its condition met).
     pub ends: Vec<EndSite>,
 }
 
-/// An instruction to put a probe on.
+/// An instruction to probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Site {
     /// Link-time address.
     pub addr: u64,
-    /// Whether the kernel emulates the instruction: [`Probing::Emulated`] or, if not, [`Probing::Stepped`].
+    /// Whether the kernel emulates the instruction: [`Probing::Emulated`], or [`Probing::Stepped`] if not.
     pub emulated: bool,
-    /// Whether it is a call. Some kernels emulate a call without its entry on the shadow stack: in a process that has
-    /// one (`x86_Thread_features` in `/proc/PID/status`), such a site would end the process.
+    /// Whether it is a call. Some kernels emulate a call without the entry on the shadow stack. In a process that has a
+    /// shadow stack (`x86_Thread_features` in `/proc/PID/status`), such a site would kill the process.
     pub is_call: bool,
-    /// The instruction, for display.
+    /// The instruction as text, for display.
     pub text: String,
-    /// Whether it can run again before the function returns: more than once in a wait.
+    /// Whether it can run again before the function returns, that is, more than once per wait.
     pub repeats: bool,
-    /// Whether it runs once in every round of a spin loop, that is very often.
+    /// Whether it runs once in every round of a spin loop, that is, very often.
     pub per_round: bool,
     /// Where the function's first six integer arguments are when the probe fires.
     pub args: [Option<Place>; 6],
@@ -80,46 +81,46 @@ pub struct Site {
 pub struct EndSite {
     pub site: Site,
     pub kind: EndKind,
-    /// The end is passed only when this is met; `None`: whenever the site is.
+    /// The condition under which passing the site is an end; `None` if it always is.
     pub when: Option<Condition>,
 }
 
-/// What passing an end site says.
+/// What passing an end site means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndKind {
     /// The wait is over.
     Final,
-    /// The wait is probably over, but it can go on by way of the function's hot part (a retry), without
-    /// leaving the function. The last one before the thread's next wait counts.
+    /// The wait is probably over, but it can continue through the function's hot part (a retry) without leaving the
+    /// function. The last such end before the thread's next wait counts.
     Maybe,
 }
 
-/// A condition on the registers at a conditional branch: `test` comes out as `holds`.
+/// A condition on the registers at a conditional branch: `test` yields `holds`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Condition {
     pub test: Test,
     pub holds: bool,
 }
 
-/// Finds the contended part of the function at `function` ([`Image::function_at`]): the part that governs its calls
-/// to `slow` functions.
+/// Finds the contended part of the function at `function` ([`Image::function_at`]): the part that governs its calls to
+/// `slow` functions.
 ///
-/// `None` when there is no such call, when no block governs them all without also lying on the way of those who need
-/// not wait, or when the function cannot be analysed. Without calls that spin, each of those that sleep has a block of its own.
+/// `None` if there is no such call, if no block governs them all without also lying on the path of threads that need
+/// not wait, or if the function cannot be analyzed. Without spinning calls, each sleeping call has a block of its own.
 pub fn contended(image: &Image, function: Range<u64>, slow: &Slow) -> Option<WaitSites> {
     Function::new(image, function)?.contended(slow)
 }
 
-/// For a function that is called only by those who have to wait: begins at its entry, ends where nothing but
-/// the return is left. `slow` helps to find the end and may be empty.
+/// Finds the sites of a function that is called only in order to wait: it begins at the entry, and ends where nothing
+/// but the return is left. `slow` helps to find the end and may be empty.
 ///
-/// `None` when the function cannot be analysed.
+/// `None` if the function cannot be analyzed.
 pub fn whole_function(image: &Image, function: Range<u64>, slow: &Slow) -> Option<WaitSites> {
     Function::new(image, function)?.whole_function(slow)
 }
 
 impl Function {
-    /// [`contended`], for a function at hand.
+    /// Does the same as [`contended`], for an already decoded function.
     pub fn contended(&self, slow: &Slow) -> Option<WaitSites> {
         if !self.is_complete() {
             return None;
@@ -132,7 +133,7 @@ impl Function {
         wait.contended_from(&[wait.contended_start()?])
     }
 
-    /// [`whole_function`], for a function at hand.
+    /// Does the same as [`whole_function`], for an already decoded function.
     pub fn whole_function(&self, slow: &Slow) -> Option<WaitSites> {
         if !self.is_complete() {
             return None;
@@ -148,12 +149,12 @@ impl Function {
     }
 }
 
-/// A function together with what is slow in it.
+/// A function together with its slow instructions.
 pub(super) struct Wait<'a> {
     pub f: &'a Function,
-    /// Per block: the index of its last slow instruction.
+    /// For each block, the index of its last slow instruction.
     pub last_slow: Vec<Option<usize>>,
-    /// Per block: the index of its first slow instruction.
+    /// For each block, the index of its first slow instruction.
     first_slow: Vec<Option<usize>>,
     /// Blocks that are one round of spinning, or a delay in it.
     spins: Vec<bool>,
@@ -174,14 +175,14 @@ impl<'a> Wait<'a> {
             cyclic: f.graph.cyclic(),
         };
         wait.mark(&|insn| classify(f, insn, slow));
-        // With nothing known that waits, any call may be what does.
+        // If no waiting function is known, any call may be what waits.
         if !wait.live().any(|b| wait.last_slow[b].is_some() || !slow.is_empty() && wait.cyclic[b]) {
             wait.mark(&|insn| (false, matches!(insn.flow, Flow::Call(_))));
         }
         wait
     }
 
-    /// Notes the slow instructions; `classify` tells for one whether it is (a round of spinning, another wait).
+    /// Marks the slow instructions; `classify` returns for each whether it is (a round of spinning, another wait).
     fn mark(&mut self, classify: &dyn Fn(&Insn) -> (bool, bool)) {
         for (block, content) in self.f.blocks.iter().enumerate() {
             for i in content.insns.clone() {
@@ -206,7 +207,7 @@ impl<'a> Wait<'a> {
         self.f.blocks.len()
     }
 
-    /// The sites of waits that begin in `starts`.
+    /// Returns the sites of waits that begin in `starts`.
     fn contended_from(&self, starts: &[usize]) -> Option<WaitSites> {
         let start = *starts.first()?;
         let begin = self.begin(start)?;
@@ -216,7 +217,7 @@ impl<'a> Wait<'a> {
         Some(WaitSites { start: self.f.first(start).addr, begin, begins, entries, ends: self.contended_ends(starts) })
     }
 
-    /// For each sleep the highest block behind which nobody returns without one.
+    /// Returns, for each sleep, the highest block after which no path returns without a sleep.
     fn inevitable_sleeps(&self) -> Vec<usize> {
         let sleeps = |b: usize| self.last_slow.get(b).is_some_and(Option::is_some);
         let returns = self.f.graph.reversed().reached(&[self.returned()], sleeps);
@@ -228,9 +229,9 @@ impl<'a> Wait<'a> {
         starts
     }
 
-    /// The highest block that dominates all slow calls, is not on a shortest way from entry to return and does not
-    /// run in every round of spinning. Where the spin loop begins without a block of its own, that is the one
-    /// behind it: the part of a wait that is spent spinning is then not seen.
+    /// Returns the highest block that dominates all slow calls, is not on a shortest path from entry to return, and
+    /// does not run in every round of spinning. Where the spin loop has no block of its own at its beginning, this is
+    /// the block after it; the spinning part of a wait is then not measured.
     fn contended_start(&self) -> Option<usize> {
         let slow: Vec<bool> = self.last_slow.iter().map(Option::is_some).collect();
         let all = self.above(&slow);
@@ -238,8 +239,8 @@ impl<'a> Wait<'a> {
         calm(&all).or_else(|| calm(&self.above(&self.sleeps))).or_else(|| all.last().copied())
     }
 
-    /// The blocks that dominate all the `wanted` ones and are not on a shortest way through the function, lowest
-    /// first.
+    /// Returns the blocks that dominate all the `wanted` ones and are not on a shortest path through the function,
+    /// lowest first.
     fn above(&self, wanted: &[bool]) -> Vec<usize> {
         let f = self.f;
         let slow: Vec<usize> = (0..f.blocks.len()).filter(|&b| wanted[b] && f.dominators.reaches(b)).collect();
@@ -257,8 +258,8 @@ impl<'a> Wait<'a> {
         above
     }
 
-    /// The cheapest site for the beginning: in block `start`, else in those that it always goes straight on to, else
-    /// in a jump whose only purpose is to come here.
+    /// Returns the cheapest site for the beginning: in block `start`, else in the blocks that always follow it, else in
+    /// a jump whose only purpose is to reach it.
     fn begin(&self, start: usize) -> Option<Site> {
         let found = self
             .emulated_with_latch(self.before_slow(start))
@@ -268,7 +269,7 @@ impl<'a> Wait<'a> {
         self.site(found)
     }
 
-    /// In the straight line behind `start`, but not where a spin loop passes it again and again.
+    /// Searches the straight line after `start`, but not where a spin loop passes it repeatedly.
     fn emulated_behind(&self, start: usize) -> Option<usize> {
         let line = self.straight_line(start);
         line.into_iter()
@@ -282,8 +283,8 @@ impl<'a> Wait<'a> {
         (!self.is_hot(from, start)).then(|| self.emulated_with_latch(jump..jump + 1)).flatten()
     }
 
-    /// `start` and the blocks that every one who enters it passes next, without a choice in between. None of them is
-    /// entered from outside the contended part, but they may be entered again in the same wait.
+    /// Returns `start` and the blocks that always run after it, with no choice in between. None of them is entered from
+    /// outside the contended part, but they may be entered again in the same wait.
     fn straight_line(&self, start: usize) -> Vec<usize> {
         let mut line = vec![start];
         let mut at = start;
@@ -298,13 +299,13 @@ impl<'a> Wait<'a> {
         line
     }
 
-    /// Whether block `from` is also passed by those who do not go on to `start`.
+    /// Returns whether block `from` also runs without going on to `start`.
     fn is_hot(&self, from: usize, start: usize) -> bool {
         self.f.graph.next[from] != [start]
     }
 
-    /// One site on every way into `start` from outside the contended part; empty unless each of them exists, has no
-    /// other purpose, and is not passed again.
+    /// Returns one site on every path into `start` from outside the contended part. Empty unless each of them exists,
+    /// has no other purpose, and does not repeat.
     fn entries(&self, start: usize, begin: &Site) -> Vec<Site> {
         let f = self.f;
         let outside = f.graph.back[start].iter().filter(|&&b| f.dominators.reaches(b));
@@ -327,7 +328,7 @@ impl<'a> Wait<'a> {
         }
     }
 
-    /// The first emulated instruction of the entry block that still finds the latch, or the first one that
+    /// Returns the first emulated instruction of the entry block where the latch is still known, or the first one that
     /// does any work.
     fn entry(&self) -> Option<Site> {
         let insns = self.before_slow(self.f.entry_block);
@@ -335,24 +336,24 @@ impl<'a> Wait<'a> {
         self.site(self.emulated_with_latch(insns).or(working)?)
     }
 
-    /// The blocks from which the wait that begins in one of `starts` can begin anew, without leaving the function.
+    /// Returns the blocks from which a wait that began in one of `starts` can begin again without leaving the function.
     pub fn retries(&self, starts: &[usize]) -> Vec<bool> {
         self.f.graph.reversed().reached(starts, |_| false)
     }
 
-    /// The instructions of a block up to its first slow one, which is still in time itself.
+    /// Returns the instructions of a block up to and including its first slow one.
     fn before_slow(&self, block: usize) -> Range<usize> {
         let insns = self.f.blocks[block].insns.clone();
         insns.start..self.first_slow[block].map_or(insns.end, |i| i + 1)
     }
 
-    /// The instructions of a block behind its last slow one.
+    /// Returns the instructions of a block after its last slow one.
     pub fn after_slow(&self, block: usize) -> Range<usize> {
         let insns = self.f.blocks[block].insns.clone();
         self.last_slow[block].map_or(insns.start, |i| i + 1)..insns.end
     }
 
-    /// The first emulated instruction among some of one block that finds the latch in a known place.
+    /// Returns the first emulated instruction in this range of one block where the latch is in a known place.
     pub fn emulated_with_latch(&self, insns: Range<usize>) -> Option<usize> {
         let block = self.f.block_of[insns.start.min(self.f.insns.len() - 1)];
         let known = self.f.latch_known(block);
@@ -387,13 +388,13 @@ impl<'a> Wait<'a> {
         })
     }
 
-    /// Whether a spin goes round only by way of `block`, as long as nobody sleeps: without it, and without the
-    /// sleeps, it would go round no more.
+    /// Returns whether every spin round passes through `block` as long as the thread does not sleep: without the block
+    /// and the sleeps, there is no loop.
     fn is_per_round(&self, block: usize) -> bool {
         let graph = &self.f.graph;
         let spins = self.live().filter(|&s| self.spins[s] && !self.sleeps[s]).take(MAX_SPINS);
         let goes_round = |spin: usize, closed: Option<usize>| {
-            // A delay's own loop is no round.
+            // A delay's own loop is not a round.
             let starts: Vec<usize> = graph.next[spin].iter().copied().filter(|&n| n != spin).collect();
             let shut = |n: usize| Some(n) == closed || n < self.sleeps.len() && self.sleeps[n];
             let open: Vec<usize> = starts.into_iter().filter(|&n| !shut(n)).collect();
@@ -403,14 +404,14 @@ impl<'a> Wait<'a> {
     }
 }
 
-/// Whether an instruction is a slow one: (a round of spinning, anything else).
+/// Classifies an instruction as slow: (a round of spinning, anything else).
 fn classify(f: &Function, insn: &Insn, slow: &Slow) -> (bool, bool) {
     let (Flow::Call(Some(to)) | Flow::Jump(to)) = insn.flow else { return (false, false) };
     let waits = slow.sleep.contains(&to) || slow.syscall.contains(&to) && !only_wakes(f, insn);
     (slow.spin.contains(&to), waits)
 }
 
-/// Whether a call of `syscall` is known to be a futex call that does not block: its third argument, behind the
+/// Returns whether a call of `syscall` is known to be a futex call that does not block. Its third argument, after the
 /// system call's number and the futex word, is the operation (`include/uapi/linux/futex.h`).
 fn only_wakes(f: &Function, insn: &Insn) -> bool {
     const OPERATION: u64 = 0x7f;
@@ -418,7 +419,7 @@ fn only_wakes(f: &Function, insn: &Insn) -> bool {
     f.constants_at(insn.addr)[2].is_some_and(wakes)
 }
 
-/// Whether a block is a loop that only counts: a delay.
+/// Returns whether a block is a loop that only counts: a delay.
 fn is_delay(f: &Function, block: usize, content: &Block) -> bool {
     let idle = |i: &Insn| !touches_memory(i) && !matches!(i.flow, Flow::Call(_));
     f.graph.next[block].contains(&block) && f.insns[content.insns.clone()].iter().all(idle)

@@ -29,7 +29,7 @@ pub(super) fn decode(base: u64, bytes: &[u8]) -> Vec<Insn> {
         if instruction.len() == 0 || decoder.position() <= at {
             break;
         }
-        // An invalid instruction at the end is one that the bytes cut short.
+        // An invalid instruction at the end is one that the end of the bytes truncated.
         if instruction.is_invalid() && !decoder.can_decode() {
             break;
         }
@@ -65,7 +65,7 @@ fn flow(i: &Instruction) -> Flow {
         FlowControl::IndirectBranch => Flow::IndirectJump,
         FlowControl::Return => Flow::Return,
         FlowControl::Call if i.is_call_near() => Flow::Call(Some(i.near_branch_target())),
-        // `syscall` is a call to iced; here it is an instruction that changes two registers.
+        // iced treats `syscall` as a call; here it is an instruction that changes two registers.
         FlowControl::Call if i.mnemonic() == Mnemonic::Call => Flow::Call(None),
         FlowControl::IndirectCall => Flow::Call(None),
         FlowControl::Exception => Flow::Trap,
@@ -73,7 +73,7 @@ fn flow(i: &Instruction) -> Flow {
     }
 }
 
-/// How the kernel probes the instruction: `arch/x86/kernel/uprobes.c` (`is_prefix_bad`, `good_insns_64`,
+/// Returns how the kernel probes the instruction: `arch/x86/kernel/uprobes.c` (`is_prefix_bad`, `good_insns_64`,
 /// `good_2byte_insns`, `branch_setup_xol_ops`, `push_setup_xol_ops`).
 fn probing(raw: &[u8]) -> Probing {
     let is_prefix = |b: u8| matches!(b, 0x66 | 0x67 | 0xf0 | 0xf2 | 0xf3 | 0x26 | 0x2e | 0x36 | 0x3e | 0x64 | 0x65);
@@ -85,16 +85,16 @@ fn probing(raw: &[u8]) -> Probing {
     let rex = rest.first().copied().filter(|b| b & 0xf0 == 0x40);
     let opcode = &rest[usize::from(rex.is_some())..];
     match *opcode {
-        // Branches with an operand-size prefix: "not supported", says the kernel.
+        // The kernel does not support branches with an operand-size prefix ("not supported").
         [0xe8 | 0xe9 | 0xeb | 0x70..=0x7f, ..] | [0x0f, 0x80..=0x8f, ..] if prefix.contains(&0x66) => Probing::Refused,
         [0xe8 | 0xe9 | 0xeb | 0x70..=0x7f, ..] | [0x0f, 0x80..=0x8f, ..] => Probing::Emulated,
         [0x90, ..] if prefix.is_empty() && rex.is_none() => Probing::Emulated,
-        // pause: a nop to kernels before 6.18, stepped since.
+        // `pause` is a nop to kernels before 6.18, and single-stepped since.
         [0x90, ..] if prefix == [0xf3] && rex.is_none() => Probing::Stepped,
-        // With other prefixes 90 was refused once, and later taken for a nop even where it is `xchg %rax,%r8`.
+        // With other prefixes, older kernels refuse 90; later ones treat it as a nop even where it is `xchg %rax,%r8`.
         [0x90, ..] => Probing::Refused,
         [0x50..=0x57] if prefix.is_empty() && matches!(rex, None | Some(0x41)) => Probing::Emulated,
-        // VEX, EVEX, XOP: the kernel looks the opcode behind them up in the wrong table.
+        // For VEX, EVEX and XOP prefixes, the kernel looks up the opcode in the wrong table.
         [0xc4 | 0xc5 | 0x62 | 0x8f, ..] => Probing::Refused,
         [b, ..] if !may_step(b) => Probing::Refused,
         [0x0f, b, ..] if !may_step_two_byte(b) => Probing::Refused,
@@ -102,8 +102,8 @@ fn probing(raw: &[u8]) -> Probing {
     }
 }
 
-/// The one-byte opcodes that the kernel steps in a 64-bit program; also not `mov` to a segment register, after
-/// which the processor holds traps back.
+/// Returns whether the kernel steps this one-byte opcode in a 64-bit program. `mov` to a segment register is excluded,
+/// because the processor delays traps after it.
 fn may_step(opcode: u8) -> bool {
     !matches!(
         opcode,
@@ -119,7 +119,7 @@ fn may_step_two_byte(opcode: u8) -> bool {
 
 pub(super) fn branch_test(insn: &Insn) -> Option<(Test, bool)> {
     let i = instruction(insn);
-    // Not `loop` and `jrcxz`, which the kernel does not emulate.
+    // `loop` and `jrcxz` are excluded, because the kernel does not emulate them.
     i.is_jcc_short_or_near().then(|| (Test::Flags(condition(&i)), true))
 }
 
@@ -152,7 +152,7 @@ pub(super) fn touches_memory(insn: &Insn) -> bool {
     !computes_only && ((0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Memory) || i.is_stack_instruction())
 }
 
-/// The memory operand: a 64-bit register and a displacement, or a static address.
+/// Returns the memory operand: a 64-bit register and a displacement, or a static address.
 pub(super) fn operand(insn: &Insn) -> Option<(Option<u8>, i64)> {
     let i = instruction(insn);
     let has_memory = (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Memory);
@@ -169,7 +169,7 @@ pub(super) fn operand(insn: &Insn) -> Option<(Option<u8>, i64)> {
     address(&i).map(|(base, offset)| (Some(base), offset))
 }
 
-/// Whether the instruction has a lock prefix, or is one that locks the bus without.
+/// Returns whether the instruction has a lock prefix or locks the bus without one.
 pub(super) fn is_atomic(insn: &Insn) -> bool {
     let i = instruction(insn);
     i.has_lock_prefix() || i.mnemonic() == Mnemonic::Xchg && i.op0_kind() == OpKind::Memory
@@ -186,7 +186,7 @@ pub(super) fn reads_four_bytes(insn: &Insn) -> bool {
     matches!(used, [memory] if memory.access() == OpAccess::Read && memory.memory_size().size() == 4)
 }
 
-/// What the instruction does to memory other than the stack.
+/// Returns what the instruction does to memory other than the stack.
 pub(super) fn access(insn: &Insn) -> Option<Access> {
     let i = instruction(insn);
     let mut factory = InstructionInfoFactory::new();
@@ -212,7 +212,7 @@ pub(super) fn effects(insn: &Insn, into: &mut Vec<Effect>) {
     }
 }
 
-/// The instructions that move values about. False when `i` is not one of them.
+/// Appends the effects of instructions that move values. Returns false if `i` is not one of them.
 fn simple_effects(i: &Instruction, into: &mut Vec<Effect>) -> bool {
     let (op0, op1) = (i.op_register(0), i.op_register(1));
     match i.code() {
@@ -221,7 +221,7 @@ fn simple_effects(i: &Instruction, into: &mut Vec<Effect>) -> bool {
             (_, true) => into.push(Effect::Constant { to: number(op0), value: i.ip_rel_memory_address() }),
             (Some((base, offset)), _) => into.push(Effect::Offset { to: number(op0), from: base, by: offset }),
             _ if i.memory_base().is_gpr64() => {
-                // An element of what is there: something that is not known, but for that.
+                // An indexed element: nothing is known of it except its base.
                 let (to, from) = (number(op0), number(i.memory_base()));
                 into.push(Effect::Offset { to, from, by: i.memory_displacement64() as i64 });
                 into.push(Effect::Clobber(to));
@@ -317,7 +317,7 @@ fn mov(i: &Instruction, into: &mut Vec<Effect>) -> bool {
     true
 }
 
-/// The memory operand, where it is a 64-bit register and a displacement.
+/// Returns the memory operand if it is a 64-bit register and a displacement.
 fn address(i: &Instruction) -> Option<(u8, i64)> {
     let plain = i.memory_base().is_gpr64()
         && i.memory_index() == Register::None
@@ -325,11 +325,11 @@ fn address(i: &Instruction) -> Option<(u8, i64)> {
     plain.then(|| (number(i.memory_base()), i.memory_displacement64() as i64))
 }
 
-/// Everything that `i` writes becomes unknown.
+/// Marks everything that `i` writes as unknown.
 fn general_effects(i: &Instruction, into: &mut Vec<Effect>) {
     let mut factory = InstructionInfoFactory::new();
     let info = factory.info(i);
-    // A repeated store goes on for longer than its operand says.
+    // A repeated store writes more than its operand says.
     let repeated = i.has_rep_prefix() || i.has_repne_prefix();
     for memory in info.used_memory().iter().filter(|m| writes(m.access())) {
         if memory.base().is_gpr64() && memory.index() == Register::None {
@@ -353,13 +353,14 @@ pub(super) fn writes(access: OpAccess) -> bool {
     matches!(access, OpAccess::Write | OpAccess::CondWrite | OpAccess::ReadWrite | OpAccess::ReadCondWrite)
 }
 
-/// What an instruction does with four-byte lanes: compilers move several numbers at once through a vector register.
+/// Returns what an instruction does with four-byte lanes. Compilers move several numbers at once through a vector
+/// register.
 pub(super) fn lanes(insn: &Insn) -> Option<Lanes> {
     let i = instruction(insn);
     lanes_moved(&i).or_else(|| lanes_overwritten(&i))
 }
 
-/// The vector registers that hold something else behind an instruction.
+/// Returns the vector registers whose contents the instruction replaces.
 fn lanes_overwritten(i: &Instruction) -> Option<Lanes> {
     if i.is_invalid() {
         return Some(Lanes::Unknown(u32::MAX));
@@ -371,7 +372,7 @@ fn lanes_overwritten(i: &Instruction) -> Option<Lanes> {
     (registers != 0).then_some(Lanes::Unknown(registers))
 }
 
-/// The instructions without a VEX prefix that move lanes about; the others also write what is above 16 bytes.
+/// Handles instructions without a VEX prefix that move lanes. Those with one also write the bytes above 16.
 fn lanes_moved(i: &Instruction) -> Option<Lanes> {
     let wide = || Some((lane_operand(i, 0)?, lane_operand(i, 1)?));
     match i.mnemonic() {
@@ -380,7 +381,7 @@ fn lanes_moved(i: &Instruction) -> Option<Lanes> {
             let (to, bytes) = (i.ip_rel_memory_address(), from.size() as u8);
             Some(Lanes::Whole { to, from: number(from), bytes })
         }
-        // It becomes zero.
+        // This form sets the register to zero.
         Mnemonic::Pxor | Mnemonic::Xorps | Mnemonic::Xorpd if i.op_register(0) == i.op_register(1) => match wide()? {
             (Lane::Vector(to), from) => Some(Lanes::Set { to, from, lane: 0, count: 0, keeps_others: false }),
             _ => None,
@@ -408,7 +409,8 @@ fn lanes_moved(i: &Instruction) -> Option<Lanes> {
     }
 }
 
-/// A number that is read from memory comes with zeros behind it; from another register it comes alone.
+/// Adjusts for the source: a number read from memory is followed by zeros, whereas one from another register replaces
+/// only its own lane.
 fn keeping_between_registers(lanes: Lanes) -> Lanes {
     match lanes {
         Lanes::Set { to, from: from @ Lane::Vector(_), lane, count, .. } => {

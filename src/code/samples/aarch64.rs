@@ -1,6 +1,6 @@
 //! arm64.
 
-/// A mutex: compare-and-swap inline, a spin loop and a sleep behind it, one way out of the contended part.
+/// A mutex: an inline compare-and-swap, followed by a spin loop and a sleep, with one way out of the contended part.
 #[rustfmt::skip]
 pub const MUTEX: &[u8] = &[
     0x3f, 0x23, 0x03, 0xd5, // 00: paciasp
@@ -48,7 +48,7 @@ pub const MUTEX: &[u8] = &[
     0xc0, 0x03, 0x5f, 0xd6, // a8: ret
 ];
 
-/// A lock that goes back to its hot part to try again.
+/// A lock that goes back to its hot part to retry.
 #[rustfmt::skip]
 pub const RETRY: &[u8] = &[
     0xfd, 0x7b, 0xbe, 0xa9, // 00: stp x29, x30, [sp, #-32]!
@@ -81,7 +81,7 @@ pub const RETRY: &[u8] = &[
     0xc0, 0x03, 0x5f, 0xd6, // 6c: ret
 ];
 
-/// The contended part is passed in every round of the spin loop.
+/// A lock whose contended part runs in every round of the spin loop.
 #[rustfmt::skip]
 pub const ROUND: &[u8] = &[
     0xfd, 0x7b, 0xbe, 0xa9, // 00: stp x29, x30, [sp, #-32]!
@@ -102,7 +102,7 @@ pub const ROUND: &[u8] = &[
     0xc0, 0x03, 0x5f, 0xd6, // 3c: ret
 ];
 
-/// A whole function that waits: spins, then sleeps in a futex; two ways out.
+/// A whole function that waits: it spins, then sleeps in a futex. It has two ways out.
 #[rustfmt::skip]
 pub const SPIN: &[u8] = &[
     0x3f, 0x23, 0x03, 0xd5, // 00: paciasp
@@ -134,7 +134,7 @@ pub const SPIN: &[u8] = &[
     0xc0, 0x03, 0x5f, 0xd6, // 68: ret
 ];
 
-/// Where arguments go.
+/// Moves arguments around.
 #[rustfmt::skip]
 pub const PLACES: &[u8] = &[
     0xff, 0x83, 0x01, 0xd1, // 00: sub sp, sp, #0x60
@@ -160,7 +160,7 @@ pub const PLACES: &[u8] = &[
     0xc0, 0x03, 0x5f, 0xd6, // 50: ret
 ];
 
-/// Addresses of static data.
+/// Computes addresses of static data.
 #[rustfmt::skip]
 pub const STATICS: &[u8] = &[
     0x80, 0x1a, 0x09, 0xb0, // 00: adrp x0, 12361000

@@ -1,5 +1,5 @@
-//! Small functions, assembled by hand for the tests. All lie at [`BASE`]; the numbers in the comments are offsets, call
-//! and jump targets are absolute.
+//! Small functions, assembled by hand for the tests. All begin at [`BASE`]; the numbers in the comments are offsets,
+//! whereas call and jump targets are absolute.
 
 pub mod aarch64;
 pub mod x86;

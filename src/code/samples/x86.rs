@@ -1,6 +1,6 @@
 //! x86-64.
 
-/// A mutex: compare-and-swap inline, a spin loop and a sleep behind it, one way out of the contended part.
+/// A mutex: an inline compare-and-swap, followed by a spin loop and a sleep, with one way out of the contended part.
 #[rustfmt::skip]
 pub const MUTEX: &[u8] = &[
     0xf3, 0x0f, 0x1e, 0xfa, // 00: endbr64
@@ -45,7 +45,7 @@ pub const MUTEX: &[u8] = &[
     0xeb, 0xa9, // 79: jmp 10024
 ];
 
-/// Like it, but the contended part goes straight into the spin loop.
+/// A similar mutex whose contended part goes straight into the spin loop.
 #[rustfmt::skip]
 pub const TIGHT: &[u8] = &[
     0x53, // 00: push %rbx
@@ -70,7 +70,7 @@ pub const TIGHT: &[u8] = &[
     0xc3, // 33: ret
 ];
 
-/// A lock that goes back to its hot part to try again.
+/// A lock that goes back to its hot part to retry.
 #[rustfmt::skip]
 pub const RETRY: &[u8] = &[
     0x55, // 00: push %rbp
@@ -106,7 +106,7 @@ pub const RETRY: &[u8] = &[
     0xc3, // 52: ret
 ];
 
-/// The contended part is passed in every round of the spin loop.
+/// A lock whose contended part runs in every round of the spin loop.
 #[rustfmt::skip]
 pub const ROUND: &[u8] = &[
     0x53, // 00: push %rbx
@@ -125,7 +125,8 @@ pub const ROUND: &[u8] = &[
     0xc3, // 24: ret
 ];
 
-/// A whole function that waits: spins with pause, then sleeps in futex; two ways out, no instruction in common but the return.
+/// A whole function that waits: it spins with `pause`, then sleeps in a futex. It has two ways out, which share no
+/// instruction but the return.
 #[rustfmt::skip]
 pub const SPIN: &[u8] = &[
     0x55, // 00: push %rbp
@@ -179,7 +180,7 @@ pub const WAKE: &[u8] = &[
     0xc3, // 39: ret
 ];
 
-/// One last block for all, with a conditional branch to a call that does not return.
+/// One final block for all paths, with a conditional branch to a call that does not return.
 #[rustfmt::skip]
 pub const CANARY: &[u8] = &[
     0x55, // 00: push %rbp
@@ -203,7 +204,7 @@ pub const CANARY: &[u8] = &[
     0xe8, 0xc0, 0x2f, 0xff, 0xff, // 3b: call 3000
 ];
 
-/// Where arguments go.
+/// Moves arguments around.
 #[rustfmt::skip]
 pub const PLACES: &[u8] = &[
     0x55, // 00: push %rbp
@@ -233,7 +234,7 @@ pub const PLACES: &[u8] = &[
     0xc3, // 42: ret
 ];
 
-/// Its waiting part lies elsewhere.
+/// A function whose waiting part lies elsewhere.
 #[rustfmt::skip]
 pub const HOT: &[u8] = &[
     0x53, // 00: push %rbx
@@ -252,7 +253,7 @@ pub const COLD: &[u8] = &[
     0xe9, 0x00, 0x00, 0xff, 0xff, // 08: jmp 1000d
 ];
 
-/// A function that takes a mutex in its object, inlined: the first attempt lies before the loop.
+/// A function that takes a mutex in its object, inlined; the first attempt precedes the loop.
 #[rustfmt::skip]
 pub const INLINED: &[u8] = &[
     0x55, // 00: push %rbp
@@ -303,8 +304,8 @@ pub const INLINED: &[u8] = &[
     0xeb, 0xc5, // 95: jmp 1005c
 ];
 
-/// A function that takes a static mutex, inlined: the loop goes back to the first attempt, and the kind of the mutex is looked at before
-/// the sleep.
+/// A function that takes a static mutex, inlined. The loop goes back to the first attempt, and the code reads the
+/// mutex's kind before the sleep.
 #[rustfmt::skip]
 pub const INLINED_RETRY: &[u8] = &[
     0x55, // 00: push %rbp

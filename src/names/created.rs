@@ -1,10 +1,10 @@
-//! MySQL's rw-locks, and mutexes before there were latch ids: from the place in the source that makes a latch to its
-//! instrument.
+//! Finds the instruments of MySQL's rw-locks, and of mutexes from before latch ids, by the source location that creates
+//! a latch.
 //!
-//! Each remembers the file and line that made it, whether or not it is instrumented. In the code that makes it
-//! the value of the instrument's key variable is loaded, then the latch is registered, then `rw_lock_create_func` (or
-//! `mutex_create_func`) is called with file and line: so each call of that function names one instrument. Files and lines are
-//! read from the binary; no line number is known beforehand.
+//! Each of these latches remembers the file and line that created it, whether or not it is instrumented. The creating
+//! code loads the value of the instrument's key variable, registers the latch, and then calls `rw_lock_create_func` (or
+//! `mutex_create_func`) with file and line. So each call of that function identifies one instrument. Files and lines
+//! are read from the binary; no line number is known beforehand.
 
 use std::collections::{HashMap, HashSet};
 
@@ -14,41 +14,42 @@ use crate::catalog::{Created, MysqlNames};
 use crate::code::{direct_calls, Flow, Function, Passed};
 use crate::symbols::{parameters, Parameter};
 
-/// The key variable is loaded at most this many instructions before the call.
+/// The largest distance from the load of the key variable to the call, in instructions.
 const NEAR: usize = 96;
 
-/// So many functions may lie between one that makes a latch and the one that says where.
+/// The most functions between one that creates a latch and the one that knows the location.
 const WRAPPERS: usize = 2;
 
-/// The key of latches that are deliberately not instrumented, where it is no variable.
+/// The key of latches that are deliberately not instrumented, in builds where it is not a variable.
 const NOT_INSTRUMENTED: u64 = u32::MAX as u64;
 
-/// One place that makes latches.
+/// One source location that creates latches.
 #[derive(Clone, Debug)]
 pub struct Site {
-    /// As in the binary: `/build/…/storage/innobase/dict/dict0dict.cc`
+    /// The file name as in the binary: `/build/…/storage/innobase/dict/dict0dict.cc`.
     pub file: String,
     pub line: u32,
-    /// What is made there.
+    /// The kind of latch that is created there.
     pub created: &'static Created,
-    /// Link-time address of the instrument's key variable.
+    /// The link-time address of the instrument's key variable.
     pub key: Key,
 }
 
-/// What the code says about the instrument of a lock.
+/// What the code shows about the instrument of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Key {
     Instrument(u64),
     /// The lock is deliberately not instrumented.
     None,
-    /// Not clear: the key comes from a caller, say.
+    /// Unknown, for example because the key comes from a caller.
     Unknown,
 }
 
-/// Functions that make latches, by address: which argument is the file, with the line behind it, and what they make.
+/// Functions that create latches, by address: the number of the file argument, which the line follows, and what they
+/// create.
 type Makers = HashMap<u64, (usize, &'static Created)>;
 
-/// All places of the binary that make latches with a file and line that are constants there.
+/// Returns all places in the binary that create latches with a constant file and line.
 pub fn sites(code: &References, catalog: &'static MysqlNames, instruments: &Instruments) -> Vec<Site> {
     let functions = catalog.created.iter().flat_map(|c| code.image.functions_named(c.by).map(move |s| (s, c)));
     let mut makers: Makers = functions
@@ -66,8 +67,8 @@ pub fn sites(code: &References, catalog: &'static MysqlNames, instruments: &Inst
     found
 }
 
-/// Finds the places that call these functions, and returns the functions that hand file and line on to them: where nothing is
-/// inlined, as in a debug build, it is their callers that make latches.
+/// Finds the places that call these functions, and returns the functions that pass file and line on to them. Where
+/// nothing is inlined, as in a debug build, the callers of those functions create the latches.
 fn sites_of(code: &References, makers: &Makers, keys: &Keys, found: &mut Vec<Site>) -> Makers {
     let targets: HashSet<u64> = makers.keys().copied().collect();
     let mut wrappers = Makers::new();
@@ -95,7 +96,7 @@ fn sites_of(code: &References, makers: &Makers, keys: &Keys, found: &mut Vec<Sit
     wrappers
 }
 
-/// What keys look like in the code.
+/// The forms in which keys occur in the code.
 struct Keys<'a> {
     instruments: &'a Instruments,
     /// The variable with the key of latches that are deliberately not instrumented.
@@ -110,9 +111,9 @@ impl Keys<'_> {
     }
 }
 
-/// The last key that is mentioned before the call at `at`, but behind a call before it that makes another lock. A latch that is
-/// not instrumented has a key too: performance_schema, which is called through a pointer, is given a number that says so. That no
-/// key is seen says nothing.
+/// Returns the last key that is mentioned before the call at `at`, but after any earlier call that creates another
+/// lock. A latch that is not instrumented has a key too: performance_schema, which is called through a pointer,
+/// receives a number that says so. If no key is seen, nothing is known.
 fn key_before(code: &References, function: &Function, at: u64, targets: &HashSet<u64>, keys: &Keys) -> Option<Key> {
     let insns = function.insns();
     let end = insns.partition_point(|i| i.addr < at);

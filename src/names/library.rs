@@ -1,8 +1,9 @@
-//! The names of the SQL layer's locks.
+//! Names the SQL layer's locks.
 //!
-//! With performance_schema on each has an instrument. With it off a lock has the name of the instrument that the code makes it
-//! with, where that is found. Others in static data have the name of their symbol, because the server names its global
-//! locks and their instruments alike. The rest is known by the code that waits for it.
+//! With performance_schema on, each lock has an instrument. With it off, a lock has the name of the instrument with
+//! which the code creates it, where that is found. Other locks in static data are named after their symbol, because the
+//! server gives its global locks and their instruments the same names. The rest are identified by the code that waits
+//! for them.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -16,26 +17,27 @@ use crate::memory;
 use crate::model::Kind;
 use crate::target::Target;
 
-/// What one server's locks are called. What was named once stays named.
+/// The names of one server's locks. A name that was once given is kept.
 pub struct LibraryNames {
     catalog: &'static Library,
-    /// The functions in which threads wait for InnoDB's events, where that is all that is known of its latches.
+    /// The functions in which threads wait for InnoDB's events, in servers where nothing more is known of its latches.
     events: Vec<Range<u64>>,
-    /// By link-time address, those that are known from the code that makes them.
+    /// The mutexes that are known from the code that creates them, by link-time address.
     mutexes: BTreeMap<u64, LatchName>,
-    /// Worked out once a lock is waited for that nothing else names.
+    /// Computed when a thread first waits for a lock that nothing else names.
     made: Option<Arc<MadeLocks>>,
     known: HashMap<(Identity, Option<Kind>), LatchName>,
 }
 
-/// What the program says of the locks that it makes: seconds of work, done once, beside other things.
+/// What the program shows about the locks that it creates. Computing it takes seconds and is done once, in a separate
+/// thread.
 struct MadeLocks {
     target: Arc<Target>,
     locks: OnceLock<Locks>,
 }
 
 impl MadeLocks {
-    /// Begins to work it out.
+    /// Starts the computation.
     fn begin(target: &Arc<Target>) -> Arc<MadeLocks> {
         let made = Arc::new(MadeLocks { target: Arc::clone(target), locks: OnceLock::new() });
         let worker = Arc::clone(&made);
@@ -55,22 +57,22 @@ impl MadeLocks {
         self.locks.get_or_init(|| locks(image, &Instruments::new(image, &image.static_pointers())));
     }
 
-    /// `None` while the work goes on.
+    /// Returns the result, or `None` while it is being computed.
     fn get(&self) -> Option<&Locks> {
         self.locks.get()
     }
 }
 
 impl LibraryNames {
-    /// `mutexes` are those that are known from the code that makes them, by link-time address.
+    /// Creates the names. `mutexes` are those that are known from the code that creates them, by link-time address.
     pub fn new(target: &Arc<Target>, mutexes: BTreeMap<u64, LatchName>) -> LibraryNames {
         let family = target.family;
         let events = if matches!(family.naming, Naming::None) { event_waits(&target.image) } else { Vec::new() };
         LibraryNames { catalog: family.library, events, mutexes, made: None, known: HashMap::new() }
     }
 
-    /// The lock's name; `None` while it is not known yet whether the code that makes locks tells it. `kind` is what the function
-    /// of the C library says that waits for it.
+    /// Returns the lock's name, or `None` while it is not yet known whether the code that creates locks shows it.
+    /// `kind` is the kind that the waiting C library function implies.
     pub(super) fn name(
         &mut self,
         target: &Arc<Target>,
@@ -111,7 +113,7 @@ impl LibraryNames {
         Some(name)
     }
 
-    /// What is known without the code that makes locks.
+    /// Returns the name if it is known without the code that creates locks.
     fn at_once(&self, target: &Target, identity: &Identity, kind: Option<Kind>) -> Option<LatchName> {
         match *identity {
             // The server's global locks and their instruments have the same names.
@@ -146,7 +148,7 @@ impl LibraryNames {
         self.mutexes.get(&addr.wrapping_sub(target.bias)).filter(|_| kind == Kind::Mutex).cloned()
     }
 
-    /// By the variable that it lies in.
+    /// Returns the name of the variable that contains the lock.
     fn by_variable(&self, target: &Target, addr: u64, kind: Kind) -> Option<LatchName> {
         let link = addr.wrapping_sub(target.bias);
         let array = self.catalog.arrays.iter().find(|a| a.contains(&target.image, link));
@@ -160,19 +162,19 @@ impl LibraryNames {
         Some(self.global(kind, &symbol).unwrap_or_else(|| LatchName::unnamed(kind, &symbol)))
     }
 
-    /// An event of InnoDB's that is waited for at this place.
+    /// Returns the name for an InnoDB event that is waited for at this place.
     fn event(&self, target: &Target, addr: u64, kind: Option<Kind>) -> Option<LatchName> {
         let link = addr.wrapping_sub(target.bias);
         let waits = kind == Some(Kind::Cond) && self.events.iter().any(|f| f.contains(&link));
         waits.then(|| LatchName::unnamed(Kind::Cond, EVENTS))
     }
 
-    /// The lock that is waited for in this function, where it locks no other.
+    /// Returns the lock that is waited for in this function, if it locks no other.
     fn lock_of(&self, target: &Target, addr: u64, kind: Option<Kind>) -> Option<LatchName> {
         let function = target.function_name(addr);
         let function = function.as_str();
-        // Several rw-locks have these functions, so it is not known which it is; but a writer who waits there for readers
-        // by a condition variable is not idle.
+        // Several rw-locks share these functions, so the lock is not known. But a writer that waits there for readers,
+        // on a condition variable, is not idle.
         if self.catalog.prlock.contains(&function) {
             return Some(LatchName::unnamed(Kind::Prlock, function));
         }
@@ -181,7 +183,7 @@ impl LibraryNames {
         LatchName::from_event(owner.1).filter(|_| kind == Some(Kind::Mutex) && is_only())
     }
 
-    /// The event of a global lock.
+    /// Returns the event name of a global lock.
     fn global(&self, kind: Kind, lock: &str) -> Option<LatchName> {
         let category = self.catalog.category(lock)?;
         Some(LatchName { event: format!("wait/synch/{}/{category}/{lock}", kind.as_str()), kind })

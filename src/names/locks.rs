@@ -1,9 +1,9 @@
-//! The SQL layer's locks: from the code that makes a lock to its name.
+//! Finds the names of the SQL layer's locks in the code that creates them.
 //!
-//! A lock of the C library with an instrument is made in two steps, side by side: performance_schema is given the value of the
-//! instrument's key variable and the lock's address, and the C library initialises the lock. Whether performance_schema is
-//! on does not matter. The key is not always named there: it may be a member of the object that the lock is in, or an argument.
-//! Then the callers tell, and the code that fills in that member.
+//! A C library lock with an instrument is created in two adjacent steps: performance_schema receives the value of the
+//! instrument's key variable and the lock's address, and the C library initializes the lock. Whether performance_schema
+//! is on does not matter. The key may not be named there: it can be a member of the object that contains the lock, or
+//! an argument. In these cases the callers show it, or the code that fills in that member.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -18,32 +18,32 @@ use crate::code::{
 use crate::model::Kind;
 use crate::symbols::Image;
 
-/// How many calls up a lock and its key are looked for.
+/// The most calls upwards through which a lock and its key are followed.
 const MAX_DEPTH: usize = 4;
 
-/// More calls of a function that makes a lock are not looked at.
+/// The most calls that are examined of a function that creates a lock.
 const MAX_CALLS: usize = 256;
 
-/// The C library's functions that initialise a lock.
+/// The C library's functions that initialize a lock.
 const MAKERS: &[(&str, Kind)] =
     &[("pthread_mutex_init", Kind::Mutex), ("pthread_rwlock_init", Kind::Rwlock), ("pthread_cond_init", Kind::Cond)];
 
-/// Bytes that an entry of a table of instruments can have.
+/// The possible sizes of an entry in a table of instruments, in bytes.
 const ENTRY: std::ops::RangeInclusive<u64> = 24..=64;
 
-/// A lock being made.
+/// The creation of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Making {
     /// The number of the instrument.
     key: Pointer,
     lock: Pointer,
     kind: Kind,
-    /// Whether the function that makes it names the instrument itself. Otherwise objects of one type can have several: MySQL's binary
-    /// log and relay logs do.
+    /// Whether the creating function itself names the instrument. Otherwise objects of one type can have several, as
+    /// MySQL's binary log and relay logs do.
     is_of_type: bool,
 }
 
-/// What one function says of locks and keys.
+/// What one function shows about locks and keys.
 #[derive(Default)]
 struct Maker {
     makings: Vec<Making>,
@@ -53,28 +53,28 @@ struct Maker {
     variables: Vec<(u64, Pointer)>,
 }
 
-/// What a function writes to memory, other than zero, which no instrument has.
+/// A write of a function to memory, other than of zero, which no instrument has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Written {
     to: Pointer,
     bytes: u8,
-    /// The key variable, where it is the number of an instrument.
+    /// The key variable, if the value is the number of an instrument.
     key: Option<u64>,
 }
 
 impl Written {
-    /// Whether it changes the four bytes at this place.
+    /// Returns whether it changes the four bytes at this place.
     fn changes(&self, place: Pointer) -> bool {
         distance(self.to, place).is_some_and(|behind| -4 < behind && behind < i64::from(self.bytes))
     }
 
-    /// The key variable, if its number is then at this place.
+    /// Returns the key variable, if the write puts its number at this place.
     fn key_at(&self, place: Pointer) -> Option<u64> {
         self.key.filter(|_| self.to == place && self.bytes == 4)
     }
 }
 
-/// How far the second place lies behind the first, if both are in the same object.
+/// Returns the distance from the first place to the second, if both are in the same object.
 fn distance(from: Pointer, to: Pointer) -> Option<i64> {
     match (from, to) {
         (Pointer::Constant(from), Pointer::Constant(to)) => Some(to.wrapping_sub(from) as i64),
@@ -85,28 +85,28 @@ fn distance(from: Pointer, to: Pointer) -> Option<i64> {
     }
 }
 
-/// The key variable whose number is at this place, if nothing else is ever written there.
+/// Returns the key variable whose number is at this place, if nothing else is ever written there.
 fn only_key<'w>(place: Pointer, written: impl Iterator<Item = &'w Written>) -> Option<u64> {
     let mut keys = written.filter(|w| w.changes(place)).map(|w| w.key_at(place));
     let first = keys.next()??;
     keys.all(|other| other == Some(first)).then_some(first)
 }
 
-/// The locks of a binary whose names are known from the code that makes them.
+/// The locks of a binary whose names are known from the code that creates them.
 #[derive(Debug, Default)]
 pub struct Locks {
-    /// Those in static data, by link-time address.
+    /// Locks in static data, by link-time address.
     pub statics: BTreeMap<u64, LatchName>,
-    /// Those in objects of a type that is known by its name.
+    /// Locks in objects of a type with a known name.
     members: BTreeMap<Member, LatchName>,
-    /// Those in objects that a static variable points to.
+    /// Locks in objects that a static variable points to.
     pointees: BTreeMap<Pointee, LatchName>,
     /// The linkage stubs of the C library's functions.
     stubs: HashMap<u64, String>,
     types: Types,
 }
 
-/// Where a lock lies in an object.
+/// The position of a lock in an object.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct Member {
     class: String,
@@ -114,8 +114,8 @@ struct Member {
     kind: &'static str,
 }
 
-/// Where a lock lies in what a static variable points to: link-time address of that, and where it is behind what code that makes it
-/// has a pointer to.
+/// The position of a lock in what a static variable points to: the variable's link-time address, and the offset from
+/// the pointer that the creating code stores there.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct Pointee {
     variable: u64,
@@ -123,7 +123,7 @@ struct Pointee {
     kind: &'static str,
 }
 
-/// Looks for the code that makes locks.
+/// Searches for the code that creates locks.
 pub fn locks(image: &Image, instruments: &Instruments) -> Locks {
     let search = Search::new(image, instruments);
     let (makers, mut found) = (search.makers(), Found::default());
@@ -149,7 +149,7 @@ pub fn locks(image: &Image, instruments: &Instruments) -> Locks {
     }
 }
 
-/// Those that have one name.
+/// Keeps the places that have a single name.
 fn only<K: Ord>(names: BTreeMap<K, HashSet<LatchName>>) -> BTreeMap<K, LatchName> {
     let only = |names: HashSet<LatchName>| {
         let mut all = names.into_iter();
@@ -166,8 +166,9 @@ struct Found {
     pointees: BTreeMap<Pointee, HashSet<LatchName>>,
 }
 
-/// The members of static objects that hold the number of an instrument: by address, the key variable. What a constructor writes
-/// to its argument does not count: MySQL's gives the binary log the key of other logs, which its own replaces.
+/// Returns the members of static objects that hold the number of an instrument: the key variable by address. A
+/// constructor's writes to its argument do not count: one of MySQL's constructors gives the binary log the key of other
+/// logs, which is then replaced with the binary log's own.
 fn static_fields<'w>(written: impl Iterator<Item = &'w Written>) -> HashMap<u64, u64> {
     let mut by_address: BTreeMap<u64, Vec<&Written>> = BTreeMap::new();
     for written in written {
@@ -176,14 +177,14 @@ fn static_fields<'w>(written: impl Iterator<Item = &'w Written>) -> HashMap<u64,
         }
     }
     let only = |at: u64| {
-        // What begins further in front does not reach there.
+        // Writes that begin further before the address do not reach it.
         let near = by_address.range(at.saturating_sub(u64::from(u8::MAX))..=at.saturating_add(3));
         only_key(Pointer::Constant(at), near.flat_map(|(_, written)| written.iter().copied()))
     };
     by_address.keys().filter_map(|&at| Some((at, only(at)?))).collect()
 }
 
-/// A function that was analysed.
+/// A function that was analyzed.
 struct Analysed {
     pointers: Pointers,
     maker: Maker,
@@ -193,12 +194,12 @@ struct Search<'a> {
     image: &'a Image,
     instruments: &'a Instruments,
     categories: HashMap<u64, String>,
-    /// The linkage stubs of the functions that initialise locks.
+    /// The linkage stubs of the functions that initialize locks.
     stubs: HashMap<u64, Kind>,
     types: Types,
-    /// The callers that were analysed, by address.
+    /// The callers that were analyzed, by address.
     analysed: RefCell<HashMap<u64, Option<Rc<Analysed>>>>,
-    /// The address that a function always returns, if that is so.
+    /// The address that a function always returns, if there is one.
     returned: RefCell<HashMap<u64, Option<Pointer>>>,
 }
 
@@ -217,7 +218,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The functions that make locks or write numbers of instruments.
+    /// Returns the functions that create locks or write numbers of instruments.
     fn makers(&self) -> BTreeMap<u64, Maker> {
         let keys: HashSet<u64> = self.instruments.keys().map(|k| k.0).collect();
         let mut entries = functions_that_mention(self.image, &self.image.with_got_entries(&keys));
@@ -272,7 +273,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Takes in those that are known, and returns those that the function's callers may tell.
+    /// Records the creations that are known, and returns those that the function's callers may resolve.
     fn sort(
         &self,
         makings: impl Iterator<Item = Making>,
@@ -301,7 +302,7 @@ impl<'a> Search<'a> {
         open
     }
 
-    /// Notes which objects the lock is in that lies so many bytes behind a root.
+    /// Records the objects that contain the lock at this offset from a root.
     fn note_object(&self, key: u64, kind: Kind, root: Root, offset: i64, maker: &Maker, found: &mut Found) {
         let Some(name) = self.name(key, kind) else { return };
         let kind = kind.as_str();
@@ -319,7 +320,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// What the callers of functions say of the locks that these make.
+    /// Resolves lock creations through the callers of the functions.
     fn callers(
         &self,
         open: &BTreeMap<u64, Vec<Making>>,
@@ -341,7 +342,7 @@ impl<'a> Search<'a> {
         more
     }
 
-    /// The calls of these functions, by the function that calls: where, and which.
+    /// Returns the calls of these functions by calling function: (place, callee).
     fn calls_of(&self, functions: HashSet<u64>) -> BTreeMap<u64, Vec<(u64, u64)>> {
         let mut callers: BTreeMap<u64, Vec<(u64, u64)>> = BTreeMap::new();
         let mut counts: HashMap<u64, usize> = HashMap::new();
@@ -369,7 +370,7 @@ impl<'a> Search<'a> {
         found
     }
 
-    /// The address that a function returns which always returns the same; otherwise the value itself.
+    /// Returns the address that the called function always returns, if there is one; otherwise the value itself.
     fn returned_constant(&self, caller: &Analysed, value: Pointer) -> Pointer {
         let Pointer::Behind { root, offset } = value else { return value };
         let Some(Origin::Returned { from }) = caller.pointers.origin(root) else { return value };
@@ -382,7 +383,7 @@ impl<'a> Search<'a> {
         constant.map_or(value, |constant| constant.plus(offset))
     }
 
-    /// The address that the function at `entry` returns, if it always returns the same.
+    /// Returns the address that the function at `entry` returns, if it always returns the same one.
     fn only_returned(&self, entry: u64) -> Option<Pointer> {
         let range = self.image.function_at(entry).filter(|range| range.start == entry)?;
         let pointers = Pointers::new(self.image, &Function::new(self.image, range)?);
@@ -399,21 +400,21 @@ impl<'a> Search<'a> {
     }
 }
 
-/// The C library's functions that lock a lock, and which of their arguments that is.
+/// The C library's functions that lock a lock, with the number of the lock argument.
 const LOCKERS: &[(&str, Kind, usize)] = &[
     ("pthread_mutex_lock", Kind::Mutex, 0),
-    // MariaDB's, for a mutex with an instance.
+    // MariaDB's function for a mutex with an instance.
     ("psi_mutex_lock", Kind::Mutex, 0),
     ("pthread_rwlock_rdlock", Kind::Rwlock, 0),
     ("pthread_rwlock_wrlock", Kind::Rwlock, 0),
     ("pthread_cond_wait", Kind::Cond, 0),
     ("pthread_cond_timedwait", Kind::Cond, 0),
-    // The mutex, when the condition holds.
+    // The mutex is locked when the condition holds.
     ("pthread_cond_wait", Kind::Mutex, 1),
     ("pthread_cond_timedwait", Kind::Mutex, 1),
 ];
 
-/// Which argument of a call is the lock of this kind that the call locks; `None` if it locks none.
+/// Returns the number of the argument that is the lock of this kind that the call locks; `None` if it locks none.
 fn lock_argument(image: &Image, stubs: &HashMap<u64, String>, call: &Insn, kind: Kind) -> Option<usize> {
     let to = calls_directly(call)?;
     let own = || image.symbol_at(to).filter(|s| s.addr == to).map(|s| s.name);
@@ -421,7 +422,7 @@ fn lock_argument(image: &Image, stubs: &HashMap<u64, String>, call: &Insn, kind:
     LOCKERS.iter().find(|(name, k, _)| *name == callee && *k == kind).map(|&(_, _, argument)| argument)
 }
 
-/// Whether the function around this link-time address locks mutexes that are members of objects in one place of these only.
+/// Returns whether the function around this link-time address locks mutexes at a single offset in its objects.
 pub fn locks_one_member(image: &Image, addr: u64) -> bool {
     let Some(f) = image.function_at(addr).and_then(|range| Function::new(image, range)) else { return false };
     let (pointers, stubs) = (Pointers::new(image, &f), import_stubs(image));
@@ -435,8 +436,8 @@ pub fn locks_one_member(image: &Image, addr: u64) -> bool {
     offsets.next().flatten().is_some_and(|first| offsets.all(|other| other == Some(first)))
 }
 
-/// The name of the lock that is waited for by the call into the C library that returns to this link-time address; `None` where the
-/// code does not say that it is always the same lock of its objects.
+/// Returns the name of the lock that is waited for by the C library call that returns to this link-time address. `None`
+/// if the code does not show that it is always the same lock of its objects.
 pub fn waited(image: &Image, locks: &Locks, return_address: u64, kind: Kind) -> Option<LatchName> {
     let f = Function::new(image, image.function_at(return_address.checked_sub(1)?)?)?;
     let call = f.insns().iter().find(|i| i.end() == return_address)?;
@@ -450,20 +451,20 @@ pub fn waited(image: &Image, locks: &Locks, return_address: u64, kind: Kind) -> 
     only_name(names)
 }
 
-/// The name, if there is one only.
+/// Returns the name, if there is exactly one.
 fn only_name(names: HashSet<&LatchName>) -> Option<LatchName> {
     let mut all = names.into_iter();
     all.next().filter(|_| all.next().is_none()).cloned()
 }
 
 impl Locks {
-    /// The lock that lies so far behind the root at which the object is.
+    /// Returns the lock at this offset from the root of the object.
     fn member(&self, object: &Object, offset: i64, kind: Kind) -> Option<&LatchName> {
         let offset = offset.wrapping_sub(object.start);
         self.members.get(&Member { class: object.class.clone(), offset, kind: kind.as_str() })
     }
 
-    /// The lock that lies so far behind what the code read from a static variable.
+    /// Returns the lock at this offset from what the code read from a static variable.
     fn pointee(&self, pointers: &Pointers, root: Root, offset: i64, kind: Kind) -> Option<&LatchName> {
         let Some(Origin::Read { at: Pointer::Constant(variable) }) = pointers.origin(root) else { return None };
         self.pointees.get(&Pointee { variable, offset, kind: kind.as_str() })
@@ -482,7 +483,8 @@ fn calls_directly(insn: &Insn) -> Option<u64> {
     }
 }
 
-/// The key variable behind a number that was read from a member that this function, or any for a static object, fills in.
+/// Returns the key variable behind a number that was read from a member, if this function, or any function for a static
+/// object, fills in that member.
 fn known_key(key: Pointer, written: &[Written], fields: &HashMap<u64, u64>) -> Option<u64> {
     match key {
         Pointer::Content(at) => Some(fields.get(&at).copied().unwrap_or(at)),
@@ -491,7 +493,7 @@ fn known_key(key: Pointer, written: &[Written], fields: &HashMap<u64, u64>) -> O
     }
 }
 
-/// Whether the callers of a function can tell more of a value.
+/// Returns whether the callers of a function can show more about a value.
 fn is_open(value: Pointer) -> bool {
     matches!(
         value,
@@ -501,13 +503,13 @@ fn is_open(value: Pointer) -> bool {
     )
 }
 
-/// A lock's making as its caller sees it, who passes these arguments.
+/// Translates a lock's creation to its caller's point of view, given the arguments that the caller passes.
 fn in_caller(making: Making, passed: &[Pointer]) -> Option<Making> {
     let (key, lock) = (value_in_caller(making.key, passed)?, value_in_caller(making.lock, passed)?);
     Some(Making { key, lock, ..making })
 }
 
-/// A function's value as its caller sees it.
+/// Translates a function's value to its caller's point of view.
 fn value_in_caller(value: Pointer, passed: &[Pointer]) -> Option<Pointer> {
     let argument = |number: u8| passed.get(usize::from(number)).copied();
     match value {
@@ -522,8 +524,8 @@ fn value_in_caller(value: Pointer, passed: &[Pointer]) -> Option<Pointer> {
     }
 }
 
-/// The category of each instrument, by its entry in the table: the code passes both to performance_schema together, and how
-/// long the table is.
+/// Returns the category of each instrument, by its entry in the table. The code passes performance_schema the category
+/// together with the table and its length.
 fn categories(image: &Image, instruments: &Instruments) -> HashMap<u64, String> {
     let entries: BTreeSet<u64> = instruments.keys().map(|(_, i)| i.entry).collect();
     let mut found = HashMap::new();
@@ -551,7 +553,7 @@ fn category_name(image: &Image, addr: u64) -> Option<&str> {
     plausible.then_some(name)
 }
 
-/// Where the entries of a table begin, of which this many are registered.
+/// Returns the beginnings of the entries of a table, of which this many are registered.
 fn table_entries(entries: &BTreeSet<u64>, table: u64, count: u64) -> Vec<u64> {
     let size = entries.range(table..).nth(1).map_or(0, |next| next - table);
     if !ENTRY.contains(&size) {

@@ -1,9 +1,9 @@
-//! MariaDB's latches: from the code that makes a latch to where latches of that name lie.
+//! Finds where MariaDB's latches of a given name lie, from the code that creates them.
 //!
-//! Every instrumented latch is registered when it is made: with the value of its instrument's key variable and its own
-//! address. Whether performance_schema is on does not matter, and names are not needed: the variable and the name of the
-//! instrument are in the table that it is registered from. The address is that of static data, or of a member of
-//! something.
+//! Every instrumented latch is registered when it is created, with the value of its instrument's key variable and its
+//! own address. Whether performance_schema is on does not matter, and no symbols are needed: the table that the
+//! instrument is registered from contains the variable and the name. The address is one in static data, or that of a
+//! member of an object.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -11,19 +11,19 @@ use super::psi::Instruments;
 use crate::code::{direct_calls, functions_that_mention, Flow, Function, Left, Passed};
 use crate::symbols::Image;
 
-/// How many calls up a latch's place is looked for.
+/// The most calls upwards through which a latch's place is followed.
 const MAX_DEPTH: usize = 3;
 
-/// Where the code makes latches, by the name of their instrument.
+/// Where the code creates latches, by the name of their instrument.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Made {
-    /// Link-time addresses of latches in static data. Each has one name.
+    /// The latches in static data, by link-time address. Each has one name.
     pub statics: BTreeMap<u64, String>,
-    /// Offsets of latches in what they are part of.
+    /// The offsets of latches in the objects that contain them.
     pub members: HashMap<String, BTreeSet<u64>>,
 }
 
-/// Looks for the code that makes latches with one of these instruments.
+/// Searches for the code that creates latches with one of these instruments.
 pub fn made(image: &Image, instruments: &Instruments, names: &HashSet<&str>) -> Made {
     let keys: HashSet<u64> = instruments.keys().filter(|(_, i)| names.contains(i.name.as_str())).map(|k| k.0).collect();
     let mut found = Made::default();
@@ -50,18 +50,18 @@ pub fn made(image: &Image, instruments: &Instruments, names: &HashSet<&str>) -> 
     found
 }
 
-/// Where a latch lies, as far as one function tells.
+/// The place of a latch, as far as one function shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     Static(u64),
-    /// In something that this argument points to, or, without one, something else.
+    /// In the object that this argument points to or, if there is none, in another object.
     Member {
         argument: Option<u8>,
         offset: i64,
     },
 }
 
-/// The calls that pass the value of one of the key variables and, behind it, a latch.
+/// Returns the calls that pass the value of one of the key variables, followed by a latch.
 fn registrations(f: &Function, keys: &HashSet<u64>) -> Vec<(u64, Place)> {
     let mut found = Vec::new();
     for insn in f.insns().iter().filter(|i| matches!(i.flow, Flow::Call(_) | Flow::IndirectJump | Flow::Jump(_))) {
@@ -82,8 +82,8 @@ fn registrations(f: &Function, keys: &HashSet<u64>) -> Vec<(u64, Place)> {
     found
 }
 
-/// The places themselves: where a function is called with addresses of static data only, a member of its argument is in
-/// static data too.
+/// Resolves a place through callers: where a function is called only with addresses of static data, a member of its
+/// argument is in static data too.
 fn resolved(image: &Image, f: &Function, place: Place, depth: usize) -> Vec<Place> {
     let Place::Member { argument: Some(argument), offset } = place else { return vec![place] };
     if depth == 0 {

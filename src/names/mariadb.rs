@@ -1,9 +1,9 @@
-//! The names of MariaDB's latches.
+//! Names MariaDB's latches.
 //!
 //! Since 10.6 a latch is a bare lock word that says nothing about itself. With performance_schema on, most have an
-//! instrumented object beside them. With it off, a latch in static data is known by its address; one in an array that static
-//! data points to, by the array; any other by the structure that it lies in, which is recognised by
-//! what it and its neighbours must contain.
+//! instrumented object next to them. With it off, a latch in static data is identified by its address, and one in an
+//! array that static data points to, by the array. Any other is identified by the structure that contains it, which is
+//! recognized by what it and its neighbors must contain.
 
 use std::collections::BTreeMap;
 
@@ -18,17 +18,17 @@ use crate::catalog::{
 use crate::model::Kind;
 use crate::symbols::Image;
 
-/// Pages lie at multiples of this, in memory and in files.
+/// The alignment of pages, in memory and in files.
 const MIN_PAGE: u64 = 1024;
 
-/// Bytes; larger ones are multiples of it.
+/// The cache line size, in bytes; larger lines are multiples of it.
 const CACHE_LINE: u64 = 64;
 
 pub struct Rules {
     catalog: &'static MariadbNames,
     instruments: Instruments,
     made: Made,
-    /// By link-time address of the lock word.
+    /// The names by link-time address of the lock word.
     statics: BTreeMap<u64, LatchName>,
 }
 
@@ -43,8 +43,8 @@ impl Rules {
         rules
     }
 
-    /// The latches in static data: those that are made with an instrument, those beside them, and those in objects that
-    /// the server's tables show members of.
+    /// Finds the latches in static data: those that are created with an instrument, those next to them, and those in
+    /// objects whose members the server's tables list.
     fn find_statics(&self, image: &Image, family: &Family, pointers: &[(u64, u64)]) -> BTreeMap<u64, LatchName> {
         let waited = waited(image, family);
         let mut found: BTreeMap<u64, LatchName> = BTreeMap::new();
@@ -65,48 +65,49 @@ impl Rules {
         found
     }
 
-    /// The latch in static data whose lock word is at this link-time address.
+    /// Returns the latch in static data whose lock word is at this link-time address.
     pub fn static_latch(&self, link: u64) -> Option<LatchName> {
         self.statics.get(&link).cloned()
     }
 
-    /// All latches in static data that are known by their address: link-time address of the lock word, and name.
+    /// Returns all latches in static data that are identified by their address: link-time address of the lock word, and
+    /// name.
     pub fn statics(&self) -> &BTreeMap<u64, LatchName> {
         &self.statics
     }
 
-    /// InnoDB's mutexes in static data that are the C library's, by link-time address.
+    /// Returns InnoDB's C library mutexes in static data, by link-time address.
     pub fn static_mutexes(&self) -> BTreeMap<u64, LatchName> {
         let mutexes = self.made_with(self.catalog.mutexes);
         mutexes.map(|(at, name)| (at, LatchName::innodb(Kind::Mutex, name))).collect()
     }
 
-    /// Where the code makes those in static data whose instrument is one of these.
+    /// Returns where the code creates those in static data that have one of these instruments.
     fn made_with(&self, instruments: &'static [&'static str]) -> impl Iterator<Item = (u64, &str)> {
         let all = self.made.statics.iter().map(|(&at, name)| (at, name.as_str()));
         all.filter(move |(_, name)| instruments.contains(name))
     }
 
-    /// Where the code makes latches.
+    /// Returns where the code creates latches.
     pub fn made(&self) -> &Made {
         &self.made
     }
 
-    /// The latch whose lock word is at `word`, by what it is part of.
+    /// Returns the latch whose lock word is at `word`, judging by the object that contains it.
     pub(super) fn latch_in(&self, process: &Process, word: u64) -> Option<LatchName> {
         let in_array = self.catalog.arrays.iter().find(|a| self.is_in_array(process, a, word)).map(|a| a.latch);
         let inside = || self.catalog.inside.iter().find(|i| self.is_inside(process, i, word)).map(|i| i.latch);
         Some(self.named(in_array.or_else(inside)?))
     }
 
-    /// The latch whose lock word is at `word`, by performance_schema's object beside it.
+    /// Returns the latch whose lock word is at `word`, judging by the performance_schema object next to it.
     pub(super) fn instrumented(&self, process: &Process, psi: PsiClass, word: u64) -> Option<LatchName> {
         let object = process.memory.u64(word.wrapping_add_signed(i64::from(self.catalog.psi_from_latch)))?;
         let class = process.memory.u64(object.wrapping_add(u64::from(psi.to_class)))?;
         process.instrument(psi, class)
     }
 
-    /// Of a page in the buffer pool.
+    /// Returns the latch of a page in the buffer pool.
     pub(super) fn page_latch(&self) -> LatchName {
         self.named(self.catalog.page_latch)
     }
@@ -120,12 +121,12 @@ impl Rules {
         LatchName::innodb(if is_sxlock { Kind::Sxlock } else { kind }, name)
     }
 
-    /// The lock word of the instrumented latch at `latch`.
+    /// Returns the lock word of the instrumented latch at `latch`.
     fn word(&self, latch: u64) -> u64 {
         latch.wrapping_add_signed(-i64::from(self.catalog.psi_from_latch))
     }
 
-    /// Where the only latch in static data with this instrument is.
+    /// Returns the address of the only latch in static data with this instrument.
     fn made_at(&self, instrument: &str) -> Option<u64> {
         let mut all = self.made.statics.iter().filter(|(_, name)| *name == instrument);
         all.next().filter(|_| all.next().is_none()).map(|(&at, _)| at)
@@ -145,7 +146,7 @@ impl Rules {
         })
     }
 
-    /// Where an array begins in the process and how long it may be, in bytes.
+    /// Returns where an array begins in the process, and its largest possible size, in bytes.
     fn extent(&self, process: &Process, array: &ArrayLatches) -> Option<(u64, u64)> {
         let at = |link: u64| process.memory.u64(link.wrapping_add(process.bias));
         let object = self.address(process.image, array.object)?;
@@ -153,14 +154,14 @@ impl Rules {
         let bytes = match array.count {
             Count::One => array.stride,
             Count::Variable(symbol) => at(process.image.symbol(symbol)?.addr)?.checked_mul(array.stride)?,
-            // Of the eight places in 64 bytes seven are cells and one is the latch. Where it takes two, the last of the
-            // latches are left out: what lies behind the array must not be taken for one.
+            // Of the eight 8-byte places in 64 bytes, seven are cells and one is the latch. If latches take two places,
+            // the last latches are left out: memory after the array must not be taken for one.
             Count::HashCells(cells) => at(object.wrapping_add(cells))?.div_ceil(7).checked_mul(64)?,
         };
         Some((start, bytes))
     }
 
-    /// Whether the lock word lies in a structure of this type.
+    /// Returns whether the lock word lies in a structure of this type.
     fn is_inside(&self, process: &Process, inside: &InsideLatch, word: u64) -> bool {
         let holds_at = |offset: u64| {
             let object = word.checked_sub(offset);
@@ -176,8 +177,8 @@ impl Rules {
     }
 }
 
-/// The lock words in an object of which the server's tables show members: its rw-lock and its mutex, each if there is
-/// one only.
+/// Returns the lock words in an object whose members the server's tables list: its rw-lock and its mutex, each if it is
+/// the only one.
 fn latches_around(
     image: &Image,
     pointers: &[(u64, u64)],
@@ -198,7 +199,7 @@ fn latches_around(
         .collect()
 }
 
-/// Whether `evidence` is true of the object; `None` if that cannot be read.
+/// Returns whether `evidence` holds for the object; `None` if that cannot be read.
 fn holds(process: &Process, evidence: &Evidence, object: u64) -> Option<bool> {
     match *evidence {
         Evidence::Magic { path, at, value } => {
@@ -222,8 +223,8 @@ fn follow(process: &Process, start: u64, path: Path) -> Option<u64> {
     path.iter().try_fold(start, |at, offset| process.memory.u64(at.wrapping_add(*offset)))
 }
 
-/// Tablespace and page number in the header of a page, which is in network byte order, as in a page id: the tablespace
-/// in the upper half.
+/// Returns tablespace and page number from a page's header, which is in network byte order. As in a page id, the
+/// tablespace is in the upper half.
 fn page_id(header: &[u8; 38]) -> u64 {
     let number =
         |at: usize| u64::from(u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]));
@@ -237,7 +238,7 @@ mod tests {
     use super::*;
     use crate::target::Memory;
 
-    /// This test's own executable and memory stand for a server's.
+    /// Uses this test's own executable and memory in place of a server's.
     fn with_process(test: impl FnOnce(&Process)) {
         let image = Image::open(std::path::Path::new("/proc/self/exe")).expect("the test's own executable");
         test(&Process { image: &image, memory: Memory::new(std::process::id() as i32), bias: 0 });
@@ -272,7 +273,7 @@ mod tests {
         with_process(|process| {
             assert_eq!(holds(process, &Evidence::Same(&[], &[8, 0]), addr(&pair[0])), Some(true));
             assert_eq!(holds(process, &Evidence::Same(&[], &[8]), addr(&pair[0])), Some(false));
-            // Two null pointers are the same, but not a place.
+            // Two null pointers are equal, but do not lead to a place.
             assert_eq!(holds(process, &Evidence::Same(&[0], &[0]), addr(&pair[0])), Some(false));
         });
     }

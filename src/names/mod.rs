@@ -1,10 +1,10 @@
-//! How an identity measured in the kernel becomes the name of a latch.
+//! Turns an identity measured in the kernel into the name of a latch.
 //!
 //! The kernel side keys every wait by something bounded: the id or creation site that the latch itself holds, its
-//! performance_schema class, its address if it is static data, or else who waits. Here each of these becomes
-//! the event name that performance_schema uses, whether or not it is on. Where the server defines no event,
-//! the name is built the same way from the server's own name for the latch, and `docs` lists it. What cannot be told for
-//! sure is `unnamed:FUNCTION`: a missing name is better than a wrong one.
+//! performance_schema class, its address if it is in static data, or else the waiting code. Here each of these becomes
+//! the event name that performance_schema uses, whether or not performance_schema is on. Where the server defines no
+//! event, the name is built in the same way from the server's own name for the latch, and `docs` lists it. Anything
+//! uncertain is `unnamed:FUNCTION`, because a missing name is better than a wrong one.
 
 mod created;
 mod latch_ids;
@@ -39,20 +39,20 @@ use crate::model::Kind;
 use crate::symbols::Image;
 use crate::target::{Memory, Target};
 
-/// What the kernel side knows of a latch that somebody waited for.
+/// What the kernel side knows about a latch that a thread waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Identity {
     /// The id that a MySQL mutex holds.
     LatchId(u32),
-    /// Where a MySQL rw-lock was made: address of the file name in the process, and line.
+    /// The source location that created a MySQL rw-lock: the address of the file name in the process, and the line.
     Created { file: u64, line: u32 },
-    /// Address in the process of the latch's performance_schema class.
+    /// The address in the process of the latch's performance_schema class.
     PsiClass(u64),
-    /// Address in the process of a latch in the server's static data.
+    /// The address in the process of a latch in the server's static data.
     Static(u64),
-    /// A latch on the heap, known by who waits for it: an address in the process, inside the waiting function.
+    /// A latch on the heap, identified by the waiting code: an address in the process, inside the waiting function.
     Caller(u64),
-    /// It is part of a metadata lock.
+    /// The latch is part of a metadata lock.
     MetadataLock,
     /// The latch of a page.
     Page,
@@ -69,18 +69,18 @@ pub struct LatchName {
 }
 
 impl LatchName {
-    /// The InnoDB event of this kind and bare name.
+    /// Returns the InnoDB event of this kind and bare name.
     pub fn innodb(kind: Kind, name: &str) -> LatchName {
         LatchName { event: format!("wait/synch/{}/innodb/{name}", kind.as_str()), kind }
     }
 
-    /// For what could not be named: who waits for it, or where it is, never a guess. For want of better knowledge it is of
-    /// the kind with the most modes that it could be.
+    /// Returns the name for a latch that could not be named: the waiting function or the place, never a guess. If the
+    /// kind is uncertain, it is the one with the most modes among the possible kinds.
     fn unnamed(kind: Kind, what: &str) -> LatchName {
         LatchName { event: format!("unnamed:{what}"), kind }
     }
 
-    /// From a whole event name as performance_schema writes it; `None` if it is none.
+    /// Parses a complete event name as performance_schema writes it; `None` if it is not one.
     pub fn from_event(event: &str) -> Option<LatchName> {
         let (kind, rest) = event.strip_prefix("wait/synch/")?.split_once('/')?;
         let kind = Kind::from_name(kind)?;
@@ -93,13 +93,13 @@ impl LatchName {
     }
 }
 
-/// Names latches of one server. What was named once stays named.
+/// Names the latches of one server. A name that was once given is kept.
 pub struct Namer {
     target: Arc<Target>,
     memory: Memory,
     rules: Rules,
     library: LibraryNames,
-    /// `None` where nothing is known of this family's pages.
+    /// `None` if nothing is known of this family's pages.
     pages: Option<PageNames>,
     known: HashMap<Identity, Known>,
 }
@@ -108,25 +108,25 @@ pub struct Namer {
 enum Rules {
     Mysql(MysqlRules),
     Mariadb(MariadbRules),
-    /// There is no latch to name.
+    /// The family has no latches to name.
     None,
 }
 
-/// A name given before.
+/// A name that was given before.
 #[derive(Clone)]
 struct Known {
     name: LatchName,
-    /// The latch that it was given for.
+    /// The latch for which it was given.
     example: u64,
-    /// Another latch with this identity had another name.
+    /// Whether another latch with this identity had another name.
     is_contradicted: bool,
 }
 
 impl Namer {
-    /// Works out the server's names from its program.
+    /// Derives the server's names from its program.
     ///
     /// # Errors
-    /// Status 4 when the server's memory cannot be read.
+    /// Fails with status 4 when the server's memory cannot be read.
     pub fn new(target: &Arc<Target>) -> Result<Namer, Failure> {
         let rules = match target.family.naming {
             Naming::Mysql(catalog) => Rules::Mysql(MysqlRules::new(&target.image, catalog)),
@@ -143,18 +143,18 @@ impl Namer {
         Ok(Namer { memory, target: Arc::clone(target), rules, library, pages, known: HashMap::new() })
     }
 
-    /// What each of these pages is part of; `None` where nothing is known of this server's pages.
+    /// Returns what each of these pages is part of; `None` if nothing is known of this server's pages.
     pub fn pages(&mut self, keys: &[PageKey]) -> Option<Vec<PageName>> {
         let process = Process { image: &self.target.image, memory: self.memory, bias: self.target.bias };
         Some(self.pages.as_mut()?.names(&process, keys))
     }
 
-    /// The name of the latches with this identity; `example` is the address of one of them, the last that somebody waited
-    /// for.
+    /// Returns the name of the latches with this identity; `example` is the address of one of them, the last that a
+    /// thread waited for.
     ///
-    /// Instances and shards of one latch have one name. Names are remembered; but where an identity is only the
-    /// waiting function, a new example is looked at again, and if one place turns out to wait for different
-    /// latches, it names none of them.
+    /// Instances and shards of one latch share a name. Names are remembered. But if an identity is only the waiting
+    /// function, a new example is examined again, and if one place turns out to wait for different latches, none of
+    /// them is named after it.
     pub fn name(&mut self, identity: &Identity, example: u64) -> LatchName {
         let depends_on_example = matches!(identity, Identity::Caller(_));
         let known = self.known.get(identity).cloned();
@@ -171,8 +171,8 @@ impl Namer {
         name
     }
 
-    /// The name of a lock of the C library; `kind` is what the function says in which threads wait for it. `None` while it is not
-    /// known yet, in the first seconds.
+    /// Returns the name of a C library lock; `kind` is the kind that the waiting function implies. `None` during the
+    /// first seconds, while it is not known yet.
     pub fn library_lock(&mut self, identity: &Identity, kind: Option<Kind>) -> Option<LatchName> {
         if matches!(identity, Identity::LatchId(_)) {
             return Some(self.name(identity, 0));
@@ -181,12 +181,12 @@ impl Namer {
         self.library.name(&self.target, &process, identity, kind)
     }
 
-    /// A string of the server's.
+    /// Reads a string of the server's.
     pub fn string_at(&self, addr: u64) -> Option<String> {
         self.memory.string(addr)
     }
 
-    /// MySQL's latch ids as the running server describes them, with their names here; `None` for other servers.
+    /// Returns MySQL's latch ids as the running server describes them, with their names here; `None` for other servers.
     pub fn latch_ids(&self) -> Option<Vec<(LatchId, LatchName)>> {
         let Rules::Mysql(rules) = &self.rules else { return None };
         let ids = rules.read_ids(&self.process())?;
@@ -235,7 +235,7 @@ impl Namer {
     }
 }
 
-/// Where the server's cache of table definitions is in its memory.
+/// Finds the server's cache of table definitions in its memory.
 fn dictionary(target: &Target, rules: &Rules) -> Option<At> {
     let in_process = |link: u64| link.wrapping_add(target.bias);
     match (&target.family.pages?.dictionary.at, rules) {
@@ -247,12 +247,13 @@ fn dictionary(target: &Target, rules: &Rules) -> Option<At> {
     }
 }
 
-/// Whether a name read from memory is text: those of indexes being built begin with a byte that no text contains.
+/// Returns whether a name read from memory is text. Names of indexes that are being built begin with a byte that no
+/// text contains.
 fn is_readable(name: &str) -> bool {
     !name.is_empty() && !name.chars().any(char::is_control)
 }
 
-/// What is needed to look into the server.
+/// What is needed to inspect the server.
 struct Process<'a> {
     image: &'a Image,
     memory: Memory,
@@ -260,7 +261,7 @@ struct Process<'a> {
 }
 
 impl Process<'_> {
-    /// The latch whose performance_schema class is at this address.
+    /// Returns the latch whose performance_schema class is at this address.
     fn instrument(&self, psi: PsiClass, class: u64) -> Option<LatchName> {
         LatchName::from_event(&self.memory.string(class.wrapping_add(u64::from(psi.to_name)))?)
     }

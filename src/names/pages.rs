@@ -1,7 +1,7 @@
-//! What pages are part of: the names of tables and indexes, from the server's cache of table definitions.
+//! Finds the tables and indexes that pages belong to, from the server's cache of table definitions.
 //!
-//! The kernel side files waits for pages under numbers that the pages' headers hold. A number that was named stays named; one
-//! that is not found is looked for again a few times, for a table may not have been in the cache yet.
+//! The kernel side files waits for pages under numbers from the pages' headers. A number that was once named keeps its
+//! name. One that is not found is searched for a few more times, because its table may not have been in the cache yet.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -10,40 +10,41 @@ use super::Process;
 use crate::catalog::{Dictionary, Pages, Path, SpaceAt};
 use crate::target::Memory;
 
-/// Tables looked at in one go, and indexes of each. Servers keep a few thousand tables; an index more than 64 and some
-/// internal ones a table cannot have.
+/// The most tables that are examined in one pass, and the most indexes of each. Servers cache a few thousand tables; a
+/// table cannot have more than 64 indexes and a few internal ones.
 const MAX_TABLES: usize = 1 << 16;
 const MAX_INDEXES: usize = 128;
-/// How often the lists are begun again that the server changed while they were read.
+/// How often reading restarts when the server changed a list meanwhile.
 const MAX_RESTARTS: usize = 4;
-/// How often, and how long apart, a number is looked for.
+/// How often, and at what interval, a number is searched for.
 const MAX_TRIES: u8 = 8;
 const BETWEEN_TRIES: Duration = Duration::from_secs(5);
 
-/// What the kernel side tells pages apart by.
+/// The key by which the kernel side distinguishes pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PageKey {
     /// A page of an index.
     Index { space: u32, index: u64, level: u16 },
-    /// A page of the type that its header says.
+    /// A page of the type that its header gives.
     Plain { space: u32, kind: u16 },
 }
 
 /// What a page is part of.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PageName {
-    /// `db/table`, as InnoDB calls it; the tablespace's name, or `space NUMBER`, where it is of no table or that is not known.
+    /// The table as InnoDB names it, `db/table`. If the page belongs to no table, or the table is unknown, this is the
+    /// tablespace's name or `space NUMBER`.
     pub table: String,
-    /// The index's name, or `index NUMBER`; for a page of no index, what it is, in brackets.
+    /// The index's name, or `index NUMBER`. For a page without an index, this is its purpose in parentheses.
     pub index: String,
-    /// Leaf pages are of level 0; `None` for pages of no index.
+    /// The level, 0 for leaf pages; `None` for pages without an index.
     pub level: Option<u16>,
 }
 
-/// What is looked for.
+/// What is searched for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Wanted {
-    /// By tablespace and number.
+    /// An index, by tablespace and number.
     Index(u32, u64),
     /// A table's own tablespace.
     Space(u32),
@@ -52,7 +53,7 @@ enum Wanted {
 /// The names of one server's pages.
 pub struct PageNames {
     catalog: &'static Pages,
-    /// Where the cache is, if that was found.
+    /// The location of the cache, if it was found.
     dictionary: Option<At>,
     indexes: HashMap<(u32, u64), IndexName>,
     spaces: HashMap<u32, String>,
@@ -60,7 +61,7 @@ pub struct PageNames {
     tried: Option<Instant>,
 }
 
-/// Where the cache of table definitions is.
+/// The location of the cache of table definitions.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum At {
     /// The address of the pointer to it, which is null until the server has started.
@@ -68,7 +69,7 @@ pub(super) enum At {
     Object(u64),
 }
 
-/// An index, and its table.
+/// An index and its table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct IndexName {
     table: String,
@@ -81,7 +82,7 @@ impl PageNames {
         PageNames { catalog, dictionary, indexes: HashMap::new(), spaces, tries: HashMap::new(), tried: None }
     }
 
-    /// What each of these pages is part of.
+    /// Returns what each of these pages is part of.
     pub(super) fn names(&mut self, process: &Process, keys: &[PageKey]) -> Vec<PageName> {
         self.look_for(&process.memory, keys);
         keys.iter().map(|key| self.name(*key)).collect()
@@ -119,7 +120,7 @@ impl PageNames {
         }
     }
 
-    /// Looks for what has no name yet, unless that was done lately, or often enough.
+    /// Searches for whatever has no name yet, unless that was done recently, or often enough.
     fn look_for(&mut self, memory: &Memory, keys: &[PageKey]) {
         let mut wanted: HashSet<Wanted> = keys.iter().filter_map(|key| self.wanted(*key)).collect();
         wanted.retain(|w| self.tries.get(w).is_none_or(|tries| *tries < MAX_TRIES));
@@ -164,8 +165,8 @@ impl PageNames {
     }
 }
 
-/// Calls `visit` with the tablespace, the number and the address of every index of the list of tables that begins at `head`,
-/// until it returns false. False if the list ended before its end: the server changed it, or it is none.
+/// Calls `visit` with the tablespace, the number and the address of every index in the list of tables at `head`, until
+/// it returns false. Returns false if the list broke off, because the server changed it or it is not a list.
 fn each_index(memory: &Memory, layout: &Dictionary, head: u64, mut visit: impl FnMut(u32, u64, u64) -> bool) -> bool {
     let mut previous = 0;
     let Some(mut table) = memory.u64(head) else { return false };
@@ -205,7 +206,7 @@ fn each_index(memory: &Memory, layout: &Dictionary, head: u64, mut visit: impl F
     true
 }
 
-/// The two pointers of a list's element, to the one before it and to the next, of which the second is at this offset.
+/// Returns the two pointers of a list's element, to the previous and the next one; the second is at this offset.
 fn links(memory: &Memory, element: u64, next: u64) -> Option<[u64; 2]> {
     let bytes = memory.array::<16>(element.wrapping_add(next).wrapping_sub(8))?;
     let (before, next) = bytes.split_at(8);
@@ -226,8 +227,8 @@ mod tests {
     use crate::catalog::{DictionaryAt, PageLatch};
     use crate::symbols::Image;
 
-    /// Tables and indexes of 16 words each: table: next at 2, first index at 3; index: number at 0, table at 4, next at 6,
-    /// name at 7, table's name at 8, tablespace at 9.
+    /// Tables and indexes of 16 words each. Table: next at 2, first index at 3. Index: number at 0, table at 4, next at
+    /// 6, name at 7, table's name at 8, tablespace at 9.
     static CATALOG: Pages = Pages {
         latch: PageLatch { space: 0, page_no: 0, frame: 0, flag: None, index_type: None },
         dictionary: Dictionary {
@@ -253,7 +254,7 @@ mod tests {
         std::ptr::from_ref(of) as u64
     }
 
-    /// A list's head, two tables of which the first has two indexes and the second one.
+    /// A list head, and two tables, the first with two indexes and the second with one.
     fn dictionary() -> Box<(u64, [Object; 2], [Object; 3])> {
         let mut d = Box::new((0, [[0; 16]; 2], [[0; 16]; 3]));
         let (table, index): ([u64; 2], [u64; 3]) =
@@ -332,7 +333,7 @@ mod tests {
     #[test]
     fn a_list_without_an_end_is_left() {
         let mut d = dictionary();
-        // Tables and indexes that are their own neighbours.
+        // Tables and indexes that are their own neighbors.
         let (table, index) = (addr(&d.1[1]), addr(&d.2[1]));
         (d.1[1][1], d.1[1][2], d.1[1][3]) = (table, table, index);
         (d.2[1][4], d.2[1][5], d.2[1][6]) = (table, index, index);

@@ -1,8 +1,8 @@
-//! The instruments that a server registers with performance_schema, from its binary.
+//! Reads the instruments that a server registers with performance_schema from its binary.
 //!
-//! Every latch class has a key variable. Static tables tie the keys to names, one entry per class:
-//! `{ key *, const char *name, flags, … }`. The table entries are in the binary even if the server was started with
-//! performance_schema off; only the keys' values are then all zero.
+//! Every latch class has a key variable. Static tables tie the keys to names, with one entry per class: `{ key *, const
+//! char *name, flags, … }`. The binary contains these tables even if the server was started with performance_schema
+//! off; only the keys' values are then all zero.
 
 use std::collections::HashMap;
 
@@ -14,16 +14,16 @@ const SXLOCK: u32 = 0x10;
 /// One entry of a table of instruments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Instrument {
-    /// As registered, the last part of the event name: `log_writer_mutex`.
+    /// The name as registered, which is the last component of the event name: `log_writer_mutex`.
     pub name: String,
-    /// Where in the table it is registered from: link-time address.
+    /// The link-time address of the entry in the table that it is registered from.
     pub entry: u64,
-    /// Where flags are one u32 behind the name; meaningless for tables of other things.
+    /// The flags: one u32 after the name. Meaningless for other tables.
     flags: u32,
 }
 
 impl Instrument {
-    /// Whether it is a lock of the kind with a third mode: `wait/synch/sxlock/…` instead of `…/rwlock/…`.
+    /// Returns whether it is a kind of lock with a third mode: `wait/synch/sxlock/…` instead of `…/rwlock/…`.
     ///
     /// The flag is bit 4 (`PSI_FLAG_RWLOCK_SX`). MariaDB 10.2 has it, but no instruments of that kind.
     pub fn is_sxlock(&self) -> bool {
@@ -38,12 +38,13 @@ pub struct Instruments {
 }
 
 impl Instruments {
-    /// Collects the tables of a position-independent binary. In it every static pointer is a relocation, so
-    /// an entry is a relocation that points to writable data followed by one that points to a name.
+    /// Collects the tables of a position-independent binary, in which every static pointer is a relocation. So an entry
+    /// is a relocation that points to writable data, followed by one that points to a name.
     ///
-    /// In the global offset table unrelated pointers stand side by side, so it is left out.
+    /// The global offset table is left out, because unrelated pointers are adjacent in it.
     ///
-    /// `pointers` are the image's relative relocations, sorted. Other tables have that form too (status variables, say). They do no harm: no latch has their keys.
+    /// `pointers` are the image's relative relocations, sorted. Other tables, such as those of status variables, have
+    /// the same form. They do no harm, because no latch has their keys.
     pub fn new(image: &Image, pointers: &[(u64, u64)]) -> Instruments {
         let got = image.section(".got").unwrap_or(0..0);
         let has_sxlocks = has_sxlocks(image);
@@ -77,17 +78,17 @@ impl Instruments {
         Instruments { by_key: keys.iter().map(|(key, name)| (*key, instrument(name))).collect() }
     }
 
-    /// The instrument whose key variable lies at this link-time address.
+    /// Returns the instrument whose key variable lies at this link-time address.
     pub fn by_key(&self, key: u64) -> Option<&Instrument> {
         self.by_key.get(&key)
     }
 
-    /// All instruments, with the link-time address of their key variable.
+    /// Returns all instruments, with the link-time address of their key variable.
     pub fn keys(&self) -> impl Iterator<Item = (u64, &Instrument)> {
         self.by_key.iter().map(|(&key, instrument)| (key, instrument))
     }
 
-    /// The instrument of this name, if only one has it.
+    /// Returns the instrument with this name, if only one has it.
     pub fn by_name(&self, name: &str) -> Option<&Instrument> {
         let mut all = self.by_key.values().filter(|i| i.name == name);
         all.next().filter(|_| all.next().is_none())
@@ -102,18 +103,18 @@ impl Instruments {
     }
 }
 
-/// The flags behind the pointer to a name at this address; 0 if there are none.
+/// Returns the flags after the pointer to a name at this address; 0 if there are none.
 fn flags_behind<'a>(name: u64, bytes: impl Fn(u64, usize) -> Option<&'a [u8]>) -> u32 {
     let flags = name.checked_add(8).and_then(|at| bytes(at, 4)?.try_into().ok());
     flags.map_or(0, u32::from_le_bytes)
 }
 
-/// Whether the server's performance_schema has a kind of its own for them.
+/// Returns whether the server's performance_schema has a separate kind for them.
 fn has_sxlocks(image: &Image) -> bool {
     image.has_string(b"wait/synch/sxlock")
 }
 
-/// The string at `addr` if it can be the name of an instrument: `Event_scheduler::COND_state`.
+/// Returns the string at `addr` if it can be the name of an instrument: `Event_scheduler::COND_state`.
 fn instrument_name(image: &Image, addr: u64) -> Option<&str> {
     if !image.section(".rodata")?.contains(&addr) {
         return None;

@@ -1,4 +1,4 @@
-//! What static data the server's code refers to.
+//! Finds the static data that the server's code refers to.
 
 use std::ops::Range;
 
@@ -16,8 +16,8 @@ impl<'a> References<'a> {
         References { image, extent: image.extent() }
     }
 
-    /// The static address that instruction `index` of a function refers to (or names as a number, where addresses are
-    /// fixed), or the one that a pointer there holds if it is part of the global offset table.
+    /// Returns the static address that instruction `index` of a function refers to (or contains as a number, where
+    /// addresses are fixed). If the pointer there is part of the global offset table, returns what it holds.
     pub fn of(&self, insns: &[Insn], index: usize) -> Option<u64> {
         let insn = insns.get(index)?;
         let number = || self.image.is_fixed().then(|| insn.immediate())?.filter(|number| self.extent.contains(number));
@@ -25,13 +25,14 @@ impl<'a> References<'a> {
         Some(self.image.got_entry(address).unwrap_or(address))
     }
 
-    /// The instructions of the function that contains `addr`; empty if none is known there.
+    /// Returns the instructions of the function that contains `addr`; empty if no function is known there.
     pub fn function(&self, addr: u64) -> Vec<Insn> {
         self.image.function_at(addr).map(|range| decode(self.image, range)).unwrap_or_default()
     }
 }
 
-/// The target of an arm64 `adrp` whose `add` the linker has replaced by a `nop`, because the address begins a page.
+/// Returns the target of an arm64 `adrp` whose `add` the linker replaced with a `nop` because the address is the
+/// beginning of a page.
 fn relaxed_page(insn: &Insn, next: &Insn) -> Option<u64> {
     const NOP: u32 = 0xd503_201f;
     let word = |i: &Insn| Some(u32::from_le_bytes(i.bytes().try_into().ok()?));
@@ -40,7 +41,7 @@ fn relaxed_page(insn: &Insn, next: &Insn) -> Option<u64> {
         return None;
     }
     let pages = (adrp >> 5 & 0x7_ffff) << 2 | adrp >> 29 & 3;
-    // A signed number of 21 bits.
+    // A signed 21-bit number.
     let pages = i64::from((pages << 11) as i32 >> 11);
     Some((insn.addr & !0xfff).wrapping_add_signed(pages << 12))
 }

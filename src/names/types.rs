@@ -1,8 +1,8 @@
-//! Which types of objects a function's pointers lead to, by the names of functions.
+//! Derives the types of the objects that a function's pointers lead to from the names of functions.
 //!
-//! A mangled name has the types of the function's arguments in it. So a pointer that a method is called on, or that is
-//! passed on to a function as an argument, leads to an object of a known type. But a name does not say which arguments a function
-//! has in front of those that it lists, so its code has to bear it out.
+//! A mangled name contains the types of the function's arguments. So a pointer on which a method is called, or that is
+//! passed to a function as an argument, leads to an object of a known type. But a name does not say which arguments
+//! precede those that it lists, so the function's code has to confirm it.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,48 +10,49 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::code::{Flow, Function, Pointer, Pointers, Root};
 use crate::symbols::{parameter_types, Arch, Image};
 
-/// An object of a known type: so many bytes behind a root.
+/// An object of a known type at an offset from a root.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Object {
     pub root: Root,
     pub start: i64,
     pub class: String,
-    /// The function whose name says so: link-time address.
+    /// The link-time address of the function whose name gives the type.
     by: u64,
 }
 
-/// Types by which nothing can be told.
+/// Types that identify nothing.
 const PLAIN: &[&str] = &["void", "char", "unsigned char", "signed char", "bool", "short", "unsigned short", "int"];
 const MORE_PLAIN: &[&str] = &["unsigned int", "long", "unsigned long", "long long", "unsigned long long"];
 
-/// What was found out once stays known.
+/// A cache of what was found.
 #[derive(Debug, Default)]
 pub(super) struct Types {
-    /// Whether these prefixes of mangled names are classes, and no namespaces.
+    /// Whether these prefixes of mangled names are classes rather than namespaces.
     classes: Mutex<HashMap<String, bool>>,
-    /// By the function's address.
+    /// The signatures, by the function's address.
     signatures: Mutex<HashMap<u64, Signature>>,
-    /// Whether the code of the function at this address bears out its name.
+    /// Whether the code of the function at this address confirms its name.
     borne_out: Mutex<HashMap<u64, bool>>,
 }
 
-/// What a function's name says of its arguments.
+/// What a function's name says about its arguments.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Signature {
-    /// Those that point to objects, by number, and the types of these.
+    /// The arguments that point to objects: their numbers and the objects' types.
     objects: Vec<(u8, String)>,
     needs: Needs,
 }
 
-/// What the code has to show for the numbers of arguments to be right.
+/// What the code has to show for the argument numbers to be right.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Needs {
-    /// The function makes or destroys an object.
+    /// Nothing: the function constructs or destroys an object.
     Nothing,
-    /// That it returns no object through a pointer in front of all others.
+    /// That it returns no object through a pointer before all other arguments.
     #[default]
     NoResult,
-    /// And that it uses the argument of this number, the last that it has if it is no static method; `None` where that is not known.
+    /// And that it uses the argument with this number, the last that it has unless it is a static method. `None` if
+    /// that is not known.
     Last(Option<u8>),
 }
 
@@ -60,7 +61,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Types {
-    /// The objects that a function's pointers are known to lead to.
+    /// Returns the objects that a function's pointers are known to lead to.
     pub fn objects(&self, image: &Image, f: &Function, pointers: &Pointers) -> Vec<Object> {
         let entry = f.entry();
         let own = self.signature(image, entry).objects.into_iter().map(|(number, class)| Object {
@@ -88,8 +89,8 @@ impl Types {
         found
     }
 
-    /// Those of these objects behind this root that are what they seem by the code too. That is looked at only for those that
-    /// matter: there are many.
+    /// Returns those of these objects at this root whose type the code confirms. Only the needed ones are checked,
+    /// because there are many.
     pub fn borne_out<'o>(
         &'o self,
         image: &'o Image,
@@ -122,7 +123,7 @@ impl Types {
         found
     }
 
-    /// Whether functions make or destroy such objects, or these have a table of virtual functions.
+    /// Returns whether functions construct or destroy such objects, or the objects have a virtual function table.
     fn is_class(&self, image: &Image, prefix: &str) -> bool {
         if let Some(&known) = lock(&self.classes).get(prefix) {
             return known;
@@ -131,7 +132,7 @@ impl Types {
         let constant = format!("_ZNK{prefix}");
         let tables = [format!("_ZTV{prefix}"), format!("_ZTVN{prefix}E")];
         let is_mark = |name: &str| {
-            // A namespace has no methods of its own; what lies in it may.
+            // A namespace has no methods of its own, but its classes may.
             let is_method = || name.starts_with(&constant) && owner(name).is_some_and(|class| class.prefix == prefix);
             marks.iter().any(|m| name.starts_with(m)) || is_method() || tables.iter().any(|t| name == t)
         };
@@ -152,15 +153,15 @@ impl Needs {
     }
 }
 
-/// What a mangled name says; `is_class` tells classes from namespaces.
+/// Parses what a mangled name says; `is_class` distinguishes classes from namespaces.
 fn signature(mangled: &str, is_class: impl Fn(&str) -> bool) -> Option<Signature> {
-    // Other code in front of a function, and other things that are no functions themselves, have its parameters in their names.
+    // The names of thunks, and of things that are not functions, contain a function's parameters too.
     if mangled.starts_with("_ZT") || mangled.starts_with("_ZG") {
         return None;
     }
     let parameters = parameter_types(mangled)?;
     let class = if mangled.starts_with("_ZN") { Some(owner(mangled)?) } else { None };
-    // Where it is not known whether there is an object in front of them, neither are their numbers.
+    // If it is not known whether an object precedes the arguments, their numbers are not known either.
     if class.as_ref().is_some_and(|class| !is_class(&class.prefix)) {
         return None;
     }
@@ -178,18 +179,18 @@ fn signature(mangled: &str, is_class: impl Fn(&str) -> bool) -> Option<Signature
     Some(Signature { objects, needs })
 }
 
-/// What a method's mangled name says of its class.
+/// What a method's mangled name says about its class.
 #[derive(Debug, PartialEq, Eq)]
 struct Class {
-    /// Its part of the mangled name.
+    /// The class's part of the mangled name.
     prefix: String,
-    /// As people write it.
+    /// The name in source form.
     name: String,
-    /// Whether the method makes or destroys objects of it.
+    /// Whether the method constructs or destroys objects of the class.
     is_made: bool,
 }
 
-/// The class of a method.
+/// Returns the class of a method.
 fn owner(mangled: &str) -> Option<Class> {
     let nested = mangled.strip_prefix("_ZN")?;
     let mut rest = nested.strip_prefix('K').unwrap_or(nested);
@@ -203,7 +204,8 @@ fn owner(mangled: &str) -> Option<Class> {
         rest = &behind[part.len()..];
         ends.push(start.len() - rest.len());
     }
-    // What makes or destroys an object has no name of its own; what is neither, nor plain names only, is left alone.
+    // Constructors and destructors have no name of their own. Names that consist of anything else but plain names are
+    // ignored.
     let own = match rest.as_bytes().first()? {
         b'E' => 1,
         b'C' | b'D' => 0,
@@ -214,14 +216,14 @@ fn owner(mangled: &str) -> Option<Class> {
     Some(Class { prefix, name, is_made: own == 0 })
 }
 
-/// The parameters that are passed in one register each, with the number of that. Those behind one that may take more than one, or
-/// none, are left out.
+/// Returns the parameters that are passed in one register each, with the register's number. Parameters after one that
+/// may take several registers, or none, are left out.
 fn in_registers(parameters: &[String]) -> impl Iterator<Item = (u8, &str)> {
     let is_one = |p: &&str| p.ends_with(['*', '&']) || PLAIN.contains(p) || MORE_PLAIN.contains(p);
     (0..=u8::MAX).zip(parameters.iter().map(String::as_str).take_while(is_one))
 }
 
-/// The class that a parameter points to.
+/// Returns the class that a parameter points to.
 fn pointee(parameter: &str) -> Option<&str> {
     let to = parameter.strip_suffix('*').or_else(|| parameter.strip_suffix('&'))?;
     let to = to.strip_suffix(" const").unwrap_or(to);
@@ -233,7 +235,8 @@ fn pointee(parameter: &str) -> Option<&str> {
 mod tests {
     use super::*;
 
-    /// The needs of a function with this name, whose first three arguments may point to objects, and the classes of these.
+    /// Returns the needs of a function with this name, whose first three arguments may point to objects, and their
+    /// classes.
     fn told(mangled: &str) -> (Needs, [Option<String>; 3]) {
         let Signature { objects, needs } = signature(mangled, |prefix| prefix == "3THD").unwrap_or_default();
         let class = |number: u8| objects.iter().find(|o| o.0 == number).map(|o| o.1.clone());
@@ -250,11 +253,11 @@ mod tests {
         assert_eq!(told("_ZNK3THD4nameEP5TABLE"), (Needs::NoResult, classes(["THD", "TABLE", ""])));
         assert_eq!(told("_ZN3THDC2EP5TABLE"), (Needs::Nothing, classes(["THD", "TABLE", ""])));
         assert_eq!(told("_ZThn16_N3THD4openEP5TABLE").1, classes(["", "", ""]));
-        // It is a namespace.
+        // This is a namespace.
         assert_eq!(told("_ZN2os4openEP3THD").1, classes(["", "", ""]));
     }
 
-    /// `mov %esi,0x10(%rdi); ret`: a method with a number, or a static one of a pointer and a number.
+    /// `mov %esi,0x10(%rdi); ret`: a method with a number, or a static method of a pointer and a number.
     const SETS: [u8; 4] = [0x89, 0x77, 0x10, 0xc3];
     /// `mov %rdi,%rax; mov 0x10(%rsi),%edx; mov %edx,(%rdi); ret`
     const MAKES: [u8; 9] = [0x48, 0x89, 0xf8, 0x8b, 0x56, 0x10, 0x89, 0x17, 0xc3];
@@ -265,7 +268,7 @@ mod tests {
             let f = Function::from_bytes(Arch::X86_64, 0x1000, code).expect("a function");
             needs.are_met(&Pointers::with(&f, Arch::X86_64, HashMap::new()), Arch::X86_64)
         };
-        // `_ZN3THD3setEj` has an object in front, `_ZN3THD3setEPS_j` may be static.
+        // `_ZN3THD3setEj` has an object argument first; `_ZN3THD3setEPS_j` may be static.
         assert!(met(Needs::Last(Some(1)), &SETS));
         assert!(!met(Needs::Last(Some(2)), &SETS));
         assert!(!met(Needs::Last(None), &SETS));

@@ -1,4 +1,4 @@
-//! Lock words in static data, from the code that waits for them.
+//! Finds lock words in static data through the code that waits for them.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -6,8 +6,8 @@ use crate::catalog::{Family, Found};
 use crate::code::{direct_calls, Function, Passed};
 use crate::symbols::Image;
 
-/// The lock words at fixed addresses that the code waits for: link-time address, and whether any of the waits is one
-/// for an rw-lock. A mutex is waited for in the function that also waits for the writer side of an rw-lock.
+/// Returns the lock words at fixed addresses that the code waits for: link-time address, and whether any of the waits
+/// is for an rw-lock. Waits for a mutex use the same function as waits for the writer side of an rw-lock.
 pub fn waited(image: &Image, family: &Family) -> BTreeMap<u64, bool> {
     let is_rwlock_wait = |found: &Found| matches!(found, Found::Futex(_, shape) if shape.word != 0 || shape.wakes_all);
     let waits: HashMap<u64, bool> = family

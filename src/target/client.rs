@@ -1,4 +1,4 @@
-//! What a server says of itself to a client: counters and settings.
+//! Reads what a server reports to a client: counters and settings.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -10,25 +10,27 @@ use mysql::{Conn, Opts, OptsBuilder};
 
 use crate::failure::Failure;
 
-/// How long a server may take to answer. Each second of a recording waits for that.
+/// How long a server may take to answer. Each second of a recording waits for the answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How often a connection is tried that the server does not answer in time: it may be so busy that it is looked at for that.
+/// How often to try a connection that the server does not accept in time; it may be busy with the very problem that is
+/// being examined.
 const ATTEMPTS: usize = 4;
 
 /// A connection to a server.
 pub struct Client {
     connection: Conn,
-    /// Queries that were made here: the server counts them among its clients'.
+    /// The queries that were made here, which the server counts among its clients' queries.
     own: u64,
 }
 
 impl Client {
-    /// Connects as a URL says: `mysql://USER:PASSWORD@HOST:PORT` or `mysql://USER@localhost?socket=/PATH`.
+    /// Connects to the server that a URL names: `mysql://USER:PASSWORD@HOST:PORT` or
+    /// `mysql://USER@localhost?socket=/PATH`.
     ///
     /// # Errors
-    /// Status 2 where it is no such URL, 1 where the server refuses or does not answer.
+    /// Fails with status 2 if the URL is invalid, and with 1 if the server refuses or does not answer.
     pub fn connect(dsn: &str) -> Result<Client, Failure> {
-        // The text is not repeated: a password may be in it.
+        // The text is not repeated, because it may contain a password.
         let opts = Opts::from_url(dsn).map_err(|error| {
             Failure::usage(format!(
                 "--mysql: {error}. Write mysql://USER:PASSWORD@HOST:PORT or mysql://USER@localhost?socket=/PATH"
@@ -38,31 +40,31 @@ impl Client {
             .tcp_connect_timeout(Some(PATIENCE))
             .read_timeout(Some(PATIENCE))
             .write_timeout(Some(PATIENCE))
-            // It would ask the server where its socket is, and connect anew.
+            // Otherwise the client would ask the server for its socket and reconnect.
             .prefer_socket(false);
-        // One that says no has answered, and may lock an account that is tried again.
+        // A refusal is an answer; retrying might lock the account.
         let attempt = || Some(Conn::new(opts.clone())).filter(|result| !result.as_ref().is_err_and(is_timeout));
         let result = (1..ATTEMPTS).find_map(|_| attempt()).unwrap_or_else(|| Conn::new(opts.clone()));
         Ok(Client { connection: result.map_err(|error| refused(&error))?, own: 0 })
     }
 
-    /// How many statements clients have sent since the server started, those made here left out.
+    /// Returns how many statements clients have sent since the server started, without those made here.
     ///
     /// # Errors
-    /// Status 1 where the server does not answer, or counts none.
+    /// Fails with status 1 if the server does not answer, or has no such counter.
     pub fn queries(&mut self) -> Result<u64, Failure> {
         // `Questions` counts this statement too.
         self.own += 1;
         let row: Option<(String, u64)> =
             self.connection.query_first("SHOW GLOBAL STATUS LIKE 'Questions'").map_err(|error| refused(&error))?;
-        let (_, count) = row.ok_or_else(|| refused(&"it has no counter of statements"))?;
+        let (_, count) = row.ok_or_else(|| refused(&"it has no statement counter"))?;
         Ok(count.saturating_sub(self.own))
     }
 
-    /// The values of the settings in `names` that the server has.
+    /// Returns the values of the settings in `names` that the server has.
     ///
     /// # Errors
-    /// Status 1 where the server does not answer.
+    /// Fails with status 1 if the server does not answer.
     pub fn settings(&mut self, names: &[&str]) -> Result<BTreeMap<String, String>, Failure> {
         self.own += 1;
         let names: Vec<String> = names.iter().map(|name| format!("'{name}'")).collect();
@@ -78,7 +80,7 @@ fn is_timeout(error: &mysql::Error) -> bool {
 
 fn refused(error: &dyn Display) -> Failure {
     Failure::running(format!(
-        "the server cannot be asked for its counters: {error}. Check --mysql, or leave it out: figures per query are absent then"
+        "cannot read the server's counters: {error}. Check --mysql, or omit it: figures per query are then absent"
     ))
 }
 

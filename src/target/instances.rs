@@ -1,7 +1,7 @@
-//! How performance_schema's instances of locks lead to the names of their instruments, from the running server.
+//! Finds, in the running server, how performance_schema's instances of locks lead to the names of their instruments.
 //!
-//! The server's global locks are its own proof: `LOCK_open` has the instrument `wait/synch/mutex/sql/LOCK_open`, so the way
-//! from such a lock to its own name is the way from any instance to its.
+//! The server's global locks provide the proof. `LOCK_open` has the instrument `wait/synch/mutex/sql/LOCK_open`, so the
+//! path from such a lock to its own name is the path from any instance to its name.
 
 use std::collections::HashMap;
 
@@ -9,19 +9,20 @@ use super::{Memory, Target};
 use crate::catalog::{mutex_size, PsiClass};
 use crate::model::Kind;
 
-/// Where in an instance the pointer to its class can be, and in a class the name of the instrument: their first members.
+/// The possible offsets of the class pointer in an instance and of the instrument's name in a class, among their first
+/// members.
 const TO_CLASS: std::ops::RangeInclusive<u32> = 8..=64;
 const TO_NAME: std::ops::RangeInclusive<u32> = 8..=64;
 
-/// As many locks have to lead to their names alike.
+/// The number of locks that must lead to their names by the same path.
 const WITNESSES: usize = 3;
 
-/// Global locks beyond this number are not looked at; a server has 50.
+/// The most global locks that are examined; a server has 50.
 const MAX_LOCKS: usize = 256;
 
 impl Target {
-    /// How an instance of performance_schema's leads to its name in this server; what the catalog says where the server has no
-    /// instances to tell, as with performance_schema off.
+    /// Returns how a performance_schema instance leads to its name in this server. If the server has no instances to
+    /// learn from, as with performance_schema off, this is what the catalog says.
     pub fn psi_class(&self) -> PsiClass {
         if let Some(way) = self.psi_class.get() {
             return *way;
@@ -30,7 +31,7 @@ impl Target {
         self.witnessed().map_or(self.family.library.class, |way| *self.psi_class.get_or_init(|| way))
     }
 
-    /// The way that the global mutexes agree on.
+    /// Returns the path that the global mutexes agree on.
     fn witnessed(&self) -> Option<PsiClass> {
         let memory = Memory::new(self.pid);
         let beside = u64::from(mutex_size(self.image.arch()));
@@ -50,7 +51,7 @@ impl Target {
     }
 }
 
-/// How the instance at this address can lead to the name of this event.
+/// Returns the paths by which the instance at this address can lead to the name of this event.
 fn ways_to(memory: &Memory, instance: u64, event: &str) -> Vec<PsiClass> {
     let classes = TO_CLASS.step_by(8).filter_map(|at| Some((at, memory.u64(instance.wrapping_add(at.into()))?)));
     let leads = |class: u64, at: u32| memory.string(class.wrapping_add(at.into())).is_some_and(|name| name == event);

@@ -1,23 +1,22 @@
-//! Where a process has its executable in memory.
+//! Finds where a process has its executable in memory.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::symbols::Image;
 
-/// What must be added to a link-time address of `image`, the executable of process `pid`, to get the
-/// address in the process.
+/// Returns the difference between addresses in process `pid` and link-time addresses of its executable `image`.
 ///
-/// The executable's mappings are told by device and inode rather than by path: the file may have been
-/// deleted or replaced by a package upgrade, and in a container its path means another file here.
+/// The executable's mappings are identified by device and inode rather than by path: a package upgrade may have deleted
+/// or replaced the file, and the path of a container's process means another file here.
 ///
 /// # Errors
-/// When the process's maps cannot be read, or it does not run this executable.
+/// Fails when the process's maps cannot be read, or when it does not run this executable.
 pub fn load_bias(pid: i32, image: &Image) -> io::Result<u64> {
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps"))?;
     let exe = executable_id(pid)?;
     bias(&maps, exe, |offset| image.page_address_of(offset)).ok_or_else(|| {
-        io::Error::new(io::ErrorKind::NotFound, format!("process {pid} has none of its executable mapped"))
+        io::Error::new(io::ErrorKind::NotFound, format!("process {pid} has no mapping of its executable"))
     })
 }
 
@@ -27,29 +26,29 @@ pub struct FileMapping {
     pub start: u64,
     pub end: u64,
     pub offset: u64,
-    /// Without folders: where they are depends on who looks.
+    /// The file name without directories, which depend on the mount namespace.
     pub name: String,
-    /// The whole path, and the addresses as `/proc/PID/maps` shows them.
+    /// The whole path, and the address range as `/proc/PID/maps` shows it.
     path: String,
     addresses: String,
 }
 
 impl FileMapping {
-    /// As the process sees it.
+    /// Returns the path as the process sees it.
     pub fn path(&self) -> &str {
         &self.path
     }
 
-    /// Paths under which the file of process `pid` may be opened. The first leads to it wherever it is and even if it was
-    /// deleted since, but only those may follow it who may look into any process; the second lies below the process's
-    /// root.
+    /// Returns paths by which to open the file of process `pid`. The first leads to it wherever it is, and even if it
+    /// has been deleted, but may only be followed with permission to inspect any process. The second goes through the
+    /// process's root directory.
     pub fn paths(&self, pid: i32) -> [PathBuf; 2] {
         [format!("/proc/{pid}/map_files/{}", self.addresses), format!("/proc/{pid}/root{}", self.path)]
             .map(PathBuf::from)
     }
 }
 
-/// The mapped files of process `pid`, by ascending address; none when its maps cannot be read.
+/// Returns the mapped files of process `pid`, by ascending address; empty if its maps cannot be read.
 pub fn file_mappings(pid: i32) -> Vec<FileMapping> {
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
     maps.lines().filter_map(file_mapping).collect()
@@ -71,18 +70,18 @@ struct FileId {
     inode: u64,
 }
 
-/// The executable's identity: from the file behind `/proc/PID/exe`, which is there as long as the process
-/// is, even if the file has no name any more.
+/// Returns the executable's identity from the file behind `/proc/PID/exe`. It exists as long as the process does, even
+/// if the file has no name any more.
 fn executable_id(pid: i32) -> io::Result<FileId> {
     use std::os::unix::fs::MetadataExt;
     let meta = std::fs::metadata(Path::new("/proc").join(pid.to_string()).join("exe"))?;
     Ok(FileId { major: libc::major(meta.dev()), minor: libc::minor(meta.dev()), inode: meta.ino() })
 }
 
-/// The bias, from the first mapping of the file with a known link-time address.
+/// Returns the bias from the first mapping of the file with a known link-time address.
 ///
-/// Some file systems (overlayfs, btrfs) show another device in maps than `stat` does; the inode alone
-/// decides then, if one file only is mapped that has it.
+/// Some file systems (overlayfs, btrfs) show a different device in maps than `stat` does. There the inode alone
+/// decides, if only one mapped file has it.
 fn bias(maps: &str, exe: FileId, address_of: impl Fn(u64) -> Option<u64>) -> Option<u64> {
     let all: Vec<Mapping> = maps.lines().filter_map(parse).filter(|m| m.file.inode == exe.inode).collect();
     let exact: Vec<&Mapping> = all.iter().filter(|m| m.file == exe).collect();
@@ -98,7 +97,7 @@ struct Mapping {
     file: FileId,
 }
 
-/// `55d0c0a00000-55d0c17f9000 r--p 00000000 fe:01 393482    /usr/sbin/mysqld`
+/// Parses `55d0c0a00000-55d0c17f9000 r--p 00000000 fe:01 393482    /usr/sbin/mysqld`.
 fn parse(line: &str) -> Option<Mapping> {
     let mut fields = line.split_ascii_whitespace();
     let (start, end) = fields.next()?.split_once('-')?;

@@ -1,17 +1,17 @@
-//! Another process's memory, read without stopping it.
+//! Reads another process's memory without stopping it.
 //!
-//! Every pointer that is followed may be garbage: a structure may have been freed or never been what it
-//! was taken for. So all reads fail softly, and nothing read here is trusted before it was checked.
+//! Every pointer that is followed may be garbage: a structure may have been freed, or may never have been what it was
+//! taken for. So all reads fail softly, and nothing that is read here is trusted before it has been checked.
 
 use std::io;
 
-/// The kernel takes at most this many pieces in one call (`UIO_MAXIOV`).
+/// The most pieces that the kernel takes in one call (`UIO_MAXIOV`).
 const MAX_PIECES: usize = 1024;
 
-/// Names in a server's memory are short; what has no end within this is none.
+/// The longest string that is read. Names in a server's memory are short.
 const MAX_STRING: usize = 1024;
 
-/// Reads of a page never straddle into an unmapped one; the smallest page size is used for that.
+/// The unit in which a string is read, so that no read straddles into an unmapped page. It is the smallest page size.
 const PAGE: u64 = 4096;
 
 /// Read access to the memory of a process.
@@ -25,10 +25,10 @@ impl Memory {
         Memory { pid }
     }
 
-    /// Fills `into` from `addr` on.
+    /// Fills `into`, starting at `addr`.
     ///
     /// # Errors
-    /// When any byte of the range cannot be read, or the process has ended.
+    /// Fails when any byte of the range cannot be read, or when the process has ended.
     pub fn read(&self, addr: u64, into: &mut [u8]) -> io::Result<()> {
         let got = self.read_some(addr, into)?;
         if got == into.len() {
@@ -46,18 +46,18 @@ impl Memory {
         self.array(addr).map(u64::from_le_bytes)
     }
 
-    /// `N` bytes.
+    /// Reads `N` bytes.
     pub fn array<const N: usize>(&self, addr: u64) -> Option<[u8; N]> {
         let mut bytes = [0; N];
         self.read(addr, &mut bytes).ok()?;
         Some(bytes)
     }
 
-    /// The NUL-terminated UTF-8 string at `addr`, if there is one of bearable length.
+    /// Reads the NUL-terminated UTF-8 string at `addr`, if there is one of acceptable length.
     pub fn string(&self, addr: u64) -> Option<String> {
         let mut bytes = [0; MAX_STRING];
         let mut got = 0;
-        // Page by page: the string may end right in front of an unmapped one.
+        // Read page by page, because the string may end right before an unmapped one.
         while got < MAX_STRING {
             let at = addr.checked_add(got as u64)?;
             // Most strings are short.
@@ -71,7 +71,7 @@ impl Memory {
         None
     }
 
-    /// Many reads of the same size in few system calls: for each address its bytes, or `None` where they
+    /// Performs many reads of the same size in few system calls. Returns for each address its bytes, or `None` if they
     /// could not be read.
     pub fn read_many<const N: usize>(&self, addrs: &[u64]) -> Vec<Option<[u8; N]>> {
         let mut found = Vec::with_capacity(addrs.len());
@@ -83,14 +83,14 @@ impl Memory {
         found
     }
 
-    /// Reads until the first address that cannot be read: all before it, and `None` for it. Never empty.
+    /// Reads up to the first address that cannot be read: all before it, and `None` for it. Never empty.
     fn read_batch<const N: usize>(&self, addrs: &[u64]) -> Vec<Option<[u8; N]>> {
         let mut bytes = vec![0_u8; addrs.len() * N];
         let remote: Vec<_> =
             addrs.iter().map(|&a| libc::iovec { iov_base: a as *mut libc::c_void, iov_len: N }).collect();
         let local = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-        // SAFETY: `local` describes `bytes`, which outlives the call; `remote` is only read, and addresses the
-        // other process.
+        // SAFETY: `local` describes `bytes`, which outlives the call; `remote` is only read, and addresses the other
+        // process.
         let got = unsafe { libc::process_vm_readv(self.pid, &local, 1, remote.as_ptr(), remote.len() as u64, 0) };
         let whole = usize::try_from(got).unwrap_or(0) / N.max(1);
         let mut found: Vec<_> = bytes.chunks_exact(N.max(1)).take(whole).map(|c| c.try_into().ok()).collect();
@@ -100,7 +100,7 @@ impl Memory {
         found
     }
 
-    /// Reads what can be read in one go: how many bytes.
+    /// Reads what can be read in one call, and returns the number of bytes.
     fn read_some(&self, addr: u64, into: &mut [u8]) -> io::Result<usize> {
         let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
         let remote = libc::iovec { iov_base: addr as *mut libc::c_void, iov_len: into.len() };
@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn a_string_may_end_at_the_end_of_a_mapping() {
-        // SAFETY: a fresh private mapping of two pages, of which the second is taken away again.
+        // SAFETY: a fresh private mapping of two pages, the second of which is unmapped again.
         unsafe {
             let page = PAGE as usize;
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;

@@ -30,42 +30,42 @@ use crate::symbols::{self, plain_name, Image, ImageError, Places, Settings, Tria
 pub struct Target {
     pub pid: i32,
     pub image: Image,
-    /// What to add to a link-time address to get one in the process.
+    /// The difference between addresses in the process and link-time addresses.
     pub bias: u64,
     pub family: &'static Family,
     pub flavor: Flavor,
-    /// As the server itself says: `9.7.4`, `11.4.5-MariaDB`.
+    /// The version that the server itself reports: `9.7.4`, `11.4.5-MariaDB`.
     pub version: String,
-    /// What was tried to get symbols that the program itself does not have.
+    /// The attempts to find symbols that the program itself does not have.
     pub symbol_trials: Vec<Trial>,
-    /// The program's file was deleted or replaced on disk since the process was started, as a package upgrade does.
+    /// Whether the program's file was deleted or replaced on disk after the process started, as by a package upgrade.
     pub is_deleted: bool,
-    /// Readable once the process has ended.
+    /// Becomes readable when the process ends.
     pidfd: OwnedFd,
-    /// Found when first needed.
+    /// Found on first use.
     psi_class: OnceLock<PsiClass>,
 }
 
 impl Target {
-    /// Looks at process `pid` and identifies the server that it runs, with symbols from wherever the environment allows.
+    /// Opens process `pid` and identifies the server that it runs, with symbols from wherever the environment allows.
     ///
     /// # Errors
-    /// As [`Target::open_with`], but for status 2.
+    /// Fails like [`Target::open_with`], but never with status 2.
     pub fn open(pid: i32) -> Result<Target, Failure> {
         Target::open_with(pid, &Settings::from_env(None))
     }
 
-    /// Looks at process `pid` and identifies the server that it runs.
+    /// Opens process `pid` and identifies the server that it runs.
     ///
     /// # Errors
-    /// Status 3 when there is no such process or it is no supported server, 4 when this user may not look, 2 when the symbol
-    /// file that the user named is not this server's.
+    /// Fails with status 3 when there is no such process or it is not a supported server, with 4 when this user may not
+    /// inspect it, and with 2 when the symbol file that the user named is not this server's.
     pub fn open_with(pid: i32, settings: &Settings) -> Result<Target, Failure> {
         let pidfd = open_pidfd(pid)?;
         let mut image = Image::open(&exe_path(pid)).map_err(|e| unusable(pid, e))?;
         let bias = load_bias(pid, &image).map_err(|e| match e.kind() {
             io::ErrorKind::PermissionDenied => may_not_look(pid),
-            _ => Failure::target(format!("process {pid}: cannot tell where its program is loaded: {e}")),
+            _ => Failure::target(format!("process {pid}: cannot find where its program is loaded: {e}")),
         })?;
         let symbol_trials = symbols::complete(&mut image, &Places::of_process(pid), settings, catalog::misses_symbols)
             .map_err(Failure::usage)?;
@@ -89,18 +89,18 @@ impl Target {
         })
     }
 
-    /// The path under which the program's file can be opened, whatever mount namespace it is in and even
-    /// if it was deleted since, as a package upgrade does.
+    /// Returns a path that opens the program's file in any mount namespace, and even if it has been deleted, as by a
+    /// package upgrade.
     pub fn exe(&self) -> PathBuf {
         exe_path(self.pid)
     }
 
-    /// What the user should know of the program and its symbols: one line each.
+    /// Returns what the user should know about the program and its symbols, one line each.
     pub fn remarks(&self) -> Vec<String> {
         let replaced = self.is_deleted.then(|| {
             format!(
-                "the program of process {} was deleted or replaced on disk after it was started (a package upgrade?); it is read \
-                 through /proc/{0}/exe, and probed as it runs",
+                "the program of process {} was deleted or replaced on disk after the process started (a package upgrade?); \
+                 armtrace reads it through /proc/{0}/exe and probes it as it runs",
                 self.pid
             )
         });
@@ -109,25 +109,25 @@ impl Target {
         replaced.into_iter().chain(damage).chain(failed).collect()
     }
 
-    /// How to get the symbols that the program lacks, if it lacks any.
+    /// Returns how to get the symbols that the program lacks, if it lacks any.
     pub fn symbols_advice(&self) -> Option<String> {
         catalog::misses_symbols(&self.image).then(|| symbols_advice(&self.version))
     }
 
-    /// A descriptor that becomes readable when the process ends.
+    /// Returns a descriptor that becomes readable when the process ends.
     pub fn pidfd(&self) -> io::Result<OwnedFd> {
         self.pidfd.try_clone()
     }
 
-    /// Whether the process has ended.
+    /// Returns whether the process has ended.
     pub fn ended(&self) -> bool {
         let mut poll = libc::pollfd { fd: self.pidfd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one valid pollfd is passed, for the duration of the call.
         unsafe { libc::poll(&mut poll, 1, 0) > 0 }
     }
 
-    /// The name of the function that contains this address of the process, without its arguments; `sub_ADDRESS`
-    /// where the binary has no name for it.
+    /// Returns the name of the function that contains this address of the process, without its arguments; `sub_ADDRESS`
+    /// if the binary has no name for it.
     pub fn function_name(&self, addr: u64) -> String {
         let addr = addr.wrapping_sub(self.bias);
         match self.image.symbol_at(addr).filter(|s| s.is_function) {
@@ -136,14 +136,14 @@ impl Target {
         }
     }
 
-    /// The static object that contains this address of the process: its name, and the offset in it.
+    /// Returns the static object that contains this address of the process: its name, and the offset in it.
     pub fn static_object(&self, addr: u64) -> Option<(String, u64)> {
         let addr = addr.wrapping_sub(self.bias);
         let symbol = self.image.symbol_at(addr).filter(|s| !s.is_function)?;
         Some((plain_name(symbol.name), addr - symbol.addr))
     }
 
-    /// The name of the static object that contains this address of the process, and the offset in it.
+    /// Formats the static object that contains this address of the process: its name and the offset in it.
     pub fn data_name(&self, addr: u64) -> String {
         let addr = addr.wrapping_sub(self.bias);
         match self.image.symbol_at(addr) {
@@ -165,13 +165,13 @@ impl Target {
     }
 }
 
-/// CPU time, user and system, that process `pid` has used so far, in nanoseconds.
+/// Returns the CPU time, user and system, that process `pid` has used so far, in nanoseconds.
 pub fn cpu_time_ns(pid: i32) -> Option<u64> {
     let stat = procfs::process::Process::new(pid).ok()?.stat().ok()?;
     Some((stat.utime + stat.stime) * (1_000_000_000 / procfs::ticks_per_second()))
 }
 
-/// What the server calls its version: the variable of that name is part of its interface to plugins.
+/// Returns what the server calls its version. The variable of that name is part of its plugin interface.
 fn version(image: &Image, memory: &Memory, bias: u64) -> Option<String> {
     memory.string(image.symbol("server_version")?.addr + bias)
 }
@@ -189,7 +189,7 @@ fn open_pidfd(pid: i32) -> Result<OwnedFd, Failure> {
     // SAFETY: the call takes no pointers.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
     if fd >= 0 {
-        // SAFETY: the kernel has just handed out this descriptor, nobody else owns it.
+        // SAFETY: the kernel has just returned this descriptor, and nothing else owns it.
         return Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) });
     }
     let error = io::Error::last_os_error();
@@ -213,28 +213,28 @@ fn unusable(pid: i32, error: ImageError) -> Failure {
     match &error {
         ImageError::Open { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => may_not_look(pid),
         ImageError::Open { source, .. } if source.kind() == io::ErrorKind::NotFound => Failure::target(format!(
-            "process {pid} ({}) runs no program file (a kernel thread, or ending): not a database server",
+            "process {pid} ({}) runs no program file (it is a kernel thread, or is ending): not a database server",
             program_name(pid)
         )),
         _ => Failure::target(format!("process {pid}: {error}")),
     }
 }
 
-/// `symbols` says which the program has.
+/// Describes an unsupported program; `symbols` says which symbols it has.
 fn unsupported(pid: i32, what: &str, version: Option<&str>, symbols: &str, trials: &[Trial]) -> Failure {
     let name = program_name(pid);
     match version {
         Some(version) if !trials.is_empty() && trials.iter().all(|t| t.outcome.is_err()) => {
             let tried: Vec<String> = trials.iter().map(Trial::to_string).collect();
             Failure::target(format!(
-                "process {pid} ({name}, version {version}) is {what}.\nIts program has {symbols}. No others were found ({}). {}",
+                "process {pid} ({name}, version {version}) is {what}.\nIts program has {symbols}. No other symbols were found ({}). {}",
                 tried.join("; "),
                 symbols_advice(version)
             ))
         }
         Some(version) => Failure::target(format!(
-            "process {pid} ({name}, version {version}) is {what}. Its program has {symbols}.\nSupported are MySQL and Percona Server from 8.0 on, \
-             MariaDB from 10.6 on and 10.2 with its symbols; of other MariaDBs up to 10.5, sleeps"
+            "process {pid} ({name}, version {version}) is {what}. Its program has {symbols}.\narmtrace supports MySQL and Percona Server from 8.0 on, \
+             MariaDB from 10.6 on and 10.2 with its symbols; of other MariaDB versions up to 10.5 it measures only sleeps"
         )),
         None => Failure::target(format!("process {pid} ({name}) is {what}")),
     }
@@ -250,16 +250,16 @@ fn symbols_advice(version: &str) -> String {
 }
 
 fn may_not_look(pid: i32) -> Failure {
-    Failure::privilege(format!("not permitted to look at process {pid}: run armtrace as root (sudo armtrace …)"))
+    Failure::privilege(format!("not permitted to inspect process {pid}: run armtrace as root (sudo armtrace …)"))
 }
 
-/// What the process calls itself, for messages.
+/// Returns the process's own name, for messages.
 fn program_name(pid: i32) -> String {
     fs::read_to_string(format!("/proc/{pid}/comm")).map_or_else(|_| "?".to_owned(), |s| s.trim().to_owned())
 }
 
-/// The CPU's own name. On arm64 /proc/cpuinfo has none: there it is the implementer and part number, as
-/// `MIDR_EL1` holds them.
+/// Returns the CPU's own name. On arm64, /proc/cpuinfo has none; there it is the implementer and part number, as in
+/// `MIDR_EL1`.
 fn cpu_model() -> String {
     let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let field = |name: &str| {
@@ -296,7 +296,7 @@ mod tests {
         let message =
             unsupported(0, "a server", Some("10.5.29-MariaDB-0+deb11u1"), has, std::slice::from_ref(&none)).message;
         assert!(message.contains("Install mariadb-server-core-10.5-dbgsym"), "{message}");
-        // With them, or where it has its own, they are not what is missing.
+        // If they were found, or if the server has its own, symbols are not what is missing.
         let found = trial(SymbolSource::Debuglink, Ok("/y.debug"));
         for trials in [&[none, found][..], &[]] {
             assert!(!said(trials).contains("--symbols") && said(trials).contains(has), "{}", said(trials));

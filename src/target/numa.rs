@@ -1,33 +1,35 @@
-//! On which NUMA nodes a process has its memory.
+//! Finds the NUMA nodes that hold a process's memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
-/// Mappings of at least this size, in bytes, hold what a server keeps most of: the buffer pool's chunks.
+/// The smallest size, in bytes, of mappings that count as large. They hold most of a server's memory: the buffer pool's
+/// chunks.
 const LARGE: u64 = 64 << 20;
 
-/// The part of the large mappings on one node from which on nearly all is there.
+/// The share of the large mappings on one node that counts as nearly all.
 const NEARLY_ALL: f64 = 0.8;
 
 /// A process's resident memory by node, in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NumaMemory {
     pub all: BTreeMap<u32, u64>,
-    /// In anonymous mappings of 64 MiB and more.
+    /// The memory in anonymous mappings of 64 MiB and more.
     pub large: BTreeMap<u32, u64>,
-    /// Policies of those: `default`, `interleave:0-1`.
+    /// The policies of those mappings: `default`, `interleave:0-1`.
     pub policies: BTreeSet<String>,
 }
 
 impl NumaMemory {
-    /// Of process `pid`; `None` where the kernel does not say. It walks the process's page tables, which takes some tenths of a
-    /// second for each 10 GiB: nothing to be done all the time.
+    /// Reads the memory of process `pid`; `None` if the kernel does not say. The kernel walks the process's page
+    /// tables, which takes some tenths of a second per 10 GiB, so this must not be called all the time.
     pub fn read(pid: i32) -> Option<NumaMemory> {
         let memory = parse(&fs::read_to_string(format!("/proc/{pid}/numa_maps")).ok()?);
         (!memory.all.is_empty()).then_some(memory)
     }
 
-    /// What to do, where nearly all of the large mappings is on one node although threads may run on `nodes`; `None` if nothing.
+    /// Returns what to do if nearly all of the large mappings are on one node although threads may run on `nodes`
+    /// nodes; `None` if there is nothing to do.
     pub fn advice(&self, nodes: usize) -> Option<String> {
         let total: u64 = self.large.values().sum();
         let (node, most) = self.large.iter().max_by_key(|(_, bytes)| **bytes)?;
@@ -42,7 +44,8 @@ impl NumaMemory {
     }
 }
 
-/// On how many nodes process `pid` may run; 0 where the kernel does not say. `of_cpu` has each CPU's node, 0 for none.
+/// Returns the number of nodes on which process `pid` may run, 0 if the kernel does not say. `of_cpu` holds each CPU's
+/// node, 0 for none.
 pub fn nodes_allowed(pid: i32, of_cpu: &[u8]) -> usize {
     let Ok(status) = procfs::process::Process::new(pid).and_then(|process| process.status()) else { return 0 };
     let allowed = status.cpus_allowed_list.into_iter().flatten();
@@ -50,7 +53,7 @@ pub fn nodes_allowed(pid: i32, of_cpu: &[u8]) -> usize {
     cpus.filter(|node| **node > 0).collect::<BTreeSet<_>>().len()
 }
 
-/// `7f2c0a000000 interleave:0-1 anon=32768 dirty=32768 N0=16384 N1=16384 kernelpagesize_kB=4`
+/// Parses lines like `7f2c0a000000 interleave:0-1 anon=32768 dirty=32768 N0=16384 N1=16384 kernelpagesize_kB=4`.
 fn parse(text: &str) -> NumaMemory {
     let mut memory = NumaMemory::default();
     for line in text.lines() {

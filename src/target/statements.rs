@@ -1,4 +1,4 @@
-//! How many statements a server is sent, while it runs.
+//! Counts the statements that a server receives while it runs.
 
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,21 +8,22 @@ use std::time::Duration;
 use super::Client;
 use crate::failure::Failure;
 
-/// How often the server is asked.
+/// The interval at which the server is queried.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Asks a server in a thread of its own, so that nobody waits for one that does not answer. Dropping it ends that.
+/// Queries a server in a separate thread, so that nothing waits for a server that does not answer. Dropping it stops
+/// the thread.
 pub struct StatementCounter {
     latest: Arc<Mutex<Option<u64>>>,
-    /// Without it the thread ends.
+    /// The thread ends when this is dropped.
     _asking: Sender<()>,
 }
 
 impl StatementCounter {
-    /// Counts from now on.
+    /// Starts counting.
     ///
     /// # Errors
-    /// Status 1 where the server does not answer, or counts none.
+    /// Fails with status 1 if the server does not answer, or has no such counter.
     pub fn start(mut client: Client) -> Result<StatementCounter, Failure> {
         let before = client.queries()?;
         let latest = Arc::new(Mutex::new(Some(0)));
@@ -34,7 +35,7 @@ impl StatementCounter {
                 let since = count.as_ref().ok().map(|count| count.saturating_sub(before));
                 *latest.lock().unwrap_or_else(PoisonError::into_inner) = since;
                 if let Err(error) = count {
-                    return tracing::warn!("statements are not counted any more: {error}");
+                    return tracing::warn!("statements are no longer counted: {error}");
                 }
             }
         };
@@ -45,7 +46,8 @@ impl StatementCounter {
         Ok(counter)
     }
 
-    /// Statements of clients since the start, at most a second old; `None` once the server has not answered.
+    /// Returns the statements of clients since the start, at most a second old; `None` after the server has failed to
+    /// answer.
     pub fn latest(&self) -> Option<u64> {
         *self.latest.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,4 +1,5 @@
-//! On which NUMA nodes a process's threads run, how often they moved, and what the kernel's NUMA balancing saw of them.
+//! Reads on which NUMA nodes a process's threads run, how often they moved, and what the kernel's NUMA balancing
+//! observed.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,31 +7,32 @@ use std::path::Path;
 
 use serde::Serialize;
 
-/// What `/proc/PID/task/*/sched` says of all threads of a process together. It is read, not traced: nothing is spent at a migration.
+/// The sum of `/proc/PID/task/*/sched` over all threads of a process. It is read, not traced, so a migration costs
+/// nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct NumaThreads {
-    /// Threads by the node that they ran on last.
+    /// The number of threads by the node that they last ran on.
     pub by_node: BTreeMap<u32, u64>,
-    /// How often they were moved to another CPU, on whatever node, since each was started; of threads that live.
+    /// How often the live threads were moved to another CPU, on any node, since each started.
     pub cpu_migrations: u64,
-    /// What NUMA balancing did; `None` where it is not part of the kernel, or has not looked at the process yet.
+    /// What NUMA balancing did. `None` if the kernel does not have it, or if it has not scanned the process yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub balancing: Option<Balancing>,
 }
 
-/// NUMA balancing takes pages away for an instant to see by the fault who touches them.
+/// Statistics of NUMA balancing, which briefly unmaps pages in order to see from the fault which thread touches them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Balancing {
-    /// Faults on memory of the node that the thread ran on last, and of others. The kernel halves both each time that it
-    /// has looked through the memory, so they are of the last minutes.
+    /// Faults on memory of the node that the thread last ran on, and of other nodes. The kernel halves both each time
+    /// it has scanned the memory, so they cover the last minutes.
     pub local_faults: u64,
     pub remote_faults: u64,
-    /// Pages that it moved to threads since each was started.
+    /// The pages that it moved to threads since each started.
     pub pages_moved: u64,
 }
 
 impl NumaThreads {
-    /// Of process `pid`; `None` where the kernel does not say. A file is read for each thread.
+    /// Reads the threads of process `pid`; `None` if the kernel does not say. One file is read per thread.
     pub fn read(pid: i32) -> Option<NumaThreads> {
         NumaThreads::read_in(Path::new(&format!("/proc/{pid}/task")))
     }
@@ -43,8 +45,8 @@ impl NumaThreads {
         (!all.by_node.is_empty()).then_some(all)
     }
 
-    /// Adds a thread: lines of `name : value`, `current_node=0, numa_group_id=0`, and for each node
-    /// `numa_faults node=0 task_private=1 task_shared=2 group_private=0 group_shared=0`.
+    /// Adds a thread: lines of `name : value`, `current_node=0, numa_group_id=0`, and for each node `numa_faults node=0
+    /// task_private=1 task_shared=2 group_private=0 group_shared=0`.
     fn add(&mut self, text: &str) {
         let value =
             |name: &str| text.lines().find_map(|line| number(line.strip_prefix(name)?.trim_start().strip_prefix(':')?));
@@ -70,7 +72,7 @@ fn number(text: &str) -> Option<u64> {
     text.trim().parse().ok()
 }
 
-/// A node, and the thread's faults on memory of it.
+/// Returns a node, and the thread's faults on its memory.
 fn faults(line: &str) -> Option<(u64, u64)> {
     let fields: BTreeMap<&str, u64> = line
         .strip_prefix("numa_faults ")?
@@ -86,7 +88,7 @@ fn faults(line: &str) -> Option<(u64, u64)> {
 mod tests {
     use super::*;
 
-    /// As Linux 6.18 writes it, without the lines that are not looked at.
+    /// The output of Linux 6.18, without the lines that are ignored.
     fn thread(node: u32, scans: u32, faults: [u32; 2]) -> String {
         format!(
             "\

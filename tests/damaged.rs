@@ -52,7 +52,7 @@ fn seen(image: &Image) -> Seen {
     let names = match family.naming {
         Naming::Mysql(names) => {
             let rules = MysqlRules::new(image, names);
-            let ids = rules.ids().map(|id| (id.to_owned(), rules.id_name(id).event));
+            let ids = rules.ids().filter_map(|id| Some((id.to_owned(), rules.id_name(id)?.event)));
             let site = |s: &armtrace::names::Site| {
                 Some((format!("{}:{}", s.file, s.line), rules.site_name(&s.file, s.line)?.event))
             };

@@ -37,7 +37,11 @@ pub fn mariadb_amd64_path() -> PathBuf {
 
 /// The official MariaDB 10.2 from the lab.
 pub fn mariadb_10_2() -> Image {
-    open(&lab("mariadb-10.2").join("bin/mysqld"))
+    open(&mariadb_10_2_path())
+}
+
+pub fn mariadb_10_2_path() -> PathBuf {
+    lab("mariadb-10.2").join("bin/mysqld")
 }
 
 /// The official MariaDB 10.1 from the lab: InnoDB's mutexes have no class yet.

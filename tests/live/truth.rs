@@ -10,6 +10,7 @@ use procfs::{CurrentSI as _, KernelStats};
 use crate::agent::{by_latch, Agent};
 use crate::load::Load;
 use crate::machine::is_emulated;
+use crate::naming;
 use crate::server::{Family, Options, Server};
 
 /// Each run is compared in several windows, and the median of each latch's ratios counts: performance_schema's sum also
@@ -229,6 +230,7 @@ fn agrees(family: Family, threads: u32, args: &[&str]) -> Result<()> {
     let options =
         Options { perf_schema: true, args: args.iter().map(|a| (*a).to_owned()).collect(), ..Options::default() };
     let server = Server::start(family, &options)?;
+    naming::any_latch_ids_agree(&server)?;
     let _history = (!family.times_purge()).then(|| server.keep_history()).transpose()?;
     let mut single = Load::start(&server, test, 1)?;
     single.wait_running()?;

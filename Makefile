@@ -38,15 +38,15 @@ demo: build ## half a minute on a real server under load (SERVER=mysql-9.7, mari
 	@$(SUDO) tests/lab/demo $(TARGET)/release/armtrace $(SERVER)
 
 fmt: ## format everything
-	cargo fmt
+	cargo fmt --all
 	$(if $(BPF),clang-format-16 -i $(BPF))
 
 fmt-check: setup
-	cargo fmt --check
+	cargo fmt --all --check
 	$(if $(BPF),clang-format-16 --dry-run -Werror $(BPF))
 
 lint: setup ## clippy and shellcheck, warnings are errors
-	cargo clippy --locked --all-targets -- -D warnings
+	cargo clippy --locked --workspace --all-targets -- -D warnings
 	cargo clippy --locked --test live --test binaries --test counts --test damaged --test naming --test servers --test symbols -- -D warnings
 	shellcheck -x -P SCRIPTDIR $(SCRIPTS)
 	shellcheck -x -P SCRIPTDIR -S error $(VM_SCRIPTS)

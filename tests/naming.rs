@@ -1,11 +1,7 @@
 //! Latch names derived from real server binaries of both architectures.
 //!
-//! `tests/common/binaries.rs` says where they come from. That the names are those of
+//! `tests/lab/src/binaries.rs` says where they come from. That the names are those of
 //! performance_schema is shown by the live tests.
-
-#[path = "common/binaries.rs"]
-#[allow(dead_code)]
-mod servers;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -14,7 +10,7 @@ use armtrace::catalog::{self, Naming};
 use armtrace::code::decode;
 use armtrace::names::{locks, Instruments, Key, Locks, MariadbRules, MysqlRules};
 use armtrace::symbols::Image;
-use servers::{
+use lab::binaries::{
     debian_mariadb, mariadb_10_1, mariadb_10_1_path, mariadb_10_2, mariadb_10_2_path, mariadb_amd64,
     mariadb_amd64_path, mysql_amd64, mysql_arm64, patched, stripped,
 };

@@ -1,4 +1,5 @@
 # make demo    armtrace on a real MySQL under load, from a fresh clone
+# make check   what to run while changing code: no root, no server
 # make test    everything that must hold
 # make help    the rest
 
@@ -23,7 +24,7 @@ BPF := $(filter-out %/vmlinux.h,$(shell find bpf -name '*.[ch]' 2>/dev/null))
 SCRIPTS := $(addprefix tests/lab/,lib.sh setup fetch serve load demo) scripts/sweep .ci/run
 VM_SCRIPTS := $(addprefix tests/vm/,common data image kernel guest check live matrix server-binary) scripts/debs packaging/dist
 
-.PHONY: help setup build demo fmt fmt-check lint unit binaries live truth truth-page guest test test-all bench clean
+.PHONY: help setup build demo check fmt fmt-check lint unit binaries live truth truth-page guest test test-all bench clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -37,21 +38,23 @@ build: setup ## target/release/armtrace
 demo: build ## half a minute on a real server under load (SERVER=mysql-9.7, mariadb-11.4, ...)
 	@$(SUDO) tests/lab/demo $(TARGET)/release/armtrace $(SERVER)
 
+check: fmt-check lint unit ## formatting, lint and unit tests: no root, no server, two minutes once built
+
 fmt: ## format everything
-	cargo fmt
+	cargo fmt --all
 	$(if $(BPF),clang-format-16 -i $(BPF))
 
-fmt-check: setup
-	cargo fmt --check
+fmt-check:
+	cargo fmt --all --check
 	$(if $(BPF),clang-format-16 --dry-run -Werror $(BPF))
 
-lint: setup ## clippy and shellcheck, warnings are errors
-	cargo clippy --locked --all-targets -- -D warnings
+lint: ## clippy and shellcheck, warnings are errors
+	cargo clippy --locked --workspace --all-targets -- -D warnings
 	cargo clippy --locked --test live --test binaries --test counts --test damaged --test naming --test servers --test symbols -- -D warnings
 	shellcheck -x -P SCRIPTDIR $(SCRIPTS)
 	shellcheck -x -P SCRIPTDIR -S error $(VM_SCRIPTS)
 
-unit: setup ## tests that need neither root nor a server
+unit: ## tests that need neither root nor a server
 	cargo test --locked
 
 live: setup ## tests on real servers under load, as root (ARGS=name picks some)
@@ -71,7 +74,7 @@ binaries: setup ## tests on the binaries of real servers, as root (ARGS=name pic
 	cargo test --locked --release --test binaries --test counts --test damaged --test naming --test servers --test symbols $(RUNNER) -- $(ARGS)
 
 # One after the other, cheapest first, and how long each took.
-test: ## all of it: formatting, lint, unit, binaries, live, guest
+test: setup ## all of it: formatting, lint, unit, binaries, live, guest
 	@for part in fmt-check lint unit binaries live guest; do \
 		start=$$(date +%s); $(MAKE) $$part || exit; echo "make $$part: $$(($$(date +%s) - start)) s"; \
 	done

@@ -2,9 +2,6 @@
 //!
 //! `tests/counts.rs` has the audit of real servers.
 
-#[path = "common/elf.rs"]
-mod elf;
-
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::Path;
@@ -12,7 +9,7 @@ use std::process::{Command, Output, Stdio};
 
 use armtrace::audit::{self, classes, count, structures, Counted, Group, Report, Structure};
 use armtrace::symbols::{Arch, DebugInfo, Image};
-use elf::{elf, elf_of_size, AARCH64, TEXT, X86_64};
+use lab::elf::{elf, elf_of_size, AARCH64, TEXT, X86_64};
 use object::{Object, ObjectSection};
 use tempfile::NamedTempFile;
 

@@ -1,14 +1,7 @@
 //! The benchmark's arithmetic and tables: a benchmark has no tests of its own.
 
-#[allow(dead_code)]
-#[path = "../benches/overhead/report.rs"]
-mod report;
-#[allow(dead_code)]
-#[path = "../benches/overhead/stats.rs"]
-mod stats;
-
-use report::{document, times, together, ModeRun, Pair, Run, ToolUse, Window};
-use stats::{Summary, Together};
+use lab::bench::report::{document, times, together, ModeRun, Pair, Run, ToolUse, Window};
+use lab::bench::stats::{Summary, Together};
 
 /// A sample around 0.98, spread evenly over ±0.1.
 fn spread(count: usize) -> Vec<f64> {

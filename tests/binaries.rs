@@ -1,12 +1,8 @@
 //! The code analysis on real server binaries of both architectures.
 //!
-//! `tests/common/binaries.rs` says where they come from.
+//! `tests/lab/src/binaries.rs` says where they come from.
 //! Offsets are those of the builds named beside them; another build of the same server must still pass
 //! everything that does not depend on the build.
-
-#[path = "common/binaries.rs"]
-#[allow(dead_code)]
-mod servers;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::Path;
@@ -20,7 +16,7 @@ use armtrace::code::{
 use armtrace::probe::latch::{library_rows, plan, Allowed, Plan};
 use armtrace::symbols::{Arch, Image, Parameter, SymbolSource};
 
-use servers::{
+use lab::binaries::{
     debian_mariadb, glibc_amd64, glibc_arm64, lab_image, libpthread_2_31, mariadb_10_1, mariadb_10_1_path,
     mariadb_10_2, mariadb_amd64, mariadb_amd64_path, mariadb_arm64, mysql_amd64, mysql_arm64, patched, stripped,
 };

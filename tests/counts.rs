@@ -1,9 +1,5 @@
 //! The audit of real servers, against another account of the same: binutils' disassembly of all of the code.
 
-#[path = "common/binaries.rs"]
-#[allow(dead_code)]
-mod servers;
-
 use std::collections::{BTreeMap, HashSet};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -12,7 +8,7 @@ use std::process::{Command, Stdio};
 use armtrace::symbols::Arch;
 use serde_json::Value;
 
-use servers::{debian_mariadb_path, mariadb_amd64_path, mysql_amd64_path, mysql_arm64_path};
+use lab::binaries::{debian_mariadb_path, mariadb_amd64_path, mysql_amd64_path, mysql_arm64_path};
 
 /// The goals are 3 s on one core and 300 MiB; the first is given room for a machine that is busy, and a slower one.
 const MOST_CPU_SECONDS: f64 = 10.0;

@@ -1,11 +1,7 @@
 //! Servers whose files are damaged, or lie: copies of real programs with some bytes changed. What is still there is used, what is not is
 //! missing, and no name is wrong.
 //!
-//! `tests/common/binaries.rs` says where the programs come from.
-
-#[path = "common/binaries.rs"]
-#[allow(dead_code)]
-mod servers;
+//! `tests/lab/src/binaries.rs` says where the programs come from.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, OpenOptions};
@@ -17,6 +13,7 @@ use armtrace::catalog::{self, Naming};
 use armtrace::names::{MariadbRules, MysqlRules};
 use armtrace::probe::latch::{plan, Allowed};
 use armtrace::symbols::{Image, SymbolSource};
+use lab::binaries;
 use object::read::elf::{ElfFile64, SectionHeader as _};
 use object::{LittleEndian, Object, ObjectSection};
 use tempfile::NamedTempFile;
@@ -52,7 +49,7 @@ fn seen(image: &Image) -> Seen {
     let names = match family.naming {
         Naming::Mysql(names) => {
             let rules = MysqlRules::new(image, names);
-            let ids = rules.ids().map(|id| (id.to_owned(), rules.id_name(id).event));
+            let ids = rules.ids().filter_map(|id| Some((id.to_owned(), rules.id_name(id)?.event)));
             let site = |s: &armtrace::names::Site| {
                 Some((format!("{}:{}", s.file, s.line), rules.site_name(&s.file, s.line)?.event))
             };
@@ -109,12 +106,12 @@ fn symbols(image: &Image) -> BTreeSet<(String, u64, u64)> {
 
 #[test]
 fn without_section_headers_all_is_found_that_the_loader_needs() {
-    let stripped_mariadb = stripped(&servers::mariadb_amd64_path());
+    let stripped_mariadb = stripped(&binaries::mariadb_amd64_path());
     let programs = [
-        servers::mysql_amd64_path(),
-        servers::mysql_arm64_path(),
-        servers::debian_mariadb_path("amd64", "bookworm"),
-        servers::debian_mariadb_path("arm64", "bookworm"),
+        binaries::mysql_amd64_path(),
+        binaries::mysql_arm64_path(),
+        binaries::debian_mariadb_path("amd64", "bookworm"),
+        binaries::debian_mariadb_path("arm64", "bookworm"),
         stripped_mariadb.path().to_owned(),
     ];
     for program in programs {
@@ -130,7 +127,7 @@ fn without_section_headers_all_is_found_that_the_loader_needs() {
         let (found, expected) = (seen(&bare), seen(&whole));
         assert!(found.is_part_of(&expected), "{shown}: {found:#?}");
         // MariaDB's functions are known by which stubs they call, and no program header says where stubs are.
-        if program == servers::mysql_amd64_path() || program == servers::mysql_arm64_path() {
+        if program == binaries::mysql_amd64_path() || program == binaries::mysql_arm64_path() {
             assert!(found.sites.len() >= 6 && found.names.len() >= 100, "{shown}: {found:#?}");
             assert_eq!(found, expected, "{shown}");
         }
@@ -147,7 +144,7 @@ fn stripped(program: &Path) -> NamedTempFile {
 /// What a program exports is read where its own symbol table cannot be.
 #[test]
 fn a_damaged_symbol_table_leaves_what_is_exported() {
-    let program = servers::mariadb_amd64_path();
+    let program = binaries::mariadb_amd64_path();
     let exported = open(&stripped(&program));
     let expected = seen(&exported);
     let (symtab, _) = section(&program, ".symtab");
@@ -170,7 +167,7 @@ fn a_damaged_symbol_table_leaves_what_is_exported() {
 /// Some names are out of range, or entries have no size: the others are there, and each is what it was.
 #[test]
 fn a_symbol_table_with_lies_has_no_wrong_names() {
-    let program = servers::mariadb_amd64_path();
+    let program = binaries::mariadb_amd64_path();
 
     let mut whole = symbols(&Image::open(&program).expect("a program"));
     // There the names have no versions.
@@ -195,7 +192,7 @@ fn a_symbol_table_with_lies_has_no_wrong_names() {
 /// A function that claims the code of the next one too, or all there is, must not get probes in that.
 #[test]
 fn overlapping_functions_lead_to_no_site_elsewhere() {
-    let program = servers::mysql_amd64_path();
+    let program = binaries::mysql_amd64_path();
     let whole = Image::open(&program).expect("a program");
     let expected = seen(&whole);
     let bytes = fs::read(&program).expect("the program");
@@ -236,7 +233,7 @@ fn longer(bytes: &[u8], image: &Image, start: u64, more: u32) -> Option<(u64, Ve
 /// All that is asked of debug information is answered, and by nothing that the whole does not say.
 #[test]
 fn debug_information_that_lies_is_survived() {
-    let program = servers::mariadb_amd64_path();
+    let program = binaries::mariadb_amd64_path();
     let structures = |program: &Path| -> BTreeSet<String> {
         let output =
             Command::new(env!("CARGO_BIN_EXE_armtrace")).args(["audit", "--format", "json"]).arg(program).output();

@@ -2,10 +2,6 @@
 //!
 //! `tests/lab/servers` says which there are. `ARMTRACE_ALL_SERVERS=1` takes the big ones too.
 
-#[path = "common/binaries.rs"]
-#[allow(dead_code)]
-mod servers;
-
 use std::collections::{BTreeMap, BTreeSet};
 
 use armtrace::catalog::{self, Layout, Member, Naming};
@@ -13,7 +9,7 @@ use armtrace::names::{MariadbRules, MysqlRules};
 use armtrace::probe::latch::{plan, Allowed, Plan};
 use armtrace::symbols::{Image, Parameter};
 
-use servers::{open, stripped, LabServer};
+use lab::binaries::{open, programs, stripped};
 
 const RW_LOCK_CREATE: &str = "_Z19rw_lock_create_funcP9rw_lock_t";
 
@@ -37,7 +33,7 @@ const LAYOUTS: &[(&str, [i64; 4], u32)] = &[
 
 #[test]
 fn latches_are_laid_out_as_the_disassembly_says() {
-    for (server, path) in LabServer::programs() {
+    for (server, path) in programs() {
         let Some((_, offsets, bits)) = LAYOUTS.iter().find(|(name, ..)| *name == server) else { continue };
         let image = open(&path);
         let family = catalog::family(&image).unwrap_or_else(|error| panic!("{server}: {error}"));
@@ -58,12 +54,12 @@ fn latches_are_laid_out_as_the_disassembly_says() {
 /// Names come from the code of every build: most latch ids and places that make latches have an instrument.
 #[test]
 fn latches_have_names() {
-    for (server, path) in LabServer::programs() {
+    for (server, path) in programs() {
         let image = open(&path);
         let family = catalog::family(&image).unwrap_or_else(|error| panic!("{server}: {error}"));
         let Naming::Mysql(catalog) = family.naming else { continue };
         let rules = MysqlRules::new(&image, catalog);
-        let ids: Vec<String> = rules.ids().map(|id| rules.id_name(id).event).collect();
+        let ids: Vec<String> = rules.ids().filter_map(|id| Some(rules.id_name(id)?.event)).collect();
         if catalog.ids.is_some() {
             assert!(ids.len() >= 60, "{server}: {ids:?}");
             for known in ["trx_sys_mutex", "srv_sys_mutex", "lock_wait_mutex"] {
@@ -83,7 +79,7 @@ fn names(image: &Image) -> BTreeMap<String, String> {
     match family.naming {
         Naming::Mysql(catalog) => {
             let rules = MysqlRules::new(image, catalog);
-            let ids = rules.ids().map(|id| (id.to_owned(), rules.id_name(id).event));
+            let ids = rules.ids().filter_map(|id| Some((id.to_owned(), rules.id_name(id)?.event)));
             let sites = rules.sites().iter().filter_map(|site| {
                 let name = rules.site_name(&site.file, site.line)?;
                 Some((format!("{}:{}", site.file, site.line), name.event))
@@ -101,7 +97,7 @@ fn names(image: &Image) -> BTreeMap<String, String> {
 /// Symbols only ever add: what is found without them is found with them, at the same places and under the same names.
 #[test]
 fn symbols_only_add() {
-    for (server, path) in LabServer::programs() {
+    for (server, path) in programs() {
         let whole = open(&path);
         // A server that exports none of its latch functions is not traced by latch without them.
         let sites = |image: &Image| -> BTreeSet<(String, u64)> {

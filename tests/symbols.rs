@@ -3,10 +3,6 @@
 //!
 //! Needs root: a debuginfod server listens on all addresses, so it gets a network of its own.
 
-#[path = "common/binaries.rs"]
-#[allow(dead_code)]
-mod servers;
-
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
@@ -20,6 +16,7 @@ use armtrace::catalog::{self, Naming};
 use armtrace::names::MariadbRules;
 use armtrace::probe::latch::{plan, Allowed};
 use armtrace::symbols::{complete, read_any, Debuginfod, Image, Places, Settings, SymbolSource, Trial};
+use lab::binaries;
 use tempfile::TempDir;
 
 /// Where the stripped program lies in the root folders of these tests.
@@ -45,7 +42,7 @@ fn variants() -> Arc<Variants> {
 impl Variants {
     fn new() -> Variants {
         let folder = tempfile::tempdir_in("/var/tmp").expect("a folder");
-        let variants = Variants { original: servers::mariadb_amd64_path(), folder };
+        let variants = Variants { original: binaries::mariadb_amd64_path(), folder };
         let (original, debug, stripped) = (&variants.original, variants.debug(), variants.stripped());
         run("objcopy", &[&"--only-keep-debug", original, &debug]);
         let link = format!("--add-gnu-debuglink={}", debug.display());
@@ -404,7 +401,7 @@ fn a_debuginfod_server() {
 /// MySQL exports all that is needed, so nothing is fetched for it.
 #[test]
 fn mysql_misses_nothing() {
-    for image in [servers::mysql_amd64(), servers::mysql_arm64()] {
+    for image in [binaries::mysql_amd64(), binaries::mysql_arm64()] {
         assert_eq!(image.symbol_source(), SymbolSource::Dynsym);
         assert!(!catalog::misses_symbols(&image));
     }

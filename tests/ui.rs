@@ -1,15 +1,11 @@
 //! The live view, drawn from snapshots built by hand.
 
-#[allow(dead_code)]
-#[path = "common/snapshots.rs"]
-mod snapshots;
-
 use armtrace::model::{Implementation, Kind, Mode, Snapshot};
 use armtrace::ui::table::LatchTable;
 use armtrace::ui::LiveView;
+use lab::snapshots::*;
 use ratatui::backend::TestBackend;
 use ratatui::Terminal;
-use snapshots::*;
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
 

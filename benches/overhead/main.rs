@@ -4,23 +4,7 @@
 //! take turns inside one continuous load, nothing attached before and after each, and each window is compared with its
 //! neighbours. Needs root, and the lab.
 
-#[allow(dead_code)]
-#[path = "../../tests/live/agent.rs"]
-mod agent;
-#[path = "../../tests/common/mod.rs"]
-mod common;
-#[allow(dead_code)]
-#[path = "../../tests/live/load.rs"]
-mod load;
-#[allow(dead_code)]
-#[path = "../../tests/live/machine.rs"]
-mod machine;
 mod modes;
-mod report;
-#[allow(dead_code)]
-#[path = "../../tests/live/server.rs"]
-mod server;
-mod stats;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -33,10 +17,12 @@ use anyhow::{ensure, Context, Result};
 use armtrace::target::cpu_time_ns;
 use clap::{Parser, ValueEnum};
 
-use load::Load;
+use lab::bench::report::{self, ModeRun, Pair, Run, ToolUse, Window};
+use lab::bench::stats;
+use lab::load::Load;
+use lab::releases::Release;
+use lab::server::{Options, Server};
 use modes::{Mode, Switch};
-use report::{ModeRun, Pair, Run, ToolUse, Window};
-use server::{Family, Options, Server};
 
 /// What follows a change at once belongs to neither side. More than a second, so that every report of sysbench's that comes
 /// within a window is about one side alone.
@@ -87,17 +73,17 @@ struct Args {
 }
 
 impl Args {
-    fn loads(&self) -> Vec<(Family, &'static str, u32)> {
+    fn loads(&self) -> Vec<(Release, &'static str, u32)> {
         let tests = ["oltp_point_select", "oltp_read_write", "oltp_update_index"];
         let mut loads = Vec::new();
-        for family in [Family::Mysql97, Family::Mariadb114] {
+        for release in [Release::MYSQL_9_7, Release::MARIADB_11_4] {
             for (test, threads) in tests.into_iter().flat_map(|test| [(test, 16), (test, 64)]) {
                 let quick = self.form != Form::Quick || (threads == 16 && test != "oltp_read_write");
-                let server = self.server.is_empty() || self.server.iter().any(|s| s == family.name());
+                let server = self.server.is_empty() || self.server.iter().any(|s| s == release.name());
                 let test_wanted = self.test.is_empty() || self.test.iter().any(|t| t == test);
                 let threads_wanted = self.threads.is_empty() || self.threads.contains(&threads);
                 if quick && server && test_wanted && threads_wanted {
-                    loads.push((family, test, threads));
+                    loads.push((release, test, threads));
                 }
             }
         }
@@ -115,8 +101,8 @@ impl Args {
         self.pairs.unwrap_or(if self.form == Form::Quick { 30 } else { 400 })
     }
 
-    fn modes(&self, family: Family) -> Vec<Mode> {
-        Mode::of(family).into_iter().filter(|mode| self.mode.is_empty() || self.mode.contains(mode)).collect()
+    fn modes(&self, release: Release) -> Vec<Mode> {
+        Mode::of(release).into_iter().filter(|mode| self.mode.is_empty() || self.mode.contains(mode)).collect()
     }
 }
 
@@ -165,7 +151,7 @@ impl Drop for Session {
 
 /// A server under load.
 struct Bench {
-    family: Family,
+    release: Release,
     // Dropped in this order.
     session: Session,
     load: Load,
@@ -175,10 +161,10 @@ struct Bench {
 }
 
 impl Bench {
-    fn start(family: Family, test: &str, threads: u32) -> Result<Bench> {
+    fn start(release: Release, test: &str, threads: u32) -> Result<Bench> {
         let args = ["--performance-schema=ON", "--performance-schema-instrument=wait/synch/%=OFF"];
         let options = Options { args: args.map(str::to_owned).to_vec(), ..Options::default() };
-        let server = Server::start(family, &options)?;
+        let server = Server::start(release, &options)?;
         let mut load = Load::start(&server, test, threads)?;
         load.wait_running()?;
         let counter = match test {
@@ -186,7 +172,7 @@ impl Bench {
             "oltp_read_write" => "Com_commit",
             _ => "Com_update",
         };
-        Ok(Bench { family, session: Session::open(&server)?, load, server, counter })
+        Ok(Bench { release, session: Session::open(&server)?, load, server, counter })
     }
 
     /// Measures from now on, and one more process with it.
@@ -228,7 +214,7 @@ impl Bench {
 
     /// Attaches, measures, detaches.
     fn attached(&mut self, mode: Mode, result: &mut ModeRun) -> Result<Window> {
-        let (attached, time) = mode.attach(self.family, &self.server)?;
+        let (attached, time) = mode.attach(self.release, &self.server)?;
         result.attach.extend(time.map(|t| t.as_secs_f64()));
         let window = self.window(attached.pid());
         // First, because of a tool that has ended it says why.
@@ -243,15 +229,15 @@ fn resident_mib(pid: i32) -> Result<f64> {
 }
 
 /// One continuous load: nothing attached, a mode, nothing attached, the next mode, and so on.
-fn measure(args: &Args, family: Family, test: &str, threads: u32) -> Result<Run> {
-    let mut bench = Bench::start(family, test, threads)?;
+fn measure(args: &Args, release: Release, test: &str, threads: u32) -> Result<Run> {
+    let mut bench = Bench::start(release, test, threads)?;
     let version = bench.server.query("SELECT VERSION()")?.concat().concat();
-    eprintln!("{} {test}, {threads} threads: {version}", family.name());
+    eprintln!("{} {test}, {threads} threads: {version}", release.name());
     // The buffer pool warms up.
     sleep(Duration::from_secs(5));
-    let modes = args.modes(family);
+    let modes = args.modes(release);
     let mut run = Run {
-        server: family.name().to_owned(),
+        server: release.name().to_owned(),
         version,
         test: test.to_owned(),
         threads,
@@ -259,7 +245,7 @@ fn measure(args: &Args, family: Family, test: &str, threads: u32) -> Result<Run>
         machine: machine_line()?,
         tools: ["perf", "bpftrace"].map(|tool| output(tool, &["--version"])).join(", ")
             + ", "
-            + &output(&agent::program().display().to_string(), &["--version"]),
+            + &output(&lab::agent::program().display().to_string(), &["--version"]),
         detached: Vec::new(),
         modes: modes.iter().map(|mode| ModeRun::new(mode.key(), mode.title())).collect(),
     };
@@ -388,8 +374,8 @@ fn main() -> Result<()> {
     let store = store(args.write);
     fs::create_dir_all(&store)?;
     if args.form != Form::Report {
-        for (family, test, threads) in args.loads() {
-            let mut run = measure(&args, family, test, threads)?;
+        for (release, test, threads) in args.loads() {
+            let mut run = measure(&args, release, test, threads)?;
             let file = store.join(run.name() + ".json");
             if file.exists() {
                 run = serde_json::from_str::<Run>(&fs::read_to_string(&file)?)?.with_newer(run);

@@ -10,8 +10,9 @@ use anyhow::{bail, ensure, Context, Result};
 use clap::ValueEnum;
 use tempfile::TempDir;
 
-use crate::agent::{by_latch, Agent};
-use crate::server::{wait_for, Family, Server};
+use lab::agent::{by_latch, Agent};
+use lab::releases::Release;
+use lab::server::{wait_for, Server};
 
 /// A tool gets this long to attach, and to end. bpftrace needs seconds on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -88,13 +89,13 @@ impl Mode {
     }
 
     /// Which there are for a server: MariaDB's functions that wait are all that bpftrace has to probe there.
-    pub fn of(family: Family) -> Vec<Mode> {
+    pub fn of(release: Release) -> Vec<Mode> {
         let all = Mode::value_variants().iter().copied();
-        all.filter(|mode| *mode != Mode::BpftraceLocks || family == Family::Mysql97).collect()
+        all.filter(|mode| *mode != Mode::BpftraceLocks || release == Release::MYSQL_9_7).collect()
     }
 
     /// Attaches; how long it took until the first figure could be had, where there is such a moment.
-    pub fn attach(self, family: Family, server: &Server) -> Result<(Attached, Option<Duration>)> {
+    pub fn attach(self, release: Release, server: &Server) -> Result<(Attached, Option<Duration>)> {
         let pid = server.pid().to_string();
         match self {
             Mode::Control => Ok((Attached::Tool(Tool::start("sleep", &["infinity"])?), None)),
@@ -110,8 +111,8 @@ impl Mode {
                 ensure!(instrumented(server)? > before, "the instruments count nothing after they were switched on");
                 Ok((Attached::PerfSchema, None))
             }
-            Mode::BpftraceWaits => bpftrace(&pid, family, waiting_functions(family)),
-            Mode::BpftraceLocks => bpftrace(&pid, family, LOCKING_FUNCTIONS),
+            Mode::BpftraceWaits => bpftrace(&pid, release, waiting_functions(release)),
+            Mode::BpftraceLocks => bpftrace(&pid, release, LOCKING_FUNCTIONS),
             Mode::Perf => {
                 let tool = Tool::start("perf", &["record", "-g", "-F", "99", "-p", &pid, "-o", "perf.data"])?;
                 Ok((Attached::Tool(tool), None))
@@ -269,9 +270,9 @@ fn instrumented(server: &Server) -> Result<f64> {
 }
 
 /// Functions that run only where a latch was found taken.
-fn waiting_functions(family: Family) -> &'static [&'static str] {
-    match family {
-        Family::Mysql97 => &[
+fn waiting_functions(release: Release) -> &'static [&'static str] {
+    match release {
+        Release::MYSQL_9_7 => &[
             "_Z21sync_array_wait_eventP12sync_array_tRP11sync_cell_t",
             "_Z19rw_lock_s_lock_spinP9rw_lock_tmN2ut8LocationE",
             "_ZN14TTASEventMutexI13GenericPolicyE4waitEPKcjj",
@@ -314,11 +315,11 @@ fn script(binary: &str, functions: &[&str]) -> String {
         + "BEGIN { printf(\"attached\\n\"); } END { clear(@start); }"
 }
 
-fn bpftrace(pid: &str, family: Family, functions: &[&str]) -> Result<(Attached, Option<Duration>)> {
+fn bpftrace(pid: &str, release: Release, functions: &[&str]) -> Result<(Attached, Option<Duration>)> {
     // As the server names its program, in the server's own root.
     let program = fs::read_link(format!("/proc/{pid}/exe"))?;
-    let binary = match family {
-        Family::Mysql97 => format!("/proc/{pid}/root/usr/sbin/mysqld"),
+    let binary = match release {
+        Release::MYSQL_9_7 => format!("/proc/{pid}/root/usr/sbin/mysqld"),
         _ => program.display().to_string(),
     };
     let start = Instant::now();

@@ -4,7 +4,7 @@
 
 #![no_main]
 
-#[path = "../../tests/common/elf.rs"]
+#[path = "../../tests/lab/src/elf.rs"]
 mod elf;
 
 use std::fs;

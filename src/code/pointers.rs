@@ -280,14 +280,24 @@ impl Pointers {
                 let at = state.get(base).plus(offset);
                 self.origins.insert(Root::Made { at: insn.addr, register: to }, Origin::Read { at });
             }
-            Effect::Store { base, offset, from: Some(from), bytes } => {
+            Effect::Store { base, offset, from, bytes } => {
                 let to = state.get(base).plus(offset);
-                if matches!(to, Pointer::Constant(_) | Pointer::Behind { .. }) {
-                    self.stores.push(Store { to, value: state.get(from).low(bytes), bytes });
+                let number = || stored_number(insn).map(Pointer::Constant);
+                let value = from.map(|from| state.get(from)).or_else(number);
+                if let (Pointer::Constant(_) | Pointer::Behind { .. }, Some(value)) = (to, value) {
+                    self.stores.push(Store { to, value: value.low(bytes), bytes });
                 }
             }
             _ => {}
         }
+    }
+}
+
+/// Returns the number that an instruction stores without a register; on arm64 none does.
+fn stored_number(insn: &Insn) -> Option<u64> {
+    match insn.arch {
+        Arch::X86_64 => x86::stored_number(insn),
+        Arch::Aarch64 => None,
     }
 }
 

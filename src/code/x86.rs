@@ -456,6 +456,13 @@ pub(super) fn immediate(insn: &Insn) -> Option<u64> {
     (0..i.op_count()).find(is_number).map(|n| i.immediate(n))
 }
 
+/// The number that a `mov` stores.
+pub(super) fn stored_number(insn: &Insn) -> Option<u64> {
+    let i = instruction(insn);
+    let is_store = i.mnemonic() == Mnemonic::Mov && i.op0_kind() == OpKind::Memory;
+    is_store.then(|| immediate(insn))?
+}
+
 pub(super) fn number(register: Register) -> u8 {
     register.full_register().number() as u8
 }

@@ -1,17 +1,16 @@
 //! MySQL's latch ids: from the id in a mutex to its instrument.
 //!
-//! The server describes every latch id in a table (`latch_meta`), filled at start by one long function with one step
-//! per id: it allocates a description and stores in it the id's name, its level's name and the value of the
-//! instrument's key variable. With performance_schema off that value is 0; but the address of the key variable
-//! stands in the code next to the id's name.
+//! The server describes every latch id in a table (`latch_meta`), filled at start by one long function. For each id it stores
+//! the id's name, its level's name and the value of the instrument's key variable in a new description, or passes them to a
+//! function that does. With performance_schema off that value is 0; but the code says which variable it is read from.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use super::psi::Instruments;
 use super::references::References;
 use super::Process;
-use crate::catalog::{IdNames, MysqlNames};
-use crate::code::{Flow, Insn};
+use crate::catalog::IdNames;
+use crate::code::{Flow, Function, Pointer, Pointers, Root};
 use crate::symbols::Image;
 use crate::target::Memory;
 
@@ -27,134 +26,120 @@ pub type Keys = HashMap<String, Option<u64>>;
 
 /// Derives, from the code that fills the table, which instrument belongs to which id's name.
 ///
-/// An id is left out where the code does not say so clearly.
-pub fn keys(code: &References, catalog: &MysqlNames, ids: &IdNames, instruments: &Instruments) -> Keys {
-    let not_instrumented = code.image.symbol(catalog.not_instrumented).map(|s| s.addr);
-    let insns = initializer(code, ids, instruments);
-    let mut steps = vec![Vec::new()];
-    for (index, insn) in insns.iter().enumerate() {
-        if let Some(address) = code.of(&insns, index) {
-            let key = instruments.by_key(address).map(|_| Mention::Key(Some(address)));
-            let none = || (Some(address) == not_instrumented).then_some(Mention::Key(None));
-            let name = || id_name(code.image, ids, address).map(|name| Mention::Name(name.to_owned()));
-            steps
-                .last_mut()
-                .into_iter()
-                .for_each(|step: &mut Vec<_>| step.extend(key.clone().or_else(none).or_else(name)));
-        }
-        if matches!(insn.flow, Flow::Call(_)) {
-            steps.push(Vec::new());
+/// The key of an id without an instrument is a variable that no table of instruments registers, or a number of all ones. An id is
+/// left out where the code does not show its key.
+pub fn keys(code: &References, ids: &IdNames, instruments: &Instruments) -> Keys {
+    let Some(function) = initializer(code, ids, instruments) else { return Keys::new() };
+    let pointers = Pointers::new(code.image, &function);
+    let stored = key_column(&stored(code.image, ids, &pointers), instruments);
+    let passed = key_column(&passed(code.image, ids, &function, &pointers), instruments);
+    let rows: Vec<_> = stored.into_iter().chain(passed).collect();
+    let mut keys = Keys::new();
+    for (name, key) in &rows {
+        if rows.iter().all(|(other, its)| other != name || its == key) {
+            keys.insert(name.clone(), *key);
         }
     }
-    by_steps(&steps, instruments)
-        .filter(|found| found.len() >= FEWEST)
-        .unwrap_or_else(|| in_turns(&steps.concat(), instruments).unwrap_or_default())
-}
-
-/// What the code that fills the table refers to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Mention {
-    /// An instrument's key variable; `None` that of latches without an instrument.
-    Key(Option<u64>),
-    /// An id's name.
-    Name(String),
-}
-
-impl Mention {
-    fn name(&self) -> Option<&str> {
-        match self {
-            Mention::Name(name) => Some(name),
-            Mention::Key(_) => None,
-        }
+    let known = keys.values().flatten().count();
+    if known >= FEWEST {
+        keys
+    } else {
+        Keys::new()
     }
 }
 
-/// The id and key of the code between two calls. Each id has a call of its own, to the allocator or to the
-/// constructor of its description.
-fn step_of_one(step: &[Mention]) -> Option<(String, Option<u64>)> {
-    let mut distinct = step.to_vec();
-    distinct.dedup();
-    match &distinct[..] {
-        [Mention::Key(key), Mention::Name(name)] | [Mention::Name(name), Mention::Key(key)] => {
-            Some((name.clone(), *key))
+/// The key that stands beside an id's name in the code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Key {
+    /// Read from, or passed as, the variable at this link-time address.
+    Variable(u64),
+    /// The number that MariaDB has in place of the key of what is not instrumented.
+    AllOnes,
+}
+
+/// What the code has for one id: its name, and what can be keys by where they stand (how many bytes behind the pointer to the name,
+/// or in which argument).
+type Row = (String, Columns);
+type Columns = BTreeMap<i64, Key>;
+
+/// What the code stores in one object: ids' names and possible keys, by offset.
+#[derive(Default)]
+struct Object<'a> {
+    names: Vec<(i64, &'a str)>,
+    keys: Columns,
+}
+
+/// The ids whose description the function itself fills.
+fn stored(image: &Image, ids: &IdNames, pointers: &Pointers) -> Vec<Row> {
+    let mut objects: HashMap<Root, Object> = HashMap::new();
+    for store in pointers.stores() {
+        let Pointer::Behind { root, offset } = store.to else { continue };
+        let Object { names, keys } = objects.entry(root).or_default();
+        match (store.bytes, store.value) {
+            (8, Pointer::Constant(at)) => names.extend(id_name(image, ids, at).map(|name| (offset, name))),
+            (4, Pointer::Content(at)) if image.is_static_data(at) => drop(keys.insert(offset, Key::Variable(at))),
+            (4, Pointer::Constant(number)) if number as u32 == u32::MAX => drop(keys.insert(offset, Key::AllOnes)),
+            _ => {}
         }
+    }
+    let row = |object: Object| match object.names[..] {
+        [(at, name)] => Some((name.to_owned(), object.keys.into_iter().map(|(to, key)| (to - at, key)).collect())),
         _ => None,
-    }
-}
-
-/// An id's name, and the key that is taken for its own, if one is.
-type Row = (String, Option<Option<u64>>);
-
-/// The ids and keys of code that has both between the same two calls.
-fn by_steps(steps: &[Vec<Mention>], instruments: &Instruments) -> Option<Keys> {
-    let rows = steps.iter().flat_map(|step| match step_of_one(step) {
-        Some((name, key)) => vec![(name, Some(key))],
-        None => step.iter().filter_map(|mention| Some((mention.name()?.to_owned(), None))).collect(),
-    });
-    table(&rows.collect::<Vec<Row>>(), instruments)
-}
-
-/// The ids and keys of code that reads the key before the call to the allocator and stores the name behind it, so that both
-/// come by turns. A name behind another name has a key that is not known. But a key behind another key may belong to any name:
-/// then there are none.
-fn in_turns(mentions: &[Mention], instruments: &Instruments) -> Option<Keys> {
-    let mut rows: Vec<Row> = Vec::new();
-    let mut last = None;
-    for mention in mentions {
-        match mention {
-            Mention::Key(key) if last.is_none() => last = Some(*key),
-            Mention::Key(_) => return None,
-            Mention::Name(name) => rows.push((name.clone(), last.take())),
-        }
-    }
-    table(&rows, instruments)
-}
-
-/// The keys of rows in the code's order, unless some keys stand in rows beside their own. Most instruments are named like their
-/// ids. One whose name begins like another id is not out of place beside that, if that has its own, or the two
-/// are alike themselves and share it.
-fn table(rows: &[Row], instruments: &Instruments) -> Option<Keys> {
-    let is_alike = |key: u64, (name, _): &Row| {
-        instruments.by_key(key).is_some_and(|i| i.name.to_ascii_uppercase().starts_with(name.as_str()))
     };
-    let (mut alike, mut others) = (0, 0);
-    for (index, row) in rows.iter().enumerate() {
-        let Some(key) = row.1.flatten() else { continue };
-        if is_alike(key, row) {
-            alike += 1;
-            continue;
-        }
-        let before = index.checked_sub(1).and_then(|before| rows.get(before));
-        let mut beside = before.into_iter().chain(rows.get(index + 1));
-        let has_own = |other: &Row| other.1.flatten().is_some_and(|own| is_alike(own, other));
-        let is_kin = |other: &Row| row.0.contains(&other.0);
-        if beside.any(|other| is_alike(key, other) && !has_own(other) && !is_kin(other)) {
-            return None;
-        }
-        others += 1;
-    }
-    let known = rows.iter().filter_map(|(name, key)| Some((name.clone(), (*key)?)));
-    (alike > others).then(|| known.collect())
+    objects.into_values().filter_map(row).collect()
 }
 
-/// The instructions of the function that fills the table: the one among `sync_check_init` and its callees that
-/// mentions most key variables.
-fn initializer(code: &References, catalog: &IdNames, instruments: &Instruments) -> Vec<Insn> {
-    let init = code.image.functions_named(catalog.latch_init).next();
-    let outer = init.map(|s| code.function(s.addr)).unwrap_or_default();
-    let mut functions: Vec<Vec<Insn>> = outer
-        .iter()
-        .filter_map(|i| match i.flow {
-            Flow::Call(Some(to)) | Flow::Jump(to) => Some(code.function(to)),
+/// The ids whose name and key the function passes to another one: the key's variable or what that contains.
+fn passed(image: &Image, ids: &IdNames, function: &Function, pointers: &Pointers) -> Vec<Row> {
+    let calls = function.insns().iter().filter(|i| matches!(i.flow, Flow::Call(_)));
+    let rows = calls.filter_map(|call| {
+        let arguments = pointers.passed(call.addr);
+        let mut names = arguments.iter().filter_map(|argument| match *argument {
+            Pointer::Constant(at) => id_name(image, ids, at),
             _ => None,
-        })
-        .collect();
-    functions.push(outer);
-    let mentions = |insns: &Vec<Insn>| {
-        let mentioned = (0..insns.len()).filter_map(|i| code.of(insns, i));
+        });
+        let name = names.next().filter(|_| names.next().is_none())?;
+        let keys = (0..).zip(arguments).filter_map(|(number, argument)| match *argument {
+            Pointer::Constant(at) | Pointer::Content(at) if image.is_static_data(at) => {
+                Some((number, Key::Variable(at)))
+            }
+            _ => None,
+        });
+        Some((name.to_owned(), keys.collect()))
+    });
+    rows.collect()
+}
+
+/// The ids' keys, from where most rows have the key of an instrument: all of them have theirs there.
+fn key_column(rows: &[Row], instruments: &Instruments) -> Vec<(String, Option<u64>)> {
+    let is_instrument = |key: &Key| matches!(key, Key::Variable(at) if instruments.by_key(*at).is_some());
+    let mut columns: BTreeMap<i64, usize> = BTreeMap::new();
+    for (column, _) in rows.iter().flat_map(|(_, keys)| keys).filter(|(_, key)| is_instrument(key)) {
+        *columns.entry(*column).or_default() += 1;
+    }
+    let Some((column, _)) = columns.into_iter().max_by_key(|(_, count)| *count) else { return Vec::new() };
+    let key = |(name, keys): &Row| match *keys.get(&column)? {
+        Key::Variable(at) if instruments.is_contradicted(at) => None,
+        Key::Variable(at) => Some((name.clone(), instruments.by_key(at).map(|_| at))),
+        Key::AllOnes => Some((name.clone(), None)),
+    };
+    rows.iter().filter_map(key).collect()
+}
+
+/// The function that fills the table: the one among `sync_check_init` and its callees that mentions most key variables.
+fn initializer(code: &References, catalog: &IdNames, instruments: &Instruments) -> Option<Function> {
+    let start = code.image.functions_named(catalog.latch_init).next()?.addr;
+    let called = code.function(start).into_iter().filter_map(|i| match i.flow {
+        Flow::Call(Some(to)) | Flow::Jump(to) => Some(to),
+        _ => None,
+    });
+    let mentions = |start: &u64| {
+        let insns = code.function(*start);
+        let mentioned = (0..insns.len()).filter_map(|i| code.of(&insns, i));
         mentioned.filter(|&address| instruments.by_key(address).is_some()).count()
     };
-    functions.into_iter().max_by_key(mentions).unwrap_or_default()
+    let filling = called.chain([start]).max_by_key(mentions)?;
+    Function::new(code.image, code.image.function_at(filling)?)
 }
 
 /// The string at `addr` if it can be an id's name.
@@ -235,93 +220,23 @@ fn described(memory: &Memory, vector: &[u64], name: u64, catalog: &IdNames) -> O
 mod tests {
     use super::*;
 
-    fn name(name: &str) -> Mention {
-        Mention::Name(name.to_owned())
+    fn row(name: &str, keys: &[(i64, Key)]) -> Row {
+        (name.to_owned(), keys.iter().copied().collect())
     }
 
     #[test]
-    fn a_step_with_two_candidates_names_nothing() {
-        let key = |at| Mention::Key(Some(at));
-        assert_eq!(step_of_one(&[key(1), key(2), name("A_B")]), None);
-        assert_eq!(step_of_one(&[key(1)]), None);
-        assert_eq!(step_of_one(&[key(1), name("A_B"), key(2)]), None);
-        assert_eq!(step_of_one(&[key(1), key(1), name("A_B")]), Some(("A_B".to_owned(), Some(1))));
-        assert_eq!(step_of_one(&[name("A_B"), Mention::Key(None)]), Some(("A_B".to_owned(), None)));
-    }
-
-    #[test]
-    fn turns_that_are_shifted_name_nothing() {
+    fn keys_stand_in_one_column() {
         let instruments = Instruments::named(&[(1, "trx_sys_mutex"), (2, "log_mutex"), (3, "purge_mutex")]);
-        let (trx, log, purge) = (name("TRX_SYS"), name("LOG"), name("PURGE"));
-        let key = |at| Mention::Key(Some(at));
-        let right = [key(1), trx.clone(), key(2), log.clone(), Mention::Key(None), name("RTR"), key(3), purge.clone()];
-        let wanted = [("TRX_SYS", Some(1)), ("LOG", Some(2)), ("RTR", None), ("PURGE", Some(3))];
-        assert_eq!(in_turns(&right, &instruments), Some(keys(&wanted)));
-        let shifted = [key(2), trx.clone(), key(3), log.clone(), key(1), purge.clone()];
-        assert_eq!(in_turns(&shifted, &instruments), None);
-        let hoisted = [key(1), key(2), trx.clone(), log.clone()];
-        assert_eq!(in_turns(&hoisted, &instruments), None);
-        let unknown = [key(1), trx, log, key(3), purge];
-        assert_eq!(in_turns(&unknown, &instruments), Some(keys(&[("TRX_SYS", Some(1)), ("PURGE", Some(3))])));
-    }
-
-    const TABLE: [(u64, &str); 6] = [
-        (1, "trx_sys_mutex"),
-        (2, "log_mutex"),
-        (3, "purge_mutex"),
-        (4, "fil_system_mutex"),
-        (5, "dict_sys_mutex"),
-        (6, "recv_sys_mutex"),
-    ];
-    const IDS: [&str; 6] = ["TRX_SYS", "LOG", "PURGE", "FIL_SHARD", "DICT_SYS", "RECV_SYS"];
-
-    fn keys(of: &[(&str, Option<u64>)]) -> Keys {
-        of.iter().map(|(name, key)| ((*name).to_owned(), *key)).collect()
-    }
-
-    /// A part in which keys stand before the names that precede or follow their own is too small to outweigh the rest.
-    #[test]
-    fn turns_of_which_a_part_is_shifted_name_nothing() {
-        let instruments = Instruments::named(&TABLE);
-        let turns =
-            |keys: [u64; 6]| keys.into_iter().zip(IDS).flat_map(|(key, id)| [Mention::Key(Some(key)), name(id)]);
-        assert_eq!(in_turns(&turns([1, 2, 3, 4, 5, 6]).collect::<Vec<_>>(), &instruments).map(|k| k.len()), Some(6));
-        // The fourth key is not known to be one, and the next are read too early.
-        let early: Vec<Mention> = turns([1, 2, 3, 5, 6, 9]).filter(|m| *m != Mention::Key(Some(9))).collect();
-        assert_eq!(in_turns(&early, &instruments), None);
-        // The last names come before their keys.
-        let late: Vec<Mention> = turns([1, 2, 3, 4, 0, 5]).filter(|m| *m != Mention::Key(Some(0))).collect();
-        assert_eq!(in_turns(&late, &instruments), None);
-    }
-
-    #[test]
-    fn an_instrument_may_be_named_like_the_id_before_its_own() {
-        let instruments = Instruments::named(&[(1, "trx_sys_mutex"), (2, "log_sys_mutex"), (3, "log_sys_write_mutex")]);
-        let key = |at| Mention::Key(Some(at));
-        let turns = [key(1), name("TRX_SYS"), key(2), name("LOG_SYS"), key(3), name("LOG_WRITE")];
-        let wanted = [("TRX_SYS", Some(1)), ("LOG_SYS", Some(2)), ("LOG_WRITE", Some(3))];
-        assert_eq!(in_turns(&turns, &instruments), Some(keys(&wanted)));
-    }
-
-    /// The key is read once.
-    #[test]
-    fn two_ids_may_share_an_instrument() {
-        let instruments = Instruments::named(&[(1, "trx_sys_mutex"), (2, "log_mutex"), (3, "index_tree_rw_lock")]);
-        let key = |at| Mention::Key(Some(at));
-        let turns = [key(1), name("TRX_SYS"), key(2), name("LOG"), key(3), name("IBUF_INDEX_TREE"), name("INDEX_TREE")];
-        let wanted = [("TRX_SYS", Some(1)), ("LOG", Some(2)), ("IBUF_INDEX_TREE", Some(3))];
-        assert_eq!(in_turns(&turns, &instruments), Some(keys(&wanted)));
-    }
-
-    /// Each key is read before the call before its id's, so that the name and the key between two calls are those of two ids.
-    #[test]
-    fn steps_that_are_shifted_name_nothing() {
-        let instruments = Instruments::named(&TABLE);
-        let steps = |keys: [u64; 6]| -> Vec<Vec<Mention>> {
-            keys.into_iter().zip(IDS).map(|(key, id)| vec![name(id), Mention::Key(Some(key))]).collect()
-        };
-        assert_eq!(by_steps(&steps([1, 2, 3, 4, 5, 6]), &instruments).map(|k| k.len()), Some(6));
-        assert_eq!(by_steps(&steps([2, 3, 4, 5, 6, 1]), &instruments), None);
-        assert_eq!(by_steps(&steps([1, 2, 3, 4, 6, 5]), &instruments), None);
+        let rows = [
+            row("TRX_SYS", &[(0x20, Key::Variable(1))]),
+            row("LOG", &[(0x20, Key::Variable(2)), (0x18, Key::Variable(3))]),
+            // Its key was not followed, and what stands elsewhere is none.
+            row("PURGE", &[(0x18, Key::Variable(3))]),
+            row("EVENT", &[(0x20, Key::Variable(9))]),
+            row("RTR", &[(0x20, Key::AllOnes)]),
+        ];
+        let wanted = [("TRX_SYS", Some(1)), ("LOG", Some(2)), ("EVENT", None), ("RTR", None)];
+        assert_eq!(key_column(&rows, &instruments), wanted.map(|(name, key)| (name.to_owned(), key)));
+        assert_eq!(key_column(&rows[2..], &Instruments::named(&[])), []);
     }
 }

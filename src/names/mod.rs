@@ -186,8 +186,9 @@ impl Namer {
         self.memory.string(addr)
     }
 
-    /// Returns MySQL's latch ids as the running server describes them, with their names here; `None` for other servers.
-    pub fn latch_ids(&self) -> Option<Vec<(LatchId, LatchName)>> {
+    /// Returns MySQL's latch ids as the running server describes them, with their names here; `None` for other servers. An
+    /// id whose instrument is not known has no name.
+    pub fn latch_ids(&self) -> Option<Vec<(LatchId, Option<LatchName>)>> {
         let Rules::Mysql(rules) = &self.rules else { return None };
         let ids = rules.read_ids(&self.process())?;
         Some(ids.into_iter().map(|id| (id.clone(), rules.id_name(&id.name))).collect())
@@ -216,9 +217,17 @@ impl Namer {
         Process { image: &self.target.image, memory: self.memory, bias: self.target.bias }
     }
 
+    fn id_text(&self, id: u32) -> String {
+        let text = match &self.rules {
+            Rules::Mysql(rules) => rules.id_text(id),
+            _ => None,
+        };
+        text.map_or_else(|| format!("latch_id_{id}"), str::to_owned)
+    }
+
     fn unnamed(&self, identity: &Identity) -> LatchName {
         match *identity {
-            Identity::LatchId(id) => LatchName::unnamed(Kind::Mutex, &format!("latch_id_{id}")),
+            Identity::LatchId(id) => LatchName::unnamed(Kind::Mutex, &self.id_text(id)),
             Identity::Created { file, line } => {
                 let file = self.memory.string(file).unwrap_or_default();
                 let base = file.rsplit('/').next().unwrap_or_default();

@@ -27,7 +27,7 @@ impl Rules {
         let pointers = image.static_pointers();
         let instruments = Instruments::new(image, &pointers);
         let code = References::new(image);
-        let keys = catalog.ids.map(|ids| latch_ids::keys(&code, catalog, ids, &instruments)).unwrap_or_default();
+        let keys = catalog.ids.map(|ids| latch_ids::keys(&code, ids, &instruments)).unwrap_or_default();
         let sites = created::sites(&code, catalog, &instruments);
         let line_masks = catalog.created.iter().filter_map(|c| Some((c, c.line.find(image)?.mask))).collect();
         Rules { catalog, instruments, keys, sites, line_masks, ids: HashMap::new() }
@@ -49,19 +49,26 @@ impl Rules {
             let ids = latch_ids::read(process, self.catalog.ids?)?;
             self.ids = ids.into_iter().map(|i| (i.id, i.name)).collect();
         }
-        Some(self.id_name(self.ids.get(&id)?))
+        self.id_name(self.ids.get(&id)?)
+    }
+
+    /// What the running server calls this latch id, once it has been asked for the mutex.
+    pub(super) fn id_text(&self, id: u32) -> Option<&str> {
+        self.ids.get(&id).map(String::as_str)
     }
 
     pub(super) fn read_ids(&self, process: &Process) -> Option<Vec<LatchId>> {
         latch_ids::read(process, self.catalog.ids?)
     }
 
-    /// The mutex whose latch id has this name.
-    pub fn id_name(&self, id: &str) -> LatchName {
-        let instrument = self.keys.get(id).copied().flatten().and_then(|key| self.instruments.by_key(key));
-        match instrument {
-            Some(instrument) => LatchName::innodb(Kind::Mutex, &instrument.name),
-            None => LatchName::innodb(Kind::Mutex, &uninstrumented_id(id, self.catalog)),
+    /// The mutex whose latch id has this name; `None` if the code does not say which instrument that has, or that it has none.
+    /// The id itself is no name: some instruments are called otherwise (`FIL_SHARD` is `fil_system_mutex`).
+    pub fn id_name(&self, id: &str) -> Option<LatchName> {
+        match *self.keys.get(id)? {
+            Some(key) => {
+                self.instruments.by_key(key).map(|instrument| LatchName::innodb(Kind::Mutex, &instrument.name))
+            }
+            None => Some(LatchName::innodb(Kind::Mutex, &uninstrumented_id(id, self.catalog))),
         }
     }
 

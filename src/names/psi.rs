@@ -4,7 +4,7 @@
 //! char *name, flags, … }`. The binary contains these tables even if the server was started with performance_schema
 //! off; only the keys' values are then all zero.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use crate::symbols::Image;
 
@@ -35,6 +35,8 @@ impl Instrument {
 #[derive(Debug, Default)]
 pub struct Instruments {
     by_key: HashMap<u64, Instrument>,
+    /// Key variables that are registered under several names.
+    contradicted: HashSet<u64>,
 }
 
 impl Instruments {
@@ -49,7 +51,7 @@ impl Instruments {
         let got = image.section(".got").unwrap_or(0..0);
         let has_sxlocks = has_sxlocks(image);
         let mut by_key: HashMap<u64, Instrument> = HashMap::new();
-        let mut contradicted = Vec::new();
+        let mut contradicted = HashSet::new();
         for pair in pointers.windows(2) {
             let [(at, key), (next, name)] = [pair[0], pair[1]];
             if at.checked_add(8) != Some(next) || got.contains(&at) || key % 4 != 0 || !image.is_static_data(key) {
@@ -60,27 +62,34 @@ impl Instruments {
             let flags = if has_sxlocks { flags } else { flags & !SXLOCK };
             let instrument = Instrument { name: name.to_owned(), entry: at, flags };
             match by_key.get(&key) {
-                Some(known) if known.name != instrument.name => contradicted.push(key),
+                Some(known) if known.name != instrument.name => {
+                    contradicted.insert(key);
+                }
                 _ => {
                     by_key.insert(key, instrument);
                 }
             }
         }
-        for key in contradicted {
-            by_key.remove(&key);
-        }
-        Instruments { by_key }
+        by_key.retain(|key, _| !contradicted.contains(key));
+        Instruments { by_key, contradicted }
     }
 
     #[cfg(test)]
     pub fn named(keys: &[(u64, &str)]) -> Instruments {
         let instrument = |name: &str| Instrument { name: name.to_owned(), flags: 0, entry: 0 };
-        Instruments { by_key: keys.iter().map(|(key, name)| (*key, instrument(name))).collect() }
+        let by_key = keys.iter().map(|(key, name)| (*key, instrument(name))).collect();
+        Instruments { by_key, ..Instruments::default() }
     }
 
     /// Returns the instrument whose key variable lies at this link-time address.
     pub fn by_key(&self, key: u64) -> Option<&Instrument> {
         self.by_key.get(&key)
+    }
+
+    /// Returns whether several instruments are registered with the key variable at this link-time address, so that none
+    /// is known.
+    pub fn is_contradicted(&self, key: u64) -> bool {
+        self.contradicted.contains(&key)
     }
 
     /// Returns all instruments, with the link-time address of their key variable.

@@ -1,11 +1,11 @@
 //! The Grafana dashboard against what the collector emits.
 
-use crate::common::dashboard::{load, panels, queries, run, variables, Query};
-use crate::common::prometheus::Prometheus;
-use crate::common::server::Server;
-use crate::common::snapshots::busy;
 use armtrace::export::{Exporter, FAMILIES};
 use armtrace::model::Snapshot;
+use lab::dashboard::{load, panels, queries, run, variables, Query};
+use lab::exporter::ServedExporter;
+use lab::prometheus::Prometheus;
+use lab::snapshots::busy;
 use prometheus::proto::MetricType;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -80,9 +80,9 @@ fn every_query_goes_through_the_chosen_data_source_and_instances() {
 }
 
 /// A server that began a while ago, on the given architecture.
-fn server(arch: &'static str) -> Server {
+fn server(arch: &'static str) -> ServedExporter {
     let began = Instant::now();
-    Server::of(move || {
+    ServedExporter::of(move || {
         let mut snapshot: Snapshot = busy(began.elapsed().as_millis() as u64 / 100);
         snapshot.target.arch = arch.to_string();
         snapshot

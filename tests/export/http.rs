@@ -1,9 +1,9 @@
 //! The HTTP server under clients that behave and clients that do not.
 
-use crate::common::http::get;
-use crate::common::server::Server;
-use crate::common::snapshots::{busy, latch};
 use armtrace::model::{Kind, Mode};
+use lab::exporter::ServedExporter;
+use lab::http::get;
+use lab::snapshots::{busy, latch};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 #[test]
 fn metrics_are_text_0_0_4() {
-    let server = Server::of(|| busy(5));
+    let server = ServedExporter::of(|| busy(5));
     let answer = get(&server.address, "/metrics").unwrap();
     assert!(answer.head.starts_with("HTTP/1.0 200"), "{}", answer.head);
     assert!(answer.head.contains("content-type: text/plain; version=0.0.4; charset=utf-8"), "{}", answer.head);
@@ -22,13 +22,13 @@ fn metrics_are_text_0_0_4() {
 
 #[test]
 fn health_needs_no_snapshot() {
-    let server = Server::of(|| panic!("no snapshot is needed"));
+    let server = ServedExporter::of(|| panic!("no snapshot is needed"));
     assert_eq!(get(&server.address, "/healthz").unwrap().body, "ok\n");
 }
 
 #[test]
 fn the_landing_page_names_the_server_and_escapes_what_it_shows() {
-    let server = Server::of(|| {
+    let server = ServedExporter::of(|| {
         let mut snapshot = busy(5);
         snapshot.latches.push(latch("unnamed:f<T>&\"", Kind::Mutex, Mode::None, 100, 1_000_000_000));
         snapshot
@@ -44,14 +44,14 @@ fn the_landing_page_names_the_server_and_escapes_what_it_shows() {
 
 #[test]
 fn other_paths_are_not_found() {
-    let server = Server::of(|| busy(5));
+    let server = ServedExporter::of(|| busy(5));
     assert!(get(&server.address, "/x").unwrap().head.starts_with("HTTP/1.0 404"));
 }
 
 #[test]
 fn a_snapshot_that_fails_is_one_failed_scrape() {
     let calls = AtomicUsize::new(0);
-    let server = Server::of(move || {
+    let server = ServedExporter::of(move || {
         assert!(calls.fetch_add(1, Ordering::Relaxed) > 0, "the first one fails");
         busy(5)
     });
@@ -66,7 +66,7 @@ fn snapshots_are_taken_one_at_a_time_and_block_nobody_else() {
     let (begun, begins) = mpsc::channel();
     let (release, released) = mpsc::channel::<()>();
     let released = Mutex::new(released);
-    let server = Server::of(move || {
+    let server = ServedExporter::of(move || {
         most.fetch_max(running.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
         begun.send(()).unwrap();
         // Until `release` is dropped; then for long enough that others would be seen beside it.
@@ -90,7 +90,7 @@ fn snapshots_are_taken_one_at_a_time_and_block_nobody_else() {
 
 #[test]
 fn it_stops_soon_whatever_clients_do() {
-    let server = Server::of(|| {
+    let server = ServedExporter::of(|| {
         thread::sleep(Duration::from_secs(3));
         busy(5)
     });
@@ -114,7 +114,7 @@ fn it_stops_soon_whatever_clients_do() {
 #[test]
 fn idle_connections_do_not_delay_the_stop() {
     let stop = || {
-        let server = Server::of(|| busy(5));
+        let server = ServedExporter::of(|| busy(5));
         let mut stream = TcpStream::connect(&server.address).unwrap();
         stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
         assert!(stream.read(&mut [0; 1024]).unwrap() > 0);
@@ -128,7 +128,7 @@ fn idle_connections_do_not_delay_the_stop() {
 #[test]
 fn a_scrape_under_way_is_answered_before_the_end() {
     let (begun, begins) = mpsc::channel();
-    let server = Server::of(move || {
+    let server = ServedExporter::of(move || {
         begun.send(()).unwrap();
         thread::sleep(Duration::from_millis(100));
         busy(5)
@@ -142,7 +142,7 @@ fn a_scrape_under_way_is_answered_before_the_end() {
 
 #[test]
 fn clients_that_hang_do_not_keep_others_out() {
-    let server = Server::of(|| busy(5));
+    let server = ServedExporter::of(|| busy(5));
     let _hanging: Vec<_> = (0..40).map(|_| TcpStream::connect(&server.address).unwrap()).collect();
     assert!(get(&server.address, "/metrics").unwrap().head.contains("200"));
 }

@@ -1,8 +1,5 @@
 //! What Prometheus sees, over real HTTP and through a real Prometheus, from snapshots built by hand.
 
-#[path = "../common/mod.rs"]
-mod common;
-
 mod dashboard;
 mod http;
 mod metrics;

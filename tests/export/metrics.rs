@@ -1,9 +1,9 @@
 //! The families that the collector makes of a snapshot.
 
-use crate::common::prometheus::promtool_complaints;
-use crate::common::snapshots::*;
 use armtrace::export::{Exporter, FAMILIES};
 use armtrace::model::{Kind, Mode, ProbeState, Snapshot};
+use lab::prometheus::promtool_complaints;
+use lab::snapshots::*;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
 
-use crate::agent::{free_port, loaded_programs, program};
-use crate::server::{wait_for, Family, Options, Server};
+use lab::agent::{free_port, loaded_programs, program};
+use lab::releases::Release;
+use lab::server::{wait_for, Options, Server};
 
 /// Runs the agent, which must fail with this status and say these words in at most two lines.
 fn fails(command: &mut Command, status: i32, words: &[&str]) -> Result<()> {
@@ -84,7 +85,7 @@ fn bad_usage_has_its_own_status() -> Result<()> {
 
 #[test]
 fn a_thread_is_led_to_its_process() -> Result<()> {
-    let server = Server::start(Family::Mysql97, &Options::default())?;
+    let server = Server::start(Release::MYSQL_9_7, &Options::default())?;
     let thread = fs::read_dir(format!("/proc/{}/task", server.pid()))?
         .filter_map(|t| t.ok()?.file_name().to_str()?.parse::<i32>().ok())
         .find(|t| *t != server.pid())
@@ -112,7 +113,7 @@ fn a_thread_is_led_to_its_process() -> Result<()> {
 fn the_default_port_names_its_other_user() -> Result<()> {
     // If something has the default port already, that will do too.
     let _taken = std::net::TcpListener::bind("[::]:9435");
-    let server = Server::start(Family::Mariadb114, &Options::default())?;
+    let server = Server::start(Release::MARIADB_11_4, &Options::default())?;
     fails(&mut agent(&["--pid", &server.pid().to_string()]), 1, &["taken", "ebpf_exporter"])?;
     server.stop()
 }

@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 use anyhow::{ensure, Context, Result};
 use armtrace::target::cpu_time_ns;
 
-use crate::agent::{doctor_with, Agent, Sample};
-use crate::load::Load;
-use crate::server::{wait_for, Family, Options, Server};
+use lab::agent::{doctor_with, Agent, Sample};
+use lab::load::Load;
+use lab::releases::Release;
+use lab::server::{wait_for, Options, Server};
 
 /// Six of the cycles in which probes take turns, and whole ones: a part of a cycle has a turn or none.
 const WINDOW: Duration = Duration::from_secs(24);
@@ -75,9 +76,9 @@ fn takes_turns(samples: &[Sample]) -> bool {
 /// A budget of half of what the probes would take is kept, and what is measured stays near what performance_schema says: since
 /// hits count more than what they take, about a quarter of the waits is seen, so figures that were not scaled up would be far
 /// off. There have to be many waits, for a few long ones cannot be estimated.
-fn budget_is_kept(family: Family, threads: u32, args: &[&str]) -> Result<()> {
+fn budget_is_kept(release: Release, threads: u32, args: &[&str]) -> Result<()> {
     let server = Server::start(
-        family,
+        release,
         &Options { perf_schema: true, args: args.iter().map(|&a| a.to_owned()).collect(), ..Options::default() },
     )?;
     let mut load = Load::start(&server, "oltp_update_index", threads)?;
@@ -104,7 +105,7 @@ fn budget_is_kept(family: Family, threads: u32, args: &[&str]) -> Result<()> {
 
     println!(
         "{}: free {free:?}\nwithin {:.3} % {kept:?}, after {reaction:?}; lost {lost:?}",
-        family.name(),
+        release.name(),
         100.0 * budget
     );
     let taken = kept.probes / kept.cpu;
@@ -121,18 +122,18 @@ fn budget_is_kept(family: Family, threads: u32, args: &[&str]) -> Result<()> {
 
 #[test]
 fn mysql_stays_within_the_budget() -> Result<()> {
-    budget_is_kept(Family::Mysql97, 32, &["--innodb-flush-log-at-trx-commit=1", "--innodb-flush-method=nosync"])
+    budget_is_kept(Release::MYSQL_9_7, 32, &["--innodb-flush-log-at-trx-commit=1", "--innodb-flush-method=nosync"])
 }
 
 #[test]
 fn mariadb_stays_within_the_budget() -> Result<()> {
-    budget_is_kept(Family::Mariadb114, 64, &[])
+    budget_is_kept(Release::MARIADB_11_4, 64, &[])
 }
 
 /// Doctor lists what would be attached within the budget that it is told: the mutexes of MariaDB 10.2 need a large one.
 #[test]
 fn doctor_knows_what_a_budget_allows() -> Result<()> {
-    let server = Server::start(Family::Mariadb102, &Options::default())?;
+    let server = Server::start(Release::MARIADB_10_2, &Options::default())?;
     let lists_mutexes = |args: &[&str]| -> Result<bool> {
         let said = doctor_with(server.pid(), args)?;
         let probes = said["server"]["probes"].as_array().context("doctor lists no probes")?;

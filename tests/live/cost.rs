@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 use anyhow::{bail, ensure, Context, Result};
 use armtrace::target::cpu_time_ns;
 
-use crate::agent::{Agent, Sample};
 use crate::budget::is_calibrated;
-use crate::load::Load;
-use crate::server::{wait_for, Family, Options, Server};
+use lab::agent::{Agent, Sample};
+use lab::load::Load;
+use lab::releases::Release;
+use lab::server::{wait_for, Options, Server};
 
 /// All probes taken off and put back by turns inside one continuous load: neighbouring windows see the same machine.
 /// `ARMTRACE_PAIRS` asks for more pairs, to measure rather than to test.
@@ -72,11 +73,11 @@ fn quartiles(values: &[f64]) -> (f64, f64) {
 
 /// Starts an agent, and ensures that the server hardly notices that, in one of so many starts: what else the machine does can
 /// cost the server as much.
-fn start(family: Family, server: &Server) -> Result<Agent> {
+fn start(release: Release, server: &Server) -> Result<Agent> {
     let mut best = 0.0;
     for _ in 0..STARTS {
         let (agent, ratio) = start_once(server)?;
-        println!("{}: throughput {ratio:.3} while armtrace starts", family.name());
+        println!("{}: throughput {ratio:.3} while armtrace starts", release.name());
         if ratio >= 1.0 - MOST_LOST_AT_START {
             return Ok(agent);
         }
@@ -108,12 +109,12 @@ fn prices(samples: &[Sample]) -> String {
     known.map(|s| format!("{} {:.2} us ", s.labels["class"], 1e6 * s.value)).collect()
 }
 
-fn cost(family: Family) -> Result<()> {
-    let server = Server::start(family, &Options::default())?;
+fn cost(release: Release) -> Result<()> {
+    let server = Server::start(release, &Options::default())?;
     let mut load = Load::start(&server, "oltp_update_index", 16)?;
     load.wait_running()?;
     sleep(Duration::from_secs(2));
-    let agent = start(family, &server)?;
+    let agent = start(release, &server)?;
     wait_for("the probes' cost", Duration::from_secs(20), || is_calibrated(&agent))?;
     let (mut tps, mut cpu) = (Vec::new(), Vec::new());
     let pairs = std::env::var("ARMTRACE_PAIRS").map_or(Ok(PAIRS), |n| n.parse())?;
@@ -137,7 +138,7 @@ fn cost(family: Family) -> Result<()> {
     println!(
         "{}: medians of {pairs} pairs: throughput {tps:.3} (middle half {low:.3} to {high:.3}), CPU per transaction {cpu:.3}, \
          own estimate {:.2} %",
-        family.name(),
+        release.name(),
         100.0 * overhead
     );
     ensure!(tps >= 1.0 - MOST_LOST, "tracing costs {:.1} % of the throughput", 100.0 * (1.0 - tps));
@@ -147,10 +148,10 @@ fn cost(family: Family) -> Result<()> {
 
 #[test]
 fn tracing_mysql_costs_little() -> Result<()> {
-    cost(Family::Mysql97)
+    cost(Release::MYSQL_9_7)
 }
 
 #[test]
 fn tracing_mariadb_costs_little() -> Result<()> {
-    cost(Family::Mariadb114)
+    cost(Release::MARIADB_11_4)
 }

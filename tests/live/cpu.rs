@@ -14,10 +14,11 @@ use armtrace::audit::OrderingSites;
 use armtrace::symbols::Image;
 use armtrace::target::{cpu_time_ns, file_mappings, load_bias, FileMapping};
 
-use crate::agent::{by_latch, doctor, Agent, Sample};
-use crate::load::Load;
-use crate::server::{server_folder, wait_for, Family, Options, Server};
-use crate::tracer::Tracer;
+use lab::agent::{by_latch, doctor, Agent, Sample};
+use lab::load::Load;
+use lab::releases::Release;
+use lab::server::{wait_for, Options, Server};
+use lab::tracer::Tracer;
 
 /// How often both sample, in a second. The other sampler's clock must not keep step with ours.
 const HZ: &str = "499";
@@ -92,8 +93,8 @@ fn stolen_seconds() -> Result<f64> {
     Ok(ticks / hz as f64)
 }
 
-fn adds_up(family: Family) -> Result<()> {
-    let server = Server::start(family, &Options::default())?;
+fn adds_up(release: Release) -> Result<()> {
+    let server = Server::start(release, &Options::default())?;
     let mut load = Load::start(&server, "oltp_update_index", 16)?;
     load.wait_running()?;
     let agent = attach(&server)?;
@@ -122,7 +123,7 @@ fn adds_up(family: Family) -> Result<()> {
     let clock = (hits(&after) - hits(&before)) / HZ.parse::<f64>()?;
     println!(
         "{}: {sampled:.2} s by class, {least:.2} to {most:.2} s of CPU time, {clock:.2} s by samples alone, {stolen:.2} s stolen",
-        family.name()
+        release.name()
     );
     let is_within =
         |seconds: f64, tolerance: f64| (least * (1.0 - tolerance)..=most * (1.0 + tolerance)).contains(&seconds);
@@ -137,12 +138,12 @@ fn adds_up(family: Family) -> Result<()> {
 
 #[test]
 fn sampled_time_is_the_cpu_time_of_mysql() -> Result<()> {
-    adds_up(Family::Mysql97)
+    adds_up(Release::MYSQL_9_7)
 }
 
 #[test]
 fn sampled_time_is_the_cpu_time_of_mariadb() -> Result<()> {
-    adds_up(Family::Mariadb114)
+    adds_up(Release::MARIADB_11_4)
 }
 
 /// Samples of the server by function that `perf` takes of all CPUs meanwhile.
@@ -190,9 +191,9 @@ fn within_four_attempts(mut attempt: impl FnMut() -> Result<()>) -> Result<()> {
 }
 
 /// A server that writes many pages, and so computes many checksums: its classes against perf's names.
-fn agrees_with_perf(family: Family, args: &[&str], classes: &[(&str, &[&str])]) -> Result<()> {
+fn agrees_with_perf(release: Release, args: &[&str], classes: &[(&str, &[&str])]) -> Result<()> {
     let options = Options { args: args.iter().map(|a| (*a).to_owned()).collect(), ..Options::default() };
-    let server = Server::start(family, &options)?;
+    let server = Server::start(release, &options)?;
     let mut load = Load::start(&server, "oltp_update_non_index", 16)?;
     load.wait_running()?;
     let agent = attach(&server)?;
@@ -201,10 +202,10 @@ fn agrees_with_perf(family: Family, args: &[&str], classes: &[(&str, &[&str])]) 
         let samples = perf(&server, 6)?;
         let ours = Growth::between(&before, &agent.scrape()?);
         let (ours_kernel, theirs_kernel) = (ours.share_in_kernel(), kernel_share_by_perf(&samples));
-        println!("{}: in the kernel {ours_kernel:.1} %, by perf {theirs_kernel:.1} %", family.name());
+        println!("{}: in the kernel {ours_kernel:.1} %, by perf {theirs_kernel:.1} %", release.name());
         classes.iter().try_for_each(|(class, names)| {
             let (ours, theirs) = (ours.share_of_program(class, names), share_by_perf(&samples, names));
-            println!("{}: {class}: {ours:.1} %, by perf {theirs:.1} % of {} samples", family.name(), samples.len());
+            println!("{}: {class}: {ours:.1} %, by perf {theirs:.1} % of {} samples", release.name(), samples.len());
             ensure!((ours - theirs).abs() <= POINTS, "{class} has {ours:.1} %, by perf {theirs:.1} %");
             ensure!(*class != "checksum" || ours > 0.3, "a load that flushes pages computes no checksums");
             Ok(())
@@ -224,7 +225,7 @@ fn agrees_with_perf(family: Family, args: &[&str], classes: &[(&str, &[&str])]) 
 #[test]
 fn classes_of_mysql_are_as_perf_has_them() -> Result<()> {
     agrees_with_perf(
-        Family::Mysql97,
+        Release::MYSQL_9_7,
         &["--innodb-buffer-pool-size=16M"],
         &[
             ("spin", &["ut_delay"]),
@@ -249,7 +250,7 @@ fn classes_of_mysql_are_as_perf_has_them() -> Result<()> {
 #[test]
 fn classes_of_mariadb_are_as_perf_has_them() -> Result<()> {
     agrees_with_perf(
-        Family::Mariadb114,
+        Release::MARIADB_11_4,
         &["--innodb-buffer-pool-size=16M"],
         &[
             ("spin", &["mutex_impl<true>::wait_and_lock", "lock_impl<true>::rd_wait", "lock_impl<true>::wr_wait"]),
@@ -309,7 +310,7 @@ fn ordering_by_perf(server: &Server, samples: &[String]) -> (usize, usize) {
 /// Where many threads contend, atomics take time: by our samples and by another sampler's.
 #[test]
 fn time_on_atomics_is_as_perf_has_it() -> Result<()> {
-    let server = Server::start(Family::Mysql97, &Options::default())?;
+    let server = Server::start(Release::MYSQL_9_7, &Options::default())?;
     let mut load = Load::start(&server, "oltp_update_index", 16)?;
     load.wait_running()?;
     let agent = attach(&server)?;
@@ -340,9 +341,9 @@ fn time_on_atomics_is_as_perf_has_it() -> Result<()> {
 
 /// The load of `oltp_update_index` makes threads queue for latches: the one that performance_schema sees waited for most in
 /// code that spins must get the most CPU time spent spinning.
-fn spinning_is_for_the_latch_that_is_waited_for(family: Family, threads: u32, args: &[&str]) -> Result<()> {
+fn spinning_is_for_the_latch_that_is_waited_for(release: Release, threads: u32, args: &[&str]) -> Result<()> {
     let args = args.iter().map(|a| (*a).to_owned()).collect();
-    let server = Server::start(family, &Options { perf_schema: true, args, ..Options::default() })?;
+    let server = Server::start(release, &Options { perf_schema: true, args, ..Options::default() })?;
     let mut load = Load::start(&server, "oltp_update_index", threads)?;
     load.wait_running()?;
     let agent = Agent::attach_with(&server, &["--sample-hz", HZ, "--max-overhead", "100%"].map(OsStr::new))?;
@@ -351,7 +352,7 @@ fn spinning_is_for_the_latch_that_is_waited_for(family: Family, threads: u32, ar
     let last = within_four_attempts(|| {
         sleep(Duration::from_secs(5));
         let (after, truth) = (agent.scrape()?, server.wait_summary()?);
-        spin_agrees(family, &before, &after, |latch| {
+        spin_agrees(release, &before, &after, |latch| {
             let sum = |summary: &BTreeMap<String, (f64, f64)>| summary.get(latch).map_or(0.0, |(_, seconds)| *seconds);
             sum(&truth) - sum(&truth_before)
         })
@@ -362,7 +363,7 @@ fn spinning_is_for_the_latch_that_is_waited_for(family: Family, threads: u32, ar
     last
 }
 
-fn spin_agrees(family: Family, before: &[Sample], after: &[Sample], truth: impl Fn(&str) -> f64) -> Result<()> {
+fn spin_agrees(release: Release, before: &[Sample], after: &[Sample], truth: impl Fn(&str) -> f64) -> Result<()> {
     let grown = |metric| -> BTreeMap<String, f64> {
         let then = by_latch(before, metric);
         let now = by_latch(after, metric).into_iter();
@@ -380,7 +381,7 @@ fn spin_agrees(family: Family, before: &[Sample], after: &[Sample], truth: impl 
     by_cpu.retain(|latch, _| by_truth.get(latch).is_some_and(|seconds| *seconds > 0.0));
     let ((first, seconds), (ours, spun)) = (most(&by_truth)?, most(&by_cpu)?);
     let total = spins.values().sum::<f64>();
-    println!("{}: performance_schema {first} {seconds:.2} s; {ours} {spun:.3} s of CPU; {total} spins", family.name());
+    println!("{}: performance_schema {first} {seconds:.2} s; {ours} {spun:.3} s of CPU; {total} spins", release.name());
     ensure!(total > 100.0 && spun > 0.0, "no spinning");
     // Two latches of the redo log can be close.
     let spun_for_first = cpu.get(&first).copied().unwrap_or(0.0);
@@ -390,12 +391,12 @@ fn spin_agrees(family: Family, before: &[Sample], after: &[Sample], truth: impl 
 
 #[test]
 fn mysql_spins_for_what_it_waits_for() -> Result<()> {
-    spinning_is_for_the_latch_that_is_waited_for(Family::Mysql97, 32, &["--innodb-flush-log-at-trx-commit=1"])
+    spinning_is_for_the_latch_that_is_waited_for(Release::MYSQL_9_7, 32, &["--innodb-flush-log-at-trx-commit=1"])
 }
 
 #[test]
 fn mariadb_spins_for_what_it_waits_for() -> Result<()> {
-    spinning_is_for_the_latch_that_is_waited_for(Family::Mariadb114, 64, &[])
+    spinning_is_for_the_latch_that_is_waited_for(Release::MARIADB_11_4, 64, &[])
 }
 
 /// In place of the C library's function one that always makes the system call, as glibc does on aarch64 without rseq.
@@ -417,7 +418,7 @@ fn count_by_other_tracer(pid: i32, event: &str, sum: &str) -> Result<Tracer> {
 
 #[test]
 fn getcpu_calls_are_as_many_as_another_tracer_counts() -> Result<()> {
-    let folder = server_folder(Family::Mysql97)?;
+    let folder = Release::MYSQL_9_7.folder()?;
     let (inside, source) = ("/tmp/armtrace-getcpu.so", tempfile::NamedTempFile::with_suffix(".c")?);
     std::fs::write(source.path(), GETCPU)?;
     let library = folder.join(inside.trim_start_matches('/'));
@@ -429,7 +430,7 @@ fn getcpu_calls_are_as_many_as_another_tracer_counts() -> Result<()> {
         env: vec![("LD_PRELOAD".to_owned(), inside.to_owned())],
         ..Options::default()
     };
-    let server = Server::start(Family::Mysql97, &options)?;
+    let server = Server::start(Release::MYSQL_9_7, &options)?;
     let answers = &doctor(server.pid())?["server"]["getcpu"]["path"];
     ensure!(answers == "elsewhere", "{answers} and not the library in the C library's place");
     let agent = Agent::attach(&server)?;
@@ -459,7 +460,7 @@ fn getcpu_calls_are_as_many_as_another_tracer_counts() -> Result<()> {
 fn checksum_calls_are_about_as_many_as_another_tracer_counts() -> Result<()> {
     const FUNCTION: &str = "_ZN8hardware18crc32_using_pclmulEPKhm";
     let args = vec!["--innodb-buffer-pool-size=16M".to_owned()];
-    let server = Server::start(Family::Mysql97, &Options { args, ..Options::default() })?;
+    let server = Server::start(Release::MYSQL_9_7, &Options { args, ..Options::default() })?;
     let mut load = Load::start(&server, "oltp_update_non_index", 16)?;
     load.wait_running()?;
     let agent = Agent::attach(&server)?;
@@ -473,7 +474,7 @@ fn checksum_calls_are_about_as_many_as_another_tracer_counts() -> Result<()> {
         })
     };
     let (first, since) = after_burst((0.0, 0.0))?;
-    let program = Family::Mysql97.program()?;
+    let program = Release::MYSQL_9_7.program()?;
     let counter = count_by_other_tracer(server.pid(), &format!("uprobe:{}:{FUNCTION}", program.display()), "arg1")?;
     let mut last = (first, since);
     for _ in 0..10 {
@@ -497,7 +498,7 @@ fn checksum_calls_are_about_as_many_as_another_tracer_counts() -> Result<()> {
 #[test]
 fn software_checksums_are_told_from_hardware() -> Result<()> {
     let args = vec!["--innodb-buffer-pool-size=16M".to_owned()];
-    let server = Server::start(Family::Mysql97, &Options { args, ..Options::default() })?;
+    let server = Server::start(Release::MYSQL_9_7, &Options { args, ..Options::default() })?;
     let chosen = || -> Result<(String, String)> {
         let doctor = doctor(server.pid())?;
         let text = |field: &str| doctor["server"]["checksums"][0][field].as_str().unwrap_or_default().to_owned();

@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 
 use anyhow::{ensure, Context, Result};
 
-use crate::agent::{doctor, Agent};
 use crate::library::{measured, small_table_cache, COND, LATCH, LIMIT, TABLE_CACHE};
-use crate::load::Load;
-use crate::server::{wait_for, Family, Server};
+use lab::agent::{doctor, Agent};
+use lab::load::Load;
+use lab::releases::Release;
+use lab::server::{wait_for, Server};
 
 const EVENTS: &str = "unnamed:os_event";
 
@@ -15,7 +16,7 @@ const EVENTS: &str = "unnamed:os_event";
 /// performance_schema says.
 #[test]
 fn mariadb_10_5_without_symbols_shows_its_sleeps() -> Result<()> {
-    let server = Server::start(Family::Mariadb105Debian, &small_table_cache(true, &[]))?;
+    let server = Server::start(Release::MARIADB_10_5_DEBIAN, &small_table_cache(true, &[]))?;
     let mut load = Load::start(&server, "oltp_read_write", 64)?;
     load.wait_running()?;
     let agent = Agent::attach_without_budget(&server)?;

@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
 
-use crate::agent::Agent;
-use crate::common::dashboard::{self, Query};
-use crate::common::http;
-use crate::common::prometheus::{promtool_complaints, Prometheus};
-use crate::load::Load;
-use crate::server::{wait_for, Family, Options, Server};
+use lab::agent::Agent;
+use lab::dashboard::{self, Query};
+use lab::http;
+use lab::load::Load;
+use lab::prometheus::{promtool_complaints, Prometheus};
+use lab::releases::Release;
+use lab::server::{wait_for, Options, Server};
 
 /// Panels that are rightly empty here: no condition variable need be waited for, nothing is over the budget, checksums cost
 /// nothing by the byte as long as there was no second burst, the C library knows a thread's CPU by itself, and hardware events
@@ -53,7 +54,7 @@ fn statements(server: &Server, agent: &Agent) -> Result<(f64, f64)> {
 
 #[test]
 fn a_live_agent_fills_the_dashboard() -> Result<()> {
-    let server = Server::start(Family::Mysql97, &Options::default())?;
+    let server = Server::start(Release::MYSQL_9_7, &Options::default())?;
     let mut load = Load::start(&server, "oltp_update_index", 32)?;
     load.wait_running()?;
     let url = format!("mysql://root@localhost?socket={}", server.socket().display());

@@ -12,12 +12,13 @@ use armtrace::model::Kind;
 use armtrace::recording::{self, Recording};
 use tempfile::TempDir;
 
-use crate::agent::{free_port, Agent};
-use crate::common::prometheus::{Pace, Prometheus};
-use crate::common::{dashboard, http};
-use crate::load::Load;
 use crate::recordings::{prints, Recorder};
-use crate::server::{wait_for, Family, Options, Server};
+use lab::agent::{free_port, Agent};
+use lab::load::Load;
+use lab::prometheus::{Pace, Prometheus};
+use lab::releases::Release;
+use lab::server::{wait_for, Options, Server};
+use lab::{dashboard, http};
 
 /// The kernel that is tested with every change; `tests/vm/matrix` has the others.
 const KERNEL: &str = "6.12";
@@ -162,7 +163,7 @@ fn guest_and_host_are_compared_in_one_prometheus_and_by_recordings() -> Result<(
     wait_for("metrics of the emulated machine", PATIENCE, || {
         Ok(http::get(&guests, "/metrics").ok().filter(|answer| answer.head.contains("200")).map(|_| ()))
     })?;
-    let server = Server::start(Family::Mysql97, &Options::default())?;
+    let server = Server::start(Release::MYSQL_9_7, &Options::default())?;
     let mut load = Load::start(&server, "oltp_update_index", 16)?;
     load.wait_running()?;
     let agent = Agent::attach(&server)?;

@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use anyhow::{ensure, Result};
 
-use crate::agent::{Agent, Sample};
-use crate::load::Load;
-use crate::server::{wait_for, Family, Options, Server};
+use lab::agent::{Agent, Sample};
+use lab::load::Load;
+use lab::releases::Release;
+use lab::server::{wait_for, Options, Server};
 
 /// Handoffs by from and to.
 fn matrix(samples: &[Sample]) -> BTreeMap<(String, String), f64> {
@@ -50,8 +51,8 @@ pub fn pin(pid: i32, cpus: &str) -> Result<()> {
 }
 
 /// Every contended wait is in one cell; with all threads on one core no cell but that core's grows.
-fn handoffs_are_where_threads_run(family: Family, threads: u32) -> Result<()> {
-    let server = Server::start(family, &Options::default())?;
+fn handoffs_are_where_threads_run(release: Release, threads: u32) -> Result<()> {
+    let server = Server::start(release, &Options::default())?;
     let mut load = Load::start(&server, "oltp_update_index", threads)?;
     load.wait_running()?;
     let args = ["--handoffs", "core", "--max-overhead", "100%"].map(OsStr::new);
@@ -78,7 +79,7 @@ fn handoffs_are_where_threads_run(family: Family, threads: u32) -> Result<()> {
     let lost = agent.scrape()?.into_iter().filter(|s| s.name.contains("lost") && s.value > 0.0).collect::<Vec<_>>();
     println!(
         "{}: free {free:?}\npinned {pinned:?}\n(handoffs, waits, estimated seconds) {:?}; lost {lost:?}",
-        family.name(),
+        release.name(),
         balance()?
     );
     let waits = balanced?;
@@ -99,10 +100,10 @@ fn handoffs_are_where_threads_run(family: Family, threads: u32) -> Result<()> {
 
 #[test]
 fn mysql_hands_over_where_its_threads_run() -> Result<()> {
-    handoffs_are_where_threads_run(Family::Mysql97, 16)
+    handoffs_are_where_threads_run(Release::MYSQL_9_7, 16)
 }
 
 #[test]
 fn mariadb_hands_over_where_its_threads_run() -> Result<()> {
-    handoffs_are_where_threads_run(Family::Mariadb114, 32)
+    handoffs_are_where_threads_run(Release::MARIADB_11_4, 32)
 }

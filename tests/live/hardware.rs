@@ -9,8 +9,9 @@ use armtrace::attach::{Countable, Counter, Whose};
 use armtrace::probe::hardware::{EventSampler, Sampled};
 use armtrace::symbols::Arch;
 
-use crate::agent::{doctor, Agent, Sample};
-use crate::server::{wait_for, Family, Options, Server};
+use lab::agent::{doctor, Agent, Sample};
+use lab::releases::Release;
+use lab::server::{wait_for, Options, Server};
 
 const COUNT: &str = "armtrace_perf_events_total";
 
@@ -22,7 +23,7 @@ fn events<'s>(samples: &'s [Sample], metric: &str) -> BTreeSet<&'s str> {
 /// ones are, that is: none, and where they would be.
 #[test]
 fn hardware_events_are_counted_or_explained() -> Result<()> {
-    let server = Server::start(Family::Mariadb114, &Options::default())?;
+    let server = Server::start(Release::MARIADB_11_4, &Options::default())?;
     let said = doctor(server.pid())?["hardware"].clone();
     let listed = said["events"].as_array().context("doctor lists no events")?;
     ensure!(!listed.is_empty(), "{said}");

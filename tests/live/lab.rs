@@ -9,9 +9,11 @@ use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
 
-use crate::agent::program;
-use crate::load::Load;
-use crate::server::{running, script, wait_for, Family, Options, Server};
+use lab::agent::program;
+use lab::load::Load;
+use lab::releases::script;
+use lab::releases::Release;
+use lab::server::{running, wait_for, Options, Server};
 
 /// Anything on this machine that still belongs to the server that had this folder.
 fn leftovers(dir: &Path) -> Result<Vec<String>> {
@@ -35,14 +37,14 @@ fn leftovers(dir: &Path) -> Result<Vec<String>> {
     Ok(found)
 }
 
-fn serves_under_load(family: Family) -> Result<()> {
-    let server = Server::start(family, &Options::default())?;
+fn serves_under_load(release: Release) -> Result<()> {
+    let server = Server::start(release, &Options::default())?;
     let (pid, dir) = (server.pid(), server.dir().to_path_buf());
     let comm = fs::read_to_string(format!("/proc/{pid}/comm"))?;
     ensure!(comm.starts_with("mysqld") || comm == "mariadbd\n", "process {pid} is {comm:?}");
     let rows = server.query("SELECT VERSION(), @@performance_schema, @@port")?;
     ensure!(rows.len() == 1 && rows[0].len() == 3, "{rows:?}");
-    ensure!(rows[0][0].starts_with(family.version()), "{rows:?}");
+    ensure!(rows[0][0].starts_with(release.version()), "{rows:?}");
     ensure!(rows[0][1..] == ["0".to_string(), server.port().to_string()], "{rows:?}");
     TcpStream::connect(("127.0.0.1", server.port()))?;
 
@@ -72,15 +74,15 @@ fn serves_under_load(family: Family) -> Result<()> {
 
 #[test]
 fn servers_serve_under_load() -> Result<()> {
-    [Family::Mysql97, Family::Mariadb114].into_iter().try_for_each(serves_under_load)
+    [Release::MYSQL_9_7, Release::MARIADB_11_4].into_iter().try_for_each(serves_under_load)
 }
 
 #[test]
 fn options_reach_the_server() -> Result<()> {
-    for family in [Family::Mysql97, Family::Mariadb114] {
+    for release in [Release::MYSQL_9_7, Release::MARIADB_11_4] {
         let options =
             Options { perf_schema: true, args: vec!["--innodb-buffer-pool-size=64M".into()], ..Options::default() };
-        let server = Server::start(family, &options)?;
+        let server = Server::start(release, &options)?;
         let rows = server.query("SELECT @@performance_schema, @@innodb_buffer_pool_size")?;
         ensure!(rows == [["1", "67108864"]], "{rows:?}");
         let waits = server.query(
@@ -95,7 +97,7 @@ fn options_reach_the_server() -> Result<()> {
 
 #[test]
 fn failures_are_not_hidden() -> Result<()> {
-    let server = Server::start(Family::Mysql97, &Options::default())?;
+    let server = Server::start(Release::MYSQL_9_7, &Options::default())?;
     let error = server.query("SELECT no_such_column").unwrap_err();
     ensure!(error.to_string().contains("no_such_column"), "{error}");
     ensure!(server.status("no_such_status").is_err());

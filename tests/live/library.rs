@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
 
-use crate::agent::{by_latch, Agent, Sample};
-use crate::load::Load;
-use crate::server::{wait_for, Family, Options, Server};
+use lab::agent::{by_latch, Agent, Sample};
+use lab::load::Load;
+use lab::releases::Release;
+use lab::server::{wait_for, Options, Server};
 
 pub(crate) const TABLE_CACHE: &str = "wait/synch/mutex/sql/LOCK_table_cache";
 const METADATA_LOCK: &str = "wait/synch/rwlock/sql/MDL_lock::rwlock";
@@ -42,12 +43,12 @@ pub(crate) fn measured(agent: &Agent, metric: &str) -> Result<BTreeMap<String, (
 const FOUND: f64 = 0.6;
 const WINDOWS: usize = 4;
 
-fn table_cache_agrees(family: Family) -> Result<()> {
-    agrees(family, &small_table_cache(true, &[]), "oltp_read_only", TABLE_CACHE)
+fn table_cache_agrees(release: Release) -> Result<()> {
+    agrees(release, &small_table_cache(true, &[]), "oltp_read_only", TABLE_CACHE)
 }
 
-fn agrees(family: Family, options: &Options, test: &str, latch: &str) -> Result<()> {
-    let server = Server::start(family, options)?;
+fn agrees(release: Release, options: &Options, test: &str, latch: &str) -> Result<()> {
+    let server = Server::start(release, options)?;
     let mut load = Load::start(&server, test, 64)?;
     load.wait_running()?;
     let agent = Agent::attach_without_budget(&server)?;
@@ -87,30 +88,30 @@ fn agrees(family: Family, options: &Options, test: &str, latch: &str) -> Result<
 
 #[test]
 fn mysql_table_cache_waits_agree_with_perf_schema() -> Result<()> {
-    table_cache_agrees(Family::Mysql97)
+    table_cache_agrees(Release::MYSQL_9_7)
 }
 
 #[test]
 fn mariadb_table_cache_waits_agree_with_perf_schema() -> Result<()> {
-    table_cache_agrees(Family::Mariadb114)
+    table_cache_agrees(Release::MARIADB_11_4)
 }
 
 #[test]
 fn mariadb_10_2_table_cache_waits_agree_with_perf_schema() -> Result<()> {
-    table_cache_agrees(Family::Mariadb102)
+    table_cache_agrees(Release::MARIADB_10_2)
 }
 
 /// Every statement takes the same few metadata locks.
 #[test]
 fn mariadb_metadata_lock_waits_agree_with_perf_schema() -> Result<()> {
     let options = Options { perf_schema: true, ..Options::default() };
-    agrees(Family::Mariadb114, &options, "oltp_point_select", METADATA_LOCK)
+    agrees(Release::MARIADB_11_4, &options, "oltp_point_select", METADATA_LOCK)
 }
 
 /// A server without instruments, and an agent on it, for all that has to be seen without them.
 #[test]
 fn mariadb_locks_need_no_perf_schema() -> Result<()> {
-    let server = Server::start(Family::Mariadb114, &Options::default())?;
+    let server = Server::start(Release::MARIADB_11_4, &Options::default())?;
     let agent = Agent::attach_without_budget(&server)?;
     timer_is_named(&agent)?;
     let under = |test: &str, look: fn(&Agent) -> Result<()>| -> Result<()> {
@@ -168,7 +169,7 @@ fn mariadb_idle_waits_agree_with_perf_schema() -> Result<()> {
         ["wait/synch/cond/mysys/COND_timer", "wait/synch/cond/aria/SERVICE_THREAD_CONTROL::COND_control"];
     let args =
         vec!["--aria-checkpoint-interval=1".to_owned(), "--thread-handling=one-thread-per-connection".to_owned()];
-    let server = Server::start(Family::Mariadb114, &Options { perf_schema: true, args, ..Options::default() })?;
+    let server = Server::start(Release::MARIADB_11_4, &Options { perf_schema: true, args, ..Options::default() })?;
     let agent = Agent::attach_without_budget(&server)?;
     // The first wait of each began before.
     let first = wait_for("idle waits", LIMIT, || {
@@ -199,7 +200,7 @@ fn mariadb_idle_waits_agree_with_perf_schema() -> Result<()> {
 /// Without instruments, global locks and the table cache have their names all the same.
 #[test]
 fn mysql_table_cache_needs_no_perf_schema() -> Result<()> {
-    let server = Server::start(Family::Mysql97, &small_table_cache(false, &[]))?;
+    let server = Server::start(Release::MYSQL_9_7, &small_table_cache(false, &[]))?;
     let mut load = Load::start(&server, "oltp_read_only", 64)?;
     load.wait_running()?;
     let agent = Agent::attach_without_budget(&server)?;

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
 
-use crate::agent::{changed_sites, loaded_programs, quickest_name, Agent, Sample};
-use crate::load::Load;
-use crate::machine::patience;
-use crate::server::{wait_for, Family, Options, Server};
+use lab::agent::{changed_sites, loaded_programs, quickest_name, Agent, Sample};
+use lab::load::Load;
+use lab::machine::patience;
+use lab::releases::Release;
+use lab::server::{wait_for, Options, Server};
 
 /// How long the agent may take to leave, in the median of many times and once: it waits for all CPUs to have been scheduled,
 /// which on a busy small machine now and then takes its time.
@@ -25,8 +26,8 @@ fn nothing_left(server: &Server) -> Result<()> {
 }
 
 /// Attaches and detaches again and again while the load runs, at once and after a while, by turns.
-fn cycles(family: Family, rounds: u64) -> Result<()> {
-    let server = Server::start(family, &Options::default())?;
+fn cycles(release: Release, rounds: u64) -> Result<()> {
+    let server = Server::start(release, &Options::default())?;
     let mut load = Load::start(&server, "oltp_update_index", 16)?;
     load.wait_running()?;
     let mut times = Vec::new();
@@ -54,13 +55,13 @@ fn cycles(family: Family, rounds: u64) -> Result<()> {
 
 #[test]
 fn fifty_attachments_lose_no_query() -> Result<()> {
-    cycles(Family::Mysql97, 30)?;
-    cycles(Family::Mariadb114, 20)
+    cycles(Release::MYSQL_9_7, 30)?;
+    cycles(Release::MARIADB_11_4, 20)
 }
 
 #[test]
 fn leaves_promptly_and_cleanly_however_it_ends() -> Result<()> {
-    let server = Server::start(Family::Mysql97, &Options::default())?;
+    let server = Server::start(Release::MYSQL_9_7, &Options::default())?;
     let mut load = Load::start(&server, "oltp_update_index", 16)?;
     load.wait_running()?;
     for signal in [libc::SIGINT, libc::SIGTERM] {
@@ -91,7 +92,7 @@ fn leaves_promptly_and_cleanly_however_it_ends() -> Result<()> {
 /// server, and cost it a trap at each hit. Each moment of taking them off is a chance for that, so some are tried.
 #[test]
 fn leaves_nothing_behind_when_killed_while_detaching() -> Result<()> {
-    let server = Server::start(Family::Mysql97, &Options::default())?;
+    let server = Server::start(Release::MYSQL_9_7, &Options::default())?;
     let mut load = Load::start(&server, "oltp_update_index", 16)?;
     load.wait_running()?;
     for moment in (2..24).step_by(2).map(Duration::from_millis) {
@@ -111,8 +112,8 @@ fn leaves_nothing_behind_when_killed_while_detaching() -> Result<()> {
 /// What a DBA does who suspects armtrace of slowing a server down.
 #[test]
 fn takes_its_probes_off_and_puts_them_back_when_told() -> Result<()> {
-    for family in [Family::Mysql97, Family::Mariadb114] {
-        let server = Server::start(family, &Options::default())?;
+    for release in [Release::MYSQL_9_7, Release::MARIADB_11_4] {
+        let server = Server::start(release, &Options::default())?;
         let mut load = Load::start(&server, "oltp_update_index", 16)?;
         load.wait_running()?;
         let agent = Agent::attach(&server)?;
@@ -128,7 +129,7 @@ fn takes_its_probes_off_and_puts_them_back_when_told() -> Result<()> {
             wait_for("the states to say so", CLEAN_UP, || Ok(on(&agent)?.is_empty().then_some(())))?;
             let then = hits()?;
             sleep(Duration::from_millis(1500));
-            ensure!(hits()? == then, "{}, round {round}: hits were counted in a pause", family.name());
+            ensure!(hits()? == then, "{}, round {round}: hits were counted in a pause", release.name());
             agent.signal(libc::SIGUSR2);
         }
         agent.signal(libc::SIGUSR1);
@@ -156,7 +157,7 @@ fn on(agent: &Agent) -> Result<Vec<String>> {
 
 #[test]
 fn survives_the_servers_sudden_death() -> Result<()> {
-    let server = Server::start(Family::Mariadb114, &Options::default())?;
+    let server = Server::start(Release::MARIADB_11_4, &Options::default())?;
     let mut agent = Agent::attach(&server)?;
     // SAFETY: a signal to the private server that this test started.
     unsafe { libc::kill(server.pid(), libc::SIGKILL) };
@@ -167,7 +168,7 @@ fn survives_the_servers_sudden_death() -> Result<()> {
 
 #[test]
 fn names_latches_within_a_second_of_its_start() -> Result<()> {
-    let server = Server::start(Family::Mysql97, &Options::default())?;
+    let server = Server::start(Release::MYSQL_9_7, &Options::default())?;
     let mut load = Load::start(&server, "oltp_update_index", 32)?;
     load.wait_running()?;
     let first = quickest_name(&server)?;
@@ -180,7 +181,7 @@ fn names_latches_within_a_second_of_its_start() -> Result<()> {
 /// Whoever reads the agent's output may stop reading: a terminal halted with Ctrl-S, a pager.
 #[test]
 fn leaves_promptly_when_nobody_reads_its_output() -> Result<()> {
-    let server = Server::start(Family::Mysql97, &Options::default())?;
+    let server = Server::start(Release::MYSQL_9_7, &Options::default())?;
     let (mut agent, _unread) = Agent::attach_to_full_pipe(&server)?;
     // Longer than the interval at which lines are printed, so that the pipe is written to.
     sleep(Duration::from_secs(12));

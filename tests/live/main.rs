@@ -1,11 +1,8 @@
 //! Tests on real servers under real load. They need root, and run one at a time: two servers under load at once would
 //! starve one another on a small machine. `tests/README.md` says more.
 
-mod agent;
 mod bad_input;
 mod budget;
-#[path = "../common/mod.rs"]
-mod common;
 mod cost;
 mod cpu;
 mod events;
@@ -16,20 +13,16 @@ mod hardware;
 mod lab;
 mod library;
 mod life;
-mod load;
-mod machine;
 mod naming;
 mod nodes;
 mod pages;
 mod programs;
 mod recordings;
 mod scenario;
-mod server;
 mod size;
 mod sleeps;
 mod symbols;
 mod top;
-mod tracer;
 mod truth;
 mod truth_suite;
 mod waits;

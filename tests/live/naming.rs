@@ -10,9 +10,10 @@ use armtrace::model::Kind;
 use armtrace::names::{locks, Identity, Instruments, LatchId, Namer};
 use armtrace::target::{Memory, Target};
 
-use crate::agent::{by_latch, Agent};
-use crate::load::Load;
-use crate::server::{wait_for, Family, Options, Server};
+use lab::agent::{by_latch, Agent};
+use lab::load::Load;
+use lab::releases::Release;
+use lab::server::{wait_for, Options, Server};
 
 fn open(server: &Server) -> Result<(Arc<Target>, Namer)> {
     let target = Target::open(server.pid()).map_err(|e| anyhow::anyhow!("{e}"))?;
@@ -44,6 +45,11 @@ fn latch_ids_agree(server: &Server, least: usize) -> Result<()> {
     ensure!(ids.len() >= least, "only {} latch ids", ids.len());
     let mut wrong = Vec::new();
     for (id, name) in &ids {
+        let Some(name) = name else {
+            let key = memory.u32(id.description + DESCRIBED_KEY).context("reading a description")?;
+            wrong.push(format!("{} (key {key})", id.name));
+            continue;
+        };
         // Ids of rw-locks are in the table too; their instruments are no mutexes.
         let bare = name.event.rsplit('/').next().unwrap_or_default();
         let registered = instruments.iter().any(|i| i.ends_with(&format!("/innodb/{bare}")));
@@ -55,6 +61,14 @@ fn latch_ids_agree(server: &Server, least: usize) -> Result<()> {
     }
     ensure!(wrong.is_empty(), "{wrong:#?}");
     Ok(())
+}
+
+/// The same for a server of any release, if it has a table of latch ids.
+pub(crate) fn any_latch_ids_agree(server: &Server) -> Result<()> {
+    match open(server)?.0.image.symbol("latch_meta") {
+        Some(_) => latch_ids_agree(server, 80).context("latch ids"),
+        None => Ok(()),
+    }
 }
 
 /// Where a server keeps what is known of an rw-lock: offsets of its list's first, and in the lock of the next in the list, of
@@ -328,15 +342,15 @@ fn writable_memory(pid: i32) -> Result<Vec<(u64, Vec<u8>)>> {
 }
 
 /// Starts a server once for all that is compared with its instruments.
-fn instruments_agree(family: Family, agree: impl FnOnce(&Server) -> Result<()>) -> Result<()> {
-    let server = Server::start(family, &options(true))?;
+fn instruments_agree(release: Release, agree: impl FnOnce(&Server) -> Result<()>) -> Result<()> {
+    let server = Server::start(release, &options(true))?;
     agree(&server)?;
     server.stop()
 }
 
 #[test]
 fn mysql_names_are_those_of_its_instruments() -> Result<()> {
-    instruments_agree(Family::Mysql97, |server| {
+    instruments_agree(Release::MYSQL_9_7, |server| {
         latch_ids_agree(server, 100).context("latch ids")?;
         rw_locks_agree(server, &MYSQL_RW_LOCK).context("rw-locks")?;
         made_locks_agree(server, 60).context("made locks")?;
@@ -346,7 +360,7 @@ fn mysql_names_are_those_of_its_instruments() -> Result<()> {
 
 #[test]
 fn mariadb_11_4_names_are_those_of_its_instruments() -> Result<()> {
-    instruments_agree(Family::Mariadb114, |server| {
+    instruments_agree(Release::MARIADB_11_4, |server| {
         structures_tell(server).context("structures")?;
         static_mutexes_agree(server).context("static mutexes")?;
         made_locks_agree(server, 60).context("made locks")?;
@@ -356,7 +370,7 @@ fn mariadb_11_4_names_are_those_of_its_instruments() -> Result<()> {
 
 #[test]
 fn mariadb_10_11_names_are_those_of_its_instruments() -> Result<()> {
-    instruments_agree(Family::Mariadb1011, |server| {
+    instruments_agree(Release::MARIADB_10_11, |server| {
         structures_tell(server).context("structures")?;
         static_mutexes_agree(server).context("static mutexes")?;
         made_locks_agree(server, 60).context("made locks")
@@ -365,7 +379,7 @@ fn mariadb_10_11_names_are_those_of_its_instruments() -> Result<()> {
 
 #[test]
 fn a_stripped_mariadbs_names_are_those_of_its_instruments() -> Result<()> {
-    instruments_agree(Family::Mariadb1011Debian, |server| {
+    instruments_agree(Release::MARIADB_10_11_DEBIAN, |server| {
         structures_tell_without_symbols(server).context("structures")?;
         made_locks_agree(server, 60).context("made locks")
     })
@@ -373,7 +387,7 @@ fn a_stripped_mariadbs_names_are_those_of_its_instruments() -> Result<()> {
 
 #[test]
 fn mariadb_10_2_names_are_those_of_its_instruments() -> Result<()> {
-    instruments_agree(Family::Mariadb102, |server| {
+    instruments_agree(Release::MARIADB_10_2, |server| {
         latch_ids_agree(server, 80).context("latch ids")?;
         rw_locks_agree(server, &MARIADB_10_2_RW_LOCK).context("rw-locks")?;
         made_locks_agree(server, 40).context("made locks")
@@ -384,11 +398,11 @@ fn mariadb_10_2_names_are_those_of_its_instruments() -> Result<()> {
 const LEAST_NAMED: f64 = 0.95;
 
 /// Waits with performance_schema off and each commit flushed to log and binlog.
-fn waits_are_named(family: Family) -> Result<()> {
+fn waits_are_named(release: Release) -> Result<()> {
     let args = ["--log-bin=bin", "--server-id=1", "--sync-binlog=1", "--innodb-flush-log-at-trx-commit=1"];
-    let server = Server::start(family, &Options { args: args.map(str::to_owned).to_vec(), ..options(false) })?;
+    let server = Server::start(release, &Options { args: args.map(str::to_owned).to_vec(), ..options(false) })?;
     let version = server.query("SELECT VERSION()")?;
-    ensure!(version[0][0].starts_with(family.version()), "{version:?}");
+    ensure!(version[0][0].starts_with(release.version()), "{version:?}");
     let mut load = Load::start(&server, "oltp_update_index", 32)?;
     load.wait_running()?;
     let agent = Agent::attach_without_budget(&server)?;
@@ -403,7 +417,7 @@ fn waits_are_named(family: Family) -> Result<()> {
     let all: f64 = sums.values().sum();
     let unnamed: f64 = sums.iter().filter(|(latch, _)| latch.starts_with("unnamed:")).map(|(_, s)| s).sum();
     let named = 1.0 - unnamed / all;
-    println!("{}: {:.2} % of {all:.3} s: {sums:#?}", family.name(), 100.0 * named);
+    println!("{}: {:.2} % of {all:.3} s: {sums:#?}", release.name(), 100.0 * named);
     ensure!(all > 0.0 && named >= LEAST_NAMED, "{unnamed:.3} s of {all:.3} s are not named: {sums:?}");
     let (status, _) = agent.stop()?;
     ensure!(status.success(), "{status}");
@@ -412,13 +426,13 @@ fn waits_are_named(family: Family) -> Result<()> {
 
 #[test]
 fn waits_are_named_on_every_server() -> Result<()> {
-    Family::chosen().try_for_each(|family| waits_are_named(family).with_context(|| family.name()))
+    Release::chosen().try_for_each(|release| waits_are_named(release).with_context(|| release.name()))
 }
 
 /// With performance_schema off every latch id and every rw-lock still has a name.
 #[test]
 fn mysql_names_need_no_performance_schema() -> Result<()> {
-    let server = Server::start(Family::Mysql97, &options(false))?;
+    let server = Server::start(Release::MYSQL_9_7, &options(false))?;
     let (target, mut namer) = open(&server)?;
     let ids = namer.latch_ids().context("no latch ids")?;
     let memory = Memory::new(target.pid);

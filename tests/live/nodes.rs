@@ -9,10 +9,11 @@ use std::time::Duration;
 use anyhow::{ensure, Context, Result};
 use armtrace::attach::{Division, Places, SYSTEM};
 
-use crate::agent::doctor;
 use crate::handoffs::pin;
-use crate::load::Load;
-use crate::server::{wait_for, Family, Options, Server};
+use lab::agent::doctor;
+use lab::load::Load;
+use lab::releases::Release;
+use lab::server::{wait_for, Options, Server};
 
 const BALANCING: &str = "/proc/sys/kernel/numa_balancing";
 
@@ -35,7 +36,7 @@ fn by_doctor(pid: i32) -> Result<BTreeMap<String, u64>> {
 /// machine with one node it says nothing.
 #[test]
 fn doctor_knows_on_which_nodes_threads_run() -> Result<()> {
-    let server = Server::start(Family::Mysql97, &Options::default())?;
+    let server = Server::start(Release::MYSQL_9_7, &Options::default())?;
     let pid = server.pid();
     let Some(places) = Places::of(Division::Node, Path::new(SYSTEM)) else {
         ensure!(doctor(pid)?["server"]["threads"].is_null(), "threads by node on a machine with one");

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
 
-use crate::agent::{by_latch, Agent, Sample};
-use crate::load::Load;
-use crate::server::{wait_for, Family, Options, Server};
+use lab::agent::{by_latch, Agent, Sample};
+use lab::load::Load;
+use lab::releases::Release;
+use lab::server::{wait_for, Options, Server};
 
 const METRIC: &str = "armtrace_latch_page_wait_seconds_total";
 const LATCH: &str = "wait/synch/sxlock/innodb/buf_block_lock";
@@ -29,8 +30,8 @@ fn indexes(server: &Server, views: &str) -> Result<BTreeSet<(String, String)>> {
         .collect()
 }
 
-fn pages_are_of_indexes_that_exist(family: Family, test: &str, views: &str) -> Result<()> {
-    let server = Server::start(family, &Options::default())?;
+fn pages_are_of_indexes_that_exist(release: Release, test: &str, views: &str) -> Result<()> {
+    let server = Server::start(release, &Options::default())?;
     let mut load = Load::start(&server, test, 32)?;
     load.wait_running()?;
     let agent = Agent::attach_without_budget(&server)?;
@@ -71,15 +72,15 @@ fn pages_are_of_indexes_that_exist(family: Family, test: &str, views: &str) -> R
 
 #[test]
 fn mysql_pages_are_of_indexes_that_exist() -> Result<()> {
-    pages_are_of_indexes_that_exist(Family::Mysql97, "oltp_update_index", "")
+    pages_are_of_indexes_that_exist(Release::MYSQL_9_7, "oltp_update_index", "")
 }
 
 #[test]
 fn mariadb_11_4_pages_are_of_indexes_that_exist() -> Result<()> {
-    pages_are_of_indexes_that_exist(Family::Mariadb114, "oltp_insert", "SYS_")
+    pages_are_of_indexes_that_exist(Release::MARIADB_11_4, "oltp_insert", "SYS_")
 }
 
 #[test]
 fn a_stripped_mariadbs_pages_are_of_indexes_that_exist() -> Result<()> {
-    pages_are_of_indexes_that_exist(Family::Mariadb1011Debian, "oltp_insert", "SYS_")
+    pages_are_of_indexes_that_exist(Release::MARIADB_10_11_DEBIAN, "oltp_insert", "SYS_")
 }

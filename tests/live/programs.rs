@@ -7,9 +7,10 @@ use std::time::Duration;
 use anyhow::{ensure, Context, Result};
 use libbpf_rs::query::{ProgInfoIter, ProgramInfo};
 
-use crate::agent::Agent;
-use crate::load::Load;
-use crate::server::{Family, Options, Server};
+use lab::agent::Agent;
+use lab::load::Load;
+use lab::releases::Release;
+use lab::server::{Options, Server};
 
 /// Most that a run may take on average, in nanoseconds. On the machine of docs/overhead.md the averages are 182 to 1,815; this
 /// is for slower machines that do something else too.
@@ -48,8 +49,8 @@ fn windows(program: &ProgramInfo, readings: &[Vec<ProgramInfo>]) -> Result<Vec<(
     Ok(totals.windows(2).map(|pair| (pair[1].0 - pair[0].0, pair[1].1 - pair[0].1)).collect())
 }
 
-fn are_small_and_quick(family: Family) -> Result<()> {
-    let server = Server::start(family, &Options::default())?;
+fn are_small_and_quick(release: Release) -> Result<()> {
+    let server = Server::start(release, &Options::default())?;
     let mut load = Load::start(&server, "oltp_update_index", 32)?;
     load.wait_running()?;
     let agent = Agent::attach_without_budget(&server)?;
@@ -74,7 +75,7 @@ fn are_small_and_quick(family: Family) -> Result<()> {
         let mean = many.map(|(runs, ns)| *ns as f64 / *runs as f64).min_by(f64::total_cmp);
         println!(
             "{}: {name}: {count} runs, of {mean:.0?} ns in the best window, {} instructions verified",
-            family.name(),
+            release.name(),
             program.verified_insns
         );
         ensure!(mean.is_none_or(|mean| mean <= MOST_NS), "{name} takes {mean:.0?} ns");
@@ -91,10 +92,10 @@ fn are_small_and_quick(family: Family) -> Result<()> {
 
 #[test]
 fn programs_on_mysql_are_quick() -> Result<()> {
-    are_small_and_quick(Family::Mysql97)
+    are_small_and_quick(Release::MYSQL_9_7)
 }
 
 #[test]
 fn programs_on_mariadb_are_quick() -> Result<()> {
-    are_small_and_quick(Family::Mariadb114)
+    are_small_and_quick(Release::MARIADB_11_4)
 }

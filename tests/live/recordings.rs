@@ -11,9 +11,10 @@ use armtrace::model::CpuClass;
 use armtrace::recording::{self, Ending, Recording, Report};
 use armtrace::target::{Memory, Target};
 
-use crate::agent::{loaded_programs, program};
-use crate::load::Load;
-use crate::server::{wait_for, Family, Options, Server};
+use lab::agent::{loaded_programs, program};
+use lab::load::Load;
+use lab::releases::Release;
+use lab::server::{wait_for, Options, Server};
 
 /// A recording that goes on. Dropping it kills it.
 pub struct Recorder {
@@ -133,7 +134,7 @@ fn handoffs_are_recorded(report: &Report) -> Result<()> {
 
 #[test]
 fn recordings_of_two_loads_are_compared() -> Result<()> {
-    let server = Server::start(Family::Mysql97, &Options::default())?;
+    let server = Server::start(Release::MYSQL_9_7, &Options::default())?;
     settings_are_right(&server, &["innodb_spin_wait_delay", "innodb_sync_spin_loops", "innodb_buffer_pool_size"])?;
     let dir = tempfile::tempdir()?;
     let url = format!("mysql://root@localhost?socket={}", server.socket().display());
@@ -201,7 +202,7 @@ fn recordings_of_two_loads_are_compared() -> Result<()> {
 
 #[test]
 fn a_recording_is_good_however_it_ends() -> Result<()> {
-    let server = Server::start(Family::Mariadb114, &Options::default())?;
+    let server = Server::start(Release::MARIADB_11_4, &Options::default())?;
     settings_are_right(&server, &["innodb_spin_wait_delay", "innodb_sync_spin_loops", "innodb_buffer_pool_size"])?;
     let mut load = Load::start(&server, "oltp_update_index", 16)?;
     load.wait_running()?;

@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Context, Result};
 
-use crate::load::Load;
-use crate::server::{wait_for, Family, Options, Server};
+use lab::load::Load;
+use lab::releases::Release;
+use lab::server::{wait_for, Options, Server};
 
 /// What a server is started with. Scenarios of one setup share a start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,8 +55,8 @@ impl Scenario {
     }
 
     /// MySQL 5.6 has several workers for several databases only.
-    pub fn suits(&self, family: Family) -> bool {
-        self.setup != Setup::Replica || !family.is_mysql() || family.at_least("5.7")
+    pub fn suits(&self, release: Release) -> bool {
+        self.setup != Setup::Replica || !release.is_mysql() || release.at_least("5.7")
     }
 }
 
@@ -88,7 +89,7 @@ pub struct Stage {
 }
 
 impl Stage {
-    pub fn start(family: Family, setup: Setup) -> Result<Stage> {
+    pub fn start(release: Release, setup: Setup) -> Result<Stage> {
         let options = Options { perf_schema: true, ..Options::default() };
         let with = |args: &[&str]| args.iter().map(|arg| (*arg).to_owned()).collect::<Vec<_>>();
         let options = match setup {
@@ -96,10 +97,10 @@ impl Stage {
             Setup::Defaults => Options { defaults: true, ..options },
             // sysbench's tables take 76 MB.
             Setup::SmallPool => Options { args: with(&["--innodb-buffer-pool-size=24M"]), ..options },
-            Setup::Replica => Options { defaults: true, args: with(workers(family)), ..options },
+            Setup::Replica => Options { defaults: true, args: with(workers(release)), ..options },
         };
-        let server = Server::start(family, &options)?;
-        let source = (setup == Setup::Replica).then(|| source_of(family, &server)).transpose()?;
+        let server = Server::start(release, &options)?;
+        let source = (setup == Setup::Replica).then(|| source_of(release, &server)).transpose()?;
         Ok(Stage { server, source })
     }
 
@@ -129,8 +130,8 @@ impl Stage {
 }
 
 /// The settings of a replica with four workers that apply at the same time what the source committed at the same time.
-fn workers(family: Family) -> &'static [&'static str] {
-    match (family.is_mysql(), family.at_least("8.0.27")) {
+fn workers(release: Release) -> &'static [&'static str] {
+    match (release.is_mysql(), release.at_least("8.0.27")) {
         (true, true) => &["--server-id=2", "--replica-parallel-workers=4"],
         (true, false) => &["--server-id=2", "--slave-parallel-workers=4", "--slave-parallel-type=LOGICAL_CLOCK"],
         (false, _) => &["--server-id=2", "--slave-parallel-threads=4", "--slave-parallel-mode=optimistic"],
@@ -138,11 +139,11 @@ fn workers(family: Family) -> &'static [&'static str] {
 }
 
 /// Starts a server that the replica follows from its first transaction on. Their data are the same until then.
-fn source_of(family: Family, replica: &Server) -> Result<Server> {
+fn source_of(release: Release, replica: &Server) -> Result<Server> {
     // The source is not what is measured: it must not be what the replica waits for.
     let args = ["--sync-binlog=0", "--innodb-flush-log-at-trx-commit=0"].map(str::to_owned).to_vec();
-    let source = Server::start(family, &Options { defaults: true, args, ..Options::default() })?;
-    replica.query(&follow(family, source.port()))?;
+    let source = Server::start(release, &Options { defaults: true, args, ..Options::default() })?;
+    replica.query(&follow(release, source.port()))?;
     // By address and by name: a user without a name, which older versions have for their own host, would take its place.
     for host in ["127.0.0.1", "localhost"] {
         source.query(&format!(
@@ -150,7 +151,7 @@ fn source_of(family: Family, replica: &Server) -> Result<Server> {
         ))?;
     }
     source.query("CREATE TABLE sbtest.replicated (id INT PRIMARY KEY)")?;
-    replica.query(if speaks_of_sources(family) { "START REPLICA" } else { "START SLAVE" })?;
+    replica.query(if speaks_of_sources(release) { "START REPLICA" } else { "START SLAVE" })?;
     let arrived = "SELECT 1 FROM information_schema.tables WHERE table_name = 'replicated'";
     wait_for("the replica to follow", Duration::from_secs(30), || {
         Ok((!replica.query(arrived)?.is_empty()).then_some(()))
@@ -164,14 +165,14 @@ fn source_of(family: Family, replica: &Server) -> Result<Server> {
 }
 
 /// Whether the statements of replication have their newer names, and may lack the older.
-fn speaks_of_sources(family: Family) -> bool {
-    family.is_mysql() && family.at_least("8.0.23")
+fn speaks_of_sources(release: Release) -> bool {
+    release.is_mysql() && release.at_least("8.0.23")
 }
 
 /// The statement that makes a replica of a server, from the beginning of the source's first binlog.
-fn follow(family: Family, port: u16) -> String {
-    let statement = if speaks_of_sources(family) { "CHANGE REPLICATION SOURCE TO" } else { "CHANGE MASTER TO" };
-    let transport = match (family.is_mysql(), family.at_least("8.0")) {
+fn follow(release: Release, port: u16) -> String {
+    let statement = if speaks_of_sources(release) { "CHANGE REPLICATION SOURCE TO" } else { "CHANGE MASTER TO" };
+    let transport = match (release.is_mysql(), release.at_least("8.0")) {
         (true, true) => ", GET_MASTER_PUBLIC_KEY=1",
         (true, false) => "",
         // The lab's MariaDB has no TLS, on which newer ones insist.
@@ -181,20 +182,21 @@ fn follow(family: Family, port: u16) -> String {
         "MASTER_HOST='127.0.0.1', MASTER_PORT={port}, MASTER_USER='replica', MASTER_LOG_FILE='binlog.000001', \
          MASTER_LOG_POS=4, MASTER_CONNECT_RETRY=1{transport}"
     );
-    let role = if speaks_of_sources(family) { "SOURCE" } else { "MASTER" };
+    let role = if speaks_of_sources(release) { "SOURCE" } else { "MASTER" };
     format!("{statement} {}", options.replace("MASTER", role))
 }
 
 /// Every load that is not only sysbench's own on the lab's settings does what it is for.
-fn loads_run(family: Family) -> Result<()> {
+fn loads_run(release: Release) -> Result<()> {
     for setup in Setup::ALL {
-        let own =
-            |s: &Scenario| s.setup == setup && s.suits(family) && !(setup == Setup::Lab && s.test.starts_with("oltp_"));
+        let own = |s: &Scenario| {
+            s.setup == setup && s.suits(release) && !(setup == Setup::Lab && s.test.starts_with("oltp_"))
+        };
         let scenarios: Vec<Scenario> = SCENARIOS.into_iter().filter(own).collect();
         if scenarios.is_empty() {
             continue;
         }
-        let stage = Stage::start(family, setup).with_context(|| format!("{setup:?}"))?;
+        let stage = Stage::start(release, setup).with_context(|| format!("{setup:?}"))?;
         for scenario in scenarios {
             does_what_it_is_for(&stage, &scenario).with_context(|| scenario.name)?;
         }
@@ -220,10 +222,10 @@ fn does_what_it_is_for(stage: &Stage, scenario: &Scenario) -> Result<()> {
 #[test]
 #[ignore = "half a minute a server: make test-all"]
 fn every_load_runs_on_every_server() -> Result<()> {
-    for family in Family::chosen() {
+    for release in Release::chosen() {
         let start = Instant::now();
-        loads_run(family).with_context(|| family.name())?;
-        println!("{}: {:.0} s", family.name(), start.elapsed().as_secs_f64());
+        loads_run(release).with_context(|| release.name())?;
+        println!("{}: {:.0} s", release.name(), start.elapsed().as_secs_f64());
     }
     Ok(())
 }

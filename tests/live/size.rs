@@ -8,10 +8,11 @@ use anyhow::{ensure, Context, Result};
 use armtrace::target::cpu_time_ns;
 use procfs::process::Process;
 
-use crate::agent::Agent;
 use crate::budget::is_calibrated;
-use crate::load::Load;
-use crate::server::{wait_for, Family, Options, Server};
+use lab::agent::Agent;
+use lab::load::Load;
+use lab::releases::Release;
+use lab::server::{wait_for, Options, Server};
 
 const MIB: u64 = 1 << 20;
 /// Resident memory after attach.
@@ -69,7 +70,7 @@ fn wait_until_settled(agent: &Agent) -> Result<()> {
 #[test]
 fn many_connections_make_scrapes_no_dearer() -> Result<()> {
     let args = ["--max-connections=1100", "--innodb-buffer-pool-size=8M"].map(str::to_owned).to_vec();
-    let server = Server::start(Family::Mysql97, &Options { args, ..Options::default() })?;
+    let server = Server::start(Release::MYSQL_9_7, &Options { args, ..Options::default() })?;
     let agent = Agent::attach(&server)?;
     wait_until_settled(&agent)?;
     let mut costs = Vec::new();
@@ -98,7 +99,7 @@ fn many_connections_make_scrapes_no_dearer() -> Result<()> {
 
 #[test]
 fn an_idle_server_costs_the_agent_next_to_nothing() -> Result<()> {
-    let server = Server::start(Family::Mysql97, &Options::default())?;
+    let server = Server::start(Release::MYSQL_9_7, &Options::default())?;
     let agent = Agent::attach(&server)?;
     wait_until_settled(&agent)?;
     agent.metrics()?;

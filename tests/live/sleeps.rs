@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use anyhow::{ensure, Result};
 
-use crate::agent::{by_latch, Agent};
-use crate::load::Load;
-use crate::server::{Family, Options, Server};
-use crate::tracer::Tracer;
+use lab::agent::{by_latch, Agent};
+use lab::load::Load;
+use lab::releases::Release;
+use lab::server::{Options, Server};
+use lab::tracer::Tracer;
 
 /// How far the two counts may be apart.
 const TOLERANCE: f64 = 0.02;
@@ -36,16 +37,16 @@ fn count_by_other_tracer(pid: i32, program: &str) -> Result<Tracer> {
     Tracer::start(&probes)
 }
 
-fn program(family: Family) -> Result<String> {
-    Ok(family.program()?.display().to_string())
+fn program(release: Release) -> Result<String> {
+    Ok(release.program()?.display().to_string())
 }
 
 #[test]
 fn sleeps_are_as_many_as_another_tracer_counts() -> Result<()> {
-    let server = Server::start(Family::Mysql97, &Options::default())?;
+    let server = Server::start(Release::MYSQL_9_7, &Options::default())?;
     // Both watch from before the load to after it, so that they see the same waits.
     let agent = Agent::attach_without_budget(&server)?;
-    let counter = count_by_other_tracer(server.pid(), &program(Family::Mysql97)?)?;
+    let counter = count_by_other_tracer(server.pid(), &program(Release::MYSQL_9_7)?)?;
     let mut load = Load::start(&server, "oltp_update_index", 32)?;
     load.wait_running()?;
     sleep(Duration::from_secs(8));

@@ -10,10 +10,12 @@ use anyhow::{ensure, Context, Result};
 use armtrace::symbols::Image;
 use tempfile::TempDir;
 
-use crate::agent::{doctor, program, quickest_name, Agent};
-use crate::load::Load;
-use crate::machine::patience;
-use crate::server::{script, wait_for, Family, Options, Server};
+use lab::agent::{doctor, program, quickest_name, Agent};
+use lab::load::Load;
+use lab::machine::patience;
+use lab::releases::script;
+use lab::releases::Release;
+use lab::server::{wait_for, Options, Server};
 
 /// The longest that attaching may take, from the program's start to the first named latch.
 const FIRST_NAME: Duration = Duration::from_millis(1500);
@@ -34,7 +36,7 @@ struct Package {
 
 impl Package {
     fn new() -> Result<Package> {
-        let fetched = Command::new(script("fetch")).arg(Family::Mariadb114.name()).output()?;
+        let fetched = Command::new(script("fetch")).arg(Release::MARIADB_11_4.name()).output()?;
         let original = Path::new(String::from_utf8(fetched.stdout)?.trim()).join("bin/mariadbd");
         let package = Package { folder: tempfile::tempdir_in("/var/tmp")?, original };
         objcopy(&["--only-keep-debug".as_ref(), package.original.as_os_str(), package.debug().as_os_str()])?;
@@ -86,7 +88,7 @@ fn names_latches(server: &Server, args: &[&OsStr], source: &str) -> Result<Agent
 
 #[test]
 fn an_unstripped_server_is_named_in_time() -> Result<()> {
-    let server = Server::start(Family::Mariadb114, &Options::default())?;
+    let server = Server::start(Release::MARIADB_11_4, &Options::default())?;
     names_latches(&server, &[], "symtab")?.stop()?;
     let mut load = Load::start(&server, "oltp_update_index", 16)?;
     load.wait_running()?;
@@ -102,7 +104,7 @@ fn a_symbol_file_names_the_latches_of_a_stripped_server() -> Result<()> {
     let (debug, symbols) = (package.debug(), package.folder.path().join("mariadbd.symbols"));
     let export = [OsStr::new("symbols"), "export".as_ref(), debug.as_ref(), "-o".as_ref(), symbols.as_ref()];
     ensure!(Command::new(program()).args(export).status()?.success(), "no symbol file");
-    let server = Server::start(Family::Mariadb114, &package.options())?;
+    let server = Server::start(Release::MARIADB_11_4, &package.options())?;
     names_latches(&server, &["--symbols".as_ref(), symbols.as_ref()], "file")?.stop()?;
 
     // The symbols of another build, however alike.
@@ -127,8 +129,10 @@ fn a_server_in_a_container_has_its_own_debug_files() -> Result<()> {
     let debug = root.path().join(package.build_id_path()?);
     fs::create_dir_all(debug.parent().context("a folder")?)?;
     fs::rename(package.debug(), &debug)?;
-    let server =
-        Server::start(Family::Mariadb114, &Options { container: Some(root.path().to_owned()), ..package.options() })?;
+    let server = Server::start(
+        Release::MARIADB_11_4,
+        &Options { container: Some(root.path().to_owned()), ..package.options() },
+    )?;
     // The path of its program is that of the unstripped one here.
     let path = fs::read_link(format!("/proc/{}/exe", server.pid()))?;
     let inside = path.strip_prefix(root.path()).map_or(path.clone(), |p| Path::new("/").join(p));
@@ -151,7 +155,7 @@ fn a_server_whose_program_was_replaced_is_read_as_it_runs() -> Result<()> {
     let package = Package::new()?;
     let program = package.program();
     objcopy(&[format!("--add-gnu-debuglink={}", package.debug().display()).as_ref(), program.as_ref()])?;
-    let server = Server::start(Family::Mariadb114, &package.options())?;
+    let server = Server::start(Release::MARIADB_11_4, &package.options())?;
     ensure!(doctor(server.pid())?["server"]["program_deleted"] == false);
     fs::remove_file(&program)?;
     fs::write(&program, "another program")?;

@@ -5,11 +5,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Result};
 
-use crate::agent::{loaded_programs, program};
-use crate::load::Load;
-use crate::machine::patience;
-use crate::server::{wait_for, Family, Options, Server};
 use crate::watch::{all_watchpoints, none_is_left};
+use lab::agent::{loaded_programs, program};
+use lab::load::Load;
+use lab::machine::patience;
+use lab::releases::Release;
+use lab::server::{wait_for, Options, Server};
 
 /// A tmux server of our own, with one terminal. Dropping it ends it.
 struct Tmux {
@@ -59,7 +60,7 @@ impl Drop for Tmux {
 
 #[test]
 fn top_shows_a_server_and_leaves_the_terminal_as_it_was() -> Result<()> {
-    let server = Server::start(Family::Mysql97, &Options::default())?;
+    let server = Server::start(Release::MYSQL_9_7, &Options::default())?;
     let mut load = Load::start(&server, "oltp_update_index", 16)?;
     load.wait_running()?;
     let tmux = Tmux::start()?;
@@ -185,7 +186,7 @@ fn quits_while_it_watches(tmux: &Tmux) -> Result<()> {
 
 #[test]
 fn top_watches_the_cache_line_of_a_latch() -> Result<()> {
-    let server = Server::start(Family::Mysql97, &Options::default())?;
+    let server = Server::start(Release::MYSQL_9_7, &Options::default())?;
     let mut load = Load::start(&server, "oltp_update_index", 16)?;
     load.wait_running()?;
     let tmux = Tmux::start()?;

@@ -7,10 +7,12 @@ use std::time::Duration;
 use anyhow::{ensure, Context as _, Result};
 use procfs::{CurrentSI as _, KernelStats};
 
-use crate::agent::{by_latch, Agent};
-use crate::load::Load;
-use crate::machine::is_emulated;
-use crate::server::{Family, Options, Server};
+use crate::naming;
+use lab::agent::{by_latch, Agent};
+use lab::load::Load;
+use lab::machine::is_emulated;
+use lab::releases::Release;
+use lab::server::{Options, Server};
 
 /// Each run is compared in several windows, and the median of each latch's ratios counts: performance_schema's sum also
 /// holds the time for which a thread was preempted while it acquired a free latch, which comes rarely and in large
@@ -224,12 +226,13 @@ fn agree(rows: &[Row], threads: u32, times_all: bool) -> Result<()> {
 
 /// Compares up to three times under one load: what disturbs a comparison (a preempted thread holds a free latch's acquisition up
 /// for as long as all others run) makes it fail, and nothing that disturbs it can make a wrong measurement pass.
-fn agrees(family: Family, threads: u32, args: &[&str]) -> Result<()> {
+fn agrees(release: Release, threads: u32, args: &[&str]) -> Result<()> {
     let test = "oltp_update_index";
     let options =
         Options { perf_schema: true, args: args.iter().map(|a| (*a).to_owned()).collect(), ..Options::default() };
-    let server = Server::start(family, &options)?;
-    let _history = (!family.times_purge()).then(|| server.keep_history()).transpose()?;
+    let server = Server::start(release, &options)?;
+    naming::any_latch_ids_agree(&server)?;
+    let _history = (!release.times_purge()).then(|| server.keep_history()).transpose()?;
     let mut single = Load::start(&server, test, 1)?;
     single.wait_running()?;
     let quiet = uncontended(&server, single, QUIET)?;
@@ -241,7 +244,7 @@ fn agrees(family: Family, threads: u32, args: &[&str]) -> Result<()> {
     for _ in 0..COMPARISONS {
         let rows = compare(&server, &agent, &quiet)?;
         println!("{}", table(&rows));
-        last = agree(&rows, threads, family.times_purge());
+        last = agree(&rows, threads, release.times_purge());
         if last.is_ok() {
             break;
         }
@@ -256,45 +259,45 @@ fn agrees(family: Family, threads: u32, args: &[&str]) -> Result<()> {
 
 #[test]
 fn mysql_waits_agree_with_performance_schema() -> Result<()> {
-    agrees(Family::Mysql97, 64, &[])
+    agrees(Release::MYSQL_9_7, 64, &[])
 }
 
 /// On arm64 too: `tests/vm/live arm64 6.12 --server mysql-8.0 --ignored truth::mysql_8_0_33`.
 #[test]
 #[ignore = "550 MB to fetch: make test-all"]
 fn mysql_8_0_33_waits_agree_with_performance_schema() -> Result<()> {
-    agrees(Family::Mysql80, 32, &[])
+    agrees(Release::MYSQL_8_0, 32, &[])
 }
 
 /// Its mutexes are inlined into hundreds of functions, as are those of the next two.
 #[test]
 fn mysql_8_0_31_waits_agree_with_performance_schema() -> Result<()> {
-    agrees(Family::Mysql8031, 32, &[])
+    agrees(Release::MYSQL_8_0_31, 32, &[])
 }
 
 #[test]
 fn mysql_8_0_12_waits_agree_with_performance_schema() -> Result<()> {
-    agrees(Family::Mysql8012, 32, &[])
+    agrees(Release::MYSQL_8_0_12, 32, &[])
 }
 
 #[test]
 fn mysql_5_7_waits_agree_with_performance_schema() -> Result<()> {
-    agrees(Family::Mysql57, 32, &[])
+    agrees(Release::MYSQL_5_7, 32, &[])
 }
 
 #[test]
 fn mysql_redo_waits_agree_with_performance_schema() -> Result<()> {
-    agrees(Family::Mysql97, 32, &["--innodb-flush-log-at-trx-commit=1"])
+    agrees(Release::MYSQL_9_7, 32, &["--innodb-flush-log-at-trx-commit=1"])
 }
 
 #[test]
 fn mariadb_waits_agree_with_performance_schema() -> Result<()> {
-    agrees(Family::Mariadb114, 64, &[])
+    agrees(Release::MARIADB_11_4, 64, &[])
 }
 
 #[test]
 fn mariadb_10_1_waits_agree_with_performance_schema() -> Result<()> {
-    agrees(Family::Mariadb101, 32, &[])
+    agrees(Release::MARIADB_10_1, 32, &[])
 }
 
 #[test]

@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context, Result};
 
-use crate::agent::Agent;
 use crate::scenario::{Scenario, Setup, Stage, SCENARIOS};
-use crate::server::Family;
 use crate::truth::{sleep_and_see_delay, uncontended, Reading, Row};
+use lab::agent::Agent;
+use lab::releases::Release;
 
 const RUNS: usize = 3;
 const RUN: Duration = Duration::from_secs(3);
@@ -44,7 +44,7 @@ const MARK: &str = "<!-- Made by `make truth`; what is written below is replaced
 #[derive(Clone, Debug, PartialEq)]
 struct Line {
     date: String,
-    family: String,
+    release: String,
     version: String,
     load: String,
     latch: String,
@@ -58,18 +58,18 @@ struct Line {
     ratio: f64,
 }
 
-const HEADER: &str = "date\tfamily\tversion\tload\tlatch\tps_count\tps_sum_s\tps_contended_s\tps_preempted_s\tarmtrace_count\tarmtrace_sum_s\tmedian_ratio";
+const HEADER: &str = "date\tserver\tversion\tload\tlatch\tps_count\tps_sum_s\tps_contended_s\tps_preempted_s\tarmtrace_count\tarmtrace_sum_s\tmedian_ratio";
 
 impl Line {
     /// From the same latch's figures in each run.
-    fn of(date: &str, family: &str, version: &str, load: &str, runs: &[Row]) -> Line {
+    fn of(date: &str, release: &str, version: &str, load: &str, runs: &[Row]) -> Line {
         let sum = |of: fn(&Row) -> f64| runs.iter().map(of).sum::<f64>();
         let says = |r: &&Row| r.truth_s >= RUN_FLOOR_S;
         let mut ratios: Vec<f64> = runs.iter().filter(says).map(|r| r.ours_s / r.truth_s).collect();
         ratios.sort_by(f64::total_cmp);
         Line {
             date: date.to_owned(),
-            family: family.to_owned(),
+            release: release.to_owned(),
             version: version.to_owned(),
             load: load.to_owned(),
             latch: runs.first().map(|r| r.latch.clone()).unwrap_or_default(),
@@ -87,7 +87,7 @@ impl Line {
         format!(
             "{}\t{}\t{}\t{}\t{}\t{:.0}\t{:.6}\t{:.6}\t{:.6}\t{:.0}\t{:.6}\t{:.3}",
             self.date,
-            self.family,
+            self.release,
             self.version,
             self.load,
             self.latch,
@@ -103,13 +103,13 @@ impl Line {
 
     fn parse(text: &str) -> Option<Line> {
         let fields: Vec<&str> = text.split('\t').collect();
-        let [date, family, version, load, latch, rest @ ..] = &fields[..] else { return None };
+        let [date, release, version, load, latch, rest @ ..] = &fields[..] else { return None };
         let numbers: Vec<f64> = rest.iter().filter_map(|n| n.parse().ok()).collect();
         let &[truth_count, raw_s, truth_s, preempted_s, waits, ours_s, ratio] = &numbers[..] else { return None };
-        let [date, family, version, load, latch] = [date, family, version, load, latch].map(|s| (*s).to_owned());
+        let [date, release, version, load, latch] = [date, release, version, load, latch].map(|s| (*s).to_owned());
         Some(Line {
             date,
-            family,
+            release,
             version,
             load,
             latch,
@@ -125,7 +125,7 @@ impl Line {
 
     /// Whether performance_schema's sum is of all waits and of nothing else; see [`Row::is_comparable`].
     fn is_comparable(&self) -> bool {
-        let times_all = Family::all().find(|f| f.name() == self.family).is_none_or(Family::times_purge);
+        let times_all = Release::all().find(|f| f.name() == self.release).is_none_or(Release::times_purge);
         let &Line { truth_count, truth_s, raw_s, preempted_s, waits, .. } = self;
         Row { truth_count, truth_s, raw_s, preempted_s, waits, ..Row::default() }.is_comparable(times_all)
     }
@@ -147,27 +147,27 @@ impl Line {
 type Runs = BTreeMap<String, Vec<Vec<Row>>>;
 
 /// Runs a server through these loads, several times over.
-fn measure(family: Family, scenarios: &[Scenario]) -> Result<Vec<Line>> {
+fn measure(release: Release, scenarios: &[Scenario]) -> Result<Vec<Line>> {
     let (mut runs, mut version) = (Runs::new(), String::new());
     for setup in Setup::ALL {
-        let of_setup = scenarios.iter().filter(|s| s.setup == setup && s.suits(family));
+        let of_setup = scenarios.iter().filter(|s| s.setup == setup && s.suits(release));
         let of_setup: Vec<Scenario> = of_setup.copied().collect();
         if !of_setup.is_empty() {
-            version = measure_setup(family, setup, &of_setup, &mut runs).with_context(|| format!("{setup:?}"))?;
+            version = measure_setup(release, setup, &of_setup, &mut runs).with_context(|| format!("{setup:?}"))?;
         }
     }
     let all = (0..RUNS).map(|i| together(runs.values().filter_map(|of_load| of_load.get(i)))).collect();
     runs.insert(ALL.to_owned(), all);
     let date = first_line(Command::new("date").args(["--utc", "+%F"]))?;
-    Ok(runs.iter().flat_map(|(load, runs)| top_lines(&date, family.name(), &version, load, runs)).collect())
+    Ok(runs.iter().flat_map(|(load, runs)| top_lines(&date, release.name(), &version, load, runs)).collect())
 }
 
 /// Runs the loads of one start of the server, and returns its version.
-fn measure_setup(family: Family, setup: Setup, scenarios: &[Scenario], runs: &mut Runs) -> Result<String> {
-    let stage = Stage::start(family, setup)?;
+fn measure_setup(release: Release, setup: Setup, scenarios: &[Scenario], runs: &mut Runs) -> Result<String> {
+    let stage = Stage::start(release, setup)?;
     let rows = stage.server.query("SELECT VERSION()")?;
     let version = rows.first().and_then(|r| r.first()).context("the server does not say its version")?.clone();
-    let _history = (!family.times_purge()).then(|| stage.server.keep_history()).transpose()?;
+    let _history = (!release.times_purge()).then(|| stage.server.keep_history()).transpose()?;
     let agent = Agent::attach_without_budget(&stage.server)?;
     let mut quiet = BTreeMap::new();
     for scenario in scenarios {
@@ -222,12 +222,12 @@ fn add(to: &mut Row, row: &Row) {
 }
 
 /// The most contended latches of a load by either account.
-fn top_lines(date: &str, family: &str, version: &str, load: &str, runs: &[Vec<Row>]) -> Vec<Line> {
+fn top_lines(date: &str, release: &str, version: &str, load: &str, runs: &[Vec<Row>]) -> Vec<Line> {
     let mut by_latch: BTreeMap<&str, Vec<Row>> = BTreeMap::new();
     for row in runs.iter().flatten() {
         by_latch.entry(&row.latch).or_default().push(row.clone());
     }
-    let mut lines: Vec<Line> = by_latch.values().map(|runs| Line::of(date, family, version, load, runs)).collect();
+    let mut lines: Vec<Line> = by_latch.values().map(|runs| Line::of(date, release, version, load, runs)).collect();
     lines.sort_by(|a, b| b.ours_s.total_cmp(&a.ours_s));
     let kept: BTreeSet<String> = lines.iter().take(KEPT).map(|l| l.latch.clone()).collect();
     lines.sort_by(|a, b| b.truth_s.total_cmp(&a.truth_s));
@@ -236,11 +236,11 @@ fn top_lines(date: &str, family: &str, version: &str, load: &str, runs: &[Vec<Ro
     lines
 }
 
-/// Puts a family's lines in the place of its old ones, and makes the page anew.
-fn keep(family: &str, lines: Vec<Line>) -> Result<()> {
-    let mut all: Vec<Line> = kept()?.into_iter().filter(|l| l.family != family).collect();
+/// Puts a release's lines in the place of its old ones, and makes the page anew.
+fn keep(release: &str, lines: Vec<Line>) -> Result<()> {
+    let mut all: Vec<Line> = kept()?.into_iter().filter(|l| l.release != release).collect();
     all.extend(lines.into_iter().filter(|l| l.truth_s.max(l.ours_s) >= FLOOR_S));
-    all.sort_by(|a, b| a.family.cmp(&b.family));
+    all.sort_by(|a, b| a.release.cmp(&b.release));
     let text: String = all.iter().map(|l| l.tsv() + "\n").collect();
     fs::write(docs("truth.tsv"), format!("{HEADER}\n{text}"))?;
     write_page(&machine()?)
@@ -296,24 +296,24 @@ fn machine() -> Result<String> {
 /// The worst ratio of each server under each load, in a table for MySQL and one for MariaDB.
 fn grids(lines: &[Line]) -> String {
     ["mysql-", "mariadb-"]
-        .map(|flavor| grid(&lines.iter().filter(|l| l.family.starts_with(flavor)).collect::<Vec<_>>(), flavor))
+        .map(|flavor| grid(&lines.iter().filter(|l| l.release.starts_with(flavor)).collect::<Vec<_>>(), flavor))
         .concat()
 }
 
 fn grid(lines: &[&Line], flavor: &str) -> String {
-    let families: BTreeSet<&str> = lines.iter().map(|l| l.family.as_str()).collect();
-    if families.is_empty() {
+    let releases: BTreeSet<&str> = lines.iter().map(|l| l.release.as_str()).collect();
+    if releases.is_empty() {
         return String::new();
     }
-    let heads: String = families.iter().map(|family| format!(" {} |", family.trim_start_matches(flavor))).collect();
-    let mut text = format!("| {} |{heads}\n|---|{}\n", flavor.trim_end_matches('-'), "--:|".repeat(families.len()));
+    let heads: String = releases.iter().map(|release| format!(" {} |", release.trim_start_matches(flavor))).collect();
+    let mut text = format!("| {} |{heads}\n|---|{}\n", flavor.trim_end_matches('-'), "--:|".repeat(releases.len()));
     for load in SCENARIOS.map(|s| s.name).into_iter().chain([ALL]) {
-        let cell = |family: &&str| {
+        let cell = |release: &&str| {
             let of_load: Vec<&Line> =
-                lines.iter().copied().filter(|l| l.family == **family && l.load == load).collect();
+                lines.iter().copied().filter(|l| l.release == **release && l.load == load).collect();
             worst(&of_load)
         };
-        let cells: String = families.iter().map(|family| format!(" {} |", cell(family))).collect();
+        let cells: String = releases.iter().map(|release| format!(" {} |", cell(release))).collect();
         _ = writeln!(text, "| {load} |{cells}");
     }
     text + "\n"
@@ -332,9 +332,9 @@ fn worst(lines: &[&Line]) -> String {
 /// One table for each server, of all its loads together, under what can be said of each load.
 fn tables(lines: &[Line]) -> String {
     let mut text = String::new();
-    for server in lines.chunk_by(|a, b| a.family == b.family) {
+    for server in lines.chunk_by(|a, b| a.release == b.release) {
         let first = &server[0];
-        _ = writeln!(text, "## {} ({}), {}\n\n{}\n", first.family, first.version, first.date, loads(server));
+        _ = writeln!(text, "## {} ({}), {}\n\n{}\n", first.release, first.version, first.date, loads(server));
         text += &table(&of_load(server, ALL));
     }
     text
@@ -426,22 +426,22 @@ fn is_wanted(name: &str, words: &[String]) -> bool {
 #[ignore = "hours: make truth"]
 fn truth_suite() -> Result<()> {
     let (servers, loads) = (words("ARMTRACE_TRUTH_SERVERS"), words("ARMTRACE_TRUTH_LOADS"));
-    let families: Vec<Family> = Family::all().filter(|family| is_wanted(family.name(), &servers)).collect();
-    ensure!(!families.is_empty(), "no server is called {servers:?}");
+    let releases: Vec<Release> = Release::all().filter(|release| is_wanted(release.name(), &servers)).collect();
+    ensure!(!releases.is_empty(), "no server is called {servers:?}");
     let scenarios: Vec<Scenario> = SCENARIOS.into_iter().filter(|s| is_wanted(s.name, &loads)).collect();
     ensure!(!scenarios.is_empty(), "no load is called {loads:?}");
     let mut failed = Vec::new();
-    for family in families {
+    for release in releases {
         let start = Instant::now();
-        match measure(family, &scenarios) {
+        match measure(release, &scenarios) {
             Ok(lines) if loads.is_empty() => {
                 println!("{}", tables(&lines));
-                keep(family.name(), lines)?;
+                keep(release.name(), lines)?;
             }
             Ok(lines) => println!("{}", every_load(&lines)),
-            Err(error) => failed.push(format!("{}: {error:#}", family.name())),
+            Err(error) => failed.push(format!("{}: {error:#}", release.name())),
         }
-        println!("{}: {:.0} s\n", family.name(), start.elapsed().as_secs_f64());
+        println!("{}: {:.0} s\n", release.name(), start.elapsed().as_secs_f64());
     }
     if !failed.is_empty() {
         bail!("{}", failed.join("\n"));
@@ -462,7 +462,7 @@ fn every_load(lines: &[Line]) -> String {
         let of_load: Vec<&Line> = of_load.iter().collect();
         format!(
             "### {}, {}: bar {}\n\n{}",
-            of_load[0].family,
+            of_load[0].release,
             of_load[0].load,
             missed_or_met(&of_load),
             table(&of_load)
@@ -480,7 +480,7 @@ mod tests {
     }
 
     fn lines(runs: &[Vec<Row>]) -> Vec<Line> {
-        top_lines("2026-01-01", "family", "1.0", ALL, runs)
+        top_lines("2026-01-01", "release", "1.0", ALL, runs)
     }
 
     #[test]
@@ -509,7 +509,7 @@ mod tests {
             grids(
                 &lines(&[vec![row("a", 2.0, 2.0), row("b", 1.0, ours)]])
                     .into_iter()
-                    .map(|l| Line { family: "mysql-1".to_owned(), ..l })
+                    .map(|l| Line { release: "mysql-1".to_owned(), ..l })
                     .collect::<Vec<_>>(),
             )
         };

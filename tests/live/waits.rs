@@ -6,18 +6,24 @@ use std::time::Duration;
 
 use anyhow::{ensure, Result};
 
-use crate::agent::{by_latch, Agent};
-use crate::load::Load;
-use crate::server::{wait_for, Family, Options, Server};
+use lab::agent::{by_latch, Agent};
+use lab::load::Load;
+use lab::releases::Release;
+use lab::server::{wait_for, Options, Server};
 
 /// How long the load runs until all that is wanted has waited at least once.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// The wait time of all latches while a server was under load with performance_schema off, longest first, as soon as the
 /// wanted ones are among them.
-fn waits_without_perf_schema(family: Family, test: &str, args: &[&str], wanted: &[&str]) -> Result<Vec<(String, f64)>> {
+fn waits_without_perf_schema(
+    release: Release,
+    test: &str,
+    args: &[&str],
+    wanted: &[&str],
+) -> Result<Vec<(String, f64)>> {
     let options = Options { args: args.iter().map(|a| (*a).to_owned()).collect(), ..Options::default() };
-    let server = Server::start(family, &options)?;
+    let server = Server::start(release, &options)?;
     let mut load = Load::start(&server, test, 32)?;
     load.wait_running()?;
     let agent = Agent::attach_without_budget(&server)?;
@@ -38,8 +44,8 @@ fn waits_without_perf_schema(family: Family, test: &str, args: &[&str], wanted: 
 }
 
 /// Every InnoDB instrument that the server registers when performance_schema is on.
-fn instruments(family: Family) -> Result<BTreeSet<String>> {
-    let server = Server::start(family, &Options { perf_schema: true, ..Options::default() })?;
+fn instruments(release: Release) -> Result<BTreeSet<String>> {
+    let server = Server::start(release, &Options { perf_schema: true, ..Options::default() })?;
     let rows = server.query("SELECT NAME FROM performance_schema.setup_instruments WHERE NAME LIKE 'wait/synch/%'")?;
     server.stop()?;
     Ok(rows.into_iter().flatten().collect())
@@ -74,9 +80,9 @@ fn is_outside_innodb(latch: &str) -> bool {
     OUTSIDE_INNODB.iter().any(|function| latch.starts_with(function))
 }
 
-fn all_named(family: Family, test: &str, args: &[&str], at_least: &[&str]) -> Result<()> {
-    let known = instruments(family)?;
-    let names = waits_without_perf_schema(family, test, args, at_least)?;
+fn all_named(release: Release, test: &str, args: &[&str], at_least: &[&str]) -> Result<()> {
+    let known = instruments(release)?;
+    let names = waits_without_perf_schema(release, test, args, at_least)?;
     let total: f64 = names.iter().map(|(_, s)| s).sum();
     ensure!(total > 0.0, "no contention at all");
     for (name, _) in names.iter().filter(|(n, _)| !n.starts_with("unnamed:")) {
@@ -94,7 +100,7 @@ fn all_named(family: Family, test: &str, args: &[&str], at_least: &[&str]) -> Re
 #[test]
 fn mysql_waits_have_names() -> Result<()> {
     all_named(
-        Family::Mysql97,
+        Release::MYSQL_9_7,
         "oltp_update_index",
         &["--innodb-flush-log-at-trx-commit=1"],
         &[
@@ -108,7 +114,7 @@ fn mysql_waits_have_names() -> Result<()> {
 #[test]
 fn mariadb_waits_have_names() -> Result<()> {
     all_named(
-        Family::Mariadb114,
+        Release::MARIADB_11_4,
         "oltp_update_index",
         &[],
         &[

@@ -11,10 +11,11 @@ use std::time::Duration;
 use anyhow::{ensure, Context, Result};
 use tempfile::TempDir;
 
-use crate::agent::{by_latch, Agent};
 use crate::library::{measured, COND, LATCH};
-use crate::load::Load;
-use crate::server::{Family, Options, Server};
+use lab::agent::{by_latch, Agent};
+use lab::load::Load;
+use lab::releases::Release;
+use lab::server::{Options, Server};
 
 const REACQUIRED: &str = "armtrace_latch_reacquires_total";
 const REACQUIRE_TIME: &str = "armtrace_latch_reacquire_seconds_total";
@@ -141,7 +142,7 @@ fn ours(agent: &Agent) -> Result<(Waited, (f64, f64))> {
 #[test]
 fn mysql_commits_woken_together_are_no_contention() -> Result<()> {
     let args = ["--log-bin=binlog", "--sync-binlog=1"].map(str::to_owned).to_vec();
-    let server = Server::start(Family::Mysql97, &Options { perf_schema: true, args, ..Options::default() })?;
+    let server = Server::start(Release::MYSQL_9_7, &Options { perf_schema: true, args, ..Options::default() })?;
     let mut load = Load::start(&server, "oltp_update_index", 24)?;
     load.wait_running()?;
     let agent = Agent::attach_without_budget(&server)?;

@@ -13,9 +13,10 @@ use armtrace::model::{Verdict, WatchedWord};
 use armtrace::probe::watch::{self, Allowance, CodeAt, Scene};
 use armtrace::target::Target;
 
-use crate::agent::{loaded_programs, program};
-use crate::load::Load;
-use crate::server::{wait_for, Family, Options, Server};
+use lab::agent::{loaded_programs, program};
+use lab::load::Load;
+use lab::releases::Release;
+use lab::server::{wait_for, Options, Server};
 
 /// More than one cache line of any machine.
 #[repr(align(512))]
@@ -96,8 +97,8 @@ pub fn none_is_left() -> Result<()> {
 }
 
 /// A hot latch of a loaded server: who touches it is named, within the limits that were promised.
-fn hot_latch_is_watched(family: Family, threads: u32, latch: &str) -> Result<()> {
-    let server = Server::start(family, &Options::default())?;
+fn hot_latch_is_watched(release: Release, threads: u32, latch: &str) -> Result<()> {
+    let server = Server::start(release, &Options::default())?;
     let mut load = Load::start(&server, "oltp_update_index", threads)?;
     load.wait_running()?;
     let pid = server.pid().to_string();
@@ -140,18 +141,18 @@ fn hot_latch_is_watched(family: Family, threads: u32, latch: &str) -> Result<()>
 
 #[test]
 fn a_hot_latch_of_mysql_is_watched() -> Result<()> {
-    hot_latch_is_watched(Family::Mysql97, 16, "trx_sys_mutex")
+    hot_latch_is_watched(Release::MYSQL_9_7, 16, "trx_sys_mutex")
 }
 
 #[test]
 fn a_hot_latch_of_mariadb_is_watched() -> Result<()> {
-    hot_latch_is_watched(Family::Mariadb114, 32, "lock_latch")
+    hot_latch_is_watched(Release::MARIADB_11_4, 32, "lock_latch")
 }
 
 /// Waits of which the end cannot be seen are over.
 #[test]
 fn nobody_waits_where_probes_were_taken_off() -> Result<()> {
-    let server = Server::start(Family::Mariadb114, &Options::default())?;
+    let server = Server::start(Release::MARIADB_11_4, &Options::default())?;
     let mut load = Load::start(&server, "oltp_update_index", 32)?;
     load.wait_running()?;
     let target = Target::open(server.pid())?;

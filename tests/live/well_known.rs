@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use anyhow::{ensure, Result};
 
-use crate::agent::{by_latch, Agent};
-use crate::load::Load;
-use crate::server::{wait_for, Family, Options, Server};
+use lab::agent::{by_latch, Agent};
+use lab::load::Load;
+use lab::releases::Release;
+use lab::server::{wait_for, Options, Server};
 
 /// Far more than it takes, for a machine that does much else.
 const LIMIT: Duration = Duration::from_secs(90);
@@ -17,7 +18,7 @@ const IDLE: &str = "armtrace_cond_wait_seconds_count";
 
 /// How to provoke waits for some latches.
 struct Provoked {
-    family: Family,
+    release: Release,
     perf_schema: bool,
     args: &'static [&'static str],
     /// sysbench's name of the load.
@@ -28,7 +29,7 @@ struct Provoked {
 
 /// Pages have to be written out and read in again all the time, and tables to be opened anew.
 static WRITES: Provoked = Provoked {
-    family: Family::Mariadb114,
+    release: Release::MARIADB_11_4,
     perf_schema: false,
     args: &["--innodb-buffer-pool-size=8M", "--table-open-cache=10", "--table-open-cache-instances=1"],
     load: "oltp_write_only",
@@ -46,7 +47,7 @@ static WRITES: Provoked = Provoked {
 
 /// Up to 10.5 the buffer pool's mutex is InnoDB's own.
 static OLD_UPDATES: Provoked = Provoked {
-    family: Family::Mariadb102,
+    release: Release::MARIADB_10_2,
     perf_schema: false,
     args: &["--innodb-buffer-pool-size=8M"],
     load: "oltp_update_index",
@@ -61,7 +62,7 @@ static OLD_UPDATES: Provoked = Provoked {
 /// Aria's checkpoints have a thread that waits for their time to come. Its condition variable is in a static object of another name, so
 /// only its instrument names it.
 static CHECKPOINTS: Provoked = Provoked {
-    family: Family::Mariadb114,
+    release: Release::MARIADB_11_4,
     perf_schema: true,
     args: &["--aria-checkpoint-interval=1"],
     load: "oltp_point_select",
@@ -72,7 +73,7 @@ static CHECKPOINTS: Provoked = Provoked {
 fn all_are_seen(provoked: &Provoked) -> Result<()> {
     let args = provoked.args.iter().map(|a| (*a).to_owned()).collect();
     let options = Options { perf_schema: provoked.perf_schema, args, ..Options::default() };
-    let server = Server::start(provoked.family, &options)?;
+    let server = Server::start(provoked.release, &options)?;
     let mut load = Load::start(&server, provoked.load, 32)?;
     load.wait_running()?;
     let agent = Agent::attach_without_budget(&server)?;

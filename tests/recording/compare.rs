@@ -9,8 +9,8 @@ use armtrace::model::{
 use armtrace::recording::compare::{Claim, Comparison, Dump, Html, Options, Per, Scaling, Side, Text, Unit};
 use armtrace::recording::{Ending, Start};
 
-use crate::snapshots::{self, checksum, cpu, empty, handoffs, latch, reacquires, COND_MUTEX, INDEX, TRX};
 use crate::{file, read, start};
+use lab::snapshots::{self, checksum, cpu, empty, handoffs, latch, reacquires, COND_MUTEX, INDEX, TRX};
 
 const SECONDS: u64 = 60;
 
@@ -131,7 +131,7 @@ fn a_latch_of_one_only_is_said_to_be_that() {
 #[test]
 fn without_statements_time_is_what_is_left() {
     let counted = side("a", &start(1), Load { trx: 100, index: 10, queries: 1000 });
-    let recording = read(&file(&start(1), &[(crate::snapshots::busy(1), None)], Some(Ending::Complete)));
+    let recording = read(&file(&start(1), &[(snapshots::busy(1), None)], Some(Ending::Complete)));
     let uncounted = Side::of_recording("b", &recording, None);
     let comparison = Comparison::new(&counted, &uncounted, Options::default());
     assert_eq!((comparison.per, comparison.throughput), (Per::Second, None));
@@ -430,7 +430,7 @@ fn scaling_needs_statements_and_two_numbers() {
     assert!(error(sweep().into_iter().take(1).collect()).contains("two recordings"));
     let same = sweep().into_iter().take(1).chain(sweep().into_iter().take(1)).collect();
     assert!(error(same).contains("two different values"));
-    let recording = read(&file(&start(4), &[(crate::snapshots::busy(1), None)], None));
+    let recording = read(&file(&start(4), &[(snapshots::busy(1), None)], None));
     let uncounted = (4.0, Side::of_recording("x.rec", &recording, None));
     assert!(error(sweep().into_iter().chain([uncounted]).collect()).contains("x.rec counts no statements"));
     let few = Scaling::new("threads", sweep().into_iter().take(3).collect()).unwrap();

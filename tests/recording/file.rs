@@ -8,8 +8,8 @@ use armtrace::model::{
 };
 use armtrace::recording::{Code, Ending, FormatError, Handed, Recorder, Recording, Report, Start};
 
-use crate::snapshots::{busy, callsite, cpu, empty, handoffs, latch, page, spin, INDEX, TRX};
 use crate::{busy_file, busy_seconds, file, read, start};
+use lab::snapshots::{busy, callsite, cpu, empty, handoffs, latch, page, spin, INDEX, TRX};
 
 /// A file that an armtrace of its time wrote, which every later one must read alike. Its name says the version, and the figures
 /// that it was the first to have.

@@ -5,9 +5,6 @@ mod file;
 mod hostile;
 mod program;
 mod report;
-#[allow(dead_code)]
-#[path = "../common/snapshots.rs"]
-mod snapshots;
 
 use std::collections::BTreeMap;
 
@@ -62,7 +59,7 @@ fn file(start: &Start, seconds: &[(Snapshot, Option<u64>)], ending: Option<Endin
 
 /// Some seconds of the busy server, with 1,000 statements in each.
 fn busy_seconds(seconds: u64) -> Vec<(Snapshot, Option<u64>)> {
-    (1..=seconds).map(|second| (snapshots::busy(second), Some(1000 * second))).collect()
+    (1..=seconds).map(|second| (lab::snapshots::busy(second), Some(1000 * second))).collect()
 }
 
 fn busy_file(seconds: u64) -> Vec<u8> {

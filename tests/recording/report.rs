@@ -4,8 +4,8 @@ use armtrace::model::{CpuClass, Implementation, Kind, LatchWaits, Mode, Snapshot
 use armtrace::recording::{Ending, Folded, Html, Report, Text};
 use std::time::Duration;
 
-use crate::snapshots::{busy, callsite, checksum, empty, latch, reacquires, COND_MUTEX, INDEX, TRX};
 use crate::{busy_file, file, read, start};
+use lab::snapshots::{busy, callsite, checksum, empty, latch, reacquires, COND_MUTEX, INDEX, TRX};
 
 fn near(a: f64, b: f64) -> bool {
     (a / b - 1.0).abs() < 1e-9

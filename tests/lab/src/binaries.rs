@@ -8,6 +8,9 @@ use std::process::Command;
 
 use armtrace::symbols::{Arch, Image};
 
+use crate::releases::Release;
+use crate::repository;
+
 /// `ARMTRACE_MYSQL_AMD64`, or MySQL 9.7 from the lab.
 pub fn mysql_amd64() -> Image {
     open(&mysql_amd64_path())
@@ -37,7 +40,11 @@ pub fn mariadb_amd64_path() -> PathBuf {
 
 /// The official MariaDB 10.2 from the lab.
 pub fn mariadb_10_2() -> Image {
-    open(&lab("mariadb-10.2").join("bin/mysqld"))
+    open(&mariadb_10_2_path())
+}
+
+pub fn mariadb_10_2_path() -> PathBuf {
+    lab("mariadb-10.2").join("bin/mysqld")
 }
 
 /// The official MariaDB 10.1 from the lab: InnoDB's mutexes have no class yet.
@@ -117,43 +124,13 @@ fn path(variable: &str, otherwise: impl FnOnce() -> PathBuf) -> PathBuf {
     std::env::var_os(variable).map_or_else(otherwise, PathBuf::from)
 }
 
-/// A server of the lab (`tests/lab/servers`).
-pub struct LabServer {
-    pub name: String,
-    /// Small enough for every run of the tests.
-    pub is_small: bool,
-    /// The program's path in the server's folder.
-    pub program: String,
-}
-
-impl LabServer {
-    /// Those that this run takes: the small ones, or with `ARMTRACE_ALL_SERVERS` all.
-    pub fn chosen() -> Vec<LabServer> {
-        let table = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/lab/servers");
-        let text = std::fs::read_to_string(table).expect("tests/lab/servers");
-        let rows = text.lines().filter(|line| !line.starts_with('#') && !line.trim().is_empty());
-        let servers = rows.map(|row| {
-            let fields: Vec<&str> = row.split_whitespace().collect();
-            LabServer { name: fields[0].to_owned(), is_small: fields[3] == "small", program: fields[4].to_owned() }
-        });
-        let all = std::env::var_os("ARMTRACE_ALL_SERVERS").is_some();
-        servers.filter(|server| all || server.is_small).collect()
-    }
-
-    /// Its program, fetched if it is not in the cache.
-    pub fn path(&self) -> PathBuf {
-        lab(&self.name).join(&self.program)
-    }
-
-    /// The programs of those that this run takes, and Oracle's for the other architecture, which is as big as its fellow.
-    pub fn programs() -> Vec<(String, PathBuf)> {
-        let servers = LabServer::chosen();
-        let other = servers
-            .iter()
-            .any(|server| server.name == "mysql-8.0")
-            .then(|| ("mysql-8.0-arm64".to_owned(), printed_path("tests/vm/server-binary", &["arm64", "mysql-8.0"])));
-        servers.into_iter().map(|server| (server.name.clone(), server.path())).chain(other).collect()
-    }
+/// The programs of the releases that this run takes, and Oracle's for the other architecture, which is as big as its fellow.
+pub fn programs() -> Vec<(String, PathBuf)> {
+    let other = Release::chosen()
+        .any(|release| release == Release::MYSQL_8_0)
+        .then(|| ("mysql-8.0-arm64".to_owned(), printed_path("tests/vm/server-binary", &["arm64", "mysql-8.0"])));
+    let program = |release: Release| release.program().unwrap_or_else(|error| panic!("{error:#}"));
+    Release::chosen().map(|release| (release.name().to_owned(), program(release))).chain(other).collect()
 }
 
 pub fn open(path: &Path) -> Image {
@@ -165,7 +142,7 @@ fn lab(server: &str) -> PathBuf {
 }
 
 fn printed_path(script: &str, arguments: &[&str]) -> PathBuf {
-    let output = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join(script)).args(arguments).output();
+    let output = Command::new(repository(script)).args(arguments).output();
     let output = output.unwrap_or_else(|error| panic!("cannot run {script}: {error}"));
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{script} {}: {errors}", arguments.join(" "));

@@ -11,89 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{bail, ensure, Context, Result};
 
 use crate::machine::patience;
-
-/// The lab's servers, which its scripts read as well.
-const TABLE: &str = include_str!("../lab/servers");
-
-/// A server of the lab, by its name in the table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Family(&'static str);
-
-/// Those that tests name. The others are had from [`Family::all`].
-#[allow(non_upper_case_globals)]
-impl Family {
-    pub const Mysql97: Family = Family("mysql-9.7");
-    pub const Mysql80: Family = Family("mysql-8.0");
-    pub const Mysql8031: Family = Family("mysql-8.0.31");
-    pub const Mysql8012: Family = Family("mysql-8.0.12");
-    pub const Mysql57: Family = Family("mysql-5.7");
-    pub const Mariadb114: Family = Family("mariadb-11.4");
-    pub const Mariadb1011: Family = Family("mariadb-10.11");
-    /// As Debian ships it, without a symbol table.
-    pub const Mariadb1011Debian: Family = Family("mariadb-10.11-debian");
-    /// As Debian bullseye ships it, the last with the latches of before 10.6; without a symbol table.
-    pub const Mariadb105Debian: Family = Family("mariadb-10.5-debian");
-    /// InnoDB's mutexes have no class yet.
-    pub const Mariadb101: Family = Family("mariadb-10.1");
-    pub const Mariadb102: Family = Family("mariadb-10.2");
-}
-
-impl Family {
-    pub fn all() -> impl Iterator<Item = Family> {
-        rows().filter_map(|row| row.first().copied()).map(Family)
-    }
-
-    /// Those that this run takes: the small ones, or with `ARMTRACE_ALL_SERVERS` all.
-    pub fn chosen() -> impl Iterator<Item = Family> {
-        let all = std::env::var_os("ARMTRACE_ALL_SERVERS").is_some();
-        Family::all().filter(move |family| all || family.is_small())
-    }
-
-    pub fn name(self) -> &'static str {
-        self.0
-    }
-
-    pub fn is_mysql(self) -> bool {
-        self.column(1) == "mysql"
-    }
-
-    /// What the server has to say of itself: a release, or only its series.
-    pub fn version(self) -> &'static str {
-        self.column(2)
-    }
-
-    /// Whether CI runs it. The others take hundreds of megabytes to fetch.
-    fn is_small(self) -> bool {
-        self.column(3) == "small"
-    }
-
-    /// The server's program in its folder.
-    pub fn program(self) -> Result<PathBuf> {
-        Ok(server_folder(self)?.join(self.column(4)))
-    }
-
-    pub fn at_least(self, version: &str) -> bool {
-        let numbers = |version: &str| -> Vec<u32> { version.split('.').filter_map(|n| n.parse().ok()).collect() };
-        numbers(self.version()) >= numbers(version)
-    }
-
-    /// Whether performance_schema has the waits of the purge threads. That of MySQL 5.7 counts none of theirs, whatever it says of
-    /// their being instrumented, and that of MariaDB 10.2 does not know all but one of them.
-    pub fn times_purge(self) -> bool {
-        let misses = if self.is_mysql() { "5.7" } else { "10.2" };
-        !self.version().starts_with(misses)
-    }
-
-    fn column(self, index: usize) -> &'static str {
-        let row = rows().find(|row| row.first() == Some(&self.0));
-        row.and_then(|row| row.get(index).copied()).unwrap_or_else(|| panic!("tests/lab/servers: {}", self.0))
-    }
-}
-
-fn rows() -> impl Iterator<Item = Vec<&'static str>> {
-    let lines = TABLE.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
-    lines.map(|line| line.split_whitespace().collect())
-}
+use crate::releases::{script, Release};
 
 #[derive(Clone, Debug, Default)]
 pub struct Options {
@@ -123,23 +41,10 @@ pub struct Server {
     dir: PathBuf,
 }
 
-/// Where a script of the lab lies: in this checkout, or where `$ARMTRACE_LAB` says on a machine that has none.
-pub fn script(name: &str) -> PathBuf {
-    let here = || Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/lab");
-    std::env::var_os("ARMTRACE_LAB").map_or_else(here, PathBuf::from).join(name)
-}
-
-/// Where a server's files are in the cache.
-pub fn server_folder(family: Family) -> Result<PathBuf> {
-    let output = Command::new(script("fetch")).arg(family.name()).output()?;
-    ensure!(output.status.success(), "tests/lab/fetch failed");
-    Ok(PathBuf::from(String::from_utf8(output.stdout)?.trim()))
-}
-
 impl Server {
-    pub fn start(family: Family, options: &Options) -> Result<Server> {
+    pub fn start(release: Release, options: &Options) -> Result<Server> {
         let mut command = Command::new(script("serve"));
-        command.arg(family.name()).args(["--no-load", "--until-eof"]);
+        command.arg(release.name()).args(["--no-load", "--until-eof"]);
         if options.perf_schema {
             command.arg("--perf-schema");
         }
@@ -167,7 +72,7 @@ impl Server {
         BufReader::new(stdout).read_line(&mut line)?;
         if line.is_empty() {
             let status = child.wait()?;
-            bail!("{} did not start ({status}): see standard error", family.name());
+            bail!("{} did not start ({status}): see standard error", release.name());
         }
         let field = |name: &str| {
             line.split_whitespace()

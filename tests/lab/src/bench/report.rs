@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize, Serializer};
 
-use crate::stats::{Summary, Together};
+use super::stats::{Summary, Together};
 
 /// One continuous load on one server, and everything that was attached to it by turns.
 #[derive(Debug, Serialize, Deserialize)]

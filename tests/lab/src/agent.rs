@@ -6,20 +6,24 @@ use std::fs::File;
 use std::io::{PipeReader, Write};
 use std::net::TcpListener;
 use std::os::fd::AsRawFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, Context, Result};
 use tempfile::TempDir;
 
-use crate::common::http;
+use crate::http;
 use crate::server::{wait_for, Server};
 
 /// The agent's program: the one built with these tests, or the one that `$ARMTRACE_PROGRAM` names where they run on another
 /// machine.
 pub fn program() -> PathBuf {
-    let built = || PathBuf::from(env!("CARGO_BIN_EXE_armtrace"));
+    // Test programs lie in a folder beside it.
+    let built = || {
+        let tests = std::env::current_exe().expect("this program's path");
+        tests.parent().and_then(Path::parent).expect("the folder of what was built").join("armtrace")
+    };
     std::env::var_os("ARMTRACE_PROGRAM").map_or_else(built, PathBuf::from)
 }
 

@@ -7,7 +7,8 @@ use std::time::Duration;
 use anyhow::{bail, ensure, Context, Result};
 use tempfile::TempDir;
 
-use crate::server::{script, wait_for, Server};
+use crate::releases::script;
+use crate::server::{wait_for, Server};
 
 const LOG: &str = "load.log";
 

@@ -10,22 +10,22 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 /// Serves until stopped or dropped.
-pub struct Server {
+pub struct ServedExporter {
     pub address: String,
     runtime: Runtime,
     stop: oneshot::Sender<()>,
     served: JoinHandle<io::Result<()>>,
 }
 
-impl Server {
-    pub fn of(source: impl Fn() -> Snapshot + Send + Sync + 'static) -> Server {
+impl ServedExporter {
+    pub fn of(source: impl Fn() -> Snapshot + Send + Sync + 'static) -> ServedExporter {
         let listener = "127.0.0.1:0".parse::<Listen>().unwrap().bind().unwrap();
         let address = listener.address().to_string();
         let exporter = Exporter::new(Arc::new(source)).unwrap();
         let (stop, stopped) = oneshot::channel();
         let runtime = Runtime::new().unwrap();
         let served = runtime.spawn(serve(listener, exporter, async { _ = stopped.await }));
-        Server { address, runtime, stop, served }
+        ServedExporter { address, runtime, stop, served }
     }
 
     /// Stops as `armtrace run` does, and says how long it took.

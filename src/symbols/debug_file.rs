@@ -1,7 +1,8 @@
-//! Files beside a program that hold its symbols: separate debug files, and what a program carries compressed in itself.
+//! Reads separate files with a program's symbols: debug files, and the compressed ELF file that a program may carry in
+//! itself.
 //!
-//! They may come from a server's container or from the network, so nothing in them is trusted. They are read rather than
-//! mapped: whoever may write to a mapped file can end the process that maps it.
+//! These files may come from a server's container or from the network, so nothing in them is trusted. They are read
+//! rather than mapped, because anyone who may write to a mapped file can kill the process that maps it.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -15,17 +16,19 @@ use object::{LittleEndian, ReadCache, ReadRef};
 use super::image::Identity;
 use super::table::Table;
 
-/// Bytes that are read of a debug file at most. Of MariaDB 11.4's 300 MB it takes 4 MB: debug information is left alone.
+/// The most bytes that are read of a debug file. MariaDB 11.4's has 300 MB, of which 4 MB are needed: debug information
+/// is not read.
 const MAX_READ: u64 = 512 << 20;
 
-/// Bytes that MiniDebugInfo may have, decompressed, and the memory to decompress it, in KiB. `xz` needs 64 MiB at most with any preset.
+/// The most bytes of decompressed MiniDebugInfo, and the memory for decompression, in KiB. `xz` needs at most 64 MiB
+/// with any preset.
 const MAX_MINI: u64 = 256 << 20;
 const MAX_XZ_MEMORY: u32 = 80 << 10;
 
-/// Bytes; of a larger file no checksum is taken.
+/// The size in bytes above which no checksum is computed.
 const MAX_CHECKSUMMED: u64 = 4 << 30;
 
-/// The symbols in a file and the program that they are of.
+/// The symbols in a file, and the identity of the program that they belong to.
 #[derive(Debug)]
 pub struct DebugFile {
     pub identity: Identity,
@@ -36,17 +39,17 @@ impl DebugFile {
     /// Reads the symbol table of an ELF file, and nothing else of it.
     ///
     /// # Errors
-    /// Why it is of no use.
+    /// Fails with the reason why the file is unusable.
     pub fn read(file: &File) -> Result<DebugFile, String> {
         let pieces = Pieces { cache: ReadCache::new(file), left: Cell::new(MAX_READ) };
         parse(&pieces)
     }
 
-    /// Reads the ELF file that a program carries in its section `.gnu_debugdata`. It names functions only, and only those
-    /// that `.dynsym` does not.
+    /// Reads the ELF file that a program carries in its section `.gnu_debugdata`. It names only functions, and only
+    /// those that `.dynsym` does not.
     ///
     /// # Errors
-    /// Why it is of no use.
+    /// Fails with the reason why the section is unusable.
     pub fn from_gnu_debugdata(compressed: &[u8]) -> Result<DebugFile, String> {
         let reader = lzma_rust2::XzReader::new_mem_limit(compressed, true, MAX_XZ_MEMORY);
         let mut elf = Vec::new();
@@ -56,7 +59,7 @@ impl DebugFile {
 }
 
 fn parse<'a, R: ReadRef<'a>>(data: R) -> Result<DebugFile, String> {
-    let elf = ElfFile64::<LittleEndian, R>::parse(data).map_err(|e| format!("not an ELF file for this: {e}"))?;
+    let elf = ElfFile64::<LittleEndian, R>::parse(data).map_err(|e| format!("not a usable ELF file: {e}"))?;
     let symbols = elf.elf_symbol_table();
     if symbols.len() <= 1 {
         return Err("it has no symbol table".into());
@@ -64,7 +67,7 @@ fn parse<'a, R: ReadRef<'a>>(data: R) -> Result<DebugFile, String> {
     Ok(DebugFile { identity: Identity::of(&elf)?, symbols: Table::from_elf(&elf, symbols)? })
 }
 
-/// A file of which the pieces that are asked for are read, up to a limit.
+/// A file of which only requested pieces are read, up to a limit.
 struct Pieces<'f> {
     cache: ReadCache<&'f File>,
     left: Cell<u64>,
@@ -94,10 +97,10 @@ impl<'a> ReadRef<'a> for &'a Pieces<'_> {
     }
 }
 
-/// The checksum that `.gnu_debuglink` has of the file that it names: CRC-32 of all of it.
+/// Returns the checksum that `.gnu_debuglink` stores of the file it names: the CRC-32 of the whole file.
 pub(super) fn debuglink_crc(file: &File) -> io::Result<u32> {
     if file.metadata()?.len() > MAX_CHECKSUMMED {
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, "too large to take its checksum"));
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, "too large for a checksum"));
     }
     let mut crc = crc32fast::Hasher::new();
     let mut buffer = vec![0; 1 << 20];

@@ -1,4 +1,4 @@
-//! A program's own debug information (DWARF), decompressed where it is compressed. Nothing in it is trusted.
+//! A program's own debug information (DWARF), decompressed if necessary. Nothing in it is trusted.
 
 use std::collections::HashMap;
 use std::io;
@@ -10,7 +10,7 @@ use object::{CompressedData, CompressionFormat, Object, ObjectSection};
 
 use super::Image;
 
-/// What of it is read: types, functions and lines. Not where variables are.
+/// The sections that are read, for types, functions and lines, but not for the locations of variables.
 const SECTIONS: [SectionId; 11] = [
     SectionId::DebugInfo,
     SectionId::DebugTypes,
@@ -25,16 +25,16 @@ const SECTIONS: [SectionId; 11] = [
     SectionId::DebugRngLists,
 ];
 
-/// Bytes that all sections may have, decompressed. MySQL's debug build has 700 MB.
+/// The most bytes of all sections together, decompressed. MySQL's debug build has 700 MB.
 const MAX_DECOMPRESSED: u64 = 2 << 30;
 
-/// Bytes of a name. A name without an end would be read to the end of the section each time that it is asked for.
+/// The most bytes of a name. A name without an end would be read to the end of the section on every use.
 const MAX_NAME: usize = 64 << 10;
 
-/// Sections with nothing but names.
+/// The sections that contain nothing but names.
 const NAMES: [SectionId; 2] = [SectionId::DebugStr, SectionId::DebugLineStr];
 
-/// No data is compressed further by zlib than to a part of this size, and a few bytes.
+/// The highest compression ratio of zlib, apart from a few bytes.
 const MAX_ZLIB_RATIO: u64 = 1032;
 
 pub type Slice<'a> = EndianSlice<'a, LittleEndian>;
@@ -46,22 +46,22 @@ pub struct DebugInfo<'a> {
 }
 
 enum Contents<'a> {
-    /// As in the program.
+    /// Data in the program file.
     InProgram(&'a [u8]),
-    /// In a file without a name, so that the kernel may take its memory back.
+    /// Data in an unnamed file, so that the kernel can reclaim its memory.
     Decompressed(Mmap),
 }
 
 impl<'a> DebugInfo<'a> {
-    /// The debug information of this program.
+    /// Returns the debug information of this program.
     ///
     /// # Errors
-    /// Why there is none that can be read.
+    /// Fails with the reason why none can be read.
     pub fn of(image: &'a Image) -> Result<DebugInfo<'a>, String> {
         DebugInfo::within(image, MAX_DECOMPRESSED)
     }
 
-    /// The debug information, if it has no more than `most` bytes decompressed.
+    /// Returns the debug information, if it has at most `most` bytes decompressed.
     fn within(image: &'a Image, most: u64) -> Result<DebugInfo<'a>, String> {
         let elf = ElfFile64::<object::LittleEndian>::parse(image.file()).map_err(|e| e.to_string())?;
         let (mut sections, mut left) = (HashMap::new(), most);
@@ -83,19 +83,20 @@ impl<'a> DebugInfo<'a> {
         }
     }
 
-    /// All of it, as its reader wants it.
+    /// Returns all of it in the form that its reader needs.
     pub fn dwarf(&self) -> Dwarf<Slice<'_>> {
         let section = |id| self.sections.get(&id).map_or(&[][..], Contents::bytes);
         let loaded = Dwarf::load(|id| Ok::<_, std::convert::Infallible>(EndianSlice::new(section(id), LittleEndian)));
         loaded.unwrap_or_else(|never| match never {})
     }
 
-    /// Gives back the memory of what was read so far; what is read again comes back by itself.
+    /// Releases the memory of what was read so far; it is read again on demand.
     pub fn release_memory(&self) {
         self.image.release_memory();
         for contents in self.sections.values() {
             if let Contents::Decompressed(data) = contents {
-                // SAFETY: the mapping is of a file and not written to any more, so its pages can be dropped and read again.
+                // SAFETY: the mapping is of a file that is no longer written to, so its pages can be dropped and read
+                // again.
                 _ = unsafe { data.unchecked_advise(memmap2::UncheckedAdvice::DontNeed) };
             }
         }
@@ -111,7 +112,7 @@ impl Contents<'_> {
     }
 }
 
-/// Whether all names have an end that is near.
+/// Returns whether every name ends within the limit.
 fn are_names(bytes: &[u8]) -> bool {
     let mut begin = 0;
     let ends = memchr::memchr_iter(0, bytes).chain([bytes.len()]);
@@ -120,13 +121,13 @@ fn are_names(bytes: &[u8]) -> bool {
 
 type Elf<'a> = ElfFile64<'a, object::LittleEndian>;
 
-/// A section by its usual name, or by the one that marks it as compressed by older tools: `.zdebug_info`.
+/// Returns a section by its usual name, or by the one with which older tools mark compression: `.zdebug_info`.
 fn section<'a, 'f>(elf: &'f Elf<'a>, id: SectionId) -> Option<impl ObjectSection<'a> + use<'a, 'f>> {
     let older = id.name().replacen('.', ".z", 1);
     elf.section_by_name_bytes(id.name().as_bytes()).or_else(|| elf.section_by_name_bytes(older.as_bytes()))
 }
 
-/// The contents of a section, of which `left` bytes may be decompressed.
+/// Returns the contents of a section, of which `left` bytes may be decompressed.
 fn contents<'a>(data: &CompressedData<'a>, left: &mut u64) -> Result<Contents<'a>, String> {
     match data.format {
         CompressionFormat::None => return Ok(Contents::InProgram(data.data)),
@@ -149,7 +150,7 @@ fn contents<'a>(data: &CompressedData<'a>, left: &mut u64) -> Result<Contents<'a
 
 fn decompressed(data: &[u8], size: u64) -> io::Result<Mmap> {
     let mut file = tempfile::tempfile()?;
-    // One byte more shows a size that is too small.
+    // Reading one byte more than claimed detects a size that is too small.
     let mut reader = io::Read::take(flate2::read::ZlibDecoder::new(data), size + 1);
     let found = io::copy(&mut reader, &mut io::BufWriter::with_capacity(1 << 20, &mut file))?;
     if found != size {
@@ -158,7 +159,7 @@ fn decompressed(data: &[u8], size: u64) -> io::Result<Mmap> {
             format!("it does not have the {size} bytes that it claims"),
         ));
     }
-    // SAFETY: nobody else has the file, which has no name.
+    // SAFETY: nothing else has access to the file, which has no name.
     unsafe { Mmap::map(&file) }
 }
 
@@ -166,7 +167,7 @@ fn decompressed(data: &[u8], size: u64) -> io::Result<Mmap> {
 mod tests {
     use super::*;
 
-    /// `size` zeros, compressed, in a section that claims to have `claimed`.
+    /// Returns `size` zeros, compressed, in a section that claims to have `claimed` bytes.
     fn zeros(size: usize, claimed: u64, left: &mut u64) -> Result<Vec<u8>, String> {
         let mut encoder = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::best());
         io::Write::write_all(&mut encoder, &vec![0; size]).expect("memory");

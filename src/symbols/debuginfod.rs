@@ -1,6 +1,6 @@
-//! Debug files from debuginfod servers, and the cache of those fetched before.
+//! Downloads debug files from debuginfod servers, and caches them.
 //!
-//! Settings, protocol and layout of the cache are elfutils', so that what its clients fetched serves here too:
+//! Settings, protocol and cache layout are those of elfutils, so files that its clients downloaded are used here too:
 //! debuginfod(8), debuginfod-find(1).
 
 use std::ffi::OsString;
@@ -14,24 +14,24 @@ use std::time::{Duration, Instant};
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 use ureq::Agent;
 
-/// How long one server may take in all, unless `DEBUGINFOD_MAXTIME` says otherwise.
+/// The total time limit per server, unless `DEBUGINFOD_MAXTIME` sets another.
 const MAX_TIME: Duration = Duration::from_secs(300);
 
-/// How long a server may send nothing, unless `DEBUGINFOD_TIMEOUT` says otherwise; elfutils' own default. A server may have to unpack
-/// a package first.
+/// How long a server may send nothing, unless `DEBUGINFOD_TIMEOUT` sets another limit. This is elfutils' default; a
+/// server may have to unpack a package first.
 const MAX_SILENCE: Duration = Duration::from_secs(90);
 
-/// How long a connection may take to come about.
+/// The time limit for establishing a connection.
 const MAX_CONNECT: Duration = Duration::from_secs(10);
 
-/// Bytes of the largest file that is fetched, unless `DEBUGINFOD_MAXSIZE` says otherwise. The largest known, Debian's for MySQL,
-/// has less than a tenth.
+/// The largest file to download, in bytes, unless `DEBUGINFOD_MAXSIZE` sets another limit. The largest known, Debian's
+/// for MySQL, has less than a tenth of it.
 const MAX_SIZE: u64 = 4 << 30;
 
-/// How often progress is shown on a terminal.
+/// The interval at which progress is shown on a terminal.
 const PROGRESS_EVERY: Duration = Duration::from_millis(250);
 
-/// What the user has set about debuginfod.
+/// The user's debuginfod settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Debuginfod {
     urls: Vec<String>,
@@ -42,26 +42,27 @@ pub struct Debuginfod {
 }
 
 impl Debuginfod {
-    /// The settings in the environment; `None` unless `DEBUGINFOD_URLS` names a server: nothing is fetched unasked.
+    /// Reads the settings from the environment. Returns `None` unless `DEBUGINFOD_URLS` names a server: nothing is
+    /// downloaded unasked.
     pub fn from_env() -> Option<Debuginfod> {
-        // SAFETY: the call takes and changes nothing.
+        // SAFETY: the call takes no arguments and changes nothing.
         let is_root = unsafe { libc::geteuid() } == 0;
         Debuginfod::from_variables(|name| std::env::var_os(name).filter(|value| !value.is_empty()), is_root)
     }
 
-    /// The same, with variables from elsewhere.
+    /// Reads the settings from the given variables.
     pub fn from_variables(variable: impl Fn(&str) -> Option<OsString>, is_root: bool) -> Option<Debuginfod> {
         let urls = variable("DEBUGINFOD_URLS")?.into_string().ok()?;
-        // Fedora puts elfutils' policy about signatures among them: `ima:enforcing`.
+        // Fedora adds elfutils' signature policy to this variable: `ima:enforcing`.
         let urls = urls.split_ascii_whitespace().filter(|word| !word.starts_with("ima:"));
         let urls: Vec<String> = urls.map(str::to_owned).collect();
-        // As in elfutils, 0 is no setting.
+        // As in elfutils, 0 means unset.
         let number = |name| variable(name)?.to_str()?.parse::<u64>().ok().filter(|&n| n > 0);
         let seconds = |name, otherwise| number(name).map_or(otherwise, Duration::from_secs);
         let cache = match (variable("DEBUGINFOD_CACHE_PATH"), variable("XDG_CACHE_HOME")) {
             (Some(path), _) => path.into(),
             (None, Some(caches)) => Path::new(&caches).join("debuginfod_client"),
-            // Under sudo the home folder may be another user's, who could not remove what root put there.
+            // Under sudo, the home directory may be another user's, who could not remove files that root created there.
             (None, None) if is_root => "/var/cache/armtrace".into(),
             (None, None) => Path::new(&variable("HOME")?).join(".cache/debuginfod_client"),
         };
@@ -74,11 +75,11 @@ impl Debuginfod {
         })
     }
 
-    /// The debug file of the build, from the cache or else from the first server that has it, and where it lies. `check` says whether a
-    /// file is that; one that it refuses does not get into the cache.
+    /// Returns the debug file of the build and its path, from the cache or else from the first server that has it.
+    /// `check` decides whether a file is the right one; a file that it rejects is not cached.
     ///
     /// # Errors
-    /// Why there is none; `None` if no server has it.
+    /// Fails with the reason why there is none. Returns `None` if no server has it.
     pub(super) fn debug_file<T>(
         &self,
         build_id: &str,
@@ -92,7 +93,8 @@ impl Debuginfod {
         }
         let in_cache = |e: io::Error| format!("the cache folder {}: {e}", folder.display());
         fs::create_dir_all(&folder).map_err(in_cache)?;
-        // Always the same name: what an interrupted download left is overwritten by the next. Who else downloads it is waited for.
+        // The name is always the same, so the next download overwrites what an interrupted one left. If another process
+        // is downloading it, this waits.
         let part = folder.join("debuginfo.part");
         let mut file =
             OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&part).map_err(in_cache)?;
@@ -120,9 +122,9 @@ impl Debuginfod {
         }
     }
 
-    /// Fills `file` with what is at `url`; false if nothing is there.
+    /// Downloads `url` into `file`; returns false if nothing is there.
     fn download(&self, url: &str, file: &mut File) -> Result<bool, String> {
-        eprintln!("armtrace: asking {url}");
+        eprintln!("armtrace: requesting {url}");
         let response = match self.agent().get(url).call() {
             Err(ureq::Error::StatusCode(404)) => return Ok(false),
             other => other.map_err(|e| e.to_string())?,
@@ -133,7 +135,7 @@ impl Debuginfod {
         }
         file.set_len(0).and_then(|()| io::Seek::rewind(file)).map_err(|e| e.to_string())?;
         let mut progress = Progress::new(length);
-        // One byte more than allowed tells a file that is too large from one that just fits.
+        // Reading one byte more than allowed distinguishes a file that is too large from one that just fits.
         let mut body = response.into_body().into_reader().take(self.max_size + 1);
         let mut buffer = vec![0; 256 << 10];
         let mut got = 0;
@@ -165,11 +167,12 @@ impl Debuginfod {
     }
 
     fn too_large(&self) -> String {
-        format!("larger than {} bytes, which is the limit (DEBUGINFOD_MAXSIZE)", self.max_size)
+        format!("larger than the limit of {} bytes (DEBUGINFOD_MAXSIZE)", self.max_size)
     }
 }
 
-/// Whom this host trusts (`SSL_CERT_FILE` and `SSL_CERT_DIR` as everywhere), or Mozilla's list where the host has none.
+/// Returns the certificate authorities that this host trusts (`SSL_CERT_FILE` and `SSL_CERT_DIR` apply), or Mozilla's
+/// list if the host has none.
 fn root_certs() -> RootCerts {
     let own: Vec<_> =
         rustls_native_certs::load_native_certs().certs.iter().map(|c| Certificate::from_der(c).to_owned()).collect();
@@ -180,7 +183,7 @@ fn root_certs() -> RootCerts {
     }
 }
 
-/// Waits for the exclusive lock on an open file, which goes with its descriptor.
+/// Waits for the exclusive lock on an open file. Closing the descriptor releases it.
 fn lock(file: &File) -> io::Result<()> {
     // SAFETY: the descriptor is open for as long as `file` is borrowed.
     match unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) } {
@@ -189,7 +192,7 @@ fn lock(file: &File) -> io::Result<()> {
     }
 }
 
-/// What a download says on standard error: on a terminal a line that counts up, and everywhere its end.
+/// Reports a download on standard error: on a terminal as a line that counts up, elsewhere only at the end.
 struct Progress {
     length: Option<u64>,
     is_terminal: bool,
@@ -286,7 +289,7 @@ mod tests {
         files: Vec<String>,
     }
 
-    /// What comes of asking servers with these answers, and what is in the cache then.
+    /// Returns the result of querying servers with these answers, and the contents of the cache afterwards.
     fn fetch(answers: Vec<Vec<&'static [u8]>>, max_size: u64) -> Fetched {
         let cache = tempfile::tempdir().expect("a folder");
         let debuginfod = Debuginfod {

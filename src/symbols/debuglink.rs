@@ -1,4 +1,4 @@
-//! `.gnu_debuglink`: a program's own note of what its debug file is called.
+//! `.gnu_debuglink`: a program's own record of the name of its debug file.
 
 use std::path::{Path, PathBuf};
 
@@ -10,11 +10,11 @@ pub(super) struct Debuglink {
 }
 
 impl Debuglink {
-    /// Reads the section: the name, a NUL, padding to four bytes, the CRC-32 of the file.
+    /// Reads the section: the name, a NUL, padding to four bytes, and the CRC-32 of the file.
     pub fn parse(section: &[u8]) -> Option<Debuglink> {
         let end = memchr::memchr(0, section)?;
         let name = std::str::from_utf8(&section[..end]).ok()?;
-        // A name, not a way to elsewhere.
+        // This must be a plain name, not a path elsewhere.
         if name.is_empty() || name == "." || name == ".." || name.contains('/') {
             return None;
         }
@@ -22,7 +22,8 @@ impl Debuglink {
         Some(Debuglink { name: name.to_owned(), crc: u32::from_le_bytes(*crc) })
     }
 
-    /// Where the debug file of `program`, an absolute path, may lie, in the order in which debuggers look.
+    /// Returns the possible locations of the debug file of `program`, an absolute path, in the order in which debuggers
+    /// search.
     pub fn candidates(&self, program: &Path) -> Vec<PathBuf> {
         let Some(folder) = program.parent() else { return Vec::new() };
         let in_debug = Path::new("/usr/lib/debug").join(folder.strip_prefix("/").unwrap_or(folder));

@@ -1,21 +1,21 @@
-//! Names of C++ as people write them.
+//! Demangles C++ names.
 //!
-//! A few bytes of a mangled name can stand for any amount of text, because it can refer to its own parts, and these to others. So what a
-//! symbol table says is taken apart within bounds.
+//! A few bytes of a mangled name can expand to any amount of text, because it can refer to its own parts, and these to
+//! others. So names are demangled within bounds.
 
 use std::fmt;
 
 use cpp_demangle::{DemangleOptions, Symbol};
 
-/// Bytes of a mangled name. The longest in the servers known has 4 KiB.
+/// The most bytes of a mangled name. The longest in the known servers has 4 KiB.
 const MAX_MANGLED: usize = 16 << 10;
 
-/// Bytes of what a mangled name says.
+/// The most bytes of a demangled name.
 const MAX_TEXT: usize = 64 << 10;
 
-/// What a mangled name says; `None` if it is none, or too long.
+/// Returns the demangled name; `None` if `mangled` is not a mangled name, or if either is too long.
 pub(super) fn demangle(mangled: &str, options: DemangleOptions) -> Option<String> {
-    // The name of a function of C may be that of a type when it is mangled: `f` is `float`.
+    // The name of a C function may also be a mangled type: `f` is `float`.
     if !mangled.starts_with("_Z") || mangled.len() > MAX_MANGLED {
         return None;
     }
@@ -24,7 +24,7 @@ pub(super) fn demangle(mangled: &str, options: DemangleOptions) -> Option<String
     Some(text.0)
 }
 
-/// It takes no more than is believed: that ends the demangling.
+/// A writer that refuses text beyond the limit, which ends the demangling.
 struct Text(String);
 
 impl fmt::Write for Text {
@@ -41,7 +41,8 @@ impl fmt::Write for Text {
 mod tests {
     use super::*;
 
-    /// A function with a template argument in which a type is contained twice in another, and that twice in the next, and so on.
+    /// Returns a function with a template argument in which a type is contained twice in another, that twice in the
+    /// next, and so on.
     fn doubled(times: usize) -> String {
         let number = |n: usize| match n {
             0 => String::new(),

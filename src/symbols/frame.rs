@@ -1,4 +1,4 @@
-//! A function's stack frame, from the unwind table.
+//! Computes a function's stack frame from the unwind table.
 
 use gimli::{
     BaseAddresses, CfaRule, EhFrame, EhFrameHdr, EndianSlice, LittleEndian, Register, RegisterRule, UnwindContext,
@@ -10,16 +10,16 @@ use super::{Arch, Image};
 /// How to get from an instruction of a function to the function's caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// Bytes from the stack pointer at the instruction to what it is once the function has returned.
+    /// The number of bytes from the stack pointer at the instruction to its value after the function has returned.
     pub size: u32,
-    /// Bytes from the stack pointer to the return address; `None`: it is in the link register.
+    /// The number of bytes from the stack pointer to the return address; `None` if the address is in the link register.
     pub return_at: Option<u32>,
 }
 
-/// More than this is no frame of a function that waits for a lock.
+/// The largest frame, in bytes, of a function that waits for a lock.
 const MAX_FRAME: i64 = 64 * 1024;
 
-/// The frame around the instruction at `addr`. `None` where the table does not tell it by the stack pointer alone.
+/// Returns the frame at the instruction at `addr`. `None` if the table does not describe it by the stack pointer alone.
 pub fn frame(image: &Image, addr: u64) -> Option<Frame> {
     let (sp, return_address) = match image.arch() {
         Arch::X86_64 => (Register(7), Register(16)),

@@ -1,8 +1,8 @@
 //! One ELF file, mapped and indexed just far enough to find functions, data and strings in it.
 //!
-//! Addresses here are link-time virtual addresses ("svma"); the target's load bias turns them into
-//! addresses of a process. Everything is read from the mapped file on demand, so that a 300 MB binary with
-//! full debug information costs no more than its symbol table.
+//! Addresses here are link-time virtual addresses ("svma"); the target's load bias turns them into addresses of a
+//! process. Everything is read from the mapped file on demand, so a 300 MB binary with full debug information costs no
+//! more than its symbol table.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
@@ -27,7 +27,7 @@ pub enum Arch {
 }
 
 impl Arch {
-    /// The architecture this agent was built for.
+    /// The architecture that this agent was built for.
     pub const HOST: Arch = if cfg!(target_arch = "aarch64") { Arch::Aarch64 } else { Arch::X86_64 };
 
     fn of(machine: elf::Machine) -> Option<Arch> {
@@ -38,7 +38,7 @@ impl Arch {
         }
     }
 
-    /// The value of the `arch` label, as `uname -m` spells it.
+    /// Returns the value of the `arch` label, spelled as by `uname -m`.
     pub fn as_str(self) -> &'static str {
         match self {
             Arch::X86_64 => "x86_64",
@@ -47,7 +47,7 @@ impl Arch {
     }
 }
 
-/// Why a file could not be used as a server binary.
+/// The reason why a file cannot be used as a server binary.
 #[derive(Debug, thiserror::Error)]
 pub enum ImageError {
     #[error("cannot open {path}: {source}")]
@@ -58,16 +58,16 @@ pub enum ImageError {
     Machine { path: String, machine: u16 },
 }
 
-/// Where the names in an image came from: the source that knew most.
+/// The source of the names in an image; with several sources, the one that knew most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SymbolSource {
-    /// The program's full symbol table: local functions and data too.
+    /// The program's full symbol table, including local functions and data.
     Symtab,
     /// Only what the program exports to its plugins.
     Dynsym,
     /// What it exports and, compressed in the program, the names of its other functions.
     MiniDebugInfo,
-    /// A debug file in a folder of build ids.
+    /// A debug file in a directory of build IDs.
     BuildId,
     /// A debug file that the program names.
     Debuglink,
@@ -79,7 +79,7 @@ pub enum SymbolSource {
 }
 
 impl SymbolSource {
-    /// The value of the `symbol_source` label.
+    /// Returns the value of the `symbol_source` label.
     pub fn as_str(self) -> &'static str {
         match self {
             SymbolSource::Symtab => "symtab",
@@ -94,13 +94,13 @@ impl SymbolSource {
     }
 }
 
-/// What a file with symbols must have in common with the program that they are of.
+/// What a file with symbols must have in common with the program that the symbols belong to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     pub arch: Arch,
-    /// Empty where there is none.
+    /// The build ID; empty if there is none.
     pub build_id: Vec<u8>,
-    /// Link-time addresses of `.text`; empty where there is no such section.
+    /// The link-time address range of `.text`; empty if there is no such section.
     pub text: Range<u64>,
 }
 
@@ -113,21 +113,21 @@ impl Identity {
         Ok(Identity { arch, build_id, text })
     }
 
-    /// The GNU build id in hexadecimal; empty where there is none.
+    /// Returns the GNU build ID in hexadecimal; empty if there is none.
     pub fn build_id(&self) -> String {
         self.build_id.iter().map(|b| format!("{b:02x}")).collect()
     }
 
-    /// Whether symbols of `other` are symbols of this, by build id and by where the code is: a link-time address
-    /// must mean the same in both.
+    /// Checks whether symbols of `other` are symbols of this program, by build ID and by the location of the code: a
+    /// link-time address must mean the same in both.
     ///
     /// # Errors
-    /// What differs.
+    /// Fails with what differs.
     pub(super) fn check(&self, other: &Identity) -> Result<(), String> {
         if self.build_id != other.build_id {
             let shown = |i: &Identity| if i.build_id.is_empty() { "none".to_owned() } else { i.build_id() };
             return Err(format!(
-                "it is of another build: its build id is {}, the server's {}",
+                "it belongs to another build: its build id is {}, the server's is {}",
                 shown(other),
                 shown(self)
             ));
@@ -135,8 +135,8 @@ impl Identity {
         self.check_addresses(other)
     }
 
-    /// The part of [`Identity::check`] that a file without a build id can stand. A program without section headers does not say where
-    /// its code is.
+    /// Does the part of [`Identity::check`] that works without a build ID. A program without section headers does not
+    /// say where its code is.
     pub(super) fn check_addresses(&self, other: &Identity) -> Result<(), String> {
         if self.arch != other.arch || !self.text.is_empty() && self.text != other.text {
             return Err("it is for another architecture, or its code is at other addresses than the server's".into());
@@ -145,7 +145,7 @@ impl Identity {
     }
 }
 
-/// What is in a file, by its section headers or without them.
+/// The contents of a file, found by its section headers or without them.
 struct Contents {
     identity: Identity,
     source: SymbolSource,
@@ -155,7 +155,7 @@ struct Contents {
 }
 
 impl Contents {
-    /// What the section headers say.
+    /// Reads the contents by the section headers.
     fn by_sections(data: &[u8], loaded: &Loaded) -> Result<Contents, String> {
         let elf = with_sections(data)?;
         let mut sections = HashMap::new();
@@ -180,7 +180,7 @@ impl Contents {
         Ok(Contents { identity: Identity::of(&elf)?, source, sections, symbols, damage })
     }
 
-    /// What the loader finds; `why` the section headers do not tell.
+    /// Reads the contents as the loader does; `why` says why the section headers cannot be used.
     fn by_segments(loaded: &Loaded, arch: Arch, why: String) -> Result<Contents, String> {
         let symbols = loaded.symbols()?;
         let source = if symbols.is_empty() { SymbolSource::None } else { SymbolSource::Dynsym };
@@ -189,7 +189,7 @@ impl Contents {
     }
 }
 
-/// A file whose section headers can be used.
+/// Parses a file whose section headers can be used.
 fn with_sections(data: &[u8]) -> Result<ElfFile64<'_, object::LittleEndian>, String> {
     let elf =
         ElfFile64::<object::LittleEndian>::parse(data).map_err(|e| format!("its sections cannot be read: {e}"))?;
@@ -216,13 +216,13 @@ pub struct Image {
     sections: HashMap<String, Range<u64>>,
     symbols: Table,
     is_fixed: bool,
-    /// What is wrong with the file, though it can be used.
+    /// The reason why the file is damaged, although it can be used.
     damage: Option<String>,
-    /// How many functions and variables the file itself has names of.
+    /// The number of functions and variables that the file itself names.
     own_symbols: (SymbolSource, usize),
-    /// The global offset table: address of an entry to what it points to; read when first needed.
+    /// The global offset table: address of an entry to what it points to. Read on first use.
     got: OnceLock<HashMap<u64, u64>>,
-    /// [`Image::imports`]; read when first needed.
+    /// [`Image::imports`], read on first use.
     imports: OnceLock<HashMap<u64, String>>,
 }
 
@@ -230,21 +230,22 @@ impl Image {
     /// Maps and indexes the ELF file at `path`.
     ///
     /// # Errors
-    /// [`ImageError`] when the file cannot be read, is truncated or malformed, or is for another machine.
+    /// Fails with [`ImageError`] when the file cannot be read, is truncated or malformed, or is for another machine.
     pub fn open(path: &Path) -> Result<Image, ImageError> {
         let shown = path.display().to_string();
         let open = |source| ImageError::Open { path: shown.clone(), source };
         let file = File::open(path).map_err(open)?;
-        // SAFETY: the mapping is private and read-only. A file truncated by somebody else while it is
-        // mapped would raise SIGBUS; a running executable cannot be written to (ETXTBSY), and package
-        // managers replace files rather than rewrite them.
+        // SAFETY: the mapping is private and read-only. A file that another process truncates while it is mapped would
+        // raise SIGBUS; a running executable cannot be written to (ETXTBSY), and package managers replace files rather
+        // than rewrite them.
         let data = unsafe { Mmap::map(&file) }.map_err(open)?;
         Image::parse(data, &shown)
     }
 
-    /// Gives back the memory of the parts of the file that were read so far; what is read again comes back by itself.
+    /// Releases the memory of the parts of the file that were read so far; they are read again on demand.
     pub fn release_memory(&self) {
-        // SAFETY: the mapping is of a file and never written to, so its pages can be dropped and read again at any time.
+        // SAFETY: the mapping is of a file and never written to, so its pages can be dropped and read again at any
+        // time.
         _ = unsafe { self.data.unchecked_advise(memmap2::UncheckedAdvice::DontNeed) };
     }
 
@@ -266,7 +267,7 @@ impl Image {
                 }
                 let (addr, memory_size) = (header.p_vaddr(endian), header.p_memsz(endian));
                 if addr.checked_add(memory_size.max(file_size)).is_none() {
-                    return Err(bad(&"a loaded segment lies past the end of all addresses"));
+                    return Err(bad(&"a loaded segment lies past the end of the address space"));
                 }
                 segments.push(Segment { addr, offset, file_size, memory_size });
             }
@@ -308,15 +309,15 @@ impl Image {
         self.sections.extend(found.unwrap_or_default());
     }
 
-    /// What is wrong with the file, though it can be used; absent for most.
+    /// Returns how the file is damaged, although it can be used; `None` for most files.
     pub fn damage(&self) -> Option<&str> {
         self.damage.as_deref()
     }
 
-    /// Adds symbols that `source` has of this very build; what lies outside of the program is left out.
+    /// Adds symbols that `source` has of this very build; those outside of the program are left out.
     ///
     /// # Errors
-    /// When there are more than a program can have.
+    /// Fails when there are more than a program can have.
     pub(super) fn add_symbols(
         &mut self,
         symbols: &Table,
@@ -339,7 +340,7 @@ impl Image {
         self.source
     }
 
-    /// Which symbols there are, in words: those of the file, and those that were added.
+    /// Describes which symbols there are: those of the file, and those that were added.
     pub fn symbols_in_words(&self) -> String {
         let (own, count) = self.own_symbols;
         let own = match own {
@@ -352,10 +353,10 @@ impl Image {
             (SymbolSource::MiniDebugInfo, _) | (_, None) => "its .gnu_debugdata".to_owned(),
             (_, Some(file)) => file.display().to_string(),
         };
-        format!("{own}; with those of {from} {}", self.symbols.len())
+        format!("{own}; together with {from}: {}", self.symbols.len())
     }
 
-    /// The file that the symbols are from, if it is not the program's own.
+    /// Returns the file that the symbols are from, if it is not the program's own.
     pub fn symbol_file(&self) -> Option<&Path> {
         self.symbol_file.as_deref()
     }
@@ -364,41 +365,41 @@ impl Image {
         &self.identity
     }
 
-    /// The GNU build id in hexadecimal; empty where there is none.
+    /// Returns the GNU build ID in hexadecimal; empty if there is none.
     pub fn build_id(&self) -> String {
         self.identity.build_id()
     }
 
-    /// The symbol of exactly this mangled name.
+    /// Returns the symbol with exactly this mangled name.
     pub fn symbol(&self, name: &str) -> Option<Symbol<'_>> {
         self.symbols.by_name(name)
     }
 
-    /// All defined functions and data objects, by ascending address.
+    /// Iterates over all defined functions and data objects, by ascending address.
     pub fn symbols(&self) -> impl Iterator<Item = Symbol<'_>> {
         self.symbols.iter()
     }
 
-    /// The functions whose mangled names begin with this.
+    /// Iterates over the functions whose mangled names begin with `prefix`.
     pub fn functions_named<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = Symbol<'a>> {
         self.symbols.beginning_with(prefix).filter(|s| s.is_function)
     }
 
-    /// The addresses of the functions that the program exports, whatever else is known of its symbols.
+    /// Returns the addresses of the functions that the program exports, whatever other symbols are known.
     pub fn exported_functions(&self) -> HashSet<u64> {
         let table = Loaded::parse(&self.data).ok().and_then(|loaded| loaded.symbols().ok()).unwrap_or_default();
         let functions = table.iter().filter(|s| s.is_function);
         functions.map(|s| s.addr).collect()
     }
 
-    /// The function or data object that contains `addr`.
+    /// Returns the function or data object that contains `addr`.
     pub fn symbol_at(&self, addr: u64) -> Option<Symbol<'_>> {
         self.symbols.at(addr)
     }
 
-    /// The bounds of the function that contains `addr`, from the unwind table, which stripped binaries
-    /// keep too. Cold parts that the compiler moved away are functions of their own here. `None` too where the table contradicts
-    /// itself: another function begins inside of it.
+    /// Returns the bounds of the function that contains `addr`, from the unwind table, which stripped binaries keep.
+    /// Cold parts that the compiler moved away are separate functions here. Also `None` if the table contradicts itself
+    /// because another function begins inside of it.
     pub fn function_at(&self, addr: u64) -> Option<Range<u64>> {
         let header = self.section(".eh_frame_hdr")?;
         let bases = self.unwind_bases();
@@ -413,7 +414,8 @@ impl Image {
         at(range.end - 1).is_some_and(|last| last.initial_address() == range.start).then_some(range)
     }
 
-    /// The bounds of all functions in the unwind table, in its order. Of a damaged table: those before the damage.
+    /// Returns the bounds of all functions in the unwind table, in its order. For a damaged table, those before the
+    /// damage.
     pub fn functions(&self) -> Vec<Range<u64>> {
         let Some(section) = self.eh_frame() else { return Vec::new() };
         let bases = self.unwind_bases();
@@ -441,24 +443,24 @@ impl Image {
             .set_text(start(".text"))
     }
 
-    /// The address range of a section, by name.
+    /// Returns the address range of a section, by name.
     pub fn section(&self, name: &str) -> Option<Range<u64>> {
         self.sections.get(name).cloned()
     }
 
-    /// The contents of a section that is not loaded, by name, as they are in the file.
+    /// Returns the contents of a section that is not loaded, by name, as they are in the file.
     pub(super) fn unloaded_section(&self, name: &str) -> Option<&[u8]> {
         let elf = ElfFile64::<object::LittleEndian>::parse(&*self.data).ok()?;
         let section = elf.section_by_name(name)?;
         section.elf_section_header().data(elf.endian(), &*self.data).ok()
     }
 
-    /// All of the file.
+    /// Returns the whole file.
     pub(super) fn file(&self) -> &[u8] {
         &self.data
     }
 
-    /// The image's writable static data: `.data` and `.bss`, which follow one another.
+    /// Returns the image's writable static data: `.data` and `.bss`, which are adjacent.
     pub fn static_data(&self) -> Option<Range<u64>> {
         let (data, bss) = (self.section(".data"), self.section(".bss"));
         let start = data.iter().chain(&bss).map(|r| r.start).min()?;
@@ -466,12 +468,12 @@ impl Image {
         Some(start..end)
     }
 
-    /// Whether `addr` is part of the image's writable static data.
+    /// Returns whether `addr` is part of the image's writable static data.
     pub fn is_static_data(&self, addr: u64) -> bool {
         [".data", ".bss"].iter().any(|s| self.sections.get(*s).is_some_and(|r| r.contains(&addr)))
     }
 
-    /// `len` bytes as they are in the file at `addr`; `None` outside the file's segments (so in `.bss`).
+    /// Returns `len` bytes of the file at `addr`; `None` outside the file's segments (and so in `.bss`).
     pub fn bytes(&self, addr: u64, len: usize) -> Option<&[u8]> {
         let at = self.file_offset(addr)?;
         let segment = self.segments.iter().find(|s| (s.addr..s.addr + s.file_size).contains(&addr))?;
@@ -479,13 +481,13 @@ impl Image {
         (len <= room).then(|| &self.data[at as usize..at as usize + len])
     }
 
-    /// Whether these bytes are anywhere among the program's constants.
+    /// Returns whether these bytes occur among the program's constants.
     pub fn has_string(&self, wanted: &[u8]) -> bool {
         let constants = self.section(".rodata").and_then(|r| self.bytes(r.start, (r.end - r.start) as usize));
         constants.is_some_and(|bytes| memchr::memmem::find(bytes, wanted).is_some())
     }
 
-    /// The NUL-terminated string at `addr`, if it is UTF-8 and shorter than 4 KiB.
+    /// Returns the NUL-terminated string at `addr`, if it is UTF-8 and shorter than 4 KiB.
     pub fn cstr(&self, addr: u64) -> Option<&str> {
         let at = self.file_offset(addr)? as usize;
         let window = &self.data[at..self.data.len().min(at + 4096)];
@@ -493,13 +495,13 @@ impl Image {
         std::str::from_utf8(&window[..end]).ok()
     }
 
-    /// Where `addr` lies in the file; `None` when it is not in it.
+    /// Returns the offset of `addr` in the file; `None` if it is not in the file.
     pub fn file_offset(&self, addr: u64) -> Option<u64> {
         self.segments.iter().find(|s| (s.addr..s.addr + s.file_size).contains(&addr)).map(|s| addr - s.addr + s.offset)
     }
 
-    /// The link-time address at which the page of the file at `offset` is mapped: segments begin anywhere, pages
-    /// of a mapping do not.
+    /// Returns the link-time address at which the page of the file at `offset` is mapped. Segments may begin anywhere,
+    /// but mappings consist of whole pages.
     pub fn page_address_of(&self, offset: u64) -> Option<u64> {
         const PAGE_MASK: u64 = !0xfff;
         self.segments
@@ -508,16 +510,16 @@ impl Image {
             .map(|s| s.addr.wrapping_sub(s.offset).wrapping_add(offset))
     }
 
-    /// The address range that the image occupies once loaded.
+    /// Returns the address range that the image occupies when loaded.
     pub fn extent(&self) -> Range<u64> {
         let low = self.segments.iter().map(|s| s.addr).min().unwrap_or(0);
         let high = self.segments.iter().map(|s| s.addr + s.memory_size).max().unwrap_or(0);
         low..high
     }
 
-    /// What the loader fills in with addresses in this image: (address of the pointer, address that it points to), in file
-    /// order. In a position-independent binary these are its static pointers. Those to exported symbols name the symbol, which
-    /// in a program is its own.
+    /// Returns what the loader fills in with addresses in this image: (address of the pointer, address that it points
+    /// to), in file order. In a position-independent binary these are its static pointers. Those to exported symbols
+    /// name the symbol, which in a program is its own.
     pub fn relative_relocations(&self) -> Vec<(u64, u64)> {
         let (relative, symbolic) = match self.arch() {
             Arch::X86_64 => (elf::R_X86_64_RELATIVE, [elf::R_X86_64_64, elf::R_X86_64_GLOB_DAT]),
@@ -542,13 +544,14 @@ impl Image {
         tables.flat_map(|(relocations, _)| relocations).collect()
     }
 
-    /// What the entry at `slot` of the global offset table points to inside this image. The table does not change once the
-    /// image is loaded.
+    /// Returns what the entry at `slot` of the global offset table points to inside this image. The table does not
+    /// change after the image is loaded.
     pub fn got_entry(&self, slot: u64) -> Option<u64> {
         self.got().get(&slot).copied()
     }
 
-    /// These addresses, and those of the entries of the global offset table that point to them: what code may refer to.
+    /// Returns these addresses and those of the global offset table's entries that point to them: everything by which
+    /// code may refer to them.
     pub fn with_got_entries(&self, addresses: &HashSet<u64>) -> HashSet<u64> {
         let slots = self.got().iter().filter(|(_, to)| addresses.contains(to)).map(|(&slot, _)| slot);
         addresses.iter().copied().chain(slots).collect()
@@ -567,14 +570,14 @@ impl Image {
         })
     }
 
-    /// Whether the image is loaded where it was linked to: its static pointers are plain numbers then.
+    /// Returns whether the image is loaded where it was linked to, so that its static pointers are plain numbers.
     pub fn is_fixed(&self) -> bool {
         self.is_fixed
     }
 
-    /// The static pointers: (address of the pointer, address that it points to), by ascending address. In an image that is
-    /// loaded where it was linked to, what is in its initialised data and lies in the image counts as one, besides what the loader
-    /// fills in.
+    /// Returns the static pointers: (address of the pointer, address that it points to), by ascending address. In an
+    /// image that is loaded where it was linked to, any word of its initialized data that lies in the image counts as a
+    /// pointer, in addition to what the loader fills in.
     pub fn static_pointers(&self) -> Vec<(u64, u64)> {
         let mut pointers: BTreeMap<u64, u64> = self.relative_relocations().into_iter().collect();
         if self.is_fixed {
@@ -585,7 +588,7 @@ impl Image {
         pointers.into_iter().collect()
     }
 
-    /// The words in a part of the file that could be addresses in this image: (where, address).
+    /// Returns the words in a part of the file that could be addresses in this image: (location, address).
     fn words(&self, range: Range<u64>) -> impl Iterator<Item = (u64, u64)> + '_ {
         let image = self.extent();
         let start = range.start.checked_next_multiple_of(8).unwrap_or(u64::MAX);
@@ -594,8 +597,8 @@ impl Image {
         (start..).step_by(8).zip(words).filter(move |(_, to)| image.contains(to))
     }
 
-    /// The imported function that each procedure-linkage slot (`.got` entry) is bound to at load time:
-    /// address of the slot to name.
+    /// Returns the imported function that each procedure-linkage slot (`.got` entry) is bound to at load time: address
+    /// of the slot to name.
     pub fn imports(&self) -> &HashMap<u64, String> {
         self.imports.get_or_init(|| self.read_imports())
     }

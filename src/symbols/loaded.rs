@@ -1,5 +1,5 @@
-//! What the system's loader needs to know of a program, from its program headers: all that there is of a program whose section
-//! headers were stripped off, or are damaged. Nothing in it is trusted.
+//! Reads what the system's loader needs to know about a program from its program headers. Nothing else is available in
+//! a program whose section headers were stripped or are damaged. Nothing in it is trusted.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -18,10 +18,10 @@ pub(super) struct Loaded<'a> {
 }
 
 impl<'a> Loaded<'a> {
-    /// The program in these bytes.
+    /// Parses the program in these bytes.
     ///
     /// # Errors
-    /// When there are no program headers.
+    /// Fails when there are no program headers.
     pub fn parse(data: &'a [u8]) -> Result<Loaded<'a>, object::read::Error> {
         let header = FileHeader64::<LittleEndian>::parse(data)?;
         let headers = header.program_headers(LittleEndian, data)?;
@@ -33,7 +33,7 @@ impl<'a> Loaded<'a> {
         self.headers
     }
 
-    /// The GNU build id; empty where there is none.
+    /// Returns the GNU build ID; empty if there is none.
     pub fn build_id(&self) -> Vec<u8> {
         let notes = self.headers.iter().filter_map(|h| h.notes(LittleEndian, self.data).ok()?);
         let of_gnu = |note: &object::read::elf::Note<_>| {
@@ -43,7 +43,8 @@ impl<'a> Loaded<'a> {
         notes.find(of_gnu).map_or_else(Vec::new, |note| note.desc().to_vec())
     }
 
-    /// The sections that can be told, by the usual names. What they have is what is looked for in them; they may have more.
+    /// Returns the sections that can be identified, by their usual names. They contain what is looked up in them, and
+    /// possibly more.
     pub fn sections(&self) -> HashMap<String, Range<u64>> {
         let mut found = HashMap::new();
         let mut add = |name: &str, range: Option<Range<u64>>| {
@@ -52,7 +53,7 @@ impl<'a> Loaded<'a> {
         add(".eh_frame_hdr", self.header(elf::PT_GNU_EH_FRAME).map(memory));
         add(".eh_frame", self.eh_frame());
         let relro = self.header(elf::PT_GNU_RELRO).map(memory);
-        // Linkers put it last among what is not written to after loading, behind the dynamic section.
+        // Linkers put it last among the data that is not written to after loading, after the dynamic section.
         let behind_dynamic = self.header(elf::PT_DYNAMIC).map(|dynamic| memory(dynamic).end);
         add(".got", behind_dynamic.zip(relro.as_ref()).map(|(start, relro)| start..relro.end));
         let writable = |h: &&ProgramHeader64<LittleEndian>| {
@@ -68,7 +69,7 @@ impl<'a> Loaded<'a> {
         found
     }
 
-    /// Where the code of these functions lies, and the constants, as `.text` and `.rodata`.
+    /// Returns the address ranges of the code of these functions and of the constants, as `.text` and `.rodata`.
     pub fn code_and_constants(&self, functions: &[Range<u64>]) -> HashMap<String, Range<u64>> {
         let is_code = |h: &&ProgramHeader64<LittleEndian>| {
             h.p_type(LittleEndian) == elf::PT_LOAD && h.p_flags(LittleEndian).contains(elf::PF_X)
@@ -80,7 +81,7 @@ impl<'a> Loaded<'a> {
             return HashMap::new();
         };
         let text = text.0..text.1;
-        // Linkers put constants before the unwind table, in the same segment. Of the code, where that is in it too.
+        // Linkers put constants before the unwind table, in the same segment, and after the code if that is in it too.
         let constants = self.header(elf::PT_GNU_EH_FRAME).map(memory).and_then(|unwind| {
             let segment = self.loads().map(memory).find(|segment| segment.contains(&unwind.start))?;
             let start = if segment.contains(&text.end) { text.end } else { segment.start };
@@ -90,20 +91,21 @@ impl<'a> Loaded<'a> {
         text.into_iter().chain(constants.map(|range| (".rodata".to_owned(), range))).collect()
     }
 
-    /// The functions and data objects that the program exports.
+    /// Returns the functions and data objects that the program exports.
     ///
     /// # Errors
-    /// When there are more than a program can have.
+    /// Fails when there are more than a program can have.
     pub fn symbols(&self) -> Result<Table, String> {
         Table::of_symbols(self.dynamic_symbols(), self.strings())
     }
 
-    /// The name of a dynamic symbol, by its number in relocations.
+    /// Returns the name of a dynamic symbol, by its number in relocations.
     pub fn symbol_name(&self, index: usize) -> Option<&'a str> {
         name_at(self.strings(), self.dynamic_symbols().get(index)?.st_name.get(LittleEndian) as usize)
     }
 
-    /// The address of each dynamic symbol, by its number in relocations: of functions and data of the program's own.
+    /// Returns the address of each dynamic symbol that is a function or data object of the program itself, by its
+    /// number in relocations.
     pub fn symbol_addresses(&self) -> Vec<Option<u64>> {
         let own = |symbol: &Sym64<LittleEndian>| {
             let is_plain = matches!(symbol.st_type(), elf::STT_OBJECT | elf::STT_FUNC);
@@ -112,7 +114,7 @@ impl<'a> Loaded<'a> {
         self.dynamic_symbols().iter().map(own).collect()
     }
 
-    /// All relocations that the loader makes.
+    /// Returns all relocations that the loader performs.
     pub fn relocations(&self) -> Vec<&'a Rela64<LittleEndian>> {
         let tables = [(elf::DT_RELA, elf::DT_RELASZ), (elf::DT_JMPREL, elf::DT_PLTRELSZ)];
         let table = |(address, size)| -> Option<&'a [Rela64<LittleEndian>]> {
@@ -131,7 +133,7 @@ impl<'a> Loaded<'a> {
         table().unwrap_or_default()
     }
 
-    /// How many dynamic symbols there are, which only their hash tables tell.
+    /// Returns the number of dynamic symbols, which only their hash tables show.
     fn symbol_count(&self) -> Option<usize> {
         type Header = FileHeader64<LittleEndian>;
         let gnu = || {
@@ -153,7 +155,8 @@ impl<'a> Loaded<'a> {
         table().unwrap_or_default()
     }
 
-    /// From where the unwind table's index says that it begins to the end of its segment: it has an end of its own.
+    /// Returns the range from the beginning of the unwind table, as its index gives it, to the end of its segment. The
+    /// table marks its own end.
     fn eh_frame(&self) -> Option<Range<u64>> {
         let header = memory(self.header(elf::PT_GNU_EH_FRAME)?);
         let bases = BaseAddresses::default().set_eh_frame_hdr(header.start);
@@ -175,7 +178,7 @@ impl<'a> Loaded<'a> {
         self.headers.iter().filter(|h| h.p_type(LittleEndian) == elf::PT_LOAD)
     }
 
-    /// The bytes of the file from this address to the end of its segment.
+    /// Returns the bytes of the file from this address to the end of its segment.
     fn behind(&self, address: u64) -> Option<&'a [u8]> {
         let segment = |h: &'a ProgramHeader64<LittleEndian>| {
             let bytes = h.data(LittleEndian, self.data).ok()?;

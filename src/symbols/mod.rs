@@ -1,4 +1,5 @@
-//! Server binaries: names to addresses and back, function bounds, bytes. Where a binary has no names, from elsewhere.
+//! Server binaries: names to addresses and back, function bounds, and bytes. Where a binary has no names, they come
+//! from elsewhere.
 
 mod debug_file;
 mod debug_info;

@@ -1,4 +1,5 @@
-//! Where a program's debug files are looked for: in the root folder that the program sees, then on this host.
+//! The directories in which a program's debug files are searched: first in the root directory that the program sees,
+//! then on this host.
 
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -8,13 +9,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// The folders to look in.
+/// The directories to search.
 #[derive(Debug)]
 pub struct Places {
     pub(super) roots: Vec<Root>,
 }
 
-/// A root folder, and the path of the program in it.
+/// A root directory, and the path of the program in it.
 #[derive(Debug)]
 pub(super) struct Root {
     folder: OwnedFd,
@@ -23,11 +24,12 @@ pub(super) struct Root {
 }
 
 impl Places {
-    /// Those of process `pid`: its own root folder, as its container or chroot has it, and the host's if that is another.
+    /// Returns the places for process `pid`: its own root directory, as its container or chroot has it, and the host's
+    /// if that is another.
     pub fn of_process(pid: i32) -> Places {
         let proc = PathBuf::from(format!("/proc/{pid}"));
         let program = program_path(&fs::read_link(proc.join("exe")).unwrap_or_default());
-        // Both links are told as this process sees them: for a mere chroot, with the folder that it is in.
+        // Both links show paths as this process sees them. In a mere chroot they include the chroot's directory.
         let inside = match fs::read_link(proc.join("root")).map(|root| program.strip_prefix(root).map(Path::to_owned)) {
             Ok(Ok(inside)) => Path::new("/").join(inside),
             _ => program.clone(),
@@ -40,21 +42,21 @@ impl Places {
         Places { roots }
     }
 
-    /// One root folder with a program in it, both by path.
+    /// Returns a single root directory with a program in it, both by path.
     ///
     /// # Errors
-    /// When the folder cannot be opened.
+    /// Fails when the directory cannot be opened.
     pub fn in_folder(root: &Path, program: &Path) -> io::Result<Places> {
         Ok(Places { roots: vec![Root::open(root, program.to_owned())?] })
     }
 }
 
-/// Whether the program file of process `pid` was deleted or replaced on disk since it was started.
+/// Returns whether the program file of process `pid` was deleted or replaced on disk after the process started.
 pub fn is_deleted(pid: i32) -> bool {
     fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|link| program_path(&link) != link)
 }
 
-/// The path in the link `/proc/PID/exe`, to which the kernel adds a word if the file is not there any more.
+/// Returns the path in the link `/proc/PID/exe`, to which the kernel adds a word if the file no longer exists.
 fn program_path(link: &Path) -> PathBuf {
     let bytes = link.as_os_str().as_bytes();
     let path = bytes.strip_suffix(b" (deleted)").unwrap_or(bytes);
@@ -73,21 +75,21 @@ impl Root {
         Ok(Root { folder: folder.into(), shown: path.to_owned(), program })
     }
 
-    /// What a path in this root folder is called in messages.
+    /// Returns how messages show a path in this root directory.
     pub fn shown(&self, path: &Path) -> PathBuf {
         self.shown.join(path.strip_prefix("/").unwrap_or(path))
     }
 
-    /// Opens a regular file by its path in this root folder, which no symbolic link leads out of: a link in a container must not make
-    /// this process, which is root on the host, open something of the host's.
+    /// Opens a regular file by its path in this root directory. No symbolic link leads out of it: a link in a container
+    /// must not make this process, which is root on the host, open a file of the host.
     ///
     /// # Errors
-    /// When there is no such file, or it is not a regular one.
+    /// Fails when there is no such file, or when it is not a regular one.
     pub fn open_file(&self, path: &Path) -> io::Result<File> {
         let path = CString::new(path.as_os_str().as_bytes())?;
-        // SAFETY: all of it is integers, for which zero is a value.
+        // SAFETY: all fields are integers, for which zero is a valid value.
         let mut how: libc::open_how = unsafe { std::mem::zeroed() };
-        // Not blocking, because what is there could be a pipe.
+        // Do not block, because the file could be a pipe.
         how.flags = (libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY) as u64;
         how.resolve = libc::RESOLVE_IN_ROOT;
         let (folder, size) = (self.folder.as_raw_fd(), std::mem::size_of_val(&how));
@@ -96,7 +98,7 @@ impl Root {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the kernel has just handed out this descriptor, nobody else owns it.
+        // SAFETY: the kernel has just returned this descriptor, and nothing else owns it.
         let file = File::from(unsafe { OwnedFd::from_raw_fd(fd as i32) });
         if file.metadata()?.is_file() {
             Ok(file)

@@ -1,6 +1,6 @@
-//! armtrace's own symbol file: the symbols of one build, small enough to be carried to a host that has no debug file.
+//! armtrace's own symbol file: the symbols of one build, small enough to carry to a host that has no debug file.
 //!
-//! It is text, compressed by gzip, whose checksum and length at the end show damage; `zcat` shows it:
+//! It is text, compressed with gzip, whose checksum and length at the end detect damage. `zcat` shows it:
 //!
 //! ```text
 //! armtrace-symbols 1
@@ -12,8 +12,8 @@
 //! …
 //! ```
 //!
-//! All numbers but the count are hexadecimal. A symbol's line is the distance from the address of the one before it, the size in
-//! bytes, `f` for a function or `d` for data, and the mangled name. `text` is the address range of `.text`.
+//! All numbers except the count are hexadecimal. A symbol's line holds the distance from the previous symbol's address,
+//! the size in bytes, `f` for a function or `d` for data, and the mangled name. `text` is the address range of `.text`.
 
 use std::io::{self, Read, Write};
 use std::str::Lines;
@@ -29,10 +29,10 @@ use super::table::{Symbol, Table};
 const FORMAT: &str = "armtrace-symbols";
 const VERSION: &str = "1";
 
-/// Bytes, decompressed: a MySQL server's symbols have 9 MB.
+/// The most bytes, decompressed; a MySQL server's symbols have 9 MB.
 const MAX_TEXT: u64 = 256 << 20;
 
-/// Whether a file that begins with these bytes can be a symbol file: it is compressed by gzip.
+/// Returns whether a file that begins with these bytes can be a symbol file: whether it is compressed with gzip.
 pub(super) fn is_portable(begin: &[u8]) -> bool {
     begin.starts_with(&[0x1f, 0x8b])
 }
@@ -40,9 +40,9 @@ pub(super) fn is_portable(begin: &[u8]) -> bool {
 /// Writes the symbols of the build `identity` as a symbol file.
 ///
 /// # Errors
-/// When `out` cannot be written to.
+/// Fails when `out` cannot be written to.
 pub fn write(identity: &Identity, symbols: &Table, out: impl Write) -> io::Result<()> {
-    // Names with white space are no linker names, and would not survive.
+    // Linker names contain no white space, and names with white space would not survive.
     let kept: Vec<Symbol<'_>> = symbols.iter().filter(|s| !s.name.contains(char::is_whitespace)).collect();
     let mut out = io::BufWriter::new(GzEncoder::new(out, Compression::best()));
     writeln!(out, "{FORMAT} {VERSION}")?;
@@ -62,7 +62,7 @@ pub fn write(identity: &Identity, symbols: &Table, out: impl Write) -> io::Resul
 /// Reads a symbol file.
 ///
 /// # Errors
-/// Why it is not one that this version can read, or that it is damaged.
+/// Fails when it is not a file that this version can read, or when it is damaged.
 pub fn read(file: impl Read) -> Result<DebugFile, String> {
     let mut text = String::new();
     let decoder = GzDecoder::new(file).take(MAX_TEXT + 1);
@@ -78,9 +78,9 @@ fn parse(text: &str) -> Result<DebugFile, String> {
     match lines.next().and_then(|l| l.split_once(' ')) {
         Some((FORMAT, VERSION)) => {}
         Some((FORMAT, version)) => {
-            return Err(format!("of version {version}, and this armtrace reads version {VERSION}"))
+            return Err(format!("of version {version}, but this armtrace reads version {VERSION}"))
         }
-        _ => return Err("not a symbol file of armtrace's".into()),
+        _ => return Err("not a symbol file of armtrace".into()),
     }
     let arch = field(&mut lines, "arch")?;
     let arch = [Arch::X86_64, Arch::Aarch64].into_iter().find(|a| a.as_str() == arch).ok_or_else(damaged)?;
@@ -103,7 +103,7 @@ fn parse(text: &str) -> Result<DebugFile, String> {
     Ok(DebugFile { identity: Identity { arch, build_id, text }, symbols })
 }
 
-/// A symbol's line; `at` is the address of the one before it, and then its own.
+/// Parses a symbol's line; `at` is the address of the previous symbol, and is updated to this one's.
 fn symbol<'a>(line: &'a str, at: &mut u64) -> Option<Symbol<'a>> {
     let mut fields = line.splitn(4, ' ');
     *at = at.checked_add(number(fields.next()?).ok()?)?;

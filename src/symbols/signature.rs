@@ -1,11 +1,11 @@
-//! Which parameter of a function is what, from its mangled name.
+//! Determines the purpose of a function's parameters from its mangled name.
 
 use super::demangle::demangle;
 
-/// What an argument register carries, as far as the types say.
+/// What an argument register carries, as far as the types show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parameter {
-    /// The name of a source file, with a line behind it.
+    /// The name of a source file, followed by a line.
     File,
     /// A line of the source file before it.
     Line,
@@ -14,10 +14,10 @@ pub enum Parameter {
     Other,
 }
 
-/// What each argument register carries on entry, in order; `None` for a name that does not say.
+/// Returns what each argument register carries on entry, in order; `None` if the name does not show it.
 ///
-/// An object of two words, as InnoDB's `ut::Location` is, comes in two registers. A method's object is its first argument; a
-/// function in a namespace is taken for a method, so for those the numbers mean nothing.
+/// An object of two words, such as InnoDB's `ut::Location`, takes two registers. A method's object is its first
+/// argument. A function in a namespace is taken for a method, so for those the numbers mean nothing.
 pub fn parameters(mangled: &str) -> Option<Vec<Parameter>> {
     let types = parameter_types(mangled)?;
     let mut found = Vec::new();
@@ -37,13 +37,13 @@ pub fn parameters(mangled: &str) -> Option<Vec<Parameter>> {
     Some(found)
 }
 
-/// The types of a function's parameters, in order; `None` for a name that does not say.
+/// Returns the types of a function's parameters, in order; `None` if the name does not show them.
 pub fn parameter_types(mangled: &str) -> Option<Vec<String>> {
     let text = demangle(mangled, cpp_demangle::DemangleOptions::new().no_return_type())?;
     Some(split(inside_last_parentheses(&text)?).into_iter().map(str::to_owned).collect())
 }
 
-/// The parameter list: that of the function, not of what may be named in its template arguments.
+/// Returns the parameter list of the function itself, not of one that its template arguments name.
 fn inside_last_parentheses(text: &str) -> Option<&str> {
     let text = text.trim_end_matches(" const");
     let end = text.strip_suffix(')')?.len();
@@ -59,7 +59,7 @@ fn inside_last_parentheses(text: &str) -> Option<&str> {
     Some(&text[begin + 1..end])
 }
 
-/// The types of a list, which may have lists of their own in them.
+/// Splits the types of a list, which may contain nested lists.
 fn split(list: &str) -> Vec<&str> {
     let mut depth = 0;
     let parts = list.split(|c| {
@@ -90,7 +90,7 @@ mod tests {
         assert_eq!(told("_Z19rw_lock_create_funcP9rw_lock_t10latch_id_tN2ut8LocationE"), wanted);
         let name = "_Z10mutex_initI11PolicyMutexI14TTASEventMutexI13GenericPolicyEEEvPT_10latch_id_tPKcj";
         assert_eq!(told(name), wanted);
-        // A name of the latch comes before the place.
+        // The name of the latch precedes the location.
         assert_eq!(told("_Z19rw_lock_create_funcP9rw_lock_tPKcS2_m"), [Other, Other, File, Line]);
     }
 

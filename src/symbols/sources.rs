@@ -1,11 +1,12 @@
 //! The chain of sources for a program's symbols.
 //!
-//! Asked in this order, until one has the full symbol table; what the program has itself is used in any case:
+//! They are tried in this order, until one has the full symbol table. What the program itself contains is used in any
+//! case:
 //!
 //! 1. a file that the user named (`--symbols`), and then nothing else
 //! 2. `.symtab`, `.dynsym`: in the program
 //! 3. MiniDebugInfo: in the program, functions only
-//! 4. a debug file in a folder of build ids, in the server's root folder, then on the host
+//! 4. a debug file in a directory of build IDs, in the server's root directory, then on the host
 //! 5. the debug file that the program names (`.gnu_debuglink`), in the same places
 //! 6. debuginfod servers, if the user has named any and the catalog misses something
 
@@ -21,28 +22,28 @@ use super::image::{Image, SymbolSource};
 use super::places::Places;
 use super::portable;
 
-/// What the user wants of the chain.
+/// The user's settings for the chain.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
-    /// A symbol file of armtrace's or a debug file, to be used instead of searching.
+    /// An armtrace symbol file or a debug file, to be used instead of a search.
     pub file: Option<PathBuf>,
     pub debuginfod: Option<Debuginfod>,
 }
 
 impl Settings {
-    /// As the environment and the option `--symbols` say.
+    /// Returns the settings from the environment and the option `--symbols`.
     pub fn from_env(file: Option<PathBuf>) -> Settings {
         Settings { file, debuginfod: Debuginfod::from_env() }
     }
 }
 
-/// A source that was asked, and what came of it.
+/// A source that was tried, and the result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trial {
     pub source: SymbolSource,
     /// Where its symbols are, or why it has none.
     pub outcome: Result<PathBuf, String>,
-    /// There is something, but it cannot be used: worth a warning.
+    /// Whether something was found that cannot be used, which deserves a warning.
     pub is_failure: bool,
 }
 
@@ -69,11 +70,11 @@ impl fmt::Display for Trial {
     }
 }
 
-/// Gives `image` the symbols that are to be had, and says what was tried beyond its own. Debuginfod servers are asked only if `misses_some`
-/// of the image says so at the end.
+/// Gives `image` the symbols that can be found, and returns what was tried beyond its own. Debuginfod servers are
+/// queried only if `misses_some` returns true for the image after everything else.
 ///
 /// # Errors
-/// When the file that the user named cannot be used: what is wrong with it.
+/// Fails when the file that the user named cannot be used, saying what is wrong with it.
 pub fn complete(
     image: &mut Image,
     places: &Places,
@@ -100,16 +101,18 @@ pub fn complete(
 fn add_named_file(image: &mut Image, path: &Path) -> Result<(), String> {
     let found = read_any(path)?;
     if image.identity().build_id.is_empty() {
-        return Err("the server's program has no build id, so nothing shows that these symbols are its own".into());
+        return Err(
+            "the server's program has no build id, so armtrace cannot verify that these symbols belong to it".into()
+        );
     }
     image.identity().check(&found.identity)?;
     image.add_symbols(&found.symbols, SymbolSource::File, Some(path.to_owned()))
 }
 
-/// Reads a symbol file of armtrace's, or an ELF file with a symbol table.
+/// Reads an armtrace symbol file, or an ELF file with a symbol table.
 ///
 /// # Errors
-/// Why it is of no use.
+/// Fails with the reason why the file is unusable.
 pub fn read_any(path: &Path) -> Result<DebugFile, String> {
     let read = |e: io::Error| format!("cannot read it: {e}");
     let mut file = File::open(path).map_err(read)?;
@@ -135,7 +138,7 @@ impl Chain<'_> {
         let Some(section) = self.image.unloaded_section(".gnu_debugdata") else {
             return self.trials.push(Trial::absent(source, "the program has none"));
         };
-        // It is part of the program, so it needs no build id.
+        // It is part of the program, so it needs no build ID.
         let found = DebugFile::from_gnu_debugdata(section)
             .and_then(|found| self.image.identity().check_addresses(&found.identity).map(|()| found));
         self.add(source, Path::new(".gnu_debugdata"), None, found);
@@ -144,7 +147,7 @@ impl Chain<'_> {
     fn build_id(&mut self) -> bool {
         let source = SymbolSource::BuildId;
         let id = self.image.build_id();
-        // One byte of it names the folder.
+        // The first byte of the ID names the directory.
         if id.len() < 4 {
             self.trials.push(Trial::absent(source, "the program has no build id"));
             return false;
@@ -162,8 +165,8 @@ impl Chain<'_> {
         self.debug_file(source, |program| link.candidates(program), Some(link.crc))
     }
 
-    /// Uses the first debug file of this build among those that there are; false if there is none. A checksum is compared where
-    /// one is known.
+    /// Uses the first existing debug file that belongs to this build; returns false if there is none. The checksum is
+    /// compared if one is known.
     fn debug_file(&mut self, source: SymbolSource, paths: impl Fn(&Path) -> Vec<PathBuf>, crc: Option<u32>) -> bool {
         let places = self.places;
         let mut looked = Vec::new();
@@ -197,13 +200,13 @@ impl Chain<'_> {
         let source = SymbolSource::Debuginfod;
         let id = self.image.build_id();
         let Some(debuginfod) = settings else {
-            return self.trials.push(Trial::absent(source, "not asked, because DEBUGINFOD_URLS is not set"));
+            return self.trials.push(Trial::absent(source, "not queried, because DEBUGINFOD_URLS is not set"));
         };
         if id.is_empty() {
-            return self.trials.push(Trial::absent(source, "not asked, because the program has no build id"));
+            return self.trials.push(Trial::absent(source, "not queried, because the program has no build id"));
         }
         if !is_needed {
-            return self.trials.push(Trial::absent(source, "not asked, because nothing is missing"));
+            return self.trials.push(Trial::absent(source, "not queried, because nothing is missing"));
         }
         match debuginfod.debug_file(&id, |file| self.check(file)) {
             Ok(Some((found, path))) => drop(self.add(source, &path, Some(&path), Ok(found))),
@@ -212,14 +215,14 @@ impl Chain<'_> {
         }
     }
 
-    /// A debug file's symbols, if they are this program's.
+    /// Reads a debug file's symbols, if they are this program's.
     fn check(&self, file: &File) -> Result<DebugFile, String> {
         let found = DebugFile::read(file)?;
         self.image.identity().check(&found.identity)?;
         Ok(found)
     }
 
-    /// Notes what came of a source, and takes its symbols if it has any.
+    /// Records the result of a source, and adds its symbols if it has any.
     fn add(
         &mut self,
         source: SymbolSource,
@@ -243,6 +246,6 @@ fn check_crc(file: &File, expected: Option<u32>) -> Result<(), String> {
     if found == expected {
         Ok(())
     } else {
-        Err(format!("its checksum is {found:08x}, and the program expects {expected:08x}"))
+        Err(format!("its checksum is {found:08x}, but the program expects {expected:08x}"))
     }
 }

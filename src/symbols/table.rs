@@ -11,16 +11,16 @@ use object::{LittleEndian, ReadRef};
 
 use super::demangle::demangle;
 
-/// Bytes; a longer name is left out. The longest in the servers known has 4 KiB.
+/// The most bytes of a name; longer names are left out. The longest in the known servers has 4 KiB.
 const MAX_NAME: usize = 32 << 10;
 
-/// Bytes that all names together may have; a MySQL server's have 6 MiB.
+/// The most bytes of all names together; a MySQL server's have 6 MiB.
 const MAX_NAMES: usize = 256 << 20;
 
-/// Entries of a symbol table; MySQL's with all its local symbols has 200,000.
+/// The most entries of a symbol table; MySQL's with all its local symbols has 200,000.
 const MAX_SYMBOLS: usize = 8 << 20;
 
-/// How many symbols with the same start are looked at for one that contains an address.
+/// The most symbols with the same start that are examined for one that contains an address.
 const MAX_OVERLAPPING: usize = 16;
 
 const TOO_MANY: &str = "it has more symbols than a program can have";
@@ -28,11 +28,11 @@ const TOO_MANY: &str = "it has more symbols than a program can have";
 /// A defined function or data object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Symbol<'a> {
-    /// Mangled, as in the file.
+    /// The mangled name, as in the file.
     pub name: &'a str,
-    /// Link-time virtual address.
+    /// The link-time virtual address.
     pub addr: u64,
-    /// Bytes; 0 where the file does not say.
+    /// The size in bytes; 0 if the file does not say.
     pub size: u64,
     pub is_function: bool,
 }
@@ -52,17 +52,18 @@ pub struct Table {
     /// Sorted by address.
     entries: Vec<Entry>,
     names: String,
-    /// Indices in `entries`, sorted by the names' hashes, which are computed anew on use: a table lives as long as the agent.
+    /// Indices in `entries`, sorted by the hashes of the names. The hashes are recomputed on use to save memory,
+    /// because a table lives as long as the agent.
     by_name: Vec<u32>,
-    /// Indices in `entries`, sorted by the names' stems; made when first needed.
+    /// Indices in `entries`, sorted by the stems of the names; computed on first use.
     by_stem: OnceLock<Vec<u32>>,
 }
 
 impl Table {
-    /// A table of these symbols; what several sources have is in it once.
+    /// Creates a table of these symbols. A symbol that several sources have is stored once.
     ///
     /// # Errors
-    /// When there are more names than any program has.
+    /// Fails when there are more names than any program has.
     pub fn new<'a>(symbols: impl IntoIterator<Item = Symbol<'a>>) -> Result<Table, String> {
         let mut table = Table::default();
         for symbol in symbols {
@@ -83,16 +84,16 @@ impl Table {
         table.entries.sort_by_key(|e| (e.addr, e.size, e.name_in(names)));
         table.entries.dedup_by(|a, b| (a.addr, a.size, a.name_in(names)) == (b.addr, b.size, b.name_in(names)));
         table.by_name = table.sorted_by(hash_of);
-        // They were grown by doubling.
+        // The vectors have grown by doubling.
         table.entries.shrink_to_fit();
         table.names.shrink_to_fit();
         Ok(table)
     }
 
-    /// The functions and data objects that an ELF file's symbol table defines.
+    /// Reads the functions and data objects that an ELF file's symbol table defines.
     ///
     /// # Errors
-    /// When the names are not in the file.
+    /// Fails when the names are not in the file.
     pub(super) fn from_elf<'a, R: ReadRef<'a>>(
         elf: &ElfFile64<'a, LittleEndian, R>,
         symbols: &SymbolTable<'a, elf::FileHeader64<LittleEndian>, R>,
@@ -101,16 +102,17 @@ impl Table {
             return Ok(Table::default());
         }
         let strings = elf.elf_section_table().section(symbols.string_section());
-        // In one piece: a file that is read rather than mapped is not asked for each name.
+        // The strings are read in one piece, because the file is read rather than mapped.
         let strings =
             strings.and_then(|s| s.data(elf.endian(), elf.data())).map_err(|e| format!("symbol names: {e}"))?;
         Table::of_symbols(symbols.symbols(), strings)
     }
 
-    /// The functions and data objects that these entries define; those whose names are not in `strings` are left out.
+    /// Returns the functions and data objects that these entries define; those whose names are not in `strings` are
+    /// left out.
     ///
     /// # Errors
-    /// When there are more than a program can have.
+    /// Fails when there are more than a program can have.
     pub(super) fn of_symbols(symbols: &[elf::Sym64<LittleEndian>], strings: &[u8]) -> Result<Table, String> {
         if symbols.len() > MAX_SYMBOLS {
             return Err(TOO_MANY.into());
@@ -138,12 +140,12 @@ impl Table {
         self.entries.len()
     }
 
-    /// All symbols, by ascending address.
+    /// Iterates over all symbols, by ascending address.
     pub fn iter(&self) -> impl Iterator<Item = Symbol<'_>> {
         self.entries.iter().map(|e| self.symbol(e))
     }
 
-    /// Indices in `entries`, sorted by what `key` makes of the names.
+    /// Returns indices in `entries`, sorted by `key` of the names.
     fn sorted_by(&self, key: impl Fn(&str) -> u64) -> Vec<u32> {
         let mut keyed: Vec<(u64, u32)> =
             self.entries.iter().zip(0..).map(|(e, i)| (key(e.name_in(&self.names)), i)).collect();
@@ -155,7 +157,7 @@ impl Table {
         self.entries[index as usize].name_in(&self.names)
     }
 
-    /// The symbol of exactly this name.
+    /// Returns the symbol with exactly this name.
     pub fn by_name(&self, name: &str) -> Option<Symbol<'_>> {
         let hash = hash_of(name);
         let begin = self.by_name.partition_point(|index| hash_of(self.name(*index)) < hash);
@@ -163,8 +165,9 @@ impl Table {
         same.map(|index| self.symbol(&self.entries[*index as usize])).filter(|s| s.name == name).last()
     }
 
-    /// The symbols whose mangled names begin with this: the functions of one name, whatever their (further) parameters are.
-    /// Parts and copies that a compiler made of a function do not count: their names have a suffix behind a dot.
+    /// Returns the symbols whose mangled names begin with `prefix`: the functions of one name, whatever their further
+    /// parameters are. Parts and copies that a compiler made of a function do not count; their names have a suffix
+    /// after a dot.
     pub fn beginning_with<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = Symbol<'a>> {
         let indices = self.by_stem.get_or_init(|| self.sorted_by(stem));
         let (low, unknown) = (stem(prefix), 8 * STEM.end.saturating_sub(prefix.len()).min(8));
@@ -175,7 +178,7 @@ impl Table {
         symbols.filter(move |s| s.name.starts_with(prefix) && !s.name.contains('.'))
     }
 
-    /// The function or data object that contains `addr`.
+    /// Returns the function or data object that contains `addr`.
     pub fn at(&self, addr: u64) -> Option<Symbol<'_>> {
         let end = self.entries.partition_point(|e| e.addr <= addr);
         let mut before = self.entries[..end].iter().rev().take(MAX_OVERLAPPING);
@@ -198,7 +201,7 @@ impl Entry {
     }
 }
 
-/// A function's name as people write it: demangled, without arguments, template arguments kept.
+/// Returns a function's name in source form: demangled, without arguments, but with template arguments.
 pub fn plain_name(mangled: &str) -> String {
     let options = cpp_demangle::DemangleOptions::new().no_params().no_return_type();
     let name = demangle(mangled, options).unwrap_or_else(|| mangled.to_owned());
@@ -211,10 +214,10 @@ pub(super) fn name_at(strings: &[u8], at: usize) -> Option<&str> {
     std::str::from_utf8(&tail[..end]).ok().filter(|name| !name.is_empty())
 }
 
-/// The part of a mangled name that tells most, behind `_Z`.
+/// The most distinctive part of a mangled name, after `_Z`.
 const STEM: Range<usize> = 2..10;
 
-/// It as a number that sorts as it does.
+/// Returns the stem as a number that sorts as the stem does.
 fn stem(name: &str) -> u64 {
     let mut bytes = [0; 8];
     let part = name.as_bytes().get(STEM.start..name.len().min(STEM.end)).unwrap_or_default();
@@ -270,7 +273,7 @@ mod tests {
         assert!(Table::new([function(&long, 1, 1)]).expect("a table").is_empty());
     }
 
-    /// Many symbols that share one long name, as no linker makes them: a small file must not become a large table.
+    /// Many symbols that share one long name, as no linker creates them: a small file must not become a large table.
     #[test]
     fn too_many_names_are_refused() {
         let name = "x".repeat(MAX_NAME);

@@ -1,16 +1,16 @@
-//! Reading the programs' maps.
+//! Reads the programs' maps.
 
 use anyhow::{Context, Result};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use plain::Plain;
 
-/// All entries of a hash map.
+/// Returns all entries of a hash map.
 pub(super) fn entries<K: Plain + Copy, V: Plain + Copy>(map: &MapHandle) -> Result<Vec<(K, V)>> {
-    // Room for all of them in one call: the kernel ends a batch early where a bucket does not fit.
+    // There must be room for all of them in one call: the kernel ends a batch early if a bucket does not fit.
     parsed(map.lookup_batch(map.max_entries(), MapFlags::ANY, MapFlags::ANY).context("reading a map")?)
 }
 
-/// The same, taken out of the map.
+/// Returns all entries of a hash map and removes them.
 pub(super) fn take_entries<K: Plain + Copy, V: Plain + Copy>(map: &MapHandle) -> Result<Vec<(K, V)>> {
     parsed(map.lookup_and_delete_batch(map.max_entries(), MapFlags::ANY, MapFlags::ANY).context("emptying a map")?)
 }
@@ -23,12 +23,12 @@ fn parsed<K: Plain + Copy, V: Plain + Copy>(entries: impl Iterator<Item = (Vec<u
     entries.map(parse).collect()
 }
 
-/// The sum of a counter that each CPU has for itself.
+/// Returns the sum of a per-CPU counter.
 pub(super) fn sum_over_cpus(map: &MapHandle, index: u32) -> Result<u64> {
     Ok(of_cpus::<u64>(map, index)?.into_iter().sum())
 }
 
-/// Each CPU's value at an index.
+/// Returns each CPU's value at an index.
 pub(super) fn of_cpus<V: Plain + Copy>(map: &MapHandle, index: u32) -> Result<Vec<V>> {
     let values = map.lookup_percpu(&index.to_ne_bytes(), MapFlags::ANY).context("reading a counter")?;
     let values = values.unwrap_or_default();

@@ -1,4 +1,4 @@
-//! One module per thing measured: plan what to attach, attach it, collect what it counted.
+//! One module per thing measured: plan what to attach, attach it, and collect what it counted.
 
 pub mod cpu;
 pub mod hardware;

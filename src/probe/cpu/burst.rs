@@ -1,4 +1,5 @@
-//! How often checksums are computed, and of how many bytes: counted on every call, in short bursts, and scaled up.
+//! Measures how often checksums are computed, and over how many bytes: counted on every call, in short bursts, and
+//! scaled up.
 
 use std::mem::MaybeUninit;
 use std::path::PathBuf;
@@ -27,54 +28,55 @@ use crate::target::{cpu_time_ns, Target};
 // are a valid value of it.
 unsafe impl Plain for types::checksum_calls {}
 
-/// For how long each call is seen.
+/// How long a burst sees every call.
 const BURST: Duration = Duration::from_millis(20);
-/// From one burst to the next, at least and at most.
+/// The pause between bursts, at least and at most.
 const SHORTEST_PAUSE: Duration = Duration::from_secs(5);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-/// Hits for which the shortest pause is enough: a probe's hit takes about a microsecond, or ten where it has to be stepped.
+/// The number of hits up to which the shortest pause is enough: a hit takes about a microsecond, or ten if it is
+/// single-stepped.
 const CHEAP_HITS: u64 = 1000;
 const STEPPED_WEIGHT: u64 = 10;
-/// Share of a CPU below which a server is idle, and left alone.
+/// The share of a CPU below which a server counts as idle and is left alone.
 const IDLE: f64 = 0.01;
 
 /// Takes bursts for as long as it exists.
 pub(super) struct Bursts {
-    /// Without it the thread that takes them ends.
+    /// The thread that takes bursts ends when this is dropped.
     stop: Option<Sender<()>>,
     shared: Arc<Shared>,
 }
 
 struct Shared {
-    /// Held while probes are on.
+    /// Held while probes are attached.
     attached: Mutex<()>,
     paused: AtomicBool,
-    /// From when on calls are to be accounted for by the next burst.
+    /// The beginning of the time for which the next burst accounts.
     since: Mutex<Instant>,
     figures: Mutex<BurstFigures>,
 }
 
-/// What bursts came to.
+/// The results of bursts.
 #[derive(Clone, Default)]
 pub(super) struct BurstFigures {
     pub calls: Vec<ChecksumCalls>,
-    /// Of the probes, whether in a burst or not, and their class: the dearest that is among them.
+    /// The hits of the probes, whether in a burst or not, and the most expensive class among them.
     pub hits: u64,
     pub class: Option<ProbeClass>,
 }
 
-/// A function to count calls of.
+/// A function whose calls are counted.
 struct Site {
     function: String,
     implementation: Implementation,
     class: ProbeClass,
-    /// In the process.
+    /// The address in the process.
     address: u64,
     file_offset: u64,
     length_register: u16,
 }
 
-/// Calls that were counted, and those that they stand for.
+/// The calls that were counted, and those that they stand for.
 #[derive(Clone, Copy, Default)]
 struct Count {
     seen: types::checksum_calls,
@@ -86,7 +88,7 @@ impl Bursts {
     /// Counts calls of these implementations.
     ///
     /// # Errors
-    /// When no thread can be started.
+    /// Fails when no thread can be started.
     pub fn start(target: &Arc<Target>, checksums: &[Chosen]) -> Result<Bursts> {
         let (stop, stopped) = mpsc::channel();
         let shared = Arc::new(Shared {
@@ -98,7 +100,7 @@ impl Bursts {
         let (sites, target, into) = (sites(target, checksums), Arc::clone(target), Arc::clone(&shared));
         let run = move || {
             if let Err(error) = take_bursts(&target, sites, &into, &stopped) {
-                tracing::warn!("calls of checksums are not counted: {error:#}");
+                tracing::warn!("checksum calls are not counted: {error:#}");
             }
         };
         thread::Builder::new().name("bursts".to_owned()).spawn(run)?;
@@ -109,7 +111,7 @@ impl Bursts {
         lock(&self.shared.figures).clone()
     }
 
-    /// Returns when no probe is on, and none will be until [`Bursts::resume`].
+    /// Returns when no probe is attached, and none will be until [`Bursts::resume`].
     pub fn pause(&self) {
         self.shared.paused.store(true, Ordering::Relaxed);
         drop(lock(&self.shared.attached));
@@ -120,7 +122,7 @@ impl Bursts {
         self.shared.paused.store(false, Ordering::Relaxed);
     }
 
-    /// Returns when no probe is on, and none will be.
+    /// Returns when no probe is attached, and none will be.
     pub fn stop(&mut self) {
         self.stop.take();
         drop(lock(&self.shared.attached));
@@ -131,7 +133,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The chosen implementations of which all calls can be seen.
+/// Returns the chosen implementations whose calls can all be seen.
 fn sites(target: &Target, checksums: &[Chosen]) -> Vec<Site> {
     let mut sites: Vec<Site> = Vec::new();
     for chosen in checksums {
@@ -181,7 +183,7 @@ fn take_bursts(target: &Target, sites: Vec<Site>, shared: &Shared, stopped: &Rec
     Ok(())
 }
 
-/// How long to wait after a burst of so many hits.
+/// Returns how long to wait after a burst with this many hits.
 fn pause_after(hits: u64) -> Duration {
     SHORTEST_PAUSE.mul_f64((hits as f64 / CHEAP_HITS as f64).max(1.0)).min(LONGEST_PAUSE)
 }
@@ -218,11 +220,11 @@ impl<'obj> Probes<'obj> {
         Ok(Probes { skel, calls, has_multi, pid: target.pid, exe: target.exe(), sites })
     }
 
-    /// Counts for [`BURST`], and takes what was counted for the whole time since `since`. The hits, those that are dearer counted
-    /// several times.
+    /// Counts for [`BURST`], and scales the counts to the whole time since `since`. Returns the hits, with expensive
+    /// ones counted several times.
     fn burst(&self, shared: &Shared, stopped: &Receiver<()>, counts: &mut [Count], since: Instant) -> Result<u64> {
         let held = lock(&shared.attached);
-        // Whoever waits for the lock has said so before.
+        // A thread that waits for the lock has already sent its request.
         let is_over = stopped.try_recv() == Err(mpsc::TryRecvError::Disconnected);
         if is_over || shared.paused.load(Ordering::Relaxed) {
             return Ok(0);
@@ -285,7 +287,7 @@ impl<'obj> Probes<'obj> {
 }
 
 impl Count {
-    /// What was seen in a burst stands for `scale` times as much.
+    /// Adds what a burst saw, which stands for `scale` times as much.
     fn add(&mut self, seen: types::checksum_calls, scale: f64) {
         self.calls += scale * (seen.calls - self.seen.calls) as f64;
         self.bytes += scale * (seen.bytes - self.seen.bytes) as f64;

@@ -1,4 +1,4 @@
-//! Which implementation of each checksum a server has chosen.
+//! Determines which implementation of each checksum a server has chosen.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -9,10 +9,11 @@ use crate::code::{checksum_instruction, entry, jump_variable, ChecksumInstructio
 use crate::model::{Checksum, Implementation};
 use crate::target::Memory;
 
-/// A checksum's implementation, and where it is in the process.
+/// A checksum's implementation, and its location in the process.
 pub(super) struct Chosen {
     pub range: Range<u64>,
-    /// Where each call of it can be seen with the number of bytes, in the server's program; nothing where it is in a library.
+    /// Where each call can be seen with the number of bytes, in the server's program. `None` if the implementation is
+    /// in a library.
     pub entry: Option<Entry>,
     pub checksum: Checksum,
 }
@@ -49,8 +50,8 @@ fn read(images: &mut Images, checksum: &ChosenChecksum) -> Option<Chosen> {
     Some(Chosen { range: range.start.wrapping_add(found.bias)..range.end.wrapping_add(found.bias), entry, checksum })
 }
 
-/// Whether this CPU computes such a checksum by instruction: crc32c, or else the older polynomial, for which x86_64 has only
-/// carry-less multiplication.
+/// Returns whether this CPU has instructions for such a checksum: crc32c, or the older polynomial, for which x86_64 has
+/// only carry-less multiplication.
 #[cfg(target_arch = "x86_64")]
 fn cpu_has_instruction(is_crc32c: bool) -> bool {
     if is_crc32c {

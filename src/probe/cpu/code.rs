@@ -1,4 +1,4 @@
-//! Which function an address of the server's process is in, and what that is there for.
+//! Determines the function at an address of the server's process, and the function's class.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -15,34 +15,34 @@ use crate::probe::latch::Plan;
 use crate::symbols::{plain_name, Image, Symbol};
 use crate::target::{file_mappings, FileMapping, Target};
 
-/// In place of a function's name: code that belongs to no file, and code whose file cannot be read.
+/// The name for code that belongs to no file, and for code whose file cannot be read.
 const UNKNOWN: &str = "unknown";
 
-/// A function and what it is there for.
+/// A function and its class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Named<'a> {
     pub class: CpuClass,
-    /// The same, but for the instruction.
+    /// The class of the function, apart from the instruction.
     pub purpose: CpuClass,
     pub name: &'a str,
-    /// The instruction that orders memory, where the time was spent on one.
+    /// The instruction that orders memory, if the time was spent on one.
     pub ordering: Option<Class>,
 }
 
-/// Code that is known to be there for something, whatever its name is.
+/// Code whose purpose is known, whatever its name is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Known {
-    /// Addresses of the process.
+    /// The addresses in the process.
     pub range: Range<u64>,
     pub class: CpuClass,
-    /// Where it has no name by itself.
+    /// The name to use if the code has none.
     pub name: Option<String>,
 }
 
 /// The code of a process: its program, its libraries, and the kernel.
 pub struct Code {
     images: Images,
-    /// Says more than names do; of those that overlap, the first counts.
+    /// Code of known purpose, which takes precedence over names; if several overlap, the first applies.
     known: Vec<Known>,
     kernel: Option<KernelSymbols>,
     /// Functions by their first address in the process.
@@ -50,25 +50,25 @@ pub struct Code {
 }
 
 impl Code {
-    /// `plan` has the server's wait functions, `checksums` the implementations that it has chosen.
+    /// Creates the lookup; `plan` has the server's wait functions, `checksums` the implementations that it has chosen.
     pub(super) fn new(mut images: Images, plan: &Plan, checksums: &[Chosen]) -> Code {
         let known = known_code(&mut images, plan, checksums);
         Code { images, known, kernel: None, functions: HashMap::new() }
     }
 
-    /// Reads the names of the kernel's functions, if that was not done before.
+    /// Reads the names of the kernel's functions, unless that was done before.
     pub fn read_kernel(&mut self) {
         self.kernel.get_or_insert_with(KernelSymbols::read);
     }
 
-    /// Looks again at which libraries the process has loaded, if one of these addresses is in none that was known.
+    /// Checks again which libraries the process has loaded, if one of these addresses is in no known one.
     pub fn look_for(&mut self, mut addresses: impl Iterator<Item = u64>) {
         if addresses.any(|address| !self.is_mapped(address)) {
             self.refresh();
         }
     }
 
-    /// Looks again at which libraries the process has loaded.
+    /// Checks again which libraries the process has loaded.
     fn refresh(&mut self) {
         let now = file_mappings(self.images.target.pid);
         // A process that has ended has none, but samples of it may be left.
@@ -78,18 +78,18 @@ impl Code {
         }
     }
 
-    /// Gives back the memory of what was read of the files.
+    /// Releases the memory of the parts of the files that were read.
     pub fn release_memory(&self) {
         let libraries = self.images.libraries.values().flatten();
         libraries.chain([&self.images.target.image]).for_each(Image::release_memory);
     }
 
-    /// Whether the address is in a file that was mapped when that was last looked at.
+    /// Returns whether the address is in a file that was mapped when the mappings were last read.
     fn is_mapped(&self, address: u64) -> bool {
         is_kernel(address) || self.images.mapping(address).is_some()
     }
 
-    /// The function that a sample was taken in; `call` is the system call that the thread was in, where that is told.
+    /// Returns the function that a sample was taken in; `call` is the system call that the thread was in, if known.
     pub fn function(&mut self, address: u64, call: u32) -> Named<'_> {
         if is_kernel(address) {
             let name = self.kernel.get_or_insert_with(KernelSymbols::read).at(address).unwrap_or(UNKNOWN);
@@ -106,7 +106,8 @@ impl Code {
     }
 }
 
-/// The class of time spent on an instruction in a function of this class: what the function is there for, if that is a known cost.
+/// Returns the class of time spent on an instruction in a function of this class: the function's class, if that is a
+/// known cost.
 fn class_with(function: CpuClass, instruction: Option<Class>) -> CpuClass {
     match (function, instruction.map(|class| class.group)) {
         (CpuClass::Other | CpuClass::Latch, Some(Group::Atomic | Group::LoadExclusive | Group::StoreExclusive)) => {
@@ -130,12 +131,12 @@ fn kernel_class(function: &str, call: u32) -> CpuClass {
     }
 }
 
-/// The files that a process has its code from.
+/// The files that contain a process's code.
 pub(in crate::probe) struct Images {
     pub(super) target: Arc<Target>,
     /// By ascending address.
     mappings: Vec<FileMapping>,
-    /// By path; what could not be read stays so.
+    /// By path; a library that could not be read is not retried.
     libraries: HashMap<String, Option<Image>>,
 }
 
@@ -145,13 +146,13 @@ impl Images {
         Images { target, mappings, libraries: HashMap::new() }
     }
 
-    /// The file at an address of the process.
+    /// Returns the file mapped at an address of the process.
     pub(super) fn mapping(&self, address: u64) -> Option<&FileMapping> {
         let next = self.mappings.partition_point(|m| m.start <= address);
         self.mappings.get(next.checked_sub(1)?).filter(|m| address < m.end)
     }
 
-    /// The function at an address of the process.
+    /// Returns the function at an address of the process.
     pub(in crate::probe) fn find(&mut self, address: u64) -> Option<Found<'_>> {
         if self.target.image.extent().contains(&address.wrapping_sub(self.target.bias)) {
             return Some(Found::at(address, &self.target.image, self.target.bias, None));
@@ -161,14 +162,15 @@ impl Images {
         Some(Found::at(address, image, bias, Some(name)))
     }
 
-    /// What `find` finds in the first mapped file of which the name begins so, and what to add to its link-time addresses.
+    /// Returns the result of `find` for the first mapped file whose name begins with `name`, given the file and the
+    /// bias of its addresses.
     pub(super) fn named<T>(&mut self, name: &str, find: impl Fn(&Image, u64) -> Option<T>) -> Option<T> {
         let start = self.mappings.iter().find(|m| m.name.starts_with(name))?.start;
         let (image, bias) = self.library(start)?;
         find(image, bias)
     }
 
-    /// The file that is mapped at an address of the process, and what to add to its link-time addresses.
+    /// Returns the file that is mapped at an address of the process, and the bias of its addresses.
     pub(super) fn library(&mut self, address: u64) -> Option<(&Image, u64)> {
         let mapping = self.mapping(address)?.clone();
         let pid = self.target.pid;
@@ -182,13 +184,13 @@ impl Images {
 /// A function in a file.
 pub(in crate::probe) struct Found<'a> {
     pub(in crate::probe) image: &'a Image,
-    /// What to add to addresses in the file to get those in the process.
+    /// The difference between addresses in the process and in the file.
     pub(in crate::probe) bias: u64,
-    /// Its first address in the process, and in the file.
+    /// The function's first address, in the process and in the file.
     start: u64,
     linked: u64,
     symbol: Option<Symbol<'a>>,
-    /// The file's name, if it is not the server's program.
+    /// The file's name, unless it is the server's program.
     library: Option<String>,
 }
 
@@ -196,17 +198,17 @@ impl<'a> Found<'a> {
     fn at(address: u64, image: &'a Image, bias: u64, library: Option<String>) -> Found<'a> {
         let at = address.wrapping_sub(bias);
         let symbol = image.symbol_at(at).filter(|s| s.is_function);
-        // What is in no function's bounds is told by its page.
+        // Code outside all known functions is identified by its page.
         let linked = symbol.map(|s| s.addr).or_else(|| Some(image.function_at(at)?.start)).unwrap_or(at & !0xfff);
         Found { image, bias, start: linked.wrapping_add(bias), linked, symbol, library }
     }
 
-    /// Its addresses in the file.
+    /// Returns the function's addresses in the file.
     pub(in crate::probe) fn bounds(&self) -> Option<Range<u64>> {
         self.image.function_at(self.linked)
     }
 
-    /// Its name, or where it begins in which file.
+    /// Returns the function's name, or its file and start address.
     pub(in crate::probe) fn name(&self) -> String {
         match (self.symbol, &self.library) {
             (Some(symbol), _) => plain_name(symbol.name),
@@ -233,7 +235,7 @@ mod tests {
         assert_eq!(class("native_queued_spin_lock_slowpath", calls::CALL_FUTEX), CpuClass::Futex);
         assert_eq!(class("entry_SYSCALL_64", calls::CALL_GETCPU), CpuClass::Getcpu);
         assert_eq!(class("tcp_sendmsg", calls::CALL_OTHER), CpuClass::Kernel);
-        // Kernels that do not tell the system call.
+        // Kernels that do not show the system call.
         assert_eq!(class("futex_wake", calls::CALL_OTHER), CpuClass::Futex);
     }
 }

@@ -1,4 +1,4 @@
-//! How a server's C library finds out which CPU a thread runs on.
+//! Determines how a server's C library finds out which CPU a thread runs on.
 
 use std::sync::Arc;
 
@@ -11,15 +11,15 @@ use crate::target::{FileMapping, Memory, Target};
 pub enum GetcpuPath {
     /// Reads what the kernel keeps up to date in the thread's memory.
     Rseq,
-    /// Executes code of the kernel's in the process.
+    /// Executes kernel-provided code in the process.
     Vdso,
     SystemCall,
-    /// What another library does that has taken the C library's place (`LD_PRELOAD`).
+    /// Whatever another library does that replaces the C library's function (`LD_PRELOAD`).
     Elsewhere,
 }
 
 impl GetcpuPath {
-    /// The value of the `path` label.
+    /// Returns the value of the `path` label.
     pub fn as_str(self) -> &'static str {
         match self {
             GetcpuPath::Rseq => "rseq",
@@ -29,31 +29,32 @@ impl GetcpuPath {
         }
     }
 
-    /// Whether calls may reach the kernel.
+    /// Returns whether calls may reach the kernel.
     pub fn may_be_system_call(self) -> bool {
         matches!(self, GetcpuPath::SystemCall | GetcpuPath::Elsewhere)
     }
 }
 
-/// What is known of a server's `sched_getcpu`.
+/// What is known about a server's `sched_getcpu`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Getcpu {
-    /// As it says itself: `2.36`.
+    /// The C library's own version: `2.36`.
     pub glibc: Option<String>,
     pub path: GetcpuPath,
 }
 
-/// How its file's name begins: up to glibc 2.33 with the version in it.
+/// The prefixes of its file name; up to glibc 2.33 the name contains the version.
 const C_LIBRARY: [&str; 2] = ["libc.so", "libc-2"];
 
-/// For servers that call it. From what the C library has set up in the process, not from its calls.
+/// Returns the result for servers that call the function, judging by what the C library has set up in the process, not
+/// by its calls.
 pub fn getcpu(target: &Arc<Target>) -> Option<Getcpu> {
     let (slot, _) = target.image.imports().iter().find(|(_, name)| *name == "sched_getcpu")?;
     let memory = Memory::new(target.pid);
     let mut images = Images::new(Arc::clone(target));
     let function = memory.u64(slot.wrapping_add(target.bias)).unwrap_or(0);
     let glibc = C_LIBRARY.into_iter().find_map(|name| images.named(name, |image, _| version(image)));
-    // The size that the kernel and the library have agreed on; 0 where the tunable, or the kernel, says no.
+    // The size that the kernel and the library have agreed on; 0 if the tunable, or the kernel, disables it.
     let rseq_size = images.named("ld-linux", |image, bias| {
         let symbol = image.symbol("__rseq_size").or_else(|| image.symbol("__rseq_size@@GLIBC_2.35"))?;
         memory.u32(symbol.addr.wrapping_add(bias))
@@ -62,21 +63,21 @@ pub fn getcpu(target: &Arc<Target>) -> Option<Getcpu> {
         _ if is_elsewhere(&images, function) => GetcpuPath::Elsewhere,
         (Some(1..), _) => GetcpuPath::Rseq,
         (_, Arch::X86_64) => GetcpuPath::Vdso,
-        // The kernel's vDSO has no such function for it.
+        // On this architecture the kernel's vDSO has no such function.
         (_, Arch::Aarch64) => GetcpuPath::SystemCall,
     };
     Some(Getcpu { glibc, path })
 }
 
-/// Whether a function that the server imports is in another library than the C library. One that was not called yet may still be
-/// in the program itself.
+/// Returns whether a function that the server imports is in another library than the C library. One that has not been
+/// called yet may still resolve to the program itself.
 fn is_elsewhere(images: &Images, function: u64) -> bool {
     let is_program = images.target.image.extent().contains(&function.wrapping_sub(images.target.bias));
     let is_of_c_library = |file: &FileMapping| C_LIBRARY.iter().any(|name| file.name.starts_with(name));
     images.mapping(function).is_some_and(|file| !is_program && !is_of_c_library(file))
 }
 
-/// glibc's own account: `GNU C Library (Debian GLIBC 2.36-9+deb12u10) stable release version 2.36.`
+/// Reads glibc's version string: `GNU C Library (Debian GLIBC 2.36-9+deb12u10) stable release version 2.36.`
 fn version(image: &Image) -> Option<String> {
     const BEFORE: &[u8] = b"stable release version ";
     let data = image.section(".rodata")?;

@@ -1,23 +1,23 @@
-//! Names of the kernel's functions.
+//! The names of the kernel's functions.
 
 use std::fs;
 
 /// The kernel's functions, by ascending address.
 #[derive(Debug, Default)]
 pub struct KernelSymbols {
-    /// Address, and where the name begins in `names`.
+    /// The address, and the beginning of the name in `names`.
     functions: Vec<(u64, u32)>,
-    /// Each name ends where the next in the file's order begins, with a newline.
+    /// The names. Each ends with a newline, where the next in the file's order begins.
     names: String,
 }
 
 impl KernelSymbols {
-    /// Those of the running kernel and its modules; none where it hides them (`kernel.kptr_restrict`).
+    /// Reads those of the running kernel and its modules; empty if the kernel hides them (`kernel.kptr_restrict`).
     pub fn read() -> KernelSymbols {
         KernelSymbols::parse(&fs::read_to_string("/proc/kallsyms").unwrap_or_default())
     }
 
-    /// `ffffffff8143bab0 T futex_setup_timer`, and behind a tab `[MODULE]`.
+    /// Parses lines like `ffffffff8143bab0 T futex_setup_timer`, which may be followed by a tab and `[MODULE]`.
     fn parse(text: &str) -> KernelSymbols {
         let mut symbols = KernelSymbols::default();
         for line in text.lines() {
@@ -31,13 +31,13 @@ impl KernelSymbols {
             }
         }
         symbols.functions.sort_unstable();
-        // Kept as long as the agent runs, and grown by doubling.
+        // The vectors live as long as the agent and have grown by doubling.
         symbols.functions.shrink_to_fit();
         symbols.names.shrink_to_fit();
         symbols
     }
 
-    /// The function that this address is in or behind.
+    /// Returns the function at or before this address.
     pub fn at(&self, addr: u64) -> Option<&str> {
         let next = self.functions.partition_point(|(start, _)| *start <= addr);
         let (_, name) = *self.functions.get(next.checked_sub(1)?)?;

@@ -1,4 +1,4 @@
-//! Code that is there for something known, found by what it does or who calls it: where names do not tell, as in stripped
+//! Finds code with a known purpose by what it does or what calls it, where names do not show it, as in stripped
 //! programs.
 
 use std::collections::BTreeMap;
@@ -11,7 +11,8 @@ use crate::model::CpuClass;
 use crate::probe::latch::Plan;
 use crate::target::Memory;
 
-/// All of a server's; `plan` has its wait functions, `checksums` the implementations that it has chosen.
+/// Returns all known code of a server; `plan` has its wait functions, `checksums` the implementations that it has
+/// chosen.
 pub(super) fn known_code(images: &mut Images, plan: &Plan, checksums: &[Chosen]) -> Vec<Known> {
     let bias = images.target.bias;
     let waits = plan.functions.iter().map(|function| Known {
@@ -24,7 +25,7 @@ pub(super) fn known_code(images: &mut Images, plan: &Plan, checksums: &[Chosen])
     waits.chain(checksums).chain(memory_functions(images)).collect()
 }
 
-/// Where the server's calls of `memcpy` and the like lead, as the dynamic linker has decided.
+/// Returns the targets of the server's calls of `memcpy` and the like, as the dynamic linker has resolved them.
 fn memory_functions(images: &mut Images) -> Vec<Known> {
     let memory = Memory::new(images.target.pid);
     let mut names: BTreeMap<u64, Vec<&str>> = BTreeMap::new();
@@ -36,7 +37,7 @@ fn memory_functions(images: &mut Images) -> Vec<Known> {
     names.into_iter().filter_map(|(function, names)| memory_function(images, function, names)).collect()
 }
 
-/// The function at this address of the process, that is called by these names.
+/// Returns the function at this address of the process, which is called by these names.
 fn memory_function(images: &mut Images, address: u64, mut names: Vec<&str>) -> Option<Known> {
     let (image, bias) = images.library(address)?;
     let linked = address.wrapping_sub(bias);

@@ -1,4 +1,4 @@
-//! CPU time: samples of where the server's threads run, by function and by what the function is there for.
+//! CPU time: samples of where the server's threads run, by function and by the function's class.
 
 mod burst;
 mod checksum;
@@ -46,7 +46,7 @@ unsafe impl Plain for types::hits {}
 // SAFETY: as above.
 unsafe impl Plain for types::latch_key {}
 
-/// Names of the causes in `enum sample_lost`, in its order.
+/// The names of the causes in `enum sample_lost`, in its order.
 const LOST: [&str; types::sample_lost::SAMPLE_LOST_CAUSES.0 as usize] = ["samples_full", "spins_full"];
 
 /// The probe that counts `getcpu` system calls.
@@ -55,24 +55,25 @@ const GETCPU: &str = "getcpu_enter";
 /// The probes that count calls of checksums.
 const CHECKSUM: &str = "checksum_calls";
 
-/// How often samples are taken out of the kernel.
+/// The interval at which samples are taken out of the kernel.
 const DRAIN: Duration = Duration::from_secs(1);
-/// How many times as many addresses as are sampled in that time the kernel has room for, and at least and at most.
+/// The kernel has room for this many times the number of addresses that are sampled in that time, within the bounds
+/// below.
 const ROOM: u64 = 4;
 const LEAST_ROOM: u64 = 4096;
 const MOST_ROOM: u64 = 1 << 18;
 
-/// The clocks on all CPUs, with the program that they run. Dropping it takes them off.
+/// The clocks on all CPUs, with the program that they run. Dropping it detaches them.
 pub struct CpuProbe {
-    // The links are of its programs.
+    // The links of its programs.
     links: Vec<Link>,
     skel: SampleSkel<'static>,
     period_ns: u64,
     counts_getcpu: bool,
-    /// CPUs that are not sampled, and why.
+    /// The CPUs that are not sampled, with the reason.
     pub refused: Refused,
     collector: Arc<CpuCollector>,
-    /// Without it the thread that drains ends.
+    /// The thread that drains samples ends when this is dropped.
     drainer: Option<Sender<()>>,
 }
 
@@ -82,7 +83,7 @@ pub struct CpuCollector {
     spins: MapHandle,
     hits: MapHandle,
     lost: MapHandle,
-    /// Where they are counted.
+    /// The map of counters.
     getcpu_calls: Option<MapHandle>,
     bursts: Mutex<Bursts>,
     checksums: Vec<Checksum>,
@@ -90,11 +91,11 @@ pub struct CpuCollector {
     hz: u32,
     paused: AtomicBool,
     state: Mutex<State>,
-    /// What was in the table when samples were last added to it.
+    /// The table's contents when samples were last added to it.
     last: Mutex<Last>,
 }
 
-/// CPU time by function, and what is told of it otherwise.
+/// CPU time by function, and further breakdowns.
 #[derive(Clone, Default)]
 struct Last {
     cpu: Vec<CpuTime>,
@@ -106,19 +107,19 @@ struct State {
     code: Code,
     shares: Shares,
     table: Table<CpuClass>,
-    /// By instruction.
+    /// CPU time by instruction.
     ordering: Table<&'static str>,
     spins: HashMap<LatchKey, Spun>,
 }
 
-/// Samples of a latch's waiters so far, and the CPU time that they stand for.
+/// The samples of a latch's waiters so far, and the CPU time that they stand for.
 #[derive(Default)]
 struct Spun {
     samples: u64,
     ns: u64,
 }
 
-/// CPU time in waiters for each latch, nanoseconds.
+/// The CPU time of waiters for each latch, in nanoseconds.
 pub type SpinTimes = HashMap<LatchKey, u64>;
 
 /// Everything counted about CPU time since attach.
@@ -128,21 +129,21 @@ pub struct CpuFigures {
     pub ordering: Vec<OrderingTime>,
     pub probes: Vec<ProbeStatus>,
     pub lost: Vec<(String, u64)>,
-    /// System calls; `None` where they are not counted, as for servers whose C library needs none.
+    /// The number of system calls; `None` if they are not counted, as for servers whose C library needs none.
     pub getcpu_calls: Option<u64>,
     pub checksum_calls: Vec<ChecksumCalls>,
     pub spins: SpinTimes,
 }
 
 impl CpuProbe {
-    /// Samples the threads of `target` `hz` times in each second of every CPU. `plan` has its wait functions, and `waits` knows
+    /// Samples the threads of `target` at `hz` hertz on every CPU. `plan` has its wait functions, and `waits` knows
     /// which thread waits for what.
     ///
     /// # Errors
-    /// When the program cannot be loaded, or no CPU has a clock for it.
+    /// Fails when the program cannot be loaded, or when no CPU has a clock for it.
     pub fn attach(target: &Arc<Target>, hz: u32, plan: &Plan, waits: &LatchProbe) -> Result<CpuProbe> {
         let period_ns = 1_000_000_000 / u64::from(hz.max(1));
-        // A few bytes, once for a server, so that clocks can be put back after a pause.
+        // This leaks a few bytes once per server, so that clocks can be reattached after a pause.
         let storage = Box::leak(Box::new(MaybeUninit::uninit()));
         let mut open = SampleSkelBuilder::default().open(storage).context("opening the sampling program")?;
         let rodata = open.maps.rodata_data.as_deref_mut().context("the program has no constants")?;
@@ -153,7 +154,7 @@ impl CpuProbe {
         open.maps.samples.set_max_entries(room(online_cpus().len(), hz))?;
         open.maps.threads.reuse_fd(waits.maps().threads.as_fd())?;
         open.maps.attachments.reuse_fd(waits.maps().attachments.as_fd())?;
-        // While any system call has a tracepoint, the kernel takes all of the host's the slower way.
+        // While any system call has a tracepoint, the kernel takes the slow path for all system calls on the host.
         let counts_getcpu = getcpu(target).is_some_and(|found| found.path.may_be_system_call());
         open.progs.getcpu_enter.set_autoload(counts_getcpu);
         let skel = open.load().context("loading the sampling program into the kernel")?;
@@ -185,15 +186,17 @@ impl CpuProbe {
         Ok(CpuProbe { links, skel, period_ns, counts_getcpu, refused, collector, drainer: Some(drainer) })
     }
 
-    /// Takes the clocks off until [`CpuProbe::resume`].
+    /// Detaches the clocks until [`CpuProbe::resume`].
     pub fn pause(&mut self) {
         self.collector.bursts().pause();
         detach_all(std::mem::take(&mut self.links));
         self.collector.set_paused(true);
     }
 
+    /// Reattaches the clocks.
+    ///
     /// # Errors
-    /// When no CPU has a clock any more.
+    /// Fails when no CPU has a clock any more.
     pub fn resume(&mut self) -> Result<()> {
         self.collector.set_paused(false);
         (self.links, self.refused) = attach_all(&self.skel, self.period_ns, self.counts_getcpu)?;
@@ -205,9 +208,9 @@ impl CpuProbe {
         Arc::clone(&self.collector)
     }
 
-    /// Takes the clocks off; what was sampled stays readable.
+    /// Detaches the clocks; what was sampled stays readable.
     pub fn detach(&mut self) {
-        // The thread that drains ends by itself; it may be reading a library just now.
+        // The draining thread ends by itself; it may be reading a library at the moment.
         self.drainer.take();
         detach_all(std::mem::take(&mut self.links));
         self.collector.bursts().stop();
@@ -220,24 +223,24 @@ impl Drop for CpuProbe {
     }
 }
 
-/// How a server computes its checksums, read from its memory; those of which it is known.
+/// Reads from a server's memory how it computes its checksums, as far as that is known.
 pub fn checksums(target: &Arc<Target>) -> Vec<Checksum> {
     checksum::chosen(&mut code::Images::new(Arc::clone(target))).into_iter().map(|chosen| chosen.checksum).collect()
 }
 
-/// How many addresses the kernel has room for.
+/// Returns the number of addresses that the kernel has room for.
 pub(super) fn room(cpus: usize, hz: u32) -> u32 {
     let sampled = cpus as u64 * u64::from(hz) * DRAIN.as_secs();
     (ROOM * sampled).clamp(LEAST_ROOM, MOST_ROOM) as u32
 }
 
-/// What the kernel refused, and why.
+/// What the kernel refused, with the reason.
 pub type Refused = Vec<(String, String)>;
 
-/// Attaches what samples, and what counts system calls where that is wanted.
+/// Attaches the sampling program, and the one that counts system calls if wanted.
 ///
 /// # Errors
-/// When no CPU has a clock.
+/// Fails when no CPU has a clock.
 fn attach_all(skel: &SampleSkel<'_>, period_ns: u64, counts_getcpu: bool) -> Result<(Vec<Link>, Refused)> {
     let (mut links, mut refused) = attach_clocks(skel, &online_cpus(), period_ns)?;
     if counts_getcpu {
@@ -249,7 +252,7 @@ fn attach_all(skel: &SampleSkel<'_>, period_ns: u64, counts_getcpu: bool) -> Res
     Ok((links, refused))
 }
 
-/// A link for each CPU that has a clock, and those that have none.
+/// Returns a link for each CPU that has a clock, and the CPUs that have none.
 fn attach_clocks(skel: &SampleSkel<'_>, cpus: &[i32], period_ns: u64) -> Result<(Vec<Link>, Refused)> {
     let (mut links, mut refused) = (Vec::new(), Vec::new());
     for &cpu in cpus {
@@ -260,13 +263,13 @@ fn attach_clocks(skel: &SampleSkel<'_>, cpus: &[i32], period_ns: u64) -> Result<
         }
     }
     if links.is_empty() {
-        let why = refused.first().map_or("no CPU is known", |(_, why)| why);
+        let why = refused.first().map_or("the online CPUs are not known", |(_, why)| why);
         anyhow::bail!("no CPU can be sampled: {why}");
     }
     Ok((links, refused))
 }
 
-/// Keeps the kernel's map from running full while nobody asks.
+/// Keeps the kernel's map from filling up while nothing collects.
 fn drain_regularly(collector: Arc<CpuCollector>) -> Result<Sender<()>> {
     let (stop, stopped) = mpsc::channel::<()>();
     let drain = move || {
@@ -283,12 +286,12 @@ fn drain_regularly(collector: Arc<CpuCollector>) -> Result<Sender<()>> {
 }
 
 impl CpuCollector {
-    /// All samples so far. `costs` prices them, once they are known.
+    /// Returns all samples so far. `costs` gives the cost of the clocks, once it is known.
     ///
     /// # Errors
-    /// When a map cannot be read.
+    /// Fails when a map cannot be read.
     pub fn collect(&self, costs: Option<&Costs>) -> Result<CpuFigures> {
-        // Nobody who asks waits until files are read.
+        // A caller must not wait until files are read.
         if let Ok(state) = self.state.try_lock() {
             self.drain_into(state)?;
         }
@@ -301,17 +304,17 @@ impl CpuCollector {
         Ok(CpuFigures { cpu, ordering, probes, lost, getcpu_calls, checksum_calls: bursts.calls, spins })
     }
 
-    /// How the server computes its checksums; those of which it is known.
+    /// Returns how the server computes its checksums, as far as that is known.
     pub fn checksums(&self) -> &[Checksum] {
         &self.checksums
     }
 
-    /// How often each CPU is sampled, times a second.
+    /// Returns the sampling frequency per CPU, in hertz.
     pub fn hz(&self) -> u32 {
         self.hz
     }
 
-    /// The functions of the server that these addresses are in.
+    /// Returns the functions of the server that contain these addresses.
     pub fn functions(&self, addresses: impl Iterator<Item = u64> + Clone) -> Vec<String> {
         let code = &mut self.state.lock().unwrap_or_else(PoisonError::into_inner).code;
         code.look_for(addresses.clone());
@@ -321,7 +324,7 @@ impl CpuCollector {
         functions
     }
 
-    /// CPU time that sampling took from the server so far, nanoseconds; 0 where it cannot be read.
+    /// Returns the CPU time that sampling took from the server so far, in nanoseconds; 0 if it cannot be read.
     pub fn taken_ns(&self, costs: &Costs) -> u64 {
         let getcpu_calls = self.getcpu_calls.as_ref().and_then(|map| sum_over_cpus(map, 0).ok());
         let probes = self.probes(Some(costs), getcpu_calls, &self.burst_figures()).unwrap_or_default();
@@ -336,7 +339,7 @@ impl CpuCollector {
         self.bursts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the server used until a pause is of the samples until then; what it uses in one is nobody's.
+    /// CPU time before a pause belongs to the samples until then; CPU time during a pause belongs to no sample.
     fn set_paused(&self, paused: bool) {
         if let Err(error) = self.drain() {
             tracing::error!("cannot read the samples of CPU time: {error:#}");
@@ -387,7 +390,7 @@ impl CpuCollector {
         Ok(std::iter::once(clock).chain(getcpu).chain(checksums).collect())
     }
 
-    /// Reads what takes long, before anything is known.
+    /// Reads the slow sources before anything is sampled.
     fn warm_up(&self) {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).code.read_kernel();
     }
@@ -396,7 +399,7 @@ impl CpuCollector {
         self.drain_into(self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Takes the samples out of the kernel and adds them up by function.
+    /// Takes the samples out of the kernel and sums them by function.
     fn drain_into(&self, mut state: MutexGuard<'_, State>) -> Result<()> {
         let state = &mut *state;
         let samples = take_entries::<types::sample_key, u64>(&self.samples)?;
@@ -435,12 +438,13 @@ impl CpuCollector {
     }
 }
 
-/// Whether a function that is there for this is worth a row however little it takes.
+/// Returns whether a function of this class deserves a row however little it takes.
 fn is_known_cost(class: CpuClass) -> bool {
     !matches!(class, CpuClass::Other | CpuClass::Kernel | CpuClass::Futex)
 }
 
-/// The key as the programs that measure waits know it: the same structure, which each object has a type of its own for.
+/// Converts the key to that of the programs that measure waits: the same structure, for which each object has its own
+/// type.
 fn key_of(key: &types::latch_key) -> LatchKey {
     // SAFETY: a plain C structure without padding (16 bytes of fields in 16 bytes), read as bytes.
     let bytes = unsafe { plain::as_bytes(key) };

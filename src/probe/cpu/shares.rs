@@ -2,36 +2,36 @@
 
 /// Divides the server's CPU time, which the kernel knows exactly, among samples.
 ///
-/// A sample could stand for the time between two of them. But samples are a few percent off where a clock interrupts late,
-/// as in virtual machines, and by chance where there are few; as shares of a sum that is known their errors are only in
-/// what goes to whom.
+/// A sample could stand for the sampling period. But the number of samples is a few percent off where a clock
+/// interrupts late, as in virtual machines, and varies by chance where there are few. As shares of a known sum, their
+/// errors affect only the distribution.
 #[derive(Debug)]
 pub struct Shares {
-    /// Between two samples of a CPU, nanoseconds.
+    /// The sampling period of a CPU, in nanoseconds.
     period_ns: u64,
-    /// The part of the server's CPU time that samples stand for so far; none where that is not known.
+    /// The part of the server's CPU time that samples stand for so far; `None` if it is not known.
     divided_ns: Option<u64>,
 }
 
 impl Shares {
-    /// From now on, when the server has used `cpu_ns` nanoseconds of CPU time.
+    /// Starts when the server has used `cpu_ns` nanoseconds of CPU time.
     pub fn new(period_ns: u64, cpu_ns: Option<u64>) -> Shares {
         Shares { period_ns, divided_ns: cpu_ns }
     }
 
-    /// How many nanoseconds each of these new samples stands for, now that the server has used `cpu_ns`. What passes
+    /// Returns how many nanoseconds each of these new samples stands for, now that the server has used `cpu_ns`. Time
     /// without a sample goes to the next ones.
     pub fn per_sample(&mut self, samples: u64, cpu_ns: Option<u64>) -> f64 {
         if samples == 0 {
             return 0.0;
         }
-        // A server that has just ended leaves samples, but no CPU time to be read.
+        // A server that has just ended leaves samples, but no CPU time to read.
         let Some((then, now)) = self.divided_ns.zip(cpu_ns) else { return self.period_ns as f64 };
         self.divided_ns = Some(now.max(then));
         now.saturating_sub(then) as f64 / samples as f64
     }
 
-    /// Divides nothing of what the server used until now, when it has used `cpu_ns`.
+    /// Skips what the server has used until now, `cpu_ns` in all.
     pub fn pass_over(&mut self, cpu_ns: Option<u64>) {
         self.divided_ns = cpu_ns;
     }
@@ -53,7 +53,7 @@ mod tests {
         let mut shares = Shares::new(10, Some(0));
         assert_eq!(shares.per_sample(0, Some(50)), 0.0);
         assert_eq!(shares.per_sample(2, Some(60)), 30.0);
-        // The kernel's clock of CPU time goes in steps.
+        // The kernel's CPU time advances in steps.
         assert_eq!(shares.per_sample(3, Some(60)), 0.0);
     }
 

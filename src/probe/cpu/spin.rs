@@ -1,4 +1,4 @@
-//! How long the server's waiters spin here.
+//! Measures how long the server's waiters spin on this machine.
 
 use std::arch::asm;
 
@@ -9,14 +9,14 @@ use crate::model::SpinSettings;
 use crate::probe::latch::Plan;
 use crate::target::{Memory, Target};
 
-/// Turns that are timed at once, and how often.
+/// The number of loop iterations per timing, and the number of timings.
 const TURNS: u32 = 10_000;
 const BATCHES: usize = 5;
 
-/// What is needed to read a server's settings at any time: they can be changed while it runs.
+/// What is needed to read a server's settings at any time, because they can be changed while it runs.
 pub struct SpinReader {
     memory: Memory,
-    /// In the process.
+    /// The address in the process.
     delay: u64,
     rounds: u64,
     factor: Factor,
@@ -25,14 +25,15 @@ pub struct SpinReader {
     turn_ns: f64,
 }
 
-/// Turns for each unit of the delay.
+/// The number of loop iterations per unit of the delay.
 enum Factor {
     At { address: u64, divisor: u32 },
     BuiltIn(u32),
 }
 
 impl SpinReader {
-    /// Finds the settings, and measures what a turn of this build's loop takes here. `None` where one of them is not found.
+    /// Finds the settings, and measures how long one iteration of this build's loop takes here. `None` if one of them
+    /// is not found.
     pub fn new(target: &Target, plan: &Plan) -> Option<SpinReader> {
         let (image, settings) = (&target.image, target.family.spin?);
         let pointers = image.static_pointers();
@@ -57,13 +58,13 @@ impl SpinReader {
         })
     }
 
-    /// The settings as they are now; `None` when the server has ended.
+    /// Reads the current settings; `None` if the server has ended.
     pub fn read(&self) -> Option<SpinSettings> {
         let factor = match self.factor {
             Factor::At { address, divisor } => self.memory.u32(address)? / divisor.max(1),
             Factor::BuiltIn(factor) => factor,
         };
-        // Wider ones have the low half first.
+        // Wider settings have the low half first.
         let delay = self.memory.u32(self.delay)?;
         Some(SpinSettings {
             instruction: self.instruction.clone(),
@@ -75,11 +76,11 @@ impl SpinReader {
     }
 }
 
-/// What one turn of a loop takes in which only this instruction is executed, in nanoseconds; `None` if armtrace does not know
-/// the instruction.
+/// Returns how long one iteration takes of a loop that executes only this instruction, in nanoseconds; `None` if
+/// armtrace does not know the instruction.
 fn turn_ns(hint: Option<&str>) -> Option<f64> {
     match hint {
-        // SAFETY: no instruction at all, which the compiler does not know, so that the loop stays.
+        // SAFETY: the assembly is empty. The compiler does not know this, so the loop stays.
         None => Some(time_turns(|| unsafe { asm!("", options(nomem, nostack, preserves_flags)) })),
         #[cfg(target_arch = "x86_64")]
         Some("pause") => Some(time_turns(std::hint::spin_loop)),
@@ -97,7 +98,7 @@ fn turn_ns(hint: Option<&str>) -> Option<f64> {
     }
 }
 
-/// The median over batches, which an interruption of one of them does not move.
+/// Returns the median over batches, which an interruption of one batch does not move.
 fn time_turns(turn: impl Fn()) -> f64 {
     let mut batches = [0.0; BATCHES];
     for batch in &mut batches {

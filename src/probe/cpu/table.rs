@@ -1,29 +1,29 @@
-//! CPU time, or how often something happened, by function, in a bounded number of rows.
+//! A table of CPU time, or of event counts, by function, with a bounded number of rows.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 
 use crate::model::CpuTime;
 
-/// How many functions have rows of their own; the others add up in one row for each class.
+/// The most functions with rows of their own; the others are summed in one row per class.
 const MAX_FUNCTIONS: usize = 200;
-/// A function that is not worth a row by itself has one once it has taken this much, in nanoseconds, ...
+/// Other functions get a row once they have taken this much time, in nanoseconds, ...
 const LEAST_NS: u64 = 100_000_000;
-/// ... and one part in so many of all time in the table.
+/// ... and one part in this many of all time in the table.
 const LEAST_SHARE: u64 = 400;
 
-/// CPU time by kind and function, in nanoseconds, or how often something happened.
+/// CPU time in nanoseconds, or event counts, by kind and function.
 ///
-/// A function's row begins empty when the function is found to be worth one: what was counted before stays in its kind's
-/// row for others. So no row ever steps back, and the sum over all rows is all that was added.
+/// A function's row starts empty when the function is found to deserve one; what was counted before stays in its kind's
+/// row for others. So no row ever decreases, and the sum over all rows is everything that was added.
 #[derive(Debug)]
 pub struct Table<K> {
     rows: HashMap<(K, String), Row>,
-    /// In the rows for others.
+    /// The rows for others.
     others: HashMap<K, u64>,
     named: usize,
     total: u64,
-    /// A function has a row once it has had this much.
+    /// The amount with which a function gets a row.
     least: u64,
 }
 
@@ -41,14 +41,14 @@ impl<K> Default for Table<K> {
 }
 
 impl<K> Table<K> {
-    /// One in which functions have a row once they have had so much.
+    /// Creates a table in which functions get a row at this amount.
     pub fn with_least(least: u64) -> Table<K> {
         Table { rows: HashMap::new(), others: HashMap::new(), named: 0, total: 0, least }
     }
 }
 
 impl<K: Copy + Eq + Hash + Ord> Table<K> {
-    /// Adds CPU time of a function. One that is worth a row however little it takes has it at once.
+    /// Adds CPU time of a function. A known cost gets a row at once, however little it takes.
     pub fn add(&mut self, kind: K, function: &str, ns: u64, is_known_cost: bool) {
         self.total += ns;
         let row = self.rows.entry((kind, function.to_owned())).or_insert(Row::Candidate(0));
@@ -68,7 +68,7 @@ impl<K: Copy + Eq + Hash + Ord> Table<K> {
         }
     }
 
-    /// Kind, function and time, the most time first.
+    /// Returns kind, function and time, largest time first.
     pub fn rows(&self) -> Vec<(K, &str, u64)> {
         let own = self.rows.iter().filter_map(|((kind, function), row)| match row {
             Row::Own(ns) => Some((*kind, function.as_str(), *ns)),

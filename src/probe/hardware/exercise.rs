@@ -1,11 +1,12 @@
-//! Known numbers of known instructions, executed by this program itself.
+//! Executes known numbers of known instructions in this process.
 
 use std::arch::asm;
 use std::sync::atomic::AtomicU32;
 
 use crate::catalog::Instruction;
 
-/// Counts `$turns` down to 0, with these instructions in each turn. In them `{word}` is the address of a word of memory.
+/// Counts `$turns` down to 0, with these instructions in each iteration. `{word}` in them is the address of a word of
+/// memory.
 #[cfg(target_arch = "x86_64")]
 macro_rules! turns {
     ($turns:expr, $word:expr $(, $instruction:literal)*) => {
@@ -22,7 +23,7 @@ macro_rules! turns {
     };
 }
 
-/// The same; `{x}` and `{y}` are registers to work with.
+/// The same for arm64; `{x}` and `{y}` are scratch registers.
 #[cfg(target_arch = "aarch64")]
 macro_rules! turns {
     ($turns:expr, $word:expr $(, $instruction:literal)*) => {
@@ -41,8 +42,8 @@ macro_rules! turns {
     };
 }
 
-/// Executes this instruction so many times (1 or more), in a loop of two more instructions. `None`: it is another architecture's, or this CPU
-/// does not have it.
+/// Executes this instruction `times` times (1 or more), in a loop with two more instructions. `None` if it belongs to
+/// the other architecture, or if this CPU does not have it.
 pub fn execute(instruction: Instruction, times: u64) -> Option<()> {
     let word = AtomicU32::new(0);
     let word = word.as_ptr();
@@ -80,7 +81,7 @@ pub fn execute(instruction: Instruction, times: u64) -> Option<()> {
     Some(())
 }
 
-/// The loop alone: [`INSTRUCTIONS_A_TURN`] each turn.
+/// Runs the loop alone: [`INSTRUCTIONS_A_TURN`] instructions per iteration.
 pub fn turn(times: u64) {
     // SAFETY: the loop ends and touches no memory.
     unsafe { turns!(times, std::ptr::null::<u32>()) }
@@ -88,11 +89,11 @@ pub fn turn(times: u64) {
 
 pub const INSTRUCTIONS_A_TURN: u64 = 2;
 
-/// Branches so many times, over one instruction or not: as random bits say, or, without `random`, always the same way.
+/// Executes `times` branches over one instruction: on random bits or, without `random`, always in the same direction.
 pub fn branch(times: u64, random: bool) {
     let mut bits = 0x9e37_79b9_7f4a_7c15_u64;
     for _ in 0..times {
-        // Marsaglia's xorshift: no pattern that a CPU could learn.
+        // Marsaglia's xorshift, which has no pattern that a CPU could learn.
         bits ^= bits << 13;
         bits ^= bits >> 7;
         bits ^= bits << 17;
@@ -107,9 +108,9 @@ pub fn branch(times: u64, random: bool) {
     }
 }
 
-/// Writes a line of memory back and out of all caches.
+/// Writes a line of memory back and evicts it from all caches.
 pub fn flush(line: *const u8) {
-    // SAFETY: for any mapped address the instructions change no value, and an address is passed that the caller owns.
+    // SAFETY: the instructions change no value at any mapped address, and the address belongs to the caller.
     unsafe {
         #[cfg(target_arch = "x86_64")]
         asm!("clflush [{line}]", line = in(reg) line, options(nostack, preserves_flags));
@@ -118,9 +119,9 @@ pub fn flush(line: *const u8) {
     }
 }
 
-/// Waits until all flushes before it are done.
+/// Waits until all previous flushes are done.
 pub fn flushed() {
-    // SAFETY: barriers alone.
+    // SAFETY: the instructions are only barriers.
     unsafe {
         #[cfg(target_arch = "x86_64")]
         asm!("mfence", options(nostack, preserves_flags));
@@ -135,11 +136,11 @@ mod tests {
     use crate::code::{decode_bytes, Flow, Insn};
     use crate::symbols::Arch;
 
-    /// What one of the loops of [`execute`] executes each turn, for each of its loops.
+    /// Returns the instructions per iteration of each loop of [`execute`].
     fn loops() -> Vec<Vec<Insn>> {
         const LENGTH: usize = 4096;
         let begin = execute as *const u8;
-        // SAFETY: this program's own code, of which there is far more than this behind any function of its own.
+        // SAFETY: this is the program's own code, and far more than this follows any of its own functions.
         let bytes = unsafe { std::slice::from_raw_parts(begin, LENGTH) };
         let code = decode_bytes(Arch::HOST, begin as u64, bytes);
         let turn = |end: usize| {

@@ -1,4 +1,5 @@
-//! Hardware events by function: which instruction the server was at when a CPU had counted so many of an event.
+//! Attributes hardware events to functions: samples the server's current instruction whenever a CPU has counted a
+//! number of an event.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -28,24 +29,24 @@ unsafe impl Plain for types::hits {}
 const ENABLE: libc::Ioctl = 0x2400;
 const SET_BPF: libc::Ioctl = 0x4004_2408;
 
-/// An event and what it is called.
+/// An event and its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sampled {
     pub name: &'static str,
     pub what: Countable,
 }
 
-/// An event that happened to a process outside of the kernel.
+/// An event that happened in a process outside of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample {
     pub event: &'static str,
-    /// Of the instruction that the CPU was at, some instructions behind the one that had the event.
+    /// The address of the instruction that the CPU had reached, a few instructions after the one that caused the event.
     pub address: u64,
-    /// How many the CPU had counted since the sample before.
+    /// The number that the CPU had counted since the previous sample.
     pub count: u64,
 }
 
-/// Samples events of one process on all CPUs. Dropping it ends that.
+/// Samples events of one process on all CPUs. Dropping it stops the sampling.
 pub struct EventSampler {
     events: Vec<Sampled>,
     hz: u32,
@@ -53,15 +54,15 @@ pub struct EventSampler {
     samples: MapHandle,
     hits: MapHandle,
     lost: MapHandle,
-    /// One for each event and CPU; none while it rests.
+    /// One descriptor per event and CPU; empty while paused.
     running: Vec<OwnedFd>,
 }
 
 impl EventSampler {
-    /// Samples each event about `hz` times in each second of every CPU.
+    /// Samples each event about `hz` times per second on every CPU.
     ///
     /// # Errors
-    /// When the program cannot be loaded, or an event cannot be had on each CPU.
+    /// Fails when the program cannot be loaded, or when an event cannot be opened on each CPU.
     pub fn start(pid: i32, arch: Arch, events: Vec<Sampled>, hz: u32) -> Result<EventSampler> {
         let mut storage = MaybeUninit::uninit();
         let mut open = EventSkelBuilder::default().open(&mut storage).context("opening the program for events")?;
@@ -83,15 +84,17 @@ impl EventSampler {
         Ok(sampler)
     }
 
-    /// Interrupts no CPU until [`EventSampler::resume`].
+    /// Stops interrupting CPUs until [`EventSampler::resume`].
     pub fn pause(&mut self) {
         self.running.clear();
     }
 
+    /// Resumes sampling.
+    ///
     /// # Errors
-    /// When an event cannot be had on each CPU.
+    /// Fails when an event cannot be opened on each CPU.
     pub fn resume(&mut self) -> Result<()> {
-        // All or none: a part of the CPUs would pass for all of them.
+        // All CPUs or none, so that some CPUs do not pass for all of them.
         let mut running = Vec::new();
         for event in &self.events {
             for cpu in online_cpus() {
@@ -125,10 +128,10 @@ impl EventSampler {
         Ok(event)
     }
 
-    /// What was sampled since this was last asked.
+    /// Returns what was sampled since the last call.
     ///
     /// # Errors
-    /// When the map cannot be read.
+    /// Fails when the map cannot be read.
     pub fn take(&self) -> Result<Vec<Sample>> {
         let sample = |(key, count): (types::event_key, u64)| {
             let what = Countable { kind: key.kind, config: key.config, config1: key.config1 };
@@ -138,18 +141,18 @@ impl EventSampler {
         take_entries(&self.samples)?.into_iter().map(sample).collect()
     }
 
-    /// Samples that found no room in the kernel.
+    /// Returns the number of samples that found no room in the kernel.
     ///
     /// # Errors
-    /// When the map cannot be read.
+    /// Fails when the map cannot be read.
     pub fn lost(&self) -> Result<u64> {
         sum_over_cpus(&self.lost, 0)
     }
 
-    /// What sampling cost so far. An interrupt by a counter is priced as one by the clock.
+    /// Returns what sampling has cost so far. An interrupt by a counter is assumed to cost as much as one by the clock.
     ///
     /// # Errors
-    /// When the map cannot be read.
+    /// Fails when the map cannot be read.
     pub fn probe(&self, costs: Option<&Costs>) -> Result<ProbeStatus> {
         let hits = of_cpus::<types::hits>(&self.hits, 0)?;
         Ok(ProbeStatus {

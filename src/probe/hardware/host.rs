@@ -1,4 +1,4 @@
-//! What a host has that counts: its CPU, by its own account, and the devices that the kernel offers.
+//! The counters of a host: its CPU model as the CPU reports it, and the devices that the kernel offers.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,31 +7,31 @@ use crate::attach::{cpu_list, Countable, Whose};
 use crate::catalog::{hardware_cpu, where_counters_are, Code, Cpu, CpuId, HardwareEvent, Uncore};
 use crate::model::Scope;
 
-/// `PERF_TYPE_HARDWARE`: events by the kernel's own numbers.
+/// `PERF_TYPE_HARDWARE`: events by the kernel's generic numbers.
 const GENERIC: u32 = libbpf_rs::libbpf_sys::PERF_TYPE_HARDWARE;
 
-/// A host, by its /proc and /sys.
+/// A host, described by its /proc and /sys.
 pub struct Host {
     root: PathBuf,
 }
 
-/// An event, and what it is to be asked of on this host.
+/// An event, and the devices that provide it on this host.
 #[derive(Debug)]
 pub struct Planned {
     pub event: &'static HardwareEvent,
-    /// One for events of the core; as many as there are devices for those of all CPUs. Or why it cannot be asked for.
+    /// One event for core events, or one per device for shared devices. The error says why it cannot be requested.
     pub asked: Result<Asked, String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Asked {
     OfThreads(Countable),
-    /// Each through one of its CPUs.
+    /// Each device with one of its CPUs.
     OfDevices(Vec<(Countable, i32)>),
 }
 
 impl Planned {
-    /// Whose events they are.
+    /// Returns the scope of the event.
     pub fn scope(&self) -> Scope {
         match self.event.code {
             Code::Uncore(_) => Scope::Host,
@@ -41,7 +41,7 @@ impl Planned {
 }
 
 impl Asked {
-    /// What to open for a thread, or for the devices, which have none.
+    /// Returns the counters to open: for a thread, or for shared devices, which have no threads.
     pub fn of(&self, thread: Whose) -> Vec<(Countable, Whose)> {
         match self {
             Asked::OfThreads(countable) => vec![(*countable, thread)],
@@ -51,29 +51,29 @@ impl Asked {
 }
 
 impl Host {
-    /// The one that armtrace runs on.
+    /// Returns the host that armtrace runs on.
     pub fn this() -> Host {
         Host::at(Path::new("/"))
     }
 
-    /// One whose /proc and /sys are in this folder.
+    /// Returns a host whose /proc and /sys are in this directory.
     pub fn at(root: &Path) -> Host {
         Host { root: root.to_owned() }
     }
 
-    /// Its CPU, or the first of them; `None` where it does not say what it is.
+    /// Returns the model of its first CPU; `None` if it is not described.
     pub fn cpu(&self) -> Option<Cpu> {
         let midr = self.line("sys/devices/system/cpu/cpu0/regs/identification/midr_el1");
         let id = midr.as_deref().and_then(from_midr).or_else(|| from_cpuinfo(&self.text("proc/cpuinfo")?))?;
         Some(hardware_cpu(id))
     }
 
-    /// Whether its cores count anything at all.
+    /// Returns whether its cores have any counters.
     pub fn has_counters(&self) -> bool {
         self.core_pmu().is_some()
     }
 
-    /// All events of this CPU.
+    /// Returns all events of this CPU.
     pub fn plan(&self, cpu: &Cpu) -> Vec<Planned> {
         let core = self.core_pmu();
         let of_core = |config, config1| {
@@ -89,13 +89,13 @@ impl Host {
         cpu.events.iter().map(|&event| Planned { event, asked: ask(event) }).collect()
     }
 
-    /// Where counters would be found, for a host that has none.
+    /// Returns how to get counters, for a host that has none.
     pub fn advice(&self) -> String {
         let dmi = |name| self.line(&format!("sys/class/dmi/id/{name}")).unwrap_or_default();
         where_counters_are(&dmi("sys_vendor"), &dmi("product_name"))
     }
 
-    /// What of this host can tell for single loads which memory answered them, if anything can.
+    /// Returns the feature of this host, if any, that can tell for single loads which memory served them.
     pub fn data_source_sampler(&self) -> Option<&'static str> {
         let devices = self.root.join("sys/bus/event_source/devices");
         let names: Vec<String> = fs::read_dir(&devices)
@@ -105,7 +105,7 @@ impl Host {
             .filter_map(|d| d.file_name().into_string().ok())
             .collect();
         let has = |begin: &str| names.iter().any(|name| name.starts_with(begin));
-        // Where Intel's CPUs sample loads by their latency, the kernel names the event that does.
+        // If Intel CPUs can sample loads by latency, the kernel names the event for it.
         let samples_loads =
             || ["cpu", "cpu_core"].iter().any(|cpu| devices.join(cpu).join("events/mem-loads").exists());
         if has("arm_spe_") {
@@ -117,7 +117,7 @@ impl Host {
         }
     }
 
-    /// The nodes that have memory or CPUs, by number.
+    /// Returns the nodes that have memory or CPUs, by number.
     pub fn nodes(&self) -> Vec<Node> {
         let numbers = cpu_list(&self.line("sys/devices/system/node/online").unwrap_or_default());
         let list = |path: String| cpu_list(&self.line(&path).unwrap_or_default());
@@ -130,13 +130,13 @@ impl Host {
         numbers.iter().map(node).collect()
     }
 
-    /// CPUs that share a core with this one, itself among them.
+    /// Returns the CPUs that share a core with this one, including it.
     pub fn siblings(&self, cpu: i32) -> Vec<i32> {
         let path = format!("sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
         cpu_list(&self.line(&path).unwrap_or_default())
     }
 
-    /// The number of the device that counts what cores do.
+    /// Returns the number of the device for core events.
     fn core_pmu(&self) -> Option<u32> {
         let is_core = |name: &str| {
             name == "cpu" || name == "cpu_core" || name.starts_with("armv8_") || name.starts_with("armv9_")
@@ -145,7 +145,7 @@ impl Host {
         self.line(&format!("{PMUS}/{device}/type"))?.parse().ok()
     }
 
-    /// The devices that have this event, and the CPU to ask each through.
+    /// Returns the devices that have this event, with the CPU through which to read each.
     fn devices(&self, event: &Uncore) -> Result<Vec<(Countable, i32)>, String> {
         let infix = format!("_{}", event.unit);
         let mut devices = self.pmus();
@@ -158,7 +158,7 @@ impl Host {
         }
         let found: Vec<_> = devices.iter().filter_map(|device| self.device(device, event)).collect();
         if found.is_empty() {
-            return Err(format!("{} has no event {}, or not by where data come from", devices[0], event.event));
+            return Err(format!("{} has no event {}, or cannot filter it by data source", devices[0], event.event));
         }
         Ok(found)
     }
@@ -178,7 +178,7 @@ impl Host {
         Some((Countable { kind: file("type")?.parse().ok()?, config, config1 }, cpu))
     }
 
-    /// The names of everything that counts.
+    /// Returns the names of all counting devices.
     fn pmus(&self) -> Vec<String> {
         let entries = fs::read_dir(self.root.join(PMUS)).into_iter().flatten().flatten();
         let mut names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
@@ -209,7 +209,7 @@ fn hexadecimal(text: &str) -> Option<u64> {
     u64::from_str_radix(text.strip_prefix("0x").unwrap_or(text), 16).ok()
 }
 
-/// `0x00000000410fd0c1`: the implementer is in bits 24 to 31, the part number in bits 4 to 15.
+/// Parses `0x00000000410fd0c1`: the implementer is in bits 24 to 31, the part number in bits 4 to 15.
 fn from_midr(text: &str) -> Option<CpuId> {
     let midr = hexadecimal(text)?;
     Some(CpuId::Arm { implementer: (midr >> 24) as u8, part: (midr >> 4) as u16 & 0xfff })
@@ -235,12 +235,12 @@ fn from_cpuinfo(text: &str) -> Option<CpuId> {
 mod tests {
     use super::*;
 
-    /// A host whose files were written down.
+    /// Returns a recorded host.
     fn host(name: &str) -> Host {
         Host::at(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/hosts").join(name))
     }
 
-    /// The CPU's name, and all that is asked for beyond what every CPU has: `dmb_spec 8:7e`, with the device's number.
+    /// Returns the CPU's name and all events beyond those of every CPU: `dmb_spec 8:7e`, with the device's number.
     fn planned(name: &str) -> (Option<&'static str>, Vec<String>) {
         let host = host(name);
         let cpu = host.cpu().unwrap();
@@ -327,8 +327,8 @@ mod tests {
                 "hha_rx_ops_num 20:0@0 23:0@32 26:0@64 29:0@96",
                 "hha_rx_outer 20:1@0 23:1@32 26:1@64 29:1@96",
                 "hha_rx_sccl 20:2@0 23:2@32 26:2@64 29:2@96",
-                "l3c_dat_access_other_die hisi_sccl1_l3c4 has no event dat_access, or not by where data come from",
-                "l3c_dat_access_other_socket hisi_sccl1_l3c4 has no event dat_access, or not by where data come from",
+                "l3c_dat_access_other_die hisi_sccl1_l3c4 has no event dat_access, or cannot filter it by data source",
+                "l3c_dat_access_other_socket hisi_sccl1_l3c4 has no event dat_access, or cannot filter it by data source",
                 "ddrc_flux_rd 22:1@0 25:1@32 28:1@64 31:1@96",
                 "ddrc_flux_wr 22:0@0 25:0@32 28:0@64 31:0@96",
             ]

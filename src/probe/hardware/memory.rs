@@ -1,4 +1,4 @@
-//! Memory that is accessed in a known way: in no cache, or just written by another CPU.
+//! Memory that is accessed in a controlled way: uncached, or just written by another CPU.
 
 use std::io;
 use std::ptr::NonNull;
@@ -7,30 +7,30 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::exercise::{flush, flushed};
 use crate::catalog::Access;
 
-/// Bytes from one line that is accessed to the next: more than the longest line, and than the two that some CPUs fetch at
-/// once.
+/// The distance between accessed lines, in bytes: more than the longest line, and than the two lines that some CPUs
+/// fetch at once.
 const STRIDE: usize = 256;
 
-/// Lines of memory, each with the number of the one to go to from it: a way through all of them in random order, so that no
-/// CPU fetches the next one early.
+/// Lines of memory, each of which holds the number of the next one to access. The path visits all of them in random
+/// order, so that no CPU prefetches the next one.
 pub struct Lines {
     memory: NonNull<u8>,
     count: usize,
-    /// The same way.
+    /// The same order as a list.
     order: Vec<u32>,
 }
 
-// SAFETY: the memory is accessed through atomics only, and belongs to this value.
+// SAFETY: the memory is accessed only through atomics, and belongs to this value.
 unsafe impl Sync for Lines {}
 
 impl Lines {
-    /// In memory of this node, or of any.
+    /// Allocates lines in memory of this node, or of any.
     ///
     /// # Errors
-    /// When there is no memory for it.
+    /// Fails when there is no such memory.
     pub fn new(count: usize, node: Option<i32>) -> io::Result<Lines> {
         let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: a new mapping, which nothing else knows.
+        // SAFETY: a new mapping, to which nothing else has access.
         let memory = unsafe { libc::mmap(std::ptr::null_mut(), count * STRIDE, protection, flags, -1, 0) };
         let memory = NonNull::new(memory).filter(|memory| memory.as_ptr() != libc::MAP_FAILED);
         let memory = memory.ok_or_else(io::Error::last_os_error)?.cast();
@@ -47,14 +47,14 @@ impl Lines {
         Ok(lines)
     }
 
-    /// Has its pages come from this node.
+    /// Binds its pages to this node.
     fn bind(&self, node: i32) -> io::Result<()> {
         let mut nodes = [0 as libc::c_ulong; 16];
         let bits = libc::c_ulong::BITS as usize;
         let at = usize::try_from(node).ok().filter(|at| *at < nodes.len() * bits).ok_or(io::ErrorKind::InvalidInput)?;
         nodes[at / bits] |= 1 << (at % bits);
         let (memory, length) = (self.memory.as_ptr(), self.count * STRIDE);
-        // SAFETY: the range is this value's, and `nodes` has as many bits as is said.
+        // SAFETY: the range belongs to this value, and `nodes` has as many bits as stated.
         let bound =
             unsafe { libc::syscall(libc::SYS_mbind, memory, length, libc::MPOL_BIND, &nodes, nodes.len() * bits, 0) };
         if bound == 0 {
@@ -65,7 +65,7 @@ impl Lines {
     }
 
     fn line(&self, at: u32) -> &AtomicU32 {
-        // SAFETY: numbers of lines are below `count`; a line begins with an aligned word, which is only accessed so.
+        // SAFETY: line numbers are below `count`; a line begins with an aligned word, which is accessed only this way.
         unsafe { &*self.memory.as_ptr().add(at as usize * STRIDE).cast::<AtomicU32>() }
     }
 
@@ -73,7 +73,7 @@ impl Lines {
         self.count
     }
 
-    /// Accesses each line once; each load must end before the next can begin.
+    /// Accesses each line once; each load must finish before the next can begin.
     pub fn access(&self, access: Access) {
         match access {
             Access::Load => self.follow(self.count),
@@ -81,7 +81,7 @@ impl Lines {
         }
     }
 
-    /// Accesses one line so often.
+    /// Accesses one line repeatedly.
     pub fn access_one(&self, access: Access) {
         for _ in 0..self.count {
             match access {
@@ -99,14 +99,14 @@ impl Lines {
         std::hint::black_box(at);
     }
 
-    /// Writes what is there anyway.
+    /// Writes the values that are already there.
     pub fn write(&self) {
         for (at, to) in self.order.iter().zip(self.order.iter().cycle().skip(1)) {
             self.line(*at).store(*to, Ordering::Relaxed);
         }
     }
 
-    /// Out of all caches.
+    /// Flushes all lines from all caches.
     pub fn flush(&self) {
         for at in &self.order {
             flush(std::ptr::from_ref(self.line(*at)).cast());
@@ -117,7 +117,7 @@ impl Lines {
 
 impl Drop for Lines {
     fn drop(&mut self) {
-        // SAFETY: the mapping that `new` made, which nothing refers to any more.
+        // SAFETY: this is the mapping that `new` created, and nothing refers to it any more.
         unsafe { libc::munmap(self.memory.as_ptr().cast(), self.count * STRIDE) };
     }
 }

@@ -1,4 +1,4 @@
-//! Hardware events of the server's threads and of the host's devices: those of which it was seen that they count.
+//! Hardware events of the server's threads and of the host's devices, limited to those that are proven to count.
 //!
 //! ```text
 //! Host ──▶ plan: the CPU's events ──▶ prove: a known number of each, done here ──▶ Counter: of the server's threads ──▶ EventCount
@@ -26,40 +26,41 @@ use crate::model::{EventCount, EventFunction, ProbeStatus, Scope};
 use crate::probe::cpu::{CpuCollector, Table};
 use crate::symbols::Arch;
 
-/// The most descriptors that counting takes: one for each event in each thread that the server has when it begins.
+/// The most descriptors for counting: one per event and thread that the server has when counting begins.
 const MOST_COUNTERS: usize = 8192;
-/// Descriptors that are left for everything else.
+/// The number of descriptors that are left for everything else.
 const RESERVED: usize = 256;
-/// How often a function must have had an event before it has a row of its own.
+/// The number of events with which a function gets a row of its own.
 const LEAST_EVENTS: u64 = 10_000;
-/// How often samples are taken out of the kernel.
+/// The interval at which samples are taken out of the kernel.
 const DRAIN: Duration = Duration::from_secs(1);
-/// Why a sample is in no figure.
+/// The reason why a sample is missing from the figures.
 const LOST: &str = "event_samples_full";
 
-/// What came of an event's trial.
+/// The result of an event's trial.
 #[derive(Debug)]
 pub struct Verdict {
     pub planned: Planned,
-    /// Why it does not count, or cannot be believed.
+    /// The error says why it does not count, or cannot be trusted.
     pub proven: Result<(), String>,
 }
 
 impl Verdict {
-    /// Whether the whole host would have this, if it were another: an instruction is there to be counted anywhere.
+    /// Returns whether the event failed for lack of counters, so that another host would have it. Memory events may fail
+    /// for other reasons, but instructions can be counted anywhere.
     pub fn is_for_lack_of_counters(&self) -> bool {
         let is_far = matches!(self.planned.event.proof, Proof::Memory(..) | Proof::DirtyLines(..));
         self.proven.is_err() && !is_far
     }
 }
 
-/// Tries all events of a CPU. It takes some tenths of a second.
+/// Tries all events of a CPU. This takes some tenths of a second.
 pub fn examine(host: &Host, cpu: &Cpu) -> Vec<Verdict> {
     let examined = |planned| Verdict { proven: proof::prove(host, &planned), planned };
     host.plan(cpu).into_iter().map(examined).collect()
 }
 
-/// The events of one server. Dropping it ends the counting.
+/// The hardware events of one server. Dropping it stops the counting.
 pub struct HardwareProbe {
     pid: i32,
     state: Arc<Mutex<State>>,
@@ -73,7 +74,7 @@ struct State {
     functions: Option<Functions>,
 }
 
-/// Who has the events of which that matters.
+/// The functions that have the events for which functions matter.
 struct Functions {
     sampler: EventSampler,
     table: Table<&'static str>,
@@ -88,13 +89,13 @@ struct Counted {
 }
 
 impl HardwareProbe {
-    /// Counts nothing yet.
+    /// Creates a probe that counts nothing yet.
     pub fn new(pid: i32) -> HardwareProbe {
         HardwareProbe { pid, state: Arc::default() }
     }
 
-    /// Tries what this host's CPU has, and counts from then on what stood the trial. `code` is of the server, a program for `arch`; without it
-    /// nothing is said of functions.
+    /// Tries the events of this host's CPU, and then counts those that passed. `code` belongs to the server, a program
+    /// for `arch`; without it, events are not attributed to functions.
     pub fn start(&self, arch: Arch, code: Option<&Arc<CpuCollector>>) {
         let host = Host::this();
         let Some(cpu) = host.cpu() else { return };
@@ -112,12 +113,12 @@ impl HardwareProbe {
             let sampler = EventSampler::start(self.pid, arch, sampled, code.hz());
             match sampler.and_then(|sampler| self.sample(sampler, code)) {
                 Ok(()) => {}
-                Err(error) => tracing::warn!("which functions have hardware events is not sampled: {error:#}"),
+                Err(error) => tracing::warn!("hardware events are not attributed to functions: {error:#}"),
             }
         }
     }
 
-    /// Adds up from now on what is sampled.
+    /// Starts summing samples by function.
     fn sample(&self, mut sampler: EventSampler, code: &Arc<CpuCollector>) -> Result<()> {
         let mut state = self.lock();
         if state.is_detached {
@@ -133,7 +134,7 @@ impl HardwareProbe {
         Ok(())
     }
 
-    /// Counts these from now on.
+    /// Starts counting these events.
     fn count(&self, events: &[Planned]) {
         let threads = threads(self.pid);
         let mut room = descriptors().min(MOST_COUNTERS);
@@ -152,12 +153,12 @@ impl HardwareProbe {
         }
     }
 
-    /// What was counted so far.
+    /// Returns what was counted so far.
     pub fn collect(&self) -> Vec<EventCount> {
         self.lock().counted.iter_mut().map(Counted::collect).collect()
     }
 
-    /// Who had the events of which that matters, the most first.
+    /// Returns the functions that have the events for which functions matter, largest count first.
     pub fn functions(&self) -> Vec<EventFunction> {
         let state = self.lock();
         let rows = state.functions.iter().flat_map(|functions| functions.table.rows());
@@ -169,18 +170,18 @@ impl HardwareProbe {
         rows.map(row).collect()
     }
 
-    /// What sampling them cost so far; `None` where nothing is sampled.
+    /// Returns what sampling them has cost so far; `None` if nothing is sampled.
     pub fn probe(&self, costs: Option<&Costs>) -> Option<ProbeStatus> {
         self.lock().functions.as_ref()?.sampler.probe(costs).ok()
     }
 
-    /// Samples that are in no figure, with the cause; `None` where nothing is sampled.
+    /// Returns the number of lost samples, with the cause; `None` if nothing is sampled.
     pub fn lost(&self) -> Option<(String, u64)> {
         let lost = self.lock().functions.as_ref()?.sampler.lost().ok()?;
         Some((LOST.to_owned(), lost))
     }
 
-    /// Samples nothing until [`HardwareProbe::resume`]. What counts goes on: it interrupts nobody.
+    /// Stops sampling until [`HardwareProbe::resume`]. Counters keep running, because they interrupt nothing.
     pub fn pause(&self) {
         let mut state = self.lock();
         state.is_paused = true;
@@ -192,12 +193,12 @@ impl HardwareProbe {
         state.is_paused = false;
         for functions in state.functions.iter_mut() {
             if let Err(error) = functions.sampler.resume() {
-                tracing::warn!("which functions have hardware events is not sampled any more: {error:#}");
+                tracing::warn!("hardware events are no longer attributed to functions: {error:#}");
             }
         }
     }
 
-    /// Ends the counting; what was counted stays readable.
+    /// Stops counting; what was counted stays readable.
     pub fn detach(&self) {
         let mut state = self.lock();
         state.is_detached = true;
@@ -217,7 +218,7 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Until the probe is detached or gone.
+/// Runs until the probe is detached or dropped.
 fn drain_regularly(state: &Weak<Mutex<State>>, code: &CpuCollector) {
     loop {
         std::thread::sleep(DRAIN);
@@ -232,7 +233,7 @@ fn drain_regularly(state: &Weak<Mutex<State>>, code: &CpuCollector) {
     }
 }
 
-/// Takes the samples out of the kernel and adds them up by function. Nobody who asks meanwhile waits until files are read.
+/// Takes the samples out of the kernel and sums them by function. Concurrent callers do not wait until files are read.
 fn drain(state: &Mutex<State>, code: &CpuCollector) -> Result<()> {
     let taken = lock(state).functions.as_ref().map(|functions| functions.sampler.take()).transpose()?;
     let samples = taken.unwrap_or_default();
@@ -245,7 +246,7 @@ fn drain(state: &Mutex<State>, code: &CpuCollector) -> Result<()> {
     Ok(())
 }
 
-/// The event as it is sampled, if it matters who has it.
+/// Returns the event as it is sampled, if functions matter for it.
 fn sampled(planned: &Planned) -> Option<Sampled> {
     let Ok(Asked::OfThreads(what)) = planned.asked else { return None };
     planned.event.has_culprits().then_some(Sampled { name: planned.event.name, what })
@@ -266,21 +267,21 @@ impl Counted {
     }
 }
 
-/// A count that is scaled up for the time in which it was not counted, and never steps back: each reading scales only what came
-/// since the one before.
+/// A count that is scaled up for the time in which it did not run, and never decreases: each reading scales only the
+/// increase since the previous one.
 #[derive(Default)]
 struct Total {
     count: f64,
-    /// As read last.
+    /// The last reading.
     all: Reading,
-    /// As of which `count` is.
+    /// The reading that `count` corresponds to.
     scaled: Reading,
 }
 
 impl Total {
     fn advance(&mut self, reading: Reading) {
         self.all = reading;
-        // What was not counted at all since then waits until it is known how much comes.
+        // If it has not run at all since then, the scaling waits until it has.
         if let Some(more) = (reading - self.scaled).scaled() {
             self.count += more;
             self.scaled = reading;
@@ -288,7 +289,7 @@ impl Total {
     }
 }
 
-/// Counters of an event in all threads, or of the devices that have it. `room` is how many there may be.
+/// Opens counters of an event in all threads, or on the devices that have it. `room` is the number of descriptors left.
 fn open(planned: &Planned, threads: &[i32], room: &mut usize) -> Result<Vec<Counter>, String> {
     let asked = planned.asked.as_ref().map_err(String::clone)?;
     let places: Vec<_> = match planned.scope() {
@@ -296,13 +297,13 @@ fn open(planned: &Planned, threads: &[i32], room: &mut usize) -> Result<Vec<Coun
         Scope::Host => asked.of(Whose::Own),
     };
     *room = room.checked_sub(places.len()).ok_or_else(|| {
-        format!("the server has {} threads, and each event takes a descriptor in each", threads.len())
+        format!("the server has {} threads, and each event needs one file descriptor per thread", threads.len())
     })?;
     let mut counters = Vec::new();
     for (what, whose) in places {
         match Counter::open(what, whose) {
             Ok(counter) => counters.push(counter),
-            // The thread has ended since.
+            // The thread has ended meanwhile.
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
             Err(error) => return Err(proof::refusal(&error)),
         }
@@ -313,8 +314,8 @@ fn open(planned: &Planned, threads: &[i32], room: &mut usize) -> Result<Vec<Coun
     Ok(counters)
 }
 
-/// The process's threads, the one first that starts the others in most servers: threads that it starts while theirs are being opened count
-/// with it.
+/// Returns the process's threads, beginning with the one that starts the others in most servers. Threads that it starts
+/// while counters are being opened are counted with it.
 fn threads(pid: i32) -> Vec<i32> {
     let tasks = procfs::process::Process::new(pid).and_then(|process| process.tasks());
     let mut threads: Vec<i32> = tasks.into_iter().flatten().flatten().map(|task| task.tid).collect();
@@ -322,7 +323,7 @@ fn threads(pid: i32) -> Vec<i32> {
     threads
 }
 
-/// How many descriptors this process may still open, at least.
+/// Returns how many descriptors this process may still open, at least.
 fn descriptors() -> usize {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the calls write and read a structure that is valid for them.
@@ -363,7 +364,7 @@ mod tests {
             total.count
         };
         assert_eq!(after(100, 100, 10), 1000.0);
-        // All of the time since then: the whole so far says nothing of it.
+        // Only the time since then counts; the whole ratio so far does not apply to it.
         assert_eq!(after(110, 150, 60), 1010.0);
         assert_eq!(after(110, 250, 60), 1010.0, "not counted at all");
         assert_eq!(after(130, 350, 110), 1010.0 + 20.0 * 200.0 / 50.0, "what it missed comes with what came next");
@@ -387,12 +388,12 @@ mod tests {
         touch_pages(1000);
         assert_eq!(probe.collect(), left);
         assert!(left[0].count >= before[0].count, "{left:?}");
-        // A trial that ends late begins nothing.
+        // A trial that ends late starts nothing.
         probe.count(&[page_faults()]);
         assert_eq!(probe.collect(), left);
     }
 
-    /// An event of the host that is asked for on each CPU, as if it were of devices.
+    /// A host event that is read through each CPU, as if it came from devices.
     #[test]
     fn devices_count_for_the_whole_host() {
         static OF_DEVICES: HardwareEvent = HardwareEvent {

@@ -1,4 +1,5 @@
-//! Whether an event counts here what it is named after: armtrace does a known number of it itself, and looks.
+//! Proves that an event counts here what its name says: armtrace does a known number of it itself and compares the
+//! count.
 
 use std::io;
 use std::ops::RangeInclusive;
@@ -12,46 +13,46 @@ use crate::attach::{Counter, Reading, Whose};
 use crate::catalog::{Access, Place, Proof};
 use crate::model::Scope;
 
-/// Instructions, turns of a loop, branches.
+/// The number of instructions, loop iterations, or branches.
 const TIMES: u64 = 1_000_000;
-/// Lines of memory: 32 MiB.
+/// The number of memory lines: 32 MiB.
 const MEMORY_LINES: usize = 1 << 17;
-/// Lines that fit into any CPU's own cache, and how often they change hands.
+/// The number of lines, which fit into any CPU's own cache, and how often they change hands.
 const CACHE_LINES: usize = 1024;
 const ROUNDS: usize = 64;
-/// What an event may count, of what it counted, where there was nothing for it to count.
+/// The largest share of its count that an event may also count where there is nothing for it to count.
 const NOISE: f64 = 0.1;
 
-/// A thread's own counters, or those of the host's devices, for the event on trial.
+/// The counters of the event on trial: a thread's own, or those of the host's devices.
 struct Trial<'h> {
     host: &'h Host,
     scope: Scope,
     counters: Vec<Counter>,
 }
 
-/// Something that is done a known number of times, and how much of that an event may count.
+/// Something that is done a known number of times, and the share of it that an event may count.
 struct Done {
     what: String,
     times: u64,
     share: RangeInclusive<f64>,
 }
 
-/// Tries whether `planned` counts. It takes some ten milliseconds, of two CPUs for some events.
+/// Tries whether `planned` counts. This takes some ten milliseconds, and two CPUs for some events.
 ///
 /// # Errors
-/// Why it is not to be believed, in words.
+/// Fails with the reason why the event cannot be trusted.
 pub fn prove(host: &Host, planned: &Planned) -> Result<(), String> {
-    // In a thread of its own, which is moved to CPUs of which the caller knows nothing.
+    // A separate thread, because the trial moves to other CPUs, which must not affect the caller.
     let tried = std::thread::scope(|scope| scope.spawn(|| Trial::new(host, planned)?.run(planned.event.proof)).join());
     tried.unwrap_or_else(|_| Err("the trial failed".to_owned()))
 }
 
-/// What the kernel's refusal means.
+/// Explains the kernel's refusal.
 pub fn refusal(error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(libc::EACCES | libc::EPERM) => "not permitted: run armtrace as root, or give it CAP_PERFMON".to_owned(),
         Some(libc::ENOENT | libc::EOPNOTSUPP | libc::ENODEV | libc::EINVAL) => {
-            format!("the kernel knows no such event of this CPU ({error})")
+            format!("the kernel has no such event for this CPU ({error})")
         }
         _ => format!("it cannot be opened: {error}"),
     }
@@ -67,7 +68,7 @@ impl Trial<'_> {
     fn run(&self, proof: Proof) -> Result<(), String> {
         match proof {
             Proof::Cycles => {
-                let done = Done::new(format!("a loop of {TIMES} turns"), TIMES, 0.9..=f64::INFINITY);
+                let done = Done::new(format!("a loop of {TIMES} iterations"), TIMES, 0.9..=f64::INFINITY);
                 self.judge(&done, || turn(TIMES), || ())
             }
             Proof::Instructions => {
@@ -76,7 +77,7 @@ impl Trial<'_> {
             }
             Proof::Instruction(instruction) => {
                 execute(instruction, 1).ok_or("this CPU does not have the instruction")?;
-                let done = Done::new(format!("{TIMES} times `{}`", instruction.text()), TIMES, 0.9..=2.0);
+                let done = Done::new(format!("{TIMES} `{}` instructions", instruction.text()), TIMES, 0.9..=2.0);
                 self.judge(&done, || _ = execute(instruction, TIMES), || turn(TIMES))
             }
             Proof::BranchMisses => {
@@ -91,28 +92,28 @@ impl Trial<'_> {
         }
     }
 
-    /// Whether the event counts what `with` does, and nothing of what `without` does.
+    /// Checks that the event counts what `with` does, and nothing of what `without` does.
     fn judge(&self, done: &Done, with: impl FnOnce(), without: impl FnOnce()) -> Result<(), String> {
         let with = self.count(with)?;
         let without = match self.scope {
             Scope::Process => self.count(without)?,
-            // Others access memory all the time.
+            // Other processes access memory all the time.
             Scope::Host => 0.0,
         };
         if done.share.contains(&(with / done.times as f64)) && without <= NOISE * with {
             return Ok(());
         }
-        let beside = if without > 0.0 { format!(", and the same without them {without:.0}") } else { String::new() };
-        Err(format!("{} counted {with:.0}{beside}", done.what))
+        let beside = if without > 0.0 { format!(", and {without:.0} without them") } else { String::new() };
+        Err(format!("it counted {with:.0} for {}{beside}", done.what))
     }
 
-    /// What is counted while something is done.
+    /// Returns the count while `work` runs.
     fn count(&self, work: impl FnOnce()) -> Result<f64, String> {
         let before = self.read();
-        // Whatever that says: other threads wait for it.
+        // The work must run even if reading failed, because other threads wait for it.
         work();
         let counted = self.read()? - before?;
-        counted.scaled().ok_or_else(|| "the kernel gave it no counter: others have them all".to_owned())
+        counted.scaled().ok_or_else(|| "it got no counter, because other events use them all".to_owned())
     }
 
     fn read(&self) -> Result<Reading, String> {
@@ -133,7 +134,7 @@ impl Trial<'_> {
             load();
             ends.store(true, Ordering::Relaxed);
         };
-        let done = Done::new(format!("{TIMES} loads of what another CPU writes"), TIMES, 1e-4..=f64::INFINITY);
+        let done = Done::new(format!("{TIMES} loads of data that another CPU writes"), TIMES, 1e-4..=f64::INFINITY);
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 writes.wait();
@@ -147,9 +148,9 @@ impl Trial<'_> {
 
     fn memory(&self, node: &Node, access: Access) -> Result<(), String> {
         let lines = Lines::new(MEMORY_LINES, Some(node.number))
-            .map_err(|e| format!("no memory of node {}: {e}", node.number))?;
+            .map_err(|e| format!("no memory on node {}: {e}", node.number))?;
         lines.flush();
-        let what = format!("{} {} memory of node {}", lines.count(), verb(access), node.number);
+        let what = format!("{} {} memory on node {}", lines.count(), verb(access), node.number);
         let done = Done::new(what, lines.count() as u64, 0.5..=self.most());
         let with = || {
             lines.access(access);
@@ -171,7 +172,7 @@ impl Trial<'_> {
             .find(is_other)
             .ok_or_else(|| format!("node {} has no other core", node.number))?;
         let lines = Lines::new(CACHE_LINES, node.has_memory.then_some(node.number))
-            .map_err(|e| format!("no memory of node {}: {e}", node.number))?;
+            .map_err(|e| format!("no memory on node {}: {e}", node.number))?;
         let times = (lines.count() * ROUNDS) as u64;
         let what = format!("{times} {} lines that CPU {writer} had just written", verb(access));
         let done = Done::new(what, times, 0.25..=self.most());
@@ -196,15 +197,15 @@ impl Trial<'_> {
         })
     }
 
-    /// Tries it with each node of the sort, until one passes; from a CPU that stays the same.
+    /// Runs the trial with each node of this kind until one passes, always from the same CPU.
     fn first_that_passes(&self, place: Place, trial: impl Fn(&Node) -> Result<(), String>) -> Result<(), String> {
-        let here = *allowed_cpus().first().ok_or("no CPU is allowed")?;
+        let here = *allowed_cpus().first().ok_or("armtrace is not allowed on any CPU")?;
         run_on(here);
         let nodes = self.host.nodes();
         let is_own = |node: &&Node| node.cpus.contains(&here) == (place == Place::Own);
         let mut failure = Err(match place {
             Place::Own => "the CPU's node is not known".to_owned(),
-            Place::Other => "this host has one NUMA node: nothing is far away".to_owned(),
+            Place::Other => "this host has only one NUMA node, so no access is remote".to_owned(),
         });
         for node in nodes.iter().filter(is_own).filter(|node| node.has_memory) {
             failure = trial(node);
@@ -215,7 +216,8 @@ impl Trial<'_> {
         failure
     }
 
-    /// A thread's lines may come in pairs; devices count what everybody does.
+    /// Returns the upper bound of the share. A thread's lines may be fetched in pairs, and devices count the accesses
+    /// of all processes.
     fn most(&self) -> f64 {
         match self.scope {
             Scope::Process => 4.0,
@@ -230,7 +232,7 @@ impl Done {
     }
 }
 
-/// Alone on its line of cache, and on the one beside it.
+/// A word alone on its cache line, and on the adjacent one.
 #[repr(align(256))]
 struct Line(AtomicU32);
 
@@ -241,9 +243,9 @@ fn verb(access: Access) -> &'static str {
     }
 }
 
-/// The CPUs that this thread may run on.
+/// Returns the CPUs that this thread may run on.
 fn allowed_cpus() -> Vec<i32> {
-    // SAFETY: a set of CPUs is bits alone; the call writes into one of the size that is said.
+    // SAFETY: a set of CPUs consists only of bits; the call writes into one of the stated size.
     let set = unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set);
@@ -253,10 +255,10 @@ fn allowed_cpus() -> Vec<i32> {
     (0..libc::CPU_SETSIZE).filter(|cpu| unsafe { libc::CPU_ISSET(*cpu as usize, &set) }).collect()
 }
 
-/// Moves this thread to a CPU, if it may run there. Where it may not, the trial runs elsewhere, and fails for it.
+/// Moves this thread to a CPU, if it may run there. If not, the trial runs elsewhere, and fails for that reason.
 fn run_on(cpu: i32) {
     let Ok(cpu) = usize::try_from(cpu) else { return };
-    // SAFETY: a set of CPUs is bits alone, `CPU_SET` checks its bounds, and the call reads it.
+    // SAFETY: a set of CPUs consists only of bits, `CPU_SET` checks its bounds, and the call reads it.
     unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         libc::CPU_SET(cpu, &mut set);
@@ -273,7 +275,7 @@ mod tests {
     use crate::attach::counter_tests::{permitted, touch_pages, PAGE_FAULTS};
     use crate::catalog::{Code, HardwareEvent, Instruction};
 
-    /// An event that the kernel counts, on trial as if it were one of the CPU's.
+    /// An event that the kernel counts, treated as if it were one of the CPU's.
     fn page_faults(proof: Proof) -> Planned {
         let code = Code::Generic(0);
         let event = Box::leak(Box::new(HardwareEvent { name: "page-faults", meaning: "", code, proof }));
@@ -304,16 +306,16 @@ mod tests {
         let judge = |with, without| {
             trial(&host).judge(&done(), || touch_pages(with), || touch_pages(without)).expect_err("it does not count")
         };
-        assert!(judge(1, 1).starts_with("1000 new pages counted "));
-        assert!(judge(3000, 1).starts_with("1000 new pages counted 3"));
+        assert!(judge(1, 1).contains(" for 1000 new pages"));
+        assert!(judge(3000, 1).starts_with("it counted 3"));
         let always = judge(1000, 1000);
         assert!(
-            always.starts_with("1000 new pages counted 1") && always.contains(", and the same without them 1"),
+            always.starts_with("it counted 1") && always.contains(", and 1") && always.ends_with(" without them"),
             "{always}"
         );
     }
 
-    /// Each trial ends, and none takes an event for what it is not.
+    /// Each trial ends, and none mistakes page faults for its own event.
     #[test]
     fn no_trial_takes_page_faults_for_anything_else() {
         if !permitted() {
@@ -336,7 +338,7 @@ mod tests {
         ] {
             let why = prove(&host, &page_faults(proof)).expect_err("page faults");
             println!("{proof:?}: {why}");
-            let impossible = ["one NUMA node", "node is not known", "no other core", "no memory of node"];
+            let impossible = ["one NUMA node", "node is not known", "no other core", "no memory on node"];
             let expected = [&[" counted "][..], &impossible].concat();
             assert!(expected.iter().any(|words| why.contains(words)), "{proof:?}: {why}");
         }

@@ -1,4 +1,4 @@
-//! The code that touches a watched word.
+//! Finds the code that accesses a watched word.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::probe::cpu::code::{Found, Images};
 use crate::probe::cpu::kernel::KernelSymbols;
 use crate::target::Target;
 
-/// The code of a server's program, its libraries, and the kernel. What was looked up once is remembered.
+/// The code of a server's program, its libraries, and the kernel. Lookups are cached.
 pub struct ServerCode {
     images: Images,
     kernel: Option<KernelSymbols>,
@@ -22,7 +22,7 @@ impl ServerCode {
         ServerCode { images: Images::new(Arc::clone(target)), kernel: None, known: HashMap::new() }
     }
 
-    /// What is known of the code that touched a word.
+    /// Returns what is known about the code that accessed a word.
     pub fn at(&mut self, touch: &Touch) -> CodeAt {
         let (images, kernel) = (&mut self.images, &mut self.kernel);
         let look = || {
@@ -33,7 +33,7 @@ impl ServerCode {
                     ..CodeAt::default()
                 };
             }
-            // An instruction that the function ends with is reported behind it.
+            // If the access is the function's last instruction, the reported address is after the function's end.
             let inside = if cfg!(target_arch = "x86_64") { touch.ip.wrapping_sub(1) } else { touch.ip };
             images
                 .find(inside)

@@ -1,48 +1,48 @@
-//! Which latch to watch: the one of a name that most threads wait for.
+//! Chooses the latch to watch: the one of a given name that most threads wait for.
 
 use std::collections::{BTreeMap, HashMap};
 
 use crate::probe::latch::WaitedFor;
 
-/// Which latch the user means.
+/// The latch that the user asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wanted {
-    /// The one of this event name.
+    /// The one with this event name.
     Name(String),
-    /// The only one whose event name is or has this.
+    /// The only one whose event name equals or contains this.
     Part(String),
 }
 
-/// Latches that threads were seen to wait for, by event name and address.
+/// Latches that threads were seen waiting for, by event name and address.
 #[derive(Debug, Default)]
 pub struct Sightings(BTreeMap<String, HashMap<u64, Sighting>>);
 
 #[derive(Debug)]
 struct Sighting {
     latch: WaitedFor,
-    /// How many threads waited for it, each time that was looked at.
+    /// The number of waiting threads, summed over all observations.
     waiters: u64,
-    /// How often it was the last that somebody had waited for.
+    /// How often it was the last latch that a thread had waited for.
     last: u64,
 }
 
-/// The latch of a name that is waited for most.
+/// The most waited-for latch of a name.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Hottest<'a> {
     pub latch: &'a WaitedFor,
-    /// Latches of this name that were seen.
+    /// The number of latches of this name that were seen.
     pub instances: usize,
-    /// Of the waiters that were seen for latches of this name: those for this one, and all.
+    /// The waiters that were seen for latches of this name: those for this latch, and all.
     pub waiters: (u64, u64),
 }
 
 impl Sightings {
-    /// Adds the latches that threads wait for now.
+    /// Adds the latches that threads are waiting for now.
     pub fn add_waiters(&mut self, now: Vec<WaitedFor>) {
         now.into_iter().for_each(|latch| self.of(latch).waiters += 1);
     }
 
-    /// Adds those that waits have ended for since that was last looked at.
+    /// Adds the latches for which waits have ended since the last observation.
     pub fn add_last(&mut self, last: Vec<WaitedFor>) {
         last.into_iter().for_each(|latch| self.of(latch).last += 1);
     }
@@ -52,15 +52,15 @@ impl Sightings {
         instances.entry(latch.address).or_insert_with(|| Sighting { latch, waiters: 0, last: 0 })
     }
 
-    /// The event names that were seen.
+    /// Iterates over the event names that were seen.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.keys().map(String::as_str)
     }
 
-    /// The only event name that the user can mean.
+    /// Returns the only event name that the user can mean.
     ///
     /// # Errors
-    /// The names that the user can mean, if there is not exactly one.
+    /// Fails with the names that the user can mean, if there is not exactly one.
     pub fn meant(&self, wanted: &Wanted) -> Result<&str, Vec<&str>> {
         let matching = |is: &dyn Fn(&str) -> bool| self.names().filter(|name| is(name)).collect::<Vec<_>>();
         let found = match wanted {
@@ -77,13 +77,13 @@ impl Sightings {
         }
     }
 
-    /// How many waiters for latches of this name were seen.
+    /// Returns how many waiters were seen for latches of this name.
     pub fn waiters(&self, name: &str) -> u64 {
         self.0.get(name).map_or(0, |instances| instances.values().map(|one| one.waiters).sum())
     }
 
-    /// The latch of this name that most waited for. Waits that are too short for waiters to be seen are told by which
-    /// latch was waited for last.
+    /// Returns the latch of this name that most threads waited for. Where waits are too short to observe waiters, the
+    /// latch that was last waited for decides.
     pub fn hottest(&self, name: &str) -> Option<Hottest<'_>> {
         let instances = self.0.get(name)?;
         let most = instances.values().max_by_key(|one| (one.waiters, one.last, one.latch.address))?;
@@ -91,7 +91,7 @@ impl Sightings {
         Some(Hottest { latch: &most.latch, instances: instances.len(), waiters })
     }
 
-    /// The other latch that was seen to cover an address.
+    /// Returns the other observed latch that covers an address.
     pub fn at(&self, address: u64) -> Option<&WaitedFor> {
         let mut all = self.0.values().flat_map(HashMap::values).map(|one| &one.latch);
         all.find(|latch| (latch.address..latch.address.saturating_add(latch.bytes)).contains(&address))

@@ -1,4 +1,4 @@
-//! From accesses to a cache line to who makes it move between CPUs.
+//! Decides from accesses to a cache line which threads make it move between CPUs.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
@@ -8,24 +8,25 @@ use crate::attach::Places;
 use crate::code::Access;
 use crate::model::{Moves, TouchingFunction, Verdict, WatchedWord, LEAST_MOVES};
 
-/// The part of touches that has to come from another CPU for a line to be on the move.
+/// The share of accesses that must come from a different CPU for a line to count as moving.
 const RESTLESS: f64 = 0.01;
 
-/// The words that were watched at the same time, for how long, and who touched them.
+/// One burst: the words that were watched at the same time, the duration, and the accesses.
 #[derive(Clone, Debug)]
 pub struct Burst {
-    /// The latch's first word, and another one of its line.
+    /// The latch's first word, and another word of its line.
     pub words: [u64; 2],
-    /// When all CPUs had begun, and when the first was to end; as [`Touch::time_ns`].
+    /// From when all CPUs had started to when the first was to stop, in the same clock as [`Touch::time_ns`].
     pub time_ns: Range<u64>,
-    /// Of any process, in no order.
+    /// The accesses of all processes, in no particular order.
     pub touches: Vec<Touch>,
-    /// After how many touches of a word a CPU no longer watched it.
+    /// The number of accesses to a word after which a CPU stopped watching it.
     pub limit: u32,
 }
 
 impl Burst {
-    /// The time in which all CPUs watched both words: a figure of longer would favour those that had not seen their fill.
+    /// Returns the time in which all CPUs watched both words. A longer time would favor CPUs that had not reached their
+    /// limit.
     fn watched(&self) -> Range<u64> {
         let mut seen: HashMap<(u32, u64), Vec<u64>> = HashMap::new();
         for touch in &self.touches {
@@ -40,7 +41,7 @@ impl Burst {
     }
 }
 
-/// What is known of the code at an instruction pointer.
+/// What is known about the code at an instruction pointer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CodeAt {
     pub function: String,
@@ -48,18 +49,18 @@ pub struct CodeAt {
     pub access: Option<Access>,
 }
 
-/// What is known of a line and its surroundings.
+/// What is known about a line and its surroundings.
 pub struct Scene<'a> {
     pub pid: u32,
-    /// The word that the latch is known by.
+    /// The word by which the latch is identified.
     pub word: u64,
-    /// All of the latch, in addresses of the process.
+    /// The whole latch, in addresses of the process.
     pub latch: Range<u64>,
-    /// The parts of the machine, where it has several.
+    /// The parts of the machine, if it has several.
     pub places: Option<&'a Places>,
 }
 
-/// What all bursts together say of each word.
+/// Summarizes all bursts for each word.
 pub fn words(scene: &Scene, bursts: &[Burst], code: &mut impl FnMut(&Touch) -> CodeAt) -> Vec<WatchedWord> {
     let mut all: BTreeMap<u64, Account> = BTreeMap::new();
     for burst in bursts {
@@ -79,10 +80,10 @@ pub fn words(scene: &Scene, bursts: &[Burst], code: &mut impl FnMut(&Touch) -> C
     all.into_iter().map(|(word, account)| account.word(word, scene)).collect()
 }
 
-/// How the line moved, by the touches that count; `all` were seen in the same burst.
+/// Counts how the line moved, from the accesses that count; `all` contains every access of the same burst.
 fn moves(scene: &Scene, touches: &[(Touch, CodeAt)], all: &[Touch]) -> Moves {
     let is_latch = |touch: &Touch| is_of(&scene.latch, touch.word);
-    // A latch can be had by several readers at once, of whom only the last has written to it last.
+    // Several readers can hold a latch at once, and only the last of them wrote to it last.
     let users: HashSet<u32> = all.iter().filter(|touch| is_latch(touch)).map(|touch| touch.tid).collect();
     let place = |cpu: u32| scene.places.and_then(|places| places.of_cpu.get(cpu as usize));
     let mut moves = Moves::default();
@@ -99,7 +100,7 @@ fn moves(scene: &Scene, touches: &[(Touch, CodeAt)], all: &[Touch]) -> Moves {
             if touch.cpu != earlier.cpu && (writes || earlier_at.access == Some(Access::Write)) {
                 moves.moved += 1;
                 moves.between_places += u64::from(place(touch.cpu) != place(earlier.cpu));
-                // The neighbour's touch, and who had written to the latch by then.
+                // The neighbor's access, and which threads had written to the latch by then.
                 let neighbour = match (is_latch(earlier), is_latch(touch)) {
                     (true, true) => None,
                     (false, true) => Some((earlier.tid, earlier_at, owner_before)),
@@ -120,7 +121,7 @@ fn moves(scene: &Scene, touches: &[(Touch, CodeAt)], all: &[Touch]) -> Moves {
     moves
 }
 
-/// Whether a word is part of the latch.
+/// Returns whether a word is part of the latch.
 pub fn is_of(latch: &Range<u64>, word: u64) -> bool {
     word < latch.end && latch.start < word + WORD
 }
@@ -174,7 +175,7 @@ impl Account {
     }
 }
 
-/// Who makes the line move.
+/// Decides what makes the line move.
 pub fn verdict(words: &[WatchedWord]) -> Verdict {
     let neighbours = || words.iter().filter(|word| !word.is_latch);
     if neighbours().any(WatchedWord::is_foreign) {
@@ -202,7 +203,7 @@ mod tests {
     const OTHER: u64 = 0x1008;
     const SERVER: u32 = 7;
 
-    /// One access each microsecond: thread, which runs on the CPU of its number, word, and whether it writes.
+    /// Creates one access per microsecond: thread, which runs on the CPU with its number, word, and whether it writes.
     fn burst(accesses: &[(u32, u64, bool)]) -> Burst {
         let touch = |(i, &(tid, word, writes)): (usize, &(u32, u64, bool))| Touch {
             time_ns: 1000 * (i as u64 + 1),
@@ -234,14 +235,14 @@ mod tests {
     #[test]
     fn a_neighbour_of_other_threads_is_to_blame() {
         assert_eq!(verdict_of(&[(0, LATCH, true), (1, OTHER, true)]), Verdict::FalseSharing);
-        // To read it makes the line move as well.
+        // Reading makes the line move as well.
         assert_eq!(verdict_of(&[(0, LATCH, true), (1, OTHER, false)]), Verdict::FalseSharing);
     }
 
     #[test]
     fn a_latch_that_threads_share_is_no_false_sharing() {
         assert_eq!(verdict_of(&[(0, LATCH, true), (1, LATCH, true)]), Verdict::LatchOnly);
-        // The neighbour is touched by who has the latch, on the same CPU.
+        // A thread accesses the neighbor while it holds the latch, on the same CPU.
         let guarded = [0, 1].map(|t| [(t, LATCH, true), (t, OTHER, true), (t, LATCH, true)]).concat();
         assert_eq!(verdict_of(&guarded), Verdict::LatchOnly);
     }
@@ -254,10 +255,10 @@ mod tests {
 
     #[test]
     fn readers_that_have_the_latch_together_may_read_what_it_guards() {
-        // Both have it when the first of them reads.
+        // Both hold the latch when the first of them reads.
         let readers = [(0, LATCH, true), (1, LATCH, true), (0, OTHER, false), (1, OTHER, false)];
         assert_eq!(verdict_of(&readers), Verdict::Shared);
-        // A third thread reads without having it.
+        // A third thread reads without holding the latch.
         assert_eq!(verdict_of(&[(0, LATCH, true), (1, LATCH, true), (2, OTHER, false)]), Verdict::FalseSharing);
     }
 
@@ -288,7 +289,7 @@ mod tests {
     fn only_the_time_counts_in_which_all_watched() {
         let mut burst = burst(&[(0, LATCH, true), (1, LATCH, true), (0, LATCH, true), (1, OTHER, true)]);
         burst.limit = 2;
-        // CPU 0 has seen its fill of the latch at its second touch.
+        // CPU 0 reaches its limit for the latch at its second access.
         assert_eq!(burst.watched(), 0..3000);
         let words = seen(&[burst.clone()]);
         assert_eq!((words[0].touches, words[1].touches, words[0].watched_ns), (2, 0, 3000));

@@ -1,8 +1,8 @@
-//! Who touches the cache line that a latch lies on: hardware watchpoints in short bursts.
+//! Shows which threads and functions access the cache line of a latch, by hardware watchpoints in short bursts.
 //!
-//! Each burst watches the first word of the latch and one other word of its line, so that it is seen in which order threads
-//! touch the two. A watchpoint reports so many accesses at most and is then off, whatever becomes of this process; between
-//! bursts there is a pause that keeps what they cost within the budget.
+//! Each burst watches the latch's first word and one other word of its line, so that the order in which threads access
+//! the two is seen. A watchpoint reports a limited number of accesses and is then off, whatever happens to this
+//! process. The pauses between bursts keep their cost within the budget.
 
 mod code;
 mod find;
@@ -25,9 +25,9 @@ use std::time::{Duration, Instant};
 use self::points::now_ns;
 use crate::target::cpu_time_ns;
 
-/// For how long a burst watches.
+/// How long a burst watches.
 pub const BURST: Duration = Duration::from_millis(10);
-/// How many accesses a CPU reports of a word in a burst.
+/// The most accesses to a word that a CPU reports per burst.
 pub const LIMIT: u32 = 200;
 /// How often each word is watched.
 const ROUNDS: usize = 5;
@@ -35,22 +35,22 @@ const ROUNDS: usize = 5;
 const SHORTEST_PAUSE: Duration = Duration::from_millis(30);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
-/// What bursts may take of a process's CPU time.
+/// The share of a process's CPU time that bursts may take.
 #[derive(Clone, Copy, Debug)]
 pub struct Allowance {
-    /// 0 to 1.
+    /// The share, 0 to 1.
     pub share: f64,
-    /// What a reported access costs, nanoseconds.
+    /// The cost of a reported access, in nanoseconds.
     pub hit_ns: f64,
 }
 
-/// Bytes of the machine's cache lines, the longest that any of its caches has.
+/// Returns the machine's cache line size in bytes, the largest of any of its caches.
 pub fn line_bytes() -> u64 {
     longest_line(Path::new("/sys/devices/system/cpu/cpu0/cache"))
 }
 
 fn longest_line(caches: &Path) -> u64 {
-    /// Where the kernel does not say, and at most.
+    /// The size where the kernel does not say, and the largest possible size.
     const USUAL: u64 = 64;
     const MOST: u64 = 256;
     let line = |cache: fs::DirEntry| {
@@ -60,22 +60,22 @@ fn longest_line(caches: &Path) -> u64 {
     fs::read_dir(caches).into_iter().flatten().flatten().filter_map(line).max().unwrap_or(USUAL)
 }
 
-/// The words of the line that an address is on.
+/// Returns the words of the line that contains an address.
 pub fn line_words(address: u64, line_bytes: u64) -> Vec<u64> {
     let start = address - address % line_bytes;
     (0..line_bytes / WORD).map(|i| start + i * WORD).collect()
 }
 
-/// How many bursts it takes to watch a line of so many bytes.
+/// Returns the number of bursts for watching a line of this size.
 pub fn bursts(line_bytes: u64) -> usize {
     (line_bytes / WORD).saturating_sub(1) as usize * ROUNDS
 }
 
-/// Watches the word at `address` of process `pid` beside each other word of its line in turn, until each was watched several
-/// times or `is_over`, which gets the bursts so far, says so.
+/// Watches the word at `address` of process `pid` together with each other word of its line in turn, until each was
+/// watched several times, or until `is_over`, which receives the bursts so far, returns true.
 ///
 /// # Errors
-/// When the kernel refuses: see [`refusal`].
+/// Fails when the kernel refuses: see [`refusal`].
 pub fn watch(
     pid: i32,
     address: u64,
@@ -101,7 +101,7 @@ pub fn watch(
     Ok(bursts)
 }
 
-/// Sleeps for so long, or until `is_over` says so.
+/// Sleeps for this time, or until `is_over` returns true.
 fn rest(time: Duration, mut is_over: impl FnMut() -> bool) {
     let end = Instant::now() + time;
     loop {
@@ -113,7 +113,7 @@ fn rest(time: Duration, mut is_over: impl FnMut() -> bool) {
     }
 }
 
-/// How long to wait after a burst that cost so much, where so many CPUs may be used up.
+/// Returns how long to wait after a burst of this cost, where this many CPUs may be used up.
 fn pause(cost_ns: f64, cpus: f64) -> Duration {
     let ns = (cost_ns / cpus.max(f64::MIN_POSITIVE)).min(LONGEST_PAUSE.as_nanos() as f64);
     Duration::from_nanos(ns as u64).max(SHORTEST_PAUSE)
@@ -129,16 +129,17 @@ fn burst(words: [u64; 2]) -> io::Result<Burst> {
     Ok(Burst { words, time_ns: begin..end, touches: points.touches(), limit: LIMIT })
 }
 
-/// Whether threads get on while what they access by exclusive loads and stores is watched: the trap between the two makes
-/// the store fail each time. CPUs with atomic instructions of their own have no need of those.
+/// Returns whether threads make progress while a watchpoint covers what they access with exclusive loads and stores.
+/// The trap between the two makes the store fail every time. CPUs with dedicated atomic instructions do not need
+/// exclusives.
 fn atomics_survive() -> bool {
     /// `HWCAP_ATOMICS` of arm64.
     const ATOMICS: libc::c_ulong = 1 << 8;
-    // SAFETY: the call takes a number and looks it up.
+    // SAFETY: the call only looks up the number that it is given.
     cfg!(not(target_arch = "aarch64")) || unsafe { libc::getauxval(libc::AT_HWCAP) } & ATOMICS != 0
 }
 
-/// Why the kernel refused to watch, and what to do.
+/// Explains why the kernel refused to watch, and what to do.
 fn refusal(error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(libc::ENOSPC | libc::EBUSY) => {
@@ -147,7 +148,7 @@ fn refusal(error: &io::Error) -> String {
         None if error.kind() == io::ErrorKind::Unsupported => {
             "watchpoints of this machine or its hypervisor report no accesses".into()
         }
-        Some(libc::EMFILE) => format!("each CPU takes two descriptors: raise the limit (ulimit -n): {error}"),
+        Some(libc::EMFILE) => format!("each CPU needs two file descriptors: raise the limit (ulimit -n): {error}"),
         Some(libc::EOPNOTSUPP | libc::ENODEV | libc::ENOENT) => {
             format!("this machine or its hypervisor has no hardware watchpoints: {error}")
         }
@@ -178,7 +179,7 @@ mod tests {
 
     #[test]
     fn the_more_a_burst_took_the_longer_is_the_pause() {
-        // 400 hits of 15 µs are 6 ms: within 1 % of two CPUs, 300 ms.
+        // 400 hits of 15 µs take 6 ms: 300 ms keep this within 1 % of two CPUs.
         assert_eq!(pause(6e6, 0.02), Duration::from_millis(300));
         assert_eq!(pause(6e3, 0.02), SHORTEST_PAUSE);
         assert_eq!(pause(6e6, 0.0), LONGEST_PAUSE);

@@ -1,12 +1,13 @@
-//! Hardware watchpoints: each CPU reports who accesses some words of a process's memory.
+//! Hardware watchpoints, by which each CPU reports accesses to some words of a process's memory.
 //!
-//! They are opened per CPU and not per thread. A server can have thousands of threads, and each would cost a descriptor, a
-//! buffer, and work at its context switches; and threads that start meanwhile would be missed. In return another
-//! process that happens to have memory of its own at such an address is reported too: that is told by its process id.
+//! They are opened per CPU rather than per thread. A server can have thousands of threads; each would cost a
+//! descriptor, a buffer, and work at its context switches, and threads that start later would be missed. In return,
+//! another process that happens to have memory of its own at the same address is reported too; its process ID
+//! identifies it.
 //!
-//! Accesses are read from the kernel's buffers and not counted by a BPF program. Arm64 kernels that lack the fix of 2023 to
-//! single-stepping (`uses_default_overflow_handler`) do not step over an access whose watchpoint runs a program: the thread
-//! would take the trap again and again. The order of accesses is needed in any case.
+//! Accesses are read from the kernel's buffers rather than counted by a BPF program. Arm64 kernels that lack the 2023
+//! fix to single-stepping (`uses_default_overflow_handler`) do not step over an access whose watchpoint runs a program:
+//! the thread would trap again and again. Besides, the order of accesses is needed.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -18,20 +19,20 @@ use memmap2::{MmapMut, MmapOptions};
 use crate::attach::{online_cpus, open_event};
 use crate::clock;
 
-/// Bytes that one watchpoint covers.
+/// The number of bytes that one watchpoint covers.
 pub const WORD: u64 = 8;
 
-/// `HW_BREAKPOINT_RW` of `linux/hw_breakpoint.h`. x86 has nothing that watches for reads alone.
+/// `HW_BREAKPOINT_RW` of `linux/hw_breakpoint.h`. x86 cannot watch for reads alone.
 const READS_AND_WRITES: u32 = 3;
 
-/// What each record holds, in the order in which the kernel writes it.
+/// The contents of each record, in the order in which the kernel writes them.
 const SAMPLE: u64 = (libbpf_sys::PERF_SAMPLE_IP
     | libbpf_sys::PERF_SAMPLE_TID
     | libbpf_sys::PERF_SAMPLE_TIME
     | libbpf_sys::PERF_SAMPLE_ADDR
     | libbpf_sys::PERF_SAMPLE_CPU) as u64;
 
-/// Bytes of a record: header, instruction pointer, process and thread, time, address, CPU.
+/// The size of a record in bytes: header, instruction pointer, process and thread, time, address, CPU.
 const RECORD: usize = 48;
 
 /// `PERF_EVENT_IOC_DISABLE`, `PERF_EVENT_IOC_REFRESH` and `PERF_EVENT_IOC_SET_OUTPUT` of `linux/perf_event.h`.
@@ -42,19 +43,19 @@ const SET_OUTPUT: libc::Ioctl = 0x2405;
 /// An access to a watched word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Touch {
-    /// Of `CLOCK_MONOTONIC_RAW`, nanoseconds.
+    /// The time by `CLOCK_MONOTONIC_RAW`, in nanoseconds.
     pub time_ns: u64,
     pub cpu: u32,
     pub pid: u32,
     pub tid: u32,
     /// The watched word.
     pub word: u64,
-    /// As the CPU reports it: behind the instruction on x86, at it on arm64.
+    /// The instruction pointer as the CPU reports it: after the instruction on x86, at it on arm64.
     pub ip: u64,
     pub is_kernel: bool,
 }
 
-/// Watchpoints on all CPUs. Dropping it takes them off.
+/// Watchpoints on all CPUs. Dropping it removes them.
 pub struct Watchpoints {
     cpus: Vec<OnCpu>,
 }
@@ -65,29 +66,29 @@ struct OnCpu {
 }
 
 impl Watchpoints {
-    /// Prepares to watch these words, of which each begins at a multiple of [`WORD`]; at most `limit` accesses of each will be
-    /// reported by each CPU.
+    /// Prepares to watch these words, each of which begins at a multiple of [`WORD`]. Each CPU will report at most
+    /// `limit` accesses of each.
     ///
     /// # Errors
-    /// When the kernel refuses. `ENOSPC`: no watchpoint is free.
+    /// Fails when the kernel refuses. `ENOSPC`: no watchpoint is free.
     pub fn open(words: &[u64], limit: u32) -> io::Result<Watchpoints> {
         let cpus = online_cpus().into_iter().map(|cpu| OnCpu::open(cpu, words, limit)).collect::<io::Result<_>>()?;
         Ok(Watchpoints { cpus })
     }
 
-    /// Watches until `limit` accesses to a word were reported by a CPU, which then watches it no longer, whatever
-    /// becomes of this process.
+    /// Starts watching. After a CPU has reported `limit` accesses to a word, it stops watching that word, whatever
+    /// happens to this process.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// Fails when the kernel refuses.
     pub fn enable(&self, limit: u32) -> io::Result<()> {
         self.each_event(REFRESH, limit)
     }
 
-    /// Watches no longer.
+    /// Stops watching.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// Fails when the kernel refuses.
     pub fn disable(&self) -> io::Result<()> {
         self.each_event(DISABLE, 0)
     }
@@ -96,7 +97,7 @@ impl Watchpoints {
         self.cpus.iter().flat_map(|cpu| &cpu.events).try_for_each(|event| control(event, request, argument as i32))
     }
 
-    /// All that was reported, to be called once watching is over.
+    /// Returns all reported accesses. To be called after watching has stopped.
     pub fn touches(&self) -> Vec<Touch> {
         self.cpus.iter().flat_map(|cpu| cpu.ring.touches()).collect()
     }
@@ -115,7 +116,7 @@ impl OnCpu {
     }
 }
 
-/// Opens a watchpoint, disabled, for a thread (0: the calling one, -1: whatever runs) on a CPU (-1: on all).
+/// Opens a disabled watchpoint for a thread (0: the calling thread, -1: any thread) on a CPU (-1: any CPU).
 fn open(word: u64, pid: libc::pid_t, cpu: i32) -> io::Result<OwnedFd> {
     let mut attr = libbpf_sys::perf_event_attr {
         type_: libbpf_sys::PERF_TYPE_BREAKPOINT,
@@ -141,17 +142,18 @@ fn control(event: &OwnedFd, request: libc::Ioctl, argument: i32) -> io::Result<(
     }
 }
 
-/// What one access costs, in nanoseconds: a variable of this process's own is watched, once it was seen that CPUs report
-/// accesses to it.
+/// Measures the cost of one access, in nanoseconds, by watching a variable of this process, after checking that CPUs
+/// report accesses to it.
 ///
 /// # Errors
-/// As [`Watchpoints::open`]; [`io::ErrorKind::Unsupported`] where watchpoints can be had but report nothing.
+/// Fails like [`Watchpoints::open`], and with [`io::ErrorKind::Unsupported`] if watchpoints can be opened but report
+/// nothing.
 pub fn hit_cost_ns() -> io::Result<f64> {
     prove()?;
     const HITS: u32 = 50;
     const BATCHES: usize = 5;
     let watched = AtomicU64::new(0);
-    // The least of several: others run on this CPU too.
+    // Takes the minimum of several runs, because other threads run on this CPU too.
     let write = || {
         let batch = || {
             let begin = now_ns();
@@ -167,7 +169,7 @@ pub fn hit_cost_ns() -> io::Result<f64> {
     Ok((with - bare).max(0.0) / f64::from(HITS))
 }
 
-/// Watches a variable of this process's own as a server's latch is watched.
+/// Watches a variable of this process in the same way as a server's latch.
 fn prove() -> io::Result<()> {
     const WRITES: u32 = 20;
     let watched = AtomicU64::new(0);
@@ -182,12 +184,13 @@ fn prove() -> io::Result<()> {
     }
 }
 
-/// The clock of [`Touch::time_ns`].
+/// Returns the time by the clock of [`Touch::time_ns`].
 pub fn now_ns() -> u64 {
     clock::now_ns(libc::CLOCK_MONOTONIC_RAW)
 }
 
-/// What the kernel and this process share of an event: a page that says how much was written, then the records.
+/// The memory that the kernel and this process share for an event: a page that says how much was written, then the
+/// records.
 struct Ring {
     map: MmapMut,
     page: usize,
@@ -198,22 +201,22 @@ impl Ring {
         // SAFETY: the call takes a number.
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(4096) as usize;
         let pages = bytes.div_ceil(page).next_power_of_two();
-        // SAFETY: what is mapped is the kernel's buffer for this event and no file that somebody could cut short; it is read
-        // only when nothing is written any more.
+        // SAFETY: the mapping is the kernel's buffer for this event, not a file that another process could truncate. It
+        // is read only when nothing is written any more.
         let map = unsafe { MmapOptions::new().len((1 + pages) * page).map_mut(event)? };
         Ok(Ring { map, page })
     }
 
     fn touches(&self) -> Vec<Touch> {
         let head = std::mem::offset_of!(libbpf_sys::perf_event_mmap_page, data_head);
-        // SAFETY: the first page holds this structure, and the kernel writes the field as a whole.
+        // SAFETY: the first page holds this structure, and the kernel writes the field atomically.
         let written = unsafe { &*self.map.as_ptr().add(head).cast::<AtomicU64>() }.load(Ordering::Acquire);
         let records = &self.map[self.page..];
         records_of(&records[..records.len().min(written as usize)])
     }
 }
 
-/// The accesses among records; what is no record ends them.
+/// Parses records into accesses, up to the first that is not a record.
 fn records_of(mut bytes: &[u8]) -> Vec<Touch> {
     let mut touches = Vec::new();
     while let Some((header, _)) = bytes.split_first_chunk::<8>() {

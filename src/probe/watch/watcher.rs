@@ -1,5 +1,5 @@
-//! From a latch's name to who touches its cache line: looks who waits for which latch of that name, watches the line of the
-//! one that most wait for, and names what was seen.
+//! From a latch's name to the threads that access its cache line: observes which latches of that name threads wait for,
+//! watches the line of the most waited-for one, and names what was seen.
 
 use std::io;
 use std::path::Path;
@@ -16,32 +16,33 @@ use crate::model::{LineWatch, Moves, WatchedWord};
 use crate::probe::latch::{Counted, LatchCollector, WaitedFor};
 use crate::target::Target;
 
-/// How often is looked at who waits.
+/// The interval at which waiting threads are observed.
 const LOOK: Duration = Duration::from_millis(10);
-/// For how long at least and at most, once somebody was seen to wait for the latch, and how many waiters are enough.
+/// How long to observe at least and at most, after a thread was seen waiting for the latch, and how many waiters are
+/// enough.
 const LEAST_LOOKING: Duration = Duration::from_secs(1);
 const MOST_LOOKING: Duration = Duration::from_secs(5);
 const ENOUGH_WAITERS: u64 = 100;
-/// How long to wait for somebody to wait for the latch.
+/// How long to wait for a thread to wait for the latch.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Why a latch's line was not watched.
+/// The reason why a latch's line was not watched.
 #[derive(Debug, thiserror::Error)]
 pub enum Unwatched {
     /// See [`atomics_survive`].
     #[error(
-        "this CPU has no atomic instructions (LSE), and threads that update a latch by exclusive loads and stores do not get on \
-         while it is watched"
+        "this CPU has no atomic instructions (LSE), so threads that update a latch with exclusive loads and stores make no \
+         progress while it is watched"
     )]
     NoAtomics,
-    /// The kernel gives no watchpoint, or the CPU reports nothing.
+    /// The kernel provides no watchpoint, or the CPU reports nothing.
     #[error("{}", refusal(.0))]
     Refused(io::Error),
-    /// More than one latch that is waited for may be meant: their event names.
-    #[error("it may mean any of {}: name one", .0.join(", "))]
+    /// The name matches several latches that threads wait for: their event names.
+    #[error("the name may mean any of {}: choose one of them", .0.join(", "))]
     Unclear(Vec<String>),
-    /// The event names of what was waited for instead.
-    #[error("in {}s nobody waited for a latch of such a name", PATIENCE.as_secs())]
+    /// No thread waited for such a latch: the event names of what was waited for instead.
+    #[error("no thread waited for a latch of that name within {}s", PATIENCE.as_secs())]
     NobodyWaited(Vec<String>),
     #[error("process {0} has ended")]
     Ended(i32),
@@ -50,11 +51,11 @@ pub enum Unwatched {
 }
 
 impl Allowance {
-    /// What bursts may take on this machine: `share` of a process's CPU time, 0 to 1. Finds out what a reported access costs
-    /// here, which takes some milliseconds.
+    /// Returns what bursts may take on this machine: `share` of a process's CPU time, 0 to 1. Measures the cost of a
+    /// reported access, which takes a few milliseconds.
     ///
     /// # Errors
-    /// When this machine cannot watch a server's latches.
+    /// Fails when this machine cannot watch a server's latches.
     pub fn of_share(share: f64) -> Result<Allowance, Unwatched> {
         if !atomics_survive() {
             return Err(Unwatched::NoAtomics);
@@ -66,21 +67,22 @@ impl Allowance {
 /// Watches lines of one server's latches.
 pub struct Watcher {
     pub target: Arc<Target>,
-    /// Of the probes that see who waits.
+    /// The probes that show which threads wait.
     pub latches: Arc<LatchCollector>,
     pub allowance: Allowance,
 }
 
 impl Watcher {
-    /// Looks at who waits for what until it is clear which latch is meant and which of them is waited for most, or `is_over`
-    /// says so.
+    /// Observes which threads wait for what, until it is clear which latch is meant and which instance is most waited
+    /// for, or until `is_over` returns true.
     ///
     /// # Errors
-    /// When nobody waits for such a latch, several may be meant, or who waits cannot be read.
+    /// Fails when no thread waits for such a latch, when the name matches several, or when the waiting threads cannot
+    /// be read.
     pub fn look(&self, wanted: &Wanted, mut is_over: impl FnMut() -> bool) -> Result<Sightings, Unwatched> {
         let mut seen = Sightings::default();
         let mut counted = Counted::new();
-        // What was waited for before is over.
+        // Waits from before the observation do not count.
         self.latches.waited_for_last(&mut counted)?;
         let begin = Instant::now();
         let mut first = None;
@@ -111,11 +113,12 @@ impl Watcher {
         }
     }
 
-    /// Watches the line of the latch that is meant and that most were seen to wait for, until each word was watched several
-    /// times or `is_over`, which gets the bursts so far, says so. `None` where no such latch was seen.
+    /// Watches the line of the latch that is meant and that most threads were seen waiting for, until each word was
+    /// watched several times, or until `is_over`, which receives the bursts so far, returns true. Returns `None` if no
+    /// such latch was seen.
     ///
     /// # Errors
-    /// When the kernel refuses, or the server ends.
+    /// Fails when the kernel refuses, or when the server ends.
     pub fn watch(
         &self,
         wanted: &Wanted,
@@ -161,7 +164,7 @@ impl Watcher {
         touches.filter(|touch| touch.pid == self.target.pid as u32).count() as u64
     }
 
-    /// What the bursts say of each word, with names for the latch's neighbours.
+    /// Summarizes the bursts for each word, with names for the latch's neighbors.
     fn words(&self, latch: &WaitedFor, seen: &Sightings, bursts: &[Burst]) -> Vec<WatchedWord> {
         let before = self.latches.bytes_before(latch);
         let range = latch.address.saturating_sub(before)..latch.address.saturating_add(latch.bytes);
@@ -176,9 +179,9 @@ impl Watcher {
         words
     }
 
-    /// The name of what a word is part of: another latch that was waited for, or a static object.
+    /// Returns the name of the object that contains a word: another latch that was waited for, or a static object.
     fn object(&self, word: u64, seen: &Sightings) -> Option<String> {
-        // It may begin within the word.
+        // The object may begin within the word.
         let places = [word, word + WORD / 2];
         let latch = places.iter().find_map(|at| seen.at(*at)).map(|latch| latch.name.event.clone());
         latch.or_else(|| {

@@ -1,4 +1,4 @@
-//! Reads what the programs counted and gives it names.
+//! Reads what the programs counted and names it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,7 +17,7 @@ use crate::names::{Identity, LatchName, Namer, PageKey};
 use crate::probe::maps::{entries, of_cpus, sum_over_cpus};
 use crate::target::Target;
 
-/// Names of the causes in `enum lost`, in its order.
+/// The names of the causes in `enum lost`, in its order.
 const LOST: [&str; types::lost::LOST_CAUSES.0 as usize] = [
     "threads_full",
     "latches_full",
@@ -31,10 +31,10 @@ const LOST: [&str; types::lost::LOST_CAUSES.0 as usize] = [
     "handoffs_full",
 ];
 
-/// Stands for the wait function in keys of waits in the C library.
+/// The number in place of the wait function in keys of waits in the C library.
 pub(super) const LIBRARY: u8 = types::limit::LIBRARY_FUNCTION.0 as u8;
 
-/// What is counted besides the sites, in the order of `enum tracepoint`.
+/// What is counted in addition to the sites, in the order of `enum tracepoint`.
 pub(super) const TRACEPOINTS: [&str; 4] = ["futex_enter", "futex_exit", "thread_exit", "futex_wake"];
 
 /// Turns the programs' maps into named figures.
@@ -42,9 +42,9 @@ pub struct LatchCollector {
     pub(super) maps: Arc<Maps>,
     pub(super) target: Arc<Target>,
     status: Arc<Status>,
-    /// Names of the probes, in the plan's order, and the price class of each.
+    /// The names of the probes, in the plan's order, with their cost classes.
     sites: Vec<(String, ProbeClass)>,
-    /// Whether each wait function spins before it sleeps, by its place in the catalog.
+    /// Whether each wait function spins before it sleeps, by index in the catalog.
     spins: [bool; MAX_FUNCTIONS],
     /// Whether both futex programs could be attached.
     sees_sleeps: bool,
@@ -52,7 +52,7 @@ pub struct LatchCollector {
     pub(super) caches: Mutex<Caches>,
 }
 
-/// What was named once stays named.
+/// A name that was once given is kept.
 pub(super) struct Caches {
     pub(super) namer: Namer,
     callsites: HashMap<(u64, u64), String>,
@@ -84,21 +84,21 @@ impl LatchCollector {
         }
     }
 
-    /// Whether sleeping is told from spinning: both futex programs could be attached.
+    /// Returns whether sleeping is distinguished from spinning, that is, whether both futex programs could be attached.
     pub fn sleeps_seen(&self) -> bool {
         self.sees_sleeps
     }
 
-    /// Names of the parts of the machine between which handoffs are counted; none where they are not.
+    /// Returns the names of the parts of the machine between which handoffs are counted; empty if they are not.
     pub fn places(&self) -> &[String] {
         self.places.as_ref().map_or(&[], |places| &places.names)
     }
 
-    /// Reads all maps. `costs` prices the hits, once they are known; `spun` is CPU time that was sampled in waiters, in
-    /// nanoseconds.
+    /// Reads all maps. `costs` gives the cost of the hits, once it is known; `spun` is CPU time that was sampled in
+    /// waiters, in nanoseconds.
     ///
     /// # Errors
-    /// When a map cannot be read.
+    /// Fails when a map cannot be read.
     pub fn collect(&self, costs: Option<&Costs>, spun: &HashMap<LatchKey, u64>) -> Result<LatchFigures> {
         let mut caches = self.caches.lock().unwrap_or_else(PoisonError::into_inner);
         let mut latches: HashMap<(LatchName, Mode), LatchWaits> = HashMap::new();
@@ -111,10 +111,10 @@ impl LatchCollector {
             } else {
                 Some(caches.namer.name(&identity(&key), waits.example))
             };
-            // What it will be called is not known yet: its waits are shown once it is.
+            // Its name is not known yet; its waits appear once it is.
             let Some(name) = name else { continue };
             let id = bytes_of(&key);
-            // Without a name, their call sites and handoffs stay out of those of contended waits.
+            // Without a name, their call sites and handoffs are kept out of those of contended waits.
             if is_reacquire(key.primitive) {
                 add_reacquires(&mut reacquires, name, &waits, missed.latch(&id));
                 continue;
@@ -153,8 +153,8 @@ impl LatchCollector {
         Ok(LatchFigures { latches, reacquires, callsites, pages, handoffs, probes, lost })
     }
 
-    /// Waits for pages by what the pages are part of, longest first. None at all where no page was recognised: then this
-    /// server's pages are not what the catalog believes.
+    /// Returns waits for pages by the object that the pages are part of, longest first. Empty if no page was
+    /// recognized, because then this server's pages differ from the catalog's description.
     fn pages(&self, namer: &mut Namer, missed: &Missed) -> Result<Vec<PageWaits>> {
         let mut entries = entries::<types::page_key, types::page_waits>(&self.maps.pages)?;
         for (key, waits) in &mut entries {
@@ -184,13 +184,13 @@ impl LatchCollector {
         Ok(pages)
     }
 
-    /// Handoffs by latch and places; none on a machine that is all one place.
+    /// Returns handoffs by latch and places; empty on a machine that is a single place.
     fn handoffs(&self, names: &HashMap<LatchKey, LatchName>, missed: &Missed) -> Result<Vec<Handoffs>> {
         let Some(places) = &self.places else { return Ok(Vec::new()) };
         let mut all: BTreeMap<(&str, u8, u8), Handoffs> = BTreeMap::new();
         for (key, seen) in entries::<types::handoff_key, types::handoffs>(&self.maps.handoffs)? {
             let latch = bytes_of(&key.latch);
-            // A thread that waits for a condition is handed no latch.
+            // A thread that waits for a condition is not handed a latch.
             let Some(name) = names.get(&latch).filter(|name| name.kind != Kind::Cond) else { continue };
             let entry = all.entry((&name.event, key.from, key.to)).or_insert_with(|| Handoffs {
                 latch: name.event.clone(),
@@ -241,7 +241,7 @@ impl LatchCollector {
 }
 
 impl Caches {
-    /// `file.cc:123` where the server's code passes its location, else the waiting function's name.
+    /// Returns `file.cc:123` if the server's code passes its location, else the waiting function's name.
     fn callsite(&mut self, target: &Target, place: u64, line: u64) -> String {
         if let Some(known) = self.callsites.get(&(place, line)) {
             return known.clone();
@@ -274,7 +274,7 @@ pub(super) fn identity(key: &types::latch_key) -> Identity {
 }
 
 fn page(key: &types::page_key) -> PageKey {
-    // Only pages of indexes have the number of one.
+    // Only pages of indexes have an index number.
     if key.index != 0 {
         PageKey::Index { space: key.space, index: key.index, level: key.level }
     } else {
@@ -282,7 +282,7 @@ fn page(key: &types::page_key) -> PageKey {
     }
 }
 
-/// What the function of the C library says that a thread waits for.
+/// Returns the kind of object that a thread waits for, as the C library's function implies it.
 pub(super) fn library_kind(primitive: u8) -> Option<Kind> {
     match types::primitive(u32::from(primitive)) {
         types::primitive::PRIMITIVE_MUTEX
@@ -294,19 +294,19 @@ pub(super) fn library_kind(primitive: u8) -> Option<Kind> {
     }
 }
 
-/// Whether a condition variable woke the thread that waits.
+/// Returns whether a condition variable woke the waiting thread.
 fn is_reacquire(primitive: u8) -> bool {
     types::primitive(u32::from(primitive)) == types::primitive::PRIMITIVE_REACQUIRE
 }
 
-/// The other direction of [`mode_code`](super::plan::mode_code).
+/// The inverse of [`mode_code`](super::plan::mode_code).
 fn mode(code: u8) -> Mode {
     [Mode::None, Mode::S, Mode::Sx, Mode::X].get(usize::from(code)).copied().unwrap_or(Mode::None)
 }
 
-/// The mode that waits for a latch of this name are shown in.
+/// Returns the mode under which waits for a latch of this name appear.
 fn mode_of(name: &LatchName, code: u8) -> Mode {
-    // A lock word serves plain mutexes and the writer side of rw-locks alike: only its name tells.
+    // A lock word serves plain mutexes and the writer side of rw-locks alike; only its name distinguishes them.
     if name.kind == Kind::Mutex {
         Mode::None
     } else {
@@ -314,7 +314,7 @@ fn mode_of(name: &LatchName, code: u8) -> Mode {
     }
 }
 
-/// Waits that a spin ended, and those that slept after it.
+/// Adds the waits that ended while spinning, and those that slept afterwards.
 fn add_spins(entry: &mut LatchWaits, waits: &types::waits, missed: Option<&Estimate>) {
     let (more_slept, more_won) = missed.map_or((0.0, 0.0), |m| (m.slept, m.won));
     entry.spins_wasted += waits.slept + more_slept as u64;
@@ -370,7 +370,7 @@ fn add_reacquires(
     entry.wait_ns += waits.sum_ns + more.1 as u64;
 }
 
-/// A key of the programs' maps, comparable.
+/// A key of the programs' maps in comparable form.
 pub type LatchKey = [u8; size_of::<types::latch_key>()];
 
 pub(super) fn bytes_of(key: &types::latch_key) -> LatchKey {
@@ -379,7 +379,7 @@ pub(super) fn bytes_of(key: &types::latch_key) -> LatchKey {
     bytes.try_into().expect("a key is as long as itself")
 }
 
-/// How often a probe was hit, by its index.
+/// Returns how often a probe was hit, by its index.
 pub(super) fn hits(map: &MapHandle, index: u32) -> Result<types::hits> {
     let all = of_cpus::<types::hits>(map, index)?;
     Ok(all.into_iter().fold(types::hits::default(), |sum, hits| types::hits {
@@ -389,7 +389,7 @@ pub(super) fn hits(map: &MapHandle, index: u32) -> Result<types::hits> {
 }
 
 impl types::hits {
-    /// For how long the program ran in all hits together, from those that were timed.
+    /// Returns for how long the program ran in all hits together, extrapolated from those that were timed.
     pub(super) fn program_ns(&self) -> u64 {
         self.timed_ns * u64::from(types::limit::TIMED_HITS.0)
     }
@@ -415,7 +415,7 @@ mod tests {
         assert_eq!(library_kind(woken[0]), Some(Kind::Mutex), "its name is the mutex's");
     }
 
-    /// Locks of one name add up, as do what was seen and what was not.
+    /// Locks of one name are summed, as are seen and estimated waits.
     #[test]
     fn wake_ups_of_one_mutex_add_up() {
         let name = || LatchName::from_event(DONE).unwrap();

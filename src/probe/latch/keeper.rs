@@ -1,8 +1,9 @@
-//! The thread that holds the programs on a server: it attaches them, takes groups of them off and puts them back as the
-//! overhead budget wants, and takes all off in the end.
+//! The thread that holds the programs on a server: it attaches them, lets groups of them take turns as the overhead
+//! budget requires, and detaches them in the end.
 //!
-//! A group is a set of wait functions of which one calls another: their waits are nested, so that only together they can
-//! be missing. The futex programs are the last group; they see waits in the C library, and the sleeps in waits of the others.
+//! A group is a set of wait functions that call one another: their waits are nested, so they can only be switched off
+//! together. The futex programs are the last group. They measure waits in the C library, and the sleeps within waits of
+//! the other groups.
 
 use std::collections::HashSet;
 use std::mem::MaybeUninit;
@@ -27,42 +28,42 @@ use crate::bpf::latch::{types, LatchSkel, LatchSkelBuilder};
 use crate::model::ProbeState;
 use crate::target::{cpu_time_ns, Target};
 
-/// In what the programs know of a group: its ends are attached and its begins not yet.
+/// The value of `by_turns` while a group's ends are attached and its beginnings are not yet.
 const ATTACHING: u32 = 2;
 
-/// How long the ends of waits stay attached after the begins have gone.
+/// How long the ends of waits stay attached after the beginnings are detached.
 const LAST_WAITS: Duration = Duration::from_millis(20);
 
-/// A hit costs the server about so many times what it takes itself, in each of two ways: what the CPU's caches and predictors
-/// held has to come back, and where the thread has a latch, others spin for it. Measured: docs/overhead.md, "What the account
-/// does not see".
+/// In addition to its own time, a hit costs the server about this multiple of it in each of two ways: the CPU's caches
+/// and predictors have to recover, and while the thread holds a latch, others spin for it. Measured: docs/overhead.md,
+/// "What the account does not see".
 const SHADOW: f64 = 1.0;
 
-/// What the thread is told. It ends when nobody is left to tell it anything.
+/// The commands to the thread. It ends when no sender is left.
 pub(super) enum Command {
-    /// Keep the probes within this.
+    /// Keep the probes within this budget.
     Govern(Budget),
-    /// Take all groups off until told to resume, and say when they are off.
+    /// Detach all groups until told to resume, and report when they are detached.
     Pause(Sender<()>),
     Resume,
-    /// Take everything off.
+    /// Detach everything.
     Detach,
 }
 
-/// What others may know of the probes.
+/// The state of the probes, as others may read it.
 #[derive(Default)]
 pub(crate) struct Status {
     /// In the order of [`Plan::probes`].
     pub probes: Mutex<Vec<ProbeState>>,
-    /// In the order of [`TRACEPOINTS`], without those that are not wanted here.
+    /// In the order of [`TRACEPOINTS`], without those that are not needed here.
     pub tracepoints: Mutex<Vec<ProbeState>>,
-    /// What is estimated, because probes were off.
+    /// The estimates for the time in which probes were off.
     pub missed: Mutex<Missed>,
 }
 
-/// What attaching came to.
+/// The result of attaching.
 pub(super) struct Attached {
-    /// Names of the sites that the kernel refused, and why.
+    /// The names of the sites that the kernel refused, with the reason.
     pub refused: Vec<(String, String)>,
     /// Whether both futex programs are attached.
     pub sees_sleeps: bool,
@@ -71,7 +72,7 @@ pub(super) struct Attached {
     pub maps: Arc<Maps>,
 }
 
-/// Links of one group of probes; empty while it is off.
+/// The links of one group of probes; empty while it is off.
 #[derive(Default)]
 struct Links {
     begins: Vec<Link>,
@@ -86,20 +87,20 @@ pub(super) struct Keeper<'obj> {
     exe: PathBuf,
     status: Arc<Status>,
     maps: Arc<Maps>,
-    /// Attached as long as the agent is, where the kernel lets it: threads' ends.
+    /// The program for thread exits, attached as long as the agent runs, if the kernel allows it.
     thread_exit: Option<Link>,
     traces_system_calls: bool,
-    /// The futex programs are attached but do nothing: those on the kernel's functions stay attached between turns, because
-    /// the kernel changes its own code to attach them.
+    /// Whether the futex programs are attached but idle. Programs on the kernel's functions stay attached between
+    /// turns, because the kernel changes its own code to attach them.
     library_rests: bool,
-    /// Whether handoffs are looked at.
+    /// Whether handoffs are observed.
     sees_wakes: bool,
-    /// The plan's groups and then [`Keeper::library`].
+    /// The plan's groups, followed by [`Keeper::library`].
     groups: Vec<Links>,
-    /// Threads that take groups off.
+    /// Threads that are detaching groups.
     removals: Vec<JoinHandle<()>>,
     refused: Vec<(String, String)>,
-    /// By their places in the plan.
+    /// Indices in the plan of sites that were refused.
     refused_sites: HashSet<usize>,
 }
 
@@ -113,7 +114,7 @@ impl<'obj> Keeper<'obj> {
     /// Loads the programs and attaches them.
     ///
     /// # Errors
-    /// When the programs cannot be loaded, or no site at all could be attached.
+    /// Fails when the programs cannot be loaded, or when no site at all could be attached.
     pub fn attach(
         storage: &'obj mut MaybeUninit<OpenObject>,
         target: Arc<Target>,
@@ -123,7 +124,7 @@ impl<'obj> Keeper<'obj> {
     ) -> Result<(Keeper<'obj>, Attached)> {
         let mut open = LatchSkelBuilder::default().open(storage).context("opening the latch programs")?;
         let traceable = futex_wait_is_traceable();
-        // Who wakes is seen by the system call too, but not by the function for waits.
+        // The system call also shows which thread wakes, but the kernel's wait function does not.
         let places = places.filter(|_| !traceable || futex_wake_is_traceable());
         configure(&mut open, &target, &plan, places)?;
         let has_multi = uprobe_multi_works();
@@ -171,7 +172,7 @@ impl<'obj> Keeper<'obj> {
         Ok((keeper, Attached { refused, sees_sleeps, sees_wakes, maps }))
     }
 
-    /// The group of the futex programs.
+    /// Returns the group of the futex programs.
     fn library(&self) -> usize {
         self.plan.groups.len()
     }
@@ -193,7 +194,7 @@ impl<'obj> Keeper<'obj> {
         }
     }
 
-    /// Both programs or none: one of them alone sees nothing.
+    /// Attaches both futex programs or none, because one of them alone measures nothing.
     fn put_library_on(&mut self) {
         if std::mem::take(&mut self.library_rests) {
             self.maps.update_attachment(LIBRARY, |a| a.rests = 0);
@@ -221,7 +222,7 @@ impl<'obj> Keeper<'obj> {
         }
     }
 
-    /// Sees who wakes waiters; programs on the system call see that anyway.
+    /// Attaches the program that sees which threads wake waiters. Programs on the system call see this anyway.
     fn attach_wakes(&mut self, on_system_call: bool) -> Option<Link> {
         if !self.sees_wakes || on_system_call {
             return None;
@@ -230,14 +231,14 @@ impl<'obj> Keeper<'obj> {
         link.inspect_err(|error| self.refused.push((TRACEPOINTS[3].to_owned(), error.to_string()))).ok()
     }
 
-    /// Lets the programs know that the futex programs are on, or are about to be taken off.
+    /// Tells the programs that the futex programs are on, or are about to be switched off.
     fn note_switch(&self) {
         self.maps.update_attachment(LIBRARY, |a| a.switches = a.switches.wrapping_add(1));
     }
 
     fn put_sites_on(&mut self, group: usize) {
-        // Ends before begins: a wait that begins while they are attached must not miss its end. What is hit of them before
-        // is no loss.
+        // Ends are attached before beginnings: a wait that begins while they are being attached must not miss its end.
+        // Hits of ends before that are not counted as lost.
         let functions = self.functions_of(group);
         functions.iter().for_each(|&f| self.maps.update_attachment(f, |a| a.by_turns |= ATTACHING));
         let mut ends = self.attach_where(group, true, |s| s.at_return);
@@ -248,7 +249,7 @@ impl<'obj> Keeper<'obj> {
         self.groups[group] = Links { begins, ends };
     }
 
-    /// Attaches the group's sites that are wanted and were not refused before.
+    /// Attaches the group's sites that `wanted` selects and that were not refused before.
     fn attach_where(&mut self, group: usize, at_return: bool, wanted: impl Fn(&PlannedSite) -> bool) -> Vec<Link> {
         let sites: Vec<SiteAddress> = self.plan.groups[group]
             .iter()
@@ -287,7 +288,7 @@ impl<'obj> Keeper<'obj> {
         }
     }
 
-    /// Waits of which some end was refused: their begins must not be attached, or they would seem to last until the
+    /// If some end of a wait was refused, its beginnings must not be attached: its waits would seem to last until the
     /// thread's next one.
     fn refuse_functions_without_end(&mut self, group: usize) {
         let plan = Arc::clone(&self.plan);
@@ -304,7 +305,7 @@ impl<'obj> Keeper<'obj> {
         self.groups[group].are_on() && !rests
     }
 
-    /// The wait functions of a group, or what stands in place of one.
+    /// Returns the wait functions of a group, or the number that represents the C library.
     fn functions_of(&self, group: usize) -> HashSet<u8> {
         if group == self.library() {
             return HashSet::from([LIBRARY]);
@@ -312,7 +313,7 @@ impl<'obj> Keeper<'obj> {
         self.plan.functions_of(group)
     }
 
-    /// Whether there is anything to attach in a group.
+    /// Returns whether a group has anything to attach.
     fn can_be_on(&self, group: usize) -> bool {
         if group == self.library() {
             return !self.is_tracepoint_refused(TRACEPOINTS[0]);
@@ -320,8 +321,8 @@ impl<'obj> Keeper<'obj> {
         self.plan.groups[group].iter().any(|&i| self.plan.sites[i].is_begin() && !self.is_refused(i))
     }
 
-    /// Takes a group off for a while, without waiting until the kernel is done with it. Its begins go first, so that most
-    /// waits that were seen to begin are seen to end.
+    /// Switches a group off for a while, without waiting until the kernel has finished. Its beginnings are detached
+    /// first, so that most waits whose beginning was seen are also seen to end.
     fn take_off(&mut self, group: usize) {
         if group == self.library() {
             self.note_switch();
@@ -344,7 +345,7 @@ impl<'obj> Keeper<'obj> {
         }));
     }
 
-    /// The same for the futex programs, without detaching them.
+    /// Switches the futex programs off without detaching them.
     fn let_library_rest(&mut self) {
         self.library_rests = true;
         let maps = Arc::clone(&self.maps);
@@ -357,14 +358,14 @@ impl<'obj> Keeper<'obj> {
         }));
     }
 
-    /// Waits until the kernel is done with what was taken off.
+    /// Waits until the kernel has finished detaching.
     fn finish_removals(&mut self) {
         for removal in self.removals.drain(..) {
             _ = removal.join();
         }
     }
 
-    /// Lets the programs know which groups are off at times.
+    /// Tells the programs which groups are off at times.
     fn announce(&self, turns: &[Turn]) {
         for (group, turn) in turns.iter().enumerate() {
             for function in self.functions_of(group) {
@@ -393,7 +394,7 @@ impl<'obj> Keeper<'obj> {
         *self.status.tracepoints.lock().unwrap_or_else(PoisonError::into_inner) = states;
     }
 
-    /// Does what it is told until it is told to detach, and detaches.
+    /// Executes commands until told to detach, and then detaches.
     pub fn run(mut self, commands: &Receiver<Command>) {
         let mut governed = None;
         let mut paused = false;
@@ -411,15 +412,15 @@ impl<'obj> Keeper<'obj> {
                 }
                 Ok(Command::Resume) => {
                     paused = false;
-                    // With a budget the turns go on as they were.
+                    // With a budget, the turns continue as they were.
                     if governed.is_none() {
                         self.put_all_on();
                     }
                 }
                 Ok(Command::Detach) => break,
                 Err(error) => {
-                    tracing::error!("the overhead budget is not kept any more: {error:#}");
-                    // Whatever is on stays on: none of it was over the budget when that was last looked at.
+                    tracing::error!("the overhead budget is no longer enforced: {error:#}");
+                    // Whatever is on stays on: at the last check it was within the budget.
                     governed = None;
                 }
             }
@@ -427,7 +428,7 @@ impl<'obj> Keeper<'obj> {
         self.detach();
     }
 
-    /// Takes all groups off.
+    /// Switches all groups off.
     fn pause(&mut self) {
         for group in 0..self.groups.len() {
             if self.is_on(group) {
@@ -439,7 +440,7 @@ impl<'obj> Keeper<'obj> {
     }
 
     fn put_all_on(&mut self) {
-        // Sleeps first: a wait that begins before they are seen would count as spinning.
+        // Begin with sleeps: a wait that begins before they are measured would count as spinning.
         for group in (0..self.groups.len()).rev() {
             if !self.is_on(group) && self.can_be_on(group) {
                 self.put_on(group);
@@ -448,7 +449,7 @@ impl<'obj> Keeper<'obj> {
         self.set_states(|_| ProbeState::Attached);
     }
 
-    /// Keeps the budget until told something.
+    /// Enforces the budget until a command arrives.
     fn govern(&mut self, governed: &mut Governed, commands: &Receiver<Command>) -> Result<Command> {
         let Governed { budget, governor, turns } = governed;
         let mut meter = Meter::new(self, budget)?;
@@ -458,9 +459,9 @@ impl<'obj> Keeper<'obj> {
             let attached = match self.period(turns, commands) {
                 Ok(attached) => attached,
                 Err(command) => {
-                    // What was seen in a period that was cut short stays as it was seen.
+                    // A period that was cut short is not scaled up.
                     if let Err(error) = self.settle(&mut owed) {
-                        tracing::error!("the last turns' waits are not scaled up: {error:#}");
+                        tracing::error!("the waits of the last turns were not scaled up: {error:#}");
                     }
                     return Ok(command);
                 }
@@ -470,7 +471,7 @@ impl<'obj> Keeper<'obj> {
             }
             let used = meter.read(self, &attached)?;
             let next = governor.turns(used.server_cpu, used.others, &used.groups);
-            // Also before the first turns: what was seen until then is nothing to scale up.
+            // Also do this before the first turns: nothing seen until then has to be scaled up.
             if turns.iter().chain(&next).any(|turn| *turn != Turn::Always) {
                 self.settle(&mut owed)?;
             }
@@ -479,7 +480,7 @@ impl<'obj> Keeper<'obj> {
         }
     }
 
-    /// Lets the programs and others know of the turns.
+    /// Publishes the turns to the programs and to other threads.
     fn show(&self, turns: &[Turn]) {
         self.announce(turns);
         self.set_states(|group| match turns[group] {
@@ -488,12 +489,12 @@ impl<'obj> Keeper<'obj> {
         });
     }
 
-    /// One period, in which each group has its turn. For how long each was attached, where that was not all the time;
-    /// what it was told if that ended it.
+    /// Runs one period, in which each group has its turn. Returns how long each group was attached, if not all the
+    /// time, or the command that ended the period.
     fn period(&mut self, turns: &[Turn], commands: &Receiver<Command>) -> Result<Vec<Option<Duration>>, Command> {
         let begin = Instant::now();
         let mut put_on = vec![None; turns.len()];
-        // The futex programs first, as they are to see the sleeps in the others' waits.
+        // The futex programs come first, because they measure the sleeps within the others' waits.
         for group in (0..turns.len()).rev() {
             if turns[group] == Turn::Part(0.0) {
                 if self.is_on(group) {
@@ -504,7 +505,7 @@ impl<'obj> Keeper<'obj> {
                 put_on[group] = Some(Instant::now());
             }
         }
-        // Those that were on before are on from the beginning; nothing for those that were on all of it.
+        // Groups that were on before count from the beginning; `None` for those that stay on throughout.
         let mut attached: Vec<_> = put_on.iter().map(|on| on.map(|_| Duration::ZERO)).collect();
         let mut parts: Vec<(usize, f64)> = turns.iter().enumerate().filter_map(part).collect();
         parts.sort_by(|a, b| a.1.total_cmp(&b.1));
@@ -520,14 +521,14 @@ impl<'obj> Keeper<'obj> {
         }
         told_nothing(commands, begin + PERIOD)?;
         self.finish_removals();
-        // Put on, and not to be taken off in this period.
+        // These were switched on and stay on in this period.
         for (attached, since) in attached.iter_mut().zip(put_on) {
             *attached = since.map(|since| since.elapsed()).or(*attached);
         }
         Ok(attached)
     }
 
-    /// Scales up what was seen by groups that were attached for only a part of the time since they were last settled.
+    /// Scales up what was seen by groups that were attached only part of the time since they were last settled.
     fn settle(&self, owed: &mut [Owed]) -> Result<()> {
         let mut factors = [0.0; LIBRARY as usize + 1];
         for (group, owed) in owed.iter_mut().enumerate().filter(|(_, o)| o.saw_anything()) {
@@ -539,7 +540,7 @@ impl<'obj> Keeper<'obj> {
         self.status.missed.lock().unwrap_or_else(PoisonError::into_inner).estimate(&self.maps, &factors)
     }
 
-    /// Takes all probes off, side by side: each removal waits for a grace period of the kernel.
+    /// Detaches all probes concurrently, because each removal waits for a grace period of the kernel.
     fn detach(mut self) {
         let groups = std::mem::take(&mut self.groups);
         let links = groups.into_iter().flat_map(|links| links.begins.into_iter().chain(links.ends));
@@ -548,7 +549,7 @@ impl<'obj> Keeper<'obj> {
     }
 }
 
-/// For how long a group was attached since what it saw was last scaled up.
+/// How long a group was attached since its counts were last scaled up.
 #[derive(Clone)]
 struct Owed {
     since: Instant,
@@ -561,7 +562,7 @@ impl Owed {
         Owed { since: Instant::now(), attached: Duration::ZERO, all_the_time: true }
     }
 
-    /// One more period, in which the group was attached for so long, or all the time.
+    /// Adds one period, in which the group was attached for this long, or all the time.
     fn add(&mut self, attached: Option<Duration>) {
         self.attached += attached.unwrap_or(PERIOD);
         self.all_the_time &= attached.is_none();
@@ -571,7 +572,7 @@ impl Owed {
         !self.attached.is_zero()
     }
 
-    /// How many times as much as was seen in that time was not seen.
+    /// Returns the ratio of what was not seen in that time to what was seen.
     fn factor(&self) -> f64 {
         if self.all_the_time {
             return 0.0;
@@ -580,7 +581,7 @@ impl Owed {
     }
 }
 
-/// A budget that is kept, also across pauses.
+/// A budget that is enforced, also across pauses.
 struct Governed {
     budget: Budget,
     governor: Governor,
@@ -593,12 +594,12 @@ impl Governed {
     }
 }
 
-/// What it is told next.
+/// Returns the next command.
 fn next(commands: &Receiver<Command>) -> Command {
     commands.recv().unwrap_or(Command::Detach)
 }
 
-/// The part of a period that a group may be on for, where that is not all of it.
+/// Returns the share of a period that a group may be on, if not all of it.
 fn part((group, turn): (usize, &Turn)) -> Option<(usize, f64)> {
     match *turn {
         Turn::Part(part) if part < 1.0 => Some((group, part)),
@@ -606,7 +607,7 @@ fn part((group, turn): (usize, &Turn)) -> Option<(usize, f64)> {
     }
 }
 
-/// Waits until then, unless told something.
+/// Waits until the given time, unless a command arrives.
 fn told_nothing(commands: &Receiver<Command>, until: Instant) -> Result<(), Command> {
     match commands.recv_timeout(until.saturating_duration_since(Instant::now())) {
         Err(RecvTimeoutError::Timeout) => Ok(()),
@@ -615,7 +616,7 @@ fn told_nothing(commands: &Receiver<Command>, until: Instant) -> Result<(), Comm
     }
 }
 
-/// What the programs know before the first of them is attached.
+/// Writes what the programs need before the first of them is attached.
 fn fill(skel: &LatchSkel<'_>, target: &Target, plan: &Plan) -> Result<()> {
     write_sites(&skel.maps.sites, plan, target.bias)?;
     write_kinds(&skel.maps.kinds, plan)?;
@@ -625,7 +626,7 @@ fn fill(skel: &LatchSkel<'_>, target: &Target, plan: &Plan) -> Result<()> {
     }
     for address in &plan.wrapper_returns {
         let address = address + target.bias;
-        // One too many only makes a call site less exact.
+        // A missing entry only makes a call site less precise.
         _ = skel.maps.wrappers.update(&address.to_ne_bytes(), &[1], MapFlags::ANY);
     }
     for (address, row) in library::rows(target.pid) {
@@ -636,10 +637,10 @@ fn fill(skel: &LatchSkel<'_>, target: &Target, plan: &Plan) -> Result<()> {
     Ok(())
 }
 
-/// Reads what hits cost the server.
+/// Measures what hits cost the server.
 struct Meter<'b> {
     budget: &'b Budget,
-    /// The sites and then the futex programs.
+    /// The sites, followed by the futex programs.
     rows: Vec<Row>,
     last: Instant,
     others_ns: u64,
@@ -649,30 +650,32 @@ struct Meter<'b> {
 
 /// A probe of a group.
 struct Row {
-    /// Index of its hits.
+    /// The index of its hits.
     index: u32,
     group: usize,
     trap_ns: f64,
-    /// Whether its thread has the latch then.
+    /// Whether its thread holds the latch at that moment.
     is_end: bool,
 }
 
 /// What was used in a period, in CPUs.
 struct Used {
     server_cpu: f64,
-    /// By probes that have no turns.
+    /// By probes that do not take turns.
     others: f64,
     groups: Vec<Usage>,
 }
 
 impl<'b> Meter<'b> {
+    /// Starts measuring.
+    ///
     /// # Errors
-    /// When the hits cannot be read.
+    /// Fails when the hits cannot be read.
     fn new(keeper: &Keeper<'_>, budget: &'b Budget) -> Result<Meter<'b>> {
         let costs = &budget.costs;
         let mut rows = Vec::new();
         for (index, probe) in (0..).zip(&keeper.plan.probes) {
-            // What has no measured price is taken to cost as much as the most expensive kind.
+            // A class without a measured cost is assumed to cost as much as the most expensive one.
             let trap_ns = costs.of(probe.class).or(costs.stepped).unwrap_or(0.0);
             rows.push(Row { index, group: keeper.plan.group_of(probe), trap_ns, is_end: !probe.is_begin });
         }
@@ -714,7 +717,7 @@ impl<'b> Meter<'b> {
     }
 }
 
-/// Hits so far.
+/// Reads the hits so far.
 fn counts(rows: &[Row], keeper: &Keeper<'_>) -> Result<Vec<types::hits>> {
     rows.iter().map(|row| hits(&keeper.maps.hits, row.index)).collect()
 }

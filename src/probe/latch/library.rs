@@ -9,12 +9,12 @@ use crate::symbols::{frame, Arch, Image};
 use crate::target::{file_mappings, FileMapping};
 use types::primitive as primitives;
 
-/// As many rows as the programs' map holds (`MAX_FRAME_ROWS` in `bpf/latch.h`).
+/// The capacity of the programs' map (`MAX_FRAME_ROWS` in `bpf/latch.h`).
 const MAX_ROWS: usize = 4096;
-/// Functions looked into per library; those that wait need fewer than 100.
+/// The most functions that are examined per library; those that wait need fewer than 100.
 const MAX_FUNCTIONS: usize = 512;
 
-/// The functions by which a program waits, as they are exported.
+/// The exported functions by which a program waits.
 const FUNCTIONS: &[(&str, primitives)] = &[
     ("pthread_mutex_lock", primitives::PRIMITIVE_MUTEX),
     ("pthread_mutex_timedlock", primitives::PRIMITIVE_MUTEX),
@@ -28,7 +28,7 @@ const FUNCTIONS: &[(&str, primitives)] = &[
     ("pthread_cond_wait", primitives::PRIMITIVE_COND),
     ("pthread_cond_timedwait", primitives::PRIMITIVE_COND),
     ("pthread_cond_clockwait", primitives::PRIMITIVE_COND),
-    // C++'s, which calls the above.
+    // C++ library functions, which call those above.
     ("_ZNSt18condition_variable4waitERSt11unique_lockISt5mutexE", primitives::PRIMITIVE_COND),
     ("malloc", primitives::PRIMITIVE_ALLOCATOR),
     ("calloc", primitives::PRIMITIVE_ALLOCATOR),
@@ -37,7 +37,7 @@ const FUNCTIONS: &[(&str, primitives)] = &[
     ("memalign", primitives::PRIMITIVE_ALLOCATOR),
     ("aligned_alloc", primitives::PRIMITIVE_ALLOCATOR),
     ("posix_memalign", primitives::PRIMITIVE_ALLOCATOR),
-    // C++'s new and delete, which call the above.
+    // C++'s new and delete, which call those above.
     ("_Znwm", primitives::PRIMITIVE_ALLOCATOR),
     ("_Znam", primitives::PRIMITIVE_ALLOCATOR),
     ("_ZdlPv", primitives::PRIMITIVE_ALLOCATOR),
@@ -52,8 +52,8 @@ const FUNCTIONS: &[(&str, primitives)] = &[
     ("syscall", primitives::PRIMITIVE_OTHER),
 ];
 
-/// The rows for process `pid`, by address in it. Empty where its C library cannot be read: its waits are then counted
-/// as lost.
+/// Returns the rows for process `pid`, by address in the process. Empty if its C library cannot be read; its waits are
+/// then counted as lost.
 pub(super) fn rows(pid: i32) -> BTreeMap<u64, types::library_frame> {
     let mut rows = BTreeMap::new();
     for library in libraries(pid) {
@@ -65,7 +65,7 @@ pub(super) fn rows(pid: i32) -> BTreeMap<u64, types::library_frame> {
     rows.into_iter().take(MAX_ROWS).collect()
 }
 
-/// The first mapping of the C library, of the C++ library, and before glibc 2.34 of the thread library.
+/// Returns the first mappings of the C library, of the C++ library and, before glibc 2.34, of the thread library.
 fn libraries(pid: i32) -> Vec<FileMapping> {
     let names = ["libc.so", "libc-2", "libpthread", "libstdc++"];
     let mut found = file_mappings(pid);
@@ -74,13 +74,14 @@ fn libraries(pid: i32) -> Vec<FileMapping> {
     found
 }
 
-/// The rows of one library, by link-time address.
+/// Returns the rows of one library, by link-time address.
 pub fn rows_of(image: &Image) -> BTreeMap<u64, types::library_frame> {
     let exported: HashMap<u64, u32> = image
         .symbols()
         .filter(|s| s.is_function)
         .filter_map(|s| {
-            // In .symtab their version is part of the names of those that have several: `pthread_cond_wait@@GLIBC_2.3.2`.
+            // In .symtab, the names of functions with several versions include the version:
+            // `pthread_cond_wait@@GLIBC_2.3.2`.
             let exported = s.name.split('@').next()?;
             Some((s.addr, FUNCTIONS.iter().find(|(name, _)| *name == exported)?.1 .0))
         })
@@ -92,11 +93,11 @@ pub fn rows_of(image: &Image) -> BTreeMap<u64, types::library_frame> {
         if seen.len() >= MAX_FUNCTIONS {
             break;
         }
-        // The library calls its exported functions too; what they are for does not change by that.
+        // The library also calls its exported functions internally, which does not change their meaning.
         let primitive = exported.get(&addr).copied().or(primitive);
         let meaning = match seen.get(&addr) {
             Some(&known) if known == primitive || known.is_none() => continue,
-            // Part of functions of different meaning: then it has none by itself.
+            // Code that is part of functions with different meanings has no meaning of its own.
             Some(_) => None,
             None => primitive,
         };
@@ -117,7 +118,8 @@ pub fn rows_of(image: &Image) -> BTreeMap<u64, types::library_frame> {
     rows
 }
 
-/// The row for a thread that is behind this instruction: inside a call, or a system call.
+/// Returns the row for a thread whose current instruction follows this one, because it is inside a call or a system
+/// call.
 fn row(image: &Image, insn: &Insn, primitive: u32) -> Option<types::library_frame> {
     if !matches!(insn.flow, Flow::Call(_)) && !is_system_call(image.arch(), insn) {
         return None;

@@ -1,4 +1,4 @@
-//! What probes did not see while they were off: the waits that they did see, scaled up.
+//! Estimates what probes did not see while they were off, by scaling up the waits that they did see.
 
 use std::collections::HashMap;
 
@@ -18,20 +18,20 @@ pub(crate) struct Missed {
     seen: Seen,
 }
 
-/// What the waits for a latch are told apart by.
+/// The keys by which waits for a latch are distinguished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Part {
     /// Address and line.
     Callsite(LatchKey, u64, u64),
     /// Tablespace, type, level, index and wait function.
     Page(u32, u16, u16, u64, u32),
-    /// From where to where.
+    /// From which place to which.
     Handoff(LatchKey, u8, u8),
-    /// Those of them whose waiter moved meanwhile.
+    /// The handoffs whose waiter moved meanwhile.
     Migration(LatchKey, u8, u8),
 }
 
-/// What was seen when estimates were last made.
+/// What had been seen when estimates were last made.
 #[derive(Default)]
 struct Seen {
     latches: HashMap<LatchKey, types::waits>,
@@ -39,22 +39,22 @@ struct Seen {
     parts: HashMap<Part, (u64, u64)>,
 }
 
-/// Waits for a latch that were not seen.
+/// The waits for a latch that were not seen.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Estimate {
     pub sum_ns: f64,
     pub buckets: [f64; BUCKETS],
-    /// Sleep in all waits that were not watched, whether they were seen or not; and how often.
+    /// The sleep in all waits that were not watched, whether they were seen or not, and the number of sleeps.
     pub sleep_ns: f64,
     pub sleeps: f64,
     /// How many of those waits slept, and how many did not.
     pub slept: f64,
     pub won: f64,
-    /// Of those waits, the time of which it is still open how much was slept.
+    /// The time of those waits whose share of sleep is not known yet.
     unwatched_ns: f64,
 }
 
-/// Waits at a call site, or for pages, that were not seen.
+/// The waits at a call site, or for pages, that were not seen.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Sum {
     pub count: f64,
@@ -62,11 +62,11 @@ pub(super) struct Sum {
 }
 
 impl Missed {
-    /// Takes the waits that were seen since the last time as many times more as `factors` say, by wait function, and what
-    /// was slept in waits that were not watched to be the same part as in those that were.
+    /// Adds `factors` times the waits seen since the last call, by wait function. The share of sleep in waits that were
+    /// not watched is taken to be the same as in those that were.
     ///
     /// # Errors
-    /// When the programs' maps cannot be read.
+    /// Fails when the programs' maps cannot be read.
     pub(super) fn estimate(&mut self, maps: &Maps, factors: &[f64]) -> Result<()> {
         let factor = |function: usize| factors.get(function).copied().unwrap_or_default();
         let no_waits = types::waits::default();
@@ -161,7 +161,7 @@ impl Estimate {
 mod tests {
     use super::*;
 
-    /// So many waits of 100 ns, a part of them watched; of those half slept for 80 ns.
+    /// Waits of 100 ns, some of them watched; half of those slept for 80 ns.
     fn waits(seen: u64, watched: u64) -> types::waits {
         let mut waits = types::waits {
             sum_ns: 100 * seen,
@@ -200,7 +200,7 @@ mod tests {
         let mut estimate = Estimate::default();
         estimate.add(&waits(0, 0), &waits(10, 2), 0.0);
         assert_eq!((estimate.sum_ns, estimate.sleep_ns), (0.0, 320.0));
-        // Twice as much was not seen, and none of it watched.
+        // Twice as many were not seen, and none of them was watched.
         estimate.add(&waits(10, 2), &waits(15, 2), 2.0);
         assert_eq!((estimate.sum_ns, estimate.sleep_ns), (1000.0, 320.0 + 15.0 * 40.0));
     }

@@ -57,13 +57,13 @@ unsafe impl Plain for types::handoff_key {}
 // SAFETY: as above.
 unsafe impl Plain for types::handoffs {}
 
-/// The programs attached to one server, held by a thread of their own. Dropping it detaches them.
+/// The programs attached to one server, held by a separate thread. Dropping it detaches them.
 pub struct LatchProbe {
-    /// Names of the sites that the kernel refused, and why.
+    /// The names of the sites that the kernel refused, with the reason.
     pub refused: Vec<(String, String)>,
-    /// Whether sleeps are seen: both futex programs could be attached.
+    /// Whether sleeps are measured, that is, whether both futex programs could be attached.
     sees_sleeps: bool,
-    /// Between which handoffs are counted; `None` where they are not.
+    /// The places between which handoffs are counted; `None` if they are not.
     places: Option<Places>,
     maps: Arc<Maps>,
     status: Arc<Status>,
@@ -71,7 +71,7 @@ pub struct LatchProbe {
     keeper: Option<JoinHandle<()>>,
 }
 
-/// The maps that are read at each scrape; they outlive the loaded programs.
+/// The maps that are read at each scrape. They outlive the loaded programs.
 pub(crate) struct Maps {
     pub latches: MapHandle,
     pub callsites: MapHandle,
@@ -80,7 +80,7 @@ pub(crate) struct Maps {
     pub hits: MapHandle,
     pub lost: MapHandle,
     pub attachments: MapHandle,
-    /// Held while an entry of `attachments` is changed: several threads do.
+    /// Held while an entry of `attachments` is changed, which several threads do.
     attachment_change: Mutex<()>,
     pub threads: MapHandle,
 }
@@ -100,8 +100,8 @@ impl Maps {
         })
     }
 
-    /// Changes what the programs know of a wait function's probes. If that fails, which it has no reason to, waits may be
-    /// counted under another cause of loss.
+    /// Changes what the programs know about a wait function's probes. If this fails, for which there is no known
+    /// reason, waits may be counted under another cause of loss.
     fn update_attachment(&self, function: u8, change: impl FnOnce(&mut types::attachment)) {
         let _held = self.attachment_change.lock().unwrap_or_else(PoisonError::into_inner);
         let key = u32::from(function).to_ne_bytes();
@@ -117,7 +117,7 @@ impl LatchProbe {
     /// Loads the programs and attaches them to `target` at the sites of `plan`. Handoffs between `places` are counted.
     ///
     /// # Errors
-    /// When the programs cannot be loaded, or no site at all could be attached.
+    /// Fails when the programs cannot be loaded, or when no site at all could be attached.
     pub fn attach(target: &Arc<Target>, plan: &Arc<Plan>, places: Option<Places>) -> Result<LatchProbe> {
         let status = Arc::new(Status::default());
         let (commands, orders) = mpsc::channel();
@@ -147,17 +147,17 @@ impl LatchProbe {
         })
     }
 
-    /// To be called once: keeps the probes within a budget from then on.
+    /// Returns a function, to be called once, that keeps the probes within a budget from then on.
     pub fn keep_within(&self) -> impl FnOnce(Budget) + Send + 'static {
         let commands = self.commands.clone();
-        // A thread that has ended has nothing attached.
+        // If the thread has ended, nothing is attached.
         move |budget| _ = commands.send(Command::Govern(budget))
     }
 
-    /// Takes the probes off until [`LatchProbe::resume`], and returns when they are off.
+    /// Detaches the probes until [`LatchProbe::resume`], and returns when they are detached.
     pub fn pause(&self) {
         let (off, are_off) = mpsc::channel();
-        // A thread that has ended has nothing attached.
+        // If the thread has ended, nothing is attached.
         _ = self.commands.send(Command::Pause(off));
         _ = are_off.recv();
     }
@@ -174,7 +174,7 @@ impl LatchProbe {
         Arc::clone(&self.status)
     }
 
-    /// Takes all probes off the server, and returns when they are off.
+    /// Detaches all probes from the server, and returns when they are detached.
     pub fn detach(&mut self) {
         _ = self.commands.send(Command::Detach);
         if let Some(keeper) = self.keeper.take() {
@@ -189,7 +189,7 @@ impl Drop for LatchProbe {
     }
 }
 
-/// Sets the constants that the programs are loaded with.
+/// Sets the constants with which the programs are loaded.
 fn configure(open: &mut OpenLatchSkel<'_>, target: &Target, plan: &Plan, places: Option<&Places>) -> Result<()> {
     let rodata = open.maps.rodata_data.as_deref_mut().context("the programs have no constants")?;
     rodata.target_tgid = target.pid as u32;
@@ -238,7 +238,7 @@ fn configure(open: &mut OpenLatchSkel<'_>, target: &Target, plan: &Plan, places:
     Ok(())
 }
 
-/// What the programs need to know a page by its latch.
+/// Returns what the programs need in order to recognize a page by its latch.
 fn page_layout(family: &Family) -> types::page_layout {
     let Some(pages) = family.pages else { return types::page_layout::default() };
     let latch = &pages.latch;
@@ -252,7 +252,7 @@ fn page_layout(family: &Family) -> types::page_layout {
     }
 }
 
-/// Makes the entry for pages that have none of their own, before the map can be full.
+/// Creates the entry for pages without an entry of their own, before the map can be full.
 fn write_other_pages(map: &impl MapCore) -> Result<()> {
     let key = types::page_key { r#type: types::page_type::PAGE_OTHER.0 as u16, ..Default::default() };
     let waits = types::page_waits::default();
@@ -261,7 +261,7 @@ fn write_other_pages(map: &impl MapCore) -> Result<()> {
     map.update(key, waits, MapFlags::ANY).context("preparing the map of pages")
 }
 
-/// The maps need what is planned, and where the program lies in the process.
+/// Writes the planned sites and kinds to the maps. The sites depend on where the program lies in the process.
 fn write_sites(map: &impl MapCore, plan: &Plan, bias: u64) -> Result<()> {
     for (index, site) in plan.sites.iter().enumerate() {
         let moved = |place| plan::moved(place, bias);

@@ -1,4 +1,4 @@
-//! Which sites to probe: the catalog's wait functions, found in this binary by analysis of its code.
+//! Plans which sites to probe: the catalog's wait functions, found in this binary by analysis of its code.
 
 mod inlined;
 
@@ -15,76 +15,76 @@ use crate::code::{self, Condition, EndKind, Flow, Place, Site, Slow, Test, WaitS
 use crate::model::Mode;
 use crate::symbols::{Arch, Image};
 
-/// As many sites as the programs' map holds.
+/// The capacity of the programs' map of sites.
 const MAX_SITES: usize = types::limit::MAX_SITES.0 as usize;
-/// As many probes as the programs count hits of.
+/// The number of probes whose hits the programs can count.
 const MAX_PROBES: usize = types::limit::MAX_PROBES.0 as usize;
 /// The kind of place that is a number (`bpf/latch.h`).
 const CONSTANT: u16 = 2;
-/// As many wait functions as the programs' map holds.
+/// The capacity of the programs' map of wait functions.
 pub(super) const MAX_FUNCTIONS: usize = types::limit::MAX_FUNCTIONS.0 as usize;
 
 /// What will be attached to a server, and what could not be planned.
 pub struct Plan {
     pub sites: Vec<PlannedSite>,
-    /// The wait functions of this binary, also those that cannot be probed.
+    /// The wait functions of this binary, including those that cannot be probed.
     pub functions: Vec<PlannedFunction>,
-    /// Sites that can only be off together, by their places in `sites`.
+    /// Groups of sites that must be attached and detached together, by index in `sites`.
     pub groups: Vec<Vec<usize>>,
-    /// Link-time addresses after calls in code that all latches share, behind which the caller proper lies.
+    /// Link-time return addresses in code that all latches share; for these, the actual caller is one frame further up.
     pub wrapper_returns: Vec<u64>,
-    /// Link-time addresses of the server's writable static data.
+    /// The link-time address range of the server's writable static data.
     pub static_data: Option<Range<u64>>,
-    /// Wait functions that are missing from this binary or resisted analysis, and why.
+    /// The wait functions that are missing from this binary or could not be analyzed, with the reason.
     pub gaps: Vec<(String, String)>,
-    /// What is seen only in part, a sentence each.
+    /// What is measured only in part, one sentence each.
     pub limits: Vec<String>,
-    /// Under what hits are counted, by [`PlannedSite::probe`].
+    /// The probes under which hits are counted, indexed by [`PlannedSite::probe`].
     pub probes: Vec<PlannedProbe>,
-    /// Wait functions that are inlined, spinning included, by their index in the catalog.
+    /// The wait functions that are inlined, including their spinning, by index in the catalog.
     inlined: Vec<u8>,
-    /// What the waits of each wait function are for, by its index in the catalog.
+    /// What each wait function's waits are for, by index in the catalog.
     pub(super) kinds: [types::latch_kinds; MAX_FUNCTIONS],
 }
 
-/// Sites that are counted as one: a site of a wait function's own, or those of all waits that are inlined.
+/// Sites that are counted together: one site of a wait function, or those of all inlined waits.
 #[derive(Clone, Debug)]
 pub struct PlannedProbe {
-    /// `mutex_enter_inline:begin`
+    /// For example `mutex_enter_inline:begin`.
     pub name: String,
     pub class: ProbeClass,
-    /// By their places in [`Plan::sites`].
+    /// Their indices in [`Plan::sites`].
     pub sites: Vec<usize>,
     pub(super) is_begin: bool,
 }
 
 /// A wait function.
 pub struct PlannedFunction {
-    /// Short and stable.
+    /// A short and stable name.
     pub label: String,
-    /// Link-time addresses.
+    /// The link-time address range.
     pub range: Range<u64>,
-    /// Whether it spins before it sleeps, in itself or in a function that it calls.
+    /// Whether it spins before it sleeps, itself or in a function that it calls.
     pub spins: bool,
-    /// Whether the spin loop is in it.
+    /// Whether it contains the spin loop itself.
     pub has_loop: bool,
-    /// In the catalog.
+    /// The index in the catalog.
     index: u8,
 }
 
 /// One probe site.
 pub struct PlannedSite {
-    /// `mutex_enter_inline:begin`
+    /// For example `mutex_enter_inline:begin`.
     pub name: String,
-    /// Link-time address of the probed instruction, or of the function whose return is probed.
+    /// The link-time address of the probed instruction, or of the function whose return is probed.
     pub addr: u64,
     pub file_offset: u64,
-    /// The instruction, as a disassembler shows it.
+    /// The disassembled instruction.
     pub instruction: String,
     pub emulated: bool,
-    /// Probed when the function returns rather than at an instruction.
+    /// Whether the probe is on the function's return rather than on an instruction.
     pub at_return: bool,
-    /// Sites with the same number are begins and ends of the same waits: useless without one another.
+    /// Sites with the same number are the beginnings and ends of the same waits; none is useful without the others.
     pub(super) wait: usize,
     pub(super) site: types::site,
 }
@@ -94,12 +94,12 @@ impl PlannedSite {
         u32::from(self.site.role) <= types::role::ROLE_BEGIN_AGAIN.0
     }
 
-    /// The wait function that it belongs to, by its index in the catalog.
+    /// Returns the wait function that it belongs to, by index in the catalog.
     pub(super) fn function(&self) -> u8 {
         self.site.function
     }
 
-    /// What a hit of this site costs.
+    /// Returns the cost class of a hit of this site.
     pub fn class(&self) -> ProbeClass {
         match (self.at_return, self.emulated) {
             (true, _) => ProbeClass::Return,
@@ -110,7 +110,7 @@ impl PlannedSite {
 }
 
 impl Plan {
-    /// Whether each wait function spins before it sleeps, by its place in the catalog.
+    /// Returns whether each wait function spins before it sleeps, by index in the catalog.
     pub(super) fn spins(&self) -> [bool; MAX_FUNCTIONS] {
         let mut spins = [false; MAX_FUNCTIONS];
         for function in self.functions.iter().filter(|function| function.spins) {
@@ -120,25 +120,25 @@ impl Plan {
         spins
     }
 
-    /// The wait functions whose probes are in a group.
+    /// Returns the wait functions whose probes are in a group.
     pub(super) fn functions_of(&self, group: usize) -> HashSet<u8> {
         self.groups[group].iter().map(|&i| self.sites[i].function()).collect()
     }
 
-    /// The group that a probe's sites are in.
+    /// Returns the group that contains a probe's sites.
     pub(super) fn group_of(&self, probe: &PlannedProbe) -> usize {
         let first = probe.sites.first();
         self.groups.iter().position(|group| first.is_some_and(|site| group.contains(site))).unwrap_or_default()
     }
 
-    /// Addresses in the process, and the index of the site at each.
+    /// Returns addresses in the process, with the index of the site at each.
     pub(super) fn site_addresses(&self, bias: u64) -> impl Iterator<Item = (u64, u32)> + '_ {
         self.sites.iter().enumerate().map(move |(i, s)| (s.addr + bias, i as u32))
     }
 }
 
-/// The share of the server's CPU time, in percent, from which on probes may be hit in every round of spinning. With less they are
-/// off nearly all the time, and what they miss meanwhile is not worth an estimate.
+/// The share of the server's CPU time, in percent, from which on probes may be hit in every round of spinning. With a
+/// smaller budget they would be off nearly all the time, and estimates of what they miss would be worthless.
 pub const EVERY_ROUND: f64 = 20.0;
 
 /// What may be used on a process, beyond probes on plain instructions.
@@ -146,12 +146,12 @@ pub const EVERY_ROUND: f64 = 20.0;
 pub struct Allowed {
     /// Return probes, where no better end of a wait is found.
     pub uretprobes: bool,
-    /// Probes on calls. Kernels that emulate a call without writing the shadow stack would make the process fault when the
-    /// function returns, if it has one.
+    /// Probes on calls. On kernels that emulate a call without writing the shadow stack, a process that has one would
+    /// fault when the function returns.
     pub calls: bool,
-    /// Sites by the hundred, which are attached and detached at once.
+    /// Hundreds of sites, which are attached and detached at once.
     pub many_sites: bool,
-    /// Sites of mutexes that are passed in every round of spinning.
+    /// Sites of mutexes that run in every round of spinning.
     pub every_round: bool,
 }
 
@@ -177,7 +177,7 @@ pub fn plan(image: &Image, family: &Family, allowed: Allowed) -> Plan {
     };
     for function in family.wait_functions.iter().filter(|f| matches!(f.found, Found::Futex(..))) {
         if !found.iter().any(|v| std::ptr::eq(v.function, function)) {
-            planner.gap(function.label, "no function of this build does only this");
+            planner.gap(function.label, "this build has no separate function for it");
         }
     }
     for variant in found.iter().filter(|v| !v.is_inlined()) {
@@ -187,8 +187,8 @@ pub fn plan(image: &Image, family: &Family, allowed: Allowed) -> Plan {
     if family.wait_functions.is_empty() {
         planner.gap(
             "InnoDB's latches by name",
-            "this build has no function for them that armtrace knows; all sleeps for InnoDB's events (latches, row locks and idle \
-             threads alike) are in armtrace_cond_wait_seconds, latch unnamed:os_event",
+            "armtrace knows no function for them in this build; all sleeps on InnoDB's events (for latches and row locks, and of idle \
+             threads) are in armtrace_cond_wait_seconds, latch unnamed:os_event",
         );
     }
     let planned: HashSet<u8> = planner.sites.iter().map(PlannedSite::function).collect();
@@ -209,12 +209,12 @@ pub fn plan(image: &Image, family: &Family, allowed: Allowed) -> Plan {
     }
 }
 
-/// What the sites' hits are counted under: one entry for sites of the same name.
+/// Assigns the sites to the probes under which their hits are counted: sites of the same name share one.
 fn probes(sites: &mut [PlannedSite]) -> Vec<PlannedProbe> {
     let mut probes: Vec<PlannedProbe> = Vec::new();
     for (i, site) in sites.iter_mut().enumerate() {
         let known = probes.iter().position(|p| p.name == site.name);
-        // There are a few for each wait function; more would be counted under the last.
+        // There are a few probes per wait function. Any beyond the limit are counted under the last.
         let full = (probes.len() == MAX_PROBES).then_some(MAX_PROBES - 1);
         let probe = known.or(full).unwrap_or_else(|| {
             let (name, class, is_begin) = (site.name.clone(), site.class(), site.is_begin());
@@ -230,20 +230,20 @@ fn probes(sites: &mut [PlannedSite]) -> Vec<PlannedProbe> {
 /// A wait function in this binary.
 struct Variant {
     function: &'static WaitFunction,
-    /// In the catalog.
+    /// The index in the catalog.
     index: u8,
-    /// The function's label, with a number where the binary has several of it.
+    /// The function's label, with a number if the binary has several of it.
     label: String,
     range: Range<u64>,
 }
 
 impl Variant {
-    /// Whether its waits begin in the functions that call it.
+    /// Returns whether its waits begin in the functions that call it.
     fn is_around(&self) -> bool {
         matches!(self.function.shape, Shape::Inlined { .. })
     }
 
-    /// The same, or whether they are those of which that is not known.
+    /// Returns whether its waits begin in the functions that call it, or may do so.
     fn is_inlined(&self) -> bool {
         matches!(self.function.shape, Shape::Inlined { .. } | Shape::Rest)
     }
@@ -261,8 +261,8 @@ fn variants(image: &Image, index: u8, function: &'static WaitFunction) -> Vec<Va
     found.map(|(n, range)| Variant { function, index, label: label(n), range }).collect()
 }
 
-/// For each wait function the lowest of those that it is nested with, directly or by way of others: one calls the other, so
-/// that their waits are parts of each other.
+/// Returns, for each wait function, the lowest of those that it is nested with, directly or through others. Nested
+/// functions call one another, so their waits are parts of each other.
 fn nesting(image: &Image, found: &[&Variant]) -> [u8; MAX_FUNCTIONS] {
     let mut lowest: [u8; MAX_FUNCTIONS] = std::array::from_fn(|i| i as u8);
     let mut nest = |caller: &Variant, callee: u64| {
@@ -292,13 +292,13 @@ fn groups(sites: &[PlannedSite], lowest: &[u8; MAX_FUNCTIONS]) -> Vec<Vec<usize>
     groups.into_values().collect()
 }
 
-/// The addresses of sites: of instructions, and of functions whose return is probed. Kernels without attach cookies tell sites by
-/// them alone, so no two may have the same. The first of two waits has it.
+/// The addresses of sites: of instructions, and of functions whose return is probed. Kernels without attach cookies
+/// identify sites by address alone, so no two sites may share one. The first of two waits gets it.
 #[derive(Default)]
 struct Taken(HashSet<(u64, bool)>);
 
 impl Taken {
-    /// Takes the addresses of a wait's sites: all, or none if one of them is another site's.
+    /// Takes the addresses of a wait's sites: all of them, or none if another site has one of them.
     fn take(&mut self, sites: &[PlannedSite]) -> bool {
         let wanted: HashSet<(u64, bool)> = sites.iter().map(|site| (site.addr, site.at_return)).collect();
         let is_free = wanted.len() == sites.len() && wanted.is_disjoint(&self.0);
@@ -313,15 +313,15 @@ struct Planner<'a> {
     image: &'a Image,
     allowed: Allowed,
     layout: Layout,
-    /// Stubs of the C library's `syscall`, through which futexes are called.
+    /// The stubs of the C library's `syscall`, through which futexes are called.
     system_calls: Slow,
-    /// Where the wait functions begin.
+    /// The entries of the wait functions.
     entries: HashSet<u64>,
-    /// Those that are called from inlined waits that were not recognised.
+    /// The functions that are called from inlined waits that could not be used.
     resisting: HashSet<u64>,
     taken: Taken,
     sites: Vec<PlannedSite>,
-    /// How many waits have been planned.
+    /// The number of waits that have been planned.
     waits: usize,
     gaps: Vec<(String, String)>,
     limits: Vec<String>,
@@ -342,13 +342,13 @@ impl Planner<'_> {
         }
     }
 
-    /// Keeps the sites of a wait, all or none.
+    /// Adds the sites of a wait, all or none.
     fn keep(&mut self, sites: Vec<PlannedSite>) -> Result<(), &'static str> {
         if self.sites.len() + sites.len() > MAX_SITES {
-            return Err("this build has more probe sites than armtrace keeps");
+            return Err("this build has more probe sites than armtrace supports");
         }
         if !self.taken.take(&sites) {
-            return Err("one of its instructions is probed for another wait already");
+            return Err("one of its instructions is already probed for another wait");
         }
         let wait = self.waits;
         self.waits += 1;
@@ -356,7 +356,7 @@ impl Planner<'_> {
         Ok(())
     }
 
-    /// Notes what the waits of a function are for.
+    /// Records what the waits of a function are for.
     fn identify(&mut self, variant: &Variant) -> Result<(), &'static str> {
         let function = variant.function;
         let read = |mode, identity| self.latch_kind(mode, identity);
@@ -372,19 +372,19 @@ impl Planner<'_> {
             }
         };
         if kinds.is_empty() {
-            return Err("this build's code does not show where its latches keep what identifies them");
+            return Err("this build's code does not show how its latches are identified");
         }
         let of = &mut self.kinds[usize::from(variant.index)];
         if kinds.len() > of.kinds.len() {
-            return Err("it waits for more kinds of latches than armtrace keeps apart");
+            return Err("it waits for more kinds of latches than armtrace can distinguish");
         }
         of.count = kinds.len() as u32;
         of.kinds.iter_mut().zip(kinds).for_each(|(into, kind)| *into = kind);
         Ok(())
     }
 
-    /// Whether the function leaves the waiting to others: to a wait function, which is probed itself, or all of it, as each
-    /// layer of a template does in a debug build.
+    /// Returns whether the function leaves the waiting to others: to a wait function, which is probed itself, or
+    /// entirely, as each layer of a template does in a debug build.
     fn waits_elsewhere(&self, variant: &Variant) -> bool {
         let Some(function) = code::Function::new(self.image, variant.range.clone()) else { return false };
         let calls = |to: &HashSet<u64>| {
@@ -397,7 +397,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Where the functions of these names begin.
+    /// Returns the entries of the functions with these names.
     fn addresses(&self, names: &[Function]) -> HashSet<u64> {
         names.iter().flat_map(|name| self.image.functions_named(name)).map(|s| s.addr).collect()
     }
@@ -431,12 +431,12 @@ impl Planner<'_> {
             sites.push(self.at_return(variant, base)?);
         }
         if sites.iter().all(PlannedSite::is_begin) {
-            return Err("not every end of a wait can be probed here");
+            return Err("not all ends of its waits can be probed");
         }
         Ok(sites)
     }
 
-    /// A function that waits in several loops.
+    /// Plans a function that waits in several loops.
     fn plan_loops(&self, variant: &Variant) -> Option<Vec<PlannedSite>> {
         let Shape::Contended { spin, sleep } = variant.function.shape else { return None };
         let function = code::Function::new(self.image, variant.range.clone())?;
@@ -460,19 +460,19 @@ impl Planner<'_> {
         }
     }
 
-    /// One of the sites at which its waits begin.
+    /// Plans one of the sites at which its waits begin.
     fn begin(&self, variant: &Variant, name: &str, begin: &Site) -> Result<PlannedSite, &'static str> {
         if begin.per_round {
-            return Err("its begin cannot be told from a round of spinning");
+            return Err("the beginning of its waits cannot be distinguished from a round of spinning");
         }
         if begin.is_call && !self.allowed.calls {
-            return Err("it begins with a call, which may not be probed in a process with a shadow stack");
+            return Err("its waits begin at a call, which must not be probed in a process with a shadow stack");
         }
         let role = if begin.repeats { types::role::ROLE_BEGIN_AGAIN } else { types::role::ROLE_BEGIN };
         self.planned(variant, name, begin, role, self.site(variant, begin)?)
     }
 
-    /// What the program needs to know at this site, but for the role.
+    /// Returns what the program needs to know at this site, except for the role.
     fn site(&self, variant: &Variant, at: &Site) -> Result<types::site, &'static str> {
         let (arch, function) = (self.image.arch(), variant.function);
         let argument = |n: usize| at.args.get(n).copied().flatten().map(|p| place(arch, p));
@@ -494,7 +494,7 @@ impl Planner<'_> {
         Ok(site)
     }
 
-    /// What the program reads in a latch of this kind; `None` where this build does not show where that is.
+    /// Returns what the program reads in a latch of this kind; `None` if this build does not show where that is.
     fn latch_kind(&self, mode: Mode, identity: Identity) -> Option<types::latch_kind> {
         let kind = types::latch_kind { mode: mode_code(mode), ..Default::default() };
         let place = |member: &Member| self.layout.place(member);
@@ -525,12 +525,12 @@ impl Planner<'_> {
             EndKind::Final => types::role::ROLE_END,
         };
         let condition = end.when.map(|c| encode_condition(self.image.arch(), &c)).unwrap_or_default();
-        // Its place at the begin says nothing here.
+        // The latch's place at the beginning does not apply here.
         let latch = types::place::default();
         self.planned(variant, name, &end.site, role, types::site { condition, latch, ..base })
     }
 
-    /// The end of a wait where another function is entered.
+    /// Plans the end of a wait at the entry of another function.
     fn until(&self, variant: &Variant, end: Function, base: types::site) -> Result<PlannedSite, &'static str> {
         let entry = self.image.functions_named(end).next().and_then(|s| self.image.function_at(s.addr));
         let found = entry.and_then(|range| code::whole_function(self.image, range, &self.system_calls));
@@ -574,7 +574,7 @@ impl Planner<'_> {
     }
 }
 
-/// `begin`, `begin2`, `begin3`
+/// Returns `begin`, `begin2`, `begin3`, and so on.
 fn numbered(what: &str, n: usize) -> String {
     if n == 0 {
         what.to_owned()
@@ -583,7 +583,7 @@ fn numbered(what: &str, n: usize) -> String {
     }
 }
 
-/// The number that stands for a mode in the kernel.
+/// Returns the number that represents a mode in the kernel.
 pub(super) fn mode_code(mode: Mode) -> u8 {
     match mode {
         Mode::None => 0,
@@ -593,7 +593,7 @@ pub(super) fn mode_code(mode: Mode) -> u8 {
     }
 }
 
-/// Where register `number` is in the registers that the kernel saves at a probe: `struct pt_regs` on
+/// Returns the offset of register `number` in the registers that the kernel saves at a probe: `struct pt_regs` on
 /// x86_64, `struct user_pt_regs` on aarch64, both part of the kernel's user-space interface.
 pub(in crate::probe) fn register_offset(arch: Arch, number: u8) -> u16 {
     /// In the order rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8 to r15.
@@ -604,7 +604,7 @@ pub(in crate::probe) fn register_offset(arch: Arch, number: u8) -> u16 {
     }
 }
 
-/// Where the flags are: `eflags` on x86_64, `pstate` on aarch64.
+/// Returns the offset of the flags: `eflags` on x86_64, `pstate` on aarch64.
 fn flags_offset(arch: Arch) -> u16 {
     match arch {
         Arch::X86_64 => 144,
@@ -612,7 +612,7 @@ fn flags_offset(arch: Arch) -> u16 {
     }
 }
 
-/// Where the instruction pointer is: `ip` on x86_64, `pc` on aarch64.
+/// Returns the offset of the instruction pointer: `ip` on x86_64, `pc` on aarch64.
 pub(in crate::probe) fn ip_offset(arch: Arch) -> u16 {
     match arch {
         Arch::X86_64 => 128,
@@ -620,8 +620,8 @@ pub(in crate::probe) fn ip_offset(arch: Arch) -> u16 {
     }
 }
 
-/// Where the second argument of a system call, the stack pointer and, on aarch64, the link register are; x86_64 has no
-/// link register, and what stands for it is never read.
+/// Returns the offsets of a system call's second argument, of the stack pointer and, on aarch64, of the link register.
+/// x86_64 has no link register; the number in its place is never read.
 pub(super) fn library_registers(arch: Arch) -> (u32, u32, u32) {
     let (op, sp, link) = match arch {
         Arch::X86_64 => (register_offset(arch, 6), register_offset(arch, 4), 0),
@@ -652,12 +652,12 @@ fn place(arch: Arch, place: Place) -> types::place {
     }
 }
 
-/// Addresses of programs have 48 bits at most.
+/// Addresses of programs have at most 48 bits.
 fn constant(value: u64) -> types::place {
     types::place { reg: (value >> 32) as u16, kind: CONSTANT, displacement: value as i32 }
 }
 
-/// The place where an address is in a process that has the program `bias` bytes higher.
+/// Returns the place of an address in a process whose program is loaded `bias` bytes higher.
 pub(super) fn moved(place: types::place, bias: u64) -> types::place {
     match place.kind {
         CONSTANT => constant((u64::from(place.reg) << 32 | u64::from(place.displacement as u32)).wrapping_add(bias)),

@@ -1,4 +1,4 @@
-//! Which latches threads wait for at this moment.
+//! Shows which latches threads are waiting for at this moment.
 
 use std::collections::HashMap;
 use std::sync::PoisonError;
@@ -18,25 +18,25 @@ use crate::target::Memory;
 // SAFETY: a plain C structure; any bytes of the right length are a valid value of it.
 unsafe impl Plain for types::wait {}
 
-/// Entries of the map of threads that are read at a time.
+/// The number of entries of the thread map that are read at a time.
 const BATCH: u32 = 256;
 
-/// A latch that somebody waits for, or waited for last.
+/// A latch that a thread waits for, or waited for last.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WaitedFor {
     pub name: LatchName,
-    /// Of the word that it is known by, in the process.
+    /// The address in the process of the word by which it is identified.
     pub address: u64,
-    /// How much of it lies from there on.
+    /// The size of the part of the latch from there on.
     pub bytes: u64,
 }
 
-/// How many waits for latches of each identity had ended when that was last looked at.
+/// The number of waits for latches of each identity that had ended at the last call.
 pub type Counted = HashMap<LatchKey, u64>;
 
 impl LatchCollector {
-    /// How many bytes of a latch lie in front of its word: MariaDB's have the pointer to their performance_schema instance there,
-    /// if they have one at all.
+    /// Returns how many bytes of a latch precede its word. MariaDB's latches may have the pointer to their
+    /// performance_schema instance there.
     pub fn bytes_before(&self, latch: &WaitedFor) -> u64 {
         let family = self.target.family;
         let Some(before) = family.psi_from_latch().filter(|from| *from < 0) else { return 0 };
@@ -47,7 +47,7 @@ impl LatchCollector {
             let class_at = follow(instance.wrapping_add(u64::from(class.to_class)))?;
             LatchName::from_event(&memory.string(class_at.wrapping_add(u64::from(class.to_name)))?)
         };
-        // Without performance_schema it is null.
+        // Without performance_schema the pointer is null.
         if instance == 0 || leads_to_event().is_some() {
             u64::from(before.unsigned_abs())
         } else {
@@ -55,12 +55,12 @@ impl LatchCollector {
         }
     }
 
-    /// The latches that threads wait for now, one entry for each thread.
+    /// Returns the latches that threads are waiting for now, one entry per thread.
     ///
     /// # Errors
-    /// When a map cannot be read.
+    /// Fails when a map cannot be read.
     pub fn waited_for_now(&self) -> Result<Vec<WaitedFor>> {
-        // Where probes were taken off during a wait its end was not seen.
+        // If probes were detached during a wait, its end was not seen.
         let attachments: HashMap<u32, types::attachment> = entries(&self.maps.attachments)?.into_iter().collect();
         let is_open = |function: u8, generation: u32| {
             attachments.get(&function.into()).is_some_and(|probes| probes.generation == generation)
@@ -77,11 +77,11 @@ impl LatchCollector {
         Ok(found)
     }
 
-    /// For each identity of which more waits have ended than `counted` says, the latch that was waited for last. `counted`
-    /// is brought up to date.
+    /// Returns, for each identity with more ended waits than `counted` says, the latch that was last waited for.
+    /// Updates `counted`.
     ///
     /// # Errors
-    /// When the map cannot be read.
+    /// Fails when the map cannot be read.
     pub fn waited_for_last(&self, counted: &mut Counted) -> Result<Vec<WaitedFor>> {
         let mut found = Vec::new();
         for (key, waits) in entries::<types::latch_key, types::waits>(&self.maps.latches)? {
@@ -93,7 +93,7 @@ impl LatchCollector {
         Ok(found)
     }
 
-    /// `None` for condition variables, for which threads wait without anybody having them.
+    /// Returns `None` for condition variables, for which threads wait although no thread holds them.
     fn waited_for(&self, key: &types::latch_key, word: u64) -> Option<WaitedFor> {
         let mut caches = self.caches.lock().unwrap_or_else(PoisonError::into_inner);
         let arch = self.target.image.arch();

@@ -1,4 +1,4 @@
-//! Sites of waits that the compiler has inlined into the functions that take a latch.
+//! Plans the sites of waits that the compiler inlined into the functions that take a latch.
 
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
@@ -7,12 +7,13 @@ use super::{constant, types, PlannedSite, Planner, Variant, EVERY_ROUND};
 use crate::catalog::{IdentityIn, Shape};
 use crate::code::{self, EndKind, Inlined, InlinedCalls, Region};
 
-/// Where sites are attached one by one, which takes a tenth of a second each to undo, no more of these are planned.
+/// The most sites of this kind that are planned where sites are attached one by one, because detaching each takes a
+/// tenth of a second.
 const FEW_SITES: usize = 64;
 
 impl Planner<'_> {
-    /// Plans the waits that are inlined around calls of some of the wait functions, and, where that does not succeed for all
-    /// calls, those functions themselves.
+    /// Plans the waits that are inlined around calls of some of the wait functions. If that does not succeed for all
+    /// calls, plans those functions themselves too.
     pub(super) fn add_inlined(&mut self, found: &[Variant]) {
         let callees: HashSet<u64> = found.iter().filter(|v| v.is_around()).map(|v| v.range.start).collect();
         if callees.is_empty() {
@@ -33,7 +34,7 @@ impl Planner<'_> {
         }
     }
 
-    /// The functions that call each of some, but for the wait functions and for these themselves.
+    /// Returns the functions that call each of `callees`, except the wait functions and the callees themselves.
     fn callers(&self, callees: &HashSet<u64>) -> BTreeMap<u64, Vec<Range<u64>>> {
         let mut callers: BTreeMap<u64, Vec<Range<u64>>> = BTreeMap::new();
         for (call, callee) in code::direct_calls(self.image, callees) {
@@ -47,7 +48,8 @@ impl Planner<'_> {
         callers
     }
 
-    /// `has_rest`: the waits that resist are seen by the function that they call.
+    /// Plans the waits around the calls of one function. `has_rest` says whether the function itself is probed for the
+    /// remaining waits.
     fn add_around(&mut self, variant: &Variant, ranges: &[Range<u64>], has_rest: bool) {
         if let Err(why) = self.identify(variant) {
             return self.gap(&variant.label, why);
@@ -76,13 +78,13 @@ impl Planner<'_> {
         let why = match (is_too_many, costs_too_much) {
             (true, _) => ": this kernel would attach their probes one by one".to_owned(),
             (false, true) => format!(
-                ": {} would be hit in every round of spinning, for which --max-overhead has to be {EVERY_ROUND:.0}% at least",
+                ": {} would be hit in every round of spinning, which requires --max-overhead {EVERY_ROUND:.0}% or more",
                 recognised.len()
             ),
             (false, false) => String::new(),
         };
         self.limits.push(format!(
-            "{}: of {all} places with a mutex inlined, {planned} are seen from the beginning of a wait{others}{why}",
+            "{}: of {all} inlined mutexes, {planned} are measured from the beginning of a wait{others}{why}",
             variant.label
         ));
     }
@@ -104,13 +106,13 @@ impl Planner<'_> {
         InlinedCalls { callee: variant.range.start, latch, other, spin, looked_at }
     }
 
-    /// The sites of one wait; `None` if one of them cannot be used.
+    /// Plans the sites of one wait; `None` if one of them cannot be used.
     pub(super) fn inlined_sites(&self, variant: &Variant, wait: &Inlined) -> Option<Vec<PlannedSite>> {
         let mut base = self.site(variant, &wait.begin).ok()?;
         if let Some(offset) = wait.looked_at {
             base.kind = constant(offset as u64);
         }
-        // Going back to the first attempt is part of every round of spinning; no other place tells.
+        // The path back to the first attempt is part of every round of spinning, and no other place shows the end.
         let is_round = wait.region == Region::Retries;
         let may_probe = |site: &code::Site| (self.allowed.calls || !site.is_call) && (is_round || !site.per_round);
         if !may_probe(&wait.begin) || !wait.ends.iter().all(|end| may_probe(&end.site)) {

@@ -28,7 +28,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// `$CLANG`, or the newest clang that Debian may have installed.
+/// Returns `$CLANG`, or the newest clang that Debian may have installed.
 fn find_clang() -> Result<PathBuf> {
     if let Some(clang) = env::var_os("CLANG") {
         return Ok(clang.into());

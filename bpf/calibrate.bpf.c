@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-/* The smallest program a uprobe can run: what is left is the price of the probe itself. */
+/* The smallest programs that a probe can run, so that what remains is the cost of the probe itself.
+ */
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
 
@@ -42,7 +43,8 @@ int empty_wait_exit(void *ctx)
 	return 0;
 }
 
-/* Hits by cookie: whether one link tells its sites apart, and sees all threads of the process. */
+/* Hits by cookie, which show whether one link distinguishes its sites and sees all threads of the
+ * process. */
 __u64 multi_hits[2] = {};
 
 SEC("uprobe.multi")

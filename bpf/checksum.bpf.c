@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /*
- * How often the server computes checksums, and of how many bytes. Every call is seen, and so the
- * probes are on for short bursts only.
+ * Counts how often the server computes checksums, and over how many bytes. Every call is seen, so
+ * the probes are attached only in short bursts.
  */
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
@@ -9,11 +9,11 @@
 
 char LICENSE[] SEC("license") = "GPL";
 
-/* Implementations that one server may have chosen. */
+/* The most implementations that one server can have chosen. */
 #define MAX_CHECKSUMS 4
 
-/* Where all calls of an implementation pass, in the process, and where in the saved registers the
- * number of bytes is then. */
+/* An instruction that all calls of an implementation pass, as an address in the process, and the
+ * offset of the register that holds the number of bytes there. */
 struct checksum_site {
 	__u64 address;
 	__u32 length_register;
@@ -21,9 +21,9 @@ struct checksum_site {
 };
 
 struct checksum_calls {
-	/* Of the probe. */
+	/* All hits of the probe. */
 	__u64 hits;
-	/* In bursts, and the bytes that these were given. */
+	/* The calls during bursts, and their bytes. */
 	__u64 calls;
 	__u64 bytes;
 };
@@ -40,7 +40,7 @@ struct {
 	__type(value, struct checksum_calls);
 } calls SEC(".maps");
 
-/* When the burst ends: the probes are on for some longer, and nobody knows how much. */
+/* The end of the burst. The probes stay attached for an unknown time beyond it. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -83,7 +83,7 @@ int checksum_sites(void *ctx)
 	return at_call(ctx);
 }
 
-/* For kernels without uprobe_multi: the same, attached site by site. */
+/* The same for kernels without uprobe_multi, attached site by site. */
 SEC("uprobe")
 int checksum_site(void *ctx)
 {

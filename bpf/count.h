@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * Counting in hash maps.
+ * Counters in hash maps.
  */
 #pragma once
 
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
 
-/* Adds to the map's entry; false if there is no room for it. */
+/* Adds to the map's entry; returns false if there is no room for it. */
 static __always_inline bool add_to(void *map, const void *key, __u64 more)
 {
 	__u64 *n = bpf_map_lookup_elem(map, key);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /*
- * Where the server's code is when a hardware event happens: a CPU that has counted so many of them
- * interrupts what it runs, and if that is a thread of the server, as many are counted for the
+ * Samples the server's instructions at hardware events. A CPU that has counted a number of events
+ * interrupts what it is running. If that is a thread of the server, this number is added to the
  * instruction. No event leaves the kernel.
  */
 #include "event.h"
@@ -32,15 +32,15 @@ struct perf_event {
 	struct perf_event_attr attr;
 } __attribute__((preserve_access_index));
 
-/* What the kernel passes to a program on an event: not part of its interface, so found by its
- * types. */
+/* What the kernel passes to a program on an event. This is not part of its interface, so it is
+ * found by its types. */
 struct bpf_perf_event_data_kern {
 	void *regs;
 	struct perf_sample_data *data;
 	struct perf_event *event;
 } __attribute__((preserve_access_index));
 
-/* How many of an event are due to an instruction, since user space last took that out. */
+/* The number of events by instruction, since user space last collected them. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, MIN_EVENT_SAMPLES);

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * What kernel and user space agree on about samples of hardware events.
+ * The interface between kernel and user space for samples of hardware events.
  */
 #pragma once
 
 #include "latch.h"
 
-/* At least as many entries as the map of samples holds; user space makes it larger. */
+/* The minimum capacity of the map of samples; user space makes it larger. */
 #define MIN_EVENT_SAMPLES 4096
 
-/* An instruction, and the event as user space has asked for it. */
+/* An instruction, and the event as user space requested it. */
 struct event_key {
-	/* Addresses of the kernel have their highest bit set. */
+	/* Kernel addresses have their highest bit set. */
 	__u64 address;
 	__u64 config;
 	__u64 config1;
@@ -19,7 +19,7 @@ struct event_key {
 	__u32 unused;
 };
 
-/* Carries what no map does into the object's BTF, from which user space gets it. */
+/* Puts into the object's BTF what no map contains, so that user space can read it there. */
 struct event_vocabulary {
 	struct hits hits;
 	struct event_key key;

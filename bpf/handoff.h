@@ -1,18 +1,20 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * Between which parts of the machine latches are handed over: from where a thread ran that woke a
- * waiter, to where the waiter ran once it had the latch. Who gave a latch back is known by its
- * futex wake, so that no unlock has to be probed; a wait that ended without one has no such place.
+ * Counts between which parts of the machine latches are handed over: from where the thread ran that
+ * woke a waiter, to where the waiter ran once it had the latch. The thread that released the latch
+ * is identified by its futex wake, so no unlock has to be probed. A wait that ended without a wake
+ * has no such place.
  *
- * Which parts these are (NUMA nodes, or groups of CPUs with a cache of their own) is user space's
- * choice. Where the machine is all one part the verifier leaves all of this out.
+ * User space chooses the parts: NUMA nodes, or groups of CPUs that share a cache. If the machine is
+ * a single part, the verifier removes all of this code.
  */
 #pragma once
 
-/* CPUs beyond this have no place. */
+/* CPUs beyond this number have no place. */
 #define MAX_CPUS 1024
 
-/* Wakes of late; a power of two. Two words that share an entry lose one wake to the other. */
+/* The number of recent wakes that are kept, a power of two. If two words share an entry, one wake
+ * is lost. */
 #define MAX_WAKES 1024
 
 #define FUTEX_WAKE	  1
@@ -44,7 +46,7 @@ struct {
 
 static const struct handoffs no_handoffs;
 
-/* Where this thread runs. */
+/* The place where this thread runs. */
 static __always_inline __u8 place_here(void)
 {
 	__u32 cpu;
@@ -69,7 +71,7 @@ static __always_inline bool is_wake(__u64 op)
 	return op == FUTEX_WAKE || op == FUTEX_WAKE_BITSET;
 }
 
-/* This thread wakes who sleeps on a word. */
+/* Records that this thread wakes the threads that sleep on a word. */
 static __always_inline void note_wake(__u64 word)
 {
 	struct wake *wake = wake_of(word);
@@ -81,7 +83,8 @@ static __always_inline void note_wake(__u64 word)
 	wake->ns = bpf_ktime_get_ns();
 }
 
-/* Where the thread ran that woke this one, which slept on a word since then; 0: not known. */
+/* The place of the thread that woke this one, which has slept on a word since then; 0: not known.
+ */
 static __always_inline __u8 waker_place(__u64 word, __u64 since_ns)
 {
 	struct wake *wake;
@@ -92,7 +95,8 @@ static __always_inline __u8 waker_place(__u64 word, __u64 since_ns)
 	return wake && wake->word == word && wake->ns >= since_ns ? wake->place : 0;
 }
 
-/* Adds a wait that began in one place, was woken from another, and had the latch in a third. */
+/* Adds a wait that began in one place, was woken from another, and acquired the latch in a third.
+ */
 static __always_inline void add_handoff(const struct latch_key *latch, __u8 begin, __u8 from,
 					__u8 to, __u64 ns)
 {

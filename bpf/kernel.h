@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * The few kernel types and constants that the programs need, so that they build with no kernel
- * header of any machine and alike for both architectures. Saved registers are read at byte offsets
- * that user space passes in, so not even pt_regs is needed.
+ * The few kernel types and constants that the programs need, so that they build without any
+ * machine's kernel headers and identically for both architectures. Saved registers are read at byte
+ * offsets that user space passes in, so not even pt_regs is needed.
  */
 #pragma once
 
@@ -34,7 +34,7 @@ enum {
 	BPF_NOEXIST = 1,
 };
 
-/* Kernels before 5.15 have no attach cookies; the flavor lets the program ask. */
+/* Kernels before 5.15 have no attach cookies; the flavor lets the program check. */
 enum bpf_func_id___cookie {
 	BPF_FUNC_get_attach_cookie___cookie = 174,
 };
@@ -44,7 +44,8 @@ enum bpf_func_id___regs {
 	BPF_FUNC_task_pt_regs___regs = 175,
 };
 
-/* What the syscalls:sys_enter_* and sys_exit_* tracepoints pass: the same on all 64-bit kernels. */
+/* What the syscalls:sys_enter_* and sys_exit_* tracepoints pass, which is the same on all 64-bit
+ * kernels. */
 struct sys_enter {
 	__u64 common;
 	__s64 nr;

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /*
- * Latch waits: uprobes say where a thread began and ended to wait for a latch, futex tracepoints
- * how long of it the thread slept. A sleep in the C library's locks is a wait of its own
+ * Latch waits: uprobes show when a thread began and ended waiting for a latch, and futex
+ * tracepoints how much of that time it slept. A sleep in the C library's locks is a separate wait
  * (library.h). Each finished wait is added to its latch's histogram here; no event leaves the
  * kernel.
  *
- * A wait's end can be known exactly (ROLE_END) or only probably (ROLE_MAYBE_END, where the code
- * then retries through its hot path, which must not be probed). In the second case the wait stays
- * open with its probable end noted, until something shows that the thread has moved on.
+ * A wait's end can be certain (ROLE_END) or only probable (ROLE_MAYBE_END, if the code then retries
+ * through its hot path, which must not be probed). In the second case the wait stays open with its
+ * probable end noted, until something shows that the thread has moved on.
  */
 #include "latch.h"
 #include <bpf/bpf_helpers.h>
@@ -17,21 +17,22 @@
 
 char LICENSE[] SEC("license") = "GPL";
 
-/* A retry comes within this time of a probable end: the hot path between them takes tens of
+/* A retry follows a probable end within this time: the hot path between them takes tens of
  * nanoseconds, the two probes a few hundred to two thousand. */
 #define REOPEN_NS 3000
 
-/* Frames looked at above the wait function before the call site is taken as it is. */
+/* The most frames above the wait function that are skipped to find the call site. */
 #define MAX_FRAMES 4
 
 #define FUTEX_CMD_MASK	  0x7f
 #define FUTEX_WAIT	  0
 #define FUTEX_WAIT_BITSET 9
-/* Of the kernel's function; its result lies behind them. */
+/* The number of arguments of the kernel's function; its result follows them. */
 #define FUTEX_WAIT_ARGUMENTS 5
 #define EAGAIN		     11
 
-/* "wait/syn", little endian: how the name of every performance_schema class of ours begins. */
+/* "wait/syn", little endian: the beginning of the name of every performance_schema class of
+ * interest. */
 #define PSI_NAME_PREFIX 0x6e79732f74696177ULL
 
 const volatile struct vocabulary vocabulary;
@@ -45,8 +46,8 @@ const volatile __u64 text_end;
 /* The server's .data and .bss. */
 const volatile __u64 static_begin;
 const volatile __u64 static_end;
-/* performance_schema: from a word-sized latch to its instance pointer (0: such latches have none),
- * from that to its class pointer, and from the class to its name. */
+/* performance_schema: the distance from a word-sized latch to its instance pointer (0: such latches
+ * have none), from that to its class pointer, and from the class to its name. */
 const volatile __s32 psi_offset;
 const volatile __u32 psi_class_offset;
 const volatile __u32 psi_name_offset;
@@ -65,7 +66,7 @@ struct {
 	__type(value, struct latch_kinds);
 } kinds SEC(".maps");
 
-/* For kernels without attach cookies: from a site's address to its index. */
+/* The index of a site by its address, for kernels without attach cookies. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, MAX_SITES);
@@ -73,7 +74,7 @@ struct {
 	__type(value, __u32);
 } site_at SEC(".maps");
 
-/* Return addresses in code shared by many latches, behind which the call site proper is one frame
+/* Return addresses in code that many latches share; for these, the actual call site is one frame
  * up. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -110,7 +111,7 @@ struct {
 	__type(value, __u64);
 } lost SEC(".maps");
 
-/* The upper bounds of the buckets, in nanoseconds; filled in by user space, which owns them. */
+/* The upper bounds of the buckets, in nanoseconds; user space owns them and fills them in. */
 const volatile __u64 bucket_bounds[BUCKETS - 1];
 
 static const struct waits no_waits;
@@ -135,20 +136,20 @@ static __always_inline struct hits *hit(__u32 index)
 	return h;
 }
 
-/* Whether it is this hit's turn to be timed. */
+/* Whether this hit is one of those that are timed. */
 static __always_inline bool is_timed(const struct hits *h)
 {
 	return h && h->count % TIMED_HITS == 0;
 }
 
-/* To be called last, with the time at which the program began; 0 if that is not known. */
+/* To be called last, with the time at which the program began; 0 if it is not known. */
 static __always_inline void add_time(struct hits *h, __u64 begin_ns)
 {
 	if (begin_ns && is_timed(h))
 		h->timed_ns += bpf_ktime_get_ns() - begin_ns;
 }
 
-/* How many bounds lie below ns: binary search, five steps for 24 bounds. */
+/* The number of bounds below ns, by binary search: five steps for 24 bounds. */
 static __always_inline __u32 bucket_of(__u64 ns)
 {
 	__u32 low = 0;
@@ -178,8 +179,8 @@ static __always_inline void add_callsite(const struct callsite_key *key, __u64 n
 	__sync_fetch_and_add(&at->sum_ns, ns);
 }
 
-/* Adds a wait of ns to its latch; false if there is no room for it. How long it slept is known only
- * if it was watched. */
+/* Adds a wait of ns to its latch; returns false if there is no room for it. The time asleep is
+ * known only if the wait was watched. */
 static __always_inline bool add_wait(const struct callsite_key *callsite, __u64 latch, __u64 ns,
 				     bool is_watched, __u64 sleep_ns, __u32 sleeps)
 {
@@ -207,7 +208,7 @@ static __always_inline bool add_wait(const struct callsite_key *callsite, __u64 
 	}
 	if (bucket < BUCKETS)
 		__sync_fetch_and_add(&total->buckets[bucket], 1);
-	/* Looked at again after the store: of two racing maxima the larger one stays. */
+	/* Checked again after the store, so that the larger of two racing maxima stays. */
 	for (int i = 0; i < 4 && *(volatile __u64 *)&total->max_ns < ns; i++)
 		*(volatile __u64 *)&total->max_ns = ns;
 	total->example = latch;
@@ -218,7 +219,7 @@ static __always_inline bool add_wait(const struct callsite_key *callsite, __u64 
 #include "handoff.h"
 #include "page.h"
 
-/* Notes which page the thread waited for, if it was one; while the page is sure to be the same. */
+/* Notes which page the thread waited for, if any, while the page is certain to be the same. */
 static __always_inline void note_page(struct wait *w)
 {
 	struct latch_key *key = &w->key.latch;
@@ -226,15 +227,15 @@ static __always_inline void note_page(struct wait *w)
 
 	if (!page_layout.is_known || w->is_page)
 		return;
-	/* What has another identity is no page's latch, unless its kind of latch has a flag for
-	 * them. */
+	/* A latch with another identity is not a page's, unless its kind of latch has a flag for
+	 * pages. */
 	if (page_layout.flag ? key->identity != IDENTITY_CREATED : !is_bare)
 		return;
 	if (!may_be_page(w->latch))
 		return;
 	w->is_page = page_of(w->latch, &w->page);
 	if (is_bare) {
-		/* Better known now than by who waits for it. */
+		/* The page identifies the latch better than the waiting code does. */
 		if (w->is_page) {
 			key->identity = IDENTITY_PAGE;
 			key->id = 0;
@@ -245,7 +246,7 @@ static __always_inline void note_page(struct wait *w)
 	}
 }
 
-/* How many times the futex programs were put on or taken off. */
+/* How many times the futex programs were switched on or off. */
 static __always_inline __u32 futex_switches(void)
 {
 	__u32 library = LIBRARY_FUNCTION;
@@ -262,8 +263,8 @@ static __always_inline bool futex_programs_rest(void)
 	return a && a->rests;
 }
 
-/* Adds the thread's wait, which ended at end_ns, to its latch, and leaves the thread without one.
- */
+/* Adds the thread's wait, which ended at end_ns, to its latch, and leaves the thread without a
+ * wait. */
 static __always_inline void finish(struct wait *w, __u64 end_ns)
 {
 	__u64 ns = end_ns > w->begin_ns ? end_ns - w->begin_ns : 0;
@@ -277,7 +278,7 @@ static __always_inline void finish(struct wait *w, __u64 end_ns)
 	w->latch = 0;
 }
 
-/* Ends what the thread was waiting for, because it is seen doing something else. */
+/* Ends the thread's wait, because the thread was seen doing something else. */
 static __always_inline void move_on(struct wait *w)
 {
 	if (!w->latch)
@@ -396,14 +397,13 @@ static __always_inline bool ends_here(void *ctx, const struct condition *c)
 	}
 }
 
-/* arm64 code may sign the addresses that it returns to, in bits that no address of a program uses.
- */
+/* arm64 code may sign its return addresses, in bits that no address of a program uses. */
 static __always_inline __u64 unsigned_address(__u64 address)
 {
 	return address & ((1ULL << 48) - 1);
 }
 
-/* The return address of the code that waits, past frames of code that all latches share. */
+/* The return address of the code that waits, skipping frames of code that all latches share. */
 static __always_inline __u64 caller(void *ctx, const struct site *site)
 {
 	__u64 frame, address = 0;
@@ -414,7 +414,8 @@ static __always_inline __u64 caller(void *ctx, const struct site *site)
 	if (!value_at(ctx, &site->frame, &frame))
 		return address;
 	for (int i = 0; i < MAX_FRAMES && bpf_map_lookup_elem(&wrappers, &address); i++) {
-		/* Saved frame pointer, then return address: the same on x86_64 and aarch64. */
+		/* A saved frame pointer and a return address, in this order on both x86_64 and
+		 * aarch64. */
 		__u64 record[2];
 
 		if (bpf_probe_read_user(record, sizeof(record), (void *)frame))
@@ -429,8 +430,8 @@ static __always_inline __u64 caller(void *ctx, const struct site *site)
 	return address;
 }
 
-/* The performance_schema class to whose instance the pointer at this address leads; 0 if to none.
- * What is not a class is told by its name. */
+/* The performance_schema class of the instance to which the pointer at this address leads; 0 if
+ * there is none. The class's name shows whether it is one. */
 static __always_inline __u64 psi_class(__u64 at)
 {
 	__u64 psi = 0, class = 0, prefix = 0;
@@ -442,7 +443,7 @@ static __always_inline __u64 psi_class(__u64 at)
 	return prefix == PSI_NAME_PREFIX ? class : 0;
 }
 
-/* What this wait is for; NULL if it is of none of the kinds that are known. */
+/* What this wait is for; NULL if it is of no known kind. */
 static __always_inline const struct latch_kind *kind_of(void *ctx, const struct site *site)
 {
 	__u32 function = site->function;
@@ -476,7 +477,7 @@ static __always_inline bool identify(void *ctx, const struct site *site, __u64 l
 		key->where = caller(ctx, site);
 		key->line = 0;
 	}
-	/* A line number fills half a register; the other half is not the caller's to define. */
+	/* A line number fills half a register; the caller need not define the other half. */
 	key->line = (__u32)key->line;
 	switch (kind->identity) {
 	case IDENTITY_LATCH_ID:
@@ -516,8 +517,8 @@ static __always_inline bool by_turns(__u32 function)
 	return a && a->by_turns;
 }
 
-/* The thread's state. A wait whose end may have passed unseen, because its probes were off
- * meanwhile, is none any more. */
+/* The thread's state. A wait whose end may have gone unseen, because its probes were off meanwhile,
+ * is dropped. */
 static __always_inline struct wait *thread_wait(void)
 {
 	__u32 tid = bpf_get_current_pid_tgid();
@@ -538,13 +539,13 @@ static __always_inline struct wait *new_thread(void)
 	return bpf_map_lookup_elem(&threads, &tid);
 }
 
-/* Whether this begin belongs to the wait that is open already. */
+/* Whether this beginning belongs to the wait that is already open. */
 static __always_inline bool goes_on(struct wait *w, const struct site *site, __u64 latch, __u64 now)
 {
 	if (w->latch != latch)
 		return false;
 	if (w->key.latch.function != site->function)
-		/* A wait function that calls another one: the outer one is the wait. */
+		/* The function is called by another wait function, whose wait it is. */
 		return !w->end_ns;
 	if (site->role != ROLE_BEGIN_AGAIN)
 		return false;
@@ -596,8 +597,8 @@ static __always_inline void end(void *ctx, const struct site *site, __u64 now)
 			count(&lost, LOST_NO_BEGIN);
 		return;
 	}
-	/* An inner wait function's end is not the outer wait's, nor that of a wait for another
-	 * latch its own. */
+	/* The end of an inner wait function, or of a wait for another latch, is not the end of this
+	 * wait. */
 	if (w->key.latch.function != site->function)
 		return;
 	if (site->latch.kind && !value_at(ctx, &site->latch, &latch)) {
@@ -606,7 +607,8 @@ static __always_inline void end(void *ctx, const struct site *site, __u64 now)
 	}
 	if (site->latch.kind && latch != w->latch)
 		return;
-	/* What ended before is another wait: the begin of this one was not seen. */
+	/* The open wait has already ended, so this end is another wait's, whose beginning was not
+	 * seen. */
 	if (w->end_ns) {
 		if (!by_turns(site->function))
 			count(&lost, LOST_NO_BEGIN);
@@ -625,7 +627,7 @@ static __always_inline bool is_target(void)
 	return bpf_get_current_pid_tgid() >> 32 == target_tgid;
 }
 
-/* The site that was hit: the attach cookie says, or on kernels without cookies its address. */
+/* The site that was hit, by its attach cookie or, on kernels without cookies, by its address. */
 static __always_inline struct site *site_here(void *ctx, __u32 *index)
 {
 	if (bpf_core_enum_value_exists(enum bpf_func_id___cookie,
@@ -678,7 +680,7 @@ int latch_returns(void *ctx)
 	return at_site(ctx);
 }
 
-/* For kernels without uprobe_multi: the same, attached site by site. */
+/* The same for kernels without uprobe_multi, attached site by site. */
 SEC("uprobe")
 int latch_site(void *ctx)
 {
@@ -724,8 +726,8 @@ static __always_inline void fall_asleep(__u64 word, __u64 op)
 		w->sleep_begin_ns = bpf_ktime_get_ns();
 		w->sleep_word = word;
 	}
-	/* InnoDB sleeps for its latches on their words or in condition variables; while it
-	 * does, it may have to wait for mutexes too. */
+	/* InnoDB sleeps for its latches on their words or in condition variables. Meanwhile it may
+	 * have to wait for mutexes too. */
 	if (is_waiting && ((op & FUTEX_CMD_MASK) != FUTEX_WAIT || is_of_latch(w, word)))
 		return;
 	begin_library_wait(&w->library, word, op, is_waiting);
@@ -741,7 +743,7 @@ static __always_inline void wake_up(__s64 ret)
 	if (!w)
 		return;
 	if (w->sleep_generation != generation(LIBRARY_FUNCTION)) {
-		/* These programs were off meanwhile: this may be the end of another sleep. */
+		/* These programs were off meanwhile, so this may be the end of another sleep. */
 		if (w->library.word)
 			count(&lost, LOST_CUT_OFF);
 		w->library.word = 0;
@@ -787,24 +789,25 @@ static __always_inline int futex_ends(__s64 ret)
 	return 0;
 }
 
-/* The kernel's own function for all futex waits: unlike the system call's tracepoints, it costs
- * only those who wait. */
+/* The kernel's own function for all futex waits. Unlike the system call's tracepoints, it costs
+ * only the threads that wait. */
 SEC("fentry/futex_wait")
 int futex_wait_enter(__u64 *ctx)
 {
 	__u64 word = 0;
 
-	/* Between turns these programs stay attached, because to attach them the kernel changes its
-	 * own code. */
+	/* These programs stay attached between turns, because the kernel changes its own code to
+	 * attach them. */
 	if (!is_target() || futex_switches() % 2 == 0)
 		return 0;
 	/* Older verifiers refuse to load an argument that points to a number. */
 	bpf_probe_read_kernel(&word, sizeof(word), ctx);
-	/* What its flags mean differs between kernels; the system call's operation does not. */
+	/* The meaning of the function's flags differs between kernels; the system call's operation
+	 * does not. */
 	return futex_begins(word, user_register(op_register));
 }
 
-/* Only where handoffs are looked at. */
+/* Loaded only if handoffs are counted. */
 SEC("fentry/futex_wake")
 int futex_wake_enter(__u64 *ctx)
 {

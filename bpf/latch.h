@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * What kernel and user space agree on about latch waits. User space gets these types from the
- * compiled object's BTF (the generated skeleton), so they exist once.
+ * The interface between kernel and user space for latch waits. User space gets these types from the
+ * compiled object's BTF (the generated skeleton), so they are defined only once.
  */
 #pragma once
 
@@ -9,14 +9,14 @@
 
 #define BUCKETS 25
 
-/* How much the maps hold. */
+/* The capacities of the maps. */
 #define MAX_WRAPPERS  1024
 #define MAX_LATCHES   2048
 #define MAX_CALLSITES 4096
 #define MAX_THREADS   16384
 #define MAX_PAGES     4096
 #define MAX_HANDOFFS  8192
-/* Kinds of wait that one wait function can stand for. */
+/* The most kinds of wait that one wait function can represent. */
 #define MAX_KINDS	     6
 #define MAX_FRAME_ROWS	     4096
 #define MAX_PSI_PLACES	     8
@@ -26,38 +26,41 @@
 enum role {
 	/* A wait begins here, each time. */
 	ROLE_BEGIN,
-	/* A wait begins here, or the same one goes on: the site lies in the wait's own loop. */
+	/* A wait begins here, or the same one continues, because the site lies in the wait's own
+	 * loop. */
 	ROLE_BEGIN_AGAIN,
 	/* The wait is over. */
 	ROLE_END,
-	/* The wait is probably over, unless ROLE_BEGIN_AGAIN follows at once: the last one counts.
+	/* The wait is probably over, unless ROLE_BEGIN_AGAIN follows at once; the last one counts.
 	 */
 	ROLE_MAYBE_END,
 };
 
-/* By what a latch is told from others: bounded, so that a server cannot fill the maps. */
+/* How a latch is identified. The number of identities is bounded, so that a server cannot fill the
+ * maps. */
 enum identity {
-	/* A number in the latch: its class. */
+	/* By a number in the latch: its class. */
 	IDENTITY_LATCH_ID,
-	/* Where the server's code created it: a file name's address and a line. */
+	/* By the place in the server's code that created it: a file name's address and a line. */
 	IDENTITY_CREATED,
-	/* performance_schema's class of it. */
+	/* By its performance_schema class. */
 	IDENTITY_PSI_CLASS,
-	/* Its own address, when that is in the server's static data. */
+	/* By its own address, if that is in the server's static data. */
 	IDENTITY_STATIC,
-	/* The return address of the code that waits for it. */
+	/* By the return address of the code that waits for it. */
 	IDENTITY_CALLER,
 	/* It is part of a metadata lock. */
 	IDENTITY_METADATA_LOCK,
-	/* A page's latch. */
+	/* It is a page's latch. */
 	IDENTITY_PAGE,
-	/* It is the C library's own, of its allocator. */
+	/* It belongs to the C library's allocator. */
 	IDENTITY_ALLOCATOR,
-	/* Site only: static, else performance_schema's class, else the caller. */
+	/* For sites only: by address if static, else by performance_schema class, else by caller.
+	 */
 	IDENTITY_WORD,
 };
 
-/* In which mode a latch is waited for; 0: it has none, or it is not known. */
+/* The mode in which a latch is waited for; 0: it has none, or the mode is not known. */
 enum mode {
 	MODE_NONE,
 	MODE_S,
@@ -65,9 +68,9 @@ enum mode {
 	MODE_X,
 };
 
-/* What of the C library a thread sleeps in. */
+/* The C library object that a thread sleeps in. */
 enum primitive {
-	/* None that is known, or a latch of the server's own. */
+	/* No known object, or a latch of the server's own. */
 	PRIMITIVE_NONE,
 	PRIMITIVE_MUTEX,
 	PRIMITIVE_RWLOCK_READ,
@@ -78,17 +81,17 @@ enum primitive {
 	/* A function that sleeps for something else: a semaphore, a thread's end, any system call.
 	 */
 	PRIMITIVE_OTHER,
-	/* Of waits only: for a mutex that the thread has to get back because a condition variable
+	/* For waits only: a mutex that the thread has to reacquire because a condition variable
 	 * woke it. */
 	PRIMITIVE_REACQUIRE,
 };
 
-/* Where a value is when a site is reached: a saved register, or memory that one points to. */
+/* Where a value is when a site is reached: in a saved register, or in memory that one points to. */
 struct place {
-	/* Byte offset in the saved registers; of a constant its upper half. */
+	/* Byte offset in the saved registers; for a constant, its upper half. */
 	__u16 reg;
-	/* 0: absent; 1: register + displacement; 2: always the same, displacement is the lower
-	 * half; 4 or 8: that many bytes at register + displacement. */
+	/* 0: absent; 1: register + displacement; 2: a constant, displacement is its lower half; 4
+	 * or 8: that many bytes at register + displacement. */
 	__u16 kind;
 	__s32 displacement;
 };
@@ -118,13 +121,14 @@ struct condition {
 	__u32 reg;
 };
 
-/* By what the latch is told from others, and in which mode it is waited for. */
+/* How the latch is identified, and the mode in which it is waited for. */
 struct latch_kind {
-	/* As the server numbers kinds of wait, where one site stands for several. */
+	/* The server's own number for this kind of wait, if one site represents several. */
 	__u16 number;
 	__u8 mode;
 	__u8 identity;
-	/* Offsets of the identity's two parts in the latch, and which bits of the second count. */
+	/* The offsets of the identity's two parts in the latch, and which bits of the second count.
+	 */
 	__u16 id_offset;
 	__u16 line_offset;
 	__u32 line_mask;
@@ -133,18 +137,18 @@ struct latch_kind {
 /* One probe site; the attach cookie is its index. */
 struct site {
 	__u8 role;
-	/* Which wait function it belongs to. */
+	/* The wait function that it belongs to. */
 	__u8 function;
-	/* Under which probe its hits are counted. */
+	/* The probe under which its hits are counted. */
 	__u16 probe;
-	/* Which of its function's kinds of wait this is, where that has several. */
+	/* Which of its function's kinds of wait this is, if the function has several. */
 	struct place kind;
-	/* At an end: absent, unless sites of many functions are one wait function's. */
+	/* At an end: absent, unless sites of many functions belong to one wait function. */
 	struct place latch;
-	/* Call site: a file name's address and line, where the server passes them... */
+	/* The call site: a file name's address and line, if the server passes them... */
 	struct place file;
 	struct place line;
-	/* ...otherwise the return address; and the frame pointer, to look further up. */
+	/* ...otherwise the return address, and the frame pointer for finding frames further up. */
 	struct place caller;
 	struct place frame;
 	struct condition condition;
@@ -152,7 +156,7 @@ struct site {
 
 /* What the waits of a wait function are for. */
 struct latch_kinds {
-	/* 1, or as many as the sites' `kind` tells apart. */
+	/* 1, or the number of kinds that the sites' `kind` distinguishes. */
 	__u32 count;
 	struct latch_kind kinds[MAX_KINDS];
 };
@@ -160,27 +164,28 @@ struct latch_kinds {
 enum limit {
 	/* Probe sites. */
 	MAX_SITES = 2048,
-	/* What the sites' hits are counted under: sites of one name are one probe. */
+	/* Probes under which the sites' hits are counted: sites of one name share a probe. */
 	MAX_PROBES = 256,
 	/* Wait functions of one server. */
 	MAX_FUNCTIONS = 32,
-	/* Stands in place of one for waits in the C library, which futex programs see. */
+	/* The number in place of a wait function for waits in the C library, which the futex
+	 * programs see. */
 	LIBRARY_FUNCTION = MAX_FUNCTIONS,
-	/* One in so many hits is timed. */
+	/* One in this many hits is timed. */
 	TIMED_HITS = 16,
 };
 
 /* How the probes of a wait function, or the futex programs, are attached. */
 struct attachment {
-	/* How many times they were taken off. */
+	/* How many times they were switched off. */
 	__u32 generation;
-	/* Not 0 if they are off at times, or not all attached yet: waits of which only the end is
-	 * seen are no surprise. */
+	/* Not 0 if they are off at times, or not all attached yet, so that seeing only the end of a
+	 * wait is expected. */
 	__u32 by_turns;
-	/* Of the futex programs: how many times they were put on or taken off; odd while on. */
+	/* For the futex programs: how many times they were switched on or off; odd while on. */
 	__u32 switches;
-	/* Of the futex programs on the kernel's functions, which stay attached: whether even waits
-	 * that began before are left alone. */
+	/* For the futex programs on the kernel's functions, which stay attached: whether even waits
+	 * that began earlier are ignored. */
 	__u32 rests;
 };
 
@@ -196,23 +201,24 @@ struct latch_key {
 
 struct callsite_key {
 	struct latch_key latch;
-	/* File name's address and line, or a return address and 0. */
+	/* A file name's address and line, or a return address and 0. */
 	__u64 where;
 	__u64 line;
 };
 
-/* How many waits there were is the sum of the buckets. */
+/* The number of waits is the sum of the buckets. */
 struct waits {
 	__u64 sum_ns;
 	__u64 max_ns;
-	/* Waits during which the futex programs were on all the time, and how long those took. */
+	/* Waits during which the futex programs were on all the time, and their total time. */
 	__u64 watched;
 	__u64 watched_ns;
-	/* In those: sleep, how often, and how many waits slept at least once. */
+	/* For those: the time asleep, the number of sleeps, and the number of waits with at least
+	 * one sleep. */
 	__u64 sleep_ns;
 	__u64 sleeps;
 	__u64 slept;
-	/* Address of a latch of this class, for user space to look at. */
+	/* The address of a latch of this class, for user space to inspect. */
 	__u64 example;
 	__u64 buckets[BUCKETS];
 };
@@ -222,7 +228,7 @@ struct callsite_waits {
 	__u64 sum_ns;
 };
 
-/* What handoffs add up under; places count from 1, 0 stands for none that is known. */
+/* The key under which handoffs are counted; places count from 1, and 0 means unknown. */
 struct handoff_key {
 	struct latch_key latch;
 	/* Where the thread ran that woke the waiter. */
@@ -235,11 +241,13 @@ struct handoff_key {
 struct handoffs {
 	__u64 count;
 	__u64 sum_ns;
-	/* In which the waiter began to wait in another place than it had the latch in. */
+	/* Handoffs in which the waiter began to wait in another place than it acquired the latch.
+	 */
 	__u64 migrations;
 };
 
-/* Where a page's descriptor has what tells of the page; all offsets are from its latch. */
+/* Where a page's descriptor stores what identifies the page; all offsets are relative to its latch.
+ */
 struct page_layout {
 	__s32 space;
 	__s32 page_no;
@@ -247,31 +255,31 @@ struct page_layout {
 	__s32 frame;
 	/* A byte that is 1 in latches of pages and 0 in others; 0: there is none. */
 	__u32 flag;
-	/* A type of index pages besides those of all servers; 0: there is none. */
+	/* A type of index pages in addition to those of all servers; 0: there is none. */
 	__u16 index_type;
 	/* 0: this server's pages are not known. */
 	__u16 is_known;
 };
 
-/* What waits for pages add up under. */
+/* The key under which waits for pages are counted. */
 struct page_key {
 	__u32 space;
 	/* As in the page's header. */
 	__u16 type;
-	/* Of an index's page: its level and its index; of others 0. */
+	/* For a page of an index: its level and its index; otherwise 0. */
 	__u16 level;
 	__u64 index;
-	/* The wait function; none for all that the map had no room for. */
+	/* The wait function; for the entry of all that the map had no room for, none. */
 	__u32 function;
 	__u32 unused;
 };
 
-/* Types of pages that are part of an index, and what stands in place of a type. */
+/* Types of pages that are part of an index, and a value in place of a type. */
 enum page_type {
 	PAGE_SDI = 17853,
 	PAGE_RTREE = 17854,
 	PAGE_INDEX = 17855,
-	/* Pages of which nothing is known, or for which the map had no room. */
+	/* Pages about which nothing is known, or for which the map had no room. */
 	PAGE_OTHER = 0xffff,
 };
 
@@ -280,7 +288,7 @@ struct page_waits {
 	__u64 sum_ns;
 };
 
-/* A sleep in a lock or condition variable of the C library; word 0 means none. */
+/* A sleep in a C library lock or condition variable; word 0 means none. */
 struct library_wait {
 	__u64 word;
 	__u64 begin_ns;
@@ -291,26 +299,27 @@ struct library_wait {
 
 /* How to get from an instruction of the C library to its function's caller. */
 struct library_frame {
-	/* Bytes from the stack pointer here to what it is in the caller. */
+	/* The number of bytes from the stack pointer here to its value in the caller. */
 	__u32 size;
-	/* Where above the stack pointer the return address is; IN_LINK_REGISTER: not saved. */
+	/* The offset of the return address from the stack pointer; IN_LINK_REGISTER: not on the
+	 * stack. */
 	__u32 return_at;
-	/* What the function is, to those outside of the library. */
+	/* What the function means to code outside of the library. */
 	__u32 primitive;
 };
 
 #define IN_LINK_REGISTER 0xffffffff
 
-/* Where an instrumented object keeps the pointer to its performance_schema instance. */
+/* Where an instrumented object stores the pointer to its performance_schema instance. */
 struct psi_place {
-	/* From the futex word, rounded down to 8 bytes. */
+	/* The distance from the futex word, rounded down to 8 bytes. */
 	__u32 offset;
-	/* Whether threads sleep on that word by FUTEX_WAIT, and not by FUTEX_WAIT_BITSET; with a
-	 * condition variable of glibc before 2.34 as if by the latter. */
+	/* Whether threads sleep on that word with FUTEX_WAIT rather than FUTEX_WAIT_BITSET.
+	 * Condition variables of glibc before 2.34 are treated as if they used the latter. */
 	__u8 plain_wait;
 	/* The first letter of the kind in the names of such classes. */
 	__u8 kind;
-	/* Whether it is that of a rw_pr_lock_t. */
+	/* Whether the object is a rw_pr_lock_t. */
 	__u8 is_prlock;
 	__u8 unused;
 };
@@ -325,27 +334,27 @@ struct code_range {
 struct wait {
 	__u64 latch;
 	__u64 begin_ns;
-	/* When it probably ended; 0 while it goes on. */
+	/* When it probably ended; 0 while it continues. */
 	__u64 end_ns;
 	__u64 sleep_ns;
-	/* When the sleep in progress began, 0 while awake, and on which word. */
+	/* When the sleep in progress began, 0 while awake, and the word slept on. */
 	__u64 sleep_begin_ns;
 	__u64 sleep_word;
 	__u32 sleeps;
-	/* Of its wait function's probes when it began, and of the futex programs when the thread
-	 * fell asleep. */
+	/* The generation of its wait function's probes when it began, and of the futex programs
+	 * when the thread fell asleep. */
 	__u32 generation;
 	__u32 sleep_generation;
-	/* Of the futex programs when the wait began. */
+	/* The switches of the futex programs when the wait began. */
 	__u32 switches;
 	/* Where the thread ran when the wait began and when it probably ended, and where the thread
-	 * that woke it last. */
+	 * ran that last woke it. */
 	__u8 begin_place;
 	__u8 end_place;
 	__u8 waker_place;
 	__u8 is_page;
 	struct callsite_key key;
-	/* What sort of page it waits for, once `is_page`. */
+	/* The kind of page that it waits for, once `is_page`. */
 	struct page_key page;
 	struct library_wait library;
 };
@@ -356,32 +365,33 @@ enum lost {
 	LOST_THREADS_FULL,
 	/* More latch classes than MAX_LATCHES. */
 	LOST_LATCHES_FULL,
-	/* More call sites than MAX_CALLSITES: the wait itself is counted. */
+	/* More call sites than MAX_CALLSITES; the wait itself is counted. */
 	LOST_CALLSITES_FULL,
 	/* The latch's memory could not be read in the probe. */
 	LOST_UNREADABLE,
 	/* A wait whose end was not seen. */
 	LOST_UNFINISHED,
-	/* An end whose begin was not seen, as right after attaching. */
+	/* An end whose beginning was not seen, as right after attaching. */
 	LOST_NO_BEGIN,
-	/* A probe that carries no known site. */
+	/* A probe hit without a known site. */
 	LOST_NO_SITE,
-	/* A sleep in the C library of which it is not known what waits there, nor for what. */
+	/* A sleep in the C library for which neither the waiting code nor the lock could be
+	 * identified. */
 	LOST_LIBRARY_UNKNOWN,
-	/* A wait that was open when its probes were taken off for a while. */
+	/* A wait that was open when its probes were switched off for a while. */
 	LOST_CUT_OFF,
-	/* More handoffs than MAX_HANDOFFS: the wait itself is counted. */
+	/* More handoffs than MAX_HANDOFFS; the wait itself is counted. */
 	LOST_HANDOFFS_FULL,
 	LOST_CAUSES,
 };
 
-/* How often a probe was hit, and how long its program ran in those hits that were timed. */
+/* How often a probe was hit, and how long its program ran in the hits that were timed. */
 struct hits {
 	__u64 count;
 	__u64 timed_ns;
 };
 
-/* Hits of what is not a uprobe site; counted after the sites. */
+/* Hits other than those of uprobe sites, counted after the sites. */
 enum tracepoint {
 	HIT_FUTEX_ENTER = MAX_PROBES,
 	HIT_FUTEX_EXIT,
@@ -390,7 +400,7 @@ enum tracepoint {
 	MAX_HITS,
 };
 
-/* Carries the enums into the object's BTF, from which user space gets them. */
+/* Puts the enums into the object's BTF, so that user space can read them there. */
 struct vocabulary {
 	enum role role;
 	enum identity identity;

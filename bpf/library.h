@@ -1,47 +1,47 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * Waits of the server's SQL layer, which waits by the C library's mutexes, rw-locks and condition
- * variables. A thread that finds one taken sleeps in a futex in it, and only that is seen: what it
- * spins before, and the free case, cost nothing here.
+ * Waits of the server's SQL layer, which uses the C library's mutexes, rw-locks and condition
+ * variables. A thread that finds one taken sleeps in a futex inside it, and only that is seen:
+ * spinning before the sleep, and the uncontended case, cost nothing here.
  *
- * What a futex word belongs to is told by the instrument beside it, by its address if that is
- * static, or else by the code that waits: the function that called into the C library.
- * That call tells a mutex from a condition variable too.
+ * The lock that a futex word belongs to is identified by the instrument after it, by its address if
+ * that is static, or else by the waiting code: the function that called into the C library. That
+ * call also distinguishes a mutex from a condition variable.
  */
 #pragma once
 
-/* Functions of the C library on the stack above the system call. */
+/* The most functions of the C library on the stack above the system call. */
 #define MAX_LIBRARY_FRAMES 8
 
-/* Where in the names of performance_schema's classes the kind is: "wait/synch/". */
+/* The offset of the kind in the names of performance_schema's classes, after "wait/synch/". */
 #define PSI_KIND_AT 11
 
-/* Byte offsets in the saved registers: the system call's second argument, the stack pointer, and on
- * arm64 the link register. */
+/* Byte offsets in the saved registers: of the system call's second argument, of the stack pointer
+ * and, on arm64, of the link register. */
 const volatile __u32 op_register;
 const volatile __u32 sp_register;
 const volatile __u32 link_register;
-/* Where the server's instrumented objects keep their instance. */
+/* Where the server's instrumented objects store the pointer to their instance. */
 const volatile struct psi_place psi_places[MAX_PSI_PLACES];
 
-/* The server's function that locks a mutex of the C library with a latch id behind it. */
+/* The server's function that locks a C library mutex with a latch id after it. */
 const volatile __u64 tracked_begin;
 const volatile __u64 tracked_end;
 const volatile __u32 tracked_id_offset;
 
 /* The server's functions that lock a rw_pr_lock_t. */
 const volatile struct code_range prlock_functions[MAX_PRLOCK_FUNCTIONS];
-/* In a metadata lock, from its beginning, where its key is: the pointer to the instance of its
- * rw_pr_lock_t, and the key's text. */
+/* Offsets from the beginning of a metadata lock, where its key is: of the pointer to the instance
+ * of its rw_pr_lock_t, and of the key's text. */
 const volatile __u32 metadata_instance_offset;
 const volatile __u32 metadata_text_offset;
 
-/* A key's text is the namespace, the schema's name, NUL, other names, NUL. At least and at most: */
+/* A key's text consists of the namespace, the schema's name, NUL, other names, NUL. Its bounds: */
 #define MIN_METADATA_TEXT   3
 #define MAX_METADATA_TEXT   387
 #define METADATA_NAMESPACES 32
 
-/* By the addresses in the C library at which its functions sleep or call another. */
+/* Keyed by the addresses in the C library at which its functions sleep or call another function. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, MAX_FRAME_ROWS);
@@ -49,7 +49,7 @@ struct {
 	__type(value, struct library_frame);
 } library_frames SEC(".maps");
 
-/* A register of this thread as its program left it; 0 on kernels that do not show them. */
+/* A register of this thread as its program left it; 0 on kernels that do not show registers. */
 static __always_inline __u64 user_register(__u32 offset)
 {
 	if (!bpf_core_enum_value_exists(enum bpf_func_id___regs, BPF_FUNC_task_pt_regs___regs))
@@ -57,8 +57,8 @@ static __always_inline __u64 user_register(__u32 offset)
 	return saved_register((void *)bpf_task_pt_regs(bpf_get_current_task_btf()), offset);
 }
 
-/* Where the thread called into the C library, what, and what the function is for that made the
- * system call. 0 where that is not known. */
+/* Where the thread called into the C library, what it called, and the meaning of the function that
+ * made the system call. 0 if that is not known. */
 static __always_inline __u64 library_caller(__u8 *primitive, __u8 *innermost)
 {
 	__u64 address = user_register(ip_register), sp = user_register(sp_register);
@@ -92,10 +92,10 @@ static __always_inline bool is_prlock_function(__u64 where)
 	return false;
 }
 
-/* The class of the instrumented object that a futex word is part of; 0 if it has none. An instance
- * of the right kind at the right distance is proof, because objects do not overlap. A rw_pr_lock_t
- * is larger than what may lie behind a mutex that has no instance, so the code must lock one too.
- */
+/* The class of the instrumented object that contains a futex word; 0 if it has none. An instance of
+ * the right kind at the right distance is proof, because objects do not overlap. A rw_pr_lock_t is
+ * larger than what may follow a mutex without an instance, so the code must also be known to lock
+ * one. */
 static __always_inline __u64 library_class(__u64 word, bool plain_wait, bool is_prlock)
 {
 	for (int i = 0; i < MAX_PSI_PLACES; i++) {
@@ -116,7 +116,7 @@ static __always_inline __u64 library_class(__u64 word, bool plain_wait, bool is_
 	return 0;
 }
 
-/* Whether a metadata lock's key is here: two lengths that fit each other and the text. */
+/* Whether a metadata lock's key is here: two lengths that match each other and the text. */
 static __always_inline bool is_metadata_key(__u64 key)
 {
 	__u64 text = key + metadata_text_offset;
@@ -136,7 +136,7 @@ static __always_inline bool is_metadata_key(__u64 key)
 	return namespace < METADATA_NAMESPACES && !schema_end && !end;
 }
 
-/* Whether the rw_pr_lock_t that a futex word is part of is a metadata lock's. */
+/* Whether the rw_pr_lock_t that contains a futex word belongs to a metadata lock. */
 static __always_inline bool is_metadata_lock(__u64 word, bool plain_wait)
 {
 	for (int i = 0; i < MAX_PSI_PLACES; i++) {
@@ -149,7 +149,7 @@ static __always_inline bool is_metadata_lock(__u64 word, bool plain_wait)
 	return false;
 }
 
-/* By what the lock that a futex word is part of is told from others; false if by nothing. */
+/* Identifies the lock that contains a futex word; returns false if that is impossible. */
 static __always_inline bool identify_lock(struct callsite_key *at, __u64 word, bool plain_wait)
 {
 	struct latch_key *key = &at->latch;
@@ -184,14 +184,14 @@ static __always_inline bool identify_lock(struct callsite_key *at, __u64 word, b
 	return key->id;
 }
 
-/* Whether it is a mutex that the thread sleeps for. */
+/* Whether the thread sleeps for a mutex. */
 static __always_inline bool is_mutex(__u8 primitive)
 {
 	return primitive == PRIMITIVE_MUTEX || primitive == PRIMITIVE_REACQUIRE;
 }
 
-/* Notes that the thread sleeps on a word. While it waits for a latch, only a mutex of the C library
- * is another wait. */
+/* Notes that the thread sleeps on a word. While it waits for a latch, only a C library mutex counts
+ * as another wait. */
 static __always_inline void begin_library_wait(struct library_wait *w, __u64 word, __u64 op,
 					       bool is_waiting)
 {
@@ -201,12 +201,12 @@ static __always_inline void begin_library_wait(struct library_wait *w, __u64 wor
 
 	__builtin_memset(w, 0, sizeof(*w));
 	w->key.where = library_caller(&primitive, &innermost);
-	/* By FUTEX_WAIT a condition variable's waiter gets the mutex back, in a function that is
-	 * called for that. What it does itself is to wait for the condition, for which glibc before
-	 * 2.34 uses FUTEX_WAIT too. */
+	/* With FUTEX_WAIT, a condition variable's waiter reacquires the mutex, in a function that
+	 * is called for this purpose. A FUTEX_WAIT of the condition variable's function itself
+	 * waits for the condition, as in glibc before 2.34. */
 	plain_wait = (op & FUTEX_CMD_MASK) == FUTEX_WAIT && innermost != PRIMITIVE_COND;
-	/* The condition variable in a rw_pr_lock_t is part of the lock: its waiters wait for that.
-	 */
+	/* The condition variable in a rw_pr_lock_t is part of the lock, so its waiters wait for the
+	 * lock. */
 	if (primitive == PRIMITIVE_COND && plain_wait)
 		primitive =
 		    is_prlock_function(w->key.where) ? PRIMITIVE_MUTEX : PRIMITIVE_REACQUIRE;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * Which page a latch belongs to. A latch is a page's if what surrounds it says so: the page that
- * its descriptor points to has, in its header, the tablespace and the number that the descriptor
- * has. All that is said of the page is then read from that header. It is looked at when the wait
- * ends: who has waited for a page has it pinned, so it cannot become another page before.
+ * Finds the page that a latch belongs to. A latch is a page's if the data around it says so: the
+ * page that its descriptor points to has, in its header, the tablespace and the number that the
+ * descriptor has. Everything reported about the page is then read from that header. This happens
+ * when the wait ends: a thread that has waited for a page has it pinned, so it cannot become
+ * another page before.
  */
 #pragma once
 
@@ -17,13 +18,13 @@ struct {
 } pages SEC(".maps");
 
 static const struct page_waits no_page_waits;
-/* User space puts this one in at the start, so that there is always room for it. */
+/* User space inserts this entry at the start, so that there is always room for it. */
 static const struct page_key other_pages = {.type = PAGE_OTHER};
 
-/* Pages lie at multiples of this, in memory. */
+/* The alignment of pages in memory. */
 #define MIN_PAGE 1024
 
-/* What all pages begin with, and what follows it in pages of an index; in network byte order. */
+/* The beginning of all pages, and what follows it in pages of an index; in network byte order. */
 struct page_header {
 	__u32 checksum;
 	__u32 page_no;
@@ -44,7 +45,7 @@ static __always_inline __u32 big_endian_32(const __u8 *bytes)
 	return (__u32)bytes[0] << 24 | (__u32)bytes[1] << 16 | (__u32)bytes[2] << 8 | bytes[3];
 }
 
-/* Whether the latch is flagged as a page's, where latches are. */
+/* Whether the latch is flagged as a page's, in servers that flag them. */
 static __always_inline bool may_be_page(__u64 latch)
 {
 	__u8 flag = 0;
@@ -59,7 +60,7 @@ static __always_inline bool is_index_type(__u16 type)
 	return (type >= PAGE_SDI && type <= PAGE_INDEX) || (type && type == page_layout.index_type);
 }
 
-/* What the page to which the latch belongs is part of; false if it is not the latch of a page. */
+/* Finds what the page of the latch is part of; returns false if it is not the latch of a page. */
 static __always_inline bool page_of(__u64 latch, struct page_key *key)
 {
 	struct page_header page;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * A thread's saved registers, by byte offsets that user space knows for each architecture.
+ * A thread's saved registers, read by byte offsets that user space knows for each architecture.
  */
 #pragma once
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /*
- * Where the server spends its CPU time: a clock on each CPU interrupts whatever runs there, and if
- * that is a thread of the server, the instruction that it was at is counted. No event leaves the
+ * Samples where the server spends its CPU time. A clock on each CPU interrupts whatever runs there;
+ * if that is a thread of the server, its current instruction is counted. No event leaves the
  * kernel.
  */
 #include "sample.h"
@@ -22,14 +22,14 @@ const volatile __u32 ip_register;
 const volatile __s64 futex_number;
 const volatile __s64 getcpu_number;
 
-/* What the kernel passes to a program on an event: not part of its interface, so found by its
- * types. */
+/* What the kernel passes to a program on an event. This is not part of its interface, so it is
+ * found by its types. */
 struct bpf_perf_event_data_kern {
 	void *regs;
 } __attribute__((preserve_access_index));
 
-/* Where each architecture keeps the number of the system call that a thread is in; negative: in
- * none. */
+/* Where each architecture stores the number of the system call that a thread is in; negative: none.
+ */
 struct pt_regs___x86 {
 	unsigned long orig_ax;
 } __attribute__((preserve_access_index));
@@ -38,7 +38,7 @@ struct pt_regs___arm64 {
 	__s32 syscallno;
 } __attribute__((preserve_access_index));
 
-/* How many samples were taken at an address since user space last took them out. */
+/* The number of samples by address, since user space last collected them. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, MIN_SAMPLED);
@@ -67,7 +67,7 @@ struct {
 	__type(value, __u64);
 } getcpu_calls SEC(".maps");
 
-/* Samples of threads that ran the server's code while they waited, by the latch. */
+/* Samples of threads that ran the server's code while they waited, by latch. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, MAX_LATCHES);
@@ -108,7 +108,7 @@ static __always_inline void lose(__u32 cause)
 		*n += 1;
 }
 
-/* A thread that waits and is on a CPU outside of the kernel spins. */
+/* A thread that waits while it is on a CPU, outside of the kernel, is spinning. */
 static __always_inline void add_spin(void)
 {
 	__u32 tid = bpf_get_current_pid_tgid(), function;
@@ -121,7 +121,7 @@ static __always_inline void add_spin(void)
 	key = w->key.latch;
 	function = key.function;
 	probes = bpf_map_lookup_elem(&attachments, &function);
-	/* While its probes were off the wait may have ended unseen. */
+	/* While its probes were off, the wait may have ended unseen. */
 	if (probes && probes->generation == w->generation && !add_to(&spins, &key, 1))
 		lose(SAMPLE_LOST_SPINS_FULL);
 }
@@ -154,8 +154,8 @@ int cpu_sample(struct bpf_perf_event_data_kern *ctx)
 	return 0;
 }
 
-/* A thread asks the kernel which CPU it runs on, where the C library could have told it without a
- * system call. */
+/* A thread asks the kernel which CPU it runs on, although the C library could have answered without
+ * a system call. */
 SEC("tracepoint/syscalls/sys_enter_getcpu")
 int getcpu_enter(void *ctx)
 {

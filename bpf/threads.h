@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * What each thread waits for: the programs that measure waits own these maps, and those that sample
- * CPU time use the same ones.
+ * What each thread waits for. The programs that measure waits own these maps, and those that sample
+ * CPU time share them.
  */
 #pragma once
 
@@ -14,7 +14,7 @@ struct {
 	__type(value, struct wait);
 } threads SEC(".maps");
 
-/* By wait function; the futex programs come last. */
+/* Indexed by wait function; the futex programs come last. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, MAX_FUNCTIONS + 1);

@@ -307,7 +307,12 @@ impl<'a> Search<'a> {
         let Some(name) = self.name(key, kind) else { return };
         let kind = kind.as_str();
         for object in self.types.borne_out(self.image, &maker.objects, root) {
-            let member = Member { class: object.class.clone(), offset: offset.wrapping_sub(object.start), kind };
+            let offset = offset.wrapping_sub(object.start);
+            // A lock in front of the object is in one around it, and other types can have such an object inside as well.
+            if offset < 0 {
+                continue;
+            }
+            let member = Member { class: object.class.clone(), offset, kind };
             found.members.entry(member).or_default().insert(name.clone());
         }
         for &(variable, value) in &maker.variables {

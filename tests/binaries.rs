@@ -13,7 +13,7 @@ use armtrace::code::{
     checksum_instruction, contended, decode, direct_calls, imported_calls, jump_variable, whole_function,
     ChecksumInstruction, EndKind, Flow, Function, Place, Site, Slow, Test, WaitSites,
 };
-use armtrace::probe::latch::{library_rows, plan, Allowed, Plan};
+use armtrace::measure::latch::{library_rows, plan, Allowed, Plan};
 use armtrace::symbols::{Arch, Image, Parameter, SymbolSource};
 
 use lab::binaries::{

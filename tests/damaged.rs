@@ -10,8 +10,8 @@ use std::path::Path;
 use std::process::Command;
 
 use armtrace::catalog::{self, Naming};
+use armtrace::measure::latch::{plan, Allowed};
 use armtrace::names::{MariadbRules, MysqlRules};
-use armtrace::probe::latch::{plan, Allowed};
 use armtrace::symbols::{Image, SymbolSource};
 use lab::binaries;
 use object::read::elf::{ElfFile64, SectionHeader as _};

@@ -5,8 +5,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use armtrace::catalog::{self, Layout, Member, Naming};
+use armtrace::measure::latch::{plan, Allowed, Plan};
 use armtrace::names::{MariadbRules, MysqlRules};
-use armtrace::probe::latch::{plan, Allowed, Plan};
 use armtrace::symbols::{Image, Parameter};
 
 use lab::binaries::{open, programs, stripped};

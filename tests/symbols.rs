@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use armtrace::catalog::{self, Naming};
+use armtrace::measure::latch::{plan, Allowed};
 use armtrace::names::MariadbRules;
-use armtrace::probe::latch::{plan, Allowed};
 use armtrace::symbols::{complete, read_any, Debuginfod, Image, Places, Settings, SymbolSource, Trial};
 use lab::binaries;
 use tempfile::TempDir;

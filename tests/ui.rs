@@ -1,6 +1,9 @@
 //! The live view, drawn from snapshots built by hand.
 
-use armtrace::model::{Implementation, Kind, Mode, Snapshot};
+use armtrace::measure::checksum::Implementation;
+use armtrace::measure::Snapshot;
+use armtrace::measure::{cpu, latch};
+use armtrace::model::{Kind, Mode};
 use armtrace::ui::table::LatchTable;
 use armtrace::ui::LiveView;
 use lab::snapshots::*;
@@ -45,7 +48,7 @@ top call sites
 #[test]
 fn each_mode_has_call_sites_of_its_own() {
     let mut now = busy(60);
-    now.callsites.extend([
+    now.latch.callsites.extend([
         callsite(INDEX, Mode::S, "row0row.cc:965", 500_000_000_000),
         callsite(INDEX, Mode::S, "btr0cur.cc:971", 125_000_000_000),
     ]);
@@ -60,7 +63,7 @@ fn each_mode_has_call_sites_of_its_own() {
 fn herd(ticks: u64, milliseconds: u64) -> Snapshot {
     let wait_ns = milliseconds * 1_000_000 * ticks;
     let all = vec![reacquires(COND_MUTEX, 3_000 * ticks, wait_ns), reacquires("unnamed:f", ticks, wait_ns / 2)];
-    Snapshot { reacquires: all, ..busy(ticks) }
+    Snapshot { latch: latch::Figures { reacquires: all, ..busy(ticks).latch }, ..busy(ticks) }
 }
 
 #[test]
@@ -92,9 +95,9 @@ fn wider_terminals_have_a_column_of_call_sites() {
 #[test]
 fn a_latch_that_rests_comes_after_those_waited_for_now() {
     let mut earlier = busy(10);
-    earlier.latches.push(latch("wait/synch/mutex/sql/LOCK_open", Kind::Mutex, Mode::None, 9, 5_000_000_000));
+    earlier.latch.waits.push(latch("wait/synch/mutex/sql/LOCK_open", Kind::Mutex, Mode::None, 9, 5_000_000_000));
     let mut now = busy(12);
-    now.latches.push(earlier.latches.last().unwrap().clone());
+    now.latch.waits.push(earlier.latch.waits.last().unwrap().clone());
     let lines = rendered(&now, Some(&earlier), 80, 24);
     let resting = lines.iter().find(|line| line.contains("LOCK_open")).unwrap();
     assert!(resting.starts_with("sql/LOCK_open"), "{resting}");
@@ -112,7 +115,7 @@ fn statements_are_what_the_rest_is_divided_by() {
     };
     let text = each(|_| {}).unwrap();
     assert_eq!(text, "100k statements/s, each 20.0µs CPU · 2.80µs waits · 500ns atomics and barriers");
-    let not_sampled = each(|snapshot| snapshot.cpu.clear()).unwrap();
+    let not_sampled = each(|snapshot| snapshot.cpu.time.clear()).unwrap();
     assert_eq!(not_sampled, "100k statements/s, each 20.0µs CPU · 2.80µs waits");
     assert_eq!(each(|snapshot| snapshot.statements = None), None);
     assert_eq!(each(|snapshot| snapshot.statements = Some(7)), None, "none was sent in the interval");
@@ -136,15 +139,15 @@ fn advice(now: &Snapshot) -> String {
 fn software_checksums_are_pointed_out_where_the_cpu_has_an_instruction() {
     let mut now = busy(60);
     assert_eq!(advice(&now), "");
-    now.cpu[4].function = "software::crc32".to_string();
-    now.checksums = vec![checksum("software::crc32", Implementation::Software)];
+    now.cpu.time[4].function = "software::crc32".to_string();
+    now.checksum.chosen = vec![checksum("software::crc32", Implementation::Software)];
     assert_eq!(
         advice(&now),
         "hardware CRC available, not used for crc32c of pages and redo log (software::crc32): about 5.00% of CPU to gain"
     );
-    now.cpu.clear();
+    now.cpu.time.clear();
     assert!(advice(&now).ends_with("(software::crc32)"), "{}", advice(&now));
-    now.checksums[0].cpu_has_instruction = false;
+    now.checksum.chosen[0].cpu_has_instruction = false;
     assert_eq!(advice(&now), "");
 }
 
@@ -152,19 +155,19 @@ fn software_checksums_are_pointed_out_where_the_cpu_has_an_instruction() {
 fn spinning_that_fails_is_pointed_out() {
     let mut now = busy(60);
     // Half of the waits for this one take more than a millisecond, spinning ends after 180 µs.
-    (now.latches[0].spins_won, now.latches[0].spins_wasted) = (1_000, 9_000);
+    (now.latch.waits[0].spins_won, now.latch.waits[0].spins_wasted) = (1_000, 9_000);
     let long = "spinning is too long: 10.0% of the CPU time, and 90% of the spins for innodb/trx_mutex end asleep";
     assert!(advice(&now).starts_with(long), "{}", advice(&now));
     assert!(advice(&now).ends_with("(innodb_spin_wait_delay 6, innodb_sync_spin_loops 30)"), "{}", advice(&now));
     // Of a CPU that spins little there is little to gain.
-    now.cpu[3].ns = 1;
+    now.cpu.time[3].ns = 1;
     assert_eq!(advice(&now), "");
-    now.latches[0].waits = waits(&[200_000; 10_000]);
+    now.latch.waits[0].waits = waits(&[200_000; 10_000]);
     assert!(advice(&now).starts_with("spinning is too short: 90% of the spins"), "{}", advice(&now));
     // Spins that win are no reason for anything.
-    (now.latches[0].spins_won, now.latches[0].spins_wasted) = (9_000, 1_000);
+    (now.latch.waits[0].spins_won, now.latch.waits[0].spins_wasted) = (9_000, 1_000);
     assert_eq!(advice(&now), "");
-    now.latches[0].spins_wasted = 90_000;
+    now.latch.waits[0].spins_wasted = 90_000;
     now.spin = None;
     assert_eq!(advice(&now), "");
 }
@@ -234,7 +237,7 @@ fn figures_are_of_a_whole_cycle_of_turns() {
     }
     // What was seen in one of its seconds counts as long as the cycle lasts.
     let mut turn = busy(12);
-    turn.latches[0] = latch(TRX, Kind::Mutex, Mode::None, 1_100 + 400, 1_500_000);
+    turn.latch.waits[0] = latch(TRX, Kind::Mutex, Mode::None, 1_100 + 400, 1_500_000);
     assert!(drawn(&turn).contains("innodb/trx_mutex             -     150"), "after a turn");
 }
 
@@ -390,9 +393,10 @@ innodb/trx_rseg_latch       X       5   200µs 40.0µs 39.9µs 40.0µs    50% 12
     #[test]
     fn an_opened_latch_fits_on_the_screen() {
         let mut now = busy(60);
-        now.latches.truncate(1);
-        now.latches[0].waits.buckets = std::array::from_fn(|i| 100 * i as u64 + 10_000);
-        now.callsites = (0..30).map(|i| callsite(TRX, Mode::None, &format!("lock0lock.cc:{i}"), 1_000 + i)).collect();
+        now.latch.waits.truncate(1);
+        now.latch.waits[0].waits.buckets = std::array::from_fn(|i| 100 * i as u64 + 10_000);
+        now.latch.callsites =
+            (0..30).map(|i| callsite(TRX, Mode::None, &format!("lock0lock.cc:{i}"), 1_000 + i)).collect();
         let mut screen = Screen::new(now);
         press(&mut screen, &[KeyCode::Enter]);
         let opened = text(&mut screen);
@@ -446,7 +450,7 @@ checksum · hardware::crc32_using_pclmul                      0.10  5.00%   6.10
         assert_eq!(lines[3..23].join("\n").trim_end(), expected, "\n{}", lines.join("\n"));
         press(&mut screen, &[KeyCode::Char('/'), KeyCode::Char('s'), KeyCode::Char('p'), KeyCode::Enter]);
         assert!(!text(&mut screen).contains("kernel ·") && text(&mut screen).contains("ut_delay"));
-        let mut without = Screen::new(Snapshot { cpu: Vec::new(), ..busy(60) });
+        let mut without = Screen::new(Snapshot { cpu: cpu::Figures { time: Vec::new(), ..busy(60).cpu }, ..busy(60) });
         press(&mut without, &[KeyCode::Char('4')]);
         assert!(text(&mut without).contains("nothing was seen so far"), "{}", text(&mut without));
         press(&mut without, &[KeyCode::Char('1'), KeyCode::Enter]);
@@ -485,7 +489,10 @@ innodb/trx_mutex                       100   150ms   37.5ms  60.0%  25.0%  20.0%
         let places: Vec<String> = (0..8).map(|n| format!("cpus {}-{}", 16 * n, 16 * n + 15)).collect();
         let cells = places.iter().zip(places.iter().skip(1)).zip(1..);
         let handoffs = cells.map(|((from, to), n)| handoffs(TRX, Some(from), to, 100 * n)).collect();
-        let mut screen = Screen::new(Snapshot { places: places.clone(), handoffs, ..busy(60) });
+        let mut screen = Screen::new(Snapshot {
+            latch: latch::Figures { domains: places.clone(), handoffs, ..busy(60).latch },
+            ..busy(60)
+        });
         press(&mut screen, &[KeyCode::Char('5')]);
         assert!(text(&mut screen).contains("between cpus 0-"), "{}", text(&mut screen));
         press(&mut screen, &[KeyCode::Enter]);
@@ -499,7 +506,10 @@ innodb/trx_mutex                       100   150ms   37.5ms  60.0%  25.0%  20.0%
 
     #[test]
     fn on_a_machine_that_is_all_one_place_that_is_said() {
-        let mut screen = Screen::new(Snapshot { places: Vec::new(), handoffs: Vec::new(), ..busy(60) });
+        let mut screen = Screen::new(Snapshot {
+            latch: latch::Figures { domains: Vec::new(), handoffs: Vec::new(), ..busy(60).latch },
+            ..busy(60)
+        });
         press(&mut screen, &[KeyCode::Char('5')]);
         let numa = text(&mut screen);
         assert!(numa.contains("this machine is all one place") && numa.contains("--handoffs core"), "{numa}");
@@ -533,7 +543,10 @@ innodb/trx_mutex                       100   150ms   37.5ms  60.0%  25.0%  20.0%
     fn the_selection_stays_in_sight() {
         let latches = (0..50)
             .map(|i| latch(&format!("wait/synch/mutex/innodb/m{i:02}"), Kind::Mutex, Mode::None, 100 - i, 1_000));
-        let mut screen = Screen::new(Snapshot { latches: latches.collect(), reacquires: Vec::new(), ..busy(2) });
+        let mut screen = Screen::new(Snapshot {
+            latch: latch::Figures { waits: latches.collect(), reacquires: Vec::new(), ..busy(2).latch },
+            ..busy(2)
+        });
         press(&mut screen, &[KeyCode::End]);
         assert_eq!(names(&mut screen).last().map(String::as_str), Some("innodb/m49"));
         press(&mut screen, &[KeyCode::PageUp, KeyCode::PageUp, KeyCode::PageUp]);
@@ -689,7 +702,7 @@ watched is the one of 3 with most waiters (75.0%)
 
 mod watched_line {
     use super::*;
-    use armtrace::model::{Moves, TouchingFunction, Verdict};
+    use armtrace::measure::watch::{Moves, TouchingFunction, Verdict};
     use armtrace::ui::watch;
 
     #[test]

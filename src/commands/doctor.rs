@@ -10,9 +10,12 @@ use super::{DoctorArgs, Format};
 use crate::agent;
 use crate::attach::{self, Costs, Division, Places, ProbeClass, Verdict};
 use crate::failure::Failure;
-use crate::model::{Checksum, SpinSettings};
-use crate::probe::latch::{self, Plan, PlannedProbe, PlannedSite};
-use crate::probe::{cpu, hardware, watch};
+use crate::measure::checksum::checksums;
+use crate::measure::checksum::Checksum;
+use crate::measure::latch::{self, Plan, PlannedProbe, PlannedSite};
+use crate::measure::spin::SpinReader;
+use crate::measure::spin::SpinSettings;
+use crate::measure::{cpu, hardware, watch};
 use crate::symbols::{Arch, Settings};
 use crate::target::{nodes_allowed, NumaMemory, NumaThreads, Target};
 
@@ -291,8 +294,8 @@ fn hardware_events() -> Hardware {
         };
     };
     let verdicts = hardware::examine(&host, &cpu);
-    let advice = verdicts.iter().any(hardware::Verdict::is_for_lack_of_counters).then(|| host.advice());
-    let event = |verdict: hardware::Verdict| HardwareEvent {
+    let advice = verdicts.iter().any(hardware::Examined::is_for_lack_of_counters).then(|| host.advice());
+    let event = |verdict: hardware::Examined| HardwareEvent {
         event: verdict.planned.event.name,
         scope: verdict.planned.scope().as_str(),
         meaning: verdict.planned.event.meaning,
@@ -327,7 +330,7 @@ fn numa_accesses(host: &hardware::Host) -> String {
 fn look_at(target: &Arc<Target>, costs: &Costs, max_overhead: f64) -> Server {
     let plan: Plan = latch::plan(&target.image, target.family, agent::allowed(target.pid, max_overhead));
     let info = target.info();
-    let spin = cpu::SpinReader::new(target, &plan).and_then(|reader| reader.read());
+    let spin = SpinReader::new(target, &plan).and_then(|reader| reader.read());
     Server {
         pid: target.pid,
         flavor: info.flavor,
@@ -346,7 +349,7 @@ fn look_at(target: &Arc<Target>, costs: &Costs, max_overhead: f64) -> Server {
         probes: plan.probes.iter().map(|probe| Probe::of(&plan, probe, costs)).collect(),
         limits: plan.limits,
         not_measured: plan.gaps.into_iter().map(|(function, why)| Gap { function, why }).collect(),
-        checksums: cpu::checksums(target).into_iter().map(ChosenChecksum::from).collect(),
+        checksums: checksums(target).into_iter().map(ChosenChecksum::from).collect(),
         spin: spin.map(Spin::from),
         getcpu: cpu::getcpu(target).map(|found| Getcpu { glibc: found.glibc, path: found.path.as_str() }),
         memory: memory_by_node(target.pid),

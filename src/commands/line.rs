@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::thread;
 
 use crate::agent::{Agent, Source};
-use crate::model::{LineWatch, ProbeState};
-use crate::probe::watch::{self, Allowance, Burst, Unwatched, Wanted, Watcher};
+use crate::measure::watch::LineWatch;
+use crate::measure::watch::{self, Allowance, Burst, Unwatched, Wanted, Watcher};
+use crate::model::ProbeState;
 use crate::target::Target;
 use crate::ui::screen::Watching;
 
@@ -68,12 +69,12 @@ impl Server {
             let new = &bursts[done..];
             if !new.is_empty() || done == 0 {
                 done = bursts.len();
-                self.source.count_watchpoints(ProbeState::DutyCycle, hits(new), allowance.hit_ns);
+                self.source.watchpoints().add(ProbeState::DutyCycle, hits(new), allowance.hit_ns);
                 tell(Watching::Bursts { done, of });
             }
             is_over()
         });
-        self.source.count_watchpoints(ProbeState::Detached, 0, allowance.hit_ns);
+        self.source.watchpoints().add(ProbeState::Detached, 0, allowance.hit_ns);
         found
     }
 }

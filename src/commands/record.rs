@@ -15,7 +15,8 @@ use crate::attach::stacks_are_shown;
 use crate::catalog::{settings, SETTINGS};
 use crate::export::SnapshotSource;
 use crate::failure::Failure;
-use crate::model::{Snapshot, BUCKET_BOUNDS_NS};
+use crate::measure::Snapshot;
+use crate::model::BUCKET_BOUNDS_NS;
 use crate::recording::{Ending, Host, Recorder, Server, Start};
 use crate::target::{Client, Memory, Target};
 use crate::ui::format;
@@ -30,9 +31,9 @@ pub(super) fn record(args: &RecordArgs) -> Result<(), Failure> {
     let target = session::open(&args.attach)?;
     let (mut client, settings) = connect(args)?.unzip();
     let start = start(&target, args, settings.unwrap_or_default());
-    let mut session = Session::attach(target, &args.attach)?;
-    let attached = session.agent.source().snapshot();
-    let start = Start { sleeps_seen: attached.sleeps_seen, places: attached.places, ..start };
+    let mut session = Session::attach(target, &args.attach, None)?;
+    let attached = session.agent.source().snapshot().latch;
+    let start = Start { sleeps_seen: attached.sleeps_seen, places: attached.domains, ..start };
     let file = create(&args.output, args.force)?;
     let queries = client.as_mut().map(Client::queries).transpose()?;
     let recorder = Recorder::begin(file, &start, queries).map_err(|e| cannot_write(&args.output, &e))?;
@@ -48,7 +49,7 @@ pub(super) fn record(args: &RecordArgs) -> Result<(), Failure> {
     session.agent.detach();
     let InProgress { recorder, source, progress, before, .. } = recording;
     // A short recording ends before that is done.
-    source.look_into_code();
+    source.wait_until_prepared();
     let last = source.snapshot();
     recorder.end(ending, &last).map_err(|e| cannot_write(&args.output, &e))?;
     progress.end(ending, before.map_or(Duration::ZERO, |last| last.elapsed), &args.output);

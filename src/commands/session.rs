@@ -2,22 +2,18 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{signal, Signal, SignalKind};
 
 use super::AttachArgs;
-use crate::agent::{Agent, Source};
+use crate::agent::{Agent, More, Options};
 use crate::attach;
 use crate::failure::Failure;
-use crate::memory;
+use crate::measure::statements::StatementCounter;
 use crate::symbols::Settings;
-use crate::target::{Client, StatementCounter, Target};
-
-/// As `nice` counts.
-const LOWEST_PRIORITY: i32 = 19;
+use crate::target::{Client, Target};
 
 /// A server with probes attached, and what will end that.
 pub(super) struct Session {
@@ -42,15 +38,11 @@ impl Session {
     /// Attaches, and counts the statements of the server too where that was asked for.
     pub fn attach_with_statements(target: Target, args: &AttachArgs) -> Result<Session, Failure> {
         let statements = connect(args)?.map(StatementCounter::start).transpose()?;
-        let session = Session::attach(target, args)?;
-        if let Some(statements) = statements {
-            session.agent.source().count_statements(statements);
-        }
-        Ok(session)
+        Session::attach(target, args, statements)
     }
 
     /// Attaches, and keeps what that costs within the budget.
-    pub fn attach(target: Target, args: &AttachArgs) -> Result<Session, Failure> {
+    pub fn attach(target: Target, args: &AttachArgs, statements: Option<StatementCounter>) -> Result<Session, Failure> {
         let failed = |e: io::Error| Failure::running(format!("cannot start: {e}"));
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().map_err(failed)?;
@@ -60,32 +52,13 @@ impl Session {
             Ends::new(&target).map_err(failed)?
         };
         let remarks = target.remarks();
-        let agent = Agent::attach(target, args.sample_hz, args.handoffs, args.max_overhead)?;
+        let more = More { sample_hz: args.sample_hz, hardware_events: args.hardware_events, statements };
+        let options = Options { max_overhead: args.max_overhead, division: args.handoffs, more: Some(more) };
+        let agent = Agent::attach(target, options)?;
         for line in remarks.into_iter().chain(agent.degradations()) {
             tracing::warn!("{line}");
         }
-        runtime.spawn_blocking(agent.keep_within(args.max_overhead));
-        look_further(agent.source(), args.hardware_events);
         Ok(Session { agent, ends, runtime })
-    }
-}
-
-/// Finds out the rest in a thread of its own, which takes next to nothing of a busy CPU for what takes long.
-fn look_further(source: Arc<Source>, hardware_events: bool) {
-    let look = move || {
-        source.look_into_code();
-        if hardware_events {
-            source.count_hardware_events();
-        }
-        // SAFETY: the call takes and changes nothing but this thread's own priority.
-        let lowered = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, LOWEST_PRIORITY) };
-        if lowered == 0 {
-            source.count_barriers();
-        }
-        memory::give_back();
-    };
-    if let Err(error) = std::thread::Builder::new().name("code".into()).spawn(look) {
-        tracing::warn!("the server's code is not looked into: {error}");
     }
 }
 

@@ -26,7 +26,7 @@ pub(super) fn top(args: &TopArgs) -> Result<(), Failure> {
         ));
     }
     let target = session::open(&args.attach)?;
-    let Session { mut agent, mut ends, runtime } = Session::attach_with_statements(target, &args.attach)?;
+    let Session { agent, mut ends, runtime } = Session::attach_with_statements(target, &args.attach)?;
     let source = agent.source();
     let is_over = Arc::new(AtomicBool::new(false));
     let over = Arc::clone(&is_over);

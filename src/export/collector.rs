@@ -6,7 +6,9 @@ use super::cap::Cap;
 use super::families::*;
 use super::SnapshotSource;
 use crate::clock;
-use crate::model::{Histogram, Kind, LatchWaits, Locality, Mode, PageWaits, ProbeState, Snapshot, BUCKET_BOUNDS_NS};
+use crate::measure::latch::{LatchWaits, Locality, PageWaits};
+use crate::measure::Snapshot;
+use crate::model::{Histogram, Kind, Mode, ProbeState, BUCKET_BOUNDS_NS};
 use prometheus::core::{Collector, Desc};
 use prometheus::process_collector::ProcessCollector;
 use prometheus::proto::{self, Metric, MetricFamily};
@@ -98,12 +100,12 @@ impl Collector for LatchCollector {
 }
 
 fn latch_families(snapshot: &Snapshot, state: &mut State) -> Vec<MetricFamily> {
-    let latches = capped(snapshot.latches.iter().filter(|l| l.kind != Kind::Cond), &mut state.latches);
+    let latches = capped(snapshot.latch.waits.iter().filter(|l| l.kind != Kind::Cond), &mut state.latches);
     state.spin.start(snapshot.elapsed);
     let waits = latches.iter().map(|latch| histogram(&LATCH_WAIT, &latch_labels(latch), &latch.waits));
     let estimated: Vec<_> = latches.iter().filter(|latch| latch.estimated_ns > 0).cloned().collect();
-    let split = if snapshot.sleeps_seen { &latches[..] } else { &[] };
-    let sampled = if snapshot.cpu.is_empty() { &[] } else { &latches[..] };
+    let split = if snapshot.latch.sleeps_seen { &latches[..] } else { &[] };
+    let sampled = if snapshot.cpu.time.is_empty() { &[] } else { &latches[..] };
     vec![
         LATCH_WAIT.with(waits.collect()),
         per_latch(&LATCH_WAIT_MAX, &latches, |latch| seconds(latch.waits.max_ns)),
@@ -169,7 +171,7 @@ fn latch_labels(latch: &LatchWaits) -> [&str; 3] {
 }
 
 fn cond_family(snapshot: &Snapshot, cap: &mut Cap<LatchKey>) -> MetricFamily {
-    let conds = snapshot.latches.iter().filter(|l| l.kind == Kind::Cond);
+    let conds = snapshot.latch.waits.iter().filter(|l| l.kind == Kind::Cond);
     let modeless: Vec<_> = conds.map(|cond| LatchWaits { mode: Mode::None, ..cond.clone() }).collect();
     let waits = capped(modeless.iter(), cap);
     COND_WAIT.with(waits.iter().map(|cond| histogram(&COND_WAIT, &[&cond.latch], &cond.waits)).collect())
@@ -177,9 +179,9 @@ fn cond_family(snapshot: &Snapshot, cap: &mut Cap<LatchKey>) -> MetricFamily {
 
 /// The mutexes that have series of their own, and the others added up.
 fn reacquire_families(snapshot: &Snapshot, cap: &mut Cap<String>) -> [MetricFamily; 2] {
-    cap.admit(snapshot.reacquires.iter().map(|row| (row.latch.clone(), row.wait_ns)));
+    cap.admit(snapshot.latch.reacquires.iter().map(|row| (row.latch.clone(), row.wait_ns)));
     let mut sums = BTreeMap::<&str, (u64, u64)>::new();
-    for row in &snapshot.reacquires {
+    for row in &snapshot.latch.reacquires {
         let sum = sums.entry(if cap.is_named(&row.latch) { &row.latch } else { OTHER }).or_default();
         *sum = (sum.0 + row.wait_ns, sum.1 + row.waits);
     }
@@ -219,7 +221,7 @@ fn add(sum: &mut LatchWaits, latch: &LatchWaits) {
 fn callsite_family(snapshot: &Snapshot, cap: &mut Cap<(String, String)>) -> MetricFamily {
     // The metric has no mode.
     let mut sites = BTreeMap::<(String, String), u64>::new();
-    for site in &snapshot.callsites {
+    for site in &snapshot.latch.callsites {
         *sites.entry((site.latch.clone(), site.callsite.clone())).or_default() += site.wait_ns;
     }
     cap.admit(sites.iter().map(|(pair, wait_ns)| (pair.clone(), *wait_ns)));
@@ -239,7 +241,7 @@ fn page_family(snapshot: &Snapshot, cap: &mut Cap<PagePlace>) -> MetricFamily {
         [page.table.clone(), page.index.clone(), level]
     };
     let other = place(&PageWaits::other());
-    let pages = snapshot.pages.iter().map(|page| (place(page), page.wait_ns));
+    let pages = snapshot.latch.pages.iter().map(|page| (place(page), page.wait_ns));
     cap.admit(pages.clone().filter(|(place, _)| *place != other));
     let mut sums = BTreeMap::<PagePlace, u64>::new();
     for (place, wait_ns) in pages {
@@ -256,13 +258,13 @@ fn page_family(snapshot: &Snapshot, cap: &mut Cap<PagePlace>) -> MetricFamily {
 /// Handoffs of the latches that are waited for longest, and of the others added up.
 fn handoff_families(snapshot: &Snapshot, cap: &mut Cap<String>) -> Vec<MetricFamily> {
     let mut waits = BTreeMap::<&str, u64>::new();
-    for handoffs in &snapshot.handoffs {
+    for handoffs in &snapshot.latch.handoffs {
         *waits.entry(&handoffs.latch).or_default() += handoffs.wait_ns;
     }
     cap.admit(waits.into_iter().map(|(latch, ns)| (latch.to_owned(), ns)));
     let (mut counts, mut times) = (BTreeMap::<_, u64>::new(), BTreeMap::<_, u64>::new());
     let mut migrations = BTreeMap::<_, u64>::new();
-    for handoffs in &snapshot.handoffs {
+    for handoffs in &snapshot.latch.handoffs {
         let latch = if cap.is_named(&handoffs.latch) { &*handoffs.latch } else { OTHER };
         let place = |place: &'_ Option<String>| place.clone().unwrap_or_else(|| UNKNOWN.to_owned());
         *counts.entry((latch, place(&handoffs.from), place(&handoffs.to))).or_default() += handoffs.count;
@@ -283,24 +285,24 @@ fn handoff_families(snapshot: &Snapshot, cap: &mut Cap<String>) -> Vec<MetricFam
 
 /// The snapshot's rows are few and never step back.
 fn cpu_families(snapshot: &Snapshot) -> Vec<MetricFamily> {
-    let rows = snapshot.cpu.iter();
+    let rows = snapshot.cpu.time.iter();
     let rows = rows.map(|row| CPU.sample(&[row.class.as_str(), &row.function], seconds(row.ns))).collect();
-    let ordering = snapshot.ordering.iter();
+    let ordering = snapshot.cpu.ordering.iter();
     let ordering = ordering.map(|row| ORDERING.sample(&[&row.instruction, &row.function], seconds(row.ns))).collect();
     // Without samples nothing is known of the time.
-    let sampled = if snapshot.cpu.is_empty() { &[][..] } else { &snapshot.checksums };
+    let sampled = if snapshot.cpu.time.is_empty() { &[][..] } else { &snapshot.checksum.chosen };
     // One function may be chosen for two checksums.
     let times: BTreeMap<_, _> =
-        sampled.iter().map(|c| ((&*c.function, c.implementation.as_str()), c.cpu_ns(&snapshot.cpu))).collect();
+        sampled.iter().map(|c| ((&*c.function, c.implementation.as_str()), c.cpu_ns(&snapshot.cpu.time))).collect();
     let times = times.into_iter().map(|((function, how), ns)| CHECKSUM.sample(&[function, how], seconds(ns)));
-    let counted = snapshot.checksum_calls.iter();
+    let counted = snapshot.checksum.calls.iter();
     let (checksum_calls, bytes) = counted
         .map(|c| {
             let labels = [&*c.function, c.implementation.as_str()];
             (CHECKSUM_CALLS.sample(&labels, c.calls as f64), CHECKSUM_BYTES.sample(&labels, c.bytes as f64))
         })
         .unzip();
-    let calls = snapshot.getcpu_calls.map(|calls| GETCPU.sample(&["syscall"], calls as f64));
+    let calls = snapshot.cpu.getcpu_calls.map(|calls| GETCPU.sample(&["syscall"], calls as f64));
     vec![
         CPU.with(rows),
         ORDERING.with(ordering),
@@ -312,17 +314,17 @@ fn cpu_families(snapshot: &Snapshot) -> Vec<MetricFamily> {
 }
 
 fn barrier_family(snapshot: &Snapshot) -> MetricFamily {
-    let counts = snapshot.static_barriers.iter();
+    let counts = snapshot.barriers.iter();
     BARRIERS.with(counts.map(|(instruction, n)| BARRIERS.sample(&[instruction], *n as f64)).collect())
 }
 
 fn event_families(snapshot: &Snapshot) -> Vec<MetricFamily> {
-    let counts = snapshot.events.iter().map(|e| PERF_EVENTS.sample(&[&e.event, e.scope.as_str()], e.count));
-    let running = snapshot.events.iter().filter_map(|e| {
+    let counts = snapshot.hardware.events.iter().map(|e| PERF_EVENTS.sample(&[&e.event, e.scope.as_str()], e.count));
+    let running = snapshot.hardware.events.iter().filter_map(|e| {
         let labels = [&*e.event, e.scope.as_str()];
         e.running_ratio.map(|ratio| PERF_EVENT_RUNNING.sample(&labels, ratio))
     });
-    let functions = snapshot.event_functions.iter();
+    let functions = snapshot.hardware.functions.iter();
     let functions = functions.map(|f| PERF_EVENTS_BY_FUNCTION.sample(&[&f.event, &f.function], f.count as f64));
     vec![
         PERF_EVENTS.with(counts.collect()),

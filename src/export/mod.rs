@@ -13,7 +13,7 @@ pub use families::{Family, FAMILIES};
 pub use http::{serve, Exporter};
 pub use listen::{BindError, Listen, Listener, DEFAULT_PORT};
 
-use crate::model::Snapshot;
+use crate::measure::Snapshot;
 
 /// Where the figures come from: asked once for each scrape and each view of the landing page, never twice
 /// at the same time by one [`Exporter`].

@@ -1,6 +1,6 @@
 //! The landing page.
 
-use crate::model::Snapshot;
+use crate::measure::Snapshot;
 use crate::ui::format::{self, NOTHING};
 use crate::ui::html::Escaped;
 use crate::ui::top::{Interval, TopLatch};

@@ -10,10 +10,10 @@ use super::schema::{
     CallsiteKey, ChecksumKey, Code, CpuKey, End, HandoffDelta, HandoffKey, LatchDelta, NewRows, OrderingKey, PageKey,
     Second, Start, WaitDelta,
 };
-use crate::model::{
-    CallsiteWaits, ChecksumCalls, CpuClass, CpuTime, Histogram, Kind, LatchWaits, Mode, OrderingTime, PageWaits,
-    Reacquires, BUCKETS, BUCKET_BOUNDS_NS,
-};
+use crate::measure::checksum::ChecksumCalls;
+use crate::measure::cpu::{CpuTime, OrderingTime};
+use crate::measure::latch::{CallsiteWaits, LatchWaits, PageWaits, Reacquires};
+use crate::model::{CpuClass, Histogram, Kind, Mode, BUCKETS, BUCKET_BOUNDS_NS};
 
 /// Seconds of sampled time from which on a share of it is told: at 99 samples a second, a half within 10 points.
 pub(super) const LEAST_SAMPLED: f64 = 1.0;

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::{Checksum, Handoffs, Implementation, Locality, SpinSettings};
+use crate::measure::checksum::{Checksum, Implementation};
+use crate::measure::latch::{Handoffs, Locality};
+use crate::measure::spin::SpinSettings;
 
 /// The machine that a server runs on; what could not be found out is absent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

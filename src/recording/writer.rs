@@ -10,10 +10,11 @@ use super::schema::{
     CallsiteKey, ChecksumKey, Code, CpuKey, End, Ending, HandoffDelta, HandoffKey, LatchDelta, LatchKey, NewRows,
     OrderingKey, PageKey, Probe, Second, Start, WaitDelta,
 };
-use crate::model::{
-    CallsiteWaits, ChecksumCalls, CpuTime, Handoffs, Histogram, LatchWaits, OrderingTime, PageWaits, Reacquires,
-    Snapshot,
-};
+use crate::measure::checksum::ChecksumCalls;
+use crate::measure::cpu::{CpuTime, OrderingTime};
+use crate::measure::latch::{CallsiteWaits, Handoffs, LatchWaits, PageWaits, Reacquires};
+use crate::measure::Snapshot;
+use crate::model::Histogram;
 
 /// How many rows a recording holds of each kind, so that a minute of a server with thousands of tables stays small. Those that
 /// come later are added up in a row called other.
@@ -141,14 +142,14 @@ impl<W: Write> Recorder<W> {
         let added = |now: Option<u64>, before: &mut u64| Some(now?.saturating_sub(mem::replace(before, now?)));
         let second = Second {
             at_ns: now.elapsed.as_nanos() as u64,
-            latches: self.latches(&now.latches),
-            reacquires: self.reacquires(&now.reacquires),
-            callsites: self.callsites(&now.callsites),
-            pages: self.pages(&now.pages),
-            cpu: self.cpu(&now.cpu),
-            handoffs: self.handoffs(&now.handoffs),
-            ordering: self.ordering(&now.ordering),
-            checksum_calls: self.checksum_calls(&now.checksum_calls),
+            latches: self.latches(&now.latch.waits),
+            reacquires: self.reacquires(&now.latch.reacquires),
+            callsites: self.callsites(&now.latch.callsites),
+            pages: self.pages(&now.latch.pages),
+            cpu: self.cpu(&now.cpu.time),
+            handoffs: self.handoffs(&now.latch.handoffs),
+            ordering: self.ordering(&now.cpu.ordering),
+            checksum_calls: self.checksum_calls(&now.checksum.calls),
             code: self.code(now),
             lost: self.lost(&now.lost),
             server_cpu_ns: added(now.server_cpu_ns, &mut self.server_cpu_ns),
@@ -185,7 +186,7 @@ impl<W: Write> Recorder<W> {
             ending,
             probes: probes.collect(),
             code: self.code(last),
-            static_barriers: last.static_barriers.iter().cloned().collect(),
+            static_barriers: last.barriers.iter().cloned().collect(),
         };
         write_frame(&mut self.to, FrameKind::End, &end)?;
         self.to.flush()
@@ -297,7 +298,7 @@ impl<W: Write> Recorder<W> {
     fn code(&mut self, now: &Snapshot) -> Option<Code> {
         // Of a server that has just ended nothing can be read any more.
         let spin = now.spin.clone().or_else(|| self.code.spin.clone());
-        let code = Code { checksums: now.checksums.clone(), spin };
+        let code = Code { checksums: now.checksum.chosen.clone(), spin };
         (code != self.code).then(|| self.code.clone_from(&code))?;
         Some(code)
     }

@@ -5,14 +5,12 @@ mod instances;
 mod maps;
 mod memory;
 mod numa;
-mod statements;
 mod threads;
 
 pub use client::Client;
 pub use maps::{file_mappings, load_bias, FileMapping};
 pub use memory::Memory;
 pub use numa::{nodes_allowed, NumaMemory};
-pub use statements::StatementCounter;
 pub use threads::{Balancing, NumaThreads};
 
 use std::fs;

@@ -2,7 +2,12 @@
 
 use super::format;
 use super::names::short_names;
-use crate::model::{Checksum, CpuClass, CpuTime, Kind, LatchWaits, Snapshot, SpinSettings};
+use crate::measure::checksum::Checksum;
+use crate::measure::cpu::CpuTime;
+use crate::measure::latch::LatchWaits;
+use crate::measure::spin::SpinSettings;
+use crate::measure::Snapshot;
+use crate::model::{CpuClass, Kind};
 
 /// Spins that must have been seen before anything is said of them.
 const MIN_SPINS: u64 = 1000;
@@ -22,9 +27,9 @@ pub struct Figures<'a> {
 impl<'a> From<&'a Snapshot> for Figures<'a> {
     fn from(snapshot: &'a Snapshot) -> Figures<'a> {
         Figures {
-            latches: &snapshot.latches,
-            cpu: &snapshot.cpu,
-            checksums: &snapshot.checksums,
+            latches: &snapshot.latch.waits,
+            cpu: &snapshot.cpu.time,
+            checksums: &snapshot.checksum.chosen,
             spin: snapshot.spin.as_ref(),
         }
     }

@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use super::names::short_names;
 use super::top::{PerStatement, TopReacquire};
-use crate::model::{Checksum, CpuClass, LatchWaits, SpinSettings};
+use crate::measure::checksum::Checksum;
+use crate::measure::latch::LatchWaits;
+use crate::measure::spin::SpinSettings;
+use crate::model::CpuClass;
 
 /// What stands where nothing is known.
 pub const NOTHING: &str = "-";

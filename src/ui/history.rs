@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::attach::CYCLE_TIME;
-use crate::model::Snapshot;
+use crate::measure::Snapshot;
 
 /// Snapshots of the last seconds: as many as it takes to look back over a whole cycle of turns. Over less, probes that take
 /// turns would seem to see much in one moment and nothing in the next.

@@ -2,7 +2,7 @@
 
 use super::history::History;
 use super::table::LatchTable;
-use crate::model::Snapshot;
+use crate::measure::Snapshot;
 use ratatui::buffer::{Buffer, Cell};
 use ratatui::style::Modifier;
 use std::io::{self, Write};

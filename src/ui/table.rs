@@ -4,7 +4,8 @@ use super::advice::advice;
 use super::format::{self, NOTHING};
 use super::names::{cut_middle, short_names};
 use super::top::{Interval, TopCallsite, TopLatch, TopPage};
-use crate::model::{Mode, Snapshot};
+use crate::measure::Snapshot;
+use crate::model::Mode;
 use ratatui::buffer::Buffer;
 use ratatui::layout::{Constraint, Rect};
 use ratatui::style::{Modifier, Style};
@@ -130,7 +131,7 @@ impl<'a> LatchTable<'a> {
     }
 
     fn layout(&self, width: u16) -> Layout<'_> {
-        let names = || self.now.latches.iter().map(|latch| latch.latch.as_str());
+        let names = || self.now.latch.waits.iter().map(|latch| latch.latch.as_str());
         let left = width.saturating_sub(NUMBERS.iter().map(|column| column + 1).sum());
         let longest = short_names(names(), usize::MAX).values().map(|name| name.chars().count()).max().unwrap_or(0);
         let longest = (longest as u16).max(MIN_LATCH);

@@ -1,9 +1,9 @@
 //! Which latches are waited for most: what changed between two snapshots, beside the totals.
 
-use crate::model::{
-    CallsiteWaits, CpuClass, CpuTime, Handoffs, Histogram, Kind, LatchWaits, Locality, Mode, PageWaits, Reacquires,
-    Snapshot,
-};
+use crate::measure::cpu::CpuTime;
+use crate::measure::latch::{CallsiteWaits, Handoffs, LatchWaits, Locality, PageWaits, Reacquires};
+use crate::measure::Snapshot;
+use crate::model::{CpuClass, Histogram, Kind, Mode};
 use std::collections::HashMap;
 
 /// The waits for one latch in one mode, in an interval and since attach.
@@ -87,9 +87,9 @@ impl<'a> Interval<'a> {
 
     /// Latches by wait time in the interval, then since attach. Condition variables are not contention and not here.
     pub fn top_latches(&self) -> Vec<TopLatch> {
-        let earlier: HashMap<_, _> = self.earlier.iter().flat_map(|s| &s.latches).map(|l| (key(l), l)).collect();
+        let earlier: HashMap<_, _> = self.earlier.iter().flat_map(|s| &s.latch.waits).map(|l| (key(l), l)).collect();
         let callsites = self.top_callsites();
-        let latches = self.now.latches.iter().filter(|latch| latch.kind != Kind::Cond);
+        let latches = self.now.latch.waits.iter().filter(|latch| latch.kind != Kind::Cond);
         let mut rows: Vec<_> = latches
             .map(|latch| TopLatch {
                 callsite: callsites.get(&(latch.latch.as_str(), Some(latch.mode))).cloned(),
@@ -105,11 +105,12 @@ impl<'a> Interval<'a> {
 
     /// Pages by wait time in the interval, without those that nobody waited for in it.
     pub fn top_pages(&self) -> Vec<TopPage> {
-        let earlier = self.earlier.iter().flat_map(|s| &s.pages);
+        let earlier = self.earlier.iter().flat_map(|s| &s.latch.pages);
         let earlier: HashMap<_, _> = earlier.map(|page| (page.place(), page.wait_ns)).collect();
         let waited = |page: &PageWaits| page.wait_ns.saturating_sub(earlier.get(&page.place()).copied().unwrap_or(0));
         let mut pages: Vec<_> = self
             .now
+            .latch
             .pages
             .iter()
             .map(|page| TopPage { page: page.clone(), wait_ns_per_second: waited(page) as f64 / self.seconds() })
@@ -125,7 +126,8 @@ impl<'a> Interval<'a> {
     /// the wait for all latches.
     pub fn top_reacquires(&self) -> Vec<TopReacquire> {
         const LEAST_SHARE: f64 = 0.05;
-        let earlier: HashMap<_, _> = self.earlier.iter().flat_map(|s| &s.reacquires).map(|r| (&r.latch, r)).collect();
+        let earlier: HashMap<_, _> =
+            self.earlier.iter().flat_map(|s| &s.latch.reacquires).map(|r| (&r.latch, r)).collect();
         let since = |row: &Reacquires| {
             let before = |of: fn(&Reacquires) -> u64| earlier.get(&row.latch).map_or(0, |row| of(row));
             let rate = |now: u64, before: u64| now.saturating_sub(before) as f64 / self.seconds();
@@ -135,7 +137,7 @@ impl<'a> Interval<'a> {
                 wait_ns_per_second: rate(row.wait_ns, before(|row| row.wait_ns)),
             }
         };
-        let mut rows: Vec<_> = self.now.reacquires.iter().map(since).collect();
+        let mut rows: Vec<_> = self.now.latch.reacquires.iter().map(since).collect();
         let of_latches: f64 = self.top_latches().iter().map(|latch| latch.wait_ns_per_second).sum();
         let all = of_latches + rows.iter().map(|row| row.wait_ns_per_second).sum::<f64>();
         rows.retain(|row| row.wait_ns_per_second > 0.0 && row.wait_ns_per_second >= LEAST_SHARE * all);
@@ -147,8 +149,8 @@ impl<'a> Interval<'a> {
     /// was not used.
     pub fn cpu_classes(&self) -> Vec<(CpuClass, f64)> {
         let sum = |rows: &[CpuTime], class| CpuTime::sum(rows.iter().filter(|row| row.class == class));
-        let earlier = |class| self.earlier.map_or(0, |earlier| sum(&earlier.cpu, class));
-        let times = CpuClass::ALL.map(|class| (class, sum(&self.now.cpu, class).saturating_sub(earlier(class))));
+        let earlier = |class| self.earlier.map_or(0, |earlier| sum(&earlier.cpu.time, class));
+        let times = CpuClass::ALL.map(|class| (class, sum(&self.now.cpu.time, class).saturating_sub(earlier(class))));
         let all: u64 = times.iter().map(|(_, ns)| ns).sum();
         let used = times.into_iter().filter(|(_, ns)| *ns > 0);
         let mut shares: Vec<_> = used.map(|(class, ns)| (class, ns as f64 / all as f64)).collect();
@@ -181,7 +183,7 @@ impl<'a> Interval<'a> {
 
     /// Handoffs in the interval, one entry per (latch, from, to).
     pub fn handoffs(&self) -> Vec<Handoffs> {
-        let earlier = self.earlier.iter().flat_map(|s| &s.handoffs);
+        let earlier = self.earlier.iter().flat_map(|s| &s.latch.handoffs);
         let earlier: HashMap<_, _> = earlier.map(|row| (cell(row), row)).collect();
         let since = |row: &Handoffs| {
             let before = |of: fn(&Handoffs) -> u64| earlier.get(&cell(row)).map_or(0, |row| of(row));
@@ -192,7 +194,7 @@ impl<'a> Interval<'a> {
                 ..row.clone()
             }
         };
-        self.now.handoffs.iter().map(since).collect()
+        self.now.latch.handoffs.iter().map(since).collect()
     }
 
     fn top_latch(&self, latch: &LatchWaits, earlier: Option<&LatchWaits>) -> TopLatch {
@@ -208,7 +210,7 @@ impl<'a> Interval<'a> {
             wait_ns_per_second: waits.sum_ns as f64 / self.seconds(),
             mean_ns: waits.mean_ns(),
             p99_ns: waits.quantile_ns(0.99),
-            sleep_share: sleep_share(&waits, sleep_ns).filter(|_| self.now.sleeps_seen),
+            sleep_share: sleep_share(&waits, sleep_ns).filter(|_| self.now.latch.sleeps_seen),
             total_ns: latch.waits.sum_ns,
             estimated: latch.estimated_ns > earlier.map_or(0, |e| e.estimated_ns),
             callsite: None,
@@ -217,13 +219,14 @@ impl<'a> Interval<'a> {
 
     /// For each latch and mode the call site that waited longest in the interval, or since attach where none waited in it.
     fn top_callsites(&self) -> HashMap<(&'a str, Option<Mode>), TopCallsite> {
-        let mut top = longest(self.now.callsites.iter().map(|site| (site, site.wait_ns)));
-        let earlier: HashMap<_, _> = self.earlier.iter().flat_map(|s| &s.callsites).map(|c| (site_key(c), c)).collect();
+        let mut top = longest(self.now.latch.callsites.iter().map(|site| (site, site.wait_ns)));
+        let earlier: HashMap<_, _> =
+            self.earlier.iter().flat_map(|s| &s.latch.callsites).map(|c| (site_key(c), c)).collect();
         let new = |site: &CallsiteWaits| {
             let before = earlier.get(&site_key(site)).map_or(0, |earlier| earlier.wait_ns);
             site.wait_ns.saturating_sub(before)
         };
-        top.extend(longest(self.now.callsites.iter().map(|site| (site, new(site)))));
+        top.extend(longest(self.now.latch.callsites.iter().map(|site| (site, new(site)))));
         top
     }
 }
@@ -269,14 +272,14 @@ impl FromIterator<Handoffs> for HandoffTimes {
 
 /// Time waited for latches; idle waits are not.
 fn waited_ns(snapshot: &Snapshot) -> Option<u64> {
-    let latches = snapshot.latches.iter().filter(|latch| latch.kind != Kind::Cond);
+    let latches = snapshot.latch.waits.iter().filter(|latch| latch.kind != Kind::Cond);
     Some(latches.map(|latch| latch.waits.sum_ns).fold(0, u64::saturating_add))
 }
 
 /// CPU time in atomics and barriers, where CPU time is sampled.
 fn ordering_ns(snapshot: &Snapshot) -> Option<u64> {
-    let is_sampled = !snapshot.cpu.is_empty();
-    is_sampled.then(|| snapshot.ordering.iter().map(|row| row.ns).fold(0, u64::saturating_add))
+    let is_sampled = !snapshot.cpu.time.is_empty();
+    is_sampled.then(|| snapshot.cpu.ordering.iter().map(|row| row.ns).fold(0, u64::saturating_add))
 }
 
 fn cell(row: &Handoffs) -> (&str, Option<&str>, Option<&str>) {

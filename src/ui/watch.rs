@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use super::format;
-use crate::model::{LineWatch, TouchingFunction, Verdict, WatchedWord};
+use crate::measure::watch::{LineWatch, TouchingFunction, Verdict, WatchedWord};
 
 /// How many functions are told of a word.
 const FUNCTIONS: usize = 4;

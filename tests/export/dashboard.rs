@@ -1,7 +1,7 @@
 //! The Grafana dashboard against what the collector emits.
 
 use armtrace::export::{Exporter, FAMILIES};
-use armtrace::model::Snapshot;
+use armtrace::measure::Snapshot;
 use lab::dashboard::{load, panels, queries, run, variables, Query};
 use lab::exporter::ServedExporter;
 use lab::prometheus::Prometheus;

@@ -30,7 +30,7 @@ fn health_needs_no_snapshot() {
 fn the_landing_page_names_the_server_and_escapes_what_it_shows() {
     let server = ServedExporter::of(|| {
         let mut snapshot = busy(5);
-        snapshot.latches.push(latch("unnamed:f<T>&\"", Kind::Mutex, Mode::None, 100, 1_000_000_000));
+        snapshot.latch.waits.push(latch("unnamed:f<T>&\"", Kind::Mutex, Mode::None, 100, 1_000_000_000));
         snapshot
     });
     let page = get(&server.address, "/").unwrap();

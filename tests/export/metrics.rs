@@ -1,7 +1,8 @@
 //! The families that the collector makes of a snapshot.
 
 use armtrace::export::{Exporter, FAMILIES};
-use armtrace::model::{Kind, Mode, ProbeState, Snapshot};
+use armtrace::measure::Snapshot;
+use armtrace::model::{Kind, Mode, ProbeState};
 use lab::prometheus::promtool_complaints;
 use lab::snapshots::*;
 use std::collections::BTreeMap;
@@ -73,7 +74,7 @@ fn histograms_are_exact_cumulative_and_in_seconds() {
     let mut snapshot = empty();
     let mut x = latch(INDEX, Kind::Sxlock, Mode::X, 0, 0);
     x.waits = waits(&[1_000, 1_001, 70_000, 20_000_000_001]);
-    snapshot.latches = vec![x];
+    snapshot.latch.waits = vec![x];
     let samples = samples(&text(snapshot));
     let labels = format!("latch=\"{INDEX}\",kind=\"sxlock\",mode=\"x\"");
     let bucket = |le: &str| samples[&format!("armtrace_latch_wait_seconds_bucket{{{labels},le=\"{le}\"}}")];
@@ -87,7 +88,7 @@ fn histograms_are_exact_cumulative_and_in_seconds() {
 #[test]
 fn the_count_is_never_below_the_last_bucket() {
     let mut snapshot = busy(1);
-    snapshot.latches[0].waits.count -= 1;
+    snapshot.latch.waits[0].waits.count -= 1;
     let with = format!("latch=\"{TRX}\"");
     let samples = samples(&text(snapshot));
     let count = sum(&samples, "armtrace_latch_wait_seconds_count", &with);
@@ -124,7 +125,7 @@ fn wake_ups_are_kept_apart_from_latches() {
 fn many_wake_ups_share_series_and_their_sum_stays_true() {
     let mut snapshot = empty();
     let name = |i| format!("wait/synch/mutex/sql/m{i:02}");
-    snapshot.reacquires = (1..=60).map(|i| reacquires(&name(i), i, i * 1_000_000_000)).collect();
+    snapshot.latch.reacquires = (1..=60).map(|i| reacquires(&name(i), i, i * 1_000_000_000)).collect();
     let samples = samples(&text(snapshot));
     assert_eq!(samples.keys().filter(|name| name.starts_with("armtrace_latch_reacquires_total{")).count(), 51);
     assert_eq!(sum(&samples, "armtrace_latch_reacquire_seconds_total", ""), 1830.0);
@@ -137,7 +138,7 @@ fn sleeps_that_are_not_seen_are_absent() {
     let split =
         ["armtrace_latch_spin_seconds_total{", "armtrace_latch_sleep_seconds_total{", "armtrace_latch_sleeps_total{"];
     assert!(split.iter().all(|name| text(snapshot.clone()).contains(name)));
-    snapshot.sleeps_seen = false;
+    snapshot.latch.sleeps_seen = false;
     let text = text(snapshot);
     assert!(split.iter().all(|name| !text.contains(name)), "{text}");
     assert!(text.contains("armtrace_latch_wait_seconds_count{"));
@@ -192,7 +193,7 @@ fn the_target_is_described_and_its_end_is_seen() {
 #[test]
 fn one_latch_listed_twice_is_one_series() {
     let mut snapshot = busy(5);
-    snapshot.latches.push(snapshot.latches[0].clone());
+    snapshot.latch.waits.push(snapshot.latch.waits[0].clone());
     snapshot.probes.push(snapshot.probes[0].clone());
     snapshot.lost.push(snapshot.lost[0].clone());
     let text = text(snapshot);
@@ -208,8 +209,8 @@ fn one_latch_listed_twice_is_one_series() {
 fn many(latches: u64) -> Snapshot {
     let mut snapshot = empty();
     let name = |i| format!("wait/synch/mutex/innodb/m{i:04}");
-    snapshot.latches = (1..=latches).map(|i| latch(&name(i), Kind::Mutex, Mode::None, i, 1_000_000)).collect();
-    snapshot.callsites = (1..=latches).map(|i| callsite(&name(i), Mode::None, "f.cc:1", i)).collect();
+    snapshot.latch.waits = (1..=latches).map(|i| latch(&name(i), Kind::Mutex, Mode::None, i, 1_000_000)).collect();
+    snapshot.latch.callsites = (1..=latches).map(|i| callsite(&name(i), Mode::None, "f.cc:1", i)).collect();
     snapshot
 }
 
@@ -232,8 +233,8 @@ fn cpu_time_is_told_by_class_and_function() {
 #[test]
 fn what_is_not_sampled_is_absent() {
     let mut snapshot = busy(5);
-    snapshot.cpu.clear();
-    snapshot.getcpu_calls = None;
+    snapshot.cpu.time.clear();
+    snapshot.cpu.getcpu_calls = None;
     let text = text(snapshot);
     for name in ["cpu_seconds_total", "checksum_seconds_total", "latch_spin_cpu_seconds_total", "getcpu_calls_total"] {
         assert!(!text.contains(&format!("armtrace_{name}{{")), "{name}");
@@ -259,7 +260,7 @@ fn handoffs_are_told_by_where_from_and_where_to() {
     assert_eq!((seconds("local"), seconds("remote"), seconds("unknown")), (0.54, 0.225, 0.135));
     assert_eq!(samples[&format!("armtrace_latch_waiter_migrations_total{{latch=\"{TRX}\"}}")], 120.0);
     let mut snapshot = busy(5);
-    snapshot.handoffs.clear();
+    snapshot.latch.handoffs.clear();
     assert!(!text(snapshot).contains("handoff"), "a machine that is all one place hands nothing over");
 }
 
@@ -267,7 +268,7 @@ fn handoffs_are_told_by_where_from_and_where_to() {
 fn many_latches_share_the_series_of_handoffs() {
     let mut snapshot = busy(0);
     let latch = |i: u64| handoffs(&format!("wait/synch/mutex/innodb/latch_{i}"), Some("0"), "1", i);
-    snapshot.handoffs = (1..=30).map(latch).collect();
+    snapshot.latch.handoffs = (1..=30).map(latch).collect();
     let samples = samples(&text(snapshot));
     let rows = samples.keys().filter(|name| name.starts_with("armtrace_latch_handoffs_total{")).count();
     assert_eq!(rows, 21);
@@ -277,7 +278,7 @@ fn many_latches_share_the_series_of_handoffs() {
 #[test]
 fn hardware_events_have_a_scope_and_their_part_of_the_time() {
     let mut snapshot = busy(5);
-    snapshot.events[1].running_ratio = None;
+    snapshot.hardware.events[1].running_ratio = None;
     let samples = samples(&text(snapshot));
     let labels = "event=\"dmb_spec\",scope=\"process\"";
     assert_eq!(samples[&format!("armtrace_perf_events_total{{{labels}}}")], 30_000.0);
@@ -297,7 +298,7 @@ fn spins_have_outcomes() {
     assert_eq!((spins("won"), spins("wasted")), (450.0, 150.0));
     assert_eq!(sum(&samples, "armtrace_latch_spin_cpu_seconds_total", TRX), 0.225);
     let mut snapshot = busy(5);
-    snapshot.latches.iter_mut().for_each(|latch| (latch.spins_won, latch.spins_wasted) = (0, 0));
+    snapshot.latch.waits.iter_mut().for_each(|latch| (latch.spins_won, latch.spins_wasted) = (0, 0));
     assert!(!text(snapshot).contains("armtrace_latch_spins_total{"), "waiters that do not spin have no outcomes");
 }
 
@@ -313,8 +314,8 @@ fn pages_are_told_by_table_index_and_level() {
 fn pages_are_capped_and_their_sum_stays_true() {
     let scraped = Scraped::new();
     let mut snapshot = empty();
-    snapshot.pages = (0..300).map(|i| page("db/t", &format!("k_{i}"), Some(0), 1_000_000_000)).collect();
-    snapshot.pages.push(page("other", "", None, 5_000_000_000));
+    snapshot.latch.pages = (0..300).map(|i| page("db/t", &format!("k_{i}"), Some(0), 1_000_000_000)).collect();
+    snapshot.latch.pages.push(page("other", "", None, 5_000_000_000));
     let samples = scraped.scrape(snapshot);
     let all: Vec<f64> =
         samples.iter().filter(|(name, _)| name.contains("page_wait_seconds")).map(|(_, seconds)| *seconds).collect();
@@ -347,9 +348,9 @@ fn series_are_capped_and_sums_stay_true() {
 #[test]
 fn a_call_site_has_one_series_for_all_modes() {
     let mut snapshot = many(300);
-    let latch = snapshot.callsites[299].latch.clone();
+    let latch = snapshot.latch.callsites[299].latch.clone();
     let site = |mode, ns| callsite(&latch, mode, "f.cc:2", ns);
-    snapshot.callsites.extend([site(Mode::S, 4_000_000_000), site(Mode::X, 5_000_000_000)]);
+    snapshot.latch.callsites.extend([site(Mode::S, 4_000_000_000), site(Mode::X, 5_000_000_000)]);
     let samples = samples(&text(snapshot));
     let of = |what: &str| sum(&samples, "armtrace_latch_callsite_wait_seconds_total", what);
     assert_eq!(of("f.cc:2"), 9.0);
@@ -362,10 +363,10 @@ fn no_counter_steps_back_when_the_order_changes() {
     let scraped = Scraped::new();
     let before = scraped.scrape(many(300));
     let mut later = many(300);
-    for latch in &mut later.latches {
+    for latch in &mut later.latch.waits {
         *latch = turned_round(latch.latch.clone(), latch.waits.count);
     }
-    later.callsites.iter_mut().for_each(|site| site.wait_ns += 1_000 - site.wait_ns);
+    later.latch.callsites.iter_mut().for_each(|site| site.wait_ns += 1_000 - site.wait_ns);
     let after = scraped.scrape(later);
     for (name, value) in before.iter().filter(|(name, _)| name.contains("armtrace_") && !name.contains("max")) {
         assert!(after.get(name).is_some_and(|now| now >= value), "{name}: {value}, then {:?}", after.get(name));
@@ -373,7 +374,7 @@ fn no_counter_steps_back_when_the_order_changes() {
 }
 
 /// The latch later on: those that had waited least have waited most since.
-fn turned_round(name: String, count: u64) -> armtrace::model::LatchWaits {
+fn turned_round(name: String, count: u64) -> armtrace::measure::latch::LatchWaits {
     latch(&name, Kind::Mutex, Mode::None, count + 10 * (300 - count), 1_000_000)
 }
 
@@ -382,7 +383,7 @@ fn spinning_does_not_step_back_while_a_sleep_is_ahead_of_its_wait() {
     let scraped = Scraped::new();
     let before = sum(&scraped.scrape(busy(5)), "armtrace_latch_spin_seconds_total", TRX);
     let mut ahead = busy(5);
-    ahead.latches[0].sleep_ns += 100_000_000;
+    ahead.latch.waits[0].sleep_ns += 100_000_000;
     assert_eq!(sum(&scraped.scrape(ahead), "armtrace_latch_spin_seconds_total", TRX), before);
     let anew = sum(&scraped.scrape(busy(1)), "armtrace_latch_spin_seconds_total", TRX);
     assert!(anew < before, "another attachment counts anew");

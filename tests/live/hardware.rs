@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
 use armtrace::attach::{Countable, Counter, Whose};
-use armtrace::probe::hardware::{EventSampler, Sampled};
+use armtrace::measure::hardware::{EventSampler, Sampled};
 use armtrace::symbols::Arch;
 
 use lab::agent::{doctor, Agent, Sample};

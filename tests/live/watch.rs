@@ -9,8 +9,8 @@ use anyhow::{ensure, Context, Result};
 use armtrace::agent::Agent;
 use armtrace::attach::Division;
 use armtrace::code::Access;
-use armtrace::model::{Verdict, WatchedWord};
-use armtrace::probe::watch::{self, Allowance, CodeAt, Scene};
+use armtrace::measure::watch::{self, Allowance, CodeAt, Scene};
+use armtrace::measure::watch::{Verdict, WatchedWord};
 use armtrace::target::Target;
 
 use lab::agent::{loaded_programs, program};

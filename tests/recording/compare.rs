@@ -1,11 +1,14 @@
 //! Comparisons against cases computed by hand.
 
+use armtrace::measure::{checksum, cpu, latch};
 use std::time::Duration;
 
-use armtrace::model::{
-    ChecksumCalls, CpuClass, Handoffs, Histogram, Implementation, Kind, LatchWaits, Mode, OrderingTime, Snapshot,
-    SpinSettings,
-};
+use armtrace::measure::checksum::{ChecksumCalls, Implementation};
+use armtrace::measure::cpu::OrderingTime;
+use armtrace::measure::latch::{Handoffs, LatchWaits};
+use armtrace::measure::spin::SpinSettings;
+use armtrace::measure::Snapshot;
+use armtrace::model::{CpuClass, Histogram, Kind, Mode};
 use armtrace::recording::compare::{Claim, Comparison, Dump, Html, Options, Per, Scaling, Side, Text, Unit};
 use armtrace::recording::{Ending, Start};
 
@@ -34,8 +37,11 @@ fn side(name: &str, start: &Start, load: Load) -> Side {
             let latches = [times(LatchWaits { sleep_ns: 0, ..trx }, sums.0), times(index, sums.1)];
             let snapshot = Snapshot {
                 elapsed: Duration::from_secs(second),
-                latches: latches.into_iter().filter(|latch| latch.waits.count > 0).collect(),
                 server_cpu_ns: Some(second * 1_500_000_000),
+                latch: latch::Figures {
+                    waits: latches.into_iter().filter(|latch| latch.waits.count > 0).collect(),
+                    ..empty().latch
+                },
                 ..empty()
             };
             (snapshot, Some(sums.2))
@@ -156,13 +162,19 @@ fn computing(name: &str, start: &Start, other: u64, spin: u64, won: u64) -> Side
             };
             let snapshot = Snapshot {
                 elapsed: Duration::from_secs(second),
-                latches: vec![spun],
-                cpu: vec![
-                    cpu(CpuClass::Other, "execute", (second * other + wave) * 1_000_000),
-                    cpu(CpuClass::Spin, "ut_delay", (second * spin + wave) * 1_000_000),
-                ],
-                checksums: vec![checksum(name, Implementation::Software)],
                 spin: Some(SpinSettings { turn_ns: won as f64, ..snapshots::spin() }),
+                latch: latch::Figures { waits: vec![spun], ..empty().latch },
+                cpu: cpu::Figures {
+                    time: vec![
+                        cpu(CpuClass::Other, "execute", (second * other + wave) * 1_000_000),
+                        cpu(CpuClass::Spin, "ut_delay", (second * spin + wave) * 1_000_000),
+                    ],
+                    ..empty().cpu
+                },
+                checksum: checksum::Figures {
+                    chosen: vec![checksum(name, Implementation::Software)],
+                    ..empty().checksum
+                },
                 ..empty()
             };
             (snapshot, Some(second * 1000))
@@ -220,19 +232,28 @@ fn handing_over(start: &Start, local: u64, remote: u64, instruction: &str, order
             };
             let snapshot = Snapshot {
                 elapsed: Duration::from_secs(second),
-                latches: vec![times(latch(TRX, Kind::Mutex, Mode::None, 1, 1_000_000), second * (local + remote))],
-                handoffs: vec![cell("0", local), cell("1", remote)],
-                cpu: vec![
-                    cpu(CpuClass::Checksum, "crc32c", second * 200_000_000),
-                    cpu(CpuClass::Other, "f", second * 800_000_000),
-                ],
-                ordering: vec![ordering("mutex_enter_inline", ordering_ms), ordering("other", 10)],
-                checksum_calls: vec![ChecksumCalls {
-                    function: "crc32c".to_owned(),
-                    implementation: Implementation::Hardware,
-                    calls: second / 5 * 10,
-                    bytes: second / 5 * 1024 * local,
-                }],
+                latch: latch::Figures {
+                    waits: vec![times(latch(TRX, Kind::Mutex, Mode::None, 1, 1_000_000), second * (local + remote))],
+                    handoffs: vec![cell("0", local), cell("1", remote)],
+                    ..empty().latch
+                },
+                cpu: cpu::Figures {
+                    time: vec![
+                        cpu(CpuClass::Checksum, "crc32c", second * 200_000_000),
+                        cpu(CpuClass::Other, "f", second * 800_000_000),
+                    ],
+                    ordering: vec![ordering("mutex_enter_inline", ordering_ms), ordering("other", 10)],
+                    ..empty().cpu
+                },
+                checksum: checksum::Figures {
+                    calls: vec![ChecksumCalls {
+                        function: "crc32c".to_owned(),
+                        implementation: Implementation::Hardware,
+                        calls: second / 5 * 10,
+                        bytes: second / 5 * 1024 * local,
+                    }],
+                    ..empty().checksum
+                },
                 ..empty()
             };
             (snapshot, Some(second * 1000))
@@ -318,8 +339,11 @@ fn where_one_has_no_samples_no_cpu_time_is_compared() {
 fn woken(name: &str, milliseconds: u64) -> Side {
     let second = |n: u64| Snapshot {
         elapsed: Duration::from_secs(n),
-        latches: vec![times(latch(TRX, Kind::Mutex, Mode::None, 1, 1_000_000), 100 * n)],
-        reacquires: vec![reacquires(COND_MUTEX, 100 * n, milliseconds * 1_000_000 * n)],
+        latch: latch::Figures {
+            waits: vec![times(latch(TRX, Kind::Mutex, Mode::None, 1, 1_000_000), 100 * n)],
+            reacquires: vec![reacquires(COND_MUTEX, 100 * n, milliseconds * 1_000_000 * n)],
+            ..empty().latch
+        },
         ..empty()
     };
     let seconds: Vec<_> = (1..=SECONDS).map(|n| (second(n), Some(1000 * n))).collect();

@@ -1,11 +1,13 @@
 //! The file: what is written is read, and what is damaged is an error.
 
+use armtrace::measure::{cpu, latch};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use armtrace::model::{
-    CpuClass, CpuTime, Handoffs, Kind, LatchWaits, Locality, Mode, OrderingTime, Snapshot, BUCKET_BOUNDS_NS,
-};
+use armtrace::measure::cpu::{CpuTime, OrderingTime};
+use armtrace::measure::latch::{Handoffs, LatchWaits, Locality};
+use armtrace::measure::Snapshot;
+use armtrace::model::{CpuClass, Kind, Mode, BUCKET_BOUNDS_NS};
 use armtrace::recording::{Code, Ending, FormatError, Handed, Recorder, Recording, Report, Start};
 
 use crate::{busy_file, busy_seconds, file, read, start};
@@ -36,10 +38,10 @@ fn assert_holds_waits(recording: &Recording, seconds: u64) {
     assert_eq!(recording.seconds.len() as u64, seconds);
     assert_eq!(recording.duration(), Duration::from_secs(seconds));
     let waits = |latches: Vec<LatchWaits>| sorted(latches.into_iter().map(without_spinning).collect());
-    assert_eq!(waits(recording.latches()), waits(last.latches.clone()));
-    assert_eq!(recording.callsites().len(), last.callsites.len());
+    assert_eq!(waits(recording.latches()), waits(last.latch.waits.clone()));
+    assert_eq!(recording.callsites().len(), last.latch.callsites.len());
     assert_eq!(recording.callsites()[0].wait_ns, 120_000_000 * (seconds + 1));
-    assert_eq!(recording.pages(), last.pages);
+    assert_eq!(recording.pages(), last.latch.pages);
     assert_eq!(recording.lost(), [("map_full".to_owned(), 3 * (seconds + 1))]);
     assert_eq!(recording.server_cpu_ns(), last.server_cpu_ns);
     assert_eq!(recording.queries(), Some(1000 * seconds));
@@ -51,22 +53,23 @@ fn assert_holds_waits(recording: &Recording, seconds: u64) {
 fn assert_holds_cpu(recording: &Recording, seconds: u64) {
     let last = busy(seconds);
     assert_holds_waits(recording, seconds);
-    assert_eq!(sorted(recording.latches()), sorted(last.latches));
+    assert_eq!(sorted(recording.latches()), sorted(last.latch.waits));
     let by_class = |mut cpu: Vec<CpuTime>| {
         cpu.sort_by_key(|row| row.class);
         cpu
     };
-    assert_eq!(by_class(recording.cpu()), by_class(last.cpu));
-    assert_eq!(recording.code, Code { checksums: last.checksums, spin: last.spin });
+    assert_eq!(by_class(recording.cpu()), by_class(last.cpu.time));
+    assert_eq!(recording.code, Code { checksums: last.checksum.chosen, spin: last.spin });
 }
 
 /// Also where latches came from, which instructions CPU time went into, and what checksums were computed of.
 fn assert_holds_all(recording: &Recording, seconds: u64) {
     let last = busy(seconds);
     assert_holds_cpu(recording, seconds);
-    assert_eq!(recording.start.places, last.places);
+    assert_eq!(recording.start.places, last.latch.domains);
     let handed = |row: &Handoffs| Handed { waits: row.count, wait_ns: row.wait_ns, migrations: row.migrations };
     let expected = last
+        .latch
         .handoffs
         .iter()
         .map(|row| ((row.latch.clone(), row.from.clone(), row.to.clone(), row.locality()), handed(row)));
@@ -77,9 +80,9 @@ fn assert_holds_all(recording: &Recording, seconds: u64) {
         recording.handoffs().map(|(k, handed)| (key(k), handed)).collect::<Vec<_>>(),
         expected.collect::<Vec<_>>()
     );
-    assert_eq!(recording.ordering(), last.ordering);
-    assert_eq!(recording.checksum_calls(), last.checksum_calls);
-    assert_eq!(recording.reacquires(), last.reacquires);
+    assert_eq!(recording.ordering(), last.cpu.ordering);
+    assert_eq!(recording.checksum_calls(), last.checksum.calls);
+    assert_eq!(recording.reacquires(), last.latch.reacquires);
 }
 
 #[test]
@@ -161,7 +164,7 @@ fn a_class_of_cpu_time_from_the_future_is_all_else() {
 #[test]
 fn the_newest_of_what_is_known_of_the_code_counts() {
     let at = |second: u64, spin| Snapshot { elapsed: Duration::from_secs(second), spin, ..empty() };
-    let faster = armtrace::model::SpinSettings { delay: 2, ..spin() };
+    let faster = armtrace::measure::spin::SpinSettings { delay: 2, ..spin() };
     let seconds = [at(1, None), at(2, Some(spin())), at(3, Some(faster.clone())), at(4, None)];
     let recording = read(&file(&start(1), &seconds.map(|snapshot| (snapshot, None)), None));
     assert_eq!(recording.code, Code { checksums: Vec::new(), spin: Some(faster) });
@@ -186,8 +189,11 @@ fn each_second_has_what_it_added() {
 /// What was seen as one latch may turn out to be another.
 #[test]
 fn a_latch_that_gets_a_name_takes_its_waits_along() {
-    let at =
-        |second: u64, latches: Vec<LatchWaits>| Snapshot { elapsed: Duration::from_secs(second), latches, ..empty() };
+    let at = |second: u64, latches: Vec<LatchWaits>| Snapshot {
+        elapsed: Duration::from_secs(second),
+        latch: latch::Figures { waits: latches, ..empty().latch },
+        ..empty()
+    };
     let unnamed = latch("unnamed:f", Kind::Rwlock, Mode::X, 10, 1_000_000);
     let named = latch(TRX, Kind::Mutex, Mode::None, 25, 1_000_000);
     let recording = read(&file(&start(1), &[(at(1, vec![unnamed]), None), (at(2, vec![named.clone()]), None)], None));
@@ -237,30 +243,36 @@ fn a_minute_stays_below_a_mebibyte() {
         };
         let snapshot = Snapshot {
             elapsed: Duration::from_secs(second),
-            latches: (0..100).map(waited).collect(),
-            callsites: (0..500)
-                .map(|i| callsite(TRX, Mode::None, &format!("file{i}.cc:{i}"), second * (54_321 + 7_919 * i)))
-                .collect(),
-            pages: (0..300)
-                .map(|i| page(&format!("db/table{i}"), "PRIMARY", Some(0), second * (4_321 + 7_919 * i)))
-                .collect(),
-            cpu: (0..300)
-                .map(|i| {
-                    cpu(
-                        CpuClass::Other,
-                        &format!("function_{i}(THD*)"),
-                        second * (3_000_000 + 32_452_843 * i % 9_999_991),
-                    )
-                })
-                .collect(),
-            handoffs: (0..100).flat_map(|i| cells(i, second)).collect(),
-            ordering: (0..200)
-                .map(|i| OrderingTime {
-                    instruction: "lock cmpxchg".to_owned(),
-                    function: format!("function_{i}(THD*)"),
-                    ns: second * (300_000 + 15_485_863 * i % 999_983),
-                })
-                .collect(),
+            latch: latch::Figures {
+                waits: (0..100).map(waited).collect(),
+                callsites: (0..500)
+                    .map(|i| callsite(TRX, Mode::None, &format!("file{i}.cc:{i}"), second * (54_321 + 7_919 * i)))
+                    .collect(),
+                pages: (0..300)
+                    .map(|i| page(&format!("db/table{i}"), "PRIMARY", Some(0), second * (4_321 + 7_919 * i)))
+                    .collect(),
+                handoffs: (0..100).flat_map(|i| cells(i, second)).collect(),
+                ..busy(second).latch
+            },
+            cpu: cpu::Figures {
+                time: (0..300)
+                    .map(|i| {
+                        cpu(
+                            CpuClass::Other,
+                            &format!("function_{i}(THD*)"),
+                            second * (3_000_000 + 32_452_843 * i % 9_999_991),
+                        )
+                    })
+                    .collect(),
+                ordering: (0..200)
+                    .map(|i| OrderingTime {
+                        instruction: "lock cmpxchg".to_owned(),
+                        function: format!("function_{i}(THD*)"),
+                        ns: second * (300_000 + 15_485_863 * i % 999_983),
+                    })
+                    .collect(),
+                ..busy(second).cpu
+            },
             ..busy(second)
         };
         (snapshot, Some(second * 40_000))
@@ -293,7 +305,11 @@ fn other_buckets_go_to_where_they_fit() {
     let other = Start { bounds_ns: vec![1_000_000, 3_000_000_000], ..start(1) };
     let mut waits = latch(INDEX, Kind::Sxlock, Mode::S, 0, 0);
     (waits.waits.buckets[0], waits.waits.buckets[1], waits.waits.buckets[2]) = (5, 6, 7);
-    let snapshot = Snapshot { elapsed: Duration::from_secs(1), latches: vec![waits], ..empty() };
+    let snapshot = Snapshot {
+        elapsed: Duration::from_secs(1),
+        latch: latch::Figures { waits: vec![waits], ..empty().latch },
+        ..empty()
+    };
     let latches = read(&file(&other, &[(snapshot, None)], None)).latches();
     let expected = |bound: u64| BUCKET_BOUNDS_NS.partition_point(|mine| *mine < bound);
     let buckets = latches[0].waits.buckets;
@@ -312,7 +328,7 @@ fn a_file_cut_short_is_good_up_to_its_last_whole_second() {
             Ok(recording) => {
                 let seconds = recording.seconds.len();
                 assert!(recording.end.is_none() && seconds >= seconds_seen);
-                assert_eq!(sorted(recording.latches()), sorted(busy(seconds as u64).latches), "{seconds} seconds");
+                assert_eq!(sorted(recording.latches()), sorted(busy(seconds as u64).latch.waits), "{seconds} seconds");
                 seconds_seen = seconds;
             }
             Err(FormatError::NotARecording) => assert!(length < 12, "{length}"),

@@ -8,7 +8,8 @@ mod report;
 
 use std::collections::BTreeMap;
 
-use armtrace::model::{Snapshot, BUCKET_BOUNDS_NS};
+use armtrace::measure::Snapshot;
+use armtrace::model::BUCKET_BOUNDS_NS;
 use armtrace::recording::{Ending, Host, Recorder, Recording, Server, Start};
 
 /// What a recording of a server with this label begins with.

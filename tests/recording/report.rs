@@ -1,6 +1,10 @@
 //! What is told of a recording.
 
-use armtrace::model::{CpuClass, Implementation, Kind, LatchWaits, Mode, Snapshot};
+use armtrace::measure::checksum::Implementation;
+use armtrace::measure::latch::LatchWaits;
+use armtrace::measure::Snapshot;
+use armtrace::measure::{checksum, cpu, latch};
+use armtrace::model::{CpuClass, Kind, Mode};
 use armtrace::recording::{Ending, Folded, Html, Report, Text};
 use std::time::Duration;
 
@@ -48,7 +52,13 @@ fn call_sites_are_those_of_the_mode() {
         let site = |mode, callsite_name, ns| callsite(INDEX, mode, callsite_name, ns * n);
         let more = [site(Mode::S, "row0row.cc:965", 1_000_000), site(Mode::S, "btr0cur.cc:971", 3_000_000)];
         let busy = busy(n);
-        (Snapshot { callsites: [busy.callsites, more.to_vec()].concat(), ..busy }, None)
+        (
+            Snapshot {
+                latch: latch::Figures { callsites: [busy.latch.callsites, more.to_vec()].concat(), ..busy.latch },
+                ..busy
+            },
+            None,
+        )
     };
     let recording = read(&file(&start(16), &[second(1), second(2)], None));
     let report = Report::new(&recording);
@@ -86,11 +96,14 @@ fn findings_are_sentences_with_figures() {
 fn herd(other_ns: u64) -> Report {
     let second = |n: u64| Snapshot {
         elapsed: Duration::from_secs(n),
-        latches: vec![
-            latch(TRX, Kind::Mutex, Mode::None, 100 * n, 1_500_000),
-            latch(COND_MUTEX, Kind::Mutex, Mode::None, n, other_ns),
-        ],
-        reacquires: vec![reacquires(COND_MUTEX, 3_000 * n, 1_200_000_000 * n)],
+        latch: latch::Figures {
+            waits: vec![
+                latch(TRX, Kind::Mutex, Mode::None, 100 * n, 1_500_000),
+                latch(COND_MUTEX, Kind::Mutex, Mode::None, n, other_ns),
+            ],
+            reacquires: vec![reacquires(COND_MUTEX, 3_000 * n, 1_200_000_000 * n)],
+            ..empty().latch
+        },
         ..empty()
     };
     let seconds: Vec<_> = (1..=10).map(|n| (second(n), None)).collect();
@@ -233,11 +246,9 @@ fn barriers_and_checksums_are_told() {
 fn what_was_not_measured_is_not_zero() {
     let seconds = [(
         Snapshot {
-            places: Vec::new(),
-            handoffs: Vec::new(),
-            cpu: Vec::new(),
-            ordering: Vec::new(),
-            checksum_calls: Vec::new(),
+            latch: latch::Figures { domains: Vec::new(), handoffs: Vec::new(), ..busy(1).latch },
+            cpu: cpu::Figures { time: Vec::new(), ordering: Vec::new(), ..busy(1).cpu },
+            checksum: checksum::Figures { calls: Vec::new(), ..busy(1).checksum },
             ..busy(1)
         },
         None,
@@ -254,9 +265,9 @@ fn what_was_not_measured_is_not_zero() {
 #[test]
 fn what_can_be_changed_is_said_as_in_the_live_table() {
     let mut seconds = busy(30);
-    seconds.checksums = vec![checksum("software::crc32", Implementation::Software)];
-    seconds.cpu[4].function = "software::crc32".to_owned();
-    (seconds.latches[0].spins_won, seconds.latches[0].spins_wasted) = (1_000, 9_000);
+    seconds.checksum.chosen = vec![checksum("software::crc32", Implementation::Software)];
+    seconds.cpu.time[4].function = "software::crc32".to_owned();
+    (seconds.latch.waits[0].spins_won, seconds.latch.waits[0].spins_wasted) = (1_000, 9_000);
     let report = Report::new(&read(&file(&start(1), &[(seconds, None)], Some(Ending::Complete))));
     let problems: Vec<&str> = report.findings.iter().filter(|f| f.is_problem).map(|f| f.text.as_str()).collect();
     let text = problems.join("\n");
@@ -270,7 +281,9 @@ fn what_can_be_changed_is_said_as_in_the_live_table() {
 
 #[test]
 fn without_samples_waiters_are_awake_and_no_more_is_said() {
-    let seconds: Vec<_> = (1..=30).map(|second| (Snapshot { cpu: Vec::new(), ..busy(second) }, None)).collect();
+    let seconds: Vec<_> = (1..=30)
+        .map(|second| (Snapshot { cpu: cpu::Figures { time: Vec::new(), ..busy(second).cpu }, ..busy(second) }, None))
+        .collect();
     let report = Report::new(&read(&file(&start(1), &seconds, Some(Ending::Complete))));
     assert!(report.cpu.is_none() && report.checksums[0].cpu.is_none() && report.latches[0].spin_cpu.is_none());
     let text = Text(&report).to_string();
@@ -287,7 +300,15 @@ fn bursts_losses_and_an_early_end_are_told() {
             let waits_for_trx = latch(TRX, Kind::Mutex, Mode::None, waits, 1_000_000);
             let latches = vec![LatchWaits { estimated_ns: waits * 500_000, ..waits_for_trx }];
             let lost = vec![("map_full".to_owned(), waits)];
-            (Snapshot { elapsed: Duration::from_secs(second), latches, lost, ..empty() }, None)
+            (
+                Snapshot {
+                    elapsed: Duration::from_secs(second),
+                    lost,
+                    latch: latch::Figures { waits: latches, ..empty().latch },
+                    ..empty()
+                },
+                None,
+            )
         })
         .collect();
     let report = Report::new(&read(&file(&start(1), &seconds, None)));

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::{Claim, Pair, Per, Side};
-use crate::model::{Checksum, CpuClass};
+use crate::measure::checksum::Checksum;
+use crate::model::CpuClass;
 use crate::ui::format;
 
 /// CPU seconds by one unit; `None` where that is not known.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 
 use super::{By, Claim, Pair, Per, Ratio, Sample, Side};
-use crate::model::Locality;
+use crate::measure::latch::Locality;
 use crate::recording::Recording;
 
 /// What both waited for and got from somewhere.

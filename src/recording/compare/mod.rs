@@ -24,7 +24,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
-use crate::model::SpinSettings;
+use crate::measure::spin::SpinSettings;
 
 /// What waits are divided by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

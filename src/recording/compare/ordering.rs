@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::cpu::CpuUse;
 use super::{Per, Side};
 use crate::audit::{self, Group};
-use crate::model::CpuTime;
+use crate::measure::cpu::CpuTime;
 use crate::recording::Recording;
 use crate::symbols::Arch;
 

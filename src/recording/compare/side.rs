@@ -312,7 +312,7 @@ fn remarks(recording: &Recording) -> Vec<String> {
         Some(Ending::ServerEnded) => Some("the server ended while it was recorded"),
         Some(Ending::Complete | Ending::Interrupted) => None,
     };
-    let sum = |of: fn(&crate::model::LatchWaits) -> u64| {
+    let sum = |of: fn(&crate::measure::latch::LatchWaits) -> u64| {
         recording.latches().iter().map(of).fold(0, u64::saturating_add) as f64
     };
     let estimated = sum(|latch| latch.estimated_ns) / sum(|latch| latch.waits.sum_ns).max(1.0);

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::seconds;
-use crate::model::{Checksum, CpuClass, CpuTime, OrderingTime};
+use crate::measure::checksum::Checksum;
+use crate::measure::cpu::{CpuTime, OrderingTime};
+use crate::model::CpuClass;
 use crate::recording::reader::{LEAST_BURSTS, LEAST_SAMPLED};
 use crate::recording::{ChecksumKey, Recording};
 use crate::ui::format;

@@ -2,7 +2,8 @@
 
 use std::fmt::{self, Display, Formatter};
 
-use crate::model::{CallsiteWaits, Kind};
+use crate::measure::latch::CallsiteWaits;
+use crate::model::Kind;
 use crate::recording::Recording;
 
 /// A recording as lines `frame;frame;frame microseconds`. Waits without a known call site end at the latch, so that the

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Serialize, Serializer};
 
 use super::seconds;
-use crate::model::Locality;
+use crate::measure::latch::Locality;
 use crate::recording::{Handed, HandoffKey, Recording};
 
 /// Contended waits by where the latch came from. Times are in seconds.

@@ -4,7 +4,8 @@ use std::fmt::{self, Display, Formatter};
 
 use super::text::{barriers_line, circumstances, code, handoff_cells, heading, matrix, places, split, won};
 use super::{Bucket, FunctionReport, LatchReport, OrderingReport, Report};
-use crate::model::{CpuTime, BUCKET_BOUNDS_NS};
+use crate::measure::cpu::CpuTime;
+use crate::model::BUCKET_BOUNDS_NS;
 use crate::ui::format::{self, NOTHING};
 use crate::ui::html::{begin, end, table, table_of_words, Escaped};
 use crate::ui::names::{cut_middle, short_names};

@@ -21,9 +21,9 @@ use cpu::{ChecksumReport, CpuReport, FunctionReport, OrderingReport};
 use handoffs::HandoffsReport;
 
 use super::{Ending, Host, Probe, Recording, Server};
-use crate::model::{
-    CallsiteWaits, Histogram, Kind, LatchWaits, Mode, PageWaits, Reacquires, SpinSettings, BUCKET_BOUNDS_NS,
-};
+use crate::measure::latch::{CallsiteWaits, LatchWaits, PageWaits, Reacquires};
+use crate::measure::spin::SpinSettings;
+use crate::model::{Histogram, Kind, Mode, BUCKET_BOUNDS_NS};
 use crate::ui::advice::{advice, Figures};
 
 /// What a recording comes to. Times are in seconds. What is not known is absent.

@@ -4,7 +4,7 @@ use std::fmt::{self, Display, Formatter};
 
 use super::handoffs::{HandoffSums, HandoffsReport, LatchHandoffs};
 use super::{CpuReport, LatchReport, Report, Spins};
-use crate::model::CpuTime;
+use crate::measure::cpu::CpuTime;
 use crate::recording::{Host, Server};
 use crate::ui::format::{self, NOTHING};
 use crate::ui::names::{cut_middle, short_names};

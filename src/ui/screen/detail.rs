@@ -5,7 +5,9 @@ use ratatui::text::Line;
 
 use super::views::mode;
 use super::{LatchId, Screen};
-use crate::model::{CallsiteWaits, Handoffs, Histogram, LatchWaits, Snapshot, BUCKET_BOUNDS_NS};
+use crate::measure::latch::{CallsiteWaits, Handoffs, LatchWaits};
+use crate::measure::Snapshot;
+use crate::model::{Histogram, BUCKET_BOUNDS_NS};
 use crate::ui::format::{self, NOTHING};
 use crate::ui::names::cut_middle;
 use crate::ui::top::Interval;
@@ -66,16 +68,16 @@ impl Screen {
         let [p50, p90, p99] = quantiles;
         let max = format::nanoseconds(now.waits.max_ns as f64);
         let mut lines = vec![format!("{} waits · p50 {p50} · p90 {p90} · p99 {p99} · max {max}", waits.count)];
-        if self.now.sleeps_seen {
+        if self.now.latch.sleeps_seen {
             let [awake, asleep] = [waits.sum_ns - sleep_ns, sleep_ns].map(|ns| format::nanoseconds(ns as f64));
             lines.push(format!("awake {awake} · asleep {asleep} in {} sleeps", format::count(sleeps as f64)));
         }
-        let spun = (!self.now.cpu.is_empty()).then(|| {
+        let spun = (!self.now.cpu.time.is_empty()).then(|| {
             let cpu = format::nanoseconds(new(|latch| latch.spin_cpu_ns) as f64);
             format!("spinning took {cpu} of CPU time")
         });
         let (won, wasted) = (new(|latch| latch.spins_won) as f64, new(|latch| latch.spins_wasted) as f64);
-        let spins = (self.now.sleeps_seen && won + wasted > 0.0).then(|| {
+        let spins = (self.now.latch.sleeps_seen && won + wasted > 0.0).then(|| {
             format!("{} spins, {:.0}% of them won", format::count(won + wasted), 100.0 * won / (won + wasted))
         });
         lines.extend(handoffs(&Interval::new(&self.now, self.since()), latch));
@@ -86,15 +88,18 @@ impl Screen {
 
     /// All of the latch's modes, since attach, where it has several: time waited, waits, CPU time spent spinning, spins won.
     fn modes(&self, latch: &LatchId) -> Vec<String> {
-        let of_latch: Vec<&LatchWaits> = self.now.latches.iter().filter(|row| row.latch == latch.0).collect();
+        let of_latch: Vec<&LatchWaits> = self.now.latch.waits.iter().filter(|row| row.latch == latch.0).collect();
         if of_latch.len() < 2 {
             return Vec::new();
         }
         let line = |row: &&LatchWaits| {
             let (wait, waits) = (format::nanoseconds(row.waits.sum_ns as f64), format::count(row.waits.count as f64));
-            let spun =
-                if self.now.cpu.is_empty() { NOTHING.to_owned() } else { format::nanoseconds(row.spin_cpu_ns as f64) };
-            let won = format::won(row).filter(|_| self.now.sleeps_seen).unwrap_or(NOTHING.to_owned());
+            let spun = if self.now.cpu.time.is_empty() {
+                NOTHING.to_owned()
+            } else {
+                format::nanoseconds(row.spin_cpu_ns as f64)
+            };
+            let won = format::won(row).filter(|_| self.now.latch.sleeps_seen).unwrap_or(NOTHING.to_owned());
             format!("{:>6} {wait:>7} {waits:>7} {spun:>7} {won:>5}", mode(row.mode))
         };
         let title = ["", "modes, since attach", "          wait   waits    spin   won"].map(str::to_owned);
@@ -110,12 +115,12 @@ impl Screen {
         if cells.is_empty() {
             return Vec::new();
         }
-        if self.now.places.len() > MOST_PLACES {
+        if self.now.latch.domains.len() > MOST_PLACES {
             let title = [String::new(), "handed over most".to_owned()].into_iter();
             cells.sort_by_key(|row| std::cmp::Reverse(row.count));
             return title.chain(cells.iter().take(MOST_CELLS).map(|row| between(row, width))).collect();
         }
-        let places = || self.now.places.iter().map(String::as_str);
+        let places = || self.now.latch.domains.iter().map(String::as_str);
         let count = |from: Option<&str>, to: &str| {
             let cell = cells.iter().find(|row| (row.from.as_deref(), row.to.as_deref()) == (from, Some(to)));
             format!("{:>CELL$}", format::count(cell.map_or(0, |row| row.count) as f64))
@@ -155,7 +160,7 @@ fn beside(left: &str, right: &str, column: usize) -> String {
 }
 
 fn find<'a>(snapshot: &'a Snapshot, (latch, kind, mode): &LatchId) -> Option<&'a LatchWaits> {
-    snapshot.latches.iter().find(|row| row.latch == *latch && row.kind == *kind && row.mode == *mode)
+    snapshot.latch.waits.iter().find(|row| row.latch == *latch && row.kind == *kind && row.mode == *mode)
 }
 
 /// Bars for the buckets between the first and the last that hold waits; several in one where there are more than `most`.
@@ -179,7 +184,7 @@ fn histogram(waits: &Histogram, most: usize, longest: usize) -> Vec<String> {
 
 fn callsites(now: &Snapshot, latch: &LatchId, width: usize, most: usize) -> Vec<String> {
     let is_of = |site: &&CallsiteWaits| site.is_of(&latch.0, latch.2) && site.wait_ns > 0;
-    let mut sites: Vec<_> = now.callsites.iter().filter(is_of).collect();
+    let mut sites: Vec<_> = now.latch.callsites.iter().filter(is_of).collect();
     sites.sort_by(|a, b| b.wait_ns.cmp(&a.wait_ns).then_with(|| a.callsite.cmp(&b.callsite)));
     let all: u64 = sites.iter().map(|site| site.wait_ns).sum();
     let line = |site: &&CallsiteWaits| {

@@ -144,14 +144,14 @@ impl Screen {
         (times.ns() > 0.0).then_some(())?;
         let share = |ns: f64| format!("{:.0}%", 100.0 * ns / times.ns());
         let [remote, local, unknown] = [times.remote_ns, times.local_ns, times.unknown_ns].map(share);
-        let places = cut_middle(&self.now.places.join(", "), PLACES);
+        let places = cut_middle(&self.now.latch.domains.join(", "), PLACES);
         Some(format!("between {places}: {remote} of the wait remote, {local} local, {unknown} not woken"))
     }
 
     /// What stands in place of an empty list.
     fn nothing(&self) -> &'static str {
         match self.view {
-            View::Numa if self.now.places.is_empty() => NO_PLACES,
+            View::Numa if self.now.latch.domains.is_empty() => NO_PLACES,
             _ if self.filter.is_empty() => "nothing was seen so far",
             _ => "nothing has that in its name",
         }

@@ -9,7 +9,8 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::history::History;
 use super::names::without_kind;
-use crate::model::{Kind, Mode, Snapshot};
+use crate::measure::Snapshot;
+use crate::model::{Kind, Mode};
 use views::{View, ViewRow};
 use watch::Watch;
 pub use watch::Watching;

@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::LatchId;
-use crate::model::{CallsiteWaits, CpuTime, Handoffs, Mode, Snapshot};
+use crate::measure::cpu::CpuTime;
+use crate::measure::latch::{CallsiteWaits, Handoffs};
+use crate::measure::Snapshot;
+use crate::model::Mode;
 use crate::ui::format::{self, NOTHING};
 use crate::ui::top::{HandoffTimes, Interval};
 
@@ -103,7 +106,7 @@ impl View {
 
 fn latches(now: &Snapshot, interval: &Interval) -> Vec<ViewRow> {
     let longest = |latch: &str, mode: Mode| {
-        let row = now.latches.iter().find(|row| row.latch == latch && row.mode == mode);
+        let row = now.latch.waits.iter().find(|row| row.latch == latch && row.mode == mode);
         row.map_or(0, |row| row.waits.max_ns) as f64
     };
     let time = |ns: Option<f64>| ns.map_or(NOTHING.to_owned(), format::nanoseconds);
@@ -140,12 +143,13 @@ fn latches(now: &Snapshot, interval: &Interval) -> Vec<ViewRow> {
 
 fn callsites(now: &Snapshot, earlier: Option<&Snapshot>, seconds: f64) -> Vec<ViewRow> {
     let before = |site: &CallsiteWaits| {
-        let rows = earlier.map(|earlier| &earlier.callsites[..]).unwrap_or_default();
+        let rows = earlier.map(|earlier| &earlier.latch.callsites[..]).unwrap_or_default();
         let is_same =
             |row: &&CallsiteWaits| (row.mode, &row.latch, &row.callsite) == (site.mode, &site.latch, &site.callsite);
         rows.iter().find(is_same).map_or((0, 0), |row| (row.waits, row.wait_ns))
     };
     let new: Vec<(u64, u64)> = now
+        .latch
         .callsites
         .iter()
         .map(|site| {
@@ -156,7 +160,7 @@ fn callsites(now: &Snapshot, earlier: Option<&Snapshot>, seconds: f64) -> Vec<Vi
     let all = new.iter().map(|(_, ns)| *ns as f64).sum::<f64>().max(1.0);
     let row = |(site, (waits, ns)): (&CallsiteWaits, &(u64, u64))| {
         let (waits, wait, share) = (*waits as f64 / seconds, *ns as f64 / seconds, *ns as f64 / all);
-        let opens = now.latches.iter().filter(|latch| site.is_of(&latch.latch, latch.mode));
+        let opens = now.latch.waits.iter().filter(|latch| site.is_of(&latch.latch, latch.mode));
         let opens = opens.max_by_key(|latch| latch.waits.sum_ns);
         let in_mode =
             site.mode.filter(|own| *own != Mode::None).map_or_else(String::new, |own| format!(" {}", mode(own)));
@@ -172,15 +176,15 @@ fn callsites(now: &Snapshot, earlier: Option<&Snapshot>, seconds: f64) -> Vec<Vi
             opens: opens.map(|latch| (latch.latch.clone(), latch.kind, latch.mode)),
         }
     };
-    now.callsites.iter().zip(&new).map(row).collect()
+    now.latch.callsites.iter().zip(&new).map(row).collect()
 }
 
 fn pages(now: &Snapshot, earlier: Option<&Snapshot>, seconds: f64) -> Vec<ViewRow> {
-    let before = |page: &crate::model::PageWaits| {
-        let rows = earlier.map(|earlier| &earlier.pages[..]).unwrap_or_default();
+    let before = |page: &crate::measure::latch::PageWaits| {
+        let rows = earlier.map(|earlier| &earlier.latch.pages[..]).unwrap_or_default();
         rows.iter().find(|row| row.place() == page.place()).map_or((0, 0), |row| (row.waits, row.wait_ns))
     };
-    let row = |page: &crate::model::PageWaits| {
+    let row = |page: &crate::measure::latch::PageWaits| {
         let before = before(page);
         let waits = page.waits.saturating_sub(before.0) as f64 / seconds;
         let wait = page.wait_ns.saturating_sub(before.1) as f64 / seconds;
@@ -197,15 +201,15 @@ fn pages(now: &Snapshot, earlier: Option<&Snapshot>, seconds: f64) -> Vec<ViewRo
             opens: None,
         }
     };
-    now.pages.iter().map(row).collect()
+    now.latch.pages.iter().map(row).collect()
 }
 
 fn cpu(now: &Snapshot, earlier: Option<&Snapshot>, seconds: f64) -> Vec<ViewRow> {
     let before = |time: &CpuTime| {
-        let rows = earlier.map(|earlier| &earlier.cpu[..]).unwrap_or_default();
+        let rows = earlier.map(|earlier| &earlier.cpu.time[..]).unwrap_or_default();
         rows.iter().find(|row| row.class == time.class && row.function == time.function).map_or(0, |row| row.ns)
     };
-    let new: Vec<f64> = now.cpu.iter().map(|time| time.ns.saturating_sub(before(time)) as f64).collect();
+    let new: Vec<f64> = now.cpu.time.iter().map(|time| time.ns.saturating_sub(before(time)) as f64).collect();
     let all = new.iter().sum::<f64>().max(1.0);
     let row = |(time, ns): (&CpuTime, &f64)| {
         let (cpus, share) = (ns / 1e9 / seconds, ns / all);
@@ -216,7 +220,7 @@ fn cpu(now: &Snapshot, earlier: Option<&Snapshot>, seconds: f64) -> Vec<ViewRow>
             opens: None,
         }
     };
-    now.cpu.iter().zip(&new).map(row).collect()
+    now.cpu.time.iter().zip(&new).map(row).collect()
 }
 
 /// Latches by where they came from; `remote/s` is the time waited per second for those from elsewhere.
@@ -228,7 +232,7 @@ fn numa(now: &Snapshot, interval: &Interval) -> Vec<ViewRow> {
     let row = |(latch, rows): (String, Vec<Handoffs>)| {
         let sum = |of: fn(&Handoffs) -> u64| rows.iter().map(of).fold(0, u64::saturating_add) as f64;
         let (count, moved) = (sum(|row| row.count), sum(|row| row.migrations));
-        let opens = now.latches.iter().filter(|row| row.latch == latch).max_by_key(|row| row.waits.sum_ns);
+        let opens = now.latch.waits.iter().filter(|row| row.latch == latch).max_by_key(|row| row.waits.sum_ns);
         let opens = opens.map(|row| (row.latch.clone(), row.kind, row.mode));
         let times: HandoffTimes = rows.into_iter().collect();
         let share = |part: f64, all: f64| if all > 0.0 { part / all } else { -1.0 };

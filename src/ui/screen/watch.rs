@@ -4,7 +4,7 @@ use ratatui::style::Modifier;
 use ratatui::text::{Line, Span};
 
 use super::{Answer, Screen};
-use crate::model::LineWatch;
+use crate::measure::watch::LineWatch;
 use crate::ui::names::without_kind;
 use crate::ui::watch;
 

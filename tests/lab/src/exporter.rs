@@ -1,7 +1,7 @@
 //! An exporter served on a loopback port.
 
 use armtrace::export::{serve, Exporter, Listen};
-use armtrace::model::Snapshot;
+use armtrace::measure::Snapshot;
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,5 +1,13 @@
 //! Snapshots built by hand.
 
+use armtrace::measure::checksum::*;
+use armtrace::measure::cpu::*;
+use armtrace::measure::hardware::{EventCount, EventFunction, Scope};
+use armtrace::measure::latch::*;
+use armtrace::measure::spin::*;
+use armtrace::measure::watch::*;
+use armtrace::measure::*;
+use armtrace::measure::{checksum, cpu, hardware, latch};
 use armtrace::model::*;
 use std::time::Duration;
 
@@ -110,27 +118,25 @@ pub fn empty() -> Snapshot {
         },
         up: true,
         paused: false,
-        latches: Vec::new(),
-        reacquires: Vec::new(),
-        callsites: Vec::new(),
-        pages: Vec::new(),
-        places: Vec::new(),
-        handoffs: Vec::new(),
-        cpu: Vec::new(),
-        ordering: Vec::new(),
-        checksums: Vec::new(),
-        checksum_calls: Vec::new(),
         spin: None,
-        getcpu_calls: None,
         statements: None,
-        events: Vec::new(),
-        event_functions: Vec::new(),
         probes: Vec::new(),
         costs: Vec::new(),
-        sleeps_seen: true,
         lost: Vec::new(),
-        static_barriers: Vec::new(),
+        barriers: Vec::new(),
         server_cpu_ns: None,
+        latch: latch::Figures {
+            waits: Vec::new(),
+            reacquires: Vec::new(),
+            callsites: Vec::new(),
+            pages: Vec::new(),
+            domains: Vec::new(),
+            handoffs: Vec::new(),
+            sleeps_seen: true,
+        },
+        cpu: cpu::Figures { time: Vec::new(), ordering: Vec::new(), getcpu_calls: None },
+        checksum: checksum::Figures { chosen: Vec::new(), calls: Vec::new() },
+        hardware: hardware::Figures { events: Vec::new(), functions: Vec::new() },
     }
 }
 
@@ -140,68 +146,76 @@ pub fn busy(ticks: u64) -> Snapshot {
     let n = ticks + 1;
     Snapshot {
         elapsed: Duration::from_secs(ticks),
-        latches: vec![
-            latch(TRX, Kind::Mutex, Mode::None, 100 * n, 1_500_000),
-            latch(INDEX, Kind::Sxlock, Mode::S, 40 * n, 90_000),
-            latch(INDEX, Kind::Sxlock, Mode::Sx, 20 * n, 300_000),
-            LatchWaits { estimated_ns: 1_000_000 * n, ..latch(INDEX, Kind::Sxlock, Mode::X, 10 * n, 12_000_000) },
-            latch("wait/synch/rwlock/innodb/trx_rseg_latch", Kind::Rwlock, Mode::X, 5 * n, 40_000),
-            latch(COND, Kind::Cond, Mode::None, 2 * n, 900_000_000),
-        ],
-        reacquires: vec![reacquires(COND_MUTEX, 5 * n, 2_000_000 * n)],
-        callsites: vec![
-            callsite(TRX, Mode::None, "lock0lock.cc:5872", 100_000_000 * n),
-            callsite(TRX, Mode::None, "trx0trx.cc:1845", 50_000_000 * n),
-            callsite(INDEX, Mode::X, "btr0cur.cc:971", 120_000_000 * n),
-        ],
-        pages: vec![
-            page("sbtest/sbtest1", "k_1", Some(0), 80_000_000 * n),
-            page("sbtest/sbtest1", "PRIMARY", Some(1), 40_000_000 * n),
-            page("innodb_undo_001", "(undo log)", None, 2_000_000 * n),
-        ],
-        places: vec!["0".to_string(), "1".to_string()],
-        handoffs: vec![
-            handoffs(TRX, Some("0"), "0", 60 * n),
-            handoffs(TRX, Some("0"), "1", 25 * n),
-            handoffs(TRX, None, "1", 15 * n),
-        ],
-        cpu: vec![
-            cpu(CpuClass::Other, CpuTime::OTHER, 1_200_000_000 * n),
-            cpu(CpuClass::Kernel, CpuTime::OTHER, 300_000_000 * n),
-            cpu(CpuClass::Futex, "native_queued_spin_lock_slowpath", 200_000_000 * n),
-            cpu(CpuClass::Spin, "ut_delay", 200_000_000 * n),
-            cpu(CpuClass::Checksum, "hardware::crc32_using_pclmul", 100_000_000 * n),
-        ],
-        ordering: vec![OrderingTime {
-            instruction: "lock cmpxchg".to_string(),
-            function: "mutex_enter_inline".to_string(),
-            ns: 50_000_000 * n,
-        }],
-        checksums: vec![checksum("hardware::crc32_using_pclmul", Implementation::Hardware)],
-        checksum_calls: vec![ChecksumCalls {
-            function: "hardware::crc32_using_pclmul".to_string(),
-            implementation: Implementation::Hardware,
-            calls: 2_000 * n,
-            bytes: 1_024_000 * n,
-        }],
         spin: Some(spin()),
-        getcpu_calls: Some(1_000 * n),
         statements: Some(100_000 * n),
-        events: vec![event("dmb_spec", 5_000 * n), event("branch-misses", 70_000 * n)],
-        event_functions: vec![
-            event_function("branch-misses", "row_search_mvcc", 30_000 * n),
-            event_function("branch-misses", CpuTime::OTHER, 20_000 * n),
-        ],
         probes: vec![
             probe("mutex_enter_inline:begin", ProbeState::Attached, 1_000 * n, Some(770.0)),
             probe("futex_enter", ProbeState::Attached, 9_000 * n, Some(140.0)),
             probe("rw_lock_x_lock_func:end", ProbeState::Failed, 0, None),
         ],
         costs: vec![("uprobe_emulated", 770.0), ("futex", 140.0)],
-        sleeps_seen: true,
         lost: vec![("map_full".to_string(), 3 * n), ("no_start".to_string(), 0)],
-        static_barriers: vec![("dmb ish".to_string(), 10), ("call ldadd_acq_rel".to_string(), 2075)],
+        barriers: vec![("dmb ish".to_string(), 10), ("call ldadd_acq_rel".to_string(), 2075)],
         server_cpu_ns: Some(2_000_000_000 * n),
+        latch: latch::Figures {
+            waits: vec![
+                latch(TRX, Kind::Mutex, Mode::None, 100 * n, 1_500_000),
+                latch(INDEX, Kind::Sxlock, Mode::S, 40 * n, 90_000),
+                latch(INDEX, Kind::Sxlock, Mode::Sx, 20 * n, 300_000),
+                LatchWaits { estimated_ns: 1_000_000 * n, ..latch(INDEX, Kind::Sxlock, Mode::X, 10 * n, 12_000_000) },
+                latch("wait/synch/rwlock/innodb/trx_rseg_latch", Kind::Rwlock, Mode::X, 5 * n, 40_000),
+                latch(COND, Kind::Cond, Mode::None, 2 * n, 900_000_000),
+            ],
+            reacquires: vec![reacquires(COND_MUTEX, 5 * n, 2_000_000 * n)],
+            callsites: vec![
+                callsite(TRX, Mode::None, "lock0lock.cc:5872", 100_000_000 * n),
+                callsite(TRX, Mode::None, "trx0trx.cc:1845", 50_000_000 * n),
+                callsite(INDEX, Mode::X, "btr0cur.cc:971", 120_000_000 * n),
+            ],
+            pages: vec![
+                page("sbtest/sbtest1", "k_1", Some(0), 80_000_000 * n),
+                page("sbtest/sbtest1", "PRIMARY", Some(1), 40_000_000 * n),
+                page("innodb_undo_001", "(undo log)", None, 2_000_000 * n),
+            ],
+            domains: vec!["0".to_string(), "1".to_string()],
+            handoffs: vec![
+                handoffs(TRX, Some("0"), "0", 60 * n),
+                handoffs(TRX, Some("0"), "1", 25 * n),
+                handoffs(TRX, None, "1", 15 * n),
+            ],
+            sleeps_seen: true,
+        },
+        cpu: cpu::Figures {
+            time: vec![
+                cpu(CpuClass::Other, CpuTime::OTHER, 1_200_000_000 * n),
+                cpu(CpuClass::Kernel, CpuTime::OTHER, 300_000_000 * n),
+                cpu(CpuClass::Futex, "native_queued_spin_lock_slowpath", 200_000_000 * n),
+                cpu(CpuClass::Spin, "ut_delay", 200_000_000 * n),
+                cpu(CpuClass::Checksum, "hardware::crc32_using_pclmul", 100_000_000 * n),
+            ],
+            ordering: vec![OrderingTime {
+                instruction: "lock cmpxchg".to_string(),
+                function: "mutex_enter_inline".to_string(),
+                ns: 50_000_000 * n,
+            }],
+            getcpu_calls: Some(1_000 * n),
+        },
+        checksum: checksum::Figures {
+            chosen: vec![checksum("hardware::crc32_using_pclmul", Implementation::Hardware)],
+            calls: vec![ChecksumCalls {
+                function: "hardware::crc32_using_pclmul".to_string(),
+                implementation: Implementation::Hardware,
+                calls: 2_000 * n,
+                bytes: 1_024_000 * n,
+            }],
+        },
+        hardware: hardware::Figures {
+            events: vec![event("dmb_spec", 5_000 * n), event("branch-misses", 70_000 * n)],
+            functions: vec![
+                event_function("branch-misses", "row_search_mvcc", 30_000 * n),
+                event_function("branch-misses", CpuTime::OTHER, 20_000 * n),
+            ],
+        },
         ..empty()
     }
 }

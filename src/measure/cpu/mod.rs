@@ -1,0 +1,440 @@
+//! CPU time: samples of where the server's threads run, by function and by the function's class.
+
+pub(super) mod code;
+mod figures;
+mod getcpu;
+pub(super) mod kernel;
+mod known;
+mod shares;
+mod table;
+
+pub use code::{Code, Named};
+pub use figures::{CpuTime, Figures, OrderingTime};
+pub use getcpu::{getcpu, Getcpu, GetcpuPath};
+pub use shares::Shares;
+pub use table::Table;
+
+use std::collections::HashMap;
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::{Link, MapHandle, TracepointCategory};
+use plain::Plain;
+
+use super::address_space::AddressSpace;
+use super::checksum::Chosen;
+use super::maps::{entries, of_cpus, sum_over_cpus, take_entries};
+use super::{cost_ns, Measurement, Snapshot};
+use crate::attach::{attach_clock, detach_all, online_cpus, open_clock, Costs, ProbeClass};
+use crate::bpf::sample::{types, SampleSkel, SampleSkelBuilder};
+use crate::measure::latch::{self, LatchCollector, LatchKey, Latches, Plan};
+use crate::memory;
+use crate::model::{CpuClass, ProbeState, ProbeStatus};
+use crate::target::{cpu_time_ns, Target};
+
+// SAFETY: these are plain C structures without pointers or padding that could hold an invalid value; any
+// bytes of the right length are a valid value of each.
+unsafe impl Plain for types::sample_key {}
+// SAFETY: as above.
+unsafe impl Plain for types::hits {}
+// SAFETY: as above.
+unsafe impl Plain for types::latch_key {}
+
+/// The names of the causes in `enum sample_lost`, in its order.
+const LOST: [&str; types::sample_lost::SAMPLE_LOST_CAUSES.0 as usize] = ["samples_full", "spins_full"];
+
+/// The probe that counts `getcpu` system calls.
+const GETCPU: &str = "getcpu_enter";
+
+/// The interval at which samples are taken out of the kernel.
+const DRAIN: Duration = Duration::from_secs(1);
+/// The kernel has room for this many times the number of addresses that are sampled in that time, within the bounds
+/// below.
+const ROOM: u64 = 4;
+const LEAST_ROOM: u64 = 4096;
+const MOST_ROOM: u64 = 1 << 18;
+
+/// The CPU time of one server: a clock on each CPU that samples its threads. Dropping it detaches the clocks.
+pub struct CpuSampler {
+    clocks: Mutex<Clocks>,
+    collector: Arc<CpuCollector>,
+}
+
+/// The clocks on all CPUs, with the program that they run.
+struct Clocks {
+    // The links of its programs.
+    links: Vec<Link>,
+    skel: SampleSkel<'static>,
+    period_ns: u64,
+    counts_getcpu: bool,
+    /// The CPUs that are not sampled, with the reason.
+    refused: Refused,
+    /// The thread that drains samples ends when this is dropped.
+    drainer: Option<Sender<()>>,
+}
+
+/// What was sampled so far.
+pub struct CpuCollector {
+    samples: MapHandle,
+    spins: MapHandle,
+    hits: MapHandle,
+    lost: MapHandle,
+    /// The map of counters.
+    getcpu_calls: Option<MapHandle>,
+    /// The latches that learn how long their waiters spin.
+    latches: Arc<LatchCollector>,
+    pid: i32,
+    hz: u32,
+    paused: AtomicBool,
+    state: Mutex<State>,
+    /// The table's contents when samples were last added to it.
+    last: Mutex<Last>,
+}
+
+/// CPU time by function, and the part of it in instructions that order memory.
+#[derive(Clone, Default)]
+struct Last {
+    time: Vec<CpuTime>,
+    ordering: Vec<OrderingTime>,
+}
+
+struct State {
+    code: Code,
+    shares: Shares,
+    table: Table<CpuClass>,
+    /// CPU time by instruction.
+    ordering: Table<&'static str>,
+    spins: HashMap<LatchKey, Spun>,
+}
+
+/// The samples of a latch's waiters so far, and the CPU time that they stand for.
+#[derive(Default)]
+struct Spun {
+    samples: u64,
+    ns: u64,
+}
+
+impl CpuSampler {
+    /// Samples the threads of `target` at `hz` hertz on every CPU. `plan` has its wait functions, `checksums` the
+    /// implementations that it has chosen, and `latches` knows which thread waits for what.
+    ///
+    /// # Errors
+    /// Fails when the program cannot be loaded, or when no CPU has a clock for it.
+    pub(crate) fn attach(
+        target: &Arc<Target>,
+        hz: u32,
+        plan: &Plan,
+        checksums: &[Chosen],
+        latches: &Latches,
+    ) -> Result<CpuSampler> {
+        let period_ns = 1_000_000_000 / u64::from(hz.max(1));
+        // This leaks a few bytes once per server, so that clocks can be reattached after a pause.
+        let storage = Box::leak(Box::new(MaybeUninit::uninit()));
+        let mut open = SampleSkelBuilder::default().open(storage).context("opening the sampling program")?;
+        let rodata = open.maps.rodata_data.as_deref_mut().context("the program has no constants")?;
+        rodata.target_tgid = target.pid as u32;
+        rodata.ip_register = u32::from(latch::ip_offset(target.image.arch()));
+        rodata.futex_number = libc::SYS_futex;
+        rodata.getcpu_number = libc::SYS_getcpu;
+        open.maps.samples.set_max_entries(room(online_cpus().len(), hz))?;
+        open.maps.threads.reuse_fd(latches.maps().threads.as_fd())?;
+        open.maps.attachments.reuse_fd(latches.maps().attachments.as_fd())?;
+        // While any system call has a tracepoint, the kernel takes the slow path for all system calls on the host.
+        let counts_getcpu = getcpu(target).is_some_and(|found| found.path.may_be_system_call());
+        open.progs.getcpu_enter.set_autoload(counts_getcpu);
+        let skel = open.load().context("loading the sampling program into the kernel")?;
+        let (links, refused) = attach_all(&skel, period_ns, counts_getcpu)?;
+        let sees_getcpu = counts_getcpu && !refused.iter().any(|(probe, _)| probe == GETCPU);
+        let collector = Arc::new(CpuCollector {
+            samples: MapHandle::try_from(&skel.maps.samples)?,
+            spins: MapHandle::try_from(&skel.maps.spins)?,
+            hits: MapHandle::try_from(&skel.maps.sample_hits)?,
+            lost: MapHandle::try_from(&skel.maps.lost_samples)?,
+            latches: latches.collector(),
+            getcpu_calls: sees_getcpu.then(|| MapHandle::try_from(&skel.maps.getcpu_calls)).transpose()?,
+            pid: target.pid,
+            hz,
+            paused: AtomicBool::new(false),
+            state: Mutex::new(State {
+                code: Code::new(AddressSpace::new(Arc::clone(target)), plan, checksums),
+                shares: Shares::new(period_ns, cpu_time_ns(target.pid)),
+                table: Table::default(),
+                ordering: Table::default(),
+                spins: HashMap::new(),
+            }),
+            last: Mutex::default(),
+        });
+        let drainer = drain_regularly(Arc::clone(&collector))?;
+        let clocks = Clocks { links, skel, period_ns, counts_getcpu, refused, drainer: Some(drainer) };
+        Ok(CpuSampler { clocks: Mutex::new(clocks), collector })
+    }
+
+    /// Returns what attributes addresses of the server to its functions.
+    pub(crate) fn collector(&self) -> Arc<CpuCollector> {
+        Arc::clone(&self.collector)
+    }
+
+    fn clocks(&self) -> MutexGuard<'_, Clocks> {
+        self.clocks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Measurement for CpuSampler {
+    fn refused(&self) -> Vec<String> {
+        self.clocks().refused.iter().map(|(probe, why)| format!("probe {probe} was refused: {why}")).collect()
+    }
+
+    fn cost_ns(&self, costs: &Costs) -> u64 {
+        cost_ns(self.collector.probes(Some(costs)).unwrap_or_default())
+    }
+
+    fn collect(&self, costs: Option<&Costs>, snapshot: &mut Snapshot) -> Result<()> {
+        snapshot.cpu = self.collector.collect()?;
+        snapshot.probes.extend(self.collector.probes(costs)?);
+        snapshot.lost.extend(self.collector.lost()?);
+        Ok(())
+    }
+
+    fn pause(&self) {
+        detach_all(std::mem::take(&mut self.clocks().links));
+        self.collector.set_paused(true);
+    }
+
+    fn resume(&self) {
+        self.collector.set_paused(false);
+        if let Err(error) = self.clocks().attach() {
+            tracing::warn!("CPU time is not sampled any more: {error:#}");
+        }
+    }
+
+    fn detach(&self) {
+        let mut clocks = self.clocks();
+        // The draining thread ends by itself; it may be reading a library at the moment.
+        clocks.drainer.take();
+        detach_all(std::mem::take(&mut clocks.links));
+    }
+}
+
+impl Drop for CpuSampler {
+    fn drop(&mut self) {
+        self.detach();
+    }
+}
+
+impl Clocks {
+    /// Attaches the clocks again.
+    ///
+    /// # Errors
+    /// Fails when no CPU has a clock any more.
+    fn attach(&mut self) -> Result<()> {
+        (self.links, self.refused) = attach_all(&self.skel, self.period_ns, self.counts_getcpu)?;
+        Ok(())
+    }
+}
+
+/// Returns the number of addresses that the kernel has room for.
+pub(super) fn room(cpus: usize, hz: u32) -> u32 {
+    let sampled = cpus as u64 * u64::from(hz) * DRAIN.as_secs();
+    (ROOM * sampled).clamp(LEAST_ROOM, MOST_ROOM) as u32
+}
+
+/// What the kernel refused, with the reason.
+pub type Refused = Vec<(String, String)>;
+
+/// Attaches the sampling program, and the one that counts system calls if wanted.
+///
+/// # Errors
+/// Fails when no CPU has a clock.
+fn attach_all(skel: &SampleSkel<'_>, period_ns: u64, counts_getcpu: bool) -> Result<(Vec<Link>, Refused)> {
+    let (mut links, mut refused) = attach_clocks(skel, &online_cpus(), period_ns)?;
+    if counts_getcpu {
+        match skel.progs.getcpu_enter.attach_tracepoint(TracepointCategory::Syscalls, "sys_enter_getcpu") {
+            Ok(link) => links.push(link),
+            Err(error) => refused.push((GETCPU.to_owned(), error.to_string())),
+        }
+    }
+    Ok((links, refused))
+}
+
+/// Returns a link for each CPU that has a clock, and the CPUs that have none.
+fn attach_clocks(skel: &SampleSkel<'_>, cpus: &[i32], period_ns: u64) -> Result<(Vec<Link>, Refused)> {
+    let (mut links, mut refused) = (Vec::new(), Vec::new());
+    for &cpu in cpus {
+        let clock = open_clock(cpu, period_ns).map_err(anyhow::Error::from);
+        match clock.and_then(|clock| Ok(attach_clock(&skel.progs.cpu_sample, clock)?)) {
+            Ok(link) => links.push(link),
+            Err(error) => refused.push((format!("cpu_sample on CPU {cpu}"), format!("{error:#}"))),
+        }
+    }
+    if links.is_empty() {
+        let why = refused.first().map_or("the online CPUs are not known", |(_, why)| why);
+        anyhow::bail!("no CPU can be sampled: {why}");
+    }
+    Ok((links, refused))
+}
+
+/// Keeps the kernel's map from filling up while nothing collects.
+fn drain_regularly(collector: Arc<CpuCollector>) -> Result<Sender<()>> {
+    let (stop, stopped) = mpsc::channel::<()>();
+    let drain = move || {
+        collector.warm_up();
+        memory::give_back();
+        while stopped.recv_timeout(DRAIN) == Err(RecvTimeoutError::Timeout) {
+            if let Err(error) = collector.drain() {
+                tracing::error!("cannot read the samples of CPU time: {error:#}");
+            }
+        }
+    };
+    std::thread::Builder::new().name("samples".to_owned()).spawn(drain)?;
+    Ok(stop)
+}
+
+impl CpuCollector {
+    /// Returns all samples so far.
+    ///
+    /// # Errors
+    /// Fails when a map cannot be read.
+    fn collect(&self) -> Result<Figures> {
+        // A caller must not wait until files are read.
+        if let Ok(state) = self.state.try_lock() {
+            self.drain_into(state)?;
+        }
+        let Last { time, ordering } = self.last.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Ok(Figures { time, ordering, getcpu_calls: self.getcpu_calls()? })
+    }
+
+    fn getcpu_calls(&self) -> Result<Option<u64>> {
+        self.getcpu_calls.as_ref().map(|map| sum_over_cpus(map, 0)).transpose()
+    }
+
+    fn lost(&self) -> Result<Vec<(String, u64)>> {
+        let lost = LOST.iter().zip(0..);
+        lost.map(|(cause, i)| Ok(((*cause).to_owned(), sum_over_cpus(&self.lost, i)?))).collect()
+    }
+
+    /// Returns the sampling frequency per CPU, in hertz.
+    pub fn hz(&self) -> u32 {
+        self.hz
+    }
+
+    /// Returns the functions of the server that contain these addresses.
+    pub fn functions(&self, addresses: impl Iterator<Item = u64> + Clone) -> Vec<String> {
+        let code = &mut self.state.lock().unwrap_or_else(PoisonError::into_inner).code;
+        code.look_for(addresses.clone());
+        let function = |address| code.function(address, types::sampled_call::CALL_OTHER.0).name.to_owned();
+        let functions = addresses.map(function).collect();
+        code.release_memory();
+        functions
+    }
+
+    /// CPU time before a pause belongs to the samples until then; CPU time during a pause belongs to no sample.
+    fn set_paused(&self, paused: bool) {
+        if let Err(error) = self.drain() {
+            tracing::error!("cannot read the samples of CPU time: {error:#}");
+        }
+        if !paused {
+            let now = cpu_time_ns(self.pid);
+            self.state.lock().unwrap_or_else(PoisonError::into_inner).shares.pass_over(now);
+        }
+        self.paused.store(paused, Ordering::Relaxed);
+    }
+
+    /// Returns the probes. `costs` gives the cost of their hits, once it is known.
+    fn probes(&self, costs: Option<&Costs>) -> Result<Vec<ProbeStatus>> {
+        let hits = of_cpus::<types::hits>(&self.hits, 0)?;
+        let is_paused = self.paused.load(Ordering::Relaxed);
+        let state = if is_paused { ProbeState::Detached } else { ProbeState::Attached };
+        let getcpu = self.getcpu_calls()?.map(|calls| ProbeStatus {
+            probe: GETCPU.to_owned(),
+            state,
+            hits: calls,
+            trap_ns: costs.and_then(|c| c.of(ProbeClass::Futex)),
+            program_ns: 0,
+        });
+        let clock = ProbeStatus {
+            probe: "cpu_sample".to_owned(),
+            state,
+            hits: hits.iter().map(|h| h.count).sum(),
+            trap_ns: costs.and_then(|c| c.of(ProbeClass::Clock)),
+            program_ns: hits.iter().map(|h| h.timed_ns).sum(),
+        };
+        Ok(std::iter::once(clock).chain(getcpu).collect())
+    }
+
+    /// Reads the slow sources before anything is sampled.
+    fn warm_up(&self) {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).code.read_kernel();
+    }
+
+    fn drain(&self) -> Result<()> {
+        self.drain_into(self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Takes the samples out of the kernel and sums them by function.
+    fn drain_into(&self, mut state: MutexGuard<'_, State>) -> Result<()> {
+        let state = &mut *state;
+        let samples = take_entries::<types::sample_key, u64>(&self.samples)?;
+        state.code.look_for(samples.iter().map(|(key, _)| key.address));
+        let all = samples.iter().map(|(_, count)| count).sum();
+        let each = state.shares.per_sample(all, cpu_time_ns(self.pid));
+        for (key, count) in samples {
+            let function = state.code.function(key.address, key.call);
+            let ns = (each * count as f64) as u64;
+            state.table.add(function.class, function.name, ns, is_known_cost(function.purpose));
+            if let Some(instruction) = function.ordering {
+                state.ordering.add(instruction.name, function.name, ns, false);
+            }
+        }
+        state.code.release_memory();
+        for (key, samples) in entries::<types::latch_key, u64>(&self.spins)? {
+            let spun = state.spins.entry(key_of(&key)).or_default();
+            spun.ns += (each * samples.saturating_sub(spun.samples) as f64) as u64;
+            spun.samples = samples;
+        }
+        self.latches.set_spin_times(state.spins.iter().map(|(latch, spun)| (*latch, spun.ns)).collect());
+        let cpu = state.table.rows().into_iter();
+        let ordering = state.ordering.rows().into_iter();
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Last {
+            time: cpu.map(|(class, function, ns)| CpuTime { class, function: function.to_owned(), ns }).collect(),
+            ordering: ordering
+                .map(|(instruction, function, ns)| OrderingTime {
+                    instruction: instruction.to_owned(),
+                    function: function.to_owned(),
+                    ns,
+                })
+                .collect(),
+        };
+        Ok(())
+    }
+}
+
+/// Returns whether a function of this class deserves a row however little it takes.
+fn is_known_cost(class: CpuClass) -> bool {
+    !matches!(class, CpuClass::Other | CpuClass::Kernel | CpuClass::Futex)
+}
+
+/// Converts the key to that of the programs that measure waits: the same structure, for which each object has its own
+/// type.
+fn key_of(key: &types::latch_key) -> LatchKey {
+    // SAFETY: a plain C structure without padding (16 bytes of fields in 16 bytes), read as bytes.
+    let bytes = unsafe { plain::as_bytes(key) };
+    bytes.try_into().expect("both have the same key")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_is_room_for_all_that_can_be_sampled() {
+        assert_eq!(room(2, 99), 4096);
+        assert_eq!(room(256, 99), 101_376);
+        assert_eq!(room(8192, 1000), 1 << 18);
+    }
+}

@@ -1,0 +1,166 @@
+//! Attributes hardware events to functions: samples the server's current instruction whenever a CPU has counted a
+//! number of an event.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+use anyhow::{Context, Result};
+use libbpf_rs::libbpf_sys::perf_event_attr;
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::MapHandle;
+use plain::Plain;
+
+use crate::attach::{online_cpus, open_event, Costs, Countable, ProbeClass};
+use crate::bpf::event::{types, EventSkelBuilder};
+use crate::measure::cpu::room;
+use crate::measure::latch;
+use crate::measure::maps::{of_cpus, sum_over_cpus, take_entries};
+use crate::model::{ProbeState, ProbeStatus};
+use crate::symbols::Arch;
+
+// SAFETY: these are plain C structures without pointers or padding that could hold an invalid value; any
+// bytes of the right length are a valid value of each.
+unsafe impl Plain for types::event_key {}
+// SAFETY: as above.
+unsafe impl Plain for types::hits {}
+
+/// `PERF_EVENT_IOC_ENABLE` and `PERF_EVENT_IOC_SET_BPF` of `linux/perf_event.h`.
+const ENABLE: libc::Ioctl = 0x2400;
+const SET_BPF: libc::Ioctl = 0x4004_2408;
+
+/// An event and its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sampled {
+    pub name: &'static str,
+    pub what: Countable,
+}
+
+/// An event that happened in a process outside of the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sample {
+    pub event: &'static str,
+    /// The address of the instruction that the CPU had reached, a few instructions after the one that caused the event.
+    pub address: u64,
+    /// The number that the CPU had counted since the previous sample.
+    pub count: u64,
+}
+
+/// Samples events of one process on all CPUs. Dropping it stops the sampling.
+pub struct EventSampler {
+    events: Vec<Sampled>,
+    hz: u32,
+    program: OwnedFd,
+    samples: MapHandle,
+    hits: MapHandle,
+    lost: MapHandle,
+    /// One descriptor per event and CPU; empty while paused.
+    running: Vec<OwnedFd>,
+}
+
+impl EventSampler {
+    /// Samples each event about `hz` times per second on every CPU.
+    ///
+    /// # Errors
+    /// Fails when the program cannot be loaded, or when an event cannot be opened on each CPU.
+    pub fn start(pid: i32, arch: Arch, events: Vec<Sampled>, hz: u32) -> Result<EventSampler> {
+        let mut storage = MaybeUninit::uninit();
+        let mut open = EventSkelBuilder::default().open(&mut storage).context("opening the program for events")?;
+        let rodata = open.maps.rodata_data.as_deref_mut().context("the program has no constants")?;
+        rodata.target_tgid = pid as u32;
+        rodata.ip_register = u32::from(latch::ip_offset(arch));
+        open.maps.event_samples.set_max_entries(room(online_cpus().len() * events.len(), hz))?;
+        let skel = open.load().context("loading the program for events into the kernel")?;
+        let mut sampler = EventSampler {
+            program: skel.progs.event_sample.as_fd().try_clone_to_owned()?,
+            samples: MapHandle::try_from(&skel.maps.event_samples)?,
+            hits: MapHandle::try_from(&skel.maps.event_hits)?,
+            lost: MapHandle::try_from(&skel.maps.lost_events)?,
+            running: Vec::new(),
+            events,
+            hz,
+        };
+        sampler.resume()?;
+        Ok(sampler)
+    }
+
+    /// Stops interrupting CPUs until [`EventSampler::resume`].
+    pub fn pause(&mut self) {
+        self.running.clear();
+    }
+
+    /// Resumes sampling.
+    ///
+    /// # Errors
+    /// Fails when an event cannot be opened on each CPU.
+    pub fn resume(&mut self) -> Result<()> {
+        // All CPUs or none, so that some CPUs do not pass for all of them.
+        let mut running = Vec::new();
+        for event in &self.events {
+            for cpu in online_cpus() {
+                running.push(self.run(event.what, cpu).with_context(|| format!("{} on CPU {cpu}", event.name))?);
+            }
+        }
+        self.running = running;
+        Ok(())
+    }
+
+    fn run(&self, what: Countable, cpu: i32) -> io::Result<OwnedFd> {
+        let mut attr = perf_event_attr {
+            type_: what.kind,
+            size: size_of::<perf_event_attr>() as u32,
+            config: what.config,
+            ..Default::default()
+        };
+        attr.__bindgen_anon_1.sample_freq = u64::from(self.hz);
+        attr.__bindgen_anon_3.config1 = what.config1;
+        attr.set_freq(1);
+        attr.set_disabled(1);
+        attr.set_exclude_kernel(1);
+        attr.set_exclude_hv(1);
+        let event = open_event(&attr, -1, cpu)?;
+        for (request, argument) in [(SET_BPF, self.program.as_raw_fd()), (ENABLE, 0)] {
+            // SAFETY: both descriptors are open, and these requests take a number.
+            if unsafe { libc::ioctl(event.as_raw_fd(), request, argument) } != 0 {
+                return Err(io::Error::last_os_error());
+            }
+        }
+        Ok(event)
+    }
+
+    /// Returns what was sampled since the last call.
+    ///
+    /// # Errors
+    /// Fails when the map cannot be read.
+    pub fn take(&self) -> Result<Vec<Sample>> {
+        let sample = |(key, count): (types::event_key, u64)| {
+            let what = Countable { kind: key.kind, config: key.config, config1: key.config1 };
+            let event = self.events.iter().find(|event| event.what == what).context("a sample is of another event")?;
+            Ok(Sample { event: event.name, address: key.address, count })
+        };
+        take_entries(&self.samples)?.into_iter().map(sample).collect()
+    }
+
+    /// Returns the number of samples that found no room in the kernel.
+    ///
+    /// # Errors
+    /// Fails when the map cannot be read.
+    pub fn lost(&self) -> Result<u64> {
+        sum_over_cpus(&self.lost, 0)
+    }
+
+    /// Returns what sampling has cost so far. An interrupt by a counter is assumed to cost as much as one by the clock.
+    ///
+    /// # Errors
+    /// Fails when the map cannot be read.
+    pub fn probe(&self, costs: Option<&Costs>) -> Result<ProbeStatus> {
+        let hits = of_cpus::<types::hits>(&self.hits, 0)?;
+        Ok(ProbeStatus {
+            probe: "event_sample".to_owned(),
+            state: if self.running.is_empty() { ProbeState::Detached } else { ProbeState::Attached },
+            hits: hits.iter().map(|h| h.count).sum(),
+            trap_ns: costs.and_then(|costs| costs.of(ProbeClass::Clock)),
+            program_ns: hits.iter().map(|h| h.timed_ns).sum(),
+        })
+    }
+}

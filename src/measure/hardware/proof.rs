@@ -1,0 +1,373 @@
+//! Proves that an event counts here what its name says: armtrace does a known number of it itself and compares the
+//! count.
+
+use std::io;
+use std::ops::RangeInclusive;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::Barrier;
+
+use super::exercise::{branch, execute, turn, INSTRUCTIONS_A_TURN};
+use super::host::{Host, Node, Planned};
+use super::memory::Lines;
+use crate::attach::{Counter, Reading, Whose};
+use crate::catalog::{Access, Place, Proof};
+use crate::measure::hardware::Scope;
+
+/// The number of instructions, loop iterations, or branches.
+const TIMES: u64 = 1_000_000;
+/// The number of memory lines: 32 MiB.
+const MEMORY_LINES: usize = 1 << 17;
+/// The number of lines, which fit into any CPU's own cache, and how often they change hands.
+const CACHE_LINES: usize = 1024;
+const ROUNDS: usize = 64;
+/// The largest share of its count that an event may also count where there is nothing for it to count.
+const NOISE: f64 = 0.1;
+
+/// The counters of the event on trial: a thread's own, or those of the host's devices.
+struct Trial<'h> {
+    host: &'h Host,
+    scope: Scope,
+    counters: Vec<Counter>,
+}
+
+/// Something that is done a known number of times, and the share of it that an event may count.
+struct Done {
+    what: String,
+    times: u64,
+    share: RangeInclusive<f64>,
+}
+
+/// Tries whether `planned` counts. This takes some ten milliseconds, and two CPUs for some events.
+///
+/// # Errors
+/// Fails with the reason why the event cannot be trusted.
+pub fn prove(host: &Host, planned: &Planned) -> Result<(), String> {
+    // A separate thread, because the trial moves to other CPUs, which must not affect the caller.
+    let tried = std::thread::scope(|scope| scope.spawn(|| Trial::new(host, planned)?.run(planned.event.proof)).join());
+    tried.unwrap_or_else(|_| Err("the trial failed".to_owned()))
+}
+
+/// Explains the kernel's refusal.
+pub fn refusal(error: &io::Error) -> String {
+    match error.raw_os_error() {
+        Some(libc::EACCES | libc::EPERM) => "not permitted: run armtrace as root, or give it CAP_PERFMON".to_owned(),
+        Some(libc::ENOENT | libc::EOPNOTSUPP | libc::ENODEV | libc::EINVAL) => {
+            format!("the kernel has no such event for this CPU ({error})")
+        }
+        _ => format!("it cannot be opened: {error}"),
+    }
+}
+
+impl Trial<'_> {
+    fn new<'h>(host: &'h Host, planned: &Planned) -> Result<Trial<'h>, String> {
+        let asked = planned.asked.as_ref().map_err(String::clone)?.of(Whose::Own);
+        let counters: io::Result<_> = asked.into_iter().map(|(what, whose)| Counter::open(what, whose)).collect();
+        Ok(Trial { host, scope: planned.scope(), counters: counters.map_err(|e| refusal(&e))? })
+    }
+
+    fn run(&self, proof: Proof) -> Result<(), String> {
+        match proof {
+            Proof::Cycles => {
+                let done = Done::new(format!("a loop of {TIMES} iterations"), TIMES, 0.9..=f64::INFINITY);
+                self.judge(&done, || turn(TIMES), || ())
+            }
+            Proof::Instructions => {
+                let times = TIMES * INSTRUCTIONS_A_TURN;
+                self.judge(&Done::new(format!("{times} instructions"), times, 0.99..=1.05), || turn(TIMES), || ())
+            }
+            Proof::Instruction(instruction) => {
+                execute(instruction, 1).ok_or("this CPU does not have the instruction")?;
+                let done = Done::new(format!("{TIMES} `{}` instructions", instruction.text()), TIMES, 0.9..=2.0);
+                self.judge(&done, || _ = execute(instruction, TIMES), || turn(TIMES))
+            }
+            Proof::BranchMisses => {
+                let done = Done::new(format!("{TIMES} branches on random bits"), TIMES, 0.2..=1.2);
+                self.judge(&done, || branch(TIMES, true), || branch(TIMES, false))
+            }
+            Proof::OrderingClears => self.ordering_clears(),
+            Proof::Memory(place, access) => self.first_that_passes(place, |node| self.memory(node, access)),
+            Proof::DirtyLines(place, access) => {
+                self.first_that_passes(place, |node| self.dirty_lines(place, node, access))
+            }
+        }
+    }
+
+    /// Checks that the event counts what `with` does, and nothing of what `without` does.
+    fn judge(&self, done: &Done, with: impl FnOnce(), without: impl FnOnce()) -> Result<(), String> {
+        let with = self.count(with)?;
+        let without = match self.scope {
+            Scope::Process => self.count(without)?,
+            // Other processes access memory all the time.
+            Scope::Host => 0.0,
+        };
+        if done.share.contains(&(with / done.times as f64)) && without <= NOISE * with {
+            return Ok(());
+        }
+        let beside = if without > 0.0 { format!(", and {without:.0} without them") } else { String::new() };
+        Err(format!("it counted {with:.0} for {}{beside}", done.what))
+    }
+
+    /// Returns the count while `work` runs.
+    fn count(&self, work: impl FnOnce()) -> Result<f64, String> {
+        let before = self.read();
+        // The work must run even if reading failed, because other threads wait for it.
+        work();
+        let counted = self.read()? - before?;
+        counted.scaled().ok_or_else(|| "it got no counter, because other events use them all".to_owned())
+    }
+
+    fn read(&self) -> Result<Reading, String> {
+        let readings = self.counters.iter().map(Counter::read);
+        readings.sum::<io::Result<Reading>>().map_err(|e| format!("it cannot be read: {e}"))
+    }
+
+    fn ordering_clears(&self) -> Result<(), String> {
+        let words = [AtomicU32::new(0), AtomicU32::new(0)].map(Line);
+        let load = || {
+            for _ in 0..TIMES {
+                std::hint::black_box(words.each_ref().map(|word| word.0.load(Ordering::Relaxed)));
+            }
+        };
+        let (writes, ends) = (Barrier::new(2), AtomicBool::new(false));
+        let with = || {
+            writes.wait();
+            load();
+            ends.store(true, Ordering::Relaxed);
+        };
+        let done = Done::new(format!("{TIMES} loads of data that another CPU writes"), TIMES, 1e-4..=f64::INFINITY);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                writes.wait();
+                while !ends.load(Ordering::Relaxed) {
+                    words.iter().for_each(|word| word.0.store(1, Ordering::Relaxed));
+                }
+            });
+            self.judge(&done, with, load)
+        })
+    }
+
+    fn memory(&self, node: &Node, access: Access) -> Result<(), String> {
+        let lines = Lines::new(MEMORY_LINES, Some(node.number))
+            .map_err(|e| format!("no memory on node {}: {e}", node.number))?;
+        lines.flush();
+        let what = format!("{} {} memory on node {}", lines.count(), verb(access), node.number);
+        let done = Done::new(what, lines.count() as u64, 0.5..=self.most());
+        let with = || {
+            lines.access(access);
+            if access == Access::Store {
+                lines.flush();
+            }
+        };
+        self.judge(&done, with, || lines.access_one(access))
+    }
+
+    fn dirty_lines(&self, place: Place, node: &Node, access: Access) -> Result<(), String> {
+        let here = allowed_cpus().into_iter().next().unwrap_or(0);
+        let near = if place == Place::Own { self.host.siblings(here) } else { Vec::new() };
+        let is_other = |cpu: &i32| *cpu != here && !near.contains(cpu);
+        let writer = node
+            .cpus
+            .iter()
+            .copied()
+            .find(is_other)
+            .ok_or_else(|| format!("node {} has no other core", node.number))?;
+        let lines = Lines::new(CACHE_LINES, node.has_memory.then_some(node.number))
+            .map_err(|e| format!("no memory on node {}: {e}", node.number))?;
+        let times = (lines.count() * ROUNDS) as u64;
+        let what = format!("{times} {} lines that CPU {writer} had just written", verb(access));
+        let done = Done::new(what, times, 0.25..=self.most());
+        let turn = Barrier::new(2);
+        let access_all = || {
+            for _ in 0..ROUNDS {
+                turn.wait();
+                lines.access(access);
+                turn.wait();
+            }
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                run_on(writer);
+                for _ in 0..ROUNDS {
+                    lines.write();
+                    turn.wait();
+                    turn.wait();
+                }
+            });
+            self.judge(&done, access_all, || (0..ROUNDS).for_each(|_| lines.access_one(access)))
+        })
+    }
+
+    /// Runs the trial with each node of this kind until one passes, always from the same CPU.
+    fn first_that_passes(&self, place: Place, trial: impl Fn(&Node) -> Result<(), String>) -> Result<(), String> {
+        let here = *allowed_cpus().first().ok_or("armtrace is not allowed on any CPU")?;
+        run_on(here);
+        let nodes = self.host.nodes();
+        let is_own = |node: &&Node| node.cpus.contains(&here) == (place == Place::Own);
+        let mut failure = Err(match place {
+            Place::Own => "the CPU's node is not known".to_owned(),
+            Place::Other => "this host has only one NUMA node, so no access is remote".to_owned(),
+        });
+        for node in nodes.iter().filter(is_own).filter(|node| node.has_memory) {
+            failure = trial(node);
+            if failure.is_ok() {
+                break;
+            }
+        }
+        failure
+    }
+
+    /// Returns the upper bound of the share. A thread's lines may be fetched in pairs, and devices count the accesses
+    /// of all processes.
+    fn most(&self) -> f64 {
+        match self.scope {
+            Scope::Process => 4.0,
+            Scope::Host => f64::INFINITY,
+        }
+    }
+}
+
+impl Done {
+    fn new(what: String, times: u64, share: RangeInclusive<f64>) -> Done {
+        Done { what, times, share }
+    }
+}
+
+/// A word alone on its cache line, and on the adjacent one.
+#[repr(align(256))]
+struct Line(AtomicU32);
+
+fn verb(access: Access) -> &'static str {
+    match access {
+        Access::Load => "loads from",
+        Access::Store => "stores to",
+    }
+}
+
+/// Returns the CPUs that this thread may run on.
+fn allowed_cpus() -> Vec<i32> {
+    // SAFETY: a set of CPUs consists only of bits; the call writes into one of the stated size.
+    let set = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set);
+        set
+    };
+    // SAFETY: no number is beyond the set.
+    (0..libc::CPU_SETSIZE).filter(|cpu| unsafe { libc::CPU_ISSET(*cpu as usize, &set) }).collect()
+}
+
+/// Moves this thread to a CPU, if it may run there. If not, the trial runs elsewhere, and fails for that reason.
+fn run_on(cpu: i32) {
+    let Ok(cpu) = usize::try_from(cpu) else { return };
+    // SAFETY: a set of CPUs consists only of bits, `CPU_SET` checks its bounds, and the call reads it.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(cpu, &mut set);
+        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::super::host::Asked;
+    use super::*;
+    use crate::attach::counter_tests::{permitted, touch_pages, PAGE_FAULTS};
+    use crate::catalog::{Code, HardwareEvent, Instruction};
+
+    /// An event that the kernel counts, treated as if it were one of the CPU's.
+    fn page_faults(proof: Proof) -> Planned {
+        let code = Code::Generic(0);
+        let event = Box::leak(Box::new(HardwareEvent { name: "page-faults", meaning: "", code, proof }));
+        Planned { event, asked: Ok(Asked::OfThreads(PAGE_FAULTS)) }
+    }
+
+    fn trial(host: &Host) -> Trial<'_> {
+        Trial::new(host, &page_faults(Proof::Cycles)).unwrap()
+    }
+
+    #[test]
+    fn an_event_that_counts_what_is_done_passes() {
+        if !permitted() {
+            return;
+        }
+        let host = Host::this();
+        let done = Done::new("1000 new pages".to_owned(), 1000, 0.9..=1.1);
+        assert_eq!(trial(&host).judge(&done, || touch_pages(1000), || ()), Ok(()));
+    }
+
+    #[test]
+    fn an_event_that_counts_nothing_else_or_anything_does_not() {
+        if !permitted() {
+            return;
+        }
+        let host = Host::this();
+        let done = || Done::new("1000 new pages".to_owned(), 1000, 0.9..=1.1);
+        let judge = |with, without| {
+            trial(&host).judge(&done(), || touch_pages(with), || touch_pages(without)).expect_err("it does not count")
+        };
+        assert!(judge(1, 1).contains(" for 1000 new pages"));
+        assert!(judge(3000, 1).starts_with("it counted 3"));
+        let always = judge(1000, 1000);
+        assert!(
+            always.starts_with("it counted 1") && always.contains(", and 1") && always.ends_with(" without them"),
+            "{always}"
+        );
+    }
+
+    /// Each trial ends, and none mistakes page faults for its own event.
+    #[test]
+    fn no_trial_takes_page_faults_for_anything_else() {
+        if !permitted() {
+            return;
+        }
+        let host = Host::this();
+        let own = if cfg!(target_arch = "x86_64") { Instruction::LockedAdd } else { Instruction::Dmb };
+        for proof in [
+            Proof::Cycles,
+            Proof::Instructions,
+            Proof::Instruction(own),
+            Proof::BranchMisses,
+            Proof::OrderingClears,
+            Proof::Memory(Place::Own, Access::Load),
+            Proof::Memory(Place::Own, Access::Store),
+            Proof::Memory(Place::Other, Access::Load),
+            Proof::DirtyLines(Place::Own, Access::Load),
+            Proof::DirtyLines(Place::Own, Access::Store),
+            Proof::DirtyLines(Place::Other, Access::Load),
+        ] {
+            let why = prove(&host, &page_faults(proof)).expect_err("page faults");
+            println!("{proof:?}: {why}");
+            let impossible = ["one NUMA node", "node is not known", "no other core", "no memory on node"];
+            let expected = [&[" counted "][..], &impossible].concat();
+            assert!(expected.iter().any(|words| why.contains(words)), "{proof:?}: {why}");
+        }
+    }
+
+    #[test]
+    fn another_architectures_instruction_is_not_there() {
+        if !permitted() {
+            return;
+        }
+        let other = if cfg!(target_arch = "x86_64") { Instruction::Dmb } else { Instruction::LockedAdd };
+        let why = prove(&Host::this(), &page_faults(Proof::Instruction(other)));
+        assert_eq!(why, Err("this CPU does not have the instruction".to_owned()));
+    }
+
+    #[test]
+    fn a_host_that_cannot_be_looked_at_has_no_far_memory() {
+        if !permitted() {
+            return;
+        }
+        let nowhere = Host::at(Path::new("/nonexistent"));
+        let why = prove(&nowhere, &page_faults(Proof::Memory(Place::Other, Access::Load))).unwrap_err();
+        assert!(why.contains("one NUMA node"), "{why}");
+    }
+
+    #[test]
+    fn refusals_are_explained() {
+        assert!(refusal(&io::Error::from_raw_os_error(libc::EACCES)).contains("CAP_PERFMON"));
+        assert!(refusal(&io::Error::from_raw_os_error(libc::ENOENT)).contains("no such event"));
+        assert!(refusal(&io::Error::from_raw_os_error(libc::EMFILE)).contains("files"));
+    }
+}

@@ -1,0 +1,116 @@
+//! Shows which latches threads are waiting for at this moment.
+
+use std::collections::HashMap;
+use std::sync::PoisonError;
+
+use anyhow::{Context, Result};
+use libbpf_rs::{MapCore, MapFlags};
+use plain::Plain;
+
+use super::collect::{bytes_of, identity, library_kind, LatchCollector, LatchKey, LIBRARY};
+use crate::bpf::latch::types;
+use crate::catalog::{library_lock, MUTEX_BYTES, RW_LOCK_BYTES, WORDS_BYTES};
+use crate::measure::maps::entries;
+use crate::model::Kind;
+use crate::names::{Identity, LatchName};
+use crate::target::Memory;
+
+// SAFETY: a plain C structure; any bytes of the right length are a valid value of it.
+unsafe impl Plain for types::wait {}
+
+/// The number of entries of the thread map that are read at a time.
+const BATCH: u32 = 256;
+
+/// A latch that a thread waits for, or waited for last.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WaitedFor {
+    pub name: LatchName,
+    /// The address in the process of the word by which it is identified.
+    pub address: u64,
+    /// The size of the part of the latch from there on.
+    pub bytes: u64,
+}
+
+/// The number of waits for latches of each identity that had ended at the last call.
+pub type Counted = HashMap<LatchKey, u64>;
+
+impl LatchCollector {
+    /// Returns how many bytes of a latch precede its word. MariaDB's latches may have the pointer to their
+    /// performance_schema instance there.
+    pub fn bytes_before(&self, latch: &WaitedFor) -> u64 {
+        let family = self.target.family;
+        let Some(before) = family.psi_from_latch().filter(|from| *from < 0) else { return 0 };
+        let (memory, class) = (Memory::new(self.target.pid), self.target.psi_class());
+        let follow = |at: u64| memory.u64(at);
+        let Some(instance) = follow(latch.address.wrapping_add_signed(i64::from(before))) else { return 0 };
+        let leads_to_event = || {
+            let class_at = follow(instance.wrapping_add(u64::from(class.to_class)))?;
+            LatchName::from_event(&memory.string(class_at.wrapping_add(u64::from(class.to_name)))?)
+        };
+        // Without performance_schema the pointer is null.
+        if instance == 0 || leads_to_event().is_some() {
+            u64::from(before.unsigned_abs())
+        } else {
+            0
+        }
+    }
+
+    /// Returns the latches that threads are waiting for now, one entry per thread.
+    ///
+    /// # Errors
+    /// Fails when a map cannot be read.
+    pub fn waited_for_now(&self) -> Result<Vec<WaitedFor>> {
+        // If probes were detached during a wait, its end was not seen.
+        let attachments: HashMap<u32, types::attachment> = entries(&self.maps.attachments)?.into_iter().collect();
+        let is_open = |function: u8, generation: u32| {
+            attachments.get(&function.into()).is_some_and(|probes| probes.generation == generation)
+        };
+        let mut found = Vec::new();
+        for entry in self.maps.threads.lookup_batch(BATCH, MapFlags::ANY, MapFlags::ANY).context("reading a map")? {
+            let wait: types::wait = *plain::from_bytes(&entry.1).ok().context("a wait has an unexpected size")?;
+            if wait.latch != 0 && wait.end_ns == 0 && is_open(wait.key.latch.function, wait.generation) {
+                found.extend(self.waited_for(&wait.key.latch, wait.latch));
+            } else if wait.library.word != 0 && is_open(LIBRARY, wait.sleep_generation) {
+                found.extend(self.waited_for(&wait.library.key.latch, wait.library.word));
+            }
+        }
+        Ok(found)
+    }
+
+    /// Returns, for each identity with more ended waits than `counted` says, the latch that was last waited for.
+    /// Updates `counted`.
+    ///
+    /// # Errors
+    /// Fails when the map cannot be read.
+    pub fn waited_for_last(&self, counted: &mut Counted) -> Result<Vec<WaitedFor>> {
+        let mut found = Vec::new();
+        for (key, waits) in entries::<types::latch_key, types::waits>(&self.maps.latches)? {
+            let ended = waits.buckets.iter().sum();
+            if counted.insert(bytes_of(&key), ended).unwrap_or(0) < ended {
+                found.extend(self.waited_for(&key, waits.example));
+            }
+        }
+        Ok(found)
+    }
+
+    /// Returns `None` for condition variables, for which threads wait although no thread holds them.
+    fn waited_for(&self, key: &types::latch_key, word: u64) -> Option<WaitedFor> {
+        let mut caches = self.caches.lock().unwrap_or_else(PoisonError::into_inner);
+        let arch = self.target.image.arch();
+        let (name, address, bytes) = if key.function == LIBRARY {
+            let kind = library_kind(key.primitive);
+            let (address, bytes) = library_lock(arch, kind?, word)?;
+            (caches.namer.library_lock(&identity(key), kind)?, address, bytes)
+        } else {
+            let identity = identity(key);
+            let name = caches.namer.name(&identity, word);
+            let bytes = match identity {
+                Identity::LatchId(_) => MUTEX_BYTES,
+                Identity::Created { .. } => RW_LOCK_BYTES,
+                _ => WORDS_BYTES,
+            };
+            (name, word, bytes)
+        };
+        (name.kind != Kind::Cond).then_some(WaitedFor { name, address, bytes })
+    }
+}

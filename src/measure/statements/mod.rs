@@ -1,0 +1,69 @@
+//! Counts the statements that a server receives while it runs.
+
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::{Measurement, Snapshot};
+use crate::attach::Costs;
+use crate::failure::Failure;
+use crate::target::Client;
+
+/// Statements that clients have sent since attach, at most a second old; `None` if the server is not asked, or does not
+/// answer.
+pub type Figures = Option<u64>;
+
+/// The interval at which the server is queried.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Queries a server in a separate thread, so that nothing waits for a server that does not answer. Dropping it stops
+/// the thread.
+pub struct StatementCounter {
+    latest: Arc<Mutex<Option<u64>>>,
+    /// The thread ends when this is dropped.
+    _asking: Sender<()>,
+}
+
+impl StatementCounter {
+    /// Starts counting.
+    ///
+    /// # Errors
+    /// Fails with status 1 if the server does not answer, or has no such counter.
+    pub fn start(mut client: Client) -> Result<StatementCounter, Failure> {
+        let before = client.queries()?;
+        let latest = Arc::new(Mutex::new(Some(0)));
+        let (asking, stop) = mpsc::channel();
+        let counter = StatementCounter { latest: Arc::clone(&latest), _asking: asking };
+        let ask = move || {
+            while stop.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
+                let count = client.queries();
+                let since = count.as_ref().ok().map(|count| count.saturating_sub(before));
+                *latest.lock().unwrap_or_else(PoisonError::into_inner) = since;
+                if let Err(error) = count {
+                    return tracing::warn!("statements are no longer counted: {error}");
+                }
+            }
+        };
+        thread::Builder::new()
+            .name("statements".into())
+            .spawn(ask)
+            .map_err(|error| Failure::running(format!("cannot start a thread: {error}")))?;
+        Ok(counter)
+    }
+
+    /// Returns the statements of clients since the start, at most a second old; `None` after the server has failed to
+    /// answer.
+    pub fn latest(&self) -> Option<u64> {
+        *self.latest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Measurement for StatementCounter {
+    fn collect(&self, _costs: Option<&Costs>, snapshot: &mut Snapshot) -> Result<()> {
+        snapshot.statements = self.latest();
+        Ok(())
+    }
+}

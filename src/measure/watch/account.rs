@@ -1,0 +1,40 @@
+//! What watchpoints cost the server.
+
+use std::sync::{Mutex, PoisonError};
+
+use anyhow::Result;
+
+use crate::attach::Costs;
+use crate::measure::{cost_ns, Measurement, Snapshot};
+use crate::model::{ProbeState, ProbeStatus};
+
+/// The name of watchpoints among the probes.
+const PROBE: &str = "watchpoint";
+
+/// The watchpoints on one server's memory so far: none, until somebody watches a latch.
+#[derive(Default)]
+pub struct WatchpointAccount(Mutex<Option<ProbeStatus>>);
+
+impl WatchpointAccount {
+    /// Adds this many reported accesses, at `hit_ns` nanoseconds each, and sets the watchpoints' state.
+    pub fn add(&self, state: ProbeState, hits: u64, hit_ns: f64) {
+        let mut account = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let hits = hits + account.as_ref().map_or(0, |before| before.hits);
+        *account = Some(ProbeStatus { probe: PROBE.to_owned(), state, hits, trap_ns: Some(hit_ns), program_ns: 0 });
+    }
+
+    fn status(&self) -> Option<ProbeStatus> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Measurement for WatchpointAccount {
+    fn cost_ns(&self, _costs: &Costs) -> u64 {
+        cost_ns(self.status())
+    }
+
+    fn collect(&self, _costs: Option<&Costs>, snapshot: &mut Snapshot) -> Result<()> {
+        snapshot.probes.extend(self.status());
+        Ok(())
+    }
+}

@@ -180,8 +180,8 @@ fn each_second_has_what_it_added() {
     let recording = read(&busy_file(30));
     let trx = recording.rows.latches.iter().position(|row| row.latch == TRX).unwrap();
     for second in &recording.seconds[1..] {
-        let delta = second.latches.iter().find(|delta| delta.r == trx).unwrap();
-        assert_eq!((delta.n, delta.ns, delta.sl), (100, 150_000_000, 75_000_000));
+        let delta = second.latches.iter().find(|delta| delta.row == trx).unwrap();
+        assert_eq!((delta.waits, delta.wait_ns, delta.sleep_ns), (100, 150_000_000, 75_000_000));
         assert_eq!(second.queries, Some(1000));
     }
 }

@@ -3,6 +3,7 @@
 mod burst;
 mod chosen;
 mod figures;
+pub mod record;
 
 pub use figures::{Checksum, ChecksumCalls, Figures, Implementation};
 

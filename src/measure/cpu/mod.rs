@@ -5,6 +5,7 @@ mod figures;
 mod getcpu;
 pub(super) mod kernel;
 mod known;
+pub mod record;
 mod shares;
 mod table;
 

@@ -6,6 +6,7 @@ mod keeper;
 mod library;
 mod missed;
 mod plan;
+pub mod record;
 mod waiting;
 
 pub use collect::{LatchCollector, LatchKey};

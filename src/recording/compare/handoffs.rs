@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::{By, Claim, Pair, Per, Ratio, Sample, Side};
 use crate::measure::latch::Locality;
-use crate::recording::Recording;
+use crate::recording::{CountsDelta, Recording};
 
 /// What both waited for and got from somewhere.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -89,7 +89,7 @@ impl HandoffSide {
         let mut side =
             HandoffSide { places: recording.start.places.clone(), all: Series::of(seconds), ..HandoffSide::default() };
         for (i, second) in recording.seconds.iter().enumerate() {
-            for &(row, waits, wait_ns, migrations) in &second.handoffs {
+            for &CountsDelta { row, counts: [waits, wait_ns, migrations] } in &second.handoffs {
                 let key = &recording.rows.handoffs[row];
                 let (waits, wait) = (waits as f64, wait_ns as f64 / 1e9);
                 side.waits += waits;

@@ -8,7 +8,7 @@ use super::cpu::CpuUse;
 use super::{Per, Side};
 use crate::audit::{self, Group};
 use crate::measure::cpu::CpuTime;
-use crate::recording::Recording;
+use crate::recording::{CountsDelta, Recording};
 use crate::symbols::Arch;
 
 /// CPU time of the instructions that order memory.
@@ -58,7 +58,7 @@ impl OrderingSide {
         let none = || vec![0.0; recording.seconds.len()];
         let mut side = OrderingSide { all: none(), ..OrderingSide::default() };
         for (i, second) in recording.seconds.iter().enumerate() {
-            for &(row, ns) in &second.ordering {
+            for &CountsDelta { row, counts: [ns] } in &second.ordering {
                 let (key, cpu) = (&recording.rows.ordering[row], ns as f64 / 1e9);
                 let group = group(&key.instruction);
                 side.all[i] += cpu;

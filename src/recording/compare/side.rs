@@ -9,7 +9,7 @@ use super::ordering::OrderingSide;
 use super::{Dump, Per, Sample, LEAST_SAMPLES};
 use crate::model::{CpuClass, Kind};
 use crate::recording::reader::{LEAST_BURSTS, LEAST_SAMPLED};
-use crate::recording::{report, Code, Ending, Recording, Second};
+use crate::recording::{report, Code, CountsDelta, CpuKey, Ending, Recording, Second};
 
 /// Who it is.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -193,17 +193,17 @@ impl Side {
         let (seen, sampled) = (recording.start.sleeps_seen, !self.cpu.is_empty());
         for (i, second) in recording.seconds.iter().enumerate() {
             for delta in &second.latches {
-                let (latch, kind, _) = recording.latch(delta.r);
+                let (latch, kind, _) = recording.latch(delta.row);
                 if kind == Kind::Cond {
                     continue;
                 }
-                let won = if seen { delta.w as f64 } else { 0.0 };
+                let won = if seen { delta.spins_won as f64 } else { 0.0 };
                 let added = Added {
-                    wait: delta.ns as f64 / 1e9,
-                    waits: delta.n as f64,
-                    sleep: seen.then_some(delta.sl as f64 / 1e9),
-                    spin_cpu: sampled.then_some(delta.c as f64 / 1e9),
-                    spins: if seen { won + delta.l as f64 } else { 0.0 },
+                    wait: delta.wait_ns as f64 / 1e9,
+                    waits: delta.waits as f64,
+                    sleep: seen.then_some(delta.sleep_ns as f64 / 1e9),
+                    spin_cpu: sampled.then_some(delta.spin_cpu_ns as f64 / 1e9),
+                    spins: if seen { won + delta.spins_wasted as f64 } else { 0.0 },
                     spins_won: won,
                 };
                 let series = self.latches.entry(latch.to_owned()).or_insert_with(|| empty(self.lengths.len()));
@@ -262,7 +262,7 @@ fn empty(seconds: usize) -> Series {
 fn reacquires(recording: &Recording) -> BTreeMap<String, Series> {
     let mut latches = BTreeMap::new();
     for (i, second) in recording.seconds.iter().enumerate() {
-        for &(row, waits, wait_ns) in &second.reacquires {
+        for &CountsDelta { row, counts: [waits, wait_ns] } in &second.reacquires {
             let (waits, wait) = (waits as f64, wait_ns as f64 / 1e9);
             let added = Added { wait, waits, sleep: None, spin_cpu: None, spins: 0.0, spins_won: 0.0 };
             let latch = recording.rows.reacquires[row].clone();
@@ -278,15 +278,11 @@ fn checksums(recording: &Recording) -> Option<Vec<Sample>> {
     let counted = &recording.rows.checksum_calls;
     (!counted.is_empty() && !recording.rows.cpu.is_empty()).then_some(())?;
     let functions: BTreeSet<&str> = counted.iter().map(|key| key.function.as_str()).collect();
-    let is_counted: Vec<bool> = (0..recording.rows.cpu.len())
-        .map(|row| {
-            let is_checksum = recording.cpu_class(row) == CpuClass::Checksum;
-            is_checksum && functions.contains(recording.rows.cpu[row].function.as_str())
-        })
-        .collect();
+    let is_counted = |key: &CpuKey| key.class() == CpuClass::Checksum && functions.contains(key.function.as_str());
+    let is_counted: Vec<bool> = recording.rows.cpu.iter().map(is_counted).collect();
     let sample = |second: &Second| {
-        let cpu = second.cpu.iter().filter(|(row, _)| is_counted[*row]).map(|(_, ns)| *ns as f64);
-        let bytes = second.checksum_calls.iter().map(|(_, _, bytes)| *bytes as f64);
+        let cpu = second.cpu.iter().filter(|delta| is_counted[delta.row]).map(|delta| delta.counts[0] as f64);
+        let bytes = second.checksum_calls.iter().map(|&CountsDelta { counts: [_, bytes], .. }| bytes as f64);
         Sample { amount: cpu.sum::<f64>() / 1e9, per: bytes.sum::<f64>() / 1024.0 }
     };
     let samples: Vec<Sample> = recording.seconds.iter().map(sample).collect();
@@ -298,8 +294,9 @@ fn checksums(recording: &Recording) -> Option<Vec<Sample>> {
 fn cpu(recording: &Recording) -> BTreeMap<CpuClass, Vec<f64>> {
     let mut classes = BTreeMap::new();
     for (i, second) in recording.seconds.iter().enumerate() {
-        for &(row, ns) in &second.cpu {
-            let seconds = classes.entry(recording.cpu_class(row)).or_insert_with(|| vec![0.0; recording.seconds.len()]);
+        for &CountsDelta { row, counts: [ns] } in &second.cpu {
+            let class = recording.rows.cpu[row].class();
+            let seconds = classes.entry(class).or_insert_with(|| vec![0.0; recording.seconds.len()]);
             seconds[i] += ns as f64 / 1e9;
         }
     }

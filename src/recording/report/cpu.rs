@@ -9,7 +9,7 @@ use crate::measure::checksum::Checksum;
 use crate::measure::cpu::{CpuTime, OrderingTime};
 use crate::model::CpuClass;
 use crate::recording::reader::{LEAST_BURSTS, LEAST_SAMPLED};
-use crate::recording::{ChecksumKey, Recording};
+use crate::recording::{ChecksumKey, Recording, Second};
 use crate::ui::format;
 
 /// CPU time that was sampled. Times are in seconds.
@@ -136,10 +136,11 @@ impl CpuReport {
 }
 
 fn by_second(recording: &Recording, class: CpuClass) -> Vec<f64> {
-    let of_class = |row: usize| recording.cpu_class(row) == class;
-    let sum =
-        |cpu: &[(usize, i64)]| cpu.iter().filter(|(row, _)| of_class(*row)).map(|(_, ns)| *ns as f64).sum::<f64>();
-    recording.seconds.iter().map(|second| sum(&second.cpu) / 1e9).collect()
+    let of_class: Vec<bool> = recording.rows.cpu.iter().map(|key| key.class() == class).collect();
+    let sum = |second: &Second| {
+        second.cpu.iter().filter(|delta| of_class[delta.row]).map(|delta| delta.counts[0] as f64).sum::<f64>()
+    };
+    recording.seconds.iter().map(|second| sum(second) / 1e9).collect()
 }
 
 pub(super) fn checksums(recording: &Recording) -> Vec<ChecksumReport> {
@@ -157,7 +158,7 @@ fn calls(recording: &Recording, checksum: &Checksum) -> Option<CallsReport> {
     let row = recording.rows.checksum_calls.iter().position(is_it)?;
     let counted = &recording.checksum_calls()[row];
     let deltas = recording.seconds.iter().flat_map(|second| &second.checksum_calls);
-    let bursts = deltas.filter(|delta| delta.0 == row).count();
+    let bursts = deltas.filter(|delta| delta.row == row).count();
     Some(CallsReport { calls: counted.calls, bytes: counted.bytes, bursts })
 }
 

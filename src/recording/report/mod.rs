@@ -253,9 +253,9 @@ impl<'a> Parts<'a> {
         let mut by_second = BTreeMap::new();
         for (i, second) in recording.seconds.iter().enumerate() {
             for delta in &second.latches {
-                let (latch, kind, mode) = recording.latch(delta.r);
+                let (latch, kind, mode) = recording.latch(delta.row);
                 let row = by_second.entry((latch, kind.as_str(), mode.as_str()));
-                row.or_insert_with(|| vec![0.0; recording.seconds.len()])[i] += delta.ns as f64 / 1e9;
+                row.or_insert_with(|| vec![0.0; recording.seconds.len()])[i] += delta.wait_ns as f64 / 1e9;
             }
         }
         Parts { recording, samples_cpu: !recording.rows.cpu.is_empty(), callsites: recording.callsites(), by_second }

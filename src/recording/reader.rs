@@ -12,9 +12,9 @@ use super::schema::{Code, End, NewRows, Recorded, Second, Start};
 use crate::model::{BUCKETS, BUCKET_BOUNDS_NS};
 
 /// Seconds of sampled time from which on a share of it is told: at 99 samples a second, a half within 10 points.
-pub(super) const LEAST_SAMPLED: f64 = 1.0;
+pub(crate) const LEAST_SAMPLED: f64 = 1.0;
 /// Bursts from which on what they come to is set beside other figures: servers write in bursts too.
-pub(super) const LEAST_BURSTS: usize = 10;
+pub(crate) const LEAST_BURSTS: usize = 10;
 /// Rows times seconds: what figures by row and second take. An hour of a very busy server has 7 million; what has more is hostile.
 const MOST_CELLS: usize = 32 << 20;
 /// More buckets than any version has; what claims more is damaged.

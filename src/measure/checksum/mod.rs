@@ -4,6 +4,7 @@ mod burst;
 mod chosen;
 mod figures;
 pub mod record;
+pub mod report;
 
 pub use figures::{Checksum, ChecksumCalls, Figures, Implementation};
 

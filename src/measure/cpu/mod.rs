@@ -6,6 +6,7 @@ mod getcpu;
 pub(super) mod kernel;
 mod known;
 pub mod record;
+pub mod report;
 mod shares;
 mod table;
 

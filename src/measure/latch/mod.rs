@@ -7,6 +7,7 @@ mod library;
 mod missed;
 mod plan;
 pub mod record;
+pub mod report;
 mod waiting;
 
 pub use collect::{LatchCollector, LatchKey};

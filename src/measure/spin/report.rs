@@ -1,0 +1,11 @@
+//! How long waiters spin, in a report.
+
+use super::figures::SpinSettings;
+use crate::recording::report::{Report, Section};
+use crate::ui::format;
+
+impl Section for Option<SpinSettings> {
+    fn facts(&self, _report: &Report) -> Vec<(String, String)> {
+        self.iter().map(|spin| ("spinning".to_owned(), format::spin(spin))).collect()
+    }
+}

@@ -1,4 +1,4 @@
-//! What machine this is.
+//! Identifies this machine.
 
 use std::fs;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use super::schema::Host;
 
 impl Host {
-    /// This machine, on which process `pid` runs, with this CPU.
+    /// Returns this machine, which has this CPU and runs process `pid`.
     pub fn here(pid: i32, cpu_model: &str) -> Host {
         let line = |path: &str| fs::read_to_string(path).map(|text| text.trim().to_owned()).ok();
         Host {
@@ -34,7 +34,7 @@ fn memory_bytes(meminfo: &str) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-/// How many numbers are in a kernel's list: 4 in `0-2,5`.
+/// Returns how many numbers a list of the kernel's has: 4 for `0-2,5`.
 fn list_length(list: &str) -> Option<u32> {
     let range = |range: &str| {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
@@ -44,14 +44,14 @@ fn list_length(list: &str) -> Option<u32> {
     list.trim().split(',').map(range).try_fold(0_u32, |sum, n| sum.checked_add(n?))
 }
 
-/// CPUs that process `pid` may use.
+/// Returns the number of CPUs that process `pid` may use.
 fn server_cpus(pid: i32) -> Option<u32> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     list_length(status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?)
 }
 
-/// The highest clock of the first CPU. Without the kernel's frequency control, as in most virtual machines, what x86's
-/// /proc/cpuinfo says, which is the nominal clock there; arm64 says none.
+/// Returns the highest clock of the first CPU, in GHz. Without the kernel's frequency control, as in most virtual machines,
+/// it is the one in x86's /proc/cpuinfo, which is the nominal clock there; arm64 has none.
 fn ghz() -> Option<f64> {
     let khz = Path::new("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq");
     let from_control = fs::read_to_string(khz).ok().and_then(|khz| Some(khz.trim().parse::<f64>().ok()? / 1e6));

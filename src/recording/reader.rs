@@ -11,13 +11,14 @@ use super::rows::{Counts, Delta, Total};
 use super::schema::{Code, End, NewRows, Recorded, Second, Start};
 use crate::model::{BUCKETS, BUCKET_BOUNDS_NS};
 
-/// Seconds of sampled time from which on a share of it is told: at 99 samples a second, a half within 10 points.
+/// The sampled time that it takes to report a share of it, in seconds: at 99 samples a second, a half is right within 10 points.
 pub(crate) const LEAST_SAMPLED: f64 = 1.0;
-/// Bursts from which on what they come to is set beside other figures: servers write in bursts too.
+/// The number of bursts that it takes to relate their counts to other figures: servers write in bursts too.
 pub(crate) const LEAST_BURSTS: usize = 10;
-/// Rows times seconds: what figures by row and second take. An hour of a very busy server has 7 million; what has more is hostile.
+/// The greatest product of rows and seconds, which bounds memory. An hour of a very busy server has 7 million; only a hostile
+/// file has more.
 const MOST_CELLS: usize = 32 << 20;
-/// More buckets than any version has; what claims more is damaged.
+/// More histogram buckets than any version has. A file that claims more is damaged.
 const MOST_BUCKETS: usize = 1000;
 
 /// A whole recording, checked: all numbers of rows and buckets exist, and time goes forward.
@@ -28,19 +29,19 @@ pub struct Recording {
     pub rows: NewRows,
     /// At least one.
     pub seconds: Vec<Second>,
-    /// What was last known of the server's code.
+    /// What was last known about the server's code.
     pub code: Code,
-    /// `None` where the file was cut short, as by `kill -9`.
+    /// `None` if the file was cut short, as by `kill -9`.
     pub end: Option<End>,
-    /// For each of the recording's buckets the one of [`BUCKET_BOUNDS_NS`] that it goes to.
+    /// For each of the recording's histogram buckets, the bucket of [`BUCKET_BOUNDS_NS`] to add it to.
     buckets: Vec<usize>,
 }
 
 /// Reads the file at `path`.
 ///
 /// # Errors
-/// When the file cannot be read, is no recording, is damaged, or of a format from the future. A file that was cut short is no error
-/// if it has a whole second.
+/// Fails when the file cannot be read, is not a recording, is damaged, or has a newer format. A file that was cut short is
+/// valid if it has a whole second.
 pub fn read(path: &Path) -> Result<Recording, FormatError> {
     Recording::read_from(BufReader::new(File::open(path)?))
 }
@@ -49,7 +50,7 @@ impl Recording {
     /// Reads a recording from its bytes.
     ///
     /// # Errors
-    /// As [`read`].
+    /// Fails as [`read`] does.
     pub fn read_from(bytes: impl Read) -> Result<Recording, FormatError> {
         let mut frames = Frames::new(bytes)?;
         let mut recording = Recording::default();
@@ -124,12 +125,12 @@ impl Recording {
         keys.iter().zip(totals)
     }
 
-    /// From its beginning to its last second.
+    /// Returns the time from its beginning to the end of its last second.
     pub fn duration(&self) -> Duration {
         Duration::from_nanos(self.seconds.last().map_or(0, |second| second.at_ns))
     }
 
-    /// The lengths of its seconds, in seconds.
+    /// Returns the lengths of its seconds, in seconds.
     pub fn lengths(&self) -> impl Iterator<Item = f64> + '_ {
         let began = std::iter::once(0).chain(self.seconds.iter().map(|second| second.at_ns));
         began.zip(&self.seconds).map(|(began, second)| (second.at_ns - began) as f64 / 1e9)
@@ -140,18 +141,18 @@ impl Recording {
         self.totals::<(String, u64)>().map(|(cause, Counts([events]))| (cause.clone(), events)).collect()
     }
 
-    /// CPU time that the server used, nanoseconds; `None` unless every second has it.
+    /// Returns the CPU time that the server used, in nanoseconds; `None` unless every second has it.
     pub fn server_cpu_ns(&self) -> Option<u64> {
         self.total(|second| second.server_cpu_ns)
     }
 
-    /// Statements of clients; `None` unless every second has them.
+    /// Returns the statements that clients sent; `None` unless every second has them.
     pub fn queries(&self) -> Option<u64> {
         self.total(|second| second.queries)
     }
 
-    /// CPU time that probes took from the server, nanoseconds. What hits cost is known a moment after the beginning; the
-    /// first second that has a cost has that of all before it.
+    /// Returns the CPU time that probes took from the server, in nanoseconds. The cost of a hit is known a moment after the
+    /// beginning; the first second that has a cost includes that of all seconds before it.
     pub fn probe_cost_ns(&self) -> Option<u64> {
         let known = self.seconds.iter().skip_while(|second| second.probe_cost_ns.is_none());
         let known: Vec<Option<u64>> = known.map(|second| second.probe_cost_ns).collect();

@@ -11,12 +11,12 @@ use crate::measure::latch::{CallsiteWaits, Handoffs, LatchWaits, PageWaits, Reac
 use crate::measure::spin::SpinSettings;
 use crate::measure::Snapshot;
 
-/// The machine that a server runs on; what could not be found out is absent.
+/// The machine that a server runs on. What could not be found out is absent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Host {
     pub name: String,
-    /// As `uname -r` says.
+    /// As reported by `uname -r`.
     pub kernel: String,
     /// `PRETTY_NAME` of the system that armtrace runs on.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -24,10 +24,10 @@ pub struct Host {
     pub cpu_model: String,
     /// CPUs that are online.
     pub cpus: u32,
-    /// CPUs that the server may use, where that is known.
+    /// CPUs that the server may use, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server_cpus: Option<u32>,
-    /// The CPU's highest clock, GHz, where the kernel says one.
+    /// The CPU's highest clock, in GHz, if the kernel reports it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ghz: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -46,7 +46,7 @@ pub struct Server {
     pub arch: String,
     pub build_id: String,
     pub symbol_source: String,
-    /// Settings that decide how it waits and how much it can do at once, by their names in the server.
+    /// Settings that determine how it waits and how much it can do at once, by their names in the server.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub settings: BTreeMap<String, String>,
 }
@@ -66,13 +66,13 @@ pub struct Start {
     pub labels: BTreeMap<String, String>,
     /// Upper bounds of the histograms' buckets, nanoseconds; one more bucket has no bound.
     pub bounds_ns: Vec<u64>,
-    /// Whether sleeping could be told from spinning.
+    /// Whether sleeping was distinguished from spinning.
     pub sleeps_seen: bool,
-    /// Whether waits for a mutex after a condition variable were kept apart from others: not by older versions, nor on kernels that
-    /// do not show programs the stack of a thread.
+    /// Whether reacquires of a mutex after a condition variable were distinguished from other waits. Older versions do not,
+    /// and neither do kernels that do not show a thread's stack to programs.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub reacquires_seen: bool,
-    /// The parts of the machine between which handoffs were counted; none where they were not.
+    /// The parts of the machine between which handoffs were counted; empty if they were not.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub places: Vec<String>,
 }
@@ -219,20 +219,20 @@ impl Row for (String, u64) {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ending {
-    /// The time asked for was over.
+    /// The requested time was over.
     Complete,
-    /// By Ctrl-C or SIGTERM.
+    /// Ctrl-C or SIGTERM ended it.
     Interrupted,
     ServerEnded,
 }
 
-/// A probe at the end.
+/// A probe, as it was at the end.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Probe {
     pub probe: String,
     pub state: String,
     pub hits: u64,
-    /// CPU time that its hits took, nanoseconds, where it is known.
+    /// CPU time that its hits took, in nanoseconds, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost_ns: Option<u64>,
 }
@@ -243,7 +243,7 @@ pub struct End {
     pub ending: Ending,
     #[serde(default)]
     pub probes: Vec<Probe>,
-    /// Absent where it is as in the last second.
+    /// Absent if it is as in the last second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<Code>,
     /// Barrier and atomic instructions in the server's code, by instruction.

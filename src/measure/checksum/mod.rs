@@ -2,6 +2,7 @@
 
 mod burst;
 mod chosen;
+pub mod compare;
 mod figures;
 pub mod record;
 pub mod report;

@@ -1,6 +1,7 @@
 //! CPU time: samples of where the server's threads run, by function and by the function's class.
 
 pub(super) mod code;
+pub mod compare;
 mod figures;
 mod getcpu;
 pub(super) mod kernel;

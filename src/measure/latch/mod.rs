@@ -1,6 +1,7 @@
 //! Latch waits: which sites to probe in this server's code, and what they counted.
 
 mod collect;
+pub mod compare;
 mod figures;
 mod keeper;
 mod library;

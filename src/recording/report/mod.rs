@@ -94,10 +94,10 @@ pub struct Report {
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Totals {
     pub waits: u64,
-    /// Waited by all threads together.
+    /// The time that all threads together waited.
     pub wait: f64,
     pub sleep: Option<f64>,
-    /// Awake while waiting: spinning, or ready and without a CPU.
+    /// The part of `wait` spent awake: spinning, or ready and without a CPU.
     pub spin: Option<f64>,
     /// The part of `wait` that was not seen but estimated.
     pub estimated: f64,

@@ -73,7 +73,7 @@ pub struct LatchReport {
     pub mode: &'static str,
     pub waits: u64,
     pub wait: f64,
-    /// Of the wait time of all rows of this list.
+    /// The share of the wait time of all rows of this list.
     pub share: f64,
     pub mean: Option<f64>,
     pub p50: Option<f64>,
@@ -82,16 +82,16 @@ pub struct LatchReport {
     pub sleep: Option<f64>,
     pub spin: Option<f64>,
     pub sleeps: Option<u64>,
-    /// CPU time spent spinning for it; `None` where that was not sampled.
+    /// CPU time spent spinning for it; `None` if CPU time was not sampled.
     pub spin_cpu: Option<f64>,
-    /// Waits that began with spinning; `None` where there were none, or sleeps were not seen.
+    /// Waits that began with spinning; `None` if there were none, or sleeps were not seen.
     pub spins: Option<Spins>,
     pub estimated: f64,
     /// Buckets that hold waits, by ascending bound.
     pub histogram: Vec<Bucket>,
-    /// Waited in each second of the recording, by all threads together.
+    /// The time that all threads together waited in each second of the recording.
     pub wait_by_second: Vec<f64>,
-    /// Where waits in this mode began, longest first; where that is not known, waits in any mode.
+    /// The places where waits in this mode began, longest first; if the mode is unknown, waits in any mode.
     pub callsites: Vec<CallsiteReport>,
 }
 
@@ -112,16 +112,16 @@ pub struct ReacquireReport {
     pub latch: String,
     pub waits: u64,
     pub wait: f64,
-    /// What else was waited for it: contention, and part of the sums.
+    /// The other waits for it, which are contention, and part of the sums.
     pub other_wait: f64,
 }
 
-/// What came of spinning.
+/// The outcome of spins.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Spins {
-    /// Got the latch without a sleep.
+    /// Spins that got the latch without a sleep.
     pub won: u64,
-    /// Slept after all.
+    /// Spins that ended in a sleep.
     pub wasted: u64,
 }
 
@@ -130,7 +130,7 @@ impl Spins {
         (latch.spins() > 0).then_some(Spins { won: latch.spins_won, wasted: latch.spins_wasted })
     }
 
-    /// Share of those that were won, 0 to 1.
+    /// Returns the share of spins that were won, 0 to 1.
     pub fn won_share(&self) -> f64 {
         self.won as f64 / (self.won as f64 + self.wasted as f64)
     }
@@ -139,7 +139,7 @@ impl Spins {
 /// Waits that took up to `le` and longer than the bucket before.
 #[derive(Clone, Debug, Serialize)]
 pub struct Bucket {
-    /// `None`: without bound.
+    /// `None`: unbounded.
     pub le: Option<f64>,
     pub waits: u64,
 }
@@ -149,7 +149,7 @@ pub struct CallsiteReport {
     pub callsite: String,
     pub waits: u64,
     pub wait: f64,
-    /// Of the wait time at all of these call sites.
+    /// The share of the wait time at all of these call sites.
     pub share: f64,
 }
 

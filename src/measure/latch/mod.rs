@@ -28,7 +28,7 @@ use self::keeper::{Command, Keeper, Status};
 use super::{cost_ns, Measurement, Snapshot};
 use crate::attach::{Budget, Costs, Places};
 use crate::bpf::latch::{types, LatchSkel, OpenLatchSkel};
-use crate::catalog::{psi_places, tracked_id, Family};
+use crate::catalog::{prlock_kind, psi_places, tracked_id, Family};
 use crate::model::BUCKET_BOUNDS_NS;
 use crate::names::Namer;
 use crate::target::Target;
@@ -282,7 +282,8 @@ fn configure(open: &mut OpenLatchSkel<'_>, target: &Target, plan: &Plan, places:
         rodata.tracked_end = range.end + target.bias;
         rodata.tracked_id_offset = tracked_id(arch);
     }
-    for (into, place) in rodata.psi_places.iter_mut().zip(psi_places(arch, library)) {
+    let places = psi_places(arch, library, prlock_kind(&target.image));
+    for (into, place) in rodata.psi_places.iter_mut().zip(places) {
         // The kinds' names begin with different letters.
         let kind = place.kind.as_str().as_bytes()[0];
         let (plain_wait, is_prlock) = (u8::from(place.plain_wait), u8::from(place.is_prlock));

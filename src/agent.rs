@@ -145,7 +145,7 @@ impl Source {
         self.attached_at.elapsed()
     }
 
-    /// Returns what names latch waits, and which latches threads wait for at a moment.
+    /// Returns the collector of latch waits, which names latches and knows those that threads are waiting for.
     pub fn latches(&self) -> Arc<LatchCollector> {
         self.latches.collector()
     }
@@ -160,7 +160,7 @@ impl Source {
         _ = self.preparing.lock().unwrap_or_else(PoisonError::into_inner).recv();
     }
 
-    /// Does this to all measurements at the same time, because each waits for the kernel.
+    /// Calls `act` on all measurements in parallel, because each call waits for the kernel.
     fn side_by_side(&self, act: impl Fn(&dyn Measurement) + Sync) {
         let act = &act;
         thread::scope(|scope| {
@@ -270,7 +270,7 @@ fn plan(target: &Target, max_overhead: f64) -> Result<Plan, Failure> {
 /// Returns what may be used on process `pid`, on this kernel, within this share of its CPU time (0 to 1).
 pub fn allowed(pid: i32, max_overhead: f64) -> Allowed {
     Allowed {
-        // Where a return came from is known by the cookie alone.
+        // Only the cookie says which function a return came from.
         uretprobes: attach::uretprobes_are_safe(pid) && attach::attach_cookies(),
         calls: !attach::has_shadow_stack(pid),
         many_sites: attach::uprobe_multi_works(),
@@ -278,7 +278,7 @@ pub fn allowed(pid: i32, max_overhead: f64) -> Allowed {
     }
 }
 
-/// Returns the kernel's refusal as the user needs to hear it.
+/// Turns the kernel's refusal into a message that says what to do next.
 fn attach_failure(target: &Target, error: &anyhow::Error) -> Failure {
     if target.ended() {
         return Failure::target(format!("process {} has ended", target.pid));
@@ -286,7 +286,7 @@ fn attach_failure(target: &Target, error: &anyhow::Error) -> Failure {
     let kind = error.chain().find_map(|e| e.downcast_ref::<libbpf_rs::Error>()).map(libbpf_rs::Error::kind);
     match kind {
         Some(libbpf_rs::ErrorKind::PermissionDenied) => {
-            Failure::privilege(format!("{error:#}. Run armtrace as root, outside of containers without CAP_BPF"))
+            Failure::privilege(format!("{error:#}. Run armtrace as root, and not in a container without CAP_BPF"))
         }
         _ => Failure::running(format!("{error:#}. `armtrace doctor` shows what this kernel can do")),
     }

@@ -137,8 +137,8 @@ fn per_latch(family: &Family, latches: &[LatchWaits], mut value: impl FnMut(&Lat
 /// Keeps the spin counters from stepping back.
 ///
 /// Spin time is the whole wait minus its sleep. A snapshot that is read while waits are in progress may contain a sleep
-/// whose wait is not counted yet. Without a floor the counter would dip, and Prometheus would take the dip for a restart
-/// and count everything again.
+/// whose wait is not counted yet. Without a floor the counter would dip, and Prometheus would take the dip for a
+/// restart and count everything again.
 #[derive(Default)]
 struct SpinFloor {
     elapsed: Duration,

@@ -312,7 +312,7 @@ impl Family {
         metric
     }
 
-    /// Returns a sample that has no value yet. Labels with an empty value are left out, which to Prometheus is the same.
+    /// Returns a sample that has no value yet. Labels with an empty value are left out: to Prometheus it is the same.
     ///
     /// # Panics
     /// Panics if the number of values is not the number of labels.

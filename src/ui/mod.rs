@@ -1,4 +1,4 @@
-//! What people see of a snapshot: numbers and names made short, and the live table.
+//! Shows snapshots to people: formats numbers and names, and draws the live table and the full screen.
 
 pub mod advice;
 pub mod format;

@@ -23,13 +23,13 @@ use crate::memory;
 use crate::names::Namer;
 use crate::target::{cpu_time_ns, Target};
 
-/// What to measure, and what it may cost.
+/// The measurements to make, and their overhead budget.
 pub struct Options {
     /// The share of the server's CPU time that probes may take, 0 to 1.
     pub max_overhead: f64,
     /// The parts of this machine between which handoffs of latches are counted.
     pub division: Division,
-    /// What to measure in addition to waits for latches; `None`: nothing.
+    /// The measurements in addition to waits for latches, if any.
     pub more: Option<More>,
 }
 
@@ -50,7 +50,7 @@ pub struct Agent {
     source: Arc<Source>,
 }
 
-/// What snapshots are made of; shared with whoever serves or shows them.
+/// The source of snapshots, shared by the code that serves them and the code that shows them.
 pub struct Source {
     target: Arc<Target>,
     latches: Arc<Latches>,
@@ -150,7 +150,7 @@ impl Source {
         self.latches.collector()
     }
 
-    /// Returns the account of watchpoints, for whoever sets some.
+    /// Returns the account of watchpoints, to which code that sets some adds their cost.
     pub fn watchpoints(&self) -> &WatchpointAccount {
         &self.watchpoints
     }
@@ -226,21 +226,21 @@ fn attach_more(
     more.statements.into_iter().for_each(|statements| measurements.push(Arc::new(statements)));
 }
 
-/// Starts a thread that does what takes long: measuring what hits cost, after which the probes are kept within the
-/// budget, and preparing all measurements.
+/// Starts a thread for slow work: it measures the cost of hits, so that the probes can be kept within the budget, and
+/// prepares all measurements.
 fn prepare(source: &Arc<Source>, budget: f64, prepared: Sender<()>) {
     let source = Arc::clone(source);
     let prepare = move || {
         match attach::calibrate() {
             Ok(costs) => keep_within(&source, budget, costs),
-            Err(error) => tracing::warn!("probe costs are not known, so no budget is kept: {error:#}"),
+            Err(error) => tracing::warn!("probe costs are not known, so the budget is not enforced: {error:#}"),
         }
         source.measurements.iter().for_each(|measurement| measurement.prepare());
         memory::give_back();
         drop(prepared);
     };
     if let Err(error) = thread::Builder::new().name("prepare".to_owned()).spawn(prepare) {
-        tracing::warn!("no budget is kept, and some figures are missing: {error}");
+        tracing::warn!("the budget is not enforced, and some figures are missing: {error}");
     }
 }
 

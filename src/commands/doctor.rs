@@ -110,7 +110,7 @@ struct Server {
     symbols_advice: Option<String>,
     /// Whether the program was deleted or replaced on disk since it was started.
     program_deleted: bool,
-    /// Whether uretprobes can be used: a seccomp filter rules them out.
+    /// Whether uretprobes are safe to use. They are not if the process runs under a seccomp filter.
     uretprobes_safe: bool,
     probes: Vec<Probe>,
     /// What is measured only in part.

@@ -14,7 +14,7 @@ const CPUS: usize = 4;
 const NAME: usize = 46;
 const LEAST_NAME: usize = 16;
 const INDENT: usize = 2;
-/// The width that a screen needs beside the name, for the other columns and the two CPUs that touch a word most.
+/// The width that a screen needs besides the name, for the other columns and the two CPUs that touch a word most.
 const BESIDE_NAME: usize = 50;
 
 /// Returns the whole report, ending with a newline.

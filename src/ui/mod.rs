@@ -1,11 +1,8 @@
-//! Shows snapshots to people: formats numbers and names, and draws the live table and the full screen.
+//! Shows snapshots on a terminal: the live table and the full-screen view.
 
-pub mod advice;
-pub mod format;
 mod history;
-pub mod html;
+pub mod lines;
 mod live;
-pub mod names;
 pub mod screen;
 pub mod table;
 pub mod top;

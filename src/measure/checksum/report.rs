@@ -4,9 +4,9 @@ use serde::Serialize;
 
 use super::figures::Checksum;
 use super::record::ChecksumKey;
+use crate::present::format;
 use crate::recording::report::{seconds, Report, Section};
 use crate::recording::{Recording, LEAST_BURSTS, LEAST_SAMPLED};
-use crate::ui::format;
 
 /// The implementation of a checksum that the server has chosen, and what it cost.
 #[derive(Clone, Debug, Serialize)]

@@ -6,13 +6,13 @@ use std::fmt::{self, Formatter};
 use serde::Serialize;
 
 use super::figures::{CpuTime, OrderingTime};
+use crate::html::{table, table_of_words, Escaped};
 use crate::measure::latch::report::LatchReport;
 use crate::model::CpuClass;
+use crate::present::format;
+use crate::present::names::cut_middle;
 use crate::recording::report::{heat_map, seconds, Findings, Report, Section};
 use crate::recording::{Recording, Second};
-use crate::ui::format;
-use crate::ui::html::{table, table_of_words, Escaped};
-use crate::ui::names::cut_middle;
 
 /// The number of functions, of instructions in functions, and of instructions listed. JSON has all.
 const TEXT_FUNCTIONS: usize = 8;

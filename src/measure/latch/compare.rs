@@ -6,13 +6,13 @@ use std::fmt::{self, Formatter};
 use serde::Serialize;
 
 use super::figures::Locality;
+use crate::html::{table, Escaped};
+use crate::present::format::{self, NOTHING};
+use crate::present::names::short_names;
 use crate::recording::compare::{
     claim, interval, rate, ratio, times, By, Claim, Comparison, Figure, Pair, Per, Ratio, Sample, Section, Side,
 };
 use crate::recording::{CountsDelta, Recording};
-use crate::ui::format::{self, NOTHING};
-use crate::ui::html::{table, Escaped};
-use crate::ui::names::short_names;
 
 /// The number of latches listed. JSON has all.
 const TEXT_LATCHES: usize = 8;

@@ -1,8 +1,8 @@
 //! How long waiters spin, in a report.
 
 use super::figures::SpinSettings;
+use crate::present::format;
 use crate::recording::report::{Report, Section};
-use crate::ui::format;
 
 impl Section for Option<SpinSettings> {
     fn facts(&self, _report: &Report) -> Vec<(String, String)> {

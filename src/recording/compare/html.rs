@@ -5,8 +5,8 @@ use std::fmt::{self, Display, Formatter};
 
 use super::text::{cells, figures, grown, interval, sentences, shares, times};
 use super::{title, Comparison, Growth, Row, Scaling};
-use crate::ui::format::{self, NOTHING};
-use crate::ui::html::{begin, end, table, table_of_words, Escaped};
+use crate::html::{begin, end, table, table_of_words, Escaped};
+use crate::present::format::{self, NOTHING};
 
 /// Rows of each table. JSON has all.
 const ROWS: usize = 100;

@@ -24,7 +24,7 @@ use crate::measure::checksum::Checksum;
 use crate::measure::cpu::compare::{classes, ordering, CpuRow, Ordering};
 use crate::measure::latch::compare::{handoffs, remark, Handoffs};
 use crate::measure::spin::SpinSettings;
-use crate::ui::format;
+use crate::present::format;
 
 /// What one measurement contributes to a comparison.
 pub trait Section {

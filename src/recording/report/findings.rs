@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::{Ending, Report};
-use crate::ui::format;
+use crate::present::format;
 
 /// The share of lost events that is worth a sentence.
 const MUCH_LOST: f64 = 0.01;

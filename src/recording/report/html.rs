@@ -4,9 +4,9 @@ use std::fmt::{self, Display, Formatter};
 
 use super::text::{circumstances, heading};
 use super::Report;
-use crate::ui::format::{self, NOTHING};
-use crate::ui::html::{begin, end, table, Escaped};
-use crate::ui::names::cut_middle;
+use crate::html::{begin, end, table, Escaped};
+use crate::present::format::{self, NOTHING};
+use crate::present::names::cut_middle;
 
 /// The greatest number of columns of a heat map. In a longer recording, each column is several seconds.
 const MOST_COLUMNS: usize = 120;

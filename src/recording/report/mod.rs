@@ -27,7 +27,7 @@ use crate::measure::latch::report::{HandoffsReport, LatchesReport};
 use crate::measure::latch::LatchWaits;
 use crate::measure::spin::SpinSettings;
 use crate::model::Kind;
-use crate::ui::advice::{advice, Figures};
+use crate::present::advice::{advice, Figures};
 
 /// What one measurement contributes to a report.
 pub trait Section {

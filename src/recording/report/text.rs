@@ -3,8 +3,8 @@
 use std::fmt::{self, Display, Formatter};
 
 use super::Report;
+use crate::present::format;
 use crate::recording::{Host, Server};
-use crate::ui::format;
 
 /// A report as text.
 pub struct Text<'a>(pub &'a Report);

@@ -10,12 +10,12 @@ use std::fmt::{self, Formatter};
 
 use serde::Serialize;
 
+use crate::html::table_of_words;
 use crate::model::CpuClass;
+use crate::present::format::{self, NOTHING};
+use crate::present::names::cut_middle;
 use crate::recording::compare::{claim, interval, times, Claim, Comparison, Pair, Per, Section, Side};
 use crate::recording::{CountsDelta, Recording};
-use crate::ui::format::{self, NOTHING};
-use crate::ui::html::table_of_words;
-use crate::ui::names::cut_middle;
 
 /// CPU seconds by one unit; `None` if that is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]

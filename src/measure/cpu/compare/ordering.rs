@@ -7,12 +7,12 @@ use serde::Serialize;
 
 use super::{cpu_line, used, CpuUse};
 use crate::audit::{self, Group};
+use crate::html::{table, table_of_words};
 use crate::measure::cpu::CpuTime;
+use crate::present::format::NOTHING;
 use crate::recording::compare::{Comparison, Per, Section, Side};
 use crate::recording::{CountsDelta, Recording};
 use crate::symbols::Arch;
-use crate::ui::format::NOTHING;
-use crate::ui::html::{table, table_of_words};
 
 /// The number of functions listed. JSON has all.
 const TEXT_FUNCTIONS: usize = 8;

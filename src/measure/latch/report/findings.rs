@@ -1,8 +1,8 @@
 //! Waits for latches, in words.
 
 use super::{LatchReport, LatchesReport};
+use crate::present::format;
 use crate::recording::report::{count_of, Findings, Report};
-use crate::ui::format;
 
 /// How many latches get a sentence, and the share of the wait time that takes.
 const LATCHES: usize = 3;

@@ -6,13 +6,13 @@ use std::fmt::{self, Formatter};
 use serde::{Serialize, Serializer};
 
 use super::text::NAME;
+use crate::html::{table, table_of_words, Escaped};
 use crate::measure::latch::record::{Handed, HandoffKey};
 use crate::measure::latch::Locality;
+use crate::present::format::{self, NOTHING};
+use crate::present::names::short_names;
 use crate::recording::report::{seconds, Findings, Report, Section};
 use crate::recording::Recording;
-use crate::ui::format::{self, NOTHING};
-use crate::ui::html::{table, table_of_words, Escaped};
-use crate::ui::names::short_names;
 
 /// The number of latches listed. JSON has all.
 const TEXT_LATCHES: usize = 5;

@@ -4,11 +4,11 @@ use std::fmt::{self, Formatter};
 
 use super::text::{split, won};
 use super::{Bucket, LatchReport, LatchesReport, PageReport, ReacquireReport};
+use crate::html::{table, Escaped};
 use crate::model::BUCKET_BOUNDS_NS;
+use crate::present::format::{self, NOTHING};
+use crate::present::names::{cut_middle, short_names};
 use crate::recording::report::{heat_map, Report};
-use crate::ui::format::{self, NOTHING};
-use crate::ui::html::{table, Escaped};
-use crate::ui::names::{cut_middle, short_names};
 
 /// Rows of the heat map, latches with details, their call sites, and rows of the tables that follow. JSON has all.
 const HOT: usize = 15;

@@ -3,9 +3,9 @@
 use std::fmt::{self, Formatter};
 
 use super::{CallsiteReport, LatchReport, LatchesReport, PageReport, ReacquireReport, Spins};
+use crate::present::format::{self, NOTHING};
+use crate::present::names::short_names;
 use crate::recording::report::Report;
-use crate::ui::format::{self, NOTHING};
-use crate::ui::names::short_names;
 
 /// The number of rows listed. JSON has all.
 const LATCHES: usize = 15;

@@ -12,6 +12,7 @@ pub mod export;
 pub mod failure;
 pub mod measure;
 pub mod memory;
+pub mod metrics;
 pub mod model;
 pub mod names;
 pub mod recording;

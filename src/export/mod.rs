@@ -1,17 +1,17 @@
 //! What Prometheus sees: metric families made from a snapshot at each scrape, and the HTTP server for them.
 
-mod cap;
+mod agent;
 mod collector;
-mod families;
 mod http;
 mod listen;
 mod page;
 mod port_holder;
+mod process;
 
-pub use collector::{LatchCollector, ProcessSelf};
-pub use families::{Family, FAMILIES};
+pub use collector::{families, SnapshotCollector};
 pub use http::{serve, Exporter};
 pub use listen::{BindError, Listen, Listener, DEFAULT_PORT};
+pub use process::ProcessSelf;
 
 use crate::measure::Snapshot;
 

@@ -3,8 +3,10 @@
 mod burst;
 mod chosen;
 mod figures;
+mod metrics;
 
 pub use figures::{Checksum, ChecksumCalls, Figures, Implementation};
+pub use metrics::ChecksumMetrics;
 
 pub(crate) use self::chosen::Chosen;
 

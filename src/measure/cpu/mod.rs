@@ -5,12 +5,14 @@ mod figures;
 mod getcpu;
 pub(super) mod kernel;
 mod known;
+mod metrics;
 mod shares;
 mod table;
 
 pub use code::{Code, Named};
 pub use figures::{CpuTime, Figures, OrderingTime};
 pub use getcpu::{getcpu, Getcpu, GetcpuPath};
+pub use metrics::CpuMetrics;
 pub use shares::Shares;
 pub use table::Table;
 

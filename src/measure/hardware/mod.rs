@@ -10,11 +10,13 @@ mod figures;
 mod functions;
 mod host;
 mod memory;
+mod metrics;
 mod proof;
 
 pub use figures::{EventCount, EventFunction, Figures, Scope};
 pub use functions::{EventSampler, Sample, Sampled};
 pub use host::{Asked, Host, Node, Planned};
+pub use metrics::HardwareMetrics;
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};

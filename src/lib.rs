@@ -1,4 +1,4 @@
-//! armtrace: what a live MySQL or MariaDB server waits on.
+//! Shows which latches a live MySQL or MariaDB server waits on.
 
 pub mod agent;
 pub mod attach;
@@ -10,11 +10,13 @@ pub mod code;
 pub mod commands;
 pub mod export;
 pub mod failure;
+pub mod html;
 pub mod measure;
 pub mod memory;
 pub mod metrics;
 pub mod model;
 pub mod names;
+pub mod present;
 pub mod recording;
 pub mod symbols;
 pub mod target;

@@ -12,7 +12,6 @@ mod mariadb;
 mod mariadb_sync;
 mod mysql;
 mod pages;
-mod settings;
 mod spin;
 mod sync0;
 mod variables;
@@ -30,7 +29,6 @@ pub use library::{
     PsiClass,
 };
 pub use pages::{Dictionary, DictionaryAt, PageLatch, Pages, SpaceAt};
-pub use settings::{settings, SETTINGS};
 pub use spin::{SpinRounds, Turns};
 pub use variables::{number, variable, Number, Table};
 

@@ -14,15 +14,15 @@ families! {
     TARGET_INFO = gauge(
         "armtrace_target_info",
         &["flavor", "version", "arch", "cpu_model", "build_id", "symbol_source"],
-        "The server that armtrace is attached to, and the host's CPU; always 1."
+        "The server being measured and the host's CPU; always 1."
     );
-    TARGET_UP = gauge("armtrace_target_up", &[], "1 while the server runs, 0 once it has ended.");
+    TARGET_UP = gauge("armtrace_target_up", &[], "1 while the server being measured runs, 0 once it has ended.");
     PROBE_HITS = counter("armtrace_probe_hits_total", &["probe"], "Times that the server hit a probe.");
     PROBE_COST = counter(
         "armtrace_probe_cost_seconds_total",
         &["probe"],
-        "Estimated CPU time that a probe took from the server: its hits times the cost of a trap measured on this \
-         host, plus the time that its program ran."
+        "Estimated CPU time that a probe took from the server: hits times the cost of a trap measured on \
+         this host, plus the time that its program ran."
     );
     PROBE_STATE = gauge(
         "armtrace_probe_state",
@@ -32,7 +32,7 @@ families! {
     HIT_COST = gauge(
         "armtrace_probe_hit_cost_seconds",
         &["class"],
-        "Cost of one hit of a probe to the server, by class of probe, as measured on this host at start."
+        "Cost of one probe hit to the server on this host, by class of probe, measured at start."
     );
     OVERHEAD = gauge(
         "armtrace_overhead_ratio",

@@ -8,8 +8,8 @@ use crate::clock;
 
 /// The `process_*` metrics of armtrace itself.
 ///
-/// The prometheus crate counts CPU time in whole seconds: a process that uses a thousandth of a CPU would show nothing for
-/// a quarter of an hour. It also reports 0 for a limit that does not exist.
+/// The prometheus crate counts CPU time in whole seconds, so a process that uses a thousandth of a CPU would show
+/// nothing for a quarter of an hour. It also reports 0 for a limit that does not exist.
 pub struct ProcessSelf(ProcessCollector);
 
 impl ProcessSelf {

@@ -7,7 +7,7 @@ use prometheus::proto::{self, Bucket, Counter, Gauge, LabelPair, Metric, MetricF
 
 use crate::model::{Histogram, BUCKET_BOUNDS_NS};
 
-/// One metric family: what `# HELP`, `# TYPE` and `docs/metrics.md` say about it.
+/// One metric family, as described in `# HELP`, `# TYPE` and `docs/metrics.md`.
 #[derive(Debug)]
 pub struct Family {
     pub name: &'static str,
@@ -39,7 +39,10 @@ impl Family {
         Family { name, kind: MetricType::HISTOGRAM, labels, help }
     }
 
-    /// Returns the description that the registry needs.
+    /// Returns the family's description for the registry.
+    ///
+    /// # Panics
+    /// Panics if a name or a label is not valid in Prometheus.
     pub fn desc(&self) -> Desc {
         let labels = self.labels.iter().map(|label| label.to_string()).collect();
         Desc::new(self.name.to_string(), self.help.to_string(), labels, HashMap::new())
@@ -56,7 +59,10 @@ impl Family {
         family
     }
 
-    /// Returns one sample of a counter or a gauge. `values` are the values of its labels, in the order of `labels`.
+    /// Returns one sample of a counter or a gauge. `values` are the labels' values, in the order of `labels`.
+    ///
+    /// # Panics
+    /// Panics if the number of values is not the number of labels.
     pub fn sample(&self, values: &[&str], value: f64) -> Metric {
         let mut metric = self.labelled(values);
         if self.kind == MetricType::COUNTER {
@@ -71,7 +77,10 @@ impl Family {
         metric
     }
 
-    /// Returns one sample of a histogram, with the buckets of [`BUCKET_BOUNDS_NS`] in seconds.
+    /// Returns one sample of a histogram, with the bounds of [`BUCKET_BOUNDS_NS`] in seconds.
+    ///
+    /// # Panics
+    /// Panics as [`Family::sample`] does.
     pub fn distribution(&self, values: &[&str], waits: &Histogram) -> Metric {
         let mut cumulative = 0;
         let buckets = BUCKET_BOUNDS_NS.iter().zip(waits.buckets).map(|(&bound, n)| {

@@ -5,12 +5,14 @@ mod instances;
 mod maps;
 mod memory;
 mod numa;
+mod settings;
 mod threads;
 
 pub use client::Client;
 pub use maps::{file_mappings, load_bias, FileMapping};
 pub use memory::Memory;
 pub use numa::{nodes_allowed, NumaMemory};
+pub use settings::{settings, SETTINGS};
 pub use threads::{Balancing, NumaThreads};
 
 use std::fs;

@@ -10,7 +10,7 @@ families! {
     BARRIERS = gauge(
         "armtrace_barriers_static",
         &["instruction"],
-        "Barrier, atomic, spin-hint and checksum instructions in the server's program."
+        "Barrier, atomic, spin-hint and checksum instructions in the server's code."
     );
 }
 

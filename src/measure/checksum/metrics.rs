@@ -21,13 +21,13 @@ families! {
     CALLS = counter(
         "armtrace_checksum_calls_total",
         CHOSEN,
-        "Calls of the checksum implementations that the server has chosen, scaled up from bursts in which each call \
-         is counted."
+        "Calls of the checksum implementations that the server has chosen, scaled up from short bursts of \
+         counting."
     );
     BYTES = counter(
         "armtrace_checksum_bytes_total",
         CHOSEN,
-        "Bytes of which the server computed checksums, scaled up from bursts in which each call is counted."
+        "Bytes that the server computed checksums of, scaled up from short bursts of counting."
     );
 }
 

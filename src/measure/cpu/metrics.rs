@@ -10,7 +10,7 @@ families! {
     TIME = counter(
         "armtrace_cpu_seconds_total",
         &["class", "function"],
-        "Sampled CPU time of the server's threads, by the purpose of the function; small ones are summed in \
+        "Sampled CPU time of the server's threads by the purpose of the function; small ones are summed in \
          function=\"other\"."
     );
     ORDERING = counter(
@@ -21,7 +21,7 @@ families! {
     GETCPU = counter(
         "armtrace_getcpu_calls_total",
         &["path"],
-        "Times that a thread of the server asked which CPU it runs on, by path: only the system call is counted."
+        "Times that a server thread asked which CPU it runs on, by path; only system calls are counted."
     );
 }
 

@@ -11,17 +11,19 @@ families! {
     EVENTS = counter(
         "armtrace_perf_events_total",
         &["event", "scope"],
-        "Hardware events that this CPU was seen to count: of the server outside the kernel, or of the whole host."
+        "Hardware events that this CPU was proven to count: the server's outside the kernel, or the whole \
+         host's."
     );
     RUNNING = gauge(
         "armtrace_perf_event_running_ratio",
         &["event", "scope"],
-        "Part of the time in which the CPU had a counter for the event, 0 to 1; its count is scaled up for the rest."
+        "Part of the time that the CPU had a counter for the event, 0 to 1; the count is scaled up for the rest."
     );
     BY_FUNCTION = counter(
         "armtrace_perf_events_by_function_total",
         &["event", "function"],
-        "Sampled hardware events by the server's function that had them; small ones are summed in function=\"other\"."
+        "Sampled hardware events by the server's function that had them; small ones are summed in \
+         function=\"other\"."
     );
 }
 

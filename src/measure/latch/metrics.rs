@@ -31,70 +31,73 @@ families! {
     WAIT = histogram(
         "armtrace_latch_wait_seconds",
         LATCH,
-        "Contended waits for a latch, from finding it taken to having it."
+        "Contended waits for a latch, from finding it taken to acquiring it."
     );
-    WAIT_MAX = gauge("armtrace_latch_wait_max_seconds", LATCH, "Longest contended wait for a latch since attach.");
+    WAIT_MAX = gauge("armtrace_latch_wait_max_seconds", LATCH, "Longest wait for a latch since armtrace attached.");
     SPIN = counter(
         "armtrace_latch_spin_seconds_total",
         LATCH,
-        "Part of the wait time in which waiters were awake: spinning, or runnable without a CPU."
+        "Part of the wait time that waiters spent awake, mostly spinning."
     );
     SLEEP = counter(
         "armtrace_latch_sleep_seconds_total",
         LATCH,
-        "Part of the wait time in which waiters were asleep in the kernel."
+        "Part of the wait time that waiters spent asleep in the kernel."
     );
     SLEEPS = counter(
         "armtrace_latch_sleeps_total",
         LATCH,
-        "Times that waiters for a latch went to sleep in the kernel; one wait may sleep often, or never."
+        "Times that waiters for a latch went to sleep in the kernel."
     );
     SPIN_CPU = counter(
         "armtrace_latch_spin_cpu_seconds_total",
         LATCH,
-        "Sampled CPU time that threads spent in the server's code while they waited for a latch: the cost of spinning."
+        "Sampled CPU time that threads spent in the server's code while waiting for a latch: the cost of \
+         spinning."
     );
     SPINS = counter(
         "armtrace_latch_spins_total",
         &["latch", "kind", "mode", "outcome"],
-        "Waits that began with spinning, by outcome: won (got the latch without sleeping) or wasted (slept after all)."
+        "Waits that began with spinning, by outcome: won (got the latch without a sleep) or wasted (slept after \
+         all)."
     );
     ESTIMATED = counter(
         "armtrace_latch_wait_estimated_seconds_total",
         LATCH,
-        "Estimated part of the wait time: not seen, because probes were off to stay within the overhead budget, \
-         but scaled up from what was seen."
+        "Estimated part of the wait time: scaled up for periods when probes were off to stay within the budget."
     );
     CALLSITE = counter(
         "armtrace_latch_callsite_wait_seconds_total",
         &["latch", "callsite"],
-        "Wait time by the place in the server's code that waits; the shortest are summed in latch=\"other\"."
+        "Wait time by call site in the server's code; call sites beyond the limit are summed in latch=\"other\"."
     );
     PAGE = counter(
         "armtrace_latch_page_wait_seconds_total",
         &["table", "index", "level"],
-        "Wait time for page latches, by what the pages belong to; the shortest are summed in table=\"other\"."
+        "Wait time for page latches by table, index and level; pages beyond the limit are summed in \
+         table=\"other\"."
     );
     HANDOFFS = counter(
         "armtrace_latch_handoffs_total",
         &["latch", "from_node", "to_node"],
-        "Contended waits by the node of the thread that woke the waiter and the node of the waiter when it got the \
-         latch; from_node=\"unknown\": the wait ended without a wake-up."
+        "Contended waits by the node of the thread that woke the waiter and the node where the waiter got the \
+         latch; from_node=\"unknown\" if nothing woke it."
     );
     HANDOFF_WAIT = counter(
         "armtrace_latch_handoff_wait_seconds_total",
         &["latch", "locality"],
-        "Wait time for latches by where they came from: the same node (local), another node (remote), or unknown."
+        "Wait time for latches by handoff: within a node (local), between nodes (remote), or unknown."
     );
     MIGRATIONS = counter(
         "armtrace_latch_waiter_migrations_total",
         &["latch"],
-        "Contended waits that ended on another node than they began on."
+        "Contended waits that ended on a different node than they began on."
     );
     REACQUIRE = counter(
         "armtrace_latch_reacquire_seconds_total",
         &["latch"],
-        "Time that threads woken by a condition variable waited to reacquire its mutex; in no other wait time."
+        "Time that threads woken by a condition variable waited to reacquire its mutex; not part of any latch \
+         wait time."
     );
     REACQUIRES = counter(
         "armtrace_latch_reacquires_total",
@@ -104,7 +107,7 @@ families! {
     COND_WAIT = histogram(
         "armtrace_cond_wait_seconds",
         &["latch"],
-        "Waits on condition variables: mostly idle threads waiting for work, not contention."
+        "Waits on condition variables, mostly idle threads waiting for work; not contention."
     );
 }
 

@@ -10,7 +10,7 @@ families! {
     STATEMENTS = counter(
         "armtrace_statements_total",
         &[],
-        "Statements that clients have sent since shortly before attach, as the server counts them."
+        "Statements that clients have sent since shortly before attach, as counted by the server."
     );
 }
 

@@ -1,18 +1,16 @@
-//! Numbers as people read them: three digits and a unit.
+//! Formats numbers for people, with three digits and a unit.
 
 use std::time::Duration;
 
-use super::names::short_names;
-use super::top::{PerStatement, TopReacquire};
 use crate::measure::checksum::Checksum;
 use crate::measure::latch::LatchWaits;
 use crate::measure::spin::SpinSettings;
 use crate::model::CpuClass;
 
-/// What stands where nothing is known.
+/// Stands for an unknown figure.
 pub const NOTHING: &str = "-";
 
-/// A duration in nanoseconds: `850ns`, `12.3µs`, `4.56ms`, `1.23s`, `17.4m`, `5.2h`.
+/// Formats a duration in nanoseconds: `850ns`, `12.3µs`, `4.56ms`, `1.23s`, `17.4m`, `5.2h`.
 pub fn nanoseconds(ns: f64) -> String {
     let (value, unit) = match ns {
         0.0 => return "0".to_string(),
@@ -26,7 +24,7 @@ pub fn nanoseconds(ns: f64) -> String {
     format!("{}{unit}", three_digits(value))
 }
 
-/// A number of things, or of things per second: `<0.1`, `0.4`, `12`, `1.23k`, `45.6M`.
+/// Formats a count or a rate: `<0.1`, `0.4`, `12`, `1.23k`, `45.6M`.
 pub fn count(n: f64) -> String {
     let (value, unit) = match n {
         0.0 => return "0".to_string(),
@@ -40,7 +38,7 @@ pub fn count(n: f64) -> String {
     format!("{}{unit}", three_digits(value))
 }
 
-/// A share of one: `0.42%`, `12.3%`, `100%`.
+/// Formats a ratio as a percentage: `0.42%`, `12.3%`, `100%`.
 pub fn percent(ratio: f64) -> String {
     match ratio * 100.0 {
         0.0 => "0%".to_string(),
@@ -50,8 +48,8 @@ pub fn percent(ratio: f64) -> String {
     }
 }
 
-/// `cpu: other 61% · kernel 22% · spin 9%`: shares of the CPU time, 0 to 1, without those that are too small to see; `None`
-/// where nothing is left.
+/// Formats shares of the CPU time, 0 to 1, as `cpu: other 61% · kernel 22% · spin 9%`. Shares that would round to 0%
+/// are left out. Returns `None` if none remains.
 pub fn cpu_classes(shares: &[(CpuClass, f64)]) -> Option<String> {
     const LEAST: f64 = 0.005;
     let part = |(class, share): &(CpuClass, f64)| format!("{} {:.0}%", class.as_str(), 100.0 * share);
@@ -59,35 +57,7 @@ pub fn cpu_classes(shares: &[(CpuClass, f64)]) -> Option<String> {
     (!parts.is_empty()).then(|| format!("cpu: {}", parts.join(" · ")))
 }
 
-/// `38.5k statements/s, each 42.0µs CPU · 12.3µs waits · 2.10µs atomics and barriers`
-pub fn per_statement(statement: &PerStatement) -> String {
-    let part = |ns: Option<f64>, what| ns.map(|ns| format!("{} {what}", nanoseconds(ns)));
-    let parts = [
-        part(statement.cpu_ns, "CPU"),
-        part(Some(statement.wait_ns), "waits"),
-        part(statement.ordering_ns, "atomics and barriers"),
-    ];
-    let parts: Vec<String> = parts.into_iter().flatten().collect();
-    format!("{} statements/s, each {}", count(statement.rate), parts.join(" · "))
-}
-
-/// `wake-ups, no contention: sql/MYSQL_BIN_LOG::LOCK_done 1.80s/s in 1.81k waits/s`: mutexes that threads woken by a condition
-/// variable wait for, as many as the line has room for; `None` where there are none.
-pub fn reacquires(top: &[TopReacquire], width: u16) -> Option<String> {
-    let mut text = "wake-ups, no contention:".to_owned();
-    for (i, row) in top.iter().enumerate() {
-        let name = short_names([row.latch.as_str()], 40).remove(row.latch.as_str()).unwrap_or_default();
-        let (wait, waits) = (nanoseconds(row.wait_ns_per_second), count(row.waits_per_second));
-        let part = format!("{} {name} {wait}/s in {waits} waits/s", if i == 0 { "" } else { " ·" });
-        if i > 0 && text.chars().count() + part.chars().count() > usize::from(width) {
-            break;
-        }
-        text += &part;
-    }
-    (!top.is_empty()).then_some(text)
-}
-
-/// How a checksum is computed: `hardware::crc32_using_pclmul (pclmulqdq)`, `software::crc32, in software`.
+/// Formats how a checksum is computed: `hardware::crc32_using_pclmul (pclmulqdq)`, `software::crc32, in software`.
 pub fn checksum(checksum: &Checksum) -> String {
     match &checksum.instruction {
         Some(instruction) => format!("{} ({instruction})", checksum.function),
@@ -95,18 +65,18 @@ pub fn checksum(checksum: &Checksum) -> String {
     }
 }
 
-/// How waiters spin: `9ns a turn (pause), 38.4µs before a sleep`.
+/// Formats how waiters spin: `9ns a turn (pause), 38.4µs before a sleep`.
 pub fn spin(spin: &SpinSettings) -> String {
     let hint = spin.instruction.as_deref().unwrap_or("no spin hint");
     format!("{} a turn ({hint}), {} before a sleep", nanoseconds(spin.turn_ns), nanoseconds(spin.budget_ns()))
 }
 
-/// `75%`: of the waits that began with spinning, those that got the latch by it; `None` where none did.
+/// Formats the share of spins that ended with the latch: `75%`. Returns `None` if no wait began with spinning.
 pub fn won(latch: &LatchWaits) -> Option<String> {
     (latch.spins() > 0).then(|| format!("{:.0}%", 100.0 * latch.spins_won as f64 / latch.spins() as f64))
 }
 
-/// A span of time in whole seconds: `8s`, `1m23s`, `2h05m`, `3d04h`.
+/// Formats a span of time in whole seconds: `8s`, `1m23s`, `2h05m`, `3d04h`.
 pub fn span(time: Duration) -> String {
     let s = time.as_secs();
     match s {
@@ -117,7 +87,7 @@ pub fn span(time: Duration) -> String {
     }
 }
 
-/// The server's name as its makers write it.
+/// Returns a server's name as its vendor writes it.
 pub fn flavor(flavor: &str) -> &str {
     match flavor {
         "mysql" => "MySQL",

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use libbpf_rs::{libbpf_sys, MapType, ProgramType};
 
 use super::counter::{Countable, Counter, Whose};
-use super::places::{Division, Places, SYSTEM};
+use crate::host::{Domains, Machine};
 
 /// Whether a feature works here.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,7 +97,7 @@ pub fn features() -> Vec<Feature> {
         feature(
             "more than one NUMA node or last-level cache",
             false,
-            Places::of(Division::Auto, Path::new(SYSTEM)).is_some(),
+            Machine::this().topology(Domains::Auto).is_some(),
             "latch handoffs are not measured, unless --handoffs core is given to measure those between cores",
         ),
     ]

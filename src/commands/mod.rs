@@ -19,9 +19,9 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tracing_subscriber::EnvFilter;
 
-use crate::attach::Division;
 use crate::export::Listen;
 use crate::failure::Failure;
+use crate::host::Domains;
 
 /// Shows, on a live MySQL or MariaDB server, which latches it waits on.
 #[derive(Debug, Parser)]
@@ -116,7 +116,7 @@ pub(crate) struct AttachArgs {
     sample_hz: u32,
     /// Between which parts of the machine handoffs of latches are counted
     #[arg(long, default_value = "auto", value_name = "BETWEEN")]
-    handoffs: Division,
+    handoffs: Domains,
     /// Count hardware events too, those that prove to count: barriers, branch misses, accesses to other nodes' memory. The
     /// server's threads pay for it at each context switch, and that is in no figure
     #[arg(long)]

@@ -31,8 +31,9 @@ use super::address_space::AddressSpace;
 use super::checksum::Chosen;
 use super::maps::{entries, of_cpus, sum_over_cpus, take_entries};
 use super::{cost_ns, Measurement, Snapshot};
-use crate::attach::{attach_clock, detach_all, online_cpus, open_clock, Costs, ProbeClass};
+use crate::attach::{attach_clock, detach_all, open_clock, Costs, ProbeClass};
 use crate::bpf::sample::{types, SampleSkel, SampleSkelBuilder};
+use crate::host::Machine;
 use crate::measure::latch::{self, LatchCollector, LatchKey, Latches, Plan};
 use crate::memory;
 use crate::model::{CpuClass, ProbeState, ProbeStatus};
@@ -142,7 +143,7 @@ impl CpuSampler {
         rodata.ip_register = u32::from(latch::ip_offset(target.image.arch()));
         rodata.futex_number = libc::SYS_futex;
         rodata.getcpu_number = libc::SYS_getcpu;
-        open.maps.samples.set_max_entries(room(online_cpus().len(), hz))?;
+        open.maps.samples.set_max_entries(room(Machine::this().online_cpus().len(), hz))?;
         open.maps.threads.reuse_fd(latches.maps().threads.as_fd())?;
         open.maps.attachments.reuse_fd(latches.maps().attachments.as_fd())?;
         // While any system call has a tracepoint, the kernel takes the slow path for all system calls on the host.
@@ -252,7 +253,7 @@ pub type Refused = Vec<(String, String)>;
 /// # Errors
 /// Fails when no CPU has a clock.
 fn attach_all(skel: &SampleSkel<'_>, period_ns: u64, counts_getcpu: bool) -> Result<(Vec<Link>, Refused)> {
-    let (mut links, mut refused) = attach_clocks(skel, &online_cpus(), period_ns)?;
+    let (mut links, mut refused) = attach_clocks(skel, &Machine::this().online_cpus(), period_ns)?;
     if counts_getcpu {
         match skel.progs.getcpu_enter.attach_tracepoint(TracepointCategory::Syscalls, "sys_enter_getcpu") {
             Ok(link) => links.push(link),

@@ -10,8 +10,9 @@ use super::keeper::Status;
 use super::missed::{Estimate, Missed};
 use super::plan::MAX_FUNCTIONS;
 use super::{CallsiteWaits, Figures, Handoffs, LatchProbe, LatchWaits, Maps, PageWaits, Plan, Reacquires};
-use crate::attach::{Costs, Places, ProbeClass};
+use crate::attach::{Costs, ProbeClass};
 use crate::bpf::latch::types;
+use crate::host::Topology;
 use crate::measure::maps::{entries, of_cpus, sum_over_cpus};
 use crate::model::{Histogram, Kind, Mode, ProbeStatus};
 use crate::names::{Identity, LatchName, Namer, PageKey};
@@ -48,7 +49,7 @@ pub struct LatchCollector {
     spins: [bool; MAX_FUNCTIONS],
     /// Whether both futex programs could be attached.
     sees_sleeps: bool,
-    places: Option<Places>,
+    topology: Option<Topology>,
     pub(super) caches: Mutex<Caches>,
     /// CPU time that was sampled in waiters, in nanoseconds.
     spin_times: Mutex<SpinTimes>,
@@ -72,7 +73,7 @@ impl LatchCollector {
             sites: plan.probes.iter().map(|probe| (probe.name.clone(), probe.class)).collect(),
             spins: plan.spins(),
             sees_sleeps: probe.sees_sleeps,
-            places: probe.places.clone(),
+            topology: probe.topology.clone(),
             caches: Mutex::new(Caches { namer, callsites: HashMap::new() }),
             spin_times: Mutex::default(),
         }
@@ -138,7 +139,7 @@ impl LatchCollector {
             .sort_by(|a, b| b.wait_ns.cmp(&a.wait_ns).then_with(|| (&a.callsite, a.mode).cmp(&(&b.callsite, b.mode))));
         let pages = self.pages(&mut caches.namer, &missed)?;
         let handoffs = self.handoffs(&names, &missed)?;
-        let domains = self.places.as_ref().map(|places| places.names.clone()).unwrap_or_default();
+        let domains = self.topology.as_ref().map(|topology| topology.names.clone()).unwrap_or_default();
         Ok(Figures { waits: latches, sleeps_seen: self.sees_sleeps, reacquires, callsites, pages, domains, handoffs })
     }
 
@@ -173,9 +174,9 @@ impl LatchCollector {
         Ok(pages)
     }
 
-    /// Returns handoffs by latch and places; empty on a machine that is a single place.
+    /// Returns handoffs by latch and domains; empty on a machine that is a single domain.
     fn handoffs(&self, names: &HashMap<LatchKey, LatchName>, missed: &Missed) -> Result<Vec<Handoffs>> {
-        let Some(places) = &self.places else { return Ok(Vec::new()) };
+        let Some(topology) = &self.topology else { return Ok(Vec::new()) };
         let mut all: BTreeMap<(&str, u8, u8), Handoffs> = BTreeMap::new();
         for (key, seen) in entries::<types::handoff_key, types::handoffs>(&self.maps.handoffs)? {
             let latch = bytes_of(&key.latch);
@@ -183,8 +184,8 @@ impl LatchCollector {
             let Some(name) = names.get(&latch).filter(|name| name.kind != Kind::Cond) else { continue };
             let entry = all.entry((&name.event, key.from, key.to)).or_insert_with(|| Handoffs {
                 latch: name.event.clone(),
-                from: places.name(key.from).map(str::to_owned),
-                to: places.name(key.to).map(str::to_owned),
+                from: topology.name(key.from).map(str::to_owned),
+                to: topology.name(key.to).map(str::to_owned),
                 count: 0,
                 wait_ns: 0,
                 migrations: 0,

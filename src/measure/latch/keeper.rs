@@ -22,9 +22,10 @@ use super::missed::Missed;
 use super::{configure, library, write_kinds, write_other_pages, write_sites, Maps, Plan, PlannedSite};
 use crate::attach::{
     attach_futex, attach_sites, detach_all, futex_wait_is_traceable, futex_wake_is_traceable, uprobe_multi_works,
-    Budget, FutexPrograms, Governor, Places, ProbeClass, SiteAddress, SitePrograms, Turn, Usage, PERIOD,
+    Budget, FutexPrograms, Governor, ProbeClass, SiteAddress, SitePrograms, Turn, Usage, PERIOD,
 };
 use crate::bpf::latch::{types, LatchSkel, LatchSkelBuilder};
+use crate::host::Topology;
 use crate::model::ProbeState;
 use crate::target::{cpu_time_ns, Target};
 
@@ -119,14 +120,14 @@ impl<'obj> Keeper<'obj> {
         storage: &'obj mut MaybeUninit<OpenObject>,
         target: Arc<Target>,
         plan: Arc<Plan>,
-        places: Option<&Places>,
+        topology: Option<&Topology>,
         status: Arc<Status>,
     ) -> Result<(Keeper<'obj>, Attached)> {
         let mut open = LatchSkelBuilder::default().open(storage).context("opening the latch programs")?;
         let traceable = futex_wait_is_traceable();
         // The system call also shows which thread wakes, but the kernel's wait function does not.
-        let places = places.filter(|_| !traceable || futex_wake_is_traceable());
-        configure(&mut open, &target, &plan, places)?;
+        let topology = topology.filter(|_| !traceable || futex_wake_is_traceable());
+        configure(&mut open, &target, &plan, topology)?;
         let has_multi = uprobe_multi_works();
         open.progs.latch_sites.set_autoload(has_multi);
         open.progs.latch_returns.set_autoload(has_multi);
@@ -134,7 +135,7 @@ impl<'obj> Keeper<'obj> {
         open.progs.latch_return.set_autoload(!has_multi);
         open.progs.futex_wait_enter.set_autoload(traceable);
         open.progs.futex_wait_exit.set_autoload(traceable);
-        open.progs.futex_wake_enter.set_autoload(traceable && places.is_some());
+        open.progs.futex_wake_enter.set_autoload(traceable && topology.is_some());
         let skel = open.load().context("loading the latch programs into the kernel")?;
         fill(&skel, &target, &plan)?;
         let maps = Arc::new(Maps::of(&skel)?);
@@ -151,7 +152,7 @@ impl<'obj> Keeper<'obj> {
             thread_exit: None,
             traces_system_calls: false,
             library_rests: false,
-            sees_wakes: places.is_some(),
+            sees_wakes: topology.is_some(),
             groups,
             removals: Vec::new(),
             refused: Vec::new(),

@@ -26,9 +26,10 @@ use plain::Plain;
 
 use self::keeper::{Command, Keeper, Status};
 use super::{cost_ns, Measurement, Snapshot};
-use crate::attach::{Budget, Costs, Places};
+use crate::attach::{Budget, Costs};
 use crate::bpf::latch::{types, LatchSkel, OpenLatchSkel};
 use crate::catalog::{psi_places, tracked_id, Family};
+use crate::host::Topology;
 use crate::model::BUCKET_BOUNDS_NS;
 use crate::names::Namer;
 use crate::target::Target;
@@ -74,8 +75,8 @@ struct LatchProbe {
     refused: Vec<(String, String)>,
     /// Whether sleeps are measured, that is, whether both futex programs could be attached.
     sees_sleeps: bool,
-    /// The places between which handoffs are counted; `None` if they are not.
-    places: Option<Places>,
+    /// The domains between which handoffs are counted; `None` if they are not.
+    topology: Option<Topology>,
     maps: Arc<Maps>,
     status: Arc<Status>,
     commands: Sender<Command>,
@@ -125,13 +126,13 @@ impl Maps {
 }
 
 impl Latches {
-    /// Attaches the programs to `target` at the sites of `plan`. Handoffs between `places` are counted, and `namer`
+    /// Attaches the programs to `target` at the sites of `plan`. Handoffs between the domains of `topology` are counted, and `namer`
     /// names what is waited for.
     ///
     /// # Errors
     /// Fails when the programs cannot be loaded, or when no site at all could be attached.
-    pub fn attach(target: &Arc<Target>, plan: &Arc<Plan>, namer: Namer, places: Option<Places>) -> Result<Latches> {
-        let probe = LatchProbe::attach(target, plan, places)?;
+    pub fn attach(target: &Arc<Target>, plan: &Arc<Plan>, namer: Namer, topology: Option<Topology>) -> Result<Latches> {
+        let probe = LatchProbe::attach(target, plan, topology)?;
         let collector = Arc::new(LatchCollector::new(Arc::clone(target), namer, plan, &probe));
         Ok(Latches { plan: Arc::clone(plan), probe, collector })
     }
@@ -185,16 +186,16 @@ impl Measurement for Latches {
 }
 
 impl LatchProbe {
-    /// Loads the programs and attaches them to `target` at the sites of `plan`. Handoffs between `places` are counted.
+    /// Loads the programs and attaches them to `target` at the sites of `plan`. Handoffs between the domains of `topology` are counted.
     ///
     /// # Errors
     /// Fails when the programs cannot be loaded, or when no site at all could be attached.
-    fn attach(target: &Arc<Target>, plan: &Arc<Plan>, places: Option<Places>) -> Result<LatchProbe> {
+    fn attach(target: &Arc<Target>, plan: &Arc<Plan>, topology: Option<Topology>) -> Result<LatchProbe> {
         let status = Arc::new(Status::default());
         let (commands, orders) = mpsc::channel();
         let (done, attached) = mpsc::channel();
         let (target, plan, shared) = (Arc::clone(target), Arc::clone(plan), Arc::clone(&status));
-        let wanted = places.clone();
+        let wanted = topology.clone();
         let keeper = std::thread::Builder::new().name("probes".to_owned()).spawn(move || {
             let mut storage = MaybeUninit::uninit();
             let attempt = Keeper::attach(&mut storage, target, plan, wanted.as_ref(), shared);
@@ -210,7 +211,7 @@ impl LatchProbe {
         Ok(LatchProbe {
             refused: attached.refused,
             sees_sleeps: attached.sees_sleeps,
-            places: places.filter(|_| attached.sees_wakes),
+            topology: topology.filter(|_| attached.sees_wakes),
             maps: attached.maps,
             status,
             commands,
@@ -248,14 +249,14 @@ impl Drop for LatchProbe {
 }
 
 /// Sets the constants with which the programs are loaded.
-fn configure(open: &mut OpenLatchSkel<'_>, target: &Target, plan: &Plan, places: Option<&Places>) -> Result<()> {
+fn configure(open: &mut OpenLatchSkel<'_>, target: &Target, plan: &Plan, topology: Option<&Topology>) -> Result<()> {
     let rodata = open.maps.rodata_data.as_deref_mut().context("the programs have no constants")?;
     rodata.target_tgid = target.pid as u32;
     rodata.bucket_bounds = BUCKET_BOUNDS_NS;
     rodata.ip_register = u32::from(plan::ip_offset(target.image.arch()));
-    if let Some(places) = places {
+    if let Some(topology) = topology {
         rodata.has_places = 1;
-        rodata.place_of_cpu.iter_mut().zip(&places.of_cpu).for_each(|(into, place)| *into = *place);
+        rodata.place_of_cpu.iter_mut().zip(&topology.of_cpu).for_each(|(into, domain)| *into = *domain);
     }
     if let Some(text) = target.image.section(".text") {
         rodata.text_begin = text.start + target.bias;

@@ -16,8 +16,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use libbpf_rs::libbpf_sys;
 use memmap2::{MmapMut, MmapOptions};
 
-use crate::attach::{online_cpus, open_event};
+use crate::attach::open_event;
 use crate::clock;
+use crate::host::Machine;
 
 /// The number of bytes that one watchpoint covers.
 pub const WORD: u64 = 8;
@@ -72,7 +73,11 @@ impl Watchpoints {
     /// # Errors
     /// Fails when the kernel refuses. `ENOSPC`: no watchpoint is free.
     pub fn open(words: &[u64], limit: u32) -> io::Result<Watchpoints> {
-        let cpus = online_cpus().into_iter().map(|cpu| OnCpu::open(cpu, words, limit)).collect::<io::Result<_>>()?;
+        let cpus = Machine::this()
+            .online_cpus()
+            .into_iter()
+            .map(|cpu| OnCpu::open(cpu, words, limit))
+            .collect::<io::Result<_>>()?;
         Ok(Watchpoints { cpus })
     }
 

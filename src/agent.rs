@@ -2,9 +2,11 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 use crate::attach::{self, Budget, Costs};
 use crate::export::SnapshotSource;
@@ -157,7 +159,7 @@ impl Source {
 
     /// Returns once the figures that take long to find are in snapshots, or are known to stay absent.
     pub fn wait_until_prepared(&self) {
-        _ = self.preparing.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        _ = self.preparing.lock().recv();
     }
 
     /// Does this to all measurements at the same time, because each waits for the kernel.

@@ -1,10 +1,10 @@
 //! Probes what this kernel and this process's privileges allow by trying each feature.
 
-use std::fs;
 use std::path::Path;
 use std::sync::OnceLock;
 
 use libbpf_rs::{libbpf_sys, MapType, ProgramType};
+use rustix::thread::CapabilitySet;
 
 use super::counter::{Countable, Counter, Whose};
 use crate::host::{Domains, Machine};
@@ -116,20 +116,12 @@ pub(super) fn has_helper(id: u32) -> bool {
 /// Returns the capabilities that loading and attaching need, and whether this process has each. Root has them all;
 /// `CAP_SYS_ADMIN` implies the first two, as in the kernel.
 pub fn capabilities() -> Vec<(&'static str, bool)> {
-    const SYS_PTRACE: u32 = 19;
-    const SYS_ADMIN: u32 = 21;
-    const PERFMON: u32 = 38;
-    const BPF: u32 = 39;
-    let effective = fs::read_to_string("/proc/self/status")
-        .ok()
-        .and_then(|s| s.lines().find_map(|l| l.strip_prefix("CapEff:").map(|v| v.trim().to_owned())))
-        .and_then(|v| u64::from_str_radix(&v, 16).ok())
-        .unwrap_or(0);
-    let has = |bit: u32| effective >> bit & 1 == 1;
+    let held = rustix::thread::capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective);
+    let is_admin = held.contains(CapabilitySet::SYS_ADMIN);
     vec![
-        ("CAP_BPF", has(BPF) || has(SYS_ADMIN)),
-        ("CAP_PERFMON", has(PERFMON) || has(SYS_ADMIN)),
-        ("CAP_SYS_PTRACE", has(SYS_PTRACE)),
+        ("CAP_BPF", held.contains(CapabilitySet::BPF) || is_admin),
+        ("CAP_PERFMON", held.contains(CapabilitySet::PERFMON) || is_admin),
+        ("CAP_SYS_PTRACE", held.contains(CapabilitySet::SYS_PTRACE)),
     ]
 }
 

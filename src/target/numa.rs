@@ -26,6 +26,7 @@ impl NumaMemory {
     /// Reads the memory of process `pid`; `None` if the kernel does not say. The kernel walks the process's page
     /// tables, which takes some tenths of a second per 10 GiB, so this must not be called all the time.
     pub fn read(pid: i32) -> Option<NumaMemory> {
+        // `procfs` does not read this file.
         let memory = parse(&fs::read_to_string(format!("/proc/{pid}/numa_maps")).ok()?);
         (!memory.all.is_empty()).then_some(memory)
     }

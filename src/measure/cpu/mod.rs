@@ -19,12 +19,13 @@ use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, MapHandle, TracepointCategory};
+use parking_lot::{Mutex, MutexGuard};
 use plain::Plain;
 
 use super::address_space::AddressSpace;
@@ -180,15 +181,11 @@ impl CpuSampler {
     pub(crate) fn collector(&self) -> Arc<CpuCollector> {
         Arc::clone(&self.collector)
     }
-
-    fn clocks(&self) -> MutexGuard<'_, Clocks> {
-        self.clocks.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Measurement for CpuSampler {
     fn refused(&self) -> Vec<String> {
-        self.clocks().refused.iter().map(|(probe, why)| format!("probe {probe} was refused: {why}")).collect()
+        self.clocks.lock().refused.iter().map(|(probe, why)| format!("probe {probe} was refused: {why}")).collect()
     }
 
     fn cost_ns(&self, costs: &Costs) -> u64 {
@@ -203,19 +200,19 @@ impl Measurement for CpuSampler {
     }
 
     fn pause(&self) {
-        detach_all(std::mem::take(&mut self.clocks().links));
+        detach_all(std::mem::take(&mut self.clocks.lock().links));
         self.collector.set_paused(true);
     }
 
     fn resume(&self) {
         self.collector.set_paused(false);
-        if let Err(error) = self.clocks().attach() {
+        if let Err(error) = self.clocks.lock().attach() {
             tracing::warn!("CPU time is not sampled any more: {error:#}");
         }
     }
 
     fn detach(&self) {
-        let mut clocks = self.clocks();
+        let mut clocks = self.clocks.lock();
         // The draining thread ends by itself; it may be reading a library at the moment.
         clocks.drainer.take();
         detach_all(std::mem::take(&mut clocks.links));
@@ -303,10 +300,10 @@ impl CpuCollector {
     /// Fails when a map cannot be read.
     fn collect(&self) -> Result<Figures> {
         // A caller must not wait until files are read.
-        if let Ok(state) = self.state.try_lock() {
+        if let Some(state) = self.state.try_lock() {
             self.drain_into(state)?;
         }
-        let Last { time, ordering } = self.last.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let Last { time, ordering } = self.last.lock().clone();
         Ok(Figures { time, ordering, getcpu_calls: self.getcpu_calls()? })
     }
 
@@ -326,7 +323,7 @@ impl CpuCollector {
 
     /// Returns the functions of the server that contain these addresses.
     pub fn functions(&self, addresses: impl Iterator<Item = u64> + Clone) -> Vec<String> {
-        let code = &mut self.state.lock().unwrap_or_else(PoisonError::into_inner).code;
+        let code = &mut self.state.lock().code;
         code.look_for(addresses.clone());
         let function = |address| code.function(address, types::sampled_call::CALL_OTHER.0).name.to_owned();
         let functions = addresses.map(function).collect();
@@ -341,7 +338,7 @@ impl CpuCollector {
         }
         if !paused {
             let now = cpu_time_ns(self.pid);
-            self.state.lock().unwrap_or_else(PoisonError::into_inner).shares.pass_over(now);
+            self.state.lock().shares.pass_over(now);
         }
         self.paused.store(paused, Ordering::Relaxed);
     }
@@ -370,11 +367,11 @@ impl CpuCollector {
 
     /// Reads the slow sources before anything is sampled.
     fn warm_up(&self) {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).code.read_kernel();
+        self.state.lock().code.read_kernel();
     }
 
     fn drain(&self) -> Result<()> {
-        self.drain_into(self.state.lock().unwrap_or_else(PoisonError::into_inner))
+        self.drain_into(self.state.lock())
     }
 
     /// Takes the samples out of the kernel and sums them by function.
@@ -401,7 +398,7 @@ impl CpuCollector {
         self.latches.set_spin_times(state.spins.iter().map(|(latch, spun)| (*latch, spun.ns)).collect());
         let cpu = state.table.rows().into_iter();
         let ordering = state.ordering.rows().into_iter();
-        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Last {
+        *self.last.lock() = Last {
             time: cpu.map(|(class, function, ns)| CpuTime { class, function: function.to_owned(), ns }).collect(),
             ordering: ordering
                 .map(|(instruction, function, ns)| OrderingTime {

@@ -17,10 +17,11 @@ pub use functions::{EventSampler, Sample, Sampled};
 pub use pmus::{Asked, Planned, Pmus};
 
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use anyhow::Result;
+use parking_lot::Mutex;
 use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
 
 use crate::attach::{Costs, Counter, Reading, Whose};
@@ -129,7 +130,7 @@ impl HardwareEvents {
 
     /// Starts summing samples by function.
     fn sample(&self, mut sampler: EventSampler, code: &Arc<CpuCollector>) -> Result<()> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.is_detached {
             return Ok(());
         }
@@ -148,7 +149,7 @@ impl HardwareEvents {
         // Threads that others start while counters are being opened are counted with those.
         let threads = threads(self.pid);
         let mut room = descriptors().min(MOST_COUNTERS);
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.is_detached {
             return;
         }
@@ -165,12 +166,12 @@ impl HardwareEvents {
 
     /// Returns what was counted so far.
     fn events(&self) -> Vec<EventCount> {
-        self.lock().counted.iter_mut().map(Counted::collect).collect()
+        self.state.lock().counted.iter_mut().map(Counted::collect).collect()
     }
 
     /// Returns the functions that have the events for which functions matter, largest count first.
     fn functions(&self) -> Vec<EventFunction> {
-        let state = self.lock();
+        let state = self.state.lock();
         let rows = state.functions.iter().flat_map(|functions| functions.table.rows());
         let row = |(event, function, count): (&str, &str, u64)| EventFunction {
             event: event.to_owned(),
@@ -182,17 +183,13 @@ impl HardwareEvents {
 
     /// Returns what sampling them has cost so far; `None` if nothing is sampled.
     fn probe(&self, costs: Option<&Costs>) -> Option<ProbeStatus> {
-        self.lock().functions.as_ref()?.sampler.probe(costs).ok()
+        self.state.lock().functions.as_ref()?.sampler.probe(costs).ok()
     }
 
     /// Returns the number of lost samples, with the cause; `None` if nothing is sampled.
     fn lost(&self) -> Option<(String, u64)> {
-        let lost = self.lock().functions.as_ref()?.sampler.lost().ok()?;
+        let lost = self.state.lock().functions.as_ref()?.sampler.lost().ok()?;
         Some((LOST.to_owned(), lost))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        lock(&self.state)
     }
 }
 
@@ -214,13 +211,13 @@ impl Measurement for HardwareEvents {
 
     /// Stops sampling. Counters keep running, because they interrupt nothing.
     fn pause(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.is_paused = true;
         state.functions.iter_mut().for_each(|functions| functions.sampler.pause());
     }
 
     fn resume(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.is_paused = false;
         for functions in state.functions.iter_mut() {
             if let Err(error) = functions.sampler.resume() {
@@ -230,7 +227,7 @@ impl Measurement for HardwareEvents {
     }
 
     fn detach(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.is_detached = true;
         state.functions.iter_mut().for_each(|functions| functions.sampler.pause());
         for counted in &mut state.counted {
@@ -240,16 +237,12 @@ impl Measurement for HardwareEvents {
     }
 }
 
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Runs until the probe is detached or dropped.
 fn drain_regularly(state: &Weak<Mutex<State>>, code: &CpuCollector) {
     loop {
         std::thread::sleep(DRAIN);
         let Some(state) = state.upgrade() else { return };
-        let is_detached = lock(&state).is_detached;
+        let is_detached = state.lock().is_detached;
         if let Err(error) = drain(&state, code) {
             tracing::error!("cannot read the samples of hardware events: {error:#}");
         }
@@ -261,10 +254,10 @@ fn drain_regularly(state: &Weak<Mutex<State>>, code: &CpuCollector) {
 
 /// Takes the samples out of the kernel and sums them by function. Concurrent callers do not wait until files are read.
 fn drain(state: &Mutex<State>, code: &CpuCollector) -> Result<()> {
-    let taken = lock(state).functions.as_ref().map(|functions| functions.sampler.take()).transpose()?;
+    let taken = state.lock().functions.as_ref().map(|functions| functions.sampler.take()).transpose()?;
     let samples = taken.unwrap_or_default();
     let functions = code.functions(samples.iter().map(|sample| sample.address));
-    for known in lock(state).functions.iter_mut() {
+    for known in state.lock().functions.iter_mut() {
         for (sample, function) in samples.iter().zip(&functions) {
             known.table.add(sample.event, function, sample.count, false);
         }

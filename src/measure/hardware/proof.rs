@@ -6,6 +6,8 @@ use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::Barrier;
 
+use rustix::thread::{sched_getaffinity, sched_setaffinity, CpuSet};
+
 use super::exercise::{branch, execute, turn, INSTRUCTIONS_A_TURN};
 use super::memory::Lines;
 use super::pmus::Planned;
@@ -247,25 +249,16 @@ fn verb(access: Access) -> &'static str {
 
 /// Returns the CPUs that this thread may run on.
 fn allowed_cpus() -> Vec<i32> {
-    // SAFETY: a set of CPUs consists only of bits; the call writes into one of the stated size.
-    let set = unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set);
-        set
-    };
-    // SAFETY: no number is beyond the set.
-    (0..libc::CPU_SETSIZE).filter(|cpu| unsafe { libc::CPU_ISSET(*cpu as usize, &set) }).collect()
+    let allowed = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
+    (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).map(|cpu| cpu as i32).collect()
 }
 
 /// Moves this thread to a CPU, if it may run there. If not, the trial runs elsewhere, and fails for that reason.
 fn run_on(cpu: i32) {
-    let Ok(cpu) = usize::try_from(cpu) else { return };
-    // SAFETY: a set of CPUs consists only of bits, `CPU_SET` checks its bounds, and the call reads it.
-    unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(cpu, &mut set);
-        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set);
-    }
+    let Some(cpu) = usize::try_from(cpu).ok().filter(|cpu| *cpu < CpuSet::MAX_CPU) else { return };
+    let mut only = CpuSet::new();
+    only.set(cpu);
+    _ = sched_setaffinity(None, &only);
 }
 
 #[cfg(test)]

@@ -1,10 +1,11 @@
 //! Reads what the programs counted and names it.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use anyhow::Result;
 use libbpf_rs::MapHandle;
+use parking_lot::Mutex;
 
 use super::keeper::Status;
 use super::missed::{Estimate, Missed};
@@ -81,7 +82,7 @@ impl LatchCollector {
 
     /// Sets the CPU time that was sampled in waiters since attach.
     pub(in crate::measure) fn set_spin_times(&self, times: SpinTimes) {
-        *self.spin_times.lock().unwrap_or_else(PoisonError::into_inner) = times;
+        *self.spin_times.lock() = times;
     }
 
     /// Reads all maps.
@@ -89,12 +90,12 @@ impl LatchCollector {
     /// # Errors
     /// Fails when a map cannot be read.
     pub(super) fn collect(&self) -> Result<Figures> {
-        let spin_times = self.spin_times.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let mut caches = self.caches.lock().unwrap_or_else(PoisonError::into_inner);
+        let spin_times = self.spin_times.lock().clone();
+        let mut caches = self.caches.lock();
         let mut latches: HashMap<(LatchName, Mode), LatchWaits> = HashMap::new();
         let mut reacquires = BTreeMap::new();
         let mut names = HashMap::new();
-        let missed = self.status.missed.lock().unwrap_or_else(PoisonError::into_inner);
+        let missed = self.status.missed.lock();
         for (key, waits) in entries::<types::latch_key, types::waits>(&self.maps.latches)? {
             let name = if key.function == LIBRARY {
                 caches.namer.library_lock(&identity(&key), library_kind(key.primitive))
@@ -211,11 +212,11 @@ impl LatchCollector {
             })
         };
         let mut all = Vec::new();
-        let states = self.status.probes.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let states = self.status.probes.lock().clone();
         for (index, ((name, class), state)) in self.sites.iter().zip(states).enumerate() {
             all.push(status(name, *class, state, index as u32)?);
         }
-        let states = self.status.tracepoints.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let states = self.status.tracepoints.lock().clone();
         for (i, (name, state)) in TRACEPOINTS.iter().zip(states).enumerate() {
             let index = types::tracepoint::HIT_FUTEX_ENTER.0 + i as u32;
             all.push(status(name, ProbeClass::Futex, state, index)?);

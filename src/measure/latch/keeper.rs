@@ -9,13 +9,14 @@ use std::collections::HashSet;
 use std::mem::MaybeUninit;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, MapCore, MapFlags, OpenObject, TracepointCategory};
+use parking_lot::Mutex;
 
 use super::collect::{hits, LIBRARY, TRACEPOINTS};
 use super::missed::Missed;
@@ -381,7 +382,7 @@ impl<'obj> Keeper<'obj> {
             false => state(self.plan.group_of(probe)),
         });
         let states = states.collect();
-        *self.status.probes.lock().unwrap_or_else(PoisonError::into_inner) = states;
+        *self.status.probes.lock() = states;
         let futex = state(self.library());
         let mut states = vec![futex, futex, ProbeState::Attached];
         if self.sees_wakes && !self.traces_system_calls {
@@ -392,7 +393,7 @@ impl<'obj> Keeper<'obj> {
                 *state = ProbeState::Failed;
             }
         }
-        *self.status.tracepoints.lock().unwrap_or_else(PoisonError::into_inner) = states;
+        *self.status.tracepoints.lock() = states;
     }
 
     /// Executes commands until told to detach, and then detaches.
@@ -538,7 +539,7 @@ impl<'obj> Keeper<'obj> {
             }
             *owed = Owed::new();
         }
-        self.status.missed.lock().unwrap_or_else(PoisonError::into_inner).estimate(&self.maps, &factors)
+        self.status.missed.lock().estimate(&self.maps, &factors)
     }
 
     /// Detaches all probes concurrently, because each removal waits for a grace period of the kernel.

@@ -17,11 +17,12 @@ pub use waiting::{Counted, WaitedFor};
 
 use std::mem::MaybeUninit;
 use std::sync::mpsc::{self, Sender};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use anyhow::{Context, Result};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use parking_lot::Mutex;
 use plain::Plain;
 
 use self::keeper::{Command, Keeper, Status};
@@ -115,7 +116,7 @@ impl Maps {
     /// Changes what the programs know about a wait function's probes. If this fails, for which there is no known
     /// reason, waits may be counted under another cause of loss.
     fn update_attachment(&self, function: u8, change: impl FnOnce(&mut types::attachment)) {
-        let _held = self.attachment_change.lock().unwrap_or_else(PoisonError::into_inner);
+        let _held = self.attachment_change.lock();
         let key = u32::from(function).to_ne_bytes();
         let Ok(Some(bytes)) = self.attachments.lookup(&key, MapFlags::ANY) else { return };
         let Ok(mut attachment) = plain::from_bytes::<types::attachment>(&bytes).copied() else { return };
@@ -235,7 +236,7 @@ impl LatchProbe {
     /// Detaches all probes from the server, and returns when they are detached.
     fn detach(&self) {
         self.send(Command::Detach);
-        let keeper = self.keeper.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let keeper = self.keeper.lock().take();
         if let Some(keeper) = keeper {
             _ = keeper.join();
         }

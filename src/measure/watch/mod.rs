@@ -24,6 +24,8 @@ use std::io;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use rustix::param::linux_hwcap;
+
 use self::points::now_ns;
 use crate::target::cpu_time_ns;
 
@@ -120,9 +122,8 @@ fn burst(words: [u64; 2]) -> io::Result<Burst> {
 /// exclusives.
 fn atomics_survive() -> bool {
     /// `HWCAP_ATOMICS` of arm64.
-    const ATOMICS: libc::c_ulong = 1 << 8;
-    // SAFETY: the call only looks up the number that it is given.
-    cfg!(not(target_arch = "aarch64")) || unsafe { libc::getauxval(libc::AT_HWCAP) } & ATOMICS != 0
+    const ATOMICS: usize = 1 << 8;
+    cfg!(not(target_arch = "aarch64")) || linux_hwcap().0 & ATOMICS != 0
 }
 
 /// Explains why the kernel refused to watch, and what to do.

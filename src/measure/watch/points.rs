@@ -15,10 +15,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use libbpf_rs::libbpf_sys;
 use memmap2::{MmapMut, MmapOptions};
+use rustix::param::page_size;
 
 use crate::attach::open_event;
-use crate::clock;
-use crate::host::Machine;
+use crate::host::{clock, Machine};
 
 /// The number of bytes that one watchpoint covers.
 pub const WORD: u64 = 8;
@@ -203,8 +203,7 @@ struct Ring {
 
 impl Ring {
     fn map(event: &OwnedFd, bytes: usize) -> io::Result<Ring> {
-        // SAFETY: the call takes a number.
-        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(4096) as usize;
+        let page = page_size();
         let pages = bytes.div_ceil(page).next_power_of_two();
         // SAFETY: the mapping is the kernel's buffer for this event, not a file that another process could truncate. It
         // is read only when nothing is written any more.

@@ -24,3 +24,28 @@ pub mod checksum {
 pub mod event {
     include!(concat!(env!("OUT_DIR"), "/event.skel.rs"));
 }
+
+/// Declares which of the programs' structures are read from and written to maps as bytes.
+macro_rules! plain_types {
+    ($($module:ident: $($name:ident),+;)+) => {
+        $($(
+            // SAFETY: a C structure without pointers, without padding, and without a value that is invalid: any bytes
+            // of its length are a valid value, and all of its bytes are initialized.
+            unsafe impl plain::Plain for $module::types::$name {}
+        )+)+
+    };
+}
+
+plain_types! {
+    latch: attachment, callsite_key, callsite_waits, handoff_key, handoffs, hits, latch_key, latch_kinds, library_frame,
+        page_key, page_waits, site, wait, waits;
+    sample: hits, latch_key, sample_key;
+    checksum: checksum_calls;
+    event: event_key, hits;
+}
+
+/// Returns a structure's bytes, as a map contains them.
+pub fn bytes_of<T: plain::Plain>(value: &T) -> &[u8] {
+    // SAFETY: every type that implements the trait is declared above, and has no padding.
+    unsafe { plain::as_bytes(value) }
+}

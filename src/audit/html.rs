@@ -7,7 +7,7 @@ use super::report::{Binary, FunctionRow, Report};
 use super::structures::{Evidence, Structure};
 use super::text::{thousands, COLUMNS};
 use super::verdict::Verdict;
-use crate::ui::html::{begin, end, table, Escaped};
+use crate::html::{begin, end, table, Escaped};
 
 /// The most rows per table. JSON has them all.
 const ROWS: usize = 500;

@@ -40,12 +40,13 @@ pub struct PsiPlace {
 
 /// Returns all places of instances for the objects of the SQL layer (`mysql_mutex_t`, `mysql_rwlock_t`, `mysql_cond_t`
 /// and `mysql_prlock_t`). The instance pointer follows the C library's object.
-pub fn psi_places(arch: Arch, library: &Library) -> Vec<PsiPlace> {
+/// `prlock_kind` is what [`prlock_kind`] returns for the server.
+pub fn psi_places(arch: Arch, library: &Library, prlock_kind: Kind) -> Vec<PsiPlace> {
     let mutex = mutex_size(arch);
     let prlock = library.prlock_size(arch);
     let plain = |offset, kind| PsiPlace { offset, plain_wait: true, kind, is_prlock: false };
     let timed = |offset, kind| PsiPlace { plain_wait: false, ..plain(offset, kind) };
-    let of_prlock = |place| PsiPlace { kind: library.prlock_kind, is_prlock: true, ..place };
+    let of_prlock = |place| PsiPlace { kind: prlock_kind, is_prlock: true, ..place };
     let mut places = vec![plain(mutex, Kind::Mutex), of_prlock(plain(prlock, Kind::Prlock))];
     places.push(timed(RWLOCK_SIZE - RWLOCK_WORDS, Kind::Rwlock));
     for word in COND_WORDS {
@@ -53,6 +54,24 @@ pub fn psi_places(arch: Arch, library: &Library) -> Vec<PsiPlace> {
         places.push(of_prlock(timed(prlock - mutex - word, Kind::Prlock)));
     }
     places
+}
+
+/// The name of the `rw_pr_lock_t` in a metadata lock, after the kind.
+const METADATA_LOCK: &str = "sql/MDL_lock::rwlock";
+
+/// Returns the kind by which performance_schema names a `rw_pr_lock_t`. Only versions that contain the beginning of such
+/// names distinguish it from other rw-locks: MySQL from 8.0.13 or later on, but no MariaDB.
+pub fn prlock_kind(image: &Image) -> Kind {
+    if image.has_string(b"wait/synch/prlock") {
+        Kind::Prlock
+    } else {
+        Kind::Rwlock
+    }
+}
+
+/// Returns the event name of the `rw_pr_lock_t` in a metadata lock.
+pub fn metadata_lock_event(image: &Image) -> String {
+    format!("wait/synch/{}/{METADATA_LOCK}", prlock_kind(image).as_str())
 }
 
 /// How the instance of an instrumented object leads to its name.
@@ -70,8 +89,6 @@ pub struct Library {
     pub class: PsiClass,
     /// The number of bytes in a `rw_pr_lock_t` after its mutex and the condition variable for its writers.
     pub prlock_counters: u32,
-    /// The kind by which performance_schema names it; not all versions distinguish it from other rw-locks.
-    pub prlock_kind: Kind,
     pub metadata_lock: MetadataLock,
     /// Global locks, by category, whose category is not the one that the beginning of their name implies.
     pub exceptions: &'static [(&'static str, &'static [&'static str])],
@@ -88,8 +105,6 @@ pub struct Library {
 /// The object behind a metadata lock (`MDL_lock`). It begins with its key, which begins with two u16 lengths.
 #[derive(Debug)]
 pub struct MetadataLock {
-    /// The event name of the `rw_pr_lock_t` in it.
-    pub event: &'static str,
     /// The offset of that lock, in bytes.
     pub lock: u32,
     /// The offset of the key's text.
@@ -170,9 +185,8 @@ pub fn lock_starts(kind: Kind, word: u64) -> Vec<u64> {
 pub(super) static MYSQL: Library = Library {
     class: PsiClass { to_class: 32, to_name: 24 },
     prlock_counters: 24,
-    prlock_kind: Kind::Prlock,
     // The key has a third length.
-    metadata_lock: MetadataLock { event: "wait/synch/prlock/sql/MDL_lock::rwlock", lock: 400, text: 6 },
+    metadata_lock: MetadataLock { lock: 400, text: 6 },
     exceptions: &[(
         "pfs",
         &[
@@ -198,7 +212,6 @@ pub(super) static MYSQL: Library = Library {
 const NEW_MARIADB: Library = Library {
     class: PsiClass { to_class: 24, to_name: 20 },
     prlock_counters: 16,
-    prlock_kind: Kind::Rwlock,
     metadata_lock: MARIADB_METADATA_LOCK,
     exceptions: MARIADB_EXCEPTIONS,
     arrays: &[],
@@ -230,7 +243,7 @@ pub(super) static MARIADB_10_1: Library = Library { owners: OS_EVENT, ..OLD_MARI
 /// key, which is the only difference that matters here.
 pub(super) static MYSQL_5_6: Library = Library {
     owners: OS_EVENT,
-    metadata_lock: MetadataLock { event: "wait/synch/rwlock/sql/MDL_lock::rwlock", lock: 392, text: 4 },
+    metadata_lock: MetadataLock { lock: 392, text: 4 },
     exceptions: &[("mysys", &["COND_alarm", "LOCK_alarm"]), ("sql", &["THR_LOCK_servers"])],
     arrays: &[LockArray {
         symbol: "table_cache_manager",
@@ -251,8 +264,7 @@ const MARIADB_EXCEPTIONS: &[(&str, &[&str])] = &[
 ];
 
 /// The lengths of the key are followed by a hash.
-const MARIADB_METADATA_LOCK: MetadataLock =
-    MetadataLock { event: "wait/synch/rwlock/sql/MDL_lock::rwlock", lock: 400, text: 8 };
+const MARIADB_METADATA_LOCK: MetadataLock = MetadataLock { lock: 400, text: 8 };
 
 const PRLOCK: &[&str] = &[
     "rw_pr_rdlock",
@@ -279,20 +291,24 @@ mod tests {
 
     #[test]
     fn an_instrument_is_behind_its_lock() {
-        let at = |arch, library, kind| -> Vec<u32> {
-            psi_places(arch, library).iter().filter(|p| p.kind == kind).map(|p| p.offset).collect()
+        let at = |arch, prlock_kind, kind| -> Vec<u32> {
+            psi_places(arch, if prlock_kind == Kind::Prlock { &MYSQL } else { &MARIADB }, prlock_kind)
+                .iter()
+                .filter(|p| p.kind == kind)
+                .map(|p| p.offset)
+                .collect()
         };
-        assert_eq!(at(Arch::X86_64, &MYSQL, Kind::Prlock), [112, 40, 32]);
-        assert_eq!(at(Arch::Aarch64, &MYSQL, Kind::Prlock), [120, 40, 32]);
+        assert_eq!(at(Arch::X86_64, Kind::Prlock, Kind::Prlock), [112, 40, 32]);
+        assert_eq!(at(Arch::Aarch64, Kind::Prlock, Kind::Prlock), [120, 40, 32]);
         for arch in [Arch::X86_64, Arch::Aarch64] {
-            assert_eq!(at(arch, &MYSQL, Kind::Mutex), [mutex_size(arch)]);
-            assert_eq!(at(arch, &MYSQL, Kind::Cond), [16, 8]);
-            assert_eq!(at(arch, &MYSQL, Kind::Rwlock), [48]);
-            assert!(psi_places(arch, &MYSQL).len() <= 8, "more than the programs have room for");
+            assert_eq!(at(arch, Kind::Prlock, Kind::Mutex), [mutex_size(arch)]);
+            assert_eq!(at(arch, Kind::Prlock, Kind::Cond), [16, 8]);
+            assert_eq!(at(arch, Kind::Prlock, Kind::Rwlock), [48]);
+            assert!(psi_places(arch, &MYSQL, Kind::Prlock).len() <= 8, "more than the programs have room for");
         }
         // MariaDB's names say rwlock for both.
-        assert_eq!(at(Arch::X86_64, &MARIADB, Kind::Rwlock), [104, 48, 32, 24]);
-        assert_eq!(at(Arch::Aarch64, &MARIADB, Kind::Rwlock), [112, 48, 32, 24]);
+        assert_eq!(at(Arch::X86_64, Kind::Rwlock, Kind::Rwlock), [104, 48, 32, 24]);
+        assert_eq!(at(Arch::Aarch64, Kind::Rwlock, Kind::Rwlock), [112, 48, 32, 24]);
     }
 
     /// The offsets come from the code of MySQL 9.7.4, 0x200 and 0x208, and of MariaDB 11.4.5, 0x1f8 and 0x200 (Debian's

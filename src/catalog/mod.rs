@@ -12,7 +12,6 @@ mod mariadb;
 mod mariadb_sync;
 mod mysql;
 mod pages;
-mod settings;
 mod spin;
 mod sync0;
 mod variables;
@@ -25,9 +24,11 @@ pub use events::{event_waits, EVENTS};
 pub use hardware::{
     cpu as hardware_cpu, where_counters_are, Access, Code, Cpu, HardwareEvent, Instruction, Place, Proof, Uncore,
 };
-pub use library::{is_word, library_lock, lock_starts, mutex_size, psi_places, tracked_id, Library, PsiClass};
+pub use library::{
+    is_word, library_lock, lock_starts, metadata_lock_event, mutex_size, prlock_kind, psi_places, tracked_id, Library,
+    PsiClass,
+};
 pub use pages::{Dictionary, DictionaryAt, PageLatch, Pages, SpaceAt};
-pub use settings::{settings, SETTINGS};
 pub use spin::{SpinRounds, Turns};
 pub use variables::{number, variable, Number, Table};
 

@@ -12,14 +12,14 @@ use super::session::{self, EndedBy, Session};
 use super::RecordArgs;
 use crate::agent::Source;
 use crate::attach::stacks_are_shown;
-use crate::catalog::{settings, SETTINGS};
 use crate::export::SnapshotSource;
 use crate::failure::Failure;
 use crate::measure::Snapshot;
 use crate::model::BUCKET_BOUNDS_NS;
+use crate::present::format;
 use crate::recording::{Ending, Host, Recorder, Server, Start};
+use crate::target::{settings, SETTINGS};
 use crate::target::{Client, Memory, Target};
-use crate::ui::format;
 use crate::ui::top::Interval;
 
 const SECOND: Duration = Duration::from_secs(1);

@@ -1,8 +1,8 @@
 //! The landing page.
 
+use crate::html::Escaped;
 use crate::measure::Snapshot;
-use crate::ui::format::{self, NOTHING};
-use crate::ui::html::Escaped;
+use crate::present::format::{self, NOTHING};
 use crate::ui::top::{Interval, TopLatch};
 
 /// How many latches the page lists.

@@ -12,7 +12,7 @@ use std::sync::{Arc, OnceLock};
 use super::locks::{locks, locks_one_member, waited, Locks};
 use super::psi::Instruments;
 use super::{Identity, LatchName, Process};
-use crate::catalog::{event_waits, is_word, lock_starts, Library, Naming, EVENTS};
+use crate::catalog::{event_waits, is_word, lock_starts, metadata_lock_event, prlock_kind, Library, Naming, EVENTS};
 use crate::memory;
 use crate::model::Kind;
 use crate::target::Target;
@@ -97,7 +97,7 @@ impl LibraryNames {
                 let member = waited(&target.image, self.locks()?, addr.wrapping_sub(target.bias), kind?);
                 member.or_else(|| self.lock_of(target, addr, kind))
             }
-            Identity::MetadataLock => LatchName::from_event(self.catalog.metadata_lock.event),
+            Identity::MetadataLock => LatchName::from_event(&metadata_lock_event(&target.image)),
             _ => None,
         };
         let name = name.unwrap_or_else(|| {
@@ -176,7 +176,7 @@ impl LibraryNames {
         // Several rw-locks share these functions, so the lock is not known. But a writer that waits there for readers,
         // on a condition variable, is not idle.
         if self.catalog.prlock.contains(&function) {
-            return Some(LatchName::unnamed(Kind::Prlock, function));
+            return Some(LatchName::unnamed(prlock_kind(&target.image), function));
         }
         let owner = self.catalog.owners.iter().find(|(owner, _)| function.starts_with(owner))?;
         let is_only = || locks_one_member(&target.image, addr.wrapping_sub(target.bias));

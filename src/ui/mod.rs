@@ -1,11 +1,8 @@
-//! What people see of a snapshot: numbers and names made short, and the live table.
+//! What people see on a terminal: the live table and the full-screen view.
 
-pub mod advice;
-pub mod format;
 mod history;
-pub mod html;
+pub mod lines;
 mod live;
-pub mod names;
 pub mod screen;
 pub mod table;
 pub mod top;

@@ -1,11 +1,11 @@
 //! The table of the top latches, as a widget: no terminal, no clock.
 
-use super::advice::advice;
-use super::format::{self, NOTHING};
-use super::names::{cut_middle, short_names};
 use super::top::{Interval, TopCallsite, TopLatch, TopPage};
 use crate::measure::Snapshot;
 use crate::model::Mode;
+use crate::present::advice::advice;
+use crate::present::format::{self, NOTHING};
+use crate::present::names::{cut_middle, short_names};
 use ratatui::buffer::Buffer;
 use ratatui::layout::{Constraint, Rect};
 use ratatui::style::{Modifier, Style};
@@ -82,11 +82,11 @@ impl<'a> LatchTable<'a> {
         let server = format!("{} {}", format::flavor(&target.flavor), target.version);
         let first = format!("{server} · pid {} · {state} · {}", target.pid, self.url);
         let mut lines = vec![Line::from(first).style(Modifier::BOLD), Line::from(self.summary())];
-        lines.extend(self.interval.per_statement().map(|each| Line::from(format::per_statement(&each))));
+        lines.extend(self.interval.per_statement().map(|each| Line::from(crate::ui::lines::per_statement(&each))));
         lines.extend(self.cpu_line());
         lines.extend(self.handoff_line());
         lines.extend(self.page_line(width));
-        lines.extend(format::reacquires(&self.interval.top_reacquires(), width).map(Line::from));
+        lines.extend(crate::ui::lines::reacquires(&self.interval.top_reacquires(), width).map(Line::from));
         lines.extend(advice(&self.now.into()).into_iter().map(|advice| Line::from(advice).style(Modifier::BOLD)));
         lines.extend(self.lost().map(|lost| Line::from(lost).style(Modifier::BOLD)));
         lines

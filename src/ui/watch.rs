@@ -3,8 +3,8 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use super::format;
 use crate::measure::watch::{LineWatch, TouchingFunction, Verdict, WatchedWord};
+use crate::present::format;
 
 /// How many functions are told of a word.
 const FUNCTIONS: usize = 4;
@@ -172,7 +172,7 @@ fn what(word: &WatchedWord) -> String {
 }
 
 fn cut(name: &str, width: usize) -> String {
-    super::names::cut_middle(name, width)
+    crate::present::names::cut_middle(name, width)
 }
 
 fn per_ms(word: &WatchedWord) -> f64 {

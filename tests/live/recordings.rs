@@ -83,7 +83,7 @@ fn settings(server: &Server) -> Result<BTreeMap<String, String>> {
 /// What is read from the server's memory is what it says of itself.
 fn settings_are_right(server: &Server, at_least: &[&str]) -> Result<()> {
     let target = Target::open(server.pid()).map_err(anyhow::Error::msg)?;
-    let read = armtrace::catalog::settings(&target.image, &Memory::new(server.pid()), target.bias);
+    let read = armtrace::target::settings(&target.image, &Memory::new(server.pid()), target.bias);
     let said = settings(server)?;
     for (name, value) in &read {
         ensure!(

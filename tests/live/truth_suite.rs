@@ -134,10 +134,16 @@ impl Line {
         (self.ratio - 1.0).abs() <= TOLERANCE
     }
 
+    /// Whether armtrace reports no wait for it: it has no name there, or no wait for it can be seen.
+    fn is_unseen(&self) -> bool {
+        self.waits == 0.0
+    }
+
     fn verdict(&self) -> &'static str {
         match (self.is_comparable(), self.agrees()) {
             (false, _) => "not comparable",
             (true, true) => "yes",
+            (true, false) if self.is_unseen() => "**not seen**",
             (true, false) => "**no**",
         }
     }
@@ -319,14 +325,20 @@ fn grid(lines: &[&Line], flavor: &str) -> String {
     text + "\n"
 }
 
-/// The ratio that is farthest from 1 of those that the bar is about.
+/// The ratio that is farthest from 1 of those that the bar is about, and how many latches armtrace does not see.
 fn worst(lines: &[&Line]) -> String {
     let far = |l: &Line| (l.ratio - 1.0).abs();
-    let worst = judged(lines).into_iter().max_by(|a, b| far(a).total_cmp(&far(b)));
-    worst.map_or_else(
+    let (unseen, seen): (Vec<&Line>, Vec<&Line>) = judged(lines).into_iter().partition(|line| line.is_unseen());
+    let worst = seen.into_iter().max_by(|a, b| far(a).total_cmp(&far(b)));
+    let worst = worst.map_or_else(
         || "–".to_owned(),
         |l| if l.agrees() { format!("{:.2}", l.ratio) } else { format!("**{:.2}**", l.ratio) },
-    )
+    );
+    if unseen.is_empty() {
+        worst
+    } else {
+        format!("{worst} **(−{})**", unseen.len())
+    }
 }
 
 /// One table for each server, of all its loads together, under what can be said of each load.

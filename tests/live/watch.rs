@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
-use armtrace::agent::Agent;
+use armtrace::agent::{self, Agent};
 use armtrace::code::Access;
 use armtrace::host::{Domains, Machine};
 use armtrace::measure::watch::{self, Allowance, CodeAt, Scene};
@@ -157,7 +157,7 @@ fn nobody_waits_where_probes_were_taken_off() -> Result<()> {
     let mut load = Load::start(&server, "oltp_update_index", 32)?;
     load.wait_running()?;
     let target = Target::open(server.pid())?;
-    let mut agent = Agent::attach(target, 0, Domains::Off, 0.01)?;
+    let agent = Agent::attach(target, agent::Options { max_overhead: 0.01, domains: Domains::Off, more: None })?;
     let latches = agent.source().latches();
     let waiting = || Ok::<_, anyhow::Error>(Some(latches.waited_for_now()?.len()).filter(|waiting| *waiting > 3));
     // SAFETY: signals to our own server, which is running.

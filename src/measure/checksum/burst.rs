@@ -13,7 +13,6 @@ use anyhow::{Context, Result};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use parking_lot::Mutex;
-use plain::Plain;
 
 use super::Chosen;
 use crate::attach::{attach_sites, detach_all, uprobe_multi_works, ProbeClass, SiteAddress, SitePrograms};
@@ -24,10 +23,6 @@ use crate::measure::checksum::{ChecksumCalls, Implementation};
 use crate::measure::latch::{ip_offset, register_offset};
 use crate::measure::maps::of_cpus;
 use crate::target::{cpu_time_ns, Target};
-
-// SAFETY: a plain C structure without pointers or padding that could hold an invalid value; any bytes of the right length
-// are a valid value of it.
-unsafe impl Plain for types::checksum_calls {}
 
 /// How long a burst sees every call.
 const BURST: Duration = Duration::from_millis(20);

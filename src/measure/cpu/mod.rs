@@ -26,27 +26,19 @@ use anyhow::{Context, Result};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, MapHandle, TracepointCategory};
 use parking_lot::{Mutex, MutexGuard};
-use plain::Plain;
 
 use super::address_space::AddressSpace;
 use super::checksum::Chosen;
 use super::maps::{entries, of_cpus, sum_over_cpus, take_entries};
 use super::{cost_ns, Measurement, Snapshot};
 use crate::attach::{attach_clock, detach_all, open_clock, Costs, ProbeClass};
+use crate::bpf::bytes_of;
 use crate::bpf::sample::{types, SampleSkel, SampleSkelBuilder};
 use crate::host::Machine;
 use crate::measure::latch::{self, LatchCollector, LatchKey, Latches, Plan};
 use crate::memory;
 use crate::model::{CpuClass, ProbeState, ProbeStatus};
 use crate::target::{cpu_time_ns, Target};
-
-// SAFETY: these are plain C structures without pointers or padding that could hold an invalid value; any
-// bytes of the right length are a valid value of each.
-unsafe impl Plain for types::sample_key {}
-// SAFETY: as above.
-unsafe impl Plain for types::hits {}
-// SAFETY: as above.
-unsafe impl Plain for types::latch_key {}
 
 /// The names of the causes in `enum sample_lost`, in its order.
 const LOST: [&str; types::sample_lost::SAMPLE_LOST_CAUSES.0 as usize] = ["samples_full", "spins_full"];
@@ -420,9 +412,7 @@ fn is_known_cost(class: CpuClass) -> bool {
 /// Converts the key to that of the programs that measure waits: the same structure, for which each object has its own
 /// type.
 fn key_of(key: &types::latch_key) -> LatchKey {
-    // SAFETY: a plain C structure without padding (16 bytes of fields in 16 bytes), read as bytes.
-    let bytes = unsafe { plain::as_bytes(key) };
-    bytes.try_into().expect("both have the same key")
+    bytes_of(key).try_into().expect("both have the same key")
 }
 
 #[cfg(test)]

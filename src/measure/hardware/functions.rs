@@ -9,7 +9,6 @@ use anyhow::{Context, Result};
 use libbpf_rs::libbpf_sys::perf_event_attr;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::MapHandle;
-use plain::Plain;
 
 use crate::attach::{open_event, Costs, Countable, ProbeClass};
 use crate::bpf::event::{types, EventSkelBuilder};
@@ -19,12 +18,6 @@ use crate::measure::latch;
 use crate::measure::maps::{of_cpus, sum_over_cpus, take_entries};
 use crate::model::{ProbeState, ProbeStatus};
 use crate::symbols::Arch;
-
-// SAFETY: these are plain C structures without pointers or padding that could hold an invalid value; any
-// bytes of the right length are a valid value of each.
-unsafe impl Plain for types::event_key {}
-// SAFETY: as above.
-unsafe impl Plain for types::hits {}
 
 /// `PERF_EVENT_IOC_ENABLE` and `PERF_EVENT_IOC_SET_BPF` of `linux/perf_event.h`.
 const ENABLE: libc::Ioctl = 0x2400;

@@ -2,12 +2,9 @@
 
 use std::collections::HashMap;
 
-use anyhow::Result;
-
-use super::collect::{bytes_of, LatchKey};
-use super::Maps;
+use super::keys::{key_of, LatchKey};
+use super::maps::Counts;
 use crate::bpf::latch::types;
-use crate::measure::maps::entries;
 use crate::model::BUCKETS;
 
 /// Estimates of waits, beyond those that were seen.
@@ -64,29 +61,26 @@ pub(super) struct Sum {
 impl Missed {
     /// Adds `factors` times the waits seen since the last call, by wait function. The share of sleep in waits that were
     /// not watched is taken to be the same as in those that were.
-    ///
-    /// # Errors
-    /// Fails when the programs' maps cannot be read.
-    pub(super) fn estimate(&mut self, maps: &Maps, factors: &[f64]) -> Result<()> {
+    pub(super) fn estimate(&mut self, counts: &Counts, factors: &[f64]) {
         let factor = |function: usize| factors.get(function).copied().unwrap_or_default();
         let no_waits = types::waits::default();
         let mut seen = Seen::default();
-        for (key, waits) in entries::<types::latch_key, types::waits>(&maps.latches)? {
-            let id = bytes_of(&key);
+        for (key, waits) in &counts.latches {
+            let id = key_of(key);
             let before = self.seen.latches.get(&id).unwrap_or(&no_waits);
-            self.latches.entry(id).or_default().add(before, &waits, factor(key.function.into()));
-            seen.latches.insert(id, waits);
+            self.latches.entry(id).or_default().add(before, waits, factor(key.function.into()));
+            seen.latches.insert(id, *waits);
         }
         let mut parts = Vec::new();
-        for (key, waits) in entries::<types::callsite_key, types::callsite_waits>(&maps.callsites)? {
-            let part = Part::Callsite(bytes_of(&key.latch), key.r#where, key.line);
+        for (key, waits) in &counts.callsites {
+            let part = Part::Callsite(key_of(&key.latch), key.r#where, key.line);
             parts.push((part, factor(key.latch.function.into()), (waits.count, waits.sum_ns)));
         }
-        for (key, waits) in entries::<types::page_key, types::page_waits>(&maps.pages)? {
-            parts.push((page_part(&key), factor(key.function as usize), (waits.count, waits.sum_ns)));
+        for (key, waits) in &counts.pages {
+            parts.push((page_part(key), factor(key.function as usize), (waits.count, waits.sum_ns)));
         }
-        for (key, handoffs) in entries::<types::handoff_key, types::handoffs>(&maps.handoffs)? {
-            let (latch, factor) = (bytes_of(&key.latch), factor(key.latch.function.into()));
+        for (key, handoffs) in &counts.handoffs {
+            let (latch, factor) = (key_of(&key.latch), factor(key.latch.function.into()));
             parts.push((Part::Handoff(latch, key.from, key.to), factor, (handoffs.count, handoffs.sum_ns)));
             parts.push((Part::Migration(latch, key.from, key.to), factor, (handoffs.migrations, 0)));
         }
@@ -98,7 +92,6 @@ impl Missed {
             seen.parts.insert(part, now);
         }
         self.seen = seen;
-        Ok(())
     }
 
     pub(super) fn latch(&self, key: &LatchKey) -> Option<&Estimate> {

@@ -4,18 +4,15 @@ use std::collections::HashMap;
 
 use anyhow::{Context, Result};
 use libbpf_rs::{MapCore, MapFlags};
-use plain::Plain;
 
-use super::collect::{bytes_of, identity, library_kind, LatchCollector, LatchKey, LIBRARY};
+use super::collect::LatchCollector;
+use super::keys::{identity, key_of, library_kind, LatchKey, LIBRARY};
 use crate::bpf::latch::types;
 use crate::catalog::{library_lock, MUTEX_BYTES, RW_LOCK_BYTES, WORDS_BYTES};
 use crate::measure::maps::entries;
 use crate::model::Kind;
 use crate::names::{Identity, LatchName};
 use crate::target::Memory;
-
-// SAFETY: a plain C structure; any bytes of the right length are a valid value of it.
-unsafe impl Plain for types::wait {}
 
 /// The number of entries of the thread map that are read at a time.
 const BATCH: u32 = 256;
@@ -85,7 +82,7 @@ impl LatchCollector {
         let mut found = Vec::new();
         for (key, waits) in entries::<types::latch_key, types::waits>(&self.maps.latches)? {
             let ended = waits.buckets.iter().sum();
-            if counted.insert(bytes_of(&key), ended).unwrap_or(0) < ended {
+            if counted.insert(key_of(&key), ended).unwrap_or(0) < ended {
                 found.extend(self.waited_for(&key, waits.example));
             }
         }

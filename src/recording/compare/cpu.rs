@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::{Claim, Pair, Per, Side};
 use crate::measure::checksum::Checksum;
 use crate::model::CpuClass;
-use crate::ui::format;
+use crate::present::format;
 
 /// CPU seconds by one unit; `None` where that is not known.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]

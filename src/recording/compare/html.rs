@@ -5,8 +5,8 @@ use std::fmt::{self, Display, Formatter};
 
 use super::text::{both, cells, cpu_cells, figures, grown, handoff_cells, interval, sentences, shares, times};
 use super::{title, Comparison, CpuUse, Growth, HandoffRow, Row, Scaling};
-use crate::ui::format::{self, NOTHING};
-use crate::ui::html::{begin, end, table, table_of_words, Escaped};
+use crate::html::{begin, end, table, table_of_words, Escaped};
+use crate::present::format::{self, NOTHING};
 
 /// Rows of each table. JSON has all.
 const ROWS: usize = 100;

@@ -112,7 +112,7 @@ impl Scaling {
             last.n,
             last.throughput / first.throughput,
             first.n,
-            crate::ui::format::count(best.throughput),
+            crate::present::format::count(best.throughput),
             best.n,
             by = self.by,
         )];
@@ -122,7 +122,7 @@ impl Scaling {
                 "Of all latches {} stops it most: {:.1} of the {added} threads that were added wait for it at any moment ({}).",
                 top.latch,
                 top.share_of_added * added,
-                crate::ui::format::percent(top.share_of_added)
+                crate::present::format::percent(top.share_of_added)
             ),
             None => "No latch stops it: less than a tenth of the threads that were added wait for any that grows.".to_owned(),
         });
@@ -138,15 +138,15 @@ impl Scaling {
                 format!("it has no peak up to {:.0} {}, as far as it is worth anything", FURTHEST * most, self.by)
             }
             None if law.sigma > 0.0 => {
-                let limit = crate::ui::format::count(law.lambda / law.sigma);
+                let limit = crate::present::format::count(law.lambda / law.sigma);
                 format!("it has no peak, and comes near {limit} statements a second at best")
             }
             None => "it grows in proportion".to_owned(),
         };
         format!(
             "The Universal Scalability Law fits within {} (root mean square), with λ = {}, σ = {:.4} and κ = {:.6}: {peak}.",
-            crate::ui::format::percent(law.error),
-            crate::ui::format::count(law.lambda),
+            crate::present::format::percent(law.error),
+            crate::present::format::count(law.lambda),
             law.sigma,
             law.kappa
         )

@@ -319,7 +319,7 @@ fn remarks(recording: &Recording) -> Vec<String> {
     let estimated = (estimated >= 0.01).then(|| {
         format!(
             "{} of the wait time is estimated, to keep the budget for probes",
-            crate::ui::format::percent(estimated)
+            crate::present::format::percent(estimated)
         )
     });
     let slow = recording.code.checksums.iter().filter(|checksum| checksum.is_slow()).map(|checksum| {

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
 
 use super::{title, Claim, Comparison, CpuUse, Growth, HandoffRow, Pair, Per, Ratio, Row, Scaling};
-use crate::ui::format::{self, NOTHING};
-use crate::ui::names::{cut_middle, short_names};
+use crate::present::format::{self, NOTHING};
+use crate::present::names::{cut_middle, short_names};
 
 /// Latches that are listed. JSON has all.
 const CHANGES: usize = 20;

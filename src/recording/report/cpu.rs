@@ -8,9 +8,9 @@ use super::seconds;
 use crate::measure::checksum::Checksum;
 use crate::measure::cpu::{CpuTime, OrderingTime};
 use crate::model::CpuClass;
+use crate::present::format;
 use crate::recording::reader::{LEAST_BURSTS, LEAST_SAMPLED};
 use crate::recording::{ChecksumKey, Recording};
-use crate::ui::format;
 
 /// CPU time that was sampled. Times are in seconds.
 #[derive(Clone, Debug, Serialize)]

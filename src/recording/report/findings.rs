@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::{Ending, LatchReport, Report};
 use crate::model::CpuClass;
-use crate::ui::format;
+use crate::present::format;
 
 /// Shares from which on something is worth a sentence.
 const MUCH_SPINNING: f64 = 0.05;

@@ -4,11 +4,11 @@ use std::fmt::{self, Display, Formatter};
 
 use super::text::{barriers_line, circumstances, code, handoff_cells, heading, matrix, places, split, won};
 use super::{Bucket, FunctionReport, LatchReport, OrderingReport, Report};
+use crate::html::{begin, end, table, table_of_words, Escaped};
 use crate::measure::cpu::CpuTime;
 use crate::model::BUCKET_BOUNDS_NS;
-use crate::ui::format::{self, NOTHING};
-use crate::ui::html::{begin, end, table, table_of_words, Escaped};
-use crate::ui::names::{cut_middle, short_names};
+use crate::present::format::{self, NOTHING};
+use crate::present::names::{cut_middle, short_names};
 
 /// Rows of the heat map, latches with details, pages. JSON has all.
 const HOT: usize = 15;

@@ -24,7 +24,7 @@ use super::{Ending, Host, Probe, Recording, Server};
 use crate::measure::latch::{CallsiteWaits, LatchWaits, PageWaits, Reacquires};
 use crate::measure::spin::SpinSettings;
 use crate::model::{Histogram, Kind, Mode, BUCKET_BOUNDS_NS};
-use crate::ui::advice::{advice, Figures};
+use crate::present::advice::{advice, Figures};
 
 /// What a recording comes to. Times are in seconds. What is not known is absent.
 #[derive(Clone, Debug, Serialize)]

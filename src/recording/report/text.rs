@@ -5,9 +5,9 @@ use std::fmt::{self, Display, Formatter};
 use super::handoffs::{HandoffSums, HandoffsReport, LatchHandoffs};
 use super::{CpuReport, LatchReport, Report, Spins};
 use crate::measure::cpu::CpuTime;
+use crate::present::format::{self, NOTHING};
+use crate::present::names::{cut_middle, short_names};
 use crate::recording::{Host, Server};
-use crate::ui::format::{self, NOTHING};
-use crate::ui::names::{cut_middle, short_names};
 
 /// How many latches, call sites of each, and pages are listed. JSON has all.
 const LATCHES: usize = 15;

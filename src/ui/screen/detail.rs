@@ -8,8 +8,8 @@ use super::{LatchId, Screen};
 use crate::measure::latch::{CallsiteWaits, Handoffs, LatchWaits};
 use crate::measure::Snapshot;
 use crate::model::{Histogram, BUCKET_BOUNDS_NS};
-use crate::ui::format::{self, NOTHING};
-use crate::ui::names::cut_middle;
+use crate::present::format::{self, NOTHING};
+use crate::present::names::cut_middle;
 use crate::ui::top::Interval;
 
 /// Columns of a bar's label and number, and of the two columns' gap.

@@ -10,8 +10,8 @@ use ratatui::Frame;
 
 use super::views::View;
 use super::Screen;
-use crate::ui::format;
-use crate::ui::names::{cut_middle, short_names};
+use crate::present::format;
+use crate::present::names::{cut_middle, short_names};
 use crate::ui::top::{HandoffTimes, Interval};
 
 const KEYS: &str = "F1 help  Enter open  w watch  Tab view  < > sort  / filter  t totals  q quit";
@@ -124,11 +124,11 @@ impl Screen {
     /// Above the list, what it comes to; returns what is left of the area.
     fn summary(&self, frame: &mut Frame, area: Rect) -> Rect {
         let interval = Interval::new(&self.now, self.since());
-        let per_statement = || interval.per_statement().map(|each| format::per_statement(&each));
+        let per_statement = || interval.per_statement().map(|each| crate::ui::lines::per_statement(&each));
         let lines = match self.view {
             View::Cpu => [per_statement(), format::cpu_classes(&interval.cpu_classes())],
             View::Numa => [self.handed_over(&interval), None],
-            View::Latches => [format::reacquires(&interval.top_reacquires(), area.width), None],
+            View::Latches => [crate::ui::lines::reacquires(&interval.top_reacquires(), area.width), None],
             View::Callsites | View::Pages | View::Probes => [None, None],
         };
         let lines: Vec<Line> = lines.into_iter().flatten().map(Line::from).collect();

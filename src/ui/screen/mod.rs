@@ -8,9 +8,9 @@ mod watch;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::history::History;
-use super::names::without_kind;
 use crate::measure::Snapshot;
 use crate::model::{Kind, Mode};
+use crate::present::names::without_kind;
 use views::{View, ViewRow};
 use watch::Watch;
 pub use watch::Watching;

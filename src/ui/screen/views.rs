@@ -7,7 +7,7 @@ use crate::measure::cpu::CpuTime;
 use crate::measure::latch::{CallsiteWaits, Handoffs};
 use crate::measure::Snapshot;
 use crate::model::Mode;
-use crate::ui::format::{self, NOTHING};
+use crate::present::format::{self, NOTHING};
 use crate::ui::top::{HandoffTimes, Interval};
 
 /// A list.

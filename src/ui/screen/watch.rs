@@ -5,7 +5,7 @@ use ratatui::text::{Line, Span};
 
 use super::{Answer, Screen};
 use crate::measure::watch::LineWatch;
-use crate::ui::names::without_kind;
+use crate::present::names::without_kind;
 use crate::ui::watch;
 
 /// How far a watch is, or what came of it.

@@ -27,7 +27,7 @@ fn without_prefix(latch: &str) -> &str {
 }
 
 /// `innodb/trx_rseg_latch`
-pub(super) fn without_kind(latch: &str) -> &str {
+pub fn without_kind(latch: &str) -> &str {
     match latch.strip_prefix("wait/synch/").and_then(|rest| rest.split_once('/')) {
         Some((_kind, name)) => name,
         None => latch,

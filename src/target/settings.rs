@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::variables::number;
+use super::Memory;
+use crate::catalog::number;
 use crate::symbols::Image;
-use crate::target::Memory;
 
 /// The names of the settings in MySQL, MariaDB or both. A recording contains those that the server has.
 pub const SETTINGS: &[&str] = &[

@@ -1,0 +1,406 @@
+//! Attaches the programs to a server, and detaches them, in groups.
+//!
+//! A group is a set of wait functions that call one another: their waits are nested, so they can only be switched off
+//! together. The futex programs are the last group. They measure waits in the C library, and the sleeps within waits of
+//! the other groups.
+
+use std::collections::HashSet;
+use std::mem::MaybeUninit;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::{Link, OpenObject, TracepointCategory};
+
+use super::keys::LIBRARY;
+use super::load::{configure, fill};
+use super::maps::{Maps, TRACEPOINTS};
+use super::status::Status;
+use super::{Plan, PlannedSite};
+use crate::attach::{
+    attach_futex, attach_sites, detach_all, futex_wait_is_traceable, futex_wake_is_traceable, uprobe_multi_works,
+    FutexPrograms, SiteAddress, SitePrograms, Turn,
+};
+use crate::bpf::latch::{LatchSkel, LatchSkelBuilder};
+use crate::host::Topology;
+use crate::model::ProbeState;
+use crate::target::Target;
+
+/// The value of `by_turns` while a group's ends are attached and its beginnings are not yet.
+const ATTACHING: u32 = 2;
+
+/// How long the ends of waits stay attached after the beginnings are detached.
+const LAST_WAITS: Duration = Duration::from_millis(20);
+
+/// The result of attaching.
+pub(super) struct Attached {
+    /// The names of the sites that the kernel refused, with the reason.
+    pub refused: Vec<(String, String)>,
+    /// Whether both futex programs are attached.
+    pub sees_sleeps: bool,
+    /// Whether handoffs are counted.
+    pub sees_wakes: bool,
+    pub maps: Arc<Maps>,
+}
+
+/// The links of one group of probes; empty while it is off.
+#[derive(Default)]
+struct Links {
+    begins: Vec<Link>,
+    ends: Vec<Link>,
+}
+
+/// The loaded programs, and their links to the server.
+pub(super) struct Attacher<'obj> {
+    skel: LatchSkel<'obj>,
+    has_multi: bool,
+    pub target: Arc<Target>,
+    pub plan: Arc<Plan>,
+    exe: PathBuf,
+    pub status: Arc<Status>,
+    pub maps: Arc<Maps>,
+    /// The program for thread exits, attached as long as the agent runs, if the kernel allows it.
+    thread_exit: Option<Link>,
+    traces_system_calls: bool,
+    /// Whether the futex programs are attached but idle. Programs on the kernel's functions stay attached between
+    /// turns, because the kernel changes its own code to attach them.
+    library_rests: bool,
+    /// Whether handoffs are observed.
+    sees_wakes: bool,
+    /// The plan's groups, followed by [`Attacher::library`].
+    groups: Vec<Links>,
+    /// Threads that are detaching groups.
+    removals: Vec<JoinHandle<()>>,
+    refused: Vec<(String, String)>,
+    /// Indices in the plan of sites that were refused.
+    refused_sites: HashSet<usize>,
+}
+
+impl Links {
+    fn are_on(&self) -> bool {
+        !self.begins.is_empty()
+    }
+}
+
+impl<'obj> Attacher<'obj> {
+    /// Loads the programs and attaches them.
+    ///
+    /// # Errors
+    /// Fails when the programs cannot be loaded, or when no site at all could be attached.
+    pub fn attach(
+        storage: &'obj mut MaybeUninit<OpenObject>,
+        target: Arc<Target>,
+        plan: Arc<Plan>,
+        topology: Option<&Topology>,
+        status: Arc<Status>,
+    ) -> Result<(Attacher<'obj>, Attached)> {
+        let mut open = LatchSkelBuilder::default().open(storage).context("opening the latch programs")?;
+        let traceable = futex_wait_is_traceable();
+        // The system call also shows which thread wakes, but the kernel's wait function does not.
+        let topology = topology.filter(|_| !traceable || futex_wake_is_traceable());
+        configure(&mut open, &target, &plan, topology)?;
+        let has_multi = uprobe_multi_works();
+        open.progs.latch_sites.set_autoload(has_multi);
+        open.progs.latch_returns.set_autoload(has_multi);
+        open.progs.latch_site.set_autoload(!has_multi);
+        open.progs.latch_return.set_autoload(!has_multi);
+        open.progs.futex_wait_enter.set_autoload(traceable);
+        open.progs.futex_wait_exit.set_autoload(traceable);
+        open.progs.futex_wake_enter.set_autoload(traceable && topology.is_some());
+        let skel = open.load().context("loading the latch programs into the kernel")?;
+        fill(&skel, &target, &plan)?;
+        let maps = Arc::new(Maps::of(&skel)?);
+        let groups = (0..=plan.groups.len()).map(|_| Links::default()).collect();
+        let exe = target.exe();
+        let mut attacher = Attacher {
+            skel,
+            has_multi,
+            target,
+            plan,
+            exe,
+            status,
+            maps: Arc::clone(&maps),
+            thread_exit: None,
+            traces_system_calls: false,
+            library_rests: false,
+            sees_wakes: topology.is_some(),
+            groups,
+            removals: Vec::new(),
+            refused: Vec::new(),
+            refused_sites: HashSet::new(),
+        };
+        attacher.attach_thread_exit();
+        attacher.put_all_on();
+        let (sees_sleeps, sees_waits) =
+            (attacher.is_on(attacher.library()), attacher.groups[..attacher.library()].iter().any(Links::are_on));
+        let wants_sleeps_only = attacher.plan.sites.is_empty();
+        let is_useful = sees_waits || (wants_sleeps_only && sees_sleeps);
+        if !is_useful {
+            let (site, why) = attacher.refused.first().cloned().unwrap_or_default();
+            anyhow::bail!("no probe could be attached; the first, {site}: {why}");
+        }
+        let refused = attacher.refused.clone();
+        let sees_wakes = sees_sleeps && attacher.sees_wakes;
+        Ok((attacher, Attached { refused, sees_sleeps, sees_wakes, maps }))
+    }
+
+    /// Returns the number of groups, with the futex programs.
+    pub fn groups(&self) -> usize {
+        self.groups.len()
+    }
+
+    /// Returns the group of the futex programs.
+    pub fn library(&self) -> usize {
+        self.plan.groups.len()
+    }
+
+    fn attach_thread_exit(&mut self) {
+        let link = self.skel.progs.thread_exit.attach_tracepoint(TracepointCategory::Sched, "sched_process_exit");
+        match link {
+            Ok(link) => self.thread_exit = Some(link),
+            Err(error) => self.refused.push((TRACEPOINTS[2].to_owned(), error.to_string())),
+        }
+    }
+
+    /// Attaches a group that is off.
+    pub fn put_on(&mut self, group: usize) {
+        if group == self.library() {
+            self.put_library_on();
+        } else {
+            self.put_sites_on(group);
+        }
+    }
+
+    /// Attaches both futex programs or none, because one of them alone measures nothing.
+    fn put_library_on(&mut self) {
+        if std::mem::take(&mut self.library_rests) {
+            self.maps.update_attachment(LIBRARY, |a| a.rests = 0);
+            self.note_switch();
+            return;
+        }
+        let progs = &self.skel.progs;
+        let futex = attach_futex(&FutexPrograms {
+            function: futex_wait_is_traceable().then_some([&progs.futex_wait_enter, &progs.futex_wait_exit]),
+            system_call: [&progs.futex_enter, &progs.futex_exit],
+        });
+        self.traces_system_calls = futex.on_system_call;
+        let group = self.library();
+        match futex.links {
+            [Ok(enter), Ok(exit)] => {
+                let mut begins = vec![enter];
+                begins.extend(self.attach_wakes(futex.on_system_call));
+                self.groups[group] = Links { begins, ends: vec![exit] };
+                self.note_switch();
+            }
+            links => {
+                let why = links.into_iter().find_map(Result::err).map_or_else(String::new, |e| e.to_string());
+                self.refused.extend(TRACEPOINTS[..2].iter().map(|&name| (name.to_owned(), why.clone())));
+            }
+        }
+    }
+
+    /// Attaches the program that sees which threads wake waiters. Programs on the system call see this anyway.
+    fn attach_wakes(&mut self, on_system_call: bool) -> Option<Link> {
+        if !self.sees_wakes || on_system_call {
+            return None;
+        }
+        let link = self.skel.progs.futex_wake_enter.attach_trace();
+        link.inspect_err(|error| self.refused.push((TRACEPOINTS[3].to_owned(), error.to_string()))).ok()
+    }
+
+    /// Tells the programs that the futex programs are on, or are about to be switched off.
+    fn note_switch(&self) {
+        self.maps.update_attachment(LIBRARY, |a| a.switches = a.switches.wrapping_add(1));
+    }
+
+    fn put_sites_on(&mut self, group: usize) {
+        // Ends are attached before beginnings: a wait that begins while they are being attached must not miss its end.
+        // Hits of ends before that are not counted as lost.
+        let functions = self.functions_of(group);
+        functions.iter().for_each(|&f| self.maps.update_attachment(f, |a| a.by_turns |= ATTACHING));
+        let mut ends = self.attach_where(group, true, |s| s.at_return);
+        ends.extend(self.attach_where(group, false, |s| !s.at_return && !s.is_begin()));
+        self.refuse_functions_without_end(group);
+        let begins = self.attach_where(group, false, PlannedSite::is_begin);
+        functions.iter().for_each(|&f| self.maps.update_attachment(f, |a| a.by_turns &= !ATTACHING));
+        self.groups[group] = Links { begins, ends };
+    }
+
+    /// Attaches the group's sites that `wanted` selects and that were not refused before.
+    fn attach_where(&mut self, group: usize, at_return: bool, wanted: impl Fn(&PlannedSite) -> bool) -> Vec<Link> {
+        let sites: Vec<SiteAddress> = self.plan.groups[group]
+            .iter()
+            .map(|&i| (i, &self.plan.sites[i]))
+            .filter(|(i, s)| wanted(s) && !self.is_refused(*i))
+            .map(|(i, s)| SiteAddress { file_offset: s.file_offset, cookie: i as u64 })
+            .collect();
+        let progs = &self.skel.progs;
+        let (multi, single) = match at_return {
+            true => (&progs.latch_returns, &progs.latch_return),
+            false => (&progs.latch_sites, &progs.latch_site),
+        };
+        let programs = SitePrograms {
+            multi: self.has_multi.then_some(multi),
+            single: (!self.has_multi).then_some(single),
+            retprobe: at_return,
+        };
+        let attached = attach_sites(&programs, self.target.pid, &self.exe, &sites);
+        for (cookie, why) in attached.refused {
+            self.refuse(cookie as usize, why);
+        }
+        attached.links
+    }
+
+    fn is_refused(&self, site: usize) -> bool {
+        self.refused_sites.contains(&site)
+    }
+
+    fn is_tracepoint_refused(&self, name: &str) -> bool {
+        self.refused.iter().any(|(refused, _)| refused == name)
+    }
+
+    fn refuse(&mut self, site: usize, why: String) {
+        if self.refused_sites.insert(site) {
+            self.refused.push((self.plan.sites[site].name.clone(), why));
+        }
+    }
+
+    /// If some end of a wait was refused, its beginnings must not be attached: its waits would seem to last until the
+    /// thread's next one.
+    fn refuse_functions_without_end(&mut self, group: usize) {
+        let plan = Arc::clone(&self.plan);
+        let of_group = || plan.groups[group].iter().map(|&i| (i, &plan.sites[i]));
+        let is_endless = |(i, site): &(usize, &PlannedSite)| !site.is_begin() && self.is_refused(*i);
+        let endless: HashSet<usize> = of_group().filter(is_endless).map(|(_, site)| site.wait).collect();
+        for (i, _) in of_group().filter(|(_, site)| site.is_begin() && endless.contains(&site.wait)) {
+            self.refuse(i, "its end could not be probed".to_owned());
+        }
+    }
+
+    pub fn is_on(&self, group: usize) -> bool {
+        let rests = group == self.library() && self.library_rests;
+        self.groups[group].are_on() && !rests
+    }
+
+    /// Returns the wait functions of a group, or the number that represents the C library.
+    pub fn functions_of(&self, group: usize) -> HashSet<u8> {
+        if group == self.library() {
+            return HashSet::from([LIBRARY]);
+        }
+        self.plan.functions_of(group)
+    }
+
+    /// Returns whether a group has anything to attach.
+    pub fn can_be_on(&self, group: usize) -> bool {
+        if group == self.library() {
+            return !self.is_tracepoint_refused(TRACEPOINTS[0]);
+        }
+        self.plan.groups[group].iter().any(|&i| self.plan.sites[i].is_begin() && !self.is_refused(i))
+    }
+
+    /// Switches a group off for a while, without waiting until the kernel has finished. Its beginnings are detached
+    /// first, so that most waits whose beginning was seen are also seen to end.
+    pub fn take_off(&mut self, group: usize) {
+        if group == self.library() {
+            self.note_switch();
+            if !self.traces_system_calls {
+                self.let_library_rest();
+                return;
+            }
+        }
+        let Links { begins, ends } = std::mem::take(&mut self.groups[group]);
+        let maps = Arc::clone(&self.maps);
+        let functions = self.functions_of(group);
+        self.removals.push(thread::spawn(move || {
+            let removal = thread::spawn(move || detach_all(begins));
+            thread::sleep(LAST_WAITS);
+            for function in functions {
+                maps.update_attachment(function, |a| a.generation = a.generation.wrapping_add(1));
+            }
+            detach_all(ends);
+            _ = removal.join();
+        }));
+    }
+
+    /// Switches the futex programs off without detaching them.
+    fn let_library_rest(&mut self) {
+        self.library_rests = true;
+        let maps = Arc::clone(&self.maps);
+        self.removals.push(thread::spawn(move || {
+            thread::sleep(LAST_WAITS);
+            maps.update_attachment(LIBRARY, |a| {
+                a.generation = a.generation.wrapping_add(1);
+                a.rests = 1;
+            });
+        }));
+    }
+
+    /// Waits until the kernel has finished detaching.
+    pub fn finish_removals(&mut self) {
+        for removal in self.removals.drain(..) {
+            _ = removal.join();
+        }
+    }
+
+    pub fn set_states(&self, state: impl Fn(usize) -> ProbeState) {
+        let states = self.plan.probes.iter().map(|probe| match probe.sites.iter().all(|&i| self.is_refused(i)) {
+            true => ProbeState::Failed,
+            false => state(self.plan.group_of(probe)),
+        });
+        let states = states.collect();
+        *self.status.probes.lock() = states;
+        let futex = state(self.library());
+        let mut states = vec![futex, futex, ProbeState::Attached];
+        if self.sees_wakes && !self.traces_system_calls {
+            states.push(futex);
+        }
+        for (state, name) in states.iter_mut().zip(TRACEPOINTS) {
+            if self.is_tracepoint_refused(name) {
+                *state = ProbeState::Failed;
+            }
+        }
+        *self.status.tracepoints.lock() = states;
+    }
+
+    /// Switches all groups off, and returns when the kernel has finished.
+    pub fn take_all_off(&mut self) {
+        for group in 0..self.groups.len() {
+            if self.is_on(group) {
+                self.take_off(group);
+            }
+        }
+        self.finish_removals();
+        self.set_states(|_| ProbeState::Detached);
+    }
+
+    /// Switches on all groups that can be on.
+    pub fn put_all_on(&mut self) {
+        // Begin with sleeps: a wait that begins before they are measured would count as spinning.
+        for group in (0..self.groups.len()).rev() {
+            if !self.is_on(group) && self.can_be_on(group) {
+                self.put_on(group);
+            }
+        }
+        self.set_states(|_| ProbeState::Attached);
+    }
+
+    /// Tells the programs which groups are off at times.
+    pub fn announce(&self, turns: &[Turn]) {
+        for (group, turn) in turns.iter().enumerate() {
+            for function in self.functions_of(group) {
+                self.maps.update_attachment(function, |a| a.by_turns = u32::from(*turn != Turn::Always));
+            }
+        }
+    }
+
+    /// Detaches all probes concurrently, because each removal waits for a grace period of the kernel.
+    pub fn detach(mut self) {
+        let groups = std::mem::take(&mut self.groups);
+        let links = groups.into_iter().flat_map(|links| links.begins.into_iter().chain(links.ends));
+        detach_all(self.thread_exit.take().into_iter().chain(links).collect());
+        self.finish_removals();
+    }
+}

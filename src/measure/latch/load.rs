@@ -1,0 +1,124 @@
+//! What the programs are loaded with: constants, and maps that are filled before the first of them is attached.
+
+use anyhow::{Context, Result};
+use libbpf_rs::{MapCore, MapFlags};
+
+use super::{library, plan, Plan};
+use crate::bpf::bytes_of;
+use crate::bpf::latch::{types, LatchSkel, OpenLatchSkel};
+use crate::catalog::{prlock_kind, psi_places, tracked_id, Family};
+use crate::host::Topology;
+use crate::model::BUCKET_BOUNDS_NS;
+use crate::target::Target;
+
+/// Sets the constants with which the programs are loaded.
+pub(super) fn configure(
+    open: &mut OpenLatchSkel<'_>,
+    target: &Target,
+    plan: &Plan,
+    topology: Option<&Topology>,
+) -> Result<()> {
+    let rodata = open.maps.rodata_data.as_deref_mut().context("the programs have no constants")?;
+    rodata.target_tgid = target.pid as u32;
+    rodata.bucket_bounds = BUCKET_BOUNDS_NS;
+    rodata.ip_register = u32::from(plan::ip_offset(target.image.arch()));
+    if let Some(topology) = topology {
+        rodata.has_places = 1;
+        rodata.place_of_cpu.iter_mut().zip(&topology.of_cpu).for_each(|(into, domain)| *into = *domain);
+    }
+    if let Some(text) = target.image.section(".text") {
+        rodata.text_begin = text.start + target.bias;
+        rodata.text_end = text.end + target.bias;
+    }
+    if let Some(range) = &plan.static_data {
+        rodata.static_begin = range.start + target.bias;
+        rodata.static_end = range.end + target.bias;
+    }
+    let library = target.family.library;
+    rodata.psi_offset = target.family.psi_from_latch().unwrap_or(0);
+    let class = target.psi_class();
+    (rodata.psi_class_offset, rodata.psi_name_offset) = (class.to_class, class.to_name);
+    rodata.page_layout = page_layout(target.family);
+    let arch = target.image.arch();
+    let registers = plan::library_registers(arch);
+    (rodata.op_register, rodata.sp_register, rodata.link_register) = registers;
+    let functions = |names: &'static [&'static str]| {
+        let symbols = names.iter().flat_map(|name| target.image.functions_named(name));
+        symbols.filter_map(|s| target.image.function_at(s.addr))
+    };
+    if let Some(range) = functions(library.tracked).next() {
+        rodata.tracked_begin = range.start + target.bias;
+        rodata.tracked_end = range.end + target.bias;
+        rodata.tracked_id_offset = tracked_id(arch);
+    }
+    let places = psi_places(arch, library, prlock_kind(&target.image));
+    for (into, place) in rodata.psi_places.iter_mut().zip(places) {
+        // The kinds' names begin with different letters.
+        let kind = place.kind.as_str().as_bytes()[0];
+        let (plain_wait, is_prlock) = (u8::from(place.plain_wait), u8::from(place.is_prlock));
+        *into = types::psi_place { offset: place.offset, plain_wait, kind, is_prlock, unused: 0 };
+    }
+    for (into, range) in rodata.prlock_functions.iter_mut().zip(functions(library.prlock)) {
+        *into = types::code_range { begin: range.start + target.bias, end: range.end + target.bias };
+    }
+    rodata.metadata_instance_offset = library.metadata_instance(arch);
+    rodata.metadata_text_offset = library.metadata_lock.text;
+    Ok(())
+}
+
+/// Returns what the programs need in order to recognize a page by its latch.
+fn page_layout(family: &Family) -> types::page_layout {
+    let Some(pages) = family.pages else { return types::page_layout::default() };
+    let latch = &pages.latch;
+    types::page_layout {
+        space: latch.space,
+        page_no: latch.page_no,
+        frame: latch.frame,
+        flag: latch.flag.unwrap_or(0),
+        index_type: latch.index_type.unwrap_or(0),
+        is_known: 1,
+    }
+}
+
+/// Creates the entry for pages without an entry of their own, before the map can be full.
+fn write_other_pages(map: &impl MapCore) -> Result<()> {
+    let key = types::page_key { r#type: types::page_type::PAGE_OTHER.0 as u16, ..Default::default() };
+    let waits = types::page_waits::default();
+    map.update(bytes_of(&key), bytes_of(&waits), MapFlags::ANY).context("preparing the map of pages")
+}
+
+/// Writes the planned sites and kinds to the maps. The sites depend on where the program lies in the process.
+fn write_sites(map: &impl MapCore, plan: &Plan, bias: u64) -> Result<()> {
+    for (index, site) in plan.sites.iter().enumerate() {
+        let moved = |place| plan::moved(place, bias);
+        let site = types::site { latch: moved(site.site.latch), file: moved(site.site.file), ..site.site };
+        map.update(&(index as u32).to_ne_bytes(), bytes_of(&site), MapFlags::ANY).context("writing the probe sites")?;
+    }
+    Ok(())
+}
+
+fn write_kinds(map: &impl MapCore, plan: &Plan) -> Result<()> {
+    for (index, kinds) in (0u32..).zip(&plan.kinds) {
+        map.update(&index.to_ne_bytes(), bytes_of(kinds), MapFlags::ANY).context("writing the kinds of waits")?;
+    }
+    Ok(())
+}
+
+/// Writes what the programs need before the first of them is attached.
+pub(super) fn fill(skel: &LatchSkel<'_>, target: &Target, plan: &Plan) -> Result<()> {
+    write_sites(&skel.maps.sites, plan, target.bias)?;
+    write_kinds(&skel.maps.kinds, plan)?;
+    write_other_pages(&skel.maps.pages)?;
+    for (address, index) in plan.site_addresses(target.bias) {
+        skel.maps.site_at.update(&address.to_ne_bytes(), &index.to_ne_bytes(), MapFlags::ANY)?;
+    }
+    for address in &plan.wrapper_returns {
+        let address = address + target.bias;
+        // A missing entry only makes a call site less precise.
+        _ = skel.maps.wrappers.update(&address.to_ne_bytes(), &[1], MapFlags::ANY);
+    }
+    for (address, row) in library::rows(target.pid) {
+        skel.maps.library_frames.update(&address.to_ne_bytes(), bytes_of(&row), MapFlags::ANY)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,119 @@
+//! The maps in which the programs count, and what they contain at one moment.
+
+use anyhow::Result;
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use parking_lot::Mutex;
+
+use crate::bpf::bytes_of;
+use crate::bpf::latch::{types, LatchSkel};
+use crate::measure::maps::{entries, of_cpus, sum_over_cpus};
+
+/// The names of the causes in `enum lost`, in its order.
+const LOST: [&str; types::lost::LOST_CAUSES.0 as usize] = [
+    "threads_full",
+    "latches_full",
+    "callsites_full",
+    "latch_unreadable",
+    "end_not_seen",
+    "begin_not_seen",
+    "unknown_site",
+    "lock_unknown",
+    "cut_off",
+    "handoffs_full",
+];
+
+/// What is counted in addition to the sites, in the order of `enum tracepoint`.
+pub(super) const TRACEPOINTS: [&str; 4] = ["futex_enter", "futex_exit", "thread_exit", "futex_wake"];
+
+/// The maps that are read at each scrape. They outlive the loaded programs.
+pub(crate) struct Maps {
+    pub latches: MapHandle,
+    pub callsites: MapHandle,
+    pub pages: MapHandle,
+    pub handoffs: MapHandle,
+    pub hits: MapHandle,
+    pub lost: MapHandle,
+    pub attachments: MapHandle,
+    /// Held while an entry of `attachments` is changed, which several threads do.
+    attachment_change: Mutex<()>,
+    pub threads: MapHandle,
+}
+
+impl Maps {
+    pub(super) fn of(skel: &LatchSkel<'_>) -> libbpf_rs::Result<Maps> {
+        Ok(Maps {
+            latches: MapHandle::try_from(&skel.maps.latches)?,
+            callsites: MapHandle::try_from(&skel.maps.callsites)?,
+            pages: MapHandle::try_from(&skel.maps.pages)?,
+            handoffs: MapHandle::try_from(&skel.maps.handoffs)?,
+            hits: MapHandle::try_from(&skel.maps.hits)?,
+            lost: MapHandle::try_from(&skel.maps.lost)?,
+            attachments: MapHandle::try_from(&skel.maps.attachments)?,
+            attachment_change: Mutex::default(),
+            threads: MapHandle::try_from(&skel.maps.threads)?,
+        })
+    }
+
+    /// Changes what the programs know about a wait function's probes. If this fails, for which there is no known
+    /// reason, waits may be counted under another cause of loss.
+    pub(super) fn update_attachment(&self, function: u8, change: impl FnOnce(&mut types::attachment)) {
+        let _held = self.attachment_change.lock();
+        let key = u32::from(function).to_ne_bytes();
+        let Ok(Some(bytes)) = self.attachments.lookup(&key, MapFlags::ANY) else { return };
+        let Ok(mut attachment) = plain::from_bytes::<types::attachment>(&bytes).copied() else { return };
+        change(&mut attachment);
+        _ = self.attachments.update(&key, bytes_of(&attachment), MapFlags::ANY);
+    }
+
+    /// Returns how often a probe was hit, by its index.
+    ///
+    /// # Errors
+    /// Fails when the map cannot be read.
+    pub(super) fn hits_of(&self, index: u32) -> Result<types::hits> {
+        let all = of_cpus::<types::hits>(&self.hits, index)?;
+        Ok(all.into_iter().fold(types::hits::default(), |sum, hits| types::hits {
+            count: sum.count + hits.count,
+            timed_ns: sum.timed_ns + hits.timed_ns,
+        }))
+    }
+
+    /// Returns the numbers of events that are in no figure, by cause.
+    ///
+    /// # Errors
+    /// Fails when the map cannot be read.
+    pub(super) fn lost(&self) -> Result<Vec<(String, u64)>> {
+        let lost = LOST.iter().zip(0..);
+        lost.map(|(cause, index)| Ok(((*cause).to_owned(), sum_over_cpus(&self.lost, index)?))).collect()
+    }
+}
+
+impl types::hits {
+    /// Returns for how long the program ran in all hits together, extrapolated from those that were timed.
+    pub(super) fn program_ns(&self) -> u64 {
+        self.timed_ns * u64::from(types::limit::TIMED_HITS.0)
+    }
+}
+
+/// The waits that the programs have counted, as the maps contain them.
+#[derive(Clone, Default)]
+pub(super) struct Counts {
+    pub latches: Vec<(types::latch_key, types::waits)>,
+    pub callsites: Vec<(types::callsite_key, types::callsite_waits)>,
+    pub pages: Vec<(types::page_key, types::page_waits)>,
+    pub handoffs: Vec<(types::handoff_key, types::handoffs)>,
+}
+
+impl Counts {
+    /// Reads the maps.
+    ///
+    /// # Errors
+    /// Fails when a map cannot be read.
+    pub fn read(maps: &Maps) -> Result<Counts> {
+        Ok(Counts {
+            latches: entries(&maps.latches)?,
+            callsites: entries(&maps.callsites)?,
+            pages: entries(&maps.pages)?,
+            handoffs: entries(&maps.handoffs)?,
+        })
+    }
+}

@@ -1,0 +1,490 @@
+//! Turns what the programs counted into figures: under names, with what was missed added, and longest waits first.
+//!
+//! Nothing here reads the kernel or the server, so that every figure can be tested without them.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::keys::{is_reacquire, key_of, mode, page_key, LatchKey};
+use super::maps::Counts;
+use super::missed::{Estimate, Missed};
+use super::{CallsiteWaits, Figures, Handoffs, LatchWaits, PageWaits, Reacquires};
+use crate::bpf::latch::types;
+use crate::host::Topology;
+use crate::model::{Histogram, Kind, Mode};
+use crate::names::{LatchName, PageKey, PageName};
+
+/// The CPU time of waiters for each latch, in nanoseconds.
+pub(in crate::measure) type SpinTimes = HashMap<LatchKey, u64>;
+
+/// Names what was waited for.
+pub(super) trait Names {
+    /// Returns the name of a latch, of which `example` is the address of one; `None` if it is not known yet.
+    fn latch(&mut self, key: &types::latch_key, example: u64) -> Option<LatchName>;
+
+    /// Returns `file.cc:123` for a line of the file whose name is at `place`; for line 0, the function that contains
+    /// `place`.
+    fn callsite(&mut self, place: u64, line: u64) -> String;
+
+    /// Returns what each page is part of; `None` if nothing is known of this server's pages.
+    fn pages(&mut self, keys: &[PageKey]) -> Option<Vec<PageName>>;
+}
+
+/// What figures are made of.
+pub(super) struct Tally<'a> {
+    pub counts: Counts,
+    pub missed: &'a Missed,
+    pub spin_times: &'a SpinTimes,
+    /// Whether each wait function spins before it sleeps.
+    pub spins: &'a [bool],
+    pub sleeps_seen: bool,
+    /// The parts of the machine between which handoffs are counted; `None` if they are not.
+    pub topology: Option<&'a Topology>,
+}
+
+impl Tally<'_> {
+    /// Returns the figures under the names that `names` gives.
+    pub fn figures(&self, names: &mut impl Names) -> Figures {
+        let named: HashMap<LatchKey, LatchName> = self
+            .counts
+            .latches
+            .iter()
+            .filter_map(|(key, waits)| Some((key_of(key), names.latch(key, waits.example)?)))
+            .collect();
+        Figures {
+            waits: self.waits(&named),
+            sleeps_seen: self.sleeps_seen,
+            reacquires: self.reacquires(&named),
+            callsites: self.callsites(&named, names),
+            pages: self.pages(names),
+            domains: self.topology.map(|topology| topology.names.clone()).unwrap_or_default(),
+            handoffs: self.handoffs(&named),
+        }
+    }
+
+    /// Returns contended waits by latch and mode. Waits for a latch whose name is not known yet appear once it is.
+    fn waits(&self, named: &HashMap<LatchKey, LatchName>) -> Vec<LatchWaits> {
+        let mut latches = HashMap::new();
+        for (key, waits) in self.counts.latches.iter().filter(|(key, _)| !is_reacquire(key.primitive)) {
+            let id = key_of(key);
+            let Some(name) = named.get(&id) else { continue };
+            let missed = self.missed.latch(&id);
+            let entry = add_waits(&mut latches, name, mode_of(name, key.mode), waits, missed);
+            entry.spin_cpu_ns += self.spin_times.get(&id).copied().unwrap_or(0);
+            if self.spins.get(usize::from(key.function)) == Some(&true) {
+                add_spins(entry, waits, missed);
+            }
+        }
+        let mut latches: Vec<LatchWaits> = latches.into_values().collect();
+        latches.sort_by(|a, b| b.waits.sum_ns.cmp(&a.waits.sum_ns).then_with(|| a.latch.cmp(&b.latch)));
+        latches
+    }
+
+    fn reacquires(&self, named: &HashMap<LatchKey, LatchName>) -> Vec<Reacquires> {
+        let mut reacquires = BTreeMap::new();
+        for (key, waits) in self.counts.latches.iter().filter(|(key, _)| is_reacquire(key.primitive)) {
+            let id = key_of(key);
+            if let Some(name) = named.get(&id) {
+                add_reacquires(&mut reacquires, name, waits, self.missed.latch(&id));
+            }
+        }
+        let mut reacquires: Vec<Reacquires> = reacquires.into_values().collect();
+        reacquires.sort_by(|a, b| b.wait_ns.cmp(&a.wait_ns).then_with(|| a.latch.cmp(&b.latch)));
+        reacquires
+    }
+
+    /// Returns the name of a latch for which threads contend; `None` for waits after a condition variable.
+    fn contended<'n>(&self, named: &'n HashMap<LatchKey, LatchName>, key: &types::latch_key) -> Option<&'n LatchName> {
+        named.get(&key_of(key)).filter(|_| !is_reacquire(key.primitive))
+    }
+
+    fn callsites(&self, named: &HashMap<LatchKey, LatchName>, names: &mut impl Names) -> Vec<CallsiteWaits> {
+        let mut callsites: HashMap<(&str, Mode, String), CallsiteWaits> = HashMap::new();
+        for (key, waits) in &self.counts.callsites {
+            let Some(name) = self.contended(named, &key.latch) else { continue };
+            let callsite = names.callsite(key.r#where, key.line);
+            let mode = mode_of(name, key.latch.mode);
+            let entry = callsites.entry((&name.event, mode, callsite.clone())).or_insert_with(|| CallsiteWaits {
+                latch: name.event.clone(),
+                mode: Some(mode),
+                callsite,
+                wait_ns: 0,
+                waits: 0,
+            });
+            let missed = self.missed.callsite(key_of(&key.latch), key.r#where, key.line);
+            entry.wait_ns += waits.sum_ns + missed.sum_ns as u64;
+            entry.waits += waits.count + missed.count as u64;
+        }
+        let mut callsites: Vec<CallsiteWaits> = callsites.into_values().collect();
+        callsites
+            .sort_by(|a, b| b.wait_ns.cmp(&a.wait_ns).then_with(|| (&a.callsite, a.mode).cmp(&(&b.callsite, b.mode))));
+        callsites
+    }
+
+    /// Returns waits for pages by the object that the pages are part of, longest first. Empty if no page was
+    /// recognized, because then this server's pages differ from the catalog's description.
+    fn pages(&self, names: &mut impl Names) -> Vec<PageWaits> {
+        let is_other = |key: &types::page_key| u32::from(key.r#type) == types::page_type::PAGE_OTHER.0;
+        let (other, known): (Vec<_>, Vec<_>) = self.counts.pages.iter().copied().partition(|(key, _)| is_other(key));
+        let keys: Vec<PageKey> = known.iter().map(|(key, _)| page_key(key)).collect();
+        let Some(found) = names.pages(&keys).filter(|found| !found.is_empty()) else { return Vec::new() };
+        let named = found.into_iter().map(Some).zip(known);
+        let others = other.into_iter().filter(|(_, waits)| waits.count > 0).map(|row| (None, row));
+        let mut pages: HashMap<Option<PageName>, PageWaits> = HashMap::new();
+        for (name, (key, waits)) in named.chain(others) {
+            let entry = pages.entry(name.clone()).or_insert_with(|| match name {
+                Some(name) => {
+                    PageWaits { table: name.table, index: name.index, level: name.level, waits: 0, wait_ns: 0 }
+                }
+                None => PageWaits::other(),
+            });
+            let missed = self.missed.page(&key);
+            entry.waits += waits.count + missed.count as u64;
+            entry.wait_ns += waits.sum_ns + missed.sum_ns as u64;
+        }
+        let mut pages: Vec<PageWaits> = pages.into_values().collect();
+        pages.sort_by(|a, b| b.wait_ns.cmp(&a.wait_ns).then_with(|| a.place().cmp(&b.place())));
+        pages
+    }
+
+    /// Returns handoffs by latch and parts of the machine; empty on a machine that has a single part.
+    fn handoffs(&self, named: &HashMap<LatchKey, LatchName>) -> Vec<Handoffs> {
+        let Some(topology) = self.topology else { return Vec::new() };
+        let mut all: BTreeMap<(&str, u8, u8), Handoffs> = BTreeMap::new();
+        for (key, seen) in &self.counts.handoffs {
+            // A thread that waits for a condition is not handed a latch.
+            let name = self.contended(named, &key.latch).filter(|name| name.kind != Kind::Cond);
+            let Some(name) = name else { continue };
+            let entry = all.entry((&name.event, key.from, key.to)).or_insert_with(|| Handoffs {
+                latch: name.event.clone(),
+                from: topology.name(key.from).map(str::to_owned),
+                to: topology.name(key.to).map(str::to_owned),
+                count: 0,
+                wait_ns: 0,
+                migrations: 0,
+            });
+            let latch = key_of(&key.latch);
+            let missed = self.missed.handoff(latch, key.from, key.to);
+            entry.count += seen.count + missed.count as u64;
+            entry.wait_ns += seen.sum_ns + missed.sum_ns as u64;
+            entry.migrations += seen.migrations + self.missed.migrations(latch, key.from, key.to) as u64;
+        }
+        all.into_values().collect()
+    }
+}
+
+/// Returns the mode under which waits for a latch of this name appear.
+fn mode_of(name: &LatchName, code: u8) -> Mode {
+    // A lock word serves plain mutexes and the writer side of rw-locks alike; only its name distinguishes them.
+    if name.kind == Kind::Mutex {
+        Mode::None
+    } else {
+        mode(code)
+    }
+}
+
+/// Adds the waits that ended while spinning, and those that slept afterwards.
+fn add_spins(entry: &mut LatchWaits, waits: &types::waits, missed: Option<&Estimate>) {
+    let (more_slept, more_won) = missed.map_or((0.0, 0.0), |m| (m.slept, m.won));
+    entry.spins_wasted += waits.slept + more_slept as u64;
+    entry.spins_won += waits.watched.saturating_sub(waits.slept) + more_won as u64;
+}
+
+fn add_waits<'a>(
+    latches: &'a mut HashMap<(LatchName, Mode), LatchWaits>,
+    name: &LatchName,
+    mode: Mode,
+    waits: &types::waits,
+    missed: Option<&Estimate>,
+) -> &'a mut LatchWaits {
+    let entry = latches.entry((name.clone(), mode)).or_insert_with(|| LatchWaits {
+        latch: name.event.clone(),
+        kind: name.kind,
+        mode,
+        waits: Histogram::default(),
+        sleep_ns: 0,
+        sleeps: 0,
+        spin_cpu_ns: 0,
+        spins_won: 0,
+        spins_wasted: 0,
+        estimated_ns: 0,
+    });
+    let mut buckets = waits.buckets;
+    if let Some(missed) = missed {
+        buckets.iter_mut().zip(&missed.buckets).for_each(|(bucket, more)| *bucket += *more as u64);
+        entry.estimated_ns += missed.sum_ns as u64;
+        entry.sleep_ns += missed.sleep_ns as u64;
+        entry.sleeps += missed.sleeps as u64;
+    }
+    entry.waits.merge(&Histogram {
+        buckets,
+        count: buckets.iter().sum(),
+        sum_ns: waits.sum_ns + missed.map_or(0, |m| m.sum_ns as u64),
+        max_ns: waits.max_ns,
+    });
+    entry.sleep_ns += waits.sleep_ns;
+    entry.sleeps += waits.sleeps;
+    entry
+}
+
+fn add_reacquires(
+    reacquires: &mut BTreeMap<String, Reacquires>,
+    name: &LatchName,
+    waits: &types::waits,
+    missed: Option<&Estimate>,
+) {
+    let entry = reacquires.entry(name.event.clone()).or_insert_with(|| Reacquires {
+        latch: name.event.clone(),
+        waits: 0,
+        wait_ns: 0,
+    });
+    let more = missed.map_or((0.0, 0.0), |m| (m.buckets.iter().sum(), m.sum_ns));
+    entry.waits += waits.buckets.iter().sum::<u64>() + more.0 as u64;
+    entry.wait_ns += waits.sum_ns + more.1 as u64;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TRX: &str = "wait/synch/mutex/innodb/trx_mutex";
+    const INDEX: &str = "wait/synch/sxlock/innodb/index_tree_rw_lock";
+    const DONE: &str = "wait/synch/mutex/sql/MYSQL_BIN_LOG::LOCK_done";
+    const COND: &str = "wait/synch/cond/sql/MYSQL_BIN_LOG::COND_done";
+    const EVENTS: [&str; 4] = [TRX, INDEX, DONE, COND];
+    const MUTEX: u8 = types::primitive::PRIMITIVE_MUTEX.0 as u8;
+    const REACQUIRE: u8 = types::primitive::PRIMITIVE_REACQUIRE.0 as u8;
+
+    /// Names latches by the number in their key: an index into `EVENTS`.
+    struct Fake;
+
+    impl Names for Fake {
+        fn latch(&mut self, key: &types::latch_key, _example: u64) -> Option<LatchName> {
+            LatchName::from_event(EVENTS.get(key.id as usize)?)
+        }
+
+        fn callsite(&mut self, place: u64, line: u64) -> String {
+            format!("{place}:{line}")
+        }
+
+        fn pages(&mut self, keys: &[PageKey]) -> Option<Vec<PageName>> {
+            let name = |key: &PageKey| match key {
+                PageKey::Index { index, level, .. } => {
+                    PageName { table: "db/t".to_owned(), index: index.to_string(), level: Some(*level) }
+                }
+                PageKey::Plain { kind, .. } => {
+                    PageName { table: "undo".to_owned(), index: kind.to_string(), level: None }
+                }
+            };
+            Some(keys.iter().map(name).collect())
+        }
+    }
+
+    fn key(event: &str, mode: u8, primitive: u8) -> types::latch_key {
+        let id = EVENTS.iter().position(|known| *known == event).unwrap_or(EVENTS.len()) as u64;
+        types::latch_key { id, mode, primitive, ..Default::default() }
+    }
+
+    /// `count` waits, of which one took longest.
+    fn waits(count: u64, sum_ns: u64) -> types::waits {
+        let mut waits = types::waits {
+            sum_ns,
+            max_ns: sum_ns / 2,
+            sleep_ns: sum_ns / 4,
+            sleeps: count,
+            watched: count,
+            watched_ns: sum_ns,
+            slept: count / 2,
+            ..Default::default()
+        };
+        (waits.buckets[3], waits.buckets[9]) = (count - 1, 1);
+        waits
+    }
+
+    fn figures(counts: &Counts, missed: &Missed) -> Figures {
+        figures_between(counts, missed, None)
+    }
+
+    fn figures_between(counts: &Counts, missed: &Missed, topology: Option<&Topology>) -> Figures {
+        let spin_times = SpinTimes::from([(key_of(&key(TRX, 0, MUTEX)), 77)]);
+        let tally = Tally {
+            counts: counts.clone(),
+            missed,
+            spin_times: &spin_times,
+            spins: &[true],
+            sleeps_seen: true,
+            topology,
+        };
+        tally.figures(&mut Fake)
+    }
+
+    /// What was missed if three times as much was not seen as was, but for one wait that was settled before.
+    fn three_times(before: &Counts, counts: &Counts) -> Missed {
+        let mut missed = Missed::default();
+        missed.estimate(before, &[0.0]);
+        missed.estimate(counts, &[3.0]);
+        missed
+    }
+
+    #[test]
+    fn waits_have_their_name_mode_and_parts() {
+        let counts = Counts {
+            latches: vec![(key(INDEX, 3, 0), waits(4, 100)), (key(TRX, 3, MUTEX), waits(10, 1000))],
+            ..Counts::default()
+        };
+        let all = figures(&counts, &Missed::default());
+        let [trx, index] = &all.waits[..] else { panic!("{all:?}") };
+        assert_eq!((trx.latch.as_str(), trx.kind, trx.mode), (TRX, Kind::Mutex, Mode::None), "longest first");
+        assert_eq!((index.latch.as_str(), index.kind, index.mode), (INDEX, Kind::Sxlock, Mode::X));
+        assert_eq!((trx.waits.count, trx.waits.sum_ns, trx.waits.max_ns), (10, 1000, 500));
+        assert_eq!((trx.waits.buckets[3], trx.waits.buckets[9]), (9, 1));
+        assert_eq!((trx.sleep_ns, trx.sleeps, trx.spins_won, trx.spins_wasted), (250, 10, 5, 5));
+        assert_eq!((trx.estimated_ns, trx.spin_cpu_ns), (0, 0), "its spin time is that of a key with another mode");
+        assert!(all.sleeps_seen);
+    }
+
+    /// Instances and shards of a latch have keys of their own.
+    #[test]
+    fn latches_of_one_name_add_up() {
+        let other = types::latch_key { line: 1, ..key(TRX, 0, MUTEX) };
+        let counts = Counts {
+            latches: vec![(key(TRX, 0, MUTEX), waits(10, 1000)), (other, waits(5, 4000))],
+            ..Counts::default()
+        };
+        let all = figures(&counts, &Missed::default());
+        let [trx] = &all.waits[..] else { panic!("{all:?}") };
+        assert_eq!((trx.waits.count, trx.waits.sum_ns, trx.waits.max_ns), (15, 5000, 2000));
+        assert_eq!((trx.sleep_ns, trx.sleeps, trx.spins_won, trx.spins_wasted), (1250, 15, 8, 7));
+        assert_eq!(trx.spin_cpu_ns, 77);
+    }
+
+    #[test]
+    fn only_functions_that_spin_have_spins() {
+        let plain = types::latch_key { function: 1, ..key(TRX, 0, MUTEX) };
+        let counts = Counts { latches: vec![(plain, waits(10, 1000))], ..Counts::default() };
+        assert_eq!(figures(&counts, &Missed::default()).waits[0].spins(), 0);
+    }
+
+    #[test]
+    fn a_latch_without_a_name_waits_for_it() {
+        let unknown = key("", 0, MUTEX);
+        let site = types::callsite_key { latch: unknown, ..Default::default() };
+        let counts = Counts {
+            latches: vec![(unknown, waits(10, 1000))],
+            callsites: vec![(site, types::callsite_waits { count: 1, sum_ns: 1 })],
+            ..Counts::default()
+        };
+        let all = figures(&counts, &Missed::default());
+        assert!(all.waits.is_empty() && all.callsites.is_empty(), "{all:?}");
+    }
+
+    #[test]
+    fn what_was_missed_is_added() {
+        let one = |n: u64| Counts { latches: vec![(key(TRX, 0, MUTEX), waits(n, 100 * n))], ..Counts::default() };
+        let all = figures(&one(11), &three_times(&one(1), &one(11)));
+        let [trx] = &all.waits[..] else { panic!("{all:?}") };
+        // Three times the ten new ones, all of which are in the buckets that these were in.
+        assert_eq!((trx.waits.count, trx.waits.sum_ns), (41, 1100 + 3000));
+        assert_eq!((trx.waits.buckets[3], trx.waits.buckets[9]), (10 + 30, 1));
+        assert_eq!(trx.estimated_ns, 3000);
+        // Those that were not seen are taken to have slept as all those that were.
+        assert_eq!((trx.sleep_ns, trx.sleeps), (275 + 750, 11 + 29), "rounded down");
+        assert_eq!((trx.spins_wasted, trx.spins_won), (5 + 13, 6 + 16));
+    }
+
+    /// Locks of one name are summed, as are seen and estimated waits.
+    #[test]
+    fn wake_ups_of_one_mutex_add_up_and_are_no_contention() {
+        let other = types::latch_key { line: 1, ..key(DONE, 0, REACQUIRE) };
+        let of = |n: u64| Counts {
+            latches: vec![(key(DONE, 0, REACQUIRE), waits(10, 1000)), (other, waits(n, 100 * n))],
+            callsites: vec![(
+                types::callsite_key { latch: other, ..Default::default() },
+                types::callsite_waits { count: 1, sum_ns: 1 },
+            )],
+            ..Counts::default()
+        };
+        let all = figures(&of(5), &three_times(&of(2), &of(5)));
+        let expected = Reacquires { latch: DONE.to_owned(), waits: 15 + 9, wait_ns: 1500 + 900 };
+        assert_eq!(all.reacquires, [expected]);
+        assert!(all.waits.is_empty() && all.callsites.is_empty(), "{all:?}");
+    }
+
+    #[test]
+    fn call_sites_add_up_by_latch_mode_and_place() {
+        let site = |mode, place| types::callsite_key { latch: key(INDEX, mode, 0), r#where: place, line: 9 };
+        let of = |n: u64| Counts {
+            latches: vec![(key(INDEX, 1, 0), waits(4, 100)), (key(INDEX, 3, 0), waits(4, 100))],
+            callsites: [site(1, 5), site(3, 5), site(3, 6)]
+                .map(|key| (key, types::callsite_waits { count: n, sum_ns: n * 10 * (key.r#where) }))
+                .to_vec(),
+            ..Counts::default()
+        };
+        let all = figures(&of(4), &three_times(&of(2), &of(4)));
+        let rows: Vec<_> = all.callsites.iter().map(|s| (s.callsite.as_str(), s.mode, s.waits, s.wait_ns)).collect();
+        // Four that were seen, and three times the two new ones.
+        let expected =
+            [("6:9", Some(Mode::X), 10, 600), ("5:9", Some(Mode::S), 10, 500), ("5:9", Some(Mode::X), 10, 500)];
+        assert_eq!(rows, expected);
+    }
+
+    #[test]
+    fn pages_add_up_by_what_they_are_part_of() {
+        let page = |index: u64, level: u16, function: u32| types::page_key {
+            index,
+            level,
+            r#type: 17,
+            function,
+            ..Default::default()
+        };
+        let other = types::page_key { r#type: types::page_type::PAGE_OTHER.0 as u16, ..Default::default() };
+        let of = |n: u64| Counts {
+            pages: [page(8, 0, 0), page(8, 0, 1), page(8, 1, 0), other]
+                .map(|key| (key, types::page_waits { count: n, sum_ns: n * (100 + key.index + u64::from(key.level)) }))
+                .to_vec(),
+            ..Counts::default()
+        };
+        let all = figures(&of(4), &three_times(&of(2), &of(4)));
+        let rows: Vec<_> = all.pages.iter().map(|p| (p.table.as_str(), p.index.as_str(), p.waits, p.wait_ns)).collect();
+        // Two wait functions, of which only the first was off at times.
+        let expected = [("db/t", "8", 14, 14 * 108), ("db/t", "8", 10, 10 * 109), (PageWaits::OTHER, "", 10, 1000)];
+        assert_eq!(rows, expected);
+        assert_eq!(all.pages.iter().map(|page| page.level).collect::<Vec<_>>(), [Some(0), Some(1), None]);
+    }
+
+    #[test]
+    fn pages_that_nobody_waited_for_have_no_row() {
+        let other = types::page_key { r#type: types::page_type::PAGE_OTHER.0 as u16, ..Default::default() };
+        let plain = types::page_key { r#type: 2, ..Default::default() };
+        let waited = types::page_waits { count: 1, sum_ns: 5 };
+        let counts = |rows: &[_]| Counts { pages: rows.to_vec(), ..Counts::default() };
+        let none = types::page_waits::default();
+        assert_eq!(figures(&counts(&[(plain, waited), (other, none)]), &Missed::default()).pages.len(), 1);
+        assert_eq!(figures(&counts(&[(other, waited)]), &Missed::default()).pages, []);
+    }
+
+    #[test]
+    fn handoffs_go_from_one_part_of_the_machine_to_another() {
+        let topology = Topology { names: vec!["0".to_owned(), "1".to_owned()], of_cpu: vec![1, 2] };
+        let row = |event, from, to| types::handoff_key { latch: key(event, 0, MUTEX), from, to, ..Default::default() };
+        let of = |n: u64| Counts {
+            latches: vec![(key(TRX, 0, MUTEX), waits(4, 100)), (key(COND, 0, MUTEX), waits(4, 100))],
+            handoffs: [row(TRX, 1, 2), row(TRX, 0, 2), row(COND, 1, 1)]
+                .map(|key| (key, types::handoffs { count: n, sum_ns: 10 * n, migrations: n / 2 }))
+                .to_vec(),
+            ..Counts::default()
+        };
+        let missed = three_times(&of(2), &of(4));
+        let all = figures_between(&of(4), &missed, Some(&topology));
+        let row = |from: Option<&str>| Handoffs {
+            latch: TRX.to_owned(),
+            from: from.map(str::to_owned),
+            to: Some("1".to_owned()),
+            count: 10,
+            wait_ns: 100,
+            migrations: 2 + 3,
+        };
+        assert_eq!(all.handoffs, [row(None), row(Some("0"))]);
+        assert_eq!(all.domains, ["0", "1"]);
+        assert_eq!(figures(&of(4), &missed).handoffs, [], "on a machine with a single part");
+    }
+}

@@ -1,6 +1,5 @@
 //! Probes what this kernel and this process's privileges allow by trying each feature.
 
-use std::path::Path;
 use std::sync::OnceLock;
 
 use libbpf_rs::{libbpf_sys, MapType, ProgramType};
@@ -37,22 +36,23 @@ pub fn features() -> Vec<Feature> {
         required,
         verdict: if works { Verdict::Yes } else { Verdict::No(without.to_owned()) },
     };
+    let machine = Machine::this();
     let tracepoint = |path: &str| {
-        ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"]
+        ["sys/kernel/tracing", "sys/kernel/debug/tracing"]
             .iter()
-            .any(|root| Path::new(root).join("events").join(path).join("id").exists())
+            .any(|root| machine.has(&format!("{root}/events/{path}/id")))
     };
     vec![
         feature(
             "kernel type information (BTF)",
             true,
-            Path::new("/sys/kernel/btf/vmlinux").exists(),
+            has_type_information(),
             "use a kernel built with CONFIG_DEBUG_INFO_BTF",
         ),
         feature(
             "uprobes",
             true,
-            Path::new("/sys/bus/event_source/devices/uprobe/type").exists(),
+            machine.has("sys/bus/event_source/devices/uprobe/type"),
             "use a kernel with CONFIG_UPROBE_EVENTS",
         ),
         feature(
@@ -97,10 +97,15 @@ pub fn features() -> Vec<Feature> {
         feature(
             "more than one NUMA node or last-level cache",
             false,
-            Machine::this().topology(Domains::Auto).is_some(),
+            machine.topology(Domains::Auto).is_some(),
             "latch handoffs are not measured, unless --handoffs core is given to measure those between cores",
         ),
     ]
+}
+
+/// Returns whether the kernel has type information (BTF), without which it loads no program.
+pub(super) fn has_type_information() -> bool {
+    Machine::this().has("sys/kernel/btf/vmlinux")
 }
 
 /// Returns whether a program can tell which of its sites was hit.

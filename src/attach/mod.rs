@@ -64,7 +64,7 @@ pub fn require_privilege() -> Result<(), Failure> {
              run it on the host, or in a container with the host's PID namespace (docker run --pid=host …)",
         ));
     }
-    if !std::path::Path::new("/sys/kernel/btf/vmlinux").exists() {
+    if !features::has_type_information() {
         return Err(Failure::privilege(
             "this kernel has no type information (/sys/kernel/btf/vmlinux): use a kernel built with \
              CONFIG_DEBUG_INFO_BTF, as distribution kernels from 5.10 on are",

@@ -25,13 +25,13 @@ use crate::memory;
 use crate::names::Namer;
 use crate::target::{cpu_time_ns, has_shadow_stack, Target};
 
-/// What to measure, and what it may cost.
+/// The measurements to make, and their overhead budget.
 pub struct Options {
     /// The share of the server's CPU time that probes may take, 0 to 1.
     pub max_overhead: f64,
     /// The parts of this machine between which handoffs of latches are counted.
     pub domains: Domains,
-    /// What to measure in addition to waits for latches; `None`: nothing.
+    /// The measurements in addition to waits for latches, if any.
     pub more: Option<More>,
 }
 
@@ -52,7 +52,7 @@ pub struct Agent {
     source: Arc<Source>,
 }
 
-/// What snapshots are made of; shared with whoever serves or shows them.
+/// The source of snapshots, shared by the code that serves them and the code that shows them.
 pub struct Source {
     target: Arc<Target>,
     latches: Arc<Latches>,
@@ -147,12 +147,12 @@ impl Source {
         self.attached_at.elapsed()
     }
 
-    /// Returns what names latch waits, and which latches threads wait for at a moment.
+    /// Returns the collector of latch waits, which names latches and knows those that threads are waiting for.
     pub fn latches(&self) -> Arc<LatchCollector> {
         self.latches.collector()
     }
 
-    /// Returns the account of watchpoints, for whoever sets some.
+    /// Returns the account of watchpoints, to which code that sets some adds their cost.
     pub fn watchpoints(&self) -> &WatchpointAccount {
         &self.watchpoints
     }
@@ -162,7 +162,7 @@ impl Source {
         _ = self.preparing.lock().recv();
     }
 
-    /// Does this to all measurements at the same time, because each waits for the kernel.
+    /// Calls `act` on all measurements in parallel, because each call waits for the kernel.
     fn side_by_side(&self, act: impl Fn(&dyn Measurement) + Sync) {
         let act = &act;
         thread::scope(|scope| {
@@ -228,21 +228,21 @@ fn attach_more(
     more.statements.into_iter().for_each(|statements| measurements.push(Arc::new(statements)));
 }
 
-/// Starts a thread that does what takes long: measuring what hits cost, after which the probes are kept within the
-/// budget, and preparing all measurements.
+/// Starts a thread for slow work: it measures the cost of hits, so that the probes can be kept within the budget, and
+/// prepares all measurements.
 fn prepare(source: &Arc<Source>, budget: f64, prepared: Sender<()>) {
     let source = Arc::clone(source);
     let prepare = move || {
         match attach::calibrate() {
             Ok(costs) => keep_within(&source, budget, costs),
-            Err(error) => tracing::warn!("probe costs are not known, so no budget is kept: {error:#}"),
+            Err(error) => tracing::warn!("probe costs are not known, so the budget is not enforced: {error:#}"),
         }
         source.measurements.iter().for_each(|measurement| measurement.prepare());
         memory::give_back();
         drop(prepared);
     };
     if let Err(error) = thread::Builder::new().name("prepare".to_owned()).spawn(prepare) {
-        tracing::warn!("no budget is kept, and some figures are missing: {error}");
+        tracing::warn!("the budget is not enforced, and some figures are missing: {error}");
     }
 }
 
@@ -272,7 +272,7 @@ fn plan(target: &Target, max_overhead: f64) -> Result<Plan, Failure> {
 /// Returns what may be used on process `pid`, on this kernel, within this share of its CPU time (0 to 1).
 pub fn allowed(pid: i32, max_overhead: f64) -> Allowed {
     Allowed {
-        // Where a return came from is known by the cookie alone.
+        // Only the cookie says which function a return came from.
         uretprobes: attach::uretprobes_are_safe(pid) && attach::attach_cookies(),
         calls: !has_shadow_stack(pid),
         many_sites: attach::uprobe_multi_works(),
@@ -280,7 +280,7 @@ pub fn allowed(pid: i32, max_overhead: f64) -> Allowed {
     }
 }
 
-/// Returns the kernel's refusal as the user needs to hear it.
+/// Turns the kernel's refusal into a message that says what to do next.
 fn attach_failure(target: &Target, error: &anyhow::Error) -> Failure {
     if target.ended() {
         return Failure::target(format!("process {} has ended", target.pid));
@@ -288,7 +288,7 @@ fn attach_failure(target: &Target, error: &anyhow::Error) -> Failure {
     let kind = error.chain().find_map(|e| e.downcast_ref::<libbpf_rs::Error>()).map(libbpf_rs::Error::kind);
     match kind {
         Some(libbpf_rs::ErrorKind::PermissionDenied) => {
-            Failure::privilege(format!("{error:#}. Run armtrace as root, outside of containers without CAP_BPF"))
+            Failure::privilege(format!("{error:#}. Run armtrace as root, and not in a container without CAP_BPF"))
         }
         _ => Failure::running(format!("{error:#}. `armtrace doctor` shows what this kernel can do")),
     }

@@ -1,4 +1,4 @@
-//! The generated skeletons of the programs in `bpf/`.
+//! The skeletons that the build generates from the programs in `bpf/`.
 
 #[allow(clippy::all, missing_docs)]
 pub mod latch {

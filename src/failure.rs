@@ -1,13 +1,13 @@
-//! Why a command ends without having done its work: one message that says what was tried, why it failed
-//! and what to do next, and the exit status that scripts rely on.
+//! The error that a command ends with: one message that says what was tried, why it failed and what to do next, and the
+//! exit status that scripts rely on.
 
 use std::fmt;
 
-/// An error with its exit status.
+/// An error message with its exit status.
 #[derive(Debug)]
 pub struct Failure {
-    /// 1 failed while running; 2 bad usage; 3 no such process, or not a supported server; 4 missing
-    /// privilege or kernel feature.
+    /// 1: failed while running. 2: bad usage. 3: no such process, or not a supported server. 4: a privilege or a kernel
+    /// feature is missing.
     pub status: u8,
     pub message: String,
 }

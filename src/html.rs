@@ -1,8 +1,8 @@
-//! Self-contained web pages: nothing is fetched, no script.
+//! Writes self-contained web pages, which fetch nothing and run no script.
 
 use std::fmt::{self, Display, Formatter};
 
-/// What all pages look like.
+/// The style sheet of all pages.
 const STYLE: &str = "
 :root { color-scheme: light dark; --line: #8884; --soft: #666; --cost: #c60; --bar: #36c }
 @media (prefers-color-scheme: dark) { :root { --soft: #aaa; --cost: #f93; --bar: #7af } }
@@ -24,7 +24,7 @@ svg { display: block } svg text { font: 11px system-ui, sans-serif; fill: var(--
 svg .axis { stroke: var(--line) } svg .law { fill: none; stroke: var(--soft) }
 ";
 
-/// Begins a page.
+/// Writes the beginning of a page.
 pub fn begin(f: &mut Formatter, title: &str) -> fmt::Result {
     writeln!(
         f,
@@ -35,17 +35,17 @@ pub fn begin(f: &mut Formatter, title: &str) -> fmt::Result {
     )
 }
 
-/// Ends a page.
+/// Writes the end of a page.
 pub fn end(f: &mut Formatter) -> fmt::Result {
     writeln!(f, "<p class=\"soft\">armtrace {}</p></body></html>", env!("CARGO_PKG_VERSION"))
 }
 
-/// A table of which the first column has names out of code.
+/// Writes a table with identifiers in its first column.
 pub fn table(f: &mut Formatter, titles: &[&str], rows: impl Iterator<Item = (String, Vec<String>)>) -> fmt::Result {
     table_of("code", f, titles, rows)
 }
 
-/// A table of which the first column has words.
+/// Writes a table with plain words in its first column.
 pub fn table_of_words(
     f: &mut Formatter,
     titles: &[&str],
@@ -71,7 +71,7 @@ fn table_of(
     writeln!(f, "</table></div>")
 }
 
-/// Text in which HTML sees no markup: names come from the server's binary.
+/// Text with HTML markup escaped. Names need this because they come from the server's binary.
 pub struct Escaped<'a>(pub &'a str);
 
 impl Display for Escaped<'_> {

@@ -1,4 +1,4 @@
-//! armtrace: what a live MySQL or MariaDB server waits on.
+//! Shows which latches a live MySQL or MariaDB server waits on.
 
 pub mod agent;
 pub mod attach;

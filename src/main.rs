@@ -1,4 +1,4 @@
-//! Arguments to command, nothing else.
+//! Parses the arguments, runs the command, and turns a failure into a message and an exit status.
 
 use std::process::ExitCode;
 

@@ -1,10 +1,12 @@
-//! The agent's own memory.
+//! Keeps the agent's own memory small.
 
-/// To be called before there are threads: they all get their memory from one place, so that what one freed serves the next.
-/// glibc would give each a place of its own, which only programs need that allocate all the time. And large pieces go back to
-/// the system when they are freed: glibc would keep ever larger ones, once it has seen them freed.
+/// Makes all threads allocate from one arena, so that they reuse each other's freed memory. By default glibc gives each
+/// thread an arena of its own, which only helps programs that allocate all the time. Large allocations go back to the
+/// system when they are freed; by default glibc raises that threshold with each larger one that it sees freed.
+///
+/// Call this before any thread is started.
 pub fn share() {
-    // SAFETY: takes numbers, and there is no other thread that allocates.
+    // SAFETY: takes only numbers, and no other thread allocates yet.
     #[cfg(target_env = "gnu")]
     unsafe {
         libc::mallopt(libc::M_ARENA_MAX, 1);
@@ -12,9 +14,9 @@ pub fn share() {
     }
 }
 
-/// Gives what the allocator keeps of freed memory back to the system. For after something large and rare.
+/// Returns freed memory that the allocator still holds to the system. Call this after large, rare work.
 pub fn give_back() {
-    // SAFETY: takes a number, and changes no memory that is in use.
+    // SAFETY: takes only a number, and leaves memory in use alone.
     #[cfg(target_env = "gnu")]
     unsafe {
         libc::malloc_trim(0);

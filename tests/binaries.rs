@@ -5,16 +5,17 @@
 //! everything that does not depend on the build.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::fs;
 use std::path::Path;
 use std::process::Command;
 
 use armtrace::catalog;
 use armtrace::code::{
     checksum_instruction, contended, decode, direct_calls, imported_calls, jump_variable, whole_function,
-    ChecksumInstruction, EndKind, Flow, Function, Place, Site, Slow, Test, WaitSites,
+    ChecksumInstruction, EndKind, Flow, Function, Insn, Place, Site, Slow, Test, WaitSites,
 };
 use armtrace::measure::latch::{library_rows, plan, Allowed, Plan};
-use armtrace::symbols::{Arch, Image, Parameter, SymbolSource};
+use armtrace::symbols::{frame, Arch, Frame, Image, Parameter, SymbolSource};
 
 use lab::binaries::{
     debian_mariadb, glibc_amd64, glibc_arm64, lab_image, libpthread_2_31, mariadb_10_1, mariadb_10_1_path,
@@ -731,6 +732,26 @@ fn c_library_frames() {
             assert!(calls >= 1, "{arch}: {name} calls nothing");
         }
     }
+}
+
+/// Distributions for arm64 build with signed return addresses, which changes the instructions of the unwind table.
+#[test]
+fn frames_of_code_that_signs_its_return_addresses_are_known() {
+    let scratch = tempfile::tempdir().expect("a folder");
+    let (source, library) = (scratch.path().join("calls.c"), scratch.path().join("calls.so"));
+    fs::write(&source, "int other(void); int calls(void) { return 1 + other(); }").expect("a file");
+    let mut compiler = Command::new("aarch64-linux-gnu-gcc");
+    compiler.args(["-O2", "-shared", "-nostdlib", "-mbranch-protection=standard", "-o"]).args([&library, &source]);
+    assert!(compiler.status().expect("the compiler of the lab").success());
+    let image = Image::open(&library).expect("a program");
+    let insns = decode(&image, function(&image, "calls"));
+    assert!(
+        insns.iter().any(|insn| insn.text() == "paciasp"),
+        "{:?}",
+        insns.iter().map(Insn::text).collect::<Vec<_>>()
+    );
+    let call = insns.iter().find(|insn| matches!(insn.flow, Flow::Call(_))).expect("a call");
+    assert_eq!(frame(&image, call.addr), Some(Frame { size: 16, return_at: Some(8) }));
 }
 
 /// By that the programs tell the wait for a condition from the one for its mutex, both `FUTEX_WAIT`s there.

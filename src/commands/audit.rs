@@ -1,4 +1,5 @@
-//! `armtrace audit`: barriers, atomics, spin hints and checksum instructions of a server's program, or of two.
+//! `armtrace audit`: counts barriers, atomics, spin hints and checksum instructions in a server's program, or compares
+//! two.
 
 use std::fmt::Display;
 use std::fs;
@@ -23,10 +24,10 @@ pub(super) fn audit(args: &AuditArgs) -> Result<(), Failure> {
 
 fn look_at(path: &Path, settings: &Settings) -> Result<Report, Failure> {
     let usage = |why: &dyn Display| Failure::usage(format!("{}: {why}", path.display()));
-    // A pipe would be waited for.
+    // Opening a pipe would block.
     let is_file = fs::metadata(path).map_err(|e| usage(&e))?.is_file();
     if !is_file {
-        return Err(usage(&"not a file. Give a server's program, as /usr/sbin/mysqld"));
+        return Err(usage(&"not a file. Give a server's program, such as /usr/sbin/mysqld"));
     }
     let mut image = Image::open(path).map_err(Failure::usage)?;
     let program = fs::canonicalize(path).map_err(|e| usage(&e))?;

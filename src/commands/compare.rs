@@ -1,4 +1,4 @@
-//! `armtrace compare`: two systems side by side, or one load at several numbers of threads.
+//! `armtrace compare`: compares two recordings, or one workload at several thread counts.
 
 use std::fmt::Display;
 use std::fs;
@@ -10,7 +10,7 @@ use crate::recording::compare::{Comparison, Dump, Html, Options, Per, Scaling, S
 
 pub(super) use crate::recording::compare::Unit as PsUnit;
 
-/// The largest dump that is read: performance_schema has some hundred events.
+/// The size in bytes of the largest dump that is read. performance_schema has only some hundred events.
 const LARGEST_DUMP: u64 = 16 << 20;
 
 pub(super) fn compare(args: &CompareArgs) -> Result<(), Failure> {
@@ -22,8 +22,8 @@ pub(super) fn compare(args: &CompareArgs) -> Result<(), Failure> {
     let (a, b) = match (&args.from_ps, &args.files[..]) {
         (Some(dump), [b]) => (imported(dump, args)?, b),
         (None, [a, b]) => (side(a, args.qps_a)?, b),
-        (Some(_), _) => return Err(Failure::usage("with --from-ps, which is A, give one recording: B")),
-        (None, _) => return Err(Failure::usage("give two recordings, A and B; with --by LABEL as many as there are")),
+        (Some(_), _) => return Err(Failure::usage("--from-ps stands for A: give one recording, B")),
+        (None, _) => return Err(Failure::usage("give two recordings, A and B, or any number with --by LABEL")),
     };
     let options =
         Options { per: args.per.map(Per::from), ghz: [args.ghz_a, args.ghz_b], price: [args.usd_a, args.usd_b] };
@@ -45,13 +45,16 @@ fn side(file: &Path, qps: Option<f64>) -> Result<Side, Failure> {
     Ok(Side::of_recording(&file.display().to_string(), &report::read(file)?, qps))
 }
 
-/// A recording with the number that its label has.
+/// Reads a recording, and the number in its label `by`.
 fn point(file: &Path, by: &str) -> Result<(f64, Side), Failure> {
     let recording = report::read(file)?;
     let value = recording.start.labels.get(by);
     let number = value.and_then(|value| value.parse::<f64>().ok()).filter(|n| *n > 0.0 && n.is_finite());
     let number = number.ok_or_else(|| {
-        Failure::running(format!("{}: it has no label {by} with a number: record with --label {by}=64", file.display()))
+        Failure::running(format!(
+            "{}: no label {by} with a number above 0: record with --label {by}=64",
+            file.display()
+        ))
     })?;
     Ok((number, Side::of_recording(&file.display().to_string(), &recording, None)))
 }
@@ -59,10 +62,10 @@ fn point(file: &Path, by: &str) -> Result<(f64, Side), Failure> {
 fn imported(file: &Path, args: &CompareArgs) -> Result<Side, Failure> {
     let failed = |why: &dyn Display| Failure::running(format!("{}: {why}", file.display()));
     let (Some(unit), Some(duration)) = (args.ps_unit, args.ps_duration) else {
-        return Err(Failure::usage("--from-ps takes --ps-unit and --ps-duration"));
+        return Err(Failure::usage("--from-ps needs --ps-unit and --ps-duration"));
     };
     if fs::metadata(file).map_err(|e| failed(&e))?.len() > LARGEST_DUMP {
-        return Err(failed(&"too large for a summary of performance_schema"));
+        return Err(failed(&"too large to be a summary from performance_schema"));
     }
     let text = fs::read_to_string(file).map_err(|e| failed(&e))?;
     let dump = Dump::parse(&text, unit).map_err(|e| failed(&e))?;

@@ -1,4 +1,4 @@
-//! `armtrace doctor`: what this host and a server allow, what would be attached, and what each hit costs.
+//! `armtrace doctor`: shows what this host and a server support, what would be attached, and what each hit costs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::measure::{cpu, hardware, watch};
 use crate::symbols::{Arch, Settings};
 use crate::target::{nodes_allowed, NumaMemory, NumaThreads, Target};
 
-/// Everything that doctor finds out; the JSON form of it is this structure.
+/// Everything that doctor finds. Its JSON output has this structure.
 #[derive(Serialize)]
 struct Findings {
     host: Host,
@@ -31,7 +31,7 @@ struct Findings {
     hardware: Hardware,
     #[serde(skip_serializing_if = "Option::is_none")]
     server: Option<Server>,
-    /// Whether armtrace can trace here.
+    /// Whether armtrace can trace on this host.
     ready: bool,
 }
 
@@ -47,7 +47,7 @@ struct Check {
     name: &'static str,
     required: bool,
     works: bool,
-    /// What is missing without it, or what to do.
+    /// What is missing without it, or how to get it; absent if it works.
     #[serde(skip_serializing_if = "Option::is_none")]
     without: Option<String>,
 }
@@ -55,23 +55,23 @@ struct Check {
 #[derive(Serialize)]
 struct Cost {
     class: &'static str,
-    /// Absent where it could not be measured.
+    /// Absent if it could not be measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     ns_per_hit: Option<f64>,
 }
 
-/// What the CPU counts.
+/// The hardware events that the CPU counts.
 #[derive(Serialize)]
 struct Hardware {
-    /// Absent where it does not say what it is.
+    /// The CPU's name; absent if it does not identify itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     cpu: Option<String>,
     has_counters: bool,
     events: Vec<HardwareEvent>,
-    /// How to get those that do not count.
+    /// How to get events that do not count.
     #[serde(skip_serializing_if = "Option::is_none")]
     advice: Option<String>,
-    /// Why it is not known which memory answered single loads.
+    /// Why it is not known which memory served individual loads.
     numa_accesses: String,
 }
 
@@ -94,56 +94,56 @@ struct Server {
     arch: String,
     build_id: String,
     symbol_source: String,
-    /// Which symbols there are, in words.
+    /// A description of the symbols.
     symbols: String,
-    /// What is wrong with the program's file, though it can be read.
+    /// What is wrong with the program's file, if it is damaged but readable.
     #[serde(skip_serializing_if = "Option::is_none")]
     damage: Option<String>,
-    /// What is measured of it, in words.
+    /// A description of what is measured.
     measured: String,
-    /// The file that the symbols are from, if it is not the program's own.
+    /// The file that the symbols are from, if it is not the program itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     symbol_file: Option<String>,
-    /// What was tried to get symbols that the program itself does not have.
+    /// Where symbols that the program itself lacks were looked for.
     symbols_tried: Vec<String>,
-    /// How to get those that are still missing.
+    /// How to get symbols that are still missing.
     #[serde(skip_serializing_if = "Option::is_none")]
     symbols_advice: Option<String>,
     /// Whether the program was deleted or replaced on disk since it was started.
     program_deleted: bool,
-    /// Whether a seccomp filter rules uretprobes out.
+    /// Whether uretprobes are safe to use. They are not if the process runs under a seccomp filter.
     uretprobes_safe: bool,
     probes: Vec<Probe>,
-    /// What is seen only in part.
+    /// What is measured only in part.
     limits: Vec<String>,
     not_measured: Vec<Gap>,
     checksums: Vec<ChosenChecksum>,
-    /// Absent where its settings are not found.
+    /// Absent if the spin settings are not found.
     #[serde(skip_serializing_if = "Option::is_none")]
     spin: Option<Spin>,
-    /// How its C library tells a thread's CPU; absent for servers that do not ask.
+    /// How its C library finds a thread's CPU; absent for servers that do not ask.
     #[serde(skip_serializing_if = "Option::is_none")]
     getcpu: Option<Getcpu>,
-    /// Resident memory by node; absent on machines with one, and where the kernel does not say.
+    /// Resident memory by NUMA node; absent on machines with one node, and if the kernel does not report it.
     #[serde(skip_serializing_if = "Option::is_none")]
     memory: Option<MemoryByNode>,
-    /// Threads by node; absent on the same machines.
+    /// Threads by NUMA node; absent on machines with one node.
     #[serde(skip_serializing_if = "Option::is_none")]
     threads: Option<NumaThreads>,
 }
 
-/// Bytes, by the node's number.
+/// Resident memory in bytes, by node number.
 #[derive(Serialize)]
 struct MemoryByNode {
     all: BTreeMap<u32, u64>,
-    /// In the mappings that are as large as the buffer pool's chunks.
+    /// Memory in mappings as large as the buffer pool's chunks.
     large: BTreeMap<u32, u64>,
     policies: BTreeSet<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     advice: Option<String>,
 }
 
-/// An implementation of a checksum.
+/// The implementation that the server has chosen for a checksum.
 #[derive(Serialize)]
 struct ChosenChecksum {
     purpose: String,
@@ -154,18 +154,18 @@ struct ChosenChecksum {
     cpu_has_instruction: bool,
 }
 
-/// How long waiters spin.
+/// How waiters spin, with times in nanoseconds.
 #[derive(Serialize)]
 struct Spin {
-    /// Absent where the build's loop has none.
+    /// The spin hint; absent if this build's loop has none.
     #[serde(skip_serializing_if = "Option::is_none")]
     instruction: Option<String>,
     ns_per_turn: f64,
     spin_wait_delay: u32,
     sync_spin_loops: u32,
-    /// On average.
+    /// The mean time of a round.
     ns_per_round: f64,
-    /// All rounds before a sleep.
+    /// The time of all rounds before a sleep.
     ns_before_sleep: f64,
 }
 
@@ -180,7 +180,7 @@ struct Getcpu {
 #[derive(Serialize)]
 struct Probe {
     name: String,
-    /// Link-time address, or how many there are.
+    /// The link-time address of the site, or the number of sites if the probe has several.
     address: String,
     instruction: String,
     emulated: bool,
@@ -236,7 +236,7 @@ fn find_out(target: Option<&Arc<Target>>, max_overhead: f64) -> Findings {
             name,
             required: true,
             works: held,
-            without: (!held).then(|| "run as root (sudo armtrace …) or grant it".to_owned()),
+            without: (!held).then(|| "run as root (sudo armtrace …), or grant it".to_owned()),
         })
         .collect();
     let features: Vec<Check> = attach::features()
@@ -313,19 +313,19 @@ fn hardware_events() -> Hardware {
     }
 }
 
-/// Why there is no `armtrace_numa_accesses_total`.
+/// Returns why there is no `armtrace_numa_accesses_total`.
 fn numa_accesses(pmus: &hardware::Pmus<'_>) -> String {
     let sampler = pmus.data_source_sampler().map_or_else(
         || {
-            "and this host has nothing that does: bare metal mostly has, with an Arm CPU with SPE and a kernel with arm_spe_pmu, an AMD \
-             CPU with IBS, or an Intel CPU with PEBS"
+            "and this host has no hardware for it. Most bare-metal hosts do: Arm CPUs with SPE and the arm_spe_pmu driver, \
+             AMD CPUs with IBS, and Intel CPUs with PEBS"
                 .to_owned()
         },
-        |sampler| format!("though this host's {sampler} could"),
+        |sampler| format!("although this host's {sampler} could"),
     );
     format!(
-        "this version does not sample which memory answered single loads, {sampler}. Remote accesses are counted as hardware \
-         events where the host has counters and several nodes"
+        "this version does not sample which memory served individual loads, {sampler}. Remote accesses are counted as \
+         hardware events on hosts with counters and several NUMA nodes"
     )
 }
 
@@ -359,7 +359,7 @@ fn look_at(target: &Arc<Target>, costs: &Costs, max_overhead: f64) -> Server {
     }
 }
 
-/// Nothing on a machine with one node, where the kernel need not be asked to look.
+/// Returns the resident memory by node. On a machine with one node the kernel is not asked, and this is `None`.
 fn memory_by_node(pid: i32) -> Option<MemoryByNode> {
     let nodes = Machine::this().topology(Domains::Node)?;
     let memory = NumaMemory::read(pid)?;
@@ -392,7 +392,7 @@ impl From<SpinSettings> for Spin {
     }
 }
 
-/// What the CPU counts: a line for each event, or one that says that it counts none.
+/// Returns a line for each hardware event, or one that says that there are no counters.
 fn hardware_lines(hardware: &Hardware) -> Vec<String> {
     let cpu = hardware.cpu.as_deref().unwrap_or("unknown");
     let mut lines = vec![format!("hardware events of this CPU ({cpu})")];
@@ -402,18 +402,18 @@ fn hardware_lines(hardware: &Hardware) -> Vec<String> {
             Some(why) => format!("  no  {}: {why}", event.event),
         }));
     } else {
-        lines.push("  none: there are no counters here".to_owned());
+        lines.push("  none: this host has no counters".to_owned());
     }
     lines.extend(hardware.advice.iter().map(|advice| format!("  {advice}")));
     lines.push(format!("  no  armtrace_numa_accesses_total: {}", hardware.numa_accesses));
     lines
 }
 
-/// What makes `sched_getcpu` cheaper.
-const NEEDS_RSEQ: &str =
-    ". Cheaper with rseq: from glibc 2.35 on, unless GLIBC_TUNABLES=glibc.pthread.rseq=0 is set, and on Linux 4.18 or newer";
+/// Advice on how to make `sched_getcpu` cheaper.
+const NEEDS_RSEQ: &str = ". It is cheaper with rseq, which needs Linux 4.18 and glibc 2.35 or newer, without \
+                          GLIBC_TUNABLES=glibc.pthread.rseq=0";
 
-/// What is known of where the server's CPU time can go: one line each.
+/// Returns what is known of where the server's time can go: checksums, spinning, `sched_getcpu` and NUMA nodes.
 fn cpu_lines(server: &Server) -> Vec<String> {
     let checksum = |c: &ChosenChecksum| match (&c.instruction, c.cpu_has_instruction) {
         (Some(instruction), _) => format!("{}: {} ({instruction})", c.purpose, c.function),
@@ -437,7 +437,7 @@ fn cpu_lines(server: &Server) -> Vec<String> {
         let (how, advice) = match getcpu.path {
             "rseq" => ("reads it from memory (rseq)", ""),
             "vdso" => ("asks the vDSO", NEEDS_RSEQ),
-            "elsewhere" => ("is not asked, but a library loaded in its place (LD_PRELOAD)", ""),
+            "elsewhere" => ("is bypassed: a preloaded library answers (LD_PRELOAD)", ""),
             _ => ("makes a system call each time", NEEDS_RSEQ),
         };
         format!("sched_getcpu: glibc {glibc} {how}{advice}")
@@ -447,7 +447,7 @@ fn cpu_lines(server: &Server) -> Vec<String> {
     server.checksums.iter().map(checksum).chain(spin).chain(getcpu).chain(memory).chain(threads).collect()
 }
 
-/// Of a machine with several nodes: where the server's memory is, and what to do about it.
+/// Returns where the server's memory is and what to do about it, or no lines on a machine with one node.
 fn memory_lines(memory: &MemoryByNode) -> Vec<String> {
     const MIB: u64 = 1 << 20;
     if memory.all.len() < 2 {
@@ -459,21 +459,21 @@ fn memory_lines(memory: &MemoryByNode) -> Vec<String> {
     };
     let policies: Vec<&str> = memory.policies.iter().map(String::as_str).collect();
     let large = (!memory.large.is_empty()).then(|| {
-        format!("; of it in large mappings, as the buffer pool: {} ({})", nodes(&memory.large), policies.join(", "))
+        format!("; in large mappings such as the buffer pool: {} ({})", nodes(&memory.large), policies.join(", "))
     });
     let line = format!("memory: {}{}", nodes(&memory.all), large.unwrap_or_default());
     std::iter::once(line).chain(memory.advice.clone()).collect()
 }
 
-/// Of a machine with several nodes: where the server's threads run, and whether on the nodes of the memory that they use.
+/// Returns on which nodes the server's threads run, and whether they use those nodes' memory.
 fn thread_line(threads: &NumaThreads) -> String {
     let nodes: Vec<String> = threads.by_node.iter().map(|(node, n)| format!("{n} on node {node}")).collect();
     let balancing = threads.balancing.as_ref().map_or_else(
-        || "NUMA balancing has not looked at their memory (kernel.numa_balancing)".to_owned(),
+        || "NUMA balancing has not scanned their memory (kernel.numa_balancing)".to_owned(),
         |seen| match seen.local_faults + seen.remote_faults {
-            0 => format!("NUMA balancing saw no access lately, and moved {} pages", seen.pages_moved),
+            0 => format!("NUMA balancing saw no recent accesses, and moved {} pages", seen.pages_moved),
             all => format!(
-                "of the accesses that NUMA balancing saw lately {:.0}% were to another node's memory; it moved {} pages",
+                "{:.0}% of the recent accesses that NUMA balancing saw were to another node's memory; it moved {} pages",
                 100.0 * seen.remote_faults as f64 / all as f64,
                 seen.pages_moved
             ),
@@ -482,9 +482,9 @@ fn thread_line(threads: &NumaThreads) -> String {
     format!("threads: {}; moved to another CPU {} times; {balancing}", nodes.join(", "), threads.cpu_migrations)
 }
 
-/// What is measured of a server with this plan.
+/// Describes what this plan measures.
 fn measured(plan: &Plan) -> String {
-    const SQL_LAYER: &str = "of the SQL layer's locks, where threads sleep for them";
+    const SQL_LAYER: &str = "for the SQL layer's locks, waits in which threads sleep";
     let functions = plan.functions.iter().map(|f| &*f.label).collect::<BTreeSet<_>>().len();
     if plan.sites.is_empty() {
         return format!("sleeps only: InnoDB's latches have no names; {SQL_LAYER}");
@@ -495,10 +495,10 @@ fn measured(plan: &Plan) -> String {
     };
     let inlined = if plan.limits.is_empty() { "" } else { " and where mutexes are inlined" };
     let sites = plan.sites.len();
-    format!("waits for InnoDB's latches, at {sites} places in {functions} functions{inlined}{missing}; {SQL_LAYER}")
+    format!("waits for InnoDB's latches, at {sites} sites in {functions} functions{inlined}{missing}; {SQL_LAYER}")
 }
 
-/// What server it is, which symbols it has, what is measured, and what is unusual about it.
+/// Returns the lines that describe the server: its build, its symbols, what is measured, and anything unusual.
 fn head(server: &Server) -> Vec<String> {
     let build = if server.build_id.is_empty() { "none" } else { &server.build_id };
     let Server { flavor, version, arch, pid, .. } = server;
@@ -507,19 +507,19 @@ fn head(server: &Server) -> Vec<String> {
         format!("  symbols   {}", server.symbols),
         format!("  measured  {}", server.measured),
     ];
-    lines.extend(server.damage.iter().map(|why| format!("  damaged   {why}; what the loader needs was read")));
+    lines.extend(server.damage.iter().map(|why| format!("  damaged   {why}; only what the loader needs was read")));
     if server.program_deleted {
         lines.push(
-            "  its program was deleted or replaced on disk since it was started; it is read as it runs".to_owned(),
+            "  its program was deleted or replaced on disk after it started; the running one was read".to_owned(),
         );
     }
-    // Where nothing is missing, it does not matter where else symbols might have been.
+    // If no symbols are missing, it does not matter where else they were looked for.
     if let Some(advice) = &server.symbols_advice {
-        lines.push(format!("  functions of InnoDB have no names. {advice}"));
+        lines.push(format!("  InnoDB's functions have no names. {advice}"));
         lines.extend(server.symbols_tried.iter().map(|trial| format!("  tried     {trial}")));
     }
     if !server.uretprobes_safe {
-        lines.push("  it runs under a seccomp filter: no uretprobe is used on it".to_owned());
+        lines.push("  it runs under a seccomp filter, so no uretprobes are used".to_owned());
     }
     lines
 }
@@ -599,8 +599,8 @@ mod tests {
 server    mysql 8.0.31, x86_64, process 4242, build id none
   symbols   no .symtab, .dynsym with 84789 functions and variables
   measured  sleeps only
-  damaged   its section headers were stripped off; what the loader needs was read
-  functions of InnoDB have no names. Install them
+  damaged   its section headers were stripped off; only what the loader needs was read
+  InnoDB's functions have no names. Install them
   tried     build-id: the program has no build id";
         assert_eq!(head(&server).join("\n"), expected);
         let lines = head(&Server { symbols_advice: None, damage: None, ..server });

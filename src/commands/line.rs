@@ -1,4 +1,4 @@
-//! Watching the cache line of one latch at a time beside a screen, in a thread of its own.
+//! Watches the cache line of one latch at a time for `armtrace top`, in a thread of its own.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,11 +19,11 @@ use crate::ui::screen::Watching;
 pub(super) struct Server {
     target: Arc<Target>,
     source: Arc<Source>,
-    /// What bursts may take of its CPU time, 0 to 1.
+    /// The share of the server's CPU time that bursts may take, 0 to 1.
     share: f64,
 }
 
-/// A watch that goes on. Dropping it ends it.
+/// A watch in progress. Dropping it stops the watch.
 pub(super) struct Watch {
     is_over: Arc<AtomicBool>,
     told: Receiver<Watching>,
@@ -34,20 +34,20 @@ impl Server {
         Server { target: Arc::clone(&agent.target), source: agent.source(), share }
     }
 
-    /// Starts to watch the latch of this name that most wait for.
+    /// Starts to watch the latch of this name that has the most waiters.
     ///
     /// # Errors
-    /// When there can be no thread more.
+    /// Fails if no thread can be started.
     pub fn watch(&self, latch: String) -> io::Result<Watch> {
         let is_over = Arc::new(AtomicBool::new(false));
         let (tell, told) = mpsc::channel();
         let (server, over) = (self.clone(), Arc::clone(&is_over));
         thread::Builder::new().name("watch".to_owned()).spawn(move || {
-            // Whoever does not listen any more needs no news.
+            // Sending fails once the receiver has been dropped, and then nobody needs the state.
             let found = server.run(latch, |state| _ = tell.send(state), || over.load(Ordering::Relaxed));
             _ = tell.send(match found {
                 Ok(Some(found)) => Watching::Found(Box::new(found)),
-                Ok(None) => Watching::Failed("stopped before anybody waited for it".to_owned()),
+                Ok(None) => Watching::Failed("stopped before any thread waited for it".to_owned()),
                 Err(why) => Watching::Failed(why.to_string()),
             });
         })?;
@@ -85,12 +85,12 @@ fn hits(bursts: &[Burst]) -> u64 {
 }
 
 impl Watch {
-    /// Ends it: what was seen so far is what it comes to.
+    /// Stops the watch. Its result is what was seen so far.
     pub fn stop(&self) {
         self.is_over.store(true, Ordering::Relaxed);
     }
 
-    /// How far it has come since that was last asked.
+    /// Returns the states since the last call.
     pub fn news(&self) -> TryIter<'_, Watching> {
         self.told.try_iter()
     }

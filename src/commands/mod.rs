@@ -1,4 +1,4 @@
-//! The command line: one file per command, each thin.
+//! Defines the command line. Each command has a thin file of its own.
 
 mod audit;
 mod compare;
@@ -31,7 +31,7 @@ pub struct Cli {
     command: Option<Command>,
     #[command(flatten)]
     run: Option<RunArgs>,
-    /// What to log on standard error: error, warn, info, debug or trace
+    /// Level of the log on standard error: error, warn, info, debug or trace
     #[arg(long, global = true, default_value = "warn", value_name = "LEVEL")]
     log_level: String,
 }
@@ -39,41 +39,41 @@ pub struct Cli {
 const EXAMPLES: &str = "\
 Examples:
   sudo armtrace --pid $(pidof mysqld)            attach, show the top latches, serve :9435/metrics
-  sudo armtrace top --pid $(pidof mysqld)        the same on the whole terminal, with histograms and call sites
+  sudo armtrace top --pid $(pidof mysqld)        the same on the full screen, with histograms and call sites
   sudo armtrace record --pid $(pidof mysqld) --duration 60s -o x86.rec --label threads=64
-                                                 record a minute of it
+                                                 record for one minute
   armtrace report x86.rec --format html > x86.html
-                                                 what is in it
-  armtrace compare x86.rec arm.rec               two hosts side by side
+                                                 turn the recording into a web page
+  armtrace compare x86.rec arm.rec               compare two hosts
   sudo armtrace --pid $(pidof mysqld) --watch trx_sys_mutex
-                                                 who touches that latch's cache line, and is it false sharing?
-  sudo armtrace doctor --pid $(pidof mariadbd)   what would be attached, at what cost
-  armtrace audit /usr/sbin/mysqld                what its program pays for ordering memory; no root, either architecture's
+                                                 show what touches the latch's cache line, and whether by false sharing
+  sudo armtrace doctor --pid $(pidof mariadbd)   show what would be attached, and at what cost
+  armtrace audit /usr/sbin/mysqld                count its barriers and atomics, for either architecture; needs no root
   armtrace symbols export mariadbd.debug -o mariadbd.symbols
-                                                 symbols for hosts without the debug file (--symbols)
+                                                 pack symbols for hosts without the debug file (--symbols)
 
-Signals to `armtrace run`: USR1 takes all probes off, USR2 puts them back; metrics are served meanwhile.
+Signals to `armtrace run`: USR1 detaches all probes, USR2 attaches them again; metrics are served meanwhile.
 
-Exit status: 0 done; 1 failed while running; 2 bad usage; 3 no such process, or not a supported
+Exit status: 0 success; 1 failed while running; 2 bad usage; 3 no such process, or not a supported
 server; 4 missing privilege or kernel feature.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Attach to a server, show its top latches and serve metrics, until interrupted (the default)
+    /// Attach to a server, show its top latches and serve metrics until interrupted (the default)
     Run(RunArgs),
-    /// Show on the whole terminal what a server waits for: latches, call sites, pages, probes
+    /// Show on the full screen what a server waits for: latches, call sites, pages, probes
     Top(TopArgs),
-    /// Record what a server waits for, second by second, into one file
+    /// Record what a server waits for, second by second, in one file
     Record(RecordArgs),
-    /// Tell what a recording holds: findings in words, histograms, a heat map over time, call sites
+    /// Summarize a recording: findings in words, histograms, a heat map over time, call sites
     Report(ReportArgs),
-    /// Compare two recordings, by second, statement and CPU, or one load at several numbers of threads
+    /// Compare two recordings by second, statement and CPU, or one workload at several thread counts
     Compare(CompareArgs),
-    /// Tell what this host and a server allow, what would be attached, and what each hit costs
+    /// Show what this host and a server support, what would be attached, and what each hit costs
     Doctor(DoctorArgs),
     /// Count the barriers, atomics, spin hints and checksum instructions of a server's program, or compare two
     Audit(AuditArgs),
-    /// Carry symbols to hosts that have no debug file
+    /// Take symbols to hosts that have no debug file
     #[command(subcommand)]
     Symbols(SymbolsCommand),
 }
@@ -82,47 +82,47 @@ enum Command {
 pub(crate) struct RunArgs {
     #[command(flatten)]
     attach: AttachArgs,
-    /// Where to serve metrics
+    /// Address to serve metrics on
     #[arg(long, default_value = ":9435", value_name = "ADDR:PORT")]
     listen: Listen,
-    /// Watch the cache line of this latch with hardware watchpoints, tell who touches it and whether a neighbour on the line
-    /// slows it down, and end; a part of the name is enough
+    /// Watch the cache line of this latch with hardware watchpoints, report what touches it and whether a neighbour on
+    /// the line slows it down, and exit; part of the name is enough
     #[arg(long, value_name = "LATCH", conflicts_with = "listen")]
     watch: Option<String>,
-    /// How to print what --watch finds
+    /// Output format of --watch
     #[arg(long, default_value = "text", requires = "watch")]
     format: Format,
 }
 
-/// What probes may take of the server's CPU time where nothing else is said.
+/// The default share of the server's CPU time that probes may take.
 const MAX_OVERHEAD: &str = "1%";
 
-/// What every command takes that attaches to a server.
+/// The arguments of every command that attaches to a server.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct AttachArgs {
-    // clap knows by it that `run` is meant where no command is named: it does not look into a structure that is part of
-    // another.
-    /// Process id of the server
+    // The group makes clap choose `run` if no command is given: clap does not look into a flattened structure for that.
+    /// Process ID of the server
     #[arg(long, group = "RunArgs", value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
     pid: i32,
-    /// Take the server's symbols from this file, of `armtrace symbols export` or a debug file
+    /// Read the server's symbols from this file: a debug file, or the output of `armtrace symbols export`
     #[arg(long, value_name = "FILE")]
     symbols: Option<PathBuf>,
-    /// Most of the server's CPU time that probes may take; the dearest are off part of the time to keep it
+    /// Overhead budget: the largest share of the server's CPU time that probes may take. To stay within it, the most
+    /// expensive probes are attached only part of the time
     #[arg(long, default_value = MAX_OVERHEAD, value_name = "SHARE", value_parser = share)]
     max_overhead: f64,
-    /// How often in a second each CPU is asked what the server does there; 0: CPU time is not sampled
+    /// Sampling frequency of the server's CPU time, per CPU; 0 turns sampling off
     #[arg(long, default_value_t = 99, value_name = "HZ", value_parser = clap::value_parser!(u32).range(..=1000))]
     sample_hz: u32,
-    /// Between which parts of the machine handoffs of latches are counted
+    /// Parts of the machine between which handoffs of latches are counted
     #[arg(long, default_value = "auto", value_name = "BETWEEN")]
     handoffs: Domains,
-    /// Count hardware events too, those that prove to count: barriers, branch misses, accesses to other nodes' memory. The
-    /// server's threads pay for it at each context switch, and that is in no figure
+    /// Count hardware events too, if this CPU is proven to count them: barriers, branch misses, accesses to other
+    /// nodes' memory. This costs the server's threads time at each context switch, which no figure includes
     #[arg(long)]
     hardware_events: bool,
-    /// Ask the server for its count of statements each second, for figures per statement; a recording holds its settings too:
-    /// mysql://USER:PASSWORD@HOST:PORT or mysql://USER@localhost?socket=/PATH
+    /// Connect to the server and read its statement count each second, for figures per statement; a recording then
+    /// contains its settings too: mysql://USER:PASSWORD@HOST:PORT or mysql://USER@localhost?socket=/PATH
     #[arg(long, value_name = "URL", env = "ARMTRACE_MYSQL", hide_env_values = true)]
     mysql: Option<String>,
 }
@@ -131,12 +131,12 @@ pub(crate) struct AttachArgs {
 pub(crate) struct TopArgs {
     #[command(flatten)]
     attach: AttachArgs,
-    /// How often figures are read. They are shown over that time, or over 4 s where that is longer
+    /// Refresh interval. Figures cover this interval, or the last 4 s if that is longer
     #[arg(long, default_value = "2s", value_name = "TIME", value_parser = delay)]
     delay: Duration,
 }
 
-/// The pace of `armtrace top`.
+/// Parses the refresh interval of `armtrace top`.
 fn delay(text: &str) -> Result<Duration, String> {
     let is_possible = |time: &Duration| (Duration::from_millis(500)..=Duration::from_secs(60)).contains(time);
     time(text).and_then(|time| Some(time).filter(is_possible).ok_or_else(|| "from 0.5s to 1m".to_owned()))
@@ -146,16 +146,16 @@ fn delay(text: &str) -> Result<Duration, String> {
 pub(crate) struct RecordArgs {
     #[command(flatten)]
     attach: AttachArgs,
-    /// How long to record: 90s, 5m, 1h
+    /// Length of the recording: 90s, 5m, 1h
     #[arg(long, default_value = "60s", value_name = "TIME", value_parser = duration)]
     duration: Duration,
-    /// The file to write
+    /// File to write
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
-    /// Overwrite the file if it is there
+    /// Overwrite the file if it exists
     #[arg(long)]
     force: bool,
-    /// What the recording is of, for whoever compares it: threads=64, os=openEuler (may be repeated)
+    /// Describe the recording for comparisons: threads=64, os=openEuler (may be repeated)
     #[arg(long = "label", value_name = "KEY=VALUE", value_parser = label)]
     labels: Vec<(String, String)>,
 }
@@ -165,50 +165,50 @@ pub(crate) struct ReportArgs {
     /// A file that `armtrace record` wrote
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// How to print it
+    /// Output format
     #[arg(long, default_value = "text")]
     format: FoldedFormat,
 }
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct CompareArgs {
-    /// Recordings: A and B; with --by as many as there are; with --from-ps B alone
+    /// Recordings: A and B, any number with --by, or only B with --from-ps
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
-    /// Show how throughput grows with the number in this label, and which latches grow faster
+    /// Show how throughput scales with the number in this label, and which latches' waits grow faster
     #[arg(long, value_name = "LABEL", conflicts_with_all = ["per", "qps_a", "qps_b", "ghz_a", "ghz_b", "usd_a", "usd_b", "from_ps"])]
     by: Option<String>,
-    /// What latches are ranked by [default: query where both count statements, otherwise second]
+    /// Unit by which latches are ranked [default: query if both recordings count statements, otherwise second]
     #[arg(long)]
     per: Option<Unit>,
-    /// A's statements per second, instead of what was recorded
+    /// A's statements per second, instead of the recorded rate
     #[arg(long, value_name = "NUMBER", value_parser = positive)]
     qps_a: Option<f64>,
-    /// B's statements per second, instead of what was recorded
+    /// B's statements per second, instead of the recorded rate
     #[arg(long, value_name = "NUMBER", value_parser = positive)]
     qps_b: Option<f64>,
-    /// A's clock, instead of what was recorded: throughput is shown at B's clock too
+    /// A's clock frequency, instead of the recorded one; throughput is also shown at B's frequency
     #[arg(long, value_name = "GHZ", value_parser = positive)]
     ghz_a: Option<f64>,
-    /// B's clock, instead of what was recorded
+    /// B's clock frequency, instead of the recorded one
     #[arg(long, value_name = "GHZ", value_parser = positive)]
     ghz_b: Option<f64>,
-    /// What A costs, for any period, in any currency
+    /// Price of A for any period, in any currency
     #[arg(long, value_name = "MONEY", value_parser = positive, requires = "usd_b")]
     usd_a: Option<f64>,
-    /// What B costs for the same period
+    /// Price of B for the same period
     #[arg(long, value_name = "MONEY", value_parser = positive, requires = "usd_a")]
     usd_b: Option<f64>,
-    /// For A, instead of a recording, what performance_schema summed up: event name, sum, count, as the mysql client prints it
+    /// Use a summary from performance_schema as A: event name, sum and count, as printed by the mysql client
     #[arg(long, value_name = "FILE", requires = "ps_unit", requires = "ps_duration")]
     from_ps: Option<PathBuf>,
-    /// In what unit the sums of --from-ps are
+    /// Unit of the sums in --from-ps
     #[arg(long, value_name = "UNIT", requires = "from_ps")]
     ps_unit: Option<compare::PsUnit>,
-    /// Over how long the sums of --from-ps were counted
+    /// Time over which the sums in --from-ps were counted
     #[arg(long, value_name = "TIME", requires = "from_ps", value_parser = time)]
     ps_duration: Option<Duration>,
-    /// How to print it
+    /// Output format
     #[arg(long, default_value = "text")]
     format: ReportFormat,
 }
@@ -220,16 +220,16 @@ pub(crate) enum Unit {
     Core,
 }
 
-/// A number above 0.
+/// Parses a finite number above 0.
 fn positive(text: &str) -> Result<f64, String> {
     let number = text.parse::<f64>().ok().filter(|n| *n > 0.0 && n.is_finite());
     number.ok_or_else(|| "a number above 0".to_owned())
 }
 
-/// The longest recording: what is read back has to fit into memory.
+/// The longest recording. `report` and `compare` read the whole file into memory.
 const LONGEST_RECORDING: Duration = Duration::from_secs(3600);
 
-/// `90s`, `5m`, `1h` or `7d`.
+/// Parses a time such as `90s`, `5m`, `1h` or `7d`.
 fn time(text: &str) -> Result<Duration, String> {
     let bad = || "not a time: write 90s, 5m or 1h".to_owned();
     let (number, unit) = text.split_at(text.find(|c: char| c.is_ascii_alphabetic()).ok_or_else(bad)?);
@@ -244,41 +244,41 @@ fn time(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(number * seconds).ok().filter(|time| !time.is_zero()).ok_or_else(bad)
 }
 
-/// The length of a recording.
+/// Parses the length of a recording.
 fn duration(text: &str) -> Result<Duration, String> {
     let is_possible = |time: &Duration| (Duration::from_secs(1)..=LONGEST_RECORDING).contains(time);
     time(text).and_then(|time| Some(time).filter(is_possible).ok_or_else(|| "from 1s to 1h".to_owned()))
 }
 
-/// `threads=64`
+/// Parses a label such as `threads=64` into its key and value.
 fn label(text: &str) -> Result<(String, String), String> {
     let (key, value) = text.split_once('=').filter(|(key, _)| !key.trim().is_empty()).ok_or("write KEY=VALUE")?;
     Ok((key.trim().to_owned(), value.trim().to_owned()))
 }
 
-/// `1%` or `0.01`, as a number from 0 to 1.
+/// Parses a share such as `1%` or `0.01` into a number above 0 and at most 1.
 fn share(text: &str) -> Result<f64, String> {
     let (number, unit) = text.strip_suffix('%').map_or((text, 1.0), |number| (number, 100.0));
     let share = number.trim().parse::<f64>().map_err(|_| "not a share: write 1% or 0.01".to_owned())? / unit;
     if share > 0.0 && share <= 1.0 {
         Ok(share)
     } else {
-        Err("a share is more than 0% and at most 100%".to_owned())
+        Err("a share must be above 0% and at most 100%".to_owned())
     }
 }
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct DoctorArgs {
-    /// Process id of a server to look at too
+    /// Process ID of a server to examine too
     #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
     pid: Option<i32>,
-    /// Take the server's symbols from this file, of `armtrace symbols export` or a debug file
+    /// Read the server's symbols from this file: a debug file, or the output of `armtrace symbols export`
     #[arg(long, value_name = "FILE", requires = "pid")]
     symbols: Option<PathBuf>,
-    /// Tell what would be attached with this --max-overhead: some probes need a large one
+    /// Show what would be attached with this --max-overhead: some probes need a large budget
     #[arg(long, default_value = MAX_OVERHEAD, value_name = "SHARE", value_parser = share, requires = "pid")]
     max_overhead: f64,
-    /// How to print the findings
+    /// Output format
     #[arg(long, default_value = "text")]
     format: Format,
 }
@@ -288,29 +288,29 @@ pub(crate) struct AuditArgs {
     /// A server's program, for x86_64 or aarch64
     #[arg(value_name = "BINARY")]
     binary: PathBuf,
-    /// Another build to compare it with: another version, or for the other architecture
+    /// Another build to compare it with: a different version, or the other architecture
     #[arg(value_name = "OTHER", conflicts_with = "symbols")]
     other: Option<PathBuf>,
-    /// Take the program's symbols from this file, of `armtrace symbols export` or a debug file
+    /// Read the program's symbols from this file: a debug file, or the output of `armtrace symbols export`
     #[arg(long, value_name = "FILE")]
     symbols: Option<PathBuf>,
-    /// How to print the audit
+    /// Output format
     #[arg(long, default_value = "text")]
     format: ReportFormat,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum SymbolsCommand {
-    /// Write the symbols of a server's debug file, or of a server with symbols, to a small file for --symbols
+    /// Write the symbols of a debug file, or of an unstripped server, to a small file for --symbols
     Export(ExportArgs),
 }
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ExportArgs {
-    /// A debug file (*.debug), or a server's program that has its symbol table
+    /// A debug file (*.debug), or a server's program that is not stripped
     #[arg(value_name = "DEBUGFILE")]
     debug_file: PathBuf,
-    /// Where to write the symbol file
+    /// Symbol file to write
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
 }
@@ -325,7 +325,7 @@ pub(crate) enum Format {
 pub(crate) enum ReportFormat {
     Text,
     Json,
-    /// One page that needs nothing else
+    /// One self-contained page
     Html,
 }
 
@@ -333,16 +333,16 @@ pub(crate) enum ReportFormat {
 pub(crate) enum FoldedFormat {
     Text,
     Json,
-    /// One page that needs nothing else
+    /// One self-contained page
     Html,
-    /// Stacks of latch and call site with microseconds, for flame graphs
+    /// Stacks of latch and call site, weighted in microseconds, for flame graphs
     Folded,
 }
 
-/// Runs the command that the arguments ask for.
+/// Runs the command in the arguments.
 ///
 /// # Errors
-/// A [`Failure`] with the message for the user and the exit status.
+/// Fails with the message for the user and the exit status.
 pub fn execute(cli: Cli) -> Result<(), Failure> {
     let filter = EnvFilter::try_new(&cli.log_level)
         .map_err(|e| Failure::usage(format!("--log-level {}: {e}", cli.log_level)))?;
@@ -357,7 +357,7 @@ pub fn execute(cli: Cli) -> Result<(), Failure> {
         (Some(Command::Audit(args)), _) => audit::audit(&args),
         (Some(Command::Symbols(SymbolsCommand::Export(args))), _) => symbols::export(&args),
         (Some(Command::Run(args)), _) | (None, Some(args)) => run::run(&args),
-        (None, None) => Err(Failure::usage("which server? sudo armtrace --pid $(pidof mysqld)")),
+        (None, None) => Err(Failure::usage("no server given: name one, as in sudo armtrace --pid $(pidof mysqld)")),
     }
 }
 

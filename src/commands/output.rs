@@ -1,4 +1,4 @@
-//! Standard output of commands that print and end.
+//! Prints the results of commands to standard output.
 
 use std::io::{self, ErrorKind, Write};
 
@@ -7,10 +7,12 @@ use serde::Serialize;
 use super::ReportFormat;
 use crate::failure::Failure;
 
-/// Prints all of it.
+/// Prints `text`. A reader that closes the pipe early is not an error.
+///
+/// # Errors
+/// Fails if standard output cannot be written for another reason.
 pub(super) fn print(text: &str) -> Result<(), Failure> {
     match io::stdout().write_all(text.as_bytes()) {
-        // Whoever reads has seen enough.
         Err(e) if e.kind() == ErrorKind::BrokenPipe => Ok(()),
         written => written.map_err(|e| Failure::running(format!("cannot write to standard output: {e}"))),
     }

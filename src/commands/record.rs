@@ -1,4 +1,4 @@
-//! `armtrace record`: what a server waits for, second by second, into a file.
+//! `armtrace record`: records what a server waits for, second by second, in a file.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -23,7 +23,7 @@ use crate::target::{Client, Memory, Target};
 use crate::ui::top::Interval;
 
 const SECOND: Duration = Duration::from_secs(1);
-/// What is left behind the last whole second is a second of its own from this length on.
+/// The shortest remainder after the last whole second that is recorded as a second of its own.
 const SHORTEST: Duration = Duration::from_millis(100);
 
 pub(super) fn record(args: &RecordArgs) -> Result<(), Failure> {
@@ -48,7 +48,7 @@ pub(super) fn record(args: &RecordArgs) -> Result<(), Failure> {
     let ending = recorded.map_err(|e| cannot_write(&args.output, &e))?;
     session.agent.detach();
     let InProgress { recorder, source, progress, before, .. } = recording;
-    // A short recording ends before that is done.
+    // A short recording ends before all measurements are prepared.
     source.wait_until_prepared();
     let last = source.snapshot();
     recorder.end(ending, &last).map_err(|e| cannot_write(&args.output, &e))?;
@@ -56,7 +56,7 @@ pub(super) fn record(args: &RecordArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A recording that goes on.
+/// A recording in progress.
 struct InProgress {
     recorder: Recorder<File>,
     source: std::sync::Arc<Source>,
@@ -66,12 +66,12 @@ struct InProgress {
 }
 
 impl InProgress {
-    /// Adds a second each second, until the time is over or something else ends it.
+    /// Records each second until `duration` is over, a signal comes or the server ends.
     async fn run(&mut self, duration: Duration, ends: &mut session::Ends) -> io::Result<Ending> {
-        // What waits are counted from.
+        // Seconds start at attach, which is when waits are counted from.
         let began = Instant::now() - self.source.age();
         let mut ticks = interval_at(began + SECOND, SECOND);
-        // A second that comes late is longer, and the next shorter; none is made up for.
+        // A late tick makes its second longer and the next one shorter. Missed ticks are not made up for.
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
         let is_over = tokio::time::sleep_until(began + duration);
         tokio::pin!(is_over);
@@ -101,13 +101,13 @@ impl InProgress {
         Ok(())
     }
 
-    /// The server's count of statements. One that stops answering is not asked again.
+    /// Returns the server's count of statements. A server that stops answering is not asked again.
     fn queries(&mut self) -> Option<u64> {
         match self.client.as_mut()?.queries() {
             Ok(queries) => Some(queries),
             Err(error) => {
                 if self.source.snapshot().up {
-                    tracing::warn!("statements are not counted any more: {error}");
+                    tracing::warn!("statements are no longer counted: {error}");
                 }
                 self.client = None;
                 None
@@ -116,20 +116,20 @@ impl InProgress {
     }
 }
 
-/// Values by name.
+/// The values of the server's settings, by name.
 type Settings = BTreeMap<String, String>;
 
-/// The connection that was asked for, and the server's settings.
+/// Opens the connection of `--mysql`, if given, and reads the server's settings.
 fn connect(args: &RecordArgs) -> Result<Option<(Client, Settings)>, Failure> {
     let Some(mut client) = session::connect(&args.attach)? else { return Ok(None) };
     let settings = client.settings(SETTINGS)?;
     Ok(Some((client, settings)))
 }
 
-/// What is known before anything is measured.
+/// Returns what is known before anything is measured.
 fn start(target: &Target, args: &RecordArgs, said: Settings) -> Start {
     let info = target.info();
-    // What the server says of itself counts for more than what its memory looks like.
+    // Settings that the server reports override those read from its memory.
     let mut known = settings(&target.image, &Memory::new(target.pid), target.bias);
     known.extend(said);
     Start {
@@ -161,10 +161,10 @@ fn refuse_existing(output: &Path, force: bool) -> Result<(), Failure> {
 }
 
 fn exists(output: &Path) -> Failure {
-    Failure::running(format!("{} is there already: give another name, or --force to overwrite it", output.display()))
+    Failure::running(format!("{} already exists: choose another name, or overwrite it with --force", output.display()))
 }
 
-/// The file, which nobody else has made meanwhile unless that is to be overwritten.
+/// Creates the file. Fails if it has appeared since the check, unless `force` is set.
 fn create(output: &Path, force: bool) -> Result<File, Failure> {
     let mut options = OpenOptions::new();
     options.write(true);
@@ -183,7 +183,7 @@ fn cannot_write(output: &Path, error: &io::Error) -> Failure {
     Failure::running(format!("cannot write {}: {error}", output.display()))
 }
 
-/// How far it is, on standard error: a line that is redrawn where that is a terminal, else only how it ended.
+/// Shows progress on standard error: on a terminal a line that is redrawn, elsewhere only a line at the end.
 struct Progress {
     duration: Duration,
     is_terminal: bool,
@@ -203,7 +203,7 @@ impl Progress {
         let top = latches.first().filter(|top| top.wait_ns_per_second > 0.0);
         let top = top.map_or_else(String::new, |top| format!(" · {}", top.latch));
         let (done, all) = (format::span(now.elapsed), format::span(self.duration));
-        // Who does not read standard error does not hold up the recording's end.
+        // A closed standard error must not end the recording.
         _ = write!(io::stderr(), "\r\x1b[Karmtrace: {done} of {all} · {waiting:.2} threads waiting{top}");
     }
 

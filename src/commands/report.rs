@@ -1,4 +1,4 @@
-//! `armtrace report`: one recording as text, JSON, a web page, or folded stacks.
+//! `armtrace report`: prints a recording as text, JSON, a web page, or folded stacks.
 
 use std::path::Path;
 

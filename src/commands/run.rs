@@ -1,4 +1,4 @@
-//! `armtrace run`: attach, serve metrics, show the top latches, until interrupted or the server ends.
+//! `armtrace run`: attaches, serves metrics and shows the top latches until interrupted or the server ends.
 
 use std::io::{self, IsTerminal};
 use std::sync::Arc;
@@ -21,12 +21,12 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
     let listener = args.listen.bind().map_err(Failure::running)?;
     let Session { mut agent, ends, runtime } = Session::attach_with_statements(target, attach)?;
     let ended = runtime.block_on(serve(&mut agent, listener, ends));
-    // Whoever still writes to a terminal that does not read is left behind.
+    // A thread may still be blocked writing to a terminal that does not read. Do not wait for it.
     runtime.shutdown_background();
     ended
 }
 
-/// Serves and shows until something ends it, then takes the probes off.
+/// Serves metrics and shows the live table until the session ends, then detaches the probes.
 async fn serve(agent: &mut Agent, listener: Listener, mut ends: Ends) -> Result<(), Failure> {
     let source = agent.source();
     let view = tokio::spawn(show(Arc::clone(&source), listener.url()));
@@ -43,7 +43,7 @@ async fn serve(agent: &mut Agent, listener: Listener, mut ends: Ends) -> Result<
     Ok(())
 }
 
-/// Takes the probes off and puts them back as signals ask, until something ends it.
+/// Detaches and reattaches the probes on SIGUSR1 and SIGUSR2, and returns what ended the session.
 async fn watch(agent: &mut Agent, ends: &mut Ends) -> EndedBy {
     loop {
         match ends.told().await {
@@ -54,7 +54,7 @@ async fn watch(agent: &mut Agent, ends: &mut Ends) -> EndedBy {
     }
 }
 
-/// Redraws the live table at its interval. Output that is not read holds up only the drawing.
+/// Redraws the live table at its interval. If nobody reads the output, only the drawing blocks.
 async fn show(source: Arc<Source>, url: String) {
     let mut view = LiveView::new(io::stdout().is_terminal(), &url);
     let mut ticks = tokio::time::interval(view.interval());

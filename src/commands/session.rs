@@ -1,4 +1,4 @@
-//! What commands that attach to a server share: attaching, the budget, and what ends them.
+//! Shared parts of the commands that attach to a server: attaching within the budget, signals, and the server's end.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -15,38 +15,42 @@ use crate::measure::statements::StatementCounter;
 use crate::symbols::Settings;
 use crate::target::{Client, Target};
 
-/// A server with probes attached, and what will end that.
+/// A server with probes attached, and the events that end the session.
 pub(super) struct Session {
     pub agent: Agent,
     pub ends: Ends,
     pub runtime: Runtime,
 }
 
-/// The server, before anything is attached to it: what else may fail should fail between this and [`Session::attach`].
+/// Opens the server without attaching anything to it. Do everything else that may fail between this and
+/// [`Session::attach`].
+///
+/// # Errors
+/// Fails with status 3 if the process is not a supported server, and with 4 if a privilege is missing.
 pub(super) fn open(args: &AttachArgs) -> Result<Target, Failure> {
     let target = Target::open_with(args.pid, &Settings::from_env(args.symbols.clone()))?;
     attach::require_privilege()?;
     Ok(target)
 }
 
-/// The connection that was asked for.
+/// Opens the connection of `--mysql`, if given.
 pub(super) fn connect(args: &AttachArgs) -> Result<Option<Client>, Failure> {
     args.mysql.as_deref().map(Client::connect).transpose()
 }
 
 impl Session {
-    /// Attaches, and counts the statements of the server too where that was asked for.
+    /// Attaches, and counts the server's statements too if `--mysql` is given.
     pub fn attach_with_statements(target: Target, args: &AttachArgs) -> Result<Session, Failure> {
         let statements = connect(args)?.map(StatementCounter::start).transpose()?;
         Session::attach(target, args, statements)
     }
 
-    /// Attaches, and keeps what that costs within the budget.
+    /// Attaches, and keeps the cost within the budget.
     pub fn attach(target: Target, args: &AttachArgs, statements: Option<StatementCounter>) -> Result<Session, Failure> {
         let failed = |e: io::Error| Failure::running(format!("cannot start: {e}"));
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().map_err(failed)?;
-        // From here on a signal is waited for rather than fatal, so that it cannot cut attaching short.
+        // From here on signals are queued instead of fatal, so that none can interrupt attaching halfway.
         let ends = {
             let _entered = runtime.enter();
             Ends::new(&target).map_err(failed)?
@@ -62,8 +66,8 @@ impl Session {
     }
 }
 
-/// What ends a session: SIGINT, SIGTERM or the server's end. Signals that ask for a pause come here too, so that they are
-/// fatal to none.
+/// The events that end a session: SIGINT, SIGTERM or the server's end. SIGUSR1 and SIGUSR2 are received here too, so
+/// that they do not kill commands that cannot pause.
 pub(super) struct Ends {
     interrupt: Signal,
     terminate: Signal,
@@ -72,7 +76,7 @@ pub(super) struct Ends {
     server: AsyncFd<OwnedFd>,
 }
 
-/// What a session is told from outside.
+/// An event from outside the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Told {
     /// SIGUSR1.
@@ -82,7 +86,7 @@ pub(super) enum Told {
     End(EndedBy),
 }
 
-/// What ended it.
+/// The event that ended a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EndedBy {
     Signal,
@@ -92,7 +96,7 @@ pub(super) enum EndedBy {
 impl Ends {
     pub fn new(target: &Target) -> io::Result<Ends> {
         let pidfd = target.pidfd()?;
-        // SAFETY: `pidfd` owns an open descriptor for as long as it is registered, and nobody else closes it.
+        // SAFETY: `pidfd` owns an open descriptor for as long as it is registered, and nothing else closes it.
         let server = unsafe { AsyncFd::register(pidfd) }?;
         Ok(Ends {
             interrupt: signal(SignalKind::interrupt())?,
@@ -113,7 +117,7 @@ impl Ends {
         }
     }
 
-    /// Waits for the end alone: a session that cannot pause goes on.
+    /// Waits for the end of the session, and ignores requests to pause or resume.
     pub async fn wait(&mut self) -> EndedBy {
         loop {
             if let Told::End(by) = self.told().await {
@@ -122,7 +126,7 @@ impl Ends {
         }
     }
 
-    /// Waits for a signal alone.
+    /// Waits for SIGINT or SIGTERM, and ignores the server's end.
     pub async fn signal(&mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {}

@@ -1,4 +1,4 @@
-//! `armtrace symbols export`: a small file with the symbols of one build of a server.
+//! `armtrace symbols export`: writes the symbols of one build of a server to a small file.
 
 use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -8,16 +8,16 @@ use super::ExportArgs;
 use crate::failure::Failure;
 use crate::symbols::{self, portable, DebugFile};
 
-/// Whoever may read the server's program may know its symbols.
+/// The mode of the file. Anyone who may read the server's program may know its symbols, so all may read the file.
 const MODE: u32 = 0o644;
 
 pub(super) fn export(args: &ExportArgs) -> Result<(), Failure> {
     let from = args.debug_file.display();
     let found = symbols::read_any(&args.debug_file).map_err(|why| {
-        Failure::usage(format!("{from}: {why}. Give a server's debug file, or its program if that was not stripped"))
+        Failure::usage(format!("{from}: {why}. Give a server's debug file, or its program if it is not stripped"))
     })?;
     if found.identity.build_id.is_empty() {
-        return Err(Failure::usage(format!("{from} has no build id, so nothing would show whose symbols these are")));
+        return Err(Failure::usage(format!("{from} has no build id, so its symbols cannot be matched to a server")));
     }
     let size = write(&found, &args.output)
         .map_err(|e| Failure::running(format!("cannot write {}: {e}", args.output.display())))?;
@@ -31,7 +31,7 @@ pub(super) fn export(args: &ExportArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Writes the file in one go: under its name it is there whole, or not at all. Returns its size in bytes.
+/// Writes the file atomically: `output` is either complete or not there. Returns its size in bytes.
 fn write(found: &DebugFile, output: &Path) -> io::Result<u64> {
     let folder = output.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut builder = tempfile::Builder::new();

@@ -1,4 +1,4 @@
-//! `armtrace top`: a full-screen view of what a server waits for.
+//! `armtrace top`: shows a full-screen view of what a server waits for.
 
 use std::io::{self, IsTerminal};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,13 +16,13 @@ use crate::export::SnapshotSource;
 use crate::failure::Failure;
 use crate::ui::screen::{Answer, Screen, Watching};
 
-/// How soon a signal is noticed while no key is pressed.
+/// The longest time until a signal is noticed while no key is pressed.
 const GLANCE: Duration = Duration::from_millis(100);
 
 pub(super) fn top(args: &TopArgs) -> Result<(), Failure> {
     if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
         return Err(Failure::usage(
-            "top needs a terminal: `armtrace run` prints lines, `armtrace record` writes a file",
+            "top needs a terminal: use `armtrace run` to print lines, or `armtrace record` to write a file",
         ));
     }
     let target = session::open(&args.attach)?;
@@ -31,7 +31,7 @@ pub(super) fn top(args: &TopArgs) -> Result<(), Failure> {
     let is_over = Arc::new(AtomicBool::new(false));
     let over = Arc::clone(&is_over);
     let signal = runtime.spawn(async move {
-        // A server that has ended stays on the screen until the user has seen that.
+        // The end of the server does not end the session: its last figures stay on the screen until the user quits.
         ends.signal().await;
         over.store(true, Ordering::Relaxed);
     });
@@ -46,7 +46,7 @@ pub(super) fn top(args: &TopArgs) -> Result<(), Failure> {
     shown.and(restored).map_err(failed)
 }
 
-/// What the screen is made of.
+/// The sources of the screen's figures, and its refresh interval.
 struct View {
     source: Arc<Source>,
     lines: Server,
@@ -54,7 +54,7 @@ struct View {
 }
 
 impl View {
-    /// Draws at its interval and after each key, until the user quits or a signal comes.
+    /// Draws at each interval and after each key, until the user quits or a signal comes.
     fn show(&self, terminal: &mut DefaultTerminal, is_over: &AtomicBool) -> io::Result<()> {
         let mut screen = Screen::new(self.source.snapshot());
         let mut watch = None;

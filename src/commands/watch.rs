@@ -1,4 +1,5 @@
-//! `armtrace run --watch LATCH`: finds the latch that most wait for, watches its cache line, tells who touches it, and ends.
+//! `armtrace run --watch LATCH`: finds the instance of a latch with the most waiters, watches its cache line, reports
+//! what touches it, and exits.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +20,7 @@ use crate::ui;
 pub(super) fn watch(args: &RunArgs, latch: &str) -> Result<(), Failure> {
     let failure = |why| failure(latch, why);
     let target = session::open(&args.attach)?;
-    // Before anything is attached.
+    // Fails before anything is attached.
     let allowance = Allowance::of_share(args.attach.max_overhead).map_err(failure)?;
     let failed = |e: io::Error| Failure::running(format!("cannot start: {e}"));
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().map_err(failed)?;
@@ -40,7 +41,7 @@ pub(super) fn watch(args: &RunArgs, latch: &str) -> Result<(), Failure> {
     })
 }
 
-/// Becomes true when the user or the server ends it.
+/// Returns a flag that becomes true on SIGINT, SIGTERM or the server's end.
 fn end_of(runtime: &Runtime, target: &Target) -> io::Result<Arc<AtomicBool>> {
     let is_over = Arc::new(AtomicBool::new(false));
     let mut ends = {
@@ -63,8 +64,8 @@ fn failure(latch: &str, why: Unwatched) -> Failure {
         Unwatched::Ended(_) => Failure::target(why),
         Unwatched::Unreadable(_) => Failure::running(said),
         Unwatched::NobodyWaited(others) => {
-            let others = if others.is_empty() { "nothing".to_owned() } else { others.join(", ") };
-            Failure::running(format!("{said}.\nWaited for were: {others}"))
+            let others = if others.is_empty() { "none".to_owned() } else { others.join(", ") };
+            Failure::running(format!("{said}.\nlatches with waiters: {others}"))
         }
     }
 }

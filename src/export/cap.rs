@@ -1,12 +1,12 @@
-//! A bound on the number of series.
+//! Bounds the number of series.
 
 use std::collections::HashSet;
 use std::hash::Hash;
 
-/// Lets the first `limit` keys have a series of their own; all later ones share one.
+/// Gives the first `limit` keys a series of their own. All later keys share one.
 ///
-/// A key that has a series keeps it, and one that was counted with the rest stays there: were keys to move
-/// between the two, the counters would step back and Prometheus would take that for a restart.
+/// A key with its own series keeps it, and a key in the shared series stays there. If keys moved between the two,
+/// counters would step back, and Prometheus would take that for a restart.
 pub struct Cap<K> {
     limit: usize,
     named: HashSet<K>,
@@ -17,7 +17,7 @@ impl<K: Eq + Hash + Ord + Clone> Cap<K> {
         Cap { limit, named: HashSet::new() }
     }
 
-    /// Gives the keys of one scrape their series, largest weight first while there is room.
+    /// Gives new keys of a scrape their own series while there is room, those with the largest weight first.
     pub fn admit(&mut self, keys: impl Iterator<Item = (K, u64)>) {
         let mut new: Vec<_> = keys.filter(|(key, _)| !self.named.contains(key)).collect();
         new.sort_by(|(a, weight_a), (b, weight_b)| weight_b.cmp(weight_a).then_with(|| a.cmp(b)));
@@ -25,7 +25,7 @@ impl<K: Eq + Hash + Ord + Clone> Cap<K> {
         self.named.extend(new.into_iter().take(room).map(|(key, _)| key));
     }
 
-    /// Whether this key has a series of its own.
+    /// Returns whether `key` has a series of its own.
     pub fn is_named(&self, key: &K) -> bool {
         self.named.contains(key)
     }

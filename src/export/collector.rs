@@ -1,6 +1,6 @@
 //! Turns snapshots into metric families.
 //!
-//! What a snapshot does not know is absent from the scrape, never zero.
+//! Figures that a snapshot does not have are absent from the scrape, never zero.
 
 use super::cap::Cap;
 use super::families::*;
@@ -16,44 +16,44 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// How many (latch, kind, mode) combinations have series of their own; the rest are summed in `latch="other"`.
+/// The most (latch, kind, mode) combinations with series of their own. The rest are summed in `latch="other"`.
 const LATCH_SERIES: usize = 200;
-/// How many condition variables have series of their own, and how many mutexes that threads woken by them get back.
+/// The most condition variables with series of their own, and the most mutexes that their woken threads reacquire.
 const COND_SERIES: usize = 50;
-/// How many (latch, call site) pairs have series of their own.
+/// The most (latch, call site) pairs with series of their own.
 const CALLSITE_SERIES: usize = 200;
-/// How many (table, index, level) combinations have series of their own.
+/// The most (table, index, level) combinations with series of their own.
 const PAGE_SERIES: usize = 100;
-/// How many latches have handoffs of their own: each has a series for every two nodes.
+/// The most latches with handoff series of their own. Each has a series for every pair of nodes.
 const HANDOFF_LATCHES: usize = 20;
-/// The label value under which everything beyond these limits adds up.
+/// The label value that sums everything beyond these limits.
 const OTHER: &str = "other";
-/// The label value for what is not known.
+/// The label value for a node or a locality that is not known.
 const UNKNOWN: &str = "unknown";
 
 const PROBE_STATES: [ProbeState; 4] =
     [ProbeState::Attached, ProbeState::DutyCycle, ProbeState::Detached, ProbeState::Failed];
 
-/// Serves a source of snapshots as the metrics of `docs/metrics.md`.
+/// Collects the metrics of `docs/metrics.md` from a source of snapshots.
 pub struct LatchCollector {
     source: Arc<dyn SnapshotSource>,
     descs: Vec<Desc>,
     state: Mutex<State>,
 }
 
-/// What is remembered from scrape to scrape.
+/// The state kept from scrape to scrape.
 struct State {
     latches: Cap<LatchKey>,
     conds: Cap<LatchKey>,
     reacquires: Cap<String>,
     callsites: Cap<(String, String)>,
     pages: Cap<PagePlace>,
-    /// Latches.
+    /// Latches with handoffs.
     handoffs: Cap<String>,
     spin: SpinFloor,
 }
 
-/// Table, index and level, as labels.
+/// A table, an index and a level, as label values.
 type PagePlace = [String; 3];
 
 type LatchKey = (String, Kind, Mode);
@@ -79,7 +79,7 @@ impl Collector for LatchCollector {
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
-        // Locked first, so that scrapes at the same time see snapshots in the order in which they were taken.
+        // Locked before the snapshot is taken, so that concurrent scrapes process snapshots in order.
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let snapshot = self.source.snapshot();
         let mut families = latch_families(&snapshot, &mut state);
@@ -118,7 +118,7 @@ fn latch_families(snapshot: &Snapshot, state: &mut State) -> Vec<MetricFamily> {
     ]
 }
 
-/// Latches whose waiters spin, by what came of it.
+/// Returns the spins of latches whose waiters spin, by outcome.
 fn spin_family(latches: &[LatchWaits]) -> MetricFamily {
     let spun = latches.iter().filter(|latch| latch.spins() > 0);
     let samples = spun.flat_map(|latch| {
@@ -136,9 +136,9 @@ fn per_latch(family: &Family, latches: &[LatchWaits], mut value: impl FnMut(&Lat
 
 /// Keeps the spin counters from stepping back.
 ///
-/// Spinning is what a wait's whole time leaves beyond its sleep. A snapshot that is read while waits go on may hold a
-/// sleep whose wait is not counted yet; without this the counter would dip, and Prometheus would take
-/// the dip for a restart and count everything again.
+/// Spin time is the whole wait minus its sleep. A snapshot that is read while waits are in progress may contain a sleep
+/// whose wait is not counted yet. Without a floor the counter would dip, and Prometheus would take the dip for a
+/// restart and count everything again.
 #[derive(Default)]
 struct SpinFloor {
     elapsed: Duration,
@@ -146,7 +146,7 @@ struct SpinFloor {
 }
 
 impl SpinFloor {
-    /// Begins a scrape. Time since attach that runs backwards is a new attachment: its counters begin anew.
+    /// Begins a scrape. If the time since attach has gone back, armtrace has attached anew, and counters start at zero.
     fn start(&mut self, elapsed: Duration) {
         if elapsed < self.elapsed {
             self.floors.clear();
@@ -154,7 +154,7 @@ impl SpinFloor {
         self.elapsed = elapsed;
     }
 
-    /// Nanoseconds spent spinning, never less than at the scrape before.
+    /// Returns the spin time in nanoseconds, never less than at the scrape before.
     fn of(&mut self, latch: &LatchWaits) -> u64 {
         let floor = self.floors.entry(latch_key(latch)).or_default();
         *floor = latch.spin_ns().max(*floor);
@@ -177,7 +177,7 @@ fn cond_family(snapshot: &Snapshot, cap: &mut Cap<LatchKey>) -> MetricFamily {
     COND_WAIT.with(waits.iter().map(|cond| histogram(&COND_WAIT, &[&cond.latch], &cond.waits)).collect())
 }
 
-/// The mutexes that have series of their own, and the others added up.
+/// Returns reacquires by mutex, with the mutexes beyond the limit summed.
 fn reacquire_families(snapshot: &Snapshot, cap: &mut Cap<String>) -> [MetricFamily; 2] {
     cap.admit(snapshot.latch.reacquires.iter().map(|row| (row.latch.clone(), row.wait_ns)));
     let mut sums = BTreeMap::<&str, (u64, u64)>::new();
@@ -190,7 +190,7 @@ fn reacquire_families(snapshot: &Snapshot, cap: &mut Cap<String>) -> [MetricFami
     [REACQUIRE.with(times.collect()), REACQUIRES.with(counts.collect())]
 }
 
-/// The latches that have series of their own, and the others added up by kind and mode.
+/// Returns the latches that have series of their own, and the sums of the others by kind and mode.
 fn capped<'a>(latches: impl Iterator<Item = &'a LatchWaits> + Clone, cap: &mut Cap<LatchKey>) -> Vec<LatchWaits> {
     cap.admit(latches.clone().map(|latch| (latch_key(latch), latch.waits.sum_ns)));
     let mut sums = BTreeMap::<LatchKey, LatchWaits>::new();
@@ -217,9 +217,9 @@ fn add(sum: &mut LatchWaits, latch: &LatchWaits) {
     sum.estimated_ns += latch.estimated_ns;
 }
 
-/// The call sites that have series of their own, and the others added up.
+/// Returns wait time by call site, with the call sites beyond the limit summed.
 fn callsite_family(snapshot: &Snapshot, cap: &mut Cap<(String, String)>) -> MetricFamily {
-    // The metric has no mode.
+    // The metric has no `mode` label.
     let mut sites = BTreeMap::<(String, String), u64>::new();
     for site in &snapshot.latch.callsites {
         *sites.entry((site.latch.clone(), site.callsite.clone())).or_default() += site.wait_ns;
@@ -234,7 +234,7 @@ fn callsite_family(snapshot: &Snapshot, cap: &mut Cap<(String, String)>) -> Metr
     LATCH_CALLSITE.with(samples.collect())
 }
 
-/// The pages that have series of their own, and the others added up.
+/// Returns wait time by page, with the pages beyond the limit summed.
 fn page_family(snapshot: &Snapshot, cap: &mut Cap<PagePlace>) -> MetricFamily {
     let place = |page: &PageWaits| {
         let level = page.level.map_or_else(String::new, |level| level.to_string());
@@ -255,7 +255,7 @@ fn page_family(snapshot: &Snapshot, cap: &mut Cap<PagePlace>) -> MetricFamily {
     LATCH_PAGE.with(samples.collect())
 }
 
-/// Handoffs of the latches that are waited for longest, and of the others added up.
+/// Returns handoffs of the latches with the longest waits, with those of the others summed.
 fn handoff_families(snapshot: &Snapshot, cap: &mut Cap<String>) -> Vec<MetricFamily> {
     let mut waits = BTreeMap::<&str, u64>::new();
     for handoffs in &snapshot.latch.handoffs {
@@ -283,15 +283,15 @@ fn handoff_families(snapshot: &Snapshot, cap: &mut Cap<String>) -> Vec<MetricFam
     ]
 }
 
-/// The snapshot's rows are few and never step back.
+/// Returns CPU time, checksums and `getcpu` calls. They need no cap: their rows are few and never step back.
 fn cpu_families(snapshot: &Snapshot) -> Vec<MetricFamily> {
     let rows = snapshot.cpu.time.iter();
     let rows = rows.map(|row| CPU.sample(&[row.class.as_str(), &row.function], seconds(row.ns))).collect();
     let ordering = snapshot.cpu.ordering.iter();
     let ordering = ordering.map(|row| ORDERING.sample(&[&row.instruction, &row.function], seconds(row.ns))).collect();
-    // Without samples nothing is known of the time.
+    // Without samples the time is unknown, not zero.
     let sampled = if snapshot.cpu.time.is_empty() { &[][..] } else { &snapshot.checksum.chosen };
-    // One function may be chosen for two checksums.
+    // The map merges rows: one function may be chosen for two checksums.
     let times: BTreeMap<_, _> =
         sampled.iter().map(|c| ((&*c.function, c.implementation.as_str()), c.cpu_ns(&snapshot.cpu.time))).collect();
     let times = times.into_iter().map(|((function, how), ns)| CHECKSUM.sample(&[function, how], seconds(ns)));
@@ -343,11 +343,11 @@ fn target_families(snapshot: &Snapshot) -> Vec<MetricFamily> {
     ]
 }
 
-/// The sites that share one probe name, added up.
+/// The sum over the sites that share one probe name.
 #[derive(Default)]
 struct ProbeSum {
     hits: u64,
-    /// `None` as soon as the cost of one site is unknown.
+    /// `None` if the cost of any site is unknown.
     cost_ns: Option<f64>,
     states: Vec<ProbeState>,
 }
@@ -399,7 +399,7 @@ fn build_family() -> MetricFamily {
     BUILD_INFO.with(vec![BUILD_INFO.sample(&build, 1.0)])
 }
 
-/// One series of a histogram, with the buckets of [`BUCKET_BOUNDS_NS`] in seconds.
+/// Returns one series of a histogram, with the bounds of [`BUCKET_BOUNDS_NS`] in seconds.
 fn histogram(family: &Family, labels: &[&str], waits: &Histogram) -> Metric {
     let mut cumulative = 0;
     let buckets = BUCKET_BOUNDS_NS.iter().zip(waits.buckets).map(|(&bound, n)| {
@@ -411,7 +411,8 @@ fn histogram(family: &Family, labels: &[&str], waits: &Histogram) -> Metric {
     });
     let mut histogram = proto::Histogram::default();
     histogram.set_bucket(buckets.collect());
-    // Read while waits go on, a bucket may be ahead of the count, which must not be below the last bucket.
+    // A snapshot read while waits end may have a bucket ahead of the count, but Prometheus needs a count that is not
+    // below the last bucket.
     histogram.set_sample_count(waits.count.max(waits.buckets.iter().sum()));
     histogram.set_sample_sum(seconds(waits.sum_ns));
     let mut metric = family.labelled(labels);
@@ -425,8 +426,8 @@ fn seconds(ns: u64) -> f64 {
 
 /// The `process_*` metrics of armtrace itself.
 ///
-/// The prometheus crate counts CPU time in whole seconds, in which a process that uses a thousandth of a CPU
-/// shows nothing for a quarter of an hour; and it says 0 for a limit that does not exist.
+/// The prometheus crate counts CPU time in whole seconds, so a process that uses a thousandth of a CPU would show
+/// nothing for a quarter of an hour. It also reports 0 for a limit that does not exist.
 pub struct ProcessSelf(ProcessCollector);
 
 impl ProcessSelf {
@@ -462,7 +463,8 @@ fn gauge_of(family: &MetricFamily) -> f64 {
     family.get_metric().iter().map(|metric| metric.get_gauge().get_value()).sum()
 }
 
-/// CPU time that this process has used, user and system, with that of the processes that changed probes for it.
+/// Returns the CPU time of this process in seconds, user and system, including its child processes that attached and
+/// detached probes.
 fn own_cpu_seconds() -> f64 {
     clock::now_ns(libc::CLOCK_PROCESS_CPUTIME_ID) as f64 / 1e9 + clock::children_seconds()
 }

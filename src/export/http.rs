@@ -21,20 +21,20 @@ use tokio::sync::{watch, Semaphore};
 use tokio::task::{spawn_blocking, JoinSet};
 use tokio::time::{sleep, timeout};
 
-/// How long a client may take over its request, and how long a connection may idle between two.
+/// The longest that a client may take to send a request, and that a connection may be idle between two requests.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a client may leave an answer unread before the kernel closes the connection.
+/// The longest that a client may leave a response unread before the kernel closes the connection.
 const UNREAD_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long answers under way may take to finish once the server is told to stop.
+/// The longest that responses in progress may take to finish once the server stops.
 const STOP_TIMEOUT: Duration = Duration::from_millis(500);
-/// How many connections are served at a time; more wait in the kernel's queue.
+/// The most connections served at a time. Further ones wait in the kernel's queue.
 const MAX_CONNECTIONS: usize = 64;
 
-/// What the server serves: all metrics over one source of snapshots.
+/// Everything that the server serves, from one source of snapshots.
 pub struct Exporter {
     registry: Registry,
     source: Arc<dyn SnapshotSource>,
-    /// Held while a snapshot is taken: requests that come together wait for one another.
+    /// Held while a snapshot is taken, so that concurrent requests take turns.
     turn: Arc<Semaphore>,
 }
 
@@ -46,16 +46,22 @@ impl Exporter {
         Ok(Exporter { registry, source, turn: Arc::new(Semaphore::new(1)) })
     }
 
-    /// All metrics in the text format, version 0.0.4.
+    /// Returns all metrics in the Prometheus text format, version 0.0.4.
+    ///
+    /// # Errors
+    /// Fails if the metrics cannot be encoded.
     pub fn metrics(&self) -> prometheus::Result<String> {
         TextEncoder::new().encode_to_string(&self.registry.gather())
     }
 }
 
-/// Serves until `stop` is ready, and returns within a second of it, whatever clients do.
+/// Serves until `stop` completes, and returns within a second of that, whatever clients do.
 ///
-/// A snapshot that is being taken at that moment goes on on a thread of its own: end the runtime with
-/// `shutdown_background` where that must not be waited for.
+/// A snapshot in progress at that moment continues on its own thread. End the runtime with `shutdown_background` to
+/// avoid waiting for it.
+///
+/// # Errors
+/// Fails if the listener cannot be registered with the runtime.
 pub async fn serve(listener: Listener, exporter: Exporter, stop: impl Future<Output = ()>) -> io::Result<()> {
     let listener = TcpListener::from_std(listener.into_std())?;
     let router = router(exporter);
@@ -81,7 +87,8 @@ pub async fn serve(listener: Listener, exporter: Exporter, stop: impl Future<Out
     Ok(())
 }
 
-/// A connection that broke before it was accepted is nothing; out of file descriptors is, and passes.
+/// Waits a moment after a failed `accept`, because running out of file descriptors is temporary. A connection that the
+/// client aborted before it was accepted needs no pause and no warning.
 async fn pause_after(error: &io::Error) {
     if error.kind() != io::ErrorKind::ConnectionAborted {
         tracing::warn!("cannot accept an HTTP connection: {error}");
@@ -92,7 +99,7 @@ async fn pause_after(error: &io::Error) {
 /// Serves one connection until the client closes it, idles too long, or the server stops.
 async fn connection(stream: TcpStream, router: Router, mut stopping: watch::Receiver<bool>) {
     let socket = socket2::SockRef::from(&stream);
-    // Without these two the connection works too, only later.
+    // The connection works without these options too, so failures do not matter.
     let _ = socket.set_tcp_nodelay(true);
     let _ = socket.set_tcp_user_timeout(Some(UNREAD_TIMEOUT));
     let mut connection = pin!(http1::Builder::new()
@@ -138,12 +145,12 @@ async fn landing(State(exporter): State<Arc<Exporter>>) -> Response {
     }
 }
 
-/// Runs `work` on a thread where it may block, one at a time.
+/// Runs `work` on a thread that may block, one request at a time.
 async fn in_turn(
     exporter: Arc<Exporter>,
     work: impl FnOnce(&Exporter) -> Result<String, String> + Send + 'static,
 ) -> Result<String, String> {
-    // The turn goes with the work: a client that hangs up does not end work that has begun.
+    // The permit moves into the closure: work continues after a client hangs up, and the next must still wait for it.
     let turn = exporter.turn.clone().acquire_owned().await.map_err(|error| error.to_string())?;
     let done = spawn_blocking(move || {
         let result = work(&exporter);

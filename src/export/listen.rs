@@ -1,4 +1,4 @@
-//! Where to listen, and taking the port.
+//! Parses the address to listen on, and binds it.
 
 use super::port_holder::{port_holder, PortHolder};
 use socket2::{Domain, Socket, Type};
@@ -7,7 +7,7 @@ use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::str::FromStr;
 
-/// The port that armtrace listens on unless told otherwise. ebpf_exporter has the same default.
+/// The default port. ebpf_exporter has the same default.
 pub const DEFAULT_PORT: u16 = 9435;
 
 const BACKLOG: i32 = 128;
@@ -15,7 +15,7 @@ const BACKLOG: i32 = 128;
 /// An address to listen on: `:9435` or `9435` (all interfaces), `127.0.0.1:9435`, `[::1]:9435`, `localhost:9435`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Listen {
-    /// `None` is every interface, IPv6 and IPv4.
+    /// `None` stands for all interfaces, IPv6 and IPv4.
     host: Option<IpAddr>,
     port: u16,
 }
@@ -26,7 +26,7 @@ impl Default for Listen {
     }
 }
 
-/// The text is not an address to listen on.
+/// The error for text that is not an address to listen on.
 #[derive(Debug, thiserror::Error)]
 #[error("{0:?} is not an address to listen on; write ADDR:PORT, for example :9435, 127.0.0.1:9435 or [::1]:9435")]
 pub struct ParseListenError(String);
@@ -61,7 +61,7 @@ impl fmt::Display for Listen {
     }
 }
 
-/// Why there is no port to listen on, and what to do next.
+/// The reason why a port could not be bound, and what to do next.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
     #[error("cannot listen on {listen}: the port is taken{}\n{}", by(.holder), taken_next(.listen))]
@@ -72,7 +72,7 @@ pub enum BindError {
     )]
     NoSuchAddress(Listen),
     #[error(
-        "cannot listen on {0}: ports below 1024 are for root\nnext: choose one above with --listen :{DEFAULT_PORT}"
+        "cannot listen on {0}: ports below 1024 need root\nnext: choose a higher port, for example --listen :{DEFAULT_PORT}"
     )]
     Privileged(Listen),
     #[error("cannot listen on {0}: {1}")]
@@ -89,12 +89,15 @@ fn taken_next(listen: &Listen) -> String {
     format!("next: choose another port with --listen {next}, or stop that process{same_default}")
 }
 
-/// A port that is ours, with nothing served on it yet.
+/// A bound port on which nothing is served yet.
 #[derive(Debug)]
 pub struct Listener(TcpListener);
 
 impl Listen {
-    /// Takes the port. Done before anything is attached, so that a taken port costs the server nothing.
+    /// Binds the port. Call this before attaching, so that a port in use costs the server nothing.
+    ///
+    /// # Errors
+    /// Fails with the reason, and what to do next.
     pub fn bind(&self) -> Result<Listener, BindError> {
         match self.host {
             Some(host) => bind_to(SocketAddr::new(host, self.port)),
@@ -104,7 +107,7 @@ impl Listen {
         .map_err(|error| self.explain(error))
     }
 
-    /// IPv6 and IPv4 with one socket, or IPv4 alone on hosts without IPv6.
+    /// Binds IPv6 and IPv4 with one socket, or only IPv4 on hosts without IPv6.
     fn bind_all_interfaces(&self) -> io::Result<TcpListener> {
         match bind_to((Ipv6Addr::UNSPECIFIED, self.port).into()) {
             Err(error) if is_no_ipv6(&error) => bind_to((Ipv4Addr::UNSPECIFIED, self.port).into()),
@@ -127,7 +130,7 @@ fn bind_to(address: SocketAddr) -> io::Result<TcpListener> {
     if address.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED) {
         socket.set_only_v6(false)?;
     }
-    // Connections of an earlier run that linger in TIME_WAIT do not count as taken.
+    // Connections of an earlier run that linger in TIME_WAIT must not keep the port in use.
     socket.set_reuse_address(true)?;
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
@@ -140,12 +143,12 @@ fn is_no_ipv6(error: &io::Error) -> bool {
 }
 
 impl Listener {
-    /// The address as the kernel knows it; the port is the real one also where 0 was asked for.
+    /// Returns the bound address, with the actual port if port 0 was requested.
     pub fn address(&self) -> SocketAddr {
         self.0.local_addr().expect("a bound socket has an address")
     }
 
-    /// What to open in a browser on this host.
+    /// Returns the URL of the metrics for a browser on this host.
     pub fn url(&self) -> String {
         let address = self.address();
         if address.ip().is_unspecified() {

@@ -1,4 +1,4 @@
-//! What Prometheus sees: metric families made from a snapshot at each scrape, and the HTTP server for them.
+//! Exports snapshots to Prometheus: turns one into metric families at each scrape, and serves them over HTTP.
 
 mod cap;
 mod collector;
@@ -15,8 +15,8 @@ pub use listen::{BindError, Listen, Listener, DEFAULT_PORT};
 
 use crate::measure::Snapshot;
 
-/// Where the figures come from: asked once for each scrape and each view of the landing page, never twice
-/// at the same time by one [`Exporter`].
+/// A source of figures. An [`Exporter`] takes one snapshot for each scrape and each view of the landing page, and never
+/// two at the same time.
 pub trait SnapshotSource: Send + Sync {
     fn snapshot(&self) -> Snapshot;
 }

@@ -5,7 +5,7 @@ use crate::measure::Snapshot;
 use crate::present::format::{self, NOTHING};
 use crate::ui::top::{Interval, TopLatch};
 
-/// How many latches the page lists.
+/// The most latches that the page lists.
 const LATCHES: usize = 10;
 
 const STYLE: &str = "
@@ -21,7 +21,7 @@ th { font-weight: 600; color: var(--soft) } th:first-child, td:first-child { tex
 code { font-size: .9em }
 ";
 
-/// The page that a browser gets at `/`: who is watched, where the metrics are, the top latches since attach.
+/// Returns the page at `/`: the server being measured, links to the metrics, and the top latches since attach.
 pub fn landing(snapshot: &Snapshot) -> String {
     let target = &snapshot.target;
     let server = format!("{} {}", format::flavor(&target.flavor), target.version);
@@ -47,7 +47,7 @@ pub fn landing(snapshot: &Snapshot) -> String {
 
 fn latches(top: &[TopLatch]) -> String {
     if top.is_empty() {
-        return "<p>No contended wait seen so far.</p>".to_string();
+        return "<p>No contended waits so far.</p>".to_string();
     }
     let head = ["latch", "mode", "wait", "waits/s", "mean", "p99", "asleep", "top call site"];
     let head: String = head.iter().map(|title| format!("<th>{title}</th>")).collect();

@@ -1,4 +1,4 @@
-//! Who listens on a port already.
+//! Finds the process that already listens on a port.
 
 use procfs::net::{TcpNetEntry, TcpState};
 use procfs::process::{all_processes, FDTarget, Process};
@@ -18,7 +18,7 @@ impl fmt::Display for PortHolder {
     }
 }
 
-/// The process that listens on this port in our network namespace; `None` where we are not allowed to see it.
+/// Returns the process that listens on `port` in this network namespace, or `None` if armtrace may not see it.
 pub fn port_holder(port: u16) -> Option<PortHolder> {
     let sockets = listening_sockets(port);
     if sockets.is_empty() {

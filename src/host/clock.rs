@@ -1,11 +1,11 @@
-//! The kernel's clocks.
+//! Reads the kernel's clocks.
 
 use rustix::time::{clock_gettime, ClockId};
 
-/// Returns the time by a clock of `clock_gettime(2)`, in nanoseconds.
+/// Returns the time of a clock of `clock_gettime(2)`, in nanoseconds.
 ///
 /// # Panics
-/// When the kernel has no such clock: `id` is one that every Linux has.
+/// Panics if the kernel has no such clock. Pass only clocks that every Linux has.
 pub fn now_ns(id: libc::clockid_t) -> u64 {
     let now = clock_gettime(ClockId::try_from(id).expect("a clock that every Linux has"));
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
@@ -14,7 +14,7 @@ pub fn now_ns(id: libc::clockid_t) -> u64 {
 /// Returns the CPU time, user and system, of this process's children that have ended and were waited for, in seconds.
 pub fn children_seconds() -> f64 {
     let mut usage = std::mem::MaybeUninit::zeroed();
-    // SAFETY: writes to `usage`, of which zeroes are a valid value should the call fail.
+    // SAFETY: writes to `usage`. If the call fails it stays zeroed, which is a valid value.
     let usage: libc::rusage = unsafe {
         libc::getrusage(libc::RUSAGE_CHILDREN, usage.as_mut_ptr());
         usage.assume_init()

@@ -1,4 +1,4 @@
-//! What the figures say that a server's administrator can change: one line each, with the evidence.
+//! Derives advice for a server's administrator from the figures: one line each, with the evidence.
 
 use super::format;
 use super::names::short_names;
@@ -9,14 +9,14 @@ use crate::measure::spin::SpinSettings;
 use crate::measure::Snapshot;
 use crate::model::{CpuClass, Kind};
 
-/// Spins that must have been seen before anything is said of them.
+/// The fewest spins from which advice on spinning is given.
 const MIN_SPINS: u64 = 1000;
-/// The share of the CPU time that spinning must take for anything to be gained by less of it.
+/// The share of the CPU time from which less spinning would gain anything.
 const MUCH_CPU: f64 = 0.02;
-/// The share of spins that end in a sleep from which on spinning fails.
+/// The share of spins ending in a sleep from which spinning counts as failing.
 const MOST: f64 = 0.5;
 
-/// What advice is drawn from, counted over the same time.
+/// The figures that advice is derived from, all over the same time.
 pub struct Figures<'a> {
     pub latches: &'a [LatchWaits],
     pub cpu: &'a [CpuTime],
@@ -35,12 +35,12 @@ impl<'a> From<&'a Snapshot> for Figures<'a> {
     }
 }
 
-/// Advice on a server, most certain first.
+/// Returns the advice on a server, the most certain first.
 pub fn advice(figures: &Figures) -> Vec<String> {
     slow_checksums(figures).chain(spin_length(figures)).collect()
 }
 
-/// Checksums in software on a CPU that has an instruction for them.
+/// Advises on checksums that are computed in software although the CPU has an instruction for them.
 fn slow_checksums<'a>(figures: &'a Figures) -> impl Iterator<Item = String> + 'a {
     figures.checksums.iter().filter(|checksum| checksum.is_slow()).map(|checksum| {
         let gain = share(figures.cpu, checksum.cpu_ns(figures.cpu));
@@ -49,13 +49,13 @@ fn slow_checksums<'a>(figures: &'a Figures) -> impl Iterator<Item = String> + 'a
     })
 }
 
-/// Share of the server's CPU time, 0 to 1; `None` where it is not sampled.
+/// Returns `ns` as a share of the server's CPU time, 0 to 1, or `None` if CPU time is not sampled.
 fn share(cpu: &[CpuTime], ns: u64) -> Option<f64> {
     let all = CpuTime::sum(cpu.iter());
     (all > 0).then(|| ns as f64 / all as f64)
 }
 
-/// Whether the waiters for the latch that takes most of the spinning should spin longer, or less.
+/// Advises on whether waiters for the latch with the most spins should spin longer or shorter.
 fn spin_length(figures: &Figures) -> Option<String> {
     let spin = figures.spin.filter(|spin| spin.budget_ns() > 0.0)?;
     let latches = figures.latches.iter().filter(|latch| latch.kind != Kind::Cond);
@@ -68,7 +68,7 @@ fn spin_length(figures: &Figures) -> Option<String> {
     let spinning = CpuTime::sum(figures.cpu.iter().filter(|row| row.class == CpuClass::Spin));
     let median = latch.waits.quantile_ns(0.5)?;
     let what = match share(figures.cpu, spinning) {
-        // What is waited for comes soon after spinning was given up.
+        // The latch is often released soon after its waiter gave up spinning.
         _ if median < 2.0 * spin.budget_ns() => "too short: ".to_owned(),
         Some(cpu) if cpu >= MUCH_CPU => format!("too long: {} of the CPU time, and ", format::percent(cpu)),
         _ => return None,

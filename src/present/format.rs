@@ -1,4 +1,4 @@
-//! Numbers as people read them: three digits and a unit.
+//! Formats numbers for people, with three digits and a unit.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use crate::measure::latch::LatchWaits;
 use crate::measure::spin::SpinSettings;
 use crate::model::CpuClass;
 
-/// What stands where nothing is known.
+/// Stands for an unknown figure.
 pub const NOTHING: &str = "-";
 
-/// A duration in nanoseconds: `850ns`, `12.3µs`, `4.56ms`, `1.23s`, `17.4m`, `5.2h`.
+/// Formats a duration in nanoseconds: `850ns`, `12.3µs`, `4.56ms`, `1.23s`, `17.4m`, `5.2h`.
 pub fn nanoseconds(ns: f64) -> String {
     let (value, unit) = match ns {
         0.0 => return "0".to_string(),
@@ -24,7 +24,7 @@ pub fn nanoseconds(ns: f64) -> String {
     format!("{}{unit}", three_digits(value))
 }
 
-/// A number of things, or of things per second: `<0.1`, `0.4`, `12`, `1.23k`, `45.6M`.
+/// Formats a count or a rate: `<0.1`, `0.4`, `12`, `1.23k`, `45.6M`.
 pub fn count(n: f64) -> String {
     let (value, unit) = match n {
         0.0 => return "0".to_string(),
@@ -38,7 +38,7 @@ pub fn count(n: f64) -> String {
     format!("{}{unit}", three_digits(value))
 }
 
-/// A share of one: `0.42%`, `12.3%`, `100%`.
+/// Formats a ratio as a percentage: `0.42%`, `12.3%`, `100%`.
 pub fn percent(ratio: f64) -> String {
     match ratio * 100.0 {
         0.0 => "0%".to_string(),
@@ -48,8 +48,8 @@ pub fn percent(ratio: f64) -> String {
     }
 }
 
-/// `cpu: other 61% · kernel 22% · spin 9%`: shares of the CPU time, 0 to 1, without those that are too small to see; `None`
-/// where nothing is left.
+/// Formats shares of the CPU time, 0 to 1, as `cpu: other 61% · kernel 22% · spin 9%`. Shares that would round to 0%
+/// are left out. Returns `None` if none remains.
 pub fn cpu_classes(shares: &[(CpuClass, f64)]) -> Option<String> {
     const LEAST: f64 = 0.005;
     let part = |(class, share): &(CpuClass, f64)| format!("{} {:.0}%", class.as_str(), 100.0 * share);
@@ -57,7 +57,7 @@ pub fn cpu_classes(shares: &[(CpuClass, f64)]) -> Option<String> {
     (!parts.is_empty()).then(|| format!("cpu: {}", parts.join(" · ")))
 }
 
-/// How a checksum is computed: `hardware::crc32_using_pclmul (pclmulqdq)`, `software::crc32, in software`.
+/// Formats how a checksum is computed: `hardware::crc32_using_pclmul (pclmulqdq)`, `software::crc32, in software`.
 pub fn checksum(checksum: &Checksum) -> String {
     match &checksum.instruction {
         Some(instruction) => format!("{} ({instruction})", checksum.function),
@@ -65,18 +65,18 @@ pub fn checksum(checksum: &Checksum) -> String {
     }
 }
 
-/// How waiters spin: `9ns a turn (pause), 38.4µs before a sleep`.
+/// Formats how waiters spin: `9ns a turn (pause), 38.4µs before a sleep`.
 pub fn spin(spin: &SpinSettings) -> String {
     let hint = spin.instruction.as_deref().unwrap_or("no spin hint");
     format!("{} a turn ({hint}), {} before a sleep", nanoseconds(spin.turn_ns), nanoseconds(spin.budget_ns()))
 }
 
-/// `75%`: of the waits that began with spinning, those that got the latch by it; `None` where none did.
+/// Formats the share of spins that ended with the latch: `75%`. Returns `None` if no wait began with spinning.
 pub fn won(latch: &LatchWaits) -> Option<String> {
     (latch.spins() > 0).then(|| format!("{:.0}%", 100.0 * latch.spins_won as f64 / latch.spins() as f64))
 }
 
-/// A span of time in whole seconds: `8s`, `1m23s`, `2h05m`, `3d04h`.
+/// Formats a span of time in whole seconds: `8s`, `1m23s`, `2h05m`, `3d04h`.
 pub fn span(time: Duration) -> String {
     let s = time.as_secs();
     match s {
@@ -87,7 +87,7 @@ pub fn span(time: Duration) -> String {
     }
 }
 
-/// The server's name as its makers write it.
+/// Returns a server's name as its vendor writes it.
 pub fn flavor(flavor: &str) -> &str {
     match flavor {
         "mysql" => "MySQL",

@@ -1,11 +1,11 @@
-//! Latch names short enough for a table, and never two latches under one name.
+//! Shortens latch names for tables, and keeps them distinct.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// A name of at most `width` characters for each latch, no two the same.
+/// Returns a distinct name of at most `width` characters for each latch.
 ///
-/// `wait/synch/rwlock/innodb/trx_rseg_latch` becomes `innodb/trx_rseg_latch`; it keeps its `rwlock/` where
-/// a mutex has the same name. What is still too long loses its middle.
+/// `wait/synch/rwlock/innodb/trx_rseg_latch` becomes `innodb/trx_rseg_latch`, and keeps its `rwlock/` if a mutex has
+/// the same name. A name that is still too long loses its middle.
 pub fn short_names<'a>(latches: impl IntoIterator<Item = &'a str>, width: usize) -> BTreeMap<&'a str, String> {
     let latches: BTreeSet<&str> = latches.into_iter().collect();
     let mut uses = HashMap::<&str, usize>::new();
@@ -21,12 +21,12 @@ pub fn short_names<'a>(latches: impl IntoIterator<Item = &'a str>, width: usize)
     latches.into_iter().map(shorten).collect()
 }
 
-/// `rwlock/innodb/trx_rseg_latch`
+/// Returns the name without `wait/synch/`, such as `rwlock/innodb/trx_rseg_latch`.
 fn without_prefix(latch: &str) -> &str {
     latch.strip_prefix("wait/synch/").unwrap_or(latch)
 }
 
-/// `innodb/trx_rseg_latch`
+/// Returns the name without its kind too, such as `innodb/trx_rseg_latch`.
 pub fn without_kind(latch: &str) -> &str {
     match latch.strip_prefix("wait/synch/").and_then(|rest| rest.split_once('/')) {
         Some((_kind, name)) => name,
@@ -34,7 +34,7 @@ pub fn without_kind(latch: &str) -> &str {
     }
 }
 
-/// The name cut to `width`, with a number at its end where the cut left nothing to tell it by.
+/// Returns the name cut to `width`, with a number at its end if another latch already has the cut name.
 fn distinct(name: &str, width: usize, taken: &mut BTreeSet<String>) -> String {
     let numbered = (2..).map(|n| {
         let number = format!("~{n}");
@@ -46,8 +46,8 @@ fn distinct(name: &str, width: usize, taken: &mut BTreeSet<String>) -> String {
     free
 }
 
-/// The text with its middle left out where it is longer than `width` characters. More of the end than of
-/// the beginning stays: the end tells latches apart.
+/// Returns the text without its middle if it is longer than `width` characters. More of the end is kept than of the
+/// beginning, because the end distinguishes latches.
 pub fn cut_middle(text: &str, width: usize) -> String {
     let length = text.chars().count();
     if length <= width {

@@ -2,7 +2,7 @@
 
 use gimli::{
     BaseAddresses, CfaRule, EhFrame, EhFrameHdr, EndianSlice, LittleEndian, Register, RegisterRule, UnwindContext,
-    UnwindSection,
+    UnwindSection, Vendor,
 };
 
 use super::{Arch, Image};
@@ -21,9 +21,10 @@ const MAX_FRAME: i64 = 64 * 1024;
 
 /// Returns the frame at the instruction at `addr`. `None` if the table does not describe it by the stack pointer alone.
 pub fn frame(image: &Image, addr: u64) -> Option<Frame> {
-    let (sp, return_address) = match image.arch() {
-        Arch::X86_64 => (Register(7), Register(16)),
-        Arch::Aarch64 => (Register(31), Register(30)),
+    let (sp, return_address, vendor) = match image.arch() {
+        Arch::X86_64 => (Register(7), Register(16), Vendor::Default),
+        // Where return addresses are signed, the table says from which instruction on.
+        Arch::Aarch64 => (Register(31), Register(30), Vendor::AArch64),
     };
     let header = image.section(".eh_frame_hdr")?;
     let frames = image.section(".eh_frame")?;
@@ -31,7 +32,8 @@ pub fn frame(image: &Image, addr: u64) -> Option<Frame> {
     let text = image.section(".text").map_or(0, |t| t.start);
     let bases = BaseAddresses::default().set_eh_frame_hdr(header.start).set_eh_frame(frames.start).set_text(text);
     let table = EhFrameHdr::new(bytes(&header)?, LittleEndian).parse(&bases, 8).ok()?;
-    let section = EhFrame::from(EndianSlice::new(bytes(&frames)?, LittleEndian));
+    let mut section = EhFrame::from(EndianSlice::new(bytes(&frames)?, LittleEndian));
+    section.set_vendor(vendor);
     let mut context = UnwindContext::new();
     let row =
         table.table()?.unwind_info_for_address(&section, &bases, &mut context, addr, EhFrame::cie_from_offset).ok()?;

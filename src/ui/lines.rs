@@ -4,7 +4,7 @@ use super::top::{PerStatement, TopReacquire};
 use crate::present::format::{count, nanoseconds};
 use crate::present::names::short_names;
 
-/// `38.5k statements/s, each 42.0µs CPU · 12.3µs waits · 2.10µs atomics and barriers`
+/// Formats figures per statement: `38.5k statements/s, each 42.0µs CPU · 12.3µs waits · 2.10µs atomics and barriers`
 pub fn per_statement(statement: &PerStatement) -> String {
     let part = |ns: Option<f64>, what| ns.map(|ns| format!("{} {what}", nanoseconds(ns)));
     let parts = [
@@ -16,8 +16,8 @@ pub fn per_statement(statement: &PerStatement) -> String {
     format!("{} statements/s, each {}", count(statement.rate), parts.join(" · "))
 }
 
-/// `wake-ups, no contention: sql/MYSQL_BIN_LOG::LOCK_done 1.80s/s in 1.81k waits/s`: mutexes that threads woken by a condition
-/// variable wait for, as many as the line has room for; `None` where there are none.
+/// Formats the mutexes that threads woken by a condition variable reacquire, as many as fit into the line:
+/// `wake-ups, no contention: sql/MYSQL_BIN_LOG::LOCK_done 1.80s/s in 1.81k waits/s`. Returns `None` if there are none.
 pub fn reacquires(top: &[TopReacquire], width: u16) -> Option<String> {
     let mut text = "wake-ups, no contention:".to_owned();
     for (i, row) in top.iter().enumerate() {

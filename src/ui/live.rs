@@ -1,4 +1,4 @@
-//! The live view of `armtrace run`: a table redrawn in place on a terminal, blocks of lines elsewhere.
+//! Draws the live view of `armtrace run`: a table redrawn in place on a terminal, or blocks of lines elsewhere.
 
 use super::history::History;
 use super::table::LatchTable;
@@ -10,23 +10,22 @@ use std::time::Duration;
 
 const TERMINAL_INTERVAL: Duration = Duration::from_secs(2);
 const PLAIN_INTERVAL: Duration = Duration::from_secs(10);
-/// Columns and lines of a block where there is no terminal: room for call sites, ten latches.
+/// The columns and lines of a block if the output is not a terminal, with room for call sites and ten latches.
 const PLAIN_SIZE: (u16, u16) = (132, 15);
-/// Columns and lines assumed of a terminal that does not say.
+/// The columns and lines assumed of a terminal that does not report its size.
 const USUAL_SIZE: (u16, u16) = (80, 24);
 
-/// What a terminal is told around a redraw, so that it shows only the finished one; others ignore it.
+/// Escape sequences around a redraw that make the terminal show it all at once. Terminals without them ignore them.
 const BEGIN_UPDATE: &str = "\x1b[?2026h";
 const END_UPDATE: &str = "\x1b[?2026l";
 
 /// Draws snapshots as they come.
 ///
-/// On a terminal the table stays where it is and other output goes through [`LiveView::print_above`]. The terminal's
-/// modes, its cursor and what the user types are left alone, so that there is nothing to restore whatever way
-/// armtrace ends.
+/// On a terminal the table stays in place, and other output goes through [`LiveView::print_above`]. The view leaves the
+/// terminal's modes, cursor and input alone, so nothing has to be restored however armtrace ends.
 pub struct LiveView {
     output: Box<dyn Write + Send>,
-    /// `None` where the output is no terminal.
+    /// `None` if the output is not a terminal.
     terminal: Option<Terminal>,
     url: String,
     history: History,
@@ -34,26 +33,26 @@ pub struct LiveView {
 
 struct Terminal {
     size: fn() -> (u16, u16),
-    /// The size at the last redraw, and how many lines that one took.
+    /// The size of the terminal at the last redraw, and the number of lines and the text drawn then.
     drawn_size: (u16, u16),
     drawn_lines: usize,
     drawn: String,
 }
 
 impl LiveView {
-    /// A view on standard output; `url` is where the metrics are served.
+    /// Creates a view on standard output. `url` is the address of the metrics.
     pub fn new(terminal: bool, url: &str) -> LiveView {
         let size = || crossterm::terminal::size().unwrap_or(USUAL_SIZE);
         LiveView::with_output(Box::new(io::stdout()), terminal.then_some(size), url)
     }
 
-    /// A view on any output; `size` tells a terminal's columns and lines, and is `None` for what is no terminal.
+    /// Creates a view on any output. `size` returns a terminal's columns and lines; it is `None` for other outputs.
     pub fn with_output(output: Box<dyn Write + Send>, size: Option<fn() -> (u16, u16)>, url: &str) -> LiveView {
         let terminal = size.map(|size| Terminal { size, drawn_size: size(), drawn_lines: 0, drawn: String::new() });
         LiveView { output, terminal, url: url.to_string(), history: History::default() }
     }
 
-    /// How long to wait between two calls of [`LiveView::draw`].
+    /// Returns the time between two calls of [`LiveView::draw`].
     pub fn interval(&self) -> Duration {
         if self.terminal.is_some() {
             TERMINAL_INTERVAL
@@ -63,6 +62,9 @@ impl LiveView {
     }
 
     /// Shows what changed in the last seconds.
+    ///
+    /// # Errors
+    /// Fails if the output cannot be written.
     pub fn draw(&mut self, now: &Snapshot) -> io::Result<()> {
         let table = LatchTable::new(now, self.history.before(now), &self.url);
         let text = match &mut self.terminal {
@@ -73,7 +75,10 @@ impl LiveView {
         self.write(&text)
     }
 
-    /// Prints a line of other output, which stays above the table.
+    /// Prints a line of other output above the table.
+    ///
+    /// # Errors
+    /// Fails if the output cannot be written.
     pub fn print_above(&mut self, line: &str) -> io::Result<()> {
         let text = match &mut self.terminal {
             Some(terminal) => terminal.push_down(line),
@@ -82,7 +87,10 @@ impl LiveView {
         self.write(&text)
     }
 
-    /// Ends the view; what was drawn last stays.
+    /// Ends the view, and leaves the last table in place.
+    ///
+    /// # Errors
+    /// Fails if the output cannot be written.
     pub fn finish(&mut self) -> io::Result<()> {
         if let Some(terminal) = &mut self.terminal {
             (terminal.drawn_lines, terminal.drawn) = (0, String::new());
@@ -97,11 +105,11 @@ impl LiveView {
 }
 
 impl Terminal {
-    /// Everything to write for a redraw, in one piece.
+    /// Returns everything to write for a redraw.
     fn redraw(&mut self, table: &LatchTable) -> String {
         let (width, height) = (self.size)();
         let buffer = table.lines(width, height.saturating_sub(1));
-        // After a change of size nobody knows where the table is: it begins anew on a clear screen.
+        // A change of size moves the table to an unknown position, so it starts anew on a clear screen.
         let resized = std::mem::replace(&mut self.drawn_size, (width, height)) != (width, height);
         let home = if resized && self.drawn_lines > 0 { "\x1b[2J\x1b[H".to_string() } else { self.home() };
         self.drawn_lines = usize::from(buffer.area.height);
@@ -109,7 +117,7 @@ impl Terminal {
         format!("{BEGIN_UPDATE}{home}{}\x1b[J{END_UPDATE}", self.drawn)
     }
 
-    /// Moves to where the table begins.
+    /// Returns the escape sequence that moves to the beginning of the table.
     fn home(&self) -> String {
         match self.drawn_lines {
             0 => "\r".to_string(),
@@ -117,21 +125,21 @@ impl Terminal {
         }
     }
 
-    /// Puts a line where the table begins, and the table below it.
+    /// Returns the output that puts a line in place of the table's beginning, and the table below it.
     fn push_down(&self, line: &str) -> String {
         let home = self.home();
         format!("{BEGIN_UPDATE}{home}\x1b[J{line}\n{}{END_UPDATE}", self.drawn)
     }
 }
 
-/// The block for outputs that are no terminal, with an empty line behind it.
+/// Returns the block for outputs other than terminals, followed by an empty line.
 fn plain_block(table: &LatchTable) -> String {
     let buffer = table.lines(PLAIN_SIZE.0, PLAIN_SIZE.1);
     let lines = lines(&buffer).map(|line| line.iter().map(Cell::symbol).collect::<String>() + "\n");
     lines.chain(["\n".to_string()]).collect()
 }
 
-/// The lines of a buffer without the blanks at their ends.
+/// Returns the lines of a buffer without trailing blanks.
 fn lines(buffer: &Buffer) -> impl Iterator<Item = &[Cell]> {
     buffer.content.chunks(usize::from(buffer.area.width.max(1))).map(|line| {
         let end = line.iter().rposition(|cell| cell.symbol() != " ").map_or(0, |last| last + 1);
@@ -139,7 +147,7 @@ fn lines(buffer: &Buffer) -> impl Iterator<Item = &[Cell]> {
     })
 }
 
-/// A line with its bold and dim parts, and nothing left of what stood there before.
+/// Returns a line with its bold and dim parts, and clears the rest of the terminal's line.
 fn terminal_line(line: &[Cell], width: u16) -> String {
     let mut text = String::new();
     let mut style = Modifier::empty();
@@ -151,7 +159,7 @@ fn terminal_line(line: &[Cell], width: u16) -> String {
         text += cell.symbol();
     }
     text += "\x1b[0m";
-    // A terminal that has just filled its last column would erase that one.
+    // After the last column is filled, erasing to the end of the line would erase that column.
     if line.len() < usize::from(width) {
         text += "\x1b[K";
     }

@@ -1,4 +1,4 @@
-//! What people see on a terminal: the live table and the full-screen view.
+//! Shows snapshots on a terminal: the live table and the full-screen view.
 
 mod history;
 pub mod lines;

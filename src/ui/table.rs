@@ -1,4 +1,4 @@
-//! The table of the top latches, as a widget: no terminal, no clock.
+//! The table of the top latches, as a widget that needs no terminal and no clock.
 
 use super::top::{Interval, TopCallsite, TopLatch, TopPage};
 use crate::measure::Snapshot;
@@ -14,20 +14,20 @@ use ratatui::widgets::{Row, Table, Widget};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// How many latches the table shows at most.
+/// The most latches that the table shows.
 const MAX_LATCHES: usize = 15;
-/// How many call sites stand below the table where it has no room for a column of them.
+/// The most call sites listed below a table that has no room for a column of them.
 const MAX_CALLSITES: usize = 3;
-/// How many pages stand in the line of the hottest, and how wide one is at most.
+/// The most pages in the line of hot pages, and the most characters of a page's name.
 const MAX_PAGES: usize = 3;
 const MAX_PAGE: usize = 40;
-/// Widths of the columns between the latch and the call site, gaps included.
+/// The widths of the columns between the latch and the call site.
 const NUMBERS: [u16; 7] = [4, 7, 7, 6, 6, 10, 6];
-/// Narrowest useful call site column, and narrowest latch column.
+/// The narrowest useful call site column, and the narrowest latch column.
 const MIN_CALLSITE: u16 = 30;
 const MIN_LATCH: u16 = 12;
 
-/// What the table shows: the interval between two snapshots, and where the metrics are.
+/// The table's contents: the interval between two snapshots, and the address of the metrics.
 pub struct LatchTable<'a> {
     now: &'a Snapshot,
     interval: Interval<'a>,
@@ -35,29 +35,29 @@ pub struct LatchTable<'a> {
     url: &'a str,
 }
 
-/// The columns at a given width.
+/// The layout of the columns at a given width.
 struct Layout<'a> {
     names: BTreeMap<&'a str, String>,
     latch_width: u16,
-    /// `None` where there is no room for call sites.
+    /// `None` if there is no room for call sites.
     callsite_width: Option<u16>,
 }
 
 impl<'a> LatchTable<'a> {
-    /// `url` is where the metrics are served.
+    /// Creates the table. `url` is the address of the metrics.
     pub fn new(now: &'a Snapshot, earlier: Option<&'a Snapshot>, url: &'a str) -> LatchTable<'a> {
         let interval = Interval::new(now, earlier);
         LatchTable { now, latches: interval.top_latches(), interval, url }
     }
 
-    /// The table in at most `height` lines, no longer than it has to be.
+    /// Draws the table in at most `height` lines, and no more than it needs.
     pub fn lines(&self, width: u16, height: u16) -> Buffer {
         let mut buffer = Buffer::empty(Rect::new(0, 0, width, height.min(self.height(width))));
         Widget::render(self, buffer.area, &mut buffer);
         buffer
     }
 
-    /// Lines that the whole table takes at this width.
+    /// Returns the number of lines of the whole table at this width.
     fn height(&self, width: u16) -> u16 {
         let body = match self.shown() {
             0 => 1,
@@ -71,7 +71,7 @@ impl<'a> LatchTable<'a> {
         self.latches.len().min(MAX_LATCHES)
     }
 
-    /// Who is watched, what is waited for in all, the hottest pages, and what was lost if anything was.
+    /// Returns the lines above the table: the server, the sums over all latches, hot pages, advice, and lost events.
     fn header(&self, width: u16) -> Vec<Line<'_>> {
         let target = &self.now.target;
         let state = match (self.now.up, self.now.paused) {
@@ -106,12 +106,13 @@ impl<'a> LatchTable<'a> {
         )
     }
 
-    /// `cpu: other 61% · kernel 22% · spin 9% · checksum 5%`
+    /// Returns the line of CPU time by class: `cpu: other 61% · kernel 22% · spin 9% · checksum 5%`.
     fn cpu_line(&self) -> Option<Line<'static>> {
         format::cpu_classes(&self.interval.cpu_classes()).map(Line::from)
     }
 
-    /// `remote handoffs: 52% of wait time · log_writer_mutex 61%`
+    /// Returns the line of remote handoffs, of all latches and the top one:
+    /// `remote handoffs: 52% of wait time · log_writer_mutex 61%`.
     fn handoff_line(&self) -> Option<Line<'static>> {
         let share = self.interval.remote_share(None)?;
         let first = self.latches.first().map(|latch| latch.latch.as_str());
@@ -159,7 +160,7 @@ impl<'a> LatchTable<'a> {
         format::span(Duration::from_secs_f64(self.interval.seconds().round()))
     }
 
-    /// The hottest pages, as many as the line has room for: `hot pages: sbtest/sbtest1.k_1 level 0 1.20s/s`.
+    /// Returns the line of hot pages, as many as fit: `hot pages: sbtest/sbtest1.k_1 level 0 1.20s/s`.
     fn page_line(&self, width: u16) -> Option<Line<'static>> {
         let mut text = "hot pages:".to_owned();
         let mut shown = 0;
@@ -200,7 +201,7 @@ impl Widget for &LatchTable<'_> {
         let (header, rest) = split(area, self.header(area.width).len());
         Text::from(self.header(area.width)).render(header, buffer);
         if self.latches.is_empty() {
-            return Line::from("no contended wait seen so far").render(rest, buffer);
+            return Line::from("no contended waits so far").render(rest, buffer);
         }
         let (table, below) = split(rest, 1 + self.shown());
         self.table(&layout).render(table, buffer);
@@ -237,7 +238,7 @@ fn row(latch: &TopLatch, layout: &Layout) -> Row<'static> {
     Row::new(cells).style(if idle { Style::from(Modifier::DIM) } else { Style::default() })
 }
 
-/// `sbtest/sbtest1.k_1 level 0 1.20s/s`: where the pages are, and the wait per second.
+/// Formats a place of pages and its wait per second: `sbtest/sbtest1.k_1 level 0 1.20s/s`.
 fn page(top: &TopPage) -> String {
     let page = &top.page;
     let index = if page.index.is_empty() { String::new() } else { format!(".{}", page.index) };
@@ -259,13 +260,13 @@ fn mode(mode: Mode) -> &'static str {
     }
 }
 
-/// `13/87%`: the two add up to 100.
+/// Formats the shares of the wait spent awake and asleep as `13/87%`. The two always add up to 100.
 fn spin_and_sleep(sleep_share: f64) -> String {
     let sleep = (sleep_share * 100.0).round();
     format!("{:.0}/{sleep:.0}%", 100.0 - sleep)
 }
 
-/// `lock0lock.cc:1234 64%`, the share never cut off.
+/// Formats a call site and its share, `lock0lock.cc:1234 64%`. Only the site is cut to fit, never the share.
 fn callsite(site: &TopCallsite, width: usize) -> String {
     let share = format!(" {:.0}%", site.share * 100.0);
     cut_middle(&site.callsite, width.saturating_sub(share.len())) + &share

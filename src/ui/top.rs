@@ -1,4 +1,4 @@
-//! Which latches are waited for most: what changed between two snapshots, beside the totals.
+//! Ranks latches by wait time: computes what changed between two snapshots, along with the totals.
 
 use crate::measure::cpu::CpuTime;
 use crate::measure::latch::{CallsiteWaits, Handoffs, LatchWaits, Locality, PageWaits, Reacquires};
@@ -14,22 +14,22 @@ pub struct TopLatch {
     pub mode: Mode,
     /// Waits that ended in the interval, per second.
     pub waits_per_second: f64,
-    /// Nanoseconds waited per second of the interval: 1e9 is one thread waiting all the time.
+    /// Nanoseconds waited per second of the interval. 1e9 means that one thread was waiting all the time.
     pub wait_ns_per_second: f64,
-    /// Mean wait of the interval, nanoseconds; `None` without a wait.
+    /// Mean of the interval's waits, in nanoseconds; `None` without a wait.
     pub mean_ns: Option<f64>,
-    /// 99th percentile of the interval's waits, nanoseconds; `None` without a wait.
+    /// 99th percentile of the interval's waits, in nanoseconds; `None` without a wait.
     pub p99_ns: Option<f64>,
-    /// Share of the interval's wait time spent asleep, 0 to 1; `None` without a wait.
+    /// Share of the interval's wait time spent asleep, 0 to 1; `None` without a wait, or if sleeps cannot be seen.
     pub sleep_share: Option<f64>,
     /// Nanoseconds waited since attach.
     pub total_ns: u64,
-    /// Whether a part of it was not seen but scaled up.
+    /// Whether part of the interval's wait time is estimated, because probes were off.
     pub estimated: bool,
     pub callsite: Option<TopCallsite>,
 }
 
-/// The call site that waited longest for a latch in one mode.
+/// The call site with the longest waits for a latch in one mode.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TopCallsite {
     pub callsite: String,
@@ -37,7 +37,7 @@ pub struct TopCallsite {
     pub share: f64,
 }
 
-/// The waits for pages of one level of an index in an interval.
+/// The waits in an interval for the pages at one level of an index.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TopPage {
     pub page: PageWaits,
@@ -45,7 +45,7 @@ pub struct TopPage {
     pub wait_ns_per_second: f64,
 }
 
-/// The waits for a mutex, in an interval, of threads that a condition variable had woken.
+/// The reacquires of a mutex, in an interval, by threads that a condition variable had woken.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TopReacquire {
     pub latch: String,
@@ -54,38 +54,39 @@ pub struct TopReacquire {
     pub wait_ns_per_second: f64,
 }
 
-/// What one of the clients' statements takes, on average of an interval.
+/// The mean cost of a client's statement in an interval.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PerStatement {
     /// Statements per second.
     pub rate: f64,
-    /// Nanoseconds of the server's CPU time, whatever it is for; `None` where it is not known.
+    /// Nanoseconds of the server's CPU time, for any purpose; `None` if it is not known.
     pub cpu_ns: Option<f64>,
     /// Nanoseconds waited for latches.
     pub wait_ns: f64,
-    /// Nanoseconds of CPU time in atomics and barriers; `None` where CPU time is not sampled.
+    /// Nanoseconds of CPU time in atomics and barriers; `None` if CPU time is not sampled.
     pub ordering_ns: Option<f64>,
 }
 
-/// Two snapshots, the earlier of which is empty at first: then the interval is all time since attach.
+/// The interval between two snapshots, or since attach if there is no earlier one.
 pub struct Interval<'a> {
     now: &'a Snapshot,
     earlier: Option<&'a Snapshot>,
 }
 
 impl<'a> Interval<'a> {
-    /// An earlier snapshot of another attachment, which the clock gives away, is none.
+    /// Creates an interval. An earlier snapshot that is not older than `now` is from another attachment, and ignored.
     pub fn new(now: &'a Snapshot, earlier: Option<&'a Snapshot>) -> Interval<'a> {
         Interval { now, earlier: earlier.filter(|earlier| earlier.elapsed < now.elapsed) }
     }
 
-    /// Length of the interval in seconds, never zero.
+    /// Returns the length of the interval in seconds, never zero.
     pub fn seconds(&self) -> f64 {
         let began = self.earlier.map(|earlier| earlier.elapsed).unwrap_or_default();
         self.now.elapsed.saturating_sub(began).as_secs_f64().max(1e-3)
     }
 
-    /// Latches by wait time in the interval, then since attach. Condition variables are not contention and not here.
+    /// Returns latches by wait time in the interval, then since attach. Waits on condition variables are not contention
+    /// and not included.
     pub fn top_latches(&self) -> Vec<TopLatch> {
         let earlier: HashMap<_, _> = self.earlier.iter().flat_map(|s| &s.latch.waits).map(|l| (key(l), l)).collect();
         let callsites = self.top_callsites();
@@ -103,7 +104,7 @@ impl<'a> Interval<'a> {
         rows
     }
 
-    /// Pages by wait time in the interval, without those that nobody waited for in it.
+    /// Returns pages by wait time in the interval, without those that no thread waited for.
     pub fn top_pages(&self) -> Vec<TopPage> {
         let earlier = self.earlier.iter().flat_map(|s| &s.latch.pages);
         let earlier: HashMap<_, _> = earlier.map(|page| (page.place(), page.wait_ns)).collect();
@@ -122,8 +123,8 @@ impl<'a> Interval<'a> {
         pages
     }
 
-    /// Mutexes that threads woken by a condition variable waited for, by wait time in the interval; those that it matters of, beside
-    /// the wait for all latches.
+    /// Returns mutexes that threads woken by a condition variable reacquired, by wait time in the interval. Those with
+    /// less than 5 % of the interval's wait time, for latches and reacquires together, are left out.
     pub fn top_reacquires(&self) -> Vec<TopReacquire> {
         const LEAST_SHARE: f64 = 0.05;
         let earlier: HashMap<_, _> =
@@ -145,8 +146,8 @@ impl<'a> Interval<'a> {
         rows
     }
 
-    /// Shares of the server's CPU time in the interval by class, 0 to 1, the largest first; none where it is not sampled, or
-    /// was not used.
+    /// Returns the shares of the server's CPU time in the interval by class, 0 to 1, the largest first. There are none
+    /// if CPU time is not sampled, or none was used.
     pub fn cpu_classes(&self) -> Vec<(CpuClass, f64)> {
         let sum = |rows: &[CpuTime], class| CpuTime::sum(rows.iter().filter(|row| row.class == class));
         let earlier = |class| self.earlier.map_or(0, |earlier| sum(&earlier.cpu.time, class));
@@ -158,9 +159,9 @@ impl<'a> Interval<'a> {
         shares
     }
 
-    /// What a statement took; `None` where none were counted in the interval.
+    /// Returns the mean cost of a statement, or `None` if none were counted in the interval.
     pub fn per_statement(&self) -> Option<PerStatement> {
-        // What was not there yet when the interval began has begun since.
+        // A counter that the earlier snapshot does not have started at zero since.
         let since = |of: fn(&Snapshot) -> Option<u64>| {
             let before = self.earlier.and_then(of).unwrap_or(0);
             of(self.now).map(|now| now.saturating_sub(before) as f64)
@@ -174,14 +175,14 @@ impl<'a> Interval<'a> {
         })
     }
 
-    /// Of the wait time in the interval for latches that are known to come from somewhere, the share for those that came from
-    /// another part of the machine, 0 to 1: of one latch, or of all. `None` where nothing is known to have been handed over.
+    /// Returns the share of remote handoffs, 0 to 1, in the interval's wait time for known handoffs, of one latch or of
+    /// all. `None` if no handoff is known.
     pub fn remote_share(&self, latch: Option<&str>) -> Option<f64> {
         let handoffs = self.handoffs().into_iter().filter(|row| latch.is_none_or(|latch| row.latch == latch));
         handoffs.collect::<HandoffTimes>().remote_share()
     }
 
-    /// Handoffs in the interval, one entry per (latch, from, to).
+    /// Returns the handoffs in the interval, one entry per (latch, from, to).
     pub fn handoffs(&self) -> Vec<Handoffs> {
         let earlier = self.earlier.iter().flat_map(|s| &s.latch.handoffs);
         let earlier: HashMap<_, _> = earlier.map(|row| (cell(row), row)).collect();
@@ -217,7 +218,8 @@ impl<'a> Interval<'a> {
         }
     }
 
-    /// For each latch and mode the call site that waited longest in the interval, or since attach where none waited in it.
+    /// Returns for each latch and mode the call site with the longest waits in the interval, or since attach if there
+    /// were none in the interval.
     fn top_callsites(&self) -> HashMap<(&'a str, Option<Mode>), TopCallsite> {
         let mut top = longest(self.now.latch.callsites.iter().map(|site| (site, site.wait_ns)));
         let earlier: HashMap<_, _> =
@@ -231,24 +233,24 @@ impl<'a> Interval<'a> {
     }
 }
 
-/// Time waited by where the latch came from, nanoseconds.
+/// Wait time in nanoseconds, by where the latch came from.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct HandoffTimes {
-    /// From the part of the machine that the waiter had it in.
+    /// The latch came from the part of the machine where the waiter got it.
     pub local_ns: f64,
-    /// From another.
+    /// The latch came from another part.
     pub remote_ns: f64,
-    /// From nobody who is known.
+    /// It is not known where the latch came from.
     pub unknown_ns: f64,
 }
 
 impl HandoffTimes {
-    /// All of it.
+    /// Returns the sum.
     pub fn ns(&self) -> f64 {
         self.local_ns + self.remote_ns + self.unknown_ns
     }
 
-    /// Of what is known to come from somewhere, what came from elsewhere, 0 to 1; `None` where nothing is.
+    /// Returns the remote share of known handoffs, 0 to 1, or `None` if no handoff is known.
     pub fn remote_share(&self) -> Option<f64> {
         let known = self.local_ns + self.remote_ns;
         (known > 0.0).then(|| self.remote_ns / known)
@@ -270,13 +272,13 @@ impl FromIterator<Handoffs> for HandoffTimes {
     }
 }
 
-/// Time waited for latches; idle waits are not.
+/// Returns the time waited for latches, without idle waits on condition variables.
 fn waited_ns(snapshot: &Snapshot) -> Option<u64> {
     let latches = snapshot.latch.waits.iter().filter(|latch| latch.kind != Kind::Cond);
     Some(latches.map(|latch| latch.waits.sum_ns).fold(0, u64::saturating_add))
 }
 
-/// CPU time in atomics and barriers, where CPU time is sampled.
+/// Returns the CPU time in atomics and barriers, or `None` if CPU time is not sampled.
 fn ordering_ns(snapshot: &Snapshot) -> Option<u64> {
     let is_sampled = !snapshot.cpu.time.is_empty();
     is_sampled.then(|| snapshot.cpu.ordering.iter().map(|row| row.ns).fold(0, u64::saturating_add))
@@ -294,12 +296,12 @@ fn site_key(site: &CallsiteWaits) -> (&str, Option<Mode>, &str) {
     (&site.latch, site.mode, &site.callsite)
 }
 
-/// A sleep may be counted before the wait that it belongs to: the share is held at one.
+/// Returns the share of the wait time spent asleep. It is at most 1, although a sleep may be counted before its wait.
 fn sleep_share(waits: &Histogram, sleep_ns: u64) -> Option<f64> {
     (waits.sum_ns > 0).then(|| (sleep_ns as f64 / waits.sum_ns as f64).min(1.0))
 }
 
-/// The site with the most nanoseconds for each latch and mode that has any.
+/// Returns the site with the most wait time for each latch and mode that has any.
 fn longest<'a>(sites: impl Iterator<Item = (&'a CallsiteWaits, u64)>) -> HashMap<(&'a str, Option<Mode>), TopCallsite> {
     let mut sums = HashMap::<_, (u64, &CallsiteWaits, u64)>::new();
     for (site, ns) in sites.filter(|&(_, ns)| ns > 0) {

@@ -1,4 +1,4 @@
-//! What was seen of a latch's cache line, for a terminal: a short table and one sentence.
+//! Formats the result of watching a latch's cache line for a terminal: a short table and a one-sentence verdict.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -6,35 +6,36 @@ use std::collections::BTreeMap;
 use crate::measure::watch::{LineWatch, TouchingFunction, Verdict, WatchedWord};
 use crate::present::format;
 
-/// How many functions are told of a word.
+/// The most functions shown for a word.
 const FUNCTIONS: usize = 4;
-/// How many CPUs are told of a word.
+/// The most CPUs shown for a word.
 const CPUS: usize = 4;
-/// Widest that an object's name may be, and the least on a narrow screen; a function's is narrower by its indent.
+/// The width of an object's name at most, and at least on a narrow screen. A function's name is narrower by its indent.
 const NAME: usize = 46;
 const LEAST_NAME: usize = 16;
 const INDENT: usize = 2;
-/// What stands beside the name on a screen: the other columns, with the two CPUs that touch a word most.
+/// The width that a screen needs besides the name, for the other columns and the two CPUs that touch a word most.
 const BESIDE_NAME: usize = 50;
 
-/// The whole report, ending with a newline.
+/// Returns the whole report, ending with a newline.
 pub fn text(watch: &LineWatch) -> String {
     let words: Vec<_> = watch.words.iter().map(|word| (word, FUNCTIONS)).collect();
     format!("{}{}\n\n{}\n", head(watch), table(watch, &words, usize::MAX).join("\n"), sentence(watch, &named(watch)))
 }
 
-/// What a screen of this size has room for: the verdict, then the words and functions that touch the line most.
+/// Returns what fits on a screen of this size: the verdict, then the words touched most and the functions that touch
+/// them.
 pub fn lines(watch: &LineWatch, width: usize, height: usize) -> Vec<String> {
-    let mut lines = wrap(&sentence(watch, "what is marked *"), width);
+    let mut lines = wrap(&sentence(watch, "the words marked *"), width);
     lines.push(short_head(watch));
-    lines.extend(which(watch).map(|which| format!("watched is {which}")));
+    lines.extend(which(watch).map(|which| format!("watched: {which}")));
     let room = height.saturating_sub(lines.len() + 1);
     lines.extend(table(watch, &busiest(watch, room), width));
     lines.truncate(height);
     lines.into_iter().map(|line| line.chars().take(width).collect()).collect()
 }
 
-/// The words that are touched most, and how many functions of each: as many as make `room` lines.
+/// Returns the words touched most and the number of functions to show for each, `room` lines in all.
 fn busiest(watch: &LineWatch, room: usize) -> Vec<(&WatchedWord, usize)> {
     let mut words: Vec<&WatchedWord> = watch.words.iter().filter(|word| word.touches > 0).collect();
     words.sort_by_key(|word| Reverse(word.touches));
@@ -51,7 +52,8 @@ fn busiest(watch: &LineWatch, room: usize) -> Vec<(&WatchedWord, usize)> {
     words.into_iter().map(|word| (word, of(word))).collect()
 }
 
-/// A line for each word, and one for each of so many of the functions that touch it, for a screen of this width.
+/// Returns the table for a screen of this width: a line for each word, followed by the given number of the functions
+/// that touch it.
 fn table(watch: &LineWatch, words: &[(&WatchedWord, usize)], width: usize) -> Vec<String> {
     let name = width.saturating_sub(BESIDE_NAME).clamp(LEAST_NAME, NAME);
     let mut lines =
@@ -73,13 +75,13 @@ fn table(watch: &LineWatch, words: &[(&WatchedWord, usize)], width: usize) -> Ve
 fn head(watch: &LineWatch) -> String {
     let which = which(watch).map_or(String::new(), |which| format!(", {which}"));
     let others = if watch.hits_of_others > 0 {
-        format!(" ({} of another process)", format::count(watch.hits_of_others as f64))
+        format!(" ({} by other processes)", format::count(watch.hits_of_others as f64))
     } else {
         String::new()
     };
     let cost = watch.ns_per_hit.map_or(String::new(), |ns| format!(", {} each", format::nanoseconds(ns)));
     format!(
-        "{} at {}{which}\ncache line of {} bytes · {} bursts in {:.1}s on {} CPUs, each at most {}ms and {} accesses to a word on a \
+        "{} at {}{which}\ncache line of {} bytes · {} bursts in {:.1}s on {} CPUs, each at most {}ms and {} accesses per word and \
          CPU · {} accesses seen{others}{cost}\n\n",
         watch.latch,
         watch.address,
@@ -93,13 +95,13 @@ fn head(watch: &LineWatch) -> String {
     )
 }
 
-/// `the one of 3 with most waiters (75.0%)`, where there are several.
+/// Returns which instance was watched, if there are several: `the instance of 3 with the most waiters (75.0%)`.
 fn which(watch: &LineWatch) -> Option<String> {
     let share = format::percent(watch.waiters_share);
-    (watch.instances > 1).then(|| format!("the one of {} with most waiters ({share})", watch.instances))
+    (watch.instances > 1).then(|| format!("the instance of {} with the most waiters ({share})", watch.instances))
 }
 
-/// The same in one line of a screen.
+/// Returns the head in one line, for a screen.
 fn short_head(watch: &LineWatch) -> String {
     let cost = watch.ns_per_hit.map_or(String::new(), |ns| format!(", {} each", format::nanoseconds(ns)));
     format!(
@@ -112,7 +114,7 @@ fn short_head(watch: &LineWatch) -> String {
     )
 }
 
-/// Lines of at most `width` characters, but for words that are longer.
+/// Wraps text into lines of at most `width` characters, unless a single word is longer.
 pub fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split(' ') {
@@ -124,7 +126,7 @@ pub fn wrap(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-/// One line for words in a row that nobody touched; leaves none.
+/// Returns one line for a run of words that nothing touched, and clears the run.
 fn flush(untouched: &mut Vec<&WatchedWord>) -> Option<String> {
     let range = match untouched[..] {
         [] => return None,
@@ -152,7 +154,7 @@ fn row(word: &WatchedWord, is_blamed: bool, name: usize) -> String {
     )
 }
 
-/// With its instruction where that has room.
+/// Returns a function's row, with its instruction if that fits.
 fn function_row(function: &TouchingFunction, word: &WatchedWord, name: usize, width: usize) -> String {
     let share = format::percent(ratio(function.touches, word.touches));
     let writes = format::percent(ratio(function.writes, function.touches));
@@ -162,7 +164,7 @@ fn function_row(function: &TouchingFunction, word: &WatchedWord, name: usize, wi
     instruction.filter(|row| row.chars().count() <= width).unwrap_or(row)
 }
 
-/// What a word is: the latch, or a neighbour by name.
+/// Returns what a word is: the latch, or a neighbour with its name if that is known.
 fn what(word: &WatchedWord) -> String {
     match (&word.object, word.is_latch) {
         (_, true) => "the latch".to_owned(),
@@ -182,7 +184,7 @@ fn per_ms(word: &WatchedWord) -> f64 {
     word.touches as f64 * 1e6 / word.watched_ns as f64
 }
 
-/// `0 52%, 1 48%`, and how many more.
+/// Formats the CPUs that touched a word most, `0 52%, 1 48%`, and the number of further ones.
 fn cpus(by_cpu: &BTreeMap<u32, u64>, touches: u64) -> String {
     let mut cpus: Vec<(&u32, &u64)> = by_cpu.iter().collect();
     cpus.sort_by(|a, b| b.1.cmp(a.1).then(a.0.cmp(b.0)));
@@ -200,7 +202,7 @@ fn ratio(part: u64, whole: u64) -> f64 {
     }
 }
 
-/// The neighbours to blame, who touches them, and how often that moves the line.
+/// Names the neighbours to blame, the functions that touch them, and how often that moves the line.
 fn named(watch: &LineWatch) -> String {
     let share = |word: &WatchedWord| {
         let part = if watch.verdict == Verdict::FalseSharing { word.moves.foreign } else { word.moves.user };
@@ -212,7 +214,7 @@ fn named(watch: &LineWatch) -> String {
     watch.words.iter().filter(|word| watch.blames(word)).map(name).collect::<Vec<_>>().join("; ")
 }
 
-/// The verdict with its evidence; `blamed` says which neighbours are to blame, where some are.
+/// Returns the verdict with its evidence. `blamed` names the neighbours to blame, if any.
 fn sentence(watch: &LineWatch, blamed: &str) -> String {
     let all = &watch.moves;
     let moved = format!(
@@ -228,7 +230,7 @@ fn sentence(watch: &LineWatch, blamed: &str) -> String {
     };
     match watch.verdict {
         Verdict::FalseSharing => format!(
-            "FALSE SHARING: threads that do not have the latch take its cache line away by touching {blamed}. {moved}{far}."
+            "FALSE SHARING: threads that do not hold the latch take its cache line away by touching {blamed}. {moved}{far}."
         ),
         Verdict::Shared => format!(
             "NO FALSE SHARING, but the latch is not alone on its line: threads that use it also use {blamed}, and fetch the line \
@@ -237,7 +239,7 @@ fn sentence(watch: &LineWatch, blamed: &str) -> String {
         Verdict::LatchOnly => format!("NO FALSE SHARING: the latch itself is what threads share. {moved}{far}."),
         Verdict::Still => format!("NO FALSE SHARING: the line hardly moves between CPUs. {moved}."),
         Verdict::Quiet => format!(
-            "TOO LITTLE was seen to tell: {} accesses that followed another. Watch again while the latch is contended.",
+            "TOO LITTLE was seen for a verdict: {} accesses followed another. Watch again while the latch is contended.",
             all.followed
         ),
     }
@@ -246,11 +248,11 @@ fn sentence(watch: &LineWatch, blamed: &str) -> String {
 fn described(word: &WatchedWord) -> String {
     match &word.object {
         Some(object) => format!("{object} at {}", offset(word)),
-        None => format!("what lies at {}", offset(word)),
+        None => format!("the word at {}", offset(word)),
     }
 }
 
-/// `written by f`, `read by f`: who touches a word most.
+/// Returns the function that touches a word most: `written by f`, or `read by f` if nothing writes it.
 fn toucher(word: &WatchedWord) -> String {
     let writes = word.functions.iter().max_by_key(|function| function.writes).filter(|function| function.writes > 0);
     let by = |function: &TouchingFunction| cut(&function.function, 60);

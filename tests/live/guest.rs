@@ -115,6 +115,9 @@ fn recordings_are_compared(guest: &Guest, server: Server, load: Load) -> Result<
     let arch = |recording: &Recording| recording.start.server.arch.clone();
     ensure!((arch(&a).as_str(), arch(&b).as_str()) == (std::env::consts::ARCH, "aarch64"), "{:?}", b.start);
     ensure!(a.start.server.version == b.start.server.version, "{:?} {:?}", a.start.server, b.start.server);
+    // Idle threads of any server wait for conditions. That these have a row shows that the C library's frames are known.
+    let conditions = b.latches().into_iter().filter(|latch| latch.kind == Kind::Cond && latch.waits.count > 0).count();
+    ensure!(conditions > 0, "no wait in the C library of the emulated machine; lost: {:?}", b.lost());
     let (names_a, names_b) = (waited_for(&a), waited_for(&b));
     let common: BTreeSet<_> = names_a.intersection(&names_b).collect();
     ensure!(common.len() >= 3, "in common: {common:?}\nhost: {names_a:?}\nguest: {names_b:?}");

@@ -77,7 +77,7 @@ fn top_shows_a_server_and_leaves_the_terminal_as_it_was() -> Result<()> {
     // Since attach, for nobody need have waited for this latch in the last seconds.
     tmux.keys(&["Enter", "t"])?;
     let opened = tmux.wait("█")?;
-    ensure!(opened.contains("wait/synch/") && opened.contains("how long waits took"), "{opened}");
+    ensure!(opened.contains("wait/synch/") && opened.contains("histogram of waits"), "{opened}");
     tmux.keys(&["t", "Escape"])?;
     tmux.wait("wait/s▼")?;
     tmux.keys(&["4"])?;
@@ -142,7 +142,7 @@ fn watches(tmux: &Tmux) -> Result<()> {
     ensure!(touches != "0" && latch.contains('%'), "{found}");
     ensure!(found.contains("mutex_enter") || found.contains("exit"), "no function is named:\n{found}");
     tmux.keys(&["Escape"])?;
-    tmux.wait("how long waits took").map(drop)
+    tmux.wait("histogram of waits").map(drop)
 }
 
 /// The page of a watched latch once its watch is over. The last line, which is drawn last, then offers another, and that is taken
@@ -165,7 +165,7 @@ fn watchpoints_are_taken(tmux: &Tmux) -> Result<()> {
     tmux.keys(&["w"])?;
     let refused = tmux.wait("w watch again")?;
     drop(taken);
-    for part in ["NOT WATCHED", "no hardware watchpoint is free", "how long waits took"] {
+    for part in ["NOT WATCHED", "no hardware watchpoint is free", "histogram of waits"] {
         ensure!(refused.contains(part), "{part:?} is not in\n{refused}");
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! One latch, opened: its figures, a histogram of its waits, and its call sites.
+//! The page of an opened latch: its figures, a histogram of its waits, and its call sites.
 
 use ratatui::style::{Modifier, Style};
 use ratatui::text::Line;
@@ -12,27 +12,27 @@ use crate::present::format::{self, NOTHING};
 use crate::present::names::cut_middle;
 use crate::ui::top::Interval;
 
-/// Columns of a bar's label and number, and of the two columns' gap.
+/// The widths of a bar's label and number, and of the gap between the page's two halves.
 const BEFORE_BAR: usize = 19;
 const GAP: usize = 2;
-/// Call sites, where there is room for so many beside the modes and the handoffs.
+/// The fewest and the most call sites shown, depending on the room that modes and handoffs leave.
 const CALLSITES: (usize, usize) = (2, 9);
-/// Fewer lines than this below what a watch has found tell nothing.
+/// The fewest lines below a watch's result in which the histogram and call sites are worth showing.
 const LEAST_BELOW: usize = 8;
-/// A matrix of more parts of the machine does not fit: then those between which most was handed over.
+/// The most parts of the machine that a matrix has room for. With more, the pairs with the most handoffs are listed.
 const MOST_PLACES: usize = 4;
-/// A matrix's columns, and between how many parts of the machine are listed otherwise.
+/// The widths of a matrix's columns, and the most pairs of parts that are listed instead.
 const BEFORE_CELLS: usize = 10;
 const CELL: usize = 7;
 const MOST_CELLS: usize = 4;
 
 impl Screen {
-    /// The lines that tell of a latch, at most `width` wide and `height` high.
+    /// Returns the page of a latch, at most `width` wide and `height` high.
     pub(super) fn detail(&self, latch: &LatchId, width: usize, height: usize) -> Vec<Line<'static>> {
         let bold = Style::from(Modifier::BOLD);
         let mut lines = vec![Line::from(format!("{} {}", latch.0, mode(latch.2).trim_matches('-'))).style(bold)];
         let Some(now) = find(&self.now, latch) else {
-            lines.push(Line::from("no wait was seen"));
+            lines.push(Line::from("no waits seen"));
             return lines;
         };
         let before = self.since().and_then(|earlier| find(earlier, latch));
@@ -45,7 +45,7 @@ impl Screen {
         lines.push(Line::from(""));
         let (left, room) = (width / 2, height.saturating_sub(lines.len() + 1));
         let of = if before.is_some() { ", last seconds" } else { "" };
-        let titles = [format!("how long waits took{of}"), "call sites since attach".to_owned()];
+        let titles = [format!("histogram of waits{of}"), "call sites since attach".to_owned()];
         lines.push(Line::from(beside(&titles[0], &titles[1], left)).style(bold));
         let histogram = histogram(&waits, room, left.saturating_sub(BEFORE_BAR + GAP));
         let below = [self.modes(latch), self.matrix(latch, width - left)].concat();
@@ -86,7 +86,8 @@ impl Screen {
         lines
     }
 
-    /// All of the latch's modes, since attach, where it has several: time waited, waits, CPU time spent spinning, spins won.
+    /// Returns a table of the latch's modes since attach, if it has several: time waited, waits, CPU time spent
+    /// spinning, and the share of spins won.
     fn modes(&self, latch: &LatchId) -> Vec<String> {
         let of_latch: Vec<&LatchWaits> = self.now.latch.waits.iter().filter(|row| row.latch == latch.0).collect();
         if of_latch.len() < 2 {
@@ -108,7 +109,8 @@ impl Screen {
 }
 
 impl Screen {
-    /// Handoffs of a latch by places: one line for each that it came from, a column for each that it went to.
+    /// Returns the handoffs of a latch by parts of the machine: a line for each that it came from, and a column for
+    /// each that it went to.
     fn matrix(&self, latch: &LatchId, width: usize) -> Vec<String> {
         let mut cells = Interval::new(&self.now, self.since()).handoffs();
         cells.retain(|row| row.latch == latch.0 && row.count > 0);
@@ -116,7 +118,7 @@ impl Screen {
             return Vec::new();
         }
         if self.now.latch.domains.len() > MOST_PLACES {
-            let title = [String::new(), "handed over most".to_owned()].into_iter();
+            let title = [String::new(), "most handoffs".to_owned()].into_iter();
             cells.sort_by_key(|row| std::cmp::Reverse(row.count));
             return title.chain(cells.iter().take(MOST_CELLS).map(|row| between(row, width))).collect();
         }
@@ -136,7 +138,7 @@ impl Screen {
     }
 }
 
-/// `cpus 0-7 → cpus 8-15   1.23k`
+/// Formats the handoffs between two parts of the machine: `  1.23k cpus 0-7 → cpus 8-15`.
 fn between(row: &Handoffs, width: usize) -> String {
     let from = row.from.as_deref().unwrap_or("not woken");
     let to = row.to.as_deref().unwrap_or("not known");
@@ -144,16 +146,13 @@ fn between(row: &Handoffs, width: usize) -> String {
     format!("{:>CELL$} {places}", format::count(row.count as f64))
 }
 
-/// Where the latch came from, as far as that is known.
+/// Returns the remote share of the latch's known handoffs.
 fn handoffs(interval: &Interval<'_>, latch: &LatchId) -> Option<String> {
     let share = interval.remote_share(Some(&latch.0))?;
-    Some(format!(
-        "all modes: {} of the time waited for it, it came from elsewhere in the machine",
-        format::percent(share)
-    ))
+    Some(format!("remote handoffs: {} of the wait time, all modes", format::percent(share)))
 }
 
-/// Two texts in one line, the second one from this column on.
+/// Returns two texts in one line, the second of which starts at this column.
 fn beside(left: &str, right: &str, column: usize) -> String {
     let left: String = left.chars().take(column.saturating_sub(GAP)).collect();
     format!("{left:column$}{right}")
@@ -163,7 +162,8 @@ fn find<'a>(snapshot: &'a Snapshot, (latch, kind, mode): &LatchId) -> Option<&'a
     snapshot.latch.waits.iter().find(|row| row.latch == *latch && row.kind == *kind && row.mode == *mode)
 }
 
-/// Bars for the buckets between the first and the last that hold waits; several in one where there are more than `most`.
+/// Returns bars for the histogram buckets from the first to the last with waits. If there are more than `most`, several
+/// buckets share a bar.
 fn histogram(waits: &Histogram, most: usize, longest: usize) -> Vec<String> {
     let holds = |n: &u64| *n > 0;
     let (Some(first), Some(last)) = (waits.buckets.iter().position(holds), waits.buckets.iter().rposition(holds))

@@ -1,4 +1,4 @@
-//! Where what is on the screen.
+//! Lays out and draws the screen.
 
 use std::time::Duration;
 
@@ -19,35 +19,35 @@ const KEYS_OPENED: &str = "Esc back  w watch its cache line  t totals  Z pause  
 const KEYS_WATCHING: &str = "Esc back  w stop watching  t totals  Z pause  F1 help  q quit";
 const KEYS_WATCHED: &str = "Esc back to its waits  w watch again  t totals  Z pause  F1 help  q quit";
 
-/// Widest list of the parts of the machine.
+/// The most characters of the list of parts of the machine.
 const PLACES: usize = 24;
-const NO_PLACES: &str = "No handoffs are counted: this machine is all one place, with one node and one last\n\
-cache, or --handoffs off was given, or sleeps are not seen (armtrace doctor).\n\
---handoffs core tells cores apart.";
+const NO_PLACES: &str = "Handoffs are not counted: this machine has only one NUMA node and one last-level\n\
+cache, or --handoffs off was given, or sleeps cannot be seen (armtrace doctor).\n\
+--handoffs core counts handoffs between cores.";
 
 const HELP: &[&str] = &[
     "Up Down k j     select        PgUp PgDn Home End   move",
     "Enter Right     open a latch: histogram, modes, call sites",
-    "Esc Left        back; in a list, Esc takes the filter off",
-    "1 to 6, Tab     latches, call sites, pages, CPU time, NUMA, probes and their cost",
+    "Esc Left        back; in a list, Esc clears the filter",
+    "1 to 6, Tab     latches, call sites, pages, CPU time, NUMA, probes and cost",
     "> . F6          sort by the next column       < ,  by the one before",
-    "I               invert the order",
-    "/ \\ F3 F4       filter by a part of the name; Enter keeps it, Esc drops it",
-    "t               figures since attach, or of the last seconds",
+    "I               reverse the order",
+    "/ \\ F3 F4       filter by part of the name; Enter keeps it, Esc drops it",
+    "t               toggle between figures since attach and of the last seconds",
     "Z               pause",
-    "w               watch the latch's cache line for some seconds: who touches it, from",
-    "                which CPUs, is a neighbour on the line to blame; again: stop",
-    "q F10 Ctrl-C    quit: takes the probes off",
+    "w               watch the latch's cache line for some seconds: what touches it,",
+    "                on which CPUs, is a neighbour to blame; again: stop",
+    "q F10 Ctrl-C    detach the probes and quit",
     "",
     "wait/s is time waited per second by all threads: 2.50s is 2.5 threads waiting.",
-    "~ marks what is partly estimated, to keep the budget for probes.",
-    "Wake-ups: threads that a condition variable woke wait to get its mutex back.",
-    "NUMA: by time, local latches came from the same part of the machine, remote",
-    "ones from another, the rest from nobody who is known; moved: waiters that did.",
+    "~ marks partly estimated figures: probes were off to stay within the budget.",
+    "Wake-ups: threads woken by a condition variable wait to reacquire its mutex.",
+    "NUMA: shares of the wait time. local: the latch came from the same part of the",
+    "machine; remote: from another; the rest: unknown. moved: waiters that migrated.",
 ];
 
 impl Screen {
-    /// Draws everything.
+    /// Draws the whole screen.
     pub fn draw(&mut self, frame: &mut Frame) {
         let heights = [Constraint::Length(2), Constraint::Length(1), Constraint::Fill(1), Constraint::Length(1)];
         let [head, tabs, body, foot] = Layout::vertical(heights).areas(frame.area());
@@ -65,7 +65,7 @@ impl Screen {
         frame.render_widget(Paragraph::new(self.foot()).style(Modifier::REVERSED), foot);
     }
 
-    /// Who is watched, and what is waited for in all.
+    /// Returns the two lines at the top: the server, and the sums over all latches.
     fn head(&self) -> Text<'static> {
         let (now, target) = (&self.now, &self.now.target);
         let state = if now.up { format::span(now.elapsed) } else { "server has ended".to_owned() };
@@ -121,7 +121,7 @@ impl Screen {
         Line::from(states.collect::<String>() + keys)
     }
 
-    /// Above the list, what it comes to; returns what is left of the area.
+    /// Draws a summary above the list, and returns the rest of the area.
     fn summary(&self, frame: &mut Frame, area: Rect) -> Rect {
         let interval = Interval::new(&self.now, self.since());
         let per_statement = || interval.per_statement().map(|each| crate::ui::lines::per_statement(&each));
@@ -138,7 +138,7 @@ impl Screen {
         rest
     }
 
-    /// `between 0, 1: 25% of the wait remote, 60% local, 15% not woken`
+    /// Returns the shares of all handoffs: `between 0, 1: 25% of the wait remote, 60% local, 15% not woken`.
     fn handed_over(&self, interval: &Interval) -> Option<String> {
         let times: HandoffTimes = interval.handoffs().into_iter().collect();
         (times.ns() > 0.0).then_some(())?;
@@ -148,12 +148,12 @@ impl Screen {
         Some(format!("between {places}: {remote} of the wait remote, {local} local, {unknown} not woken"))
     }
 
-    /// What stands in place of an empty list.
+    /// Returns the text shown in place of an empty list.
     fn nothing(&self) -> &'static str {
         match self.view {
             View::Numa if self.now.latch.domains.is_empty() => NO_PLACES,
-            _ if self.filter.is_empty() => "nothing was seen so far",
-            _ => "nothing has that in its name",
+            _ if self.filter.is_empty() => "nothing seen so far",
+            _ => "no name matches the filter",
         }
     }
 
@@ -162,7 +162,7 @@ impl Screen {
         let rows = self.rows();
         self.page = usize::from(area.height.saturating_sub(1)).max(1);
         self.selected = self.selected.min(rows.len().saturating_sub(1));
-        // The selected row stays in sight, and what is above it only moves when it must.
+        // Scroll only as far as it takes to keep the selected row visible.
         self.first = self.first.min(self.selected).max((self.selected + 1).saturating_sub(self.page));
         let columns = self.view.columns();
         let others: u16 = columns[1..].iter().map(|(_, width)| width + 1).sum();

@@ -1,4 +1,4 @@
-//! The full-screen view of `armtrace top`: what it shows and how it answers to keys. No terminal, no clock.
+//! The full-screen view of `armtrace top`: its contents, and how it responds to keys. Needs no terminal and no clock.
 
 mod detail;
 mod draw;
@@ -15,39 +15,39 @@ use views::{View, ViewRow};
 use watch::Watch;
 pub use watch::Watching;
 
-/// What a key asks the program for.
+/// What the program has to do after a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     Continue,
     Quit,
-    /// To watch the cache line of the latch of this name, and to say how far that is: [`Screen::watching`].
+    /// Watch the cache line of the latch of this name, and report progress through [`Screen::watching`].
     Watch(String),
-    /// To watch it no longer, and to say what was seen.
+    /// Stop watching, and report what was seen.
     StopWatch,
 }
 
 /// A latch in one mode.
 type LatchId = (String, Kind, Mode);
 
-/// Everything that is shown, and where the user is in it.
+/// Everything that is shown, and the user's position in it.
 pub struct Screen {
     now: Snapshot,
-    /// What figures of the last seconds are a difference from.
+    /// Earlier snapshots, for figures of the last seconds.
     history: History,
-    /// Figures since attach, rather than of the last seconds.
+    /// Whether figures cover all time since attach instead of the last seconds.
     totals: bool,
     is_paused: bool,
     view: View,
-    /// For each view the column that it is sorted by, and whether that is turned round.
+    /// For each view, the column that it is sorted by, and whether the order is reversed.
     sorts: [(usize, bool); View::ALL.len()],
     selected: usize,
-    /// Rows that the last drawing had room for.
+    /// The number of rows that the last drawing had room for.
     page: usize,
     first: usize,
     filter: String,
     is_typing: bool,
     opened: Option<LatchId>,
-    /// The watch that goes on, or the last one until the user is done with it.
+    /// The watch in progress, or the last one until the user closes its result.
     watch: Option<Watch>,
     shows_help: bool,
     ended: bool,
@@ -74,10 +74,10 @@ impl Screen {
         }
     }
 
-    /// Takes newer figures, unless the user has paused.
+    /// Takes a newer snapshot, unless the user has paused.
     pub fn update(&mut self, now: Snapshot) {
         if !now.up {
-            // Of a server that has ended there are no last seconds.
+            // Once the server has ended, figures of the last seconds would be empty: show those since attach.
             self.ended = true;
         }
         if !self.is_paused {
@@ -85,7 +85,7 @@ impl Screen {
         }
     }
 
-    /// Answers to a key.
+    /// Handles a key.
     pub fn key(&mut self, key: KeyEvent) -> Answer {
         if key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char('c') {
             return Answer::Quit;
@@ -135,7 +135,7 @@ impl Screen {
         }
     }
 
-    /// Opens the selected row's latch.
+    /// Opens the latch of the selected row.
     fn open(&mut self) {
         self.opened = self.rows().into_iter().nth(self.selected).and_then(|row| row.opens);
     }
@@ -158,7 +158,7 @@ impl Screen {
         (self.view, self.opened, self.selected) = (view, None, 0);
     }
 
-    /// The rows of the view, sorted, without those that the filter leaves out.
+    /// Returns the rows of the view that match the filter, sorted.
     fn rows(&self) -> Vec<ViewRow> {
         let filter = self.filter.to_lowercase();
         let mut rows = self.view.rows(&self.now, self.since());
@@ -179,7 +179,7 @@ impl Screen {
         rows
     }
 
-    /// The snapshot that figures are a difference from.
+    /// Returns the snapshot that figures are a difference from, or `None` if they cover all time since attach.
     fn since(&self) -> Option<&Snapshot> {
         self.history.before(&self.now).filter(|_| !self.totals && !self.ended)
     }

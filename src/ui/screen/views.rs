@@ -1,4 +1,4 @@
-//! The lists: which columns each has, and its rows.
+//! The lists, with their columns and rows.
 
 use std::collections::BTreeMap;
 
@@ -21,17 +21,17 @@ pub(super) enum View {
     Probes,
 }
 
-/// A row: its name, and for each further column a number to sort by and its text.
+/// A row: its name, and a sort key and a text for each further column.
 pub(super) struct ViewRow {
-    /// What the filter looks at; whole, however narrow the column is.
+    /// The whole name, which the filter searches even if the column is too narrow for it.
     pub name: String,
     pub values: Vec<f64>,
     pub texts: Vec<String>,
-    /// The latch that it opens.
+    /// The latch that opens from this row.
     pub opens: Option<LatchId>,
 }
 
-/// A column's title and width. The first column has what the others leave.
+/// A column's title and width. The first column takes the width that the others leave.
 pub(super) type Column = (&'static str, u16);
 
 impl View {
@@ -81,7 +81,7 @@ impl View {
         }
     }
 
-    /// The column that a view is sorted by until the user says otherwise.
+    /// Returns the column that the view is sorted by until the user chooses another.
     pub fn usual_sort(self) -> usize {
         match self {
             View::Latches | View::Pages | View::Numa => 3,
@@ -223,7 +223,7 @@ fn cpu(now: &Snapshot, earlier: Option<&Snapshot>, seconds: f64) -> Vec<ViewRow>
     now.cpu.time.iter().zip(&new).map(row).collect()
 }
 
-/// Latches by where they came from; `remote/s` is the time waited per second for those from elsewhere.
+/// Returns latches by where they came from. `remote/s` is the time waited per second for remote handoffs.
 fn numa(now: &Snapshot, interval: &Interval) -> Vec<ViewRow> {
     let mut latches: BTreeMap<String, Vec<Handoffs>> = BTreeMap::new();
     for row in interval.handoffs() {
@@ -252,7 +252,7 @@ fn numa(now: &Snapshot, interval: &Interval) -> Vec<ViewRow> {
 }
 
 fn probes(now: &Snapshot, earlier: Option<&Snapshot>, seconds: f64) -> Vec<ViewRow> {
-    // Sites with one name are told apart by their order, which is always the same.
+    // Sites may share a name, so they are matched by their position, which never changes.
     let before = |i: usize| earlier.and_then(|earlier| earlier.probes.get(i)).map_or(0, |probe| probe.hits);
     let row = |(i, probe): (usize, &crate::model::ProbeStatus)| {
         let hits = probe.hits.saturating_sub(before(i)) as f64 / seconds;

@@ -1,4 +1,4 @@
-//! Watching the cache line of the latch that is selected or opened.
+//! Shows the watch of the selected or opened latch's cache line.
 
 use ratatui::style::Modifier;
 use ratatui::text::{Line, Span};
@@ -8,22 +8,22 @@ use crate::measure::watch::LineWatch;
 use crate::present::names::without_kind;
 use crate::ui::watch;
 
-/// How far a watch is, or what came of it.
+/// The progress of a watch, or its result.
 #[derive(Clone, Debug)]
 pub enum Watching {
-    /// It is being found out which of the latches of this name most threads wait for.
+    /// Looking for the instance of the latch with the most waiters.
     Looking,
-    /// So many bursts are over.
+    /// The number of bursts that are done, and their total.
     Bursts {
         done: usize,
         of: usize,
     },
     Found(Box<LineWatch>),
-    /// Why it was not watched.
+    /// Why the latch could not be watched.
     Failed(String),
 }
 
-/// A watch of one latch at a time.
+/// The watch of one latch. There is only one watch at a time.
 pub(super) struct Watch {
     /// The event name.
     latch: String,
@@ -37,14 +37,14 @@ impl Watch {
 }
 
 impl Screen {
-    /// Takes how far the watch is that was asked for.
+    /// Takes the state of the watch that [`Answer::Watch`] requested.
     pub fn watching(&mut self, state: Watching) {
         if let Some(watch) = &mut self.watch {
             watch.state = state;
         }
     }
 
-    /// Opens the selected latch and has its line watched; ends that where it is done already.
+    /// Opens the selected latch and requests a watch of its line, or stops the watch if it is in progress.
     pub(super) fn watch_line(&mut self) -> Answer {
         if self.opened.is_none() {
             self.open();
@@ -52,7 +52,7 @@ impl Screen {
         let Some((latch, ..)) = &self.opened else { return Answer::Continue };
         match self.watch.as_ref().filter(|watch| !watch.is_over()) {
             Some(watch) if watch.latch == *latch => Answer::StopWatch,
-            // One at a time; the last line says which.
+            // Only one latch is watched at a time. The last line of the screen names it.
             Some(_) => Answer::Continue,
             None => {
                 self.watch = Some(Watch { latch: latch.clone(), state: Watching::Looking });
@@ -61,33 +61,33 @@ impl Screen {
         }
     }
 
-    /// Whether the page shows what came of a watch.
+    /// Returns whether the page shows the result of a watch.
     pub(super) fn shows_result(&self) -> bool {
         self.watch_here().is_some_and(Watch::is_over)
     }
 
-    /// Whether the page is of the latch that is being watched.
+    /// Returns whether the opened latch is being watched.
     pub(super) fn shows_progress(&self) -> bool {
         self.watch_here().is_some_and(|watch| !watch.is_over())
     }
 
-    /// The watch of the opened latch.
+    /// Returns the watch of the opened latch.
     fn watch_here(&self) -> Option<&Watch> {
         let (opened, ..) = self.opened.as_ref()?;
         self.watch.as_ref().filter(|watch| watch.latch == *opened)
     }
 
-    /// Of which latch a watch goes on, and how far it is.
+    /// Returns the latch being watched and the progress of the watch.
     pub(super) fn progress(&self) -> Option<String> {
         let watch = self.watch.as_ref().filter(|watch| !watch.is_over())?;
         let latch = without_kind(&watch.latch);
         Some(match watch.state {
             Watching::Bursts { done, of } => format!("watching {latch}: {done} of {of} bursts"),
-            _ => format!("watching {latch}: looking who waits for it"),
+            _ => format!("watching {latch}: looking for waiters"),
         })
     }
 
-    /// What the opened latch's page says of a watch, at most `height` lines.
+    /// Returns the lines about the watch on the opened latch's page, at most `height` of them.
     pub(super) fn watch_lines(&self, width: usize, height: usize) -> Vec<Line<'static>> {
         let lines = match self.watch_here().map(|watch| &watch.state) {
             None => Vec::new(),
@@ -101,7 +101,7 @@ impl Screen {
     }
 }
 
-/// What is written in capitals stands out: the verdict.
+/// Makes the capitals at the beginning of a line bold: the verdict.
 fn emphasized(line: String) -> Line<'static> {
     let is_loud = |c: char| c.is_ascii_uppercase() || c == ' ';
     let loud = line.find(|c| !is_loud(c)).filter(|end| *end > 1 && !line.starts_with(' ')).unwrap_or(0);

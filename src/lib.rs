@@ -5,11 +5,11 @@ pub mod attach;
 pub mod audit;
 pub mod bpf;
 pub mod catalog;
-pub mod clock;
 pub mod code;
 pub mod commands;
 pub mod export;
 pub mod failure;
+pub mod host;
 pub mod html;
 pub mod measure;
 pub mod memory;
@@ -21,3 +21,5 @@ pub mod recording;
 pub mod symbols;
 pub mod target;
 pub mod ui;
+
+pub use host::clock;

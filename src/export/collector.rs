@@ -2,7 +2,9 @@
 //!
 //! What a snapshot does not know is absent from the scrape, never zero.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
@@ -32,7 +34,7 @@ impl Collector for SnapshotCollector {
 
     fn collect(&self) -> Vec<MetricFamily> {
         // The lock comes first, so that simultaneous scrapes see snapshots in the order in which they were taken.
-        let mut metrics = self.metrics.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut metrics = self.metrics.lock();
         let snapshot = self.source.snapshot();
         metrics.iter_mut().flat_map(|metrics| metrics.collect(&snapshot)).collect()
     }

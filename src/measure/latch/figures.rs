@@ -120,17 +120,17 @@ pub struct Handoffs {
     pub latch: String,
     /// `None`: the wait ended without being woken, or who did it is not known.
     pub from: Option<String>,
-    /// `None`: on a CPU that is in no known place.
+    /// `None`: on a CPU that is in no known domain.
     pub to: Option<String>,
     pub count: u64,
     /// Of those waits, nanoseconds.
     pub wait_ns: u64,
-    /// Of those waits, how many began in another place than `to`.
+    /// Of those waits, how many began in another domain than `to`.
     pub migrations: u64,
 }
 
 impl Handoffs {
-    /// `None` where one of the places is not known.
+    /// `None` where one of the domains is not known.
     pub fn locality(&self) -> Option<Locality> {
         let (from, to) = (self.from.as_ref()?, self.to.as_ref()?);
         Some(if from == to { Locality::Local } else { Locality::Remote })

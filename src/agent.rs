@@ -1,15 +1,17 @@
 //! The agent on one server: its measurements, attached, and the snapshot of what they counted.
 
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::attach::{self, Budget, Costs, Division, Places, SYSTEM};
+use parking_lot::Mutex;
+
+use crate::attach::{self, Budget, Costs};
 use crate::export::SnapshotSource;
 use crate::failure::Failure;
+use crate::host::{Domains, Machine};
 use crate::measure::barriers::Barriers;
 use crate::measure::checksum::Checksums;
 use crate::measure::cpu::CpuSampler;
@@ -21,14 +23,14 @@ use crate::measure::watch::WatchpointAccount;
 use crate::measure::{Measurement, Snapshot};
 use crate::memory;
 use crate::names::Namer;
-use crate::target::{cpu_time_ns, Target};
+use crate::target::{cpu_time_ns, has_shadow_stack, Target};
 
 /// The measurements to make, and their overhead budget.
 pub struct Options {
     /// The share of the server's CPU time that probes may take, 0 to 1.
     pub max_overhead: f64,
     /// The parts of this machine between which handoffs of latches are counted.
-    pub division: Division,
+    pub domains: Domains,
     /// The measurements in addition to waits for latches, if any.
     pub more: Option<More>,
 }
@@ -76,8 +78,8 @@ impl Agent {
         let plan = Arc::new(plan(&target, options.max_overhead)?);
         let target = Arc::new(target);
         let namer = Namer::new(&target)?;
-        let places = Places::of(options.division, Path::new(SYSTEM));
-        let latches = Latches::attach(&target, &plan, namer, places).map_err(|e| attach_failure(&target, &e))?;
+        let topology = Machine::this().topology(options.domains);
+        let latches = Latches::attach(&target, &plan, namer, topology).map_err(|e| attach_failure(&target, &e))?;
         let (latches, watchpoints) = (Arc::new(latches), Arc::new(WatchpointAccount::default()));
         let mut measurements: Vec<Arc<dyn Measurement>> = vec![watchpoints.clone()];
         let mut degraded = Vec::new();
@@ -157,7 +159,7 @@ impl Source {
 
     /// Returns once the figures that take long to find are in snapshots, or are known to stay absent.
     pub fn wait_until_prepared(&self) {
-        _ = self.preparing.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        _ = self.preparing.lock().recv();
     }
 
     /// Calls `act` on all measurements in parallel, because each call waits for the kernel.
@@ -272,7 +274,7 @@ pub fn allowed(pid: i32, max_overhead: f64) -> Allowed {
     Allowed {
         // Only the cookie says which function a return came from.
         uretprobes: attach::uretprobes_are_safe(pid) && attach::attach_cookies(),
-        calls: !attach::has_shadow_stack(pid),
+        calls: !has_shadow_stack(pid),
         many_sites: attach::uprobe_multi_works(),
         every_round: 100.0 * max_overhead >= latch::EVERY_ROUND,
     }

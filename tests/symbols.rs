@@ -205,7 +205,7 @@ fn what_cannot_be_exported_is_explained() {
     let nowhere = Path::new("/proc/nowhere");
     for (from, to, status, words) in [
         (&variants.stripped(), to.as_path(), 2, "no symbol table"),
-        (&manifest, &to, 2, "not an ELF file"),
+        (&manifest, &to, 2, "not a usable ELF file"),
         (&nothing, &to, 2, "cannot read it"),
         (&variants.debug(), nowhere, 1, "cannot write"),
     ] {

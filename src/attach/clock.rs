@@ -1,29 +1,11 @@
 //! A per-CPU clock that interrupts whatever runs there.
 
-use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use libbpf_rs::{libbpf_sys, Link, ProgramMut};
 
 use super::counter::open_event;
-
-/// Returns the numbers of the online CPUs.
-pub fn online_cpus() -> Vec<i32> {
-    cpu_list(fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default().trim())
-}
-
-/// Parses the kernel's CPU list format, for example `0-3,5`.
-pub(crate) fn cpu_list(text: &str) -> Vec<i32> {
-    /// An upper bound on CPU numbers, above any kernel's limit (`NR_CPUS` is at most 8192).
-    const MOST: i32 = 1 << 16;
-    let range = |part: &str| {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let (first, last): (i32, i32) = (first.parse().ok()?, last.parse().ok()?);
-        Some(first.max(0)..=last.min(MOST))
-    };
-    text.split(',').filter_map(range).flatten().collect()
-}
 
 /// Opens an event that, once enabled, fires on `cpu` every `period_ns` nanoseconds of that CPU's time.
 ///
@@ -67,19 +49,4 @@ pub fn attach_clock(program: &ProgramMut<'_>, event: OwnedFd) -> libbpf_rs::Resu
     // The link closes the event.
     std::mem::forget(event);
     Ok(link)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lists_of_cpus_are_read() {
-        assert_eq!(cpu_list("0"), [0]);
-        assert_eq!(cpu_list("0-2,5,7-8"), [0, 1, 2, 5, 7, 8]);
-        for nothing in ["", "x", "-", "3-1"] {
-            assert_eq!(cpu_list(nothing), [0; 0], "{nothing}");
-        }
-        assert!(cpu_list("0-2000000000").len() < 100_000);
-    }
 }

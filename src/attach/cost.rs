@@ -8,18 +8,20 @@
 use std::arch::global_asm;
 use std::mem::MaybeUninit;
 use std::path::Path;
+use std::sync::atomic::AtomicU32;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, ProgramMut};
+use rustix::thread::futex;
 
 use super::clock::{attach_clock, open_own_clock};
 use super::detach;
 use super::futex::{attach_futex, futex_wait_is_traceable, FutexPrograms};
 use super::sites::{attach_one, attach_together, SiteAddress};
 use crate::bpf::calibrate::CalibrateSkelBuilder;
-use crate::clock;
+use crate::host::clock;
 
 // `armtrace_emulated` begins with an instruction that the kernel emulates, `armtrace_stepped` with one that it
 // single-steps.
@@ -249,13 +251,9 @@ fn own_site(function: unsafe extern "C" fn(), cookie: u64) -> Option<SiteAddress
 
 /// Measures half of what both programs add to a futex wait that returns at once.
 fn futex_cost(programs: &FutexPrograms<'_, '_>) -> Option<f64> {
-    let word = 0u32;
-    let wait = || {
-        let operation = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
-        let no_limit = std::ptr::null::<libc::timespec>();
-        // SAFETY: `word` is valid for the call, which does not sleep because the word is not 1.
-        unsafe { libc::syscall(libc::SYS_futex, &word, operation, 1, no_limit) };
-    };
+    let word = AtomicU32::new(0);
+    // It does not sleep, because the word is not 1.
+    let wait = || _ = futex::wait(&word, futex::Flags::PRIVATE, 1, None);
     price(|| {
         let bare = nanoseconds_of_cold_call(wait);
         let [Ok(_enter), Ok(_exit)] = attach_futex(programs).links else { return None };

@@ -145,6 +145,8 @@ pub(crate) fn open_event(attr: &perf_event_attr, pid: libc::pid_t, cpu: i32) -> 
 pub(crate) mod tests {
     use std::sync::mpsc::channel;
 
+    use memmap2::{Advice, MmapMut};
+
     use super::*;
 
     /// First-touch page faults, which any machine counts exactly.
@@ -164,18 +166,11 @@ pub(crate) mod tests {
     /// Touches this many new pages, causing one fault each.
     pub(crate) fn touch_pages(pages: usize) {
         const PAGE: usize = 65536;
-        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: the memory is a new mapping, unmapped below; each page is written once.
-        unsafe {
-            let memory = libc::mmap(std::ptr::null_mut(), pages * PAGE, protection, flags, -1, 0);
-            assert_ne!(memory, libc::MAP_FAILED);
-            // Huge pages would cause fewer faults.
-            libc::madvise(memory, pages * PAGE, libc::MADV_NOHUGEPAGE);
-            for page in 0..pages {
-                memory.cast::<u8>().add(page * PAGE).write_volatile(1);
-            }
-            libc::munmap(memory, pages * PAGE);
-        }
+        let mut memory = MmapMut::map_anon(pages * PAGE).unwrap();
+        // Huge pages would cause fewer faults.
+        _ = memory.advise(Advice::NoHugePage);
+        memory.iter_mut().step_by(PAGE).for_each(|byte| *byte = 1);
+        std::hint::black_box(&memory);
     }
 
     fn is_about(count: u64, pages: u64) -> bool {
@@ -204,8 +199,7 @@ pub(crate) mod tests {
         let (tell, thread) = channel();
         let (go, may_go) = channel::<()>();
         let work = std::thread::spawn(move || {
-            // SAFETY: the call takes no arguments.
-            tell.send(unsafe { libc::gettid() }).unwrap();
+            tell.send(rustix::thread::gettid().as_raw_nonzero().get()).unwrap();
             may_go.recv().unwrap();
             touch_pages(300);
             std::thread::spawn(|| touch_pages(700)).join().unwrap();

@@ -1,13 +1,12 @@
 //! Probes what this kernel and this process's privileges allow by trying each feature.
 
-use std::fs;
-use std::path::Path;
 use std::sync::OnceLock;
 
 use libbpf_rs::{libbpf_sys, MapType, ProgramType};
+use rustix::thread::CapabilitySet;
 
 use super::counter::{Countable, Counter, Whose};
-use super::places::{Division, Places, SYSTEM};
+use crate::host::{Domains, Machine};
 
 /// Whether a feature works here.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,22 +36,23 @@ pub fn features() -> Vec<Feature> {
         required,
         verdict: if works { Verdict::Yes } else { Verdict::No(without.to_owned()) },
     };
+    let machine = Machine::this();
     let tracepoint = |path: &str| {
-        ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"]
+        ["sys/kernel/tracing", "sys/kernel/debug/tracing"]
             .iter()
-            .any(|root| Path::new(root).join("events").join(path).join("id").exists())
+            .any(|root| machine.has(&format!("{root}/events/{path}/id")))
     };
     vec![
         feature(
             "kernel type information (BTF)",
             true,
-            Path::new("/sys/kernel/btf/vmlinux").exists(),
+            has_type_information(),
             "use a kernel built with CONFIG_DEBUG_INFO_BTF",
         ),
         feature(
             "uprobes",
             true,
-            Path::new("/sys/bus/event_source/devices/uprobe/type").exists(),
+            machine.has("sys/bus/event_source/devices/uprobe/type"),
             "use a kernel with CONFIG_UPROBE_EVENTS",
         ),
         feature(
@@ -97,10 +97,15 @@ pub fn features() -> Vec<Feature> {
         feature(
             "more than one NUMA node or last-level cache",
             false,
-            Places::of(Division::Auto, Path::new(SYSTEM)).is_some(),
+            machine.topology(Domains::Auto).is_some(),
             "latch handoffs are not measured, unless --handoffs core is given to measure those between cores",
         ),
     ]
+}
+
+/// Returns whether the kernel has type information (BTF), without which it loads no program.
+pub(super) fn has_type_information() -> bool {
+    Machine::this().has("sys/kernel/btf/vmlinux")
 }
 
 /// Returns whether a program can tell which of its sites was hit.
@@ -116,20 +121,12 @@ pub(super) fn has_helper(id: u32) -> bool {
 /// Returns the capabilities that loading and attaching need, and whether this process has each. Root has them all;
 /// `CAP_SYS_ADMIN` implies the first two, as in the kernel.
 pub fn capabilities() -> Vec<(&'static str, bool)> {
-    const SYS_PTRACE: u32 = 19;
-    const SYS_ADMIN: u32 = 21;
-    const PERFMON: u32 = 38;
-    const BPF: u32 = 39;
-    let effective = fs::read_to_string("/proc/self/status")
-        .ok()
-        .and_then(|s| s.lines().find_map(|l| l.strip_prefix("CapEff:").map(|v| v.trim().to_owned())))
-        .and_then(|v| u64::from_str_radix(&v, 16).ok())
-        .unwrap_or(0);
-    let has = |bit: u32| effective >> bit & 1 == 1;
+    let held = rustix::thread::capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective);
+    let is_admin = held.contains(CapabilitySet::SYS_ADMIN);
     vec![
-        ("CAP_BPF", has(BPF) || has(SYS_ADMIN)),
-        ("CAP_PERFMON", has(PERFMON) || has(SYS_ADMIN)),
-        ("CAP_SYS_PTRACE", has(SYS_PTRACE)),
+        ("CAP_BPF", held.contains(CapabilitySet::BPF) || is_admin),
+        ("CAP_PERFMON", held.contains(CapabilitySet::PERFMON) || is_admin),
+        ("CAP_SYS_PTRACE", held.contains(CapabilitySet::SYS_PTRACE)),
     ]
 }
 

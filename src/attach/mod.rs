@@ -6,20 +6,17 @@ mod counter;
 mod features;
 mod futex;
 mod governor;
-mod places;
 mod shield;
 mod sites;
 
-pub(crate) use clock::cpu_list;
-pub use clock::{attach_clock, online_cpus, open_clock, open_own_clock};
+pub use clock::{attach_clock, open_clock, open_own_clock};
 pub use cost::{calibrate, thread_time_ns, uprobe_multi_works, Costs, ProbeClass};
 pub(crate) use counter::open_event;
 pub use counter::{Countable, Counter, Reading, Whose};
 pub use features::{attach_cookies, capabilities, features, Feature, Verdict};
 pub use futex::{attach_futex, futex_wait_is_traceable, futex_wake_is_traceable, stacks_are_shown, FutexPrograms};
 pub use governor::{Budget, Governor, Turn, Usage, CYCLE_TIME, PERIOD};
-pub use places::{Division, Places, SYSTEM};
-pub use sites::{attach_sites, has_shadow_stack, uretprobes_are_safe, SiteAddress, SitePrograms};
+pub use sites::{attach_sites, uretprobes_are_safe, SiteAddress, SitePrograms};
 
 #[cfg(test)]
 pub(crate) use counter::tests as counter_tests;
@@ -67,7 +64,7 @@ pub fn require_privilege() -> Result<(), Failure> {
              run it on the host, or in a container with the host's PID namespace (docker run --pid=host …)",
         ));
     }
-    if !std::path::Path::new("/sys/kernel/btf/vmlinux").exists() {
+    if !features::has_type_information() {
         return Err(Failure::privilege(
             "this kernel has no type information (/sys/kernel/btf/vmlinux): use a kernel built with \
              CONFIG_DEBUG_INFO_BTF, as distribution kernels from 5.10 on are",

@@ -7,6 +7,8 @@ use super::shield::shielded;
 use anyhow::{Context, Result};
 use libbpf_rs::{Link, ProgramMut, UprobeMultiOpts, UprobeOpts};
 
+use crate::target::has_seccomp_filter;
+
 /// A location in a program file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SiteAddress {
@@ -102,16 +104,5 @@ pub(super) fn attach_one(
 /// does not know this call kills the process (systemd issue 34615, libseccomp issue 438), so a process with any filter
 /// gets no uretprobes.
 pub fn uretprobes_are_safe(pid: i32) -> bool {
-    status(pid, "Seccomp:").is_some_and(|v| v == "0")
-}
-
-/// Returns whether process `pid` has a shadow stack, which older kernels do not update when they emulate a probed call.
-pub fn has_shadow_stack(pid: i32) -> bool {
-    status(pid, "x86_Thread_features:").is_some_and(|v| v.split_whitespace().any(|f| f == "shstk"))
-}
-
-/// Returns a field of `/proc/PID/status`.
-fn status(pid: i32, field: &str) -> Option<String> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    text.lines().find_map(|l| l.strip_prefix(field)).map(|v| v.trim().to_owned())
+    has_seccomp_filter(pid) == Some(false)
 }

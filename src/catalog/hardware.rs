@@ -4,35 +4,7 @@
 //! `drivers/perf/hisilicon`). Many virtual machines and some CPUs accept an event number and then count nothing, or
 //! something else. A number is therefore only a hint: no event is published unless it passes its proof.
 
-use std::fmt;
-
-/// The CPU model, as the CPU identifies itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CpuId {
-    /// The fields of `MIDR_EL1`.
-    Arm {
-        implementer: u8,
-        part: u16,
-    },
-    Intel {
-        family: u8,
-        model: u8,
-    },
-    Amd {
-        family: u8,
-        model: u8,
-    },
-}
-
-impl fmt::Display for CpuId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            CpuId::Arm { implementer, part } => write!(f, "implementer {implementer:#x}, part {part:#x}"),
-            CpuId::Intel { family, model } => write!(f, "Intel, family {family}, model {model}"),
-            CpuId::Amd { family, model } => write!(f, "AMD, family {family}, model {model}"),
-        }
-    }
-}
+use crate::host::CpuId;
 
 /// A CPU and its events.
 #[derive(Debug)]

@@ -22,7 +22,7 @@ pub(crate) use mariadb::NAMES as MARIADB_NAMES;
 pub use cpu::{class_of_function, is_futex_function, ChosenChecksum, PointerAt, CHECKSUMS, MEMORY_FUNCTIONS};
 pub use events::{event_waits, EVENTS};
 pub use hardware::{
-    cpu as hardware_cpu, where_counters_are, Access, Code, Cpu, CpuId, HardwareEvent, Instruction, Place, Proof, Uncore,
+    cpu as hardware_cpu, where_counters_are, Access, Code, Cpu, HardwareEvent, Instruction, Place, Proof, Uncore,
 };
 pub use library::{
     is_word, library_lock, lock_starts, metadata_lock_event, mutex_size, prlock_kind, psi_places, tracked_id, Library,

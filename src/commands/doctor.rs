@@ -1,15 +1,16 @@
 //! `armtrace doctor`: shows what this host and a server support, what would be attached, and what each hit costs.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 use std::sync::Arc;
 
 use serde::Serialize;
 
 use super::{DoctorArgs, Format};
 use crate::agent;
-use crate::attach::{self, Costs, Division, Places, ProbeClass, Verdict};
+use crate::attach::{self, Costs, ProbeClass, Verdict};
+use crate::catalog::hardware_cpu;
 use crate::failure::Failure;
+use crate::host::{Domains, Machine};
 use crate::measure::checksum::checksums;
 use crate::measure::checksum::Checksum;
 use crate::measure::latch::{self, Plan, PlannedProbe, PlannedSite};
@@ -262,7 +263,7 @@ fn find_out(target: Option<&Arc<Target>>, max_overhead: f64) -> Findings {
     let ready = capabilities.iter().chain(&features).all(|c| c.works || !c.required);
     Findings {
         host: Host {
-            kernel: std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned(),
+            kernel: Machine::this().kernel_release().unwrap_or_default(),
             arch: Arch::HOST.as_str(),
             cpus: std::thread::available_parallelism().map_or(1, usize::from),
         },
@@ -283,18 +284,19 @@ fn find_out(target: Option<&Arc<Target>>, max_overhead: f64) -> Findings {
 }
 
 fn hardware_events() -> Hardware {
-    let host = hardware::Host::this();
-    let Some(cpu) = host.cpu() else {
+    let machine = Machine::this();
+    let pmus = hardware::Pmus::of(&machine);
+    let Some(cpu) = machine.cpu_id().map(hardware_cpu) else {
         return Hardware {
             cpu: None,
-            has_counters: host.has_counters(),
+            has_counters: pmus.has_counters(),
             events: Vec::new(),
             advice: None,
-            numa_accesses: numa_accesses(&host),
+            numa_accesses: numa_accesses(&pmus),
         };
     };
-    let verdicts = hardware::examine(&host, &cpu);
-    let advice = verdicts.iter().any(hardware::Examined::is_for_lack_of_counters).then(|| host.advice());
+    let verdicts = hardware::examine(&machine, &cpu);
+    let advice = verdicts.iter().any(hardware::Examined::is_for_lack_of_counters).then(|| pmus.advice());
     let event = |verdict: hardware::Examined| HardwareEvent {
         event: verdict.planned.event.name,
         scope: verdict.planned.scope().as_str(),
@@ -304,16 +306,16 @@ fn hardware_events() -> Hardware {
     };
     Hardware {
         cpu: Some(cpu.name.map_or_else(|| format!("not in the catalog: {}", cpu.id), str::to_owned)),
-        has_counters: host.has_counters(),
+        has_counters: pmus.has_counters(),
         events: verdicts.into_iter().map(event).collect(),
         advice,
-        numa_accesses: numa_accesses(&host),
+        numa_accesses: numa_accesses(&pmus),
     }
 }
 
 /// Returns why there is no `armtrace_numa_accesses_total`.
-fn numa_accesses(host: &hardware::Host) -> String {
-    let sampler = host.data_source_sampler().map_or_else(
+fn numa_accesses(pmus: &hardware::Pmus<'_>) -> String {
+    let sampler = pmus.data_source_sampler().map_or_else(
         || {
             "and this host has no hardware for it. Most bare-metal hosts do: Arm CPUs with SPE and the arm_spe_pmu driver, \
              AMD CPUs with IBS, and Intel CPUs with PEBS"
@@ -353,13 +355,13 @@ fn look_at(target: &Arc<Target>, costs: &Costs, max_overhead: f64) -> Server {
         spin: spin.map(Spin::from),
         getcpu: cpu::getcpu(target).map(|found| Getcpu { glibc: found.glibc, path: found.path.as_str() }),
         memory: memory_by_node(target.pid),
-        threads: Places::of(Division::Node, Path::new(attach::SYSTEM)).and_then(|_| NumaThreads::read(target.pid)),
+        threads: Machine::this().topology(Domains::Node).and_then(|_| NumaThreads::read(target.pid)),
     }
 }
 
 /// Returns the resident memory by node. On a machine with one node the kernel is not asked, and this is `None`.
 fn memory_by_node(pid: i32) -> Option<MemoryByNode> {
-    let nodes = Places::of(Division::Node, Path::new(attach::SYSTEM))?;
+    let nodes = Machine::this().topology(Domains::Node)?;
     let memory = NumaMemory::read(pid)?;
     let advice = memory.advice(nodes_allowed(pid, &nodes.of_cpu));
     Some(MemoryByNode { advice, all: memory.all, large: memory.large, policies: memory.policies })

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::thread;
 
 use crate::agent::{Agent, Source};
+use crate::host::Machine;
 use crate::measure::watch::LineWatch;
 use crate::measure::watch::{self, Allowance, Burst, Unwatched, Wanted, Watcher};
 use crate::model::ProbeState;
@@ -63,7 +64,7 @@ impl Server {
         let watcher = Watcher { target: Arc::clone(&self.target), latches: self.source.latches(), allowance };
         let wanted = Wanted::Name(latch);
         let seen = watcher.look(&wanted, &is_over)?;
-        let of = watch::bursts(watch::line_bytes());
+        let of = watch::bursts(Machine::this().cache_line_bytes());
         let mut done = 0;
         let found = watcher.watch(&wanted, &seen, |bursts| {
             let new = &bursts[done..];

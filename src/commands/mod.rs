@@ -19,9 +19,9 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tracing_subscriber::EnvFilter;
 
-use crate::attach::Division;
 use crate::export::Listen;
 use crate::failure::Failure;
+use crate::host::Domains;
 
 /// Shows, on a live MySQL or MariaDB server, which latches it waits on.
 #[derive(Debug, Parser)]
@@ -116,7 +116,7 @@ pub(crate) struct AttachArgs {
     sample_hz: u32,
     /// Parts of the machine between which handoffs of latches are counted
     #[arg(long, default_value = "auto", value_name = "BETWEEN")]
-    handoffs: Division,
+    handoffs: Domains,
     /// Count hardware events too, if this CPU is proven to count them: barriers, branch misses, accesses to other
     /// nodes' memory. This costs the server's threads time at each context switch, which no figure includes
     #[arg(long)]

@@ -57,7 +57,7 @@ impl Session {
         };
         let remarks = target.remarks();
         let more = More { sample_hz: args.sample_hz, hardware_events: args.hardware_events, statements };
-        let options = Options { max_overhead: args.max_overhead, division: args.handoffs, more: Some(more) };
+        let options = Options { max_overhead: args.max_overhead, domains: args.handoffs, more: Some(more) };
         let agent = Agent::attach(target, options)?;
         for line in remarks.into_iter().chain(agent.degradations()) {
             tracing::warn!("{line}");

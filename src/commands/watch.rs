@@ -11,8 +11,8 @@ use super::output::{json, print};
 use super::session::{self, Ends};
 use super::{Format, RunArgs};
 use crate::agent::{Agent, Options};
-use crate::attach::Division;
 use crate::failure::Failure;
+use crate::host::Domains;
 use crate::measure::watch::{Allowance, Unwatched, Wanted, Watcher};
 use crate::target::Target;
 use crate::ui;
@@ -26,7 +26,7 @@ pub(super) fn watch(args: &RunArgs, latch: &str) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().map_err(failed)?;
     let end = end_of(&runtime, &target).map_err(failed)?;
     let is_over = || end.load(Ordering::Relaxed);
-    let options = Options { max_overhead: args.attach.max_overhead, division: Division::Off, more: None };
+    let options = Options { max_overhead: args.attach.max_overhead, domains: Domains::Off, more: None };
     let agent = Agent::attach(target, options)?;
     let watcher = Watcher { target: Arc::clone(&agent.target), latches: agent.source().latches(), allowance };
     let wanted = Wanted::Part(latch.to_owned());

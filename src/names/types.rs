@@ -5,7 +5,8 @@
 //! precede those that it lists, so the function's code has to confirm it.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use parking_lot::Mutex;
 
 use crate::code::{Flow, Function, Pointer, Pointers, Root};
 use crate::symbols::{parameter_types, Arch, Image};
@@ -56,10 +57,6 @@ enum Needs {
     Last(Option<u8>),
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Types {
     /// Returns the objects that a function's pointers are known to lead to.
     pub fn objects(&self, image: &Image, f: &Function, pointers: &Pointers) -> Vec<Object> {
@@ -101,31 +98,31 @@ impl Types {
     }
 
     fn is_borne_out(&self, image: &Image, entry: u64) -> bool {
-        if let Some(&known) = lock(&self.borne_out).get(&entry) {
+        if let Some(&known) = self.borne_out.lock().get(&entry) {
             return known;
         }
         let needs = self.signature(image, entry).needs;
         let function = || Function::new(image, image.function_at(entry).filter(|range| range.start == entry)?);
         let shows = |f: Function| needs.are_met(&Pointers::new(image, &f), image.arch());
         let found = needs == Needs::Nothing || function().is_some_and(shows);
-        lock(&self.borne_out).insert(entry, found);
+        self.borne_out.lock().insert(entry, found);
         found
     }
 
     fn signature(&self, image: &Image, entry: u64) -> Signature {
-        if let Some(known) = lock(&self.signatures).get(&entry) {
+        if let Some(known) = self.signatures.lock().get(&entry) {
             return known.clone();
         }
         let symbol = image.symbol_at(entry).filter(|s| s.is_function && s.addr == entry);
         let is_class = |prefix: &str| self.is_class(image, prefix);
         let found = symbol.and_then(|s| signature(s.name, is_class)).unwrap_or_default();
-        lock(&self.signatures).insert(entry, found.clone());
+        self.signatures.lock().insert(entry, found.clone());
         found
     }
 
     /// Returns whether functions construct or destroy such objects, or the objects have a virtual function table.
     fn is_class(&self, image: &Image, prefix: &str) -> bool {
-        if let Some(&known) = lock(&self.classes).get(prefix) {
+        if let Some(&known) = self.classes.lock().get(prefix) {
             return known;
         }
         let marks: Vec<String> = ["C1E", "C2E", "D1E", "D2E"].iter().map(|m| format!("_ZN{prefix}{m}")).collect();
@@ -137,7 +134,7 @@ impl Types {
             marks.iter().any(|m| name.starts_with(m)) || is_method() || tables.iter().any(|t| name == t)
         };
         let found = image.symbols().any(|s| is_mark(s.name));
-        lock(&self.classes).insert(prefix.to_owned(), found);
+        self.classes.lock().insert(prefix.to_owned(), found);
         found
     }
 }

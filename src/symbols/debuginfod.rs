@@ -6,11 +6,11 @@
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, IsTerminal, Read, Write};
-use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rustix::fs::{flock, FlockOperation};
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 use ureq::Agent;
 
@@ -45,8 +45,7 @@ impl Debuginfod {
     /// Reads the settings from the environment. Returns `None` unless `DEBUGINFOD_URLS` names a server: nothing is
     /// downloaded unasked.
     pub fn from_env() -> Option<Debuginfod> {
-        // SAFETY: the call takes no arguments and changes nothing.
-        let is_root = unsafe { libc::geteuid() } == 0;
+        let is_root = rustix::process::geteuid().is_root();
         Debuginfod::from_variables(|name| std::env::var_os(name).filter(|value| !value.is_empty()), is_root)
     }
 
@@ -185,11 +184,7 @@ fn root_certs() -> RootCerts {
 
 /// Waits for the exclusive lock on an open file. Closing the descriptor releases it.
 fn lock(file: &File) -> io::Result<()> {
-    // SAFETY: the descriptor is open for as long as `file` is borrowed.
-    match unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+    Ok(flock(file, FlockOperation::LockExclusive)?)
 }
 
 /// Reports a download on standard error: on a terminal as a line that counts up, elsewhere only at the end.

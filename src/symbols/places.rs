@@ -1,13 +1,14 @@
 //! The directories in which a program's debug files are searched: first in the root directory that the program sees,
 //! then on this host.
 
-use std::ffi::CString;
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+
+use rustix::fs::{open, openat2, Mode, OFlags, ResolveFlags};
 
 /// The directories to search.
 #[derive(Debug)]
@@ -70,9 +71,8 @@ fn is_same_folder(a: &Path, b: &Path) -> bool {
 
 impl Root {
     fn open(path: &Path, program: PathBuf) -> io::Result<Root> {
-        let mut options = fs::OpenOptions::new();
-        let folder = options.read(true).custom_flags(libc::O_PATH | libc::O_DIRECTORY).open(path)?;
-        Ok(Root { folder: folder.into(), shown: path.to_owned(), program })
+        let folder = open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        Ok(Root { folder, shown: path.to_owned(), program })
     }
 
     /// Returns how messages show a path in this root directory.
@@ -86,20 +86,9 @@ impl Root {
     /// # Errors
     /// Fails when there is no such file, or when it is not a regular one.
     pub fn open_file(&self, path: &Path) -> io::Result<File> {
-        let path = CString::new(path.as_os_str().as_bytes())?;
-        // SAFETY: all fields are integers, for which zero is a valid value.
-        let mut how: libc::open_how = unsafe { std::mem::zeroed() };
         // Do not block, because the file could be a pipe.
-        how.flags = (libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY) as u64;
-        how.resolve = libc::RESOLVE_IN_ROOT;
-        let (folder, size) = (self.folder.as_raw_fd(), std::mem::size_of_val(&how));
-        // SAFETY: path and structure outlive the call, which only reads them; the size is the structure's.
-        let fd = unsafe { libc::syscall(libc::SYS_openat2, folder, path.as_ptr(), &how, size) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the kernel has just returned this descriptor, and nothing else owns it.
-        let file = File::from(unsafe { OwnedFd::from_raw_fd(fd as i32) });
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let file = File::from(openat2(&self.folder, path, flags, Mode::empty(), ResolveFlags::IN_ROOT)?);
         if file.metadata()?.is_file() {
             Ok(file)
         } else {
@@ -112,6 +101,8 @@ impl Root {
 mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
+
+    use rustix::fs::{mknodat, FileType, CWD};
 
     #[test]
     fn a_root_folder_is_not_left() {
@@ -136,9 +127,8 @@ mod tests {
     #[test]
     fn a_pipe_does_not_hold_anybody_up() {
         let folder = tempfile::tempdir().expect("a folder");
-        let pipe = CString::new(folder.path().join("pipe").as_os_str().as_bytes()).expect("a path");
-        // SAFETY: a valid string.
-        assert_eq!(unsafe { libc::mkfifo(pipe.as_ptr(), 0o600) }, 0);
+        let pipe = folder.path().join("pipe");
+        mknodat(CWD, pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a pipe");
         let root = Root::open(folder.path(), PathBuf::new()).expect("the folder");
         assert!(root.open_file(Path::new("/pipe")).is_err());
     }

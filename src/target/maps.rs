@@ -1,4 +1,7 @@
 //! Finds where a process has its executable in memory.
+//!
+//! The maps are parsed here rather than by `procfs`, because the process chooses the paths in them: `procfs` panics on
+//! a mapped file called `/SYSV`, and rejects all maps for one called `/SYSV` and no number.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -5,6 +5,7 @@ mod instances;
 mod maps;
 mod memory;
 mod numa;
+mod process;
 mod settings;
 mod threads;
 
@@ -12,17 +13,22 @@ pub use client::Client;
 pub use maps::{file_mappings, load_bias, FileMapping};
 pub use memory::Memory;
 pub use numa::{nodes_allowed, NumaMemory};
+pub use process::{cpu_time_ns, cpus_allowed, has_seccomp_filter, has_shadow_stack, threads};
 pub use settings::{settings, SETTINGS};
 pub use threads::{Balancing, NumaThreads};
 
-use std::fs;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::process::{pidfd_open, Pid, PidfdFlags};
+
 use crate::catalog::{self, Family, Flavor, PsiClass};
 use crate::failure::Failure;
+use crate::host::Machine;
 use crate::model::TargetInfo;
 use crate::symbols::{self, plain_name, Image, ImageError, Places, Settings, Trial};
 
@@ -121,9 +127,8 @@ impl Target {
 
     /// Returns whether the process has ended.
     pub fn ended(&self) -> bool {
-        let mut poll = libc::pollfd { fd: self.pidfd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one valid pollfd is passed, for the duration of the call.
-        unsafe { libc::poll(&mut poll, 1, 0) > 0 }
+        let mut pidfd = [PollFd::new(&self.pidfd, PollFlags::IN)];
+        poll(&mut pidfd, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
     }
 
     /// Returns the name of the function that contains this address of the process, without its arguments; `sub_ADDRESS`
@@ -158,17 +163,11 @@ impl Target {
             flavor: self.flavor.as_str().to_owned(),
             version: self.version.clone(),
             arch: self.image.arch().as_str().to_owned(),
-            cpu_model: cpu_model(),
+            cpu_model: Machine::this().cpu_model().unwrap_or_default(),
             build_id: self.image.build_id(),
             symbol_source: self.image.symbol_source().as_str().to_owned(),
         }
     }
-}
-
-/// Returns the CPU time, user and system, that process `pid` has used so far, in nanoseconds.
-pub fn cpu_time_ns(pid: i32) -> Option<u64> {
-    let stat = procfs::process::Process::new(pid).ok()?.stat().ok()?;
-    Some((stat.utime + stat.stime) * (1_000_000_000 / procfs::ticks_per_second()))
 }
 
 /// Returns what the server calls its version. The variable of that name is part of its plugin interface.
@@ -186,27 +185,14 @@ fn open_pidfd(pid: i32) -> Result<OwnedFd, Failure> {
             "there is no process {pid}. Find the server with: pgrep -a 'mysqld|mariadbd'"
         )));
     }
-    // SAFETY: the call takes no pointers.
-    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-    if fd >= 0 {
-        // SAFETY: the kernel has just returned this descriptor, and nothing else owns it.
-        return Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) });
-    }
-    let error = io::Error::last_os_error();
-    match (error.raw_os_error(), thread_group(pid)) {
-        (_, Some(group)) if group != pid => {
-            Err(Failure::target(format!("{pid} is a thread of process {group}: use --pid {group}")))
+    let id = Pid::from_raw(pid).ok_or(Errno::INVAL);
+    id.and_then(|id| pidfd_open(id, PidfdFlags::empty())).map_err(|error| match (error, process::of_thread(pid)) {
+        (_, Some(process)) if process != pid => {
+            Failure::target(format!("{pid} is a thread of process {process}: use --pid {process}"))
         }
-        (Some(libc::ENOSYS), _) => {
-            Err(Failure::privilege("this kernel has no pidfd_open: armtrace needs Linux 5.10 or newer"))
-        }
-        _ => Err(Failure::target(format!("cannot watch process {pid}: {error}"))),
-    }
-}
-
-fn thread_group(pid: i32) -> Option<i32> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    status.lines().find_map(|l| l.strip_prefix("Tgid:"))?.trim().parse().ok()
+        (Errno::NOSYS, _) => Failure::privilege("this kernel has no pidfd_open: armtrace needs Linux 5.10 or newer"),
+        _ => Failure::target(format!("cannot watch process {pid}: {}", io::Error::from(error))),
+    })
 }
 
 fn unusable(pid: i32, error: ImageError) -> Failure {
@@ -214,7 +200,7 @@ fn unusable(pid: i32, error: ImageError) -> Failure {
         ImageError::Open { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => may_not_look(pid),
         ImageError::Open { source, .. } if source.kind() == io::ErrorKind::NotFound => Failure::target(format!(
             "process {pid} ({}) runs no program file (it is a kernel thread, or is ending): not a database server",
-            program_name(pid)
+            process::name(pid).unwrap_or_else(|| "?".to_owned())
         )),
         _ => Failure::target(format!("process {pid}: {error}")),
     }
@@ -222,7 +208,7 @@ fn unusable(pid: i32, error: ImageError) -> Failure {
 
 /// Describes an unsupported program; `symbols` says which symbols it has.
 fn unsupported(pid: i32, what: &str, version: Option<&str>, symbols: &str, trials: &[Trial]) -> Failure {
-    let name = program_name(pid);
+    let name = process::name(pid).unwrap_or_else(|| "?".to_owned());
     match version {
         Some(version) if !trials.is_empty() && trials.iter().all(|t| t.outcome.is_err()) => {
             let tried: Vec<String> = trials.iter().map(Trial::to_string).collect();
@@ -251,26 +237,6 @@ fn symbols_advice(version: &str) -> String {
 
 fn may_not_look(pid: i32) -> Failure {
     Failure::privilege(format!("not permitted to inspect process {pid}: run armtrace as root (sudo armtrace …)"))
-}
-
-/// Returns the process's own name, for messages.
-fn program_name(pid: i32) -> String {
-    fs::read_to_string(format!("/proc/{pid}/comm")).map_or_else(|_| "?".to_owned(), |s| s.trim().to_owned())
-}
-
-/// Returns the CPU's own name. On arm64, /proc/cpuinfo has none; there it is the implementer and part number, as in
-/// `MIDR_EL1`.
-fn cpu_model() -> String {
-    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let field = |name: &str| {
-        text.lines()
-            .find(|l| l.split(':').next().is_some_and(|k| k.trim() == name))
-            .and_then(|l| l.split(':').nth(1))
-            .map(|v| v.trim().to_owned())
-    };
-    field("model name")
-        .or_else(|| Some(format!("{}/{}", field("CPU implementer")?, field("CPU part")?)))
-        .unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
+use super::process::cpus_allowed;
+
 /// The smallest size, in bytes, of mappings that count as large. They hold most of a server's memory: the buffer pool's
 /// chunks.
 const LARGE: u64 = 64 << 20;
@@ -24,6 +26,7 @@ impl NumaMemory {
     /// Reads the memory of process `pid`; `None` if the kernel does not say. The kernel walks the process's page
     /// tables, which takes some tenths of a second per 10 GiB, so this must not be called all the time.
     pub fn read(pid: i32) -> Option<NumaMemory> {
+        // `procfs` does not read this file.
         let memory = parse(&fs::read_to_string(format!("/proc/{pid}/numa_maps")).ok()?);
         (!memory.all.is_empty()).then_some(memory)
     }
@@ -47,10 +50,9 @@ impl NumaMemory {
 /// Returns the number of nodes on which process `pid` may run, 0 if the kernel does not say. `of_cpu` holds each CPU's
 /// node, 0 for none.
 pub fn nodes_allowed(pid: i32, of_cpu: &[u8]) -> usize {
-    let Ok(status) = procfs::process::Process::new(pid).and_then(|process| process.status()) else { return 0 };
-    let allowed = status.cpus_allowed_list.into_iter().flatten();
-    let cpus = allowed.flat_map(|(first, last)| of_cpu.iter().take(last as usize + 1).skip(first as usize));
-    cpus.filter(|node| **node > 0).collect::<BTreeSet<_>>().len()
+    let cpus = cpus_allowed(pid).unwrap_or_default();
+    let nodes = cpus.into_iter().filter_map(|cpu| of_cpu.get(cpu as usize));
+    nodes.filter(|node| **node > 0).collect::<BTreeSet<_>>().len()
 }
 
 /// Parses lines like `7f2c0a000000 interleave:0-1 anon=32768 dirty=32768 N0=16384 N1=16384 kernelpagesize_kB=4`.

@@ -7,8 +7,8 @@ use std::path::Path;
 
 use serde::Serialize;
 
-/// The sum of `/proc/PID/task/*/sched` over all threads of a process. It is read, not traced, so a migration costs
-/// nothing.
+/// The sum of `/proc/PID/task/*/sched`, which `procfs` does not read, over all threads of a process. It is read, not
+/// traced, so a migration costs nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct NumaThreads {
     /// The number of threads by the node that they last ran on.

@@ -2,12 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
 use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
-use armtrace::attach::{Division, Places, SYSTEM};
+use armtrace::host::{Domains, Machine, Topology};
 
 use crate::handoffs::pin;
 use lab::agent::doctor;
@@ -18,11 +17,11 @@ use lab::server::{wait_for, Options, Server};
 const BALANCING: &str = "/proc/sys/kernel/numa_balancing";
 
 /// Threads by the node of the CPU that each ran on last, by the kernel's other account of it.
-fn by_stat(pid: i32, places: &Places) -> Result<BTreeMap<String, u64>> {
+fn by_stat(pid: i32, topology: &Topology) -> Result<BTreeMap<String, u64>> {
     let mut threads = BTreeMap::new();
     for task in procfs::process::Process::new(pid)?.tasks()? {
         let cpu = task?.stat()?.processor.context("the kernel does not say where threads run")?;
-        let node = places.name(places.of_cpu[cpu as usize]).context("a CPU without a node")?;
+        let node = topology.name(topology.of_cpu[cpu as usize]).context("a CPU without a node")?;
         *threads.entry(node.to_owned()).or_default() += 1;
     }
     Ok(threads)
@@ -38,18 +37,18 @@ fn by_doctor(pid: i32) -> Result<BTreeMap<String, u64>> {
 fn doctor_knows_on_which_nodes_threads_run() -> Result<()> {
     let server = Server::start(Release::MYSQL_9_7, &Options::default())?;
     let pid = server.pid();
-    let Some(places) = Places::of(Division::Node, Path::new(SYSTEM)) else {
+    let Some(topology) = Machine::this().topology(Domains::Node) else {
         ensure!(doctor(pid)?["server"]["threads"].is_null(), "threads by node on a machine with one");
         return server.stop();
     };
     let mut load = Load::start(&server, "oltp_update_index", 16)?;
     load.wait_running()?;
     fs::write(BALANCING, "1").context("switching NUMA balancing on")?;
-    for (number, node) in (1..).zip(&places.names) {
-        let cpus = (0..places.of_cpu.len()).filter(|&cpu| places.of_cpu[cpu] == number).map(|cpu| cpu.to_string());
+    for (number, node) in (1..).zip(&topology.names) {
+        let cpus = (0..topology.of_cpu.len()).filter(|&cpu| topology.of_cpu[cpu] == number).map(|cpu| cpu.to_string());
         pin(pid, &cpus.collect::<Vec<_>>().join(","))?;
         sleep(Duration::from_secs(5));
-        let (said, counted) = (by_doctor(pid)?, by_stat(pid, &places)?);
+        let (said, counted) = (by_doctor(pid)?, by_stat(pid, &topology)?);
         println!("on node {node}: {said:?}, by stat {counted:?}");
         let of = |threads: &BTreeMap<String, u64>| threads.get(node).copied().unwrap_or(0);
         let all: u64 = counted.values().sum();

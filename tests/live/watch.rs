@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
 use armtrace::agent::{self, Agent};
-use armtrace::attach::Division;
 use armtrace::code::Access;
+use armtrace::host::{Domains, Machine};
 use armtrace::measure::watch::{self, Allowance, CodeAt, Scene};
 use armtrace::measure::watch::{Verdict, WatchedWord};
 use armtrace::target::Target;
@@ -52,7 +52,8 @@ fn watch_two_threads(other: usize) -> Result<Vec<WatchedWord>> {
         scope.spawn(|| count(0, 0));
         scope.spawn(|| count(1, other));
         let no_limit = Allowance { share: 1.0, hit_ns: 0.0 };
-        let bursts = watch::watch(std::process::id() as i32, address, watch::line_bytes(), no_limit, |_| false);
+        let bursts =
+            watch::watch(std::process::id() as i32, address, Machine::this().cache_line_bytes(), no_limit, |_| false);
         is_over.store(true, Ordering::Relaxed);
         bursts
     })?;
@@ -156,7 +157,7 @@ fn nobody_waits_where_probes_were_taken_off() -> Result<()> {
     let mut load = Load::start(&server, "oltp_update_index", 32)?;
     load.wait_running()?;
     let target = Target::open(server.pid())?;
-    let agent = Agent::attach(target, agent::Options { max_overhead: 0.01, division: Division::Off, more: None })?;
+    let agent = Agent::attach(target, agent::Options { max_overhead: 0.01, domains: Domains::Off, more: None })?;
     let latches = agent.source().latches();
     let waiting = || Ok::<_, anyhow::Error>(Some(latches.waited_for_now()?.len()).filter(|waiting| *waiting > 3));
     // SAFETY: signals to our own server, which is running.

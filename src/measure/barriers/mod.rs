@@ -1,9 +1,14 @@
 //! Instructions in the server's code that order memory, counted once.
 
+mod metrics;
+
+pub use metrics::BarrierMetrics;
+
 use std::sync::{Arc, OnceLock};
 use std::thread;
 
 use anyhow::Result;
+use rustix::process::setpriority_process;
 
 use super::{Measurement, Snapshot};
 use crate::attach::Costs;
@@ -36,9 +41,8 @@ impl Measurement for Barriers {
     fn prepare(&self) {
         let (target, counted) = (Arc::clone(&self.target), Arc::clone(&self.counted));
         let count = move || {
-            // SAFETY: the call takes and changes nothing but this thread's own priority.
-            let lowered = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, LOWEST_PRIORITY) };
-            if lowered == 0 {
+            // Without a process id, this is the priority of this thread alone.
+            if setpriority_process(None, LOWEST_PRIORITY).is_ok() {
                 count(&target).into_iter().for_each(|figures| _ = counted.set(figures));
             }
         };

@@ -5,19 +5,20 @@ use std::mem::MaybeUninit;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use parking_lot::Mutex;
 
 use super::Chosen;
 use crate::attach::{attach_sites, detach_all, uprobe_multi_works, ProbeClass, SiteAddress, SitePrograms};
 use crate::bpf::checksum::{types, ChecksumSkel, ChecksumSkelBuilder};
-use crate::clock::now_ns;
 use crate::code::Place;
+use crate::host::clock::now_ns;
 use crate::measure::checksum::{ChecksumCalls, Implementation};
 use crate::measure::latch::{ip_offset, register_offset};
 use crate::measure::maps::of_cpus;
@@ -103,13 +104,13 @@ impl Bursts {
     }
 
     pub fn figures(&self) -> BurstFigures {
-        lock(&self.shared.figures).clone()
+        self.shared.figures.lock().clone()
     }
 
     /// Returns when no probe is attached, and none will be until [`Bursts::resume`].
     pub fn pause(&self) {
         self.shared.paused.store(true, Ordering::Relaxed);
-        drop(lock(&self.shared.attached));
+        drop(self.shared.attached.lock());
     }
 
     pub fn is_paused(&self) -> bool {
@@ -117,19 +118,15 @@ impl Bursts {
     }
 
     pub fn resume(&self) {
-        *lock(&self.shared.since) = Instant::now();
+        *self.shared.since.lock() = Instant::now();
         self.shared.paused.store(false, Ordering::Relaxed);
     }
 
     /// Returns when no probe is attached, and none will be.
     pub fn stop(&self) {
-        lock(&self.stop).take();
-        drop(lock(&self.shared.attached));
+        self.stop.lock().take();
+        drop(self.shared.attached.lock());
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Returns the chosen implementations whose calls can all be seen.
@@ -172,12 +169,12 @@ fn take_bursts(target: &Target, sites: Vec<Site>, shared: &Shared, stopped: &Rec
         let now_ns = cpu_time_ns(target.pid);
         let used_ns = now_ns.zip(cpu_ns).map_or(0, |(now, then)| now.saturating_sub(then));
         cpu_ns = now_ns;
-        let since = *lock(&shared.since);
+        let since = *shared.since.lock();
         if (used_ns as f64) >= IDLE * since.elapsed().as_nanos() as f64 {
             pause = pause_after(probes.burst(shared, stopped, &mut counts, since)?);
         }
-        *lock(&shared.since) = Instant::now();
-        *lock(&shared.figures) = probes.figures(&counts);
+        *shared.since.lock() = Instant::now();
+        *shared.figures.lock() = probes.figures(&counts);
     }
     Ok(())
 }
@@ -222,7 +219,7 @@ impl<'obj> Probes<'obj> {
     /// Counts for [`BURST`], and scales the counts to the whole time since `since`. Returns the hits, with expensive
     /// ones counted several times.
     fn burst(&self, shared: &Shared, stopped: &Receiver<()>, counts: &mut [Count], since: Instant) -> Result<u64> {
-        let held = lock(&shared.attached);
+        let held = shared.attached.lock();
         // A thread that waits for the lock has already sent its request.
         let is_over = stopped.try_recv() == Err(mpsc::TryRecvError::Disconnected);
         if is_over || shared.paused.load(Ordering::Relaxed) {

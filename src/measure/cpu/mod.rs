@@ -6,6 +6,7 @@ mod figures;
 mod getcpu;
 pub(super) mod kernel;
 mod known;
+mod metrics;
 pub mod record;
 pub mod report;
 mod shares;
@@ -14,6 +15,7 @@ mod table;
 pub use code::{Code, Named};
 pub use figures::{CpuTime, Figures, OrderingTime};
 pub use getcpu::{getcpu, Getcpu, GetcpuPath};
+pub use metrics::CpuMetrics;
 pub use shares::Shares;
 pub use table::Table;
 
@@ -22,20 +24,22 @@ use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, MapHandle, TracepointCategory};
+use parking_lot::{Mutex, MutexGuard};
 
 use super::address_space::AddressSpace;
 use super::checksum::Chosen;
 use super::maps::{entries, of_cpus, sum_over_cpus, take_entries};
 use super::{cost_ns, Measurement, Snapshot};
-use crate::attach::{attach_clock, detach_all, online_cpus, open_clock, Costs, ProbeClass};
+use crate::attach::{attach_clock, detach_all, open_clock, Costs, ProbeClass};
 use crate::bpf::bytes_of;
 use crate::bpf::sample::{types, SampleSkel, SampleSkelBuilder};
+use crate::host::Machine;
 use crate::measure::latch::{self, LatchCollector, LatchKey, Latches, Plan};
 use crate::memory;
 use crate::model::{CpuClass, ProbeState, ProbeStatus};
@@ -137,7 +141,7 @@ impl CpuSampler {
         rodata.ip_register = u32::from(latch::ip_offset(target.image.arch()));
         rodata.futex_number = libc::SYS_futex;
         rodata.getcpu_number = libc::SYS_getcpu;
-        open.maps.samples.set_max_entries(room(online_cpus().len(), hz))?;
+        open.maps.samples.set_max_entries(room(Machine::this().online_cpus().len(), hz))?;
         open.maps.threads.reuse_fd(latches.maps().threads.as_fd())?;
         open.maps.attachments.reuse_fd(latches.maps().attachments.as_fd())?;
         // While any system call has a tracepoint, the kernel takes the slow path for all system calls on the host.
@@ -174,15 +178,11 @@ impl CpuSampler {
     pub(crate) fn collector(&self) -> Arc<CpuCollector> {
         Arc::clone(&self.collector)
     }
-
-    fn clocks(&self) -> MutexGuard<'_, Clocks> {
-        self.clocks.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Measurement for CpuSampler {
     fn refused(&self) -> Vec<String> {
-        self.clocks().refused.iter().map(|(probe, why)| format!("probe {probe} was refused: {why}")).collect()
+        self.clocks.lock().refused.iter().map(|(probe, why)| format!("probe {probe} was refused: {why}")).collect()
     }
 
     fn cost_ns(&self, costs: &Costs) -> u64 {
@@ -197,19 +197,19 @@ impl Measurement for CpuSampler {
     }
 
     fn pause(&self) {
-        detach_all(std::mem::take(&mut self.clocks().links));
+        detach_all(std::mem::take(&mut self.clocks.lock().links));
         self.collector.set_paused(true);
     }
 
     fn resume(&self) {
         self.collector.set_paused(false);
-        if let Err(error) = self.clocks().attach() {
+        if let Err(error) = self.clocks.lock().attach() {
             tracing::warn!("CPU time is not sampled any more: {error:#}");
         }
     }
 
     fn detach(&self) {
-        let mut clocks = self.clocks();
+        let mut clocks = self.clocks.lock();
         // The draining thread ends by itself; it may be reading a library at the moment.
         clocks.drainer.take();
         detach_all(std::mem::take(&mut clocks.links));
@@ -247,7 +247,7 @@ pub type Refused = Vec<(String, String)>;
 /// # Errors
 /// Fails when no CPU has a clock.
 fn attach_all(skel: &SampleSkel<'_>, period_ns: u64, counts_getcpu: bool) -> Result<(Vec<Link>, Refused)> {
-    let (mut links, mut refused) = attach_clocks(skel, &online_cpus(), period_ns)?;
+    let (mut links, mut refused) = attach_clocks(skel, &Machine::this().online_cpus(), period_ns)?;
     if counts_getcpu {
         match skel.progs.getcpu_enter.attach_tracepoint(TracepointCategory::Syscalls, "sys_enter_getcpu") {
             Ok(link) => links.push(link),
@@ -297,10 +297,10 @@ impl CpuCollector {
     /// Fails when a map cannot be read.
     fn collect(&self) -> Result<Figures> {
         // A caller must not wait until files are read.
-        if let Ok(state) = self.state.try_lock() {
+        if let Some(state) = self.state.try_lock() {
             self.drain_into(state)?;
         }
-        let Last { time, ordering } = self.last.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let Last { time, ordering } = self.last.lock().clone();
         Ok(Figures { time, ordering, getcpu_calls: self.getcpu_calls()? })
     }
 
@@ -320,7 +320,7 @@ impl CpuCollector {
 
     /// Returns the functions of the server that contain these addresses.
     pub fn functions(&self, addresses: impl Iterator<Item = u64> + Clone) -> Vec<String> {
-        let code = &mut self.state.lock().unwrap_or_else(PoisonError::into_inner).code;
+        let code = &mut self.state.lock().code;
         code.look_for(addresses.clone());
         let function = |address| code.function(address, types::sampled_call::CALL_OTHER.0).name.to_owned();
         let functions = addresses.map(function).collect();
@@ -335,7 +335,7 @@ impl CpuCollector {
         }
         if !paused {
             let now = cpu_time_ns(self.pid);
-            self.state.lock().unwrap_or_else(PoisonError::into_inner).shares.pass_over(now);
+            self.state.lock().shares.pass_over(now);
         }
         self.paused.store(paused, Ordering::Relaxed);
     }
@@ -364,11 +364,11 @@ impl CpuCollector {
 
     /// Reads the slow sources before anything is sampled.
     fn warm_up(&self) {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).code.read_kernel();
+        self.state.lock().code.read_kernel();
     }
 
     fn drain(&self) -> Result<()> {
-        self.drain_into(self.state.lock().unwrap_or_else(PoisonError::into_inner))
+        self.drain_into(self.state.lock())
     }
 
     /// Takes the samples out of the kernel and sums them by function.
@@ -395,7 +395,7 @@ impl CpuCollector {
         self.latches.set_spin_times(state.spins.iter().map(|(latch, spun)| (*latch, spun.ns)).collect());
         let cpu = state.table.rows().into_iter();
         let ordering = state.ordering.rows().into_iter();
-        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Last {
+        *self.last.lock() = Last {
             time: cpu.map(|(class, function, ns)| CpuTime { class, function: function.to_owned(), ns }).collect(),
             ordering: ordering
                 .map(|(instruction, function, ns)| OrderingTime {

@@ -10,8 +10,9 @@ use libbpf_rs::libbpf_sys::perf_event_attr;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::MapHandle;
 
-use crate::attach::{online_cpus, open_event, Costs, Countable, ProbeClass};
+use crate::attach::{open_event, Costs, Countable, ProbeClass};
 use crate::bpf::event::{types, EventSkelBuilder};
+use crate::host::Machine;
 use crate::measure::cpu::room;
 use crate::measure::latch;
 use crate::measure::maps::{of_cpus, sum_over_cpus, take_entries};
@@ -62,7 +63,7 @@ impl EventSampler {
         let rodata = open.maps.rodata_data.as_deref_mut().context("the program has no constants")?;
         rodata.target_tgid = pid as u32;
         rodata.ip_register = u32::from(latch::ip_offset(arch));
-        open.maps.event_samples.set_max_entries(room(online_cpus().len() * events.len(), hz))?;
+        open.maps.event_samples.set_max_entries(room(Machine::this().online_cpus().len() * events.len(), hz))?;
         let skel = open.load().context("loading the program for events into the kernel")?;
         let mut sampler = EventSampler {
             program: skel.progs.event_sample.as_fd().try_clone_to_owned()?,
@@ -90,7 +91,7 @@ impl EventSampler {
         // All CPUs or none, so that some CPUs do not pass for all of them.
         let mut running = Vec::new();
         for event in &self.events {
-            for cpu in online_cpus() {
+            for cpu in Machine::this().online_cpus() {
                 running.push(self.run(event.what, cpu).with_context(|| format!("{} on CPU {cpu}", event.name))?);
             }
         }

@@ -1,8 +1,9 @@
 //! Memory that is accessed in a controlled way: uncached, or just written by another CPU.
 
 use std::io;
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
+
+use memmap2::MmapMut;
 
 use super::exercise::{flush, flushed};
 use crate::catalog::Access;
@@ -14,14 +15,12 @@ const STRIDE: usize = 256;
 /// Lines of memory, each of which holds the number of the next one to access. The path visits all of them in random
 /// order, so that no CPU prefetches the next one.
 pub struct Lines {
-    memory: NonNull<u8>,
+    /// Accessed only through atomics.
+    memory: MmapMut,
     count: usize,
     /// The same order as a list.
     order: Vec<u32>,
 }
-
-// SAFETY: the memory is accessed only through atomics, and belongs to this value.
-unsafe impl Sync for Lines {}
 
 impl Lines {
     /// Allocates lines in memory of this node, or of any.
@@ -29,11 +28,7 @@ impl Lines {
     /// # Errors
     /// Fails when there is no such memory.
     pub fn new(count: usize, node: Option<i32>) -> io::Result<Lines> {
-        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: a new mapping, to which nothing else has access.
-        let memory = unsafe { libc::mmap(std::ptr::null_mut(), count * STRIDE, protection, flags, -1, 0) };
-        let memory = NonNull::new(memory).filter(|memory| memory.as_ptr() != libc::MAP_FAILED);
-        let memory = memory.ok_or_else(io::Error::last_os_error)?.cast();
+        let memory = MmapMut::map_anon(count * STRIDE)?;
         let mut order: Vec<u32> = (1..count as u32).collect();
         fastrand::Rng::with_seed(count as u64).shuffle(&mut order);
         order.insert(0, 0);
@@ -53,7 +48,7 @@ impl Lines {
         let bits = libc::c_ulong::BITS as usize;
         let at = usize::try_from(node).ok().filter(|at| *at < nodes.len() * bits).ok_or(io::ErrorKind::InvalidInput)?;
         nodes[at / bits] |= 1 << (at % bits);
-        let (memory, length) = (self.memory.as_ptr(), self.count * STRIDE);
+        let (memory, length) = (self.memory.as_ptr(), self.memory.len());
         // SAFETY: the range belongs to this value, and `nodes` has as many bits as stated.
         let bound =
             unsafe { libc::syscall(libc::SYS_mbind, memory, length, libc::MPOL_BIND, &nodes, nodes.len() * bits, 0) };
@@ -112,13 +107,6 @@ impl Lines {
             flush(std::ptr::from_ref(self.line(*at)).cast());
         }
         flushed();
-    }
-}
-
-impl Drop for Lines {
-    fn drop(&mut self) {
-        // SAFETY: this is the mapping that `new` created, and nothing refers to it any more.
-        unsafe { libc::munmap(self.memory.as_ptr().cast(), self.count * STRIDE) };
     }
 }
 

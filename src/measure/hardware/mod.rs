@@ -1,33 +1,39 @@
 //! Hardware events of the server's threads and of the host's devices, limited to those that are proven to count.
 //!
 //! ```text
-//! Host ──▶ plan: the CPU's events ──▶ prove: a known number of each, done here ──▶ Counter: of the server's threads ──▶ EventCount
+//! Pmus ──▶ plan: the CPU's events ──▶ prove: a known number of each, done here ──▶ Counter: of the server's threads ──▶ EventCount
 //!                                                                              └─▶ EventSampler: on each CPU ──▶ EventFunction
 //! ```
 
 mod exercise;
 mod figures;
 mod functions;
-mod host;
 mod memory;
+mod metrics;
+mod pmus;
 mod proof;
 
 pub use figures::{EventCount, EventFunction, Figures, Scope};
 pub use functions::{EventSampler, Sample, Sampled};
-pub use host::{Asked, Host, Node, Planned};
+pub use metrics::HardwareMetrics;
+pub use pmus::{Asked, Planned, Pmus};
 
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use anyhow::Result;
+use parking_lot::Mutex;
+use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
 
 use crate::attach::{Costs, Counter, Reading, Whose};
-use crate::catalog::{Cpu, Proof};
+use crate::catalog::{hardware_cpu, Cpu, Proof};
+use crate::host::Machine;
 use crate::measure::cpu::{CpuCollector, Table};
 use crate::measure::{cost_ns, Measurement, Snapshot};
 use crate::model::ProbeStatus;
 use crate::symbols::Arch;
+use crate::target::threads;
 
 /// The most descriptors for counting: one per event and thread that the server has when counting begins.
 const MOST_COUNTERS: usize = 8192;
@@ -58,9 +64,9 @@ impl Examined {
 }
 
 /// Tries all events of a CPU. This takes some tenths of a second.
-pub fn examine(host: &Host, cpu: &Cpu) -> Vec<Examined> {
-    let examined = |planned| Examined { proven: proof::prove(host, &planned), planned };
-    host.plan(cpu).into_iter().map(examined).collect()
+pub fn examine(machine: &Machine, cpu: &Cpu) -> Vec<Examined> {
+    let examined = |planned| Examined { proven: proof::prove(machine, &planned), planned };
+    Pmus::of(machine).plan(cpu).into_iter().map(examined).collect()
 }
 
 /// The hardware events of one server. Dropping it stops the counting.
@@ -103,9 +109,9 @@ impl HardwareEvents {
 
     /// Tries the events of this host's CPU, and then counts those that passed.
     fn start(&self) {
-        let host = Host::this();
-        let Some(cpu) = host.cpu() else { return };
-        let proven = examine(&host, &cpu).into_iter().filter(|examined| match &examined.proven {
+        let machine = Machine::this();
+        let Some(cpu) = machine.cpu_id().map(hardware_cpu) else { return };
+        let proven = examine(&machine, &cpu).into_iter().filter(|examined| match &examined.proven {
             Ok(()) => true,
             Err(why) => {
                 tracing::info!("hardware event {} is not counted: {why}", examined.planned.event.name);
@@ -126,7 +132,7 @@ impl HardwareEvents {
 
     /// Starts summing samples by function.
     fn sample(&self, mut sampler: EventSampler, code: &Arc<CpuCollector>) -> Result<()> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.is_detached {
             return Ok(());
         }
@@ -142,9 +148,10 @@ impl HardwareEvents {
 
     /// Starts counting these events.
     fn count(&self, events: &[Planned]) {
+        // Threads that others start while counters are being opened are counted with those.
         let threads = threads(self.pid);
         let mut room = descriptors().min(MOST_COUNTERS);
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.is_detached {
             return;
         }
@@ -161,12 +168,12 @@ impl HardwareEvents {
 
     /// Returns what was counted so far.
     fn events(&self) -> Vec<EventCount> {
-        self.lock().counted.iter_mut().map(Counted::collect).collect()
+        self.state.lock().counted.iter_mut().map(Counted::collect).collect()
     }
 
     /// Returns the functions that have the events for which functions matter, largest count first.
     fn functions(&self) -> Vec<EventFunction> {
-        let state = self.lock();
+        let state = self.state.lock();
         let rows = state.functions.iter().flat_map(|functions| functions.table.rows());
         let row = |(event, function, count): (&str, &str, u64)| EventFunction {
             event: event.to_owned(),
@@ -178,17 +185,13 @@ impl HardwareEvents {
 
     /// Returns what sampling them has cost so far; `None` if nothing is sampled.
     fn probe(&self, costs: Option<&Costs>) -> Option<ProbeStatus> {
-        self.lock().functions.as_ref()?.sampler.probe(costs).ok()
+        self.state.lock().functions.as_ref()?.sampler.probe(costs).ok()
     }
 
     /// Returns the number of lost samples, with the cause; `None` if nothing is sampled.
     fn lost(&self) -> Option<(String, u64)> {
-        let lost = self.lock().functions.as_ref()?.sampler.lost().ok()?;
+        let lost = self.state.lock().functions.as_ref()?.sampler.lost().ok()?;
         Some((LOST.to_owned(), lost))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        lock(&self.state)
     }
 }
 
@@ -210,13 +213,13 @@ impl Measurement for HardwareEvents {
 
     /// Stops sampling. Counters keep running, because they interrupt nothing.
     fn pause(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.is_paused = true;
         state.functions.iter_mut().for_each(|functions| functions.sampler.pause());
     }
 
     fn resume(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.is_paused = false;
         for functions in state.functions.iter_mut() {
             if let Err(error) = functions.sampler.resume() {
@@ -226,7 +229,7 @@ impl Measurement for HardwareEvents {
     }
 
     fn detach(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.is_detached = true;
         state.functions.iter_mut().for_each(|functions| functions.sampler.pause());
         for counted in &mut state.counted {
@@ -236,16 +239,12 @@ impl Measurement for HardwareEvents {
     }
 }
 
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Runs until the probe is detached or dropped.
 fn drain_regularly(state: &Weak<Mutex<State>>, code: &CpuCollector) {
     loop {
         std::thread::sleep(DRAIN);
         let Some(state) = state.upgrade() else { return };
-        let is_detached = lock(&state).is_detached;
+        let is_detached = state.lock().is_detached;
         if let Err(error) = drain(&state, code) {
             tracing::error!("cannot read the samples of hardware events: {error:#}");
         }
@@ -257,10 +256,10 @@ fn drain_regularly(state: &Weak<Mutex<State>>, code: &CpuCollector) {
 
 /// Takes the samples out of the kernel and sums them by function. Concurrent callers do not wait until files are read.
 fn drain(state: &Mutex<State>, code: &CpuCollector) -> Result<()> {
-    let taken = lock(state).functions.as_ref().map(|functions| functions.sampler.take()).transpose()?;
+    let taken = state.lock().functions.as_ref().map(|functions| functions.sampler.take()).transpose()?;
     let samples = taken.unwrap_or_default();
     let functions = code.functions(samples.iter().map(|sample| sample.address));
-    for known in lock(state).functions.iter_mut() {
+    for known in state.lock().functions.iter_mut() {
         for (sample, function) in samples.iter().zip(&functions) {
             known.table.add(sample.event, function, sample.count, false);
         }
@@ -336,35 +335,21 @@ fn open(planned: &Planned, threads: &[i32], room: &mut usize) -> Result<Vec<Coun
     Ok(counters)
 }
 
-/// Returns the process's threads, beginning with the one that starts the others in most servers. Threads that it starts
-/// while counters are being opened are counted with it.
-fn threads(pid: i32) -> Vec<i32> {
-    let tasks = procfs::process::Process::new(pid).and_then(|process| process.tasks());
-    let mut threads: Vec<i32> = tasks.into_iter().flatten().flatten().map(|task| task.tid).collect();
-    threads.sort_by_key(|thread| (*thread != pid, *thread));
-    threads
-}
-
 /// Returns how many descriptors this process may still open, at least.
 fn descriptors() -> usize {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the calls write and read a structure that is valid for them.
-    unsafe {
-        if libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) == 0 && limit.rlim_cur < limit.rlim_max {
-            let raised = libc::rlimit { rlim_cur: limit.rlim_max, ..limit };
-            if libc::setrlimit(libc::RLIMIT_NOFILE, &raised) == 0 {
-                limit = raised;
-            }
-        }
+    let mut limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, ..limit };
+    if raised != limit && setrlimit(Resource::Nofile, raised).is_ok() {
+        limit = raised;
     }
-    usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX).saturating_sub(RESERVED)
+    let current = limit.current.and_then(|limit| usize::try_from(limit).ok());
+    current.unwrap_or(usize::MAX).saturating_sub(RESERVED)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::attach::counter_tests::{permitted, touch_pages, PAGE_FAULTS};
-    use crate::attach::online_cpus;
     use crate::catalog::{Code, HardwareEvent, Uncore};
 
     static EVENT: HardwareEvent =
@@ -424,7 +409,7 @@ mod tests {
             code: Code::Uncore(Uncore { unit: "", event: "", field: None }),
             proof: Proof::Cycles,
         };
-        let cpus = online_cpus();
+        let cpus = Machine::this().online_cpus();
         if Counter::open(PAGE_FAULTS, Whose::Device(cpus[0])).is_err() {
             return;
         }

@@ -6,11 +6,14 @@ use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::Barrier;
 
+use rustix::thread::{sched_getaffinity, sched_setaffinity, CpuSet};
+
 use super::exercise::{branch, execute, turn, INSTRUCTIONS_A_TURN};
-use super::host::{Host, Node, Planned};
 use super::memory::Lines;
+use super::pmus::Planned;
 use crate::attach::{Counter, Reading, Whose};
 use crate::catalog::{Access, Place, Proof};
+use crate::host::{Machine, NumaNode};
 use crate::measure::hardware::Scope;
 
 /// The number of instructions, loop iterations, or branches.
@@ -24,8 +27,8 @@ const ROUNDS: usize = 64;
 const NOISE: f64 = 0.1;
 
 /// The counters of the event on trial: a thread's own, or those of the host's devices.
-struct Trial<'h> {
-    host: &'h Host,
+struct Trial<'m> {
+    machine: &'m Machine,
     scope: Scope,
     counters: Vec<Counter>,
 }
@@ -41,9 +44,10 @@ struct Done {
 ///
 /// # Errors
 /// Fails with the reason why the event cannot be trusted.
-pub fn prove(host: &Host, planned: &Planned) -> Result<(), String> {
+pub fn prove(machine: &Machine, planned: &Planned) -> Result<(), String> {
     // A separate thread, because the trial moves to other CPUs, which must not affect the caller.
-    let tried = std::thread::scope(|scope| scope.spawn(|| Trial::new(host, planned)?.run(planned.event.proof)).join());
+    let tried =
+        std::thread::scope(|scope| scope.spawn(|| Trial::new(machine, planned)?.run(planned.event.proof)).join());
     tried.unwrap_or_else(|_| Err("the trial failed".to_owned()))
 }
 
@@ -59,10 +63,10 @@ pub fn refusal(error: &io::Error) -> String {
 }
 
 impl Trial<'_> {
-    fn new<'h>(host: &'h Host, planned: &Planned) -> Result<Trial<'h>, String> {
+    fn new<'m>(machine: &'m Machine, planned: &Planned) -> Result<Trial<'m>, String> {
         let asked = planned.asked.as_ref().map_err(String::clone)?.of(Whose::Own);
         let counters: io::Result<_> = asked.into_iter().map(|(what, whose)| Counter::open(what, whose)).collect();
-        Ok(Trial { host, scope: planned.scope(), counters: counters.map_err(|e| refusal(&e))? })
+        Ok(Trial { machine, scope: planned.scope(), counters: counters.map_err(|e| refusal(&e))? })
     }
 
     fn run(&self, proof: Proof) -> Result<(), String> {
@@ -146,7 +150,7 @@ impl Trial<'_> {
         })
     }
 
-    fn memory(&self, node: &Node, access: Access) -> Result<(), String> {
+    fn memory(&self, node: &NumaNode, access: Access) -> Result<(), String> {
         let lines = Lines::new(MEMORY_LINES, Some(node.number))
             .map_err(|e| format!("no memory on node {}: {e}", node.number))?;
         lines.flush();
@@ -161,9 +165,9 @@ impl Trial<'_> {
         self.judge(&done, with, || lines.access_one(access))
     }
 
-    fn dirty_lines(&self, place: Place, node: &Node, access: Access) -> Result<(), String> {
+    fn dirty_lines(&self, place: Place, node: &NumaNode, access: Access) -> Result<(), String> {
         let here = allowed_cpus().into_iter().next().unwrap_or(0);
-        let near = if place == Place::Own { self.host.siblings(here) } else { Vec::new() };
+        let near = if place == Place::Own { self.machine.siblings(here) } else { Vec::new() };
         let is_other = |cpu: &i32| *cpu != here && !near.contains(cpu);
         let writer = node
             .cpus
@@ -198,11 +202,11 @@ impl Trial<'_> {
     }
 
     /// Runs the trial with each node of this kind until one passes, always from the same CPU.
-    fn first_that_passes(&self, place: Place, trial: impl Fn(&Node) -> Result<(), String>) -> Result<(), String> {
+    fn first_that_passes(&self, place: Place, trial: impl Fn(&NumaNode) -> Result<(), String>) -> Result<(), String> {
         let here = *allowed_cpus().first().ok_or("armtrace is not allowed on any CPU")?;
         run_on(here);
-        let nodes = self.host.nodes();
-        let is_own = |node: &&Node| node.cpus.contains(&here) == (place == Place::Own);
+        let nodes = self.machine.numa_nodes();
+        let is_own = |node: &&NumaNode| node.cpus.contains(&here) == (place == Place::Own);
         let mut failure = Err(match place {
             Place::Own => "the CPU's node is not known".to_owned(),
             Place::Other => "this host has only one NUMA node, so no access is remote".to_owned(),
@@ -245,32 +249,23 @@ fn verb(access: Access) -> &'static str {
 
 /// Returns the CPUs that this thread may run on.
 fn allowed_cpus() -> Vec<i32> {
-    // SAFETY: a set of CPUs consists only of bits; the call writes into one of the stated size.
-    let set = unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set);
-        set
-    };
-    // SAFETY: no number is beyond the set.
-    (0..libc::CPU_SETSIZE).filter(|cpu| unsafe { libc::CPU_ISSET(*cpu as usize, &set) }).collect()
+    let allowed = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
+    (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).map(|cpu| cpu as i32).collect()
 }
 
 /// Moves this thread to a CPU, if it may run there. If not, the trial runs elsewhere, and fails for that reason.
 fn run_on(cpu: i32) {
-    let Ok(cpu) = usize::try_from(cpu) else { return };
-    // SAFETY: a set of CPUs consists only of bits, `CPU_SET` checks its bounds, and the call reads it.
-    unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(cpu, &mut set);
-        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set);
-    }
+    let Some(cpu) = usize::try_from(cpu).ok().filter(|cpu| *cpu < CpuSet::MAX_CPU) else { return };
+    let mut only = CpuSet::new();
+    only.set(cpu);
+    _ = sched_setaffinity(None, &only);
 }
 
 #[cfg(test)]
 mod tests {
     use std::path::Path;
 
-    use super::super::host::Asked;
+    use super::super::pmus::Asked;
     use super::*;
     use crate::attach::counter_tests::{permitted, touch_pages, PAGE_FAULTS};
     use crate::catalog::{Code, HardwareEvent, Instruction};
@@ -282,8 +277,8 @@ mod tests {
         Planned { event, asked: Ok(Asked::OfThreads(PAGE_FAULTS)) }
     }
 
-    fn trial(host: &Host) -> Trial<'_> {
-        Trial::new(host, &page_faults(Proof::Cycles)).unwrap()
+    fn trial(machine: &Machine) -> Trial<'_> {
+        Trial::new(machine, &page_faults(Proof::Cycles)).unwrap()
     }
 
     #[test]
@@ -291,9 +286,9 @@ mod tests {
         if !permitted() {
             return;
         }
-        let host = Host::this();
+        let machine = Machine::this();
         let done = Done::new("1000 new pages".to_owned(), 1000, 0.9..=1.1);
-        assert_eq!(trial(&host).judge(&done, || touch_pages(1000), || ()), Ok(()));
+        assert_eq!(trial(&machine).judge(&done, || touch_pages(1000), || ()), Ok(()));
     }
 
     #[test]
@@ -301,10 +296,12 @@ mod tests {
         if !permitted() {
             return;
         }
-        let host = Host::this();
+        let machine = Machine::this();
         let done = || Done::new("1000 new pages".to_owned(), 1000, 0.9..=1.1);
         let judge = |with, without| {
-            trial(&host).judge(&done(), || touch_pages(with), || touch_pages(without)).expect_err("it does not count")
+            trial(&machine)
+                .judge(&done(), || touch_pages(with), || touch_pages(without))
+                .expect_err("it does not count")
         };
         assert!(judge(1, 1).contains(" for 1000 new pages"));
         assert!(judge(3000, 1).starts_with("it counted 3"));
@@ -321,7 +318,7 @@ mod tests {
         if !permitted() {
             return;
         }
-        let host = Host::this();
+        let machine = Machine::this();
         let own = if cfg!(target_arch = "x86_64") { Instruction::LockedAdd } else { Instruction::Dmb };
         for proof in [
             Proof::Cycles,
@@ -336,7 +333,7 @@ mod tests {
             Proof::DirtyLines(Place::Own, Access::Store),
             Proof::DirtyLines(Place::Other, Access::Load),
         ] {
-            let why = prove(&host, &page_faults(proof)).expect_err("page faults");
+            let why = prove(&machine, &page_faults(proof)).expect_err("page faults");
             println!("{proof:?}: {why}");
             let impossible = ["one NUMA node", "node is not known", "no other core", "no memory on node"];
             let expected = [&[" counted "][..], &impossible].concat();
@@ -350,7 +347,7 @@ mod tests {
             return;
         }
         let other = if cfg!(target_arch = "x86_64") { Instruction::Dmb } else { Instruction::LockedAdd };
-        let why = prove(&Host::this(), &page_faults(Proof::Instruction(other)));
+        let why = prove(&Machine::this(), &page_faults(Proof::Instruction(other)));
         assert_eq!(why, Err("this CPU does not have the instruction".to_owned()));
     }
 
@@ -359,7 +356,7 @@ mod tests {
         if !permitted() {
             return;
         }
-        let nowhere = Host::at(Path::new("/nonexistent"));
+        let nowhere = Machine::at(Path::new("/nonexistent"));
         let why = prove(&nowhere, &page_faults(Proof::Memory(Place::Other, Access::Load))).unwrap_err();
         assert!(why.contains("one NUMA node"), "{why}");
     }

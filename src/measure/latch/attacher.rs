@@ -7,7 +7,7 @@
 use std::collections::HashSet;
 use std::mem::MaybeUninit;
 use std::path::PathBuf;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -22,9 +22,10 @@ use super::status::Status;
 use super::{Plan, PlannedSite};
 use crate::attach::{
     attach_futex, attach_sites, detach_all, futex_wait_is_traceable, futex_wake_is_traceable, uprobe_multi_works,
-    FutexPrograms, Places, SiteAddress, SitePrograms, Turn,
+    FutexPrograms, SiteAddress, SitePrograms, Turn,
 };
 use crate::bpf::latch::{LatchSkel, LatchSkelBuilder};
+use crate::host::Topology;
 use crate::model::ProbeState;
 use crate::target::Target;
 
@@ -93,14 +94,14 @@ impl<'obj> Attacher<'obj> {
         storage: &'obj mut MaybeUninit<OpenObject>,
         target: Arc<Target>,
         plan: Arc<Plan>,
-        places: Option<&Places>,
+        topology: Option<&Topology>,
         status: Arc<Status>,
     ) -> Result<(Attacher<'obj>, Attached)> {
         let mut open = LatchSkelBuilder::default().open(storage).context("opening the latch programs")?;
         let traceable = futex_wait_is_traceable();
         // The system call also shows which thread wakes, but the kernel's wait function does not.
-        let places = places.filter(|_| !traceable || futex_wake_is_traceable());
-        configure(&mut open, &target, &plan, places)?;
+        let topology = topology.filter(|_| !traceable || futex_wake_is_traceable());
+        configure(&mut open, &target, &plan, topology)?;
         let has_multi = uprobe_multi_works();
         open.progs.latch_sites.set_autoload(has_multi);
         open.progs.latch_returns.set_autoload(has_multi);
@@ -108,7 +109,7 @@ impl<'obj> Attacher<'obj> {
         open.progs.latch_return.set_autoload(!has_multi);
         open.progs.futex_wait_enter.set_autoload(traceable);
         open.progs.futex_wait_exit.set_autoload(traceable);
-        open.progs.futex_wake_enter.set_autoload(traceable && places.is_some());
+        open.progs.futex_wake_enter.set_autoload(traceable && topology.is_some());
         let skel = open.load().context("loading the latch programs into the kernel")?;
         fill(&skel, &target, &plan)?;
         let maps = Arc::new(Maps::of(&skel)?);
@@ -125,7 +126,7 @@ impl<'obj> Attacher<'obj> {
             thread_exit: None,
             traces_system_calls: false,
             library_rests: false,
-            sees_wakes: places.is_some(),
+            sees_wakes: topology.is_some(),
             groups,
             removals: Vec::new(),
             refused: Vec::new(),
@@ -350,7 +351,7 @@ impl<'obj> Attacher<'obj> {
             false => state(self.plan.group_of(probe)),
         });
         let states = states.collect();
-        *self.status.probes.lock().unwrap_or_else(PoisonError::into_inner) = states;
+        *self.status.probes.lock() = states;
         let futex = state(self.library());
         let mut states = vec![futex, futex, ProbeState::Attached];
         if self.sees_wakes && !self.traces_system_calls {
@@ -361,7 +362,7 @@ impl<'obj> Attacher<'obj> {
                 *state = ProbeState::Failed;
             }
         }
-        *self.status.tracepoints.lock().unwrap_or_else(PoisonError::into_inner) = states;
+        *self.status.tracepoints.lock() = states;
     }
 
     /// Switches all groups off, and returns when the kernel has finished.

@@ -1,9 +1,10 @@
 //! Reads what the programs counted and names it.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use anyhow::Result;
+use parking_lot::Mutex;
 
 use super::keys::{identity, library_kind, LIBRARY};
 use super::maps::{Counts, Maps, TRACEPOINTS};
@@ -11,8 +12,9 @@ use super::plan::MAX_FUNCTIONS;
 use super::status::Status;
 use super::tally::{Names, SpinTimes, Tally};
 use super::{Figures, LatchProbe, Plan};
-use crate::attach::{Costs, Places, ProbeClass};
+use crate::attach::{Costs, ProbeClass};
 use crate::bpf::latch::types;
+use crate::host::Topology;
 use crate::model::ProbeStatus;
 use crate::names::{LatchName, Namer, PageKey, PageName};
 use crate::target::Target;
@@ -28,7 +30,7 @@ pub struct LatchCollector {
     spins: [bool; MAX_FUNCTIONS],
     /// Whether both futex programs could be attached.
     sees_sleeps: bool,
-    places: Option<Places>,
+    topology: Option<Topology>,
     pub(super) caches: Mutex<Caches>,
     /// CPU time that was sampled in waiters, in nanoseconds.
     spin_times: Mutex<SpinTimes>,
@@ -49,7 +51,7 @@ impl LatchCollector {
             sites: plan.probes.iter().map(|probe| (probe.name.clone(), probe.class)).collect(),
             spins: plan.spins(),
             sees_sleeps: probe.sees_sleeps,
-            places: probe.places.clone(),
+            topology: probe.topology.clone(),
             caches: Mutex::new(Caches { namer, callsites: HashMap::new() }),
             spin_times: Mutex::default(),
         }
@@ -57,7 +59,7 @@ impl LatchCollector {
 
     /// Sets the CPU time that was sampled in waiters since attach.
     pub(in crate::measure) fn set_spin_times(&self, times: SpinTimes) {
-        *self.spin_times.lock().unwrap_or_else(PoisonError::into_inner) = times;
+        *self.spin_times.lock() = times;
     }
 
     /// Reads all maps.
@@ -65,17 +67,17 @@ impl LatchCollector {
     /// # Errors
     /// Fails when a map cannot be read.
     pub(super) fn collect(&self) -> Result<Figures> {
-        let spin_times = self.spin_times.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let mut caches = self.caches.lock().unwrap_or_else(PoisonError::into_inner);
+        let spin_times = self.spin_times.lock().clone();
+        let mut caches = self.caches.lock();
         // Held while the maps are read: what is settled in between would count twice.
-        let missed = self.status.missed.lock().unwrap_or_else(PoisonError::into_inner);
+        let missed = self.status.missed.lock();
         let tally = Tally {
             counts: Counts::read(&self.maps)?,
             missed: &missed,
             spin_times: &spin_times,
             spins: &self.spins,
             sleeps_seen: self.sees_sleeps,
-            places: self.places.as_ref(),
+            topology: self.topology.as_ref(),
         };
         Ok(tally.figures(&mut ServerNames { caches: &mut caches, target: &self.target }))
     }
@@ -93,11 +95,11 @@ impl LatchCollector {
             })
         };
         let mut all = Vec::new();
-        let states = self.status.probes.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let states = self.status.probes.lock().clone();
         for (index, ((name, class), state)) in self.sites.iter().zip(states).enumerate() {
             all.push(status(name, *class, state, index as u32)?);
         }
-        let states = self.status.tracepoints.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let states = self.status.tracepoints.lock().clone();
         for (i, (name, state)) in TRACEPOINTS.iter().zip(states).enumerate() {
             let index = types::tracepoint::HIT_FUTEX_ENTER.0 + i as u32;
             all.push(status(name, ProbeClass::Futex, state, index)?);

@@ -1,7 +1,6 @@
 //! Keeps the probes within the overhead budget: groups of them take turns, and what they do not see is estimated.
 
 use std::sync::mpsc::Receiver;
-use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -120,7 +119,7 @@ fn settle(attacher: &Attacher<'_>, owed: &mut [Owed]) -> Result<()> {
         *owed = Owed::new();
     }
     let counts = Counts::read(&attacher.maps)?;
-    attacher.status.missed.lock().unwrap_or_else(PoisonError::into_inner).estimate(&counts, &factors);
+    attacher.status.missed.lock().estimate(&counts, &factors);
     Ok(())
 }
 

@@ -4,10 +4,10 @@ use anyhow::{Context, Result};
 use libbpf_rs::{MapCore, MapFlags};
 
 use super::{library, plan, Plan};
-use crate::attach::Places;
 use crate::bpf::bytes_of;
 use crate::bpf::latch::{types, LatchSkel, OpenLatchSkel};
 use crate::catalog::{prlock_kind, psi_places, tracked_id, Family};
+use crate::host::Topology;
 use crate::model::BUCKET_BOUNDS_NS;
 use crate::target::Target;
 
@@ -16,15 +16,15 @@ pub(super) fn configure(
     open: &mut OpenLatchSkel<'_>,
     target: &Target,
     plan: &Plan,
-    places: Option<&Places>,
+    topology: Option<&Topology>,
 ) -> Result<()> {
     let rodata = open.maps.rodata_data.as_deref_mut().context("the programs have no constants")?;
     rodata.target_tgid = target.pid as u32;
     rodata.bucket_bounds = BUCKET_BOUNDS_NS;
     rodata.ip_register = u32::from(plan::ip_offset(target.image.arch()));
-    if let Some(places) = places {
+    if let Some(topology) = topology {
         rodata.has_places = 1;
-        rodata.place_of_cpu.iter_mut().zip(&places.of_cpu).for_each(|(into, place)| *into = *place);
+        rodata.place_of_cpu.iter_mut().zip(&topology.of_cpu).for_each(|(into, domain)| *into = *domain);
     }
     if let Some(text) = target.image.section(".text") {
         rodata.text_begin = text.start + target.bias;

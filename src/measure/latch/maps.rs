@@ -1,9 +1,8 @@
 //! The maps in which the programs count, and what they contain at one moment.
 
-use std::sync::{Mutex, PoisonError};
-
 use anyhow::Result;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use parking_lot::Mutex;
 
 use crate::bpf::bytes_of;
 use crate::bpf::latch::{types, LatchSkel};
@@ -58,7 +57,7 @@ impl Maps {
     /// Changes what the programs know about a wait function's probes. If this fails, for which there is no known
     /// reason, waits may be counted under another cause of loss.
     pub(super) fn update_attachment(&self, function: u8, change: impl FnOnce(&mut types::attachment)) {
-        let _held = self.attachment_change.lock().unwrap_or_else(PoisonError::into_inner);
+        let _held = self.attachment_change.lock();
         let key = u32::from(function).to_ne_bytes();
         let Ok(Some(bytes)) = self.attachments.lookup(&key, MapFlags::ANY) else { return };
         let Ok(mut attachment) = plain::from_bytes::<types::attachment>(&bytes).copied() else { return };

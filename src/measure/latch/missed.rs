@@ -22,7 +22,7 @@ enum Part {
     Callsite(LatchKey, u64, u64),
     /// Tablespace, type, level, index and wait function.
     Page(u32, u16, u16, u64, u32),
-    /// From which place to which.
+    /// From which domain to which.
     Handoff(LatchKey, u8, u8),
     /// The handoffs whose waiter moved meanwhile.
     Migration(LatchKey, u8, u8),

@@ -12,6 +12,7 @@ mod library;
 mod load;
 mod maps;
 mod meter;
+mod metrics;
 mod missed;
 mod plan;
 pub mod record;
@@ -24,23 +25,26 @@ pub use collect::LatchCollector;
 pub use figures::{CallsiteWaits, Figures, Handoffs, LatchWaits, Locality, PageWaits, Reacquires};
 pub use keys::LatchKey;
 pub use library::rows_of as library_rows;
+pub use metrics::LatchMetrics;
 pub(super) use plan::{ip_offset, register_offset};
 pub use plan::{plan, Allowed, Plan, PlannedFunction, PlannedProbe, PlannedSite, EVERY_ROUND};
 pub use waiting::{Counted, WaitedFor};
 
 use std::mem::MaybeUninit;
 use std::sync::mpsc::{self, Sender};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use anyhow::{Context, Result};
+use parking_lot::Mutex;
 
 use self::attacher::Attacher;
 use self::command::Command;
 use self::maps::Maps;
 use self::status::Status;
 use super::{cost_ns, Measurement, Snapshot};
-use crate::attach::{Budget, Costs, Places};
+use crate::attach::{Budget, Costs};
+use crate::host::Topology;
 use crate::names::Namer;
 use crate::target::Target;
 
@@ -57,8 +61,8 @@ struct LatchProbe {
     refused: Vec<(String, String)>,
     /// Whether sleeps are measured, that is, whether both futex programs could be attached.
     sees_sleeps: bool,
-    /// The places between which handoffs are counted; `None` if they are not.
-    places: Option<Places>,
+    /// The domains between which handoffs are counted; `None` if they are not.
+    topology: Option<Topology>,
     maps: Arc<Maps>,
     status: Arc<Status>,
     commands: Sender<Command>,
@@ -66,13 +70,13 @@ struct LatchProbe {
 }
 
 impl Latches {
-    /// Attaches the programs to `target` at the sites of `plan`. Handoffs between `places` are counted, and `namer`
-    /// names what is waited for.
+    /// Attaches the programs to `target` at the sites of `plan`. Handoffs between the domains of `topology` are counted,
+    /// and `namer` names what is waited for.
     ///
     /// # Errors
     /// Fails when the programs cannot be loaded, or when no site at all could be attached.
-    pub fn attach(target: &Arc<Target>, plan: &Arc<Plan>, namer: Namer, places: Option<Places>) -> Result<Latches> {
-        let probe = LatchProbe::attach(target, plan, places)?;
+    pub fn attach(target: &Arc<Target>, plan: &Arc<Plan>, namer: Namer, topology: Option<Topology>) -> Result<Latches> {
+        let probe = LatchProbe::attach(target, plan, topology)?;
         let collector = Arc::new(LatchCollector::new(Arc::clone(target), namer, plan, &probe));
         Ok(Latches { plan: Arc::clone(plan), probe, collector })
     }
@@ -126,16 +130,17 @@ impl Measurement for Latches {
 }
 
 impl LatchProbe {
-    /// Loads the programs and attaches them to `target` at the sites of `plan`. Handoffs between `places` are counted.
+    /// Loads the programs and attaches them to `target` at the sites of `plan`. Handoffs between the domains of
+    /// `topology` are counted.
     ///
     /// # Errors
     /// Fails when the programs cannot be loaded, or when no site at all could be attached.
-    fn attach(target: &Arc<Target>, plan: &Arc<Plan>, places: Option<Places>) -> Result<LatchProbe> {
+    fn attach(target: &Arc<Target>, plan: &Arc<Plan>, topology: Option<Topology>) -> Result<LatchProbe> {
         let status = Arc::new(Status::default());
         let (commands, orders) = mpsc::channel();
         let (done, attached) = mpsc::channel();
         let (target, plan, shared) = (Arc::clone(target), Arc::clone(plan), Arc::clone(&status));
-        let wanted = places.clone();
+        let wanted = topology.clone();
         let keeper = std::thread::Builder::new().name("probes".to_owned()).spawn(move || {
             let mut storage = MaybeUninit::uninit();
             let attempt = Attacher::attach(&mut storage, target, plan, wanted.as_ref(), shared);
@@ -151,7 +156,7 @@ impl LatchProbe {
         Ok(LatchProbe {
             refused: attached.refused,
             sees_sleeps: attached.sees_sleeps,
-            places: places.filter(|_| attached.sees_wakes),
+            topology: topology.filter(|_| attached.sees_wakes),
             maps: attached.maps,
             status,
             commands,
@@ -175,7 +180,7 @@ impl LatchProbe {
     /// Detaches all probes from the server, and returns when they are detached.
     fn detach(&self) {
         self.send(Command::Detach);
-        let keeper = self.keeper.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let keeper = self.keeper.lock().take();
         if let Some(keeper) = keeper {
             _ = keeper.join();
         }

@@ -1,6 +1,6 @@
 //! The state of the probes, as other threads read it.
 
-use std::sync::Mutex;
+use parking_lot::Mutex;
 
 use super::missed::Missed;
 use crate::model::ProbeState;

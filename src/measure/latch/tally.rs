@@ -8,8 +8,8 @@ use super::keys::{is_reacquire, key_of, mode, page_key, LatchKey};
 use super::maps::Counts;
 use super::missed::{Estimate, Missed};
 use super::{CallsiteWaits, Figures, Handoffs, LatchWaits, PageWaits, Reacquires};
-use crate::attach::Places;
 use crate::bpf::latch::types;
+use crate::host::Topology;
 use crate::model::{Histogram, Kind, Mode};
 use crate::names::{LatchName, PageKey, PageName};
 
@@ -38,7 +38,7 @@ pub(super) struct Tally<'a> {
     pub spins: &'a [bool],
     pub sleeps_seen: bool,
     /// The parts of the machine between which handoffs are counted; `None` if they are not.
-    pub places: Option<&'a Places>,
+    pub topology: Option<&'a Topology>,
 }
 
 impl Tally<'_> {
@@ -56,7 +56,7 @@ impl Tally<'_> {
             reacquires: self.reacquires(&named),
             callsites: self.callsites(&named, names),
             pages: self.pages(names),
-            domains: self.places.map(|places| places.names.clone()).unwrap_or_default(),
+            domains: self.topology.map(|topology| topology.names.clone()).unwrap_or_default(),
             handoffs: self.handoffs(&named),
         }
     }
@@ -148,7 +148,7 @@ impl Tally<'_> {
 
     /// Returns handoffs by latch and parts of the machine; empty on a machine that has a single part.
     fn handoffs(&self, named: &HashMap<LatchKey, LatchName>) -> Vec<Handoffs> {
-        let Some(places) = self.places else { return Vec::new() };
+        let Some(topology) = self.topology else { return Vec::new() };
         let mut all: BTreeMap<(&str, u8, u8), Handoffs> = BTreeMap::new();
         for (key, seen) in &self.counts.handoffs {
             // A thread that waits for a condition is not handed a latch.
@@ -156,8 +156,8 @@ impl Tally<'_> {
             let Some(name) = name else { continue };
             let entry = all.entry((&name.event, key.from, key.to)).or_insert_with(|| Handoffs {
                 latch: name.event.clone(),
-                from: places.name(key.from).map(str::to_owned),
-                to: places.name(key.to).map(str::to_owned),
+                from: topology.name(key.from).map(str::to_owned),
+                to: topology.name(key.to).map(str::to_owned),
                 count: 0,
                 wait_ns: 0,
                 migrations: 0,
@@ -304,7 +304,7 @@ mod tests {
         figures_between(counts, missed, None)
     }
 
-    fn figures_between(counts: &Counts, missed: &Missed, places: Option<&Places>) -> Figures {
+    fn figures_between(counts: &Counts, missed: &Missed, topology: Option<&Topology>) -> Figures {
         let spin_times = SpinTimes::from([(key_of(&key(TRX, 0, MUTEX)), 77)]);
         let tally = Tally {
             counts: counts.clone(),
@@ -312,7 +312,7 @@ mod tests {
             spin_times: &spin_times,
             spins: &[true],
             sleeps_seen: true,
-            places,
+            topology,
         };
         tally.figures(&mut Fake)
     }
@@ -464,7 +464,7 @@ mod tests {
 
     #[test]
     fn handoffs_go_from_one_part_of_the_machine_to_another() {
-        let places = Places { names: vec!["0".to_owned(), "1".to_owned()], of_cpu: vec![1, 2] };
+        let topology = Topology { names: vec!["0".to_owned(), "1".to_owned()], of_cpu: vec![1, 2] };
         let row = |event, from, to| types::handoff_key { latch: key(event, 0, MUTEX), from, to, ..Default::default() };
         let of = |n: u64| Counts {
             latches: vec![(key(TRX, 0, MUTEX), waits(4, 100)), (key(COND, 0, MUTEX), waits(4, 100))],
@@ -474,7 +474,7 @@ mod tests {
             ..Counts::default()
         };
         let missed = three_times(&of(2), &of(4));
-        let all = figures_between(&of(4), &missed, Some(&places));
+        let all = figures_between(&of(4), &missed, Some(&topology));
         let row = |from: Option<&str>| Handoffs {
             latch: TRX.to_owned(),
             from: from.map(str::to_owned),

@@ -1,7 +1,6 @@
 //! Shows which latches threads are waiting for at this moment.
 
 use std::collections::HashMap;
-use std::sync::PoisonError;
 
 use anyhow::{Context, Result};
 use libbpf_rs::{MapCore, MapFlags};
@@ -92,7 +91,7 @@ impl LatchCollector {
 
     /// Returns `None` for condition variables, for which threads wait although no thread holds them.
     fn waited_for(&self, key: &types::latch_key, word: u64) -> Option<WaitedFor> {
-        let mut caches = self.caches.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut caches = self.caches.lock();
         let arch = self.target.image.arch();
         let (name, address, bytes) = if key.function == LIBRARY {
             let kind = library_kind(key.primitive);

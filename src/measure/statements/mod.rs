@@ -1,11 +1,16 @@
 //! Counts the statements that a server receives while it runs.
 
+mod metrics;
+
+pub use metrics::StatementMetrics;
+
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use anyhow::Result;
+use parking_lot::Mutex;
 
 use super::{Measurement, Snapshot};
 use crate::attach::Costs;
@@ -41,7 +46,7 @@ impl StatementCounter {
             while stop.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
                 let count = client.queries();
                 let since = count.as_ref().ok().map(|count| count.saturating_sub(before));
-                *latest.lock().unwrap_or_else(PoisonError::into_inner) = since;
+                *latest.lock() = since;
                 if let Err(error) = count {
                     return tracing::warn!("statements are no longer counted: {error}");
                 }
@@ -57,7 +62,7 @@ impl StatementCounter {
     /// Returns the statements of clients since the start, at most a second old; `None` after the server has failed to
     /// answer.
     pub fn latest(&self) -> Option<u64> {
-        *self.latest.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.latest.lock()
     }
 }
 

@@ -1,8 +1,7 @@
 //! What watchpoints cost the server.
 
-use std::sync::{Mutex, PoisonError};
-
 use anyhow::Result;
+use parking_lot::Mutex;
 
 use crate::attach::Costs;
 use crate::measure::{cost_ns, Measurement, Snapshot};
@@ -18,13 +17,13 @@ pub struct WatchpointAccount(Mutex<Option<ProbeStatus>>);
 impl WatchpointAccount {
     /// Adds this many reported accesses, at `hit_ns` nanoseconds each, and sets the watchpoints' state.
     pub fn add(&self, state: ProbeState, hits: u64, hit_ns: f64) {
-        let mut account = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut account = self.0.lock();
         let hits = hits + account.as_ref().map_or(0, |before| before.hits);
         *account = Some(ProbeStatus { probe: PROBE.to_owned(), state, hits, trap_ns: Some(hit_ns), program_ns: 0 });
     }
 
     fn status(&self) -> Option<ProbeStatus> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.lock().clone()
     }
 }
 

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 
 use super::points::{Touch, WORD};
-use crate::attach::Places;
 use crate::code::Access;
+use crate::host::Topology;
 use crate::measure::watch::{Moves, TouchingFunction, Verdict, WatchedWord, LEAST_MOVES};
 
 /// The share of accesses that must come from a different CPU for a line to count as moving.
@@ -56,8 +56,8 @@ pub struct Scene<'a> {
     pub word: u64,
     /// The whole latch, in addresses of the process.
     pub latch: Range<u64>,
-    /// The parts of the machine, if it has several.
-    pub places: Option<&'a Places>,
+    /// The domains of the machine, if it has several.
+    pub topology: Option<&'a Topology>,
 }
 
 /// Summarizes all bursts for each word.
@@ -85,7 +85,7 @@ fn moves(scene: &Scene, touches: &[(Touch, CodeAt)], all: &[Touch]) -> Moves {
     let is_latch = |touch: &Touch| is_of(&scene.latch, touch.word);
     // Several readers can hold a latch at once, and only the last of them wrote to it last.
     let users: HashSet<u32> = all.iter().filter(|touch| is_latch(touch)).map(|touch| touch.tid).collect();
-    let place = |cpu: u32| scene.places.and_then(|places| places.of_cpu.get(cpu as usize));
+    let domain = |cpu: u32| scene.topology.and_then(|topology| topology.of_cpu.get(cpu as usize));
     let mut moves = Moves::default();
     let (mut owner, mut owner_before) = (None, None);
     let mut before: Option<&(Touch, CodeAt)> = None;
@@ -99,7 +99,7 @@ fn moves(scene: &Scene, touches: &[(Touch, CodeAt)], all: &[Touch]) -> Moves {
             moves.followed += 1;
             if touch.cpu != earlier.cpu && (writes || earlier_at.access == Some(Access::Write)) {
                 moves.moved += 1;
-                moves.between_places += u64::from(place(touch.cpu) != place(earlier.cpu));
+                moves.between_places += u64::from(domain(touch.cpu) != domain(earlier.cpu));
                 // The neighbor's access, and which threads had written to the latch by then.
                 let neighbour = match (is_latch(earlier), is_latch(touch)) {
                     (true, true) => None,
@@ -224,7 +224,7 @@ mod tests {
     }
 
     fn seen(bursts: &[Burst]) -> Vec<WatchedWord> {
-        let scene = Scene { pid: SERVER, word: LATCH, latch: LATCH..LATCH + 4, places: None };
+        let scene = Scene { pid: SERVER, word: LATCH, latch: LATCH..LATCH + 4, topology: None };
         words(&scene, bursts, &mut code)
     }
 
@@ -306,8 +306,8 @@ mod tests {
 
     #[test]
     fn moves_between_parts_of_the_machine_are_told() {
-        let places = Places { names: vec!["0".into(), "1".into()], of_cpu: vec![1, 1, 2] };
-        let scene = Scene { pid: SERVER, word: LATCH, latch: LATCH..LATCH + 8, places: Some(&places) };
+        let topology = Topology { names: vec!["0".into(), "1".into()], of_cpu: vec![1, 1, 2] };
+        let scene = Scene { pid: SERVER, word: LATCH, latch: LATCH..LATCH + 8, topology: Some(&topology) };
         let burst = burst(&[(0, LATCH, true), (1, LATCH, true), (2, LATCH, true), (0, LATCH, true)]);
         let moves = words(&scene, &[burst], &mut code)[1].moves;
         assert_eq!((moves.moved, moves.between_places), (3, 2));

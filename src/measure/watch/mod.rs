@@ -20,11 +20,11 @@ pub use judge::{verdict, words, Burst, CodeAt, Scene};
 pub use points::{Touch, Watchpoints, WORD};
 pub use watcher::{Unwatched, Watcher};
 
-use std::fs;
 use std::io;
-use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+
+use rustix::param::linux_hwcap;
 
 use self::points::now_ns;
 use crate::target::cpu_time_ns;
@@ -46,22 +46,6 @@ pub struct Allowance {
     pub share: f64,
     /// The cost of a reported access, in nanoseconds.
     pub hit_ns: f64,
-}
-
-/// Returns the machine's cache line size in bytes, the largest of any of its caches.
-pub fn line_bytes() -> u64 {
-    longest_line(Path::new("/sys/devices/system/cpu/cpu0/cache"))
-}
-
-fn longest_line(caches: &Path) -> u64 {
-    /// The size where the kernel does not say, and the largest possible size.
-    const USUAL: u64 = 64;
-    const MOST: u64 = 256;
-    let line = |cache: fs::DirEntry| {
-        let text = fs::read_to_string(cache.path().join("coherency_line_size")).ok()?;
-        text.trim().parse().ok().filter(|bytes: &u64| bytes.is_power_of_two() && (WORD..=MOST).contains(bytes))
-    };
-    fs::read_dir(caches).into_iter().flatten().flatten().filter_map(line).max().unwrap_or(USUAL)
 }
 
 /// Returns the words of the line that contains an address.
@@ -138,9 +122,8 @@ fn burst(words: [u64; 2]) -> io::Result<Burst> {
 /// exclusives.
 fn atomics_survive() -> bool {
     /// `HWCAP_ATOMICS` of arm64.
-    const ATOMICS: libc::c_ulong = 1 << 8;
-    // SAFETY: the call only looks up the number that it is given.
-    cfg!(not(target_arch = "aarch64")) || unsafe { libc::getauxval(libc::AT_HWCAP) } & ATOMICS != 0
+    const ATOMICS: usize = 1 << 8;
+    cfg!(not(target_arch = "aarch64")) || linux_hwcap().0 & ATOMICS != 0
 }
 
 /// Explains why the kernel refused to watch, and what to do.
@@ -163,17 +146,6 @@ fn refusal(error: &io::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_line_is_as_long_as_the_longest_of_the_caches() {
-        let dir = tempfile::tempdir().unwrap();
-        assert_eq!(longest_line(dir.path()), 64);
-        for (cache, bytes) in [("index0", "64\n"), ("index3", "128\n"), ("index2", "garbage"), ("index1", "4096")] {
-            fs::create_dir(dir.path().join(cache)).unwrap();
-            fs::write(dir.path().join(cache).join("coherency_line_size"), bytes).unwrap();
-        }
-        assert_eq!(longest_line(dir.path()), 128);
-    }
 
     #[test]
     fn a_line_has_words() {

@@ -15,9 +15,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use libbpf_rs::libbpf_sys;
 use memmap2::{MmapMut, MmapOptions};
+use rustix::param::page_size;
 
-use crate::attach::{online_cpus, open_event};
-use crate::clock;
+use crate::attach::open_event;
+use crate::host::{clock, Machine};
 
 /// The number of bytes that one watchpoint covers.
 pub const WORD: u64 = 8;
@@ -72,7 +73,11 @@ impl Watchpoints {
     /// # Errors
     /// Fails when the kernel refuses. `ENOSPC`: no watchpoint is free.
     pub fn open(words: &[u64], limit: u32) -> io::Result<Watchpoints> {
-        let cpus = online_cpus().into_iter().map(|cpu| OnCpu::open(cpu, words, limit)).collect::<io::Result<_>>()?;
+        let cpus = Machine::this()
+            .online_cpus()
+            .into_iter()
+            .map(|cpu| OnCpu::open(cpu, words, limit))
+            .collect::<io::Result<_>>()?;
         Ok(Watchpoints { cpus })
     }
 
@@ -198,8 +203,7 @@ struct Ring {
 
 impl Ring {
     fn map(event: &OwnedFd, bytes: usize) -> io::Result<Ring> {
-        // SAFETY: the call takes a number.
-        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(4096) as usize;
+        let page = page_size();
         let pages = bytes.div_ceil(page).next_power_of_two();
         // SAFETY: the mapping is the kernel's buffer for this event, not a file that another process could truncate. It
         // is read only when nothing is written any more.

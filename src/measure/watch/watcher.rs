@@ -2,7 +2,6 @@
 //! watches the line of the most waited-for one, and names what was seen.
 
 use std::io;
-use std::path::Path;
 use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -10,8 +9,8 @@ use std::time::{Duration, Instant};
 use super::find::{Sightings, Wanted};
 use super::judge::{verdict, words, Burst, Scene};
 use super::points::{hit_cost_ns, WORD};
-use super::{atomics_survive, line_bytes, refusal, watch, Allowance, ServerCode, BURST, LIMIT};
-use crate::attach::{online_cpus, Division, Places, SYSTEM};
+use super::{atomics_survive, refusal, watch, Allowance, ServerCode, BURST, LIMIT};
+use crate::host::{Domains, Machine};
 use crate::measure::latch::{Counted, LatchCollector, WaitedFor};
 use crate::measure::watch::{LineWatch, Moves, WatchedWord};
 use crate::target::Target;
@@ -130,7 +129,8 @@ impl Watcher {
         };
         let begin = Instant::now();
         let is_over = |bursts: &[Burst]| is_over(bursts) || self.target.ended();
-        let bursts = watch(self.target.pid, hottest.latch.address, line_bytes(), self.allowance, is_over);
+        let line_bytes = Machine::this().cache_line_bytes();
+        let bursts = watch(self.target.pid, hottest.latch.address, line_bytes, self.allowance, is_over);
         let bursts = bursts.map_err(Unwatched::Refused)?;
         let seconds = begin.elapsed().as_secs_f64();
         self.expect_alive()?;
@@ -144,8 +144,8 @@ impl Watcher {
             address: format!("{:#x}", hottest.latch.address),
             instances: hottest.instances,
             waiters_share: if all == 0 { 1.0 } else { mine as f64 / all as f64 },
-            line_bytes: line_bytes(),
-            cpus: online_cpus().len(),
+            line_bytes,
+            cpus: Machine::this().online_cpus().len(),
             bursts: bursts.len(),
             burst_ms: BURST.as_millis() as u64,
             hits_per_burst: LIMIT,
@@ -168,9 +168,9 @@ impl Watcher {
     fn words(&self, latch: &WaitedFor, seen: &Sightings, bursts: &[Burst]) -> Vec<WatchedWord> {
         let before = self.latches.bytes_before(latch);
         let range = latch.address.saturating_sub(before)..latch.address.saturating_add(latch.bytes);
-        let places = Places::of(Division::Auto, Path::new(SYSTEM));
+        let topology = Machine::this().topology(Domains::Auto);
         let pid = self.target.pid as u32;
-        let scene = Scene { pid, word: latch.address, latch: range, places: places.as_ref() };
+        let scene = Scene { pid, word: latch.address, latch: range, topology: topology.as_ref() };
         let mut code = ServerCode::new(&self.target);
         let mut words = words(&scene, bursts, &mut |touch| code.at(touch));
         for word in words.iter_mut().filter(|word| !word.is_latch) {

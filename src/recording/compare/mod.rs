@@ -24,7 +24,6 @@ use crate::measure::checksum::Checksum;
 use crate::measure::cpu::compare::{classes, ordering, CpuRow, Ordering};
 use crate::measure::latch::compare::{handoffs, remark, Handoffs};
 use crate::measure::spin::SpinSettings;
-use crate::present::format;
 
 /// What one measurement contributes to a comparison.
 pub trait Section {
@@ -337,7 +336,7 @@ fn checksum_cost(sides: [&Side; 2]) -> Option<Pair> {
 /// Returns what differs in how checksums are computed, and in the instruction of spin loops.
 fn code(sides: [&Side; 2]) -> BTreeMap<String, [Option<String>; 2]> {
     let known = sides.map(|side| {
-        let checksums = side.code.checksums.iter().map(|c: &Checksum| (c.purpose.clone(), format::checksum(c)));
+        let checksums = side.code.checksums.iter().map(|c: &Checksum| (c.purpose.clone(), c.to_string()));
         let spin = side.code.spin.iter().map(|spin| {
             let instruction = spin.instruction.clone().unwrap_or("none".to_owned());
             ("instruction of the spin loop".to_owned(), instruction)

@@ -21,13 +21,13 @@ use std::fmt::{self, Formatter};
 use serde::Serialize;
 
 use super::{Ending, Host, Probe, Recording, Server};
+use crate::measure::advice::{advice, Figures};
 use crate::measure::checksum::report::{checksums, ChecksumReport};
 use crate::measure::cpu::report::CpuReport;
 use crate::measure::latch::report::{HandoffsReport, LatchesReport};
 use crate::measure::latch::LatchWaits;
 use crate::measure::spin::SpinSettings;
 use crate::model::Kind;
-use crate::present::advice::{advice, Figures};
 
 /// What one measurement contributes to a report.
 pub trait Section {

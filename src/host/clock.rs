@@ -1,14 +1,13 @@
 //! Reads the kernel's clocks.
 
+use rustix::time::{clock_gettime, ClockId};
+
 /// Returns the time of a clock of `clock_gettime(2)`, in nanoseconds.
 ///
 /// # Panics
 /// Panics if the kernel has no such clock. Pass only clocks that every Linux has.
 pub fn now_ns(id: libc::clockid_t) -> u64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: writes to `now`, which lives as long as the call.
-    let result = unsafe { libc::clock_gettime(id, &mut now) };
-    assert_eq!(result, 0, "no clock {id}");
+    let now = clock_gettime(ClockId::try_from(id).expect("a clock that every Linux has"));
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 

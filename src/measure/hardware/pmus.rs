@@ -1,18 +1,21 @@
-//! The counters of a host: its CPU model as the CPU reports it, and the devices that the kernel offers.
+//! The devices of a host that count events (PMUs), and how to request each event of its CPU from them.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-
-use crate::attach::{cpu_list, Countable, Whose};
-use crate::catalog::{hardware_cpu, where_counters_are, Code, Cpu, CpuId, HardwareEvent, Uncore};
+use crate::attach::{Countable, Whose};
+use crate::catalog::{where_counters_are, Code, Cpu, HardwareEvent, Uncore};
+use crate::host::{cpu_list, hexadecimal, Machine};
 use crate::measure::hardware::Scope;
 
 /// `PERF_TYPE_HARDWARE`: events by the kernel's generic numbers.
 const GENERIC: u32 = libbpf_rs::libbpf_sys::PERF_TYPE_HARDWARE;
 
-/// A host, described by its /proc and /sys.
-pub struct Host {
-    root: PathBuf,
+/// The directory of a machine's counting devices.
+const PMUS: &str = "sys/bus/event_source/devices";
+
+/// The counting devices of a machine.
+pub struct Pmus<'m> {
+    machine: &'m Machine,
+    /// The names of all devices.
+    names: Vec<String>,
 }
 
 /// An event, and the devices that provide it on this host.
@@ -50,22 +53,10 @@ impl Asked {
     }
 }
 
-impl Host {
-    /// Returns the host that armtrace runs on.
-    pub fn this() -> Host {
-        Host::at(Path::new("/"))
-    }
-
-    /// Returns a host whose /proc and /sys are in this directory.
-    pub fn at(root: &Path) -> Host {
-        Host { root: root.to_owned() }
-    }
-
-    /// Returns the model of its first CPU; `None` if it is not described.
-    pub fn cpu(&self) -> Option<Cpu> {
-        let midr = self.line("sys/devices/system/cpu/cpu0/regs/identification/midr_el1");
-        let id = midr.as_deref().and_then(from_midr).or_else(|| from_cpuinfo(&self.text("proc/cpuinfo")?))?;
-        Some(hardware_cpu(id))
+impl Pmus<'_> {
+    /// Returns the devices of this machine.
+    pub fn of(machine: &Machine) -> Pmus<'_> {
+        Pmus { machine, names: machine.entries(PMUS) }
     }
 
     /// Returns whether its cores have any counters.
@@ -91,23 +82,16 @@ impl Host {
 
     /// Returns how to get counters, for a host that has none.
     pub fn advice(&self) -> String {
-        let dmi = |name| self.line(&format!("sys/class/dmi/id/{name}")).unwrap_or_default();
+        let dmi = |name| self.machine.line(&format!("sys/class/dmi/id/{name}")).unwrap_or_default();
         where_counters_are(&dmi("sys_vendor"), &dmi("product_name"))
     }
 
     /// Returns the feature of this host, if any, that can tell for single loads which memory served them.
     pub fn data_source_sampler(&self) -> Option<&'static str> {
-        let devices = self.root.join("sys/bus/event_source/devices");
-        let names: Vec<String> = fs::read_dir(&devices)
-            .into_iter()
-            .flatten()
-            .flatten()
-            .filter_map(|d| d.file_name().into_string().ok())
-            .collect();
-        let has = |begin: &str| names.iter().any(|name| name.starts_with(begin));
+        let has = |begin: &str| self.names.iter().any(|name| name.starts_with(begin));
         // If Intel CPUs can sample loads by latency, the kernel names the event for it.
         let samples_loads =
-            || ["cpu", "cpu_core"].iter().any(|cpu| devices.join(cpu).join("events/mem-loads").exists());
+            || ["cpu", "cpu_core"].iter().any(|cpu| self.machine.has(&format!("{PMUS}/{cpu}/events/mem-loads")));
         if has("arm_spe_") {
             Some("Arm SPE")
         } else if has("ibs_op") {
@@ -117,39 +101,20 @@ impl Host {
         }
     }
 
-    /// Returns the nodes that have memory or CPUs, by number.
-    pub fn nodes(&self) -> Vec<Node> {
-        let numbers = cpu_list(&self.line("sys/devices/system/node/online").unwrap_or_default());
-        let list = |path: String| cpu_list(&self.line(&path).unwrap_or_default());
-        let with_memory = list("sys/devices/system/node/has_memory".to_owned());
-        let node = |&number: &i32| Node {
-            number,
-            cpus: list(format!("sys/devices/system/node/node{number}/cpulist")),
-            has_memory: with_memory.contains(&number),
-        };
-        numbers.iter().map(node).collect()
-    }
-
-    /// Returns the CPUs that share a core with this one, including it.
-    pub fn siblings(&self, cpu: i32) -> Vec<i32> {
-        let path = format!("sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
-        cpu_list(&self.line(&path).unwrap_or_default())
-    }
-
     /// Returns the number of the device for core events.
     fn core_pmu(&self) -> Option<u32> {
         let is_core = |name: &str| {
             name == "cpu" || name == "cpu_core" || name.starts_with("armv8_") || name.starts_with("armv9_")
         };
-        let device = self.pmus().into_iter().find(|name| is_core(name))?;
-        self.line(&format!("{PMUS}/{device}/type"))?.parse().ok()
+        let device = self.names.iter().find(|name| is_core(name))?;
+        self.machine.line(&format!("{PMUS}/{device}/type"))?.parse().ok()
     }
 
     /// Returns the devices that have this event, with the CPU through which to read each.
     fn devices(&self, event: &Uncore) -> Result<Vec<(Countable, i32)>, String> {
         let infix = format!("_{}", event.unit);
-        let mut devices = self.pmus();
-        devices.retain(|name| name.starts_with("hisi_sccl") && name.contains(&infix));
+        let is_of_unit = |name: &&String| name.starts_with("hisi_sccl") && name.contains(&infix);
+        let devices: Vec<&String> = self.names.iter().filter(is_of_unit).collect();
         if devices.is_empty() {
             return Err(format!(
                 "no device hisi_scclNUMBER_{0}NUMBER: load the module hisi_uncore_{0}_pmu",
@@ -164,7 +129,7 @@ impl Host {
     }
 
     fn device(&self, name: &str, event: &Uncore) -> Option<(Countable, i32)> {
-        let file = |path: &str| self.line(&format!("{PMUS}/{name}/{path}"));
+        let file = |path: &str| self.machine.line(&format!("{PMUS}/{name}/{path}"));
         let number = file(&format!("events/{}", event.event))?;
         let config = hexadecimal(number.strip_prefix("config=")?)?;
         let config1 = match event.field {
@@ -174,77 +139,33 @@ impl Host {
                 place.strip_prefix(&format!("config1:{bit}-")).map(|_| value << bit)?
             }
         };
-        let cpu = *cpu_list(&file("cpumask")?).first()?;
+        let cpu = *cpu_list(&file("cpumask")?)?.first()?;
         Some((Countable { kind: file("type")?.parse().ok()?, config, config1 }, cpu))
-    }
-
-    /// Returns the names of all counting devices.
-    fn pmus(&self) -> Vec<String> {
-        let entries = fs::read_dir(self.root.join(PMUS)).into_iter().flatten().flatten();
-        let mut names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
-        names.sort();
-        names
-    }
-
-    fn text(&self, path: &str) -> Option<String> {
-        fs::read_to_string(self.root.join(path)).ok()
-    }
-
-    fn line(&self, path: &str) -> Option<String> {
-        self.text(path).map(|text| text.trim().to_owned())
-    }
-}
-
-const PMUS: &str = "sys/bus/event_source/devices";
-
-/// A NUMA node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Node {
-    pub number: i32,
-    pub cpus: Vec<i32>,
-    pub has_memory: bool,
-}
-
-fn hexadecimal(text: &str) -> Option<u64> {
-    u64::from_str_radix(text.strip_prefix("0x").unwrap_or(text), 16).ok()
-}
-
-/// Parses `0x00000000410fd0c1`: the implementer is in bits 24 to 31, the part number in bits 4 to 15.
-fn from_midr(text: &str) -> Option<CpuId> {
-    let midr = hexadecimal(text)?;
-    Some(CpuId::Arm { implementer: (midr >> 24) as u8, part: (midr >> 4) as u16 & 0xfff })
-}
-
-fn from_cpuinfo(text: &str) -> Option<CpuId> {
-    let field = |name: &str| {
-        let mut pairs = text.lines().filter_map(|line| line.split_once(':'));
-        pairs.find(|(key, _)| key.trim() == name).map(|(_, value)| value.trim())
-    };
-    let small = |name: &str| field(name)?.parse().ok();
-    match field("vendor_id") {
-        Some("GenuineIntel") => Some(CpuId::Intel { family: small("cpu family")?, model: small("model")? }),
-        Some("AuthenticAMD") => Some(CpuId::Amd { family: small("cpu family")?, model: small("model")? }),
-        _ => Some(CpuId::Arm {
-            implementer: u8::try_from(hexadecimal(field("CPU implementer")?)?).ok()?,
-            part: u16::try_from(hexadecimal(field("CPU part")?)?).ok()?,
-        }),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::fs;
+    use std::path::Path;
 
-    /// Returns a recorded host.
-    fn host(name: &str) -> Host {
-        Host::at(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/hosts").join(name))
+    use super::*;
+    use crate::catalog::hardware_cpu;
+
+    /// Returns a recorded machine.
+    fn machine(name: &str) -> Machine {
+        Machine::at(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/hosts").join(name))
+    }
+
+    fn cpu(machine: &Machine) -> Cpu {
+        hardware_cpu(machine.cpu_id().unwrap())
     }
 
     /// Returns the CPU's name and all events beyond those of every CPU: `dmb_spec 8:7e`, with the device's number.
     fn planned(name: &str) -> (Option<&'static str>, Vec<String>) {
-        let host = host(name);
-        let cpu = host.cpu().unwrap();
-        let plan = host.plan(&cpu);
+        let machine = machine(name);
+        let cpu = cpu(&machine);
+        let plan = Pmus::of(&machine).plan(&cpu);
         assert_eq!(
             plan[..3].iter().map(|p| p.event.name).collect::<Vec<_>>(),
             ["cycles", "instructions", "branch-misses"]
@@ -261,7 +182,7 @@ mod tests {
                 fs::create_dir_all(file.parent().unwrap()).unwrap();
                 fs::write(file, "").unwrap();
             }
-            Host::at(dir.path()).data_source_sampler()
+            Pmus::of(&Machine::at(dir.path())).data_source_sampler()
         };
         assert_eq!(sampler(&["arm_spe_0/type", "armv8_pmuv3_0/type"]), Some("Arm SPE"));
         assert_eq!(sampler(&["ibs_op/type", "cpu/type"]), Some("AMD IBS"));
@@ -433,35 +354,14 @@ mod tests {
 
     #[test]
     fn a_machine_without_counters_is_told_where_there_are_some() {
-        let small = host("graviton3-small");
-        let plan = small.plan(&small.cpu().unwrap());
+        let small = machine("graviton3-small");
+        let plan = Pmus::of(&small).plan(&cpu(&small));
         assert!(plan.iter().all(|p| p.asked == Err("there are no counters".to_owned())), "{plan:?}");
-        assert!(!small.has_counters());
-        assert!(small.advice().contains("m7g.16xlarge"), "{}", small.advice());
-        let other = host("no-pmu");
-        assert_eq!(other.plan(&other.cpu().unwrap()).len(), 3, "this CPU is not in the catalog");
-        assert!(other.advice().contains("pmu=on"), "{}", other.advice());
-    }
-
-    #[test]
-    fn nodes_have_cpus_and_memory() {
-        let nodes = host("kunpeng-920").nodes();
-        assert_eq!(nodes.len(), 4);
-        assert_eq!((nodes[2].number, nodes[2].cpus[0], nodes[2].has_memory), (2, 64, true));
-        assert_eq!(host("zen2").nodes(), []);
-        assert!(host("no-such-host").cpu().is_none());
-    }
-
-    #[test]
-    fn identities_are_read() {
-        assert_eq!(from_midr("0x00000000481fd010"), Some(CpuId::Arm { implementer: 0x48, part: 0xd01 }));
-        for bad in [
-            "",
-            "vendor_id : GenuineIntel\n",
-            "vendor_id : AuthenticAMD\ncpu family : 999\nmodel : 1\n",
-            "CPU part : 0xd0c\n",
-        ] {
-            assert_eq!(from_cpuinfo(bad), None, "{bad}");
-        }
+        assert!(!Pmus::of(&small).has_counters());
+        let advice = |machine| Pmus::of(machine).advice();
+        assert!(advice(&small).contains("m7g.16xlarge"), "{}", advice(&small));
+        let other = machine("no-pmu");
+        assert_eq!(Pmus::of(&other).plan(&cpu(&other)).len(), 3, "this CPU is not in the catalog");
+        assert!(advice(&other).contains("pmu=on"), "{}", advice(&other));
     }
 }

@@ -10,15 +10,16 @@
  */
 #pragma once
 
+#include "latch.h"
+#include "losses.h"
+#include <bpf/bpf_helpers.h>
+
 /* CPUs beyond this number have no place. */
 #define MAX_CPUS 1024
 
 /* The number of recent wakes that are kept, a power of two. If two words share an entry, one wake
  * is lost. */
 #define MAX_WAKES 1024
-
-#define FUTEX_WAKE	  1
-#define FUTEX_WAKE_BITSET 10
 
 const volatile __u32 has_places;
 /* 0: not known. */
@@ -63,12 +64,6 @@ static __always_inline struct wake *wake_of(__u64 word)
 	__u32 index = ((word >> 2) ^ (word >> 12) ^ (word >> 22)) % MAX_WAKES;
 
 	return bpf_map_lookup_elem(&wakes, &index);
-}
-
-static __always_inline bool is_wake(__u64 op)
-{
-	op &= FUTEX_CMD_MASK;
-	return op == FUTEX_WAKE || op == FUTEX_WAKE_BITSET;
 }
 
 /* Records that this thread wakes the threads that sleep on a word. */

@@ -30,7 +30,7 @@ pub struct PsiPlace {
     /// The distance from the futex word, rounded down to 8 bytes.
     pub offset: u32,
     /// Whether threads sleep on that word with `FUTEX_WAIT`, as for mutexes, rather than with `FUTEX_WAIT_BITSET`.
-    /// Condition variables are assumed to use the latter in every glibc; see `bpf/library.h`.
+    /// Condition variables are assumed to use the latter in every glibc; see `bpf/pthread.h`.
     pub plain_wait: bool,
     /// The kind, as in the names of such instances' classes.
     pub kind: Kind,

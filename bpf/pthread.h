@@ -10,36 +10,28 @@
  */
 #pragma once
 
+#include "latch.h"
+#include "callsite.h"
+#include "handoff.h"
+#include "histogram.h"
+#include "identity.h"
+#include "losses.h"
+#include "prlock.h"
+#include "psi.h"
+#include "registers.h"
+#include <bpf/bpf_helpers.h>
+
 /* The most functions of the C library on the stack above the system call. */
 #define MAX_LIBRARY_FRAMES 8
 
-/* The offset of the kind in the names of performance_schema's classes, after "wait/synch/". */
-#define PSI_KIND_AT 11
-
-/* Byte offsets in the saved registers: of the system call's second argument, of the stack pointer
- * and, on arm64, of the link register. */
-const volatile __u32 op_register;
+/* Byte offsets in the saved registers: of the stack pointer and, on arm64, of the link register. */
 const volatile __u32 sp_register;
 const volatile __u32 link_register;
-/* Where the server's instrumented objects store the pointer to their instance. */
-const volatile struct psi_place psi_places[MAX_PSI_PLACES];
 
 /* The server's function that locks a C library mutex with a latch id after it. */
 const volatile __u64 tracked_begin;
 const volatile __u64 tracked_end;
 const volatile __u32 tracked_id_offset;
-
-/* The server's functions that lock a rw_pr_lock_t. */
-const volatile struct code_range prlock_functions[MAX_PRLOCK_FUNCTIONS];
-/* Offsets from the beginning of a metadata lock, where its key is: of the pointer to the instance
- * of its rw_pr_lock_t, and of the key's text. */
-const volatile __u32 metadata_instance_offset;
-const volatile __u32 metadata_text_offset;
-
-/* A key's text consists of the namespace, the schema's name, NUL, other names, NUL. Its bounds: */
-#define MIN_METADATA_TEXT   3
-#define MAX_METADATA_TEXT   387
-#define METADATA_NAMESPACES 32
 
 /* Keyed by the addresses in the C library at which its functions sleep or call another function. */
 struct {
@@ -48,14 +40,6 @@ struct {
 	__type(key, __u64);
 	__type(value, struct library_frame);
 } library_frames SEC(".maps");
-
-/* A register of this thread as its program left it; 0 on kernels that do not show registers. */
-static __always_inline __u64 user_register(__u32 offset)
-{
-	if (!bpf_core_enum_value_exists(enum bpf_func_id___regs, BPF_FUNC_task_pt_regs___regs))
-		return 0;
-	return saved_register((void *)bpf_task_pt_regs(bpf_get_current_task_btf()), offset);
-}
 
 /* Where the thread called into the C library, what it called, and the meaning of the function that
  * made the system call. 0 if that is not known. */
@@ -80,73 +64,6 @@ static __always_inline __u64 library_caller(__u8 *primitive, __u8 *innermost)
 		sp += frame->size;
 	}
 	return address >= text_begin && address < text_end ? address : 0;
-}
-
-/* Whether this code locks rw_pr_lock_t's. */
-static __always_inline bool is_prlock_function(__u64 where)
-{
-	for (int i = 0; i < MAX_PRLOCK_FUNCTIONS; i++) {
-		if (where >= prlock_functions[i].begin && where < prlock_functions[i].end)
-			return true;
-	}
-	return false;
-}
-
-/* The class of the instrumented object that contains a futex word; 0 if it has none. An instance of
- * the right kind at the right distance is proof, because objects do not overlap. A rw_pr_lock_t is
- * larger than what may follow a mutex without an instance, so the code must also be known to lock
- * one. */
-static __always_inline __u64 library_class(__u64 word, bool plain_wait, bool is_prlock)
-{
-	for (int i = 0; i < MAX_PSI_PLACES; i++) {
-		const volatile struct psi_place *place = &psi_places[i];
-		__u64 class;
-		char kind = 0;
-
-		if (!place->kind || place->plain_wait != plain_wait ||
-		    (place->is_prlock && !is_prlock))
-			continue;
-		class = psi_class((word & ~7ULL) + place->offset);
-		if (!class ||
-		    bpf_probe_read_user(&kind, 1, (void *)(class + psi_name_offset + PSI_KIND_AT)))
-			continue;
-		if (kind == place->kind)
-			return class;
-	}
-	return 0;
-}
-
-/* Whether a metadata lock's key is here: two lengths that match each other and the text. */
-static __always_inline bool is_metadata_key(__u64 key)
-{
-	__u64 text = key + metadata_text_offset;
-	__u16 length = 0, schema_length = 0;
-	__u8 namespace = 0, schema_end = 0, end = 0;
-
-	if (bpf_probe_read_user(&length, 2, (void *)key) ||
-	    bpf_probe_read_user(&schema_length, 2, (void *)(key + 2)))
-		return false;
-	if (length < MIN_METADATA_TEXT || length > MAX_METADATA_TEXT ||
-	    schema_length + MIN_METADATA_TEXT > length)
-		return false;
-	if (bpf_probe_read_user(&namespace, 1, (void *)text) ||
-	    bpf_probe_read_user(&schema_end, 1, (void *)(text + 1 + schema_length)) ||
-	    bpf_probe_read_user(&end, 1, (void *)(text + length - 1)))
-		return false;
-	return namespace < METADATA_NAMESPACES && !schema_end && !end;
-}
-
-/* Whether the rw_pr_lock_t that contains a futex word belongs to a metadata lock. */
-static __always_inline bool is_metadata_lock(__u64 word, bool plain_wait)
-{
-	for (int i = 0; i < MAX_PSI_PLACES; i++) {
-		const volatile struct psi_place *place = &psi_places[i];
-
-		if (place->is_prlock && place->plain_wait == plain_wait &&
-		    is_metadata_key((word & ~7ULL) + place->offset - metadata_instance_offset))
-			return true;
-	}
-	return false;
 }
 
 /* Identifies the lock that contains a futex word; returns false if that is impossible. */

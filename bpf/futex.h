@@ -40,7 +40,7 @@ static __always_inline void fall_asleep(__u64 word, __u64 op)
 	if (!w)
 		w = new_thread();
 	if (!w) {
-		count(&lost, LOST_THREADS_FULL);
+		lose(LOST_THREADS_FULL);
 		return;
 	}
 	if (w->latch && w->end_ns)
@@ -55,7 +55,7 @@ static __always_inline void fall_asleep(__u64 word, __u64 op)
 	 * have to wait for mutexes too. */
 	if (is_waiting && ((op & FUTEX_CMD_MASK) != FUTEX_WAIT || is_of_latch(w, word)))
 		return;
-	begin_library_wait(&w->library, word, op, is_waiting);
+	begin_pthread_wait(&w->pthread, word, op, is_waiting);
 }
 
 static __always_inline void wake_up(__s64 ret)
@@ -69,9 +69,9 @@ static __always_inline void wake_up(__s64 ret)
 		return;
 	if (w->sleep_generation != generation(LIBRARY_FUNCTION)) {
 		/* These programs were off meanwhile, so this may be the end of another sleep. */
-		if (w->library.word)
-			count(&lost, LOST_CUT_OFF);
-		w->library.word = 0;
+		if (w->pthread.word)
+			lose(LOST_CUT_OFF);
+		w->pthread.word = 0;
 		w->sleep_begin_ns = 0;
 		return;
 	}
@@ -79,14 +79,14 @@ static __always_inline void wake_up(__s64 ret)
 	if (w->latch && w->sleep_begin_ns) {
 		w->sleep_ns += now - w->sleep_begin_ns;
 		if (slept)
-			w->waker_place = waker_place(w->sleep_word, w->sleep_begin_ns);
+			w->waker_domain = waker_domain(w->sleep_word, w->sleep_begin_ns);
 		w->sleep_begin_ns = 0;
 		w->sleeps += slept;
 	}
-	if (w->library.word) {
+	if (w->pthread.word) {
 		if (slept)
-			end_library_wait(&w->library, now);
-		w->library.word = 0;
+			end_pthread_wait(&w->pthread, now);
+		w->pthread.word = 0;
 	}
 }
 
@@ -98,7 +98,7 @@ static __always_inline int futex_begins(__u64 word, __u64 op)
 
 	if (is_wait(op))
 		fall_asleep(word, op);
-	else if (has_places && is_wake(op))
+	else if (has_domains && is_wake(op))
 		note_wake(word);
 	add_time(h, now);
 	return 0;

@@ -51,7 +51,7 @@ static __always_inline void add_callsite(const struct callsite_key *key, __u64 n
 		at = bpf_map_lookup_elem(&callsites, key);
 	}
 	if (!at) {
-		count(&lost, LOST_CALLSITES_FULL);
+		lose(LOST_CALLSITES_FULL);
 		return;
 	}
 	__sync_fetch_and_add(&at->count, 1);
@@ -72,7 +72,7 @@ static __always_inline bool add_wait(const struct callsite_key *callsite, __u64 
 		total = bpf_map_lookup_elem(&latches, &key);
 	}
 	if (!total) {
-		count(&lost, LOST_LATCHES_FULL);
+		lose(LOST_LATCHES_FULL);
 		return false;
 	}
 	__sync_fetch_and_add(&total->sum_ns, ns);

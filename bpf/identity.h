@@ -51,8 +51,8 @@ static __always_inline bool identify(void *ctx, const struct site *site, __u64 l
 	k->mode = kind->mode;
 	k->function = site->function;
 	k->identity = kind->identity;
-	if (!value_at(ctx, &site->file, &key->where) || !value_at(ctx, &site->line, &key->line)) {
-		key->where = caller(ctx, site);
+	if (!value_at(ctx, &site->file, &key->address) || !value_at(ctx, &site->line, &key->line)) {
+		key->address = caller(ctx, site);
 		key->line = 0;
 	}
 	/* A line number fills half a register; the caller need not define the other half. */
@@ -76,7 +76,7 @@ static __always_inline bool identify(void *ctx, const struct site *site, __u64 l
 	k->identity = IDENTITY_PSI_CLASS;
 	if (!k->id) {
 		k->identity = IDENTITY_CALLER;
-		k->id = key->where;
+		k->id = key->address;
 	}
 	return true;
 }

@@ -37,7 +37,7 @@ static __always_inline int at_site(void *ctx)
 	now = bpf_ktime_get_ns();
 	site = site_here(ctx, &index);
 	if (!site) {
-		count(&lost, LOST_NO_SITE);
+		lose(LOST_NO_SITE);
 		return 0;
 	}
 	h = hit(site->probe);

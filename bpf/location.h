@@ -8,23 +8,23 @@
 #include "registers.h"
 #include <bpf/bpf_helpers.h>
 
-static __always_inline bool value_at(void *ctx, const struct place *place, __u64 *value)
+static __always_inline bool value_at(void *ctx, const struct location *location, __u64 *value)
 {
 	__u64 reg;
 
-	if (place->kind == 2) {
-		*value = (__u64)place->reg << 32 | (__u32)place->displacement;
+	if (location->kind == LOCATION_CONSTANT) {
+		*value = (__u64)location->reg << 32 | (__u32)location->displacement;
 		return true;
 	}
-	reg = saved_register(ctx, place->reg);
-	if (place->kind == 1) {
-		*value = reg + place->displacement;
+	reg = saved_register(ctx, location->reg);
+	if (location->kind == LOCATION_SUM) {
+		*value = reg + location->displacement;
 		return true;
 	}
 	*value = 0;
-	if (place->kind == 4)
-		return !bpf_probe_read_user(value, 4, (void *)(reg + place->displacement));
-	if (place->kind == 8)
-		return !bpf_probe_read_user(value, 8, (void *)(reg + place->displacement));
+	if (location->kind == LOCATION_MEMORY_32)
+		return !bpf_probe_read_user(value, 4, (void *)(reg + location->displacement));
+	if (location->kind == LOCATION_MEMORY_64)
+		return !bpf_probe_read_user(value, 8, (void *)(reg + location->displacement));
 	return false;
 }

@@ -14,9 +14,9 @@ struct {
 	__type(value, __u64);
 } lost SEC(".maps");
 
-static __always_inline void count(void *map, __u32 index)
+static __always_inline void lose(__u32 cause)
 {
-	__u64 *n = bpf_map_lookup_elem(map, &index);
+	__u64 *n = bpf_map_lookup_elem(&lost, &cause);
 
 	if (n)
 		*n += 1;

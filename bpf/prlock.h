@@ -12,7 +12,7 @@
 /* The server's functions that lock a rw_pr_lock_t. */
 const volatile struct code_range prlock_functions[MAX_PRLOCK_FUNCTIONS];
 
-/* Offsets from the beginning of a metadata lock, where its key is: of the pointer to the instance
+/* Offsets from the beginning of a metadata lock, address its key is: of the pointer to the instance
  * of its rw_pr_lock_t, and of the key's text. */
 const volatile __u32 metadata_instance_offset;
 const volatile __u32 metadata_text_offset;
@@ -23,10 +23,10 @@ const volatile __u32 metadata_text_offset;
 #define METADATA_NAMESPACES 32
 
 /* Whether this code locks rw_pr_lock_t's. */
-static __always_inline bool is_prlock_function(__u64 where)
+static __always_inline bool is_prlock_function(__u64 address)
 {
 	for (int i = 0; i < MAX_PRLOCK_FUNCTIONS; i++) {
-		if (where >= prlock_functions[i].begin && where < prlock_functions[i].end)
+		if (address >= prlock_functions[i].begin && address < prlock_functions[i].end)
 			return true;
 	}
 	return false;
@@ -55,11 +55,11 @@ static __always_inline bool is_metadata_key(__u64 key)
 /* Whether the rw_pr_lock_t that contains a futex word belongs to a metadata lock. */
 static __always_inline bool is_metadata_lock(__u64 word, bool plain_wait)
 {
-	for (int i = 0; i < MAX_PSI_PLACES; i++) {
-		const volatile struct psi_place *place = &psi_places[i];
+	for (int i = 0; i < MAX_PSI_POINTERS; i++) {
+		const volatile struct psi_pointer *pointer = &psi_pointers[i];
 
-		if (place->is_prlock && place->plain_wait == plain_wait &&
-		    is_metadata_key((word & ~7ULL) + place->offset - metadata_instance_offset))
+		if (pointer->is_prlock && pointer->plain_wait == plain_wait &&
+		    is_metadata_key((word & ~7ULL) + pointer->offset - metadata_instance_offset))
 			return true;
 	}
 	return false;

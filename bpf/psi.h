@@ -22,7 +22,7 @@ const volatile __u32 psi_class_offset;
 const volatile __u32 psi_name_offset;
 
 /* Where the server's instrumented objects store the pointer to their instance. */
-const volatile struct psi_place psi_places[MAX_PSI_PLACES];
+const volatile struct psi_pointer psi_pointers[MAX_PSI_POINTERS];
 
 /* The performance_schema class of the instance to which the pointer at this address leads; 0 if
  * there is none. The class's name shows whether it is one. */
@@ -41,21 +41,21 @@ static __always_inline __u64 psi_class(__u64 at)
  * the right kind at the right distance is proof, because objects do not overlap. A rw_pr_lock_t is
  * larger than what may follow a mutex without an instance, so the code must also be known to lock
  * one. */
-static __always_inline __u64 library_class(__u64 word, bool plain_wait, bool is_prlock)
+static __always_inline __u64 psi_class_of_word(__u64 word, bool plain_wait, bool is_prlock)
 {
-	for (int i = 0; i < MAX_PSI_PLACES; i++) {
-		const volatile struct psi_place *place = &psi_places[i];
+	for (int i = 0; i < MAX_PSI_POINTERS; i++) {
+		const volatile struct psi_pointer *pointer = &psi_pointers[i];
 		__u64 class;
 		char kind = 0;
 
-		if (!place->kind || place->plain_wait != plain_wait ||
-		    (place->is_prlock && !is_prlock))
+		if (!pointer->kind || pointer->plain_wait != plain_wait ||
+		    (pointer->is_prlock && !is_prlock))
 			continue;
-		class = psi_class((word & ~7ULL) + place->offset);
+		class = psi_class((word & ~7ULL) + pointer->offset);
 		if (!class ||
 		    bpf_probe_read_user(&kind, 1, (void *)(class + psi_name_offset + PSI_KIND_AT)))
 			continue;
-		if (kind == place->kind)
+		if (kind == pointer->kind)
 			return class;
 	}
 	return 0;

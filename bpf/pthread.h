@@ -56,7 +56,7 @@ static __always_inline __u64 library_caller(__u8 *primitive, __u8 *innermost)
 			*primitive = frame->primitive;
 		if (!i)
 			*innermost = frame->primitive;
-		if (frame->return_at == IN_LINK_REGISTER)
+		if (frame->return_at == RETURN_IN_REGISTER)
 			address = user_register(link_register);
 		else if (bpf_probe_read_user(&address, 8, (void *)(sp + frame->return_at)))
 			return 0;
@@ -70,19 +70,19 @@ static __always_inline __u64 library_caller(__u8 *primitive, __u8 *innermost)
 static __always_inline bool identify_lock(struct callsite_key *at, __u64 word, bool plain_wait)
 {
 	struct latch_key *key = &at->latch;
-	bool is_prlock = is_prlock_function(at->where);
+	bool is_prlock = is_prlock_function(at->address);
 
 	if (key->primitive == PRIMITIVE_ALLOCATOR) {
 		key->identity = IDENTITY_ALLOCATOR;
 		return true;
 	}
 	key->identity = IDENTITY_PSI_CLASS;
-	key->id = library_class(word, plain_wait, is_prlock);
+	key->id = psi_class_of_word(word, plain_wait, is_prlock);
 	if (key->id)
 		return true;
 	if (!key->primitive)
 		return false;
-	if (at->where >= tracked_begin && at->where < tracked_end) {
+	if (at->address >= tracked_begin && at->address < tracked_end) {
 		key->identity = IDENTITY_LATCH_ID;
 		return !bpf_probe_read_user(&key->id, 4, (void *)(word + tracked_id_offset));
 	}
@@ -97,7 +97,7 @@ static __always_inline bool identify_lock(struct callsite_key *at, __u64 word, b
 		return true;
 	}
 	key->identity = IDENTITY_CALLER;
-	key->id = at->where;
+	key->id = at->address;
 	return key->id;
 }
 
@@ -109,7 +109,7 @@ static __always_inline bool is_mutex(__u8 primitive)
 
 /* Notes that the thread sleeps on a word. While it waits for a latch, only a C library mutex counts
  * as another wait. */
-static __always_inline void begin_library_wait(struct library_wait *w, __u64 word, __u64 op,
+static __always_inline void begin_pthread_wait(struct pthread_wait *w, __u64 word, __u64 op,
 					       bool is_waiting)
 {
 	struct latch_key *key = &w->key.latch;
@@ -117,7 +117,7 @@ static __always_inline void begin_library_wait(struct library_wait *w, __u64 wor
 	bool plain_wait;
 
 	__builtin_memset(w, 0, sizeof(*w));
-	w->key.where = library_caller(&primitive, &innermost);
+	w->key.address = library_caller(&primitive, &innermost);
 	/* With FUTEX_WAIT, a condition variable's waiter reacquires the mutex, in a function that
 	 * is called for this purpose. A FUTEX_WAIT of the condition variable's function itself
 	 * waits for the condition, as in glibc before 2.34. */
@@ -126,7 +126,7 @@ static __always_inline void begin_library_wait(struct library_wait *w, __u64 wor
 	 * lock. */
 	if (primitive == PRIMITIVE_COND && plain_wait)
 		primitive =
-		    is_prlock_function(w->key.where) ? PRIMITIVE_MUTEX : PRIMITIVE_REACQUIRE;
+		    is_prlock_function(w->key.address) ? PRIMITIVE_MUTEX : PRIMITIVE_REACQUIRE;
 	if (primitive == PRIMITIVE_OTHER || (is_waiting && !is_mutex(primitive)))
 		return;
 	key->function = LIBRARY_FUNCTION;
@@ -136,19 +136,19 @@ static __always_inline void begin_library_wait(struct library_wait *w, __u64 wor
 	if (primitive == PRIMITIVE_RWLOCK_WRITE)
 		key->mode = MODE_X;
 	if (!identify_lock(&w->key, word, plain_wait)) {
-		count(&lost, LOST_LIBRARY_UNKNOWN);
+		lose(LOST_LIBRARY_UNKNOWN);
 		return;
 	}
 	w->begin_ns = bpf_ktime_get_ns();
-	w->begin_place = place_here();
+	w->begin_domain = current_domain();
 	w->word = word;
 }
 
-static __always_inline void end_library_wait(struct library_wait *w, __u64 now)
+static __always_inline void end_pthread_wait(struct pthread_wait *w, __u64 now)
 {
 	__u64 ns = now - w->begin_ns;
 
 	add_wait(&w->key, w->word, ns, true, ns, 1);
-	add_handoff(&w->key.latch, w->begin_place, waker_place(w->word, w->begin_ns), place_here(),
-		    ns);
+	add_handoff(&w->key.latch, w->begin_domain, waker_domain(w->word, w->begin_ns),
+		    current_domain(), ns);
 }

@@ -33,7 +33,7 @@ static __always_inline struct wait *thread_wait(void)
 	struct wait *w = bpf_map_lookup_elem(&threads, &tid);
 
 	if (w && w->latch && !w->end_ns && w->generation != generation(w->key.latch.function)) {
-		count(&lost, LOST_CUT_OFF);
+		lose(LOST_CUT_OFF);
 		w->latch = 0;
 	}
 	return w;
@@ -58,7 +58,7 @@ static __always_inline void finish(struct wait *w, __u64 end_ns)
 		w->page.function = w->key.latch.function;
 		add_page_wait(&w->page, ns);
 	}
-	add_handoff(&w->key.latch, w->begin_place, w->waker_place, w->end_place, ns);
+	add_handoff(&w->key.latch, w->begin_domain, w->waker_domain, w->end_domain, ns);
 	w->latch = 0;
 }
 
@@ -70,7 +70,7 @@ static __always_inline void move_on(struct wait *w)
 	if (w->end_ns)
 		finish(w, w->end_ns);
 	else
-		count(&lost, LOST_UNFINISHED);
+		lose(LOST_UNFINISHED);
 	w->latch = 0;
 }
 
@@ -96,13 +96,13 @@ static __always_inline void begin(void *ctx, const struct site *site, __u64 now)
 	__u64 latch;
 
 	if (!value_at(ctx, &site->latch, &latch) || !latch) {
-		count(&lost, LOST_UNREADABLE);
+		lose(LOST_UNREADABLE);
 		return;
 	}
 	if (!w)
 		w = new_thread();
 	if (!w) {
-		count(&lost, LOST_THREADS_FULL);
+		lose(LOST_THREADS_FULL);
 		return;
 	}
 	if (goes_on(w, site, latch, now))
@@ -110,12 +110,12 @@ static __always_inline void begin(void *ctx, const struct site *site, __u64 now)
 	move_on(w);
 	__builtin_memset(w, 0, sizeof(*w));
 	if (!identify(ctx, site, latch, &w->key)) {
-		count(&lost, LOST_UNREADABLE);
+		lose(LOST_UNREADABLE);
 		return;
 	}
 	w->generation = generation(site->function);
 	w->switches = futex_switches();
-	w->begin_place = place_here();
+	w->begin_domain = current_domain();
 	w->begin_ns = now;
 	w->latch = latch;
 }
@@ -129,7 +129,7 @@ static __always_inline void end(void *ctx, const struct site *site, __u64 now)
 		return;
 	if (!w || !w->latch) {
 		if (!by_turns(site->function))
-			count(&lost, LOST_NO_BEGIN);
+			lose(LOST_NO_BEGIN);
 		return;
 	}
 	/* The end of an inner wait function, or of a wait for another latch, is not the end of this
@@ -137,7 +137,7 @@ static __always_inline void end(void *ctx, const struct site *site, __u64 now)
 	if (w->key.latch.function != site->function)
 		return;
 	if (site->latch.kind && !value_at(ctx, &site->latch, &latch)) {
-		count(&lost, LOST_UNREADABLE);
+		lose(LOST_UNREADABLE);
 		return;
 	}
 	if (site->latch.kind && latch != w->latch)
@@ -146,11 +146,11 @@ static __always_inline void end(void *ctx, const struct site *site, __u64 now)
 	 * seen. */
 	if (w->end_ns) {
 		if (!by_turns(site->function))
-			count(&lost, LOST_NO_BEGIN);
+			lose(LOST_NO_BEGIN);
 		return;
 	}
 	note_page(w);
-	w->end_place = place_here();
+	w->end_domain = current_domain();
 	if (site->role == ROLE_MAYBE_END)
 		w->end_ns = now;
 	else

@@ -6,6 +6,7 @@
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
 #include "registers.h"
+#include "target.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -28,9 +29,6 @@ struct checksum_calls {
 	__u64 bytes;
 };
 
-const volatile __u32 target_tgid;
-/* Byte offset of the instruction pointer in the saved registers. */
-const volatile __u32 ip_register;
 const volatile struct checksum_site sites[MAX_CHECKSUMS];
 
 struct {
@@ -67,7 +65,7 @@ static __always_inline int at_call(void *ctx)
 {
 	__u64 address;
 
-	if (bpf_get_current_pid_tgid() >> 32 != target_tgid)
+	if (!is_target())
 		return 0;
 	address = saved_register(ctx, ip_register);
 	for (__u32 i = 0; i < MAX_CHECKSUMS; i++) {

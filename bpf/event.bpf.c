@@ -9,14 +9,11 @@
 #include <bpf/bpf_core_read.h>
 #include "count.h"
 #include "registers.h"
+#include "target.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
 const volatile struct event_vocabulary vocabulary;
-
-const volatile __u32 target_tgid;
-/* Byte offset of the instruction pointer in the saved registers. */
-const volatile __u32 ip_register;
 
 struct perf_sample_data {
 	__u64 period;
@@ -72,7 +69,7 @@ int event_sample(struct bpf_perf_event_data_kern *ctx)
 	struct hits *h;
 	__u32 zero = 0;
 
-	if (bpf_get_current_pid_tgid() >> 32 != target_tgid)
+	if (!is_target())
 		return 0;
 	now = bpf_ktime_get_ns();
 	event = BPF_CORE_READ(ctx, event);

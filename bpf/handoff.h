@@ -1,35 +1,30 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * Counts between which parts of the machine latches are handed over: from where the thread ran that
- * woke a waiter, to where the waiter ran once it had the latch. The thread that released the latch
- * is identified by its futex wake, so no unlock has to be probed. A wait that ended without a wake
- * has no such place.
+ * Counts between which domains of the machine latches are handed over: from the domain of the
+ * thread that woke a waiter to the domain of the waiter once it had the latch. The thread that
+ * released the latch is identified by its futex wake, so no unlock has to be probed. If a wait
+ * ended without a wake, the domain it came from is not known.
  *
- * User space chooses the parts: NUMA nodes, or groups of CPUs that share a cache. If the machine is
- * a single part, the verifier removes all of this code.
+ * User space chooses the domains: NUMA nodes, or groups of CPUs that share a cache. If the machine
+ * is a single domain, the verifier removes all of this code.
  */
 #pragma once
 
-/* CPUs beyond this number have no place. */
-#define MAX_CPUS 1024
+#include "latch.h"
+#include "losses.h"
+#include <bpf/bpf_helpers.h>
 
-/* The number of recent wakes that are kept, a power of two. If two words share an entry, one wake
- * is lost. */
-#define MAX_WAKES 1024
-
-#define FUTEX_WAKE	  1
-#define FUTEX_WAKE_BITSET 10
-
-const volatile __u32 has_places;
-/* 0: not known. */
-const volatile __u8 place_of_cpu[MAX_CPUS];
+const volatile __u32 has_domains;
+/* 0 where it is not known. */
+const volatile __u8 domain_of_cpu[MAX_CPUS];
 
 struct wake {
 	__u64 word;
 	__u64 ns;
-	__u64 place;
+	__u64 domain;
 };
 
+/* The last wake of each word. If two words share an entry, the older wake is forgotten. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, MAX_WAKES);
@@ -46,15 +41,15 @@ struct {
 
 static const struct handoffs no_handoffs;
 
-/* The place where this thread runs. */
-static __always_inline __u8 place_here(void)
+/* The domain of the CPU that this thread runs on; 0: not known. */
+static __always_inline __u8 current_domain(void)
 {
 	__u32 cpu;
 
-	if (!has_places)
+	if (!has_domains)
 		return 0;
 	cpu = bpf_get_smp_processor_id();
-	return cpu < MAX_CPUS ? place_of_cpu[cpu] : 0;
+	return cpu < MAX_CPUS ? domain_of_cpu[cpu] : 0;
 }
 
 static __always_inline struct wake *wake_of(__u64 word)
@@ -65,12 +60,6 @@ static __always_inline struct wake *wake_of(__u64 word)
 	return bpf_map_lookup_elem(&wakes, &index);
 }
 
-static __always_inline bool is_wake(__u64 op)
-{
-	op &= FUTEX_CMD_MASK;
-	return op == FUTEX_WAKE || op == FUTEX_WAKE_BITSET;
-}
-
 /* Records that this thread wakes the threads that sleep on a word. */
 static __always_inline void note_wake(__u64 word)
 {
@@ -79,23 +68,23 @@ static __always_inline void note_wake(__u64 word)
 	if (!wake)
 		return;
 	wake->word = word;
-	wake->place = place_here();
+	wake->domain = current_domain();
 	wake->ns = bpf_ktime_get_ns();
 }
 
-/* The place of the thread that woke this one, which has slept on a word since then; 0: not known.
+/* The domain of the thread that woke this one, which has slept on a word since then; 0: not known.
  */
-static __always_inline __u8 waker_place(__u64 word, __u64 since_ns)
+static __always_inline __u8 waker_domain(__u64 word, __u64 since_ns)
 {
 	struct wake *wake;
 
-	if (!has_places)
+	if (!has_domains)
 		return 0;
 	wake = wake_of(word);
-	return wake && wake->word == word && wake->ns >= since_ns ? wake->place : 0;
+	return wake && wake->word == word && wake->ns >= since_ns ? wake->domain : 0;
 }
 
-/* Adds a wait that began in one place, was woken from another, and acquired the latch in a third.
+/* Adds a wait that began in one domain, was woken from another, and acquired the latch in a third.
  */
 static __always_inline void add_handoff(const struct latch_key *latch, __u8 begin, __u8 from,
 					__u8 to, __u64 ns)
@@ -103,7 +92,7 @@ static __always_inline void add_handoff(const struct latch_key *latch, __u8 begi
 	struct handoff_key key = {};
 	struct handoffs *h;
 
-	if (!has_places)
+	if (!has_domains)
 		return;
 	key.latch = *latch;
 	key.from = from;
@@ -114,7 +103,7 @@ static __always_inline void add_handoff(const struct latch_key *latch, __u8 begi
 		h = bpf_map_lookup_elem(&handoffs, &key);
 	}
 	if (!h) {
-		count(&lost, LOST_HANDOFFS_FULL);
+		lose(LOST_HANDOFFS_FULL);
 		return;
 	}
 	__sync_fetch_and_add(&h->count, 1);

@@ -34,6 +34,19 @@ enum {
 	BPF_NOEXIST = 1,
 };
 
+/* The futex system call's operations; the other bits of its argument are flags. */
+enum futex_op {
+	FUTEX_WAIT = 0,
+	FUTEX_WAKE = 1,
+	FUTEX_WAIT_BITSET = 9,
+	FUTEX_WAKE_BITSET = 10,
+	FUTEX_CMD_MASK = 0x7f,
+};
+
+enum errno {
+	EAGAIN = 11,
+};
+
 /* Kernels before 5.15 have no attach cookies; the flavor lets the program check. */
 enum bpf_func_id___cookie {
 	BPF_FUNC_get_attach_cookie___cookie = 174,

@@ -7,20 +7,42 @@
 
 #include "kernel.h"
 
-#define BUCKETS 25
-
-/* The capacities of the maps. */
-#define MAX_WRAPPERS  1024
-#define MAX_LATCHES   2048
-#define MAX_CALLSITES 4096
-#define MAX_THREADS   16384
-#define MAX_PAGES     4096
-#define MAX_HANDOFFS  8192
-/* The most kinds of wait that one wait function can represent. */
-#define MAX_KINDS	     6
-#define MAX_FRAME_ROWS	     4096
-#define MAX_PSI_PLACES	     8
-#define MAX_PRLOCK_FUNCTIONS 4
+/* Sizes that both sides know. */
+enum limit {
+	/* Buckets of a histogram; the last one has no upper bound. */
+	BUCKETS = 25,
+	/* Probe sites. */
+	MAX_SITES = 2048,
+	/* Probes under which the sites' hits are counted: sites of one name share a probe. */
+	MAX_PROBES = 256,
+	/* Wait functions of one server. */
+	MAX_FUNCTIONS = 32,
+	/* Stands for a wait function in the keys of waits in the C library, which the futex
+	 * programs see. */
+	LIBRARY_FUNCTION = MAX_FUNCTIONS,
+	/* Kinds of wait that one wait function can represent. */
+	MAX_KINDS = 6,
+	/* Return addresses in code that many latches share. */
+	MAX_WRAPPERS = 1024,
+	/* Instructions at which the C library's functions sleep or call each other. */
+	MAX_FRAME_ROWS = 4096,
+	/* Pointers to performance_schema instances in the instrumented types. */
+	MAX_PSI_POINTERS = 8,
+	/* Functions that lock a rw_pr_lock_t. */
+	MAX_PRLOCK_FUNCTIONS = 4,
+	/* CPUs whose domain is known. */
+	MAX_CPUS = 1024,
+	/* Recent futex wakes that are remembered, a power of two. */
+	MAX_WAKES = 1024,
+	/* Threads, and the keys under which waits are counted. */
+	MAX_THREADS = 16384,
+	MAX_LATCHES = 2048,
+	MAX_CALLSITES = 4096,
+	MAX_PAGES = 4096,
+	MAX_HANDOFFS = 8192,
+	/* One in this many hits is timed. */
+	TIMED_HITS = 16,
+};
 
 /* What reaching a probe site means. */
 enum role {
@@ -31,32 +53,31 @@ enum role {
 	ROLE_BEGIN_AGAIN,
 	/* The wait is over. */
 	ROLE_END,
-	/* The wait is probably over, unless ROLE_BEGIN_AGAIN follows at once; the last one counts.
-	 */
+	/* The wait is probably over, unless ROLE_BEGIN_AGAIN follows at once. The last one
+	 * counts. */
 	ROLE_MAYBE_END,
 };
 
-/* How a latch is identified. The number of identities is bounded, so that a server cannot fill the
+/* What identifies a latch. The number of identities is bounded, so that a server cannot fill the
  * maps. */
 enum identity {
-	/* By a number in the latch: its class. */
+	/* A number in the latch: its class. */
 	IDENTITY_LATCH_ID,
-	/* By the place in the server's code that created it: a file name's address and a line. */
+	/* The line of the server's source that created it: a file name's address and a number. */
 	IDENTITY_CREATED,
-	/* By its performance_schema class. */
+	/* Its performance_schema class. */
 	IDENTITY_PSI_CLASS,
-	/* By its own address, if that is in the server's static data. */
+	/* Its own address, which is in the server's static data. */
 	IDENTITY_STATIC,
-	/* By the return address of the code that waits for it. */
+	/* The return address of the code that waits for it. */
 	IDENTITY_CALLER,
-	/* It is part of a metadata lock. */
+	/* Nothing but its type: it is part of a metadata lock. */
 	IDENTITY_METADATA_LOCK,
-	/* It is a page's latch. */
+	/* Nothing but its type: it is a page's latch. */
 	IDENTITY_PAGE,
-	/* It belongs to the C library's allocator. */
+	/* Nothing but its type: it belongs to the C library's allocator. */
 	IDENTITY_ALLOCATOR,
-	/* For sites only: by address if static, else by performance_schema class, else by caller.
-	 */
+	/* For sites only: the first of STATIC, PSI_CLASS and CALLER that is possible. */
 	IDENTITY_WORD,
 };
 
@@ -78,20 +99,32 @@ enum primitive {
 	PRIMITIVE_COND,
 	/* malloc and its like. */
 	PRIMITIVE_ALLOCATOR,
-	/* A function that sleeps for something else: a semaphore, a thread's end, any system call.
-	 */
+	/* A function that sleeps for something else: a semaphore, the end of a thread, any system
+	 * call. */
 	PRIMITIVE_OTHER,
 	/* For waits only: a mutex that the thread has to reacquire because a condition variable
 	 * woke it. */
 	PRIMITIVE_REACQUIRE,
 };
 
+/* How a value follows from its location. The numbers of the last two are the sizes in bytes. */
+enum location_kind {
+	/* There is no such value. */
+	LOCATION_ABSENT = 0,
+	/* The value is register + displacement. */
+	LOCATION_SUM = 1,
+	/* The value is known: `reg` is its upper half, `displacement` its lower half. */
+	LOCATION_CONSTANT = 2,
+	/* The value is in memory, at register + displacement. */
+	LOCATION_MEMORY_32 = 4,
+	LOCATION_MEMORY_64 = 8,
+};
+
 /* Where a value is when a site is reached: in a saved register, or in memory that one points to. */
-struct place {
-	/* Byte offset in the saved registers; for a constant, its upper half. */
+struct location {
+	/* Byte offset in the saved registers. */
 	__u16 reg;
-	/* 0: absent; 1: register + displacement; 2: a constant, displacement is its lower half; 4
-	 * or 8: that many bytes at register + displacement. */
+	/* enum location_kind */
 	__u16 kind;
 	__s32 displacement;
 };
@@ -110,6 +143,7 @@ enum condition_kind {
 };
 
 struct condition {
+	/* enum condition_kind */
 	__u8 kind;
 	/* Condition code or bit number. */
 	__u8 code;
@@ -125,7 +159,9 @@ struct condition {
 struct latch_kind {
 	/* The server's own number for this kind of wait, if one site represents several. */
 	__u16 number;
+	/* enum mode */
 	__u8 mode;
+	/* enum identity */
 	__u8 identity;
 	/* The offsets of the identity's two parts in the latch, and which bits of the second count.
 	 */
@@ -136,21 +172,22 @@ struct latch_kind {
 
 /* One probe site; the attach cookie is its index. */
 struct site {
+	/* enum role */
 	__u8 role;
 	/* The wait function that it belongs to. */
 	__u8 function;
 	/* The probe under which its hits are counted. */
 	__u16 probe;
 	/* Which of its function's kinds of wait this is, if the function has several. */
-	struct place kind;
+	struct location kind;
 	/* At an end: absent, unless sites of many functions belong to one wait function. */
-	struct place latch;
+	struct location latch;
 	/* The call site: a file name's address and line, if the server passes them... */
-	struct place file;
-	struct place line;
+	struct location file;
+	struct location line;
 	/* ...otherwise the return address, and the frame pointer for finding frames further up. */
-	struct place caller;
-	struct place frame;
+	struct location caller;
+	struct location frame;
 	struct condition condition;
 };
 
@@ -159,20 +196,6 @@ struct latch_kinds {
 	/* 1, or the number of kinds that the sites' `kind` distinguishes. */
 	__u32 count;
 	struct latch_kind kinds[MAX_KINDS];
-};
-
-enum limit {
-	/* Probe sites. */
-	MAX_SITES = 2048,
-	/* Probes under which the sites' hits are counted: sites of one name share a probe. */
-	MAX_PROBES = 256,
-	/* Wait functions of one server. */
-	MAX_FUNCTIONS = 32,
-	/* The number in place of a wait function for waits in the C library, which the futex
-	 * programs see. */
-	LIBRARY_FUNCTION = MAX_FUNCTIONS,
-	/* One in this many hits is timed. */
-	TIMED_HITS = 16,
 };
 
 /* How the probes of a wait function, or the futex programs, are attached. */
@@ -192,8 +215,11 @@ struct attachment {
 struct latch_key {
 	__u64 id;
 	__u32 line;
+	/* enum identity */
 	__u8 identity;
+	/* enum mode */
 	__u8 mode;
+	/* The wait function, or LIBRARY_FUNCTION. */
 	__u8 function;
 	/* enum primitive */
 	__u8 primitive;
@@ -201,8 +227,8 @@ struct latch_key {
 
 struct callsite_key {
 	struct latch_key latch;
-	/* A file name's address and line, or a return address and 0. */
-	__u64 where;
+	/* The address of a file's name, if the line is not 0; otherwise the return address. */
+	__u64 address;
 	__u64 line;
 };
 
@@ -228,12 +254,12 @@ struct callsite_waits {
 	__u64 sum_ns;
 };
 
-/* The key under which handoffs are counted; places count from 1, and 0 means unknown. */
+/* The key under which handoffs are counted. Domains count from 1; 0 means unknown. */
 struct handoff_key {
 	struct latch_key latch;
-	/* Where the thread ran that woke the waiter. */
+	/* The domain of the thread that woke the waiter. */
 	__u8 from;
-	/* Where the waiter ran when it had the latch. */
+	/* The domain of the waiter when it had the latch. */
 	__u8 to;
 	__u8 unused[6];
 };
@@ -241,7 +267,8 @@ struct handoff_key {
 struct handoffs {
 	__u64 count;
 	__u64 sum_ns;
-	/* Handoffs in which the waiter began to wait in another place than it acquired the latch.
+	/* Handoffs in which the waiter acquired the latch in another domain than it began to wait
+	 * in.
 	 */
 	__u64 migrations;
 };
@@ -274,7 +301,7 @@ struct page_key {
 	__u32 unused;
 };
 
-/* Types of pages that are part of an index, and a value in place of a type. */
+/* Types of pages that are part of an index, and a value that stands for all others. */
 enum page_type {
 	PAGE_SDI = 17853,
 	PAGE_RTREE = 17854,
@@ -288,12 +315,13 @@ struct page_waits {
 	__u64 sum_ns;
 };
 
-/* A sleep in a C library lock or condition variable; word 0 means none. */
-struct library_wait {
+/* A wait for a lock or condition variable of the C library, which lasts as long as the thread
+ * sleeps on its word; word 0 means none. */
+struct pthread_wait {
 	__u64 word;
 	__u64 begin_ns;
-	/* Where the thread ran when it fell asleep. */
-	__u64 begin_place;
+	/* The domain of the thread when it fell asleep. */
+	__u64 begin_domain;
 	struct callsite_key key;
 };
 
@@ -301,17 +329,19 @@ struct library_wait {
 struct library_frame {
 	/* The number of bytes from the stack pointer here to its value in the caller. */
 	__u32 size;
-	/* The offset of the return address from the stack pointer; IN_LINK_REGISTER: not on the
-	 * stack. */
+	/* The offset of the return address from the stack pointer, or RETURN_IN_REGISTER. */
 	__u32 return_at;
-	/* What the function means to code outside of the library. */
+	/* enum primitive: what the function means to code outside of the library. */
 	__u32 primitive;
 };
 
-#define IN_LINK_REGISTER 0xffffffff
+enum return_at {
+	/* The return address is in the link register. */
+	RETURN_IN_REGISTER = 0xffffffff,
+};
 
-/* Where an instrumented object stores the pointer to its performance_schema instance. */
-struct psi_place {
+/* The pointer from an instrumented object to its performance_schema instance. */
+struct psi_pointer {
 	/* The distance from the futex word, rounded down to 8 bytes. */
 	__u32 offset;
 	/* Whether threads sleep on that word with FUTEX_WAIT rather than FUTEX_WAIT_BITSET.
@@ -347,16 +377,16 @@ struct wait {
 	__u32 sleep_generation;
 	/* The switches of the futex programs when the wait began. */
 	__u32 switches;
-	/* Where the thread ran when the wait began and when it probably ended, and where the thread
-	 * ran that last woke it. */
-	__u8 begin_place;
-	__u8 end_place;
-	__u8 waker_place;
+	/* The domains of the thread when the wait began and when it probably ended, and of the
+	 * thread that last woke it. */
+	__u8 begin_domain;
+	__u8 end_domain;
+	__u8 waker_domain;
 	__u8 is_page;
 	struct callsite_key key;
 	/* The kind of page that it waits for, once `is_page`. */
 	struct page_key page;
-	struct library_wait library;
+	struct pthread_wait pthread;
 };
 
 /* Why something was not counted. */
@@ -410,5 +440,7 @@ struct vocabulary {
 	enum lost lost;
 	enum tracepoint tracepoint;
 	enum limit limit;
+	enum location_kind location;
+	enum return_at return_at;
 	enum page_type page_type;
 };

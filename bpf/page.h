@@ -8,6 +8,9 @@
  */
 #pragma once
 
+#include "latch.h"
+#include <bpf/bpf_helpers.h>
+
 const volatile struct page_layout page_layout;
 
 struct {
@@ -99,4 +102,31 @@ static __always_inline void add_page_wait(const struct page_key *key, __u64 ns)
 		return;
 	__sync_fetch_and_add(&at->count, 1);
 	__sync_fetch_and_add(&at->sum_ns, ns);
+}
+
+/* Notes which page the thread waited for, if any, while the page is certain to be the same. */
+static __always_inline void note_page(struct wait *w)
+{
+	struct latch_key *key = &w->key.latch;
+	bool is_bare = key->identity == IDENTITY_CALLER;
+
+	if (!page_layout.is_known || w->is_page)
+		return;
+	/* A latch with another identity is not a page's, unless its kind of latch has a flag for
+	 * pages. */
+	if (page_layout.flag ? key->identity != IDENTITY_CREATED : !is_bare)
+		return;
+	if (!may_be_page(w->latch))
+		return;
+	w->is_page = page_of(w->latch, &w->page);
+	if (is_bare) {
+		/* The page identifies the latch better than the waiting code does. */
+		if (w->is_page) {
+			key->identity = IDENTITY_PAGE;
+			key->id = 0;
+		}
+	} else if (!w->is_page) {
+		w->page = other_pages;
+		w->is_page = true;
+	}
 }

@@ -6,6 +6,10 @@
 
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
+
+/* Byte offset of the instruction pointer in the saved registers. */
+const volatile __u32 ip_register;
 
 static __always_inline __u64 saved_register(void *ctx, __u32 offset)
 {
@@ -13,4 +17,12 @@ static __always_inline __u64 saved_register(void *ctx, __u32 offset)
 
 	bpf_probe_read_kernel(&value, sizeof(value), ctx + (offset & 0x1ff));
 	return value;
+}
+
+/* A register of this thread as its program left it; 0 on kernels that do not show registers. */
+static __always_inline __u64 user_register(__u32 offset)
+{
+	if (!bpf_core_enum_value_exists(enum bpf_func_id___regs, BPF_FUNC_task_pt_regs___regs))
+		return 0;
+	return saved_register((void *)bpf_task_pt_regs(bpf_get_current_task_btf()), offset);
 }

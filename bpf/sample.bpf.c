@@ -8,16 +8,15 @@
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_core_read.h>
 #include "count.h"
+#include "duty.h"
 #include "registers.h"
+#include "target.h"
 #include "threads.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
 const volatile struct sample_vocabulary vocabulary;
 
-const volatile __u32 target_tgid;
-/* Byte offset of the instruction pointer in the saved registers. */
-const volatile __u32 ip_register;
 /* System call numbers of this architecture. */
 const volatile __s64 futex_number;
 const volatile __s64 getcpu_number;
@@ -135,7 +134,7 @@ int cpu_sample(struct bpf_perf_event_data_kern *ctx)
 	void *regs = NULL;
 	__u64 now;
 
-	if (bpf_get_current_pid_tgid() >> 32 != target_tgid)
+	if (!is_target())
 		return 0;
 	now = bpf_ktime_get_ns();
 	regs = BPF_CORE_READ(ctx, regs);
@@ -162,7 +161,7 @@ int getcpu_enter(void *ctx)
 	__u32 zero = 0;
 	__u64 *n;
 
-	if (bpf_get_current_pid_tgid() >> 32 != target_tgid)
+	if (!is_target())
 		return 0;
 	n = bpf_map_lookup_elem(&getcpu_calls, &zero);
 	if (n)

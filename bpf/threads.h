@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * What each thread waits for. The programs that measure waits own these maps, and those that sample
- * CPU time share them.
+ * What each thread waits for. The programs that measure waits own this map, and those that sample
+ * CPU time share it.
  */
 #pragma once
 
 #include "latch.h"
+#include <bpf/bpf_helpers.h>
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -13,11 +14,3 @@ struct {
 	__type(key, __u32);
 	__type(value, struct wait);
 } threads SEC(".maps");
-
-/* Indexed by wait function; the futex programs come last. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, MAX_FUNCTIONS + 1);
-	__type(key, __u32);
-	__type(value, struct attachment);
-} attachments SEC(".maps");

@@ -24,13 +24,13 @@ const COND_WORDS: [u32; 2] = [0x20, 0x28];
 /// The offset of the words in a `pthread_rwlock_t` on which readers and writers sleep. Both lie in the same 8 bytes.
 const RWLOCK_WORDS: u32 = 8;
 
-/// Where an instrumented object stores the pointer to its performance_schema instance.
+/// The pointer from an instrumented object to its performance_schema instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PsiPlace {
+pub struct PsiPointer {
     /// The distance from the futex word, rounded down to 8 bytes.
     pub offset: u32,
     /// Whether threads sleep on that word with `FUTEX_WAIT`, as for mutexes, rather than with `FUTEX_WAIT_BITSET`.
-    /// Condition variables are assumed to use the latter in every glibc; see `bpf/library.h`.
+    /// Condition variables are assumed to use the latter in every glibc; see `bpf/pthread.h`.
     pub plain_wait: bool,
     /// The kind, as in the names of such instances' classes.
     pub kind: Kind,
@@ -38,22 +38,22 @@ pub struct PsiPlace {
     pub is_prlock: bool,
 }
 
-/// Returns all places of instances for the objects of the SQL layer (`mysql_mutex_t`, `mysql_rwlock_t`, `mysql_cond_t`
+/// Returns the pointers to instances in the objects of the SQL layer (`mysql_mutex_t`, `mysql_rwlock_t`, `mysql_cond_t`
 /// and `mysql_prlock_t`). The instance pointer follows the C library's object.
 /// `prlock_kind` is what [`prlock_kind`] returns for the server.
-pub fn psi_places(arch: Arch, library: &Library, prlock_kind: Kind) -> Vec<PsiPlace> {
+pub fn psi_pointers(arch: Arch, library: &Library, prlock_kind: Kind) -> Vec<PsiPointer> {
     let mutex = mutex_size(arch);
     let prlock = library.prlock_size(arch);
-    let plain = |offset, kind| PsiPlace { offset, plain_wait: true, kind, is_prlock: false };
-    let timed = |offset, kind| PsiPlace { plain_wait: false, ..plain(offset, kind) };
-    let of_prlock = |place| PsiPlace { kind: prlock_kind, is_prlock: true, ..place };
-    let mut places = vec![plain(mutex, Kind::Mutex), of_prlock(plain(prlock, Kind::Prlock))];
-    places.push(timed(RWLOCK_SIZE - RWLOCK_WORDS, Kind::Rwlock));
+    let plain = |offset, kind| PsiPointer { offset, plain_wait: true, kind, is_prlock: false };
+    let timed = |offset, kind| PsiPointer { plain_wait: false, ..plain(offset, kind) };
+    let of_prlock = |pointer| PsiPointer { kind: prlock_kind, is_prlock: true, ..pointer };
+    let mut pointers = vec![plain(mutex, Kind::Mutex), of_prlock(plain(prlock, Kind::Prlock))];
+    pointers.push(timed(RWLOCK_SIZE - RWLOCK_WORDS, Kind::Rwlock));
     for word in COND_WORDS {
-        places.push(timed(COND_SIZE - word, Kind::Cond));
-        places.push(of_prlock(timed(prlock - mutex - word, Kind::Prlock)));
+        pointers.push(timed(COND_SIZE - word, Kind::Cond));
+        pointers.push(of_prlock(timed(prlock - mutex - word, Kind::Prlock)));
     }
-    places
+    pointers
 }
 
 /// The name of the `rw_pr_lock_t` in a metadata lock, after the kind.
@@ -292,7 +292,7 @@ mod tests {
     #[test]
     fn an_instrument_is_behind_its_lock() {
         let at = |arch, prlock_kind, kind| -> Vec<u32> {
-            psi_places(arch, if prlock_kind == Kind::Prlock { &MYSQL } else { &MARIADB }, prlock_kind)
+            psi_pointers(arch, if prlock_kind == Kind::Prlock { &MYSQL } else { &MARIADB }, prlock_kind)
                 .iter()
                 .filter(|p| p.kind == kind)
                 .map(|p| p.offset)
@@ -304,7 +304,7 @@ mod tests {
             assert_eq!(at(arch, Kind::Prlock, Kind::Mutex), [mutex_size(arch)]);
             assert_eq!(at(arch, Kind::Prlock, Kind::Cond), [16, 8]);
             assert_eq!(at(arch, Kind::Prlock, Kind::Rwlock), [48]);
-            assert!(psi_places(arch, &MYSQL, Kind::Prlock).len() <= 8, "more than the programs have room for");
+            assert!(psi_pointers(arch, &MYSQL, Kind::Prlock).len() <= 8, "more than the programs have room for");
         }
         // MariaDB's names say rwlock for both.
         assert_eq!(at(Arch::X86_64, Kind::Rwlock, Kind::Rwlock), [104, 48, 32, 24]);

@@ -25,8 +25,8 @@ pub use hardware::{
     cpu as hardware_cpu, where_counters_are, Access, Code, Cpu, HardwareEvent, Instruction, Place, Proof, Uncore,
 };
 pub use library::{
-    is_word, library_lock, lock_starts, metadata_lock_event, mutex_size, prlock_kind, psi_places, tracked_id, Library,
-    PsiClass,
+    is_word, library_lock, lock_starts, metadata_lock_event, mutex_size, prlock_kind, psi_pointers, tracked_id,
+    Library, PsiClass,
 };
 pub use pages::{Dictionary, DictionaryAt, PageLatch, Pages, SpaceAt};
 pub use spin::{SpinRounds, Turns};

@@ -129,8 +129,8 @@ impl Names for ServerNames<'_> {
         }
     }
 
-    fn callsite(&mut self, place: u64, line: u64) -> String {
-        self.caches.callsite(self.target, place, line)
+    fn callsite(&mut self, address: u64, line: u64) -> String {
+        self.caches.callsite(self.target, address, line)
     }
 
     fn pages(&mut self, keys: &[PageKey]) -> Option<Vec<PageName>> {
@@ -140,20 +140,20 @@ impl Names for ServerNames<'_> {
 
 impl Caches {
     /// Returns `file.cc:123` if the server's code passes its location, else the waiting function's name.
-    fn callsite(&mut self, target: &Target, place: u64, line: u64) -> String {
-        if let Some(known) = self.callsites.get(&(place, line)) {
+    fn callsite(&mut self, target: &Target, address: u64, line: u64) -> String {
+        if let Some(known) = self.callsites.get(&(address, line)) {
             return known.clone();
         }
         let name = if line > 0 {
-            let file = self.namer.string_at(place).unwrap_or_else(|| "?".to_owned());
+            let file = self.namer.string_at(address).unwrap_or_else(|| "?".to_owned());
             let base = file.rsplit('/').next().unwrap_or("?");
             format!("{base}:{line}")
-        } else if place > 0 {
-            target.function_name(place)
+        } else if address > 0 {
+            target.function_name(address)
         } else {
             "unknown".to_owned()
         };
-        self.callsites.insert((place, line), name.clone());
+        self.callsites.insert((address, line), name.clone());
         name
     }
 }

@@ -5,7 +5,7 @@ use crate::bpf::latch::types;
 use crate::model::{Kind, Mode};
 use crate::names::{Identity, PageKey};
 
-/// The number in place of the wait function in keys of waits in the C library.
+/// Stands for a wait function in the keys of waits in the C library.
 pub(super) const LIBRARY: u8 = types::limit::LIBRARY_FUNCTION.0 as u8;
 
 /// A key of the programs' maps in comparable form.
@@ -58,7 +58,12 @@ pub(super) fn is_reacquire(primitive: u8) -> bool {
 
 /// Returns the mode of a key; the inverse of [`mode_code`](super::plan::mode_code).
 pub(super) fn mode(code: u8) -> Mode {
-    [Mode::None, Mode::S, Mode::Sx, Mode::X].get(usize::from(code)).copied().unwrap_or(Mode::None)
+    match types::mode(u32::from(code)) {
+        types::mode::MODE_S => Mode::S,
+        types::mode::MODE_SX => Mode::Sx,
+        types::mode::MODE_X => Mode::X,
+        _ => Mode::None,
+    }
 }
 
 #[cfg(test)]

@@ -9,8 +9,8 @@ use crate::symbols::{frame, Arch, Image};
 use crate::target::{file_mappings, FileMapping};
 use types::primitive as primitives;
 
-/// The capacity of the programs' map (`MAX_FRAME_ROWS` in `bpf/latch.h`).
-const MAX_ROWS: usize = 4096;
+/// The capacity of the programs' map.
+const MAX_ROWS: usize = types::limit::MAX_FRAME_ROWS.0 as usize;
 /// The most functions that are examined per library; those that wait need fewer than 100.
 const MAX_FUNCTIONS: usize = 512;
 
@@ -125,7 +125,8 @@ fn row(image: &Image, insn: &Insn, primitive: u32) -> Option<types::library_fram
         return None;
     }
     let frame = frame(image, insn.addr)?;
-    Some(types::library_frame { size: frame.size, return_at: frame.return_at.unwrap_or(u32::MAX), primitive })
+    let return_at = frame.return_at.unwrap_or(types::return_at::RETURN_IN_REGISTER.0);
+    Some(types::library_frame { size: frame.size, return_at, primitive })
 }
 
 fn is_system_call(arch: Arch, insn: &Insn) -> bool {

@@ -6,7 +6,7 @@ use libbpf_rs::{MapCore, MapFlags};
 use super::{library, plan, Plan};
 use crate::bpf::bytes_of;
 use crate::bpf::latch::{types, LatchSkel, OpenLatchSkel};
-use crate::catalog::{prlock_kind, psi_places, tracked_id, Family};
+use crate::catalog::{prlock_kind, psi_pointers, tracked_id, Family};
 use crate::host::Topology;
 use crate::model::BUCKET_BOUNDS_NS;
 use crate::target::Target;
@@ -23,8 +23,8 @@ pub(super) fn configure(
     rodata.bucket_bounds = BUCKET_BOUNDS_NS;
     rodata.ip_register = u32::from(plan::ip_offset(target.image.arch()));
     if let Some(topology) = topology {
-        rodata.has_places = 1;
-        rodata.place_of_cpu.iter_mut().zip(&topology.of_cpu).for_each(|(into, domain)| *into = *domain);
+        rodata.has_domains = 1;
+        rodata.domain_of_cpu.iter_mut().zip(&topology.of_cpu).for_each(|(into, domain)| *into = *domain);
     }
     if let Some(text) = target.image.section(".text") {
         rodata.text_begin = text.start + target.bias;
@@ -51,12 +51,12 @@ pub(super) fn configure(
         rodata.tracked_end = range.end + target.bias;
         rodata.tracked_id_offset = tracked_id(arch);
     }
-    let places = psi_places(arch, library, prlock_kind(&target.image));
-    for (into, place) in rodata.psi_places.iter_mut().zip(places) {
+    let pointers = psi_pointers(arch, library, prlock_kind(&target.image));
+    for (into, pointer) in rodata.psi_pointers.iter_mut().zip(pointers) {
         // The kinds' names begin with different letters.
-        let kind = place.kind.as_str().as_bytes()[0];
-        let (plain_wait, is_prlock) = (u8::from(place.plain_wait), u8::from(place.is_prlock));
-        *into = types::psi_place { offset: place.offset, plain_wait, kind, is_prlock, unused: 0 };
+        let kind = pointer.kind.as_str().as_bytes()[0];
+        let (plain_wait, is_prlock) = (u8::from(pointer.plain_wait), u8::from(pointer.is_prlock));
+        *into = types::psi_pointer { offset: pointer.offset, plain_wait, kind, is_prlock, unused: 0 };
     }
     for (into, range) in rodata.prlock_functions.iter_mut().zip(functions(library.prlock)) {
         *into = types::code_range { begin: range.start + target.bias, end: range.end + target.bias };
@@ -90,7 +90,7 @@ fn write_other_pages(map: &impl MapCore) -> Result<()> {
 /// Writes the planned sites and kinds to the maps. The sites depend on where the program lies in the process.
 fn write_sites(map: &impl MapCore, plan: &Plan, bias: u64) -> Result<()> {
     for (index, site) in plan.sites.iter().enumerate() {
-        let moved = |place| plan::moved(place, bias);
+        let moved = |location| plan::moved(location, bias);
         let site = types::site { latch: moved(site.site.latch), file: moved(site.site.file), ..site.site };
         map.update(&(index as u32).to_ne_bytes(), bytes_of(&site), MapFlags::ANY).context("writing the probe sites")?;
     }

@@ -22,8 +22,12 @@ const LOST: [&str; types::lost::LOST_CAUSES.0 as usize] = [
     "handoffs_full",
 ];
 
+/// The number of entries of `enum tracepoint`.
+const TRACEPOINT_COUNT: u32 = types::tracepoint::MAX_HITS.0 - types::tracepoint::HIT_FUTEX_ENTER.0;
+
 /// What is counted in addition to the sites, in the order of `enum tracepoint`.
-pub(super) const TRACEPOINTS: [&str; 4] = ["futex_enter", "futex_exit", "thread_exit", "futex_wake"];
+pub(super) const TRACEPOINTS: [&str; TRACEPOINT_COUNT as usize] =
+    ["futex_enter", "futex_exit", "thread_exit", "futex_wake"];
 
 /// The maps that are read at each scrape. They outlive the loaded programs.
 pub(crate) struct Maps {

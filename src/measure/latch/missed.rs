@@ -73,7 +73,7 @@ impl Missed {
         }
         let mut parts = Vec::new();
         for (key, waits) in &counts.callsites {
-            let part = Part::Callsite(key_of(&key.latch), key.r#where, key.line);
+            let part = Part::Callsite(key_of(&key.latch), key.address, key.line);
             parts.push((part, factor(key.latch.function.into()), (waits.count, waits.sum_ns)));
         }
         for (key, waits) in &counts.pages {
@@ -110,8 +110,8 @@ impl Missed {
         self.part(Part::Migration(latch, from, to)).count
     }
 
-    pub(super) fn callsite(&self, latch: LatchKey, place: u64, line: u64) -> Sum {
-        self.part(Part::Callsite(latch, place, line))
+    pub(super) fn callsite(&self, latch: LatchKey, address: u64, line: u64) -> Sum {
+        self.part(Part::Callsite(latch, address, line))
     }
 
     fn part(&self, part: Part) -> Sum {

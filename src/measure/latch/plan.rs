@@ -19,8 +19,6 @@ use crate::symbols::{Arch, Image};
 const MAX_SITES: usize = types::limit::MAX_SITES.0 as usize;
 /// The number of probes whose hits the programs can count.
 const MAX_PROBES: usize = types::limit::MAX_PROBES.0 as usize;
-/// The kind of place that is a number (`bpf/latch.h`).
-const CONSTANT: u16 = 2;
 /// The capacity of the programs' map of wait functions.
 pub(super) const MAX_FUNCTIONS: usize = types::limit::MAX_FUNCTIONS.0 as usize;
 
@@ -475,7 +473,7 @@ impl Planner<'_> {
     /// Returns what the program needs to know at this site, except for the role.
     fn site(&self, variant: &Variant, at: &Site) -> Result<types::site, &'static str> {
         let (arch, function) = (self.image.arch(), variant.function);
-        let argument = |n: usize| at.args.get(n).copied().flatten().map(|p| place(arch, p));
+        let argument = |n: usize| at.args.get(n).copied().flatten().map(|p| location(arch, p));
         let latch = argument(function.latch_argument).ok_or("the latch's address is not known there")?;
         let mut site = types::site { function: variant.index, latch, ..Default::default() };
         match (function.callsite, function.location(self.image, variant.range.start)) {
@@ -484,8 +482,8 @@ impl Planner<'_> {
                 site.line = argument(line).unwrap_or_default();
             }
             _ => {
-                site.caller = at.return_address.map(|p| place(arch, p)).unwrap_or_default();
-                site.frame = place(arch, Place::Register { register: frame_pointer(arch), bytes: 8 });
+                site.caller = at.return_address.map(|p| location(arch, p)).unwrap_or_default();
+                site.frame = location(arch, Place::Register { register: frame_pointer(arch), bytes: 8 });
             }
         }
         if let IdentityIn::ByKind { argument: number, .. } = function.identity {
@@ -525,8 +523,8 @@ impl Planner<'_> {
             EndKind::Final => types::role::ROLE_END,
         };
         let condition = end.when.map(|c| encode_condition(self.image.arch(), &c)).unwrap_or_default();
-        // The latch's place at the beginning does not apply here.
-        let latch = types::place::default();
+        // The latch's location at the beginning does not apply here.
+        let latch = types::location::default();
         self.planned(variant, name, &end.site, role, types::site { condition, latch, ..base })
     }
 
@@ -535,7 +533,7 @@ impl Planner<'_> {
         let entry = self.image.functions_named(end).next().and_then(|s| self.image.function_at(s.addr));
         let found = entry.and_then(|range| code::whole_function(self.image, range, &self.system_calls));
         let found = found.ok_or("the function that ends its waits was not found")?;
-        let base = types::site { latch: types::place::default(), ..base };
+        let base = types::site { latch: types::location::default(), ..base };
         self.planned(variant, "end", &found.begin, types::role::ROLE_END, base)
     }
 
@@ -569,7 +567,7 @@ impl Planner<'_> {
             emulated: true,
             at_return: true,
             wait: 0,
-            site: types::site { role: types::role::ROLE_END.0 as u8, latch: types::place::default(), ..base },
+            site: types::site { role: types::role::ROLE_END.0 as u8, latch: types::location::default(), ..base },
         })
     }
 }
@@ -585,12 +583,13 @@ fn numbered(what: &str, n: usize) -> String {
 
 /// Returns the number that represents a mode in the kernel.
 pub(super) fn mode_code(mode: Mode) -> u8 {
-    match mode {
-        Mode::None => 0,
-        Mode::S => 1,
-        Mode::Sx => 2,
-        Mode::X => 3,
-    }
+    let code = match mode {
+        Mode::None => types::mode::MODE_NONE,
+        Mode::S => types::mode::MODE_S,
+        Mode::Sx => types::mode::MODE_SX,
+        Mode::X => types::mode::MODE_X,
+    };
+    code.0 as u8
 }
 
 /// Returns the offset of register `number` in the registers that the kernel saves at a probe: `struct pt_regs` on
@@ -621,7 +620,7 @@ pub(in crate::measure) fn ip_offset(arch: Arch) -> u16 {
 }
 
 /// Returns the offsets of a system call's second argument, of the stack pointer and, on aarch64, of the link register.
-/// x86_64 has no link register; the number in its place is never read.
+/// x86_64 has no link register; the offset returned for it is never read.
 pub(super) fn library_registers(arch: Arch) -> (u32, u32, u32) {
     let (op, sp, link) = match arch {
         Arch::X86_64 => (register_offset(arch, 6), register_offset(arch, 4), 0),
@@ -637,31 +636,38 @@ fn frame_pointer(arch: Arch) -> u8 {
     }
 }
 
-fn place(arch: Arch, place: Place) -> types::place {
+/// Returns in the programs' terms where a value is.
+fn location(arch: Arch, place: Place) -> types::location {
+    let at = |register, kind: u32, displacement| types::location {
+        reg: register_offset(arch, register),
+        kind: kind as u16,
+        displacement,
+    };
     match place {
-        Place::Register { register, .. } => {
-            types::place { reg: register_offset(arch, register), kind: 1, displacement: 0 }
-        }
-        Place::Sum { register, offset } => {
-            types::place { reg: register_offset(arch, register), kind: 1, displacement: offset }
-        }
+        Place::Register { register, .. } => at(register, types::location_kind::LOCATION_SUM.0, 0),
+        Place::Sum { register, offset } => at(register, types::location_kind::LOCATION_SUM.0, offset),
         Place::Constant(value) => constant(value),
-        Place::Stack { base, offset, bytes } => {
-            types::place { reg: register_offset(arch, base), kind: u16::from(bytes), displacement: offset }
-        }
+        // The kinds of values in memory are their sizes.
+        Place::Stack { base, offset, bytes } => at(base, bytes.into(), offset),
     }
 }
 
+/// The kind of location of a value that is known.
+const CONSTANT: u16 = types::location_kind::LOCATION_CONSTANT.0 as u16;
+
 /// Addresses of programs have at most 48 bits.
-fn constant(value: u64) -> types::place {
-    types::place { reg: (value >> 32) as u16, kind: CONSTANT, displacement: value as i32 }
+fn constant(value: u64) -> types::location {
+    types::location { reg: (value >> 32) as u16, kind: CONSTANT, displacement: value as i32 }
 }
 
-/// Returns the place of an address in a process whose program is loaded `bias` bytes higher.
-pub(super) fn moved(place: types::place, bias: u64) -> types::place {
-    match place.kind {
-        CONSTANT => constant((u64::from(place.reg) << 32 | u64::from(place.displacement as u32)).wrapping_add(bias)),
-        _ => place,
+/// Returns the location of an address in a process whose program is loaded `bias` bytes higher.
+pub(super) fn moved(location: types::location, bias: u64) -> types::location {
+    match location.kind {
+        CONSTANT => {
+            let linked = u64::from(location.reg) << 32 | u64::from(location.displacement as u32);
+            constant(linked.wrapping_add(bias))
+        }
+        _ => location,
     }
 }
 

@@ -21,9 +21,9 @@ pub(super) trait Names {
     /// Returns the name of a latch, of which `example` is the address of one; `None` if it is not known yet.
     fn latch(&mut self, key: &types::latch_key, example: u64) -> Option<LatchName>;
 
-    /// Returns `file.cc:123` for a line of the file whose name is at `place`; for line 0, the function that contains
-    /// `place`.
-    fn callsite(&mut self, place: u64, line: u64) -> String;
+    /// Returns `file.cc:123` for a line of the file whose name is at `address`; for line 0, the function that contains
+    /// `address`.
+    fn callsite(&mut self, address: u64, line: u64) -> String;
 
     /// Returns what each page is part of; `None` if nothing is known of this server's pages.
     fn pages(&mut self, keys: &[PageKey]) -> Option<Vec<PageName>>;
@@ -101,7 +101,7 @@ impl Tally<'_> {
         let mut callsites: HashMap<(&str, Mode, String), CallsiteWaits> = HashMap::new();
         for (key, waits) in &self.counts.callsites {
             let Some(name) = self.contended(named, &key.latch) else { continue };
-            let callsite = names.callsite(key.r#where, key.line);
+            let callsite = names.callsite(key.address, key.line);
             let mode = mode_of(name, key.latch.mode);
             let entry = callsites.entry((&name.event, mode, callsite.clone())).or_insert_with(|| CallsiteWaits {
                 latch: name.event.clone(),
@@ -110,7 +110,7 @@ impl Tally<'_> {
                 wait_ns: 0,
                 waits: 0,
             });
-            let missed = self.missed.callsite(key_of(&key.latch), key.r#where, key.line);
+            let missed = self.missed.callsite(key_of(&key.latch), key.address, key.line);
             entry.wait_ns += waits.sum_ns + missed.sum_ns as u64;
             entry.waits += waits.count + missed.count as u64;
         }
@@ -262,8 +262,8 @@ mod tests {
             LatchName::from_event(EVENTS.get(key.id as usize)?)
         }
 
-        fn callsite(&mut self, place: u64, line: u64) -> String {
-            format!("{place}:{line}")
+        fn callsite(&mut self, address: u64, line: u64) -> String {
+            format!("{address}:{line}")
         }
 
         fn pages(&mut self, keys: &[PageKey]) -> Option<Vec<PageName>> {
@@ -411,11 +411,11 @@ mod tests {
 
     #[test]
     fn call_sites_add_up_by_latch_mode_and_place() {
-        let site = |mode, place| types::callsite_key { latch: key(INDEX, mode, 0), r#where: place, line: 9 };
+        let site = |mode, address| types::callsite_key { latch: key(INDEX, mode, 0), address, line: 9 };
         let of = |n: u64| Counts {
             latches: vec![(key(INDEX, 1, 0), waits(4, 100)), (key(INDEX, 3, 0), waits(4, 100))],
             callsites: [site(1, 5), site(3, 5), site(3, 6)]
-                .map(|key| (key, types::callsite_waits { count: n, sum_ns: n * 10 * (key.r#where) }))
+                .map(|key| (key, types::callsite_waits { count: n, sum_ns: n * 10 * (key.address) }))
                 .to_vec(),
             ..Counts::default()
         };

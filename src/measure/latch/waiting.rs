@@ -66,8 +66,8 @@ impl LatchCollector {
             let wait: types::wait = *plain::from_bytes(&entry.1).ok().context("a wait has an unexpected size")?;
             if wait.latch != 0 && wait.end_ns == 0 && is_open(wait.key.latch.function, wait.generation) {
                 found.extend(self.waited_for(&wait.key.latch, wait.latch));
-            } else if wait.library.word != 0 && is_open(LIBRARY, wait.sleep_generation) {
-                found.extend(self.waited_for(&wait.library.key.latch, wait.library.word));
+            } else if wait.pthread.word != 0 && is_open(LIBRARY, wait.sleep_generation) {
+                found.extend(self.waited_for(&wait.pthread.key.latch, wait.pthread.word));
             }
         }
         Ok(found)

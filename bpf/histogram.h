@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * Where finished waits are added up: a histogram for each latch, and sums for each call site.
+ */
+#pragma once
+
+#include "latch.h"
+#include "losses.h"
+#include <bpf/bpf_helpers.h>
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_LATCHES);
+	__type(key, struct latch_key);
+	__type(value, struct waits);
+} latches SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_CALLSITES);
+	__type(key, struct callsite_key);
+	__type(value, struct callsite_waits);
+} callsites SEC(".maps");
+
+/* The upper bounds of the buckets, in nanoseconds; user space owns them and fills them in. */
+const volatile __u64 bucket_bounds[BUCKETS - 1];
+
+static const struct waits no_waits;
+static const struct callsite_waits no_callsite_waits;
+
+/* The number of bounds below ns, by binary search: five steps for 24 bounds. */
+static __always_inline __u32 bucket_of(__u64 ns)
+{
+	__u32 low = 0;
+
+	for (__u32 step = 16; step; step >>= 1) {
+		__u32 probe = low + step - 1;
+
+		if (probe < BUCKETS - 1 && bucket_bounds[probe] < ns)
+			low += step;
+	}
+	return low;
+}
+
+static __always_inline void add_callsite(const struct callsite_key *key, __u64 ns)
+{
+	struct callsite_waits *at = bpf_map_lookup_elem(&callsites, key);
+
+	if (!at) {
+		bpf_map_update_elem(&callsites, key, &no_callsite_waits, BPF_NOEXIST);
+		at = bpf_map_lookup_elem(&callsites, key);
+	}
+	if (!at) {
+		lose(LOST_CALLSITES_FULL);
+		return;
+	}
+	__sync_fetch_and_add(&at->count, 1);
+	__sync_fetch_and_add(&at->sum_ns, ns);
+}
+
+/* Adds a wait of ns to its latch; returns false if there is no room for it. The time asleep is
+ * known only if the wait was watched. */
+static __always_inline bool add_wait(const struct callsite_key *callsite, __u64 latch, __u64 ns,
+				     bool is_watched, __u64 sleep_ns, __u32 sleeps)
+{
+	struct latch_key key = callsite->latch;
+	struct waits *total = bpf_map_lookup_elem(&latches, &key);
+	__u32 bucket = bucket_of(ns);
+
+	if (!total) {
+		bpf_map_update_elem(&latches, &key, &no_waits, BPF_NOEXIST);
+		total = bpf_map_lookup_elem(&latches, &key);
+	}
+	if (!total) {
+		lose(LOST_LATCHES_FULL);
+		return false;
+	}
+	__sync_fetch_and_add(&total->sum_ns, ns);
+	if (is_watched) {
+		__sync_fetch_and_add(&total->watched, 1);
+		__sync_fetch_and_add(&total->watched_ns, ns);
+	}
+	if (is_watched && sleeps) {
+		__sync_fetch_and_add(&total->sleep_ns, sleep_ns);
+		__sync_fetch_and_add(&total->sleeps, sleeps);
+		__sync_fetch_and_add(&total->slept, 1);
+	}
+	if (bucket < BUCKETS)
+		__sync_fetch_and_add(&total->buckets[bucket], 1);
+	/* Checked again after the store, so that the larger of two racing maxima stays. */
+	for (int i = 0; i < 4 && *(volatile __u64 *)&total->max_ns < ns; i++)
+		*(volatile __u64 *)&total->max_ns = ns;
+	total->example = latch;
+	add_callsite(callsite, ns);
+	return true;
+}

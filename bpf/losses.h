@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * What could not be counted, by cause: nothing is dropped silently.
+ */
+#pragma once
+
+#include "latch.h"
+#include <bpf/bpf_helpers.h>
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, LOST_CAUSES);
+	__type(key, __u32);
+	__type(value, __u64);
+} lost SEC(".maps");
+
+static __always_inline void lose(__u32 cause)
+{
+	__u64 *n = bpf_map_lookup_elem(&lost, &cause);
+
+	if (n)
+		*n += 1;
+}

@@ -6,8 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use armtrace::analysis::decode;
 use armtrace::catalog::{self, Naming};
-use armtrace::code::decode;
 use armtrace::names::{locks, Instruments, Key, Locks, MariadbRules, MysqlRules};
 use armtrace::symbols::Image;
 use lab::binaries::{
@@ -29,7 +29,8 @@ fn ids(rules: &MysqlRules) -> BTreeMap<String, String> {
 
 /// Source file, without its folders, and event name of each place that makes rw-locks. No lines: they differ between builds.
 fn sites(rules: &MysqlRules) -> BTreeSet<(String, String)> {
-    let name = |s: &armtrace::names::Site| rules.site_name(&s.file, s.line).map_or("none".to_owned(), |n| n.event);
+    let name =
+        |s: &armtrace::names::CreationSite| rules.site_name(&s.file, s.line).map_or("none".to_owned(), |n| n.event);
     rules.sites().iter().map(|s| (s.file.rsplit('/').next().unwrap_or_default().to_owned(), name(s))).collect()
 }
 
@@ -386,7 +387,7 @@ fn a_lock_whose_key_is_not_known_has_no_name() {
     let function = image.symbol("_Z21init_common_variablesv").or_else(|| image.symbol("_ZL21init_common_variablesv"));
     let range = image.function_at(function.expect("the function").addr).expect("its bounds");
     let found: Vec<u64> =
-        armtrace::code::decode(&image, range).iter().filter(|i| i.bytes() == store).map(|i| i.addr).collect();
+        armtrace::analysis::decode(&image, range).iter().filter(|i| i.bytes() == store).map(|i| i.addr).collect();
     let &[at] = &found[..] else { panic!("{found:x?}") };
     let mut bytes = std::fs::read(&path).expect("the program");
     let offset = image.file_offset(at).expect("a place in the file") as usize;

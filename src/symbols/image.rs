@@ -96,7 +96,7 @@ impl SymbolSource {
 
 /// What a file with symbols must have in common with the program that the symbols belong to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Identity {
+pub struct BuildIdentity {
     pub arch: Arch,
     /// The build ID; empty if there is none.
     pub build_id: Vec<u8>,
@@ -104,13 +104,15 @@ pub struct Identity {
     pub text: Range<u64>,
 }
 
-impl Identity {
-    pub(super) fn of<'a, R: ReadRef<'a>>(elf: &ElfFile64<'a, object::LittleEndian, R>) -> Result<Identity, String> {
+impl BuildIdentity {
+    pub(super) fn of<'a, R: ReadRef<'a>>(
+        elf: &ElfFile64<'a, object::LittleEndian, R>,
+    ) -> Result<BuildIdentity, String> {
         let endian = elf.endian();
         let arch = Arch::of(elf.elf_header().e_machine(endian)).ok_or("it is for another machine")?;
         let text = elf.section_by_name(".text").map_or(0..0, |s| s.address()..s.address().saturating_add(s.size()));
         let build_id = elf.build_id().ok().flatten().map(<[u8]>::to_vec).unwrap_or_default();
-        Ok(Identity { arch, build_id, text })
+        Ok(BuildIdentity { arch, build_id, text })
     }
 
     /// Returns the GNU build ID in hexadecimal; empty if there is none.
@@ -123,9 +125,9 @@ impl Identity {
     ///
     /// # Errors
     /// Fails with what differs.
-    pub(super) fn check(&self, other: &Identity) -> Result<(), String> {
+    pub(super) fn check(&self, other: &BuildIdentity) -> Result<(), String> {
         if self.build_id != other.build_id {
-            let shown = |i: &Identity| if i.build_id.is_empty() { "none".to_owned() } else { i.build_id() };
+            let shown = |i: &BuildIdentity| if i.build_id.is_empty() { "none".to_owned() } else { i.build_id() };
             return Err(format!(
                 "it belongs to another build: its build id is {}, the server's is {}",
                 shown(other),
@@ -135,9 +137,9 @@ impl Identity {
         self.check_addresses(other)
     }
 
-    /// Does the part of [`Identity::check`] that works without a build ID. A program without section headers does not
+    /// Does the part of [`BuildIdentity::check`] that works without a build ID. A program without section headers does not
     /// say where its code is.
-    pub(super) fn check_addresses(&self, other: &Identity) -> Result<(), String> {
+    pub(super) fn check_addresses(&self, other: &BuildIdentity) -> Result<(), String> {
         if self.arch != other.arch || !self.text.is_empty() && self.text != other.text {
             return Err("it is for another architecture, or its code is at other addresses than the server's".into());
         }
@@ -147,7 +149,7 @@ impl Identity {
 
 /// The contents of a file, found by its section headers or without them.
 struct Contents {
-    identity: Identity,
+    identity: BuildIdentity,
     source: SymbolSource,
     sections: HashMap<String, Range<u64>>,
     symbols: Table,
@@ -177,14 +179,14 @@ impl Contents {
             symbols = exported.or_else(|why| loaded.symbols().map_err(|_| why)).unwrap_or_default();
             source = if symbols.is_empty() { SymbolSource::None } else { SymbolSource::Dynsym };
         }
-        Ok(Contents { identity: Identity::of(&elf)?, source, sections, symbols, damage })
+        Ok(Contents { identity: BuildIdentity::of(&elf)?, source, sections, symbols, damage })
     }
 
     /// Reads the contents as the loader does; `why` says why the section headers cannot be used.
     fn by_segments(loaded: &Loaded, arch: Arch, why: String) -> Result<Contents, String> {
         let symbols = loaded.symbols()?;
         let source = if symbols.is_empty() { SymbolSource::None } else { SymbolSource::Dynsym };
-        let identity = Identity { arch, build_id: loaded.build_id(), text: 0..0 };
+        let identity = BuildIdentity { arch, build_id: loaded.build_id(), text: 0..0 };
         Ok(Contents { identity, source, sections: loaded.sections(), symbols, damage: Some(why) })
     }
 }
@@ -209,7 +211,7 @@ struct Segment {
 /// A mapped server binary.
 pub struct Image {
     data: Mmap,
-    identity: Identity,
+    identity: BuildIdentity,
     source: SymbolSource,
     symbol_file: Option<PathBuf>,
     segments: Vec<Segment>,
@@ -361,7 +363,7 @@ impl Image {
         self.symbol_file.as_deref()
     }
 
-    pub fn identity(&self) -> &Identity {
+    pub fn identity(&self) -> &BuildIdentity {
         &self.identity
     }
 

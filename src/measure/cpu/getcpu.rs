@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use crate::measure::address_space::AddressSpace;
+use crate::server::{FileMapping, Memory, Target};
 use crate::symbols::{Arch, Image};
-use crate::target::{FileMapping, Memory, Target};
 
 /// What `sched_getcpu` does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,6 +13,7 @@ pub mod host;
 pub mod html;
 pub mod measure;
 pub mod memory;
+pub mod metrics;
 pub mod model;
 pub mod names;
 pub mod present;

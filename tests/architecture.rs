@@ -8,13 +8,28 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Each module's layer, counted from the top.
-fn layers() -> BTreeMap<String, usize> {
+/// A module's layer, counted from the top, and whether the modules of this layer may use each other.
+#[derive(Clone, Copy)]
+struct Layer {
+    number: usize,
+    is_joined: bool,
+}
+
+impl Layer {
+    /// Returns whether this layer's modules may use a module of another layer, or of this one.
+    fn may_use(self, other: Layer) -> bool {
+        self.number < other.number || (self.number == other.number && self.is_joined)
+    }
+}
+
+/// Each module's layer. Modules with a `+` between them are joined.
+fn layers() -> BTreeMap<String, Layer> {
     let page = fs::read_to_string(root().join("docs/architecture.md")).expect("the page");
     let (_, rest) = page.split_once("```layers\n").expect("a block of layers");
     let (block, _) = rest.split_once("```").expect("its end");
-    let modules = |(layer, line): (usize, &str)| -> Vec<(String, usize)> {
-        line.split_whitespace().map(|module| (module.to_owned(), layer)).collect()
+    let modules = |(number, line): (usize, &str)| -> Vec<(String, Layer)> {
+        let layer = Layer { number, is_joined: line.contains('+') };
+        line.split([' ', '+']).filter(|module| !module.is_empty()).map(|module| (module.to_owned(), layer)).collect()
     };
     block.lines().enumerate().flat_map(modules).collect()
 }
@@ -51,12 +66,12 @@ fn modules_use_only_what_is_below_them() {
     let layers = layers();
     let mut wrong = Vec::new();
     for (module, files) in modules() {
-        let layer = layers.get(&module).unwrap_or_else(|| panic!("{module} is in no layer"));
+        let layer = *layers.get(&module).unwrap_or_else(|| panic!("{module} is in no layer"));
         for file in files.iter().filter(|file| file.extension().is_some_and(|extension| extension == "rs")) {
             let text = fs::read_to_string(file).expect("a source file");
             assert!(!text.contains("use crate::{"), "{}: import from one module at a time", file.display());
             let upward = used(&text).into_iter().filter(|used| *used != module);
-            let upward = upward.filter(|used| layers.get(*used).is_some_and(|other| other <= layer));
+            let upward = upward.filter(|used| layers.get(*used).is_some_and(|other| !layer.may_use(*other)));
             wrong.extend(upward.map(|used| format!("{} uses {used}", file.display())));
         }
     }

@@ -1,6 +1,6 @@
 //! The HTTP server: `/metrics`, `/healthz` and a landing page.
 
-use super::{page, LatchCollector, Listener, ProcessSelf, SnapshotSource};
+use super::{page, Listener, ProcessSelf, SnapshotCollector, SnapshotSource};
 use axum::extract::State;
 use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE};
 use axum::http::StatusCode;
@@ -41,7 +41,7 @@ pub struct Exporter {
 impl Exporter {
     pub fn new(source: Arc<dyn SnapshotSource>) -> prometheus::Result<Exporter> {
         let registry = Registry::new();
-        registry.register(Box::new(LatchCollector::new(source.clone())))?;
+        registry.register(Box::new(SnapshotCollector::new(source.clone())))?;
         registry.register(Box::new(ProcessSelf::new()))?;
         Ok(Exporter { registry, source, turn: Arc::new(Semaphore::new(1)) })
     }

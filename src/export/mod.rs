@@ -1,17 +1,17 @@
 //! Exports snapshots to Prometheus: turns one into metric families at each scrape, and serves them over HTTP.
 
-mod cap;
+mod agent;
 mod collector;
-mod families;
 mod http;
 mod listen;
 mod page;
 mod port_holder;
+mod process;
 
-pub use collector::{LatchCollector, ProcessSelf};
-pub use families::{Family, FAMILIES};
+pub use collector::{families, SnapshotCollector};
 pub use http::{serve, Exporter};
 pub use listen::{BindError, Listen, Listener, DEFAULT_PORT};
+pub use process::ProcessSelf;
 
 use crate::measure::Snapshot;
 

@@ -1,9 +1,13 @@
-//! One room per measurement: its plan, its probes, and the figures that come of it.
+//! One room per measurement: its plan, its probes, its figures, and the metrics made from them.
 //!
 //! A [`Measurement`] attaches its probes when it is created, and adds what they counted to each [`Snapshot`]. The agent
 //! has a list of them; what they have in common ends here.
+//!
+//! A new measurement needs three lines in this file: its module, its figures in [`Snapshot`], and its [`Metrics`] in
+//! [`metrics`].
 
 mod address_space;
+pub mod advice;
 pub mod barriers;
 pub mod checksum;
 pub mod cpu;
@@ -17,8 +21,10 @@ pub mod watch;
 use std::time::Duration;
 
 use anyhow::Result;
+use prometheus::proto::MetricFamily;
 
 use crate::attach::Costs;
+use crate::metrics::Family;
 use crate::model::{ProbeStatus, TargetInfo};
 
 /// One thing measured on a server: the probes attached for it, and what they counted so far.
@@ -54,6 +60,28 @@ pub trait Measurement: Send + Sync {
 
     /// Detaches the probes for good, and returns when they are detached. What was counted stays readable.
     fn detach(&self) {}
+}
+
+/// The metrics of one measurement, made from snapshots. What a snapshot does not know is absent, never zero.
+pub trait Metrics: Send {
+    /// Returns all metric families that a scrape can have.
+    fn families(&self) -> &'static [Family];
+
+    /// Returns the families of one scrape with their samples; those without samples may be among them. Scrapes come in
+    /// the order in which their snapshots were taken.
+    fn collect(&mut self, snapshot: &Snapshot) -> Vec<MetricFamily>;
+}
+
+/// Returns the metrics of all measurements.
+pub fn metrics() -> Vec<Box<dyn Metrics>> {
+    vec![
+        Box::new(latch::LatchMetrics::new()),
+        Box::new(cpu::CpuMetrics),
+        Box::new(checksum::ChecksumMetrics),
+        Box::new(barriers::BarrierMetrics),
+        Box::new(hardware::HardwareMetrics),
+        Box::new(statements::StatementMetrics),
+    ]
 }
 
 /// Everything measured at one instant, counted since the agent attached. The exporter serves it, the live table shows the

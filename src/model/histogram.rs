@@ -43,7 +43,7 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// Adds another histogram's waits to this one.
+    /// Adds the waits of another histogram to this one.
     pub fn merge(&mut self, other: &Histogram) {
         for (mine, theirs) in self.buckets.iter_mut().zip(other.buckets) {
             *mine = mine.saturating_add(theirs);
@@ -53,8 +53,8 @@ impl Histogram {
         self.max_ns = self.max_ns.max(other.max_ns);
     }
 
-    /// What was added since `earlier`, an older state of the same histogram. The maximum of a difference
-    /// is unknown; it stays the maximum since attach.
+    /// Returns what was counted after `earlier`, an older state of the same histogram. The maximum of a difference is
+    /// unknown, so it stays the maximum since attach.
     pub fn since(&self, earlier: &Histogram) -> Histogram {
         let mut buckets = self.buckets;
         for (now, before) in buckets.iter_mut().zip(earlier.buckets) {
@@ -97,6 +97,7 @@ impl Histogram {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn of(waits: &[u64]) -> Histogram {
         let mut h = Histogram::default();
@@ -136,5 +137,46 @@ mod tests {
         late.merge(&of(&[7_000, 300_000]));
         let new = late.since(&early);
         assert_eq!((new.count, new.sum_ns), (2, 307_000));
+    }
+
+    /// Histograms whose figures are all below `limit`, consistent or not.
+    fn histograms(limit: u64) -> impl Strategy<Value = Histogram> {
+        let buckets = proptest::array::uniform25(0..limit);
+        (buckets, 0..limit, 0..limit, 0..limit).prop_map(|(buckets, count, sum_ns, max_ns)| Histogram {
+            buckets,
+            count,
+            sum_ns,
+            max_ns,
+        })
+    }
+
+    fn merged(a: &Histogram, b: &Histogram) -> Histogram {
+        let mut sum = a.clone();
+        sum.merge(b);
+        sum
+    }
+
+    proptest! {
+        #[test]
+        fn merging_is_commutative_and_associative_and_never_overflows(
+            a in histograms(u64::MAX),
+            b in histograms(u64::MAX),
+            c in histograms(u64::MAX),
+        ) {
+            prop_assert_eq!(merged(&a, &b), merged(&b, &a));
+            prop_assert_eq!(merged(&merged(&a, &b), &c), merged(&a, &merged(&b, &c)));
+        }
+
+        #[test]
+        fn a_difference_undoes_a_merge(a in histograms(1 << 62), b in histograms(1 << 62)) {
+            let sum = merged(&a, &b);
+            prop_assert_eq!(sum.since(&a), Histogram { max_ns: sum.max_ns, ..b });
+        }
+
+        #[test]
+        fn a_difference_never_overflows(a in histograms(u64::MAX), b in histograms(u64::MAX)) {
+            let difference = a.since(&b);
+            prop_assert!(difference.count <= a.count && difference.sum_ns <= a.sum_ns);
+        }
     }
 }

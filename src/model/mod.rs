@@ -1,9 +1,11 @@
 //! The vocabulary of measurements: plain values without I/O, kernel or process.
 
 mod cpu;
+mod cumulative;
 mod histogram;
 
 pub use cpu::CpuClass;
+pub use cumulative::{since, Cumulative};
 pub use histogram::{Histogram, BUCKETS, BUCKET_BOUNDS_NS};
 
 /// What sort of latch it is, in performance_schema's own words.
@@ -77,6 +79,10 @@ pub enum ProbeState {
 }
 
 impl ProbeState {
+    pub const ALL: [ProbeState; 4] =
+        [ProbeState::Attached, ProbeState::DutyCycle, ProbeState::Detached, ProbeState::Failed];
+
+    /// Returns the value of the `state` label.
     pub fn as_str(self) -> &'static str {
         match self {
             ProbeState::Attached => "attached",

@@ -2,9 +2,6 @@
 
 use std::time::Duration;
 
-use crate::measure::checksum::Checksum;
-use crate::measure::latch::LatchWaits;
-use crate::measure::spin::SpinSettings;
 use crate::model::CpuClass;
 
 /// Stands for an unknown figure.
@@ -55,25 +52,6 @@ pub fn cpu_classes(shares: &[(CpuClass, f64)]) -> Option<String> {
     let part = |(class, share): &(CpuClass, f64)| format!("{} {:.0}%", class.as_str(), 100.0 * share);
     let parts: Vec<String> = shares.iter().filter(|(_, share)| *share >= LEAST).map(part).collect();
     (!parts.is_empty()).then(|| format!("cpu: {}", parts.join(" · ")))
-}
-
-/// Formats how a checksum is computed: `hardware::crc32_using_pclmul (pclmulqdq)`, `software::crc32, in software`.
-pub fn checksum(checksum: &Checksum) -> String {
-    match &checksum.instruction {
-        Some(instruction) => format!("{} ({instruction})", checksum.function),
-        None => format!("{}, in software", checksum.function),
-    }
-}
-
-/// Formats how waiters spin: `9ns a turn (pause), 38.4µs before a sleep`.
-pub fn spin(spin: &SpinSettings) -> String {
-    let hint = spin.instruction.as_deref().unwrap_or("no spin hint");
-    format!("{} a turn ({hint}), {} before a sleep", nanoseconds(spin.turn_ns), nanoseconds(spin.budget_ns()))
-}
-
-/// Formats the share of spins that ended with the latch: `75%`. Returns `None` if no wait began with spinning.
-pub fn won(latch: &LatchWaits) -> Option<String> {
-    (latch.spins() > 0).then(|| format!("{:.0}%", 100.0 * latch.spins_won as f64 / latch.spins() as f64))
 }
 
 /// Formats a span of time in whole seconds: `8s`, `1m23s`, `2h05m`, `3d04h`.

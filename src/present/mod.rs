@@ -1,5 +1,4 @@
 //! How figures and names are written, in the live table, web pages and reports alike.
 
-pub mod advice;
 pub mod format;
 pub mod names;

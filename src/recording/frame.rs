@@ -1,14 +1,14 @@
-//! The file as bytes: a mark, a version, then frames that each stand for themselves.
+//! The file as bytes: a mark, a version, then self-contained frames.
 //!
 //! ```text
 //! file   mark (8 bytes), version (u32), frames
 //! frame  kind (u8), length of the body (u32), CRC-32 of kind, length and body (u32), body: JSON, deflated
 //! ```
 //!
-//! Numbers are little-endian. Each frame is compressed and checksummed alone, so that a file that was cut short, by a full disk
-//! or `kill -9`, is good up to its last whole frame. JSON names its fields: a field that a later armtrace adds does not
-//! disturb an earlier one, and one that is missing has its default. Frames of an unknown kind are passed over. So the
-//! version rises only where what was written before would be misread.
+//! Numbers are little-endian. Each frame is compressed and checksummed separately, so that a file that was cut short, by a
+//! full disk or `kill -9`, is valid up to its last whole frame. JSON names its fields: an earlier armtrace ignores a field
+//! that a later one adds, and a missing field has its default. Frames of an unknown kind are skipped. So the version rises
+//! only if files would be misread otherwise.
 
 use std::io::{self, Read, Write};
 
@@ -18,13 +18,13 @@ use flate2::Compression;
 use serde::de::DeserializeOwned;
 use serde::Serialize;
 
-/// The first byte is no text, and the line ends show a transfer that took the file for text.
+/// The first byte is not text, and the line ends reveal a transfer that treated the file as text.
 const MARK: [u8; 8] = *b"\x8aARMTR\r\n";
-/// Of the format that is written; all up to it are read.
+/// The version of the format that is written. All versions up to it are read.
 pub const VERSION: u32 = 1;
 
-/// The longest body, compressed, and what all of a file's bodies may come to, decompressed. A second of a very busy server
-/// takes less than 50 KB, so that an hour fits; only a damaged or hostile file holds more.
+/// Limits in bytes: of a body, compressed and decompressed, and of all bodies of a file, decompressed. A second of a very
+/// busy server takes less than 50 KB, so that an hour fits; only a damaged or hostile file holds more.
 const LONGEST_BODY: u32 = 4 << 20;
 const LONGEST_TEXT: u64 = 16 << 20;
 const LONGEST_FILE: u64 = 256 << 20;
@@ -56,7 +56,7 @@ pub enum FormatError {
     Io(#[from] io::Error),
 }
 
-/// Writes what a file begins with.
+/// Writes the mark and the version.
 pub fn write_mark(to: &mut impl Write) -> io::Result<()> {
     to.write_all(&MARK)?;
     to.write_all(&VERSION.to_le_bytes())
@@ -84,7 +84,7 @@ fn checksum(head: &[u8], body: &[u8]) -> u32 {
     crc.finalize()
 }
 
-/// The frames of a file, as they come.
+/// The frames of a file, in order.
 pub struct Frames<R> {
     from: R,
     at: u64,
@@ -103,7 +103,7 @@ impl<R: Read> Frames<R> {
     pub fn new(mut from: R) -> Result<Frames<R>, FormatError> {
         let mut head = [0; 12];
         let got = read_up_to(&mut from, &mut head)?;
-        // Where line ends were changed, what follows them has moved.
+        // If line ends were changed, what follows them has moved.
         if head[..6] == MARK[..6] && got >= 8 && head[..8] != MARK {
             return Err(FormatError::TakenForText);
         }
@@ -118,7 +118,7 @@ impl<R: Read> Frames<R> {
         }
     }
 
-    /// The next whole frame; `None` at the end, also where the file was cut short in a frame.
+    /// Returns the next whole frame; `None` at the end, also if the file was cut short within a frame.
     pub fn next(&mut self) -> Result<Option<Frame>, FormatError> {
         let at = self.at;
         let damaged = |what| FormatError::Damaged { at, what };
@@ -166,7 +166,7 @@ impl Frame {
     }
 }
 
-/// Fills `into` as far as there is anything: how far.
+/// Fills `into` unless the input ends first. Returns the number of bytes read.
 fn read_up_to(from: &mut impl Read, into: &mut [u8]) -> io::Result<usize> {
     let mut got = 0;
     while got < into.len() {

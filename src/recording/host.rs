@@ -1,11 +1,11 @@
-//! What machine this is.
+//! Identifies this machine.
 
 use super::schema::Host;
 use crate::host::Machine;
 use crate::target::cpus_allowed;
 
 impl Host {
-    /// This machine, on which process `pid` runs, with this CPU.
+    /// Returns this machine, which has this CPU and runs process `pid`.
     pub fn here(pid: i32, cpu_model: &str) -> Host {
         let machine = Machine::this();
         let count = |list: Vec<i32>| u32::try_from(list.len()).unwrap_or(u32::MAX);

@@ -1,18 +1,24 @@
-//! Recordings: what one server waited for, second by second, in a file that needs nothing else.
+//! Recordings: everything measured on one server, second by second, in a file that needs nothing else.
 
 pub mod compare;
 mod frame;
 mod host;
 mod reader;
-mod report;
+pub(crate) mod report;
+mod rows;
 mod schema;
 mod writer;
 
 pub use frame::{FormatError, VERSION};
-pub use reader::{read, Handed, Recording};
-pub use report::{Bucket, Finding, Folded, Html, Report, Text};
-pub use schema::{
-    CallsiteKey, ChecksumKey, Code, CpuKey, End, Ending, HandoffDelta, HandoffKey, Host, LatchDelta, LatchKey, NewRows,
-    OrderingKey, PageKey, Probe, Second, Server, Start, WaitDelta,
-};
+pub use reader::{read, Recording};
+pub(crate) use reader::{LEAST_BURSTS, LEAST_SAMPLED};
+pub use report::{Finding, Folded, Html, Report, Section, Text};
+pub(crate) use rows::difference;
+pub use rows::{Counts, CountsDelta, Delta, Row, Total, OTHER};
+pub use schema::{Code, End, Ending, Host, NewRows, Probe, Recorded, Second, Server, Start};
 pub use writer::Recorder;
+
+pub use crate::measure::checksum::record::ChecksumKey;
+pub use crate::measure::cpu::record::{CpuKey, OrderingKey};
+pub use crate::measure::latch::record::{CallsiteKey, Handed, HandoffKey, LatchDelta, LatchKey, PageKey};
+pub use crate::measure::latch::report::Bucket;

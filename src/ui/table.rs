@@ -1,9 +1,9 @@
 //! The table of the top latches, as a widget that needs no terminal and no clock.
 
 use super::top::{Interval, TopCallsite, TopLatch, TopPage};
+use crate::measure::advice::advice;
 use crate::measure::Snapshot;
 use crate::model::Mode;
-use crate::present::advice::advice;
 use crate::present::format::{self, NOTHING};
 use crate::present::names::{cut_middle, short_names};
 use ratatui::buffer::Buffer;

@@ -3,8 +3,9 @@
 use crate::measure::cpu::CpuTime;
 use crate::measure::latch::{CallsiteWaits, Handoffs, LatchWaits, Locality, PageWaits, Reacquires};
 use crate::measure::Snapshot;
-use crate::model::{CpuClass, Histogram, Kind, Mode};
+use crate::model::{since, CpuClass, Cumulative, Histogram, Kind, Mode};
 use std::collections::HashMap;
+use std::hash::Hash;
 
 /// The waits for one latch in one mode, in an interval and since attach.
 #[derive(Clone, Debug, PartialEq)]
@@ -85,16 +86,25 @@ impl<'a> Interval<'a> {
         self.now.elapsed.saturating_sub(began).as_secs_f64().max(1e-3)
     }
 
+    /// Returns what these rows counted in the interval: one for each row of now, in the same order.
+    fn counted<T, K>(&self, rows: impl Fn(&'a Snapshot) -> &'a [T], key: impl Fn(&'a T) -> K) -> Vec<T>
+    where
+        T: Cumulative + 'a,
+        K: Eq + Hash,
+    {
+        since(rows(self.now), self.earlier.map_or(&[], &rows), key)
+    }
+
     /// Returns latches by wait time in the interval, then since attach. Waits on condition variables are not contention
     /// and not included.
     pub fn top_latches(&self) -> Vec<TopLatch> {
-        let earlier: HashMap<_, _> = self.earlier.iter().flat_map(|s| &s.latch.waits).map(|l| (key(l), l)).collect();
         let callsites = self.top_callsites();
-        let latches = self.now.latch.waits.iter().filter(|latch| latch.kind != Kind::Cond);
+        let counted = self.counted(|s| &s.latch.waits, |latch| (&latch.latch, latch.kind, latch.mode));
+        let latches = self.now.latch.waits.iter().zip(&counted).filter(|(latch, _)| latch.kind != Kind::Cond);
         let mut rows: Vec<_> = latches
-            .map(|latch| TopLatch {
+            .map(|(latch, counted)| TopLatch {
                 callsite: callsites.get(&(latch.latch.as_str(), Some(latch.mode))).cloned(),
-                ..self.top_latch(latch, earlier.get(&key(latch)).copied())
+                ..self.top_latch(latch, counted)
             })
             .collect();
         rows.sort_by(|a, b| {
@@ -106,15 +116,13 @@ impl<'a> Interval<'a> {
 
     /// Returns pages by wait time in the interval, without those that no thread waited for.
     pub fn top_pages(&self) -> Vec<TopPage> {
-        let earlier = self.earlier.iter().flat_map(|s| &s.latch.pages);
-        let earlier: HashMap<_, _> = earlier.map(|page| (page.place(), page.wait_ns)).collect();
-        let waited = |page: &PageWaits| page.wait_ns.saturating_sub(earlier.get(&page.place()).copied().unwrap_or(0));
-        let mut pages: Vec<_> = self
-            .now
-            .latch
-            .pages
-            .iter()
-            .map(|page| TopPage { page: page.clone(), wait_ns_per_second: waited(page) as f64 / self.seconds() })
+        let counted = self.counted(|s| &s.latch.pages, PageWaits::place);
+        let pages = self.now.latch.pages.iter().zip(&counted);
+        let mut pages: Vec<_> = pages
+            .map(|(page, counted)| TopPage {
+                page: page.clone(),
+                wait_ns_per_second: counted.wait_ns as f64 / self.seconds(),
+            })
             .filter(|top| top.wait_ns_per_second > 0.0)
             .collect();
         pages.sort_by(|a, b| {
@@ -127,18 +135,14 @@ impl<'a> Interval<'a> {
     /// less than 5 % of the interval's wait time, for latches and reacquires together, are left out.
     pub fn top_reacquires(&self) -> Vec<TopReacquire> {
         const LEAST_SHARE: f64 = 0.05;
-        let earlier: HashMap<_, _> =
-            self.earlier.iter().flat_map(|s| &s.latch.reacquires).map(|r| (&r.latch, r)).collect();
-        let since = |row: &Reacquires| {
-            let before = |of: fn(&Reacquires) -> u64| earlier.get(&row.latch).map_or(0, |row| of(row));
-            let rate = |now: u64, before: u64| now.saturating_sub(before) as f64 / self.seconds();
-            TopReacquire {
-                latch: row.latch.clone(),
-                waits_per_second: rate(row.waits, before(|row| row.waits)),
-                wait_ns_per_second: rate(row.wait_ns, before(|row| row.wait_ns)),
-            }
+        let counted = self.counted(|s| &s.latch.reacquires, |row| &row.latch);
+        let per_second = |n: u64| n as f64 / self.seconds();
+        let top = |row: Reacquires| TopReacquire {
+            waits_per_second: per_second(row.waits),
+            wait_ns_per_second: per_second(row.wait_ns),
+            latch: row.latch,
         };
-        let mut rows: Vec<_> = self.now.latch.reacquires.iter().map(since).collect();
+        let mut rows: Vec<_> = counted.into_iter().map(top).collect();
         let of_latches: f64 = self.top_latches().iter().map(|latch| latch.wait_ns_per_second).sum();
         let all = of_latches + rows.iter().map(|row| row.wait_ns_per_second).sum::<f64>();
         rows.retain(|row| row.wait_ns_per_second > 0.0 && row.wait_ns_per_second >= LEAST_SHARE * all);
@@ -184,25 +188,12 @@ impl<'a> Interval<'a> {
 
     /// Returns the handoffs in the interval, one entry per (latch, from, to).
     pub fn handoffs(&self) -> Vec<Handoffs> {
-        let earlier = self.earlier.iter().flat_map(|s| &s.latch.handoffs);
-        let earlier: HashMap<_, _> = earlier.map(|row| (cell(row), row)).collect();
-        let since = |row: &Handoffs| {
-            let before = |of: fn(&Handoffs) -> u64| earlier.get(&cell(row)).map_or(0, |row| of(row));
-            Handoffs {
-                count: row.count.saturating_sub(before(|row| row.count)),
-                wait_ns: row.wait_ns.saturating_sub(before(|row| row.wait_ns)),
-                migrations: row.migrations.saturating_sub(before(|row| row.migrations)),
-                ..row.clone()
-            }
-        };
-        self.now.latch.handoffs.iter().map(since).collect()
+        self.counted(|s| &s.latch.handoffs, |row| (&row.latch, &row.from, &row.to))
     }
 
-    fn top_latch(&self, latch: &LatchWaits, earlier: Option<&LatchWaits>) -> TopLatch {
-        let (waits, sleep_ns) = match earlier {
-            Some(earlier) => (latch.waits.since(&earlier.waits), latch.sleep_ns.saturating_sub(earlier.sleep_ns)),
-            None => (latch.waits.clone(), latch.sleep_ns),
-        };
+    /// Returns the row of `latch`, of whose waits `counted` are the ones in the interval, without its call site.
+    fn top_latch(&self, latch: &LatchWaits, counted: &LatchWaits) -> TopLatch {
+        let waits = &counted.waits;
         TopLatch {
             latch: latch.latch.clone(),
             kind: latch.kind,
@@ -211,9 +202,9 @@ impl<'a> Interval<'a> {
             wait_ns_per_second: waits.sum_ns as f64 / self.seconds(),
             mean_ns: waits.mean_ns(),
             p99_ns: waits.quantile_ns(0.99),
-            sleep_share: sleep_share(&waits, sleep_ns).filter(|_| self.now.latch.sleeps_seen),
+            sleep_share: sleep_share(waits, counted.sleep_ns).filter(|_| self.now.latch.sleeps_seen),
             total_ns: latch.waits.sum_ns,
-            estimated: latch.estimated_ns > earlier.map_or(0, |e| e.estimated_ns),
+            estimated: counted.estimated_ns > 0,
             callsite: None,
         }
     }
@@ -221,14 +212,10 @@ impl<'a> Interval<'a> {
     /// Returns for each latch and mode the call site with the longest waits in the interval, or since attach if there
     /// were none in the interval.
     fn top_callsites(&self) -> HashMap<(&'a str, Option<Mode>), TopCallsite> {
-        let mut top = longest(self.now.latch.callsites.iter().map(|site| (site, site.wait_ns)));
-        let earlier: HashMap<_, _> =
-            self.earlier.iter().flat_map(|s| &s.latch.callsites).map(|c| (site_key(c), c)).collect();
-        let new = |site: &CallsiteWaits| {
-            let before = earlier.get(&site_key(site)).map_or(0, |earlier| earlier.wait_ns);
-            site.wait_ns.saturating_sub(before)
-        };
-        top.extend(longest(self.now.latch.callsites.iter().map(|site| (site, new(site)))));
+        let sites = &self.now.latch.callsites;
+        let counted = self.counted(|s| &s.latch.callsites, |site| (&site.latch, site.mode, &site.callsite));
+        let mut top = longest(sites.iter().map(|site| (site, site.wait_ns)));
+        top.extend(longest(sites.iter().zip(&counted).map(|(site, counted)| (site, counted.wait_ns))));
         top
     }
 }
@@ -282,18 +269,6 @@ fn waited_ns(snapshot: &Snapshot) -> Option<u64> {
 fn ordering_ns(snapshot: &Snapshot) -> Option<u64> {
     let is_sampled = !snapshot.cpu.time.is_empty();
     is_sampled.then(|| snapshot.cpu.ordering.iter().map(|row| row.ns).fold(0, u64::saturating_add))
-}
-
-fn cell(row: &Handoffs) -> (&str, Option<&str>, Option<&str>) {
-    (&row.latch, row.from.as_deref(), row.to.as_deref())
-}
-
-fn key(latch: &LatchWaits) -> (&str, Kind, Mode) {
-    (&latch.latch, latch.kind, latch.mode)
-}
-
-fn site_key(site: &CallsiteWaits) -> (&str, Option<Mode>, &str) {
-    (&site.latch, site.mode, &site.callsite)
 }
 
 /// Returns the share of the wait time spent asleep. It is at most 1, although a sleep may be counted before its wait.

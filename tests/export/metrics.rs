@@ -1,6 +1,6 @@
 //! The families that the collector makes of a snapshot.
 
-use armtrace::export::{Exporter, FAMILIES};
+use armtrace::export::{families, Exporter};
 use armtrace::measure::Snapshot;
 use armtrace::model::{Kind, Mode, ProbeState};
 use lab::prometheus::promtool_complaints;
@@ -61,7 +61,7 @@ fn promtool_would_complain() {
 #[test]
 fn a_busy_server_fills_every_family() {
     let text = text(busy(5));
-    for family in FAMILIES {
+    for family in families() {
         assert!(text.contains(&format!("# TYPE {} ", family.name)), "{}", family.name);
     }
     for name in ["process_cpu_seconds_total", "process_resident_memory_bytes", "process_start_time_seconds"] {

@@ -115,8 +115,9 @@ fn cpu_is_recorded(report: &Report) -> Result<()> {
     let checksum = report.checksums.first().context("no checksum")?;
     ensure!(checksum.checksum.purpose.starts_with("crc32c"), "{checksum:?}");
     ensure!(report.spin_settings.as_ref().is_some_and(|spin| spin.turn_ns > 0.0), "{:?}", report.spin_settings);
-    let spins: u64 = report.latches.iter().filter_map(|latch| latch.spins).map(|spins| spins.won + spins.wasted).sum();
-    ensure!(spins > 0, "no wait began with spinning: {:?}", report.latches);
+    let spins: u64 =
+        report.latch.latches.iter().filter_map(|latch| latch.spins).map(|spins| spins.won + spins.wasted).sum();
+    ensure!(spins > 0, "no wait began with spinning: {:?}", report.latch.latches);
     Ok(())
 }
 
@@ -168,10 +169,10 @@ fn recordings_of_two_loads_are_compared() -> Result<()> {
     ensure!(known.iter().all(|(name, value)| said.get(name) == Some(value)), "{known:?}");
     ensure!(known.contains_key("performance_schema"), "{known:?}");
     let report = Report::new(&recording);
-    let named = report.latches.iter().filter(|latch| latch.latch.starts_with("wait/synch/")).count();
-    ensure!(named >= 3 && report.totals.wait > 0.0, "{named} latches: {:?}", report.latches);
+    let named = report.latch.latches.iter().filter(|latch| latch.latch.starts_with("wait/synch/")).count();
+    ensure!(named >= 3 && report.totals.wait > 0.0, "{named} latches: {:?}", report.latch.latches);
     let sum = |of: fn(&armtrace::recording::Bucket) -> u64| -> u64 {
-        report.latches.iter().flat_map(|latch| &latch.histogram).map(of).sum()
+        report.latch.latches.iter().flat_map(|latch| &latch.histogram).map(of).sum()
     };
     // Read while waits go on, a bucket may be a wait ahead of the count, or behind.
     let (buckets, waits) = (sum(|bucket| bucket.waits) as f64, report.totals.waits as f64);

@@ -58,7 +58,7 @@ fn watch_two_threads(other: usize) -> Result<Vec<WatchedWord>> {
         bursts
     })?;
     let latch: Range<u64> = address..address + watch::WORD;
-    let scene = Scene { pid: std::process::id(), word: address, latch, places: None };
+    let scene = Scene { pid: std::process::id(), word: address, latch, topology: None };
     let writes = CodeAt { access: Some(Access::Write), ..CodeAt::default() };
     Ok(watch::words(&scene, &bursts, &mut |_| writes.clone()))
 }

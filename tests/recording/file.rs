@@ -113,7 +113,7 @@ fn the_first_files_of_version_1_are_read_as_ever() {
     assert!(recording.cpu().is_empty() && recording.code == Code::default());
     assert!(recording.latches().iter().all(|latch| latch.spin_cpu_ns + latch.spins() == 0));
     assert!(recording.callsites().iter().all(|site| site.mode.is_none()));
-    let of_index: Vec<_> = Report::new(&recording).latches.into_iter().filter(|l| l.latch == INDEX).collect();
+    let of_index: Vec<_> = Report::new(&recording).latch.latches.into_iter().filter(|l| l.latch == INDEX).collect();
     assert_eq!(of_index.len(), 3, "one a mode");
     assert!(of_index.iter().all(|latch| latch.callsites[0].callsite == "btr0cur.cc:971"), "it may be of each");
 }
@@ -152,6 +152,16 @@ fn files_of_version_1_with_handoffs_are_read_as_ever() {
     assert_eq!(report.checksums[0].cpu_per_kib, None, "one burst tells too little");
 }
 
+/// 40 seconds of the busy server, written when each kind of row had a writer of its own.
+#[test]
+fn files_of_version_1_with_wake_ups_are_read_as_ever() {
+    let bytes = std::fs::read(golden("v1-wake-ups")).unwrap();
+    assert_eq!(bytes[8..12], 1_u32.to_le_bytes());
+    let recording = read(&bytes);
+    assert_holds_all(&recording, 40);
+    assert_eq!(recording.seconds, read(&busy_file(40)).seconds, "the same is written today");
+}
+
 #[test]
 fn a_class_of_cpu_time_from_the_future_is_all_else() {
     let text = crate::hostile::replaced(&busy_file(3), b"\"class\":\"futex\"", b"\"class\":\"quantum\"");
@@ -180,8 +190,8 @@ fn each_second_has_what_it_added() {
     let recording = read(&busy_file(30));
     let trx = recording.rows.latches.iter().position(|row| row.latch == TRX).unwrap();
     for second in &recording.seconds[1..] {
-        let delta = second.latches.iter().find(|delta| delta.r == trx).unwrap();
-        assert_eq!((delta.n, delta.ns, delta.sl), (100, 150_000_000, 75_000_000));
+        let delta = second.latches.iter().find(|delta| delta.row == trx).unwrap();
+        assert_eq!((delta.waits, delta.wait_ns, delta.sleep_ns), (100, 150_000_000, 75_000_000));
         assert_eq!(second.queries, Some(1000));
     }
 }

@@ -28,7 +28,7 @@ fn figures_are_those_of_the_whole_recording() {
     assert_eq!(report.totals.waits, 31 * 175);
     assert_eq!(report.totals.queries, Some(30_000));
     assert!(near(report.totals.server_cpu.unwrap(), 62.0));
-    let top = &report.latches[0];
+    let top = &report.latch.latches[0];
     assert_eq!((top.latch.as_str(), top.mode, top.waits), (TRX, "", 3100));
     assert!(
         near(top.share, 0.150 / per_tick)
@@ -39,8 +39,8 @@ fn figures_are_those_of_the_whole_recording() {
     assert!(near(top.wait_by_second.iter().sum(), top.wait));
     assert_eq!(top.callsites[0].callsite, "lock0lock.cc:5872");
     assert!(near(top.callsites[0].share, 2.0 / 3.0));
-    assert!(report.latches.iter().all(|latch| latch.kind != "cond"));
-    assert_eq!(report.conditions.len(), 1);
+    assert!(report.latch.latches.iter().all(|latch| latch.kind != "cond"));
+    assert_eq!(report.latch.conditions.len(), 1);
     let histogram: u64 = top.histogram.iter().map(|bucket| bucket.waits).sum();
     assert_eq!(histogram, 3100);
 }
@@ -63,7 +63,7 @@ fn call_sites_are_those_of_the_mode() {
     let recording = read(&file(&start(16), &[second(1), second(2)], None));
     let report = Report::new(&recording);
     let sites = |mode: &str| -> Vec<(String, f64)> {
-        let latch = report.latches.iter().find(|row| row.latch == INDEX && row.mode == mode).unwrap();
+        let latch = report.latch.latches.iter().find(|row| row.latch == INDEX && row.mode == mode).unwrap();
         latch.callsites.iter().map(|site| (site.callsite.clone(), site.share)).collect()
     };
     assert_eq!(sites("x"), [("btr0cur.cc:971".to_owned(), 1.0)]);
@@ -114,7 +114,7 @@ fn herd(other_ns: u64) -> Report {
 fn threads_woken_together_are_no_hot_mutex() {
     let report = herd(50_000_000);
     assert!(near(report.totals.wait, 10.0 * 0.2), "in no sum: {}", report.totals.wait);
-    let row = &report.reacquires[0];
+    let row = &report.latch.reacquires[0];
     assert_eq!((row.latch.as_str(), row.waits), (COND_MUTEX, 30_000));
     assert!(near(row.wait, 12.0) && near(row.other_wait, 0.5), "{row:?}");
     let text = Text(&report).to_string();
@@ -145,7 +145,7 @@ fn a_mutex_that_is_hot_too_is_not_called_cold() {
 #[test]
 fn a_few_wake_ups_are_listed_but_not_spoken_of() {
     let report = report();
-    assert_eq!(report.reacquires.len(), 1);
+    assert_eq!(report.latch.reacquires.len(), 1);
     assert!(report.findings.iter().all(|finding| !finding.text.contains("condition variable")));
 }
 
@@ -163,7 +163,7 @@ fn cpu_time_is_told_by_class_function_and_latch() {
     assert!(near(spin.cpu_by_second[0], 0.4) && near(spin.cpu_by_second[29], 0.2) && spin.cpu_by_second.len() == 30);
     assert_eq!(cpu.functions[2].function, "ut_delay");
     assert!(near(cpu.functions[2].cpu, 6.2) && near(cpu.functions[2].share, 0.1));
-    let top = &report.latches[0];
+    let top = &report.latch.latches[0];
     assert!(near(top.spin_cpu.unwrap(), top.wait / 4.0));
     let spins = top.spins.unwrap();
     assert_eq!((spins.won, spins.wasted, spins.won_share()), (2325, 775, 0.75));
@@ -285,7 +285,7 @@ fn without_samples_waiters_are_awake_and_no_more_is_said() {
         .map(|second| (Snapshot { cpu: cpu::Figures { time: Vec::new(), ..busy(second).cpu }, ..busy(second) }, None))
         .collect();
     let report = Report::new(&read(&file(&start(1), &seconds, Some(Ending::Complete))));
-    assert!(report.cpu.is_none() && report.checksums[0].cpu.is_none() && report.latches[0].spin_cpu.is_none());
+    assert!(report.cpu.is_none() && report.checksums[0].cpu.is_none() && report.latch.latches[0].spin_cpu.is_none());
     let text = Text(&report).to_string();
     assert!(text.contains("are awake for as long as") && !text.contains("cpu:"), "{text}");
     assert!(!Html(&report).to_string().contains("<h2>CPUs busy"));
@@ -357,8 +357,8 @@ fn what_is_not_known_is_absent() {
     start.sleeps_seen = false;
     let seconds = [(Snapshot { server_cpu_ns: None, ..busy(1) }, None)];
     let report = Report::new(&read(&file(&start, &seconds, Some(Ending::Complete))));
-    assert!(report.totals.sleep.is_none() && report.totals.spin.is_none() && report.latches[0].sleep.is_none());
-    assert!(report.latches[0].spins.is_none(), "a spin without a sleep is not known to be one");
+    assert!(report.totals.sleep.is_none() && report.totals.spin.is_none() && report.latch.latches[0].sleep.is_none());
+    assert!(report.latch.latches[0].spins.is_none(), "a spin without a sleep is not known to be one");
     assert!(report.totals.queries.is_none() && report.totals.server_cpu.is_none() && report.overhead().is_none());
     assert!(!report.findings.iter().any(|finding| finding.text.contains("awake")));
 }

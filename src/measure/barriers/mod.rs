@@ -1,5 +1,9 @@
 //! Instructions in the server's code that order memory, counted once.
 
+mod metrics;
+
+pub use metrics::BarrierMetrics;
+
 use std::sync::{Arc, OnceLock};
 use std::thread;
 

@@ -1,5 +1,7 @@
 //! Checksums that the server computes: the figures.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 use crate::measure::cpu::CpuTime;
@@ -55,6 +57,16 @@ pub struct ChecksumCalls {
     pub calls: u64,
     /// That it was given.
     pub bytes: u64,
+}
+
+/// How it is computed: `hardware::crc32_using_pclmul (pclmulqdq)`, `software::crc32, in software`.
+impl fmt::Display for Checksum {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match &self.instruction {
+            Some(instruction) => write!(f, "{} ({instruction})", self.function),
+            None => write!(f, "{}, in software", self.function),
+        }
+    }
 }
 
 impl Checksum {

@@ -2,9 +2,14 @@
 
 mod burst;
 mod chosen;
+pub mod compare;
 mod figures;
+mod metrics;
+pub mod record;
+pub mod report;
 
 pub use figures::{Checksum, ChecksumCalls, Figures, Implementation};
+pub use metrics::ChecksumMetrics;
 
 pub(crate) use self::chosen::Chosen;
 

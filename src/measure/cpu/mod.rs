@@ -1,16 +1,21 @@
 //! CPU time: samples of where the server's threads run, by function and by the function's class.
 
 pub(super) mod code;
+pub mod compare;
 mod figures;
 mod getcpu;
 pub(super) mod kernel;
 mod known;
+mod metrics;
+pub mod record;
+pub mod report;
 mod shares;
 mod table;
 
 pub use code::{Code, Named};
 pub use figures::{CpuTime, Figures, OrderingTime};
 pub use getcpu::{getcpu, Getcpu, GetcpuPath};
+pub use metrics::CpuMetrics;
 pub use shares::Shares;
 pub use table::Table;
 

@@ -9,11 +9,13 @@ mod exercise;
 mod figures;
 mod functions;
 mod memory;
+mod metrics;
 mod pmus;
 mod proof;
 
 pub use figures::{EventCount, EventFunction, Figures, Scope};
 pub use functions::{EventSampler, Sample, Sampled};
+pub use metrics::HardwareMetrics;
 pub use pmus::{Asked, Planned, Pmus};
 
 use std::io;

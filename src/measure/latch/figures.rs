@@ -1,6 +1,6 @@
 //! Waits for latches: the figures.
 
-use crate::model::{Histogram, Kind, Mode};
+use crate::model::{Cumulative, Histogram, Kind, Mode};
 
 /// Everything counted about latch waits since attach.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -155,6 +155,110 @@ impl Locality {
         match self {
             Locality::Local => "local",
             Locality::Remote => "remote",
+        }
+    }
+}
+
+/// Implements [`Cumulative`] for rows of counters, with or without a histogram.
+macro_rules! cumulative {
+    ($row:ident { $($counter:ident),+ } $(with $histogram:ident)?) => {
+        impl Cumulative for $row {
+            fn merge(&mut self, other: &$row) {
+                $(self.$counter = self.$counter.saturating_add(other.$counter);)+
+                $(self.$histogram.merge(&other.$histogram);)?
+            }
+
+            fn since(&self, earlier: &$row) -> $row {
+                $row {
+                    $($counter: self.$counter.saturating_sub(earlier.$counter),)+
+                    $($histogram: self.$histogram.since(&earlier.$histogram),)?
+                    ..self.clone()
+                }
+            }
+        }
+    };
+}
+
+cumulative!(LatchWaits { sleep_ns, sleeps, spin_cpu_ns, spins_won, spins_wasted, estimated_ns } with waits);
+cumulative!(CallsiteWaits { waits, wait_ns });
+cumulative!(Reacquires { waits, wait_ns });
+cumulative!(PageWaits { waits, wait_ns });
+cumulative!(Handoffs { count, wait_ns, migrations });
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn histograms(limit: u64) -> impl Strategy<Value = Histogram> {
+        let figures = (proptest::array::uniform25(0..limit), 0..limit, 0..limit);
+        // A difference does not know its maximum.
+        figures.prop_map(|(buckets, count, sum_ns)| Histogram { buckets, count, sum_ns, max_ns: 0 })
+    }
+
+    /// Waits for one latch whose figures are all below `limit`, consistent or not.
+    fn latch_waits(limit: u64) -> impl Strategy<Value = LatchWaits> {
+        (histograms(limit), proptest::array::uniform6(0..limit)).prop_map(|(waits, counters)| {
+            let [sleep_ns, sleeps, spin_cpu_ns, spins_won, spins_wasted, estimated_ns] = counters;
+            let (latch, kind, mode) = ("wait/synch/mutex/innodb/trx_mutex".to_owned(), Kind::Mutex, Mode::None);
+            LatchWaits {
+                latch,
+                kind,
+                mode,
+                waits,
+                sleep_ns,
+                sleeps,
+                spin_cpu_ns,
+                spins_won,
+                spins_wasted,
+                estimated_ns,
+            }
+        })
+    }
+
+    /// Handoffs of one latch between two nodes. The same code merges the other rows of counters.
+    fn handoffs(limit: u64) -> impl Strategy<Value = Handoffs> {
+        proptest::array::uniform3(0..limit).prop_map(|[count, wait_ns, migrations]| Handoffs {
+            latch: "wait/synch/mutex/innodb/trx_mutex".to_owned(),
+            from: Some("0".to_owned()),
+            to: Some("1".to_owned()),
+            count,
+            wait_ns,
+            migrations,
+        })
+    }
+
+    fn merged<T: Cumulative>(a: &T, b: &T) -> T {
+        let mut sum = a.clone();
+        sum.merge(b);
+        sum
+    }
+
+    proptest! {
+        #[test]
+        fn merging_is_commutative_and_associative_and_never_overflows(
+            [a, b, c] in proptest::array::uniform3(latch_waits(u64::MAX)),
+            [x, y, z] in proptest::array::uniform3(handoffs(u64::MAX)),
+        ) {
+            prop_assert_eq!(merged(&a, &b), merged(&b, &a));
+            prop_assert_eq!(merged(&merged(&a, &b), &c), merged(&a, &merged(&b, &c)));
+            prop_assert_eq!(merged(&x, &y), merged(&y, &x));
+            prop_assert_eq!(merged(&merged(&x, &y), &z), merged(&x, &merged(&y, &z)));
+        }
+
+        #[test]
+        fn a_difference_undoes_a_merge(
+            [a, b] in proptest::array::uniform2(latch_waits(1 << 62)),
+            [x, y] in proptest::array::uniform2(handoffs(1 << 62)),
+        ) {
+            prop_assert_eq!(merged(&a, &b).since(&a), b);
+            prop_assert_eq!(merged(&x, &y).since(&x), y);
+        }
+
+        #[test]
+        fn a_difference_never_overflows([a, b] in proptest::array::uniform2(latch_waits(u64::MAX))) {
+            let difference = a.since(&b);
+            prop_assert!(difference.sleep_ns <= a.sleep_ns && difference.waits.sum_ns <= a.waits.sum_ns);
         }
     }
 }

@@ -1,6 +1,10 @@
 //! How long waiters spin: the figures.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
+
+use crate::present::format;
 
 /// How long waiters spin; `None` if it is not known.
 pub type Figures = Option<SpinSettings>;
@@ -18,6 +22,15 @@ pub struct SpinSettings {
     pub rounds: u32,
     /// Turns of the loop in a round, on average.
     pub turns: f64,
+}
+
+/// How waiters spin: `9ns a turn (pause), 38.4µs before a sleep`.
+impl fmt::Display for SpinSettings {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let hint = self.instruction.as_deref().unwrap_or("no spin hint");
+        let [turn, budget] = [self.turn_ns, self.budget_ns()].map(format::nanoseconds);
+        write!(f, "{turn} a turn ({hint}), {budget} before a sleep")
+    }
 }
 
 impl SpinSettings {

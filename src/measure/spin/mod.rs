@@ -2,6 +2,7 @@
 
 mod figures;
 mod reader;
+mod report;
 
 pub use figures::{Figures, SpinSettings};
 pub use reader::SpinReader;

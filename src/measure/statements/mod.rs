@@ -1,5 +1,9 @@
 //! Counts the statements that a server receives while it runs.
 
+mod metrics;
+
+pub use metrics::StatementMetrics;
+
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::sync::Arc;
 use std::thread;

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
 
-use super::text::{both, cells, cpu_cells, figures, grown, handoff_cells, interval, sentences, shares, times};
-use super::{title, Comparison, CpuUse, Growth, HandoffRow, Row, Scaling};
+use super::text::{cells, figures, grown, interval, sentences, shares, times};
+use super::{title, Comparison, Growth, Row, Scaling};
 use crate::html::{begin, end, table, table_of_words, Escaped};
 use crate::present::format::{self, NOTHING};
 
@@ -52,9 +52,7 @@ impl Display for Html<'_, Comparison> {
             )?;
             latches(f, comparison, &comparison.reacquires)?;
         }
-        cpu(f, comparison)?;
-        ordering(f, comparison)?;
-        handoffs(f, comparison)?;
+        comparison.sections().iter().try_for_each(|section| section.html(comparison, f))?;
         differing(f, "Code that differs", "what", &comparison.code)?;
         differing(f, "Settings that differ", "setting", &comparison.settings)?;
         if !comparison.barriers.is_empty() {
@@ -66,63 +64,6 @@ impl Display for Html<'_, Comparison> {
         list(f, &comparison.remarks)?;
         end(f)
     }
-}
-
-fn cpu(f: &mut Formatter, comparison: &Comparison) -> fmt::Result {
-    if comparison.cpu.is_empty() {
-        return Ok(());
-    }
-    writeln!(
-        f,
-        "<h2>CPU time by class</h2>\n<p class=\"soft\">CPU time {}; the largest difference first.</p>",
-        comparison.per.as_str()
-    )?;
-    let rows = comparison.cpu.iter().map(|row| (row.class.to_owned(), used(&row.used, comparison)));
-    table_of_words(f, &["class", "A", "B", "B/A", "95 % interval", "share A", "share B"], rows)
-}
-
-/// CPU time on both, and its share of all.
-fn used(used: &CpuUse, comparison: &Comparison) -> Vec<String> {
-    cpu_cells(used, comparison.per).into_iter().chain(used.share.map(format::percent)).collect()
-}
-
-fn ordering(f: &mut Formatter, comparison: &Comparison) -> fmt::Result {
-    let Some(ordering) = &comparison.ordering else { return Ok(()) };
-    writeln!(
-        f,
-        "<h2>CPU time of barriers and atomics</h2>\n<p class=\"soft\">CPU time {}, sampled at the instruction or the one \
-         behind it; the largest difference first.</p>",
-        comparison.per.as_str()
-    )?;
-    let titles = |first| [first, "A", "B", "B/A", "95 % interval", "share A", "share B"];
-    let groups = ordering.groups.iter().map(|row| (format!("{} ({})", row.group, both(&row.most)), &row.used));
-    let rows = [("all".to_owned(), &ordering.all)].into_iter().chain(groups);
-    table_of_words(f, &titles("what it does (most of it)"), rows.map(|(name, row)| (name, used(row, comparison))))?;
-    if ordering.functions.is_empty() {
-        return Ok(());
-    }
-    writeln!(f, "<h3>By function</h3>")?;
-    let functions = ordering.functions.iter().take(ROWS).map(|row| (row.function.clone(), used(&row.used, comparison)));
-    table(f, &titles("function"), functions)
-}
-
-fn handoffs(f: &mut Formatter, comparison: &Comparison) -> fmt::Result {
-    let Some(handoffs) = &comparison.handoffs else { return Ok(()) };
-    let places = handoffs.places.each_ref().map(|places| places.join(", "));
-    writeln!(
-        f,
-        "<h2>Remote handoffs</h2>\n<p class=\"soft\">Wait {} for latches from another part of the machine, and its share of \
-         the wait for all that somebody handed over. A: {}. B: {}.</p>",
-        comparison.per.as_str(),
-        Escaped(&places[0]),
-        Escaped(&places[1])
-    )?;
-    let row = |row: &HandoffRow| {
-        let (cells, shares) = handoff_cells(row, comparison.per);
-        (row.latch.clone(), cells.into_iter().chain(shares).collect())
-    };
-    let rows = [&handoffs.all].into_iter().chain(handoffs.latches.iter().take(ROWS));
-    table(f, &["latch", "A", "B", "B/A", "95 % interval", "remote A", "remote B"], rows.map(row))
 }
 
 fn differing(

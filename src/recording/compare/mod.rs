@@ -1,37 +1,50 @@
-//! Two systems side by side: what one second, one statement or one core of each costs in waits, and how sure that is.
+//! Two systems side by side: the waits per second, per statement or per CPU of each, and how certain the difference is.
 
-mod cpu;
-mod handoffs;
 mod html;
-mod ordering;
 mod ps;
 mod scaling;
 mod side;
 mod stats;
 mod text;
 
-pub use cpu::{CpuBy, CpuRow, CpuUse};
-pub use handoffs::{HandoffRow, Handoffs};
 pub use html::Html;
-pub use ordering::Ordering;
 pub use ps::{Dump, PsError, Unit};
 pub use scaling::{Growth, Point, Scaling};
 pub use side::Side;
 pub use stats::{is_there, rate, ratio, Ratio, Sample, ScalabilityLaw, LEAST_POINTS, LEAST_SAMPLES};
-pub use text::Text;
+pub(crate) use text::{interval, times};
+pub use text::{Figure, Text};
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::{self, Formatter};
 
 use serde::Serialize;
 
+use crate::measure::checksum::Checksum;
+use crate::measure::cpu::compare::{classes, ordering, CpuRow, Ordering};
+use crate::measure::latch::compare::{handoffs, remark, Handoffs};
 use crate::measure::spin::SpinSettings;
+
+/// What one measurement contributes to a comparison.
+pub trait Section {
+    /// Returns its figures of the whole system.
+    fn figures(&self) -> Vec<Figure> {
+        Vec::new()
+    }
+
+    /// Writes its part of a comparison for a terminal, if it has any.
+    fn text(&self, comparison: &Comparison, f: &mut Formatter) -> fmt::Result;
+
+    /// Writes its part of a page, if it has any.
+    fn html(&self, comparison: &Comparison, f: &mut Formatter) -> fmt::Result;
+}
 
 /// What waits are divided by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Per {
     Second,
-    /// Per 1,000 statements of clients.
+    /// Per 1,000 statements that clients sent.
     Query,
     /// Per second and CPU.
     Core,
@@ -49,27 +62,27 @@ impl Per {
     }
 }
 
-/// One figure of both, by one unit.
+/// One figure of both systems, by one unit.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Pair {
     pub a: f64,
     pub b: f64,
-    /// How many times as much B has; `None` where either has none.
+    /// B divided by A; `None` if either is zero.
     pub ratio: Option<Ratio>,
 }
 
 impl Pair {
-    /// `None` where either has nothing to count by.
-    fn new(a: &[Sample], b: &[Sample]) -> Option<Pair> {
+    /// Returns `None` if either has nothing to count by.
+    pub(crate) fn new(a: &[Sample], b: &[Sample]) -> Option<Pair> {
         Some(Pair { a: rate(a)?, b: rate(b)?, ratio: ratio(a, b) })
     }
 
-    fn difference(&self) -> f64 {
+    pub(crate) fn difference(&self) -> f64 {
         (self.b - self.a).abs()
     }
 }
 
-/// What can be said of a latch.
+/// What can be claimed about a latch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Claim {
@@ -82,7 +95,7 @@ pub enum Claim {
     Unclear,
 }
 
-/// Waits by one unit: seconds waited, and how many waits. `None` where that is not known.
+/// Waits by one unit; `None` if that is unknown.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct By {
     pub per: Per,
@@ -91,17 +104,17 @@ pub struct By {
     pub waits: Option<Pair>,
 }
 
-/// A latch, or all of them, on both.
+/// A latch, or all of them, on both systems.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
     pub latch: String,
     pub by: Vec<By>,
-    /// Share of the wait time that was spent awake; `None` where it is not known or nobody waited.
+    /// The share of the wait time spent awake; `None` if it is unknown or there were no waits.
     pub awake: [Option<f64>; 2],
-    /// CPU time spent spinning in terms of the wait time; `None` where it was not sampled, or where there was
-    /// less than a second of waiting, of which samples tell nothing.
+    /// CPU time spent spinning, divided by the wait time; `None` if it was not sampled, or if there was less than a second
+    /// of waiting, which is too little for samples.
     pub spinning: [Option<f64>; 2],
-    /// Share of the spins that ended without a sleep; `None` where nobody spun.
+    /// The share of spins that ended without a sleep; `None` if there were none.
     pub spins_won: [Option<f64>; 2],
     pub claim: Claim,
 }
@@ -132,13 +145,13 @@ impl Row {
         }
     }
 
-    /// Its wait by this unit.
+    /// Returns its wait by this unit.
     pub fn wait(&self, per: Per) -> Option<&Pair> {
         self.by.iter().find(|by| by.per == per)?.wait.as_ref()
     }
 }
 
-/// For a latch that one of the two never waited for.
+/// Returns the claim for a latch that one of the two never waited for.
 fn only(sides: [&Side; 2], series: [Option<&side::Series>; 2], in_a: bool) -> Claim {
     let (one, other) = if in_a { (0, 1) } else { (1, 0) };
     let waits = sides[one].samples(Per::Second, series[one].map(|series| &series.waits[..])).unwrap_or_default();
@@ -149,7 +162,8 @@ fn only(sides: [&Side; 2], series: [Option<&side::Series>; 2], in_a: bool) -> Cl
     }
 }
 
-fn claim(ratio: Option<Ratio>) -> Claim {
+/// Returns what a ratio of waits says.
+pub(crate) fn claim(ratio: Option<Ratio>) -> Claim {
     match ratio {
         Some(ratio) if ratio.is_clear() && ratio.value > 1.0 => Claim::More,
         Some(ratio) if ratio.is_clear() => Claim::Less,
@@ -157,17 +171,17 @@ fn claim(ratio: Option<Ratio>) -> Claim {
     }
 }
 
-/// What the user knows and the recordings may not say; A, then B.
+/// What the user knows and the recordings may lack; A, then B.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// What latches are ranked by; by default statements where both have them, otherwise time.
+    /// What latches are ranked by; by default statements if both count them, otherwise time.
     pub per: Option<Per>,
     pub ghz: [Option<f64>; 2],
-    /// What the systems cost for any one period, in any one currency.
+    /// The prices of the systems, for the same period and in the same currency.
     pub price: [Option<f64>; 2],
 }
 
-/// Throughput at the same clock, where they differ: A's as if its CPU had B's.
+/// Throughput at the same clock, if the clocks differ: A's is scaled to B's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct AtOneClock {
     pub ghz: [f64; 2],
@@ -176,14 +190,14 @@ pub struct AtOneClock {
     pub ratio: Option<Ratio>,
 }
 
-/// Throughput for money.
+/// Throughput for its price.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct CostPerformance {
     pub price: [f64; 2],
-    /// Statements a second for one unit of money.
+    /// Statements a second for one unit of the currency.
     pub per_price: [f64; 2],
     pub ratio: Option<Ratio>,
-    /// Share of A's price that is saved when B serves what A does: negative if it costs more.
+    /// The share of A's price that is saved when B does the work of A; negative if B costs more.
     pub saving: f64,
     /// CPUs that A's price buys.
     pub cores: Option<[f64; 2]>,
@@ -203,29 +217,29 @@ pub struct Comparison {
     /// CPU seconds of the server, per 1,000 statements.
     pub server_cpu: Option<Pair>,
     pub all: Row,
-    /// What differs for sure, and what only one of the two waits for; by how much, the most first.
+    /// Latches that clearly differ, or that only one of the two waits for; the largest difference first.
     pub changes: Vec<Row>,
-    /// All other latches, by the same order.
+    /// All other latches, in the same order.
     pub unclear: Vec<Row>,
-    /// Waits of threads that a condition variable had woken, to get its mutex back, the largest difference first; none where one of
-    /// the two does not tell them apart.
+    /// Waits of threads that a condition variable had woken for its mutex, the largest difference first; empty if one of
+    /// the two does not distinguish them.
     pub reacquires: Vec<Row>,
-    /// CPU time by class, the largest difference first; none where one of the two has no samples.
+    /// CPU time by class, the largest difference first; empty if one of the two has no samples.
     pub cpu: Vec<CpuRow>,
-    /// CPU time of barriers and atomics; `None` where one of the two has none.
+    /// CPU time of barriers and atomics; `None` if one of the two has none.
     pub ordering: Option<Ordering>,
-    /// Waits for latches from another part of the machine; `None` where one of the two did not count them.
+    /// Waits for latches from another part of the machine; `None` if one of the two did not count them.
     pub handoffs: Option<Handoffs>,
-    /// CPU seconds to checksum a KiB; `None` where one of the two did not count that.
+    /// CPU seconds to checksum a KiB; `None` if one of the two did not count that.
     pub checksum_cost: Option<Pair>,
-    /// What one turn of the server's spin loop takes, and how long waiters spin before they sleep: seconds.
+    /// The duration of one turn of the server's spin loop, and of all spinning before a sleep, in seconds.
     pub spin_turn: Option<[f64; 2]>,
     pub spin_before_sleep: Option<[f64; 2]>,
-    /// How checksums are computed, and the instruction of spin loops, where they are not alike.
+    /// How checksums are computed, and the instruction of spin loops, if they differ.
     pub code: BTreeMap<String, [Option<String>; 2]>,
-    /// Instructions in the servers' code that order memory, where both recordings have them.
+    /// Instructions in the servers' code that order memory, if both recordings have them.
     pub barriers: BTreeMap<String, [u64; 2]>,
-    /// Settings that are not alike.
+    /// Settings that differ.
     pub settings: BTreeMap<String, [Option<String>; 2]>,
     /// What to keep in mind when reading this.
     pub remarks: Vec<String>,
@@ -256,13 +270,13 @@ impl Comparison {
             changes,
             unclear,
             reacquires: rows(sides, |side| side.reacquires.as_ref(), per),
-            cpu: cpu::classes(sides, per),
-            ordering: ordering::ordering(sides, per),
-            handoffs: handoffs::handoffs(sides, per),
-            checksum_cost: cpu::checksum_cost(sides),
+            cpu: classes(sides, per),
+            ordering: ordering(sides, per),
+            handoffs: handoffs(sides, per),
+            checksum_cost: checksum_cost(sides),
             spin_turn: spin(|spin| spin.turn_ns),
             spin_before_sleep: spin(SpinSettings::budget_ns),
-            code: cpu::code(sides),
+            code: code(sides),
             barriers,
             settings,
             remarks: Vec::new(),
@@ -270,9 +284,14 @@ impl Comparison {
         comparison.remarks = remarks(&comparison, sides);
         comparison
     }
+
+    /// Returns the sections that follow the latches, in the order of text and pages.
+    fn sections(&self) -> [&dyn Section; 3] {
+        [&self.cpu, &self.ordering, &self.handoffs]
+    }
 }
 
-/// A row for each latch of both, the largest difference first; none unless both have that figure.
+/// Returns a row for each latch of either, the largest difference first; empty unless both have that figure.
 fn rows(sides: [&Side; 2], of: impl Fn(&Side) -> Option<&BTreeMap<String, side::Series>>, per: Per) -> Vec<Row> {
     let names: Option<Vec<_>> = sides.into_iter().map(|side| Some(of(side)?.keys())).collect();
     let names: BTreeSet<&String> = names.into_iter().flatten().flatten().collect();
@@ -283,7 +302,7 @@ fn rows(sides: [&Side; 2], of: impl Fn(&Side) -> Option<&BTreeMap<String, side::
     rows
 }
 
-/// Clocks that are as alike as this are one.
+/// Clocks that differ by less than this share are the same.
 const SAME_CLOCK: f64 = 0.005;
 
 fn at_one_clock(throughput: Option<Pair>, sides: [&Side; 2], given: [Option<f64>; 2]) -> Option<AtOneClock> {
@@ -308,8 +327,27 @@ fn server_cpu(sides: [&Side; 2]) -> Option<Pair> {
     Pair::new(&samples(sides[0])?, &samples(sides[1])?)
 }
 
+/// Returns the CPU time to checksum a KiB; `None` unless both systems had bursts in which calls were counted.
+fn checksum_cost(sides: [&Side; 2]) -> Option<Pair> {
+    let [a, b] = sides.map(|side| side.checksums.as_deref());
+    Pair::new(a?, b?)
+}
+
+/// Returns what differs in how checksums are computed, and in the instruction of spin loops.
+fn code(sides: [&Side; 2]) -> BTreeMap<String, [Option<String>; 2]> {
+    let known = sides.map(|side| {
+        let checksums = side.code.checksums.iter().map(|c: &Checksum| (c.purpose.clone(), c.to_string()));
+        let spin = side.code.spin.iter().map(|spin| {
+            let instruction = spin.instruction.clone().unwrap_or("none".to_owned());
+            ("instruction of the spin loop".to_owned(), instruction)
+        });
+        checksums.chain(spin).collect::<BTreeMap<String, String>>()
+    });
+    unlike([&known[0], &known[1]])
+}
+
 fn unlike(known: [&BTreeMap<String, String>; 2]) -> BTreeMap<String, [Option<String>; 2]> {
-    // One of which nothing is known differs in nothing.
+    // A system about which nothing is known does not differ.
     if known.iter().any(|known| known.is_empty()) {
         return BTreeMap::new();
     }
@@ -343,14 +381,14 @@ fn remarks(comparison: &Comparison, sides: [&Side; 2]) -> Vec<String> {
     if sides.iter().any(|side| !side.is_long_enough()) {
         remarks.push(format!("Nothing is claimed: that takes {LEAST_SAMPLES} seconds of each at least."));
     }
-    remarks.extend(handoffs::remark(sides));
+    remarks.extend(remark(sides));
     if comparison.a.flavor != comparison.b.flavor {
         remarks.push("MySQL and MariaDB call latches by different names: one that is in one list only may be another in the other.".to_owned());
     }
     remarks
 }
 
-/// Whose figures these are, in one line.
+/// Returns the name and heading of a system in one line.
 pub(crate) fn title(about: &side::About) -> String {
     [&about.name, &about.heading].into_iter().filter(|part| !part.is_empty()).cloned().collect::<Vec<_>>().join(" · ")
 }

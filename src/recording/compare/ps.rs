@@ -1,8 +1,8 @@
-//! A summary of waits that performance_schema gave: an old dump of one host to compare with.
+//! A dump of performance_schema's summary of waits, to compare with.
 
 use crate::model::Kind;
 
-/// The unit of a dump's sums: performance_schema's own is picoseconds.
+/// The unit of a dump's sums. performance_schema itself uses picoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Unit {
     Ps,
@@ -40,7 +40,7 @@ pub struct Dump {
     pub rows: Vec<(String, f64, f64)>,
 }
 
-/// In which column what is.
+/// The columns of a dump.
 #[derive(Clone, Copy)]
 struct Columns {
     event: usize,
@@ -48,7 +48,7 @@ struct Columns {
     count: usize,
 }
 
-/// Without a line of titles.
+/// The columns of a dump without a line of titles.
 const USUAL: Columns = Columns { event: 0, sum: 1, count: 2 };
 
 impl Dump {
@@ -56,7 +56,7 @@ impl Dump {
     /// the order of performance_schema's own column names in the first line.
     ///
     /// # Errors
-    /// A line that is none of it, or nothing that could be compared.
+    /// Fails if a line has another form, or if there is nothing to compare.
     pub fn parse(text: &str, unit: Unit) -> Result<Dump, PsError> {
         let mut columns = USUAL;
         let mut rows = Vec::new();

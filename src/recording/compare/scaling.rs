@@ -1,4 +1,4 @@
-//! One load at several numbers of threads: how throughput grows, and what stops it.
+//! One load at several numbers of threads: how throughput grows, and what limits it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,17 +12,17 @@ use super::{is_there, rate, ratio, Per, Ratio, ScalabilityLaw, Side};
 pub struct Point {
     /// The file.
     pub name: String,
-    /// What the label says.
+    /// The label's value.
     pub n: f64,
     /// Statements a second.
     pub throughput: f64,
-    /// Throughput of one thread, in terms of that at the smallest number.
+    /// Throughput per thread, divided by that at the smallest number of threads.
     pub efficiency: f64,
-    /// Throughput as the law has it.
+    /// Throughput according to the law.
     pub law: Option<f64>,
     /// Threads that wait for a latch at any moment, on average.
     pub waiting: f64,
-    /// CPUs that the server keeps busy, where that is known.
+    /// CPUs that the server keeps busy, if known.
     pub cpus: Option<f64>,
 }
 
@@ -32,10 +32,9 @@ pub struct Growth {
     pub latch: String,
     /// Threads waiting for it at any moment, at each point.
     pub waiting: Vec<f64>,
-    /// How many times as long a statement waits for it at the most threads as at the fewest; `None` where none was seen to
-    /// wait at the fewest.
+    /// A statement's wait for it at the most threads, divided by that at the fewest; `None` if there was none at the fewest.
     pub per_query: Option<Ratio>,
-    /// Of the threads that the last point has more than the first, the share that waits for it.
+    /// The share of the threads added from the first point to the last that waits for it.
     pub share_of_added: f64,
 }
 
@@ -46,27 +45,27 @@ pub struct Scaling {
     pub by: String,
     pub points: Vec<Point>,
     pub law: Option<ScalabilityLaw>,
-    /// Latches for which a statement waits longer, as far as can be told, the more threads there are; the one that takes the most of
-    /// the added threads first.
+    /// Latches for which a statement clearly waits longer with more threads; the one that takes most of the added threads
+    /// first.
     pub growing: Vec<Growth>,
-    /// What was found, in words.
+    /// The findings, in words.
     pub findings: Vec<String>,
     /// What to keep in mind when reading this.
     pub remarks: Vec<String>,
 }
 
-/// A law says nothing of what lies this many times further than what was measured.
+/// How far the law is extrapolated, as a multiple of what was measured.
 const FURTHEST: f64 = 2.0;
-/// Share of the added threads from which on a latch is said to stop the scaling.
+/// The share of the added threads from which on a latch is reported to stop the scaling.
 const STOPS: f64 = 0.1;
-/// Share from which on it is worth a row.
+/// The share from which on a latch gets a row.
 const LEAST_SHARE: f64 = 0.001;
 
 impl Scaling {
-    /// From at least two systems with the value of the label.
+    /// Compares at least two systems, each with its value of the label.
     ///
     /// # Errors
-    /// A message where a recording counts no statements, or there are not two values.
+    /// Fails with a message if a recording counts no statements, or there are not two different values.
     pub fn new(by: &str, mut sides: Vec<(f64, Side)>) -> Result<Scaling, String> {
         sides.sort_by(|a, b| a.0.total_cmp(&b.0));
         let measured = sides.iter().map(|(n, side)| Some((*n, rate(&side.throughput()?)?))).collect::<Option<Vec<_>>>();
@@ -153,7 +152,7 @@ impl Scaling {
     }
 }
 
-/// Threads that wait at any moment.
+/// Returns the number of threads that wait at any moment, on average.
 fn waiting(side: &Side, series: Option<&Series>) -> f64 {
     series.map_or(0.0, |series| series.total() / side.lengths.iter().sum::<f64>())
 }

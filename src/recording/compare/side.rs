@@ -1,17 +1,18 @@
-//! One of the systems that are compared: a recording, or an old dump of performance_schema's.
+//! One of the systems that are compared: a recording, or an old dump of performance_schema.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::handoffs::HandoffSide;
-use super::ordering::OrderingSide;
 use super::{Dump, Per, Sample, LEAST_SAMPLES};
+use crate::measure::checksum;
+use crate::measure::cpu::compare::{seconds_by_class, OrderingSide};
+use crate::measure::latch::compare::HandoffSide;
 use crate::model::{CpuClass, Kind};
-use crate::recording::reader::{LEAST_BURSTS, LEAST_SAMPLED};
-use crate::recording::{report, Code, Ending, Recording, Second};
+use crate::recording::reader::LEAST_SAMPLED;
+use crate::recording::{report, Code, CountsDelta, Ending, Recording};
 
-/// Who it is.
+/// What identifies a system.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct About {
     /// The file.
@@ -34,11 +35,11 @@ pub struct Series {
     /// Seconds waited.
     pub wait: Vec<f64>,
     pub waits: Vec<f64>,
-    /// Seconds asleep in all; `None` where that is not known.
+    /// Seconds asleep in the whole recording; `None` if that is unknown.
     sleep: Option<f64>,
-    /// Seconds of CPU time spent spinning in all; `None` where CPU time was not sampled.
+    /// Seconds of CPU time spent spinning in the whole recording; `None` if CPU time was not sampled.
     spin_cpu: Option<f64>,
-    /// Waits in all that began with spinning, and those of them that ended without a sleep.
+    /// Waits of the whole recording that began with spinning, and those of them that ended without a sleep.
     spins: f64,
     spins_won: f64,
 }
@@ -58,21 +59,21 @@ impl Series {
         self.wait.iter().sum()
     }
 
-    /// Share of the wait time spent awake.
+    /// Returns the share of the wait time spent awake.
     pub(super) fn awake(&self) -> Option<f64> {
         let total = self.total();
         (total > 0.0).then_some(())?;
         Some((1.0 - self.sleep? / total).clamp(0.0, 1.0))
     }
 
-    /// CPU time spent spinning in terms of the wait time; `None` where samples are too few to tell.
+    /// Returns the CPU time spent spinning, divided by the wait time; `None` if samples are too few.
     pub(super) fn spinning(&self) -> Option<f64> {
         let total = self.total();
         (total >= LEAST_SAMPLED).then_some(())?;
         Some(self.spin_cpu? / total).map(|share| share.max(0.0))
     }
 
-    /// Share of the spins that were won; `None` where nobody spun.
+    /// Returns the share of spins that were won; `None` if there were none.
     pub(super) fn won(&self) -> Option<f64> {
         (self.spins > 0.0).then(|| (self.spins_won / self.spins).clamp(0.0, 1.0))
     }
@@ -92,32 +93,34 @@ impl Series {
 #[derive(Clone, Debug, Default)]
 pub struct Side {
     pub about: About,
-    /// Of its seconds, in seconds.
+    /// The lengths of its seconds, in seconds.
     pub(super) lengths: Vec<f64>,
     /// Statements in each second.
     queries: Option<Vec<f64>>,
     /// CPU seconds in each second.
     pub(super) server_cpu: Option<Vec<f64>>,
-    /// Contention, by latch; modes together.
+    /// Contention by latch, all modes together.
     pub(super) latches: BTreeMap<String, Series>,
     pub(super) all: Series,
-    /// Waits of threads that a condition variable had woken, by mutex, in none of the above; `None` where the recording has no such figures.
+    /// Waits of threads that a condition variable had woken, by mutex, which are in none of the above; `None` if the
+    /// recording has no such figures.
     pub(super) reacquires: Option<BTreeMap<String, Series>>,
-    /// CPU seconds in each second, by class; empty where CPU time was not sampled.
-    pub(super) cpu: BTreeMap<CpuClass, Vec<f64>>,
-    /// `None` where CPU time was not sampled, or nothing that orders memory was seen.
-    pub(super) ordering: Option<OrderingSide>,
-    /// CPU seconds of checksums beside the KiB that they are of; `None` where that is not known.
+    /// CPU seconds in each second, by class; empty if CPU time was not sampled.
+    pub(crate) cpu: BTreeMap<CpuClass, Vec<f64>>,
+    /// `None` if CPU time was not sampled, or no instruction that orders memory was seen.
+    pub(crate) ordering: Option<OrderingSide>,
+    /// CPU seconds of checksums per KiB; `None` if that is unknown.
     pub(super) checksums: Option<Vec<Sample>>,
-    /// `None` where they were not counted.
-    pub(super) handoffs: Option<HandoffSide>,
+    /// `None` if they were not counted.
+    pub(crate) handoffs: Option<HandoffSide>,
     pub(super) code: Code,
     pub(super) barriers: BTreeMap<String, u64>,
     pub(super) remarks: Vec<String>,
 }
 
 impl Side {
-    /// `name` says which file it is. `qps`, statements a second, stands in for what the recording has of that.
+    /// Returns the figures of a recording. `name` identifies the file. `qps`, in statements per second, replaces the count in
+    /// the recording.
     pub fn of_recording(name: &str, recording: &Recording, qps: Option<f64>) -> Side {
         let (host, server) = (&recording.start.host, &recording.start.server);
         let lengths: Vec<f64> = recording.lengths().collect();
@@ -142,9 +145,9 @@ impl Side {
             latches: BTreeMap::new(),
             all: empty(lengths.len()),
             reacquires: recording.start.reacquires_seen.then(|| reacquires(recording)),
-            cpu: cpu(recording),
+            cpu: seconds_by_class(recording),
             ordering: OrderingSide::new(recording),
-            checksums: checksums(recording),
+            checksums: checksum::compare::costs(recording),
             handoffs: HandoffSide::new(recording),
             code: recording.code.clone(),
             barriers: recording.end.as_ref().map(|end| end.static_barriers.clone()).unwrap_or_default(),
@@ -155,7 +158,7 @@ impl Side {
         side
     }
 
-    /// A dump has one sum over `seconds`, and so nothing that tells how sure it is.
+    /// Returns the figures of a dump. It has one sum over all its `seconds`, and so no measure of certainty.
     pub fn of_dump(name: &str, dump: &Dump, seconds: f64, qps: Option<f64>) -> Side {
         let mut all = empty(1);
         let mut latches = BTreeMap::new();
@@ -193,17 +196,17 @@ impl Side {
         let (seen, sampled) = (recording.start.sleeps_seen, !self.cpu.is_empty());
         for (i, second) in recording.seconds.iter().enumerate() {
             for delta in &second.latches {
-                let (latch, kind, _) = recording.latch(delta.r);
+                let (latch, kind, _) = recording.latch(delta.row);
                 if kind == Kind::Cond {
                     continue;
                 }
-                let won = if seen { delta.w as f64 } else { 0.0 };
+                let won = if seen { delta.spins_won as f64 } else { 0.0 };
                 let added = Added {
-                    wait: delta.ns as f64 / 1e9,
-                    waits: delta.n as f64,
-                    sleep: seen.then_some(delta.sl as f64 / 1e9),
-                    spin_cpu: sampled.then_some(delta.c as f64 / 1e9),
-                    spins: if seen { won + delta.l as f64 } else { 0.0 },
+                    wait: delta.wait_ns as f64 / 1e9,
+                    waits: delta.waits as f64,
+                    sleep: seen.then_some(delta.sleep_ns as f64 / 1e9),
+                    spin_cpu: sampled.then_some(delta.spin_cpu_ns as f64 / 1e9),
+                    spins: if seen { won + delta.spins_wasted as f64 } else { 0.0 },
                     spins_won: won,
                 };
                 let series = self.latches.entry(latch.to_owned()).or_insert_with(|| empty(self.lengths.len()));
@@ -213,7 +216,7 @@ impl Side {
         }
     }
 
-    /// Whether it has seconds enough to tell how sure anything is.
+    /// Whether it has enough seconds for an interval.
     pub(super) fn is_long_enough(&self) -> bool {
         self.lengths.len() >= LEAST_SAMPLES
     }
@@ -223,15 +226,15 @@ impl Side {
         self.units(per).is_some()
     }
 
-    /// Each second's amount, beside what it is counted by; no amount is none in any second. `None` where there is nothing to
-    /// count by.
-    pub(super) fn samples(&self, per: Per, amounts: Option<&[f64]>) -> Option<Vec<Sample>> {
+    /// Returns each second's amount with the units to divide it by; no amounts are zeros. `None` if there is nothing to count
+    /// by.
+    pub(crate) fn samples(&self, per: Per, amounts: Option<&[f64]>) -> Option<Vec<Sample>> {
         let units = self.units(per)?;
         let amount = |i: usize| amounts.and_then(|amounts| amounts.get(i)).copied().unwrap_or(0.0);
         Some(units.into_iter().enumerate().map(|(i, per)| Sample { amount: amount(i), per }).collect())
     }
 
-    /// Statements beside seconds.
+    /// Returns each second's statements and length.
     pub(super) fn throughput(&self) -> Option<Vec<Sample>> {
         self.samples(Per::Second, Some(self.queries.as_deref()?))
     }
@@ -262,7 +265,7 @@ fn empty(seconds: usize) -> Series {
 fn reacquires(recording: &Recording) -> BTreeMap<String, Series> {
     let mut latches = BTreeMap::new();
     for (i, second) in recording.seconds.iter().enumerate() {
-        for &(row, waits, wait_ns) in &second.reacquires {
+        for &CountsDelta { row, counts: [waits, wait_ns] } in &second.reacquires {
             let (waits, wait) = (waits as f64, wait_ns as f64 / 1e9);
             let added = Added { wait, waits, sleep: None, spin_cpu: None, spins: 0.0, spins_won: 0.0 };
             let latch = recording.rows.reacquires[row].clone();
@@ -270,40 +273,6 @@ fn reacquires(recording: &Recording) -> BTreeMap<String, Series> {
         }
     }
     latches
-}
-
-/// CPU time of the checksums whose calls were counted, beside the KiB that they were given; `None` where samples or bursts are too
-/// few to tell.
-fn checksums(recording: &Recording) -> Option<Vec<Sample>> {
-    let counted = &recording.rows.checksum_calls;
-    (!counted.is_empty() && !recording.rows.cpu.is_empty()).then_some(())?;
-    let functions: BTreeSet<&str> = counted.iter().map(|key| key.function.as_str()).collect();
-    let is_counted: Vec<bool> = (0..recording.rows.cpu.len())
-        .map(|row| {
-            let is_checksum = recording.cpu_class(row) == CpuClass::Checksum;
-            is_checksum && functions.contains(recording.rows.cpu[row].function.as_str())
-        })
-        .collect();
-    let sample = |second: &Second| {
-        let cpu = second.cpu.iter().filter(|(row, _)| is_counted[*row]).map(|(_, ns)| *ns as f64);
-        let bytes = second.checksum_calls.iter().map(|(_, _, bytes)| *bytes as f64);
-        Sample { amount: cpu.sum::<f64>() / 1e9, per: bytes.sum::<f64>() / 1024.0 }
-    };
-    let samples: Vec<Sample> = recording.seconds.iter().map(sample).collect();
-    let cpu: f64 = samples.iter().map(|sample| sample.amount).sum();
-    let bursts = samples.iter().filter(|sample| sample.per > 0.0).count();
-    (cpu >= LEAST_SAMPLED && bursts >= LEAST_BURSTS).then_some(samples)
-}
-
-fn cpu(recording: &Recording) -> BTreeMap<CpuClass, Vec<f64>> {
-    let mut classes = BTreeMap::new();
-    for (i, second) in recording.seconds.iter().enumerate() {
-        for &(row, ns) in &second.cpu {
-            let seconds = classes.entry(recording.cpu_class(row)).or_insert_with(|| vec![0.0; recording.seconds.len()]);
-            seconds[i] += ns as f64 / 1e9;
-        }
-    }
-    classes
 }
 
 fn remarks(recording: &Recording) -> Vec<String> {

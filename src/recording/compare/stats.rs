@@ -1,48 +1,48 @@
-//! How sure a ratio is, and how throughput grows with threads: arithmetic on plain numbers.
+//! The certainty of ratios, and the growth of throughput with threads: arithmetic on plain numbers.
 
 use serde::Serialize;
 
-/// With fewer seconds than this an interval would say nothing.
+/// The number of seconds below which an interval would be meaningless.
 pub const LEAST_SAMPLES: usize = 10;
-/// Longer recordings are put together to this many samples, so that resampling takes no longer.
+/// The number of samples that longer recordings are pooled into, so that resampling takes no longer.
 const MOST_SAMPLES: usize = 240;
 const RESAMPLES: usize = 2000;
-/// Of the resampled ratios that lie inside an interval.
+/// The share of the resampled ratios inside an interval.
 const CONFIDENCE: f64 = 0.95;
-/// Always the same, so that the same recordings compare alike each time.
+/// A fixed seed, so that the same recordings always compare alike.
 const SEED: u64 = 0x61726d74_72616365;
 
-/// What one second has of something, and of what it is counted by: nanoseconds and statements, say.
+/// An amount in one second and the units to divide it by, such as nanoseconds and statements.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Sample {
     pub amount: f64,
     pub per: f64,
 }
 
-/// How many times as much the second of two systems has.
+/// A figure of the second of two systems, divided by that of the first.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Ratio {
     pub value: f64,
-    /// The ends of the 95 % interval; `None` where there are too few seconds for one.
+    /// The ends of the 95 % interval; `None` if there are too few seconds for one.
     pub interval: Option<[f64; 2]>,
 }
 
 impl Ratio {
-    /// Whether the two differ as far as can be told: never without an interval, nor where it covers 1.
+    /// Whether the two clearly differ: there is an interval, and it does not cover 1.
     pub fn is_clear(&self) -> bool {
         self.interval.is_some_and(|[low, high]| low > 1.0 || high < 1.0)
     }
 
-    /// The same, of something that is this many times as much.
+    /// Returns the ratio and its interval, multiplied by a factor.
     pub fn scaled(self, factor: f64) -> Ratio {
         Ratio { value: self.value * factor, interval: self.interval.map(|ends| ends.map(|end| end * factor)) }
     }
 }
 
-/// `b`'s amount per unit in terms of `a`'s; `None` where either has none, or nothing to count by.
+/// Returns `b`'s amount per unit, divided by `a`'s; `None` if either is zero, or there is nothing to count by.
 ///
-/// The interval is a percentile bootstrap's. Seconds are drawn in blocks of neighbours, since what happens in one goes on in the
-/// next: drawn singly they would promise too much.
+/// The interval is a percentile bootstrap. Seconds are drawn in blocks of neighbours, since what happens in one continues in
+/// the next: drawn one by one, they would make the interval too narrow.
 pub fn ratio(a: &[Sample], b: &[Sample]) -> Option<Ratio> {
     let value = rate(b)? / rate(a)?;
     (value.is_finite() && value > 0.0).then_some(())?;
@@ -51,7 +51,7 @@ pub fn ratio(a: &[Sample], b: &[Sample]) -> Option<Ratio> {
     Some(Ratio { value, interval })
 }
 
-/// The amount per unit; `None` without units.
+/// Returns the amount per unit; `None` without units.
 pub fn rate(samples: &[Sample]) -> Option<f64> {
     let sum = sum(samples.iter());
     (sum.per > 0.0).then(|| sum.amount / sum.per)
@@ -65,7 +65,7 @@ fn pooled(samples: &[Sample]) -> Vec<Sample> {
     samples.chunks(samples.len().div_ceil(MOST_SAMPLES).max(1)).map(|chunk| sum(chunk.iter())).collect()
 }
 
-/// Whether there is some amount as far as can be told: whether seconds drawn anew nearly always have some.
+/// Whether the amount is clearly above zero: whether resampled seconds nearly always have some.
 pub fn is_there(samples: &[Sample]) -> bool {
     let samples = pooled(samples);
     let mut random = fastrand::Rng::with_seed(SEED);
@@ -86,7 +86,7 @@ fn interval(a: &[Sample], b: &[Sample]) -> Option<[f64; 2]> {
     Some([end(outside)?, end(1.0 - outside)?])
 }
 
-/// As many samples as there are, in blocks that begin anywhere.
+/// Draws as many samples as there are, in blocks that begin anywhere.
 fn resampled(samples: &[Sample], random: &mut fastrand::Rng) -> Sample {
     let block = (samples.len() as f64).cbrt().ceil() as usize;
     let mut drawn = Sample::default();
@@ -107,17 +107,17 @@ pub struct ScalabilityLaw {
     pub lambda: f64,
     /// The share of the work that only one thread can do at a time.
     pub sigma: f64,
-    /// What each pair of threads costs to agree.
+    /// The cost of agreement for each pair of threads.
     pub kappa: f64,
     /// Root mean square of the relative differences between the law and what was measured.
     pub error: f64,
 }
 
-/// With fewer different numbers of threads three parameters would fit anything.
+/// The number of different thread counts below which three parameters would fit anything.
 pub const LEAST_POINTS: usize = 4;
 
 impl ScalabilityLaw {
-    /// Fits the law to throughputs at numbers of threads; `None` where there are too few.
+    /// Fits the law to throughputs at numbers of threads; `None` if there are too few.
     ///
     /// `n / throughput` is linear in `1/λ`, `σ/λ` and `κ/λ`, so that least squares of the relative differences have one
     /// solution, which is computed directly. Where it has a negative parameter, which means nothing, that one is 0.
@@ -143,12 +143,12 @@ impl ScalabilityLaw {
         laws.into_iter().flatten().min_by(|a, b| a.error.total_cmp(&b.error))
     }
 
-    /// Throughput at `n` threads.
+    /// Returns the throughput at `n` threads.
     pub fn throughput(&self, n: f64) -> f64 {
         self.lambda * n / (1.0 + self.sigma * (n - 1.0) + self.kappa * n * (n - 1.0))
     }
 
-    /// From how many threads on more of them do less; `None` where the law has no such point.
+    /// Returns the number of threads beyond which throughput falls; `None` if the law has no such point.
     pub fn peak(&self) -> Option<f64> {
         (self.kappa > 0.0 && self.sigma < 1.0).then(|| ((1.0 - self.sigma) / self.kappa).sqrt())
     }
@@ -159,9 +159,10 @@ impl ScalabilityLaw {
     }
 }
 
-/// The three factors with which the rows' terms come closest to 1. A term that is 0 in all rows has the factor 0.
+/// Returns the three factors with which the sum of each row's terms is closest to 1. A term that is 0 in all rows has the
+/// factor 0.
 fn least_squares(rows: &[[f64; 3]]) -> Option<[f64; 3]> {
-    // Terms of one size, so that what is small next to the others is not lost.
+    // Terms are scaled to one size, so that small ones are not lost.
     let sizes: [f64; 3] = std::array::from_fn(|i| rows.iter().map(|row| row[i].abs()).fold(0.0, f64::max));
     let used: Vec<usize> = (0..3).filter(|i| sizes[*i] > 0.0).collect();
     let mut equations: Vec<Vec<f64>> = used
@@ -179,7 +180,7 @@ fn least_squares(rows: &[[f64; 3]]) -> Option<[f64; 3]> {
     Some(factors)
 }
 
-/// Solves linear equations, each with its right side last; `None` where they do not determine the unknowns.
+/// Solves linear equations, each with its right side last; `None` if they do not determine the unknowns.
 fn solve(equations: &mut [Vec<f64>]) -> Option<Vec<f64>> {
     let n = equations.len();
     for column in 0..n {

@@ -3,18 +3,16 @@
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
 
-use super::{title, Claim, Comparison, CpuUse, Growth, HandoffRow, Pair, Per, Ratio, Row, Scaling};
+use super::{title, Claim, Comparison, Growth, Pair, Per, Ratio, Row, Scaling};
 use crate::present::format::{self, NOTHING};
 use crate::present::names::{cut_middle, short_names};
 
-/// Latches that are listed. JSON has all.
+/// The number of latches listed. JSON has all.
 const CHANGES: usize = 20;
 const UNCLEAR: usize = 10;
 const GROWING: usize = 10;
 const REACQUIRES: usize = 5;
-const HANDOFFS: usize = 8;
-const FUNCTIONS: usize = 8;
-/// Widest column of latches.
+/// The greatest width of a latch's name.
 const NAME: usize = 44;
 
 /// A comparison as text.
@@ -45,9 +43,7 @@ impl Display for Text<'_, Comparison> {
         rows(f, comparison, "not clear: the interval covers 1", &comparison.unclear, UNCLEAR)?;
         let title = "woken by a condition, waiting for its mutex";
         rows(f, comparison, title, &comparison.reacquires, REACQUIRES)?;
-        classes(f, comparison)?;
-        ordering(f, comparison)?;
-        handoffs(f, comparison)?;
+        comparison.sections().iter().try_for_each(|section| section.text(comparison, f))?;
         differing(f, "", &comparison.code)?;
         differing(f, "setting ", &comparison.settings)?;
         remarks(f, &comparison.remarks)
@@ -69,12 +65,20 @@ fn remarks(f: &mut Formatter, remarks: &[String]) -> fmt::Result {
     Ok(())
 }
 
-/// The figures that are not of one latch.
-pub(super) struct Figure {
+/// A figure of the whole system, on A and on B.
+pub struct Figure {
     pub name: String,
     pub a: String,
     pub b: String,
     pub ratio: Option<Ratio>,
+}
+
+impl Figure {
+    /// Returns the figure of two shares, 0 to 1; `None` unless both are known.
+    pub(crate) fn of_shares(name: &str, shares: [Option<f64>; 2], ratio: Option<Ratio>) -> Option<Figure> {
+        let [a, b] = shares.map(|share| share.map(format::percent));
+        Some(Figure { name: name.to_owned(), a: a?, b: b?, ratio })
+    }
 }
 
 impl Display for Figure {
@@ -101,7 +105,7 @@ pub(super) fn figures(comparison: &Comparison) -> Vec<Figure> {
     add("statements/s, A at B's clock", clock, format::count);
     let money =
         comparison.cost_performance.map(|cost| Pair { a: cost.per_price[0], b: cost.per_price[1], ratio: cost.ratio });
-    add("statements/s for one of money", money, format::count);
+    add("statements/s per unit of price", money, format::count);
     add("server's CPU time, 1,000 statements", comparison.server_cpu, time);
     add("threads waiting for latches", wait(Per::Second), |threads| format!("{threads:.2}"));
     add("the same per CPU", wait(Per::Core), |threads| format!("{threads:.2}"));
@@ -110,19 +114,8 @@ pub(super) fn figures(comparison: &Comparison) -> Vec<Figure> {
     add("waits, 1,000 statements", waits(Per::Query), format::count);
     add("waits/s", waits(Per::Second), format::count);
     add("CPU time of a checksummed KiB", comparison.checksum_cost, time);
-    if let [Some(a), Some(b)] = comparison.all.awake {
-        let (a, b) = (format::percent(a), format::percent(b));
-        figures.push(Figure { name: "of the wait awake".to_owned(), a, b, ratio: None });
-    }
-    if let Some(handoffs) = &comparison.handoffs {
-        if let [Some(a), Some(b)] = handoffs.all.remote_share.map(|share| share.map(format::percent)) {
-            let name = "of the handoffs' wait remote".to_owned();
-            figures.push(Figure { name, a, b, ratio: handoffs.all.share_ratio });
-        }
-        if let [Some(a), Some(b)] = handoffs.moved.map(|share| share.map(format::percent)) {
-            figures.push(Figure { name: "waiters that moved".to_owned(), a, b, ratio: None });
-        }
-    }
+    figures.extend(Figure::of_shares("of the wait awake", comparison.all.awake, None));
+    figures.extend(comparison.sections().iter().flat_map(|section| section.figures()));
     let spin =
         [("a turn of the spin loop", comparison.spin_turn), ("spun before a sleep", comparison.spin_before_sleep)];
     for (name, [a, b]) in spin.into_iter().filter_map(|(name, times)| Some((name, times?))) {
@@ -131,7 +124,7 @@ pub(super) fn figures(comparison: &Comparison) -> Vec<Figure> {
     figures
 }
 
-/// What clocks and money come to.
+/// Returns sentences on clocks and prices.
 pub(super) fn sentences(comparison: &Comparison) -> Vec<String> {
     let mut sentences = Vec::new();
     sentences.extend(comparison.at_one_clock.map(|clock| {
@@ -183,86 +176,13 @@ fn rows(f: &mut Formatter, comparison: &Comparison, title: &str, rows: &[Row], m
     }
 }
 
-/// Awake, spinning, and spins won; A and B.
+/// Returns the shares awake, spinning, and of spins won, each of A and of B.
 pub(super) fn shares(row: &Row) -> [[String; 2]; 3] {
     let percent = |share: Option<f64>| share.map_or(NOTHING.to_owned(), |share| format!("{:.0}%", share * 100.0));
     [row.awake, row.spinning, row.spins_won].map(|shares| shares.map(percent))
 }
 
-fn classes(f: &mut Formatter, comparison: &Comparison) -> fmt::Result {
-    if comparison.cpu.is_empty() {
-        return Ok(());
-    }
-    let title = format!("CPU time {}, by class", comparison.per.as_str());
-    writeln!(f, "\n{title:40} {:>8} {:>8} {:>8}  {:15} share A      B", "A", "B", "B/A", "95 % interval")?;
-    comparison.cpu.iter().try_for_each(|row| cpu_line(f, row.class, &row.used, comparison.per))
-}
-
-fn cpu_line(f: &mut Formatter, name: &str, used: &CpuUse, per: Per) -> fmt::Result {
-    let ([a, b, ratio, interval], [share_a, share_b]) = (cpu_cells(used, per), used.share.map(format::percent));
-    let name = cut_middle(name, 40);
-    writeln!(f, "{name:40} {a:>8} {b:>8} {ratio:>8}  {interval:15} {share_a:>7} {share_b:>6}")
-}
-
-/// CPU time of barriers and atomics by what they do, then by function.
-fn ordering(f: &mut Formatter, comparison: &Comparison) -> fmt::Result {
-    let Some(ordering) = &comparison.ordering else { return Ok(()) };
-    let title = "the same in barriers and atomics";
-    writeln!(f, "\n{title:40} {:>8} {:>8} {:>8}  {:15} share A      B", "A", "B", "B/A", "95 % interval")?;
-    cpu_line(f, "all", &ordering.all, comparison.per)?;
-    for row in &ordering.groups {
-        cpu_line(f, &format!("{}: {}", row.group, both(&row.most)), &row.used, comparison.per)?;
-    }
-    ordering
-        .functions
-        .iter()
-        .take(FUNCTIONS)
-        .try_for_each(|row| cpu_line(f, &format!("  {}", row.function), &row.used, comparison.per))
-}
-
-/// `lock cmpxchg, casal`: what A has and what B has, once where that is the same.
-pub(super) fn both([a, b]: &[Option<String>; 2]) -> String {
-    match (a, b) {
-        (Some(a), Some(b)) if a != b => format!("{a}, {b}"),
-        (Some(one), _) | (None, Some(one)) => one.clone(),
-        (None, None) => NOTHING.to_owned(),
-    }
-}
-
-/// Waits for what came from another part of the machine.
-fn handoffs(f: &mut Formatter, comparison: &Comparison) -> fmt::Result {
-    let Some(handoffs) = &comparison.handoffs else { return Ok(()) };
-    let shown = &handoffs.latches[..handoffs.latches.len().min(HANDOFFS)];
-    let names = short_names(shown.iter().map(|row| row.latch.as_str()), NAME);
-    let title = format!("remote handoffs, by wait {}", comparison.per.as_str());
-    let width = names.values().map(|name| name.chars().count()).max().unwrap_or(0).max(title.chars().count());
-    writeln!(f, "\n{title:width$} {:>8} {:>8} {:>8}  {:15} share A      B", "A", "B", "B/A", "95 % interval")?;
-    let mut line = |name: &str, row: &HandoffRow| {
-        let ([a, b, ratio, interval], [share_a, share_b]) = handoff_cells(row, comparison.per);
-        writeln!(f, "{name:width$} {a:>8} {b:>8} {ratio:>8}  {interval:15} {share_a:>7} {share_b:>6}")
-    };
-    line("all latches", &handoffs.all)?;
-    shown.iter().try_for_each(|row| line(&names[row.latch.as_str()], row))
-}
-
-/// A's wait for what came from elsewhere, B's, how many times as much that is, the interval; and the shares of it.
-pub(super) fn handoff_cells(row: &HandoffRow, per: Per) -> ([String; 4], [String; 2]) {
-    let wait = row.wait(per);
-    let time = |seconds: Option<f64>| seconds.map_or(NOTHING.to_owned(), |s| format::nanoseconds(s * 1e9));
-    let ratio = wait.and_then(|wait| wait.ratio);
-    let cells = [time(wait.map(|wait| wait.a)), time(wait.map(|wait| wait.b)), times(ratio), interval(ratio)];
-    (cells, row.remote_share.map(|share| share.map_or(NOTHING.to_owned(), format::percent)))
-}
-
-/// As [`cells`], of CPU time. What is not clear has its ratio and its interval all the same.
-pub(super) fn cpu_cells(used: &CpuUse, per: Per) -> [String; 4] {
-    let cpu = used.cpu(per);
-    let time = |seconds: Option<f64>| seconds.map_or(NOTHING.to_owned(), |s| format::nanoseconds(s * 1e9));
-    let ratio = cpu.and_then(|cpu| cpu.ratio);
-    [time(cpu.map(|cpu| cpu.a)), time(cpu.map(|cpu| cpu.b)), times(ratio), interval(ratio)]
-}
-
-/// A's wait, B's, how many times as much that is, and the interval.
+/// Returns the wait of A and of B, their ratio and its interval.
 pub(super) fn cells(row: &Row, per: Per) -> [String; 4] {
     let wait = row.wait(per);
     let time = |seconds: Option<f64>| seconds.map_or(NOTHING.to_owned(), |s| format::nanoseconds(s * 1e9));
@@ -275,13 +195,13 @@ pub(super) fn cells(row: &Row, per: Per) -> [String; 4] {
     [time(wait.map(|wait| wait.a)), time(wait.map(|wait| wait.b)), times, interval]
 }
 
-/// `1.52`
-pub(super) fn times(ratio: Option<Ratio>) -> String {
+/// Returns the ratio: `1.52`.
+pub(crate) fn times(ratio: Option<Ratio>) -> String {
     ratio.map_or(NOTHING.to_owned(), |ratio| factor(ratio.value))
 }
 
-/// `1.41 to 1.63`
-pub(super) fn interval(ratio: Option<Ratio>) -> String {
+/// Returns the interval: `1.41 to 1.63`.
+pub(crate) fn interval(ratio: Option<Ratio>) -> String {
     let interval = ratio.and_then(|ratio| ratio.interval);
     interval.map_or(NOTHING.to_owned(), |[low, high]| format!("{} to {}", factor(low), factor(high)))
 }
@@ -343,7 +263,7 @@ fn growing(f: &mut Formatter, scaling: &Scaling) -> fmt::Result {
     Ok(())
 }
 
-/// `15.4×`
+/// Returns how many times as long statements wait: `15.4×`.
 pub(super) fn grown(growth: &Growth) -> String {
     growth.per_query.map_or("new".to_owned(), |ratio| format!("{}×", factor(ratio.value)))
 }

@@ -1,4 +1,4 @@
-//! Folded stacks, as flame graphs are made of: server, latch, mode, microseconds; or call sites in place of the modes.
+//! Folded stacks, the input of flame graphs: server, latch, call site, microseconds.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -35,7 +35,7 @@ impl Display for Folded<'_> {
     }
 }
 
-/// Nanoseconds by call site, in the order in which each comes first.
+/// Returns nanoseconds by call site, in the order of first occurrence.
 fn in_all_modes<'a>(sites: impl Iterator<Item = &'a CallsiteWaits>) -> Vec<(&'a str, u64)> {
     let mut sums: Vec<(&str, u64)> = Vec::new();
     for site in sites {
@@ -54,7 +54,7 @@ fn line(f: &mut Formatter, frames: &[&str], ns: u64) -> fmt::Result {
     }
 }
 
-/// A name in which nothing parts frames.
+/// Returns a name without the characters that separate frames and lines.
 fn frame(name: &str) -> String {
     name.replace(';', ":").replace(char::is_control, " ")
 }

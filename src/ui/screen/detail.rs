@@ -100,7 +100,7 @@ impl Screen {
             } else {
                 format::nanoseconds(row.spin_cpu_ns as f64)
             };
-            let won = format::won(row).filter(|_| self.now.latch.sleeps_seen).unwrap_or(NOTHING.to_owned());
+            let won = won(row).filter(|_| self.now.latch.sleeps_seen).unwrap_or(NOTHING.to_owned());
             format!("{:>6} {wait:>7} {waits:>7} {spun:>7} {won:>5}", mode(row.mode))
         };
         let title = ["", "modes, since attach", "          wait   waits    spin   won"].map(str::to_owned);
@@ -193,4 +193,9 @@ fn callsites(now: &Snapshot, latch: &LatchId, width: usize, most: usize) -> Vec<
         format!("{share:>6} {wait:>7} {}", cut_middle(&site.callsite, width.saturating_sub(15)))
     };
     sites.iter().take(most).map(line).collect()
+}
+
+/// Formats the share of spins that ended with the latch: `75%`. Returns `None` if no wait began with spinning.
+fn won(latch: &LatchWaits) -> Option<String> {
+    (latch.spins() > 0).then(|| format!("{:.0}%", 100.0 * latch.spins_won as f64 / latch.spins() as f64))
 }

@@ -1,13 +1,13 @@
 //! Derives advice for a server's administrator from the figures: one line each, with the evidence.
 
-use super::format;
-use super::names::short_names;
 use crate::measure::checksum::Checksum;
 use crate::measure::cpu::CpuTime;
 use crate::measure::latch::LatchWaits;
 use crate::measure::spin::SpinSettings;
 use crate::measure::Snapshot;
 use crate::model::{CpuClass, Kind};
+use crate::present::format;
+use crate::present::names::short_names;
 
 /// The fewest spins from which advice on spinning is given.
 const MIN_SPINS: u64 = 1000;

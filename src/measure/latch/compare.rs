@@ -1,17 +1,29 @@
-//! Waits for latches that came from another part of the machine, on both.
+//! Handoffs of latches between parts of the machine, in a comparison.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::{self, Formatter};
 
 use serde::Serialize;
 
-use super::{By, Claim, Pair, Per, Ratio, Sample, Side};
-use crate::measure::latch::Locality;
-use crate::recording::Recording;
+use super::figures::Locality;
+use crate::html::{table, Escaped};
+use crate::present::format::{self, NOTHING};
+use crate::present::names::short_names;
+use crate::recording::compare::{
+    claim, interval, rate, ratio, times, By, Claim, Comparison, Figure, Pair, Per, Ratio, Sample, Section, Side,
+};
+use crate::recording::{CountsDelta, Recording};
 
-/// What both waited for and got from somewhere.
+/// The number of latches listed. JSON has all.
+const TEXT_LATCHES: usize = 8;
+const HTML_LATCHES: usize = 100;
+/// The greatest width of a latch's name.
+const NAME: usize = 44;
+
+/// The handoffs of both systems.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Handoffs {
-    /// The parts of each machine that are told apart.
+    /// The parts of each machine that are distinguished.
     pub places: [Vec<String>; 2],
     pub all: HandoffRow,
     /// By latch, the largest difference first.
@@ -20,21 +32,21 @@ pub struct Handoffs {
     pub moved: [Option<f64>; 2],
 }
 
-/// A latch, or all of them, on both.
+/// A latch, or all of them, on both systems.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct HandoffRow {
     pub latch: String,
     /// Waits for it that ended with a handoff from another part of the machine.
     pub by: Vec<By>,
-    /// Share of the time waited for what is known to come from somewhere, for what came from elsewhere.
+    /// The share of the time waited for latches of known origin that was waited for remote ones.
     pub remote_share: [Option<f64>; 2],
-    /// How many times as large B's is.
+    /// B's share divided by A's.
     pub share_ratio: Option<Ratio>,
     pub claim: Claim,
 }
 
 impl HandoffRow {
-    /// Time waited, by this unit.
+    /// Returns the time waited, by this unit.
     pub fn wait(&self, per: Per) -> Option<&Pair> {
         self.by.iter().find(|by| by.per == per)?.wait.as_ref()
     }
@@ -42,7 +54,7 @@ impl HandoffRow {
 
 /// The handoffs of one system, second by second.
 #[derive(Clone, Debug, Default)]
-pub(super) struct HandoffSide {
+pub(crate) struct HandoffSide {
     places: Vec<String>,
     latches: BTreeMap<String, Series>,
     all: Series,
@@ -50,10 +62,10 @@ pub(super) struct HandoffSide {
     migrations: f64,
 }
 
-/// Those of one latch.
+/// The handoffs of one latch.
 #[derive(Clone, Debug, Default)]
 struct Series {
-    /// Seconds waited for what came from here, and from elsewhere.
+    /// Seconds waited for local and for remote handoffs.
     local: Vec<f64>,
     remote: Vec<f64>,
     remote_waits: Vec<f64>,
@@ -74,7 +86,7 @@ impl Series {
         }
     }
 
-    /// What is remote beside what is known.
+    /// Returns the remote part of the wait time in each second.
     fn shares(&self) -> Vec<Sample> {
         let sample = |(&remote, &local): (&f64, &f64)| Sample { amount: remote, per: remote + local };
         self.remote.iter().zip(&self.local).map(sample).collect()
@@ -82,14 +94,14 @@ impl Series {
 }
 
 impl HandoffSide {
-    /// `None` where handoffs were not counted.
-    pub(super) fn new(recording: &Recording) -> Option<HandoffSide> {
+    /// Returns `None` if handoffs were not counted.
+    pub(crate) fn new(recording: &Recording) -> Option<HandoffSide> {
         recording.has_handoffs().then_some(())?;
         let seconds = recording.seconds.len();
         let mut side =
             HandoffSide { places: recording.start.places.clone(), all: Series::of(seconds), ..HandoffSide::default() };
         for (i, second) in recording.seconds.iter().enumerate() {
-            for &(row, waits, wait_ns, migrations) in &second.handoffs {
+            for &CountsDelta { row, counts: [waits, wait_ns, migrations] } in &second.handoffs {
                 let key = &recording.rows.handoffs[row];
                 let (waits, wait) = (waits as f64, wait_ns as f64 / 1e9);
                 side.waits += waits;
@@ -104,8 +116,8 @@ impl HandoffSide {
     }
 }
 
-/// `None` unless both counted them.
-pub(super) fn handoffs(sides: [&Side; 2], ranked_by: Per) -> Option<Handoffs> {
+/// Returns `None` unless both systems counted them.
+pub(crate) fn handoffs(sides: [&Side; 2], ranked_by: Per) -> Option<Handoffs> {
     let counted = [sides[0].handoffs.as_ref()?, sides[1].handoffs.as_ref()?];
     let names: BTreeSet<&String> = counted.iter().flat_map(|side| side.latches.keys()).collect();
     let of_latch = |name: &String| row(name, sides, counted.map(|side| side.latches.get(name)), ranked_by);
@@ -132,14 +144,14 @@ fn row(latch: &str, sides: [&Side; 2], series: [Option<&Series>; 2], ranked_by: 
     HandoffRow {
         latch: latch.to_owned(),
         by,
-        remote_share: [super::rate(&shares[0]), super::rate(&shares[1])],
-        share_ratio: super::ratio(&shares[0], &shares[1]),
-        claim: super::claim(ranked.and_then(|wait| wait.ratio)),
+        remote_share: [rate(&shares[0]), rate(&shares[1])],
+        share_ratio: ratio(&shares[0], &shares[1]),
+        claim: claim(ranked.and_then(|wait| wait.ratio)),
     }
 }
 
-/// What to keep in mind when reading this.
-pub(super) fn remark(sides: [&Side; 2]) -> Option<String> {
+/// Returns what to keep in mind when the two systems counted different handoffs.
+pub(crate) fn remark(sides: [&Side; 2]) -> Option<String> {
     let are_nodes = |places: &[String]| places.iter().all(|name| name.parse::<u32>().is_ok());
     match sides.map(|side| side.handoffs.as_ref().map(|handoffs| are_nodes(&handoffs.places))) {
         [Some(a), Some(b)] if a != b => {
@@ -154,4 +166,56 @@ pub(super) fn remark(sides: [&Side; 2]) -> Option<String> {
         }
         _ => None,
     }
+}
+
+impl Section for Option<Handoffs> {
+    fn figures(&self) -> Vec<Figure> {
+        let Some(handoffs) = self else { return Vec::new() };
+        let (shares, moved) = (handoffs.all.remote_share, handoffs.moved);
+        let remote = Figure::of_shares("of the handoffs' wait remote", shares, handoffs.all.share_ratio);
+        [remote, Figure::of_shares("waiters that moved", moved, None)].into_iter().flatten().collect()
+    }
+
+    fn text(&self, comparison: &Comparison, f: &mut Formatter) -> fmt::Result {
+        let Some(handoffs) = self else { return Ok(()) };
+        let shown = &handoffs.latches[..handoffs.latches.len().min(TEXT_LATCHES)];
+        let names = short_names(shown.iter().map(|row| row.latch.as_str()), NAME);
+        let title = format!("remote handoffs, by wait {}", comparison.per.as_str());
+        let width = names.values().map(|name| name.chars().count()).max().unwrap_or(0).max(title.chars().count());
+        writeln!(f, "\n{title:width$} {:>8} {:>8} {:>8}  {:15} share A      B", "A", "B", "B/A", "95 % interval")?;
+        let mut line = |name: &str, row: &HandoffRow| {
+            let ([a, b, ratio, interval], [share_a, share_b]) = handoff_cells(row, comparison.per);
+            writeln!(f, "{name:width$} {a:>8} {b:>8} {ratio:>8}  {interval:15} {share_a:>7} {share_b:>6}")
+        };
+        line("all latches", &handoffs.all)?;
+        shown.iter().try_for_each(|row| line(&names[row.latch.as_str()], row))
+    }
+
+    fn html(&self, comparison: &Comparison, f: &mut Formatter) -> fmt::Result {
+        let Some(handoffs) = self else { return Ok(()) };
+        let places = handoffs.places.each_ref().map(|places| places.join(", "));
+        writeln!(
+            f,
+            "<h2>Remote handoffs</h2>\n<p class=\"soft\">Wait {} for latches from another part of the machine, and its share of \
+             the wait for all that somebody handed over. A: {}. B: {}.</p>",
+            comparison.per.as_str(),
+            Escaped(&places[0]),
+            Escaped(&places[1])
+        )?;
+        let row = |row: &HandoffRow| {
+            let (cells, shares) = handoff_cells(row, comparison.per);
+            (row.latch.clone(), cells.into_iter().chain(shares).collect())
+        };
+        let rows = [&handoffs.all].into_iter().chain(handoffs.latches.iter().take(HTML_LATCHES));
+        table(f, &["latch", "A", "B", "B/A", "95 % interval", "remote A", "remote B"], rows.map(row))
+    }
+}
+
+/// Returns the wait for remote handoffs of A and of B, their ratio and its interval; then the remote shares.
+fn handoff_cells(row: &HandoffRow, per: Per) -> ([String; 4], [String; 2]) {
+    let wait = row.wait(per);
+    let time = |seconds: Option<f64>| seconds.map_or(NOTHING.to_owned(), |s| format::nanoseconds(s * 1e9));
+    let ratio = wait.and_then(|wait| wait.ratio);
+    let cells = [time(wait.map(|wait| wait.a)), time(wait.map(|wait| wait.b)), times(ratio), interval(ratio)];
+    (cells, row.remote_share.map(|share| share.map_or(NOTHING.to_owned(), format::percent)))
 }

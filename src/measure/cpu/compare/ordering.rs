@@ -1,23 +1,30 @@
-//! CPU time of barriers and atomics, on both.
+//! CPU time of barriers and atomics, in a comparison.
 
 use std::collections::BTreeMap;
+use std::fmt::{self, Formatter};
 
 use serde::Serialize;
 
-use super::cpu::CpuUse;
-use super::{Per, Side};
+use super::{cpu_line, used, CpuUse};
 use crate::audit::{self, Group};
+use crate::html::{table, table_of_words};
 use crate::measure::cpu::CpuTime;
-use crate::recording::Recording;
+use crate::present::format::NOTHING;
+use crate::recording::compare::{Comparison, Per, Section, Side};
+use crate::recording::{CountsDelta, Recording};
 use crate::symbols::Arch;
+
+/// The number of functions listed. JSON has all.
+const TEXT_FUNCTIONS: usize = 8;
+const HTML_FUNCTIONS: usize = 100;
 
 /// CPU time of the instructions that order memory.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Ordering {
     pub all: CpuUse,
-    /// By what the instructions do, which is what architectures have in common; the largest difference first.
+    /// By what the instructions do, which architectures have in common; the largest difference first.
     pub groups: Vec<GroupRow>,
-    /// By function, the largest difference first; those that have a row of their own in either.
+    /// By function, the largest difference first; only functions that have a row of their own in either.
     pub functions: Vec<FunctionRow>,
 }
 
@@ -41,24 +48,24 @@ pub struct FunctionRow {
 /// CPU seconds in each second.
 type Seconds = Vec<f64>;
 
-/// Those of one system.
+/// One system's CPU time of the instructions that order memory.
 #[derive(Clone, Debug, Default)]
-pub(super) struct OrderingSide {
+pub(crate) struct OrderingSide {
     all: Seconds,
     groups: BTreeMap<&'static str, Seconds>,
     functions: BTreeMap<String, Seconds>,
-    /// In all, by group and instruction.
+    /// CPU seconds of the whole recording, by group and instruction.
     instructions: BTreeMap<(&'static str, String), f64>,
 }
 
 impl OrderingSide {
-    /// `None` where none was seen.
-    pub(super) fn new(recording: &Recording) -> Option<OrderingSide> {
+    /// Returns `None` if none was seen.
+    pub(crate) fn new(recording: &Recording) -> Option<OrderingSide> {
         (!recording.rows.ordering.is_empty()).then_some(())?;
         let none = || vec![0.0; recording.seconds.len()];
         let mut side = OrderingSide { all: none(), ..OrderingSide::default() };
         for (i, second) in recording.seconds.iter().enumerate() {
-            for &(row, ns) in &second.ordering {
+            for &CountsDelta { row, counts: [ns] } in &second.ordering {
                 let (key, cpu) = (&recording.rows.ordering[row], ns as f64 / 1e9);
                 let group = group(&key.instruction);
                 side.all[i] += cpu;
@@ -76,7 +83,7 @@ impl OrderingSide {
     }
 }
 
-/// What an instruction does. The two halves of an atomic that is made of two are an atomic.
+/// Returns what an instruction does. Each half of an atomic that is made of two instructions is an atomic.
 fn group(instruction: &str) -> &'static str {
     let classes = [Arch::X86_64, Arch::Aarch64].into_iter().flat_map(audit::classes);
     match classes.into_iter().find(|class| class.name == instruction).map(|class| class.group) {
@@ -86,8 +93,8 @@ fn group(instruction: &str) -> &'static str {
     }
 }
 
-/// `None` unless both have any.
-pub(super) fn ordering(sides: [&Side; 2], ranked_by: Per) -> Option<Ordering> {
+/// Returns `None` unless both systems have any.
+pub(crate) fn ordering(sides: [&Side; 2], ranked_by: Per) -> Option<Ordering> {
     let seen = [sides[0].ordering.as_ref()?, sides[1].ordering.as_ref()?];
     let used = |of: &dyn Fn(&OrderingSide) -> Option<&Seconds>| {
         CpuUse::new(sides, seen.map(|side| of(side).map(Vec::as_slice)), ranked_by)
@@ -107,11 +114,61 @@ pub(super) fn ordering(sides: [&Side; 2], ranked_by: Per) -> Option<Ordering> {
     Some(ordering)
 }
 
-/// Those that either has, each once.
+/// Returns the names that either system has, each once.
 fn names<K: Clone + Ord>(
     seen: [&OrderingSide; 2],
     of: fn(&OrderingSide) -> &BTreeMap<K, Seconds>,
 ) -> impl Iterator<Item = K> {
     let names: std::collections::BTreeSet<K> = seen.into_iter().flat_map(|side| of(side).keys().cloned()).collect();
     names.into_iter()
+}
+
+impl Section for Option<Ordering> {
+    fn text(&self, comparison: &Comparison, f: &mut Formatter) -> fmt::Result {
+        let Some(ordering) = self else { return Ok(()) };
+        let title = "the same in barriers and atomics";
+        writeln!(f, "\n{title:40} {:>8} {:>8} {:>8}  {:15} share A      B", "A", "B", "B/A", "95 % interval")?;
+        cpu_line(f, "all", &ordering.all, comparison.per)?;
+        for row in &ordering.groups {
+            cpu_line(f, &format!("{}: {}", row.group, both(&row.most)), &row.used, comparison.per)?;
+        }
+        ordering
+            .functions
+            .iter()
+            .take(TEXT_FUNCTIONS)
+            .try_for_each(|row| cpu_line(f, &format!("  {}", row.function), &row.used, comparison.per))
+    }
+
+    fn html(&self, comparison: &Comparison, f: &mut Formatter) -> fmt::Result {
+        let Some(ordering) = self else { return Ok(()) };
+        writeln!(
+            f,
+            "<h2>CPU time of barriers and atomics</h2>\n<p class=\"soft\">CPU time {}, sampled at the instruction or the one \
+             behind it; the largest difference first.</p>",
+            comparison.per.as_str()
+        )?;
+        let titles = |first| [first, "A", "B", "B/A", "95 % interval", "share A", "share B"];
+        let groups = ordering.groups.iter().map(|row| (format!("{} ({})", row.group, both(&row.most)), &row.used));
+        let rows = [("all".to_owned(), &ordering.all)].into_iter().chain(groups);
+        table_of_words(f, &titles("what it does (most of it)"), rows.map(|(name, row)| (name, used(row, comparison))))?;
+        if ordering.functions.is_empty() {
+            return Ok(());
+        }
+        writeln!(f, "<h3>By function</h3>")?;
+        let functions = ordering
+            .functions
+            .iter()
+            .take(HTML_FUNCTIONS)
+            .map(|row| (row.function.clone(), used(&row.used, comparison)));
+        table(f, &titles("function"), functions)
+    }
+}
+
+/// Returns what A has and what B has, once if it is the same: `lock cmpxchg, casal`.
+fn both([a, b]: &[Option<String>; 2]) -> String {
+    match (a, b) {
+        (Some(a), Some(b)) if a != b => format!("{a}, {b}"),
+        (Some(one), _) | (None, Some(one)) => one.clone(),
+        (None, None) => NOTHING.to_owned(),
+    }
 }

@@ -1,0 +1,131 @@
+//! What belongs to no single measurement: the server, the probes and their cost, and this build of armtrace.
+
+use std::collections::BTreeMap;
+use std::env::consts::ARCH;
+
+use prometheus::proto::MetricFamily;
+
+use crate::families;
+use crate::measure::{Metrics, Snapshot};
+use crate::metrics::Family;
+use crate::model::ProbeState;
+
+families! {
+    TARGET_INFO = gauge(
+        "armtrace_target_info",
+        &["flavor", "version", "arch", "cpu_model", "build_id", "symbol_source"],
+        "The server being measured and the host's CPU; always 1."
+    );
+    TARGET_UP = gauge("armtrace_target_up", &[], "1 while the server being measured runs, 0 once it has ended.");
+    PROBE_HITS = counter("armtrace_probe_hits_total", &["probe"], "Times that the server hit a probe.");
+    PROBE_COST = counter(
+        "armtrace_probe_cost_seconds_total",
+        &["probe"],
+        "Estimated CPU time that a probe took from the server: hits times the cost of a trap measured on \
+         this host, plus the time that its program ran."
+    );
+    PROBE_STATE = gauge(
+        "armtrace_probe_state",
+        &["probe", "state"],
+        "1 for the state that a probe is in, 0 for the others."
+    );
+    HIT_COST = gauge(
+        "armtrace_probe_hit_cost_seconds",
+        &["class"],
+        "Cost of one probe hit to the server on this host, by class of probe, measured at start."
+    );
+    OVERHEAD = gauge(
+        "armtrace_overhead_ratio",
+        &[],
+        "Estimated share of the server's CPU time since attach that probes took, 0 to 1."
+    );
+    LOST_EVENTS = counter("armtrace_lost_events_total", &["reason"], "Events that are in no other figure, by cause.");
+    BUILD_INFO = gauge(
+        "armtrace_build_info",
+        &["version", "revision", "rustc", "arch"],
+        "The running build of armtrace; always 1."
+    );
+}
+
+/// Serves what belongs to no single measurement.
+pub struct AgentMetrics;
+
+impl Metrics for AgentMetrics {
+    fn families(&self) -> &'static [Family] {
+        FAMILIES
+    }
+
+    fn collect(&mut self, snapshot: &Snapshot) -> Vec<MetricFamily> {
+        let mut families = target(snapshot).to_vec();
+        families.extend(probes(snapshot));
+        families.extend(costs(snapshot));
+        families.push(lost(snapshot));
+        families.push(build());
+        families
+    }
+}
+
+fn target(snapshot: &Snapshot) -> [MetricFamily; 2] {
+    let t = &snapshot.target;
+    let info = [&t.flavor, &t.version, &t.arch, &t.cpu_model, &t.build_id, &t.symbol_source].map(String::as_str);
+    [
+        TARGET_INFO.with([TARGET_INFO.sample(&info, 1.0)]),
+        TARGET_UP.with([TARGET_UP.sample(&[], f64::from(snapshot.up))]),
+    ]
+}
+
+/// The sites that share a probe's name, summed.
+#[derive(Default)]
+struct ProbeSum {
+    hits: u64,
+    /// `None` as soon as the cost of one site is unknown.
+    cost_ns: Option<f64>,
+    states: Vec<ProbeState>,
+}
+
+fn probes(snapshot: &Snapshot) -> [MetricFamily; 3] {
+    let sums = probe_sums(snapshot);
+    let costs = sums.iter().filter_map(|(probe, sum)| Some(PROBE_COST.sample(&[probe], sum.cost_ns? / 1e9)));
+    let states = sums.iter().flat_map(|(probe, sum)| {
+        let is_in = |state| f64::from(sum.states.contains(&state));
+        ProbeState::ALL.map(|state| PROBE_STATE.sample(&[probe, state.as_str()], is_in(state)))
+    });
+    [
+        PROBE_HITS.with(sums.iter().map(|(probe, sum)| PROBE_HITS.sample(&[probe], sum.hits as f64))),
+        PROBE_COST.with(costs),
+        PROBE_STATE.with(states),
+    ]
+}
+
+fn probe_sums(snapshot: &Snapshot) -> BTreeMap<&str, ProbeSum> {
+    let mut sums = BTreeMap::<&str, ProbeSum>::new();
+    for site in &snapshot.probes {
+        let none_yet = || ProbeSum { cost_ns: Some(0.0), ..ProbeSum::default() };
+        let sum = sums.entry(&site.probe).or_insert_with(none_yet);
+        sum.hits += site.hits;
+        sum.cost_ns = sum.cost_ns.zip(site.total_cost_ns()).map(|(sum, cost)| sum + cost);
+        sum.states.push(site.state);
+    }
+    sums
+}
+
+fn costs(snapshot: &Snapshot) -> [MetricFamily; 2] {
+    [
+        HIT_COST.with(snapshot.costs.iter().map(|(class, ns)| HIT_COST.sample(&[class], ns / 1e9))),
+        OVERHEAD.with(snapshot.overhead_ratio().map(|ratio| OVERHEAD.sample(&[], ratio))),
+    ]
+}
+
+fn lost(snapshot: &Snapshot) -> MetricFamily {
+    let mut sums = BTreeMap::<&str, u64>::new();
+    for (reason, events) in &snapshot.lost {
+        *sums.entry(reason).or_default() += events;
+    }
+    LOST_EVENTS.with(sums.into_iter().map(|(reason, n)| LOST_EVENTS.sample(&[reason], n as f64)))
+}
+
+fn build() -> MetricFamily {
+    let revision = option_env!("ARMTRACE_REVISION").unwrap_or_default();
+    let rustc = option_env!("ARMTRACE_RUSTC").unwrap_or_default();
+    BUILD_INFO.with([BUILD_INFO.sample(&[env!("CARGO_PKG_VERSION"), revision, rustc, ARCH], 1.0)])
+}

@@ -1,0 +1,29 @@
+//! Instructions that order memory: the metric family.
+
+use prometheus::proto::MetricFamily;
+
+use crate::families;
+use crate::measure::{Metrics, Snapshot};
+use crate::metrics::Family;
+
+families! {
+    BARRIERS = gauge(
+        "armtrace_barriers_static",
+        &["instruction"],
+        "Barrier, atomic, spin-hint and checksum instructions in the server's code."
+    );
+}
+
+/// Serves the counted instructions.
+pub struct BarrierMetrics;
+
+impl Metrics for BarrierMetrics {
+    fn families(&self) -> &'static [Family] {
+        FAMILIES
+    }
+
+    fn collect(&mut self, snapshot: &Snapshot) -> Vec<MetricFamily> {
+        let counts = snapshot.barriers.iter();
+        vec![BARRIERS.with(counts.map(|(instruction, n)| BARRIERS.sample(&[instruction], *n as f64)))]
+    }
+}

@@ -1,0 +1,63 @@
+//! Checksums that the server computes: the metric families.
+
+use std::collections::BTreeMap;
+
+use prometheus::proto::MetricFamily;
+
+use super::{Checksum, ChecksumCalls};
+use crate::families;
+use crate::measure::cpu::CpuTime;
+use crate::measure::{Metrics, Snapshot};
+use crate::metrics::{seconds, Family};
+
+const CHOSEN: &[&str] = &["function", "implementation"];
+
+families! {
+    TIME = counter(
+        "armtrace_checksum_seconds_total",
+        CHOSEN,
+        "Sampled CPU time of the server's threads in the checksum implementations that the server has chosen."
+    );
+    CALLS = counter(
+        "armtrace_checksum_calls_total",
+        CHOSEN,
+        "Calls of the checksum implementations that the server has chosen, scaled up from short bursts of \
+         counting."
+    );
+    BYTES = counter(
+        "armtrace_checksum_bytes_total",
+        CHOSEN,
+        "Bytes that the server computed checksums of, scaled up from short bursts of counting."
+    );
+}
+
+/// Serves the chosen checksums: their CPU time and calls.
+pub struct ChecksumMetrics;
+
+impl Metrics for ChecksumMetrics {
+    fn families(&self) -> &'static [Family] {
+        FAMILIES
+    }
+
+    fn collect(&mut self, snapshot: &Snapshot) -> Vec<MetricFamily> {
+        let checksum = &snapshot.checksum;
+        vec![
+            time(&checksum.chosen, &snapshot.cpu.time),
+            CALLS.with(checksum.calls.iter().map(|row| CALLS.sample(&labels(row), row.calls as f64))),
+            BYTES.with(checksum.calls.iter().map(|row| BYTES.sample(&labels(row), row.bytes as f64))),
+        ]
+    }
+}
+
+/// Returns the CPU time of each implementation. Without samples, it is not known.
+fn time(chosen: &[Checksum], cpu: &[CpuTime]) -> MetricFamily {
+    let sampled = if cpu.is_empty() { &[] } else { chosen };
+    // One function may be chosen for two checksums.
+    let times: BTreeMap<_, _> =
+        sampled.iter().map(|c| ((&*c.function, c.implementation.as_str()), c.cpu_ns(cpu))).collect();
+    TIME.with(times.into_iter().map(|((function, how), ns)| TIME.sample(&[function, how], seconds(ns))))
+}
+
+fn labels(row: &ChecksumCalls) -> [&str; 2] {
+    [&row.function, row.implementation.as_str()]
+}

@@ -1,0 +1,45 @@
+//! Calls of checksums, as a recording holds them.
+
+use serde::{Deserialize, Serialize};
+
+use super::figures::{ChecksumCalls, Implementation};
+use crate::measure::Snapshot;
+use crate::recording::{Counts, Recording, Row};
+
+/// An implementation of a checksum.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct ChecksumKey {
+    pub function: String,
+    pub implementation: Implementation,
+}
+
+/// Calls and bytes by implementation.
+impl Row for ChecksumCalls {
+    type Key = ChecksumKey;
+    type Total = Counts<2>;
+
+    fn entries(now: &Snapshot) -> Vec<&ChecksumCalls> {
+        now.checksum.calls.iter().collect()
+    }
+
+    fn key(&self) -> ChecksumKey {
+        ChecksumKey { function: self.function.clone(), implementation: self.implementation }
+    }
+
+    fn total(&self) -> Counts<2> {
+        Counts([self.calls, self.bytes])
+    }
+}
+
+impl Recording {
+    /// Returns how often checksums were computed, in the order of the rows; empty if there was no burst.
+    pub fn checksum_calls(&self) -> Vec<ChecksumCalls> {
+        let calls = |(key, Counts([calls, bytes])): (&ChecksumKey, Counts<2>)| ChecksumCalls {
+            function: key.function.clone(),
+            implementation: key.implementation,
+            calls,
+            bytes,
+        };
+        self.totals::<ChecksumCalls>().map(calls).collect()
+    }
+}

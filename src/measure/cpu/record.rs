@@ -1,0 +1,103 @@
+//! CPU time of the server, as a recording holds it.
+
+use serde::{Deserialize, Serialize};
+
+use super::figures::{CpuTime, OrderingTime};
+use crate::measure::Snapshot;
+use crate::model::CpuClass;
+use crate::recording::{Counts, Recording, Row};
+
+/// A function and the class that its time counts as.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct CpuKey {
+    pub class: String,
+    pub function: String,
+}
+
+/// An instruction that orders memory, in a function.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct OrderingKey {
+    pub instruction: String,
+    pub function: String,
+}
+
+/// Nanoseconds by class and function.
+impl Row for CpuTime {
+    type Key = CpuKey;
+    type Total = Counts<1>;
+
+    const LIMIT: usize = 250;
+
+    fn entries(now: &Snapshot) -> Vec<&CpuTime> {
+        now.cpu.time.iter().collect()
+    }
+
+    fn key(&self) -> CpuKey {
+        CpuKey { class: self.class.as_str().to_owned(), function: self.function.clone() }
+    }
+
+    fn total(&self) -> Counts<1> {
+        Counts([self.ns])
+    }
+
+    fn other(key: &CpuKey) -> CpuKey {
+        CpuKey { function: CpuTime::OTHER.to_owned(), ..key.clone() }
+    }
+}
+
+/// Nanoseconds by instruction and function.
+impl Row for OrderingTime {
+    type Key = OrderingKey;
+    type Total = Counts<1>;
+
+    const LIMIT: usize = 150;
+
+    fn entries(now: &Snapshot) -> Vec<&OrderingTime> {
+        now.cpu.ordering.iter().collect()
+    }
+
+    fn key(&self) -> OrderingKey {
+        OrderingKey { instruction: self.instruction.clone(), function: self.function.clone() }
+    }
+
+    fn total(&self) -> Counts<1> {
+        Counts([self.ns])
+    }
+
+    fn other(key: &OrderingKey) -> OrderingKey {
+        OrderingKey { function: CpuTime::OTHER.to_owned(), ..key.clone() }
+    }
+}
+
+impl CpuKey {
+    /// Returns the function's class. A class that only a later armtrace knows counts as [`CpuClass::Other`].
+    pub fn class(&self) -> CpuClass {
+        CpuClass::from_name(&self.class).unwrap_or(CpuClass::Other)
+    }
+}
+
+impl Recording {
+    /// Returns the CPU time of all functions, the most first; empty if it was not sampled.
+    pub fn cpu(&self) -> Vec<CpuTime> {
+        let totals = self.totals::<CpuTime>();
+        let mut cpu: Vec<CpuTime> = totals
+            .map(|(key, Counts([ns]))| CpuTime { class: key.class(), function: key.function.clone(), ns })
+            .collect();
+        cpu.sort_by(|a, b| b.ns.cmp(&a.ns).then_with(|| (a.class, &a.function).cmp(&(b.class, &b.function))));
+        cpu
+    }
+
+    /// Returns the CPU time of instructions that order memory, the most first; empty if CPU time was not sampled.
+    pub fn ordering(&self) -> Vec<OrderingTime> {
+        let time = |(key, Counts([ns])): (&OrderingKey, Counts<1>)| OrderingTime {
+            instruction: key.instruction.clone(),
+            function: key.function.clone(),
+            ns,
+        };
+        let mut ordering: Vec<OrderingTime> = self.totals::<OrderingTime>().map(time).collect();
+        ordering.sort_by(|a, b| {
+            b.ns.cmp(&a.ns).then_with(|| (&a.instruction, &a.function).cmp(&(&b.instruction, &b.function)))
+        });
+        ordering
+    }
+}

@@ -1,0 +1,248 @@
+//! CPU time of the server, in a report.
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Formatter};
+
+use serde::Serialize;
+
+use super::figures::{CpuTime, OrderingTime};
+use crate::html::{table, table_of_words, Escaped};
+use crate::measure::latch::report::LatchReport;
+use crate::model::CpuClass;
+use crate::present::format;
+use crate::present::names::cut_middle;
+use crate::recording::report::{heat_map, seconds, Findings, Report, Section};
+use crate::recording::{Recording, Second};
+
+/// The number of functions, of instructions in functions, and of instructions listed. JSON has all.
+const TEXT_FUNCTIONS: usize = 8;
+const HTML_FUNCTIONS: usize = 30;
+const TEXT_ORDERING: usize = 5;
+const HTML_ORDERING: usize = 20;
+const INSTRUCTIONS: usize = 6;
+/// The greatest width of a function's name.
+const TEXT_FUNCTION: usize = 60;
+const HTML_FUNCTION: usize = 80;
+/// Shares of the CPU time that are worth a sentence.
+const MUCH_SPINNING: f64 = 0.05;
+const MUCH_ORDERING: f64 = 0.05;
+
+/// CPU time that was sampled. Times are in seconds.
+#[derive(Clone, Debug, Serialize)]
+pub struct CpuReport {
+    pub cpu: f64,
+    /// Classes that took any time, the most first.
+    pub classes: Vec<ClassReport>,
+    /// The most time first; `other` stands for all functions of its class without a row of their own.
+    pub functions: Vec<FunctionReport>,
+    /// The part of it in instructions that order memory, the most first; empty if that was not seen.
+    pub ordering: Vec<OrderingReport>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct ClassReport {
+    pub class: &'static str,
+    pub cpu: f64,
+    /// Of all CPU time.
+    pub share: f64,
+    /// In each second of the recording.
+    pub cpu_by_second: Vec<f64>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct FunctionReport {
+    pub class: &'static str,
+    pub function: String,
+    pub cpu: f64,
+    /// Of all CPU time.
+    pub share: f64,
+}
+
+/// An instruction that orders memory, in a function.
+#[derive(Clone, Debug, Serialize)]
+pub struct OrderingReport {
+    pub instruction: String,
+    pub function: String,
+    pub cpu: f64,
+    /// Of all CPU time.
+    pub share: f64,
+}
+
+impl CpuReport {
+    /// Returns `None` if CPU time was not sampled, or none was used.
+    pub(crate) fn new(recording: &Recording) -> Option<CpuReport> {
+        let rows = recording.cpu();
+        let all = seconds(CpuTime::sum(rows.iter()));
+        (all > 0.0).then_some(())?;
+        let by_second = |class| by_second(recording, class);
+        let class = |class: CpuClass| {
+            let cpu = seconds(CpuTime::sum(rows.iter().filter(|row| row.class == class)));
+            let report =
+                || ClassReport { class: class.as_str(), cpu, share: cpu / all, cpu_by_second: by_second(class) };
+            (cpu > 0.0).then(report)
+        };
+        let mut classes: Vec<ClassReport> = CpuClass::ALL.into_iter().filter_map(class).collect();
+        classes.sort_by(|a, b| b.cpu.total_cmp(&a.cpu));
+        let function = |row: &CpuTime| FunctionReport {
+            class: row.class.as_str(),
+            function: row.function.clone(),
+            cpu: seconds(row.ns),
+            share: seconds(row.ns) / all,
+        };
+        let functions = rows.iter().filter(|row| row.ns > 0).map(function).collect();
+        let ordering = |row: OrderingTime| OrderingReport {
+            cpu: seconds(row.ns),
+            share: seconds(row.ns) / all,
+            instruction: row.instruction,
+            function: row.function,
+        };
+        let ordering = recording.ordering().into_iter().filter(|row| row.ns > 0).map(ordering).collect();
+        Some(CpuReport { cpu: all, classes, functions, ordering })
+    }
+
+    /// Returns the share of the CPU time in instructions that order memory, 0 to 1; `None` if that was not seen.
+    pub fn ordering_share(&self) -> Option<f64> {
+        (!self.ordering.is_empty()).then(|| self.ordering.iter().map(|row| row.share).sum())
+    }
+
+    /// Returns the same share by instruction, the most first.
+    pub fn instructions(&self) -> Vec<(&str, f64)> {
+        let mut shares: BTreeMap<&str, f64> = BTreeMap::new();
+        self.ordering.iter().for_each(|row| *shares.entry(&row.instruction).or_default() += row.share);
+        let mut shares: Vec<(&str, f64)> = shares.into_iter().collect();
+        shares.sort_by(|a, b| b.1.total_cmp(&a.1));
+        shares
+    }
+
+    /// Returns a class's share of the CPU time, 0 to 1.
+    pub fn share(&self, class: CpuClass) -> f64 {
+        self.classes.iter().find(|row| row.class == class.as_str()).map_or(0.0, |row| row.share)
+    }
+
+    /// Returns the shares of all classes: `cpu: other 61% · kernel 22% · spin 9%`.
+    fn line(&self) -> Option<String> {
+        let shares = CpuClass::ALL.map(|class| (class, self.share(class)));
+        let mut shares: Vec<(CpuClass, f64)> = shares.into_iter().collect();
+        shares.sort_by(|a, b| b.1.total_cmp(&a.1));
+        format::cpu_classes(&shares)
+    }
+}
+
+fn by_second(recording: &Recording, class: CpuClass) -> Vec<f64> {
+    let of_class: Vec<bool> = recording.rows.cpu.iter().map(|key| key.class() == class).collect();
+    let sum = |second: &Second| {
+        second.cpu.iter().filter(|delta| of_class[delta.row]).map(|delta| delta.counts[0] as f64).sum::<f64>()
+    };
+    recording.seconds.iter().map(|second| sum(second) / 1e9).collect()
+}
+
+impl Section for Option<CpuReport> {
+    fn text(&self, _report: &Report, f: &mut Formatter) -> fmt::Result {
+        self.as_ref().map_or(Ok(()), |cpu| write_text(cpu, f))
+    }
+
+    fn html(&self, report: &Report, f: &mut Formatter) -> fmt::Result {
+        self.as_ref().map_or(Ok(()), |cpu| write_html(cpu, report, f))
+    }
+
+    fn findings(&self, report: &Report, findings: &mut Findings) {
+        findings.problem(spinning(self.as_ref(), report));
+        findings.fact(self.as_ref().and_then(ordering));
+    }
+}
+
+fn write_text(cpu: &CpuReport, f: &mut Formatter) -> fmt::Result {
+    writeln!(f, "\n{}", cpu.line().unwrap_or_default())?;
+    let named = cpu.functions.iter().filter(|row| row.function != CpuTime::OTHER).take(TEXT_FUNCTIONS);
+    for row in named {
+        let function = cut_middle(&row.function, TEXT_FUNCTION);
+        writeln!(f, "  {:>6}  {:8}  {function}", format::percent(row.share), row.class)?;
+    }
+    let Some(line) = barriers_line(cpu) else { return Ok(()) };
+    writeln!(f, "{line}")?;
+    let named = cpu.ordering.iter().filter(|row| row.function != CpuTime::OTHER).take(TEXT_ORDERING);
+    for row in named {
+        let function = cut_middle(&row.function, TEXT_FUNCTION);
+        writeln!(f, "  {:>6}  {} in {function}", format::percent(row.share), row.instruction)?;
+    }
+    Ok(())
+}
+
+/// Returns the shares of instructions that order memory: `barriers and atomics 10.4%: lock cmpxchg 3.2% · xchg 2.9%`.
+fn barriers_line(cpu: &CpuReport) -> Option<String> {
+    let share = format::percent(cpu.ordering_share()?);
+    let instruction = |(name, share): &(&str, f64)| format!("{name} {}", format::percent(*share));
+    let instructions: Vec<String> = cpu.instructions().iter().take(INSTRUCTIONS).map(instruction).collect();
+    Some(format!("barriers and atomics {share}: {}", instructions.join(" · ")))
+}
+
+/// Writes CPU time by class over time, by function, and in instructions that order memory.
+fn write_html(cpu: &CpuReport, report: &Report, f: &mut Formatter) -> fmt::Result {
+    writeln!(f, "<h2>CPUs busy, over time</h2>")?;
+    let rows: Vec<_> = cpu.classes.iter().map(|row| (row.class.to_owned(), row.cpu_by_second.clone())).collect();
+    heat_map(f, &rows, &report.at, "CPUs busy")?;
+    writeln!(f, "<h2>CPU time</h2>")?;
+    let cells = |share: f64, seconds: f64| vec![format::percent(share), format!("{:.2}", seconds / report.duration)];
+    let rows = cpu.classes.iter().map(|row| (row.class.to_owned(), cells(row.share, row.cpu)));
+    table_of_words(f, &["class", "share", "CPUs"], rows)?;
+    writeln!(f, "<details open><summary>functions</summary>")?;
+    let row = |row: &FunctionReport| {
+        let cells = cells(row.share, row.cpu);
+        (cut_middle(&row.function, HTML_FUNCTION), [vec![row.class.to_owned()], cells].concat())
+    };
+    let named = cpu.functions.iter().filter(|row| row.function != CpuTime::OTHER);
+    table(f, &["function", "class", "share", "CPUs"], named.take(HTML_FUNCTIONS).map(row))?;
+    writeln!(f, "</details>")?;
+    let Some(line) = barriers_line(cpu) else { return Ok(()) };
+    writeln!(
+        f,
+        "<h2>Barriers and atomics</h2>\n<p class=\"soft\">Of the CPU time, sampled at the instruction or the one behind it: {}</p>",
+        Escaped(&line)
+    )?;
+    let row = |row: &OrderingReport| {
+        let function = cut_middle(&row.function, HTML_FUNCTION);
+        (row.instruction.clone(), [vec![function], cells(row.share, row.cpu)].concat())
+    };
+    let named = cpu.ordering.iter().filter(|row| row.function != CpuTime::OTHER);
+    table(f, &["instruction", "function", "share", "CPUs"], named.take(HTML_ORDERING).map(row))
+}
+
+/// Judges by samples of CPU time if there are any, otherwise by the time that waiters were awake.
+fn spinning(cpu: Option<&CpuReport>, report: &Report) -> Option<String> {
+    let Some(cpu) = cpu else { return awake(report) };
+    let share = cpu.share(CpuClass::Spin);
+    (share >= MUCH_SPINNING).then(|| {
+        let latch = spun_for_most(&report.latch.latches).unwrap_or_default();
+        format!("Spinning takes {} of the server's CPU time.{latch}", format::percent(share))
+    })
+}
+
+fn spun_for_most(latches: &[LatchReport]) -> Option<String> {
+    let spinning = |latch: &LatchReport| latch.spin_cpu.unwrap_or(0.0);
+    let all: f64 = latches.iter().map(spinning).sum();
+    let latch = latches.iter().max_by(|a, b| spinning(a).total_cmp(&spinning(b)))?;
+    (all > 0.0).then_some(())?;
+    let won =
+        latch.spins.map(|spins| format!(", for which {} of the spins are won", format::percent(spins.won_share())));
+    let share = format::percent(spinning(latch) / all);
+    Some(format!(" {share} of that is for {}{}{}.", latch.latch, latch.in_mode(), won.unwrap_or_default()))
+}
+
+fn awake(report: &Report) -> Option<String> {
+    let share = report.totals.spin? / report.totals.server_cpu.filter(|cpu| *cpu > 0.0)?;
+    (share >= MUCH_SPINNING).then(|| {
+        format!(
+            "Threads that wait for a latch are awake for as long as {} of the server's CPU time: spinning, or ready and without a CPU.",
+            format::percent(share)
+        )
+    })
+}
+
+fn ordering(cpu: &CpuReport) -> Option<String> {
+    let share = cpu.ordering_share()?;
+    let (instruction, most) = cpu.instructions().into_iter().next()?;
+    (share >= MUCH_ORDERING).then(|| {
+        let (share, most) = (format::percent(share), format::percent(most));
+        format!("Barriers and atomics take {share} of the CPU time, {instruction} the most: {most}.")
+    })
+}

@@ -1,0 +1,437 @@
+//! Waits for latches, as a recording holds them.
+
+use std::cmp::Reverse;
+
+use serde::{Deserialize, Serialize};
+
+use super::figures::{CallsiteWaits, Handoffs, LatchWaits, Locality, PageWaits, Reacquires};
+use crate::measure::Snapshot;
+use crate::model::{Histogram, Kind, Mode};
+use crate::recording::{difference, Counts, Delta, Recording, Row, Total, OTHER};
+
+/// A latch in one mode.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct LatchKey {
+    pub latch: String,
+    pub kind: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub mode: String,
+}
+
+/// A place in the server's code where waits for a latch begin.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct CallsiteKey {
+    pub latch: String,
+    /// Absent if it is unknown, as in the files of older versions, and in the row of all others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<String>,
+    pub callsite: String,
+}
+
+/// A level of an index.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct PageKey {
+    pub table: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub index: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub level: Option<u16>,
+}
+
+/// The parts of the machine that a latch was handed from and to.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct HandoffKey {
+    pub latch: String,
+    /// Parts of the machine. `None`: unknown, or this row stands for several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<String>,
+    /// `local` or `remote`. `None`: unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub locality: Option<String>,
+}
+
+/// What was counted for a latch in one mode.
+#[derive(Clone, Default, PartialEq)]
+pub struct LatchTotal {
+    waits: Histogram,
+    sleep_ns: u64,
+    sleeps: u64,
+    estimated_ns: u64,
+    spin_cpu_ns: u64,
+    spins_won: u64,
+    spins_wasted: u64,
+}
+
+/// What one second added to a [`LatchTotal`].
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LatchDelta {
+    /// The number of the row.
+    #[serde(rename = "r")]
+    pub row: usize,
+    /// Waits that ended.
+    #[serde(rename = "n", default)]
+    pub waits: i64,
+    /// Nanoseconds waited.
+    #[serde(rename = "ns", default)]
+    pub wait_ns: i64,
+    /// The part of `wait_ns` spent asleep.
+    #[serde(rename = "sl", default, skip_serializing_if = "is_zero")]
+    pub sleep_ns: i64,
+    #[serde(rename = "s", default, skip_serializing_if = "is_zero")]
+    pub sleeps: i64,
+    /// The part of `wait_ns` that was not seen but estimated.
+    #[serde(rename = "e", default, skip_serializing_if = "is_zero")]
+    pub estimated_ns: i64,
+    /// Sampled CPU time that waiters spent spinning in the server's code, nanoseconds.
+    #[serde(rename = "c", default, skip_serializing_if = "is_zero")]
+    pub spin_cpu_ns: i64,
+    /// Spins that ended without a sleep.
+    #[serde(rename = "w", default, skip_serializing_if = "is_zero")]
+    pub spins_won: i64,
+    /// Spins that ended in a sleep.
+    #[serde(rename = "l", default, skip_serializing_if = "is_zero")]
+    pub spins_wasted: i64,
+    /// The longest wait since recording began, nanoseconds; absent if it is what it was.
+    #[serde(rename = "x", default, skip_serializing_if = "is_zero")]
+    pub longest_ns: i64,
+    /// Histogram buckets that changed: bucket, waits, bucket, waits, …
+    #[serde(rename = "b", default)]
+    pub buckets: Vec<i64>,
+}
+
+fn is_zero(n: &i64) -> bool {
+    *n == 0
+}
+
+/// Waits by latch and mode.
+impl Row for LatchWaits {
+    type Key = LatchKey;
+    type Total = LatchTotal;
+
+    const LIMIT: usize = 300;
+
+    fn entries(now: &Snapshot) -> Vec<&LatchWaits> {
+        now.latch.waits.iter().collect()
+    }
+
+    fn key(&self) -> LatchKey {
+        let (kind, mode) = (self.kind.as_str().to_owned(), self.mode.as_str().to_owned());
+        LatchKey { latch: self.latch.clone(), kind, mode }
+    }
+
+    fn total(&self) -> LatchTotal {
+        LatchTotal {
+            waits: self.waits.clone(),
+            sleep_ns: self.sleep_ns,
+            sleeps: self.sleeps,
+            estimated_ns: self.estimated_ns,
+            spin_cpu_ns: self.spin_cpu_ns,
+            spins_won: self.spins_won,
+            spins_wasted: self.spins_wasted,
+        }
+    }
+
+    fn other(key: &LatchKey) -> LatchKey {
+        LatchKey { latch: OTHER.to_owned(), ..key.clone() }
+    }
+
+    fn fault(key: &LatchKey) -> Option<&'static str> {
+        key.kind_and_mode().is_none().then_some("a latch of an unknown kind")
+    }
+}
+
+/// Waits and nanoseconds by mutex.
+impl Row for Reacquires {
+    type Key = String;
+    type Total = Counts<2>;
+
+    const LIMIT: usize = 100;
+
+    fn entries(now: &Snapshot) -> Vec<&Reacquires> {
+        now.latch.reacquires.iter().collect()
+    }
+
+    fn key(&self) -> String {
+        self.latch.clone()
+    }
+
+    fn total(&self) -> Counts<2> {
+        Counts([self.waits, self.wait_ns])
+    }
+
+    fn other(_: &String) -> String {
+        OTHER.to_owned()
+    }
+}
+
+/// Waits and nanoseconds by latch, mode and call site.
+impl Row for CallsiteWaits {
+    type Key = CallsiteKey;
+    type Total = Counts<2>;
+
+    const LIMIT: usize = 400;
+
+    fn entries(now: &Snapshot) -> Vec<&CallsiteWaits> {
+        now.latch.callsites.iter().collect()
+    }
+
+    fn key(&self) -> CallsiteKey {
+        let mode = self.mode.map(|mode| mode.as_str().to_owned());
+        CallsiteKey { latch: self.latch.clone(), mode, callsite: self.callsite.clone() }
+    }
+
+    fn total(&self) -> Counts<2> {
+        Counts([self.waits, self.wait_ns])
+    }
+
+    fn other(_: &CallsiteKey) -> CallsiteKey {
+        CallsiteKey { latch: OTHER.to_owned(), mode: None, callsite: OTHER.to_owned() }
+    }
+}
+
+/// Waits and nanoseconds by table, index and level.
+impl Row for PageWaits {
+    type Key = PageKey;
+    type Total = Counts<2>;
+
+    const LIMIT: usize = 200;
+
+    fn entries(now: &Snapshot) -> Vec<&PageWaits> {
+        now.latch.pages.iter().collect()
+    }
+
+    fn key(&self) -> PageKey {
+        PageKey { table: self.table.clone(), index: self.index.clone(), level: self.level }
+    }
+
+    fn total(&self) -> Counts<2> {
+        Counts([self.waits, self.wait_ns])
+    }
+
+    fn other(_: &PageKey) -> PageKey {
+        PageKey { table: PageWaits::OTHER.to_owned(), index: String::new(), level: None }
+    }
+}
+
+/// Waits, nanoseconds and migrations by latch and parts of the machine.
+impl Row for Handoffs {
+    type Key = HandoffKey;
+    type Total = Counts<3>;
+
+    const LIMIT: usize = 400;
+
+    /// Longest first: these should have rows of their own.
+    fn entries(now: &Snapshot) -> Vec<&Handoffs> {
+        let mut handoffs: Vec<&Handoffs> = now.latch.handoffs.iter().collect();
+        handoffs.sort_by_key(|row| Reverse(row.wait_ns));
+        handoffs
+    }
+
+    fn key(&self) -> HandoffKey {
+        HandoffKey {
+            latch: self.latch.clone(),
+            from: self.from.clone(),
+            to: self.to.clone(),
+            locality: self.locality().map(|locality| locality.as_str().to_owned()),
+        }
+    }
+
+    fn total(&self) -> Counts<3> {
+        Counts([self.count, self.wait_ns, self.migrations])
+    }
+
+    fn other(key: &HandoffKey) -> HandoffKey {
+        HandoffKey { latch: OTHER.to_owned(), ..key.of_latch() }
+    }
+
+    fn wider(key: &HandoffKey, rows: usize) -> HandoffKey {
+        match (rows, key.of_latch()) {
+            (..HANDOFF_CELLS, _) => key.clone(),
+            (Handoffs::LIMIT.., of_latch) if *key == of_latch => Handoffs::other(key),
+            (_, of_latch) => of_latch,
+        }
+    }
+}
+
+/// From this many rows on, one row counts all handoffs of a latch that are alike local, remote or unknown: a machine with
+/// many nodes has a row for each pair of them.
+const HANDOFF_CELLS: usize = 200;
+
+impl LatchKey {
+    /// Returns the latch's kind and mode; `None` if this version does not know one of them.
+    fn kind_and_mode(&self) -> Option<(Kind, Mode)> {
+        Kind::from_name(&self.kind).zip(Mode::from_name(&self.mode))
+    }
+}
+
+impl HandoffKey {
+    /// Returns the key of all handoffs of the same latch and locality.
+    fn of_latch(&self) -> HandoffKey {
+        HandoffKey { latch: self.latch.clone(), from: None, to: None, locality: self.locality.clone() }
+    }
+
+    /// Returns whether the latch came from another part of the machine; `None` if that is unknown.
+    pub fn locality(&self) -> Option<Locality> {
+        Locality::from_name(self.locality.as_deref()?)
+    }
+}
+
+impl Total for LatchTotal {
+    type Delta = LatchDelta;
+
+    fn merge(&mut self, other: &LatchTotal) {
+        self.waits.merge(&other.waits);
+        self.sleep_ns += other.sleep_ns;
+        self.sleeps += other.sleeps;
+        self.estimated_ns += other.estimated_ns;
+        self.spin_cpu_ns += other.spin_cpu_ns;
+        self.spins_won += other.spins_won;
+        self.spins_wasted += other.spins_wasted;
+    }
+
+    fn since(&self, before: &LatchTotal, row: usize) -> LatchDelta {
+        let mut buckets = Vec::new();
+        for (i, (now, before)) in self.waits.buckets.iter().zip(before.waits.buckets).enumerate() {
+            if *now != before {
+                buckets.extend([i as i64, difference(*now, before)]);
+            }
+        }
+        let is_longer = self.waits.max_ns > before.waits.max_ns;
+        LatchDelta {
+            row,
+            waits: difference(self.waits.count, before.waits.count),
+            wait_ns: difference(self.waits.sum_ns, before.waits.sum_ns),
+            sleep_ns: difference(self.sleep_ns, before.sleep_ns),
+            sleeps: difference(self.sleeps, before.sleeps),
+            estimated_ns: difference(self.estimated_ns, before.estimated_ns),
+            spin_cpu_ns: difference(self.spin_cpu_ns, before.spin_cpu_ns),
+            spins_won: difference(self.spins_won, before.spins_won),
+            spins_wasted: difference(self.spins_wasted, before.spins_wasted),
+            longest_ns: if is_longer { self.waits.max_ns as i64 } else { 0 },
+            buckets,
+        }
+    }
+
+    fn add(&mut self, delta: &LatchDelta, buckets: &[usize]) {
+        let add = |sum: &mut u64, n: i64| *sum = sum.saturating_add_signed(n);
+        for bucket in delta.buckets.chunks_exact(2) {
+            add(&mut self.waits.buckets[buckets[bucket[0] as usize]], bucket[1]);
+        }
+        add(&mut self.waits.count, delta.waits);
+        add(&mut self.waits.sum_ns, delta.wait_ns);
+        add(&mut self.sleep_ns, delta.sleep_ns);
+        add(&mut self.sleeps, delta.sleeps);
+        add(&mut self.estimated_ns, delta.estimated_ns);
+        add(&mut self.spin_cpu_ns, delta.spin_cpu_ns);
+        add(&mut self.spins_won, delta.spins_won);
+        add(&mut self.spins_wasted, delta.spins_wasted);
+        self.waits.max_ns = self.waits.max_ns.max(delta.longest_ns.max(0) as u64);
+    }
+}
+
+impl Delta for LatchDelta {
+    fn row(&self) -> usize {
+        self.row
+    }
+
+    fn is_valid(&self, buckets: usize) -> bool {
+        let changed = self.buckets.chunks(2).map(|bucket| bucket[0]);
+        self.buckets.len().is_multiple_of(2)
+            && changed.clone().is_sorted_by(|a, b| a < b)
+            && changed.into_iter().all(|bucket| (0..buckets as i64).contains(&bucket))
+    }
+}
+
+/// Waits that ended with a latch handed over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Handed {
+    pub waits: u64,
+    pub wait_ns: u64,
+    /// Waits that began in another part of the machine than they ended in.
+    pub migrations: u64,
+}
+
+impl Recording {
+    /// Returns the name, kind and mode of the latch that has this row.
+    pub fn latch(&self, row: usize) -> (&str, Kind, Mode) {
+        let key = &self.rows.latches[row];
+        let (kind, mode) = key.kind_and_mode().expect("checked when the file was read");
+        (&key.latch, kind, mode)
+    }
+
+    /// Returns all waits for each latch and mode, longest first.
+    pub fn latches(&self) -> Vec<LatchWaits> {
+        let row = |(row, (_, total)): (usize, (&LatchKey, LatchTotal))| {
+            let (latch, kind, mode) = self.latch(row);
+            LatchWaits {
+                latch: latch.to_owned(),
+                kind,
+                mode,
+                waits: total.waits,
+                sleep_ns: total.sleep_ns,
+                sleeps: total.sleeps,
+                spin_cpu_ns: total.spin_cpu_ns,
+                spins_won: total.spins_won,
+                spins_wasted: total.spins_wasted,
+                estimated_ns: total.estimated_ns,
+            }
+        };
+        let mut latches: Vec<LatchWaits> = self.totals::<LatchWaits>().enumerate().map(row).collect();
+        latches.sort_by(|a, b| {
+            b.waits.sum_ns.cmp(&a.waits.sum_ns).then_with(|| (&a.latch, a.mode).cmp(&(&b.latch, b.mode)))
+        });
+        latches
+    }
+
+    /// Returns all waits of threads that a condition variable had woken for its mutex, longest first.
+    pub fn reacquires(&self) -> Vec<Reacquires> {
+        let mut rows: Vec<Reacquires> = self
+            .totals::<Reacquires>()
+            .map(|(latch, Counts([waits, wait_ns]))| Reacquires { latch: latch.clone(), waits, wait_ns })
+            .collect();
+        rows.sort_by(|a, b| b.wait_ns.cmp(&a.wait_ns).then_with(|| a.latch.cmp(&b.latch)));
+        rows
+    }
+
+    /// Returns all waits in each mode that began at each call site, longest first. A mode that only a later armtrace knows
+    /// is unknown.
+    pub fn callsites(&self) -> Vec<CallsiteWaits> {
+        let site = |(key, Counts([waits, wait_ns])): (&CallsiteKey, Counts<2>)| CallsiteWaits {
+            latch: key.latch.clone(),
+            mode: key.mode.as_deref().and_then(Mode::from_name),
+            callsite: key.callsite.clone(),
+            wait_ns,
+            waits,
+        };
+        let mut sites: Vec<CallsiteWaits> = self.totals::<CallsiteWaits>().map(site).collect();
+        sites.sort_by(|a, b| b.wait_ns.cmp(&a.wait_ns).then_with(|| (&a.callsite, a.mode).cmp(&(&b.callsite, b.mode))));
+        sites
+    }
+
+    /// Returns all waits for pages by table, index and level, longest first.
+    pub fn pages(&self) -> Vec<PageWaits> {
+        let page = |(key, Counts([waits, wait_ns])): (&PageKey, Counts<2>)| PageWaits {
+            table: key.table.clone(),
+            index: key.index.clone(),
+            level: key.level,
+            waits,
+            wait_ns,
+        };
+        let mut pages: Vec<PageWaits> = self.totals::<PageWaits>().map(page).collect();
+        pages.sort_by(|a, b| b.wait_ns.cmp(&a.wait_ns).then_with(|| a.place().cmp(&b.place())));
+        pages
+    }
+
+    /// Whether handoffs were counted.
+    pub fn has_handoffs(&self) -> bool {
+        !self.start.places.is_empty()
+    }
+
+    /// Returns all handoffs by latch and parts of the machine, in the order of the rows.
+    pub fn handoffs(&self) -> impl Iterator<Item = (&HandoffKey, Handed)> {
+        let handed = |(key, Counts([waits, wait_ns, migrations]))| (key, Handed { waits, wait_ns, migrations });
+        self.totals::<Handoffs>().map(handed)
+    }
+}

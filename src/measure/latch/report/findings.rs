@@ -1,0 +1,131 @@
+//! Waits for latches, in words.
+
+use super::{LatchReport, LatchesReport};
+use crate::present::format;
+use crate::recording::report::{count_of, Findings, Report};
+
+/// How many latches get a sentence, and the share of the wait time that takes.
+const LATCHES: usize = 3;
+const LEAST_SHARE: f64 = 0.05;
+/// A burst: half of a latch's wait time falls into this share of the seconds, of which there must be enough.
+const BURST: f64 = 0.1;
+const LEAST_SECONDS: usize = 20;
+/// Shares of the wait time that are worth a sentence.
+const MUCH_UNNAMED: f64 = 0.05;
+const MUCH_ESTIMATED: f64 = 0.01;
+/// A wait that clients notice, seconds.
+const LONG_WAIT: f64 = 0.01;
+
+pub(super) fn find(waits: &LatchesReport, report: &Report, findings: &mut Findings) {
+    let mut spoken_of: Vec<&str> = Vec::new();
+    for latch in waits.latches.iter().take(LATCHES).filter(|latch| latch.share >= LEAST_SHARE) {
+        // Call sites are those of all of a latch's modes.
+        let is_new = !spoken_of.contains(&latch.latch.as_str());
+        spoken_of.push(&latch.latch);
+        findings.fact(Some(about(latch, report.duration, is_new)));
+        findings.problem(burst(latch, &report.at));
+    }
+    findings.fact(reacquired(waits, report));
+    findings.fact(hot_page(waits, report));
+}
+
+pub(super) fn find_lesser(waits: &LatchesReport, report: &Report, findings: &mut Findings) {
+    findings.problem(long_waits(&waits.latches));
+    findings.problem(unnamed(&waits.latches));
+    findings.problem(estimated(report));
+}
+
+fn about(latch: &LatchReport, duration: f64, with_callsite: bool) -> String {
+    let threads = count_of(latch.wait / duration, "thread", "threads");
+    let site = latch.callsites.first().filter(|_| with_callsite).map_or_else(String::new, |site| {
+        format!(" {} of the waits for it, by time, begin at {}.", format::percent(site.share), site.callsite)
+    });
+    let awake = latch
+        .spin
+        .filter(|_| latch.wait > 0.0)
+        .map_or_else(String::new, |spin| format!(", {} of it awake", format::percent(spin / latch.wait)));
+    format!(
+        "{}{} has {} of all wait time: {threads} at any moment{awake}.{site}",
+        latch.latch,
+        latch.in_mode(),
+        format::percent(latch.share)
+    )
+}
+
+fn burst(latch: &LatchReport, at: &[f64]) -> Option<String> {
+    let mut seconds = latch.wait_by_second.clone();
+    (seconds.len() >= LEAST_SECONDS && latch.wait > 0.0).then_some(())?;
+    seconds.sort_by(|a, b| b.total_cmp(a));
+    let mut sum = 0.0;
+    let half = 1 + seconds.iter().position(|wait| {
+        sum += wait;
+        sum >= latch.wait / 2.0
+    })?;
+    let worst = latch.wait_by_second.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1))?.0;
+    (half as f64 <= BURST * seconds.len() as f64).then(|| {
+        format!(
+            "Waits for {} come in bursts: half of their time falls into {half} of {} seconds, the worst of them {:.0} s after the \
+             beginning.",
+            latch.latch,
+            seconds.len(),
+            at.get(worst).copied().unwrap_or_default()
+        )
+    })
+}
+
+/// Threads that are woken together, or by the holder of the mutex, queue for it.
+fn reacquired(waits: &LatchesReport, report: &Report) -> Option<String> {
+    let row = waits.reacquires.first()?;
+    let all: f64 = waits.reacquires.iter().map(|row| row.wait).sum();
+    (row.wait >= LEAST_SHARE * (report.totals.wait + all)).then_some(())?;
+    let threads = |wait: f64| count_of(wait / report.duration, "thread", "threads");
+    let verdict = if row.other_wait < row.wait { "not a hot mutex" } else { "beside contention" };
+    Some(format!(
+        "Threads that a condition variable woke queue to get {} back: {} at any moment, {} times a second. These are wake-ups, \
+         {verdict}: they are in no other wait time, and otherwise {} for it.",
+        row.latch,
+        threads(row.wait),
+        format::count(row.waits as f64 / report.duration),
+        count_of(row.other_wait / report.duration, "thread waits", "threads wait"),
+    ))
+}
+
+fn hot_page(waits: &LatchesReport, report: &Report) -> Option<String> {
+    let (page, all) = (waits.pages.first()?, waits.pages.iter().map(|page| page.wait).sum::<f64>());
+    let of_latches = all / report.totals.wait;
+    (of_latches >= LEAST_SHARE).then(|| {
+        let share = format::percent(page.wait / all);
+        format!("Among pages, {share} of the wait time is for those of {}.", page.place())
+    })
+}
+
+fn long_waits(latches: &[LatchReport]) -> Option<String> {
+    let slow = |latch: &&LatchReport| latch.p99.is_some_and(|p99| p99 >= LONG_WAIT) && latch.waits >= 100;
+    let latch = latches.iter().filter(slow).max_by(|a, b| a.wait.total_cmp(&b.wait))?;
+    Some(format!(
+        "One in a hundred waits for {} takes longer than {}; the longest took {}.",
+        latch.latch,
+        format::nanoseconds(latch.p99? * 1e9),
+        format::nanoseconds(latch.max * 1e9)
+    ))
+}
+
+fn unnamed(latches: &[LatchReport]) -> Option<String> {
+    let share: f64 = latches.iter().filter(|l| l.latch.starts_with("unnamed:")).map(|l| l.share).sum();
+    (share >= MUCH_UNNAMED).then(|| {
+        format!(
+            "{} of the wait time is for latches without a name: docs/naming.md says what to do.",
+            format::percent(share)
+        )
+    })
+}
+
+fn estimated(report: &Report) -> Option<String> {
+    let share = report.totals.estimated / report.totals.wait;
+    (share >= MUCH_ESTIMATED).then(|| {
+        format!(
+            "{} of the wait time was not seen but estimated, to keep the budget for probes: --max-overhead sets it.",
+            format::percent(share)
+        )
+    })
+}

@@ -1,0 +1,267 @@
+//! Waits for latches, in a report.
+
+mod findings;
+mod handoffs;
+mod html;
+mod text;
+
+pub use handoffs::HandoffsReport;
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Formatter};
+
+use serde::Serialize;
+
+use super::figures::{CallsiteWaits, LatchWaits, PageWaits, Reacquires};
+use crate::model::{Histogram, Mode, BUCKET_BOUNDS_NS};
+use crate::recording::report::{seconds, Findings, Report, Section};
+use crate::recording::Recording;
+
+/// All waits for latches. Times are in seconds.
+#[derive(Clone, Debug, Serialize)]
+pub struct LatchesReport {
+    /// Contention, longest wait first.
+    pub latches: Vec<LatchReport>,
+    /// Idle waits in condition variables, longest first.
+    pub conditions: Vec<LatchReport>,
+    /// Waits of threads that a condition variable woke for its mutex, longest first; in no sum.
+    pub reacquires: Vec<ReacquireReport>,
+    /// Longest wait first.
+    pub pages: Vec<PageReport>,
+}
+
+impl LatchesReport {
+    /// Reports on a recording whose latches are these: contended ones and condition variables.
+    pub(crate) fn new(recording: &Recording, contended: &[LatchWaits], conditions: &[LatchWaits]) -> LatchesReport {
+        let builder = Builder::new(recording);
+        LatchesReport {
+            latches: builder.reports(contended),
+            conditions: builder.reports(conditions),
+            reacquires: reacquires(recording, contended),
+            pages: recording.pages().into_iter().filter(|page| page.wait_ns > 0).map(page).collect(),
+        }
+    }
+}
+
+impl Section for LatchesReport {
+    fn text(&self, report: &Report, f: &mut Formatter) -> fmt::Result {
+        text::write(self, report, f)
+    }
+
+    fn html(&self, report: &Report, f: &mut Formatter) -> fmt::Result {
+        html::write(self, report, f)
+    }
+
+    fn html_details(&self, report: &Report, f: &mut Formatter) -> fmt::Result {
+        html::write_details(self, report, f)
+    }
+
+    fn findings(&self, report: &Report, findings: &mut Findings) {
+        findings::find(self, report, findings);
+    }
+
+    fn lesser_findings(&self, report: &Report, findings: &mut Findings) {
+        findings::find_lesser(self, report, findings);
+    }
+}
+
+/// The waits for a latch in one mode.
+#[derive(Clone, Debug, Serialize)]
+pub struct LatchReport {
+    pub latch: String,
+    pub kind: &'static str,
+    pub mode: &'static str,
+    pub waits: u64,
+    pub wait: f64,
+    /// The share of the wait time of all rows of this list.
+    pub share: f64,
+    pub mean: Option<f64>,
+    pub p50: Option<f64>,
+    pub p99: Option<f64>,
+    pub max: f64,
+    pub sleep: Option<f64>,
+    pub spin: Option<f64>,
+    pub sleeps: Option<u64>,
+    /// CPU time spent spinning for it; `None` if CPU time was not sampled.
+    pub spin_cpu: Option<f64>,
+    /// Waits that began with spinning; `None` if there were none, or sleeps were not seen.
+    pub spins: Option<Spins>,
+    pub estimated: f64,
+    /// Buckets that hold waits, by ascending bound.
+    pub histogram: Vec<Bucket>,
+    /// The time that all threads together waited in each second of the recording.
+    pub wait_by_second: Vec<f64>,
+    /// The places where waits in this mode began, longest first; if the mode is unknown, waits in any mode.
+    pub callsites: Vec<CallsiteReport>,
+}
+
+impl LatchReport {
+    /// Returns the mode for a sentence: ` (SX)`, or nothing for a latch without modes.
+    pub(crate) fn in_mode(&self) -> String {
+        if self.mode.is_empty() {
+            String::new()
+        } else {
+            format!(" ({})", self.mode.to_uppercase())
+        }
+    }
+}
+
+/// The waits for a mutex of threads that a condition variable had woken.
+#[derive(Clone, Debug, Serialize)]
+pub struct ReacquireReport {
+    pub latch: String,
+    pub waits: u64,
+    pub wait: f64,
+    /// The other waits for it, which are contention, and part of the sums.
+    pub other_wait: f64,
+}
+
+/// The outcome of spins.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Spins {
+    /// Spins that got the latch without a sleep.
+    pub won: u64,
+    /// Spins that ended in a sleep.
+    pub wasted: u64,
+}
+
+impl Spins {
+    pub(crate) fn of(latch: &LatchWaits) -> Option<Spins> {
+        (latch.spins() > 0).then_some(Spins { won: latch.spins_won, wasted: latch.spins_wasted })
+    }
+
+    /// Returns the share of spins that were won, 0 to 1.
+    pub fn won_share(&self) -> f64 {
+        self.won as f64 / (self.won as f64 + self.wasted as f64)
+    }
+}
+
+/// Waits that took up to `le` and longer than the bucket before.
+#[derive(Clone, Debug, Serialize)]
+pub struct Bucket {
+    /// `None`: unbounded.
+    pub le: Option<f64>,
+    pub waits: u64,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct CallsiteReport {
+    pub callsite: String,
+    pub waits: u64,
+    pub wait: f64,
+    /// The share of the wait time at all of these call sites.
+    pub share: f64,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct PageReport {
+    pub table: String,
+    pub index: String,
+    pub level: Option<u16>,
+    pub waits: u64,
+    pub wait: f64,
+}
+
+impl PageReport {
+    /// Returns the table, index and level: `sbtest/sbtest1.k_1 level 0`.
+    fn place(&self) -> String {
+        let index = if self.index.is_empty() { String::new() } else { format!(".{}", self.index) };
+        let level = self.level.map_or_else(String::new, |level| format!(" level {level}"));
+        format!("{}{index}{level}", self.table)
+    }
+}
+
+/// Builds latches' reports.
+struct Builder<'a> {
+    recording: &'a Recording,
+    samples_cpu: bool,
+    callsites: Vec<CallsiteWaits>,
+    /// By latch, kind and mode: nanoseconds in each second.
+    by_second: BTreeMap<(&'a str, &'a str, &'a str), Vec<f64>>,
+}
+
+impl<'a> Builder<'a> {
+    fn new(recording: &'a Recording) -> Builder<'a> {
+        let mut by_second = BTreeMap::new();
+        for (i, second) in recording.seconds.iter().enumerate() {
+            for delta in &second.latches {
+                let (latch, kind, mode) = recording.latch(delta.row);
+                let row = by_second.entry((latch, kind.as_str(), mode.as_str()));
+                row.or_insert_with(|| vec![0.0; recording.seconds.len()])[i] += delta.wait_ns as f64 / 1e9;
+            }
+        }
+        Builder { recording, samples_cpu: !recording.rows.cpu.is_empty(), callsites: recording.callsites(), by_second }
+    }
+
+    fn reports(&self, latches: &[LatchWaits]) -> Vec<LatchReport> {
+        let all = latches.iter().map(|latch| latch.waits.sum_ns as f64).sum::<f64>().max(1.0);
+        latches.iter().filter(|latch| latch.waits.count > 0).map(|latch| self.report(latch, all)).collect()
+    }
+
+    fn report(&self, latch: &LatchWaits, all_ns: f64) -> LatchReport {
+        let seen = self.recording.start.sleeps_seen;
+        let (kind, mode, waits) = (latch.kind.as_str(), latch.mode.as_str(), &latch.waits);
+        LatchReport {
+            latch: latch.latch.clone(),
+            kind,
+            mode,
+            waits: waits.count,
+            wait: seconds(waits.sum_ns),
+            share: waits.sum_ns as f64 / all_ns,
+            mean: waits.mean_ns().map(|ns| ns / 1e9),
+            p50: waits.quantile_ns(0.5).map(|ns| ns / 1e9),
+            p99: waits.quantile_ns(0.99).map(|ns| ns / 1e9),
+            max: seconds(waits.max_ns),
+            sleep: seen.then(|| seconds(latch.sleep_ns.min(waits.sum_ns))),
+            spin: seen.then(|| seconds(latch.spin_ns())),
+            sleeps: seen.then_some(latch.sleeps),
+            spin_cpu: self.samples_cpu.then(|| seconds(latch.spin_cpu_ns)),
+            spins: Spins::of(latch).filter(|_| seen),
+            estimated: seconds(latch.estimated_ns),
+            histogram: buckets(waits),
+            wait_by_second: self.by_second.get(&(latch.latch.as_str(), kind, mode)).cloned().unwrap_or_default(),
+            callsites: self.callsites(&latch.latch, latch.mode),
+        }
+    }
+
+    fn callsites(&self, latch: &str, mode: Mode) -> Vec<CallsiteReport> {
+        let of_latch = || self.callsites.iter().filter(|site| site.is_of(latch, mode) && site.wait_ns > 0);
+        let all: f64 = of_latch().map(|site| site.wait_ns as f64).sum();
+        let report = |site: &CallsiteWaits| CallsiteReport {
+            callsite: site.callsite.clone(),
+            waits: site.waits,
+            wait: seconds(site.wait_ns),
+            share: site.wait_ns as f64 / all,
+        };
+        of_latch().map(report).collect()
+    }
+}
+
+fn buckets(waits: &Histogram) -> Vec<Bucket> {
+    let bounds = BUCKET_BOUNDS_NS.iter().map(|&ns| Some(seconds(ns))).chain([None]);
+    bounds.zip(waits.buckets).filter(|(_, waits)| *waits > 0).map(|(le, waits)| Bucket { le, waits }).collect()
+}
+
+fn reacquires(recording: &Recording, latches: &[LatchWaits]) -> Vec<ReacquireReport> {
+    let other_ns = |name: &str| {
+        let of_latch = latches.iter().filter(|latch| latch.latch == name);
+        of_latch.map(|latch| latch.waits.sum_ns).fold(0, u64::saturating_add)
+    };
+    let report = |row: Reacquires| ReacquireReport {
+        waits: row.waits,
+        wait: seconds(row.wait_ns),
+        other_wait: seconds(other_ns(&row.latch)),
+        latch: row.latch,
+    };
+    recording.reacquires().into_iter().filter(|row| row.waits > 0).map(report).collect()
+}
+
+fn page(page: PageWaits) -> PageReport {
+    PageReport {
+        table: page.table,
+        index: page.index,
+        level: page.level,
+        waits: page.waits,
+        wait: seconds(page.wait_ns),
+    }
+}

@@ -1,0 +1,101 @@
+//! Waits for latches, for a terminal.
+
+use std::fmt::{self, Formatter};
+
+use super::{CallsiteReport, LatchReport, LatchesReport, PageReport, ReacquireReport, Spins};
+use crate::present::format::{self, NOTHING};
+use crate::present::names::short_names;
+use crate::recording::report::Report;
+
+/// The number of rows listed. JSON has all.
+const LATCHES: usize = 15;
+const CALLSITES: usize = 3;
+const REACQUIRES: usize = 5;
+const PAGES: usize = 5;
+/// The greatest width of a latch's name.
+pub(super) const NAME: usize = 44;
+
+pub(super) fn write(waits: &LatchesReport, report: &Report, f: &mut Formatter) -> fmt::Result {
+    if !waits.latches.is_empty() {
+        writeln!(f)?;
+        latches(f, &waits.latches, report.duration)?;
+    }
+    reacquires(f, &waits.reacquires, report.duration)?;
+    pages(f, &waits.pages, report.duration)
+}
+
+fn latches(f: &mut Formatter, all: &[LatchReport], duration: f64) -> fmt::Result {
+    let shown = &all[..all.len().min(LATCHES)];
+    let names = short_names(shown.iter().map(|latch| latch.latch.as_str()), NAME);
+    let width = names.values().map(|name| name.chars().count()).max().unwrap_or(0).max("latch".len());
+    writeln!(
+        f,
+        "{:width$} mode  share  waits/s  wait/s   mean    p99    max awake/asleep   spin  won  top call sites",
+        "latch"
+    )?;
+    for latch in shown {
+        let time = |s: Option<f64>| s.map_or(NOTHING.to_owned(), |s| format::nanoseconds(s * 1e9));
+        writeln!(
+            f,
+            "{:width$} {:>4} {:>6} {:>8} {:>7} {:>6} {:>6} {:>6} {:>12} {:>6} {:>4}  {}",
+            names[latch.latch.as_str()],
+            if latch.mode.is_empty() { NOTHING.to_owned() } else { latch.mode.to_uppercase() },
+            format::percent(latch.share),
+            format::count(latch.waits as f64 / duration),
+            time(Some(latch.wait / duration)),
+            time(latch.mean),
+            time(latch.p99),
+            time(Some(latch.max)),
+            split(latch),
+            time(latch.spin_cpu.map(|cpu| cpu / duration)),
+            won(latch.spins),
+            callsites(latch),
+        )?;
+    }
+    match all.len() - shown.len() {
+        0 => Ok(()),
+        more => writeln!(f, "and {more} more, which --format json lists"),
+    }
+}
+
+/// Returns the shares of the wait time spent awake and asleep, which add up to 100: `13/87%`.
+pub(super) fn split(latch: &LatchReport) -> String {
+    let sleep = latch.sleep.filter(|_| latch.wait > 0.0).map(|sleep| (sleep / latch.wait * 100.0).round());
+    sleep.map_or(NOTHING.to_owned(), |sleep| format!("{:.0}/{sleep:.0}%", 100.0 - sleep))
+}
+
+/// Returns the share of spins that ended without a sleep: `75%`.
+pub(super) fn won(spins: Option<Spins>) -> String {
+    spins.map_or(NOTHING.to_owned(), |spins| format!("{:.0}%", spins.won_share() * 100.0))
+}
+
+fn callsites(latch: &LatchReport) -> String {
+    let site = |site: &CallsiteReport| format!("{} {}", site.callsite, format::percent(site.share));
+    latch.callsites.iter().take(CALLSITES).map(site).collect::<Vec<_>>().join(", ")
+}
+
+fn reacquires(f: &mut Formatter, rows: &[ReacquireReport], duration: f64) -> fmt::Result {
+    for (i, row) in rows.iter().take(REACQUIRES).enumerate() {
+        if i == 0 {
+            writeln!(
+                f,
+                "\nwoken by a condition variable, waiting to get its mutex back: no contention, and in no sum"
+            )?;
+        }
+        let wait = format::nanoseconds(row.wait / duration * 1e9);
+        let waits = format::count(row.waits as f64 / duration);
+        writeln!(f, "  {wait:>8}/s  {waits:>7} waits/s  {}", row.latch)?;
+    }
+    Ok(())
+}
+
+fn pages(f: &mut Formatter, pages: &[PageReport], duration: f64) -> fmt::Result {
+    for (i, page) in pages.iter().take(PAGES).enumerate() {
+        if i == 0 {
+            writeln!(f, "\npages waited for")?;
+        }
+        let wait = format::nanoseconds(page.wait / duration * 1e9);
+        writeln!(f, "  {:>8}/s  {}", wait, page.place())?;
+    }
+    Ok(())
+}

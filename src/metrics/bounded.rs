@@ -1,0 +1,92 @@
+//! A bound on the number of series.
+
+use std::collections::{BTreeMap, HashSet};
+use std::hash::Hash;
+
+use crate::model::Cumulative;
+
+/// The label value of the series that sums all rows beyond a bound.
+pub const OTHER: &str = "other";
+
+/// Bounded rows plus other: the first `limit` keys have a series of their own, and all later ones share one.
+///
+/// A key that has a series keeps it, and one that was counted in the shared series stays there. If keys moved between
+/// the two, the counters would decrease, which Prometheus would take for a restart.
+pub struct Bounded<K> {
+    limit: usize,
+    named: HashSet<K>,
+}
+
+impl<K: Eq + Hash + Ord + Clone> Bounded<K> {
+    /// Creates a bound of `limit` series. No key has one yet.
+    pub fn new(limit: usize) -> Bounded<K> {
+        Bounded { limit, named: HashSet::new() }
+    }
+
+    /// Returns the rows of one scrape, merged by key. A row without a series of its own is merged into the row
+    /// `other(key)`. While series are left, the rows with the largest `weight` get them.
+    pub fn rows<T: Cumulative>(
+        &mut self,
+        rows: impl IntoIterator<Item = (K, T)>,
+        weight: impl Fn(&T) -> u64,
+        other: impl Fn(&K) -> K,
+    ) -> BTreeMap<K, T> {
+        let rows = merged(rows);
+        let own = rows.iter().filter(|(key, _)| **key != other(key));
+        self.admit(own.map(|(key, row)| (key.clone(), weight(row))));
+        merged(rows.into_iter().map(|(key, row)| if self.is_named(&key) { (key, row) } else { (other(&key), row) }))
+    }
+
+    /// Gives the keys of one scrape their series, largest weight first, while any are left. Each key comes once.
+    fn admit(&mut self, keys: impl Iterator<Item = (K, u64)>) {
+        let mut new: Vec<_> = keys.filter(|(key, _)| !self.named.contains(key)).collect();
+        new.sort_by(|(a, weight_a), (b, weight_b)| weight_b.cmp(weight_a).then_with(|| a.cmp(b)));
+        let left = self.limit - self.named.len();
+        self.named.extend(new.into_iter().take(left).map(|(key, _)| key));
+    }
+
+    /// Returns whether this key has a series of its own.
+    pub fn is_named(&self, key: &K) -> bool {
+        self.named.contains(key)
+    }
+}
+
+/// Returns one row per key.
+fn merged<K: Ord, T: Cumulative>(rows: impl IntoIterator<Item = (K, T)>) -> BTreeMap<K, T> {
+    let mut merged = BTreeMap::<K, T>::new();
+    for (key, row) in rows {
+        match merged.get_mut(&key) {
+            Some(sum) => sum.merge(&row),
+            None => _ = merged.insert(key, row),
+        }
+    }
+    merged
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_heaviest_are_named_first() {
+        let mut bounded = Bounded::new(2);
+        bounded.admit([("a", 1), ("b", 3), ("c", 2)].into_iter());
+        assert_eq!(["a", "b", "c"].map(|key| bounded.is_named(&key)), [false, true, true]);
+    }
+
+    #[test]
+    fn nobody_moves_once_counted() {
+        let mut bounded = Bounded::new(1);
+        bounded.admit([("a", 1), ("b", 0)].into_iter());
+        bounded.admit([("a", 1), ("b", 100)].into_iter());
+        assert!(bounded.is_named(&"a") && !bounded.is_named(&"b"));
+    }
+
+    #[test]
+    fn room_that_is_left_goes_to_later_ones() {
+        let mut bounded = Bounded::new(2);
+        bounded.admit([("a", 1)].into_iter());
+        bounded.admit([("a", 1), ("b", 1)].into_iter());
+        assert!(bounded.is_named(&"a") && bounded.is_named(&"b"));
+    }
+}

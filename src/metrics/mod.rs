@@ -1,0 +1,9 @@
+//! Metric families in the Prometheus data model: how one is declared, and how its samples are made.
+//!
+//! This module knows no measurement. Each measurement declares its own families with [`families!`](crate::families).
+
+mod bounded;
+mod family;
+
+pub use bounded::{Bounded, OTHER};
+pub use family::{seconds, Family};

@@ -1,0 +1,23 @@
+//! Rows of figures that are counted from attach on.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+
+/// A row of figures that never decrease: two rows can be merged, and two states of one row have a difference.
+///
+/// Neither operation changes what identifies the row, such as the latch, and neither overflows.
+pub trait Cumulative: Clone {
+    /// Adds the figures of `other` to this row.
+    fn merge(&mut self, other: &Self);
+
+    /// Returns what was counted after `earlier`, an older state of the same row. A figure that is less than it was
+    /// yields zero.
+    fn since(&self, earlier: &Self) -> Self;
+}
+
+/// Returns what was counted after `earlier`: one row for each in `now`, in the same order. A row without an earlier
+/// state has all of its figures.
+pub fn since<'a, T: Cumulative, K: Eq + Hash>(now: &'a [T], earlier: &'a [T], key: impl Fn(&'a T) -> K) -> Vec<T> {
+    let earlier: HashMap<_, _> = earlier.iter().map(|row| (key(row), row)).collect();
+    now.iter().map(|row| earlier.get(&key(row)).map_or_else(|| row.clone(), |earlier| row.since(earlier))).collect()
+}

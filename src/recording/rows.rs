@@ -1,0 +1,233 @@
+//! The rows of a recording: how a measurement's figures get into the file, and out of it again.
+//!
+//! A row is what a file counts something for: a latch in one mode, a function, a page. Each second of a file holds the
+//! keys of the rows that are new in it, and what was added to every row that changed. A row's number is its place among
+//! all rows of its kind. Each kind is implemented in its measurement's room, and listed in [`super::schema`].
+
+use std::array;
+use std::collections::HashMap;
+use std::fmt::Debug;
+use std::hash::Hash;
+use std::mem;
+
+use serde::de::{DeserializeOwned, Error, SeqAccess, Visitor};
+use serde::ser::SerializeTuple;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::measure::Snapshot;
+
+/// In place of a name, in the rows that stand for all others.
+pub const OTHER: &str = "other";
+
+/// One kind of row, implemented by the entries of a snapshot that it is made of.
+pub trait Row: Sized + 'static {
+    /// What distinguishes a row from others of its kind.
+    type Key: Clone + Debug + Eq + Hash + Serialize + DeserializeOwned + 'static;
+    /// What is counted for a row.
+    type Total: Total;
+
+    /// The number of rows in a file from which on new keys are counted under [`Row::other`], so that a minute of a server
+    /// with thousands of tables stays small.
+    const LIMIT: usize = usize::MAX;
+
+    /// Returns the snapshot's entries, first those that should get a row first.
+    fn entries(now: &Snapshot) -> Vec<&Self>;
+
+    /// Returns the key of the row that this entry is counted in.
+    fn key(&self) -> Self::Key;
+
+    /// Returns what was counted since the beginning.
+    fn total(&self) -> Self::Total;
+
+    /// Returns the key of the row that stands for `key` and for others.
+    fn other(key: &Self::Key) -> Self::Key {
+        key.clone()
+    }
+
+    /// Returns the key under which to count what `key`, which has no row yet, would count, if there are this many rows
+    /// already: `key` itself if it may have a row.
+    fn wider(key: &Self::Key, rows: usize) -> Self::Key {
+        if rows < Self::LIMIT {
+            key.clone()
+        } else {
+            Self::other(key)
+        }
+    }
+
+    /// Returns what is wrong with a key that was read, if anything.
+    fn fault(_key: &Self::Key) -> Option<&'static str> {
+        None
+    }
+}
+
+/// What is counted for a row, from the beginning of the recording up to some second.
+pub trait Total: Clone + Default + PartialEq {
+    type Delta: Delta;
+
+    /// Adds the figures of another entry that is counted in the same row.
+    fn merge(&mut self, other: &Self);
+
+    /// Returns the difference from `before`, for the row of this number.
+    fn since(&self, before: &Self, row: usize) -> Self::Delta;
+
+    /// Adds one second's difference. `buckets` has, for each histogram bucket of the file, the one to add it to.
+    fn add(&mut self, delta: &Self::Delta, buckets: &[usize]);
+}
+
+/// What one second added to one row, as it is written.
+///
+/// It can be negative: a latch that gets a name, or loses one, takes all its waits with it to another row. So the sum over
+/// all seconds is right for each row.
+pub trait Delta: Clone + Debug + PartialEq + Serialize + DeserializeOwned {
+    /// Returns the number of the row.
+    fn row(&self) -> usize;
+
+    /// Whether it refers only to histogram buckets that exist in a file with this many.
+    fn is_valid(&self, _buckets: usize) -> bool {
+        true
+    }
+}
+
+/// The key of a kind of row.
+pub type Key<R> = <R as Row>::Key;
+
+/// The difference by which a kind of row is written.
+pub type DeltaOf<R> = <<R as Row>::Total as Total>::Delta;
+
+/// Totals that are plain numbers, each with a meaning that its kind of row defines.
+#[derive(Clone, PartialEq)]
+pub struct Counts<const N: usize>(pub [u64; N]);
+
+/// What one second added to [`Counts`]. A file holds it as a list: the row's number, then the counts.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CountsDelta<const N: usize> {
+    /// The number of the row.
+    pub row: usize,
+    pub counts: [i64; N],
+}
+
+impl<const N: usize> Default for Counts<N> {
+    fn default() -> Counts<N> {
+        Counts([0; N])
+    }
+}
+
+impl<const N: usize> Total for Counts<N> {
+    type Delta = CountsDelta<N>;
+
+    fn merge(&mut self, other: &Counts<N>) {
+        self.0.iter_mut().zip(other.0).for_each(|(count, more)| *count = count.saturating_add(more));
+    }
+
+    fn since(&self, before: &Counts<N>, row: usize) -> CountsDelta<N> {
+        CountsDelta { row, counts: array::from_fn(|i| difference(self.0[i], before.0[i])) }
+    }
+
+    fn add(&mut self, delta: &CountsDelta<N>, _buckets: &[usize]) {
+        self.0.iter_mut().zip(delta.counts).for_each(|(count, more)| *count = count.saturating_add_signed(more));
+    }
+}
+
+impl<const N: usize> Delta for CountsDelta<N> {
+    fn row(&self) -> usize {
+        self.row
+    }
+}
+
+impl<const N: usize> Serialize for CountsDelta<N> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let mut list = to.serialize_tuple(1 + N)?;
+        list.serialize_element(&self.row)?;
+        self.counts.iter().try_for_each(|count| list.serialize_element(count))?;
+        list.end()
+    }
+}
+
+impl<'de, const N: usize> Deserialize<'de> for CountsDelta<N> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<CountsDelta<N>, D::Error> {
+        struct List<const N: usize>;
+
+        impl<'de, const N: usize> Visitor<'de> for List<N> {
+            type Value = CountsDelta<N>;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+                write!(f, "a row's number and {N} counts")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<CountsDelta<N>, A::Error> {
+                let too_short = |length| A::Error::invalid_length(length, &self);
+                let row = list.next_element()?.ok_or_else(|| too_short(0))?;
+                let mut counts = [0; N];
+                for (i, count) in counts.iter_mut().enumerate() {
+                    *count = list.next_element()?.ok_or_else(|| too_short(1 + i))?;
+                }
+                Ok(CountsDelta { row, counts })
+            }
+        }
+
+        from.deserialize_tuple(1 + N, List)
+    }
+}
+
+/// Returns `now - before`.
+pub fn difference(now: u64, before: u64) -> i64 {
+    now.wrapping_sub(before) as i64
+}
+
+/// The rows of one kind in a file that is being written.
+pub struct Rows<R: Row> {
+    numbers: HashMap<R::Key, usize>,
+    /// What the file's seconds add up to so far, by row.
+    totals: Vec<R::Total>,
+    /// Keys of rows that are not in the file yet.
+    new: Vec<R::Key>,
+}
+
+impl<R: Row> Default for Rows<R> {
+    fn default() -> Rows<R> {
+        Rows { numbers: HashMap::new(), totals: Vec::new(), new: Vec::new() }
+    }
+}
+
+impl<R: Row> Rows<R> {
+    /// Returns the keys that are new since the last call, and what was added to each row that changed, by ascending
+    /// number. A row whose key the snapshot no longer has goes back to zero.
+    pub fn second(&mut self, now: &Snapshot) -> (Vec<R::Key>, Vec<DeltaOf<R>>) {
+        let mut totals = vec![R::Total::default(); self.totals.len()];
+        for entry in R::entries(now) {
+            let row = self.number(entry.key());
+            totals.resize_with(self.totals.len(), R::Total::default);
+            totals[row].merge(&entry.total());
+        }
+        let before = mem::replace(&mut self.totals, totals);
+        let changes = self.totals.iter().zip(&before).enumerate().filter(|(_, (now, before))| now != before);
+        let deltas = changes.map(|(row, (now, before))| now.since(before, row)).collect();
+        (mem::take(&mut self.new), deltas)
+    }
+
+    /// Returns the number of the row that counts `key`, which is new if the key is and there is room.
+    fn number(&mut self, mut key: R::Key) -> usize {
+        loop {
+            if let Some(&number) = self.numbers.get(&key) {
+                return number;
+            }
+            let wider = R::wider(&key, self.totals.len());
+            if wider == key {
+                break;
+            }
+            key = wider;
+        }
+        let number = self.totals.len();
+        self.numbers.insert(key.clone(), number);
+        self.new.push(key);
+        self.totals.push(R::Total::default());
+        number
+    }
+}
+
+/// Whether these are the differences of rows that exist, each at most once, in a file with this many histogram buckets.
+pub fn are_valid<D: Delta>(deltas: &[D], rows: usize, buckets: usize) -> bool {
+    deltas.is_sorted_by(|a, b| a.row() < b.row())
+        && deltas.last().is_none_or(|last| last.row() < rows)
+        && deltas.iter().all(|delta| delta.is_valid(buckets))
+}

@@ -36,12 +36,15 @@ pub use variables::{number, variable, Number, Table};
 use std::collections::{BTreeSet, HashSet};
 use std::ops::Range;
 
+use strum::IntoStaticStr;
+
 use crate::analysis::{self, Kept, Left};
 use crate::model::{Kind, Mode};
 use crate::symbols::{self, plain_name, Image, Parameter, Symbol};
 
 /// The maintainer of the server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
 pub enum Flavor {
     Mysql,
     Percona,
@@ -51,11 +54,7 @@ pub enum Flavor {
 impl Flavor {
     /// Returns the value of the `flavor` label.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Flavor::Mysql => "mysql",
-            Flavor::Percona => "percona",
-            Flavor::Mariadb => "mariadb",
-        }
+        self.into()
     }
 }
 

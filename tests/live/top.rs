@@ -87,7 +87,7 @@ fn top_shows_a_server_and_leaves_the_terminal_as_it_was() -> Result<()> {
     ensure!(cpu.contains("cpu: ") && cpu.contains("class · function"), "{cpu}");
     // A machine of one node says that it is one.
     tmux.keys(&["5"])?;
-    let numa = tmux.wait("all one place").or_else(|_| tmux.wait("handed/s"))?;
+    let numa = tmux.wait("one NUMA node").or_else(|_| tmux.wait("handed/s"))?;
     ensure!(numa.contains("5 NUMA"), "{numa}");
     tmux.keys(&["6"])?;
     tmux.wait("CPU tim")?;

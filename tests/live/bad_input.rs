@@ -133,7 +133,10 @@ fn a_truncated_program_is_explained() -> Result<()> {
     for length in [0, 3, 63, 64, 200, whole.len() / 2] {
         let cut = dir.path().join(format!("cut-{length}"));
         fs::write(&cut, &whole[..length])?;
-        ensure!(armtrace::symbols::Image::open(&cut).is_err(), "a program cut to {length} bytes was opened without an error");
+        ensure!(
+            armtrace::symbols::Image::open(&cut).is_err(),
+            "a program cut to {length} bytes was opened without an error"
+        );
     }
     Ok(())
 }

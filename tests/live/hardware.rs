@@ -99,7 +99,10 @@ fn page_faults_are_sampled_where_they_happen() -> Result<()> {
     ensure!(samples.iter().all(|sample| sample.event == "page-faults"));
     ensure!(probe.hits > 50 && sampler.lost()? == 0, "{probe:?}, {} lost", sampler.lost()?);
     let share = at_code as f64 / (ROUNDS * PAGES) as f64;
-    ensure!((0.9..=1.1).contains(&share) && at_code as f64 > 0.9 * all as f64, "{share:.3} of the faults, {all} in all");
+    ensure!(
+        (0.9..=1.1).contains(&share) && at_code as f64 > 0.9 * all as f64,
+        "{share:.3} of the faults, {all} in all"
+    );
     let is_misattributed = others.take()?.iter().any(|s| (begin..begin + 1000).contains(&s.address));
     ensure!(!is_misattributed, "another process has this one's events");
     ensure!(sampler.take()?.is_empty(), "a paused sampler has samples, or samples were returned twice");

@@ -125,7 +125,9 @@ fn signals_pause_and_resume_the_probes() -> Result<()> {
             let then = hits()?;
             wait_for("hits", Duration::from_secs(5), || Ok((hits()? > then).then_some(())))?;
             agent.signal(libc::SIGUSR1);
-            wait_for("the probes to be removed", CLEAN_UP, || Ok(changed_sites(server.pid())?.is_empty().then_some(())))?;
+            wait_for("the probes to be removed", CLEAN_UP, || {
+                Ok(changed_sites(server.pid())?.is_empty().then_some(()))
+            })?;
             wait_for("the states to change", CLEAN_UP, || Ok(attached_probes(&agent)?.is_empty().then_some(())))?;
             let then = hits()?;
             sleep(Duration::from_millis(1500));
@@ -151,8 +153,7 @@ fn is_pausable(sample: &Sample) -> bool {
 /// Returns the probes that are attached although a pause detaches them.
 fn attached_probes(agent: &Agent) -> Result<Vec<String>> {
     let samples = agent.scrape()?.into_iter().filter(|s| s.name == "armtrace_probe_state" && s.value == 1.0);
-    let attached =
-        samples.filter(is_pausable).filter(|s| ["attached", "duty_cycle"].contains(&&*s.labels["state"]));
+    let attached = samples.filter(is_pausable).filter(|s| ["attached", "duty_cycle"].contains(&&*s.labels["state"]));
     Ok(attached.map(|s| s.labels["probe"].clone()).collect())
 }
 

@@ -98,6 +98,10 @@ fn a_real_prometheus_answers_every_query() {
     for (query, series) in run(&prometheus, &file(), |query, series| series > 0 && has_both(query, series)) {
         let series = series.unwrap_or_else(|error| panic!("{}: {error}", query.owner));
         assert!(series > 0, "{} returns nothing: {}", query.owner, query.promql);
-        assert!(has_both(&query, series), "{} has {series} series, which is not as many for each architecture", query.owner);
+        assert!(
+            has_both(&query, series),
+            "{} has {series} series, which is not as many for each architecture",
+            query.owner
+        );
     }
 }

@@ -342,7 +342,10 @@ fn series_are_capped_and_sums_stay_true() {
         assert!((sum - total).abs() < 1e-9 * total, "{metric}: {sum} instead of {total}");
     }
     assert_eq!(sum(&samples, "armtrace_latch_wait_seconds_count", "latch=\"other\""), f64::from(300 * 301 / 2));
-    assert!(sum(&samples, "armtrace_latch_wait_seconds_count", "m0301") > 0.0, "the largest latches have their own series");
+    assert!(
+        sum(&samples, "armtrace_latch_wait_seconds_count", "m0301") > 0.0,
+        "the largest latches have their own series"
+    );
 }
 
 #[test]

@@ -115,7 +115,10 @@ fn the_first_files_of_version_1_are_still_read() {
     assert!(recording.callsites().iter().all(|site| site.mode.is_none()));
     let of_index: Vec<_> = Report::new(&recording).latch.latches.into_iter().filter(|l| l.latch == INDEX).collect();
     assert_eq!(of_index.len(), 3, "one row per mode");
-    assert!(of_index.iter().all(|latch| latch.callsites[0].callsite == "btr0cur.cc:971"), "without a mode, a call site belongs to every mode");
+    assert!(
+        of_index.iter().all(|latch| latch.callsites[0].callsite == "btr0cur.cc:971"),
+        "without a mode, a call site belongs to every mode"
+    );
 }
 
 #[test]

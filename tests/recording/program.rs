@@ -36,7 +36,10 @@ fn fails(args: &[&str], status: i32, words: &str) {
     let output = armtrace(args);
     let error = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(status), "{args:?}: {error}");
-    assert!(error.starts_with("armtrace: ") && error.contains(words) && error.lines().count() == 1, "{args:?}: {error}");
+    assert!(
+        error.starts_with("armtrace: ") && error.contains(words) && error.lines().count() == 1,
+        "{args:?}: {error}"
+    );
     assert!(output.stdout.is_empty(), "{args:?}");
 }
 

@@ -1,8 +1,8 @@
 //! What armtrace costs a server, compared with the tools in use today. Run it with `make bench`.
 //!
-//! Single runs of the same load differ by 10 % and more, so two runs cannot show a difference of 1 %. Here all tools take
-//! turns within one continuous load, with nothing attached in between, and each window is compared with the windows before
-//! and after it. Needs root and the lab.
+//! Single runs of the same load differ by 10 % and more, so two runs cannot show a difference of 1 %. Here all tools
+//! take turns within one continuous load, with nothing attached in between, and each window is compared with the
+//! windows before and after it. Needs root and the lab.
 
 mod modes;
 
@@ -24,13 +24,13 @@ use lab::releases::Release;
 use lab::server::{Options, Server};
 use modes::{Mode, Switch};
 
-/// The time after each change that counts for neither window. It is more than a second, so that every report that sysbench
-/// prints within a window covers only that window.
+/// The time after each change that counts for neither window. It is more than a second, so that every report that
+/// sysbench prints within a window covers only that window.
 const SETTLE: Duration = Duration::from_millis(1500);
 const WINDOW: Duration = Duration::from_millis(2500);
-/// The same times for tools that are switched on and off instantly. Short windows are more precise in the same total time,
-/// because slow fluctuations of a load are larger than fast ones. Consecutive windows move through the period of armtrace's
-/// duty cycle.
+/// The same times for tools that are switched on and off instantly. Short windows are more precise in the same total
+/// time, because slow fluctuations of a load are larger than fast ones. Consecutive windows move through the period of
+/// armtrace's duty cycle.
 const SWITCHED_SETTLE: Duration = Duration::from_millis(150);
 const SWITCHED_WINDOW: Duration = Duration::from_secs(1);
 /// The fewest pairs for a meaningful interval.
@@ -356,8 +356,8 @@ fn machine_line() -> Result<String> {
     Ok(format!("{cpus} CPUs ({} {model}), {memory} GiB, {}", std::env::consts::ARCH, output("uname", &["-sr"])))
 }
 
-/// Returns the folder of results, which has one file per load: next to the benchmark if published, otherwise in the build
-/// directory.
+/// Returns the folder of results, which has one file per load: next to the benchmark if published, otherwise in the
+/// build directory.
 fn store(published: bool) -> PathBuf {
     match published {
         true => Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/overhead/results"),

@@ -140,7 +140,7 @@ impl Switch {
         Ok(Some(switch))
     }
 
-    /// The process that runs beside the server.
+    /// Returns the tool's process, if it has one.
     pub fn pid(&self) -> Option<i32> {
         match self {
             Switch::Agent(agent) => Some(agent.pid()),
@@ -168,7 +168,7 @@ impl Switch {
 }
 
 impl Attached {
-    /// The process that runs beside the server.
+    /// Returns the tool's process, if it has one.
     pub fn pid(&self) -> Option<i32> {
         match self {
             Attached::Agent(agent) => Some(agent.pid()),
@@ -208,8 +208,8 @@ impl Attached {
 impl Tool {
     fn start(program: &str, args: &[&str]) -> Result<Tool> {
         let dir = tempfile::tempdir()?;
-        // The parent-death signal ensures that the tool does not outlive the benchmark. The default for SIGINT, which stops
-        // the tool, must be restored, because a shell makes background programs ignore it.
+        // The parent-death signal ensures that the tool does not outlive the benchmark. The default for SIGINT, which
+        // stops the tool, must be restored, because a shell makes background programs ignore it.
         let child = Command::new("setpriv")
             .args(["--pdeathsig", "KILL", "--", "env", "--default-signal=INT", program])
             .args(args)
@@ -290,8 +290,8 @@ fn waiting_functions(release: Release) -> &'static [&'static str] {
     }
 }
 
-/// The functions of MySQL in which armtrace has its sites. bpftrace, which probes only whole functions, needs them to see the
-/// waits that armtrace sees, including those that end before they sleep.
+/// The functions of MySQL in which armtrace has its sites. bpftrace, which probes only whole functions, needs them to
+/// see the waits that armtrace sees, including those that end before they sleep.
 const LOCKING_FUNCTIONS: &[&str] = &[
     "_Z18mutex_enter_inlineI11PolicyMutexI14TTASEventMutexI13GenericPolicyEEEvPT_N2ut8LocationE",
     "_ZN11PolicyMutexI14TTASEventMutexI13GenericPolicyEE5enterEjjPKcj",

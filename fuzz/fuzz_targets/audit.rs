@@ -1,7 +1,7 @@
 //! The audit: the ELF reader, and the decoders for both architectures.
 //!
-//! A fuzzer rarely generates a complete program. So every input is used as a program, and as the code of a valid program for
-//! each architecture.
+//! A fuzzer rarely generates a complete program. So every input is used as a program, and as the code of a valid
+//! program for each architecture.
 
 #![no_main]
 

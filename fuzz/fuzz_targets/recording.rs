@@ -1,7 +1,7 @@
 //! The reader of recordings, and all reports of what it accepts.
 //!
-//! A fuzzer does not find correct checksums. So every input is used twice: as a file, and as frames for a valid file, which
-//! are separated by zero bytes and consist of a kind and a text.
+//! A fuzzer does not find correct checksums. So every input is used twice: as a file, and as frames for a valid file,
+//! which are separated by zero bytes and consist of a kind and a text.
 
 #![no_main]
 

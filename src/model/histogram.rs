@@ -3,8 +3,8 @@
 /// The number of buckets, of which the last is unbounded. The BPF programs' `BUCKETS` is the same.
 pub const BUCKETS: usize = 25;
 
-/// The upper bounds of all buckets except the last, in nanoseconds. They are inclusive. Over the range in which latch waits
-/// matter they are powers of two, so that the BPF programs find a bucket with few comparisons.
+/// The upper bounds of all buckets except the last, in nanoseconds. They are inclusive. Over the range in which latch
+/// waits matter they are powers of two, so that the BPF programs find a bucket with few comparisons.
 pub const BUCKET_BOUNDS_NS: [u64; BUCKETS - 1] = [
     1_000,
     2_000,

@@ -1,5 +1,5 @@
-# Debug info that no compiler produces: entries that lead back, types that contain themselves, unlimited nesting. The last
-# structure is valid and must be found.
+# Debug info that no compiler produces: entries that lead back, types that contain themselves, unlimited nesting. The
+# last structure is valid and must be found.
 
 .macro entry code
     .uleb128 \code
@@ -9,9 +9,9 @@
 f:  ret
 
 .section .debug_abbrev,"",@progbits
-    # 1: the unit. 2: a structure with name, size, sibling. 3: a member with name, type, offset. 4: a typedef. 5: an array.
-    # 6: a dimension of an array. 7: a structure with only a specification and a size. 8: a namespace. 9: a function with a
-    # sibling.
+    # 1: the unit. 2: a structure with name, size, sibling. 3: a member with name, type, offset. 4: a typedef. 5: an
+    # array. 6: a dimension of an array. 7: a structure with only a specification and a size. 8: a namespace. 9: a
+    # function with a sibling.
     .byte 1, 0x11, 1, 0, 0
     .byte 2, 0x13, 1, 0x03, 0x08, 0x0b, 0x0b, 0x01, 0x13, 0, 0
     .byte 3, 0x0d, 0, 0x03, 0x08, 0x49, 0x13, 0x38, 0x0b, 0, 0

@@ -1,5 +1,5 @@
-//! The agent on arm64, in an emulated guest, alone and compared with one on this machine. `tests/vm` provides the guest.
-//! Needs `dist/armtrace-aarch64`.
+//! The agent on arm64, in an emulated guest, alone and compared with one on this machine. `tests/vm` provides the
+//! guest. Needs `dist/armtrace-aarch64`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -96,8 +96,8 @@ fn contended_latches(recording: &Recording) -> BTreeSet<String> {
     latches.map(|latch| latch.latch).filter(|latch| latch.starts_with("wait/synch/")).collect()
 }
 
-/// Records the host's server and then the guest's, each with its architecture's program, and compares them. Under load on
-/// the host, the emulated server would take longer to answer than a recording waits.
+/// Records the host's server and then the guest's, each with its architecture's program, and compares them. Under load
+/// on the host, the emulated server would take longer to answer than a recording waits.
 fn recordings_are_compared(guest: &Guest, server: Server, load: Load) -> Result<()> {
     let [x86, arm] = ["x86.rec", "arm.rec"].map(|name| guest.share.path().join(name));
     let url = format!("mysql://root@localhost?socket={}", server.socket().display());
@@ -115,7 +115,8 @@ fn recordings_are_compared(guest: &Guest, server: Server, load: Load) -> Result<
     let arch = |recording: &Recording| recording.start.server.arch.clone();
     ensure!((arch(&a).as_str(), arch(&b).as_str()) == (std::env::consts::ARCH, "aarch64"), "{:?}", b.start);
     ensure!(a.start.server.version == b.start.server.version, "{:?} {:?}", a.start.server, b.start.server);
-    // Idle threads of any server wait for condition variables. Rows for them show that stacks in the C library were unwound.
+    // Idle threads of any server wait for condition variables. Rows for them show that stacks in the C library were
+    // unwound.
     let conditions = b.latches().into_iter().filter(|latch| latch.kind == Kind::Cond && latch.waits.count > 0).count();
     ensure!(conditions > 0, "no wait in the guest's C library; lost: {:?}", b.lost());
     let (names_a, names_b) = (contended_latches(&a), contended_latches(&b));

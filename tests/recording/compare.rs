@@ -102,8 +102,8 @@ fn waits_are_compared_by_second_statement_and_cpu() {
     let clock = comparison.at_one_clock.unwrap();
     assert_eq!(clock.ghz, [3.0, 1.5]);
     assert!(near(clock.a_scaled, 500.0) && near(clock.ratio.unwrap().value, 4.0));
-    // B has twice the throughput at four times the price: half as much per dollar, so A's throughput would cost twice as
-    // much on B.
+    // B has twice the throughput at four times the price: half as much per dollar, so A's throughput would cost twice
+    // as much on B.
     let cost = comparison.cost_performance.unwrap();
     assert!(near(cost.per_price[0], 100.0) && near(cost.per_price[1], 50.0) && near(cost.ratio.unwrap().value, 0.5));
     assert!(near(cost.saving, -1.0));
@@ -150,8 +150,8 @@ fn without_statements_waits_are_compared_per_second() {
     assert!(near(comparison.throughput.unwrap().b, 500.0));
 }
 
-/// Returns a minute in which the server computes and spins for these numbers of milliseconds per second, and waits for TRX
-/// for one second per second.
+/// Returns a minute in which the server computes and spins for these numbers of milliseconds per second, and waits for
+/// TRX for one second per second.
 fn computing(name: &str, start: &Start, other: u64, spin: u64, won: u64) -> Side {
     let seconds: Vec<(Snapshot, Option<u64>)> = (1..=SECONDS)
         .map(|second| {
@@ -221,8 +221,8 @@ fn cpu_time_is_compared_by_class_and_spinning_by_latch() {
     assert!(page.contains("<h2>CPU time by class</h2>") && page.contains("<td>b, in software</td>"), "{page}");
 }
 
-/// Returns a minute of 1,000 statements per second, with these numbers of handoffs of TRX within a node and between nodes,
-/// each after a wait of 1 ms.
+/// Returns a minute of 1,000 statements per second, with these numbers of handoffs of TRX within a node and between
+/// nodes, each after a wait of 1 ms.
 fn with_handoffs(start: &Start, local: u64, remote: u64, instruction: &str, ordering_ms: u64) -> Side {
     let seconds: Vec<(Snapshot, Option<u64>)> = (1..=SECONDS)
         .map(|second| {

@@ -13,8 +13,8 @@ use armtrace::recording::{Code, Ending, FormatError, Handed, Recorder, Recording
 use crate::{busy_file, busy_seconds, file, read, start};
 use lab::snapshots::{busy, callsite, cpu, empty, handoffs, latch, page, spin, INDEX, TRX};
 
-/// Returns the path of a file written by an earlier armtrace, which every later one must read with the same result. Its name
-/// has the format version and the figures that were new in it.
+/// Returns the path of a file written by an earlier armtrace, which every later one must read with the same result. Its
+/// name has the format version and the figures that were new in it.
 fn golden(of: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/fixtures/recording-{of}.rec"))
 }
@@ -132,7 +132,8 @@ fn files_of_version_1_with_cpu_time_are_still_read() {
     assert!(recording.reacquires().is_empty());
 }
 
-/// The file has 12 seconds of MySQL 9.7.4 under oltp_update_index with 16 threads, from `armtrace record --handoffs core`.
+/// The file has 12 seconds of MySQL 9.7.4 under oltp_update_index with 16 threads, from `armtrace record --handoffs
+/// core`.
 #[test]
 fn files_of_version_1_with_handoffs_are_still_read() {
     let bytes = std::fs::read(golden("v1-handoffs")).unwrap();

@@ -92,8 +92,8 @@ fn findings_are_sentences_with_figures() {
     assert!(!text.contains("no end") && !text.contains("bursts"), "{text}");
 }
 
-/// Returns the report of a thundering herd: per second there are 3,000 reacquires that take 1.2 s in all, waits of 0.15 s for
-/// another latch, and a contended wait of `other_ns` for the mutex.
+/// Returns the report of a thundering herd: per second there are 3,000 reacquires that take 1.2 s in all, waits of 0.15
+/// s for another latch, and a contended wait of `other_ns` for the mutex.
 fn herd(other_ns: u64) -> Report {
     let second = |n: u64| Snapshot {
         elapsed: Duration::from_secs(n),

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-/* The smallest programs that a probe can run, so that what remains is the cost of the probe itself.
- */
+/* The smallest programs that a probe can run: what remains is the cost of the probe itself. */
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
 

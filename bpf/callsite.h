@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * Who waits: the code that called the wait function, which is identified by its return address.
+ * The call site of a wait: the code that called the wait function.
  */
 #pragma once
 
@@ -24,10 +24,13 @@ struct {
 	__type(value, __u8);
 } wrappers SEC(".maps");
 
+/* Addresses of programs have at most this many bits. */
+#define ADDRESS_BITS 48
+
 /* arm64 code may sign its return addresses, in bits that no address of a program uses. */
 static __always_inline __u64 unsigned_address(__u64 address)
 {
-	return address & ((1ULL << 48) - 1);
+	return address & ((1ULL << ADDRESS_BITS) - 1);
 }
 
 /* The return address of the code that waits, skipping frames of code that all latches share. */
@@ -55,4 +58,16 @@ static __always_inline __u64 caller(void *ctx, const struct site *site)
 		address = record[1];
 	}
 	return address;
+}
+
+/* Finds the code that waits: the source line that the server passes, or else the return address. */
+static __always_inline void find_callsite(void *ctx, const struct site *site,
+					  struct callsite_key *key)
+{
+	if (!value_at(ctx, &site->file, &key->address) || !value_at(ctx, &site->line, &key->line)) {
+		key->address = caller(ctx, site);
+		key->line = 0;
+	}
+	/* A line number fills half a register; the caller need not define the other half. */
+	key->line = (__u32)key->line;
 }

@@ -7,31 +7,72 @@
 #include "latch.h"
 #include "registers.h"
 
+/* Condition codes come in pairs: an odd code negates the even one before it. */
+enum x86_pair {
+	X86_PAIR_O,
+	X86_PAIR_B,
+	X86_PAIR_E,
+	X86_PAIR_BE,
+	X86_PAIR_S,
+	X86_PAIR_P,
+	X86_PAIR_L,
+	X86_PAIR_LE,
+};
+
+enum a64_pair {
+	A64_PAIR_EQ,
+	A64_PAIR_CS,
+	A64_PAIR_MI,
+	A64_PAIR_VS,
+	A64_PAIR_HI,
+	A64_PAIR_GE,
+	A64_PAIR_GT,
+	/* Both codes mean always. */
+	A64_PAIR_AL,
+};
+
+/* The flags register. */
+enum x86_flag {
+	X86_CARRY = 1 << 0,
+	X86_PARITY = 1 << 2,
+	X86_ZERO = 1 << 6,
+	X86_SIGN = 1 << 7,
+	X86_OVERFLOW = 1 << 11,
+};
+
+/* The condition flags in pstate. */
+enum a64_flag {
+	A64_OVERFLOW = 1 << 28,
+	A64_CARRY = 1 << 29,
+	A64_ZERO = 1 << 30,
+	A64_NEGATIVE = 1U << 31,
+};
+
 static __always_inline bool x86_condition(__u8 code, __u64 flags)
 {
-	bool carry = flags & 1, parity = flags & 4, zero = flags & 0x40, sign = flags & 0x80;
-	bool overflow = flags & 0x800, holds;
+	bool carry = flags & X86_CARRY, parity = flags & X86_PARITY, zero = flags & X86_ZERO;
+	bool sign = flags & X86_SIGN, overflow = flags & X86_OVERFLOW, holds;
 
 	switch (code >> 1) {
-	case 0:
+	case X86_PAIR_O:
 		holds = overflow;
 		break;
-	case 1:
+	case X86_PAIR_B:
 		holds = carry;
 		break;
-	case 2:
+	case X86_PAIR_E:
 		holds = zero;
 		break;
-	case 3:
+	case X86_PAIR_BE:
 		holds = carry || zero;
 		break;
-	case 4:
+	case X86_PAIR_S:
 		holds = sign;
 		break;
-	case 5:
+	case X86_PAIR_P:
 		holds = parity;
 		break;
-	case 6:
+	case X86_PAIR_L:
 		holds = sign != overflow;
 		break;
 	default:
@@ -42,29 +83,30 @@ static __always_inline bool x86_condition(__u8 code, __u64 flags)
 
 static __always_inline bool a64_condition(__u8 code, __u64 pstate)
 {
-	bool n = pstate >> 31 & 1, z = pstate >> 30 & 1, c = pstate >> 29 & 1, v = pstate >> 28 & 1;
+	bool n = pstate & A64_NEGATIVE, z = pstate & A64_ZERO;
+	bool c = pstate & A64_CARRY, v = pstate & A64_OVERFLOW;
 	bool holds;
 
 	switch (code >> 1) {
-	case 0:
+	case A64_PAIR_EQ:
 		holds = z;
 		break;
-	case 1:
+	case A64_PAIR_CS:
 		holds = c;
 		break;
-	case 2:
+	case A64_PAIR_MI:
 		holds = n;
 		break;
-	case 3:
+	case A64_PAIR_VS:
 		holds = v;
 		break;
-	case 4:
+	case A64_PAIR_HI:
 		holds = c && !z;
 		break;
-	case 5:
+	case A64_PAIR_GE:
 		holds = n == v;
 		break;
-	case 6:
+	case A64_PAIR_GT:
 		holds = !z && n == v;
 		break;
 	default:

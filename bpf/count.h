@@ -7,6 +7,19 @@
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
 
+/* The map's entry for a key, which is inserted as `empty` if it is new; NULL if there is no room
+ * for it. */
+static __always_inline void *entry_of(void *map, const void *key, const void *empty)
+{
+	void *entry = bpf_map_lookup_elem(map, key);
+
+	if (!entry) {
+		bpf_map_update_elem(map, key, empty, BPF_NOEXIST);
+		entry = bpf_map_lookup_elem(map, key);
+	}
+	return entry;
+}
+
 /* Adds to the map's entry; returns false if there is no room for it. */
 static __always_inline bool add_to(void *map, const void *key, __u64 more)
 {

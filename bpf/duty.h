@@ -17,6 +17,7 @@ struct {
 	__type(value, struct attachment);
 } attachments SEC(".maps");
 
+/* How many times the probes of a wait function were switched off. */
 static __always_inline __u32 generation(__u32 function)
 {
 	struct attachment *a = bpf_map_lookup_elem(&attachments, &function);
@@ -24,6 +25,7 @@ static __always_inline __u32 generation(__u32 function)
 	return a ? a->generation : 0;
 }
 
+/* Whether the probes of a wait function are off at times. */
 static __always_inline bool by_turns(__u32 function)
 {
 	struct attachment *a = bpf_map_lookup_elem(&attachments, &function);
@@ -40,6 +42,13 @@ static __always_inline __u32 futex_switches(void)
 	return a ? a->switches : 0;
 }
 
+/* Whether the futex programs are on after this number of switches. */
+static __always_inline bool is_on(__u32 switches)
+{
+	return switches % 2;
+}
+
+/* Whether the futex programs ignore even the waits that began earlier. */
 static __always_inline bool futex_programs_rest(void)
 {
 	__u32 library = LIBRARY_FUNCTION;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * The threads' futex calls: in them they sleep, and wake each other. A sleep is part of the wait
- * that the thread is in, or a wait of its own (pthread.h).
+ * Futex calls, in which threads sleep and wake each other. A sleep is part of the wait that the
+ * thread is in, or a wait of its own (pthread.h).
  */
 #pragma once
 
@@ -32,6 +32,8 @@ static __always_inline bool is_of_latch(const struct wait *w, __u64 word)
 	return word - w->latch < sizeof(__u64);
 }
 
+/* The thread is about to sleep on a word. If it waits for a latch, its wait is now asleep. If the
+ * word belongs to a lock of the C library, a wait for that lock begins as well. */
 static __always_inline void fall_asleep(__u64 word, __u64 op)
 {
 	struct wait *w = thread_wait();
@@ -58,6 +60,7 @@ static __always_inline void fall_asleep(__u64 word, __u64 op)
 	begin_pthread_wait(&w->pthread, word, op, is_waiting);
 }
 
+/* The thread no longer sleeps; `ret` is the result of its futex call. */
 static __always_inline void wake_up(__s64 ret)
 {
 	struct wait *w = thread_wait();
@@ -91,7 +94,7 @@ static __always_inline void wake_up(__s64 ret)
 }
 
 /* A thread enters a futex call, or leaves it with `ret`. */
-static __always_inline int futex_begins(__u64 word, __u64 op)
+static __always_inline int at_futex_enter(__u64 word, __u64 op)
 {
 	struct hits *h = hit(HIT_FUTEX_ENTER);
 	__u64 now = is_timed(h) ? bpf_ktime_get_ns() : 0;
@@ -104,7 +107,7 @@ static __always_inline int futex_begins(__u64 word, __u64 op)
 	return 0;
 }
 
-static __always_inline int futex_ends(__s64 ret)
+static __always_inline int at_futex_exit(__s64 ret)
 {
 	struct hits *h = hit(HIT_FUTEX_EXIT);
 	__u64 now = is_timed(h) ? bpf_ktime_get_ns() : 0;

@@ -11,6 +11,7 @@
 #pragma once
 
 #include "latch.h"
+#include "count.h"
 #include "losses.h"
 #include <bpf/bpf_helpers.h>
 
@@ -52,6 +53,7 @@ static __always_inline __u8 current_domain(void)
 	return cpu < MAX_CPUS ? domain_of_cpu[cpu] : 0;
 }
 
+/* The entry for wakes of a word, which it may share with others. */
 static __always_inline struct wake *wake_of(__u64 word)
 {
 	/* Words are 4 bytes, and latches of a kind lie at equal distances. */
@@ -72,8 +74,8 @@ static __always_inline void note_wake(__u64 word)
 	wake->ns = bpf_ktime_get_ns();
 }
 
-/* The domain of the thread that woke this one, which has slept on a word since then; 0: not known.
- */
+/* The domain of the thread that woke this one, which has slept on the word since then; 0 if it is
+ * not known. */
 static __always_inline __u8 waker_domain(__u64 word, __u64 since_ns)
 {
 	struct wake *wake;
@@ -84,8 +86,8 @@ static __always_inline __u8 waker_domain(__u64 word, __u64 since_ns)
 	return wake && wake->word == word && wake->ns >= since_ns ? wake->domain : 0;
 }
 
-/* Adds a wait that began in one domain, was woken from another, and acquired the latch in a third.
- */
+/* Adds a wait by a thread that began to wait in one domain, was woken from a second, and acquired
+ * the latch in a third. */
 static __always_inline void add_handoff(const struct latch_key *latch, __u8 begin, __u8 from,
 					__u8 to, __u64 ns)
 {
@@ -97,11 +99,7 @@ static __always_inline void add_handoff(const struct latch_key *latch, __u8 begi
 	key.latch = *latch;
 	key.from = from;
 	key.to = to;
-	h = bpf_map_lookup_elem(&handoffs, &key);
-	if (!h) {
-		bpf_map_update_elem(&handoffs, &key, &no_handoffs, BPF_NOEXIST);
-		h = bpf_map_lookup_elem(&handoffs, &key);
-	}
+	h = entry_of(&handoffs, &key, &no_handoffs);
 	if (!h) {
 		lose(LOST_HANDOFFS_FULL);
 		return;

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "latch.h"
+#include "count.h"
 #include "losses.h"
 #include <bpf/bpf_helpers.h>
 
@@ -28,6 +29,9 @@ const volatile __u64 bucket_bounds[BUCKETS - 1];
 static const struct waits no_waits;
 static const struct callsite_waits no_callsite_waits;
 
+/* How many times the maximum is corrected if other CPUs change it too. */
+#define MAX_RACES 4
+
 /* The number of bounds below ns, by binary search: five steps for 24 bounds. */
 static __always_inline __u32 bucket_of(__u64 ns)
 {
@@ -42,14 +46,11 @@ static __always_inline __u32 bucket_of(__u64 ns)
 	return low;
 }
 
+/* Adds a wait of ns to its call site. */
 static __always_inline void add_callsite(const struct callsite_key *key, __u64 ns)
 {
-	struct callsite_waits *at = bpf_map_lookup_elem(&callsites, key);
+	struct callsite_waits *at = entry_of(&callsites, key, &no_callsite_waits);
 
-	if (!at) {
-		bpf_map_update_elem(&callsites, key, &no_callsite_waits, BPF_NOEXIST);
-		at = bpf_map_lookup_elem(&callsites, key);
-	}
 	if (!at) {
 		lose(LOST_CALLSITES_FULL);
 		return;
@@ -79,16 +80,16 @@ static __always_inline bool add_wait(const struct callsite_key *callsite, __u64 
 	if (is_watched) {
 		__sync_fetch_and_add(&total->watched, 1);
 		__sync_fetch_and_add(&total->watched_ns, ns);
-	}
-	if (is_watched && sleeps) {
-		__sync_fetch_and_add(&total->sleep_ns, sleep_ns);
-		__sync_fetch_and_add(&total->sleeps, sleeps);
-		__sync_fetch_and_add(&total->slept, 1);
+		if (sleeps) {
+			__sync_fetch_and_add(&total->sleep_ns, sleep_ns);
+			__sync_fetch_and_add(&total->sleeps, sleeps);
+			__sync_fetch_and_add(&total->slept, 1);
+		}
 	}
 	if (bucket < BUCKETS)
 		__sync_fetch_and_add(&total->buckets[bucket], 1);
 	/* Checked again after the store, so that the larger of two racing maxima stays. */
-	for (int i = 0; i < 4 && *(volatile __u64 *)&total->max_ns < ns; i++)
+	for (int i = 0; i < MAX_RACES && *(volatile __u64 *)&total->max_ns < ns; i++)
 		*(volatile __u64 *)&total->max_ns = ns;
 	total->example = latch;
 	add_callsite(callsite, ns);

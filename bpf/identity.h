@@ -14,6 +14,11 @@
 const volatile __u64 static_begin;
 const volatile __u64 static_end;
 
+static __always_inline bool is_static(__u64 address)
+{
+	return address >= static_begin && address < static_end;
+}
+
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, MAX_FUNCTIONS);
@@ -40,6 +45,7 @@ static __always_inline const struct latch_kind *kind_of(void *ctx, const struct 
 	return NULL;
 }
 
+/* Fills in the key of a wait that begins here; returns false if the latch cannot be identified. */
 static __always_inline bool identify(void *ctx, const struct site *site, __u64 latch,
 				     struct callsite_key *key)
 {
@@ -51,12 +57,7 @@ static __always_inline bool identify(void *ctx, const struct site *site, __u64 l
 	k->mode = kind->mode;
 	k->function = site->function;
 	k->identity = kind->identity;
-	if (!value_at(ctx, &site->file, &key->address) || !value_at(ctx, &site->line, &key->line)) {
-		key->address = caller(ctx, site);
-		key->line = 0;
-	}
-	/* A line number fills half a register; the caller need not define the other half. */
-	key->line = (__u32)key->line;
+	find_callsite(ctx, site, key);
 	switch (kind->identity) {
 	case IDENTITY_LATCH_ID:
 		return !bpf_probe_read_user(&k->id, 4, (void *)(latch + kind->id_offset));
@@ -67,7 +68,7 @@ static __always_inline bool identify(void *ctx, const struct site *site, __u64 l
 		k->line &= kind->line_mask;
 		return true;
 	}
-	if (latch >= static_begin && latch < static_end) {
+	if (is_static(latch)) {
 		k->identity = IDENTITY_STATIC;
 		k->id = latch;
 		return true;

@@ -42,9 +42,9 @@ static __always_inline int at_site(void *ctx)
 	}
 	h = hit(site->probe);
 	if (site->role <= ROLE_BEGIN_AGAIN)
-		begin(ctx, site, now);
+		begin_wait(ctx, site, now);
 	else
-		end(ctx, site, now);
+		end_wait(ctx, site, now);
 	add_time(h, now);
 	return 0;
 }
@@ -83,13 +83,13 @@ int futex_wait_enter(__u64 *ctx)
 
 	/* These programs stay attached between turns, because the kernel changes its own code to
 	 * attach them. */
-	if (!is_target() || futex_switches() % 2 == 0)
+	if (!is_target() || !is_on(futex_switches()))
 		return 0;
 	/* Older verifiers refuse to load an argument that points to a number. */
 	bpf_probe_read_kernel(&word, sizeof(word), ctx);
 	/* The meaning of the function's flags differs between kernels; the system call's operation
 	 * does not. */
-	return futex_begins(word, user_register(op_register));
+	return at_futex_enter(word, user_register(op_register));
 }
 
 /* Loaded only if handoffs are counted. */
@@ -98,7 +98,7 @@ int futex_wake_enter(__u64 *ctx)
 {
 	__u64 word = 0;
 
-	if (!is_target() || futex_switches() % 2 == 0)
+	if (!is_target() || !is_on(futex_switches()))
 		return 0;
 	bpf_probe_read_kernel(&word, sizeof(word), ctx);
 	hit(HIT_FUTEX_WAKE);
@@ -111,7 +111,7 @@ int futex_wait_exit(__u64 *ctx)
 {
 	if (!is_target() || futex_programs_rest())
 		return 0;
-	return futex_ends((__s32)ctx[FUTEX_WAIT_ARGUMENTS]);
+	return at_futex_exit((__s32)ctx[FUTEX_WAIT_ARGUMENTS]);
 }
 
 /* For kernels where that function cannot be traced. */
@@ -120,7 +120,7 @@ int futex_enter(struct sys_enter *ctx)
 {
 	if (!is_target())
 		return 0;
-	return futex_begins(ctx->args[0], ctx->args[1]);
+	return at_futex_enter(ctx->args[0], ctx->args[1]);
 }
 
 SEC("tracepoint/syscalls/sys_exit_futex")
@@ -128,7 +128,7 @@ int futex_exit(struct sys_exit *ctx)
 {
 	if (!is_target())
 		return 0;
-	return futex_ends(ctx->ret);
+	return at_futex_exit(ctx->ret);
 }
 
 SEC("tracepoint/sched/sched_process_exit")

@@ -163,8 +163,8 @@ struct latch_kind {
 	__u8 mode;
 	/* enum identity */
 	__u8 identity;
-	/* The offsets of the identity's two parts in the latch, and which bits of the second count.
-	 */
+	/* The offsets of the identity's two parts in the latch, and the bits of the second that
+	 * count. */
 	__u16 id_offset;
 	__u16 line_offset;
 	__u32 line_mask;
@@ -267,14 +267,12 @@ struct handoff_key {
 struct handoffs {
 	__u64 count;
 	__u64 sum_ns;
-	/* Handoffs in which the waiter acquired the latch in another domain than it began to wait
-	 * in.
-	 */
+	/* Handoffs in which the waiter changed its domain while it waited. */
 	__u64 migrations;
 };
 
-/* Where a page's descriptor stores what identifies the page; all offsets are relative to its latch.
- */
+/* Where a page's descriptor stores what identifies the page. All offsets are relative to its
+ * latch. */
 struct page_layout {
 	__s32 space;
 	__s32 page_no;

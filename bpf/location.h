@@ -8,6 +8,7 @@
 #include "registers.h"
 #include <bpf/bpf_helpers.h>
 
+/* Reads the value at a location; returns false if there is none, or if it cannot be read. */
 static __always_inline bool value_at(void *ctx, const struct location *location, __u64 *value)
 {
 	__u64 reg;

@@ -14,6 +14,7 @@ struct {
 	__type(value, __u64);
 } lost SEC(".maps");
 
+/* Counts a loss; `cause` is an enum lost. */
 static __always_inline void lose(__u32 cause)
 {
 	__u64 *n = bpf_map_lookup_elem(&lost, &cause);

@@ -9,6 +9,7 @@
 #pragma once
 
 #include "latch.h"
+#include "count.h"
 #include <bpf/bpf_helpers.h>
 
 const volatile struct page_layout page_layout;
@@ -48,7 +49,7 @@ static __always_inline __u32 big_endian_32(const __u8 *bytes)
 	return (__u32)bytes[0] << 24 | (__u32)bytes[1] << 16 | (__u32)bytes[2] << 8 | bytes[3];
 }
 
-/* Whether the latch is flagged as a page's, in servers that flag them. */
+/* Whether the latch is flagged as a page's. Without flags, any latch may be one. */
 static __always_inline bool may_be_page(__u64 latch)
 {
 	__u8 flag = 0;
@@ -88,14 +89,11 @@ static __always_inline bool page_of(__u64 latch, struct page_key *key)
 	return true;
 }
 
+/* Adds a wait of ns to its page, or to the entry of all others if there is no room. */
 static __always_inline void add_page_wait(const struct page_key *key, __u64 ns)
 {
-	struct page_waits *at = bpf_map_lookup_elem(&pages, key);
+	struct page_waits *at = entry_of(&pages, key, &no_page_waits);
 
-	if (!at) {
-		bpf_map_update_elem(&pages, key, &no_page_waits, BPF_NOEXIST);
-		at = bpf_map_lookup_elem(&pages, key);
-	}
 	if (!at)
 		at = bpf_map_lookup_elem(&pages, &other_pages);
 	if (!at)

@@ -12,7 +12,7 @@
 /* The server's functions that lock a rw_pr_lock_t. */
 const volatile struct code_range prlock_functions[MAX_PRLOCK_FUNCTIONS];
 
-/* Offsets from the beginning of a metadata lock, address its key is: of the pointer to the instance
+/* Offsets from the beginning of a metadata lock, where its key is: of the pointer to the instance
  * of its rw_pr_lock_t, and of the key's text. */
 const volatile __u32 metadata_instance_offset;
 const volatile __u32 metadata_text_offset;
@@ -59,7 +59,7 @@ static __always_inline bool is_metadata_lock(__u64 word, bool plain_wait)
 		const volatile struct psi_pointer *pointer = &psi_pointers[i];
 
 		if (pointer->is_prlock && pointer->plain_wait == plain_wait &&
-		    is_metadata_key((word & ~7ULL) + pointer->offset - metadata_instance_offset))
+		    is_metadata_key(pointer_at(pointer, word) - metadata_instance_offset))
 			return true;
 	}
 	return false;

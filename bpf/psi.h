@@ -37,6 +37,12 @@ static __always_inline __u64 psi_class(__u64 at)
 	return prefix == PSI_NAME_PREFIX ? class : 0;
 }
 
+/* Where the pointer is in an object in which threads sleep on this word. */
+static __always_inline __u64 pointer_at(const volatile struct psi_pointer *pointer, __u64 word)
+{
+	return (word & ~7ULL) + pointer->offset;
+}
+
 /* The class of the instrumented object that contains a futex word; 0 if it has none. An instance of
  * the right kind at the right distance is proof, because objects do not overlap. A rw_pr_lock_t is
  * larger than what may follow a mutex without an instance, so the code must also be known to lock
@@ -51,7 +57,7 @@ static __always_inline __u64 psi_class_of_word(__u64 word, bool plain_wait, bool
 		if (!pointer->kind || pointer->plain_wait != plain_wait ||
 		    (pointer->is_prlock && !is_prlock))
 			continue;
-		class = psi_class((word & ~7ULL) + pointer->offset);
+		class = psi_class(pointer_at(pointer, word));
 		if (!class ||
 		    bpf_probe_read_user(&kind, 1, (void *)(class + psi_name_offset + PSI_KIND_AT)))
 			continue;

@@ -86,7 +86,7 @@ static __always_inline bool identify_lock(struct callsite_key *at, __u64 word, b
 		key->identity = IDENTITY_LATCH_ID;
 		return !bpf_probe_read_user(&key->id, 4, (void *)(word + tracked_id_offset));
 	}
-	if (word >= static_begin && word < static_end) {
+	if (is_static(word)) {
 		key->identity = IDENTITY_STATIC;
 		key->id = word;
 		return true;

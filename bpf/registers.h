@@ -11,11 +11,15 @@
 /* Byte offset of the instruction pointer in the saved registers. */
 const volatile __u32 ip_register;
 
+/* All saved registers lie within this many bytes; the verifier requires a bound. */
+#define REGISTERS_SIZE 512
+
+/* The saved register at this byte offset. */
 static __always_inline __u64 saved_register(void *ctx, __u32 offset)
 {
 	__u64 value = 0;
 
-	bpf_probe_read_kernel(&value, sizeof(value), ctx + (offset & 0x1ff));
+	bpf_probe_read_kernel(&value, sizeof(value), ctx + offset % REGISTERS_SIZE);
 	return value;
 }
 

@@ -27,8 +27,8 @@ struct bpf_perf_event_data_kern {
 	void *regs;
 } __attribute__((preserve_access_index));
 
-/* Where each architecture stores the number of the system call that a thread is in; negative: none.
- */
+/* Where each architecture stores the number of the system call that a thread is in. A negative
+ * number means none. */
 struct pt_regs___x86 {
 	unsigned long orig_ax;
 } __attribute__((preserve_access_index));

@@ -6,8 +6,7 @@
 
 #include "latch.h"
 
-/* The minimum capacity of the map of samples; user space makes it larger if many CPUs are sampled.
- */
+/* The minimum capacity of the map of samples, which user space enlarges if it samples many CPUs. */
 #define MIN_SAMPLED 4096
 
 /* The system calls that samples in the kernel distinguish. */

@@ -39,6 +39,7 @@ static __always_inline struct wait *thread_wait(void)
 	return w;
 }
 
+/* The state of a thread that is seen for the first time; NULL if there is no room for it. */
 static __always_inline struct wait *new_thread(void)
 {
 	__u32 tid = bpf_get_current_pid_tgid();
@@ -49,10 +50,10 @@ static __always_inline struct wait *new_thread(void)
 
 /* Adds the thread's wait, which ended at end_ns, to its latch, and leaves the thread without a
  * wait. */
-static __always_inline void finish(struct wait *w, __u64 end_ns)
+static __always_inline void finish_wait(struct wait *w, __u64 end_ns)
 {
 	__u64 ns = end_ns > w->begin_ns ? end_ns - w->begin_ns : 0;
-	bool is_watched = w->switches % 2 && w->switches == futex_switches();
+	bool is_watched = is_on(w->switches) && w->switches == futex_switches();
 
 	if (add_wait(&w->key, w->latch, ns, is_watched, w->sleep_ns, w->sleeps) && w->is_page) {
 		w->page.function = w->key.latch.function;
@@ -68,14 +69,15 @@ static __always_inline void move_on(struct wait *w)
 	if (!w->latch)
 		return;
 	if (w->end_ns)
-		finish(w, w->end_ns);
+		finish_wait(w, w->end_ns);
 	else
 		lose(LOST_UNFINISHED);
 	w->latch = 0;
 }
 
 /* Whether this beginning belongs to the wait that is already open. */
-static __always_inline bool goes_on(struct wait *w, const struct site *site, __u64 latch, __u64 now)
+static __always_inline bool continues(struct wait *w, const struct site *site, __u64 latch,
+				      __u64 now)
 {
 	if (w->latch != latch)
 		return false;
@@ -90,7 +92,8 @@ static __always_inline bool goes_on(struct wait *w, const struct site *site, __u
 	return true;
 }
 
-static __always_inline void begin(void *ctx, const struct site *site, __u64 now)
+/* A wait for the latch begins at this site, unless it is already open. */
+static __always_inline void begin_wait(void *ctx, const struct site *site, __u64 now)
 {
 	struct wait *w = thread_wait();
 	__u64 latch;
@@ -105,7 +108,7 @@ static __always_inline void begin(void *ctx, const struct site *site, __u64 now)
 		lose(LOST_THREADS_FULL);
 		return;
 	}
-	if (goes_on(w, site, latch, now))
+	if (continues(w, site, latch, now))
 		return;
 	move_on(w);
 	__builtin_memset(w, 0, sizeof(*w));
@@ -120,7 +123,15 @@ static __always_inline void begin(void *ctx, const struct site *site, __u64 now)
 	w->latch = latch;
 }
 
-static __always_inline void end(void *ctx, const struct site *site, __u64 now)
+/* An end without its beginning is expected only where the probes are off at times. */
+static __always_inline void lose_end(const struct site *site)
+{
+	if (!by_turns(site->function))
+		lose(LOST_NO_BEGIN);
+}
+
+/* The thread's wait ends at this site, if it is one for this latch and the branch goes that way. */
+static __always_inline void end_wait(void *ctx, const struct site *site, __u64 now)
 {
 	struct wait *w = thread_wait();
 	__u64 latch;
@@ -128,8 +139,7 @@ static __always_inline void end(void *ctx, const struct site *site, __u64 now)
 	if (!ends_here(ctx, &site->condition))
 		return;
 	if (!w || !w->latch) {
-		if (!by_turns(site->function))
-			lose(LOST_NO_BEGIN);
+		lose_end(site);
 		return;
 	}
 	/* The end of an inner wait function, or of a wait for another latch, is not the end of this
@@ -145,8 +155,7 @@ static __always_inline void end(void *ctx, const struct site *site, __u64 now)
 	/* The open wait has already ended, so this end is another wait's, whose beginning was not
 	 * seen. */
 	if (w->end_ns) {
-		if (!by_turns(site->function))
-			lose(LOST_NO_BEGIN);
+		lose_end(site);
 		return;
 	}
 	note_page(w);
@@ -154,5 +163,5 @@ static __always_inline void end(void *ctx, const struct site *site, __u64 now)
 	if (site->role == ROLE_MAYBE_END)
 		w->end_ns = now;
 	else
-		finish(w, now);
+		finish_wait(w, now);
 }

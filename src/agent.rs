@@ -19,11 +19,11 @@ use crate::measure::hardware::HardwareEvents;
 use crate::measure::latch::{self, Allowed, LatchCollector, Latches, Plan};
 use crate::measure::spin::Spin;
 use crate::measure::statements::StatementCounter;
-use crate::measure::watch::WatchpointAccount;
+use crate::measure::watchpoint::WatchpointAccount;
 use crate::measure::{Measurement, Snapshot};
 use crate::memory;
 use crate::names::Namer;
-use crate::target::{cpu_time_ns, has_shadow_stack, Target};
+use crate::server::{cpu_time_ns, has_shadow_stack, Target};
 
 /// The measurements to make, and their overhead budget.
 pub struct Options {

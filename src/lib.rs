@@ -1,11 +1,11 @@
 //! Shows which latches a live MySQL or MariaDB server waits on.
 
 pub mod agent;
+pub mod analysis;
 pub mod attach;
 pub mod audit;
 pub mod bpf;
 pub mod catalog;
-pub mod code;
 pub mod commands;
 pub mod export;
 pub mod failure;
@@ -18,8 +18,8 @@ pub mod model;
 pub mod names;
 pub mod present;
 pub mod recording;
+pub mod server;
 pub mod symbols;
-pub mod target;
 pub mod ui;
 
 pub use host::clock;

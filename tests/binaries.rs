@@ -8,12 +8,12 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use armtrace::catalog;
-use armtrace::code::{
+use armtrace::analysis::{
     checksum_instruction, contended, decode, direct_calls, imported_calls, jump_variable, whole_function,
-    ChecksumInstruction, EndKind, Flow, Function, Insn, Place, Site, Slow, Test, WaitSites,
+    ChecksumInstruction, EndKind, Flow, Function, Insn, Location, Site, Slow, Test, WaitSites,
 };
-use armtrace::measure::latch::{library_rows, plan, Allowed, Plan};
+use armtrace::catalog;
+use armtrace::measure::latch::{plan, pthread_rows, Allowed, Plan};
 use armtrace::symbols::{frame, Arch, Frame, Image, Parameter, SymbolSource};
 
 use lab::binaries::{
@@ -73,13 +73,13 @@ fn shown(image: &Image, entry: u64, sites: &WaitSites) -> String {
 /// Formats a site: its offset, its mnemonic, what makes it expensive, and where the latch is.
 fn shown_site(image: &Image, entry: u64, site: &Site) -> String {
     let mnemonic = site.text.split(' ').next().unwrap_or_default();
-    let latch = site.args[0].map_or("?".into(), |place| shown_place(image.arch(), place));
+    let latch = site.args[0].map_or("?".into(), |place| shown_location(image.arch(), place));
     let flags = [(!site.emulated, " stepped"), (site.repeats, " repeats"), (site.per_round, " per-round")];
     let flags: String = flags.iter().filter(|f| f.0).map(|f| f.1).collect();
     format!("{:#x} {mnemonic}{flags} {latch}", site.addr - entry)
 }
 
-fn shown_place(arch: Arch, place: Place) -> String {
+fn shown_location(arch: Arch, place: Location) -> String {
     const X86: [&str; 16] =
         ["rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15"];
     let name = |register: u8| match arch {
@@ -88,15 +88,15 @@ fn shown_place(arch: Arch, place: Place) -> String {
     };
     let half = |bytes: u8| if bytes == 4 { "/4" } else { "" };
     match place {
-        Place::Register { register, bytes } => format!("{}{}", name(register), half(bytes)),
-        Place::Stack { base, offset, bytes } => format!("{}{offset:+}{}", name(base), half(bytes)),
-        Place::Sum { register, offset } => format!("{}{offset:+}=", name(register)),
-        Place::Constant(value) => format!("{value:#x}="),
+        Location::Register { register, bytes } => format!("{}{}", name(register), half(bytes)),
+        Location::Stack { base, offset, bytes } => format!("{}{offset:+}{}", name(base), half(bytes)),
+        Location::Sum { register, offset } => format!("{}{offset:+}=", name(register)),
+        Location::Constant(value) => format!("{value:#x}="),
     }
 }
 
 fn places(arch: Arch, site: &Site) -> Vec<String> {
-    site.args.iter().map(|p| p.map_or("-".into(), |p| shown_place(arch, p))).collect()
+    site.args.iter().map(|p| p.map_or("-".into(), |p| shown_location(arch, p))).collect()
 }
 
 /// Compares with the known result of one build. For another build, the result must be just as usable.
@@ -711,7 +711,7 @@ fn c_library_frames() {
     ];
     for image in [glibc_amd64(), glibc_arm64()] {
         let arch = image.arch().as_str();
-        let rows = library_rows(&image);
+        let rows = pthread_rows(&image);
         println!("{arch}: {} rows", rows.len());
         assert!(rows.len() < 2000, "{arch}: {} rows; the BPF programs have room for 4096", rows.len());
         for (name, primitive) in functions {
@@ -762,7 +762,7 @@ fn condition_waits_make_the_system_call_themselves_before_glibc_2_34() {
     const NONE: u32 = 0;
     const COND: u32 = 4;
     let image = libpthread_2_31();
-    let rows = library_rows(&image);
+    let rows = pthread_rows(&image);
     let system_calls = |name: &str| -> Vec<u32> {
         let symbol = image.symbols().find(|s| s.name == name).unwrap_or_else(|| panic!("no {name}"));
         let range = image.function_at(symbol.addr).unwrap_or_else(|| panic!("{name} has no bounds"));

@@ -51,7 +51,7 @@ fn seen(image: &Image) -> Seen {
         Naming::Mysql(names) => {
             let rules = MysqlRules::new(image, names);
             let ids = rules.ids().filter_map(|id| Some((id.to_owned(), rules.id_name(id)?.event)));
-            let site = |s: &armtrace::names::Site| {
+            let site = |s: &armtrace::names::CreationSite| {
                 Some((format!("{}:{}", s.file, s.line), rules.site_name(&s.file, s.line)?.event))
             };
             ids.chain(rules.sites().iter().filter_map(site)).collect()

@@ -5,12 +5,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use armtrace::analysis::decode;
 use armtrace::catalog::{self, Naming};
-use armtrace::code::decode;
 use armtrace::names::{locks, Instruments, Key, Locks, MariadbRules, MysqlRules};
 use armtrace::symbols::Image;
 use lab::binaries::{
-    debian_mariadb, mariadb_10_1, mariadb_10_1_path, mariadb_10_2, mariadb_10_2_path, mariadb_amd64,
+    debian_mariadb, lab_image, mariadb_10_1, mariadb_10_1_path, mariadb_10_2, mariadb_10_2_path, mariadb_amd64,
     mariadb_amd64_path, mysql_amd64, mysql_arm64, patched, stripped,
 };
 
@@ -29,7 +29,8 @@ fn ids(rules: &MysqlRules) -> BTreeMap<String, String> {
 /// Returns the source file, without its folders, and the event name of each place that creates rw-locks. Lines are left
 /// out because they differ between builds.
 fn sites(rules: &MysqlRules) -> BTreeSet<(String, String)> {
-    let name = |s: &armtrace::names::Site| rules.site_name(&s.file, s.line).map_or("none".to_owned(), |n| n.event);
+    let name =
+        |s: &armtrace::names::CreationSite| rules.site_name(&s.file, s.line).map_or("none".to_owned(), |n| n.event);
     rules.sites().iter().map(|s| (s.file.rsplit('/').next().unwrap_or_default().to_owned(), name(s))).collect()
 }
 
@@ -387,7 +388,7 @@ fn a_lock_with_an_unknown_key_has_no_name() {
     let function = image.symbol("_Z21init_common_variablesv").or_else(|| image.symbol("_ZL21init_common_variablesv"));
     let range = image.function_at(function.expect("the function").addr).expect("its bounds");
     let found: Vec<u64> =
-        armtrace::code::decode(&image, range).iter().filter(|i| i.bytes() == store).map(|i| i.addr).collect();
+        armtrace::analysis::decode(&image, range).iter().filter(|i| i.bytes() == store).map(|i| i.addr).collect();
     let &[at] = &found[..] else { panic!("{found:x?}") };
     let mut bytes = std::fs::read(&path).expect("the program");
     let offset = image.file_offset(at).expect("a place in the file") as usize;
@@ -398,4 +399,18 @@ fn a_lock_with_an_unknown_key_has_no_name() {
     let without = locks_in(&patched, "mysql_bin_log");
     assert!(!without.contains(lock), "{without:?}");
     assert_locks(&without, &["wait/synch/mutex/sql/LOG::LOCK_log", "wait/synch/mutex/sql/MYSQL_BIN_LOG::LOCK_index"]);
+}
+
+/// Whether a `rw_pr_lock_t` is a prlock or an rwlock differs between releases, but not by their number.
+#[test]
+fn the_rwlock_of_a_metadata_lock_has_the_kind_of_its_release() {
+    const OLD: &str = "wait/synch/rwlock/sql/MDL_lock::rwlock";
+    const NEW: &str = "wait/synch/prlock/sql/MDL_lock::rwlock";
+    for (server, event) in [("mysql-5.7", OLD), ("mysql-8.0.12", OLD), ("mysql-8.0.31", NEW)] {
+        assert_eq!(catalog::metadata_lock_event(&lab_image(server)), event, "{server}");
+    }
+    for image in [mysql_amd64(), mysql_arm64()] {
+        assert_eq!(catalog::metadata_lock_event(&image), NEW);
+    }
+    assert_eq!(catalog::metadata_lock_event(&mariadb_amd64()), OLD);
 }

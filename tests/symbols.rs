@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use armtrace::catalog::{self, Naming};
 use armtrace::measure::latch::{plan, Allowed};
 use armtrace::names::MariadbRules;
-use armtrace::symbols::{complete, read_any, Debuginfod, Image, Places, Settings, SymbolSource, Trial};
+use armtrace::symbols::{complete, read_any, DebugRoots, Debuginfod, Image, Settings, SymbolSource, Trial};
 use lab::binaries;
 use tempfile::TempDir;
 
@@ -52,7 +52,7 @@ impl Variants {
     }
 
     /// Checks that the stripped program with symbols from this source is equivalent to the original.
-    fn equals_original_with(&self, places: &Places, settings: &Settings, source: SymbolSource) {
+    fn equals_original_with(&self, places: &DebugRoots, settings: &Settings, source: SymbolSource) {
         let (mut image, original) = (self.open_stripped(), self.open_original());
         assert_eq!(image.symbol_source(), SymbolSource::Dynsym);
         let start = Instant::now();
@@ -93,7 +93,7 @@ fn run(program: &str, arguments: &[Argument]) {
 }
 
 /// Creates a root folder with links to files, given as their paths in the root and the files to link.
-fn root(files: &[(&str, &Path)]) -> (TempDir, Places) {
+fn root(files: &[(&str, &Path)]) -> (TempDir, DebugRoots) {
     let folder = tempfile::tempdir_in("/var/tmp").expect("a folder");
     for (path, from) in files {
         let to = folder.path().join(path.trim_start_matches('/'));
@@ -102,7 +102,7 @@ fn root(files: &[(&str, &Path)]) -> (TempDir, Places) {
             fs::copy(from, to).expect("a copy");
         }
     }
-    let places = Places::in_folder(folder.path(), Path::new(PROGRAM)).expect("the folder");
+    let places = DebugRoots::in_folder(folder.path(), Path::new(PROGRAM)).expect("the folder");
     (folder, places)
 }
 

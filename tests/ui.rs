@@ -700,7 +700,7 @@ watched: the instance of 3 with the most waiters (75.0%)
 
 mod watched_line {
     use super::*;
-    use armtrace::measure::watch::{Moves, TouchingFunction, Verdict};
+    use armtrace::measure::watchpoint::{Moves, Sharing, TouchingFunction};
     use armtrace::ui::watch;
 
     #[test]
@@ -762,11 +762,11 @@ watched: the instance of 3 with the most waiters (75.0%)
             assert!(words.iter().all(|word| last.contains(word)), "{last}");
         };
         says(
-            Verdict::Shared,
+            Sharing::Shared,
             &["NO FALSE SHARING, but", "buf_stat+8 at +8", "75.0% of", "50.0% of them between NUMA nodes"],
         );
-        says(Verdict::LatchOnly, &["NO FALSE SHARING: the latch itself", "200 of 400"]);
-        says(Verdict::Still, &["NO FALSE SHARING: the line hardly moves", "200 of 400"]);
-        says(Verdict::Quiet, &["TOO LITTLE", "400 accesses"]);
+        says(Sharing::LatchOnly, &["NO FALSE SHARING: the latch itself", "200 of 400"]);
+        says(Sharing::Still, &["NO FALSE SHARING: the line hardly moves", "200 of 400"]);
+        says(Sharing::Quiet, &["TOO LITTLE", "400 accesses"]);
     }
 }

@@ -14,7 +14,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Context, Result};
-use armtrace::target::cpu_time_ns;
+use armtrace::server::cpu_time_ns;
 use clap::{Parser, ValueEnum};
 
 use lab::bench::report::{self, ModeRun, Pair, Run, ToolUse, Window};

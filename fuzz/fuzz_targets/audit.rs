@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use armtrace::audit::{self, Html, Text};
 use armtrace::catalog;
-use armtrace::symbols::{self, Image, Places, Settings};
+use armtrace::symbols::{self, Image, DebugRoots, Settings};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: &[u8]| {
@@ -29,7 +29,7 @@ fn examine(file: &Path, program: &[u8]) {
     fs::write(file, program).expect("memory for a file");
     let Ok(mut image) = Image::open(file) else { return };
     // A folder without debug files, so that only the program's own symbols are used.
-    let places = Places::in_folder(Path::new("/proc/self/fdinfo"), file).expect("a folder");
+    let places = DebugRoots::in_folder(Path::new("/proc/self/fdinfo"), file).expect("a folder");
     let settings = Settings::from_env(None);
     _ = symbols::complete(&mut image, &places, &settings, catalog::misses_symbols);
     let Ok(report) = audit::audit(&image, Path::new("fuzz")) else { return };

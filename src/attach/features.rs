@@ -10,7 +10,7 @@ use crate::host::{Domains, Machine};
 
 /// Whether a feature works here.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum Availability {
     Yes,
     /// It does not work; the text says what the user loses, or what to do about it.
     No(String),
@@ -22,7 +22,7 @@ pub struct Feature {
     pub name: &'static str,
     /// Whether armtrace cannot trace at all without it.
     pub required: bool,
-    pub verdict: Verdict,
+    pub verdict: Availability,
 }
 
 /// The numbers of `BPF_FUNC_get_attach_cookie` and `BPF_FUNC_task_storage_get` among the kernel's helpers.
@@ -34,7 +34,7 @@ pub fn features() -> Vec<Feature> {
     let feature = |name, required, works: bool, without: &str| Feature {
         name,
         required,
-        verdict: if works { Verdict::Yes } else { Verdict::No(without.to_owned()) },
+        verdict: if works { Availability::Yes } else { Availability::No(without.to_owned()) },
     };
     let machine = Machine::this();
     let tracepoint = |path: &str| {

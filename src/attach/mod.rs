@@ -13,7 +13,7 @@ pub use clock::{attach_clock, open_clock, open_own_clock};
 pub use cost::{calibrate, thread_time_ns, uprobe_multi_works, Costs, ProbeClass};
 pub(crate) use counter::open_event;
 pub use counter::{Countable, Counter, Reading, Whose};
-pub use features::{attach_cookies, capabilities, features, Feature, Verdict};
+pub use features::{attach_cookies, capabilities, features, Availability, Feature};
 pub use futex::{attach_futex, futex_wait_is_traceable, futex_wake_is_traceable, stacks_are_shown, FutexPrograms};
 pub use governor::{Budget, Governor, Turn, Usage, CYCLE_TIME, PERIOD};
 pub use sites::{attach_sites, uretprobes_are_safe, SiteAddress, SitePrograms};

@@ -7,7 +7,7 @@ use super::shield::shielded;
 use anyhow::{Context, Result};
 use libbpf_rs::{Link, ProgramMut, UprobeMultiOpts, UprobeOpts};
 
-use crate::target::has_seccomp_filter;
+use crate::server::has_seccomp_filter;
 
 /// A location in a program file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

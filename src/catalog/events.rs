@@ -4,8 +4,8 @@
 use std::collections::HashSet;
 use std::ops::Range;
 
-use super::library::mutex_size;
-use crate::code::{direct_calls, imported_calls, Function};
+use super::pthread::mutex_size;
+use crate::analysis::{direct_calls, imported_calls, Function};
 use crate::symbols::Image;
 
 /// A function that all versions of MariaDB from 10.2 on export, and MySQL does not have.

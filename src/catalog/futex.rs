@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::variables::{variable, Table};
 use super::FutexShape;
-use crate::code::{futex_waits, FutexWait};
+use crate::analysis::{futex_waits, FutexWait};
 use crate::symbols::Image;
 
 /// The server variable that holds the number of spin rounds before a sleep.

@@ -22,7 +22,7 @@ pub struct HardwareEvent {
     pub name: &'static str,
     /// The description for people.
     pub meaning: &'static str,
-    pub code: Code,
+    pub code: EventCode,
     pub proof: Proof,
 }
 
@@ -30,15 +30,16 @@ impl HardwareEvent {
     /// Returns whether it matters which of the server's functions cause the event: whether a change of the code or of
     /// memory placement can reduce it.
     pub fn has_culprits(&self) -> bool {
-        let is_far = matches!(self.proof, Proof::Memory(Place::Other, _) | Proof::DirtyLines(Place::Other, _));
+        let is_far =
+            matches!(self.proof, Proof::Memory(RelativeNode::Other, _) | Proof::DirtyLines(RelativeNode::Other, _));
         let is_of_code = matches!(self.proof, Proof::BranchMisses | Proof::OrderingClears);
-        (is_far || is_of_code) && !matches!(self.code, Code::Uncore(_))
+        (is_far || is_of_code) && !matches!(self.code, EventCode::Uncore(_))
     }
 }
 
 /// How an event is requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Code {
+pub enum EventCode {
     /// `PERF_COUNT_HW_…`: the kernel knows the CPU's number.
     Generic(u32),
     /// A core event: its number, and the second configuration word of offcore events.
@@ -71,15 +72,15 @@ pub enum Proof {
     /// Loads of lines that another thread constantly writes, compared with the same loads without that thread.
     OrderingClears,
     /// Accesses to uncached memory of such a node, compared with accesses to memory in the CPU's own cache.
-    Memory(Place, Access),
+    Memory(RelativeNode, Access),
     /// Accesses to lines that a CPU of such a node has just written, compared with accesses to lines in the CPU's own
     /// cache.
-    DirtyLines(Place, Access),
+    DirtyLines(RelativeNode, Access),
 }
 
 /// A NUMA node, relative to the CPU that accesses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum RelativeNode {
     Own,
     Other,
 }
@@ -130,7 +131,7 @@ impl Instruction {
 }
 
 const fn generic(name: &'static str, number: u32, proof: Proof, meaning: &'static str) -> HardwareEvent {
-    HardwareEvent { name, meaning, code: Code::Generic(number), proof }
+    HardwareEvent { name, meaning, code: EventCode::Generic(number), proof }
 }
 
 const fn core(name: &'static str, config: u64, proof: Proof, meaning: &'static str) -> HardwareEvent {
@@ -138,18 +139,18 @@ const fn core(name: &'static str, config: u64, proof: Proof, meaning: &'static s
 }
 
 const fn offcore(name: &'static str, config: u64, config1: u64, proof: Proof, meaning: &'static str) -> HardwareEvent {
-    HardwareEvent { name, meaning, code: Code::Core { config, config1 }, proof }
+    HardwareEvent { name, meaning, code: EventCode::Core { config, config1 }, proof }
 }
 
 const fn counts(instruction: Instruction) -> Proof {
     Proof::Instruction(instruction)
 }
 
-const NEAR_MEMORY: Proof = Proof::Memory(Place::Own, Access::Load);
-const FAR_MEMORY: Proof = Proof::Memory(Place::Other, Access::Load);
-const NEAR_LINES: Proof = Proof::DirtyLines(Place::Own, Access::Load);
-const FAR_LINES: Proof = Proof::DirtyLines(Place::Other, Access::Load);
-const TAKEN_LINES: Proof = Proof::DirtyLines(Place::Other, Access::Store);
+const NEAR_MEMORY: Proof = Proof::Memory(RelativeNode::Own, Access::Load);
+const FAR_MEMORY: Proof = Proof::Memory(RelativeNode::Other, Access::Load);
+const NEAR_LINES: Proof = Proof::DirtyLines(RelativeNode::Own, Access::Load);
+const FAR_LINES: Proof = Proof::DirtyLines(RelativeNode::Other, Access::Load);
+const TAKEN_LINES: Proof = Proof::DirtyLines(RelativeNode::Other, Access::Store);
 
 /// Events of every CPU: branch misses, and those with which other events are compared. (The kernel's generic
 /// `node-loads` and `node-load-misses` are left out: on most CPUs they do not exist, and on some they count something
@@ -212,7 +213,7 @@ const HISILICON: &[HardwareEvent] = &[
         "data served by an L3 cache of the other socket",
     ),
     uncore("ddrc_flux_rd", "ddrc", "flux_rd", None, NEAR_MEMORY, "memory reads"),
-    uncore("ddrc_flux_wr", "ddrc", "flux_wr", None, Proof::Memory(Place::Own, Access::Store), "memory writes"),
+    uncore("ddrc_flux_wr", "ddrc", "flux_wr", None, Proof::Memory(RelativeNode::Own, Access::Store), "memory writes"),
 ];
 
 const fn uncore(
@@ -223,7 +224,7 @@ const fn uncore(
     proof: Proof,
     meaning: &'static str,
 ) -> HardwareEvent {
-    HardwareEvent { name, meaning, code: Code::Uncore(Uncore { unit, event, field }), proof }
+    HardwareEvent { name, meaning, code: EventCode::Uncore(Uncore { unit, event, field }), proof }
 }
 
 const INTEL_ORDERING_CLEARS: HardwareEvent = core(

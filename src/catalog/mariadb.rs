@@ -7,8 +7,8 @@
 use super::pages::{Dictionary, DictionaryAt, PageLatch, Pages, SpaceAt, COMMON_PAGES};
 use super::variables::Table;
 use super::{
-    library, spin, Around, ArrayLatches, Beside, Callsite, Count, Evidence, Family, Flavor, Found, Function,
-    FutexShape, Identity, IdentityIn, InsideLatch, Latch, MariadbNames, Naming, Object, Shape, WaitFunction, Word,
+    pthread, spin, Around, ArrayLatches, Beside, Callsite, Count, Evidence, Family, Flavor, Found, Function,
+    FutexShape, IdentifiedBy, IdentityIn, InsideLatch, Latch, MariadbNames, Naming, Object, Shape, WaitFunction, Word,
 };
 use crate::model::{Kind, Mode};
 
@@ -20,7 +20,7 @@ const fn wait(symbol: Function, shape: FutexShape, label: &'static str, mode: Mo
         shape: Shape::Whole,
         latch_argument: 0,
         callsite: Callsite::Caller,
-        identity: IdentityIn::Always(Identity::Word),
+        identity: IdentityIn::Always(IdentifiedBy::Word),
     }
 }
 
@@ -62,7 +62,7 @@ pub(super) static MARIADB_10_6: Family = Family {
     ],
     naming: Naming::Mariadb(&NAMES),
     spin: Some(&spin::MARIADB_10_6),
-    library: &library::MARIADB,
+    pthread: &pthread::MARIADB,
     pages: Some(&PAGES),
 };
 

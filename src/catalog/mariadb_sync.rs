@@ -6,7 +6,7 @@
 //! debug information of the official 10.2.11 build for x86_64.
 
 use super::mysql::{self, BLOCK_MUTEX, MUTEX, RW_LOCK};
-use super::{library, Callsite, Family, Flavor, Found, Function, IdentityIn, Naming, Shape, WaitFunction, WaitKind};
+use super::{pthread, Callsite, Family, Flavor, Found, Function, IdentityIn, Naming, Shape, WaitFunction, WaitKind};
 use crate::model::Mode;
 
 /// Takes a 32-bit line, where MySQL has a 64-bit one.
@@ -36,7 +36,7 @@ pub(super) static SLEEPS_ONLY: Family = Family {
     wait_functions: &[],
     wrappers: &[],
     spin: None,
-    library: &library::MARIADB,
+    pthread: &pthread::MARIADB,
     naming: Naming::None,
     pages: None,
 };
@@ -72,7 +72,7 @@ pub(super) static MARIADB_10_2: Family = Family {
     ],
     wrappers: &[],
     spin: None,
-    library: &library::MARIADB_10_2,
+    pthread: &pthread::MARIADB_10_2,
     pages: None,
     naming: Naming::Mysql(&mysql::NAMES),
 };

@@ -7,11 +7,11 @@ mod cpu;
 mod events;
 mod futex;
 mod hardware;
-mod library;
 mod mariadb;
 mod mariadb_sync;
 mod mysql;
 mod pages;
+mod pthread;
 mod spin;
 mod sync0;
 mod variables;
@@ -22,25 +22,29 @@ pub(crate) use mariadb::NAMES as MARIADB_NAMES;
 pub use cpu::{class_of_function, is_futex_function, ChosenChecksum, PointerAt, CHECKSUMS, MEMORY_FUNCTIONS};
 pub use events::{event_waits, EVENTS};
 pub use hardware::{
-    cpu as hardware_cpu, where_counters_are, Access, Code, Cpu, HardwareEvent, Instruction, Place, Proof, Uncore,
-};
-pub use library::{
-    is_word, library_lock, lock_starts, metadata_lock_event, mutex_size, prlock_kind, psi_pointers, tracked_id,
-    Library, PsiClass,
+    cpu as hardware_cpu, where_counters_are, Access, Cpu, EventCode, HardwareEvent, Instruction, Proof, RelativeNode,
+    Uncore,
 };
 pub use pages::{Dictionary, DictionaryAt, PageLatch, Pages, SpaceAt};
+pub use pthread::{
+    is_word, lock_starts, metadata_lock_event, mutex_size, prlock_kind, psi_pointers, pthread_lock, tracked_id,
+    PsiClass, Pthread,
+};
 pub use spin::{SpinRounds, Turns};
 pub use variables::{number, variable, Number, Table};
 
 use std::collections::{BTreeSet, HashSet};
 use std::ops::Range;
 
-use crate::code::{self, Kept, Left};
+use strum::IntoStaticStr;
+
+use crate::analysis::{self, Kept, Left};
 use crate::model::{Kind, Mode};
 use crate::symbols::{self, plain_name, Image, Parameter, Symbol};
 
 /// The maintainer of the server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
 pub enum Flavor {
     Mysql,
     Percona,
@@ -50,11 +54,7 @@ pub enum Flavor {
 impl Flavor {
     /// Returns the value of the `flavor` label.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Flavor::Mysql => "mysql",
-            Flavor::Percona => "percona",
-            Flavor::Mariadb => "mariadb",
-        }
+        self.into()
     }
 }
 
@@ -69,7 +69,7 @@ pub struct Family {
     pub wrappers: &'static [&'static str],
     pub naming: Naming,
     /// The locks of its SQL layer.
-    pub library: &'static Library,
+    pub pthread: &'static Pthread,
     /// How to identify the page that a latch belongs to; `None` where that is unknown.
     pub pages: Option<&'static Pages>,
     /// How long its waiters spin; `None` where that is unknown.
@@ -317,12 +317,12 @@ pub enum Callsite {
 #[derive(Clone, Copy, Debug)]
 pub enum IdentityIn {
     /// Always in the same way, in the function's mode.
-    Always(Identity),
+    Always(IdentifiedBy),
     /// By the kind of wait, whose number is passed as this argument.
     ByKind { argument: usize, kinds: &'static [WaitKind] },
     /// By the latch id that the waiting code reads, among these, where the compiler inlined that code. This applies to
     /// waits that do not pass a kind known at compile time as this argument.
-    LookedAt { argument: usize, ids: &'static [Identity] },
+    LookedAt { argument: usize, ids: &'static [IdentifiedBy] },
 }
 
 /// A kind of wait, where one function waits for several kinds of latches.
@@ -330,12 +330,12 @@ pub enum IdentityIn {
 pub struct WaitKind {
     pub number: u16,
     pub mode: Mode,
-    pub identity: Identity,
+    pub identity: IdentifiedBy,
 }
 
 /// What identifies a latch, by its members.
 #[derive(Clone, Copy, Debug)]
-pub enum Identity {
+pub enum IdentifiedBy {
     LatchId(&'static Member),
     /// A pointer to the name of the creating file, and the line in the low bits of a u32.
     Created {
@@ -357,7 +357,7 @@ pub struct Member {
     pub shown_by: Option<Showing>,
 }
 
-/// Code that prints latches of two kinds, for which it reads this member.
+/// EventCode that prints latches of two kinds, for which it reads this member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Showing {
     /// The function to which it passes the member, as `parameter`. It returns a string.
@@ -375,7 +375,7 @@ impl Member {
         let setters = self.set_by.iter().flat_map(|function| image.functions_named(function));
         let places = |setter: Symbol<'_>| {
             let number = symbols::parameters(setter.name)?.iter().position(|p| *p == self.to)?;
-            Some(code::kept(image, setter.addr, u8::try_from(number).ok()?, 0))
+            Some(analysis::kept(image, setter.addr, u8::try_from(number).ok()?, 0))
         };
         let found: BTreeSet<Kept> = setters.filter_map(places).flatten().collect();
         let shown = self.shown_by.as_ref().filter(|_| found.is_empty()).and_then(|code| code.find(image));
@@ -418,9 +418,9 @@ fn result_registers(image: &Image) -> usize {
 }
 
 /// Returns the direct calls of the function at `callee`, each with the function that contains it.
-fn calls_of(image: &Image, callee: u64) -> Vec<(u64, code::Function)> {
-    let calls = code::direct_calls(image, &HashSet::from([callee])).into_iter();
-    calls.filter_map(|(at, _)| Some((at, code::Function::new(image, image.function_at(at)?)?))).collect()
+fn calls_of(image: &Image, callee: u64) -> Vec<(u64, analysis::Function)> {
+    let calls = analysis::direct_calls(image, &HashSet::from([callee])).into_iter();
+    calls.filter_map(|(at, _)| Some((at, analysis::Function::new(image, image.function_at(at)?)?))).collect()
 }
 
 /// Where the latches of one build store what identifies them.
@@ -532,7 +532,7 @@ impl WaitFunction {
         label: &'static str,
         mode: Mode,
         shape: Shape,
-        identity: Identity,
+        identity: IdentifiedBy,
     ) -> WaitFunction {
         WaitFunction {
             found: Found::Symbol(symbol),
@@ -558,7 +558,7 @@ impl WaitFunction {
     }
 
     /// Returns what its latches can be identified by.
-    fn identities(&self) -> impl Iterator<Item = Identity> {
+    fn identities(&self) -> impl Iterator<Item = IdentifiedBy> {
         let (always, kinds, ids) = match self.identity {
             IdentityIn::Always(identity) => (Some(identity), &[][..], &[][..]),
             IdentityIn::ByKind { kinds, .. } => (None, kinds, &[][..]),
@@ -605,7 +605,7 @@ fn location_in(mangled: &str) -> Option<[usize; 2]> {
 fn location_passed_to(image: &Image, entry: u64, callee: Function) -> Option<[usize; 2]> {
     let callee = image.functions_named(callee).next()?;
     let [file, line] = location_in(callee.name)?;
-    let function = code::Function::new(image, image.function_at(entry)?)?;
+    let function = analysis::Function::new(image, image.function_at(entry)?)?;
     let calls = function.handed_on();
     let call = calls
         .iter()
@@ -615,13 +615,13 @@ fn location_passed_to(image: &Image, entry: u64, callee: Function) -> Option<[us
     Some([own(file)?, own(line)?])
 }
 
-impl Identity {
+impl IdentifiedBy {
     /// Returns the members that identify the latch.
     fn members(&self) -> Vec<&'static Member> {
         match *self {
-            Identity::LatchId(member) => vec![member],
-            Identity::Created { file, line } => vec![file, line],
-            Identity::Word => Vec::new(),
+            IdentifiedBy::LatchId(member) => vec![member],
+            IdentifiedBy::Created { file, line } => vec![file, line],
+            IdentifiedBy::Word => Vec::new(),
         }
     }
 }
@@ -638,7 +638,7 @@ fn bounds(image: &Image, symbol: &Symbol<'_>) -> Option<Range<u64>> {
 fn only_caller(image: &Image, callees: [Function; 2]) -> Option<Range<u64>> {
     let callers = |callee: Function| -> BTreeSet<(u64, u64)> {
         let targets: HashSet<u64> = image.functions_named(callee).map(|s| s.addr).collect();
-        code::direct_calls(image, &targets)
+        analysis::direct_calls(image, &targets)
             .into_iter()
             .filter_map(|(site, _)| image.function_at(site))
             .map(|f| (f.start, f.end))
@@ -662,11 +662,11 @@ impl Family {
             image.symbols().filter(|s| s.is_function && is_wrapper(s.name)).map(|s| s.addr).collect();
         let waits = self.wait_functions.iter().flat_map(|w| w.find(image)).map(|r| r.start);
         let targets: HashSet<u64> = wrappers.iter().copied().chain(waits).collect();
-        code::direct_calls(image, &targets)
+        analysis::direct_calls(image, &targets)
             .into_iter()
             .filter(|(site, _)| image.symbol_at(*site).is_some_and(|s| is_wrapper(s.name)))
             .map(|(site, _)| site)
-            .filter_map(|site| code::decode(image, site..site.saturating_add(15)).first().map(code::Insn::end))
+            .filter_map(|site| analysis::decode(image, site..site.saturating_add(15)).first().map(analysis::Insn::end))
             .collect()
     }
 

@@ -4,14 +4,14 @@
 
 use super::pages::{Dictionary, DictionaryAt, PageLatch, Pages, SpaceAt, COMMON_PAGES};
 use super::{
-    library, spin, Callsite, Created, Family, Flavor, Found, Function, IdNames, Identity, IdentityIn, Latch, Member,
-    MysqlNames, Naming, Shape, Showing, WaitFunction,
+    pthread, spin, Callsite, Created, Family, Flavor, Found, Function, IdNames, IdentifiedBy, IdentityIn, Latch,
+    Member, MysqlNames, Naming, Shape, Showing, WaitFunction,
 };
 use crate::model::{Kind, Mode};
 use crate::symbols::{Image, Parameter};
 
 /// The class of a mutex (`TTASEventMutex<GenericPolicy>`).
-pub(super) const MUTEX: Identity = Identity::LatchId(MUTEX_ID);
+pub(super) const MUTEX: IdentifiedBy = IdentifiedBy::LatchId(MUTEX_ID);
 const MUTEX_ID: &Member = &Member {
     set_by: &[
         "_Z10mutex_initI11PolicyMutexI14TTASEventMutexI13GenericPolicyEE",
@@ -21,7 +21,7 @@ const MUTEX_ID: &Member = &Member {
     shown_by: None,
 };
 /// The class of a page mutex (`TTASEventMutex<BlockMutexPolicy>`).
-pub(super) const BLOCK_MUTEX: Identity = Identity::LatchId(&Member {
+pub(super) const BLOCK_MUTEX: IdentifiedBy = IdentifiedBy::LatchId(&Member {
     set_by: &[
         "_Z10mutex_initI11PolicyMutexI14TTASEventMutexI16BlockMutexPolicyEE",
         "_ZN11PolicyMutexI14TTASEventMutexI16BlockMutexPolicyEE4initE",
@@ -36,8 +36,8 @@ pub(super) const BLOCK_MUTEX: Identity = Identity::LatchId(&Member {
     }),
 });
 /// The source location that created an rw-lock (`rw_lock_t`).
-pub(super) const RW_LOCK: Identity =
-    Identity::Created { file: &Member { to: Parameter::File, ..*RW_LOCK_LINE }, line: RW_LOCK_LINE };
+pub(super) const RW_LOCK: IdentifiedBy =
+    IdentifiedBy::Created { file: &Member { to: Parameter::File, ..*RW_LOCK_LINE }, line: RW_LOCK_LINE };
 pub(super) const RW_LOCK_LINE: &Member = &Member { set_by: &[RW_LOCK_CREATE], to: Parameter::Line, shown_by: None };
 pub(super) const RW_LOCK_CREATE: Function = "_Z19rw_lock_create_funcP9rw_lock_t";
 
@@ -147,7 +147,7 @@ pub(super) static MYSQL: Family = Family {
     ],
     wrappers: &[],
     spin: Some(&spin::MYSQL),
-    library: &library::MYSQL,
+    pthread: &pthread::MYSQL,
     pages: Some(&PAGES),
     naming: Naming::Mysql(&NAMES),
 };

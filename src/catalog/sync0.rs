@@ -20,7 +20,7 @@
 //!   instruments.
 
 use super::{
-    library, Callsite, Created, Family, Flavor, Found, Function, Identity, IdentityIn, Latch, Member, MysqlNames,
+    pthread, Callsite, Created, Family, Flavor, Found, Function, IdentifiedBy, IdentityIn, Latch, Member, MysqlNames,
     Naming, Shape, WaitFunction,
 };
 use crate::model::{Kind, Mode};
@@ -34,11 +34,11 @@ const WAIT_EVENT: Function = "_Z21sync_array_wait_eventP12sync_array_t";
 
 const MUTEX_LINE: &Member = &Member { set_by: &[MUTEX_CREATE], to: Parameter::Line, shown_by: None };
 const RW_LOCK_LINE: &Member = &Member { set_by: &[RW_LOCK_CREATE], to: Parameter::Line, shown_by: None };
-const MUTEX: Identity = Identity::Created {
+const MUTEX: IdentifiedBy = IdentifiedBy::Created {
     file: &Member { set_by: &[MUTEX_CREATE], to: Parameter::File, shown_by: None },
     line: MUTEX_LINE,
 };
-const RW_LOCK: Identity = Identity::Created {
+const RW_LOCK: IdentifiedBy = IdentifiedBy::Created {
     file: &Member { set_by: &[RW_LOCK_CREATE], to: Parameter::File, shown_by: None },
     line: RW_LOCK_LINE,
 };
@@ -86,7 +86,7 @@ pub(super) static MYSQL_5_6: Family = Family {
     wait_functions: WAIT_FUNCTIONS,
     wrappers: &[],
     spin: None,
-    library: &library::MYSQL_5_6,
+    pthread: &pthread::MYSQL_5_6,
     pages: None,
     naming: Naming::Mysql(&NAMES),
 };
@@ -96,7 +96,7 @@ static MARIADB_10_1: Family = Family {
     wait_functions: WAIT_FUNCTIONS,
     wrappers: &[],
     spin: None,
-    library: &library::MARIADB_10_1,
+    pthread: &pthread::MARIADB_10_1,
     pages: None,
     naming: Naming::Mysql(&NAMES),
 };

@@ -9,7 +9,7 @@ use super::{output, AuditArgs};
 use crate::audit::{self, Html, Report, Text};
 use crate::catalog;
 use crate::failure::Failure;
-use crate::symbols::{self, Image, Places, Settings};
+use crate::symbols::{self, DebugRoots, Image, Settings};
 
 pub(super) fn audit(args: &AuditArgs) -> Result<(), Failure> {
     let report = look_at(&args.binary, &Settings::from_env(args.symbols.clone()))?;
@@ -31,7 +31,7 @@ fn look_at(path: &Path, settings: &Settings) -> Result<Report, Failure> {
     }
     let mut image = Image::open(path).map_err(Failure::usage)?;
     let program = fs::canonicalize(path).map_err(|e| usage(&e))?;
-    let places = Places::in_folder(Path::new("/"), &program).map_err(Failure::running)?;
+    let places = DebugRoots::in_folder(Path::new("/"), &program).map_err(Failure::running)?;
     symbols::complete(&mut image, &places, settings, catalog::misses_symbols).map_err(Failure::usage)?;
     audit::audit(&image, path).map_err(|e| usage(&e))
 }

@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde::Serialize;
+use strum::IntoEnumIterator;
 
 use super::{DoctorArgs, Format};
 use crate::agent;
-use crate::attach::{self, Costs, ProbeClass, Verdict};
+use crate::attach::{self, Availability, Costs, ProbeClass};
 use crate::catalog::hardware_cpu;
 use crate::failure::Failure;
 use crate::host::{Domains, Machine};
@@ -16,9 +17,9 @@ use crate::measure::checksum::Checksum;
 use crate::measure::latch::{self, Plan, PlannedProbe, PlannedSite};
 use crate::measure::spin::SpinReader;
 use crate::measure::spin::SpinSettings;
-use crate::measure::{cpu, hardware, watch};
+use crate::measure::{cpu, hardware, watchpoint};
+use crate::server::{nodes_allowed, NumaMemory, NumaThreads, Target};
 use crate::symbols::{Arch, Settings};
-use crate::target::{nodes_allowed, NumaMemory, NumaThreads, Target};
 
 /// Everything that doctor finds. Its JSON output has this structure.
 #[derive(Serialize)]
@@ -244,14 +245,14 @@ fn find_out(target: Option<&Arc<Target>>, max_overhead: f64) -> Findings {
         .map(|f| Check {
             name: f.name,
             required: f.required,
-            works: f.verdict == Verdict::Yes,
+            works: f.verdict == Availability::Yes,
             without: match f.verdict {
-                Verdict::Yes => None,
-                Verdict::No(why) => Some(why),
+                Availability::Yes => None,
+                Availability::No(why) => Some(why),
             },
         })
         .collect();
-    let watchpoint = watch::Allowance::of_share(1.0);
+    let watchpoint = watchpoint::Allowance::of_share(1.0);
     let watchpoints = Check {
         name: "hardware watchpoints",
         required: false,
@@ -269,9 +270,8 @@ fn find_out(target: Option<&Arc<Target>>, max_overhead: f64) -> Findings {
         },
         capabilities,
         features,
-        costs: ProbeClass::ALL
-            .iter()
-            .map(|&class| Cost { class: class.title(), ns_per_hit: costs.of(class) })
+        costs: ProbeClass::iter()
+            .map(|class| Cost { class: class.title(), ns_per_hit: costs.of(class) })
             .chain([Cost {
                 class: "access to a watched word (--watch)",
                 ns_per_hit: watchpoint.ok().map(|a| a.hit_ns),

@@ -8,10 +8,10 @@ use std::thread;
 
 use crate::agent::{Agent, Source};
 use crate::host::Machine;
-use crate::measure::watch::LineWatch;
-use crate::measure::watch::{self, Allowance, Burst, Unwatched, Wanted, Watcher};
+use crate::measure::watchpoint::LineWatch;
+use crate::measure::watchpoint::{self, Allowance, Burst, Unwatched, Wanted, Watcher};
 use crate::model::ProbeState;
-use crate::target::Target;
+use crate::server::Target;
 use crate::ui::screen::Watching;
 
 /// The server whose latches are watched.
@@ -64,7 +64,7 @@ impl Server {
         let watcher = Watcher { target: Arc::clone(&self.target), latches: self.source.latches(), allowance };
         let wanted = Wanted::Name(latch);
         let seen = watcher.look(&wanted, &is_over)?;
-        let of = watch::bursts(Machine::this().cache_line_bytes());
+        let of = watchpoint::bursts(Machine::this().cache_line_bytes());
         let mut done = 0;
         let found = watcher.watch(&wanted, &seen, |bursts| {
             let new = &bursts[done..];

@@ -18,8 +18,8 @@ use crate::measure::Snapshot;
 use crate::model::BUCKET_BOUNDS_NS;
 use crate::present::format;
 use crate::recording::{Ending, Host, Recorder, Server, Start};
-use crate::target::{settings, SETTINGS};
-use crate::target::{Client, Memory, Target};
+use crate::server::{settings, SETTINGS};
+use crate::server::{Client, Memory, Target};
 use crate::ui::top::Interval;
 
 const SECOND: Duration = Duration::from_secs(1);

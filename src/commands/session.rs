@@ -12,8 +12,8 @@ use crate::agent::{Agent, More, Options};
 use crate::attach;
 use crate::failure::Failure;
 use crate::measure::statements::StatementCounter;
+use crate::server::{Client, Target};
 use crate::symbols::Settings;
-use crate::target::{Client, Target};
 
 /// A server with probes attached, and the events that end the session.
 pub(super) struct Session {

@@ -13,8 +13,8 @@ use super::{Format, RunArgs};
 use crate::agent::{Agent, Options};
 use crate::failure::Failure;
 use crate::host::Domains;
-use crate::measure::watch::{Allowance, Unwatched, Wanted, Watcher};
-use crate::target::Target;
+use crate::measure::watchpoint::{Allowance, Unwatched, Wanted, Watcher};
+use crate::server::Target;
 use crate::ui;
 
 pub(super) fn watch(args: &RunArgs, latch: &str) -> Result<(), Failure> {

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::server::{file_mappings, FileMapping, Target};
 use crate::symbols::{plain_name, Image, Symbol};
-use crate::target::{file_mappings, FileMapping, Target};
 
 /// The files that contain a process's code.
 pub(super) struct AddressSpace {

@@ -16,7 +16,7 @@ pub mod latch;
 mod maps;
 pub mod spin;
 pub mod statements;
-pub mod watch;
+pub mod watchpoint;
 
 use std::time::Duration;
 

@@ -1,7 +1,10 @@
 //! Classes of CPU time.
 
+use strum::{EnumIter, EnumString, IntoStaticStr};
+
 /// The purpose of a function, for the known costs of database servers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, IntoStaticStr, EnumString, EnumIter)]
+#[strum(serialize_all = "lowercase")]
 pub enum CpuClass {
     /// Spin loops of latches, and the latches' own code where the loop is inlined.
     Spin,
@@ -26,39 +29,13 @@ pub enum CpuClass {
 }
 
 impl CpuClass {
-    pub const ALL: [CpuClass; 11] = [
-        CpuClass::Spin,
-        CpuClass::Latch,
-        CpuClass::Checksum,
-        CpuClass::Charset,
-        CpuClass::Atomic,
-        CpuClass::Barrier,
-        CpuClass::Getcpu,
-        CpuClass::Memcpy,
-        CpuClass::Futex,
-        CpuClass::Kernel,
-        CpuClass::Other,
-    ];
-
     /// Returns the class with this name, or `None` if there is none.
     pub fn from_name(name: &str) -> Option<CpuClass> {
-        CpuClass::ALL.into_iter().find(|class| class.as_str() == name)
+        name.parse().ok()
     }
 
     /// Returns the value of the `class` label.
     pub fn as_str(self) -> &'static str {
-        match self {
-            CpuClass::Spin => "spin",
-            CpuClass::Latch => "latch",
-            CpuClass::Checksum => "checksum",
-            CpuClass::Charset => "charset",
-            CpuClass::Atomic => "atomic",
-            CpuClass::Barrier => "barrier",
-            CpuClass::Getcpu => "getcpu",
-            CpuClass::Memcpy => "memcpy",
-            CpuClass::Futex => "futex",
-            CpuClass::Kernel => "kernel",
-            CpuClass::Other => "other",
-        }
+        self.into()
     }
 }

@@ -1,5 +1,7 @@
 //! The vocabulary of measurements: plain values, independent of I/O, the kernel and processes.
 
+use strum::{EnumIter, EnumString, IntoStaticStr};
+
 mod cpu;
 mod cumulative;
 mod histogram;
@@ -9,7 +11,8 @@ pub use cumulative::{since, Cumulative};
 pub use histogram::{Histogram, BUCKETS, BUCKET_BOUNDS_NS};
 
 /// The kind of a latch, named as in performance_schema.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, IntoStaticStr, EnumString)]
+#[strum(serialize_all = "lowercase")]
 pub enum Kind {
     Mutex,
     Rwlock,
@@ -19,29 +22,23 @@ pub enum Kind {
 }
 
 impl Kind {
-    pub const ALL: [Kind; 5] = [Kind::Mutex, Kind::Rwlock, Kind::Sxlock, Kind::Prlock, Kind::Cond];
-
     /// Returns the kind with this name, or `None` if there is none.
     pub fn from_name(name: &str) -> Option<Kind> {
-        Kind::ALL.into_iter().find(|kind| kind.as_str() == name)
+        name.parse().ok()
     }
 
     /// Returns the value of the `kind` label.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Kind::Mutex => "mutex",
-            Kind::Rwlock => "rwlock",
-            Kind::Sxlock => "sxlock",
-            Kind::Prlock => "prlock",
-            Kind::Cond => "cond",
-        }
+        self.into()
     }
 }
 
 /// The mode in which a latch is requested.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, IntoStaticStr, EnumString)]
+#[strum(serialize_all = "lowercase")]
 pub enum Mode {
     /// The latch has no modes, like a mutex.
+    #[strum(serialize = "")]
     None,
     S,
     Sx,
@@ -49,26 +46,20 @@ pub enum Mode {
 }
 
 impl Mode {
-    pub const ALL: [Mode; 4] = [Mode::None, Mode::S, Mode::Sx, Mode::X];
-
     /// Returns the mode with this name, or `None` if there is none.
     pub fn from_name(name: &str) -> Option<Mode> {
-        Mode::ALL.into_iter().find(|mode| mode.as_str() == name)
+        name.parse().ok()
     }
 
     /// Returns the value of the `mode` label, which is empty for a mutex.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Mode::None => "",
-            Mode::S => "s",
-            Mode::Sx => "sx",
-            Mode::X => "x",
-        }
+        self.into()
     }
 }
 
 /// The state of a probe.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, IntoStaticStr, EnumIter)]
+#[strum(serialize_all = "snake_case")]
 pub enum ProbeState {
     Attached,
     /// Attached part of the time to stay within the overhead budget.
@@ -79,17 +70,9 @@ pub enum ProbeState {
 }
 
 impl ProbeState {
-    pub const ALL: [ProbeState; 4] =
-        [ProbeState::Attached, ProbeState::DutyCycle, ProbeState::Detached, ProbeState::Failed];
-
     /// Returns the value of the `state` label.
     pub fn as_str(self) -> &'static str {
-        match self {
-            ProbeState::Attached => "attached",
-            ProbeState::DutyCycle => "duty_cycle",
-            ProbeState::Detached => "detached",
-            ProbeState::Failed => "failed",
-        }
+        self.into()
     }
 }
 

@@ -6,38 +6,32 @@
 //! event, the name is built in the same way from the server's own name for the latch, and `docs` lists it. Anything
 //! uncertain is `unnamed:FUNCTION`, because a missing name is better than a wrong one.
 
-mod created;
-mod latch_ids;
-mod library;
-mod locks;
-mod made;
 mod mariadb;
 mod mysql;
 mod pages;
 mod psi;
+mod pthread;
 mod references;
-mod types;
-mod waited;
 
-pub use created::{Key, Site};
-pub use latch_ids::LatchId;
-pub use locks::{locks, Locks};
-pub use made::{made, Made};
+pub use mariadb::registrations::{made, Made};
 pub use mariadb::Rules as MariadbRules;
+pub use mysql::creation_sites::{CreationSite, Key};
+pub use mysql::latch_ids::LatchId;
 pub use mysql::Rules as MysqlRules;
 pub use pages::{PageKey, PageName};
 pub use psi::{Instrument, Instruments};
+pub use pthread::locks::{locks, Locks};
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use self::library::LibraryNames;
 use self::pages::{At, PageNames};
+use self::pthread::PthreadNames;
 use crate::catalog::{DictionaryAt, Naming, PsiClass};
 use crate::failure::Failure;
 use crate::model::Kind;
+use crate::server::{Memory, Target};
 use crate::symbols::Image;
-use crate::target::{Memory, Target};
 
 /// What the kernel side knows about a latch that a thread waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -98,7 +92,7 @@ pub struct Namer {
     target: Arc<Target>,
     memory: Memory,
     rules: Rules,
-    library: LibraryNames,
+    pthread: PthreadNames,
     /// `None` if nothing is known of this family's pages.
     pages: Option<PageNames>,
     known: HashMap<Identity, Known>,
@@ -137,10 +131,10 @@ impl Namer {
             Rules::Mariadb(rules) => rules.static_mutexes(),
             Rules::Mysql(_) | Rules::None => BTreeMap::new(),
         };
-        let library = LibraryNames::new(target, mutexes);
+        let pthread = PthreadNames::new(target, mutexes);
         let memory = Memory::new(target.pid);
         let pages = target.family.pages.map(|catalog| PageNames::new(catalog, dictionary(target, &rules)));
-        Ok(Namer { memory, target: Arc::clone(target), rules, library, pages, known: HashMap::new() })
+        Ok(Namer { memory, target: Arc::clone(target), rules, pthread, pages, known: HashMap::new() })
     }
 
     /// Returns what each of these pages is part of; `None` if nothing is known of this server's pages.
@@ -173,12 +167,12 @@ impl Namer {
 
     /// Returns the name of a C library lock; `kind` is the kind that the waiting function implies. `None` during the
     /// first seconds, while it is not known yet.
-    pub fn library_lock(&mut self, identity: &Identity, kind: Option<Kind>) -> Option<LatchName> {
+    pub fn pthread_lock(&mut self, identity: &Identity, kind: Option<Kind>) -> Option<LatchName> {
         if matches!(identity, Identity::LatchId(_)) {
             return Some(self.name(identity, 0));
         }
         let process = Process { image: &self.target.image, memory: self.memory, bias: self.target.bias };
-        self.library.name(&self.target, &process, identity, kind)
+        self.pthread.name(&self.target, &process, identity, kind)
     }
 
     /// Reads a string of the server's.

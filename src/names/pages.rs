@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::Process;
 use crate::catalog::{Dictionary, Pages, Path, SpaceAt};
-use crate::target::Memory;
+use crate::server::Memory;
 
 /// The most tables that are examined in one pass, and the most indexes of each. Servers cache a few thousand tables; a
 /// table cannot have more than 64 indexes and a few internal ones.

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::code::{decode, Insn};
+use crate::analysis::{decode, Insn};
 use crate::symbols::Image;
 
 /// A binary's code, with its global offset table resolved: arm64 code reaches exported variables through it.
@@ -49,7 +49,7 @@ fn relaxed_page(insn: &Insn, next: &Insn) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::code::decode_bytes;
+    use crate::analysis::decode_bytes;
     use crate::symbols::Arch;
 
     /// From MySQL 9.7.4: `adrp x0, 0x3527000` at 0x2588820, relaxed and not.

@@ -2,7 +2,7 @@
 
 use super::schema::Host;
 use crate::host::Machine;
-use crate::target::cpus_allowed;
+use crate::server::cpus_allowed;
 
 impl Host {
     /// Returns this machine, which has this CPU and runs process `pid`.

@@ -13,7 +13,7 @@ use std::os::unix::fs::FileExt;
 use object::read::elf::ElfFile64;
 use object::{LittleEndian, ReadCache, ReadRef};
 
-use super::image::Identity;
+use super::image::BuildIdentity;
 use super::table::Table;
 
 /// The most bytes that are read of a debug file. MariaDB 11.4's has 300 MB, of which 4 MB are needed: debug information
@@ -31,7 +31,7 @@ const MAX_CHECKSUMMED: u64 = 4 << 30;
 /// The symbols in a file, and the identity of the program that they belong to.
 #[derive(Debug)]
 pub struct DebugFile {
-    pub identity: Identity,
+    pub identity: BuildIdentity,
     pub symbols: Table,
 }
 
@@ -64,7 +64,7 @@ fn parse<'a, R: ReadRef<'a>>(data: R) -> Result<DebugFile, String> {
     if symbols.len() <= 1 {
         return Err("it has no symbol table".into());
     }
-    Ok(DebugFile { identity: Identity::of(&elf)?, symbols: Table::from_elf(&elf, symbols)? })
+    Ok(DebugFile { identity: BuildIdentity::of(&elf)?, symbols: Table::from_elf(&elf, symbols)? })
 }
 
 /// A file of which only requested pieces are read, up to a limit.

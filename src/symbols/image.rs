@@ -15,12 +15,14 @@ use memmap2::Mmap;
 use object::elf;
 use object::read::elf::{ElfFile64, FileHeader, ProgramHeader, Rela, SectionHeader};
 use object::{Object, ObjectSection, ReadRef};
+use strum::IntoStaticStr;
 
 use super::loaded::Loaded;
 use super::table::{Symbol, Table};
 
 /// The instruction set of a binary.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum Arch {
     X86_64,
     Aarch64,
@@ -40,10 +42,7 @@ impl Arch {
 
     /// Returns the value of the `arch` label, spelled as by `uname -m`.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Arch::X86_64 => "x86_64",
-            Arch::Aarch64 => "aarch64",
-        }
+        self.into()
     }
 }
 
@@ -59,7 +58,8 @@ pub enum ImageError {
 }
 
 /// The source of the names in an image; with several sources, the one that knew most.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
 pub enum SymbolSource {
     /// The program's full symbol table, including local functions and data.
     Symtab,
@@ -68,6 +68,7 @@ pub enum SymbolSource {
     /// What it exports and, compressed in the program, the names of its other functions.
     MiniDebugInfo,
     /// A debug file in a directory of build IDs.
+    #[strum(serialize = "build-id")]
     BuildId,
     /// A debug file that the program names.
     Debuglink,
@@ -81,22 +82,13 @@ pub enum SymbolSource {
 impl SymbolSource {
     /// Returns the value of the `symbol_source` label.
     pub fn as_str(self) -> &'static str {
-        match self {
-            SymbolSource::Symtab => "symtab",
-            SymbolSource::Dynsym => "dynsym",
-            SymbolSource::MiniDebugInfo => "minidebuginfo",
-            SymbolSource::BuildId => "build-id",
-            SymbolSource::Debuglink => "debuglink",
-            SymbolSource::Debuginfod => "debuginfod",
-            SymbolSource::File => "file",
-            SymbolSource::None => "none",
-        }
+        self.into()
     }
 }
 
 /// What a file with symbols must have in common with the program that the symbols belong to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Identity {
+pub struct BuildIdentity {
     pub arch: Arch,
     /// The build ID; empty if there is none.
     pub build_id: Vec<u8>,
@@ -104,13 +96,15 @@ pub struct Identity {
     pub text: Range<u64>,
 }
 
-impl Identity {
-    pub(super) fn of<'a, R: ReadRef<'a>>(elf: &ElfFile64<'a, object::LittleEndian, R>) -> Result<Identity, String> {
+impl BuildIdentity {
+    pub(super) fn of<'a, R: ReadRef<'a>>(
+        elf: &ElfFile64<'a, object::LittleEndian, R>,
+    ) -> Result<BuildIdentity, String> {
         let endian = elf.endian();
         let arch = Arch::of(elf.elf_header().e_machine(endian)).ok_or("it is for another machine")?;
         let text = elf.section_by_name(".text").map_or(0..0, |s| s.address()..s.address().saturating_add(s.size()));
         let build_id = elf.build_id().ok().flatten().map(<[u8]>::to_vec).unwrap_or_default();
-        Ok(Identity { arch, build_id, text })
+        Ok(BuildIdentity { arch, build_id, text })
     }
 
     /// Returns the GNU build ID in hexadecimal; empty if there is none.
@@ -123,9 +117,9 @@ impl Identity {
     ///
     /// # Errors
     /// Fails with what differs.
-    pub(super) fn check(&self, other: &Identity) -> Result<(), String> {
+    pub(super) fn check(&self, other: &BuildIdentity) -> Result<(), String> {
         if self.build_id != other.build_id {
-            let shown = |i: &Identity| if i.build_id.is_empty() { "none".to_owned() } else { i.build_id() };
+            let shown = |i: &BuildIdentity| if i.build_id.is_empty() { "none".to_owned() } else { i.build_id() };
             return Err(format!(
                 "it belongs to another build: its build id is {}, the server's is {}",
                 shown(other),
@@ -135,9 +129,9 @@ impl Identity {
         self.check_addresses(other)
     }
 
-    /// Does the part of [`Identity::check`] that works without a build ID. A program without section headers does not
+    /// Does the part of [`BuildIdentity::check`] that works without a build ID. A program without section headers does not
     /// say where its code is.
-    pub(super) fn check_addresses(&self, other: &Identity) -> Result<(), String> {
+    pub(super) fn check_addresses(&self, other: &BuildIdentity) -> Result<(), String> {
         if self.arch != other.arch || !self.text.is_empty() && self.text != other.text {
             return Err("it is for another architecture, or its code is at other addresses than the server's".into());
         }
@@ -147,7 +141,7 @@ impl Identity {
 
 /// The contents of a file, found by its section headers or without them.
 struct Contents {
-    identity: Identity,
+    identity: BuildIdentity,
     source: SymbolSource,
     sections: HashMap<String, Range<u64>>,
     symbols: Table,
@@ -177,14 +171,14 @@ impl Contents {
             symbols = exported.or_else(|why| loaded.symbols().map_err(|_| why)).unwrap_or_default();
             source = if symbols.is_empty() { SymbolSource::None } else { SymbolSource::Dynsym };
         }
-        Ok(Contents { identity: Identity::of(&elf)?, source, sections, symbols, damage })
+        Ok(Contents { identity: BuildIdentity::of(&elf)?, source, sections, symbols, damage })
     }
 
     /// Reads the contents as the loader does; `why` says why the section headers cannot be used.
     fn by_segments(loaded: &Loaded, arch: Arch, why: String) -> Result<Contents, String> {
         let symbols = loaded.symbols()?;
         let source = if symbols.is_empty() { SymbolSource::None } else { SymbolSource::Dynsym };
-        let identity = Identity { arch, build_id: loaded.build_id(), text: 0..0 };
+        let identity = BuildIdentity { arch, build_id: loaded.build_id(), text: 0..0 };
         Ok(Contents { identity, source, sections: loaded.sections(), symbols, damage: Some(why) })
     }
 }
@@ -209,7 +203,7 @@ struct Segment {
 /// A mapped server binary.
 pub struct Image {
     data: Mmap,
-    identity: Identity,
+    identity: BuildIdentity,
     source: SymbolSource,
     symbol_file: Option<PathBuf>,
     segments: Vec<Segment>,
@@ -361,7 +355,7 @@ impl Image {
         self.symbol_file.as_deref()
     }
 
-    pub fn identity(&self) -> &Identity {
+    pub fn identity(&self) -> &BuildIdentity {
         &self.identity
     }
 

@@ -3,13 +3,13 @@
 
 mod debug_file;
 mod debug_info;
+mod debug_roots;
 mod debuginfod;
 mod debuglink;
 mod demangle;
 mod frame;
 mod image;
 mod loaded;
-mod places;
 pub mod portable;
 mod signature;
 mod sources;
@@ -17,10 +17,10 @@ mod table;
 
 pub use debug_file::DebugFile;
 pub use debug_info::{DebugInfo, Slice};
+pub use debug_roots::{is_deleted, DebugRoots};
 pub use debuginfod::Debuginfod;
 pub use frame::{frame, Frame};
-pub use image::{Arch, Identity, Image, ImageError, SymbolSource};
-pub use places::{is_deleted, Places};
+pub use image::{Arch, BuildIdentity, Image, ImageError, SymbolSource};
 pub use signature::{parameter_types, parameters, Parameter};
 pub use sources::{complete, read_any, Settings, Trial};
 pub use table::{plain_name, Symbol, Table};

@@ -23,7 +23,7 @@ use flate2::write::GzEncoder;
 use flate2::Compression;
 
 use super::debug_file::DebugFile;
-use super::image::{Arch, Identity};
+use super::image::{Arch, BuildIdentity};
 use super::table::{Symbol, Table};
 
 const FORMAT: &str = "armtrace-symbols";
@@ -41,7 +41,7 @@ pub(super) fn is_portable(begin: &[u8]) -> bool {
 ///
 /// # Errors
 /// Fails when `out` cannot be written to.
-pub fn write(identity: &Identity, symbols: &Table, out: impl Write) -> io::Result<()> {
+pub fn write(identity: &BuildIdentity, symbols: &Table, out: impl Write) -> io::Result<()> {
     // Linker names contain no white space, and names with white space would not survive.
     let kept: Vec<Symbol<'_>> = symbols.iter().filter(|s| !s.name.contains(char::is_whitespace)).collect();
     let mut out = io::BufWriter::new(GzEncoder::new(out, Compression::best()));
@@ -100,7 +100,7 @@ fn parse(text: &str) -> Result<DebugFile, String> {
     if is_damaged || found != count {
         return Err(damaged());
     }
-    Ok(DebugFile { identity: Identity { arch, build_id, text }, symbols })
+    Ok(DebugFile { identity: BuildIdentity { arch, build_id, text }, symbols })
 }
 
 /// Parses a symbol's line; `at` is the address of the previous symbol, and is updated to this one's.

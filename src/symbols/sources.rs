@@ -16,10 +16,10 @@ use std::io::{self, Read, Seek};
 use std::path::{Path, PathBuf};
 
 use super::debug_file::{debuglink_crc, DebugFile};
+use super::debug_roots::DebugRoots;
 use super::debuginfod::Debuginfod;
 use super::debuglink::Debuglink;
 use super::image::{Image, SymbolSource};
-use super::places::Places;
 use super::portable;
 
 /// The user's settings for the chain.
@@ -77,7 +77,7 @@ impl fmt::Display for Trial {
 /// Fails when the file that the user named cannot be used, saying what is wrong with it.
 pub fn complete(
     image: &mut Image,
-    places: &Places,
+    places: &DebugRoots,
     settings: &Settings,
     misses_some: impl Fn(&Image) -> bool,
 ) -> Result<Vec<Trial>, String> {
@@ -128,7 +128,7 @@ pub fn read_any(path: &Path) -> Result<DebugFile, String> {
 
 struct Chain<'a> {
     image: &'a mut Image,
-    places: &'a Places,
+    places: &'a DebugRoots,
     trials: Vec<Trial>,
 }
 

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use crate::measure::watch::{LineWatch, TouchingFunction, Verdict, WatchedWord};
+use crate::measure::watchpoint::{LineWatch, Sharing, TouchingFunction, WatchedWord};
 use crate::present::format;
 
 /// The most functions shown for a word.
@@ -205,7 +205,7 @@ fn ratio(part: u64, whole: u64) -> f64 {
 /// Names the neighbours to blame, the functions that touch them, and how often that moves the line.
 fn named(watch: &LineWatch) -> String {
     let share = |word: &WatchedWord| {
-        let part = if watch.verdict == Verdict::FalseSharing { word.moves.foreign } else { word.moves.user };
+        let part = if watch.verdict == Sharing::FalseSharing { word.moves.foreign } else { word.moves.user };
         format::percent(ratio(part, word.moves.moved))
     };
     let name = |word: &WatchedWord| {
@@ -229,16 +229,16 @@ fn sentence(watch: &LineWatch, blamed: &str) -> String {
         String::new()
     };
     match watch.verdict {
-        Verdict::FalseSharing => format!(
+        Sharing::FalseSharing => format!(
             "FALSE SHARING: threads that do not hold the latch take its cache line away by touching {blamed}. {moved}{far}."
         ),
-        Verdict::Shared => format!(
+        Sharing::Shared => format!(
             "NO FALSE SHARING, but the latch is not alone on its line: threads that use it also use {blamed}, and fetch the line \
              again when others have touched the latch meanwhile. {moved}{far}."
         ),
-        Verdict::LatchOnly => format!("NO FALSE SHARING: the latch itself is what threads share. {moved}{far}."),
-        Verdict::Still => format!("NO FALSE SHARING: the line hardly moves between CPUs. {moved}."),
-        Verdict::Quiet => format!(
+        Sharing::LatchOnly => format!("NO FALSE SHARING: the latch itself is what threads share. {moved}{far}."),
+        Sharing::Still => format!("NO FALSE SHARING: the line hardly moves between CPUs. {moved}."),
+        Sharing::Quiet => format!(
             "TOO LITTLE was seen for a verdict: {} accesses followed another. Watch again while the latch is contended.",
             all.followed
         ),

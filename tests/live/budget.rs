@@ -6,7 +6,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Context, Result};
-use armtrace::target::cpu_time_ns;
+use armtrace::server::cpu_time_ns;
 
 use lab::agent::{doctor_with, Agent, Sample};
 use lab::load::Load;

@@ -4,7 +4,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context, Result};
-use armtrace::target::cpu_time_ns;
+use armtrace::server::cpu_time_ns;
 
 use crate::budget::is_calibrated;
 use lab::agent::{Agent, Sample};

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Context, Result};
 use armtrace::audit::OrderingSites;
+use armtrace::server::{cpu_time_ns, file_mappings, load_bias, FileMapping};
 use armtrace::symbols::Image;
-use armtrace::target::{cpu_time_ns, file_mappings, load_bias, FileMapping};
 
 use lab::agent::{by_latch, doctor, Agent, Sample};
 use lab::load::Load;

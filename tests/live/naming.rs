@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{ensure, Context, Result};
 use armtrace::model::Kind;
 use armtrace::names::{locks, Identity, Instruments, LatchId, Namer};
-use armtrace::target::{Memory, Target};
+use armtrace::server::{Memory, Target};
 
 use lab::agent::{by_latch, Agent};
 use lab::load::Load;
@@ -191,7 +191,7 @@ fn static_mutexes_agree(server: &Server) -> Result<()> {
         }
         let identity = Identity::Static(address);
         let name = wait_for("the name of a lock", Duration::from_secs(30), || {
-            Ok(namer.library_lock(&identity, Some(Kind::Mutex)))
+            Ok(namer.pthread_lock(&identity, Some(Kind::Mutex)))
         })?;
         let name = name.event;
         // A name may be missing if the code creates the mutex in an unusual way, but it must not be wrong.
@@ -211,7 +211,7 @@ fn static_mutexes_agree(server: &Server) -> Result<()> {
 /// performance_schema instance, which leads to its event name.
 fn static_locks_agree(server: &Server, least: usize) -> Result<()> {
     let (target, _) = open(server)?;
-    let (image, memory, class) = (&target.image, Memory::new(target.pid), target.family.library.class);
+    let (image, memory, class) = (&target.image, Memory::new(target.pid), target.family.pthread.class);
     let locks = locks(image, &Instruments::new(image, &image.static_pointers()));
     let mut right = 0;
     for (at, name) in &locks.statics {
@@ -249,7 +249,7 @@ fn globals_agree(server: &Server) -> Result<()> {
             let Some(event) = events.iter().find(same) else { continue };
             let identity = Identity::Static(symbol.addr + target.bias + word);
             let name = wait_for("the name of a lock", Duration::from_secs(30), || {
-                Ok(namer.library_lock(&identity, Some(kind)))
+                Ok(namer.pthread_lock(&identity, Some(kind)))
             })?;
             let name = name.event;
             ensure!(name == *event || name.starts_with("unnamed:"), "{name} is {event}");

@@ -4,7 +4,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
-use armtrace::target::cpu_time_ns;
+use armtrace::server::cpu_time_ns;
 use procfs::process::Process;
 
 use crate::budget::is_calibrated;

@@ -493,7 +493,8 @@ mod tests {
     use super::*;
 
     fn row(latch: &str, truth_s: f64, ours_s: f64) -> Row {
-        Row { latch: latch.to_owned(), raw_s: truth_s, truth_s, ours_s, ..Row::default() }
+        let (truth_count, waits) = (10.0, if ours_s > 0.0 { 10.0 } else { 0.0 });
+        Row { latch: latch.to_owned(), truth_count, raw_s: truth_s, truth_s, waits, ours_s, ..Row::default() }
     }
 
     fn lines(runs: &[Vec<Row>]) -> Vec<Line> {
@@ -532,6 +533,7 @@ mod tests {
         };
         assert!(grid(0.8).contains("| all | **0.80** |") && grid(0.8).contains("| tpcc | – |"), "{}", grid(0.8));
         assert!(grid(0.95).contains("| all | 0.95 |"), "{}", grid(0.95));
+        assert!(grid(0.0).contains("| all | 1.00 **(−1)** |"), "{}", grid(0.0));
         assert!(text(1.0).contains("bar met. By itself, 1 of 1 loads"), "{}", text(1.0));
         assert!(text(0.8).contains("bar missed (b 0.80). By itself, 0 of 1"), "{}", text(0.8));
         assert!(text(0.8).contains("The others: tpcc (b 0.80)."), "{}", text(0.8));

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
 use armtrace::agent::{self, Agent};
-use armtrace::code::Access;
+use armtrace::analysis::Access;
 use armtrace::host::{Domains, Machine};
-use armtrace::measure::watch::{self, Allowance, CodeAt, Scene};
-use armtrace::measure::watch::{Verdict, WatchedWord};
-use armtrace::target::Target;
+use armtrace::measure::watchpoint::{self, Allowance, CodeAt, Scene};
+use armtrace::measure::watchpoint::{Sharing, WatchedWord};
+use armtrace::server::Target;
 
 use lab::agent::{loaded_programs, program};
 use lab::load::Load;
@@ -53,18 +53,20 @@ fn watch_two_threads(other: usize) -> Result<Vec<WatchedWord>> {
         scope.spawn(|| count(1, other));
         let no_limit = Allowance { share: 1.0, hit_ns: 0.0 };
         let bursts =
-            watch::watch(std::process::id() as i32, address, Machine::this().cache_line_bytes(), no_limit, |_| false);
+            watchpoint::watch(std::process::id() as i32, address, Machine::this().cache_line_bytes(), no_limit, |_| {
+                false
+            });
         is_over.store(true, Ordering::Relaxed);
         bursts
     })?;
-    let latch: Range<u64> = address..address + watch::WORD;
+    let latch: Range<u64> = address..address + watchpoint::WORD;
     let scene = Scene { pid: std::process::id(), word: address, latch, topology: None };
     let writes = CodeAt { access: Some(Access::Write), ..CodeAt::default() };
-    Ok(watch::words(&scene, &bursts, &mut |_| writes.clone()))
+    Ok(watchpoint::words(&scene, &bursts, &mut |_| writes.clone()))
 }
 
 /// Watches until there are enough touches. With `moves`, there must also be enough by the two CPUs in alternation.
-fn verdict(other: usize, moves: bool) -> Result<Verdict> {
+fn verdict(other: usize, moves: bool) -> Result<Sharing> {
     let is_enough = |words: &[WatchedWord]| {
         let moved: u64 = words.iter().map(|word| word.moves.moved).sum();
         words.iter().any(|word| word.moves.followed >= 100) && (!moves || moved >= 100)
@@ -73,22 +75,22 @@ fn verdict(other: usize, moves: bool) -> Result<Verdict> {
         Ok(Some(watch_two_threads(other)?).filter(|words| is_enough(words)))
     })?;
     println!("other counter at {}: {:?}", 8 * other, words.iter().map(|w| (w.offset, w.moves)).collect::<Vec<_>>());
-    Ok(watch::verdict(&words))
+    Ok(watchpoint::verdict(&words))
 }
 
 #[test]
 fn two_counters_on_one_line_are_false_sharing_and_on_two_lines_are_not() -> Result<()> {
-    ensure!(verdict(1, true)? == Verdict::FalseSharing);
-    ensure!(verdict(0, true)? == Verdict::LatchOnly, "two threads share one counter");
-    ensure!(verdict(64, false)? == Verdict::Still, "the counters are on two lines");
+    ensure!(verdict(1, true)? == Sharing::FalseSharing);
+    ensure!(verdict(0, true)? == Sharing::LatchOnly, "two threads share one counter");
+    ensure!(verdict(64, false)? == Sharing::Still, "the counters are on two lines");
     Ok(())
 }
 
 /// Takes four watchpoints, which every processor has.
-pub fn all_watchpoints() -> Result<watch::Watchpoints> {
+pub fn all_watchpoints() -> Result<watchpoint::Watchpoints> {
     let words = [0_u64; 4];
     let addresses: Vec<u64> = words.iter().map(|word| std::ptr::from_ref(word) as u64).collect();
-    watch::Watchpoints::open(&addresses, 1).context("a watchpoint was left behind")
+    watchpoint::Watchpoints::open(&addresses, 1).context("a watchpoint was left behind")
 }
 
 /// Checks that no watchpoint and no BPF program was left behind. The kernel frees programs shortly after their process

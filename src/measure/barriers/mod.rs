@@ -13,7 +13,7 @@ use rustix::process::setpriority_process;
 use super::{Measurement, Snapshot};
 use crate::attach::Costs;
 use crate::audit;
-use crate::target::Target;
+use crate::server::Target;
 
 /// Barrier, atomic, spin-hint and checksum instructions in the server's code, by instruction; empty until they are
 /// counted, and if they cannot be.

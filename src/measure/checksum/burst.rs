@@ -15,14 +15,14 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use parking_lot::Mutex;
 
 use super::Chosen;
+use crate::analysis::Location;
 use crate::attach::{attach_sites, detach_all, uprobe_multi_works, ProbeClass, SiteAddress, SitePrograms};
 use crate::bpf::checksum::{types, ChecksumSkel, ChecksumSkelBuilder};
-use crate::code::Place;
 use crate::host::clock::now_ns;
 use crate::measure::checksum::{ChecksumCalls, Implementation};
 use crate::measure::latch::{ip_offset, register_offset};
 use crate::measure::maps::of_cpus;
-use crate::target::{cpu_time_ns, Target};
+use crate::server::{cpu_time_ns, Target};
 
 /// How long a burst sees every call.
 const BURST: Duration = Duration::from_millis(20);
@@ -62,7 +62,7 @@ pub(super) struct BurstFigures {
 }
 
 /// A function whose calls are counted.
-struct Site {
+struct CountedFunction {
     function: String,
     implementation: Implementation,
     class: ProbeClass,
@@ -130,8 +130,8 @@ impl Bursts {
 }
 
 /// Returns the chosen implementations whose calls can all be seen.
-fn sites(target: &Target, checksums: &[Chosen]) -> Vec<Site> {
-    let mut sites: Vec<Site> = Vec::new();
+fn sites(target: &Target, checksums: &[Chosen]) -> Vec<CountedFunction> {
+    let mut sites: Vec<CountedFunction> = Vec::new();
     for chosen in checksums {
         let Some(site) = site(target, chosen) else { continue };
         // One function may be chosen for two checksums.
@@ -142,10 +142,10 @@ fn sites(target: &Target, checksums: &[Chosen]) -> Vec<Site> {
     sites
 }
 
-fn site(target: &Target, chosen: &Chosen) -> Option<Site> {
+fn site(target: &Target, chosen: &Chosen) -> Option<CountedFunction> {
     let entry = chosen.entry?;
-    let Place::Register { register, .. } = entry.argument else { return None };
-    Some(Site {
+    let Location::Register { register, .. } = entry.argument else { return None };
+    Some(CountedFunction {
         function: chosen.checksum.function.clone(),
         implementation: chosen.checksum.implementation,
         class: if entry.emulated { ProbeClass::Emulated } else { ProbeClass::Stepped },
@@ -156,7 +156,7 @@ fn site(target: &Target, chosen: &Chosen) -> Option<Site> {
 }
 
 /// Takes bursts until told to stop.
-fn take_bursts(target: &Target, sites: Vec<Site>, shared: &Shared, stopped: &Receiver<()>) -> Result<()> {
+fn take_bursts(target: &Target, sites: Vec<CountedFunction>, shared: &Shared, stopped: &Receiver<()>) -> Result<()> {
     if sites.is_empty() {
         return Ok(());
     }
@@ -190,14 +190,14 @@ struct Probes<'obj> {
     has_multi: bool,
     pid: i32,
     exe: PathBuf,
-    sites: Vec<Site>,
+    sites: Vec<CountedFunction>,
 }
 
 impl<'obj> Probes<'obj> {
     fn load(
         storage: &'obj mut MaybeUninit<libbpf_rs::OpenObject>,
         target: &Target,
-        mut sites: Vec<Site>,
+        mut sites: Vec<CountedFunction>,
     ) -> Result<Probes<'obj>> {
         let mut open = ChecksumSkelBuilder::default().open(storage).context("opening the programs")?;
         let rodata = open.maps.rodata_data.as_deref_mut().context("the programs have no constants")?;

@@ -3,11 +3,11 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::analysis::{checksum_instruction, entry, jump_variable, ChecksumInstruction, Entry};
 use crate::catalog::{ChosenChecksum, PointerAt, CHECKSUMS};
-use crate::code::{checksum_instruction, entry, jump_variable, ChecksumInstruction, Entry};
 use crate::measure::address_space::AddressSpace;
 use crate::measure::checksum::{Checksum, Implementation};
-use crate::target::Memory;
+use crate::server::Memory;
 
 /// A checksum's implementation, and its location in the process.
 pub(crate) struct Chosen {

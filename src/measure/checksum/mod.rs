@@ -22,7 +22,7 @@ use super::{cost_ns, Measurement, Snapshot};
 use crate::attach::Costs;
 use crate::measure::address_space::AddressSpace;
 use crate::model::{ProbeState, ProbeStatus};
-use crate::target::Target;
+use crate::server::Target;
 
 /// The name of the probes that count calls.
 const PROBE: &str = "checksum_calls";

@@ -3,14 +3,14 @@
 
 use std::collections::BTreeMap;
 
-use super::code::Known;
+use super::code_map::Known;
+use crate::analysis;
 use crate::catalog::MEMORY_FUNCTIONS;
-use crate::code;
 use crate::measure::address_space::AddressSpace;
 use crate::measure::checksum::Chosen;
 use crate::measure::latch::Plan;
 use crate::model::CpuClass;
-use crate::target::Memory;
+use crate::server::Memory;
 
 /// Returns all known code of a server; `plan` has its wait functions, `checksums` the implementations that it has
 /// chosen.
@@ -48,7 +48,7 @@ fn memory_function(files: &mut AddressSpace, address: u64, mut names: Vec<&str>)
     names.sort_unstable();
     names.dedup();
     let name = own.map_or_else(
-        || match code::widest_registers(&code::decode(image, range.clone())) {
+        || match analysis::widest_registers(&analysis::decode(image, range.clone())) {
             Some(registers) => format!("{} ({registers})", names.join(", ")),
             None => names.join(", "),
         },

@@ -1,6 +1,6 @@
 //! CPU time: samples of where the server's threads run, by function and by the function's class.
 
-pub(super) mod code;
+pub(super) mod code_map;
 pub mod compare;
 mod figures;
 mod getcpu;
@@ -12,7 +12,7 @@ pub mod report;
 mod shares;
 mod table;
 
-pub use code::{Code, Named};
+pub use code_map::{CodeMap, Named};
 pub use figures::{CpuTime, Figures, OrderingTime};
 pub use getcpu::{getcpu, Getcpu, GetcpuPath};
 pub use metrics::CpuMetrics;
@@ -40,10 +40,10 @@ use crate::attach::{attach_clock, detach_all, open_clock, Costs, ProbeClass};
 use crate::bpf::bytes_of;
 use crate::bpf::sample::{types, SampleSkel, SampleSkelBuilder};
 use crate::host::Machine;
-use crate::measure::latch::{self, LatchCollector, LatchKey, Latches, Plan};
+use crate::measure::latch::{self, LatchCollector, Latches, MapKey, Plan};
 use crate::memory;
 use crate::model::{CpuClass, ProbeState, ProbeStatus};
-use crate::target::{cpu_time_ns, Target};
+use crate::server::{cpu_time_ns, Target};
 
 /// The names of the causes in `enum sample_lost`, in its order.
 const LOST: [&str; types::sample_lost::SAMPLE_LOST_CAUSES.0 as usize] = ["samples_full", "spins_full"];
@@ -104,12 +104,12 @@ struct Last {
 }
 
 struct State {
-    code: Code,
+    code: CodeMap,
     shares: Shares,
     table: Table<CpuClass>,
     /// CPU time by instruction.
     ordering: Table<&'static str>,
-    spins: HashMap<LatchKey, Spun>,
+    spins: HashMap<MapKey, Spun>,
 }
 
 /// The samples of a latch's waiters so far, and the CPU time that they stand for.
@@ -161,7 +161,7 @@ impl CpuSampler {
             hz,
             paused: AtomicBool::new(false),
             state: Mutex::new(State {
-                code: Code::new(AddressSpace::new(Arc::clone(target)), plan, checksums),
+                code: CodeMap::new(AddressSpace::new(Arc::clone(target)), plan, checksums),
                 shares: Shares::new(period_ns, cpu_time_ns(target.pid)),
                 table: Table::default(),
                 ordering: Table::default(),
@@ -416,7 +416,7 @@ fn is_known_cost(class: CpuClass) -> bool {
 
 /// Converts the key to that of the programs that measure waits: the same structure, for which each object has its own
 /// type.
-fn key_of(key: &types::latch_key) -> LatchKey {
+fn key_of(key: &types::latch_key) -> MapKey {
     bytes_of(key).try_into().expect("both have the same key")
 }
 

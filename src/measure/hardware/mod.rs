@@ -32,8 +32,8 @@ use crate::host::Machine;
 use crate::measure::cpu::{CpuCollector, Table};
 use crate::measure::{cost_ns, Measurement, Snapshot};
 use crate::model::ProbeStatus;
+use crate::server::threads;
 use crate::symbols::Arch;
-use crate::target::threads;
 
 /// The most descriptors for counting: one per event and thread that the server has when counting begins.
 const MOST_COUNTERS: usize = 8192;
@@ -350,10 +350,10 @@ fn descriptors() -> usize {
 mod tests {
     use super::*;
     use crate::attach::counter_tests::{permitted, touch_pages, PAGE_FAULTS};
-    use crate::catalog::{Code, HardwareEvent, Uncore};
+    use crate::catalog::{EventCode, HardwareEvent, Uncore};
 
     static EVENT: HardwareEvent =
-        HardwareEvent { name: "page-faults", meaning: "", code: Code::Generic(0), proof: Proof::Cycles };
+        HardwareEvent { name: "page-faults", meaning: "", code: EventCode::Generic(0), proof: Proof::Cycles };
 
     fn page_faults() -> Planned {
         Planned { event: &EVENT, asked: Ok(Asked::OfThreads(PAGE_FAULTS)) }
@@ -406,7 +406,7 @@ mod tests {
         static OF_DEVICES: HardwareEvent = HardwareEvent {
             name: "host-page-faults",
             meaning: "",
-            code: Code::Uncore(Uncore { unit: "", event: "", field: None }),
+            code: EventCode::Uncore(Uncore { unit: "", event: "", field: None }),
             proof: Proof::Cycles,
         };
         let cpus = Machine::this().online_cpus();

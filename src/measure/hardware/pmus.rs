@@ -1,7 +1,7 @@
 //! The devices of a host that count events (PMUs), and how to request each event of its CPU from them.
 
 use crate::attach::{Countable, Whose};
-use crate::catalog::{where_counters_are, Code, Cpu, HardwareEvent, Uncore};
+use crate::catalog::{where_counters_are, Cpu, EventCode, HardwareEvent, Uncore};
 use crate::host::{cpu_list, hexadecimal, Machine};
 use crate::measure::hardware::Scope;
 
@@ -37,8 +37,8 @@ impl Planned {
     /// Returns the scope of the event.
     pub fn scope(&self) -> Scope {
         match self.event.code {
-            Code::Uncore(_) => Scope::Host,
-            Code::Generic(_) | Code::Core { .. } => Scope::Process,
+            EventCode::Uncore(_) => Scope::Host,
+            EventCode::Generic(_) | EventCode::Core { .. } => Scope::Process,
         }
     }
 }
@@ -72,10 +72,10 @@ impl Pmus<'_> {
             Ok(Asked::OfThreads(Countable { kind, config, config1 }))
         };
         let ask = |event: &HardwareEvent| match event.code {
-            Code::Generic(number) => of_core(u64::from(number), 0)
+            EventCode::Generic(number) => of_core(u64::from(number), 0)
                 .map(|_| Asked::OfThreads(Countable { kind: GENERIC, config: u64::from(number), config1: 0 })),
-            Code::Core { config, config1 } => of_core(config, config1),
-            Code::Uncore(uncore) => self.devices(&uncore).map(Asked::OfDevices),
+            EventCode::Core { config, config1 } => of_core(config, config1),
+            EventCode::Uncore(uncore) => self.devices(&uncore).map(Asked::OfDevices),
         };
         cpu.events.iter().map(|&event| Planned { event, asked: ask(event) }).collect()
     }

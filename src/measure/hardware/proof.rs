@@ -12,7 +12,7 @@ use super::exercise::{branch, execute, turn, INSTRUCTIONS_A_TURN};
 use super::memory::Lines;
 use super::pmus::Planned;
 use crate::attach::{Counter, Reading, Whose};
-use crate::catalog::{Access, Place, Proof};
+use crate::catalog::{Access, Proof, RelativeNode};
 use crate::host::{Machine, NumaNode};
 use crate::measure::hardware::Scope;
 
@@ -165,9 +165,9 @@ impl Trial<'_> {
         self.judge(&done, with, || lines.access_one(access))
     }
 
-    fn dirty_lines(&self, place: Place, node: &NumaNode, access: Access) -> Result<(), String> {
+    fn dirty_lines(&self, place: RelativeNode, node: &NumaNode, access: Access) -> Result<(), String> {
         let here = allowed_cpus().into_iter().next().unwrap_or(0);
-        let near = if place == Place::Own { self.machine.siblings(here) } else { Vec::new() };
+        let near = if place == RelativeNode::Own { self.machine.siblings(here) } else { Vec::new() };
         let is_other = |cpu: &i32| *cpu != here && !near.contains(cpu);
         let writer = node
             .cpus
@@ -202,14 +202,18 @@ impl Trial<'_> {
     }
 
     /// Runs the trial with each node of this kind until one passes, always from the same CPU.
-    fn first_that_passes(&self, place: Place, trial: impl Fn(&NumaNode) -> Result<(), String>) -> Result<(), String> {
+    fn first_that_passes(
+        &self,
+        place: RelativeNode,
+        trial: impl Fn(&NumaNode) -> Result<(), String>,
+    ) -> Result<(), String> {
         let here = *allowed_cpus().first().ok_or("armtrace is not allowed on any CPU")?;
         run_on(here);
         let nodes = self.machine.numa_nodes();
-        let is_own = |node: &&NumaNode| node.cpus.contains(&here) == (place == Place::Own);
+        let is_own = |node: &&NumaNode| node.cpus.contains(&here) == (place == RelativeNode::Own);
         let mut failure = Err(match place {
-            Place::Own => "the CPU's node is not known".to_owned(),
-            Place::Other => "this host has only one NUMA node, so no access is remote".to_owned(),
+            RelativeNode::Own => "the CPU's node is not known".to_owned(),
+            RelativeNode::Other => "this host has only one NUMA node, so no access is remote".to_owned(),
         });
         for node in nodes.iter().filter(is_own).filter(|node| node.has_memory) {
             failure = trial(node);
@@ -268,11 +272,11 @@ mod tests {
     use super::super::pmus::Asked;
     use super::*;
     use crate::attach::counter_tests::{permitted, touch_pages, PAGE_FAULTS};
-    use crate::catalog::{Code, HardwareEvent, Instruction};
+    use crate::catalog::{EventCode, HardwareEvent, Instruction};
 
     /// An event that the kernel counts, treated as if it were one of the CPU's.
     fn page_faults(proof: Proof) -> Planned {
-        let code = Code::Generic(0);
+        let code = EventCode::Generic(0);
         let event = Box::leak(Box::new(HardwareEvent { name: "page-faults", meaning: "", code, proof }));
         Planned { event, asked: Ok(Asked::OfThreads(PAGE_FAULTS)) }
     }
@@ -326,12 +330,12 @@ mod tests {
             Proof::Instruction(own),
             Proof::BranchMisses,
             Proof::OrderingClears,
-            Proof::Memory(Place::Own, Access::Load),
-            Proof::Memory(Place::Own, Access::Store),
-            Proof::Memory(Place::Other, Access::Load),
-            Proof::DirtyLines(Place::Own, Access::Load),
-            Proof::DirtyLines(Place::Own, Access::Store),
-            Proof::DirtyLines(Place::Other, Access::Load),
+            Proof::Memory(RelativeNode::Own, Access::Load),
+            Proof::Memory(RelativeNode::Own, Access::Store),
+            Proof::Memory(RelativeNode::Other, Access::Load),
+            Proof::DirtyLines(RelativeNode::Own, Access::Load),
+            Proof::DirtyLines(RelativeNode::Own, Access::Store),
+            Proof::DirtyLines(RelativeNode::Other, Access::Load),
         ] {
             let why = prove(&machine, &page_faults(proof)).expect_err("page faults");
             println!("{proof:?}: {why}");
@@ -357,7 +361,7 @@ mod tests {
             return;
         }
         let nowhere = Machine::at(Path::new("/nonexistent"));
-        let why = prove(&nowhere, &page_faults(Proof::Memory(Place::Other, Access::Load))).unwrap_err();
+        let why = prove(&nowhere, &page_faults(Proof::Memory(RelativeNode::Other, Access::Load))).unwrap_err();
         assert!(why.contains("one NUMA node"), "{why}");
     }
 

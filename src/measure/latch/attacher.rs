@@ -15,7 +15,7 @@ use anyhow::{Context, Result};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, OpenObject, TracepointCategory};
 
-use super::keys::LIBRARY;
+use super::keys::PTHREAD;
 use super::load::{configure, fill};
 use super::maps::{Maps, TRACEPOINTS};
 use super::status::Status;
@@ -27,7 +27,7 @@ use crate::attach::{
 use crate::bpf::latch::{LatchSkel, LatchSkelBuilder};
 use crate::host::Topology;
 use crate::model::ProbeState;
-use crate::target::Target;
+use crate::server::Target;
 
 /// The value of `by_turns` while a group's ends are attached and its beginnings are not yet.
 const ATTACHING: u32 = 2;
@@ -67,10 +67,10 @@ pub(super) struct Attacher<'obj> {
     traces_system_calls: bool,
     /// Whether the futex programs are attached but idle. Programs on the kernel's functions stay attached between
     /// turns, because the kernel changes its own code to attach them.
-    library_rests: bool,
+    pthread_rests: bool,
     /// Whether handoffs are observed.
     sees_wakes: bool,
-    /// The plan's groups, followed by [`Attacher::library`].
+    /// The plan's groups, followed by [`Attacher::pthread`].
     groups: Vec<Links>,
     /// Threads that are detaching groups.
     removals: Vec<JoinHandle<()>>,
@@ -125,7 +125,7 @@ impl<'obj> Attacher<'obj> {
             maps: Arc::clone(&maps),
             thread_exit: None,
             traces_system_calls: false,
-            library_rests: false,
+            pthread_rests: false,
             sees_wakes: topology.is_some(),
             groups,
             removals: Vec::new(),
@@ -135,7 +135,7 @@ impl<'obj> Attacher<'obj> {
         attacher.attach_thread_exit();
         attacher.put_all_on();
         let (sees_sleeps, sees_waits) =
-            (attacher.is_on(attacher.library()), attacher.groups[..attacher.library()].iter().any(Links::are_on));
+            (attacher.is_on(attacher.pthread()), attacher.groups[..attacher.pthread()].iter().any(Links::are_on));
         let wants_sleeps_only = attacher.plan.sites.is_empty();
         let is_useful = sees_waits || (wants_sleeps_only && sees_sleeps);
         if !is_useful {
@@ -153,7 +153,7 @@ impl<'obj> Attacher<'obj> {
     }
 
     /// Returns the group of the futex programs.
-    pub fn library(&self) -> usize {
+    pub fn pthread(&self) -> usize {
         self.plan.groups.len()
     }
 
@@ -167,17 +167,17 @@ impl<'obj> Attacher<'obj> {
 
     /// Attaches a group that is off.
     pub fn put_on(&mut self, group: usize) {
-        if group == self.library() {
-            self.put_library_on();
+        if group == self.pthread() {
+            self.put_pthread_on();
         } else {
             self.put_sites_on(group);
         }
     }
 
     /// Attaches both futex programs or none, because one of them alone measures nothing.
-    fn put_library_on(&mut self) {
-        if std::mem::take(&mut self.library_rests) {
-            self.maps.update_attachment(LIBRARY, |a| a.rests = 0);
+    fn put_pthread_on(&mut self) {
+        if std::mem::take(&mut self.pthread_rests) {
+            self.maps.update_attachment(PTHREAD, |a| a.rests = 0);
             self.note_switch();
             return;
         }
@@ -187,7 +187,7 @@ impl<'obj> Attacher<'obj> {
             system_call: [&progs.futex_enter, &progs.futex_exit],
         });
         self.traces_system_calls = futex.on_system_call;
-        let group = self.library();
+        let group = self.pthread();
         match futex.links {
             [Ok(enter), Ok(exit)] => {
                 let mut begins = vec![enter];
@@ -213,7 +213,7 @@ impl<'obj> Attacher<'obj> {
 
     /// Tells the programs that the futex programs are on, or are about to be switched off.
     fn note_switch(&self) {
-        self.maps.update_attachment(LIBRARY, |a| a.switches = a.switches.wrapping_add(1));
+        self.maps.update_attachment(PTHREAD, |a| a.switches = a.switches.wrapping_add(1));
     }
 
     fn put_sites_on(&mut self, group: usize) {
@@ -281,21 +281,21 @@ impl<'obj> Attacher<'obj> {
     }
 
     pub fn is_on(&self, group: usize) -> bool {
-        let rests = group == self.library() && self.library_rests;
+        let rests = group == self.pthread() && self.pthread_rests;
         self.groups[group].are_on() && !rests
     }
 
     /// Returns the wait functions of a group, or the number that represents the C library.
     pub fn functions_of(&self, group: usize) -> HashSet<u8> {
-        if group == self.library() {
-            return HashSet::from([LIBRARY]);
+        if group == self.pthread() {
+            return HashSet::from([PTHREAD]);
         }
         self.plan.functions_of(group)
     }
 
     /// Returns whether a group has anything to attach.
     pub fn can_be_on(&self, group: usize) -> bool {
-        if group == self.library() {
+        if group == self.pthread() {
             return !self.is_tracepoint_refused(TRACEPOINTS[0]);
         }
         self.plan.groups[group].iter().any(|&i| self.plan.sites[i].is_begin() && !self.is_refused(i))
@@ -304,10 +304,10 @@ impl<'obj> Attacher<'obj> {
     /// Switches a group off for a while, without waiting until the kernel has finished. Its beginnings are detached
     /// first, so that most waits whose beginning was seen are also seen to end.
     pub fn take_off(&mut self, group: usize) {
-        if group == self.library() {
+        if group == self.pthread() {
             self.note_switch();
             if !self.traces_system_calls {
-                self.let_library_rest();
+                self.let_pthread_rest();
                 return;
             }
         }
@@ -326,12 +326,12 @@ impl<'obj> Attacher<'obj> {
     }
 
     /// Switches the futex programs off without detaching them.
-    fn let_library_rest(&mut self) {
-        self.library_rests = true;
+    fn let_pthread_rest(&mut self) {
+        self.pthread_rests = true;
         let maps = Arc::clone(&self.maps);
         self.removals.push(thread::spawn(move || {
             thread::sleep(LAST_WAITS);
-            maps.update_attachment(LIBRARY, |a| {
+            maps.update_attachment(PTHREAD, |a| {
                 a.generation = a.generation.wrapping_add(1);
                 a.rests = 1;
             });
@@ -352,7 +352,7 @@ impl<'obj> Attacher<'obj> {
         });
         let states = states.collect();
         *self.status.probes.lock() = states;
-        let futex = state(self.library());
+        let futex = state(self.pthread());
         let mut states = vec![futex, futex, ProbeState::Attached];
         if self.sees_wakes && !self.traces_system_calls {
             states.push(futex);

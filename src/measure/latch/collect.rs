@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use parking_lot::Mutex;
 
-use super::keys::{identity, library_kind, LIBRARY};
+use super::keys::{identity, pthread_kind, PTHREAD};
 use super::maps::{Counts, Maps, TRACEPOINTS};
 use super::plan::MAX_FUNCTIONS;
 use super::status::Status;
@@ -17,7 +17,7 @@ use crate::bpf::latch::types;
 use crate::host::Topology;
 use crate::model::ProbeStatus;
 use crate::names::{LatchName, Namer, PageKey, PageName};
-use crate::target::Target;
+use crate::server::Target;
 
 /// Turns the programs' maps into named figures.
 pub struct LatchCollector {
@@ -122,8 +122,8 @@ struct ServerNames<'a> {
 impl Names for ServerNames<'_> {
     fn latch(&mut self, key: &types::latch_key, example: u64) -> Option<LatchName> {
         let namer = &mut self.caches.namer;
-        if key.function == LIBRARY {
-            namer.library_lock(&identity(key), library_kind(key.primitive))
+        if key.function == PTHREAD {
+            namer.pthread_lock(&identity(key), pthread_kind(key.primitive))
         } else {
             Some(namer.name(&identity(key), example))
         }

@@ -7,7 +7,7 @@ use anyhow::Result;
 
 use super::attacher::Attacher;
 use super::command::{wait_until, Command};
-use super::keys::LIBRARY;
+use super::keys::PTHREAD;
 use super::maps::Counts;
 use super::meter::Meter;
 use crate::attach::{Budget, Governor, Turn, PERIOD};
@@ -111,7 +111,7 @@ fn period(
 
 /// Scales up what was seen by groups that were attached only part of the time since they were last settled.
 fn settle(attacher: &Attacher<'_>, owed: &mut [Owed]) -> Result<()> {
-    let mut factors = [0.0; LIBRARY as usize + 1];
+    let mut factors = [0.0; PTHREAD as usize + 1];
     for (group, owed) in owed.iter_mut().enumerate().filter(|(_, o)| o.saw_anything()) {
         for function in attacher.functions_of(group) {
             factors[usize::from(function)] = owed.factor();

@@ -6,12 +6,12 @@ use crate::model::{Kind, Mode};
 use crate::names::{Identity, PageKey};
 
 /// Stands for a wait function in the keys of waits in the C library.
-pub(super) const LIBRARY: u8 = types::limit::LIBRARY_FUNCTION.0 as u8;
+pub(super) const PTHREAD: u8 = types::limit::LIBRARY_FUNCTION.0 as u8;
 
 /// A key of the programs' maps in comparable form.
-pub type LatchKey = [u8; size_of::<types::latch_key>()];
+pub type MapKey = [u8; size_of::<types::latch_key>()];
 
-pub(super) fn key_of(key: &types::latch_key) -> LatchKey {
+pub(super) fn key_of(key: &types::latch_key) -> MapKey {
     bytes_of(key).try_into().expect("a key is as long as itself")
 }
 
@@ -40,7 +40,7 @@ pub(super) fn page_key(key: &types::page_key) -> PageKey {
 }
 
 /// Returns the kind of object that a thread waits for, as the C library's function implies it.
-pub(super) fn library_kind(primitive: u8) -> Option<Kind> {
+pub(super) fn pthread_kind(primitive: u8) -> Option<Kind> {
     match types::primitive(u32::from(primitive)) {
         types::primitive::PRIMITIVE_MUTEX
         | types::primitive::PRIMITIVE_REACQUIRE
@@ -75,6 +75,6 @@ mod tests {
         let primitives = 0..=types::primitive::PRIMITIVE_REACQUIRE.0 as u8;
         let woken: Vec<u8> = primitives.filter(|primitive| is_reacquire(*primitive)).collect();
         assert_eq!(woken, [types::primitive::PRIMITIVE_REACQUIRE.0 as u8]);
-        assert_eq!(library_kind(woken[0]), Some(Kind::Mutex), "its name is the mutex's");
+        assert_eq!(pthread_kind(woken[0]), Some(Kind::Mutex), "its name is the mutex's");
     }
 }

@@ -3,13 +3,13 @@
 use anyhow::{Context, Result};
 use libbpf_rs::{MapCore, MapFlags};
 
-use super::{library, plan, Plan};
+use super::{plan, pthread, Plan};
 use crate::bpf::bytes_of;
 use crate::bpf::latch::{types, LatchSkel, OpenLatchSkel};
 use crate::catalog::{prlock_kind, psi_pointers, tracked_id, Family};
 use crate::host::Topology;
 use crate::model::BUCKET_BOUNDS_NS;
-use crate::target::Target;
+use crate::server::Target;
 
 /// Sets the constants with which the programs are loaded.
 pub(super) fn configure(
@@ -34,7 +34,7 @@ pub(super) fn configure(
         rodata.static_begin = range.start + target.bias;
         rodata.static_end = range.end + target.bias;
     }
-    let library = target.family.library;
+    let library = target.family.pthread;
     rodata.psi_offset = target.family.psi_from_latch().unwrap_or(0);
     let class = target.psi_class();
     (rodata.psi_class_offset, rodata.psi_name_offset) = (class.to_class, class.to_name);
@@ -117,7 +117,7 @@ pub(super) fn fill(skel: &LatchSkel<'_>, target: &Target, plan: &Plan) -> Result
         // A missing entry only makes a call site less precise.
         _ = skel.maps.wrappers.update(&address.to_ne_bytes(), &[1], MapFlags::ANY);
     }
-    for (address, row) in library::rows(target.pid) {
+    for (address, row) in pthread::rows(target.pid) {
         skel.maps.library_frames.update(&address.to_ne_bytes(), bytes_of(&row), MapFlags::ANY)?;
     }
     Ok(())

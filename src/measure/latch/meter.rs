@@ -7,7 +7,7 @@ use anyhow::Result;
 use super::attacher::Attacher;
 use crate::attach::{Budget, ProbeClass, Usage};
 use crate::bpf::latch::types;
-use crate::target::cpu_time_ns;
+use crate::server::cpu_time_ns;
 
 /// In addition to its own time, a hit costs the server about this multiple of it in each of two ways: the CPU's caches
 /// and predictors have to recover, and while the thread holds a latch, others spin for it. Measured: docs/overhead.md,
@@ -60,7 +60,7 @@ impl<'b> Meter<'b> {
         let futex =
             [types::tracepoint::HIT_FUTEX_ENTER, types::tracepoint::HIT_FUTEX_EXIT, types::tracepoint::HIT_FUTEX_WAKE];
         for index in futex.map(|hit| hit.0) {
-            rows.push(Row { index, group: attacher.library(), trap_ns, is_end: false });
+            rows.push(Row { index, group: attacher.pthread(), trap_ns, is_end: false });
         }
         let hits = counts(&rows, attacher)?;
         let cpu_ns = cpu_time_ns(attacher.target.pid).unwrap_or(0);

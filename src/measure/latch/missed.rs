@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::keys::{key_of, LatchKey};
+use super::keys::{key_of, MapKey};
 use super::maps::Counts;
 use crate::bpf::latch::types;
 use crate::model::BUCKETS;
@@ -10,7 +10,7 @@ use crate::model::BUCKETS;
 /// Estimates of waits, beyond those that were seen.
 #[derive(Default)]
 pub(crate) struct Missed {
-    latches: HashMap<LatchKey, Estimate>,
+    latches: HashMap<MapKey, Estimate>,
     parts: HashMap<Part, Sum>,
     seen: Seen,
 }
@@ -19,19 +19,19 @@ pub(crate) struct Missed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Part {
     /// Address and line.
-    Callsite(LatchKey, u64, u64),
+    Callsite(MapKey, u64, u64),
     /// Tablespace, type, level, index and wait function.
     Page(u32, u16, u16, u64, u32),
     /// From which domain to which.
-    Handoff(LatchKey, u8, u8),
+    Handoff(MapKey, u8, u8),
     /// The handoffs whose waiter moved meanwhile.
-    Migration(LatchKey, u8, u8),
+    Migration(MapKey, u8, u8),
 }
 
 /// What had been seen when estimates were last made.
 #[derive(Default)]
 struct Seen {
-    latches: HashMap<LatchKey, types::waits>,
+    latches: HashMap<MapKey, types::waits>,
     /// Waits and nanoseconds.
     parts: HashMap<Part, (u64, u64)>,
 }
@@ -94,7 +94,7 @@ impl Missed {
         self.seen = seen;
     }
 
-    pub(super) fn latch(&self, key: &LatchKey) -> Option<&Estimate> {
+    pub(super) fn latch(&self, key: &MapKey) -> Option<&Estimate> {
         self.latches.get(key)
     }
 
@@ -102,15 +102,15 @@ impl Missed {
         self.part(page_part(key))
     }
 
-    pub(super) fn handoff(&self, latch: LatchKey, from: u8, to: u8) -> Sum {
+    pub(super) fn handoff(&self, latch: MapKey, from: u8, to: u8) -> Sum {
         self.part(Part::Handoff(latch, from, to))
     }
 
-    pub(super) fn migrations(&self, latch: LatchKey, from: u8, to: u8) -> f64 {
+    pub(super) fn migrations(&self, latch: MapKey, from: u8, to: u8) -> f64 {
         self.part(Part::Migration(latch, from, to)).count
     }
 
-    pub(super) fn callsite(&self, latch: LatchKey, address: u64, line: u64) -> Sum {
+    pub(super) fn callsite(&self, latch: MapKey, address: u64, line: u64) -> Sum {
         self.part(Part::Callsite(latch, address, line))
     }
 

@@ -8,13 +8,13 @@ mod duty;
 mod figures;
 mod keeper;
 mod keys;
-mod library;
 mod load;
 mod maps;
 mod meter;
 mod metrics;
 mod missed;
 mod plan;
+mod pthread;
 pub mod record;
 pub mod report;
 mod status;
@@ -23,11 +23,11 @@ mod waiting;
 
 pub use collect::LatchCollector;
 pub use figures::{CallsiteWaits, Figures, Handoffs, LatchWaits, Locality, PageWaits, Reacquires};
-pub use keys::LatchKey;
-pub use library::rows_of as library_rows;
+pub use keys::MapKey;
 pub use metrics::LatchMetrics;
 pub(super) use plan::{ip_offset, register_offset};
 pub use plan::{plan, Allowed, Plan, PlannedFunction, PlannedProbe, PlannedSite, EVERY_ROUND};
+pub use pthread::rows_of as pthread_rows;
 pub use waiting::{Counted, WaitedFor};
 
 use std::mem::MaybeUninit;
@@ -46,7 +46,7 @@ use super::{cost_ns, Measurement, Snapshot};
 use crate::attach::{Budget, Costs};
 use crate::host::Topology;
 use crate::names::Namer;
-use crate::target::Target;
+use crate::server::Target;
 
 /// The latch waits of one server. Dropping it detaches the probes.
 pub struct Latches {

@@ -5,13 +5,13 @@ mod inlined;
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 
+use crate::analysis::{self, Condition, EndKind, Flow, Location, Site, Slow, Test, WaitSites};
 use crate::attach::ProbeClass;
 use crate::audit::spin_hint;
 use crate::bpf::latch::types;
 use crate::catalog::{
-    Callsite, Family, Found, Function, FutexShape, Identity, IdentityIn, Layout, Member, Shape, WaitFunction,
+    Callsite, Family, Found, Function, FutexShape, IdentifiedBy, IdentityIn, Layout, Member, Shape, WaitFunction,
 };
-use crate::code::{self, Condition, EndKind, Flow, Place, Site, Slow, Test, WaitSites};
 use crate::model::Mode;
 use crate::symbols::{Arch, Image};
 
@@ -161,7 +161,7 @@ pub fn plan(image: &Image, family: &Family, allowed: Allowed) -> Plan {
         allowed,
         layout: Layout::of(image, family),
         system_calls: Slow {
-            syscall: code::imported_calls(image, "syscall").into_iter().collect(),
+            syscall: analysis::imported_calls(image, "syscall").into_iter().collect(),
             ..Default::default()
         },
         entries: found.iter().filter(|v| !v.is_inlined()).map(|v| v.range.start).collect(),
@@ -273,7 +273,7 @@ fn nesting(image: &Image, found: &[&Variant]) -> [u8; MAX_FUNCTIONS] {
             nest(caller, caller.range.start);
             continue;
         }
-        for insn in code::decode(image, caller.range.clone()) {
+        for insn in analysis::decode(image, caller.range.clone()) {
             if let Flow::Call(Some(to)) | Flow::Jump(to) = insn.flow {
                 nest(caller, to);
             }
@@ -384,7 +384,7 @@ impl Planner<'_> {
     /// Returns whether the function leaves the waiting to others: to a wait function, which is probed itself, or
     /// entirely, as each layer of a template does in a debug build.
     fn waits_elsewhere(&self, variant: &Variant) -> bool {
-        let Some(function) = code::Function::new(self.image, variant.range.clone()) else { return false };
+        let Some(function) = analysis::Function::new(self.image, variant.range.clone()) else { return false };
         let calls = |to: &HashSet<u64>| {
             function.insns().iter().any(|i| matches!(i.flow, Flow::Call(Some(at)) | Flow::Jump(at) if to.contains(&at)))
         };
@@ -437,9 +437,9 @@ impl Planner<'_> {
     /// Plans a function that waits in several loops.
     fn plan_loops(&self, variant: &Variant) -> Option<Vec<PlannedSite>> {
         let Shape::Contended { spin, sleep } = variant.function.shape else { return None };
-        let function = code::Function::new(self.image, variant.range.clone())?;
+        let function = analysis::Function::new(self.image, variant.range.clone())?;
         let mut sites = Vec::new();
-        for wait in code::wait_loops(&function, &self.addresses(sleep), &self.addresses(spin))? {
+        for wait in analysis::wait_loops(&function, &self.addresses(sleep), &self.addresses(spin))? {
             sites.extend(self.inlined_sites(variant, &wait)?);
         }
         Some(sites)
@@ -449,11 +449,11 @@ impl Planner<'_> {
         match function.shape {
             Shape::Inlined { .. } => None,
             Shape::Whole | Shape::Until { .. } | Shape::Rest => {
-                code::whole_function(self.image, range, &self.system_calls)
+                analysis::whole_function(self.image, range, &self.system_calls)
             }
             Shape::Contended { spin, sleep } => {
                 let slow = Slow { spin: self.addresses(spin), sleep: self.addresses(sleep), ..Default::default() };
-                code::contended(self.image, range, &slow)
+                analysis::contended(self.image, range, &slow)
             }
         }
     }
@@ -483,7 +483,7 @@ impl Planner<'_> {
             }
             _ => {
                 site.caller = at.return_address.map(|p| location(arch, p)).unwrap_or_default();
-                site.frame = location(arch, Place::Register { register: frame_pointer(arch), bytes: 8 });
+                site.frame = location(arch, Location::Register { register: frame_pointer(arch), bytes: 8 });
             }
         }
         if let IdentityIn::ByKind { argument: number, .. } = function.identity {
@@ -493,20 +493,20 @@ impl Planner<'_> {
     }
 
     /// Returns what the program reads in a latch of this kind; `None` if this build does not show where that is.
-    fn latch_kind(&self, mode: Mode, identity: Identity) -> Option<types::latch_kind> {
+    fn latch_kind(&self, mode: Mode, identity: IdentifiedBy) -> Option<types::latch_kind> {
         let kind = types::latch_kind { mode: mode_code(mode), ..Default::default() };
         let place = |member: &Member| self.layout.place(member);
         let offset = |member: &Member| u16::try_from(place(member)?.offset).ok();
         let (identity, kind) = match identity {
-            Identity::LatchId(id) => {
+            IdentifiedBy::LatchId(id) => {
                 (types::identity::IDENTITY_LATCH_ID, types::latch_kind { id_offset: offset(id)?, ..kind })
             }
-            Identity::Created { file, line } => {
+            IdentifiedBy::Created { file, line } => {
                 let (id_offset, line_offset, line_mask) = (offset(file)?, offset(line)?, place(line)?.mask);
                 let kind = types::latch_kind { id_offset, line_offset, line_mask, ..kind };
                 (types::identity::IDENTITY_CREATED, kind)
             }
-            Identity::Word => (types::identity::IDENTITY_WORD, kind),
+            IdentifiedBy::Word => (types::identity::IDENTITY_WORD, kind),
         };
         Some(types::latch_kind { identity: identity.0 as u8, ..kind })
     }
@@ -515,7 +515,7 @@ impl Planner<'_> {
         &self,
         variant: &Variant,
         name: &str,
-        end: &code::EndSite,
+        end: &analysis::EndSite,
         base: types::site,
     ) -> Result<PlannedSite, &'static str> {
         let role = match end.kind {
@@ -531,7 +531,7 @@ impl Planner<'_> {
     /// Plans the end of a wait at the entry of another function.
     fn until(&self, variant: &Variant, end: Function, base: types::site) -> Result<PlannedSite, &'static str> {
         let entry = self.image.functions_named(end).next().and_then(|s| self.image.function_at(s.addr));
-        let found = entry.and_then(|range| code::whole_function(self.image, range, &self.system_calls));
+        let found = entry.and_then(|range| analysis::whole_function(self.image, range, &self.system_calls));
         let found = found.ok_or("the function that ends its waits was not found")?;
         let base = types::site { latch: types::location::default(), ..base };
         self.planned(variant, "end", &found.begin, types::role::ROLE_END, base)
@@ -637,18 +637,18 @@ fn frame_pointer(arch: Arch) -> u8 {
 }
 
 /// Returns in the programs' terms where a value is.
-fn location(arch: Arch, place: Place) -> types::location {
+fn location(arch: Arch, place: Location) -> types::location {
     let at = |register, kind: u32, displacement| types::location {
         reg: register_offset(arch, register),
         kind: kind as u16,
         displacement,
     };
     match place {
-        Place::Register { register, .. } => at(register, types::location_kind::LOCATION_SUM.0, 0),
-        Place::Sum { register, offset } => at(register, types::location_kind::LOCATION_SUM.0, offset),
-        Place::Constant(value) => constant(value),
+        Location::Register { register, .. } => at(register, types::location_kind::LOCATION_SUM.0, 0),
+        Location::Sum { register, offset } => at(register, types::location_kind::LOCATION_SUM.0, offset),
+        Location::Constant(value) => constant(value),
         // The kinds of values in memory are their sizes.
-        Place::Stack { base, offset, bytes } => at(base, bytes.into(), offset),
+        Location::Stack { base, offset, bytes } => at(base, bytes.into(), offset),
     }
 }
 

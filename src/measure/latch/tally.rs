@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::keys::{is_reacquire, key_of, mode, page_key, LatchKey};
+use super::keys::{is_reacquire, key_of, mode, page_key, MapKey};
 use super::maps::Counts;
 use super::missed::{Estimate, Missed};
 use super::{CallsiteWaits, Figures, Handoffs, LatchWaits, PageWaits, Reacquires};
@@ -14,7 +14,7 @@ use crate::model::{Histogram, Kind, Mode};
 use crate::names::{LatchName, PageKey, PageName};
 
 /// The CPU time of waiters for each latch, in nanoseconds.
-pub(in crate::measure) type SpinTimes = HashMap<LatchKey, u64>;
+pub(in crate::measure) type SpinTimes = HashMap<MapKey, u64>;
 
 /// Names what was waited for.
 pub(super) trait Names {
@@ -44,7 +44,7 @@ pub(super) struct Tally<'a> {
 impl Tally<'_> {
     /// Returns the figures under the names that `names` gives.
     pub fn figures(&self, names: &mut impl Names) -> Figures {
-        let named: HashMap<LatchKey, LatchName> = self
+        let named: HashMap<MapKey, LatchName> = self
             .counts
             .latches
             .iter()
@@ -62,7 +62,7 @@ impl Tally<'_> {
     }
 
     /// Returns contended waits by latch and mode. Waits for a latch whose name is not known yet appear once it is.
-    fn waits(&self, named: &HashMap<LatchKey, LatchName>) -> Vec<LatchWaits> {
+    fn waits(&self, named: &HashMap<MapKey, LatchName>) -> Vec<LatchWaits> {
         let mut latches = HashMap::new();
         for (key, waits) in self.counts.latches.iter().filter(|(key, _)| !is_reacquire(key.primitive)) {
             let id = key_of(key);
@@ -79,7 +79,7 @@ impl Tally<'_> {
         latches
     }
 
-    fn reacquires(&self, named: &HashMap<LatchKey, LatchName>) -> Vec<Reacquires> {
+    fn reacquires(&self, named: &HashMap<MapKey, LatchName>) -> Vec<Reacquires> {
         let mut reacquires = BTreeMap::new();
         for (key, waits) in self.counts.latches.iter().filter(|(key, _)| is_reacquire(key.primitive)) {
             let id = key_of(key);
@@ -93,11 +93,11 @@ impl Tally<'_> {
     }
 
     /// Returns the name of a latch for which threads contend; `None` for waits after a condition variable.
-    fn contended<'n>(&self, named: &'n HashMap<LatchKey, LatchName>, key: &types::latch_key) -> Option<&'n LatchName> {
+    fn contended<'n>(&self, named: &'n HashMap<MapKey, LatchName>, key: &types::latch_key) -> Option<&'n LatchName> {
         named.get(&key_of(key)).filter(|_| !is_reacquire(key.primitive))
     }
 
-    fn callsites(&self, named: &HashMap<LatchKey, LatchName>, names: &mut impl Names) -> Vec<CallsiteWaits> {
+    fn callsites(&self, named: &HashMap<MapKey, LatchName>, names: &mut impl Names) -> Vec<CallsiteWaits> {
         let mut callsites: HashMap<(&str, Mode, String), CallsiteWaits> = HashMap::new();
         for (key, waits) in &self.counts.callsites {
             let Some(name) = self.contended(named, &key.latch) else { continue };
@@ -147,7 +147,7 @@ impl Tally<'_> {
     }
 
     /// Returns handoffs by latch and parts of the machine; empty on a machine that has a single part.
-    fn handoffs(&self, named: &HashMap<LatchKey, LatchName>) -> Vec<Handoffs> {
+    fn handoffs(&self, named: &HashMap<MapKey, LatchName>) -> Vec<Handoffs> {
         let Some(topology) = self.topology else { return Vec::new() };
         let mut all: BTreeMap<(&str, u8, u8), Handoffs> = BTreeMap::new();
         for (key, seen) in &self.counts.handoffs {

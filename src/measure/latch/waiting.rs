@@ -6,13 +6,13 @@ use anyhow::{Context, Result};
 use libbpf_rs::{MapCore, MapFlags};
 
 use super::collect::LatchCollector;
-use super::keys::{identity, key_of, library_kind, LatchKey, LIBRARY};
+use super::keys::{identity, key_of, pthread_kind, MapKey, PTHREAD};
 use crate::bpf::latch::types;
-use crate::catalog::{library_lock, MUTEX_BYTES, RW_LOCK_BYTES, WORDS_BYTES};
+use crate::catalog::{pthread_lock, MUTEX_BYTES, RW_LOCK_BYTES, WORDS_BYTES};
 use crate::measure::maps::entries;
 use crate::model::Kind;
 use crate::names::{Identity, LatchName};
-use crate::target::Memory;
+use crate::server::Memory;
 
 /// The number of entries of the thread map that are read at a time.
 const BATCH: u32 = 256;
@@ -28,7 +28,7 @@ pub struct WaitedFor {
 }
 
 /// The number of waits for latches of each identity that had ended at the last call.
-pub type Counted = HashMap<LatchKey, u64>;
+pub type Counted = HashMap<MapKey, u64>;
 
 impl LatchCollector {
     /// Returns how many bytes of a latch precede its word. MariaDB's latches may have the pointer to their
@@ -66,7 +66,7 @@ impl LatchCollector {
             let wait: types::wait = *plain::from_bytes(&entry.1).ok().context("a wait has an unexpected size")?;
             if wait.latch != 0 && wait.end_ns == 0 && is_open(wait.key.latch.function, wait.generation) {
                 found.extend(self.waited_for(&wait.key.latch, wait.latch));
-            } else if wait.pthread.word != 0 && is_open(LIBRARY, wait.sleep_generation) {
+            } else if wait.pthread.word != 0 && is_open(PTHREAD, wait.sleep_generation) {
                 found.extend(self.waited_for(&wait.pthread.key.latch, wait.pthread.word));
             }
         }
@@ -93,10 +93,10 @@ impl LatchCollector {
     fn waited_for(&self, key: &types::latch_key, word: u64) -> Option<WaitedFor> {
         let mut caches = self.caches.lock();
         let arch = self.target.image.arch();
-        let (name, address, bytes) = if key.function == LIBRARY {
-            let kind = library_kind(key.primitive);
-            let (address, bytes) = library_lock(arch, kind?, word)?;
-            (caches.namer.library_lock(&identity(key), kind)?, address, bytes)
+        let (name, address, bytes) = if key.function == PTHREAD {
+            let kind = pthread_kind(key.primitive);
+            let (address, bytes) = pthread_lock(arch, kind?, word)?;
+            (caches.namer.pthread_lock(&identity(key), kind)?, address, bytes)
         } else {
             let identity = identity(key);
             let name = caches.namer.name(&identity, word);

@@ -14,7 +14,7 @@ use anyhow::Result;
 use super::latch::Plan;
 use super::{Measurement, Snapshot};
 use crate::attach::Costs;
-use crate::target::Target;
+use crate::server::Target;
 
 /// The spin settings of one server.
 pub struct Spin {

@@ -7,7 +7,7 @@ use crate::audit::spin_hint;
 use crate::catalog::{variable, Table, Turns};
 use crate::measure::latch::Plan;
 use crate::measure::spin::SpinSettings;
-use crate::target::{Memory, Target};
+use crate::server::{Memory, Target};
 
 /// The number of loop iterations per timing, and the number of timings.
 const TURNS: u32 = 10_000;

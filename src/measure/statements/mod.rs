@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use super::{Measurement, Snapshot};
 use crate::attach::Costs;
 use crate::failure::Failure;
-use crate::target::Client;
+use crate::server::Client;
 
 /// Statements that clients have sent since attach, at most a second old; `None` if the server is not asked, or does not
 /// answer.

@@ -4,7 +4,7 @@ use ratatui::style::Modifier;
 use ratatui::text::{Line, Span};
 
 use super::{Answer, Screen};
-use crate::measure::watch::LineWatch;
+use crate::measure::watchpoint::LineWatch;
 use crate::present::names::without_kind;
 use crate::ui::watch;
 

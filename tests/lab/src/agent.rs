@@ -218,8 +218,8 @@ pub struct SiteBytes {
 pub fn site_bytes(pid: i32) -> Result<Vec<SiteBytes>> {
     let exe = PathBuf::from(format!("/proc/{pid}/exe"));
     let image = armtrace::symbols::Image::open(&exe)?;
-    let bias = armtrace::target::load_bias(pid, &image)?;
-    let memory = armtrace::target::Memory::new(pid);
+    let bias = armtrace::server::load_bias(pid, &image)?;
+    let memory = armtrace::server::Memory::new(pid);
     let probes = doctor(pid)?;
     let probes = probes["server"]["probes"].as_array().context("doctor lists no probes")?.clone();
     probes

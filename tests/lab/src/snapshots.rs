@@ -5,7 +5,7 @@ use armtrace::measure::cpu::*;
 use armtrace::measure::hardware::{EventCount, EventFunction, Scope};
 use armtrace::measure::latch::*;
 use armtrace::measure::spin::*;
-use armtrace::measure::watch::*;
+use armtrace::measure::watchpoint::*;
 use armtrace::measure::*;
 use armtrace::measure::{checksum, cpu, hardware, latch};
 use armtrace::model::*;
@@ -246,7 +246,7 @@ fn watched_word(offset: i64, touches: u64, moves: Moves) -> WatchedWord {
 
 /// Returns the watch of a latch's cache line. Besides the latch, only the word after it is touched; `neighbour` has the
 /// moves of the line while that word was watched.
-pub fn line_watch(verdict: Verdict, neighbour: Moves) -> LineWatch {
+pub fn line_watch(verdict: Sharing, neighbour: Moves) -> LineWatch {
     let words = [(-8, 0), (0, 400), (8, 200), (16, 0), (24, 0)];
     let moves = |offset| if offset == 8 { neighbour } else { Moves::default() };
     LineWatch {
@@ -271,5 +271,5 @@ pub fn line_watch(verdict: Verdict, neighbour: Moves) -> LineWatch {
 
 /// Returns the watch of a line whose other word causes false sharing.
 pub fn false_sharing() -> LineWatch {
-    line_watch(Verdict::FalseSharing, Moves { followed: 400, moved: 200, foreign: 150, latch: 50, ..Moves::default() })
+    line_watch(Sharing::FalseSharing, Moves { followed: 400, moved: 200, foreign: 150, latch: 50, ..Moves::default() })
 }

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 
 use super::{constant, types, PlannedSite, Planner, Variant, EVERY_ROUND};
+use crate::analysis::{self, EndKind, Inlined, InlinedCalls, Region};
 use crate::catalog::{IdentityIn, Shape};
-use crate::code::{self, EndKind, Inlined, InlinedCalls, Region};
 
 /// The most sites of this kind that are planned where sites are attached one by one, because detaching each takes a
 /// tenth of a second.
@@ -37,7 +37,7 @@ impl Planner<'_> {
     /// Returns the functions that call each of `callees`, except the wait functions and the callees themselves.
     fn callers(&self, callees: &HashSet<u64>) -> BTreeMap<u64, Vec<Range<u64>>> {
         let mut callers: BTreeMap<u64, Vec<Range<u64>>> = BTreeMap::new();
-        for (call, callee) in code::direct_calls(self.image, callees) {
+        for (call, callee) in analysis::direct_calls(self.image, callees) {
             let Some(range) = self.image.function_at(call) else { continue };
             let ranges = callers.entry(callee).or_default();
             let is_own = self.entries.contains(&range.start) || callees.contains(&range.start);
@@ -54,7 +54,7 @@ impl Planner<'_> {
         if let Err(why) = self.identify(variant) {
             return self.gap(&variant.label, why);
         }
-        let found = code::inlined_waits(self.image, ranges, &self.inlined_calls(variant));
+        let found = analysis::inlined_waits(self.image, ranges, &self.inlined_calls(variant));
         let recognised: Vec<&Inlined> = found.iter().filter_map(|(_, wait)| wait.as_ref().ok()).collect();
         let fits = |wait: &&&Inlined| self.allowed.every_round || wait.region == Region::Closed;
         let costs_too_much = !recognised.iter().all(|wait| fits(&wait));
@@ -114,12 +114,12 @@ impl Planner<'_> {
         }
         // The path back to the first attempt is part of every round of spinning, and no other place shows the end.
         let is_round = wait.region == Region::Retries;
-        let may_probe = |site: &code::Site| (self.allowed.calls || !site.is_call) && (is_round || !site.per_round);
+        let may_probe = |site: &analysis::Site| (self.allowed.calls || !site.is_call) && (is_round || !site.per_round);
         if !may_probe(&wait.begin) || !wait.ends.iter().all(|end| may_probe(&end.site)) {
             return None;
         }
         let role = if wait.begin.repeats { types::role::ROLE_BEGIN_AGAIN } else { types::role::ROLE_BEGIN };
-        let name = |what: &str, site: &code::Site| {
+        let name = |what: &str, site: &analysis::Site| {
             let stepped = if site.emulated { "" } else { "_stepped" };
             format!("{what}{stepped}")
         };

@@ -1,0 +1,137 @@
+//! The C library's part of a waiting thread's stack: which of its functions wait, for what, and how to get from each to
+//! its caller.
+
+use std::collections::{BTreeMap, HashMap};
+
+use crate::analysis::{decode, Flow, Insn};
+use crate::bpf::latch::types;
+use crate::server::{file_mappings, FileMapping};
+use crate::symbols::{frame, Arch, Image};
+use types::primitive as primitives;
+
+/// The capacity of the programs' map.
+const MAX_ROWS: usize = types::limit::MAX_FRAME_ROWS.0 as usize;
+/// The most functions that are examined per library; those that wait need fewer than 100.
+const MAX_FUNCTIONS: usize = 512;
+
+/// The exported functions by which a program waits.
+const FUNCTIONS: &[(&str, primitives)] = &[
+    ("pthread_mutex_lock", primitives::PRIMITIVE_MUTEX),
+    ("pthread_mutex_timedlock", primitives::PRIMITIVE_MUTEX),
+    ("pthread_mutex_clocklock", primitives::PRIMITIVE_MUTEX),
+    ("pthread_rwlock_rdlock", primitives::PRIMITIVE_RWLOCK_READ),
+    ("pthread_rwlock_timedrdlock", primitives::PRIMITIVE_RWLOCK_READ),
+    ("pthread_rwlock_clockrdlock", primitives::PRIMITIVE_RWLOCK_READ),
+    ("pthread_rwlock_wrlock", primitives::PRIMITIVE_RWLOCK_WRITE),
+    ("pthread_rwlock_timedwrlock", primitives::PRIMITIVE_RWLOCK_WRITE),
+    ("pthread_rwlock_clockwrlock", primitives::PRIMITIVE_RWLOCK_WRITE),
+    ("pthread_cond_wait", primitives::PRIMITIVE_COND),
+    ("pthread_cond_timedwait", primitives::PRIMITIVE_COND),
+    ("pthread_cond_clockwait", primitives::PRIMITIVE_COND),
+    // C++ library functions, which call those above.
+    ("_ZNSt18condition_variable4waitERSt11unique_lockISt5mutexE", primitives::PRIMITIVE_COND),
+    ("malloc", primitives::PRIMITIVE_ALLOCATOR),
+    ("calloc", primitives::PRIMITIVE_ALLOCATOR),
+    ("realloc", primitives::PRIMITIVE_ALLOCATOR),
+    ("free", primitives::PRIMITIVE_ALLOCATOR),
+    ("memalign", primitives::PRIMITIVE_ALLOCATOR),
+    ("aligned_alloc", primitives::PRIMITIVE_ALLOCATOR),
+    ("posix_memalign", primitives::PRIMITIVE_ALLOCATOR),
+    // C++'s new and delete, which call those above.
+    ("_Znwm", primitives::PRIMITIVE_ALLOCATOR),
+    ("_Znam", primitives::PRIMITIVE_ALLOCATOR),
+    ("_ZdlPv", primitives::PRIMITIVE_ALLOCATOR),
+    ("_ZdlPvm", primitives::PRIMITIVE_ALLOCATOR),
+    ("sem_wait", primitives::PRIMITIVE_OTHER),
+    ("sem_timedwait", primitives::PRIMITIVE_OTHER),
+    ("sem_clockwait", primitives::PRIMITIVE_OTHER),
+    ("pthread_join", primitives::PRIMITIVE_OTHER),
+    ("pthread_timedjoin_np", primitives::PRIMITIVE_OTHER),
+    ("pthread_barrier_wait", primitives::PRIMITIVE_OTHER),
+    ("pthread_once", primitives::PRIMITIVE_OTHER),
+    ("syscall", primitives::PRIMITIVE_OTHER),
+];
+
+/// Returns the rows for process `pid`, by address in the process. Empty if its C library cannot be read; its waits are
+/// then counted as lost.
+pub(super) fn rows(pid: i32) -> BTreeMap<u64, types::library_frame> {
+    let mut rows = BTreeMap::new();
+    for library in libraries(pid) {
+        let Some(image) = library.paths(pid).iter().find_map(|path| Image::open(path).ok()) else { continue };
+        let Some(linked) = image.page_address_of(library.offset) else { continue };
+        let bias = library.start.wrapping_sub(linked);
+        rows.extend(rows_of(&image).into_iter().map(|(addr, row)| (addr.wrapping_add(bias), row)));
+    }
+    rows.into_iter().take(MAX_ROWS).collect()
+}
+
+/// Returns the first mappings of the C library, of the C++ library and, before glibc 2.34, of the thread library.
+fn libraries(pid: i32) -> Vec<FileMapping> {
+    let names = ["libc.so", "libc-2", "libpthread", "libstdc++"];
+    let mut found = file_mappings(pid);
+    found.retain(|m| names.iter().any(|name| m.name.starts_with(name)));
+    found.dedup_by(|a, b| a.name == b.name);
+    found
+}
+
+/// Returns the rows of one library, by link-time address.
+pub fn rows_of(image: &Image) -> BTreeMap<u64, types::library_frame> {
+    let exported: HashMap<u64, u32> = image
+        .symbols()
+        .filter(|s| s.is_function)
+        .filter_map(|s| {
+            // In .symtab, the names of functions with several versions include the version:
+            // `pthread_cond_wait@@GLIBC_2.3.2`.
+            let exported = s.name.split('@').next()?;
+            Some((s.addr, FUNCTIONS.iter().find(|(name, _)| *name == exported)?.1 .0))
+        })
+        .collect();
+    let mut seen: HashMap<u64, Option<u32>> = HashMap::new();
+    let mut functions: Vec<(u64, Option<u32>)> = exported.iter().map(|(&addr, &p)| (addr, Some(p))).collect();
+    let mut rows = BTreeMap::new();
+    while let Some((addr, primitive)) = functions.pop() {
+        if seen.len() >= MAX_FUNCTIONS {
+            break;
+        }
+        // The library also calls its exported functions internally, which does not change their meaning.
+        let primitive = exported.get(&addr).copied().or(primitive);
+        let meaning = match seen.get(&addr) {
+            Some(&known) if known == primitive || known.is_none() => continue,
+            // Code that is part of functions with different meanings has no meaning of its own.
+            Some(_) => None,
+            None => primitive,
+        };
+        seen.insert(addr, meaning);
+        let Some(range) = image.function_at(addr) else { continue };
+        for insn in decode(image, range.clone()) {
+            if let Some(row) = row(image, &insn, meaning.unwrap_or(primitives::PRIMITIVE_NONE.0)) {
+                rows.insert(insn.end(), row);
+            }
+            match insn.flow {
+                Flow::Call(Some(to)) => functions.push((to, None)),
+                // Parts of the function that the compiler moved away, and tail calls.
+                Flow::Jump(to) | Flow::Branch(to) if !range.contains(&to) => functions.push((to, meaning)),
+                _ => {}
+            }
+        }
+    }
+    rows
+}
+
+/// Returns the row for a thread whose current instruction follows this one, because it is inside a call or a system
+/// call.
+fn row(image: &Image, insn: &Insn, primitive: u32) -> Option<types::library_frame> {
+    if !matches!(insn.flow, Flow::Call(_)) && !is_system_call(image.arch(), insn) {
+        return None;
+    }
+    let frame = frame(image, insn.addr)?;
+    let return_at = frame.return_at.unwrap_or(types::return_at::RETURN_IN_REGISTER.0);
+    Some(types::library_frame { size: frame.size, return_at, primitive })
+}
+
+fn is_system_call(arch: Arch, insn: &Insn) -> bool {
+    match arch {
+        Arch::X86_64 => insn.bytes() == [0x0f, 0x05],
+        Arch::Aarch64 => insn.bytes() == 0xd400_0001_u32.to_le_bytes(),
+    }
+}

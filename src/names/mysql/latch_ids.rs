@@ -1,0 +1,242 @@
+//! MySQL's latch ids: from the id in a mutex to its instrument.
+//!
+//! The server describes every latch id in a table (`latch_meta`), filled at start by one long function. For each id it stores
+//! the id's name, its level's name and the value of the instrument's key variable in a new description, or passes them to a
+//! function that does. With performance_schema off that value is 0; but the code says which variable it is read from.
+
+use std::collections::{BTreeMap, HashMap};
+
+use crate::analysis::{Flow, Function, Pointer, Pointers, Root};
+use crate::catalog::IdNames;
+use crate::names::psi::Instruments;
+use crate::names::references::References;
+use crate::names::Process;
+use crate::server::Memory;
+use crate::symbols::Image;
+
+/// A bound on what is read from the process; real servers have 110 to 130.
+const MAX_IDS: u64 = 1024;
+
+/// The longest name of an id that is believed.
+const MAX_NAME: usize = 64;
+
+/// From a latch id's own name (`LOG_WRITER`) to the key variable of its instrument: link-time address, `None` for
+/// ids that the server does not instrument.
+pub type Keys = HashMap<String, Option<u64>>;
+
+/// Derives, from the code that fills the table, which instrument belongs to which id's name.
+///
+/// The key of an id without an instrument is a variable that no table of instruments registers, or a number of all ones. An id is
+/// left out where the code does not show its key.
+pub fn keys(code: &References, ids: &IdNames, instruments: &Instruments) -> Keys {
+    let Some(function) = initializer(code, ids, instruments) else { return Keys::new() };
+    let pointers = Pointers::new(code.image, &function);
+    let stored = key_column(&stored(code.image, ids, &pointers), instruments);
+    let passed = key_column(&passed(code.image, ids, &function, &pointers), instruments);
+    let rows: Vec<_> = stored.into_iter().chain(passed).collect();
+    let mut keys = Keys::new();
+    for (name, key) in &rows {
+        if rows.iter().all(|(other, its)| other != name || its == key) {
+            keys.insert(name.clone(), *key);
+        }
+    }
+    let known = keys.values().flatten().count();
+    if known >= FEWEST {
+        keys
+    } else {
+        Keys::new()
+    }
+}
+
+/// The key that stands beside an id's name in the code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Key {
+    /// Read from, or passed as, the variable at this link-time address.
+    Variable(u64),
+    /// The number that MariaDB has in place of the key of what is not instrumented.
+    AllOnes,
+}
+
+/// What the code has for one id: its name, and what can be keys by where they stand (how many bytes behind the pointer to the name,
+/// or in which argument).
+type Row = (String, Columns);
+type Columns = BTreeMap<i64, Key>;
+
+/// What the code stores in one object: ids' names and possible keys, by offset.
+#[derive(Default)]
+struct Object<'a> {
+    names: Vec<(i64, &'a str)>,
+    keys: Columns,
+}
+
+/// The ids whose description the function itself fills.
+fn stored(image: &Image, ids: &IdNames, pointers: &Pointers) -> Vec<Row> {
+    let mut objects: HashMap<Root, Object> = HashMap::new();
+    for store in pointers.stores() {
+        let Pointer::Behind { root, offset } = store.to else { continue };
+        let Object { names, keys } = objects.entry(root).or_default();
+        match (store.bytes, store.value) {
+            (8, Pointer::Constant(at)) => names.extend(id_name(image, ids, at).map(|name| (offset, name))),
+            (4, Pointer::Content(at)) if image.is_static_data(at) => drop(keys.insert(offset, Key::Variable(at))),
+            (4, Pointer::Constant(number)) if number as u32 == u32::MAX => drop(keys.insert(offset, Key::AllOnes)),
+            _ => {}
+        }
+    }
+    let row = |object: Object| match object.names[..] {
+        [(at, name)] => Some((name.to_owned(), object.keys.into_iter().map(|(to, key)| (to - at, key)).collect())),
+        _ => None,
+    };
+    objects.into_values().filter_map(row).collect()
+}
+
+/// The ids whose name and key the function passes to another one: the key's variable or what that contains.
+fn passed(image: &Image, ids: &IdNames, function: &Function, pointers: &Pointers) -> Vec<Row> {
+    let calls = function.insns().iter().filter(|i| matches!(i.flow, Flow::Call(_)));
+    let rows = calls.filter_map(|call| {
+        let arguments = pointers.passed(call.addr);
+        let mut names = arguments.iter().filter_map(|argument| match *argument {
+            Pointer::Constant(at) => id_name(image, ids, at),
+            _ => None,
+        });
+        let name = names.next().filter(|_| names.next().is_none())?;
+        let keys = (0..).zip(arguments).filter_map(|(number, argument)| match *argument {
+            Pointer::Constant(at) | Pointer::Content(at) if image.is_static_data(at) => {
+                Some((number, Key::Variable(at)))
+            }
+            _ => None,
+        });
+        Some((name.to_owned(), keys.collect()))
+    });
+    rows.collect()
+}
+
+/// The ids' keys, from where most rows have the key of an instrument: all of them have theirs there.
+fn key_column(rows: &[Row], instruments: &Instruments) -> Vec<(String, Option<u64>)> {
+    let is_instrument = |key: &Key| matches!(key, Key::Variable(at) if instruments.by_key(*at).is_some());
+    let mut columns: BTreeMap<i64, usize> = BTreeMap::new();
+    for (column, _) in rows.iter().flat_map(|(_, keys)| keys).filter(|(_, key)| is_instrument(key)) {
+        *columns.entry(*column).or_default() += 1;
+    }
+    let Some((column, _)) = columns.into_iter().max_by_key(|(_, count)| *count) else { return Vec::new() };
+    let key = |(name, keys): &Row| match *keys.get(&column)? {
+        Key::Variable(at) if instruments.is_contradicted(at) => None,
+        Key::Variable(at) => Some((name.clone(), instruments.by_key(at).map(|_| at))),
+        Key::AllOnes => Some((name.clone(), None)),
+    };
+    rows.iter().filter_map(key).collect()
+}
+
+/// The function that fills the table: the one among `sync_check_init` and its callees that mentions most key variables.
+fn initializer(code: &References, catalog: &IdNames, instruments: &Instruments) -> Option<Function> {
+    let start = code.image.functions_named(catalog.latch_init).next()?.addr;
+    let called = code.function(start).into_iter().filter_map(|i| match i.flow {
+        Flow::Call(Some(to)) | Flow::Jump(to) => Some(to),
+        _ => None,
+    });
+    let mentions = |start: &u64| {
+        let insns = code.function(*start);
+        let mentioned = (0..insns.len()).filter_map(|i| code.of(&insns, i));
+        mentioned.filter(|&address| instruments.by_key(address).is_some()).count()
+    };
+    let filling = called.chain([start]).max_by_key(mentions)?;
+    Function::new(code.image, code.image.function_at(filling)?)
+}
+
+/// The string at `addr` if it can be an id's name.
+fn id_name<'a>(image: &'a Image, catalog: &IdNames, addr: u64) -> Option<&'a str> {
+    if !image.section(".rodata")?.contains(&addr) {
+        return None;
+    }
+    let name = image.cstr(addr)?;
+    is_id_name(name, catalog).then_some(name)
+}
+
+/// Level names stand beside the names of ids. They all begin with `SYNC_`, which few ids do.
+fn is_id_name(name: &str, catalog: &IdNames) -> bool {
+    (2..=MAX_NAME).contains(&name.len())
+        && (!name.starts_with("SYNC_") || catalog.sync_ids.contains(&name))
+        && name.starts_with(|c: char| c.is_ascii_uppercase())
+        && name.bytes().all(|b| b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'_')
+}
+
+/// A latch id as the running server describes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LatchId {
+    pub id: u32,
+    pub name: String,
+    /// Address of the description in the process.
+    pub description: u64,
+}
+
+/// Reads the table of latch ids from the process: a vector of pointers to descriptions, of which each begins with its own
+/// index and has a pointer to the id's name.
+///
+/// Where the vector's members are, and the name in a description, is what makes all of the table fit together. `None` when it
+/// cannot be read or nothing does; empty while the server is still starting.
+pub fn read(process: &Process, catalog: &IdNames) -> Option<Vec<LatchId>> {
+    let table = process.image.symbol(catalog.latch_meta)?.addr.wrapping_add(process.bias);
+    let vectors: Vec<Vec<u64>> =
+        VECTORS.iter().filter_map(|at| vector(&process.memory, table.wrapping_add(*at))).collect();
+    if vectors.iter().all(Vec::is_empty) {
+        return (!vectors.is_empty()).then(Vec::new);
+    }
+    let mut found = vectors.iter().flat_map(|vector| NAMES.map(|at| described(&process.memory, vector, at, catalog)));
+    let table = found.by_ref().flatten().next()?;
+    found.flatten().next().is_none().then_some(table)
+}
+
+/// Where in the table its vector can begin: a vector may have its allocator's state before its pointers.
+const VECTORS: [u64; 3] = [0, 8, 16];
+/// Where in a description the id's name can be; what it begins with is the id.
+const NAMES: [u64; 4] = [8, 16, 24, 32];
+/// Fewer ids than this are no table.
+const FEWEST: usize = 20;
+
+/// The pointers of the vector at `at`; `None` if it is none.
+fn vector(memory: &Memory, at: u64) -> Option<Vec<u64>> {
+    let [begin, end, capacity] = [0, 8, 16].map(|member| memory.u64(at.wrapping_add(member)));
+    let (begin, end, capacity) = (begin?, end?, capacity?);
+    let bytes = end.checked_sub(begin).filter(|bytes| bytes % 8 == 0 && end <= capacity)?;
+    let slots: Vec<u64> = (0..bytes / 8).take(MAX_IDS as usize + 1).map(|i| begin.wrapping_add(i * 8)).collect();
+    (slots.len() <= MAX_IDS as usize).then_some(())?;
+    memory.read_many::<8>(&slots).into_iter().map(|pointer| pointer.map(u64::from_le_bytes)).collect()
+}
+
+/// The ids of a vector of descriptions with the name at `name`; `None` unless each is such a description. There is none for
+/// some numbers, as for 0.
+fn described(memory: &Memory, vector: &[u64], name: u64, catalog: &IdNames) -> Option<Vec<LatchId>> {
+    let entries = (0..).zip(vector).filter(|(_, description)| **description != 0);
+    let found: Vec<LatchId> = entries
+        .map(|(id, &description)| {
+            (memory.u32(description)? == id).then_some(())?;
+            let name = memory.string(memory.u64(description.wrapping_add(name))?)?;
+            is_id_name(&name, catalog).then_some(LatchId { id, name, description })
+        })
+        .collect::<Option<_>>()?;
+    (found.len() >= FEWEST).then_some(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(name: &str, keys: &[(i64, Key)]) -> Row {
+        (name.to_owned(), keys.iter().copied().collect())
+    }
+
+    #[test]
+    fn keys_stand_in_one_column() {
+        let instruments = Instruments::named(&[(1, "trx_sys_mutex"), (2, "log_mutex"), (3, "purge_mutex")]);
+        let rows = [
+            row("TRX_SYS", &[(0x20, Key::Variable(1))]),
+            row("LOG", &[(0x20, Key::Variable(2)), (0x18, Key::Variable(3))]),
+            // Its key was not followed, and what stands elsewhere is none.
+            row("PURGE", &[(0x18, Key::Variable(3))]),
+            row("EVENT", &[(0x20, Key::Variable(9))]),
+            row("RTR", &[(0x20, Key::AllOnes)]),
+        ];
+        let wanted = [("TRX_SYS", Some(1)), ("LOG", Some(2)), ("EVENT", None), ("RTR", None)];
+        assert_eq!(key_column(&rows, &instruments), wanted.map(|(name, key)| (name.to_owned(), key)));
+        assert_eq!(key_column(&rows[2..], &Instruments::named(&[])), []);
+    }
+}

@@ -1,0 +1,272 @@
+//! The server process: which program it runs, where that is loaded, what it uses, and when it ends.
+
+mod client;
+mod instances;
+mod maps;
+mod memory;
+mod numa;
+mod process;
+mod settings;
+mod threads;
+
+pub use client::Client;
+pub use maps::{file_mappings, load_bias, FileMapping};
+pub use memory::Memory;
+pub use numa::{nodes_allowed, NumaMemory};
+pub use process::{cpu_time_ns, cpus_allowed, has_seccomp_filter, has_shadow_stack, threads};
+pub use settings::{settings, SETTINGS};
+pub use threads::{Balancing, NumaThreads};
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::process::{pidfd_open, Pid, PidfdFlags};
+
+use crate::catalog::{self, Family, Flavor, PsiClass};
+use crate::failure::Failure;
+use crate::host::Machine;
+use crate::model::TargetInfo;
+use crate::symbols::{self, plain_name, DebugRoots, Image, ImageError, Settings, Trial};
+
+/// A running server that the catalog knows.
+pub struct Target {
+    pub pid: i32,
+    pub image: Image,
+    /// The difference between addresses in the process and link-time addresses.
+    pub bias: u64,
+    pub family: &'static Family,
+    pub flavor: Flavor,
+    /// The version that the server itself reports: `9.7.4`, `11.4.5-MariaDB`.
+    pub version: String,
+    /// The attempts to find symbols that the program itself does not have.
+    pub symbol_trials: Vec<Trial>,
+    /// Whether the program's file was deleted or replaced on disk after the process started, as by a package upgrade.
+    pub is_deleted: bool,
+    /// Becomes readable when the process ends.
+    pidfd: OwnedFd,
+    /// Found on first use.
+    psi_class: OnceLock<PsiClass>,
+}
+
+impl Target {
+    /// Opens process `pid` and identifies the server that it runs, with symbols from wherever the environment allows.
+    ///
+    /// # Errors
+    /// Fails like [`Target::open_with`], but never with status 2.
+    pub fn open(pid: i32) -> Result<Target, Failure> {
+        Target::open_with(pid, &Settings::from_env(None))
+    }
+
+    /// Opens process `pid` and identifies the server that it runs.
+    ///
+    /// # Errors
+    /// Fails with status 3 when there is no such process or it is not a supported server, with 4 when this user may not
+    /// inspect it, and with 2 when the symbol file that the user named is not this server's.
+    pub fn open_with(pid: i32, settings: &Settings) -> Result<Target, Failure> {
+        let pidfd = open_pidfd(pid)?;
+        let mut image = Image::open(&exe_path(pid)).map_err(|e| unusable(pid, e))?;
+        let bias = load_bias(pid, &image).map_err(|e| match e.kind() {
+            io::ErrorKind::PermissionDenied => may_not_look(pid),
+            _ => Failure::target(format!("process {pid}: cannot find where its program is loaded: {e}")),
+        })?;
+        let symbol_trials =
+            symbols::complete(&mut image, &DebugRoots::of_process(pid), settings, catalog::misses_symbols)
+                .map_err(Failure::usage)?;
+        let version = version(&image, &Memory::new(pid), bias);
+        let family = catalog::family(&image)
+            .map_err(|what| unsupported(pid, what, version.as_deref(), &image.symbols_in_words(), &symbol_trials))?;
+        let flavor = catalog::flavor(family, &image);
+        let version = version.ok_or_else(|| may_not_look(pid))?;
+        let is_deleted = symbols::is_deleted(pid);
+        Ok(Target {
+            pid,
+            image,
+            bias,
+            family,
+            flavor,
+            version,
+            symbol_trials,
+            is_deleted,
+            pidfd,
+            psi_class: OnceLock::new(),
+        })
+    }
+
+    /// Returns a path that opens the program's file in any mount namespace, and even if it has been deleted, as by a
+    /// package upgrade.
+    pub fn exe(&self) -> PathBuf {
+        exe_path(self.pid)
+    }
+
+    /// Returns what the user should know about the program and its symbols, one line each.
+    pub fn remarks(&self) -> Vec<String> {
+        let replaced = self.is_deleted.then(|| {
+            format!(
+                "the program of process {} was deleted or replaced on disk after the process started (a package upgrade?); \
+                 armtrace reads it through /proc/{0}/exe and probes it as it runs",
+                self.pid
+            )
+        });
+        let damage = self.image.damage().map(|why| format!("the program of process {}: {why}", self.pid));
+        let failed = self.symbol_trials.iter().filter(|t| t.is_failure).map(|t| format!("no symbols from {t}"));
+        replaced.into_iter().chain(damage).chain(failed).collect()
+    }
+
+    /// Returns how to get the symbols that the program lacks, if it lacks any.
+    pub fn symbols_advice(&self) -> Option<String> {
+        catalog::misses_symbols(&self.image).then(|| symbols_advice(&self.version))
+    }
+
+    /// Returns a descriptor that becomes readable when the process ends.
+    pub fn pidfd(&self) -> io::Result<OwnedFd> {
+        self.pidfd.try_clone()
+    }
+
+    /// Returns whether the process has ended.
+    pub fn ended(&self) -> bool {
+        let mut pidfd = [PollFd::new(&self.pidfd, PollFlags::IN)];
+        poll(&mut pidfd, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+    }
+
+    /// Returns the name of the function that contains this address of the process, without its arguments; `sub_ADDRESS`
+    /// if the binary has no name for it.
+    pub fn function_name(&self, addr: u64) -> String {
+        let addr = addr.wrapping_sub(self.bias);
+        match self.image.symbol_at(addr).filter(|s| s.is_function) {
+            Some(symbol) => plain_name(symbol.name),
+            None => format!("sub_{:x}", self.image.function_at(addr).map_or(addr, |f| f.start)),
+        }
+    }
+
+    /// Returns the static object that contains this address of the process: its name, and the offset in it.
+    pub fn static_object(&self, addr: u64) -> Option<(String, u64)> {
+        let addr = addr.wrapping_sub(self.bias);
+        let symbol = self.image.symbol_at(addr).filter(|s| !s.is_function)?;
+        Some((plain_name(symbol.name), addr - symbol.addr))
+    }
+
+    /// Formats the static object that contains this address of the process: its name and the offset in it.
+    pub fn data_name(&self, addr: u64) -> String {
+        let addr = addr.wrapping_sub(self.bias);
+        match self.image.symbol_at(addr) {
+            Some(symbol) => format!("{}+{:#x}", plain_name(symbol.name), addr - symbol.addr),
+            None => format!("data_{addr:x}"),
+        }
+    }
+
+    pub fn info(&self) -> TargetInfo {
+        TargetInfo {
+            pid: self.pid,
+            flavor: self.flavor.as_str().to_owned(),
+            version: self.version.clone(),
+            arch: self.image.arch().as_str().to_owned(),
+            cpu_model: Machine::this().cpu_model().unwrap_or_default(),
+            build_id: self.image.build_id(),
+            symbol_source: self.image.symbol_source().as_str().to_owned(),
+        }
+    }
+}
+
+/// Returns what the server calls its version. The variable of that name is part of its plugin interface.
+fn version(image: &Image, memory: &Memory, bias: u64) -> Option<String> {
+    memory.string(image.symbol("server_version")?.addr + bias)
+}
+
+fn exe_path(pid: i32) -> PathBuf {
+    PathBuf::from(format!("/proc/{pid}/exe"))
+}
+
+fn open_pidfd(pid: i32) -> Result<OwnedFd, Failure> {
+    if !Path::new(&format!("/proc/{pid}")).exists() {
+        return Err(Failure::target(format!(
+            "there is no process {pid}. Find the server with: pgrep -a 'mysqld|mariadbd'"
+        )));
+    }
+    let id = Pid::from_raw(pid).ok_or(Errno::INVAL);
+    id.and_then(|id| pidfd_open(id, PidfdFlags::empty())).map_err(|error| match (error, process::of_thread(pid)) {
+        (_, Some(process)) if process != pid => {
+            Failure::target(format!("{pid} is a thread of process {process}: use --pid {process}"))
+        }
+        (Errno::NOSYS, _) => Failure::privilege("this kernel has no pidfd_open: armtrace needs Linux 5.10 or newer"),
+        _ => Failure::target(format!("cannot watch process {pid}: {}", io::Error::from(error))),
+    })
+}
+
+fn unusable(pid: i32, error: ImageError) -> Failure {
+    match &error {
+        ImageError::Open { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => may_not_look(pid),
+        ImageError::Open { source, .. } if source.kind() == io::ErrorKind::NotFound => Failure::target(format!(
+            "process {pid} ({}) runs no program file (it is a kernel thread, or is ending): not a database server",
+            process::name(pid).unwrap_or_else(|| "?".to_owned())
+        )),
+        _ => Failure::target(format!("process {pid}: {error}")),
+    }
+}
+
+/// Describes an unsupported program; `symbols` says which symbols it has.
+fn unsupported(pid: i32, what: &str, version: Option<&str>, symbols: &str, trials: &[Trial]) -> Failure {
+    let name = process::name(pid).unwrap_or_else(|| "?".to_owned());
+    match version {
+        Some(version) if !trials.is_empty() && trials.iter().all(|t| t.outcome.is_err()) => {
+            let tried: Vec<String> = trials.iter().map(Trial::to_string).collect();
+            Failure::target(format!(
+                "process {pid} ({name}, version {version}) is {what}.\nIts program has {symbols}. No other symbols were found ({}). {}",
+                tried.join("; "),
+                symbols_advice(version)
+            ))
+        }
+        Some(version) => Failure::target(format!(
+            "process {pid} ({name}, version {version}) is {what}. Its program has {symbols}.\narmtrace supports MySQL and Percona Server from 8.0 on, \
+             MariaDB from 10.6 on and 10.2 with its symbols; of other MariaDB versions up to 10.5 it measures only sleeps"
+        )),
+        None => Failure::target(format!("process {pid} ({name}) is {what}")),
+    }
+}
+
+fn symbols_advice(version: &str) -> String {
+    let package = catalog::debug_package(version);
+    let package = package.map_or_else(
+        || "the server's debug package (…-dbgsym, …-debuginfo)".to_owned(),
+        |name| format!("{name} from the distribution's archive of debug symbols"),
+    );
+    format!("Install {package}, set DEBUGINFOD_URLS, or name a symbol file: --symbols FILE")
+}
+
+fn may_not_look(pid: i32) -> Failure {
+    Failure::privilege(format!("not permitted to inspect process {pid}: run armtrace as root (sudo armtrace …)"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::symbols::SymbolSource;
+
+    #[test]
+    fn a_server_without_symbols_is_told_where_to_get_them() {
+        let trial = |source, outcome: Result<&str, &str>| Trial {
+            source,
+            outcome: outcome.map(PathBuf::from).map_err(str::to_owned),
+            is_failure: false,
+        };
+        let none = trial(SymbolSource::BuildId, Err("there is no /x.debug"));
+        let has = "no .symtab, .dynsym with 84789 functions and variables";
+        let said = |trials: &[Trial]| unsupported(0, "a server", Some("11.4.5-MariaDB"), has, trials).message;
+        let message = said(std::slice::from_ref(&none));
+        for words in ["11.4.5", has, "build-id: there is no /x.debug", "DEBUGINFOD_URLS", "--symbols FILE"] {
+            assert!(message.contains(words), "{words} is not in {message}");
+        }
+        assert_eq!(message.lines().count(), 2);
+        let message =
+            unsupported(0, "a server", Some("10.5.29-MariaDB-0+deb11u1"), has, std::slice::from_ref(&none)).message;
+        assert!(message.contains("Install mariadb-server-core-10.5-dbgsym"), "{message}");
+        // If they were found, or if the server has its own, symbols are not what is missing.
+        let found = trial(SymbolSource::Debuglink, Ok("/y.debug"));
+        for trials in [&[none, found][..], &[]] {
+            assert!(!said(trials).contains("--symbols") && said(trials).contains(has), "{}", said(trials));
+        }
+    }
+}

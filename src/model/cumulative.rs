@@ -21,3 +21,27 @@ pub fn since<'a, T: Cumulative, K: Eq + Hash>(now: &'a [T], earlier: &'a [T], ke
     let earlier: HashMap<_, _> = earlier.iter().map(|row| (key(row), row)).collect();
     now.iter().map(|row| earlier.get(&key(row)).map_or_else(|| row.clone(), |earlier| row.since(earlier))).collect()
 }
+
+/// Implements [`Cumulative`] for rows of counters, with or without a histogram.
+macro_rules! cumulative {
+    ($row:ident { $($counter:ident),+ } $(with $histogram:ident)?) => {
+        impl $crate::model::Cumulative for $row {
+            fn merge(&mut self, other: &$row) {
+                $(self.$counter = self.$counter.saturating_add(other.$counter);)+
+                $(self.$histogram.merge(&other.$histogram);)?
+            }
+
+            // Some rows consist of nothing but counters.
+            #[allow(clippy::needless_update)]
+            fn since(&self, earlier: &$row) -> $row {
+                $row {
+                    $($counter: self.$counter.saturating_sub(earlier.$counter),)+
+                    $($histogram: self.$histogram.since(&earlier.$histogram),)?
+                    ..self.clone()
+                }
+            }
+        }
+    };
+}
+
+pub(crate) use cumulative;

@@ -7,6 +7,7 @@ mod cumulative;
 mod histogram;
 
 pub use cpu::CpuClass;
+pub(crate) use cumulative::cumulative;
 pub use cumulative::{since, Cumulative};
 pub use histogram::{Histogram, BUCKETS, BUCKET_BOUNDS_NS};
 

@@ -15,6 +15,7 @@ use serde::ser::SerializeTuple;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::measure::Snapshot;
+use crate::model::Cumulative;
 
 /// In place of a name, in the rows that stand for all others.
 pub const OTHER: &str = "other";
@@ -61,14 +62,11 @@ pub trait Row: Sized + 'static {
 }
 
 /// What is counted for a row, from the beginning of the recording up to some second.
-pub trait Total: Clone + Default + PartialEq {
+pub trait Total: Cumulative + Default + PartialEq {
     type Delta: Delta;
 
-    /// Adds the figures of another entry that is counted in the same row.
-    fn merge(&mut self, other: &Self);
-
-    /// Returns the difference from `before`, for the row of this number.
-    fn since(&self, before: &Self, row: usize) -> Self::Delta;
+    /// Returns the difference from `before`, which may be negative, for the row of this number.
+    fn delta(&self, before: &Self, row: usize) -> Self::Delta;
 
     /// Adds one second's difference. `buckets` has, for each histogram bucket of the file, the one to add it to.
     fn add(&mut self, delta: &Self::Delta, buckets: &[usize]);
@@ -112,14 +110,20 @@ impl<const N: usize> Default for Counts<N> {
     }
 }
 
-impl<const N: usize> Total for Counts<N> {
-    type Delta = CountsDelta<N>;
-
+impl<const N: usize> Cumulative for Counts<N> {
     fn merge(&mut self, other: &Counts<N>) {
         self.0.iter_mut().zip(other.0).for_each(|(count, more)| *count = count.saturating_add(more));
     }
 
-    fn since(&self, before: &Counts<N>, row: usize) -> CountsDelta<N> {
+    fn since(&self, earlier: &Counts<N>) -> Counts<N> {
+        Counts(array::from_fn(|i| self.0[i].saturating_sub(earlier.0[i])))
+    }
+}
+
+impl<const N: usize> Total for Counts<N> {
+    type Delta = CountsDelta<N>;
+
+    fn delta(&self, before: &Counts<N>, row: usize) -> CountsDelta<N> {
         CountsDelta { row, counts: array::from_fn(|i| difference(self.0[i], before.0[i])) }
     }
 
@@ -201,7 +205,7 @@ impl<R: Row> Rows<R> {
         }
         let before = mem::replace(&mut self.totals, totals);
         let changes = self.totals.iter().zip(&before).enumerate().filter(|(_, (now, before))| now != before);
-        let deltas = changes.map(|(row, (now, before))| now.since(before, row)).collect();
+        let deltas = changes.map(|(row, (now, before))| now.delta(before, row)).collect();
         (mem::take(&mut self.new), deltas)
     }
 

@@ -2,7 +2,7 @@
 
 use strum::{EnumString, IntoStaticStr};
 
-use crate::model::{Cumulative, Histogram, Kind, Mode};
+use crate::model::{cumulative, Histogram, Kind, Mode};
 
 /// Everything counted about latch waits since attach.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -157,26 +157,6 @@ impl Locality {
     pub fn as_str(self) -> &'static str {
         self.into()
     }
-}
-
-/// Implements [`Cumulative`] for rows of counters, with or without a histogram.
-macro_rules! cumulative {
-    ($row:ident { $($counter:ident),+ } $(with $histogram:ident)?) => {
-        impl Cumulative for $row {
-            fn merge(&mut self, other: &$row) {
-                $(self.$counter = self.$counter.saturating_add(other.$counter);)+
-                $(self.$histogram.merge(&other.$histogram);)?
-            }
-
-            fn since(&self, earlier: &$row) -> $row {
-                $row {
-                    $($counter: self.$counter.saturating_sub(earlier.$counter),)+
-                    $($histogram: self.$histogram.since(&earlier.$histogram),)?
-                    ..self.clone()
-                }
-            }
-        }
-    };
 }
 
 cumulative!(LatchWaits { sleep_ns, sleeps, spin_cpu_ns, spins_won, spins_wasted, estimated_ns } with waits);

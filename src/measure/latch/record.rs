@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::figures::{CallsiteWaits, Handoffs, LatchWaits, Locality, PageWaits, Reacquires};
 use crate::measure::Snapshot;
-use crate::model::{Histogram, Kind, Mode};
+use crate::model::{cumulative, Histogram, Kind, Mode};
 use crate::recording::{difference, Counts, Delta, Recording, Row, Total, OTHER};
 
 /// A latch in one mode.
@@ -278,20 +278,12 @@ impl HandoffKey {
     }
 }
 
+cumulative!(LatchTotal { sleep_ns, sleeps, spin_cpu_ns, spins_won, spins_wasted, estimated_ns } with waits);
+
 impl Total for LatchTotal {
     type Delta = LatchDelta;
 
-    fn merge(&mut self, other: &LatchTotal) {
-        self.waits.merge(&other.waits);
-        self.sleep_ns += other.sleep_ns;
-        self.sleeps += other.sleeps;
-        self.estimated_ns += other.estimated_ns;
-        self.spin_cpu_ns += other.spin_cpu_ns;
-        self.spins_won += other.spins_won;
-        self.spins_wasted += other.spins_wasted;
-    }
-
-    fn since(&self, before: &LatchTotal, row: usize) -> LatchDelta {
+    fn delta(&self, before: &LatchTotal, row: usize) -> LatchDelta {
         let mut buckets = Vec::new();
         for (i, (now, before)) in self.waits.buckets.iter().zip(before.waits.buckets).enumerate() {
             if *now != before {

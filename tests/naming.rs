@@ -7,7 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use armtrace::analysis::decode;
-use armtrace::catalog::{self, Naming};
+use armtrace::catalog::Naming;
+use armtrace::discovery;
 use armtrace::names::{locks, Instruments, Key, Locks, MariadbRules, MysqlRules};
 use armtrace::symbols::Image;
 use lab::binaries::{
@@ -16,7 +17,7 @@ use lab::binaries::{
 };
 
 fn mysql_rules(image: &Image) -> MysqlRules {
-    match catalog::family(image).expect("a known family").naming {
+    match discovery::family(image).expect("a known family").naming {
         Naming::Mysql(names) => MysqlRules::new(image, names),
         Naming::Mariadb(_) | Naming::None => panic!("this is no server of MySQL's latches"),
     }
@@ -104,7 +105,7 @@ fn both_architectures_name_the_same() {
 }
 
 fn mariadb_rules(image: &Image) -> MariadbRules {
-    let family = catalog::family(image).expect("a known family");
+    let family = discovery::family(image).expect("a known family");
     match family.naming {
         Naming::Mariadb(names) => MariadbRules::new(image, family, names),
         Naming::Mysql(_) | Naming::None => panic!("this is no server of MariaDB's latches"),

@@ -11,7 +11,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use armtrace::audit::{self, Html, Text};
-use armtrace::catalog;
+use armtrace::discovery;
 use armtrace::symbols::{self, Image, DebugRoots, Settings};
 use libfuzzer_sys::fuzz_target;
 
@@ -30,7 +30,7 @@ fn look_at(file: &Path, program: &[u8]) {
     // Where nothing is: the program's own symbols are all that there are.
     let places = DebugRoots::in_folder(Path::new("/proc/self/fdinfo"), file).expect("a folder");
     let settings = Settings::from_env(None);
-    _ = symbols::complete(&mut image, &places, &settings, catalog::misses_symbols);
+    _ = symbols::complete(&mut image, &places, &settings, discovery::misses_symbols);
     let Ok(report) = audit::audit(&image, Path::new("fuzz")) else { return };
     _ = (Text(&report).to_string(), Html(&report).to_string());
     let comparison = audit::compare(report.clone(), report);

@@ -1,6 +1,6 @@
-//! The audit of small programs, and of files that are none.
+//! The audit of small programs, and of files that are not programs.
 //!
-//! `tests/counts.rs` has the audit of real servers.
+//! `tests/counts.rs` audits real servers.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -13,7 +13,7 @@ use lab::elf::{elf, elf_of_size, AARCH64, TEXT, X86_64};
 use object::{Object, ObjectSection};
 use tempfile::NamedTempFile;
 
-/// Bytes between the instructions of an assembled list: none is longer.
+/// The distance in bytes between the instructions of an assembled list. No instruction is longer.
 const SLOT: usize = 16;
 
 fn written(bytes: &[u8]) -> NamedTempFile {
@@ -30,18 +30,18 @@ fn report(bytes: &[u8]) -> Report {
     audit::audit(&image(bytes), Path::new("test")).expect("a program with code")
 }
 
-/// The text of a counted program's classes: what was found and how often.
+/// Returns the names of the classes found in a program, and their counts.
 fn found(arch: Arch, counted: &Counted) -> Vec<(&'static str, u32)> {
     counted.totals.iter().map(|(class, n)| (classes(arch)[usize::from(class)].name, n)).collect()
 }
 
-/// The instructions of an assembly file and the class of each.
+/// Returns the instructions in an assembly file and the class of each, which is its comment.
 fn listed<'s>(source: &'s str, comment: &str) -> Vec<(&'s str, &'s str)> {
     let lines = source.lines().filter(|line| !line.starts_with(comment));
     lines.map(|line| line.split_once(comment).map(|(i, class)| (i.trim(), class.trim())).expect("a class")).collect()
 }
 
-/// Machine code of these instructions, each at the beginning of a slot.
+/// Assembles the instructions, each at the beginning of a slot.
 fn assembled(triple: &str, instructions: &[(&str, &str)]) -> Vec<u8> {
     let source: String = instructions.iter().map(|(text, _)| format!(".p2align 4\n{text}\n")).collect();
     let arguments = ["-mattr=+all", "-filetype=obj", "-o", "-"];
@@ -72,7 +72,7 @@ fn each_is_in_its_class(arch: Arch, machine: u16, triple: &str, source: &str, co
         *all.entry(*class).or_insert(0) += 1;
     }
     all.remove("-");
-    // All of it as one program.
+    // Then count all of them in one program.
     let counted = count(&image(&elf(machine, &code))).expect("code");
     assert_eq!(found(arch, &counted).into_iter().collect::<std::collections::BTreeMap<_, _>>(), all);
     let own = classes(arch).iter().filter(|class| !class.name.starts_with("call "));
@@ -80,7 +80,7 @@ fn each_is_in_its_class(arch: Arch, machine: u16, triple: &str, source: &str, co
     assert!(untested.is_empty() || arch == Arch::Aarch64 && untested.iter().all(|n| is_minmax(n)), "{untested:?}");
 }
 
-/// The list has some orderings of these only.
+/// Returns whether the class is a minimum or maximum operation, of which the list has only some orderings.
 fn is_minmax(name: &str) -> bool {
     ["ldsmax", "ldsmin", "ldumax", "ldumin"].iter().any(|operation| name.starts_with(operation))
 }
@@ -109,7 +109,7 @@ fn exclusive_pairs_and_loops() {
         (e.pairs, e.loops)
     };
     assert_eq!(exclusives(&COMPARE_AND_SWAP), (1, 1));
-    // The branch tests another register, or leads on: tried once.
+    // The branch tests another register or does not lead back, so the store is tried only once.
     for (at, word) in [(4, 0x35ff_ff84), (4, 0x3500_0043)] {
         let mut words = COMPARE_AND_SWAP;
         words[at] = word;
@@ -120,19 +120,19 @@ fn exclusive_pairs_and_loops() {
 }
 
 #[test]
-fn a_build_without_lse_is_told() {
+fn a_build_without_lse_is_reported() {
     let report = report(&arm64(&COMPARE_AND_SWAP));
     let verdict = &report.verdicts[0];
     assert_eq!((verdict.id, verdict.is_finding), ("ll-sc-only", true));
     assert!(verdict.text.starts_with("LL/SC only: built without LSE or outline atomics"), "{}", verdict.text);
     assert_eq!(verdict.evidence, [format!("1 exclusive stores in sub_{TEXT:x} at {TEXT:#x}")]);
-    // casal w0, w1, [x2] beside it
+    // Add casal w0, w1, [x2].
     let with_lse = [&COMPARE_AND_SWAP[..], &[0x88e0_fc41]].concat();
     assert_eq!(self::report(&arm64(&with_lse)).verdicts[0].id, "lse-inline");
 }
 
 #[test]
-fn full_fences_and_stores_that_order_are_told() {
+fn full_fences_and_ordered_stores_are_reported() {
     let dmb_ish = 0xd503_3bbf;
     let stlr = 0x889f_fc20;
     let report = report(&arm64(&[[stlr; 9].as_slice(), &[dmb_ish; 3]].concat()));
@@ -140,20 +140,20 @@ fn full_fences_and_stores_that_order_are_told() {
     assert_eq!(ids, ["full-fences", "ordered-stores"]);
     assert!(report.verdicts[0].text.contains("3, in sub_1000"), "{}", report.verdicts[0].text);
     assert_eq!(report.groups[&Group::OrderedStore], 9);
-    // As many fences as stores: these do not dominate.
+    // With as many fences as stores, stores do not dominate.
     let report = self::report(&arm64(&[[stlr; 9].as_slice(), &[dmb_ish; 9]].concat()));
     assert_eq!(report.verdicts.iter().map(|v| v.id).collect::<Vec<_>>(), ["full-fences"]);
 }
 
 #[test]
-fn bytes_inside_of_instructions_are_none() {
-    // mov $0xae0ff0 (bytes of mfence), %eax; lea (of f0 0f), padded to two functions' worth
+fn bytes_inside_instructions_are_not_counted() {
+    // mov $0xf0ae0f, %eax (which contains mfence); a long nop that contains f0 0f ae f0; ret
     let code = [0xb8, 0x0f, 0xae, 0xf0, 0x00, 0x66, 0x0f, 0x1f, 0x84, 0x00, 0xf0, 0x0f, 0xae, 0xf0, 0xc3];
     let counted = count(&image(&elf(X86_64, &code))).expect("code");
     assert_eq!((found(Arch::X86_64, &counted), counted.instructions), (vec![], 3));
 }
 
-/// A file of `tests/audit` as a shared object with debug information.
+/// Compiles a file of `tests/audit` to a shared object with debug info.
 fn compiled(compiler: &str, arch: Arch, source: &str, options: &[&str]) -> Vec<u8> {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let object = folder.path().join("object.o");
@@ -169,12 +169,12 @@ fn compiled(compiler: &str, arch: Arch, source: &str, options: &[&str]) -> Vec<u
     linked(arch, &object)
 }
 
-/// Objects have addresses in their debug information that are to be filled in.
+/// Links an object, because the addresses in an object's debug info are not yet filled in.
 fn linked(arch: Arch, object: &Path) -> Vec<u8> {
     let library = object.with_extension("so");
     let linker = if arch == Arch::HOST { "ld".to_owned() } else { format!("{}-linux-gnu-ld", arch.as_str()) };
     run(Command::new(linker).arg("-shared").arg(object).arg("-o").arg(&library));
-    std::fs::read(library).expect("what was linked")
+    std::fs::read(library).expect("the linked library")
 }
 
 fn run(command: &mut Command) {
@@ -190,12 +190,12 @@ fn structures_of(program: &[u8]) -> Result<Vec<Structure>, String> {
 }
 
 fn summaries(program: &[u8]) -> Vec<String> {
-    let found = structures_of(program).expect("debug information");
+    let found = structures_of(program).expect("debug info");
     found.iter().map(Structure::summary).collect()
 }
 
 #[test]
-fn structures_for_lines_of_64_bytes_are_told() {
+fn structures_for_64_byte_cache_lines_are_reported() {
     let expected = [
         "filled (structures.c:15), 128 bytes: pad0 at 8, 56 bytes of padding; m_pad1 at 80, 48 bytes of padding",
         "aligned (structures.c:7), 64 bytes: aligned to 64",
@@ -217,9 +217,9 @@ fn structures_for_lines_of_64_bytes_are_told() {
     }
 }
 
-/// Older compilers do not write down what is aligned, nor does one that is to be strict. What they leave free tells.
+/// Older compilers, and compilers in strict mode, do not record alignment. Holes are evidence of it.
 #[test]
-fn holes_tell_of_alignment() {
+fn holes_are_evidence_of_alignment() {
     let program = compiled(GCC, Arch::Aarch64, "structures.c", &["-gdwarf-4", "-gstrict-dwarf"]);
     let expected = [
         "filled (structures.c:15), 128 bytes: pad0 at 8, 56 bytes of padding; m_pad1 at 80, 48 bytes of padding",
@@ -238,7 +238,7 @@ fn holes_tell_of_alignment() {
 }
 
 #[test]
-fn classes_have_the_names_of_what_they_lie_in() {
+fn classes_are_named_with_their_scope() {
     let expected = [
         "Behind (structures.cc:25), 64 bytes: pad at 8, 56 bytes of padding",
         "Derived (structures.cc:24), 192 bytes: Padded<int> at 64, aligned to 64",
@@ -256,13 +256,13 @@ fn classes_have_the_names_of_what_they_lie_in() {
     }
 }
 
-/// Types apart from what uses them. A `typedef` that names one from there is not followed.
+/// Type units hold types separately from the code that uses them. A `typedef` for a type in a type unit is not followed.
 #[test]
 fn type_units_are_read() {
     for dwarf in ["-gdwarf-4", "-gdwarf-5"] {
         let together = summaries(&compiled(GCC, Arch::Aarch64, "structures.c", &[dwarf]));
         let mut apart = summaries(&compiled(GCC, Arch::Aarch64, "structures.c", &[dwarf, "-fdebug-types-section"]));
-        let by_name = apart.iter_mut().find(|s| s.starts_with("(anonymous)")).expect("one without a name");
+        let by_name = apart.iter_mut().find(|s| s.starts_with("(anonymous)")).expect("an anonymous structure");
         *by_name = by_name.replace("(anonymous)", "by_name");
         apart.sort();
         assert_eq!(apart, BTreeSet::from_iter(together).into_iter().collect::<Vec<_>>());
@@ -278,14 +278,14 @@ fn short_lines_are_a_finding_where_longer_ones_exist() {
         assert_eq!((verdict.is_finding, verdict.evidence.len()), (is_finding, 11), "{verdict:?}");
         assert!(verdict.text.starts_with("11 structures are laid out for 64-byte cache lines, "), "{}", verdict.text);
     }
-    // What has no debug information is not said to have none.
+    // Without debug info, structures are unknown, which is not reported as none.
     let without = report(&elf(AARCH64, &[0; 64]));
     assert_eq!(without.structures, None);
     assert!(without.verdicts.is_empty(), "{:?}", without.verdicts);
     let same = audit::compare(report(&amd64), report(&arm64));
     assert_eq!(same.structures, Some(vec![]));
     let other = audit::compare(report(&arm64), report(&compiled(CLANG, Arch::Aarch64, "structures.cc", &[])));
-    let differing = other.structures.as_ref().expect("both have debug information");
+    let differing = other.structures.as_ref().expect("both have debug info");
     let slot = differing.iter().find(|d| d.name == "slot").expect("a structure of the first");
     assert_eq!(slot.layouts(), ["64 bytes: pad at 0, 64 bytes of padding", "none"]);
     let text = audit::Text(&other).to_string();
@@ -300,7 +300,7 @@ fn short_lines_are_a_finding_where_longer_ones_exist() {
 }
 
 #[test]
-fn hostile_debug_information_has_an_end() {
+fn hostile_debug_info_does_not_hang() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let object = folder.path().join("object.o");
     run(Command::new("llvm-mc-16")
@@ -310,17 +310,17 @@ fn hostile_debug_information_has_an_end() {
     assert_eq!(found, ["right?[2J, 192 bytes: b at 64, after a hole of 63 bytes"]);
 }
 
-/// The same program, with this done to its debug information.
-fn recompressed(program: &[u8], how: &str) -> Vec<u8> {
+/// Returns a copy of a program with its debug info compressed in this format.
+fn recompressed(program: &[u8], format: &str) -> Vec<u8> {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let (from, to) = (folder.path().join("from"), folder.path().join("to"));
     std::fs::write(&from, program).expect("space for it");
-    run(Command::new("objcopy").arg(format!("--compress-debug-sections={how}")).args([&from, &to]));
-    std::fs::read(to).expect("what was made of it")
+    run(Command::new("objcopy").arg(format!("--compress-debug-sections={format}")).args([&from, &to]));
+    std::fs::read(to).expect("the converted program")
 }
 
 #[test]
-fn compressed_debug_information_is_read() {
+fn compressed_debug_info_is_read() {
     let program = compiled(CLANG, Arch::X86_64, "structures.cc", &["-fstandalone-debug"]);
     for (how, section) in [("zlib-gabi", ".debug_info"), ("zlib-gnu", ".zdebug_info")] {
         let compressed = recompressed(&program, how);
@@ -334,9 +334,9 @@ fn compressed_debug_information_is_read() {
     }
 }
 
-/// The kind of compression is the first number of the header in front of what is compressed.
+/// The header of a compressed section starts with the compression type, which the test changes to zstd.
 #[test]
-fn what_is_compressed_by_zstd_is_said() {
+fn sections_compressed_by_zstd_are_reported() {
     let program = compiled(CLANG, Arch::X86_64, "structures.cc", &["-fstandalone-debug"]);
     let mut bytes = recompressed(&program, "zlib-gabi");
     let file = object::File::parse(&*bytes).expect("a program");
@@ -346,9 +346,9 @@ fn what_is_compressed_by_zstd_is_said() {
     assert!(error.contains(".debug_info is compressed by zstd"), "{error}");
 }
 
-/// The size is the 64-bit number behind the kind of compression.
+/// A compressed section may claim any size. In its header, the size is the 64-bit number after the compression type.
 #[test]
-fn a_section_of_any_size_may_be_claimed() {
+fn wrong_sizes_of_compressed_sections_are_reported() {
     let program = compiled(CLANG, Arch::X86_64, "structures.cc", &["-fstandalone-debug"]);
     let compressed = recompressed(&program, "zlib-gabi");
     let file = object::File::parse(&*compressed).expect("a program");
@@ -358,15 +358,15 @@ fn a_section_of_any_size_may_be_claimed() {
     {
         let mut bytes = compressed.clone();
         bytes[at as usize + 8..][..8].copy_from_slice(&u64::to_le_bytes(size));
-        let error = structures_of(&bytes).expect_err("it has another size");
+        let error = structures_of(&bytes).expect_err("the size is wrong");
         assert!(error.contains(".debug_str") && error.contains(why), "{error}");
         assert_eq!(report(&bytes).structures, None);
     }
 }
 
-/// Any answer will do, but there must be one. The damage is the same in every run.
+/// Any result will do, but there must be one. The damage is the same in every run.
 #[test]
-fn damaged_debug_information_is_survived() {
+fn damaged_debug_info_is_survived() {
     let whole = compiled(CLANG, Arch::Aarch64, "structures.cc", &["-fstandalone-debug"]);
     let file = object::File::parse(&*whole).expect("a program");
     let is_debug = |name: &str| [".debug_info", ".debug_abbrev", ".debug_str", ".debug_line"].contains(&name);
@@ -391,8 +391,8 @@ fn armtrace(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_armtrace")).arg("audit").args(arguments).output().expect("armtrace")
 }
 
-/// One error of one or two lines, status 2, nothing on standard output.
-fn is_refused(path: &Path, why: &str) {
+/// Checks that the audit fails with one line of error, status 2 and nothing on standard output.
+fn is_rejected(path: &Path, why: &str) {
     let output = armtrace(&[path.to_str().expect("UTF-8")]);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{path:?}: {errors}");
@@ -401,44 +401,44 @@ fn is_refused(path: &Path, why: &str) {
     assert!(output.stdout.is_empty());
 }
 
-fn is_refused_as(bytes: &[u8], why: &str) {
-    is_refused(written(bytes).path(), why);
+fn bytes_are_rejected(bytes: &[u8], why: &str) {
+    is_rejected(written(bytes).path(), why);
 }
 
 #[test]
-fn what_is_no_program_is_refused() {
-    is_refused(Path::new("/nowhere/mysqld"), "No such file");
-    is_refused(Path::new("/"), "not a file");
-    is_refused(Path::new("/dev/null"), "not a file");
-    is_refused_as(b"", "not a usable ELF file");
-    is_refused_as(b"#!/bin/sh\n", "not a usable ELF file");
-    is_refused_as(&elf(243, &[0; 64]), "for a machine that armtrace does not know");
-    is_refused_as(&elf(AARCH64, &[]), "no code");
+fn files_that_are_not_programs_are_rejected() {
+    is_rejected(Path::new("/nowhere/mysqld"), "No such file");
+    is_rejected(Path::new("/"), "not a file");
+    is_rejected(Path::new("/dev/null"), "not a file");
+    bytes_are_rejected(b"", "not a usable ELF file");
+    bytes_are_rejected(b"#!/bin/sh\n", "not a usable ELF file");
+    bytes_are_rejected(&elf(243, &[0; 64]), "for a machine that armtrace does not know");
+    bytes_are_rejected(&elf(AARCH64, &[]), "no code");
     let mut class32 = elf(AARCH64, &[0; 64]);
     class32[4] = 1;
-    is_refused_as(&class32, "not a usable ELF file");
+    bytes_are_rejected(&class32, "not a usable ELF file");
 }
 
 #[test]
-fn truncated_programs_are_refused() {
+fn truncated_programs_are_rejected() {
     let whole = elf(X86_64, &[0x90; 256]);
     assert_eq!(armtrace(&[written(&whole).path().to_str().expect("UTF-8")]).status.code(), Some(0));
     for length in [1, 4, 16, 63, 64, 100, 130, 200, 0xfff, 0x1000, 0x10ff] {
-        is_refused_as(&whole[..length], "not a usable ELF file");
+        bytes_are_rejected(&whole[..length], "not a usable ELF file");
     }
 }
 
 #[test]
-fn a_sparse_gibibyte_is_refused() {
+fn a_sparse_gibibyte_is_rejected() {
     let file = written(&[]);
     file.as_file().set_len(1 << 30).expect("a sparse file");
-    is_refused(file.path(), "not a usable ELF file");
+    is_rejected(file.path(), "not a usable ELF file");
     let file = written(&elf_of_size(X86_64, &[], (1 << 30) - TEXT));
     file.as_file().set_len(1 << 30).expect("a sparse file");
-    is_refused(file.path(), "MiB of code");
+    is_rejected(file.path(), "MiB of code");
 }
 
-/// Numbers below a bound, the same in every run.
+/// Returns a generator of numbers below a bound, which are the same in every run.
 fn random() -> impl FnMut(usize) -> usize {
     let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
     move |below: usize| {
@@ -449,9 +449,9 @@ fn random() -> impl FnMut(usize) -> usize {
     }
 }
 
-/// Damaged programs: any answer will do, but there must be one. The damage is the same in every run.
+/// Any result will do, but there must be one. The damage is the same in every run.
 #[test]
-fn damage_is_survived() {
+fn damaged_programs_are_survived() {
     let whole = std::fs::read("/bin/true").expect("a small program");
     let mut random = random();
     let headers = [0..64, 64..1024, whole.len().saturating_sub(2200)..whole.len(), 0..whole.len()];

@@ -1,4 +1,4 @@
-//! The benchmark's arithmetic and tables: a benchmark has no tests of its own.
+//! The benchmark's arithmetic and tables. They are tested here because a benchmark target has no tests.
 
 use lab::bench::report::{document, times, together, ModeRun, Pair, Run, ToolUse, Window};
 use lab::bench::stats::{Summary, Together};
@@ -9,19 +9,19 @@ fn spread(count: usize) -> Vec<f64> {
 }
 
 #[test]
-fn nothing_has_no_summary() {
+fn an_empty_sample_has_no_summary() {
     assert_eq!(Summary::of(&[]), None);
 }
 
 #[test]
-fn medians_and_quartiles_lie_between_values() {
+fn medians_and_quartiles_are_interpolated() {
     let s = Summary::of(&[4.0, 1.0, 3.0, 2.0]).unwrap();
     assert_eq!((s.count, s.median, s.quartiles), (4, 2.5, (1.75, 3.25)));
     let s = Summary::of(&[5.0]).unwrap();
     assert_eq!((s.median, s.quartiles, s.interval), (5.0, (5.0, 5.0), (5.0, 5.0)));
 }
 
-/// For nine values the order statistics 2 and 8 enclose the median with 96 %.
+/// For nine values, the second and the eighth enclose the median with a probability of 96 %.
 #[test]
 fn the_interval_agrees_with_order_statistics() {
     let s = Summary::of(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0]).unwrap();
@@ -29,7 +29,7 @@ fn the_interval_agrees_with_order_statistics() {
 }
 
 #[test]
-fn intervals_hold_the_truth_and_shrink() {
+fn intervals_contain_the_median_and_shrink() {
     let few = Summary::of(&spread(10)).unwrap();
     let many = Summary::of(&spread(400)).unwrap();
     let width = |s: &Summary| s.interval.1 - s.interval.0;
@@ -39,7 +39,7 @@ fn intervals_hold_the_truth_and_shrink() {
 }
 
 #[test]
-fn a_small_cost_must_be_known_to_a_hundredth_and_a_large_one_to_a_tenth() {
+fn small_costs_settle_within_one_percent_and_large_ones_within_a_tenth() {
     let s = |median, half| Summary {
         count: 9,
         median,
@@ -85,7 +85,7 @@ fn run() -> Run {
 }
 
 #[test]
-fn a_window_is_compared_with_the_mean_of_its_neighbours() {
+fn a_window_is_compared_with_the_mean_of_the_adjacent_ones() {
     let run = run();
     let ratios = run.modes[0].ratio(|w| w.tps).unwrap();
     assert_eq!((ratios.count, ratios.median, ratios.quartiles), (3, 0.99, (0.985, 1.0)));
@@ -105,14 +105,14 @@ fn a_load_becomes_a_table() {
     assert!(table.contains("| perf | 0 |") && table.ends_with("\nperf was given up: perf ended: no\n"), "{table}");
     let mut untried = run();
     untried.modes[1].gave_up = None;
-    assert!(!untried.table().contains("| perf |"), "nothing was tried");
+    assert!(!untried.table().contains("| perf |"), "a mode without pairs has a row");
     let columns = |line: &str| line.matches('|').count();
     assert!(table.lines().filter(|l| l.starts_with('|')).all(|l| columns(l) == 11), "{table}");
 }
 
-/// The kernel counts in ticks, of which most windows have none.
+/// The kernel counts CPU time in ticks, and most windows have none.
 #[test]
-fn what_a_tool_takes_is_a_mean() {
+fn a_tools_own_cpu_is_a_mean() {
     let mut run = run();
     let uses = [0.0, 0.0, 0.015].map(|cpu| Some(ToolUse { cpu, memory: 27.6 }));
     for (pair, tool) in run.modes[0].pairs.iter_mut().zip(uses) {
@@ -122,12 +122,12 @@ fn what_a_tool_takes_is_a_mean() {
 }
 
 #[test]
-fn times_are_added_up_over_loads() {
+fn times_are_combined_over_loads() {
     let mut slow = run();
     slow.modes[0].attach = vec![0.75];
     let text = times(&[run(), slow]);
     assert!(text.contains("| MySQL | armtrace | 0.25 s | 0.75 s | 0.10 s | 0.10 s |\n"), "{text}");
-    assert!(!text.contains("perf"), "nothing is known of it: {text}");
+    assert!(!text.contains("perf"), "a mode without times has a row: {text}");
 }
 
 #[test]
@@ -138,14 +138,14 @@ fn the_document_names_each_machine_once() {
 }
 
 #[test]
-fn results_are_kept_whole() {
+fn results_survive_serialisation() {
     let text = serde_json::to_string(&run()).unwrap();
     let again: Run = serde_json::from_str(&text).unwrap();
     assert_eq!(again.table(), run().table());
 }
 
 #[test]
-fn loads_count_alike_however_many_pairs_they_have() {
+fn loads_are_weighted_equally() {
     let known = Together::of(&[vec![0.9; 3], vec![1.0; 300], vec![]]).unwrap();
     assert_eq!((known.samples, known.count), (2, 303));
     assert!((known.mean - 0.9_f64.sqrt()).abs() < 1e-9, "{known:?}");
@@ -158,7 +158,7 @@ fn loads_count_alike_however_many_pairs_they_have() {
 }
 
 #[test]
-fn tools_are_summed_up_for_each_server_and_for_both() {
+fn tools_are_summarised_for_each_server_and_for_both() {
     let mut maria = run();
     maria.server = "mariadb-11.4".into();
     let text = together(&[run(), run(), maria]);
@@ -167,11 +167,11 @@ fn tools_are_summed_up_for_each_server_and_for_both() {
     {
         assert!(text.contains(row), "{row}: {text}");
     }
-    assert!(!text.contains("perf"), "a tool that was given up: {text}");
+    assert!(!text.contains("perf"), "a tool without pairs has a row: {text}");
 }
 
 #[test]
-fn newer_windows_take_the_place_of_older_ones_of_their_kind() {
+fn newer_pairs_replace_older_ones_of_the_same_kind() {
     let mut newer = run();
     newer.date = "2026-11-22".into();
     newer.modes.truncate(1);
@@ -183,7 +183,7 @@ fn newer_windows_take_the_place_of_older_ones_of_their_kind() {
 }
 
 #[test]
-fn short_windows_tell_throughput_and_long_ones_the_rest() {
+fn short_windows_give_throughput_and_long_ones_the_rest() {
     let mut both = run();
     let short = |tps| Window { p95: None, ..window(tps, Some(ToolUse { cpu: 0.004, memory: 27.6 })) };
     both.modes[0].switched = vec![Pair::new(short(900.0), short(970.0), short(1100.0)); 9];

@@ -1,8 +1,7 @@
-//! The code analysis on real server binaries of both architectures.
+//! The code analysis on real server binaries of both architectures, which `tests/lab/src/binaries.rs` provides.
 //!
-//! `tests/lab/src/binaries.rs` says where they come from.
-//! Offsets are those of the builds named beside them; another build of the same server must still pass
-//! everything that does not depend on the build.
+//! Offsets are those of the builds named next to them. Another build of the same server must still pass every check that
+//! does not depend on the build.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs;
@@ -55,7 +54,7 @@ fn find(
     how(image, range, slow).unwrap_or_else(|| panic!("no wait in the function at {entry:#x}"))
 }
 
-/// What was found, in short: a line for the beginning, then one for each end, addresses as offsets in the function.
+/// Formats what was found: a line for the beginning, then one for each end, with addresses as offsets in the function.
 fn shown(image: &Image, entry: u64, sites: &WaitSites) -> String {
     let mut lines = vec![format!("start {:#x}", sites.start - entry)];
     lines.push(format!("begin {}", shown_site(image, entry, &sites.begin)));
@@ -72,7 +71,7 @@ fn shown(image: &Image, entry: u64, sites: &WaitSites) -> String {
     lines.join("\n")
 }
 
-/// Offset, mnemonic, what makes it dear, and where the latch is.
+/// Formats a site: its offset, its mnemonic, what makes it expensive, and where the latch is.
 fn shown_site(image: &Image, entry: u64, site: &Site) -> String {
     let mnemonic = site.text.split(' ').next().unwrap_or_default();
     let latch = site.args[0].map_or("?".into(), |place| shown_location(image.arch(), place));
@@ -101,7 +100,7 @@ fn places(arch: Arch, site: &Site) -> Vec<String> {
     site.args.iter().map(|p| p.map_or("-".into(), |p| shown_location(arch, p))).collect()
 }
 
-/// Compares with what is known of one build; another build must have found something as usable.
+/// Compares with the known result of one build. For another build, the result must be just as usable.
 fn check(image: &Image, build: &str, entry: u64, found: &WaitSites, expected: &str) {
     let (begin, ends) = (&found.begin, &found.ends);
     assert!(begin.emulated && begin.args[0].is_some(), "{begin:?}");
@@ -166,7 +165,7 @@ fn mysql_amd64_latches() {
     }
     check_whole(MUTEX_WAIT, &slow, "start 0x0\nbegin 0x4 push rdi\nfinal 0x14e jne rbx");
     check_whole(SPIN_AND_TRY, &slow, "start 0x0\nbegin 0x4 push rdi\nfinal 0x207 jne r13");
-    // A straight line: its end is found once the call that sleeps is known.
+    // Code without branches: its end is found if the call that sleeps is known.
     let event = Slow { sleep: [address(&image, EVENT_WAIT)].into(), ..Slow::default() };
     check_whole(WAIT_EVENT, &event, "start 0x0\nbegin 0x4 push rdi\nfinal 0x8f call rdi");
 }
@@ -207,7 +206,7 @@ fn mysql_arm64_latches() {
 }
 
 #[test]
-fn mysql_x_lock_wait_begins_behind_its_spin_loop() {
+fn mysql_x_lock_wait_begins_after_its_spin_loop() {
     for (image, build, expected) in [
         (
             mysql_amd64(),
@@ -233,7 +232,8 @@ fn mysql_x_lock_wait_begins_behind_its_spin_loop() {
     }
 }
 
-/// The local function that waits for the readers to leave: it calls the spin delay and the sleep, and has no symbol.
+/// Finds the local function that waits for readers to release the latch. It has no symbol, but calls both the spin delay and
+/// the sleep.
 fn x_lock_wait(image: &Image) -> u64 {
     let targets = HashSet::from([address(image, UT_DELAY), address(image, WAIT_EVENT)]);
     let mut callers: HashMap<u64, BTreeSet<u64>> = HashMap::new();
@@ -249,7 +249,7 @@ fn x_lock_wait(image: &Image) -> u64 {
 }
 
 #[test]
-fn mysql_arguments_stay_known() {
+fn mysql_arguments_are_known_at_each_site() {
     let image = mysql_amd64();
     let slow = mysql_slow(&image);
     let begin = |name| find(&image, address(&image, name), &slow, contended).begin;
@@ -271,7 +271,7 @@ fn mysql_arguments_stay_known() {
     }
 }
 
-/// The functions that wait in a futex of their own: MariaDB's lock primitives and a few more.
+/// Returns the functions that call futex themselves: MariaDB's lock primitives and a few more.
 fn futex_functions(image: &Image) -> Vec<u64> {
     let stubs = imported_calls(image, "syscall");
     assert!(!stubs.is_empty(), "no stub for syscall");
@@ -338,7 +338,7 @@ fn mariadb_amd64_latches() {
     );
 }
 
-/// Stripped: the functions are found by what they do.
+/// The binary is stripped, so the functions are found by what they do.
 #[test]
 fn mariadb_arm64_latches() {
     let image = mariadb_arm64();
@@ -356,7 +356,7 @@ fn mariadb_arm64_latches() {
         let wait_and_lock = "e4a340\nstart 0x0\nbegin 0x1c bl x1\nfinal 0x48 ret ?";
         let spinning = "e4a3c0\nstart 0x0\nbegin 0x20 bl x1\nfinal 0xb8 ret ?";
         let rd_wait = "e4a5e0\nstart 0x0\nbegin 0x18 adrp x0\nfinal 0x6c bl x1";
-        // No emulated instruction before its loop, and none in it that still finds the latch.
+        // It has no emulated instruction before its loop, and none in the loop where the latch is still known.
         let wr_wait = "e4a580\nstart 0x0\nbegin 0x4 stp stepped x0\nfinal 0x54 ret ?";
         for expected in [wait_and_lock, spinning, rd_wait, wr_wait] {
             assert!(shown_all.iter().any(|s| s == expected), "{expected}\nis not among\n{}", shown_all.join("\n"));
@@ -365,14 +365,14 @@ fn mariadb_arm64_latches() {
 }
 
 #[test]
-fn calls_are_found_and_fast() {
+fn calls_are_found_quickly() {
     for (image, build, counts) in
         [(mysql_amd64(), MYSQL_AMD64, [14, 6, 6, 3]), (mysql_arm64(), MYSQL_ARM64, [15, 6, 6, 3])]
     {
         let targets = [UT_DELAY, RESERVE_CELL, WAIT_EVENT, MUTEX_WAIT].map(|name| address(&image, name));
-        let begun = cpu_time();
+        let start = cpu_time();
         let calls = direct_calls(&image, &targets.into());
-        let spent = cpu_time() - begun;
+        let spent = cpu_time() - start;
         assert!(calls.is_sorted());
         let found = targets.map(|target| calls.iter().filter(|c| c.1 == target).count());
         if image.build_id() == build {
@@ -380,12 +380,12 @@ fn calls_are_found_and_fast() {
         } else {
             assert!(found.iter().all(|&n| n > 0), "{found:?}");
         }
-        // A tenth of a second where nothing else runs; caches that others use make it slower.
+        // On an idle machine this takes a tenth of a second. Other programs slow it down by using the caches.
         assert!(spent < if cfg!(debug_assertions) { 5.0 } else { 0.5 }, "{spent} s");
     }
 }
 
-/// Seconds of this thread's processor time: other tests' work does not count.
+/// Returns this thread's CPU time in seconds, which does not include that of other tests.
 fn cpu_time() -> f64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the structure is valid for the call to fill in.
@@ -394,9 +394,9 @@ fn cpu_time() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// Every function that calls something slow can be looked at, whatever it looks like.
+/// The analysis copes with every function that calls something slow.
 #[test]
-fn no_caller_is_too_much() {
+fn every_caller_can_be_analysed() {
     for image in [mysql_amd64(), mysql_arm64()] {
         let slow = mysql_slow(&image);
         let mutex_enter = address(&image, MUTEX_ENTER);
@@ -421,12 +421,12 @@ fn latch_plan(image: &Image) -> Plan {
     )
 }
 
-/// Name and address of each site.
+/// Returns the name and address of each site.
 fn named_sites(plan: &Plan) -> Vec<(String, u64)> {
     plan.sites.iter().map(|s| (s.name.clone(), s.addr)).collect()
 }
 
-/// What names tell of a binary, its code tells too.
+/// The sites can be found from the code alone, without symbols.
 #[test]
 fn a_stripped_mariadb_has_the_same_sites() {
     let (whole, stripped) = (mariadb_amd64(), stripped(&mariadb_amd64_path()));
@@ -438,7 +438,7 @@ fn a_stripped_mariadb_has_the_same_sites() {
     assert_eq!(found.gaps, expected.gaps);
 }
 
-/// One site for all sorts of latches, and those of rw-locks that spin in functions of their own.
+/// One pair of sites serves all kinds of latches. rw-locks also have sites in the functions in which they spin.
 #[test]
 fn mariadb_10_2_waits_in_the_sync_array() {
     let image = mariadb_10_2();
@@ -457,7 +457,7 @@ fn mariadb_10_2_waits_in_the_sync_array() {
     check_inlined(&plan, "mutex_enter_inlined", 500, 0.95);
 }
 
-/// Nearly all of the mutexes that are inlined are found, and each has sites of its own.
+/// Checks that nearly all inlined mutexes are found, and that no two share a site.
 fn check_inlined(plan: &Plan, label: &str, least: usize, part: f64) {
     let limit = plan.limits.iter().find(|l| l.starts_with(&format!("{label}:"))).expect("a mutex is inlined");
     let numbers: Vec<usize> = limit.split([' ', ',']).filter_map(|word| word.parse().ok()).collect();
@@ -474,7 +474,7 @@ fn check_inlined(plan: &Plan, label: &str, least: usize, part: f64) {
     assert_eq!(addresses.len(), sites("begin") + sites("end") + sites("maybe_end"), "two waits share a site");
 }
 
-/// Builds whose compiler has inlined mutexes into hundreds of functions, and the waiting of an X lock into its function
+/// In these builds the compiler inlined mutexes into hundreds of functions, and the wait for an X lock into its function
 /// several times.
 #[test]
 fn mutexes_inlined_into_mysql() {
@@ -489,7 +489,7 @@ fn mutexes_inlined_into_mysql() {
     }
 }
 
-/// Where mutexes are taken in functions of their own, nothing is added.
+/// In this build mutexes are acquired in functions of their own, so there are no sites for inlined ones.
 #[test]
 fn nothing_is_inlined_into_mysql_9_7() {
     for image in [mysql_amd64(), mysql_arm64()] {
@@ -500,9 +500,9 @@ fn nothing_is_inlined_into_mysql_9_7() {
     }
 }
 
-/// Kernels that attach sites one by one get no more than a few.
+/// On kernels that attach sites one by one, only a few are attached.
 #[test]
-fn few_sites_where_each_is_attached_alone() {
+fn few_sites_if_each_is_attached_alone() {
     let image = lab_image("mysql-8.0.31");
     let allowed = Allowed { uretprobes: true, calls: true, many_sites: false, every_round: true };
     let plan = plan(&image, discovery::family(&image).expect("a known family"), allowed);
@@ -513,8 +513,8 @@ fn few_sites_where_each_is_attached_alone() {
 
 const MUTEX_CREATE: &str = "_Z17mutex_create_funcP10ib_mutex_tPKcmS2_";
 
-/// Every wait of a mutex or a reader from its beginning; those of writers where a sleep cannot be avoided, never in the parts that all
-/// writers pass. Offsets are 10.1.23's.
+/// Waits for a mutex and waits of readers are seen from their beginning. Waits of writers are seen from the point where they
+/// have to sleep, never in code that all writers execute. The offsets are those of 10.1.23.
 #[test]
 fn mariadb_10_1_waits_in_functions_of_their_own() {
     let image = mariadb_10_1();
@@ -535,7 +535,7 @@ fn mariadb_10_1_waits_in_functions_of_their_own() {
     assert_eq!(begins, expected);
 }
 
-/// The functions that create a mutex and an rw-lock, and where each keeps its line.
+/// Returns the members for the file and the line that create a mutex or an rw-lock.
 fn created(mutex: bool) -> (catalog::Member, catalog::Member) {
     let set_by: &[&str] = if mutex { &["_Z17mutex_create_func"] } else { &["_Z19rw_lock_create_func"] };
     (
@@ -544,9 +544,9 @@ fn created(mutex: bool) -> (catalog::Member, catalog::Member) {
     )
 }
 
-/// Also where the function for latches with priorities hands its arguments on to that for plain ones.
+/// The function for latches with priorities passes its arguments on to the function for plain ones.
 #[test]
-fn mariadb_10_1_latches_remember_where_they_were_created() {
+fn mariadb_10_1_latches_store_where_they_were_created() {
     let image = mariadb_10_1();
     for (mutex, file_at, line_at, mask) in [(true, 0x98, 0xa0, u32::MAX), (false, 0x110, 0x150, 0x3fff)] {
         let (file, line) = created(mutex);
@@ -555,9 +555,9 @@ fn mariadb_10_1_latches_remember_where_they_were_created() {
     }
 }
 
-/// The instruction that stores the file's name is taken out: what lies there is no name then.
+/// Without the instruction that stores the file's name, the member does not hold a name.
 #[test]
-fn a_mutex_that_forgets_its_place_is_not_probed() {
+fn a_mutex_without_its_place_of_creation_is_not_probed() {
     let path = mariadb_10_1_path();
     let create = address(&mariadb_10_1(), MUTEX_CREATE);
     let store = create + 0x49;
@@ -570,7 +570,7 @@ fn a_mutex_that_forgets_its_place_is_not_probed() {
     assert!(plan.sites.iter().any(|s| s.name.starts_with("rw_lock_s_lock_spin")));
 }
 
-/// A program with the latch functions of MySQL 8.0: by which vendor, and what else the source is compiled with.
+/// Compiles a program with the latch functions of MySQL 8.0, for a vendor and with these definitions.
 fn mysql_8_0(compiler: &str, vendor: &str, defines: &[(&str, &str)]) -> Image {
     let program = tempfile::NamedTempFile::new().expect("a temporary file");
     let status = Command::new(compiler)
@@ -585,8 +585,8 @@ fn mysql_8_0(compiler: &str, vendor: &str, defines: &[(&str, &str)]) -> Image {
     Image::open(program.path()).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// What `mysqld --version` has in brackets (`version_comment`), as users of 8.0.16, 8.0.26-16 and 8.0.46-37 have published it, and what such a
-/// server is taken for.
+/// The `version_comment` that `mysqld --version` prints in parentheses, as published by users of 8.0.16, 8.0.26-16 and
+/// 8.0.46-37, and the flavor that it identifies.
 const VENDORS: &[(&str, &str)] = &[
     ("MySQL Community Server - GPL", "mysql"),
     ("Percona Server (GPL), Release 16, Revision 3d64165", "percona"),
@@ -594,7 +594,7 @@ const VENDORS: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn mysql_8_0_is_known_by_its_older_signatures() {
+fn mysql_8_0_is_recognised_by_its_older_signatures() {
     for compiler in ["gcc", "aarch64-linux-gnu-gcc"] {
         for (vendor, flavor) in VENDORS {
             let image = mysql_8_0(compiler, vendor, &[("LINE_AT", "0x38")]);
@@ -615,7 +615,7 @@ const RW_LOCK_LINE: catalog::Member =
     catalog::Member { set_by: &["_Z19rw_lock_create_funcP9rw_lock_t"], to: Parameter::Line, shown_by: None };
 
 #[test]
-fn where_latches_keep_their_identity_is_read_from_the_code() {
+fn the_layout_of_latches_is_read_from_the_code() {
     for compiler in ["gcc", "aarch64-linux-gnu-gcc"] {
         for line_at in [0x38, 0x48] {
             let image = mysql_8_0(compiler, "MySQL Community Server - GPL", &[("LINE_AT", &line_at.to_string())]);
@@ -626,9 +626,9 @@ fn where_latches_keep_their_identity_is_read_from_the_code() {
     }
 }
 
-/// Two functions that make rw-locks, each with another place for the line: either would give wrong names.
+/// Two functions create rw-locks and store the line at different offsets. Names read from either could be wrong.
 #[test]
-fn code_that_contradicts_itself_leads_to_no_name() {
+fn contradictory_code_leads_to_no_name() {
     for compiler in ["gcc", "aarch64-linux-gnu-gcc"] {
         let image = mysql_8_0(compiler, "MySQL Community Server - GPL", &[("LINE_AT", "0x38"), ("CONTRADICTION", "1")]);
         let family = discovery::family(&image).unwrap_or_else(|error| panic!("{compiler}: {error}"));
@@ -641,14 +641,14 @@ fn code_that_contradicts_itself_leads_to_no_name() {
     }
 }
 
-/// Where the wait functions of Debian's builds begin, by what a disassembler shows of them, in the catalog's order.
+/// The addresses of the wait functions in Debian's builds were read from their disassembly. They are in the catalog's order.
 #[test]
 fn debian_mariadb_wait_functions() {
     let cases: [(&str, &str, &str, &[u64]); 6] = [
         ("amd64", "bookworm", "439da8d9", &[0xde28c0, 0xde2920, 0xde2c20, 0xde2ac0, 0xde2a70, 0xde29d0]),
         ("arm64", "bookworm", "9014e1c7", &[0xd1b7c0, 0xd1b840, 0xd1bbb0, 0xd1ba30, 0xd1b9e0, 0xd1b930]),
         ("amd64", "trixie", "2709f499", &[0xf559e0, 0xf55a50, 0xf55c40, 0xf55e10, 0xf55be0, 0xf55b10]),
-        // Two of its lock functions wait in their own code: they are none of these.
+        // Two of its lock functions contain their own wait; they are not in the list.
         ("arm64", "trixie", "2c7e63f5", &[0xe8b900, 0xe8b980, 0xe8bba0, 0xe8bda0, 0xe8bb40, 0xe8ba80]),
         ("amd64", "sid", "e1821821", &[0xf1f920, 0xf1f990, 0xf1fb90, 0xf1fd60, 0xf1fb30, 0xf1fa60]),
         ("arm64", "sid", "5ea7a1dd", &[0xe4a340, 0xe4a3c0, 0xe4a5e0, 0xe4a7e0, 0xe4a580, 0xe4a4c0]),
@@ -669,15 +669,15 @@ fn debian_mariadb_wait_functions() {
         let plan = latch_plan(&image);
         let begins: HashSet<&str> = plan.sites.iter().filter_map(|s| s.name.strip_suffix(":begin")).collect();
         assert_eq!(begins.len(), 6, "{arch} {suite}: {begins:?}");
-        // From 11.8 on, readers spin in another function than the one in which they sleep.
+        // From 11.8 on, readers spin and sleep in different functions.
         let spinning_readers = begins.contains("ssux_spin_rd_wait");
         let known_gaps = if spinning_readers { vec![] } else { vec!["ssux_spin_rd_wait"] };
         assert_eq!(plan.gaps.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), known_gaps, "{arch} {suite}");
     }
 }
 
-/// The functions that wait for InnoDB's events in Debian's MariaDB 10.5, by what a disassembler shows of them: all that is known
-/// of its latches.
+/// In Debian's MariaDB 10.5, only the functions that wait for InnoDB's events are found. Their addresses were read from the
+/// disassembly.
 #[test]
 fn debian_mariadb_10_5_waits_for_events() {
     let cases: [(&str, &str, &[u64]); 2] =
@@ -696,8 +696,8 @@ fn debian_mariadb_10_5_waits_for_events() {
     }
 }
 
-/// Every place from which a function that waits goes on to sleep leads back to the function's caller, and says what the
-/// function is for.
+/// Every call in a function that waits has a row, with the stack frame that leads to the function's caller and with the
+/// function's purpose.
 #[test]
 fn c_library_frames() {
     const MUTEX: u32 = 1;
@@ -718,7 +718,7 @@ fn c_library_frames() {
         let arch = image.arch().as_str();
         let rows = pthread_rows(&image);
         println!("{arch}: {} rows", rows.len());
-        assert!(rows.len() < 2000, "{arch}: {} rows; the programs have room for 4096", rows.len());
+        assert!(rows.len() < 2000, "{arch}: {} rows; the BPF programs have room for 4096", rows.len());
         for (name, primitive) in functions {
             let entry = image.symbols().find(|s| s.name == name).unwrap_or_else(|| panic!("{arch}: no {name}"));
             let range = image.function_at(entry.addr).unwrap_or_else(|| panic!("{arch}: {name} has no bounds"));
@@ -730,7 +730,7 @@ fn c_library_frames() {
                 calls += 1;
                 let row = rows.get(&insn.end()).unwrap_or_else(|| panic!("{arch}: {name}: {}", insn.text()));
                 assert_eq!(row.primitive, primitive, "{arch}: {name}");
-                // On x86_64 the return address is what the caller pushed last, on aarch64 it lies beside the frame pointer.
+                // On x86_64 the caller pushed the return address last; on aarch64 it is stored next to the frame pointer.
                 let expected = if image.arch() == Arch::X86_64 { row.size - 8 } else { 8 };
                 assert_eq!(row.return_at, expected, "{arch}: {name}");
                 assert!(row.size.is_multiple_of(8) && row.size > row.return_at, "{arch}: {name}: {}", row.size);
@@ -742,7 +742,7 @@ fn c_library_frames() {
 
 /// Distributions for arm64 build with signed return addresses, which changes the instructions of the unwind table.
 #[test]
-fn frames_of_code_that_signs_its_return_addresses_are_known() {
+fn frames_with_signed_return_addresses_are_known() {
     let scratch = tempfile::tempdir().expect("a folder");
     let (source, library) = (scratch.path().join("calls.c"), scratch.path().join("calls.so"));
     fs::write(&source, "int other(void); int calls(void) { return 1 + other(); }").expect("a file");
@@ -760,9 +760,9 @@ fn frames_of_code_that_signs_its_return_addresses_are_known() {
     assert_eq!(frame(&image, call.addr), Some(Frame { size: 16, return_at: Some(8) }));
 }
 
-/// By that the programs tell the wait for a condition from the one for its mutex, both `FUTEX_WAIT`s there.
+/// This distinguishes the wait for a condition variable from the wait for its mutex: both are `FUTEX_WAIT`.
 #[test]
-fn conditions_are_waited_for_in_place_before_glibc_2_34() {
+fn condition_waits_make_the_system_call_themselves_before_glibc_2_34() {
     const NONE: u32 = 0;
     const COND: u32 = 4;
     let image = libpthread_2_31();
@@ -775,7 +775,7 @@ fn conditions_are_waited_for_in_place_before_glibc_2_34() {
         calls.map(|i| rows.get(&i.end()).unwrap_or_else(|| panic!("{name}: no row")).primitive).collect()
     };
     assert!(system_calls("__pthread_cond_wait").contains(&COND));
-    // It is part of other functions too.
+    // Several functions call it, so it has no purpose of its own.
     assert_eq!(system_calls("__lll_lock_wait"), [NONE]);
 }
 
@@ -783,9 +783,10 @@ fn function(image: &Image, name: &str) -> std::ops::Range<u64> {
     image.function_at(address(image, name)).expect("the unwind table has it")
 }
 
-/// Which checksums use the CPU's instructions, and where the pointers to the chosen ones are, on both architectures.
+/// Checksum functions that use the CPU's instructions are recognised on both architectures, and so are the pointers to the
+/// chosen implementation.
 #[test]
-fn checksums_are_known_by_their_instructions() {
+fn checksums_are_recognised_by_their_instructions() {
     let of = |image: &Image, name: &str| checksum_instruction(image, function(image, name));
     for (image, best) in [(mysql_amd64(), "pclmulqdq"), (mysql_arm64(), "pmull")] {
         let hardware = of(&image, "_ZN8hardware18crc32_using_pclmulEPKhm");

@@ -1,4 +1,4 @@
-//! The audit of real servers, against another account of the same: binutils' disassembly of all of the code.
+//! The audit of real servers, compared with binutils' disassembly of all their code.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io::{BufRead, BufReader};
@@ -10,14 +10,14 @@ use serde_json::Value;
 
 use lab::binaries::{debian_mariadb_path, mariadb_amd64_path, mysql_amd64_path, mysql_arm64_path};
 
-/// The goals are 3 s on one core and 300 MiB; the first is given room for a machine that is busy, and a slower one.
+/// The limits of an audit. The goals are 3 s on one core and 300 MiB; the limit on time allows for busy and slower machines.
 const MOST_CPU_SECONDS: f64 = 10.0;
 const MOST_MEMORY_KIB: i64 = 300 << 10;
 
-/// The build id of MariaDB 11.4.5, the official one for x86_64.
+/// The build ID of the official MariaDB 11.4.5 for x86_64.
 const MARIADB: &str = "df9ed6c416aa0cd2e07169c3b5e3cf1bf966c72c";
 
-/// Its structures for lines of 64 bytes.
+/// Its structures that are laid out for cache lines of 64 bytes.
 const STRUCTURES: [&str; 21] = [
     "buf_pool_t",
     "trx_t",
@@ -42,10 +42,10 @@ const STRUCTURES: [&str; 21] = [
     "trx_sys_t",
 ];
 
-/// How often each instruction occurs.
+/// The number of instructions, by class.
 type Counts = BTreeMap<String, u64>;
 
-/// The disassembler for an architecture, on either.
+/// Returns the name of the disassembler for an architecture.
 fn objdump(arch: Arch) -> String {
     if arch == Arch::HOST {
         "objdump".to_owned()
@@ -54,7 +54,7 @@ fn objdump(arch: Arch) -> String {
     }
 }
 
-/// What binutils finds in `.text`: by class, as the names of instructions tell, and calls of `helpers`.
+/// Counts the instructions in binutils' disassembly of `.text` by class, from their mnemonics, and the calls of `helpers`.
 fn disassembled(arch: Arch, path: &Path, helpers: &HashSet<String>) -> (Counts, u64) {
     let program = objdump(arch);
     let mut child = Command::new(&program)
@@ -107,7 +107,7 @@ fn x86_class(mnemonic: &str, operands: &str) -> Option<String> {
     }
 }
 
-/// Without the suffix for the size.
+/// Removes the operand size suffix from a mnemonic.
 fn x86_base(mnemonic: &str) -> &str {
     const SIZED: [&str; 17] = [
         "adc", "add", "and", "btc", "btr", "bts", "cmpxchg", "dec", "inc", "neg", "not", "or", "sbb", "sub", "xadd",
@@ -142,14 +142,14 @@ fn arm64_class(mnemonic: &str, operands: &str) -> Option<String> {
     if ORDERED.contains(&base) {
         return Some(base.to_owned());
     }
-    // A store is a load of which the result is dropped.
+    // A store form is a load form whose result is discarded.
     let base = base.strip_prefix("st").map_or(base.to_owned(), |operation| format!("ld{operation}"));
     let is_atomic =
         |base: &str| ATOMIC.iter().any(|a| base.strip_prefix(a).is_some_and(|o| ["", "a", "l", "al"].contains(&o)));
     is_atomic(&base).then_some(base)
 }
 
-/// The audit in JSON.
+/// Runs the audit and returns its JSON.
 fn audited(paths: &[&Path]) -> Value {
     let output = Command::new(env!("CARGO_BIN_EXE_armtrace")).args(["audit", "--format", "json"]).args(paths).output();
     let output = output.expect("armtrace");
@@ -157,7 +157,7 @@ fn audited(paths: &[&Path]) -> Value {
     serde_json::from_slice(&output.stdout).expect("JSON")
 }
 
-/// By class, without calls of helpers, and the sum of these.
+/// Returns the audit's counts by class, and the number of calls of helpers.
 fn counts(audit: &Value) -> (Counts, u64) {
     let totals = audit["totals"].as_array().expect("totals").iter();
     let all =
@@ -166,7 +166,7 @@ fn counts(audit: &Value) -> (Counts, u64) {
     (counts.into_iter().collect(), calls.into_iter().map(|(_, n)| n).sum())
 }
 
-/// Returns the audit.
+/// Checks the audit against binutils, and returns it.
 fn agrees_with_binutils(arch: Arch, path: &Path, at_least: u64) -> Value {
     let audit = audited(&[path]);
     let (found, calls) = counts(&audit);
@@ -176,7 +176,7 @@ fn agrees_with_binutils(arch: Arch, path: &Path, at_least: u64) -> Value {
     assert_eq!(found, expected, "{}", path.display());
     assert_eq!(calls, expected_calls, "{}", path.display());
     assert!(found.values().sum::<u64>() > at_least, "{found:?}");
-    // What functions have adds up.
+    // The functions' counts add up to the total.
     let functions = audit["functions"].as_array().expect("functions").iter();
     let own =
         |f: &Value| f["instructions"].as_object().expect("counts").values().filter_map(Value::as_u64).sum::<u64>();
@@ -211,7 +211,7 @@ fn mysql_for_arm64() {
 fn mariadb_with_symbols() {
     let audit = agrees_with_binutils(Arch::X86_64, &mariadb_amd64_path(), 2_000);
     assert!(verdicts(&audit).is_superset(&["full-fences", "spin-hint"].into()), "{:?}", verdicts(&audit));
-    // It has debug information too.
+    // It also has debug info.
     let functions = audit["functions"].as_array().expect("functions");
     let in_innodb = functions.iter().filter(|f| f["module"].as_str().is_some_and(|m| m.contains("storage/innobase")));
     assert!(in_innodb.count() > 100);
@@ -219,7 +219,7 @@ fn mariadb_with_symbols() {
     assert!(buffer["source"].as_str().expect("a line").starts_with("buf0buf.cc:"), "{buffer}");
 }
 
-/// Debian's MariaDB for arm64 has no symbols of InnoDB: its spin loops are known by how they wait.
+/// Debian's MariaDB for arm64 has no symbols for InnoDB, so its spin loops are recognised by how they wait.
 #[test]
 fn stripped_mariadb_spins_without_a_hint_on_arm64() {
     let audit = audited(&[&debian_mariadb_path("arm64", "bookworm")]);
@@ -232,16 +232,17 @@ fn stripped_mariadb_spins_without_a_hint_on_arm64() {
     );
 }
 
-/// A structure, as LLVM reads the debug information.
+/// A structure or a member in the debug info, as printed by LLVM.
 #[derive(Debug, Default)]
 struct Described {
     size: String,
     line: String,
     members: Vec<Described>,
     name: String,
-    /// Of a member: where it begins, and where its type is described, with its name.
+    /// The offset of a member.
     offset: String,
-    of: String,
+    /// The address of the entry for a member's type, and the type's name.
+    type_entry: String,
 }
 
 impl Described {
@@ -251,7 +252,7 @@ impl Described {
             "DW_AT_byte_size" => &mut self.size,
             "DW_AT_decl_line" => &mut self.line,
             "DW_AT_data_member_location" => &mut self.offset,
-            "DW_AT_type" => &mut self.of,
+            "DW_AT_type" => &mut self.type_entry,
             _ => return,
         };
         *field = value.trim_matches(['(', ')', '"']).to_owned();
@@ -259,15 +260,15 @@ impl Described {
 
     fn number(shown: &str) -> u64 {
         let digits = shown.split(' ').next().unwrap_or_default().trim_start_matches("0x");
-        u64::from_str_radix(digits, 16).unwrap_or_else(|_| panic!("{shown} is no number"))
+        u64::from_str_radix(digits, 16).unwrap_or_else(|_| panic!("{shown} is not a number"))
     }
 }
 
-/// What LLVM prints of a program's debug information: the entries that it was asked for, with the members of structures.
-fn described(path: &Path, question: &[&str]) -> Vec<Described> {
-    let output = Command::new("llvm-dwarfdump-16").args(question).arg(path).output();
+/// Returns the entries of a program's debug info that these options of `llvm-dwarfdump` select, with the members of structures.
+fn described(path: &Path, options: &[&str]) -> Vec<Described> {
+    let output = Command::new("llvm-dwarfdump-16").args(options).arg(path).output();
     let output = output.expect("cannot run llvm-dwarfdump-16 (package llvm-16)");
-    assert!(output.status.success(), "llvm-dwarfdump-16 {question:?} {}", path.display());
+    assert!(output.status.success(), "llvm-dwarfdump-16 {options:?} {}", path.display());
     let mut found: Vec<Described> = Vec::new();
     let mut depth = 0;
     let mut is_member = false;
@@ -290,19 +291,19 @@ fn described(path: &Path, question: &[&str]) -> Vec<Described> {
     found
 }
 
-/// Bytes of the type of a member.
-fn size_of_type(path: &Path, of: &str) -> u64 {
-    let address = of.split(' ').next().expect("an address");
+/// Returns the size in bytes of a member's type.
+fn size_of_type(path: &Path, type_entry: &str) -> u64 {
+    let address = type_entry.split(' ').next().expect("an address");
     let entries = described(path, &[&format!("--debug-info={address}")]);
     match &*entries[0].size {
-        "" => size_of_type(path, &entries[0].of),
+        "" => size_of_type(path, &entries[0].type_entry),
         size => Described::number(size),
     }
 }
 
-/// The compiler of this build does not write down what is aligned.
+/// The compiler of this build does not record alignment in the debug info.
 #[test]
-fn structures_are_where_llvm_reads_them() {
+fn structures_agree_with_llvm() {
     let path = mariadb_amd64_path();
     let audit = audited(&[&path]);
     let found = audit["structures"].as_array().expect("structures");
@@ -310,7 +311,7 @@ fn structures_are_where_llvm_reads_them() {
     if audit["binary"]["build_id"] == MARIADB {
         assert_eq!(names, STRUCTURES);
     }
-    // One with a hole, and with padding.
+    // One structure has a hole, the other has padding.
     for (name, member) in [("trx_sys_t", "m_rw_trx_hash_version"), ("Share_free_tables", "pad")] {
         let audited = found.iter().find(|s| s["name"] == name).unwrap_or_else(|| panic!("no {name} in {names:?}"));
         let llvm = described(&path, &[&format!("--name={name}"), "--show-children"]);
@@ -325,10 +326,10 @@ fn structures_are_where_llvm_reads_them() {
         assert_eq!(evidence["offset"], offset);
         if evidence["kind"] == "padding" {
             let bytes = evidence["bytes"].as_u64().expect("bytes");
-            assert!(llvm.members[at].of.ends_with(&format!("char[{bytes}]")), "{llvm:?}");
+            assert!(llvm.members[at].type_entry.ends_with(&format!("char[{bytes}]")), "{llvm:?}");
         } else {
             let before = &llvm.members[at - 1];
-            let free = offset - Described::number(&before.offset) - size_of_type(&path, &before.of);
+            let free = offset - Described::number(&before.offset) - size_of_type(&path, &before.type_entry);
             assert_eq!((&evidence["kind"], &evidence["bytes"]), (&"hole".into(), &free.into()));
         }
     }
@@ -349,7 +350,7 @@ fn two_architectures_of_one_server_are_compared() {
 }
 
 #[test]
-fn eight_million_instructions_take_little() {
+fn an_audit_of_eight_million_instructions_is_cheap() {
     for path in [mysql_amd64_path(), mysql_arm64_path(), mariadb_amd64_path()] {
         let (seconds, kib) = cost(&path);
         println!("{}: {seconds:.2} s of CPU time, {} MiB", path.display(), kib >> 10);
@@ -357,15 +358,15 @@ fn eight_million_instructions_take_little() {
     }
 }
 
-/// CPU time, in seconds, and most memory at a time, in KiB, that the audit of a program takes.
-#[expect(clippy::zombie_processes, reason = "wait4 waits for it, and says what it used")]
+/// Returns the CPU time in seconds and the peak memory in KiB of an audit.
+#[expect(clippy::zombie_processes, reason = "wait4 waits for the process and returns its resource usage")]
 fn cost(path: &Path) -> (f64, i64) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_armtrace"));
     let child = command.args(["audit", "--format", "json"]).arg(path).stdout(Stdio::null()).spawn().expect("armtrace");
-    // SAFETY: all of it is integers, for which zero is a value.
+    // SAFETY: the structure consists of integers, for which zero is valid.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     let mut status = 0;
-    // SAFETY: the process is this one's child, and the call fills in the two structures.
+    // SAFETY: the process is a child of this one, and both pointers are valid for the call to write to.
     let waited = unsafe { libc::wait4(child.id() as i32, &mut status, 0, &mut usage) };
     assert!(waited == child.id() as i32 && status == 0, "{waited} {status}");
     let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;

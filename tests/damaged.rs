@@ -1,7 +1,7 @@
-//! Servers whose files are damaged, or lie: copies of real programs with some bytes changed. What is still there is used, what is not is
-//! missing, and no name is wrong.
+//! Damaged and inconsistent program files: copies of real servers with some bytes changed. Intact parts are used, damaged
+//! parts are left out, and no name is wrong.
 //!
-//! `tests/lab/src/binaries.rs` says where the programs come from.
+//! `tests/lab/src/binaries.rs` provides the programs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, OpenOptions};
@@ -19,14 +19,15 @@ use object::read::elf::{ElfFile64, SectionHeader as _};
 use object::{LittleEndian, Object, ObjectSection};
 use tempfile::NamedTempFile;
 
-/// Offsets in an ELF file's header, and in a section's.
+/// The offset of the section headers' position in the ELF header.
 const SECTION_HEADERS_AT: u64 = 0x28;
+/// Offsets in a section header.
 const SIZE_AT: u64 = 0x20;
 const LINK_AT: u64 = 0x28;
 const ENTRY_SIZE_AT: u64 = 0x38;
 const SECTION_HEADER: u64 = 64;
 
-/// Probe sites by name, address and instruction; what is not measured; latches' names by what they are known by.
+/// The probe sites (name, address and instruction), what is not measured, and the latches' names by their keys.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Seen {
     sites: BTreeSet<(String, u64, String)>,
@@ -35,7 +36,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// Whether all of it is in `whole` too.
+    /// Returns whether every site and name is also in `whole`.
     fn is_part_of(&self, whole: &Seen) -> bool {
         self.sites.is_subset(&whole.sites) && self.names.iter().all(|(key, name)| whole.names.get(key) == Some(name))
     }
@@ -69,7 +70,7 @@ fn seen(image: &Image) -> Seen {
     }
 }
 
-/// A copy of a program in which these bytes are changed.
+/// Copies a program and replaces the bytes at these file offsets.
 fn patched(program: &Path, patches: &[(u64, Vec<u8>)]) -> NamedTempFile {
     let copy = NamedTempFile::new_in("/var/tmp").expect("a file");
     fs::copy(program, copy.path()).expect("space for it");
@@ -80,13 +81,14 @@ fn patched(program: &Path, patches: &[(u64, Vec<u8>)]) -> NamedTempFile {
     copy
 }
 
-/// Without its section headers, as `strip --strip-section-headers` leaves it. Debug information and symbols go with them.
+/// Copies a program without its section headers, as with `strip --strip-section-headers`. That removes debug info and the
+/// symbol table too.
 fn without_sections(program: &Path) -> NamedTempFile {
-    // Its number of section headers, and the one with names, follow some other fields.
+    // 0x3c has the number of section headers and the index of the one with names.
     patched(program, &[(SECTION_HEADERS_AT, vec![0; 8]), (0x3c, vec![0; 4])])
 }
 
-/// Where a section's header is in the file, and the section.
+/// Returns the file offset of a section's header, and the file range of the section.
 fn section(program: &Path, name: &str) -> (u64, std::ops::Range<u64>) {
     let bytes = fs::read(program).expect("the program");
     let elf = ElfFile64::<LittleEndian>::parse(&*bytes).expect("a program");
@@ -100,13 +102,13 @@ fn open(file: &NamedTempFile) -> Image {
     Image::open(file.path()).unwrap_or_else(|e| panic!("{e}"))
 }
 
-/// The names and addresses of exported functions and data.
+/// Returns the names, addresses and sizes of all symbols.
 fn symbols(image: &Image) -> BTreeSet<(String, u64, u64)> {
     image.symbols().map(|s| (s.name.to_owned(), s.addr, s.size)).collect()
 }
 
 #[test]
-fn without_section_headers_all_is_found_that_the_loader_needs() {
+fn without_section_headers_everything_the_loader_needs_is_found() {
     let stripped_mariadb = stripped(&binaries::mariadb_amd64_path());
     let programs = [
         binaries::mysql_amd64_path(),
@@ -127,7 +129,7 @@ fn without_section_headers_all_is_found_that_the_loader_needs() {
         assert_eq!(bare.imports(), whole.imports(), "{shown}");
         let (found, expected) = (seen(&bare), seen(&whole));
         assert!(found.is_part_of(&expected), "{shown}: {found:#?}");
-        // MariaDB's functions are known by which stubs they call, and no program header says where stubs are.
+        // MariaDB's functions are recognised by the stubs they call, and no program header says where the stubs are.
         if program == binaries::mysql_amd64_path() || program == binaries::mysql_arm64_path() {
             assert!(found.sites.len() >= 6 && found.names.len() >= 100, "{shown}: {found:#?}");
             assert_eq!(found, expected, "{shown}");
@@ -142,9 +144,9 @@ fn stripped(program: &Path) -> NamedTempFile {
     copy
 }
 
-/// What a program exports is read where its own symbol table cannot be.
+/// If the symbol table cannot be read, the exported symbols are used.
 #[test]
-fn a_damaged_symbol_table_leaves_what_is_exported() {
+fn a_damaged_symbol_table_leaves_the_exported_symbols() {
     let program = binaries::mariadb_amd64_path();
     let exported = open(&stripped(&program));
     let expected = seen(&exported);
@@ -153,7 +155,7 @@ fn a_damaged_symbol_table_leaves_what_is_exported() {
     let number = |n: u64| n.to_le_bytes().to_vec();
     for (what, at, bytes) in [
         ("past the end of the file", symtab + SIZE_AT, number(24 << 40)),
-        ("of all sizes", symtab + SIZE_AT, number(u64::MAX)),
+        ("the largest size", symtab + SIZE_AT, number(u64::MAX)),
         ("without names", symtab + LINK_AT, vec![0xff; 4]),
         ("names past the end of the file", strtab + SIZE_AT, number(1 << 40)),
     ] {
@@ -165,13 +167,13 @@ fn a_damaged_symbol_table_leaves_what_is_exported() {
     }
 }
 
-/// Some names are out of range, or entries have no size: the others are there, and each is what it was.
+/// Some names are out of range, or entries have no size. All other names remain, and none is wrong.
 #[test]
-fn a_symbol_table_with_lies_has_no_wrong_names() {
+fn an_inconsistent_symbol_table_has_no_wrong_names() {
     let program = binaries::mariadb_amd64_path();
 
     let mut whole = symbols(&Image::open(&program).expect("a program"));
-    // There the names have no versions.
+    // Names in the dynamic symbol table have no versions.
     whole.extend(symbols(&open(&stripped(&program))));
     let (symtab, table) = section(&program, ".symtab");
     let (strtab, _) = section(&program, ".strtab");
@@ -180,7 +182,7 @@ fn a_symbol_table_with_lies_has_no_wrong_names() {
     for (what, at, bytes) in [
         ("half of it", symtab + SIZE_AT, number(half)),
         ("half an entry more", symtab + SIZE_AT, number(half + 12)),
-        ("entries of no size", symtab + ENTRY_SIZE_AT, number(0)),
+        ("entries of size 0", symtab + ENTRY_SIZE_AT, number(0)),
         ("few names", strtab + SIZE_AT, number(100_000)),
     ] {
         let image = open(&patched(&program, &[(at, bytes)]));
@@ -190,9 +192,9 @@ fn a_symbol_table_with_lies_has_no_wrong_names() {
     }
 }
 
-/// A function that claims the code of the next one too, or all there is, must not get probes in that.
+/// A function whose claimed range includes the next function, or all code, must not get probes there.
 #[test]
-fn overlapping_functions_lead_to_no_site_elsewhere() {
+fn overlapping_functions_lead_to_no_sites_elsewhere() {
     let program = binaries::mysql_amd64_path();
     let whole = Image::open(&program).expect("a program");
     let expected = seen(&whole);
@@ -215,12 +217,12 @@ fn overlapping_functions_lead_to_no_site_elsewhere() {
     }
 }
 
-/// The patch that makes the function at `start` this much longer: the length behind the begin in its entry of the unwind table.
+/// Returns the patch that makes the function at `start` longer: it changes the length in its entry of the unwind table.
 fn longer(bytes: &[u8], image: &Image, start: u64, more: u32) -> Option<(u64, Vec<u8>)> {
     let range = image.function_at(start)?;
     let table = image.section(".eh_frame")?;
     let size = u32::try_from(range.end - range.start).ok()?;
-    // Both are relative: begin from where it is written, then the length.
+    // An entry has the start of the function, relative to the field itself, and then the length.
     let entries = table.clone().step_by(4);
     let at = entries.filter_map(|addr| Some((addr, image.file_offset(addr)?))).find(|(addr, at)| {
         let word =
@@ -231,9 +233,9 @@ fn longer(bytes: &[u8], image: &Image, start: u64, more: u32) -> Option<(u64, Ve
     Some((at.1 + 4, size.saturating_add(more).to_le_bytes().to_vec()))
 }
 
-/// All that is asked of debug information is answered, and by nothing that the whole does not say.
+/// Inconsistent debug info does not make the audit fail, and adds nothing that the intact debug info does not contain.
 #[test]
-fn debug_information_that_lies_is_survived() {
+fn inconsistent_debug_info_is_survived() {
     let program = binaries::mariadb_amd64_path();
     let structures = |program: &Path| -> BTreeSet<String> {
         let output =
@@ -254,9 +256,9 @@ fn debug_information_that_lies_is_survived() {
     for (what, patches, least) in [
         ("half of it", vec![(info + SIZE_AT, number(half))], 1),
         ("past the end of the file", vec![(info + SIZE_AT, number(1 << 40))], 0),
-        ("few kinds of entries", vec![(abbreviations + SIZE_AT, number(1000))], 0),
-        ("a unit of all sizes", vec![(contents.start, vec![0xee, 0xff, 0xff, 0xff])], 0),
-        ("kinds of entries from nowhere", vec![(contents.start + 6, vec![0xff; 4])], 1),
+        ("few abbreviations", vec![(abbreviations + SIZE_AT, number(1000))], 0),
+        ("a unit of the largest size", vec![(contents.start, vec![0xee, 0xff, 0xff, 0xff])], 0),
+        ("abbreviations out of range", vec![(contents.start + 6, vec![0xff; 4])], 1),
         ("names without an end", vec![(strings.start, vec![b'x'; (strings.end - strings.start) as usize])], 0),
     ] {
         let found = structures(patched(&program, &patches).path());

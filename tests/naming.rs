@@ -1,7 +1,6 @@
-//! Latch names derived from real server binaries of both architectures.
+//! Latch names derived from real server binaries of both architectures, which `tests/lab/src/binaries.rs` provides.
 //!
-//! `tests/lab/src/binaries.rs` says where they come from. That the names are those of
-//! performance_schema is shown by the live tests.
+//! The live tests compare the names with performance_schema's.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -19,23 +18,24 @@ use lab::binaries::{
 fn mysql_rules(image: &Image) -> MysqlRules {
     match discovery::family(image).expect("a known family").naming {
         Naming::Mysql(names) => MysqlRules::new(image, names),
-        Naming::Mariadb(_) | Naming::None => panic!("this is no server of MySQL's latches"),
+        Naming::Mariadb(_) | Naming::None => panic!("this server does not have MySQL's latches"),
     }
 }
 
-/// Latch id to event name.
+/// Returns the event name of each latch id.
 fn ids(rules: &MysqlRules) -> BTreeMap<String, String> {
     rules.ids().filter_map(|id| Some((id.to_owned(), rules.id_name(id)?.event))).collect()
 }
 
-/// Source file, without its folders, and event name of each place that makes rw-locks. No lines: they differ between builds.
+/// Returns the source file, without its folders, and the event name of each place that creates rw-locks. Lines are left out
+/// because they differ between builds.
 fn sites(rules: &MysqlRules) -> BTreeSet<(String, String)> {
     let name =
         |s: &armtrace::names::CreationSite| rules.site_name(&s.file, s.line).map_or("none".to_owned(), |n| n.event);
     rules.sites().iter().map(|s| (s.file.rsplit('/').next().unwrap_or_default().to_owned(), name(s))).collect()
 }
 
-/// Ids whose instrument has another name than the id, and some that have not.
+/// Ids whose instrument has a different name, and some whose instrument has the same name.
 const IDS: &[(&str, &str)] = &[
     ("FIL_SHARD", "wait/synch/mutex/innodb/fil_system_mutex"),
     ("LOCK_SYS_PAGE", "wait/synch/mutex/innodb/lock_sys_page_mutex"),
@@ -78,8 +78,8 @@ fn names_mysql(image: &Image) {
     assert!(ids.len() >= 100, "only {} ids: {ids:?}", ids.len());
     let expected = SITES.iter().map(|(f, n)| ((*f).to_owned(), format!("wait/synch/sxlock/innodb/{n}"))).collect();
     assert_eq!(sites(&rules), expected);
-    let unclear: Vec<_> = rules.sites().iter().filter(|s| s.key == Key::Unknown).collect();
-    assert!(unclear.is_empty(), "{unclear:?}");
+    let unknown: Vec<_> = rules.sites().iter().filter(|s| s.key == Key::Unknown).collect();
+    assert!(unknown.is_empty(), "{unknown:?}");
 }
 
 #[test]
@@ -92,9 +92,9 @@ fn mysql_names_come_from_arm64_code() {
     names_mysql(&mysql_arm64());
 }
 
-/// Ids without an instrument may be left out: the compiler may have folded the constant that says so.
+/// Ids without an instrument may be missing, because the compiler may have folded the constant for "no instrument".
 #[test]
-fn both_architectures_name_the_same() {
+fn both_architectures_have_the_same_names() {
     let (amd64, arm64) = (mysql_amd64(), mysql_arm64());
     let instrumented = |image: &Image| {
         let mut names = ids(&mysql_rules(image));
@@ -108,18 +108,18 @@ fn mariadb_rules(image: &Image) -> MariadbRules {
     let family = discovery::family(image).expect("a known family");
     match family.naming {
         Naming::Mariadb(names) => MariadbRules::new(image, family, names),
-        Naming::Mysql(_) | Naming::None => panic!("this is no server of MariaDB's latches"),
+        Naming::Mysql(_) | Naming::None => panic!("this server does not have MariaDB's latches"),
     }
 }
 
-/// Latches in static data: link-time address of the lock word, and the last part of the event name.
+/// Returns the latches in static data: the link-time address of the lock word, and the kind and last part of the event name.
 fn statics(rules: &MariadbRules) -> BTreeMap<u64, String> {
     let bare = |event: &str| event.strip_prefix("wait/synch/").expect("a name").replace("/innodb/", " ");
     rules.statics().iter().map(|(&at, name)| (at, bare(&name.event))).collect()
 }
 
 #[test]
-fn mariadb_static_latches_are_named_by_the_code_that_makes_them() {
+fn mariadb_static_latches_are_named_by_the_code_that_creates_them() {
     let image = mariadb_amd64();
     let found: BTreeSet<(String, u64, String)> = statics(&mariadb_rules(&image))
         .into_iter()
@@ -128,7 +128,7 @@ fn mariadb_static_latches_are_named_by_the_code_that_makes_them() {
             (object.name.to_owned(), at - object.addr, name)
         })
         .collect();
-    // By the debug information of 11.4.5.
+    // From the debug info of 11.4.5.
     let expected = [
         ("dict_sys", 72, "rwlock dict_operation_lock"),
         ("lock_sys", 72, "rwlock lock_latch"),
@@ -141,9 +141,9 @@ fn mariadb_static_latches_are_named_by_the_code_that_makes_them() {
     assert_eq!(found, expected.into());
 }
 
-/// The mutexes of the C library in InnoDB's static objects.
+/// Mutexes of the C library in InnoDB's static objects have names too.
 #[test]
-fn mariadb_static_mutexes_are_named_by_the_code_that_makes_them() {
+fn mariadb_static_mutexes_are_named_by_the_code_that_creates_them() {
     let image = mariadb_amd64();
     let found: BTreeSet<(String, u64, String)> = mariadb_rules(&image)
         .static_mutexes()
@@ -153,7 +153,7 @@ fn mariadb_static_mutexes_are_named_by_the_code_that_makes_them() {
             (object.name.to_owned(), at - object.addr, name.event)
         })
         .collect();
-    // By the debug information of 11.4.5.
+    // From the debug info of 11.4.5.
     for (object, offset, name) in [
         ("buf_pool", 0x4180, "buf_pool_mutex"),
         ("buf_pool", 0x42c0, "flush_list_mutex"),
@@ -165,7 +165,7 @@ fn mariadb_static_mutexes_are_named_by_the_code_that_makes_them() {
     }
 }
 
-/// What symbols tell of a binary is not needed to name its latches.
+/// Symbols are not needed to name latches.
 #[test]
 fn a_stripped_mariadb_has_the_same_names() {
     let (whole, stripped) = (mariadb_rules(&mariadb_amd64()), mariadb_rules(&stripped(&mariadb_amd64_path())));
@@ -175,8 +175,7 @@ fn a_stripped_mariadb_has_the_same_names() {
     assert_eq!(stripped.static_mutexes(), whole.static_mutexes());
 }
 
-/// In every build of both architectures the same latches are found, and the members that a debugger shows, where that was
-/// looked up.
+/// Every build for both architectures has the same latches in static data and as members of objects.
 #[test]
 fn debian_mariadb_latches_are_named() {
     const ALWAYS: [&str; 5] = [
@@ -202,14 +201,14 @@ fn debian_mariadb_latches_are_named() {
 }
 
 #[test]
-fn a_rollback_segment_holds_its_latch_behind_its_tablespace() {
+fn a_rollback_segment_has_its_latch_after_its_tablespace() {
     for arch in ["amd64", "arm64"] {
         let rules = mariadb_rules(&debian_mariadb(arch, "bookworm"));
         assert_eq!(rules.made().members["trx_rseg_latch"], BTreeSet::from([8]), "{arch}");
     }
 }
 
-/// Its program is linked to fixed addresses: tables and code hold them as numbers.
+/// The program is linked to fixed addresses, which are plain numbers in tables and code.
 #[test]
 fn mariadb_10_2_names_come_from_its_code() {
     let rules = mysql_rules(&mariadb_10_2());
@@ -233,8 +232,8 @@ fn mariadb_10_2_names_come_from_its_code() {
     }
 }
 
-/// The load of the instrument's key is taken out of the code that describes a latch id: the id does not become a name, nor does it
-/// get the key of a neighbour.
+/// Without the load of the instrument's key in the code that describes a latch id, the id has no name. Neither the id itself
+/// nor the key of an adjacent id is used as one.
 #[test]
 fn a_latch_id_without_a_key_has_no_name() {
     let image = mariadb_10_2();
@@ -248,7 +247,7 @@ fn a_latch_id_without_a_key_has_no_name() {
     assert_eq!(ids(&mysql_rules(&patched(&mariadb_10_2_path(), &[(load.addr, &nops)]))), expected);
 }
 
-/// Its mutexes have no latch id, but the place that created them, as rw-locks do.
+/// Its mutexes have no latch id but, like rw-locks, store the place that created them.
 #[test]
 fn mariadb_10_1_names_come_from_where_latches_are_created() {
     let rules = mysql_rules(&mariadb_10_1());
@@ -258,7 +257,7 @@ fn mariadb_10_1_names_come_from_where_latches_are_created() {
         ("lock0lock.cc", "mutex/innodb/lock_mutex"),
         ("trx0sys.cc", "mutex/innodb/trx_sys_mutex"),
         ("trx0rseg.cc", "mutex/innodb/rseg_mutex"),
-        // Its key is in another file than the code that creates it.
+        // Its key is defined in a different file from the code that creates it.
         ("srv0start.cc", "mutex/innodb/srv_monitor_file_mutex"),
         ("buf0buf.cc", "mutex/innodb/buffer_block_mutex"),
         ("buf0buf.cc", "rwlock/innodb/buf_block_lock"),
@@ -272,43 +271,43 @@ fn mariadb_10_1_names_come_from_where_latches_are_created() {
     assert!(rules.ids().next().is_none());
 }
 
-/// What the latches are called that a source file makes.
-fn made_in(image: &Image, file: &str) -> BTreeSet<String> {
+/// Returns the names of the latches that a source file creates.
+fn created_in(image: &Image, file: &str) -> BTreeSet<String> {
     let rules = mysql_rules(image);
-    let here = rules.sites().iter().filter(|s| s.file.ends_with(file));
-    here.filter_map(|s| rules.site_name(&s.file, s.line)).map(|n| n.event).collect()
+    let sites = rules.sites().iter().filter(|s| s.file.ends_with(file));
+    sites.filter_map(|s| rules.site_name(&s.file, s.line)).map(|n| n.event).collect()
 }
 
-/// The load of the instrument's key is taken out of `lock_sys_create`: the mutex keeps no name of something near.
+/// Without the load of the instrument's key in `lock_sys_create`, the mutex has no name, not even that of an adjacent one.
 #[test]
 fn a_mutex_without_a_key_has_no_name() {
     let image = mariadb_10_1();
     let lock_mutex = "wait/synch/mutex/innodb/lock_mutex".to_owned();
-    let mut expected = made_in(&image, "/lock0lock.cc");
+    let mut expected = created_in(&image, "/lock0lock.cc");
     assert!(expected.remove(&lock_mutex), "{expected:?}");
     let create = image.symbol("_Z15lock_sys_createm").expect("lock_sys_create").addr;
     let key = image.symbol("lock_sys_mutex_key").expect("its key").addr;
     let insns = decode(&image, image.function_at(create).expect("a function"));
     let load = insns.iter().find(|i| i.memory == Some(key)).expect("a load of the key");
     let nops = vec![0x90; (load.end() - load.addr) as usize];
-    assert_eq!(made_in(&patched(&mariadb_10_1_path(), &[(load.addr, &nops)]), "/lock0lock.cc"), expected);
+    assert_eq!(created_in(&patched(&mariadb_10_1_path(), &[(load.addr, &nops)]), "/lock0lock.cc"), expected);
 }
 
-/// The number is taken out that says that a page's latch has no instrument: it may have any.
+/// Without the number that marks a page's latch as uninstrumented, its key is unknown, so it could have any instrument.
 #[test]
-fn a_latch_without_a_key_is_not_taken_for_one_without_an_instrument() {
+fn a_latch_with_an_unknown_key_is_not_treated_as_uninstrumented() {
     // mov $0xffffffff,%edi
     const NO_INSTRUMENT: [u8; 5] = [0xbf, 0xff, 0xff, 0xff, 0xff];
     let image = mariadb_10_1();
-    let mut expected = made_in(&image, "/buf0buf.cc");
+    let mut expected = created_in(&image, "/buf0buf.cc");
     assert!(expected.remove("wait/synch/rwlock/innodb/buf_block_lock"), "{expected:?}");
     let init = image.symbol("_Z22buf_pool_init_instanceP10buf_pool_tmm").expect("buf_pool_init_instance").addr;
     let insns = decode(&image, image.function_at(init).expect("a function"));
     let last = insns.iter().rfind(|i| i.bytes() == NO_INSTRUMENT).expect("the number");
-    assert_eq!(made_in(&patched(&mariadb_10_1_path(), &[(last.addr, &[0x90; 5])]), "/buf0buf.cc"), expected);
+    assert_eq!(created_in(&patched(&mariadb_10_1_path(), &[(last.addr, &[0x90; 5])]), "/buf0buf.cc"), expected);
 }
 
-/// Attaching must be quick. The bound is generous: this runs without optimisation, on a busy machine.
+/// Attaching must be quick. The limit is generous because tests run without optimisation and on busy machines.
 #[test]
 fn naming_is_set_up_quickly() {
     let image = mysql_amd64();
@@ -319,15 +318,15 @@ fn naming_is_set_up_quickly() {
     assert!(took < Duration::from_secs(10), "{took:?}");
 }
 
-fn made_locks(image: &Image) -> Locks {
+fn created_locks(image: &Image) -> Locks {
     locks(image, &Instruments::new(image, &image.static_pointers()))
 }
 
-/// By symbol and offset of a static object, what its locks are called.
+/// Returns the names of the locks in a static object.
 fn locks_in(image: &Image, symbol: &str) -> BTreeSet<String> {
     let object = image.symbol(symbol).unwrap_or_else(|| panic!("no {symbol}"));
-    let made = made_locks(image);
-    made.statics.range(object.addr..object.addr + object.size).map(|(_, name)| name.event.clone()).collect()
+    let locks = created_locks(image);
+    locks.statics.range(object.addr..object.addr + object.size).map(|(_, name)| name.event.clone()).collect()
 }
 
 fn assert_locks(found: &BTreeSet<String>, expected: &[&str]) {
@@ -336,9 +335,9 @@ fn assert_locks(found: &BTreeSet<String>, expected: &[&str]) {
     }
 }
 
-/// Their keys are members of the same object, which other code fills in, several at once through a vector register.
+/// The keys are members of the same object, which other code sets, several at a time through a vector register.
 #[test]
-fn mysqls_binary_log_has_named_locks() {
+fn mysql_binary_log_locks_have_names() {
     let image = mysql_amd64();
     assert_locks(
         &locks_in(&image, "mysql_bin_log"),
@@ -349,8 +348,8 @@ fn mysqls_binary_log_has_named_locks() {
             "wait/synch/cond/sql/MYSQL_BIN_LOG::update_cond",
         ],
     );
-    // Its keys are arguments, some of them on the stack, and the object is what a function returns.
-    let all: BTreeSet<String> = made_locks(&image).statics.values().map(|name| name.event.clone()).collect();
+    // These locks' keys are arguments, some of them on the stack, or the object is returned by a function.
+    let all: BTreeSet<String> = created_locks(&image).statics.values().map(|name| name.event.clone()).collect();
     assert_locks(
         &all,
         &[
@@ -370,15 +369,15 @@ const MARIADB_BINARY_LOG: &[&str] = &[
 ];
 
 #[test]
-fn mariadbs_binary_log_has_named_locks() {
+fn mariadb_binary_log_locks_have_names() {
     for image in [mariadb_amd64(), mariadb_10_2(), debian_mariadb("amd64", "bookworm")] {
         assert_locks(&locks_in(&image, "mysql_bin_log"), MARIADB_BINARY_LOG);
     }
 }
 
-/// A name needs all of its evidence: here the key is written to another member than the one it is read from.
+/// A name needs complete evidence. Here the key is written to a different member from the one it is read from.
 #[test]
-fn a_lock_whose_key_is_not_known_has_no_name() {
+fn a_lock_with_an_unknown_key_has_no_name() {
     let path = mariadb_amd64_path();
     let image = mariadb_amd64();
     let lock = "wait/synch/mutex/sql/MYSQL_BIN_LOG::LOCK_binlog_end_pos";

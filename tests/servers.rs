@@ -1,6 +1,6 @@
-//! What the analysis finds in every server of the lab, without running it.
+//! The analysis of every server in `tests/lab/servers`, without running it.
 //!
-//! `tests/lab/servers` says which there are. `ARMTRACE_ALL_SERVERS=1` takes the big ones too.
+//! `ARMTRACE_ALL_SERVERS=1` includes the big ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,8 +19,8 @@ fn latch_plan(image: &Image) -> Plan {
     plan(image, family, Allowed { uretprobes: true, calls: true, many_sites: true, every_round: true })
 }
 
-/// Offsets of a mutex's and a page mutex's id, and of an rw-lock's file and line, and the bits that the line has: from the
-/// disassembly of `PolicyMutex::init`, `sync_array_cell_print` and `rw_lock_create_func`.
+/// The offsets of the id in a mutex and in a page's mutex, those of the file and the line in an rw-lock, and the line's bit
+/// mask. They were read from the disassembly of `PolicyMutex::init`, `sync_array_cell_print` and `rw_lock_create_func`.
 const LAYOUTS: &[(&str, [i64; 4], u32)] = &[
     ("mysql-9.7", [0x20, 0x18, 0x30, 0x38], u32::MAX),
     ("mysql-8.0", [0x20, 0x18, 0x30, 0x38], u32::MAX),
@@ -33,26 +33,26 @@ const LAYOUTS: &[(&str, [i64; 4], u32)] = &[
 ];
 
 #[test]
-fn latches_are_laid_out_as_the_disassembly_says() {
+fn latch_layouts_match_the_disassembly() {
     for (server, path) in programs() {
         let Some((_, offsets, bits)) = LAYOUTS.iter().find(|(name, ..)| *name == server) else { continue };
         let image = open(&path);
         let family = discovery::family(&image).unwrap_or_else(|error| panic!("{server}: {error}"));
         let layout = Layout::of(&image, family);
-        let found = |is: &dyn Fn(&Member) -> bool| {
-            let mut found = layout.members().filter(|(member, _)| is(member)).map(|(_, kept)| kept);
+        let found = |matches: &dyn Fn(&Member) -> bool| {
+            let mut found = layout.members().filter(|(member, _)| matches(member)).map(|(_, kept)| kept);
             found.next().unwrap_or_else(|| panic!("{server}: {layout:?}"))
         };
-        let sort = |policy: &'static str| move |m: &Member| m.set_by[0].contains(policy);
+        let of_policy = |policy: &'static str| move |m: &Member| m.set_by[0].contains(policy);
         let of_rw_lock = |to: Parameter| move |m: &Member| m.set_by == [RW_LOCK_CREATE] && m.to == to;
-        let (id, block_id) = (found(&sort("13GenericPolicy")), found(&sort("16BlockMutexPolicy")));
+        let (id, block_id) = (found(&of_policy("13GenericPolicy")), found(&of_policy("16BlockMutexPolicy")));
         let (file, line) = (found(&of_rw_lock(Parameter::File)), found(&of_rw_lock(Parameter::Line)));
         assert_eq!([id, block_id, file, line].map(|kept| kept.offset), *offsets, "{server}");
         assert_eq!(line.mask, *bits, "{server}");
     }
 }
 
-/// Names come from the code of every build: most latch ids and places that make latches have an instrument.
+/// Names are read from the code of every build: most latch ids and most places that create latches have an instrument.
 #[test]
 fn latches_have_names() {
     for (server, path) in programs() {
@@ -69,12 +69,12 @@ fn latches_have_names() {
         }
         let sites = rules.sites();
         let named = sites.iter().filter(|site| rules.site_name(&site.file, site.line).is_some()).count();
-        println!("{server}: {} latch ids, {named} of {} places that make latches", ids.len(), sites.len());
+        println!("{server}: {} latch ids, {named} of {} places that create latches", ids.len(), sites.len());
         assert!(sites.len() >= 10 && named * 100 >= sites.len() * 85, "{server}: {sites:#?}");
     }
 }
 
-/// What the code says of names: by latch id, by place in the source, or by address.
+/// Returns the names found in the code, by latch id, by source location, or by address.
 fn names(image: &Image) -> BTreeMap<String, String> {
     let Ok(family) = discovery::family(image) else { return BTreeMap::new() };
     match family.naming {
@@ -95,12 +95,12 @@ fn names(image: &Image) -> BTreeMap<String, String> {
     }
 }
 
-/// Symbols only ever add: what is found without them is found with them, at the same places and under the same names.
+/// Everything found without symbols is also found with them, at the same addresses and under the same names.
 #[test]
 fn symbols_only_add() {
     for (server, path) in programs() {
         let whole = open(&path);
-        // A server that exports none of its latch functions is not traced by latch without them.
+        // A server that exports none of its latch functions has no sites without symbols.
         let sites = |image: &Image| -> BTreeSet<(String, u64)> {
             let plan = discovery::family(image).map(|_| latch_plan(image).sites).unwrap_or_default();
             plan.iter().map(|site| (site.name.clone(), site.addr)).collect()
@@ -111,7 +111,7 @@ fn symbols_only_add() {
         assert!(!with.is_empty() || !has_latches, "{server}: no probes");
         println!("{server}: {} probes with all symbols, {} stripped", with.len(), without.len());
         let lost: Vec<_> = without.difference(&with).collect();
-        assert!(lost.is_empty(), "{server}: symbols cost {lost:x?}");
+        assert!(lost.is_empty(), "{server}: found only without symbols: {lost:x?}");
         let all = names(&whole);
         for (latch, name) in names(&bare) {
             assert_eq!(all.get(&latch), Some(&name), "{server}: {latch}");

@@ -1,7 +1,7 @@
-//! Symbols from every source, on a real server binary: a stripped copy with each of them must lead to the same probe sites and names as
-//! the unstripped program.
+//! Symbols from every source for a real server binary. With each of them, a stripped copy must have the same probe sites and
+//! names as the unstripped program.
 //!
-//! Needs root: a debuginfod server listens on all addresses, so it gets a network of its own.
+//! Needs root: a debuginfod server listens on all addresses, so it runs in its own network namespace.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -20,22 +20,23 @@ use armtrace::symbols::{complete, read_any, DebugRoots, Debuginfod, Image, Setti
 use lab::binaries;
 use tempfile::TempDir;
 
-/// Where the stripped program lies in the root folders of these tests.
+/// The path of the stripped program in the root folders of these tests.
 const PROGRAM: &str = "/usr/sbin/mariadbd";
 
-/// MariaDB 11.4, and what `strip` and packages make of it.
+/// MariaDB 11.4, unstripped and as packages ship it: stripped and a debug file.
 struct Variants {
     folder: TempDir,
     original: PathBuf,
 }
 
-/// Made once for the tests that run side by side, and removed with the last of them: nothing drops what is static.
+/// Returns the variants, which concurrent tests share. They are removed with the last test that uses them; a plain static
+/// would never be dropped.
 fn variants() -> Arc<Variants> {
-    static MADE: Mutex<Weak<Variants>> = Mutex::new(Weak::new());
-    let mut made = MADE.lock().expect("nobody panicked here");
-    made.upgrade().unwrap_or_else(|| {
+    static SHARED: Mutex<Weak<Variants>> = Mutex::new(Weak::new());
+    let mut shared = SHARED.lock().expect("no test panicked here");
+    shared.upgrade().unwrap_or_else(|| {
         let variants = Arc::new(Variants::new());
-        *made = Arc::downgrade(&variants);
+        *shared = Arc::downgrade(&variants);
         variants
     })
 }
@@ -51,8 +52,8 @@ impl Variants {
         variants
     }
 
-    /// The stripped program with this source must be as good as the original.
-    fn as_good_as_the_original(&self, places: &DebugRoots, settings: &Settings, source: SymbolSource) {
+    /// Checks that the stripped program with symbols from this source is equivalent to the original.
+    fn equals_original_with(&self, places: &DebugRoots, settings: &Settings, source: SymbolSource) {
         let (mut image, original) = (self.open_stripped(), self.open_original());
         assert_eq!(image.symbol_source(), SymbolSource::Dynsym);
         let start = Instant::now();
@@ -92,7 +93,7 @@ fn run(program: &str, arguments: &[Argument]) {
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// A root folder with files in it: path in the root, and what to link there.
+/// Creates a root folder with links to files, given as their paths in the root and the files to link.
 fn root(files: &[(&str, &Path)]) -> (TempDir, DebugRoots) {
     let folder = tempfile::tempdir_in("/var/tmp").expect("a folder");
     for (path, from) in files {
@@ -115,7 +116,7 @@ fn with(file: &Path) -> Settings {
     Settings { file: Some(file.to_owned()), debuginfod: None }
 }
 
-/// Probe sites by name and address, latches in static data by name, and how many functions have names.
+/// What the analysis of an image finds: probe sites, what is not measured, and the latches in static data.
 #[derive(Debug, PartialEq, Eq)]
 struct Seen {
     sites: Vec<(String, u64, String)>,
@@ -138,7 +139,7 @@ fn seen(image: &Image) -> Seen {
     }
 }
 
-/// Every function's name, by address.
+/// Returns the name of every function, by address.
 fn functions(image: &Image) -> BTreeMap<u64, String> {
     let functions = image.symbols().filter(|s| s.is_function && s.size > 0).map(|s| s.addr);
     functions.filter_map(|addr| Some((addr, image.symbol_at(addr)?.name.to_owned()))).collect()
@@ -152,7 +153,7 @@ fn is_used(trials: &[Trial], source: SymbolSource) -> bool {
 fn a_debug_file_by_build_id() {
     let variants = variants();
     let (_folder, places) = root(&[(&build_id_path(&variants.open_original()), &variants.debug())]);
-    variants.as_good_as_the_original(&places, &Settings::default(), SymbolSource::BuildId);
+    variants.equals_original_with(&places, &Settings::default(), SymbolSource::BuildId);
 }
 
 #[test]
@@ -160,7 +161,7 @@ fn a_debug_file_by_debuglink() {
     let variants = variants();
     for folder in ["/usr/sbin", "/usr/sbin/.debug", "/usr/lib/debug/usr/sbin"] {
         let (_folder, places) = root(&[(&format!("{folder}/mariadbd.debug"), &variants.debug())]);
-        variants.as_good_as_the_original(&places, &Settings::default(), SymbolSource::Debuglink);
+        variants.equals_original_with(&places, &Settings::default(), SymbolSource::Debuglink);
     }
 }
 
@@ -168,8 +169,8 @@ fn a_debug_file_by_debuglink() {
 fn a_named_debug_file() {
     let variants = variants();
     let (_folder, places) = root(&[]);
-    variants.as_good_as_the_original(&places, &with(&variants.debug()), SymbolSource::File);
-    variants.as_good_as_the_original(&places, &with(&variants.original), SymbolSource::File);
+    variants.equals_original_with(&places, &with(&variants.debug()), SymbolSource::File);
+    variants.equals_original_with(&places, &with(&variants.original), SymbolSource::File);
 }
 
 fn armtrace(arguments: &[Argument]) -> std::process::Output {
@@ -188,16 +189,16 @@ fn a_symbol_file() {
         let size = fs::metadata(&file).expect("the file").len();
         println!("{}", String::from_utf8_lossy(&output.stdout));
         assert!(size < 3 << 20, "{size} bytes");
-        variants.as_good_as_the_original(&places, &with(&file), SymbolSource::File);
+        variants.equals_original_with(&places, &with(&file), SymbolSource::File);
     }
-    // What was exported can be exported again.
+    // A symbol file can itself be exported.
     let again = folder.path().join("again");
     assert!(armtrace(&[&"symbols", &"export", &file, &"-o", &again]).status.success());
     assert_eq!(fs::read(&file).expect("a file"), fs::read(&again).expect("a file"));
 }
 
 #[test]
-fn what_cannot_be_exported_is_explained() {
+fn failed_exports_are_explained() {
     let variants = variants();
     let folder = tempfile::tempdir().expect("a folder");
     let to = folder.path().join("out");
@@ -211,14 +212,14 @@ fn what_cannot_be_exported_is_explained() {
         (&variants.debug(), nowhere, 1, "cannot write"),
     ] {
         let output = armtrace(&[&"symbols", &"export", from, &"-o", &to]);
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(status), "{said}");
-        assert!(said.contains(words) && said.lines().count() == 1, "{said}");
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(status), "{error}");
+        assert!(error.contains(words) && error.lines().count() == 1, "{error}");
     }
     assert_eq!(fs::read_dir(&folder).expect("the folder").count(), 0);
 }
 
-/// As distributions make it: the functions that `.dynsym` does not have, compressed into the program.
+/// As in distributions, the program contains a compressed symbol table of the functions that are not in `.dynsym`.
 #[test]
 fn functions_from_mini_debug_info() {
     let variants = variants();
@@ -240,9 +241,9 @@ fn functions_from_mini_debug_info() {
     assert_eq!(image.symbol_source(), SymbolSource::MiniDebugInfo, "{trials:#?}");
     let expected = variants.open_original();
     assert_eq!(seen(&image).sites, seen(&expected).sites);
-    // No data, so none of its names; and functions of one address may be kept under another of their names.
+    // It has no data symbols, and a function with several names may have kept a different one.
     assert!(image.symbol("log_sys").is_none() && expected.symbol("log_sys").is_some());
-    assert!(!discovery::misses_symbols(&image), "the functions that count have names");
+    assert!(!discovery::misses_symbols(&image), "the functions that matter have names");
     assert!(discovery::misses_symbols(&Image::open(&variants.stripped()).expect("a program")));
     for (addr, name) in functions(&expected) {
         assert!(image.symbols().any(|s| s.addr == addr) || name.contains("."), "{name} at {addr:#x}");
@@ -256,7 +257,7 @@ fn functions_from_mini_debug_info() {
     assert_eq!(seen(&image), seen(&expected));
 }
 
-/// A copy of the debug file with another build id.
+/// Creates a copy of the debug file with a different build ID.
 fn of_another_build(variants: &Variants, folder: &Path) -> PathBuf {
     let other = folder.join("other.debug");
     let note = folder.join("note");
@@ -285,13 +286,13 @@ fn another_builds_file_is_not_used() {
     let why = complete(&mut image, &places, &with(&other), |_| true).expect_err("another build");
     assert!(why.contains("another build") && why.contains(&variants.open_original().build_id()), "{why}");
     assert_eq!(image.symbol_source(), SymbolSource::Dynsym);
-    // The right one among wrong ones is found.
+    // The right debug file is found among wrong ones.
     let (_folder, places) = root(&[(&id, &other), ("/usr/sbin/.debug/mariadbd.debug", &variants.debug())]);
-    variants.as_good_as_the_original(&places, &Settings::default(), SymbolSource::Debuglink);
+    variants.equals_original_with(&places, &Settings::default(), SymbolSource::Debuglink);
 }
 
 #[test]
-fn a_debuglink_needs_the_checksum_too() {
+fn a_debuglink_needs_a_matching_checksum() {
     let variants = variants();
     let scratch = tempfile::tempdir_in("/var/tmp").expect("a folder");
     let longer = scratch.path().join("mariadbd.debug");
@@ -304,7 +305,7 @@ fn a_debuglink_needs_the_checksum_too() {
     assert!(trials.iter().any(|t| t.is_failure && t.to_string().contains("checksum")), "{trials:#?}");
 }
 
-/// Debian's debuginfod, on a port of a network of this thread's own, for one folder.
+/// Debian's debuginfod, serving one folder in this thread's own network namespace.
 struct Server {
     process: Child,
     port: u16,
@@ -313,7 +314,7 @@ struct Server {
 
 impl Server {
     fn start(folder: &Path) -> Server {
-        // SAFETY: no pointers; it concerns this thread and what it starts.
+        // SAFETY: takes no pointers. It affects only this thread and its children.
         assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0, "needs root");
         run("ip", &[&"link", &"set", &"lo", &"up"]);
         let database = tempfile::tempdir().expect("a folder");
@@ -361,45 +362,45 @@ fn a_debuginfod_server() {
     let served = tempfile::tempdir_in("/var/tmp").expect("a folder");
     fs::hard_link(variants.debug(), served.path().join("mariadbd.debug")).expect("a link");
     let server = Server::start(served.path());
-    let ask = |settings: &Settings| {
+    let request = |settings: &Settings| {
         let mut image = variants.open_stripped();
         let trials = complete(&mut image, &places, settings, discovery::misses_symbols).expect("no failure");
         (image, debuginfod_trial(&trials).clone())
     };
 
-    // It answers once it has looked through the folder.
+    // The server has the file only after it has scanned the folder.
     let start = Instant::now();
-    while ask(&server.settings(cache.path(), &[])).1.outcome.is_err() {
+    while request(&server.settings(cache.path(), &[])).1.outcome.is_err() {
         assert!(start.elapsed() < Duration::from_secs(60), "debuginfod does not serve");
         std::thread::sleep(Duration::from_millis(200));
     }
-    variants.as_good_as_the_original(&places, &server.settings(cache.path(), &[]), SymbolSource::Debuginfod);
+    variants.equals_original_with(&places, &server.settings(cache.path(), &[]), SymbolSource::Debuginfod);
     let cached = cache.path().join(variants.open_original().build_id()).join("debuginfo");
     assert_eq!(fs::metadata(&cached).expect("it is in the cache").len(), fs::metadata(variants.debug()).unwrap().len());
 
-    // A file that is too large is not fetched, and nothing stays of it.
+    // A file that is too large is not downloaded, and no part of it remains.
     let other = tempfile::tempdir().expect("a folder");
-    let (_, trial) = ask(&server.settings(other.path(), &[("DEBUGINFOD_MAXSIZE", "1000000")]));
+    let (_, trial) = request(&server.settings(other.path(), &[("DEBUGINFOD_MAXSIZE", "1000000")]));
     assert!(trial.is_failure && trial.to_string().contains("DEBUGINFOD_MAXSIZE"), "{trial}");
     assert_eq!(fs::read_dir(other.path().join(variants.open_original().build_id())).expect("a folder").count(), 0);
 
-    // No server is asked for what nothing needs, nor where the user has set none.
+    // There is no request if no symbols are missing, or if the user has configured no server.
     let mut image = variants.open_stripped();
     let trials = complete(&mut image, &places, &server.settings(other.path(), &[]), |_| false).expect("no failure");
     assert!(!debuginfod_trial(&trials).is_failure && image.symbol_source() == SymbolSource::Dynsym);
     let trials = complete(&mut image, &places, &Settings::default(), |_| true).expect("no failure");
     assert!(debuginfod_trial(&trials).to_string().contains("DEBUGINFOD_URLS is not set"), "{trials:#?}");
 
-    // What is in the cache needs no server; where there is neither, that is said.
+    // A cached file needs no server. Without either, the failure is reported.
     drop(server);
-    let gone = "http://127.0.0.1:8002";
-    assert_eq!(ask(&settings(gone, cache.path(), &[])).0.symbol_source(), SymbolSource::Debuginfod);
-    let (image, trial) = ask(&settings(gone, other.path(), &[]));
+    let stopped = "http://127.0.0.1:8002";
+    assert_eq!(request(&settings(stopped, cache.path(), &[])).0.symbol_source(), SymbolSource::Debuginfod);
+    let (image, trial) = request(&settings(stopped, other.path(), &[]));
     assert!(trial.is_failure && trial.to_string().contains("refused"), "{trial}");
     assert_eq!(image.symbol_source(), SymbolSource::Dynsym);
 }
 
-/// MySQL exports all that is needed, so nothing is fetched for it.
+/// MySQL exports all symbols that are needed, so nothing is downloaded for it.
 #[test]
 fn mysql_misses_nothing() {
     for image in [binaries::mysql_amd64(), binaries::mysql_arm64()] {
@@ -408,9 +409,9 @@ fn mysql_misses_nothing() {
     }
 }
 
-/// Only the symbol table is read of the debug file, so that attaching is not held up by debug information.
+/// Only the symbol table of a debug file is read, so that debug info does not delay attaching.
 #[test]
-fn debug_information_is_left_alone() {
+fn debug_info_is_not_read() {
     let variants = variants();
     let before = bytes_read();
     let start = Instant::now();
@@ -420,9 +421,9 @@ fn debug_information_is_left_alone() {
     assert!(read < 10 << 20, "{read} bytes of {}", fs::metadata(variants.debug()).unwrap().len());
 }
 
-/// Bytes that this thread has asked the kernel to read so far.
+/// Returns the number of bytes that this thread has read so far.
 fn bytes_read() -> u64 {
-    let io = fs::read_to_string("/proc/thread-self/io").expect("its account");
+    let io = fs::read_to_string("/proc/thread-self/io").expect("I/O counters");
     let line = io.lines().find_map(|l| l.strip_prefix("rchar: ")).expect("a line");
     line.parse().expect("a number")
 }
@@ -430,7 +431,7 @@ fn bytes_read() -> u64 {
 mod hostile {
     use super::*;
 
-    /// xorshift: the same damage in every run.
+    /// A xorshift generator, so that the damage is the same in every run.
     struct Random(u64);
 
     impl Random {
@@ -442,7 +443,7 @@ mod hostile {
         }
     }
 
-    /// A small program with symbols, and the files made of it.
+    /// Creates a small program with symbols and the files derived from it.
     fn samples(folder: &Path) -> Vec<PathBuf> {
         let source = folder.join("small.c");
         fs::write(&source, "int datum = 1; static int inner(int x) { return x * datum; } int main(int c, char **v) { return inner(c); }")
@@ -460,14 +461,14 @@ mod hostile {
         vec![program, debug, portable, mini]
     }
 
-    /// Bytes that this process has used of memory at most, since it was started.
+    /// Returns the peak memory of this process so far, in bytes.
     fn peak_memory() -> u64 {
-        let status = fs::read_to_string("/proc/self/status").expect("its account");
+        let status = fs::read_to_string("/proc/self/status").expect("the status");
         let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:")).expect("a line");
         line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
     }
 
-    /// Cut at every length and changed in many places, files are refused or read, but nothing worse.
+    /// Files that are truncated at many lengths or changed in many places are rejected or read, but nothing worse happens.
     #[test]
     fn damaged_files_do_no_harm() {
         let folder = tempfile::tempdir().expect("a folder");
@@ -475,7 +476,7 @@ mod hostile {
         let mut random = Random(0x9e37_79b9_7f4a_7c15);
         let (_folder, places) = root(&[]);
         let before = peak_memory();
-        let look = |bytes: &[u8]| {
+        let examine = |bytes: &[u8]| {
             fs::write(&file, bytes).expect("a file");
             let found = read_any(&file);
             if let Ok(mut image) = Image::open(&file) {
@@ -493,13 +494,13 @@ mod hostile {
             let is_portable = sample.extension().is_some_and(|e| e == "symbols");
             let step = (whole.len() / 500).max(1);
             for length in (0..whole.len()).step_by(step) {
-                let found = look(&whole[..length]);
-                assert!(found.is_err() || !is_portable, "{} of {} bytes pass", length, whole.len());
+                let found = examine(&whole[..length]);
+                assert!(found.is_err() || !is_portable, "{} of {} bytes were accepted", length, whole.len());
             }
             for _ in 0..3000 {
                 let mut damaged = whole.clone();
                 for _ in 0..=random.below(4) {
-                    // Mostly headers, and all kinds of numbers: small, huge, and with one bit changed.
+                    // Change mostly headers, to small numbers, huge numbers, and numbers with one bit flipped.
                     let end = if random.below(2) == 0 { 128.min(damaged.len()) } else { damaged.len() };
                     let at = random.below(end);
                     match random.below(3) {
@@ -508,22 +509,22 @@ mod hostile {
                         _ => damaged[at] = random.below(256) as u8,
                     }
                 }
-                _ = look(&damaged);
+                _ = examine(&damaged);
             }
         }
         let grown = peak_memory().saturating_sub(before);
-        // The other tests, side by side with this, need some.
+        // The limit includes the memory of tests that run at the same time.
         assert!(grown < 1 << 30, "{grown} bytes");
     }
 
-    /// A file that is mostly hole, so that its tables can be as large as they say.
+    /// A sparse file can really be as large as its symbol table claims.
     #[test]
-    fn huge_tables_are_refused() {
+    fn huge_tables_are_rejected() {
         let folder = tempfile::tempdir_in("/var/tmp").expect("a folder");
         for sample in samples(folder.path()).into_iter().take(2) {
             let mut bytes = fs::read(&sample).expect("a sample");
             let number = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
-            // ELF: where section headers begin is at 0x28, each has 64 bytes; its type is at 4, its size at 32.
+            // In ELF, 0x28 has the offset of the section headers. Each has 64 bytes, with its type at 4 and its size at 32.
             let headers = number(0x28) as usize;
             let symtab = (headers..).step_by(64).find(|at| bytes[at + 4] == 2).expect("a symbol table");
             bytes[symtab + 32..symtab + 40].copy_from_slice(&(24_u64 << 30).to_le_bytes());
@@ -533,16 +534,17 @@ mod hostile {
                 .expect("a file");
             let (before, start) = (peak_memory(), Instant::now());
             assert!(read_any(&file).is_err());
-            // A server's other symbols can still be used.
+            // The program's other symbols can still be used.
             assert!(Image::open(&file).map_or(true, |image| image.damage().is_some()));
             assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
             assert!(peak_memory() - before < 1 << 30);
         }
     }
 
-    /// The same program said to be for the other architecture: its symbols can be carried, but are not this program's.
+    /// Symbols of the same program, marked as being for the other architecture, can be exported but do not match this
+    /// program.
     #[test]
-    fn the_other_architectures_symbols_are_told_apart() {
+    fn symbols_of_the_other_architecture_are_rejected() {
         let folder = tempfile::tempdir().expect("a folder");
         let file = |name: &str| folder.path().join(name);
         let program = samples(folder.path()).remove(0);
@@ -561,13 +563,13 @@ mod hostile {
         }
     }
 
-    /// Claims in the text of a symbol file, well compressed and with the right checksum.
+    /// The text of these symbol files is wrong, although it is compressed correctly and has the right checksum.
     #[test]
-    fn lies_in_symbol_files_are_found() {
+    fn inconsistent_symbol_files_are_rejected() {
         let folder = tempfile::tempdir().expect("a folder");
-        let file = folder.path().join("lie.gz");
+        let file = folder.path().join("symbols.gz");
         let read = |text: &str| {
-            let plain = folder.path().join("lie");
+            let plain = folder.path().join("symbols");
             fs::write(&plain, text).expect("a file");
             run("gzip", &[&"-f", &plain]);
             read_any(&file)
@@ -589,19 +591,19 @@ mod hostile {
             ("hello\n".to_owned(), "not a symbol file"),
             (String::new(), "not a symbol file"),
         ] {
-            let said = read(&text).expect_err(&text);
-            assert!(said.contains(why), "{text}: {said}");
+            let error = read(&text).expect_err(&text);
+            assert!(error.contains(why), "{text}: {error}");
         }
     }
 
-    /// A few KiB that are a GiB decompressed.
+    /// A decompression bomb: a small file that is 1 GiB when decompressed.
     #[test]
-    fn a_small_file_does_not_become_a_large_one() {
+    fn a_decompression_bomb_is_rejected() {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("bomb");
         let shell = "head -c 1G /dev/zero | tr '\\0' 'x' | gzip > \"$1\"";
         run("bash", &[&"-c", &shell, &"bomb", &file]);
-        let said = read_any(&file).expect_err("too large");
-        assert!(said.contains("too large"), "{said}");
+        let error = read_any(&file).expect_err("too large");
+        assert!(error.contains("too large"), "{error}");
     }
 }

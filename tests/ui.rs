@@ -1,4 +1,4 @@
-//! The live view, drawn from snapshots built by hand.
+//! The live views, drawn from hand-built snapshots.
 
 use armtrace::measure::checksum::Implementation;
 use armtrace::measure::Snapshot;
@@ -44,9 +44,9 @@ top call sites
     assert_eq!(lines.join("\n").trim_end(), expected, "\n{}", lines.join("\n"));
 }
 
-/// The readers and the writers of a latch wait at different places.
+/// Readers and writers of a latch wait at different call sites.
 #[test]
-fn each_mode_has_call_sites_of_its_own() {
+fn each_mode_has_its_own_call_sites() {
     let mut now = busy(60);
     now.latch.callsites.extend([
         callsite(INDEX, Mode::S, "row0row.cc:965", 500_000_000_000),
@@ -56,10 +56,10 @@ fn each_mode_has_call_sites_of_its_own() {
     let row = |mode: &str| lines.iter().find(|line| line.contains(&format!("index_tree_rw_lock   {mode}"))).unwrap();
     assert!(row(" X").ends_with("btr0cur.cc:971 100%"), "{}", row(" X"));
     assert!(row(" S").ends_with("row0row.cc:965 80%"), "{}", row(" S"));
-    assert!(!row("SX").contains(".cc:"), "nobody is known to wait in this mode: {}", row("SX"));
+    assert!(!row("SX").contains(".cc:"), "this mode has no known call sites: {}", row("SX"));
 }
 
-/// The busy server, in which threads that were woken wait for so many milliseconds a second in all.
+/// Returns the busy server with reacquires that take this many milliseconds per second in all.
 fn herd(ticks: u64, milliseconds: u64) -> Snapshot {
     let wait_ns = milliseconds * 1_000_000 * ticks;
     let all = vec![reacquires(COND_MUTEX, 3_000 * ticks, wait_ns), reacquires("unnamed:f", ticks, wait_ns / 2)];
@@ -67,18 +67,18 @@ fn herd(ticks: u64, milliseconds: u64) -> Snapshot {
 }
 
 #[test]
-fn wake_ups_have_a_line_and_no_row() {
+fn reacquires_have_a_line_but_no_row() {
     let line = "wake-ups, no contention: sql/LOCK_thread_cache 1.20s/s in 3.00k waits/s";
     let lines = rendered(&herd(60, 1200), Some(&herd(58, 1200)), 80, 24);
     assert!(lines.contains(&line.to_string()), "{lines:#?}");
     assert_eq!(lines.iter().filter(|line| line.contains("LOCK_thread_cache")).count(), 1);
-    assert!(lines[1].starts_with("0.28 threads waiting"), "in no sum: {}", lines[1]);
+    assert!(lines[1].starts_with("0.28 threads waiting"), "reacquires are not in the sums: {}", lines[1]);
     let wide = rendered(&herd(60, 1200), Some(&herd(58, 1200)), 120, 24);
     assert!(wide.contains(&format!("{line} · unnamed:f 600ms/s in 1 waits/s")), "{wide:#?}");
 }
 
 #[test]
-fn wake_ups_that_take_no_time_have_no_line() {
+fn quick_reacquires_have_no_line() {
     let lines = rendered(&herd(60, 14), Some(&herd(58, 14)), 80, 24);
     assert!(!lines.iter().any(|line| line.contains("wake-ups")), "{lines:#?}");
 }
@@ -93,20 +93,20 @@ fn wider_terminals_have_a_column_of_call_sites() {
 }
 
 #[test]
-fn a_latch_that_rests_comes_after_those_waited_for_now() {
+fn idle_latches_come_after_contended_ones() {
     let mut earlier = busy(10);
     earlier.latch.waits.push(latch("wait/synch/mutex/sql/LOCK_open", Kind::Mutex, Mode::None, 9, 5_000_000_000));
     let mut now = busy(12);
     now.latch.waits.push(earlier.latch.waits.last().unwrap().clone());
     let lines = rendered(&now, Some(&earlier), 80, 24);
-    let resting = lines.iter().find(|line| line.contains("LOCK_open")).unwrap();
-    assert!(resting.starts_with("sql/LOCK_open"), "{resting}");
-    assert!(resting.ends_with("-       0       0      -      -          -  45.0s"), "{resting}");
-    assert_eq!(lines.iter().position(|line| line == resting), Some(13), "{}", lines.join("\n"));
+    let idle = lines.iter().find(|line| line.contains("LOCK_open")).unwrap();
+    assert!(idle.starts_with("sql/LOCK_open"), "{idle}");
+    assert!(idle.ends_with("-       0       0      -      -          -  45.0s"), "{idle}");
+    assert_eq!(lines.iter().position(|line| line == idle), Some(13), "{}", lines.join("\n"));
 }
 
 #[test]
-fn statements_are_what_the_rest_is_divided_by() {
+fn costs_are_shown_per_statement() {
     let each = |change: fn(&mut Snapshot)| {
         let (mut earlier, mut now) = (busy(58), busy(60));
         change(&mut earlier);
@@ -118,17 +118,17 @@ fn statements_are_what_the_rest_is_divided_by() {
     let not_sampled = each(|snapshot| snapshot.cpu.time.clear()).unwrap();
     assert_eq!(not_sampled, "100k statements/s, each 20.0µs CPU · 2.80µs waits");
     assert_eq!(each(|snapshot| snapshot.statements = None), None);
-    assert_eq!(each(|snapshot| snapshot.statements = Some(7)), None, "none was sent in the interval");
+    assert_eq!(each(|snapshot| snapshot.statements = Some(7)), None, "there were no statements in the interval");
 }
 
 #[test]
-fn nothing_is_made_up_where_nothing_is_known() {
+fn unknown_figures_are_not_invented() {
     let lines = rendered(&empty(), None, 80, 24);
     assert!(lines[1].starts_with("0.00 threads waiting · 0 waits/s · overhead not known"), "{}", lines[1]);
     assert_eq!(lines[2], "no contended waits so far");
 }
 
-/// The lines of advice that a snapshot leads to.
+/// Returns the lines of advice for a snapshot.
 fn advice(now: &Snapshot) -> String {
     let lines = rendered(now, None, 220, 24);
     let advice = lines.into_iter().filter(|line| line.contains("hardware CRC") || line.contains("spinning is"));
@@ -136,7 +136,7 @@ fn advice(now: &Snapshot) -> String {
 }
 
 #[test]
-fn software_checksums_are_pointed_out_where_the_cpu_has_an_instruction() {
+fn software_checksums_are_reported_if_the_cpu_has_an_instruction() {
     let mut now = busy(60);
     assert_eq!(advice(&now), "");
     now.cpu.time[4].function = "software::crc32".to_string();
@@ -152,19 +152,19 @@ fn software_checksums_are_pointed_out_where_the_cpu_has_an_instruction() {
 }
 
 #[test]
-fn spinning_that_fails_is_pointed_out() {
+fn wasted_spins_are_reported() {
     let mut now = busy(60);
-    // Half of the waits for this one take more than a millisecond, spinning ends after 180 µs.
+    // Half of the waits for this latch take more than a millisecond, and spinning ends after 180 µs.
     (now.latch.waits[0].spins_won, now.latch.waits[0].spins_wasted) = (1_000, 9_000);
     let long = "spinning is too long: 10.0% of the CPU time, and 90% of the spins for innodb/trx_mutex end asleep";
     assert!(advice(&now).starts_with(long), "{}", advice(&now));
     assert!(advice(&now).ends_with("(innodb_spin_wait_delay 6, innodb_sync_spin_loops 30)"), "{}", advice(&now));
-    // Of a CPU that spins little there is little to gain.
+    // If little CPU time is spent spinning, there is little to gain.
     now.cpu.time[3].ns = 1;
     assert_eq!(advice(&now), "");
     now.latch.waits[0].waits = waits(&[200_000; 10_000]);
     assert!(advice(&now).starts_with("spinning is too short: 90% of the spins"), "{}", advice(&now));
-    // Spins that win are no reason for anything.
+    // Successful spins need no advice.
     (now.latch.waits[0].spins_won, now.latch.waits[0].spins_wasted) = (9_000, 1_000);
     assert_eq!(advice(&now), "");
     now.latch.waits[0].spins_wasted = 90_000;
@@ -173,7 +173,7 @@ fn spinning_that_fails_is_pointed_out() {
 }
 
 #[test]
-fn narrow_and_low_terminals_are_survived() {
+fn any_terminal_size_is_survived() {
     for (width, height) in [(1, 1), (10, 3), (40, 5), (79, 4), (104, 9), (300, 2)] {
         rendered(&busy(9), Some(&busy(7)), width, height);
     }
@@ -185,11 +185,11 @@ fn idle_waits_on_conditions_are_not_contention() {
     assert!(!text.contains("COND_thread_cache"), "{text}");
 }
 
-/// An output that keeps what it is given.
+/// An output that stores what is written to it.
 #[derive(Clone, Default)]
-struct Kept(Arc<Mutex<Vec<u8>>>);
+struct Output(Arc<Mutex<Vec<u8>>>);
 
-impl Write for Kept {
+impl Write for Output {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.lock().unwrap().write(bytes)
     }
@@ -199,20 +199,20 @@ impl Write for Kept {
     }
 }
 
-impl Kept {
+impl Output {
     fn take(&self) -> String {
         String::from_utf8(std::mem::take(&mut self.0.lock().unwrap())).unwrap()
     }
 }
 
 #[test]
-fn without_a_terminal_there_are_blocks_of_plain_lines() {
-    let kept = Kept::default();
-    let mut view = LiveView::with_output(Box::new(kept.clone()), None, URL);
+fn without_a_terminal_the_table_is_printed_as_plain_lines() {
+    let output = Output::default();
+    let mut view = LiveView::with_output(Box::new(output.clone()), None, URL);
     view.draw(&busy(10)).unwrap();
     view.draw(&busy(20)).unwrap();
     view.finish().unwrap();
-    let text = kept.take();
+    let text = output.take();
     assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{text:?}");
     assert_eq!(text.matches("MySQL 9.7.4").count(), 2);
     assert!(text.contains("latch (last 10s)"), "{text}");
@@ -222,12 +222,12 @@ fn without_a_terminal_there_are_blocks_of_plain_lines() {
 }
 
 #[test]
-fn figures_are_of_a_whole_cycle_of_turns() {
-    let kept = Kept::default();
-    let mut view = LiveView::with_output(Box::new(kept.clone()), Some(|| (80, 24)), URL);
+fn figures_cover_a_full_period_of_the_duty_cycle() {
+    let output = Output::default();
+    let mut view = LiveView::with_output(Box::new(output.clone()), Some(|| (80, 24)), URL);
     let mut drawn = |snapshot: &Snapshot| {
         view.draw(snapshot).unwrap();
-        kept.take()
+        output.take()
     };
     assert!(drawn(&busy(2)).contains("latch (last 2s)"));
     assert!(drawn(&busy(4)).contains("latch (last 2s)"));
@@ -235,34 +235,34 @@ fn figures_are_of_a_whole_cycle_of_turns() {
         let text = drawn(&busy(ticks));
         assert!(text.contains("latch (last 4s)") && text.contains("100   150ms"), "{ticks}: {text}");
     }
-    // What was seen in one of its seconds counts as long as the cycle lasts.
-    let mut turn = busy(12);
-    turn.latch.waits[0] = latch(TRX, Kind::Mutex, Mode::None, 1_100 + 400, 1_500_000);
-    assert!(drawn(&turn).contains("innodb/trx_mutex             -     150"), "after a turn");
+    // Waits of one second are spread over the whole period.
+    let mut after_burst = busy(12);
+    after_burst.latch.waits[0] = latch(TRX, Kind::Mutex, Mode::None, 1_100 + 400, 1_500_000);
+    assert!(drawn(&after_burst).contains("innodb/trx_mutex             -     150"), "after a burst of waits");
 }
 
 #[test]
-fn on_a_terminal_the_table_is_redrawn_where_it_was() {
-    let kept = Kept::default();
-    let mut view = LiveView::with_output(Box::new(kept.clone()), Some(|| (80, 24)), URL);
+fn on_a_terminal_the_table_is_redrawn_in_place() {
+    let output = Output::default();
+    let mut view = LiveView::with_output(Box::new(output.clone()), Some(|| (80, 24)), URL);
     view.draw(&busy(2)).unwrap();
-    let lines = kept.take().matches('\n').count();
+    let lines = output.take().matches('\n').count();
     view.draw(&busy(4)).unwrap();
-    let again = kept.take();
+    let again = output.take();
     assert!(again.contains(&format!("\x1b[{lines}A")), "{again:?}");
     view.print_above("a message").unwrap();
-    let message = kept.take();
+    let message = output.take();
     assert!(message.starts_with(&format!("\x1b[?2026h\r\x1b[{lines}A\x1b[Ja message\n")), "{message:?}");
     assert!(message.contains("innodb/trx_mutex"), "the table stays below it: {message:?}");
 }
 
 #[test]
-fn the_terminal_is_left_as_it_was() {
-    let kept = Kept::default();
-    let mut view = LiveView::with_output(Box::new(kept.clone()), Some(|| (80, 24)), URL);
+fn the_terminal_is_restored() {
+    let output = Output::default();
+    let mut view = LiveView::with_output(Box::new(output.clone()), Some(|| (80, 24)), URL);
     view.draw(&busy(2)).unwrap();
     view.finish().unwrap();
-    let text = kept.take();
+    let text = output.take();
     let modes = ["\x1b[?25l", "\x1b[?1049h", "\x1b[?7l", "\x1b[?1000h"];
     assert!(modes.iter().all(|mode| !text.contains(mode)), "{text:?}");
     assert_eq!(text.matches("\x1b[?2026h").count(), text.matches("\x1b[?2026l").count());
@@ -270,11 +270,11 @@ fn the_terminal_is_left_as_it_was() {
 }
 
 #[test]
-fn a_table_taller_than_the_terminal_is_cut_so_that_it_can_be_redrawn() {
-    let kept = Kept::default();
-    let mut view = LiveView::with_output(Box::new(kept.clone()), Some(|| (80, 6)), URL);
+fn a_table_taller_than_the_terminal_is_cut() {
+    let output = Output::default();
+    let mut view = LiveView::with_output(Box::new(output.clone()), Some(|| (80, 6)), URL);
     view.draw(&busy(2)).unwrap();
-    assert_eq!(kept.take().matches('\n').count(), 5);
+    assert_eq!(output.take().matches('\n').count(), 5);
 }
 
 mod screen {
@@ -305,7 +305,7 @@ mod screen {
         drawn(screen, 80, 24).join("\n")
     }
 
-    /// The names in the list, in their order.
+    /// Returns the names in the list, in order.
     fn names(screen: &mut Screen) -> Vec<String> {
         let lines = drawn(screen, 80, 24);
         let rows = lines[4..23].iter().take_while(|line| !line.is_empty());
@@ -332,7 +332,7 @@ innodb/trx_rseg_latch       X       5   200µs 40.0µs 39.9µs 40.0µs    50% 12
     }
 
     #[test]
-    fn wake_ups_stand_above_the_latches() {
+    fn reacquires_are_shown_above_the_latches() {
         let mut screen = Screen::new(herd(58, 1200));
         screen.update(herd(60, 1200));
         let lines = drawn(&mut screen, 80, 24);
@@ -346,13 +346,13 @@ innodb/trx_rseg_latch       X       5   200µs 40.0µs 39.9µs 40.0µs    50% 12
     fn any_column_sorts_both_ways() {
         let mut screen = busy_screen();
         assert_eq!(names(&mut screen)[0], "innodb/trx_mutex");
-        // From wait/s on to mean: a wait for the index's X mode takes longest.
+        // From wait/s to mean: waits for the index in X mode take longest.
         press(&mut screen, &[KeyCode::Char('>')]);
         assert!(text(&mut screen).contains("mean▼"));
         assert!(drawn(&mut screen, 80, 24)[4].contains("12.0ms"));
         press(&mut screen, &[KeyCode::Char('I')]);
         assert!(text(&mut screen).contains("mean▲") && drawn(&mut screen, 80, 24)[4].contains("40.0µs"));
-        // Back to the names, and through the end to total.
+        // Back to the names, and from there wrap around to total.
         press(&mut screen, &[KeyCode::Char('<'); 4]);
         let by_name = names(&mut screen);
         assert!(text(&mut screen).contains("latch▼"), "{}", text(&mut screen));
@@ -389,7 +389,7 @@ innodb/trx_rseg_latch       X       5   200µs 40.0µs 39.9µs 40.0µs    50% 12
         assert!(!text(&mut screen).contains("histogram of waits"));
     }
 
-    /// All 25 buckets, and more call sites than fit.
+    /// The latch has waits in all 25 buckets, and more call sites than fit.
     #[test]
     fn an_opened_latch_fits_on_the_screen() {
         let mut now = busy(60);
@@ -409,10 +409,10 @@ innodb/trx_rseg_latch       X       5   200µs 40.0µs 39.9µs 40.0µs    50% 12
     }
 
     #[test]
-    fn a_filter_leaves_rows_out_until_it_is_dropped() {
+    fn a_filter_hides_rows_until_it_is_removed() {
         let mut screen = busy_screen();
         press(&mut screen, &[KeyCode::Char('/'), KeyCode::Char('R'), KeyCode::Char('s'), KeyCode::Char('q')]);
-        assert!(text(&mut screen).contains("no name matches the filter"), "q is a letter here");
+        assert!(text(&mut screen).contains("no name matches the filter"), "q is part of the filter");
         press(&mut screen, &[KeyCode::Backspace, KeyCode::Enter]);
         assert_eq!(names(&mut screen), ["innodb/trx_rseg_latch"]);
         press(&mut screen, &[KeyCode::Esc]);
@@ -458,11 +458,11 @@ checksum · hardware::crc32_using_pclmul                      0.10  5.00%   6.10
     }
 
     #[test]
-    fn handoffs_are_shown_by_latch_and_opened_by_place() {
+    fn handoffs_are_shown_by_latch_and_opened_by_node() {
         let mut screen = busy_screen();
         press(&mut screen, &[KeyCode::Char('5')]);
         let lines = drawn(&mut screen, 80, 24);
-        // Of 100 waits of 1.5 ms a second 60 are from 0 to 0, 25 from 0 to 1 and 15 to 1 by nobody.
+        // Per second there are 100 waits of 1.5 ms: 60 handoffs from 0 to 0, 25 from 0 to 1, and 15 to 1 without a wake-up.
         let expected = "\
 between 0, 1: 25% of the wait remote, 60% local, 15% not woken
 latch                             handed/s  wait/s remote/▼  local remote  moved
@@ -483,9 +483,9 @@ innodb/trx_mutex                       100   150ms   37.5ms  60.0%  25.0%  20.0%
         assert!(text(&mut screen).contains("         0  3.66k  1.52k"), "{}", text(&mut screen));
     }
 
-    /// A matrix of eight nodes would not fit: then those between which most was handed over.
+    /// A matrix of eight nodes would not fit, so the pairs with the most handoffs are listed.
     #[test]
-    fn many_nodes_are_listed_by_what_they_hand_over() {
+    fn with_many_nodes_the_most_handoffs_are_listed() {
         let places: Vec<String> = (0..8).map(|n| format!("cpus {}-{}", 16 * n, 16 * n + 15)).collect();
         let cells = places.iter().zip(places.iter().skip(1)).zip(1..);
         let handoffs = cells.map(|((from, to), n)| handoffs(TRX, Some(from), to, 100 * n)).collect();
@@ -502,7 +502,7 @@ innodb/trx_mutex                       100   150ms   37.5ms  60.0%  25.0%  20.0%
     }
 
     #[test]
-    fn on_a_machine_that_is_all_one_place_that_is_said() {
+    fn a_machine_with_one_node_says_so() {
         let mut screen = Screen::new(Snapshot {
             latch: latch::Figures { domains: Vec::new(), handoffs: Vec::new(), ..busy(60).latch },
             ..busy(60)
@@ -515,7 +515,7 @@ innodb/trx_mutex                       100   150ms   37.5ms  60.0%  25.0%  20.0%
         assert!(opened.contains("histogram of waits") && !opened.contains("from \\ to"), "{opened}");
     }
 
-    /// The longest line of tabs has room at 80 columns.
+    /// The longest line of tabs fits into 80 columns.
     #[test]
     fn a_paused_screen_of_totals_says_so() {
         let mut screen = busy_screen();
@@ -524,7 +524,7 @@ innodb/trx_mutex                       100   150ms   37.5ms  60.0%  25.0%  20.0%
     }
 
     #[test]
-    fn a_paused_screen_stays() {
+    fn a_paused_screen_does_not_change() {
         let mut screen = busy_screen();
         press(&mut screen, &[KeyCode::Char('Z')]);
         let before = text(&mut screen);
@@ -537,7 +537,7 @@ innodb/trx_mutex                       100   150ms   37.5ms  60.0%  25.0%  20.0%
     }
 
     #[test]
-    fn the_selection_stays_in_sight() {
+    fn the_selection_stays_visible() {
         let latches = (0..50)
             .map(|i| latch(&format!("wait/synch/mutex/innodb/m{i:02}"), Kind::Mutex, Mode::None, 100 - i, 1_000));
         let mut screen = Screen::new(Snapshot {
@@ -551,7 +551,7 @@ innodb/trx_mutex                       100   150ms   37.5ms  60.0%  25.0%  20.0%
     }
 
     #[test]
-    fn it_quits_by_three_keys_and_helps() {
+    fn three_keys_quit_and_f1_shows_help() {
         for (key, modifiers) in [
             (KeyCode::Char('q'), KeyModifiers::NONE),
             (KeyCode::F(10), KeyModifiers::NONE),
@@ -563,7 +563,7 @@ innodb/trx_mutex                       100   150ms   37.5ms  60.0%  25.0%  20.0%
         press(&mut screen, &[KeyCode::F(1)]);
         assert!(text(&mut screen).contains("sort by the next column"));
         press(&mut screen, &[KeyCode::Char('q')]);
-        assert!(!text(&mut screen).contains("sort by the next column"), "any key leaves the help");
+        assert!(!text(&mut screen).contains("sort by the next column"), "any key closes the help");
     }
 
     fn answer(screen: &mut Screen, key: char) -> Answer {
@@ -571,7 +571,7 @@ innodb/trx_mutex                       100   150ms   37.5ms  60.0%  25.0%  20.0%
     }
 
     #[test]
-    fn a_line_is_watched_and_told_of_at_80_by_24() {
+    fn a_watched_line_at_80_by_24() {
         let mut screen = busy_screen();
         assert!(text(&mut screen).contains("w watch"));
         assert_eq!(answer(&mut screen, 'w'), Answer::Watch(TRX.to_string()));
@@ -601,7 +601,7 @@ watched: the instance of 3 with the most waiters (75.0%)
     }
 
     #[test]
-    fn a_tall_screen_has_the_waits_below_what_was_watched() {
+    fn a_tall_screen_shows_the_waits_below_the_watched_line() {
         let mut screen = busy_screen();
         answer(&mut screen, 'w');
         screen.watching(Watching::Found(Box::new(false_sharing())));
@@ -611,7 +611,7 @@ watched: the instance of 3 with the most waiters (75.0%)
     }
 
     #[test]
-    fn what_was_watched_stays_until_the_user_is_done_with_it() {
+    fn a_watched_line_stays_until_the_user_closes_it() {
         let mut screen = busy_screen();
         answer(&mut screen, 'w');
         press(&mut screen, &[KeyCode::Esc]);
@@ -628,25 +628,25 @@ watched: the instance of 3 with the most waiters (75.0%)
     }
 
     #[test]
-    fn one_latch_is_watched_at_a_time_until_it_is_enough() {
+    fn one_latch_is_watched_at_a_time() {
         let mut screen = busy_screen();
         assert_eq!(answer(&mut screen, 'w'), Answer::Watch(TRX.to_string()));
         press(&mut screen, &[KeyCode::Esc, KeyCode::Down]);
-        assert_eq!(answer(&mut screen, 'w'), Answer::Continue, "another latch");
+        assert_eq!(answer(&mut screen, 'w'), Answer::Continue, "another latch is being watched");
         let other = text(&mut screen);
         assert!(other.contains(INDEX) && other.contains("[watching innodb/trx_mutex"), "{other}");
         press(&mut screen, &[KeyCode::Esc, KeyCode::Up, KeyCode::Enter]);
         assert_eq!(answer(&mut screen, 'w'), Answer::StopWatch);
         screen.watching(Watching::Found(Box::new(false_sharing())));
         assert_eq!(answer(&mut screen, 'w'), Answer::Watch(TRX.to_string()), "again");
-        // A row that is no latch's has none to watch.
+        // Rows in other views are not latches, so there is nothing to watch.
         let mut screen = busy_screen();
         press(&mut screen, &[KeyCode::Char('6')]);
         assert_eq!(answer(&mut screen, 'w'), Answer::Continue);
     }
 
     #[test]
-    fn why_nothing_was_watched_stands_over_the_waits() {
+    fn a_failed_watch_shows_the_reason_above_the_waits() {
         let mut screen = busy_screen();
         answer(&mut screen, 'w');
         let why = "no hardware watchpoint is free: a debugger, perf or another --watch uses them. Try again when that has ended";
@@ -658,9 +658,9 @@ watched: the instance of 3 with the most waiters (75.0%)
         assert!(!text(&mut screen).contains("NOT WATCHED"));
     }
 
-    /// Whatever its size, and whatever is shown, nothing panics.
+    /// Nothing panics, whatever the size and the view.
     #[test]
-    fn small_terminals_show_what_fits() {
+    fn every_view_survives_any_terminal_size() {
         for (width, height) in [(0, 0), (1, 1), (5, 3), (20, 4), (40, 6), (80, 5), (200, 60)] {
             let mut screen = busy_screen();
             for keys in [
@@ -703,7 +703,7 @@ mod watched_line {
     use armtrace::ui::watch;
 
     #[test]
-    fn a_neighbour_to_blame_is_named_with_the_evidence() {
+    fn false_sharing_is_reported_with_its_evidence() {
         let expected = "\
 wait/synch/mutex/innodb/trx_mutex at 0x7f0000001040, the instance of 3 with the most waiters (75.0%)
 cache line of 64 bytes · 35 bursts in 2.2s on 2 CPUs, each at most 10ms and 200 accesses per word and CPU · 700 accesses seen, 15.0µs each
@@ -723,7 +723,7 @@ FALSE SHARING: threads that do not hold the latch take its cache line away by to
     }
 
     #[test]
-    fn a_screen_has_the_verdict_and_whoever_touches_the_line_most() {
+    fn a_screen_has_the_verdict_and_the_functions_that_touch_the_line_most() {
         let mut seen = false_sharing();
         let function = |i: u64| TouchingFunction { function: format!("f{i}"), ..touching(199 - i) };
         seen.words[1].functions = (0..9).map(function).collect();
@@ -741,7 +741,7 @@ watched: the instance of 3 with the most waiters (75.0%)
            count_pages                      100%            100%";
         let shown = watch::lines(&seen, 80, 11).join("\n");
         assert_eq!(shown, expected, "\n{shown}");
-        // Words before functions, and of these those that are touched most.
+        // Words come before functions, and the most touched words come first.
         let words = |height| watch::lines(&seen, 80, height).iter().filter(|line| line.contains("25%")).count();
         assert_eq!([6, 7, 8, 9].map(words), [0, 1, 2, 2]);
         let wide = watch::lines(&seen, 120, 20).join("\n");
@@ -753,7 +753,7 @@ watched: the instance of 3 with the most waiters (75.0%)
     }
 
     #[test]
-    fn every_verdict_says_what_it_rests_on() {
+    fn every_verdict_has_its_evidence() {
         let moves = Moves { followed: 400, moved: 200, between_places: 100, user: 150, ..Moves::default() };
         let says = |verdict, words: &[&str]| {
             let text = watch::text(&line_watch(verdict, moves));

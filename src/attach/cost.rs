@@ -15,6 +15,7 @@ use anyhow::{Context, Result};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, ProgramMut};
 use rustix::thread::futex;
+use strum::{EnumIter, IntoEnumIterator, IntoStaticStr};
 
 use super::clock::{attach_clock, open_own_clock};
 use super::detach;
@@ -71,13 +72,17 @@ const BATCHES: usize = 5;
 const ATTEMPTS: usize = 5;
 
 /// The kinds of probe that differ in cost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, EnumIter)]
+#[strum(serialize_all = "lowercase")]
 pub enum ProbeClass {
     /// A uprobe on an instruction that the kernel emulates.
+    #[strum(serialize = "uprobe_emulated")]
     Emulated,
     /// A uprobe on any other instruction.
+    #[strum(serialize = "uprobe_stepped")]
     Stepped,
     /// A uretprobe on a function that begins with an emulated instruction, including the hit at entry.
+    #[strum(serialize = "uretprobe")]
     Return,
     /// The beginning or the end of a futex wait.
     Futex,
@@ -86,9 +91,6 @@ pub enum ProbeClass {
 }
 
 impl ProbeClass {
-    pub const ALL: [ProbeClass; 5] =
-        [ProbeClass::Emulated, ProbeClass::Stepped, ProbeClass::Return, ProbeClass::Futex, ProbeClass::Clock];
-
     /// Returns a title for people to read.
     pub fn title(self) -> &'static str {
         match self {
@@ -102,13 +104,7 @@ impl ProbeClass {
 
     /// Returns the value of the `class` label.
     pub fn as_str(self) -> &'static str {
-        match self {
-            ProbeClass::Emulated => "uprobe_emulated",
-            ProbeClass::Stepped => "uprobe_stepped",
-            ProbeClass::Return => "uretprobe",
-            ProbeClass::Futex => "futex",
-            ProbeClass::Clock => "clock",
-        }
+        self.into()
     }
 }
 
@@ -135,7 +131,7 @@ impl Costs {
 
     /// Returns each measured class with its nanoseconds per hit.
     pub fn by_class(&self) -> Vec<(&'static str, f64)> {
-        ProbeClass::ALL.iter().filter_map(|&class| Some((class.as_str(), self.of(class)?))).collect()
+        ProbeClass::iter().filter_map(|class| Some((class.as_str(), self.of(class)?))).collect()
     }
 }
 

@@ -2,6 +2,7 @@
 //! architecture ([`super::aarch64`], [`super::x86`]).
 
 use serde::Serialize;
+use strum::IntoStaticStr;
 
 /// The purpose of an instruction, common to both architectures, so that builds for different architectures can be
 /// compared.
@@ -63,7 +64,8 @@ impl Group {
 }
 
 /// The ordering that an atomic imposes on other accesses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 #[serde(rename_all = "snake_case")]
 pub enum Ordering {
     Relaxed,
@@ -75,12 +77,7 @@ pub enum Ordering {
 impl Ordering {
     /// Returns the name for display.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Ordering::Relaxed => "relaxed",
-            Ordering::Acquire => "acquire",
-            Ordering::Release => "release",
-            Ordering::AcqRel => "acq_rel",
-        }
+        self.into()
     }
 }
 

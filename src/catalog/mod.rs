@@ -46,8 +46,11 @@ pub use sync0::{MARIADB_10_1, MARIADB_TEXT, MYSQL_5_6};
 pub use variables::{number_size, Table, FLAGS_BEFORE_NAME};
 pub use wait_function::{Callsite, Found, Function, FutexShape, IdentityIn, Shape, WaitFunction, WaitKind};
 
+use strum::IntoStaticStr;
+
 /// The maintainer of the server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
 pub enum Flavor {
     Mysql,
     Percona,
@@ -57,11 +60,7 @@ pub enum Flavor {
 impl Flavor {
     /// Returns the value of the `flavor` label.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Flavor::Mysql => "mysql",
-            Flavor::Percona => "percona",
-            Flavor::Mariadb => "mariadb",
-        }
+        self.into()
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde::Serialize;
+use strum::IntoEnumIterator;
 
 use super::{DoctorArgs, Format};
 use crate::agent;
@@ -269,9 +270,8 @@ fn find_out(target: Option<&Arc<Target>>, max_overhead: f64) -> Findings {
         },
         capabilities,
         features,
-        costs: ProbeClass::ALL
-            .iter()
-            .map(|&class| Cost { class: class.title(), ns_per_hit: costs.of(class) })
+        costs: ProbeClass::iter()
+            .map(|class| Cost { class: class.title(), ns_per_hit: costs.of(class) })
             .chain([Cost {
                 class: "access to a watched word (--watch)",
                 ns_per_hit: watchpoint.ok().map(|a| a.hit_ns),

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::env::consts::ARCH;
 
 use prometheus::proto::MetricFamily;
+use strum::IntoEnumIterator;
 
 use crate::families;
 use crate::measure::{Metrics, Snapshot};
@@ -88,7 +89,7 @@ fn probes(snapshot: &Snapshot) -> [MetricFamily; 3] {
     let costs = sums.iter().filter_map(|(probe, sum)| Some(PROBE_COST.sample(&[probe], sum.cost_ns? / 1e9)));
     let states = sums.iter().flat_map(|(probe, sum)| {
         let is_in = |state| f64::from(sum.states.contains(&state));
-        ProbeState::ALL.map(|state| PROBE_STATE.sample(&[probe, state.as_str()], is_in(state)))
+        ProbeState::iter().map(move |state| PROBE_STATE.sample(&[probe, state.as_str()], is_in(state)))
     });
     [
         PROBE_HITS.with(sums.iter().map(|(probe, sum)| PROBE_HITS.sample(&[probe], sum.hits as f64))),

@@ -1,7 +1,10 @@
 //! What CPU time goes into.
 
+use strum::{EnumIter, EnumString, IntoStaticStr};
+
 /// What a function is there for, where that is a known cost of database servers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, IntoStaticStr, EnumString, EnumIter)]
+#[strum(serialize_all = "lowercase")]
 pub enum CpuClass {
     /// Spin loops of latches, and the locks' own code where the loop is inlined.
     Spin,
@@ -26,39 +29,13 @@ pub enum CpuClass {
 }
 
 impl CpuClass {
-    pub const ALL: [CpuClass; 11] = [
-        CpuClass::Spin,
-        CpuClass::Latch,
-        CpuClass::Checksum,
-        CpuClass::Charset,
-        CpuClass::Atomic,
-        CpuClass::Barrier,
-        CpuClass::Getcpu,
-        CpuClass::Memcpy,
-        CpuClass::Futex,
-        CpuClass::Kernel,
-        CpuClass::Other,
-    ];
-
     /// The class that has this name.
     pub fn from_name(name: &str) -> Option<CpuClass> {
-        CpuClass::ALL.into_iter().find(|class| class.as_str() == name)
+        name.parse().ok()
     }
 
     /// The value of the `class` label.
     pub fn as_str(self) -> &'static str {
-        match self {
-            CpuClass::Spin => "spin",
-            CpuClass::Latch => "latch",
-            CpuClass::Checksum => "checksum",
-            CpuClass::Charset => "charset",
-            CpuClass::Atomic => "atomic",
-            CpuClass::Barrier => "barrier",
-            CpuClass::Getcpu => "getcpu",
-            CpuClass::Memcpy => "memcpy",
-            CpuClass::Futex => "futex",
-            CpuClass::Kernel => "kernel",
-            CpuClass::Other => "other",
-        }
+        self.into()
     }
 }

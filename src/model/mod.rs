@@ -1,5 +1,7 @@
 //! The vocabulary of measurements: plain values without I/O, kernel or process.
 
+use strum::{EnumIter, EnumString, IntoStaticStr};
+
 mod cpu;
 mod cumulative;
 mod histogram;
@@ -9,7 +11,8 @@ pub use cumulative::{since, Cumulative};
 pub use histogram::{Histogram, BUCKETS, BUCKET_BOUNDS_NS};
 
 /// What sort of latch it is, in performance_schema's own words.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, IntoStaticStr, EnumString)]
+#[strum(serialize_all = "lowercase")]
 pub enum Kind {
     Mutex,
     Rwlock,
@@ -19,29 +22,23 @@ pub enum Kind {
 }
 
 impl Kind {
-    pub const ALL: [Kind; 5] = [Kind::Mutex, Kind::Rwlock, Kind::Sxlock, Kind::Prlock, Kind::Cond];
-
     /// The kind that has this name.
     pub fn from_name(name: &str) -> Option<Kind> {
-        Kind::ALL.into_iter().find(|kind| kind.as_str() == name)
+        name.parse().ok()
     }
 
     /// The value of the `kind` label.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Kind::Mutex => "mutex",
-            Kind::Rwlock => "rwlock",
-            Kind::Sxlock => "sxlock",
-            Kind::Prlock => "prlock",
-            Kind::Cond => "cond",
-        }
+        self.into()
     }
 }
 
 /// In which mode a latch was waited for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, IntoStaticStr, EnumString)]
+#[strum(serialize_all = "lowercase")]
 pub enum Mode {
     /// A mutex has no modes.
+    #[strum(serialize = "")]
     None,
     S,
     Sx,
@@ -49,26 +46,20 @@ pub enum Mode {
 }
 
 impl Mode {
-    pub const ALL: [Mode; 4] = [Mode::None, Mode::S, Mode::Sx, Mode::X];
-
     /// The mode that has this name.
     pub fn from_name(name: &str) -> Option<Mode> {
-        Mode::ALL.into_iter().find(|mode| mode.as_str() == name)
+        name.parse().ok()
     }
 
     /// The value of the `mode` label: empty for a mutex.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Mode::None => "",
-            Mode::S => "s",
-            Mode::Sx => "sx",
-            Mode::X => "x",
-        }
+        self.into()
     }
 }
 
 /// How one probe stands.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, IntoStaticStr, EnumIter)]
+#[strum(serialize_all = "snake_case")]
 pub enum ProbeState {
     Attached,
     /// Attached part of the time to keep the overhead budget.
@@ -79,17 +70,9 @@ pub enum ProbeState {
 }
 
 impl ProbeState {
-    pub const ALL: [ProbeState; 4] =
-        [ProbeState::Attached, ProbeState::DutyCycle, ProbeState::Detached, ProbeState::Failed];
-
     /// Returns the value of the `state` label.
     pub fn as_str(self) -> &'static str {
-        match self {
-            ProbeState::Attached => "attached",
-            ProbeState::DutyCycle => "duty_cycle",
-            ProbeState::Detached => "detached",
-            ProbeState::Failed => "failed",
-        }
+        self.into()
     }
 }
 

@@ -15,12 +15,14 @@ use memmap2::Mmap;
 use object::elf;
 use object::read::elf::{ElfFile64, FileHeader, ProgramHeader, Rela, SectionHeader};
 use object::{Object, ObjectSection, ReadRef};
+use strum::IntoStaticStr;
 
 use super::loaded::Loaded;
 use super::table::{Symbol, Table};
 
 /// The instruction set of a binary.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum Arch {
     X86_64,
     Aarch64,
@@ -40,10 +42,7 @@ impl Arch {
 
     /// Returns the value of the `arch` label, spelled as by `uname -m`.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Arch::X86_64 => "x86_64",
-            Arch::Aarch64 => "aarch64",
-        }
+        self.into()
     }
 }
 
@@ -59,7 +58,8 @@ pub enum ImageError {
 }
 
 /// The source of the names in an image; with several sources, the one that knew most.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
 pub enum SymbolSource {
     /// The program's full symbol table, including local functions and data.
     Symtab,
@@ -68,6 +68,7 @@ pub enum SymbolSource {
     /// What it exports and, compressed in the program, the names of its other functions.
     MiniDebugInfo,
     /// A debug file in a directory of build IDs.
+    #[strum(serialize = "build-id")]
     BuildId,
     /// A debug file that the program names.
     Debuglink,
@@ -81,16 +82,7 @@ pub enum SymbolSource {
 impl SymbolSource {
     /// Returns the value of the `symbol_source` label.
     pub fn as_str(self) -> &'static str {
-        match self {
-            SymbolSource::Symtab => "symtab",
-            SymbolSource::Dynsym => "dynsym",
-            SymbolSource::MiniDebugInfo => "minidebuginfo",
-            SymbolSource::BuildId => "build-id",
-            SymbolSource::Debuglink => "debuglink",
-            SymbolSource::Debuginfod => "debuginfod",
-            SymbolSource::File => "file",
-            SymbolSource::None => "none",
-        }
+        self.into()
     }
 }
 

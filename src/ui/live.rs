@@ -42,7 +42,7 @@ struct Terminal {
 impl LiveView {
     /// Creates a view on standard output. `url` is the address of the metrics.
     pub fn new(terminal: bool, url: &str) -> LiveView {
-        let size = || crossterm::terminal::size().unwrap_or(USUAL_SIZE);
+        let size = || ratatui::crossterm::terminal::size().unwrap_or(USUAL_SIZE);
         LiveView::with_output(Box::new(io::stdout()), terminal.then_some(size), url)
     }
 

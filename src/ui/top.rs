@@ -1,5 +1,7 @@
 //! Ranks latches by wait time: computes what changed between two snapshots, along with the totals.
 
+use strum::IntoEnumIterator;
+
 use crate::measure::cpu::CpuTime;
 use crate::measure::latch::{CallsiteWaits, Handoffs, LatchWaits, Locality, PageWaits, Reacquires};
 use crate::measure::Snapshot;
@@ -155,7 +157,9 @@ impl<'a> Interval<'a> {
     pub fn cpu_classes(&self) -> Vec<(CpuClass, f64)> {
         let sum = |rows: &[CpuTime], class| CpuTime::sum(rows.iter().filter(|row| row.class == class));
         let earlier = |class| self.earlier.map_or(0, |earlier| sum(&earlier.cpu.time, class));
-        let times = CpuClass::ALL.map(|class| (class, sum(&self.now.cpu.time, class).saturating_sub(earlier(class))));
+        let times: Vec<(CpuClass, u64)> = CpuClass::iter()
+            .map(|class| (class, sum(&self.now.cpu.time, class).saturating_sub(earlier(class))))
+            .collect();
         let all: u64 = times.iter().map(|(_, ns)| ns).sum();
         let used = times.into_iter().filter(|(_, ns)| *ns > 0);
         let mut shares: Vec<_> = used.map(|(class, ns)| (class, ns as f64 / all as f64)).collect();

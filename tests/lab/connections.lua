@@ -1,4 +1,4 @@
--- Connections that come and go: each event is one, with a single query. sysbench's own tests keep theirs.
+-- Short connections: every event connects, runs one query and disconnects. sysbench's own tests keep their connections.
 require("oltp_common")
 
 local driver

@@ -1,5 +1,5 @@
--- Online DDL beside updates: the first thread adds an index to a table and drops it, over and over, while the others run
--- oltp_update_index. With a single thread there are updates only.
+-- Online DDL during updates: the first thread repeatedly adds an index to a table and drops it, while the others run
+-- oltp_update_index. A single thread runs only updates.
 require("oltp_update_index")
 
 local INDEX = "ddl_pad"
@@ -10,7 +10,7 @@ function thread_init(thread_id)
    common_init(thread_id)
    alters = thread_id == 0 and sysbench.opt.threads > 1
    if alters then
-      -- A run may have ended between the two.
+      -- An earlier run may have left the index behind.
       has_index = con:query_row("SELECT 1 FROM information_schema.statistics WHERE table_schema = DATABASE() " ..
          "AND table_name = 'sbtest1' AND index_name = '" .. INDEX .. "'") ~= nil
    end

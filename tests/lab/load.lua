@@ -1,25 +1,26 @@
--- One of sysbench's own tests, or of ours, made to end on request with exact totals.
+-- Wraps a test of sysbench's or of the lab's so that it can be stopped at any time with exact totals.
 --
--- sysbench 1.0 knows no orderly end but a time limit: a signal kills it with statements in flight and prints nothing.
--- Here every thread looks, before each event, at the first byte of a shared file; once that is "1" the thread finishes,
--- and sysbench adds up as after a time limit.
+-- sysbench 1.0 ends cleanly only at a time limit: a signal kills it with statements in flight, and it prints no totals.
+-- Here every thread reads the first byte of a shared file before each event. Once that is "1" the thread finishes, and
+-- sysbench prints its totals as after a time limit.
 local ffi = require("ffi")
 ffi.cdef [[
 int open(const char *path, int flags);
 void *mmap(void *addr, size_t length, int prot, int flags, int fd, long offset);
 ]]
 
-package.path = assert(os.getenv("LOAD_LAB"), "LOAD_LAB says where the lab's own tests are") .. "/?.lua;" .. package.path
-require(assert(os.getenv("LOAD_TEST"), "LOAD_TEST names the sysbench test"))
+package.path = assert(os.getenv("LOAD_LAB"), "LOAD_LAB must be the folder of the lab's own tests") .. "/?.lua;" .. package.path
+require(assert(os.getenv("LOAD_TEST"), "LOAD_TEST must name the sysbench test"))
 
 local O_RDONLY, PROT_READ, MAP_SHARED = 0, 1, 1
-local fd = ffi.C.open(assert(os.getenv("LOAD_STOP"), "LOAD_STOP names the stop file"), O_RDONLY)
+local fd = ffi.C.open(assert(os.getenv("LOAD_STOP"), "LOAD_STOP must name the stop file"), O_RDONLY)
 assert(fd >= 0, "cannot open the stop file")
 local page = ffi.C.mmap(nil, 1, PROT_READ, MAP_SHARED, fd, 0)
 assert(page ~= ffi.cast("void *", -1), "cannot map the stop file")
 local stop = ffi.cast("volatile const uint8_t *", page)
 
--- Once before there are threads: MariaDB's client library cannot load MySQL's way of logging in twice at once.
+-- Connects once before the threads start: MariaDB's client library cannot load MySQL's authentication plugin in two
+-- threads at once.
 local test_init = init
 function init()
    test_init()

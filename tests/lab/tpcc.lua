@@ -1,9 +1,9 @@
--- A mix of transactions in TPC-C's proportions, on its tables in small: few warehouse and district rows, which every
--- order and payment updates. Not TPC-C: its terminals, think times and full table sizes are left out.
+-- A mix of transactions in TPC-C's proportions, on small versions of its tables: every order and payment updates one of a
+-- few warehouse and district rows. This is not TPC-C: it has no terminals, no think times and no full-sized tables.
 require("oltp_common")
 
 local WAREHOUSES, DISTRICTS, CUSTOMERS, ITEMS = 4, 10, 300, 1000
--- Rows of one INSERT statement, when the tables are filled.
+-- Rows per INSERT statement when filling the tables.
 local BATCH = 500
 
 local TABLES = {
@@ -31,7 +31,7 @@ local function row(text, ...)
    return con:query_row(text:format(...))
 end
 
--- Inserts what make(i) says for each i from 1 to count.
+-- Inserts count rows; make(i) returns the values of row i, counted from 0.
 local function fill(connection, name, count, make)
    for first = 1, count, BATCH do
       local rows = {}
@@ -71,7 +71,7 @@ local function new_order(w, d)
    for n = 1, random(5, 15) do
       items[n] = random(1, ITEMS)
    end
-   -- Everybody locks stock in the same order, so that deadlocks stay rare.
+   -- All transactions lock stock in the same order, so that deadlocks stay rare.
    table.sort(items)
    row("SELECT ytd FROM warehouse WHERE w = %d", w)
    row("SELECT balance FROM customer WHERE w = %d AND d = %d AND c = %d", w, d, c)
@@ -86,7 +86,7 @@ local function new_order(w, d)
          "WHERE w = %d AND i = %d", quantity + 10, quantity, quantity, w, i)
       run("INSERT INTO order_line VALUES (%d, %d, %s, %d, %d, %d, %s * %d, NULL)", w, d, o, n, i, quantity, price, quantity)
    end
-   -- One in a hundred is taken back.
+   -- One in a hundred is rolled back.
    return random(1, 100) > 1
 end
 
@@ -110,13 +110,13 @@ local function order_status(w, d)
    return true
 end
 
--- The oldest order of each district; each a transaction of its own, which TPC-C allows.
+-- Delivers the oldest order of each district, each in its own transaction, which TPC-C allows.
 local function delivery(w)
    for d = 1, DISTRICTS do
       local o = row("SELECT o FROM new_orders WHERE w = %d AND d = %d ORDER BY o LIMIT 1 FOR UPDATE", w, d)
       if o then
          run("DELETE FROM new_orders WHERE w = %d AND d = %d AND o = %s", w, d, o)
-         -- Locked, since it may be newer than this transaction's snapshot.
+         -- A locking read, because the order may be newer than this transaction's snapshot.
          local c = row("SELECT c FROM orders WHERE w = %d AND d = %d AND o = %s FOR UPDATE", w, d, o)
          run("UPDATE orders SET carrier = %d WHERE w = %d AND d = %d AND o = %s", random(1, 10), w, d, o)
          run("UPDATE order_line SET delivered = NOW() WHERE w = %d AND d = %d AND o = %s", w, d, o)
@@ -137,7 +137,7 @@ local function stock_level(w, d)
    return true
 end
 
--- Of a hundred transactions, up to which number each kind is.
+-- Cumulative percentage of each kind of transaction.
 local MIX = { { 45, new_order }, { 88, payment }, { 92, order_status }, { 96, delivery }, { 100, stock_level } }
 
 function thread_init()

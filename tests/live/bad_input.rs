@@ -1,4 +1,4 @@
-//! Bad input: one clear error with the next step, the right exit status, nothing attached.
+//! Bad input results in one clear error with the next step, the right exit status, and nothing attached.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -13,7 +13,7 @@ use lab::agent::{free_port, loaded_programs, program};
 use lab::releases::Release;
 use lab::server::{wait_for, Options, Server};
 
-/// Runs the agent, which must fail with this status and say these words in at most two lines.
+/// Runs the agent, which must fail with this status and print at most two lines that contain these words.
 fn fails(command: &mut Command, status: i32, words: &[&str]) -> Result<()> {
     let output = command.stdin(Stdio::null()).output()?;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -23,8 +23,8 @@ fn fails(command: &mut Command, status: i32, words: &[&str]) -> Result<()> {
     }
     ensure!(said.lines().count() <= 2, "more than two lines: {said}");
     ensure!(output.stdout.is_empty(), "{}", String::from_utf8_lossy(&output.stdout));
-    // The kernel frees programs a moment after their process has ended.
-    wait_for(&format!("the programs to go after {said}"), Duration::from_secs(10), || {
+    // The kernel frees BPF programs shortly after their process has exited.
+    wait_for(&format!("the BPF programs to be freed after {said}"), Duration::from_secs(10), || {
         Ok(loaded_programs()?.is_empty().then_some(()))
     })
 }
@@ -35,14 +35,14 @@ fn agent(args: &[&str]) -> Command {
     command
 }
 
-/// A process that ends with the test.
+/// A process that is killed when dropped.
 struct Sleeper(Child);
 
 impl Sleeper {
     fn start(program: &Path) -> Result<Sleeper> {
-        let sleeper = Sleeper(Command::new(program).arg("60").spawn().context("starting a process to look at")?);
-        // It counts as started a moment before its program is mapped.
-        wait_for("the process's program", Duration::from_secs(10), || {
+        let sleeper = Sleeper(Command::new(program).arg("60").spawn().context("starting a process to examine")?);
+        // spawn() returns before the program is mapped.
+        wait_for("the process's program to be mapped", Duration::from_secs(10), || {
             let maps = fs::read_to_string(format!("/proc/{}/maps", sleeper.pid()))?;
             Ok(maps.contains("/ld-linux").then_some(()))
         })?;
@@ -66,7 +66,7 @@ fn a_wrong_process_is_explained() -> Result<()> {
     fails(&mut agent(&["--pid", "4194303"]), 3, &["no process 4194303", "pgrep"])?;
     let sleeper = Sleeper::start(Path::new("/bin/sleep"))?;
     fails(&mut agent(&["--pid", &sleeper.pid()]), 3, &["not a MySQL or MariaDB server", "sleep", "pgrep"])?;
-    // kthreadd, and with it every kernel thread, has no program.
+    // kthreadd has no program, like every kernel thread.
     fails(&mut agent(&["--pid", "2"]), 3, &["not a database server"])?;
     fails(&mut agent(&["doctor", "--pid", "4194303"]), 3, &["no process"])
 }
@@ -84,21 +84,21 @@ fn bad_usage_has_its_own_status() -> Result<()> {
 }
 
 #[test]
-fn a_thread_is_led_to_its_process() -> Result<()> {
+fn a_thread_id_is_rejected_with_the_process_id() -> Result<()> {
     let server = Server::start(Release::MYSQL_9_7, &Options::default())?;
     let thread = fs::read_dir(format!("/proc/{}/task", server.pid()))?
         .filter_map(|t| t.ok()?.file_name().to_str()?.parse::<i32>().ok())
         .find(|t| *t != server.pid())
-        .context("a server with one thread")?;
-    let right = format!("--pid {}", server.pid());
-    fails(&mut agent(&["--pid", &thread.to_string()]), 3, &["is a thread", &right])?;
+        .context("the server has only one thread")?;
+    let advice = format!("--pid {}", server.pid());
+    fails(&mut agent(&["--pid", &thread.to_string()]), 3, &["is a thread", &advice])?;
 
     let taken = std::net::TcpListener::bind("127.0.0.1:0")?;
     let listen = format!("127.0.0.1:{}", taken.local_addr()?.port());
     let pid = server.pid().to_string();
     fails(&mut agent(&["--pid", &pid, "--listen", &listen]), 1, &["taken", "--listen"])?;
 
-    // Without root, and without the right to look at the server.
+    // Without root, and so without permission to trace the server.
     let copy = tempfile::tempdir()?;
     fs::set_permissions(copy.path(), fs::Permissions::from_mode(0o755))?;
     let readable = copy.path().join("armtrace");
@@ -110,21 +110,21 @@ fn a_thread_is_led_to_its_process() -> Result<()> {
 }
 
 #[test]
-fn the_default_port_names_its_other_user() -> Result<()> {
-    // If something has the default port already, that will do too.
+fn a_taken_default_port_mentions_ebpf_exporter() -> Result<()> {
+    // The bind may fail, because something else may already listen on the default port.
     let _taken = std::net::TcpListener::bind("[::]:9435");
     let server = Server::start(Release::MARIADB_11_4, &Options::default())?;
     fails(&mut agent(&["--pid", &server.pid().to_string()]), 1, &["taken", "ebpf_exporter"])?;
     server.stop()
 }
 
-/// A program cut short, as a full disk leaves it: behind what the kernel loads of it, so that it still runs.
+/// A program is truncated, as by a full disk, but after its loaded segments, so that it still runs.
 #[test]
 fn a_truncated_program_is_explained() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let whole = fs::read("/bin/sleep")?;
     let loaded = loaded_length(&whole)?;
-    ensure!(loaded < whole.len(), "nothing to cut off");
+    ensure!(loaded < whole.len(), "there is nothing to cut off");
     let program = dir.path().join("mysqld");
     fs::write(&program, &whole[..loaded])?;
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755))?;
@@ -133,12 +133,15 @@ fn a_truncated_program_is_explained() -> Result<()> {
     for length in [0, 3, 63, 64, 200, whole.len() / 2] {
         let cut = dir.path().join(format!("cut-{length}"));
         fs::write(&cut, &whole[..length])?;
-        ensure!(armtrace::symbols::Image::open(&cut).is_err(), "{length} bytes of a program passed as all of it");
+        ensure!(
+            armtrace::symbols::Image::open(&cut).is_err(),
+            "a program cut to {length} bytes was opened without an error"
+        );
     }
     Ok(())
 }
 
-/// How much of an ELF file its loaded segments need.
+/// Returns the length of the prefix of an ELF file that holds its loaded segments.
 fn loaded_length(elf: &[u8]) -> Result<usize> {
     use object::read::elf::{FileHeader, ProgramHeader};
     let header = object::elf::FileHeader64::<object::LittleEndian>::parse(elf)?;

@@ -1,4 +1,4 @@
-//! The overhead budget: probes are off part of the time to keep it, and what they then do not see is estimated.
+//! The overhead budget: probes run on a duty cycle to stay within it, and the waits they miss are estimated.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -13,22 +13,23 @@ use lab::load::Load;
 use lab::releases::Release;
 use lab::server::{wait_for, Options, Server};
 
-/// Six of the cycles in which probes take turns, and whole ones: a part of a cycle has a turn or none.
+/// Six full periods of the duty cycle: part of a period may contain no on-time, or only on-time.
 const WINDOW: Duration = Duration::from_secs(24);
 
-/// What happened to a server and an agent on it in a window.
+/// What a server and its agent counted in a window.
 #[derive(Debug)]
 struct Window {
-    /// CPU seconds that probes took.
+    /// CPU seconds that the probes took.
     probes: f64,
-    /// The server's.
+    /// CPU seconds of the server.
     cpu: f64,
-    /// Seconds of waits for the latches that performance_schema sees, by its account and by the agent's, and what the agent
-    /// estimated of all.
+    /// Seconds of waits for InnoDB's latches, according to performance_schema.
     truth: f64,
+    /// Seconds of waits for the same latches, according to the agent.
     seconds: f64,
-    /// The part of `seconds` that was slept.
+    /// The part of `seconds` that was spent asleep.
     asleep: f64,
+    /// Seconds of waits that the agent estimated, for all latches.
     estimated: f64,
 }
 
@@ -56,27 +57,29 @@ impl Window {
     }
 }
 
-/// Seconds of waits so far for those of InnoDB's latches that performance_schema sees.
+/// Returns the seconds of waits so far for each of InnoDB's latches that performance_schema has seen acquired.
 fn truth(server: &Server) -> Result<BTreeMap<String, f64>> {
     let innodb = |event: &str| event.contains("/innodb/") && !event.contains("/cond/");
     let all = server.wait_summary()?.into_iter().filter(|(event, (count, _))| innodb(event) && *count > 0.0);
     Ok(all.map(|(event, (_, seconds))| (event, seconds)).collect())
 }
 
-/// Whether what the probes cost is known by now.
+/// Returns `Some` once the cost of the probes has been measured.
 pub fn is_calibrated(agent: &Agent) -> Result<Option<()>> {
     Ok(agent.scrape()?.iter().any(|s| s.name == "armtrace_probe_hit_cost_seconds").then_some(()))
 }
 
-fn takes_turns(samples: &[Sample]) -> bool {
-    let of = |s: &Sample| s.name == "armtrace_probe_state" && s.labels["state"] == "duty_cycle" && s.value == 1.0;
-    samples.iter().any(of)
+fn has_duty_cycle(samples: &[Sample]) -> bool {
+    let is_cycling =
+        |s: &Sample| s.name == "armtrace_probe_state" && s.labels["state"] == "duty_cycle" && s.value == 1.0;
+    samples.iter().any(is_cycling)
 }
 
-/// A budget of half of what the probes would take is kept, and what is measured stays near what performance_schema says: since
-/// hits count more than what they take, about a quarter of the waits is seen, so figures that were not scaled up would be far
-/// off. There have to be many waits, for a few long ones cannot be estimated.
-fn budget_is_kept(release: Release, threads: u32, args: &[&str]) -> Result<()> {
+/// With a budget of half of what the probes would take, the agent stays within it, and its figures stay close to
+/// performance_schema's. The budget charges more for a hit than it takes, so probes see about a quarter of the waits, and
+/// figures that were not scaled up would be far off. The load must cause many waits, because a few long ones cannot be
+/// estimated.
+fn stays_within_budget(release: Release, threads: u32, args: &[&str]) -> Result<()> {
     let server = Server::start(
         release,
         &Options { perf_schema: true, args: args.iter().map(|&a| a.to_owned()).collect(), ..Options::default() },
@@ -85,18 +88,18 @@ fn budget_is_kept(release: Release, threads: u32, args: &[&str]) -> Result<()> {
     load.wait_running()?;
     let agent = Agent::attach_without_budget(&server)?;
     wait_for("the probes' cost", Duration::from_secs(20), || is_calibrated(&agent))?;
-    let free = Window::measure(&server, &agent)?;
+    let unlimited = Window::measure(&server, &agent)?;
     agent.stop()?;
 
-    let budget = free.probes / 2.0 / free.cpu;
+    let budget = unlimited.probes / 2.0 / unlimited.cpu;
     let share = format!("{budget:.6}");
     let agent = Agent::attach_with(&server, &["--max-overhead", &share].map(OsStr::new))?;
     wait_for("the probes' cost", Duration::from_secs(20), || is_calibrated(&agent))?;
     let started = Instant::now();
-    wait_for("probes that take turns", Duration::from_secs(10), || Ok(takes_turns(&agent.scrape()?).then_some(())))?;
+    wait_for("a duty cycle", Duration::from_secs(10), || Ok(has_duty_cycle(&agent.scrape()?).then_some(())))?;
     let reaction = started.elapsed();
     sleep(Duration::from_secs(3));
-    let kept = Window::measure(&server, &agent)?;
+    let limited = Window::measure(&server, &agent)?;
     let lost = agent.scrape()?.into_iter().filter(|s| s.name.contains("lost") && s.value > 0.0).collect::<Vec<_>>();
     agent.stop()?;
     let report = load.stop()?;
@@ -104,42 +107,44 @@ fn budget_is_kept(release: Release, threads: u32, args: &[&str]) -> Result<()> {
     server.stop()?;
 
     println!(
-        "{}: free {free:?}\nwithin {:.3} % {kept:?}, after {reaction:?}; lost {lost:?}",
+        "{}: without a budget {unlimited:?}\nwith {:.3} % {limited:?}, after {reaction:?}; lost {lost:?}",
         release.name(),
         100.0 * budget
     );
-    let taken = kept.probes / kept.cpu;
-    ensure!(taken <= 0.75 * budget, "{:.3} % are taken of {:.3} %", 100.0 * taken, 100.0 * budget);
-    ensure!(kept.estimated > 0.0 && kept.probes > 0.0, "nothing was seen, or nothing estimated");
+    let used = limited.probes / limited.cpu;
+    ensure!(used <= 0.75 * budget, "the probes took {:.3} % with a budget of {:.3} %", 100.0 * used, 100.0 * budget);
+    ensure!(limited.estimated > 0.0 && limited.probes > 0.0, "nothing was seen, or nothing was estimated");
     let ratio = |window: &Window| window.seconds / window.truth;
-    println!("of performance_schema's seconds: {:.2} without a budget, {:.2} with it", ratio(&free), ratio(&kept));
-    ensure!((0.3..=3.0).contains(&(ratio(&kept) / ratio(&free))), "the estimates are off: {kept:?}, {free:?}");
-    let slept = |window: &Window| window.asleep / window.seconds;
-    println!("slept: {:.2} without a budget, {:.2} with it", slept(&free), slept(&kept));
-    ensure!((0.5..=1.5).contains(&(slept(&kept) / slept(&free))), "sleeps are off: {kept:?}, {free:?}");
+    let ratios = (ratio(&unlimited), ratio(&limited));
+    println!("of performance_schema's seconds: {:.2} without a budget, {:.2} with it", ratios.0, ratios.1);
+    ensure!((0.3..=3.0).contains(&(ratios.1 / ratios.0)), "the estimates are off: {limited:?}, {unlimited:?}");
+    let asleep = |window: &Window| window.asleep / window.seconds;
+    let shares = (asleep(&unlimited), asleep(&limited));
+    println!("asleep: {:.2} without a budget, {:.2} with it", shares.0, shares.1);
+    ensure!((0.5..=1.5).contains(&(shares.1 / shares.0)), "sleep times are off: {limited:?}, {unlimited:?}");
     Ok(())
 }
 
 #[test]
 fn mysql_stays_within_the_budget() -> Result<()> {
-    budget_is_kept(Release::MYSQL_9_7, 32, &["--innodb-flush-log-at-trx-commit=1", "--innodb-flush-method=nosync"])
+    stays_within_budget(Release::MYSQL_9_7, 32, &["--innodb-flush-log-at-trx-commit=1", "--innodb-flush-method=nosync"])
 }
 
 #[test]
 fn mariadb_stays_within_the_budget() -> Result<()> {
-    budget_is_kept(Release::MARIADB_11_4, 64, &[])
+    stays_within_budget(Release::MARIADB_11_4, 64, &[])
 }
 
-/// Doctor lists what would be attached within the budget that it is told: the mutexes of MariaDB 10.2 need a large one.
+/// `doctor` lists what would be attached within the given budget: the mutexes of MariaDB 10.2 need a large one.
 #[test]
-fn doctor_knows_what_a_budget_allows() -> Result<()> {
+fn doctor_lists_what_the_budget_allows() -> Result<()> {
     let server = Server::start(Release::MARIADB_10_2, &Options::default())?;
     let lists_mutexes = |args: &[&str]| -> Result<bool> {
-        let said = doctor_with(server.pid(), args)?;
-        let probes = said["server"]["probes"].as_array().context("doctor lists no probes")?;
+        let report = doctor_with(server.pid(), args)?;
+        let probes = report["server"]["probes"].as_array().context("doctor lists no probes")?;
         Ok(probes.iter().any(|probe| probe["name"] == "mutex_enter_inlined:begin"))
     };
-    ensure!(!lists_mutexes(&[])? && !lists_mutexes(&["--max-overhead", "19%"])?, "their probes are listed");
-    ensure!(lists_mutexes(&["--max-overhead", "20%"])?, "their probes are not listed");
+    ensure!(!lists_mutexes(&[])? && !lists_mutexes(&["--max-overhead", "19%"])?, "the mutexes' probes are listed");
+    ensure!(lists_mutexes(&["--max-overhead", "20%"])?, "the mutexes' probes are not listed");
     server.stop()
 }

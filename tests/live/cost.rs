@@ -1,4 +1,4 @@
-//! What being traced costs the server: while armtrace starts, and from then on.
+//! What tracing costs the server, both while armtrace starts and afterwards.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -12,35 +12,35 @@ use lab::load::Load;
 use lab::releases::Release;
 use lab::server::{wait_for, Options, Server};
 
-/// All probes taken off and put back by turns inside one continuous load: neighbouring windows see the same machine.
-/// `ARMTRACE_PAIRS` asks for more pairs, to measure rather than to test.
+/// The number of pairs of windows, with all probes detached and attached, inside one continuous load, so that adjacent
+/// windows see the same machine. `ARMTRACE_PAIRS` sets another number, for measuring instead of testing.
 const PAIRS: usize = 20;
-/// What follows a change at once belongs to neither side.
+/// The time after each change that counts for neither window.
 const SETTLE: Duration = Duration::from_millis(150);
-/// Longer than a period of the budget's turns, which go on from window to window.
+/// The length of a window. The duty cycle, if there is one, continues from window to window.
 const WINDOW: Duration = Duration::from_millis(1200);
 
-/// Where armtrace starts it takes most of a CPU for some tenths of a second, which is much of a machine with two.
+/// The window around a start, which takes most of a CPU for some tenths of a second: a lot on a machine with two.
 const START: Duration = Duration::from_secs(3);
 const STARTS: usize = 3;
 
-/// What fails the test. The goal is 1 %, but single windows on a small shared machine differ by twenty, so that the
-/// median of these pairs only shows what a probe on a hot path would cost, a third; the agent's own account of its
-/// traps is exact to some percent of itself.
+/// The limits of the test. The goal is 1 %, but single windows on a small shared machine differ by 20 %, so the median of
+/// the pairs reveals only large costs: a probe on a hot path would cost a third. The agent's own overhead ratio is accurate
+/// to a few percent of its value.
 const MOST_LOST: f64 = 0.2;
 const MOST_LOST_AT_START: f64 = 0.6;
 const MOST_OVERHEAD: f64 = 0.02;
 
 /// One window of the load.
 struct Window {
-    /// Transactions a second.
+    /// Transactions per second.
     tps: f64,
-    /// The server's CPU time per transaction, nanoseconds.
+    /// The server's CPU time per transaction, in nanoseconds.
     cpu_ns: f64,
 }
 
 impl Window {
-    /// What happens to the server while this is done.
+    /// Measures the server while `meanwhile` runs.
     fn measure(server: &Server, meanwhile: impl FnOnce() -> Result<()>) -> Result<Window> {
         let (then, cpu) = (Instant::now(), cpu_time_ns(server.pid()).context("no CPU time")?);
         let before = server.status("Com_update")?;
@@ -71,8 +71,8 @@ fn quartiles(values: &[f64]) -> (f64, f64) {
     (values[values.len() / 4], values[values.len() * 3 / 4])
 }
 
-/// Starts an agent, and ensures that the server hardly notices that, in one of so many starts: what else the machine does can
-/// cost the server as much.
+/// Starts an agent and checks that this costs the server little. One of several starts has to pass, because other load on
+/// the machine can cost the server just as much.
 fn start(release: Release, server: &Server) -> Result<Agent> {
     let mut best = 0.0;
     for _ in 0..STARTS {
@@ -87,24 +87,25 @@ fn start(release: Release, server: &Server) -> Result<Agent> {
     bail!("starting takes {:.0} % of the throughput", 100.0 * (1.0 - best));
 }
 
-/// Starts an agent, and says how much of its throughput the server has meanwhile.
+/// Starts an agent and returns it with the server's throughput meanwhile, relative to that before.
 fn start_once(server: &Server) -> Result<(Agent, f64)> {
-    let pass = |time: Duration| {
+    let pause = |time: Duration| {
         sleep(time);
         Ok(())
     };
-    let before = Window::measure(server, || pass(START))?;
+    let before = Window::measure(server, || pause(START))?;
     let mut agent = None;
     let starting = Window::measure(server, || {
         let started = Instant::now();
         agent = Some(Agent::attach(server)?);
-        pass(START.saturating_sub(started.elapsed()))
+        pause(START.saturating_sub(started.elapsed()))
     })?;
     Ok((agent.context("no agent")?, starting.tps / before.tps))
 }
 
-/// The classes of probe whose price is known: the overhead is not, where one of a class that was hit is missing.
-fn prices(samples: &[Sample]) -> String {
+/// Lists the probe classes whose cost per hit is known. Without the cost of every class that was hit there is no overhead
+/// ratio.
+fn known_costs(samples: &[Sample]) -> String {
     let known = samples.iter().filter(|s| s.name == "armtrace_probe_hit_cost_seconds");
     known.map(|s| format!("{} {:.2} us ", s.labels["class"], 1e6 * s.value)).collect()
 }
@@ -128,7 +129,7 @@ fn cost(release: Release) -> Result<()> {
     }
     let samples = agent.scrape()?;
     let overhead = samples.iter().find(|s| s.name == "armtrace_overhead_ratio").map(|s| s.value);
-    let overhead = overhead.with_context(|| format!("no overhead ratio was exported: {}", prices(&samples)))?;
+    let overhead = overhead.with_context(|| format!("no overhead ratio was exported: {}", known_costs(&samples)))?;
     agent.stop()?;
     let report = load.stop()?;
     ensure!(report.errors == 0 && report.reconnects == 0, "{report:?}");
@@ -136,8 +137,8 @@ fn cost(release: Release) -> Result<()> {
     let (low, high) = quartiles(&tps);
     let (tps, cpu) = (median(tps), median(cpu));
     println!(
-        "{}: medians of {pairs} pairs: throughput {tps:.3} (middle half {low:.3} to {high:.3}), CPU per transaction {cpu:.3}, \
-         own estimate {:.2} %",
+        "{}: medians of {pairs} pairs: throughput {tps:.3} (quartiles {low:.3} and {high:.3}), CPU per transaction {cpu:.3}, \
+         overhead ratio {:.2} %",
         release.name(),
         100.0 * overhead
     );

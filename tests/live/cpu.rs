@@ -1,4 +1,4 @@
-//! Where CPU time goes, against the kernel's account of it and another sampler.
+//! Sampled CPU time, compared with the kernel's accounting and with `perf`.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -20,12 +20,12 @@ use lab::releases::Release;
 use lab::server::{wait_for, Options, Server};
 use lab::tracer::Tracer;
 
-/// How often both sample, in a second. The other sampler's clock must not keep step with ours.
+/// armtrace's and `perf`'s sampling frequency in hertz. The two must not run in lockstep.
 const HZ: &str = "499";
 const OTHER_HZ: &str = "997";
-/// How far a class's share may be from the other sampler's, in points.
+/// How far a class's share may differ from `perf`'s, in percentage points.
 const POINTS: f64 = 3.0;
-/// The same of the kernel's share, in which the other sampler has its own work too.
+/// How far the kernel's share may differ. `perf`'s includes its own work.
 const KERNEL_POINTS: f64 = 8.0;
 
 fn cpu_seconds(samples: &[Sample]) -> BTreeMap<(String, String), f64> {
@@ -42,7 +42,7 @@ fn is_kernel_class(class: &str) -> bool {
     class == "kernel" || class == "futex"
 }
 
-/// What was added to each row between two readings.
+/// The increase of each row between two readings.
 struct Growth(BTreeMap<(String, String), f64>);
 
 impl Growth {
@@ -63,8 +63,8 @@ impl Growth {
         100.0 * self.sum(is_kernel_class) / self.sum(|_| true)
     }
 
-    /// Of the time outside of the kernel, in percent: what is in this class, and what atomics and barriers take in functions of
-    /// these names.
+    /// Returns the share of a class in the time outside the kernel, in percent. It includes the time of atomics and barriers
+    /// in functions with these names.
     fn share_of_program(&self, class: &str, names: &[&str]) -> f64 {
         let on_ordering = |(class, function): &(String, String)| {
             ["atomic", "barrier"].contains(&class.as_str()) && names.iter().any(|name| function.contains(name))
@@ -74,7 +74,7 @@ impl Growth {
     }
 }
 
-/// An agent that samples often enough to compare with, once it has seen something.
+/// Attaches an agent with a high sampling frequency and waits until it has samples.
 fn attach(server: &Server) -> Result<Agent> {
     let agent = Agent::attach_with(server, &["--sample-hz", HZ].map(OsStr::new))?;
     wait_for("samples", Duration::from_secs(20), || {
@@ -84,7 +84,7 @@ fn attach(server: &Server) -> Result<Agent> {
     Ok(agent)
 }
 
-/// For how long the machine's CPUs had work while its host ran something else.
+/// Returns the machine's steal time so far, in seconds: its CPUs had work while its host ran something else.
 fn stolen_seconds() -> Result<f64> {
     let stat = std::fs::read_to_string("/proc/stat")?;
     let ticks: f64 = stat.split_whitespace().nth(8).context("no stolen time in /proc/stat")?.parse()?;
@@ -98,10 +98,10 @@ fn adds_up(release: Release) -> Result<()> {
     let mut load = Load::start(&server, "oltp_update_index", 16)?;
     load.wait_running()?;
     let agent = attach(&server)?;
-    // The time that a scrape takes is in one span and not in the other: what was sampled lies between.
+    // One interval includes the scrapes and the other does not; the sampled time lies between the two.
     let cpu = || Ok::<_, anyhow::Error>(cpu_time_ns(server.pid()).context("no CPU time")? as f64 / 1e9);
-    // While samples are being taken out of the kernel a scrape gets what was there before: one that differs from the scrape before
-    // it has figures of its own time.
+    // A scrape returns older figures while the agent drains samples from the kernel. One that differs from the scrape
+    // before it is current.
     let read = || -> Result<_> {
         let mut earlier = None;
         wait_for("newer figures", Duration::from_secs(20), || {
@@ -128,10 +128,10 @@ fn adds_up(release: Release) -> Result<()> {
     let is_within =
         |seconds: f64, tolerance: f64| (least * (1.0 - tolerance)..=most * (1.0 + tolerance)).contains(&seconds);
     ensure!(is_within(sampled, 0.05), "{sampled} s by class, {least} to {most} s of CPU time");
-    // What samples alone say is off by how late clocks interrupt, which on a virtual machine is a matter of its host: where that
-    // takes the CPUs away for more than a tenth of what the server had, they tell nothing.
-    let tells = stolen <= 0.1 * least;
-    ensure!(!tells || is_within(clock, 0.25), "{clock} s by samples alone, {least} to {most} s of CPU time");
+    // The number of samples is wrong by as much as timer interrupts are late, which on a virtual machine depends on its
+    // host. It is not checked if steal time is more than a tenth of the server's CPU time.
+    let is_reliable = stolen <= 0.1 * least;
+    ensure!(!is_reliable || is_within(clock, 0.25), "{clock} s by samples alone, {least} to {most} s of CPU time");
     ensure!(value(&after, "armtrace_lost_events_total", "samples_full") == Some(0.0), "samples were lost");
     Ok(())
 }
@@ -146,7 +146,7 @@ fn sampled_time_is_the_cpu_time_of_mariadb() -> Result<()> {
     adds_up(Release::MARIADB_11_4)
 }
 
-/// Samples of the server by function that `perf` takes of all CPUs meanwhile.
+/// Samples all CPUs with `perf` and returns the server's samples, with their functions.
 fn perf(server: &Server, seconds: u32) -> Result<Vec<String>> {
     let dir = tempfile::tempdir()?;
     let data = dir.path().join("perf.data");
@@ -172,25 +172,25 @@ fn is_in_kernel(line: &str) -> bool {
     line.contains("[kernel") || line.contains("(bpf_prog") || line.contains(".ko")
 }
 
-/// The share in percent of the samples in the kernel.
+/// Returns the share of samples in the kernel, in percent.
 fn kernel_share_by_perf(samples: &[String]) -> f64 {
     let in_kernel = samples.iter().filter(|line| is_in_kernel(line)).count();
     100.0 * in_kernel as f64 / samples.len().max(1) as f64
 }
 
-/// The share in percent of the samples outside of the kernel that mention one of these names.
+/// Returns the share of the samples outside the kernel that contain one of these names, in percent.
 fn share_by_perf(samples: &[String], names: &[&str]) -> f64 {
     let program: Vec<&String> = samples.iter().filter(|line| !is_in_kernel(line)).collect();
     let with = program.iter().filter(|line| names.iter().any(|name| line.contains(name))).count();
     100.0 * with as f64 / program.len().max(1) as f64
 }
 
-/// What disturbs a comparison makes it fail, and nothing that disturbs it can make wrong figures pass, so it may try again.
+/// Repeats a comparison that fails. Disturbances can make correct figures fail, but cannot make wrong figures pass.
 fn within_four_attempts(mut attempt: impl FnMut() -> Result<()>) -> Result<()> {
     (0..3).find_map(|_| attempt().ok()).map_or_else(attempt, Ok)
 }
 
-/// A server that writes many pages, and so computes many checksums: its classes against perf's names.
+/// Compares the CPU classes with `perf`'s function names on a server that writes many pages and so computes many checksums.
 fn agrees_with_perf(release: Release, args: &[&str], classes: &[(&str, &[&str])]) -> Result<()> {
     let options = Options { args: args.iter().map(|a| (*a).to_owned()).collect(), ..Options::default() };
     let server = Server::start(release, &options)?;
@@ -223,7 +223,7 @@ fn agrees_with_perf(release: Release, args: &[&str], classes: &[(&str, &[&str])]
 }
 
 #[test]
-fn classes_of_mysql_are_as_perf_has_them() -> Result<()> {
+fn mysql_cpu_classes_agree_with_perf() -> Result<()> {
     agrees_with_perf(
         Release::MYSQL_9_7,
         &["--innodb-buffer-pool-size=16M"],
@@ -248,7 +248,7 @@ fn classes_of_mysql_are_as_perf_has_them() -> Result<()> {
 }
 
 #[test]
-fn classes_of_mariadb_are_as_perf_has_them() -> Result<()> {
+fn mariadb_cpu_classes_agree_with_perf() -> Result<()> {
     agrees_with_perf(
         Release::MARIADB_11_4,
         &["--innodb-buffer-pool-size=16M"],
@@ -260,16 +260,16 @@ fn classes_of_mariadb_are_as_perf_has_them() -> Result<()> {
     )
 }
 
-/// Seconds on instructions that order memory.
+/// Returns the CPU seconds on instructions that order memory.
 fn ordering_seconds(samples: &[Sample]) -> f64 {
     samples.iter().filter(|s| s.name == "armtrace_barrier_cpu_seconds_total").map(|s| s.value).sum()
 }
 
-/// The files that a process runs code of.
+/// The files that a process has code mapped from.
 struct Files {
     pid: i32,
     mappings: Vec<FileMapping>,
-    /// By path, with what to add to link-time addresses.
+    /// By path, each with its load bias.
     images: BTreeMap<String, Option<(Image, u64)>>,
 }
 
@@ -290,7 +290,7 @@ impl Files {
     }
 }
 
-/// How many samples of `perf` are on such instructions, and how many are outside of the kernel.
+/// Returns how many of `perf`'s samples are on instructions that order memory, and how many are outside the kernel.
 fn ordering_by_perf(server: &Server, samples: &[String]) -> (usize, usize) {
     let mut files = Files::of(server);
     let (mut found, mut all) = (0, 0);
@@ -307,9 +307,9 @@ fn ordering_by_perf(server: &Server, samples: &[String]) -> (usize, usize) {
     (found, all)
 }
 
-/// Where many threads contend, atomics take time: by our samples and by another sampler's.
+/// Atomics take time where many threads contend, according to both armtrace and `perf`.
 #[test]
-fn time_on_atomics_is_as_perf_has_it() -> Result<()> {
+fn time_on_atomics_agrees_with_perf() -> Result<()> {
     let server = Server::start(Release::MYSQL_9_7, &Options::default())?;
     let mut load = Load::start(&server, "oltp_update_index", 16)?;
     load.wait_running()?;
@@ -339,16 +339,16 @@ fn time_on_atomics_is_as_perf_has_it() -> Result<()> {
     last
 }
 
-/// The load of `oltp_update_index` makes threads queue for latches: the one that performance_schema sees waited for most in
-/// code that spins must get the most CPU time spent spinning.
-fn spinning_is_for_the_latch_that_is_waited_for(release: Release, threads: u32, args: &[&str]) -> Result<()> {
+/// Under `oltp_update_index` threads queue for latches. Among the latches whose code spins, the one with the longest waits
+/// according to performance_schema must have the most spin CPU time.
+fn spins_for_the_most_contended_latch(release: Release, threads: u32, args: &[&str]) -> Result<()> {
     let args = args.iter().map(|a| (*a).to_owned()).collect();
     let server = Server::start(release, &Options { perf_schema: true, args, ..Options::default() })?;
     let mut load = Load::start(&server, "oltp_update_index", threads)?;
     load.wait_running()?;
     let agent = Agent::attach_with(&server, &["--sample-hz", HZ, "--max-overhead", "100%"].map(OsStr::new))?;
     let (before, truth_before) = (agent.scrape()?, server.wait_summary()?);
-    // The longer both look, the less chance is in it.
+    // Each attempt extends the same interval, so the figures become less noisy.
     let last = within_four_attempts(|| {
         sleep(Duration::from_secs(5));
         let (after, truth) = (agent.scrape()?, server.wait_summary()?);
@@ -374,7 +374,7 @@ fn spin_agrees(release: Release, before: &[Sample], after: &[Sample], truth: imp
         let largest = of.iter().max_by(|a, b| a.1.total_cmp(b.1));
         largest.map(|(latch, n)| (latch.clone(), *n)).context("no latch")
     };
-    // Pages' latches are in no instrument.
+    // Page latches have no instrument.
     let spinning = spins.iter().filter(|(_, n)| **n > 0.0);
     let by_truth: BTreeMap<String, f64> = spinning.map(|(latch, _)| (latch.clone(), truth(latch))).collect();
     let mut by_cpu = cpu.clone();
@@ -383,23 +383,23 @@ fn spin_agrees(release: Release, before: &[Sample], after: &[Sample], truth: imp
     let total = spins.values().sum::<f64>();
     println!("{}: performance_schema {first} {seconds:.2} s; {ours} {spun:.3} s of CPU; {total} spins", release.name());
     ensure!(total > 100.0 && spun > 0.0, "no spinning");
-    // Two latches of the redo log can be close.
+    // Two latches of the redo log can be close to each other.
     let spun_for_first = cpu.get(&first).copied().unwrap_or(0.0);
     ensure!(spun_for_first >= 0.5 * spun, "{ours} has the most spinning, {first} the most waiting: {cpu:?}");
     Ok(())
 }
 
 #[test]
-fn mysql_spins_for_what_it_waits_for() -> Result<()> {
-    spinning_is_for_the_latch_that_is_waited_for(Release::MYSQL_9_7, 32, &["--innodb-flush-log-at-trx-commit=1"])
+fn mysql_spins_for_its_most_contended_latch() -> Result<()> {
+    spins_for_the_most_contended_latch(Release::MYSQL_9_7, 32, &["--innodb-flush-log-at-trx-commit=1"])
 }
 
 #[test]
-fn mariadb_spins_for_what_it_waits_for() -> Result<()> {
-    spinning_is_for_the_latch_that_is_waited_for(Release::MARIADB_11_4, 64, &[])
+fn mariadb_spins_for_its_most_contended_latch() -> Result<()> {
+    spins_for_the_most_contended_latch(Release::MARIADB_11_4, 64, &[])
 }
 
-/// In place of the C library's function one that always makes the system call, as glibc does on aarch64 without rseq.
+/// A replacement for the C library's function that always makes the system call, as glibc does on aarch64 without rseq.
 const GETCPU: &str = "
 #define _GNU_SOURCE
 #include <sys/syscall.h>
@@ -411,13 +411,13 @@ int sched_getcpu(void)
 }
 ";
 
-/// Counts hits of an event by process `pid`; `sum` is added up.
-fn count_by_other_tracer(pid: i32, event: &str, sum: &str) -> Result<Tracer> {
+/// Counts a process's hits of an event with bpftrace, and adds up the expression `sum`.
+fn count_with_bpftrace(pid: i32, event: &str, sum: &str) -> Result<Tracer> {
     Tracer::start(&format!("{event} /pid == {pid}/ {{ @calls = count(); @sum = sum({sum}); }}"))
 }
 
 #[test]
-fn getcpu_calls_are_as_many_as_another_tracer_counts() -> Result<()> {
+fn getcpu_calls_agree_with_bpftrace() -> Result<()> {
     let folder = Release::MYSQL_9_7.folder()?;
     let (inside, source) = ("/tmp/armtrace-getcpu.so", tempfile::NamedTempFile::with_suffix(".c")?);
     std::fs::write(source.path(), GETCPU)?;
@@ -426,15 +426,15 @@ fn getcpu_calls_are_as_many_as_another_tracer_counts() -> Result<()> {
     ensure!(gcc.success(), "gcc: {gcc}");
     let options = Options {
         args: vec!["--innodb-buffer-pool-size=16M".to_owned()],
-        // Only the server, whose root this is, finds it.
+        // The path is in the server's root file system, so only the server finds it.
         env: vec![("LD_PRELOAD".to_owned(), inside.to_owned())],
         ..Options::default()
     };
     let server = Server::start(Release::MYSQL_9_7, &options)?;
-    let answers = &doctor(server.pid())?["server"]["getcpu"]["path"];
-    ensure!(answers == "elsewhere", "{answers} and not the library in the C library's place");
+    let path = &doctor(server.pid())?["server"]["getcpu"]["path"];
+    ensure!(path == "elsewhere", "{path}: the C library's function was not replaced");
     let agent = Agent::attach(&server)?;
-    let counter = count_by_other_tracer(server.pid(), "tracepoint:syscalls:sys_enter_getcpu", "1")?;
+    let counter = count_with_bpftrace(server.pid(), "tracepoint:syscalls:sys_enter_getcpu", "1")?;
     let calls = || -> Result<f64> {
         value(&agent.scrape()?, "armtrace_getcpu_calls_total", "syscall").context("getcpu calls are not counted")
     };
@@ -444,27 +444,27 @@ fn getcpu_calls_are_as_many_as_another_tracer_counts() -> Result<()> {
     wait_for("calls to count", Duration::from_secs(20), || Ok((calls()? > earlier + 10_000.0).then_some(())))?;
     sleep(Duration::from_secs(3));
     load.stop()?;
-    // Pages are still written, but few.
+    // The server still writes a few pages.
     sleep(Duration::from_secs(2));
     let (ours, theirs) = (calls()? - earlier, counter.stop()?.value("@calls")?);
-    println!("armtrace: {ours} getcpu calls, the other tracer: {theirs}");
-    ensure!((ours / theirs - 1.0).abs() <= 0.01, "armtrace counts {ours} calls, the other tracer {theirs}");
+    println!("armtrace: {ours} getcpu calls, bpftrace: {theirs}");
+    ensure!((ours / theirs - 1.0).abs() <= 0.01, "armtrace counts {ours} calls, bpftrace {theirs}");
     agent.stop()?;
     server.stop()?;
     Ok(std::fs::remove_file(library)?)
 }
 
-/// Bursts in which each call is counted stand for all of the time: another tracer counts all of it. Bursts come by chance
-/// when the server writes more or less, so that few of them can be far off.
+/// armtrace counts calls in bursts and scales them up; bpftrace counts every call. A few bursts can be far off, because the
+/// server may write more or less than usual during them.
 #[test]
-fn checksum_calls_are_about_as_many_as_another_tracer_counts() -> Result<()> {
+fn checksum_calls_roughly_agree_with_bpftrace() -> Result<()> {
     const FUNCTION: &str = "_ZN8hardware18crc32_using_pclmulEPKhm";
     let args = vec!["--innodb-buffer-pool-size=16M".to_owned()];
     let server = Server::start(Release::MYSQL_9_7, &Options { args, ..Options::default() })?;
     let mut load = Load::start(&server, "oltp_update_non_index", 16)?;
     load.wait_running()?;
     let agent = Agent::attach(&server)?;
-    // What there is when a burst has just been added, and when that was.
+    // Returns the counts right after a burst was added, and the time.
     let after_burst = |before: (f64, f64)| {
         wait_for("a burst", Duration::from_secs(60), || {
             let samples = agent.scrape()?;
@@ -475,7 +475,7 @@ fn checksum_calls_are_about_as_many_as_another_tracer_counts() -> Result<()> {
     };
     let (first, since) = after_burst((0.0, 0.0))?;
     let program = Release::MYSQL_9_7.program()?;
-    let counter = count_by_other_tracer(server.pid(), &format!("uprobe:{}:{FUNCTION}", program.display()), "arg1")?;
+    let counter = count_with_bpftrace(server.pid(), &format!("uprobe:{}:{FUNCTION}", program.display()), "arg1")?;
     let mut last = (first, since);
     for _ in 0..10 {
         last = after_burst(last.0)?;
@@ -485,18 +485,18 @@ fn checksum_calls_are_about_as_many_as_another_tracer_counts() -> Result<()> {
     let ours = (last.0 .0 - first.0) / (last.1 - since).as_secs_f64();
     let (size, their_size) = ((last.0 .1 - first.1) / (last.0 .0 - first.0), bytes / calls);
     let theirs = calls / counted.seconds;
-    println!("{ours:.0} calls a second of {size:.0} bytes; the other tracer: {theirs:.0} of {their_size:.0}");
+    println!("{ours:.0} calls per second of {size:.0} bytes; bpftrace: {theirs:.0} of {their_size:.0}");
     agent.stop()?;
     load.stop()?;
     server.stop()?;
-    ensure!((0.3..=3.0).contains(&(ours / theirs)), "{ours} calls a second, by the other tracer {theirs}");
-    ensure!((0.4..=2.5).contains(&(size / their_size)), "{size} bytes a call, by the other tracer {their_size}");
+    ensure!((0.3..=3.0).contains(&(ours / theirs)), "{ours} calls per second, according to bpftrace {theirs}");
+    ensure!((0.4..=2.5).contains(&(size / their_size)), "{size} bytes per call, according to bpftrace {their_size}");
     Ok(())
 }
 
-/// MySQL's pointer to its checksum is a plain variable: with the address of the software's it computes the same, slowly.
+/// MySQL's pointer to its checksum function is a plain variable, which the test points at the software implementation.
 #[test]
-fn software_checksums_are_told_from_hardware() -> Result<()> {
+fn software_checksums_are_distinguished_from_hardware() -> Result<()> {
     let args = vec!["--innodb-buffer-pool-size=16M".to_owned()];
     let server = Server::start(Release::MYSQL_9_7, &Options { args, ..Options::default() })?;
     let chosen = || -> Result<(String, String)> {

@@ -1,4 +1,4 @@
-//! What Prometheus gets from a live agent.
+//! The metrics that a live agent exports, seen by Prometheus.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -15,9 +15,8 @@ use lab::prometheus::{promtool_complaints, Prometheus};
 use lab::releases::Release;
 use lab::server::{wait_for, Options, Server};
 
-/// Panels that are rightly empty here: no condition variable need be waited for, nothing is over the budget, checksums cost
-/// nothing by the byte as long as there was no second burst, the C library knows a thread's CPU by itself, and hardware events
-/// are off.
+/// Metrics whose panels may be empty here. There may be no waits for condition variables, the probes stay within the budget,
+/// checksum bytes need a second burst, the C library gets a thread's CPU without a system call, and hardware events are off.
 const MAY_BE_EMPTY: &[&str] = &[
     "armtrace_cond_wait_seconds",
     "armtrace_latch_wait_estimated_seconds_total",
@@ -26,7 +25,7 @@ const MAY_BE_EMPTY: &[&str] = &[
     "armtrace_perf_event",
 ];
 
-/// As many as the server itself has counted in the same seconds.
+/// Checks the number of statements against the server's own counter.
 fn statements_are_counted(server: &Server, agent: &Agent) -> Result<()> {
     let (counted, sent) = statements(server, agent)?;
     sleep(Duration::from_secs(10));
@@ -34,12 +33,12 @@ fn statements_are_counted(server: &Server, agent: &Agent) -> Result<()> {
     let (counted, sent) = (counted_later - counted, sent_later - sent);
     let ratio = counted / sent;
     println!("statements: {counted} of {sent}, {ratio:.3}");
-    // The server is asked a moment after the agent has asked it, and on a busy machine the moment is long.
-    ensure!(sent > 0.0 && (ratio - 1.0).abs() < 0.15, "{counted} statements of {sent}");
+    // The test reads the server's counter a moment after the agent did, and on a busy machine that moment is long.
+    ensure!(sent > 0.0 && (ratio - 1.0).abs() < 0.15, "{counted} statements, but the server counted {sent}");
     Ok(())
 }
 
-/// The agent's count of statements when it has just changed, which it does once a second, and then the server's own.
+/// Waits until the agent's count of statements changes, which it does once a second. Returns it and the server's own count.
 fn statements(server: &Server, agent: &Agent) -> Result<(f64, f64)> {
     let mut earlier = None;
     let counted = wait_for("another count of statements", Duration::from_secs(10), || {
@@ -58,9 +57,9 @@ fn a_live_agent_fills_the_dashboard() -> Result<()> {
     let mut load = Load::start(&server, "oltp_update_index", 32)?;
     load.wait_running()?;
     let url = format!("mysql://root@localhost?socket={}", server.socket().display());
-    // A machine with one node has no handoffs but those between cores.
+    // On a machine with one NUMA node, there are only handoffs between cores.
     let agent = Agent::attach_with(&server, &["--handoffs", "core", "--mysql", &url].map(OsStr::new))?;
-    // Calls of checksums are counted in bursts.
+    // Checksum calls are counted in bursts.
     wait_for("a burst", Duration::from_secs(40), || {
         Ok(agent.metrics()?.contains("\narmtrace_checksum_calls_total{").then_some(()))
     })?;
@@ -84,7 +83,7 @@ fn a_live_agent_fills_the_dashboard() -> Result<()> {
         series > 0 || query.metrics().iter().any(|m| MAY_BE_EMPTY.iter().any(|e| m.starts_with(e)))
     };
     let outcomes = dashboard::run(&prometheus, &file, is_enough);
-    ensure!(!outcomes.is_empty(), "the dashboard has no query");
+    ensure!(!outcomes.is_empty(), "the dashboard has no queries");
     for (query, outcome) in &outcomes {
         match outcome {
             Ok(series) => ensure!(is_enough(query, *series), "no data for {}", query.promql),

@@ -1,5 +1,5 @@
-//! The agent on arm64, in an emulated machine, alone and beside one on this machine. `tests/vm` has the machine; needs
-//! `dist/armtrace-aarch64`.
+//! The agent on arm64, in an emulated guest, alone and compared with one on this machine. `tests/vm` provides the guest.
+//! Needs `dist/armtrace-aarch64`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -20,37 +20,37 @@ use lab::releases::Release;
 use lab::server::{wait_for, Options, Server};
 use lab::{dashboard, http};
 
-/// The kernel that is tested with every change; `tests/vm/matrix` has the others.
+/// The guest's kernel; `tests/vm/matrix` tests others.
 const KERNEL: &str = "6.12";
 
-/// How long to wait for what an emulated machine takes a minute for, on a host that is much slower than usual.
+/// How long to wait for things that take the guest about a minute. A host can be much slower than usual.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// What an emulated machine answers in good time.
+/// A scrape interval that the guest can keep up with.
 const SLOW: Pace = Pace { scrape_interval: "5s", rate_interval: "25s" };
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// A running arm64 machine with the agent's program in /share. Dropping it ends it.
+/// A running arm64 guest with the agent's program in /share. Dropping it shuts it down.
 struct Guest {
     name: String,
     share: TempDir,
 }
 
 impl Guest {
-    /// Boots it; `port` of this machine reaches its port 9435.
+    /// Boots a guest. `port` of this machine is forwarded to the guest's port 9435.
     fn up(port: u16) -> Result<Guest> {
         let share = tempfile::tempdir()?;
         let program = root().join("dist/armtrace-aarch64");
         fs::copy(&program, share.path().join("armtrace"))
             .with_context(|| format!("no {}: build it with `make dist-aarch64`", program.display()))?;
-        let guest = Guest { name: format!("beside-{}", std::process::id()), share };
+        let guest = Guest { name: format!("compare-{}", std::process::id()), share };
         let (share, forward) = (guest.share.path().display().to_string(), format!("{port}:9435"));
         let options = ["arm64", KERNEL, "--share", &share, "--forward", &forward, "--life", "3600"];
         let status = guest.script("up").args(options).status()?;
-        ensure!(status.success(), "the machine does not come up: {status}");
+        ensure!(status.success(), "the guest did not boot: {status}");
         Ok(guest)
     }
 
@@ -60,7 +60,7 @@ impl Guest {
         command
     }
 
-    /// Runs a shell command in it; its output.
+    /// Runs a shell command in the guest and returns its output.
     fn run(&self, command: &str) -> Result<String> {
         let output = self.script("run").arg(command).stderr(Stdio::inherit()).output()?;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -75,7 +75,7 @@ impl Drop for Guest {
     }
 }
 
-/// Boot, doctor, attach, named latches, detach, nothing left behind.
+/// The guest boots, `doctor` runs, the agent attaches, names latches, detaches and leaves nothing behind.
 #[test]
 fn guest_arm64_serves_named_latches() -> Result<()> {
     let status = Command::new(root().join("tests/vm/check")).args(["arm64", KERNEL]).stdin(Stdio::null()).status()?;
@@ -83,15 +83,15 @@ fn guest_arm64_serves_named_latches() -> Result<()> {
     Ok(())
 }
 
-/// The architectures of the series that a query returns, those without a value left out.
+/// Returns the architectures among the series with a value that a query returns.
 fn architectures(prometheus: &Prometheus, promql: &str) -> Result<BTreeSet<String>> {
     let series = prometheus.query(promql).map_err(anyhow::Error::msg)?;
     let has_value = series.iter().filter(|s| s["value"][1] != "NaN");
     Ok(has_value.filter_map(|s| s["metric"]["arch"].as_str().map(str::to_owned)).collect())
 }
 
-/// Names of the latches that were waited for.
-fn waited_for(recording: &Recording) -> BTreeSet<String> {
+/// Returns the names of the latches with waits.
+fn contended_latches(recording: &Recording) -> BTreeSet<String> {
     let latches = recording.latches().into_iter().filter(|latch| latch.kind != Kind::Cond && latch.waits.count > 0);
     latches.map(|latch| latch.latch).filter(|latch| latch.starts_with("wait/synch/")).collect()
 }
@@ -100,8 +100,8 @@ fn waited_for(recording: &Recording) -> BTreeSet<String> {
 const PTHREAD_MUTEXES: [&str; 2] =
     ["wait/synch/mutex/innodb/event_os_mutex", "wait/synch/mutex/innodb/sync_array_mutex"];
 
-/// The guest's server and the host's, recorded one after the other, each by the program of its architecture: beside a load on
-/// the host the emulated server takes longer to answer than a recording waits.
+/// Records the host's server and then the guest's, each with its architecture's program, and compares them. Under load on
+/// the host, the emulated server would take longer to answer than a recording waits.
 fn recordings_are_compared(guest: &Guest, server: Server, load: Load) -> Result<()> {
     let [x86, arm] = ["x86.rec", "arm.rec"].map(|name| guest.share.path().join(name));
     let url = format!("mysql://root@localhost?socket={}", server.socket().display());
@@ -119,16 +119,19 @@ fn recordings_are_compared(guest: &Guest, server: Server, load: Load) -> Result<
     let arch = |recording: &Recording| recording.start.server.arch.clone();
     ensure!((arch(&a).as_str(), arch(&b).as_str()) == (std::env::consts::ARCH, "aarch64"), "{:?}", b.start);
     ensure!(a.start.server.version == b.start.server.version, "{:?} {:?}", a.start.server, b.start.server);
-    let (names_a, names_b) = (waited_for(&a), waited_for(&b));
+    let (names_a, names_b) = (contended_latches(&a), contended_latches(&b));
     let in_the_library = PTHREAD_MUTEXES.iter().any(|latch| names_b.contains(*latch));
-    ensure!(in_the_library, "no wait in the C library of the emulated machine: {names_b:?}; lost: {:?}", b.lost());
+    ensure!(in_the_library, "no wait in the guest's C library: {names_b:?}; lost: {:?}", b.lost());
     let common: BTreeSet<_> = names_a.intersection(&names_b).collect();
     ensure!(common.len() >= 3, "in common: {common:?}\nhost: {names_a:?}\nguest: {names_b:?}");
 
-    let there = fs::read_to_string(guest.share.path().join("arm.txt"))?;
+    let on_guest = fs::read_to_string(guest.share.path().join("arm.txt"))?;
     let [x86, arm] = [x86, arm].map(|file| file.display().to_string());
-    let here = prints(&["report", &arm])?;
-    ensure!(here == there && here.contains("aarch64"), "a file is told differently there:\n{there}\nhere:\n{here}");
+    let on_host = prints(&["report", &arm])?;
+    ensure!(
+        on_host == on_guest && on_host.contains("aarch64"),
+        "the reports of one file differ; guest:\n{on_guest}\nhost:\n{on_host}"
+    );
     let clocks = ["--ghz-a", "3", "--ghz-b", "1.5"];
     println!("{}", prints(&[&["compare", &x86, &arm][..], &clocks].concat())?);
     let json = prints(&[&["compare", &x86, &arm, "--format", "json"][..], &clocks].concat())?;
@@ -136,9 +139,9 @@ fn recordings_are_compared(guest: &Guest, server: Server, load: Load) -> Result<
 }
 
 fn comparison_is_right(json: &serde_json::Value, common: usize) -> Result<()> {
-    let number = |value: &serde_json::Value| value.as_f64().with_context(|| format!("{value} is no number"));
+    let number = |value: &serde_json::Value| value.as_f64().with_context(|| format!("{value} is not a number"));
     ensure!(json["per"] == "query" && json["b"]["arch"] == "aarch64" && json["b"]["labels"]["os"] == "guest");
-    // Half the clock: A would do half as much, and B's part of that is twice its part of the whole.
+    // B has half the clock rate. At that rate A would have half its throughput, so the ratio of B to A doubles.
     let (throughput, clock) = (&json["throughput"], &json["at_one_clock"]);
     ensure!(clock["ghz"] == serde_json::json!([3.0, 1.5]));
     let is = |a: f64, b: f64| (a / b - 1.0).abs() < 1e-9;
@@ -149,7 +152,7 @@ fn comparison_is_right(json: &serde_json::Value, common: usize) -> Result<()> {
     let both = |row: &&serde_json::Value| waits(row)["a"].as_f64() > Some(0.0) && waits(row)["b"].as_f64() > Some(0.0);
     let both = lists.iter().flatten().filter(both).count();
     ensure!(both >= common, "{both} of {common} latches in common are compared");
-    // Each architecture has implementations and instructions of its own.
+    // Each architecture has its own implementations and instructions.
     ensure!(["crc32c of pages and redo log", "instruction of the spin loop"]
         .iter()
         .all(|what| json["code"][what][0].is_string() && json["code"][what][1].is_string()));
@@ -165,8 +168,8 @@ fn guest_and_host_are_compared_in_one_prometheus_and_by_recordings() -> Result<(
          (setsid /share/armtrace --pid $(pidof mysqld) --listen 0.0.0.0:9435 > /root/log 2>&1 < /dev/null &)",
     )?;
     let guests = format!("127.0.0.1:{port}");
-    // Before this machine has a load too: the emulated one is slow enough without.
-    wait_for("metrics of the emulated machine", PATIENCE, || {
+    // Wait before putting this machine under load, which would slow the guest down further.
+    wait_for("the guest's metrics", PATIENCE, || {
         Ok(http::get(&guests, "/metrics").ok().filter(|answer| answer.head.contains("200")).map(|_| ()))
     })?;
     let server = Server::start(Release::MYSQL_9_7, &Options::default())?;
@@ -178,18 +181,18 @@ fn guest_and_host_are_compared_in_one_prometheus_and_by_recordings() -> Result<(
     prometheus.wait_for_rates(2);
     let file: PathBuf = root().join("dashboards/armtrace.json");
     let variables = dashboard::load(&file);
-    let mut asked = 0;
+    let mut compared = 0;
     for query in dashboard::queries(&file).iter().filter(|q| q.promql.contains("by (arch")) {
         let promql = query.substituted(&variables, SLOW);
-        // A latch's series begins with its first wait, and has a rate from its second scrape on.
+        // A latch has a series from its first wait, and a rate from the second scrape after that.
         wait_for(&format!("both architectures in {}: {promql}", query.owner), PATIENCE, || {
             let found = architectures(&prometheus, &promql)?;
             Ok(found.iter().eq(["aarch64", "x86_64"]).then_some(()))
         })?;
         println!("both architectures in {}", query.owner);
-        asked += 1;
+        compared += 1;
     }
-    ensure!(asked > 3, "the dashboard compares nothing");
+    ensure!(compared > 3, "the dashboard compares nothing");
     agent.stop()?;
     recordings_are_compared(&guest, server, load)
 }

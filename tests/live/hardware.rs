@@ -1,4 +1,4 @@
-//! Hardware events, as far as this machine counts any.
+//! Hardware events, if this machine has counters.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -19,32 +19,32 @@ fn events<'s>(samples: &'s [Sample], metric: &str) -> BTreeSet<&'s str> {
     samples.iter().filter(|s| s.name == metric).filter_map(|s| s.labels.get("event").map(String::as_str)).collect()
 }
 
-/// What doctor has seen counting is exported, and nothing else; of all others it says why. On a machine without counters, as most virtual
-/// ones are, that is: none, and where they would be.
+/// The agent exports exactly the events that `doctor` has seen counting, and `doctor` explains all others. On a machine
+/// without counters, like most virtual machines, no events are exported and `doctor` says which machines have counters.
 #[test]
 fn hardware_events_are_counted_or_explained() -> Result<()> {
     let server = Server::start(Release::MARIADB_11_4, &Options::default())?;
-    let said = doctor(server.pid())?["hardware"].clone();
-    let listed = said["events"].as_array().context("doctor lists no events")?;
-    ensure!(!listed.is_empty(), "{said}");
+    let report = doctor(server.pid())?["hardware"].clone();
+    let listed = report["events"].as_array().context("doctor lists no events")?;
+    ensure!(!listed.is_empty(), "{report}");
     let (counting, others): (Vec<_>, Vec<_>) = listed.iter().partition(|event| event["counts"] == true);
     let expected: BTreeSet<&str> = counting.iter().filter_map(|event| event["event"].as_str()).collect();
     for event in &others {
-        ensure!(event["why"].as_str().is_some_and(|why| !why.is_empty()), "nothing explains {event}");
+        ensure!(event["why"].as_str().is_some_and(|why| !why.is_empty()), "doctor does not explain {event}");
     }
-    if said["has_counters"] == false {
-        ensure!(expected.is_empty(), "there are no counters, but {expected:?}");
-        let advice = said["advice"].as_str().context("nothing says where there would be counters")?;
+    if report["has_counters"] == false {
+        ensure!(expected.is_empty(), "there are no counters, but these events count: {expected:?}");
+        let advice = report["advice"].as_str().context("doctor does not say which machines have counters")?;
         ensure!(advice.contains("bare metal"), "{advice}");
     }
     let agent = Agent::attach_with(&server, &[OsStr::new("--hardware-events")])?;
-    // What the same thread does behind it.
+    // The same thread counts barriers after it has opened the events.
     let samples = wait_for("the count of barriers", Duration::from_secs(30), || {
         let samples = agent.scrape()?;
         Ok(samples.iter().any(|s| s.name == "armtrace_barriers_static").then_some(samples))
     })?;
     println!("{} of {} events count here: {expected:?}", expected.len(), listed.len());
-    ensure!(events(&samples, COUNT) == expected, "{:?}, not {expected:?}", events(&samples, COUNT));
+    ensure!(events(&samples, COUNT) == expected, "{:?} instead of {expected:?}", events(&samples, COUNT));
     for ratio in samples.iter().filter(|s| s.name == "armtrace_perf_event_running_ratio") {
         ensure!((0.0..=1.0).contains(&ratio.value), "{ratio:?}");
     }
@@ -53,10 +53,10 @@ fn hardware_events_are_counted_or_explained() -> Result<()> {
 }
 
 const PAGES: usize = 10_000;
-/// The kernel finds out by and by after how many faults to interrupt.
+/// Enough rounds for the kernel to adapt the sampling period to the rate of faults.
 const ROUNDS: usize = 100;
 
-/// Writes to so many new pages, in code that is nowhere else.
+/// Writes to [`PAGES`] new pages. It is not inlined, so that its faults are at a known address.
 #[inline(never)]
 fn touch_new_pages() {
     const PAGE: usize = 4096;
@@ -73,10 +73,10 @@ fn touch_new_pages() {
     }
 }
 
-/// Page faults are an event that every kernel samples, on machines without counters too: they come from the code that touches
-/// new pages, about as many as there were, and only those of the process that is looked at.
+/// Page faults can be sampled on every machine, even without counters. Samples must be at the code that touches new pages,
+/// account for about as many faults as there were, and come only from the traced process.
 #[test]
-fn events_are_sampled_where_they_happen() -> Result<()> {
+fn page_faults_are_sampled_where_they_happen() -> Result<()> {
     const PAGE_FAULTS: Countable = Countable { kind: 1, config: 2, config1: 0 };
     let events = || vec![Sampled { name: "page-faults", what: PAGE_FAULTS }];
     let own = std::process::id() as i32;
@@ -88,39 +88,42 @@ fn events_are_sampled_where_they_happen() -> Result<()> {
     let samples = sampler.take()?;
     let all: u64 = samples.iter().map(|sample| sample.count).sum();
     let begin = touch_new_pages as *const () as u64;
-    let there: u64 = samples.iter().filter(|s| (begin..begin + 1000).contains(&s.address)).map(|s| s.count).sum();
+    let at_code: u64 = samples.iter().filter(|s| (begin..begin + 1000).contains(&s.address)).map(|s| s.count).sum();
     let probe = sampler.probe(None)?;
     println!(
-        "{all} faults, {there} of {} there, in {} samples at {} places",
+        "{all} faults, {at_code} of {} at the code, in {} samples at {} addresses",
         ROUNDS * PAGES,
         probe.hits,
         samples.len()
     );
     ensure!(samples.iter().all(|sample| sample.event == "page-faults"));
     ensure!(probe.hits > 50 && sampler.lost()? == 0, "{probe:?}, {} lost", sampler.lost()?);
-    let share = there as f64 / (ROUNDS * PAGES) as f64;
-    ensure!((0.9..=1.1).contains(&share) && there as f64 > 0.9 * all as f64, "{share:.3} of the faults, {all} in all");
-    let far = others.take()?.iter().any(|s| (begin..begin + 1000).contains(&s.address));
-    ensure!(!far, "another process has this one's events");
-    ensure!(sampler.take()?.is_empty(), "it rests, or has been asked already");
+    let share = at_code as f64 / (ROUNDS * PAGES) as f64;
+    ensure!(
+        (0.9..=1.1).contains(&share) && at_code as f64 > 0.9 * all as f64,
+        "{share:.3} of the faults, {all} in all"
+    );
+    let is_misattributed = others.take()?.iter().any(|s| (begin..begin + 1000).contains(&s.address));
+    ensure!(!is_misattributed, "another process has this one's events");
+    ensure!(sampler.take()?.is_empty(), "a paused sampler has samples, or samples were returned twice");
     sampler.resume()?;
     touch_new_pages();
-    ensure!(!sampler.take()?.is_empty(), "it goes on");
+    ensure!(!sampler.take()?.is_empty(), "a resumed sampler has no samples");
     Ok(())
 }
 
 #[inline(never)]
-fn count_to(turns: u64) {
-    (0..turns).for_each(|turn| _ = std::hint::black_box(turn));
+fn count_to(limit: u64) {
+    (0..limit).for_each(|n| _ = std::hint::black_box(n));
 }
 
-/// The same of an event that CPUs count, where they count any.
+/// Does the same with a hardware event, if the machine has counters.
 #[test]
 fn cycles_are_sampled_where_they_are_spent() -> Result<()> {
     const CYCLES: Countable = Countable { kind: 0, config: 0, config1: 0 };
     let counter = match Counter::open(CYCLES, Whose::Own) {
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {
-            println!("no counters here");
+            println!("this machine has no counters");
             return Ok(());
         }
         other => other?,
@@ -132,9 +135,9 @@ fn cycles_are_sampled_where_they_are_spent() -> Result<()> {
     let spent = counter.read()?.count - before;
     let begin = count_to as *const () as u64;
     let samples = sampler.take()?;
-    let there: u64 = samples.iter().filter(|s| (begin..begin + 1000).contains(&s.address)).map(|s| s.count).sum();
-    println!("{there} of {spent} cycles there, in {} samples", sampler.probe(None)?.hits);
-    let share = there as f64 / spent as f64;
+    let at_code: u64 = samples.iter().filter(|s| (begin..begin + 1000).contains(&s.address)).map(|s| s.count).sum();
+    println!("{at_code} of {spent} cycles at the code, in {} samples", sampler.probe(None)?.hits);
+    let share = at_code as f64 / spent as f64;
     ensure!((0.8..=1.2).contains(&share), "{share:.3} of the cycles");
     Ok(())
 }

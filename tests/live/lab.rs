@@ -1,4 +1,4 @@
-//! The lab itself: what every other test takes for granted.
+//! The lab itself, which every other live test relies on.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -15,7 +15,7 @@ use lab::releases::script;
 use lab::releases::Release;
 use lab::server::{running, wait_for, Options, Server};
 
-/// Anything on this machine that still belongs to the server that had this folder.
+/// Lists anything on this machine that still belongs to the server in this folder.
 fn leftovers(dir: &Path) -> Result<Vec<String>> {
     let name = dir.to_str().context("not UTF-8")?;
     let mut found = Vec::new();
@@ -27,7 +27,7 @@ fn leftovers(dir: &Path) -> Result<Vec<String>> {
     }
     for entry in fs::read_dir("/proc")? {
         let proc = entry?.path();
-        // A process may end while we look.
+        // A process may exit in the meantime.
         let cwd = fs::read_link(proc.join("cwd")).unwrap_or_default();
         let cmdline = fs::read(proc.join("cmdline")).unwrap_or_default();
         if cwd.starts_with(dir) || String::from_utf8_lossy(&cmdline).contains(name) {
@@ -55,13 +55,13 @@ fn serves_under_load(release: Release) -> Result<()> {
         Ok(Some(load.tps_by_second()?).filter(|seconds| seconds.len() >= 4))
     })?;
     let p95 = load.p95_by_second()?;
-    // A second in which no transaction ended has none.
-    let is_told = p95.len() >= tps.len() && tps.iter().zip(&p95).all(|(tps, ms)| *tps == 0.0 || *ms > 0.0);
-    ensure!(is_told, "no latency each second: {tps:?}, {p95:?}");
+    // A second in which no transaction ended has no latency.
+    let has_latency = p95.len() >= tps.len() && tps.iter().zip(&p95).all(|(tps, ms)| *tps == 0.0 || *ms > 0.0);
+    ensure!(has_latency, "a second has no latency: {tps:?}, {p95:?}");
     let report = load.stop()?;
     ensure!(report.tps > 0.0 && report.transactions > 0 && report.p95 > Duration::ZERO, "{report:?}");
     ensure!(report.errors == 0 && report.reconnects == 0, "{report:?}");
-    // What the server did and what the load counted are the same: nothing was lost or cut off.
+    // The server's count equals the load's, so no statement was lost or cut off.
     let updates = server.status("Com_update")? - before;
     ensure!(updates == report.queries, "{updates} updates on the server, {report:?}");
 
@@ -103,8 +103,8 @@ fn failures_are_not_hidden() -> Result<()> {
     ensure!(server.status("no_such_status").is_err());
 
     let mut wrong = Load::start(&server, "oltp_no_such_test", 1)?;
-    ensure!(wrong.wait_running().is_err(), "a load that cannot start runs");
-    ensure!(wrong.stop().is_err(), "a load that could not start ended well");
+    ensure!(wrong.wait_running().is_err(), "a load that cannot start is reported as running");
+    ensure!(wrong.stop().is_err(), "a load that could not start is reported as successful");
 
     let mut load = Load::start(&server, "oltp_update_index", 4)?;
     load.wait_running()?;
@@ -114,14 +114,14 @@ fn failures_are_not_hidden() -> Result<()> {
     wait_for("the server to die", Duration::from_secs(10), || Ok((!server.running()).then_some(())))?;
     let error = load.stop().unwrap_err();
     ensure!(error.to_string().contains("FATAL"), "{error}");
-    ensure!(server.stop().is_err(), "a server that was killed ended well");
+    ensure!(server.stop().is_err(), "a killed server is reported as shut down cleanly");
     Ok(())
 }
 
-/// However the scripts die, no server stays, and its folder goes with the next start.
+/// A killed script takes its server with it, and the next start removes its folder.
 #[test]
 fn a_killed_script_leaves_no_server() -> Result<()> {
-    // Their own place, so that no other start cleans up between our looks.
+    // A separate folder, so that no other test's start cleans up in between.
     let runs = tempfile::tempdir()?;
     let serve = |arguments: &[&str]| {
         let mut command = Command::new(script("serve"));
@@ -142,16 +142,16 @@ fn a_killed_script_leaves_no_server() -> Result<()> {
         let processes = leftovers(dir)?.iter().any(|what| what.starts_with("process"));
         Ok((!running(pid) && !processes).then_some(()))
     })?;
-    ensure!(dir.exists(), "a script killed outright cannot have cleaned up");
-    // With nothing on standard input it ends as soon as it is up.
+    ensure!(dir.exists(), "a killed script cannot have cleaned up");
+    // With no standard input, the script exits as soon as the server is up.
     let output = serve(&["--no-load", "--until-eof"]).output()?;
     ensure!(output.status.success(), "{output:?}");
     let left = fs::read_dir(runs.path())?.count();
-    ensure!(left == 0, "{left} folders are still there");
+    ensure!(left == 0, "{left} folders were left behind");
     Ok(())
 }
 
-/// README's first command.
+/// Runs the first command in the README.
 #[test]
 fn the_demo_shows_waits_and_metrics() -> Result<()> {
     let output = Command::new(script("demo")).arg(program()).stdin(Stdio::null()).stderr(Stdio::inherit()).output()?;

@@ -1,4 +1,4 @@
-//! Waits of the SQL layer: the C library's locks and condition variables.
+//! Waits of the SQL layer, for the C library's locks and condition variables.
 
 use std::collections::BTreeMap;
 use std::thread::sleep;
@@ -16,17 +16,17 @@ const METADATA_LOCK: &str = "wait/synch/rwlock/sql/MDL_lock::rwlock";
 pub(crate) const LATCH: &str = "armtrace_latch_wait_seconds";
 pub(crate) const COND: &str = "armtrace_cond_wait_seconds";
 
-/// How long a wait that is to be provoked may take to show.
+/// How long a provoked wait may take to appear.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
-/// All connections share one small table cache, so that each statement has to lock it and to open its table anew.
+/// Returns options with one small table cache for all connections, so that every statement locks it and reopens its table.
 pub(crate) fn small_table_cache(perf_schema: bool, more: &[&str]) -> Options {
     let args = ["--table-open-cache=10", "--table-open-cache-instances=1"];
     let args = args.iter().chain(more).map(|a| (*a).to_owned()).collect();
     Options { perf_schema, args, ..Options::default() }
 }
 
-/// What is behind `metric`, by latch: how many waits, and their seconds.
+/// Returns the count and the seconds of a histogram, by latch.
 pub(crate) fn measured(agent: &Agent, metric: &str) -> Result<BTreeMap<String, (f64, f64)>> {
     let samples = agent.scrape()?;
     let sums = by_latch(&samples, &format!("{metric}_sum"));
@@ -37,9 +37,9 @@ pub(crate) fn measured(agent: &Agent, metric: &str) -> Result<BTreeMap<String, (
         .collect())
 }
 
-/// A mutex under contention: performance_schema times acquisitions that need not sleep too, and spinning, so its sum is the
-/// larger one. Of what it says at least this share has to be found in one of so many windows: on a busy machine what it times
-/// besides can be most of a window.
+/// The least share of performance_schema's sum for a contended mutex that armtrace must find, in at least one of several
+/// windows. performance_schema's sum is larger because it includes acquisitions without a sleep, and spinning; on a busy
+/// machine those can be most of a window.
 const FOUND: f64 = 0.6;
 const WINDOWS: usize = 4;
 
@@ -52,14 +52,14 @@ fn agrees(release: Release, options: &Options, test: &str, latch: &str) -> Resul
     let mut load = Load::start(&server, test, 64)?;
     load.wait_running()?;
     let agent = Agent::attach_without_budget(&server)?;
-    // Theirs on both sides of ours: what happens between the readings is nobody's error.
+    // performance_schema is read before and after armtrace, so waits between the readings do not count as an error.
     let read = || -> Result<_> {
         let theirs = || Ok::<_, anyhow::Error>(server.wait_summary()?.get(latch).context("no such instrument")?.1);
         let first = theirs()?;
         let ours = measured(&agent, LATCH)?.get(latch).copied().unwrap_or_default();
         Ok((first, ours, theirs()?))
     };
-    // Waits from before its name is known are exported once it is: a reading from before that would miss them.
+    // Waits before the latch's name is known are exported once it is. An earlier first reading would not include them.
     wait_for("the latch's name", LIMIT, || Ok(measured(&agent, LATCH)?.contains_key(latch).then_some(())))?;
     let mut before = read()?;
     let mut is_found = false;
@@ -72,7 +72,7 @@ fn agrees(release: Release, options: &Options, test: &str, latch: &str) -> Resul
         let (waits, ours) = (after.1 .0 - before.1 .0, after.1 .1 - before.1 .1);
         let (least, most) = (after.0 - before.2, after.2 - before.0);
         println!("{latch}: {waits} waits, {ours:.3}s; performance_schema: {least:.3}s to {most:.3}s");
-        ensure!(ours <= most * 1.05, "{ours:.3}s are more than {most:.3}s");
+        ensure!(ours <= most * 1.05, "{ours:.3}s is more than {most:.3}s");
         is_found = ours >= least * FOUND;
         if is_found {
             break;
@@ -82,7 +82,7 @@ fn agrees(release: Release, options: &Options, test: &str, latch: &str) -> Resul
     load.stop()?;
     agent.stop()?;
     server.stop()?;
-    ensure!(is_found, "{latch}: too little was found in each of {WINDOWS} windows");
+    ensure!(is_found, "{latch}: too little wait time was found in each of {WINDOWS} windows");
     Ok(())
 }
 
@@ -101,23 +101,23 @@ fn mariadb_10_2_table_cache_waits_agree_with_perf_schema() -> Result<()> {
     table_cache_agrees(Release::MARIADB_10_2)
 }
 
-/// Every statement takes the same few metadata locks.
+/// In this load, every statement takes the same few metadata locks.
 #[test]
 fn mariadb_metadata_lock_waits_agree_with_perf_schema() -> Result<()> {
     let options = Options { perf_schema: true, ..Options::default() };
     agrees(Release::MARIADB_11_4, &options, "oltp_point_select", METADATA_LOCK)
 }
 
-/// A server without instruments, and an agent on it, for all that has to be seen without them.
+/// With performance_schema off, the locks still have names. One server and agent serve all these checks.
 #[test]
 fn mariadb_locks_need_no_perf_schema() -> Result<()> {
     let server = Server::start(Release::MARIADB_11_4, &Options::default())?;
     let agent = Agent::attach_without_budget(&server)?;
     timer_is_named(&agent)?;
-    let under = |test: &str, look: fn(&Agent) -> Result<()>| -> Result<()> {
+    let under = |test: &str, check: fn(&Agent) -> Result<()>| -> Result<()> {
         let mut load = Load::start(&server, test, 64)?;
         load.wait_running()?;
-        look(&agent)?;
+        check(&agent)?;
         load.stop().map(drop)
     };
     under("oltp_point_select", metadata_locks_are_named)?;
@@ -133,22 +133,22 @@ fn timer_is_named(agent: &Agent) -> Result<()> {
     .map(drop)
 }
 
-/// A metadata lock is known by its key.
+/// Metadata locks are recognised by their key.
 fn metadata_locks_are_named(agent: &Agent) -> Result<()> {
     let all = wait_for("waits for metadata locks", LIMIT, || {
         let seen = measured(agent, LATCH)?;
-        // So many that one in a hundred is more than one by chance.
+        // Enough that the limit of one in a hundred is more than a single wait.
         Ok(seen.get(METADATA_LOCK).is_some_and(|(waits, _)| *waits >= 1000.0).then_some(seen))
     })?;
     let by_function: Vec<_> = all.iter().filter(|(name, _)| name.starts_with("unnamed:rw_pr_")).collect();
     println!("{:?}, {by_function:?}", all[METADATA_LOCK]);
-    // A context's own lock, which is waited for to look for deadlocks, has no such key.
+    // The lock of an MDL context, which deadlock detection waits for, has no such key.
     let others: f64 = by_function.iter().map(|(_, (waits, _))| waits).sum();
     ensure!(others <= 0.01 * all[METADATA_LOCK].0, "{others} waits in the same functions have no name");
     Ok(())
 }
 
-/// Threads share the C library's arenas; waits for those locks are told from waits for the server's.
+/// Threads share malloc's arenas. Waits for the arenas' locks are distinguished from waits for the server's locks.
 fn allocator_waits_are_seen(agent: &Agent) -> Result<()> {
     let (waits, seconds) = wait_for("waits for malloc", LIMIT, || {
         Ok(measured(agent, LATCH)?.get("unnamed:malloc").filter(|(waits, _)| *waits >= 200.0).copied())
@@ -157,12 +157,11 @@ fn allocator_waits_are_seen(agent: &Agent) -> Result<()> {
     let is_unknown = |s: &&Sample| s.name == "armtrace_lost_events_total" && s.labels["reason"] == "lock_unknown";
     let unknown = samples.iter().find(is_unknown).context("no count of unknown locks")?.value;
     println!("{waits} waits of {seconds:.3}s in all; {unknown} sleeps in unknown locks");
-    ensure!(unknown <= 0.1 * waits, "{unknown} sleeps in unknown locks beside {waits} in malloc");
+    ensure!(unknown <= 0.1 * waits, "{unknown} sleeps in unknown locks, {waits} waits in malloc");
     Ok(())
 }
 
-/// The threads that do something once in a while wait in condition variables otherwise: that is no contention. Both sides
-/// time the same waits.
+/// Background threads wait for condition variables when idle, which is not contention. Both sides time the same waits.
 #[test]
 fn mariadb_idle_waits_agree_with_perf_schema() -> Result<()> {
     const IDLE: [&str; 2] =
@@ -171,7 +170,7 @@ fn mariadb_idle_waits_agree_with_perf_schema() -> Result<()> {
         vec!["--aria-checkpoint-interval=1".to_owned(), "--thread-handling=one-thread-per-connection".to_owned()];
     let server = Server::start(Release::MARIADB_11_4, &Options { perf_schema: true, args, ..Options::default() })?;
     let agent = Agent::attach_without_budget(&server)?;
-    // The first wait of each began before.
+    // The first wait of each thread began before the agent attached.
     let first = wait_for("idle waits", LIMIT, || {
         let seen = measured(&agent, COND)?;
         Ok(IDLE.iter().all(|name| seen.contains_key(*name)).then_some(seen))
@@ -188,16 +187,16 @@ fn mariadb_idle_waits_agree_with_perf_schema() -> Result<()> {
         };
         let ((waits, ours), (their_waits, theirs)) = (since(&last, &first), since(&theirs_last, &theirs_first));
         println!("{name}: {waits} waits, {ours:.3}s; performance_schema: {their_waits}, {theirs:.3}s");
-        // The two are not read at the same instant, and one wait of up to 1.1 s may end in between.
+        // The readings are not simultaneous, and one wait of up to 1.1 s may end in between.
         let near = |a: f64, b: f64, one: f64| (a - b).abs() <= 0.15 * b + one;
         ensure!(near(waits, their_waits, 1.0) && near(ours, theirs, 1.1), "{name}");
         ensure!(waits >= 5.0, "{name}: only {waits} waits");
-        ensure!(!contention.contains_key(name), "{name} is no contention");
+        ensure!(!contention.contains_key(name), "{name} is reported as contention");
     }
     Ok(())
 }
 
-/// Without instruments, global locks and the table cache have their names all the same.
+/// With performance_schema off, global locks and the table cache still have their names.
 #[test]
 fn mysql_table_cache_needs_no_perf_schema() -> Result<()> {
     let server = Server::start(Release::MYSQL_9_7, &small_table_cache(false, &[]))?;

@@ -1,4 +1,4 @@
-//! Coming and going: the server must not notice, and nothing may stay behind.
+//! Attaching and detaching: the server must not notice, and nothing may stay behind.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -11,21 +11,21 @@ use lab::machine::patience;
 use lab::releases::Release;
 use lab::server::{wait_for, Options, Server};
 
-/// How long the agent may take to leave, in the median of many times and once: it waits for all CPUs to have been scheduled,
-/// which on a busy small machine now and then takes its time.
+/// How long the agent may take to exit, as the median of many exits and at worst. It waits until every CPU has scheduled,
+/// which can take long on a small busy machine.
 const PROMPT: Duration = Duration::from_secs(1);
 const PROMPT_AT_WORST: Duration = Duration::from_secs(5);
 
-/// How long the kernel may take to clean up behind it.
+/// How long the kernel may take to clean up after the agent.
 const CLEAN_UP: Duration = Duration::from_secs(5);
 
 fn nothing_left(server: &Server) -> Result<()> {
-    wait_for("the last probe to go", CLEAN_UP, || {
+    wait_for("the last probe to be removed", CLEAN_UP, || {
         Ok((changed_sites(server.pid())?.is_empty() && loaded_programs()?.is_empty()).then_some(()))
     })
 }
 
-/// Attaches and detaches again and again while the load runs, at once and after a while, by turns.
+/// Attaches and detaches repeatedly under load, after different times.
 fn cycles(release: Release, rounds: u64) -> Result<()> {
     let server = Server::start(release, &Options::default())?;
     let mut load = Load::start(&server, "oltp_update_index", 16)?;
@@ -41,12 +41,12 @@ fn cycles(release: Release, rounds: u64) -> Result<()> {
         sleep(Duration::from_millis(100 * (round % 5)));
         let (status, took) = agent.stop()?;
         ensure!(status.success(), "round {round}: {status}");
-        ensure!(took < patience(PROMPT_AT_WORST), "round {round}: detaching took {took:?}");
+        ensure!(took < patience(PROMPT_AT_WORST), "round {round}: exiting took {took:?}");
         times.push(took);
     }
     times.sort();
     let median = times[times.len() / 2];
-    ensure!(median < patience(PROMPT), "detaching usually takes {median:?}");
+    ensure!(median < patience(PROMPT), "exiting takes {median:?} in the median");
     nothing_left(&server)?;
     let report = load.stop()?;
     ensure!(report.errors == 0 && report.reconnects == 0 && report.transactions > 0, "{report:?}");
@@ -60,7 +60,7 @@ fn fifty_attachments_lose_no_query() -> Result<()> {
 }
 
 #[test]
-fn leaves_promptly_and_cleanly_however_it_ends() -> Result<()> {
+fn exits_promptly_and_cleanly() -> Result<()> {
     let server = Server::start(Release::MYSQL_9_7, &Options::default())?;
     let mut load = Load::start(&server, "oltp_update_index", 16)?;
     load.wait_running()?;
@@ -85,11 +85,11 @@ fn leaves_promptly_and_cleanly_however_it_ends() -> Result<()> {
     let (status, took) = agent.wait()?;
     ensure!(status.success() && took < patience(PROMPT_AT_WORST), "the server ended: {status} after {took:?}");
     ensure!(agent.errors()?.contains("has ended"), "{}", agent.errors()?);
-    wait_for("the programs to go", CLEAN_UP, || Ok(loaded_programs()?.is_empty().then_some(())))
+    wait_for("the BPF programs to be freed", CLEAN_UP, || Ok(loaded_programs()?.is_empty().then_some(())))
 }
 
-/// A thread that is killed while it takes probes off cannot do so, and nobody would after it: breakpoints would stay in the
-/// server, and cost it a trap at each hit. Each moment of taking them off is a chance for that, so some are tried.
+/// If a thread were killed while it removes breakpoints, those left would stay in the server and cost it a trap at every
+/// hit. The test kills the agent at several moments of a detach.
 #[test]
 fn leaves_nothing_behind_when_killed_while_detaching() -> Result<()> {
     let server = Server::start(Release::MYSQL_9_7, &Options::default())?;
@@ -102,16 +102,16 @@ fn leaves_nothing_behind_when_killed_while_detaching() -> Result<()> {
         sleep(moment);
         agent.signal(libc::SIGKILL);
         agent.wait()?;
-        nothing_left(&server).with_context(|| format!("killed {moment:?} after it began"))?;
+        nothing_left(&server).with_context(|| format!("killed {moment:?} after detaching began"))?;
     }
     let report = load.stop()?;
     ensure!(report.errors == 0 && report.reconnects == 0, "{report:?}");
     server.stop()
 }
 
-/// What a DBA does who suspects armtrace of slowing a server down.
+/// A DBA who suspects armtrace of slowing a server down can detach its probes with a signal.
 #[test]
-fn takes_its_probes_off_and_puts_them_back_when_told() -> Result<()> {
+fn signals_pause_and_resume_the_probes() -> Result<()> {
     for release in [Release::MYSQL_9_7, Release::MARIADB_11_4] {
         let server = Server::start(release, &Options::default())?;
         let mut load = Load::start(&server, "oltp_update_index", 16)?;
@@ -119,17 +119,19 @@ fn takes_its_probes_off_and_puts_them_back_when_told() -> Result<()> {
         let agent = Agent::attach(&server)?;
         let hits = || -> Result<f64> {
             let samples = agent.scrape()?.into_iter().filter(|s| s.name == "armtrace_probe_hits_total");
-            Ok(samples.filter(goes_in_pauses).map(|s| s.value).sum())
+            Ok(samples.filter(is_pausable).map(|s| s.value).sum())
         };
         for round in 0..2 {
             let then = hits()?;
             wait_for("hits", Duration::from_secs(5), || Ok((hits()? > then).then_some(())))?;
             agent.signal(libc::SIGUSR1);
-            wait_for("the probes to go", CLEAN_UP, || Ok(changed_sites(server.pid())?.is_empty().then_some(())))?;
-            wait_for("the states to say so", CLEAN_UP, || Ok(on(&agent)?.is_empty().then_some(())))?;
+            wait_for("the probes to be removed", CLEAN_UP, || {
+                Ok(changed_sites(server.pid())?.is_empty().then_some(()))
+            })?;
+            wait_for("the states to change", CLEAN_UP, || Ok(attached_probes(&agent)?.is_empty().then_some(())))?;
             let then = hits()?;
             sleep(Duration::from_millis(1500));
-            ensure!(hits()? == then, "{}, round {round}: hits were counted in a pause", release.name());
+            ensure!(hits()? == then, "{}, round {round}: hits were counted during a pause", release.name());
             agent.signal(libc::SIGUSR2);
         }
         agent.signal(libc::SIGUSR1);
@@ -143,16 +145,16 @@ fn takes_its_probes_off_and_puts_them_back_when_told() -> Result<()> {
     Ok(())
 }
 
-/// Not the one that sees threads end.
-fn goes_in_pauses(sample: &Sample) -> bool {
+/// Returns whether a pause detaches the probe: every one except that on exiting threads.
+fn is_pausable(sample: &Sample) -> bool {
     sample.labels["probe"] != "thread_exit"
 }
 
-/// Probes that are on, of those that should not be in a pause.
-fn on(agent: &Agent) -> Result<Vec<String>> {
+/// Returns the probes that are attached although a pause detaches them.
+fn attached_probes(agent: &Agent) -> Result<Vec<String>> {
     let samples = agent.scrape()?.into_iter().filter(|s| s.name == "armtrace_probe_state" && s.value == 1.0);
-    let on = samples.filter(goes_in_pauses).filter(|s| ["attached", "duty_cycle"].contains(&&*s.labels["state"]));
-    Ok(on.map(|s| s.labels["probe"].clone()).collect())
+    let attached = samples.filter(is_pausable).filter(|s| ["attached", "duty_cycle"].contains(&&*s.labels["state"]));
+    Ok(attached.map(|s| s.labels["probe"].clone()).collect())
 }
 
 #[test]
@@ -172,18 +174,18 @@ fn names_latches_within_a_second_of_its_start() -> Result<()> {
     let mut load = Load::start(&server, "oltp_update_index", 32)?;
     load.wait_running()?;
     let first = quickest_name(&server)?;
-    // The load keeps both cores of a small machine busy, so this bound has room.
+    // The limit is generous, because the load keeps both cores of a small machine busy.
     ensure!(first < patience(Duration::from_secs(2)), "the first named latch came after {first:?}");
     load.stop()?;
     server.stop()
 }
 
-/// Whoever reads the agent's output may stop reading: a terminal halted with Ctrl-S, a pager.
+/// The reader of the agent's output may stop reading, like a pager or a terminal stopped with Ctrl-S.
 #[test]
-fn leaves_promptly_when_nobody_reads_its_output() -> Result<()> {
+fn exits_promptly_when_nobody_reads_its_output() -> Result<()> {
     let server = Server::start(Release::MYSQL_9_7, &Options::default())?;
     let (mut agent, _unread) = Agent::attach_to_full_pipe(&server)?;
-    // Longer than the interval at which lines are printed, so that the pipe is written to.
+    // Longer than the interval at which the agent prints, so that it tries to write to the pipe.
     sleep(Duration::from_secs(12));
     ensure!(agent.metrics()?.contains("armtrace_target_up 1"), "metrics stopped with the output");
     agent.signal(libc::SIGTERM);

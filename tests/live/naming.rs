@@ -1,4 +1,4 @@
-//! The names that armtrace gives, against those of performance_schema, latch by latch.
+//! armtrace's latch names, compared with performance_schema's latch by latch.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::FileExt;
@@ -31,12 +31,12 @@ fn options(perf_schema: bool) -> Options {
     Options { perf_schema, ..Options::default() }
 }
 
-/// Where a latch id's description has the value of its instrument's key, by the debug information of MariaDB 10.2.11 and
-/// MySQL 8.0.33's code.
+/// The offset of the instrument's key in a latch id's description, from MariaDB 10.2.11's debug info and MySQL 8.0.33's
+/// code.
 const DESCRIBED_KEY: u64 = 0x20;
 
-/// With performance_schema on, a latch id's description holds the key of its instrument: the ids that have one are exactly
-/// those that must have the name of an instrument.
+/// With performance_schema on, a latch id's description holds the key of its instrument. Exactly the ids with a key must
+/// have the name of an instrument.
 fn latch_ids_agree(server: &Server, least: usize) -> Result<()> {
     let instruments = instruments(server)?;
     let (target, namer) = open(server)?;
@@ -50,11 +50,11 @@ fn latch_ids_agree(server: &Server, least: usize) -> Result<()> {
             wrong.push(format!("{} (key {key})", id.name));
             continue;
         };
-        // Ids of rw-locks are in the table too; their instruments are no mutexes.
+        // The table also has the ids of rw-locks, whose instruments are not mutexes.
         let bare = name.event.rsplit('/').next().unwrap_or_default();
         let registered = instruments.iter().any(|i| i.ends_with(&format!("/innodb/{bare}")));
         let key = memory.u32(id.description + DESCRIBED_KEY).context("reading a description")?;
-        // MariaDB's keys of what is not instrumented are all ones.
+        // In MariaDB, the key of an uninstrumented latch is all ones.
         if registered != (key != 0 && key != u32::MAX) {
             wrong.push(format!("{} (key {key}): {}", id.name, name.event));
         }
@@ -63,7 +63,7 @@ fn latch_ids_agree(server: &Server, least: usize) -> Result<()> {
     Ok(())
 }
 
-/// The same for a server of any release, if it has a table of latch ids.
+/// Runs [`latch_ids_agree`] on a server of any release, if it has a table of latch ids.
 pub(crate) fn any_latch_ids_agree(server: &Server) -> Result<()> {
     match open(server)?.0.image.symbol("latch_meta") {
         Some(_) => latch_ids_agree(server, 80).context("latch ids"),
@@ -71,35 +71,40 @@ pub(crate) fn any_latch_ids_agree(server: &Server) -> Result<()> {
     }
 }
 
-/// Where a server keeps what is known of an rw-lock: offsets of its list's first, and in the lock of the next in the list, of
-/// the creating file, of the line and how many bits that has, and of performance_schema's object; in that of the class, and in that
-/// of the name.
+/// Where a server keeps the facts about an rw-lock, as offsets.
 struct RwLockLayout {
+    /// The first lock, in the list.
     first: u64,
+    /// The next lock in the list, in a lock.
     next: u64,
+    /// The file that created the lock, in the lock.
     file: u64,
+    /// The line that created the lock, in the lock, as a bit field.
     line: u64,
     line_bits: u32,
+    /// performance_schema's object, in the lock.
     psi: u64,
+    /// The instrument's class, in performance_schema's object.
     class: u64,
+    /// The event name, in the class.
     name: u64,
 }
 
 const MYSQL_RW_LOCK: RwLockLayout =
     RwLockLayout { first: 0, next: 0x68, file: 0x30, line: 0x38, line_bits: 32, psi: 0x70, class: 0x20, name: 0x18 };
 
-/// By the debug information of 10.2.11.
+/// From the debug info of 10.2.11.
 const MARIADB_10_2_RW_LOCK: RwLockLayout =
     RwLockLayout { first: 8, next: 104, file: 56, line: 80, line_bits: 13, psi: 112, class: 16, name: 16 };
 
-/// What performance_schema calls an rw-lock, and where the lock was made.
+/// Where an rw-lock was created, and its event name if it has one.
 struct RwLock {
     file: u64,
     line: u32,
     event: Option<String>,
 }
 
-/// All rw-locks of a server, from its own list of them.
+/// Returns all rw-locks in the server's own list.
 fn rw_locks(target: &Target, layout: &RwLockLayout) -> Result<Vec<RwLock>> {
     let memory = Memory::new(target.pid);
     let list = target.image.symbol("rw_lock_list").context("no rw_lock_list")?.addr + target.bias;
@@ -134,9 +139,9 @@ fn rw_locks_agree(server: &Server, layout: &RwLockLayout) -> Result<()> {
     Ok(())
 }
 
-/// The server tells the address of each of its rw-locks. Nothing but what surrounds the latch may be used to
-/// name it here, as with performance_schema off.
-fn structures_tell(server: &Server) -> Result<()> {
+/// performance_schema has the address of each rw-lock. The namer must find its name from the structure that contains it, as
+/// it does with performance_schema off.
+fn structures_give_names(server: &Server) -> Result<()> {
     let mut load = Load::start(server, "oltp_read_write", 4)?;
     load.wait_running()?;
     let (target, mut namer) = open(server)?;
@@ -147,11 +152,11 @@ fn structures_tell(server: &Server) -> Result<()> {
     let mut unnamed = BTreeSet::new();
     for row in &rows {
         let [event, address] = &row[..] else { anyhow::bail!("{row:?}") };
-        // The lock word lies behind the pointer to the instrumented object.
+        // The lock word follows the pointer to performance_schema's object.
         let word = address.parse::<u64>()? + 8;
         let is_static = target.image.is_static_data(word.wrapping_sub(target.bias));
-        // Identities of heap latches are who waits; each of these gets one of its own. In static data too most must be
-        // known by what surrounds them.
+        // A latch on the heap is identified by its waiter's code; each one here gets its own identity. Most latches in
+        // static data must be named by their structure too.
         let mut name = namer.name(&Identity::Caller(word), word).event;
         if is_static && name.starts_with("unnamed:") {
             name = namer.name(&Identity::Static(word), word).event;
@@ -170,8 +175,8 @@ fn structures_tell(server: &Server) -> Result<()> {
     Ok(())
 }
 
-/// The server tells the address of each of InnoDB's mutexes. Those in static data are named by that alone, as with
-/// performance_schema off.
+/// performance_schema has the address of each of InnoDB's mutexes. Those in static data must be named by their address
+/// alone, as with performance_schema off.
 fn static_mutexes_agree(server: &Server) -> Result<()> {
     let (target, mut namer) = open(server)?;
     let rows = server.query(
@@ -189,7 +194,7 @@ fn static_mutexes_agree(server: &Server) -> Result<()> {
             Ok(namer.pthread_lock(&identity, Some(Kind::Mutex)))
         })?;
         let name = name.event;
-        // A name may be missing, where the code makes a mutex in a way of its own; it is never another one.
+        // A name may be missing if the code creates the mutex in an unusual way, but it must not be wrong.
         if name.starts_with("unnamed:") {
             println!("{event} is {name}");
             continue;
@@ -202,15 +207,15 @@ fn static_mutexes_agree(server: &Server) -> Result<()> {
     Ok(())
 }
 
-/// Each lock that the code makes in static data has its performance_schema instance behind it while performance_schema is on, and
-/// that leads to its name.
-fn made_locks_agree(server: &Server, least: usize) -> Result<()> {
+/// With performance_schema on, every lock that the code creates in static data is followed by a pointer to its
+/// performance_schema instance, which leads to its event name.
+fn static_locks_agree(server: &Server, least: usize) -> Result<()> {
     let (target, _) = open(server)?;
     let (image, memory, class) = (&target.image, Memory::new(target.pid), target.family.pthread.class);
-    let made = locks(image, &Instruments::new(image, &image.static_pointers()));
+    let locks = locks(image, &Instruments::new(image, &image.static_pointers()));
     let mut right = 0;
-    for (at, name) in &made.statics {
-        // x86-64's sizes of the C library's locks.
+    for (at, name) in &locks.statics {
+        // The sizes of the C library's locks on x86-64.
         let size = match name.kind {
             Kind::Mutex => 40,
             Kind::Rwlock => 56,
@@ -221,17 +226,17 @@ fn made_locks_agree(server: &Server, least: usize) -> Result<()> {
             let class_at = memory.u64(instance + u64::from(class.to_class))?;
             memory.string(class_at + u64::from(class.to_name)).filter(|event| event.starts_with("wait/synch/"))
         });
-        // Some are made when they are needed.
+        // Some locks are created only on first use.
         let Some(event) = event else { continue };
         ensure!(event == name.event, "{} is {event}, at {at:#x}", name.event);
         right += 1;
     }
-    println!("{right} of {}", made.statics.len());
-    ensure!(right >= least, "only {right} of {} could be compared", made.statics.len());
+    println!("{right} of {}", locks.statics.len());
+    ensure!(right >= least, "only {right} of {} could be compared", locks.statics.len());
     Ok(())
 }
 
-/// Where the name of a global lock is that of an instrument, it is that instrument's event name.
+/// A global lock whose symbol has the name of an instrument must have that instrument's event name.
 fn globals_agree(server: &Server) -> Result<()> {
     let events = instruments(server)?;
     let (target, mut namer) = open(server)?;
@@ -256,9 +261,9 @@ fn globals_agree(server: &Server) -> Result<()> {
     Ok(())
 }
 
-/// Debian's build has no names for its latches, and its performance_schema does not tell their addresses, only how many there are
-/// of each name: the objects in its memory tell where.
-fn structures_tell_without_symbols(server: &Server) -> Result<()> {
+/// Debian's build has no symbols for its latches, and its performance_schema has no addresses, only the number of latches
+/// of each name. The test finds the addresses from performance_schema's objects in memory.
+fn structures_give_names_without_symbols(server: &Server) -> Result<()> {
     let mut load = Load::start(server, "oltp_read_write", 4)?;
     load.wait_running()?;
     let (target, mut namer) = open(server)?;
@@ -281,8 +286,8 @@ fn structures_tell_without_symbols(server: &Server) -> Result<()> {
     println!("{seen:#?}");
     for row in &rows {
         let [event, count] = &row[..] else { anyhow::bail!("{row:?}") };
-        // Nothing but performance_schema names the latches of the adaptive hash index and of the change buffer's index
-        // here.
+        // In this build, only performance_schema names the latches of the adaptive hash index and of the change buffer's
+        // index.
         let expected = match event.rsplit('/').next() {
             Some("btr_search_latch") => 0,
             Some("index_tree_rw_lock") => count.parse::<u64>()? - 1,
@@ -294,8 +299,8 @@ fn structures_tell_without_symbols(server: &Server) -> Result<()> {
     Ok(())
 }
 
-/// The lock words of what may be InnoDB's instrumented rw-locks, and their event names, from a server's memory: each begins with
-/// a pointer to performance_schema's object for it. Copies of such pointers are among them, on threads' stacks.
+/// Finds InnoDB's instrumented rw-locks in a server's memory and returns their lock words and event names. Each begins with
+/// a pointer to its performance_schema object. The result includes copies of such pointers on threads' stacks.
 fn instrumented_latches(target: &Target) -> Result<Vec<(u64, String)>> {
     const TO_CLASS: u64 = 24;
     const TO_NAME: u64 = 20;
@@ -306,7 +311,7 @@ fn instrumented_latches(target: &Target) -> Result<Vec<(u64, String)>> {
     for (start, bytes) in writable_memory(target.pid)? {
         for (at, pointer) in (start..).step_by(8).zip(bytes.chunks_exact(8)) {
             let object = u64::from_le_bytes(pointer.try_into()?);
-            // Most words are no addresses of such objects, which are aligned: asking for each would take minutes.
+            // Most words are not addresses of such objects, which are aligned. Reading every one would take minutes.
             if object % 64 != 0 || !(1 << 30..1 << 47).contains(&object) {
                 continue;
             }
@@ -322,8 +327,7 @@ fn instrumented_latches(target: &Target) -> Result<Vec<(u64, String)>> {
     Ok(found)
 }
 
-/// A process's private writable memory, but for what is larger than any of it that latches are made in: the buffer
-/// pool.
+/// Returns a process's private writable memory except for very large mappings, which contain no latches: the buffer pool.
 fn writable_memory(pid: i32) -> Result<Vec<(u64, Vec<u8>)>> {
     const LARGEST: u64 = 128 << 20;
     let memory = std::fs::File::open(format!("/proc/{pid}/mem"))?;
@@ -333,7 +337,7 @@ fn writable_memory(pid: i32) -> Result<Vec<(u64, Vec<u8>)>> {
         let range = line.split_whitespace().next().and_then(|r| r.split_once('-')).context("a line of maps")?;
         let (start, end) = (u64::from_str_radix(range.0, 16)?, u64::from_str_radix(range.1, 16)?);
         let mut bytes = vec![0; (end - start).min(LARGEST + 1) as usize];
-        // A part may be gone by now.
+        // The mapping may be gone by now.
         if end - start <= LARGEST && memory.read_exact_at(&mut bytes, start).is_ok() {
             found.push((start, bytes));
         }
@@ -341,7 +345,7 @@ fn writable_memory(pid: i32) -> Result<Vec<(u64, Vec<u8>)>> {
     Ok(found)
 }
 
-/// Starts a server once for all that is compared with its instruments.
+/// Starts one server for all comparisons with its instruments.
 fn instruments_agree(release: Release, agree: impl FnOnce(&Server) -> Result<()>) -> Result<()> {
     let server = Server::start(release, &options(true))?;
     agree(&server)?;
@@ -353,7 +357,7 @@ fn mysql_names_are_those_of_its_instruments() -> Result<()> {
     instruments_agree(Release::MYSQL_9_7, |server| {
         latch_ids_agree(server, 100).context("latch ids")?;
         rw_locks_agree(server, &MYSQL_RW_LOCK).context("rw-locks")?;
-        made_locks_agree(server, 60).context("made locks")?;
+        static_locks_agree(server, 60).context("static locks")?;
         globals_agree(server).context("global locks")
     })
 }
@@ -361,9 +365,9 @@ fn mysql_names_are_those_of_its_instruments() -> Result<()> {
 #[test]
 fn mariadb_11_4_names_are_those_of_its_instruments() -> Result<()> {
     instruments_agree(Release::MARIADB_11_4, |server| {
-        structures_tell(server).context("structures")?;
+        structures_give_names(server).context("structures")?;
         static_mutexes_agree(server).context("static mutexes")?;
-        made_locks_agree(server, 60).context("made locks")?;
+        static_locks_agree(server, 60).context("static locks")?;
         globals_agree(server).context("global locks")
     })
 }
@@ -371,17 +375,17 @@ fn mariadb_11_4_names_are_those_of_its_instruments() -> Result<()> {
 #[test]
 fn mariadb_10_11_names_are_those_of_its_instruments() -> Result<()> {
     instruments_agree(Release::MARIADB_10_11, |server| {
-        structures_tell(server).context("structures")?;
+        structures_give_names(server).context("structures")?;
         static_mutexes_agree(server).context("static mutexes")?;
-        made_locks_agree(server, 60).context("made locks")
+        static_locks_agree(server, 60).context("static locks")
     })
 }
 
 #[test]
 fn a_stripped_mariadbs_names_are_those_of_its_instruments() -> Result<()> {
     instruments_agree(Release::MARIADB_10_11_DEBIAN, |server| {
-        structures_tell_without_symbols(server).context("structures")?;
-        made_locks_agree(server, 60).context("made locks")
+        structures_give_names_without_symbols(server).context("structures")?;
+        static_locks_agree(server, 60).context("static locks")
     })
 }
 
@@ -390,14 +394,14 @@ fn mariadb_10_2_names_are_those_of_its_instruments() -> Result<()> {
     instruments_agree(Release::MARIADB_10_2, |server| {
         latch_ids_agree(server, 80).context("latch ids")?;
         rw_locks_agree(server, &MARIADB_10_2_RW_LOCK).context("rw-locks")?;
-        made_locks_agree(server, 40).context("made locks")
+        static_locks_agree(server, 40).context("static locks")
     })
 }
 
-/// The share of the time that a server waits outside of the allocator that has to be given a name.
+/// The least share of the wait time outside the allocator that must have a name.
 const LEAST_NAMED: f64 = 0.95;
 
-/// Waits with performance_schema off and each commit flushed to log and binlog.
+/// Checks the names of waits with performance_schema off and every commit flushed to log and binlog.
 fn waits_are_named(release: Release) -> Result<()> {
     let args = ["--log-bin=bin", "--server-id=1", "--sync-binlog=1", "--innodb-flush-log-at-trx-commit=1"];
     let server = Server::start(release, &Options { args: args.map(str::to_owned).to_vec(), ..options(false) })?;
@@ -407,7 +411,7 @@ fn waits_are_named(release: Release) -> Result<()> {
     load.wait_running()?;
     let agent = Agent::attach_without_budget(&server)?;
     std::thread::sleep(Duration::from_secs(8));
-    // Threads that commit wait for the first of them, but few for the binary log itself.
+    // Committing threads wait for the leader of their group; waits for the binary log itself are rarer.
     let mut sums = wait_for("a wait for the binary log", Duration::from_secs(60), || {
         let sums = by_latch(&agent.scrape()?, "armtrace_latch_wait_seconds_sum");
         Ok(sums.keys().any(|latch| latch.ends_with("LOCK_log")).then_some(sums))
@@ -418,7 +422,7 @@ fn waits_are_named(release: Release) -> Result<()> {
     let unnamed: f64 = sums.iter().filter(|(latch, _)| latch.starts_with("unnamed:")).map(|(_, s)| s).sum();
     let named = 1.0 - unnamed / all;
     println!("{}: {:.2} % of {all:.3} s: {sums:#?}", release.name(), 100.0 * named);
-    ensure!(all > 0.0 && named >= LEAST_NAMED, "{unnamed:.3} s of {all:.3} s are not named: {sums:?}");
+    ensure!(all > 0.0 && named >= LEAST_NAMED, "{unnamed:.3} s of {all:.3} s have no name: {sums:?}");
     let (status, _) = agent.stop()?;
     ensure!(status.success(), "{status}");
     server.stop()
@@ -429,7 +433,7 @@ fn waits_are_named_on_every_server() -> Result<()> {
     Release::chosen().try_for_each(|release| waits_are_named(release).with_context(|| release.name()))
 }
 
-/// With performance_schema off every latch id and every rw-lock still has a name.
+/// With performance_schema off, every latch id and every rw-lock still has a name.
 #[test]
 fn mysql_names_need_no_performance_schema() -> Result<()> {
     let server = Server::start(Release::MYSQL_9_7, &options(false))?;

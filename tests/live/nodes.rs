@@ -1,4 +1,4 @@
-//! Where a server's threads run on a machine with several NUMA nodes, as the guests of `tests/vm` are.
+//! The NUMA nodes that a server's threads run on, for machines with several nodes like the guests of `tests/vm`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,11 +16,11 @@ use lab::server::{wait_for, Options, Server};
 
 const BALANCING: &str = "/proc/sys/kernel/numa_balancing";
 
-/// Threads by the node of the CPU that each ran on last, by the kernel's other account of it.
+/// Counts threads by the node of the CPU that each ran on last, from `/proc/PID/task/TID/stat`.
 fn by_stat(pid: i32, topology: &Topology) -> Result<BTreeMap<String, u64>> {
     let mut threads = BTreeMap::new();
     for task in procfs::process::Process::new(pid)?.tasks()? {
-        let cpu = task?.stat()?.processor.context("the kernel does not say where threads run")?;
+        let cpu = task?.stat()?.processor.context("stat has no CPU")?;
         let node = topology.name(topology.of_cpu[cpu as usize]).context("a CPU without a node")?;
         *threads.entry(node.to_owned()).or_default() += 1;
     }
@@ -31,14 +31,17 @@ fn by_doctor(pid: i32) -> Result<BTreeMap<String, u64>> {
     Ok(serde_json::from_value(doctor(pid)?["server"]["threads"]["by_node"].clone())?)
 }
 
-/// Doctor says of threads what the kernel says elsewhere, follows them to another node, and sees what NUMA balancing does. On a
-/// machine with one node it says nothing.
+/// `doctor` reports the same threads by node as the kernel, follows them to another node, and sees NUMA balancing. On a
+/// machine with one node it reports nothing about nodes.
 #[test]
-fn doctor_knows_on_which_nodes_threads_run() -> Result<()> {
+fn doctor_reports_threads_by_node() -> Result<()> {
     let server = Server::start(Release::MYSQL_9_7, &Options::default())?;
     let pid = server.pid();
     let Some(topology) = Machine::this().topology(Domains::Node) else {
-        ensure!(doctor(pid)?["server"]["threads"].is_null(), "threads by node on a machine with one");
+        ensure!(
+            doctor(pid)?["server"]["threads"].is_null(),
+            "doctor reports threads by node on a machine with one node"
+        );
         return server.stop();
     };
     let mut load = Load::start(&server, "oltp_update_index", 16)?;
@@ -48,15 +51,15 @@ fn doctor_knows_on_which_nodes_threads_run() -> Result<()> {
         let cpus = (0..topology.of_cpu.len()).filter(|&cpu| topology.of_cpu[cpu] == number).map(|cpu| cpu.to_string());
         pin(pid, &cpus.collect::<Vec<_>>().join(","))?;
         sleep(Duration::from_secs(5));
-        let (said, counted) = (by_doctor(pid)?, by_stat(pid, &topology)?);
-        println!("on node {node}: {said:?}, by stat {counted:?}");
+        let (reported, counted) = (by_doctor(pid)?, by_stat(pid, &topology)?);
+        println!("on node {node}: {reported:?}, by stat {counted:?}");
         let of = |threads: &BTreeMap<String, u64>| threads.get(node).copied().unwrap_or(0);
         let all: u64 = counted.values().sum();
-        ensure!(said.values().sum::<u64>().abs_diff(all) <= 2, "{said:?} are not {all} threads");
-        // A thread that sleeps stays where it ran last.
-        ensure!(of(&said).abs_diff(of(&counted)) <= 2 && of(&said) >= 16, "{said:?}, by stat {counted:?}");
+        ensure!(reported.values().sum::<u64>().abs_diff(all) <= 2, "{reported:?} are not {all} threads");
+        // A sleeping thread counts for the node where it ran last.
+        ensure!(of(&reported).abs_diff(of(&counted)) <= 2 && of(&reported) >= 16, "{reported:?}, by stat {counted:?}");
     }
-    let balancing = wait_for("NUMA balancing to look at the server", Duration::from_secs(120), || {
+    let balancing = wait_for("NUMA balancing to scan the server", Duration::from_secs(120), || {
         let balancing = doctor(pid)?["server"]["threads"]["balancing"].clone();
         Ok(balancing["local_faults"].as_u64().filter(|faults| *faults > 0).map(|_| balancing))
     })?;

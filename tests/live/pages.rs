@@ -1,4 +1,4 @@
-//! Waits for pages: what the pages are said to be part of must exist in the server, and nothing may be missing.
+//! Waits for pages: their indexes must exist in the server, and no wait may be missing.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -12,14 +12,14 @@ use lab::server::{wait_for, Options, Server};
 
 const METRIC: &str = "armtrace_latch_page_wait_seconds_total";
 const LATCH: &str = "wait/synch/sxlock/innodb/buf_block_lock";
-/// How long pages must have been waited for until the figures are looked at, seconds.
+/// The least wait time for pages, in seconds, before the figures are checked.
 const LEAST: f64 = 0.2;
 
 fn label<'a>(sample: &'a Sample, name: &str) -> &'a str {
     sample.labels.get(name).map_or("", String::as_str)
 }
 
-/// The server's own account of its indexes, as table and index.
+/// Returns the server's indexes, as table and index.
 fn indexes(server: &Server, views: &str) -> Result<BTreeSet<(String, String)>> {
     let rows = server.query(&format!(
         "SELECT t.NAME, i.NAME FROM information_schema.INNODB_{views}INDEXES i \
@@ -30,7 +30,7 @@ fn indexes(server: &Server, views: &str) -> Result<BTreeSet<(String, String)>> {
         .collect()
 }
 
-fn pages_are_of_indexes_that_exist(release: Release, test: &str, views: &str) -> Result<()> {
+fn pages_belong_to_existing_indexes(release: Release, test: &str, views: &str) -> Result<()> {
     let server = Server::start(release, &Options::default())?;
     let mut load = Load::start(&server, test, 32)?;
     load.wait_running()?;
@@ -54,33 +54,36 @@ fn pages_are_of_indexes_that_exist(release: Release, test: &str, views: &str) ->
             ensure!(index.starts_with('(') || table == "other", "{page:?}");
             continue;
         }
-        // A tree of sysbench's size has two or three levels, one of the server's own tables has fewer.
+        // The B-trees of sysbench's tables have two or three levels, those of the server's own tables fewer.
         ensure!(level.parse::<u16>()? <= 3, "{page:?}");
         ensure!(indexes.contains(&(table.to_owned(), index.to_owned())), "the server has no such index: {page:?}");
         of_indexes += page.value;
     }
     let all: f64 = pages.iter().map(|p| p.value).sum();
     let other: f64 = pages.iter().filter(|p| label(p, "table") == "other").map(|p| p.value).sum();
-    ensure!(other <= 0.02 * all && of_indexes >= LEAST, "{of_indexes} s of indexes, {other} s of others, of {all} s");
-    // The two figures are not read in the same instant, and the server still purges.
+    ensure!(
+        other <= 0.02 * all && of_indexes >= LEAST,
+        "{of_indexes} s in indexes and {other} s in others, of {all} s"
+    );
+    // The readings are not simultaneous, and purge is still running.
     let latch = by_latch(&samples, "armtrace_latch_wait_seconds_sum").get(LATCH).copied().unwrap_or_default();
-    ensure!((all - latch).abs() <= 0.01 * latch + 0.001, "pages were waited for {all} s, their latches {latch} s");
+    ensure!((all - latch).abs() <= 0.01 * latch + 0.001, "waits for pages took {all} s, for their latches {latch} s");
     let (status, _) = agent.stop()?;
     ensure!(status.success(), "{status}");
     server.stop()
 }
 
 #[test]
-fn mysql_pages_are_of_indexes_that_exist() -> Result<()> {
-    pages_are_of_indexes_that_exist(Release::MYSQL_9_7, "oltp_update_index", "")
+fn mysql_pages_belong_to_existing_indexes() -> Result<()> {
+    pages_belong_to_existing_indexes(Release::MYSQL_9_7, "oltp_update_index", "")
 }
 
 #[test]
-fn mariadb_11_4_pages_are_of_indexes_that_exist() -> Result<()> {
-    pages_are_of_indexes_that_exist(Release::MARIADB_11_4, "oltp_insert", "SYS_")
+fn mariadb_11_4_pages_belong_to_existing_indexes() -> Result<()> {
+    pages_belong_to_existing_indexes(Release::MARIADB_11_4, "oltp_insert", "SYS_")
 }
 
 #[test]
-fn a_stripped_mariadbs_pages_are_of_indexes_that_exist() -> Result<()> {
-    pages_are_of_indexes_that_exist(Release::MARIADB_10_11_DEBIAN, "oltp_insert", "SYS_")
+fn stripped_mariadb_pages_belong_to_existing_indexes() -> Result<()> {
+    pages_belong_to_existing_indexes(Release::MARIADB_10_11_DEBIAN, "oltp_insert", "SYS_")
 }

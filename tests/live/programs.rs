@@ -1,4 +1,4 @@
-//! How large the programs are, and how long they run: what grows is seen here.
+//! The size and the run time of the BPF programs, to catch regressions.
 
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::thread::sleep;
@@ -12,26 +12,27 @@ use lab::load::Load;
 use lab::releases::Release;
 use lab::server::{Options, Server};
 
-/// Most that a run may take on average, in nanoseconds. On the machine of docs/overhead.md the averages are 182 to 1,815; this
-/// is for slower machines that do something else too.
+/// The longest mean run time, in nanoseconds. On the machine of docs/overhead.md the means are 182 to 1,815; this limit
+/// allows for slower and busier machines.
 const MOST_NS: f64 = 5000.0;
-/// In how many windows runs are timed: what else a machine does makes them dearer, so that the least mean tells. One of a few runs
-/// tells nothing.
+/// The number of windows. The least mean counts, because other load on the machine makes runs longer.
 const WINDOWS: usize = 3;
+/// The least number of runs for which a window's mean counts.
 const LEAST_RUNS: u64 = 100;
-/// Most that the verifier may have to look at. Kernels give up at a million; docs/overhead.md has the figures of today.
+/// The most instructions that the verifier may process. The kernel's limit is a million; docs/overhead.md has the current
+/// figures.
 const MOST_VERIFIED: u32 = 40_000;
 
-/// Has the kernel time all programs while it lives.
+/// Makes the kernel time all BPF programs while the returned descriptor is open.
 fn time_programs() -> Result<OwnedFd> {
-    // SAFETY: takes a number and returns a descriptor that nobody else has, or a negative error.
+    // SAFETY: takes a number and returns a new descriptor, or a negative error.
     let fd = unsafe { libbpf_rs::libbpf_sys::bpf_enable_stats(libbpf_rs::libbpf_sys::BPF_STATS_RUN_TIME) };
     ensure!(fd >= 0, "bpf_enable_stats: {}", std::io::Error::from_raw_os_error(-fd));
     // SAFETY: as above.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// The programs of armtrace's latch probes that are loaded.
+/// Returns the loaded programs of armtrace's latch probes.
 fn programs() -> Vec<ProgramInfo> {
     let ours = |name: &str| {
         ["latch_", "futex_", "thread_exit", "cpu_sample", "getcpu_"].iter().any(|begin| name.starts_with(begin))
@@ -39,11 +40,11 @@ fn programs() -> Vec<ProgramInfo> {
     ProgInfoIter::default().filter(|p| p.name.to_str().is_some_and(ours)).collect()
 }
 
-/// How often a program ran between each reading and the next, and the nanoseconds that took.
+/// Returns a program's number of runs and their nanoseconds between each reading and the next.
 fn windows(program: &ProgramInfo, readings: &[Vec<ProgramInfo>]) -> Result<Vec<(u64, u64)>> {
     let of = |reading: &Vec<ProgramInfo>| {
         let found = reading.iter().find(|p| p.id == program.id).map(|p| (p.run_cnt, p.run_time_ns));
-        found.context("a program that was not there before")
+        found.context("a program is missing in a reading")
     };
     let totals = readings.iter().map(of).collect::<Result<Vec<_>>>()?;
     Ok(totals.windows(2).map(|pair| (pair[1].0 - pair[0].0, pair[1].1 - pair[0].1)).collect())
@@ -71,10 +72,10 @@ fn are_small_and_quick(release: Release) -> Result<()> {
         let name = program.name.to_string_lossy();
         let windows = windows(program, &readings)?;
         let count: u64 = windows.iter().map(|(runs, _)| runs).sum();
-        let many = windows.iter().filter(|(runs, _)| *runs >= LEAST_RUNS);
-        let mean = many.map(|(runs, ns)| *ns as f64 / *runs as f64).min_by(f64::total_cmp);
+        let busy = windows.iter().filter(|(runs, _)| *runs >= LEAST_RUNS);
+        let mean = busy.map(|(runs, ns)| *ns as f64 / *runs as f64).min_by(f64::total_cmp);
         println!(
-            "{}: {name}: {count} runs, of {mean:.0?} ns in the best window, {} instructions verified",
+            "{}: {name}: {count} runs, mean {mean:.0?} ns in the best window, {} instructions verified",
             release.name(),
             program.verified_insns
         );

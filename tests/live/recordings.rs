@@ -1,4 +1,4 @@
-//! Recordings of real servers under load: what is in them, how they end, and comparing them.
+//! Recordings of real servers under load: their contents, how they end, and how they compare.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -16,7 +16,7 @@ use lab::load::Load;
 use lab::releases::Release;
 use lab::server::{wait_for, Options, Server};
 
-/// A recording that goes on. Dropping it kills it.
+/// A running `armtrace record`. Dropping it kills it.
 pub struct Recorder {
     child: Child,
     errors: PathBuf,
@@ -42,10 +42,10 @@ impl Recorder {
     }
 
     fn wait(&mut self) -> Result<ExitStatus> {
-        wait_for("the recording's end", Duration::from_secs(60), || Ok(self.child.try_wait()?))
+        wait_for("the recording to end", Duration::from_secs(60), || Ok(self.child.try_wait()?))
     }
 
-    /// Waits until it ends by itself, without an error.
+    /// Waits until the recording ends by itself, without an error.
     pub fn complete(mut self) -> Result<()> {
         let status = self.wait()?;
         ensure!(status.success(), "{status}: {}", std::fs::read_to_string(&self.errors)?);
@@ -60,7 +60,7 @@ impl Drop for Recorder {
     }
 }
 
-/// Waits until a file that is being written has so many seconds.
+/// Waits until a file that is being written contains this many seconds.
 fn wait_for_seconds(file: &Path, seconds: usize) -> Result<()> {
     wait_for("seconds in the file", Duration::from_secs(30), || {
         let recording = recording::read(file).ok();
@@ -69,10 +69,12 @@ fn wait_for_seconds(file: &Path, seconds: usize) -> Result<()> {
 }
 
 fn nothing_left() -> Result<()> {
-    wait_for("the programs to go", Duration::from_secs(10), || Ok(loaded_programs()?.is_empty().then_some(())))
+    wait_for("the BPF programs to be freed", Duration::from_secs(10), || {
+        Ok(loaded_programs()?.is_empty().then_some(()))
+    })
 }
 
-/// Settings as the server itself has them.
+/// Returns the settings that the server reports.
 fn settings(server: &Server) -> Result<BTreeMap<String, String>> {
     let rows = server.query("SHOW GLOBAL VARIABLES")?;
     rows.into_iter()
@@ -80,16 +82,16 @@ fn settings(server: &Server) -> Result<BTreeMap<String, String>> {
         .collect()
 }
 
-/// What is read from the server's memory is what it says of itself.
+/// Checks the settings read from the server's memory against those that it reports.
 fn settings_are_right(server: &Server, at_least: &[&str]) -> Result<()> {
     let target = Target::open(server.pid()).map_err(anyhow::Error::msg)?;
     let read = armtrace::server::settings(&target.image, &Memory::new(server.pid()), target.bias);
-    let said = settings(server)?;
+    let reported = settings(server)?;
     for (name, value) in &read {
         ensure!(
-            said.get(name) == Some(value),
-            "{name} is {value}, says its memory; {:?} says the server",
-            said.get(name)
+            reported.get(name) == Some(value),
+            "{name} is {value} in memory, but the server reports {:?}",
+            reported.get(name)
         );
     }
     for name in at_least {
@@ -98,19 +100,19 @@ fn settings_are_right(server: &Server, at_least: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// What armtrace prints on this machine.
+/// Runs armtrace on this machine and returns its output.
 pub fn prints(args: &[&str]) -> Result<String> {
     let output = Command::new(program()).args(args).stdin(Stdio::null()).output()?;
     ensure!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// What was sampled is the server's CPU time, and some of it is of code that is there for something known.
+/// The sampled time is the server's CPU time, and some of it is in known classes of code.
 fn cpu_is_recorded(report: &Report) -> Result<()> {
     let cpu = report.cpu.as_ref().context("no CPU time")?;
     let used = report.totals.server_cpu.context("the server's CPU time is not known")?;
-    // The last samples may be of after the last second, and the first of before the count began.
-    ensure!(cpu.cpu > 0.8 * used && cpu.cpu < 1.1 * used, "{} s were sampled, {used} s used", cpu.cpu);
+    // The last samples may be from after the last second, and the first from before the CPU time was first read.
+    ensure!(cpu.cpu > 0.8 * used && cpu.cpu < 1.1 * used, "{} s were sampled, {used} s were used", cpu.cpu);
     ensure!(cpu.share(CpuClass::Latch) + cpu.share(CpuClass::Checksum) > 0.0, "{:?}", cpu.classes);
     let checksum = report.checksums.first().context("no checksum")?;
     ensure!(checksum.checksum.purpose.starts_with("crc32c"), "{checksum:?}");
@@ -121,11 +123,11 @@ fn cpu_is_recorded(report: &Report) -> Result<()> {
     Ok(())
 }
 
-/// Each contended wait has come from somewhere, or from nobody who is known; and barriers took CPU time.
+/// Every contended wait has a handoff, from a known or an unknown origin, and barriers took CPU time.
 fn handoffs_are_recorded(report: &Report) -> Result<()> {
     let handoffs = report.handoffs.as_ref().context("no handoffs")?;
     let (handed, waits) = (handoffs.all.waits() as f64, report.totals.waits as f64);
-    // One is read a moment after the other, while waits go on, and on a busy machine the moment is long.
+    // The readings are not simultaneous and waits continue, so the difference can be large on a busy machine.
     ensure!((handed / waits - 1.0).abs() < 0.25, "{handed} handoffs, {waits} waits");
     ensure!(handoffs.places.len() > 1 && handoffs.all.local.waits + handoffs.all.remote.waits > 0, "{handoffs:?}");
     let share = report.cpu.as_ref().and_then(|cpu| cpu.ordering_share()).context("no barrier was seen")?;
@@ -145,17 +147,17 @@ fn recordings_of_two_loads_are_compared() -> Result<()> {
         let file = dir.path().join(format!("{threads}.rec"));
         let label = format!("threads={threads}");
         let before = server.status("Com_update")?;
-        // Sampled often, so that a few seconds have samples of what takes little.
-        let often = ["--sample-hz", "499"];
+        // A high sampling frequency, so that a few seconds include samples of code that takes little time.
+        let frequency = ["--sample-hz", "499"];
         let args = ["--duration", "5s", "--mysql", &url, "--label", &label, "--handoffs", "core"];
-        let args = [&args[..], &often].concat();
+        let args = [&args[..], &frequency].concat();
         Recorder::start(&server, &file, &args)?.complete()?;
         let updates = server.status("Com_update")? - before;
         load.stop()?;
         nothing_left()?;
         let recording = recording::read(&file)?;
         let queries = recording.queries().context("no statements were counted")?;
-        // The load's only statement; attaching and detaching took time on top.
+        // Updates are the load's only statements, and the load also ran during attach and detach.
         ensure!(queries > 0 && queries <= updates + 100, "{queries} statements were recorded, {updates} updates made");
         Ok((file.display().to_string(), recording))
     };
@@ -165,16 +167,16 @@ fn recordings_of_two_loads_are_compared() -> Result<()> {
     let seconds = recording.duration().as_secs_f64();
     ensure!((4.5..10.0).contains(&seconds) && recording.seconds.len() >= 3, "{seconds} s: {:?}", recording.seconds);
     ensure!(recording.end.as_ref().is_some_and(|end| end.ending == Ending::Complete));
-    let (said, known) = (settings(&server)?, &recording.start.server.settings);
-    ensure!(known.iter().all(|(name, value)| said.get(name) == Some(value)), "{known:?}");
-    ensure!(known.contains_key("performance_schema"), "{known:?}");
+    let (reported, recorded) = (settings(&server)?, &recording.start.server.settings);
+    ensure!(recorded.iter().all(|(name, value)| reported.get(name) == Some(value)), "{recorded:?}");
+    ensure!(recorded.contains_key("performance_schema"), "{recorded:?}");
     let report = Report::new(&recording);
     let named = report.latch.latches.iter().filter(|latch| latch.latch.starts_with("wait/synch/")).count();
     ensure!(named >= 3 && report.totals.wait > 0.0, "{named} latches: {:?}", report.latch.latches);
     let sum = |of: fn(&armtrace::recording::Bucket) -> u64| -> u64 {
         report.latch.latches.iter().flat_map(|latch| &latch.histogram).map(of).sum()
     };
-    // Read while waits go on, a bucket may be a wait ahead of the count, or behind.
+    // Waits continue while figures are read, so a bucket may be a wait ahead of the count or behind it.
     let (buckets, waits) = (sum(|bucket| bucket.waits) as f64, report.totals.waits as f64);
     ensure!((buckets / waits - 1.0).abs() < 0.01, "{buckets} in buckets, {waits} waits");
     ensure!(report.totals.server_cpu.is_some_and(|cpu| cpu > 0.0), "{:?}", report.totals);
@@ -202,7 +204,7 @@ fn recordings_of_two_loads_are_compared() -> Result<()> {
 }
 
 #[test]
-fn a_recording_is_good_however_it_ends() -> Result<()> {
+fn a_recording_is_readable_however_it_ends() -> Result<()> {
     let server = Server::start(Release::MARIADB_11_4, &Options::default())?;
     settings_are_right(&server, &["innodb_spin_wait_delay", "innodb_sync_spin_loops", "innodb_buffer_pool_size"])?;
     let mut load = Load::start(&server, "oltp_update_index", 16)?;
@@ -211,7 +213,7 @@ fn a_recording_is_good_however_it_ends() -> Result<()> {
     for (signal, ending) in [(libc::SIGINT, Some(Ending::Interrupted)), (libc::SIGKILL, None)] {
         let file = dir.path().join(format!("{signal}.rec"));
         let mut recorder = Recorder::start(&server, &file, &["--duration", "10m"])?;
-        // What `armtrace run` pauses at is no end of a recording.
+        // The signals that pause and resume `armtrace run` must not end a recording.
         wait_for_seconds(&file, 1)?;
         recorder.signal(libc::SIGUSR1);
         recorder.signal(libc::SIGUSR2);

@@ -1,4 +1,4 @@
-//! Loads as servers are run with, and what the server needs for each: a table.
+//! The table of realistic loads, each with the setup of its server.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -9,16 +9,16 @@ use lab::load::Load;
 use lab::releases::Release;
 use lab::server::{wait_for, Options, Server};
 
-/// What a server is started with. Scenarios of one setup share a start.
+/// How a server is set up. Scenarios with the same setup share a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Setup {
     /// The lab's settings: all data in memory, no binlog, nothing flushed at commit.
     Lab,
-    /// The version's own settings, with the binlog, and every commit flushed to log and binlog.
+    /// The version's own settings, with the binlog on and every commit flushed to log and binlog.
     Defaults,
-    /// A buffer pool of a third of the data.
+    /// A buffer pool a third of the size of the data.
     SmallPool,
-    /// The version's own settings, and what is measured is a replica's several workers.
+    /// The version's own settings, on a replica with several workers, which is the server measured.
     Replica,
 }
 
@@ -30,12 +30,12 @@ impl Setup {
 pub struct Scenario {
     pub name: &'static str,
     pub setup: Setup,
-    /// sysbench's, or the lab's own.
+    /// The name of a sysbench test, or of one of the lab's own.
     pub test: &'static str,
     pub distribution: &'static str,
-    /// The measured server's counter that says that the load does what it is for.
+    /// The counter of the measured server that grows if the load works as intended.
     pub counter: &'static str,
-    /// What the server is made to do before.
+    /// A statement that the server runs before the load.
     before: &'static str,
 }
 
@@ -54,7 +54,7 @@ impl Scenario {
         Scenario { before, ..self }
     }
 
-    /// MySQL 5.6 has several workers for several databases only.
+    /// Returns whether a release supports the scenario. MySQL 5.6 uses several workers only for several databases.
     pub fn suits(&self, release: Release) -> bool {
         self.setup != Setup::Replica || !release.is_mysql() || release.at_least("5.7")
     }
@@ -72,7 +72,7 @@ pub const SCENARIOS: [Scenario; 17] = [
     Scenario::new("update_non_index uniform", Setup::Lab, "oltp_update_non_index", "uniform", "Com_update"),
     Scenario::new("update_non_index pareto", Setup::Lab, "oltp_update_non_index", "pareto", "Com_update"),
     Scenario::new("ddl", Setup::Lab, "ddl", "uniform", "Com_alter_table"),
-    // So that each connection is a thread of its own.
+    // Without the thread cache, each connection creates a thread.
     Scenario::new("connections", Setup::Lab, "connections", "uniform", "Connections")
         .after("SET GLOBAL thread_cache_size = 0"),
     Scenario::new("defaults read_write", Setup::Defaults, "oltp_read_write", "uniform", "Binlog_cache_use"),
@@ -82,7 +82,7 @@ pub const SCENARIOS: [Scenario; 17] = [
     Scenario::new("replica", Setup::Replica, "oltp_update_index", "uniform", "Handler_update"),
 ];
 
-/// The server that is measured, and for a replica the one that it follows and that takes the load.
+/// The measured server, and if it is a replica, its source, which receives the load.
 pub struct Stage {
     pub server: Server,
     source: Option<Server>,
@@ -129,7 +129,7 @@ impl Stage {
     }
 }
 
-/// The settings of a replica with four workers that apply at the same time what the source committed at the same time.
+/// Returns the settings of a replica with four workers, which apply in parallel what the source committed in parallel.
 fn workers(release: Release) -> &'static [&'static str] {
     match (release.is_mysql(), release.at_least("8.0.27")) {
         (true, true) => &["--server-id=2", "--replica-parallel-workers=4"],
@@ -138,13 +138,14 @@ fn workers(release: Release) -> &'static [&'static str] {
     }
 }
 
-/// Starts a server that the replica follows from its first transaction on. Their data are the same until then.
+/// Starts a source that the replica follows from its first transaction on. Both start with the same data.
 fn source_of(release: Release, replica: &Server) -> Result<Server> {
-    // The source is not what is measured: it must not be what the replica waits for.
+    // The source is not measured, so the replica must not have to wait for it.
     let args = ["--sync-binlog=0", "--innodb-flush-log-at-trx-commit=0"].map(str::to_owned).to_vec();
     let source = Server::start(release, &Options { defaults: true, args, ..Options::default() })?;
     replica.query(&follow(release, source.port()))?;
-    // By address and by name: a user without a name, which older versions have for their own host, would take its place.
+    // Create the user for the address and the host name: older versions have an anonymous user for the local host, which
+    // would take precedence.
     for host in ["127.0.0.1", "localhost"] {
         source.query(&format!(
             "CREATE USER 'replica'@'{host}' IDENTIFIED BY ''; GRANT REPLICATION SLAVE ON *.* TO 'replica'@'{host}'"
@@ -160,22 +161,22 @@ fn source_of(release: Release, replica: &Server) -> Result<Server> {
         let log = fs::read_to_string(replica.dir().join("server.log")).unwrap_or_default();
         log.lines().rev().find(|line| line.contains("ERROR")).unwrap_or_default().to_owned()
     })?;
-    ensure!(source.running(), "the source ended");
+    ensure!(source.running(), "the source has exited");
     Ok(source)
 }
 
-/// Whether the statements of replication have their newer names, and may lack the older.
+/// Returns whether replication statements have their newer names. The older names may be missing.
 fn speaks_of_sources(release: Release) -> bool {
     release.is_mysql() && release.at_least("8.0.23")
 }
 
-/// The statement that makes a replica of a server, from the beginning of the source's first binlog.
+/// Returns the statement that makes a server a replica, from the beginning of the source's first binlog.
 fn follow(release: Release, port: u16) -> String {
     let statement = if speaks_of_sources(release) { "CHANGE REPLICATION SOURCE TO" } else { "CHANGE MASTER TO" };
     let transport = match (release.is_mysql(), release.at_least("8.0")) {
         (true, true) => ", GET_MASTER_PUBLIC_KEY=1",
         (true, false) => "",
-        // The lab's MariaDB has no TLS, on which newer ones insist.
+        // The lab runs MariaDB without TLS, which newer versions require by default.
         (false, _) => ", MASTER_SSL=0, MASTER_SSL_VERIFY_SERVER_CERT=0, MASTER_USE_GTID=no",
     };
     let options = format!(
@@ -186,7 +187,7 @@ fn follow(release: Release, port: u16) -> String {
     format!("{statement} {}", options.replace("MASTER", role))
 }
 
-/// Every load that is not only sysbench's own on the lab's settings does what it is for.
+/// Checks every load except sysbench's own tests with the lab's settings.
 fn loads_run(release: Release) -> Result<()> {
     for setup in Setup::ALL {
         let own = |s: &Scenario| {
@@ -198,29 +199,30 @@ fn loads_run(release: Release) -> Result<()> {
         }
         let stage = Stage::start(release, setup).with_context(|| format!("{setup:?}"))?;
         for scenario in scenarios {
-            does_what_it_is_for(&stage, &scenario).with_context(|| scenario.name)?;
+            counter_grows(&stage, &scenario).with_context(|| scenario.name)?;
         }
         stage.stop()?;
     }
     Ok(())
 }
 
-fn does_what_it_is_for(stage: &Stage, scenario: &Scenario) -> Result<()> {
+/// Checks that a load works as intended.
+fn counter_grows(stage: &Stage, scenario: &Scenario) -> Result<()> {
     stage.prepare(scenario)?;
     let before = stage.server.status(scenario.counter)?;
     let load = stage.load(scenario, 16)?;
-    let mut looks = 0;
+    let mut polls = 0;
     wait_for(scenario.counter, Duration::from_secs(20), || {
-        // A look is a connection itself.
-        looks += u64::from(scenario.counter == "Connections");
-        Ok((stage.server.status(scenario.counter)? > before + looks).then_some(()))
+        // Each poll is itself a connection.
+        polls += u64::from(scenario.counter == "Connections");
+        Ok((stage.server.status(scenario.counter)? > before + polls).then_some(()))
     })?;
     load.stop()?;
     Ok(())
 }
 
 #[test]
-#[ignore = "half a minute a server: make test-all"]
+#[ignore = "half a minute per server: make test-all"]
 fn every_load_runs_on_every_server() -> Result<()> {
     for release in Release::chosen() {
         let start = Instant::now();

@@ -1,5 +1,4 @@
-//! The agent stays small: its memory, what it does while nothing happens, and what a scrape takes, however many
-//! connections the server has.
+//! The agent's footprint: its memory, its CPU time when idle, and the cost of a scrape with few and many connections.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -15,21 +14,22 @@ use lab::releases::Release;
 use lab::server::{wait_for, Options, Server};
 
 const MIB: u64 = 1 << 20;
-/// Resident memory after attach.
+/// The most resident memory after attach.
 const MOST_MEMORY: u64 = 44 * MIB;
-/// Of one CPU, with a scrape in each interval. The goal is half of it; the kernel counts in hundredths of a second.
+/// The most idle CPU use as a fraction of one CPU, with a scrape in each interval. The goal is half of it, but the kernel
+/// counts in hundredths of a second.
 const MOST_IDLE_CPU: f64 = 0.006;
 const SCRAPE_INTERVAL: Duration = Duration::from_secs(15);
-/// What else a machine does makes everything dearer, so that the cheapest of so many intervals tells.
+/// The number of idle intervals. The cheapest counts, because other load on the machine makes everything slower.
 const IDLE_INTERVALS: usize = 4;
-/// CPU time of one scrape.
+/// The most CPU time of one scrape.
 const LONGEST_SCRAPE: Duration = Duration::from_millis(5);
-/// How much dearer a line of a scrape may be with a thousand connections: the goal is a fifth, and a thousand threads leave
-/// less in the CPUs' caches.
+/// The most by which the cost of a line of a scrape may grow with a thousand connections. The goal is a fifth more, but a
+/// thousand threads leave less space in the CPU caches.
 const MOST_GROWTH: f64 = 2.0;
 const SCRAPES: u32 = 400;
 
-/// CPU time of a process so far, in hundredths of a second.
+/// Returns the CPU time of a process so far, which the kernel counts in hundredths of a second.
 fn cpu_time(pid: i32) -> Result<Duration> {
     Ok(Duration::from_nanos(cpu_time_ns(pid).context("no CPU time")?))
 }
@@ -38,37 +38,37 @@ fn resident(pid: i32) -> Result<u64> {
     Ok(Process::new(pid)?.status()?.vmrss.context("no resident memory")? * 1024)
 }
 
-/// What one scrape costs the agent, the mean of many; without what it does by itself meanwhile.
+/// Returns the mean CPU time of a scrape, without what the agent uses by itself in the same time.
 fn scrape(agent: &Agent) -> Result<Duration> {
     let (before, age) = (cpu_time(agent.pid())?, agent.age());
     for _ in 0..SCRAPES {
         agent.metrics()?;
     }
-    let (taken, window) = (cpu_time(agent.pid())? - before, agent.age() - age);
+    let (used, window) = (cpu_time(agent.pid())? - before, agent.age() - age);
     let before = cpu_time(agent.pid())?;
     sleep(window);
-    let alone = cpu_time(agent.pid())? - before;
-    Ok(taken.saturating_sub(alone) / SCRAPES)
+    let idle = cpu_time(agent.pid())? - before;
+    Ok(used.saturating_sub(idle) / SCRAPES)
 }
 
-/// The least of three: what else a machine does makes everything dearer.
+/// Returns the least of three measurements, because other load on the machine makes everything slower.
 fn least_scrape(agent: &Agent) -> Result<Duration> {
     let costs = (0..3).map(|_| scrape(agent)).collect::<Result<Vec<_>>>()?;
     costs.into_iter().min().context("no scrape")
 }
 
-/// The agent has looked into the server's code, so that the thread that did is gone, and knows what probes cost.
+/// Waits until the thread that analyses the server's code has exited and the cost of probes has been measured.
 fn wait_until_settled(agent: &Agent) -> Result<()> {
-    wait_for("the agent to have looked around", Duration::from_secs(60), || {
+    wait_for("the analysis of the server's code", Duration::from_secs(60), || {
         let mut tasks = Process::new(agent.pid())?.tasks()?;
-        let is_looking =
+        let is_analysing =
             tasks.any(|task| task.is_ok_and(|task| task.status().is_ok_and(|status| status.name == "code")));
-        Ok((!is_looking && is_calibrated(agent)?.is_some()).then_some(()))
+        Ok((!is_analysing && is_calibrated(agent)?.is_some()).then_some(()))
     })
 }
 
 #[test]
-fn many_connections_make_scrapes_no_dearer() -> Result<()> {
+fn many_connections_do_not_slow_scrapes_down() -> Result<()> {
     let args = ["--max-connections=1100", "--innodb-buffer-pool-size=8M"].map(str::to_owned).to_vec();
     let server = Server::start(Release::MYSQL_9_7, &Options { args, ..Options::default() })?;
     let agent = Agent::attach(&server)?;
@@ -84,15 +84,15 @@ fn many_connections_make_scrapes_no_dearer() -> Result<()> {
         costs.push((least_scrape(&agent)?, agent.metrics()?.lines().count(), resident(agent.pid())?));
         load.stop()?;
     }
-    println!("a scrape takes CPU time, lines, resident: {costs:?}");
+    println!("CPU time of a scrape, lines, resident memory: {costs:?}");
     agent.stop()?;
     server.stop()?;
     let [(few, few_lines, _), (many, many_lines, memory)] = costs[..] else { unreachable!("two loads") };
     ensure!(few > Duration::ZERO && few <= LONGEST_SCRAPE && many <= LONGEST_SCRAPE, "{few:?} and {many:?}");
-    // More latches are waited for under the heavier load: those lines are what it has to say.
+    // Compare the cost per line: a heavier load has waits for more latches, and so more lines.
     let per_line = |cost: Duration, lines: usize| cost.as_secs_f64() / lines as f64;
     let growth = per_line(many, many_lines) / per_line(few, few_lines);
-    ensure!(growth <= MOST_GROWTH, "a line of a scrape costs {growth:.2} times as much");
+    ensure!(growth <= MOST_GROWTH, "a line of a scrape costs {growth:.2} times as much with many connections");
     ensure!(memory <= MOST_MEMORY, "{} MiB are resident", memory / MIB);
     Ok(())
 }
@@ -108,9 +108,9 @@ fn an_idle_server_costs_the_agent_next_to_nothing() -> Result<()> {
         let before = cpu_time(agent.pid())?;
         sleep(SCRAPE_INTERVAL);
         agent.metrics()?;
-        let taken = (cpu_time(agent.pid())? - before).as_secs_f64() / SCRAPE_INTERVAL.as_secs_f64();
-        println!("{:.3} % of a CPU, {} MiB", 100.0 * taken, resident(agent.pid())? / MIB);
-        share = share.min(taken);
+        let used = (cpu_time(agent.pid())? - before).as_secs_f64() / SCRAPE_INTERVAL.as_secs_f64();
+        println!("{:.3} % of a CPU, {} MiB", 100.0 * used, resident(agent.pid())? / MIB);
+        share = share.min(used);
         if share <= MOST_IDLE_CPU {
             break;
         }

@@ -1,4 +1,4 @@
-//! Sleeps against a count that another tracer makes.
+//! The number of sleeps, compared with bpftrace.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -11,12 +11,12 @@ use lab::releases::Release;
 use lab::server::{Options, Server};
 use lab::tracer::Tracer;
 
-/// How far the two counts may be apart.
+/// How far the two counts may differ.
 const TOLERANCE: f64 = 0.02;
 
-/// Counts, by another tracer, the futex waits that MySQL's threads make while they wait in the sync array: that is where they
-/// sleep for InnoDB's latches, all of them and nothing else.
-fn count_by_other_tracer(pid: i32, program: &str) -> Result<Tracer> {
+/// Counts, with bpftrace, the futex waits of MySQL's threads in the sync array, where they sleep for InnoDB's latches and for
+/// nothing else.
+fn count_with_bpftrace(pid: i32, program: &str) -> Result<Tracer> {
     let uprobe = |kind: &str, function: &str| format!("{kind}:{program}:{function} /pid == {pid}/");
     let (reserve, wait) = (
         "_Z23sync_array_reserve_cellP12sync_array_tPvmN2ut8LocationE",
@@ -42,11 +42,11 @@ fn program(release: Release) -> Result<String> {
 }
 
 #[test]
-fn sleeps_are_as_many_as_another_tracer_counts() -> Result<()> {
+fn sleeps_agree_with_bpftrace() -> Result<()> {
     let server = Server::start(Release::MYSQL_9_7, &Options::default())?;
-    // Both watch from before the load to after it, so that they see the same waits.
+    // Both tracers count from before the load until after it, so they see the same waits.
     let agent = Agent::attach_without_budget(&server)?;
-    let counter = count_by_other_tracer(server.pid(), &program(Release::MYSQL_9_7)?)?;
+    let counter = count_with_bpftrace(server.pid(), &program(Release::MYSQL_9_7)?)?;
     let mut load = Load::start(&server, "oltp_update_index", 32)?;
     load.wait_running()?;
     sleep(Duration::from_secs(8));
@@ -54,13 +54,13 @@ fn sleeps_are_as_many_as_another_tracer_counts() -> Result<()> {
     sleep(Duration::from_secs(1));
     let theirs = counter.stop()?.value("@sleeps")?;
     let ours = by_latch(&agent.scrape()?, "armtrace_latch_sleeps_total");
-    // A sleep for a mutex inside of the sync array is part of the wait that it happens in, and a wait of its own.
+    // armtrace counts a sleep for a mutex inside the sync array twice: in the wait that it is part of, and as its own wait.
     let inside = ["/sync_array_mutex", "/event_os_mutex"];
-    let waits_there = |latch: &str| latch.contains("/innodb/") && !inside.iter().any(|i| latch.ends_with(i));
-    let ours: f64 = ours.iter().filter(|(latch, _)| waits_there(latch)).map(|(_, sleeps)| sleeps).sum();
-    println!("armtrace: {ours} sleeps, the other tracer: {theirs}, in {} transactions", report.transactions);
+    let is_counted = |latch: &str| latch.contains("/innodb/") && !inside.iter().any(|i| latch.ends_with(i));
+    let ours: f64 = ours.iter().filter(|(latch, _)| is_counted(latch)).map(|(_, sleeps)| sleeps).sum();
+    println!("armtrace: {ours} sleeps, bpftrace: {theirs}, in {} transactions", report.transactions);
     ensure!(theirs > 100.0, "too few sleeps to compare: {theirs}");
-    ensure!((ours / theirs - 1.0).abs() <= TOLERANCE, "armtrace counts {ours} sleeps, the other tracer {theirs}");
+    ensure!((ours / theirs - 1.0).abs() <= TOLERANCE, "armtrace counts {ours} sleeps, bpftrace {theirs}");
     agent.stop()?;
     server.stop()
 }

@@ -1,4 +1,4 @@
-//! Stripped servers, with symbols from elsewhere; in a container; and with their program gone from the disk.
+//! Stripped servers with separate symbols, servers in a container, and servers whose program was deleted from disk.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -17,10 +17,10 @@ use lab::releases::script;
 use lab::releases::Release;
 use lab::server::{wait_for, Options, Server};
 
-/// The longest that attaching may take, from the program's start to the first named latch.
+/// The longest time from the agent's start to the first named latch.
 const FIRST_NAME: Duration = Duration::from_millis(1500);
 
-/// Those of the log, the lock system, the dictionary and the rollback segments.
+/// The latches of the log, the lock system, the dictionary and the rollback segments.
 const STATIC_LATCHES: &[&str] = &[
     "rwlock/innodb/log_latch",
     "rwlock/innodb/lock_latch",
@@ -28,7 +28,7 @@ const STATIC_LATCHES: &[&str] = &[
     "rwlock/innodb/trx_rseg_latch",
 ];
 
-/// MariaDB 11.4 as a package has it: stripped, and its debug file.
+/// MariaDB 11.4 as in a package: a stripped program and its debug file.
 struct Package {
     folder: TempDir,
     original: PathBuf,
@@ -52,7 +52,7 @@ impl Package {
         self.folder.path().join("mariadbd.debug")
     }
 
-    /// The debug file's place in the folder of build ids, from the root folder on.
+    /// Returns the debug file's path by build ID, relative to the root folder.
     fn build_id_path(&self) -> Result<PathBuf> {
         let id = Image::open(&self.original)?.build_id();
         Ok(format!("usr/lib/debug/.build-id/{}/{}.debug", &id[..2], &id[2..]).into())
@@ -68,13 +68,13 @@ fn objcopy(args: &[&OsStr]) -> Result<()> {
     Ok(())
 }
 
-/// The agent on a loaded server that names latches by symbols of this source.
+/// Attaches the agent to a server under load and waits until it names latches with symbols from this source.
 fn names_latches(server: &Server, args: &[&OsStr], source: &str) -> Result<Agent> {
     let mut load = Load::start(server, "oltp_update_index", 16)?;
     load.wait_running()?;
     let agent = Agent::attach_with(server, args)?;
     println!("symbols from {source}: {:?} to the first named latch", agent.first_name()?);
-    // Latches in static data are named by its symbols, which no stripped program has.
+    // Latches in static data are named by data symbols, which a stripped program does not have.
     wait_for("a latch in static data", Duration::from_secs(20), || {
         let metrics = agent.metrics()?;
         let series = |name: &str| format!("armtrace_latch_wait_seconds_count{{latch=\"wait/synch/{name}");
@@ -87,7 +87,7 @@ fn names_latches(server: &Server, args: &[&OsStr], source: &str) -> Result<Agent
 }
 
 #[test]
-fn an_unstripped_server_is_named_in_time() -> Result<()> {
+fn latches_of_an_unstripped_server_are_named_in_time() -> Result<()> {
     let server = Server::start(Release::MARIADB_11_4, &Options::default())?;
     names_latches(&server, &[], "symtab")?.stop()?;
     let mut load = Load::start(&server, "oltp_update_index", 16)?;
@@ -103,11 +103,11 @@ fn a_symbol_file_names_the_latches_of_a_stripped_server() -> Result<()> {
     let package = Package::new()?;
     let (debug, symbols) = (package.debug(), package.folder.path().join("mariadbd.symbols"));
     let export = [OsStr::new("symbols"), "export".as_ref(), debug.as_ref(), "-o".as_ref(), symbols.as_ref()];
-    ensure!(Command::new(program()).args(export).status()?.success(), "no symbol file");
+    ensure!(Command::new(program()).args(export).status()?.success(), "exporting symbols failed");
     let server = Server::start(Release::MARIADB_11_4, &package.options())?;
     names_latches(&server, &["--symbols".as_ref(), symbols.as_ref()], "file")?.stop()?;
 
-    // The symbols of another build, however alike.
+    // Symbols of another program, and a missing file.
     let other = package.folder.path().join("other");
     objcopy(&["--only-keep-debug".as_ref(), program().as_os_str(), other.as_os_str()])?;
     for file in [other.as_path(), Path::new("/nowhere")] {
@@ -121,9 +121,9 @@ fn a_symbol_file_names_the_latches_of_a_stripped_server() -> Result<()> {
     server.stop()
 }
 
-/// As with Docker: what the server's paths mean on the host is something else.
+/// As with Docker, the server's paths refer to different files on the host.
 #[test]
-fn a_server_in_a_container_has_its_own_debug_files() -> Result<()> {
+fn debug_files_are_found_inside_the_servers_container() -> Result<()> {
     let package = Package::new()?;
     let root = tempfile::tempdir_in("/var/tmp")?;
     let debug = root.path().join(package.build_id_path()?);
@@ -133,7 +133,7 @@ fn a_server_in_a_container_has_its_own_debug_files() -> Result<()> {
         Release::MARIADB_11_4,
         &Options { container: Some(root.path().to_owned()), ..package.options() },
     )?;
-    // The path of its program is that of the unstripped one here.
+    // On the host, the path of the server's program is that of the unstripped one.
     let path = fs::read_link(format!("/proc/{}/exe", server.pid()))?;
     let inside = path.strip_prefix(root.path()).map_or(path.clone(), |p| Path::new("/").join(p));
     ensure!(inside == package.original, "{path:?} is not {:?}", package.original);
@@ -149,9 +149,9 @@ fn a_server_in_a_container_has_its_own_debug_files() -> Result<()> {
     server.stop()
 }
 
-/// A package upgrade removes the program and the debug file's neighbour; the debug file may still be there.
+/// A package upgrade replaces the program next to the debug file, which may remain.
 #[test]
-fn a_server_whose_program_was_replaced_is_read_as_it_runs() -> Result<()> {
+fn a_replaced_program_is_read_from_the_running_server() -> Result<()> {
     let package = Package::new()?;
     let program = package.program();
     objcopy(&[format!("--add-gnu-debuglink={}", package.debug().display()).as_ref(), program.as_ref()])?;

@@ -1,4 +1,4 @@
-//! `armtrace top` on a real terminal, tmux's, of 80 columns and 24 lines.
+//! `armtrace top` in a real terminal: tmux with 80 columns and 24 lines.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use lab::machine::patience;
 use lab::releases::Release;
 use lab::server::{wait_for, Options, Server};
 
-/// A tmux server of our own, with one terminal. Dropping it ends it.
+/// A private tmux server with one terminal. Dropping it stops it.
 struct Tmux {
     socket: String,
 }
@@ -39,7 +39,7 @@ impl Tmux {
         self.run(&[&["send-keys"], keys].concat()).map(drop)
     }
 
-    /// Waits until the screen has this, and returns it.
+    /// Waits until the screen contains `part` and returns the screen.
     fn wait(&self, part: &str) -> Result<String> {
         self.wait_long(part, Duration::from_secs(20))
     }
@@ -68,30 +68,30 @@ fn top_shows_a_server_and_leaves_the_terminal_as_it_was() -> Result<()> {
     let settings = tmux.wait("  -")?;
     let checksum = |screen: &str| screen.lines().rev().find(|line| line.ends_with("  -")).map(str::to_owned);
     tmux.keys(&[&format!("{} top --pid {}", program().display(), server.pid()), "Enter"])?;
-    // A row of the table: the line above it, on wake-ups, can name a latch before there is any.
+    // Wait for a row of the table: the line on wake-ups above it can name a latch before there is one.
     tmux.wait("\ninnodb/")?;
-    // The last line comes last: a screen may be seen half drawn.
+    // Wait for the last line, which is drawn last, so that the screen is complete.
     let screen = tmux.wait("q quit")?;
     let lines: Vec<&str> = screen.lines().collect();
     ensure!(lines.len() == 24 && lines[0].starts_with("MySQL 9.7"), "{screen}");
     ensure!(lines[3].contains("wait/s▼") && lines[23].ends_with("q quit"), "{screen}");
-    // Since attach, for nobody need have waited for this latch in the last seconds.
+    // Show totals since attach, because the last seconds may have no waits for this latch.
     tmux.keys(&["Enter", "t"])?;
     let opened = tmux.wait("█")?;
     ensure!(opened.contains("wait/synch/") && opened.contains("histogram of waits"), "{opened}");
     tmux.keys(&["t", "Escape"])?;
     tmux.wait("wait/s▼")?;
     tmux.keys(&["4"])?;
-    // The first samples may all be the kernel's.
+    // The first samples may all be in the kernel.
     let cpu = tmux.wait("other · ")?;
     ensure!(cpu.contains("cpu: ") && cpu.contains("class · function"), "{cpu}");
-    // A machine of one node says that it is one.
+    // On a machine with one node, the page says so.
     tmux.keys(&["5"])?;
-    let numa = tmux.wait("all one place").or_else(|_| tmux.wait("handed/s"))?;
+    let numa = tmux.wait("one NUMA node").or_else(|_| tmux.wait("handed/s"))?;
     ensure!(numa.contains("5 NUMA"), "{numa}");
     tmux.keys(&["6"])?;
     tmux.wait("CPU tim")?;
-    // Another size is drawn at once, over its whole width.
+    // A new size is drawn immediately, over the full width.
     tmux.run(&["resize-window", "-x", "120", "-y", "30"])?;
     wait_for("the new size", Duration::from_secs(10), || {
         let screen = tmux.screen()?;
@@ -99,7 +99,7 @@ fn top_shows_a_server_and_leaves_the_terminal_as_it_was() -> Result<()> {
         Ok((lines.len() == 30 && lines[29].ends_with("q quit") && !lines[23].contains("q quit")).then_some(()))
     })?;
     tmux.keys(&["q"])?;
-    // What was on the terminal before is there again, and it is set as it was.
+    // The terminal's earlier content is restored, and so are its settings.
     let after = tmux.wait("md5sum")?;
     ensure!(!after.contains("wait/s"), "{after}");
     tmux.keys(&["clear; stty -a | sed s/120/80/ | sed s/30/24/ | md5sum; echo status $?", "Enter"])?;
@@ -110,26 +110,26 @@ fn top_shows_a_server_and_leaves_the_terminal_as_it_was() -> Result<()> {
     server.stop()
 }
 
-/// The longest that a watch takes with a tenth of the server's CPU time, waiters that are looked for among it.
+/// The longest time that a watch may take with a budget of 10 %, including the search for waiters.
 const WATCH: Duration = Duration::from_secs(90);
 
-/// How often a watch that saw too little is begun again.
-const MOST_WATCHES_AGAIN: usize = 3;
+/// How many times a watch that saw too little is repeated.
+const MOST_REPEATS: usize = 3;
 
-/// Selects the latch to watch, whether or not anybody waits for it at this moment.
+/// Selects the latch to watch, whether or not any thread is waiting for it.
 fn select(tmux: &Tmux) -> Result<()> {
     tmux.keys(&["1", "/", "trx_sys_mutex", "Enter"])?;
     tmux.wait("[trx_sys_mutex]").map(drop)
 }
 
-/// While bursts go on, figures do too; then the page says who touches the latch.
+/// The figures keep updating during the bursts, and then the page lists the functions that touch the latch.
 fn watches(tmux: &Tmux) -> Result<()> {
     tmux.keys(&["w"])?;
     tmux.wait("bursts")?;
     tmux.keys(&["Escape"])?;
     let list = tmux.wait("[watching innodb/trx_sys_mutex")?;
     ensure!(list.contains("wait/s▼"), "{list}");
-    // All probes, whatever their names. The row stays when the watch is over.
+    // Remove the filter, so that all probes are listed. The watchpoint's row remains when the watch is over.
     tmux.keys(&["6", "/", "Escape"])?;
     tmux.wait("watchpoint ")?;
     select(tmux)?;
@@ -138,7 +138,7 @@ fn watches(tmux: &Tmux) -> Result<()> {
     println!("{found}");
     ensure!(found.contains("SHARING"), "{found}");
     let latch = found.lines().find(|line| line.contains("the latch  ")).unwrap_or_default();
-    // Offset, two words of what it is, touches, touches per ms, writes.
+    // The columns are the offset, the object ("the latch"), touches, touches per millisecond, and writes.
     let touches = latch.split_whitespace().nth(3).unwrap_or("0");
     ensure!(touches != "0" && latch.contains('%'), "{found}");
     ensure!(found.contains("mutex_enter") || found.contains("exit"), "no function is named:\n{found}");
@@ -146,10 +146,10 @@ fn watches(tmux: &Tmux) -> Result<()> {
     tmux.wait("histogram of waits").map(drop)
 }
 
-/// The page of a watched latch once its watch is over. The last line, which is drawn last, then offers another, and that is taken
-/// where too little was seen.
+/// Returns the page of a watched latch once its watch is over, when the last line offers to watch again. Repeats a watch that
+/// saw too little.
 fn verdict(tmux: &Tmux) -> Result<String> {
-    for _ in 0..MOST_WATCHES_AGAIN {
+    for _ in 0..MOST_REPEATS {
         let found = tmux.wait_long("w watch again", WATCH)?;
         if !found.contains("TOO LITTLE") {
             return Ok(found);
@@ -160,8 +160,8 @@ fn verdict(tmux: &Tmux) -> Result<String> {
     tmux.wait_long("w watch again", WATCH)
 }
 
-/// A watch that cannot be says why, in place of a result.
-fn watchpoints_are_taken(tmux: &Tmux) -> Result<()> {
+/// A watch that is not possible shows the reason in place of a result.
+fn explains_missing_watchpoints(tmux: &Tmux) -> Result<()> {
     let taken = all_watchpoints()?;
     tmux.keys(&["w"])?;
     let refused = tmux.wait("w watch again")?;
@@ -172,15 +172,15 @@ fn watchpoints_are_taken(tmux: &Tmux) -> Result<()> {
     Ok(())
 }
 
-/// To quit in the middle of a burst is to quit.
-fn quits_while_it_watches(tmux: &Tmux) -> Result<()> {
+/// Quitting in the middle of a burst takes effect promptly.
+fn quits_while_watching(tmux: &Tmux) -> Result<()> {
     tmux.keys(&["w"])?;
     tmux.wait("bursts")?;
     let begin = Instant::now();
     tmux.keys(&["q"])?;
     tmux.wait("status 0")?;
     let took = begin.elapsed();
-    ensure!(took < patience(Duration::from_secs(4)), "it took {took:?} to quit");
+    ensure!(took < patience(Duration::from_secs(4)), "quitting took {took:?}");
     wait_for("the programs to go", Duration::from_secs(10), || Ok(loaded_programs()?.is_empty().then_some(())))?;
     none_is_left()
 }
@@ -197,8 +197,8 @@ fn top_watches_the_cache_line_of_a_latch() -> Result<()> {
     select(&tmux)?;
     tmux.wait("innodb/trx_sys_mutex")?;
     watches(&tmux)?;
-    watchpoints_are_taken(&tmux)?;
-    quits_while_it_watches(&tmux)?;
+    explains_missing_watchpoints(&tmux)?;
+    quits_while_watching(&tmux)?;
     let report = load.stop()?;
     ensure!(report.errors == 0, "{} statements failed", report.errors);
     server.stop()

@@ -1,4 +1,4 @@
-//! What armtrace measures against what the server's own performance_schema measures in the same run.
+//! armtrace's wait times, compared with those of the server's own performance_schema in the same run.
 
 use std::collections::BTreeMap;
 use std::thread::sleep;
@@ -14,15 +14,15 @@ use lab::machine::is_emulated;
 use lab::releases::Release;
 use lab::server::{Options, Server};
 
-/// Each run is compared in several windows, and the median of each latch's ratios counts: performance_schema's sum also
-/// holds the time for which a thread was preempted while it acquired a free latch, which comes rarely and in large
-/// pieces when many threads share few CPUs.
+/// The number of windows per run. The median of each latch's ratios counts, because performance_schema's sum also includes
+/// the time for which a thread was preempted while it acquired a free latch. When many threads share few CPUs, that happens
+/// rarely but takes long.
 const WINDOWS: usize = 5;
 const WINDOW: Duration = Duration::from_secs(3);
 const COMPARISONS: usize = 3;
 
-/// How far a latch's wait sum may be from performance_schema's. An emulator lets a thread stand still, between one side's
-/// clock and the other's, for longer than many a wait lasts.
+/// Returns how far a latch's wait sum may differ from performance_schema's. An emulator can suspend a thread between the two
+/// sides' clock readings for longer than many waits take.
 fn tolerance() -> f64 {
     if is_emulated() {
         0.35
@@ -31,38 +31,41 @@ fn tolerance() -> f64 {
     }
 }
 
-/// How long each run with one client takes, in which nobody waits for another.
+/// The duration of each run with one client, in which there is no contention.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// How many of the most contended latches must agree, how many there must be whose sums can be compared, and the share of the
-/// threads' time that one has to take to count.
+/// How many of the most contended latches must agree.
 const TOP: usize = 5;
+/// The least number of latches whose sums can be compared.
 const LEAST: usize = 2;
+/// The least share of the threads' time that a latch's waits must take for it to be compared.
 const FLOOR: f64 = 0.001;
 
-/// One latch, both sides, over the same seconds.
+/// Both sides' figures for one latch over the same seconds.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Row {
     pub latch: String,
+    /// The acquisitions that performance_schema counted.
     pub truth_count: f64,
-    /// As performance_schema says.
+    /// performance_schema's sum, in seconds.
     pub raw_s: f64,
-    /// Less what its uncontended acquisitions took, which it times too, at what they took in the quiet runs.
+    /// `raw_s` without the uncontended acquisitions that it includes, at their mean time in the quiet runs.
     pub truth_s: f64,
-    /// How much of that may be uncontended acquisitions all the same: those in which the thread lost its CPU last as long as
-    /// the others run, and that comes in proportion to the CPU time that they take.
+    /// How much of `truth_s` may still be uncontended acquisitions. Those in which the thread was preempted last as long as
+    /// the other threads run; their number is proportional to the CPU time that acquisitions take.
     pub preempted_s: f64,
     pub waits: f64,
     pub ours_s: f64,
-    /// Our sum over `truth_s`, in each window.
+    /// `ours_s` divided by `truth_s`, in each window.
     pub ratios: Vec<f64>,
 }
 
 impl Row {
-    /// Whether performance_schema's sum is of waits, all but a tenth: of a latch that is acquired millions of times, the
-    /// preemptions of those who acquired it freely can weigh more than its waits. And where it does not time all threads, whether
-    /// it can have timed those that waited: there are no more waits than acquisitions. Elsewhere those would be waits that
-    /// armtrace made up.
+    /// Returns whether at least nine tenths of performance_schema's sum are waits. For a latch with millions of acquisitions,
+    /// preemptions during uncontended ones can take longer than the waits.
+    ///
+    /// If performance_schema does not time all threads, it must also have counted at least as many acquisitions as armtrace
+    /// has waits. If it times all threads, more waits than that are an error of armtrace's and must not be excluded.
     pub fn is_comparable(&self, times_all: bool) -> bool {
         self.truth_s - self.preempted_s >= 0.9 * self.raw_s && (times_all || self.waits <= self.truth_count)
     }
@@ -74,7 +77,7 @@ impl Row {
     }
 }
 
-/// Both sides' counters at one moment.
+/// Both sides' counters at one time.
 pub(crate) struct Reading {
     truth: BTreeMap<String, (f64, f64)>,
     waits: BTreeMap<String, f64>,
@@ -92,13 +95,13 @@ impl Reading {
         })
     }
 
-    /// The latches that were acquired by then, by performance_schema's account.
+    /// Returns the latches acquired so far, according to performance_schema.
     pub fn latches(&self) -> impl Iterator<Item = &String> {
         self.truth.keys()
     }
 
-    /// What one latch's counters grew by since an earlier reading. `uncontended` is what an acquisition of the free latch takes,
-    /// `delay` what [`sleep_and_see_delay`] saw meanwhile.
+    /// Returns the increase of a latch's counters since an earlier reading. `uncontended` is the mean time of an uncontended
+    /// acquisition, and `delay` the result of [`sleep_and_measure_delay`] for the same time.
     pub fn since(&self, earlier: &Reading, latch: &str, uncontended: f64, delay: f64) -> Row {
         let grown = |now: &BTreeMap<String, f64>, then: &BTreeMap<String, f64>| {
             now.get(latch).copied().unwrap_or(0.0) - then.get(latch).copied().unwrap_or(0.0)
@@ -122,29 +125,29 @@ impl Reading {
     }
 }
 
-/// performance_schema's count and sum, in seconds, for each latch that was acquired.
+/// Returns performance_schema's count and sum, in seconds, for each latch that was acquired.
 fn perf_schema(server: &Server) -> Result<BTreeMap<String, (f64, f64)>> {
     let mut all = server.wait_summary()?;
     all.retain(|event, (count, _)| !event.contains("/cond/") && *count > 0.0);
     Ok(all)
 }
 
-/// Sleeps, and returns how long a thread had to wait for a CPU meanwhile for each second that it had one.
-pub(crate) fn sleep_and_see_delay(time: Duration) -> Result<f64> {
-    const LOOKS: u32 = 30;
+/// Sleeps, and returns how long threads had to wait for a CPU meanwhile, per second that they ran.
+pub(crate) fn sleep_and_measure_delay(time: Duration) -> Result<f64> {
+    const SAMPLES: u32 = 30;
     let cpus = std::thread::available_parallelism()?.get() as f64;
     let mut runnable = 0.0;
-    for _ in 0..LOOKS {
-        sleep(time / LOOKS);
-        // But for who looks.
+    for _ in 0..SAMPLES {
+        sleep(time / SAMPLES);
+        // All runnable threads but this one.
         let others = KernelStats::current()?.procs_running.context("no count of runnable threads")?.saturating_sub(1);
-        runnable += f64::from(others) / f64::from(LOOKS);
+        runnable += f64::from(others) / f64::from(SAMPLES);
     }
     Ok((runnable / cpus - 1.0).max(0.0))
 }
 
-/// What an uncontended acquisition of each latch takes by performance_schema's account, in seconds: the least mean of
-/// several runs with one client, which is all that the load has.
+/// Returns the mean time of an uncontended acquisition of each latch in seconds, according to performance_schema: the least
+/// of several runs of a load with a single client.
 pub(crate) fn uncontended(server: &Server, load: Load, each: Duration) -> Result<BTreeMap<String, f64>> {
     let mut least = BTreeMap::new();
     for _ in 0..3 {
@@ -162,11 +165,11 @@ pub(crate) fn uncontended(server: &Server, load: Load, each: Duration) -> Result
     Ok(least)
 }
 
-/// Pairs both sides' figures for the same seconds.
+/// Returns both sides' figures for the same seconds, most contended latches first.
 fn compare(server: &Server, agent: &Agent, quiet: &BTreeMap<String, f64>) -> Result<Vec<Row>> {
     let (mut readings, mut delay) = (vec![Reading::take(server, agent)?], 0.0);
     for _ in 0..WINDOWS {
-        delay += sleep_and_see_delay(WINDOW)? / WINDOWS as f64;
+        delay += sleep_and_measure_delay(WINDOW)? / WINDOWS as f64;
         readings.push(Reading::take(server, agent)?);
     }
     let mut rows: Vec<Row> = readings[WINDOWS]
@@ -203,8 +206,8 @@ fn table(rows: &[Row]) -> String {
     text
 }
 
-/// The most contended latches by either side's account, whose sums must agree: over the whole run, or in the
-/// median window.
+/// Checks that the sums of the most contended latches, according to either side, agree over the whole run or in the median
+/// window.
 fn agree(rows: &[Row], threads: u32, times_all: bool) -> Result<()> {
     let floor = FLOOR * f64::from(threads) * WINDOWS as f64 * WINDOW.as_secs_f64();
     let counts = |r: &&Row| r.is_comparable(times_all) && r.truth_s.max(r.ours_s) >= floor;
@@ -212,11 +215,11 @@ fn agree(rows: &[Row], threads: u32, times_all: bool) -> Result<()> {
     ensure!(rows.len() >= LEAST, "only {} latches can be compared", rows.len());
     let mut ours = rows.clone();
     ours.sort_by(|a, b| b.ours_s.total_cmp(&a.ours_s));
-    // An emulated CPU stands still in the middle of acquiring a free latch, too, which performance_schema times as well;
-    // and `sync_array_mutex`, a mutex of the C library's, is contended on no other machine.
+    // An emulated CPU can also stall during an uncontended acquisition, which performance_schema includes. And
+    // `sync_array_mutex`, a mutex of the C library, is contended only on emulated machines.
     let theirs = if is_emulated() { 0 } else { TOP };
     for row in rows.iter().take(theirs).chain(ours.iter().take(TOP)) {
-        // What it says itself is the most that can have been waited.
+        // performance_schema's own sum is an upper limit for the wait time, so agreement with it counts too.
         let ratios = [row.ratio(), row.ours_s / row.truth_s, row.ours_s / row.raw_s];
         let least = ratios.map(|ratio| (ratio - 1.0).abs()).into_iter().fold(f64::INFINITY, f64::min);
         ensure!(least <= tolerance(), "{} differs by {:.0} %:\n{}", row.latch, least * 100.0, table(&rows));
@@ -224,8 +227,8 @@ fn agree(rows: &[Row], threads: u32, times_all: bool) -> Result<()> {
     Ok(())
 }
 
-/// Compares up to three times under one load: what disturbs a comparison (a preempted thread holds a free latch's acquisition up
-/// for as long as all others run) makes it fail, and nothing that disturbs it can make a wrong measurement pass.
+/// Compares up to three times under one load. Disturbances, such as a thread preempted while it acquires a free latch, can
+/// make a correct measurement fail, but cannot make a wrong one pass.
 fn agrees(release: Release, threads: u32, args: &[&str]) -> Result<()> {
     let test = "oltp_update_index";
     let options =
@@ -262,14 +265,14 @@ fn mysql_waits_agree_with_performance_schema() -> Result<()> {
     agrees(Release::MYSQL_9_7, 64, &[])
 }
 
-/// On arm64 too: `tests/vm/live arm64 6.12 --server mysql-8.0 --ignored truth::mysql_8_0_33`.
+/// To run it on arm64: `tests/vm/live arm64 6.12 --server mysql-8.0 --ignored truth::mysql_8_0_33`.
 #[test]
-#[ignore = "550 MB to fetch: make test-all"]
+#[ignore = "downloads 550 MB: make test-all"]
 fn mysql_8_0_33_waits_agree_with_performance_schema() -> Result<()> {
     agrees(Release::MYSQL_8_0, 32, &[])
 }
 
-/// Its mutexes are inlined into hundreds of functions, as are those of the next two.
+/// Its mutexes are inlined into hundreds of functions, as in 8.0.12 and 5.7.
 #[test]
 fn mysql_8_0_31_waits_agree_with_performance_schema() -> Result<()> {
     agrees(Release::MYSQL_8_0_31, 32, &[])
@@ -301,7 +304,7 @@ fn mariadb_10_1_waits_agree_with_performance_schema() -> Result<()> {
 }
 
 #[test]
-fn disagreement_is_noticed() {
+fn disagreement_is_an_error() {
     let row = |latch: &str, truth_s, ours_s| Row {
         latch: latch.to_owned(),
         truth_s,
@@ -316,7 +319,7 @@ fn disagreement_is_noticed() {
     rows[2].ratios = vec![1.0, 0.8, 0.8];
     rows[2].ours_s *= 0.8;
     assert!(agree(&rows, 1, true).is_err());
-    // Too many waits are an error too, unless some threads are not timed.
+    // Too many waits are also an error, unless performance_schema does not time some threads.
     rows[2] = Row { ours_s: 2.0 * right.ours_s, ratios: vec![2.0], waits: 2.0, truth_count: 1.0, ..right };
     assert!(agree(&rows, 1, true).is_err() && agree(&rows, 1, false).is_ok());
 }

@@ -1,4 +1,4 @@
-//! What waits under load has a name, with performance_schema off.
+//! Contended latches have names even with performance_schema off.
 
 use std::collections::BTreeSet;
 use std::thread::sleep;
@@ -11,11 +11,11 @@ use lab::load::Load;
 use lab::releases::Release;
 use lab::server::{wait_for, Options, Server};
 
-/// How long the load runs until all that is wanted has waited at least once.
+/// The longest time until every wanted latch has had a wait.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// The wait time of all latches while a server was under load with performance_schema off, longest first, as soon as the
-/// wanted ones are among them.
+/// Puts a server under load with performance_schema off until all wanted latches have waits. Returns the wait time of every
+/// latch, longest first.
 fn waits_without_perf_schema(
     release: Release,
     test: &str,
@@ -28,7 +28,7 @@ fn waits_without_perf_schema(
     load.wait_running()?;
     let agent = Agent::attach_without_budget(&server)?;
     sleep(Duration::from_secs(8));
-    let sums = wait_for("every wanted latch to wait", LIMIT, || {
+    let sums = wait_for("waits for every wanted latch", LIMIT, || {
         let sums = by_latch(&agent.scrape()?, "armtrace_latch_wait_seconds_sum");
         Ok(wanted.iter().all(|w| sums.get(*w).is_some_and(|s| *s > 0.0)).then_some(sums))
     })?;
@@ -43,7 +43,7 @@ fn waits_without_perf_schema(
     Ok(names)
 }
 
-/// Every InnoDB instrument that the server registers when performance_schema is on.
+/// Returns every `wait/synch` instrument that the server registers when performance_schema is on.
 fn instruments(release: Release) -> Result<BTreeSet<String>> {
     let server = Server::start(release, &Options { perf_schema: true, ..Options::default() })?;
     let rows = server.query("SELECT NAME FROM performance_schema.setup_instruments WHERE NAME LIKE 'wait/synch/%'")?;
@@ -51,7 +51,7 @@ fn instruments(release: Release) -> Result<BTreeSet<String>> {
     Ok(rows.into_iter().flatten().collect())
 }
 
-/// Latches that the server never instruments, and that armtrace names in the same way.
+/// Latches that the server does not instrument, which armtrace names in the same style.
 const UNINSTRUMENTED: &[&str] = &[
     "wait/synch/sxlock/innodb/buf_block_lock",
     "wait/synch/sxlock/innodb/rtr_match_block_lock",
@@ -72,8 +72,8 @@ const UNINSTRUMENTED: &[&str] = &[
     "wait/synch/mutex/innodb/trx_mutex",
 ];
 
-/// Locks outside of InnoDB that nothing names: those of the C library's allocator, and the C++ mutexes of MariaDB's pool of
-/// background threads, which have no instrument.
+/// Locks outside InnoDB that have no instrument and so no name: those of the C library's allocator, and the C++ mutexes of
+/// MariaDB's background thread pool.
 const OUTSIDE_INNODB: &[&str] = &["unnamed:tpool::", "unnamed:malloc"];
 
 fn is_outside_innodb(latch: &str) -> bool {
@@ -84,11 +84,11 @@ fn all_named(release: Release, test: &str, args: &[&str], at_least: &[&str]) -> 
     let known = instruments(release)?;
     let names = waits_without_perf_schema(release, test, args, at_least)?;
     let total: f64 = names.iter().map(|(_, s)| s).sum();
-    ensure!(total > 0.0, "no contention at all");
+    ensure!(total > 0.0, "there was no contention");
     for (name, _) in names.iter().filter(|(n, _)| !n.starts_with("unnamed:")) {
         ensure!(
             known.contains(name) || UNINSTRUMENTED.contains(&name.as_str()),
-            "{name} is neither an instrument of the server nor a documented name"
+            "{name} is neither an instrument of the server nor a known name of armtrace's"
         );
     }
     let is_unnamed = |name: &str| name.starts_with("unnamed:") && !is_outside_innodb(name);

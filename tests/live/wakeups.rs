@@ -1,4 +1,4 @@
-//! Threads that have to get a mutex back after its condition variable woke them: wake-ups, which are no contention.
+//! Reacquires: threads that have to reacquire a mutex after a condition variable woke them, which is not contention.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -20,11 +20,12 @@ use lab::server::{Options, Server};
 const REACQUIRED: &str = "armtrace_latch_reacquires_total";
 const REACQUIRE_TIME: &str = "armtrace_latch_reacquire_seconds_total";
 
-/// What the test program does at each command: threads that it wakes at once, and for how long it holds the mutex then, in seconds.
+/// The number of threads that the test program wakes at once.
 const HERD: f64 = 4.0;
+/// How long the test program then holds the mutex, in seconds.
 const HELD: f64 = 0.100;
 
-/// A program that the agent takes for a server, and that makes so many waits as it is told to.
+/// A program that the agent takes for a server, and that waits on command.
 struct Program {
     child: Child,
     stdin: ChildStdin,
@@ -44,8 +45,8 @@ impl Program {
         let stdin = child.stdin.take().context("no input")?;
         let stdout = BufReader::new(child.stdout.take().context("no output")?);
         let mut program = Program { child, stdin, stdout, _dir: dir };
-        // Once it answers, all its threads wait.
-        program.does("h", 1)?;
+        // When the program answers, all its threads are waiting.
+        program.run("h", 1)?;
         Ok(program)
     }
 
@@ -53,8 +54,8 @@ impl Program {
         self.child.id() as i32
     }
 
-    /// Gives a command so many times.
-    fn does(&mut self, command: &str, times: usize) -> Result<()> {
+    /// Runs a command a number of times.
+    fn run(&mut self, command: &str, times: usize) -> Result<()> {
         for _ in 0..times {
             self.stdin.write_all(command.as_bytes())?;
             let mut answer = String::new();
@@ -72,7 +73,8 @@ impl Drop for Program {
     }
 }
 
-/// What was seen of some latch: contended waits, waits after a condition, and for conditions; how many, and their seconds.
+/// Returns the count and the seconds of a latch's contended waits, of its reacquires, and of its waits as a condition
+/// variable.
 fn seen(agent: &Agent, latch: &str) -> Result<[(f64, f64); 3]> {
     let samples = agent.scrape()?;
     let of = |metric: &str| by_latch(&samples, metric).get(latch).copied().unwrap_or(0.0);
@@ -81,55 +83,56 @@ fn seen(agent: &Agent, latch: &str) -> Result<[(f64, f64); 3]> {
 }
 
 #[test]
-fn each_way_to_wait_for_a_mutex_is_counted_as_what_it_is() -> Result<()> {
+fn reacquires_are_distinguished_from_contended_waits() -> Result<()> {
     let mut program = Program::start()?;
     let agent = Agent::attach_to(program.pid(), &["--max-overhead", "100%"].map(OsStr::new))?;
-    program.does("h", 5)?;
-    program.does("d", 3)?;
-    program.does("s", 4)?;
-    program.does("w", 2)?;
+    program.run("h", 5)?;
+    program.run("d", 3)?;
+    program.run("s", 4)?;
+    program.run("w", 2)?;
     let lock = |name: &str| format!("wait/synch/mutex/sql/LOCK_{name}");
     let [direct, woken, _] = seen(&agent, &lock("herd"))?;
     let [single_direct, single, _] = seen(&agent, &lock("single"))?;
     let [writer, writer_woken, _] = seen(&agent, &lock("rw"))?;
     let [_, _, condition] = seen(&agent, "wait/synch/cond/sql/COND_herd")?;
-    println!("herd: {woken:?}, locked besides: {direct:?}, single: {single:?}, writer: {writer:?}, {condition:?}");
-    // A thread that was woken and finds the mutex taken again sleeps again, seldom; on a busy machine it may come late.
+    println!("herd: {woken:?}, direct locks: {direct:?}, single: {single:?}, writer: {writer:?}, {condition:?}");
+    // Occasionally a woken thread finds the mutex taken again and sleeps again; on a busy machine it may wake late.
     let counted = |(count, seconds): (f64, f64), waits: f64| {
         count >= waits && count <= 1.5 * waits && seconds >= 0.5 * waits * HELD
     };
     ensure!(counted(woken, 5.0 * HERD), "the herd: {woken:?}");
-    ensure!(counted(direct, 3.0), "who locks the mutex: {direct:?}");
+    ensure!(counted(direct, 3.0), "direct locks: {direct:?}");
     ensure!(counted(single, 4.0) && single_direct.0 == 0.0, "one thread: {single:?}, {single_direct:?}");
-    // What a writer waits for is the lock, whatever it sleeps in.
+    // A writer waits for the rw-lock, whichever function it sleeps in.
     ensure!(writer.0 >= 2.0 && writer_woken.0 == 0.0, "a writer: {writer:?}, {writer_woken:?}");
-    // Those that waited when the agent came have no beginning.
+    // Waits that were open when the agent attached have no known start.
     ensure!((4.0 * HERD..=5.0 * HERD).contains(&condition.0), "the condition: {condition:?}");
     agent.stop()?;
     Ok(())
 }
 
-/// How much of a window what both sides say may differ.
+/// How far the two sides' figures for a window may differ.
 const TOLERANCE: f64 = 0.10;
 const WINDOWS: usize = 4;
 
 const LOCK_DONE: &str = "wait/synch/mutex/sql/MYSQL_BIN_LOG::LOCK_done";
 const COND_DONE: &str = "wait/synch/cond/sql/MYSQL_BIN_LOG::COND_done";
 
-/// Seconds waited so far, as either side says.
+/// Seconds waited so far, according to one side.
 #[derive(Clone, Copy, Debug, Default)]
 struct Waited {
     lock: f64,
     condition: f64,
 }
 
+/// Returns performance_schema's figures.
 fn theirs(server: &Server) -> Result<Waited> {
     let all = server.wait_summary()?;
     let of = |event: &str| all.get(event).map(|(_, seconds)| *seconds).context("no such instrument");
     Ok(Waited { lock: of(LOCK_DONE)?, condition: of(COND_DONE)? })
 }
 
-/// Ours, and of it what was waited after the condition: waits, and seconds.
+/// Returns armtrace's figures, and the count and seconds of the reacquires that `condition` includes.
 fn ours(agent: &Agent) -> Result<(Waited, (f64, f64))> {
     let lock = measured(agent, LATCH)?.get(LOCK_DONE).map_or(0.0, |(_, seconds)| *seconds);
     let [_, woken, _] = seen(agent, LOCK_DONE)?;
@@ -137,10 +140,10 @@ fn ours(agent: &Agent) -> Result<(Waited, (f64, f64))> {
     Ok((Waited { lock, condition: condition.1 + woken.1 }, woken))
 }
 
-/// The leader of a group of transactions wakes all the others at once. performance_schema times what each then waits for the mutex
-/// as a wait for the condition.
+/// In a group commit, the leader wakes all followers at once. performance_schema counts the time until each has reacquired
+/// the mutex as part of the wait for the condition variable.
 #[test]
-fn mysql_commits_woken_together_are_no_contention() -> Result<()> {
+fn mysql_group_commit_wakeups_are_not_contention() -> Result<()> {
     let args = ["--log-bin=binlog", "--sync-binlog=1"].map(str::to_owned).to_vec();
     let server = Server::start(Release::MYSQL_9_7, &Options { perf_schema: true, args, ..Options::default() })?;
     let mut load = Load::start(&server, "oltp_update_index", 24)?;
@@ -149,7 +152,7 @@ fn mysql_commits_woken_together_are_no_contention() -> Result<()> {
     let near = |ours: f64, least: f64, most: f64| ours >= least * (1.0 - TOLERANCE) && ours <= most * (1.0 + TOLERANCE);
     let mut agrees = false;
     for _ in 0..WINDOWS {
-        // Theirs on both sides of ours: what happens between the readings is nobody's error.
+        // performance_schema is read before and after armtrace, so waits between the readings do not count as an error.
         let (first, (before, woken_before), second) = (theirs(&server)?, ours(&agent)?, theirs(&server)?);
         sleep(Duration::from_secs(8));
         let (third, (after, woken_after), last) = (theirs(&server)?, ours(&agent)?, theirs(&server)?);
@@ -162,7 +165,10 @@ fn mysql_commits_woken_together_are_no_contention() -> Result<()> {
         println!(
             "LOCK_done: {lock:.3}s, performance_schema {least:.3?} to {most:.3?}; woken: {woken:.3?}; COND_done with it: {condition:.3}s"
         );
-        ensure!(woken.0 >= 100.0 && woken.1 > lock, "no herd: {woken:?} beside {lock:.3}s");
+        ensure!(
+            woken.0 >= 100.0 && woken.1 > lock,
+            "there were too few reacquires: {woken:?}, {lock:.3}s of contended waits"
+        );
         agrees = near(lock, least.lock, most.lock) && near(condition, least.condition, most.condition);
         if agrees {
             break;
@@ -172,7 +178,7 @@ fn mysql_commits_woken_together_are_no_contention() -> Result<()> {
     load.stop()?;
     agent.stop()?;
     server.stop()?;
-    ensure!(agrees, "the two do not agree in any of {WINDOWS} windows");
+    ensure!(agrees, "the two sides do not agree in any of {WINDOWS} windows");
     let handoffs: BTreeMap<String, f64> = by_latch(&samples, "armtrace_latch_handoffs_total");
     let waits = by_latch(&samples, "armtrace_latch_wait_seconds_count");
     let (handed, waited) = (handoffs.get(LOCK_DONE).copied().unwrap_or(0.0), waits[LOCK_DONE]);

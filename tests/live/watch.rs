@@ -1,4 +1,4 @@
-//! Who touches the cache line of a latch.
+//! Watchpoints on the cache line of a latch.
 
 use std::ops::Range;
 use std::process::{Command, Stdio};
@@ -18,12 +18,12 @@ use lab::load::Load;
 use lab::releases::Release;
 use lab::server::{wait_for, Options, Server};
 
-/// More than one cache line of any machine.
+/// More than one cache line on any machine.
 #[repr(align(512))]
 struct Counters([AtomicU64; 128]);
 
-/// Runs the calling thread on this CPU.
-fn stay_on(cpu: usize) {
+/// Pins the calling thread to a CPU.
+fn pin_to(cpu: usize) {
     // SAFETY: the set is plain data, and is set up before it is passed.
     unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
@@ -32,13 +32,13 @@ fn stay_on(cpu: usize) {
     }
 }
 
-/// Two threads on two CPUs count in counter 0 and in this other one, while the line of counter 0 is watched.
+/// Watches the cache line of counter 0 while two threads on two CPUs count, one in counter 0 and one in `other`.
 fn watch_two_threads(other: usize) -> Result<Vec<WatchedWord>> {
     let counters = Counters(std::array::from_fn(|_| AtomicU64::new(0)));
     let is_over = AtomicBool::new(false);
     let count = |cpu: usize, counter: usize| {
-        stay_on(cpu);
-        // Not by atomic instructions: emulated machines report no access of theirs.
+        pin_to(cpu);
+        // Plain stores: on emulated machines, watchpoints miss atomic instructions.
         for count in 0.. {
             if is_over.load(Ordering::Relaxed) {
                 break;
@@ -65,7 +65,7 @@ fn watch_two_threads(other: usize) -> Result<Vec<WatchedWord>> {
     Ok(watchpoint::words(&scene, &bursts, &mut |_| writes.clone()))
 }
 
-/// Watches until threads on both CPUs were seen in turn, as long as `moves` they should be.
+/// Watches until there are enough touches. With `moves`, there must also be enough by the two CPUs in alternation.
 fn verdict(other: usize, moves: bool) -> Result<Sharing> {
     let is_enough = |words: &[WatchedWord]| {
         let moved: u64 = words.iter().map(|word| word.moves.moved).sum();
@@ -81,25 +81,28 @@ fn verdict(other: usize, moves: bool) -> Result<Sharing> {
 #[test]
 fn two_counters_on_one_line_are_false_sharing_and_on_two_lines_are_not() -> Result<()> {
     ensure!(verdict(1, true)? == Sharing::FalseSharing);
-    ensure!(verdict(0, true)? == Sharing::LatchOnly, "one counter of two threads");
-    ensure!(verdict(64, false)? == Sharing::Still, "two lines");
+    ensure!(verdict(0, true)? == Sharing::LatchOnly, "two threads share one counter");
+    ensure!(verdict(64, false)? == Sharing::Still, "the counters are on two lines");
     Ok(())
 }
 
-/// All watchpoints that the processors are sure to have.
+/// Takes four watchpoints, which every processor has.
 pub fn all_watchpoints() -> Result<watchpoint::Watchpoints> {
     let words = [0_u64; 4];
     let addresses: Vec<u64> = words.iter().map(|word| std::ptr::from_ref(word) as u64).collect();
     watchpoint::Watchpoints::open(&addresses, 1).context("a watchpoint was left behind")
 }
 
-/// All watchpoints can be had: none was left behind. The kernel frees programs a moment after their process has ended.
+/// Checks that no watchpoint and no BPF program was left behind. The kernel frees programs shortly after their process has
+/// exited.
 pub fn none_is_left() -> Result<()> {
     all_watchpoints()?;
-    wait_for("the programs to go", Duration::from_secs(10), || Ok(loaded_programs()?.is_empty().then_some(())))
+    wait_for("the BPF programs to be freed", Duration::from_secs(10), || {
+        Ok(loaded_programs()?.is_empty().then_some(()))
+    })
 }
 
-/// A hot latch of a loaded server: who touches it is named, within the limits that were promised.
+/// Watches a hot latch of a server under load. The functions that touch it are named, and the limits are respected.
 fn hot_latch_is_watched(release: Release, threads: u32, latch: &str) -> Result<()> {
     let server = Server::start(release, &Options::default())?;
     let mut load = Load::start(&server, "oltp_update_index", threads)?;
@@ -110,35 +113,35 @@ fn hot_latch_is_watched(release: Release, threads: u32, latch: &str) -> Result<(
         command.args(["--pid", &pid, "--max-overhead", "10%", "--watch"]).args(args).stdin(Stdio::null()).output()
     };
     let text = run(&[latch])?;
-    let said = String::from_utf8_lossy(&text.stdout);
-    println!("{said}{}", String::from_utf8_lossy(&text.stderr));
-    ensure!(text.status.success() && said.contains("the latch"), "nothing is said of the latch");
+    let stdout = String::from_utf8_lossy(&text.stdout);
+    println!("{stdout}{}", String::from_utf8_lossy(&text.stderr));
+    ensure!(text.status.success() && stdout.contains("the latch"), "the report does not mention the latch");
     let json = run(&[latch, "--format", "json"])?;
     let found: serde_json::Value =
         serde_json::from_slice(&json.stdout).with_context(|| String::from_utf8_lossy(&json.stderr).into_owned())?;
-    let unclear = run(&["wait/synch"])?;
+    let ambiguous = run(&["wait/synch"])?;
     let report = load.stop()?;
     server.stop()?;
     none_is_left()?;
     ensure!(report.errors == 0, "{} statements failed", report.errors);
-    let why = String::from_utf8_lossy(&unclear.stderr);
-    ensure!(unclear.status.code() == Some(2) && why.contains("may mean any of"), "{why}");
+    let error = String::from_utf8_lossy(&ambiguous.stderr);
+    ensure!(ambiguous.status.code() == Some(2) && error.contains("may mean any of"), "{error}");
 
-    let number = |value: &serde_json::Value| value.as_u64().with_context(|| format!("{value} is no number"));
+    let number = |value: &serde_json::Value| value.as_u64().with_context(|| format!("{value} is not a number"));
     ensure!(found["latch"].as_str().is_some_and(|name| name.ends_with(latch)), "{found}");
     let bursts = number(&found["bursts"])?;
     let most = bursts * 2 * number(&found["hits_per_burst"])? * number(&found["cpus"])?;
-    // The kernel may report some more before it has switched a watchpoint off.
+    // The kernel may report a few more accesses before it has disabled a watchpoint.
     ensure!(bursts > 10 && number(&found["hits"])? <= most + most / 10, "{} accesses, at most {most}", found["hits"]);
     let words = found["words"].as_array().context("no words")?;
     let own = words.iter().find(|word| word["offset"] == 0).context("the latch was not watched")?;
     let named = |f: &&serde_json::Value| f["function"].as_str().is_some_and(|name| !name.starts_with(['?', '<']));
     let functions = own["functions"].as_array().context("no functions")?;
     ensure!(number(&own["touches"])? > 100 && functions.iter().any(|f| named(&f)), "{own}");
-    let of_which = |key: &str| functions.iter().map(|f| number(&f[key])).sum::<Result<u64>>();
-    ensure!(of_which("touches")? == number(&own["touches"])?, "{own}");
-    // Whoever takes a latch or gives it back writes to it.
-    ensure!(of_which("writes")? > 0 && of_which("writes")? == number(&own["writes"])?, "{own}");
+    let sum = |key: &str| functions.iter().map(|f| number(&f[key])).sum::<Result<u64>>();
+    ensure!(sum("touches")? == number(&own["touches"])?, "{own}");
+    // Acquiring and releasing a latch writes to it.
+    ensure!(sum("writes")? > 0 && sum("writes")? == number(&own["writes"])?, "{own}");
     Ok(())
 }
 
@@ -152,9 +155,9 @@ fn a_hot_latch_of_mariadb_is_watched() -> Result<()> {
     hot_latch_is_watched(Release::MARIADB_11_4, 32, "lock_latch")
 }
 
-/// Waits of which the end cannot be seen are over.
+/// When probes are detached, open waits are dropped, because their ends would not be seen.
 #[test]
-fn nobody_waits_where_probes_were_taken_off() -> Result<()> {
+fn detaching_probes_drops_open_waits() -> Result<()> {
     let server = Server::start(Release::MARIADB_11_4, &Options::default())?;
     let mut load = Load::start(&server, "oltp_update_index", 32)?;
     load.wait_running()?;
@@ -164,8 +167,8 @@ fn nobody_waits_where_probes_were_taken_off() -> Result<()> {
     let waiting = || Ok::<_, anyhow::Error>(Some(latches.waited_for_now()?.len()).filter(|waiting| *waiting > 3));
     // SAFETY: signals to our own server, which is running.
     let signal = |signal| unsafe { libc::kill(server.pid(), signal) };
-    // Stopped, so that no wait ends before its probes are off.
-    let before = wait_for("several that wait at once", Duration::from_secs(20), || {
+    // Stop the server, so that no wait ends before the probes are detached.
+    let before = wait_for("several waits at once", Duration::from_secs(20), || {
         signal(libc::SIGSTOP);
         let before = waiting()?;
         if before.is_none() {
@@ -177,9 +180,9 @@ fn nobody_waits_where_probes_were_taken_off() -> Result<()> {
     let after = latches.waited_for_now()?;
     signal(libc::SIGCONT);
     agent.resume();
-    wait_for("several that wait again", Duration::from_secs(20), waiting)?;
+    wait_for("several waits at once again", Duration::from_secs(20), waiting)?;
     agent.detach();
-    ensure!(after.is_empty(), "{before} waited before, and then {after:?}");
+    ensure!(after.is_empty(), "{before} waits were open, and after the pause still {after:?}");
     load.stop()?;
     server.stop()
 }

@@ -1,4 +1,4 @@
-//! The latches that performance engineers ask for first, each provoked on a real server and seen by its name.
+//! The latches that performance engineers look for first: each must appear under its name on a real server.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use lab::load::Load;
 use lab::releases::Release;
 use lab::server::{wait_for, Options, Server};
 
-/// Far more than it takes, for a machine that does much else.
+/// Far longer than usually needed, for busy machines.
 const LIMIT: Duration = Duration::from_secs(90);
 
 const WAITS: &str = "armtrace_latch_wait_seconds_count";
@@ -21,13 +21,13 @@ struct Provoked {
     release: Release,
     perf_schema: bool,
     args: &'static [&'static str],
-    /// sysbench's name of the load.
+    /// The sysbench test.
     load: &'static str,
-    /// The metric that shows each, and its event name.
+    /// The metric and the event name of each latch.
     latches: &'static [(&'static str, &'static str)],
 }
 
-/// Pages have to be written out and read in again all the time, and tables to be opened anew.
+/// Pages are constantly written out and read back, and tables are constantly reopened.
 static WRITES: Provoked = Provoked {
     release: Release::MARIADB_11_4,
     perf_schema: false,
@@ -45,7 +45,7 @@ static WRITES: Provoked = Provoked {
     ],
 };
 
-/// Up to 10.5 the buffer pool's mutex is InnoDB's own.
+/// Up to MariaDB 10.5, the buffer pool's mutex is one of InnoDB's own.
 static OLD_UPDATES: Provoked = Provoked {
     release: Release::MARIADB_10_2,
     perf_schema: false,
@@ -59,7 +59,7 @@ static OLD_UPDATES: Provoked = Provoked {
     ],
 };
 
-/// Aria's checkpoints have a thread that waits for their time to come. Its condition variable is in a static object of another name, so
+/// Aria's checkpoint thread waits for its next interval. The condition variable is in a static object with another name, so
 /// only its instrument names it.
 static CHECKPOINTS: Provoked = Provoked {
     release: Release::MARIADB_11_4,
@@ -69,7 +69,7 @@ static CHECKPOINTS: Provoked = Provoked {
     latches: &[(IDLE, "wait/synch/cond/aria/SERVICE_THREAD_CONTROL::COND_control")],
 };
 
-/// Ends as soon as all of them have been waited for.
+/// Runs the load until every latch has a wait.
 fn all_are_seen(provoked: &Provoked) -> Result<()> {
     let args = provoked.args.iter().map(|a| (*a).to_owned()).collect();
     let options = Options { perf_schema: provoked.perf_schema, args, ..Options::default() };
@@ -87,7 +87,7 @@ fn all_are_seen(provoked: &Provoked) -> Result<()> {
         Ok(provoked.latches.iter().filter(|(metric, name)| !seen(metric, name)).map(|(_, name)| *name).collect())
     };
     let found = wait_for("waits for all these latches", LIMIT, || Ok(unseen()?.is_empty().then_some(())));
-    ensure!(found.is_ok(), "{:?}: nobody waited for {:?}", found, unseen()?);
+    ensure!(found.is_ok(), "{:?}: no waits for {:?}", found, unseen()?);
     load.stop()?;
     let (status, _) = agent.stop()?;
     ensure!(status.success(), "{status}");

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use strum::IntoStaticStr;
 
 use crate::measure::cpu::CpuTime;
 use crate::model::CpuClass;
@@ -17,7 +18,8 @@ pub struct Figures {
 }
 
 /// How a checksum is computed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
 #[serde(rename_all = "snake_case")]
 pub enum Implementation {
     /// With instructions for it.
@@ -28,10 +30,7 @@ pub enum Implementation {
 impl Implementation {
     /// The value of the `implementation` label.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Implementation::Hardware => "hardware",
-            Implementation::Software => "software",
-        }
+        self.into()
     }
 }
 

@@ -2,17 +2,21 @@
 
 use std::sync::Arc;
 
+use strum::IntoStaticStr;
+
 use crate::measure::address_space::AddressSpace;
 use crate::server::{FileMapping, Memory, Target};
 use crate::symbols::{Arch, Image};
 
 /// What `sched_getcpu` does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
 pub enum GetcpuPath {
     /// Reads what the kernel keeps up to date in the thread's memory.
     Rseq,
     /// Executes kernel-provided code in the process.
     Vdso,
+    #[strum(serialize = "syscall")]
     SystemCall,
     /// Whatever another library does that replaces the C library's function (`LD_PRELOAD`).
     Elsewhere,
@@ -21,12 +25,7 @@ pub enum GetcpuPath {
 impl GetcpuPath {
     /// Returns the value of the `path` label.
     pub fn as_str(self) -> &'static str {
-        match self {
-            GetcpuPath::Rseq => "rseq",
-            GetcpuPath::Vdso => "vdso",
-            GetcpuPath::SystemCall => "syscall",
-            GetcpuPath::Elsewhere => "elsewhere",
-        }
+        self.into()
     }
 
     /// Returns whether calls may reach the kernel.

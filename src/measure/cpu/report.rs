@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Formatter};
 
 use serde::Serialize;
+use strum::IntoEnumIterator;
 
 use super::figures::{CpuTime, OrderingTime};
 use crate::html::{table, table_of_words, Escaped};
@@ -81,7 +82,7 @@ impl CpuReport {
                 || ClassReport { class: class.as_str(), cpu, share: cpu / all, cpu_by_second: by_second(class) };
             (cpu > 0.0).then(report)
         };
-        let mut classes: Vec<ClassReport> = CpuClass::ALL.into_iter().filter_map(class).collect();
+        let mut classes: Vec<ClassReport> = CpuClass::iter().filter_map(class).collect();
         classes.sort_by(|a, b| b.cpu.total_cmp(&a.cpu));
         let function = |row: &CpuTime| FunctionReport {
             class: row.class.as_str(),
@@ -121,8 +122,7 @@ impl CpuReport {
 
     /// Returns the shares of all classes: `cpu: other 61% · kernel 22% · spin 9%`.
     fn line(&self) -> Option<String> {
-        let shares = CpuClass::ALL.map(|class| (class, self.share(class)));
-        let mut shares: Vec<(CpuClass, f64)> = shares.into_iter().collect();
+        let mut shares: Vec<(CpuClass, f64)> = CpuClass::iter().map(|class| (class, self.share(class))).collect();
         shares.sort_by(|a, b| b.1.total_cmp(&a.1));
         format::cpu_classes(&shares)
     }

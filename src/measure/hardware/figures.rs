@@ -1,5 +1,7 @@
 //! Hardware events: the figures.
 
+use strum::IntoStaticStr;
+
 /// Everything counted about hardware events since attach.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Figures {
@@ -10,7 +12,8 @@ pub struct Figures {
 }
 
 /// Whose events a figure counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
 pub enum Scope {
     /// The server's, outside of the kernel.
     Process,
@@ -21,10 +24,7 @@ pub enum Scope {
 impl Scope {
     /// The value of the `scope` label.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Scope::Process => "process",
-            Scope::Host => "host",
-        }
+        self.into()
     }
 }
 

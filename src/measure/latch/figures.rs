@@ -1,5 +1,7 @@
 //! Waits for latches: the figures.
 
+use strum::{EnumString, IntoStaticStr};
+
 use crate::model::{Cumulative, Histogram, Kind, Mode};
 
 /// Everything counted about latch waits since attach.
@@ -138,7 +140,8 @@ impl Handoffs {
 }
 
 /// Whether a latch came from another part of the machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, IntoStaticStr, EnumString)]
+#[strum(serialize_all = "lowercase")]
 pub enum Locality {
     Local,
     Remote,
@@ -147,15 +150,12 @@ pub enum Locality {
 impl Locality {
     /// The locality that has this name.
     pub fn from_name(name: &str) -> Option<Locality> {
-        [Locality::Local, Locality::Remote].into_iter().find(|locality| locality.as_str() == name)
+        name.parse().ok()
     }
 
     /// The value of the `locality` label.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Locality::Local => "local",
-            Locality::Remote => "remote",
-        }
+        self.into()
     }
 }
 

@@ -20,7 +20,7 @@ const CALLSITES: (usize, usize) = (2, 9);
 /// The fewest lines below a watch's result in which the histogram and call sites are worth showing.
 const LEAST_BELOW: usize = 8;
 /// The most parts of the machine that a matrix has room for. With more, the pairs with the most handoffs are listed.
-const MOST_PLACES: usize = 4;
+const MOST_DOMAINS: usize = 4;
 /// The widths of a matrix's columns, and the most pairs of parts that are listed instead.
 const BEFORE_CELLS: usize = 10;
 const CELL: usize = 7;
@@ -117,24 +117,24 @@ impl Screen {
         if cells.is_empty() {
             return Vec::new();
         }
-        if self.now.latch.domains.len() > MOST_PLACES {
+        if self.now.latch.domains.len() > MOST_DOMAINS {
             let title = [String::new(), "most handoffs".to_owned()].into_iter();
             cells.sort_by_key(|row| std::cmp::Reverse(row.count));
             return title.chain(cells.iter().take(MOST_CELLS).map(|row| between(row, width))).collect();
         }
-        let places = || self.now.latch.domains.iter().map(String::as_str);
+        let domains = || self.now.latch.domains.iter().map(String::as_str);
         let count = |from: Option<&str>, to: &str| {
             let cell = cells.iter().find(|row| (row.from.as_deref(), row.to.as_deref()) == (from, Some(to)));
             format!("{:>CELL$}", format::count(cell.map_or(0, |row| row.count) as f64))
         };
         let line = |from: Option<&str>| {
             let name = cut_middle(from.unwrap_or("not woken"), BEFORE_CELLS - 1);
-            format!("{name:>BEFORE_CELLS$}{}", places().map(|to| count(from, to)).collect::<String>())
+            format!("{name:>BEFORE_CELLS$}{}", domains().map(|to| count(from, to)).collect::<String>())
         };
-        let titles: String = places().map(|to| format!("{:>CELL$}", cut_middle(to, CELL - 1))).collect();
+        let titles: String = domains().map(|to| format!("{:>CELL$}", cut_middle(to, CELL - 1))).collect();
         let titles = format!("{:BEFORE_CELLS$}{titles}", "from \\ to");
         let titles = [String::new(), titles].into_iter();
-        titles.chain(places().map(Some).chain([None]).map(line)).collect()
+        titles.chain(domains().map(Some).chain([None]).map(line)).collect()
     }
 }
 
@@ -142,8 +142,8 @@ impl Screen {
 fn between(row: &Handoffs, width: usize) -> String {
     let from = row.from.as_deref().unwrap_or("not woken");
     let to = row.to.as_deref().unwrap_or("not known");
-    let places = cut_middle(&format!("{from} → {to}"), width.saturating_sub(CELL + 3));
-    format!("{:>CELL$} {places}", format::count(row.count as f64))
+    let domains = cut_middle(&format!("{from} → {to}"), width.saturating_sub(CELL + 3));
+    format!("{:>CELL$} {domains}", format::count(row.count as f64))
 }
 
 /// Returns the remote share of the latch's known handoffs.

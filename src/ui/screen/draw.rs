@@ -20,8 +20,8 @@ const KEYS_WATCHING: &str = "Esc back  w stop watching  t totals  Z pause  F1 he
 const KEYS_WATCHED: &str = "Esc back to its waits  w watch again  t totals  Z pause  F1 help  q quit";
 
 /// The most characters of the list of parts of the machine.
-const PLACES: usize = 24;
-const NO_PLACES: &str = "Handoffs are not counted: this machine has only one NUMA node and one last-level\n\
+const DOMAINS: usize = 24;
+const NO_DOMAINS: &str = "Handoffs are not counted: this machine has only one NUMA node and one last-level\n\
 cache, or --handoffs off was given, or sleeps cannot be seen (armtrace doctor).\n\
 --handoffs core counts handoffs between cores.";
 
@@ -144,14 +144,14 @@ impl Screen {
         (times.ns() > 0.0).then_some(())?;
         let share = |ns: f64| format!("{:.0}%", 100.0 * ns / times.ns());
         let [remote, local, unknown] = [times.remote_ns, times.local_ns, times.unknown_ns].map(share);
-        let places = cut_middle(&self.now.latch.domains.join(", "), PLACES);
-        Some(format!("between {places}: {remote} of the wait remote, {local} local, {unknown} not woken"))
+        let domains = cut_middle(&self.now.latch.domains.join(", "), DOMAINS);
+        Some(format!("between {domains}: {remote} of the wait remote, {local} local, {unknown} not woken"))
     }
 
     /// Returns the text shown in place of an empty list.
     fn nothing(&self) -> &'static str {
         match self.view {
-            View::Numa if self.now.latch.domains.is_empty() => NO_PLACES,
+            View::Numa if self.now.latch.domains.is_empty() => NO_DOMAINS,
             _ if self.filter.is_empty() => "nothing seen so far",
             _ => "no name matches the filter",
         }

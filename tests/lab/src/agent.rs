@@ -1,4 +1,4 @@
-//! The agent as its users run it: the built program, as a process of its own.
+//! The agent as its users run it: the built program, in its own process.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -16,13 +16,13 @@ use tempfile::TempDir;
 use crate::http;
 use crate::server::{wait_for, Server};
 
-/// The agent's program: the one built with these tests, or the one that `$ARMTRACE_PROGRAM` names where they run on another
+/// Returns the path of the agent: the one built with these tests, or `$ARMTRACE_PROGRAM` if the tests run on another
 /// machine.
 pub fn program() -> PathBuf {
-    // Test programs lie in a folder beside it.
+    // Cargo puts test programs into `deps`, next to the agent.
     let built = || {
         let tests = std::env::current_exe().expect("this program's path");
-        tests.parent().and_then(Path::parent).expect("the folder of what was built").join("armtrace")
+        tests.parent().and_then(Path::parent).expect("the build directory").join("armtrace")
     };
     std::env::var_os("ARMTRACE_PROGRAM").map_or_else(built, PathBuf::from)
 }
@@ -35,7 +35,7 @@ pub struct Agent {
     started: Instant,
 }
 
-/// One sample of the text format.
+/// One sample of the Prometheus text format.
 #[derive(Clone, Debug)]
 pub struct Sample {
     pub name: String,
@@ -43,35 +43,35 @@ pub struct Sample {
     pub value: f64,
 }
 
-/// A port of this host that nobody listens on.
+/// Returns a port of this host that nothing listens on.
 pub fn free_port() -> Result<u16> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
 impl Agent {
-    /// Starts the agent on a server and waits until it serves metrics, which it does only once attached.
+    /// Attaches the agent to a server. Returns once it serves metrics, which it does only when attached.
     pub fn attach(server: &Server) -> Result<Agent> {
         Agent::attach_with(server, &[])
     }
 
-    /// The same, with no limit to what its probes may cost: all waits are seen, none is estimated.
+    /// Like [`Agent::attach`], without an overhead budget, so that every wait is observed and none is estimated.
     pub fn attach_without_budget(server: &Server) -> Result<Agent> {
         Agent::attach_with(server, &["--max-overhead", "100%"].map(OsStr::new))
     }
 
-    /// The same, with more arguments.
+    /// Like [`Agent::attach`], with extra arguments.
     pub fn attach_with(server: &Server, args: &[&OsStr]) -> Result<Agent> {
         Agent::attach_to(server.pid(), args)
     }
 
-    /// The same on a process that is only made up to be a server.
+    /// Like [`Agent::attach_with`], to any process: tests also use programs that imitate a server.
     pub fn attach_to(pid: i32, args: &[&OsStr]) -> Result<Agent> {
         let dir = tempfile::tempdir()?;
         let out = File::create(dir.path().join("out"))?;
         Agent::start(pid, dir, out.into(), args)
     }
 
-    /// The same, with a standard output that takes nothing; the second value keeps it open.
+    /// Like [`Agent::attach`], with a full pipe as standard output. The returned reader keeps the pipe open.
     pub fn attach_to_full_pipe(server: &Server) -> Result<(Agent, PipeReader)> {
         let (reader, mut writer) = std::io::pipe()?;
         // SAFETY: the descriptor is open; F_SETPIPE_SZ takes a number.
@@ -94,7 +94,7 @@ impl Agent {
         let mut agent = Agent { child, address, dir, started };
         wait_for("the agent's metrics", Duration::from_secs(30), || {
             if let Some(status) = agent.child.try_wait()? {
-                bail!("the agent ended while attaching ({status}): {}", agent.errors()?);
+                bail!("the agent exited while attaching ({status}): {}", agent.errors()?);
             }
             Ok(http::get(&agent.address, "/healthz").ok())
         })?;
@@ -105,12 +105,13 @@ impl Agent {
         self.child.id() as i32
     }
 
-    /// Time since the program was started.
+    /// Returns the time since the program was started.
     pub fn age(&self) -> Duration {
         self.started.elapsed()
     }
 
-    /// How long after the program's start its metrics name a latch; to be asked as soon as it is attached.
+    /// Waits until the metrics name a latch. Returns how long that took from the start of the program, so call it right
+    /// after attaching.
     pub fn first_name(&self) -> Result<Duration> {
         let named = "armtrace_latch_wait_seconds_count{latch=\"wait/synch/";
         wait_for("a named latch", Duration::from_secs(20), || Ok(self.metrics()?.contains(named).then(|| self.age())))
@@ -133,15 +134,15 @@ impl Agent {
         unsafe { libc::kill(self.pid(), signal) };
     }
 
-    /// Waits for the agent to end by itself; how it did, and how long that took.
+    /// Waits for the agent to exit by itself. Returns its status and how long the wait took.
     pub fn wait(&mut self) -> Result<(ExitStatus, Duration)> {
         let start = Instant::now();
         let child = &mut self.child;
-        let status = wait_for("the agent's end", Duration::from_secs(20), || Ok(child.try_wait()?))?;
+        let status = wait_for("the agent to exit", Duration::from_secs(20), || Ok(child.try_wait()?))?;
         Ok((status, start.elapsed()))
     }
 
-    /// Ends it as Ctrl-C does.
+    /// Stops the agent with SIGINT, as Ctrl-C does.
     pub fn stop(mut self) -> Result<(ExitStatus, Duration)> {
         self.signal(libc::SIGINT);
         self.wait()
@@ -155,8 +156,8 @@ impl Drop for Agent {
     }
 }
 
-/// The least time of three agents on a loaded server, one after the other, from the program's start to the first named latch: what
-/// else the machine does only adds to it.
+/// Attaches three agents to a loaded server, one after another. Returns the shortest time from the start of the program to
+/// the first named latch, because other load on the machine can only lengthen it.
 pub fn quickest_name(server: &Server) -> Result<Duration> {
     let mut quickest = Duration::MAX;
     for _ in 0..3 {
@@ -184,7 +185,7 @@ fn parse(line: &str) -> Result<Sample> {
     Ok(Sample { name: name.to_owned(), labels, value: value.parse()? })
 }
 
-/// The sum of a metric's samples for each latch.
+/// Returns the sum of a metric's samples for each latch.
 pub fn by_latch(samples: &[Sample], metric: &str) -> BTreeMap<String, f64> {
     let mut sums = BTreeMap::new();
     for s in samples.iter().filter(|s| s.name == metric) {
@@ -193,12 +194,12 @@ pub fn by_latch(samples: &[Sample], metric: &str) -> BTreeMap<String, f64> {
     sums
 }
 
-/// What `armtrace doctor` says of a server, as JSON.
+/// Returns the output of `armtrace doctor` for a process, as JSON.
 pub fn doctor(pid: i32) -> Result<serde_json::Value> {
     doctor_with(pid, &[])
 }
 
-/// The same with further arguments.
+/// Like [`doctor`], with extra arguments.
 pub fn doctor_with(pid: i32, args: &[&str]) -> Result<serde_json::Value> {
     let pid = pid.to_string();
     let output = Command::new(program()).args(["doctor", "--pid", &pid, "--format", "json"]).args(args).output()?;
@@ -206,14 +207,14 @@ pub fn doctor_with(pid: i32, args: &[&str]) -> Result<serde_json::Value> {
         .with_context(|| format!("doctor said: {}", String::from_utf8_lossy(&output.stderr)))
 }
 
-/// A probe site's bytes in a process beside those in its program file.
+/// The first byte of a probe site, in the process and in its program file.
 pub struct SiteBytes {
     pub name: String,
     pub in_process: u8,
     pub in_file: u8,
 }
 
-/// Reads the first byte of every site that the agent would probe, to see whether a breakpoint stands there.
+/// Reads the first byte of every site that the agent would probe, to find breakpoints.
 pub fn site_bytes(pid: i32) -> Result<Vec<SiteBytes>> {
     let exe = PathBuf::from(format!("/proc/{pid}/exe"));
     let image = armtrace::symbols::Image::open(&exe)?;
@@ -229,19 +230,19 @@ pub fn site_bytes(pid: i32) -> Result<Vec<SiteBytes>> {
             let address = u64::from_str_radix(address.trim_start_matches("0x"), 16)?;
             let mut byte = [0];
             memory.read(address + bias, &mut byte)?;
-            let in_file = image.bytes(address, 1).context("a site outside of the file")?[0];
+            let in_file = image.bytes(address, 1).context("a site outside the file")?[0];
             Ok(SiteBytes { name, in_process: byte[0], in_file })
         })
         .collect()
 }
 
-/// Sites at which the process has something else than its program file.
+/// Returns the sites at which the process differs from its program file.
 pub fn changed_sites(pid: i32) -> Result<Vec<String>> {
     let sites = site_bytes(pid)?;
     Ok(sites.into_iter().filter(|s| s.in_process != s.in_file).map(|s| s.name).collect())
 }
 
-/// BPF programs of the agent's that the kernel still has.
+/// Returns the names of the agent's BPF programs that are loaded in the kernel.
 pub fn loaded_programs() -> Result<Vec<String>> {
     let mut names = Vec::new();
     for program in libbpf_rs::query::ProgInfoIter::default() {

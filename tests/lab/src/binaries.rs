@@ -1,7 +1,7 @@
 //! Real server binaries, for tests that only read them.
 //!
-//! A binary comes from the cache, and is fetched if it is not there; a variable of the environment can name another. A
-//! binary that cannot be had fails the test.
+//! Binaries come from the cache and are downloaded on first use. An environment variable can name another file. A test
+//! whose binary cannot be obtained fails.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,7 +11,7 @@ use armtrace::symbols::{Arch, Image};
 use crate::releases::Release;
 use crate::repository;
 
-/// `ARMTRACE_MYSQL_AMD64`, or MySQL 9.7 from the lab.
+/// Opens `ARMTRACE_MYSQL_AMD64`, or MySQL 9.7 from the lab.
 pub fn mysql_amd64() -> Image {
     open(&mysql_amd64_path())
 }
@@ -20,7 +20,7 @@ pub fn mysql_amd64_path() -> PathBuf {
     path("ARMTRACE_MYSQL_AMD64", || lab("mysql-9.7").join("usr/sbin/mysqld"))
 }
 
-/// `ARMTRACE_MYSQL_ARM64`, or Debian's newest.
+/// Opens `ARMTRACE_MYSQL_ARM64`, or Debian's newest MySQL.
 pub fn mysql_arm64() -> Image {
     open(&mysql_arm64_path())
 }
@@ -29,7 +29,7 @@ pub fn mysql_arm64_path() -> PathBuf {
     path("ARMTRACE_MYSQL_ARM64", || printed_path("tests/vm/server-binary", &["arm64", "mysql"]))
 }
 
-/// `ARMTRACE_MARIADB_AMD64`, or the official 11.4 from the lab.
+/// Opens `ARMTRACE_MARIADB_AMD64`, or the official MariaDB 11.4 from the lab.
 pub fn mariadb_amd64() -> Image {
     open(&mariadb_amd64_path())
 }
@@ -38,7 +38,7 @@ pub fn mariadb_amd64_path() -> PathBuf {
     path("ARMTRACE_MARIADB_AMD64", || lab("mariadb-11.4").join("bin/mariadbd"))
 }
 
-/// The official MariaDB 10.2 from the lab.
+/// Opens the official MariaDB 10.2 from the lab.
 pub fn mariadb_10_2() -> Image {
     open(&mariadb_10_2_path())
 }
@@ -47,7 +47,7 @@ pub fn mariadb_10_2_path() -> PathBuf {
     lab("mariadb-10.2").join("bin/mysqld")
 }
 
-/// The official MariaDB 10.1 from the lab: InnoDB's mutexes have no class yet.
+/// Opens the official MariaDB 10.1 from the lab, in which InnoDB's mutexes are not yet a class template.
 pub fn mariadb_10_1() -> Image {
     open(&mariadb_10_1_path())
 }
@@ -56,7 +56,7 @@ pub fn mariadb_10_1_path() -> PathBuf {
     lab("mariadb-10.1").join("bin/mysqld")
 }
 
-/// A copy of a program, which is not position-independent, with other bytes at these addresses.
+/// Opens a copy of a program, which must not be position-independent, with the bytes at these addresses replaced.
 pub fn patched(binary: &Path, patches: &[(u64, &[u8])]) -> Image {
     let image = open(binary);
     let mut bytes = std::fs::read(binary).expect("cannot read the program");
@@ -69,12 +69,12 @@ pub fn patched(binary: &Path, patches: &[(u64, &[u8])]) -> Image {
     open(copy.path())
 }
 
-/// The program of a server of the lab that lies in its `bin/mysqld`.
+/// Opens the program of a lab server that has it in `bin/mysqld`.
 pub fn lab_image(server: &str) -> Image {
     open(&lab(server).join("bin/mysqld"))
 }
 
-/// The MariaDB of a Debian release, for `amd64` or `arm64`: without a symbol table.
+/// Opens the MariaDB of a Debian release, for `amd64` or `arm64`. It has no symbol table.
 pub fn debian_mariadb(arch: &str, suite: &str) -> Image {
     open(&debian_mariadb_path(arch, suite))
 }
@@ -83,7 +83,7 @@ pub fn debian_mariadb_path(arch: &str, suite: &str) -> PathBuf {
     printed_path("tests/vm/server-binary", &[arch, "mariadb", suite])
 }
 
-/// A copy of a binary without its symbol table and debug information, as distributions ship them.
+/// Opens a copy of a binary without its symbol table and debug info, as distributions ship it.
 pub fn stripped(binary: &Path) -> Image {
     let copy = tempfile::NamedTempFile::new().expect("a temporary file");
     let strip = match open(binary).arch() {
@@ -92,26 +92,27 @@ pub fn stripped(binary: &Path) -> Image {
     };
     let status = Command::new(strip).arg("--strip-all").arg("-o").arg(copy.path()).arg(binary).status();
     assert!(status.expect("cannot run strip (package binutils)").success(), "strip {}", binary.display());
-    // It stays mapped when its name is gone.
+    // The image stays mapped when the temporary file is deleted.
     open(copy.path())
 }
 
-/// `ARMTRACE_MARIADB_ARM64`, or Debian's newest, which is stripped.
+/// Opens `ARMTRACE_MARIADB_ARM64`, or Debian's newest MariaDB, which is stripped.
 pub fn mariadb_arm64() -> Image {
     image("ARMTRACE_MARIADB_ARM64", || printed_path("tests/vm/server-binary", &["arm64", "mariadb"]))
 }
 
-/// glibc for x86_64, of the newest Debian.
+/// Opens `ARMTRACE_GLIBC_AMD64`, or the glibc for x86_64 of the newest Debian.
 pub fn glibc_amd64() -> Image {
     image("ARMTRACE_GLIBC_AMD64", || lab("mysql-9.7").join("usr/lib/x86_64-linux-gnu/libc.so.6"))
 }
 
-/// The thread library of glibc 2.31, the last Debian release's that has it apart: bullseye's.
+/// Opens `ARMTRACE_LIBPTHREAD_2_31`, or the libpthread of Debian bullseye, the last release in which glibc has it as a
+/// separate library.
 pub fn libpthread_2_31() -> Image {
     image("ARMTRACE_LIBPTHREAD_2_31", || lab("mariadb-10.5-debian").join("usr/lib/x86_64-linux-gnu/libpthread.so.0"))
 }
 
-/// glibc for aarch64, as `tests/lab/setup` installs it for cross building.
+/// Opens `ARMTRACE_GLIBC_ARM64`, or the glibc for aarch64 that `tests/lab/setup` installs for cross compilation.
 pub fn glibc_arm64() -> Image {
     image("ARMTRACE_GLIBC_ARM64", || PathBuf::from("/usr/aarch64-linux-gnu/lib/libc.so.6"))
 }
@@ -124,7 +125,8 @@ fn path(variable: &str, otherwise: impl FnOnce() -> PathBuf) -> PathBuf {
     std::env::var_os(variable).map_or_else(otherwise, PathBuf::from)
 }
 
-/// The programs of the releases that this run takes, and Oracle's for the other architecture, which is as big as its fellow.
+/// Returns the names and programs of the releases that this run uses, and Oracle's MySQL 8.0 for arm64 if the one for
+/// x86_64 is among them: both are large downloads.
 pub fn programs() -> Vec<(String, PathBuf)> {
     let other = Release::chosen()
         .any(|release| release == Release::MYSQL_8_0)

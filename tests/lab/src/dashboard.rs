@@ -1,4 +1,4 @@
-//! The queries of a Grafana dashboard, and what a Prometheus answers to them.
+//! The queries of a Grafana dashboard, and how Prometheus answers them.
 
 use super::prometheus::{Pace, Prometheus};
 use serde_json::Value;
@@ -7,7 +7,7 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// One query of a dashboard: of a panel, or of a variable.
+/// A query of a panel or of a variable.
 #[derive(Debug)]
 pub struct Query {
     /// The panel's title, or `$name` for a variable.
@@ -15,7 +15,7 @@ pub struct Query {
     pub promql: String,
 }
 
-/// Reads a dashboard file and finds every query in it.
+/// Reads a dashboard file and returns every query in it.
 pub fn queries(file: &Path) -> Vec<Query> {
     let dashboard = load(file);
     let mut found = Vec::new();
@@ -37,11 +37,11 @@ pub fn load(file: &Path) -> Value {
     serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap()
 }
 
-/// Calls `see` with each panel, those inside rows too.
-pub fn panels(dashboard: &Value, see: &mut dyn FnMut(&Value)) {
+/// Calls `visit` for each panel, including those inside rows.
+pub fn panels(dashboard: &Value, visit: &mut dyn FnMut(&Value)) {
     for panel in dashboard["panels"].as_array().into_iter().flatten() {
-        see(panel);
-        panels(panel, see);
+        visit(panel);
+        panels(panel, visit);
     }
 }
 
@@ -49,14 +49,14 @@ pub fn variables(dashboard: &Value) -> impl Iterator<Item = &Value> {
     dashboard["templating"]["list"].as_array().into_iter().flatten()
 }
 
-/// The query that Grafana makes of `label_values(SELECTOR, label)`.
+/// Returns the selector of `label_values(SELECTOR, label)`, which is what Grafana queries.
 fn selector(definition: &str) -> String {
     let inner = definition.strip_prefix("label_values(").expect("variables are filled by label_values");
     inner.rsplit_once(',').expect("label_values has two arguments").0.to_string()
 }
 
 impl Query {
-    /// The query as Grafana sends it with every variable set to All.
+    /// Returns the query as Grafana sends it with every variable set to All.
     pub fn substituted(&self, dashboard: &Value, pace: Pace) -> String {
         let mut promql =
             self.promql.replace("$__rate_interval", pace.rate_interval).replace("$__range", pace.rate_interval);
@@ -66,7 +66,7 @@ impl Query {
         promql
     }
 
-    /// Every metric name that the query selects.
+    /// Returns every metric name that the query selects.
     pub fn metrics(&self) -> BTreeSet<String> {
         let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
         let before_brace = self.promql.match_indices('{').map(|(at, _)| {
@@ -78,14 +78,14 @@ impl Query {
     }
 }
 
-/// A query and the number of series that it returned, or why it failed.
+/// A query and the number of series it returned, or why it failed.
 pub type Outcome = (Query, Result<usize, String>);
 
-/// How long a query is asked again for more series: one has a rate from its second scrape on, and on a busy machine scrapes are
-/// missed.
+/// How long to repeat a query that returns too few series: a rate needs two scrapes, and a busy machine misses some.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Runs every query of a dashboard with all its variables set to All, each until it has failed or has returned enough series.
+/// Runs every query of a dashboard with all its variables set to All, and repeats each until it fails or returns enough
+/// series.
 pub fn run(prometheus: &Prometheus, file: &Path, is_enough: impl Fn(&Query, usize) -> bool) -> Vec<Outcome> {
     let dashboard = load(file);
     let ask = |query: Query| {
@@ -103,7 +103,7 @@ pub fn run(prometheus: &Prometheus, file: &Path, is_enough: impl Fn(&Query, usiz
     queries(file).into_iter().map(ask).collect()
 }
 
-/// How many series a query returns that have a value.
+/// Returns the number of series with a value that a query returns.
 fn count(prometheus: &Prometheus, promql: &str) -> Result<usize, String> {
     let has_value = |series: &&Value| series["value"][1] != "NaN";
     prometheus.query(promql).map(|series| series.iter().filter(has_value).count())

@@ -1,6 +1,6 @@
-//! The smallest programs that can be audited, made of machine code.
+//! Minimal ELF files around machine code, just enough for an audit.
 
-/// Where the code of [`elf`] lies, in the file and in memory.
+/// The address and file offset of the code in [`elf`].
 pub const TEXT: u64 = 0x1000;
 
 pub const X86_64: u16 = 62;
@@ -10,7 +10,7 @@ const EHDR: usize = 64;
 const PHDR: usize = 56;
 const NAMES: &[u8] = b"\0.text\0.shstrtab\0";
 
-/// A 64-bit ELF file for this machine that has a section `.text` of `size` bytes and holds as much of it as `text` has.
+/// Returns a 64-bit ELF file whose headers declare a `.text` section of `size` bytes, and which ends after `text`.
 pub fn elf_of_size(machine: u16, text: &[u8], size: u64) -> Vec<u8> {
     let names_at = (EHDR + PHDR) as u64;
     let sections_at = names_at + 32;
@@ -20,7 +20,7 @@ pub fn elf_of_size(machine: u16, text: &[u8], size: u64) -> Vec<u8> {
     put64(&mut file, &[TEXT, EHDR as u64, sections_at]);
     put32(&mut file, &[0]);
     put16(&mut file, &[EHDR as u16, PHDR as u16, 1, 64, 3, 2]);
-    // One segment: all of the code.
+    // One segment, which holds the code.
     put32(&mut file, &[1, 5]);
     put64(&mut file, &[TEXT, TEXT, TEXT, size, size, 0x1000]);
     file.extend(NAMES);
@@ -33,7 +33,7 @@ pub fn elf_of_size(machine: u16, text: &[u8], size: u64) -> Vec<u8> {
     file
 }
 
-/// The same with all of its code.
+/// Returns a 64-bit ELF file with this code as its `.text` section.
 pub fn elf(machine: u16, text: &[u8]) -> Vec<u8> {
     elf_of_size(machine, text, text.len() as u64)
 }

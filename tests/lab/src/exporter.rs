@@ -9,7 +9,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-/// Serves until stopped or dropped.
+/// A running exporter, which serves until stopped or dropped.
 pub struct ServedExporter {
     pub address: String,
     runtime: Runtime,
@@ -28,7 +28,7 @@ impl ServedExporter {
         ServedExporter { address, runtime, stop, served }
     }
 
-    /// Stops as `armtrace run` does, and says how long it took.
+    /// Stops as `armtrace run` does. Returns how long that took.
     pub fn stop(self) -> Duration {
         let began = Instant::now();
         self.stop.send(()).unwrap();

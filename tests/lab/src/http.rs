@@ -1,20 +1,20 @@
-//! The smallest HTTP client that tests need.
+//! A minimal HTTP client for tests.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-/// An answer: its status and headers as they came, and its body.
+/// A response: the status line and headers as received, and the body.
 pub struct Answer {
     pub head: String,
     pub body: String,
 }
 
-/// Gets a path from a server on this host, `127.0.0.1:9435` for example.
+/// Gets a path from a server, for example `127.0.0.1:9435`.
 pub fn get(address: &str, path: &str) -> io::Result<Answer> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(Duration::from_secs(30)))?;
-    // HTTP/1.0: the answer comes in one piece and ends with the connection.
+    // HTTP/1.0: the response is not chunked and ends with the connection.
     write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n")?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
@@ -22,7 +22,7 @@ pub fn get(address: &str, path: &str) -> io::Result<Answer> {
     Ok(Answer { head: head.to_string(), body: body.to_string() })
 }
 
-/// Text as it may stand in a URL's query.
+/// Percent-encodes text for the query of a URL.
 pub fn url_encode(text: &str) -> String {
     text.bytes()
         .map(|b| if b.is_ascii_alphanumeric() { char::from(b).to_string() } else { format!("%{b:02X}") })

@@ -1,5 +1,5 @@
-//! What the tests and the benchmark share: real servers and load on them, the agent as its users run it, another tracer, a real
-//! Prometheus, and snapshots built by hand.
+//! Shared by the tests and the benchmark: real servers under load, the agent as its users run it, bpftrace for comparison,
+//! a real Prometheus, and hand-built snapshots.
 
 pub mod agent;
 pub mod bench;
@@ -18,7 +18,7 @@ pub mod tracer;
 
 use std::path::{Path, PathBuf};
 
-/// A file of this repository, by its path in it.
+/// Returns the full path of a file, given its path in this repository.
 pub fn repository(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
 }

@@ -16,20 +16,20 @@ const LOG: &str = "load.log";
 #[derive(Debug)]
 pub struct Load {
     child: Child,
-    /// Its own folder, so that the log survives the server.
+    /// A separate folder, so that the log outlives the server.
     dir: TempDir,
 }
 
-/// sysbench's totals, exact: every statement in flight at the end was let finish.
+/// sysbench's totals. They are exact, because statements in flight at the end are allowed to finish.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoadReport {
     pub transactions: u64,
     pub queries: u64,
-    /// Failed statements that sysbench repeats, such as deadlocks. Any other failure makes `Load::stop` an error.
+    /// Failed statements that sysbench retries, such as deadlocks. [`Load::stop`] fails for any other failure.
     pub errors: u64,
     pub reconnects: u64,
     pub tps: f64,
-    /// 95th percentile of a transaction's time.
+    /// The 95th percentile of transaction time.
     pub p95: Duration,
 }
 
@@ -38,7 +38,7 @@ impl Load {
         Load::start_with(server, test, threads, &[])
     }
 
-    /// Makes the tables of a test that has its own.
+    /// Creates the tables of a test that needs tables of its own.
     pub fn prepare(server: &Server, test: &str) -> Result<()> {
         let mut command = Command::new(script("load"));
         command.arg("--socket").arg(server.socket()).args(["--test", test, "--threads", "1", "prepare"]);
@@ -48,7 +48,7 @@ impl Load {
         Ok(())
     }
 
-    /// The same, with more arguments for `tests/lab/load`.
+    /// Like [`Load::start`], with extra arguments for `tests/lab/load`.
     pub fn start_with(server: &Server, test: &str, threads: u32, args: &[&str]) -> Result<Load> {
         let dir = tempfile::tempdir()?;
         let out = File::create(dir.path().join(LOG))?;
@@ -57,7 +57,7 @@ impl Load {
             .arg(server.socket())
             .args(["--test", test, "--threads", &threads.to_string()])
             .args(args)
-            // Where a load that is killed leaves its stop file.
+            // A load that is killed leaves its stop file here.
             .env("TMPDIR", dir.path())
             .stdin(Stdio::null())
             .stdout(out.try_clone()?)
@@ -67,22 +67,22 @@ impl Load {
         Ok(Load { child, dir })
     }
 
-    /// Returns once a whole second of load has been reported.
+    /// Waits until sysbench has reported a full second of load.
     pub fn wait_running(&mut self) -> Result<()> {
         wait_for("the load's first report", Duration::from_secs(60), || {
             if let Some(status) = self.child.try_wait()? {
-                bail!("the load ended while starting ({status}):\n{}", self.output()?);
+                bail!("the load exited while starting ({status}):\n{}", self.output()?);
             }
             Ok(self.tps_by_second()?.iter().any(|tps| *tps > 0.0).then_some(()))
         })
     }
 
-    /// Transactions per second, one for each second reported so far.
+    /// Returns the transactions per second, one value for each second reported so far.
     pub fn tps_by_second(&self) -> Result<Vec<f64>> {
         Ok(seconds(&self.output()?, " tps: "))
     }
 
-    /// 95th percentile of a transaction's time in milliseconds, one for each second reported so far.
+    /// Returns the 95th percentile of transaction time in milliseconds, one value for each second reported so far.
     pub fn p95_by_second(&self) -> Result<Vec<f64>> {
         Ok(seconds(&self.output()?, " lat (ms,95%): "))
     }
@@ -90,7 +90,7 @@ impl Load {
     pub fn stop(mut self) -> Result<LoadReport> {
         let status = self.end()?;
         let output = self.output()?;
-        // sysbench's threads can fail one by one, and it says so here alone.
+        // A sysbench thread can fail on its own. Only the output says so, not the exit status.
         ensure!(status.success() && !output.contains("FATAL"), "the load failed ({status}):\n{output}");
         parse(&output).with_context(|| format!("reading sysbench's totals:\n{output}"))
     }
@@ -105,21 +105,21 @@ impl Load {
         }
         // SAFETY: a signal to a child that has not been waited for.
         unsafe { libc::kill(self.child.id() as i32, libc::SIGTERM) };
-        wait_for("the load's end", Duration::from_secs(30), || Ok(self.child.try_wait()?))
+        wait_for("the load to exit", Duration::from_secs(30), || Ok(self.child.try_wait()?))
     }
 }
 
 impl Drop for Load {
     fn drop(&mut self) {
         if self.end().is_err() {
-            // The kernel kills sysbench with the script.
+            // sysbench has a parent-death signal, so it dies with the script.
             let _ = self.child.kill();
             let _ = self.child.wait();
         }
     }
 }
 
-/// A figure of every report line, by what stands before it: `[ 3s ] thds: 16 tps: 38495.08 qps: …`
+/// Returns the value after `label` in every report line: `[ 3s ] thds: 16 tps: 38495.08 qps: …`
 fn seconds(output: &str, label: &str) -> Vec<f64> {
     output
         .lines()

@@ -1,6 +1,6 @@
-//! A private Prometheus that scrapes what a test serves, and answers queries about it.
+//! A private Prometheus that scrapes what a test serves and answers queries about it.
 //!
-//! Needs Debian's package `prometheus`, which promtool is in too.
+//! Needs Debian's package `prometheus`, which also contains promtool.
 
 use super::http;
 use serde_json::Value;
@@ -12,18 +12,18 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// How often it scrapes, and what stands for Grafana's `$__rate_interval`: a `rate` needs two scrapes in its range, and gets
-/// at least four.
+/// The scrape interval, and the value substituted for Grafana's `$__rate_interval`. A `rate` needs two scrapes in its
+/// range and gets at least four.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
     pub scrape_interval: &'static str,
     pub rate_interval: &'static str,
 }
 
-/// For what runs on this machine.
+/// The pace for targets on this machine.
 pub const QUICK: Pace = Pace { scrape_interval: "250ms", rate_interval: "2s" };
 
-/// Runs until dropped. Its data directory and its loopback port are its own.
+/// A running Prometheus with its own data directory and loopback port. Dropping it stops it.
 pub struct Prometheus {
     process: Child,
     directory: TempDir,
@@ -32,12 +32,12 @@ pub struct Prometheus {
 }
 
 impl Prometheus {
-    /// Starts it on these targets, `127.0.0.1:9435` for example, and waits until it answers.
+    /// Starts Prometheus with these targets, for example `127.0.0.1:9435`, and waits until it is ready.
     pub fn scraping(targets: &[String]) -> Prometheus {
         Prometheus::scraping_at(QUICK, targets)
     }
 
-    /// The same, at another pace.
+    /// Like [`Prometheus::scraping`], at another pace.
     pub fn scraping_at(pace: Pace, targets: &[String]) -> Prometheus {
         let directory = tempfile::tempdir().unwrap();
         let address = free_address();
@@ -56,7 +56,8 @@ impl Prometheus {
             .arg(format!("--web.listen-address={address}"))
             .stdout(Stdio::null())
             .stderr(log);
-        // SAFETY: prctl is async-signal-safe. A test that is killed leaves no server behind.
+        // Prometheus must not outlive a test that is killed.
+        // SAFETY: prctl is async-signal-safe.
         unsafe { command.pre_exec(|| Ok(_ = libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL))) };
         let process = command.spawn().expect("prometheus starts; Debian's package prometheus has it");
         let prometheus = Prometheus { process, directory, address, pace };
@@ -66,7 +67,7 @@ impl Prometheus {
         prometheus
     }
 
-    /// The series that a query returns now, each with its labels and value.
+    /// Returns the series of an instant query, each with its labels and value.
     pub fn query(&self, promql: &str) -> Result<Vec<Value>, String> {
         let path = format!("/api/v1/query?query={}", http::url_encode(promql));
         let answer = http::get(&self.address, &path).map_err(|error| error.to_string())?;
@@ -77,7 +78,7 @@ impl Prometheus {
         }
     }
 
-    /// Waits until every target was scraped often enough for a rate.
+    /// Waits until every target has been scraped often enough for a rate.
     pub fn wait_for_rates(&self, targets: usize) {
         let scraped = format!("count_over_time(up[{}]) >= 4 and up == 1", self.pace.rate_interval);
         self.wait_for("to scrape", || self.query(&scraped).is_ok_and(|series| series.len() == targets));
@@ -102,12 +103,12 @@ impl Drop for Prometheus {
     }
 }
 
-/// A loopback address that nothing listens on.
+/// Returns a loopback address that nothing listens on.
 fn free_address() -> String {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
 }
 
-/// What `promtool check metrics` complains of; empty when it has nothing to say.
+/// Returns the complaints of `promtool check metrics`, or an empty string if it has none.
 pub fn promtool_complaints(metrics: &str) -> String {
     let mut command = Command::new("promtool");
     command.args(["check", "metrics"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -1,4 +1,4 @@
-//! The servers of the lab: `tests/lab/servers`, which its scripts read as well.
+//! The servers of the lab, from `tests/lab/servers`, which its scripts read too.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -7,11 +7,11 @@ use anyhow::{ensure, Result};
 
 const TABLE: &str = include_str!("../servers");
 
-/// A release of a server that the lab has, by its name in the table.
+/// A server release of the lab, identified by its name in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Release(&'static str);
 
-/// Those that tests name. [`Release::all`] has the others too.
+/// The releases that tests refer to by name. [`Release::all`] returns every release.
 impl Release {
     pub const MYSQL_9_7: Release = Release("mysql-9.7");
     pub const MYSQL_8_0: Release = Release("mysql-8.0");
@@ -20,11 +20,11 @@ impl Release {
     pub const MYSQL_5_7: Release = Release("mysql-5.7");
     pub const MARIADB_11_4: Release = Release("mariadb-11.4");
     pub const MARIADB_10_11: Release = Release("mariadb-10.11");
-    /// As Debian ships it, without a symbol table.
+    /// Debian's build, which has no symbol table.
     pub const MARIADB_10_11_DEBIAN: Release = Release("mariadb-10.11-debian");
-    /// As Debian bullseye ships it, the last with the latches of before 10.6; without a symbol table.
+    /// The build of Debian bullseye, the last with the latches used before 10.6. It has no symbol table.
     pub const MARIADB_10_5_DEBIAN: Release = Release("mariadb-10.5-debian");
-    /// InnoDB's mutexes have no class yet.
+    /// InnoDB's mutexes are not yet a class template.
     pub const MARIADB_10_1: Release = Release("mariadb-10.1");
     pub const MARIADB_10_2: Release = Release("mariadb-10.2");
 }
@@ -34,7 +34,7 @@ impl Release {
         rows().filter_map(|row| row.first().copied()).map(Release)
     }
 
-    /// Those that this run takes: the small ones, or with `ARMTRACE_ALL_SERVERS` all.
+    /// Returns the releases that this run uses: the small ones, or all with `ARMTRACE_ALL_SERVERS`.
     pub fn chosen() -> impl Iterator<Item = Release> {
         let all = std::env::var_os("ARMTRACE_ALL_SERVERS").is_some();
         Release::all().filter(move |release| all || release.is_small())
@@ -48,17 +48,17 @@ impl Release {
         self.column(1) == "mysql"
     }
 
-    /// What the server has to say of itself: a release, or only its series.
+    /// Returns the version that the server must report: a release, or only its series.
     pub fn version(self) -> &'static str {
         self.column(2)
     }
 
-    /// Whether CI runs it. The others take hundreds of megabytes to fetch.
+    /// Returns whether CI runs this release. The others are downloads of hundreds of megabytes.
     fn is_small(self) -> bool {
         self.column(3) == "small"
     }
 
-    /// The folder with its files in the cache, fetched if it is not there.
+    /// Returns the folder in the cache with the server's files, which are downloaded on first use.
     pub fn folder(self) -> Result<PathBuf> {
         let output = Command::new(script("fetch")).arg(self.name()).output()?;
         ensure!(
@@ -70,7 +70,7 @@ impl Release {
         Ok(PathBuf::from(String::from_utf8(output.stdout)?.trim()))
     }
 
-    /// The server's program in that folder.
+    /// Returns the path of the server's program in that folder.
     pub fn program(self) -> Result<PathBuf> {
         Ok(self.folder()?.join(self.column(4)))
     }
@@ -80,8 +80,8 @@ impl Release {
         numbers(self.version()) >= numbers(version)
     }
 
-    /// Whether performance_schema has the waits of the purge threads. That of MySQL 5.7 counts none of theirs, whatever it says of
-    /// their being instrumented, and that of MariaDB 10.2 does not know all but one of them.
+    /// Returns whether performance_schema times the waits of the purge threads. MySQL 5.7 counts none of their waits,
+    /// although it claims that they are instrumented, and MariaDB 10.2 knows only one of the threads.
     pub fn times_purge(self) -> bool {
         let misses = if self.is_mysql() { "5.7" } else { "10.2" };
         !self.version().starts_with(misses)
@@ -98,7 +98,7 @@ fn rows() -> impl Iterator<Item = Vec<&'static str>> {
     lines.map(|line| line.split_whitespace().collect())
 }
 
-/// Where a script of the lab lies: in this checkout, or where `$ARMTRACE_LAB` says on a machine that has none.
+/// Returns the path of a lab script: in this checkout, or in `$ARMTRACE_LAB` on a machine without one.
 pub fn script(name: &str) -> PathBuf {
     let here = || PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     std::env::var_os("ARMTRACE_LAB").map_or_else(here, PathBuf::from).join(name)

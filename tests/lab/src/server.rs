@@ -1,6 +1,6 @@
-//! A private database server, on its own data directory, port and socket.
+//! A private database server with its own data directory, port and socket.
 //!
-//! `tests/lab/serve` knows how each server is had, started and stopped; this only drives it.
+//! `tests/lab/serve` knows how to obtain, start and stop each server; this module only drives it.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -15,25 +15,25 @@ use crate::releases::{script, Release};
 
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// performance_schema with every `wait/synch` instrument, as ground truth; otherwise it is off.
+    /// Turns performance_schema on with every `wait/synch` instrument, as ground truth; it is off otherwise.
     pub perf_schema: bool,
-    /// The version's own settings, with the binlog and every commit flushed, instead of the lab's.
+    /// Uses the version's own settings, with the binlog on and every commit flushed, instead of the lab's.
     pub defaults: bool,
-    /// More arguments for the server; they win over the lab's own.
+    /// Extra arguments for the server, which override the lab's own.
     pub args: Vec<String>,
-    /// Another file to run: a copy of the server's program.
+    /// A copy of the server's program to run instead.
     pub program: Option<PathBuf>,
-    /// Environment variables of the server, without spaces.
+    /// Environment variables for the server. Values must not contain spaces.
     pub env: Vec<(String, String)>,
-    /// A root folder for the server, in which it runs with a mount and a PID namespace of its own.
+    /// A root folder in which to run the server, in its own mount and PID namespaces.
     pub container: Option<PathBuf>,
 }
 
-/// A running server that answers queries. Dropping it stops it and removes everything it had.
+/// A running server that answers queries. Dropping it stops it and removes all its files.
 #[derive(Debug)]
 pub struct Server {
     child: Child,
-    /// The script ends when this closes, so a test process that dies takes the server with it.
+    /// The script exits when this closes, so the server does not outlive the test process.
     stdin: Option<ChildStdin>,
     pid: i32,
     port: u16,
@@ -63,7 +63,7 @@ impl Server {
         if let Some(container) = &options.container {
             command.arg("--container").arg(container);
         }
-        // Standard error stays ours: that is where the script says what it fetches and why it failed.
+        // Standard error is inherited: the script reports there what it downloads and why it failed.
         let mut child =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("starting tests/lab/serve")?;
         let stdin = child.stdin.take();
@@ -91,7 +91,7 @@ impl Server {
         })
     }
 
-    /// The server's own process, as the host numbers it.
+    /// Returns the server's process ID on the host.
     pub fn pid(&self) -> i32 {
         self.pid
     }
@@ -108,12 +108,13 @@ impl Server {
         &self.socket
     }
 
-    /// Holds the data directory and the logs; gone when the server is.
+    /// Returns the folder with the data directory and the logs, which is removed with the server.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Rows of fields, through the server's own client, which writes tabs and newlines inside a value as `\t` and `\n`.
+    /// Runs a query in the server's own client. Returns rows of fields, in which the client has written tabs and newlines
+    /// as `\t` and `\n`.
     pub fn query(&self, sql: &str) -> Result<Vec<Vec<String>>> {
         let output = Command::new(self.dir.join("sql"))
             .args(["--batch", "--skip-column-names", "--execute", sql])
@@ -125,7 +126,7 @@ impl Server {
         Ok(text.lines().map(|row| row.split('\t').map(str::to_string).collect()).collect())
     }
 
-    /// One of the server's counters (`SHOW GLOBAL STATUS`).
+    /// Returns one of the server's counters (`SHOW GLOBAL STATUS`).
     pub fn status(&self, name: &str) -> Result<u64> {
         let rows = self.query(&format!("SHOW GLOBAL STATUS LIKE '{name}'"))?;
         let value =
@@ -133,7 +134,7 @@ impl Server {
         value.parse().with_context(|| format!("{name} is {value:?}"))
     }
 
-    /// Count and seconds of every `wait/synch` instrument so far, as performance_schema says.
+    /// Returns performance_schema's count and seconds so far for every `wait/synch` instrument.
     pub fn wait_summary(&self) -> Result<BTreeMap<String, (f64, f64)>> {
         let rows = self.query(
             "SELECT EVENT_NAME, COUNT_STAR, SUM_TIMER_WAIT / 1e12 \
@@ -147,70 +148,70 @@ impl Server {
             .collect()
     }
 
-    /// Keeps the purge threads from working, by a transaction that may still read every old version.
+    /// Stops purge by holding open a transaction that may still read every old row version.
     pub fn keep_history(&self) -> Result<History> {
-        const LOOK: &str = "SELECT SLEEP(3600)";
-        let transaction = format!("START TRANSACTION WITH CONSISTENT SNAPSHOT; {LOOK}");
+        const SLEEP: &str = "SELECT SLEEP(3600)";
+        let transaction = format!("START TRANSACTION WITH CONSISTENT SNAPSHOT; {SLEEP}");
         let mut client = Command::new(self.dir.join("sql"));
         client.args(["--execute", &transaction]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let history = History(client.spawn().context("starting the client")?);
-        let begun = format!("SELECT 1 FROM information_schema.processlist WHERE info = '{LOOK}'");
+        let begun = format!("SELECT 1 FROM information_schema.processlist WHERE info = '{SLEEP}'");
         wait_for("a transaction", Duration::from_secs(10), || Ok((!self.query(&begun)?.is_empty()).then_some(())))?;
         Ok(history)
     }
 
-    /// A clean shutdown; an error if the server had ended before.
+    /// Shuts the server down cleanly. Fails if the server has exited before.
     pub fn stop(mut self) -> Result<()> {
         let status = self.end()?;
-        ensure!(status.success(), "the server ended on its own: see standard error");
+        ensure!(status.success(), "the server exited on its own: see standard error");
         Ok(())
     }
 
     fn end(&mut self) -> Result<std::process::ExitStatus> {
         drop(self.stdin.take());
-        wait_for("the server's end", Duration::from_secs(60), || Ok(self.child.try_wait()?))
+        wait_for("the server to exit", Duration::from_secs(60), || Ok(self.child.try_wait()?))
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
         if self.end().is_err() {
-            // The kernel kills the server with the script.
+            // The server has a parent-death signal, so it dies with the script.
             let _ = self.child.kill();
             let _ = self.child.wait();
         }
     }
 }
 
-/// A transaction that begins with it, and ends when it is dropped or the server stops.
+/// An open transaction, which ends when this is dropped or the server stops.
 #[derive(Debug)]
 pub struct History(Child);
 
 impl Drop for History {
     fn drop(&mut self) {
-        // Either may fail: the server may have ended the client.
+        // Both may fail, because the client exits when the server stops.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Whether there is such a process and it has not ended.
+/// Returns whether a process exists and has not exited.
 pub fn running(pid: i32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The state follows the name, which is in brackets and may hold anything.
+    // The state follows the name, which is in parentheses and may contain any character.
     let Some((_, rest)) = stat.rsplit_once(") ") else { return false };
-    // A zombie whose other threads are still on their way out holds its files and its memory.
+    // A zombie whose other threads are still exiting holds its files and its memory.
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).map_or(0, |tasks| tasks.count());
     !rest.starts_with('Z') || threads > 1
 }
 
-/// Asks until there is an answer.
-pub fn wait_for<T>(what: &str, limit: Duration, mut ask: impl FnMut() -> Result<Option<T>>) -> Result<T> {
+/// Calls `poll` until it returns a value, and fails after `limit`.
+pub fn wait_for<T>(what: &str, limit: Duration, mut poll: impl FnMut() -> Result<Option<T>>) -> Result<T> {
     let limit = patience(limit);
     let start = Instant::now();
     loop {
-        if let Some(answer) = ask()? {
-            return Ok(answer);
+        if let Some(value) = poll()? {
+            return Ok(value);
         }
         if start.elapsed() > limit {
             bail!("waited {limit:?} for {what}");

@@ -1,4 +1,4 @@
-//! bpftrace, the other tracer that counts are compared with.
+//! bpftrace, which provides counts to compare with.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -9,11 +9,11 @@ use anyhow::{Context, Result};
 
 use crate::server::wait_for;
 
-/// How long it may take to attach, and to end.
+/// How long bpftrace may take to attach, and to exit.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How often it is told to end: version 0.17 on a busy machine slept on after one SIGINT of 22, and ended at the next.
-const TOLD_EVERY: Duration = Duration::from_secs(2);
+/// How often to repeat SIGINT. On a busy machine, bpftrace 0.17 ignored one of 22 and exited at the next.
+const SIGINT_INTERVAL: Duration = Duration::from_secs(2);
 
 pub struct Tracer {
     child: Child,
@@ -21,15 +21,15 @@ pub struct Tracer {
     since: Instant,
 }
 
-/// What it has printed.
+/// The output of a bpftrace run.
 pub struct Printed {
     text: String,
-    /// For how long it has counted.
+    /// How long the probes were attached, in seconds.
     pub seconds: f64,
 }
 
 impl Tracer {
-    /// Runs probes in its language; returns when they are attached.
+    /// Runs probes written in bpftrace's language. Returns once they are attached.
     pub fn start(probes: &str) -> Result<Tracer> {
         let code = format!("{probes} BEGIN {{ printf(\"ready\\n\"); }}");
         let mut child =
@@ -43,15 +43,15 @@ impl Tracer {
         Ok(tracer)
     }
 
-    /// Ends it.
+    /// Stops bpftrace and returns what it has printed.
     pub fn stop(mut self) -> Result<Printed> {
         let seconds = self.since.elapsed().as_secs_f64();
-        let mut told: Option<Instant> = None;
-        wait_for("bpftrace's end", PATIENCE, || {
-            if told.is_none_or(|then| then.elapsed() > TOLD_EVERY) {
+        let mut signalled: Option<Instant> = None;
+        wait_for("bpftrace to exit", PATIENCE, || {
+            if signalled.is_none_or(|then| then.elapsed() > SIGINT_INTERVAL) {
                 // SAFETY: a signal to our own child, which has not been waited for.
                 unsafe { libc::kill(self.child.id() as i32, libc::SIGINT) };
-                told = Some(Instant::now());
+                signalled = Some(Instant::now());
             }
             Ok(self.child.try_wait()?)
         })?;
@@ -67,7 +67,7 @@ impl Drop for Tracer {
 }
 
 impl Printed {
-    /// A map without keys, such as `@calls`.
+    /// Returns the value of a map without keys, such as `@calls`.
     pub fn value(&self, map: &str) -> Result<f64> {
         let value = self.text.lines().find_map(|line| line.strip_prefix(map)?.strip_prefix(": "));
         Ok(value.with_context(|| format!("no {map} in {}", self.text))?.trim().parse()?)

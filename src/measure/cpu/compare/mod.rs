@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Formatter};
 
 use serde::Serialize;
+use strum::IntoEnumIterator;
 
 use crate::html::table_of_words;
 use crate::model::CpuClass;
@@ -77,7 +78,7 @@ pub(crate) fn classes(sides: [&Side; 2], ranked_by: Per) -> Vec<CpuRow> {
     if sides.iter().any(|side| side.cpu.is_empty()) {
         return Vec::new();
     }
-    let used = CpuClass::ALL.into_iter().filter(|class| sides.iter().any(|side| time(side, *class) > 0.0));
+    let used = CpuClass::iter().filter(|class| sides.iter().any(|side| time(side, *class) > 0.0));
     let row = |class: CpuClass| {
         let seconds = sides.map(|side| side.cpu.get(&class).map(Vec::as_slice));
         CpuRow { class: class.as_str(), used: CpuUse::new(sides, seconds, ranked_by) }

@@ -1,4 +1,4 @@
-//! The benchmark's arithmetic and tables. They are here, so that tests reach them.
+//! The benchmark's arithmetic and tables, in this crate so that tests can use them.
 
 pub mod report;
 pub mod stats;

@@ -1,10 +1,10 @@
-//! Results, and the tables made of them.
+//! Benchmark results and their tables.
 
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::stats::{Summary, Together};
 
-/// One continuous load on one server, and everything that was attached to it by turns.
+/// One continuous load on one server, with each tool attached in turn.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Run {
     pub server: String,
@@ -22,27 +22,27 @@ pub struct Run {
 /// A few seconds of the load.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Window {
-    /// Transactions a second.
+    /// Transactions per second.
     #[serde(serialize_with = "rounded")]
     pub tps: f64,
     /// The server's CPU seconds per 1,000 queries.
     #[serde(serialize_with = "rounded")]
     pub cpu: f64,
-    /// 95th percentile of a transaction's time, milliseconds: the mean of sysbench's figures for the seconds in it; `None` where
-    /// there is no whole one.
+    /// The 95th percentile of transaction time in milliseconds, averaged over sysbench's reports for the seconds inside
+    /// the window. `None` if the window contains no full second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p95: Option<f64>,
-    /// What the tool itself took, where it is a process.
+    /// What the tool itself used, if it is a process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool: Option<ToolUse>,
 }
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct ToolUse {
-    /// CPU time by wall time: 1 is a whole core.
+    /// CPU time divided by wall time: 1 is a full core.
     #[serde(serialize_with = "rounded")]
     pub cpu: f64,
-    /// Resident, MiB.
+    /// Resident memory in MiB.
     #[serde(serialize_with = "rounded")]
     pub memory: f64,
 }
@@ -51,15 +51,16 @@ pub struct ToolUse {
 pub struct ModeRun {
     pub mode: String,
     pub title: String,
-    /// Started and ended for each window.
+    /// Pairs for which the tool was started before and ended after the window.
     pub pairs: Vec<Pair>,
-    /// There all the time, and only switched on for each window, which are short.
+    /// Pairs of short windows, for which the tool was always present and was only switched on and off.
     #[serde(default)]
     pub switched: Vec<Pair>,
-    /// Seconds from start to the first figure, and from SIGINT to the end.
+    /// Seconds from the start to the first figure.
     pub attach: Vec<f64>,
+    /// Seconds from SIGINT to the exit.
     pub detach: Vec<f64>,
-    /// Why there are no (more) pairs.
+    /// Why there are no pairs, or no more.
     pub gave_up: Option<String>,
 }
 
@@ -70,7 +71,7 @@ pub struct Pair {
     pub without: Window,
 }
 
-/// To six digits: more than can be measured, and no more than a file needs.
+/// Rounds to six digits, which is more than can be measured and keeps the file small.
 fn rounded<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
     let text = format!("{value:.5e}");
     serializer.serialize_f64(text.parse().unwrap_or(*value))
@@ -109,7 +110,7 @@ impl ModeRun {
         self.gave_up = newer.gave_up;
     }
 
-    /// The newest pair, for who watches.
+    /// Returns the newest pair as a line of progress output.
     pub fn last(&self) -> String {
         match (self.switched.last().or(self.pairs.last()), &self.gave_up) {
             (_, Some(reason)) => format!("{} given up: {reason}", self.mode),
@@ -125,12 +126,14 @@ impl ModeRun {
         }
     }
 
-    /// With to without: from the short windows, which tell more, where there are any.
+    /// Summarises the ratios of a figure, attached to detached, from the short windows if there are any: they are more
+    /// precise.
     pub fn ratio(&self, figure: fn(&Window) -> f64) -> Option<Summary> {
-        Summary::of(&ratios(self.telling(), figure))
+        Summary::of(&ratios(self.precise_pairs(), figure))
     }
 
-    fn telling(&self) -> &[Pair] {
+    /// Returns the short windows' pairs if there are any, otherwise the others.
+    fn precise_pairs(&self) -> &[Pair] {
         if self.switched.is_empty() {
             &self.pairs
         } else {
@@ -144,11 +147,11 @@ impl ModeRun {
     }
 
     fn tool(&self, figure: fn(&ToolUse) -> f64) -> Vec<f64> {
-        self.telling().iter().filter_map(|p| p.with.tool.as_ref().map(figure)).collect()
+        self.precise_pairs().iter().filter_map(|p| p.with.tool.as_ref().map(figure)).collect()
     }
 
-    /// The kernel counts a process's CPU time in hundredths of a second, which are more than most tools take in a window: no
-    /// median of windows would tell that.
+    /// Returns the mean over the windows, not the median: the kernel counts a process's CPU time in hundredths of a second,
+    /// and most tools use less than that in a window.
     fn own_cpu(&self) -> Option<f64> {
         let uses = self.tool(|tool| tool.cpu);
         (!uses.is_empty()).then(|| uses.iter().sum::<f64>() / uses.len() as f64)
@@ -158,7 +161,7 @@ impl ModeRun {
         Some(Summary::of(&self.tool(|tool| tool.memory))?.median)
     }
 
-    /// Nothing where nothing was tried.
+    /// Returns the mode's row of the table, or an empty string if the mode was not tried.
     fn row(&self) -> String {
         let (Some(tps), Some(cpu)) = (self.ratio(|w| w.tps), self.ratio(|w| w.cpu)) else {
             let tried = self.gave_up.as_ref().map(|_| format!("| {} | 0 | | | | | | | | |\n", self.title));
@@ -181,7 +184,7 @@ impl ModeRun {
     }
 }
 
-/// With to without, for one figure.
+/// Returns the ratios of one figure, attached to detached.
 pub fn ratios(pairs: &[Pair], figure: fn(&Window) -> f64) -> Vec<f64> {
     pairs.iter().map(|p| figure(&p.with) / figure(&p.without)).collect()
 }
@@ -195,7 +198,7 @@ impl Run {
         format!("{}-{}-{}", self.server, self.test, self.threads)
     }
 
-    /// This run's windows, and in place of those that a newer one has too, the newer one's.
+    /// Merges a newer run into this one. Where both have pairs of a mode, the newer run's are used.
     pub fn with_newer(mut self, newer: Run) -> Run {
         for mode in newer.modes {
             match self.modes.iter_mut().find(|kept| kept.mode == mode.mode) {
@@ -214,12 +217,12 @@ impl Run {
         }
     }
 
-    /// The table of one load.
+    /// Returns the table of this load.
     pub fn table(&self) -> String {
         let median = |figure: fn(&Window) -> f64| {
             Summary::of(&self.detached.iter().map(figure).collect::<Vec<_>>()).map_or(0.0, |s| s.median)
         };
-        // Short windows have none.
+        // Short windows have no p95.
         let p95: Vec<f64> =
             self.modes.iter().flat_map(|mode| &mode.pairs).filter_map(|pair| pair.without.p95).collect();
         let p95 = Summary::of(&p95).map_or_else(String::new, |p95| format!(", p95 {:.2} ms", p95.median));
@@ -247,7 +250,7 @@ impl Run {
     }
 }
 
-/// What each tool costs over all loads, of each server and of both.
+/// Returns the table of what each tool costs over all loads, for each server and for both.
 pub fn together(runs: &[Run]) -> String {
     let mut text =
         "| server | attached | loads | pairs | throughput | 95 % interval | CPU per query | 95 % interval |\n\
@@ -265,7 +268,7 @@ pub fn together(runs: &[Run]) -> String {
             let same: Vec<&ModeRun> =
                 of_product.flat_map(|run| &run.modes).filter(|other| other.mode == mode.mode).collect();
             let all = |figure: fn(&Window) -> f64| {
-                Together::of(&same.iter().map(|mode| ratios(mode.telling(), figure)).collect::<Vec<_>>())
+                Together::of(&same.iter().map(|mode| ratios(mode.precise_pairs(), figure)).collect::<Vec<_>>())
             };
             if let (Some(tps), Some(cpu)) = (all(|w| w.tps), all(|w| w.cpu)) {
                 text += &format!(
@@ -284,7 +287,7 @@ pub fn together(runs: &[Run]) -> String {
     text
 }
 
-/// How long the tools take to start and to stop, over all loads of a server.
+/// Returns the table of how long the tools take to start and to stop, over all loads of a server.
 pub fn times(runs: &[Run]) -> String {
     let mut rows: Vec<(String, Vec<f64>, Vec<f64>)> = Vec::new();
     for run in runs {
@@ -316,7 +319,7 @@ pub fn times(runs: &[Run]) -> String {
     text
 }
 
-/// Everything, as `docs/benchmarks.md` has it.
+/// Returns the full text of `docs/benchmarks.md`.
 pub fn document(runs: &[Run]) -> String {
     let mut machines: Vec<String> = runs.iter().map(|run| format!("{}; {}", run.machine, run.tools)).collect();
     machines.sort();

@@ -1,21 +1,21 @@
-//! What a few noisy ratios say, and how sure that is.
+//! Medians of a few noisy ratios, with confidence intervals.
 
-/// Resamples for the interval: enough that its ends are steady in the third digit.
+/// The number of bootstrap resamples, enough for the ends of an interval to be stable in the third digit.
 const RESAMPLES: usize = 4000;
 
-/// The middle and the spread of a sample.
+/// The median and the spread of a sample.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Summary {
     pub count: usize,
     pub median: f64,
-    /// The middle half of the sample lies between these.
+    /// The first and the third quartile.
     pub quartiles: (f64, f64),
-    /// 95 % interval of the median, by bootstrap.
+    /// The 95 % bootstrap interval of the median.
     pub interval: (f64, f64),
 }
 
 impl Summary {
-    /// `None` for an empty sample.
+    /// Summarises a sample. Returns `None` if it is empty.
     pub fn of(sample: &[f64]) -> Option<Summary> {
         if sample.is_empty() {
             return None;
@@ -29,27 +29,27 @@ impl Summary {
         })
     }
 
-    /// Whether more pairs would tell nothing that matters: the interval of a ratio is within ±1 %, or within a tenth of
-    /// the cost it shows where that is more.
+    /// Returns whether more pairs are unnecessary: the interval of a ratio is within ±1 %, or within a tenth of the
+    /// measured cost if that is more.
     pub fn settled(&self) -> bool {
         let wanted = f64::max(0.01, 0.1 * (1.0 - self.median).abs());
         self.interval.1 - self.median <= wanted && self.median - self.interval.0 <= wanted
     }
 }
 
-/// What several samples of ratios say together, each counting alike.
+/// Several samples of ratios combined, equally weighted.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Together {
     pub samples: usize,
     pub count: usize,
-    /// Geometric mean of the samples' medians.
+    /// The geometric mean of the samples' medians.
     pub mean: f64,
-    /// 95 % interval of that mean, by bootstrap within each sample.
+    /// The 95 % interval of that mean, by bootstrap within each sample.
     pub interval: (f64, f64),
 }
 
 impl Together {
-    /// Empty samples are left out; `None` where nothing is left.
+    /// Combines the samples that are not empty. Returns `None` if there is none.
     pub fn of(samples: &[Vec<f64>]) -> Option<Together> {
         let samples: Vec<Vec<f64>> = samples.iter().filter(|s| !s.is_empty()).cloned().map(sorted).collect();
         if samples.is_empty() {
@@ -75,27 +75,27 @@ fn sorted(mut values: Vec<f64>) -> Vec<f64> {
     values
 }
 
-/// Between the two values around that place of a sorted sample.
+/// Returns a quantile of a sorted sample, interpolated linearly between the two nearest values.
 fn quantile(sorted: &[f64], q: f64) -> f64 {
-    let place = q * (sorted.len() - 1) as f64;
-    let (low, high) = (sorted[place.floor() as usize], sorted[place.ceil() as usize]);
-    low + (high - low) * place.fract()
+    let rank = q * (sorted.len() - 1) as f64;
+    let (low, high) = (sorted[rank.floor() as usize], sorted[rank.ceil() as usize]);
+    low + (high - low) * rank.fract()
 }
 
-/// 95 % bootstrap interval of the median. The same sample always gives the same interval.
+/// Returns the 95 % bootstrap interval of the median. The same sample always gives the same interval.
 fn interval(sample: &[f64]) -> (f64, f64) {
     let mut random = SplitMix64(42);
     let medians = sorted((0..RESAMPLES).map(|_| resampled(sample, &mut random)).collect());
     (quantile(&medians, 0.025), quantile(&medians, 0.975))
 }
 
-/// The median of as many values, drawn from a sample with replacement.
+/// Returns the median of one bootstrap resample: values drawn with replacement, of the same number as the sample.
 fn resampled(sample: &[f64], random: &mut SplitMix64) -> f64 {
     let values = (0..sample.len()).map(|_| sample[random.below(sample.len())]).collect();
     quantile(&sorted(values), 0.5)
 }
 
-/// Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014.
+/// The generator of Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014.
 struct SplitMix64(u64);
 
 impl SplitMix64 {

@@ -49,13 +49,13 @@ fmt-check:
 	$(if $(BPF),clang-format-16 --dry-run -Werror $(BPF))
 
 lint: ## clippy and shellcheck, warnings are errors
-	cargo clippy --locked --workspace --all-targets -- -D warnings
-	cargo clippy --locked --test live --test binaries --test counts --test damaged --test naming --test servers --test symbols -- -D warnings
+	cargo clippy --locked $(PROFILE) --workspace --all-targets -- -D warnings
+	cargo clippy --locked $(PROFILE) --test live --test binaries --test counts --test damaged --test naming --test servers --test symbols -- -D warnings
 	shellcheck -x -P SCRIPTDIR $(SCRIPTS)
 	shellcheck -x -P SCRIPTDIR -S error $(VM_SCRIPTS)
 
 unit: ## tests that need neither root nor a server
-	cargo test --locked
+	cargo test --locked $(PROFILE)
 
 live: setup ## tests on real servers under load, as root (ARGS=name picks some)
 	cargo test --locked --release --test live $(RUNNER) -- --test-threads=1 --skip guest:: $(ARGS)
@@ -73,15 +73,19 @@ guest: setup dist-aarch64 ## the agent on an emulated arm64 machine, alone and b
 binaries: setup ## tests on the binaries of real servers, as root (ARGS=name picks some)
 	cargo test --locked --release --test binaries --test counts --test damaged --test naming --test servers --test symbols $(RUNNER) -- $(ARGS)
 
-# One after the other, cheapest first, and how long each took.
+# One after the other, cheapest first, and how long each took. All in one profile, so that nothing is built twice.
 test: setup ## all of it: formatting, lint, unit, binaries, live, guest
 	@for part in fmt-check lint unit binaries live guest; do \
-		start=$$(date +%s); $(MAKE) $$part || exit; echo "make $$part: $$(($$(date +%s) - start)) s"; \
+		start=$$(date +%s); $(MAKE) $$part PROFILE=--release || exit; echo "make $$part: $$(($$(date +%s) - start)) s"; \
 	done
+
+SLOW := scenario::every_load_runs_on_every_server truth::mysql_8_0_33_waits_agree_with_performance_schema \
+	cost::tracing_mariadb_costs_little cpu::mariadb_cpu_classes_agree_with_perf \
+	library::mariadb_10_2_table_cache_waits_agree_with_perf_schema watch::a_hot_latch_of_mariadb_is_watched
 
 test-all: ## all of it on every server, those too that take long to fetch, and every load on each
 	$(MAKE) test ARMTRACE_ALL_SERVERS=1
-	$(MAKE) live ARMTRACE_ALL_SERVERS=1 ARGS='--nocapture --ignored --exact scenario::every_load_runs_on_every_server truth::mysql_8_0_33_waits_agree_with_performance_schema'
+	$(MAKE) live ARMTRACE_ALL_SERVERS=1 ARGS='--nocapture --ignored --exact $(SLOW)'
 	packaging/dist --tests aarch64
 	tests/vm/live arm64 6.12 --server mysql-8.0 --ignored truth::mysql_8_0_33
 

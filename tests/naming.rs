@@ -11,7 +11,7 @@ use armtrace::discovery;
 use armtrace::names::{locks, Instruments, Key, Locks, MariadbRules, MysqlRules};
 use armtrace::symbols::Image;
 use lab::binaries::{
-    debian_mariadb, mariadb_10_1, mariadb_10_1_path, mariadb_10_2, mariadb_10_2_path, mariadb_amd64,
+    debian_mariadb, lab_image, mariadb_10_1, mariadb_10_1_path, mariadb_10_2, mariadb_10_2_path, mariadb_amd64,
     mariadb_amd64_path, mysql_amd64, mysql_arm64, patched, stripped,
 };
 
@@ -398,4 +398,18 @@ fn a_lock_with_an_unknown_key_has_no_name() {
     let without = locks_in(&patched, "mysql_bin_log");
     assert!(!without.contains(lock), "{without:?}");
     assert_locks(&without, &["wait/synch/mutex/sql/LOG::LOCK_log", "wait/synch/mutex/sql/MYSQL_BIN_LOG::LOCK_index"]);
+}
+
+/// Whether a `rw_pr_lock_t` is a prlock or an rwlock differs between releases, but not by their number.
+#[test]
+fn the_rwlock_of_a_metadata_lock_has_the_kind_of_its_release() {
+    const OLD: &str = "wait/synch/rwlock/sql/MDL_lock::rwlock";
+    const NEW: &str = "wait/synch/prlock/sql/MDL_lock::rwlock";
+    for (server, event) in [("mysql-5.7", OLD), ("mysql-8.0.12", OLD), ("mysql-8.0.31", NEW)] {
+        assert_eq!(discovery::metadata_lock_event(&lab_image(server)), event, "{server}");
+    }
+    for image in [mysql_amd64(), mysql_arm64()] {
+        assert_eq!(discovery::metadata_lock_event(&image), NEW);
+    }
+    assert_eq!(discovery::metadata_lock_event(&mariadb_amd64()), OLD);
 }

@@ -57,16 +57,11 @@ pub fn psi_pointers(arch: Arch, pthread: &Pthread, prlock_kind: Kind) -> Vec<Psi
 }
 
 /// The name of the `rw_pr_lock_t` in a metadata lock, after the kind.
-const METADATA_LOCK: &str = "sql/MDL_lock::rwlock";
+pub const METADATA_LOCK: &str = "sql/MDL_lock::rwlock";
 
 /// The beginning of the event names of a `rw_pr_lock_t` in versions that distinguish it from other rw-locks: MySQL from
 /// 8.0.13 or later on, but no MariaDB.
 pub const PRLOCK_TEXT: &[u8] = b"wait/synch/prlock";
-
-/// Returns the event name of the `rw_pr_lock_t` in a metadata lock. `prlock_kind` is its kind in this server.
-pub fn metadata_lock_event(prlock_kind: Kind) -> String {
-    format!("wait/synch/{}/{METADATA_LOCK}", prlock_kind.as_str())
-}
 
 /// How the instance of an instrumented object leads to its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

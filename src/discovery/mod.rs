@@ -16,7 +16,7 @@ mod wait_functions;
 pub use events::event_waits;
 pub use family::{family, flavor, misses_symbols};
 pub use members::{find_member, Layout};
-pub use pthread::{is_in_lock_array, prlock_kind};
+pub use pthread::{is_in_lock_array, metadata_lock_event, prlock_kind};
 pub use spin::{spin_functions, SpinFunction};
 pub use variables::{number, variable, Number};
 pub use wait_functions::{find_wait_function, location_arguments, wrapper_returns};

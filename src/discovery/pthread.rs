@@ -1,6 +1,6 @@
 //! How a server's SQL layer names its locks, and which of them lie in static arrays.
 
-use crate::catalog::{LockArray, PRLOCK_TEXT};
+use crate::catalog::{LockArray, METADATA_LOCK, PRLOCK_TEXT};
 use crate::model::Kind;
 use crate::symbols::Image;
 
@@ -11,6 +11,11 @@ pub fn prlock_kind(image: &Image) -> Kind {
     } else {
         Kind::Rwlock
     }
+}
+
+/// Returns the event name of the `rw_pr_lock_t` in a metadata lock.
+pub fn metadata_lock_event(image: &Image) -> String {
+    format!("wait/synch/{}/{METADATA_LOCK}", prlock_kind(image).as_str())
 }
 
 /// Returns whether the mutex of one of the array's elements lies at this link-time address.

@@ -97,6 +97,7 @@ fn mariadb_table_cache_waits_agree_with_perf_schema() -> Result<()> {
 }
 
 #[test]
+#[ignore = "as on 11.4: make test-all"]
 fn mariadb_10_2_table_cache_waits_agree_with_perf_schema() -> Result<()> {
     table_cache_agrees(Release::MARIADB_10_2)
 }

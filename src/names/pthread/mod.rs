@@ -15,8 +15,8 @@ use std::sync::{Arc, OnceLock};
 use self::locks::{locks, locks_one_member, waited, Locks};
 use super::psi::Instruments;
 use super::{Identity, LatchName, Process};
-use crate::catalog::{is_word, lock_starts, metadata_lock_event, Naming, Pthread, EVENTS};
-use crate::discovery::{event_waits, is_in_lock_array, prlock_kind};
+use crate::catalog::{is_word, lock_starts, Naming, Pthread, EVENTS};
+use crate::discovery::{event_waits, is_in_lock_array, metadata_lock_event, prlock_kind};
 use crate::memory;
 use crate::model::Kind;
 use crate::server::Target;
@@ -101,7 +101,7 @@ impl PthreadNames {
                 let member = waited(&target.image, self.locks()?, addr.wrapping_sub(target.bias), kind?);
                 member.or_else(|| self.lock_of(target, addr, kind))
             }
-            Identity::MetadataLock => LatchName::from_event(&metadata_lock_event(prlock_kind(&target.image))),
+            Identity::MetadataLock => LatchName::from_event(&metadata_lock_event(&target.image)),
             _ => None,
         };
         let name = name.unwrap_or_else(|| {

@@ -256,7 +256,8 @@ fn classes_are_named_with_their_scope() {
     }
 }
 
-/// Type units hold types separately from the code that uses them. A `typedef` for a type in a type unit is not followed.
+/// Type units hold types separately from the code that uses them. A `typedef` for a type in a type unit is not
+/// followed.
 #[test]
 fn type_units_are_read() {
     for dwarf in ["-gdwarf-4", "-gdwarf-5"] {

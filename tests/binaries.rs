@@ -1,7 +1,7 @@
 //! The code analysis on real server binaries of both architectures, which `tests/lab/src/binaries.rs` provides.
 //!
-//! Offsets are those of the builds named next to them. Another build of the same server must still pass every check that
-//! does not depend on the build.
+//! Offsets are those of the builds named next to them. Another build of the same server must still pass every check
+//! that does not depend on the build.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs;
@@ -232,8 +232,8 @@ fn mysql_x_lock_wait_begins_after_its_spin_loop() {
     }
 }
 
-/// Finds the local function that waits for readers to release the latch. It has no symbol, but calls both the spin delay and
-/// the sleep.
+/// Finds the local function that waits for readers to release the latch. It has no symbol, but calls both the spin
+/// delay and the sleep.
 fn x_lock_wait(image: &Image) -> u64 {
     let targets = HashSet::from([address(image, UT_DELAY), address(image, WAIT_EVENT)]);
     let mut callers: HashMap<u64, BTreeSet<u64>> = HashMap::new();
@@ -474,8 +474,8 @@ fn check_inlined(plan: &Plan, label: &str, least: usize, part: f64) {
     assert_eq!(addresses.len(), sites("begin") + sites("end") + sites("maybe_end"), "two waits share a site");
 }
 
-/// In these builds the compiler inlined mutexes into hundreds of functions, and the wait for an X lock into its function
-/// several times.
+/// In these builds the compiler inlined mutexes into hundreds of functions, and the wait for an X lock into its
+/// function several times.
 #[test]
 fn mutexes_inlined_into_mysql() {
     for (server, least) in [("mysql-8.0.31", 350), ("mysql-8.0.12", 400), ("mysql-5.7", 130)] {
@@ -513,8 +513,8 @@ fn few_sites_if_each_is_attached_alone() {
 
 const MUTEX_CREATE: &str = "_Z17mutex_create_funcP10ib_mutex_tPKcmS2_";
 
-/// Waits for a mutex and waits of readers are seen from their beginning. Waits of writers are seen from the point where they
-/// have to sleep, never in code that all writers execute. The offsets are those of 10.1.23.
+/// Waits for a mutex and waits of readers are seen from their beginning. Waits of writers are seen from the point where
+/// they have to sleep, never in code that all writers execute. The offsets are those of 10.1.23.
 #[test]
 fn mariadb_10_1_waits_in_functions_of_their_own() {
     let image = mariadb_10_1();
@@ -641,7 +641,8 @@ fn contradictory_code_leads_to_no_name() {
     }
 }
 
-/// The addresses of the wait functions in Debian's builds were read from their disassembly. They are in the catalog's order.
+/// The addresses of the wait functions in Debian's builds were read from their disassembly. They are in the catalog's
+/// order.
 #[test]
 fn debian_mariadb_wait_functions() {
     let cases: [(&str, &str, &str, &[u64]); 6] = [
@@ -676,8 +677,8 @@ fn debian_mariadb_wait_functions() {
     }
 }
 
-/// In Debian's MariaDB 10.5, only the functions that wait for InnoDB's events are found. Their addresses were read from the
-/// disassembly.
+/// In Debian's MariaDB 10.5, only the functions that wait for InnoDB's events are found. Their addresses were read from
+/// the disassembly.
 #[test]
 fn debian_mariadb_10_5_waits_for_events() {
     let cases: [(&str, &str, &[u64]); 2] =
@@ -730,7 +731,8 @@ fn c_library_frames() {
                 calls += 1;
                 let row = rows.get(&insn.end()).unwrap_or_else(|| panic!("{arch}: {name}: {}", insn.text()));
                 assert_eq!(row.primitive, primitive, "{arch}: {name}");
-                // On x86_64 the caller pushed the return address last; on aarch64 it is stored next to the frame pointer.
+                // On x86_64 the caller pushed the return address last; on aarch64 it is stored next to the frame
+                // pointer.
                 let expected = if image.arch() == Arch::X86_64 { row.size - 8 } else { 8 };
                 assert_eq!(row.return_at, expected, "{arch}: {name}");
                 assert!(row.size.is_multiple_of(8) && row.size > row.return_at, "{arch}: {name}: {}", row.size);
@@ -783,8 +785,8 @@ fn function(image: &Image, name: &str) -> std::ops::Range<u64> {
     image.function_at(address(image, name)).expect("the unwind table has it")
 }
 
-/// Checksum functions that use the CPU's instructions are recognised on both architectures, and so are the pointers to the
-/// chosen implementation.
+/// Checksum functions that use the CPU's instructions are recognised on both architectures, and so are the pointers to
+/// the chosen implementation.
 #[test]
 fn checksums_are_recognised_by_their_instructions() {
     let of = |image: &Image, name: &str| checksum_instruction(image, function(image, name));

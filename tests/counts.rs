@@ -10,7 +10,8 @@ use serde_json::Value;
 
 use lab::binaries::{debian_mariadb_path, mariadb_amd64_path, mysql_amd64_path, mysql_arm64_path};
 
-/// The limits of an audit. The goals are 3 s on one core and 300 MiB; the limit on time allows for busy and slower machines.
+/// The limits of an audit. The goals are 3 s on one core and 300 MiB; the limit on time allows for busy and slower
+/// machines.
 const MOST_CPU_SECONDS: f64 = 10.0;
 const MOST_MEMORY_KIB: i64 = 300 << 10;
 
@@ -54,7 +55,8 @@ fn objdump(arch: Arch) -> String {
     }
 }
 
-/// Counts the instructions in binutils' disassembly of `.text` by class, from their mnemonics, and the calls of `helpers`.
+/// Counts the instructions in binutils' disassembly of `.text` by class, from their mnemonics, and the calls of
+/// `helpers`.
 fn disassembled(arch: Arch, path: &Path, helpers: &HashSet<String>) -> (Counts, u64) {
     let program = objdump(arch);
     let mut child = Command::new(&program)
@@ -264,7 +266,8 @@ impl Described {
     }
 }
 
-/// Returns the entries of a program's debug info that these options of `llvm-dwarfdump` select, with the members of structures.
+/// Returns the entries of a program's debug info that these options of `llvm-dwarfdump` select, with the members of
+/// structures.
 fn described(path: &Path, options: &[&str]) -> Vec<Described> {
     let output = Command::new("llvm-dwarfdump-16").args(options).arg(path).output();
     let output = output.expect("cannot run llvm-dwarfdump-16 (package llvm-16)");

@@ -1,5 +1,5 @@
-//! Damaged and inconsistent program files: copies of real servers with some bytes changed. Intact parts are used, damaged
-//! parts are left out, and no name is wrong.
+//! Damaged and inconsistent program files: copies of real servers with some bytes changed. Intact parts are used,
+//! damaged parts are left out, and no name is wrong.
 //!
 //! `tests/lab/src/binaries.rs` provides the programs.
 
@@ -81,8 +81,8 @@ fn patched(program: &Path, patches: &[(u64, Vec<u8>)]) -> NamedTempFile {
     copy
 }
 
-/// Copies a program without its section headers, as with `strip --strip-section-headers`. That removes debug info and the
-/// symbol table too.
+/// Copies a program without its section headers, as with `strip --strip-section-headers`. That removes debug info and
+/// the symbol table too.
 fn without_sections(program: &Path) -> NamedTempFile {
     // 0x3c has the number of section headers and the index of the one with names.
     patched(program, &[(SECTION_HEADERS_AT, vec![0; 8]), (0x3c, vec![0; 4])])

@@ -27,8 +27,8 @@ fn ids(rules: &MysqlRules) -> BTreeMap<String, String> {
     rules.ids().filter_map(|id| Some((id.to_owned(), rules.id_name(id)?.event))).collect()
 }
 
-/// Returns the source file, without its folders, and the event name of each place that creates rw-locks. Lines are left out
-/// because they differ between builds.
+/// Returns the source file, without its folders, and the event name of each place that creates rw-locks. Lines are left
+/// out because they differ between builds.
 fn sites(rules: &MysqlRules) -> BTreeSet<(String, String)> {
     let name =
         |s: &armtrace::names::CreationSite| rules.site_name(&s.file, s.line).map_or("none".to_owned(), |n| n.event);
@@ -112,7 +112,8 @@ fn mariadb_rules(image: &Image) -> MariadbRules {
     }
 }
 
-/// Returns the latches in static data: the link-time address of the lock word, and the kind and last part of the event name.
+/// Returns the latches in static data: the link-time address of the lock word, and the kind and last part of the event
+/// name.
 fn statics(rules: &MariadbRules) -> BTreeMap<u64, String> {
     let bare = |event: &str| event.strip_prefix("wait/synch/").expect("a name").replace("/innodb/", " ");
     rules.statics().iter().map(|(&at, name)| (at, bare(&name.event))).collect()
@@ -232,8 +233,8 @@ fn mariadb_10_2_names_come_from_its_code() {
     }
 }
 
-/// Without the load of the instrument's key in the code that describes a latch id, the id has no name. Neither the id itself
-/// nor the key of an adjacent id is used as one.
+/// Without the load of the instrument's key in the code that describes a latch id, the id has no name. Neither the id
+/// itself nor the key of an adjacent id is used as one.
 #[test]
 fn a_latch_id_without_a_key_has_no_name() {
     let image = mariadb_10_2();
@@ -278,7 +279,8 @@ fn created_in(image: &Image, file: &str) -> BTreeSet<String> {
     sites.filter_map(|s| rules.site_name(&s.file, s.line)).map(|n| n.event).collect()
 }
 
-/// Without the load of the instrument's key in `lock_sys_create`, the mutex has no name, not even that of an adjacent one.
+/// Without the load of the instrument's key in `lock_sys_create`, the mutex has no name, not even that of an adjacent
+/// one.
 #[test]
 fn a_mutex_without_a_key_has_no_name() {
     let image = mariadb_10_1();

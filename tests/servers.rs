@@ -19,8 +19,9 @@ fn latch_plan(image: &Image) -> Plan {
     plan(image, family, Allowed { uretprobes: true, calls: true, many_sites: true, every_round: true })
 }
 
-/// The offsets of the id in a mutex and in a page's mutex, those of the file and the line in an rw-lock, and the line's bit
-/// mask. They were read from the disassembly of `PolicyMutex::init`, `sync_array_cell_print` and `rw_lock_create_func`.
+/// The offsets of the id in a mutex and in a page's mutex, those of the file and the line in an rw-lock, and the line's
+/// bit mask. They were read from the disassembly of `PolicyMutex::init`, `sync_array_cell_print` and
+/// `rw_lock_create_func`.
 const LAYOUTS: &[(&str, [i64; 4], u32)] = &[
     ("mysql-9.7", [0x20, 0x18, 0x30, 0x38], u32::MAX),
     ("mysql-8.0", [0x20, 0x18, 0x30, 0x38], u32::MAX),

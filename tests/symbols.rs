@@ -1,5 +1,5 @@
-//! Symbols from every source for a real server binary. With each of them, a stripped copy must have the same probe sites and
-//! names as the unstripped program.
+//! Symbols from every source for a real server binary. With each of them, a stripped copy must have the same probe
+//! sites and names as the unstripped program.
 //!
 //! Needs root: a debuginfod server listens on all addresses, so it runs in its own network namespace.
 
@@ -29,8 +29,8 @@ struct Variants {
     original: PathBuf,
 }
 
-/// Returns the variants, which concurrent tests share. They are removed with the last test that uses them; a plain static
-/// would never be dropped.
+/// Returns the variants, which concurrent tests share. They are removed with the last test that uses them; a plain
+/// static would never be dropped.
 fn variants() -> Arc<Variants> {
     static SHARED: Mutex<Weak<Variants>> = Mutex::new(Weak::new());
     let mut shared = SHARED.lock().expect("no test panicked here");
@@ -468,7 +468,8 @@ mod hostile {
         line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
     }
 
-    /// Files that are truncated at many lengths or changed in many places are rejected or read, but nothing worse happens.
+    /// Files that are truncated at many lengths or changed in many places are rejected or read, but nothing worse
+    /// happens.
     #[test]
     fn damaged_files_do_no_harm() {
         let folder = tempfile::tempdir().expect("a folder");
@@ -524,7 +525,8 @@ mod hostile {
         for sample in samples(folder.path()).into_iter().take(2) {
             let mut bytes = fs::read(&sample).expect("a sample");
             let number = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
-            // In ELF, 0x28 has the offset of the section headers. Each has 64 bytes, with its type at 4 and its size at 32.
+            // In ELF, 0x28 has the offset of the section headers. Each has 64 bytes, with its type at 4 and its size at
+            // 32.
             let headers = number(0x28) as usize;
             let symtab = (headers..).step_by(64).find(|at| bytes[at + 4] == 2).expect("a symbol table");
             bytes[symtab + 32..symtab + 40].copy_from_slice(&(24_u64 << 30).to_le_bytes());

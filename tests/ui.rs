@@ -462,7 +462,8 @@ checksum · hardware::crc32_using_pclmul                      0.10  5.00%   6.10
         let mut screen = busy_screen();
         press(&mut screen, &[KeyCode::Char('5')]);
         let lines = drawn(&mut screen, 80, 24);
-        // Per second there are 100 waits of 1.5 ms: 60 handoffs from 0 to 0, 25 from 0 to 1, and 15 to 1 without a wake-up.
+        // Per second there are 100 waits of 1.5 ms: 60 handoffs from 0 to 0, 25 from 0 to 1, and 15 to 1 without a
+        // wake-up.
         let expected = "\
 between 0, 1: 25% of the wait remote, 60% local, 15% not woken
 latch                             handed/s  wait/s remote/▼  local remote  moved

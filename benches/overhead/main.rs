@@ -1,8 +1,8 @@
-//! What armtrace costs a server, and what the tools do that people use today. `make bench`.
+//! What armtrace costs a server, compared with the tools in use today. Run it with `make bench`.
 //!
-//! Single runs of the same load differ by a tenth and more, so that two runs say nothing about a hundredth. Here all tools
-//! take turns inside one continuous load, nothing attached before and after each, and each window is compared with its
-//! neighbours. Needs root, and the lab.
+//! Single runs of the same load differ by 10 % and more, so two runs cannot show a difference of 1 %. Here all tools
+//! take turns within one continuous load, with nothing attached in between, and each window is compared with the
+//! windows before and after it. Needs root and the lab.
 
 mod modes;
 
@@ -24,27 +24,27 @@ use lab::releases::Release;
 use lab::server::{Options, Server};
 use modes::{Mode, Switch};
 
-/// What follows a change at once belongs to neither side. More than a second, so that every report of sysbench's that comes
-/// within a window is about one side alone.
+/// The time after each change that counts for neither window. It is more than a second, so that every report that
+/// sysbench prints within a window covers only that window.
 const SETTLE: Duration = Duration::from_millis(1500);
 const WINDOW: Duration = Duration::from_millis(2500);
-/// The same for what is switched on and off at once. The load's own ups and downs are the slower the larger they are, so
-/// that short windows tell more in the same time. A window is a period of armtrace's turns; windows in a row go through a
-/// cycle of them.
+/// The same times for tools that are switched on and off instantly. Short windows are more precise in the same total
+/// time, because slow fluctuations of a load are larger than fast ones. Consecutive windows move through the period of
+/// armtrace's duty cycle.
 const SWITCHED_SETTLE: Duration = Duration::from_millis(150);
 const SWITCHED_WINDOW: Duration = Duration::from_secs(1);
-/// Fewer pairs have no interval worth the name.
+/// The fewest pairs for a meaningful interval.
 const FEWEST_PAIRS: usize = 7;
 
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
 enum Form {
-    /// Every load, until each ratio is known to a hundredth: hours.
+    /// Every load, until each ratio is known to 1 %: hours.
     Full,
     /// Two loads with 16 threads, few pairs: half an hour.
     Quick,
-    /// Only what can be switched on and off, added to the results that are kept.
+    /// Only tools that can be switched on and off, added to the stored results.
     Switched,
-    /// Measures nothing: makes the tables again from all results kept.
+    /// Measures nothing; regenerates the tables from the stored results.
     Report,
 }
 
@@ -55,7 +55,7 @@ struct Args {
     /// Write docs/benchmarks.md; otherwise the tables are printed.
     #[arg(long)]
     write: bool,
-    /// Only this server, test, number of threads or mode; each can be repeated.
+    /// Only this server, test, number of threads or mode; each option can be repeated.
     #[arg(long)]
     server: Vec<String>,
     #[arg(long)]
@@ -64,10 +64,10 @@ struct Args {
     threads: Vec<u32>,
     #[arg(long)]
     mode: Vec<Mode>,
-    /// Pairs at most for each mode of each load.
+    /// The most pairs for each mode of each load.
     #[arg(long)]
     pairs: Option<usize>,
-    /// What `cargo bench` says to every benchmark.
+    /// Passed by `cargo bench` to every benchmark.
     #[arg(long, hide = true)]
     bench: bool,
 }
@@ -90,13 +90,13 @@ impl Args {
         loads
     }
 
-    /// Of modes that are started and ended for each window.
+    /// Returns the most pairs of a mode that is started and ended for each window.
     fn most_pairs(&self, mode: Mode) -> usize {
         let few = self.form == Form::Quick || mode.is_switched();
         self.pairs.unwrap_or(if few { FEWEST_PAIRS } else { 60 })
     }
 
-    /// Of modes that are switched.
+    /// Returns the most pairs of a mode that is switched.
     fn most_switched_pairs(&self) -> usize {
         self.pairs.unwrap_or(if self.form == Form::Quick { 30 } else { 400 })
     }
@@ -106,7 +106,7 @@ impl Args {
     }
 }
 
-/// A connection that stays: starting a client for every question would be a load of its own.
+/// A permanent connection: starting a client for every query would itself be a load.
 struct Session {
     child: Child,
     stdin: ChildStdin,
@@ -126,7 +126,7 @@ impl Session {
         Ok(Session { child, stdin, stdout })
     }
 
-    /// Two counters of the server's, at one moment.
+    /// Returns two of the server's counters, read at the same time.
     fn counters(&mut self, names: [&str; 2]) -> Result<[u64; 2]> {
         let [a, b] = names;
         writeln!(self.stdin, "SHOW GLOBAL STATUS WHERE Variable_name IN ('{a}', '{b}');")?;
@@ -134,8 +134,9 @@ impl Session {
         for _ in names {
             let mut row = String::new();
             self.stdout.read_line(&mut row)?;
-            let (name, value) = row.trim_end().split_once('\t').with_context(|| format!("the client said {row:?}"))?;
-            let which = names.iter().position(|n| *n == name).with_context(|| format!("{name} was not asked for"))?;
+            let (name, value) =
+                row.trim_end().split_once('\t').with_context(|| format!("the client printed {row:?}"))?;
+            let which = names.iter().position(|n| *n == name).with_context(|| format!("{name} was not requested"))?;
             counters[which] = Some(value.parse()?);
         }
         Ok([counters[0].context(a.to_owned())?, counters[1].context(b.to_owned())?])
@@ -152,11 +153,11 @@ impl Drop for Session {
 /// A server under load.
 struct Bench {
     release: Release,
-    // Dropped in this order.
+    // Fields are dropped in this order.
     session: Session,
     load: Load,
     server: Server,
-    /// Status variable that counts the test's transactions.
+    /// The status variable that counts the test's transactions.
     counter: &'static str,
 }
 
@@ -175,7 +176,7 @@ impl Bench {
         Ok(Bench { release, session: Session::open(&server)?, load, server, counter })
     }
 
-    /// Measures from now on, and one more process with it.
+    /// Measures a window, and the tool's process if there is one.
     fn window(&mut self, tool: Option<i32>) -> Result<Window> {
         sleep(SETTLE);
         let seconds = self.load.p95_by_second()?.len();
@@ -204,20 +205,20 @@ impl Bench {
         Ok(Window { tps: transactions / wall, cpu: (cpu_after - cpu_before) / queries * 1000.0, p95: None, tool })
     }
 
-    /// The moment, transactions and queries so far, and CPU seconds of the server and of the tool.
+    /// Returns the time, the transactions and queries so far, and the CPU seconds of the server and of the tool.
     fn reading(&mut self, tool: Option<i32>) -> Result<(Instant, [u64; 2], f64, f64)> {
         let seconds =
-            |pid: i32| Ok::<_, anyhow::Error>(cpu_time_ns(pid).context("the process has ended")? as f64 / 1e9);
+            |pid: i32| Ok::<_, anyhow::Error>(cpu_time_ns(pid).context("the process has exited")? as f64 / 1e9);
         let counters = self.session.counters([self.counter, "Questions"])?;
         Ok((Instant::now(), counters, seconds(self.server.pid())?, tool.map_or(Ok(0.0), seconds)?))
     }
 
-    /// Attaches, measures, detaches.
+    /// Attaches a tool, measures a window and detaches the tool.
     fn attached(&mut self, mode: Mode, result: &mut ModeRun) -> Result<Window> {
         let (attached, time) = mode.attach(self.release, &self.server)?;
         result.attach.extend(time.map(|t| t.as_secs_f64()));
         let window = self.window(attached.pid());
-        // First, because of a tool that has ended it says why.
+        // Before returning an error of the window: if the tool has exited, this error says why.
         result.detach.push(attached.detach(mode, &self.server)?.as_secs_f64());
         window
     }
@@ -228,12 +229,12 @@ fn resident_mib(pid: i32) -> Result<f64> {
     Ok(status.vmrss.context("no resident size")? as f64 / 1024.0)
 }
 
-/// One continuous load: nothing attached, a mode, nothing attached, the next mode, and so on.
+/// Measures one continuous load: nothing attached, a mode, nothing attached, the next mode, and so on.
 fn measure(args: &Args, release: Release, test: &str, threads: u32) -> Result<Run> {
     let mut bench = Bench::start(release, test, threads)?;
     let version = bench.server.query("SELECT VERSION()")?.concat().concat();
     eprintln!("{} {test}, {threads} threads: {version}", release.name());
-    // The buffer pool warms up.
+    // Let the buffer pool warm up.
     sleep(Duration::from_secs(5));
     let modes = args.modes(release);
     let mut run = Run {
@@ -260,7 +261,7 @@ fn measure(args: &Args, release: Release, test: &str, threads: u32) -> Result<Ru
     Ok(run)
 }
 
-/// Each mode is started and ended for each of its windows.
+/// Measures windows for which each mode is started and ended.
 fn start_and_end(args: &Args, bench: &mut Bench, modes: &[Mode], run: &mut Run) -> Result<()> {
     run.detached.push(bench.window(None)?);
     for round in 0.. {
@@ -288,7 +289,7 @@ fn start_and_end(args: &Args, bench: &mut Bench, modes: &[Mode], run: &mut Run) 
     Ok(())
 }
 
-/// All modes are there from the beginning, and each is switched on for its windows.
+/// Measures short windows for which modes, all started beforehand, are switched on.
 fn switch(args: &Args, bench: &mut Bench, modes: &[Mode], run: &mut Run) -> Result<()> {
     let mut switches = Vec::new();
     for (i, mode) in modes.iter().enumerate() {
@@ -320,13 +321,13 @@ fn switch(args: &Args, bench: &mut Bench, modes: &[Mode], run: &mut Run) -> Resu
     Ok(())
 }
 
-/// Whether more pairs would tell more, and may be had.
+/// Returns whether more pairs are allowed and needed.
 fn wants_more(pairs: &[Pair], most: usize) -> bool {
     let settled = || stats::Summary::of(&report::ratios(pairs, |w| w.tps)).is_some_and(|s| s.settled());
     pairs.len() < FEWEST_PAIRS.min(most) || (pairs.len() < most && !settled())
 }
 
-/// In each round another order.
+/// Returns the turns in a different order each round.
 fn turns(mut turns: Vec<usize>, round: usize) -> Vec<usize> {
     if !turns.is_empty() {
         let first = round % turns.len();
@@ -335,7 +336,7 @@ fn turns(mut turns: Vec<usize>, round: usize) -> Vec<usize> {
     turns
 }
 
-/// What a program prints, on one line; a word instead where it is not there.
+/// Returns the first line that a program prints, or a note that there is none.
 fn output(program: &str, args: &[&str]) -> String {
     let output = Command::new(program).args(args).output();
     let text = output.map(|o| String::from_utf8_lossy(&o.stdout).trim().to_owned()).unwrap_or_default();
@@ -355,7 +356,8 @@ fn machine_line() -> Result<String> {
     Ok(format!("{cpus} CPUs ({} {model}), {memory} GiB, {}", std::env::consts::ARCH, output("uname", &["-sr"])))
 }
 
-/// Where results are kept, one file a load: those that are published beside the benchmark, others where builds are.
+/// Returns the folder of results, which has one file per load: next to the benchmark if published, otherwise in the
+/// build directory.
 fn store(published: bool) -> PathBuf {
     match published {
         true => Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/overhead/results"),
@@ -363,7 +365,7 @@ fn store(published: bool) -> PathBuf {
     }
 }
 
-fn kept(store: &Path) -> Result<Vec<Run>> {
+fn stored(store: &Path) -> Result<Vec<Run>> {
     let mut files = fs::read_dir(store)?.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
     files.sort();
     files.iter().map(|file| Ok(serde_json::from_str(&fs::read_to_string(file)?)?)).collect()
@@ -384,8 +386,8 @@ fn main() -> Result<()> {
             fs::write(file, serde_json::to_string(&run)? + "\n")?;
         }
     }
-    let runs = kept(&store)?;
-    ensure!(!runs.is_empty(), "no result in {}", store.display());
+    let runs = stored(&store)?;
+    ensure!(!runs.is_empty(), "no results in {}", store.display());
     if args.write {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/benchmarks.md");
         fs::write(&file, report::document(&runs))?;

@@ -1,4 +1,4 @@
-//! What is put beside armtrace: other ways to see what a server waits on, each started, stopped and looked after alike.
+//! The tools that the benchmark compares: armtrace and other ways to see what a server waits on.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -14,23 +14,24 @@ use lab::agent::{by_latch, Agent};
 use lab::releases::Release;
 use lab::server::{wait_for, Server};
 
-/// A tool gets this long to attach, and to end. bpftrace needs seconds on a busy machine.
+/// How long a tool may take to attach, and to exit. bpftrace needs seconds on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// On a load that waits for nothing no latch is ever named: not longer than this.
+/// How long to wait for the first named latch. Under a load without contention, no latch is ever named.
 const FIRST_NAME: Duration = Duration::from_secs(1);
-/// What is off by default, or where the machine has one node.
+/// Options for everything that is off by default, or on a machine with one NUMA node.
 const EVERYTHING: &[&str] = &["--handoffs", "core", "--hardware-events"];
-/// Until probes have found the turns that the budget lets them have.
-const TURNS_SETTLE: Duration = Duration::from_secs(8);
-/// A wait that began while the instruments were on is counted when it ends: one for each thread of the server at most.
+/// How long the duty cycle takes to adapt to the overhead budget.
+const DUTY_CYCLE_SETTLE: Duration = Duration::from_secs(8);
+/// The most events that are counted after the instruments are switched off. A wait that began before is counted when it
+/// ends: at most one for each of the server's threads.
 const MOST_IN_FLIGHT: f64 = 500.0;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Mode {
-    /// A process that only sleeps: what it seems to cost is the error of the method.
+    /// A process that only sleeps. Its apparent cost is the error of the method.
     Control,
     Armtrace,
-    /// With all that is off unless asked for.
+    /// armtrace with everything that is off by default.
     ArmtraceAll,
     PerfSchema,
     BpftraceWaits,
@@ -38,23 +39,23 @@ pub enum Mode {
     Perf,
 }
 
-/// What is attached now.
+/// A tool that is attached.
 pub enum Attached {
     Agent(Agent),
     PerfSchema,
     Tool(Tool),
 }
 
-/// What is there all the time, and is switched on and off within a moment.
+/// A tool that is always present and is switched on and off instantly.
 pub enum Switch {
-    /// Nothing to switch.
+    /// There is nothing to switch.
     Control,
-    /// Armtrace, whose probes are on or off.
+    /// armtrace, whose probes are attached or detached.
     Agent(Agent),
     PerfSchema,
 }
 
-/// A program beside the server. Dropping it kills it.
+/// A tool that runs as a process. Dropping it kills it.
 pub struct Tool {
     child: Child,
     dir: TempDir,
@@ -73,12 +74,12 @@ impl Mode {
         }
     }
 
-    /// As it is called on the command line.
+    /// Returns the mode's name on the command line.
     pub fn key(self) -> String {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
 
-    /// Whether it can be switched on and off.
+    /// Returns whether the tool can be switched on and off.
     pub fn is_switched(self) -> bool {
         matches!(self, Mode::Control | Mode::Armtrace | Mode::ArmtraceAll | Mode::PerfSchema)
     }
@@ -88,13 +89,13 @@ impl Mode {
         Agent::attach_with(server, &args.iter().map(OsStr::new).collect::<Vec<_>>())
     }
 
-    /// Which there are for a server: MariaDB's functions that wait are all that bpftrace has to probe there.
+    /// Returns the modes for a server. On MariaDB, the waiting functions are the only ones for bpftrace to probe.
     pub fn of(release: Release) -> Vec<Mode> {
         let all = Mode::value_variants().iter().copied();
         all.filter(|mode| *mode != Mode::BpftraceLocks || release == Release::MYSQL_9_7).collect()
     }
 
-    /// Attaches; how long it took until the first figure could be had, where there is such a moment.
+    /// Attaches the tool. Also returns the time until the first figure, if that is defined for the tool.
     pub fn attach(self, release: Release, server: &Server) -> Result<(Attached, Option<Duration>)> {
         let pid = server.pid().to_string();
         match self {
@@ -122,7 +123,7 @@ impl Mode {
 }
 
 impl Switch {
-    /// Starts what can be switched, and switches it off; `None` for tools that have to be started and ended.
+    /// Starts a tool and switches it off. Returns `None` for tools that cannot be switched.
     pub fn start(mode: Mode, server: &Server) -> Result<Option<Switch>> {
         let switch = match mode {
             Mode::Control => Switch::Control,
@@ -130,7 +131,7 @@ impl Switch {
             Mode::Armtrace | Mode::ArmtraceAll => {
                 let agent = mode.agent(server)?;
                 first_name(&agent)?;
-                sleep(TURNS_SETTLE);
+                sleep(DUTY_CYCLE_SETTLE);
                 Switch::Agent(agent)
             }
             Mode::BpftraceWaits | Mode::BpftraceLocks | Mode::Perf => return Ok(None),
@@ -139,7 +140,7 @@ impl Switch {
         Ok(Some(switch))
     }
 
-    /// The process that runs beside the server.
+    /// Returns the tool's process, if it has one.
     pub fn pid(&self) -> Option<i32> {
         match self {
             Switch::Agent(agent) => Some(agent.pid()),
@@ -156,7 +157,7 @@ impl Switch {
         Ok(())
     }
 
-    /// Events that it has counted so far; `None` where there is nothing to count.
+    /// Returns the number of events that the tool has counted so far, or `None` if it counts none.
     pub fn counted(&self, server: &Server) -> Result<Option<f64>> {
         Ok(match self {
             Switch::Control => None,
@@ -167,7 +168,7 @@ impl Switch {
 }
 
 impl Attached {
-    /// The process that runs beside the server.
+    /// Returns the tool's process, if it has one.
     pub fn pid(&self) -> Option<i32> {
         match self {
             Attached::Agent(agent) => Some(agent.pid()),
@@ -176,12 +177,12 @@ impl Attached {
         }
     }
 
-    /// Detaches as its user would; how long it took. An error if it had not measured at all.
+    /// Detaches the tool as a user would, and returns how long that took. Fails if the tool measured nothing.
     pub fn detach(self, mode: Mode, server: &Server) -> Result<Duration> {
         match self {
             Attached::Agent(agent) => {
                 let (status, time) = agent.stop()?;
-                ensure!(status.success(), "armtrace ended with {status}");
+                ensure!(status.success(), "armtrace exited with {status}");
                 Ok(time)
             }
             Attached::PerfSchema => {
@@ -207,8 +208,8 @@ impl Attached {
 impl Tool {
     fn start(program: &str, args: &[&str]) -> Result<Tool> {
         let dir = tempfile::tempdir()?;
-        // The kernel ends it with the benchmark, however that ends. It is stopped by SIGINT, which a shell lets programs in
-        // the background ignore.
+        // The parent-death signal ensures that the tool does not outlive the benchmark. The default for SIGINT, which
+        // stops the tool, must be restored, because a shell makes background programs ignore it.
         let child = Command::new("setpriv")
             .args(["--pdeathsig", "KILL", "--", "env", "--default-signal=INT", program])
             .args(args)
@@ -227,12 +228,12 @@ impl Tool {
 
     fn stop(&mut self) -> Result<Duration> {
         if let Some(status) = self.child.try_wait()? {
-            bail!("it ended by itself ({status}): {}", self.read("err")?.trim());
+            bail!("it exited by itself ({status}): {}", self.read("err")?.trim());
         }
         let start = Instant::now();
         // SAFETY: a signal to a child that has not been waited for.
         unsafe { libc::kill(self.child.id() as i32, libc::SIGINT) };
-        wait_for("the tool's end", PATIENCE, || Ok(self.child.try_wait()?))?;
+        wait_for("the tool to exit", PATIENCE, || Ok(self.child.try_wait()?))?;
         Ok(start.elapsed())
     }
 }
@@ -244,7 +245,7 @@ impl Drop for Tool {
     }
 }
 
-/// Age of the agent when it first showed a latch by its name.
+/// Waits for the first named latch, and returns the agent's age then.
 fn first_name(agent: &Agent) -> Result<Option<Duration>> {
     let start = Instant::now();
     while start.elapsed() < FIRST_NAME {
@@ -264,12 +265,12 @@ fn set_instruments(server: &Server, on: &str) -> Result<()> {
     Ok(())
 }
 
-/// Events that the instruments have counted so far.
+/// Returns the number of events that the instruments have counted so far.
 fn instrumented(server: &Server) -> Result<f64> {
     Ok(server.wait_summary()?.values().map(|(count, _)| count).sum())
 }
 
-/// Functions that run only where a latch was found taken.
+/// Returns the functions that run only while a latch is waited for.
 fn waiting_functions(release: Release) -> &'static [&'static str] {
     match release {
         Release::MYSQL_9_7 => &[
@@ -289,8 +290,8 @@ fn waiting_functions(release: Release) -> &'static [&'static str] {
     }
 }
 
-/// The functions of MySQL that armtrace has its sites in: what bpftrace, which probes functions as a whole, needs for the
-/// waits that armtrace sees, those that end before they sleep among them.
+/// The functions of MySQL in which armtrace has its sites. bpftrace, which probes only whole functions, needs them to
+/// see the waits that armtrace sees, including those that end before they sleep.
 const LOCKING_FUNCTIONS: &[&str] = &[
     "_Z18mutex_enter_inlineI11PolicyMutexI14TTASEventMutexI13GenericPolicyEEEvPT_N2ut8LocationE",
     "_ZN11PolicyMutexI14TTASEventMutexI13GenericPolicyEE5enterEjjPKcj",
@@ -301,7 +302,7 @@ const LOCKING_FUNCTIONS: &[&str] = &[
     "_Z20rw_lock_sx_lock_funcP9rw_lock_tmN2ut8LocationE",
 ];
 
-/// The usual script: the time between a function's entry and its return, as a histogram for each function.
+/// Returns the usual script: a histogram, for each function, of the time between entry and return.
 fn script(binary: &str, functions: &[&str]) -> String {
     let one = |(i, function): (usize, &&str)| {
         format!(
@@ -310,13 +311,13 @@ fn script(binary: &str, functions: &[&str]) -> String {
                {{ @wait[{i}] = hist(nsecs - @start[tid, {i}]); delete(@start[tid, {i}]); }} "
         )
     };
-    // bpftrace prints what BEGIN has to say only after it has attached everything.
+    // bpftrace prints the output of BEGIN only after it has attached everything.
     functions.iter().enumerate().map(one).collect::<String>()
         + "BEGIN { printf(\"attached\\n\"); } END { clear(@start); }"
 }
 
 fn bpftrace(pid: &str, release: Release, functions: &[&str]) -> Result<(Attached, Option<Duration>)> {
-    // As the server names its program, in the server's own root.
+    // MySQL runs in its own root file system.
     let program = fs::read_link(format!("/proc/{pid}/exe"))?;
     let binary = match release {
         Release::MYSQL_9_7 => format!("/proc/{pid}/root/usr/sbin/mysqld"),
@@ -326,7 +327,7 @@ fn bpftrace(pid: &str, release: Release, functions: &[&str]) -> Result<(Attached
     let mut tool = Tool::start("bpftrace", &["-B", "line", "-p", pid, "-e", &script(&binary, functions)])?;
     wait_for("bpftrace to attach", PATIENCE, || {
         if let Some(status) = tool.child.try_wait()? {
-            bail!("bpftrace ended ({status}): {}", tool.read("err")?.trim());
+            bail!("bpftrace exited ({status}): {}", tool.read("err")?.trim());
         }
         Ok(tool.read("out")?.lines().any(|line| line == "attached").then_some(()))
     })?;

@@ -1,6 +1,7 @@
-//! The audit: the reader of programs, and the decoders of both architectures' code.
+//! The audit: the ELF reader, and the decoders for both architectures.
 //!
-//! A fuzzer seldom makes a whole program. So an input is tried as a program, and as the code of a right program for each architecture.
+//! A fuzzer rarely generates a complete program. So every input is used as a program, and as the code of a valid
+//! program for each architecture.
 
 #![no_main]
 
@@ -17,17 +18,17 @@ use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: &[u8]| {
     let file = PathBuf::from(format!("/dev/shm/armtrace-fuzz-{}", std::process::id()));
-    look_at(&file, input);
+    examine(&file, input);
     for machine in [elf::X86_64, elf::AARCH64] {
-        look_at(&file, &elf::elf(machine, input));
+        examine(&file, &elf::elf(machine, input));
     }
 });
 
-/// As `armtrace audit` does, twice: alone, and as both of a comparison.
-fn look_at(file: &Path, program: &[u8]) {
+/// Audits a program as `armtrace audit` does, and compares it with itself.
+fn examine(file: &Path, program: &[u8]) {
     fs::write(file, program).expect("memory for a file");
     let Ok(mut image) = Image::open(file) else { return };
-    // Where nothing is: the program's own symbols are all that there are.
+    // A folder without debug files, so that only the program's own symbols are used.
     let places = DebugRoots::in_folder(Path::new("/proc/self/fdinfo"), file).expect("a folder");
     let settings = Settings::from_env(None);
     _ = symbols::complete(&mut image, &places, &settings, discovery::misses_symbols);

@@ -1,7 +1,7 @@
-//! The reader of recordings, and all that is told of what it takes.
+//! The reader of recordings, and all reports of what it accepts.
 //!
-//! A fuzzer does not find right checksums. So an input is tried twice: as a file, and as the texts of frames, parted by zero
-//! bytes and led by their kind, that are put into a right file.
+//! A fuzzer does not find correct checksums. So every input is used twice: as a file, and as frames for a valid file,
+//! which are separated by zero bytes and consist of a kind and a text.
 
 #![no_main]
 
@@ -16,17 +16,17 @@ use libfuzzer_sys::fuzz_target;
 const MARK: &[u8] = b"\x8aARMTR\r\n\x01\0\0\0";
 
 fuzz_target!(|input: &[u8]| {
-    tell(input);
+    report_all(input);
     let mut file = MARK.to_vec();
     for frame in input.split(|byte| *byte == 0) {
         if let Some((kind, text)) = frame.split_first() {
             write_frame(&mut file, *kind, text);
         }
     }
-    tell(&file);
+    report_all(&file);
 });
 
-fn tell(file: &[u8]) {
+fn report_all(file: &[u8]) {
     let Ok(recording) = Recording::read_from(file) else { return };
     let report = Report::new(&recording);
     _ = (Text(&report).to_string(), Html(&report).to_string(), Folded(&recording).to_string());

@@ -491,6 +491,7 @@ fn measured(plan: &Plan) -> String {
     }
     let missing = match plan.gaps.len() {
         0 => String::new(),
+        1 => " (1 kind is missing, see below)".to_owned(),
         gaps => format!(" ({gaps} kinds are missing, see below)"),
     };
     let inlined = if plan.limits.is_empty() { "" } else { " and where mutexes are inlined" };

@@ -1,10 +1,10 @@
-//! Wait-time histograms with the buckets that Prometheus sees, so that `le` is exact.
+//! Wait-time histograms with the buckets that are exported to Prometheus, so that `le` is exact.
 
-/// How many buckets a histogram has, the last one unbounded. The BPF side's `BUCKETS` is the same.
+/// The number of buckets, of which the last is unbounded. The BPF programs' `BUCKETS` is the same.
 pub const BUCKETS: usize = 25;
 
-/// Upper bounds of all buckets but the last, in nanoseconds; a wait of exactly a bound lies inside it.
-/// Powers of two over the range in which latch waits matter, so that the kernel side picks a bucket with few compares,
+/// The upper bounds of all buckets except the last, in nanoseconds. They are inclusive. Over the range in which latch
+/// waits matter they are powers of two, so that the BPF programs find a bucket with few comparisons.
 pub const BUCKET_BOUNDS_NS: [u64; BUCKETS - 1] = [
     1_000,
     2_000,
@@ -35,7 +35,7 @@ pub const BUCKET_BOUNDS_NS: [u64; BUCKETS - 1] = [
 /// A distribution of durations with exact sum, count and maximum.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Histogram {
-    /// Not cumulative: each bucket counts what the ones before it do not hold.
+    /// The number of durations in each bucket. Buckets are not cumulative.
     pub buckets: [u64; BUCKETS],
     pub count: u64,
     pub sum_ns: u64,
@@ -68,13 +68,13 @@ impl Histogram {
         }
     }
 
-    /// Mean wait in nanoseconds; `None` when nothing was counted.
+    /// Returns the mean in nanoseconds, or `None` if the histogram is empty.
     pub fn mean_ns(&self) -> Option<f64> {
         (self.count > 0).then(|| self.sum_ns as f64 / self.count as f64)
     }
 
-    /// The `q` quantile (0 to 1) in nanoseconds, interpolated within its bucket and never above the
-    /// maximum seen; `None` when nothing was counted.
+    /// Returns the `q` quantile (0 to 1) in nanoseconds, interpolated within its bucket and never above the maximum, or
+    /// `None` if the histogram is empty.
     pub fn quantile_ns(&self, q: f64) -> Option<f64> {
         if self.count == 0 {
             return None;
@@ -111,13 +111,13 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_of_exactly_a_bound_lies_inside_it() {
+    fn bounds_are_inclusive() {
         let h = of(&[1_000, 1_001]);
         assert_eq!((h.buckets[0], h.buckets[1]), (1, 1));
     }
 
     #[test]
-    fn quantiles_stay_within_what_was_seen() {
+    fn quantiles_stay_within_the_range_of_the_waits() {
         let h = of(&[1_500, 1_600, 1_700, 90_000]);
         assert!((1_000.0..=2_000.0).contains(&h.quantile_ns(0.5).unwrap()));
         assert_eq!(h.quantile_ns(1.0), Some(90_000.0));
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_difference_counts_only_what_came_after() {
+    fn a_difference_counts_only_later_waits() {
         let early = of(&[5_000]);
         let mut late = early.clone();
         late.merge(&of(&[7_000, 300_000]));

@@ -1,4 +1,4 @@
-//! The vocabulary of measurements: plain values without I/O, kernel or process.
+//! The vocabulary of measurements: plain values, independent of I/O, the kernel and processes.
 
 use strum::{EnumIter, EnumString, IntoStaticStr};
 
@@ -10,7 +10,7 @@ pub use cpu::CpuClass;
 pub use cumulative::{since, Cumulative};
 pub use histogram::{Histogram, BUCKETS, BUCKET_BOUNDS_NS};
 
-/// What sort of latch it is, in performance_schema's own words.
+/// The kind of a latch, named as in performance_schema.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, IntoStaticStr, EnumString)]
 #[strum(serialize_all = "lowercase")]
 pub enum Kind {
@@ -22,22 +22,22 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The kind that has this name.
+    /// Returns the kind with this name, or `None` if there is none.
     pub fn from_name(name: &str) -> Option<Kind> {
         name.parse().ok()
     }
 
-    /// The value of the `kind` label.
+    /// Returns the value of the `kind` label.
     pub fn as_str(self) -> &'static str {
         self.into()
     }
 }
 
-/// In which mode a latch was waited for.
+/// The mode in which a latch is requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, IntoStaticStr, EnumString)]
 #[strum(serialize_all = "lowercase")]
 pub enum Mode {
-    /// A mutex has no modes.
+    /// The latch has no modes, like a mutex.
     #[strum(serialize = "")]
     None,
     S,
@@ -46,23 +46,23 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// The mode that has this name.
+    /// Returns the mode with this name, or `None` if there is none.
     pub fn from_name(name: &str) -> Option<Mode> {
         name.parse().ok()
     }
 
-    /// The value of the `mode` label: empty for a mutex.
+    /// Returns the value of the `mode` label, which is empty for a mutex.
     pub fn as_str(self) -> &'static str {
         self.into()
     }
 }
 
-/// How one probe stands.
+/// The state of a probe.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, IntoStaticStr, EnumIter)]
 #[strum(serialize_all = "snake_case")]
 pub enum ProbeState {
     Attached,
-    /// Attached part of the time to keep the overhead budget.
+    /// Attached part of the time to stay within the overhead budget.
     DutyCycle,
     #[default]
     Detached,
@@ -76,38 +76,38 @@ impl ProbeState {
     }
 }
 
-/// One probe and what it cost so far.
+/// The state of a probe, and its cost so far.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProbeStatus {
     /// A bounded, readable name: `mutex_enter_inline:begin`, `futex_enter`.
     pub probe: String,
     pub state: ProbeState,
     pub hits: u64,
-    /// What the trap of one hit costs the server on this machine, nanoseconds; `None` where it was not measured.
+    /// The cost of one hit's trap on this machine, in nanoseconds, or `None` if it was not measured.
     pub trap_ns: Option<f64>,
-    /// For how long the probe's program ran in all hits, nanoseconds.
+    /// The run time of the probe's program over all hits, in nanoseconds.
     pub program_ns: u64,
 }
 
-/// Who is being watched. Constant while attached.
+/// The traced server. Constant while attached.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TargetInfo {
     pub pid: i32,
     /// `mysql`, `mariadb` or `percona`.
     pub flavor: String,
-    /// `9.7.4`
+    /// For example `9.7.4`.
     pub version: String,
     /// `x86_64` or `aarch64`.
     pub arch: String,
     pub cpu_model: String,
-    /// Hexadecimal GNU build id; empty where the binary has none.
+    /// The GNU build ID in hexadecimal, or empty if the binary has none.
     pub build_id: String,
-    /// Where function names came from: `symtab`, `dynsym`, …
+    /// The source of function names: `symtab`, `dynsym`, …
     pub symbol_source: String,
 }
 
 impl ProbeStatus {
-    /// CPU time that all hits of this probe took, nanoseconds; `None` where one trap's cost is unknown.
+    /// Returns the CPU time of all hits in nanoseconds, or `None` if the cost of a trap is unknown.
     pub fn total_cost_ns(&self) -> Option<f64> {
         self.trap_ns.map(|trap| trap * self.hits as f64 + self.program_ns as f64)
     }

@@ -1,4 +1,5 @@
-// One of each instruction that the audit counts, and of those that look like one. Behind each: its class, or - for none.
+// One of each instruction that the audit counts, and similar ones that it does not. Each is followed by its class, or -
+// for none.
 dmb oshld                  // dmb oshld
 dmb oshst                  // dmb oshst
 dmb osh                    // dmb osh

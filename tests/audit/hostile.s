@@ -1,5 +1,5 @@
-# Debug information that no compiler writes: entries that lead back, types made of themselves, depths without an end. The last
-# structure is right, and is to be found.
+# Debug info that no compiler produces: entries that lead back, types that contain themselves, unlimited nesting. The
+# last structure is valid and must be found.
 
 .macro entry code
     .uleb128 \code
@@ -9,8 +9,9 @@
 f:  ret
 
 .section .debug_abbrev,"",@progbits
-    # 1: the unit. 2: a structure with name, size, sibling. 3: a member with name, type, offset. 4: a type of another. 5: an array of
-    # another. 6: its elements. 7: an announced structure. 8: a namespace. 9: an array with itself among its dimensions.
+    # 1: the unit. 2: a structure with name, size, sibling. 3: a member with name, type, offset. 4: a typedef. 5: an
+    # array. 6: a dimension of an array. 7: a structure with only a specification and a size. 8: a namespace. 9: a
+    # function with a sibling.
     .byte 1, 0x11, 1, 0, 0
     .byte 2, 0x13, 1, 0x03, 0x08, 0x0b, 0x0b, 0x01, 0x13, 0, 0
     .byte 3, 0x0d, 0, 0x03, 0x08, 0x49, 0x13, 0x38, 0x0b, 0, 0
@@ -35,7 +36,7 @@ itself:
 array:
     entry 5
     .long array
-    # More elements than there are bytes in the world.
+    # More elements than there is memory.
     .rept 3
     entry 6
     .quad 0x7fffffffffffffff
@@ -46,12 +47,12 @@ announced:
     .long announced
     .byte 64
 
-    # A function whose sibling is before it: its children are passed over one by one.
+    # A function whose sibling precedes it: its children have to be skipped one by one.
     entry 9
     .long itself
     entry 0
 
-    # One that goes on behind the end.
+    # A function whose sibling is beyond the end.
     entry 9
     .long 0x7fffffff
     entry 0
@@ -74,7 +75,7 @@ announced:
     .byte 1
     entry 0
 
-    # Deeper than anybody nests, closed again.
+    # Unrealistically deep nesting, closed again.
     .rept 500
     entry 8
     .asciz "deep"
@@ -88,7 +89,7 @@ announced:
     entry 0
     .endr
 
-    # A name with what a terminal would obey.
+    # A name with an escape sequence for terminals.
     entry 2
     .asciz "right\033[2J"
     .byte 192
@@ -107,7 +108,7 @@ byte:
     .long announced
     .byte 1
 
-    # Ends that end nothing, and then an entry of a kind that is not there.
+    # Ends without a matching entry, and then an entry with an unknown abbreviation.
     entry 0
     entry 0
     entry 0

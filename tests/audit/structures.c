@@ -23,7 +23,7 @@ struct longer_in_short_hole { char a[80]; _Alignas(128) u64 b; };
 struct padded_longer { u64 a; char pad[120]; u64 b; };
 struct padded_twice { u64 a; char pad0[56]; char pad1[64]; u64 b; };
 
-// For other reasons.
+// Aligned or padded for other reasons.
 struct aligned_32 { u64 a; _Alignas(32) u64 b; };
 typedef float vector __attribute__((vector_size(64)));
 struct with_vector { u64 a; vector b; };

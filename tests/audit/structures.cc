@@ -24,7 +24,7 @@ struct Base { u64 a; };
 struct Derived : Base, ns::Padded<int> { u64 b; };
 struct Behind : Base { char pad[56]; };
 struct Outer { union { u64 a; char pad[64]; } slot; };
-// Its last bytes are not free: the base is there.
+// Its last bytes are not free: they hold the virtual base.
 struct Virtual { virtual ~Virtual(); u64 a[3]; };
 struct WithVirtual : virtual Virtual { u64 a[3]; };
 struct Above : WithVirtual { u64 b; u64 c[15]; };

@@ -1,4 +1,5 @@
-# One of each instruction that the audit counts, and of those that look like one. Behind each: its class, or - for none.
+# One of each instruction that the audit counts, and similar ones that it does not. Each is followed by its class, or -
+# for none.
 lock addl $1, (%rdi)            # lock add
 lock addq %rax, 8(%rdi,%rcx,4)  # lock add
 lock adcb $1, (%rdi)            # lock adc

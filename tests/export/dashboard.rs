@@ -1,4 +1,4 @@
-//! The Grafana dashboard against what the collector emits.
+//! The Grafana dashboard, checked against the metrics that the collector emits.
 
 use armtrace::export::{families, Exporter};
 use armtrace::measure::Snapshot;
@@ -16,7 +16,7 @@ fn file() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("dashboards/armtrace.json")
 }
 
-/// The names of all samples of a scrape of a busy server.
+/// Returns the names of all samples in a scrape of a busy server.
 fn emitted() -> BTreeSet<String> {
     let text = Exporter::new(Arc::new(|| busy(5))).unwrap().metrics().unwrap();
     let samples = text.lines().filter(|line| !line.starts_with('#'));
@@ -24,12 +24,12 @@ fn emitted() -> BTreeSet<String> {
 }
 
 #[test]
-fn every_query_asks_for_metrics_that_exist() {
+fn every_query_selects_existing_metrics() {
     let emitted = emitted();
     let queries = queries(&file());
     assert!(queries.len() > 20);
     for query in queries {
-        assert!(!query.metrics().is_empty(), "{query:?} selects nothing by name");
+        assert!(!query.metrics().is_empty(), "{query:?} selects no metric by name");
         for metric in query.metrics() {
             assert!(emitted.contains(&metric), "{}: {metric} is not emitted", query.owner);
         }
@@ -38,25 +38,25 @@ fn every_query_asks_for_metrics_that_exist() {
 
 #[test]
 fn every_family_is_shown_somewhere() {
-    let asked: BTreeSet<_> = queries(&file()).iter().flat_map(|query| query.metrics()).collect();
+    let selected: BTreeSet<_> = queries(&file()).iter().flat_map(|query| query.metrics()).collect();
     for family in families() {
         let shown = match family.kind {
-            MetricType::HISTOGRAM => asked.iter().any(|name| name.starts_with(family.name)),
-            _ => asked.contains(family.name),
+            MetricType::HISTOGRAM => selected.iter().any(|name| name.starts_with(family.name)),
+            _ => selected.contains(family.name),
         };
         assert!(shown, "{} is in no panel", family.name);
     }
 }
 
 #[test]
-fn panels_are_titled_explained_and_do_not_overlap() {
+fn panels_have_titles_and_descriptions_and_do_not_overlap() {
     let dashboard = load(&file());
     let (mut ids, mut titles, mut cells) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
     panels(&dashboard, &mut |panel| {
         let title = panel["title"].as_str().unwrap_or_default();
-        assert!(!title.is_empty() && titles.insert(title.to_string()), "{title:?} is empty or not the only one");
+        assert!(!title.is_empty() && titles.insert(title.to_string()), "{title:?} is empty or not unique");
         assert!(ids.insert(panel["id"].as_u64()), "{title} has the id of another panel");
-        assert!(panel["type"] == "row" || panel["description"].is_string(), "{title} says nothing of itself");
+        assert!(panel["type"] == "row" || panel["description"].is_string(), "{title} has no description");
         let at = |key: &str| panel["gridPos"][key].as_u64().unwrap();
         for (x, y) in (at("x")..at("x") + at("w")).flat_map(|x| (at("y")..at("y") + at("h")).map(move |y| (x, y))) {
             assert!(x < 24 && cells.insert((x, y)), "{title} overlaps another panel at {x},{y}");
@@ -65,7 +65,7 @@ fn panels_are_titled_explained_and_do_not_overlap() {
 }
 
 #[test]
-fn every_query_goes_through_the_chosen_data_source_and_instances() {
+fn every_query_uses_the_selected_data_source_and_instances() {
     let dashboard = load(&file());
     let names: Vec<_> = variables(&dashboard).map(|v| v["name"].as_str().unwrap().to_string()).collect();
     assert_eq!(names, ["datasource", "job", "arch", "instance", "latch"]);
@@ -79,7 +79,7 @@ fn every_query_goes_through_the_chosen_data_source_and_instances() {
     });
 }
 
-/// A server that began a while ago, on the given architecture.
+/// Serves a busy server of this architecture, whose counters grow with time.
 fn server(arch: &'static str) -> ServedExporter {
     let began = Instant::now();
     ServedExporter::of(move || {
@@ -98,6 +98,10 @@ fn a_real_prometheus_answers_every_query() {
     for (query, series) in run(&prometheus, &file(), |query, series| series > 0 && has_both(query, series)) {
         let series = series.unwrap_or_else(|error| panic!("{}: {error}", query.owner));
         assert!(series > 0, "{} returns nothing: {}", query.owner, query.promql);
-        assert!(has_both(&query, series), "{} has {series} series of both architectures", query.owner);
+        assert!(
+            has_both(&query, series),
+            "{} has {series} series, which is not as many for each architecture",
+            query.owner
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! The HTTP server under clients that behave and clients that do not.
+//! The HTTP server with well-behaved and badly behaved clients.
 
 use armtrace::model::{Kind, Mode};
 use lab::exporter::ServedExporter;
@@ -27,7 +27,7 @@ fn health_needs_no_snapshot() {
 }
 
 #[test]
-fn the_landing_page_names_the_server_and_escapes_what_it_shows() {
+fn the_landing_page_names_the_server_and_escapes_text() {
     let server = ServedExporter::of(|| {
         let mut snapshot = busy(5);
         snapshot.latch.waits.push(latch("unnamed:f<T>&\"", Kind::Mutex, Mode::None, 100, 1_000_000_000));
@@ -52,7 +52,7 @@ fn other_paths_are_not_found() {
 fn a_snapshot_that_fails_is_one_failed_scrape() {
     let calls = AtomicUsize::new(0);
     let server = ServedExporter::of(move || {
-        assert!(calls.fetch_add(1, Ordering::Relaxed) > 0, "the first one fails");
+        assert!(calls.fetch_add(1, Ordering::Relaxed) > 0, "the first snapshot fails");
         busy(5)
     });
     assert!(get(&server.address, "/metrics").unwrap().head.starts_with("HTTP/1.0 500"));
@@ -60,7 +60,7 @@ fn a_snapshot_that_fails_is_one_failed_scrape() {
 }
 
 #[test]
-fn snapshots_are_taken_one_at_a_time_and_block_nobody_else() {
+fn snapshots_are_taken_one_at_a_time_and_block_no_other_request() {
     let (running, most) = (AtomicUsize::new(0), Arc::new(AtomicUsize::new(0)));
     let most_seen = most.clone();
     let (begun, begins) = mpsc::channel();
@@ -69,7 +69,7 @@ fn snapshots_are_taken_one_at_a_time_and_block_nobody_else() {
     let server = ServedExporter::of(move || {
         most.fetch_max(running.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
         begun.send(()).unwrap();
-        // Until `release` is dropped; then for long enough that others would be seen beside it.
+        // Wait until `release` is dropped, and then for long enough that concurrent snapshots would be seen.
         _ = released.lock().unwrap().recv();
         thread::sleep(Duration::from_millis(200));
         running.fetch_sub(1, Ordering::SeqCst);
@@ -89,7 +89,7 @@ fn snapshots_are_taken_one_at_a_time_and_block_nobody_else() {
 }
 
 #[test]
-fn it_stops_soon_whatever_clients_do() {
+fn it_stops_soon_with_any_clients() {
     let server = ServedExporter::of(|| {
         thread::sleep(Duration::from_secs(3));
         busy(5)
@@ -105,7 +105,7 @@ fn it_stops_soon_whatever_clients_do() {
     get(&server.address, "/healthz").unwrap();
     let address = server.address.clone();
     let took = server.stop();
-    // It takes half a second, and more on a busy machine; the snapshot takes three.
+    // The stop takes half a second, or more on a busy machine, while the snapshot takes three seconds.
     assert!(took < Duration::from_millis(2500), "{took:?}");
     assert!(TcpStream::connect(address).is_err(), "nothing listens any more");
     assert_eq!(silent.read(&mut [0]).unwrap_or(0), 0, "connections are closed");
@@ -120,13 +120,13 @@ fn idle_connections_do_not_delay_the_stop() {
         assert!(stream.read(&mut [0; 1024]).unwrap() > 0);
         server.stop()
     };
-    // The shortest of five, for other tests run beside this one.
+    // The shortest of five counts, because other tests run at the same time.
     let took = (0..5).map(|_| stop()).min().unwrap();
     assert!(took < Duration::from_millis(300), "{took:?}");
 }
 
 #[test]
-fn a_scrape_under_way_is_answered_before_the_end() {
+fn a_scrape_in_progress_is_answered_before_the_stop() {
     let (begun, begins) = mpsc::channel();
     let server = ServedExporter::of(move || {
         begun.send(()).unwrap();
@@ -141,7 +141,7 @@ fn a_scrape_under_way_is_answered_before_the_end() {
 }
 
 #[test]
-fn clients_that_hang_do_not_keep_others_out() {
+fn hanging_clients_do_not_block_others() {
     let server = ServedExporter::of(|| busy(5));
     let _hanging: Vec<_> = (0..40).map(|_| TcpStream::connect(&server.address).unwrap()).collect();
     assert!(get(&server.address, "/metrics").unwrap().head.contains("200"));

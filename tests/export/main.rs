@@ -1,4 +1,4 @@
-//! What Prometheus sees, over real HTTP and through a real Prometheus, from snapshots built by hand.
+//! The exporter with hand-built snapshots, over real HTTP and with a real Prometheus.
 
 mod dashboard;
 mod http;

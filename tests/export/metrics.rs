@@ -1,4 +1,4 @@
-//! The families that the collector makes of a snapshot.
+//! The metric families that the collector produces from a snapshot.
 
 use armtrace::export::{families, Exporter};
 use armtrace::measure::Snapshot;
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// The samples of one scrape: `name{labels}` to value.
+/// The samples of one scrape, by `name{labels}`.
 type Samples = BTreeMap<String, f64>;
 
 fn text(snapshot: Snapshot) -> String {
@@ -21,13 +21,13 @@ fn samples(text: &str) -> Samples {
     lines.filter_map(|line| line.rsplit_once(' ')).map(|(name, n)| (name.to_string(), n.parse().unwrap())).collect()
 }
 
-/// The sum of all samples of a metric whose labels contain `with`.
+/// Returns the sum of a metric's samples whose labels contain `with`.
 fn sum(samples: &Samples, metric: &str, with: &str) -> f64 {
     let prefix = format!("{metric}{{");
     samples.iter().filter(|(name, _)| name.starts_with(&prefix) && name.contains(with)).map(|(_, n)| n).sum()
 }
 
-/// One exporter that is scraped again and again.
+/// An exporter for repeated scrapes.
 struct Scraped {
     now: Arc<Mutex<Snapshot>>,
     exporter: Exporter,
@@ -48,13 +48,13 @@ impl Scraped {
 }
 
 #[test]
-fn promtool_has_no_complaint() {
+fn promtool_has_no_complaints() {
     assert_eq!(promtool_complaints(&text(busy(5))), "");
     assert_eq!(promtool_complaints(&text(empty())), "");
 }
 
 #[test]
-fn promtool_would_complain() {
+fn promtool_complains_about_bad_metrics() {
     assert_ne!(promtool_complaints("# TYPE x_total gauge\nx_total 1\n"), "");
 }
 
@@ -105,24 +105,24 @@ fn spinning_and_sleeping_add_up_to_the_wait() {
 }
 
 #[test]
-fn conditions_are_kept_apart_from_latches() {
+fn condition_variables_are_separate_from_latches() {
     let samples = samples(&text(busy(5)));
     assert_eq!(sum(&samples, "armtrace_cond_wait_seconds_count", COND), 12.0);
     assert_eq!(samples.keys().filter(|name| name.contains("armtrace_latch") && name.contains(COND)).count(), 0);
 }
 
 #[test]
-fn wake_ups_are_kept_apart_from_latches() {
+fn reacquires_are_separate_from_waits() {
     let samples = samples(&text(busy(5)));
     let of = |metric: &str| samples[&format!("{metric}{{latch=\"{COND_MUTEX}\"}}")];
     assert_eq!(of("armtrace_latch_reacquires_total"), 30.0);
     assert_eq!(of("armtrace_latch_reacquire_seconds_total"), 0.012);
-    assert_eq!(samples.keys().filter(|name| name.contains(COND_MUTEX)).count(), 2, "in no other figure");
+    assert_eq!(samples.keys().filter(|name| name.contains(COND_MUTEX)).count(), 2, "reacquires are in no other figure");
     assert!(!text(empty()).contains("reacquire"));
 }
 
 #[test]
-fn many_wake_ups_share_series_and_their_sum_stays_true() {
+fn reacquires_are_capped_and_their_sum_stays_true() {
     let mut snapshot = empty();
     let name = |i| format!("wait/synch/mutex/sql/m{i:02}");
     snapshot.latch.reacquires = (1..=60).map(|i| reacquires(&name(i), i, i * 1_000_000_000)).collect();
@@ -133,7 +133,7 @@ fn many_wake_ups_share_series_and_their_sum_stays_true() {
 }
 
 #[test]
-fn sleeps_that_are_not_seen_are_absent() {
+fn unseen_sleeps_are_absent() {
     let mut snapshot = busy(5);
     let split =
         ["armtrace_latch_spin_seconds_total{", "armtrace_latch_sleep_seconds_total{", "armtrace_latch_sleeps_total{"];
@@ -145,14 +145,14 @@ fn sleeps_that_are_not_seen_are_absent() {
 }
 
 #[test]
-fn what_is_not_known_is_absent() {
+fn unknown_costs_are_absent() {
     let mut snapshot = busy(5);
     snapshot.probes =
         vec![probe("known", ProbeState::Attached, 10, Some(1e6)), probe("unknown", ProbeState::Attached, 1, None)];
     let samples_now = samples(&text(snapshot.clone()));
     assert_eq!(samples_now["armtrace_probe_cost_seconds_total{probe=\"known\"}"], 0.01);
     assert!(!samples_now.contains_key("armtrace_probe_cost_seconds_total{probe=\"unknown\"}"));
-    assert!(!samples_now.contains_key("armtrace_overhead_ratio"), "a sum without a part would be too low");
+    assert!(!samples_now.contains_key("armtrace_overhead_ratio"), "a sum with a missing part would be too low");
     snapshot.probes.pop();
     snapshot.server_cpu_ns = Some(1_000_000_000);
     assert_eq!(samples(&text(snapshot.clone()))["armtrace_overhead_ratio"], 0.01);
@@ -161,7 +161,7 @@ fn what_is_not_known_is_absent() {
 }
 
 #[test]
-fn a_probe_is_in_one_state() {
+fn a_probe_is_in_exactly_one_state() {
     let samples = samples(&text(busy(5)));
     let failed = samples.iter().filter(|(name, _)| name.contains("rw_lock_x_lock_func:end") && name.contains("state"));
     let states: Vec<_> = failed.map(|(name, n)| (name.contains("\"failed\""), *n)).collect();
@@ -170,14 +170,14 @@ fn a_probe_is_in_one_state() {
 }
 
 #[test]
-fn a_lost_cause_at_zero_is_a_zero_that_is_known() {
+fn reasons_without_lost_events_are_exported_as_zero() {
     let samples = samples(&text(busy(5)));
     assert_eq!(samples["armtrace_lost_events_total{reason=\"no_start\"}"], 0.0);
     assert_eq!(samples["armtrace_lost_events_total{reason=\"map_full\"}"], 18.0);
 }
 
 #[test]
-fn the_target_is_described_and_its_end_is_seen() {
+fn the_target_is_described_and_its_exit_is_seen() {
     let mut snapshot = busy(5);
     let text_up = text(snapshot.clone());
     assert!(text_up.contains(
@@ -185,7 +185,7 @@ fn the_target_is_described_and_its_end_is_seen() {
          build_id=\"5d41402abc4b2a76b9719d911017c592\",symbol_source=\"dynsym\"} 1\n"
     ));
     assert!(text_up.contains("\narmtrace_target_up 1\n"));
-    assert!(!text_up.contains("4242"), "a pid is no label");
+    assert!(!text_up.contains("4242"), "a pid must not be a label");
     snapshot.up = false;
     assert!(text(snapshot).contains("\narmtrace_target_up 0\n"));
 }
@@ -205,7 +205,7 @@ fn one_latch_listed_twice_is_one_series() {
     assert_eq!(sum(&samples(&text), "armtrace_latch_wait_seconds_count", TRX), 1_200.0);
 }
 
-/// Many latches, of which number i waited i times a millisecond.
+/// Returns a snapshot of many latches, where latch number i has i waits of 1 ms.
 fn many(latches: u64) -> Snapshot {
     let mut snapshot = empty();
     let name = |i| format!("wait/synch/mutex/innodb/m{i:04}");
@@ -215,7 +215,7 @@ fn many(latches: u64) -> Snapshot {
 }
 
 #[test]
-fn cpu_time_is_told_by_class_and_function() {
+fn cpu_time_is_exported_by_class_and_function() {
     let samples = samples(&text(busy(5)));
     let value = |name: &str| samples[name];
     assert_eq!(value("armtrace_cpu_seconds_total{class=\"spin\",function=\"ut_delay\"}"), 1.2);
@@ -231,7 +231,7 @@ fn cpu_time_is_told_by_class_and_function() {
 }
 
 #[test]
-fn what_is_not_sampled_is_absent() {
+fn unsampled_figures_are_absent() {
     let mut snapshot = busy(5);
     snapshot.cpu.time.clear();
     snapshot.cpu.getcpu_calls = None;
@@ -242,13 +242,13 @@ fn what_is_not_sampled_is_absent() {
 }
 
 #[test]
-fn statements_that_are_not_counted_are_absent() {
+fn uncounted_statements_are_absent() {
     let text = text(Snapshot { statements: None, ..busy(5) });
     assert!(!text.contains("armtrace_statements_total"));
 }
 
 #[test]
-fn handoffs_are_told_by_where_from_and_where_to() {
+fn handoffs_are_exported_by_origin_and_destination() {
     let samples = samples(&text(busy(5)));
     let handoffs = |from: &str, to: &str| {
         samples[&format!("armtrace_latch_handoffs_total{{latch=\"{TRX}\",from_node=\"{from}\",to_node=\"{to}\"}}")]
@@ -261,11 +261,11 @@ fn handoffs_are_told_by_where_from_and_where_to() {
     assert_eq!(samples[&format!("armtrace_latch_waiter_migrations_total{{latch=\"{TRX}\"}}")], 120.0);
     let mut snapshot = busy(5);
     snapshot.latch.handoffs.clear();
-    assert!(!text(snapshot).contains("handoff"), "a machine that is all one place hands nothing over");
+    assert!(!text(snapshot).contains("handoff"), "a machine with one node has no handoffs");
 }
 
 #[test]
-fn many_latches_share_the_series_of_handoffs() {
+fn handoffs_are_capped_and_their_sum_stays_true() {
     let mut snapshot = busy(0);
     let latch = |i: u64| handoffs(&format!("wait/synch/mutex/innodb/latch_{i}"), Some("0"), "1", i);
     snapshot.latch.handoffs = (1..=30).map(latch).collect();
@@ -276,7 +276,7 @@ fn many_latches_share_the_series_of_handoffs() {
 }
 
 #[test]
-fn hardware_events_have_a_scope_and_their_part_of_the_time() {
+fn hardware_events_have_a_scope_and_a_running_ratio() {
     let mut snapshot = busy(5);
     snapshot.hardware.events[1].running_ratio = None;
     let samples = samples(&text(snapshot));
@@ -303,7 +303,7 @@ fn spins_have_outcomes() {
 }
 
 #[test]
-fn pages_are_told_by_table_index_and_level() {
+fn pages_are_exported_by_table_index_and_level() {
     let samples = samples(&text(busy(5)));
     let page = |labels: &str| samples[&format!("armtrace_latch_page_wait_seconds_total{{{labels}}}")];
     assert_eq!(page("table=\"sbtest/sbtest1\",index=\"k_1\",level=\"0\""), 0.48);
@@ -339,10 +339,13 @@ fn series_are_capped_and_sums_stay_true() {
         ("armtrace_latch_callsite_wait_seconds_total", all / 1e9),
     ] {
         let sum = sum(&samples, metric, "");
-        assert!((sum - total).abs() < 1e-9 * total, "{metric}: {sum}, not {total}");
+        assert!((sum - total).abs() < 1e-9 * total, "{metric}: {sum} instead of {total}");
     }
     assert_eq!(sum(&samples, "armtrace_latch_wait_seconds_count", "latch=\"other\""), f64::from(300 * 301 / 2));
-    assert!(sum(&samples, "armtrace_latch_wait_seconds_count", "m0301") > 0.0, "the largest have their own series");
+    assert!(
+        sum(&samples, "armtrace_latch_wait_seconds_count", "m0301") > 0.0,
+        "the largest latches have their own series"
+    );
 }
 
 #[test]
@@ -355,16 +358,16 @@ fn a_call_site_has_one_series_for_all_modes() {
     let of = |what: &str| sum(&samples, "armtrace_latch_callsite_wait_seconds_total", what);
     assert_eq!(of("f.cc:2"), 9.0);
     let series = samples.keys().filter(|name| name.starts_with("armtrace_latch_callsite_wait_seconds_total"));
-    assert_eq!(series.count(), 201, "it takes the room of one");
+    assert_eq!(series.count(), 201, "all modes together use one series");
 }
 
 #[test]
-fn no_counter_steps_back_when_the_order_changes() {
+fn no_counter_decreases_when_the_order_changes() {
     let scraped = Scraped::new();
     let before = scraped.scrape(many(300));
     let mut later = many(300);
     for latch in &mut later.latch.waits {
-        *latch = turned_round(latch.latch.clone(), latch.waits.count);
+        *latch = reversed(latch.latch.clone(), latch.waits.count);
     }
     later.latch.callsites.iter_mut().for_each(|site| site.wait_ns += 1_000 - site.wait_ns);
     let after = scraped.scrape(later);
@@ -373,24 +376,24 @@ fn no_counter_steps_back_when_the_order_changes() {
     }
 }
 
-/// The latch later on: those that had waited least have waited most since.
-fn turned_round(name: String, count: u64) -> armtrace::measure::latch::LatchWaits {
+/// Returns a latch's later figures: the fewer waits it had before, the more it has had since.
+fn reversed(name: String, count: u64) -> armtrace::measure::latch::LatchWaits {
     latch(&name, Kind::Mutex, Mode::None, count + 10 * (300 - count), 1_000_000)
 }
 
 #[test]
-fn spinning_does_not_step_back_while_a_sleep_is_ahead_of_its_wait() {
+fn spinning_does_not_decrease_while_a_sleep_is_ahead_of_its_wait() {
     let scraped = Scraped::new();
     let before = sum(&scraped.scrape(busy(5)), "armtrace_latch_spin_seconds_total", TRX);
     let mut ahead = busy(5);
     ahead.latch.waits[0].sleep_ns += 100_000_000;
     assert_eq!(sum(&scraped.scrape(ahead), "armtrace_latch_spin_seconds_total", TRX), before);
-    let anew = sum(&scraped.scrape(busy(1)), "armtrace_latch_spin_seconds_total", TRX);
-    assert!(anew < before, "another attachment counts anew");
+    let restarted = sum(&scraped.scrape(busy(1)), "armtrace_latch_spin_seconds_total", TRX);
+    assert!(restarted < before, "after another attach, counters start from zero");
 }
 
 #[test]
-fn its_own_cpu_time_is_not_cut_to_whole_seconds() {
+fn its_own_cpu_time_has_fractions_of_a_second() {
     let end = std::time::Instant::now() + Duration::from_millis(30);
     while std::time::Instant::now() < end {}
     assert!(samples(&text(empty()))["process_cpu_seconds_total"] > 0.0);

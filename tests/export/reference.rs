@@ -1,11 +1,11 @@
-//! `docs/metrics.md` against the families that the collector describes.
+//! `docs/metrics.md`, checked against the families that the collector describes.
 
 use armtrace::export::{families, ProcessSelf};
 use prometheus::core::Collector;
 use std::collections::BTreeMap;
 use std::fs;
 
-/// Name to type and labels, from the rows of the reference's tables.
+/// Returns the type and labels of each metric, from the rows of the reference's tables.
 fn documented() -> BTreeMap<String, (String, String)> {
     let text = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/metrics.md")).unwrap();
     let rows = text.lines().filter(|line| line.starts_with("| `armtrace_") || line.starts_with("| `process_"));
@@ -23,7 +23,7 @@ fn documented() -> BTreeMap<String, (String, String)> {
 }
 
 #[test]
-fn the_reference_has_exactly_the_families_that_exist() {
+fn the_reference_lists_exactly_the_existing_families() {
     let described = families().map(|family| {
         let labels = if family.labels.is_empty() { "-".to_string() } else { family.labels.join(", ") };
         (family.name.to_string(), (format!("{:?}", family.kind).to_lowercase(), labels))
@@ -35,7 +35,7 @@ fn the_reference_has_exactly_the_families_that_exist() {
 }
 
 #[test]
-fn the_reference_has_exactly_the_process_metrics_that_exist() {
+fn the_reference_lists_exactly_the_existing_process_metrics() {
     let collector = ProcessSelf::new();
     let described: Vec<_> = collector.desc().iter().map(|desc| desc.fq_name.clone()).collect();
     let documented = documented();

@@ -17,10 +17,10 @@ server_rows() { sed '/^#/d; /^$/d' "$LAB/servers"; }
 # list_servers SET: prints the names of the servers in a set, or in "all".
 list_servers() { server_rows | awk -v set="$1" 'set == "all" || $4 == set { print $1 }'; }
 
-# describe_server SERVER: sets the columns of the server's row, and its paths: home, template and, in home, daemon. A Maven
-# artifact is a release and never changes. Packages come from Debian's unstable suite and three stable ones, verified by
-# apt's signatures. If rooted is 1, the server's folder is a root file system, because the server needs different
-# libraries from this machine's.
+# describe_server SERVER: sets the columns of the server's row, and its paths: home, template and, in home, daemon. A
+# Maven artifact is a release and never changes. Packages come from Debian's unstable suite and three stable ones,
+# verified by apt's signatures. If rooted is 1, the server's folder is a root file system, because the server needs
+# different libraries from this machine's.
 describe_server() {
     local name folder=$1
     rooted=0

@@ -1,5 +1,5 @@
--- A mix of transactions in TPC-C's proportions, on small versions of its tables: every order and payment updates one of a
--- few warehouse and district rows. This is not TPC-C: it has no terminals, no think times and no full-sized tables.
+-- A mix of transactions in TPC-C's proportions, on small versions of its tables: every order and payment updates one of
+-- a few warehouse and district rows. This is not TPC-C: it has no terminals, no think times and no full-sized tables.
 require("oltp_common")
 
 local WAREHOUSES, DISTRICTS, CUSTOMERS, ITEMS = 4, 10, 300, 1000

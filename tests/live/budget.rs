@@ -76,9 +76,9 @@ fn has_duty_cycle(samples: &[Sample]) -> bool {
 }
 
 /// With a budget of half of what the probes would take, the agent stays within it, and its figures stay close to
-/// performance_schema's. The budget charges more for a hit than it takes, so probes see about a quarter of the waits, and
-/// figures that were not scaled up would be far off. The load must cause many waits, because a few long ones cannot be
-/// estimated.
+/// performance_schema's. The budget charges more for a hit than it takes, so probes see about a quarter of the waits,
+/// and figures that were not scaled up would be far off. The load must cause many waits, because a few long ones cannot
+/// be estimated.
 fn stays_within_budget(release: Release, threads: u32, args: &[&str]) -> Result<()> {
     let server = Server::start(
         release,

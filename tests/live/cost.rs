@@ -24,9 +24,9 @@ const WINDOW: Duration = Duration::from_millis(1200);
 const START: Duration = Duration::from_secs(3);
 const STARTS: usize = 3;
 
-/// The limits of the test. The goal is 1 %, but single windows on a small shared machine differ by 20 %, so the median of
-/// the pairs reveals only large costs: a probe on a hot path would cost a third. The agent's own overhead ratio is accurate
-/// to a few percent of its value.
+/// The limits of the test. The goal is 1 %, but single windows on a small shared machine differ by 20 %, so the median
+/// of the pairs reveals only large costs: a probe on a hot path would cost a third. The agent's own overhead ratio is
+/// accurate to a few percent of its value.
 const MOST_LOST: f64 = 0.2;
 const MOST_LOST_AT_START: f64 = 0.6;
 const MOST_OVERHEAD: f64 = 0.02;
@@ -71,8 +71,8 @@ fn quartiles(values: &[f64]) -> (f64, f64) {
     (values[values.len() / 4], values[values.len() * 3 / 4])
 }
 
-/// Starts an agent and checks that this costs the server little. One of several starts has to pass, because other load on
-/// the machine can cost the server just as much.
+/// Starts an agent and checks that this costs the server little. One of several starts has to pass, because other load
+/// on the machine can cost the server just as much.
 fn start(release: Release, server: &Server) -> Result<Agent> {
     let mut best = 0.0;
     for _ in 0..STARTS {
@@ -103,8 +103,8 @@ fn start_once(server: &Server) -> Result<(Agent, f64)> {
     Ok((agent.context("no agent")?, starting.tps / before.tps))
 }
 
-/// Lists the probe classes whose cost per hit is known. Without the cost of every class that was hit there is no overhead
-/// ratio.
+/// Lists the probe classes whose cost per hit is known. Without the cost of every class that was hit there is no
+/// overhead ratio.
 fn known_costs(samples: &[Sample]) -> String {
     let known = samples.iter().filter(|s| s.name == "armtrace_probe_hit_cost_seconds");
     known.map(|s| format!("{} {:.2} us ", s.labels["class"], 1e6 * s.value)).collect()

@@ -63,8 +63,8 @@ impl Growth {
         100.0 * self.sum(is_kernel_class) / self.sum(|_| true)
     }
 
-    /// Returns the share of a class in the time outside the kernel, in percent. It includes the time of atomics and barriers
-    /// in functions with these names.
+    /// Returns the share of a class in the time outside the kernel, in percent. It includes the time of atomics and
+    /// barriers in functions with these names.
     fn share_of_program(&self, class: &str, names: &[&str]) -> f64 {
         let on_ordering = |(class, function): &(String, String)| {
             ["atomic", "barrier"].contains(&class.as_str()) && names.iter().any(|name| function.contains(name))
@@ -190,7 +190,8 @@ fn within_four_attempts(mut attempt: impl FnMut() -> Result<()>) -> Result<()> {
     (0..3).find_map(|_| attempt().ok()).map_or_else(attempt, Ok)
 }
 
-/// Compares the CPU classes with `perf`'s function names on a server that writes many pages and so computes many checksums.
+/// Compares the CPU classes with `perf`'s function names on a server that writes many pages and so computes many
+/// checksums.
 fn agrees_with_perf(release: Release, args: &[&str], classes: &[(&str, &[&str])]) -> Result<()> {
     let options = Options { args: args.iter().map(|a| (*a).to_owned()).collect(), ..Options::default() };
     let server = Server::start(release, &options)?;
@@ -340,8 +341,8 @@ fn time_on_atomics_agrees_with_perf() -> Result<()> {
     last
 }
 
-/// Under `oltp_update_index` threads queue for latches. Among the latches whose code spins, the one with the longest waits
-/// according to performance_schema must have the most spin CPU time.
+/// Under `oltp_update_index` threads queue for latches. Among the latches whose code spins, the one with the longest
+/// waits according to performance_schema must have the most spin CPU time.
 fn spins_for_the_most_contended_latch(release: Release, threads: u32, args: &[&str]) -> Result<()> {
     let args = args.iter().map(|a| (*a).to_owned()).collect();
     let server = Server::start(release, &Options { perf_schema: true, args, ..Options::default() })?;
@@ -455,8 +456,8 @@ fn getcpu_calls_agree_with_bpftrace() -> Result<()> {
     Ok(std::fs::remove_file(library)?)
 }
 
-/// armtrace counts calls in bursts and scales them up; bpftrace counts every call. A few bursts can be far off, because the
-/// server may write more or less than usual during them.
+/// armtrace counts calls in bursts and scales them up; bpftrace counts every call. A few bursts can be far off, because
+/// the server may write more or less than usual during them.
 #[test]
 fn checksum_calls_roughly_agree_with_bpftrace() -> Result<()> {
     const FUNCTION: &str = "_ZN8hardware18crc32_using_pclmulEPKhm";

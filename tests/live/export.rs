@@ -15,8 +15,9 @@ use lab::prometheus::{promtool_complaints, Prometheus};
 use lab::releases::Release;
 use lab::server::{wait_for, Options, Server};
 
-/// Metrics whose panels may be empty here. There may be no waits for condition variables, the probes stay within the budget,
-/// checksum bytes need a second burst, the C library gets a thread's CPU without a system call, and hardware events are off.
+/// Metrics whose panels may be empty here. There may be no waits for condition variables, the probes stay within the
+/// budget, checksum bytes need a second burst, the C library gets a thread's CPU without a system call, and hardware
+/// events are off.
 const MAY_BE_EMPTY: &[&str] = &[
     "armtrace_cond_wait_seconds",
     "armtrace_latch_wait_estimated_seconds_total",
@@ -38,7 +39,8 @@ fn statements_are_counted(server: &Server, agent: &Agent) -> Result<()> {
     Ok(())
 }
 
-/// Waits until the agent's count of statements changes, which it does once a second. Returns it and the server's own count.
+/// Waits until the agent's count of statements changes, which it does once a second. Returns it and the server's own
+/// count.
 fn statements(server: &Server, agent: &Agent) -> Result<(f64, f64)> {
     let mut earlier = None;
     let counted = wait_for("another count of statements", Duration::from_secs(10), || {

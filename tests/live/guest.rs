@@ -1,5 +1,5 @@
-//! The agent on arm64, in an emulated guest, alone and compared with one on this machine. `tests/vm` provides the guest.
-//! Needs `dist/armtrace-aarch64`.
+//! The agent on arm64, in an emulated guest, alone and compared with one on this machine. `tests/vm` provides the
+//! guest. Needs `dist/armtrace-aarch64`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -96,12 +96,12 @@ fn contended_latches(recording: &Recording) -> BTreeSet<String> {
     latches.map(|latch| latch.latch).filter(|latch| latch.starts_with("wait/synch/")).collect()
 }
 
-/// InnoDB's mutexes that are mutexes of the C library. A wait for one shows that the library's stack frames are known.
+/// InnoDB's mutexes that are C library mutexes. A wait for one shows that the library's stack frames are known.
 const PTHREAD_MUTEXES: [&str; 2] =
     ["wait/synch/mutex/innodb/event_os_mutex", "wait/synch/mutex/innodb/sync_array_mutex"];
 
-/// Records the host's server and then the guest's, each with its architecture's program, and compares them. Under load on
-/// the host, the emulated server would take longer to answer than a recording waits.
+/// Records the host's server and then the guest's, each with its architecture's program, and compares them. Under load
+/// on the host, the emulated server would take longer to answer than a recording waits.
 fn recordings_are_compared(guest: &Guest, server: Server, load: Load) -> Result<()> {
     let [x86, arm] = ["x86.rec", "arm.rec"].map(|name| guest.share.path().join(name));
     let url = format!("mysql://root@localhost?socket={}", server.socket().display());

@@ -71,8 +71,8 @@ fn handoffs_are_where_threads_run(release: Release, threads: u32) -> Result<()> 
     };
     let balanced = wait_for("as many handoffs as waits", Duration::from_secs(20), || {
         let (handoffs, waits, estimated) = balance()?;
-        // If probes were on a duty cycle, because the server was almost idle for a moment, both figures are estimates, from
-        // readings that were not simultaneous.
+        // If probes were on a duty cycle, because the server was almost idle for a moment, both figures are estimates,
+        // from readings that were not simultaneous.
         let error = if estimated > 0.0 { 0.1 * waits } else { 0.0 };
         Ok(((handoffs - waits).abs() <= error).then_some(waits))
     });

@@ -73,8 +73,8 @@ fn touch_new_pages() {
     }
 }
 
-/// Page faults can be sampled on every machine, even without counters. Samples must be at the code that touches new pages,
-/// account for about as many faults as there were, and come only from the traced process.
+/// Page faults can be sampled on every machine, even without counters. Samples must be at the code that touches new
+/// pages, account for about as many faults as there were, and come only from the traced process.
 #[test]
 fn page_faults_are_sampled_where_they_happen() -> Result<()> {
     const PAGE_FAULTS: Countable = Countable { kind: 1, config: 2, config1: 0 };
@@ -117,7 +117,7 @@ fn count_to(limit: u64) {
     (0..limit).for_each(|n| _ = std::hint::black_box(n));
 }
 
-/// Does the same with a hardware event, if the machine has counters.
+/// Cycles are sampled in the same way, if the machine has counters.
 #[test]
 fn cycles_are_sampled_where_they_are_spent() -> Result<()> {
     const CYCLES: Countable = Countable { kind: 0, config: 0, config1: 0 };

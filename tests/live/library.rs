@@ -19,7 +19,8 @@ pub(crate) const COND: &str = "armtrace_cond_wait_seconds";
 /// How long a provoked wait may take to appear.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
-/// Returns options with one small table cache for all connections, so that every statement locks it and reopens its table.
+/// Returns options with one small table cache for all connections, so that every statement locks it and reopens its
+/// table.
 pub(crate) fn small_table_cache(perf_schema: bool, more: &[&str]) -> Options {
     let args = ["--table-open-cache=10", "--table-open-cache-instances=1"];
     let args = args.iter().chain(more).map(|a| (*a).to_owned()).collect();
@@ -37,9 +38,9 @@ pub(crate) fn measured(agent: &Agent, metric: &str) -> Result<BTreeMap<String, (
         .collect())
 }
 
-/// The least share of performance_schema's sum for a contended mutex that armtrace must find, in at least one of several
-/// windows. performance_schema's sum is larger because it includes acquisitions without a sleep, and spinning; on a busy
-/// machine those can be most of a window.
+/// The least share of performance_schema's sum for a contended mutex that armtrace must find, in at least one of
+/// several windows. performance_schema's sum is larger because it includes acquisitions without a sleep, and spinning;
+/// on a busy machine those can be most of a window.
 const FOUND: f64 = 0.6;
 const WINDOWS: usize = 4;
 

@@ -11,8 +11,8 @@ use lab::machine::patience;
 use lab::releases::Release;
 use lab::server::{wait_for, Options, Server};
 
-/// How long the agent may take to exit, as the median of many exits and at worst. It waits until every CPU has scheduled,
-/// which can take long on a small busy machine.
+/// How long the agent may take to exit, as the median of many exits and at worst. It waits until every CPU has
+/// scheduled, which can take long on a small busy machine.
 const PROMPT: Duration = Duration::from_secs(1);
 const PROMPT_AT_WORST: Duration = Duration::from_secs(5);
 
@@ -88,8 +88,8 @@ fn exits_promptly_and_cleanly() -> Result<()> {
     wait_for("the BPF programs to be freed", CLEAN_UP, || Ok(loaded_programs()?.is_empty().then_some(())))
 }
 
-/// If a thread were killed while it removes breakpoints, those left would stay in the server and cost it a trap at every
-/// hit. The test kills the agent at several moments of a detach.
+/// If a thread were killed while it removes breakpoints, those left would stay in the server and cost it a trap at
+/// every hit. The test kills the agent at several moments of a detach.
 #[test]
 fn leaves_nothing_behind_when_killed_while_detaching() -> Result<()> {
     let server = Server::start(Release::MYSQL_9_7, &Options::default())?;

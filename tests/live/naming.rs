@@ -35,8 +35,8 @@ fn options(perf_schema: bool) -> Options {
 /// code.
 const DESCRIBED_KEY: u64 = 0x20;
 
-/// With performance_schema on, a latch id's description holds the key of its instrument. Exactly the ids with a key must
-/// have the name of an instrument.
+/// With performance_schema on, a latch id's description holds the key of its instrument. Exactly the ids with a key
+/// must have the name of an instrument.
 fn latch_ids_agree(server: &Server, least: usize) -> Result<()> {
     let instruments = instruments(server)?;
     let (target, namer) = open(server)?;
@@ -139,8 +139,8 @@ fn rw_locks_agree(server: &Server, layout: &RwLockLayout) -> Result<()> {
     Ok(())
 }
 
-/// performance_schema has the address of each rw-lock. The namer must find its name from the structure that contains it, as
-/// it does with performance_schema off.
+/// performance_schema has the address of each rw-lock. The namer must find its name from the structure that contains
+/// it, as it does with performance_schema off.
 fn structures_give_names(server: &Server) -> Result<()> {
     let mut load = Load::start(server, "oltp_read_write", 4)?;
     load.wait_running()?;
@@ -261,8 +261,8 @@ fn globals_agree(server: &Server) -> Result<()> {
     Ok(())
 }
 
-/// Debian's build has no symbols for its latches, and its performance_schema has no addresses, only the number of latches
-/// of each name. The test finds the addresses from performance_schema's objects in memory.
+/// Debian's build has no symbols for its latches, and its performance_schema has no addresses, only the number of
+/// latches of each name. The test finds the addresses from performance_schema's objects in memory.
 fn structures_give_names_without_symbols(server: &Server) -> Result<()> {
     let mut load = Load::start(server, "oltp_read_write", 4)?;
     load.wait_running()?;
@@ -286,8 +286,8 @@ fn structures_give_names_without_symbols(server: &Server) -> Result<()> {
     println!("{seen:#?}");
     for row in &rows {
         let [event, count] = &row[..] else { anyhow::bail!("{row:?}") };
-        // In this build, only performance_schema names the latches of the adaptive hash index and of the change buffer's
-        // index.
+        // In this build, only performance_schema names the latches of the adaptive hash index and of the change
+        // buffer's index.
         let expected = match event.rsplit('/').next() {
             Some("btr_search_latch") => 0,
             Some("index_tree_rw_lock") => count.parse::<u64>()? - 1,
@@ -299,8 +299,8 @@ fn structures_give_names_without_symbols(server: &Server) -> Result<()> {
     Ok(())
 }
 
-/// Finds InnoDB's instrumented rw-locks in a server's memory and returns their lock words and event names. Each begins with
-/// a pointer to its performance_schema object. The result includes copies of such pointers on threads' stacks.
+/// Finds InnoDB's instrumented rw-locks in a server's memory and returns their lock words and event names. Each begins
+/// with a pointer to its performance_schema object. The result includes copies of such pointers on threads' stacks.
 fn instrumented_latches(target: &Target) -> Result<Vec<(u64, String)>> {
     const TO_CLASS: u64 = 24;
     const TO_NAME: u64 = 20;
@@ -327,7 +327,8 @@ fn instrumented_latches(target: &Target) -> Result<Vec<(u64, String)>> {
     Ok(found)
 }
 
-/// Returns a process's private writable memory except for very large mappings, which contain no latches: the buffer pool.
+/// Returns a process's private writable memory except for very large mappings, which contain no latches: the buffer
+/// pool.
 fn writable_memory(pid: i32) -> Result<Vec<(u64, Vec<u8>)>> {
     const LARGEST: u64 = 128 << 20;
     let memory = std::fs::File::open(format!("/proc/{pid}/mem"))?;

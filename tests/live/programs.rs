@@ -19,8 +19,8 @@ const MOST_NS: f64 = 5000.0;
 const WINDOWS: usize = 3;
 /// The least number of runs for which a window's mean counts.
 const LEAST_RUNS: u64 = 100;
-/// The most instructions that the verifier may process. The kernel's limit is a million; docs/overhead.md has the current
-/// figures.
+/// The most instructions that the verifier may process. The kernel's limit is a million; docs/overhead.md has the
+/// current figures.
 const MOST_VERIFIED: u32 = 40_000;
 
 /// Makes the kernel time all BPF programs while the returned descriptor is open.

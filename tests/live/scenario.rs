@@ -144,8 +144,8 @@ fn source_of(release: Release, replica: &Server) -> Result<Server> {
     let args = ["--sync-binlog=0", "--innodb-flush-log-at-trx-commit=0"].map(str::to_owned).to_vec();
     let source = Server::start(release, &Options { defaults: true, args, ..Options::default() })?;
     replica.query(&follow(release, source.port()))?;
-    // Create the user for the address and the host name: older versions have an anonymous user for the local host, which
-    // would take precedence.
+    // Create the user for the address and the host name: older versions have an anonymous user for the local host,
+    // which would take precedence.
     for host in ["127.0.0.1", "localhost"] {
         source.query(&format!(
             "CREATE USER 'replica'@'{host}' IDENTIFIED BY ''; GRANT REPLICATION SLAVE ON *.* TO 'replica'@'{host}'"

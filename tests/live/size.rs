@@ -16,16 +16,16 @@ use lab::server::{wait_for, Options, Server};
 const MIB: u64 = 1 << 20;
 /// The most resident memory after attach.
 const MOST_MEMORY: u64 = 44 * MIB;
-/// The most idle CPU use as a fraction of one CPU, with a scrape in each interval. The goal is half of it, but the kernel
-/// counts in hundredths of a second.
+/// The most idle CPU use as a fraction of one CPU, with a scrape in each interval. The goal is half of it, but the
+/// kernel counts in hundredths of a second.
 const MOST_IDLE_CPU: f64 = 0.006;
 const SCRAPE_INTERVAL: Duration = Duration::from_secs(15);
 /// The number of idle intervals. The cheapest counts, because other load on the machine makes everything slower.
 const IDLE_INTERVALS: usize = 4;
 /// The most CPU time of one scrape.
 const LONGEST_SCRAPE: Duration = Duration::from_millis(5);
-/// The most by which the cost of a line of a scrape may grow with a thousand connections. The goal is a fifth more, but a
-/// thousand threads leave less space in the CPU caches.
+/// The most by which the cost of a line of a scrape may grow with a thousand connections. The goal is a fifth more, but
+/// a thousand threads leave less space in the CPU caches.
 const MOST_GROWTH: f64 = 2.0;
 const SCRAPES: u32 = 400;
 

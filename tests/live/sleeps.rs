@@ -14,8 +14,8 @@ use lab::tracer::Tracer;
 /// How far the two counts may differ.
 const TOLERANCE: f64 = 0.02;
 
-/// Counts, with bpftrace, the futex waits of MySQL's threads in the sync array, where they sleep for InnoDB's latches and for
-/// nothing else.
+/// Counts, with bpftrace, the futex waits of MySQL's threads in the sync array, where they sleep for InnoDB's latches
+/// and for nothing else.
 fn count_with_bpftrace(pid: i32, program: &str) -> Result<Tracer> {
     let uprobe = |kind: &str, function: &str| format!("{kind}:{program}:{function} /pid == {pid}/");
     let (reserve, wait) = (
@@ -54,7 +54,8 @@ fn sleeps_agree_with_bpftrace() -> Result<()> {
     sleep(Duration::from_secs(1));
     let theirs = counter.stop()?.value("@sleeps")?;
     let ours = by_latch(&agent.scrape()?, "armtrace_latch_sleeps_total");
-    // armtrace counts a sleep for a mutex inside the sync array twice: in the wait that it is part of, and as its own wait.
+    // armtrace counts a sleep for a mutex inside the sync array twice: in the wait that it is part of, and as its own
+    // wait.
     let inside = ["/sync_array_mutex", "/event_os_mutex"];
     let is_counted = |latch: &str| latch.contains("/innodb/") && !inside.iter().any(|i| latch.ends_with(i));
     let ours: f64 = ours.iter().filter(|(latch, _)| is_counted(latch)).map(|(_, sleeps)| sleeps).sum();

@@ -146,8 +146,8 @@ fn watches(tmux: &Tmux) -> Result<()> {
     tmux.wait("histogram of waits").map(drop)
 }
 
-/// Returns the page of a watched latch once its watch is over, when the last line offers to watch again. Repeats a watch that
-/// saw too little.
+/// Returns the page of a watched latch once its watch is over, when the last line offers to watch again. Repeats a
+/// watch that saw too little.
 fn verdict(tmux: &Tmux) -> Result<String> {
     for _ in 0..MOST_REPEATS {
         let found = tmux.wait_long("w watch again", WATCH)?;

@@ -14,15 +14,15 @@ use lab::machine::is_emulated;
 use lab::releases::Release;
 use lab::server::{Options, Server};
 
-/// The number of windows per run. The median of each latch's ratios counts, because performance_schema's sum also includes
-/// the time for which a thread was preempted while it acquired a free latch. When many threads share few CPUs, that happens
-/// rarely but takes long.
+/// The number of windows per run. The median of each latch's ratios counts, because performance_schema's sum also
+/// includes the time for which a thread was preempted while it acquired a free latch. When many threads share few CPUs,
+/// that happens rarely but takes long.
 const WINDOWS: usize = 5;
 const WINDOW: Duration = Duration::from_secs(3);
 const COMPARISONS: usize = 3;
 
-/// Returns how far a latch's wait sum may differ from performance_schema's. An emulator can suspend a thread between the two
-/// sides' clock readings for longer than many waits take.
+/// Returns how far a latch's wait sum may differ from performance_schema's. An emulator can suspend a thread between
+/// the two sides' clock readings for longer than many waits take.
 fn tolerance() -> f64 {
     if is_emulated() {
         0.35
@@ -51,8 +51,8 @@ pub(crate) struct Row {
     pub raw_s: f64,
     /// `raw_s` without the uncontended acquisitions that it includes, at their mean time in the quiet runs.
     pub truth_s: f64,
-    /// How much of `truth_s` may still be uncontended acquisitions. Those in which the thread was preempted last as long as
-    /// the other threads run; their number is proportional to the CPU time that acquisitions take.
+    /// How much of `truth_s` may still be uncontended acquisitions. Those in which the thread was preempted last as
+    /// long as the other threads run; their number is proportional to the CPU time that acquisitions take.
     pub preempted_s: f64,
     pub waits: f64,
     pub ours_s: f64,
@@ -61,11 +61,12 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    /// Returns whether at least nine tenths of performance_schema's sum are waits. For a latch with millions of acquisitions,
-    /// preemptions during uncontended ones can take longer than the waits.
+    /// Returns whether at least nine tenths of performance_schema's sum are waits. For a latch with millions of
+    /// acquisitions, preemptions during uncontended ones can take longer than the waits.
     ///
-    /// If performance_schema does not time all threads, it must also have counted at least as many acquisitions as armtrace
-    /// has waits. If it times all threads, more waits than that are an error of armtrace's and must not be excluded.
+    /// If performance_schema does not time all threads, it must also have counted at least as many acquisitions as
+    /// armtrace has waits. If it times all threads, more waits than that are an error of armtrace's and must not be
+    /// excluded.
     pub fn is_comparable(&self, times_all: bool) -> bool {
         self.truth_s - self.preempted_s >= 0.9 * self.raw_s && (times_all || self.waits <= self.truth_count)
     }
@@ -100,8 +101,8 @@ impl Reading {
         self.truth.keys()
     }
 
-    /// Returns the increase of a latch's counters since an earlier reading. `uncontended` is the mean time of an uncontended
-    /// acquisition, and `delay` the result of [`sleep_and_measure_delay`] for the same time.
+    /// Returns the increase of a latch's counters since an earlier reading. `uncontended` is the mean time of an
+    /// uncontended acquisition, and `delay` the result of [`sleep_and_measure_delay`] for the same time.
     pub fn since(&self, earlier: &Reading, latch: &str, uncontended: f64, delay: f64) -> Row {
         let grown = |now: &BTreeMap<String, f64>, then: &BTreeMap<String, f64>| {
             now.get(latch).copied().unwrap_or(0.0) - then.get(latch).copied().unwrap_or(0.0)
@@ -146,8 +147,8 @@ pub(crate) fn sleep_and_measure_delay(time: Duration) -> Result<f64> {
     Ok((runnable / cpus - 1.0).max(0.0))
 }
 
-/// Returns the mean time of an uncontended acquisition of each latch in seconds, according to performance_schema: the least
-/// of several runs of a load with a single client.
+/// Returns the mean time of an uncontended acquisition of each latch in seconds, according to performance_schema: the
+/// least of several runs of a load with a single client.
 pub(crate) fn uncontended(server: &Server, load: Load, each: Duration) -> Result<BTreeMap<String, f64>> {
     let mut least = BTreeMap::new();
     for _ in 0..3 {
@@ -206,8 +207,8 @@ fn table(rows: &[Row]) -> String {
     text
 }
 
-/// Checks that the sums of the most contended latches, according to either side, agree over the whole run or in the median
-/// window.
+/// Checks that the sums of the most contended latches, according to either side, agree over the whole run or in the
+/// median window.
 fn agree(rows: &[Row], threads: u32, times_all: bool) -> Result<()> {
     let floor = FLOOR * f64::from(threads) * WINDOWS as f64 * WINDOW.as_secs_f64();
     let counts = |r: &&Row| r.is_comparable(times_all) && r.truth_s.max(r.ours_s) >= floor;
@@ -227,8 +228,8 @@ fn agree(rows: &[Row], threads: u32, times_all: bool) -> Result<()> {
     Ok(())
 }
 
-/// Compares up to three times under one load. Disturbances, such as a thread preempted while it acquires a free latch, can
-/// make a correct measurement fail, but cannot make a wrong one pass.
+/// Compares up to three times under one load. Disturbances, such as a thread preempted while it acquires a free latch,
+/// can make a correct measurement fail, but cannot make a wrong one pass.
 fn agrees(release: Release, threads: u32, args: &[&str]) -> Result<()> {
     let test = "oltp_update_index";
     let options =

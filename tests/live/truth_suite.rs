@@ -1,8 +1,8 @@
 //! The full comparison with performance_schema: every server under every load that it supports, three runs each
 //! (`make truth`).
 //!
-//! A server's new figures replace its old ones in `docs/truth.tsv`, from which the tables in `docs/truth.md` are generated.
-//! So servers can be measured one at a time, and the documentation always shows what was measured.
+//! A server's new figures replace its old ones in `docs/truth.tsv`, from which the tables in `docs/truth.md` are
+//! generated. So servers can be measured one at a time, and the documentation always shows what was measured.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -401,8 +401,8 @@ fn missed_or_met(lines: &[&Line]) -> String {
     missed(lines).map_or_else(|| "met".to_owned(), |what| format!("missed ({what})"))
 }
 
-/// Returns the latches by which a load misses the bar, or `None` if it meets it. The bar is that both sides have the same top
-/// latches and that their sums agree.
+/// Returns the latches by which a load misses the bar, or `None` if it meets it. The bar is that both sides have the
+/// same top latches and that their sums agree.
 fn missed(lines: &[&Line]) -> Option<String> {
     let name = |l: &Line| l.latch.trim_start_matches("wait/synch/").to_owned();
     let off = judged(lines).into_iter().filter(|l| !l.agrees()).map(|l| format!("{} {:.2}", name(l), l.ratio));
@@ -410,8 +410,8 @@ fn missed(lines: &[&Line]) -> Option<String> {
     (!missed.is_empty()).then(|| missed.join(", "))
 }
 
-/// Returns the latches that are judged: the top latches according to performance_schema, and those that are at the top only
-/// according to armtrace and do not agree. Latches in fifth and sixth place that hardly differ may change places.
+/// Returns the latches that are judged: the top latches according to performance_schema, and those that are at the top
+/// only according to armtrace and do not agree. Latches in fifth and sixth place that hardly differ may change places.
 fn judged<'a>(lines: &[&'a Line]) -> Vec<&'a Line> {
     let floor = BAR_FLOOR * f64::from(THREADS) * RUNS as f64 * RUN.as_secs_f64();
     let top = |of: fn(&Line) -> f64| -> Vec<&'a Line> {

@@ -14,8 +14,8 @@ use lab::server::{wait_for, Options, Server};
 /// The longest time until every wanted latch has had a wait.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Puts a server under load with performance_schema off until all wanted latches have waits. Returns the wait time of every
-/// latch, longest first.
+/// Puts a server under load with performance_schema off until all wanted latches have waits. Returns the wait time of
+/// every latch, longest first.
 fn waits_without_perf_schema(
     release: Release,
     test: &str,
@@ -72,8 +72,8 @@ const UNINSTRUMENTED: &[&str] = &[
     "wait/synch/mutex/innodb/trx_mutex",
 ];
 
-/// Locks outside InnoDB that have no instrument and so no name: those of the C library's allocator, and the C++ mutexes of
-/// MariaDB's background thread pool.
+/// Locks outside InnoDB that have no instrument and so no name: those of the C library's allocator, and the C++ mutexes
+/// of MariaDB's background thread pool.
 const OUTSIDE_INNODB: &[&str] = &["unnamed:tpool::", "unnamed:malloc"];
 
 fn is_outside_innodb(latch: &str) -> bool {

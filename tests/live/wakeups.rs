@@ -140,8 +140,8 @@ fn ours(agent: &Agent) -> Result<(Waited, (f64, f64))> {
     Ok((Waited { lock, condition: condition.1 + woken.1 }, woken))
 }
 
-/// In a group commit, the leader wakes all followers at once. performance_schema counts the time until each has reacquired
-/// the mutex as part of the wait for the condition variable.
+/// In a group commit, the leader wakes all followers at once. performance_schema counts the time until each has
+/// reacquired the mutex as part of the wait for the condition variable.
 #[test]
 fn mysql_group_commit_wakeups_are_not_contention() -> Result<()> {
     let args = ["--log-bin=binlog", "--sync-binlog=1"].map(str::to_owned).to_vec();

@@ -93,8 +93,8 @@ pub fn all_watchpoints() -> Result<watchpoint::Watchpoints> {
     watchpoint::Watchpoints::open(&addresses, 1).context("a watchpoint was left behind")
 }
 
-/// Checks that no watchpoint and no BPF program was left behind. The kernel frees programs shortly after their process has
-/// exited.
+/// Checks that no watchpoint and no BPF program was left behind. The kernel frees programs shortly after their process
+/// has exited.
 pub fn none_is_left() -> Result<()> {
     all_watchpoints()?;
     wait_for("the BPF programs to be freed", Duration::from_secs(10), || {

@@ -59,8 +59,8 @@ static OLD_UPDATES: Provoked = Provoked {
     ],
 };
 
-/// Aria's checkpoint thread waits for its next interval. The condition variable is in a static object with another name, so
-/// only its instrument names it.
+/// Aria's checkpoint thread waits for its next interval. The condition variable is in a static object with another
+/// name, so only its instrument names it.
 static CHECKPOINTS: Provoked = Provoked {
     release: Release::MARIADB_11_4,
     perf_schema: true,

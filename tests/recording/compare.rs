@@ -1,4 +1,4 @@
-//! Comparisons against cases computed by hand.
+//! Comparisons, checked against cases computed by hand.
 
 use armtrace::measure::{checksum, cpu, latch};
 use std::time::Duration;
@@ -17,7 +17,7 @@ use lab::snapshots::{self, checksum, cpu, empty, handoffs, latch, reacquires, CO
 
 const SECONDS: u64 = 60;
 
-/// What a system has in each second: waits of 1 ms for TRX and for INDEX, and statements.
+/// A system's load per second: the number of waits of 1 ms for TRX and for INDEX, and of statements.
 #[derive(Clone, Copy)]
 struct Load {
     trx: u64,
@@ -25,7 +25,7 @@ struct Load {
     queries: u64,
 }
 
-/// A minute of that load; what it waits goes up and down by a tenth.
+/// Returns a minute of this load, in which the number of waits varies by a tenth.
 fn side(name: &str, start: &Start, load: Load) -> Side {
     let mut sums = (0, 0, 0);
     let seconds: Vec<(Snapshot, Option<u64>)> = (1..=SECONDS)
@@ -50,7 +50,7 @@ fn side(name: &str, start: &Start, load: Load) -> Side {
     Side::of_recording(name, &read(&file(start, &seconds, Some(Ending::Complete))), None)
 }
 
-/// So many times that wait.
+/// Multiplies the figures of a latch with one wait.
 fn times(one: LatchWaits, times: u64) -> LatchWaits {
     let waits = Histogram {
         buckets: one.waits.buckets.map(|n| n * times),
@@ -80,35 +80,36 @@ fn waits_are_compared_by_second_statement_and_cpu() {
     let trx = comparison.changes.iter().find(|row| row.latch == TRX).unwrap();
     assert_eq!(trx.claim, Claim::More);
     let by = |per| trx.wait(per).unwrap();
-    // 100 waits of 1 ms a second, and 600.
+    // 100 and 600 waits of 1 ms per second.
     assert!(
         near(by(Per::Second).a, 0.1) && near(by(Per::Second).b, 0.6) && near(by(Per::Second).ratio.unwrap().value, 6.0)
     );
-    // Per 1,000 statements: the same, and half.
+    // Per 1,000 statements, A has the same and B half.
     assert!(
         near(by(Per::Query).a, 0.1) && near(by(Per::Query).b, 0.3) && near(by(Per::Query).ratio.unwrap().value, 3.0)
     );
-    // By 2 CPUs, and by 8.
+    // Divided by 2 and by 8 CPUs.
     assert!(near(by(Per::Core).a, 0.05) && near(by(Per::Core).b, 0.075));
     assert_eq!(trx.awake, [Some(1.0), Some(1.0)]);
-    // The other latch: half as much per statement, as clear as that.
+    // The other latch clearly has half the wait time per statement.
     let index = comparison.changes.iter().find(|row| row.latch == INDEX).unwrap();
     assert_eq!((index.claim, index.awake), (Claim::Less, [Some(0.5), Some(0.5)]));
-    // The larger difference is first: 0.2 s for 1,000 statements, beside 0.15 s.
+    // The larger difference comes first: 0.2 s for 1,000 statements, against 0.15 s.
     assert_eq!(comparison.changes[0].latch, TRX);
 
     assert!(near(comparison.throughput.unwrap().ratio.unwrap().value, 2.0));
-    // A at half its clock has half its throughput, so B has four times as much.
+    // A at half its clock rate has half its throughput, so B has four times as much.
     let clock = comparison.at_one_clock.unwrap();
     assert_eq!(clock.ghz, [3.0, 1.5]);
     assert!(near(clock.a_scaled, 500.0) && near(clock.ratio.unwrap().value, 4.0));
-    // Twice as much for four times the money: half as much for one, and what A serves would cost twice as much.
+    // B has twice the throughput at four times the price: half as much per dollar, so A's throughput would cost twice
+    // as much on B.
     let cost = comparison.cost_performance.unwrap();
     assert!(near(cost.per_price[0], 100.0) && near(cost.per_price[1], 50.0) && near(cost.ratio.unwrap().value, 0.5));
     assert!(near(cost.saving, -1.0));
-    // A's 10 buy A's 2 CPUs, and a fourth of B's 8.
+    // A's price of 10 buys A's 2 CPUs, or a fourth of B's 8.
     assert_eq!(cost.cores, Some([2.0, 2.0]));
-    // 1.5 s of CPU time for 1,000 statements, and for 2,000.
+    // 1.5 s of CPU time for 1,000 and for 2,000 statements.
     assert!(near(comparison.server_cpu.unwrap().a, 1.5) && near(comparison.server_cpu.unwrap().b, 0.75));
     assert_eq!(comparison.settings["innodb_spin_wait_delay"], [Some("6".to_owned()), Some("30".to_owned())]);
 }
@@ -125,7 +126,7 @@ fn a_recording_does_not_differ_from_itself() {
 }
 
 #[test]
-fn a_latch_of_one_only_is_said_to_be_that() {
+fn a_latch_on_one_side_only_is_reported_as_such() {
     let a = side("a", &start(1), Load { trx: 100, index: 0, queries: 1000 });
     let b = side("b", &start(1), Load { trx: 100, index: 100, queries: 1000 });
     let comparison = Comparison::new(&a, &b, Options::default());
@@ -135,7 +136,7 @@ fn a_latch_of_one_only_is_said_to_be_that() {
 }
 
 #[test]
-fn without_statements_time_is_what_is_left() {
+fn without_statements_waits_are_compared_per_second() {
     let counted = side("a", &start(1), Load { trx: 100, index: 10, queries: 1000 });
     let recording = read(&file(&start(1), &[(snapshots::busy(1), None)], Some(Ending::Complete)));
     let uncounted = Side::of_recording("b", &recording, None);
@@ -144,12 +145,13 @@ fn without_statements_time_is_what_is_left() {
     assert!(comparison.remarks.iter().any(|remark| remark.contains("--mysql")));
     assert!(comparison.remarks.iter().any(|remark| remark.contains("Nothing is claimed")));
     assert!(comparison.changes.is_empty());
-    // By hand, statements are there again.
+    // The user can supply the number of statements per second.
     let comparison = Comparison::new(&counted, &Side::of_recording("b", &recording, Some(500.0)), Options::default());
     assert!(near(comparison.throughput.unwrap().b, 500.0));
 }
 
-/// A minute in which the server computes and spins, so many milliseconds a second of each, and waits for TRX for a second.
+/// Returns a minute in which the server computes and spins for these numbers of milliseconds per second, and waits for
+/// TRX for one second per second.
 fn computing(name: &str, start: &Start, other: u64, spin: u64, won: u64) -> Side {
     let seconds: Vec<(Snapshot, Option<u64>)> = (1..=SECONDS)
         .map(|second| {
@@ -188,7 +190,7 @@ fn cpu_time_is_compared_by_class_and_spinning_by_latch() {
     let (a, b) = (computing("a", &start(1), 600, 400, 8), computing("b", &start(1), 600, 1200, 2));
     let comparison = Comparison::new(&a, &b, Options::default());
     let [spin, other] = &comparison.cpu[..] else { panic!("{:?}", comparison.cpu) };
-    // 0.4 s and 1.2 s for 1,000 statements: of 1 s, and of 1.8 s.
+    // 0.4 s of 1 s, and 1.2 s of 1.8 s, for 1,000 statements.
     assert_eq!((spin.class, spin.used.claim), ("spin", Claim::More));
     let by = spin.used.cpu(Per::Query).unwrap();
     assert!(near(by.a, 0.4) && near(by.b, 1.2) && near(by.ratio.unwrap().value, 3.0), "{by:?}");
@@ -198,11 +200,11 @@ fn cpu_time_is_compared_by_class_and_spinning_by_latch() {
     assert_eq!((other.class, other.used.claim), ("other", Claim::Unclear));
     let [low, high] = other.used.cpu(Per::Query).unwrap().ratio.unwrap().interval.unwrap();
     assert!(low <= 1.0 && high >= 1.0, "{low} to {high}");
-    // Of a second waited 0.4 s and 1.2 s were spun by all waiters together, and 8 and 2 of 10 spins were won.
+    // Per second of wait, all waiters together spun for 0.4 s and 1.2 s, and won 8 and 2 of 10 spins.
     let trx = comparison.unclear.iter().find(|row| row.latch == TRX).unwrap();
     assert!(near(trx.spinning[0].unwrap(), 0.4) && near(trx.spinning[1].unwrap(), 1.2), "{trx:?}");
     assert!(near(trx.spins_won[0].unwrap(), 0.8) && near(trx.spins_won[1].unwrap(), 0.2), "{trx:?}");
-    // 150 turns, 30 rounds: 36 and 9 µs.
+    // 150 turns in each of 30 rounds take 36 and 9 µs.
     let [turn, spun] = [comparison.spin_turn.unwrap(), comparison.spin_before_sleep.unwrap()];
     assert!(near(turn[0], 8e-9) && near(turn[1], 2e-9) && near(spun[0], 36e-6) && near(spun[1], 9e-6), "{spun:?}");
     assert_eq!(comparison.code["crc32c of pages and redo log"][1].as_deref(), Some("b, in software"));
@@ -219,8 +221,9 @@ fn cpu_time_is_compared_by_class_and_spinning_by_latch() {
     assert!(page.contains("<h2>CPU time by class</h2>") && page.contains("<td>b, in software</td>"), "{page}");
 }
 
-/// A minute of 1,000 statements a second, with so many waits of 1 ms for TRX from the own node, and from the other one.
-fn handing_over(start: &Start, local: u64, remote: u64, instruction: &str, ordering_ms: u64) -> Side {
+/// Returns a minute of 1,000 statements per second, with these numbers of handoffs of TRX within a node and between
+/// nodes, each after a wait of 1 ms.
+fn with_handoffs(start: &Start, local: u64, remote: u64, instruction: &str, ordering_ms: u64) -> Side {
     let seconds: Vec<(Snapshot, Option<u64>)> = (1..=SECONDS)
         .map(|second| {
             let cell =
@@ -264,12 +267,12 @@ fn handing_over(start: &Start, local: u64, remote: u64, instruction: &str, order
 
 #[test]
 fn handoffs_barriers_and_checksums_are_compared() {
-    let a = handing_over(&start(1), 300, 100, "lock cmpxchg", 40);
-    let b = handing_over(&start(1), 100, 300, "casal", 80);
+    let a = with_handoffs(&start(1), 300, 100, "lock cmpxchg", 40);
+    let b = with_handoffs(&start(1), 100, 300, "casal", 80);
     let comparison = Comparison::new(&a, &b, Options::default());
     let handoffs = comparison.handoffs.as_ref().unwrap();
     let row = &handoffs.latches[0];
-    // 0.1 s for 1,000 statements, and 0.3 s: a quarter of the wait, and three.
+    // 0.1 s and 0.3 s for 1,000 statements: a quarter and three quarters of the wait.
     assert_eq!((row.latch.as_str(), row.claim), (TRX, Claim::More));
     assert!(
         near(row.wait(Per::Query).unwrap().a, 0.1) && near(row.wait(Per::Query).unwrap().ratio.unwrap().value, 3.0),
@@ -278,14 +281,14 @@ fn handoffs_barriers_and_checksums_are_compared() {
     assert!(near(row.remote_share[0].unwrap(), 0.25) && near(row.share_ratio.unwrap().value, 3.0), "{row:?}");
     assert!(near(handoffs.moved[0].unwrap(), 0.2), "{handoffs:?}");
     let ordering = comparison.ordering.as_ref().unwrap();
-    // 50 ms and 90 ms of a second, by what the instructions do, whatever they are called.
+    // 50 ms and 90 ms of a second, grouped by what the instructions do, not by their names.
     let [group] = &ordering.groups[..] else { panic!("{ordering:?}") };
     assert_eq!((group.group, group.used.claim), ("atomic", Claim::More));
     assert_eq!(group.most.clone().map(Option::unwrap), ["lock cmpxchg", "casal"]);
     assert!(near(group.used.share[0], 0.05) && near(group.used.cpu(Per::Query).unwrap().ratio.unwrap().value, 1.8));
     let [function] = &ordering.functions[..] else { panic!("{ordering:?}") };
     assert!(near(function.used.cpu(Per::Second).unwrap().ratio.unwrap().value, 2.0), "{function:?}");
-    // 12 s for 12 times 300 KiB, and for 100.
+    // 12 s for 12 times 300 KiB, and for 12 times 100 KiB.
     let cost = comparison.checksum_cost.unwrap();
     assert!(near(cost.a, 12.0 / 3600.0) && near(cost.b, 12.0 / 1200.0), "{cost:?}");
     let text = Text(&comparison).to_string();
@@ -302,7 +305,7 @@ fn handoffs_barriers_and_checksums_are_compared() {
         page.contains("<h2>Remote handoffs</h2>") && page.contains("<h2>CPU time of barriers and atomics</h2>"),
         "{page}"
     );
-    // The same twice: nothing is claimed.
+    // Two equal sides: nothing is claimed.
     let same = Comparison::new(&a, &a, Options::default());
     let (handoffs, ordering) = (same.handoffs.unwrap(), same.ordering.unwrap());
     assert_eq!((handoffs.all.claim, handoffs.latches[0].claim), (Claim::Unclear, Claim::Unclear));
@@ -310,32 +313,32 @@ fn handoffs_barriers_and_checksums_are_compared() {
 }
 
 #[test]
-fn handoffs_that_one_did_not_count_are_not_compared() {
+fn handoffs_are_compared_only_if_both_sides_have_them() {
     let cores = Start { places: vec!["cpus 0".to_owned(), "cpus 1".to_owned()], ..start(1) };
     let none = Start { places: Vec::new(), ..start(1) };
-    let nodes = handing_over(&start(1), 300, 100, "lock cmpxchg", 40);
+    let nodes = with_handoffs(&start(1), 300, 100, "lock cmpxchg", 40);
     let remarks = |b: &Start| {
-        let comparison = Comparison::new(&nodes, &handing_over(b, 300, 100, "lock cmpxchg", 40), Options::default());
+        let comparison = Comparison::new(&nodes, &with_handoffs(b, 300, 100, "lock cmpxchg", 40), Options::default());
         (comparison.handoffs.is_some(), comparison.remarks.join("\n"))
     };
-    let (is_compared, said) = remarks(&none);
-    assert!(!is_compared && said.contains("B has no handoffs to compare"), "{said}");
-    let (is_compared, said) = remarks(&cores);
-    assert!(is_compared && said.contains("between NUMA nodes on A, and between groups of CPUs on B"), "{said}");
+    let (is_compared, text) = remarks(&none);
+    assert!(!is_compared && text.contains("B has no handoffs to compare"), "{text}");
+    let (is_compared, text) = remarks(&cores);
+    assert!(is_compared && text.contains("between NUMA nodes on A, and between groups of CPUs on B"), "{text}");
 }
 
 #[test]
-fn where_one_has_no_samples_no_cpu_time_is_compared() {
+fn cpu_time_is_compared_only_if_both_sides_have_samples() {
     let sampled = computing("a", &start(1), 600, 400, 8);
-    let not = side("b", &start(1), Load { trx: 100, index: 10, queries: 1000 });
-    let comparison = Comparison::new(&sampled, &not, Options::default());
+    let unsampled = side("b", &start(1), Load { trx: 100, index: 10, queries: 1000 });
+    let comparison = Comparison::new(&sampled, &unsampled, Options::default());
     assert!(comparison.cpu.is_empty() && comparison.spin_turn.is_none() && comparison.code.is_empty());
     let trx = comparison.changes.iter().find(|row| row.latch == TRX).unwrap();
     assert!(trx.spinning[0].is_some() && trx.spinning[1].is_none(), "{trx:?}");
     assert!(!Text(&comparison).to_string().contains("by class"));
 }
 
-/// Waits for TRX, and threads that were woken and wait for the mutex of their condition.
+/// Returns a minute with waits for TRX, and with reacquires of a condition variable's mutex.
 fn woken(name: &str, milliseconds: u64) -> Side {
     let second = |n: u64| Snapshot {
         elapsed: Duration::from_secs(n),
@@ -351,9 +354,9 @@ fn woken(name: &str, milliseconds: u64) -> Side {
 }
 
 #[test]
-fn wake_ups_are_compared_apart_from_latches() {
+fn reacquires_are_compared_separately_from_waits() {
     let comparison = Comparison::new(&woken("a", 200), &woken("b", 600), Options::default());
-    assert!(near(comparison.all.wait(Per::Second).unwrap().b, 0.1), "in no sum");
+    assert!(near(comparison.all.wait(Per::Second).unwrap().b, 0.1), "reacquires are not in the sum");
     assert!(comparison.changes.iter().chain(&comparison.unclear).all(|row| row.latch == TRX));
     let [row] = &comparison.reacquires[..] else { panic!("{:?}", comparison.reacquires) };
     let wait = row.wait(Per::Second).unwrap();
@@ -364,9 +367,9 @@ fn wake_ups_are_compared_apart_from_latches() {
     assert!(Html(&comparison).to_string().contains("<h2>Wake-ups</h2>"));
 }
 
-/// There they are part of the waits for the latch: a comparison with newer recordings would be of other things.
+/// In older recordings reacquires are part of the waits for the latch, so they cannot be compared.
 #[test]
-fn wake_ups_are_not_compared_with_recordings_that_do_not_keep_them_apart() {
+fn reacquires_are_not_compared_with_recordings_that_include_them_in_waits() {
     let old = Start { reacquires_seen: false, ..start(1) };
     let second = |n: u64| (Snapshot { elapsed: Duration::from_secs(n), ..empty() }, Some(1000 * n));
     let seconds: Vec<_> = (1..=SECONDS).map(second).collect();
@@ -374,9 +377,9 @@ fn wake_ups_are_not_compared_with_recordings_that_do_not_keep_them_apart() {
     assert!(Comparison::new(&old, &woken("b", 600), Options::default()).reacquires.is_empty());
 }
 
-/// performance_schema counts them among the waits for the condition.
+/// performance_schema counts reacquires as part of the waits for the condition variable.
 #[test]
-fn wake_ups_are_not_compared_with_a_dump() {
+fn reacquires_are_not_compared_with_a_dump() {
     let dump = Dump::parse(&format!("{TRX}\t12\t4000\n"), Unit::S).unwrap();
     let a = Side::of_dump("ps.txt", &dump, 60.0, Some(1000.0));
     assert!(Comparison::new(&a, &woken("b", 600), Options::default()).reacquires.is_empty());
@@ -391,15 +394,15 @@ fn an_old_dump_is_compared_without_claims() {
     let comparison = Comparison::new(&a, &b, Options::default());
     assert!(comparison.changes.is_empty());
     let trx = comparison.unclear.iter().find(|row| row.latch == TRX).unwrap().wait(Per::Query).copied().unwrap();
-    // 12 s in 60 s, and 0.4 s each second.
+    // 12 s in 60 s, and 0.4 s per second.
     assert!(near(trx.a, 0.2) && near(trx.b, 0.4) && near(trx.ratio.unwrap().value, 2.0));
     assert_eq!(trx.ratio.unwrap().interval, None);
-    assert!(near(comparison.all.wait(Per::Second).unwrap().a, 0.25), "idle waits are no contention");
+    assert!(near(comparison.all.wait(Per::Second).unwrap().a, 0.25), "idle waits are not contention");
     assert!(comparison.remarks.iter().any(|remark| remark.contains("free latch")));
 }
 
 #[test]
-fn pages_of_comparisons_need_nothing_else() {
+fn html_comparisons_are_self_contained() {
     let a = side("<b>a</b>", &start(1), Load { trx: 100, index: 10, queries: 1000 });
     let b = side("b", &start(1), Load { trx: 300, index: 10, queries: 1000 });
     let page = Html(&Comparison::new(&a, &b, Options::default())).to_string();
@@ -409,7 +412,7 @@ fn pages_of_comparisons_need_nothing_else() {
     }
 }
 
-/// One load at 1 to 16 threads: TRX takes more and more of them.
+/// Returns one load at 1 to 16 threads, of which TRX takes an increasing share.
 fn sweep() -> Vec<(f64, Side)> {
     let at = |threads: u64, trx: u64, queries: u64| {
         (
@@ -426,14 +429,14 @@ fn the_latch_that_stops_scaling_is_found() {
     let numbers: Vec<f64> = scaling.points.iter().map(|point| point.n).collect();
     assert_eq!(numbers, [1.0, 2.0, 4.0, 8.0, 16.0]);
     assert!(near(scaling.points[4].throughput, 5200.0) && near(scaling.points[4].efficiency, 0.325));
-    // 8,000 waits of 1 ms each second.
+    // 8,000 waits of 1 ms per second.
     assert!(near(scaling.points[4].waiting, 8.0 + 0.52));
-    assert_eq!(scaling.growing.len(), 1, "INDEX is waited for as long by each statement: {:?}", scaling.growing);
+    assert_eq!(scaling.growing.len(), 1, "the wait for INDEX per statement does not grow: {:?}", scaling.growing);
     let top = &scaling.growing[0];
     assert_eq!(top.latch, TRX);
-    // 7.9 of 15 threads.
+    // 7.9 of the 15 added threads.
     assert!(near(top.share_of_added, 7.9 / 15.0), "{top:?}");
-    // 0.1 ms for each statement, and 1.54 ms.
+    // 0.1 ms and 1.54 ms per statement.
     assert!(near(top.per_query.unwrap().value, 8000.0 / 5200.0 * 10.0), "{top:?}");
     assert!(near(scaling.points[4].cpus.unwrap(), 1.5));
     let law = scaling.law.unwrap();

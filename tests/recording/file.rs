@@ -1,4 +1,4 @@
-//! The file: what is written is read, and what is damaged is an error.
+//! The file format: what is written is read back, and damage is an error.
 
 use armtrace::measure::{cpu, latch};
 use std::path::PathBuf;
@@ -13,13 +13,13 @@ use armtrace::recording::{Code, Ending, FormatError, Handed, Recorder, Recording
 use crate::{busy_file, busy_seconds, file, read, start};
 use lab::snapshots::{busy, callsite, cpu, empty, handoffs, latch, page, spin, INDEX, TRX};
 
-/// A file that an armtrace of its time wrote, which every later one must read alike. Its name says the version, and the figures
-/// that it was the first to have.
+/// Returns the path of a file written by an earlier armtrace, which every later one must read with the same result. Its
+/// name has the format version and the figures that were new in it.
 fn golden(of: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/fixtures/recording-{of}.rec"))
 }
 
-/// Without how its waiters spin.
+/// Removes the spinning figures.
 fn without_spinning(latch: LatchWaits) -> LatchWaits {
     LatchWaits { spin_cpu_ns: 0, spins_won: 0, spins_wasted: 0, ..latch }
 }
@@ -49,7 +49,7 @@ fn assert_holds_waits(recording: &Recording, seconds: u64) {
     assert_eq!((end.ending, end.probes.len(), end.static_barriers["dmb ish"]), (Ending::Complete, 3, 10));
 }
 
-/// Also where CPU time went.
+/// Checks waits and CPU time.
 fn assert_holds_cpu(recording: &Recording, seconds: u64) {
     let last = busy(seconds);
     assert_holds_waits(recording, seconds);
@@ -62,7 +62,7 @@ fn assert_holds_cpu(recording: &Recording, seconds: u64) {
     assert_eq!(recording.code, Code { checksums: last.checksum.chosen, spin: last.spin });
 }
 
-/// Also where latches came from, which instructions CPU time went into, and what checksums were computed of.
+/// Checks waits, CPU time, handoffs, ordering instructions and checksum calls.
 fn assert_holds_all(recording: &Recording, seconds: u64) {
     let last = busy(seconds);
     assert_holds_cpu(recording, seconds);
@@ -75,7 +75,7 @@ fn assert_holds_all(recording: &Recording, seconds: u64) {
         .map(|row| ((row.latch.clone(), row.from.clone(), row.to.clone(), row.locality()), handed(row)));
     let key =
         |key: &armtrace::recording::HandoffKey| (key.latch.clone(), key.from.clone(), key.to.clone(), key.locality());
-    // The most time first.
+    // Handoffs with the most wait time come first.
     assert_eq!(
         recording.handoffs().map(|(k, handed)| (key(k), handed)).collect::<Vec<_>>(),
         expected.collect::<Vec<_>>()
@@ -91,7 +91,7 @@ fn what_is_written_is_read() {
 }
 
 #[test]
-fn modes_of_call_sites_are_read_as_they_were() {
+fn modes_of_call_sites_are_read_back() {
     let bytes = busy_file(30);
     let modes = |bytes: &[u8]| -> Vec<_> {
         read(bytes).callsites().into_iter().map(|site| (site.latch, site.mode, site.callsite)).collect()
@@ -105,7 +105,7 @@ fn modes_of_call_sites_are_read_as_they_were() {
 }
 
 #[test]
-fn the_first_files_of_version_1_are_read_as_ever() {
+fn the_first_files_of_version_1_are_still_read() {
     let bytes = std::fs::read(golden("v1")).unwrap();
     assert_eq!(bytes[8..12], 1_u32.to_le_bytes());
     let recording = read(&bytes);
@@ -114,12 +114,15 @@ fn the_first_files_of_version_1_are_read_as_ever() {
     assert!(recording.latches().iter().all(|latch| latch.spin_cpu_ns + latch.spins() == 0));
     assert!(recording.callsites().iter().all(|site| site.mode.is_none()));
     let of_index: Vec<_> = Report::new(&recording).latch.latches.into_iter().filter(|l| l.latch == INDEX).collect();
-    assert_eq!(of_index.len(), 3, "one a mode");
-    assert!(of_index.iter().all(|latch| latch.callsites[0].callsite == "btr0cur.cc:971"), "it may be of each");
+    assert_eq!(of_index.len(), 3, "one row per mode");
+    assert!(
+        of_index.iter().all(|latch| latch.callsites[0].callsite == "btr0cur.cc:971"),
+        "without a mode, a call site belongs to every mode"
+    );
 }
 
 #[test]
-fn files_of_version_1_with_cpu_time_are_read_as_ever() {
+fn files_of_version_1_with_cpu_time_are_still_read() {
     let bytes = std::fs::read(golden("v1-cpu")).unwrap();
     assert_eq!(bytes[8..12], 1_u32.to_le_bytes());
     let recording = read(&bytes);
@@ -129,9 +132,10 @@ fn files_of_version_1_with_cpu_time_are_read_as_ever() {
     assert!(recording.reacquires().is_empty());
 }
 
-/// 12 seconds of MySQL 9.7.4 under oltp_update_index with 16 threads, as `armtrace record --handoffs core` wrote them.
+/// The file has 12 seconds of MySQL 9.7.4 under oltp_update_index with 16 threads, from `armtrace record --handoffs
+/// core`.
 #[test]
-fn files_of_version_1_with_handoffs_are_read_as_ever() {
+fn files_of_version_1_with_handoffs_are_still_read() {
     let bytes = std::fs::read(golden("v1-handoffs")).unwrap();
     assert_eq!(bytes[8..12], 1_u32.to_le_bytes());
     let recording = read(&bytes);
@@ -140,7 +144,7 @@ fn files_of_version_1_with_handoffs_are_read_as_ever() {
     let handoffs = report.handoffs.as_ref().unwrap();
     let sums = &handoffs.all;
     assert_eq!([sums.local.waits, sums.remote.waits, sums.unknown.waits, sums.migrations], [3996, 4366, 24628, 778]);
-    // Each contended wait is one, wherever from.
+    // Every contended wait is a handoff, whatever its origin.
     assert_eq!(sums.waits(), report.totals.waits);
     assert_eq!(sums.between(Some("cpus 1"), Some("cpus 0")).waits, 2077);
     assert!((sums.remote.wait - 7.675528664).abs() < 1e-9 && handoffs.latches.len() == 26, "{handoffs:?}");
@@ -149,30 +153,30 @@ fn files_of_version_1_with_handoffs_are_read_as_ever() {
     assert!((cpu.ordering_share().unwrap() - 0.10355).abs() < 1e-4, "{:?}", cpu.ordering_share());
     let calls = report.checksums[0].calls.unwrap();
     assert_eq!((calls.calls, calls.bytes, calls.bursts), (929_211, 1_016_041_034, 1));
-    assert_eq!(report.checksums[0].cpu_per_kib, None, "one burst tells too little");
+    assert_eq!(report.checksums[0].cpu_per_kib, None, "one burst is not enough for a cost");
 }
 
-/// 40 seconds of the busy server, written when each kind of row had a writer of its own.
+/// The file has 40 seconds of the busy server, written when each kind of row still had its own writer.
 #[test]
-fn files_of_version_1_with_wake_ups_are_read_as_ever() {
+fn files_of_version_1_with_reacquires_are_still_read() {
     let bytes = std::fs::read(golden("v1-wake-ups")).unwrap();
     assert_eq!(bytes[8..12], 1_u32.to_le_bytes());
     let recording = read(&bytes);
     assert_holds_all(&recording, 40);
-    assert_eq!(recording.seconds, read(&busy_file(40)).seconds, "the same is written today");
+    assert_eq!(recording.seconds, read(&busy_file(40)).seconds, "the current writer writes the same");
 }
 
 #[test]
-fn a_class_of_cpu_time_from_the_future_is_all_else() {
+fn an_unknown_class_of_cpu_time_is_read_as_other() {
     let text = crate::hostile::replaced(&busy_file(3), b"\"class\":\"futex\"", b"\"class\":\"quantum\"");
     let recording = read(&text);
     let of = |class| CpuTime::sum(recording.cpu().iter().filter(|row| row.class == class));
     assert_eq!((of(CpuClass::Futex), of(CpuClass::Other)), (0, 4 * 1_400_000_000));
 }
 
-/// What is found out of the code late, or changes, counts from then on; a server that has ended takes nothing back.
+/// Facts about the code that are found late, or change, replace earlier ones. They are kept when the server has exited.
 #[test]
-fn the_newest_of_what_is_known_of_the_code_counts() {
+fn the_newest_facts_about_the_code_are_used() {
     let at = |second: u64, spin| Snapshot { elapsed: Duration::from_secs(second), spin, ..empty() };
     let faster = armtrace::measure::spin::SpinSettings { delay: 2, ..spin() };
     let seconds = [at(1, None), at(2, Some(spin())), at(3, Some(faster.clone())), at(4, None)];
@@ -182,11 +186,11 @@ fn the_newest_of_what_is_known_of_the_code_counts() {
     let mut recorder = Recorder::begin(&mut bytes, &start(1), None).unwrap();
     recorder.second(&at(1, None), None).unwrap();
     recorder.end(Ending::Complete, &at(1, Some(spin()))).unwrap();
-    assert_eq!(read(&bytes).code.spin, Some(spin()), "what is found out at the end is not lost");
+    assert_eq!(read(&bytes).code.spin, Some(spin()), "facts found at the end are not lost");
 }
 
 #[test]
-fn each_second_has_what_it_added() {
+fn each_second_has_its_increase() {
     let recording = read(&busy_file(30));
     let trx = recording.rows.latches.iter().position(|row| row.latch == TRX).unwrap();
     for second in &recording.seconds[1..] {
@@ -196,9 +200,9 @@ fn each_second_has_what_it_added() {
     }
 }
 
-/// What was seen as one latch may turn out to be another.
+/// Waits for an unnamed latch move to another row when the latch gets a name.
 #[test]
-fn a_latch_that_gets_a_name_takes_its_waits_along() {
+fn a_latch_that_gets_a_name_keeps_its_waits() {
     let at = |second: u64, latches: Vec<LatchWaits>| Snapshot {
         elapsed: Duration::from_secs(second),
         latch: latch::Figures { waits: latches, ..empty().latch },
@@ -222,7 +226,7 @@ fn a_count_of_statements_that_was_reset_is_unknown_and_not_negative() {
     assert_eq!((queries, recording.queries()), (vec![Some(1000), None, Some(10)], None));
 }
 
-/// The handoffs of a latch on a machine of two nodes, up to this second.
+/// Returns the handoffs of a latch on a machine with two nodes, up to this second.
 fn cells(i: u64, second: u64) -> impl Iterator<Item = Handoffs> {
     let places = [(Some("0"), "0"), (Some("0"), "1"), (Some("1"), "0"), (Some("1"), "1"), (None, "0"), (None, "1")];
     (1..).zip(places).map(move |(n, (from, to))| Handoffs {
@@ -231,7 +235,7 @@ fn cells(i: u64, second: u64) -> impl Iterator<Item = Handoffs> {
     })
 }
 
-/// A minute of a server that waits for all that a recording has rows for, in every second, in many buckets.
+/// The server has figures in every kind of row, in every second and in many buckets.
 #[test]
 fn a_minute_stays_below_a_mebibyte() {
     let second = |second: u64| {
@@ -349,7 +353,7 @@ fn a_file_cut_short_is_good_up_to_its_last_whole_second() {
     assert_eq!(seconds_seen, 10);
 }
 
-/// Any byte that is changed is noticed, or cuts the file short.
+/// A changed byte is either noticed or truncates the recording.
 #[test]
 fn a_changed_byte_never_changes_a_figure() {
     let whole = busy_file(3);
@@ -368,7 +372,7 @@ fn a_changed_byte_never_changes_a_figure() {
 }
 
 #[test]
-fn foreign_files_and_newer_ones_are_told_apart() {
+fn foreign_newer_and_damaged_files_have_their_own_errors() {
     let error = |bytes: &[u8]| Recording::read_from(bytes).unwrap_err().to_string();
     let whole = busy_file(2);
     for foreign in [&b""[..], b"x", b"\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00", &[0; 100]] {
@@ -386,9 +390,9 @@ fn foreign_files_and_newer_ones_are_told_apart() {
     assert!(error(&twice).contains("behind its end"), "{}", error(&twice));
 }
 
-/// What a later armtrace may add does not disturb this one.
+/// A later armtrace may add kinds of frames.
 #[test]
-fn frames_of_an_unknown_kind_are_passed_over() {
+fn frames_of_an_unknown_kind_are_skipped() {
     let whole = file(&start(64), &busy_seconds(3), None);
     let unknown = {
         let body = [0x03, 0x00];

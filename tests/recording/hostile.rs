@@ -1,4 +1,4 @@
-//! Files that somebody made up: whole frames with right checksums, and nonsense inside. Nothing may panic, whatever is told of them.
+//! Forged files: complete frames with correct checksums around nonsense. Neither reading nor reporting them may panic.
 
 use std::io::{Read, Write};
 
@@ -10,7 +10,7 @@ use flate2::Compression;
 
 use crate::{busy_file, read};
 
-/// A frame's kind and text.
+/// A frame's kind and its uncompressed text.
 type Plain = (u8, Vec<u8>);
 
 fn opened(file: &[u8]) -> Vec<Plain> {
@@ -44,7 +44,7 @@ fn closed(mark: &[u8], frames: &[Plain]) -> Vec<u8> {
     file
 }
 
-/// The same file with one text in place of another, wherever that is.
+/// Replaces every occurrence of a text in a file's frames.
 pub fn replaced(file: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
     let mut frames = opened(file);
     for (_, text) in &mut frames {
@@ -55,23 +55,23 @@ pub fn replaced(file: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
     closed(&file[..12], &frames)
 }
 
-/// Tells all that can be told.
-fn tell(recording: &Recording) {
+/// Produces every kind of report and comparison.
+fn report_all(recording: &Recording) {
     let report = Report::new(recording);
-    let told = [Text(&report).to_string(), Html(&report).to_string(), Folded(recording).to_string()];
+    let reports = [Text(&report).to_string(), Html(&report).to_string(), Folded(recording).to_string()];
     let side = Side::of_recording("a", recording, None);
     let comparison = Comparison::new(&side, &side, Options { price: [Some(1.0); 2], ..Options::default() });
     let compared = [compare::Text(&comparison).to_string(), compare::Html(&comparison).to_string()];
     let json = [serde_json::to_string(&report).unwrap(), serde_json::to_string(&comparison).unwrap()];
-    assert!(told.iter().chain(&compared).chain(&json).all(|text| text.len() < 1 << 24));
+    assert!(reports.iter().chain(&compared).chain(&json).all(|text| text.len() < 1 << 24));
     let scaling = Scaling::new("threads", [1.0, 2.0, 4.0, 8.0].map(|n| (n, side.clone())).to_vec());
     if let Ok(scaling) = scaling {
         assert!(compare::Text(&scaling).to_string().len() + compare::Html(&scaling).to_string().len() > 0);
     }
 }
 
-/// Turns a number, or another byte, of the text into something else.
-fn spoil(text: &mut Vec<u8>, random: &mut fastrand::Rng) {
+/// Replaces a number or a byte of the text, or truncates it.
+fn corrupt(text: &mut Vec<u8>, random: &mut fastrand::Rng) {
     let numbers: [&[u8]; 8] = [
         b"0",
         b"-1",
@@ -99,36 +99,36 @@ fn spoil(text: &mut Vec<u8>, random: &mut fastrand::Rng) {
 }
 
 #[test]
-fn nonsense_with_a_right_checksum_is_an_error_or_told() {
+fn nonsense_with_a_correct_checksum_is_an_error_or_reported() {
     let whole = busy_file(12);
     let frames = opened(&whole);
     assert_eq!(read(&closed(&whole[..12], &frames)).seconds, read(&whole).seconds);
     let mut random = fastrand::Rng::with_seed(7);
-    let mut told = 0;
+    let mut readable = 0;
     for _ in 0..500 {
-        let mut spoiled = frames.clone();
+        let mut corrupted = frames.clone();
         for _ in 0..random.usize(1..4) {
-            let frame = random.usize(..spoiled.len());
+            let frame = random.usize(..corrupted.len());
             match random.u8(..12) {
-                0 => drop(spoiled.remove(frame)),
-                1 => spoiled.swap(0, frame),
-                2 => spoiled[frame].0 = random.u8(..5),
-                _ => spoil(&mut spoiled[frame].1, &mut random),
+                0 => drop(corrupted.remove(frame)),
+                1 => corrupted.swap(0, frame),
+                2 => corrupted[frame].0 = random.u8(..5),
+                _ => corrupt(&mut corrupted[frame].1, &mut random),
             }
-            if spoiled.is_empty() {
+            if corrupted.is_empty() {
                 break;
             }
         }
-        if let Ok(recording) = Recording::read_from(&closed(&whole[..12], &spoiled)[..]) {
-            tell(&recording);
-            told += 1;
+        if let Ok(recording) = Recording::read_from(&closed(&whole[..12], &corrupted)[..]) {
+            report_all(&recording);
+            readable += 1;
         }
     }
-    assert!(told >= 30, "only {told} of them could be read: this shows little");
+    assert!(readable >= 30, "only {readable} files could be read, so the test shows little");
 }
 
 #[test]
-fn a_small_file_that_inflates_without_end_is_refused() {
+fn a_decompression_bomb_is_rejected() {
     let whole = busy_file(2);
     let mut frames = opened(&whole);
     frames[1].1 = vec![b' '; 17 << 20];
@@ -139,16 +139,16 @@ fn a_small_file_that_inflates_without_end_is_refused() {
 }
 
 #[test]
-fn json_that_goes_ever_deeper_is_refused() {
+fn deeply_nested_json_is_rejected() {
     let whole = busy_file(2);
     let mut frames = opened(&whole);
     frames[1].1 = [&b"{\"x\":"[..], &vec![b'['; 1 << 20]].concat();
     assert!(Recording::read_from(&closed(&whole[..12], &frames)[..]).is_err());
 }
 
-/// Figures by row and second would take more memory than there is.
+/// The figures of that many rows and seconds would not fit into memory.
 #[test]
-fn more_rows_and_seconds_than_any_recording_has_are_refused() {
+fn too_many_rows_and_seconds_are_rejected() {
     let row = r#"{"latch":"l","kind":"mutex"}"#;
     let first = format!(r#"{{"at_ns":1,"new":{{"latches":[{}]}}}}"#, vec![row; 40_000].join(","));
     let later = (2..=1000).map(|at| format!(r#"{{"at_ns":{at}}}"#));

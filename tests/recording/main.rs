@@ -1,4 +1,4 @@
-//! Recordings written from snapshots built by hand, read, told and compared; no root, no server.
+//! Recordings: written from hand-built snapshots, read, reported and compared. Needs neither root nor a server.
 
 mod compare;
 mod file;
@@ -12,7 +12,7 @@ use armtrace::measure::Snapshot;
 use armtrace::model::BUCKET_BOUNDS_NS;
 use armtrace::recording::{Ending, Host, Recorder, Recording, Server, Start};
 
-/// What a recording of a server with this label begins with.
+/// Returns the start of a recording with this number of threads as a label.
 fn start(threads: u32) -> Start {
     Start {
         armtrace: "0.1.0".to_owned(),
@@ -45,7 +45,7 @@ fn start(threads: u32) -> Start {
     }
 }
 
-/// A file of these snapshots, each with the count of statements up to it.
+/// Returns a file of these snapshots, each with the number of statements so far.
 fn file(start: &Start, seconds: &[(Snapshot, Option<u64>)], ending: Option<Ending>) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut recorder = Recorder::begin(&mut bytes, start, seconds[0].1.map(|_| 0)).unwrap();
@@ -58,7 +58,7 @@ fn file(start: &Start, seconds: &[(Snapshot, Option<u64>)], ending: Option<Endin
     bytes
 }
 
-/// Some seconds of the busy server, with 1,000 statements in each.
+/// Returns some seconds of the busy server, with 1,000 statements in each.
 fn busy_seconds(seconds: u64) -> Vec<(Snapshot, Option<u64>)> {
     (1..=seconds).map(|second| (lab::snapshots::busy(second), Some(1000 * second))).collect()
 }

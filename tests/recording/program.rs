@@ -1,4 +1,4 @@
-//! The commands, as processes: what they print, and how they end.
+//! The commands for recordings, run as processes: their output and exit status.
 
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
@@ -31,12 +31,15 @@ impl Files {
     }
 }
 
-/// Ends with this status, prints nothing on standard output, and says these words in one line.
+/// Checks that the command exits with this status, prints one line of error with these words, and nothing else.
 fn fails(args: &[&str], status: i32, words: &str) {
     let output = armtrace(args);
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(status), "{args:?}: {said}");
-    assert!(said.starts_with("armtrace: ") && said.contains(words) && said.lines().count() == 1, "{args:?}: {said}");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(status), "{args:?}: {error}");
+    assert!(
+        error.starts_with("armtrace: ") && error.contains(words) && error.lines().count() == 1,
+        "{args:?}: {error}"
+    );
     assert!(output.stdout.is_empty(), "{args:?}");
 }
 
@@ -84,12 +87,12 @@ fn scaling_is_by_a_label() {
         .contains("At 4 threads throughput is 1.00 times that at 1"));
     fails(&["compare", "--by", "os", &one, &four], 1, "no label os");
     fails(&["compare", "--by", "threads", &one, &one], 1, "two different values");
-    let money = armtrace(&["compare", "--by", "threads", &one, &four, "--usd-a", "1", "--usd-b", "1"]);
-    assert_eq!(money.status.code(), Some(2));
+    let with_prices = armtrace(&["compare", "--by", "threads", &one, &four, "--usd-a", "1", "--usd-b", "1"]);
+    assert_eq!(with_prices.status.code(), Some(2));
 }
 
 #[test]
-fn bad_files_are_one_error_and_status_1() {
+fn bad_files_exit_with_one_error_and_status_1() {
     let files = Files::new();
     let whole = busy_file(3);
     let mut newer = whole.clone();
@@ -137,11 +140,11 @@ fn usage_is_checked() {
 }
 
 #[test]
-fn a_file_that_is_there_is_not_overwritten() {
+fn an_existing_file_is_not_overwritten() {
     let files = Files::new();
     let precious = files.write("precious.rec", b"precious");
     fails(&["record", "--pid", "4194303", "-o", &precious], 1, "--force");
-    // Not even with --force where nothing could be recorded.
+    // Not even with --force if nothing could be recorded.
     fails(&["record", "--pid", "4194303", "-o", &precious, "--force"], 3, "no process");
     assert_eq!(std::fs::read(&precious).unwrap(), b"precious");
 }

@@ -1,4 +1,4 @@
-//! What is told of a recording.
+//! Reports of recordings.
 
 use armtrace::measure::checksum::Implementation;
 use armtrace::measure::latch::LatchWaits;
@@ -20,9 +20,9 @@ fn report() -> Report {
 }
 
 #[test]
-fn figures_are_those_of_the_whole_recording() {
+fn figures_cover_the_whole_recording() {
     let report = report();
-    // 31 ticks in 30 seconds, each with the waits of snapshots::busy.
+    // The 30 seconds have 31 ticks, each with the waits of snapshots::busy.
     let per_tick = 0.150 + 0.0036 + 0.006 + 0.120 + 0.0002;
     assert!(near(report.totals.wait, 31.0 * per_tick), "{}", report.totals.wait);
     assert_eq!(report.totals.waits, 31 * 175);
@@ -45,9 +45,9 @@ fn figures_are_those_of_the_whole_recording() {
     assert_eq!(histogram, 3100);
 }
 
-/// The same place in the code may wait for a latch in several modes.
+/// One call site may wait for a latch in several modes.
 #[test]
-fn call_sites_are_those_of_the_mode() {
+fn call_sites_are_reported_by_mode() {
     let second = |n: u64| {
         let site = |mode, callsite_name, ns| callsite(INDEX, mode, callsite_name, ns * n);
         let more = [site(Mode::S, "row0row.cc:965", 1_000_000), site(Mode::S, "btr0cur.cc:971", 3_000_000)];
@@ -71,7 +71,7 @@ fn call_sites_are_those_of_the_mode() {
     assert!(sites("sx").is_empty());
     let folded = Folded(&recording).to_string();
     let at_site: Vec<&str> = folded.lines().filter(|line| line.contains("btr0cur.cc:971")).collect();
-    assert_eq!(at_site.len(), 1, "a line of a flame graph has all modes: {folded}");
+    assert_eq!(at_site.len(), 1, "one line of a flame graph covers all modes: {folded}");
     assert!(at_site[0].ends_with(" 366000"), "{at_site:?}");
 }
 
@@ -92,7 +92,8 @@ fn findings_are_sentences_with_figures() {
     assert!(!text.contains("no end") && !text.contains("bursts"), "{text}");
 }
 
-/// A herd: each second 3,000 threads that were woken wait for 1.2 s in all, beside 0.15 s for a latch and `other` for the mutex.
+/// Returns the report of a thundering herd: per second there are 3,000 reacquires that take 1.2 s in all, waits of 0.15
+/// s for another latch, and a contended wait of `other_ns` for the mutex.
 fn herd(other_ns: u64) -> Report {
     let second = |n: u64| Snapshot {
         elapsed: Duration::from_secs(n),
@@ -111,9 +112,9 @@ fn herd(other_ns: u64) -> Report {
 }
 
 #[test]
-fn threads_woken_together_are_no_hot_mutex() {
+fn reacquires_are_not_reported_as_a_hot_mutex() {
     let report = herd(50_000_000);
-    assert!(near(report.totals.wait, 10.0 * 0.2), "in no sum: {}", report.totals.wait);
+    assert!(near(report.totals.wait, 10.0 * 0.2), "reacquires are not in the sum: {}", report.totals.wait);
     let row = &report.latch.reacquires[0];
     assert_eq!((row.latch.as_str(), row.waits), (COND_MUTEX, 30_000));
     assert!(near(row.wait, 12.0) && near(row.other_wait, 0.5), "{row:?}");
@@ -136,30 +137,30 @@ fn threads_woken_together_are_no_hot_mutex() {
 }
 
 #[test]
-fn a_mutex_that_is_hot_too_is_not_called_cold() {
+fn a_mutex_with_reacquires_and_contention_is_reported_as_both() {
     let text = Text(&herd(2_000_000_000)).to_string();
     assert!(text.contains("wake-ups, beside contention") && !text.contains("not a hot mutex"), "{text}");
 }
 
-/// In the busy server's recording they are too few to be spoken of.
+/// The busy server's recording has too few reacquires for a finding.
 #[test]
-fn a_few_wake_ups_are_listed_but_not_spoken_of() {
+fn a_few_reacquires_are_listed_without_a_finding() {
     let report = report();
     assert_eq!(report.latch.reacquires.len(), 1);
     assert!(report.findings.iter().all(|finding| !finding.text.contains("condition variable")));
 }
 
 #[test]
-fn cpu_time_is_told_by_class_function_and_latch() {
+fn cpu_time_is_reported_by_class_function_and_latch() {
     let report = report();
     let cpu = report.cpu.as_ref().unwrap();
-    // 31 ticks of 2 s: 1.2 other, 0.3 kernel, 0.2 futex, 0.2 spin, 0.1 checksum.
+    // 31 ticks with 2 s each: 1.2 other, 0.3 kernel, 0.2 futex, 0.2 spin, 0.1 checksum.
     assert!(near(cpu.cpu, 62.0));
     let classes: Vec<_> = cpu.classes.iter().map(|row| row.class).collect();
     assert_eq!(classes, ["other", "kernel", "spin", "futex", "checksum"]);
     let spin = &cpu.classes[2];
     assert!(near(spin.cpu, 6.2) && near(spin.share, 0.1) && near(cpu.share(CpuClass::Spin), 0.1), "{spin:?}");
-    // Two ticks are over when the first second is.
+    // The first second includes two ticks.
     assert!(near(spin.cpu_by_second[0], 0.4) && near(spin.cpu_by_second[29], 0.2) && spin.cpu_by_second.len() == 30);
     assert_eq!(cpu.functions[2].function, "ut_delay");
     assert!(near(cpu.functions[2].cpu, 6.2) && near(cpu.functions[2].share, 0.1));
@@ -188,10 +189,10 @@ fn cpu_time_is_told_by_class_function_and_latch() {
 }
 
 #[test]
-fn handoffs_are_told_by_latch_and_place() {
+fn handoffs_are_reported_by_latch_and_node() {
     let report = report();
     let handoffs = report.handoffs.as_ref().unwrap();
-    // 31 ticks of 60 waits of 1.5 ms from 0 to 0, 25 from 0 to 1, 15 to 1 by nobody.
+    // 31 ticks, each with 60 waits of 1.5 ms from 0 to 0, 25 from 0 to 1, and 15 to 1 without a wake-up.
     assert_eq!(handoffs.latches.len(), 1);
     let sums = &handoffs.latches[0].sums;
     assert_eq!([sums.local.waits, sums.remote.waits, sums.unknown.waits], [31 * 60, 31 * 25, 31 * 15]);
@@ -220,7 +221,7 @@ fn handoffs_are_told_by_latch_and_place() {
 }
 
 #[test]
-fn barriers_and_checksums_are_told() {
+fn barriers_and_checksums_are_reported() {
     let report = report();
     let cpu = report.cpu.as_ref().unwrap();
     // 50 ms of each tick's 2 s.
@@ -238,12 +239,12 @@ fn barriers_and_checksums_are_told() {
         assert!(text.contains(words), "{words:?} is not in:\n{text}");
     }
     assert!(Html(&report).to_string().contains("<code>lock cmpxchg</code></td><td>mutex_enter_inline</td>"));
-    // Of a few bursts no cost is told.
+    // A few bursts are not enough for a cost.
     assert_eq!(Report::new(&read(&busy_file(9))).checksums[0].cpu_per_kib, None);
 }
 
 #[test]
-fn what_was_not_measured_is_not_zero() {
+fn unmeasured_figures_are_absent_not_zero() {
     let seconds = [(
         Snapshot {
             latch: latch::Figures { domains: Vec::new(), handoffs: Vec::new(), ..busy(1).latch },
@@ -256,14 +257,14 @@ fn what_was_not_measured_is_not_zero() {
     let start = armtrace::recording::Start { places: Vec::new(), ..start(1) };
     let report = Report::new(&read(&file(&start, &seconds, Some(Ending::Complete))));
     assert!(report.handoffs.is_none() && report.cpu.is_none() && report.checksums[0].calls.is_none());
-    let told = [Text(&report).to_string(), Html(&report).to_string()].concat();
-    assert!(!told.contains("anded over") && !told.contains("andoffs") && !told.contains("atomics"), "{told}");
+    let text = [Text(&report).to_string(), Html(&report).to_string()].concat();
+    assert!(!text.contains("anded over") && !text.contains("andoffs") && !text.contains("atomics"), "{text}");
     let json = serde_json::to_value(&report).unwrap();
     assert!(json["handoffs"].is_null() && json["checksums"][0]["calls"].is_null());
 }
 
 #[test]
-fn what_can_be_changed_is_said_as_in_the_live_table() {
+fn advice_is_the_same_as_in_the_live_table() {
     let mut seconds = busy(30);
     seconds.checksum.chosen = vec![checksum("software::crc32", Implementation::Software)];
     seconds.cpu.time[4].function = "software::crc32".to_owned();
@@ -280,7 +281,7 @@ fn what_can_be_changed_is_said_as_in_the_live_table() {
 }
 
 #[test]
-fn without_samples_waiters_are_awake_and_no_more_is_said() {
+fn without_samples_there_are_no_figures_of_cpu_time() {
     let seconds: Vec<_> = (1..=30)
         .map(|second| (Snapshot { cpu: cpu::Figures { time: Vec::new(), ..busy(second).cpu }, ..busy(second) }, None))
         .collect();
@@ -292,7 +293,7 @@ fn without_samples_waiters_are_awake_and_no_more_is_said() {
 }
 
 #[test]
-fn bursts_losses_and_an_early_end_are_told() {
+fn bursts_losses_and_an_early_end_are_reported() {
     let mut waits = 0;
     let seconds: Vec<_> = (1..=40)
         .map(|second| {
@@ -327,7 +328,7 @@ fn bursts_losses_and_an_early_end_are_told() {
 }
 
 #[test]
-fn an_idle_server_waits_for_nothing() {
+fn an_idle_server_has_no_waits() {
     let idle = Snapshot { elapsed: Duration::from_secs(1), ..empty() };
     let report = Report::new(&read(&file(&start(1), &[(idle, None)], Some(Ending::Complete))));
     assert_eq!(report.findings.len(), 1);
@@ -337,7 +338,7 @@ fn an_idle_server_waits_for_nothing() {
 }
 
 #[test]
-fn text_has_who_what_and_where() {
+fn text_has_the_server_the_host_and_the_latches() {
     let text = Text(&report()).to_string();
     assert!(text.starts_with("MySQL 9.7.4 · aarch64 Neoverse-N1 · db1\n"), "{text}");
     for words in [
@@ -352,19 +353,19 @@ fn text_has_who_what_and_where() {
 }
 
 #[test]
-fn what_is_not_known_is_absent() {
+fn unknown_figures_are_absent() {
     let mut start = start(1);
     start.sleeps_seen = false;
     let seconds = [(Snapshot { server_cpu_ns: None, ..busy(1) }, None)];
     let report = Report::new(&read(&file(&start, &seconds, Some(Ending::Complete))));
     assert!(report.totals.sleep.is_none() && report.totals.spin.is_none() && report.latch.latches[0].sleep.is_none());
-    assert!(report.latch.latches[0].spins.is_none(), "a spin without a sleep is not known to be one");
+    assert!(report.latch.latches[0].spins.is_none(), "without sleeps, spins are unknown");
     assert!(report.totals.queries.is_none() && report.totals.server_cpu.is_none() && report.overhead().is_none());
     assert!(!report.findings.iter().any(|finding| finding.text.contains("awake")));
 }
 
 #[test]
-fn the_page_needs_nothing_else_and_shows_names_as_text() {
+fn the_html_page_is_self_contained_and_escapes_names() {
     let mut start = start(64);
     start.host.name = "<script>alert(1)</script>&\"".to_owned();
     let page = Html(&Report::new(&read(&file(&start, &[(busy(2), None)], Some(Ending::Complete))))).to_string();

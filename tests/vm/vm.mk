@@ -1,4 +1,4 @@
-# Guests: other kernels and the other architecture. Included by the Makefile at the top, beside packaging/dist.mk.
+# Guests: other kernels and the other architecture. Included by the top-level Makefile, like packaging/dist.mk.
 
 ARCH ?= amd64
 vm_agent_amd64 = dist-x86_64
@@ -6,7 +6,7 @@ vm_agent_arm64 = dist-aarch64
 
 .PHONY: vm-arm64 vm-kernel vm-matrix vm-images
 
-## The smoke test on arm64: the shortest proof that the agent works on ARM.
+## The smoke test on arm64: the quickest proof that the agent works on ARM.
 vm-arm64: dist-aarch64
 	tests/vm/check arm64 $(or $(KERNEL),6.12) $(VMFLAGS)
 

@@ -156,8 +156,8 @@ impl Drop for Agent {
     }
 }
 
-/// Attaches three agents to a loaded server, one after another. Returns the shortest time from the start of the program to
-/// the first named latch, because other load on the machine can only lengthen it.
+/// Attaches three agents to a loaded server, one after another. Returns the shortest time from the start of the program
+/// to the first named latch, because other load on the machine can only lengthen it.
 pub fn quickest_name(server: &Server) -> Result<Duration> {
     let mut quickest = Duration::MAX;
     for _ in 0..3 {

@@ -1,5 +1,5 @@
-//! Shared by the tests and the benchmark: real servers under load, the agent as its users run it, bpftrace for comparison,
-//! a real Prometheus, and hand-built snapshots.
+//! Shared by the tests and the benchmark: real servers under load, the agent as its users run it, bpftrace for
+//! comparison, a real Prometheus, and hand-built snapshots.
 
 pub mod agent;
 pub mod bench;

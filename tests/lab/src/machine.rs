@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// Returns whether the machine is emulated (`tests/vm/live` sets the variable). Timings are meaningless there, and every
-/// step takes many times longer.
+/// Returns whether the machine is emulated (`tests/vm/live` sets the variable). Timings are meaningless there, and
+/// every step takes many times longer.
 pub fn is_emulated() -> bool {
     std::env::var_os("ARMTRACE_EMULATED").is_some()
 }

@@ -113,8 +113,8 @@ impl Server {
         &self.dir
     }
 
-    /// Runs a query in the server's own client. Returns rows of fields, in which the client has written tabs and newlines
-    /// as `\t` and `\n`.
+    /// Runs a query in the server's own client. Returns rows of fields, in which the client has written tabs and
+    /// newlines as `\t` and `\n`.
     pub fn query(&self, sql: &str) -> Result<Vec<Vec<String>>> {
         let output = Command::new(self.dir.join("sql"))
             .args(["--batch", "--skip-column-names", "--execute", sql])

@@ -1,4 +1,4 @@
-//! Snapshots built by hand.
+//! Hand-built snapshots.
 
 use armtrace::measure::checksum::*;
 use armtrace::measure::cpu::*;
@@ -14,10 +14,10 @@ use std::time::Duration;
 pub const TRX: &str = "wait/synch/mutex/innodb/trx_mutex";
 pub const INDEX: &str = "wait/synch/sxlock/innodb/index_tree_rw_lock";
 pub const COND: &str = "wait/synch/cond/sql/COND_thread_cache";
-/// The mutex of that condition.
+/// The mutex of [`COND`].
 pub const COND_MUTEX: &str = "wait/synch/mutex/sql/LOCK_thread_cache";
 
-/// A histogram of these waits, nanoseconds.
+/// Returns a histogram of these waits, in nanoseconds.
 pub fn waits(waits: &[u64]) -> Histogram {
     let mut histogram = Histogram::default();
     for &ns in waits {
@@ -30,7 +30,7 @@ pub fn waits(waits: &[u64]) -> Histogram {
     histogram
 }
 
-/// `times` waits of `ns` nanoseconds each for a latch, half of their time asleep.
+/// Returns `times` waits of `ns` nanoseconds for a latch, half of that asleep.
 pub fn latch(latch: &str, kind: Kind, mode: Mode, times: u64, ns: u64) -> LatchWaits {
     let waits = waits(&vec![ns; times as usize]);
     LatchWaits {
@@ -74,7 +74,7 @@ pub fn cpu(class: CpuClass, function: &str, ns: u64) -> CpuTime {
     CpuTime { class, function: function.to_string(), ns }
 }
 
-/// An implementation of crc32c, on a CPU that has an instruction for it.
+/// Returns an implementation of crc32c, on a CPU with an instruction for it.
 pub fn checksum(function: &str, implementation: Implementation) -> Checksum {
     Checksum {
         purpose: "crc32c of pages and redo log".to_string(),
@@ -85,7 +85,7 @@ pub fn checksum(function: &str, implementation: Implementation) -> Checksum {
     }
 }
 
-/// 30 rounds of 6 µs.
+/// Returns spin settings of 30 rounds of 6 µs.
 pub fn spin() -> SpinSettings {
     SpinSettings { instruction: Some("isb".to_string()), turn_ns: 40.0, delay: 6, rounds: 30, turns: 150.0 }
 }
@@ -94,16 +94,16 @@ pub fn probe(name: &str, state: ProbeState, hits: u64, trap_ns: Option<f64>) -> 
     ProbeStatus { probe: name.to_string(), state, hits, trap_ns, program_ns: 0 }
 }
 
-/// An event that was counted half of the time.
 pub fn event_function(event: &str, function: &str, count: u64) -> EventFunction {
     EventFunction { event: event.to_string(), function: function.to_string(), count }
 }
 
+/// Returns an event that was counted half of the time.
 pub fn event(name: &str, count: u64) -> EventCount {
     EventCount { event: name.to_string(), scope: Scope::Process, count: count as f64, running_ratio: Some(0.5) }
 }
 
-/// A server on ARM right after attach: no latch, no probe.
+/// Returns the snapshot of a server on ARM right after attach, without latches and probes.
 pub fn empty() -> Snapshot {
     Snapshot {
         elapsed: Duration::ZERO,
@@ -140,8 +140,8 @@ pub fn empty() -> Snapshot {
     }
 }
 
-/// A server under load that has been watched for `ticks` seconds: every metric family has a sample, and all counters
-/// grow from tick to tick.
+/// Returns the snapshot of a server under load after `ticks` seconds. Every metric family has a sample, and all
+/// counters grow with every tick.
 pub fn busy(ticks: u64) -> Snapshot {
     let n = ticks + 1;
     Snapshot {
@@ -220,7 +220,7 @@ pub fn busy(ticks: u64) -> Snapshot {
     }
 }
 
-/// A function that touches a watched word.
+/// Returns a function that touches a watched word.
 pub fn touching(touches: u64) -> TouchingFunction {
     TouchingFunction {
         function: "count_pages".to_string(),
@@ -244,8 +244,8 @@ fn watched_word(offset: i64, touches: u64, moves: Moves) -> WatchedWord {
     }
 }
 
-/// What was seen of a latch's line, on which only the word behind the latch is touched too; `neighbour` is how the line moved
-/// while that was watched.
+/// Returns the watch of a latch's cache line. Besides the latch, only the word after it is touched; `neighbour` has the
+/// moves of the line while that word was watched.
 pub fn line_watch(verdict: Sharing, neighbour: Moves) -> LineWatch {
     let words = [(-8, 0), (0, 400), (8, 200), (16, 0), (24, 0)];
     let moves = |offset| if offset == 8 { neighbour } else { Moves::default() };
@@ -269,7 +269,7 @@ pub fn line_watch(verdict: Sharing, neighbour: Moves) -> LineWatch {
     }
 }
 
-/// The same where that neighbour is to blame.
+/// Returns the watch of a line whose other word causes false sharing.
 pub fn false_sharing() -> LineWatch {
     line_watch(Sharing::FalseSharing, Moves { followed: 400, moved: 200, foreign: 150, latch: 50, ..Moves::default() })
 }

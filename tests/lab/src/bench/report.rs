@@ -150,8 +150,8 @@ impl ModeRun {
         self.precise_pairs().iter().filter_map(|p| p.with.tool.as_ref().map(figure)).collect()
     }
 
-    /// Returns the mean over the windows, not the median: the kernel counts a process's CPU time in hundredths of a second,
-    /// and most tools use less than that in a window.
+    /// Returns the mean over the windows, not the median: the kernel counts a process's CPU time in hundredths of a
+    /// second, and most tools use less than that in a window.
     fn own_cpu(&self) -> Option<f64> {
         let uses = self.tool(|tool| tool.cpu);
         (!uses.is_empty()).then(|| uses.iter().sum::<f64>() / uses.len() as f64)

@@ -7,6 +7,7 @@ pub mod audit;
 pub mod bpf;
 pub mod catalog;
 pub mod commands;
+pub mod discovery;
 pub mod export;
 pub mod failure;
 pub mod host;

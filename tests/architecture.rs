@@ -78,6 +78,19 @@ fn modules_use_only_what_is_below_them() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// The catalog describes programs; it does not read them.
+#[test]
+fn the_catalog_is_data() {
+    for file in files_in(&root().join("src/catalog")) {
+        let text = fs::read_to_string(&file).expect("a source file");
+        let code = text.split("#[cfg(test)]\nmod tests").next().expect("its beginning");
+        let imports = code.lines().filter_map(|line| line.strip_prefix("use crate::symbols::"));
+        let names = imports.flat_map(|names| names.trim_matches(['{', '}', ';']).split(", "));
+        let others: Vec<&str> = names.filter(|name| !["Arch", "Parameter"].contains(name)).collect();
+        assert!(others.is_empty(), "{} uses {others:?}", file.display());
+    }
+}
+
 #[test]
 fn every_layer_has_modules_that_exist() {
     let modules = modules();

@@ -13,6 +13,7 @@ use armtrace::analysis::{
     ChecksumInstruction, EndKind, Flow, Function, Insn, Location, Site, Slow, Test, WaitSites,
 };
 use armtrace::catalog;
+use armtrace::discovery;
 use armtrace::measure::latch::{plan, pthread_rows, Allowed, Plan};
 use armtrace::symbols::{frame, Arch, Frame, Image, Parameter, SymbolSource};
 
@@ -415,7 +416,7 @@ fn every_caller_can_be_analysed() {
 fn latch_plan(image: &Image) -> Plan {
     plan(
         image,
-        catalog::family(image).expect("a known family"),
+        discovery::family(image).expect("a known family"),
         Allowed { uretprobes: true, calls: true, many_sites: true, every_round: true },
     )
 }
@@ -504,7 +505,7 @@ fn nothing_is_inlined_into_mysql_9_7() {
 fn few_sites_if_each_is_attached_alone() {
     let image = lab_image("mysql-8.0.31");
     let allowed = Allowed { uretprobes: true, calls: true, many_sites: false, every_round: true };
-    let plan = plan(&image, catalog::family(&image).expect("a known family"), allowed);
+    let plan = plan(&image, discovery::family(&image).expect("a known family"), allowed);
     assert!(plan.sites.len() < 100, "{}", plan.sites.len());
     assert!(plan.sites.iter().any(|s| s.name == "mutex_wait:begin"));
     assert!(plan.limits.iter().any(|l| l.contains("one by one")), "{:?}", plan.limits);
@@ -549,8 +550,8 @@ fn mariadb_10_1_latches_store_where_they_were_created() {
     let image = mariadb_10_1();
     for (mutex, file_at, line_at, mask) in [(true, 0x98, 0xa0, u32::MAX), (false, 0x110, 0x150, 0x3fff)] {
         let (file, line) = created(mutex);
-        assert_eq!(file.find(&image).map(|kept| kept.offset), Some(file_at));
-        assert_eq!(line.find(&image).map(|kept| (kept.offset, kept.mask)), Some((line_at, mask)));
+        assert_eq!(discovery::find_member(&image, &file).map(|kept| kept.offset), Some(file_at));
+        assert_eq!(discovery::find_member(&image, &line).map(|kept| (kept.offset, kept.mask)), Some((line_at, mask)));
     }
 }
 
@@ -562,7 +563,7 @@ fn a_mutex_without_its_place_of_creation_is_not_probed() {
     let store = create + 0x49;
     assert_eq!(mariadb_10_1().bytes(store, 7), Some(&[0x49, 0x89, 0x9e, 0x98, 0, 0, 0][..]), "mov %rbx,0x98(%r14)");
     let image = patched(&path, &[(store, &[0x90; 7])]);
-    assert_eq!(created(true).0.find(&image), None);
+    assert_eq!(discovery::find_member(&image, &created(true).0), None);
     let plan = latch_plan(&image);
     assert!(!plan.sites.iter().any(|s| s.name.starts_with("mutex_spin_wait")));
     assert!(plan.gaps.iter().any(|(label, _)| label == "mutex_spin_wait"), "{:?}", plan.gaps);
@@ -597,8 +598,8 @@ fn mysql_8_0_is_recognised_by_its_older_signatures() {
     for compiler in ["gcc", "aarch64-linux-gnu-gcc"] {
         for (vendor, flavor) in VENDORS {
             let image = mysql_8_0(compiler, vendor, &[("LINE_AT", "0x38")]);
-            let family = catalog::family(&image).unwrap_or_else(|error| panic!("{compiler}: {error}"));
-            assert_eq!(catalog::flavor(family, &image).as_str(), *flavor, "{compiler}: {vendor}");
+            let family = discovery::family(&image).unwrap_or_else(|error| panic!("{compiler}: {error}"));
+            assert_eq!(discovery::flavor(&image, family).as_str(), *flavor, "{compiler}: {vendor}");
             let sites = named_sites(&latch_plan(&image));
             for label in ["rw_lock_s_lock_spin:begin", "rw_lock_x_lock_func:begin"] {
                 assert!(
@@ -618,8 +619,8 @@ fn the_layout_of_latches_is_read_from_the_code() {
     for compiler in ["gcc", "aarch64-linux-gnu-gcc"] {
         for line_at in [0x38, 0x48] {
             let image = mysql_8_0(compiler, "MySQL Community Server - GPL", &[("LINE_AT", &line_at.to_string())]);
-            let family = catalog::family(&image).unwrap_or_else(|error| panic!("{compiler}: {error}"));
-            let kept = catalog::Layout::of(&image, family).place(&RW_LOCK_LINE).map(|kept| (kept.offset, kept.mask));
+            let family = discovery::family(&image).unwrap_or_else(|error| panic!("{compiler}: {error}"));
+            let kept = discovery::Layout::of(&image, family).place(&RW_LOCK_LINE).map(|kept| (kept.offset, kept.mask));
             assert_eq!(kept, Some((line_at, u32::MAX)), "{compiler}");
         }
     }
@@ -630,8 +631,8 @@ fn the_layout_of_latches_is_read_from_the_code() {
 fn contradictory_code_leads_to_no_name() {
     for compiler in ["gcc", "aarch64-linux-gnu-gcc"] {
         let image = mysql_8_0(compiler, "MySQL Community Server - GPL", &[("LINE_AT", "0x38"), ("CONTRADICTION", "1")]);
-        let family = catalog::family(&image).unwrap_or_else(|error| panic!("{compiler}: {error}"));
-        assert_eq!(catalog::Layout::of(&image, family).place(&RW_LOCK_LINE), None, "{compiler}");
+        let family = discovery::family(&image).unwrap_or_else(|error| panic!("{compiler}: {error}"));
+        assert_eq!(discovery::Layout::of(&image, family).place(&RW_LOCK_LINE), None, "{compiler}");
         let plan = latch_plan(&image);
         let gap =
             plan.gaps.iter().find(|(label, _)| label == "rw_lock_s_lock_spin").unwrap_or_else(|| panic!("{compiler}"));
@@ -655,8 +656,13 @@ fn debian_mariadb_wait_functions() {
     ];
     for (arch, suite, build, expected) in cases {
         let image = debian_mariadb(arch, suite);
-        let family = catalog::family(&image).unwrap_or_else(|error| panic!("{arch} {suite}: {error}"));
-        let found: Vec<u64> = family.wait_functions.iter().flat_map(|w| w.find(&image)).map(|r| r.start).collect();
+        let family = discovery::family(&image).unwrap_or_else(|error| panic!("{arch} {suite}: {error}"));
+        let found: Vec<u64> = family
+            .wait_functions
+            .iter()
+            .flat_map(|w| discovery::find_wait_function(&image, w))
+            .map(|r| r.start)
+            .collect();
         assert_eq!(found.len(), 6, "{arch} {suite}: {found:x?}");
         if image.build_id().starts_with(build) {
             assert_eq!(found, expected, "{arch} {suite}: {found:x?}");
@@ -679,9 +685,9 @@ fn debian_mariadb_10_5_waits_for_events() {
         [("amd64", "f57d9293", &[0xd1d030, 0xd1d0b0]), ("arm64", "91773644", &[0xbff930, 0xbffa50])];
     for (arch, build, expected) in cases {
         let image = debian_mariadb(arch, "bullseye");
-        let family = catalog::family(&image).unwrap_or_else(|error| panic!("{arch}: {error}"));
+        let family = discovery::family(&image).unwrap_or_else(|error| panic!("{arch}: {error}"));
         assert!(family.wait_functions.is_empty() && matches!(family.naming, catalog::Naming::None));
-        let found: Vec<u64> = catalog::event_waits(&image).iter().map(|f| f.start).collect();
+        let found: Vec<u64> = discovery::event_waits(&image).iter().map(|f| f.start).collect();
         assert_eq!(found.len(), 2, "{arch}: {found:x?}");
         if image.build_id().starts_with(build) {
             assert_eq!(found, expected, "{arch}: {found:x?}");

@@ -9,7 +9,8 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
 
-use armtrace::catalog::{self, Naming};
+use armtrace::catalog::Naming;
+use armtrace::discovery;
 use armtrace::measure::latch::{plan, Allowed};
 use armtrace::names::{MariadbRules, MysqlRules};
 use armtrace::symbols::{Image, SymbolSource};
@@ -42,7 +43,7 @@ impl Seen {
 }
 
 fn seen(image: &Image) -> Seen {
-    let family = match catalog::family(image) {
+    let family = match discovery::family(image) {
         Ok(family) => family,
         Err(what) => return Seen { gaps: [what.to_owned()].into(), ..Seen::default() },
     };

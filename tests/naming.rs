@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use armtrace::analysis::decode;
-use armtrace::catalog::{self, Naming};
+use armtrace::catalog::Naming;
+use armtrace::discovery;
 use armtrace::names::{locks, Instruments, Key, Locks, MariadbRules, MysqlRules};
 use armtrace::symbols::Image;
 use lab::binaries::{
@@ -15,7 +16,7 @@ use lab::binaries::{
 };
 
 fn mysql_rules(image: &Image) -> MysqlRules {
-    match catalog::family(image).expect("a known family").naming {
+    match discovery::family(image).expect("a known family").naming {
         Naming::Mysql(names) => MysqlRules::new(image, names),
         Naming::Mariadb(_) | Naming::None => panic!("this server does not have MySQL's latches"),
     }
@@ -104,7 +105,7 @@ fn both_architectures_have_the_same_names() {
 }
 
 fn mariadb_rules(image: &Image) -> MariadbRules {
-    let family = catalog::family(image).expect("a known family");
+    let family = discovery::family(image).expect("a known family");
     match family.naming {
         Naming::Mariadb(names) => MariadbRules::new(image, family, names),
         Naming::Mysql(_) | Naming::None => panic!("this server does not have MariaDB's latches"),
@@ -407,10 +408,10 @@ fn the_rwlock_of_a_metadata_lock_has_the_kind_of_its_release() {
     const OLD: &str = "wait/synch/rwlock/sql/MDL_lock::rwlock";
     const NEW: &str = "wait/synch/prlock/sql/MDL_lock::rwlock";
     for (server, event) in [("mysql-5.7", OLD), ("mysql-8.0.12", OLD), ("mysql-8.0.31", NEW)] {
-        assert_eq!(catalog::metadata_lock_event(&lab_image(server)), event, "{server}");
+        assert_eq!(discovery::metadata_lock_event(&lab_image(server)), event, "{server}");
     }
     for image in [mysql_amd64(), mysql_arm64()] {
-        assert_eq!(catalog::metadata_lock_event(&image), NEW);
+        assert_eq!(discovery::metadata_lock_event(&image), NEW);
     }
-    assert_eq!(catalog::metadata_lock_event(&mariadb_amd64()), OLD);
+    assert_eq!(discovery::metadata_lock_event(&mariadb_amd64()), OLD);
 }

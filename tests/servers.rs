@@ -4,7 +4,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use armtrace::catalog::{self, Layout, Member, Naming};
+use armtrace::catalog::{Member, Naming};
+use armtrace::discovery::{self, Layout};
 use armtrace::measure::latch::{plan, Allowed, Plan};
 use armtrace::names::{MariadbRules, MysqlRules};
 use armtrace::symbols::{Image, Parameter};
@@ -14,7 +15,7 @@ use lab::binaries::{open, programs, stripped};
 const RW_LOCK_CREATE: &str = "_Z19rw_lock_create_funcP9rw_lock_t";
 
 fn latch_plan(image: &Image) -> Plan {
-    let family = catalog::family(image).unwrap_or_else(|error| panic!("{error}"));
+    let family = discovery::family(image).unwrap_or_else(|error| panic!("{error}"));
     plan(image, family, Allowed { uretprobes: true, calls: true, many_sites: true, every_round: true })
 }
 
@@ -37,7 +38,7 @@ fn latch_layouts_match_the_disassembly() {
     for (server, path) in programs() {
         let Some((_, offsets, bits)) = LAYOUTS.iter().find(|(name, ..)| *name == server) else { continue };
         let image = open(&path);
-        let family = catalog::family(&image).unwrap_or_else(|error| panic!("{server}: {error}"));
+        let family = discovery::family(&image).unwrap_or_else(|error| panic!("{server}: {error}"));
         let layout = Layout::of(&image, family);
         let found = |matches: &dyn Fn(&Member) -> bool| {
             let mut found = layout.members().filter(|(member, _)| matches(member)).map(|(_, kept)| kept);
@@ -57,7 +58,7 @@ fn latch_layouts_match_the_disassembly() {
 fn latches_have_names() {
     for (server, path) in programs() {
         let image = open(&path);
-        let family = catalog::family(&image).unwrap_or_else(|error| panic!("{server}: {error}"));
+        let family = discovery::family(&image).unwrap_or_else(|error| panic!("{server}: {error}"));
         let Naming::Mysql(catalog) = family.naming else { continue };
         let rules = MysqlRules::new(&image, catalog);
         let ids: Vec<String> = rules.ids().filter_map(|id| Some(rules.id_name(id)?.event)).collect();
@@ -76,7 +77,7 @@ fn latches_have_names() {
 
 /// Returns the names found in the code, by latch id, by source location, or by address.
 fn names(image: &Image) -> BTreeMap<String, String> {
-    let Ok(family) = catalog::family(image) else { return BTreeMap::new() };
+    let Ok(family) = discovery::family(image) else { return BTreeMap::new() };
     match family.naming {
         Naming::Mysql(catalog) => {
             let rules = MysqlRules::new(image, catalog);
@@ -102,12 +103,12 @@ fn symbols_only_add() {
         let whole = open(&path);
         // A server that exports none of its latch functions has no sites without symbols.
         let sites = |image: &Image| -> BTreeSet<(String, u64)> {
-            let plan = catalog::family(image).map(|_| latch_plan(image).sites).unwrap_or_default();
+            let plan = discovery::family(image).map(|_| latch_plan(image).sites).unwrap_or_default();
             plan.iter().map(|site| (site.name.clone(), site.addr)).collect()
         };
         let bare = stripped(&path);
         let (with, without) = (sites(&whole), sites(&bare));
-        let has_latches = catalog::family(&whole).is_ok_and(|family| !family.wait_functions.is_empty());
+        let has_latches = discovery::family(&whole).is_ok_and(|family| !family.wait_functions.is_empty());
         assert!(!with.is_empty() || !has_latches, "{server}: no probes");
         println!("{server}: {} probes with all symbols, {} stripped", with.len(), without.len());
         let lost: Vec<_> = without.difference(&with).collect();

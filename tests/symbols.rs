@@ -12,7 +12,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
-use armtrace::catalog::{self, Naming};
+use armtrace::catalog::Naming;
+use armtrace::discovery;
 use armtrace::measure::latch::{plan, Allowed};
 use armtrace::names::MariadbRules;
 use armtrace::symbols::{complete, read_any, DebugRoots, Debuginfod, Image, Settings, SymbolSource, Trial};
@@ -56,7 +57,7 @@ impl Variants {
         let (mut image, original) = (self.open_stripped(), self.open_original());
         assert_eq!(image.symbol_source(), SymbolSource::Dynsym);
         let start = Instant::now();
-        let trials = complete(&mut image, places, settings, catalog::misses_symbols).expect("symbols");
+        let trials = complete(&mut image, places, settings, discovery::misses_symbols).expect("symbols");
         println!("{}: {:?}", source.as_str(), start.elapsed());
         assert_eq!(image.symbol_source(), source, "{trials:#?}");
         assert!(is_used(&trials, source), "{trials:#?}");
@@ -125,7 +126,7 @@ struct Seen {
 }
 
 fn seen(image: &Image) -> Seen {
-    let family = catalog::family(image).expect("a known family");
+    let family = discovery::family(image).expect("a known family");
     let plan = plan(image, family, Allowed { uretprobes: true, calls: true, many_sites: true, every_round: true });
     let Naming::Mariadb(names) = family.naming else { panic!("this is MySQL") };
     let rules = MariadbRules::new(image, family, names);
@@ -242,8 +243,8 @@ fn functions_from_mini_debug_info() {
     assert_eq!(seen(&image).sites, seen(&expected).sites);
     // It has no data symbols, and a function with several names may have kept a different one.
     assert!(image.symbol("log_sys").is_none() && expected.symbol("log_sys").is_some());
-    assert!(!catalog::misses_symbols(&image), "the functions that matter have names");
-    assert!(catalog::misses_symbols(&Image::open(&variants.stripped()).expect("a program")));
+    assert!(!discovery::misses_symbols(&image), "the functions that matter have names");
+    assert!(discovery::misses_symbols(&Image::open(&variants.stripped()).expect("a program")));
     for (addr, name) in functions(&expected) {
         assert!(image.symbols().any(|s| s.addr == addr) || name.contains("."), "{name} at {addr:#x}");
     }
@@ -276,7 +277,7 @@ fn another_builds_file_is_not_used() {
     let id = build_id_path(&variants.open_original());
     let (_folder, places) = root(&[(&id, &other), ("/usr/sbin/mariadbd.debug", &other)]);
     let mut image = variants.open_stripped();
-    let trials = complete(&mut image, &places, &Settings::default(), catalog::misses_symbols).expect("no failure");
+    let trials = complete(&mut image, &places, &Settings::default(), discovery::misses_symbols).expect("no failure");
     assert_eq!(image.symbol_source(), SymbolSource::Dynsym);
     for source in [SymbolSource::BuildId, SymbolSource::Debuglink] {
         let refused = |t: &&Trial| t.source == source && t.is_failure && t.to_string().contains("another build");
@@ -363,7 +364,7 @@ fn a_debuginfod_server() {
     let server = Server::start(served.path());
     let request = |settings: &Settings| {
         let mut image = variants.open_stripped();
-        let trials = complete(&mut image, &places, settings, catalog::misses_symbols).expect("no failure");
+        let trials = complete(&mut image, &places, settings, discovery::misses_symbols).expect("no failure");
         (image, debuginfod_trial(&trials).clone())
     };
 
@@ -404,7 +405,7 @@ fn a_debuginfod_server() {
 fn mysql_misses_nothing() {
     for image in [binaries::mysql_amd64(), binaries::mysql_arm64()] {
         assert_eq!(image.symbol_source(), SymbolSource::Dynsym);
-        assert!(!catalog::misses_symbols(&image));
+        assert!(!discovery::misses_symbols(&image));
     }
 }
 

@@ -12,7 +12,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use armtrace::audit::{self, Html, Text};
-use armtrace::catalog;
+use armtrace::discovery;
 use armtrace::symbols::{self, Image, DebugRoots, Settings};
 use libfuzzer_sys::fuzz_target;
 
@@ -31,7 +31,7 @@ fn examine(file: &Path, program: &[u8]) {
     // A folder without debug files, so that only the program's own symbols are used.
     let places = DebugRoots::in_folder(Path::new("/proc/self/fdinfo"), file).expect("a folder");
     let settings = Settings::from_env(None);
-    _ = symbols::complete(&mut image, &places, &settings, catalog::misses_symbols);
+    _ = symbols::complete(&mut image, &places, &settings, discovery::misses_symbols);
     let Ok(report) = audit::audit(&image, Path::new("fuzz")) else { return };
     _ = (Text(&report).to_string(), Html(&report).to_string());
     let comparison = audit::compare(report.clone(), report);

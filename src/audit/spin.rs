@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::analysis::{decode, Flow, Insn};
-use crate::catalog;
+use crate::discovery;
 use crate::symbols::Image;
 
 /// The largest size, in bytes, of a function that a spin loop may call in order to wait briefly. Longer functions do
@@ -23,8 +23,8 @@ pub struct SpinLoop {
 
 /// Returns the spin loops of a server that the catalog knows.
 pub(super) fn spin_loops(image: &Image) -> Vec<SpinLoop> {
-    let Ok(family) = catalog::family(image) else { return Vec::new() };
-    let functions = family.spin_functions(image).into_iter();
+    let Ok(family) = discovery::family(image) else { return Vec::new() };
+    let functions = discovery::spin_functions(image, family).into_iter();
     functions.map(|f| SpinLoop { address: f.range.start, hint: hint(image, f.range), function: f.name }).collect()
 }
 

@@ -8,7 +8,7 @@ use super::report::FunctionRow;
 use super::spin::SpinLoop;
 use super::structures::Structure;
 use super::{classes, Class};
-use crate::catalog;
+use crate::discovery;
 use crate::symbols::{Arch, Image};
 
 /// The number of functions that a verdict names.
@@ -46,7 +46,7 @@ pub(super) fn verdicts(
     verdicts.extend(full_fences(image.arch(), functions));
     verdicts.extend(ordered_stores(image.arch(), functions));
     verdicts.extend(spin_hints(spins));
-    let is_server = catalog::family(image).is_ok();
+    let is_server = discovery::family(image).is_ok();
     if is_server {
         verdicts.push(crc32c(image.arch(), &totals, functions));
     }

@@ -5,10 +5,10 @@
 //! Debian's 10.11.19, 11.8.6 and 11.8.9 for both architectures.
 
 use super::pages::{Dictionary, DictionaryAt, PageLatch, Pages, SpaceAt, COMMON_PAGES};
-use super::variables::Table;
 use super::{
     pthread, spin, Around, ArrayLatches, Beside, Callsite, Count, Evidence, Family, Flavor, Found, Function,
-    FutexShape, IdentifiedBy, IdentityIn, InsideLatch, Latch, MariadbNames, Naming, Object, Shape, WaitFunction, Word,
+    FutexShape, IdentifiedBy, IdentityIn, InsideLatch, Latch, MariadbNames, Naming, Object, Shape, Table, WaitFunction,
+    Word,
 };
 use crate::model::{Kind, Mode};
 

@@ -31,7 +31,7 @@ const KINDS: &[WaitKind] = &[
 
 /// A build without the functions below, because it lacks symbols or has latches that the catalog does not know. The
 /// offsets of the SQL layer's instruments are those of 10.5.29, which later versions share.
-pub(super) static SLEEPS_ONLY: Family = Family {
+pub static SLEEPS_ONLY: Family = Family {
     flavor: Flavor::Mariadb,
     wait_functions: &[],
     wrappers: &[],

@@ -8,7 +8,7 @@ use super::{
     Member, MysqlNames, Naming, Shape, Showing, WaitFunction,
 };
 use crate::model::{Kind, Mode};
-use crate::symbols::{Image, Parameter};
+use crate::symbols::Parameter;
 
 /// The class of a mutex (`TTASEventMutex<GenericPolicy>`).
 pub(super) const MUTEX: IdentifiedBy = IdentifiedBy::LatchId(MUTEX_ID);
@@ -198,7 +198,5 @@ static PAGES: Pages = Pages {
     types: &[COMMON_PAGES, &[(21, "rollback segments"), (22, "blob"), (23, "blob"), (24, "blob")]],
 };
 
-/// Returns whether this is Percona Server. It prints its name in messages; MySQL and distributors' builds of it do not.
-pub(super) fn is_percona(image: &Image) -> bool {
-    image.has_string(b"Percona Server")
-}
+/// Text in Percona Server's messages, which MySQL and distributors' builds of it do not have.
+pub const PERCONA_TEXT: &[u8] = b"Percona Server";

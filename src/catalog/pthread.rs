@@ -5,7 +5,7 @@
 //! were read from the code that creates them, on both architectures, and from debug information.
 
 use crate::model::Kind;
-use crate::symbols::{Arch, Image};
+use crate::symbols::Arch;
 
 /// The sizes of glibc's types, in bytes: `pthread_mutex_t` by architecture, and the others, which are the same on both.
 pub const fn mutex_size(arch: Arch) -> u32 {
@@ -40,7 +40,7 @@ pub struct PsiPointer {
 
 /// Returns the pointers to instances in the objects of the SQL layer (`mysql_mutex_t`, `mysql_rwlock_t`, `mysql_cond_t`
 /// and `mysql_prlock_t`). The instance pointer follows the C library's object.
-/// `prlock_kind` is what [`prlock_kind`] returns for the server.
+/// `prlock_kind` is the kind by which the server names a `rw_pr_lock_t`.
 pub fn psi_pointers(arch: Arch, pthread: &Pthread, prlock_kind: Kind) -> Vec<PsiPointer> {
     let mutex = mutex_size(arch);
     let prlock = pthread.prlock_size(arch);
@@ -57,22 +57,11 @@ pub fn psi_pointers(arch: Arch, pthread: &Pthread, prlock_kind: Kind) -> Vec<Psi
 }
 
 /// The name of the `rw_pr_lock_t` in a metadata lock, after the kind.
-const METADATA_LOCK: &str = "sql/MDL_lock::rwlock";
+pub const METADATA_LOCK: &str = "sql/MDL_lock::rwlock";
 
-/// Returns the kind by which performance_schema names a `rw_pr_lock_t`. Only versions that contain the beginning of such
-/// names distinguish it from other rw-locks: MySQL from 8.0.13 or later on, but no MariaDB.
-pub fn prlock_kind(image: &Image) -> Kind {
-    if image.has_string(b"wait/synch/prlock") {
-        Kind::Prlock
-    } else {
-        Kind::Rwlock
-    }
-}
-
-/// Returns the event name of the `rw_pr_lock_t` in a metadata lock.
-pub fn metadata_lock_event(image: &Image) -> String {
-    format!("wait/synch/{}/{METADATA_LOCK}", prlock_kind(image).as_str())
-}
+/// The beginning of the event names of a `rw_pr_lock_t` in versions that distinguish it from other rw-locks: MySQL from
+/// 8.0.13 or later on, but no MariaDB.
+pub const PRLOCK_TEXT: &[u8] = b"wait/synch/prlock";
 
 /// How the instance of an instrumented object leads to its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -274,16 +263,6 @@ const PRLOCK: &[&str] = &[
     "_Z12rw_pr_wrlockP12rw_pr_lock_t",
     "_Z12rw_pr_unlockP12rw_pr_lock_t",
 ];
-
-impl LockArray {
-    /// Returns whether the mutex of one of the elements lies at this link-time address.
-    pub fn contains(&self, image: &Image, addr: u64) -> bool {
-        image.symbol(self.symbol).is_some_and(|s| {
-            let from = addr.wrapping_sub(s.addr);
-            from < s.size && from % (self.stride)(image.arch()) == 0
-        })
-    }
-}
 
 #[cfg(test)]
 mod tests {

@@ -24,7 +24,7 @@ use super::{
     Naming, Shape, WaitFunction,
 };
 use crate::model::{Kind, Mode};
-use crate::symbols::{Image, Parameter};
+use crate::symbols::Parameter;
 
 /// Also creates mutexes with priorities.
 const MUTEX_CREATE: Function = "_Z17mutex_create_func";
@@ -81,7 +81,7 @@ static NAMES: MysqlNames = MysqlNames {
     ],
 };
 
-pub(super) static MYSQL_5_6: Family = Family {
+pub static MYSQL_5_6: Family = Family {
     flavor: Flavor::Mysql,
     wait_functions: WAIT_FUNCTIONS,
     wrappers: &[],
@@ -91,7 +91,8 @@ pub(super) static MYSQL_5_6: Family = Family {
     naming: Naming::Mysql(&NAMES),
 };
 
-static MARIADB_10_1: Family = Family {
+/// The same wait functions in MariaDB, whose SQL layer differs.
+pub static MARIADB_10_1: Family = Family {
     flavor: Flavor::Mariadb,
     wait_functions: WAIT_FUNCTIONS,
     wrappers: &[],
@@ -101,12 +102,5 @@ static MARIADB_10_1: Family = Family {
     naming: Naming::Mysql(&NAMES),
 };
 
-/// Returns the family, or MariaDB's family with the same wait functions if the program's version string says that it is
-/// MariaDB.
-pub(super) fn maintained(family: &'static Family, image: &Image) -> &'static Family {
-    if std::ptr::eq(family, &MYSQL_5_6) && image.has_string(b"-MariaDB") {
-        &MARIADB_10_1
-    } else {
-        family
-    }
-}
+/// Text in the version string of MariaDB, which MySQL does not have.
+pub const MARIADB_TEXT: &[u8] = b"-MariaDB";

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use super::{output, AuditArgs};
 use crate::audit::{self, Html, Report, Text};
-use crate::catalog;
+use crate::discovery;
 use crate::failure::Failure;
 use crate::symbols::{self, DebugRoots, Image, Settings};
 
@@ -32,6 +32,6 @@ fn look_at(path: &Path, settings: &Settings) -> Result<Report, Failure> {
     let mut image = Image::open(path).map_err(Failure::usage)?;
     let program = fs::canonicalize(path).map_err(|e| usage(&e))?;
     let places = DebugRoots::in_folder(Path::new("/"), &program).map_err(Failure::running)?;
-    symbols::complete(&mut image, &places, settings, catalog::misses_symbols).map_err(Failure::usage)?;
+    symbols::complete(&mut image, &places, settings, discovery::misses_symbols).map_err(Failure::usage)?;
     audit::audit(&image, path).map_err(|e| usage(&e))
 }

@@ -27,6 +27,7 @@ use rustix::io::Errno;
 use rustix::process::{pidfd_open, Pid, PidfdFlags};
 
 use crate::catalog::{self, Family, Flavor, PsiClass};
+use crate::discovery;
 use crate::failure::Failure;
 use crate::host::Machine;
 use crate::model::TargetInfo;
@@ -74,12 +75,12 @@ impl Target {
             _ => Failure::target(format!("process {pid}: cannot find where its program is loaded: {e}")),
         })?;
         let symbol_trials =
-            symbols::complete(&mut image, &DebugRoots::of_process(pid), settings, catalog::misses_symbols)
+            symbols::complete(&mut image, &DebugRoots::of_process(pid), settings, discovery::misses_symbols)
                 .map_err(Failure::usage)?;
         let version = version(&image, &Memory::new(pid), bias);
-        let family = catalog::family(&image)
+        let family = discovery::family(&image)
             .map_err(|what| unsupported(pid, what, version.as_deref(), &image.symbols_in_words(), &symbol_trials))?;
-        let flavor = catalog::flavor(family, &image);
+        let flavor = discovery::flavor(&image, family);
         let version = version.ok_or_else(|| may_not_look(pid))?;
         let is_deleted = symbols::is_deleted(pid);
         Ok(Target {
@@ -118,7 +119,7 @@ impl Target {
 
     /// Returns how to get the symbols that the program lacks, if it lacks any.
     pub fn symbols_advice(&self) -> Option<String> {
-        catalog::misses_symbols(&self.image).then(|| symbols_advice(&self.version))
+        discovery::misses_symbols(&self.image).then(|| symbols_advice(&self.version))
     }
 
     /// Returns a descriptor that becomes readable when the process ends.

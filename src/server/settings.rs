@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::Memory;
-use crate::catalog::number;
+use crate::discovery::number;
 use crate::symbols::Image;
 
 /// The names of the settings in MySQL, MariaDB or both. A recording contains those that the server has.

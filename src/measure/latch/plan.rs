@@ -10,8 +10,9 @@ use crate::attach::ProbeClass;
 use crate::audit::spin_hint;
 use crate::bpf::latch::types;
 use crate::catalog::{
-    Callsite, Family, Found, Function, FutexShape, IdentifiedBy, IdentityIn, Layout, Member, Shape, WaitFunction,
+    Callsite, Family, Found, Function, FutexShape, IdentifiedBy, IdentityIn, Member, Shape, WaitFunction,
 };
+use crate::discovery::{find_wait_function, location_arguments, wrapper_returns, Layout};
 use crate::model::Mode;
 use crate::symbols::{Arch, Image};
 
@@ -202,7 +203,7 @@ pub fn plan(image: &Image, family: &Family, allowed: Allowed) -> Plan {
         limits: planner.limits,
         probes,
         kinds: planner.kinds,
-        wrapper_returns: family.wrapper_returns(image),
+        wrapper_returns: wrapper_returns(image, family),
         static_data: image.static_data(),
     }
 }
@@ -255,7 +256,7 @@ impl Variant {
 
 fn variants(image: &Image, index: u8, function: &'static WaitFunction) -> Vec<Variant> {
     let label = |n: usize| if n == 0 { function.label.to_owned() } else { format!("{}_{}", function.label, n + 1) };
-    let found = function.find(image).into_iter().enumerate();
+    let found = find_wait_function(image, function).into_iter().enumerate();
     found.map(|(n, range)| Variant { function, index, label: label(n), range }).collect()
 }
 
@@ -476,7 +477,7 @@ impl Planner<'_> {
         let argument = |n: usize| at.args.get(n).copied().flatten().map(|p| location(arch, p));
         let latch = argument(function.latch_argument).ok_or("the latch's address is not known there")?;
         let mut site = types::site { function: variant.index, latch, ..Default::default() };
-        match (function.callsite, function.location(self.image, variant.range.start)) {
+        match (function.callsite, location_arguments(self.image, function, variant.range.start)) {
             (Callsite::FileLine, Some([file, line])) => {
                 site.file = argument(file).unwrap_or_default();
                 site.line = argument(line).unwrap_or_default();

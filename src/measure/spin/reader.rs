@@ -4,7 +4,8 @@ use std::arch::asm;
 
 use crate::attach::thread_time_ns;
 use crate::audit::spin_hint;
-use crate::catalog::{variable, Table, Turns};
+use crate::catalog::{Table, Turns};
+use crate::discovery::variable;
 use crate::measure::latch::Plan;
 use crate::measure::spin::SpinSettings;
 use crate::server::{Memory, Target};

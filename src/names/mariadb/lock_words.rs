@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use crate::analysis::{direct_calls, Function, Passed};
 use crate::catalog::{Family, Found};
+use crate::discovery::find_wait_function;
 use crate::symbols::Image;
 
 /// Returns the lock words at fixed addresses that the code waits for: link-time address, and whether any of the waits
@@ -13,7 +14,9 @@ pub fn waited(image: &Image, family: &Family) -> BTreeMap<u64, bool> {
     let waits: HashMap<u64, bool> = family
         .wait_functions
         .iter()
-        .flat_map(|w| w.find(image).into_iter().map(move |range| (range.start, is_rwlock_wait(&w.found))))
+        .flat_map(|w| {
+            find_wait_function(image, w).into_iter().map(move |range| (range.start, is_rwlock_wait(&w.found)))
+        })
         .collect();
     let mut found = BTreeMap::new();
     let mut function: Option<Function> = None;

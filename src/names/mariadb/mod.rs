@@ -15,9 +15,9 @@ use self::registrations::{made, Made};
 use super::psi::{Instrument, Instruments};
 use super::{is_readable, LatchName, Process};
 use crate::catalog::{
-    variable, Around, ArrayLatches, Count, Evidence, Family, InsideLatch, Latch, MariadbNames, Object, Path, PsiClass,
-    Word,
+    Around, ArrayLatches, Count, Evidence, Family, InsideLatch, Latch, MariadbNames, Object, Path, PsiClass, Word,
 };
+use crate::discovery::variable;
 use crate::model::Kind;
 use crate::symbols::Image;
 

@@ -11,6 +11,7 @@ use super::psi::Instruments;
 use super::references::References;
 use super::{LatchName, Process};
 use crate::catalog::{Created, MysqlNames};
+use crate::discovery::find_member;
 use crate::model::Kind;
 use crate::symbols::Image;
 
@@ -32,7 +33,7 @@ impl Rules {
         let code = References::new(image);
         let keys = catalog.ids.map(|ids| latch_ids::keys(&code, ids, &instruments)).unwrap_or_default();
         let sites = creation_sites::sites(&code, catalog, &instruments);
-        let line_masks = catalog.created.iter().filter_map(|c| Some((c, c.line.find(image)?.mask))).collect();
+        let line_masks = catalog.created.iter().filter_map(|c| Some((c, find_member(image, c.line)?.mask))).collect();
         Rules { catalog, instruments, keys, sites, line_masks, ids: HashMap::new() }
     }
 

@@ -15,7 +15,8 @@ use std::sync::{Arc, OnceLock};
 use self::locks::{locks, locks_one_member, waited, Locks};
 use super::psi::Instruments;
 use super::{Identity, LatchName, Process};
-use crate::catalog::{event_waits, is_word, lock_starts, metadata_lock_event, prlock_kind, Naming, Pthread, EVENTS};
+use crate::catalog::{is_word, lock_starts, Naming, Pthread, EVENTS};
+use crate::discovery::{event_waits, is_in_lock_array, metadata_lock_event, prlock_kind};
 use crate::memory;
 use crate::model::Kind;
 use crate::server::Target;
@@ -154,7 +155,7 @@ impl PthreadNames {
     /// Returns the name of the variable that contains the lock.
     fn by_variable(&self, target: &Target, addr: u64, kind: Kind) -> Option<LatchName> {
         let link = addr.wrapping_sub(target.bias);
-        let array = self.catalog.arrays.iter().find(|a| a.contains(&target.image, link));
+        let array = self.catalog.arrays.iter().find(|a| is_in_lock_array(&target.image, a, link));
         if let Some(array) = array.filter(|_| kind == Kind::Mutex) {
             return self.global(kind, array.lock);
         }

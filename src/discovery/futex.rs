@@ -3,9 +3,9 @@
 use std::collections::HashSet;
 use std::ops::Range;
 
-use super::variables::{variable, Table};
-use super::FutexShape;
+use super::variables::variable;
 use crate::analysis::{futex_waits, FutexWait};
+use crate::catalog::{FutexShape, Table};
 use crate::symbols::Image;
 
 /// The server variable that holds the number of spin rounds before a sleep.
@@ -16,7 +16,7 @@ const SPIN_ROUNDS: &str = "sync_spin_loops";
 ///
 /// A function that also calls another of them takes free latches too: it is a lock function into which a wait function
 /// was inlined.
-pub fn primitives(image: &Image) -> Vec<(Range<u64>, FutexShape)> {
+pub(super) fn primitives(image: &Image) -> Vec<(Range<u64>, FutexShape)> {
     let pointers = image.static_pointers();
     let Some(rounds) = variable(image, &pointers, Table::System, SPIN_ROUNDS) else { return Vec::new() };
     let rounds = image.with_got_entries(&HashSet::from([rounds]));

@@ -1,0 +1,62 @@
+//! The family that a server belongs to, and its maintainer.
+
+use super::events::event_waits;
+use super::members::is_identified;
+use super::wait_functions::find_wait_function;
+use crate::catalog::{
+    Family, Flavor, WaitFunction, FAMILIES, MARIADB_10_1, MARIADB_TEXT, MYSQL_5_6, PERCONA_TEXT, SLEEPS_ONLY,
+};
+use crate::symbols::Image;
+
+/// Returns the family whose wait functions this binary has. If no wait function is found, or nothing that identifies
+/// the latches, but InnoDB waits by events, this is the family without wait functions.
+///
+/// # Errors
+/// Fails with what the program is instead, for a message that begins "process PID (NAME) is".
+pub fn family(image: &Image) -> Result<&'static Family, &'static str> {
+    let has_first = |f: &&Family| f.wait_functions.first().is_some_and(|w| !find_wait_function(image, w).is_empty());
+    let found = FAMILIES.into_iter().find(has_first).map(|family| of_maintainer(image, family));
+    if let Some(family) = found.filter(|f| f.wait_functions.iter().any(|w| is_identified(image, w))) {
+        return Ok(family);
+    }
+    match (found, image.symbol("server_version")) {
+        (None, None) => Err("not a MySQL or MariaDB server: find one with: pgrep -a 'mysqld|mariadbd'"),
+        _ if !event_waits(image).is_empty() => Ok(&SLEEPS_ONLY),
+        (Some(_), _) => {
+            Err("a MySQL or MariaDB server, but armtrace cannot find in its code how latches are identified")
+        }
+        (None, _) => Err("a MySQL or MariaDB server, but armtrace cannot find its latch functions"),
+    }
+}
+
+/// Returns the family, or MariaDB's family with the same wait functions if the program's version string says that it is
+/// MariaDB.
+fn of_maintainer(image: &Image, family: &'static Family) -> &'static Family {
+    if std::ptr::eq(family, &MYSQL_5_6) && image.has_string(MARIADB_TEXT) {
+        &MARIADB_10_1
+    } else {
+        family
+    }
+}
+
+/// Returns the maintainer of this server of a known family.
+pub fn flavor(image: &Image, family: &Family) -> Flavor {
+    match family.flavor {
+        Flavor::Mysql if image.has_string(PERCONA_TEXT) => Flavor::Percona,
+        flavor => flavor,
+    }
+}
+
+/// Returns whether the image lacks symbols by which a server of the catalog is recognized. MySQL exports all that
+/// matter; a stripped MariaDB has no names for InnoDB's functions. For any other program this is false.
+pub fn misses_symbols(image: &Image) -> bool {
+    match family(image) {
+        Ok(family) => !family.wait_functions.iter().any(|function| is_named(image, function)),
+        Err(_) => image.symbol("server_version").is_some(),
+    }
+}
+
+/// Returns whether a symbol of this binary has the function's name.
+fn is_named(image: &Image, function: &WaitFunction) -> bool {
+    image.functions_named(function.name()).next().is_some()
+}

@@ -27,7 +27,7 @@ pub struct Named<'a> {
     pub ordering: Option<Class>,
 }
 
-/// CodeMap whose purpose is known, whatever its name is.
+/// Code whose purpose is known, whatever its name is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Known {
     /// The addresses in the process.
@@ -40,7 +40,7 @@ pub(super) struct Known {
 /// The code of a process: its program, its libraries, and the kernel.
 pub struct CodeMap {
     files: AddressSpace,
-    /// CodeMap of known purpose, which takes precedence over names; if several overlap, the first applies.
+    /// Code of known purpose, which takes precedence over names; if several overlap, the first applies.
     known: Vec<Known>,
     kernel: Option<KernelSymbols>,
     /// Functions by their first address in the process.

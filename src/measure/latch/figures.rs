@@ -170,6 +170,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    use crate::model::Cumulative;
+
     fn histograms(limit: u64) -> impl Strategy<Value = Histogram> {
         let figures = (proptest::array::uniform25(0..limit), 0..limit, 0..limit);
         // A difference does not know its maximum.

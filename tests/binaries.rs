@@ -620,7 +620,7 @@ fn the_layout_of_latches_is_read_from_the_code() {
         for line_at in [0x38, 0x48] {
             let image = mysql_8_0(compiler, "MySQL Community Server - GPL", &[("LINE_AT", &line_at.to_string())]);
             let family = discovery::family(&image).unwrap_or_else(|error| panic!("{compiler}: {error}"));
-            let kept = discovery::Layout::of(&image, family).place(&RW_LOCK_LINE).map(|kept| (kept.offset, kept.mask));
+            let kept = discovery::Layout::of(&image, family).kept(&RW_LOCK_LINE).map(|kept| (kept.offset, kept.mask));
             assert_eq!(kept, Some((line_at, u32::MAX)), "{compiler}");
         }
     }
@@ -632,7 +632,7 @@ fn contradictory_code_leads_to_no_name() {
     for compiler in ["gcc", "aarch64-linux-gnu-gcc"] {
         let image = mysql_8_0(compiler, "MySQL Community Server - GPL", &[("LINE_AT", "0x38"), ("CONTRADICTION", "1")]);
         let family = discovery::family(&image).unwrap_or_else(|error| panic!("{compiler}: {error}"));
-        assert_eq!(discovery::Layout::of(&image, family).place(&RW_LOCK_LINE), None, "{compiler}");
+        assert_eq!(discovery::Layout::of(&image, family).kept(&RW_LOCK_LINE), None, "{compiler}");
         let plan = latch_plan(&image);
         let gap =
             plan.gaps.iter().find(|(label, _)| label == "rw_lock_s_lock_spin").unwrap_or_else(|| panic!("{compiler}"));

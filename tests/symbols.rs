@@ -53,11 +53,11 @@ impl Variants {
     }
 
     /// Checks that the stripped program with symbols from this source is equivalent to the original.
-    fn equals_original_with(&self, places: &DebugRoots, settings: &Settings, source: SymbolSource) {
+    fn equals_original_with(&self, roots: &DebugRoots, settings: &Settings, source: SymbolSource) {
         let (mut image, original) = (self.open_stripped(), self.open_original());
         assert_eq!(image.symbol_source(), SymbolSource::Dynsym);
         let start = Instant::now();
-        let trials = complete(&mut image, places, settings, discovery::misses_symbols).expect("symbols");
+        let trials = complete(&mut image, roots, settings, discovery::misses_symbols).expect("symbols");
         println!("{}: {:?}", source.as_str(), start.elapsed());
         assert_eq!(image.symbol_source(), source, "{trials:#?}");
         assert!(is_used(&trials, source), "{trials:#?}");
@@ -103,8 +103,8 @@ fn root(files: &[(&str, &Path)]) -> (TempDir, DebugRoots) {
             fs::copy(from, to).expect("a copy");
         }
     }
-    let places = DebugRoots::in_folder(folder.path(), Path::new(PROGRAM)).expect("the folder");
-    (folder, places)
+    let roots = DebugRoots::in_folder(folder.path(), Path::new(PROGRAM)).expect("the folder");
+    (folder, roots)
 }
 
 fn build_id_path(image: &Image) -> String {
@@ -152,25 +152,25 @@ fn is_used(trials: &[Trial], source: SymbolSource) -> bool {
 #[test]
 fn a_debug_file_by_build_id() {
     let variants = variants();
-    let (_folder, places) = root(&[(&build_id_path(&variants.open_original()), &variants.debug())]);
-    variants.equals_original_with(&places, &Settings::default(), SymbolSource::BuildId);
+    let (_folder, roots) = root(&[(&build_id_path(&variants.open_original()), &variants.debug())]);
+    variants.equals_original_with(&roots, &Settings::default(), SymbolSource::BuildId);
 }
 
 #[test]
 fn a_debug_file_by_debuglink() {
     let variants = variants();
     for folder in ["/usr/sbin", "/usr/sbin/.debug", "/usr/lib/debug/usr/sbin"] {
-        let (_folder, places) = root(&[(&format!("{folder}/mariadbd.debug"), &variants.debug())]);
-        variants.equals_original_with(&places, &Settings::default(), SymbolSource::Debuglink);
+        let (_folder, roots) = root(&[(&format!("{folder}/mariadbd.debug"), &variants.debug())]);
+        variants.equals_original_with(&roots, &Settings::default(), SymbolSource::Debuglink);
     }
 }
 
 #[test]
 fn a_named_debug_file() {
     let variants = variants();
-    let (_folder, places) = root(&[]);
-    variants.equals_original_with(&places, &with(&variants.debug()), SymbolSource::File);
-    variants.equals_original_with(&places, &with(&variants.original), SymbolSource::File);
+    let (_folder, roots) = root(&[]);
+    variants.equals_original_with(&roots, &with(&variants.debug()), SymbolSource::File);
+    variants.equals_original_with(&roots, &with(&variants.original), SymbolSource::File);
 }
 
 fn armtrace(arguments: &[Argument]) -> std::process::Output {
@@ -181,7 +181,7 @@ fn armtrace(arguments: &[Argument]) -> std::process::Output {
 #[test]
 fn a_symbol_file() {
     let variants = variants();
-    let (folder, places) = root(&[]);
+    let (folder, roots) = root(&[]);
     let file = folder.path().join("mariadbd.symbols");
     for from in [&variants.debug(), &variants.original] {
         let output = armtrace(&[&"symbols", &"export", from, &"-o", &file]);
@@ -189,7 +189,7 @@ fn a_symbol_file() {
         let size = fs::metadata(&file).expect("the file").len();
         println!("{}", String::from_utf8_lossy(&output.stdout));
         assert!(size < 3 << 20, "{size} bytes");
-        variants.equals_original_with(&places, &with(&file), SymbolSource::File);
+        variants.equals_original_with(&roots, &with(&file), SymbolSource::File);
     }
     // A symbol file can itself be exported.
     let again = folder.path().join("again");
@@ -223,7 +223,7 @@ fn failed_exports_are_explained() {
 #[test]
 fn functions_from_mini_debug_info() {
     let variants = variants();
-    let (folder, places) = root(&[]);
+    let (folder, roots) = root(&[]);
     let file = |name: &str| folder.path().join(name);
     let script = r#"
         nm -D "$1" --format=posix --defined-only | awk '{ print $1 }' | sort -u > exported
@@ -237,7 +237,7 @@ fn functions_from_mini_debug_info() {
     shell.args(["-ec", script, "mini"]).arg(variants.stripped()).arg(variants.debug()).current_dir(folder.path());
     assert!(shell.status().expect("bash").success());
     let mut image = Image::open(&file("mariadbd")).expect("a program");
-    let trials = complete(&mut image, &places, &Settings::default(), |_| false).expect("symbols");
+    let trials = complete(&mut image, &roots, &Settings::default(), |_| false).expect("symbols");
     assert_eq!(image.symbol_source(), SymbolSource::MiniDebugInfo, "{trials:#?}");
     let expected = variants.open_original();
     assert_eq!(seen(&image).sites, seen(&expected).sites);
@@ -250,9 +250,9 @@ fn functions_from_mini_debug_info() {
     }
 
     // A full debug file is preferred.
-    let (_folder, places) = root(&[(&build_id_path(&image), &variants.debug())]);
+    let (_folder, roots) = root(&[(&build_id_path(&image), &variants.debug())]);
     let mut image = Image::open(&file("mariadbd")).expect("a program");
-    complete(&mut image, &places, &Settings::default(), |_| false).expect("symbols");
+    complete(&mut image, &roots, &Settings::default(), |_| false).expect("symbols");
     assert_eq!(image.symbol_source(), SymbolSource::BuildId);
     assert_eq!(seen(&image), seen(&expected));
 }
@@ -275,20 +275,20 @@ fn another_builds_file_is_not_used() {
     let scratch = tempfile::tempdir_in("/var/tmp").expect("a folder");
     let other = of_another_build(&variants, scratch.path());
     let id = build_id_path(&variants.open_original());
-    let (_folder, places) = root(&[(&id, &other), ("/usr/sbin/mariadbd.debug", &other)]);
+    let (_folder, roots) = root(&[(&id, &other), ("/usr/sbin/mariadbd.debug", &other)]);
     let mut image = variants.open_stripped();
-    let trials = complete(&mut image, &places, &Settings::default(), discovery::misses_symbols).expect("no failure");
+    let trials = complete(&mut image, &roots, &Settings::default(), discovery::misses_symbols).expect("no failure");
     assert_eq!(image.symbol_source(), SymbolSource::Dynsym);
     for source in [SymbolSource::BuildId, SymbolSource::Debuglink] {
         let refused = |t: &&Trial| t.source == source && t.is_failure && t.to_string().contains("another build");
         assert_eq!(trials.iter().filter(refused).count(), 1, "{trials:#?}");
     }
-    let why = complete(&mut image, &places, &with(&other), |_| true).expect_err("another build");
+    let why = complete(&mut image, &roots, &with(&other), |_| true).expect_err("another build");
     assert!(why.contains("another build") && why.contains(&variants.open_original().build_id()), "{why}");
     assert_eq!(image.symbol_source(), SymbolSource::Dynsym);
     // The right debug file is found among wrong ones.
-    let (_folder, places) = root(&[(&id, &other), ("/usr/sbin/.debug/mariadbd.debug", &variants.debug())]);
-    variants.equals_original_with(&places, &Settings::default(), SymbolSource::Debuglink);
+    let (_folder, roots) = root(&[(&id, &other), ("/usr/sbin/.debug/mariadbd.debug", &variants.debug())]);
+    variants.equals_original_with(&roots, &Settings::default(), SymbolSource::Debuglink);
 }
 
 #[test]
@@ -298,9 +298,9 @@ fn a_debuglink_needs_a_matching_checksum() {
     let longer = scratch.path().join("mariadbd.debug");
     fs::copy(variants.debug(), &longer).expect("a copy");
     OpenOptions::new().append(true).open(&longer).and_then(|mut f| f.write_all(&[0])).expect("one byte more");
-    let (_folder, places) = root(&[("/usr/sbin/mariadbd.debug", &longer)]);
+    let (_folder, roots) = root(&[("/usr/sbin/mariadbd.debug", &longer)]);
     let mut image = variants.open_stripped();
-    let trials = complete(&mut image, &places, &Settings::default(), |_| true).expect("no failure");
+    let trials = complete(&mut image, &roots, &Settings::default(), |_| true).expect("no failure");
     assert_eq!(image.symbol_source(), SymbolSource::Dynsym);
     assert!(trials.iter().any(|t| t.is_failure && t.to_string().contains("checksum")), "{trials:#?}");
 }
@@ -357,14 +357,14 @@ fn debuginfod_trial(trials: &[Trial]) -> &Trial {
 #[test]
 fn a_debuginfod_server() {
     let variants = variants();
-    let (_folder, places) = root(&[]);
+    let (_folder, roots) = root(&[]);
     let cache = tempfile::tempdir_in("/var/tmp").expect("a folder");
     let served = tempfile::tempdir_in("/var/tmp").expect("a folder");
     fs::hard_link(variants.debug(), served.path().join("mariadbd.debug")).expect("a link");
     let server = Server::start(served.path());
     let request = |settings: &Settings| {
         let mut image = variants.open_stripped();
-        let trials = complete(&mut image, &places, settings, discovery::misses_symbols).expect("no failure");
+        let trials = complete(&mut image, &roots, settings, discovery::misses_symbols).expect("no failure");
         (image, debuginfod_trial(&trials).clone())
     };
 
@@ -374,7 +374,7 @@ fn a_debuginfod_server() {
         assert!(start.elapsed() < Duration::from_secs(60), "debuginfod does not serve");
         std::thread::sleep(Duration::from_millis(200));
     }
-    variants.equals_original_with(&places, &server.settings(cache.path(), &[]), SymbolSource::Debuginfod);
+    variants.equals_original_with(&roots, &server.settings(cache.path(), &[]), SymbolSource::Debuginfod);
     let cached = cache.path().join(variants.open_original().build_id()).join("debuginfo");
     assert_eq!(fs::metadata(&cached).expect("it is in the cache").len(), fs::metadata(variants.debug()).unwrap().len());
 
@@ -386,9 +386,9 @@ fn a_debuginfod_server() {
 
     // There is no request if no symbols are missing, or if the user has configured no server.
     let mut image = variants.open_stripped();
-    let trials = complete(&mut image, &places, &server.settings(other.path(), &[]), |_| false).expect("no failure");
+    let trials = complete(&mut image, &roots, &server.settings(other.path(), &[]), |_| false).expect("no failure");
     assert!(!debuginfod_trial(&trials).is_failure && image.symbol_source() == SymbolSource::Dynsym);
-    let trials = complete(&mut image, &places, &Settings::default(), |_| true).expect("no failure");
+    let trials = complete(&mut image, &roots, &Settings::default(), |_| true).expect("no failure");
     assert!(debuginfod_trial(&trials).to_string().contains("DEBUGINFOD_URLS is not set"), "{trials:#?}");
 
     // A cached file needs no server. Without either, the failure is reported.
@@ -468,27 +468,27 @@ mod hostile {
         line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
     }
 
-    /// Files that are truncated at many lengths or changed in many places are rejected or read, but nothing worse
+    /// Files that are truncated at many lengths or changed in many roots are rejected or read, but nothing worse
     /// happens.
     #[test]
     fn damaged_files_do_no_harm() {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("damaged");
         let mut random = Random(0x9e37_79b9_7f4a_7c15);
-        let (_folder, places) = root(&[]);
+        let (_folder, roots) = root(&[]);
         let before = peak_memory();
         let examine = |bytes: &[u8]| {
             fs::write(&file, bytes).expect("a file");
             let found = read_any(&file);
             if let Ok(mut image) = Image::open(&file) {
-                _ = complete(&mut image, &places, &Settings::default(), |_| true);
+                _ = complete(&mut image, &roots, &Settings::default(), |_| true);
                 _ = (image.function_at(image.extent().start), image.relative_relocations(), image.imports());
             }
             found
         };
         let samples = samples(folder.path());
         let mut mini = Image::open(&samples[3]).expect("a program");
-        complete(&mut mini, &places, &Settings::default(), |_| true).expect("symbols");
+        complete(&mut mini, &roots, &Settings::default(), |_| true).expect("symbols");
         assert_eq!(mini.symbol_source(), SymbolSource::MiniDebugInfo);
         for sample in samples {
             let whole = fs::read(&sample).expect("a sample");
@@ -556,10 +556,10 @@ mod hostile {
         fs::write(file("other"), bytes).expect("a file");
         let symbols = file("other.symbols");
         assert!(armtrace(&[&"symbols", &"export", &file("other"), &"-o", &symbols]).status.success());
-        let (_folder, places) = root(&[]);
+        let (_folder, roots) = root(&[]);
         for (of, from, fits) in [("other", &symbols, true), ("small", &symbols, false), ("other", &program, false)] {
             let mut image = Image::open(&file(of)).expect("a program");
-            let result = complete(&mut image, &places, &with(from), |_| true);
+            let result = complete(&mut image, &roots, &with(from), |_| true);
             assert_eq!(result.is_ok(), fits, "{result:?}");
             assert!(fits || result.is_err_and(|why| why.contains("other addresses")));
         }

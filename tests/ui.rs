@@ -755,7 +755,7 @@ watched: the instance of 3 with the most waiters (75.0%)
 
     #[test]
     fn every_verdict_has_its_evidence() {
-        let moves = Moves { followed: 400, moved: 200, between_places: 100, user: 150, ..Moves::default() };
+        let moves = Moves { followed: 400, moved: 200, between_domains: 100, user: 150, ..Moves::default() };
         let says = |verdict, words: &[&str]| {
             let text = watch::text(&line_watch(verdict, moves));
             let last = text.lines().last().unwrap_or_default();

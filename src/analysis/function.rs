@@ -139,7 +139,7 @@ impl Function {
     /// Returns where the function's first six integer arguments are just before the instruction at `addr` runs. `None`
     /// for an argument that is nowhere; all are `None` if there is no such instruction.
     pub fn arguments_at(&self, addr: u64) -> [Option<Location>; 6] {
-        self.index(addr).map_or([None; 6], |i| self.values().places(&self.insns, &self.blocks, self.block_of[i], i))
+        self.index(addr).map_or([None; 6], |i| self.values().arguments(&self.insns, &self.blocks, self.block_of[i], i))
     }
 
     /// Returns the values in the registers of a call's first six integer arguments just before the instruction at

@@ -642,7 +642,7 @@ impl Sites<'_> {
         match &self.wanted {
             Wanted::Own => self.f().arguments_at(self.f().insns[i].addr),
             Wanted::Passed { origins, values } => {
-                state(origins).map_or([None; 6], |state| values.map(|value| state.place(value?)))
+                state(origins).map_or([None; 6], |state| values.map(|value| state.location(value?)))
             }
         }
     }

@@ -30,20 +30,20 @@ pub fn functions_that_mention(image: &Image, targets: &HashSet<u64>) -> BTreeSet
     found
 }
 
-/// Returns every place where four bytes may be the displacement of a rip-relative operand that ends its instruction or,
+/// Returns every address where four bytes may be the displacement of a rip-relative operand that ends its instruction or,
 /// where addresses are fixed, an address.
 fn x86_candidates(base: u64, text: &[u8], targets: &HashSet<u64>, is_fixed: bool) -> Vec<u64> {
     let (Some(&low), Some(&high)) = (targets.iter().min(), targets.iter().max()) else { return Vec::new() };
     let mut found = Vec::new();
     for (at, bytes) in text.windows(4).enumerate() {
         let displacement = i32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
-        let place = base.wrapping_add(at as u64);
-        let to = place.wrapping_add(4).wrapping_add_signed(i64::from(displacement));
+        let address = base.wrapping_add(at as u64);
+        let to = address.wrapping_add(4).wrapping_add_signed(i64::from(displacement));
         // The set is queried last, because few of the many candidates pass the comparisons.
         let number = u64::from(displacement as u32);
         let is_target = |to: u64| (low..=high).contains(&to) && targets.contains(&to);
         if is_target(to) || is_fixed && is_target(number) {
-            found.push(place);
+            found.push(address);
         }
     }
     found

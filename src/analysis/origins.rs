@@ -218,7 +218,7 @@ impl State {
     }
 
     /// Returns where a value is, preferring registers over the stack.
-    pub fn place(&self, value: Origin) -> Option<Location> {
+    pub fn location(&self, value: Origin) -> Option<Location> {
         if let Some(constant) = value.as_constant() {
             return Some(Location::Constant(constant));
         }

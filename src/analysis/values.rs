@@ -351,7 +351,7 @@ impl State {
     }
 
     /// Returns where argument `index` is, preferring whole values over halves, and registers over memory.
-    fn place(&self, index: u8, convention: &Convention) -> Option<Location> {
+    fn location(&self, index: u8, convention: &Convention) -> Option<Location> {
         let width = |value: Value| match value {
             Value::Argument { index: i, bytes } if i == index => Some(bytes),
             _ => None,
@@ -367,7 +367,7 @@ impl State {
         });
         let found: Vec<_> = registers.chain(slots).collect();
         let widest = found.iter().map(|&(bytes, _)| bytes).max()?;
-        found.iter().find(|&&(bytes, _)| bytes == widest).map(|&(_, place)| place)
+        found.iter().find(|&&(bytes, _)| bytes == widest).map(|&(_, location)| location)
     }
 
     /// Returns whether the slot lies below the stack, where a signal handler may overwrite it.
@@ -540,10 +540,10 @@ impl Values {
         Some(state)
     }
 
-    pub fn places(&self, insns: &[Insn], blocks: &[Block], block: usize, at: usize) -> [Option<Location>; 6] {
+    pub fn arguments(&self, insns: &[Insn], blocks: &[Block], block: usize, at: usize) -> [Option<Location>; 6] {
         let Some(state) = self.state(insns, blocks, block, at) else { return [None; 6] };
         let convention = Convention::of(self.arch);
-        std::array::from_fn(|index| state.place(index as u8, &convention))
+        std::array::from_fn(|index| state.location(index as u8, &convention))
     }
 
     /// Returns, for each instruction of a block, whether argument `index` is in a known place before it runs.
@@ -553,7 +553,7 @@ impl Values {
         let mut changes = Vec::new();
         let mut known = Vec::with_capacity(block.insns.len());
         for insn in &insns[block.insns.clone()] {
-            known.push(state.place(index, &convention).is_some());
+            known.push(state.location(index, &convention).is_some());
             changes.clear();
             effects(insn, &mut changes);
             changes.iter().for_each(|change| state.apply(change, &convention, &self.pointers));

@@ -18,7 +18,7 @@ impl Layout {
         let mut layout = Layout::default();
         let members = family.wait_functions.iter().flat_map(WaitFunction::identities).flat_map(|i| i.members());
         for member in members {
-            if layout.place(member).is_none() {
+            if layout.kept(member).is_none() {
                 layout.members.extend(find_member(image, member).map(|kept| (*member, kept)));
             }
         }
@@ -31,7 +31,7 @@ impl Layout {
     }
 
     /// Returns the location of a member.
-    pub fn place(&self, member: &Member) -> Option<Kept> {
+    pub fn kept(&self, member: &Member) -> Option<Kept> {
         self.members.iter().find(|(known, _)| known == member).map(|(_, kept)| *kept)
     }
 }
@@ -44,11 +44,11 @@ pub(super) fn is_identified(image: &Image, function: &WaitFunction) -> bool {
 /// Returns a member's location in this build. `None` if no function sets it, or if the setters disagree.
 pub fn find_member(image: &Image, member: &Member) -> Option<Kept> {
     let setters = member.set_by.iter().flat_map(|function| image.functions_named(function));
-    let places = |setter: Symbol<'_>| {
+    let kept = |setter: Symbol<'_>| {
         let number = symbols::parameters(setter.name)?.iter().position(|p| *p == member.to)?;
         Some(analysis::kept(image, setter.addr, u8::try_from(number).ok()?, 0))
     };
-    let found: BTreeSet<Kept> = setters.filter_map(places).flatten().collect();
+    let found: BTreeSet<Kept> = setters.filter_map(kept).flatten().collect();
     let shown = member.shown_by.as_ref().filter(|_| found.is_empty()).and_then(|code| shown_by(image, code));
     let mut found = found.into_iter().chain(shown);
     found.next().filter(|kept| kept.offset >= 0 && found.next().is_none())

@@ -25,7 +25,7 @@ pub(super) struct Root {
 }
 
 impl DebugRoots {
-    /// Returns the places for process `pid`: its own root directory, as its container or chroot has it, and the host's
+    /// Returns the roots for process `pid`: its own root directory, as its container or chroot has it, and the host's
     /// if that is another.
     pub fn of_process(pid: i32) -> DebugRoots {
         let proc = PathBuf::from(format!("/proc/{pid}"));
@@ -141,9 +141,9 @@ mod tests {
 
     #[test]
     fn the_hosts_own_process_has_one_root() {
-        let places = DebugRoots::of_process(std::process::id() as i32);
-        assert_eq!(places.roots.len(), 1);
-        assert_eq!(places.roots[0].program, std::env::current_exe().expect("this program"));
+        let roots = DebugRoots::of_process(std::process::id() as i32);
+        assert_eq!(roots.roots.len(), 1);
+        assert_eq!(roots.roots[0].program, std::env::current_exe().expect("this program"));
         assert!(!is_deleted(std::process::id() as i32));
     }
 }

@@ -7,7 +7,7 @@
 //! 2. `.symtab`, `.dynsym`: in the program
 //! 3. MiniDebugInfo: in the program, functions only
 //! 4. a debug file in a directory of build IDs, in the server's root directory, then on the host
-//! 5. the debug file that the program names (`.gnu_debuglink`), in the same places
+//! 5. the debug file that the program names (`.gnu_debuglink`), in the same roots
 //! 6. debuginfod servers, if the user has named any and the catalog misses something
 
 use std::fmt;
@@ -77,7 +77,7 @@ impl fmt::Display for Trial {
 /// Fails when the file that the user named cannot be used, saying what is wrong with it.
 pub fn complete(
     image: &mut Image,
-    places: &DebugRoots,
+    roots: &DebugRoots,
     settings: &Settings,
     misses_some: impl Fn(&Image) -> bool,
 ) -> Result<Vec<Trial>, String> {
@@ -89,7 +89,7 @@ pub fn complete(
     if image.symbol_source() == SymbolSource::Symtab {
         return Ok(Vec::new());
     }
-    let mut chain = Chain { image, places, trials: Vec::new() };
+    let mut chain = Chain { image, roots, trials: Vec::new() };
     chain.mini_debug_info();
     if !(chain.build_id() || chain.debuglink()) {
         let is_needed = misses_some(chain.image);
@@ -128,7 +128,7 @@ pub fn read_any(path: &Path) -> Result<DebugFile, String> {
 
 struct Chain<'a> {
     image: &'a mut Image,
-    places: &'a DebugRoots,
+    roots: &'a DebugRoots,
     trials: Vec<Trial>,
 }
 
@@ -168,9 +168,9 @@ impl Chain<'_> {
     /// Uses the first existing debug file that belongs to this build; returns false if there is none. The checksum is
     /// compared if one is known.
     fn debug_file(&mut self, source: SymbolSource, paths: impl Fn(&Path) -> Vec<PathBuf>, crc: Option<u32>) -> bool {
-        let places = self.places;
+        let roots = self.roots;
         let mut looked = Vec::new();
-        for root in &places.roots {
+        for root in &roots.roots {
             for path in paths(&root.program) {
                 let shown = root.shown(&path);
                 let file = match root.open_file(&path) {

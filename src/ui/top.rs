@@ -118,7 +118,7 @@ impl<'a> Interval<'a> {
 
     /// Returns pages by wait time in the interval, without those that no thread waited for.
     pub fn top_pages(&self) -> Vec<TopPage> {
-        let counted = self.counted(|s| &s.latch.pages, PageWaits::place);
+        let counted = self.counted(|s| &s.latch.pages, PageWaits::location);
         let pages = self.now.latch.pages.iter().zip(&counted);
         let mut pages: Vec<_> = pages
             .map(|(page, counted)| TopPage {
@@ -128,7 +128,9 @@ impl<'a> Interval<'a> {
             .filter(|top| top.wait_ns_per_second > 0.0)
             .collect();
         pages.sort_by(|a, b| {
-            b.wait_ns_per_second.total_cmp(&a.wait_ns_per_second).then_with(|| a.page.place().cmp(&b.page.place()))
+            b.wait_ns_per_second
+                .total_cmp(&a.wait_ns_per_second)
+                .then_with(|| a.page.location().cmp(&b.page.location()))
         });
         pages
     }

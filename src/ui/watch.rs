@@ -223,8 +223,11 @@ fn sentence(watch: &LineWatch, blamed: &str) -> String {
         all.followed,
         format::percent(ratio(all.moved, all.followed))
     );
-    let far = if all.between_places > 0 {
-        format!(", {} of them between NUMA nodes or last caches", format::percent(ratio(all.between_places, all.moved)))
+    let far = if all.between_domains > 0 {
+        format!(
+            ", {} of them between NUMA nodes or last caches",
+            format::percent(ratio(all.between_domains, all.moved))
+        )
     } else {
         String::new()
     };

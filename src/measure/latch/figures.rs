@@ -111,7 +111,7 @@ impl PageWaits {
     }
 
     /// What tells it from other rows.
-    pub fn place(&self) -> (&str, &str, Option<u16>) {
+    pub fn location(&self) -> (&str, &str, Option<u16>) {
         (&self.table, &self.index, self.level)
     }
 }

@@ -496,14 +496,14 @@ impl Planner<'_> {
     /// Returns what the program reads in a latch of this kind; `None` if this build does not show where that is.
     fn latch_kind(&self, mode: Mode, identity: IdentifiedBy) -> Option<types::latch_kind> {
         let kind = types::latch_kind { mode: mode_code(mode), ..Default::default() };
-        let place = |member: &Member| self.layout.place(member);
-        let offset = |member: &Member| u16::try_from(place(member)?.offset).ok();
+        let kept = |member: &Member| self.layout.kept(member);
+        let offset = |member: &Member| u16::try_from(kept(member)?.offset).ok();
         let (identity, kind) = match identity {
             IdentifiedBy::LatchId(id) => {
                 (types::identity::IDENTITY_LATCH_ID, types::latch_kind { id_offset: offset(id)?, ..kind })
             }
             IdentifiedBy::Created { file, line } => {
-                let (id_offset, line_offset, line_mask) = (offset(file)?, offset(line)?, place(line)?.mask);
+                let (id_offset, line_offset, line_mask) = (offset(file)?, offset(line)?, kept(line)?.mask);
                 let kind = types::latch_kind { id_offset, line_offset, line_mask, ..kind };
                 (types::identity::IDENTITY_CREATED, kind)
             }

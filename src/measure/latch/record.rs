@@ -412,7 +412,7 @@ impl Recording {
             wait_ns,
         };
         let mut pages: Vec<PageWaits> = self.totals::<PageWaits>().map(page).collect();
-        pages.sort_by(|a, b| b.wait_ns.cmp(&a.wait_ns).then_with(|| a.place().cmp(&b.place())));
+        pages.sort_by(|a, b| b.wait_ns.cmp(&a.wait_ns).then_with(|| a.location().cmp(&b.location())));
         pages
     }
 

@@ -142,7 +142,7 @@ impl Tally<'_> {
             entry.wait_ns += waits.sum_ns + missed.sum_ns as u64;
         }
         let mut pages: Vec<PageWaits> = pages.into_values().collect();
-        pages.sort_by(|a, b| b.wait_ns.cmp(&a.wait_ns).then_with(|| a.place().cmp(&b.place())));
+        pages.sort_by(|a, b| b.wait_ns.cmp(&a.wait_ns).then_with(|| a.location().cmp(&b.location())));
         pages
     }
 

@@ -110,7 +110,8 @@ pub struct Moves {
     /// Those that came from another CPU, and one of the two wrote.
     pub moved: u64,
     /// Of those: from another part of the machine, where it has several.
-    pub between_places: u64,
+    #[serde(rename = "between_places")]
+    pub between_domains: u64,
     /// Of those that moved: both were of the latch.
     pub latch: u64,
     /// One was of a neighbour, written by a thread that had not the latch, or read by one that has nothing to do with it.
@@ -124,7 +125,7 @@ impl Moves {
     pub fn add(&mut self, other: &Moves) {
         self.followed += other.followed;
         self.moved += other.moved;
-        self.between_places += other.between_places;
+        self.between_domains += other.between_domains;
         self.latch += other.latch;
         self.foreign += other.foreign;
         self.user += other.user;

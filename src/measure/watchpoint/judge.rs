@@ -99,7 +99,7 @@ fn moves(scene: &Scene, touches: &[(Touch, CodeAt)], all: &[Touch]) -> Moves {
             moves.followed += 1;
             if touch.cpu != earlier.cpu && (writes || earlier_at.access == Some(Access::Write)) {
                 moves.moved += 1;
-                moves.between_places += u64::from(domain(touch.cpu) != domain(earlier.cpu));
+                moves.between_domains += u64::from(domain(touch.cpu) != domain(earlier.cpu));
                 // The neighbor's access, and which threads had written to the latch by then.
                 let neighbour = match (is_latch(earlier), is_latch(touch)) {
                     (true, true) => None,
@@ -310,6 +310,6 @@ mod tests {
         let scene = Scene { pid: SERVER, word: LATCH, latch: LATCH..LATCH + 8, topology: Some(&topology) };
         let burst = burst(&[(0, LATCH, true), (1, LATCH, true), (2, LATCH, true), (0, LATCH, true)]);
         let moves = words(&scene, &[burst], &mut code)[1].moves;
-        assert_eq!((moves.moved, moves.between_places), (3, 2));
+        assert_eq!((moves.moved, moves.between_domains), (3, 2));
     }
 }

@@ -206,12 +206,12 @@ fn latches_around(
 fn holds(process: &Process, evidence: &Evidence, object: u64) -> Option<bool> {
     match *evidence {
         Evidence::Magic { path, at, value } => {
-            let place = follow(process, object, path)?.wrapping_add(at);
-            Some(process.memory.u64(place)? == value)
+            let address = follow(process, object, path)?.wrapping_add(at);
+            Some(process.memory.u64(address)? == value)
         }
         Evidence::Same(a, b) => {
-            let place = follow(process, object, a)?;
-            Some(place != 0 && place == follow(process, object, b)?)
+            let address = follow(process, object, a)?;
+            Some(address != 0 && address == follow(process, object, b)?)
         }
         Evidence::Name(path) => Some(is_readable(&process.memory.string(follow(process, object, path)?)?)),
         Evidence::PageHeader { path, id } => {
@@ -241,7 +241,7 @@ mod tests {
     use super::*;
     use crate::server::Memory;
 
-    /// Uses this test's own executable and memory in place of a server's.
+    /// Uses this test's own executable and memory in address of a server's.
     fn with_process(test: impl FnOnce(&Process)) {
         let image = Image::open(std::path::Path::new("/proc/self/exe")).expect("the test's own executable");
         test(&Process { image: &image, memory: Memory::new(std::process::id() as i32), bias: 0 });
@@ -276,7 +276,7 @@ mod tests {
         with_process(|process| {
             assert_eq!(holds(process, &Evidence::Same(&[], &[8, 0]), addr(&pair[0])), Some(true));
             assert_eq!(holds(process, &Evidence::Same(&[], &[8]), addr(&pair[0])), Some(false));
-            // Two null pointers are equal, but do not lead to a place.
+            // Two null pointers are equal, but do not lead to a address.
             assert_eq!(holds(process, &Evidence::Same(&[0], &[0]), addr(&pair[0])), Some(false));
         });
     }

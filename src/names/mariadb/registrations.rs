@@ -11,7 +11,7 @@ use crate::analysis::{direct_calls, functions_that_mention, Flow, Function, Left
 use crate::names::psi::Instruments;
 use crate::symbols::Image;
 
-/// The most calls upwards through which a latch's place is followed.
+/// The most calls upwards through which a latch's location is followed.
 const MAX_DEPTH: usize = 3;
 
 /// Where the code creates latches, by the name of their instrument.
@@ -30,10 +30,10 @@ pub fn made(image: &Image, instruments: &Instruments, names: &HashSet<&str>) -> 
     let mut contradicted = BTreeSet::new();
     for entry in functions_that_mention(image, &image.with_got_entries(&keys)) {
         let Some(f) = image.function_at(entry).and_then(|range| Function::new(image, range)) else { continue };
-        for (key, place) in registrations(&f, &keys) {
+        for (key, location) in registrations(&f, &keys) {
             let Some(name) = instruments.by_key(key).map(|i| i.name.clone()) else { continue };
-            for place in resolved(image, &f, place, MAX_DEPTH) {
-                match place {
+            for location in resolved(image, &f, location, MAX_DEPTH) {
+                match location {
                     LatchLocation::Static(at) => {
                         if found.statics.insert(at, name.clone()).is_some_and(|other| other != name) {
                             contradicted.insert(at);
@@ -50,7 +50,7 @@ pub fn made(image: &Image, instruments: &Instruments, names: &HashSet<&str>) -> 
     found
 }
 
-/// The place of a latch, as far as one function shows it.
+/// The location of a latch, as far as one function shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LatchLocation {
     Static(u64),
@@ -69,7 +69,7 @@ fn registrations(f: &Function, keys: &HashSet<u64>) -> Vec<(u64, LatchLocation)>
         if !keys.contains(&key) {
             continue;
         }
-        let place = match latch {
+        let location = match latch {
             Some(Passed::Constant(at)) => Some(LatchLocation::Static(at)),
             Some(Passed::Member { argument, offset }) => {
                 Some(LatchLocation::Member { argument: Some(argument), offset })
@@ -79,22 +79,22 @@ fn registrations(f: &Function, keys: &HashSet<u64>) -> Vec<(u64, LatchLocation)>
                 _ => None,
             },
         };
-        found.extend(place.map(|place| (key, place)));
+        found.extend(location.map(|location| (key, location)));
     }
     found
 }
 
-/// Resolves a place through callers: where a function is called only with addresses of static data, a member of its
+/// Resolves a location through callers: where a function is called only with addresses of static data, a member of its
 /// argument is in static data too.
-fn resolved(image: &Image, f: &Function, place: LatchLocation, depth: usize) -> Vec<LatchLocation> {
-    let LatchLocation::Member { argument: Some(argument), offset } = place else { return vec![place] };
+fn resolved(image: &Image, f: &Function, location: LatchLocation, depth: usize) -> Vec<LatchLocation> {
+    let LatchLocation::Member { argument: Some(argument), offset } = location else { return vec![location] };
     if depth == 0 {
-        return vec![place];
+        return vec![location];
     }
     let mut all = Vec::new();
     for (at, _) in direct_calls(image, &HashSet::from([f.entry()])) {
         let Some(caller) = image.function_at(at).and_then(|range| Function::new(image, range)) else {
-            return vec![place];
+            return vec![location];
         };
         match caller.passed_at(at).get(usize::from(argument)) {
             Some(Some(Passed::Constant(object))) => all.push(LatchLocation::Static(object.wrapping_add_signed(offset))),
@@ -102,11 +102,11 @@ fn resolved(image: &Image, f: &Function, place: LatchLocation, depth: usize) -> 
                 let outer = LatchLocation::Member { argument: Some(*argument), offset: outer.wrapping_add(offset) };
                 all.extend(resolved(image, &caller, outer, depth - 1));
             }
-            _ => return vec![place],
+            _ => return vec![location],
         }
     }
     if all.is_empty() {
-        all.push(place);
+        all.push(location);
     }
     all
 }

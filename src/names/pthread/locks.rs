@@ -64,13 +64,13 @@ struct Written {
 
 impl Written {
     /// Returns whether it changes the four bytes at this place.
-    fn changes(&self, place: Pointer) -> bool {
-        distance(self.to, place).is_some_and(|behind| -4 < behind && behind < i64::from(self.bytes))
+    fn changes(&self, at: Pointer) -> bool {
+        distance(self.to, at).is_some_and(|behind| -4 < behind && behind < i64::from(self.bytes))
     }
 
     /// Returns the key variable, if the write puts its number at this place.
-    fn key_at(&self, place: Pointer) -> Option<u64> {
-        self.key.filter(|_| self.to == place && self.bytes == 4)
+    fn key_at(&self, at: Pointer) -> Option<u64> {
+        self.key.filter(|_| self.to == at && self.bytes == 4)
     }
 }
 
@@ -86,8 +86,8 @@ fn distance(from: Pointer, to: Pointer) -> Option<i64> {
 }
 
 /// Returns the key variable whose number is at this place, if nothing else is ever written there.
-fn only_key<'w>(place: Pointer, written: impl Iterator<Item = &'w Written>) -> Option<u64> {
-    let mut keys = written.filter(|w| w.changes(place)).map(|w| w.key_at(place));
+fn only_key<'w>(at: Pointer, written: impl Iterator<Item = &'w Written>) -> Option<u64> {
+    let mut keys = written.filter(|w| w.changes(at)).map(|w| w.key_at(at));
     let first = keys.next()??;
     keys.all(|other| other == Some(first)).then_some(first)
 }

@@ -182,7 +182,7 @@ fn callsites(now: &Snapshot, earlier: Option<&Snapshot>, seconds: f64) -> Vec<Vi
 fn pages(now: &Snapshot, earlier: Option<&Snapshot>, seconds: f64) -> Vec<ViewRow> {
     let before = |page: &crate::measure::latch::PageWaits| {
         let rows = earlier.map(|earlier| &earlier.latch.pages[..]).unwrap_or_default();
-        rows.iter().find(|row| row.place() == page.place()).map_or((0, 0), |row| (row.waits, row.wait_ns))
+        rows.iter().find(|row| row.location() == page.location()).map_or((0, 0), |row| (row.waits, row.wait_ns))
     };
     let row = |page: &crate::measure::latch::PageWaits| {
         let before = before(page);

@@ -95,7 +95,7 @@ fn hot_page(waits: &LatchesReport, report: &Report) -> Option<String> {
     let of_latches = all / report.totals.wait;
     (of_latches >= LEAST_SHARE).then(|| {
         let share = format::percent(page.wait / all);
-        format!("Among pages, {share} of the wait time is for those of {}.", page.place())
+        format!("Among pages, {share} of the wait time is for those of {}.", page.location())
     })
 }
 

@@ -153,7 +153,7 @@ fn pages(f: &mut Formatter, pages: &[PageReport], duration: f64) -> fmt::Result 
     writeln!(f, "<h2>Pages waited for</h2>")?;
     let rows = pages.iter().take(ROWS).map(|page| {
         let threads = format!("{:.2}", page.wait / duration);
-        (page.place(), vec![threads, format::count(page.waits as f64 / duration)])
+        (page.location(), vec![threads, format::count(page.waits as f64 / duration)])
     });
     table(f, &["table, index, level", "threads", "waits/s"], rows)
 }

@@ -164,7 +164,7 @@ pub struct PageReport {
 
 impl PageReport {
     /// Returns the table, index and level: `sbtest/sbtest1.k_1 level 0`.
-    fn place(&self) -> String {
+    fn location(&self) -> String {
         let index = if self.index.is_empty() { String::new() } else { format!(".{}", self.index) };
         let level = self.level.map_or_else(String::new, |level| format!(" level {level}"));
         format!("{}{index}{level}", self.table)

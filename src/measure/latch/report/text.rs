@@ -95,7 +95,7 @@ fn pages(f: &mut Formatter, pages: &[PageReport], duration: f64) -> fmt::Result 
             writeln!(f, "\npages waited for")?;
         }
         let wait = format::nanoseconds(page.wait / duration * 1e9);
-        writeln!(f, "  {:>8}/s  {}", wait, page.place())?;
+        writeln!(f, "  {:>8}/s  {}", wait, page.location())?;
     }
     Ok(())
 }

@@ -22,5 +22,3 @@ pub mod recording;
 pub mod server;
 pub mod symbols;
 pub mod ui;
-
-pub use host::clock;

@@ -4,7 +4,7 @@ use prometheus::core::{Collector, Desc};
 use prometheus::process_collector::ProcessCollector;
 use prometheus::proto::{Counter, MetricFamily};
 
-use crate::clock;
+use crate::host::clock;
 
 /// The `process_*` metrics of armtrace itself.
 ///

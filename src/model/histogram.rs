@@ -95,7 +95,7 @@ impl Histogram {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use proptest::prelude::*;
 
@@ -140,7 +140,7 @@ mod tests {
     }
 
     /// Histograms whose figures are all below `limit`, consistent or not.
-    fn histograms(limit: u64) -> impl Strategy<Value = Histogram> {
+    pub(crate) fn histograms(limit: u64) -> impl Strategy<Value = Histogram> {
         let buckets = proptest::array::uniform25(0..limit);
         (buckets, 0..limit, 0..limit, 0..limit).prop_map(|(buckets, count, sum_ns, max_ns)| Histogram {
             buckets,

@@ -9,6 +9,8 @@ mod histogram;
 pub use cpu::CpuClass;
 pub(crate) use cumulative::cumulative;
 pub use cumulative::{since, Cumulative};
+#[cfg(test)]
+pub(crate) use histogram::tests::histograms;
 pub use histogram::{Histogram, BUCKETS, BUCKET_BOUNDS_NS};
 
 /// The kind of a latch, named as in performance_schema.

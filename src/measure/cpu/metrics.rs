@@ -21,7 +21,7 @@ families! {
     GETCPU = counter(
         "armtrace_getcpu_calls_total",
         &["path"],
-        "Times that a server thread asked which CPU it runs on, by path; only system calls are counted."
+        "Calls of sched_getcpu in the server's threads, by path; only those that are system calls are counted."
     );
 }
 

@@ -170,17 +170,13 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    use crate::model::Cumulative;
-
-    fn histograms(limit: u64) -> impl Strategy<Value = Histogram> {
-        let figures = (proptest::array::uniform25(0..limit), 0..limit, 0..limit);
-        // A difference does not know its maximum.
-        figures.prop_map(|(buckets, count, sum_ns)| Histogram { buckets, count, sum_ns, max_ns: 0 })
-    }
+    use crate::model::{histograms, Cumulative};
 
     /// Waits for one latch whose figures are all below `limit`, consistent or not.
     fn latch_waits(limit: u64) -> impl Strategy<Value = LatchWaits> {
         (histograms(limit), proptest::array::uniform6(0..limit)).prop_map(|(waits, counters)| {
+            // A difference does not know its maximum.
+            let waits = Histogram { max_ns: 0, ..waits };
             let [sleep_ns, sleeps, spin_cpu_ns, spins_won, spins_wasted, estimated_ns] = counters;
             let (latch, kind, mode) = ("wait/synch/mutex/innodb/trx_mutex".to_owned(), Kind::Mutex, Mode::None);
             LatchWaits {

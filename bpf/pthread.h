@@ -88,7 +88,9 @@ static __always_inline bool identify_lock(struct callsite_key *at, __u64 word, b
 	}
 	if (is_static(word)) {
 		key->identity = IDENTITY_STATIC;
-		key->id = word;
+		/* Condition variables and rw-locks have two words on which threads sleep, side by
+		 * side. */
+		key->id = word & ~7ULL;
 		return true;
 	}
 	if (is_prlock && is_metadata_lock(word, plain_wait)) {

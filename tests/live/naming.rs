@@ -10,7 +10,7 @@ use armtrace::model::Kind;
 use armtrace::names::{locks, Identity, Instruments, LatchId, Namer};
 use armtrace::server::{Memory, Target};
 
-use lab::agent::{by_latch, Agent};
+use lab::agent::{by_latch, Agent, Sample};
 use lab::load::Load;
 use lab::releases::Release;
 use lab::server::{wait_for, Options, Server};
@@ -402,6 +402,18 @@ fn mariadb_10_2_names_are_those_of_its_instruments() -> Result<()> {
 /// The least share of the wait time outside the allocator that must have a name.
 const LEAST_NAMED: f64 = 0.95;
 
+/// The two words of one condition variable on which threads sleep lie side by side. Checks that no two names stand for
+/// the same eight bytes of a variable.
+fn each_has_one_name<'a>(names: impl Iterator<Item = &'a String>) -> Result<()> {
+    let mut seen = BTreeSet::new();
+    for name in names {
+        let Some((variable, offset)) = name.split_once("+0x") else { continue };
+        let offset = u64::from_str_radix(offset, 16).with_context(|| name.clone())?;
+        ensure!(seen.insert((variable, offset & !7)), "{name} has another name too");
+    }
+    Ok(())
+}
+
 /// Checks the names of waits with performance_schema off and every commit flushed to log and binlog.
 fn waits_are_named(release: Release) -> Result<()> {
     let args = ["--log-bin=bin", "--server-id=1", "--sync-binlog=1", "--innodb-flush-log-at-trx-commit=1"];
@@ -411,13 +423,17 @@ fn waits_are_named(release: Release) -> Result<()> {
     let mut load = Load::start(&server, "oltp_update_index", 32)?;
     load.wait_running()?;
     let agent = Agent::attach_without_budget(&server)?;
-    std::thread::sleep(Duration::from_secs(8));
+    std::thread::sleep(Duration::from_secs(3));
     // Committing threads wait for the leader of their group; waits for the binary log itself are rarer.
-    let mut sums = wait_for("a wait for the binary log", Duration::from_secs(60), || {
-        let sums = by_latch(&agent.scrape()?, "armtrace_latch_wait_seconds_sum");
-        Ok(sums.keys().any(|latch| latch.ends_with("LOCK_log")).then_some(sums))
+    let samples = wait_for("a wait for the binary log", Duration::from_secs(60), || {
+        let samples = agent.scrape()?;
+        let is_seen = |sample: &Sample| sample.labels.get("latch").is_some_and(|latch| latch.ends_with("LOCK_log"));
+        Ok(samples.iter().any(is_seen).then_some(samples))
     })?;
     load.stop()?;
+    let conditions = by_latch(&samples, "armtrace_cond_wait_seconds_count");
+    each_has_one_name(conditions.keys()).with_context(|| format!("{conditions:?}"))?;
+    let mut sums = by_latch(&samples, "armtrace_latch_wait_seconds_sum");
     sums.retain(|latch, _| latch != "unnamed:malloc");
     let all: f64 = sums.values().sum();
     let unnamed: f64 = sums.iter().filter(|(latch, _)| latch.starts_with("unnamed:")).map(|(_, s)| s).sum();

@@ -95,7 +95,7 @@ fn leaves_nothing_behind_when_killed_while_detaching() -> Result<()> {
     let server = Server::start(Release::MYSQL_9_7, &Options::default())?;
     let mut load = Load::start(&server, "oltp_update_index", 16)?;
     load.wait_running()?;
-    for moment in (2..24).step_by(2).map(Duration::from_millis) {
+    for moment in (2..24).step_by(4).map(Duration::from_millis) {
         let mut agent = Agent::attach(&server)?;
         sleep(Duration::from_millis(500));
         agent.signal(libc::SIGUSR1);

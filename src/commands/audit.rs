@@ -3,13 +3,31 @@
 
 use std::fmt::Display;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use super::{output, AuditArgs};
+use clap::Args;
+
+use super::output::{self, ReportFormat};
 use crate::audit::{self, Html, Report, Text};
 use crate::discovery;
 use crate::failure::Failure;
 use crate::symbols::{self, DebugRoots, Image, Settings};
+
+#[derive(Args, Clone, Debug)]
+pub(super) struct AuditArgs {
+    /// A server's program, for x86_64 or aarch64
+    #[arg(value_name = "BINARY")]
+    binary: PathBuf,
+    /// Another build to compare it with: a different version, or the other architecture
+    #[arg(value_name = "OTHER", conflicts_with = "symbols")]
+    other: Option<PathBuf>,
+    /// Read the program's symbols from this file: a debug file, or the output of `armtrace symbols export`
+    #[arg(long, value_name = "FILE")]
+    symbols: Option<PathBuf>,
+    /// Output format
+    #[arg(long, default_value = "text")]
+    format: ReportFormat,
+}
 
 pub(super) fn audit(args: &AuditArgs) -> Result<(), Failure> {
     let report = look_at(&args.binary, &Settings::from_env(args.symbols.clone()))?;

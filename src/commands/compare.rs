@@ -2,13 +2,73 @@
 
 use std::fmt::Display;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use super::{output, report, CompareArgs, Unit};
+use clap::{Args, ValueEnum};
+
+use super::output::{self, ReportFormat};
+use super::report;
+use super::values::time;
 use crate::failure::Failure;
+use crate::recording::compare::Unit as PsUnit;
 use crate::recording::compare::{Comparison, Dump, Html, Options, Per, Scaling, Side, Text};
 
-pub(super) use crate::recording::compare::Unit as PsUnit;
+#[derive(Args, Clone, Debug)]
+pub(super) struct CompareArgs {
+    /// Recordings: A and B, any number with --by, or only B with --from-ps
+    #[arg(value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
+    /// Show how throughput scales with the number in this label, and which latches' waits grow faster
+    #[arg(long, value_name = "LABEL", conflicts_with_all = ["per", "qps_a", "qps_b", "ghz_a", "ghz_b", "usd_a", "usd_b", "from_ps"])]
+    by: Option<String>,
+    /// Unit by which latches are ranked [default: query if both recordings count statements, otherwise second]
+    #[arg(long)]
+    per: Option<Unit>,
+    /// A's statements per second, instead of the recorded rate
+    #[arg(long, value_name = "NUMBER", value_parser = positive)]
+    qps_a: Option<f64>,
+    /// B's statements per second, instead of the recorded rate
+    #[arg(long, value_name = "NUMBER", value_parser = positive)]
+    qps_b: Option<f64>,
+    /// A's clock frequency, instead of the recorded one; throughput is also shown at B's frequency
+    #[arg(long, value_name = "GHZ", value_parser = positive)]
+    ghz_a: Option<f64>,
+    /// B's clock frequency, instead of the recorded one
+    #[arg(long, value_name = "GHZ", value_parser = positive)]
+    ghz_b: Option<f64>,
+    /// Price of A for any period, in any currency
+    #[arg(long, value_name = "MONEY", value_parser = positive, requires = "usd_b")]
+    usd_a: Option<f64>,
+    /// Price of B for the same period
+    #[arg(long, value_name = "MONEY", value_parser = positive, requires = "usd_a")]
+    usd_b: Option<f64>,
+    /// Use a summary from performance_schema as A: event name, sum and count, as printed by the mysql client
+    #[arg(long, value_name = "FILE", requires = "ps_unit", requires = "ps_duration")]
+    from_ps: Option<PathBuf>,
+    /// Unit of the sums in --from-ps
+    #[arg(long, value_name = "UNIT", requires = "from_ps")]
+    ps_unit: Option<PsUnit>,
+    /// Time over which the sums in --from-ps were counted
+    #[arg(long, value_name = "TIME", requires = "from_ps", value_parser = time)]
+    ps_duration: Option<Duration>,
+    /// Output format
+    #[arg(long, default_value = "text")]
+    format: ReportFormat,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Unit {
+    Second,
+    Query,
+    Core,
+}
+
+/// Parses a finite number above 0.
+fn positive(text: &str) -> Result<f64, String> {
+    let number = text.parse::<f64>().ok().filter(|n| *n > 0.0 && n.is_finite());
+    number.ok_or_else(|| "a number above 0".to_owned())
+}
 
 /// The size in bytes of the largest dump that is read. performance_schema has only some hundred events.
 const LARGEST_DUMP: u64 = 16 << 20;
@@ -70,4 +130,15 @@ fn imported(file: &Path, args: &CompareArgs) -> Result<Side, Failure> {
     let text = fs::read_to_string(file).map_err(|e| failed(&e))?;
     let dump = Dump::parse(&text, unit).map_err(|e| failed(&e))?;
     Ok(Side::of_dump(&file.display().to_string(), &dump, duration.as_secs_f64(), args.qps_a))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::positive;
+
+    #[test]
+    fn numbers_are_above_0() {
+        assert_eq!(positive("2.5"), Ok(2.5));
+        assert!(["0", "-1", "nan", "inf", "", "x"].into_iter().all(|bad| positive(bad).is_err()));
+    }
 }

@@ -1,12 +1,15 @@
 //! `armtrace doctor`: shows what this host and a server support, what would be attached, and what each hit costs.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::Arc;
 
+use clap::Args;
 use serde::Serialize;
 use strum::IntoEnumIterator;
 
-use super::{DoctorArgs, Format};
+use super::output::Format;
+use super::values::{share, MAX_OVERHEAD};
 use crate::agent;
 use crate::attach::{self, Availability, Costs, ProbeClass};
 use crate::catalog::hardware_cpu;
@@ -20,6 +23,22 @@ use crate::measure::spin::SpinSettings;
 use crate::measure::{cpu, hardware, watchpoint};
 use crate::server::{nodes_allowed, NumaMemory, NumaThreads, Target};
 use crate::symbols::{Arch, Settings};
+
+#[derive(Args, Clone, Debug)]
+pub(super) struct DoctorArgs {
+    /// Process ID of a server to examine too
+    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
+    pid: Option<i32>,
+    /// Read the server's symbols from this file: a debug file, or the output of `armtrace symbols export`
+    #[arg(long, value_name = "FILE", requires = "pid")]
+    symbols: Option<PathBuf>,
+    /// Show what would be attached with this --max-overhead: some probes need a large budget
+    #[arg(long, default_value = MAX_OVERHEAD, value_name = "SHARE", value_parser = share, requires = "pid")]
+    pub(super) max_overhead: f64,
+    /// Output format
+    #[arg(long, default_value = "text")]
+    format: Format,
+}
 
 /// Everything that doctor finds. Its JSON output has this structure.
 #[derive(Serialize)]

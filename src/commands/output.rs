@@ -2,10 +2,24 @@
 
 use std::io::{self, ErrorKind, Write};
 
+use clap::ValueEnum;
 use serde::Serialize;
 
-use super::ReportFormat;
 use crate::failure::Failure;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Format {
+    Text,
+    Json,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum ReportFormat {
+    Text,
+    Json,
+    /// One self-contained page
+    Html,
+}
 
 /// Prints `text`. A reader that closes the pipe early is not an error.
 ///

@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, IsTerminal, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use clap::Args;
 use tokio::time::{interval_at, Instant, MissedTickBehavior};
 
-use super::session::{self, EndedBy, Session};
-use super::RecordArgs;
+use super::session::{self, AttachArgs, EndedBy, Session};
+use super::values::time;
 use crate::agent::Source;
 use crate::attach::stacks_are_shown;
 use crate::export::SnapshotSource;
@@ -21,6 +22,39 @@ use crate::recording::{Ending, Host, Recorder, Server, Start};
 use crate::server::{settings, SETTINGS};
 use crate::server::{Client, Memory, Target};
 use crate::ui::top::Interval;
+
+#[derive(Args, Clone, Debug)]
+pub(super) struct RecordArgs {
+    #[command(flatten)]
+    attach: AttachArgs,
+    /// Length of the recording: 90s, 5m, 1h
+    #[arg(long, default_value = "60s", value_name = "TIME", value_parser = duration)]
+    duration: Duration,
+    /// File to write
+    #[arg(short, long, value_name = "FILE")]
+    output: PathBuf,
+    /// Overwrite the file if it exists
+    #[arg(long)]
+    force: bool,
+    /// Describe the recording for comparisons: threads=64, os=openEuler (may be repeated)
+    #[arg(long = "label", value_name = "KEY=VALUE", value_parser = label)]
+    labels: Vec<(String, String)>,
+}
+
+/// The longest recording. `report` and `compare` read the whole file into memory.
+const LONGEST_RECORDING: Duration = Duration::from_secs(3600);
+
+/// Parses the length of a recording.
+fn duration(text: &str) -> Result<Duration, String> {
+    let is_possible = |time: &Duration| (Duration::from_secs(1)..=LONGEST_RECORDING).contains(time);
+    time(text).and_then(|time| Some(time).filter(is_possible).ok_or_else(|| "from 1s to 1h".to_owned()))
+}
+
+/// Parses a label such as `threads=64` into its key and value.
+fn label(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').filter(|(key, _)| !key.trim().is_empty()).ok_or("write KEY=VALUE")?;
+    Ok((key.trim().to_owned(), value.trim().to_owned()))
+}
 
 const SECOND: Duration = Duration::from_secs(1);
 /// The shortest remainder after the last whole second that is recorded as a second of its own.
@@ -217,5 +251,25 @@ impl Progress {
         let clear = if self.is_terminal { "\r\x1b[K" } else { "" };
         let length = format::span(Duration::from_secs_f64(recorded.as_secs_f64().round()));
         _ = writeln!(io::stderr(), "{clear}armtrace: {length} recorded{why} in {}, {size} KiB", output.display());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::{duration, label};
+
+    #[test]
+    fn a_recording_takes_a_second_to_an_hour() {
+        assert_eq!(duration("1s"), Ok(Duration::from_secs(1)));
+        assert_eq!(duration("1h"), Ok(Duration::from_secs(3600)));
+        assert!(["0.5s", "2h", "1d", "x"].into_iter().all(|bad| duration(bad).is_err()));
+    }
+
+    #[test]
+    fn labels_have_a_key() {
+        assert_eq!(label("os=openEuler 24=03"), Ok(("os".to_owned(), "openEuler 24=03".to_owned())));
+        assert!(label("threads").is_err() && label(" =64").is_err());
     }
 }

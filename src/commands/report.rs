@@ -1,10 +1,32 @@
 //! `armtrace report`: prints a recording as text, JSON, a web page, or folded stacks.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use super::{output, FoldedFormat, ReportArgs};
+use clap::{Args, ValueEnum};
+
+use super::output;
 use crate::failure::Failure;
 use crate::recording::{self, Folded, Html, Recording, Report, Text};
+
+#[derive(Args, Clone, Debug)]
+pub(super) struct ReportArgs {
+    /// A file that `armtrace record` wrote
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Output format
+    #[arg(long, default_value = "text")]
+    format: FoldedFormat,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum FoldedFormat {
+    Text,
+    Json,
+    /// One self-contained page
+    Html,
+    /// Stacks of latch and call site, weighted in microseconds, for flame graphs
+    Folded,
+}
 
 pub(super) fn report(args: &ReportArgs) -> Result<(), Failure> {
     let recording = read(&args.file)?;

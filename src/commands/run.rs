@@ -3,14 +3,32 @@
 use std::io::{self, IsTerminal};
 use std::sync::Arc;
 
+use clap::Args;
 use tokio::sync::oneshot;
 
-use super::session::{self, EndedBy, Ends, Session, Told};
-use super::{watch, RunArgs};
+use super::output::Format;
+use super::session::{self, AttachArgs, EndedBy, Ends, Session, Told};
+use super::watch;
 use crate::agent::{Agent, Source};
-use crate::export::{self, Exporter, Listener, SnapshotSource};
+use crate::export::{self, Exporter, Listen, Listener, SnapshotSource};
 use crate::failure::Failure;
 use crate::ui::LiveView;
+
+#[derive(Args, Clone, Debug)]
+pub(super) struct RunArgs {
+    #[command(flatten)]
+    pub attach: AttachArgs,
+    /// Address to serve metrics on
+    #[arg(long, default_value = ":9435", value_name = "ADDR:PORT")]
+    pub listen: Listen,
+    /// Watch the cache line of this latch with hardware watchpoints, report what touches it and whether a neighbour on
+    /// the line slows it down, and exit; part of the name is enough
+    #[arg(long, value_name = "LATCH", conflicts_with = "listen")]
+    pub watch: Option<String>,
+    /// Output format of --watch
+    #[arg(long, default_value = "text", requires = "watch")]
+    pub format: Format,
+}
 
 pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
     if let Some(latch) = &args.watch {

@@ -2,18 +2,51 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 
+use clap::Args;
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{signal, Signal, SignalKind};
 
-use super::AttachArgs;
+use super::values::{share, MAX_OVERHEAD};
 use crate::agent::{Agent, More, Options};
 use crate::attach;
 use crate::failure::Failure;
+use crate::host::Domains;
 use crate::measure::statements::StatementCounter;
 use crate::server::{Client, Target};
 use crate::symbols::Settings;
+
+/// The arguments of every command that attaches to a server.
+#[derive(Args, Clone, Debug)]
+pub(super) struct AttachArgs {
+    // The group makes clap choose `run` if no command is given: clap does not look into a flattened structure for that.
+    /// Process ID of the server
+    #[arg(long, group = "RunArgs", value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
+    pub pid: i32,
+    /// Read the server's symbols from this file: a debug file, or the output of `armtrace symbols export`
+    #[arg(long, value_name = "FILE")]
+    pub symbols: Option<PathBuf>,
+    /// Overhead budget: the largest share of the server's CPU time that probes may take. To stay within it, the most
+    /// expensive probes are attached only part of the time
+    #[arg(long, default_value = MAX_OVERHEAD, value_name = "SHARE", value_parser = share)]
+    pub max_overhead: f64,
+    /// Sampling frequency of the server's CPU time, per CPU; 0 turns sampling off
+    #[arg(long, default_value_t = 99, value_name = "HZ", value_parser = clap::value_parser!(u32).range(..=1000))]
+    pub sample_hz: u32,
+    /// Parts of the machine between which handoffs of latches are counted
+    #[arg(long, default_value = "auto", value_name = "BETWEEN")]
+    pub handoffs: Domains,
+    /// Count hardware events too, if this CPU is proven to count them: barriers, branch misses, accesses to other
+    /// nodes' memory. This costs the server's threads time at each context switch, which no figure includes
+    #[arg(long)]
+    pub hardware_events: bool,
+    /// Connect to the server and read its statement count each second, for figures per statement; a recording then
+    /// contains its settings too: mysql://USER:PASSWORD@HOST:PORT or mysql://USER@localhost?socket=/PATH
+    #[arg(long, value_name = "URL", env = "ARMTRACE_MYSQL", hide_env_values = true)]
+    pub mysql: Option<String>,
+}
 
 /// A server with probes attached, and the events that end the session.
 pub(super) struct Session {

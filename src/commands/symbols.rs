@@ -2,16 +2,39 @@
 
 use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use super::ExportArgs;
+use clap::{Args, Subcommand};
+
 use crate::failure::Failure;
 use crate::symbols::{self, portable, DebugFile};
+
+#[derive(Debug, Subcommand)]
+pub(super) enum SymbolsCommand {
+    /// Write the symbols of a debug file, or of an unstripped server, to a small file for --symbols
+    Export(ExportArgs),
+}
+
+#[derive(Args, Clone, Debug)]
+pub(super) struct ExportArgs {
+    /// A debug file (*.debug), or a server's program that is not stripped
+    #[arg(value_name = "DEBUGFILE")]
+    debug_file: PathBuf,
+    /// Symbol file to write
+    #[arg(short, long, value_name = "FILE")]
+    output: PathBuf,
+}
+
+pub(super) fn symbols(command: &SymbolsCommand) -> Result<(), Failure> {
+    match command {
+        SymbolsCommand::Export(args) => export(args),
+    }
+}
 
 /// The mode of the file. Anyone who may read the server's program may know its symbols, so all may read the file.
 const MODE: u32 = 0o644;
 
-pub(super) fn export(args: &ExportArgs) -> Result<(), Failure> {
+fn export(args: &ExportArgs) -> Result<(), Failure> {
     let from = args.debug_file.display();
     let found = symbols::read_any(&args.debug_file).map_err(|why| {
         Failure::usage(format!("{from}: {why}. Give a server's debug file, or its program if it is not stripped"))

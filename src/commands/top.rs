@@ -5,16 +5,32 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use clap::Args;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use ratatui::DefaultTerminal;
 
 use super::line::{Server, Watch};
-use super::session::{self, Session};
-use super::TopArgs;
+use super::session::{self, AttachArgs, Session};
+use super::values::time;
 use crate::agent::Source;
 use crate::export::SnapshotSource;
 use crate::failure::Failure;
 use crate::ui::screen::{Answer, Screen, Watching};
+
+#[derive(Args, Clone, Debug)]
+pub(super) struct TopArgs {
+    #[command(flatten)]
+    attach: AttachArgs,
+    /// Refresh interval. Figures cover this interval, or the last 4 s if that is longer
+    #[arg(long, default_value = "2s", value_name = "TIME", value_parser = delay)]
+    delay: Duration,
+}
+
+/// Parses the refresh interval of `armtrace top`.
+fn delay(text: &str) -> Result<Duration, String> {
+    let is_possible = |time: &Duration| (Duration::from_millis(500)..=Duration::from_secs(60)).contains(time);
+    time(text).and_then(|time| Some(time).filter(is_possible).ok_or_else(|| "from 0.5s to 1m".to_owned()))
+}
 
 /// The longest time until a signal is noticed while no key is pressed.
 const GLANCE: Duration = Duration::from_millis(100);

@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use tokio::runtime::Runtime;
 
-use super::output::{json, print};
+use super::output::{json, print, Format};
+use super::run::RunArgs;
 use super::session::{self, Ends};
-use super::{Format, RunArgs};
 use crate::agent::{Agent, Options};
 use crate::failure::Failure;
 use crate::host::Domains;

@@ -1,0 +1,59 @@
+//! Parses values that several commands take.
+
+use std::time::Duration;
+
+/// The default share of the server's CPU time that probes may take.
+pub(super) const MAX_OVERHEAD: &str = "1%";
+
+/// Parses a time such as `90s`, `5m`, `1h` or `7d`.
+pub(super) fn time(text: &str) -> Result<Duration, String> {
+    let bad = || "not a time: write 90s, 5m or 1h".to_owned();
+    let (number, unit) = text.split_at(text.find(|c: char| c.is_ascii_alphabetic()).ok_or_else(bad)?);
+    let seconds = match unit {
+        "s" => 1.0,
+        "m" => 60.0,
+        "h" => 3600.0,
+        "d" => 86_400.0,
+        _ => return Err(bad()),
+    };
+    let number = number.trim().parse::<f64>().map_err(|_| bad())?;
+    Duration::try_from_secs_f64(number * seconds).ok().filter(|time| !time.is_zero()).ok_or_else(bad)
+}
+
+/// Parses a share such as `1%` or `0.01` into a number above 0 and at most 1.
+pub(super) fn share(text: &str) -> Result<f64, String> {
+    let (number, unit) = text.strip_suffix('%').map_or((text, 1.0), |number| (number, 100.0));
+    let share = number.trim().parse::<f64>().map_err(|_| "not a share: write 1% or 0.01".to_owned())? / unit;
+    if share > 0.0 && share <= 1.0 {
+        Ok(share)
+    } else {
+        Err("a share must be above 0% and at most 100%".to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::{share, time};
+
+    #[test]
+    fn times_have_units() {
+        for (text, seconds) in [("60s", 60), ("5m", 300), ("1h", 3600), ("1.5 m", 90), ("7d", 7 * 86_400)] {
+            assert_eq!(time(text), Ok(Duration::from_secs(seconds)));
+        }
+        for bad in ["", "60", "s", "0s", "0d", "-1s", "nans", "infs", "1e30h", "5 minutes", "5"] {
+            assert!(time(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn shares_have_two_forms() {
+        assert_eq!(share("1%"), Ok(0.01));
+        assert_eq!(share("0.5 %"), Ok(0.005));
+        assert_eq!(share("0.01"), Ok(0.01));
+        for bad in ["", "%", "x", "0", "-1%", "101%", "nan", "1e9", "inf%"] {
+            assert!(share(bad).is_err(), "{bad}");
+        }
+    }
+}

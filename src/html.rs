@@ -1,8 +1,9 @@
-//! Writes self-contained web pages, which fetch nothing and run no script.
+//! Self-contained web pages, which fetch nothing and run no script. Names come from the server's binary, so all text is
+//! escaped.
 
-use std::fmt::{self, Display, Formatter};
+use maud::{html, Markup, PreEscaped, DOCTYPE};
 
-/// The style sheet of all pages.
+/// The style sheet of reports, comparisons and audits.
 const STYLE: &str = "
 :root { color-scheme: light dark; --line: #8884; --soft: #666; --cost: #c60; --bar: #36c }
 @media (prefers-color-scheme: dark) { :root { --soft: #aaa; --cost: #f93; --bar: #7af } }
@@ -24,67 +25,69 @@ svg { display: block } svg text { font: 11px system-ui, sans-serif; fill: var(--
 svg .axis { stroke: var(--line) } svg .law { fill: none; stroke: var(--soft) }
 ";
 
-/// Writes the beginning of a page.
-pub fn begin(f: &mut Formatter, title: &str) -> fmt::Result {
-    writeln!(
-        f,
-        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width\"><link rel=\"icon\" href=\"data:,\">\n\
-         <title>armtrace {}</title><style>{STYLE}</style></head>\n<body>",
-        Escaped(title)
-    )
+/// Returns the page of a report, a comparison or an audit.
+pub fn page(title: &str, body: &Markup) -> String {
+    document(title, STYLE, body)
 }
 
-/// Writes the end of a page.
-pub fn end(f: &mut Formatter) -> fmt::Result {
-    writeln!(f, "<p class=\"soft\">armtrace {}</p></body></html>", env!("CARGO_PKG_VERSION"))
-}
-
-/// Writes a table with identifiers in its first column.
-pub fn table(f: &mut Formatter, titles: &[&str], rows: impl Iterator<Item = (String, Vec<String>)>) -> fmt::Result {
-    table_of("code", f, titles, rows)
-}
-
-/// Writes a table with plain words in its first column.
-pub fn table_of_words(
-    f: &mut Formatter,
-    titles: &[&str],
-    rows: impl Iterator<Item = (String, Vec<String>)>,
-) -> fmt::Result {
-    table_of("span", f, titles, rows)
-}
-
-fn table_of(
-    element: &str,
-    f: &mut Formatter,
-    titles: &[&str],
-    rows: impl Iterator<Item = (String, Vec<String>)>,
-) -> fmt::Result {
-    write!(f, "<div><table><tr>")?;
-    titles.iter().try_for_each(|title| write!(f, "<th>{title}</th>"))?;
-    writeln!(f, "</tr>")?;
-    for (name, cells) in rows {
-        write!(f, "<tr><td><{element}>{}</{element}></td>", Escaped(&name))?;
-        cells.iter().try_for_each(|cell| write!(f, "<td>{}</td>", Escaped(cell)))?;
-        writeln!(f, "</tr>")?;
-    }
-    writeln!(f, "</table></div>")
-}
-
-/// Text with HTML markup escaped. Names need this because they come from the server's binary.
-pub struct Escaped<'a>(pub &'a str);
-
-impl Display for Escaped<'_> {
-    fn fmt(&self, f: &mut Formatter) -> fmt::Result {
-        for c in self.0.chars() {
-            match c {
-                '<' => f.write_str("&lt;")?,
-                '>' => f.write_str("&gt;")?,
-                '&' => f.write_str("&amp;")?,
-                '"' => f.write_str("&quot;")?,
-                c => write!(f, "{c}")?,
+/// Returns a page with a style sheet of its own.
+pub fn document(title: &str, style: &str, body: &Markup) -> String {
+    let page = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width";
+                // Without it, browsers ask the server for one.
+                link rel="icon" href="data:,";
+                title { "armtrace " (title) }
+                style { (PreEscaped(style)) }
+            }
+            body {
+                (body)
+                p.soft { "armtrace " (env!("CARGO_PKG_VERSION")) }
             }
         }
-        Ok(())
+    };
+    page.into_string() + "\n"
+}
+
+/// Returns a table with identifiers in its first column.
+pub fn table(titles: &[&str], rows: impl Iterator<Item = (String, Vec<String>)>) -> Markup {
+    table_of(titles, rows.map(|(name, cells)| (html! { code { (name) } }, cells)))
+}
+
+/// Returns a table with plain words in its first column.
+pub fn table_of_words(titles: &[&str], rows: impl Iterator<Item = (String, Vec<String>)>) -> Markup {
+    table_of(titles, rows.map(|(name, cells)| (html! { span { (name) } }, cells)))
+}
+
+fn table_of(titles: &[&str], rows: impl Iterator<Item = (Markup, Vec<String>)>) -> Markup {
+    html! {
+        div {
+            table {
+                tr { @for title in titles { th { (title) } } }
+                @for (name, cells) in rows {
+                    tr {
+                        td { (name) }
+                        @for cell in &cells { td { (cell) } }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Returns a line for the rows that a table leaves out, if it does.
+pub fn more(rows: usize) -> Markup {
+    html! {
+        @if rows > 0 { p.soft { "and " (rows) " more, which " code { "--format json" } " lists" } }
+    }
+}
+
+/// Returns a list of sentences, unless there are none.
+pub fn list(lines: &[String]) -> Markup {
+    html! {
+        @if !lines.is_empty() { ul { @for line in lines { li { (line) } } } }
     }
 }

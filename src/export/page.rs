@@ -1,6 +1,8 @@
 //! The landing page.
 
-use crate::html::Escaped;
+use maud::{html, Markup};
+
+use crate::html::document;
 use crate::measure::Snapshot;
 use crate::present::format::{self, NOTHING};
 use crate::ui::top::{Interval, TopLatch};
@@ -27,47 +29,49 @@ pub fn landing(snapshot: &Snapshot) -> String {
     let server = format!("{} {}", format::flavor(&target.flavor), target.version);
     let state = if snapshot.up { "attached for" } else { "server has ended; was attached for" };
     let overhead = snapshot.overhead_ratio().map_or("not known".to_string(), format::percent);
-    let figures = format!("{state} {} · estimated overhead {overhead}", format::span(snapshot.elapsed));
-    format!(
-        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width\">\n\
-         <title>armtrace: {server}</title><style>{STYLE}</style></head>\n\
-         <body><h1>{server}</h1>\n<p>pid {pid} · {arch} {cpu}</p>\n<p class=\"soft\">{figures}</p>\n\
-         <nav><a href=\"/metrics\">Metrics</a><a href=\"/healthz\">Health</a></nav>\n\
-         <h2>Latches waited for longest</h2>\n{latches}\n\
-         <p class=\"soft\">armtrace {version}</p></body></html>\n",
-        server = Escaped(&server),
-        pid = target.pid,
-        arch = Escaped(&target.arch),
-        cpu = Escaped(&target.cpu_model),
-        latches = latches(&Interval::new(snapshot, None).top_latches()),
-        version = env!("CARGO_PKG_VERSION"),
-    )
+    let body = html! {
+        h1 { (server) }
+        p { "pid " (target.pid) " · " (target.arch) " " (target.cpu_model) }
+        p.soft { (state) " " (format::span(snapshot.elapsed)) " · estimated overhead " (overhead) }
+        nav {
+            a href="/metrics" { "Metrics" }
+            a href="/healthz" { "Health" }
+        }
+        h2 { "Latches waited for longest" }
+        (latches(&Interval::new(snapshot, None).top_latches()))
+    };
+    document(&server, STYLE, &body)
 }
 
-fn latches(top: &[TopLatch]) -> String {
-    if top.is_empty() {
-        return "<p>No contended waits so far.</p>".to_string();
+fn latches(top: &[TopLatch]) -> Markup {
+    let titles = ["latch", "mode", "wait", "waits/s", "mean", "p99", "asleep", "top call site"];
+    html! {
+        @if top.is_empty() {
+            p { "No contended waits so far." }
+        } @else {
+            div {
+                table {
+                    tr { @for title in titles { th { (title) } } }
+                    @for latch in top.iter().take(LATCHES) { (row(latch)) }
+                }
+            }
+        }
     }
-    let head = ["latch", "mode", "wait", "waits/s", "mean", "p99", "asleep", "top call site"];
-    let head: String = head.iter().map(|title| format!("<th>{title}</th>")).collect();
-    let rows: String = top.iter().take(LATCHES).map(row).collect();
-    format!("<div><table><tr>{head}</tr>\n{rows}</table></div>")
 }
 
-fn row(latch: &TopLatch) -> String {
+fn row(latch: &TopLatch) -> Markup {
     let time = |ns: Option<f64>| ns.map_or(NOTHING.to_string(), format::nanoseconds);
     let callsite = latch.callsite.as_ref().map_or(NOTHING, |site| &site.callsite);
-    format!(
-        "<tr><td><code>{}</code></td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td>\
-         <td><code>{}</code></td></tr>\n",
-        Escaped(&latch.latch),
-        latch.mode.as_str(),
-        format::nanoseconds(latch.total_ns as f64),
-        format::count(latch.waits_per_second),
-        time(latch.mean_ns),
-        time(latch.p99_ns),
-        latch.sleep_share.map_or(NOTHING.to_string(), format::percent),
-        Escaped(callsite),
-    )
+    html! {
+        tr {
+            td { code { (latch.latch) } }
+            td { (latch.mode.as_str()) }
+            td { (format::nanoseconds(latch.total_ns as f64)) }
+            td { (format::count(latch.waits_per_second)) }
+            td { (time(latch.mean_ns)) }
+            td { (time(latch.p99_ns)) }
+            td { (latch.sleep_share.map_or(NOTHING.to_string(), format::percent)) }
+            td { code { (callsite) } }
+        }
+    }
 }

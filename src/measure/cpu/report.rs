@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::fmt::{self, Formatter};
 
+use maud::{html, Markup};
 use serde::Serialize;
 use strum::IntoEnumIterator;
 
 use super::figures::{CpuTime, OrderingTime};
-use crate::html::{table, table_of_words, Escaped};
+use crate::html::{table, table_of_words};
 use crate::measure::latch::report::LatchReport;
 use crate::model::CpuClass;
 use crate::present::format;
@@ -141,8 +142,8 @@ impl Section for Option<CpuReport> {
         self.as_ref().map_or(Ok(()), |cpu| write_text(cpu, f))
     }
 
-    fn html(&self, report: &Report, f: &mut Formatter) -> fmt::Result {
-        self.as_ref().map_or(Ok(()), |cpu| write_html(cpu, report, f))
+    fn html(&self, report: &Report) -> Markup {
+        self.as_ref().map(|cpu| page_part(cpu, report)).unwrap_or_default()
     }
 
     fn findings(&self, report: &Report, findings: &mut Findings) {
@@ -176,35 +177,36 @@ fn barriers_line(cpu: &CpuReport) -> Option<String> {
     Some(format!("barriers and atomics {share}: {}", instructions.join(" · ")))
 }
 
-/// Writes CPU time by class over time, by function, and in instructions that order memory.
-fn write_html(cpu: &CpuReport, report: &Report, f: &mut Formatter) -> fmt::Result {
-    writeln!(f, "<h2>CPUs busy, over time</h2>")?;
-    let rows: Vec<_> = cpu.classes.iter().map(|row| (row.class.to_owned(), row.cpu_by_second.clone())).collect();
-    heat_map(f, &rows, &report.at, "CPUs busy")?;
-    writeln!(f, "<h2>CPU time</h2>")?;
+/// Returns CPU time by class over time, by function, and in instructions that order memory.
+fn page_part(cpu: &CpuReport, report: &Report) -> Markup {
+    let over_time: Vec<_> = cpu.classes.iter().map(|row| (row.class.to_owned(), row.cpu_by_second.clone())).collect();
     let cells = |share: f64, seconds: f64| vec![format::percent(share), format!("{:.2}", seconds / report.duration)];
-    let rows = cpu.classes.iter().map(|row| (row.class.to_owned(), cells(row.share, row.cpu)));
-    table_of_words(f, &["class", "share", "CPUs"], rows)?;
-    writeln!(f, "<details open><summary>functions</summary>")?;
-    let row = |row: &FunctionReport| {
+    let classes = cpu.classes.iter().map(|row| (row.class.to_owned(), cells(row.share, row.cpu)));
+    let function = |row: &FunctionReport| {
         let cells = cells(row.share, row.cpu);
         (cut_middle(&row.function, HTML_FUNCTION), [vec![row.class.to_owned()], cells].concat())
     };
-    let named = cpu.functions.iter().filter(|row| row.function != CpuTime::OTHER);
-    table(f, &["function", "class", "share", "CPUs"], named.take(HTML_FUNCTIONS).map(row))?;
-    writeln!(f, "</details>")?;
-    let Some(line) = barriers_line(cpu) else { return Ok(()) };
-    writeln!(
-        f,
-        "<h2>Barriers and atomics</h2>\n<p class=\"soft\">Of the CPU time, sampled at the instruction or the one behind it: {}</p>",
-        Escaped(&line)
-    )?;
-    let row = |row: &OrderingReport| {
+    let functions = cpu.functions.iter().filter(|row| row.function != CpuTime::OTHER).take(HTML_FUNCTIONS);
+    let instruction = |row: &OrderingReport| {
         let function = cut_middle(&row.function, HTML_FUNCTION);
         (row.instruction.clone(), [vec![function], cells(row.share, row.cpu)].concat())
     };
-    let named = cpu.ordering.iter().filter(|row| row.function != CpuTime::OTHER);
-    table(f, &["instruction", "function", "share", "CPUs"], named.take(HTML_ORDERING).map(row))
+    let instructions = cpu.ordering.iter().filter(|row| row.function != CpuTime::OTHER).take(HTML_ORDERING);
+    html! {
+        h2 { "CPUs busy, over time" }
+        (heat_map(&over_time, &report.at, "CPUs busy"))
+        h2 { "CPU time" }
+        (table_of_words(&["class", "share", "CPUs"], classes))
+        details open {
+            summary { "functions" }
+            (table(&["function", "class", "share", "CPUs"], functions.map(function)))
+        }
+        @if let Some(line) = barriers_line(cpu) {
+            h2 { "Barriers and atomics" }
+            p.soft { "Of the CPU time, sampled at the instruction or the one behind it: " (line) }
+            (table(&["instruction", "function", "share", "CPUs"], instructions.map(instruction)))
+        }
+    }
 }
 
 /// Judges by samples of CPU time if there are any, otherwise by the time that waiters were awake.

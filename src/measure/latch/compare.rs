@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Formatter};
 
+use maud::{html, Markup};
 use serde::Serialize;
 
 use super::figures::Locality;
-use crate::html::{table, Escaped};
+use crate::html::table;
 use crate::present::format::{self, NOTHING};
 use crate::present::names::short_names;
 use crate::recording::compare::{
@@ -191,23 +192,22 @@ impl Section for Option<Handoffs> {
         shown.iter().try_for_each(|row| line(&names[row.latch.as_str()], row))
     }
 
-    fn html(&self, comparison: &Comparison, f: &mut Formatter) -> fmt::Result {
-        let Some(handoffs) = self else { return Ok(()) };
-        let places = handoffs.places.each_ref().map(|places| places.join(", "));
-        writeln!(
-            f,
-            "<h2>Remote handoffs</h2>\n<p class=\"soft\">Wait {} for latches from another part of the machine, and its share of \
-             the wait for all that somebody handed over. A: {}. B: {}.</p>",
-            comparison.per.as_str(),
-            Escaped(&places[0]),
-            Escaped(&places[1])
-        )?;
+    fn html(&self, comparison: &Comparison) -> Markup {
+        let Some(handoffs) = self else { return html! {} };
+        let [a, b] = handoffs.places.each_ref().map(|places| places.join(", "));
         let row = |row: &HandoffRow| {
             let (cells, shares) = handoff_cells(row, comparison.per);
             (row.latch.clone(), cells.into_iter().chain(shares).collect())
         };
         let rows = [&handoffs.all].into_iter().chain(handoffs.latches.iter().take(HTML_LATCHES));
-        table(f, &["latch", "A", "B", "B/A", "95 % interval", "remote A", "remote B"], rows.map(row))
+        html! {
+            h2 { "Remote handoffs" }
+            p.soft {
+                "Wait " (comparison.per.as_str()) " for latches from another part of the machine, and its share of the \
+                 wait for all that somebody handed over. A: " (a) ". B: " (b) "."
+            }
+            (table(&["latch", "A", "B", "B/A", "95 % interval", "remote A", "remote B"], rows.map(row)))
+        }
     }
 }
 

@@ -3,9 +3,12 @@
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
 
+use maud::{html, Markup};
+
+use super::side::About;
 use super::text::{cells, figures, grown, interval, sentences, shares, times};
 use super::{title, Comparison, Growth, Row, Scaling};
-use crate::html::{begin, end, table, table_of_words, Escaped};
+use crate::html::{list, more, page, table, table_of_words};
 use crate::present::format::{self, NOTHING};
 
 /// Rows of each table. JSON has all.
@@ -17,130 +20,131 @@ pub struct Html<'a, T>(pub &'a T);
 impl Display for Html<'_, Comparison> {
     fn fmt(&self, f: &mut Formatter) -> fmt::Result {
         let comparison = self.0;
-        begin(f, "comparison")?;
-        for (letter, about) in [("A", &comparison.a), ("B", &comparison.b)] {
-            let labels: Vec<String> = about.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
-            writeln!(f, "<h1>{letter}: {}</h1>", Escaped(&title(about)))?;
-            writeln!(f, "<p class=\"soft\">{:.0} s recorded {}</p>", about.duration, Escaped(&labels.join(" ")))?;
-        }
-        writeln!(f, "<h2>In all</h2>")?;
-        let rows = figures(comparison).into_iter().map(|figure| {
-            let (times, interval) = (times(figure.ratio), interval(figure.ratio));
-            (figure.name, vec![figure.a, figure.b, times, interval])
-        });
-        table_of_words(f, &["", "A", "B", "B/A", "95 % interval"], rows)?;
-        list(f, &sentences(comparison))?;
-        writeln!(
-            f,
-            "<h2>What changed</h2>\n<p class=\"soft\">Wait {}; the largest difference first.</p>",
-            comparison.per.as_str()
-        )?;
-        if comparison.changes.is_empty() {
-            writeln!(f, "<p>No latch differs as far as can be told.</p>")?;
-        } else {
-            latches(f, comparison, &comparison.changes)?;
-        }
-        if !comparison.unclear.is_empty() {
-            writeln!(f, "<h2>Not clear</h2>\n<p class=\"soft\">The interval covers 1, or there is none.</p>")?;
-            latches(f, comparison, &comparison.unclear)?;
-        }
-        if !comparison.reacquires.is_empty() {
-            writeln!(
-                f,
-                "<h2>Wake-ups</h2>\n<p class=\"soft\">Threads that a condition variable woke, and that wait to get its mutex \
-                 back: no contention, and in no sum.</p>"
-            )?;
-            latches(f, comparison, &comparison.reacquires)?;
-        }
-        comparison.sections().iter().try_for_each(|section| section.html(comparison, f))?;
-        differing(f, "Code that differs", "what", &comparison.code)?;
-        differing(f, "Settings that differ", "setting", &comparison.settings)?;
-        if !comparison.barriers.is_empty() {
-            writeln!(f, "<h2>Barriers and atomics in the servers' code</h2>")?;
-            let rows =
-                comparison.barriers.iter().map(|(name, counts)| (name.clone(), counts.map(|n| n.to_string()).to_vec()));
-            table(f, &["instruction", "A", "B"], rows)?;
-        }
-        list(f, &comparison.remarks)?;
-        end(f)
+        let body = html! {
+            (about("A", &comparison.a))
+            (about("B", &comparison.b))
+            h2 { "In all" }
+            (in_all(comparison))
+            (list(&sentences(comparison)))
+            (changes(comparison))
+            @for section in comparison.sections() { (section.html(comparison)) }
+            (differing("Code that differs", "what", &comparison.code))
+            (differing("Settings that differ", "setting", &comparison.settings))
+            @if !comparison.barriers.is_empty() {
+                h2 { "Barriers and atomics in the servers' code" }
+                (barriers(comparison))
+            }
+            (list(&comparison.remarks))
+        };
+        f.write_str(&page("comparison", &body))
     }
 }
 
-fn differing(
-    f: &mut Formatter,
-    title: &str,
-    what: &str,
-    values: &BTreeMap<String, [Option<String>; 2]>,
-) -> fmt::Result {
-    if values.is_empty() {
-        return Ok(());
+fn about(letter: &str, about: &About) -> Markup {
+    let labels: Vec<String> = about.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    html! {
+        h1 { (letter) ": " (title(about)) }
+        p.soft { (format!("{:.0} s recorded {}", about.duration, labels.join(" "))) }
     }
-    writeln!(f, "<h2>{title}</h2>")?;
+}
+
+fn in_all(comparison: &Comparison) -> Markup {
+    let rows = figures(comparison).into_iter().map(|figure| {
+        let (times, interval) = (times(figure.ratio), interval(figure.ratio));
+        (figure.name, vec![figure.a, figure.b, times, interval])
+    });
+    table_of_words(&["", "A", "B", "B/A", "95 % interval"], rows)
+}
+
+/// Returns the latches that changed, those that may have, and the wake-ups.
+fn changes(comparison: &Comparison) -> Markup {
+    html! {
+        h2 { "What changed" }
+        p.soft { "Wait " (comparison.per.as_str()) "; the largest difference first." }
+        @if comparison.changes.is_empty() {
+            p { "No latch differs as far as can be told." }
+        } @else {
+            (latches(comparison, &comparison.changes))
+        }
+        @if !comparison.unclear.is_empty() {
+            h2 { "Not clear" }
+            p.soft { "The interval covers 1, or there is none." }
+            (latches(comparison, &comparison.unclear))
+        }
+        @if !comparison.reacquires.is_empty() {
+            h2 { "Wake-ups" }
+            p.soft {
+                "Threads that a condition variable woke, and that wait to get its mutex back: no contention, and in no \
+                 sum."
+            }
+            (latches(comparison, &comparison.reacquires))
+        }
+    }
+}
+
+fn differing(title: &str, what: &str, values: &BTreeMap<String, [Option<String>; 2]>) -> Markup {
     let value = |value: &Option<String>| value.clone().unwrap_or(NOTHING.to_owned());
-    table(f, &[what, "A", "B"], values.iter().map(|(name, [a, b])| (name.clone(), vec![value(a), value(b)])))
+    let rows = values.iter().map(|(name, [a, b])| (name.clone(), vec![value(a), value(b)]));
+    html! {
+        @if !values.is_empty() {
+            h2 { (title) }
+            (table(&[what, "A", "B"], rows))
+        }
+    }
 }
 
-fn latches(f: &mut Formatter, comparison: &Comparison, rows: &[Row]) -> fmt::Result {
+fn barriers(comparison: &Comparison) -> Markup {
+    let row = |(name, counts): (&String, &[u64; 2])| (name.clone(), counts.map(|n| n.to_string()).to_vec());
+    table(&["instruction", "A", "B"], comparison.barriers.iter().map(row))
+}
+
+fn latches(comparison: &Comparison, rows: &[Row]) -> Markup {
     let row = |row: &Row| {
         let shares = shares(row).into_iter().flatten();
         (row.latch.clone(), cells(row, comparison.per).into_iter().chain(shares).collect())
     };
     let titles = ["latch", "A", "B", "B/A", "95 % interval", "awake A", "B", "spinning A", "B", "spins won A", "B"];
-    table(f, &titles, rows.iter().take(ROWS).map(row))?;
-    match rows.len().saturating_sub(ROWS) {
-        0 => Ok(()),
-        more => writeln!(f, "<p class=\"soft\">and {more} more, which <code>--format json</code> lists</p>"),
+    html! {
+        (table(&titles, rows.iter().take(ROWS).map(row)))
+        (more(rows.len().saturating_sub(ROWS)))
     }
-}
-
-fn list(f: &mut Formatter, lines: &[String]) -> fmt::Result {
-    if lines.is_empty() {
-        return Ok(());
-    }
-    writeln!(f, "<ul>")?;
-    lines.iter().try_for_each(|line| writeln!(f, "<li>{}</li>", Escaped(line)))?;
-    writeln!(f, "</ul>")
 }
 
 impl Display for Html<'_, Scaling> {
     fn fmt(&self, f: &mut Formatter) -> fmt::Result {
         let scaling = self.0;
-        begin(f, &format!("scaling by {}", scaling.by))?;
-        writeln!(f, "<h1>Scaling by {}</h1>", Escaped(&scaling.by))?;
-        list(f, &scaling.findings)?;
-        chart(f, scaling)?;
-        let rows = scaling.points.iter().map(|point| {
-            let law = point.law.map_or(NOTHING.to_owned(), format::count);
-            let cells = [
-                format::count(point.throughput),
-                format::percent(point.efficiency),
-                law,
-                format!("{:.2}", point.waiting),
-                point.cpus.map_or(NOTHING.to_owned(), |cpus| format!("{cpus:.2}")),
-                point.name.clone(),
-            ];
-            (point.n.to_string(), cells.to_vec())
-        });
-        table(
-            f,
-            &[&Escaped(&scaling.by).to_string(), "statements/s", "efficiency", "law", "waiting", "CPUs", "recording"],
-            rows,
-        )?;
-        if !scaling.growing.is_empty() {
-            writeln!(f, "<h2>Latches for which a statement waits longer</h2>")?;
-            writeln!(
-                f,
-                "<p class=\"soft\">Threads waiting at any moment, at each number of {}.</p>",
-                Escaped(&scaling.by)
-            )?;
-            growing(f, scaling)?;
-        }
-        list(f, &scaling.remarks)?;
-        end(f)
+        let body = html! {
+            h1 { "Scaling by " (scaling.by) }
+            (list(&scaling.findings))
+            (chart(scaling))
+            (points(scaling))
+            @if !scaling.growing.is_empty() {
+                h2 { "Latches for which a statement waits longer" }
+                p.soft { "Threads waiting at any moment, at each number of " (scaling.by) "." }
+                (growing(scaling))
+            }
+            (list(&scaling.remarks))
+        };
+        f.write_str(&page(&format!("scaling by {}", scaling.by), &body))
     }
 }
 
-fn growing(f: &mut Formatter, scaling: &Scaling) -> fmt::Result {
+fn points(scaling: &Scaling) -> Markup {
+    let rows = scaling.points.iter().map(|point| {
+        let cells = [
+            format::count(point.throughput),
+            format::percent(point.efficiency),
+            point.law.map_or(NOTHING.to_owned(), format::count),
+            format!("{:.2}", point.waiting),
+            point.cpus.map_or(NOTHING.to_owned(), |cpus| format!("{cpus:.2}")),
+            point.name.clone(),
+        ];
+        (point.n.to_string(), cells.to_vec())
+    });
+    table(&[&scaling.by, "statements/s", "efficiency", "law", "waiting", "CPUs", "recording"], rows)
+}
+
+fn growing(scaling: &Scaling) -> Markup {
     let numbers: Vec<String> = scaling.points.iter().map(|point| point.n.to_string()).collect();
     let numbers = numbers.iter().map(String::as_str);
     let titles: Vec<&str> = ["latch"].into_iter().chain(numbers).chain(["of those added", "per statement"]).collect();
@@ -149,40 +153,43 @@ fn growing(f: &mut Formatter, scaling: &Scaling) -> fmt::Result {
         let rest = [format::percent(growth.share_of_added), grown(growth)];
         (growth.latch.clone(), waiting.chain(rest).collect())
     };
-    table(f, &titles, scaling.growing.iter().take(ROWS).map(row))
+    table(&titles, scaling.growing.iter().take(ROWS).map(row))
 }
 
-/// Throughput by number: dots for what was measured, a line for the law.
-fn chart(f: &mut Formatter, scaling: &Scaling) -> fmt::Result {
+/// Returns throughput by number: dots for what was measured, a line for the law.
+fn chart(scaling: &Scaling) -> Markup {
     const SIZE: (f64, f64) = (700.0, 260.0);
-    const STEPS: usize = 100;
     let most_n = scaling.points.iter().map(|point| point.n).fold(1.0, f64::max);
-    let law = |n: f64| scaling.law.map(|law| law.throughput(n));
     let throughputs = scaling.points.iter().flat_map(|point| [Some(point.throughput), point.law]);
     let most = throughputs.flatten().fold(0.0, f64::max) * 1.05;
     let place = |n: f64, throughput: f64| (n / most_n * SIZE.0 + 10.0, (1.0 - throughput / most) * SIZE.1 + 5.0);
-    writeln!(f, "<div><svg width=\"{}\" height=\"{}\" role=\"img\">", SIZE.0 + 60.0, SIZE.1 + 30.0)?;
     let (zero, right) = (place(0.0, 0.0), place(most_n, 0.0));
-    writeln!(f, "<line class=\"axis\" x1=\"{}\" y1=\"{}\" x2=\"{}\" y2=\"{}\"/>", zero.0, zero.1, right.0, right.1)?;
-    if scaling.law.is_some() {
-        let points: Vec<String> = (0..=STEPS)
-            .filter_map(|i| {
-                let n = most_n * i as f64 / STEPS as f64;
-                let (x, y) = place(n, law(n.max(1.0)).filter(|_| n >= 1.0)?);
-                Some(format!("{x:.1},{y:.1}"))
-            })
-            .collect();
-        writeln!(f, "<polyline class=\"law\" points=\"{}\"/>", points.join(" "))?;
+    html! {
+        div {
+            svg width=(SIZE.0 + 60.0) height=(SIZE.1 + 30.0) role="img" {
+                line.axis x1=(zero.0) y1=(zero.1) x2=(right.0) y2=(right.1) {}
+                @if let Some(law) = scaling.law {
+                    polyline.law points=(curve(most_n, |n| place(n, law.throughput(n)))) {}
+                }
+                @for point in &scaling.points {
+                    @let (x, y) = place(point.n, point.throughput);
+                    circle.bar cx=(format!("{x:.1}")) cy=(format!("{y:.1}")) r="4" {
+                        title { (point.n) ": " (format::count(point.throughput)) "/s" }
+                    }
+                    text x=(format!("{:.1}", x - 5.0)) y=(format!("{:.1}", zero.1 + 15.0)) { (point.n) }
+                }
+            }
+        }
     }
-    for point in &scaling.points {
-        let (x, y) = place(point.n, point.throughput);
-        let text = format::count(point.throughput);
-        writeln!(
-            f,
-            "<circle class=\"bar\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4\"><title>{}: {text}/s</title></circle>",
-            point.n
-        )?;
-        writeln!(f, "<text x=\"{:.1}\" y=\"{:.1}\">{}</text>", x - 5.0, zero.1 + 15.0, point.n)?;
-    }
-    writeln!(f, "</svg></div>")
+}
+
+/// Returns the points of a curve from 1 to `most`, as SVG has them.
+fn curve(most: f64, place: impl Fn(f64) -> (f64, f64)) -> String {
+    const STEPS: usize = 100;
+    let numbers = (0..=STEPS).map(|i| most * i as f64 / STEPS as f64).filter(|n| *n >= 1.0);
+    let points = numbers.map(|n| {
+        let (x, y) = place(n);
+        format!("{x:.1},{y:.1}")
+    });
+    points.collect::<Vec<_>>().join(" ")
 }

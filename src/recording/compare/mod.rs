@@ -18,6 +18,7 @@ pub use text::{Figure, Text};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Formatter};
 
+use maud::Markup;
 use serde::Serialize;
 
 use crate::measure::checksum::Checksum;
@@ -35,8 +36,8 @@ pub trait Section {
     /// Writes its part of a comparison for a terminal, if it has any.
     fn text(&self, comparison: &Comparison, f: &mut Formatter) -> fmt::Result;
 
-    /// Writes its part of a page, if it has any.
-    fn html(&self, comparison: &Comparison, f: &mut Formatter) -> fmt::Result;
+    /// Returns its part of a page, if it has any.
+    fn html(&self, comparison: &Comparison) -> Markup;
 }
 
 /// What waits are divided by.

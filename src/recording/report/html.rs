@@ -2,9 +2,11 @@
 
 use std::fmt::{self, Display, Formatter};
 
+use maud::{html, Markup};
+
 use super::text::{circumstances, heading};
 use super::Report;
-use crate::html::{begin, end, table, Escaped};
+use crate::html::{page, table};
 use crate::present::format::{self, NOTHING};
 use crate::present::names::cut_middle;
 
@@ -18,23 +20,24 @@ impl Display for Html<'_> {
     fn fmt(&self, f: &mut Formatter) -> fmt::Result {
         let report = self.0;
         let title = heading(&report.server, &report.host);
-        begin(f, &format!("report: {title}"))?;
-        writeln!(f, "<h1>{}</h1>\n<p class=\"soft\">{}</p>", Escaped(&title), Escaped(&circumstances(report)))?;
-        writeln!(f, "<ul>")?;
-        for finding in &report.findings {
-            let class = if finding.is_problem { " class=\"cost\"" } else { "" };
-            writeln!(f, "<li{class}>{}</li>", Escaped(&finding.text))?;
-        }
-        writeln!(f, "</ul>")?;
-        report.sections().iter().try_for_each(|section| section.html(report, f))?;
-        report.sections().iter().try_for_each(|section| section.html_details(report, f))?;
-        facts(f, report)?;
-        end(f)
+        let sections = report.sections();
+        let body = html! {
+            h1 { (title) }
+            p.soft { (circumstances(report)) }
+            ul {
+                @for finding in &report.findings { li class=[finding.is_problem.then_some("cost")] { (finding.text) } }
+            }
+            @for section in &sections { (section.html(report)) }
+            @for section in &sections { (section.html_details(report)) }
+            (facts(report))
+        };
+        f.write_str(&page(&format!("report: {title}"), &body))
     }
 }
 
-/// Writes rows by seconds. The stronger the colour, the more of what is counted: seconds in each second of the recording.
-pub(crate) fn heat_map(f: &mut Formatter, rows: &[(String, Vec<f64>)], at: &[f64], counted: &str) -> fmt::Result {
+/// Returns rows by seconds. The stronger the colour, the more of what is counted: seconds in each second of the
+/// recording.
+pub(crate) fn heat_map(rows: &[(String, Vec<f64>)], at: &[f64], counted: &str) -> Markup {
     const HEIGHT: usize = 18;
     const NAMES: usize = 260;
     const COLUMNS: usize = 960;
@@ -43,33 +46,31 @@ pub(crate) fn heat_map(f: &mut Formatter, rows: &[(String, Vec<f64>)], at: &[f64
     let most = rows.iter().flat_map(|(_, seconds)| columns_of(seconds, at, step)).fold(0.0, f64::max);
     let cell = (COLUMNS / columns.max(1)).min(24);
     let (width, height) = (NAMES + columns * cell + 40, rows.len() * HEIGHT + 20);
-    writeln!(f, "<div><svg width=\"{width}\" height=\"{height}\" role=\"img\">")?;
-    for (y, (name, seconds)) in rows.iter().enumerate() {
-        let top = y * HEIGHT;
-        let short = cut_middle(name, 40);
-        writeln!(f, "<text x=\"0\" y=\"{}\">{}</text>", top + 13, Escaped(&short))?;
-        for (x, value) in columns_of(seconds, at, step).into_iter().enumerate() {
-            // A square root, so that little is distinguishable from nothing.
-            let shade = if most > 0.0 { (value / most).max(0.0).sqrt() } else { 0.0 };
-            if shade >= 0.01 {
-                let ended = at[((x + 1) * step).min(at.len()) - 1];
-                writeln!(
-                    f,
-                    "<rect class=\"bar\" x=\"{}\" y=\"{top}\" width=\"{}\" height=\"{}\" fill-opacity=\"{shade:.2}\">\
-                     <title>{} · second {ended:.0}: {value:.2} {counted}</title></rect>",
-                    NAMES + x * cell,
-                    cell,
-                    HEIGHT - 2,
-                    Escaped(name),
-                )?;
+    // A square root, so that little is distinguishable from nothing.
+    let shade = |value: f64| if most > 0.0 { (value / most).max(0.0).sqrt() } else { 0.0 };
+    let ended = |column: usize| at[((column + 1) * step).min(at.len()) - 1];
+    let began = |column: usize| if column == 0 { 0.0 } else { at[column * step - 1] };
+    html! {
+        div {
+            svg width=(width) height=(height) role="img" {
+                @for (y, (name, seconds)) in rows.iter().enumerate() {
+                    text x="0" y=(y * HEIGHT + 13) { (cut_middle(name, 40)) }
+                    @for (x, value) in columns_of(seconds, at, step).into_iter().enumerate() {
+                        @if shade(value) >= 0.01 {
+                            rect.bar x=(NAMES + x * cell) y=(y * HEIGHT) width=(cell) height=(HEIGHT - 2)
+                                fill-opacity=(format!("{:.2}", shade(value))) {
+                                title { (format!("{name} · second {:.0}: {value:.2} {counted}", ended(x))) }
+                            }
+                        }
+                    }
+                }
+                @for column in (0..columns).step_by(10) {
+                    text x=(NAMES + column * cell) y=(height - 6) { (format!("{:.0}s", began(column))) }
+                }
             }
         }
+        p.soft { (format!("The strongest colour stands for {most:.2} {counted}.")) }
     }
-    for column in (0..columns).step_by(10) {
-        let began = if column == 0 { 0.0 } else { at[column * step - 1] };
-        writeln!(f, "<text x=\"{}\" y=\"{}\">{began:.0}s</text>", NAMES + column * cell, height - 6)?;
-    }
-    writeln!(f, "</svg></div>\n<p class=\"soft\">The strongest colour stands for {most:.2} {counted}.</p>")
 }
 
 /// Returns each column's seconds, divided by the time that passed.
@@ -87,10 +88,9 @@ fn columns_of(seconds: &[f64], at: &[f64], step: usize) -> Vec<f64> {
     seconds.chunks(step).zip(at.chunks(step)).map(column).collect()
 }
 
-/// Writes facts, settings, losses and probes.
-fn facts(f: &mut Formatter, report: &Report) -> fmt::Result {
+/// Returns facts, settings, losses and probes.
+fn facts(report: &Report) -> Markup {
     let server = &report.server;
-    writeln!(f, "<h2>Server and tool</h2>")?;
     let known = [
         ("build id", &server.build_id),
         ("symbols", &server.symbol_source),
@@ -101,15 +101,22 @@ fn facts(f: &mut Formatter, report: &Report) -> fmt::Result {
     let settings = server.settings.iter().map(|(name, value)| (name.clone(), value.clone()));
     let lost = report.lost.iter().map(|(cause, n)| (format!("not counted: {cause}"), n.to_string()));
     let rows = facts.into_iter().chain(code).chain(settings).chain(lost).map(|(name, value)| (name, vec![value]));
-    table(f, &["", ""], rows)?;
-    if report.probes.is_empty() {
-        return Ok(());
+    html! {
+        h2 { "Server and tool" }
+        (table(&["", ""], rows))
+        @if !report.probes.is_empty() {
+            details {
+                summary { "probes and what they cost the server" }
+                (probes(report))
+            }
+        }
     }
-    writeln!(f, "<details><summary>probes and what they cost the server</summary>")?;
+}
+
+fn probes(report: &Report) -> Markup {
     let rows = report.probes.iter().map(|probe| {
         let cost = probe.cost_ns.map_or(NOTHING.to_owned(), |ns| format::nanoseconds(ns as f64));
         (probe.probe.clone(), vec![probe.state.clone(), format::count(probe.hits as f64), cost])
     });
-    table(f, &["probe", "state", "hits", "CPU time"], rows)?;
-    writeln!(f, "</details>")
+    table(&["probe", "state", "hits", "CPU time"], rows)
 }

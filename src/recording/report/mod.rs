@@ -18,6 +18,7 @@ pub use text::Text;
 use std::collections::BTreeMap;
 use std::fmt::{self, Formatter};
 
+use maud::Markup;
 use serde::Serialize;
 
 use super::{Ending, Host, Probe, Recording, Server};
@@ -36,14 +37,14 @@ pub trait Section {
         Ok(())
     }
 
-    /// Writes its part of a page, if it has any.
-    fn html(&self, _report: &Report, _f: &mut Formatter) -> fmt::Result {
-        Ok(())
+    /// Returns its part of a page, if it has any.
+    fn html(&self, _report: &Report) -> Markup {
+        Markup::default()
     }
 
-    /// Writes tables that follow the main parts of all sections on a page.
-    fn html_details(&self, _report: &Report, _f: &mut Formatter) -> fmt::Result {
-        Ok(())
+    /// Returns tables that follow the main parts of all sections on a page.
+    fn html_details(&self, _report: &Report) -> Markup {
+        Markup::default()
     }
 
     /// Returns names and values for the end of a report.

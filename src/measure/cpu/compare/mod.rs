@@ -8,6 +8,7 @@ pub(crate) use ordering::{ordering, OrderingSide};
 use std::collections::BTreeMap;
 use std::fmt::{self, Formatter};
 
+use maud::{html, Markup};
 use serde::Serialize;
 use strum::IntoEnumIterator;
 
@@ -115,17 +116,15 @@ impl Section for Vec<CpuRow> {
         self.iter().try_for_each(|row| cpu_line(f, row.class, &row.used, comparison.per))
     }
 
-    fn html(&self, comparison: &Comparison, f: &mut Formatter) -> fmt::Result {
-        if self.is_empty() {
-            return Ok(());
-        }
-        writeln!(
-            f,
-            "<h2>CPU time by class</h2>\n<p class=\"soft\">CPU time {}; the largest difference first.</p>",
-            comparison.per.as_str()
-        )?;
+    fn html(&self, comparison: &Comparison) -> Markup {
         let rows = self.iter().map(|row| (row.class.to_owned(), used(&row.used, comparison)));
-        table_of_words(f, &["class", "A", "B", "B/A", "95 % interval", "share A", "share B"], rows)
+        html! {
+            @if !self.is_empty() {
+                h2 { "CPU time by class" }
+                p.soft { "CPU time " (comparison.per.as_str()) "; the largest difference first." }
+                (table_of_words(&["class", "A", "B", "B/A", "95 % interval", "share A", "share B"], rows))
+            }
+        }
     }
 }
 

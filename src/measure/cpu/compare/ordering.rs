@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::{self, Formatter};
 
+use maud::{html, Markup};
 use serde::Serialize;
 
 use super::{cpu_line, used, CpuUse};
@@ -139,28 +140,26 @@ impl Section for Option<Ordering> {
             .try_for_each(|row| cpu_line(f, &format!("  {}", row.function), &row.used, comparison.per))
     }
 
-    fn html(&self, comparison: &Comparison, f: &mut Formatter) -> fmt::Result {
-        let Some(ordering) = self else { return Ok(()) };
-        writeln!(
-            f,
-            "<h2>CPU time of barriers and atomics</h2>\n<p class=\"soft\">CPU time {}, sampled at the instruction or the one \
-             behind it; the largest difference first.</p>",
-            comparison.per.as_str()
-        )?;
+    fn html(&self, comparison: &Comparison) -> Markup {
+        let Some(ordering) = self else { return html! {} };
         let titles = |first| [first, "A", "B", "B/A", "95 % interval", "share A", "share B"];
         let groups = ordering.groups.iter().map(|row| (format!("{} ({})", row.group, both(&row.most)), &row.used));
         let rows = [("all".to_owned(), &ordering.all)].into_iter().chain(groups);
-        table_of_words(f, &titles("what it does (most of it)"), rows.map(|(name, row)| (name, used(row, comparison))))?;
-        if ordering.functions.is_empty() {
-            return Ok(());
+        let rows = rows.map(|(name, row)| (name, used(row, comparison)));
+        let functions = ordering.functions.iter().take(HTML_FUNCTIONS);
+        let functions = functions.map(|row| (row.function.clone(), used(&row.used, comparison)));
+        html! {
+            h2 { "CPU time of barriers and atomics" }
+            p.soft {
+                "CPU time " (comparison.per.as_str()) ", sampled at the instruction or the one behind it; the largest \
+                 difference first."
+            }
+            (table_of_words(&titles("what it does (most of it)"), rows))
+            @if !ordering.functions.is_empty() {
+                h3 { "By function" }
+                (table(&titles("function"), functions))
+            }
         }
-        writeln!(f, "<h3>By function</h3>")?;
-        let functions = ordering
-            .functions
-            .iter()
-            .take(HTML_FUNCTIONS)
-            .map(|row| (row.function.clone(), used(&row.used, comparison)));
-        table(f, &titles("function"), functions)
     }
 }
 

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::fmt::{self, Formatter};
 
+use maud::{html, Markup};
 use serde::{Serialize, Serializer};
 
 use super::text::NAME;
-use crate::html::{table, table_of_words, Escaped};
+use crate::html::{table, table_of_words};
 use crate::measure::latch::record::{Handed, HandoffKey};
 use crate::measure::latch::Locality;
 use crate::present::format::{self, NOTHING};
@@ -163,26 +164,25 @@ impl Section for Option<HandoffsReport> {
         matrix.rows.iter().try_for_each(|(from, cells)| writeln!(f, "{from:>width$} {}", aligned(cells)))
     }
 
-    fn html(&self, report: &Report, f: &mut Formatter) -> fmt::Result {
-        let Some(handoffs) = self.as_ref().filter(|handoffs| handoffs.all.waits() > 0) else { return Ok(()) };
-        writeln!(f, "<h2>Handoffs</h2>")?;
-        writeln!(
-            f,
-            "<p class=\"soft\">Between {}. Local, remote and not woken are shares of the time waited; moved is the share of the \
-             waiters that ended up elsewhere than they began.</p>",
-            Escaped(&places(handoffs))
-        )?;
+    fn html(&self, report: &Report) -> Markup {
+        let Some(handoffs) = self.as_ref().filter(|handoffs| handoffs.all.waits() > 0) else { return html! {} };
         let names = short_names(handoffs.latches.iter().map(|latch| latch.latch.as_str()), usize::MAX);
         let latches =
             handoffs.latches.iter().take(HTML_LATCHES).map(|latch| (&*names[latch.latch.as_str()], &latch.sums));
         let rows = [("all latches", &handoffs.all)].into_iter().chain(latches);
         let rows = rows.map(|(name, sums)| (name.to_owned(), handoff_cells(sums, report.duration).to_vec()));
-        table(f, &["latch", "handoffs/s", "local", "remote", "not woken", "moved"], rows)?;
-        let Some(matrix) = matrix(handoffs, &handoffs.all, report.duration) else { return Ok(()) };
-        writeln!(f, "<h3>Handoffs a second, from and to</h3>")?;
-        let titles: Vec<String> = matrix.titles.iter().map(|title| Escaped(title).to_string()).collect();
-        let titles: Vec<&str> = ["from \\ to"].into_iter().chain(titles.iter().map(String::as_str)).collect();
-        table_of_words(f, &titles, matrix.rows.into_iter())
+        html! {
+            h2 { "Handoffs" }
+            p.soft {
+                "Between " (places(handoffs)) ". Local, remote and not woken are shares of the time waited; moved is the \
+                 share of the waiters that ended up elsewhere than they began."
+            }
+            (table(&["latch", "handoffs/s", "local", "remote", "not woken", "moved"], rows))
+            @if let Some(matrix) = matrix(handoffs, &handoffs.all, report.duration) {
+                h3 { "Handoffs a second, from and to" }
+                (table_of_words(&matrix.titles(), matrix.rows.iter().cloned()))
+            }
+        }
     }
 
     fn findings(&self, report: &Report, findings: &mut Findings) {
@@ -234,6 +234,13 @@ struct Matrix {
     titles: Vec<String>,
     /// The giving parts, each with the handoffs to every receiving part.
     rows: Vec<(String, Vec<String>)>,
+}
+
+impl Matrix {
+    /// Returns the titles of a page's table.
+    fn titles(&self) -> Vec<&str> {
+        ["from \\ to"].into_iter().chain(self.titles.iter().map(String::as_str)).collect()
+    }
 }
 
 /// Returns `None` if there are too many parts to read.

@@ -1,10 +1,10 @@
 //! Waits for latches, on a page.
 
-use std::fmt::{self, Formatter};
+use maud::{html, Markup};
 
 use super::text::{split, won};
 use super::{Bucket, LatchReport, LatchesReport, PageReport, ReacquireReport};
-use crate::html::{table, Escaped};
+use crate::html::{more, table};
 use crate::model::BUCKET_BOUNDS_NS;
 use crate::present::format::{self, NOTHING};
 use crate::present::names::{cut_middle, short_names};
@@ -16,20 +16,40 @@ const LATCHES: usize = 40;
 const CALLSITES: usize = 10;
 const ROWS: usize = 30;
 
-pub(super) fn write(waits: &LatchesReport, report: &Report, f: &mut Formatter) -> fmt::Result {
-    if waits.latches.is_empty() {
-        return Ok(());
+/// Returns latches over time, the latches, and the histogram and call sites of each.
+pub(super) fn latches(waits: &LatchesReport, report: &Report) -> Markup {
+    html! {
+        @if !waits.latches.is_empty() {
+            h2 { "Threads waiting, over time" }
+            (heat_map(&by_latch(&waits.latches), &report.at, "threads waiting"))
+            h2 { "Latches" }
+            (table_of_latches(&waits.latches, report.duration))
+            @for (i, latch) in waits.latches.iter().take(LATCHES).enumerate() { (one_latch(latch, i == 0)) }
+        }
     }
-    writeln!(f, "<h2>Threads waiting, over time</h2>")?;
-    heat_map(f, &by_latch(&waits.latches), &report.at, "threads waiting")?;
-    writeln!(f, "<h2>Latches</h2>")?;
-    latches(f, &waits.latches, report.duration)
 }
 
-pub(super) fn write_details(waits: &LatchesReport, report: &Report, f: &mut Formatter) -> fmt::Result {
-    pages(f, &waits.pages, report.duration)?;
-    conditions(f, &waits.conditions, report.duration)?;
-    reacquires(f, &waits.reacquires, report.duration)
+/// Returns the tables of pages, idle waits and wake-ups.
+pub(super) fn details(waits: &LatchesReport, duration: f64) -> Markup {
+    html! {
+        @if !waits.pages.is_empty() {
+            h2 { "Pages waited for" }
+            (pages(&waits.pages, duration))
+        }
+        @if !waits.conditions.is_empty() {
+            h2 { "Idle waits" }
+            p.soft { "Condition variables: who waits here has nothing to do." }
+            (conditions(&waits.conditions, duration))
+        }
+        @if !waits.reacquires.is_empty() {
+            h2 { "Wake-ups" }
+            p.soft {
+                "Threads that a condition variable woke, and that wait to get its mutex back: no contention, and in no \
+                 sum. The last column shows how many other threads wait for the mutex."
+            }
+            (reacquires(&waits.reacquires, duration))
+        }
+    }
 }
 
 /// Returns the heat map's rows, each with all modes of a latch.
@@ -47,7 +67,7 @@ fn by_latch(latches: &[LatchReport]) -> Vec<(String, Vec<f64>)> {
     rows.into_iter().map(|(name, waits)| (names[name].clone(), waits)).collect()
 }
 
-fn latches(f: &mut Formatter, all: &[LatchReport], duration: f64) -> fmt::Result {
+fn table_of_latches(all: &[LatchReport], duration: f64) -> Markup {
     let titles = [
         "latch",
         "mode",
@@ -65,25 +85,25 @@ fn latches(f: &mut Formatter, all: &[LatchReport], duration: f64) -> fmt::Result
     ];
     let names = short_names(all.iter().map(|latch| latch.latch.as_str()), usize::MAX);
     let row = |latch: &LatchReport| (names[latch.latch.as_str()].clone(), cells(latch, duration));
-    let rows = all.iter().take(LATCHES).map(row);
-    table(f, &titles, rows)?;
-    if all.len() > LATCHES {
-        let more = all.len() - LATCHES;
-        writeln!(f, "<p class=\"soft\">and {more} more, which <code>--format json</code> lists</p>")?;
+    html! {
+        (table(&titles, all.iter().take(LATCHES).map(row)))
+        (more(all.len().saturating_sub(LATCHES)))
     }
-    for (i, latch) in all.iter().take(LATCHES).enumerate() {
-        let open = if i == 0 { " open" } else { "" };
-        let mode = latch.mode.to_uppercase();
-        writeln!(f, "<details{open}><summary><code>{}</code> {mode}</summary>", Escaped(&latch.latch))?;
-        histogram(f, &latch.histogram)?;
-        let sites = latch.callsites.iter().take(CALLSITES).map(|site| {
-            let time = format::nanoseconds(site.wait * 1e9);
-            (site.callsite.clone(), vec![format::percent(site.share), time, format::count(site.waits as f64)])
-        });
-        table(f, &["call site", "share", "wait", "waits"], sites)?;
-        writeln!(f, "</details>")?;
+}
+
+/// Returns a latch's histogram and call sites.
+fn one_latch(latch: &LatchReport, is_open: bool) -> Markup {
+    let sites = latch.callsites.iter().take(CALLSITES).map(|site| {
+        let time = format::nanoseconds(site.wait * 1e9);
+        (site.callsite.clone(), vec![format::percent(site.share), time, format::count(site.waits as f64)])
+    });
+    html! {
+        details open[is_open] {
+            summary { code { (latch.latch) } " " (latch.mode.to_uppercase()) }
+            (histogram(&latch.histogram))
+            (table(&["call site", "share", "wait", "waits"], sites))
+        }
     }
-    Ok(())
 }
 
 fn cells(latch: &LatchReport, duration: f64) -> Vec<String> {
@@ -109,32 +129,32 @@ fn cells(latch: &LatchReport, duration: f64) -> Vec<String> {
     ]
 }
 
-/// Writes waits by their duration.
-fn histogram(f: &mut Formatter, buckets: &[Bucket]) -> fmt::Result {
+/// Returns waits by their duration.
+fn histogram(buckets: &[Bucket]) -> Markup {
     const BAR: (usize, usize) = (26, 90);
     let most = buckets.iter().map(|bucket| bucket.waits).max().unwrap_or(0).max(1);
     let bounds: Vec<Option<f64>> = BUCKET_BOUNDS_NS.iter().map(|&ns| Some(ns as f64 / 1e9)).chain([None]).collect();
-    writeln!(f, "<div><svg width=\"{}\" height=\"{}\" role=\"img\">", bounds.len() * BAR.0 + 20, BAR.1 + 22)?;
-    writeln!(f, "<line class=\"axis\" x1=\"0\" x2=\"{}\" y1=\"{1}\" y2=\"{1}\"/>", bounds.len() * BAR.0, BAR.1)?;
-    for (i, le) in bounds.iter().enumerate() {
-        let x = i * BAR.0;
-        let label = le.map_or("more".to_owned(), bound);
-        if let Some(bucket) = buckets.iter().find(|bucket| bucket.le == *le) {
-            let height = (bucket.waits as f64 / most as f64 * BAR.1 as f64).max(1.0);
-            writeln!(
-                f,
-                "<rect class=\"bar\" x=\"{}\" y=\"{:.1}\" width=\"{}\" height=\"{height:.1}\"><title>up to {label}: {} waits</title></rect>",
-                x + 2,
-                BAR.1 as f64 - height,
-                BAR.0 - 4,
-                bucket.waits,
-            )?;
-        }
-        if i % 3 == 0 || le.is_none() {
-            writeln!(f, "<text x=\"{}\" y=\"{}\">{label}</text>", x + 2, BAR.1 + 15)?;
+    let height = |bucket: &Bucket| (bucket.waits as f64 / most as f64 * BAR.1 as f64).max(1.0);
+    let label = |le: &Option<f64>| le.map_or("more".to_owned(), bound);
+    let of_bound = |le: &Option<f64>| buckets.iter().find(|bucket| bucket.le == *le);
+    html! {
+        div {
+            svg width=(bounds.len() * BAR.0 + 20) height=(BAR.1 + 22) role="img" {
+                line.axis x1="0" x2=(bounds.len() * BAR.0) y1=(BAR.1) y2=(BAR.1) {}
+                @for (i, le) in bounds.iter().enumerate() {
+                    @if let Some(bucket) = of_bound(le) {
+                        rect.bar x=(i * BAR.0 + 2) y=(format!("{:.1}", BAR.1 as f64 - height(bucket))) width=(BAR.0 - 4)
+                            height=(format!("{:.1}", height(bucket))) {
+                            title { "up to " (label(le)) ": " (bucket.waits) " waits" }
+                        }
+                    }
+                    @if i % 3 == 0 || le.is_none() {
+                        text x=(i * BAR.0 + 2) y=(BAR.1 + 15) { (label(le)) }
+                    }
+                }
+            }
         }
     }
-    writeln!(f, "</svg></div>")
 }
 
 /// Returns a bucket's bound, which is a short number: `64µs`.
@@ -146,44 +166,28 @@ fn bound(seconds: f64) -> String {
     }
 }
 
-fn pages(f: &mut Formatter, pages: &[PageReport], duration: f64) -> fmt::Result {
-    if pages.is_empty() {
-        return Ok(());
-    }
-    writeln!(f, "<h2>Pages waited for</h2>")?;
+fn pages(pages: &[PageReport], duration: f64) -> Markup {
     let rows = pages.iter().take(ROWS).map(|page| {
         let threads = format!("{:.2}", page.wait / duration);
         (page.location(), vec![threads, format::count(page.waits as f64 / duration)])
     });
-    table(f, &["table, index, level", "threads", "waits/s"], rows)
+    table(&["table, index, level", "threads", "waits/s"], rows)
 }
 
-fn conditions(f: &mut Formatter, conditions: &[LatchReport], duration: f64) -> fmt::Result {
-    if conditions.is_empty() {
-        return Ok(());
-    }
-    writeln!(f, "<h2>Idle waits</h2>\n<p class=\"soft\">Condition variables: who waits here has nothing to do.</p>")?;
+fn conditions(conditions: &[LatchReport], duration: f64) -> Markup {
     let rows = conditions.iter().take(ROWS).map(|latch| {
         let mean = latch.mean.map_or(NOTHING.to_owned(), |s| format::nanoseconds(s * 1e9));
         let threads = format!("{:.2}", latch.wait / duration);
         (latch.latch.clone(), vec![threads, format::count(latch.waits as f64 / duration), mean])
     });
-    table(f, &["condition", "threads", "waits/s", "mean"], rows)
+    table(&["condition", "threads", "waits/s", "mean"], rows)
 }
 
-fn reacquires(f: &mut Formatter, rows: &[ReacquireReport], duration: f64) -> fmt::Result {
-    if rows.is_empty() {
-        return Ok(());
-    }
-    writeln!(
-        f,
-        "<h2>Wake-ups</h2>\n<p class=\"soft\">Threads that a condition variable woke, and that wait to get its mutex back: no \
-         contention, and in no sum. The last column shows how many other threads wait for the mutex.</p>"
-    )?;
+fn reacquires(rows: &[ReacquireReport], duration: f64) -> Markup {
     let rows = rows.iter().take(ROWS).map(|row| {
         let threads = |wait: f64| format!("{:.2}", wait / duration);
         let waits = format::count(row.waits as f64 / duration);
         (row.latch.clone(), vec![threads(row.wait), waits, threads(row.other_wait)])
     });
-    table(f, &["mutex", "threads", "waits/s", "other threads"], rows)
+    table(&["mutex", "threads", "waits/s", "other threads"], rows)
 }

@@ -10,6 +10,7 @@ pub use handoffs::HandoffsReport;
 use std::collections::BTreeMap;
 use std::fmt::{self, Formatter};
 
+use maud::Markup;
 use serde::Serialize;
 
 use super::figures::{CallsiteWaits, LatchWaits, PageWaits, Reacquires};
@@ -48,12 +49,12 @@ impl Section for LatchesReport {
         text::write(self, report, f)
     }
 
-    fn html(&self, report: &Report, f: &mut Formatter) -> fmt::Result {
-        html::write(self, report, f)
+    fn html(&self, report: &Report) -> Markup {
+        html::latches(self, report)
     }
 
-    fn html_details(&self, report: &Report, f: &mut Formatter) -> fmt::Result {
-        html::write_details(self, report, f)
+    fn html_details(&self, report: &Report) -> Markup {
+        html::details(self, report.duration)
     }
 
     fn findings(&self, report: &Report, findings: &mut Findings) {

@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use libbpf_rs::{libbpf_sys, Link, ProgramMut};
 
-use super::counter::open_event;
+use super::perf::{event, open_event, Scope};
 
 /// Opens an event that, once enabled, fires on `cpu` every `period_ns` nanoseconds of that CPU's time.
 ///
@@ -16,7 +16,7 @@ use super::counter::open_event;
 /// # Errors
 /// Fails when the kernel refuses: missing privilege, or no such CPU.
 pub fn open_clock(cpu: i32, period_ns: u64) -> io::Result<OwnedFd> {
-    open(-1, cpu, period_ns)
+    open(Scope::Cpu(cpu), period_ns)
 }
 
 /// Opens the same kind of event for the calling thread, on whatever CPU it runs.
@@ -24,20 +24,15 @@ pub fn open_clock(cpu: i32, period_ns: u64) -> io::Result<OwnedFd> {
 /// # Errors
 /// Fails when the kernel refuses.
 pub fn open_own_clock(period_ns: u64) -> io::Result<OwnedFd> {
-    open(0, -1, period_ns)
+    open(Scope::OwnThread, period_ns)
 }
 
-fn open(pid: libc::pid_t, cpu: i32, period_ns: u64) -> io::Result<OwnedFd> {
-    let mut attr = libbpf_sys::perf_event_attr {
-        type_: libbpf_sys::PERF_TYPE_SOFTWARE,
-        size: size_of::<libbpf_sys::perf_event_attr>() as u32,
-        config: u64::from(libbpf_sys::PERF_COUNT_SW_CPU_CLOCK),
-        ..Default::default()
-    };
-    attr.__bindgen_anon_1.sample_period = period_ns;
-    attr.set_disabled(1);
-    attr.set_exclude_idle(1);
-    open_event(&attr, pid, cpu)
+fn open(scope: Scope, period_ns: u64) -> io::Result<OwnedFd> {
+    let mut clock = event(libbpf_sys::PERF_TYPE_SOFTWARE, u64::from(libbpf_sys::PERF_COUNT_SW_CPU_CLOCK));
+    clock.__bindgen_anon_1.sample_period = period_ns;
+    clock.set_disabled(1);
+    clock.set_exclude_idle(1);
+    open_event(&clock, scope)
 }
 
 /// Runs a program each time an event fires.

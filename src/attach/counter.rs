@@ -4,10 +4,10 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::iter::Sum;
 use std::ops::{Add, Sub};
-use std::os::fd::{FromRawFd, OwnedFd};
 
 use libbpf_rs::libbpf_sys;
-use libbpf_sys::perf_event_attr;
+
+use super::perf::{event, open_event, Event, Scope};
 
 /// An event to count, in the form that `perf_event_open` takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,20 +50,17 @@ impl Counter {
     /// # Errors
     /// Fails when the kernel refuses: missing privilege, or no hardware that counts such events.
     pub fn open(what: Countable, whose: Whose) -> io::Result<Counter> {
-        let mut attr = perf_event_attr {
-            type_: what.kind,
-            size: size_of::<perf_event_attr>() as u32,
-            config: what.config,
+        let mut attr = Event {
             read_format: u64::from(
                 libbpf_sys::PERF_FORMAT_TOTAL_TIME_ENABLED | libbpf_sys::PERF_FORMAT_TOTAL_TIME_RUNNING,
             ),
-            ..Default::default()
+            ..event(what.kind, what.config)
         };
         attr.__bindgen_anon_3.config1 = what.config1;
-        let (pid, cpu) = match whose {
-            Whose::Own => (0, -1),
-            Whose::Thread(thread) => (thread, -1),
-            Whose::Device(cpu) => (-1, cpu),
+        let scope = match whose {
+            Whose::Own => Scope::OwnThread,
+            Whose::Thread(thread) => Scope::Thread(thread),
+            Whose::Device(cpu) => Scope::Cpu(cpu),
         };
         // Devices know no CPU modes and refuse to filter by them.
         if !matches!(whose, Whose::Device(_)) {
@@ -71,7 +68,7 @@ impl Counter {
             attr.set_exclude_hv(1);
         }
         attr.set_inherit(u64::from(matches!(whose, Whose::Thread(_))));
-        Ok(Counter(File::from(open_event(&attr, pid, cpu)?)))
+        Ok(Counter(File::from(open_event(&attr, scope)?)))
     }
 
     /// Reads the count so far, including threads that have ended.
@@ -127,18 +124,6 @@ impl Sub for Reading {
             running_ns: self.running_ns.saturating_sub(earlier.running_ns),
         }
     }
-}
-
-/// Opens an event for a thread (0: the calling thread, -1: any thread) on a CPU (-1: any CPU).
-pub(crate) fn open_event(attr: &perf_event_attr, pid: libc::pid_t, cpu: i32) -> io::Result<OwnedFd> {
-    let flags = libc::c_ulong::from(libbpf_sys::PERF_FLAG_FD_CLOEXEC);
-    // SAFETY: `attr` is valid for the call; the other arguments are numbers.
-    let fd = unsafe { libc::syscall(libc::SYS_perf_event_open, attr, pid, cpu, -1, flags) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the kernel has just returned this descriptor, and nothing else owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
 #[cfg(test)]

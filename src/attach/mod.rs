@@ -6,16 +6,17 @@ mod counter;
 mod features;
 mod futex;
 mod governor;
+mod perf;
 mod shield;
 mod sites;
 
 pub use clock::{attach_clock, open_clock, open_own_clock};
 pub use cost::{calibrate, thread_time_ns, uprobe_multi_works, Costs, ProbeClass};
-pub(crate) use counter::open_event;
 pub use counter::{Countable, Counter, Reading, Whose};
 pub use features::{attach_cookies, capabilities, features, Availability, Feature};
 pub use futex::{attach_futex, futex_wait_is_traceable, futex_wake_is_traceable, stacks_are_shown, FutexPrograms};
 pub use governor::{Budget, Governor, Turn, Usage, CYCLE_TIME, PERIOD};
+pub(crate) use perf::{control, event, open_event, Control, Event, Scope};
 pub use sites::{attach_sites, uretprobes_are_safe, SiteAddress, SitePrograms};
 
 #[cfg(test)]

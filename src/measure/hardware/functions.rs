@@ -3,14 +3,13 @@
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 
 use anyhow::{Context, Result};
-use libbpf_rs::libbpf_sys::perf_event_attr;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::MapHandle;
 
-use crate::attach::{open_event, Costs, Countable, ProbeClass};
+use crate::attach::{control, event, open_event, Control, Costs, Countable, ProbeClass, Scope};
 use crate::bpf::event::{types, EventSkelBuilder};
 use crate::host::Machine;
 use crate::measure::cpu::room;
@@ -18,10 +17,6 @@ use crate::measure::latch;
 use crate::measure::maps::{of_cpus, sum_over_cpus, take_entries};
 use crate::model::{ProbeState, ProbeStatus};
 use crate::symbols::Arch;
-
-/// `PERF_EVENT_IOC_ENABLE` and `PERF_EVENT_IOC_SET_BPF` of `linux/perf_event.h`.
-const ENABLE: libc::Ioctl = 0x2400;
-const SET_BPF: libc::Ioctl = 0x4004_2408;
 
 /// An event and its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,26 +95,17 @@ impl EventSampler {
     }
 
     fn run(&self, what: Countable, cpu: i32) -> io::Result<OwnedFd> {
-        let mut attr = perf_event_attr {
-            type_: what.kind,
-            size: size_of::<perf_event_attr>() as u32,
-            config: what.config,
-            ..Default::default()
-        };
-        attr.__bindgen_anon_1.sample_freq = u64::from(self.hz);
-        attr.__bindgen_anon_3.config1 = what.config1;
-        attr.set_freq(1);
-        attr.set_disabled(1);
-        attr.set_exclude_kernel(1);
-        attr.set_exclude_hv(1);
-        let event = open_event(&attr, -1, cpu)?;
-        for (request, argument) in [(SET_BPF, self.program.as_raw_fd()), (ENABLE, 0)] {
-            // SAFETY: both descriptors are open, and these requests take a number.
-            if unsafe { libc::ioctl(event.as_raw_fd(), request, argument) } != 0 {
-                return Err(io::Error::last_os_error());
-            }
-        }
-        Ok(event)
+        let mut sampled = event(what.kind, what.config);
+        sampled.__bindgen_anon_1.sample_freq = u64::from(self.hz);
+        sampled.__bindgen_anon_3.config1 = what.config1;
+        sampled.set_freq(1);
+        sampled.set_disabled(1);
+        sampled.set_exclude_kernel(1);
+        sampled.set_exclude_hv(1);
+        let opened = open_event(&sampled, Scope::Cpu(cpu))?;
+        control(&opened, Control::SetProgram(self.program.as_fd()))?;
+        control(&opened, Control::Enable)?;
+        Ok(opened)
     }
 
     /// Returns what was sampled since the last call.

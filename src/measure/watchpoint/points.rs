@@ -10,14 +10,14 @@
 //! the thread would trap again and again. Besides, the order of accesses is needed.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use libbpf_rs::libbpf_sys;
 use memmap2::{MmapMut, MmapOptions};
 use rustix::param::page_size;
 
-use crate::attach::open_event;
+use crate::attach::{control, event, open_event, Control, Event, Scope};
 use crate::host::{clock, Machine};
 
 /// The number of bytes that one watchpoint covers.
@@ -35,11 +35,6 @@ const SAMPLE: u64 = (libbpf_sys::PERF_SAMPLE_IP
 
 /// The size of a record in bytes: header, instruction pointer, process and thread, time, address, CPU.
 const RECORD: usize = 48;
-
-/// `PERF_EVENT_IOC_DISABLE`, `PERF_EVENT_IOC_REFRESH` and `PERF_EVENT_IOC_SET_OUTPUT` of `linux/perf_event.h`.
-const DISABLE: libc::Ioctl = 0x2401;
-const REFRESH: libc::Ioctl = 0x2402;
-const SET_OUTPUT: libc::Ioctl = 0x2405;
 
 /// An access to a watched word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,7 +82,7 @@ impl Watchpoints {
     /// # Errors
     /// Fails when the kernel refuses.
     pub fn enable(&self, limit: u32) -> io::Result<()> {
-        self.each_event(REFRESH, limit)
+        self.each_event(Control::Refresh(limit as i32))
     }
 
     /// Stops watching.
@@ -95,11 +90,11 @@ impl Watchpoints {
     /// # Errors
     /// Fails when the kernel refuses.
     pub fn disable(&self) -> io::Result<()> {
-        self.each_event(DISABLE, 0)
+        self.each_event(Control::Disable)
     }
 
-    fn each_event(&self, request: libc::Ioctl, argument: u32) -> io::Result<()> {
-        self.cpus.iter().flat_map(|cpu| &cpu.events).try_for_each(|event| control(event, request, argument as i32))
+    fn each_event(&self, order: Control) -> io::Result<()> {
+        self.cpus.iter().flat_map(|cpu| &cpu.events).try_for_each(|event| control(event, order))
     }
 
     /// Returns all reported accesses. To be called after watching has stopped.
@@ -110,41 +105,31 @@ impl Watchpoints {
 
 impl OnCpu {
     fn open(cpu: i32, words: &[u64], limit: u32) -> io::Result<OnCpu> {
-        let events = words.iter().map(|&word| open(word, -1, cpu)).collect::<io::Result<Vec<_>>>()?;
+        let events = words.iter().map(|&word| open(word, Scope::Cpu(cpu))).collect::<io::Result<Vec<_>>>()?;
         let (first, others) = events.split_first().ok_or(io::ErrorKind::InvalidInput)?;
         // The kernel may report some more before it has disabled an event.
         let ring = Ring::map(first, 2 * limit as usize * words.len() * RECORD)?;
         for other in others {
-            control(other, SET_OUTPUT, first.as_raw_fd())?;
+            control(other, Control::SetOutput(first.as_fd()))?;
         }
         Ok(OnCpu { events, ring })
     }
 }
 
-/// Opens a disabled watchpoint for a thread (0: the calling thread, -1: any thread) on a CPU (-1: any CPU).
-fn open(word: u64, pid: libc::pid_t, cpu: i32) -> io::Result<OwnedFd> {
-    let mut attr = libbpf_sys::perf_event_attr {
-        type_: libbpf_sys::PERF_TYPE_BREAKPOINT,
-        size: size_of::<libbpf_sys::perf_event_attr>() as u32,
+/// Opens a disabled watchpoint.
+fn open(word: u64, scope: Scope) -> io::Result<OwnedFd> {
+    let mut point = Event {
         sample_type: SAMPLE,
         bp_type: READS_AND_WRITES,
         clockid: libc::CLOCK_MONOTONIC_RAW,
-        ..Default::default()
+        ..event(libbpf_sys::PERF_TYPE_BREAKPOINT, 0)
     };
-    attr.__bindgen_anon_1.sample_period = 1;
-    attr.__bindgen_anon_3.bp_addr = word;
-    attr.__bindgen_anon_4.bp_len = WORD;
-    attr.set_disabled(1);
-    attr.set_use_clockid(1);
-    open_event(&attr, pid, cpu)
-}
-
-fn control(event: &OwnedFd, request: libc::Ioctl, argument: i32) -> io::Result<()> {
-    // SAFETY: the descriptor is open, and these requests take a number.
-    match unsafe { libc::ioctl(event.as_raw_fd(), request, argument) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+    point.__bindgen_anon_1.sample_period = 1;
+    point.__bindgen_anon_3.bp_addr = word;
+    point.__bindgen_anon_4.bp_len = WORD;
+    point.set_disabled(1);
+    point.set_use_clockid(1);
+    open_event(&point, scope)
 }
 
 /// Measures the cost of one access, in nanoseconds, by watching a variable of this process, after checking that CPUs
@@ -168,8 +153,8 @@ pub fn hit_cost_ns() -> io::Result<f64> {
         (0..BATCHES).map(|_| batch()).min().unwrap_or(0) as f64
     };
     let bare = write();
-    let event = open(std::ptr::from_ref(&watched) as u64, 0, -1)?;
-    control(&event, REFRESH, i32::MAX)?;
+    let point = open(std::ptr::from_ref(&watched) as u64, Scope::OwnThread)?;
+    control(&point, Control::Refresh(i32::MAX))?;
     let with = write();
     Ok((with - bare).max(0.0) / f64::from(HITS))
 }

@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_moves_once_counted() {
+    fn a_counted_key_never_moves() {
         let mut bounded = Bounded::new(1);
         bounded.admit([("a", 1), ("b", 0)].into_iter());
         bounded.admit([("a", 1), ("b", 100)].into_iter());
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn room_that_is_left_goes_to_later_ones() {
+    fn later_keys_get_the_series_that_are_left() {
         let mut bounded = Bounded::new(2);
         bounded.admit([("a", 1)].into_iter());
         bounded.admit([("a", 1), ("b", 1)].into_iter());

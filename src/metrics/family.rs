@@ -10,9 +10,13 @@ use crate::model::{Histogram, BUCKET_BOUNDS_NS};
 /// One metric family, as described in `# HELP`, `# TYPE` and `docs/metrics.md`.
 #[derive(Debug)]
 pub struct Family {
+    /// The name, which begins with `armtrace_` or `process_`.
     pub name: &'static str,
+    /// Whether samples are counters, gauges or histograms.
     pub kind: MetricType,
+    /// The names of the labels, in the order in which samples give their values.
     pub labels: &'static [&'static str],
+    /// The description, one line.
     pub help: &'static str,
 }
 
@@ -27,14 +31,17 @@ macro_rules! families {
 }
 
 impl Family {
+    /// Describes a counter; its name must end with `_total`.
     pub const fn counter(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Family {
         Family { name, kind: MetricType::COUNTER, labels, help }
     }
 
+    /// Describes a gauge.
     pub const fn gauge(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Family {
         Family { name, kind: MetricType::GAUGE, labels, help }
     }
 
+    /// Describes a histogram of durations, in seconds.
     pub const fn histogram(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Family {
         Family { name, kind: MetricType::HISTOGRAM, labels, help }
     }

@@ -17,10 +17,15 @@ pub use histogram::{Histogram, BUCKETS, BUCKET_BOUNDS_NS};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, IntoStaticStr, EnumString)]
 #[strum(serialize_all = "lowercase")]
 pub enum Kind {
+    /// A lock with one mode, held by one thread at a time.
     Mutex,
+    /// A lock with a shared and an exclusive mode.
     Rwlock,
+    /// A lock with a third mode, shared-exclusive, beside which threads may hold the shared mode.
     Sxlock,
+    /// A lock with a shared and an exclusive mode that prefers readers.
     Prlock,
+    /// A condition variable.
     Cond,
 }
 
@@ -43,8 +48,11 @@ pub enum Mode {
     /// The latch has no modes, like a mutex.
     #[strum(serialize = "")]
     None,
+    /// Shared: beside other threads that hold the latch shared.
     S,
+    /// Shared-exclusive: beside threads that hold the latch shared.
     Sx,
+    /// Exclusive: beside no other thread.
     X,
 }
 
@@ -64,11 +72,14 @@ impl Mode {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, IntoStaticStr, EnumIter)]
 #[strum(serialize_all = "snake_case")]
 pub enum ProbeState {
+    /// Attached all the time.
     Attached,
     /// Attached part of the time to stay within the overhead budget.
     DutyCycle,
+    /// Not attached: because of the overhead budget, or not yet.
     #[default]
     Detached,
+    /// Could not be attached.
     Failed,
 }
 
@@ -84,9 +95,11 @@ impl ProbeState {
 pub struct ProbeStatus {
     /// A bounded, readable name: `mutex_enter_inline:begin`, `futex_enter`.
     pub probe: String,
+    /// The state that the probe is in.
     pub state: ProbeState,
+    /// How often the probe was hit.
     pub hits: u64,
-    /// The cost of one hit's trap on this machine, in nanoseconds, or `None` if it was not measured.
+    /// The cost of one hit's trap on this machine, in nanoseconds; `None` if it was not measured.
     pub trap_ns: Option<f64>,
     /// The run time of the probe's program over all hits, in nanoseconds.
     pub program_ns: u64,
@@ -95,13 +108,16 @@ pub struct ProbeStatus {
 /// The traced server. Constant while attached.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TargetInfo {
+    /// The server's process ID, as armtrace's PID namespace has it.
     pub pid: i32,
-    /// `mysql`, `mariadb` or `percona`.
+    /// The maintainer: `mysql`, `mariadb` or `percona`.
     pub flavor: String,
-    /// For example `9.7.4`.
+    /// The version that the server reports, for example `9.7.4`.
     pub version: String,
-    /// `x86_64` or `aarch64`.
+    /// The architecture: `x86_64` or `aarch64`.
     pub arch: String,
+    /// The CPU's own name; empty if the kernel does not say. See
+    /// [`Machine::cpu_model`](crate::host::Machine::cpu_model).
     pub cpu_model: String,
     /// The GNU build ID in hexadecimal, or empty if the binary has none.
     pub build_id: String,

@@ -22,13 +22,13 @@ pub struct Family {
 
 /// Declares the metric families of one measurement: a constant for each, and `FAMILIES`, which has all of them in this
 /// order.
-#[macro_export]
 macro_rules! families {
     ($($constant:ident = $kind:ident($name:literal, $labels:expr, $help:literal);)+) => {
         $(const $constant: $crate::metrics::Family = $crate::metrics::Family::$kind($name, $labels, $help);)+
         const FAMILIES: &[$crate::metrics::Family] = &[$($constant),+];
     };
 }
+pub(crate) use families;
 
 impl Family {
     /// Describes a counter; its name must end with `_total`.

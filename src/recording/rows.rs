@@ -1,8 +1,8 @@
-//! The rows of a recording: how a measurement's figures get into the file, and out of it again.
+//! Turns a measurement's figures into the rows of a file, and back.
 //!
-//! A row is what a file counts something for: a latch in one mode, a function, a page. Each second of a file holds the
-//! keys of the rows that are new in it, and what was added to every row that changed. A row's number is its place among
-//! all rows of its kind. Each kind is implemented in its measurement's room, and listed in [`super::schema`].
+//! A file counts by row: a latch in one mode, a function, a page. Each second of a file holds the keys of the rows that
+//! are new in it, and what was added to every row that changed. A row's number is its position among all rows of its
+//! kind. Each kind is implemented in its measurement's room, and listed in [`super::schema`].
 
 use std::array;
 use std::collections::HashMap;
@@ -17,7 +17,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::measure::Snapshot;
 use crate::model::Cumulative;
 
-/// In place of a name, in the rows that stand for all others.
+/// The name in the keys of rows that stand for all others.
 pub const OTHER: &str = "other";
 
 /// One kind of row, implemented by the entries of a snapshot that it is made of.
@@ -27,11 +27,11 @@ pub trait Row: Sized + 'static {
     /// What is counted for a row.
     type Total: Total;
 
-    /// The number of rows in a file from which on new keys are counted under [`Row::other`], so that a minute of a server
-    /// with thousands of tables stays small.
+    /// The most rows in a file. Further keys are counted under [`Row::other`], so that recordings of servers with thousands
+    /// of tables stay small.
     const LIMIT: usize = usize::MAX;
 
-    /// Returns the snapshot's entries, first those that should get a row first.
+    /// Returns the snapshot's entries, in the order in which they should get rows.
     fn entries(now: &Snapshot) -> Vec<&Self>;
 
     /// Returns the key of the row that this entry is counted in.
@@ -45,8 +45,8 @@ pub trait Row: Sized + 'static {
         key.clone()
     }
 
-    /// Returns the key under which to count what `key`, which has no row yet, would count, if there are this many rows
-    /// already: `key` itself if it may have a row.
+    /// Returns the key under which `key`, which has no row yet, is counted in a file with this many rows: `key` itself if
+    /// it may have a row.
     fn wider(key: &Self::Key, rows: usize) -> Self::Key {
         if rows < Self::LIMIT {
             key.clone()
@@ -63,24 +63,26 @@ pub trait Row: Sized + 'static {
 
 /// What is counted for a row, from the beginning of the recording up to some second.
 pub trait Total: Cumulative + Default + PartialEq {
+    /// The form in which a second's difference is written.
     type Delta: Delta;
 
     /// Returns the difference from `before`, which may be negative, for the row of this number.
     fn delta(&self, before: &Self, row: usize) -> Self::Delta;
 
-    /// Adds one second's difference. `buckets` has, for each histogram bucket of the file, the one to add it to.
+    /// Adds one second's difference. For each histogram bucket of the file, `buckets` has the number of the bucket to add
+    /// it to.
     fn add(&mut self, delta: &Self::Delta, buckets: &[usize]);
 }
 
 /// What one second added to one row, as it is written.
 ///
-/// It can be negative: a latch that gets a name, or loses one, takes all its waits with it to another row. So the sum over
-/// all seconds is right for each row.
+/// It can be negative: a latch that gets a name, or loses one, takes all its waits with it to another row. So for each
+/// row, the sum over all seconds is right.
 pub trait Delta: Clone + Debug + PartialEq + Serialize + DeserializeOwned {
     /// Returns the number of the row.
     fn row(&self) -> usize;
 
-    /// Whether it refers only to histogram buckets that exist in a file with this many.
+    /// Returns whether it refers only to histogram buckets that exist in a file with this many.
     fn is_valid(&self, _buckets: usize) -> bool {
         true
     }
@@ -101,6 +103,7 @@ pub struct Counts<const N: usize>(pub [u64; N]);
 pub struct CountsDelta<const N: usize> {
     /// The number of the row.
     pub row: usize,
+    /// What was added to each count.
     pub counts: [i64; N],
 }
 
@@ -229,7 +232,8 @@ impl<R: Row> Rows<R> {
     }
 }
 
-/// Whether these are the differences of rows that exist, each at most once, in a file with this many histogram buckets.
+/// Returns whether these are the differences of rows that exist, each at most once, in a file with this many histogram
+/// buckets.
 pub fn are_valid<D: Delta>(deltas: &[D], rows: usize, buckets: usize) -> bool {
     deltas.is_sorted_by(|a, b| a.row() < b.row())
         && deltas.last().is_none_or(|last| last.row() < rows)

@@ -192,7 +192,7 @@ fn recordings_of_two_loads_are_compared() -> Result<()> {
         "wait, 1,000 statements",
         "statements/s",
         "CPU time per 1,000 statements, by class",
-        "spun before a sleep",
+        "spinning before a sleep",
         "the same in barriers and atomics",
         "remote handoffs, by wait per 1,000 statements",
     ] {

@@ -589,7 +589,7 @@ mod hostile {
             (head.replace("abcd", "abc"), "damaged"),
             (head.replace("abcd", "ab\u{20ac}d"), "damaged"),
             (head.replace("x86_64", "vax"), "damaged"),
-            (head.replace("symbols 1", "symbols 2"), "of version 2"),
+            (head.replace("symbols 1", "symbols 2"), "its version is 2"),
             ("hello\n".to_owned(), "not a symbol file"),
             (String::new(), "not a symbol file"),
         ] {

@@ -11,6 +11,7 @@ use crate::host::{Domains, Machine};
 /// Whether a feature works here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Availability {
+    /// It works.
     Yes,
     /// It does not work; the text says what the user loses, or what to do about it.
     No(String),
@@ -19,9 +20,11 @@ pub enum Availability {
 /// A feature of the host that armtrace can use.
 #[derive(Clone, Debug)]
 pub struct Feature {
+    /// The name, as users see it.
     pub name: &'static str,
     /// Whether armtrace cannot trace at all without it.
     pub required: bool,
+    /// The result of trying it.
     pub verdict: Availability,
 }
 

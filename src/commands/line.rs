@@ -43,7 +43,7 @@ impl Server {
         let (tell, told) = mpsc::channel();
         let (server, over) = (self.clone(), Arc::clone(&is_over));
         thread::Builder::new().name("watch".to_owned()).spawn(move || {
-            // Sending fails once the receiver has been dropped, and then nobody needs the state.
+            // Sending fails once the receiver has been dropped, when the state is no longer needed.
             let found = server.run(latch, |state| _ = tell.send(state), || over.load(Ordering::Relaxed));
             _ = tell.send(match found {
                 Ok(Some(found)) => Watching::Found(Box::new(found)),

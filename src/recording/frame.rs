@@ -49,7 +49,7 @@ pub enum FormatError {
     #[error("it is not an armtrace recording")]
     NotARecording,
     /// The mark has other line ends.
-    #[error("its line ends were changed in transfer: copy it as a binary file")]
+    #[error("its line ends were changed in transfer: copy it as binary")]
     TakenForText,
     /// The file has this version, which is newer than [`VERSION`].
     #[error("it has format {0}, but this armtrace reads only formats up to {VERSION}: update armtrace")]

@@ -35,11 +35,15 @@ use crate::symbols::{self, plain_name, DebugRoots, Image, ImageError, Settings, 
 
 /// A running server that the catalog knows.
 pub struct Target {
+    /// The process ID.
     pub pid: i32,
+    /// The program, with its symbols.
     pub image: Image,
     /// The difference between addresses in the process and link-time addresses.
     pub bias: u64,
+    /// What the catalog knows about such servers.
     pub family: &'static Family,
+    /// The maintainer, which distinguishes Percona Server from MySQL.
     pub flavor: Flavor,
     /// The version that the server itself reports: `9.7.4`, `11.4.5-MariaDB`.
     pub version: String,
@@ -123,6 +127,9 @@ impl Target {
     }
 
     /// Returns a descriptor that becomes readable when the process ends.
+    ///
+    /// # Errors
+    /// Fails if this process has too many open descriptors.
     pub fn pidfd(&self) -> io::Result<OwnedFd> {
         self.pidfd.try_clone()
     }
@@ -159,6 +166,7 @@ impl Target {
         }
     }
 
+    /// Returns what identifies the server in snapshots.
     pub fn info(&self) -> TargetInfo {
         TargetInfo {
             pid: self.pid,

@@ -31,7 +31,9 @@ const MAX_CHECKSUMMED: u64 = 4 << 30;
 /// The symbols in a file, and the identity of the program that they belong to.
 #[derive(Debug)]
 pub struct DebugFile {
+    /// What the program must have in common with the file.
     pub identity: BuildIdentity,
+    /// The functions and data objects.
     pub symbols: Table,
 }
 

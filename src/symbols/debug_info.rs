@@ -37,6 +37,7 @@ const NAMES: [SectionId; 2] = [SectionId::DebugStr, SectionId::DebugLineStr];
 /// The highest compression ratio of zlib, apart from a few bytes.
 const MAX_ZLIB_RATIO: u64 = 1032;
 
+/// A part of a section with debug information.
 pub type Slice<'a> = EndianSlice<'a, LittleEndian>;
 
 /// The sections with a program's debug information.

@@ -78,9 +78,9 @@ fn parse(text: &str) -> Result<DebugFile, String> {
     match lines.next().and_then(|l| l.split_once(' ')) {
         Some((FORMAT, VERSION)) => {}
         Some((FORMAT, version)) => {
-            return Err(format!("of version {version}, but this armtrace reads version {VERSION}"))
+            return Err(format!("its version is {version}, but this armtrace reads version {VERSION}"))
         }
-        _ => return Err("not a symbol file of armtrace".into()),
+        _ => return Err("not an armtrace symbol file".into()),
     }
     let arch = field(&mut lines, "arch")?;
     let arch = [Arch::X86_64, Arch::Aarch64].into_iter().find(|a| a.as_str() == arch).ok_or_else(damaged)?;

@@ -27,6 +27,7 @@ use super::portable;
 pub struct Settings {
     /// An armtrace symbol file or a debug file, to be used instead of a search.
     pub file: Option<PathBuf>,
+    /// The servers to query; `None` if the user has named none.
     pub debuginfod: Option<Debuginfod>,
 }
 
@@ -40,6 +41,7 @@ impl Settings {
 /// A source that was tried, and the result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trial {
+    /// The source.
     pub source: SymbolSource,
     /// Where its symbols are, or why it has none.
     pub outcome: Result<PathBuf, String>,

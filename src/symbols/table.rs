@@ -34,6 +34,7 @@ pub struct Symbol<'a> {
     pub addr: u64,
     /// The size in bytes; 0 if the file does not say.
     pub size: u64,
+    /// Whether it is a function rather than a data object.
     pub is_function: bool,
 }
 
@@ -132,10 +133,12 @@ impl Table {
         }))
     }
 
+    /// Returns whether there are no symbols.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
+    /// Returns the number of symbols.
     pub fn len(&self) -> usize {
         self.entries.len()
     }

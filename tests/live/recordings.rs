@@ -199,7 +199,7 @@ fn recordings_of_two_loads_are_compared() -> Result<()> {
         ensure!(text.contains(part), "{part:?} is not in\n{text}");
     }
     let text = prints(&["compare", "--by", "threads", &many, &few])?;
-    ensure!(text.contains("At 32 threads throughput is"), "{text}");
+    ensure!(text.contains("At 32 threads, throughput is"), "{text}");
     server.stop()
 }
 

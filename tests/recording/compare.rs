@@ -443,7 +443,7 @@ fn the_latch_that_stops_scaling_is_found() {
     let law = scaling.law.unwrap();
     assert!(law.sigma > 0.0 && law.error < 0.1, "{law:?}");
     let words = scaling.findings.join("\n");
-    assert!(words.contains("At 16 threads throughput is 5.20 times that at 1"), "{words}");
+    assert!(words.contains("At 16 threads, throughput is 5.20 times that at 1"), "{words}");
     assert!(words.contains("trx_mutex limits it most: 7.9 of the 15 added threads"), "{words}");
     let notes = scaling.remarks.join("\n");
     assert!(notes.contains("nothing about more than 32 threads") && notes.contains("2 CPUs"), "{notes}");

@@ -387,7 +387,7 @@ fn foreign_newer_and_damaged_files_have_their_own_errors() {
     *damaged.last_mut().unwrap() ^= 1;
     assert!(error(&damaged).contains("damaged at byte"), "{}", error(&damaged));
     let twice = [&whole[..], &whole[12..]].concat();
-    assert!(error(&twice).contains("behind its end"), "{}", error(&twice));
+    assert!(error(&twice).contains("after its end"), "{}", error(&twice));
 }
 
 /// A later armtrace may add kinds of frames.

@@ -84,7 +84,7 @@ fn scaling_is_by_a_label() {
     };
     let (one, four) = (at(1), at(4));
     assert!(prints(&["compare", "--by", "threads", &four, &one])
-        .contains("At 4 threads throughput is 1.00 times that at 1"));
+        .contains("At 4 threads, throughput is 1.00 times that at 1"));
     fails(&["compare", "--by", "os", &one, &four], 1, "no label os");
     fails(&["compare", "--by", "threads", &one, &one], 1, "two different values");
     let with_prices = armtrace(&["compare", "--by", "threads", &one, &four, "--usd-a", "1", "--usd-b", "1"]);

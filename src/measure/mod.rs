@@ -90,24 +90,33 @@ pub fn metrics() -> Vec<Box<dyn Metrics>> {
 pub struct Snapshot {
     /// The time since attach.
     pub elapsed: Duration,
+    /// What identifies the server.
     pub target: TargetInfo,
     /// False once the server has ended.
     pub up: bool,
     /// Whether the probes are detached for a while, so that nothing is counted.
     pub paused: bool,
+    /// Waits for latches.
     pub latch: latch::Figures,
+    /// CPU time by function.
     pub cpu: cpu::Figures,
+    /// How checksums are computed, and how often.
     pub checksum: checksum::Figures,
+    /// How long waiters spin.
     pub spin: spin::Figures,
+    /// Hardware events of this CPU.
     pub hardware: hardware::Figures,
+    /// Instructions in the server's code that order memory.
     pub barriers: barriers::Figures,
+    /// Statements that clients sent.
     pub statements: statements::Figures,
+    /// The probes, with their cost so far.
     pub probes: Vec<ProbeStatus>,
     /// The cost of one hit on this machine, in nanoseconds, by class of probe; those that are known.
     pub costs: Vec<(&'static str, f64)>,
     /// Events that are in no other figure, by cause; every cause that exists is listed, also at zero.
     pub lost: Vec<(String, u64)>,
-    /// CPU time that the server has used since attach (user and system), in nanoseconds; `None` if /proc does not say.
+    /// The CPU time, user and system, that the server has used since attach, in nanoseconds; `None` if /proc does not say.
     pub server_cpu_ns: Option<u64>,
 }
 
@@ -117,14 +126,14 @@ fn cost_ns(probes: impl IntoIterator<Item = ProbeStatus>) -> u64 {
 }
 
 impl Snapshot {
-    /// CPU time that probes took from the server since attach, nanoseconds; `None` where the cost of a
-    /// probe that was hit is unknown, for a sum without it would be too low.
+    /// Returns the CPU time that probes took from the server since attach, in nanoseconds. `None` if the cost of a probe
+    /// that was hit is not known, because a sum without it would be too low.
     pub fn probe_cost_ns(&self) -> Option<f64> {
         let hit = self.probes.iter().filter(|probe| probe.hits > 0);
         hit.map(ProbeStatus::total_cost_ns).try_fold(0.0, |sum, cost| Some(sum + cost?))
     }
 
-    /// Share of the server's CPU time since attach that probes took, 0 to 1; `None` where either is unknown.
+    /// Returns the share of the server's CPU time since attach that probes took, 0 to 1; `None` if either is not known.
     pub fn overhead_ratio(&self) -> Option<f64> {
         let cpu_ns = self.server_cpu_ns.filter(|&ns| ns > 0)?;
         Some(self.probe_cost_ns()? / cpu_ns as f64)

@@ -193,7 +193,7 @@ fn recordings_of_two_loads_are_compared() -> Result<()> {
         "statements/s",
         "CPU time per 1,000 statements, by class",
         "spinning before a sleep",
-        "the same in barriers and atomics",
+        "CPU time of barriers and atomics",
         "remote handoffs, by wait per 1,000 statements",
     ] {
         ensure!(text.contains(part), "{part:?} is not in\n{text}");

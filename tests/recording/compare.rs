@@ -294,7 +294,7 @@ fn handoffs_barriers_and_checksums_are_compared() {
     assert!(near(cost.a, 12.0 / 3600.0) && near(cost.b, 12.0 / 1200.0), "{cost:?}");
     let text = Text(&comparison).to_string();
     for words in [
-        "of the handoffs' wait remote           25.0%     75.0%     3.00  3.00 to 3.00\n",
+        "remote share of handoffs' wait         25.0%     75.0%     3.00  3.00 to 3.00\n",
         "atomic: lock cmpxchg, casal ",
         "  mutex_enter_inline ",
         "remote handoffs, by wait per 1,000 statements        A        B      B/A  95 % interval   share A      B\n",

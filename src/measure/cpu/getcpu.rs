@@ -16,6 +16,7 @@ pub enum GetcpuPath {
     Rseq,
     /// Executes kernel-provided code in the process.
     Vdso,
+    /// Makes a system call.
     #[strum(serialize = "syscall")]
     SystemCall,
     /// Whatever another library does that replaces the C library's function (`LD_PRELOAD`).
@@ -39,6 +40,7 @@ impl GetcpuPath {
 pub struct Getcpu {
     /// The C library's own version: `2.36`.
     pub glibc: Option<String>,
+    /// What its `sched_getcpu` does.
     pub path: GetcpuPath,
 }
 

@@ -49,8 +49,9 @@ const LOST: &str = "event_samples_full";
 /// The result of an event's trial.
 #[derive(Debug)]
 pub struct Examined {
+    /// The event.
     pub planned: Planned,
-    /// The error says why it does not count, or cannot be trusted.
+    /// Whether it counts what its name says. The error says why it does not, or cannot be trusted.
     pub proven: Result<(), String>,
 }
 

@@ -128,6 +128,7 @@ type LatchId = (String, Kind, Mode);
 type PageId = [String; 3];
 
 impl LatchMetrics {
+    /// Creates the metrics with no series yet.
     pub fn new() -> LatchMetrics {
         LatchMetrics {
             latches: Bounded::new(LATCH_SERIES),

@@ -116,8 +116,7 @@ pub struct TargetInfo {
     pub version: String,
     /// The architecture: `x86_64` or `aarch64`.
     pub arch: String,
-    /// The CPU's own name; empty if the kernel does not say. See
-    /// [`Machine::cpu_model`](crate::host::Machine::cpu_model).
+    /// The CPU's own name; empty if the kernel does not say.
     pub cpu_model: String,
     /// The GNU build ID in hexadecimal, or empty if the binary has none.
     pub build_id: String,

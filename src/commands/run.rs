@@ -72,7 +72,7 @@ async fn watch(agent: &mut Agent, ends: &mut Ends) -> EndedBy {
     }
 }
 
-/// Redraws the live table at its interval. If nobody reads the output, only the drawing blocks.
+/// Redraws the live table at its interval. If the output is not read, only the drawing blocks.
 async fn show(source: Arc<Source>, url: String) {
     let mut view = LiveView::new(io::stdout().is_terminal(), &url);
     let mut ticks = tokio::time::interval(view.interval());

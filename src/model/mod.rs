@@ -21,7 +21,7 @@ pub enum Kind {
     Mutex,
     /// A lock with a shared and an exclusive mode.
     Rwlock,
-    /// A lock with a third mode, shared-exclusive, beside which threads may hold the shared mode.
+    /// A lock with a third mode, shared-exclusive, in which one thread can hold it together with shared holders.
     Sxlock,
     /// A lock with a shared and an exclusive mode that prefers readers.
     Prlock,
@@ -48,11 +48,11 @@ pub enum Mode {
     /// The latch has no modes, like a mutex.
     #[strum(serialize = "")]
     None,
-    /// Shared: beside other threads that hold the latch shared.
+    /// Shared: together with other shared holders.
     S,
-    /// Shared-exclusive: beside threads that hold the latch shared.
+    /// Shared-exclusive: together with shared holders only.
     Sx,
-    /// Exclusive: beside no other thread.
+    /// Exclusive: alone.
     X,
 }
 

@@ -392,11 +392,11 @@ fn armtrace(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_armtrace")).arg("audit").args(arguments).output().expect("armtrace")
 }
 
-/// Checks that the audit fails with one line of error, status 2 and nothing on standard output.
+/// Checks that the audit fails with one line of error, status 1 and nothing on standard output.
 fn is_rejected(path: &Path, why: &str) {
     let output = armtrace(&[path.to_str().expect("UTF-8")]);
     let errors = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{path:?}: {errors}");
+    assert_eq!(output.status.code(), Some(1), "{path:?}: {errors}");
     assert!(errors.starts_with("armtrace: ") && errors.lines().count() == 1, "{errors}");
     assert!(errors.contains(why), "{errors}");
     assert!(output.stdout.is_empty());

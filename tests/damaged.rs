@@ -45,7 +45,7 @@ impl Seen {
 fn seen(image: &Image) -> Seen {
     let family = match discovery::family(image) {
         Ok(family) => family,
-        Err(what) => return Seen { gaps: [what.to_owned()].into(), ..Seen::default() },
+        Err(what) => return Seen { gaps: [what.to_string()].into(), ..Seen::default() },
     };
     let plan = plan(image, family, Allowed { uretprobes: true, calls: true, many_sites: true, every_round: true });
     let names = match family.naming {

@@ -10,10 +10,10 @@ use strum::IntoEnumIterator;
 
 use super::output::Format;
 use super::values::{share, MAX_OVERHEAD};
+use super::Failure;
 use crate::agent;
 use crate::attach::{self, Availability, Costs, ProbeClass};
 use crate::catalog::hardware_cpu;
-use crate::failure::Failure;
 use crate::host::{Domains, Machine};
 use crate::measure::checksum::checksums;
 use crate::measure::checksum::Checksum;
@@ -237,7 +237,7 @@ pub(super) fn doctor(args: &DoctorArgs) -> Result<(), Failure> {
     let findings = find_out(target.as_ref(), args.max_overhead);
     match args.format {
         Format::Json => {
-            let json = serde_json::to_string_pretty(&findings).map_err(Failure::running)?;
+            let json = serde_json::to_string_pretty(&findings)?;
             println!("{json}");
         }
         Format::Text => print!("{}", text(&findings)),
@@ -245,7 +245,7 @@ pub(super) fn doctor(args: &DoctorArgs) -> Result<(), Failure> {
     if findings.ready {
         Ok(())
     } else {
-        Err(Failure::privilege("armtrace cannot trace here: see the lines marked NO above"))
+        Err(Failure::NotReady)
     }
 }
 

@@ -35,6 +35,15 @@ const ATTACHING: u32 = 2;
 /// How long the ends of waits stay attached after the beginnings are detached.
 const LAST_WAITS: Duration = Duration::from_millis(20);
 
+/// The error if the kernel refuses all probes.
+#[derive(Debug, thiserror::Error)]
+#[error("no probe could be attached; the first, {first}: {why}")]
+pub struct NoProbe {
+    /// The probe that was tried first.
+    first: String,
+    why: String,
+}
+
 /// The result of attaching.
 pub(super) struct Attached {
     /// The names of the sites that the kernel refused, with the reason.
@@ -139,8 +148,8 @@ impl<'obj> Attacher<'obj> {
         let wants_sleeps_only = attacher.plan.sites.is_empty();
         let is_useful = sees_waits || (wants_sleeps_only && sees_sleeps);
         if !is_useful {
-            let (site, why) = attacher.refused.first().cloned().unwrap_or_default();
-            anyhow::bail!("no probe could be attached; the first, {site}: {why}");
+            let (first, why) = attacher.refused.first().cloned().unwrap_or_default();
+            anyhow::bail!(NoProbe { first, why });
         }
         let refused = attacher.refused.clone();
         let sees_wakes = sees_sleeps && attacher.sees_wakes;

@@ -21,6 +21,7 @@ mod status;
 mod tally;
 mod waiting;
 
+pub use attacher::NoProbe;
 pub use collect::LatchCollector;
 pub use figures::{CallsiteWaits, Figures, Handoffs, LatchWaits, Locality, PageWaits, Reacquires};
 pub use keys::MapKey;
@@ -74,7 +75,7 @@ impl Latches {
     /// and `namer` names what is waited for.
     ///
     /// # Errors
-    /// Fails when the programs cannot be loaded, or when no site at all could be attached.
+    /// Fails when the programs cannot be loaded, or with [`NoProbe`] when no site at all could be attached.
     pub fn attach(target: &Arc<Target>, plan: &Arc<Plan>, namer: Namer, topology: Option<Topology>) -> Result<Latches> {
         let probe = LatchProbe::attach(target, plan, topology)?;
         let collector = Arc::new(LatchCollector::new(Arc::clone(target), namer, plan, &probe));

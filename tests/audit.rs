@@ -7,7 +7,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use armtrace::audit::{self, classes, count, structures, Counted, Group, Report, Structure};
+use armtrace::audit::{self, classes, count, structures, Counted, Group, Report, Structure, UnknownStructures};
 use armtrace::symbols::{Arch, DebugInfo, Image};
 use lab::elf::{elf, elf_of_size, AARCH64, TEXT, X86_64};
 use object::{Object, ObjectSection};
@@ -186,7 +186,9 @@ const CLANG: &str = "clang-16";
 const GCC: &str = "aarch64-linux-gnu-gcc";
 
 fn structures_of(program: &[u8]) -> Result<Vec<Structure>, String> {
-    structures(&DebugInfo::of(&image(program))?)
+    let image = image(program);
+    let found = DebugInfo::of(&image).map_err(UnknownStructures::from).and_then(|debug| structures(&debug));
+    found.map_err(|why| why.to_string())
 }
 
 fn summaries(program: &[u8]) -> Vec<String> {

@@ -43,7 +43,7 @@ fn look_at(path: &Path, settings: &Settings) -> Result<Report, Failure> {
     let program = program(path).map_err(Failure::of_file(path))?;
     let mut image = Image::open(path)?;
     let places = DebugRoots::in_folder(Path::new("/"), &program).map_err(Failure::Roots)?;
-    symbols::complete(&mut image, &places, settings, discovery::misses_symbols).map_err(Failure::Symbols)?;
+    symbols::complete(&mut image, &places, settings, discovery::misses_symbols)?;
     audit::audit(&image, path).map_err(Failure::of_file(path))
 }
 

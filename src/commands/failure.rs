@@ -14,7 +14,7 @@ use crate::measure::watchpoint::Unwatched;
 use crate::recording::compare::PsError;
 use crate::recording::FormatError;
 use crate::server::{ClientError, OpenError};
-use crate::symbols::ImageError;
+use crate::symbols::{ImageError, NamedFileError, UnusableFile};
 
 /// The reason why a command failed.
 #[derive(Debug, thiserror::Error)]
@@ -40,9 +40,9 @@ pub enum Failure {
     /// A server's program cannot be used. The error contains its path.
     #[error(transparent)]
     Program(#[from] ImageError),
-    /// A symbol file that the command line names cannot be used. The text contains its path.
-    #[error("{0}")]
-    Symbols(String),
+    /// The file of `--symbols` cannot be used. The error contains its path.
+    #[error(transparent)]
+    Symbols(#[from] NamedFileError),
     #[error("{} has no build id, so its symbols cannot be matched to a server", .0.display())]
     NoBuildId(PathBuf),
     #[error("{} already exists: choose another name, or overwrite it with --force", .0.display())]
@@ -105,7 +105,7 @@ pub enum FileError {
     #[error(transparent)]
     Dump(#[from] PsError),
     #[error("{0}. Give a server's debug file, or its program if it is not stripped")]
-    NoSymbols(String),
+    NoSymbols(#[from] UnusableFile),
 }
 
 impl Failure {

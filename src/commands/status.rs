@@ -111,7 +111,7 @@ mod tests {
     use crate::discovery::Unrecognized;
     use crate::export::{BindError, Listen};
     use crate::server::Unsupported;
-    use crate::symbols::ImageError;
+    use crate::symbols::{ImageError, NamedFileError, UnusableFile};
 
     /// Checks the status of each error, and that every variant of the error is among them.
     fn check<E>(status: impl Fn(&E) -> Status, cases: Vec<(E, Status)>)
@@ -128,6 +128,10 @@ mod tests {
 
     fn io() -> io::Error {
         io::ErrorKind::NotFound.into()
+    }
+
+    fn symbol_file() -> NamedFileError {
+        NamedFileError { path: PathBuf::from("x"), why: UnusableFile::NoBuildId }
     }
 
     fn open_errors() -> Vec<(OpenError, Status)> {
@@ -150,7 +154,7 @@ mod tests {
             (OpenError::NoProgram { pid, name }, Target),
             (OpenError::Program { pid, why }, Target),
             (OpenError::NotLoaded { pid, why: io() }, Target),
-            (OpenError::Symbols("no such file".to_owned()), Failed),
+            (OpenError::Symbols(symbol_file()), Failed),
             (OpenError::Unsupported(Box::new(unsupported)), Target),
         ]
     }
@@ -203,7 +207,7 @@ mod tests {
             (Failure::Statements(UncountedStatements::Thread(io())), Failed),
             (Failure::File { path: path(), why: FileError::Io(io()) }, Failed),
             (Failure::Program(ImageError::Open { path: "x".to_owned(), source: io() }), Failed),
-            (Failure::Symbols("no such file".to_owned()), Failed),
+            (Failure::Symbols(symbol_file()), Failed),
             (Failure::NoBuildId(path()), Failed),
             (Failure::Exists(path()), Failed),
             (Failure::Write { path: path(), why: io() }, Failed),

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 
-use super::{Failure, FileError};
+use super::Failure;
 use crate::symbols::{self, portable, DebugFile};
 
 #[derive(Debug, Subcommand)]
@@ -36,7 +36,7 @@ const MODE: u32 = 0o644;
 
 fn export(args: &ExportArgs) -> Result<(), Failure> {
     let from = &args.debug_file;
-    let found = symbols::read_any(from).map_err(FileError::NoSymbols).map_err(Failure::of_file(from))?;
+    let found = symbols::read_any(from).map_err(Failure::of_file(from))?;
     if found.identity.build_id.is_empty() {
         return Err(Failure::NoBuildId(from.clone()));
     }

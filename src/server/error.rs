@@ -5,7 +5,7 @@ use std::io;
 
 use super::symbols_advice;
 use crate::discovery::Unrecognized;
-use crate::symbols::{ImageError, Trial};
+use crate::symbols::{ImageError, NamedFileError, Trial};
 
 /// The reason why a process cannot be opened as a server.
 #[derive(Debug, thiserror::Error)]
@@ -30,8 +30,8 @@ pub enum OpenError {
     #[error("process {pid}: cannot find where its program is loaded: {why}")]
     NotLoaded { pid: i32, why: io::Error },
     /// The symbol file that the user named cannot be used.
-    #[error("{0}")]
-    Symbols(String),
+    #[error(transparent)]
+    Symbols(#[from] NamedFileError),
     #[error(transparent)]
     Unsupported(Box<Unsupported>),
 }
@@ -96,14 +96,13 @@ mod tests {
     use std::path::PathBuf;
 
     use super::*;
-    use crate::symbols::SymbolSource;
+    use crate::symbols::{NoSymbols, SymbolSource};
 
     #[test]
     fn a_server_without_symbols_is_told_where_to_get_them() {
         let none = || Trial {
             source: SymbolSource::BuildId,
-            outcome: Err("there is no /x.debug".to_owned()),
-            is_failure: false,
+            outcome: Err(NoSymbols::NoFile(vec![PathBuf::from("/x.debug")])),
         };
         let has = "no .symtab, .dynsym with 84789 functions and variables";
         let said = |version: &str, trials: Vec<Trial>| {
@@ -119,8 +118,7 @@ mod tests {
         let message = said("10.5.29-MariaDB-0+deb11u1", vec![none()]);
         assert!(message.contains("Install mariadb-server-core-10.5-dbgsym"), "{message}");
         // If they were found, or if the server has its own, symbols are not what is missing.
-        let found =
-            Trial { source: SymbolSource::Debuglink, outcome: Ok(PathBuf::from("/y.debug")), is_failure: false };
+        let found = Trial { source: SymbolSource::Debuglink, outcome: Ok(PathBuf::from("/y.debug")) };
         for trials in [vec![none(), found], vec![]] {
             let message = said("11.4.5-MariaDB", trials);
             assert!(!message.contains("--symbols") && message.contains(has), "{message}");

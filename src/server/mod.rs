@@ -76,8 +76,7 @@ impl Target {
             _ => OpenError::NotLoaded { pid, why },
         })?;
         let symbol_trials =
-            symbols::complete(&mut image, &DebugRoots::of_process(pid), settings, discovery::misses_symbols)
-                .map_err(OpenError::Symbols)?;
+            symbols::complete(&mut image, &DebugRoots::of_process(pid), settings, discovery::misses_symbols)?;
         let version = version(&image, &Memory::new(pid), bias);
         let family = match discovery::family(&image) {
             Ok(family) => family,
@@ -120,7 +119,7 @@ impl Target {
             )
         });
         let damage = self.image.damage().map(|why| format!("the program of process {}: {why}", self.pid));
-        let failed = self.symbol_trials.iter().filter(|t| t.is_failure).map(|t| format!("no symbols from {t}"));
+        let failed = self.symbol_trials.iter().filter(|t| t.is_failure()).map(|t| format!("no symbols from {t}"));
         replaced.into_iter().chain(damage).chain(failed).collect()
     }
 

@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 
 use super::output::{self, ReportFormat};
 use super::report;
-use super::values::time;
+use super::values::{time, ValueError};
 use super::{Failure, FileError, UsageError};
 use crate::recording::compare::Unit as PsUnit;
 use crate::recording::compare::{Comparison, Dump, Html, Options, Per, Scaling, Side, Text};
@@ -64,9 +64,9 @@ pub(super) enum Unit {
 }
 
 /// Parses a finite number above 0.
-fn positive(text: &str) -> Result<f64, String> {
+fn positive(text: &str) -> Result<f64, ValueError> {
     let number = text.parse::<f64>().ok().filter(|n| *n > 0.0 && n.is_finite());
-    number.ok_or_else(|| "a number above 0".to_owned())
+    number.ok_or(ValueError::Number)
 }
 
 /// The size in bytes of the largest dump that is read. performance_schema has only some hundred events.
@@ -75,7 +75,7 @@ const LARGEST_DUMP: u64 = 16 << 20;
 pub(super) fn compare(args: &CompareArgs) -> Result<(), Failure> {
     if let Some(by) = &args.by {
         let sides = args.files.iter().map(|file| point(file, by)).collect::<Result<Vec<_>, Failure>>()?;
-        let scaling = Scaling::new(by, sides).map_err(Failure::Scaling)?;
+        let scaling = Scaling::new(by, sides)?;
         return output::print_as(&scaling, args.format, |s| Text(s).to_string(), |s| Html(s).to_string());
     }
     let (a, b) = match (&args.from_ps, &args.files[..]) {

@@ -321,7 +321,7 @@ fn hardware_events() -> Hardware {
         scope: verdict.planned.scope().as_str(),
         meaning: verdict.planned.event.meaning,
         counts: verdict.proven.is_ok(),
-        why: verdict.proven.err(),
+        why: verdict.proven.err().map(|why| why.to_string()),
     };
     Hardware {
         cpu: Some(cpu.name.map_or_else(|| format!("not in the catalog: {}", cpu.id), str::to_owned)),

@@ -11,7 +11,7 @@ use crate::audit::AuditError;
 use crate::export::BindError;
 use crate::measure::statements::UncountedStatements;
 use crate::measure::watchpoint::Unwatched;
-use crate::recording::compare::PsError;
+use crate::recording::compare::{PsError, ScalingError};
 use crate::recording::FormatError;
 use crate::server::{ClientError, OpenError};
 use crate::symbols::{ImageError, NamedFileError, UnusableFile};
@@ -52,8 +52,8 @@ pub enum Failure {
     /// The directories in which symbols are searched cannot be opened.
     #[error(transparent)]
     Roots(io::Error),
-    #[error("{0}")]
-    Scaling(String),
+    #[error(transparent)]
+    Scaling(#[from] ScalingError),
     #[error(transparent)]
     Listen(#[from] BindError),
     #[error("cannot start: {0}")]

@@ -10,7 +10,7 @@ use clap::Args;
 use tokio::time::{interval_at, Instant, MissedTickBehavior};
 
 use super::session::{self, AttachArgs, EndedBy, Session};
-use super::values::time;
+use super::values::{time, ValueError};
 use super::Failure;
 use crate::agent::Source;
 use crate::attach::stacks_are_shown;
@@ -45,14 +45,14 @@ pub(super) struct RecordArgs {
 const LONGEST_RECORDING: Duration = Duration::from_secs(3600);
 
 /// Parses the length of a recording.
-fn duration(text: &str) -> Result<Duration, String> {
+fn duration(text: &str) -> Result<Duration, ValueError> {
     let is_possible = |time: &Duration| (Duration::from_secs(1)..=LONGEST_RECORDING).contains(time);
-    time(text).and_then(|time| Some(time).filter(is_possible).ok_or_else(|| "from 1s to 1h".to_owned()))
+    time(text).and_then(|time| Some(time).filter(is_possible).ok_or(ValueError::Duration))
 }
 
 /// Parses a label such as `threads=64` into its key and value.
-fn label(text: &str) -> Result<(String, String), String> {
-    let (key, value) = text.split_once('=').filter(|(key, _)| !key.trim().is_empty()).ok_or("write KEY=VALUE")?;
+fn label(text: &str) -> Result<(String, String), ValueError> {
+    let (key, value) = text.split_once('=').filter(|(key, _)| !key.trim().is_empty()).ok_or(ValueError::Label)?;
     Ok((key.trim().to_owned(), value.trim().to_owned()))
 }
 

@@ -110,6 +110,7 @@ mod tests {
     use crate::commands::{FileError, UsageError};
     use crate::discovery::Unrecognized;
     use crate::export::{BindError, Listen};
+    use crate::recording::compare::ScalingError;
     use crate::server::Unsupported;
     use crate::symbols::{ImageError, NamedFileError, UnusableFile};
 
@@ -212,7 +213,7 @@ mod tests {
             (Failure::Exists(path()), Failed),
             (Failure::Write { path: path(), why: io() }, Failed),
             (Failure::Roots(io()), Failed),
-            (Failure::Scaling("one recording".to_owned()), Failed),
+            (Failure::Scaling(ScalingError::OneRecording), Failed),
             (Failure::Listen(BindError::NoSuchAddress(Listen::default())), Failed),
             (Failure::Start(io()), Failed),
             (Failure::Export(prometheus::Error::AlreadyReg), Failed),

@@ -11,7 +11,7 @@ use ratatui::DefaultTerminal;
 
 use super::line::{Server, Watch};
 use super::session::{self, AttachArgs, Session};
-use super::values::time;
+use super::values::{time, ValueError};
 use super::{Failure, UsageError};
 use crate::agent::Source;
 use crate::export::SnapshotSource;
@@ -27,9 +27,9 @@ pub(super) struct TopArgs {
 }
 
 /// Parses the refresh interval of `armtrace top`.
-fn delay(text: &str) -> Result<Duration, String> {
+fn delay(text: &str) -> Result<Duration, ValueError> {
     let is_possible = |time: &Duration| (Duration::from_millis(500)..=Duration::from_secs(60)).contains(time);
-    time(text).and_then(|time| Some(time).filter(is_possible).ok_or_else(|| "from 0.5s to 1m".to_owned()))
+    time(text).and_then(|time| Some(time).filter(is_possible).ok_or(ValueError::Delay))
 }
 
 /// The longest time until a signal is noticed while no key is pressed.

@@ -24,6 +24,15 @@ pub(crate) use counter::tests as counter_tests;
 
 use libbpf_rs::Link;
 
+/// A probe that the kernel refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("probe {probe} was refused: {why}")]
+pub struct Refusal<P> {
+    pub probe: P,
+    /// What the kernel said.
+    pub why: String,
+}
+
 /// Sends libbpf's messages to the log instead of standard error.
 pub fn log_libbpf() {
     libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Debug, |_, text| {

@@ -17,7 +17,7 @@ use crate::catalog::hardware_cpu;
 use crate::host::{Domains, Machine};
 use crate::measure::checksum::checksums;
 use crate::measure::checksum::Checksum;
-use crate::measure::latch::{self, Plan, PlannedProbe, PlannedSite};
+use crate::measure::latch::{self, Gap, Plan, PlannedProbe, PlannedSite};
 use crate::measure::spin::SpinReader;
 use crate::measure::spin::SpinSettings;
 use crate::measure::{cpu, hardware, watchpoint};
@@ -225,12 +225,6 @@ impl Probe {
     }
 }
 
-#[derive(Serialize)]
-struct Gap {
-    function: String,
-    why: String,
-}
-
 pub(super) fn doctor(args: &DoctorArgs) -> Result<(), Failure> {
     let settings = Settings::from_env(args.symbols.clone());
     let target = args.pid.map(|pid| Target::open_with(pid, &settings)).transpose()?.map(Arc::new);
@@ -369,7 +363,7 @@ fn look_at(target: &Arc<Target>, costs: &Costs, max_overhead: f64) -> Server {
         uretprobes_safe: attach::uretprobes_are_safe(target.pid),
         probes: plan.probes.iter().map(|probe| Probe::of(&plan, probe, costs)).collect(),
         limits: plan.limits,
-        not_measured: plan.gaps.into_iter().map(|(function, why)| Gap { function, why }).collect(),
+        not_measured: plan.gaps,
         checksums: checksums(target).into_iter().map(ChosenChecksum::from).collect(),
         spin: spin.map(Spin::from),
         getcpu: cpu::getcpu(target).map(|found| Getcpu { glibc: found.glibc, path: found.path.as_str() }),

@@ -27,7 +27,7 @@ pub use figures::{CallsiteWaits, Figures, Handoffs, LatchWaits, Locality, PageWa
 pub use keys::MapKey;
 pub use metrics::LatchMetrics;
 pub(super) use plan::{ip_offset, register_offset};
-pub use plan::{plan, Allowed, Plan, PlannedFunction, PlannedProbe, PlannedSite, EVERY_ROUND};
+pub use plan::{plan, Allowed, Gap, Plan, PlannedFunction, PlannedProbe, PlannedSite, EVERY_ROUND};
 pub use pthread::rows_of as pthread_rows;
 pub use waiting::{Counted, WaitedFor};
 
@@ -44,7 +44,7 @@ use self::command::Command;
 use self::maps::Maps;
 use self::status::Status;
 use super::{cost_ns, Measurement, Snapshot};
-use crate::attach::{Budget, Costs};
+use crate::attach::{Budget, Costs, Refusal};
 use crate::host::Topology;
 use crate::names::Namer;
 use crate::server::Target;
@@ -58,8 +58,8 @@ pub struct Latches {
 
 /// The programs attached to one server, held by a separate thread. Dropping it detaches them.
 struct LatchProbe {
-    /// The names of the sites that the kernel refused, with the reason.
-    refused: Vec<(String, String)>,
+    /// What the kernel refused, by name.
+    refused: Vec<Refusal<String>>,
     /// Whether sleeps are measured, that is, whether both futex programs could be attached.
     sees_sleeps: bool,
     /// The domains between which handoffs are counted; `None` if they are not.
@@ -99,8 +99,8 @@ impl Latches {
 
 impl Measurement for Latches {
     fn refused(&self) -> Vec<String> {
-        let gaps = self.plan.gaps.iter().map(|(name, why)| format!("{name} is not measured: {why}"));
-        let refused = self.probe.refused.iter().map(|(site, why)| format!("probe {site} was refused: {why}"));
+        let gaps = self.plan.gaps.iter().map(Gap::to_string);
+        let refused = self.probe.refused.iter().map(Refusal::to_string);
         gaps.chain(self.plan.limits.iter().cloned()).chain(refused).collect()
     }
 

@@ -168,7 +168,7 @@ async fn in_turn(
         drop(turn);
         result
     });
-    done.await.unwrap_or_else(|_| Err(ServeError::NoSnapshot))
+    done.await.unwrap_or(Err(ServeError::NoSnapshot))
 }
 
 fn failed(error: &ServeError) -> Response {

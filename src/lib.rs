@@ -9,7 +9,6 @@ pub mod catalog;
 pub mod commands;
 pub mod discovery;
 pub mod export;
-mod failure;
 pub mod host;
 mod html;
 pub mod measure;

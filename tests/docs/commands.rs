@@ -103,7 +103,7 @@ fn commands_can_be_run() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    assert!(seen > 40, "only {seen} commands of armtrace were found");
+    assert!(seen > 30, "only {seen} commands of armtrace were found");
 }
 
 #[test]

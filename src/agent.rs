@@ -47,18 +47,11 @@ pub struct More {
 #[derive(Debug, thiserror::Error)]
 #[cfg_attr(test, derive(strum::VariantNames, strum::IntoStaticStr))]
 pub enum AttachError {
-    /// A privilege or a kernel feature is missing.
     #[error(transparent)]
     Privilege(#[from] MissingPrivilege),
     /// This program offers no site to probe. `server` says what it is.
     #[error("no latch function of process {pid} ({server}) can be probed; `armtrace doctor --pid {pid}` says why")]
-    NoSites {
-        /// The process ID.
-        pid: i32,
-        /// The server, in words.
-        server: String,
-    },
-    /// The process with this ID has ended.
+    NoSites { pid: i32, server: String },
     #[error("process {0} has ended")]
     Ended(i32),
     /// The kernel does not permit it.

@@ -28,7 +28,6 @@ use libbpf_rs::Link;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("probe {probe} was refused: {why}")]
 pub struct Refusal<P> {
-    /// The probe: a name, or what identifies it to the caller.
     pub probe: P,
     /// What the kernel said.
     pub why: String,
@@ -64,13 +63,11 @@ pub enum MissingPrivilege {
         .0.join(", ")
     )]
     Capabilities(Vec<&'static str>),
-    /// Process IDs differ from those in the kernel.
     #[error(
         "armtrace runs in its own PID namespace, where process ids differ from those in the kernel: \
          run it on the host, or in a container with the host's PID namespace (docker run --pid=host …)"
     )]
     HostPidNamespace,
-    /// The kernel has no BTF.
     #[error(
         "this kernel has no type information (/sys/kernel/btf/vmlinux): use a kernel built with \
          CONFIG_DEBUG_INFO_BTF, as distribution kernels from 5.10 on are"

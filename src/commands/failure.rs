@@ -20,85 +20,52 @@ use crate::symbols::{ImageError, NamedFileError, UnusableFile};
 #[derive(Debug, thiserror::Error)]
 #[cfg_attr(test, derive(strum::VariantNames, strum::IntoStaticStr))]
 pub enum Failure {
-    /// The command line is wrong.
     #[error(transparent)]
     Usage(#[from] UsageError),
-    /// The process cannot be opened as a server.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// A privilege or a kernel feature is missing.
     #[error(transparent)]
     Privilege(#[from] MissingPrivilege),
-    /// The server gives its client no answer.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// The server's statements cannot be counted.
     #[error(transparent)]
     Statements(#[from] UncountedStatements),
-    /// No probe can be attached.
     #[error(transparent)]
     Attach(#[from] AttachError),
-    /// A latch was not watched.
     #[error("{}", unwatched(.latch, .why))]
-    Watch {
-        /// The name that the user gave.
-        latch: String,
-        /// The reason.
-        why: Unwatched,
-    },
+    Watch { latch: String, why: Unwatched },
     /// A file that the command line names cannot be used.
     #[error("{}: {why}", .path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// The reason.
-        why: FileError,
-    },
+    File { path: PathBuf, why: FileError },
     /// A server's program cannot be used. The error contains its path.
     #[error(transparent)]
     Program(#[from] ImageError),
     /// The file of `--symbols` cannot be used. The error contains its path.
     #[error(transparent)]
     Symbols(#[from] NamedFileError),
-    /// The program in this file has no build ID.
     #[error("{} has no build id, so its symbols cannot be matched to a server", .0.display())]
     NoBuildId(PathBuf),
-    /// The file to write exists already.
     #[error("{} already exists: choose another name, or overwrite it with --force", .0.display())]
     Exists(PathBuf),
-    /// A file cannot be written.
     #[error("cannot write {}: {why}", .path.display())]
-    Write {
-        /// The file.
-        path: PathBuf,
-        /// The error.
-        why: io::Error,
-    },
+    Write { path: PathBuf, why: io::Error },
     /// The directories in which symbols are searched cannot be opened.
     #[error(transparent)]
     Roots(io::Error),
-    /// The recordings do not show how throughput scales.
     #[error(transparent)]
     Scaling(#[from] ScalingError),
-    /// The port for metrics cannot be bound.
     #[error(transparent)]
     Listen(#[from] BindError),
-    /// Something that commands need cannot be set up, such as a thread.
     #[error("cannot start: {0}")]
     Start(io::Error),
-    /// The metrics cannot be registered.
     #[error("cannot export metrics: {0}")]
     Export(prometheus::Error),
-    /// The terminal cannot be drawn on.
     #[error("cannot draw on the terminal: {0}")]
     Terminal(io::Error),
-    /// Standard output cannot be written.
     #[error("cannot write to standard output: {0}")]
     Output(io::Error),
-    /// The result cannot be written as JSON.
     #[error(transparent)]
     Json(#[from] serde_json::Error),
-    /// The host lacks something that armtrace requires.
     #[error("armtrace cannot trace here: see the lines marked NO above")]
     NotReady,
 }
@@ -106,27 +73,16 @@ pub enum Failure {
 /// What is wrong with the command line alone.
 #[derive(Debug, thiserror::Error)]
 pub enum UsageError {
-    /// `--pid` is missing.
     #[error("no server given: name one, as in sudo armtrace --pid $(pidof mysqld)")]
     NoServer,
-    /// `--log-level` is not a level.
     #[error("--log-level {level}: {why}")]
-    LogLevel {
-        /// The text that the user gave.
-        level: String,
-        /// The reason.
-        why: filter::ParseError,
-    },
-    /// Standard output is not a terminal.
+    LogLevel { level: String, why: filter::ParseError },
     #[error("top needs a terminal: use `armtrace run` to print lines, or `armtrace record` to write a file")]
     NoTerminal,
-    /// There are several recordings beside a dump.
     #[error("--from-ps stands for A: give one recording, B")]
     TwoRecordingsWithDump,
-    /// There is a dump without its unit or duration.
     #[error("--from-ps needs --ps-unit and --ps-duration")]
     DumpWithoutUnit,
-    /// There are not two recordings to compare.
     #[error("give two recordings, A and B, or any number with --by LABEL")]
     NotTwoRecordings,
 }
@@ -134,28 +90,20 @@ pub enum UsageError {
 /// The reason why a file cannot be used, for a message that begins with its path.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
-    /// It cannot be read.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// It is not a regular file.
     #[error("not a file. Give a server's program, such as /usr/sbin/mysqld")]
     NotAProgram,
-    /// It cannot be audited.
     #[error(transparent)]
     Audit(#[from] AuditError),
-    /// It is not a usable recording.
     #[error(transparent)]
     Recording(#[from] FormatError),
-    /// The recording has no usable label of this name.
     #[error("no label {0} with a number above 0: record with --label {0}=64")]
     NoLabel(String),
-    /// It is larger than any dump.
     #[error("too large to be a summary from performance_schema")]
     DumpTooLarge,
-    /// It is not a usable dump.
     #[error(transparent)]
     Dump(#[from] PsError),
-    /// It has no usable symbols.
     #[error("{0}. Give a server's debug file, or its program if it is not stripped")]
     NoSymbols(#[from] UnusableFile),
 }

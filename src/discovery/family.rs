@@ -11,13 +11,10 @@ use crate::symbols::Image;
 /// What a program is instead of a server that the catalog knows, for a message that begins "process PID (NAME) is".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unrecognized {
-    /// Nothing identifies a server of the catalog.
     #[error("not a MySQL or MariaDB server: find one with: pgrep -a 'mysqld|mariadbd'")]
     NotAServer,
-    /// None of the wait functions in the catalog is found.
     #[error("a MySQL or MariaDB server, but armtrace cannot find its latch functions")]
     NoWaitFunctions,
-    /// Wait functions are found, but not what identifies their latches.
     #[error("a MySQL or MariaDB server, but armtrace cannot find in its code how latches are identified")]
     NoIdentity,
 }

@@ -11,61 +11,27 @@ use crate::symbols::{ImageError, NamedFileError, Trial};
 #[derive(Debug, thiserror::Error)]
 #[cfg_attr(test, derive(strum::VariantNames, strum::IntoStaticStr))]
 pub enum OpenError {
-    /// There is no process with this ID.
     #[error("there is no process {0}. Find the server with: pgrep -a 'mysqld|mariadbd'")]
     NoProcess(i32),
-    /// The ID is that of a thread.
     #[error("{thread} is a thread of process {process}: use --pid {process}")]
-    Thread {
-        /// The ID.
-        thread: i32,
-        /// The process that the thread belongs to.
-        process: i32,
-    },
-    /// The kernel is too old.
+    Thread { thread: i32, process: i32 },
     #[error("this kernel has no pidfd_open: armtrace needs Linux 5.10 or newer")]
     NoPidfd,
-    /// The process cannot be watched for its end.
     #[error("cannot watch process {pid}: {why}")]
-    Unwatchable {
-        /// The process ID.
-        pid: i32,
-        /// The kernel's error.
-        why: io::Error,
-    },
-    /// This user may not inspect the process with this ID.
+    Unwatchable { pid: i32, why: io::Error },
     #[error("not permitted to inspect process {0}: run armtrace as root (sudo armtrace …)")]
     NotPermitted(i32),
-    /// The process has no program.
     #[error(
         "process {pid} ({name}) runs no program file (it is a kernel thread, or is ending): not a database server"
     )]
-    NoProgram {
-        /// The process ID.
-        pid: i32,
-        /// The process's name.
-        name: String,
-    },
-    /// The program cannot be used.
+    NoProgram { pid: i32, name: String },
     #[error("process {pid}: {why}")]
-    Program {
-        /// The process ID.
-        pid: i32,
-        /// The reason.
-        why: ImageError,
-    },
-    /// The program is not found in the process's memory.
+    Program { pid: i32, why: ImageError },
     #[error("process {pid}: cannot find where its program is loaded: {why}")]
-    NotLoaded {
-        /// The process ID.
-        pid: i32,
-        /// The reason.
-        why: io::Error,
-    },
+    NotLoaded { pid: i32, why: io::Error },
     /// The symbol file that the user named cannot be used.
     #[error(transparent)]
     Symbols(#[from] NamedFileError),
-    /// The program is not a supported server.
     #[error(transparent)]
     Unsupported(Box<Unsupported>),
 }
@@ -73,11 +39,9 @@ pub enum OpenError {
 /// A process whose program is not a supported server, and what is known of it.
 #[derive(Debug, thiserror::Error)]
 pub struct Unsupported {
-    /// The process ID.
     pub pid: i32,
     /// The process's name.
     pub name: String,
-    /// What the program is instead.
     pub what: Unrecognized,
     /// The version that the server itself reports.
     pub version: Option<String>,
@@ -120,7 +84,6 @@ pub enum ClientError {
     /// The server refuses, or does not answer.
     #[error("cannot read the server's counters: {0}. Check --mysql, or omit it: figures per query are then absent")]
     Server(#[from] mysql::Error),
-    /// The server has no counter of statements.
     #[error(
         "cannot read the server's counters: it has no statement counter. Check --mysql, or omit it: figures per query are \
          then absent"

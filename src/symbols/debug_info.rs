@@ -40,51 +40,31 @@ const MAX_ZLIB_RATIO: u64 = 1032;
 /// The reason why a program's debug information cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum DebugInfoError {
-    /// The section headers cannot be used.
     #[error(transparent)]
     Elf(#[from] object::read::Error),
-    /// The program has none of the sections.
     #[error("the program has no debug information of its own")]
     None,
-    /// A section cannot be used.
     #[error("its section {name} {why}")]
-    Section {
-        /// The name of the section.
-        name: &'static str,
-        /// The reason.
-        why: SectionError,
-    },
+    Section { name: &'static str, why: SectionError },
 }
 
 /// What is wrong with a section, for a message that begins with its name.
 #[derive(Debug, thiserror::Error)]
 pub enum SectionError {
-    /// Its header or its compression header is malformed.
     #[error("is damaged: {0}")]
     Damaged(#[from] object::read::Error),
-    /// It contains a name that is too long.
     #[error("has a name of more than {MAX_NAME} bytes")]
     LongName,
-    /// It is compressed by zstd.
     #[error(
         "is compressed by zstd, which armtrace cannot read: use a copy made with objcopy --decompress-debug-sections"
     )]
     Zstandard,
-    /// It is compressed in an unknown format.
     #[error("is compressed in an unknown format")]
     UnknownCompression,
-    /// Its size is a lie.
     #[error("claims to have {claimed} bytes, more than {compressed} compressed bytes can hold")]
-    Impossible {
-        /// The size after decompression that it claims, in bytes.
-        claimed: u64,
-        /// The size of the compressed data, in bytes.
-        compressed: u64,
-    },
-    /// It would exceed the limit with this many bytes, decompressed.
+    Impossible { claimed: u64, compressed: u64 },
     #[error("has {0} bytes decompressed, more than armtrace reads")]
     TooLarge(u64),
-    /// Its data cannot be decompressed.
     #[error("cannot be decompressed: {0}")]
     Compression(#[from] io::Error),
 }

@@ -36,14 +36,8 @@ const PROGRESS_EVERY: Duration = Duration::from_millis(250);
 /// The reason why no debug file could be had.
 #[derive(Debug, thiserror::Error)]
 pub enum DebuginfodError {
-    /// The cache cannot be used.
     #[error("the cache folder {}: {why}", .folder.display())]
-    Cache {
-        /// The folder of the build in the cache.
-        folder: PathBuf,
-        /// The error.
-        why: io::Error,
-    },
+    Cache { folder: PathBuf, why: io::Error },
     /// What each server answered. Servers that merely do not have the file are not among them.
     #[error("{}", joined(.0))]
     Servers(Vec<Failed>),
@@ -53,38 +47,22 @@ pub enum DebuginfodError {
 #[derive(Debug, thiserror::Error)]
 #[error("{url}: {why}")]
 pub struct Failed {
-    /// The URL of the request.
     pub url: String,
-    /// The reason.
     pub why: RequestError,
 }
 
 /// The reason why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
-    /// The server does not answer, or answers with an error.
     #[error(transparent)]
     Http(#[from] Box<ureq::Error>),
-    /// The answer breaks off.
     #[error("after {got} bytes: {why}")]
-    Interrupted {
-        /// The number of bytes received.
-        got: u64,
-        /// The error.
-        why: io::Error,
-    },
+    Interrupted { got: u64, why: io::Error },
     /// The limit in bytes.
     #[error("larger than the limit of {0} bytes (DEBUGINFOD_MAXSIZE)")]
     TooLarge(u64),
-    /// The file cannot be written to the cache.
     #[error("cannot write it to {}: {why}", .cache.display())]
-    Write {
-        /// The cache.
-        cache: PathBuf,
-        /// The error.
-        why: io::Error,
-    },
-    /// The file cannot be used.
+    Write { cache: PathBuf, why: io::Error },
     #[error(transparent)]
     Unusable(#[from] UnusableFile),
 }

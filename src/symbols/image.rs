@@ -53,21 +53,9 @@ impl Arch {
 pub enum ImageError {
     /// The file cannot be opened or mapped.
     #[error("cannot open {path}: {source}")]
-    Open {
-        /// The file.
-        path: String,
-        /// The kernel's error.
-        source: std::io::Error,
-    },
-    /// The file is not an ELF file, or is truncated or malformed.
+    Open { path: String, source: std::io::Error },
     #[error("{path} is not a usable ELF file: {source}")]
-    Elf {
-        /// The file.
-        path: String,
-        /// What is wrong with it.
-        source: Malformed,
-    },
-    /// The file is for neither of the architectures in [`Arch`].
+    Elf { path: String, source: Malformed },
     #[error("{path} is for a machine that armtrace does not know (ELF machine {machine})")]
     Machine {
         /// The file.
@@ -80,19 +68,14 @@ pub enum ImageError {
 /// What is wrong with an ELF file that cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
-    /// Its headers cannot be used.
     #[error(transparent)]
     Headers(#[from] object::read::Error),
-    /// A loaded segment is not in the file.
     #[error("truncated: a loaded segment lies past the end of the file")]
     Truncated,
-    /// The addresses of a segment overflow.
     #[error("a loaded segment lies past the end of the address space")]
     OutsideAddressSpace,
-    /// It has nothing to load.
     #[error("it has no loadable segment")]
     NoSegment,
-    /// Its symbol table cannot be used.
     #[error(transparent)]
     Symbols(#[from] TableError),
 }
@@ -100,13 +83,10 @@ pub enum Malformed {
 /// How a file is damaged that can be used nevertheless.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Damage {
-    /// The section headers are malformed.
     #[error("its sections cannot be read: {0}")]
     Sections(object::read::Error),
-    /// There are no section headers.
     #[error("its section headers were stripped off")]
     NoSections,
-    /// The symbol table is malformed.
     #[error("its .symtab cannot be read: {0}")]
     SymbolTable(TableError),
 }
@@ -125,13 +105,7 @@ pub enum Mismatch {
         or_none(.theirs),
         or_none(.servers)
     )]
-    Build {
-        /// That of the symbols.
-        theirs: String,
-        /// That of the server's program.
-        servers: String,
-    },
-    /// The architecture or the addresses of the code differ.
+    Build { theirs: String, servers: String },
     #[error("it is for another architecture, or its code is at other addresses than the server's")]
     Addresses,
 }

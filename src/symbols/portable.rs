@@ -35,22 +35,16 @@ const MAX_TEXT: u64 = 256 << 20;
 /// The reason why a symbol file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum PortableError {
-    /// It cannot be decompressed.
     #[error("damaged: {0}")]
     Compression(io::Error),
-    /// It has too many bytes, decompressed.
     #[error("too large for a symbol file")]
     TooLarge,
-    /// It does not begin as a symbol file does.
-    #[error("not an armtrace symbol file")]
+    #[error("not a symbol file of armtrace")]
     NotASymbolFile,
-    /// It has this version, which armtrace cannot read.
-    #[error("its version is {0}, but this armtrace reads version {VERSION}")]
+    #[error("of version {0}, but this armtrace reads version {VERSION}")]
     Version(String),
-    /// Its content is not valid.
     #[error("damaged: copy or export it again")]
     Damaged,
-    /// It has too many symbols.
     #[error(transparent)]
     Symbols(#[from] TableError),
 }

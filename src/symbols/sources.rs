@@ -42,33 +42,20 @@ impl Settings {
 /// The reason why a file's symbols cannot be used for a program, for a message that begins with its path.
 #[derive(Debug, thiserror::Error)]
 pub enum UnusableFile {
-    /// It cannot be opened or read.
     #[error("cannot read it: {0}")]
     Unreadable(io::Error),
-    /// It is not a usable debug file.
     #[error(transparent)]
     DebugFile(#[from] DebugFileError),
-    /// It is not a usable symbol file.
     #[error(transparent)]
     SymbolFile(#[from] PortableError),
-    /// The server's program does not say which build it is.
     #[error("the server's program has no build id, so armtrace cannot verify that these symbols belong to it")]
     NoBuildId,
-    /// It belongs to another program.
     #[error(transparent)]
     Mismatch(#[from] Mismatch),
-    /// Its checksum cannot be computed.
     #[error("its checksum: {0}")]
     NoChecksum(io::Error),
-    /// It has another checksum than the program states.
     #[error("its checksum is {found:08x}, but the program expects {expected:08x}")]
-    Checksum {
-        /// The checksum of the file.
-        found: u32,
-        /// The checksum in the program.
-        expected: u32,
-    },
-    /// There are too many symbols.
+    Checksum { found: u32, expected: u32 },
     #[error(transparent)]
     Symbols(#[from] TableError),
 }
@@ -77,56 +64,33 @@ pub enum UnusableFile {
 #[derive(Debug, thiserror::Error)]
 #[error("--symbols {}: {why}", .path.display())]
 pub struct NamedFileError {
-    /// The file.
     pub path: PathBuf,
-    /// The reason.
     pub why: UnusableFile,
 }
 
 /// The reason why a source has no symbols.
 #[derive(Debug, thiserror::Error)]
 pub enum NoSymbols {
-    /// The program has no MiniDebugInfo.
     #[error("the program has none")]
     NoSection,
-    /// The program has no build ID by which to find a file.
     #[error("the program has no build id")]
     NoBuildId,
-    /// The program names no debug file.
     #[error("the program names no debug file")]
     NoDebuglink,
-    /// None of these files exists.
     #[error("there is no {}", .0.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", no "))]
     NoFile(Vec<PathBuf>),
-    /// The user has named no debuginfod servers.
     #[error("not queried, because DEBUGINFOD_URLS is not set")]
     NoServers,
-    /// The program has no build ID to query servers for.
     #[error("not queried, because the program has no build id")]
     NothingToAskFor,
-    /// No symbols are missing.
     #[error("not queried, because nothing is missing")]
     NotNeeded,
-    /// A file cannot be opened.
     #[error("{}: {why}", .path.display())]
-    Unopened {
-        /// The file.
-        path: PathBuf,
-        /// The error.
-        why: io::Error,
-    },
-    /// A file cannot be used.
+    Unopened { path: PathBuf, why: io::Error },
     #[error("{}: {why}", .path.display())]
-    Unusable {
-        /// The file.
-        path: PathBuf,
-        /// The reason.
-        why: UnusableFile,
-    },
-    /// No server has the file of the build with this ID.
+    Unusable { path: PathBuf, why: UnusableFile },
     #[error("no server has the debug file of build {0}")]
     NotServed(String),
-    /// No server could be queried.
     #[error(transparent)]
     Debuginfod(#[from] DebuginfodError),
 }

@@ -21,23 +21,12 @@ pub struct Pmus<'m> {
 /// The reason why an event cannot be requested on this host.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unavailable {
-    /// The CPU's cores have no counters.
     #[error("there are no counters")]
     NoCounters,
-    /// The host has no such device.
     #[error("no device hisi_scclNUMBER_{unit}NUMBER: load the module hisi_uncore_{unit}_pmu")]
-    NoDevice {
-        /// The kind of device; see [`Uncore::unit`].
-        unit: &'static str,
-    },
-    /// The device does not have the event.
+    NoDevice { unit: &'static str },
     #[error("{device} has no event {event}, or cannot filter it by data source")]
-    NoEvent {
-        /// The name of the device.
-        device: String,
-        /// The name of the event.
-        event: &'static str,
-    },
+    NoEvent { device: String, event: &'static str },
 }
 
 /// An event, and the devices that provide it on this host.

@@ -43,64 +43,37 @@ struct Done {
 /// The reason why an event is not counted, or why its counts cannot be trusted.
 #[derive(Debug, thiserror::Error)]
 pub enum Uncounted {
-    /// This host has nothing that counts the event.
     #[error(transparent)]
     Unavailable(#[from] Unavailable),
-    /// This user may not count events.
     #[error("not permitted: run armtrace as root, or give it CAP_PERFMON")]
     NotPermitted,
-    /// The kernel does not support the event on this CPU.
     #[error("the kernel has no such event for this CPU ({0})")]
     Unknown(io::Error),
-    /// The kernel refuses to count for another reason.
     #[error("it cannot be opened: {0}")]
     Unopened(io::Error),
-    /// The counter cannot be read.
     #[error("it cannot be read: {0}")]
     Unreadable(io::Error),
-    /// The counter never ran.
     #[error("it got no counter, because other events use them all")]
     NoCounter,
-    /// The trial needs an instruction that this CPU lacks.
     #[error("this CPU does not have the instruction")]
     NoInstruction,
-    /// The trial may run on no CPU.
     #[error("armtrace is not allowed on any CPU")]
     NoCpu,
-    /// The trial needs the node of its CPU, which the kernel does not show.
     #[error("the CPU's node is not known")]
     UnknownNode,
-    /// The trial needs another node.
     #[error("this host has only one NUMA node, so no access is remote")]
     OneNode,
-    /// The trial needs two cores of this node.
     #[error("node {0} has no other core")]
     NoOtherCore(i32),
-    /// The trial needs memory of a node.
     #[error("no memory on node {node}: {why}")]
-    NoMemory {
-        /// The number of the node.
-        node: i32,
-        /// The kernel's error.
-        why: io::Error,
-    },
+    NoMemory { node: i32, why: io::Error },
     /// Its count is wrong: while `what` was done, and while it was not.
     #[error("it counted {with:.0} for {what}{}", beside(*.without))]
-    Wrong {
-        /// What was done, in words.
-        what: String,
-        /// The count while it was done.
-        with: f64,
-        /// The count while it was not done.
-        without: f64,
-    },
-    /// The thread of the trial panicked.
+    Wrong { what: String, with: f64, without: f64 },
     #[error("the trial failed")]
     Panicked,
-    /// The server has this many threads, more than there are descriptors.
     #[error("the server has {0} threads, and each event needs one file descriptor per thread")]
     TooManyThreads(usize),
-    /// The server has ended.
     #[error("the server has ended")]
     Ended,
 }

@@ -29,9 +29,7 @@ pub(super) const MAX_FUNCTIONS: usize = types::limit::MAX_FUNCTIONS.0 as usize;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize)]
 #[error("{function} is not measured: {why}")]
 pub struct Gap {
-    /// The wait function, by its label, or what is missing, in words.
     pub function: String,
-    /// The reason.
     pub why: String,
 }
 

@@ -27,10 +27,8 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// The reason why statements cannot be counted.
 #[derive(Debug, thiserror::Error)]
 pub enum UncountedStatements {
-    /// The server gives no answer.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// No thread can be started.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
 }

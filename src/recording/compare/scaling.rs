@@ -10,20 +10,12 @@ use super::{is_there, rate, ratio, Per, Ratio, ScalabilityLaw, Side};
 /// The reason why recordings show no scaling.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ScalingError {
-    /// The recording in this file has no count of statements.
-    #[error("{0} has no count of statements, so its throughput is not known: record with --mysql")]
+    #[error("{0} counts no statements, so there is no throughput: record with --mysql")]
     NoStatements(String),
-    /// There are fewer than two recordings.
-    #[error("scaling takes at least two recordings")]
+    #[error("scaling takes two recordings at least")]
     OneRecording,
-    /// All recordings have the same value of the label.
-    #[error("all recordings have {by}={value}: scaling takes at least two different values")]
-    OneValue {
-        /// The name of the label.
-        by: String,
-        /// The value.
-        value: f64,
-    },
+    #[error("all recordings have {by}={value}: scaling takes two different values at least")]
+    OneValue { by: String, value: f64 },
 }
 
 /// A recording at one number of threads.

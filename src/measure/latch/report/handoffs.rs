@@ -34,7 +34,6 @@ pub struct HandoffsReport {
     pub latches: Vec<LatchHandoffs>,
 }
 
-/// The handoffs of one latch.
 #[derive(Clone, Debug, Serialize)]
 pub struct LatchHandoffs {
     /// The event name.
@@ -61,7 +60,6 @@ pub struct HandoffSums {
     pub cells: BTreeMap<(Option<String>, Option<String>), HandoffSum>,
 }
 
-/// A number of handoffs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct HandoffSum {
     /// The number of waits.

@@ -11,7 +11,7 @@ mod process;
 pub use collector::families;
 pub(crate) use collector::SnapshotCollector;
 pub use http::{serve, Exporter};
-pub use listen::{Listen, Listener};
+pub use listen::{BindError, Listen, Listener};
 pub use process::ProcessSelf;
 
 use crate::measure::Snapshot;

@@ -52,7 +52,12 @@ pub enum AttachError {
     Privilege(#[from] MissingPrivilege),
     /// This program offers no site to probe.
     #[error("no latch function of process {pid} ({server}) can be probed; `armtrace doctor --pid {pid}` says why")]
-    NoSites { pid: i32, server: String },
+    NoSites {
+        /// The process ID.
+        pid: i32,
+        /// Its maintainer, version and source of symbols, in words.
+        server: String,
+    },
     /// The process with this ID has ended meanwhile.
     #[error("process {0} has ended")]
     Ended(i32),

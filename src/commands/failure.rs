@@ -48,7 +48,12 @@ pub enum Failure {
     },
     /// A file that the command line names cannot be used.
     #[error("{}: {why}", .path.display())]
-    File { path: PathBuf, why: FileError },
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        why: FileError,
+    },
     /// A server's program cannot be used. The error contains its path.
     #[error(transparent)]
     Program(#[from] ImageError),

@@ -52,7 +52,12 @@ pub enum ImageError {
     #[error("cannot open {path}: {source}")]
     Open { path: String, source: std::io::Error },
     #[error("{path} is not a usable ELF file: {source}")]
-    Elf { path: String, source: Malformed },
+    Elf {
+        /// The file.
+        path: String,
+        /// What is wrong with it.
+        source: Malformed,
+    },
     #[error("{path} is for a machine that armtrace does not know (ELF machine {machine})")]
     Machine { path: String, machine: u16 },
 }
@@ -105,7 +110,12 @@ pub enum Mismatch {
         or_none(.theirs),
         or_none(.servers)
     )]
-    Build { theirs: String, servers: String },
+    Build {
+        /// The build ID of the symbols in hexadecimal; empty if there is none.
+        theirs: String,
+        /// That of the program.
+        servers: String,
+    },
     /// The architecture or the location of the code differs.
     #[error("it is for another architecture, or its code is at other addresses than the server's")]
     Addresses,

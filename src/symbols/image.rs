@@ -53,7 +53,13 @@ impl Arch {
 pub enum ImageError {
     /// The file cannot be opened or mapped.
     #[error("cannot open {path}: {source}")]
-    Open { path: String, source: std::io::Error },
+    Open {
+        /// The file.
+        path: String,
+        /// The kernel's error.
+        source: std::io::Error,
+    },
+    /// The file is not an ELF file, or is truncated or malformed.
     #[error("{path} is not a usable ELF file: {source}")]
     Elf {
         /// The file.
@@ -61,6 +67,7 @@ pub enum ImageError {
         /// What is wrong with it.
         source: Malformed,
     },
+    /// The file is for neither of the architectures in [`Arch`].
     #[error("{path} is for a machine that armtrace does not know (ELF machine {machine})")]
     Machine {
         /// The file.

@@ -42,6 +42,7 @@ pub struct CpuReport {
     pub ordering: Vec<OrderingReport>,
 }
 
+/// The CPU time of one class.
 #[derive(Clone, Debug, Serialize)]
 pub struct ClassReport {
     /// The class, as in the `class` label.
@@ -54,6 +55,7 @@ pub struct ClassReport {
     pub cpu_by_second: Vec<f64>,
 }
 
+/// The CPU time of one function.
 #[derive(Clone, Debug, Serialize)]
 pub struct FunctionReport {
     /// The class, as in the `class` label.

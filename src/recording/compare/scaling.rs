@@ -11,13 +11,13 @@ use super::{is_there, rate, ratio, Per, Ratio, ScalabilityLaw, Side};
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ScalingError {
     /// The recording of this name counts no statements.
-    #[error("{0} counts no statements, so there is no throughput: record with --mysql")]
+    #[error("{0} has no count of statements, so its throughput is not known: record with --mysql")]
     NoStatements(String),
     /// There are fewer than two recordings.
-    #[error("scaling takes two recordings at least")]
+    #[error("scaling takes at least two recordings")]
     OneRecording,
     /// The label has the same value in all recordings.
-    #[error("all recordings have {by}={value}: scaling takes two different values at least")]
+    #[error("all recordings have {by}={value}: scaling takes at least two different values")]
     OneValue {
         /// The label.
         by: String,

@@ -30,19 +30,24 @@ pub struct Ordering {
     pub functions: Vec<FunctionRow>,
 }
 
+/// The CPU time of instructions that do the same.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct GroupRow {
     /// What the instructions do: `atomic`, `full fence`.
     pub group: &'static str,
     /// The instruction that takes the most of it, on A and on B.
     pub most: [Option<String>; 2],
+    /// Their CPU time.
     #[serde(flatten)]
     pub used: CpuUse,
 }
 
+/// The CPU time of such instructions in one function.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FunctionRow {
+    /// The function's name.
     pub function: String,
+    /// Their CPU time.
     #[serde(flatten)]
     pub used: CpuUse,
 }

@@ -34,6 +34,7 @@ pub struct HandoffsReport {
     pub latches: Vec<LatchHandoffs>,
 }
 
+/// The handoffs of one latch.
 #[derive(Clone, Debug, Serialize)]
 pub struct LatchHandoffs {
     /// The event name.
@@ -60,6 +61,7 @@ pub struct HandoffSums {
     pub cells: BTreeMap<(Option<String>, Option<String>), HandoffSum>,
 }
 
+/// A number of handoffs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct HandoffSum {
     /// The number of waits.

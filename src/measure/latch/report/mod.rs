@@ -162,6 +162,7 @@ pub struct Bucket {
     pub waits: u64,
 }
 
+/// The waits that began at one place.
 #[derive(Clone, Debug, Serialize)]
 pub struct CallsiteReport {
     /// The place: a source file and line, or a function.
@@ -174,6 +175,7 @@ pub struct CallsiteReport {
     pub share: f64,
 }
 
+/// The waits for pages at one level of an index.
 #[derive(Clone, Debug, Serialize)]
 pub struct PageReport {
     /// The table or tablespace; see [`PageWaits::table`].

@@ -12,6 +12,7 @@ pub mod export;
 pub mod failure;
 pub mod host;
 pub mod html;
+pub mod isa;
 pub mod measure;
 pub mod memory;
 pub mod metrics;

@@ -65,7 +65,7 @@ fn seen(image: &Image) -> Seen {
     };
     Seen {
         sites: plan.sites.into_iter().map(|s| (s.name, s.addr, s.instruction)).collect(),
-        gaps: plan.gaps.into_iter().map(|(function, _)| function).collect(),
+        gaps: plan.gaps.into_iter().map(|gap| gap.function).collect(),
         names,
     }
 }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use armtrace::catalog::Naming;
 use armtrace::discovery;
-use armtrace::measure::latch::{plan, Allowed};
+use armtrace::measure::latch::{plan, Allowed, Gap};
 use armtrace::names::MariadbRules;
 use armtrace::symbols::{complete, read_any, DebugRoots, Debuginfod, Image, Settings, SymbolSource, Trial};
 use lab::binaries;
@@ -121,7 +121,7 @@ fn with(file: &Path) -> Settings {
 struct Seen {
     sites: Vec<(String, u64, String)>,
     wrapper_returns: Vec<u64>,
-    gaps: Vec<(String, String)>,
+    gaps: Vec<Gap>,
     latches: BTreeMap<u64, String>,
 }
 

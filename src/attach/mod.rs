@@ -13,7 +13,7 @@ mod sites;
 pub use clock::{attach_clock, open_clock, open_own_clock};
 pub use cost::{calibrate, thread_time_ns, uprobe_multi_works, Costs, ProbeClass};
 pub use counter::{Countable, Counter, Reading, Whose};
-pub use features::{attach_cookies, capabilities, features, Availability, Feature};
+pub use features::{attach_cookies, capabilities, features, Feature};
 pub use futex::{attach_futex, futex_wait_is_traceable, futex_wake_is_traceable, stacks_are_shown, FutexPrograms};
 pub use governor::{Budget, Governor, Turn, Usage, CYCLE_TIME, PERIOD};
 pub(crate) use perf::{control, event, open_event, Control, Event, Scope};
@@ -52,7 +52,7 @@ pub fn detach_all(links: Vec<Link>) {
 /// # Errors
 /// Fails with exit status 4, saying what is missing and how to get it.
 pub fn require_privilege() -> Result<(), Failure> {
-    let missing: Vec<&str> = capabilities().into_iter().filter(|(_, held)| !held).map(|(name, _)| name).collect();
+    let missing: Vec<&str> = capabilities().iter().filter(|held| !held.works).map(|held| held.name).collect();
     if !missing.is_empty() {
         return Err(Failure::privilege(format!(
             "missing privilege ({}): run armtrace as root (sudo armtrace …), or give it these capabilities",

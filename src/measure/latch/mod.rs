@@ -26,7 +26,7 @@ pub use figures::{CallsiteWaits, Figures, Handoffs, LatchWaits, Locality, PageWa
 pub use keys::MapKey;
 pub use metrics::LatchMetrics;
 pub(super) use plan::{ip_offset, register_offset};
-pub use plan::{plan, Allowed, Plan, PlannedFunction, PlannedProbe, PlannedSite, EVERY_ROUND};
+pub use plan::{plan, Allowed, Gap, Plan, PlannedFunction, PlannedProbe, PlannedSite, EVERY_ROUND};
 pub use pthread::rows_of as pthread_rows;
 pub use waiting::{Counted, WaitedFor};
 
@@ -98,7 +98,7 @@ impl Latches {
 
 impl Measurement for Latches {
     fn refused(&self) -> Vec<String> {
-        let gaps = self.plan.gaps.iter().map(|(name, why)| format!("{name} is not measured: {why}"));
+        let gaps = self.plan.gaps.iter().map(|gap| format!("{} is not measured: {}", gap.function, gap.why));
         let refused = self.probe.refused.iter().map(|(site, why)| format!("probe {site} was refused: {why}"));
         gaps.chain(self.plan.limits.iter().cloned()).chain(refused).collect()
     }

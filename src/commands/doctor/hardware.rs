@@ -58,18 +58,17 @@ fn numa_accesses(pmus: &Pmus<'_>) -> String {
 pub(super) mod tests {
     use super::*;
     use crate::host::CpuId;
-    use crate::measure::hardware::Planned;
+    use crate::measure::hardware::{Planned, Unavailable};
 
     /// A CPU of which everything is known, with an event that does not count.
     pub fn hardware() -> Hardware {
         let cpu = hardware_cpu(CpuId::Amd { family: 0x19, model: 1 });
-        let why = "there are no counters".to_owned();
         Hardware {
             cpu: cpu.name.map(str::to_owned),
             has_counters: true,
             events: vec![Examined {
-                planned: Planned { event: cpu.events[0], asked: Err(why.clone()) },
-                proven: Err(why),
+                planned: Planned { event: cpu.events[0], asked: Err(Unavailable::NoCounters) },
+                proven: Err(Unavailable::NoCounters.into()),
             }],
             advice: Some("use a host with counters".to_owned()),
             numa_accesses: "they are not sampled".to_owned(),

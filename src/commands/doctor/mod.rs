@@ -15,8 +15,8 @@ use self::hardware::Hardware;
 use self::server::Server;
 use super::output::Format;
 use super::values::{share, MAX_OVERHEAD};
+use super::Failure;
 use crate::attach::{self, Costs, Feature, ProbeClass};
-use crate::failure::Failure;
 use crate::host::Machine;
 use crate::measure::watchpoint;
 use crate::server::Target;
@@ -74,7 +74,7 @@ pub(super) fn doctor(args: &DoctorArgs) -> Result<(), Failure> {
     let findings = Findings::of(target.as_ref(), args.max_overhead);
     match args.format {
         Format::Json => {
-            let json = serde_json::to_string_pretty(&findings).map_err(Failure::running)?;
+            let json = serde_json::to_string_pretty(&findings)?;
             println!("{json}");
         }
         Format::Text => print!("{findings}"),
@@ -82,7 +82,7 @@ pub(super) fn doctor(args: &DoctorArgs) -> Result<(), Failure> {
     if findings.ready {
         Ok(())
     } else {
-        Err(Failure::privilege("armtrace cannot trace here: see the lines marked NO above"))
+        Err(Failure::NotReady)
     }
 }
 

@@ -108,7 +108,7 @@ impl Server {
             build_id: info.build_id,
             symbol_source: info.symbol_source,
             symbols: target.image.symbols_in_words(),
-            damage: target.image.damage().map(str::to_owned),
+            damage: target.image.damage().map(|damage| damage.to_string()),
             measured: measured(&plan),
             symbol_file: target.image.symbol_file().map(|p| p.display().to_string()),
             symbols_tried: target.symbol_trials.iter().map(ToString::to_string).collect(),

@@ -27,7 +27,8 @@ const MAX_PROBES: usize = types::limit::MAX_PROBES.0 as usize;
 pub(super) const MAX_FUNCTIONS: usize = types::limit::MAX_FUNCTIONS.0 as usize;
 
 /// A wait function whose waits are not measured.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize)]
+#[error("{function} is not measured: {why}")]
 pub struct Gap {
     pub function: String,
     pub why: String,

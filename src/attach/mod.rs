@@ -13,7 +13,7 @@ mod sites;
 pub use clock::{attach_clock, open_clock, open_own_clock};
 pub use cost::{calibrate, thread_time_ns, uprobe_multi_works, Costs, ProbeClass};
 pub use counter::{Countable, Counter, Reading, Whose};
-pub use features::{attach_cookies, capabilities, features, Availability, Feature};
+pub use features::{attach_cookies, capabilities, features, Feature};
 pub use futex::{attach_futex, futex_wait_is_traceable, futex_wake_is_traceable, stacks_are_shown, FutexPrograms};
 pub use governor::{Budget, Governor, Turn, Usage, CYCLE_TIME, PERIOD};
 pub(crate) use perf::{control, event, open_event, Control, Event, Scope};
@@ -83,7 +83,8 @@ pub enum MissingPrivilege {
 /// # Errors
 /// Fails with what is missing, and how to get it.
 pub fn require_privilege() -> Result<(), MissingPrivilege> {
-    let missing: Vec<&str> = capabilities().into_iter().filter(|(_, held)| !held).map(|(name, _)| name).collect();
+    let missing = capabilities().into_iter().filter(|held| !held.works);
+    let missing: Vec<&str> = missing.map(|capability| capability.name).collect();
     if !missing.is_empty() {
         return Err(MissingPrivilege::Capabilities(missing));
     }

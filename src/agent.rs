@@ -38,6 +38,7 @@ pub struct Options {
 pub struct More {
     /// The frequency at which each CPU is sampled, in hertz; 0: CPU time is not sampled.
     pub sample_hz: u32,
+    /// Whether hardware events are counted.
     pub hardware_events: bool,
     /// Counts statements of clients.
     pub statements: Option<StatementCounter>,
@@ -90,6 +91,7 @@ impl AttachError {
 
 /// Probes attached to one server. Dropping it detaches them.
 pub struct Agent {
+    /// The server.
     pub target: Arc<Target>,
     /// The measurements that could not be attached, with the reason.
     degraded: Vec<String>,
@@ -148,6 +150,7 @@ impl Agent {
         Ok(Agent { target, degraded, source })
     }
 
+    /// Returns the source of snapshots, which can outlive the agent.
     pub fn source(&self) -> Arc<Source> {
         Arc::clone(&self.source)
     }

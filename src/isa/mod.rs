@@ -20,7 +20,7 @@ mod tests;
 
 pub(crate) use access::watched;
 pub use access::Access;
-pub(crate) use class::{classified, distinct, id, Classified};
+pub(crate) use class::{classified, distinct, id};
 pub use class::{Class, ClassId, Group, Ordering};
 pub use insn::{decode, Flow, Insn, Probing, Test};
 pub(crate) use insn::{decode_bytes, Effect};

@@ -101,7 +101,7 @@ fn bad_files_exit_with_one_error_and_status_1() {
     damaged[40] ^= 0xff;
     let good = files.write("good.rec", &whole);
     for (name, bytes, words) in [
-        ("newer.rec", &newer[..], "newer armtrace"),
+        ("newer.rec", &newer[..], "update armtrace"),
         ("damaged.rec", &damaged, "damaged at byte 12"),
         ("short.rec", &whole[..100], "nothing was recorded"),
         ("empty.rec", b"", "not a recording"),

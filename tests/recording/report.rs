@@ -81,7 +81,7 @@ fn findings_are_sentences_with_figures() {
     let text = all.join("\n");
     for words in [
         "On average 0.29 threads wait for a latch, while the server keeps 2.07 of 4 CPUs busy.",
-        "It serves 1.00k statements a second",
+        "It serves 1.00k statements per second",
         "wait/synch/mutex/innodb/trx_mutex has 53.6% of all wait time",
         "66.7% of the waits for it, by time, begin at lock0lock.cc:5872.",
         "for those of sbtest/sbtest1.k_1 level 0.",

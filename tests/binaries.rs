@@ -8,7 +8,10 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use armtrace::analysis::{checksum_instruction, contended, direct_calls, imported_calls, jump_variable, whole_function, ChecksumInstruction, EndKind, Function, Location, Site, Slow, WaitSites};
+use armtrace::analysis::{
+    checksum_instruction, contended, direct_calls, imported_calls, jump_variable, whole_function, ChecksumInstruction,
+    EndKind, Function, Location, Site, Slow, WaitSites,
+};
 use armtrace::catalog;
 use armtrace::discovery;
 use armtrace::isa::{decode, Flow, Insn, Test};

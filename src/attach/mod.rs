@@ -28,6 +28,7 @@ use libbpf_rs::Link;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("probe {probe} was refused: {why}")]
 pub struct Refusal<P> {
+    /// What identifies the probe.
     pub probe: P,
     /// What the kernel said.
     pub why: String,
@@ -57,17 +58,19 @@ pub fn detach_all(links: Vec<Link>) {
 /// A privilege or a property of the host that this process lacks for loading and attaching programs.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MissingPrivilege {
-    /// The names of the capabilities that it does not have.
+    /// The process does not have these capabilities.
     #[error(
         "missing privilege ({}): run armtrace as root (sudo armtrace …), or give it these capabilities",
         .0.join(", ")
     )]
     Capabilities(Vec<&'static str>),
+    /// The process is not in the PID namespace in which the kernel counts process IDs.
     #[error(
         "armtrace runs in its own PID namespace, where process ids differ from those in the kernel: \
          run it on the host, or in a container with the host's PID namespace (docker run --pid=host …)"
     )]
     HostPidNamespace,
+    /// The kernel has no BTF, without which it loads no program.
     #[error(
         "this kernel has no type information (/sys/kernel/btf/vmlinux): use a kernel built with \
          CONFIG_DEBUG_INFO_BTF, as distribution kernels from 5.10 on are"

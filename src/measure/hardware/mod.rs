@@ -53,6 +53,7 @@ const LOST: &str = "event_samples_full";
 #[derive(Debug)]
 pub struct Examined {
     pub planned: Planned,
+    /// Whether it is proven to count.
     pub proven: Result<(), Uncounted>,
 }
 

@@ -30,7 +30,9 @@ pub(super) const MAX_FUNCTIONS: usize = types::limit::MAX_FUNCTIONS.0 as usize;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize)]
 #[error("{function} is not measured: {why}")]
 pub struct Gap {
+    /// The function's label in the catalog, or what is not measured.
     pub function: String,
+    /// The reason.
     pub why: String,
 }
 

@@ -159,3 +159,58 @@ fn system_calls_are_no_other_traps() {
     let arm = |word: u32| one(Arch::Aarch64, &word.to_le_bytes());
     assert!(arm(0xd400_0001).is_system_call() && !arm(0xd420_0020).is_system_call());
 }
+
+fn effects(insn: Insn) -> Vec<Effect> {
+    let mut found = Vec::new();
+    insn.effects(&mut found);
+    found
+}
+
+#[test]
+fn x86_instructions_move_values() {
+    let (rsp, rbp) = (x86::RSP, x86::RBP);
+    let top = |by| Effect::Offset { to: rsp, from: rsp, by };
+    let popped = Effect::Load { to: rbp, base: rsp, offset: 0, bytes: 8 };
+    let pushed = Effect::Store { base: rsp, offset: -8, from: Some(12), bytes: 8 };
+    let cases: [(&[u8], &[Effect]); 13] = [
+        (&[0x48, 0x89, 0xf8], &[Effect::Copy { to: 0, from: 7, bytes: 8 }]), // mov %rdi,%rax
+        (&[0x89, 0xf8], &[Effect::Copy { to: 0, from: 7, bytes: 4 }]),       // mov %edi,%eax
+        (&[0x48, 0x8b, 0x43, 0x08], &[Effect::Load { to: 0, base: 3, offset: 8, bytes: 8 }]), // mov 8(%rbx),%rax
+        (&[0x66, 0x89, 0x4b, 0x02], &[Effect::Store { base: 3, offset: 2, from: Some(1), bytes: 2 }]), // mov %cx,2(…)
+        (&[0x48, 0x8d, 0x44, 0x8b, 0x08], &[Effect::Offset { to: 0, from: 3, by: 8 }, Effect::Clobber(0)]), // lea
+        (&[0x31, 0xc0], &[Effect::Constant { to: 0, value: 0 }]),            // xor %eax,%eax
+        (&[0x48, 0x83, 0xec, 0x20], &[top(-0x20)]),                          // sub $0x20,%rsp
+        (&[0x83, 0xe0, 0x0f], &[Effect::And { to: 0, mask: 0xf, bytes: 4 }]), // and $0xf,%eax
+        (&[0x09, 0xc8], &[Effect::Or { to: 0, from: 1, bytes: 4 }]),         // or %ecx,%eax
+        (&[0x41, 0x54], &[pushed, top(-8)]),                                 // push %r12
+        (&[0x5d], &[popped, top(8)]),                                        // pop %rbp
+        (&[0xc9], &[Effect::Copy { to: rsp, from: rbp, bytes: 8 }, popped, top(8)]), // leave
+        (&[0xe8, 0, 0, 0, 0], &[Effect::Call]),                              // call
+    ];
+    for (bytes, expected) in cases {
+        assert_eq!(effects(one(Arch::X86_64, bytes)), expected, "{bytes:x?}");
+    }
+}
+
+#[test]
+fn arm64_instructions_move_values() {
+    let sp = aarch64::SP;
+    let saved = |offset, register| Effect::Store { base: sp, offset, from: Some(register), bytes: 8 };
+    let stored = |base, bytes| Effect::Store { base, offset: 0, from: None, bytes };
+    let cases: [(u32, &[Effect]); 11] = [
+        (0xaa00_03f3, &[Effect::Copy { to: 19, from: 0, bytes: 8 }]), // mov x19, x0
+        (0xd100_83ff, &[Effect::Offset { to: sp, from: sp, by: -0x20 }]), // sub sp, sp, #0x20
+        (0xa9bf_7bfd, &[Effect::Offset { to: sp, from: sp, by: -16 }, saved(0, 29), saved(8, 30)]), // stp x29, x30, …
+        (0xf940_0c43, &[Effect::Load { to: 3, base: 2, offset: 0x18, bytes: 8 }]), // ldr x3, [x2, #0x18]
+        (0xb8e1_0040, &[stored(2, 4), Effect::Clobber(0)]),           // ldaddal w1, w0, [x2]
+        (0x885f_fc20, &[Effect::Clobber(0)]),                         // ldaxr w0, [x1]
+        (0xd280_0c40, &[Effect::Constant { to: 0, value: 98 }]),      // mov x0, #98
+        (0xf2a0_0020, &[Effect::Insert { to: 0, value: 1, shift: 16 }]), // movk x0, #1, lsl #16
+        (0x6b01_001f, &[]),                                           // cmp w0, w1
+        (0x9400_0002, &[Effect::Call]),                               // bl
+        (0x2518_e3e0, &[Effect::Unknown]),                            // ptrue p0.b
+    ];
+    for (word, expected) in cases {
+        assert_eq!(effects(one(Arch::Aarch64, &word.to_le_bytes())), expected, "{word:#x}");
+    }
+}

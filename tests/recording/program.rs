@@ -104,8 +104,8 @@ fn bad_files_exit_with_one_error_and_status_1() {
         ("newer.rec", &newer[..], "update armtrace"),
         ("damaged.rec", &damaged, "damaged at byte 12"),
         ("short.rec", &whole[..100], "nothing was recorded"),
-        ("empty.rec", b"", "not a recording"),
-        ("foreign.rec", b"#!/bin/sh\nexit 0\n", "not a recording"),
+        ("empty.rec", b"", "not an armtrace recording"),
+        ("foreign.rec", b"#!/bin/sh\nexit 0\n", "not an armtrace recording"),
     ] {
         let bad = files.write(name, bytes);
         fails(&["report", &bad], 1, words);

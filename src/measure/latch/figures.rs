@@ -137,6 +137,9 @@ pub struct Handoffs {
     pub from: Option<String>,
     /// The part of the machine that the latch went to; `None` if its CPU is in no known part.
     pub to: Option<String>,
+    /// Whether the latch came from another part; `None` if that is not known. It is known in a recording's rows for many
+    /// parts, although `from` and `to` are not.
+    pub locality: Option<Locality>,
     /// The number of waits.
     pub count: u64,
     /// Time waited, in nanoseconds.
@@ -145,16 +148,8 @@ pub struct Handoffs {
     pub migrations: u64,
 }
 
-impl Handoffs {
-    /// Returns whether the latch came from another part; `None` if one of the two is not known.
-    pub fn locality(&self) -> Option<Locality> {
-        let (from, to) = (self.from.as_ref()?, self.to.as_ref()?);
-        Some(if from == to { Locality::Local } else { Locality::Remote })
-    }
-}
-
 /// Whether a latch came from another part of the machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, IntoStaticStr, EnumString)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, IntoStaticStr, EnumString)]
 #[strum(serialize_all = "lowercase")]
 pub enum Locality {
     /// The latch stayed in its part of the machine.
@@ -164,6 +159,11 @@ pub enum Locality {
 }
 
 impl Locality {
+    /// Returns the locality of a latch that came from one part to another; `None` if one of them is not known.
+    pub fn between(from: Option<&str>, to: Option<&str>) -> Option<Locality> {
+        Some(if from? == to? { Locality::Local } else { Locality::Remote })
+    }
+
     /// Returns the locality with this name, or `None` if there is none.
     pub fn from_name(name: &str) -> Option<Locality> {
         name.parse().ok()
@@ -216,6 +216,7 @@ mod tests {
             latch: "wait/synch/mutex/innodb/trx_mutex".to_owned(),
             from: Some("0".to_owned()),
             to: Some("1".to_owned()),
+            locality: Some(Locality::Remote),
             count,
             wait_ns,
             migrations,

@@ -116,3 +116,21 @@ fn maven_artifacts_come_from_the_mirror_in_its_settings() {
         assert_eq!(machine.maven_repository(&none), "file:///built-in", "{none}");
     }
 }
+
+#[test]
+fn the_demo_shows_a_recording_where_nothing_can_be_traced() {
+    let machine = Machine::new(&[], &["libelf-dev", "zlib1g-dev", "pkg-config", "make", "gcc", "libc6-dev"]);
+    machine.program("id", "echo 1000");
+    machine.program("sudo", "exit 1");
+    machine.program("clang", "");
+    machine.program("cargo", "[ $1 != --version ] || echo cargo 99.0.0");
+    fs::create_dir(machine.path("demo")).expect("a folder");
+    machine.program("demo/armtrace", "echo \"$@\"");
+    let output = machine.run(&format!("cd /; CARGO_TARGET_DIR={} DEMO_SECONDS=4 {LAB}/demo", machine.path("")));
+    let (shown, said) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("tracing takes root, and sudo does not give it here: showing a recording"), "{said}");
+    let command = shown.lines().next().expect("the arguments of armtrace");
+    let file = command.strip_prefix("replay --loop ").and_then(|rest| rest.split(' ').next()).expect("a replay");
+    assert!(std::path::Path::new(file).exists(), "{file}");
+}

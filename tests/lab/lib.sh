@@ -55,6 +55,8 @@ become_root() {
     [ "$(id -u)" != 0 ] || return 0
     command -v sudo >/dev/null || return 1
     sudo -n true 2>/dev/null || { [ -t 0 ] && sudo -v; } || return 1
+    # What root makes in the cache stays root's, but not the folders around it.
+    mkdir -p "$CACHE"
     # sudo clears the environment, in which this machine may say how to reach others.
     sudo=(sudo env "ARMTRACE_CACHE=$CACHE")
     for name in http_proxy https_proxy no_proxy CURL_CA_BUNDLE SSL_CERT_FILE ARMTRACE_DEBIAN_MIRROR \

@@ -37,21 +37,21 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
     let attach = &args.attach;
     let target = session::open(attach)?;
     let listener = args.listen.bind().map_err(Failure::running)?;
-    let Session { mut agent, ends, runtime } = Session::attach_with_statements(target, attach)?;
-    let ended = runtime.block_on(serve(&mut agent, listener, ends));
+    let Session { agent, ends, runtime } = Session::attach_with_statements(target, attach)?;
+    let ended = runtime.block_on(serve(agent, listener, ends));
     // A thread may still be blocked writing to a terminal that does not read. Do not wait for it.
     runtime.shutdown_background();
     ended
 }
 
 /// Serves metrics and shows the live table until the session ends, then detaches the probes.
-async fn serve(agent: &mut Agent, listener: Listener, mut ends: Ends) -> Result<(), Failure> {
+async fn serve(agent: Agent, listener: Listener, mut ends: Ends) -> Result<(), Failure> {
     let source = agent.source();
     let view = tokio::spawn(show(Arc::clone(&source), listener.url()));
     let (stop, stopped) = oneshot::channel::<()>();
     let exporter = Exporter::new(source).map_err(|e| Failure::running(format!("cannot export metrics: {e}")))?;
     let server = tokio::spawn(export::serve(listener, exporter, async { _ = stopped.await }));
-    if watch(agent, &mut ends).await == EndedBy::Server {
+    if watch(&agent, &mut ends).await == EndedBy::Server {
         eprintln!("armtrace: process {} has ended", agent.target.pid);
     }
     view.abort();
@@ -62,7 +62,7 @@ async fn serve(agent: &mut Agent, listener: Listener, mut ends: Ends) -> Result<
 }
 
 /// Detaches and reattaches the probes on SIGUSR1 and SIGUSR2, and returns what ended the session.
-async fn watch(agent: &mut Agent, ends: &mut Ends) -> EndedBy {
+async fn watch(agent: &Agent, ends: &mut Ends) -> EndedBy {
     loop {
         match ends.told().await {
             Told::End(by) => return by,

@@ -33,9 +33,9 @@ use libbpf_rs::{Link, MapHandle, TracepointCategory};
 use parking_lot::{Mutex, MutexGuard};
 
 use super::address_space::AddressSpace;
-use super::checksum::Chosen;
+use super::checksum::{Checksums, Chosen};
 use super::maps::{entries, of_cpus, sum_over_cpus, take_entries};
-use super::{cost_ns, Measurement, Snapshot};
+use super::{cost_ns, Attaching, Measurement, Nothing, Room, Snapshot};
 use crate::attach::{attach_clock, detach_all, open_clock, Costs, ProbeClass};
 use crate::bpf::bytes_of;
 use crate::bpf::sample::{types, SampleSkel, SampleSkelBuilder};
@@ -177,6 +177,21 @@ impl CpuSampler {
     /// Returns what attributes addresses of the server to its functions.
     pub(crate) fn collector(&self) -> Arc<CpuCollector> {
         Arc::clone(&self.collector)
+    }
+}
+
+impl Room for CpuSampler {
+    type Figures = Figures;
+    type Metrics = CpuMetrics;
+    // Every report and comparison relates waits to CPU time, and has it in a field of its own.
+    type Report = Nothing;
+    type Comparison = Nothing;
+
+    fn begin(on: &mut Attaching) -> Option<Result<Arc<CpuSampler>>> {
+        let hz = Some(on.more?.sample_hz).filter(|hz| *hz > 0)?;
+        let chosen = on.begun.checksum.as_deref().map_or(&[][..], Checksums::chosen);
+        let sampler = CpuSampler::attach(on.target, hz, on.plan, chosen, on.latches);
+        Some(sampler.map(Arc::new).context("CPU time is not sampled"))
     }
 }
 

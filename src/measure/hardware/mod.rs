@@ -29,8 +29,8 @@ use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
 use crate::attach::{Costs, Counter, Reading, Whose};
 use crate::catalog::{hardware_cpu, Cpu, Proof};
 use crate::host::Machine;
-use crate::measure::cpu::{CpuCollector, Table};
-use crate::measure::{cost_ns, Measurement, Snapshot};
+use crate::measure::cpu::{CpuCollector, CpuSampler, Table};
+use crate::measure::{cost_ns, Attaching, Measurement, Nothing, Room, Snapshot};
 use crate::model::ProbeStatus;
 use crate::server::threads;
 use crate::symbols::Arch;
@@ -101,7 +101,7 @@ struct Counted {
 }
 
 impl HardwareEvents {
-    /// Creates a measurement that counts nothing until it is prepared. `code` belongs to process `pid`, a program for
+    /// Creates a measurement that counts nothing until it is started. `code` belongs to process `pid`, a program for
     /// `arch`; without it, events are not attributed to functions.
     pub(crate) fn new(pid: i32, arch: Arch, code: Option<Arc<CpuCollector>>) -> HardwareEvents {
         HardwareEvents { pid, arch, code, state: Arc::default() }
@@ -195,11 +195,23 @@ impl HardwareEvents {
     }
 }
 
-impl Measurement for HardwareEvents {
-    fn prepare(&self) {
-        self.start();
-    }
+impl Room for HardwareEvents {
+    type Figures = Figures;
+    type Metrics = HardwareMetrics;
+    type Report = Nothing;
+    type Comparison = Nothing;
 
+    fn begin(on: &mut Attaching) -> Option<Result<Arc<HardwareEvents>>> {
+        on.more.filter(|more| more.hardware_events)?;
+        let code = on.begun.cpu.as_deref().map(CpuSampler::collector);
+        let events = Arc::new(HardwareEvents::new(on.target.pid, on.target.image.arch(), code));
+        let later = Arc::clone(&events);
+        on.later(move || later.start());
+        Some(Ok(events))
+    }
+}
+
+impl Measurement for HardwareEvents {
     fn cost_ns(&self, costs: &Costs) -> u64 {
         cost_ns(self.probe(Some(costs)))
     }

@@ -128,8 +128,8 @@ type LatchId = (String, Kind, Mode);
 /// Table, index and level, as label values.
 type PageId = [String; 3];
 
-impl LatchMetrics {
-    pub fn new() -> LatchMetrics {
+impl Default for LatchMetrics {
+    fn default() -> LatchMetrics {
         LatchMetrics {
             latches: Bounded::new(LATCH_SERIES),
             conds: Bounded::new(COND_SERIES),
@@ -139,12 +139,6 @@ impl LatchMetrics {
             handoffs: Bounded::new(HANDOFF_LATCHES),
             spin: SpinFloor::default(),
         }
-    }
-}
-
-impl Default for LatchMetrics {
-    fn default() -> LatchMetrics {
-        LatchMetrics::new()
     }
 }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::Result;
 use parking_lot::Mutex;
 
-use super::{Measurement, Snapshot};
+use super::{Attaching, Measurement, Nothing, Room, Snapshot};
 use crate::attach::Costs;
 use crate::failure::Failure;
 use crate::server::Client;
@@ -63,6 +63,18 @@ impl StatementCounter {
     /// answer.
     pub fn latest(&self) -> Option<u64> {
         *self.latest.lock()
+    }
+}
+
+impl Room for StatementCounter {
+    type Figures = Figures;
+    type Metrics = StatementMetrics;
+    type Report = Nothing;
+    type Comparison = Nothing;
+
+    /// Goes on counting: a server that cannot be asked is an error before anything is attached.
+    fn begin(on: &mut Attaching) -> Option<Result<Arc<StatementCounter>>> {
+        on.more?.statements.clone().map(Ok)
     }
 }
 

@@ -60,10 +60,10 @@ unit: ## tests that need neither root nor a server
 live: setup ## tests on real servers under load, as root (ARGS=name picks some)
 	cargo test --locked --release --test live $(RUNNER) -- --test-threads=1 --skip guest:: $(ARGS)
 
-truth: setup ## docs/truth.md anew: servers against performance_schema, as root: hours (ARGS=mysql_8_0 picks servers; LOADS=tpcc, prints only)
+truth: setup ## docs/explanation/truth.md anew: servers against performance_schema, as root: hours (ARGS=mysql_8_0 picks servers; LOADS=tpcc, prints only)
 	cargo test --locked --release --test live $(RUNNER) -- --test-threads=1 --nocapture --ignored --exact truth_suite::truth_suite
 
-truth-page: setup ## docs/truth.md from docs/truth.tsv, without measuring
+truth-page: setup ## docs/explanation/truth.md from docs/explanation/truth.tsv, without measuring
 	cargo test --locked --release --test live -- --ignored --exact truth_suite::truth_page
 
 # On arm64 from any machine: emulated, so minutes each.
@@ -91,7 +91,7 @@ test-all: ## all of it on every server, those too that take long to fetch, and e
 	packaging/dist --tests aarch64
 	tests/vm/live arm64 6.12 --server mysql-8.0 --ignored truth::mysql_8_0_33
 
-bench: setup ## what attaching costs, beside other tools, as root: hours (ARGS=quick: half an hour; ARGS=--write: docs/benchmarks.md)
+bench: setup ## what attaching costs, beside other tools, as root: hours (ARGS=quick: half an hour; ARGS=--write: docs/explanation/benchmarks.md)
 	cargo bench --locked --bench overhead $(RUNNER) -- $(ARGS)
 
 clean: ## what was built; servers stay in the cache

@@ -1,4 +1,4 @@
-//! Whether the modules use each other as `docs/architecture.md` says.
+//! Whether the modules use each other as `docs/explanation/architecture.md` says.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -24,7 +24,7 @@ impl Layer {
 
 /// Each module's layer. Modules with a `+` between them are joined.
 fn layers() -> BTreeMap<String, Layer> {
-    let page = fs::read_to_string(root().join("docs/architecture.md")).expect("the page");
+    let page = fs::read_to_string(root().join("docs/explanation/architecture.md")).expect("the page");
     let (_, rest) = page.split_once("```layers\n").expect("a block of layers");
     let (block, _) = rest.split_once("```").expect("its end");
     let modules = |(number, line): (usize, &str)| -> Vec<(String, Layer)> {

@@ -52,7 +52,7 @@ enum Form {
 struct Args {
     #[arg(value_enum, default_value = "full")]
     form: Form,
-    /// Write docs/benchmarks.md; otherwise the tables are printed.
+    /// Write docs/explanation/benchmarks.md; otherwise the tables are printed.
     #[arg(long)]
     write: bool,
     /// Only this server, test, number of threads or mode; each option can be repeated.
@@ -389,7 +389,7 @@ fn main() -> Result<()> {
     let runs = stored(&store)?;
     ensure!(!runs.is_empty(), "no results in {}", store.display());
     if args.write {
-        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/benchmarks.md");
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/explanation/benchmarks.md");
         fs::write(&file, report::document(&runs))?;
         println!("wrote {}", file.display());
     } else {

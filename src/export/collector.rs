@@ -14,7 +14,7 @@ use super::SnapshotSource;
 use crate::measure::{self, Metrics};
 use crate::metrics::Family;
 
-/// Serves a source of snapshots as the metrics of `docs/metrics.md`.
+/// Serves a source of snapshots as the metrics of `docs/reference/metrics.md`.
 pub struct SnapshotCollector {
     source: Arc<dyn SnapshotSource>,
     descs: Vec<Desc>,

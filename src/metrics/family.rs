@@ -7,7 +7,7 @@ use prometheus::proto::{self, Bucket, Counter, Gauge, LabelPair, Metric, MetricF
 
 use crate::model::{Histogram, BUCKET_BOUNDS_NS};
 
-/// One metric family, as described in `# HELP`, `# TYPE` and `docs/metrics.md`.
+/// One metric family, as described in `# HELP`, `# TYPE` and `docs/reference/metrics.md`.
 #[derive(Debug)]
 pub struct Family {
     pub name: &'static str,

@@ -1,4 +1,4 @@
-//! `docs/metrics.md`, checked against the families that the collector describes.
+//! `docs/reference/metrics.md`, checked against the families that the collector describes.
 
 use armtrace::export::{families, ProcessSelf};
 use prometheus::core::Collector;
@@ -7,7 +7,7 @@ use std::fs;
 
 /// Returns the type and labels of each metric, from the rows of the reference's tables.
 fn documented() -> BTreeMap<String, (String, String)> {
-    let text = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/metrics.md")).unwrap();
+    let text = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/reference/metrics.md")).unwrap();
     let rows = text.lines().filter(|line| line.starts_with("| `armtrace_") || line.starts_with("| `process_"));
     let cells = rows.map(|row| row.trim_matches('|').split('|').map(|cell| cell.trim().replace('`', "")).collect());
     let entries = cells.map(|cells: Vec<String>| {

@@ -12,15 +12,15 @@ use lab::load::Load;
 use lab::releases::Release;
 use lab::server::{Options, Server};
 
-/// The longest mean run time, in nanoseconds. On the machine of docs/overhead.md the means are 182 to 1,815; this limit
-/// allows for slower and busier machines.
+/// The longest mean run time, in nanoseconds. On the machine of docs/explanation/overhead.md the means are 182 to 1,815; this
+/// limit allows for slower and busier machines.
 const MOST_NS: f64 = 5000.0;
 /// The number of windows. The least mean counts, because other load on the machine makes runs longer.
 const WINDOWS: usize = 3;
 /// The least number of runs for which a window's mean counts.
 const LEAST_RUNS: u64 = 100;
-/// The most instructions that the verifier may process. The kernel's limit is a million; docs/overhead.md has the
-/// current figures.
+/// The most instructions that the verifier may process. The kernel's limit is a million; docs/explanation/overhead.md
+/// has the current figures.
 const MOST_VERIFIED: u32 = 40_000;
 
 /// Makes the kernel time all BPF programs while the returned descriptor is open.

@@ -1,8 +1,8 @@
 //! The full comparison with performance_schema: every server under every load that it supports, three runs each
 //! (`make truth`).
 //!
-//! A server's new figures replace its old ones in `docs/truth.tsv`, from which the tables in `docs/truth.md` are
-//! generated. So servers can be measured one at a time, and the documentation always shows what was measured.
+//! A server's new figures replace its old ones in `docs/explanation/truth.tsv`, from which the tables in
+//! `docs/explanation/truth.md` are generated. So servers can be measured one at a time, and the documentation always shows what was measured.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -40,7 +40,7 @@ const ALL: &str = "all";
 
 const MACHINE: &str = "Machine: ";
 
-/// Everything after this line of `docs/truth.md` is generated.
+/// Everything after this line of `docs/explanation/truth.md` is generated.
 const MARK: &str = "<!-- Made by `make truth`; what is written below is replaced. -->";
 
 /// One latch under one load: the sums over the runs, and the median of their ratios.
@@ -264,7 +264,7 @@ fn kept() -> Result<Vec<Line>> {
 fn write_page(machine: &str) -> Result<()> {
     let page = docs("truth.md");
     let text = fs::read_to_string(&page).with_context(|| page.display().to_string())?;
-    let (prose, _) = text.split_once(MARK).context("docs/truth.md has no mark for the tables")?;
+    let (prose, _) = text.split_once(MARK).context("docs/explanation/truth.md has no mark for the tables")?;
     fs::write(&page, format!("{prose}{}", generated(machine)?))?;
     Ok(())
 }
@@ -279,12 +279,13 @@ fn generated(machine: &str) -> Result<String> {
 /// Returns the line of the page that names the machine of the measurements.
 fn machine_of_page() -> Result<String> {
     let text = fs::read_to_string(docs("truth.md"))?;
-    let line = text.lines().find(|line| line.starts_with(MACHINE)).context("docs/truth.md names no machine")?;
+    let line =
+        text.lines().find(|line| line.starts_with(MACHINE)).context("docs/explanation/truth.md names no machine")?;
     Ok(line.to_owned())
 }
 
 fn docs(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("docs").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/explanation").join(name)
 }
 
 fn first_line(command: &mut Command) -> Result<String> {
@@ -468,7 +469,7 @@ fn truth_suite() -> Result<()> {
 
 /// Regenerates the tables, after a change to how they are generated.
 #[test]
-#[ignore = "writes docs/truth.md"]
+#[ignore = "writes docs/explanation/truth.md"]
 fn truth_page() -> Result<()> {
     write_page(&machine_of_page()?)
 }
@@ -557,7 +558,7 @@ mod tests {
         let text = fs::read_to_string(docs("truth.md"))?;
         ensure!(
             text.ends_with(&generated(&machine_of_page()?)?),
-            "docs/truth.md does not match docs/truth.tsv: run make truth-page"
+            "docs/explanation/truth.md does not match docs/explanation/truth.tsv: run make truth-page"
         );
         Ok(())
     }

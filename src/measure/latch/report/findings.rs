@@ -114,7 +114,7 @@ fn unnamed(latches: &[LatchReport]) -> Option<String> {
     let share: f64 = latches.iter().filter(|l| l.latch.starts_with("unnamed:")).map(|l| l.share).sum();
     (share >= MUCH_UNNAMED).then(|| {
         format!(
-            "{} of the wait time is for latches without a name: docs/naming.md says what to do.",
+            "{} of the wait time is for latches without a name: docs/explanation/naming.md says what to do.",
             format::percent(share)
         )
     })

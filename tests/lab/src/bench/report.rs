@@ -319,7 +319,7 @@ pub fn times(runs: &[Run]) -> String {
     text
 }
 
-/// Returns the full text of `docs/benchmarks.md`.
+/// Returns the full text of `docs/explanation/benchmarks.md`.
 pub fn document(runs: &[Run]) -> String {
     let mut machines: Vec<String> = runs.iter().map(|run| format!("{}; {}", run.machine, run.tools)).collect();
     machines.sort();

@@ -20,10 +20,10 @@ pub use shares::Shares;
 pub use table::Table;
 
 use std::collections::HashMap;
+use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -44,6 +44,7 @@ use crate::measure::latch::{self, LatchCollector, Latches, MapKey, Plan};
 use crate::memory;
 use crate::model::{CpuClass, ProbeState, ProbeStatus};
 use crate::server::{cpu_time_ns, Target};
+use crate::worker::Worker;
 
 /// The names of the causes in `enum sample_lost`, in its order.
 const LOST: [&str; types::sample_lost::SAMPLE_LOST_CAUSES.0 as usize] = ["samples_full", "spins_full"];
@@ -74,8 +75,8 @@ struct Clocks {
     counts_getcpu: bool,
     /// The CPUs that are not sampled, with the reason.
     refused: Refused,
-    /// The thread that drains samples ends when this is dropped.
-    drainer: Option<Sender<()>>,
+    /// Drains samples.
+    drainer: Option<Worker>,
 }
 
 /// What was sampled so far.
@@ -225,7 +226,7 @@ impl Measurement for CpuSampler {
 
     fn detach(&self) {
         let mut clocks = self.clocks.lock();
-        // The draining thread ends by itself; it may be reading a library at the moment.
+        // Do not wait for it: it may be reading a library at the moment.
         clocks.drainer.take();
         detach_all(std::mem::take(&mut clocks.links));
     }
@@ -290,19 +291,16 @@ fn attach_clocks(skel: &SampleSkel<'_>, cpus: &[i32], period_ns: u64) -> Result<
 }
 
 /// Keeps the kernel's map from filling up while nothing collects.
-fn drain_regularly(collector: Arc<CpuCollector>) -> Result<Sender<()>> {
-    let (stop, stopped) = mpsc::channel::<()>();
-    let drain = move || {
+fn drain_regularly(collector: Arc<CpuCollector>) -> io::Result<Worker> {
+    Worker::start("samples", move |stop| {
         collector.warm_up();
         memory::give_back();
-        while stopped.recv_timeout(DRAIN) == Err(RecvTimeoutError::Timeout) {
+        while stop.wait(DRAIN) {
             if let Err(error) = collector.drain() {
                 tracing::error!("cannot read the samples of CPU time: {error:#}");
             }
         }
-    };
-    std::thread::Builder::new().name("samples".to_owned()).spawn(drain)?;
-    Ok(stop)
+    })
 }
 
 impl CpuCollector {

@@ -4,9 +4,7 @@ mod metrics;
 
 pub use metrics::StatementMetrics;
 
-use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -16,6 +14,7 @@ use super::{Attaching, Measurement, Nothing, Room, Snapshot};
 use crate::attach::Costs;
 use crate::failure::Failure;
 use crate::server::Client;
+use crate::worker::Worker;
 
 /// Statements that clients have sent since attach, at most a second old; `None` if the server is not asked, or does not
 /// answer.
@@ -28,8 +27,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// the thread.
 pub struct StatementCounter {
     latest: Arc<Mutex<Option<u64>>>,
-    /// The thread ends when this is dropped.
-    _asking: Sender<()>,
+    _worker: Worker,
 }
 
 impl StatementCounter {
@@ -40,23 +38,19 @@ impl StatementCounter {
     pub fn start(mut client: Client) -> Result<StatementCounter, Failure> {
         let before = client.queries()?;
         let latest = Arc::new(Mutex::new(Some(0)));
-        let (asking, stop) = mpsc::channel();
-        let counter = StatementCounter { latest: Arc::clone(&latest), _asking: asking };
-        let ask = move || {
-            while stop.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
+        let answer = Arc::clone(&latest);
+        let worker = Worker::start("statements", move |stop| {
+            while stop.wait(INTERVAL) {
                 let count = client.queries();
                 let since = count.as_ref().ok().map(|count| count.saturating_sub(before));
-                *latest.lock() = since;
+                *answer.lock() = since;
                 if let Err(error) = count {
                     return tracing::warn!("statements are no longer counted: {error}");
                 }
             }
-        };
-        thread::Builder::new()
-            .name("statements".into())
-            .spawn(ask)
-            .map_err(|error| Failure::running(format!("cannot start a thread: {error}")))?;
-        Ok(counter)
+        });
+        let worker = worker.map_err(|error| Failure::running(format!("cannot start a thread: {error}")))?;
+        Ok(StatementCounter { latest, _worker: worker })
     }
 
     /// Returns the statements of clients since the start, at most a second old; `None` after the server has failed to

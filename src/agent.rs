@@ -8,11 +8,10 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use crate::attach::{self, Budget, Costs};
+use crate::attach::{self, Budget, Costs, MissingPrivilege};
 use crate::export::SnapshotSource;
-use crate::failure::Failure;
 use crate::host::{Domains, Machine};
-use crate::measure::latch::{self, Allowed, LatchCollector, Latches, Plan};
+use crate::measure::latch::{self, Allowed, LatchCollector, Latches, NoProbe, Plan};
 use crate::measure::watchpoint::WatchpointAccount;
 use crate::measure::{Attached, Attaching, Later, Measurement, More, Snapshot};
 use crate::memory;
@@ -27,6 +26,44 @@ pub struct Options {
     pub domains: Domains,
     /// The measurements in addition to waits for latches, if any.
     pub more: Option<More>,
+}
+
+/// The reason why nothing was attached to a server.
+#[derive(Debug, thiserror::Error)]
+#[cfg_attr(test, derive(strum::VariantNames, strum::IntoStaticStr))]
+pub enum AttachError {
+    #[error(transparent)]
+    Privilege(#[from] MissingPrivilege),
+    /// This program offers no site to probe. `server` says what it is.
+    #[error("no latch function of process {pid} ({server}) can be probed; `armtrace doctor --pid {pid}` says why")]
+    NoSites { pid: i32, server: String },
+    #[error("process {0} has ended")]
+    Ended(i32),
+    /// The kernel does not permit it.
+    #[error("{0:#}. Run armtrace as root, and not in a container without CAP_BPF")]
+    NotPermitted(anyhow::Error),
+    /// The kernel attaches no probe at all, although it loads the programs.
+    #[error("{0:#}. `armtrace doctor` shows what this kernel can do")]
+    NoProbe(anyhow::Error),
+    /// Something else failed.
+    #[error("{0:#}. `armtrace doctor` shows what this kernel can do")]
+    Failed(anyhow::Error),
+}
+
+impl AttachError {
+    /// Returns the reason why attaching to `target` failed with `error`.
+    fn new(target: &Target, error: anyhow::Error) -> AttachError {
+        let kind = error.chain().find_map(|e| e.downcast_ref::<libbpf_rs::Error>()).map(libbpf_rs::Error::kind);
+        if target.ended() {
+            AttachError::Ended(target.pid)
+        } else if kind == Some(libbpf_rs::ErrorKind::PermissionDenied) {
+            AttachError::NotPermitted(error)
+        } else if error.is::<NoProbe>() {
+            AttachError::NoProbe(error)
+        } else {
+            AttachError::Failed(error)
+        }
+    }
 }
 
 /// Probes attached to one server. Dropping it detaches them.
@@ -57,14 +94,14 @@ impl Agent {
     /// milliseconds, the probes are kept within the budget.
     ///
     /// # Errors
-    /// Fails with status 3 if this program offers no site to probe, 4 if the kernel refuses, 1 otherwise.
-    pub fn attach(target: Target, options: Options) -> Result<Agent, Failure> {
+    /// Fails if this program offers no site to probe, or if the kernel refuses.
+    pub fn attach(target: Target, options: Options) -> Result<Agent, AttachError> {
         attach::require_privilege()?;
         let plan = Arc::new(plan(&target, options.max_overhead)?);
         let target = Arc::new(target);
-        let namer = Namer::new(&target)?;
+        let namer = Namer::new(&target);
         let topology = Machine::this().topology(options.domains);
-        let latches = Latches::attach(&target, &plan, namer, topology).map_err(|e| attach_failure(&target, &e))?;
+        let latches = Latches::attach(&target, &plan, namer, topology).map_err(|e| AttachError::new(&target, e))?;
         let (latches, watchpoints) = (Arc::new(latches), Arc::new(WatchpointAccount::default()));
         let attached = Attaching::begin(&target, &plan, &latches, options.more.as_ref());
         let Attached { mut measurements, degraded, later } = attached;
@@ -208,16 +245,12 @@ fn keep_within(source: &Arc<Source>, budget: f64, costs: Costs) {
 }
 
 /// Plans the sites of latch waits.
-fn plan(target: &Target, max_overhead: f64) -> Result<Plan, Failure> {
+fn plan(target: &Target, max_overhead: f64) -> Result<Plan, AttachError> {
     let plan = latch::plan(&target.image, target.family, allowed(target.pid, max_overhead));
     if plan.sites.is_empty() && !target.family.wait_functions.is_empty() {
-        return Err(Failure::target(format!(
-            "no latch function of process {} ({} {}, symbols: {}) can be probed; `armtrace doctor --pid {0}` says why",
-            target.pid,
-            target.flavor.as_str(),
-            target.version,
-            target.image.symbol_source().as_str()
-        )));
+        let (flavor, symbols) = (target.flavor.as_str(), target.image.symbol_source().as_str());
+        let server = format!("{flavor} {}, symbols: {symbols}", target.version);
+        return Err(AttachError::NoSites { pid: target.pid, server });
     }
     Ok(plan)
 }
@@ -230,19 +263,5 @@ pub fn allowed(pid: i32, max_overhead: f64) -> Allowed {
         calls: !has_shadow_stack(pid),
         many_sites: attach::uprobe_multi_works(),
         every_round: 100.0 * max_overhead >= latch::EVERY_ROUND,
-    }
-}
-
-/// Turns the kernel's refusal into a message that says what to do next.
-fn attach_failure(target: &Target, error: &anyhow::Error) -> Failure {
-    if target.ended() {
-        return Failure::target(format!("process {} has ended", target.pid));
-    }
-    let kind = error.chain().find_map(|e| e.downcast_ref::<libbpf_rs::Error>()).map(libbpf_rs::Error::kind);
-    match kind {
-        Some(libbpf_rs::ErrorKind::PermissionDenied) => {
-            Failure::privilege(format!("{error:#}. Run armtrace as root, and not in a container without CAP_BPF"))
-        }
-        _ => Failure::running(format!("{error:#}. `armtrace doctor` shows what this kernel can do")),
     }
 }

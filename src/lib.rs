@@ -9,7 +9,6 @@ pub mod catalog;
 pub mod commands;
 pub mod discovery;
 pub mod export;
-pub mod failure;
 pub mod host;
 pub mod html;
 pub mod measure;

@@ -13,7 +13,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             eprintln!("armtrace: {failure}");
-            ExitCode::from(failure.status)
+            failure.status().into()
         }
     }
 }

@@ -7,7 +7,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use armtrace::audit::{self, classes, count, structures, Counted, Group, Report, Structure};
+use armtrace::audit::{self, classes, count, structures, Counted, Group, Report, Structure, UnknownStructures};
 use armtrace::symbols::{Arch, DebugInfo, Image};
 use lab::elf::{elf, elf_of_size, AARCH64, TEXT, X86_64};
 use object::{Object, ObjectSection};
@@ -186,7 +186,9 @@ const CLANG: &str = "clang-16";
 const GCC: &str = "aarch64-linux-gnu-gcc";
 
 fn structures_of(program: &[u8]) -> Result<Vec<Structure>, String> {
-    structures(&DebugInfo::of(&image(program))?)
+    let image = image(program);
+    let found = DebugInfo::of(&image).map_err(UnknownStructures::from).and_then(|debug| structures(&debug));
+    found.map_err(|why| why.to_string())
 }
 
 fn summaries(program: &[u8]) -> Vec<String> {
@@ -392,11 +394,11 @@ fn armtrace(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_armtrace")).arg("audit").args(arguments).output().expect("armtrace")
 }
 
-/// Checks that the audit fails with one line of error, status 2 and nothing on standard output.
+/// Checks that the audit fails with one line of error, status 1 and nothing on standard output.
 fn is_rejected(path: &Path, why: &str) {
     let output = armtrace(&[path.to_str().expect("UTF-8")]);
     let errors = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{path:?}: {errors}");
+    assert_eq!(output.status.code(), Some(1), "{path:?}: {errors}");
     assert!(errors.starts_with("armtrace: ") && errors.lines().count() == 1, "{errors}");
     assert!(errors.contains(why), "{errors}");
     assert!(output.stdout.is_empty());

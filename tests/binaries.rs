@@ -566,7 +566,7 @@ fn a_mutex_without_its_place_of_creation_is_not_probed() {
     assert_eq!(discovery::find_member(&image, &created(true).0), None);
     let plan = latch_plan(&image);
     assert!(!plan.sites.iter().any(|s| s.name.starts_with("mutex_spin_wait")));
-    assert!(plan.gaps.iter().any(|(label, _)| label == "mutex_spin_wait"), "{:?}", plan.gaps);
+    assert!(plan.gaps.iter().any(|gap| gap.function == "mutex_spin_wait"), "{:?}", plan.gaps);
     assert!(plan.sites.iter().any(|s| s.name.starts_with("rw_lock_s_lock_spin")));
 }
 
@@ -635,8 +635,8 @@ fn contradictory_code_leads_to_no_name() {
         assert_eq!(discovery::Layout::of(&image, family).kept(&RW_LOCK_LINE), None, "{compiler}");
         let plan = latch_plan(&image);
         let gap =
-            plan.gaps.iter().find(|(label, _)| label == "rw_lock_s_lock_spin").unwrap_or_else(|| panic!("{compiler}"));
-        assert!(gap.1.contains("does not show how its latches are identified"), "{}", gap.1);
+            plan.gaps.iter().find(|gap| gap.function == "rw_lock_s_lock_spin").unwrap_or_else(|| panic!("{compiler}"));
+        assert!(gap.why.contains("does not show how its latches are identified"), "{gap}");
         assert!(!plan.sites.iter().any(|site| site.name.starts_with("rw_lock")), "{compiler}");
     }
 }
@@ -673,7 +673,7 @@ fn debian_mariadb_wait_functions() {
         // From 11.8 on, readers spin and sleep in different functions.
         let spinning_readers = begins.contains("ssux_spin_rd_wait");
         let known_gaps = if spinning_readers { vec![] } else { vec!["ssux_spin_rd_wait"] };
-        assert_eq!(plan.gaps.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), known_gaps, "{arch} {suite}");
+        assert_eq!(plan.gaps.iter().map(|gap| gap.function.as_str()).collect::<Vec<_>>(), known_gaps, "{arch} {suite}");
     }
 }
 

@@ -13,7 +13,7 @@ use armtrace::catalog::Naming;
 use armtrace::discovery;
 use armtrace::measure::latch::{plan, Allowed};
 use armtrace::names::{MariadbRules, MysqlRules};
-use armtrace::symbols::{Image, SymbolSource};
+use armtrace::symbols::{Damage, Image, SymbolSource};
 use lab::binaries;
 use object::read::elf::{ElfFile64, SectionHeader as _};
 use object::{LittleEndian, Object, ObjectSection};
@@ -45,7 +45,7 @@ impl Seen {
 fn seen(image: &Image) -> Seen {
     let family = match discovery::family(image) {
         Ok(family) => family,
-        Err(what) => return Seen { gaps: [what.to_owned()].into(), ..Seen::default() },
+        Err(what) => return Seen { gaps: [what.to_string()].into(), ..Seen::default() },
     };
     let plan = plan(image, family, Allowed { uretprobes: true, calls: true, many_sites: true, every_round: true });
     let names = match family.naming {
@@ -65,7 +65,7 @@ fn seen(image: &Image) -> Seen {
     };
     Seen {
         sites: plan.sites.into_iter().map(|s| (s.name, s.addr, s.instruction)).collect(),
-        gaps: plan.gaps.into_iter().map(|(function, _)| function).collect(),
+        gaps: plan.gaps.into_iter().map(|gap| gap.function).collect(),
         names,
     }
 }
@@ -120,7 +120,7 @@ fn without_section_headers_everything_the_loader_needs_is_found() {
     for program in programs {
         let (whole, bare) = (Image::open(&program).expect("a program"), open(&without_sections(&program)));
         let shown = program.display();
-        assert!(bare.damage().is_some_and(|why| why.contains("stripped off")), "{:?}", bare.damage());
+        assert!(matches!(bare.damage(), Some(Damage::NoSections)), "{:?}", bare.damage());
         assert_eq!(whole.damage(), None);
         assert_eq!((bare.symbol_source(), bare.build_id()), (SymbolSource::Dynsym, whole.build_id()), "{shown}");
         assert_eq!(symbols(&bare), symbols(&whole), "{shown}");

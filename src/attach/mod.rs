@@ -24,7 +24,14 @@ pub(crate) use counter::tests as counter_tests;
 
 use libbpf_rs::Link;
 
-use crate::failure::Failure;
+/// A probe that the kernel refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("probe {probe} was refused: {why}")]
+pub struct Refusal<P> {
+    pub probe: P,
+    /// What the kernel said.
+    pub why: String,
+}
 
 /// Sends libbpf's messages to the log instead of standard error.
 pub fn log_libbpf() {
@@ -47,29 +54,41 @@ pub fn detach_all(links: Vec<Link>) {
     });
 }
 
+/// A privilege or a property of the host that this process lacks for loading and attaching programs.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MissingPrivilege {
+    /// The names of the capabilities that it does not have.
+    #[error(
+        "missing privilege ({}): run armtrace as root (sudo armtrace …), or give it these capabilities",
+        .0.join(", ")
+    )]
+    Capabilities(Vec<&'static str>),
+    #[error(
+        "armtrace runs in its own PID namespace, where process ids differ from those in the kernel: \
+         run it on the host, or in a container with the host's PID namespace (docker run --pid=host …)"
+    )]
+    HostPidNamespace,
+    #[error(
+        "this kernel has no type information (/sys/kernel/btf/vmlinux): use a kernel built with \
+         CONFIG_DEBUG_INFO_BTF, as distribution kernels from 5.10 on are"
+    )]
+    TypeInformation,
+}
+
 /// Checks that this process may load and attach programs, before it touches anything.
 ///
 /// # Errors
-/// Fails with exit status 4, saying what is missing and how to get it.
-pub fn require_privilege() -> Result<(), Failure> {
+/// Fails with what is missing, and how to get it.
+pub fn require_privilege() -> Result<(), MissingPrivilege> {
     let missing: Vec<&str> = capabilities().into_iter().filter(|(_, held)| !held).map(|(name, _)| name).collect();
     if !missing.is_empty() {
-        return Err(Failure::privilege(format!(
-            "missing privilege ({}): run armtrace as root (sudo armtrace …), or give it these capabilities",
-            missing.join(", ")
-        )));
+        return Err(MissingPrivilege::Capabilities(missing));
     }
     if !in_host_pid_namespace() {
-        return Err(Failure::privilege(
-            "armtrace runs in its own PID namespace, where process ids differ from those in the kernel: \
-             run it on the host, or in a container with the host's PID namespace (docker run --pid=host …)",
-        ));
+        return Err(MissingPrivilege::HostPidNamespace);
     }
     if !features::has_type_information() {
-        return Err(Failure::privilege(
-            "this kernel has no type information (/sys/kernel/btf/vmlinux): use a kernel built with \
-             CONFIG_DEBUG_INFO_BTF, as distribution kernels from 5.10 on are",
-        ));
+        return Err(MissingPrivilege::TypeInformation);
     }
     Ok(())
 }

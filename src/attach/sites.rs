@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use super::attach_cookies;
 use super::shield::shielded;
+use super::{attach_cookies, Refusal};
 use anyhow::{Context, Result};
 use libbpf_rs::{Link, ProgramMut, UprobeMultiOpts, UprobeOpts};
 
@@ -30,8 +30,8 @@ pub struct SitePrograms<'a, 'obj> {
 pub struct Attached {
     /// Dropping a link detaches its sites.
     pub links: Vec<Link>,
-    /// The cookies of the sites that the kernel refused, with the reason.
-    pub refused: Vec<(u64, String)>,
+    /// The sites that the kernel refused, by their cookies.
+    pub refused: Vec<Refusal<u64>>,
 }
 
 /// Attaches to `sites` in the file at `exe`, for process `pid` only.
@@ -59,7 +59,7 @@ pub fn attach_sites(programs: &SitePrograms<'_, '_>, pid: i32, exe: &Path, sites
         };
         match attempt {
             Ok(link) => done.links.push(link),
-            Err(error) => done.refused.push((site.cookie, format!("{error:#}"))),
+            Err(error) => done.refused.push(Refusal { probe: site.cookie, why: format!("{error:#}") }),
         }
     }
     done

@@ -37,7 +37,7 @@ pub use html::Html;
 pub use ordering::OrderingSites;
 pub use report::{audit, Binary, FunctionRow, HelperCalls, Pairs, Report, Spin, Total};
 pub use spin::hint as spin_hint;
-pub use structures::{structures, Evidence, EvidenceKind, Structure};
+pub use structures::{structures, Evidence, EvidenceKind, Structure, UnknownStructures};
 pub use text::Text;
 pub use verdict::Verdict;
 

@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::count::{count, AuditError, Counted, FunctionCounts};
 use super::lines::{common_folder, Lines};
 use super::spin::{spin_loops, SpinLoop};
-use super::structures::{structures, Structure};
+use super::structures::{structures, Structure, UnknownStructures};
 use super::verdict::{verdicts, Verdict};
 use super::{classes, Class, Group, Ordering};
 use crate::symbols::{plain_name, DebugInfo, Image};
@@ -118,14 +118,19 @@ pub struct FunctionRow {
 /// # Errors
 /// Fails when the program has no code that can be audited.
 pub fn audit(image: &Image, path: &Path) -> Result<Report, AuditError> {
-    let debug = DebugInfo::of(image);
-    let structures = debug.as_ref().map_err(String::clone).and_then(structures);
+    let (debug, structures) = match DebugInfo::of(image) {
+        Ok(debug) => {
+            let structures = structures(&debug);
+            (Some(debug), structures)
+        }
+        Err(why) => (None, Err(UnknownStructures::from(why))),
+    };
     let counted = count(image)?;
     let spins = spin_loops(image);
-    let functions = rows(image, debug.as_ref().ok(), &counted);
+    let functions = rows(image, debug.as_ref(), &counted);
     let classes = classes(image.arch());
     Ok(Report {
-        verdicts: verdicts(image, &counted, &spins, structures.as_deref().map_err(|why| why.as_str()), &functions),
+        verdicts: verdicts(image, &counted, &spins, structures.as_deref(), &functions),
         binary: Binary {
             path: path.display().to_string(),
             arch: image.arch().as_str(),

@@ -17,7 +17,7 @@ use std::fmt::{self, Display, Formatter};
 use serde::Serialize;
 
 use super::layouts::{each_layout, Field, Layout, ANONYMOUS};
-use crate::symbols::DebugInfo;
+use crate::symbols::{DebugInfo, DebugInfoError};
 
 /// The cache line size in question, in bytes.
 const LINE: u64 = 64;
@@ -73,11 +73,20 @@ pub enum EvidenceKind {
     Padding,
 }
 
+/// The reason why it is not known how a program's structures are laid out.
+#[derive(Debug, thiserror::Error)]
+pub enum UnknownStructures {
+    #[error(transparent)]
+    DebugInfo(#[from] DebugInfoError),
+    #[error("its debug information describes no structures")]
+    Undescribed,
+}
+
 /// Returns the program's structures for 64-byte lines, those with the most evidence first.
 ///
 /// # Errors
 /// Fails when the debug information describes no structures.
-pub fn structures(debug: &DebugInfo) -> Result<Vec<Structure>, String> {
+pub fn structures(debug: &DebugInfo) -> Result<Vec<Structure>, UnknownStructures> {
     let mut found = Vec::new();
     let are_known = each_layout(debug, |layout| {
         if found.len() < MAX_STRUCTURES {
@@ -93,7 +102,7 @@ pub fn structures(debug: &DebugInfo) -> Result<Vec<Structure>, String> {
     if are_known {
         Ok(found)
     } else {
-        Err("its debug information describes no structures".to_owned())
+        Err(UnknownStructures::Undescribed)
     }
 }
 

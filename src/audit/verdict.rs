@@ -6,7 +6,7 @@ use super::class::Group;
 use super::count::Counted;
 use super::report::FunctionRow;
 use super::spin::SpinLoop;
-use super::structures::Structure;
+use super::structures::{Structure, UnknownStructures};
 use super::{classes, Class};
 use crate::discovery;
 use crate::symbols::{Arch, Image};
@@ -35,7 +35,7 @@ pub(super) fn verdicts(
     image: &Image,
     counted: &Counted,
     spins: &[SpinLoop],
-    structures: Result<&[Structure], &str>,
+    structures: Result<&[Structure], &UnknownStructures>,
     functions: &[FunctionRow],
 ) -> Vec<Verdict> {
     let totals = Totals { classes: classes(image.arch()), counted };
@@ -213,7 +213,7 @@ fn short_lines(arch: Arch, structures: &[Structure]) -> Option<Verdict> {
 }
 
 /// Returns a verdict that the structures are unknown; `why` says what is wrong with the debug information.
-fn unknown_structures(why: &str) -> Verdict {
+fn unknown_structures(why: &UnknownStructures) -> Verdict {
     Verdict {
         id: "no-debug-information",
         is_finding: false,

@@ -1,16 +1,15 @@
 //! `armtrace audit`: counts barriers, atomics, spin hints and checksum instructions in a server's program, or compares
 //! two.
 
-use std::fmt::Display;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 
 use super::output::{self, ReportFormat};
+use super::{Failure, FileError};
 use crate::audit::{self, Html, Report, Text};
 use crate::discovery;
-use crate::failure::Failure;
 use crate::symbols::{self, DebugRoots, Image, Settings};
 
 #[derive(Args, Clone, Debug)]
@@ -41,15 +40,18 @@ pub(super) fn audit(args: &AuditArgs) -> Result<(), Failure> {
 }
 
 fn look_at(path: &Path, settings: &Settings) -> Result<Report, Failure> {
-    let usage = |why: &dyn Display| Failure::usage(format!("{}: {why}", path.display()));
+    let program = program(path).map_err(Failure::of_file(path))?;
+    let mut image = Image::open(path)?;
+    let places = DebugRoots::in_folder(Path::new("/"), &program).map_err(Failure::Roots)?;
+    symbols::complete(&mut image, &places, settings, discovery::misses_symbols)?;
+    audit::audit(&image, path).map_err(Failure::of_file(path))
+}
+
+/// Returns the absolute path of a program.
+fn program(path: &Path) -> Result<PathBuf, FileError> {
     // Opening a pipe would block.
-    let is_file = fs::metadata(path).map_err(|e| usage(&e))?.is_file();
-    if !is_file {
-        return Err(usage(&"not a file. Give a server's program, such as /usr/sbin/mysqld"));
+    if !fs::metadata(path)?.is_file() {
+        return Err(FileError::NotAProgram);
     }
-    let mut image = Image::open(path).map_err(Failure::usage)?;
-    let program = fs::canonicalize(path).map_err(|e| usage(&e))?;
-    let places = DebugRoots::in_folder(Path::new("/"), &program).map_err(Failure::running)?;
-    symbols::complete(&mut image, &places, settings, discovery::misses_symbols).map_err(Failure::usage)?;
-    audit::audit(&image, path).map_err(|e| usage(&e))
+    Ok(fs::canonicalize(path)?)
 }

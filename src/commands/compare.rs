@@ -1,6 +1,5 @@
 //! `armtrace compare`: compares two recordings, or one workload at several thread counts.
 
-use std::fmt::Display;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -9,8 +8,8 @@ use clap::{Args, ValueEnum};
 
 use super::output::{self, ReportFormat};
 use super::report;
-use super::values::time;
-use crate::failure::Failure;
+use super::values::{time, ValueError};
+use super::{Failure, FileError, UsageError};
 use crate::recording::compare::Unit as PsUnit;
 use crate::recording::compare::{Comparison, Dump, Html, Options, Per, Scaling, Side, Text};
 
@@ -65,9 +64,9 @@ pub(super) enum Unit {
 }
 
 /// Parses a finite number above 0.
-fn positive(text: &str) -> Result<f64, String> {
+fn positive(text: &str) -> Result<f64, ValueError> {
     let number = text.parse::<f64>().ok().filter(|n| *n > 0.0 && n.is_finite());
-    number.ok_or_else(|| "a number above 0".to_owned())
+    number.ok_or(ValueError::Number)
 }
 
 /// The size in bytes of the largest dump that is read. performance_schema has only some hundred events.
@@ -76,14 +75,14 @@ const LARGEST_DUMP: u64 = 16 << 20;
 pub(super) fn compare(args: &CompareArgs) -> Result<(), Failure> {
     if let Some(by) = &args.by {
         let sides = args.files.iter().map(|file| point(file, by)).collect::<Result<Vec<_>, Failure>>()?;
-        let scaling = Scaling::new(by, sides).map_err(Failure::running)?;
+        let scaling = Scaling::new(by, sides)?;
         return output::print_as(&scaling, args.format, |s| Text(s).to_string(), |s| Html(s).to_string());
     }
     let (a, b) = match (&args.from_ps, &args.files[..]) {
         (Some(dump), [b]) => (imported(dump, args)?, b),
         (None, [a, b]) => (side(a, args.qps_a)?, b),
-        (Some(_), _) => return Err(Failure::usage("--from-ps stands for A: give one recording, B")),
-        (None, _) => return Err(Failure::usage("give two recordings, A and B, or any number with --by LABEL")),
+        (Some(_), _) => return Err(UsageError::TwoRecordingsWithDump.into()),
+        (None, _) => return Err(UsageError::NotTwoRecordings.into()),
     };
     let options =
         Options { per: args.per.map(Per::from), ghz: [args.ghz_a, args.ghz_b], price: [args.usd_a, args.usd_b] };
@@ -110,26 +109,23 @@ fn point(file: &Path, by: &str) -> Result<(f64, Side), Failure> {
     let recording = report::read(file)?;
     let value = recording.start.labels.get(by);
     let number = value.and_then(|value| value.parse::<f64>().ok()).filter(|n| *n > 0.0 && n.is_finite());
-    let number = number.ok_or_else(|| {
-        Failure::running(format!(
-            "{}: no label {by} with a number above 0: record with --label {by}=64",
-            file.display()
-        ))
-    })?;
+    let number = number.ok_or_else(|| FileError::NoLabel(by.to_owned())).map_err(Failure::of_file(file))?;
     Ok((number, Side::of_recording(&file.display().to_string(), &recording, None)))
 }
 
 fn imported(file: &Path, args: &CompareArgs) -> Result<Side, Failure> {
-    let failed = |why: &dyn Display| Failure::running(format!("{}: {why}", file.display()));
     let (Some(unit), Some(duration)) = (args.ps_unit, args.ps_duration) else {
-        return Err(Failure::usage("--from-ps needs --ps-unit and --ps-duration"));
+        return Err(UsageError::DumpWithoutUnit.into());
     };
-    if fs::metadata(file).map_err(|e| failed(&e))?.len() > LARGEST_DUMP {
-        return Err(failed(&"too large to be a summary from performance_schema"));
-    }
-    let text = fs::read_to_string(file).map_err(|e| failed(&e))?;
-    let dump = Dump::parse(&text, unit).map_err(|e| failed(&e))?;
+    let dump = dump(file, unit).map_err(Failure::of_file(file))?;
     Ok(Side::of_dump(&file.display().to_string(), &dump, duration.as_secs_f64(), args.qps_a))
+}
+
+fn dump(file: &Path, unit: PsUnit) -> Result<Dump, FileError> {
+    if fs::metadata(file)?.len() > LARGEST_DUMP {
+        return Err(FileError::DumpTooLarge);
+    }
+    Ok(Dump::parse(&fs::read_to_string(file)?, unit)?)
 }
 
 #[cfg(test)]

@@ -10,14 +10,14 @@ use strum::IntoEnumIterator;
 
 use super::output::Format;
 use super::values::{share, MAX_OVERHEAD};
+use super::Failure;
 use crate::agent;
 use crate::attach::{self, Availability, Costs, ProbeClass};
 use crate::catalog::hardware_cpu;
-use crate::failure::Failure;
 use crate::host::{Domains, Machine};
 use crate::measure::checksum::checksums;
 use crate::measure::checksum::Checksum;
-use crate::measure::latch::{self, Plan, PlannedProbe, PlannedSite};
+use crate::measure::latch::{self, Gap, Plan, PlannedProbe, PlannedSite};
 use crate::measure::spin::SpinReader;
 use crate::measure::spin::SpinSettings;
 use crate::measure::{cpu, hardware, watchpoint};
@@ -225,19 +225,13 @@ impl Probe {
     }
 }
 
-#[derive(Serialize)]
-struct Gap {
-    function: String,
-    why: String,
-}
-
 pub(super) fn doctor(args: &DoctorArgs) -> Result<(), Failure> {
     let settings = Settings::from_env(args.symbols.clone());
     let target = args.pid.map(|pid| Target::open_with(pid, &settings)).transpose()?.map(Arc::new);
     let findings = find_out(target.as_ref(), args.max_overhead);
     match args.format {
         Format::Json => {
-            let json = serde_json::to_string_pretty(&findings).map_err(Failure::running)?;
+            let json = serde_json::to_string_pretty(&findings)?;
             println!("{json}");
         }
         Format::Text => print!("{}", text(&findings)),
@@ -245,7 +239,7 @@ pub(super) fn doctor(args: &DoctorArgs) -> Result<(), Failure> {
     if findings.ready {
         Ok(())
     } else {
-        Err(Failure::privilege("armtrace cannot trace here: see the lines marked NO above"))
+        Err(Failure::NotReady)
     }
 }
 
@@ -321,7 +315,7 @@ fn hardware_events() -> Hardware {
         scope: verdict.planned.scope().as_str(),
         meaning: verdict.planned.event.meaning,
         counts: verdict.proven.is_ok(),
-        why: verdict.proven.err(),
+        why: verdict.proven.err().map(|why| why.to_string()),
     };
     Hardware {
         cpu: Some(cpu.name.map_or_else(|| format!("not in the catalog: {}", cpu.id), str::to_owned)),
@@ -360,7 +354,7 @@ fn look_at(target: &Arc<Target>, costs: &Costs, max_overhead: f64) -> Server {
         build_id: info.build_id,
         symbol_source: info.symbol_source,
         symbols: target.image.symbols_in_words(),
-        damage: target.image.damage().map(str::to_owned),
+        damage: target.image.damage().map(|damage| damage.to_string()),
         measured: measured(&plan),
         symbol_file: target.image.symbol_file().map(|p| p.display().to_string()),
         symbols_tried: target.symbol_trials.iter().map(ToString::to_string).collect(),
@@ -369,7 +363,7 @@ fn look_at(target: &Arc<Target>, costs: &Costs, max_overhead: f64) -> Server {
         uretprobes_safe: attach::uretprobes_are_safe(target.pid),
         probes: plan.probes.iter().map(|probe| Probe::of(&plan, probe, costs)).collect(),
         limits: plan.limits,
-        not_measured: plan.gaps.into_iter().map(|(function, why)| Gap { function, why }).collect(),
+        not_measured: plan.gaps,
         checksums: checksums(target).into_iter().map(ChosenChecksum::from).collect(),
         spin: spin.map(Spin::from),
         getcpu: cpu::getcpu(target).map(|found| Getcpu { glibc: found.glibc, path: found.path.as_str() }),

@@ -3,12 +3,14 @@
 mod audit;
 mod compare;
 mod doctor;
+mod failure;
 mod line;
 mod output;
 mod record;
 mod report;
 mod run;
 mod session;
+mod status;
 mod symbols;
 mod top;
 mod values;
@@ -20,12 +22,13 @@ use tracing_subscriber::EnvFilter;
 use self::audit::AuditArgs;
 use self::compare::CompareArgs;
 use self::doctor::DoctorArgs;
+pub use self::failure::{Failure, FileError, UsageError};
 use self::record::RecordArgs;
 use self::report::ReportArgs;
 use self::run::RunArgs;
+pub use self::status::Status;
 use self::symbols::SymbolsCommand;
 use self::top::TopArgs;
-use crate::failure::Failure;
 
 /// Shows, on a live MySQL or MariaDB server, which latches it waits on.
 #[derive(Debug, Parser)]
@@ -85,10 +88,10 @@ enum Command {
 /// Runs the command in the arguments.
 ///
 /// # Errors
-/// Fails with the message for the user and the exit status.
+/// Fails with the message for the user, and the reason from which the exit status follows.
 pub fn execute(cli: Cli) -> Result<(), Failure> {
-    let filter = EnvFilter::try_new(&cli.log_level)
-        .map_err(|e| Failure::usage(format!("--log-level {}: {e}", cli.log_level)))?;
+    let filter =
+        EnvFilter::try_new(&cli.log_level).map_err(|why| UsageError::LogLevel { level: cli.log_level.clone(), why })?;
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).without_time().init();
     crate::attach::log_libbpf();
     match (cli.command, cli.run) {
@@ -100,7 +103,7 @@ pub fn execute(cli: Cli) -> Result<(), Failure> {
         (Some(Command::Audit(args)), _) => audit::audit(&args),
         (Some(Command::Symbols(command)), _) => symbols::symbols(&command),
         (Some(Command::Run(args)), _) | (None, Some(args)) => run::run(&args),
-        (None, None) => Err(Failure::usage("no server given: name one, as in sudo armtrace --pid $(pidof mysqld)")),
+        (None, None) => Err(UsageError::NoServer.into()),
     }
 }
 

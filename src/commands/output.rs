@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind, Write};
 use clap::ValueEnum;
 use serde::Serialize;
 
-use crate::failure::Failure;
+use super::Failure;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Format {
@@ -28,7 +28,7 @@ pub(super) enum ReportFormat {
 pub(super) fn print(text: &str) -> Result<(), Failure> {
     match io::stdout().write_all(text.as_bytes()) {
         Err(e) if e.kind() == ErrorKind::BrokenPipe => Ok(()),
-        written => written.map_err(|e| Failure::running(format!("cannot write to standard output: {e}"))),
+        written => written.map_err(Failure::Output),
     }
 }
 
@@ -48,5 +48,5 @@ pub(super) fn print_as<T: Serialize>(
 
 /// As JSON that people can read too.
 pub(super) fn json(value: &impl Serialize) -> Result<String, Failure> {
-    Ok(serde_json::to_string_pretty(value).map_err(Failure::running)? + "\n")
+    Ok(serde_json::to_string_pretty(value)? + "\n")
 }

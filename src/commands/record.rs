@@ -10,11 +10,11 @@ use clap::Args;
 use tokio::time::{interval_at, Instant, MissedTickBehavior};
 
 use super::session::{self, AttachArgs, EndedBy, Session};
-use super::values::time;
+use super::values::{time, ValueError};
+use super::Failure;
 use crate::agent::Source;
 use crate::attach::stacks_are_shown;
 use crate::export::SnapshotSource;
-use crate::failure::Failure;
 use crate::measure::Snapshot;
 use crate::model::BUCKET_BOUNDS_NS;
 use crate::present::format;
@@ -45,14 +45,14 @@ pub(super) struct RecordArgs {
 const LONGEST_RECORDING: Duration = Duration::from_secs(3600);
 
 /// Parses the length of a recording.
-fn duration(text: &str) -> Result<Duration, String> {
+fn duration(text: &str) -> Result<Duration, ValueError> {
     let is_possible = |time: &Duration| (Duration::from_secs(1)..=LONGEST_RECORDING).contains(time);
-    time(text).and_then(|time| Some(time).filter(is_possible).ok_or_else(|| "from 1s to 1h".to_owned()))
+    time(text).and_then(|time| Some(time).filter(is_possible).ok_or(ValueError::Duration))
 }
 
 /// Parses a label such as `threads=64` into its key and value.
-fn label(text: &str) -> Result<(String, String), String> {
-    let (key, value) = text.split_once('=').filter(|(key, _)| !key.trim().is_empty()).ok_or("write KEY=VALUE")?;
+fn label(text: &str) -> Result<(String, String), ValueError> {
+    let (key, value) = text.split_once('=').filter(|(key, _)| !key.trim().is_empty()).ok_or(ValueError::Label)?;
     Ok((key.trim().to_owned(), value.trim().to_owned()))
 }
 
@@ -70,7 +70,7 @@ pub(super) fn record(args: &RecordArgs) -> Result<(), Failure> {
     let start = Start { sleeps_seen: attached.sleeps_seen, places: attached.domains, ..start };
     let file = create(&args.output, args.force)?;
     let queries = client.as_mut().map(Client::queries).transpose()?;
-    let recorder = Recorder::begin(file, &start, queries).map_err(|e| cannot_write(&args.output, &e))?;
+    let recorder = Recorder::begin(file, &start, queries).map_err(|why| cannot_write(&args.output, why))?;
     let mut recording = InProgress {
         recorder,
         source: session.agent.source(),
@@ -79,13 +79,13 @@ pub(super) fn record(args: &RecordArgs) -> Result<(), Failure> {
         before: None,
     };
     let recorded = session.runtime.block_on(recording.run(args.duration, &mut session.ends));
-    let ending = recorded.map_err(|e| cannot_write(&args.output, &e))?;
+    let ending = recorded.map_err(|why| cannot_write(&args.output, why))?;
     session.agent.detach();
     let InProgress { recorder, source, progress, before, .. } = recording;
     // A short recording ends before all measurements are prepared.
     source.wait_until_prepared();
     let last = source.snapshot();
-    recorder.end(ending, &last).map_err(|e| cannot_write(&args.output, &e))?;
+    recorder.end(ending, &last).map_err(|why| cannot_write(&args.output, why))?;
     progress.end(ending, before.map_or(Duration::ZERO, |last| last.elapsed), &args.output);
     Ok(())
 }
@@ -189,13 +189,9 @@ fn start(target: &Target, args: &RecordArgs, said: Settings) -> Start {
 
 fn refuse_existing(output: &Path, force: bool) -> Result<(), Failure> {
     if !force && output.symlink_metadata().is_ok() {
-        return Err(exists(output));
+        return Err(Failure::Exists(output.to_owned()));
     }
     Ok(())
-}
-
-fn exists(output: &Path) -> Failure {
-    Failure::running(format!("{} already exists: choose another name, or overwrite it with --force", output.display()))
 }
 
 /// Creates the file. Fails if it has appeared since the check, unless `force` is set.
@@ -207,14 +203,14 @@ fn create(output: &Path, force: bool) -> Result<File, Failure> {
     } else {
         options.create_new(true);
     }
-    options.open(output).map_err(|error| match error.kind() {
-        ErrorKind::AlreadyExists => exists(output),
-        _ => cannot_write(output, &error),
+    options.open(output).map_err(|why| match why.kind() {
+        ErrorKind::AlreadyExists => Failure::Exists(output.to_owned()),
+        _ => cannot_write(output, why),
     })
 }
 
-fn cannot_write(output: &Path, error: &io::Error) -> Failure {
-    Failure::running(format!("cannot write {}: {error}", output.display()))
+fn cannot_write(output: &Path, why: io::Error) -> Failure {
+    Failure::Write { path: output.to_owned(), why }
 }
 
 /// Shows progress on standard error: on a terminal a line that is redrawn, elsewhere only a line at the end.

@@ -4,8 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 
-use super::output;
-use crate::failure::Failure;
+use super::{output, Failure};
 use crate::recording::{self, Folded, Html, Recording, Report, Text};
 
 #[derive(Args, Clone, Debug)]
@@ -41,5 +40,5 @@ pub(super) fn report(args: &ReportArgs) -> Result<(), Failure> {
 }
 
 pub(super) fn read(file: &Path) -> Result<Recording, Failure> {
-    recording::read(file).map_err(|why| Failure::running(format!("{}: {why}", file.display())))
+    recording::read(file).map_err(Failure::of_file(file))
 }

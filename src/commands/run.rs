@@ -9,9 +9,9 @@ use tokio::sync::oneshot;
 use super::output::Format;
 use super::session::{self, AttachArgs, EndedBy, Ends, Session, Told};
 use super::watch;
+use super::Failure;
 use crate::agent::{Agent, Source};
 use crate::export::{self, Exporter, Listen, Listener, SnapshotSource};
-use crate::failure::Failure;
 use crate::ui::LiveView;
 
 #[derive(Args, Clone, Debug)]
@@ -36,7 +36,7 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
     }
     let attach = &args.attach;
     let target = session::open(attach)?;
-    let listener = args.listen.bind().map_err(Failure::running)?;
+    let listener = args.listen.bind()?;
     let Session { agent, ends, runtime } = Session::attach_with_statements(target, attach)?;
     let ended = runtime.block_on(serve(agent, listener, ends));
     // A thread may still be blocked writing to a terminal that does not read. Do not wait for it.
@@ -49,7 +49,7 @@ async fn serve(agent: Agent, listener: Listener, mut ends: Ends) -> Result<(), F
     let source = agent.source();
     let view = tokio::spawn(show(Arc::clone(&source), listener.url()));
     let (stop, stopped) = oneshot::channel::<()>();
-    let exporter = Exporter::new(source).map_err(|e| Failure::running(format!("cannot export metrics: {e}")))?;
+    let exporter = Exporter::new(source).map_err(Failure::Export)?;
     let server = tokio::spawn(export::serve(listener, exporter, async { _ = stopped.await }));
     if watch(&agent, &mut ends).await == EndedBy::Server {
         eprintln!("armtrace: process {} has ended", agent.target.pid);

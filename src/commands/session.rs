@@ -11,9 +11,9 @@ use tokio::runtime::Runtime;
 use tokio::signal::unix::{signal, Signal, SignalKind};
 
 use super::values::{share, MAX_OVERHEAD};
+use super::Failure;
 use crate::agent::{Agent, Options};
 use crate::attach;
-use crate::failure::Failure;
 use crate::host::Domains;
 use crate::measure::statements::StatementCounter;
 use crate::measure::More;
@@ -61,7 +61,7 @@ pub(super) struct Session {
 /// [`Session::attach`].
 ///
 /// # Errors
-/// Fails with status 3 if the process is not a supported server, and with 4 if a privilege is missing.
+/// Fails if the process is not a supported server, or if a privilege is missing.
 pub(super) fn open(args: &AttachArgs) -> Result<Target, Failure> {
     let target = Target::open_with(args.pid, &Settings::from_env(args.symbols.clone()))?;
     attach::require_privilege()?;
@@ -70,7 +70,7 @@ pub(super) fn open(args: &AttachArgs) -> Result<Target, Failure> {
 
 /// Opens the connection of `--mysql`, if given.
 pub(super) fn connect(args: &AttachArgs) -> Result<Option<Client>, Failure> {
-    args.mysql.as_deref().map(Client::connect).transpose()
+    Ok(args.mysql.as_deref().map(Client::connect).transpose()?)
 }
 
 impl Session {
@@ -82,13 +82,12 @@ impl Session {
 
     /// Attaches, and keeps the cost within the budget.
     pub fn attach(target: Target, args: &AttachArgs, statements: Option<StatementCounter>) -> Result<Session, Failure> {
-        let failed = |e: io::Error| Failure::running(format!("cannot start: {e}"));
-        let runtime =
-            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().map_err(failed)?;
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+        let runtime = runtime.map_err(Failure::Start)?;
         // From here on signals are queued instead of fatal, so that none can interrupt attaching halfway.
         let ends = {
             let _entered = runtime.enter();
-            Ends::new(&target).map_err(failed)?
+            Ends::new(&target).map_err(Failure::Start)?
         };
         let remarks = target.remarks();
         let statements = statements.map(Arc::new);

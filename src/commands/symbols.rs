@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 
-use crate::failure::Failure;
+use super::Failure;
 use crate::symbols::{self, portable, DebugFile};
 
 #[derive(Debug, Subcommand)]
@@ -35,15 +35,12 @@ pub(super) fn symbols(command: &SymbolsCommand) -> Result<(), Failure> {
 const MODE: u32 = 0o644;
 
 fn export(args: &ExportArgs) -> Result<(), Failure> {
-    let from = args.debug_file.display();
-    let found = symbols::read_any(&args.debug_file).map_err(|why| {
-        Failure::usage(format!("{from}: {why}. Give a server's debug file, or its program if it is not stripped"))
-    })?;
+    let from = &args.debug_file;
+    let found = symbols::read_any(from).map_err(Failure::of_file(from))?;
     if found.identity.build_id.is_empty() {
-        return Err(Failure::usage(format!("{from} has no build id, so its symbols cannot be matched to a server")));
+        return Err(Failure::NoBuildId(from.clone()));
     }
-    let size = write(&found, &args.output)
-        .map_err(|e| Failure::running(format!("cannot write {}: {e}", args.output.display())))?;
+    let size = write(&found, &args.output).map_err(|why| Failure::Write { path: args.output.clone(), why })?;
     println!(
         "{}: {} symbols of build {}, {} KiB",
         args.output.display(),

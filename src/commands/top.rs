@@ -11,10 +11,10 @@ use ratatui::DefaultTerminal;
 
 use super::line::{Server, Watch};
 use super::session::{self, AttachArgs, Session};
-use super::values::time;
+use super::values::{time, ValueError};
+use super::{Failure, UsageError};
 use crate::agent::Source;
 use crate::export::SnapshotSource;
-use crate::failure::Failure;
 use crate::ui::screen::{Answer, Screen, Watching};
 
 #[derive(Args, Clone, Debug)]
@@ -27,9 +27,9 @@ pub(super) struct TopArgs {
 }
 
 /// Parses the refresh interval of `armtrace top`.
-fn delay(text: &str) -> Result<Duration, String> {
+fn delay(text: &str) -> Result<Duration, ValueError> {
     let is_possible = |time: &Duration| (Duration::from_millis(500)..=Duration::from_secs(60)).contains(time);
-    time(text).and_then(|time| Some(time).filter(is_possible).ok_or_else(|| "from 0.5s to 1m".to_owned()))
+    time(text).and_then(|time| Some(time).filter(is_possible).ok_or(ValueError::Delay))
 }
 
 /// The longest time until a signal is noticed while no key is pressed.
@@ -37,9 +37,7 @@ const GLANCE: Duration = Duration::from_millis(100);
 
 pub(super) fn top(args: &TopArgs) -> Result<(), Failure> {
     if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
-        return Err(Failure::usage(
-            "top needs a terminal: use `armtrace run` to print lines, or `armtrace record` to write a file",
-        ));
+        return Err(UsageError::NoTerminal.into());
     }
     let target = session::open(&args.attach)?;
     let Session { agent, mut ends, runtime } = Session::attach_with_statements(target, &args.attach)?;
@@ -51,15 +49,14 @@ pub(super) fn top(args: &TopArgs) -> Result<(), Failure> {
         ends.signal().await;
         over.store(true, Ordering::Relaxed);
     });
-    let failed = |e: io::Error| Failure::running(format!("cannot draw on the terminal: {e}"));
-    let mut terminal = ratatui::try_init().map_err(failed)?;
+    let mut terminal = ratatui::try_init().map_err(Failure::Terminal)?;
     let view = View { source, lines: Server::new(&agent, args.attach.max_overhead), delay: args.delay };
     let shown = view.show(&mut terminal, &is_over);
     let restored = ratatui::try_restore();
     signal.abort();
     agent.detach();
     runtime.shutdown_background();
-    shown.and(restored).map_err(failed)
+    shown.and(restored).map_err(Failure::Terminal)
 }
 
 /// The sources of the screen's figures, and its refresh interval.

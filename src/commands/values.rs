@@ -5,29 +5,47 @@ use std::time::Duration;
 /// The default share of the server's CPU time that probes may take.
 pub(super) const MAX_OVERHEAD: &str = "1%";
 
+/// What is wrong with a value on the command line, or how to write it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum ValueError {
+    #[error("not a time: write 90s, 5m or 1h")]
+    Time,
+    #[error("from 1s to 1h")]
+    Duration,
+    #[error("from 0.5s to 1m")]
+    Delay,
+    #[error("not a share: write 1% or 0.01")]
+    Share,
+    #[error("a share must be above 0% and at most 100%")]
+    ShareRange,
+    #[error("a number above 0")]
+    Number,
+    #[error("write KEY=VALUE")]
+    Label,
+}
+
 /// Parses a time such as `90s`, `5m`, `1h` or `7d`.
-pub(super) fn time(text: &str) -> Result<Duration, String> {
-    let bad = || "not a time: write 90s, 5m or 1h".to_owned();
-    let (number, unit) = text.split_at(text.find(|c: char| c.is_ascii_alphabetic()).ok_or_else(bad)?);
+pub(super) fn time(text: &str) -> Result<Duration, ValueError> {
+    let (number, unit) = text.split_at(text.find(|c: char| c.is_ascii_alphabetic()).ok_or(ValueError::Time)?);
     let seconds = match unit {
         "s" => 1.0,
         "m" => 60.0,
         "h" => 3600.0,
         "d" => 86_400.0,
-        _ => return Err(bad()),
+        _ => return Err(ValueError::Time),
     };
-    let number = number.trim().parse::<f64>().map_err(|_| bad())?;
-    Duration::try_from_secs_f64(number * seconds).ok().filter(|time| !time.is_zero()).ok_or_else(bad)
+    let number = number.trim().parse::<f64>().map_err(|_| ValueError::Time)?;
+    Duration::try_from_secs_f64(number * seconds).ok().filter(|time| !time.is_zero()).ok_or(ValueError::Time)
 }
 
 /// Parses a share such as `1%` or `0.01` into a number above 0 and at most 1.
-pub(super) fn share(text: &str) -> Result<f64, String> {
+pub(super) fn share(text: &str) -> Result<f64, ValueError> {
     let (number, unit) = text.strip_suffix('%').map_or((text, 1.0), |number| (number, 100.0));
-    let share = number.trim().parse::<f64>().map_err(|_| "not a share: write 1% or 0.01".to_owned())? / unit;
+    let share = number.trim().parse::<f64>().map_err(|_| ValueError::Share)? / unit;
     if share > 0.0 && share <= 1.0 {
         Ok(share)
     } else {
-        Err("a share must be above 0% and at most 100%".to_owned())
+        Err(ValueError::ShareRange)
     }
 }
 

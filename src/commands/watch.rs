@@ -10,21 +10,21 @@ use tokio::runtime::Runtime;
 use super::output::{json, print, Format};
 use super::run::RunArgs;
 use super::session::{self, Ends};
+use super::Failure;
 use crate::agent::{Agent, Options};
-use crate::failure::Failure;
 use crate::host::Domains;
-use crate::measure::watchpoint::{Allowance, Unwatched, Wanted, Watcher};
+use crate::measure::watchpoint::{Allowance, Wanted, Watcher};
 use crate::server::Target;
 use crate::ui;
 
 pub(super) fn watch(args: &RunArgs, latch: &str) -> Result<(), Failure> {
-    let failure = |why| failure(latch, why);
+    let failure = |why| Failure::Watch { latch: latch.to_owned(), why };
     let target = session::open(&args.attach)?;
     // Fails before anything is attached.
     let allowance = Allowance::of_share(args.attach.max_overhead).map_err(failure)?;
-    let failed = |e: io::Error| Failure::running(format!("cannot start: {e}"));
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().map_err(failed)?;
-    let end = end_of(&runtime, &target).map_err(failed)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    let runtime = runtime.map_err(Failure::Start)?;
+    let end = end_of(&runtime, &target).map_err(Failure::Start)?;
     let is_over = || end.load(Ordering::Relaxed);
     let options = Options { max_overhead: args.attach.max_overhead, domains: Domains::Off, more: None };
     let agent = Agent::attach(target, options)?;
@@ -54,18 +54,4 @@ fn end_of(runtime: &Runtime, target: &Target) -> io::Result<Arc<AtomicBool>> {
         over.store(true, Ordering::Relaxed);
     });
     Ok(is_over)
-}
-
-fn failure(latch: &str, why: Unwatched) -> Failure {
-    let said = format!("--watch {latch}: {why}");
-    match why {
-        Unwatched::NoAtomics | Unwatched::Refused(_) => Failure::privilege(said),
-        Unwatched::Unclear(_) => Failure::usage(said),
-        Unwatched::Ended(_) => Failure::target(why),
-        Unwatched::Unreadable(_) => Failure::running(said),
-        Unwatched::NobodyWaited(others) => {
-            let others = if others.is_empty() { "none".to_owned() } else { others.join(", ") };
-            Failure::running(format!("{said}.\nlatches with waiters: {others}"))
-        }
-    }
 }

@@ -8,24 +8,33 @@ use crate::catalog::{
 };
 use crate::symbols::Image;
 
+/// What a program is instead of a server that the catalog knows, for a message that begins "process PID (NAME) is".
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unrecognized {
+    #[error("not a MySQL or MariaDB server: find one with: pgrep -a 'mysqld|mariadbd'")]
+    NotAServer,
+    #[error("a MySQL or MariaDB server, but armtrace cannot find its latch functions")]
+    NoWaitFunctions,
+    #[error("a MySQL or MariaDB server, but armtrace cannot find in its code how latches are identified")]
+    NoIdentity,
+}
+
 /// Returns the family whose wait functions this binary has. If no wait function is found, or nothing that identifies
 /// the latches, but InnoDB waits by events, this is the family without wait functions.
 ///
 /// # Errors
-/// Fails with what the program is instead, for a message that begins "process PID (NAME) is".
-pub fn family(image: &Image) -> Result<&'static Family, &'static str> {
+/// Fails with what the program is instead.
+pub fn family(image: &Image) -> Result<&'static Family, Unrecognized> {
     let has_first = |f: &&Family| f.wait_functions.first().is_some_and(|w| !find_wait_function(image, w).is_empty());
     let found = FAMILIES.into_iter().find(has_first).map(|family| of_maintainer(image, family));
     if let Some(family) = found.filter(|f| f.wait_functions.iter().any(|w| is_identified(image, w))) {
         return Ok(family);
     }
     match (found, image.symbol("server_version")) {
-        (None, None) => Err("not a MySQL or MariaDB server: find one with: pgrep -a 'mysqld|mariadbd'"),
+        (None, None) => Err(Unrecognized::NotAServer),
         _ if !event_waits(image).is_empty() => Ok(&SLEEPS_ONLY),
-        (Some(_), _) => {
-            Err("a MySQL or MariaDB server, but armtrace cannot find in its code how latches are identified")
-        }
-        (None, _) => Err("a MySQL or MariaDB server, but armtrace cannot find its latch functions"),
+        (Some(_), _) => Err(Unrecognized::NoIdentity),
+        (None, _) => Err(Unrecognized::NoWaitFunctions),
     }
 }
 

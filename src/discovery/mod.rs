@@ -14,7 +14,7 @@ mod variables;
 mod wait_functions;
 
 pub use events::event_waits;
-pub use family::{family, flavor, misses_symbols};
+pub use family::{family, flavor, misses_symbols, Unrecognized};
 pub use members::{find_member, Layout};
 pub use pthread::{is_in_lock_array, metadata_lock_event, prlock_kind};
 pub use spin::{spin_functions, SpinFunction};

@@ -17,7 +17,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{watch, Semaphore};
+use tokio::sync::{watch, AcquireError, Semaphore};
 use tokio::task::{spawn_blocking, JoinSet};
 use tokio::time::{sleep, timeout};
 
@@ -29,6 +29,17 @@ const UNREAD_TIMEOUT: Duration = Duration::from_secs(30);
 const STOP_TIMEOUT: Duration = Duration::from_millis(500);
 /// The most connections served at a time. Further ones wait in the kernel's queue.
 const MAX_CONNECTIONS: usize = 64;
+
+/// The reason why a request cannot be answered.
+#[derive(Debug, thiserror::Error)]
+enum ServeError {
+    #[error(transparent)]
+    Encoding(#[from] prometheus::Error),
+    #[error(transparent)]
+    Turn(#[from] AcquireError),
+    #[error("a snapshot could not be taken; see the log")]
+    NoSnapshot,
+}
 
 /// Everything that the server serves, from one source of snapshots.
 pub struct Exporter {
@@ -128,7 +139,7 @@ fn router(exporter: Exporter) -> Router {
 }
 
 async fn metrics(State(exporter): State<Arc<Exporter>>) -> Response {
-    let text = in_turn(exporter, |exporter| exporter.metrics().map_err(|error| error.to_string())).await;
+    let text = in_turn(exporter, |exporter| Ok(exporter.metrics()?)).await;
     match text {
         Ok(text) => ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response(),
         Err(error) => failed(&error),
@@ -148,19 +159,19 @@ async fn landing(State(exporter): State<Arc<Exporter>>) -> Response {
 /// Runs `work` on a thread that may block, one request at a time.
 async fn in_turn(
     exporter: Arc<Exporter>,
-    work: impl FnOnce(&Exporter) -> Result<String, String> + Send + 'static,
-) -> Result<String, String> {
+    work: impl FnOnce(&Exporter) -> Result<String, ServeError> + Send + 'static,
+) -> Result<String, ServeError> {
     // The permit moves into the closure: work continues after a client hangs up, and the next must still wait for it.
-    let turn = exporter.turn.clone().acquire_owned().await.map_err(|error| error.to_string())?;
+    let turn = exporter.turn.clone().acquire_owned().await?;
     let done = spawn_blocking(move || {
         let result = work(&exporter);
         drop(turn);
         result
     });
-    done.await.unwrap_or_else(|_| Err("a snapshot could not be taken; see the log".to_string()))
+    done.await.unwrap_or(Err(ServeError::NoSnapshot))
 }
 
-fn failed(error: &str) -> Response {
+fn failed(error: &ServeError) -> Response {
     tracing::error!("cannot serve metrics: {error}");
     (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response()
 }

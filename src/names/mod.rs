@@ -28,7 +28,6 @@ use std::sync::Arc;
 use self::pages::{At, PageNames};
 use self::pthread::PthreadNames;
 use crate::catalog::{DictionaryAt, Naming, PsiClass};
-use crate::failure::Failure;
 use crate::model::Kind;
 use crate::server::{Memory, Target};
 use crate::symbols::Image;
@@ -118,10 +117,7 @@ struct Known {
 
 impl Namer {
     /// Derives the server's names from its program.
-    ///
-    /// # Errors
-    /// Fails with status 4 when the server's memory cannot be read.
-    pub fn new(target: &Arc<Target>) -> Result<Namer, Failure> {
+    pub fn new(target: &Arc<Target>) -> Namer {
         let rules = match target.family.naming {
             Naming::Mysql(catalog) => Rules::Mysql(MysqlRules::new(&target.image, catalog)),
             Naming::Mariadb(catalog) => Rules::Mariadb(MariadbRules::new(&target.image, target.family, catalog)),
@@ -134,7 +130,7 @@ impl Namer {
         let pthread = PthreadNames::new(target, mutexes);
         let memory = Memory::new(target.pid);
         let pages = target.family.pages.map(|catalog| PageNames::new(catalog, dictionary(target, &rules)));
-        Ok(Namer { memory, target: Arc::clone(target), rules, pthread, pages, known: HashMap::new() })
+        Namer { memory, target: Arc::clone(target), rules, pthread, pages, known: HashMap::new() }
     }
 
     /// Returns what each of these pages is part of; `None` if nothing is known of this server's pages.

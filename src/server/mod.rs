@@ -1,6 +1,7 @@
 //! The server process: which program it runs, where that is loaded, what it uses, and when it ends.
 
 mod client;
+mod error;
 mod instances;
 mod maps;
 mod memory;
@@ -10,6 +11,7 @@ mod settings;
 mod threads;
 
 pub use client::Client;
+pub use error::{ClientError, OpenError, Unsupported};
 pub use maps::{file_mappings, load_bias, FileMapping};
 pub use memory::Memory;
 pub use numa::{nodes_allowed, NumaMemory};
@@ -28,7 +30,6 @@ use rustix::process::{pidfd_open, Pid, PidfdFlags};
 
 use crate::catalog::{self, Family, Flavor, PsiClass};
 use crate::discovery;
-use crate::failure::Failure;
 use crate::host::Machine;
 use crate::model::TargetInfo;
 use crate::symbols::{self, plain_name, DebugRoots, Image, ImageError, Settings, Trial};
@@ -57,31 +58,36 @@ impl Target {
     /// Opens process `pid` and identifies the server that it runs, with symbols from wherever the environment allows.
     ///
     /// # Errors
-    /// Fails like [`Target::open_with`], but never with status 2.
-    pub fn open(pid: i32) -> Result<Target, Failure> {
+    /// Fails like [`Target::open_with`], but never with [`OpenError::Symbols`].
+    pub fn open(pid: i32) -> Result<Target, OpenError> {
         Target::open_with(pid, &Settings::from_env(None))
     }
 
     /// Opens process `pid` and identifies the server that it runs.
     ///
     /// # Errors
-    /// Fails with status 3 when there is no such process or it is not a supported server, with 4 when this user may not
-    /// inspect it, and with 2 when the symbol file that the user named is not this server's.
-    pub fn open_with(pid: i32, settings: &Settings) -> Result<Target, Failure> {
+    /// Fails when there is no such process or it is not a supported server, when this user may not inspect it, or when the
+    /// symbol file that the user named is not this server's.
+    pub fn open_with(pid: i32, settings: &Settings) -> Result<Target, OpenError> {
         let pidfd = open_pidfd(pid)?;
         let mut image = Image::open(&exe_path(pid)).map_err(|e| unusable(pid, e))?;
-        let bias = load_bias(pid, &image).map_err(|e| match e.kind() {
-            io::ErrorKind::PermissionDenied => may_not_look(pid),
-            _ => Failure::target(format!("process {pid}: cannot find where its program is loaded: {e}")),
+        let bias = load_bias(pid, &image).map_err(|why| match why.kind() {
+            io::ErrorKind::PermissionDenied => OpenError::NotPermitted(pid),
+            _ => OpenError::NotLoaded { pid, why },
         })?;
         let symbol_trials =
-            symbols::complete(&mut image, &DebugRoots::of_process(pid), settings, discovery::misses_symbols)
-                .map_err(Failure::usage)?;
+            symbols::complete(&mut image, &DebugRoots::of_process(pid), settings, discovery::misses_symbols)?;
         let version = version(&image, &Memory::new(pid), bias);
-        let family = discovery::family(&image)
-            .map_err(|what| unsupported(pid, what, version.as_deref(), &image.symbols_in_words(), &symbol_trials))?;
+        let family = match discovery::family(&image) {
+            Ok(family) => family,
+            Err(what) => {
+                let (name, symbols) = (name_of(pid), image.symbols_in_words());
+                let unsupported = Unsupported { pid, name, what, version, symbols, trials: symbol_trials };
+                return Err(OpenError::Unsupported(Box::new(unsupported)));
+            }
+        };
         let flavor = discovery::flavor(&image, family);
-        let version = version.ok_or_else(|| may_not_look(pid))?;
+        let version = version.ok_or(OpenError::NotPermitted(pid))?;
         let is_deleted = symbols::is_deleted(pid);
         Ok(Target {
             pid,
@@ -113,7 +119,7 @@ impl Target {
             )
         });
         let damage = self.image.damage().map(|why| format!("the program of process {}: {why}", self.pid));
-        let failed = self.symbol_trials.iter().filter(|t| t.is_failure).map(|t| format!("no symbols from {t}"));
+        let failed = self.symbol_trials.iter().filter(|t| t.is_failure()).map(|t| format!("no symbols from {t}"));
         replaced.into_iter().chain(damage).chain(failed).collect()
     }
 
@@ -181,51 +187,32 @@ fn exe_path(pid: i32) -> PathBuf {
     PathBuf::from(format!("/proc/{pid}/exe"))
 }
 
-fn open_pidfd(pid: i32) -> Result<OwnedFd, Failure> {
+fn open_pidfd(pid: i32) -> Result<OwnedFd, OpenError> {
     if !Path::new(&format!("/proc/{pid}")).exists() {
-        return Err(Failure::target(format!(
-            "there is no process {pid}. Find the server with: pgrep -a 'mysqld|mariadbd'"
-        )));
+        return Err(OpenError::NoProcess(pid));
     }
     let id = Pid::from_raw(pid).ok_or(Errno::INVAL);
     id.and_then(|id| pidfd_open(id, PidfdFlags::empty())).map_err(|error| match (error, process::of_thread(pid)) {
-        (_, Some(process)) if process != pid => {
-            Failure::target(format!("{pid} is a thread of process {process}: use --pid {process}"))
-        }
-        (Errno::NOSYS, _) => Failure::privilege("this kernel has no pidfd_open: armtrace needs Linux 5.10 or newer"),
-        _ => Failure::target(format!("cannot watch process {pid}: {}", io::Error::from(error))),
+        (_, Some(process)) if process != pid => OpenError::Thread { thread: pid, process },
+        (Errno::NOSYS, _) => OpenError::NoPidfd,
+        _ => OpenError::Unwatchable { pid, why: error.into() },
     })
 }
 
-fn unusable(pid: i32, error: ImageError) -> Failure {
-    match &error {
-        ImageError::Open { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => may_not_look(pid),
-        ImageError::Open { source, .. } if source.kind() == io::ErrorKind::NotFound => Failure::target(format!(
-            "process {pid} ({}) runs no program file (it is a kernel thread, or is ending): not a database server",
-            process::name(pid).unwrap_or_else(|| "?".to_owned())
-        )),
-        _ => Failure::target(format!("process {pid}: {error}")),
+fn unusable(pid: i32, error: ImageError) -> OpenError {
+    match error {
+        ImageError::Open { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
+            OpenError::NotPermitted(pid)
+        }
+        ImageError::Open { source, .. } if source.kind() == io::ErrorKind::NotFound => {
+            OpenError::NoProgram { pid, name: name_of(pid) }
+        }
+        why => OpenError::Program { pid, why },
     }
 }
 
-/// Describes an unsupported program; `symbols` says which symbols it has.
-fn unsupported(pid: i32, what: &str, version: Option<&str>, symbols: &str, trials: &[Trial]) -> Failure {
-    let name = process::name(pid).unwrap_or_else(|| "?".to_owned());
-    match version {
-        Some(version) if !trials.is_empty() && trials.iter().all(|t| t.outcome.is_err()) => {
-            let tried: Vec<String> = trials.iter().map(Trial::to_string).collect();
-            Failure::target(format!(
-                "process {pid} ({name}, version {version}) is {what}.\nIts program has {symbols}. No other symbols were found ({}). {}",
-                tried.join("; "),
-                symbols_advice(version)
-            ))
-        }
-        Some(version) => Failure::target(format!(
-            "process {pid} ({name}, version {version}) is {what}. Its program has {symbols}.\narmtrace supports MySQL and Percona Server from 8.0 on, \
-             MariaDB from 10.6 on and 10.2 with its symbols; of other MariaDB versions up to 10.5 it measures only sleeps"
-        )),
-        None => Failure::target(format!("process {pid} ({name}) is {what}")),
-    }
+fn name_of(pid: i32) -> String {
+    process::name(pid).unwrap_or_else(|| "?".to_owned())
 }
 
 fn symbols_advice(version: &str) -> String {
@@ -235,39 +222,4 @@ fn symbols_advice(version: &str) -> String {
         |name| format!("{name} from the distribution's archive of debug symbols"),
     );
     format!("Install {package}, set DEBUGINFOD_URLS, or name a symbol file: --symbols FILE")
-}
-
-fn may_not_look(pid: i32) -> Failure {
-    Failure::privilege(format!("not permitted to inspect process {pid}: run armtrace as root (sudo armtrace …)"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::symbols::SymbolSource;
-
-    #[test]
-    fn a_server_without_symbols_is_told_where_to_get_them() {
-        let trial = |source, outcome: Result<&str, &str>| Trial {
-            source,
-            outcome: outcome.map(PathBuf::from).map_err(str::to_owned),
-            is_failure: false,
-        };
-        let none = trial(SymbolSource::BuildId, Err("there is no /x.debug"));
-        let has = "no .symtab, .dynsym with 84789 functions and variables";
-        let said = |trials: &[Trial]| unsupported(0, "a server", Some("11.4.5-MariaDB"), has, trials).message;
-        let message = said(std::slice::from_ref(&none));
-        for words in ["11.4.5", has, "build-id: there is no /x.debug", "DEBUGINFOD_URLS", "--symbols FILE"] {
-            assert!(message.contains(words), "{words} is not in {message}");
-        }
-        assert_eq!(message.lines().count(), 2);
-        let message =
-            unsupported(0, "a server", Some("10.5.29-MariaDB-0+deb11u1"), has, std::slice::from_ref(&none)).message;
-        assert!(message.contains("Install mariadb-server-core-10.5-dbgsym"), "{message}");
-        // If they were found, or if the server has its own, symbols are not what is missing.
-        let found = trial(SymbolSource::Debuglink, Ok("/y.debug"));
-        for trials in [&[none, found][..], &[]] {
-            assert!(!said(trials).contains("--symbols") && said(trials).contains(has), "{}", said(trials));
-        }
-    }
 }

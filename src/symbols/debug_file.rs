@@ -13,8 +13,8 @@ use std::os::unix::fs::FileExt;
 use object::read::elf::ElfFile64;
 use object::{LittleEndian, ReadCache, ReadRef};
 
-use super::image::BuildIdentity;
-use super::table::Table;
+use super::image::{BuildIdentity, OtherMachine};
+use super::table::{Table, TableError};
 
 /// The most bytes that are read of a debug file. MariaDB 11.4's has 300 MB, of which 4 MB are needed: debug information
 /// is not read.
@@ -28,6 +28,21 @@ const MAX_XZ_MEMORY: u32 = 80 << 10;
 /// The size in bytes above which no checksum is computed.
 const MAX_CHECKSUMMED: u64 = 4 << 30;
 
+/// The reason why a debug file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum DebugFileError {
+    #[error("cannot decompress it: {0}")]
+    Compression(io::Error),
+    #[error("not a usable ELF file: {0}")]
+    Elf(object::read::Error),
+    #[error(transparent)]
+    Machine(#[from] OtherMachine),
+    #[error("it has no symbol table")]
+    NoSymbols,
+    #[error(transparent)]
+    Symbols(#[from] TableError),
+}
+
 /// The symbols in a file, and the identity of the program that they belong to.
 #[derive(Debug)]
 pub struct DebugFile {
@@ -40,7 +55,7 @@ impl DebugFile {
     ///
     /// # Errors
     /// Fails with the reason why the file is unusable.
-    pub fn read(file: &File) -> Result<DebugFile, String> {
+    pub fn read(file: &File) -> Result<DebugFile, DebugFileError> {
         let pieces = Pieces { cache: ReadCache::new(file), left: Cell::new(MAX_READ) };
         parse(&pieces)
     }
@@ -50,19 +65,19 @@ impl DebugFile {
     ///
     /// # Errors
     /// Fails with the reason why the section is unusable.
-    pub fn from_gnu_debugdata(compressed: &[u8]) -> Result<DebugFile, String> {
+    pub fn from_gnu_debugdata(compressed: &[u8]) -> Result<DebugFile, DebugFileError> {
         let reader = lzma_rust2::XzReader::new_mem_limit(compressed, true, MAX_XZ_MEMORY);
         let mut elf = Vec::new();
-        reader.take(MAX_MINI).read_to_end(&mut elf).map_err(|e| format!("cannot decompress it: {e}"))?;
+        reader.take(MAX_MINI).read_to_end(&mut elf).map_err(DebugFileError::Compression)?;
         parse(&*elf)
     }
 }
 
-fn parse<'a, R: ReadRef<'a>>(data: R) -> Result<DebugFile, String> {
-    let elf = ElfFile64::<LittleEndian, R>::parse(data).map_err(|e| format!("not a usable ELF file: {e}"))?;
+fn parse<'a, R: ReadRef<'a>>(data: R) -> Result<DebugFile, DebugFileError> {
+    let elf = ElfFile64::<LittleEndian, R>::parse(data).map_err(DebugFileError::Elf)?;
     let symbols = elf.elf_symbol_table();
     if symbols.len() <= 1 {
-        return Err("it has no symbol table".into());
+        return Err(DebugFileError::NoSymbols);
     }
     Ok(DebugFile { identity: BuildIdentity::of(&elf)?, symbols: Table::from_elf(&elf, symbols)? })
 }

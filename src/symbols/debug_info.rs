@@ -37,6 +37,38 @@ const NAMES: [SectionId; 2] = [SectionId::DebugStr, SectionId::DebugLineStr];
 /// The highest compression ratio of zlib, apart from a few bytes.
 const MAX_ZLIB_RATIO: u64 = 1032;
 
+/// The reason why a program's debug information cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum DebugInfoError {
+    #[error(transparent)]
+    Elf(#[from] object::read::Error),
+    #[error("the program has no debug information of its own")]
+    None,
+    #[error("its section {name} {why}")]
+    Section { name: &'static str, why: SectionError },
+}
+
+/// What is wrong with a section, for a message that begins with its name.
+#[derive(Debug, thiserror::Error)]
+pub enum SectionError {
+    #[error("is damaged: {0}")]
+    Damaged(#[from] object::read::Error),
+    #[error("has a name of more than {MAX_NAME} bytes")]
+    LongName,
+    #[error(
+        "is compressed by zstd, which armtrace cannot read: use a copy made with objcopy --decompress-debug-sections"
+    )]
+    Zstandard,
+    #[error("is compressed in an unknown format")]
+    UnknownCompression,
+    #[error("claims to have {claimed} bytes, more than {compressed} compressed bytes can hold")]
+    Impossible { claimed: u64, compressed: u64 },
+    #[error("has {0} bytes decompressed, more than armtrace reads")]
+    TooLarge(u64),
+    #[error("cannot be decompressed: {0}")]
+    Compression(#[from] io::Error),
+}
+
 pub type Slice<'a> = EndianSlice<'a, LittleEndian>;
 
 /// The sections with a program's debug information.
@@ -57,29 +89,25 @@ impl<'a> DebugInfo<'a> {
     ///
     /// # Errors
     /// Fails with the reason why none can be read.
-    pub fn of(image: &'a Image) -> Result<DebugInfo<'a>, String> {
+    pub fn of(image: &'a Image) -> Result<DebugInfo<'a>, DebugInfoError> {
         DebugInfo::within(image, MAX_DECOMPRESSED)
     }
 
     /// Returns the debug information, if it has at most `most` bytes decompressed.
-    fn within(image: &'a Image, most: u64) -> Result<DebugInfo<'a>, String> {
-        let elf = ElfFile64::<object::LittleEndian>::parse(image.file()).map_err(|e| e.to_string())?;
+    fn within(image: &'a Image, most: u64) -> Result<DebugInfo<'a>, DebugInfoError> {
+        let elf = ElfFile64::<object::LittleEndian>::parse(image.file())?;
         let (mut sections, mut left) = (HashMap::new(), most);
         for id in SECTIONS {
             let Some(section) = section(&elf, id) else { continue };
-            let in_section = |why: String| format!("its section {} {why}", id.name());
-            let data = section.compressed_data().map_err(|e| in_section(format!("is damaged: {e}")))?;
-            let contents = contents(&data, &mut left).map_err(in_section)?;
-            if NAMES.contains(&id) && !are_names(contents.bytes()) {
-                return Err(in_section(format!("has a name of more than {MAX_NAME} bytes")));
-            }
-            sections.insert(id, contents);
+            let data = section.compressed_data().map_err(SectionError::from);
+            let contents = data.and_then(|data| contents(id, &data, &mut left));
+            sections.insert(id, contents.map_err(|why| DebugInfoError::Section { name: id.name(), why })?);
             image.release_memory();
         }
         if sections.contains_key(&SectionId::DebugInfo) {
             Ok(DebugInfo { image, sections })
         } else {
-            Err("the program has no debug information of its own".to_owned())
+            Err(DebugInfoError::None)
         }
     }
 
@@ -127,25 +155,28 @@ fn section<'a, 'f>(elf: &'f Elf<'a>, id: SectionId) -> Option<impl ObjectSection
     elf.section_by_name_bytes(id.name().as_bytes()).or_else(|| elf.section_by_name_bytes(older.as_bytes()))
 }
 
-/// Returns the contents of a section, of which `left` bytes may be decompressed.
-fn contents<'a>(data: &CompressedData<'a>, left: &mut u64) -> Result<Contents<'a>, String> {
+/// Returns the contents of a section, of which `left` bytes may be decompressed. Its names are known to end.
+fn contents<'a>(id: SectionId, data: &CompressedData<'a>, left: &mut u64) -> Result<Contents<'a>, SectionError> {
+    let contents = decompress(data, left)?;
+    if NAMES.contains(&id) && !are_names(contents.bytes()) {
+        return Err(SectionError::LongName);
+    }
+    Ok(contents)
+}
+
+fn decompress<'a>(data: &CompressedData<'a>, left: &mut u64) -> Result<Contents<'a>, SectionError> {
     match data.format {
         CompressionFormat::None => return Ok(Contents::InProgram(data.data)),
         CompressionFormat::Zlib => {}
-        CompressionFormat::Zstandard => {
-            return Err("is compressed by zstd, which armtrace cannot read: use a copy made with \
-                        objcopy --decompress-debug-sections"
-                .to_owned());
-        }
-        _ => return Err("is compressed in an unknown format".to_owned()),
+        CompressionFormat::Zstandard => return Err(SectionError::Zstandard),
+        _ => return Err(SectionError::UnknownCompression),
     }
     let (size, compressed) = (data.uncompressed_size, data.data.len() as u64);
     if size / MAX_ZLIB_RATIO > compressed {
-        return Err(format!("claims to have {size} bytes, more than {compressed} compressed bytes can hold"));
+        return Err(SectionError::Impossible { claimed: size, compressed });
     }
-    *left = left.checked_sub(size).ok_or_else(|| format!("has {size} bytes decompressed, more than armtrace reads"))?;
-    let data = decompressed(data.data, size).map_err(|e| format!("cannot be decompressed: {e}"))?;
-    Ok(Contents::Decompressed(data))
+    *left = left.checked_sub(size).ok_or(SectionError::TooLarge(size))?;
+    Ok(Contents::Decompressed(decompressed(data.data, size)?))
 }
 
 fn decompressed(data: &[u8], size: u64) -> io::Result<Mmap> {
@@ -168,27 +199,30 @@ mod tests {
     use super::*;
 
     /// Returns `size` zeros, compressed, in a section that claims to have `claimed` bytes.
-    fn zeros(size: usize, claimed: u64, left: &mut u64) -> Result<Vec<u8>, String> {
+    fn zeros(size: usize, claimed: u64, left: &mut u64) -> Result<Vec<u8>, SectionError> {
         let mut encoder = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::best());
         io::Write::write_all(&mut encoder, &vec![0; size]).expect("memory");
         let data = encoder.finish().expect("memory");
         let section = CompressedData { format: CompressionFormat::Zlib, data: &data, uncompressed_size: claimed };
-        contents(&section, left).map(|contents| contents.bytes().to_vec())
+        decompress(&section, left).map(|contents| contents.bytes().to_vec())
     }
 
     #[test]
     fn no_more_is_decompressed_than_is_claimed_and_allowed() {
         let mut left = 3000;
-        assert_eq!(zeros(1000, 1000, &mut left), Ok(vec![0; 1000]));
-        assert_eq!(zeros(2000, 2000, &mut left), Ok(vec![0; 2000]));
+        assert_eq!(zeros(1000, 1000, &mut left).expect("the right size"), vec![0; 1000]);
+        assert_eq!(zeros(2000, 2000, &mut left).expect("the right size"), vec![0; 2000]);
         assert_eq!(left, 0);
         let error = |size, claimed, mut left| zeros(size, claimed, &mut left).expect_err("a wrong size");
-        assert!(error(1, 1, 0).contains("more than armtrace reads"));
+        assert!(matches!(error(1, 1, 0), SectionError::TooLarge(1)));
         for claimed in [0, 999, 1001] {
-            assert!(error(1000, claimed, 1 << 20).contains("bytes that it claims"), "{claimed}");
+            let error = error(1000, claimed, 1 << 20);
+            assert!(matches!(error, SectionError::Compression(_)), "{claimed}: {error}");
+            assert!(error.to_string().contains("bytes that it claims"), "{claimed}: {error}");
         }
         for claimed in [1 << 40, u64::MAX] {
-            assert!(error(1 << 20, claimed, u64::MAX).contains("compressed bytes can hold"), "{claimed}");
+            let error = error(1 << 20, claimed, u64::MAX);
+            assert!(matches!(error, SectionError::Impossible { .. }), "{claimed}: {error}");
         }
     }
 
@@ -205,8 +239,8 @@ mod tests {
 
     #[test]
     fn an_unknown_compression_is_said() {
-        let said = |format| contents(&CompressedData { format, data: &[], uncompressed_size: 1 }, &mut 1).err();
-        assert!(said(CompressionFormat::Zstandard).is_some_and(|why| why.contains("--decompress-debug-sections")));
-        assert!(said(CompressionFormat::Unknown).is_some_and(|why| why.contains("unknown")));
+        let said = |format| decompress(&CompressedData { format, data: &[], uncompressed_size: 1 }, &mut 1).err();
+        assert!(matches!(said(CompressionFormat::Zstandard), Some(SectionError::Zstandard)));
+        assert!(matches!(said(CompressionFormat::Unknown), Some(SectionError::UnknownCompression)));
     }
 }

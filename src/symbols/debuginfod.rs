@@ -14,6 +14,8 @@ use rustix::fs::{flock, FlockOperation};
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 use ureq::Agent;
 
+use super::sources::UnusableFile;
+
 /// The total time limit per server, unless `DEBUGINFOD_MAXTIME` sets another.
 const MAX_TIME: Duration = Duration::from_secs(300);
 
@@ -30,6 +32,44 @@ const MAX_SIZE: u64 = 4 << 30;
 
 /// The interval at which progress is shown on a terminal.
 const PROGRESS_EVERY: Duration = Duration::from_millis(250);
+
+/// The reason why no debug file could be had.
+#[derive(Debug, thiserror::Error)]
+pub enum DebuginfodError {
+    #[error("the cache folder {}: {why}", .folder.display())]
+    Cache { folder: PathBuf, why: io::Error },
+    /// What each server answered. Servers that merely do not have the file are not among them.
+    #[error("{}", joined(.0))]
+    Servers(Vec<Failed>),
+}
+
+/// A request that failed.
+#[derive(Debug, thiserror::Error)]
+#[error("{url}: {why}")]
+pub struct Failed {
+    pub url: String,
+    pub why: RequestError,
+}
+
+/// The reason why a request failed.
+#[derive(Debug, thiserror::Error)]
+pub enum RequestError {
+    #[error(transparent)]
+    Http(#[from] Box<ureq::Error>),
+    #[error("after {got} bytes: {why}")]
+    Interrupted { got: u64, why: io::Error },
+    /// The limit in bytes.
+    #[error("larger than the limit of {0} bytes (DEBUGINFOD_MAXSIZE)")]
+    TooLarge(u64),
+    #[error("cannot write it to {}: {why}", .cache.display())]
+    Write { cache: PathBuf, why: io::Error },
+    #[error(transparent)]
+    Unusable(#[from] UnusableFile),
+}
+
+fn joined(failed: &[Failed]) -> String {
+    failed.iter().map(Failed::to_string).collect::<Vec<_>>().join("; ")
+}
 
 /// The user's debuginfod settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,15 +122,15 @@ impl Debuginfod {
     pub(super) fn debug_file<T>(
         &self,
         build_id: &str,
-        check: impl Fn(&File) -> Result<T, String>,
-    ) -> Result<Option<(T, PathBuf)>, String> {
+        check: impl Fn(&File) -> Result<T, UnusableFile>,
+    ) -> Result<Option<(T, PathBuf)>, DebuginfodError> {
         let folder = self.cache.join(build_id);
         let path = folder.join("debuginfo");
         let cached = || File::open(&path).ok().and_then(|file| check(&file).ok()).map(|found| (found, path.clone()));
         if let Some(found) = cached() {
             return Ok(Some(found));
         }
-        let in_cache = |e: io::Error| format!("the cache folder {}: {e}", folder.display());
+        let in_cache = |why: io::Error| DebuginfodError::Cache { folder: folder.clone(), why };
         fs::create_dir_all(&folder).map_err(in_cache)?;
         // The name is always the same, so the next download overwrites what an interrupted one left. If another process
         // is downloading it, this waits.
@@ -104,50 +144,52 @@ impl Debuginfod {
         let mut failures = Vec::new();
         for url in &self.urls {
             let url = format!("{}/buildid/{build_id}/debuginfo", url.trim_end_matches('/'));
-            match self.download(&url, &mut file).and_then(|found| found.then(|| check(&file)).transpose()) {
+            let downloaded = self.download(&url, &mut file);
+            match downloaded.and_then(|found| Ok(found.then(|| check(&file)).transpose()?)) {
                 Ok(None) => {}
                 Ok(Some(found)) => {
                     fs::rename(&part, &path).map_err(in_cache)?;
                     return Ok(Some((found, path)));
                 }
-                Err(why) => failures.push(format!("{url}: {why}")),
+                Err(why) => failures.push(Failed { url, why }),
             }
         }
         _ = fs::remove_file(&part);
         if failures.is_empty() {
             Ok(None)
         } else {
-            Err(failures.join("; "))
+            Err(DebuginfodError::Servers(failures))
         }
     }
 
     /// Downloads `url` into `file`; returns false if nothing is there.
-    fn download(&self, url: &str, file: &mut File) -> Result<bool, String> {
+    fn download(&self, url: &str, file: &mut File) -> Result<bool, RequestError> {
+        let to_cache = |why: io::Error| RequestError::Write { cache: self.cache.clone(), why };
         eprintln!("armtrace: requesting {url}");
         let response = match self.agent().get(url).call() {
             Err(ureq::Error::StatusCode(404)) => return Ok(false),
-            other => other.map_err(|e| e.to_string())?,
+            other => other.map_err(Box::new)?,
         };
         let length = response.body().content_length();
         if length.is_some_and(|l| l > self.max_size) {
-            return Err(self.too_large());
+            return Err(RequestError::TooLarge(self.max_size));
         }
-        file.set_len(0).and_then(|()| io::Seek::rewind(file)).map_err(|e| e.to_string())?;
+        file.set_len(0).and_then(|()| io::Seek::rewind(file)).map_err(to_cache)?;
         let mut progress = Progress::new(length);
         // Reading one byte more than allowed distinguishes a file that is too large from one that just fits.
         let mut body = response.into_body().into_reader().take(self.max_size + 1);
         let mut buffer = vec![0; 256 << 10];
         let mut got = 0;
         loop {
-            let n = body.read(&mut buffer).map_err(|e| format!("after {got} bytes: {e}"))?;
+            let n = body.read(&mut buffer).map_err(|why| RequestError::Interrupted { got, why })?;
             if n == 0 {
                 break;
             }
             got += n as u64;
             if got > self.max_size {
-                return Err(self.too_large());
+                return Err(RequestError::TooLarge(self.max_size));
             }
-            file.write_all(&buffer[..n]).map_err(|e| format!("cannot write it to {}: {e}", self.cache.display()))?;
+            file.write_all(&buffer[..n]).map_err(to_cache)?;
             progress.show(got);
         }
         progress.finish(got);
@@ -163,10 +205,6 @@ impl Debuginfod {
             .timeout_global(Some(self.max_time))
             .tls_config(TlsConfig::builder().root_certs(root_certs()).build());
         config.build().new_agent()
-    }
-
-    fn too_large(&self) -> String {
-        format!("larger than the limit of {} bytes (DEBUGINFOD_MAXSIZE)", self.max_size)
     }
 }
 
@@ -280,7 +318,7 @@ mod tests {
     }
 
     struct Fetched {
-        result: Result<Option<String>, String>,
+        result: Result<Option<String>, DebuginfodError>,
         files: Vec<String>,
     }
 
@@ -296,8 +334,10 @@ mod tests {
         };
         let check = |mut file: &File| {
             let mut text = String::new();
-            io::Seek::rewind(&mut file).and_then(|()| file.read_to_string(&mut text)).map_err(|e| e.to_string())?;
-            text.starts_with("good").then_some(text).ok_or("bad".to_owned())
+            io::Seek::rewind(&mut file)
+                .and_then(|()| file.read_to_string(&mut text))
+                .map_err(UnusableFile::Unreadable)?;
+            text.starts_with("good").then_some(text).ok_or(UnusableFile::NoBuildId)
         };
         let result = debuginfod.debug_file("abcd", check).map(|found| found.map(|(text, _)| text));
         let files = fs::read_dir(cache.path().join("abcd")).expect("the folder");
@@ -311,21 +351,21 @@ mod tests {
     #[test]
     fn the_first_server_that_has_the_file_gives_it() {
         let fetched = fetch(vec![vec![MISSING], vec![GOOD], vec![]], 100);
-        assert_eq!(fetched.result, Ok(Some("good file".to_owned())));
+        assert_eq!(fetched.result.expect("an answer"), Some("good file".to_owned()));
         assert_eq!(fetched.files, ["debuginfo"]);
     }
 
     #[test]
     fn a_file_that_no_server_has_is_no_failure() {
         let fetched = fetch(vec![vec![MISSING]], 100);
-        assert_eq!(fetched.result, Ok(None));
+        assert_eq!(fetched.result.expect("an answer"), None);
         assert!(fetched.files.is_empty(), "{:?}", fetched.files);
     }
 
     #[test]
     fn bad_answers_are_failures_and_leave_nothing() {
         let cases: [(&[u8], &str); 6] = [
-            (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nwrong", "bad"),
+            (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nwrong", "no build id"),
             (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\ngood", "after 4 bytes"),
             (b"HTTP/1.1 200 OK\r\nContent-Length: 101\r\n\r\n", "DEBUGINFOD_MAXSIZE"),
             (b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\ngood0000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000", "DEBUGINFOD_MAXSIZE"),
@@ -334,7 +374,7 @@ mod tests {
         ];
         for (answer, words) in cases {
             let fetched = fetch(vec![vec![answer]], 100);
-            let why = fetched.result.expect_err("a failure");
+            let why = fetched.result.expect_err("a failure").to_string();
             assert!(why.contains(words) && why.contains("/buildid/abcd/debuginfo: "), "{why}");
             assert!(fetched.files.is_empty(), "{:?}", fetched.files);
         }

@@ -18,7 +18,7 @@ use object::{Object, ObjectSection, ReadRef};
 use strum::IntoStaticStr;
 
 use super::loaded::Loaded;
-use super::table::{Symbol, Table};
+use super::table::{Symbol, Table, TableError};
 
 /// The instruction set of a binary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, IntoStaticStr)]
@@ -51,10 +51,63 @@ impl Arch {
 pub enum ImageError {
     #[error("cannot open {path}: {source}")]
     Open { path: String, source: std::io::Error },
-    #[error("{path} is not a usable ELF file: {reason}")]
-    Elf { path: String, reason: String },
+    #[error("{path} is not a usable ELF file: {source}")]
+    Elf { path: String, source: Malformed },
     #[error("{path} is for a machine that armtrace does not know (ELF machine {machine})")]
     Machine { path: String, machine: u16 },
+}
+
+/// What is wrong with an ELF file that cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Malformed {
+    #[error(transparent)]
+    Headers(#[from] object::read::Error),
+    #[error("truncated: a loaded segment lies past the end of the file")]
+    Truncated,
+    #[error("a loaded segment lies past the end of the address space")]
+    OutsideAddressSpace,
+    #[error("it has no loadable segment")]
+    NoSegment,
+    #[error(transparent)]
+    Symbols(#[from] TableError),
+}
+
+/// How a file is damaged that can be used nevertheless.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Damage {
+    #[error("its sections cannot be read: {0}")]
+    Sections(object::read::Error),
+    #[error("its section headers were stripped off")]
+    NoSections,
+    #[error("its .symtab cannot be read: {0}")]
+    SymbolTable(TableError),
+}
+
+/// The error for a file that is for a machine unknown to armtrace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("it is for another machine")]
+pub struct OtherMachine;
+
+/// The reason why symbols are not those of a program.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Mismatch {
+    /// The build IDs in hexadecimal; empty if there is none.
+    #[error(
+        "it belongs to another build: its build id is {}, the server's is {}",
+        or_none(.theirs),
+        or_none(.servers)
+    )]
+    Build { theirs: String, servers: String },
+    #[error("it is for another architecture, or its code is at other addresses than the server's")]
+    Addresses,
+}
+
+fn or_none(build_id: &str) -> &str {
+    if build_id.is_empty() {
+        "none"
+    } else {
+        build_id
+    }
 }
 
 /// The source of the names in an image; with several sources, the one that knew most.
@@ -99,12 +152,15 @@ pub struct BuildIdentity {
 impl BuildIdentity {
     pub(super) fn of<'a, R: ReadRef<'a>>(
         elf: &ElfFile64<'a, object::LittleEndian, R>,
-    ) -> Result<BuildIdentity, String> {
-        let endian = elf.endian();
-        let arch = Arch::of(elf.elf_header().e_machine(endian)).ok_or("it is for another machine")?;
+    ) -> Result<BuildIdentity, OtherMachine> {
+        let arch = Arch::of(elf.elf_header().e_machine(elf.endian())).ok_or(OtherMachine)?;
+        Ok(BuildIdentity::with_arch(elf, arch))
+    }
+
+    fn with_arch<'a, R: ReadRef<'a>>(elf: &ElfFile64<'a, object::LittleEndian, R>, arch: Arch) -> BuildIdentity {
         let text = elf.section_by_name(".text").map_or(0..0, |s| s.address()..s.address().saturating_add(s.size()));
         let build_id = elf.build_id().ok().flatten().map(<[u8]>::to_vec).unwrap_or_default();
-        Ok(BuildIdentity { arch, build_id, text })
+        BuildIdentity { arch, build_id, text }
     }
 
     /// Returns the GNU build ID in hexadecimal; empty if there is none.
@@ -117,23 +173,18 @@ impl BuildIdentity {
     ///
     /// # Errors
     /// Fails with what differs.
-    pub(super) fn check(&self, other: &BuildIdentity) -> Result<(), String> {
+    pub(super) fn check(&self, other: &BuildIdentity) -> Result<(), Mismatch> {
         if self.build_id != other.build_id {
-            let shown = |i: &BuildIdentity| if i.build_id.is_empty() { "none".to_owned() } else { i.build_id() };
-            return Err(format!(
-                "it belongs to another build: its build id is {}, the server's is {}",
-                shown(other),
-                shown(self)
-            ));
+            return Err(Mismatch::Build { theirs: other.build_id(), servers: self.build_id() });
         }
         self.check_addresses(other)
     }
 
     /// Does the part of [`BuildIdentity::check`] that works without a build ID. A program without section headers does not
     /// say where its code is.
-    pub(super) fn check_addresses(&self, other: &BuildIdentity) -> Result<(), String> {
+    pub(super) fn check_addresses(&self, other: &BuildIdentity) -> Result<(), Mismatch> {
         if self.arch != other.arch || !self.text.is_empty() && self.text != other.text {
-            return Err("it is for another architecture, or its code is at other addresses than the server's".into());
+            return Err(Mismatch::Addresses);
         }
         Ok(())
     }
@@ -145,12 +196,12 @@ struct Contents {
     source: SymbolSource,
     sections: HashMap<String, Range<u64>>,
     symbols: Table,
-    damage: Option<String>,
+    damage: Option<Damage>,
 }
 
 impl Contents {
     /// Reads the contents by the section headers.
-    fn by_sections(data: &[u8], loaded: &Loaded) -> Result<Contents, String> {
+    fn by_sections(data: &[u8], loaded: &Loaded, arch: Arch) -> Result<Contents, Damage> {
         let elf = with_sections(data)?;
         let mut sections = HashMap::new();
         for section in elf.sections() {
@@ -160,22 +211,20 @@ impl Contents {
                 sections.insert(name.to_owned(), addr..addr.saturating_add(header.sh_size(elf.endian())));
             }
         }
-        let mut damage = None;
-        let mut read = |name: &str, table: Result<Table, String>| {
-            table.inspect_err(|why| damage = Some(format!("its {name} cannot be read: {why}"))).unwrap_or_default()
-        };
+        let table = Table::from_elf(&elf, elf.elf_symbol_table());
+        let damage = table.as_ref().err().copied().map(Damage::SymbolTable);
         let mut source = SymbolSource::Symtab;
-        let mut symbols = read(".symtab", Table::from_elf(&elf, elf.elf_symbol_table()));
+        let mut symbols = table.unwrap_or_default();
         if symbols.is_empty() {
             let exported = Table::from_elf(&elf, elf.elf_dynamic_symbol_table());
-            symbols = exported.or_else(|why| loaded.symbols().map_err(|_| why)).unwrap_or_default();
+            symbols = exported.or_else(|_| loaded.symbols()).unwrap_or_default();
             source = if symbols.is_empty() { SymbolSource::None } else { SymbolSource::Dynsym };
         }
-        Ok(Contents { identity: BuildIdentity::of(&elf)?, source, sections, symbols, damage })
+        Ok(Contents { identity: BuildIdentity::with_arch(&elf, arch), source, sections, symbols, damage })
     }
 
     /// Reads the contents as the loader does; `why` says why the section headers cannot be used.
-    fn by_segments(loaded: &Loaded, arch: Arch, why: String) -> Result<Contents, String> {
+    fn by_segments(loaded: &Loaded, arch: Arch, why: Damage) -> Result<Contents, TableError> {
         let symbols = loaded.symbols()?;
         let source = if symbols.is_empty() { SymbolSource::None } else { SymbolSource::Dynsym };
         let identity = BuildIdentity { arch, build_id: loaded.build_id(), text: 0..0 };
@@ -184,11 +233,10 @@ impl Contents {
 }
 
 /// Parses a file whose section headers can be used.
-fn with_sections(data: &[u8]) -> Result<ElfFile64<'_, object::LittleEndian>, String> {
-    let elf =
-        ElfFile64::<object::LittleEndian>::parse(data).map_err(|e| format!("its sections cannot be read: {e}"))?;
+fn with_sections(data: &[u8]) -> Result<ElfFile64<'_, object::LittleEndian>, Damage> {
+    let elf = ElfFile64::<object::LittleEndian>::parse(data).map_err(Damage::Sections)?;
     if elf.elf_section_table().is_empty() {
-        return Err("its section headers were stripped off".to_owned());
+        return Err(Damage::NoSections);
     }
     Ok(elf)
 }
@@ -211,7 +259,7 @@ pub struct Image {
     symbols: Table,
     is_fixed: bool,
     /// The reason why the file is damaged, although it can be used.
-    damage: Option<String>,
+    damage: Option<Damage>,
     /// The number of functions and variables that the file itself names.
     own_symbols: (SymbolSource, usize),
     /// The global offset table: address of an entry to what it points to. Read on first use.
@@ -244,34 +292,34 @@ impl Image {
     }
 
     fn parse(data: Mmap, path: &str) -> Result<Image, ImageError> {
-        let bad = |reason: &dyn std::fmt::Display| ImageError::Elf { path: path.into(), reason: reason.to_string() };
-        let header = elf::FileHeader64::<object::LittleEndian>::parse(&*data).map_err(|e| bad(&e))?;
-        let endian = header.endian().map_err(|e| bad(&e))?;
+        let bad = |source: Malformed| ImageError::Elf { path: path.into(), source };
+        let header = elf::FileHeader64::<object::LittleEndian>::parse(&*data).map_err(|e| bad(e.into()))?;
+        let endian = header.endian().map_err(|e| bad(e.into()))?;
         let machine = header.e_machine(endian);
         let Some(arch) = Arch::of(machine) else {
             return Err(ImageError::Machine { path: path.into(), machine: machine.0 });
         };
-        let loaded = Loaded::parse(&data).map_err(|e| bad(&e))?;
+        let loaded = Loaded::parse(&data).map_err(|e| bad(e.into()))?;
         let mut segments = Vec::new();
         for header in loaded.headers() {
             if header.p_type(endian) == elf::PT_LOAD {
                 let (offset, file_size) = header.file_range(endian);
                 if offset.checked_add(file_size).is_none_or(|end| end > data.len() as u64) {
-                    return Err(bad(&"truncated: a loaded segment lies past the end of the file"));
+                    return Err(bad(Malformed::Truncated));
                 }
                 let (addr, memory_size) = (header.p_vaddr(endian), header.p_memsz(endian));
                 if addr.checked_add(memory_size.max(file_size)).is_none() {
-                    return Err(bad(&"a loaded segment lies past the end of the address space"));
+                    return Err(bad(Malformed::OutsideAddressSpace));
                 }
                 segments.push(Segment { addr, offset, file_size, memory_size });
             }
         }
         if segments.is_empty() {
-            return Err(bad(&"it has no loadable segment"));
+            return Err(bad(Malformed::NoSegment));
         }
-        let (contents, has_sections) = match Contents::by_sections(&data, &loaded) {
+        let (contents, has_sections) = match Contents::by_sections(&data, &loaded, arch) {
             Ok(contents) => (contents, true),
-            Err(why) => (Contents::by_segments(&loaded, arch, why).map_err(|e| bad(&e))?, false),
+            Err(why) => (Contents::by_segments(&loaded, arch, why).map_err(|e| bad(e.into()))?, false),
         };
         let Contents { identity, source, sections, symbols, damage } = contents;
         let is_fixed = header.e_type(endian) == elf::ET_EXEC;
@@ -304,8 +352,8 @@ impl Image {
     }
 
     /// Returns how the file is damaged, although it can be used; `None` for most files.
-    pub fn damage(&self) -> Option<&str> {
-        self.damage.as_deref()
+    pub fn damage(&self) -> Option<Damage> {
+        self.damage
     }
 
     /// Adds symbols that `source` has of this very build; those outside of the program are left out.
@@ -317,7 +365,7 @@ impl Image {
         symbols: &Table,
         source: SymbolSource,
         file: Option<PathBuf>,
-    ) -> Result<(), String> {
+    ) -> Result<(), TableError> {
         let extent = self.extent();
         let others = symbols.iter().filter(|s| extent.contains(&s.addr));
         self.symbols = Table::new(self.symbols.iter().chain(others))?;

@@ -9,7 +9,7 @@ use object::elf::{self, Dyn64, FileHeader64, ProgramHeader64, Rela64, Sym64};
 use object::read::elf::{Dyn, FileHeader, GnuHashTable, HashTable, ProgramHeader};
 use object::LittleEndian;
 
-use super::table::{name_at, Table};
+use super::table::{name_at, Table, TableError};
 
 pub(super) struct Loaded<'a> {
     data: &'a [u8],
@@ -95,7 +95,7 @@ impl<'a> Loaded<'a> {
     ///
     /// # Errors
     /// Fails when there are more than a program can have.
-    pub fn symbols(&self) -> Result<Table, String> {
+    pub fn symbols(&self) -> Result<Table, TableError> {
         Table::of_symbols(self.dynamic_symbols(), self.strings())
     }
 

@@ -15,12 +15,12 @@ mod signature;
 mod sources;
 mod table;
 
-pub use debug_file::DebugFile;
-pub use debug_info::{DebugInfo, Slice};
+pub use debug_file::{DebugFile, DebugFileError};
+pub use debug_info::{DebugInfo, DebugInfoError, SectionError, Slice};
 pub use debug_roots::{is_deleted, DebugRoots};
-pub use debuginfod::Debuginfod;
+pub use debuginfod::{Debuginfod, DebuginfodError, Failed, RequestError};
 pub use frame::{frame, Frame};
-pub use image::{Arch, BuildIdentity, Image, ImageError, SymbolSource};
+pub use image::{Arch, BuildIdentity, Damage, Image, ImageError, Malformed, Mismatch, OtherMachine, SymbolSource};
 pub use signature::{parameter_types, parameters, Parameter};
-pub use sources::{complete, read_any, Settings, Trial};
-pub use table::{plain_name, Symbol, Table};
+pub use sources::{complete, read_any, NamedFileError, NoSymbols, Settings, Trial, UnusableFile};
+pub use table::{plain_name, Symbol, Table, TableError};

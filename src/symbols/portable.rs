@@ -24,13 +24,30 @@ use flate2::Compression;
 
 use super::debug_file::DebugFile;
 use super::image::{Arch, BuildIdentity};
-use super::table::{Symbol, Table};
+use super::table::{Symbol, Table, TableError};
 
 const FORMAT: &str = "armtrace-symbols";
 const VERSION: &str = "1";
 
 /// The most bytes, decompressed; a MySQL server's symbols have 9 MB.
 const MAX_TEXT: u64 = 256 << 20;
+
+/// The reason why a symbol file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum PortableError {
+    #[error("damaged: {0}")]
+    Compression(io::Error),
+    #[error("too large for a symbol file")]
+    TooLarge,
+    #[error("not a symbol file of armtrace")]
+    NotASymbolFile,
+    #[error("of version {0}, but this armtrace reads version {VERSION}")]
+    Version(String),
+    #[error("damaged: copy or export it again")]
+    Damaged,
+    #[error(transparent)]
+    Symbols(#[from] TableError),
+}
 
 /// Returns whether a file that begins with these bytes can be a symbol file: whether it is compressed with gzip.
 pub(super) fn is_portable(begin: &[u8]) -> bool {
@@ -63,31 +80,29 @@ pub fn write(identity: &BuildIdentity, symbols: &Table, out: impl Write) -> io::
 ///
 /// # Errors
 /// Fails when it is not a file that this version can read, or when it is damaged.
-pub fn read(file: impl Read) -> Result<DebugFile, String> {
+pub fn read(file: impl Read) -> Result<DebugFile, PortableError> {
     let mut text = String::new();
     let decoder = GzDecoder::new(file).take(MAX_TEXT + 1);
-    io::BufReader::new(decoder).read_to_string(&mut text).map_err(|e| format!("damaged: {e}"))?;
+    io::BufReader::new(decoder).read_to_string(&mut text).map_err(PortableError::Compression)?;
     if text.len() as u64 > MAX_TEXT {
-        return Err("too large for a symbol file".into());
+        return Err(PortableError::TooLarge);
     }
     parse(&text)
 }
 
-fn parse(text: &str) -> Result<DebugFile, String> {
+fn parse(text: &str) -> Result<DebugFile, PortableError> {
     let mut lines = text.lines();
     match lines.next().and_then(|l| l.split_once(' ')) {
         Some((FORMAT, VERSION)) => {}
-        Some((FORMAT, version)) => {
-            return Err(format!("of version {version}, but this armtrace reads version {VERSION}"))
-        }
-        _ => return Err("not a symbol file of armtrace".into()),
+        Some((FORMAT, version)) => return Err(PortableError::Version(version.to_owned())),
+        _ => return Err(PortableError::NotASymbolFile),
     }
     let arch = field(&mut lines, "arch")?;
-    let arch = [Arch::X86_64, Arch::Aarch64].into_iter().find(|a| a.as_str() == arch).ok_or_else(damaged)?;
-    let build_id = from_hex(field(&mut lines, "build-id")?).ok_or_else(damaged)?;
-    let (start, end) = field(&mut lines, "text")?.split_once(' ').ok_or_else(damaged)?;
+    let arch = [Arch::X86_64, Arch::Aarch64].into_iter().find(|a| a.as_str() == arch).ok_or(PortableError::Damaged)?;
+    let build_id = from_hex(field(&mut lines, "build-id")?).ok_or(PortableError::Damaged)?;
+    let (start, end) = field(&mut lines, "text")?.split_once(' ').ok_or(PortableError::Damaged)?;
     let text = number(start)?..number(end)?;
-    let count: usize = field(&mut lines, "symbols")?.parse().map_err(|_| damaged())?;
+    let count: usize = field(&mut lines, "symbols")?.parse().map_err(|_| PortableError::Damaged)?;
     let mut at = 0_u64;
     let mut found = 0;
     let mut is_damaged = false;
@@ -98,7 +113,7 @@ fn parse(text: &str) -> Result<DebugFile, String> {
         symbol
     }))?;
     if is_damaged || found != count {
-        return Err(damaged());
+        return Err(PortableError::Damaged);
     }
     Ok(DebugFile { identity: BuildIdentity { arch, build_id, text }, symbols })
 }
@@ -116,20 +131,16 @@ fn symbol<'a>(line: &'a str, at: &mut u64) -> Option<Symbol<'a>> {
     Some(Symbol { name: fields.next()?, addr: *at, size, is_function })
 }
 
-fn field<'a>(lines: &mut Lines<'a>, name: &str) -> Result<&'a str, String> {
-    let (key, value) = lines.next().and_then(|l| l.split_once(' ')).ok_or_else(damaged)?;
-    (key == name).then_some(value).ok_or_else(damaged)
+fn field<'a>(lines: &mut Lines<'a>, name: &str) -> Result<&'a str, PortableError> {
+    let (key, value) = lines.next().and_then(|l| l.split_once(' ')).ok_or(PortableError::Damaged)?;
+    (key == name).then_some(value).ok_or(PortableError::Damaged)
 }
 
-fn number(text: &str) -> Result<u64, String> {
-    u64::from_str_radix(text, 16).map_err(|_| damaged())
+fn number(text: &str) -> Result<u64, PortableError> {
+    u64::from_str_radix(text, 16).map_err(|_| PortableError::Damaged)
 }
 
 fn from_hex(text: &str) -> Option<Vec<u8>> {
     let digits: Vec<u8> = text.chars().map(|c| c.to_digit(16).map(|d| d as u8)).collect::<Option<_>>()?;
     digits.len().is_multiple_of(2).then(|| digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect())
-}
-
-fn damaged() -> String {
-    "damaged: copy or export it again".into()
 }

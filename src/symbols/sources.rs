@@ -15,12 +15,13 @@ use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::path::{Path, PathBuf};
 
-use super::debug_file::{debuglink_crc, DebugFile};
+use super::debug_file::{debuglink_crc, DebugFile, DebugFileError};
 use super::debug_roots::DebugRoots;
-use super::debuginfod::Debuginfod;
+use super::debuginfod::{Debuginfod, DebuginfodError};
 use super::debuglink::Debuglink;
-use super::image::{Image, SymbolSource};
-use super::portable;
+use super::image::{Image, Mismatch, SymbolSource};
+use super::portable::{self, PortableError};
+use super::table::TableError;
 
 /// The user's settings for the chain.
 #[derive(Clone, Debug, Default)]
@@ -37,27 +38,89 @@ impl Settings {
     }
 }
 
+/// The reason why a file's symbols cannot be used for a program, for a message that begins with its path.
+#[derive(Debug, thiserror::Error)]
+pub enum UnusableFile {
+    #[error("cannot read it: {0}")]
+    Unreadable(io::Error),
+    #[error(transparent)]
+    DebugFile(#[from] DebugFileError),
+    #[error(transparent)]
+    SymbolFile(#[from] PortableError),
+    #[error("the server's program has no build id, so armtrace cannot verify that these symbols belong to it")]
+    NoBuildId,
+    #[error(transparent)]
+    Mismatch(#[from] Mismatch),
+    #[error("its checksum: {0}")]
+    NoChecksum(io::Error),
+    #[error("its checksum is {found:08x}, but the program expects {expected:08x}")]
+    Checksum { found: u32, expected: u32 },
+    #[error(transparent)]
+    Symbols(#[from] TableError),
+}
+
+/// The error if the symbol file that the user named cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("--symbols {}: {why}", .path.display())]
+pub struct NamedFileError {
+    pub path: PathBuf,
+    pub why: UnusableFile,
+}
+
+/// The reason why a source has no symbols.
+#[derive(Debug, thiserror::Error)]
+pub enum NoSymbols {
+    #[error("the program has none")]
+    NoSection,
+    #[error("the program has no build id")]
+    NoBuildId,
+    #[error("the program names no debug file")]
+    NoDebuglink,
+    #[error("there is no {}", .0.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", no "))]
+    NoFile(Vec<PathBuf>),
+    #[error("not queried, because DEBUGINFOD_URLS is not set")]
+    NoServers,
+    #[error("not queried, because the program has no build id")]
+    NothingToAskFor,
+    #[error("not queried, because nothing is missing")]
+    NotNeeded,
+    #[error("{}: {why}", .path.display())]
+    Unopened { path: PathBuf, why: io::Error },
+    #[error("{}: {why}", .path.display())]
+    Unusable { path: PathBuf, why: UnusableFile },
+    #[error("no server has the debug file of build {0}")]
+    NotServed(String),
+    #[error(transparent)]
+    Debuginfod(#[from] DebuginfodError),
+}
+
 /// A source that was tried, and the result.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct Trial {
     pub source: SymbolSource,
     /// Where its symbols are, or why it has none.
-    pub outcome: Result<PathBuf, String>,
-    /// Whether something was found that cannot be used, which deserves a warning.
-    pub is_failure: bool,
+    pub outcome: Result<PathBuf, NoSymbols>,
 }
 
 impl Trial {
-    fn absent(source: SymbolSource, why: impl Into<String>) -> Trial {
-        Trial { source, outcome: Err(why.into()), is_failure: false }
-    }
-
-    fn failed(source: SymbolSource, why: impl Into<String>) -> Trial {
-        Trial { source, outcome: Err(why.into()), is_failure: true }
-    }
-
-    fn found(source: SymbolSource, path: PathBuf) -> Trial {
-        Trial { source, outcome: Ok(path), is_failure: false }
+    /// Returns whether something was found that cannot be used, or a server had no answer, which deserves a warning.
+    pub fn is_failure(&self) -> bool {
+        match &self.outcome {
+            Ok(_) => false,
+            Err(why) => match why {
+                NoSymbols::NoSection
+                | NoSymbols::NoBuildId
+                | NoSymbols::NoDebuglink
+                | NoSymbols::NoFile(_)
+                | NoSymbols::NoServers
+                | NoSymbols::NothingToAskFor
+                | NoSymbols::NotNeeded => false,
+                NoSymbols::Unopened { .. }
+                | NoSymbols::Unusable { .. }
+                | NoSymbols::NotServed(_)
+                | NoSymbols::Debuginfod(_) => true,
+            },
+        }
     }
 }
 
@@ -74,17 +137,16 @@ impl fmt::Display for Trial {
 /// queried only if `misses_some` returns true for the image after everything else.
 ///
 /// # Errors
-/// Fails when the file that the user named cannot be used, saying what is wrong with it.
+/// Fails when the file that the user named cannot be used.
 pub fn complete(
     image: &mut Image,
     roots: &DebugRoots,
     settings: &Settings,
     misses_some: impl Fn(&Image) -> bool,
-) -> Result<Vec<Trial>, String> {
+) -> Result<Vec<Trial>, NamedFileError> {
     if let Some(path) = &settings.file {
-        let shown = |why: String| format!("--symbols {}: {why}", path.display());
-        add_named_file(image, path).map_err(shown)?;
-        return Ok(vec![Trial::found(SymbolSource::File, path.clone())]);
+        add_named_file(image, path).map_err(|why| NamedFileError { path: path.clone(), why })?;
+        return Ok(vec![Trial { source: SymbolSource::File, outcome: Ok(path.clone()) }]);
     }
     if image.symbol_source() == SymbolSource::Symtab {
         return Ok(Vec::new());
@@ -98,31 +160,28 @@ pub fn complete(
     Ok(chain.trials)
 }
 
-fn add_named_file(image: &mut Image, path: &Path) -> Result<(), String> {
+fn add_named_file(image: &mut Image, path: &Path) -> Result<(), UnusableFile> {
     let found = read_any(path)?;
     if image.identity().build_id.is_empty() {
-        return Err(
-            "the server's program has no build id, so armtrace cannot verify that these symbols belong to it".into()
-        );
+        return Err(UnusableFile::NoBuildId);
     }
     image.identity().check(&found.identity)?;
-    image.add_symbols(&found.symbols, SymbolSource::File, Some(path.to_owned()))
+    Ok(image.add_symbols(&found.symbols, SymbolSource::File, Some(path.to_owned()))?)
 }
 
 /// Reads an armtrace symbol file, or an ELF file with a symbol table.
 ///
 /// # Errors
 /// Fails with the reason why the file is unusable.
-pub fn read_any(path: &Path) -> Result<DebugFile, String> {
-    let read = |e: io::Error| format!("cannot read it: {e}");
-    let mut file = File::open(path).map_err(read)?;
+pub fn read_any(path: &Path) -> Result<DebugFile, UnusableFile> {
+    let mut file = File::open(path).map_err(UnusableFile::Unreadable)?;
     let mut begin = Vec::new();
-    (&file).take(4).read_to_end(&mut begin).map_err(read)?;
-    file.rewind().map_err(read)?;
+    (&file).take(4).read_to_end(&mut begin).map_err(UnusableFile::Unreadable)?;
+    file.rewind().map_err(UnusableFile::Unreadable)?;
     if portable::is_portable(&begin) {
-        portable::read(file)
+        Ok(portable::read(file)?)
     } else {
-        DebugFile::read(&file)
+        Ok(DebugFile::read(&file)?)
     }
 }
 
@@ -136,11 +195,13 @@ impl Chain<'_> {
     fn mini_debug_info(&mut self) {
         let source = SymbolSource::MiniDebugInfo;
         let Some(section) = self.image.unloaded_section(".gnu_debugdata") else {
-            return self.trials.push(Trial::absent(source, "the program has none"));
+            return self.note(source, Err(NoSymbols::NoSection));
         };
         // It is part of the program, so it needs no build ID.
-        let found = DebugFile::from_gnu_debugdata(section)
-            .and_then(|found| self.image.identity().check_addresses(&found.identity).map(|()| found));
+        let found = DebugFile::from_gnu_debugdata(section).map_err(UnusableFile::from).and_then(|found| {
+            self.image.identity().check_addresses(&found.identity)?;
+            Ok(found)
+        });
         self.add(source, Path::new(".gnu_debugdata"), None, found);
     }
 
@@ -149,7 +210,7 @@ impl Chain<'_> {
         let id = self.image.build_id();
         // The first byte of the ID names the directory.
         if id.len() < 4 {
-            self.trials.push(Trial::absent(source, "the program has no build id"));
+            self.note(source, Err(NoSymbols::NoBuildId));
             return false;
         }
         let path = PathBuf::from(format!("/usr/lib/debug/.build-id/{}/{}.debug", &id[..2], &id[2..]));
@@ -159,7 +220,7 @@ impl Chain<'_> {
     fn debuglink(&mut self) -> bool {
         let source = SymbolSource::Debuglink;
         let Some(link) = self.image.unloaded_section(".gnu_debuglink").and_then(Debuglink::parse) else {
-            self.trials.push(Trial::absent(source, "the program names no debug file"));
+            self.note(source, Err(NoSymbols::NoDebuglink));
             return false;
         };
         self.debug_file(source, |program| link.candidates(program), Some(link.crc))
@@ -176,11 +237,11 @@ impl Chain<'_> {
                 let file = match root.open_file(&path) {
                     Ok(file) => file,
                     Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                        looked.push(shown.display().to_string());
+                        looked.push(shown);
                         continue;
                     }
-                    Err(e) => {
-                        self.trials.push(Trial::failed(source, format!("{}: {e}", shown.display())));
+                    Err(why) => {
+                        self.note(source, Err(NoSymbols::Unopened { path: shown, why }));
                         continue;
                     }
                 };
@@ -191,7 +252,7 @@ impl Chain<'_> {
             }
         }
         if !looked.is_empty() {
-            self.trials.push(Trial::absent(source, format!("there is no {}", looked.join(", no "))));
+            self.note(source, Err(NoSymbols::NoFile(looked)));
         }
         false
     }
@@ -199,24 +260,22 @@ impl Chain<'_> {
     fn debuginfod(&mut self, settings: Option<&Debuginfod>, is_needed: bool) {
         let source = SymbolSource::Debuginfod;
         let id = self.image.build_id();
-        let Some(debuginfod) = settings else {
-            return self.trials.push(Trial::absent(source, "not queried, because DEBUGINFOD_URLS is not set"));
-        };
+        let Some(debuginfod) = settings else { return self.note(source, Err(NoSymbols::NoServers)) };
         if id.is_empty() {
-            return self.trials.push(Trial::absent(source, "not queried, because the program has no build id"));
+            return self.note(source, Err(NoSymbols::NothingToAskFor));
         }
         if !is_needed {
-            return self.trials.push(Trial::absent(source, "not queried, because nothing is missing"));
+            return self.note(source, Err(NoSymbols::NotNeeded));
         }
         match debuginfod.debug_file(&id, |file| self.check(file)) {
             Ok(Some((found, path))) => drop(self.add(source, &path, Some(&path), Ok(found))),
-            Ok(None) => self.trials.push(Trial::failed(source, format!("no server has the debug file of build {id}"))),
-            Err(why) => self.trials.push(Trial::failed(source, why)),
+            Ok(None) => self.note(source, Err(NoSymbols::NotServed(id))),
+            Err(why) => self.note(source, Err(why.into())),
         }
     }
 
     /// Reads a debug file's symbols, if they are this program's.
-    fn check(&self, file: &File) -> Result<DebugFile, String> {
+    fn check(&self, file: &File) -> Result<DebugFile, UnusableFile> {
         let found = DebugFile::read(file)?;
         self.image.identity().check(&found.identity)?;
         Ok(found)
@@ -228,24 +287,31 @@ impl Chain<'_> {
         source: SymbolSource,
         shown: &Path,
         file: Option<&Path>,
-        found: Result<DebugFile, String>,
+        found: Result<DebugFile, UnusableFile>,
     ) -> bool {
-        let added = found.and_then(|found| self.image.add_symbols(&found.symbols, source, file.map(Path::to_owned)));
+        let added =
+            found.and_then(|found| Ok(self.image.add_symbols(&found.symbols, source, file.map(Path::to_owned))?));
         let is_added = added.is_ok();
-        self.trials.push(match added {
-            Ok(()) => Trial::found(source, shown.to_owned()),
-            Err(why) => Trial::failed(source, format!("{}: {why}", shown.display())),
-        });
+        let path = shown.to_owned();
+        let outcome = match added {
+            Ok(()) => Ok(path),
+            Err(why) => Err(NoSymbols::Unusable { path, why }),
+        };
+        self.note(source, outcome);
         is_added
+    }
+
+    fn note(&mut self, source: SymbolSource, outcome: Result<PathBuf, NoSymbols>) {
+        self.trials.push(Trial { source, outcome });
     }
 }
 
-fn check_crc(file: &File, expected: Option<u32>) -> Result<(), String> {
+fn check_crc(file: &File, expected: Option<u32>) -> Result<(), UnusableFile> {
     let Some(expected) = expected else { return Ok(()) };
-    let found = debuglink_crc(file).map_err(|e| format!("its checksum: {e}"))?;
+    let found = debuglink_crc(file).map_err(UnusableFile::NoChecksum)?;
     if found == expected {
         Ok(())
     } else {
-        Err(format!("its checksum is {found:08x}, but the program expects {expected:08x}"))
+        Err(UnusableFile::Checksum { found, expected })
     }
 }

@@ -23,7 +23,14 @@ const MAX_SYMBOLS: usize = 8 << 20;
 /// The most symbols with the same start that are examined for one that contains an address.
 const MAX_OVERLAPPING: usize = 16;
 
-const TOO_MANY: &str = "it has more symbols than a program can have";
+/// The reason why a symbol table cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TableError {
+    #[error("it has more symbols than a program can have")]
+    TooMany,
+    #[error("symbol names: {0}")]
+    Names(object::read::Error),
+}
 
 /// A defined function or data object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,12 +71,12 @@ impl Table {
     ///
     /// # Errors
     /// Fails when there are more names than any program has.
-    pub fn new<'a>(symbols: impl IntoIterator<Item = Symbol<'a>>) -> Result<Table, String> {
+    pub fn new<'a>(symbols: impl IntoIterator<Item = Symbol<'a>>) -> Result<Table, TableError> {
         let mut table = Table::default();
         for symbol in symbols {
             let Ok(name_len) = u16::try_from(symbol.name.len()) else { continue };
             if table.names.len() + symbol.name.len() > MAX_NAMES {
-                return Err(TOO_MANY.into());
+                return Err(TableError::TooMany);
             }
             table.entries.push(Entry {
                 addr: symbol.addr,
@@ -97,14 +104,13 @@ impl Table {
     pub(super) fn from_elf<'a, R: ReadRef<'a>>(
         elf: &ElfFile64<'a, LittleEndian, R>,
         symbols: &SymbolTable<'a, elf::FileHeader64<LittleEndian>, R>,
-    ) -> Result<Table, String> {
+    ) -> Result<Table, TableError> {
         if symbols.is_empty() {
             return Ok(Table::default());
         }
         let strings = elf.elf_section_table().section(symbols.string_section());
         // The strings are read in one piece, because the file is read rather than mapped.
-        let strings =
-            strings.and_then(|s| s.data(elf.endian(), elf.data())).map_err(|e| format!("symbol names: {e}"))?;
+        let strings = strings.and_then(|s| s.data(elf.endian(), elf.data())).map_err(TableError::Names)?;
         Table::of_symbols(symbols.symbols(), strings)
     }
 
@@ -113,9 +119,9 @@ impl Table {
     ///
     /// # Errors
     /// Fails when there are more than a program can have.
-    pub(super) fn of_symbols(symbols: &[elf::Sym64<LittleEndian>], strings: &[u8]) -> Result<Table, String> {
+    pub(super) fn of_symbols(symbols: &[elf::Sym64<LittleEndian>], strings: &[u8]) -> Result<Table, TableError> {
         if symbols.len() > MAX_SYMBOLS {
-            return Err(TOO_MANY.into());
+            return Err(TableError::TooMany);
         }
         let endian = LittleEndian;
         Table::new(symbols.iter().filter_map(|symbol| {

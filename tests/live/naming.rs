@@ -16,9 +16,8 @@ use lab::releases::Release;
 use lab::server::{wait_for, Options, Server};
 
 fn open(server: &Server) -> Result<(Arc<Target>, Namer)> {
-    let target = Target::open(server.pid()).map_err(|e| anyhow::anyhow!("{e}"))?;
-    let target = Arc::new(target);
-    let namer = Namer::new(&target).map_err(|e| anyhow::anyhow!("{e}"))?;
+    let target = Arc::new(Target::open(server.pid())?);
+    let namer = Namer::new(&target);
     Ok((target, namer))
 }
 

@@ -84,7 +84,7 @@ fn settings(server: &Server) -> Result<BTreeMap<String, String>> {
 
 /// Checks the settings read from the server's memory against those that it reports.
 fn settings_are_right(server: &Server, at_least: &[&str]) -> Result<()> {
-    let target = Target::open(server.pid()).map_err(anyhow::Error::msg)?;
+    let target = Target::open(server.pid())?;
     let read = armtrace::server::settings(&target.image, &Memory::new(server.pid()), target.bias);
     let reported = settings(server)?;
     for (name, value) in &read {

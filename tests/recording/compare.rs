@@ -453,7 +453,7 @@ fn the_latch_that_stops_scaling_is_found() {
 
 #[test]
 fn scaling_needs_statements_and_two_numbers() {
-    let error = |sides| Scaling::new("threads", sides).unwrap_err();
+    let error = |sides| Scaling::new("threads", sides).unwrap_err().to_string();
     assert!(error(sweep().into_iter().take(1).collect()).contains("two recordings"));
     let same = sweep().into_iter().take(1).chain(sweep().into_iter().take(1)).collect();
     assert!(error(same).contains("two different values"));

@@ -227,9 +227,9 @@ impl<'obj> Probes<'obj> {
         let addresses: Vec<SiteAddress> =
             self.sites.iter().map(|site| SiteAddress { file_offset: site.file_offset, cookie: 0 }).collect();
         let attached = attach_sites(&programs, self.pid, &self.exe, &addresses);
-        if let Some((_, why)) = attached.refused.first() {
+        if let Some(refusal) = attached.refused.first() {
             detach_all(attached.links);
-            anyhow::bail!("a probe was refused: {why}");
+            anyhow::bail!("a probe was refused: {}", refusal.why);
         }
         self.set_end(now_ns(libc::CLOCK_MONOTONIC) + BURST.as_nanos() as u64)?;
         thread::sleep(BURST);

@@ -20,6 +20,7 @@ pub use shares::Shares;
 pub use table::Table;
 
 use std::collections::HashMap;
+use std::fmt::{self, Display, Formatter};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
@@ -36,7 +37,7 @@ use super::address_space::AddressSpace;
 use super::checksum::{Checksums, Chosen};
 use super::maps::{entries, of_cpus, sum_over_cpus, take_entries};
 use super::{cost_ns, Attaching, Measurement, Nothing, Room, Snapshot};
-use crate::attach::{attach_clock, detach_all, open_clock, Costs, ProbeClass};
+use crate::attach::{attach_clock, detach_all, open_clock, Costs, ProbeClass, Refusal};
 use crate::bpf::bytes_of;
 use crate::bpf::sample::{types, SampleSkel, SampleSkelBuilder};
 use crate::host::Machine;
@@ -49,6 +50,8 @@ use crate::worker::Worker;
 /// The names of the causes in `enum sample_lost`, in its order.
 const LOST: [&str; types::sample_lost::SAMPLE_LOST_CAUSES.0 as usize] = ["samples_full", "spins_full"];
 
+/// The probe that samples a CPU.
+const CLOCK: &str = "cpu_sample";
 /// The probe that counts `getcpu` system calls.
 const GETCPU: &str = "getcpu_enter";
 
@@ -73,8 +76,8 @@ struct Clocks {
     skel: SampleSkel<'static>,
     period_ns: u64,
     counts_getcpu: bool,
-    /// The CPUs that are not sampled, with the reason.
-    refused: Refused,
+    /// The CPUs that are not sampled, and the system call that is not counted.
+    refused: Vec<Refusal<Sampling>>,
     /// Drains samples.
     drainer: Option<Worker>,
 }
@@ -150,7 +153,7 @@ impl CpuSampler {
         open.progs.getcpu_enter.set_autoload(counts_getcpu);
         let skel = open.load().context("loading the sampling program into the kernel")?;
         let (links, refused) = attach_all(&skel, period_ns, counts_getcpu)?;
-        let sees_getcpu = counts_getcpu && !refused.iter().any(|(probe, _)| probe == GETCPU);
+        let sees_getcpu = counts_getcpu && !refused.iter().any(|refusal| refusal.probe == Sampling::Getcpu);
         let collector = Arc::new(CpuCollector {
             samples: MapHandle::try_from(&skel.maps.samples)?,
             spins: MapHandle::try_from(&skel.maps.spins)?,
@@ -198,7 +201,7 @@ impl Room for CpuSampler {
 
 impl Measurement for CpuSampler {
     fn refused(&self) -> Vec<String> {
-        self.clocks.lock().refused.iter().map(|(probe, why)| format!("probe {probe} was refused: {why}")).collect()
+        self.clocks.lock().refused.iter().map(Refusal::to_string).collect()
     }
 
     fn cost_ns(&self, costs: &Costs) -> u64 {
@@ -255,36 +258,54 @@ pub(super) fn room(cpus: usize, hz: u32) -> u32 {
     (ROOM * sampled).clamp(LEAST_ROOM, MOST_ROOM) as u32
 }
 
-/// What the kernel refused, with the reason.
-pub type Refused = Vec<(String, String)>;
+/// One of the probes that are attached here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sampling {
+    /// The clock of this CPU.
+    Cpu(i32),
+    /// The counter of the system call `getcpu`.
+    Getcpu,
+}
+
+impl Display for Sampling {
+    fn fmt(&self, f: &mut Formatter) -> fmt::Result {
+        match self {
+            Sampling::Cpu(cpu) => write!(f, "{CLOCK} on CPU {cpu}"),
+            Sampling::Getcpu => f.write_str(GETCPU),
+        }
+    }
+}
+
+/// What is attached, and what the kernel refused.
+type Attached = (Vec<Link>, Vec<Refusal<Sampling>>);
 
 /// Attaches the sampling program, and the one that counts system calls if wanted.
 ///
 /// # Errors
 /// Fails when no CPU has a clock.
-fn attach_all(skel: &SampleSkel<'_>, period_ns: u64, counts_getcpu: bool) -> Result<(Vec<Link>, Refused)> {
+fn attach_all(skel: &SampleSkel<'_>, period_ns: u64, counts_getcpu: bool) -> Result<Attached> {
     let (mut links, mut refused) = attach_clocks(skel, &Machine::this().online_cpus(), period_ns)?;
     if counts_getcpu {
         match skel.progs.getcpu_enter.attach_tracepoint(TracepointCategory::Syscalls, "sys_enter_getcpu") {
             Ok(link) => links.push(link),
-            Err(error) => refused.push((GETCPU.to_owned(), error.to_string())),
+            Err(error) => refused.push(Refusal { probe: Sampling::Getcpu, why: error.to_string() }),
         }
     }
     Ok((links, refused))
 }
 
 /// Returns a link for each CPU that has a clock, and the CPUs that have none.
-fn attach_clocks(skel: &SampleSkel<'_>, cpus: &[i32], period_ns: u64) -> Result<(Vec<Link>, Refused)> {
+fn attach_clocks(skel: &SampleSkel<'_>, cpus: &[i32], period_ns: u64) -> Result<Attached> {
     let (mut links, mut refused) = (Vec::new(), Vec::new());
     for &cpu in cpus {
         let clock = open_clock(cpu, period_ns).map_err(anyhow::Error::from);
         match clock.and_then(|clock| Ok(attach_clock(&skel.progs.cpu_sample, clock)?)) {
             Ok(link) => links.push(link),
-            Err(error) => refused.push((format!("cpu_sample on CPU {cpu}"), format!("{error:#}"))),
+            Err(error) => refused.push(Refusal { probe: Sampling::Cpu(cpu), why: format!("{error:#}") }),
         }
     }
     if links.is_empty() {
-        let why = refused.first().map_or("the online CPUs are not known", |(_, why)| why);
+        let why = refused.first().map_or("the online CPUs are not known", |refusal| &refusal.why);
         anyhow::bail!("no CPU can be sampled: {why}");
     }
     Ok((links, refused))
@@ -366,7 +387,7 @@ impl CpuCollector {
             program_ns: 0,
         });
         let clock = ProbeStatus {
-            probe: "cpu_sample".to_owned(),
+            probe: CLOCK.to_owned(),
             state,
             hits: hits.iter().map(|h| h.count).sum(),
             trap_ns: costs.and_then(|c| c.of(ProbeClass::Clock)),

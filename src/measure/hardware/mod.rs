@@ -16,7 +16,8 @@ mod proof;
 pub use figures::{EventCount, EventFunction, Figures, Scope};
 pub use functions::{EventSampler, Sample, Sampled};
 pub use metrics::HardwareMetrics;
-pub use pmus::{Asked, Planned, Pmus};
+pub use pmus::{Asked, Planned, Pmus, Unavailable};
+pub use proof::Uncounted;
 
 use std::io;
 use std::sync::Arc;
@@ -51,8 +52,7 @@ const LOST: &str = "event_samples_full";
 #[derive(Debug)]
 pub struct Examined {
     pub planned: Planned,
-    /// The error says why it does not count, or cannot be trusted.
-    pub proven: Result<(), String>,
+    pub proven: Result<(), Uncounted>,
 }
 
 impl Examined {
@@ -325,26 +325,24 @@ impl Total {
 }
 
 /// Opens counters of an event in all threads, or on the devices that have it. `room` is the number of descriptors left.
-fn open(planned: &Planned, threads: &[i32], room: &mut usize) -> Result<Vec<Counter>, String> {
-    let asked = planned.asked.as_ref().map_err(String::clone)?;
+fn open(planned: &Planned, threads: &[i32], room: &mut usize) -> Result<Vec<Counter>, Uncounted> {
+    let asked = planned.asked.as_ref().map_err(Unavailable::clone)?;
     let places: Vec<_> = match planned.scope() {
         Scope::Process => threads.iter().flat_map(|thread| asked.of(Whose::Thread(*thread))).collect(),
         Scope::Host => asked.of(Whose::Own),
     };
-    *room = room.checked_sub(places.len()).ok_or_else(|| {
-        format!("the server has {} threads, and each event needs one file descriptor per thread", threads.len())
-    })?;
+    *room = room.checked_sub(places.len()).ok_or(Uncounted::TooManyThreads(threads.len()))?;
     let mut counters = Vec::new();
     for (what, whose) in places {
         match Counter::open(what, whose) {
             Ok(counter) => counters.push(counter),
             // The thread has ended meanwhile.
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
-            Err(error) => return Err(proof::refusal(&error)),
+            Err(error) => return Err(Uncounted::refused(error)),
         }
     }
     if counters.is_empty() {
-        return Err("the server has ended".to_owned());
+        return Err(Uncounted::Ended);
     }
     Ok(counters)
 }
@@ -443,8 +441,9 @@ mod tests {
         }
         let own = std::process::id() as i32;
         let why = open(&page_faults(), &[own, own], &mut 1).unwrap_err();
-        assert!(why.contains("2 threads"), "{why}");
-        assert!(open(&page_faults(), &[i32::MAX], &mut 1).unwrap_err().contains("ended"));
+        assert!(matches!(why, Uncounted::TooManyThreads(2)), "{why}");
+        let why = open(&page_faults(), &[i32::MAX], &mut 1).unwrap_err();
+        assert!(matches!(why, Uncounted::Ended), "{why}");
     }
 
     #[test]

@@ -18,12 +18,23 @@ pub struct Pmus<'m> {
     names: Vec<String>,
 }
 
+/// The reason why an event cannot be requested on this host.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unavailable {
+    #[error("there are no counters")]
+    NoCounters,
+    #[error("no device hisi_scclNUMBER_{unit}NUMBER: load the module hisi_uncore_{unit}_pmu")]
+    NoDevice { unit: &'static str },
+    #[error("{device} has no event {event}, or cannot filter it by data source")]
+    NoEvent { device: String, event: &'static str },
+}
+
 /// An event, and the devices that provide it on this host.
 #[derive(Debug)]
 pub struct Planned {
     pub event: &'static HardwareEvent,
-    /// One event for core events, or one per device for shared devices. The error says why it cannot be requested.
-    pub asked: Result<Asked, String>,
+    /// One event for core events, or one per device for shared devices.
+    pub asked: Result<Asked, Unavailable>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,7 +79,7 @@ impl Pmus<'_> {
     pub fn plan(&self, cpu: &Cpu) -> Vec<Planned> {
         let core = self.core_pmu();
         let of_core = |config, config1| {
-            let kind = core.ok_or("there are no counters")?;
+            let kind = core.ok_or(Unavailable::NoCounters)?;
             Ok(Asked::OfThreads(Countable { kind, config, config1 }))
         };
         let ask = |event: &HardwareEvent| match event.code {
@@ -111,19 +122,14 @@ impl Pmus<'_> {
     }
 
     /// Returns the devices that have this event, with the CPU through which to read each.
-    fn devices(&self, event: &Uncore) -> Result<Vec<(Countable, i32)>, String> {
+    fn devices(&self, event: &Uncore) -> Result<Vec<(Countable, i32)>, Unavailable> {
         let infix = format!("_{}", event.unit);
         let is_of_unit = |name: &&String| name.starts_with("hisi_sccl") && name.contains(&infix);
         let devices: Vec<&String> = self.names.iter().filter(is_of_unit).collect();
-        if devices.is_empty() {
-            return Err(format!(
-                "no device hisi_scclNUMBER_{0}NUMBER: load the module hisi_uncore_{0}_pmu",
-                event.unit
-            ));
-        }
+        let first = *devices.first().ok_or(Unavailable::NoDevice { unit: event.unit })?;
         let found: Vec<_> = devices.iter().filter_map(|device| self.device(device, event)).collect();
         if found.is_empty() {
-            return Err(format!("{} has no event {}, or cannot filter it by data source", devices[0], event.event));
+            return Err(Unavailable::NoEvent { device: first.clone(), event: event.event });
         }
         Ok(found)
     }
@@ -198,7 +204,7 @@ mod tests {
             config1 => format!("{}:{:x}:{config1:x}", what.kind, what.config),
         };
         let asked = match &planned.asked {
-            Err(why) => why.clone(),
+            Err(why) => why.to_string(),
             Ok(Asked::OfThreads(what)) => number(what),
             Ok(Asked::OfDevices(devices)) => {
                 devices.iter().map(|(what, cpu)| format!("{}@{cpu}", number(what))).collect::<Vec<_>>().join(" ")
@@ -356,7 +362,7 @@ mod tests {
     fn a_machine_without_counters_is_told_where_there_are_some() {
         let small = machine("graviton3-small");
         let plan = Pmus::of(&small).plan(&cpu(&small));
-        assert!(plan.iter().all(|p| p.asked == Err("there are no counters".to_owned())), "{plan:?}");
+        assert!(plan.iter().all(|p| p.asked == Err(Unavailable::NoCounters)), "{plan:?}");
         assert!(!Pmus::of(&small).has_counters());
         let advice = |machine| Pmus::of(machine).advice();
         assert!(advice(&small).contains("m7g.16xlarge"), "{}", advice(&small));

@@ -10,7 +10,7 @@ use rustix::thread::{sched_getaffinity, sched_setaffinity, CpuSet};
 
 use super::exercise::{branch, execute, turn, INSTRUCTIONS_A_TURN};
 use super::memory::Lines;
-use super::pmus::Planned;
+use super::pmus::{Planned, Unavailable};
 use crate::attach::{Counter, Reading, Whose};
 use crate::catalog::{Access, Proof, RelativeNode};
 use crate::host::{Machine, NumaNode};
@@ -40,36 +40,82 @@ struct Done {
     share: RangeInclusive<f64>,
 }
 
+/// The reason why an event is not counted, or why its counts cannot be trusted.
+#[derive(Debug, thiserror::Error)]
+pub enum Uncounted {
+    #[error(transparent)]
+    Unavailable(#[from] Unavailable),
+    #[error("not permitted: run armtrace as root, or give it CAP_PERFMON")]
+    NotPermitted,
+    #[error("the kernel has no such event for this CPU ({0})")]
+    Unknown(io::Error),
+    #[error("it cannot be opened: {0}")]
+    Unopened(io::Error),
+    #[error("it cannot be read: {0}")]
+    Unreadable(io::Error),
+    #[error("it got no counter, because other events use them all")]
+    NoCounter,
+    #[error("this CPU does not have the instruction")]
+    NoInstruction,
+    #[error("armtrace is not allowed on any CPU")]
+    NoCpu,
+    #[error("the CPU's node is not known")]
+    UnknownNode,
+    #[error("this host has only one NUMA node, so no access is remote")]
+    OneNode,
+    #[error("node {0} has no other core")]
+    NoOtherCore(i32),
+    #[error("no memory on node {node}: {why}")]
+    NoMemory { node: i32, why: io::Error },
+    /// Its count is wrong: while `what` was done, and while it was not.
+    #[error("it counted {with:.0} for {what}{}", beside(*.without))]
+    Wrong { what: String, with: f64, without: f64 },
+    #[error("the trial failed")]
+    Panicked,
+    #[error("the server has {0} threads, and each event needs one file descriptor per thread")]
+    TooManyThreads(usize),
+    #[error("the server has ended")]
+    Ended,
+}
+
+fn beside(without: f64) -> String {
+    if without > 0.0 {
+        format!(", and {without:.0} without them")
+    } else {
+        String::new()
+    }
+}
+
+impl Uncounted {
+    /// Returns the reason for which the kernel refused to open a counter.
+    pub fn refused(error: io::Error) -> Uncounted {
+        match error.raw_os_error() {
+            Some(libc::EACCES | libc::EPERM) => Uncounted::NotPermitted,
+            Some(libc::ENOENT | libc::EOPNOTSUPP | libc::ENODEV | libc::EINVAL) => Uncounted::Unknown(error),
+            _ => Uncounted::Unopened(error),
+        }
+    }
+}
+
 /// Tries whether `planned` counts. This takes some ten milliseconds, and two CPUs for some events.
 ///
 /// # Errors
 /// Fails with the reason why the event cannot be trusted.
-pub fn prove(machine: &Machine, planned: &Planned) -> Result<(), String> {
+pub fn prove(machine: &Machine, planned: &Planned) -> Result<(), Uncounted> {
     // A separate thread, because the trial moves to other CPUs, which must not affect the caller.
     let tried =
         std::thread::scope(|scope| scope.spawn(|| Trial::new(machine, planned)?.run(planned.event.proof)).join());
-    tried.unwrap_or_else(|_| Err("the trial failed".to_owned()))
-}
-
-/// Explains the kernel's refusal.
-pub fn refusal(error: &io::Error) -> String {
-    match error.raw_os_error() {
-        Some(libc::EACCES | libc::EPERM) => "not permitted: run armtrace as root, or give it CAP_PERFMON".to_owned(),
-        Some(libc::ENOENT | libc::EOPNOTSUPP | libc::ENODEV | libc::EINVAL) => {
-            format!("the kernel has no such event for this CPU ({error})")
-        }
-        _ => format!("it cannot be opened: {error}"),
-    }
+    tried.unwrap_or(Err(Uncounted::Panicked))
 }
 
 impl Trial<'_> {
-    fn new<'m>(machine: &'m Machine, planned: &Planned) -> Result<Trial<'m>, String> {
-        let asked = planned.asked.as_ref().map_err(String::clone)?.of(Whose::Own);
+    fn new<'m>(machine: &'m Machine, planned: &Planned) -> Result<Trial<'m>, Uncounted> {
+        let asked = planned.asked.as_ref().map_err(Unavailable::clone)?.of(Whose::Own);
         let counters: io::Result<_> = asked.into_iter().map(|(what, whose)| Counter::open(what, whose)).collect();
-        Ok(Trial { machine, scope: planned.scope(), counters: counters.map_err(|e| refusal(&e))? })
+        Ok(Trial { machine, scope: planned.scope(), counters: counters.map_err(Uncounted::refused)? })
     }
 
-    fn run(&self, proof: Proof) -> Result<(), String> {
+    fn run(&self, proof: Proof) -> Result<(), Uncounted> {
         match proof {
             Proof::Cycles => {
                 let done = Done::new(format!("a loop of {TIMES} iterations"), TIMES, 0.9..=f64::INFINITY);
@@ -80,7 +126,7 @@ impl Trial<'_> {
                 self.judge(&Done::new(format!("{times} instructions"), times, 0.99..=1.05), || turn(TIMES), || ())
             }
             Proof::Instruction(instruction) => {
-                execute(instruction, 1).ok_or("this CPU does not have the instruction")?;
+                execute(instruction, 1).ok_or(Uncounted::NoInstruction)?;
                 let done = Done::new(format!("{TIMES} `{}` instructions", instruction.text()), TIMES, 0.9..=2.0);
                 self.judge(&done, || _ = execute(instruction, TIMES), || turn(TIMES))
             }
@@ -97,7 +143,7 @@ impl Trial<'_> {
     }
 
     /// Checks that the event counts what `with` does, and nothing of what `without` does.
-    fn judge(&self, done: &Done, with: impl FnOnce(), without: impl FnOnce()) -> Result<(), String> {
+    fn judge(&self, done: &Done, with: impl FnOnce(), without: impl FnOnce()) -> Result<(), Uncounted> {
         let with = self.count(with)?;
         let without = match self.scope {
             Scope::Process => self.count(without)?,
@@ -107,25 +153,24 @@ impl Trial<'_> {
         if done.share.contains(&(with / done.times as f64)) && without <= NOISE * with {
             return Ok(());
         }
-        let beside = if without > 0.0 { format!(", and {without:.0} without them") } else { String::new() };
-        Err(format!("it counted {with:.0} for {}{beside}", done.what))
+        Err(Uncounted::Wrong { what: done.what.clone(), with, without })
     }
 
     /// Returns the count while `work` runs.
-    fn count(&self, work: impl FnOnce()) -> Result<f64, String> {
+    fn count(&self, work: impl FnOnce()) -> Result<f64, Uncounted> {
         let before = self.read();
         // The work must run even if reading failed, because other threads wait for it.
         work();
         let counted = self.read()? - before?;
-        counted.scaled().ok_or_else(|| "it got no counter, because other events use them all".to_owned())
+        counted.scaled().ok_or(Uncounted::NoCounter)
     }
 
-    fn read(&self) -> Result<Reading, String> {
+    fn read(&self) -> Result<Reading, Uncounted> {
         let readings = self.counters.iter().map(Counter::read);
-        readings.sum::<io::Result<Reading>>().map_err(|e| format!("it cannot be read: {e}"))
+        readings.sum::<io::Result<Reading>>().map_err(Uncounted::Unreadable)
     }
 
-    fn ordering_clears(&self) -> Result<(), String> {
+    fn ordering_clears(&self) -> Result<(), Uncounted> {
         let words = [AtomicU32::new(0), AtomicU32::new(0)].map(Line);
         let load = || {
             for _ in 0..TIMES {
@@ -150,9 +195,9 @@ impl Trial<'_> {
         })
     }
 
-    fn memory(&self, node: &NumaNode, access: Access) -> Result<(), String> {
+    fn memory(&self, node: &NumaNode, access: Access) -> Result<(), Uncounted> {
         let lines = Lines::new(MEMORY_LINES, Some(node.number))
-            .map_err(|e| format!("no memory on node {}: {e}", node.number))?;
+            .map_err(|why| Uncounted::NoMemory { node: node.number, why })?;
         lines.flush();
         let what = format!("{} {} memory on node {}", lines.count(), verb(access), node.number);
         let done = Done::new(what, lines.count() as u64, 0.5..=self.most());
@@ -165,18 +210,13 @@ impl Trial<'_> {
         self.judge(&done, with, || lines.access_one(access))
     }
 
-    fn dirty_lines(&self, place: RelativeNode, node: &NumaNode, access: Access) -> Result<(), String> {
+    fn dirty_lines(&self, place: RelativeNode, node: &NumaNode, access: Access) -> Result<(), Uncounted> {
         let here = allowed_cpus().into_iter().next().unwrap_or(0);
         let near = if place == RelativeNode::Own { self.machine.siblings(here) } else { Vec::new() };
         let is_other = |cpu: &i32| *cpu != here && !near.contains(cpu);
-        let writer = node
-            .cpus
-            .iter()
-            .copied()
-            .find(is_other)
-            .ok_or_else(|| format!("node {} has no other core", node.number))?;
+        let writer = node.cpus.iter().copied().find(is_other).ok_or(Uncounted::NoOtherCore(node.number))?;
         let lines = Lines::new(CACHE_LINES, node.has_memory.then_some(node.number))
-            .map_err(|e| format!("no memory on node {}: {e}", node.number))?;
+            .map_err(|why| Uncounted::NoMemory { node: node.number, why })?;
         let times = (lines.count() * ROUNDS) as u64;
         let what = format!("{times} {} lines that CPU {writer} had just written", verb(access));
         let done = Done::new(what, times, 0.25..=self.most());
@@ -205,15 +245,15 @@ impl Trial<'_> {
     fn first_that_passes(
         &self,
         place: RelativeNode,
-        trial: impl Fn(&NumaNode) -> Result<(), String>,
-    ) -> Result<(), String> {
-        let here = *allowed_cpus().first().ok_or("armtrace is not allowed on any CPU")?;
+        trial: impl Fn(&NumaNode) -> Result<(), Uncounted>,
+    ) -> Result<(), Uncounted> {
+        let here = *allowed_cpus().first().ok_or(Uncounted::NoCpu)?;
         run_on(here);
         let nodes = self.machine.numa_nodes();
         let is_own = |node: &&NumaNode| node.cpus.contains(&here) == (place == RelativeNode::Own);
         let mut failure = Err(match place {
-            RelativeNode::Own => "the CPU's node is not known".to_owned(),
-            RelativeNode::Other => "this host has only one NUMA node, so no access is remote".to_owned(),
+            RelativeNode::Own => Uncounted::UnknownNode,
+            RelativeNode::Other => Uncounted::OneNode,
         });
         for node in nodes.iter().filter(is_own).filter(|node| node.has_memory) {
             failure = trial(node);
@@ -292,7 +332,7 @@ mod tests {
         }
         let machine = Machine::this();
         let done = Done::new("1000 new pages".to_owned(), 1000, 0.9..=1.1);
-        assert_eq!(trial(&machine).judge(&done, || touch_pages(1000), || ()), Ok(()));
+        trial(&machine).judge(&done, || touch_pages(1000), || ()).unwrap();
     }
 
     #[test]
@@ -306,6 +346,7 @@ mod tests {
             trial(&machine)
                 .judge(&done(), || touch_pages(with), || touch_pages(without))
                 .expect_err("it does not count")
+                .to_string()
         };
         assert!(judge(1, 1).contains(" for 1000 new pages"));
         assert!(judge(3000, 1).starts_with("it counted 3"));
@@ -337,7 +378,7 @@ mod tests {
             Proof::DirtyLines(RelativeNode::Own, Access::Store),
             Proof::DirtyLines(RelativeNode::Other, Access::Load),
         ] {
-            let why = prove(&machine, &page_faults(proof)).expect_err("page faults");
+            let why = prove(&machine, &page_faults(proof)).expect_err("page faults").to_string();
             println!("{proof:?}: {why}");
             let impossible = ["one NUMA node", "node is not known", "no other core", "no memory on node"];
             let expected = [&[" counted "][..], &impossible].concat();
@@ -351,8 +392,8 @@ mod tests {
             return;
         }
         let other = if cfg!(target_arch = "x86_64") { Instruction::Dmb } else { Instruction::LockedAdd };
-        let why = prove(&Machine::this(), &page_faults(Proof::Instruction(other)));
-        assert_eq!(why, Err("this CPU does not have the instruction".to_owned()));
+        let why = prove(&Machine::this(), &page_faults(Proof::Instruction(other))).unwrap_err();
+        assert!(matches!(why, Uncounted::NoInstruction), "{why}");
     }
 
     #[test]
@@ -362,13 +403,14 @@ mod tests {
         }
         let nowhere = Machine::at(Path::new("/nonexistent"));
         let why = prove(&nowhere, &page_faults(Proof::Memory(RelativeNode::Other, Access::Load))).unwrap_err();
-        assert!(why.contains("one NUMA node"), "{why}");
+        assert!(matches!(why, Uncounted::OneNode), "{why}");
     }
 
     #[test]
     fn refusals_are_explained() {
-        assert!(refusal(&io::Error::from_raw_os_error(libc::EACCES)).contains("CAP_PERFMON"));
-        assert!(refusal(&io::Error::from_raw_os_error(libc::ENOENT)).contains("no such event"));
-        assert!(refusal(&io::Error::from_raw_os_error(libc::EMFILE)).contains("files"));
+        let said = |number| Uncounted::refused(io::Error::from_raw_os_error(number)).to_string();
+        assert!(said(libc::EACCES).contains("CAP_PERFMON"));
+        assert!(said(libc::ENOENT).contains("no such event"));
+        assert!(said(libc::EMFILE).contains("files"));
     }
 }

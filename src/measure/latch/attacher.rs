@@ -17,12 +17,12 @@ use libbpf_rs::{Link, OpenObject, TracepointCategory};
 
 use super::keys::PTHREAD;
 use super::load::{configure, fill};
-use super::maps::{Maps, TRACEPOINTS};
+use super::maps::{Maps, Tracepoint};
 use super::status::Status;
 use super::{Plan, PlannedSite};
 use crate::attach::{
     attach_futex, attach_sites, detach_all, futex_wait_is_traceable, futex_wake_is_traceable, uprobe_multi_works,
-    FutexPrograms, SiteAddress, SitePrograms, Turn,
+    FutexPrograms, Refusal, SiteAddress, SitePrograms, Turn,
 };
 use crate::bpf::latch::{LatchSkel, LatchSkelBuilder};
 use crate::host::Topology;
@@ -36,10 +36,27 @@ const ATTACHING: u32 = 2;
 /// How long the ends of waits stay attached after the beginnings are detached.
 const LAST_WAITS: Duration = Duration::from_millis(20);
 
+/// The error if the kernel refuses all probes.
+#[derive(Debug, thiserror::Error)]
+#[error("no probe could be attached; the first, {first}: {why}")]
+pub struct NoProbe {
+    /// The probe that was refused first.
+    first: String,
+    why: String,
+}
+
+/// One of the probes that are attached here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Probe {
+    /// A site, by its index in the plan.
+    Site(usize),
+    Tracepoint(Tracepoint),
+}
+
 /// The result of attaching.
 pub(super) struct Attached {
-    /// The names of the sites that the kernel refused, with the reason.
-    pub refused: Vec<(String, String)>,
+    /// What the kernel refused, by name.
+    pub refused: Vec<Refusal<String>>,
     /// Whether both futex programs are attached.
     pub sees_sleeps: bool,
     /// Whether handoffs are counted.
@@ -75,9 +92,8 @@ pub(super) struct Attacher<'obj> {
     groups: Vec<Links>,
     /// Threads that are detaching groups.
     removals: Vec<Worker>,
-    refused: Vec<(String, String)>,
-    /// Indices in the plan of sites that were refused.
-    refused_sites: HashSet<usize>,
+    /// What the kernel refused, each probe once.
+    refused: Vec<Refusal<Probe>>,
 }
 
 impl Links {
@@ -131,19 +147,19 @@ impl<'obj> Attacher<'obj> {
             groups,
             removals: Vec::new(),
             refused: Vec::new(),
-            refused_sites: HashSet::new(),
         };
         attacher.attach_thread_exit();
         attacher.put_all_on();
         let (sees_sleeps, sees_waits) =
             (attacher.is_on(attacher.pthread()), attacher.groups[..attacher.pthread()].iter().any(Links::are_on));
         let wants_sleeps_only = attacher.plan.sites.is_empty();
+        let refused = attacher.refused.iter();
+        let refused: Vec<Refusal<String>> = refused.map(|refusal| attacher.named(refusal)).collect();
         let is_useful = sees_waits || (wants_sleeps_only && sees_sleeps);
         if !is_useful {
-            let (site, why) = attacher.refused.first().cloned().unwrap_or_default();
-            anyhow::bail!("no probe could be attached; the first, {site}: {why}");
+            let Refusal { probe: first, why } = refused.into_iter().next().context("there is nothing to probe")?;
+            anyhow::bail!(NoProbe { first, why });
         }
-        let refused = attacher.refused.clone();
         let sees_wakes = sees_sleeps && attacher.sees_wakes;
         Ok((attacher, Attached { refused, sees_sleeps, sees_wakes, maps }))
     }
@@ -162,7 +178,7 @@ impl<'obj> Attacher<'obj> {
         let link = self.skel.progs.thread_exit.attach_tracepoint(TracepointCategory::Sched, "sched_process_exit");
         match link {
             Ok(link) => self.thread_exit = Some(link),
-            Err(error) => self.refused.push((TRACEPOINTS[2].to_owned(), error.to_string())),
+            Err(error) => self.refuse(Probe::Tracepoint(Tracepoint::ThreadExit), error.to_string()),
         }
     }
 
@@ -198,7 +214,9 @@ impl<'obj> Attacher<'obj> {
             }
             links => {
                 let why = links.into_iter().find_map(Result::err).map_or_else(String::new, |e| e.to_string());
-                self.refused.extend(TRACEPOINTS[..2].iter().map(|&name| (name.to_owned(), why.clone())));
+                for tracepoint in [Tracepoint::FutexEnter, Tracepoint::FutexExit] {
+                    self.refuse(Probe::Tracepoint(tracepoint), why.clone());
+                }
             }
         }
     }
@@ -209,7 +227,7 @@ impl<'obj> Attacher<'obj> {
             return None;
         }
         let link = self.skel.progs.futex_wake_enter.attach_trace();
-        link.inspect_err(|error| self.refused.push((TRACEPOINTS[3].to_owned(), error.to_string()))).ok()
+        link.inspect_err(|error| self.refuse(Probe::Tracepoint(Tracepoint::FutexWake), error.to_string())).ok()
     }
 
     /// Tells the programs that the futex programs are on, or are about to be switched off.
@@ -235,7 +253,7 @@ impl<'obj> Attacher<'obj> {
         let sites: Vec<SiteAddress> = self.plan.groups[group]
             .iter()
             .map(|&i| (i, &self.plan.sites[i]))
-            .filter(|(i, s)| wanted(s) && !self.is_refused(*i))
+            .filter(|(i, s)| wanted(s) && !self.is_refused(Probe::Site(*i)))
             .map(|(i, s)| SiteAddress { file_offset: s.file_offset, cookie: i as u64 })
             .collect();
         let progs = &self.skel.progs;
@@ -249,24 +267,28 @@ impl<'obj> Attacher<'obj> {
             retprobe: at_return,
         };
         let attached = attach_sites(&programs, self.target.pid, &self.exe, &sites);
-        for (cookie, why) in attached.refused {
-            self.refuse(cookie as usize, why);
+        for refusal in attached.refused {
+            self.refuse(Probe::Site(refusal.probe as usize), refusal.why);
         }
         attached.links
     }
 
-    fn is_refused(&self, site: usize) -> bool {
-        self.refused_sites.contains(&site)
+    fn is_refused(&self, probe: Probe) -> bool {
+        self.refused.iter().any(|refusal| refusal.probe == probe)
     }
 
-    fn is_tracepoint_refused(&self, name: &str) -> bool {
-        self.refused.iter().any(|(refused, _)| refused == name)
-    }
-
-    fn refuse(&mut self, site: usize, why: String) {
-        if self.refused_sites.insert(site) {
-            self.refused.push((self.plan.sites[site].name.clone(), why));
+    fn refuse(&mut self, probe: Probe, why: String) {
+        if !self.is_refused(probe) {
+            self.refused.push(Refusal { probe, why });
         }
+    }
+
+    fn named(&self, refusal: &Refusal<Probe>) -> Refusal<String> {
+        let probe = match refusal.probe {
+            Probe::Site(site) => self.plan.sites[site].name.clone(),
+            Probe::Tracepoint(tracepoint) => tracepoint.to_string(),
+        };
+        Refusal { probe, why: refusal.why.clone() }
     }
 
     /// If some end of a wait was refused, its beginnings must not be attached: its waits would seem to last until the
@@ -274,10 +296,10 @@ impl<'obj> Attacher<'obj> {
     fn refuse_functions_without_end(&mut self, group: usize) {
         let plan = Arc::clone(&self.plan);
         let of_group = || plan.groups[group].iter().map(|&i| (i, &plan.sites[i]));
-        let is_endless = |(i, site): &(usize, &PlannedSite)| !site.is_begin() && self.is_refused(*i);
+        let is_endless = |(i, site): &(usize, &PlannedSite)| !site.is_begin() && self.is_refused(Probe::Site(*i));
         let endless: HashSet<usize> = of_group().filter(is_endless).map(|(_, site)| site.wait).collect();
         for (i, _) in of_group().filter(|(_, site)| site.is_begin() && endless.contains(&site.wait)) {
-            self.refuse(i, "its end could not be probed".to_owned());
+            self.refuse(Probe::Site(i), "its end could not be probed".to_owned());
         }
     }
 
@@ -297,9 +319,9 @@ impl<'obj> Attacher<'obj> {
     /// Returns whether a group has anything to attach.
     pub fn can_be_on(&self, group: usize) -> bool {
         if group == self.pthread() {
-            return !self.is_tracepoint_refused(TRACEPOINTS[0]);
+            return !self.is_refused(Probe::Tracepoint(Tracepoint::FutexEnter));
         }
-        self.plan.groups[group].iter().any(|&i| self.plan.sites[i].is_begin() && !self.is_refused(i))
+        self.plan.groups[group].iter().any(|&i| self.plan.sites[i].is_begin() && !self.is_refused(Probe::Site(i)))
     }
 
     /// Switches a group off for a while, without waiting until the kernel has finished. Its beginnings are detached
@@ -360,19 +382,24 @@ impl<'obj> Attacher<'obj> {
     }
 
     pub fn set_states(&self, state: impl Fn(usize) -> ProbeState) {
-        let states = self.plan.probes.iter().map(|probe| match probe.sites.iter().all(|&i| self.is_refused(i)) {
-            true => ProbeState::Failed,
-            false => state(self.plan.group_of(probe)),
-        });
+        let states =
+            self.plan.probes.iter().map(|probe| match probe.sites.iter().all(|&i| self.is_refused(Probe::Site(i))) {
+                true => ProbeState::Failed,
+                false => state(self.plan.group_of(probe)),
+            });
         let states = states.collect();
         *self.status.probes.lock() = states;
         let futex = state(self.pthread());
-        let mut states = vec![futex, futex, ProbeState::Attached];
+        let mut states = vec![
+            (Tracepoint::FutexEnter, futex),
+            (Tracepoint::FutexExit, futex),
+            (Tracepoint::ThreadExit, ProbeState::Attached),
+        ];
         if self.sees_wakes && !self.traces_system_calls {
-            states.push(futex);
+            states.push((Tracepoint::FutexWake, futex));
         }
-        for (state, name) in states.iter_mut().zip(TRACEPOINTS) {
-            if self.is_tracepoint_refused(name) {
+        for (tracepoint, state) in &mut states {
+            if self.is_refused(Probe::Tracepoint(*tracepoint)) {
                 *state = ProbeState::Failed;
             }
         }

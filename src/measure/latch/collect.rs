@@ -7,7 +7,7 @@ use anyhow::Result;
 use parking_lot::Mutex;
 
 use super::keys::{identity, pthread_kind, PTHREAD};
-use super::maps::{Counts, Maps, TRACEPOINTS};
+use super::maps::{Counts, Maps};
 use super::plan::MAX_FUNCTIONS;
 use super::status::Status;
 use super::tally::{Names, SpinTimes, Tally};
@@ -100,9 +100,8 @@ impl LatchCollector {
             all.push(status(name, *class, state, index as u32)?);
         }
         let states = self.status.tracepoints.lock().clone();
-        for (i, (name, state)) in TRACEPOINTS.iter().zip(states).enumerate() {
-            let index = types::tracepoint::HIT_FUTEX_ENTER.0 + i as u32;
-            all.push(status(name, ProbeClass::Futex, state, index)?);
+        for (tracepoint, state) in states {
+            all.push(status(&tracepoint.to_string(), ProbeClass::Futex, state, tracepoint as u32)?);
         }
         Ok(all)
     }

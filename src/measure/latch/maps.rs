@@ -3,6 +3,7 @@
 use anyhow::Result;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use parking_lot::Mutex;
+use strum::EnumCount;
 
 use crate::bpf::bytes_of;
 use crate::bpf::latch::{types, LatchSkel};
@@ -22,12 +23,21 @@ const LOST: [&str; types::lost::LOST_CAUSES.0 as usize] = [
     "handoffs_full",
 ];
 
-/// The number of entries of `enum tracepoint`.
-const TRACEPOINT_COUNT: u32 = types::tracepoint::MAX_HITS.0 - types::tracepoint::HIT_FUTEX_ENTER.0;
+/// What is counted in addition to the sites.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display, strum::EnumCount, strum::VariantArray)]
+#[strum(serialize_all = "snake_case")]
+#[repr(u32)]
+pub(super) enum Tracepoint {
+    FutexEnter = types::tracepoint::HIT_FUTEX_ENTER.0,
+    FutexExit = types::tracepoint::HIT_FUTEX_EXIT.0,
+    ThreadExit = types::tracepoint::HIT_THREAD_EXIT.0,
+    FutexWake = types::tracepoint::HIT_FUTEX_WAKE.0,
+}
 
-/// What is counted in addition to the sites, in the order of `enum tracepoint`.
-pub(super) const TRACEPOINTS: [&str; TRACEPOINT_COUNT as usize] =
-    ["futex_enter", "futex_exit", "thread_exit", "futex_wake"];
+const _: () = assert!(
+    Tracepoint::COUNT == (types::tracepoint::MAX_HITS.0 - types::tracepoint::HIT_FUTEX_ENTER.0) as usize,
+    "the programs count more than is named here"
+);
 
 /// The maps that are read at each scrape. They outlive the loaded programs.
 pub(crate) struct Maps {

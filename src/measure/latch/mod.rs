@@ -21,12 +21,13 @@ mod status;
 mod tally;
 mod waiting;
 
+pub use attacher::NoProbe;
 pub use collect::LatchCollector;
 pub use figures::{CallsiteWaits, Figures, Handoffs, LatchWaits, Locality, PageWaits, Reacquires};
 pub use keys::MapKey;
 pub use metrics::LatchMetrics;
 pub(super) use plan::{ip_offset, register_offset};
-pub use plan::{plan, Allowed, Plan, PlannedFunction, PlannedProbe, PlannedSite, EVERY_ROUND};
+pub use plan::{plan, Allowed, Gap, Plan, PlannedFunction, PlannedProbe, PlannedSite, EVERY_ROUND};
 pub use pthread::rows_of as pthread_rows;
 pub use waiting::{Counted, WaitedFor};
 
@@ -43,7 +44,7 @@ use self::command::Command;
 use self::maps::Maps;
 use self::status::Status;
 use super::{cost_ns, Attaching, Measurement, Nothing, Room, Snapshot};
-use crate::attach::{Budget, Costs};
+use crate::attach::{Budget, Costs, Refusal};
 use crate::host::Topology;
 use crate::names::Namer;
 use crate::server::Target;
@@ -57,8 +58,8 @@ pub struct Latches {
 
 /// The programs attached to one server, held by a separate thread. Dropping it detaches them.
 struct LatchProbe {
-    /// The names of the sites that the kernel refused, with the reason.
-    refused: Vec<(String, String)>,
+    /// What the kernel refused, by name.
+    refused: Vec<Refusal<String>>,
     /// Whether sleeps are measured, that is, whether both futex programs could be attached.
     sees_sleeps: bool,
     /// The domains between which handoffs are counted; `None` if they are not.
@@ -74,7 +75,7 @@ impl Latches {
     /// and `namer` names what is waited for.
     ///
     /// # Errors
-    /// Fails when the programs cannot be loaded, or when no site at all could be attached.
+    /// Fails when the programs cannot be loaded, or with [`NoProbe`] when no site at all could be attached.
     pub fn attach(target: &Arc<Target>, plan: &Arc<Plan>, namer: Namer, topology: Option<Topology>) -> Result<Latches> {
         let probe = LatchProbe::attach(target, plan, topology)?;
         let collector = Arc::new(LatchCollector::new(Arc::clone(target), namer, plan, &probe));
@@ -111,8 +112,8 @@ impl Room for Latches {
 
 impl Measurement for Latches {
     fn refused(&self) -> Vec<String> {
-        let gaps = self.plan.gaps.iter().map(|(name, why)| format!("{name} is not measured: {why}"));
-        let refused = self.probe.refused.iter().map(|(site, why)| format!("probe {site} was refused: {why}"));
+        let gaps = self.plan.gaps.iter().map(Gap::to_string);
+        let refused = self.probe.refused.iter().map(Refusal::to_string);
         gaps.chain(self.plan.limits.iter().cloned()).chain(refused).collect()
     }
 

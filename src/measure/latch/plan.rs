@@ -5,6 +5,8 @@ mod inlined;
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 
+use serde::Serialize;
+
 use crate::analysis::{self, Condition, EndKind, Flow, Location, Site, Slow, Test, WaitSites};
 use crate::attach::ProbeClass;
 use crate::audit::spin_hint;
@@ -23,6 +25,14 @@ const MAX_PROBES: usize = types::limit::MAX_PROBES.0 as usize;
 /// The capacity of the programs' map of wait functions.
 pub(super) const MAX_FUNCTIONS: usize = types::limit::MAX_FUNCTIONS.0 as usize;
 
+/// A wait function whose waits are not measured.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize)]
+#[error("{function} is not measured: {why}")]
+pub struct Gap {
+    pub function: String,
+    pub why: String,
+}
+
 /// What will be attached to a server, and what could not be planned.
 pub struct Plan {
     pub sites: Vec<PlannedSite>,
@@ -34,8 +44,8 @@ pub struct Plan {
     pub wrapper_returns: Vec<u64>,
     /// The link-time address range of the server's writable static data.
     pub static_data: Option<Range<u64>>,
-    /// The wait functions that are missing from this binary or could not be analyzed, with the reason.
-    pub gaps: Vec<(String, String)>,
+    /// The wait functions that are missing from this binary or could not be analyzed.
+    pub gaps: Vec<Gap>,
     /// What is measured only in part, one sentence each.
     pub limits: Vec<String>,
     /// The probes under which hits are counted, indexed by [`PlannedSite::probe`].
@@ -322,7 +332,7 @@ struct Planner<'a> {
     sites: Vec<PlannedSite>,
     /// The number of waits that have been planned.
     waits: usize,
-    gaps: Vec<(String, String)>,
+    gaps: Vec<Gap>,
     limits: Vec<String>,
     kinds: [types::latch_kinds; MAX_FUNCTIONS],
 }
@@ -402,7 +412,7 @@ impl Planner<'_> {
     }
 
     fn gap(&mut self, label: &str, why: &str) {
-        self.gaps.push((label.to_owned(), why.to_owned()));
+        self.gaps.push(Gap { function: label.to_owned(), why: why.to_owned() });
     }
 
     fn plan_function(&self, variant: &Variant) -> Result<Vec<PlannedSite>, &'static str> {

@@ -2,6 +2,7 @@
 
 use parking_lot::Mutex;
 
+use super::maps::Tracepoint;
 use super::missed::Missed;
 use crate::model::ProbeState;
 
@@ -10,8 +11,8 @@ use crate::model::ProbeState;
 pub(crate) struct Status {
     /// In the order of [`Plan::probes`](super::Plan::probes).
     pub probes: Mutex<Vec<ProbeState>>,
-    /// In the order of [`TRACEPOINTS`](super::maps::TRACEPOINTS), without those that are not needed here.
-    pub tracepoints: Mutex<Vec<ProbeState>>,
+    /// Those that are needed here.
+    pub tracepoints: Mutex<Vec<(Tracepoint, ProbeState)>>,
     /// The estimates for the time in which probes were off.
     pub missed: Mutex<Missed>,
 }

@@ -4,6 +4,7 @@ mod metrics;
 
 pub use metrics::StatementMetrics;
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,8 +13,7 @@ use parking_lot::Mutex;
 
 use super::{Attaching, Measurement, Nothing, Room, Snapshot};
 use crate::attach::Costs;
-use crate::failure::Failure;
-use crate::server::Client;
+use crate::server::{Client, ClientError};
 use crate::worker::Worker;
 
 /// Statements that clients have sent since attach, at most a second old; `None` if the server is not asked, or does not
@@ -22,6 +22,15 @@ pub type Figures = Option<u64>;
 
 /// The interval at which the server is queried.
 const INTERVAL: Duration = Duration::from_secs(1);
+
+/// The reason why statements cannot be counted.
+#[derive(Debug, thiserror::Error)]
+pub enum UncountedStatements {
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    #[error("cannot start a thread: {0}")]
+    Thread(io::Error),
+}
 
 /// Queries a server in a separate thread, so that nothing waits for a server that does not answer. Dropping it stops
 /// the thread.
@@ -34,8 +43,8 @@ impl StatementCounter {
     /// Starts counting.
     ///
     /// # Errors
-    /// Fails with status 1 if the server does not answer, or has no such counter.
-    pub fn start(mut client: Client) -> Result<StatementCounter, Failure> {
+    /// Fails if the server does not answer, or has no such counter.
+    pub fn start(mut client: Client) -> Result<StatementCounter, UncountedStatements> {
         let before = client.queries()?;
         let latest = Arc::new(Mutex::new(Some(0)));
         let answer = Arc::clone(&latest);
@@ -49,7 +58,7 @@ impl StatementCounter {
                 }
             }
         });
-        let worker = worker.map_err(|error| Failure::running(format!("cannot start a thread: {error}")))?;
+        let worker = worker.map_err(UncountedStatements::Thread)?;
         Ok(StatementCounter { latest, _worker: worker })
     }
 

@@ -27,6 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The reason why a latch's line was not watched.
 #[derive(Debug, thiserror::Error)]
+#[cfg_attr(test, derive(strum::VariantNames, strum::IntoStaticStr))]
 pub enum Unwatched {
     /// See [`atomics_survive`].
     #[error(

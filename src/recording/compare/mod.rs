@@ -9,7 +9,7 @@ mod text;
 
 pub use html::Html;
 pub use ps::{Dump, PsError, Unit};
-pub use scaling::{Growth, Point, Scaling};
+pub use scaling::{Growth, Point, Scaling, ScalingError};
 pub use side::Side;
 pub use stats::{is_there, rate, ratio, Ratio, Sample, ScalabilityLaw, LEAST_POINTS, LEAST_SAMPLES};
 pub(crate) use text::{interval, times};

@@ -7,6 +7,17 @@ use serde::Serialize;
 use super::side::Series;
 use super::{is_there, rate, ratio, Per, Ratio, ScalabilityLaw, Side};
 
+/// The reason why recordings show no scaling.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum ScalingError {
+    #[error("{0} counts no statements, so there is no throughput: record with --mysql")]
+    NoStatements(String),
+    #[error("scaling takes two recordings at least")]
+    OneRecording,
+    #[error("all recordings have {by}={value}: scaling takes two different values at least")]
+    OneValue { by: String, value: f64 },
+}
+
 /// A recording at one number of threads.
 #[derive(Clone, Debug, Serialize)]
 pub struct Point {
@@ -65,20 +76,20 @@ impl Scaling {
     /// Compares at least two systems, each with its value of the label.
     ///
     /// # Errors
-    /// Fails with a message if a recording counts no statements, or there are not two different values.
-    pub fn new(by: &str, mut sides: Vec<(f64, Side)>) -> Result<Scaling, String> {
+    /// Fails if a recording counts no statements, or if there are not two different values.
+    pub fn new(by: &str, mut sides: Vec<(f64, Side)>) -> Result<Scaling, ScalingError> {
         sides.sort_by(|a, b| a.0.total_cmp(&b.0));
         let measured = sides.iter().map(|(n, side)| Some((*n, rate(&side.throughput()?)?))).collect::<Option<Vec<_>>>();
         let uncounted = sides.iter().find(|(_, side)| side.throughput().is_none());
         let measured = measured.ok_or_else(|| {
             let name = uncounted.map_or("a recording", |(_, side)| &side.about.name);
-            format!("{name} counts no statements, so there is no throughput: record with --mysql")
+            ScalingError::NoStatements(name.to_owned())
         })?;
         let ([(first_n, first), .., (last_n, _)], [lowest, .., highest]) = (&measured[..], &sides[..]) else {
-            return Err("scaling takes two recordings at least".to_owned());
+            return Err(ScalingError::OneRecording);
         };
         if first_n == last_n {
-            return Err(format!("all recordings have {by}={first_n}: scaling takes two different values at least"));
+            return Err(ScalingError::OneValue { by: by.to_owned(), value: *first_n });
         }
         let law = ScalabilityLaw::fit(&measured);
         let points: Vec<Point> = sides

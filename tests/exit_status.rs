@@ -1,0 +1,72 @@
+//! The exit status of each command, where no server is needed: scripts rely on it.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// Returns the exit status of armtrace, after checking that it prints one line of error with these words.
+fn status(args: &[&str], words: &str) -> i32 {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_armtrace"));
+    let output = command.args(args).env_remove("ARMTRACE_MYSQL").stdin(Stdio::null()).output().expect("armtrace");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.stdout.is_empty(), "{args:?}");
+    assert!(
+        error.starts_with("armtrace: ") && error.contains(words) && error.lines().count() == 1,
+        "{args:?}: {error}"
+    );
+    output.status.code().unwrap_or_else(|| panic!("{args:?} was killed"))
+}
+
+/// The commands that read a file, and what they say if it does not exist.
+fn of_file<'a>(file: &'a str, output: &'a str) -> Vec<Vec<&'a str>> {
+    vec![
+        vec!["report", file],
+        vec!["compare", file, file],
+        vec!["compare", "--by", "threads", file, file],
+        vec!["compare", "--from-ps", file, "--ps-unit", "ps", "--ps-duration", "1s", file],
+        vec!["audit", file],
+        vec!["audit", "/proc/self/exe", file],
+        vec!["audit", "/proc/self/exe", "--symbols", file],
+        vec!["symbols", "export", file, "-o", output],
+    ]
+}
+
+#[test]
+fn a_missing_file_is_a_failure_of_every_command() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let (missing, output) = (path("missing"), path("output"));
+    for args in of_file(&missing, &output) {
+        assert_eq!(status(&args, "No such file or directory"), 1, "{args:?}");
+    }
+    assert!(!Path::new(&output).exists());
+}
+
+#[test]
+fn a_file_of_another_kind_is_a_failure_of_every_command() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let (text, output) = (path("text"), path("output"));
+    std::fs::write(&text, "neither a program nor a recording\n").expect("a file");
+    for args in of_file(&text, &output) {
+        assert_eq!(status(&args, &text), 1, "{args:?}");
+    }
+    assert!(!Path::new(&output).exists());
+}
+
+#[test]
+fn bad_usage_has_a_status_of_its_own() {
+    assert_eq!(status(&["--log-level", "=x=", "--pid", "1"], "--log-level"), 2);
+    assert_eq!(status(&["compare", "x"], "two recordings"), 2);
+    assert_eq!(
+        status(&["compare", "--from-ps", "x", "--ps-unit", "ps", "--ps-duration", "1s", "x", "x"], "stands for A"),
+        2
+    );
+    assert_eq!(status(&["top", "--pid", "1"], "needs a terminal"), 2);
+}
+
+#[test]
+fn a_process_that_does_not_exist_has_a_status_of_its_own() {
+    // Process ids are below 4194304.
+    assert_eq!(status(&["--pid", "2147483647"], "no process 2147483647"), 3);
+    assert_eq!(status(&["doctor", "--pid", "2147483647"], "no process 2147483647"), 3);
+}

@@ -1,9 +1,8 @@
 # make demo    armtrace on a real MySQL under load, from a fresh clone
 # make check   what to run while changing code: no root, no server
 # make test    everything that must hold
-# make help    the rest
+# make help    all targets
 
-SERVER ?= mysql-9.7
 ARMTRACE_CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/armtrace
 export ARMTRACE_CACHE
 # rustup's folder, for shells that have not been told of it.
@@ -22,31 +21,35 @@ empty :=
 RUNNER := $(if $(SUDO),--config 'target."cfg(unix)".runner = ["$(subst $(empty) ,"$(comma)",$(SUDO))"]')
 BPF := $(filter-out %/vmlinux.h,$(shell find bpf -name '*.[ch]' 2>/dev/null))
 SCRIPTS := $(addprefix tests/lab/,lib.sh setup fetch serve load demo) scripts/sweep .ci/run
+# clang-format differs between versions, so CI has one: 16.
+CLANG_FORMAT ?= $(notdir $(or $(shell command -v clang-format-16),clang-format))
 VM_SCRIPTS := $(addprefix tests/vm/,common data image kernel guest check live matrix server-binary) scripts/debs packaging/dist
 
-.PHONY: help setup build demo check fmt fmt-check lint unit binaries live truth truth-page guest test test-all bench clean
+.PHONY: help demo build setup check fmt fmt-check lint unit binaries live truth truth-page guest test test-all bench clean
 
 help: ## this list
-	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
+	@sed -n -e 's/^##@ \(.*\)/\n\1/p' -e 's/^\([a-z0-9-]*\):[^#]*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 18
 
-setup: ## install what is missing on Debian bookworm
-	@tests/lab/setup
+##@ Try it
 
-build: setup ## target/release/armtrace
+demo: ## armtrace on a real server under load, from a fresh clone, in minutes (SERVER=mysql-9.7, mariadb-11.4, ...)
+	@tests/lab/demo $(SERVER)
+
+build: ## target/release/armtrace
+	@tests/lab/setup build
 	cargo build --locked --release
 
-demo: build ## half a minute on a real server under load (SERVER=mysql-9.7, mariadb-11.4, ...)
-	@$(SUDO) tests/lab/demo $(TARGET)/release/armtrace $(SERVER)
+##@ While changing code
 
 check: fmt-check lint unit ## formatting, lint and unit tests: no root, no server, two minutes once built
 
 fmt: ## format everything
 	cargo fmt --all
-	$(if $(BPF),clang-format-16 -i $(BPF))
+	$(if $(BPF),$(CLANG_FORMAT) -i $(BPF))
 
 fmt-check:
 	cargo fmt --all --check
-	$(if $(BPF),clang-format-16 --dry-run -Werror $(BPF))
+	$(if $(BPF),$(CLANG_FORMAT) --dry-run -Werror $(BPF) || { $(CLANG_FORMAT) --version; echo "CI has version 16"; exit 1; })
 
 lint: ## clippy and shellcheck, warnings are errors
 	cargo clippy --locked $(PROFILE) --workspace --all-targets -- -D warnings
@@ -56,6 +59,14 @@ lint: ## clippy and shellcheck, warnings are errors
 
 unit: ## tests that need neither root nor a server
 	cargo test --locked $(PROFILE)
+
+clean: ## delete what was built; servers stay in the cache
+	cargo clean
+
+##@ Tests on real servers, as root
+
+setup: ## install what is missing for all tests, on Debian or Ubuntu (FOR=check: for make check)
+	@tests/lab/setup $(FOR)
 
 live: setup ## tests on real servers under load, as root (ARGS=name picks some)
 	cargo test --locked --release --test live $(RUNNER) -- --test-threads=1 --skip guest:: $(ARGS)
@@ -94,8 +105,7 @@ test-all: ## all of it on every server, those too that take long to fetch, and e
 bench: setup ## what attaching costs, beside other tools, as root: hours (ARGS=quick: half an hour; ARGS=--write: docs/explanation/benchmarks.md)
 	cargo bench --locked --bench overhead $(RUNNER) -- $(ARGS)
 
-clean: ## what was built; servers stay in the cache
-	cargo clean
+##@ Releases, other kernels, the other architecture
 
 include packaging/dist.mk
 include tests/vm/vm.mk

@@ -6,7 +6,7 @@
 
 use std::env;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{bail, Context, Result};
@@ -43,15 +43,26 @@ fn programs() -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Returns `$CLANG`, or the newest clang that Debian may have installed.
+/// Returns `$CLANG`, or the newest clang on the path that compiles for BPF. `targets_bpf` in `tests/lab/lib.sh` looks for it
+/// in the same way.
 fn find_clang() -> Result<PathBuf> {
     if let Some(clang) = env::var_os("CLANG") {
         return Ok(clang.into());
     }
-    for name in ["clang", "clang-19", "clang-16", "clang-15", "clang-14"] {
-        if Command::new(name).arg("--version").output().is_ok_and(|o| o.status.success()) {
-            return Ok(Path::new(name).into());
-        }
+    let folders: Vec<PathBuf> = env::var_os("PATH").map(|path| env::split_paths(&path).collect()).unwrap_or_default();
+    let files = folders.iter().filter_map(|folder| folder.read_dir().ok()).flatten().flatten();
+    let mut versions: Vec<u32> =
+        files.filter_map(|file| file.file_name().to_str()?.strip_prefix("clang-")?.parse().ok()).collect();
+    versions.sort_unstable_by(|a, b| b.cmp(a));
+    versions.dedup();
+    let mut names = versions.iter().map(|version| format!("clang-{version}")).chain(["clang".to_owned()]);
+    match names.find(|name| compiles_for_bpf(name)) {
+        Some(name) => Ok(name.into()),
+        None => bail!("no clang here compiles for BPF: install the package clang, or set CLANG to its path"),
     }
-    bail!("no clang found: install the package clang-16, or set CLANG to its path")
+}
+
+fn compiles_for_bpf(clang: &str) -> bool {
+    let arguments = ["-target", "bpf", "-x", "c", "-c", "-o", "/dev/null", "/dev/null"];
+    Command::new(clang).args(arguments).output().is_ok_and(|output| output.status.success())
 }

@@ -2,8 +2,7 @@
 
 .PHONY: dist dist-x86_64 dist-aarch64
 
-## Static release binaries for both architectures, in dist/.
-dist: dist-x86_64 dist-aarch64
+dist: dist-x86_64 dist-aarch64 ## static release binaries for both architectures, in dist/
 
 dist-x86_64 dist-aarch64: dist-%:
 	packaging/dist $*

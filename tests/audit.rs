@@ -10,6 +10,7 @@ use std::process::{Command, Output, Stdio};
 use armtrace::audit::{self, classes, count, structures, Counted, Group, Report, Structure, UnknownStructures};
 use armtrace::symbols::{Arch, DebugInfo, Image};
 use lab::elf::{elf, elf_of_size, AARCH64, TEXT, X86_64};
+use lab::toolchain::llvm;
 use object::{Object, ObjectSection};
 use tempfile::NamedTempFile;
 
@@ -46,16 +47,16 @@ fn assembled(triple: &str, instructions: &[(&str, &str)]) -> Vec<u8> {
     let source: String = instructions.iter().map(|(text, _)| format!(".p2align 4\n{text}\n")).collect();
     let arguments = ["-mattr=+all", "-filetype=obj", "-o", "-"];
     let arguments = if triple.starts_with("x86") { &arguments[1..] } else { &arguments[..] };
-    let mut assembler = Command::new("llvm-mc-16")
+    let mut assembler = Command::new(llvm("llvm-mc"))
         .arg(format!("-triple={triple}"))
         .args(arguments)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
-        .expect("cannot run llvm-mc-16 (package llvm-16)");
+        .expect("cannot run llvm-mc (package llvm)");
     assembler.stdin.take().expect("its input").write_all(source.as_bytes()).expect("it reads");
     let output = assembler.wait_with_output().expect("it ends");
-    assert!(output.status.success(), "llvm-mc-16 for {triple}");
+    assert!(output.status.success(), "llvm-mc for {triple}");
     let object = object::File::parse(&*output.stdout).expect("an object file");
     object.section_by_name(".text").expect("code").data().expect("code").to_vec()
 }
@@ -158,7 +159,7 @@ fn compiled(compiler: &str, arch: Arch, source: &str, options: &[&str]) -> Vec<u
     let folder = tempfile::tempdir().expect("a temporary folder");
     let object = folder.path().join("object.o");
     let target = format!("--target={}-linux-gnu", arch.as_str());
-    let mut compile = Command::new(compiler);
+    let mut compile = Command::new(if compiler == CLANG { llvm(CLANG) } else { compiler.to_owned() });
     compile.args((compiler == CLANG).then_some(target)).args([
         "-g",
         "-c",
@@ -182,7 +183,7 @@ fn run(command: &mut Command) {
     assert!(status.success(), "{command:?}");
 }
 
-const CLANG: &str = "clang-16";
+const CLANG: &str = "clang";
 const GCC: &str = "aarch64-linux-gnu-gcc";
 
 fn structures_of(program: &[u8]) -> Result<Vec<Structure>, String> {
@@ -306,7 +307,7 @@ fn short_lines_are_a_finding_where_longer_ones_exist() {
 fn hostile_debug_info_does_not_hang() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let object = folder.path().join("object.o");
-    run(Command::new("llvm-mc-16")
+    run(Command::new(llvm("llvm-mc"))
         .args(["-triple=x86_64", "-filetype=obj", "tests/audit/hostile.s", "-o"])
         .arg(&object));
     let found = summaries(&linked(Arch::X86_64, &object));

@@ -9,6 +9,7 @@ use armtrace::symbols::Arch;
 use serde_json::Value;
 
 use lab::binaries::{debian_mariadb_path, mariadb_amd64_path, mysql_amd64_path, mysql_arm64_path};
+use lab::toolchain::llvm;
 
 /// The limits of an audit. The goals are 3 s on one core and 300 MiB; the limit on time allows for busy and slower
 /// machines.
@@ -269,9 +270,9 @@ impl Described {
 /// Returns the entries of a program's debug info that these options of `llvm-dwarfdump` select, with the members of
 /// structures.
 fn described(path: &Path, options: &[&str]) -> Vec<Described> {
-    let output = Command::new("llvm-dwarfdump-16").args(options).arg(path).output();
-    let output = output.expect("cannot run llvm-dwarfdump-16 (package llvm-16)");
-    assert!(output.status.success(), "llvm-dwarfdump-16 {options:?} {}", path.display());
+    let output = Command::new(llvm("llvm-dwarfdump")).args(options).arg(path).output();
+    let output = output.expect("cannot run llvm-dwarfdump (package llvm)");
+    assert!(output.status.success(), "llvm-dwarfdump {options:?} {}", path.display());
     let mut found: Vec<Described> = Vec::new();
     let mut depth = 0;
     let mut is_member = false;

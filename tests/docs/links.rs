@@ -6,8 +6,11 @@ use std::path::{Component, Path, PathBuf};
 
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 
-const BOOK: &str = "docs";
+use super::{files_below, pages, read, root, BOOK};
+
 const CONTENTS: &str = "docs/SUMMARY.md";
+const README: &str = "README.md";
+const README_MAX_LINES: usize = 120;
 
 /// Text that becomes part of a page in another folder, from which its links are resolved.
 const PARTS: [(&str, &str); 1] = [("tests/lab/src/bench/introduction.md", "docs/explanation")];
@@ -15,35 +18,6 @@ const PARTS: [(&str, &str); 1] = [("tests/lab/src/bench/introduction.md", "docs/
 /// Files in which a page may be named: sources, scripts, and what is built from them.
 const SOURCES: [&str; 10] =
     ["src", "bpf", "tests", "benches", "fuzz", "scripts", "packaging", "dashboards", "Makefile", "build.rs"];
-
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
-
-fn read(page: &str) -> String {
-    fs::read_to_string(root().join(page)).unwrap_or_else(|e| panic!("{page}: {e}"))
-}
-
-/// Returns the files below a folder, or the file itself, relative to the project's root; built files are left out.
-fn files_below(path: &str) -> Vec<String> {
-    let full = root().join(path);
-    if full.is_file() {
-        return vec![path.to_owned()];
-    }
-    let entries = fs::read_dir(&full).unwrap_or_else(|e| panic!("{path}: {e}"));
-    let names = entries.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned());
-    let kept = names.filter(|name| !["target", "results", "book"].contains(&name.as_str()));
-    kept.flat_map(|name| files_below(&format!("{path}/{name}"))).collect()
-}
-
-/// Returns the Markdown files of the project.
-fn pages() -> Vec<String> {
-    let entries = fs::read_dir(root()).expect("the project").map(|entry| entry.expect("an entry").file_name());
-    let top = entries.map(|name| name.to_string_lossy().into_owned()).filter(|name| root().join(name).is_file());
-    let below = [BOOK, "tests", "fuzz", "scripts", "packaging", "benches", "dashboards"];
-    let files = top.chain(below.iter().flat_map(|folder| files_below(folder)));
-    files.filter(|file| file.ends_with(".md")).collect()
-}
 
 /// What one page links to, and what can be linked to in it.
 #[derive(Debug, Default, PartialEq)]
@@ -148,6 +122,12 @@ fn the_contents_list_every_page_once() {
     assert_eq!(listed.len(), links.len(), "a page is listed twice");
     let written = files_below(BOOK).into_iter().filter(|file| file.ends_with(".md") && file != CONTENTS).collect();
     assert_eq!(listed, written);
+}
+
+#[test]
+fn the_readme_is_short() {
+    let lines = read(README).lines().count();
+    assert!(lines <= README_MAX_LINES, "{lines} lines: what is longer belongs to the book");
 }
 
 /// Returns the files of the book that a text names by their path, as in `docs/reference/metrics.md`.

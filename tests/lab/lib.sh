@@ -10,6 +10,8 @@ TEMPLATE=1
 
 die() { echo "${0##*/}: $*" >&2; exit 1; }
 note() { echo "${0##*/}: $*" >&2; }
+# listening PORT: succeeds if a program of this machine listens on that port.
+listening() { (exec 7<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
 need_root() { [ "$(id -u)" = 0 ] || die "must run as root: try sudo $0"; }
 
 # Prints the rows of the table of servers, without its comments.
@@ -46,11 +48,98 @@ lock_cache() {
 }
 unlock_cache() { exec 8>&-; }
 
+# become_root: sets sudo to the words that make a command run as root, or fails. Asks for a password only on a terminal.
+become_root() {
+    local name
+    sudo=()
+    [ "$(id -u)" != 0 ] || return 0
+    command -v sudo >/dev/null || return 1
+    sudo -n true 2>/dev/null || { [ -t 0 ] && sudo -v; } || return 1
+    # sudo clears the environment, in which this machine may say how to reach others.
+    sudo=(sudo env "ARMTRACE_CACHE=$CACHE")
+    for name in http_proxy https_proxy no_proxy CURL_CA_BUNDLE SSL_CERT_FILE ARMTRACE_DEBIAN_MIRROR \
+        ARMTRACE_MAVEN_REPOSITORY; do
+        if [ -n "${!name:-}" ]; then sudo+=("$name=${!name}"); fi
+    done
+}
+
+# Prints the version of Rust that the crate asks for.
+rust_version() { sed -n 's/^rust-version = "\(.*\)"/\1/p' "$LAB/../../Cargo.toml"; }
+# Succeeds if there is a cargo of that version or later. rustup's is found even if no start-up file of a shell added it
+# to the path.
+recent_cargo() {
+    local found
+    PATH=$PATH:${CARGO_HOME:-$HOME/.cargo}/bin
+    found=$(cargo --version 2>/dev/null | cut -d ' ' -f 2) || return 1
+    [ -n "$found" ] && printf '%s\n' "$(rust_version)" "$found" | sort --version-sort --check 2>/dev/null
+}
+# Succeeds if there is a clang that compiles for BPF. build.rs looks for it in the same way.
+targets_bpf() {
+    local clang
+    for clang in ${CLANG:-$(compgen -c clang | grep -xE 'clang(-[0-9]+)?' | sort --unique)}; do
+        if echo | "$clang" -target bpf -x c -c -o /dev/null - 2>/dev/null; then return 0; fi
+    done
+    return 1
+}
+
+# Prints the URL of the repository from which this machine's Maven takes releases: a mirror that its settings name,
+# otherwise the one built into Maven. Debian's package of Maven's core states that; it is read, not installed.
+maven_repository() {
+    local settings mirror folder jar
+    if [ -n "${ARMTRACE_MAVEN_REPOSITORY:-}" ]; then
+        echo "$ARMTRACE_MAVEN_REPOSITORY"
+        return
+    fi
+    for settings in "$HOME/.m2" ${SUDO_USER:+"$(getent passwd "$SUDO_USER" | cut -d : -f 6)/.m2"} /etc/maven; do
+        [ -r "$settings/settings.xml" ] || continue
+        mirror=$(perl -0777 -ne '
+            s/<!--.*?-->//gs;
+            for (m{<mirror>(.*?)</mirror>}gs) {
+                my ($of) = m{<mirrorOf>\s*(.*?)\s*</mirrorOf>}s;
+                my ($url) = m{<url>\s*(.*?)\s*</url>}s;
+                my @of = split /\s*,\s*/, $of;
+                next if grep { $_ eq "!central" } @of;
+                if (grep { /^(central|\*|external:\*)$/ } @of) { print $url; last }
+            }' "$settings/settings.xml")
+        if [ -n "$mirror" ]; then
+            echo "$mirror"
+            return
+        fi
+    done
+    # Maven's built-in settings are a file in one of its libraries.
+    folder=$(mktemp -d)
+    jar=/usr/share/java/maven3-model-builder.jar
+    if ! [ -e $jar ]; then
+        jar=$folder/builder.jar
+        package libmaven3-core-java "$folder" | tar -xO --wildcards './usr/share/java/maven3-model-builder*.jar' >"$jar" || return
+    fi
+    unzip -p "$jar" '*/pom-4.0.0.xml' | sed -n 's|.*<url>\(.*\)</url>.*|\1|p' | head -n 1
+    rm -rf "$folder"
+}
+
+# package NAME FOLDER: downloads a package of this machine's release into a folder, and prints its files as a tar archive.
+package() {
+    # As root, apt downloads as a user that may not enter the folder, and would warn.
+    (cd "$2" && apt-get -qq -o "APT::Sandbox::User=$(id -un)" download "$1" >&2) && dpkg-deb --fsys-tarfile "$2/$1"_*.deb
+}
+
 # maven ARTIFACT SHA256 FOLDER: downloads a Maven artifact into a new folder, verifies it, and sets archive to its path.
+# It is one file of a repository, so that Maven is needed only where its settings say more than a mirror's URL.
 maven() {
-    mvn --batch-mode --quiet -Dstyle.color=never org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy \
-        "-Dartifact=$1" "-DoutputDirectory=$3" >&2
-    archive=$(find "$3" -type f)
+    local group name release type classifier repository file
+    IFS=: read -r group name release type classifier <<<"$1"
+    file=$name-$release${classifier:+-$classifier}.${type:-jar}
+    mkdir -p "$3"
+    archive=$3/$file
+    if ! { repository=$(maven_repository) && curl --silent --show-error --fail --location --retry 2 --output "$archive" \
+        "${repository%/}/${group//.//}/$name/$release/$file" >&2; }; then
+        command -v mvn >/dev/null ||
+            die "cannot download $1: install maven if it has to be configured, or set ARMTRACE_MAVEN_REPOSITORY to a URL"
+        rm -f "$archive"
+        mvn --batch-mode --quiet -Dstyle.color=never org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy \
+            "-Dartifact=$1" "-DoutputDirectory=$3" >&2
+        archive=$(find "$3" -type f)
+    fi
     check_sha256 "$1" "$2"
 }
 # check_sha256 NAME SHA256: fails unless archive has this checksum.

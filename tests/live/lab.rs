@@ -154,10 +154,13 @@ fn a_killed_script_leaves_no_server() -> Result<()> {
 /// Runs the first command in the README.
 #[test]
 fn the_demo_shows_waits_and_metrics() -> Result<()> {
-    let output = Command::new(script("demo")).arg(program()).stdin(Stdio::null()).stderr(Stdio::inherit()).output()?;
+    let mut demo = Command::new(script("demo"));
+    let output = demo.arg("--binary").arg(program()).stdin(Stdio::null()).stderr(Stdio::inherit()).output()?;
     let text = String::from_utf8_lossy(&output.stdout);
     ensure!(output.status.success(), "{}: {text}", output.status);
-    for wanted in ["top call site", "innodb/", "armtrace_latch_wait_seconds_count{latch=\"wait/synch/"] {
+    for wanted in
+        ["top call site", "innodb/", "armtrace_latch_wait_seconds_sum{latch=\"wait/synch/", "armtrace top --pid"]
+    {
         ensure!(text.contains(wanted), "no {wanted} in {text}");
     }
     Ok(())

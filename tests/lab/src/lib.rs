@@ -14,6 +14,7 @@ pub mod prometheus;
 pub mod releases;
 pub mod server;
 pub mod snapshots;
+pub mod toolchain;
 pub mod tracer;
 
 use std::path::{Path, PathBuf};

@@ -32,11 +32,18 @@ pub struct Options {
 #[derive(Debug, thiserror::Error)]
 #[cfg_attr(test, derive(strum::VariantNames, strum::IntoStaticStr))]
 pub enum AttachError {
+    /// This process may not load and attach programs.
     #[error(transparent)]
     Privilege(#[from] MissingPrivilege),
-    /// This program offers no site to probe. `server` says what it is.
+    /// This program offers no site to probe.
     #[error("no latch function of process {pid} ({server}) can be probed; `armtrace doctor --pid {pid}` says why")]
-    NoSites { pid: i32, server: String },
+    NoSites {
+        /// The process ID.
+        pid: i32,
+        /// Its maintainer, version and source of symbols, in words.
+        server: String,
+    },
+    /// The process with this ID has ended meanwhile.
     #[error("process {0} has ended")]
     Ended(i32),
     /// The kernel does not permit it.

@@ -11,6 +11,7 @@ pub mod discovery;
 pub mod export;
 pub mod host;
 pub mod html;
+pub mod isa;
 pub mod measure;
 pub mod memory;
 pub mod metrics;

@@ -91,6 +91,18 @@ fn the_catalog_is_data() {
     }
 }
 
+/// How instructions are encoded is known in one place.
+#[test]
+fn only_isa_decodes_instructions() {
+    let others = modules().into_iter().filter(|(module, _)| module != "isa").flat_map(|(_, files)| files);
+    let decodes = |file: &PathBuf| {
+        let text = fs::read_to_string(file).expect("a source file");
+        ["iced_x86", "yaxpeax"].iter().any(|decoder| text.contains(decoder))
+    };
+    let wrong: Vec<PathBuf> = others.filter(decodes).collect();
+    assert!(wrong.is_empty(), "{wrong:?}");
+}
+
 #[test]
 fn every_layer_has_modules_that_exist() {
     let modules = modules();

@@ -7,7 +7,8 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use armtrace::audit::{self, classes, count, structures, Counted, Group, Report, Structure, UnknownStructures};
+use armtrace::audit::{self, classes, count, structures, Counted, Report, Structure, UnknownStructures};
+use armtrace::isa::Group;
 use armtrace::symbols::{Arch, DebugInfo, Image};
 use lab::elf::{elf, elf_of_size, AARCH64, TEXT, X86_64};
 use lab::toolchain::llvm;

@@ -9,11 +9,12 @@ use std::path::Path;
 use std::process::Command;
 
 use armtrace::analysis::{
-    checksum_instruction, contended, decode, direct_calls, imported_calls, jump_variable, whole_function,
-    ChecksumInstruction, EndKind, Flow, Function, Insn, Location, Site, Slow, Test, WaitSites,
+    checksum_instruction, contended, direct_calls, imported_calls, jump_variable, whole_function, ChecksumInstruction,
+    EndKind, Function, Location, Site, Slow, WaitSites,
 };
 use armtrace::catalog;
 use armtrace::discovery;
+use armtrace::isa::{decode, Flow, Insn, Test};
 use armtrace::measure::latch::{plan, pthread_rows, Allowed, Plan};
 use armtrace::symbols::{frame, Arch, Frame, Image, Parameter, SymbolSource};
 

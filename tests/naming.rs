@@ -5,9 +5,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use armtrace::analysis::decode;
 use armtrace::catalog::Naming;
 use armtrace::discovery;
+use armtrace::isa::decode;
 use armtrace::names::{locks, Instruments, Key, Locks, MariadbRules, MysqlRules};
 use armtrace::symbols::Image;
 use lab::binaries::{
@@ -389,7 +389,7 @@ fn a_lock_with_an_unknown_key_has_no_name() {
     let function = image.symbol("_Z21init_common_variablesv").or_else(|| image.symbol("_ZL21init_common_variablesv"));
     let range = image.function_at(function.expect("the function").addr).expect("its bounds");
     let found: Vec<u64> =
-        armtrace::analysis::decode(&image, range).iter().filter(|i| i.bytes() == store).map(|i| i.addr).collect();
+        armtrace::isa::decode(&image, range).iter().filter(|i| i.bytes() == store).map(|i| i.addr).collect();
     let &[at] = &found[..] else { panic!("{found:x?}") };
     let mut bytes = std::fs::read(&path).expect("the program");
     let offset = image.file_offset(at).expect("a place in the file") as usize;

@@ -1,9 +1,7 @@
 //! Determines which way a branch goes when the atomic instruction before it failed to take the latch. x86-64 only.
 
-use iced_x86::{ConditionCode, Instruction, InstructionInfoFactory, Mnemonic, OpKind, Register, RflagsBits};
-
-use super::insn::{effects, Effect, Insn};
-use super::x86::{instruction, number, writes};
+use crate::isa::x86::{self, Attempt, Part, ZeroUse};
+use crate::isa::{Effect, Insn, Test};
 use crate::symbols::Arch;
 
 /// What a value of zero means.
@@ -30,12 +28,12 @@ pub(super) fn is_taken_by_failure(block: &[Insn], attempt: usize) -> Option<bool
     if at.arch != Arch::X86_64 {
         return None;
     }
-    let mut outcome = Outcome::of(&instruction(at), &before[..attempt])?;
-    behind.iter().for_each(|insn| outcome.apply(&instruction(insn)));
+    let mut outcome = Outcome::of(x86::attempt(at)?, &before[..attempt]);
+    behind.iter().for_each(|insn| outcome.apply(insn));
     let zero = outcome.flag?;
-    match instruction(branch).condition_code() {
-        ConditionCode::e => Some(zero == Zero::IsFailure),
-        ConditionCode::ne => Some(zero == Zero::IsSuccess),
+    match branch.branch_test()? {
+        (Test::Flags(x86::EQUAL), _) => Some(zero == Zero::IsFailure),
+        (Test::Flags(x86::NOT_EQUAL), _) => Some(zero == Zero::IsSuccess),
         _ => None,
     }
 }
@@ -46,66 +44,55 @@ struct Outcome {
     /// In the zero flag, which is set if the compared number is zero.
     flag: Option<Zero>,
     /// In the given number of low bytes of each register.
-    registers: [Option<(Zero, usize)>; 16],
+    registers: [Option<(Zero, u8)>; 16],
 }
 
 impl Outcome {
     /// Returns the outcome right after the attempt. A free latch is 0.
-    fn of(attempt: &Instruction, before: &[Insn]) -> Option<Outcome> {
+    fn of(attempt: Attempt, before: &[Insn]) -> Outcome {
         let mut outcome = Outcome::default();
-        let bytes = attempt.op1_register().size();
-        match attempt.mnemonic() {
-            Mnemonic::Cmpxchg => {
+        match attempt {
+            Attempt::CompareExchange { bytes } => {
                 outcome.flag = Some(Zero::IsSuccess);
                 // If the comparison fails, the register receives the value that was in memory.
                 if expects_zero(before) {
-                    outcome.registers[RAX] = Some((Zero::IsSuccess, bytes));
+                    outcome.set(x86::RAX, Some((Zero::IsSuccess, bytes)));
                 }
             }
-            Mnemonic::Xchg => outcome.set(attempt.op1_register(), Some((Zero::IsSuccess, bytes))),
-            _ => return None,
+            Attempt::Exchange(part) => outcome.set(part.register, Some((Zero::IsSuccess, part.bytes))),
         }
-        Some(outcome)
+        outcome
     }
 
-    fn set(&mut self, register: Register, value: Option<(Zero, usize)>) {
-        self.registers[usize::from(number(register) & 15)] = value;
+    fn set(&mut self, register: u8, value: Option<(Zero, u8)>) {
+        self.registers[usize::from(register & 15)] = value;
     }
 
-    /// Returns what it means if the register of this size is zero.
-    fn get(&self, register: Register) -> Option<Zero> {
-        let (zero, bytes) = self.registers[usize::from(number(register) & 15)]?;
-        (register.is_gpr() && bytes == register.size()).then_some(zero)
+    /// Returns what it means if these bytes are zero.
+    fn get(&self, part: Part) -> Option<Zero> {
+        let (zero, bytes) = self.registers[usize::from(part.register & 15)]?;
+        (bytes == part.bytes).then_some(zero)
     }
 
-    fn apply(&mut self, i: &Instruction) {
-        let (to, from) = (i.op0_register(), i.op1_register());
-        let (flag, value) = match i.mnemonic() {
-            _ if is_high_byte(to) || is_high_byte(from) => (None, None),
-            Mnemonic::Test if to == from => (self.get(to), None),
-            Mnemonic::Cmp if is_zero(i) => (self.get(to), None),
-            Mnemonic::Sete => (self.flag, self.flag.map(|zero| (zero.opposite(), 1))),
-            Mnemonic::Setne => (self.flag, self.flag.map(|zero| (zero, 1))),
-            Mnemonic::Mov | Mnemonic::Movzx => (self.flag, self.get(from).map(|zero| (zero, to.size()))),
-            _ if i.rflags_modified() & RflagsBits::ZF != 0 => (None, None),
-            _ => (self.flag, None),
+    fn apply(&mut self, insn: &Insn) {
+        let (zero_use, written) = x86::zero_use(insn);
+        let (flag, value) = match zero_use {
+            ZeroUse::Tests(part) => (self.get(part), None),
+            ZeroUse::TellsZero => (self.flag, self.flag.map(|zero| (zero.opposite(), 1))),
+            ZeroUse::TellsNonzero => (self.flag, self.flag.map(|zero| (zero, 1))),
+            ZeroUse::Moves { from, bytes } => (self.flag, self.get(from).map(|zero| (zero, bytes))),
+            ZeroUse::Keeps => (self.flag, None),
+            ZeroUse::Changes => (None, None),
         };
         self.flag = flag;
-        let mut factory = InstructionInfoFactory::new();
-        for used in factory.info(i).used_registers().iter().filter(|used| writes(used.access())) {
-            if used.register().is_gpr() {
-                self.set(used.register(), value);
-            }
-        }
+        written.into_iter().for_each(|register| self.set(register, value));
     }
 }
-
-const RAX: usize = 0;
 
 /// Returns whether the register with a compare-and-exchange's expected value is set to zero.
 fn expects_zero(before: &[Insn]) -> bool {
     let mut changes = Vec::new();
-    before.iter().for_each(|insn| effects(insn, &mut changes));
+    before.iter().for_each(|insn| insn.effects(&mut changes));
     let mut zero = [false; 16];
     for change in changes {
         match change {
@@ -115,23 +102,13 @@ fn expects_zero(before: &[Insn]) -> bool {
             _ => change.written().into_iter().for_each(|to| zero[usize::from(to & 15)] = false),
         }
     }
-    zero[RAX]
-}
-
-/// Returns whether a register is compared with zero.
-fn is_zero(i: &Instruction) -> bool {
-    let is_number = !matches!(i.op1_kind(), OpKind::Register | OpKind::Memory);
-    i.op0_kind() == OpKind::Register && is_number && i.immediate(1) == 0
-}
-
-fn is_high_byte(register: Register) -> bool {
-    matches!(register, Register::AH | Register::BH | Register::CH | Register::DH)
+    zero[usize::from(x86::RAX)]
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::analysis::decode_bytes;
+    use crate::isa::decode_bytes;
 
     /// Tests a block of these parts, the second of which is the attempt.
     fn taken(before: &[u8], attempt: &[u8], behind: &[u8]) -> Option<bool> {

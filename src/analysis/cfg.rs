@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use super::insn::{Flow, Insn};
+use crate::isa::{Flow, Insn};
 
 /// Where one edge out of a block leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::insn::{decode, Flow, Insn};
+use crate::isa::{decode, Flow, Insn};
 use crate::symbols::{Arch, Image};
 
 /// The most called functions that are examined along with a function.
@@ -58,7 +58,7 @@ pub fn jump_variable(image: &Image, function: Range<u64>) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::analysis::decode_bytes;
+    use crate::isa::decode_bytes;
 
     #[test]
     fn x86_checksum_instructions_are_known() {

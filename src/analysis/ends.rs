@@ -1,7 +1,6 @@
 //! Finds where a wait ends: the search for [`EndSite`]s.
 
 use super::cfg::{Graph, Target};
-use super::insn::branch_test;
 use super::wait::{Condition, EndKind, EndSite, Site, Wait};
 
 impl Wait<'_> {
@@ -156,7 +155,7 @@ impl Wait<'_> {
     /// Returns the branch at the end of block `from`, one direction of which leaves the waiting part.
     fn deciding(&self, from: usize, taken: bool) -> Option<(Site, Option<Condition>)> {
         let at = self.f.blocks[from].insns.end - 1;
-        let (test, takes) = branch_test(&self.f.insns[at])?;
+        let (test, takes) = self.f.insns[at].branch_test()?;
         let site = self.site(at).filter(|s| s.emulated)?;
         Some((site, Some(Condition { test, holds: takes == taken })))
     }

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use super::insn::{decode, Flow, Insn, Probing};
 use super::{Function, Location};
+use crate::isa::{decode, Flow, Insn, Probing};
 use crate::symbols::Image;
 
 /// An instruction that each call of a function runs once.
@@ -49,7 +49,7 @@ fn find(insns: &[Insn], argument: usize) -> Option<Entry> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::analysis::decode_bytes;
+    use crate::isa::decode_bytes;
     use crate::symbols::Arch;
 
     const REGISTER: fn(u8) -> Location = |register| Location::Register { register, bytes: 8 };

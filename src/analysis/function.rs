@@ -6,8 +6,8 @@ use std::ops::Range;
 
 use super::calls::import_called;
 use super::cfg::{blocks, Block, Dominators, Graph, Target};
-use super::insn::{decode_bytes, Flow, Insn};
 use super::values::{added_for, left_for, HandedOn, Left, Location, Passed, Values};
+use crate::isa::{decode, decode_bytes, Flow, Insn};
 use crate::symbols::{Arch, Image};
 
 /// The most instructions of a function that is analyzed. The largest known latch function has 260.
@@ -58,7 +58,7 @@ impl Function {
 
     /// Does the same, with a cache of what is known about the functions that it calls.
     pub(super) fn with_endings(image: &Image, range: Range<u64>, endings: &mut Endings) -> Option<Function> {
-        let mut insns = with_cold_parts(range.clone(), &|r| super::decode(image, r), &|addr| image.function_at(addr));
+        let mut insns = with_cold_parts(range.clone(), &|r| decode(image, r), &|addr| image.function_at(addr));
         endings.mark_calls(image, &mut insns);
         let pointers = insns.iter().filter_map(|i| Some((i.memory?, image.got_entry(i.memory?)?))).collect();
         Function::from_insns(range.start, insns, pointers)
@@ -247,7 +247,7 @@ fn never_returns(image: &Image, entry: u64) -> bool {
     let Some(range) = image.function_at(entry).filter(|r| r.start == entry && r.end - r.start <= MAX_ENDING) else {
         return false;
     };
-    let insns = super::decode(image, range.clone());
+    let insns = decode(image, range.clone());
     !insns.is_empty() && !insns.iter().any(|i| leaves(i, &range))
 }
 

@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use super::calls::{direct_calls, imported_calls};
 use super::function::Function;
-use super::insn::{Flow, Insn};
 use super::values::Passed;
+use crate::isa::{Flow, Insn};
 use crate::symbols::{Arch, Image};
 
 /// `FUTEX_WAIT` and `FUTEX_WAKE`, each with `FUTEX_PRIVATE_FLAG` (`include/uapi/linux/futex.h`).

@@ -18,10 +18,10 @@ use std::thread::ScopedJoinHandle;
 use super::attempt::is_taken_by_failure;
 use super::cfg::{Dominators, Graph, Target};
 use super::function::{Endings, Function};
-use super::insn::{branch_test, is_atomic, reads_four_bytes, Flow, Insn, Probing};
 use super::origins::{Frame, Origin, Origins};
 use super::values::Location;
 use super::wait::{Condition, EndKind, EndSite, Site};
+use crate::isa::{Flow, Insn, Probing};
 use crate::symbols::Image;
 
 /// A wait inlined into a function.
@@ -194,7 +194,7 @@ impl<'a> Search<'a> {
         goals.iter().for_each(|&n| live[n] = true);
         let is_spin = |i: usize| matches!(f.insns[i].flow, Flow::Call(Some(to)) if calls.spin.contains(&to));
         let spins = (0..blocks).map(|b| f.blocks[b].insns.clone().any(is_spin)).collect();
-        let attempts = (0..blocks).map(|b| f.blocks[b].insns.clone().rev().find(|&i| is_atomic(&f.insns[i]))).collect();
+        let attempts = (0..blocks).map(|b| f.blocks[b].insns.clone().rev().find(|&i| f.insns[i].is_atomic())).collect();
         let frame = Frame::of(f.insns[0].arch, &f.insns[f.blocks[f.entry_block].insns.start..]);
         Some(Search { f, calls, graph, dominators, live, spins, attempts, frame })
     }
@@ -424,7 +424,7 @@ impl<'a> Search<'a> {
         let mut found = Vec::new();
         for block in (0..part.inside.len()).filter(|&b| part.inside[b]) {
             origins.each(block, |state, insn| {
-                if reads_four_bytes(insn) {
+                if insn.reads_four_bytes() {
                     found.extend(state.address(insn).and_then(|a| a.distance_from(mutex)));
                 }
             });
@@ -587,7 +587,7 @@ impl Sites<'_> {
     fn branch_out(&self, from: usize, to: usize, kind: EndKind) -> Option<EndSite> {
         let block = &self.f().blocks[from];
         let at = block.insns.end - 1;
-        let (test, takes) = branch_test(&self.f().insns[at])?;
+        let (test, takes) = self.f().insns[at].branch_test()?;
         let is_taken =
             block.taken == Some(Target::Block(to)) || to == self.f().blocks.len() && block.taken == Some(Target::Out);
         // A probable end may run in every round.

@@ -3,7 +3,8 @@
 use std::collections::{BTreeSet, HashSet};
 
 use super::calls::text;
-use super::insn::decode;
+use crate::isa::aarch64::words_at;
+use crate::isa::{decode, Insn};
 use crate::symbols::{Arch, Image};
 
 /// Returns the functions with an instruction that refers to any of the static addresses `targets`, by address.
@@ -19,7 +20,7 @@ pub fn functions_that_mention(image: &Image, targets: &HashSet<u64>) -> BTreeSet
         if found.contains(&range.start) {
             continue;
         }
-        let mentions = |i: &super::Insn| {
+        let mentions = |i: &Insn| {
             let number = || i.immediate().filter(|_| image.is_fixed());
             i.memory.or_else(number).is_some_and(|to| targets.contains(&to))
         };
@@ -30,8 +31,8 @@ pub fn functions_that_mention(image: &Image, targets: &HashSet<u64>) -> BTreeSet
     found
 }
 
-/// Returns every address where four bytes may be the displacement of a rip-relative operand that ends its instruction or,
-/// where addresses are fixed, an address.
+/// Returns every address where four bytes may be the displacement of a rip-relative operand that ends its instruction
+/// or, where addresses are fixed, an address.
 fn x86_candidates(base: u64, text: &[u8], targets: &HashSet<u64>, is_fixed: bool) -> Vec<u64> {
     let (Some(&low), Some(&high)) = (targets.iter().min(), targets.iter().max()) else { return Vec::new() };
     let mut found = Vec::new();
@@ -54,25 +55,13 @@ fn x86_candidates(base: u64, text: &[u8], targets: &HashSet<u64>, is_fixed: bool
 fn aarch64_candidates(base: u64, text: &[u8], targets: &HashSet<u64>) -> Vec<u64> {
     let mut pages = [0_u64; 32];
     let mut found = Vec::new();
-    for (i, chunk) in text.chunks_exact(4).enumerate() {
-        let word = u32::from_le_bytes([chunk[0], chunk[1], chunk[2], chunk[3]]);
-        let at = base.wrapping_add(i as u64 * 4);
-        let immediate = u64::from(word >> 10 & 0xfff);
-        let page = pages[(word >> 5 & 31) as usize];
-        let to = if word & 0x9f00_0000 == 0x9000_0000 {
-            let high = (word >> 5 & 0x7_ffff) << 2 | word >> 29 & 3;
-            let offset = i64::from((high << 11) as i32 >> 11) << 12;
-            pages[(word & 31) as usize] = (at & !0xfff).wrapping_add_signed(offset);
-            continue;
-        } else if word & 0xffc0_0000 == 0x9100_0000 {
-            page.wrapping_add(immediate)
-        } else if word & 0xffc0_0000 == 0xf940_0000 {
-            page.wrapping_add(immediate << 3)
-        } else {
-            continue;
-        };
-        if targets.contains(&to) {
-            found.push(at);
+    for (at, word) in words_at(base, text) {
+        if let Some((register, page)) = word.page(at) {
+            pages[usize::from(register)] = page;
+        } else if let Some((register, offset)) = word.within_page() {
+            if targets.contains(&pages[usize::from(register)].wrapping_add(offset)) {
+                found.push(at);
+            }
         }
     }
     found

@@ -4,14 +4,12 @@
 //! A latch function of a database server takes a free latch in a few instructions, and waits for a taken one in the
 //! same function, inlined. A probe at its entry would trap on every acquisition. This module finds the part that runs
 //! only when the latch was taken ([`contended`]), and in that part the instructions on which a probe is cheap because
-//! the kernel emulates them ([`Probing`]).
+//! the kernel emulates them ([`Probing`](crate::isa::Probing)).
 //!
 //! Everything here is a function of the bytes: no process is touched and nothing is executed. Binaries of either
 //! architecture can be analyzed on either. The input is not trusted: bytes that cannot be decoded are instructions of
 //! unknown effect, and a function too large to analyze is reported as `None`.
 
-mod aarch64;
-mod access;
 mod attempt;
 mod calls;
 mod cfg;
@@ -21,7 +19,6 @@ mod entry;
 mod function;
 mod futex;
 mod inlined;
-mod insn;
 mod kept;
 mod mentions;
 mod origins;
@@ -33,16 +30,13 @@ mod tests;
 mod values;
 mod vectors;
 mod wait;
-mod x86;
 
-pub use access::{access, watched, Access};
 pub use calls::{direct_calls, import_stubs, imported_calls};
 pub use checksums::{checksum_instruction, jump_variable, ChecksumInstruction};
 pub use entry::{entry, Entry};
 pub use function::Function;
 pub use futex::{futex_waits, FutexWait};
 pub use inlined::{inlined_waits, wait_loops, Inlined, InlinedCalls, Region};
-pub use insn::{decode, decode_bytes, Flow, Insn, Probing, Test};
 pub use kept::{kept, Kept};
 pub use mentions::functions_that_mention;
 pub use pointers::{Origin, Pointer, Pointers, Root, Store};

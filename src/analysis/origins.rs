@@ -9,8 +9,8 @@
 use std::collections::HashMap;
 
 use super::cfg::{Block, Graph};
-use super::insn::{effects, operand, Effect, Insn};
 use super::values::{Convention, Location};
+use crate::isa::{Effect, Insn};
 use crate::symbols::Arch;
 
 /// A value in terms of the part's entry.
@@ -211,7 +211,7 @@ impl State {
 
     /// Returns the address of an instruction's memory operand.
     pub fn address(&self, insn: &Insn) -> Option<Origin> {
-        match operand(insn)? {
+        match insn.operand()? {
             (Some(base), offset) => self.get(base)?.plus(offset),
             (None, at) => Some(Origin::constant(at as u64)),
         }
@@ -273,7 +273,7 @@ impl Frame {
         let Convention { stack_pointer, frame_pointer, .. } = Convention::of(arch);
         let mut changes = Vec::new();
         for insn in function.iter().take(PROLOGUE) {
-            effects(insn, &mut changes);
+            insn.effects(&mut changes);
         }
         let has_pointer = changes.iter().any(|change| match *change {
             Effect::Copy { to, from, bytes: 8 } | Effect::Offset { to, from, .. } => {
@@ -350,7 +350,7 @@ impl<'a> Origins<'a> {
         for insn in self.blocks[block].insns.start..at {
             visit(&state, &self.insns[insn]);
             changes.clear();
-            effects(&self.insns[insn], &mut changes);
+            self.insns[insn].effects(&mut changes);
             changes.iter().for_each(|change| state.apply(insn, change, &self.frame));
         }
         Some(state)

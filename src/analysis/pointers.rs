@@ -10,9 +10,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::cfg::Block;
 use super::function::Function;
-use super::insn::{effects, Effect, Flow, Insn};
 use super::values::Convention;
-use super::x86;
+use crate::isa::x86::{self, Lane, Lanes};
+use crate::isa::{Effect, Flow, Insn};
 use crate::symbols::{Arch, Image};
 
 /// The origin of an address or a number inside one function.
@@ -89,51 +89,6 @@ pub struct Store {
     pub to: Pointer,
     pub value: Pointer,
     pub bytes: u8,
-}
-
-/// The source or destination of a four-byte lane.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Lane {
-    Vector(u8),
-    Register(u8),
-    /// Memory at an offset from a register, or at a static address.
-    Memory {
-        base: Option<u8>,
-        offset: i64,
-    },
-}
-
-/// What an instruction does with the four lanes of a vector register.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Lanes {
-    /// Sets the lanes of `to`, from this one on, to those of `from` from the first on; the others are kept, or zeroed.
-    Set {
-        to: u8,
-        from: Lane,
-        lane: u8,
-        count: u8,
-        keeps_others: bool,
-    },
-    /// Interleaves the lower lanes of both, in groups of this size.
-    Turns {
-        to: u8,
-        with: Lane,
-        unit: u8,
-    },
-    Store {
-        to: Lane,
-        from: u8,
-        lane: u8,
-        count: u8,
-    },
-    /// Stores a plain register at a static address.
-    Whole {
-        to: u64,
-        from: u8,
-        bytes: u8,
-    },
-    /// These registers, one bit each, now hold something unknown.
-    Unknown(u32),
 }
 
 /// The vector registers, by lane.
@@ -282,7 +237,7 @@ impl Pointers {
             }
             Effect::Store { base, offset, from, bytes } => {
                 let to = state.get(base).plus(offset);
-                let number = || stored_number(insn).map(Pointer::Constant);
+                let number = || insn.stored_number().map(Pointer::Constant);
                 let value = from.map(|from| state.get(from)).or_else(number);
                 if let (Pointer::Constant(_) | Pointer::Behind { .. }, Some(value)) = (to, value) {
                     self.stores.push(Store { to, value: value.low(bytes), bytes });
@@ -290,14 +245,6 @@ impl Pointers {
             }
             _ => {}
         }
-    }
-}
-
-/// Returns the number that an instruction stores without a register; on arm64 none does.
-fn stored_number(insn: &Insn) -> Option<u64> {
-    match insn.arch {
-        Arch::X86_64 => x86::stored_number(insn),
-        Arch::Aarch64 => None,
     }
 }
 
@@ -313,7 +260,7 @@ impl<'a> Walk<'a> {
     fn new(function: &'a Function, rules: &'a Rules) -> Walk<'a> {
         let of = |insn: &Insn| {
             let mut changes = Vec::new();
-            effects(insn, &mut changes);
+            insn.effects(&mut changes);
             changes
         };
         Walk { function, rules, effects: function.insns.iter().map(of).collect() }

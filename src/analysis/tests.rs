@@ -2,6 +2,7 @@ use std::collections::HashSet;
 
 use super::samples::{aarch64, x86, BASE, DELAY, SLEEP, SYSCALL};
 use super::*;
+use crate::isa::{decode_bytes, Flow, Probing, Test};
 use crate::symbols::Arch;
 use Probing::{Emulated, Refused, Stepped};
 
@@ -33,134 +34,6 @@ fn ends(sites: &WaitSites) -> Vec<(u64, EndKind, Option<Condition>)> {
 
 fn flags(condition: u8, holds: bool) -> Option<Condition> {
     Some(Condition { test: Test::Flags(condition), holds })
-}
-
-fn one(arch: Arch, bytes: &[u8]) -> Insn {
-    let found = decode_bytes(arch, BASE, bytes);
-    assert_eq!(found.len(), 1, "{bytes:x?}");
-    found[0]
-}
-
-#[test]
-fn classifies_x86_instructions_as_the_kernel_does() {
-    let cases: [(&[u8], Probing, Flow); 31] = [
-        (&[0x55], Emulated, Flow::Next),                                     // push %rbp
-        (&[0x41, 0x54], Emulated, Flow::Next),                               // push %r12
-        (&[0x48, 0x55], Stepped, Flow::Next),                                // rex.W push %rbp
-        (&[0x90], Emulated, Flow::Next),                                     // nop
-        (&[0x66, 0x90], Refused, Flow::Next),                                // xchg %ax,%ax
-        (&[0x41, 0x90], Refused, Flow::Next),                                // xchg %eax,%r8d
-        (&[0xf3, 0x90], Stepped, Flow::Next),                                // pause
-        (&[0x0f, 0x1f, 0x00], Stepped, Flow::Next),                          // nopl (%rax)
-        (&[0xeb, 0x10], Emulated, Flow::Jump(BASE + 0x12)),                  // jmp
-        (&[0xe9, 0x10, 0, 0, 0], Emulated, Flow::Jump(BASE + 0x15)),         // jmp
-        (&[0x75, 0x10], Emulated, Flow::Branch(BASE + 0x12)),                // jne
-        (&[0x3e, 0x74, 0x10], Refused, Flow::Branch(BASE + 0x13)),           // je,pt
-        (&[0x0f, 0x84, 0x10, 0, 0, 0], Emulated, Flow::Branch(BASE + 0x16)), // je
-        (&[0xe8, 0x10, 0, 0, 0], Emulated, Flow::Call(Some(BASE + 0x15))),   // call
-        (&[0xff, 0xd0], Stepped, Flow::Call(None)),                          // call *%rax
-        (&[0xff, 0xe0], Stepped, Flow::IndirectJump),                        // jmp *%rax
-        (&[0xc3], Stepped, Flow::Return),                                    // ret
-        (&[0xf3, 0x0f, 0x1e, 0xfa], Stepped, Flow::Next),                    // endbr64
-        (&[0x48, 0x89, 0xe5], Stepped, Flow::Next),                          // mov %rsp,%rbp
-        (&[0xf0, 0x83, 0x07, 0x02], Refused, Flow::Next),                    // lock addl $2,(%rdi)
-        (&[0x87, 0x07], Stepped, Flow::Next),                                // xchg %eax,(%rdi)
-        (&[0x0f, 0xae, 0xf0], Refused, Flow::Next),                          // mfence
-        (&[0xc5, 0xf8, 0x77], Refused, Flow::Next),                          // vzeroupper
-        (&[0x2e, 0x0f, 0x1f, 0x04, 0x00], Refused, Flow::Next),              // cs nopl (%rax,%rax,1)
-        (&[0x0f, 0x0b], Refused, Flow::Trap),                                // ud2
-        (&[0xf4], Refused, Flow::Trap),                                      // hlt
-        (&[0xcc], Refused, Flow::Trap),                                      // int3
-        (&[0x0f, 0x05], Refused, Flow::Next),                                // syscall
-        (&[0x64, 0x8b, 0x04, 0x25, 0x28, 0, 0, 0], Stepped, Flow::Next),     // mov %fs:0x28,%eax
-        (&[0xe2, 0xfe], Stepped, Flow::Branch(BASE)),                        // loop
-        (&[0x8e, 0xd0], Refused, Flow::Next),                                // mov %eax,%ss
-    ];
-    for (bytes, probing, flow) in cases {
-        let insn = one(Arch::X86_64, bytes);
-        assert_eq!((insn.probing, insn.flow), (probing, flow), "{bytes:x?} {}", insn.text());
-        assert_eq!(insn.bytes(), bytes);
-    }
-}
-
-#[test]
-fn classifies_arm64_instructions_as_the_kernel_does() {
-    let cases = [
-        (0x14000002, Emulated, Flow::Jump(BASE + 8)),       // b
-        (0x94000002, Emulated, Flow::Call(Some(BASE + 8))), // bl
-        (0x54000041, Emulated, Flow::Branch(BASE + 8)),     // b.ne
-        (0x34000041, Emulated, Flow::Branch(BASE + 8)),     // cbz w1
-        (0xb7400041, Emulated, Flow::Branch(BASE + 8)),     // tbnz x1, #40
-        (0x10000040, Emulated, Flow::Next),                 // adr
-        (0xb0091a80, Emulated, Flow::Next),                 // adrp
-        (0xd61f0200, Emulated, Flow::IndirectJump),         // br x16
-        (0xd63f0100, Emulated, Flow::Call(None)),           // blr x8
-        (0xd65f03c0, Emulated, Flow::Return),               // ret
-        (0xd65f0bff, Refused, Flow::Return),                // retaa
-        (0xd61f083f, Refused, Flow::IndirectJump),          // braaz x1
-        (0xd503201f, Stepped, Flow::Next),                  // nop
-        (0xd503203f, Refused, Flow::Next),                  // yield
-        (0xd5033fdf, Stepped, Flow::Next),                  // isb
-        (0xd503245f, Stepped, Flow::Next),                  // bti c
-        (0xd503233f, Stepped, Flow::Next),                  // paciasp
-        (0xd50323bf, Stepped, Flow::Next),                  // autiasp
-        (0xd503221f, Refused, Flow::Next),                  // esb
-        (0xd4000001, Refused, Flow::Next),                  // svc #0
-        (0xd4200020, Refused, Flow::Trap),                  // brk #1
-        (0x00000000, Refused, Flow::Trap),                  // udf #0
-        (0x58000040, Refused, Flow::Next),                  // ldr x0, .+8
-        (0x98000040, Refused, Flow::Next),                  // ldrsw x0, .+8
-        (0x885ffc20, Refused, Flow::Next),                  // ldaxr w0, [x1]
-        (0x8802fc20, Refused, Flow::Next),                  // stlxr w2, w0, [x1]
-        (0x88dffc20, Stepped, Flow::Next),                  // ldar w0, [x1]
-        (0xc8e0fc41, Stepped, Flow::Next),                  // casal x0, x1, [x2]
-        (0x48207c82, Refused, Flow::Next),                  // casp x0, x1, x2, x3, [x4]
-        (0xb8e00041, Stepped, Flow::Next),                  // ldaddal w0, w1, [x2]
-        (0xf8bfc020, Stepped, Flow::Next),                  // ldapr x0, [x1]
-        (0xd53bd040, Stepped, Flow::Next),                  // mrs x0, tpidr_el0
-        (0xd51bd040, Refused, Flow::Next),                  // msr tpidr_el0, x0
-        (0xd50339bf, Stepped, Flow::Next),                  // dmb ishld
-        (0xa9bf7bfd, Stepped, Flow::Next),                  // stp x29, x30, [sp, #-16]!
-        (0xaa0003f3, Stepped, Flow::Next),                  // mov x19, x0
-        (0x2518e3e0, Refused, Flow::Next),                  // ptrue p0.b
-    ];
-    for (word, probing, flow) in cases {
-        let insn = one(Arch::Aarch64, &u32::to_le_bytes(word));
-        assert_eq!((insn.probing, insn.flow), (probing, flow), "{word:#x} {}", insn.text());
-    }
-}
-
-#[test]
-fn shows_instructions_in_assembler_syntax() {
-    assert_eq!(one(Arch::X86_64, &[0x75, 0x10]).text(), "jne 0x10012");
-    assert_eq!(one(Arch::X86_64, &[0x48, 0x89, 0x75, 0xe0]).text(), "mov %rsi,-0x20(%rbp)");
-    let arm = |word| one(Arch::Aarch64, &u32::to_le_bytes(word)).text();
-    assert_eq!(arm(0x94000002), "bl 0x10008");
-    assert_eq!(arm(0x54000041), "b.ne 0x10008");
-    assert_eq!(arm(0xb7400041), "tbnz x1,#40,0x10008");
-    assert_eq!(arm(0xb0091a80), "adrp x0,0x12361000");
-    assert_eq!(arm(0xd503245f), "bti c");
-    assert_eq!(arm(0xd65f03c0), "ret");
-    // The disassembler does not know `crc32cx`.
-    assert!(!arm(0x9ac05c42).is_empty());
-}
-
-#[test]
-fn resolves_static_addresses() {
-    // lea 0x100(%rip),%rdi ; ret
-    let insns = decode_bytes(Arch::X86_64, BASE, &[0x48, 0x8d, 0x3d, 0x00, 0x01, 0, 0, 0xc3]);
-    assert_eq!([insns[0].memory, insns[1].memory], [Some(BASE + 0x107), None]);
-    // Another path leads to the branch target at the end, on which x0 may hold another page.
-    let found: Vec<_> = decode_bytes(Arch::Aarch64, BASE, aarch64::STATICS).iter().map(|i| i.memory).collect();
-    let page = 0x12361000;
-    assert_eq!(found, [None, Some(page + 0x678), Some(page + 16), None, Some(page + 8), None, None]);
-}
-
-#[test]
-fn a_cut_off_instruction_is_left_out() {
-    assert_eq!(decode_bytes(Arch::X86_64, BASE, &[0x90, 0xe8, 0x00]).len(), 1);
-    assert_eq!(decode_bytes(Arch::Aarch64, BASE, &[0x1f, 0x20, 0x03, 0xd5, 0x1f]).len(), 1);
-    assert!(decode_bytes(Arch::X86_64, BASE, &[]).is_empty());
 }
 
 #[test]
@@ -227,8 +100,8 @@ fn finds_the_contended_part_of_a_mutex() {
     assert_eq!(ends(&found), [(0x88, EndKind::Final, None)]);
 }
 
-/// `push %rbp; cmpq $0,(%rdi); je first; cmpq $0,8(%rdi); je second; pop %rbp; ret`, then two parts that sleep: the second begins with a
-/// `jmp` to its call, and each returns.
+/// `push %rbp; cmpq $0,(%rdi); je first; cmpq $0,8(%rdi); je second; pop %rbp; ret`, then two parts that sleep: the
+/// second begins with a `jmp` to its call, and each returns.
 #[test]
 fn each_sleep_begins_where_it_cannot_be_avoided() {
     let mut code = vec![0x55, 0x48, 0x83, 0x3f, 0, 0x74, 9, 0x48, 0x83, 0x7f, 8, 0, 0x74, 9, 0x5d, 0xc3];

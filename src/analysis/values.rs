@@ -8,8 +8,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::cfg::{Block, Graph};
-use super::insn::{effects, Effect, Flow, Insn};
-use super::{aarch64, x86};
+use crate::isa::{aarch64, x86, Effect, Flow, Insn};
 use crate::symbols::Arch;
 
 /// Where a value can be read at an instruction, from the registers that the kernel saves and the thread's stack.
@@ -438,7 +437,7 @@ pub(super) fn left_for(insns: &[Insn], argument: usize) -> Option<Left> {
     let mut changes = Vec::new();
     insns.iter().rev().find_map(|insn| {
         changes.clear();
-        effects(insn, &mut changes);
+        insn.effects(&mut changes);
         changes.iter().rev().find_map(|change| match *change {
             // Stack memory is not part of any object.
             Effect::Offset { to, from, .. } | Effect::Copy { to, from, .. } | Effect::Load { to, base: from, .. }
@@ -463,7 +462,7 @@ pub(super) fn added_for(insns: &[Insn], argument: usize) -> Option<i64> {
     let mut changes = Vec::new();
     for insn in insns.iter().rev() {
         changes.clear();
-        effects(insn, &mut changes);
+        insn.effects(&mut changes);
         for change in changes.iter().rev() {
             match *change {
                 Effect::Offset { to, from, by } if to == register => {
@@ -534,7 +533,7 @@ impl Values {
         let mut changes = Vec::new();
         for insn in &insns[blocks[block].insns.start..upto] {
             changes.clear();
-            effects(insn, &mut changes);
+            insn.effects(&mut changes);
             changes.iter().for_each(|change| state.apply(change, &convention, &self.pointers));
         }
         Some(state)
@@ -555,7 +554,7 @@ impl Values {
         for insn in &insns[block.insns.clone()] {
             known.push(state.location(index, &convention).is_some());
             changes.clear();
-            effects(insn, &mut changes);
+            insn.effects(&mut changes);
             changes.iter().for_each(|change| state.apply(change, &convention, &self.pointers));
         }
         known
@@ -597,7 +596,7 @@ impl Values {
             let Some(mut state) = start.clone() else { continue };
             for insn in &insns[block.insns.clone()] {
                 changes.clear();
-                effects(insn, &mut changes);
+                insn.effects(&mut changes);
                 if changes.is_empty() && matches!(insn.flow, Flow::Jump(_)) {
                     visit(&state, insn, &Effect::Call);
                 }

@@ -1,6 +1,6 @@
 //! Determines how wide the registers are through which code moves data.
 
-use super::insn::Insn;
+use crate::isa::Insn;
 use crate::symbols::Arch;
 
 /// Returns the name of the widest registers that this code uses, which is how the variants in a C library differ.
@@ -18,7 +18,7 @@ pub fn widest_registers(insns: &[Insn]) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::analysis::decode_bytes;
+    use crate::isa::decode_bytes;
 
     #[test]
     fn x86_registers_have_widths() {

@@ -10,8 +10,8 @@ use std::ops::Range;
 
 use super::cfg::Block;
 use super::function::Function;
-use super::insn::{touches_memory, Flow, Insn, Probing, Test};
 use super::values::Location;
+use crate::isa::{Flow, Insn, Probing, Test};
 use crate::symbols::Image;
 
 /// The most spin loops per function that are examined; the largest known function has two.
@@ -421,6 +421,6 @@ fn only_wakes(f: &Function, insn: &Insn) -> bool {
 
 /// Returns whether a block is a loop that only counts: a delay.
 fn is_delay(f: &Function, block: usize, content: &Block) -> bool {
-    let idle = |i: &Insn| !touches_memory(i) && !matches!(i.flow, Flow::Call(_));
+    let idle = |i: &Insn| !i.touches_memory() && !matches!(i.flow, Flow::Call(_));
     f.graph.next[block].contains(&block) && f.insns[content.insns.clone()].iter().all(idle)
 }

@@ -2,105 +2,105 @@
 
 use std::sync::OnceLock;
 
-use libbpf_rs::{libbpf_sys, MapType, ProgramType};
+use libbpf_rs::{libbpf_sys, ProgramType};
 use rustix::thread::CapabilitySet;
+use serde::Serialize;
 
 use super::counter::{Countable, Counter, Whose};
 use crate::host::{Domains, Machine};
 
-/// Whether a feature works here.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Availability {
-    Yes,
-    /// It does not work; the text says what the user loses, or what to do about it.
-    No(String),
-}
-
-/// A feature of the host that armtrace can use.
-#[derive(Clone, Debug)]
+/// A feature of the host that armtrace uses.
+#[derive(Clone, Debug, Serialize)]
 pub struct Feature {
     pub name: &'static str,
     /// Whether armtrace cannot trace at all without it.
     pub required: bool,
-    pub verdict: Availability,
+    pub works: bool,
+    /// What the user loses without it, or how to get it; absent if it works.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub without: Option<String>,
 }
 
-/// The numbers of `BPF_FUNC_get_attach_cookie` and `BPF_FUNC_task_storage_get` among the kernel's helpers.
-const GET_ATTACH_COOKIE: u32 = 174;
-const TASK_STORAGE_GET: u32 = 156;
+impl Feature {
+    /// Returns a feature that works or not; `without` says what follows if it does not.
+    pub fn new(name: &'static str, required: bool, works: bool, without: &str) -> Feature {
+        Feature { name, required, works, without: (!works).then(|| without.to_owned()) }
+    }
+}
 
-/// Tries every feature that armtrace uses or could use.
+/// How to try a feature.
+struct Trial {
+    name: &'static str,
+    required: bool,
+    works: fn() -> bool,
+    without: &'static str,
+}
+
+const TRIALS: &[Trial] = &[
+    Trial {
+        name: "kernel type information (BTF)",
+        required: true,
+        works: has_type_information,
+        without: "use a kernel built with CONFIG_DEBUG_INFO_BTF",
+    },
+    Trial {
+        name: "uprobes",
+        required: true,
+        works: || Machine::this().has("sys/bus/event_source/devices/uprobe/type"),
+        without: "use a kernel with CONFIG_UPROBE_EVENTS",
+    },
+    Trial {
+        name: "programs on the kernel's futex_wait",
+        required: false,
+        works: super::futex::futex_wait_can_be_traced,
+        without: "sleeps are measured with tracepoints, which slow every system call on the host by about 10 ns",
+    },
+    Trial {
+        name: "futex tracepoints",
+        required: false,
+        works: has_futex_tracepoints,
+        without: "without programs on futex_wait, sleeping cannot be distinguished from spinning: mount tracefs \
+                  (mount -t tracefs tracefs /sys/kernel/tracing) or use a kernel with CONFIG_FTRACE_SYSCALLS",
+    },
+    Trial {
+        name: "uprobe_multi links",
+        required: false,
+        works: super::cost::uprobe_multi_works,
+        without: "sites are attached one by one, and detaching takes longer (available from Linux 6.6)",
+    },
+    Trial {
+        name: "attach cookies",
+        required: false,
+        works: attach_cookies,
+        without: "sites are identified by address, and no uretprobes are used (available from Linux 5.15)",
+    },
+    Trial {
+        name: "hardware performance counters",
+        required: false,
+        works: hardware_counters,
+        without: "this CPU or virtual machine does not count cycles, so hardware events are absent",
+    },
+    Trial { name: "software clock events", required: false, works: clock_events, without: "CPU time is not sampled" },
+    Trial {
+        name: "more than one NUMA node or last-level cache",
+        required: false,
+        works: || Machine::this().topology(Domains::Auto).is_some(),
+        without: "latch handoffs are not measured, unless --handoffs core is given to measure those between cores",
+    },
+];
+
+/// The number of `BPF_FUNC_get_attach_cookie` among the kernel's helpers.
+const GET_ATTACH_COOKIE: u32 = 174;
+
+/// Tries every feature that armtrace uses.
 pub fn features() -> Vec<Feature> {
-    let feature = |name, required, works: bool, without: &str| Feature {
-        name,
-        required,
-        verdict: if works { Availability::Yes } else { Availability::No(without.to_owned()) },
-    };
+    TRIALS.iter().map(|trial| Feature::new(trial.name, trial.required, (trial.works)(), trial.without)).collect()
+}
+
+fn has_futex_tracepoints() -> bool {
     let machine = Machine::this();
-    let tracepoint = |path: &str| {
-        ["sys/kernel/tracing", "sys/kernel/debug/tracing"]
-            .iter()
-            .any(|root| machine.has(&format!("{root}/events/{path}/id")))
-    };
-    vec![
-        feature(
-            "kernel type information (BTF)",
-            true,
-            has_type_information(),
-            "use a kernel built with CONFIG_DEBUG_INFO_BTF",
-        ),
-        feature(
-            "uprobes",
-            true,
-            machine.has("sys/bus/event_source/devices/uprobe/type"),
-            "use a kernel with CONFIG_UPROBE_EVENTS",
-        ),
-        feature(
-            "programs on the kernel's futex_wait",
-            false,
-            super::futex::futex_wait_can_be_traced(),
-            "sleeps are measured with tracepoints, which slow every system call on the host by about 10 ns",
-        ),
-        feature(
-            "futex tracepoints",
-            false,
-            tracepoint("syscalls/sys_enter_futex"),
-            "without programs on futex_wait, sleeping cannot be distinguished from spinning: mount tracefs \
-             (mount -t tracefs tracefs /sys/kernel/tracing) or use a kernel with CONFIG_FTRACE_SYSCALLS",
-        ),
-        feature(
-            "uprobe_multi links",
-            false,
-            super::cost::uprobe_multi_works(),
-            "sites are attached one by one, and detaching takes longer (available from Linux 6.6)",
-        ),
-        feature(
-            "attach cookies",
-            false,
-            attach_cookies(),
-            "sites are identified by address, and no uretprobes are used (available from Linux 5.15)",
-        ),
-        feature(
-            "ring buffer",
-            false,
-            MapType::RingBuf.is_supported().unwrap_or(false),
-            "not needed by any current measurement",
-        ),
-        feature("task storage", false, has_helper(TASK_STORAGE_GET), "not needed: threads are kept in a hash map"),
-        feature(
-            "hardware performance counters",
-            false,
-            hardware_counters(),
-            "this CPU or virtual machine does not count cycles, so hardware events are absent",
-        ),
-        feature("software clock events", false, clock_events(), "CPU time is not sampled"),
-        feature(
-            "more than one NUMA node or last-level cache",
-            false,
-            machine.topology(Domains::Auto).is_some(),
-            "latch handoffs are not measured, unless --handoffs core is given to measure those between cores",
-        ),
-    ]
+    let has = |root: &&str| machine.has(&format!("{root}/events/syscalls/sys_enter_futex/id"));
+    ["sys/kernel/tracing", "sys/kernel/debug/tracing"].iter().any(has)
 }
 
 /// Returns whether the kernel has type information (BTF), without which it loads no program.
@@ -120,13 +120,14 @@ pub(super) fn has_helper(id: u32) -> bool {
 
 /// Returns the capabilities that loading and attaching need, and whether this process has each. Root has them all;
 /// `CAP_SYS_ADMIN` implies the first two, as in the kernel.
-pub fn capabilities() -> Vec<(&'static str, bool)> {
+pub fn capabilities() -> Vec<Feature> {
     let held = rustix::thread::capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective);
     let is_admin = held.contains(CapabilitySet::SYS_ADMIN);
+    let capability = |name, is_held| Feature::new(name, true, is_held, "run as root (sudo armtrace …), or grant it");
     vec![
-        ("CAP_BPF", held.contains(CapabilitySet::BPF) || is_admin),
-        ("CAP_PERFMON", held.contains(CapabilitySet::PERFMON) || is_admin),
-        ("CAP_SYS_PTRACE", held.contains(CapabilitySet::SYS_PTRACE)),
+        capability("CAP_BPF", held.contains(CapabilitySet::BPF) || is_admin),
+        capability("CAP_PERFMON", held.contains(CapabilitySet::PERFMON) || is_admin),
+        capability("CAP_SYS_PTRACE", held.contains(CapabilitySet::SYS_PTRACE)),
     ]
 }
 

@@ -13,7 +13,7 @@ mod sites;
 pub use clock::{attach_clock, open_clock, open_own_clock};
 pub use cost::{calibrate, thread_time_ns, uprobe_multi_works, Costs, ProbeClass};
 pub use counter::{Countable, Counter, Reading, Whose};
-pub use features::{attach_cookies, capabilities, features, Availability, Feature};
+pub use features::{attach_cookies, capabilities, features, Feature};
 pub use futex::{attach_futex, futex_wait_is_traceable, futex_wake_is_traceable, stacks_are_shown, FutexPrograms};
 pub use governor::{Budget, Governor, Turn, Usage, CYCLE_TIME, PERIOD};
 pub(crate) use perf::{control, event, open_event, Control, Event, Scope};
@@ -28,6 +28,7 @@ use libbpf_rs::Link;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("probe {probe} was refused: {why}")]
 pub struct Refusal<P> {
+    /// What identifies the probe.
     pub probe: P,
     /// What the kernel said.
     pub why: String,
@@ -57,17 +58,19 @@ pub fn detach_all(links: Vec<Link>) {
 /// A privilege or a property of the host that this process lacks for loading and attaching programs.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MissingPrivilege {
-    /// The names of the capabilities that it does not have.
+    /// The process does not have these capabilities.
     #[error(
         "missing privilege ({}): run armtrace as root (sudo armtrace …), or give it these capabilities",
         .0.join(", ")
     )]
     Capabilities(Vec<&'static str>),
+    /// The process is not in the PID namespace in which the kernel counts process IDs.
     #[error(
         "armtrace runs in its own PID namespace, where process ids differ from those in the kernel: \
          run it on the host, or in a container with the host's PID namespace (docker run --pid=host …)"
     )]
     HostPidNamespace,
+    /// The kernel has no BTF, without which it loads no program.
     #[error(
         "this kernel has no type information (/sys/kernel/btf/vmlinux): use a kernel built with \
          CONFIG_DEBUG_INFO_BTF, as distribution kernels from 5.10 on are"
@@ -80,7 +83,8 @@ pub enum MissingPrivilege {
 /// # Errors
 /// Fails with what is missing, and how to get it.
 pub fn require_privilege() -> Result<(), MissingPrivilege> {
-    let missing: Vec<&str> = capabilities().into_iter().filter(|(_, held)| !held).map(|(name, _)| name).collect();
+    let missing = capabilities().into_iter().filter(|held| !held.works);
+    let missing: Vec<&str> = missing.map(|capability| capability.name).collect();
     if !missing.is_empty() {
         return Err(MissingPrivilege::Capabilities(missing));
     }

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::report::{Binary, FunctionRow, Report};
 use super::structures::Structure;
 use super::verdict::Verdict;
-use super::Group;
+use crate::isa::Group;
 
 /// The row that sums all functions without a name, because they cannot be matched.
 const UNNAMED: &str = "(functions without a name)";

@@ -2,21 +2,15 @@
 
 use std::collections::HashMap;
 
-use iced_x86::{Decoder, DecoderOptions, Instruction};
-
-use super::class::{Class, ClassId, Group};
 use super::functions::{pieces, Piece};
 use super::helpers::Helpers;
-use super::{aarch64, x86};
+use crate::isa::aarch64::{self, words_at, MAX_EXCLUSIVE};
+use crate::isa::{x86, Class, ClassId, Group};
 use crate::symbols::{Arch, Image};
 
 /// The largest amount of code, in bytes, that is accepted, so that no file keeps the audit busy for long. The largest
 /// known, MySQL's for x86-64, is 36 MiB.
 const MAX_TEXT: u64 = 512 << 20;
-
-/// The largest distance from an exclusive load to its store, in instructions. Beyond it the architecture guarantees
-/// nothing.
-const MAX_EXCLUSIVE: usize = 32;
 
 /// The largest distance from an exclusive store to the branch that retries it, in instructions.
 const MAX_RETRY: usize = 3;
@@ -107,7 +101,7 @@ pub fn count(image: &Image) -> Result<Counted, AuditError> {
         let code = &bytes[(piece.range.start - text.start) as usize..(piece.range.end - text.start) as usize];
         tally.begin(&piece);
         match image.arch() {
-            Arch::X86_64 => tally.count_x86(code),
+            Arch::X86_64 => tally.count_x86(piece.range.start, code),
             Arch::Aarch64 => tally.count_aarch64(piece.range.start, code),
         }
     }
@@ -191,35 +185,30 @@ impl Tally<'_> {
         self.functions.push(FunctionCounts { address: self.address, size: self.size, counts });
     }
 
-    fn count_x86(&mut self, code: &[u8]) {
-        let mut decoder = Decoder::new(64, code, DecoderOptions::NONE);
-        let mut instruction = Instruction::default();
-        while decoder.can_decode() {
-            decoder.decode_out(&mut instruction);
+    fn count_x86(&mut self, base: u64, code: &[u8]) {
+        for instruction in x86::classified(base, code) {
             self.instructions += 1;
-            if let Some(class) = x86::classify(&instruction) {
+            if let Some(class) = instruction.class {
                 self.function.add(class, 1);
             }
         }
     }
 
     fn count_aarch64(&mut self, base: u64, code: &[u8]) {
-        let words = code.chunks_exact(4).map(|c| u32::from_le_bytes([c[0], c[1], c[2], c[3]]));
         let mut load = None;
-        for (i, word) in words.enumerate() {
+        for (i, (at, word)) in words_at(base, code).enumerate() {
             self.instructions += 1;
-            let at = || base.wrapping_add(i as u64 * 4);
             if let Some(class) = aarch64::classify(word) {
                 self.function.add(class, 1);
                 match aarch64::classes()[usize::from(class)].group {
                     Group::LoadExclusive => load = Some(i),
                     Group::StoreExclusive => {
                         let pair = load.take().filter(|load| i - load <= MAX_EXCLUSIVE);
-                        pair.into_iter().for_each(|load| self.add_pair(at(), repeats(code, load, i)));
+                        pair.into_iter().for_each(|load| self.add_pair(at, repeats(code, load, i)));
                     }
                     _ => {}
                 }
-            } else if let Some(helper) = aarch64::branch(word, at()).and_then(|to| self.helpers.at(to)) {
+            } else if let Some(helper) = word.branch(at).and_then(|to| self.helpers.at(to)) {
                 self.function.add(helper.call, 1);
                 *self.helper_calls.entry(helper.range.start).or_default() += 1;
             }
@@ -238,12 +227,13 @@ impl Tally<'_> {
 /// Returns whether the exclusive store at word `store` is followed by a branch back to its load, or to before the load,
 /// if the store failed.
 fn repeats(code: &[u8], load: usize, store: usize) -> bool {
-    let word = |at: usize| code.get(at * 4..at * 4 + 4).map(|c| u32::from_le_bytes([c[0], c[1], c[2], c[3]]));
-    let status = word(store).map(|w| w >> 16 & 31);
-    (store + 1..=store + MAX_RETRY).any(|at| {
-        let target = word(at).and_then(|w| aarch64::if_not_zero(w).filter(|(register, _)| Some(*register) == status));
-        target.is_some_and(|(_, offset)| (0..=load as i64).contains(&(at as i64 + offset)))
-    })
+    let store = store * 4;
+    let mut behind = words_at(store as u64, code.get(store..).unwrap_or_default());
+    let Some(status) = behind.next().map(|(_, word)| word.status()) else { return false };
+    behind
+        .take(MAX_RETRY)
+        .filter_map(|(at, word)| word.zero_branch(at))
+        .any(|branch| !branch.if_zero && branch.register == status && branch.to <= load as u64 * 4)
 }
 
 /// Merges the counts of each function. A function that contains others is split into several pieces.

@@ -7,13 +7,10 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::LazyLock;
 
-use super::aarch64::{classes, classify};
-use super::class::{id, Class, ClassId, Group, Ordering};
-
-const RET: u32 = 0xd65f_03c0;
-const BTI_C: u32 = 0xd503_245f;
-const DMB_ISH: u32 = 0xd503_3bbf;
+use crate::isa::aarch64::{self, classify, words, Word};
+use crate::isa::{distinct, id, Class, ClassId, Group, Ordering};
 
 /// The largest number of words after the LSE instruction within which a helper ends. The longest known helper takes 12.
 const MAX_FALLBACK: usize = 24;
@@ -47,9 +44,13 @@ const OPERATIONS: &[(&str, &str, [Class; 5])] = &[
 /// The suffixes of helper names, in the order of the classes of calls.
 const ENDINGS: [&str; 5] = ["relax", "acq", "rel", "acq_rel", "sync"];
 
-/// Returns the classes of calls.
-pub(super) fn call_classes() -> impl Iterator<Item = Class> {
-    OPERATIONS.iter().flat_map(|operation| operation.2)
+/// Returns all classes of arm64 instructions, and then those of calls.
+pub(super) fn classes() -> &'static [Class] {
+    static ALL: LazyLock<Vec<Class>> = LazyLock::new(|| {
+        let calls = OPERATIONS.iter().flat_map(|operation| operation.2);
+        distinct(aarch64::classes().iter().copied().chain(calls))
+    });
+    &ALL
 }
 
 /// One helper.
@@ -112,11 +113,7 @@ impl Helpers {
     }
 }
 
-fn words(text: &[u8]) -> impl Iterator<Item = u32> + Clone + '_ {
-    text.chunks_exact(4).map(|c| u32::from_le_bytes([c[0], c[1], c[2], c[3]]))
-}
-
-fn word(text: &[u8], at: usize) -> Option<u32> {
+fn word(text: &[u8], at: usize) -> Option<Word> {
     words(text.get(at.checked_mul(4)?..)?).next()
 }
 
@@ -124,17 +121,17 @@ fn word(text: &[u8], at: usize) -> Option<u32> {
 fn helper(base: u64, text: &[u8], at: usize, class: &Class) -> Option<Helper> {
     let (_, name, calls) = OPERATIONS.iter().find(|o| class.group == Group::Atomic && class.name.starts_with(o.0))?;
     let check = at.checked_sub(3)?;
-    let fallback = at - 1 + chosen_by_a_byte([word(text, check)?, word(text, check + 1)?, word(text, check + 2)?])?;
-    if word(text, at + 1)? != RET || fallback <= at {
+    let fallback = check + 2 + chosen_by_a_byte([word(text, check)?, word(text, check + 1)?, word(text, check + 2)?])?;
+    if word(text, at + 1)? != Word::RET || fallback <= at {
         return None;
     }
     let rest = words(text.get(fallback * 4..)?).take(MAX_FALLBACK);
-    let end = fallback + rest.clone().position(|w| w == RET)? + 1;
-    let is_sync = rest.take(end - fallback).any(|w| w == DMB_ISH);
-    let has_pad = check.checked_sub(1).and_then(|before| word(text, before)) == Some(BTI_C);
+    let end = fallback + rest.clone().position(|w| w == Word::RET)? + 1;
+    let is_sync = rest.take(end - fallback).any(|w| w == Word::DMB_ISH);
+    let has_pad = check.checked_sub(1).and_then(|before| word(text, before)) == Some(Word::BTI_C);
     let entry = check - usize::from(has_pad);
     let variant = if is_sync { 4 } else { class.ordering? as usize };
-    let size = if class.name.starts_with("casp") { 16 } else { 1 << (word(text, at)? >> 30) };
+    let size = if class.name.starts_with("casp") { 16 } else { word(text, at)?.access_bytes() };
     let address = |word: usize| base.wrapping_add(word as u64 * 4);
     Some(Helper {
         range: address(entry)..address(end),
@@ -143,15 +140,13 @@ fn helper(base: u64, text: &[u8], at: usize, class: &Class) -> Option<Helper> {
     })
 }
 
-/// Checks that the words are `adrp`, `ldrb` and `cbz` of one register, and returns the number of words that the branch
-/// skips.
-fn chosen_by_a_byte([adrp, ldrb, cbz]: [u32; 3]) -> Option<usize> {
-    let register = adrp & 31;
-    let are_these = adrp & 0x9f00_0000 == 0x9000_0000
-        && ldrb & 0xffc0_03ff == 0x3940_0000 | register << 5 | register
-        && cbz & 0xff00_001f == 0x3400_0000 | register;
-    let forward = cbz >> 5 & 0x3_ffff;
-    are_these.then_some(forward as usize)
+/// Checks that the words are `adrp`, `ldrb` and `cbz` of one register, and returns the number of words from the branch
+/// to its target, which must be further on.
+fn chosen_by_a_byte([adrp, ldrb, cbz]: [Word; 3]) -> Option<usize> {
+    let (register, _) = adrp.page(0)?;
+    let branch = cbz.zero_branch(0).filter(|branch| branch.if_zero && branch.bits == 32)?;
+    let are_these = ldrb.byte_load()? == (register, register) && branch.register == register;
+    usize::try_from(branch.to as i64 / 4).ok().filter(|_| are_these)
 }
 
 #[cfg(test)]
@@ -164,14 +159,14 @@ mod tests {
         0x3975_9610,
         0x3400_0070,
         0xc8a0_7c41,
-        RET,
+        Word::RET.0,
         0xaa00_03f0,
         0xc85f_7c40,
         0xeb10_001f,
         0x5400_0061,
         0xc811_7c41,
         0x35ff_ff91,
-        RET,
+        Word::RET.0,
     ];
 
     fn found(words: &[u32]) -> Vec<Helper> {
@@ -193,7 +188,7 @@ mod tests {
 
     #[test]
     fn a_landing_pad_belongs_to_it() {
-        let helpers = found(&[&[BTI_C], &CAS8[..]].concat());
+        let helpers = found(&[&[Word::BTI_C.0], &CAS8[..]].concat());
         assert_eq!(helpers[0].range, 0x1000..0x1034);
     }
 
@@ -216,7 +211,7 @@ mod tests {
     fn a_barrier_makes_it_one_for_sync_functions() {
         let mut words = CAS8;
         words[3] = 0xc8e0_fc41;
-        let words = [&words[..11], &[DMB_ISH, RET]].concat();
+        let words = [&words[..11], &[Word::DMB_ISH.0, Word::RET.0]].concat();
         assert_eq!(names(&words), ["cas8_sync"]);
     }
 

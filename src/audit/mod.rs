@@ -12,8 +12,6 @@
 //!
 //! Nothing is executed, and programs of either architecture can be audited on either. The file is not trusted.
 
-mod aarch64;
-mod class;
 mod compare;
 mod count;
 mod functions;
@@ -27,9 +25,7 @@ mod spin;
 mod structures;
 mod text;
 mod verdict;
-mod x86;
 
-pub use class::{Class, ClassId, Group, Ordering};
 pub use compare::{compare, Comparison, Difference, Side, StructureDifference};
 pub use count::{count, AuditError, Counted, Counts, Exclusives, FunctionCounts};
 pub use helpers::{Helper, Helpers};
@@ -41,12 +37,13 @@ pub use structures::{structures, Evidence, EvidenceKind, Structure, UnknownStruc
 pub use text::Text;
 pub use verdict::Verdict;
 
+use crate::isa::{x86, Class};
 use crate::symbols::Arch;
 
-/// Returns all classes of an architecture, indexed by [`ClassId`].
+/// Returns all classes that are counted on an architecture, indexed by [`ClassId`](crate::isa::ClassId).
 pub fn classes(arch: Arch) -> &'static [Class] {
     match arch {
         Arch::X86_64 => x86::classes(),
-        Arch::Aarch64 => aarch64::classes(),
+        Arch::Aarch64 => helpers::classes(),
     }
 }

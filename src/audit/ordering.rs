@@ -2,16 +2,15 @@
 
 use std::ops::Range;
 
-use iced_x86::{Decoder, DecoderOptions, Instruction};
-
-use super::class::Class;
-use super::{aarch64, classes, x86};
+use super::classes;
+use crate::isa::{classified, Class};
 use crate::symbols::{Arch, Image};
 
 /// Bytes; of larger functions nothing is told.
 const MAX_FUNCTION: u64 = 1 << 20;
 
-/// The addresses in a function at which a sample stands for time spent on ordering memory, and the instruction that took it.
+/// The addresses in a function at which a sample stands for time spent on ordering memory, and the instruction that
+/// took it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OrderingSites(Vec<(u64, Class)>);
 
@@ -25,30 +24,13 @@ impl OrderingSites {
 
     fn in_code(arch: Arch, base: u64, code: &[u8]) -> OrderingSites {
         let mut sites = Vec::new();
-        let mut add = |at: u64, length: u64, class: u8| {
-            let class = classes(arch)[usize::from(class)];
-            if class.group.orders() {
-                // An interrupt waits until the instruction is done, and is seen at the one behind it, or comes before it begins.
-                sites.push((at + length, class));
-                sites.push((at, class));
-            }
-        };
-        match arch {
-            Arch::X86_64 => {
-                let mut decoder = Decoder::with_ip(64, code, base, DecoderOptions::NONE);
-                let mut instruction = Instruction::default();
-                while decoder.can_decode() {
-                    decoder.decode_out(&mut instruction);
-                    if let Some(class) = x86::classify(&instruction) {
-                        add(instruction.ip(), instruction.len() as u64, class);
-                    }
-                }
-            }
-            Arch::Aarch64 => {
-                let words = code.chunks_exact(4).map(|c| u32::from_le_bytes([c[0], c[1], c[2], c[3]]));
-                for (at, word) in (base..).step_by(4).zip(words) {
-                    aarch64::classify(word).into_iter().for_each(|class| add(at, 4, class));
-                }
+        for instruction in classified(arch, base, code) {
+            let class = instruction.class.map(|class| classes(arch)[usize::from(class)]);
+            if let Some(class) = class.filter(|class| class.group.orders()) {
+                // An interrupt waits until the instruction is done, and is seen at the one behind it, or comes before
+                // it begins.
+                sites.push((instruction.addr + instruction.len, class));
+                sites.push((instruction.addr, class));
             }
         }
         // Of two at one address the first is behind the other: it has taken the time.

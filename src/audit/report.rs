@@ -5,12 +5,13 @@ use std::path::Path;
 
 use serde::Serialize;
 
+use super::classes;
 use super::count::{count, AuditError, Counted, FunctionCounts};
 use super::lines::{common_folder, Lines};
 use super::spin::{spin_loops, SpinLoop};
 use super::structures::{structures, Structure, UnknownStructures};
 use super::verdict::{verdicts, Verdict};
-use super::{classes, Class, Group, Ordering};
+use crate::isa::{Class, Group, Ordering};
 use crate::symbols::{plain_name, DebugInfo, Image};
 
 /// The audit of one program, serialized to JSON as is.

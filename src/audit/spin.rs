@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use crate::analysis::{decode, Flow, Insn};
 use crate::discovery;
+use crate::isa::{decode, Flow, Insn};
 use crate::symbols::Image;
 
 /// The largest size, in bytes, of a function that a spin loop may call in order to wait briefly. Longer functions do

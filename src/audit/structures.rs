@@ -76,8 +76,10 @@ pub enum EvidenceKind {
 /// The reason why it is not known how a program's structures are laid out.
 #[derive(Debug, thiserror::Error)]
 pub enum UnknownStructures {
+    /// The debug information cannot be read.
     #[error(transparent)]
     DebugInfo(#[from] DebugInfoError),
+    /// The debug information describes no structures.
     #[error("its debug information describes no structures")]
     Undescribed,
 }

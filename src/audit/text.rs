@@ -5,7 +5,7 @@ use std::fmt::{self, Display, Formatter};
 use super::compare::{Comparison, Difference, StructureDifference};
 use super::report::{Binary, FunctionRow, Report};
 use super::verdict::Verdict;
-use super::Group;
+use crate::isa::Group;
 
 /// The number of functions that are listed. JSON has them all.
 const FUNCTIONS: usize = 25;

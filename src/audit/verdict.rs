@@ -2,13 +2,13 @@
 
 use serde::Serialize;
 
-use super::class::Group;
+use super::classes;
 use super::count::Counted;
 use super::report::FunctionRow;
 use super::spin::SpinLoop;
 use super::structures::{Structure, UnknownStructures};
-use super::{classes, Class};
 use crate::discovery;
+use crate::isa::{Class, Group};
 use crate::symbols::{Arch, Image};
 
 /// The number of functions that a verdict names.

@@ -20,52 +20,85 @@ use crate::symbols::{ImageError, NamedFileError, UnusableFile};
 #[derive(Debug, thiserror::Error)]
 #[cfg_attr(test, derive(strum::VariantNames, strum::IntoStaticStr))]
 pub enum Failure {
+    /// The command line is wrong.
     #[error(transparent)]
     Usage(#[from] UsageError),
+    /// The process cannot be opened as a server.
     #[error(transparent)]
     Open(#[from] OpenError),
+    /// This process may not load and attach programs.
     #[error(transparent)]
     Privilege(#[from] MissingPrivilege),
+    /// The server gives no answer to the connection of `--mysql`.
     #[error(transparent)]
     Client(#[from] ClientError),
+    /// Its statements cannot be counted.
     #[error(transparent)]
     Statements(#[from] UncountedStatements),
+    /// Nothing could be attached.
     #[error(transparent)]
     Attach(#[from] AttachError),
+    /// The line of the latch in `--watch` was not watched.
     #[error("{}", unwatched(.latch, .why))]
-    Watch { latch: String, why: Unwatched },
+    Watch {
+        /// The latch's name, or a part of it.
+        latch: String,
+        /// The reason.
+        why: Unwatched,
+    },
     /// A file that the command line names cannot be used.
     #[error("{}: {why}", .path.display())]
-    File { path: PathBuf, why: FileError },
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        why: FileError,
+    },
     /// A server's program cannot be used. The error contains its path.
     #[error(transparent)]
     Program(#[from] ImageError),
     /// The file of `--symbols` cannot be used. The error contains its path.
     #[error(transparent)]
     Symbols(#[from] NamedFileError),
+    /// The file whose symbols are to be exported has no build ID.
     #[error("{} has no build id, so its symbols cannot be matched to a server", .0.display())]
     NoBuildId(PathBuf),
+    /// The file to write exists.
     #[error("{} already exists: choose another name, or overwrite it with --force", .0.display())]
     Exists(PathBuf),
+    /// The file to write cannot be written.
     #[error("cannot write {}: {why}", .path.display())]
-    Write { path: PathBuf, why: io::Error },
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// The kernel's error.
+        why: io::Error,
+    },
     /// The directories in which symbols are searched cannot be opened.
     #[error(transparent)]
     Roots(io::Error),
+    /// The recordings show no scaling.
     #[error(transparent)]
     Scaling(#[from] ScalingError),
+    /// The port cannot be bound.
     #[error(transparent)]
     Listen(#[from] BindError),
+    /// The runtime cannot be started, or signals cannot be received.
     #[error("cannot start: {0}")]
     Start(io::Error),
+    /// The metrics cannot be registered.
     #[error("cannot export metrics: {0}")]
     Export(prometheus::Error),
+    /// The terminal cannot be drawn on.
     #[error("cannot draw on the terminal: {0}")]
     Terminal(io::Error),
+    /// Standard output cannot be written.
     #[error("cannot write to standard output: {0}")]
     Output(io::Error),
+    /// The result cannot be written as JSON.
     #[error(transparent)]
     Json(#[from] serde_json::Error),
+    /// Doctor has found that armtrace cannot trace on this host.
     #[error("armtrace cannot trace here: see the lines marked NO above")]
     NotReady,
 }
@@ -73,16 +106,27 @@ pub enum Failure {
 /// What is wrong with the command line alone.
 #[derive(Debug, thiserror::Error)]
 pub enum UsageError {
+    /// There is neither a command nor a process ID.
     #[error("no server given: name one, as in sudo armtrace --pid $(pidof mysqld)")]
     NoServer,
+    /// The value of `--log-level` is not a filter.
     #[error("--log-level {level}: {why}")]
-    LogLevel { level: String, why: filter::ParseError },
+    LogLevel {
+        /// The value.
+        level: String,
+        /// What is wrong with it.
+        why: filter::ParseError,
+    },
+    /// `top` has no terminal to draw on.
     #[error("top needs a terminal: use `armtrace run` to print lines, or `armtrace record` to write a file")]
     NoTerminal,
+    /// There are two recordings besides the dump.
     #[error("--from-ps stands for A: give one recording, B")]
     TwoRecordingsWithDump,
+    /// The unit or the duration of the dump is missing.
     #[error("--from-ps needs --ps-unit and --ps-duration")]
     DumpWithoutUnit,
+    /// There are more or fewer than two recordings to compare.
     #[error("give two recordings, A and B, or any number with --by LABEL")]
     NotTwoRecordings,
 }
@@ -90,20 +134,28 @@ pub enum UsageError {
 /// The reason why a file cannot be used, for a message that begins with its path.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
+    /// The file is missing, or cannot be read.
     #[error(transparent)]
     Io(#[from] io::Error),
+    /// It is a directory, a device or a pipe.
     #[error("not a file. Give a server's program, such as /usr/sbin/mysqld")]
     NotAProgram,
+    /// It cannot be audited.
     #[error(transparent)]
     Audit(#[from] AuditError),
+    /// It is not a whole recording.
     #[error(transparent)]
     Recording(#[from] FormatError),
+    /// The recording lacks this label, or its value is not a number above 0.
     #[error("no label {0} with a number above 0: record with --label {0}=64")]
     NoLabel(String),
+    /// It is larger than any dump of performance_schema's summary.
     #[error("too large to be a summary from performance_schema")]
     DumpTooLarge,
+    /// It is not such a dump.
     #[error(transparent)]
     Dump(#[from] PsError),
+    /// Its symbols cannot be read.
     #[error("{0}. Give a server's debug file, or its program if it is not stripped")]
     NoSymbols(#[from] UnusableFile),
 }

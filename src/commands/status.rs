@@ -238,10 +238,10 @@ mod tests {
     }
 
     #[test]
-    fn statuses_are_those_in_the_readme() {
-        let readme = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")).unwrap();
-        let (_, rest) = readme.split_once("## Exit status").unwrap();
-        let (table, _) = rest.split_once("\n## ").unwrap();
+    fn statuses_are_those_in_the_documentation() {
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/reference/exit-statuses.md");
+        let page = std::fs::read_to_string(page).unwrap();
+        let (table, _) = page.split_once("\n## ").unwrap();
         let rows: Vec<&str> = table.lines().filter_map(|line| line.strip_prefix("| ")).skip(1).collect();
         let meanings = ["done", "failed while running", "bad usage", "no such process", "missing privilege"];
         assert_eq!(rows.len(), meanings.len(), "{rows:?}");

@@ -11,10 +11,13 @@ use crate::symbols::Image;
 /// What a program is instead of a server that the catalog knows, for a message that begins "process PID (NAME) is".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unrecognized {
+    /// Neither a wait function nor the variable with the server's version is in the program.
     #[error("not a MySQL or MariaDB server: find one with: pgrep -a 'mysqld|mariadbd'")]
     NotAServer,
+    /// No wait function is found.
     #[error("a MySQL or MariaDB server, but armtrace cannot find its latch functions")]
     NoWaitFunctions,
+    /// The code does not show where latches store what identifies them.
     #[error("a MySQL or MariaDB server, but armtrace cannot find in its code how latches are identified")]
     NoIdentity,
 }

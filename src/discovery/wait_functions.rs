@@ -7,6 +7,7 @@ use std::ops::Range;
 use super::futex;
 use crate::analysis;
 use crate::catalog::{Family, Found, Function, WaitFunction};
+use crate::isa::{decode, Insn};
 use crate::symbols::{self, Image, Parameter, Symbol};
 
 /// Returns the address ranges of a wait function in this binary; there are several when variants share this entry.
@@ -91,6 +92,6 @@ pub fn wrapper_returns(image: &Image, family: &Family) -> Vec<u64> {
         .into_iter()
         .filter(|(site, _)| image.symbol_at(*site).is_some_and(|s| is_wrapper(s.name)))
         .map(|(site, _)| site)
-        .filter_map(|site| analysis::decode(image, site..site.saturating_add(15)).first().map(analysis::Insn::end))
+        .filter_map(|site| decode(image, site..site.saturating_add(15)).first().map(Insn::end))
         .collect()
 }

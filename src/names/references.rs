@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::analysis::{decode, Insn};
+use crate::isa::{decode, Insn};
 use crate::symbols::Image;
 
 /// A binary's code, with its global offset table resolved: arm64 code reaches exported variables through it.
@@ -34,22 +34,13 @@ impl<'a> References<'a> {
 /// Returns the target of an arm64 `adrp` whose `add` the linker replaced with a `nop` because the address is the
 /// beginning of a page.
 fn relaxed_page(insn: &Insn, next: &Insn) -> Option<u64> {
-    const NOP: u32 = 0xd503_201f;
-    let word = |i: &Insn| Some(u32::from_le_bytes(i.bytes().try_into().ok()?));
-    let adrp = word(insn)?;
-    if word(next)? != NOP || adrp & 0x9f00_0000 != 0x9000_0000 {
-        return None;
-    }
-    let pages = (adrp >> 5 & 0x7_ffff) << 2 | adrp >> 29 & 3;
-    // A signed 21-bit number.
-    let pages = i64::from((pages << 11) as i32 >> 11);
-    Some((insn.addr & !0xfff).wrapping_add_signed(pages << 12))
+    insn.page().filter(|_| next.is_padding())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::analysis::decode_bytes;
+    use crate::isa::decode_bytes;
     use crate::symbols::Arch;
 
     /// From MySQL 9.7.4: `adrp x0, 0x3527000` at 0x2588820, relaxed and not.

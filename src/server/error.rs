@@ -11,27 +11,61 @@ use crate::symbols::{ImageError, NamedFileError, Trial};
 #[derive(Debug, thiserror::Error)]
 #[cfg_attr(test, derive(strum::VariantNames, strum::IntoStaticStr))]
 pub enum OpenError {
+    /// There is no process with this ID.
     #[error("there is no process {0}. Find the server with: pgrep -a 'mysqld|mariadbd'")]
     NoProcess(i32),
+    /// The ID is that of a thread.
     #[error("{thread} is a thread of process {process}: use --pid {process}")]
-    Thread { thread: i32, process: i32 },
+    Thread {
+        /// The ID that was given.
+        thread: i32,
+        /// The ID of the process that it belongs to.
+        process: i32,
+    },
+    /// The kernel is older than `pidfd_open`.
     #[error("this kernel has no pidfd_open: armtrace needs Linux 5.10 or newer")]
     NoPidfd,
+    /// No descriptor that shows the end of the process can be had.
     #[error("cannot watch process {pid}: {why}")]
-    Unwatchable { pid: i32, why: io::Error },
+    Unwatchable {
+        /// The process ID.
+        pid: i32,
+        /// The kernel's error.
+        why: io::Error,
+    },
+    /// This user may not read the program or the memory of the process with this ID.
     #[error("not permitted to inspect process {0}: run armtrace as root (sudo armtrace …)")]
     NotPermitted(i32),
+    /// The process has no program file.
     #[error(
         "process {pid} ({name}) runs no program file (it is a kernel thread, or is ending): not a database server"
     )]
-    NoProgram { pid: i32, name: String },
+    NoProgram {
+        /// The process ID.
+        pid: i32,
+        /// The process's name.
+        name: String,
+    },
+    /// The program file of the process cannot be used.
     #[error("process {pid}: {why}")]
-    Program { pid: i32, why: ImageError },
+    Program {
+        /// The process ID.
+        pid: i32,
+        /// What is wrong with the file.
+        why: ImageError,
+    },
+    /// The program is not found among the process's mappings.
     #[error("process {pid}: cannot find where its program is loaded: {why}")]
-    NotLoaded { pid: i32, why: io::Error },
+    NotLoaded {
+        /// The process ID.
+        pid: i32,
+        /// The error of reading or searching the mappings.
+        why: io::Error,
+    },
     /// The symbol file that the user named cannot be used.
     #[error(transparent)]
     Symbols(#[from] NamedFileError),
+    /// The program is not a server that the catalog knows.
     #[error(transparent)]
     Unsupported(Box<Unsupported>),
 }
@@ -39,9 +73,11 @@ pub enum OpenError {
 /// A process whose program is not a supported server, and what is known of it.
 #[derive(Debug, thiserror::Error)]
 pub struct Unsupported {
+    /// The process ID.
     pub pid: i32,
     /// The process's name.
     pub name: String,
+    /// What the program is instead.
     pub what: Unrecognized,
     /// The version that the server itself reports.
     pub version: Option<String>,
@@ -78,12 +114,13 @@ impl Display for Unsupported {
 #[derive(Debug, thiserror::Error)]
 #[cfg_attr(test, derive(strum::VariantNames, strum::IntoStaticStr))]
 pub enum ClientError {
-    /// The text of the URL is not repeated, because it may contain a password.
+    /// The URL is invalid. Its text is not repeated, because it may contain a password.
     #[error("--mysql: {0}. Write mysql://USER:PASSWORD@HOST:PORT or mysql://USER@localhost?socket=/PATH")]
     Url(#[from] mysql::UrlError),
     /// The server refuses, or does not answer.
     #[error("cannot read the server's counters: {0}. Check --mysql, or omit it: figures per query are then absent")]
     Server(#[from] mysql::Error),
+    /// The server does not report how many statements it has received.
     #[error(
         "cannot read the server's counters: it has no statement counter. Check --mysql, or omit it: figures per query are \
          then absent"

@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
+use serde::Serialize;
+
 use super::process::cpus_allowed;
 
 /// The smallest size, in bytes, of mappings that count as large. They hold most of a server's memory: the buffer pool's
@@ -13,7 +15,7 @@ const LARGE: u64 = 64 << 20;
 const NEARLY_ALL: f64 = 0.8;
 
 /// A process's resident memory by node, in bytes.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct NumaMemory {
     pub all: BTreeMap<u32, u64>,
     /// The memory in anonymous mappings of 64 MiB and more.

@@ -31,14 +31,19 @@ const MAX_CHECKSUMMED: u64 = 4 << 30;
 /// The reason why a debug file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum DebugFileError {
+    /// It cannot be decompressed.
     #[error("cannot decompress it: {0}")]
     Compression(io::Error),
+    /// It is not an ELF file, or is damaged.
     #[error("not a usable ELF file: {0}")]
     Elf(object::read::Error),
+    /// It is for a machine that armtrace does not know.
     #[error(transparent)]
     Machine(#[from] OtherMachine),
+    /// It has no symbol table.
     #[error("it has no symbol table")]
     NoSymbols,
+    /// Its symbol table cannot be used.
     #[error(transparent)]
     Symbols(#[from] TableError),
 }

@@ -40,31 +40,51 @@ const MAX_ZLIB_RATIO: u64 = 1032;
 /// The reason why a program's debug information cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum DebugInfoError {
+    /// The program cannot be read as an ELF file with sections.
     #[error(transparent)]
     Elf(#[from] object::read::Error),
+    /// The program has no section with debug information.
     #[error("the program has no debug information of its own")]
     None,
+    /// A section cannot be used.
     #[error("its section {name} {why}")]
-    Section { name: &'static str, why: SectionError },
+    Section {
+        /// The section's name.
+        name: &'static str,
+        /// What is wrong with it.
+        why: SectionError,
+    },
 }
 
 /// What is wrong with a section, for a message that begins with its name.
 #[derive(Debug, thiserror::Error)]
 pub enum SectionError {
+    /// Its header or its beginning cannot be read.
     #[error("is damaged: {0}")]
     Damaged(#[from] object::read::Error),
+    /// A name in it is longer than any is.
     #[error("has a name of more than {MAX_NAME} bytes")]
     LongName,
+    /// It is compressed by Zstandard.
     #[error(
         "is compressed by zstd, which armtrace cannot read: use a copy made with objcopy --decompress-debug-sections"
     )]
     Zstandard,
+    /// It is compressed in an unknown way.
     #[error("is compressed in an unknown format")]
     UnknownCompression,
+    /// The size that it claims is impossible.
     #[error("claims to have {claimed} bytes, more than {compressed} compressed bytes can hold")]
-    Impossible { claimed: u64, compressed: u64 },
+    Impossible {
+        /// The size that it claims to have when decompressed, in bytes.
+        claimed: u64,
+        /// Its size in the file, in bytes.
+        compressed: u64,
+    },
+    /// It has this many bytes decompressed, more than are read.
     #[error("has {0} bytes decompressed, more than armtrace reads")]
     TooLarge(u64),
+    /// It cannot be decompressed.
     #[error("cannot be decompressed: {0}")]
     Compression(#[from] io::Error),
 }

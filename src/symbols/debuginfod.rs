@@ -36,39 +36,61 @@ const PROGRESS_EVERY: Duration = Duration::from_millis(250);
 /// The reason why no debug file could be had.
 #[derive(Debug, thiserror::Error)]
 pub enum DebuginfodError {
+    /// The cache cannot be written.
     #[error("the cache folder {}: {why}", .folder.display())]
-    Cache { folder: PathBuf, why: io::Error },
+    Cache {
+        /// Its directory for this build.
+        folder: PathBuf,
+        /// The kernel's error.
+        why: io::Error,
+    },
     /// What each server answered. Servers that merely do not have the file are not among them.
     #[error("{}", joined(.0))]
-    Servers(Vec<Failed>),
+    Servers(Vec<FailedRequest>),
 }
 
 /// A request that failed.
 #[derive(Debug, thiserror::Error)]
 #[error("{url}: {why}")]
-pub struct Failed {
+pub struct FailedRequest {
+    /// What was requested.
     pub url: String,
+    /// The reason.
     pub why: RequestError,
 }
 
 /// The reason why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
+    /// The server cannot be reached, or answers with an error.
     #[error(transparent)]
     Http(#[from] Box<ureq::Error>),
+    /// The answer ends early.
     #[error("after {got} bytes: {why}")]
-    Interrupted { got: u64, why: io::Error },
-    /// The limit in bytes.
+    Interrupted {
+        /// The number of bytes received.
+        got: u64,
+        /// The error.
+        why: io::Error,
+    },
+    /// The file has more bytes than this limit.
     #[error("larger than the limit of {0} bytes (DEBUGINFOD_MAXSIZE)")]
     TooLarge(u64),
+    /// The file cannot be written to the cache.
     #[error("cannot write it to {}: {why}", .cache.display())]
-    Write { cache: PathBuf, why: io::Error },
+    Write {
+        /// The cache's directory.
+        cache: PathBuf,
+        /// The kernel's error.
+        why: io::Error,
+    },
+    /// The file's symbols cannot be used.
     #[error(transparent)]
     Unusable(#[from] UnusableFile),
 }
 
-fn joined(failed: &[Failed]) -> String {
-    failed.iter().map(Failed::to_string).collect::<Vec<_>>().join("; ")
+fn joined(failed: &[FailedRequest]) -> String {
+    failed.iter().map(FailedRequest::to_string).collect::<Vec<_>>().join("; ")
 }
 
 /// The user's debuginfod settings.
@@ -151,7 +173,7 @@ impl Debuginfod {
                     fs::rename(&part, &path).map_err(in_cache)?;
                     return Ok(Some((found, path)));
                 }
-                Err(why) => failures.push(Failed { url, why }),
+                Err(why) => failures.push(FailedRequest { url, why }),
             }
         }
         _ = fs::remove_file(&part);

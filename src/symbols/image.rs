@@ -52,7 +52,12 @@ pub enum ImageError {
     #[error("cannot open {path}: {source}")]
     Open { path: String, source: std::io::Error },
     #[error("{path} is not a usable ELF file: {source}")]
-    Elf { path: String, source: Malformed },
+    Elf {
+        /// The file.
+        path: String,
+        /// What is wrong with it.
+        source: Malformed,
+    },
     #[error("{path} is for a machine that armtrace does not know (ELF machine {machine})")]
     Machine { path: String, machine: u16 },
 }
@@ -60,14 +65,19 @@ pub enum ImageError {
 /// What is wrong with an ELF file that cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
+    /// The headers cannot be read.
     #[error(transparent)]
     Headers(#[from] object::read::Error),
+    /// The file ends within a loaded segment.
     #[error("truncated: a loaded segment lies past the end of the file")]
     Truncated,
+    /// A loaded segment ends beyond the last address.
     #[error("a loaded segment lies past the end of the address space")]
     OutsideAddressSpace,
+    /// Nothing is loaded.
     #[error("it has no loadable segment")]
     NoSegment,
+    /// There are no usable section headers, and the exported symbols cannot be read.
     #[error(transparent)]
     Symbols(#[from] TableError),
 }
@@ -75,10 +85,13 @@ pub enum Malformed {
 /// How a file is damaged that can be used nevertheless.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Damage {
+    /// The section headers cannot be read.
     #[error("its sections cannot be read: {0}")]
     Sections(object::read::Error),
+    /// There are no section headers.
     #[error("its section headers were stripped off")]
     NoSections,
+    /// The full symbol table cannot be read.
     #[error("its .symtab cannot be read: {0}")]
     SymbolTable(TableError),
 }
@@ -91,13 +104,19 @@ pub struct OtherMachine;
 /// The reason why symbols are not those of a program.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Mismatch {
-    /// The build IDs in hexadecimal; empty if there is none.
+    /// The build IDs differ.
     #[error(
         "it belongs to another build: its build id is {}, the server's is {}",
         or_none(.theirs),
         or_none(.servers)
     )]
-    Build { theirs: String, servers: String },
+    Build {
+        /// The build ID of the symbols in hexadecimal; empty if there is none.
+        theirs: String,
+        /// That of the program.
+        servers: String,
+    },
+    /// The architecture or the location of the code differs.
     #[error("it is for another architecture, or its code is at other addresses than the server's")]
     Addresses,
 }

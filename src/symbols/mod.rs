@@ -18,7 +18,7 @@ mod table;
 pub use debug_file::{DebugFile, DebugFileError};
 pub use debug_info::{DebugInfo, DebugInfoError, SectionError, Slice};
 pub use debug_roots::{is_deleted, DebugRoots};
-pub use debuginfod::{Debuginfod, DebuginfodError, Failed, RequestError};
+pub use debuginfod::{Debuginfod, DebuginfodError, FailedRequest, RequestError};
 pub use frame::{frame, Frame};
 pub use image::{Arch, BuildIdentity, Damage, Image, ImageError, Malformed, Mismatch, OtherMachine, SymbolSource};
 pub use signature::{parameter_types, parameters, Parameter};

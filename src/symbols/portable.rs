@@ -35,16 +35,22 @@ const MAX_TEXT: u64 = 256 << 20;
 /// The reason why a symbol file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum PortableError {
+    /// It cannot be decompressed, or is not text.
     #[error("damaged: {0}")]
     Compression(io::Error),
+    /// It is larger than any symbol file when decompressed.
     #[error("too large for a symbol file")]
     TooLarge,
+    /// It does not begin as a symbol file does.
     #[error("not a symbol file of armtrace")]
     NotASymbolFile,
+    /// It has this version, which is unknown here.
     #[error("of version {0}, but this armtrace reads version {VERSION}")]
     Version(String),
+    /// Its lines are not those that its head announces.
     #[error("damaged: copy or export it again")]
     Damaged,
+    /// It has more symbols than a program can have.
     #[error(transparent)]
     Symbols(#[from] TableError),
 }

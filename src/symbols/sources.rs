@@ -41,20 +41,33 @@ impl Settings {
 /// The reason why a file's symbols cannot be used for a program, for a message that begins with its path.
 #[derive(Debug, thiserror::Error)]
 pub enum UnusableFile {
+    /// It is missing, or cannot be read.
     #[error("cannot read it: {0}")]
     Unreadable(io::Error),
+    /// It is a debug file that cannot be used.
     #[error(transparent)]
     DebugFile(#[from] DebugFileError),
+    /// It is a symbol file that cannot be used.
     #[error(transparent)]
     SymbolFile(#[from] PortableError),
+    /// The program has no build ID to compare with the file's.
     #[error("the server's program has no build id, so armtrace cannot verify that these symbols belong to it")]
     NoBuildId,
+    /// It is not of this program.
     #[error(transparent)]
     Mismatch(#[from] Mismatch),
+    /// Its checksum cannot be computed.
     #[error("its checksum: {0}")]
     NoChecksum(io::Error),
+    /// Its checksum is not the one in the program.
     #[error("its checksum is {found:08x}, but the program expects {expected:08x}")]
-    Checksum { found: u32, expected: u32 },
+    Checksum {
+        /// The CRC-32 of the file.
+        found: u32,
+        /// The one that the program expects.
+        expected: u32,
+    },
+    /// There are too many symbols together with the program's own.
     #[error(transparent)]
     Symbols(#[from] TableError),
 }
@@ -63,33 +76,56 @@ pub enum UnusableFile {
 #[derive(Debug, thiserror::Error)]
 #[error("--symbols {}: {why}", .path.display())]
 pub struct NamedFileError {
+    /// The file.
     pub path: PathBuf,
+    /// The reason.
     pub why: UnusableFile,
 }
 
 /// The reason why a source has no symbols.
 #[derive(Debug, thiserror::Error)]
 pub enum NoSymbols {
+    /// The program contains no MiniDebugInfo.
     #[error("the program has none")]
     NoSection,
+    /// The program has no build ID, by which debug files are found.
     #[error("the program has no build id")]
     NoBuildId,
+    /// The program does not name its debug file.
     #[error("the program names no debug file")]
     NoDebuglink,
+    /// None of these files exists.
     #[error("there is no {}", .0.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", no "))]
     NoFile(Vec<PathBuf>),
+    /// The user has named no debuginfod server.
     #[error("not queried, because DEBUGINFOD_URLS is not set")]
     NoServers,
+    /// Debuginfod servers cannot be asked, because the program has no build ID.
     #[error("not queried, because the program has no build id")]
     NothingToAskFor,
+    /// The program has all symbols that matter.
     #[error("not queried, because nothing is missing")]
     NotNeeded,
+    /// A file exists but cannot be opened.
     #[error("{}: {why}", .path.display())]
-    Unopened { path: PathBuf, why: io::Error },
+    Unopened {
+        /// The file.
+        path: PathBuf,
+        /// The kernel's error.
+        why: io::Error,
+    },
+    /// A file's symbols cannot be used.
     #[error("{}: {why}", .path.display())]
-    Unusable { path: PathBuf, why: UnusableFile },
+    Unusable {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        why: UnusableFile,
+    },
+    /// No debuginfod server has the debug file of this build.
     #[error("no server has the debug file of build {0}")]
     NotServed(String),
+    /// The servers failed, or the cache did.
     #[error(transparent)]
     Debuginfod(#[from] DebuginfodError),
 }

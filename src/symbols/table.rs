@@ -26,8 +26,10 @@ const MAX_OVERLAPPING: usize = 16;
 /// The reason why a symbol table cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TableError {
+    /// There are more symbols, or more bytes of names, than any program has.
     #[error("it has more symbols than a program can have")]
     TooMany,
+    /// The names are not in the file.
     #[error("symbol names: {0}")]
     Names(object::read::Error),
 }

@@ -21,8 +21,8 @@ const END_UPDATE: &str = "\x1b[?2026l";
 
 /// Draws snapshots as they come.
 ///
-/// On a terminal the table stays in place, and other output goes through [`LiveView::print_above`]. The view leaves the
-/// terminal's modes, cursor and input alone, so nothing has to be restored however armtrace ends.
+/// On a terminal the table stays in place. The view leaves the terminal's modes, cursor and input alone, so nothing has
+/// to be restored however armtrace ends.
 pub struct LiveView {
     output: Box<dyn Write + Send>,
     /// `None` if the output is not a terminal.
@@ -33,10 +33,9 @@ pub struct LiveView {
 
 struct Terminal {
     size: fn() -> (u16, u16),
-    /// The size of the terminal at the last redraw, and the number of lines and the text drawn then.
+    /// The size of the terminal at the last redraw, and the number of lines drawn then.
     drawn_size: (u16, u16),
     drawn_lines: usize,
-    drawn: String,
 }
 
 impl LiveView {
@@ -48,7 +47,7 @@ impl LiveView {
 
     /// Creates a view on any output. `size` returns a terminal's columns and lines; it is `None` for other outputs.
     pub fn with_output(output: Box<dyn Write + Send>, size: Option<fn() -> (u16, u16)>, url: &str) -> LiveView {
-        let terminal = size.map(|size| Terminal { size, drawn_size: size(), drawn_lines: 0, drawn: String::new() });
+        let terminal = size.map(|size| Terminal { size, drawn_size: size(), drawn_lines: 0 });
         LiveView { output, terminal, url: url.to_string(), history: History::default() }
     }
 
@@ -75,25 +74,13 @@ impl LiveView {
         self.write(&text)
     }
 
-    /// Prints a line of other output above the table.
-    ///
-    /// # Errors
-    /// Fails if the output cannot be written.
-    pub fn print_above(&mut self, line: &str) -> io::Result<()> {
-        let text = match &mut self.terminal {
-            Some(terminal) => terminal.push_down(line),
-            None => format!("{line}\n"),
-        };
-        self.write(&text)
-    }
-
     /// Ends the view, and leaves the last table in place.
     ///
     /// # Errors
     /// Fails if the output cannot be written.
     pub fn finish(&mut self) -> io::Result<()> {
         if let Some(terminal) = &mut self.terminal {
-            (terminal.drawn_lines, terminal.drawn) = (0, String::new());
+            terminal.drawn_lines = 0;
         }
         self.output.flush()
     }
@@ -113,8 +100,8 @@ impl Terminal {
         let resized = std::mem::replace(&mut self.drawn_size, (width, height)) != (width, height);
         let home = if resized && self.drawn_lines > 0 { "\x1b[2J\x1b[H".to_string() } else { self.home() };
         self.drawn_lines = usize::from(buffer.area.height);
-        self.drawn = lines(&buffer).map(|line| terminal_line(line, width)).collect();
-        format!("{BEGIN_UPDATE}{home}{}\x1b[J{END_UPDATE}", self.drawn)
+        let drawn: String = lines(&buffer).map(|line| terminal_line(line, width)).collect();
+        format!("{BEGIN_UPDATE}{home}{drawn}\x1b[J{END_UPDATE}")
     }
 
     /// Returns the escape sequence that moves to the beginning of the table.
@@ -123,12 +110,6 @@ impl Terminal {
             0 => "\r".to_string(),
             lines => format!("\r\x1b[{lines}A"),
         }
-    }
-
-    /// Returns the output that puts a line in place of the table's beginning, and the table below it.
-    fn push_down(&self, line: &str) -> String {
-        let home = self.home();
-        format!("{BEGIN_UPDATE}{home}\x1b[J{line}\n{}{END_UPDATE}", self.drawn)
     }
 }
 

@@ -136,34 +136,36 @@ fn handoffs_are_recorded(report: &Report) -> Result<()> {
     Ok(())
 }
 
+/// Records a load of so many threads on the server, and returns the file's name and what it holds.
+fn recorded(server: &Server, dir: &Path, threads: u32) -> Result<(String, Recording)> {
+    let url = format!("mysql://root@localhost?socket={}", server.socket().display());
+    let mut load = Load::start(server, "oltp_update_index", threads)?;
+    load.wait_running()?;
+    let file = dir.join(format!("{threads}.rec"));
+    let label = format!("threads={threads}");
+    let before = server.status("Com_update")?;
+    // A high sampling frequency, so that a few seconds include samples of code that takes little time.
+    let frequency = ["--sample-hz", "499"];
+    let args = ["--duration", "5s", "--mysql", &url, "--label", &label, "--handoffs", "core"];
+    let args = [&args[..], &frequency].concat();
+    Recorder::start(server, &file, &args)?.complete()?;
+    let updates = server.status("Com_update")? - before;
+    load.stop()?;
+    nothing_left()?;
+    let recording = recording::read(&file)?;
+    let queries = recording.queries().context("no statements were counted")?;
+    // Updates are the load's only statements, and the load also ran during attach and detach.
+    ensure!(queries > 0 && queries <= updates + 100, "{queries} statements were recorded, {updates} updates made");
+    Ok((file.display().to_string(), recording))
+}
+
 #[test]
 fn recordings_of_two_loads_are_compared() -> Result<()> {
     let server = Server::start(Release::MYSQL_9_7, &Options::default())?;
     settings_are_right(&server, &["innodb_spin_wait_delay", "innodb_sync_spin_loops", "innodb_buffer_pool_size"])?;
     let dir = tempfile::tempdir()?;
-    let url = format!("mysql://root@localhost?socket={}", server.socket().display());
-    let record = |threads: u32| -> Result<(String, Recording)> {
-        let mut load = Load::start(&server, "oltp_update_index", threads)?;
-        load.wait_running()?;
-        let file = dir.path().join(format!("{threads}.rec"));
-        let label = format!("threads={threads}");
-        let before = server.status("Com_update")?;
-        // A high sampling frequency, so that a few seconds include samples of code that takes little time.
-        let frequency = ["--sample-hz", "499"];
-        let args = ["--duration", "5s", "--mysql", &url, "--label", &label, "--handoffs", "core"];
-        let args = [&args[..], &frequency].concat();
-        Recorder::start(&server, &file, &args)?.complete()?;
-        let updates = server.status("Com_update")? - before;
-        load.stop()?;
-        nothing_left()?;
-        let recording = recording::read(&file)?;
-        let queries = recording.queries().context("no statements were counted")?;
-        // Updates are the load's only statements, and the load also ran during attach and detach.
-        ensure!(queries > 0 && queries <= updates + 100, "{queries} statements were recorded, {updates} updates made");
-        Ok((file.display().to_string(), recording))
-    };
-    let (few, _) = record(4)?;
-    let (many, recording) = record(32)?;
+    let (few, _) = recorded(&server, dir.path(), 4)?;
+    let (many, recording) = recorded(&server, dir.path(), 32)?;
 
     let seconds = recording.duration().as_secs_f64();
     ensure!((4.5..10.0).contains(&seconds) && recording.seconds.len() >= 3, "{seconds} s: {:?}", recording.seconds);

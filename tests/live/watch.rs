@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
 use armtrace::agent::{self, Agent};
-use armtrace::analysis::Access;
 use armtrace::host::{Domains, Machine};
+use armtrace::isa::Access;
 use armtrace::measure::watchpoint::{self, Allowance, CodeAt, Scene};
 use armtrace::measure::watchpoint::{Sharing, WatchedWord};
 use armtrace::server::Target;

@@ -235,63 +235,67 @@ fn cells(i: u64, second: u64) -> impl Iterator<Item = Handoffs> {
     })
 }
 
+/// Returns the waits for latch `i` up to a second, in many buckets.
+fn waited(i: u64, second: u64) -> LatchWaits {
+    let mut waits = LatchWaits {
+        estimated_ns: 7 * second,
+        spin_cpu_ns: second * (23_456 + i * 15_485_863 % 9_999_991),
+        spins_won: second * (100 + i),
+        spins_wasted: second * (7 + i % 13),
+        ..latch(&format!("wait/synch/mutex/innodb/m{i}"), Kind::Mutex, Mode::None, 0, 0)
+    };
+    for bucket in (i % 9..20).step_by(2) {
+        waits.waits.buckets[bucket as usize] = second * (bucket + i * 13 % 101);
+    }
+    waits.waits.count = waits.waits.buckets.iter().sum();
+    waits.waits.sum_ns = second * (1_234_567 + i * 7_919);
+    waits.sleep_ns = second * (34_567 + i * 104_729);
+    waits
+}
+
+/// Returns a snapshot with more rows of every kind than a recording keeps.
+fn crowded(second: u64) -> Snapshot {
+    Snapshot {
+        elapsed: Duration::from_secs(second),
+        latch: latch::Figures {
+            waits: (0..100).map(|i| waited(i, second)).collect(),
+            callsites: (0..500)
+                .map(|i| callsite(TRX, Mode::None, &format!("file{i}.cc:{i}"), second * (54_321 + 7_919 * i)))
+                .collect(),
+            pages: (0..300)
+                .map(|i| page(&format!("db/table{i}"), "PRIMARY", Some(0), second * (4_321 + 7_919 * i)))
+                .collect(),
+            handoffs: (0..100).flat_map(|i| cells(i, second)).collect(),
+            ..busy(second).latch
+        },
+        cpu: cpu::Figures {
+            time: (0..300)
+                .map(|i| {
+                    cpu(
+                        CpuClass::Other,
+                        &format!("function_{i}(THD*)"),
+                        second * (3_000_000 + 32_452_843 * i % 9_999_991),
+                    )
+                })
+                .collect(),
+            ordering: (0..200)
+                .map(|i| OrderingTime {
+                    instruction: "lock cmpxchg".to_owned(),
+                    function: format!("function_{i}(THD*)"),
+                    ns: second * (300_000 + 15_485_863 * i % 999_983),
+                })
+                .collect(),
+            ..busy(second).cpu
+        },
+        ..busy(second)
+    }
+}
+
 /// The server has figures in every kind of row, in every second and in many buckets.
 #[test]
 fn a_minute_stays_below_a_mebibyte() {
-    let second = |second: u64| {
-        let waited = |i: u64| {
-            let mut waits = LatchWaits {
-                estimated_ns: 7 * second,
-                spin_cpu_ns: second * (23_456 + i * 15_485_863 % 9_999_991),
-                spins_won: second * (100 + i),
-                spins_wasted: second * (7 + i % 13),
-                ..latch(&format!("wait/synch/mutex/innodb/m{i}"), Kind::Mutex, Mode::None, 0, 0)
-            };
-            for bucket in (i % 9..20).step_by(2) {
-                waits.waits.buckets[bucket as usize] = second * (bucket + i * 13 % 101);
-            }
-            waits.waits.count = waits.waits.buckets.iter().sum();
-            waits.waits.sum_ns = second * (1_234_567 + i * 7_919);
-            waits.sleep_ns = second * (34_567 + i * 104_729);
-            waits
-        };
-        let snapshot = Snapshot {
-            elapsed: Duration::from_secs(second),
-            latch: latch::Figures {
-                waits: (0..100).map(waited).collect(),
-                callsites: (0..500)
-                    .map(|i| callsite(TRX, Mode::None, &format!("file{i}.cc:{i}"), second * (54_321 + 7_919 * i)))
-                    .collect(),
-                pages: (0..300)
-                    .map(|i| page(&format!("db/table{i}"), "PRIMARY", Some(0), second * (4_321 + 7_919 * i)))
-                    .collect(),
-                handoffs: (0..100).flat_map(|i| cells(i, second)).collect(),
-                ..busy(second).latch
-            },
-            cpu: cpu::Figures {
-                time: (0..300)
-                    .map(|i| {
-                        cpu(
-                            CpuClass::Other,
-                            &format!("function_{i}(THD*)"),
-                            second * (3_000_000 + 32_452_843 * i % 9_999_991),
-                        )
-                    })
-                    .collect(),
-                ordering: (0..200)
-                    .map(|i| OrderingTime {
-                        instruction: "lock cmpxchg".to_owned(),
-                        function: format!("function_{i}(THD*)"),
-                        ns: second * (300_000 + 15_485_863 * i % 999_983),
-                    })
-                    .collect(),
-                ..busy(second).cpu
-            },
-            ..busy(second)
-        };
-        (snapshot, Some(second * 40_000))
-    };
-    let bytes = file(&start(64), &(1..=60).map(second).collect::<Vec<_>>(), Some(Ending::Complete));
+    let seconds: Vec<_> = (1..=60).map(|second| (crowded(second), Some(second * 40_000))).collect();
+    let bytes = file(&start(64), &seconds, Some(Ending::Complete));
     println!("{} KiB", bytes.len() / 1024);
     assert!(bytes.len() < 1 << 20, "{} bytes", bytes.len());
     let recording = read(&bytes);

@@ -5,9 +5,10 @@ use std::ops::Range;
 
 use super::kernel::KernelSymbols;
 use super::known::known_code;
-use crate::audit::{Class, Group, OrderingSites};
+use crate::audit::OrderingSites;
 use crate::bpf::sample::types::sampled_call as calls;
 use crate::catalog::{class_of_function, is_futex_function};
+use crate::isa::{Class, Group};
 use crate::measure::address_space::{AddressSpace, Found};
 use crate::measure::checksum::Chosen;
 use crate::measure::latch::Plan;

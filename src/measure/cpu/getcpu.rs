@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use serde::Serialize;
 use strum::IntoStaticStr;
 
 use crate::measure::address_space::AddressSpace;
@@ -9,14 +10,16 @@ use crate::server::{FileMapping, Memory, Target};
 use crate::symbols::{Arch, Image};
 
 /// What `sched_getcpu` does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, IntoStaticStr)]
 #[strum(serialize_all = "lowercase")]
+#[serde(rename_all = "lowercase")]
 pub enum GetcpuPath {
     /// Reads what the kernel keeps up to date in the thread's memory.
     Rseq,
     /// Executes kernel-provided code in the process.
     Vdso,
     #[strum(serialize = "syscall")]
+    #[serde(rename = "syscall")]
     SystemCall,
     /// Whatever another library does that replaces the C library's function (`LD_PRELOAD`).
     Elsewhere,
@@ -35,9 +38,10 @@ impl GetcpuPath {
 }
 
 /// What is known about a server's `sched_getcpu`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Getcpu {
     /// The C library's own version: `2.36`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub glibc: Option<String>,
     pub path: GetcpuPath,
 }

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use super::code_map::Known;
 use crate::analysis;
 use crate::catalog::MEMORY_FUNCTIONS;
+use crate::isa::decode;
 use crate::measure::address_space::AddressSpace;
 use crate::measure::checksum::Chosen;
 use crate::measure::latch::Plan;
@@ -48,7 +49,7 @@ fn memory_function(files: &mut AddressSpace, address: u64, mut names: Vec<&str>)
     names.sort_unstable();
     names.dedup();
     let name = own.map_or_else(
-        || match analysis::widest_registers(&analysis::decode(image, range.clone())) {
+        || match analysis::widest_registers(&decode(image, range.clone())) {
             Some(registers) => format!("{} ({registers})", names.join(", ")),
             None => names.join(", "),
         },

@@ -133,7 +133,7 @@ pub fn flushed() {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::analysis::{decode_bytes, Flow, Insn};
+    use crate::isa::{decode_bytes, Flow, Insn};
     use crate::symbols::Arch;
 
     /// Returns the instructions per iteration of each loop of [`execute`].

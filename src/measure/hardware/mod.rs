@@ -26,6 +26,8 @@ use std::time::Duration;
 use anyhow::Result;
 use parking_lot::Mutex;
 use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
+use serde::ser::SerializeStruct;
+use serde::{Serialize, Serializer};
 
 use crate::attach::{Costs, Counter, Reading, Whose};
 use crate::catalog::{hardware_cpu, Cpu, Proof};
@@ -52,6 +54,7 @@ const LOST: &str = "event_samples_full";
 #[derive(Debug)]
 pub struct Examined {
     pub planned: Planned,
+    /// Whether it is proven to count.
     pub proven: Result<(), Uncounted>,
 }
 
@@ -61,6 +64,22 @@ impl Examined {
     pub fn is_for_lack_of_counters(&self) -> bool {
         let is_far = matches!(self.planned.event.proof, Proof::Memory(..) | Proof::DirtyLines(..));
         self.proven.is_err() && !is_far
+    }
+}
+
+/// The event's names, whether it counts and, if not, why.
+impl Serialize for Examined {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let (event, why) = (self.planned.event, self.proven.as_ref().err());
+        let mut members = serializer.serialize_struct("Examined", 4 + usize::from(why.is_some()))?;
+        members.serialize_field("event", event.name)?;
+        members.serialize_field("scope", self.planned.scope().as_str())?;
+        members.serialize_field("meaning", event.meaning)?;
+        members.serialize_field("counts", &why.is_none())?;
+        if let Some(why) = why {
+            members.serialize_field("why", &why.to_string())?;
+        }
+        members.end()
     }
 }
 

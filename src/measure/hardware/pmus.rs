@@ -21,12 +21,23 @@ pub struct Pmus<'m> {
 /// The reason why an event cannot be requested on this host.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unavailable {
+    /// The cores have no counters.
     #[error("there are no counters")]
     NoCounters,
+    /// The host has none of the devices that count it.
     #[error("no device hisi_scclNUMBER_{unit}NUMBER: load the module hisi_uncore_{unit}_pmu")]
-    NoDevice { unit: &'static str },
+    NoDevice {
+        /// What the devices' names contain.
+        unit: &'static str,
+    },
+    /// The devices do not have it.
     #[error("{device} has no event {event}, or cannot filter it by data source")]
-    NoEvent { device: String, event: &'static str },
+    NoEvent {
+        /// The first of the devices.
+        device: String,
+        /// The event's name there.
+        event: &'static str,
+    },
 }
 
 /// An event, and the devices that provide it on this host.

@@ -43,37 +43,64 @@ struct Done {
 /// The reason why an event is not counted, or why its counts cannot be trusted.
 #[derive(Debug, thiserror::Error)]
 pub enum Uncounted {
+    /// The event cannot be requested.
     #[error(transparent)]
     Unavailable(#[from] Unavailable),
+    /// This process may not count it.
     #[error("not permitted: run armtrace as root, or give it CAP_PERFMON")]
     NotPermitted,
+    /// The kernel or the CPU does not know it.
     #[error("the kernel has no such event for this CPU ({0})")]
     Unknown(io::Error),
+    /// A counter cannot be opened for another reason.
     #[error("it cannot be opened: {0}")]
     Unopened(io::Error),
+    /// A counter cannot be read.
     #[error("it cannot be read: {0}")]
     Unreadable(io::Error),
+    /// It did not run, because there are more events than counters.
     #[error("it got no counter, because other events use them all")]
     NoCounter,
+    /// The trial needs an instruction that this CPU does not have.
     #[error("this CPU does not have the instruction")]
     NoInstruction,
+    /// This process may run on no known CPU.
     #[error("armtrace is not allowed on any CPU")]
     NoCpu,
+    /// The NUMA node of the CPU is not known.
     #[error("the CPU's node is not known")]
     UnknownNode,
+    /// The trial needs another NUMA node.
     #[error("this host has only one NUMA node, so no access is remote")]
     OneNode,
+    /// The trial needs another core on this NUMA node.
     #[error("node {0} has no other core")]
     NoOtherCore(i32),
+    /// The trial needs memory on a NUMA node.
     #[error("no memory on node {node}: {why}")]
-    NoMemory { node: i32, why: io::Error },
-    /// Its count is wrong: while `what` was done, and while it was not.
+    NoMemory {
+        /// The node's number.
+        node: i32,
+        /// The kernel's error.
+        why: io::Error,
+    },
+    /// It counted something else than what was done.
     #[error("it counted {with:.0} for {what}{}", beside(*.without))]
-    Wrong { what: String, with: f64, without: f64 },
+    Wrong {
+        /// What was done, in words.
+        what: String,
+        /// The count while it was done.
+        with: f64,
+        /// The count while it was not.
+        without: f64,
+    },
+    /// The trial's thread panicked.
     #[error("the trial failed")]
     Panicked,
+    /// The server has this many threads, more than there are descriptors left.
     #[error("the server has {0} threads, and each event needs one file descriptor per thread")]
     TooManyThreads(usize),
+    /// The server has ended.
     #[error("the server has ended")]
     Ended,
 }

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use serde::Serialize;
 
-use crate::analysis::{self, Condition, EndKind, Flow, Location, Site, Slow, Test, WaitSites};
+use crate::analysis::{self, Condition, EndKind, Location, Site, Slow, WaitSites};
 use crate::attach::ProbeClass;
 use crate::audit::spin_hint;
 use crate::bpf::latch::types;
@@ -15,6 +15,7 @@ use crate::catalog::{
     Callsite, Family, Found, Function, FutexShape, IdentifiedBy, IdentityIn, Member, Shape, WaitFunction,
 };
 use crate::discovery::{find_wait_function, location_arguments, wrapper_returns, Layout};
+use crate::isa::{decode, Flow, Test};
 use crate::model::Mode;
 use crate::symbols::{Arch, Image};
 
@@ -29,7 +30,9 @@ pub(super) const MAX_FUNCTIONS: usize = types::limit::MAX_FUNCTIONS.0 as usize;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize)]
 #[error("{function} is not measured: {why}")]
 pub struct Gap {
+    /// The function's label in the catalog, or what is not measured.
     pub function: String,
+    /// The reason.
     pub why: String,
 }
 
@@ -284,7 +287,7 @@ fn nesting(image: &Image, found: &[&Variant]) -> [u8; MAX_FUNCTIONS] {
             nest(caller, caller.range.start);
             continue;
         }
-        for insn in analysis::decode(image, caller.range.clone()) {
+        for insn in decode(image, caller.range.clone()) {
             if let Flow::Call(Some(to)) | Flow::Jump(to) = insn.flow {
                 nest(caller, to);
             }

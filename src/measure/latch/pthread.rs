@@ -3,10 +3,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::analysis::{decode, Flow, Insn};
 use crate::bpf::latch::types;
+use crate::isa::{decode, Flow, Insn};
 use crate::server::{file_mappings, FileMapping};
-use crate::symbols::{frame, Arch, Image};
+use crate::symbols::{frame, Image};
 use types::primitive as primitives;
 
 /// The capacity of the programs' map.
@@ -121,17 +121,10 @@ pub fn rows_of(image: &Image) -> BTreeMap<u64, types::library_frame> {
 /// Returns the row for a thread whose current instruction follows this one, because it is inside a call or a system
 /// call.
 fn row(image: &Image, insn: &Insn, primitive: u32) -> Option<types::library_frame> {
-    if !matches!(insn.flow, Flow::Call(_)) && !is_system_call(image.arch(), insn) {
+    if !matches!(insn.flow, Flow::Call(_)) && !insn.is_system_call() {
         return None;
     }
     let frame = frame(image, insn.addr)?;
     let return_at = frame.return_at.unwrap_or(types::return_at::RETURN_IN_REGISTER.0);
     Some(types::library_frame { size: frame.size, return_at, primitive })
-}
-
-fn is_system_call(arch: Arch, insn: &Insn) -> bool {
-    match arch {
-        Arch::X86_64 => insn.bytes() == [0x0f, 0x05],
-        Arch::Aarch64 => insn.bytes() == 0xd400_0001_u32.to_le_bytes(),
-    }
 }

@@ -26,8 +26,10 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// The reason why statements cannot be counted.
 #[derive(Debug, thiserror::Error)]
 pub enum UncountedStatements {
+    /// The server does not answer, or has no counter.
     #[error(transparent)]
     Client(#[from] ClientError),
+    /// No thread can be started that queries the server.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
 }

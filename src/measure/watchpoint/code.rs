@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::judge::CodeAt;
 use super::points::Touch;
-use crate::analysis::{access, decode, watched};
+use crate::isa::{decode, watched, Insn};
 use crate::measure::address_space::{AddressSpace, Found};
 use crate::measure::cpu::kernel::KernelSymbols;
 use crate::server::Target;
@@ -46,5 +46,5 @@ impl ServerCode {
 fn user(found: &Found, ip: u64) -> CodeAt {
     let insns = found.bounds().map(|range| decode(found.image, range)).unwrap_or_default();
     let insn = watched(&insns, ip.wrapping_sub(found.bias));
-    CodeAt { function: found.name(), instruction: insn.map(|insn| insn.text()), access: insn.and_then(access) }
+    CodeAt { function: found.name(), instruction: insn.map(|insn| insn.text()), access: insn.and_then(Insn::access) }
 }

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 
 use super::points::{Touch, WORD};
-use crate::analysis::Access;
 use crate::host::Topology;
+use crate::isa::Access;
 use crate::measure::watchpoint::{Moves, Sharing, TouchingFunction, WatchedWord, LEAST_MOVES};
 
 /// The share of accesses that must come from a different CPU for a line to count as moving.

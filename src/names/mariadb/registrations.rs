@@ -7,7 +7,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use crate::analysis::{direct_calls, functions_that_mention, Flow, Function, Left, Passed};
+use crate::analysis::{direct_calls, functions_that_mention, Function, Left, Passed};
+use crate::isa::Flow;
 use crate::names::psi::Instruments;
 use crate::symbols::Image;
 

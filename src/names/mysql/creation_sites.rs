@@ -8,8 +8,9 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::analysis::{direct_calls, Flow, Function, Passed};
+use crate::analysis::{direct_calls, Function, Passed};
 use crate::catalog::{Created, MysqlNames};
+use crate::isa::Flow;
 use crate::names::psi::Instruments;
 use crate::names::references::References;
 use crate::symbols::{parameters, Parameter};

@@ -6,8 +6,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::analysis::{Flow, Function, Pointer, Pointers, Root};
+use crate::analysis::{Function, Pointer, Pointers, Root};
 use crate::catalog::IdNames;
+use crate::isa::Flow;
 use crate::names::psi::Instruments;
 use crate::names::references::References;
 use crate::names::Process;

@@ -10,9 +10,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::rc::Rc;
 
 use super::types::{Object, Types};
-use crate::analysis::{
-    direct_calls, functions_that_mention, import_stubs, Flow, Function, Insn, Origin, Pointer, Pointers, Root,
-};
+use crate::analysis::{direct_calls, functions_that_mention, import_stubs, Function, Origin, Pointer, Pointers, Root};
+use crate::isa::{Flow, Insn};
 use crate::model::Kind;
 use crate::names::psi::Instruments;
 use crate::names::LatchName;

@@ -8,7 +8,8 @@ use std::collections::HashMap;
 
 use parking_lot::Mutex;
 
-use crate::analysis::{Flow, Function, Pointer, Pointers, Root};
+use crate::analysis::{Function, Pointer, Pointers, Root};
+use crate::isa::Flow;
 use crate::symbols::{parameter_types, Arch, Image};
 
 /// An object of a known type at an offset from a root.

@@ -10,12 +10,20 @@ use super::{is_there, rate, ratio, Per, Ratio, ScalabilityLaw, Side};
 /// The reason why recordings show no scaling.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ScalingError {
+    /// The recording of this name counts no statements.
     #[error("{0} counts no statements, so there is no throughput: record with --mysql")]
     NoStatements(String),
+    /// There are fewer than two recordings.
     #[error("scaling takes two recordings at least")]
     OneRecording,
+    /// The label has the same value in all recordings.
     #[error("all recordings have {by}={value}: scaling takes two different values at least")]
-    OneValue { by: String, value: f64 },
+    OneValue {
+        /// The label.
+        by: String,
+        /// Its value.
+        value: f64,
+    },
 }
 
 /// A recording at one number of threads.

@@ -139,49 +139,8 @@ pub fn busy(ticks: u64) -> Snapshot {
         lost: vec![("map_full".to_string(), 3 * n), ("no_start".to_string(), 0)],
         barriers: vec![("dmb ish".to_string(), 10), ("call ldadd_acq_rel".to_string(), 2075)],
         server_cpu_ns: Some(2_000_000_000 * n),
-        latch: latch::Figures {
-            waits: vec![
-                latch(TRX, Kind::Mutex, Mode::None, 100 * n, 1_500_000),
-                latch(INDEX, Kind::Sxlock, Mode::S, 40 * n, 90_000),
-                latch(INDEX, Kind::Sxlock, Mode::Sx, 20 * n, 300_000),
-                LatchWaits { estimated_ns: 1_000_000 * n, ..latch(INDEX, Kind::Sxlock, Mode::X, 10 * n, 12_000_000) },
-                latch("wait/synch/rwlock/innodb/trx_rseg_latch", Kind::Rwlock, Mode::X, 5 * n, 40_000),
-                latch(COND, Kind::Cond, Mode::None, 2 * n, 900_000_000),
-            ],
-            reacquires: vec![reacquires(COND_MUTEX, 5 * n, 2_000_000 * n)],
-            callsites: vec![
-                callsite(TRX, Mode::None, "lock0lock.cc:5872", 100_000_000 * n),
-                callsite(TRX, Mode::None, "trx0trx.cc:1845", 50_000_000 * n),
-                callsite(INDEX, Mode::X, "btr0cur.cc:971", 120_000_000 * n),
-            ],
-            pages: vec![
-                page("sbtest/sbtest1", "k_1", Some(0), 80_000_000 * n),
-                page("sbtest/sbtest1", "PRIMARY", Some(1), 40_000_000 * n),
-                page("innodb_undo_001", "(undo log)", None, 2_000_000 * n),
-            ],
-            domains: vec!["0".to_string(), "1".to_string()],
-            handoffs: vec![
-                handoffs(TRX, Some("0"), "0", 60 * n),
-                handoffs(TRX, Some("0"), "1", 25 * n),
-                handoffs(TRX, None, "1", 15 * n),
-            ],
-            sleeps_seen: true,
-        },
-        cpu: cpu::Figures {
-            time: vec![
-                cpu(CpuClass::Other, CpuTime::OTHER, 1_200_000_000 * n),
-                cpu(CpuClass::Kernel, CpuTime::OTHER, 300_000_000 * n),
-                cpu(CpuClass::Futex, "native_queued_spin_lock_slowpath", 200_000_000 * n),
-                cpu(CpuClass::Spin, "ut_delay", 200_000_000 * n),
-                cpu(CpuClass::Checksum, "hardware::crc32_using_pclmul", 100_000_000 * n),
-            ],
-            ordering: vec![OrderingTime {
-                instruction: "lock cmpxchg".to_string(),
-                function: "mutex_enter_inline".to_string(),
-                ns: 50_000_000 * n,
-            }],
-            getcpu_calls: Some(1_000 * n),
-        },
+        latch: busy_latches(n),
+        cpu: busy_cpu(n),
         checksum: checksum::Figures {
             chosen: vec![checksum("hardware::crc32_using_pclmul", Implementation::Hardware)],
             calls: vec![ChecksumCalls {
@@ -199,6 +158,55 @@ pub fn busy(ticks: u64) -> Snapshot {
             ],
         },
         ..empty()
+    }
+}
+
+fn busy_latches(n: u64) -> latch::Figures {
+    latch::Figures {
+        waits: vec![
+            latch(TRX, Kind::Mutex, Mode::None, 100 * n, 1_500_000),
+            latch(INDEX, Kind::Sxlock, Mode::S, 40 * n, 90_000),
+            latch(INDEX, Kind::Sxlock, Mode::Sx, 20 * n, 300_000),
+            LatchWaits { estimated_ns: 1_000_000 * n, ..latch(INDEX, Kind::Sxlock, Mode::X, 10 * n, 12_000_000) },
+            latch("wait/synch/rwlock/innodb/trx_rseg_latch", Kind::Rwlock, Mode::X, 5 * n, 40_000),
+            latch(COND, Kind::Cond, Mode::None, 2 * n, 900_000_000),
+        ],
+        reacquires: vec![reacquires(COND_MUTEX, 5 * n, 2_000_000 * n)],
+        callsites: vec![
+            callsite(TRX, Mode::None, "lock0lock.cc:5872", 100_000_000 * n),
+            callsite(TRX, Mode::None, "trx0trx.cc:1845", 50_000_000 * n),
+            callsite(INDEX, Mode::X, "btr0cur.cc:971", 120_000_000 * n),
+        ],
+        pages: vec![
+            page("sbtest/sbtest1", "k_1", Some(0), 80_000_000 * n),
+            page("sbtest/sbtest1", "PRIMARY", Some(1), 40_000_000 * n),
+            page("innodb_undo_001", "(undo log)", None, 2_000_000 * n),
+        ],
+        domains: vec!["0".to_string(), "1".to_string()],
+        handoffs: vec![
+            handoffs(TRX, Some("0"), "0", 60 * n),
+            handoffs(TRX, Some("0"), "1", 25 * n),
+            handoffs(TRX, None, "1", 15 * n),
+        ],
+        sleeps_seen: true,
+    }
+}
+
+fn busy_cpu(n: u64) -> cpu::Figures {
+    cpu::Figures {
+        time: vec![
+            cpu(CpuClass::Other, CpuTime::OTHER, 1_200_000_000 * n),
+            cpu(CpuClass::Kernel, CpuTime::OTHER, 300_000_000 * n),
+            cpu(CpuClass::Futex, "native_queued_spin_lock_slowpath", 200_000_000 * n),
+            cpu(CpuClass::Spin, "ut_delay", 200_000_000 * n),
+            cpu(CpuClass::Checksum, "hardware::crc32_using_pclmul", 100_000_000 * n),
+        ],
+        ordering: vec![OrderingTime {
+            instruction: "lock cmpxchg".to_string(),
+            function: "mutex_enter_inline".to_string(),
+            ns: 50_000_000 * n,
+        }],
+        getcpu_calls: Some(1_000 * n),
     }
 }
 

@@ -7,8 +7,9 @@ use maud::{html, Markup};
 use serde::Serialize;
 
 use super::{cpu_line, used, CpuUse};
-use crate::audit::{self, Group};
+use crate::audit;
 use crate::html::{table, table_of_words};
+use crate::isa::Group;
 use crate::measure::cpu::CpuTime;
 use crate::present::format::NOTHING;
 use crate::recording::compare::{Comparison, Per, Section, Side};

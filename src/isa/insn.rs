@@ -1,7 +1,8 @@
-//! One machine instruction, as far as control flow, probing and memory references are concerned.
+//! One machine instruction.
 
 use std::ops::Range;
 
+use super::aarch64::Word;
 use super::{aarch64, x86};
 use crate::symbols::{Arch, Image};
 
@@ -53,7 +54,7 @@ pub struct Insn {
     /// target of `adr`, a literal load, or an `add`, load or store through a register that a preceding `adrp` in the
     /// same straight line has set.
     pub memory: Option<u64>,
-    pub(super) arch: Arch,
+    pub arch: Arch,
     pub(super) raw: [u8; MAX_LEN],
 }
 
@@ -90,7 +91,7 @@ impl Insn {
     pub fn is_landing_pad(&self) -> bool {
         match self.arch {
             Arch::X86_64 => self.bytes() == [0xf3, 0x0f, 0x1e, 0xfa],
-            Arch::Aarch64 => aarch64::is_landing_pad(self.word()),
+            Arch::Aarch64 => self.word().is_landing_pad(),
         }
     }
 
@@ -98,21 +99,96 @@ impl Insn {
     pub fn is_spin_hint(&self) -> bool {
         match self.arch {
             Arch::X86_64 => self.bytes() == [0xf3, 0x90],
-            Arch::Aarch64 => aarch64::is_spin_hint(self.word()),
+            Arch::Aarch64 => self.word().is_spin_hint(),
         }
     }
 
     /// Returns whether it does nothing, as padding between blocks.
-    pub(super) fn is_padding(&self) -> bool {
+    pub fn is_padding(&self) -> bool {
         match self.arch {
             Arch::X86_64 => x86::is_padding(self),
-            Arch::Aarch64 => self.word() == aarch64::NOP,
+            Arch::Aarch64 => self.word() == Word::NOP,
         }
     }
 
-    /// Returns the arm64 instruction word.
-    pub(super) fn word(&self) -> u32 {
-        u32::from_le_bytes([self.raw[0], self.raw[1], self.raw[2], self.raw[3]])
+    /// Returns whether it calls the kernel.
+    pub fn is_system_call(&self) -> bool {
+        match self.arch {
+            Arch::X86_64 => self.bytes() == [0x0f, 0x05],
+            Arch::Aarch64 => self.word() == Word::SVC,
+        }
+    }
+
+    /// Returns the beginning of the page whose address an arm64 `adrp` computes.
+    pub fn page(&self) -> Option<u64> {
+        match self.arch {
+            Arch::X86_64 => None,
+            Arch::Aarch64 => self.word().page(self.addr).map(|(_, page)| page),
+        }
+    }
+
+    /// Appends its effects to `into`.
+    pub fn effects(&self, into: &mut Vec<Effect>) {
+        match self.arch {
+            Arch::X86_64 => x86::effects(self, into),
+            Arch::Aarch64 => aarch64::effects(self, into),
+        }
+    }
+
+    /// Returns whether it reads or writes memory other than through a call.
+    pub fn touches_memory(&self) -> bool {
+        match self.arch {
+            Arch::X86_64 => x86::touches_memory(self),
+            Arch::Aarch64 => self.word().is_load_or_store(),
+        }
+    }
+
+    /// Returns the address of its memory operand, if it is a register plus a number, or (`None`) only a number. On
+    /// arm64 it is never known.
+    pub fn operand(&self) -> Option<(Option<u8>, i64)> {
+        match self.arch {
+            Arch::X86_64 => x86::operand(self),
+            Arch::Aarch64 => None,
+        }
+    }
+
+    /// Returns whether it atomically reads and writes its memory operand, as attempts to take a latch do. Those of
+    /// arm64 are not known.
+    pub fn is_atomic(&self) -> bool {
+        match self.arch {
+            Arch::X86_64 => x86::is_atomic(self),
+            Arch::Aarch64 => false,
+        }
+    }
+
+    /// Returns whether it reads 4 bytes of memory and does not write them. On arm64 this is not known.
+    pub fn reads_four_bytes(&self) -> bool {
+        match self.arch {
+            Arch::X86_64 => x86::reads_four_bytes(self),
+            Arch::Aarch64 => false,
+        }
+    }
+
+    /// Returns the number that it stores without a register; on arm64 none does.
+    pub fn stored_number(&self) -> Option<u64> {
+        match self.arch {
+            Arch::X86_64 => x86::stored_number(self),
+            Arch::Aarch64 => None,
+        }
+    }
+
+    /// Returns when a conditional branch is taken: the test, and the outcome that takes it. `None` for other
+    /// instructions and for branches on something that a probe cannot see.
+    pub fn branch_test(&self) -> Option<(Test, bool)> {
+        match self.arch {
+            Arch::X86_64 => x86::branch_test(self),
+            Arch::Aarch64 => self.word().branch_test(),
+        }
+    }
+
+    /// Returns the arm64 instruction.
+    pub(super) fn word(&self) -> Word {
+        Word(u32::from_le_bytes([self.raw[0], self.raw[1], self.raw[2], self.raw[3]]))
     }
 }
 
@@ -135,10 +211,10 @@ pub fn decode_bytes(arch: Arch, base: u64, bytes: &[u8]) -> Vec<Insn> {
     }
 }
 
-/// What an instruction does to registers and to the stack, in order. Registers are architecture numbers (see
-/// [`super::Location`]).
+/// What an instruction does to registers and to the stack, in order. Registers are numbered as the hardware
+/// encodes them; on arm64, 31 is the stack pointer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Effect {
+pub enum Effect {
     /// `to` = the low `bytes` (4 or 8) of `from`, zero-extended.
     Copy { to: u8, from: u8, bytes: u8 },
     /// `to` = `from` + `by`, in 64 bits.
@@ -167,7 +243,7 @@ pub(super) enum Effect {
 
 impl Effect {
     /// Returns the one register that it writes; `None` for effects that write memory or many registers.
-    pub(super) fn written(&self) -> Option<u8> {
+    pub fn written(&self) -> Option<u8> {
         match *self {
             Effect::Copy { to, .. }
             | Effect::Offset { to, .. }
@@ -183,46 +259,6 @@ impl Effect {
     }
 }
 
-/// Appends the effects of `insn` to `into`.
-pub(super) fn effects(insn: &Insn, into: &mut Vec<Effect>) {
-    match insn.arch {
-        Arch::X86_64 => x86::effects(insn, into),
-        Arch::Aarch64 => aarch64::effects(insn, into),
-    }
-}
-
-/// Returns whether `insn` reads or writes memory other than through a call.
-pub(super) fn touches_memory(insn: &Insn) -> bool {
-    match insn.arch {
-        Arch::X86_64 => x86::touches_memory(insn),
-        Arch::Aarch64 => aarch64::is_load_or_store(insn.word()),
-    }
-}
-
-/// Returns the address of `insn`'s memory operand, if it is a register plus a number, or (`None`) only a number.
-pub(super) fn operand(insn: &Insn) -> Option<(Option<u8>, i64)> {
-    match insn.arch {
-        Arch::X86_64 => x86::operand(insn),
-        Arch::Aarch64 => None,
-    }
-}
-
-/// Returns whether `insn` atomically reads and writes its memory operand, as attempts to take a latch do.
-pub(super) fn is_atomic(insn: &Insn) -> bool {
-    match insn.arch {
-        Arch::X86_64 => x86::is_atomic(insn),
-        Arch::Aarch64 => false,
-    }
-}
-
-/// Returns whether `insn` reads 4 bytes of memory and does not write them.
-pub(super) fn reads_four_bytes(insn: &Insn) -> bool {
-    match insn.arch {
-        Arch::X86_64 => x86::reads_four_bytes(insn),
-        Arch::Aarch64 => false,
-    }
-}
-
 /// What a conditional branch depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Test {
@@ -235,13 +271,4 @@ pub enum Test {
     Zero { register: u8, bits: u8 },
     /// The bit of the register is set.
     Bit { register: u8, bit: u8 },
-}
-
-/// Returns when a conditional branch is taken: the test, and the outcome that takes it. `None` for other instructions
-/// and for branches on something that a probe cannot see.
-pub(super) fn branch_test(insn: &Insn) -> Option<(Test, bool)> {
-    match insn.arch {
-        Arch::X86_64 => x86::branch_test(insn),
-        Arch::Aarch64 => aarch64::branch_test(insn.word()),
-    }
 }

@@ -2,9 +2,9 @@
 
 use std::sync::LazyLock;
 
-use iced_x86::{Instruction, Mnemonic, OpKind, Register};
+use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register};
 
-use super::class::{distinct, id, Class, ClassId, Group};
+use crate::isa::class::{distinct, id, Class, ClassId, Classified, Group};
 
 /// What an instruction must have in addition to its mnemonic.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -81,12 +81,26 @@ static TABLE: LazyLock<Table> = LazyLock::new(|| {
     Table { by_mnemonic, classes }
 });
 
-pub(super) fn classes() -> &'static [Class] {
+/// Returns all classes of instructions.
+pub fn classes() -> &'static [Class] {
     &TABLE.classes
 }
 
+/// Decodes the code at `base`. A truncated last instruction counts as one, without a class.
+pub fn classified(base: u64, code: &[u8]) -> impl Iterator<Item = Classified> + '_ {
+    let mut decoder = Decoder::with_ip(64, code, base, DecoderOptions::NONE);
+    let mut instruction = Instruction::default();
+    std::iter::from_fn(move || {
+        decoder.can_decode().then(|| {
+            decoder.decode_out(&mut instruction);
+            let (addr, len) = (instruction.ip(), instruction.len() as u64);
+            Classified { addr, len, class: classify(&instruction) }
+        })
+    })
+}
+
 /// Returns the class of an instruction, if it has one.
-pub(super) fn classify(instruction: &Instruction) -> Option<ClassId> {
+fn classify(instruction: &Instruction) -> Option<ClassId> {
     let forms = TABLE.by_mnemonic.get(instruction.mnemonic() as usize)?;
     forms.iter().find(|(form, _)| has_form(instruction, *form)).map(|row| row.1)
 }
@@ -102,4 +116,37 @@ fn has_form(i: &Instruction, form: Form) -> bool {
 
 fn adds_nothing(i: &Instruction) -> bool {
     i.try_immediate(1).is_ok_and(|value| value == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(bytes: &[u8]) -> Option<&'static str> {
+        let found: Vec<Classified> = classified(0x1000, bytes).collect();
+        assert_eq!((found.len(), found[0].addr, found[0].len), (1, 0x1000, bytes.len() as u64), "{bytes:x?}");
+        found[0].class.map(|class| classes()[usize::from(class)].name)
+    }
+
+    #[test]
+    fn atomics_fences_and_hints_are_known() {
+        let cases: [(&[u8], Option<&str>); 13] = [
+            (&[0xf0, 0x0f, 0xc1, 0x03], Some("lock xadd")),
+            (&[0xf0, 0x48, 0x0f, 0xb1, 0x0f], Some("lock cmpxchg")),
+            (&[0xf0, 0x83, 0x0c, 0x24, 0x00], Some("lock or 0")),
+            (&[0xf0, 0x83, 0x0f, 0x00], Some("lock or")),
+            (&[0xf0, 0x48, 0x83, 0x44, 0x24, 0xf8, 0x00], Some("lock add 0")),
+            (&[0xf0, 0x83, 0x04, 0x24, 0x01], Some("lock add")),
+            (&[0x87, 0x07], Some("xchg")),
+            (&[0x87, 0xc8], None),
+            (&[0x0f, 0xae, 0xf0], Some("mfence")),
+            (&[0xf3, 0x90], Some("pause")),
+            (&[0xf2, 0x48, 0x0f, 0x38, 0xf1, 0x07], Some("crc32")),
+            (&[0x66, 0x0f, 0x3a, 0x44, 0xc1, 0x00], Some("pclmulqdq")),
+            (&[0x01, 0x07], None),
+        ];
+        for (bytes, expected) in cases {
+            assert_eq!(name(bytes), expected, "{bytes:x?}");
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! Determines what an instruction does to its memory operand, and which instruction triggered a watchpoint.
 
-use super::insn::{effects, Effect, Insn};
-use super::{aarch64, x86};
+use super::insn::{Effect, Insn};
+use super::x86;
 use crate::symbols::Arch;
 
 /// A kind of memory access.
@@ -12,20 +12,19 @@ pub enum Access {
     Write,
 }
 
-/// Returns what the instruction does to memory other than the stack; `None` if it does nothing to it, or if this is not
-/// known.
-pub fn access(insn: &Insn) -> Option<Access> {
-    match insn.arch {
-        Arch::X86_64 => x86::access(insn),
-        Arch::Aarch64 => {
-            let mut found = Vec::new();
-            effects(insn, &mut found);
-            if found.iter().any(|effect| matches!(effect, Effect::Store { .. }))
-                || aarch64::stores_somewhere(insn.word())
-            {
-                return Some(Access::Write);
+impl Insn {
+    /// Returns what it does to memory other than the stack; `None` if it does nothing to it, or if this is not known.
+    pub fn access(&self) -> Option<Access> {
+        match self.arch {
+            Arch::X86_64 => x86::access(self),
+            Arch::Aarch64 => {
+                let (word, mut found) = (self.word(), Vec::new());
+                self.effects(&mut found);
+                if word.stores_somewhere() || found.iter().any(|effect| matches!(effect, Effect::Store { .. })) {
+                    return Some(Access::Write);
+                }
+                (word.is_load_or_store() && !found.contains(&Effect::Unknown)).then_some(Access::Read)
             }
-            (aarch64::is_load_or_store(insn.word()) && !found.contains(&Effect::Unknown)).then_some(Access::Read)
         }
     }
 }
@@ -38,19 +37,19 @@ pub fn watched(insns: &[Insn], ip: u64) -> Option<&Insn> {
         Arch::X86_64 => insns.get(at_or_behind.checked_sub(1)?).filter(|insn| insn.end() == ip),
         Arch::Aarch64 => insns.get(at_or_behind).filter(|insn| insn.addr == ip),
     };
-    insn.filter(|insn| access(insn).is_some())
+    insn.filter(|insn| insn.access().is_some())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::analysis::decode_bytes;
+    use crate::isa::decode_bytes;
     use Access::{Read, Write};
 
     fn of(arch: Arch, bytes: &[u8]) -> Option<Access> {
         let insns = decode_bytes(arch, 0x1000, bytes);
         assert_eq!(insns.len(), 1, "{bytes:x?}");
-        access(&insns[0])
+        insns[0].access()
     }
 
     #[test]

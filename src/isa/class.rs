@@ -1,8 +1,11 @@
-//! The classes of instructions that the audit counts. The mapping from instructions to classes is data: one table per
-//! architecture ([`super::aarch64`], [`super::x86`]).
+//! Classes of the instructions that order memory, tell the processor of spinning, or compute checksums. The mapping
+//! from instructions to classes is data: one table per architecture ([`super::aarch64`], [`super::x86`]).
 
 use serde::Serialize;
 use strum::IntoStaticStr;
+
+use super::{aarch64, x86};
+use crate::symbols::Arch;
 
 /// The purpose of an instruction, common to both architectures, so that builds for different architectures can be
 /// compared.
@@ -92,20 +95,41 @@ pub struct Class {
 }
 
 impl Class {
-    pub(super) const fn new(name: &'static str, group: Group) -> Class {
+    /// Returns a class without an ordering of its own.
+    pub const fn new(name: &'static str, group: Group) -> Class {
         Class { name, group, ordering: None }
     }
 
-    pub(super) const fn ordered(name: &'static str, group: Group, ordering: Ordering) -> Class {
+    /// Returns a class of atomics with this ordering.
+    pub const fn ordered(name: &'static str, group: Group, ordering: Ordering) -> Class {
         Class { name, group, ordering: Some(ordering) }
     }
 }
 
-/// The index of a class in [`super::classes`].
+/// The index of a class among those of its architecture: [`super::aarch64::classes`], [`super::x86::classes`].
 pub type ClassId = u8;
 
+/// An instruction, by its class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Classified {
+    /// Link-time address.
+    pub addr: u64,
+    /// Bytes.
+    pub len: u64,
+    /// `None` for instructions that are in no class.
+    pub class: Option<ClassId>,
+}
+
+/// Decodes the code at `base`, one instruction after the other.
+pub fn classified<'c>(arch: Arch, base: u64, code: &'c [u8]) -> Box<dyn Iterator<Item = Classified> + 'c> {
+    match arch {
+        Arch::X86_64 => Box::new(x86::classified(base, code)),
+        Arch::Aarch64 => Box::new(aarch64::classified(base, code)),
+    }
+}
+
 /// Returns each class once, in order of first appearance.
-pub(super) fn distinct(classes: impl Iterator<Item = Class>) -> Vec<Class> {
+pub fn distinct(classes: impl Iterator<Item = Class>) -> Vec<Class> {
     let mut found = Vec::new();
     for class in classes {
         if !found.contains(&class) {
@@ -116,6 +140,6 @@ pub(super) fn distinct(classes: impl Iterator<Item = Class>) -> Vec<Class> {
 }
 
 /// Returns the index of a class in `classes`, which must contain it.
-pub(super) fn id(classes: &[Class], class: Class) -> ClassId {
+pub fn id(classes: &[Class], class: Class) -> ClassId {
     classes.iter().position(|c| *c == class).unwrap_or_default() as ClassId
 }

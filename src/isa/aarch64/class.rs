@@ -6,8 +6,8 @@
 use std::ops::Range;
 use std::sync::LazyLock;
 
-use super::class::{distinct, id, Class, ClassId, Group, Ordering};
-use super::helpers::call_classes;
+use super::word::{words_at, Word};
+use crate::isa::class::{distinct, id, Class, ClassId, Classified, Group, Ordering};
 
 /// Matches the instructions whose bits under `mask` equal `value`.
 struct Row {
@@ -180,7 +180,7 @@ struct Table {
 
 static TABLE: LazyLock<Table> = LazyLock::new(|| {
     let all = || [BARRIERS, HINTS, ORDERED, EXCLUSIVE, CHECKSUMS].into_iter().flatten().chain(LSE.iter().flatten());
-    let classes = distinct(all().map(|row| row.class).chain(call_classes()));
+    let classes = distinct(all().map(|row| row.class));
     let mut rows = Vec::new();
     let by_byte = std::array::from_fn(|byte| {
         let start = rows.len();
@@ -191,23 +191,73 @@ static TABLE: LazyLock<Table> = LazyLock::new(|| {
     Table { rows, by_byte, classes }
 });
 
-/// Returns all classes of instructions and of helper calls.
-pub(super) fn classes() -> &'static [Class] {
+/// Returns all classes of instructions.
+pub fn classes() -> &'static [Class] {
     &TABLE.classes
 }
 
-/// Returns the class of an instruction word, if it has one.
-pub(super) fn classify(word: u32) -> Option<ClassId> {
-    let rows = &TABLE.rows[TABLE.by_byte[(word >> 24) as usize].clone()];
-    rows.iter().find(|(mask, value, _)| word & mask == *value).map(|row| row.2)
+/// Returns the class of an instruction, if it has one.
+pub fn classify(word: Word) -> Option<ClassId> {
+    let rows = &TABLE.rows[TABLE.by_byte[word.field(24, 8) as usize].clone()];
+    rows.iter().find(|(mask, value, _)| word.is(*mask, *value)).map(|row| row.2)
 }
 
-/// Returns the target of a `b` or `bl` at address `at`: a call or a tail call.
-pub(super) fn branch(word: u32, at: u64) -> Option<u64> {
-    (word & 0x7c00_0000 == 0x1400_0000).then(|| at.wrapping_add_signed(i64::from((word << 6) as i32 >> 4)))
+/// Decodes the code at `base`.
+pub fn classified(base: u64, code: &[u8]) -> impl Iterator<Item = Classified> + '_ {
+    words_at(base, code).map(|(addr, word)| Classified { addr, len: 4, class: classify(word) })
 }
 
-/// Returns the register that `cbnz` tests and the number of words it skips, negative for a backward branch.
-pub(super) fn if_not_zero(word: u32) -> Option<(u32, i64)> {
-    (word & 0x7f00_0000 == 0x3500_0000).then(|| (word & 31, i64::from((word << 8) as i32 >> 13)))
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn class(word: u32) -> Option<Class> {
+        classify(Word(word)).map(|class| classes()[usize::from(class)])
+    }
+
+    #[test]
+    fn barriers_and_hints_are_known() {
+        let cases = [
+            (0xd503_3bbf, Some("dmb ish")),
+            (0xd503_39bf, Some("dmb ishld")),
+            (0xd503_3f9f, Some("dsb sy")),
+            (0xd503_3fdf, Some("isb")),
+            (0xd503_30ff, Some("sb")),
+            (0xd503_203f, Some("yield")),
+            (0xd503_205f, Some("wfe")),
+            (0xd503_38bf, Some("dmb reserved")),
+            (0xd503_201f, None),
+            (0xd65f_03c0, None),
+        ];
+        for (word, expected) in cases {
+            assert_eq!(class(word).map(|class| class.name), expected, "{word:#x}");
+        }
+    }
+
+    #[test]
+    fn atomics_have_orderings() {
+        let cases = [
+            (0xb8e1_0040, Class::ordered("ldaddal", Group::Atomic, Ordering::AcqRel)),
+            (0x38a0_8041, Class::ordered("swpa", Group::Atomic, Ordering::Acquire)),
+            (0x7860_3041, Class::ordered("ldsetl", Group::Atomic, Ordering::Release)),
+            (0xc8a0_7c41, Class::ordered("cas", Group::Atomic, Ordering::Relaxed)),
+            (0x4860_fc82, Class::ordered("caspal", Group::Atomic, Ordering::AcqRel)),
+            (0xc8df_fc41, Class::ordered("ldar", Group::AcquireLoad, Ordering::Acquire)),
+            (0xb8bf_c001, Class::ordered("ldapr", Group::AcquireLoad, Ordering::Acquire)),
+            (0x889f_fc01, Class::ordered("stlr", Group::OrderedStore, Ordering::Release)),
+            (0x885f_fc01, Class::ordered("ldaxr", Group::LoadExclusive, Ordering::Acquire)),
+            (0x8802_7c01, Class::ordered("stxr", Group::StoreExclusive, Ordering::Relaxed)),
+        ];
+        for (word, expected) in cases {
+            assert_eq!(class(word), Some(expected), "{word:#x}");
+        }
+    }
+
+    #[test]
+    fn checksum_instructions_are_known() {
+        // crc32cx w0, w0, x1; crc32w w0, w0, w1; pmull v0.1q, v1.1d, v2.1d; pmull v0.8h, v1.8b, v2.8b
+        let names =
+            [0x9ac1_5c00, 0x1ac1_4800, 0x0ee2_e020, 0x0e22_e020].map(|word| class(word).map(|class| class.name));
+        assert_eq!(names, [Some("crc32c"), Some("crc32"), Some("pmull"), None]);
+    }
 }

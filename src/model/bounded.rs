@@ -35,7 +35,16 @@ impl<K: Eq + Hash + Ord + Clone> Bounded<K> {
         let rows = merged(rows);
         let own = rows.iter().filter(|(key, _)| **key != other(key));
         self.admit(own.map(|(key, row)| (key.clone(), weight(row))));
-        merged(rows.into_iter().map(|(key, row)| if self.is_named(&key) { (key, row) } else { (other(&key), row) }))
+        merged(rows.into_iter().map(|(key, row)| (self.row_of(key, &other), row)))
+    }
+
+    /// Returns the key of the row in which the figures of this key are counted.
+    pub fn row_of(&self, key: K, other: impl Fn(&K) -> K) -> K {
+        if self.is_named(&key) {
+            key
+        } else {
+            other(&key)
+        }
     }
 
     /// Gives keys their rows, largest weight first, while any are left. Each key comes once.

@@ -196,15 +196,18 @@ impl<R: Row> Rows<R> {
     /// Returns the keys that are new since the last call, and what was added to each row that changed, by ascending
     /// number. A row whose key the snapshot no longer has goes back to zero.
     pub fn second(&mut self, now: &Snapshot) -> (Vec<R::Key>, Vec<DeltaOf<R>>) {
-        let mut rows = merged(R::entries(now).into_iter().map(|entry| (entry.key(), entry.total())));
+        let entries: Vec<(R::Key, R::Total)> =
+            R::entries(now).into_iter().map(|entry| (entry.key(), entry.total())).collect();
+        let keys: Vec<R::Key> = entries.iter().map(|(key, _)| key.clone()).collect();
+        let mut rows = merged(entries);
         for (bounded, bound) in self.bounded.iter_mut().zip(R::BOUNDS) {
             rows = bounded.rows(rows, R::weight, bound.other);
         }
+        // New rows are in the order of the snapshot.
+        keys.into_iter().for_each(|key| self.add(key));
         let mut totals = vec![R::Total::default(); self.totals.len()];
         for (key, total) in rows {
-            let row = self.number(key);
-            totals.resize_with(self.totals.len(), R::Total::default);
-            totals[row] = total;
+            totals[self.numbers[&key]] = total;
         }
         let before = mem::replace(&mut self.totals, totals);
         let changes = self.totals.iter().zip(&before).enumerate().filter(|(_, (now, before))| now != before);
@@ -212,16 +215,15 @@ impl<R: Row> Rows<R> {
         (mem::take(&mut self.new), deltas)
     }
 
-    /// Returns the number of the row of this key, which is new if the key is.
-    fn number(&mut self, key: R::Key) -> usize {
-        if let Some(&number) = self.numbers.get(&key) {
-            return number;
+    /// Adds the row in which the figures of this key are counted, unless there is one.
+    fn add(&mut self, key: R::Key) {
+        let bounds = self.bounded.iter().zip(R::BOUNDS);
+        let key = bounds.fold(key, |key, (bounded, bound)| bounded.row_of(key, bound.other));
+        if !self.numbers.contains_key(&key) {
+            self.numbers.insert(key.clone(), self.totals.len());
+            self.new.push(key);
+            self.totals.push(R::Total::default());
         }
-        let number = self.totals.len();
-        self.numbers.insert(key.clone(), number);
-        self.new.push(key);
-        self.totals.push(R::Total::default());
-        number
     }
 }
 

@@ -20,6 +20,7 @@ fn status(args: &[&str], words: &str) -> i32 {
 fn of_file<'a>(file: &'a str, output: &'a str) -> Vec<Vec<&'a str>> {
     vec![
         vec!["report", file],
+        vec!["replay", file],
         vec!["compare", file, file],
         vec!["compare", "--by", "threads", file, file],
         vec!["compare", "--from-ps", file, "--ps-unit", "ps", "--ps-duration", "1s", file],
@@ -57,6 +58,7 @@ fn a_file_of_another_kind_is_a_failure_of_every_command() {
 fn bad_usage_has_a_status_of_its_own() {
     assert_eq!(status(&["--log-level", "=x=", "--pid", "1"], "--log-level"), 2);
     assert_eq!(status(&["compare", "x"], "two recordings"), 2);
+    assert_eq!(status(&["replay", "x", "y"], "several recordings"), 2);
     assert_eq!(
         status(&["compare", "--from-ps", "x", "--ps-unit", "ps", "--ps-duration", "1s", "x", "x"], "stands for A"),
         2

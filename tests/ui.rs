@@ -1,8 +1,8 @@
 //! The live views, drawn from hand-built snapshots.
 
 use armtrace::measure::checksum::Implementation;
-use armtrace::measure::Snapshot;
 use armtrace::measure::{cpu, latch};
+use armtrace::measure::{Replayed, Snapshot};
 use armtrace::model::{Kind, Mode};
 use armtrace::ui::table::LatchTable;
 use armtrace::ui::LiveView;
@@ -11,6 +11,7 @@ use ratatui::backend::TestBackend;
 use ratatui::Terminal;
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 const URL: &str = "http://localhost:9435/metrics";
 
@@ -42,6 +43,29 @@ top call sites
   innodb/trx_mutex ← lock0lock.cc:5872 67%
   innodb/index_tree_rw_lock X ← btr0cur.cc:971 100%";
     assert_eq!(lines.join("\n").trim_end(), expected, "\n{}", lines.join("\n"));
+}
+
+/// Returns the busy server as if from a recording.
+fn replayed(ticks: u64) -> Snapshot {
+    let replayed = Replayed {
+        name: "demo.rec".to_string(),
+        length: Duration::from_secs(60),
+        began_ms: 1_790_000_000_000,
+        host: "db1".to_string(),
+        ..Replayed::default()
+    };
+    Snapshot { replayed: Some(replayed), ..busy(ticks) }
+}
+
+const REPLAY: &str = "REPLAY of demo.rec, 1m00s recorded 2026-09-21 14:13 UTC on db1";
+
+#[test]
+fn a_replay_is_not_taken_for_a_live_server() {
+    assert_eq!(rendered(&replayed(60), Some(&replayed(58)), 80, 24)[1], REPLAY);
+    assert!(!rendered(&busy(60), Some(&busy(58)), 80, 24).join("\n").contains("REPLAY"));
+    let mut over = replayed(60);
+    over.replayed.as_mut().unwrap().is_over = true;
+    assert_eq!(rendered(&over, None, 80, 24)[1], format!("{REPLAY}, over"));
 }
 
 /// Readers and writers of a latch wait at different call sites.
@@ -325,6 +349,26 @@ innodb/trx_rseg_latch       X       5   200µs 40.0µs 39.9µs 40.0µs    50% 12
         assert!(lines[23].starts_with("F1 help") && lines[23].ends_with("q quit"), "{}", lines[23]);
         assert_eq!(lines.len(), 24);
         assert!(lines.iter().all(|line| line.chars().count() <= 80));
+    }
+
+    #[test]
+    fn a_replay_says_so_above_every_view() {
+        let mut screen = Screen::new(replayed(58));
+        screen.update(replayed(60));
+        for view in '1'..='6' {
+            press(&mut screen, &[KeyCode::Char(view)]);
+            assert_eq!(drawn(&mut screen, 80, 24)[1], REPLAY, "view {view}");
+        }
+    }
+
+    /// A server that ends with its recording starts again when the recording repeats.
+    #[test]
+    fn figures_of_the_last_seconds_come_back_when_the_server_does() {
+        let mut screen = Screen::new(replayed(56));
+        screen.update(Snapshot { up: false, ..replayed(58) });
+        assert!(text(&mut screen).contains("since attach"));
+        screen.update(replayed(60));
+        assert!(text(&mut screen).contains("last 4s"), "{}", text(&mut screen));
     }
 
     #[test]

@@ -120,6 +120,9 @@ pub enum UsageError {
     /// `top` has no terminal to draw on.
     #[error("top needs a terminal: use `armtrace run` to print lines, or `armtrace record` to write a file")]
     NoTerminal,
+    /// There is more than one recording to replay.
+    #[error("several recordings cannot be replayed at once: give one")]
+    SeveralReplays,
     /// There are two recordings besides the dump.
     #[error("--from-ps stands for A: give one recording, B")]
     TwoRecordingsWithDump,

@@ -7,6 +7,7 @@ mod failure;
 mod line;
 mod output;
 mod record;
+mod replay;
 mod report;
 mod run;
 mod session;
@@ -24,6 +25,7 @@ use self::compare::CompareArgs;
 use self::doctor::DoctorArgs;
 pub use self::failure::{Failure, FileError, UsageError};
 use self::record::RecordArgs;
+use self::replay::ReplayArgs;
 use self::report::ReportArgs;
 use self::run::RunArgs;
 pub use self::status::Status;
@@ -51,6 +53,7 @@ Examples:
                                                  record for one minute
   armtrace report x86.rec --format html > x86.html
                                                  turn the recording into a web page
+  armtrace replay x86.rec                        show and serve the recording as if its server were live
   armtrace compare x86.rec arm.rec               compare two hosts
   sudo armtrace --pid $(pidof mysqld) --watch trx_sys_mutex
                                                  show what touches the latch's cache line, and whether by false sharing
@@ -72,6 +75,8 @@ enum Command {
     Top(TopArgs),
     /// Record what a server waits for, second by second, in one file
     Record(RecordArgs),
+    /// Show a recording and serve its metrics as if its server were live; needs no root
+    Replay(ReplayArgs),
     /// Summarize a recording: findings in words, histograms, a heat map over time, call sites
     Report(ReportArgs),
     /// Compare two recordings by second, statement and CPU, or one workload at several thread counts
@@ -97,6 +102,7 @@ pub fn execute(cli: Cli) -> Result<(), Failure> {
     match (cli.command, cli.run) {
         (Some(Command::Top(args)), _) => top::top(&args),
         (Some(Command::Record(args)), _) => record::record(&args),
+        (Some(Command::Replay(args)), _) => replay::replay(&args),
         (Some(Command::Report(args)), _) => report::report(&args),
         (Some(Command::Compare(args)), _) => compare::compare(&args),
         (Some(Command::Doctor(args)), _) => doctor::doctor(&args),

@@ -2,15 +2,17 @@
 
 use std::io::{self, IsTerminal};
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::Args;
 use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
 
 use super::output::Format;
 use super::session::{self, AttachArgs, EndedBy, Ends, Session, Told};
 use super::watch;
 use super::Failure;
-use crate::agent::{Agent, Source};
+use crate::agent::Agent;
 use crate::export::{self, Exporter, Listen, Listener, SnapshotSource};
 use crate::ui::LiveView;
 
@@ -46,20 +48,59 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
 
 /// Serves metrics and shows the live table until the session ends, then detaches the probes.
 async fn serve(agent: Agent, listener: Listener, mut ends: Ends) -> Result<(), Failure> {
-    let source = agent.source();
-    let view = tokio::spawn(show(Arc::clone(&source), listener.url()));
-    let (stop, stopped) = oneshot::channel::<()>();
-    let exporter = Exporter::new(source).map_err(Failure::Export)?;
-    let server = tokio::spawn(export::serve(listener, exporter, async { _ = stopped.await }));
+    let shown = Shown::begin(agent.source(), listener)?;
     if watch(&agent, &mut ends).await == EndedBy::Server {
         eprintln!("armtrace: process {} has ended", agent.target.pid);
     }
-    view.abort();
+    shown.view.abort();
     agent.detach();
-    _ = stop.send(());
-    _ = server.await;
+    shown.stop().await;
     Ok(())
 }
+
+/// A live table that is being drawn, and metrics that are being served.
+pub(super) struct Shown {
+    view: JoinHandle<()>,
+    /// Makes the table show the last figures, and end.
+    last: oneshot::Sender<()>,
+    server: JoinHandle<io::Result<()>>,
+    stop: oneshot::Sender<()>,
+}
+
+impl Shown {
+    /// Starts to draw and serve what `source` has.
+    ///
+    /// # Errors
+    /// Fails if the metrics cannot be registered.
+    pub fn begin(source: Arc<dyn SnapshotSource>, listener: Listener) -> Result<Shown, Failure> {
+        let exporter = Exporter::new(Arc::clone(&source));
+        let exporter = exporter.map_err(Failure::Export)?;
+        let (last, is_last) = oneshot::channel();
+        let view = tokio::spawn(show(source, listener.url(), is_last));
+        let (stop, stopped) = oneshot::channel::<()>();
+        let server = tokio::spawn(export::serve(listener, exporter, async { _ = stopped.await }));
+        Ok(Shown { view, last, server, stop })
+    }
+
+    /// Stops at once.
+    pub async fn stop(self) {
+        self.view.abort();
+        _ = self.stop.send(());
+        _ = self.server.await;
+    }
+
+    /// Draws the last figures, and stops. If nobody reads the output, they are left out.
+    pub async fn finish(mut self) {
+        _ = self.last.send(());
+        _ = tokio::time::timeout(LONGEST_DRAWING, &mut self.view).await;
+        self.view.abort();
+        _ = self.stop.send(());
+        _ = self.server.await;
+    }
+}
+
+/// The longest that drawing the last figures may take.
+const LONGEST_DRAWING: Duration = Duration::from_millis(500);
 
 /// Detaches and reattaches the probes on SIGUSR1 and SIGUSR2, and returns what ended the session.
 async fn watch(agent: &Agent, ends: &mut Ends) -> EndedBy {
@@ -72,12 +113,17 @@ async fn watch(agent: &Agent, ends: &mut Ends) -> EndedBy {
     }
 }
 
-/// Redraws the live table at its interval. If nobody reads the output, only the drawing blocks.
-async fn show(source: Arc<Source>, url: String) {
+/// Redraws the live table at its interval, and a last time when told. If nobody reads the output, only the drawing
+/// blocks.
+async fn show(source: Arc<dyn SnapshotSource>, url: String, mut last: oneshot::Receiver<()>) {
     let mut view = LiveView::new(io::stdout().is_terminal(), &url);
     let mut ticks = tokio::time::interval(view.interval());
-    loop {
-        ticks.tick().await;
+    let mut is_last = false;
+    while !is_last {
+        is_last = tokio::select! {
+            _ = ticks.tick() => false,
+            _ = &mut last => true,
+        };
         let source = Arc::clone(&source);
         let drawn = tokio::task::spawn_blocking(move || view.draw(&source.snapshot()).map(|()| view)).await;
         view = match drawn {

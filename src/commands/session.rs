@@ -82,8 +82,7 @@ impl Session {
 
     /// Attaches, and keeps the cost within the budget.
     pub fn attach(target: Target, args: &AttachArgs, statements: Option<StatementCounter>) -> Result<Session, Failure> {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
-        let runtime = runtime.map_err(Failure::Start)?;
+        let runtime = runtime()?;
         // From here on signals are queued instead of fatal, so that none can interrupt attaching halfway.
         let ends = {
             let _entered = runtime.enter();
@@ -101,11 +100,42 @@ impl Session {
     }
 }
 
+/// Starts the runtime in which a command waits for signals and serves metrics.
+///
+/// # Errors
+/// Fails if the kernel provides no thread, or no descriptor.
+pub(super) fn runtime() -> Result<Runtime, Failure> {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().map_err(Failure::Start)
+}
+
+/// SIGINT and SIGTERM, which are no longer fatal once this exists.
+pub(super) struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Signals {
+    /// Begins to receive the signals. Call it within a runtime.
+    ///
+    /// # Errors
+    /// Fails if the kernel refuses to deliver them to a handler.
+    pub fn new() -> io::Result<Signals> {
+        Ok(Signals { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
+    }
+
+    /// Waits for one of them.
+    pub async fn wait(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+}
+
 /// The events that end a session: SIGINT, SIGTERM or the server's end. SIGUSR1 and SIGUSR2 are received here too, so
 /// that they do not kill commands that cannot pause.
 pub(super) struct Ends {
-    interrupt: Signal,
-    terminate: Signal,
+    signals: Signals,
     pause: Signal,
     resume: Signal,
     server: AsyncFd<OwnedFd>,
@@ -134,8 +164,7 @@ impl Ends {
         // SAFETY: `pidfd` owns an open descriptor for as long as it is registered, and nothing else closes it.
         let server = unsafe { AsyncFd::register(pidfd) }?;
         Ok(Ends {
-            interrupt: signal(SignalKind::interrupt())?,
-            terminate: signal(SignalKind::terminate())?,
+            signals: Signals::new()?,
             pause: signal(SignalKind::user_defined1())?,
             resume: signal(SignalKind::user_defined2())?,
             server,
@@ -144,8 +173,7 @@ impl Ends {
 
     pub async fn told(&mut self) -> Told {
         tokio::select! {
-            _ = self.interrupt.recv() => Told::End(EndedBy::Signal),
-            _ = self.terminate.recv() => Told::End(EndedBy::Signal),
+            () = self.signals.wait() => Told::End(EndedBy::Signal),
             _ = self.server.readable() => Told::End(EndedBy::Server),
             _ = self.pause.recv() => Told::Pause,
             _ = self.resume.recv() => Told::Resume,
@@ -163,9 +191,6 @@ impl Ends {
 
     /// Waits for SIGINT or SIGTERM, and ignores the server's end.
     pub async fn signal(&mut self) {
-        tokio::select! {
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
-        }
+        self.signals.wait().await;
     }
 }

@@ -1,5 +1,6 @@
 //! `armtrace top`: shows a full-screen view of what a server waits for.
 
+use std::future::Future;
 use std::io::{self, IsTerminal};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -8,12 +9,12 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use ratatui::DefaultTerminal;
+use tokio::runtime::Runtime;
 
 use super::line::{Server, Watch};
 use super::session::{self, AttachArgs, Session};
 use super::values::{time, ValueError};
 use super::{Failure, UsageError};
-use crate::agent::Source;
 use crate::export::SnapshotSource;
 use crate::ui::screen::{Answer, Screen, Watching};
 
@@ -22,12 +23,15 @@ pub(super) struct TopArgs {
     #[command(flatten)]
     attach: AttachArgs,
     /// Refresh interval. Figures cover this interval, or the last 4 s if that is longer
-    #[arg(long, default_value = "2s", value_name = "TIME", value_parser = delay)]
+    #[arg(long, default_value = DELAY, value_name = "TIME", value_parser = delay)]
     delay: Duration,
 }
 
+/// The refresh interval if none is given.
+pub(super) const DELAY: &str = "2s";
+
 /// Parses the refresh interval of `armtrace top`.
-fn delay(text: &str) -> Result<Duration, ValueError> {
+pub(super) fn delay(text: &str) -> Result<Duration, ValueError> {
     let is_possible = |time: &Duration| (Duration::from_millis(500)..=Duration::from_secs(60)).contains(time);
     time(text).and_then(|time| Some(time).filter(is_possible).ok_or(ValueError::Delay))
 }
@@ -36,37 +40,56 @@ fn delay(text: &str) -> Result<Duration, ValueError> {
 const GLANCE: Duration = Duration::from_millis(100);
 
 pub(super) fn top(args: &TopArgs) -> Result<(), Failure> {
-    if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
-        return Err(UsageError::NoTerminal.into());
-    }
+    require_terminal()?;
     let target = session::open(&args.attach)?;
     let Session { agent, mut ends, runtime } = Session::attach_with_statements(target, &args.attach)?;
-    let source = agent.source();
-    let is_over = Arc::new(AtomicBool::new(false));
-    let over = Arc::clone(&is_over);
-    let signal = runtime.spawn(async move {
-        // The end of the server does not end the session: its last figures stay on the screen until the user quits.
-        ends.signal().await;
-        over.store(true, Ordering::Relaxed);
-    });
-    let mut terminal = ratatui::try_init().map_err(Failure::Terminal)?;
-    let view = View { source, lines: Server::new(&agent, args.attach.max_overhead), delay: args.delay };
-    let shown = view.show(&mut terminal, &is_over);
-    let restored = ratatui::try_restore();
-    signal.abort();
+    let lines = Some(Server::new(&agent, args.attach.max_overhead));
+    let view = View { source: agent.source(), lines, delay: args.delay };
+    // The end of the server does not end the session: its last figures stay on the screen until the user quits.
+    let shown = view.show_until(&runtime, async move { ends.signal().await });
     agent.detach();
     runtime.shutdown_background();
-    shown.and(restored).map_err(Failure::Terminal)
+    shown
+}
+
+/// Fails if the full-screen view has no terminal to draw on.
+///
+/// # Errors
+/// Fails if standard input or output is no terminal.
+pub(super) fn require_terminal() -> Result<(), Failure> {
+    if io::stdout().is_terminal() && io::stdin().is_terminal() {
+        return Ok(());
+    }
+    Err(UsageError::NoTerminal.into())
 }
 
 /// The sources of the screen's figures, and its refresh interval.
-struct View {
-    source: Arc<Source>,
-    lines: Server,
-    delay: Duration,
+pub(super) struct View {
+    pub source: Arc<dyn SnapshotSource>,
+    /// Watches cache lines; `None` if there is no server, as in a replay.
+    pub lines: Option<Server>,
+    pub delay: Duration,
 }
 
 impl View {
+    /// Takes over the terminal until the user quits or `end` completes.
+    ///
+    /// # Errors
+    /// Fails if the terminal cannot be drawn on.
+    pub fn show_until(&self, runtime: &Runtime, end: impl Future<Output = ()> + Send + 'static) -> Result<(), Failure> {
+        let is_over = Arc::new(AtomicBool::new(false));
+        let over = Arc::clone(&is_over);
+        let waiting = runtime.spawn(async move {
+            end.await;
+            over.store(true, Ordering::Relaxed);
+        });
+        let mut terminal = ratatui::try_init().map_err(Failure::Terminal)?;
+        let shown = self.show(&mut terminal, &is_over);
+        let restored = ratatui::try_restore();
+        waiting.abort();
+        shown.and(restored).map_err(Failure::Terminal)
+    }
+
     /// Draws at each interval and after each key, until the user quits or a signal comes.
     fn show(&self, terminal: &mut DefaultTerminal, is_over: &AtomicBool) -> io::Result<()> {
         let mut screen = Screen::new(self.source.snapshot());
@@ -107,7 +130,11 @@ impl View {
     }
 
     fn watch(&self, latch: String, screen: &mut Screen) -> Option<Watch> {
-        let watch = self.lines.watch(latch);
+        let Some(lines) = &self.lines else {
+            screen.watching(Watching::Failed("this is a recording, and its server's memory is not in it".to_owned()));
+            return None;
+        };
+        let watch = lines.watch(latch);
         watch.inspect_err(|error| screen.watching(Watching::Failed(error.to_string()))).ok()
     }
 }

@@ -20,6 +20,8 @@ pub(super) enum ValueError {
     ShareRange,
     #[error("a number above 0")]
     Number,
+    #[error("a number from 0.1 to 1000")]
+    Speed,
     #[error("write KEY=VALUE")]
     Label,
 }

@@ -22,8 +22,7 @@ pub(super) fn watch(args: &RunArgs, latch: &str) -> Result<(), Failure> {
     let target = session::open(&args.attach)?;
     // Fails before anything is attached.
     let allowance = Allowance::of_share(args.attach.max_overhead).map_err(failure)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
-    let runtime = runtime.map_err(Failure::Start)?;
+    let runtime = session::runtime()?;
     let end = end_of(&runtime, &target).map_err(Failure::Start)?;
     let is_over = || end.load(Ordering::Relaxed);
     let options = Options { max_overhead: args.attach.max_overhead, domains: Domains::Off, more: None };

@@ -27,10 +27,17 @@ code { font-size: .9em }
 pub fn landing(snapshot: &Snapshot) -> String {
     let target = &snapshot.target;
     let server = format!("{} {}", format::flavor(&target.flavor), target.version);
-    let state = if snapshot.up { "attached for" } else { "server has ended; was attached for" };
+    let state = match (&snapshot.replayed, snapshot.up) {
+        (Some(_), _) => "played for",
+        (None, true) => "attached for",
+        (None, false) => "server has ended; was attached for",
+    };
     let overhead = snapshot.overhead_ratio().map_or("not known".to_string(), format::percent);
     let body = html! {
         h1 { (server) }
+        @if let Some(replayed) = &snapshot.replayed {
+            p { strong { (replayed) } }
+        }
         p { "pid " (target.pid) " · " (target.arch) " " (target.cpu_model) }
         p.soft { (state) " " (format::span(snapshot.elapsed)) " · estimated overhead " (overhead) }
         nav {

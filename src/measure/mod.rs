@@ -11,11 +11,13 @@ pub mod cpu;
 pub mod hardware;
 pub mod latch;
 mod maps;
+mod replayed;
 mod room;
 pub mod spin;
 pub mod statements;
 pub mod watchpoint;
 
+pub use replayed::Replayed;
 pub use room::{Attached, Attaching, Later, Measurement, Metrics, More, Nothing, Room};
 
 use std::sync::Arc;
@@ -70,6 +72,8 @@ macro_rules! snapshot {
             /// CPU time that the server has used since attach (user and system), in nanoseconds; `None` if /proc does not
             /// say.
             pub server_cpu_ns: Option<u64>,
+            /// The recording that it is from; `None` if the server is live.
+            pub replayed: Option<Replayed>,
         }
 
         /// Returns the metrics of all measurements.
@@ -115,6 +119,9 @@ impl Snapshot {
     /// CPU time that probes took from the server since attach, nanoseconds; `None` where the cost of a
     /// probe that was hit is unknown, for a sum without it would be too low.
     pub fn probe_cost_ns(&self) -> Option<f64> {
+        if let Some(replayed) = &self.replayed {
+            return replayed.probe_cost_ns.map(|ns| ns as f64);
+        }
         let hit = self.probes.iter().filter(|probe| probe.hits > 0);
         hit.map(ProbeStatus::total_cost_ns).try_fold(0.0, |sum, cost| Some(sum + cost?))
     }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use jiff::Timestamp;
+
 use crate::model::CpuClass;
 
 /// Stands for an unknown figure.
@@ -65,6 +67,12 @@ pub fn span(time: Duration) -> String {
     }
 }
 
+/// Formats a moment, given in milliseconds since 1970: `2026-11-24 20:30 UTC`.
+pub fn date(ms: u64) -> String {
+    let moment = i64::try_from(ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
+    moment.map_or("at an unknown time".to_string(), |moment| moment.strftime("%Y-%m-%d %H:%M UTC").to_string())
+}
+
 /// Returns a server's name as its vendor writes it.
 pub fn flavor(flavor: &str) -> &str {
     match flavor {
@@ -111,6 +119,13 @@ mod tests {
         let counts = [0.0, 0.01, 0.44, 12.0, 999.4, 999.6, 12_345.0, 4.56e7, 7e9].map(count);
         assert_eq!(counts, ["0", "<0.1", "0.4", "12", "999", "1.00k", "12.3k", "45.6M", "7.00G"]);
         assert_eq!([0.0, 1e-6, 0.0042, 0.123, 0.9999].map(percent), ["0%", "<0.01%", "0.42%", "12.3%", "100%"]);
+    }
+
+    #[test]
+    fn dates_are_in_utc() {
+        assert_eq!(date(0), "1970-01-01 00:00 UTC");
+        assert_eq!(date(1_795_552_212_345), "2026-11-24 20:30 UTC");
+        assert_eq!(date(u64::MAX), "at an unknown time");
     }
 
     #[test]

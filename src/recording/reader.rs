@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::frame::{FormatError, Frame, FrameKind, Frames};
-use super::rows::{Counts, Delta, Total};
+use super::rows::{Delta, Total};
 use super::schema::{Code, End, NewRows, Recorded, Second, Start};
 use crate::model::{BUCKETS, BUCKET_BOUNDS_NS};
 
@@ -108,8 +108,8 @@ impl Recording {
         if self.rows.count().saturating_mul(self.seconds.len() + 1) > MOST_CELLS {
             return Err(frame.damaged("more rows and seconds than any recording has"));
         }
-        if let Some(code) = second.code.take() {
-            self.code = code;
+        if let Some(code) = &second.code {
+            self.code.clone_from(code);
         }
         self.seconds.push(second);
         Ok(())
@@ -125,6 +125,16 @@ impl Recording {
         keys.iter().zip(totals)
     }
 
+    /// Returns, for each row of a kind, the entry of a snapshot at the end, in the order of the rows.
+    pub(crate) fn entries<R: Recorded>(&self) -> Vec<R> {
+        self.totals::<R>().map(|(key, total)| R::restore(key, total)).collect()
+    }
+
+    /// Returns, for each of its histogram buckets, the bucket of [`BUCKET_BOUNDS_NS`] to add it to.
+    pub(super) fn buckets(&self) -> &[usize] {
+        &self.buckets
+    }
+
     /// Returns the time from its beginning to the end of its last second.
     pub fn duration(&self) -> Duration {
         Duration::from_nanos(self.seconds.last().map_or(0, |second| second.at_ns))
@@ -138,7 +148,7 @@ impl Recording {
 
     /// Returns the events that are in no other figure, by cause; only causes that occurred.
     pub fn lost(&self) -> Vec<(String, u64)> {
-        self.totals::<(String, u64)>().map(|(cause, Counts([events]))| (cause.clone(), events)).collect()
+        self.entries()
     }
 
     /// Returns the CPU time that the server used, in nanoseconds; `None` unless every second has it.

@@ -37,6 +37,12 @@ pub trait Row: Sized + 'static {
     /// Returns what was counted since the beginning.
     fn total(&self) -> Self::Total;
 
+    /// Returns the entry whose key and total these are: the inverse of [`Row::key`] and [`Row::total`].
+    fn restore(key: &Self::Key, total: Self::Total) -> Self;
+
+    /// Returns the list of entries in a snapshot that is being restored.
+    fn list(snapshot: &mut Snapshot) -> &mut Vec<Self>;
+
     /// Returns the weight of a row: if more keys appear at once than may have rows, the heaviest get them.
     fn weight(_total: &Self::Total) -> u64 {
         0
@@ -66,6 +72,11 @@ pub trait Total: Cumulative + Default + PartialEq {
 
     /// Adds one second's difference. `buckets` has, for each histogram bucket of the file, the one to add it to.
     fn add(&mut self, delta: &Self::Delta, buckets: &[usize]);
+
+    /// Whether nothing is counted, as for a row that does not exist yet, or whose latch has got another name.
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// What one second added to one row, as it is written.
@@ -224,6 +235,33 @@ impl<R: Row> Rows<R> {
             self.new.push(key);
             self.totals.push(R::Total::default());
         }
+    }
+}
+
+/// What seconds of a file add up to, by the numbers of one kind of row.
+pub struct Totals<R: Row>(Vec<R::Total>);
+
+impl<R: Row> Default for Totals<R> {
+    fn default() -> Totals<R> {
+        Totals(Vec::new())
+    }
+}
+
+impl<R: Row> Totals<R> {
+    /// Adds what one second added. `buckets` is as for [`Total::add`].
+    pub fn add(&mut self, deltas: &[DeltaOf<R>], buckets: &[usize]) {
+        for delta in deltas {
+            if self.0.len() <= delta.row() {
+                self.0.resize_with(delta.row() + 1, R::Total::default);
+            }
+            self.0[delta.row()].add(delta, buckets);
+        }
+    }
+
+    /// Returns the entries that a snapshot would have now. `keys` are those of all rows, by their numbers.
+    pub fn entries(&self, keys: &[R::Key]) -> Vec<R> {
+        let rows = keys.iter().zip(&self.0).filter(|(_, total)| !total.is_empty());
+        rows.map(|(key, total)| R::restore(key, total.clone())).collect()
     }
 }
 

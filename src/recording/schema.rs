@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::rows::{are_valid, Counts, DeltaOf, Key, Row, Rows};
+use super::rows::{are_valid, Counts, DeltaOf, Key, Row, Rows, Totals};
 use crate::measure::checksum::Checksum;
 use crate::measure::spin::SpinSettings;
 use crate::measure::{measurements, Snapshot};
@@ -149,6 +149,24 @@ macro_rules! kinds_of_row {
             }
         }
 
+        /// What seconds of a file add up to.
+        #[derive(Default)]
+        pub struct AllTotals {
+            $($name: Totals<$row>,)+
+        }
+
+        impl AllTotals {
+            /// Adds a second. `buckets` has, for each histogram bucket of the file, the one to add it to.
+            pub fn add(&mut self, second: &Second, buckets: &[usize]) {
+                $(self.$name.add(&second.$name, buckets);)+
+            }
+
+            /// Fills in what a snapshot has of the file's rows.
+            pub fn restore(&self, rows: &NewRows, snapshot: &mut Snapshot) {
+                $(*<$row>::list(snapshot) = self.$name.entries(&rows.$name);)+
+            }
+        }
+
         impl NewRows {
             /// Returns the number of rows of all kinds.
             pub(super) fn count(&self) -> usize {
@@ -200,6 +218,14 @@ impl Row for (String, u64) {
 
     fn total(&self) -> Self::Total {
         Counts([self.1])
+    }
+
+    fn restore(cause: &String, Counts([events]): Counts<1>) -> (String, u64) {
+        (cause.clone(), events)
+    }
+
+    fn list(snapshot: &mut Snapshot) -> &mut Vec<(String, u64)> {
+        &mut snapshot.lost
     }
 }
 

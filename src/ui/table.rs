@@ -71,7 +71,8 @@ impl<'a> LatchTable<'a> {
         self.latches.len().min(MAX_LATCHES)
     }
 
-    /// Returns the lines above the table: the server, the sums over all latches, hot pages, advice, and lost events.
+    /// Returns the lines above the table: the server, the recording if it is a replay, the sums over all latches, hot
+    /// pages, advice, and lost events.
     fn header(&self, width: u16) -> Vec<Line<'_>> {
         let target = &self.now.target;
         let state = match (self.now.up, self.now.paused) {
@@ -81,7 +82,9 @@ impl<'a> LatchTable<'a> {
         };
         let server = format!("{} {}", format::flavor(&target.flavor), target.version);
         let first = format!("{server} · pid {} · {state} · {}", target.pid, self.url);
-        let mut lines = vec![Line::from(first).style(Modifier::BOLD), Line::from(self.summary())];
+        let mut lines = vec![Line::from(first).style(Modifier::BOLD)];
+        lines.extend(self.now.replayed.as_ref().map(|replayed| Line::from(replayed.to_string()).style(Modifier::BOLD)));
+        lines.push(Line::from(self.summary()));
         lines.extend(self.interval.per_statement().map(|each| Line::from(crate::ui::lines::per_statement(&each))));
         lines.extend(self.cpu_line());
         lines.extend(self.handoff_line());

@@ -192,9 +192,9 @@ impl<'a> Interval<'a> {
         handoffs.collect::<HandoffTimes>().remote_share()
     }
 
-    /// Returns the handoffs in the interval, one entry per (latch, from, to).
+    /// Returns the handoffs in the interval, one entry per (latch, from, to, locality).
     pub fn handoffs(&self) -> Vec<Handoffs> {
-        self.counted(|s| &s.latch.handoffs, |row| (&row.latch, &row.from, &row.to))
+        self.counted(|s| &s.latch.handoffs, |row| (&row.latch, &row.from, &row.to, row.locality))
     }
 
     /// Returns the row of `latch`, of whose waits `counted` are the ones in the interval, without its call site.
@@ -254,7 +254,7 @@ impl FromIterator<Handoffs> for HandoffTimes {
     fn from_iter<I: IntoIterator<Item = Handoffs>>(rows: I) -> HandoffTimes {
         let mut times = HandoffTimes::default();
         for row in rows {
-            let sum = match row.locality() {
+            let sum = match row.locality {
                 Some(Locality::Local) => &mut times.local_ns,
                 Some(Locality::Remote) => &mut times.remote_ns,
                 None => &mut times.unknown_ns,

@@ -1,5 +1,6 @@
 //! The HTTP server with well-behaved and badly behaved clients.
 
+use armtrace::measure::{Replayed, Snapshot};
 use armtrace::model::{Kind, Mode};
 use lab::exporter::ServedExporter;
 use lab::http::get;
@@ -40,6 +41,19 @@ fn the_landing_page_names_the_server_and_escapes_text() {
         assert!(page.body.contains(text), "{text}\n{}", page.body);
     }
     assert!(!page.body.contains("<T>"));
+}
+
+#[test]
+fn the_landing_page_of_a_replay_says_so() {
+    let page = |replayed: Option<Replayed>| {
+        let server = ServedExporter::of(move || Snapshot { replayed: replayed.clone(), ..busy(5) });
+        get(&server.address, "/").unwrap().body
+    };
+    let name = "<demo>.rec".to_owned();
+    let replay = page(Some(Replayed { name, length: Duration::from_secs(40), ..Replayed::default() }));
+    assert!(replay.contains("REPLAY of &lt;demo&gt;.rec, 40s recorded 1970-01-01 00:00 UTC"), "{replay}");
+    assert!(replay.contains("played for 5s") && !replay.contains("attached"), "{replay}");
+    assert!(!page(None).contains("REPLAY"));
 }
 
 #[test]

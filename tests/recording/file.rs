@@ -72,7 +72,7 @@ fn assert_holds_all(recording: &Recording, seconds: u64) {
         .latch
         .handoffs
         .iter()
-        .map(|row| ((row.latch.clone(), row.from.clone(), row.to.clone(), row.locality()), handed(row)));
+        .map(|row| ((row.latch.clone(), row.from.clone(), row.to.clone(), row.locality), handed(row)));
     let key =
         |key: &armtrace::recording::HandoffKey| (key.latch.clone(), key.from.clone(), key.to.clone(), key.locality());
     // Handoffs with the most wait time come first.
@@ -306,7 +306,7 @@ fn a_minute_stays_below_a_mebibyte() {
     let remote = recording.handoffs().filter(|(key, _)| key.locality() == Some(Locality::Remote));
     let expected: u64 = (0..100)
         .flat_map(|i| cells(i, 60))
-        .filter(|row| row.locality() == Some(Locality::Remote))
+        .filter(|row| row.locality == Some(Locality::Remote))
         .map(|row| row.wait_ns)
         .sum();
     assert_eq!(remote.map(|(_, handed)| handed.wait_ns).sum::<u64>(), expected);

@@ -4,6 +4,7 @@ mod compare;
 mod file;
 mod hostile;
 mod program;
+mod replay;
 mod report;
 
 use std::collections::BTreeMap;

@@ -109,10 +109,12 @@ fn bad_files_exit_with_one_error_and_status_1() {
     ] {
         let bad = files.write(name, bytes);
         fails(&["report", &bad], 1, words);
+        fails(&["replay", &bad], 1, words);
         fails(&["compare", &good, &bad], 1, words);
         assert_eq!(std::fs::read(&bad).unwrap(), bytes, "{name} was changed");
     }
     fails(&["report", "/nowhere/x.rec"], 1, "No such file");
+    fails(&["replay", "/nowhere/x.rec"], 1, "No such file");
     fails(&["report", "/proc"], 1, "/proc");
 }
 

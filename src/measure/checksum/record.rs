@@ -29,17 +29,19 @@ impl Row for ChecksumCalls {
     fn total(&self) -> Counts<2> {
         Counts([self.calls, self.bytes])
     }
+
+    fn restore(key: &ChecksumKey, Counts([calls, bytes]): Counts<2>) -> ChecksumCalls {
+        ChecksumCalls { function: key.function.clone(), implementation: key.implementation, calls, bytes }
+    }
+
+    fn list(snapshot: &mut Snapshot) -> &mut Vec<ChecksumCalls> {
+        &mut snapshot.checksum.calls
+    }
 }
 
 impl Recording {
     /// Returns how often checksums were computed, in the order of the rows; empty if there was no burst.
     pub fn checksum_calls(&self) -> Vec<ChecksumCalls> {
-        let calls = |(key, Counts([calls, bytes])): (&ChecksumKey, Counts<2>)| ChecksumCalls {
-            function: key.function.clone(),
-            implementation: key.implementation,
-            calls,
-            bytes,
-        };
-        self.totals::<ChecksumCalls>().map(calls).collect()
+        self.entries::<ChecksumCalls>()
     }
 }

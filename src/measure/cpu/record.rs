@@ -41,6 +41,14 @@ impl Row for CpuTime {
         Counts([self.ns])
     }
 
+    fn restore(key: &CpuKey, Counts([ns]): Counts<1>) -> CpuTime {
+        CpuTime { class: key.class(), function: key.function.clone(), ns }
+    }
+
+    fn list(snapshot: &mut Snapshot) -> &mut Vec<CpuTime> {
+        &mut snapshot.cpu.time
+    }
+
     fn weight(Counts([ns]): &Counts<1>) -> u64 {
         *ns
     }
@@ -66,6 +74,14 @@ impl Row for OrderingTime {
         Counts([self.ns])
     }
 
+    fn restore(key: &OrderingKey, Counts([ns]): Counts<1>) -> OrderingTime {
+        OrderingTime { instruction: key.instruction.clone(), function: key.function.clone(), ns }
+    }
+
+    fn list(snapshot: &mut Snapshot) -> &mut Vec<OrderingTime> {
+        &mut snapshot.cpu.ordering
+    }
+
     fn weight(Counts([ns]): &Counts<1>) -> u64 {
         *ns
     }
@@ -81,22 +97,14 @@ impl CpuKey {
 impl Recording {
     /// Returns the CPU time of all functions, the most first; empty if it was not sampled.
     pub fn cpu(&self) -> Vec<CpuTime> {
-        let totals = self.totals::<CpuTime>();
-        let mut cpu: Vec<CpuTime> = totals
-            .map(|(key, Counts([ns]))| CpuTime { class: key.class(), function: key.function.clone(), ns })
-            .collect();
+        let mut cpu = self.entries::<CpuTime>();
         cpu.sort_by(|a, b| b.ns.cmp(&a.ns).then_with(|| (a.class, &a.function).cmp(&(b.class, &b.function))));
         cpu
     }
 
     /// Returns the CPU time of instructions that order memory, the most first; empty if CPU time was not sampled.
     pub fn ordering(&self) -> Vec<OrderingTime> {
-        let time = |(key, Counts([ns])): (&OrderingKey, Counts<1>)| OrderingTime {
-            instruction: key.instruction.clone(),
-            function: key.function.clone(),
-            ns,
-        };
-        let mut ordering: Vec<OrderingTime> = self.totals::<OrderingTime>().map(time).collect();
+        let mut ordering = self.entries::<OrderingTime>();
         ordering.sort_by(|a, b| {
             b.ns.cmp(&a.ns).then_with(|| (&a.instruction, &a.function).cmp(&(&b.instruction, &b.function)))
         });

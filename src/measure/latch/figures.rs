@@ -124,6 +124,8 @@ pub struct Handoffs {
     pub from: Option<String>,
     /// `None`: on a CPU that is in no known domain.
     pub to: Option<String>,
+    /// `None` where one of the domains is not known. In a recording's rows for many domains it is known, and they are not.
+    pub locality: Option<Locality>,
     pub count: u64,
     /// Of those waits, nanoseconds.
     pub wait_ns: u64,
@@ -131,16 +133,8 @@ pub struct Handoffs {
     pub migrations: u64,
 }
 
-impl Handoffs {
-    /// `None` where one of the domains is not known.
-    pub fn locality(&self) -> Option<Locality> {
-        let (from, to) = (self.from.as_ref()?, self.to.as_ref()?);
-        Some(if from == to { Locality::Local } else { Locality::Remote })
-    }
-}
-
 /// Whether a latch came from another part of the machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, IntoStaticStr, EnumString)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, IntoStaticStr, EnumString)]
 #[strum(serialize_all = "lowercase")]
 pub enum Locality {
     Local,
@@ -148,6 +142,11 @@ pub enum Locality {
 }
 
 impl Locality {
+    /// The locality of a latch that came from one domain to another; `None` where one of them is not known.
+    pub fn between(from: Option<&str>, to: Option<&str>) -> Option<Locality> {
+        Some(if from? == to? { Locality::Local } else { Locality::Remote })
+    }
+
     /// The locality that has this name.
     pub fn from_name(name: &str) -> Option<Locality> {
         name.parse().ok()
@@ -200,6 +199,7 @@ mod tests {
             latch: "wait/synch/mutex/innodb/trx_mutex".to_owned(),
             from: Some("0".to_owned()),
             to: Some("1".to_owned()),
+            locality: Some(Locality::Remote),
             count,
             wait_ns,
             migrations,

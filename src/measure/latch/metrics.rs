@@ -219,7 +219,7 @@ impl LatchMetrics {
             let latch = if self.handoffs.is_named(&row.latch) { &*row.latch } else { OTHER };
             let count = counts.entry((latch, node(&row.from), node(&row.to))).or_default();
             *count = count.saturating_add(row.count);
-            let time = times.entry((latch, row.locality())).or_default();
+            let time = times.entry((latch, row.locality)).or_default();
             *time = time.saturating_add(row.wait_ns);
         }
         let times = times.iter().map(|((latch, locality), &ns)| {

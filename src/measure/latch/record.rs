@@ -132,6 +132,26 @@ impl Row for LatchWaits {
         }
     }
 
+    fn restore(key: &LatchKey, total: LatchTotal) -> LatchWaits {
+        let (kind, mode) = key.kind_and_mode().expect("checked when the file was read");
+        LatchWaits {
+            latch: key.latch.clone(),
+            kind,
+            mode,
+            waits: total.waits,
+            sleep_ns: total.sleep_ns,
+            sleeps: total.sleeps,
+            spin_cpu_ns: total.spin_cpu_ns,
+            spins_won: total.spins_won,
+            spins_wasted: total.spins_wasted,
+            estimated_ns: total.estimated_ns,
+        }
+    }
+
+    fn list(snapshot: &mut Snapshot) -> &mut Vec<LatchWaits> {
+        &mut snapshot.latch.waits
+    }
+
     fn weight(total: &LatchTotal) -> u64 {
         total.waits.sum_ns
     }
@@ -158,6 +178,14 @@ impl Row for Reacquires {
 
     fn total(&self) -> Counts<2> {
         Counts([self.waits, self.wait_ns])
+    }
+
+    fn restore(latch: &String, Counts([waits, wait_ns]): Counts<2>) -> Reacquires {
+        Reacquires { latch: latch.clone(), waits, wait_ns }
+    }
+
+    fn list(snapshot: &mut Snapshot) -> &mut Vec<Reacquires> {
+        &mut snapshot.latch.reacquires
     }
 
     fn weight(Counts([_, wait_ns]): &Counts<2>) -> u64 {
@@ -188,6 +216,21 @@ impl Row for CallsiteWaits {
         Counts([self.waits, self.wait_ns])
     }
 
+    /// A mode that only a later armtrace knows is unknown.
+    fn restore(key: &CallsiteKey, Counts([waits, wait_ns]): Counts<2>) -> CallsiteWaits {
+        CallsiteWaits {
+            latch: key.latch.clone(),
+            mode: key.mode.as_deref().and_then(Mode::from_name),
+            callsite: key.callsite.clone(),
+            wait_ns,
+            waits,
+        }
+    }
+
+    fn list(snapshot: &mut Snapshot) -> &mut Vec<CallsiteWaits> {
+        &mut snapshot.latch.callsites
+    }
+
     fn weight(Counts([_, wait_ns]): &Counts<2>) -> u64 {
         *wait_ns
     }
@@ -213,6 +256,14 @@ impl Row for PageWaits {
 
     fn total(&self) -> Counts<2> {
         Counts([self.waits, self.wait_ns])
+    }
+
+    fn restore(key: &PageKey, Counts([waits, wait_ns]): Counts<2>) -> PageWaits {
+        PageWaits { table: key.table.clone(), index: key.index.clone(), level: key.level, waits, wait_ns }
+    }
+
+    fn list(snapshot: &mut Snapshot) -> &mut Vec<PageWaits> {
+        &mut snapshot.latch.pages
     }
 
     fn weight(Counts([_, wait_ns]): &Counts<2>) -> u64 {
@@ -241,12 +292,28 @@ impl Row for Handoffs {
             latch: self.latch.clone(),
             from: self.from.clone(),
             to: self.to.clone(),
-            locality: self.locality().map(|locality| locality.as_str().to_owned()),
+            locality: self.locality.map(|locality| locality.as_str().to_owned()),
         }
     }
 
     fn total(&self) -> Counts<3> {
         Counts([self.count, self.wait_ns, self.migrations])
+    }
+
+    fn restore(key: &HandoffKey, Counts([count, wait_ns, migrations]): Counts<3>) -> Handoffs {
+        Handoffs {
+            latch: key.latch.clone(),
+            from: key.from.clone(),
+            to: key.to.clone(),
+            locality: key.locality(),
+            count,
+            wait_ns,
+            migrations,
+        }
+    }
+
+    fn list(snapshot: &mut Snapshot) -> &mut Vec<Handoffs> {
+        &mut snapshot.latch.handoffs
     }
 
     fn weight(Counts([_, wait_ns, _]): &Counts<3>) -> u64 {
@@ -321,6 +388,12 @@ impl Total for LatchTotal {
         add(&mut self.spins_wasted, delta.spins_wasted);
         self.waits.max_ns = self.waits.max_ns.max(delta.longest_ns.max(0) as u64);
     }
+
+    /// The longest wait stays known when all waits have moved to another row.
+    fn is_empty(&self) -> bool {
+        let waits = Histogram { max_ns: 0, ..self.waits.clone() };
+        LatchTotal { waits, ..self.clone() } == LatchTotal::default()
+    }
 }
 
 impl Delta for LatchDelta {
@@ -355,22 +428,7 @@ impl Recording {
 
     /// Returns all waits for each latch and mode, longest first.
     pub fn latches(&self) -> Vec<LatchWaits> {
-        let row = |(row, (_, total)): (usize, (&LatchKey, LatchTotal))| {
-            let (latch, kind, mode) = self.latch(row);
-            LatchWaits {
-                latch: latch.to_owned(),
-                kind,
-                mode,
-                waits: total.waits,
-                sleep_ns: total.sleep_ns,
-                sleeps: total.sleeps,
-                spin_cpu_ns: total.spin_cpu_ns,
-                spins_won: total.spins_won,
-                spins_wasted: total.spins_wasted,
-                estimated_ns: total.estimated_ns,
-            }
-        };
-        let mut latches: Vec<LatchWaits> = self.totals::<LatchWaits>().enumerate().map(row).collect();
+        let mut latches = self.entries::<LatchWaits>();
         latches.sort_by(|a, b| {
             b.waits.sum_ns.cmp(&a.waits.sum_ns).then_with(|| (&a.latch, a.mode).cmp(&(&b.latch, b.mode)))
         });
@@ -379,10 +437,7 @@ impl Recording {
 
     /// Returns all waits of threads that a condition variable had woken for its mutex, longest first.
     pub fn reacquires(&self) -> Vec<Reacquires> {
-        let mut rows: Vec<Reacquires> = self
-            .totals::<Reacquires>()
-            .map(|(latch, Counts([waits, wait_ns]))| Reacquires { latch: latch.clone(), waits, wait_ns })
-            .collect();
+        let mut rows = self.entries::<Reacquires>();
         rows.sort_by(|a, b| b.wait_ns.cmp(&a.wait_ns).then_with(|| a.latch.cmp(&b.latch)));
         rows
     }
@@ -390,28 +445,14 @@ impl Recording {
     /// Returns all waits in each mode that began at each call site, longest first. A mode that only a later armtrace knows
     /// is unknown.
     pub fn callsites(&self) -> Vec<CallsiteWaits> {
-        let site = |(key, Counts([waits, wait_ns])): (&CallsiteKey, Counts<2>)| CallsiteWaits {
-            latch: key.latch.clone(),
-            mode: key.mode.as_deref().and_then(Mode::from_name),
-            callsite: key.callsite.clone(),
-            wait_ns,
-            waits,
-        };
-        let mut sites: Vec<CallsiteWaits> = self.totals::<CallsiteWaits>().map(site).collect();
+        let mut sites = self.entries::<CallsiteWaits>();
         sites.sort_by(|a, b| b.wait_ns.cmp(&a.wait_ns).then_with(|| (&a.callsite, a.mode).cmp(&(&b.callsite, b.mode))));
         sites
     }
 
     /// Returns all waits for pages by table, index and level, longest first.
     pub fn pages(&self) -> Vec<PageWaits> {
-        let page = |(key, Counts([waits, wait_ns])): (&PageKey, Counts<2>)| PageWaits {
-            table: key.table.clone(),
-            index: key.index.clone(),
-            level: key.level,
-            waits,
-            wait_ns,
-        };
-        let mut pages: Vec<PageWaits> = self.totals::<PageWaits>().map(page).collect();
+        let mut pages = self.entries::<PageWaits>();
         pages.sort_by(|a, b| b.wait_ns.cmp(&a.wait_ns).then_with(|| a.location().cmp(&b.location())));
         pages
     }

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use super::keys::{is_reacquire, key_of, mode, page_key, MapKey};
 use super::maps::Counts;
 use super::missed::{Estimate, Missed};
-use super::{CallsiteWaits, Figures, Handoffs, LatchWaits, PageWaits, Reacquires};
+use super::{CallsiteWaits, Figures, Handoffs, LatchWaits, Locality, PageWaits, Reacquires};
 use crate::bpf::latch::types;
 use crate::host::Topology;
 use crate::model::{Histogram, Kind, Mode};
@@ -158,6 +158,7 @@ impl Tally<'_> {
                 latch: name.event.clone(),
                 from: topology.name(key.from).map(str::to_owned),
                 to: topology.name(key.to).map(str::to_owned),
+                locality: Locality::between(topology.name(key.from), topology.name(key.to)),
                 count: 0,
                 wait_ns: 0,
                 migrations: 0,
@@ -479,6 +480,7 @@ mod tests {
             latch: TRX.to_owned(),
             from: from.map(str::to_owned),
             to: Some("1".to_owned()),
+            locality: from.map(|_| Locality::Remote),
             count: 10,
             wait_ns: 100,
             migrations: 2 + 3,

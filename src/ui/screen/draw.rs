@@ -24,6 +24,7 @@ const DOMAINS: usize = 24;
 const NO_DOMAINS: &str = "Handoffs are not counted: this machine has only one NUMA node and one last-level\n\
 cache, or --handoffs off was given, or sleeps cannot be seen (armtrace doctor).\n\
 --handoffs core counts handoffs between cores.";
+const NO_PROBES: &str = "A recording has probes only at its end: armtrace report --format html shows them.";
 
 const HELP: &[&str] = &[
     "Up Down k j     select        PgUp PgDn Home End   move",
@@ -49,9 +50,11 @@ const HELP: &[&str] = &[
 impl Screen {
     /// Draws the whole screen.
     pub fn draw(&mut self, frame: &mut Frame) {
-        let heights = [Constraint::Length(2), Constraint::Length(1), Constraint::Fill(1), Constraint::Length(1)];
+        let lines = self.head();
+        let head = Constraint::Length(lines.height() as u16);
+        let heights = [head, Constraint::Length(1), Constraint::Fill(1), Constraint::Length(1)];
         let [head, tabs, body, foot] = Layout::vertical(heights).areas(frame.area());
-        frame.render_widget(Paragraph::new(self.head()), head);
+        frame.render_widget(Paragraph::new(lines), head);
         frame.render_widget(Paragraph::new(self.tabs()), tabs);
         if self.shows_help {
             let lines = HELP.iter().map(|line| Line::from(*line));
@@ -65,7 +68,7 @@ impl Screen {
         frame.render_widget(Paragraph::new(self.foot()).style(Modifier::REVERSED), foot);
     }
 
-    /// Returns the two lines at the top: the server, and the sums over all latches.
+    /// Returns the lines at the top: the server, the recording if it is a replay, and the sums over all latches.
     fn head(&self) -> Text<'static> {
         let (now, target) = (&self.now, &self.now.target);
         let state = if now.up { format::span(now.elapsed) } else { "server has ended".to_owned() };
@@ -86,7 +89,9 @@ impl Screen {
             if lost > 0 { format!(" · {} events not counted", format::count(lost as f64)) } else { String::new() };
         let second =
             format!("{waiting:.2} threads waiting · {} waits/s · overhead {overhead}{lost}", format::count(waits));
-        Text::from(vec![Line::from(first).style(Modifier::BOLD), Line::from(second)])
+        let replayed = now.replayed.as_ref().map(|replayed| Line::from(replayed.to_string()).style(Modifier::BOLD));
+        let first = Line::from(first).style(Modifier::BOLD);
+        [Some(first), replayed, Some(Line::from(second))].into_iter().flatten().collect()
     }
 
     fn tabs(&self) -> Line<'static> {
@@ -152,6 +157,7 @@ impl Screen {
     fn nothing(&self) -> &'static str {
         match self.view {
             View::Numa if self.now.latch.domains.is_empty() => NO_DOMAINS,
+            View::Probes if self.now.replayed.is_some() => NO_PROBES,
             _ if self.filter.is_empty() => "nothing seen so far",
             _ => "no name matches the filter",
         }

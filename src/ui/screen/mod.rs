@@ -76,10 +76,8 @@ impl Screen {
 
     /// Takes a newer snapshot, unless the user has paused.
     pub fn update(&mut self, now: Snapshot) {
-        if !now.up {
-            // Once the server has ended, figures of the last seconds would be empty: show those since attach.
-            self.ended = true;
-        }
+        // Once the server has ended, figures of the last seconds would be empty: show those since attach.
+        self.ended = !now.up;
         if !self.is_paused {
             self.history.push(std::mem::replace(&mut self.now, now));
         }

@@ -52,6 +52,7 @@ pub fn handoffs(latch: &str, from: Option<&str>, to: &str, n: u64) -> Handoffs {
         latch: latch.to_string(),
         from: from.map(str::to_string),
         to: Some(to.to_string()),
+        locality: Locality::between(from, Some(to)),
         count: n,
         wait_ns: 1_500_000 * n,
         migrations: n / 5,

@@ -2,9 +2,7 @@
 //!
 //! This module knows no measurement. Each measurement declares its own families with [`families!`].
 
-mod bounded;
 mod family;
 
-pub use bounded::{Bounded, OTHER};
 pub(crate) use family::families;
 pub use family::{seconds, Family};

@@ -1,6 +1,6 @@
 //! The figures of the server's CPU time.
 
-use crate::model::CpuClass;
+use crate::model::{self, CpuClass};
 
 /// The figures of CPU time, counted since attach.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -27,7 +27,7 @@ pub struct CpuTime {
 
 impl CpuTime {
     /// Stands in place of a function for all of the class that have no row of their own.
-    pub const OTHER: &str = "other";
+    pub const OTHER: &str = model::OTHER;
 
     /// Returns the sum of these rows, in nanoseconds.
     pub fn sum<'a>(rows: impl Iterator<Item = &'a CpuTime>) -> u64 {

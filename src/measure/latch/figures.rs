@@ -2,7 +2,7 @@
 
 use strum::{EnumString, IntoStaticStr};
 
-use crate::model::{cumulative, Histogram, Kind, Mode};
+use crate::model::{self, cumulative, Histogram, Kind, Mode};
 
 /// The figures of waits for latches, counted since attach.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -114,7 +114,7 @@ pub struct PageWaits {
 
 impl PageWaits {
     /// Stands in place of a table for pages of which nothing is known, and for all that have no row of their own.
-    pub const OTHER: &str = "other";
+    pub const OTHER: &str = model::OTHER;
 
     /// Returns an empty row for all others.
     pub fn other() -> PageWaits {

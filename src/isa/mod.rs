@@ -16,6 +16,8 @@ mod access;
 mod class;
 mod insn;
 #[cfg(test)]
+mod lists;
+#[cfg(test)]
 mod tests;
 
 pub use access::{watched, Access};

@@ -499,3 +499,28 @@ fn every_format_is_written() {
     assert_eq!(json["instructions"]["mfence"], serde_json::json!([0, 1]));
     assert!(text(&[both[0], both[1], "--format", "html"]).contains("<td>+1</td>"));
 }
+
+/// `ARMTRACE_BLESS=1 cargo test --test audit` writes the reports anew.
+#[test]
+fn a_report_lists_all_instructions() {
+    let program = |machine, triple, source, comment, more: &[u8]| {
+        let code = assembled(triple, &listed(source, comment));
+        report(&elf(machine, &[code.as_slice(), more].concat()))
+    };
+    let arm64 = |more: &[u8]| program(AARCH64, "aarch64", include_str!("audit/aarch64.s"), "//", more);
+    let stlr: Vec<u8> = [0x889f_fc20_u32; 9].iter().flat_map(|word| word.to_le_bytes()).collect();
+    fn check<T: serde::Serialize>(name: &str, text: &str, html: &str, value: &T) {
+        lab::golden::check(&format!("audit/{name}.txt"), text);
+        lab::golden::check(&format!("audit/{name}.html"), html);
+        let json = serde_json::to_string_pretty(value).expect("it can be serialized");
+        lab::golden::check(&format!("audit/{name}.json"), &json);
+    }
+    let x86 = program(X86_64, "x86_64", include_str!("audit/x86_64.s"), "#", &[]);
+    for (name, report) in [("x86_64", &x86), ("aarch64", &arm64(&[]))] {
+        check(name, &audit::Text(report).to_string(), &audit::Html(report).to_string(), report);
+    }
+    for (name, other) in [("other-architecture", x86), ("more-stores", arm64(&stlr))] {
+        let comparison = audit::compare(arm64(&[]), other);
+        check(name, &audit::Text(&comparison).to_string(), &audit::Html(&comparison).to_string(), &comparison);
+    }
+}

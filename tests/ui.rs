@@ -330,6 +330,49 @@ mod screen {
         rows.map(|line| line.split_whitespace().next().unwrap_or_default().to_string()).collect()
     }
 
+    /// Returns what is on a large screen, under a heading.
+    fn screenshot(heading: &str, screen: &mut Screen) -> String {
+        format!("== {heading}\n{}\n", drawn(screen, 130, 36).join("\n"))
+    }
+
+    /// `ARMTRACE_BLESS=1 cargo test --test ui` writes the screens anew.
+    #[test]
+    fn each_view_shows_all_figures() {
+        let mut all = String::new();
+        for view in '1'..='6' {
+            let mut screen = busy_screen();
+            press(&mut screen, &[KeyCode::Char(view)]);
+            all += &screenshot(&format!("view {view}"), &mut screen);
+            press(&mut screen, &[KeyCode::Char('t')]);
+            all += &screenshot(&format!("view {view}, since attach"), &mut screen);
+            press(&mut screen, &[KeyCode::Char('t'), KeyCode::Down, KeyCode::Enter]);
+            all += &screenshot(&format!("view {view}, its second row opened"), &mut screen);
+            press(&mut screen, &[KeyCode::Esc, KeyCode::Char('>'), KeyCode::Char('I')]);
+            all += &screenshot(&format!("view {view}, by the next column, backwards"), &mut screen);
+        }
+        let mut screen = busy_screen();
+        press(&mut screen, &[KeyCode::Enter]);
+        all += &screenshot("the first latch", &mut screen);
+        press(&mut screen, &[KeyCode::Esc, KeyCode::F(1)]);
+        all += &screenshot("help", &mut screen);
+        lab::golden::check("ui/screens.txt", &all);
+    }
+
+    #[test]
+    fn keys_move_through_the_list() {
+        let mut screen = busy_screen();
+        let opened = |screen: &mut Screen, keys: &[KeyCode]| {
+            press(screen, keys);
+            press(screen, &[KeyCode::Enter]);
+            let first = text(screen).lines().nth(3).unwrap_or_default().to_owned();
+            press(screen, &[KeyCode::Esc]);
+            first
+        };
+        let all = [KeyCode::Home, KeyCode::Down, KeyCode::Char('j'), KeyCode::Up, KeyCode::Char('k'), KeyCode::End];
+        let shown: Vec<String> = all.iter().map(|key| opened(&mut screen, &[*key])).collect();
+        lab::golden::check("ui/moves.txt", &(shown.join("\n") + "\n"));
+    }
+
     #[test]
     fn latches_at_80_by_24() {
         let lines = drawn(&mut busy_screen(), 80, 24);

@@ -24,6 +24,8 @@ mod mentions;
 mod origins;
 mod pointers;
 #[cfg(test)]
+mod sample_tests;
+#[cfg(test)]
 mod samples;
 #[cfg(test)]
 mod tests;

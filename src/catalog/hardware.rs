@@ -415,6 +415,50 @@ mod tests {
         }
     }
 
+    /// One CPU of each kind, with its name and an event that only its kind has.
+    #[test]
+    fn a_cpu_is_known_by_its_numbers() {
+        let arm = |implementer, part| CpuId::Arm { implementer, part };
+        let intel = |model| CpuId::Intel { family: 6, model };
+        let amd = |family, model| CpuId::Amd { family, model };
+        for (id, name, event) in [
+            (arm(0x41, 0xd0c), "Neoverse N1", "remote_access"),
+            (arm(0x41, 0xd40), "Neoverse V1", "remote_access"),
+            (arm(0x41, 0xd49), "Neoverse N2", "remote_access"),
+            (arm(0x41, 0xd4f), "Neoverse V2", "remote_access"),
+            (arm(0x41, 0xd84), "Neoverse V3", "remote_access"),
+            (arm(0x41, 0xd8e), "Neoverse N3", "remote_access"),
+            (arm(0xc0, 0xac3), "AmpereOne", "branch-misses"),
+            (arm(0xc0, 0xac4), "AmpereOneX", "branch-misses"),
+            (arm(0x48, 0xd01), "Kunpeng 920", "remote_access"),
+            (arm(0x48, 0xd02), "Kunpeng HIP09", "remote_access"),
+            (intel(0x4f), "Broadwell-EP", "machine_clears.memory_ordering"),
+            (intel(0x55), "Skylake-SP, Cascade Lake", "machine_clears.memory_ordering"),
+            (intel(0x6a), "Ice Lake-SP", "machine_clears.memory_ordering"),
+            (intel(0x6c), "Ice Lake-SP", "machine_clears.memory_ordering"),
+            (intel(0x8f), "Sapphire Rapids", "machine_clears.memory_ordering"),
+            (intel(0xcf), "Emerald Rapids", "machine_clears.memory_ordering"),
+            (intel(0xad), "Granite Rapids", "machine_clears.memory_ordering"),
+            (intel(0xae), "Granite Rapids", "machine_clears.memory_ordering"),
+            (intel(0xaf), "Sierra Forest", "mem_load_uops_l3_miss_retired.remote_dram"),
+            (amd(0x17, 0x31), "Zen 2", "ls_locks.cacheable"),
+            (amd(0x19, 0x01), "Zen 3", "ls_dmnd_fills_from_sys.ext_cache_remote"),
+            (amd(0x19, 0x21), "Zen 3", "ls_dmnd_fills_from_sys.ext_cache_remote"),
+            (amd(0x19, 0x11), "Zen 4", "ls_dmnd_fills_from_sys.far_cache"),
+            (amd(0x1a, 0x02), "Zen 5", "ls_locks.all"),
+        ] {
+            let cpu = cpu(id);
+            assert_eq!(cpu.name, Some(name), "{id:?}");
+            assert!(cpu.events.iter().any(|e| e.name == event), "{name}: {:?}", cpu.events);
+        }
+        for id in [arm(0x41, 0), arm(0, 0xd0c), intel(0), amd(0x17, 0x01), CpuId::Intel { family: 5, model: 0x6a }] {
+            assert_eq!(cpu(id).name, None, "{id:?}");
+            assert!(cpu(id).events.len() >= EVERYWHERE.len());
+        }
+        let has = |id, name: &str| cpu(id).events.iter().any(|event| event.name == name);
+        assert!(!has(arm(0xc0, 0xac3), "remote_access") && !has(intel(0), "machine_clears.memory_ordering"));
+    }
+
     #[test]
     fn events_that_code_or_placement_causes_have_culprits() {
         let culprits = |id| -> Vec<&str> {

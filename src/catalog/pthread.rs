@@ -309,6 +309,8 @@ mod tests {
     fn words_are_recognized_by_their_offset() {
         assert!(is_word(Kind::Mutex, 0) && !is_word(Kind::Mutex, 8));
         assert!([8, 12].iter().all(|&o| is_word(Kind::Rwlock, o)) && !is_word(Kind::Rwlock, 16));
+        // Beyond the lock, at the same place in their 8 bytes.
+        assert!(!is_word(Kind::Rwlock, 0x108) && !is_word(Kind::Cond, 0x120) && is_word(Kind::Rwlock, 0));
         assert!([0x20, 0x24, 0x28, 0x2c].iter().all(|&o| is_word(Kind::Cond, o)) && !is_word(Kind::Cond, 0));
     }
 

@@ -16,11 +16,15 @@ mod access;
 mod class;
 mod insn;
 #[cfg(test)]
+mod lists;
+#[cfg(test)]
 mod tests;
 
 pub(crate) use access::watched;
 pub use access::Access;
 pub(crate) use class::{classified, distinct, id};
 pub use class::{Class, ClassId, Group, Ordering};
+#[cfg(test)]
+pub(crate) use insn::decode_bytes;
+pub(crate) use insn::Effect;
 pub use insn::{decode, Flow, Insn, Probing, Test};
-pub(crate) use insn::{decode_bytes, Effect};

@@ -20,7 +20,7 @@ pub use mysql::latch_ids::LatchId;
 pub use mysql::Rules as MysqlRules;
 pub use pages::{PageKey, PageName};
 pub use psi::{Instrument, Instruments};
-pub use pthread::locks::{locks, Locks};
+pub use pthread::locks::{locks, locks_one_member, waited, Locks};
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

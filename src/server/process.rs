@@ -66,6 +66,13 @@ mod tests {
     }
 
     #[test]
+    fn a_process_says_whether_its_calls_are_filtered() {
+        let status = std::fs::read_to_string("/proc/self/status").expect("the status");
+        let mode = status.lines().find_map(|line| line.strip_prefix("Seccomp:")).map(str::trim);
+        assert_eq!(has_seccomp_filter(own()), mode.map(|mode| mode != "0"));
+    }
+
+    #[test]
     fn a_thread_belongs_to_its_process() {
         let thread = std::thread::spawn(|| of_thread(rustix::thread::gettid().as_raw_nonzero().get()));
         assert_eq!(thread.join().unwrap(), Some(own()));

@@ -102,7 +102,8 @@ mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
 
-    use rustix::fs::{mknodat, FileType, CWD};
+    use rustix::fs::{fcntl_getfl, mknodat, FileType, CWD};
+    use rustix::io::{fcntl_getfd, FdFlags};
 
     #[test]
     fn a_root_folder_is_not_left() {
@@ -116,6 +117,10 @@ mod tests {
         symlink("../../secret", inside.join("etc/up")).expect("a link");
         symlink(&secret, inside.join("out")).expect("a link");
         let root = Root::open(&inside, PathBuf::new()).expect("the folder");
+        // Programs that armtrace starts do not get it, and it cannot be read itself.
+        assert!(fcntl_getfd(&root.folder).is_ok_and(|flags| flags.contains(FdFlags::CLOEXEC)));
+        assert!(fcntl_getfl(&root.folder).is_ok_and(|flags| flags.contains(OFlags::PATH)));
+        assert!(Root::open(&secret, PathBuf::new()).is_err(), "a file");
         let open = |path: &str| root.open_file(Path::new(path)).map(|mut f| io::read_to_string(&mut f).expect("text"));
         assert_eq!(open("/etc/file").expect("the file"), "inside");
         assert_eq!(open("/absolute").expect("the file"), "inside");

@@ -5,7 +5,6 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs;
-use std::path::Path;
 use std::process::Command;
 
 use armtrace::analysis::{
@@ -569,77 +568,6 @@ fn a_mutex_without_its_place_of_creation_is_not_probed() {
     assert!(!plan.sites.iter().any(|s| s.name.starts_with("mutex_spin_wait")));
     assert!(plan.gaps.iter().any(|gap| gap.function == "mutex_spin_wait"), "{:?}", plan.gaps);
     assert!(plan.sites.iter().any(|s| s.name.starts_with("rw_lock_s_lock_spin")));
-}
-
-/// Compiles a program with the latch functions of MySQL 8.0, for a vendor and with these definitions.
-fn mysql_8_0(compiler: &str, vendor: &str, defines: &[(&str, &str)]) -> Image {
-    let program = tempfile::NamedTempFile::new().expect("a temporary file");
-    let status = Command::new(compiler)
-        .args(["-O2", "-ffreestanding", "-fasynchronous-unwind-tables", "-fPIE", "-pie", "-nostdlib"])
-        .arg("-Wl,--export-dynamic,--eh-frame-hdr,-e,start")
-        .args(defines.iter().map(|(name, value)| format!("-D{name}={value}")))
-        .args([&format!("-DMAKER=\"{vendor}\""), "-o"])
-        .arg(program.path())
-        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/mysql_8_0.c"))
-        .status();
-    assert!(status.expect("cannot run the compiler (tests/lab/setup)").success(), "{compiler}");
-    Image::open(program.path()).unwrap_or_else(|error| panic!("{error}"))
-}
-
-/// The `version_comment` that `mysqld --version` prints in parentheses, as published by users of 8.0.16, 8.0.26-16 and
-/// 8.0.46-37, and the flavor that it identifies.
-const VENDORS: &[(&str, &str)] = &[
-    ("MySQL Community Server - GPL", "mysql"),
-    ("Percona Server (GPL), Release 16, Revision 3d64165", "percona"),
-    ("Percona Server (GPL), Release 37, Revision 39e2b60e", "percona"),
-];
-
-#[test]
-fn mysql_8_0_is_recognised_by_its_older_signatures() {
-    for compiler in ["gcc", "aarch64-linux-gnu-gcc"] {
-        for (vendor, flavor) in VENDORS {
-            let image = mysql_8_0(compiler, vendor, &[("LINE_AT", "0x38")]);
-            let family = discovery::family(&image).unwrap_or_else(|error| panic!("{compiler}: {error}"));
-            assert_eq!(discovery::flavor(&image, family).as_str(), *flavor, "{compiler}: {vendor}");
-            let sites = named_sites(&latch_plan(&image));
-            for label in ["rw_lock_s_lock_spin:begin", "rw_lock_x_lock_func:begin"] {
-                assert!(
-                    sites.iter().any(|(name, _)| name.starts_with(label)),
-                    "{compiler}: {label} is not in {sites:?}"
-                );
-            }
-        }
-    }
-}
-
-const RW_LOCK_LINE: catalog::Member =
-    catalog::Member { set_by: &["_Z19rw_lock_create_funcP9rw_lock_t"], to: Parameter::Line, shown_by: None };
-
-#[test]
-fn the_layout_of_latches_is_read_from_the_code() {
-    for compiler in ["gcc", "aarch64-linux-gnu-gcc"] {
-        for line_at in [0x38, 0x48] {
-            let image = mysql_8_0(compiler, "MySQL Community Server - GPL", &[("LINE_AT", &line_at.to_string())]);
-            let family = discovery::family(&image).unwrap_or_else(|error| panic!("{compiler}: {error}"));
-            let kept = discovery::Layout::of(&image, family).kept(&RW_LOCK_LINE).map(|kept| (kept.offset, kept.mask));
-            assert_eq!(kept, Some((line_at, u32::MAX)), "{compiler}");
-        }
-    }
-}
-
-/// Two functions create rw-locks and store the line at different offsets. Names read from either could be wrong.
-#[test]
-fn contradictory_code_leads_to_no_name() {
-    for compiler in ["gcc", "aarch64-linux-gnu-gcc"] {
-        let image = mysql_8_0(compiler, "MySQL Community Server - GPL", &[("LINE_AT", "0x38"), ("CONTRADICTION", "1")]);
-        let family = discovery::family(&image).unwrap_or_else(|error| panic!("{compiler}: {error}"));
-        assert_eq!(discovery::Layout::of(&image, family).kept(&RW_LOCK_LINE), None, "{compiler}");
-        let plan = latch_plan(&image);
-        let gap =
-            plan.gaps.iter().find(|gap| gap.function == "rw_lock_s_lock_spin").unwrap_or_else(|| panic!("{compiler}"));
-        assert!(gap.why.contains("does not show how its latches are identified"), "{gap}");
-        assert!(!plan.sites.iter().any(|site| site.name.starts_with("rw_lock")), "{compiler}");
-    }
 }
 
 /// The addresses of the wait functions in Debian's builds were read from their disassembly. They are in the catalog's

@@ -199,28 +199,6 @@ fn a_symbol_file() {
     assert_eq!(fs::read(&file).expect("a file"), fs::read(&again).expect("a file"));
 }
 
-#[test]
-fn failed_exports_are_explained() {
-    let variants = variants();
-    let folder = tempfile::tempdir().expect("a folder");
-    let to = folder.path().join("out");
-    let nothing = folder.path().join("nothing");
-    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
-    let nowhere = Path::new("/proc/nowhere");
-    for (from, to, status, words) in [
-        (&variants.stripped(), to.as_path(), 1, "no symbol table"),
-        (&manifest, &to, 1, "not a usable ELF file"),
-        (&nothing, &to, 1, "cannot read it"),
-        (&variants.debug(), nowhere, 1, "cannot write"),
-    ] {
-        let output = armtrace(&[&"symbols", &"export", from, &"-o", &to]);
-        let error = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(status), "{error}");
-        assert!(error.contains(words) && error.lines().count() == 1, "{error}");
-    }
-    assert_eq!(fs::read_dir(&folder).expect("the folder").count(), 0);
-}
-
 /// As in distributions, the program contains a compressed symbol table of the functions that are not in `.dynsym`.
 #[test]
 fn functions_from_mini_debug_info() {
@@ -568,39 +546,6 @@ mod hostile {
             assert!(
                 fits || result.is_err_and(|error| matches!(error.why, UnusableFile::Mismatch(Mismatch::Addresses)))
             );
-        }
-    }
-
-    /// The text of these symbol files is wrong, although it is compressed correctly and has the right checksum.
-    #[test]
-    fn inconsistent_symbol_files_are_rejected() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let file = folder.path().join("symbols.gz");
-        let read = |text: &str| {
-            let plain = folder.path().join("symbols");
-            fs::write(&plain, text).expect("a file");
-            run("gzip", &[&"-f", &plain]);
-            read_any(&file)
-        };
-        let head = "armtrace-symbols 1\narch x86_64\nbuild-id abcd\ntext 1000 2000\n";
-        let good = read(&format!("{head}symbols 2\n1000 10 f main\n10 4 d datum\n")).expect("a symbol file");
-        assert_eq!(good.symbols.by_name("datum").map(|s| s.addr), Some(0x1010));
-        for (text, why) in [
-            (format!("{head}symbols 18446744073709551615\n1000 10 f main\n"), "damaged"),
-            (format!("{head}symbols 1\n1000 10 f main\n10 4 d datum\n"), "damaged"),
-            (format!("{head}symbols 2\n1000 10 f main\n"), "damaged"),
-            (format!("{head}symbols 2\n1000 10 f main\nffffffffffffffff 4 d datum\n"), "damaged"),
-            (format!("{head}symbols 1\n1000 10 x main\n"), "damaged"),
-            (format!("{head}symbols 1\n1000 -1 f main\n"), "damaged"),
-            (head.replace("abcd", "abc"), "damaged"),
-            (head.replace("abcd", "ab\u{20ac}d"), "damaged"),
-            (head.replace("x86_64", "vax"), "damaged"),
-            (head.replace("symbols 1", "symbols 2"), "its version is 2"),
-            ("hello\n".to_owned(), "not a symbol file"),
-            (String::new(), "not a symbol file"),
-        ] {
-            let error = read(&text).expect_err(&text).to_string();
-            assert!(error.contains(why), "{text}: {error}");
         }
     }
 

@@ -2,6 +2,7 @@
 
 mod compare;
 mod file;
+mod golden;
 mod hostile;
 mod program;
 mod replay;

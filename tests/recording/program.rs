@@ -86,6 +86,8 @@ fn scaling_is_by_a_label() {
     assert!(prints(&["compare", "--by", "threads", &four, &one])
         .contains("At 4 threads, throughput is 1.00 times that at 1"));
     fails(&["compare", "--by", "os", &one, &four], 1, "no label os");
+    let none = files.write("none.rec", &file(&start(0), &busy_seconds(12), Some(Ending::Complete)));
+    fails(&["compare", "--by", "threads", &none, &four], 1, "no label threads with a number above 0");
     fails(&["compare", "--by", "threads", &one, &one], 1, "two different values");
     let with_prices = armtrace(&["compare", "--by", "threads", &one, &four, "--usd-a", "1", "--usd-b", "1"]);
     assert_eq!(with_prices.status.code(), Some(2));

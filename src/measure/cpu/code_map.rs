@@ -141,6 +141,24 @@ mod tests {
     use super::*;
 
     #[test]
+    fn addresses_of_the_kernel_are_the_upper_half() {
+        assert!([0xffff_ffff_8100_0000, 0xffff_8000_0000_0000, 1 << 63].into_iter().all(is_kernel));
+        assert!([0, 0x5555_5555_4000, 0x7fff_ffff_f000, u64::MAX >> 1].into_iter().all(|at| !is_kernel(at)));
+    }
+
+    #[test]
+    fn an_instruction_that_orders_memory_counts_unless_its_function_is_a_known_cost() {
+        let class = |group| Some(Class { group, ..crate::audit::classes(crate::symbols::Arch::X86_64)[0] });
+        for function in [CpuClass::Other, CpuClass::Latch] {
+            assert_eq!(class_with(function, class(Group::Atomic)), CpuClass::Atomic);
+            assert_eq!(class_with(function, class(Group::StoreExclusive)), CpuClass::Atomic);
+            assert_eq!(class_with(function, class(Group::FullFence)), CpuClass::Barrier);
+            assert_eq!(class_with(function, None), function);
+        }
+        assert_eq!(class_with(CpuClass::Spin, class(Group::Atomic)), CpuClass::Spin);
+    }
+
+    #[test]
     fn samples_in_the_kernel_are_told_by_the_system_call() {
         let class = |function, call: calls| kernel_class(function, call.0);
         assert_eq!(class("native_queued_spin_lock_slowpath", calls::CALL_FUTEX), CpuClass::Futex);

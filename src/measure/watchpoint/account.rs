@@ -37,3 +37,21 @@ impl Measurement for WatchpointAccount {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn accesses_add_up() {
+        let account = WatchpointAccount::default();
+        assert_eq!(account.cost_ns(&Costs::default()), 0);
+        account.add(ProbeState::Attached, 100, 12_000.0);
+        account.add(ProbeState::Detached, 50, 15_000.0);
+        let mut snapshot = Snapshot::default();
+        account.collect(None, &mut snapshot).expect("a status");
+        let probe = &snapshot.probes[0];
+        assert_eq!((probe.probe.as_str(), probe.state, probe.hits), ("watchpoint", ProbeState::Detached, 150));
+        assert_eq!((snapshot.probes.len(), account.cost_ns(&Costs::default())), (1, 150 * 15_000));
+    }
+}

@@ -290,6 +290,37 @@ mod tests {
     }
 
     #[test]
+    fn a_function_shows_the_instruction_that_touches_most() {
+        let scene = Scene { pid: SERVER, word: LATCH, latch: LATCH..LATCH + 4, topology: None };
+        let accesses = [(0, LATCH, false), (0, LATCH, true), (0, LATCH, true), (0, LATCH, true), (1, LATCH, true)];
+        let mut code = |touch: &Touch| CodeAt {
+            function: "f".to_owned(),
+            instruction: Some(if touch.ip == 1 { "store" } else { "load" }.to_owned()),
+            access: Some(if touch.ip == 1 { Access::Write } else { Access::Read }),
+        };
+        let words = words(&scene, &[burst(&accesses)], &mut code);
+        let expected =
+            TouchingFunction { function: "f".into(), touches: 5, writes: 4, instruction: Some("store".into()) };
+        assert_eq!(words[0].functions, [expected]);
+        assert_eq!(words[0].by_cpu, BTreeMap::from([(0, 4), (1, 1)]));
+    }
+
+    #[test]
+    fn the_moves_of_all_words_count() {
+        let word = |followed, moved| {
+            let mut words = seen(&[burst(&[(0, LATCH, true)])]);
+            words.truncate(1);
+            words[0].moves = Moves { followed, moved, ..Moves::default() };
+            words.remove(0)
+        };
+        let half = LEAST_MOVES / 2;
+        assert_eq!(verdict(&[word(half, half)]), Sharing::Quiet);
+        assert_eq!(verdict(&[word(half, half), word(LEAST_MOVES - half, 0)]), Sharing::LatchOnly);
+        assert_eq!(verdict(&[word(half, 0), word(LEAST_MOVES - half, half)]), Sharing::LatchOnly);
+        assert_eq!(verdict(&[word(half, 0), word(LEAST_MOVES - half, 0)]), Sharing::Still);
+    }
+
+    #[test]
     fn only_the_time_counts_in_which_all_watched() {
         let mut burst = burst(&[(0, LATCH, true), (1, LATCH, true), (0, LATCH, true), (1, OTHER, true)]);
         burst.limit = 2;
@@ -306,6 +337,8 @@ mod tests {
         let latch = 0x1004..0x1014;
         let covered: Vec<u64> = (0xff8..0x1020).step_by(8).filter(|word| is_of(&latch, *word)).collect();
         assert_eq!(covered, [0x1000, 0x1008, 0x1010]);
+        let whole: Vec<u64> = (0xff8..0x1020).step_by(8).filter(|word| is_of(&(0x1000..0x1010), *word)).collect();
+        assert_eq!(whole, [0x1000, 0x1008]);
     }
 
     #[test]

@@ -154,6 +154,26 @@ mod tests {
     }
 
     #[test]
+    fn each_other_word_is_watched_several_times() {
+        assert_eq!((bursts(64), bursts(128), bursts(8)), (7 * ROUNDS, 15 * ROUNDS, 0));
+    }
+
+    #[test]
+    fn refusals_are_explained() {
+        let refused = |code| refusal(&io::Error::from_raw_os_error(code));
+        for (codes, words) in [
+            (&[libc::ENOSPC, libc::EBUSY][..], "no hardware watchpoint is free"),
+            (&[libc::EMFILE], "ulimit -n"),
+            (&[libc::EOPNOTSUPP, libc::ENODEV, libc::ENOENT], "has no hardware watchpoints"),
+            (&[libc::EACCES], "the kernel refused"),
+        ] {
+            codes.iter().for_each(|code| assert!(refused(*code).contains(words), "{}", refused(*code)));
+        }
+        assert!(refusal(&io::ErrorKind::Unsupported.into()).contains("report no accesses"));
+        assert!(refusal(&io::ErrorKind::InvalidInput.into()).contains("the kernel refused"));
+    }
+
+    #[test]
     fn the_more_a_burst_took_the_longer_is_the_pause() {
         // 400 hits of 15 µs take 6 ms: 300 ms keep this within 1 % of two CPUs.
         assert_eq!(pause(6e6, 0.02), Duration::from_millis(300));

@@ -226,10 +226,89 @@ fn described(memory: &Memory, vector: &[u64], name: u64, catalog: &IdNames) -> O
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
     use super::*;
 
     fn row(name: &str, keys: &[(i64, Key)]) -> Row {
         (name.to_owned(), keys.iter().copied().collect())
+    }
+
+    /// The vector of descriptions, as if this test's own process were a server: its begin, end and capacity after one
+    /// other word.
+    #[export_name = "latch_meta"]
+    static LATCH_META: [AtomicU64; 5] = [const { AtomicU64::new(0) }; 5];
+
+    const CATALOG: IdNames = IdNames {
+        latch_init: "sync_check_init",
+        latch_meta: "latch_meta",
+        sync_ids: &["SYNC_THREAD"],
+        uninstrumented_ids: &[],
+    };
+
+    /// A description of a latch id; the pointer to the name may also stand elsewhere.
+    #[repr(C)]
+    struct Description {
+        id: u64,
+        before: u64,
+        name: *const std::ffi::c_char,
+        behind: [u64; 3],
+    }
+
+    fn described_as(id: u64, name: &std::ffi::CStr) -> Description {
+        Description { id, before: 0, name: name.as_ptr(), behind: [0; 3] }
+    }
+
+    fn read_own(vector: &[*const Description]) -> Option<Vec<LatchId>> {
+        let range = vector.as_ptr_range();
+        let words = [1, range.start as u64, range.end as u64, range.end as u64 + 64, 0];
+        LATCH_META.iter().zip(words).for_each(|(member, word)| member.store(word, Ordering::Relaxed));
+        let pid = std::process::id() as i32;
+        let image = Image::open(std::path::Path::new("/proc/self/exe")).expect("the test's own executable");
+        let bias = crate::server::load_bias(pid, &image).expect("where it is loaded");
+        read(&Process { image: &image, memory: Memory::new(pid), bias }, &CATALOG)
+    }
+
+    #[test]
+    fn the_servers_own_descriptions_name_its_ids() {
+        let names = [c"TRX_SYS", c"LOG_WRITER", c"SYNC_THREAD"];
+        let all: Vec<Description> = (0..24).map(|id| described_as(id, names[id as usize % names.len()])).collect();
+        let mut vector: Vec<*const Description> = all.iter().map(std::ptr::from_ref).collect();
+        // Not every number is used.
+        vector[0] = std::ptr::null();
+        let found = read_own(&vector).expect("the descriptions");
+        assert_eq!(found.iter().map(|id| id.id).collect::<Vec<_>>(), (1..24).collect::<Vec<_>>());
+        assert_eq!(found[0], LatchId { id: 1, name: "LOG_WRITER".to_owned(), description: vector[1] as u64 });
+        // Too few, as while the server starts, and none yet.
+        assert_eq!(read_own(&vector[..FEWEST]), None);
+        assert_eq!(read_own(&vector[..FEWEST + 1]).map(|ids| ids.len()), Some(FEWEST));
+        assert_eq!(read_own(&[]), Some(vec![]));
+        // One does not have its own number, and one has a level's name.
+        for wrong in [described_as(7, c"TRX_SYS"), described_as(5, c"SYNC_LEVEL")] {
+            vector[5] = &wrong;
+            assert_eq!(read_own(&vector), None);
+        }
+    }
+
+    #[test]
+    fn ids_have_names_of_their_own() {
+        for (name, is_one) in [
+            ("TRX_SYS", true),
+            ("LOG2", true),
+            ("T1", true),
+            ("SYNC_THREAD", true),
+            ("SYNC_LEVEL", false),
+            ("T", false),
+            ("", false),
+            ("Trx", false),
+            ("_TRX", false),
+            ("1TRX", false),
+            ("TRX SYS", false),
+        ] {
+            assert_eq!(is_id_name(name, &CATALOG), is_one, "{name}");
+        }
+        assert!(is_id_name(&"X".repeat(MAX_NAME), &CATALOG));
+        assert!(!is_id_name(&"X".repeat(MAX_NAME + 1), &CATALOG));
     }
 
     #[test]

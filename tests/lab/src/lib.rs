@@ -7,6 +7,7 @@ pub mod binaries;
 pub mod dashboard;
 pub mod elf;
 pub mod exporter;
+pub mod golden;
 pub mod http;
 pub mod load;
 pub mod machine;

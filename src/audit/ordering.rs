@@ -9,8 +9,8 @@ use crate::symbols::{Arch, Image};
 /// The largest function that is examined, in bytes.
 const MAX_FUNCTION: u64 = 1 << 20;
 
-/// The addresses in a function at which a sample stands for time spent on ordering memory, each with the instruction that
-/// took it.
+/// The addresses in a function at which a sample stands for time spent on ordering memory, each with the instruction
+/// that took it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OrderingSites(Vec<(u64, Class)>);
 
@@ -27,8 +27,8 @@ impl OrderingSites {
         for instruction in classified(arch, base, code) {
             let class = instruction.class.map(|class| classes(arch)[usize::from(class)]);
             if let Some(class) = class.filter(|class| class.group.orders()) {
-                // An interrupt either waits until the instruction is done, and is seen at the next one, or comes before it
-                // begins.
+                // An interrupt either waits until the instruction is done, and is seen at the next one, or comes before
+                // it begins.
                 sites.push((instruction.addr + instruction.len, class));
                 sites.push((instruction.addr, class));
             }

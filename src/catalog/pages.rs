@@ -51,8 +51,8 @@ pub(super) const COMMON_PAGES: PageTypes = &[
     (12, "blob"),
 ];
 
-/// The server's cache of table definitions; all offsets are in bytes. Its lists are doubly linked, and every index points
-/// to its table: where that does not hold, nothing is taken from it.
+/// The server's cache of table definitions; all offsets are in bytes. Its lists are doubly linked, and every index
+/// points to its table: where that does not hold, nothing is taken from it.
 #[derive(Debug)]
 pub struct Dictionary {
     /// Where the cache is.

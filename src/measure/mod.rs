@@ -1,7 +1,8 @@
 //! One room per measurement: its plan, its probes, its figures, and everything that is made of them.
 //!
-//! A [`Measurement`] attaches its probes when it begins, and adds what they counted to each [`Snapshot`]. A [`Room`] says
-//! what else belongs to it. A new measurement needs one line in the list `measurements`, and the name of its module.
+//! A [`Measurement`] attaches its probes when it begins, and adds what they counted to each [`Snapshot`]. A [`Room`]
+//! says what else belongs to it. A new measurement needs one line in the list `measurements`, and the name of its
+//! module.
 
 mod address_space;
 pub mod advice;
@@ -71,8 +72,8 @@ macro_rules! snapshot {
             pub costs: Vec<(&'static str, f64)>,
             /// Events that are in no other figure, by cause; every cause that exists is listed, also at zero.
             pub lost: Vec<(String, u64)>,
-            /// CPU time that the server has used since attach (user and system), in nanoseconds; `None` if /proc does not
-            /// say.
+            /// CPU time that the server has used since attach (user and system), in nanoseconds; `None` if /proc does
+            /// not say.
             pub server_cpu_ns: Option<u64>,
             /// The recording that it is from; `None` if the server is live.
             pub replayed: Option<Replayed>,
@@ -118,8 +119,8 @@ fn cost_ns(probes: impl IntoIterator<Item = ProbeStatus>) -> u64 {
 }
 
 impl Snapshot {
-    /// Returns the CPU time that probes took from the server since attach, in nanoseconds. `None` if the cost of a probe
-    /// that was hit is not known, because a sum without it would be too low.
+    /// Returns the CPU time that probes took from the server since attach, in nanoseconds. `None` if the cost of a
+    /// probe that was hit is not known, because a sum without it would be too low.
     pub fn probe_cost_ns(&self) -> Option<f64> {
         if let Some(replayed) = &self.replayed {
             return replayed.probe_cost_ns.map(|ns| ns as f64);

@@ -99,8 +99,8 @@ impl Family {
         });
         let mut histogram = proto::Histogram::default();
         histogram.set_bucket(buckets.collect());
-        // A histogram that is read while waits end may have counted a wait in its bucket only, but the count must not be
-        // below the last bucket.
+        // A histogram that is read while waits end may have counted a wait in its bucket only, but the count must not
+        // be below the last bucket.
         histogram.set_sample_count(waits.count.max(waits.buckets.iter().sum()));
         histogram.set_sample_sum(seconds(waits.sum_ns));
         let mut metric = self.labelled(values);

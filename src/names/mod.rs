@@ -183,8 +183,8 @@ impl Namer {
         self.memory.string(addr)
     }
 
-    /// Returns MySQL's latch ids as the running server describes them, with their names here; `None` for other servers. An
-    /// id whose instrument is not known has no name.
+    /// Returns MySQL's latch ids as the running server describes them, with their names here; `None` for other servers.
+    /// An id whose instrument is not known has no name.
     pub fn latch_ids(&self) -> Option<Vec<(LatchId, Option<LatchName>)>> {
         let Rules::Mysql(rules) = &self.rules else { return None };
         let ids = rules.read_ids(&self.process())?;

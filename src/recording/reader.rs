@@ -42,8 +42,8 @@ pub struct Recording {
 /// Reads the file at `path`.
 ///
 /// # Errors
-/// Fails if the file cannot be read, is not a recording, is damaged, or has a newer format. A file that was cut short is
-/// valid if it has a whole second.
+/// Fails if the file cannot be read, is not a recording, is damaged, or has a newer format. A file that was cut short
+/// is valid if it has a whole second.
 pub fn read(path: &Path) -> Result<Recording, FormatError> {
     Recording::read_from(BufReader::new(File::open(path)?))
 }
@@ -163,9 +163,9 @@ impl Recording {
         self.total(|second| second.queries)
     }
 
-    /// Returns the CPU time that probes took from the server, in nanoseconds; `None` if it never became known. The cost of
-    /// a hit is known shortly after the beginning, and the first second that has a cost includes that of all seconds before
-    /// it.
+    /// Returns the CPU time that probes took from the server, in nanoseconds; `None` if it never became known. The cost
+    /// of a hit is known shortly after the beginning, and the first second that has a cost includes that of all seconds
+    /// before it.
     pub fn probe_cost_ns(&self) -> Option<u64> {
         let known = self.seconds.iter().skip_while(|second| second.probe_cost_ns.is_none());
         let known: Vec<Option<u64>> = known.map(|second| second.probe_cost_ns).collect();

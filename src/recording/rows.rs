@@ -58,8 +58,8 @@ pub trait Row: Sized + 'static {
 pub struct Bound<K> {
     /// The most keys that have a row of their own.
     pub rows: usize,
-    /// Returns the key of the row that stands for a key without a row of its own, and for others like it. A key for which
-    /// this is the key itself is not bounded.
+    /// Returns the key of the row that stands for a key without a row of its own, and for others like it. A key for
+    /// which this is the key itself is not bounded.
     pub other: fn(&K) -> K,
 }
 
@@ -71,8 +71,8 @@ pub trait Total: Cumulative + Default + PartialEq {
     /// Returns the difference from `before`, which may be negative, for the row of this number.
     fn delta(&self, before: &Self, row: usize) -> Self::Delta;
 
-    /// Adds one second's difference. For each histogram bucket of the file, `buckets` has the number of the bucket to add
-    /// it to.
+    /// Adds one second's difference. For each histogram bucket of the file, `buckets` has the number of the bucket to
+    /// add it to.
     fn add(&mut self, delta: &Self::Delta, buckets: &[usize]);
 
     /// Returns whether nothing is counted, as for a row that does not exist yet, or whose latch has got another name.

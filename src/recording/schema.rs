@@ -79,7 +79,8 @@ pub struct Start {
     /// Whether sleeping is distinguished from spinning.
     pub sleeps_seen: bool,
     /// Whether reacquires of a mutex after a wake-up by a condition variable are distinguished from other waits. Older
-    /// versions do not distinguish them; nor does this one on kernels that do not show a thread's stack to BPF programs.
+    /// versions do not distinguish them; nor does this one on kernels that do not show a thread's stack to BPF
+    /// programs.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub reacquires_seen: bool,
     /// The parts of the machine between which handoffs are counted; empty if they are not.
@@ -108,15 +109,15 @@ pub trait Recorded: Row {
     fn deltas(second: &Second) -> &[DeltaOf<Self>];
 }
 
-/// Defines what a second holds from the list of all measurements, and the list of all kinds of row that follows from it:
-/// each has a name in the file.
+/// Defines what a second holds from the list of all measurements, and the list of all kinds of row that follows from
+/// it: each has a name in the file.
 macro_rules! kinds_of_row {
     ($($room:ident: $measurement:ident [$($name:ident: $row:ident),*],)+) => {
         kinds_of_row! { $($($name: crate::measure::$room::$row,)*)+ lost: (String, u64), }
     };
     ($($name:ident: $row:ty,)+) => {
-        /// The keys of the rows that are new in a second, by kind. A row's number is its place among all rows of its kind
-        /// up to then.
+        /// The keys of the rows that are new in a second, by kind. A row's number is its place among all rows of its
+        /// kind up to then.
         #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
         #[serde(default)]
         pub struct NewRows {

@@ -70,8 +70,8 @@ impl Target {
     /// Opens process `pid` and identifies the server that it runs.
     ///
     /// # Errors
-    /// Fails when there is no such process or it is not a supported server, when this user may not inspect it, or when the
-    /// symbol file that the user named is not this server's.
+    /// Fails when there is no such process or it is not a supported server, when this user may not inspect it, or when
+    /// the symbol file that the user named is not this server's.
     pub fn open_with(pid: i32, settings: &Settings) -> Result<Target, OpenError> {
         let pidfd = open_pidfd(pid)?;
         let mut image = Image::open(&exe_path(pid)).map_err(|e| unusable(pid, e))?;

@@ -216,8 +216,8 @@ impl BuildIdentity {
         self.check_addresses(other)
     }
 
-    /// Does the part of [`BuildIdentity::check`] that works without a build ID. A program without section headers does not
-    /// say where its code is.
+    /// Does the part of [`BuildIdentity::check`] that works without a build ID. A program without section headers does
+    /// not say where its code is.
     pub(super) fn check_addresses(&self, other: &BuildIdentity) -> Result<(), Mismatch> {
         if self.arch != other.arch || !self.text.is_empty() && self.text != other.text {
             return Err(Mismatch::Addresses);

@@ -9,8 +9,8 @@ pub struct Figures {
     pub time: Vec<CpuTime>,
     /// The part of it in instructions that order memory, by instruction and function.
     pub ordering: Vec<OrderingTime>,
-    /// The number of `getcpu` system calls of the server's threads; `None` if they are not counted, as for servers whose C
-    /// library needs none.
+    /// The number of `getcpu` system calls of the server's threads; `None` if they are not counted, as for servers
+    /// whose C library needs none.
     pub getcpu_calls: Option<u64>,
 }
 

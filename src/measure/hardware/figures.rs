@@ -35,8 +35,8 @@ pub struct EventCount {
     pub event: String,
     /// What its count is for.
     pub scope: Scope,
-    /// How often it occurred. If the CPU has fewer counters than there are events, a count of part of the time is scaled
-    /// up.
+    /// How often it occurred. If the CPU has fewer counters than there are events, a count of part of the time is
+    /// scaled up.
     pub count: f64,
     /// The share of the time in which it was counted, 0 to 1; `None` until the server's threads have run.
     pub running_ratio: Option<f64>,
@@ -47,8 +47,8 @@ pub struct EventCount {
 pub struct EventFunction {
     /// The vendor's name of the event.
     pub event: String,
-    /// The function's name, or [`CpuTime::OTHER`](crate::measure::cpu::CpuTime::OTHER) for all that have no row of their
-    /// own.
+    /// The function's name, or [`CpuTime::OTHER`](crate::measure::cpu::CpuTime::OTHER) for all that have no row of
+    /// their own.
     pub function: String,
     /// How often the event occurred there, as far as samples show it.
     pub count: u64,

@@ -30,7 +30,8 @@ pub struct Handoffs {
     pub all: HandoffRow,
     /// By latch, the largest difference first.
     pub latches: Vec<HandoffRow>,
-    /// The share of the waiters that were in another part of the machine after the wait than before, 0 to 1, on A and on B.
+    /// The share of the waiters that were in another part of the machine after the wait than before, 0 to 1, on A and
+    /// on B.
     pub moved: [Option<f64>; 2],
 }
 

@@ -27,8 +27,8 @@ pub struct Figures {
 /// The contended waits for one latch name in one mode.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LatchWaits {
-    /// The performance_schema event name (`wait/synch/mutex/innodb/log_writer_mutex`), a stable name built in the same way,
-    /// or `unnamed:FUNCTION`.
+    /// The performance_schema event name (`wait/synch/mutex/innodb/log_writer_mutex`), a stable name built in the same
+    /// way, or `unnamed:FUNCTION`.
     pub latch: String,
     /// The kind of latch.
     pub kind: Kind,
@@ -127,18 +127,19 @@ impl PageWaits {
     }
 }
 
-/// Contended waits for a latch, by the part of the machine where the thread ran that woke the waiter, and the part where
-/// the waiter ran when it had acquired the latch.
+/// Contended waits for a latch, by the part of the machine where the thread ran that woke the waiter, and the part
+/// where the waiter ran when it had acquired the latch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Handoffs {
     /// The event name.
     pub latch: String,
-    /// The part of the machine that the latch came from; `None` if nothing woke the waiter, or it is not known what did.
+    /// The part of the machine that the latch came from; `None` if nothing woke the waiter, or it is not known what
+    /// did.
     pub from: Option<String>,
     /// The part of the machine that the latch went to; `None` if its CPU is in no known part.
     pub to: Option<String>,
-    /// Whether the latch came from another part; `None` if that is not known. It is known in a recording's rows for many
-    /// parts, although `from` and `to` are not.
+    /// Whether the latch came from another part; `None` if that is not known. It is known in a recording's rows for
+    /// many parts, although `from` and `to` are not.
     pub locality: Option<Locality>,
     /// The number of waits.
     pub count: u64,

@@ -287,8 +287,8 @@ impl Row for Handoffs {
     type Key = HandoffKey;
     type Total = Counts<3>;
 
-    /// A machine with many nodes has a row for each pair of them. Beyond the first bound, one row counts all handoffs of a
-    /// latch that are alike local, remote or unknown.
+    /// A machine with many nodes has a row for each pair of them. Beyond the first bound, one row counts all handoffs
+    /// of a latch that are alike local, remote or unknown.
     const BOUNDS: &'static [Bound<HandoffKey>] = &[
         Bound { rows: 200, other: HandoffKey::of_latch },
         Bound { rows: 200, other: |key| if *key == key.of_latch() { key.of_others() } else { key.clone() } },
@@ -455,7 +455,8 @@ impl Recording {
         rows
     }
 
-    /// Returns all waits by latch, mode and call site, longest first. The mode is `None` if only a later armtrace knows it.
+    /// Returns all waits by latch, mode and call site, longest first. The mode is `None` if only a later armtrace knows
+    /// it.
     pub fn callsites(&self) -> Vec<CallsiteWaits> {
         let mut sites = self.entries::<CallsiteWaits>();
         sites.sort_by(|a, b| b.wait_ns.cmp(&a.wait_ns).then_with(|| (&a.callsite, a.mode).cmp(&(&b.callsite, b.mode))));

@@ -111,8 +111,8 @@ pub struct TouchingFunction {
     pub instruction: Option<String>,
 }
 
-/// How often a line moved between CPUs. It moves with two consecutive accesses from different CPUs, at least one of which
-/// writes.
+/// How often a line moved between CPUs. It moves with two consecutive accesses from different CPUs, at least one of
+/// which writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Moves {
     /// Accesses that followed another one in the same burst.
@@ -127,8 +127,8 @@ pub struct Moves {
     /// Moves with an access to a neighbor: a write by a thread that does not hold the latch, or a read by one that has
     /// nothing to do with the latch.
     pub foreign: u64,
-    /// Moves with an access to a neighbor by a thread that uses the latch: the last one that wrote to the latch, or a reader
-    /// of the neighbor that accessed the latch too in the burst.
+    /// Moves with an access to a neighbor by a thread that uses the latch: the last one that wrote to the latch, or a
+    /// reader of the neighbor that accessed the latch too in the burst.
     pub user: u64,
 }
 
@@ -154,7 +154,8 @@ pub enum Sharing {
     Still,
     /// Only the latch itself makes the line move.
     LatchOnly,
-    /// Threads that use the latch also use a neighbor, and fetch the line again if others have accessed the latch meanwhile.
+    /// Threads that use the latch also use a neighbor, and fetch the line again if others have accessed the latch
+    /// meanwhile.
     Shared,
     /// Threads that have nothing to do with the latch make the line move.
     FalseSharing,

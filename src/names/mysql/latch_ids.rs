@@ -2,8 +2,8 @@
 //!
 //! The server describes every latch id in a table (`latch_meta`), which one long function fills at start. For each id,
 //! the function stores the id's name, its level's name and the value of the instrument's key variable in a new
-//! description, or passes them to a function that does. With performance_schema off, that value is 0, but the code still
-//! shows the variable that it is read from.
+//! description, or passes them to a function that does. With performance_schema off, that value is 0, but the code
+//! still shows the variable that it is read from.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -28,8 +28,8 @@ pub type Keys = HashMap<String, Option<u64>>;
 
 /// Returns the key of each latch id, from the code that fills the table.
 ///
-/// The key of an id without an instrument is a variable that no table of instruments registers, or a number of all ones.
-/// Ids whose key the code does not show are left out.
+/// The key of an id without an instrument is a variable that no table of instruments registers, or a number of all
+/// ones. Ids whose key the code does not show are left out.
 pub fn keys(code: &References, ids: &IdNames, instruments: &Instruments) -> Keys {
     let Some(function) = initializer(code, ids, instruments) else { return Keys::new() };
     let pointers = Pointers::new(code.image, &function);
@@ -155,8 +155,8 @@ fn id_name<'a>(image: &'a Image, catalog: &IdNames, addr: u64) -> Option<&'a str
     is_id_name(name, catalog).then_some(name)
 }
 
-/// Returns whether this can be an id's name. The names of levels, which are stored next to them, all begin with `SYNC_`;
-/// few ids do.
+/// Returns whether this can be an id's name. The names of levels, which are stored next to them, all begin with
+/// `SYNC_`; few ids do.
 fn is_id_name(name: &str, catalog: &IdNames) -> bool {
     (2..=MAX_NAME).contains(&name.len())
         && (!name.starts_with("SYNC_") || catalog.sync_ids.contains(&name))
@@ -175,12 +175,12 @@ pub struct LatchId {
     pub description: u64,
 }
 
-/// Reads the table of latch ids from the process: a vector of pointers to descriptions, each of which begins with its own
-/// index and has a pointer to the id's name.
+/// Reads the table of latch ids from the process: a vector of pointers to descriptions, each of which begins with its
+/// own index and has a pointer to the id's name.
 ///
-/// The position of the vector in the table, and of the name in a description, are those with which the whole table makes
-/// sense. Returns `None` if the table cannot be read, or makes sense in no way or in several; an empty list while the
-/// server is still starting.
+/// The position of the vector in the table, and of the name in a description, are those with which the whole table
+/// makes sense. Returns `None` if the table cannot be read, or makes sense in no way or in several; an empty list while
+/// the server is still starting.
 pub fn read(process: &Process, catalog: &IdNames) -> Option<Vec<LatchId>> {
     let table = process.image.symbol(catalog.latch_meta)?.addr.wrapping_add(process.bias);
     let vectors: Vec<Vec<u64>> =

@@ -23,8 +23,8 @@ pub struct Rules {
     sites: Vec<CreationSite>,
     /// The bits of the creating line that latches keep, as a mask, where the code shows them.
     line_masks: Vec<(&'static Created, u32)>,
-    /// The names of latch ids. They are read from the process when first needed, because they exist only once InnoDB has
-    /// started.
+    /// The names of latch ids. They are read from the process when first needed, because they exist only once InnoDB
+    /// has started.
     ids: HashMap<u32, String>,
 }
 
@@ -69,8 +69,8 @@ impl Rules {
         latch_ids::read(process, self.catalog.ids?)
     }
 
-    /// Returns the name of the mutex whose latch id has this name; `None` if the code shows neither its instrument nor that
-    /// it has none. The id alone is not enough, because some instruments have another name: that of `FIL_SHARD` is
+    /// Returns the name of the mutex whose latch id has this name; `None` if the code shows neither its instrument nor
+    /// that it has none. The id alone is not enough, because some instruments have another name: that of `FIL_SHARD` is
     /// `fil_system_mutex`.
     pub fn id_name(&self, id: &str) -> Option<LatchName> {
         match *self.keys.get(id)? {

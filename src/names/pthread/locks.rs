@@ -307,7 +307,8 @@ impl<'a> Search<'a> {
         let kind = kind.as_str();
         for object in self.types.borne_out(self.image, &maker.objects, root) {
             let offset = offset.wrapping_sub(object.start);
-            // A lock in front of the object is in one around it, and other types can have such an object inside as well.
+            // A lock in front of the object is in one around it, and other types can have such an object inside as
+            // well.
             if offset < 0 {
                 continue;
             }

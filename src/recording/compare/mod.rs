@@ -192,8 +192,8 @@ pub struct Row {
     pub by: Vec<By>,
     /// The share of the wait time spent awake, 0 to 1, of A and of B; `None` if it is unknown or there were no waits.
     pub awake: [Option<f64>; 2],
-    /// The CPU time spent spinning, divided by the wait time, of A and of B; `None` if it was not sampled, or if there was
-    /// less than a second of waiting, which is too little for samples.
+    /// The CPU time spent spinning, divided by the wait time, of A and of B; `None` if it was not sampled, or if there
+    /// was less than a second of waiting, which is too little for samples.
     pub spinning: [Option<f64>; 2],
     /// The share of spins that ended without a sleep, 0 to 1, of A and of B; `None` if there were none.
     pub spins_won: [Option<f64>; 2],
@@ -315,8 +315,8 @@ pub struct Comparison {
     pub changes: Vec<Row>,
     /// All other latches, in the same order.
     pub unclear: Vec<Row>,
-    /// Waits to reacquire the mutex of a condition variable after a wake-up, the largest difference first; empty if one of
-    /// the two does not distinguish them.
+    /// Waits to reacquire the mutex of a condition variable after a wake-up, the largest difference first; empty if one
+    /// of the two does not distinguish them.
     pub reacquires: Vec<Row>,
     /// CPU time by class, the largest difference first; empty if one of the two has no samples.
     pub cpu: Vec<CpuRow>,

@@ -59,8 +59,8 @@ struct Columns {
 const USUAL: Columns = Columns { event: 0, sum: 1, count: 2 };
 
 impl Dump {
-    /// Parses the mysql client's output, as a table or with tabs (`--batch`). The columns are event name, sum and count, in
-    /// that order, or in the order of performance_schema's own column names in the first line.
+    /// Parses the mysql client's output, as a table or with tabs (`--batch`). The columns are event name, sum and
+    /// count, in that order, or in the order of performance_schema's own column names in the first line.
     ///
     /// # Errors
     /// Fails if a line has another form, or if there is nothing to compare.

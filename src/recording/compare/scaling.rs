@@ -68,8 +68,8 @@ pub struct Scaling {
     pub points: Vec<Point>,
     /// The law that fits them; `None` if they have too few different values.
     pub law: Option<ScalabilityLaw>,
-    /// Latches for which a statement clearly waits longer with more threads, the one that most of the added threads wait
-    /// for first.
+    /// Latches for which a statement clearly waits longer with more threads, the one that most of the added threads
+    /// wait for first.
     pub growing: Vec<Growth>,
     /// The findings, in words.
     pub findings: Vec<String>,

@@ -110,8 +110,8 @@ pub struct Side {
     /// Contention by latch, all modes together.
     pub(super) latches: BTreeMap<String, Series>,
     pub(super) all: Series,
-    /// Waits to reacquire the mutex of a condition variable after a wake-up, which are in none of the above; `None` if the
-    /// recording has no such figures.
+    /// Waits to reacquire the mutex of a condition variable after a wake-up, which are in none of the above; `None` if
+    /// the recording has no such figures.
     pub(super) reacquires: Option<BTreeMap<String, Series>>,
     /// CPU seconds in each second, by class; empty if CPU time was not sampled.
     pub(crate) cpu: BTreeMap<CpuClass, Vec<f64>>,
@@ -128,8 +128,8 @@ pub struct Side {
 }
 
 impl Side {
-    /// Returns the figures of a recording. `name` identifies the file. `qps`, in statements per second, replaces the count
-    /// in the recording.
+    /// Returns the figures of a recording. `name` identifies the file. `qps`, in statements per second, replaces the
+    /// count in the recording.
     pub fn of_recording(name: &str, recording: &Recording, qps: Option<f64>) -> Side {
         let (host, server) = (&recording.start.host, &recording.start.server);
         let lengths: Vec<f64> = recording.lengths().collect();
@@ -237,8 +237,8 @@ impl Side {
         self.units(per).is_some()
     }
 
-    /// Returns each second's amount with the units to divide it by. `amounts` of `None` stands for zeros. Returns `None` if
-    /// the system does not count this unit.
+    /// Returns each second's amount with the units to divide it by. `amounts` of `None` stands for zeros. Returns
+    /// `None` if the system does not count this unit.
     pub(crate) fn samples(&self, per: Per, amounts: Option<&[f64]>) -> Option<Vec<Sample>> {
         let units = self.units(per)?;
         let amount = |i: usize| amounts.and_then(|amounts| amounts.get(i)).copied().unwrap_or(0.0);

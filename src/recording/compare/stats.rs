@@ -162,8 +162,8 @@ impl ScalabilityLaw {
     }
 }
 
-/// Returns the three factors with which the sum of each row's terms is closest to 1. A term that is 0 in all rows has the
-/// factor 0.
+/// Returns the three factors with which the sum of each row's terms is closest to 1. A term that is 0 in all rows has
+/// the factor 0.
 fn least_squares(rows: &[[f64; 3]]) -> Option<[f64; 3]> {
     // Terms are scaled to one size, so that small ones are not lost.
     let sizes: [f64; 3] = std::array::from_fn(|i| rows.iter().map(|row| row[i].abs()).fold(0.0, f64::max));

@@ -6,8 +6,8 @@ use crate::measure::latch::CallsiteWaits;
 use crate::model::Kind;
 use crate::recording::Recording;
 
-/// A recording as lines `frame;frame;frame microseconds`. Waits without a known call site end at the latch, so the lines
-/// add up to all wait time.
+/// A recording as lines `frame;frame;frame microseconds`. Waits without a known call site end at the latch, so the
+/// lines add up to all wait time.
 pub struct Folded<'a>(pub &'a Recording);
 
 impl Display for Folded<'_> {

@@ -35,9 +35,9 @@ impl Display for Html<'_> {
     }
 }
 
-/// Returns a heat map with a line for each row and a column for each second of the recording, or for several. `rows` have
-/// seconds in each second; the more there are, the stronger the color. `at` is when each second ended, and `counted` says
-/// what a value counts.
+/// Returns a heat map with a line for each row and a column for each second of the recording, or for several. `rows`
+/// have seconds in each second; the more there are, the stronger the color. `at` is when each second ended, and
+/// `counted` says what a value counts.
 pub(crate) fn heat_map(rows: &[(String, Vec<f64>)], at: &[f64], counted: &str) -> Markup {
     const HEIGHT: usize = 18;
     const NAMES: usize = 260;

@@ -55,8 +55,8 @@ pub struct HandoffSums {
     pub unknown: HandoffSum,
     /// Waits that began in another part of the machine than they ended in.
     pub migrations: u64,
-    /// The handoffs by the parts that the latch came from and went to, if these have rows of their own; `None` stands for
-    /// a part that is not known.
+    /// The handoffs by the parts that the latch came from and went to, if these have rows of their own; `None` stands
+    /// for a part that is not known.
     #[serde(serialize_with = "as_list")]
     pub cells: BTreeMap<(Option<String>, Option<String>), HandoffSum>,
 }

@@ -53,7 +53,7 @@ fmt-check:
 
 lint: ## clippy and shellcheck, warnings are errors
 	cargo clippy --locked $(PROFILE) --workspace --all-targets -- -D warnings
-	cargo clippy --locked $(PROFILE) --test live --test binaries --test counts --test damaged --test naming --test servers --test symbols -- -D warnings
+	cargo clippy --locked $(PROFILE) --test live --test binaries -- -D warnings
 	shellcheck -x -P SCRIPTDIR $(SCRIPTS)
 	shellcheck -x -P SCRIPTDIR -S error $(VM_SCRIPTS)
 
@@ -82,7 +82,7 @@ guest: setup dist-aarch64 ## the agent on an emulated arm64 machine, alone and b
 	cargo test --locked --release --test live $(RUNNER) -- --test-threads=1 --nocapture guest::
 
 binaries: setup ## tests on the binaries of real servers, as root (ARGS=name picks some)
-	cargo test --locked --release --test binaries --test counts --test damaged --test naming --test servers --test symbols $(RUNNER) -- $(ARGS)
+	cargo test --locked --release --test binaries $(RUNNER) -- $(ARGS)
 
 # One after the other, cheapest first, and how long each took. All in one profile, so that nothing is built twice. Nothing
 # is built beside the live tests, not even at idle priority: five of them then failed, by what the agent took to attach and

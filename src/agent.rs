@@ -11,15 +11,9 @@ use parking_lot::Mutex;
 use crate::attach::{self, Budget, Costs, MissingPrivilege};
 use crate::export::SnapshotSource;
 use crate::host::{Domains, Machine};
-use crate::measure::barriers::Barriers;
-use crate::measure::checksum::Checksums;
-use crate::measure::cpu::CpuSampler;
-use crate::measure::hardware::HardwareEvents;
 use crate::measure::latch::{self, Allowed, LatchCollector, Latches, NoProbe, Plan};
-use crate::measure::spin::Spin;
-use crate::measure::statements::StatementCounter;
 use crate::measure::watchpoint::WatchpointAccount;
-use crate::measure::{Measurement, Snapshot};
+use crate::measure::{Attached, Attaching, Later, Measurement, More, Snapshot};
 use crate::memory;
 use crate::names::Namer;
 use crate::server::{cpu_time_ns, has_shadow_stack, Target};
@@ -32,15 +26,6 @@ pub struct Options {
     pub domains: Domains,
     /// The measurements in addition to waits for latches, if any.
     pub more: Option<More>,
-}
-
-/// Measurements in addition to waits for latches.
-pub struct More {
-    /// The frequency at which each CPU is sampled, in hertz; 0: CPU time is not sampled.
-    pub sample_hz: u32,
-    pub hardware_events: bool,
-    /// Counts statements of clients.
-    pub statements: Option<StatementCounter>,
 }
 
 /// The reason why nothing was attached to a server.
@@ -101,13 +86,13 @@ pub struct Source {
     target: Arc<Target>,
     latches: Arc<Latches>,
     watchpoints: Arc<WatchpointAccount>,
-    /// Everything measured, latches last: other measurements add to what is known about these.
+    /// Everything measured, in the order in which it is read.
     measurements: Vec<Arc<dyn Measurement>>,
     attached_at: Instant,
     cpu_at_attach: Option<u64>,
     costs: OnceLock<Costs>,
     paused: AtomicBool,
-    /// Disconnected once all measurements are prepared.
+    /// Disconnected once everything that takes long is done.
     preparing: Mutex<Receiver<()>>,
 }
 
@@ -125,12 +110,9 @@ impl Agent {
         let topology = Machine::this().topology(options.domains);
         let latches = Latches::attach(&target, &plan, namer, topology).map_err(|e| AttachError::new(&target, e))?;
         let (latches, watchpoints) = (Arc::new(latches), Arc::new(WatchpointAccount::default()));
-        let mut measurements: Vec<Arc<dyn Measurement>> = vec![watchpoints.clone()];
-        let mut degraded = Vec::new();
-        if let Some(more) = options.more {
-            attach_more(more, &target, &plan, &latches, &mut measurements, &mut degraded);
-        }
-        measurements.push(latches.clone());
+        let attached = Attaching::begin(&target, &plan, &latches, options.more.as_ref());
+        let Attached { mut measurements, degraded, later } = attached;
+        measurements.insert(0, watchpoints.clone());
         let (prepared, preparing) = mpsc::channel();
         let source = Arc::new(Source {
             latches,
@@ -144,7 +126,7 @@ impl Agent {
             target: Arc::clone(&target),
         });
         target.image.release_memory();
-        prepare(&source, options.max_overhead, prepared);
+        prepare(&source, options.max_overhead, later, prepared);
         Ok(Agent { target, degraded, source })
     }
 
@@ -173,15 +155,13 @@ impl Agent {
         }
     }
 
-    /// Detaches the probes; figures stay readable.
-    pub fn detach(&self) {
-        self.source.side_by_side(|measurement| measurement.detach());
-    }
+    /// Detaches the probes, as dropping it does; figures stay readable from the [`Agent::source`].
+    pub fn detach(self) {}
 }
 
 impl Drop for Agent {
     fn drop(&mut self) {
-        self.detach();
+        self.source.side_by_side(|measurement| measurement.detach());
     }
 }
 
@@ -245,43 +225,16 @@ impl SnapshotSource for Source {
     }
 }
 
-/// Attaches more measurements. One that fails is missing, and the rest works.
-fn attach_more(
-    more: More,
-    target: &Arc<Target>,
-    plan: &Arc<Plan>,
-    latches: &Latches,
-    measurements: &mut Vec<Arc<dyn Measurement>>,
-    degraded: &mut Vec<String>,
-) {
-    let is_sampled = more.sample_hz > 0;
-    let checksums = Checksums::attach(target, is_sampled);
-    let sampler = is_sampled.then(|| CpuSampler::attach(target, more.sample_hz, plan, checksums.chosen(), latches));
-    let sampler = sampler.transpose().unwrap_or_else(|why| {
-        degraded.push(format!("CPU time is not sampled: {why:#}"));
-        None
-    });
-    let code = sampler.as_ref().map(CpuSampler::collector);
-    measurements.push(Arc::new(checksums));
-    measurements.push(Arc::new(Spin::new(target, plan)));
-    sampler.into_iter().for_each(|sampler| measurements.push(Arc::new(sampler)));
-    if more.hardware_events {
-        measurements.push(Arc::new(HardwareEvents::new(target.pid, target.image.arch(), code)));
-    }
-    measurements.push(Arc::new(Barriers::new(target)));
-    more.statements.into_iter().for_each(|statements| measurements.push(Arc::new(statements)));
-}
-
 /// Starts a thread for slow work: it measures the cost of hits, so that the probes can be kept within the budget, and
-/// prepares all measurements.
-fn prepare(source: &Arc<Source>, budget: f64, prepared: Sender<()>) {
+/// does what measurements have left for later.
+fn prepare(source: &Arc<Source>, budget: f64, later: Vec<Later>, prepared: Sender<()>) {
     let source = Arc::clone(source);
     let prepare = move || {
         match attach::calibrate() {
             Ok(costs) => keep_within(&source, budget, costs),
             Err(error) => tracing::warn!("probe costs are not known, so the budget is not enforced: {error:#}"),
         }
-        source.measurements.iter().for_each(|measurement| measurement.prepare());
+        later.into_iter().for_each(|work| work());
         memory::give_back();
         drop(prepared);
     };

@@ -22,3 +22,4 @@ pub mod recording;
 pub mod server;
 pub mod symbols;
 pub mod ui;
+mod worker;

@@ -1,6 +1,6 @@
 //! The audit of small programs, and of files that are not programs.
 //!
-//! `tests/counts.rs` audits real servers.
+//! `tests/binaries/counts.rs` audits real servers.
 
 use std::collections::BTreeSet;
 use std::io::Write;

@@ -7,8 +7,8 @@ use std::ops::Range;
 use super::calls::import_called;
 use super::cfg::{blocks, Block, Dominators, Graph, Target};
 use super::values::{added_for, left_for, HandedOn, Left, Location, Passed, Values};
-use crate::isa::{decode, decode_bytes, Flow, Insn};
-use crate::symbols::{Arch, Image};
+use crate::isa::{decode, Flow, Insn};
+use crate::symbols::Image;
 
 /// The most instructions of a function that is analyzed. The largest known latch function has 260.
 const MAX_INSNS: usize = 20_000;
@@ -65,8 +65,9 @@ impl Function {
     }
 
     /// Analyzes the machine code at address `base`, where the function also begins.
-    pub fn from_bytes(arch: Arch, base: u64, bytes: &[u8]) -> Option<Function> {
-        Function::from_insns(base, decode_bytes(arch, base, bytes), HashMap::new())
+    #[cfg(test)]
+    pub fn from_bytes(arch: crate::symbols::Arch, base: u64, bytes: &[u8]) -> Option<Function> {
+        Function::from_insns(base, crate::isa::decode_bytes(arch, base, bytes), HashMap::new())
     }
 
     /// Analyzes decoded instructions. `pointers` are static pointers that the function reads and that never change, by

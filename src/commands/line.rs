@@ -1,10 +1,8 @@
 //! Watches the cache line of one latch at a time for `armtrace top`, in a thread of its own.
 
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, TryIter};
 use std::sync::Arc;
-use std::thread;
 
 use crate::agent::{Agent, Source};
 use crate::host::Machine;
@@ -13,6 +11,7 @@ use crate::measure::watchpoint::{self, Allowance, Burst, Unwatched, Wanted, Watc
 use crate::model::ProbeState;
 use crate::server::Target;
 use crate::ui::screen::Watching;
+use crate::worker::Worker;
 
 /// The server whose latches are watched.
 #[derive(Clone)]
@@ -25,7 +24,7 @@ pub(super) struct Server {
 
 /// A watch in progress. Dropping it stops the watch.
 pub(super) struct Watch {
-    is_over: Arc<AtomicBool>,
+    worker: Option<Worker>,
     told: Receiver<Watching>,
 }
 
@@ -39,19 +38,18 @@ impl Server {
     /// # Errors
     /// Fails if no thread can be started.
     pub fn watch(&self, latch: String) -> io::Result<Watch> {
-        let is_over = Arc::new(AtomicBool::new(false));
         let (tell, told) = mpsc::channel();
-        let (server, over) = (self.clone(), Arc::clone(&is_over));
-        thread::Builder::new().name("watch".to_owned()).spawn(move || {
+        let server = self.clone();
+        let worker = Worker::start("watch", move |stop| {
             // Sending fails once the receiver has been dropped, and then nobody needs the state.
-            let found = server.run(latch, |state| _ = tell.send(state), || over.load(Ordering::Relaxed));
+            let found = server.run(latch, |state| _ = tell.send(state), || stop.is_told());
             _ = tell.send(match found {
                 Ok(Some(found)) => Watching::Found(Box::new(found)),
                 Ok(None) => Watching::Failed("stopped before any thread waited for it".to_owned()),
                 Err(why) => Watching::Failed(why.to_string()),
             });
         })?;
-        Ok(Watch { is_over, told })
+        Ok(Watch { worker: Some(worker), told })
     }
 
     fn run(
@@ -86,18 +84,12 @@ fn hits(bursts: &[Burst]) -> u64 {
 
 impl Watch {
     /// Stops the watch. Its result is what was seen so far.
-    pub fn stop(&self) {
-        self.is_over.store(true, Ordering::Relaxed);
+    pub fn stop(&mut self) {
+        self.worker = None;
     }
 
     /// Returns the states since the last call.
     pub fn news(&self) -> TryIter<'_, Watching> {
         self.told.try_iter()
-    }
-}
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        self.stop();
     }
 }

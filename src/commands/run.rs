@@ -39,17 +39,17 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
     let attach = &args.attach;
     let target = session::open(attach)?;
     let listener = args.listen.bind()?;
-    let Session { mut agent, ends, runtime } = Session::attach_with_statements(target, attach)?;
-    let ended = runtime.block_on(serve(&mut agent, listener, ends));
+    let Session { agent, ends, runtime } = Session::attach_with_statements(target, attach)?;
+    let ended = runtime.block_on(serve(agent, listener, ends));
     // A thread may still be blocked writing to a terminal that does not read. Do not wait for it.
     runtime.shutdown_background();
     ended
 }
 
 /// Serves metrics and shows the live table until the session ends, then detaches the probes.
-async fn serve(agent: &mut Agent, listener: Listener, mut ends: Ends) -> Result<(), Failure> {
+async fn serve(agent: Agent, listener: Listener, mut ends: Ends) -> Result<(), Failure> {
     let shown = Shown::begin(agent.source(), listener)?;
-    if watch(agent, &mut ends).await == EndedBy::Server {
+    if watch(&agent, &mut ends).await == EndedBy::Server {
         eprintln!("armtrace: process {} has ended", agent.target.pid);
     }
     shown.view.abort();
@@ -103,7 +103,7 @@ impl Shown {
 const LONGEST_DRAWING: Duration = Duration::from_millis(500);
 
 /// Detaches and reattaches the probes on SIGUSR1 and SIGUSR2, and returns what ended the session.
-async fn watch(agent: &mut Agent, ends: &mut Ends) -> EndedBy {
+async fn watch(agent: &Agent, ends: &mut Ends) -> EndedBy {
     loop {
         match ends.told().await {
             Told::End(by) => return by,

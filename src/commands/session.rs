@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use clap::Args;
 use tokio::io::unix::AsyncFd;
@@ -11,10 +12,11 @@ use tokio::signal::unix::{signal, Signal, SignalKind};
 
 use super::values::{share, MAX_OVERHEAD};
 use super::Failure;
-use crate::agent::{Agent, More, Options};
+use crate::agent::{Agent, Options};
 use crate::attach;
 use crate::host::Domains;
 use crate::measure::statements::StatementCounter;
+use crate::measure::More;
 use crate::server::{Client, Target};
 use crate::symbols::Settings;
 
@@ -87,6 +89,7 @@ impl Session {
             Ends::new(&target).map_err(Failure::Start)?
         };
         let remarks = target.remarks();
+        let statements = statements.map(Arc::new);
         let more = More { sample_hz: args.sample_hz, hardware_events: args.hardware_events, statements };
         let options = Options { max_overhead: args.max_overhead, domains: args.handoffs, more: Some(more) };
         let agent = Agent::attach(target, options)?;

@@ -104,7 +104,7 @@ impl View {
                         match screen.key(key) {
                             Answer::Quit => break,
                             Answer::Watch(latch) => watch = self.watch(latch, &mut screen),
-                            Answer::StopWatch => watch.iter().for_each(Watch::stop),
+                            Answer::StopWatch => watch.iter_mut().for_each(Watch::stop),
                             Answer::Continue => {}
                         }
                         has_changed = true;

@@ -2,8 +2,6 @@
 //!
 //! This module knows no measurement. Each measurement declares its own families with [`families!`](crate::families).
 
-mod bounded;
 mod family;
 
-pub use bounded::{Bounded, OTHER};
 pub use family::{seconds, Family};

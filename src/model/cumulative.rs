@@ -1,6 +1,6 @@
 //! Rows of figures that are counted from attach on.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 
 /// A row of figures that never decrease: two rows can be merged, and two states of one row have a difference.
@@ -20,6 +20,18 @@ pub trait Cumulative: Clone {
 pub fn since<'a, T: Cumulative, K: Eq + Hash>(now: &'a [T], earlier: &'a [T], key: impl Fn(&'a T) -> K) -> Vec<T> {
     let earlier: HashMap<_, _> = earlier.iter().map(|row| (key(row), row)).collect();
     now.iter().map(|row| earlier.get(&key(row)).map_or_else(|| row.clone(), |earlier| row.since(earlier))).collect()
+}
+
+/// Returns one row per key.
+pub fn merged<K: Ord, T: Cumulative>(rows: impl IntoIterator<Item = (K, T)>) -> BTreeMap<K, T> {
+    let mut merged = BTreeMap::<K, T>::new();
+    for (key, row) in rows {
+        match merged.get_mut(&key) {
+            Some(sum) => sum.merge(&row),
+            None => _ = merged.insert(key, row),
+        }
+    }
+    merged
 }
 
 /// Implements [`Cumulative`] for rows of counters, with or without a histogram.

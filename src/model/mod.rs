@@ -2,13 +2,15 @@
 
 use strum::{EnumIter, EnumString, IntoStaticStr};
 
+mod bounded;
 mod cpu;
 mod cumulative;
 mod histogram;
 
+pub use bounded::{Bounded, OTHER};
 pub use cpu::CpuClass;
 pub(crate) use cumulative::cumulative;
-pub use cumulative::{since, Cumulative};
+pub use cumulative::{merged, since, Cumulative};
 #[cfg(test)]
 pub(crate) use histogram::tests::histograms;
 pub use histogram::{Histogram, BUCKETS, BUCKET_BOUNDS_NS};

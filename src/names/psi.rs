@@ -102,14 +102,6 @@ impl Instruments {
         let mut all = self.by_key.values().filter(|i| i.name == name);
         all.next().filter(|_| all.next().is_none())
     }
-
-    pub fn len(&self) -> usize {
-        self.by_key.len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.by_key.is_empty()
-    }
 }
 
 /// Returns the flags after the pointer to a name at this address; 0 if there are none.

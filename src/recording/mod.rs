@@ -16,7 +16,7 @@ pub(crate) use reader::{LEAST_BURSTS, LEAST_SAMPLED};
 pub use replay::Replay;
 pub use report::{Finding, Folded, Html, Report, Section, Text};
 pub(crate) use rows::difference;
-pub use rows::{Counts, CountsDelta, Delta, Row, Total, OTHER};
+pub use rows::{Bound, Counts, CountsDelta, Delta, Row, Total};
 pub use schema::{Code, End, Ending, Host, NewRows, Probe, Recorded, Second, Server, Start};
 pub use writer::Recorder;
 

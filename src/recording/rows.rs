@@ -15,23 +15,20 @@ use serde::ser::SerializeTuple;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::measure::Snapshot;
-use crate::model::Cumulative;
-
-/// In place of a name, in the rows that stand for all others.
-pub const OTHER: &str = "other";
+use crate::model::{merged, Bounded, Cumulative};
 
 /// One kind of row, implemented by the entries of a snapshot that it is made of.
 pub trait Row: Sized + 'static {
     /// What distinguishes a row from others of its kind.
-    type Key: Clone + Debug + Eq + Hash + Serialize + DeserializeOwned + 'static;
+    type Key: Clone + Debug + Eq + Hash + Ord + Serialize + DeserializeOwned + 'static;
     /// What is counted for a row.
     type Total: Total;
 
-    /// The number of rows in a file from which on new keys are counted under [`Row::other`], so that a minute of a server
-    /// with thousands of tables stays small.
-    const LIMIT: usize = usize::MAX;
+    /// Bounds on the number of rows in a file, so that a minute of a server with thousands of tables stays small. Each
+    /// applies to what the one before it leaves.
+    const BOUNDS: &'static [Bound<Self::Key>] = &[];
 
-    /// Returns the snapshot's entries, first those that should get a row first.
+    /// Returns the snapshot's entries.
     fn entries(now: &Snapshot) -> Vec<&Self>;
 
     /// Returns the key of the row that this entry is counted in.
@@ -46,25 +43,24 @@ pub trait Row: Sized + 'static {
     /// Returns the list of entries in a snapshot that is being restored.
     fn list(snapshot: &mut Snapshot) -> &mut Vec<Self>;
 
-    /// Returns the key of the row that stands for `key` and for others.
-    fn other(key: &Self::Key) -> Self::Key {
-        key.clone()
-    }
-
-    /// Returns the key under which to count what `key`, which has no row yet, would count, if there are this many rows
-    /// already: `key` itself if it may have a row.
-    fn wider(key: &Self::Key, rows: usize) -> Self::Key {
-        if rows < Self::LIMIT {
-            key.clone()
-        } else {
-            Self::other(key)
-        }
+    /// Returns the weight of a row: if more keys appear at once than may have rows, the heaviest get them.
+    fn weight(_total: &Self::Total) -> u64 {
+        0
     }
 
     /// Returns what is wrong with a key that was read, if anything.
     fn fault(_key: &Self::Key) -> Option<&'static str> {
         None
     }
+}
+
+/// A bound on the number of rows of one kind.
+pub struct Bound<K> {
+    /// The most keys that have a row of their own.
+    pub rows: usize,
+    /// Returns the key of the row that stands for a key without a row of its own, and for others like it. A key for which
+    /// this is the key itself is not bounded.
+    pub other: fn(&K) -> K,
 }
 
 /// What is counted for a row, from the beginning of the recording up to some second.
@@ -191,6 +187,8 @@ pub fn difference(now: u64, before: u64) -> i64 {
 
 /// The rows of one kind in a file that is being written.
 pub struct Rows<R: Row> {
+    /// Which keys have rows, by each of [`Row::BOUNDS`].
+    bounded: Vec<Bounded<R::Key>>,
     numbers: HashMap<R::Key, usize>,
     /// What the file's seconds add up to so far, by row.
     totals: Vec<R::Total>,
@@ -200,7 +198,8 @@ pub struct Rows<R: Row> {
 
 impl<R: Row> Default for Rows<R> {
     fn default() -> Rows<R> {
-        Rows { numbers: HashMap::new(), totals: Vec::new(), new: Vec::new() }
+        let bounded = R::BOUNDS.iter().map(|bound| Bounded::new(bound.rows)).collect();
+        Rows { bounded, numbers: HashMap::new(), totals: Vec::new(), new: Vec::new() }
     }
 }
 
@@ -208,11 +207,18 @@ impl<R: Row> Rows<R> {
     /// Returns the keys that are new since the last call, and what was added to each row that changed, by ascending
     /// number. A row whose key the snapshot no longer has goes back to zero.
     pub fn second(&mut self, now: &Snapshot) -> (Vec<R::Key>, Vec<DeltaOf<R>>) {
+        let entries: Vec<(R::Key, R::Total)> =
+            R::entries(now).into_iter().map(|entry| (entry.key(), entry.total())).collect();
+        let keys: Vec<R::Key> = entries.iter().map(|(key, _)| key.clone()).collect();
+        let mut rows = merged(entries);
+        for (bounded, bound) in self.bounded.iter_mut().zip(R::BOUNDS) {
+            rows = bounded.rows(rows, R::weight, bound.other);
+        }
+        // New rows are in the order of the snapshot.
+        keys.into_iter().for_each(|key| self.add(key));
         let mut totals = vec![R::Total::default(); self.totals.len()];
-        for entry in R::entries(now) {
-            let row = self.number(entry.key());
-            totals.resize_with(self.totals.len(), R::Total::default);
-            totals[row].merge(&entry.total());
+        for (key, total) in rows {
+            totals[self.numbers[&key]] = total;
         }
         let before = mem::replace(&mut self.totals, totals);
         let changes = self.totals.iter().zip(&before).enumerate().filter(|(_, (now, before))| now != before);
@@ -220,23 +226,15 @@ impl<R: Row> Rows<R> {
         (mem::take(&mut self.new), deltas)
     }
 
-    /// Returns the number of the row that counts `key`, which is new if the key is and there is room.
-    fn number(&mut self, mut key: R::Key) -> usize {
-        loop {
-            if let Some(&number) = self.numbers.get(&key) {
-                return number;
-            }
-            let wider = R::wider(&key, self.totals.len());
-            if wider == key {
-                break;
-            }
-            key = wider;
+    /// Adds the row in which the figures of this key are counted, unless there is one.
+    fn add(&mut self, key: R::Key) {
+        let bounds = self.bounded.iter().zip(R::BOUNDS);
+        let key = bounds.fold(key, |key, (bounded, bound)| bounded.row_of(key, bound.other));
+        if !self.numbers.contains_key(&key) {
+            self.numbers.insert(key.clone(), self.totals.len());
+            self.new.push(key);
+            self.totals.push(R::Total::default());
         }
-        let number = self.totals.len();
-        self.numbers.insert(key.clone(), number);
-        self.new.push(key);
-        self.totals.push(R::Total::default());
-        number
     }
 }
 

@@ -5,11 +5,9 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::rows::{are_valid, Counts, DeltaOf, Key, Row, Rows, Totals};
-use crate::measure::checksum::{Checksum, ChecksumCalls};
-use crate::measure::cpu::{CpuTime, OrderingTime};
-use crate::measure::latch::{CallsiteWaits, Handoffs, LatchWaits, PageWaits, Reacquires};
+use crate::measure::checksum::Checksum;
 use crate::measure::spin::SpinSettings;
-use crate::measure::Snapshot;
+use crate::measure::{measurements, Snapshot};
 
 /// The machine that a server runs on. What could not be found out is absent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -96,15 +94,21 @@ pub trait Recorded: Row {
     fn deltas(second: &Second) -> &[DeltaOf<Self>];
 }
 
-/// Defines what a second holds from the list of all kinds of row: each has a name in the file.
+/// Defines what a second holds from the list of all measurements, and the list of all kinds of row that follows from it:
+/// each has a name in the file.
 macro_rules! kinds_of_row {
-    ($($(#[$doc:meta])* $name:ident: $row:ty,)+) => {
+    ($($room:ident: $measurement:ident [$($name:ident: $row:ident),*],)+) => {
+        kinds_of_row! { $($($name: crate::measure::$room::$row,)*)+ lost: (String, u64), }
+    };
+    ($($name:ident: $row:ty,)+) => {
         /// The keys of the rows that are new in a second, by kind. A row's number is its place among all rows of its kind
         /// up to then.
         #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
         #[serde(default)]
         pub struct NewRows {
-            $($(#[$doc])* #[serde(skip_serializing_if = "Vec::is_empty")] pub $name: Vec<Key<$row>>,)+
+            $(#[doc = concat!("The keys of `", stringify!($row), "`.")]
+            #[serde(skip_serializing_if = "Vec::is_empty")]
+            pub $name: Vec<Key<$row>>,)+
         }
 
         /// One second, as the difference from the one before.
@@ -114,7 +118,9 @@ macro_rules! kinds_of_row {
             /// This second's end, in nanoseconds since recording began.
             pub at_ns: u64,
             pub new: NewRows,
-            $($(#[$doc])* #[serde(skip_serializing_if = "Vec::is_empty")] pub $name: Vec<DeltaOf<$row>>,)+
+            $(#[doc = concat!("What rows of `", stringify!($row), "` count.")]
+            #[serde(skip_serializing_if = "Vec::is_empty")]
+            pub $name: Vec<DeltaOf<$row>>,)+
             /// Absent if it is as in the second before.
             #[serde(skip_serializing_if = "Option::is_none")]
             pub code: Option<Code>,
@@ -195,27 +201,9 @@ macro_rules! kinds_of_row {
     };
 }
 
-kinds_of_row! {
-    latches: LatchWaits,
-    /// Waits, nanoseconds.
-    reacquires: Reacquires,
-    /// Waits, nanoseconds.
-    callsites: CallsiteWaits,
-    /// Waits, nanoseconds.
-    pages: PageWaits,
-    /// Sampled CPU time, nanoseconds.
-    cpu: CpuTime,
-    /// Waits, nanoseconds, waiters that had moved.
-    handoffs: Handoffs,
-    /// Sampled CPU time, nanoseconds: a part of `cpu`.
-    ordering: OrderingTime,
-    /// Calls and bytes, scaled up from bursts, so that most seconds have none.
-    checksum_calls: ChecksumCalls,
-    /// Events that are in no other figure, by cause.
-    lost: (String, u64),
-}
+measurements!(kinds_of_row);
 
-/// Causes of lost events.
+/// Events that are in no other figure, by cause.
 impl Row for (String, u64) {
     type Key = String;
     type Total = Counts<1>;

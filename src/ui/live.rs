@@ -74,17 +74,6 @@ impl LiveView {
         self.write(&text)
     }
 
-    /// Ends the view, and leaves the last table in place.
-    ///
-    /// # Errors
-    /// Fails if the output cannot be written.
-    pub fn finish(&mut self) -> io::Result<()> {
-        if let Some(terminal) = &mut self.terminal {
-            terminal.drawn_lines = 0;
-        }
-        self.output.flush()
-    }
-
     fn write(&mut self, text: &str) -> io::Result<()> {
         self.output.write_all(text.as_bytes())?;
         self.output.flush()

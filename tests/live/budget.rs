@@ -13,8 +13,8 @@ use lab::load::Load;
 use lab::releases::Release;
 use lab::server::{wait_for, Options, Server};
 
-/// Six full periods of the duty cycle: part of a period may contain no on-time, or only on-time.
-const WINDOW: Duration = Duration::from_secs(24);
+/// Four full periods of the duty cycle: part of a period may contain no on-time, or only on-time.
+const WINDOW: Duration = Duration::from_secs(16);
 
 /// What a server and its agent counted in a window.
 #[derive(Debug)]

@@ -14,7 +14,7 @@ use lab::server::{wait_for, Options, Server};
 
 /// The number of pairs of windows, with all probes detached and attached, inside one continuous load, so that adjacent
 /// windows see the same machine. `ARMTRACE_PAIRS` sets another number, for measuring instead of testing.
-const PAIRS: usize = 20;
+const PAIRS: usize = 12;
 /// The time after each change that counts for neither window.
 const SETTLE: Duration = Duration::from_millis(150);
 /// The length of a window. The duty cycle, if there is one, continues from window to window.

@@ -114,9 +114,10 @@ fn cpu_is_recorded(report: &Report) -> Result<()> {
     // The last samples may be from after the last second, and the first from before the CPU time was first read.
     ensure!(cpu.cpu > 0.8 * used && cpu.cpu < 1.1 * used, "{} s were sampled, {used} s were used", cpu.cpu);
     ensure!(cpu.share(CpuClass::Latch) + cpu.share(CpuClass::Checksum) > 0.0, "{:?}", cpu.classes);
-    let checksum = report.checksums.first().context("no checksum")?;
+    let checksum = report.parts.checksum.checksums.first().context("no checksum")?;
     ensure!(checksum.checksum.purpose.starts_with("crc32c"), "{checksum:?}");
-    ensure!(report.spin_settings.as_ref().is_some_and(|spin| spin.turn_ns > 0.0), "{:?}", report.spin_settings);
+    let spin = &report.parts.spin.spin_settings;
+    ensure!(spin.as_ref().is_some_and(|spin| spin.turn_ns > 0.0), "{spin:?}");
     let spins: u64 =
         report.latch.latches.iter().filter_map(|latch| latch.spins).map(|spins| spins.won + spins.wasted).sum();
     ensure!(spins > 0, "no wait began with spinning: {:?}", report.latch.latches);

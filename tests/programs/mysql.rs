@@ -228,7 +228,7 @@ fn instruments_are_read_from_their_tables() {
         assert!(instruments.is_contradicted(key("key_twice")));
         assert!(!instruments.is_contradicted(key("trx_mutex_key")));
         // 22 mutexes and 3 rw-locks of InnoDB, and 5 locks of the SQL layer.
-        assert_eq!((instruments.len(), instruments.keys().count(), instruments.is_empty()), (30, 30, false));
+        assert_eq!(instruments.keys().count(), 30);
     }
 }
 

@@ -205,7 +205,7 @@ fn cpu_time_is_compared_by_class_and_spinning_by_latch() {
     assert!(near(trx.spinning[0].unwrap(), 0.4) && near(trx.spinning[1].unwrap(), 1.2), "{trx:?}");
     assert!(near(trx.spins_won[0].unwrap(), 0.8) && near(trx.spins_won[1].unwrap(), 0.2), "{trx:?}");
     // 150 turns in each of 30 rounds take 36 and 9 µs.
-    let [turn, spun] = [comparison.spin_turn.unwrap(), comparison.spin_before_sleep.unwrap()];
+    let [turn, spun] = [comparison.parts.spin.spin_turn.unwrap(), comparison.parts.spin.spin_before_sleep.unwrap()];
     assert!(near(turn[0], 8e-9) && near(turn[1], 2e-9) && near(spun[0], 36e-6) && near(spun[1], 9e-6), "{spun:?}");
     assert_eq!(comparison.code["crc32c of pages and redo log"][1].as_deref(), Some("b, in software"));
     assert!(comparison
@@ -332,7 +332,7 @@ fn cpu_time_is_compared_only_if_both_sides_have_samples() {
     let sampled = computing("a", &start(1), 600, 400, 8);
     let unsampled = side("b", &start(1), Load { trx: 100, index: 10, queries: 1000 });
     let comparison = Comparison::new(&sampled, &unsampled, Options::default());
-    assert!(comparison.cpu.is_empty() && comparison.spin_turn.is_none() && comparison.code.is_empty());
+    assert!(comparison.cpu.is_empty() && comparison.parts.spin.spin_turn.is_none() && comparison.code.is_empty());
     let trx = comparison.changes.iter().find(|row| row.latch == TRX).unwrap();
     assert!(trx.spinning[0].is_some() && trx.spinning[1].is_none(), "{trx:?}");
     assert!(!Text(&comparison).to_string().contains("by class"));

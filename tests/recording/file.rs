@@ -151,9 +151,9 @@ fn files_of_version_1_with_handoffs_are_still_read() {
     let cpu = report.cpu.as_ref().unwrap();
     assert_eq!((cpu.ordering.len(), cpu.instructions()[0].0), (8, "lock cmpxchg"));
     assert!((cpu.ordering_share().unwrap() - 0.10355).abs() < 1e-4, "{:?}", cpu.ordering_share());
-    let calls = report.checksums[0].calls.unwrap();
+    let calls = report.parts.checksum.checksums[0].calls.unwrap();
     assert_eq!((calls.calls, calls.bytes, calls.bursts), (929_211, 1_016_041_034, 1));
-    assert_eq!(report.checksums[0].cpu_per_kib, None, "one burst is not enough for a cost");
+    assert_eq!(report.parts.checksum.checksums[0].cpu_per_kib, None, "one burst is not enough for a cost");
 }
 
 /// The file has 40 seconds of the busy server, written when each kind of row still had its own writer.

@@ -168,7 +168,7 @@ fn cpu_time_is_reported_by_class_function_and_latch() {
     assert!(near(top.spin_cpu.unwrap(), top.wait / 4.0));
     let spins = top.spins.unwrap();
     assert_eq!((spins.won, spins.wasted, spins.won_share()), (2325, 775, 0.75));
-    let checksum = &report.checksums[0];
+    let checksum = &report.parts.checksum.checksums[0];
     assert!(near(checksum.cpu.unwrap(), 3.1) && checksum.checksum.instruction.as_deref() == Some("pclmulqdq"));
     let text = Text(&report).to_string();
     for words in [
@@ -226,7 +226,7 @@ fn barriers_and_checksums_are_reported() {
     let cpu = report.cpu.as_ref().unwrap();
     // 50 ms of each tick's 2 s.
     assert!(near(cpu.ordering_share().unwrap(), 0.025) && near(cpu.ordering[0].cpu, 31.0 * 0.05), "{:?}", cpu.ordering);
-    let checksum = &report.checksums[0];
+    let checksum = &report.parts.checksum.checksums[0];
     let calls = checksum.calls.unwrap();
     assert_eq!((calls.calls, calls.bytes, calls.bursts), (31 * 2_000, 31 * 1_024_000, 30));
     // 0.1 s for 1,000 KiB.
@@ -240,7 +240,7 @@ fn barriers_and_checksums_are_reported() {
     }
     assert!(Html(&report).to_string().contains("<code>lock cmpxchg</code></td><td>mutex_enter_inline</td>"));
     // A few bursts are not enough for a cost.
-    assert_eq!(Report::new(&read(&busy_file(9))).checksums[0].cpu_per_kib, None);
+    assert_eq!(Report::new(&read(&busy_file(9))).parts.checksum.checksums[0].cpu_per_kib, None);
 }
 
 #[test]
@@ -256,7 +256,7 @@ fn unmeasured_figures_are_absent_not_zero() {
     )];
     let start = armtrace::recording::Start { places: Vec::new(), ..start(1) };
     let report = Report::new(&read(&file(&start, &seconds, Some(Ending::Complete))));
-    assert!(report.handoffs.is_none() && report.cpu.is_none() && report.checksums[0].calls.is_none());
+    assert!(report.handoffs.is_none() && report.cpu.is_none() && report.parts.checksum.checksums[0].calls.is_none());
     let text = [Text(&report).to_string(), Html(&report).to_string()].concat();
     assert!(!text.contains("anded over") && !text.contains("andoffs") && !text.contains("atomics"), "{text}");
     let json = serde_json::to_value(&report).unwrap();
@@ -286,7 +286,11 @@ fn without_samples_there_are_no_figures_of_cpu_time() {
         .map(|second| (Snapshot { cpu: cpu::Figures { time: Vec::new(), ..busy(second).cpu }, ..busy(second) }, None))
         .collect();
     let report = Report::new(&read(&file(&start(1), &seconds, Some(Ending::Complete))));
-    assert!(report.cpu.is_none() && report.checksums[0].cpu.is_none() && report.latch.latches[0].spin_cpu.is_none());
+    assert!(
+        report.cpu.is_none()
+            && report.parts.checksum.checksums[0].cpu.is_none()
+            && report.latch.latches[0].spin_cpu.is_none()
+    );
     let text = Text(&report).to_string();
     assert!(text.contains("are awake for as long as") && !text.contains("cpu:"), "{text}");
     assert!(!Html(&report).to_string().contains("<h2>CPUs busy"));

@@ -15,6 +15,7 @@ families! {
 }
 
 /// Serves the counted instructions.
+#[derive(Default)]
 pub struct BarrierMetrics;
 
 impl Metrics for BarrierMetrics {

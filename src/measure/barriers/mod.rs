@@ -10,7 +10,7 @@ use std::thread;
 use anyhow::Result;
 use rustix::process::setpriority_process;
 
-use super::{Measurement, Snapshot};
+use super::{Attaching, Measurement, Nothing, Room, Snapshot};
 use crate::attach::Costs;
 use crate::audit;
 use crate::server::Target;
@@ -22,38 +22,42 @@ pub type Figures = Vec<(String, u64)>;
 /// The lowest priority, as `nice` counts.
 const LOWEST_PRIORITY: i32 = 19;
 
-/// Counts the instructions of one server.
-pub struct Barriers {
-    target: Arc<Target>,
-    counted: Arc<OnceLock<Figures>>,
-}
+/// The instructions of one server, once they are counted.
+#[derive(Default)]
+pub struct Barriers(OnceLock<Figures>);
 
-impl Barriers {
-    /// Creates a measurement that has counted nothing yet.
-    pub fn new(target: &Arc<Target>) -> Barriers {
-        Barriers { target: Arc::clone(target), counted: Arc::default() }
+impl Room for Barriers {
+    type Figures = Figures;
+    type Metrics = BarrierMetrics;
+    type Report = Nothing;
+    type Comparison = Nothing;
+
+    fn begin(on: &mut Attaching) -> Option<Result<Arc<Barriers>>> {
+        on.more?;
+        let (barriers, target) = (Arc::new(Barriers::default()), Arc::clone(on.target));
+        let counted = Arc::clone(&barriers);
+        on.later(move || count_in_background(target, counted));
+        Some(Ok(barriers))
     }
 }
 
 impl Measurement for Barriers {
-    /// Starts a thread that yields to everything else on a busy machine: counting takes some tenths of a second of CPU
-    /// time.
-    fn prepare(&self) {
-        let (target, counted) = (Arc::clone(&self.target), Arc::clone(&self.counted));
-        let count = move || {
-            // Without a process id, this is the priority of this thread alone.
-            if setpriority_process(None, LOWEST_PRIORITY).is_ok() {
-                count(&target).into_iter().for_each(|figures| _ = counted.set(figures));
-            }
-        };
-        if let Err(error) = thread::Builder::new().name("barriers".to_owned()).spawn(count) {
-            tracing::warn!("the server's barriers are not counted: {error}");
-        }
-    }
-
     fn collect(&self, _costs: Option<&Costs>, snapshot: &mut Snapshot) -> Result<()> {
-        snapshot.barriers = self.counted.get().cloned().unwrap_or_default();
+        snapshot.barriers = self.0.get().cloned().unwrap_or_default();
         Ok(())
+    }
+}
+
+/// Starts a thread that yields to everything else on a busy machine: counting takes some tenths of a second of CPU time.
+fn count_in_background(target: Arc<Target>, barriers: Arc<Barriers>) {
+    let count = move || {
+        // Without a process id, this is the priority of this thread alone.
+        if setpriority_process(None, LOWEST_PRIORITY).is_ok() {
+            count(&target).into_iter().for_each(|figures| _ = barriers.0.set(figures));
+        }
+    };
+    if let Err(error) = thread::Builder::new().name("barriers".to_owned()).spawn(count) {
+        tracing::warn!("the server's barriers are not counted: {error}");
     }
 }
 

@@ -4,7 +4,6 @@
 use std::mem::MaybeUninit;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -23,6 +22,7 @@ use crate::measure::checksum::{ChecksumCalls, Implementation};
 use crate::measure::latch::{ip_offset, register_offset};
 use crate::measure::maps::of_cpus;
 use crate::server::{cpu_time_ns, Target};
+use crate::worker::{Stop, Worker};
 
 /// How long a burst sees every call.
 const BURST: Duration = Duration::from_millis(20);
@@ -38,8 +38,7 @@ const IDLE: f64 = 0.01;
 
 /// Takes bursts for as long as it exists.
 pub(super) struct Bursts {
-    /// The thread that takes bursts ends when this is dropped.
-    stop: Mutex<Option<Sender<()>>>,
+    worker: Mutex<Option<Worker>>,
     shared: Arc<Shared>,
 }
 
@@ -86,7 +85,6 @@ impl Bursts {
     /// # Errors
     /// Fails when no thread can be started.
     pub fn start(target: &Arc<Target>, checksums: &[Chosen]) -> Result<Bursts> {
-        let (stop, stopped) = mpsc::channel();
         let shared = Arc::new(Shared {
             attached: Mutex::default(),
             paused: AtomicBool::new(false),
@@ -94,13 +92,12 @@ impl Bursts {
             figures: Mutex::default(),
         });
         let (sites, target, into) = (sites(target, checksums), Arc::clone(target), Arc::clone(&shared));
-        let run = move || {
-            if let Err(error) = take_bursts(&target, sites, &into, &stopped) {
+        let worker = Worker::start("bursts", move |stop| {
+            if let Err(error) = take_bursts(&target, sites, &into, stop) {
                 tracing::warn!("checksum calls are not counted: {error:#}");
             }
-        };
-        thread::Builder::new().name("bursts".to_owned()).spawn(run)?;
-        Ok(Bursts { stop: Mutex::new(Some(stop)), shared })
+        })?;
+        Ok(Bursts { worker: Mutex::new(Some(worker)), shared })
     }
 
     pub fn figures(&self) -> BurstFigures {
@@ -124,8 +121,7 @@ impl Bursts {
 
     /// Returns when no probe is attached, and none will be.
     pub fn stop(&self) {
-        self.stop.lock().take();
-        drop(self.shared.attached.lock());
+        self.worker.lock().take().into_iter().for_each(Worker::end);
     }
 }
 
@@ -156,7 +152,7 @@ fn site(target: &Target, chosen: &Chosen) -> Option<CountedFunction> {
 }
 
 /// Takes bursts until told to stop.
-fn take_bursts(target: &Target, sites: Vec<CountedFunction>, shared: &Shared, stopped: &Receiver<()>) -> Result<()> {
+fn take_bursts(target: &Target, sites: Vec<CountedFunction>, shared: &Shared, stop: &Stop) -> Result<()> {
     if sites.is_empty() {
         return Ok(());
     }
@@ -165,13 +161,13 @@ fn take_bursts(target: &Target, sites: Vec<CountedFunction>, shared: &Shared, st
     let mut counts = vec![Count::default(); probes.sites.len()];
     let mut pause = SHORTEST_PAUSE;
     let mut cpu_ns = cpu_time_ns(target.pid);
-    while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
+    while stop.wait(pause) {
         let now_ns = cpu_time_ns(target.pid);
         let used_ns = now_ns.zip(cpu_ns).map_or(0, |(now, then)| now.saturating_sub(then));
         cpu_ns = now_ns;
         let since = *shared.since.lock();
         if (used_ns as f64) >= IDLE * since.elapsed().as_nanos() as f64 {
-            pause = pause_after(probes.burst(shared, stopped, &mut counts, since)?);
+            pause = pause_after(probes.burst(shared, &mut counts, since)?);
         }
         *shared.since.lock() = Instant::now();
         *shared.figures.lock() = probes.figures(&counts);
@@ -218,11 +214,9 @@ impl<'obj> Probes<'obj> {
 
     /// Counts for [`BURST`], and scales the counts to the whole time since `since`. Returns the hits, with expensive
     /// ones counted several times.
-    fn burst(&self, shared: &Shared, stopped: &Receiver<()>, counts: &mut [Count], since: Instant) -> Result<u64> {
+    fn burst(&self, shared: &Shared, counts: &mut [Count], since: Instant) -> Result<u64> {
         let held = shared.attached.lock();
-        // A thread that waits for the lock has already sent its request.
-        let is_over = stopped.try_recv() == Err(mpsc::TryRecvError::Disconnected);
-        if is_over || shared.paused.load(Ordering::Relaxed) {
+        if shared.paused.load(Ordering::Relaxed) {
             return Ok(0);
         }
         let programs = SitePrograms {

@@ -32,6 +32,7 @@ families! {
 }
 
 /// Serves the chosen checksums: their CPU time and calls.
+#[derive(Default)]
 pub struct ChecksumMetrics;
 
 impl Metrics for ChecksumMetrics {

@@ -18,7 +18,8 @@ use std::sync::Arc;
 use anyhow::Result;
 
 use self::burst::Bursts;
-use super::{cost_ns, Measurement, Snapshot};
+use self::report::ChecksumsReport;
+use super::{cost_ns, Attaching, Measurement, Nothing, Room, Snapshot};
 use crate::attach::Costs;
 use crate::measure::address_space::AddressSpace;
 use crate::model::{ProbeState, ProbeStatus};
@@ -60,6 +61,19 @@ impl Checksums {
             trap_ns: costs.and_then(|costs| costs.of(class)),
             program_ns: 0,
         })
+    }
+}
+
+impl Room for Checksums {
+    type Figures = Figures;
+    type Metrics = ChecksumMetrics;
+    type Report = ChecksumsReport;
+    // Their cost is one figure, which every comparison has.
+    type Comparison = Nothing;
+
+    fn begin(on: &mut Attaching) -> Option<Result<Arc<Checksums>>> {
+        let is_sampled = on.more?.sample_hz > 0;
+        Some(Ok(Arc::new(Checksums::attach(on.target, is_sampled))))
     }
 }
 

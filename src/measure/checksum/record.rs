@@ -7,7 +7,7 @@ use crate::measure::Snapshot;
 use crate::recording::{Counts, Recording, Row};
 
 /// An implementation of a checksum.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ChecksumKey {
     pub function: String,
     pub implementation: Implementation,

@@ -5,8 +5,15 @@ use serde::Serialize;
 use super::figures::Checksum;
 use super::record::ChecksumKey;
 use crate::present::format;
-use crate::recording::report::{seconds, Report, Section};
+use crate::recording::report::{seconds, Part, Report, Section};
 use crate::recording::{Recording, LEAST_BURSTS, LEAST_SAMPLED};
+
+/// The checksums of a server.
+#[derive(Clone, Debug, Serialize)]
+pub struct ChecksumsReport {
+    /// Those whose implementation is known.
+    pub checksums: Vec<ChecksumReport>,
+}
 
 /// The implementation of a checksum that the server has chosen, and what it cost.
 #[derive(Clone, Debug, Serialize)]
@@ -30,15 +37,16 @@ pub struct CallsReport {
     pub bursts: usize,
 }
 
-/// Returns what is known about each of the server's checksums.
-pub(crate) fn checksums(recording: &Recording) -> Vec<ChecksumReport> {
-    let rows = recording.cpu();
-    let report = |checksum: &Checksum| {
-        let cpu = (!rows.is_empty()).then(|| seconds(checksum.cpu_ns(&rows)));
-        let calls = calls(recording, checksum);
-        ChecksumReport { cpu, calls, cpu_per_kib: cpu_per_kib(cpu, calls), checksum: checksum.clone() }
-    };
-    recording.code.checksums.iter().map(report).collect()
+impl Part for ChecksumsReport {
+    fn new(recording: &Recording) -> ChecksumsReport {
+        let rows = recording.cpu();
+        let report = |checksum: &Checksum| {
+            let cpu = (!rows.is_empty()).then(|| seconds(checksum.cpu_ns(&rows)));
+            let calls = calls(recording, checksum);
+            ChecksumReport { cpu, calls, cpu_per_kib: cpu_per_kib(cpu, calls), checksum: checksum.clone() }
+        };
+        ChecksumsReport { checksums: recording.code.checksums.iter().map(report).collect() }
+    }
 }
 
 fn calls(recording: &Recording, checksum: &Checksum) -> Option<CallsReport> {
@@ -56,9 +64,9 @@ fn cpu_per_kib(cpu: Option<f64>, calls: Option<CallsReport>) -> Option<f64> {
     is_known.then(|| cpu / (calls.bytes as f64 / 1024.0))
 }
 
-impl Section for Vec<ChecksumReport> {
+impl Section for ChecksumsReport {
     fn facts(&self, report: &Report) -> Vec<(String, String)> {
-        self.iter().map(|row| (row.checksum.purpose.clone(), row.fact(report.duration))).collect()
+        self.checksums.iter().map(|row| (row.checksum.purpose.clone(), row.fact(report.duration))).collect()
     }
 }
 

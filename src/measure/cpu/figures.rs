@@ -1,6 +1,6 @@
 //! CPU time of the server: the figures.
 
-use crate::model::CpuClass;
+use crate::model::{self, CpuClass};
 
 /// Everything counted about CPU time since attach.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -25,7 +25,7 @@ pub struct CpuTime {
 
 impl CpuTime {
     /// In place of a function: all of the class that have no row of their own.
-    pub const OTHER: &str = "other";
+    pub const OTHER: &str = model::OTHER;
 
     /// Nanoseconds of these rows together.
     pub fn sum<'a>(rows: impl Iterator<Item = &'a CpuTime>) -> u64 {

@@ -26,6 +26,7 @@ families! {
 }
 
 /// Serves CPU time, whose rows [`Table`](super::Table) bounds.
+#[derive(Default)]
 pub struct CpuMetrics;
 
 impl Metrics for CpuMetrics {

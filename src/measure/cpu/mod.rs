@@ -21,10 +21,10 @@ pub use table::Table;
 
 use std::collections::HashMap;
 use std::fmt::{self, Display, Formatter};
+use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,9 +34,9 @@ use libbpf_rs::{Link, MapHandle, TracepointCategory};
 use parking_lot::{Mutex, MutexGuard};
 
 use super::address_space::AddressSpace;
-use super::checksum::Chosen;
+use super::checksum::{Checksums, Chosen};
 use super::maps::{entries, of_cpus, sum_over_cpus, take_entries};
-use super::{cost_ns, Measurement, Snapshot};
+use super::{cost_ns, Attaching, Measurement, Nothing, Room, Snapshot};
 use crate::attach::{attach_clock, detach_all, open_clock, Costs, ProbeClass, Refusal};
 use crate::bpf::bytes_of;
 use crate::bpf::sample::{types, SampleSkel, SampleSkelBuilder};
@@ -45,6 +45,7 @@ use crate::measure::latch::{self, LatchCollector, Latches, MapKey, Plan};
 use crate::memory;
 use crate::model::{CpuClass, ProbeState, ProbeStatus};
 use crate::server::{cpu_time_ns, Target};
+use crate::worker::Worker;
 
 /// The names of the causes in `enum sample_lost`, in its order.
 const LOST: [&str; types::sample_lost::SAMPLE_LOST_CAUSES.0 as usize] = ["samples_full", "spins_full"];
@@ -77,8 +78,8 @@ struct Clocks {
     counts_getcpu: bool,
     /// The CPUs that are not sampled, and the system call that is not counted.
     refused: Vec<Refusal<Sampling>>,
-    /// The thread that drains samples ends when this is dropped.
-    drainer: Option<Sender<()>>,
+    /// Drains samples.
+    drainer: Option<Worker>,
 }
 
 /// What was sampled so far.
@@ -183,6 +184,21 @@ impl CpuSampler {
     }
 }
 
+impl Room for CpuSampler {
+    type Figures = Figures;
+    type Metrics = CpuMetrics;
+    // Every report and comparison relates waits to CPU time, and has it in a field of its own.
+    type Report = Nothing;
+    type Comparison = Nothing;
+
+    fn begin(on: &mut Attaching) -> Option<Result<Arc<CpuSampler>>> {
+        let hz = Some(on.more?.sample_hz).filter(|hz| *hz > 0)?;
+        let chosen = on.begun.checksum.as_deref().map_or(&[][..], Checksums::chosen);
+        let sampler = CpuSampler::attach(on.target, hz, on.plan, chosen, on.latches);
+        Some(sampler.map(Arc::new).context("CPU time is not sampled"))
+    }
+}
+
 impl Measurement for CpuSampler {
     fn refused(&self) -> Vec<String> {
         self.clocks.lock().refused.iter().map(Refusal::to_string).collect()
@@ -213,7 +229,7 @@ impl Measurement for CpuSampler {
 
     fn detach(&self) {
         let mut clocks = self.clocks.lock();
-        // The draining thread ends by itself; it may be reading a library at the moment.
+        // Do not wait for it: it may be reading a library at the moment.
         clocks.drainer.take();
         detach_all(std::mem::take(&mut clocks.links));
     }
@@ -296,19 +312,16 @@ fn attach_clocks(skel: &SampleSkel<'_>, cpus: &[i32], period_ns: u64) -> Result<
 }
 
 /// Keeps the kernel's map from filling up while nothing collects.
-fn drain_regularly(collector: Arc<CpuCollector>) -> Result<Sender<()>> {
-    let (stop, stopped) = mpsc::channel::<()>();
-    let drain = move || {
+fn drain_regularly(collector: Arc<CpuCollector>) -> io::Result<Worker> {
+    Worker::start("samples", move |stop| {
         collector.warm_up();
         memory::give_back();
-        while stopped.recv_timeout(DRAIN) == Err(RecvTimeoutError::Timeout) {
+        while stop.wait(DRAIN) {
             if let Err(error) = collector.drain() {
                 tracing::error!("cannot read the samples of CPU time: {error:#}");
             }
         }
-    };
-    std::thread::Builder::new().name("samples".to_owned()).spawn(drain)?;
-    Ok(stop)
+    })
 }
 
 impl CpuCollector {

@@ -5,17 +5,17 @@ use serde::{Deserialize, Serialize};
 use super::figures::{CpuTime, OrderingTime};
 use crate::measure::Snapshot;
 use crate::model::CpuClass;
-use crate::recording::{Counts, Recording, Row};
+use crate::recording::{Bound, Counts, Recording, Row};
 
 /// A function and the class that its time counts as.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct CpuKey {
     pub class: String,
     pub function: String,
 }
 
 /// An instruction that orders memory, in a function.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct OrderingKey {
     pub instruction: String,
     pub function: String,
@@ -26,7 +26,8 @@ impl Row for CpuTime {
     type Key = CpuKey;
     type Total = Counts<1>;
 
-    const LIMIT: usize = 250;
+    const BOUNDS: &'static [Bound<CpuKey>] =
+        &[Bound { rows: 250, other: |key| CpuKey { function: CpuTime::OTHER.to_owned(), ..key.clone() } }];
 
     fn entries(now: &Snapshot) -> Vec<&CpuTime> {
         now.cpu.time.iter().collect()
@@ -48,8 +49,8 @@ impl Row for CpuTime {
         &mut snapshot.cpu.time
     }
 
-    fn other(key: &CpuKey) -> CpuKey {
-        CpuKey { function: CpuTime::OTHER.to_owned(), ..key.clone() }
+    fn weight(Counts([ns]): &Counts<1>) -> u64 {
+        *ns
     }
 }
 
@@ -58,7 +59,8 @@ impl Row for OrderingTime {
     type Key = OrderingKey;
     type Total = Counts<1>;
 
-    const LIMIT: usize = 150;
+    const BOUNDS: &'static [Bound<OrderingKey>] =
+        &[Bound { rows: 150, other: |key| OrderingKey { function: CpuTime::OTHER.to_owned(), ..key.clone() } }];
 
     fn entries(now: &Snapshot) -> Vec<&OrderingTime> {
         now.cpu.ordering.iter().collect()
@@ -80,8 +82,8 @@ impl Row for OrderingTime {
         &mut snapshot.cpu.ordering
     }
 
-    fn other(key: &OrderingKey) -> OrderingKey {
-        OrderingKey { function: CpuTime::OTHER.to_owned(), ..key.clone() }
+    fn weight(Counts([ns]): &Counts<1>) -> u64 {
+        *ns
     }
 }
 

@@ -28,6 +28,7 @@ families! {
 }
 
 /// Serves the hardware events.
+#[derive(Default)]
 pub struct HardwareMetrics;
 
 impl Metrics for HardwareMetrics {

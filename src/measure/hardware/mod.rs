@@ -20,7 +20,7 @@ pub use pmus::{Asked, Planned, Pmus, Unavailable};
 pub use proof::Uncounted;
 
 use std::io;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -32,11 +32,12 @@ use serde::{Serialize, Serializer};
 use crate::attach::{Costs, Counter, Reading, Whose};
 use crate::catalog::{hardware_cpu, Cpu, Proof};
 use crate::host::Machine;
-use crate::measure::cpu::{CpuCollector, Table};
-use crate::measure::{cost_ns, Measurement, Snapshot};
+use crate::measure::cpu::{CpuCollector, CpuSampler, Table};
+use crate::measure::{cost_ns, Attaching, Measurement, Nothing, Room, Snapshot};
 use crate::model::ProbeStatus;
 use crate::server::threads;
 use crate::symbols::Arch;
+use crate::worker::{Stop, Worker};
 
 /// The most descriptors for counting: one per event and thread that the server has when counting begins.
 const MOST_COUNTERS: usize = 8192;
@@ -95,6 +96,8 @@ pub struct HardwareEvents {
     /// The server's code; without it, events are not attributed to functions.
     code: Option<Arc<CpuCollector>>,
     state: Arc<Mutex<State>>,
+    /// Drains samples.
+    drainer: Mutex<Option<Worker>>,
 }
 
 #[derive(Default)]
@@ -120,10 +123,10 @@ struct Counted {
 }
 
 impl HardwareEvents {
-    /// Creates a measurement that counts nothing until it is prepared. `code` belongs to process `pid`, a program for
+    /// Creates a measurement that counts nothing until it is started. `code` belongs to process `pid`, a program for
     /// `arch`; without it, events are not attributed to functions.
     pub(crate) fn new(pid: i32, arch: Arch, code: Option<Arc<CpuCollector>>) -> HardwareEvents {
-        HardwareEvents { pid, arch, code, state: Arc::default() }
+        HardwareEvents { pid, arch, code, state: Arc::default(), drainer: Mutex::default() }
     }
 
     /// Tries the events of this host's CPU, and then counts those that passed.
@@ -159,9 +162,8 @@ impl HardwareEvents {
             sampler.pause();
         }
         state.functions = Some(Functions { sampler, table: Table::with_least(LEAST_EVENTS) });
-        drop(state);
-        let (state, code) = (Arc::downgrade(&self.state), Arc::clone(code));
-        std::thread::Builder::new().name("events".to_owned()).spawn(move || drain_regularly(&state, &code))?;
+        let (of, code) = (Arc::clone(&self.state), Arc::clone(code));
+        *self.drainer.lock() = Some(Worker::start("events", move |stop| drain_regularly(&of, &code, stop))?);
         Ok(())
     }
 
@@ -214,11 +216,23 @@ impl HardwareEvents {
     }
 }
 
-impl Measurement for HardwareEvents {
-    fn prepare(&self) {
-        self.start();
-    }
+impl Room for HardwareEvents {
+    type Figures = Figures;
+    type Metrics = HardwareMetrics;
+    type Report = Nothing;
+    type Comparison = Nothing;
 
+    fn begin(on: &mut Attaching) -> Option<Result<Arc<HardwareEvents>>> {
+        on.more.filter(|more| more.hardware_events)?;
+        let code = on.begun.cpu.as_deref().map(CpuSampler::collector);
+        let events = Arc::new(HardwareEvents::new(on.target.pid, on.target.image.arch(), code));
+        let later = Arc::clone(&events);
+        on.later(move || later.start());
+        Some(Ok(events))
+    }
+}
+
+impl Measurement for HardwareEvents {
     fn cost_ns(&self, costs: &Costs) -> u64 {
         cost_ns(self.probe(Some(costs)))
     }
@@ -255,19 +269,19 @@ impl Measurement for HardwareEvents {
             counted.collect();
             counted.counters.clear();
         }
+        // Do not wait for its last turn: it may have to read a library.
+        self.drainer.lock().take();
     }
 }
 
-/// Runs until the probe is detached or dropped.
-fn drain_regularly(state: &Weak<Mutex<State>>, code: &CpuCollector) {
+/// Drains samples at intervals, and those that are left when told to stop.
+fn drain_regularly(state: &Mutex<State>, code: &CpuCollector, stop: &Stop) {
     loop {
-        std::thread::sleep(DRAIN);
-        let Some(state) = state.upgrade() else { return };
-        let is_detached = state.lock().is_detached;
-        if let Err(error) = drain(&state, code) {
+        let goes_on = stop.wait(DRAIN);
+        if let Err(error) = drain(state, code) {
             tracing::error!("cannot read the samples of hardware events: {error:#}");
         }
-        if is_detached {
+        if !goes_on {
             return;
         }
     }

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use std::mem::MaybeUninit;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -28,6 +28,7 @@ use crate::bpf::latch::{LatchSkel, LatchSkelBuilder};
 use crate::host::Topology;
 use crate::model::ProbeState;
 use crate::server::Target;
+use crate::worker::Worker;
 
 /// The value of `by_turns` while a group's ends are attached and its beginnings are not yet.
 const ATTACHING: u32 = 2;
@@ -90,7 +91,7 @@ pub(super) struct Attacher<'obj> {
     /// The plan's groups, followed by [`Attacher::pthread`].
     groups: Vec<Links>,
     /// Threads that are detaching groups.
-    removals: Vec<JoinHandle<()>>,
+    removals: Vec<Worker>,
     /// What the kernel refused, each probe once.
     refused: Vec<Refusal<Probe>>,
 }
@@ -336,35 +337,48 @@ impl<'obj> Attacher<'obj> {
         let Links { begins, ends } = std::mem::take(&mut self.groups[group]);
         let maps = Arc::clone(&self.maps);
         let functions = self.functions_of(group);
-        self.removals.push(thread::spawn(move || {
-            let removal = thread::spawn(move || detach_all(begins));
+        let removal = Worker::start("detach", move |_| {
+            let removal = Worker::start("begins", move |_| detach_all(begins));
             thread::sleep(LAST_WAITS);
             for function in functions {
                 maps.update_attachment(function, |a| a.generation = a.generation.wrapping_add(1));
             }
             detach_all(ends);
-            _ = removal.join();
-        }));
+            removal.into_iter().for_each(Worker::end);
+        });
+        match removal {
+            Ok(removal) => self.removals.push(removal),
+            // Links that no thread takes are dropped, which detaches them.
+            Err(error) => tracing::warn!("probes were detached together, which loses open waits: {error}"),
+        }
     }
 
     /// Switches the futex programs off without detaching them.
     fn let_pthread_rest(&mut self) {
         self.pthread_rests = true;
         let maps = Arc::clone(&self.maps);
-        self.removals.push(thread::spawn(move || {
-            thread::sleep(LAST_WAITS);
+        let rest = |maps: &Maps| {
             maps.update_attachment(PTHREAD, |a| {
                 a.generation = a.generation.wrapping_add(1);
                 a.rests = 1;
             });
-        }));
+        };
+        let later = Worker::start("rest", move |_| {
+            thread::sleep(LAST_WAITS);
+            rest(&maps);
+        });
+        match later {
+            Ok(later) => self.removals.push(later),
+            Err(error) => {
+                rest(&self.maps);
+                tracing::warn!("the futex programs were switched off at once, which loses open waits: {error}");
+            }
+        }
     }
 
     /// Waits until the kernel has finished detaching.
     pub fn finish_removals(&mut self) {
-        for removal in self.removals.drain(..) {
-            _ = removal.join();
-        }
+        self.removals.drain(..).for_each(Worker::end);
     }
 
     pub fn set_states(&self, state: impl Fn(usize) -> ProbeState) {

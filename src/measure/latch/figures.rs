@@ -2,7 +2,7 @@
 
 use strum::{EnumString, IntoStaticStr};
 
-use crate::model::{cumulative, Histogram, Kind, Mode};
+use crate::model::{self, cumulative, Histogram, Kind, Mode};
 
 /// Everything counted about latch waits since attach.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -103,7 +103,7 @@ pub struct PageWaits {
 
 impl PageWaits {
     /// In place of a table: pages of which nothing is known, and all that have no row of their own.
-    pub const OTHER: &str = "other";
+    pub const OTHER: &str = model::OTHER;
 
     /// The row of all others.
     pub fn other() -> PageWaits {

@@ -8,8 +8,8 @@ use prometheus::proto::MetricFamily;
 use super::{CallsiteWaits, Handoffs, LatchWaits, Locality, PageWaits, Reacquires};
 use crate::families;
 use crate::measure::{Metrics, Snapshot};
-use crate::metrics::{seconds, Bounded, Family, OTHER};
-use crate::model::{Kind, Mode};
+use crate::metrics::{seconds, Family};
+use crate::model::{Bounded, Kind, Mode, OTHER};
 
 /// The most (latch, kind, mode) combinations with series of their own. The rest are summed in `latch="other"`.
 const LATCH_SERIES: usize = 200;
@@ -128,8 +128,8 @@ type LatchId = (String, Kind, Mode);
 /// Table, index and level, as label values.
 type PageId = [String; 3];
 
-impl LatchMetrics {
-    pub fn new() -> LatchMetrics {
+impl Default for LatchMetrics {
+    fn default() -> LatchMetrics {
         LatchMetrics {
             latches: Bounded::new(LATCH_SERIES),
             conds: Bounded::new(COND_SERIES),
@@ -139,12 +139,6 @@ impl LatchMetrics {
             handoffs: Bounded::new(HANDOFF_LATCHES),
             spin: SpinFloor::default(),
         }
-    }
-}
-
-impl Default for LatchMetrics {
-    fn default() -> LatchMetrics {
-        LatchMetrics::new()
     }
 }
 

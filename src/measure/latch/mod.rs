@@ -43,7 +43,7 @@ use self::attacher::Attacher;
 use self::command::Command;
 use self::maps::Maps;
 use self::status::Status;
-use super::{cost_ns, Measurement, Snapshot};
+use super::{cost_ns, Attaching, Measurement, Nothing, Room, Snapshot};
 use crate::attach::{Budget, Costs, Refusal};
 use crate::host::Topology;
 use crate::names::Namer;
@@ -94,6 +94,19 @@ impl Latches {
 
     pub(super) fn maps(&self) -> Arc<Maps> {
         self.probe.maps()
+    }
+}
+
+impl Room for Latches {
+    type Figures = Figures;
+    type Metrics = LatchMetrics;
+    // Reports and comparisons are about these.
+    type Report = Nothing;
+    type Comparison = Nothing;
+
+    /// Returns those that are measured already, because other measurements need them.
+    fn begin(on: &mut Attaching) -> Option<Result<Arc<Latches>>> {
+        Some(Ok(Arc::clone(on.latches)))
     }
 }
 

@@ -1,16 +1,14 @@
 //! Waits for latches, as a recording holds them.
 
-use std::cmp::Reverse;
-
 use serde::{Deserialize, Serialize};
 
 use super::figures::{CallsiteWaits, Handoffs, LatchWaits, Locality, PageWaits, Reacquires};
 use crate::measure::Snapshot;
-use crate::model::{cumulative, Histogram, Kind, Mode};
-use crate::recording::{difference, Counts, Delta, Recording, Row, Total, OTHER};
+use crate::model::{cumulative, Histogram, Kind, Mode, OTHER};
+use crate::recording::{difference, Bound, Counts, Delta, Recording, Row, Total};
 
 /// A latch in one mode.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct LatchKey {
     pub latch: String,
     pub kind: String,
@@ -19,7 +17,7 @@ pub struct LatchKey {
 }
 
 /// A place in the server's code where waits for a latch begin.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct CallsiteKey {
     pub latch: String,
     /// Absent if it is unknown, as in the files of older versions, and in the row of all others.
@@ -29,7 +27,7 @@ pub struct CallsiteKey {
 }
 
 /// A level of an index.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct PageKey {
     pub table: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -39,7 +37,7 @@ pub struct PageKey {
 }
 
 /// The parts of the machine that a latch was handed from and to.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct HandoffKey {
     pub latch: String,
     /// Parts of the machine. `None`: unknown, or this row stands for several.
@@ -110,7 +108,8 @@ impl Row for LatchWaits {
     type Key = LatchKey;
     type Total = LatchTotal;
 
-    const LIMIT: usize = 300;
+    const BOUNDS: &'static [Bound<LatchKey>] =
+        &[Bound { rows: 300, other: |key| LatchKey { latch: OTHER.to_owned(), ..key.clone() } }];
 
     fn entries(now: &Snapshot) -> Vec<&LatchWaits> {
         now.latch.waits.iter().collect()
@@ -153,8 +152,8 @@ impl Row for LatchWaits {
         &mut snapshot.latch.waits
     }
 
-    fn other(key: &LatchKey) -> LatchKey {
-        LatchKey { latch: OTHER.to_owned(), ..key.clone() }
+    fn weight(total: &LatchTotal) -> u64 {
+        total.waits.sum_ns
     }
 
     fn fault(key: &LatchKey) -> Option<&'static str> {
@@ -167,7 +166,7 @@ impl Row for Reacquires {
     type Key = String;
     type Total = Counts<2>;
 
-    const LIMIT: usize = 100;
+    const BOUNDS: &'static [Bound<String>] = &[Bound { rows: 100, other: |_| OTHER.to_owned() }];
 
     fn entries(now: &Snapshot) -> Vec<&Reacquires> {
         now.latch.reacquires.iter().collect()
@@ -189,8 +188,8 @@ impl Row for Reacquires {
         &mut snapshot.latch.reacquires
     }
 
-    fn other(_: &String) -> String {
-        OTHER.to_owned()
+    fn weight(Counts([_, wait_ns]): &Counts<2>) -> u64 {
+        *wait_ns
     }
 }
 
@@ -199,7 +198,10 @@ impl Row for CallsiteWaits {
     type Key = CallsiteKey;
     type Total = Counts<2>;
 
-    const LIMIT: usize = 400;
+    const BOUNDS: &'static [Bound<CallsiteKey>] = &[Bound {
+        rows: 400,
+        other: |_| CallsiteKey { latch: OTHER.to_owned(), mode: None, callsite: OTHER.to_owned() },
+    }];
 
     fn entries(now: &Snapshot) -> Vec<&CallsiteWaits> {
         now.latch.callsites.iter().collect()
@@ -229,8 +231,8 @@ impl Row for CallsiteWaits {
         &mut snapshot.latch.callsites
     }
 
-    fn other(_: &CallsiteKey) -> CallsiteKey {
-        CallsiteKey { latch: OTHER.to_owned(), mode: None, callsite: OTHER.to_owned() }
+    fn weight(Counts([_, wait_ns]): &Counts<2>) -> u64 {
+        *wait_ns
     }
 }
 
@@ -239,7 +241,10 @@ impl Row for PageWaits {
     type Key = PageKey;
     type Total = Counts<2>;
 
-    const LIMIT: usize = 200;
+    const BOUNDS: &'static [Bound<PageKey>] = &[Bound {
+        rows: 200,
+        other: |_| PageKey { table: PageWaits::OTHER.to_owned(), index: String::new(), level: None },
+    }];
 
     fn entries(now: &Snapshot) -> Vec<&PageWaits> {
         now.latch.pages.iter().collect()
@@ -261,8 +266,8 @@ impl Row for PageWaits {
         &mut snapshot.latch.pages
     }
 
-    fn other(_: &PageKey) -> PageKey {
-        PageKey { table: PageWaits::OTHER.to_owned(), index: String::new(), level: None }
+    fn weight(Counts([_, wait_ns]): &Counts<2>) -> u64 {
+        *wait_ns
     }
 }
 
@@ -271,13 +276,15 @@ impl Row for Handoffs {
     type Key = HandoffKey;
     type Total = Counts<3>;
 
-    const LIMIT: usize = 400;
+    /// A machine with many nodes has a row for each pair of them. Beyond the first bound, one row counts all handoffs of a
+    /// latch that are alike local, remote or unknown.
+    const BOUNDS: &'static [Bound<HandoffKey>] = &[
+        Bound { rows: 200, other: HandoffKey::of_latch },
+        Bound { rows: 200, other: |key| if *key == key.of_latch() { key.of_others() } else { key.clone() } },
+    ];
 
-    /// Longest first: these should have rows of their own.
     fn entries(now: &Snapshot) -> Vec<&Handoffs> {
-        let mut handoffs: Vec<&Handoffs> = now.latch.handoffs.iter().collect();
-        handoffs.sort_by_key(|row| Reverse(row.wait_ns));
-        handoffs
+        now.latch.handoffs.iter().collect()
     }
 
     fn key(&self) -> HandoffKey {
@@ -309,22 +316,10 @@ impl Row for Handoffs {
         &mut snapshot.latch.handoffs
     }
 
-    fn other(key: &HandoffKey) -> HandoffKey {
-        HandoffKey { latch: OTHER.to_owned(), ..key.of_latch() }
-    }
-
-    fn wider(key: &HandoffKey, rows: usize) -> HandoffKey {
-        match (rows, key.of_latch()) {
-            (..HANDOFF_CELLS, _) => key.clone(),
-            (Handoffs::LIMIT.., of_latch) if *key == of_latch => Handoffs::other(key),
-            (_, of_latch) => of_latch,
-        }
+    fn weight(Counts([_, wait_ns, _]): &Counts<3>) -> u64 {
+        *wait_ns
     }
 }
-
-/// From this many rows on, one row counts all handoffs of a latch that are alike local, remote or unknown: a machine with
-/// many nodes has a row for each pair of them.
-const HANDOFF_CELLS: usize = 200;
 
 impl LatchKey {
     /// Returns the latch's kind and mode; `None` if this version does not know one of them.
@@ -337,6 +332,11 @@ impl HandoffKey {
     /// Returns the key of all handoffs of the same latch and locality.
     fn of_latch(&self) -> HandoffKey {
         HandoffKey { latch: self.latch.clone(), from: None, to: None, locality: self.locality.clone() }
+    }
+
+    /// Returns the key of all handoffs of latches without a row of their own, of the same locality.
+    fn of_others(&self) -> HandoffKey {
+        HandoffKey { latch: OTHER.to_owned(), ..self.of_latch() }
     }
 
     /// Returns whether the latch came from another part of the machine; `None` if that is unknown.

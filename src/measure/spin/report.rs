@@ -1,10 +1,26 @@
 //! How long waiters spin, in a report.
 
-use super::figures::SpinSettings;
-use crate::recording::report::{Report, Section};
+use serde::Serialize;
 
-impl Section for Option<SpinSettings> {
+use super::figures::SpinSettings;
+use crate::recording::report::{Part, Report, Section};
+use crate::recording::Recording;
+
+/// How long waiters spin.
+#[derive(Clone, Debug, Serialize)]
+pub struct SpinReport {
+    /// As last set; times are in nanoseconds.
+    pub spin_settings: Option<SpinSettings>,
+}
+
+impl Part for SpinReport {
+    fn new(recording: &Recording) -> SpinReport {
+        SpinReport { spin_settings: recording.code.spin.clone() }
+    }
+}
+
+impl Section for SpinReport {
     fn facts(&self, _report: &Report) -> Vec<(String, String)> {
-        self.iter().map(|spin| ("spinning".to_owned(), spin.to_string())).collect()
+        self.spin_settings.iter().map(|spin| ("spinning".to_owned(), spin.to_string())).collect()
     }
 }

@@ -15,6 +15,7 @@ families! {
 }
 
 /// Serves the number of statements.
+#[derive(Default)]
 pub struct StatementMetrics;
 
 impl Metrics for StatementMetrics {

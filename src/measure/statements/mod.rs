@@ -5,17 +5,16 @@ mod metrics;
 pub use metrics::StatementMetrics;
 
 use std::io;
-use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
 
 use anyhow::Result;
 use parking_lot::Mutex;
 
-use super::{Measurement, Snapshot};
+use super::{Attaching, Measurement, Nothing, Room, Snapshot};
 use crate::attach::Costs;
 use crate::server::{Client, ClientError};
+use crate::worker::Worker;
 
 /// Statements that clients have sent since attach, at most a second old; `None` if the server is not asked, or does not
 /// answer.
@@ -39,8 +38,7 @@ pub enum UncountedStatements {
 /// the thread.
 pub struct StatementCounter {
     latest: Arc<Mutex<Option<u64>>>,
-    /// The thread ends when this is dropped.
-    _asking: Sender<()>,
+    _worker: Worker,
 }
 
 impl StatementCounter {
@@ -51,26 +49,37 @@ impl StatementCounter {
     pub fn start(mut client: Client) -> Result<StatementCounter, UncountedStatements> {
         let before = client.queries()?;
         let latest = Arc::new(Mutex::new(Some(0)));
-        let (asking, stop) = mpsc::channel();
-        let counter = StatementCounter { latest: Arc::clone(&latest), _asking: asking };
-        let ask = move || {
-            while stop.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
+        let answer = Arc::clone(&latest);
+        let worker = Worker::start("statements", move |stop| {
+            while stop.wait(INTERVAL) {
                 let count = client.queries();
                 let since = count.as_ref().ok().map(|count| count.saturating_sub(before));
-                *latest.lock() = since;
+                *answer.lock() = since;
                 if let Err(error) = count {
                     return tracing::warn!("statements are no longer counted: {error}");
                 }
             }
-        };
-        thread::Builder::new().name("statements".into()).spawn(ask).map_err(UncountedStatements::Thread)?;
-        Ok(counter)
+        });
+        let worker = worker.map_err(UncountedStatements::Thread)?;
+        Ok(StatementCounter { latest, _worker: worker })
     }
 
     /// Returns the statements of clients since the start, at most a second old; `None` after the server has failed to
     /// answer.
     pub fn latest(&self) -> Option<u64> {
         *self.latest.lock()
+    }
+}
+
+impl Room for StatementCounter {
+    type Figures = Figures;
+    type Metrics = StatementMetrics;
+    type Report = Nothing;
+    type Comparison = Nothing;
+
+    /// Goes on counting: a server that cannot be asked is an error before anything is attached.
+    fn begin(on: &mut Attaching) -> Option<Result<Arc<StatementCounter>>> {
+        on.more?.statements.clone().map(Ok)
     }
 }
 

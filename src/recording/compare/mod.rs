@@ -16,7 +16,7 @@ pub(crate) use text::{interval, times};
 pub use text::{Figure, Text};
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::{self, Formatter};
+use std::fmt::{self, Debug, Formatter};
 
 use maud::Markup;
 use serde::Serialize;
@@ -24,9 +24,10 @@ use serde::Serialize;
 use crate::measure::checksum::Checksum;
 use crate::measure::cpu::compare::{classes, ordering, CpuRow, Ordering};
 use crate::measure::latch::compare::{handoffs, remark, Handoffs};
-use crate::measure::spin::SpinSettings;
+use crate::measure::{measurements, Nothing, Room};
+use crate::recording::Recording;
 
-/// What one measurement contributes to a comparison.
+/// What one measurement writes in a comparison.
 pub trait Section {
     /// Returns its figures of the whole system.
     fn figures(&self) -> Vec<Figure> {
@@ -34,11 +35,78 @@ pub trait Section {
     }
 
     /// Writes its part of a comparison for a terminal, if it has any.
-    fn text(&self, comparison: &Comparison, f: &mut Formatter) -> fmt::Result;
+    fn text(&self, _comparison: &Comparison, _f: &mut Formatter) -> fmt::Result {
+        Ok(())
+    }
 
     /// Returns its part of a page, if it has any.
-    fn html(&self, comparison: &Comparison) -> Markup;
+    fn html(&self, _comparison: &Comparison) -> Markup {
+        Markup::default()
+    }
 }
+
+/// What one measurement adds to a comparison: its fields are those of the comparison, and what is written of them.
+pub trait Part: Section + Clone + Debug + Serialize {
+    /// Its figures of one system; the default are those of a system of which there is no recording.
+    type Side: Clone + Debug + Default;
+
+    /// Returns the figures of a recorded system.
+    fn side(recording: &Recording) -> Self::Side;
+
+    /// Compares two systems, whose own figures of this measurement are `own`.
+    fn new(sides: [&Side; 2], own: [&Self::Side; 2], ranked_by: Per) -> Self;
+}
+
+impl Section for Nothing {}
+
+impl Part for Nothing {
+    type Side = ();
+
+    fn side(_recording: &Recording) {}
+
+    fn new(_sides: [&Side; 2], _own: [&(); 2], _ranked_by: Per) -> Nothing {
+        Nothing {}
+    }
+}
+
+/// The part of a comparison that measurement `M` adds.
+type PartOf<M> = <M as Room>::Comparison;
+
+macro_rules! parts {
+    ($($room:ident: $measurement:ident $rows:tt,)+) => {
+        /// What the measurements add to a comparison.
+        #[derive(Clone, Debug, Serialize)]
+        pub struct Parts {
+            $(#[doc = concat!("The part of [`", stringify!($room), "`](crate::measure::", stringify!($room), ").")]
+            #[serde(flatten)]
+            pub $room: PartOf<crate::measure::$room::$measurement>,)+
+        }
+
+        impl Parts {
+            fn new(sides: [&Side; 2], ranked_by: Per) -> Parts {
+                Parts { $($room: Part::new(sides, sides.map(|side| &side.parts.$room), ranked_by)),+ }
+            }
+
+            fn sections(&self) -> Vec<&dyn Section> {
+                vec![$(&self.$room),+]
+            }
+        }
+
+        /// The figures of one system that the measurements compare.
+        #[derive(Clone, Debug, Default)]
+        struct SideParts {
+            $($room: <PartOf<crate::measure::$room::$measurement> as Part>::Side,)+
+        }
+
+        impl SideParts {
+            fn new(recording: &Recording) -> SideParts {
+                SideParts { $($room: PartOf::<crate::measure::$room::$measurement>::side(recording)),+ }
+            }
+        }
+    };
+}
+
+measurements!(parts);
 
 /// What waits are divided by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -233,9 +301,9 @@ pub struct Comparison {
     pub handoffs: Option<Handoffs>,
     /// CPU seconds to checksum a KiB; `None` if one of the two did not count that.
     pub checksum_cost: Option<Pair>,
-    /// The duration of one turn of the server's spin loop, and of all spinning before a sleep, in seconds.
-    pub spin_turn: Option<[f64; 2]>,
-    pub spin_before_sleep: Option<[f64; 2]>,
+    /// What other measurements add.
+    #[serde(flatten)]
+    pub parts: Parts,
     /// How checksums are computed, and the instruction of spin loops, if they differ.
     pub code: BTreeMap<String, [Option<String>; 2]>,
     /// Instructions in the servers' code that order memory, if both recordings have them.
@@ -255,10 +323,6 @@ impl Comparison {
         let (unclear, changes) = latches.into_iter().partition(|row| row.claim == Claim::Unclear);
         let throughput = Pair::new(&a.throughput().unwrap_or_default(), &b.throughput().unwrap_or_default());
         let (settings, barriers) = (unlike(sides.map(|side| &side.about.settings)), barriers(sides));
-        let spin = |of: fn(&SpinSettings) -> f64| {
-            let [a, b] = sides.map(|side| side.code.spin.as_ref().map(|spin| of(spin) / 1e9));
-            Some([a?, b?])
-        };
         let mut comparison = Comparison {
             a: a.about.clone(),
             b: b.about.clone(),
@@ -275,8 +339,7 @@ impl Comparison {
             ordering: ordering(sides, per),
             handoffs: handoffs(sides, per),
             checksum_cost: checksum_cost(sides),
-            spin_turn: spin(|spin| spin.turn_ns),
-            spin_before_sleep: spin(SpinSettings::budget_ns),
+            parts: Parts::new(sides, per),
             code: code(sides),
             barriers,
             settings,
@@ -287,8 +350,10 @@ impl Comparison {
     }
 
     /// Returns the sections that follow the latches, in the order of text and pages.
-    fn sections(&self) -> [&dyn Section; 3] {
-        [&self.cpu, &self.ordering, &self.handoffs]
+    fn sections(&self) -> Vec<&dyn Section> {
+        let mut sections: Vec<&dyn Section> = vec![&self.cpu, &self.ordering, &self.handoffs];
+        sections.extend(self.parts.sections());
+        sections
     }
 }
 

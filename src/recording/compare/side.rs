@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::{Dump, Per, Sample, LEAST_SAMPLES};
+use super::{Dump, Per, Sample, SideParts, LEAST_SAMPLES};
 use crate::measure::checksum;
 use crate::measure::cpu::compare::{seconds_by_class, OrderingSide};
 use crate::measure::latch::compare::HandoffSide;
@@ -113,6 +113,7 @@ pub struct Side {
     pub(super) checksums: Option<Vec<Sample>>,
     /// `None` if they were not counted.
     pub(crate) handoffs: Option<HandoffSide>,
+    pub(super) parts: SideParts,
     pub(super) code: Code,
     pub(super) barriers: BTreeMap<String, u64>,
     pub(super) remarks: Vec<String>,
@@ -149,6 +150,7 @@ impl Side {
             ordering: OrderingSide::new(recording),
             checksums: checksum::compare::costs(recording),
             handoffs: HandoffSide::new(recording),
+            parts: SideParts::new(recording),
             code: recording.code.clone(),
             barriers: recording.end.as_ref().map(|end| end.static_barriers.clone()).unwrap_or_default(),
             remarks: remarks(recording),
@@ -186,6 +188,7 @@ impl Side {
             ordering: None,
             checksums: None,
             handoffs: None,
+            parts: SideParts::default(),
             code: Code::default(),
             barriers: BTreeMap::new(),
             remarks: vec![remark.to_owned()],

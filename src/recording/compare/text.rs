@@ -116,11 +116,6 @@ pub(super) fn figures(comparison: &Comparison) -> Vec<Figure> {
     add("CPU time of a checksummed KiB", comparison.checksum_cost, time);
     figures.extend(Figure::of_shares("of the wait awake", comparison.all.awake, None));
     figures.extend(comparison.sections().iter().flat_map(|section| section.figures()));
-    let spin =
-        [("a turn of the spin loop", comparison.spin_turn), ("spun before a sleep", comparison.spin_before_sleep)];
-    for (name, [a, b]) in spin.into_iter().filter_map(|(name, times)| Some((name, times?))) {
-        figures.push(Figure { name: name.to_owned(), a: time(a), b: time(b), ratio: None });
-    }
     figures
 }
 

@@ -1,6 +1,6 @@
 //! The report on one recording: figures, findings in words, text, JSON, a web page, folded stacks.
 //!
-//! It is composed of one [`Section`] per measurement, each implemented in its measurement's room.
+//! It is about waits for latches and about CPU time, and has a [`Part`] of each measurement that adds one.
 
 mod findings;
 mod folded;
@@ -16,21 +16,20 @@ pub(crate) use text::heading;
 pub use text::Text;
 
 use std::collections::BTreeMap;
-use std::fmt::{self, Formatter};
+use std::fmt::{self, Debug, Formatter};
 
 use maud::Markup;
 use serde::Serialize;
 
 use super::{Ending, Host, Probe, Recording, Server};
 use crate::measure::advice::{advice, Figures};
-use crate::measure::checksum::report::{checksums, ChecksumReport};
 use crate::measure::cpu::report::CpuReport;
 use crate::measure::latch::report::{HandoffsReport, LatchesReport};
 use crate::measure::latch::LatchWaits;
-use crate::measure::spin::SpinSettings;
+use crate::measure::{measurements, Nothing, Room};
 use crate::model::Kind;
 
-/// What one measurement contributes to a report.
+/// What one measurement writes in a report.
 pub trait Section {
     /// Writes its part of a report for a terminal, if it has any.
     fn text(&self, _report: &Report, _f: &mut Formatter) -> fmt::Result {
@@ -59,6 +58,44 @@ pub trait Section {
     fn lesser_findings(&self, _report: &Report, _findings: &mut Findings) {}
 }
 
+/// What one measurement adds to a report: its fields are those of the report, and what is written of them.
+pub trait Part: Section + Clone + Debug + Serialize {
+    /// Reports on a recording.
+    fn new(recording: &Recording) -> Self;
+}
+
+impl Section for Nothing {}
+
+impl Part for Nothing {
+    fn new(_recording: &Recording) -> Nothing {
+        Nothing {}
+    }
+}
+
+macro_rules! parts {
+    ($($room:ident: $measurement:ident $rows:tt,)+) => {
+        /// What the measurements add to a report.
+        #[derive(Clone, Debug, Serialize)]
+        pub struct Parts {
+            $(#[doc = concat!("The part of [`", stringify!($room), "`](crate::measure::", stringify!($room), ").")]
+            #[serde(flatten)]
+            pub $room: <crate::measure::$room::$measurement as Room>::Report,)+
+        }
+
+        impl Parts {
+            fn new(recording: &Recording) -> Parts {
+                Parts { $($room: Part::new(recording)),+ }
+            }
+
+            fn sections(&self) -> Vec<&dyn Section> {
+                vec![$(&self.$room),+]
+            }
+        }
+    };
+}
+
+measurements!(parts);
+
 /// A report. Times are in seconds. What is unknown is absent.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
@@ -82,10 +119,9 @@ pub struct Report {
     pub cpu: Option<CpuReport>,
     /// Handoffs of latches between parts of the machine; `None` if they were not counted.
     pub handoffs: Option<HandoffsReport>,
-    /// Checksums whose implementation is known.
-    pub checksums: Vec<ChecksumReport>,
-    /// How long waiters spin, as last set; times are in nanoseconds.
-    pub spin_settings: Option<SpinSettings>,
+    /// What other measurements add.
+    #[serde(flatten)]
+    pub parts: Parts,
     pub lost: BTreeMap<String, u64>,
     pub probes: Vec<Probe>,
     pub static_barriers: BTreeMap<String, u64>,
@@ -126,8 +162,7 @@ impl Report {
             latch: LatchesReport::new(recording, &latches, &conditions),
             cpu: CpuReport::new(recording),
             handoffs: HandoffsReport::new(recording),
-            checksums: checksums(recording),
-            spin_settings: recording.code.spin.clone(),
+            parts: Parts::new(recording),
             lost: recording.lost().into_iter().filter(|(_, events)| *events > 0).collect(),
             probes: end.map(|end| end.probes.clone()).unwrap_or_default(),
             static_barriers: end.map(|end| end.static_barriers.clone()).unwrap_or_default(),
@@ -143,8 +178,10 @@ impl Report {
     }
 
     /// Returns its sections, in the order of text and pages.
-    fn sections(&self) -> [&dyn Section; 5] {
-        [&self.latch, &self.handoffs, &self.cpu, &self.checksums, &self.spin_settings]
+    fn sections(&self) -> Vec<&dyn Section> {
+        let mut sections: Vec<&dyn Section> = vec![&self.latch, &self.handoffs, &self.cpu];
+        sections.extend(self.parts.sections());
+        sections
     }
 
     /// Returns how many threads wait for a latch at any moment, on average.

@@ -118,27 +118,8 @@ pub fn empty() -> Snapshot {
             symbol_source: "dynsym".to_string(),
         },
         up: true,
-        paused: false,
-        spin: None,
-        statements: None,
-        probes: Vec::new(),
-        costs: Vec::new(),
-        lost: Vec::new(),
-        barriers: Vec::new(),
-        server_cpu_ns: None,
-        replayed: None,
-        latch: latch::Figures {
-            waits: Vec::new(),
-            reacquires: Vec::new(),
-            callsites: Vec::new(),
-            pages: Vec::new(),
-            domains: Vec::new(),
-            handoffs: Vec::new(),
-            sleeps_seen: true,
-        },
-        cpu: cpu::Figures { time: Vec::new(), ordering: Vec::new(), getcpu_calls: None },
-        checksum: checksum::Figures { chosen: Vec::new(), calls: Vec::new() },
-        hardware: hardware::Figures { events: Vec::new(), functions: Vec::new() },
+        latch: latch::Figures { sleeps_seen: true, ..latch::Figures::default() },
+        ..Snapshot::default()
     }
 }
 

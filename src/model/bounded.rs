@@ -1,30 +1,31 @@
-//! A bound on the number of series.
+//! A bound on the number of rows.
 
 use std::collections::{BTreeMap, HashSet};
 use std::hash::Hash;
 
-use crate::model::Cumulative;
+use super::{merged, Cumulative};
 
-/// The label value of the series that sums all rows beyond a bound.
+/// In place of a name, in the rows that stand for all that have no row of their own.
 pub const OTHER: &str = "other";
 
-/// Bounded rows plus other: the first `limit` keys have a series of their own, and all later ones share one.
+/// Bounded rows plus other: the first `limit` keys have a row of their own, as a series of a metric or in a recording, and
+/// all later ones share one.
 ///
-/// A key that has a series keeps it, and one that was counted in the shared series stays there. If keys moved between
-/// the two, the counters would decrease, which Prometheus would take for a restart.
+/// A key that has a row keeps it, and one that was counted in the shared row stays there. If keys moved between the two,
+/// the counters would decrease, which Prometheus would take for a restart.
 pub struct Bounded<K> {
     limit: usize,
     named: HashSet<K>,
 }
 
 impl<K: Eq + Hash + Ord + Clone> Bounded<K> {
-    /// Creates a bound of `limit` series. No key has one yet.
+    /// Creates a bound of `limit` rows. No key has one yet.
     pub fn new(limit: usize) -> Bounded<K> {
         Bounded { limit, named: HashSet::new() }
     }
 
-    /// Returns the rows of one scrape, merged by key. A row without a series of its own is merged into the row
-    /// `other(key)`. While series are left, the rows with the largest `weight` get them.
+    /// Returns all rows at one moment, merged by key. Those of a key without a row of its own are merged into the row
+    /// `other(key)`. While rows are left, the keys with the largest `weight` get them.
     pub fn rows<T: Cumulative>(
         &mut self,
         rows: impl IntoIterator<Item = (K, T)>,
@@ -34,10 +35,19 @@ impl<K: Eq + Hash + Ord + Clone> Bounded<K> {
         let rows = merged(rows);
         let own = rows.iter().filter(|(key, _)| **key != other(key));
         self.admit(own.map(|(key, row)| (key.clone(), weight(row))));
-        merged(rows.into_iter().map(|(key, row)| if self.is_named(&key) { (key, row) } else { (other(&key), row) }))
+        merged(rows.into_iter().map(|(key, row)| (self.row_of(key, &other), row)))
     }
 
-    /// Gives the keys of one scrape their series, largest weight first, while any are left. Each key comes once.
+    /// Returns the key of the row in which the figures of this key are counted.
+    pub fn row_of(&self, key: K, other: impl Fn(&K) -> K) -> K {
+        if self.is_named(&key) {
+            key
+        } else {
+            other(&key)
+        }
+    }
+
+    /// Gives keys their rows, largest weight first, while any are left. Each key comes once.
     fn admit(&mut self, keys: impl Iterator<Item = (K, u64)>) {
         let mut new: Vec<_> = keys.filter(|(key, _)| !self.named.contains(key)).collect();
         new.sort_by(|(a, weight_a), (b, weight_b)| weight_b.cmp(weight_a).then_with(|| a.cmp(b)));
@@ -45,22 +55,10 @@ impl<K: Eq + Hash + Ord + Clone> Bounded<K> {
         self.named.extend(new.into_iter().take(left).map(|(key, _)| key));
     }
 
-    /// Returns whether this key has a series of its own.
+    /// Returns whether this key has a row of its own.
     pub fn is_named(&self, key: &K) -> bool {
         self.named.contains(key)
     }
-}
-
-/// Returns one row per key.
-fn merged<K: Ord, T: Cumulative>(rows: impl IntoIterator<Item = (K, T)>) -> BTreeMap<K, T> {
-    let mut merged = BTreeMap::<K, T>::new();
-    for (key, row) in rows {
-        match merged.get_mut(&key) {
-            Some(sum) => sum.merge(&row),
-            None => _ = merged.insert(key, row),
-        }
-    }
-    merged
 }
 
 #[cfg(test)]

@@ -1,0 +1,9 @@
+//! Tests on the binaries of real servers, of both architectures. The servers do not run. The lab fetches them, as root.
+//! See `tests/README.md`.
+
+mod counts;
+mod damaged;
+mod naming;
+mod servers;
+mod sites;
+mod symbols;

@@ -256,6 +256,11 @@ fn a_symbol_file_replaces_a_debug_file() {
     // A symbol file can itself be exported.
     assert!(armtrace(&[&"symbols", &"export", &file, &"-o", &again]).status.success());
     assert_eq!(fs::read(&file).expect("a file"), fs::read(&again).expect("a file"));
+    // A name without a folder is one in the current folder.
+    let mut here = Command::new(env!("CARGO_BIN_EXE_armtrace"));
+    here.args(["symbols", "export", "again", "-o", "here"]).current_dir(folder.path());
+    assert!(here.output().expect("armtrace runs").status.success());
+    assert_eq!(fs::read(&file).expect("a file"), fs::read(folder.path().join("here")).expect("a file"));
 }
 
 #[test]

@@ -132,3 +132,21 @@ impl ProbeStatus {
         self.trap_ns.map(|trap| trap * self.hits as f64 + self.program_ns as f64)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_probe_costs_its_traps_and_the_time_of_its_program() {
+        let probe = |trap_ns| ProbeStatus {
+            probe: "begin".to_owned(),
+            state: ProbeState::Attached,
+            hits: 1000,
+            trap_ns,
+            program_ns: 50_000,
+        };
+        assert_eq!(probe(Some(700.0)).total_cost_ns(), Some(750_000.0));
+        assert_eq!(probe(None).total_cost_ns(), None);
+    }
+}

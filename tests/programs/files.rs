@@ -256,6 +256,11 @@ fn a_symbol_file_replaces_a_debug_file() {
     // A symbol file can itself be exported.
     assert!(armtrace(&[&"symbols", &"export", &file, &"-o", &again]).status.success());
     assert_eq!(fs::read(&file).expect("a file"), fs::read(&again).expect("a file"));
+    // A name without a folder is one in the current folder.
+    let mut here = Command::new(env!("CARGO_BIN_EXE_armtrace"));
+    here.args(["symbols", "export", "again", "-o", "here"]).current_dir(folder.path());
+    assert!(here.output().expect("armtrace runs").status.success());
+    assert_eq!(fs::read(&file).expect("a file"), fs::read(folder.path().join("here")).expect("a file"));
 }
 
 #[test]
@@ -381,8 +386,8 @@ fn inconsistent_symbol_files_are_rejected() {
         (head.replace("abcd", "ab\u{20ac}d"), "damaged"),
         (head.replace("x86_64", "vax"), "damaged"),
         (head.replace("symbols 1", "symbols 2"), "its version is 2"),
-        ("hello\n".to_owned(), "not a symbol file"),
-        (String::new(), "not a symbol file"),
+        ("hello\n".to_owned(), "not an armtrace symbol file"),
+        (String::new(), "not an armtrace symbol file"),
     ] {
         let error = read(&text).expect_err(&text).to_string();
         assert!(error.contains(why), "{text}: {error}");

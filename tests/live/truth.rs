@@ -32,7 +32,7 @@ fn tolerance() -> f64 {
 }
 
 /// The duration of each run with one client, in which there is no contention.
-const QUIET: Duration = Duration::from_secs(1);
+pub(crate) const QUIET: Duration = Duration::from_secs(1);
 
 /// How many of the most contended latches must agree.
 const TOP: usize = 5;

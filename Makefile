@@ -25,7 +25,7 @@ SCRIPTS := $(addprefix tests/lab/,lib.sh setup fetch serve load demo demo-record
 CLANG_FORMAT ?= $(notdir $(or $(shell command -v clang-format-16),clang-format))
 VM_SCRIPTS := $(addprefix tests/vm/,common data image kernel guest check live matrix server-binary) scripts/debs packaging/dist
 
-.PHONY: help demo build setup check fmt fmt-check lint unit binaries live truth truth-page guest test test-all bench clean
+.PHONY: help demo build setup check fmt fmt-check lint unit binaries live schemas truth truth-page guest test test-all bench clean
 
 help: ## this list
 	@sed -n -e 's/^##@ \(.*\)/\n\1/p' -e 's/^\([a-z0-9-]*\):[^#]*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -59,6 +59,9 @@ lint: ## clippy and shellcheck, warnings are errors
 
 unit: ## tests that need neither root nor a server
 	cargo test --locked $(PROFILE)
+
+schemas: ## docs/reference/schema/ anew, from the types that are printed as JSON
+	ARMTRACE_WRITE_SCHEMAS=1 cargo test --locked --lib schema::
 
 clean: ## delete what was built; servers stay in the cache
 	cargo clean

@@ -11,6 +11,7 @@ use crate::host::{Domains, Machine};
 
 /// A feature of the host that armtrace uses.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Feature {
     /// The name, as users see it.
     pub name: &'static str,

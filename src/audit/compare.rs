@@ -14,6 +14,7 @@ const UNNAMED: &str = "(functions without a name)";
 
 /// The difference between two builds, serialized to JSON as is.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Comparison {
     /// The build that the other is compared with.
     pub a: Side,
@@ -33,6 +34,7 @@ pub struct Comparison {
 
 /// One of the two builds.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Side {
     /// The program.
     pub binary: Binary,
@@ -42,6 +44,7 @@ pub struct Side {
 
 /// A function name and all functions that share it: overloads, and the parts into which a compiler split one function.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Difference {
     /// The name, demangled and without arguments; `(functions without a name)` for all that have none.
     pub name: String,
@@ -53,6 +56,7 @@ pub struct Difference {
 
 /// A structure that is laid out for 64-byte cache lines in only one build, or differently in the other.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct StructureDifference {
     /// The name, qualified by the enclosing namespaces and structures.
     pub name: String,

@@ -16,6 +16,7 @@ use crate::symbols::{plain_name, DebugInfo, Image};
 
 /// The audit of one program, serialized to JSON as is.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Report {
     /// The program.
     pub binary: Binary,
@@ -43,6 +44,7 @@ pub struct Report {
 
 /// The program that was audited.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Binary {
     /// The path that the user gave.
     pub path: String,
@@ -60,6 +62,7 @@ pub struct Binary {
 
 /// The total of one instruction class.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Total {
     /// The instruction; see [`Class::name`].
     pub instruction: &'static str,
@@ -76,6 +79,7 @@ pub struct Total {
 
 /// Exclusive loads and stores that belong together.
 #[derive(Clone, Copy, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Pairs {
     /// The number of pairs.
     pub pairs: u64,
@@ -87,6 +91,7 @@ pub struct Pairs {
 
 /// The calls of one outline-atomics helper.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct HelperCalls {
     /// The name that libgcc gives it, without `__aarch64_`: `ldadd4_acq_rel`.
     pub helper: String,
@@ -98,6 +103,7 @@ pub struct HelperCalls {
 
 /// A spin loop, and whether it contains a spin hint.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Spin {
     /// The name of the function with the loop.
     pub function: String,
@@ -113,6 +119,7 @@ pub struct Spin {
 
 /// One function.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct FunctionRow {
     /// The demangled name without arguments, or `sub_ADDRESS` if the program has no name for it.
     pub name: String,

@@ -36,6 +36,7 @@ const MAX_STRUCTURES: usize = 10_000;
 
 /// A structure with the evidence for its layout.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Structure {
     /// The name, qualified by the enclosing namespaces and structures.
     pub name: String,
@@ -50,6 +51,7 @@ pub struct Structure {
 
 /// One piece of evidence for a layout for 64-byte lines.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Evidence {
     /// What the evidence is.
     pub kind: EvidenceKind,
@@ -65,6 +67,7 @@ pub struct Evidence {
 
 /// The kinds of evidence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum EvidenceKind {
     /// The debug information says that the member or structure is aligned.

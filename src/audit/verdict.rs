@@ -22,6 +22,7 @@ const MANY_STORES: u64 = 8;
 
 /// One statement about a build.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Verdict {
     /// A stable identifier for scripts.
     pub id: &'static str,

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use super::output::{self, ReportFormat};
+use super::output::{self, Output, ReportFormat};
 use super::{Failure, FileError};
 use crate::audit::{self, Html, Report, Text};
 use crate::discovery;
@@ -23,18 +23,17 @@ pub(super) struct AuditArgs {
     /// Read the program's symbols from this file: a debug file, or the output of `armtrace symbols export`
     #[arg(long, value_name = "FILE")]
     symbols: Option<PathBuf>,
-    /// Output format
-    #[arg(long, default_value = "text")]
-    format: ReportFormat,
+    #[command(flatten)]
+    output: Output<ReportFormat>,
 }
 
 pub(super) fn audit(args: &AuditArgs) -> Result<(), Failure> {
     let report = look_at(&args.binary, &Settings::from_env(args.symbols.clone()))?;
     match &args.other {
-        None => output::print_as(&report, args.format, |r| Text(r).to_string(), |r| Html(r).to_string()),
+        None => output::print_as(&report, args.output.format(), |r| Text(r).to_string(), |r| Html(r).to_string()),
         Some(other) => {
             let comparison = audit::compare(report, look_at(other, &Settings::from_env(None))?);
-            output::print_as(&comparison, args.format, |c| Text(c).to_string(), |c| Html(c).to_string())
+            output::print_as(&comparison, args.output.format(), |c| Text(c).to_string(), |c| Html(c).to_string())
         }
     }
 }

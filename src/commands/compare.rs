@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use super::output::{self, ReportFormat};
+use super::output::{self, Output, ReportFormat};
 use super::report;
 use super::values::{time, ValueError};
 use super::{Failure, FileError, UsageError};
@@ -51,9 +51,8 @@ pub(super) struct CompareArgs {
     /// Time over which the sums in --from-ps were counted
     #[arg(long, value_name = "TIME", requires = "from_ps", value_parser = time)]
     ps_duration: Option<Duration>,
-    /// Output format
-    #[arg(long, default_value = "text")]
-    format: ReportFormat,
+    #[command(flatten)]
+    output: Output<ReportFormat>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -76,7 +75,7 @@ pub(super) fn compare(args: &CompareArgs) -> Result<(), Failure> {
     if let Some(by) = &args.by {
         let sides = args.files.iter().map(|file| point(file, by)).collect::<Result<Vec<_>, Failure>>()?;
         let scaling = Scaling::new(by, sides)?;
-        return output::print_as(&scaling, args.format, |s| Text(s).to_string(), |s| Html(s).to_string());
+        return output::print_as(&scaling, args.output.format(), |s| Text(s).to_string(), |s| Html(s).to_string());
     }
     let (a, b) = match (&args.from_ps, &args.files[..]) {
         (Some(dump), [b]) => (imported(dump, args)?, b),
@@ -87,7 +86,7 @@ pub(super) fn compare(args: &CompareArgs) -> Result<(), Failure> {
     let options =
         Options { per: args.per.map(Per::from), ghz: [args.ghz_a, args.ghz_b], price: [args.usd_a, args.usd_b] };
     let comparison = Comparison::new(&a, &side(b, args.qps_b)?, options);
-    output::print_as(&comparison, args.format, |c| Text(c).to_string(), |c| Html(c).to_string())
+    output::print_as(&comparison, args.output.format(), |c| Text(c).to_string(), |c| Html(c).to_string())
 }
 
 impl From<Unit> for Per {

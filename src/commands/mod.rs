@@ -10,6 +10,7 @@ mod record;
 mod replay;
 mod report;
 mod run;
+mod schema;
 mod session;
 mod status;
 mod symbols;

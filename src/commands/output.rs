@@ -1,11 +1,38 @@
-//! Prints the results of commands to standard output.
+//! Prints the results of commands to standard output, in the format that is asked for.
 
 use std::io::{self, ErrorKind, Write};
 
-use clap::ValueEnum;
-use serde::Serialize;
+use clap::builder::EnumValueParser;
+use clap::{Args, ValueEnum};
 
+use super::schema::{Document, Named};
 use super::Failure;
+
+/// The output format, as arguments.
+#[derive(Args, Clone, Debug)]
+pub(super) struct Output<F: OutputFormat> {
+    /// Output format
+    #[arg(long, default_value = "text", value_parser = EnumValueParser::<F>::new())]
+    format: F,
+    /// Short for --format json
+    #[arg(long, conflicts_with = "format")]
+    json: bool,
+}
+
+impl<F: OutputFormat> Output<F> {
+    pub fn format(&self) -> F {
+        if self.json {
+            F::JSON
+        } else {
+            self.format
+        }
+    }
+}
+
+/// The formats that a command prints.
+pub(super) trait OutputFormat: ValueEnum + Copy + Send + Sync + 'static {
+    const JSON: Self;
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Format {
@@ -21,6 +48,14 @@ pub(super) enum ReportFormat {
     Html,
 }
 
+impl OutputFormat for Format {
+    const JSON: Format = Format::Json;
+}
+
+impl OutputFormat for ReportFormat {
+    const JSON: ReportFormat = ReportFormat::Json;
+}
+
 /// Prints `text`. A reader that closes the pipe early is not an error.
 ///
 /// # Errors
@@ -33,7 +68,7 @@ pub(super) fn print(text: &str) -> Result<(), Failure> {
 }
 
 /// Prints what was found in one of the formats; `text` and `html` write it in theirs.
-pub(super) fn print_as<T: Serialize>(
+pub(super) fn print_as<T: Document>(
     found: &T,
     format: ReportFormat,
     text: impl FnOnce(&T) -> String,
@@ -46,7 +81,7 @@ pub(super) fn print_as<T: Serialize>(
     })
 }
 
-/// Returns the value as indented JSON.
-pub(super) fn json(value: &impl Serialize) -> Result<String, Failure> {
-    Ok(serde_json::to_string_pretty(value)? + "\n")
+/// Returns the document as indented JSON.
+pub(super) fn json(document: &impl Document) -> Result<String, Failure> {
+    Ok(serde_json::to_string_pretty(&Named::new(document))? + "\n")
 }

@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 
-use super::{output, Failure};
+use super::output::{self, Output, OutputFormat};
+use super::Failure;
 use crate::recording::{self, Folded, Html, Recording, Report, Text};
 
 #[derive(Args, Clone, Debug)]
@@ -12,9 +13,8 @@ pub(super) struct ReportArgs {
     /// A file that `armtrace record` wrote
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Output format
-    #[arg(long, default_value = "text")]
-    format: FoldedFormat,
+    #[command(flatten)]
+    output: Output<FoldedFormat>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -27,10 +27,14 @@ pub(super) enum FoldedFormat {
     Folded,
 }
 
+impl OutputFormat for FoldedFormat {
+    const JSON: FoldedFormat = FoldedFormat::Json;
+}
+
 pub(super) fn report(args: &ReportArgs) -> Result<(), Failure> {
     let recording = read(&args.file)?;
     let report = Report::new(&recording);
-    let text = match args.format {
+    let text = match args.output.format() {
         FoldedFormat::Text => Text(&report).to_string(),
         FoldedFormat::Json => output::json(&report)?,
         FoldedFormat::Html => Html(&report).to_string(),

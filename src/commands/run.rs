@@ -30,6 +30,9 @@ pub(super) struct RunArgs {
     /// Output format of --watch
     #[arg(long, default_value = "text", requires = "watch")]
     pub format: Format,
+    /// Short for --format json
+    #[arg(long, requires = "watch", conflicts_with = "format")]
+    pub json: bool,
 }
 
 pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {

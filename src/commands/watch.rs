@@ -33,9 +33,9 @@ pub(super) fn watch(args: &RunArgs, latch: &str) -> Result<(), Failure> {
     agent.detach();
     let found = watcher.watch(&wanted, &seen.map_err(failure)?, |_| is_over()).map_err(failure)?;
     found.map_or(Ok(()), |found| {
-        print(&match args.format {
-            Format::Text => ui::watch::text(&found),
-            Format::Json => json(&found)?,
+        print(&match (args.json, args.format) {
+            (true, _) | (_, Format::Json) => json(&found)?,
+            (false, Format::Text) => ui::watch::text(&found),
         })
     })
 }

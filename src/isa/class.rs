@@ -10,6 +10,7 @@ use crate::symbols::Arch;
 /// The purpose of an instruction, common to both architectures, so that builds for different architectures can be
 /// compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Group {
     /// An atomic read-modify-write: `lock` prefix, LSE atomics, calls of outline-atomics helpers.
@@ -69,6 +70,7 @@ impl Group {
 
 /// The ordering that an atomic imposes on other accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, IntoStaticStr)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[strum(serialize_all = "snake_case")]
 #[serde(rename_all = "snake_case")]
 pub enum Ordering {

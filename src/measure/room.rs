@@ -75,6 +75,7 @@ pub trait Metrics: Send {
 
 /// Stands for what a measurement does not have: figures, metrics, or a part of a report or of a comparison.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Nothing {}
 
 impl Metrics for Nothing {

@@ -11,6 +11,7 @@ use crate::measure::{measurements, Snapshot};
 
 /// The machine that a server runs on. What is not known is absent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Host {
     /// The host name.
@@ -40,6 +41,7 @@ pub struct Host {
 
 /// The server that was recorded.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Server {
     /// The process ID.
@@ -247,6 +249,7 @@ impl Row for (String, u64) {
 
 /// The reason why a recording ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Ending {
     /// The requested time was over.
@@ -259,6 +262,7 @@ pub enum Ending {
 
 /// A probe, as it was at the end.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Probe {
     /// A readable name: `mutex_enter_inline:begin`, `futex_enter`.
     pub probe: String,

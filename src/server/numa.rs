@@ -16,6 +16,7 @@ const NEARLY_ALL: f64 = 0.8;
 
 /// A process's resident memory by node, in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct NumaMemory {
     /// The memory in all mappings.
     pub all: BTreeMap<u32, u64>,

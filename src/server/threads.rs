@@ -10,6 +10,7 @@ use serde::Serialize;
 /// The sum of `/proc/PID/task/*/sched`, which `procfs` does not read, over all threads of a process. It is read, not
 /// traced, so a migration costs nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct NumaThreads {
     /// The number of threads by the node that they last ran on.
     pub by_node: BTreeMap<u32, u64>,
@@ -22,6 +23,7 @@ pub struct NumaThreads {
 
 /// Statistics of NUMA balancing, which briefly unmaps pages in order to see from the fault which thread touches them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Balancing {
     /// Faults on memory of the node that the thread last ran on. The kernel halves this and the next figure each time
     /// it has scanned the memory, so they cover the last minutes.

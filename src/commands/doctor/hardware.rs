@@ -8,11 +8,13 @@ use crate::measure::hardware::{examine, Examined, Pmus};
 
 /// The hardware events that the CPU counts.
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct Hardware {
     /// The CPU's name; absent if it does not identify itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu: Option<String>,
     pub has_counters: bool,
+    #[cfg_attr(test, schemars(with = "Vec<crate::measure::hardware::ExaminedEvent>"))]
     pub events: Vec<Examined>,
     /// How to get events that do not count.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -13,7 +13,8 @@ use strum::IntoEnumIterator;
 
 use self::hardware::Hardware;
 use self::server::Server;
-use super::output::Format;
+use super::output::{self, Format, Output};
+use super::schema::Document;
 use super::values::{share, MAX_OVERHEAD};
 use super::Failure;
 use crate::attach::{self, Costs, Feature, ProbeClass};
@@ -33,14 +34,14 @@ pub(super) struct DoctorArgs {
     /// Show what would be attached with this --max-overhead: some probes need a large budget
     #[arg(long, default_value = MAX_OVERHEAD, value_name = "SHARE", value_parser = share, requires = "pid")]
     pub(super) max_overhead: f64,
-    /// Output format
-    #[arg(long, default_value = "text")]
-    format: Format,
+    #[command(flatten)]
+    output: Output<Format>,
 }
 
 /// Everything that doctor finds. Its JSON output has this structure.
 #[derive(Serialize)]
-struct Findings {
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(super) struct Findings {
     host: Host,
     capabilities: Vec<Feature>,
     features: Vec<Feature>,
@@ -54,6 +55,7 @@ struct Findings {
 }
 
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Host {
     kernel: String,
     arch: &'static str,
@@ -61,6 +63,7 @@ struct Host {
 }
 
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Cost {
     class: &'static str,
     /// Absent if it could not be measured.
@@ -68,17 +71,18 @@ struct Cost {
     ns_per_hit: Option<f64>,
 }
 
+impl Document for Findings {
+    const SCHEMA: &'static str = "armtrace-doctor/1";
+}
+
 pub(super) fn doctor(args: &DoctorArgs) -> Result<(), Failure> {
     let settings = Settings::from_env(args.symbols.clone());
     let target = args.pid.map(|pid| Target::open_with(pid, &settings)).transpose()?.map(Arc::new);
     let findings = Findings::of(target.as_ref(), args.max_overhead);
-    match args.format {
-        Format::Json => {
-            let json = serde_json::to_string_pretty(&findings)?;
-            println!("{json}");
-        }
-        Format::Text => print!("{findings}"),
-    }
+    output::print(&match args.output.format() {
+        Format::Json => output::json(&findings)?,
+        Format::Text => findings.to_string(),
+    })?;
     if findings.ready {
         Ok(())
     } else {

@@ -15,6 +15,7 @@ use crate::measure::spin::{SpinReader, SpinSettings};
 use crate::server::{nodes_allowed, NumaMemory, NumaThreads, Target};
 
 #[derive(Default, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct Server {
     pub pid: i32,
     pub flavor: String,
@@ -61,6 +62,7 @@ pub(super) struct Server {
 }
 
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct Probe {
     pub name: String,
     /// The link-time address of the site, or the number of sites if the probe has several.
@@ -73,6 +75,7 @@ pub(super) struct Probe {
 
 /// How waiters spin, with times in nanoseconds.
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct Spin {
     /// The spin hint; absent if this build's loop has none.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -88,6 +91,7 @@ pub(super) struct Spin {
 
 /// Resident memory by NUMA node, and what to do about it.
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct MemoryByNode {
     #[serde(flatten)]
     pub memory: NumaMemory,

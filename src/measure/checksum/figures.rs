@@ -19,6 +19,7 @@ pub struct Figures {
 
 /// How a checksum is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, IntoStaticStr)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[strum(serialize_all = "lowercase")]
 #[serde(rename_all = "snake_case")]
 pub enum Implementation {
@@ -37,6 +38,7 @@ impl Implementation {
 
 /// The implementation of a checksum that the server has chosen.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Checksum {
     /// What the server computes it for: `crc32c of pages and redo log`.
     pub purpose: String,

@@ -10,6 +10,7 @@ use crate::recording::{Recording, LEAST_BURSTS, LEAST_SAMPLED};
 
 /// The checksums of a server.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ChecksumsReport {
     /// Those whose implementation is known.
     pub checksums: Vec<ChecksumReport>,
@@ -17,6 +18,7 @@ pub struct ChecksumsReport {
 
 /// The implementation of a checksum that the server has chosen, and what it cost.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ChecksumReport {
     /// The implementation.
     #[serde(flatten)]
@@ -31,6 +33,7 @@ pub struct ChecksumReport {
 
 /// The calls of a checksum, as bursts counted them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct CallsReport {
     /// The number of calls, scaled up to the whole recording.
     pub calls: u64,

@@ -11,6 +11,7 @@ use crate::symbols::{Arch, Image};
 
 /// What `sched_getcpu` does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, IntoStaticStr)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[strum(serialize_all = "lowercase")]
 #[serde(rename_all = "lowercase")]
 pub enum GetcpuPath {
@@ -40,6 +41,7 @@ impl GetcpuPath {
 
 /// What is known about a server's `sched_getcpu`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Getcpu {
     /// The C library's own version: `2.36`.
     #[serde(skip_serializing_if = "Option::is_none")]

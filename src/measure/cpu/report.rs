@@ -31,6 +31,7 @@ const MUCH_ORDERING: f64 = 0.05;
 
 /// CPU time that was sampled. Times are in seconds.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct CpuReport {
     /// The CPU time of all functions.
     pub cpu: f64,
@@ -44,6 +45,7 @@ pub struct CpuReport {
 
 /// The CPU time of one class.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ClassReport {
     /// The class, as in the `class` label.
     pub class: &'static str,
@@ -57,6 +59,7 @@ pub struct ClassReport {
 
 /// The CPU time of one function.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct FunctionReport {
     /// The class, as in the `class` label.
     pub class: &'static str,
@@ -70,6 +73,7 @@ pub struct FunctionReport {
 
 /// An instruction that orders memory, in a function.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct OrderingReport {
     /// The instruction: `lock cmpxchg`, `dmb ish`.
     pub instruction: String,

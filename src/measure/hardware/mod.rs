@@ -28,7 +28,6 @@ use std::time::Duration;
 use anyhow::Result;
 use parking_lot::Mutex;
 use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
-use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
 
 use crate::attach::{Costs, Counter, Reading, Whose};
@@ -70,19 +69,27 @@ impl Examined {
     }
 }
 
-/// The event's names, whether it counts and, if not, why.
+/// An examined event, as it is printed.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(crate) struct ExaminedEvent {
+    /// The vendor's name for it.
+    event: &'static str,
+    /// Whose events are counted.
+    scope: &'static str,
+    meaning: &'static str,
+    counts: bool,
+    /// Why it does not count here; absent if it does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    why: Option<String>,
+}
+
 impl Serialize for Examined {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let (event, why) = (self.planned.event, self.proven.as_ref().err());
-        let mut members = serializer.serialize_struct("Examined", 4 + usize::from(why.is_some()))?;
-        members.serialize_field("event", event.name)?;
-        members.serialize_field("scope", self.planned.scope().as_str())?;
-        members.serialize_field("meaning", event.meaning)?;
-        members.serialize_field("counts", &why.is_none())?;
-        if let Some(why) = why {
-            members.serialize_field("why", &why.to_string())?;
-        }
-        members.end()
+        let why = self.proven.as_ref().err().map(ToString::to_string);
+        let (event, scope) = (self.planned.event, self.planned.scope().as_str());
+        let printed = ExaminedEvent { event: event.name, scope, meaning: event.meaning, counts: why.is_none(), why };
+        printed.serialize(serializer)
     }
 }
 

@@ -23,6 +23,7 @@ const NAME: usize = 44;
 
 /// The handoffs of both systems.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Handoffs {
     /// The parts of each machine that are distinguished.
     pub places: [Vec<String>; 2],
@@ -37,6 +38,7 @@ pub struct Handoffs {
 
 /// A latch, or all of them, on both systems.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct HandoffRow {
     /// The event name, or `all latches`.
     pub latch: String,

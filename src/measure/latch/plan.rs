@@ -28,6 +28,7 @@ pub(super) const MAX_FUNCTIONS: usize = types::limit::MAX_FUNCTIONS.0 as usize;
 
 /// A wait function whose waits are not measured.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[error("{function} is not measured: {why}")]
 pub struct Gap {
     /// The function's label in the catalog, or what is not measured.

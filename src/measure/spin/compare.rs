@@ -9,6 +9,7 @@ use crate::recording::Recording;
 
 /// How long the waiters of both systems spin, in seconds; what is not known of both is absent.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct SpinComparison {
     /// The duration of one turn of the server's spin loop.
     pub spin_turn: Option<[f64; 2]>,

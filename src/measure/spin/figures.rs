@@ -11,6 +11,7 @@ pub type Figures = Option<SpinSettings>;
 
 /// How long the server's waiters spin before they sleep.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct SpinSettings {
     /// The instruction that tells the CPU that the code spins: `pause`, `isb`; `None` if this build's loop has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -8,6 +8,7 @@ use crate::recording::Recording;
 
 /// How long waiters spin.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct SpinReport {
     /// As last set; times are in nanoseconds.
     pub spin_settings: Option<SpinSettings>,

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 /// What was seen of a latch's cache line while it was watched.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct LineWatch {
     /// The event name.
     pub latch: String,
@@ -54,6 +55,7 @@ impl LineWatch {
 
 /// Eight bytes of a cache line.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct WatchedWord {
     /// The distance from the beginning of the latch, in bytes.
     pub offset: i64,
@@ -99,6 +101,7 @@ impl WatchedWord {
 
 /// A function that touches a word.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct TouchingFunction {
     /// The function's name.
     pub function: String,
@@ -114,6 +117,7 @@ pub struct TouchingFunction {
 /// How often a line moved between CPUs. It moves with two consecutive accesses from different CPUs, at least one of
 /// which writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Moves {
     /// Accesses that followed another one in the same burst.
     pub followed: u64,
@@ -146,6 +150,7 @@ impl Moves {
 
 /// The verdict on what makes a line move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Sharing {
     /// Too few accesses were seen for a verdict.

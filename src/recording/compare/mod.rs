@@ -76,6 +76,7 @@ macro_rules! parts {
     ($($room:ident: $measurement:ident $rows:tt,)+) => {
         /// What the measurements add to a comparison.
         #[derive(Clone, Debug, Serialize)]
+        #[cfg_attr(test, derive(schemars::JsonSchema))]
         pub struct Parts {
             $(#[doc = concat!("The part of [`", stringify!($room), "`](crate::measure::", stringify!($room), ").")]
             #[serde(flatten)]
@@ -110,6 +111,7 @@ measurements!(parts);
 
 /// What waits are divided by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Per {
     /// Per second.
@@ -136,6 +138,7 @@ impl Per {
 
 /// One figure of both systems, per unit.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Pair {
     /// The figure of A.
     pub a: f64,
@@ -158,6 +161,7 @@ impl Pair {
 
 /// What can be claimed about a latch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Claim {
     /// B waits longer for it.
@@ -174,6 +178,7 @@ pub enum Claim {
 
 /// Waits per unit. Each figure is `None` if a system does not count that unit.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct By {
     /// The unit.
     pub per: Per,
@@ -185,6 +190,7 @@ pub struct By {
 
 /// A latch, or all of them, on both systems.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Row {
     /// The event name, or `all latches`.
     pub latch: String,
@@ -266,6 +272,7 @@ pub struct Options {
 
 /// Throughput at the same clock, if the clocks differ: A's is scaled to B's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct AtOneClock {
     /// The clocks of A and B, in GHz.
     pub ghz: [f64; 2],
@@ -279,6 +286,7 @@ pub struct AtOneClock {
 
 /// Throughput for its price.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct CostPerformance {
     /// The prices of A and B.
     pub price: [f64; 2],
@@ -294,6 +302,7 @@ pub struct CostPerformance {
 
 /// Two systems side by side.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Comparison {
     /// The system that the other is compared with.
     pub a: side::About,

@@ -28,6 +28,7 @@ pub enum ScalingError {
 
 /// A recording at one number of threads.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Point {
     /// The name of the file.
     pub name: String,
@@ -47,6 +48,7 @@ pub struct Point {
 
 /// How the waits for a latch grow.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Growth {
     /// The event name.
     pub latch: String,
@@ -61,6 +63,7 @@ pub struct Growth {
 
 /// Recordings of one load, by the value of a label.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Scaling {
     /// The name of the label.
     pub by: String,

@@ -14,6 +14,7 @@ use crate::recording::{report, Code, CountsDelta, Ending, Recording};
 
 /// What identifies a system.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct About {
     /// The name of the file.
     pub name: String,

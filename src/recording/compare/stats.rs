@@ -23,10 +23,13 @@ pub struct Sample {
 
 /// A figure of the second of two systems, divided by that of the first.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Ratio {
     /// The quotient.
     pub value: f64,
     /// The ends of the 95 % interval; `None` if there are too few seconds for one.
+    // In JSON, an end that is infinite is null.
+    #[cfg_attr(test, schemars(with = "Option<[Option<f64>; 2]>"))]
     pub interval: Option<[f64; 2]>,
 }
 
@@ -105,6 +108,7 @@ fn resampled(samples: &[Sample], random: &mut fastrand::Rng) -> Sample {
 
 /// The Universal Scalability Law: throughput at `n` threads is `λn / (1 + σ(n - 1) + κn(n - 1))`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ScalabilityLaw {
     /// λ, the throughput of one thread, in statements per second.
     pub lambda: f64,

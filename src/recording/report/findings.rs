@@ -10,6 +10,7 @@ const MUCH_LOST: f64 = 0.01;
 
 /// One sentence that a report begins with.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Finding {
     /// The sentence, with its full stop.
     pub text: String,

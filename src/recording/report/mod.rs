@@ -76,6 +76,7 @@ macro_rules! parts {
     ($($room:ident: $measurement:ident $rows:tt,)+) => {
         /// What the measurements add to a report.
         #[derive(Clone, Debug, Serialize)]
+        #[cfg_attr(test, derive(schemars::JsonSchema))]
         pub struct Parts {
             $(#[doc = concat!("The part of [`", stringify!($room), "`](crate::measure::", stringify!($room), ").")]
             #[serde(flatten)]
@@ -98,6 +99,7 @@ measurements!(parts);
 
 /// A report. Times are in seconds unless a name ends in `_ns` or `_ms`. What is not known is absent.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Report {
     /// The version of the armtrace that recorded.
     pub armtrace: String,
@@ -139,6 +141,7 @@ pub struct Report {
 
 /// Sums over the whole recording.
 #[derive(Clone, Debug, Default, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Totals {
     /// The number of waits.
     pub waits: u64,

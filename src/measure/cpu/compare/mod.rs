@@ -21,6 +21,7 @@ use crate::recording::{CountsDelta, Recording};
 
 /// CPU seconds per unit.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct CpuBy {
     /// The unit.
     pub per: Per,
@@ -30,6 +31,7 @@ pub struct CpuBy {
 
 /// A part of the CPU time on both systems.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct CpuUse {
     /// The CPU time by each unit of [`Per::ALL`].
     pub by: Vec<CpuBy>,
@@ -72,6 +74,7 @@ impl CpuUse {
 
 /// A class of CPU time on both systems.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct CpuRow {
     /// The class, as in the `class` label.
     pub class: &'static str,

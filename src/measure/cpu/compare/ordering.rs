@@ -22,6 +22,7 @@ const HTML_FUNCTIONS: usize = 100;
 
 /// CPU time of the instructions that order memory.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Ordering {
     /// The CPU time of all of them.
     pub all: CpuUse,
@@ -33,6 +34,7 @@ pub struct Ordering {
 
 /// The CPU time of instructions that do the same.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct GroupRow {
     /// What the instructions do: `atomic`, `full fence`.
     pub group: &'static str,
@@ -45,6 +47,7 @@ pub struct GroupRow {
 
 /// The CPU time of such instructions in one function.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct FunctionRow {
     /// The function's name.
     pub function: String,

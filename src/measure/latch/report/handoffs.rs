@@ -25,6 +25,7 @@ const MUCH_REMOTE: f64 = 0.05;
 
 /// Contended waits by where the latch came from. Times are in seconds.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct HandoffsReport {
     /// The parts of the machine that are distinguished.
     pub places: Vec<String>,
@@ -36,6 +37,7 @@ pub struct HandoffsReport {
 
 /// The handoffs of one latch.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct LatchHandoffs {
     /// The event name.
     pub latch: String,
@@ -46,6 +48,7 @@ pub struct LatchHandoffs {
 
 /// The handoffs of one latch, or of all.
 #[derive(Clone, Debug, Default, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct HandoffSums {
     /// The latch came from the part of the machine in which the waiter acquired it.
     pub local: HandoffSum,
@@ -58,11 +61,13 @@ pub struct HandoffSums {
     /// The handoffs by the parts that the latch came from and went to, if these have rows of their own; `None` stands
     /// for a part that is not known.
     #[serde(serialize_with = "as_list")]
+    #[cfg_attr(test, schemars(with = "Vec<Cell>"))]
     pub cells: BTreeMap<(Option<String>, Option<String>), HandoffSum>,
 }
 
 /// A number of handoffs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct HandoffSum {
     /// The number of waits.
     pub waits: u64,
@@ -70,18 +75,23 @@ pub struct HandoffSum {
     pub wait: f64,
 }
 
+/// The handoffs between two parts of the machine.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct Cell<'a> {
+    /// `null`: unknown.
+    from: &'a Option<String>,
+    /// `null`: unknown.
+    to: &'a Option<String>,
+    #[serde(flatten)]
+    sum: HandoffSum,
+}
+
 /// Serializes the cells as a list, because keys in JSON cannot consist of two parts.
 fn as_list<S: Serializer>(
     cells: &BTreeMap<(Option<String>, Option<String>), HandoffSum>,
     to: S,
 ) -> Result<S::Ok, S::Error> {
-    #[derive(Serialize)]
-    struct Cell<'a> {
-        from: &'a Option<String>,
-        to: &'a Option<String>,
-        #[serde(flatten)]
-        sum: HandoffSum,
-    }
     to.collect_seq(cells.iter().map(|((from, to), sum)| Cell { from, to, sum: *sum }))
 }
 

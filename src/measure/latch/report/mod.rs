@@ -20,6 +20,7 @@ use crate::recording::Recording;
 
 /// All waits for latches. Times are in seconds.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct LatchesReport {
     /// Contended waits by latch and mode, longest first.
     pub latches: Vec<LatchReport>,
@@ -68,6 +69,7 @@ impl Section for LatchesReport {
 
 /// The waits for a latch in one mode.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct LatchReport {
     /// The event name.
     pub latch: String,
@@ -122,6 +124,7 @@ impl LatchReport {
 
 /// The waits to reacquire a mutex after a wake-up by a condition variable.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ReacquireReport {
     /// The mutex's event name.
     pub latch: String,
@@ -135,6 +138,7 @@ pub struct ReacquireReport {
 
 /// The outcome of spins.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Spins {
     /// Spins that got the latch without a sleep.
     pub won: u64,
@@ -155,6 +159,7 @@ impl Spins {
 
 /// Waits that took up to `le` and longer than the bucket before.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Bucket {
     /// The upper bound, in seconds, inclusive; `None` for the last bucket.
     pub le: Option<f64>,
@@ -164,6 +169,7 @@ pub struct Bucket {
 
 /// The waits that began at one place.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct CallsiteReport {
     /// The place: a source file and line, or a function.
     pub callsite: String,
@@ -177,6 +183,7 @@ pub struct CallsiteReport {
 
 /// The waits for pages at one level of an index.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct PageReport {
     /// The table or tablespace; see [`PageWaits::table`].
     pub table: String,

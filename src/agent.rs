@@ -75,6 +75,7 @@ impl AttachError {
 
 /// Probes attached to one server. Dropping it detaches them.
 pub struct Agent {
+    /// The server.
     pub target: Arc<Target>,
     /// The measurements that could not be attached, with the reason.
     degraded: Vec<String>,
@@ -130,6 +131,7 @@ impl Agent {
         Ok(Agent { target, degraded, source })
     }
 
+    /// Returns the source of snapshots, which can outlive the agent.
     pub fn source(&self) -> Arc<Source> {
         Arc::clone(&self.source)
     }

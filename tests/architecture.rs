@@ -103,6 +103,22 @@ fn only_isa_decodes_instructions() {
     assert!(wrong.is_empty(), "{wrong:?}");
 }
 
+/// The formatters keep code within the width, but not comments.
+#[test]
+fn comments_are_within_120_columns() {
+    let files = ["src", "bpf", "tests", "benches", "fuzz/fuzz_targets"].map(|folder| files_in(&root().join(folder)));
+    let is_code =
+        |file: &PathBuf| file.extension().is_some_and(|kind| ["rs", "c", "h"].iter().any(|code| kind == *code));
+    let mut wrong = Vec::new();
+    for file in files.into_iter().flatten().filter(is_code) {
+        let text = fs::read_to_string(&file).expect("a source file");
+        let is_wide = |line: &str| line.trim_start().starts_with("//") && line.chars().count() > 120;
+        let lines = text.lines().enumerate().filter(|(_, line)| is_wide(line));
+        wrong.extend(lines.map(|(number, _)| format!("{}:{}", file.display(), number + 1)));
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
 #[test]
 fn every_layer_has_modules_that_exist() {
     let modules = modules();

@@ -11,6 +11,7 @@ const MAX_CALLED: usize = 16;
 /// The CPU's checksum instructions, as far as a function uses them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChecksumInstruction {
+    /// This one, in assembly text.
     Found(&'static str),
     /// Neither the function nor those that it calls use any.
     None,

@@ -18,6 +18,7 @@ const ALL: u64 = i32::MAX as u64;
 /// A function that sleeps on a word of its first argument, as lock primitives do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FutexWait {
+    /// The function's link-time addresses.
     pub function: Range<u64>,
     /// The offset of each word that it sleeps on, from where the first argument points; there are several if it sleeps
     /// in several places. `None`: the word is not known.

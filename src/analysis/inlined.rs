@@ -27,12 +27,14 @@ use crate::symbols::Image;
 /// A wait inlined into a function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inlined {
+    /// Where the wait begins.
     pub begin: Site,
     /// The ends of the wait. [`Site::args`] of these and of `begin` are the arguments of the sleeping call, not of the
     /// function.
     pub ends: Vec<EndSite>,
     /// The one of the requested offsets at which the waiting part reads.
     pub looked_at: Option<i64>,
+    /// Where the attempts after the first are made.
     pub region: Region,
 }
 

@@ -20,10 +20,20 @@ use crate::symbols::{Arch, Image};
 pub enum Root {
     /// The function's argument with this number: those in registers first, then those on the stack.
     Argument(u8),
-    /// What the instruction at this address leaves in this register.
-    Made { at: u64, register: u8 },
-    /// What is in this register at the start of the block at this address, where joining paths differ in it.
-    Met { at: u64, register: u8 },
+    /// What an instruction leaves in a register.
+    Made {
+        /// The address of the instruction.
+        at: u64,
+        /// The register, numbered as in [`super::Location`].
+        register: u8,
+    },
+    /// What is in a register at the start of a block, where joining paths differ in it.
+    Met {
+        /// The address of the block's first instruction.
+        at: u64,
+        /// The register, numbered as in [`super::Location`].
+        register: u8,
+    },
 }
 
 /// What is known of a value.
@@ -31,22 +41,27 @@ pub enum Root {
 pub enum Pointer {
     /// A number, or the address of static data.
     Constant(u64),
-    /// An offset in bytes from a root.
+    /// A root plus an offset.
     Behind {
+        /// The root.
         root: Root,
+        /// The offset, in bytes.
         offset: i64,
     },
     /// The low four bytes of a root.
     Low(Root),
     /// The u32 in static data at this address.
     Content(u64),
-    /// The u32 that was read at this offset from a root.
+    /// The u32 that was read at an offset from a root.
     Field {
+        /// The root.
         root: Root,
+        /// The offset, in bytes.
         offset: i64,
     },
     /// An address on the function's own stack.
     Frame(i64),
+    /// Something about which nothing is known.
     Unknown,
 }
 
@@ -78,16 +93,25 @@ impl Pointer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// A function returned it.
-    Returned { from: u64 },
-    /// It was read from this address.
-    Read { at: Pointer },
+    Returned {
+        /// The link-time address of the function.
+        from: u64,
+    },
+    /// It was read from memory.
+    Read {
+        /// The address that it was read from.
+        at: Pointer,
+    },
 }
 
 /// A value that the function writes to memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Store {
+    /// The address that it is written to.
     pub to: Pointer,
+    /// The value.
     pub value: Pointer,
+    /// The number of bytes.
     pub bytes: u8,
 }
 

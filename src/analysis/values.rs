@@ -17,12 +17,29 @@ use crate::symbols::Arch;
 /// 7, r8 to r15; on arm64 x0 to x30, and 31 for sp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Location {
-    /// In the low `bytes` bytes (4 or 8) of a register.
-    Register { register: u8, bytes: u8 },
-    /// In `bytes` bytes (4 or 8) of memory at `base` + `offset`.
-    Stack { base: u8, offset: i32, bytes: u8 },
+    /// In the low bytes of a register.
+    Register {
+        /// The register.
+        register: u8,
+        /// The number of bytes, 4 or 8.
+        bytes: u8,
+    },
+    /// In memory at a distance from where a register points.
+    Stack {
+        /// The register.
+        base: u8,
+        /// The distance, in bytes.
+        offset: i32,
+        /// The number of bytes, 4 or 8.
+        bytes: u8,
+    },
     /// The sum of a register and an offset.
-    Sum { register: u8, offset: i32 },
+    Sum {
+        /// The register.
+        register: u8,
+        /// The number to add.
+        offset: i32,
+    },
     /// No location: the value is always this number or link-time address.
     Constant(u64),
 }
@@ -35,10 +52,16 @@ pub enum Passed {
     /// The u32 in static data at this address.
     Content(u64),
     /// One of its own arguments, or an address at an offset from where the argument points.
-    Member { argument: u8, offset: i64 },
+    Member {
+        /// The number of the argument, counted from 0.
+        argument: u8,
+        /// The offset, in bytes; 0 for the argument itself.
+        offset: i64,
+    },
 }
 
 impl Passed {
+    /// Returns the value if it is a constant.
     pub fn constant(self) -> Option<u64> {
         match self {
             Passed::Constant(value) => Some(value),
@@ -69,6 +92,7 @@ pub(super) struct Keeping {
 /// A call that passes on some of the caller's arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HandedOn {
+    /// The link-time address of the called function.
     pub callee: u64,
     /// For each argument of the call: the number of the caller's argument that it is (or whose low half it is), and its
     /// offset from where that argument points.

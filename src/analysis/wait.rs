@@ -79,7 +79,9 @@ pub struct Site {
 /// An end of a wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndSite {
+    /// The instruction to probe.
     pub site: Site,
+    /// Whether passing it ends the wait certainly or probably.
     pub kind: EndKind,
     /// The condition under which passing the site is an end; `None` if it always is.
     pub when: Option<Condition>,
@@ -95,10 +97,12 @@ pub enum EndKind {
     Maybe,
 }
 
-/// A condition on the registers at a conditional branch: `test` yields `holds`.
+/// A condition on the registers at a conditional branch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Condition {
+    /// What the branch depends on.
     pub test: Test,
+    /// The outcome of the test with which the condition is met.
     pub holds: bool,
 }
 

@@ -91,7 +91,7 @@ pub enum ProbeClass {
 }
 
 impl ProbeClass {
-    /// Returns a title for people to read.
+    /// Returns the class in words, as users see it.
     pub fn title(self) -> &'static str {
         match self {
             ProbeClass::Emulated => "uprobe on an emulated instruction",
@@ -108,17 +108,23 @@ impl ProbeClass {
     }
 }
 
-/// Nanoseconds per hit on this machine; `None` where it could not be measured.
+/// The cost of a hit on this machine, in nanoseconds; `None` where it could not be measured.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Costs {
+    /// The cost of [`ProbeClass::Emulated`].
     pub emulated: Option<f64>,
+    /// The cost of [`ProbeClass::Stepped`].
     pub stepped: Option<f64>,
+    /// The cost of [`ProbeClass::Return`].
     pub uretprobe: Option<f64>,
+    /// The cost of [`ProbeClass::Futex`].
     pub futex: Option<f64>,
+    /// The cost of [`ProbeClass::Clock`].
     pub clock: Option<f64>,
 }
 
 impl Costs {
+    /// Returns the cost of a hit of this class, in nanoseconds; `None` if it could not be measured.
     pub fn of(&self, class: ProbeClass) -> Option<f64> {
         match class {
             ProbeClass::Emulated => self.emulated,

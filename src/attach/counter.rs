@@ -14,7 +14,9 @@ use super::perf::{event, open_event, Event, Scope};
 pub struct Countable {
     /// `PERF_TYPE_…`, or the number of a device in `/sys/bus/event_source/devices`.
     pub kind: u32,
+    /// The event of that kind or device, in its own encoding.
     pub config: u64,
+    /// The second configuration word; 0 for most events.
     pub config1: u64,
 }
 
@@ -36,6 +38,7 @@ pub struct Counter(File);
 /// The reading of one counter, or the sum of several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reading {
+    /// How often the event occurred while the counter was running.
     pub count: u64,
     /// The time for which the counter was enabled, in nanoseconds.
     pub enabled_ns: u64,
@@ -202,7 +205,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_was_not_counted_all_the_time_is_scaled() {
+    fn a_count_of_part_of_the_time_is_scaled() {
         let reading = Reading { count: 30, enabled_ns: 400, running_ns: 100 };
         assert_eq!((reading.scaled(), reading.running_ratio()), (Some(120.0), Some(0.25)));
         let never = Reading { enabled_ns: 400, ..Reading::default() };

@@ -12,9 +12,11 @@ use crate::host::{Domains, Machine};
 /// A feature of the host that armtrace uses.
 #[derive(Clone, Debug, Serialize)]
 pub struct Feature {
+    /// The name, as users see it.
     pub name: &'static str,
     /// Whether armtrace cannot trace at all without it.
     pub required: bool,
+    /// Whether it works here.
     pub works: bool,
     /// What the user loses without it, or how to get it; absent if it works.
     #[serde(skip_serializing_if = "Option::is_none")]

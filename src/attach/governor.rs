@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use super::Costs;
 
-/// The interval at which the budget is checked.
+/// The interval at which the budget is checked, called a period.
 pub const PERIOD: Duration = Duration::from_secs(1);
 
 /// The length of a cycle, in periods. A group that takes turns has one turn per cycle. Attaching and detaching costs
 /// the server more than most turns do, because its threads stop while the kernel changes their code.
 const CYCLE: u32 = 4;
+/// The length of a cycle. Figures over this time or a longer one include a turn of every group.
 pub const CYCLE_TIME: Duration = PERIOD.saturating_mul(CYCLE);
 
 /// The shortest useful turn, in periods. A group that is entitled to less has a turn only every few cycles.
@@ -27,6 +28,7 @@ const FLOOR: f64 = 0.002;
 pub struct Budget {
     /// The share of the server's CPU time, 0 to 1.
     pub share: f64,
+    /// The cost of a hit of each class of probe.
     pub costs: Costs,
     /// Returns the CPU time that other measurements have taken so far, in nanoseconds. CPU sampling takes a small,
     /// constant share; it has no turns, and the groups get the rest.

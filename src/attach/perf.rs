@@ -19,7 +19,7 @@ pub(crate) enum Scope {
     Cpu(i32),
 }
 
-/// What an open event can be told.
+/// A command to an open event.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Control<'a> {
     Enable,

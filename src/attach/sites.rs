@@ -12,6 +12,7 @@ use crate::server::has_seccomp_filter;
 /// A location in a program file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SiteAddress {
+    /// The offset of the instruction in the file, in bytes.
     pub file_offset: u64,
     /// The value that is passed to the program with each hit.
     pub cookie: u64,
@@ -20,8 +21,11 @@ pub struct SiteAddress {
 /// The same program in two forms: one that attaches to many sites at once (`uprobe_multi`, Linux 6.6 and newer), and
 /// one that attaches to a single site, for older kernels.
 pub struct SitePrograms<'a, 'obj> {
+    /// The form for many sites; `None` if the kernel does not support it.
     pub multi: Option<&'a ProgramMut<'obj>>,
+    /// The form for a single site.
     pub single: Option<&'a ProgramMut<'obj>>,
+    /// Whether it runs at the return of a function rather than at an instruction.
     pub retprobe: bool,
 }
 

@@ -15,7 +15,9 @@ const UNNAMED: &str = "(functions without a name)";
 /// The difference between two builds, serialized to JSON as is.
 #[derive(Clone, Debug, Serialize)]
 pub struct Comparison {
+    /// The build that the other is compared with.
     pub a: Side,
+    /// The other build.
     pub b: Side,
     /// The counts by group in A and B, for both builds.
     pub groups: BTreeMap<Group, [u64; 2]>,
@@ -32,25 +34,31 @@ pub struct Comparison {
 /// One of the two builds.
 #[derive(Clone, Debug, Serialize)]
 pub struct Side {
+    /// The program.
     pub binary: Binary,
+    /// What its counts mean.
     pub verdicts: Vec<Verdict>,
 }
 
 /// A function name and all functions that share it: overloads, and the parts into which a compiler split one function.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Difference {
+    /// The name, demangled and without arguments; `(functions without a name)` for all that have none.
     pub name: String,
     /// The numbers of instructions that order memory, or may, in A and in B.
     pub ordering: [u64; 2],
+    /// The counts by group in A and in B.
     pub groups: BTreeMap<Group, [u64; 2]>,
 }
 
 /// A structure that is laid out for 64-byte cache lines in only one build, or differently in the other.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct StructureDifference {
+    /// The name, qualified by the enclosing namespaces and structures.
     pub name: String,
     /// The layout in A. Absent if the structure is missing or not laid out for such lines.
     pub a: Option<Structure>,
+    /// The layout in B, likewise.
     pub b: Option<Structure>,
 }
 

@@ -18,10 +18,13 @@ const MAX_RETRY: usize = 3;
 /// The reason why a program cannot be audited.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AuditError {
+    /// The program has no `.text`.
     #[error("it has no code: the section .text is missing or empty")]
     NoCode,
+    /// The section headers mention code that the file does not contain.
     #[error("its code is not in the file, which may be a debug file: give the program itself")]
     NotInFile,
+    /// The program has this many MiB of code.
     #[error("it has {0} MiB of code, more than any server has")]
     TooMuch(u64),
 }
@@ -41,6 +44,7 @@ impl Counts {
         self.iter().filter(|(class, _)| is(&classes[usize::from(*class)])).map(|(_, n)| u64::from(n)).sum()
     }
 
+    /// Returns the number of instructions of a group.
     pub fn of_group(&self, classes: &[Class], group: Group) -> u64 {
         self.sum(classes, |class| class.group == group)
     }
@@ -53,12 +57,14 @@ pub struct FunctionCounts {
     pub address: u64,
     /// The number of bytes of code that were counted.
     pub size: u64,
+    /// Its instructions by class.
     pub counts: Counts,
 }
 
 /// Exclusive loads that are paired with their exclusive store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Exclusives {
+    /// All pairs.
     pub pairs: u64,
     /// The pairs that are retried until the store succeeds.
     pub loops: u64,
@@ -71,9 +77,13 @@ pub struct Exclusives {
 pub struct Counted {
     /// The size of its code, in bytes.
     pub text: u64,
+    /// The number of all its instructions, counted or not.
     pub instructions: u64,
+    /// The instructions and helper calls by class.
     pub totals: Counts,
+    /// The pairs of exclusive loads and stores.
     pub exclusives: Exclusives,
+    /// The outline-atomics helpers.
     pub helpers: Helpers,
     /// The number of calls of each helper, by the helper's entry.
     pub helper_calls: HashMap<u64, u64>,

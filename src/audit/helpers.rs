@@ -93,10 +93,12 @@ impl Helpers {
         helpers
     }
 
+    /// Returns the number of helpers.
     pub fn len(&self) -> usize {
         self.by_entry.len()
     }
 
+    /// Returns whether there are none.
     pub fn is_empty(&self) -> bool {
         self.by_entry.is_empty()
     }
@@ -108,6 +110,7 @@ impl Helpers {
         (first..=last).contains(&entry).then(|| self.by_entry.get(&entry))?
     }
 
+    /// Iterates over the helpers, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = &Helper> {
         self.by_entry.values()
     }

@@ -1,4 +1,4 @@
-//! Where in a function samples of CPU time tell of memory ordering.
+//! Finds where in a function samples of CPU time stand for memory ordering.
 
 use std::ops::Range;
 
@@ -6,16 +6,16 @@ use super::classes;
 use crate::isa::{classified, Class};
 use crate::symbols::{Arch, Image};
 
-/// Bytes; of larger functions nothing is told.
+/// The largest function that is examined, in bytes.
 const MAX_FUNCTION: u64 = 1 << 20;
 
-/// The addresses in a function at which a sample stands for time spent on ordering memory, and the instruction that
-/// took it.
+/// The addresses in a function at which a sample stands for time spent on ordering memory, each with the instruction
+/// that took it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OrderingSites(Vec<(u64, Class)>);
 
 impl OrderingSites {
-    /// Those of the function at `range`, link-time addresses; none where its code is not in the file.
+    /// Returns the sites of the function at `range`, in link-time addresses; none if its code is not in the file.
     pub fn of(image: &Image, range: Range<u64>) -> OrderingSites {
         let size = range.end.saturating_sub(range.start);
         let code = image.bytes(range.start, size.min(MAX_FUNCTION) as usize).filter(|_| size <= MAX_FUNCTION);
@@ -27,19 +27,19 @@ impl OrderingSites {
         for instruction in classified(arch, base, code) {
             let class = instruction.class.map(|class| classes(arch)[usize::from(class)]);
             if let Some(class) = class.filter(|class| class.group.orders()) {
-                // An interrupt waits until the instruction is done, and is seen at the one behind it, or comes before
+                // An interrupt either waits until the instruction is done, and is seen at the next one, or comes before
                 // it begins.
                 sites.push((instruction.addr + instruction.len, class));
                 sites.push((instruction.addr, class));
             }
         }
-        // Of two at one address the first is behind the other: it has taken the time.
+        // Of two at one address, the first follows the other instruction, which has taken the time.
         sites.sort_by_key(|(at, _)| *at);
         sites.dedup_by_key(|(at, _)| *at);
         OrderingSites(sites)
     }
 
-    /// The instruction for which a sample at this address stands.
+    /// Returns the instruction for which a sample at this address stands.
     pub fn at(&self, address: u64) -> Option<Class> {
         let found = self.0.binary_search_by_key(&address, |(at, _)| *at).ok()?;
         Some(self.0[found].1)

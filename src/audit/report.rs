@@ -1,4 +1,4 @@
-//! The counts with names: plain values for rendering, and for comparison with another build.
+//! Names the counts: makes plain values for rendering, and for comparison with another build.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,17 +17,21 @@ use crate::symbols::{plain_name, DebugInfo, Image};
 /// The audit of one program, serialized to JSON as is.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
+    /// The program.
     pub binary: Binary,
+    /// What the counts mean, findings first.
     pub verdicts: Vec<Verdict>,
     /// The totals by group, most frequent first.
     pub totals: Vec<Total>,
     /// The sums by group.
     pub groups: BTreeMap<Group, u64>,
+    /// The pairs of exclusive loads and stores; absent if there are none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exclusives: Option<Pairs>,
     /// The outline-atomics helpers, most called first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub helpers: Vec<HelperCalls>,
+    /// The spin loops, if the catalog knows the server.
     pub spin_loops: Vec<Spin>,
     /// The structures laid out for 64-byte cache lines. Absent if the program has no readable debug information of its
     /// own.
@@ -37,25 +41,34 @@ pub struct Report {
     pub functions: Vec<FunctionRow>,
 }
 
+/// The program that was audited.
 #[derive(Clone, Debug, Serialize)]
 pub struct Binary {
+    /// The path that the user gave.
     pub path: String,
+    /// The architecture: `x86_64` or `aarch64`.
     pub arch: &'static str,
+    /// The GNU build ID in hexadecimal; empty if there is none.
     pub build_id: String,
     /// The source of the names.
     pub symbol_source: &'static str,
     /// The size of the code in bytes.
     pub text_bytes: u64,
+    /// The number of all instructions, counted or not.
     pub instructions: u64,
 }
 
 /// The total of one instruction class.
 #[derive(Clone, Debug, Serialize)]
 pub struct Total {
+    /// The instruction; see [`Class::name`].
     pub instruction: &'static str,
+    /// Its purpose.
     pub group: Group,
+    /// The ordering of an arm64 atomic; absent for all others.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ordering: Option<Ordering>,
+    /// How often the program contains it.
     pub count: u64,
     /// The number of functions that contain it.
     pub functions: usize,
@@ -64,6 +77,7 @@ pub struct Total {
 /// Exclusive loads and stores that belong together.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Pairs {
+    /// The number of pairs.
     pub pairs: u64,
     /// The pairs that are retried until they succeed.
     pub loops: u64,
@@ -71,20 +85,25 @@ pub struct Pairs {
     pub pairs_in_helpers: u64,
 }
 
+/// The calls of one outline-atomics helper.
 #[derive(Clone, Debug, Serialize)]
 pub struct HelperCalls {
+    /// The name that libgcc gives it, without `__aarch64_`: `ldadd4_acq_rel`.
     pub helper: String,
     /// Link-time address in hexadecimal.
     pub address: String,
+    /// The number of calls of it in the program.
     pub calls: u64,
 }
 
+/// A spin loop, and whether it contains a spin hint.
 #[derive(Clone, Debug, Serialize)]
 pub struct Spin {
+    /// The name of the function with the loop.
     pub function: String,
     /// Link-time address in hexadecimal.
     pub address: String,
-    /// Absent if there is no hint.
+    /// The spin hint, in assembly text; absent if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
     /// Link-time address of the hint in hexadecimal.
@@ -97,6 +116,7 @@ pub struct Spin {
 pub struct FunctionRow {
     /// The demangled name without arguments, or `sub_ADDRESS` if the program has no name for it.
     pub name: String,
+    /// Whether that is the function's own name.
     pub is_named: bool,
     /// Link-time address in hexadecimal.
     pub address: String,
@@ -110,7 +130,9 @@ pub struct FunctionRow {
     pub source: Option<String>,
     /// The number of instructions that order memory, or may.
     pub ordering: u64,
+    /// The counts by group.
     pub groups: BTreeMap<Group, u64>,
+    /// The counts by instruction.
     pub instructions: BTreeMap<&'static str, u64>,
 }
 

@@ -51,6 +51,7 @@ pub struct Structure {
 /// One piece of evidence for a layout for 64-byte lines.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Evidence {
+    /// What the evidence is.
     pub kind: EvidenceKind,
     /// The member. Absent if the evidence is about the structure itself.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -62,10 +63,11 @@ pub struct Evidence {
     pub bytes: Option<u64>,
 }
 
+/// The kinds of evidence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum EvidenceKind {
-    /// The debug information says that it is aligned.
+    /// The debug information says that the member or structure is aligned.
     Aligned,
     /// A hole before it implies that it is aligned.
     Hole,

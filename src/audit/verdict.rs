@@ -27,7 +27,9 @@ pub struct Verdict {
     pub id: &'static str,
     /// Whether it reports a cost, rather than something that is as it should be.
     pub is_finding: bool,
+    /// The statement, in words.
     pub text: String,
+    /// What the statement rests on, one line each.
     pub evidence: Vec<String>,
 }
 

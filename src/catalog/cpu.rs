@@ -96,9 +96,11 @@ pub const MEMORY_FUNCTIONS: &[&str] =
 /// A checksum with several implementations, among which the server chooses by CPU at startup.
 #[derive(Debug)]
 pub struct ChosenChecksum {
-    /// The purpose, for people.
+    /// What the server computes it for, as users see it.
     pub purpose: &'static str,
+    /// Whether it is CRC-32C (Castagnoli) rather than the CRC-32 of zlib.
     pub is_crc32c: bool,
+    /// Where the server stores the pointer to the implementation that it has chosen.
     pub pointer: PointerAt,
     /// The number of the argument that gives the length in bytes, counted from 0.
     pub length: usize,

@@ -9,9 +9,11 @@ use crate::host::CpuId;
 /// A CPU and its events.
 #[derive(Debug)]
 pub struct Cpu {
+    /// The model, as the CPU identifies itself.
     pub id: CpuId,
     /// The name; `None` if the catalog does not know the CPU.
     pub name: Option<&'static str>,
+    /// The events to try on this CPU. Each has yet to pass its proof.
     pub events: Vec<&'static HardwareEvent>,
 }
 
@@ -20,9 +22,11 @@ pub struct Cpu {
 pub struct HardwareEvent {
     /// The value of the `event` label: the vendor's name, in lower case.
     pub name: &'static str,
-    /// The description for people.
+    /// What it counts, as users see it.
     pub meaning: &'static str,
+    /// How the kernel is asked for the event.
     pub code: EventCode,
+    /// The condition for publishing the event.
     pub proof: Proof,
 }
 
@@ -42,8 +46,13 @@ impl HardwareEvent {
 pub enum EventCode {
     /// `PERF_COUNT_HW_…`: the kernel knows the CPU's number.
     Generic(u32),
-    /// A core event: its number, and the second configuration word of offcore events.
-    Core { config: u64, config1: u64 },
+    /// A core event.
+    Core {
+        /// The number of the event, with its unit mask on x86.
+        config: u64,
+        /// The second configuration word, which offcore events need; otherwise 0.
+        config1: u64,
+    },
     /// An event of devices that all CPUs of the host share.
     Uncore(Uncore),
 }
@@ -51,6 +60,7 @@ pub enum EventCode {
 /// An event of devices named `hisi_scclNUMBER_UNITNUMBER`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Uncore {
+    /// The kind of device, the UNIT in its name: `hha`, `l3c` or `ddrc`.
     pub unit: &'static str,
     /// Its name in the device's `events` directory, which gives its number.
     pub event: &'static str,
@@ -81,13 +91,18 @@ pub enum Proof {
 /// A NUMA node, relative to the CPU that accesses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RelativeNode {
+    /// The node that the CPU belongs to.
     Own,
+    /// A node that the CPU does not belong to.
     Other,
 }
 
+/// What a memory access does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
+    /// Reads the memory.
     Load,
+    /// Writes the memory.
     Store,
 }
 
@@ -95,19 +110,28 @@ pub enum Access {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Instruction {
     // aarch64
+    /// A data memory barrier, for the inner shareable domain.
     Dmb,
+    /// A data synchronization barrier, for the inner shareable domain.
     Dsb,
+    /// An instruction synchronization barrier, which MySQL uses as a spin hint.
     Isb,
+    /// A load with acquire ordering.
     LoadAcquire,
+    /// A store with release ordering.
     StoreRelease,
     /// A load-exclusive with its store-exclusive.
     Exclusives,
     /// A store-exclusive that fails because it has no load.
     FailedExclusive,
+    /// A compare-and-swap in one instruction (LSE).
     CompareAndSwap,
     // x86_64
+    /// An atomic addition, as an example of instructions with a `lock` prefix.
     LockedAdd,
+    /// The spin hint.
     Pause,
+    /// A load fence.
     Lfence,
 }
 
@@ -164,7 +188,7 @@ const EVERYWHERE: &[HardwareEvent] = &[
 /// The numbers that the Arm architecture recommends for barriers.
 const ARM_ORDERING: &[HardwareEvent] = &[
     core("dmb_spec", 0x7e, counts(Instruction::Dmb), "`dmb`: data memory barriers"),
-    core("dsb_spec", 0x7d, counts(Instruction::Dsb), "`dsb`: data synchronisation barriers"),
+    core("dsb_spec", 0x7d, counts(Instruction::Dsb), "`dsb`: data synchronization barriers"),
     core("isb_spec", 0x7c, counts(Instruction::Isb), "`isb`: MySQL's spin hint on arm64"),
     core("rc_ld_spec", 0x90, counts(Instruction::LoadAcquire), "`ldar`: acquire loads"),
     core("rc_st_spec", 0x91, counts(Instruction::StoreRelease), "`stlr`: release stores"),
@@ -436,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn functions_are_told_of_what_code_or_placement_is_to_blame_for() {
+    fn events_that_code_or_placement_causes_have_culprits() {
         let culprits = |id| -> Vec<&str> {
             let events = cpu(id).events.into_iter();
             events.filter(|event| event.has_culprits()).map(|event| event.name).collect()
@@ -451,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn instances_that_are_too_small_are_told_the_size() {
+    fn advice_for_small_instances_names_the_size_with_counters() {
         let advice = |product| where_counters_are("Amazon EC2", product);
         assert!(advice("m7g.2xlarge").contains("m7g.16xlarge"));
         assert!(advice("c8gd.large").contains("c8gd.24xlarge"));

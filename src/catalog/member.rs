@@ -6,10 +6,13 @@ use crate::symbols::Parameter;
 /// What identifies a latch, by its members.
 #[derive(Clone, Copy, Debug)]
 pub enum IdentifiedBy {
+    /// The number of its class (`latch_id_t`).
     LatchId(&'static Member),
-    /// A pointer to the name of the creating file, and the line in the low bits of a u32.
+    /// The source location that created it.
     Created {
+        /// The pointer to the file name.
         file: &'static Member,
+        /// The line, in the low bits of a u32.
         line: &'static Member,
     },
     /// Nothing inside the latch, which is a bare lock word.
@@ -32,6 +35,7 @@ pub struct Member {
 pub struct Showing {
     /// The function to which it passes the member, as `parameter`. It returns a string.
     pub reader: Function,
+    /// The parameter of `reader` that receives the member.
     pub parameter: Parameter,
     /// If a method of a part of the latch does this, that method.
     pub method: Function,

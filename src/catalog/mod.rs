@@ -52,8 +52,11 @@ use strum::IntoStaticStr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr)]
 #[strum(serialize_all = "lowercase")]
 pub enum Flavor {
+    /// Oracle's MySQL, and distributors' builds of it.
     Mysql,
+    /// Percona Server, which is MySQL with changes.
     Percona,
+    /// MariaDB.
     Mariadb,
 }
 
@@ -69,10 +72,12 @@ impl Flavor {
 pub struct Family {
     /// The maintainer. MySQL also stands for Percona Server.
     pub flavor: Flavor,
+    /// The functions in which threads wait for InnoDB's latches.
     pub wait_functions: &'static [WaitFunction],
     /// Prefixes of the mangled names of lock functions through which waiters for all kinds of latches pass. The call
     /// site is the frame above them.
     pub wrappers: &'static [&'static str],
+    /// How InnoDB's latches get their names.
     pub naming: Naming,
     /// The locks of its SQL layer.
     pub pthread: &'static Pthread,
@@ -98,8 +103,9 @@ impl Family {
 pub static FAMILIES: [&Family; 4] =
     [&sync0::MYSQL_5_6, &mariadb::MARIADB_10_6, &mariadb_sync::MARIADB_10_2, &mysql::MYSQL];
 
-/// The sizes of InnoDB's latches, in bytes: of a mutex with a latch id and of an rw-lock that remembers where it was
-/// created, in MySQL 9.7.4 and MariaDB 10.2; and of MariaDB's lock words since 10.6, of which an rw-lock has two.
+/// The size of a mutex with a latch id in MySQL 9.7.4 and MariaDB 10.2, in bytes.
 pub const MUTEX_BYTES: u64 = 0x30;
+/// The size of an rw-lock that remembers where it was created, in MySQL 9.7.4 and MariaDB 10.2, in bytes.
 pub const RW_LOCK_BYTES: u64 = 0x78;
+/// The size of an rw-lock in MariaDB 10.6 and newer, in bytes: two lock words.
 pub const WORDS_BYTES: u64 = 8;

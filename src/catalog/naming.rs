@@ -14,7 +14,7 @@ pub enum Naming {
     None,
 }
 
-/// Where naming finds its facts in MySQL's program and memory.
+/// Where the facts for naming are in MySQL's program and memory.
 #[derive(Debug)]
 pub struct MysqlNames {
     /// How mutexes get their names, in versions whose mutexes have a latch id.
@@ -26,7 +26,7 @@ pub struct MysqlNames {
     pub created: &'static [Created],
 }
 
-/// Where naming finds latch ids.
+/// Where latch ids and their names are.
 #[derive(Debug)]
 pub struct IdNames {
     /// The function that fills the vector of latch descriptions, or calls the function that does.
@@ -52,7 +52,7 @@ pub struct Created {
     pub uninstrumented: &'static [(&'static str, Latch)],
 }
 
-/// Where naming finds latches in MariaDB's memory.
+/// Where latches are in MariaDB's memory.
 #[derive(Debug)]
 pub struct MariadbNames {
     /// The distance from a lock word to the pointer to its performance_schema instance, in bytes.
@@ -80,15 +80,18 @@ pub struct Latch {
     /// The kind. Where the server registers an instrument of this name, the instrument decides between rwlock and
     /// sxlock.
     pub kind: Kind,
+    /// The last component of the event name, such as `buf_block_lock`.
     pub name: &'static str,
 }
 
 /// A latch in the same static object as an instrumented latch.
 #[derive(Debug)]
 pub struct Beside {
+    /// The instrumented latch, by the last component of its event name.
     pub instrumented: &'static str,
     /// The distance from the instrumented latch's lock word to this one's.
     pub distance: u64,
+    /// The latch that lies there.
     pub latch: Latch,
 }
 
@@ -109,9 +112,19 @@ pub struct Around {
 pub enum Object {
     /// An object with this symbol and size. A build in which the size differs has another layout, so the object is not
     /// found there.
-    Symbol { name: &'static str, size: u64 },
-    /// An object with an instrumented latch at this offset.
-    Around { instrumented: &'static str, at: u64 },
+    Symbol {
+        /// The mangled name.
+        name: &'static str,
+        /// The size that the symbol table must give, in bytes.
+        size: u64,
+    },
+    /// An object with an instrumented latch in it.
+    Around {
+        /// The instrumented latch, by the last component of its event name.
+        instrumented: &'static str,
+        /// Its offset in the object, in bytes.
+        at: u64,
+    },
 }
 
 /// A heap array with a latch in each element.
@@ -119,11 +132,15 @@ pub enum Object {
 pub struct ArrayLatches {
     /// The object that holds the pointer to the first element.
     pub object: Object,
+    /// The offset of that pointer in the object, in bytes.
     pub array_at: u64,
+    /// How many elements the array has.
     pub count: Count,
+    /// The size of an element, in bytes.
     pub stride: u64,
     /// The offset of the lock word in an element.
     pub word: u64,
+    /// The latch in each element.
     pub latch: Latch,
 }
 
@@ -142,18 +159,21 @@ pub enum Count {
 /// A latch inside a structure.
 #[derive(Debug)]
 pub struct InsideLatch {
+    /// Where the lock word is in the structure.
     pub word: Word,
     /// The evidence, all of which must hold. Together it rules out chance, so another version's offsets merely lead to
     /// no name.
     pub evidence: &'static [Evidence],
+    /// The latch, if all the evidence holds.
     pub latch: Latch,
 }
 
 /// The offset of a lock word in a structure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Word {
+    /// At this offset, in bytes.
     At(u64),
-    /// The offset that the code shows which creates latches with the instrument of this name.
+    /// At the offset that is seen in the code that creates latches with the instrument of this name.
     Made,
 }
 
@@ -164,12 +184,23 @@ pub type Path = &'static [u64];
 #[derive(Debug)]
 pub enum Evidence {
     /// The u64 at offset `at` of what the path leads to is `value`.
-    Magic { path: Path, at: u64, value: u64 },
+    Magic {
+        /// The way to the structure with the u64.
+        path: Path,
+        /// The offset of the u64 in that structure, in bytes.
+        at: u64,
+        /// The constant that the server stores there.
+        value: u64,
+    },
     /// Both paths lead to the same address, which is not null.
     Same(Path, Path),
     /// The path leads to a name: readable text.
     Name(Path),
-    /// The path leads to a page in memory whose header has the page number and tablespace of the page id at offset
-    /// `id`.
-    PageHeader { path: Path, id: u64 },
+    /// A page in memory has the page number and tablespace in its header that the object has in its page id.
+    PageHeader {
+        /// The way to the page.
+        path: Path,
+        /// The offset of the page id in the object, in bytes.
+        id: u64,
+    },
 }

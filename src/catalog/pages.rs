@@ -5,7 +5,9 @@ use super::{Object, Path};
 /// Facts about a family's pages.
 #[derive(Debug)]
 pub struct Pages {
+    /// How a page's latch is recognized, and what identifies its page.
     pub latch: PageLatch,
+    /// Where the names of tables and indexes are.
     pub dictionary: Dictionary,
     /// The tablespaces that have the same number in every server, with their names.
     pub spaces: &'static [(u32, &'static str)],
@@ -20,7 +22,9 @@ pub struct Pages {
 /// lead to no page.
 #[derive(Debug)]
 pub struct PageLatch {
+    /// The tablespace number, a u32.
     pub space: i32,
+    /// The page number, a u32.
     pub page_no: i32,
     /// The pointer to the page.
     pub frame: i32,
@@ -47,23 +51,29 @@ pub(super) const COMMON_PAGES: PageTypes = &[
     (12, "blob"),
 ];
 
-/// The server's cache of table definitions. Its lists are doubly linked, and every index points to its table: where
-/// that does not hold, nothing is taken from it.
+/// The server's cache of table definitions; all offsets are in bytes. Its lists are doubly linked, and every index
+/// points to its table: where that does not hold, nothing is taken from it.
 #[derive(Debug)]
 pub struct Dictionary {
+    /// Where the cache is.
     pub at: DictionaryAt,
     /// The offsets of its two lists of tables: those that may be evicted, and the others.
     pub lists: &'static [u64],
-    /// In a table: the offsets of the next table of the list and of the first index.
+    /// The offset in a table of the pointer to the next table of its list.
     pub table_next: u64,
+    /// The offset in a table of the pointer to its first index.
     pub table_indexes: u64,
-    /// In an index: the offsets of its table and of the table's next index.
+    /// The offset in an index of the pointer to its table.
     pub index_table: u64,
+    /// The offset in an index of the pointer to the table's next index.
     pub index_next: u64,
-    /// In an index: its number, its name, the name of its table (`db/table`), and its tablespace number.
+    /// The offset in an index of its number, a u64.
     pub index_id: u64,
+    /// The way from an index to its name.
     pub index_name: Path,
+    /// The way from an index to the name of its table, which has the form `db/table`.
     pub table_name: Path,
+    /// Where the number of an index's tablespace is stored.
     pub space: SpaceAt,
 }
 
@@ -72,12 +82,15 @@ pub struct Dictionary {
 pub enum DictionaryAt {
     /// A variable with this name points to it.
     Pointer(&'static str),
+    /// It is this object.
     Object(Object),
 }
 
 /// Where an index's tablespace number is stored.
 #[derive(Debug)]
 pub enum SpaceAt {
+    /// At this offset of the index.
     Index(u64),
+    /// At this offset of the index's table.
     Table(u64),
 }

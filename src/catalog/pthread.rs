@@ -7,14 +7,16 @@
 use crate::model::Kind;
 use crate::symbols::Arch;
 
-/// The sizes of glibc's types, in bytes: `pthread_mutex_t` by architecture, and the others, which are the same on both.
+/// Returns the size of glibc's `pthread_mutex_t`, in bytes.
 pub const fn mutex_size(arch: Arch) -> u32 {
     match arch {
         Arch::X86_64 => 40,
         Arch::Aarch64 => 48,
     }
 }
+/// The size of a `pthread_cond_t`, in bytes, on both architectures.
 const COND_SIZE: u32 = 48;
+/// The size of a `pthread_rwlock_t`, in bytes, on both architectures.
 const RWLOCK_SIZE: u32 = 56;
 
 /// The offsets of the words in a `pthread_cond_t` on which its two groups of waiters sleep: since glibc 2.41, and
@@ -27,7 +29,7 @@ const RWLOCK_WORDS: u32 = 8;
 /// The pointer from an instrumented object to its performance_schema instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PsiPointer {
-    /// The distance from the futex word, rounded down to 8 bytes.
+    /// Its distance from the futex word, which is rounded down to 8 bytes, in bytes.
     pub offset: u32,
     /// Whether threads sleep on that word with `FUTEX_WAIT`, as for mutexes, rather than with `FUTEX_WAIT_BITSET`.
     /// Condition variables are assumed to use the latter in every glibc; see `bpf/pthread.h`.
@@ -66,21 +68,24 @@ pub const PRLOCK_TEXT: &[u8] = b"wait/synch/prlock";
 /// How the instance of an instrumented object leads to its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PsiClass {
-    /// The offset of the class pointer in the instance.
+    /// The offset of the class pointer in the instance, in bytes.
     pub to_class: u32,
-    /// The offset of the event name in the class.
+    /// The offset of the event name in the class, in bytes.
     pub to_name: u32,
 }
 
-/// Facts about one family's SQL layer.
+/// Facts about the locks of one family's SQL layer.
 #[derive(Debug)]
 pub struct Pthread {
+    /// How an instance leads to its event name.
     pub class: PsiClass,
     /// The number of bytes in a `rw_pr_lock_t` after its mutex and the condition variable for its writers.
     pub prlock_counters: u32,
+    /// Where a metadata lock has its own lock and its key.
     pub metadata_lock: MetadataLock,
     /// Global locks, by category, whose category is not the one that the beginning of their name implies.
     pub exceptions: &'static [(&'static str, &'static [&'static str])],
+    /// Static arrays whose elements begin with a mutex.
     pub arrays: &'static [LockArray],
     /// The alternative names of the function that locks C library mutexes with a latch id after each.
     pub tracked: &'static [&'static str],
@@ -94,17 +99,18 @@ pub struct Pthread {
 /// The object behind a metadata lock (`MDL_lock`). It begins with its key, which begins with two u16 lengths.
 #[derive(Debug)]
 pub struct MetadataLock {
-    /// The offset of that lock, in bytes.
+    /// The offset of its `rw_pr_lock_t`, in bytes.
     pub lock: u32,
-    /// The offset of the key's text.
+    /// The offset of the key's text, in bytes.
     pub text: u32,
 }
 
 /// A static array of objects that each begin with a mutex; all mutexes have the same name.
 #[derive(Debug)]
 pub struct LockArray {
+    /// The array's name.
     pub symbol: &'static str,
-    /// The size of an element.
+    /// Returns the size of an element, in bytes.
     pub stride: fn(Arch) -> u64,
     /// The name of the mutexes.
     pub lock: &'static str,
@@ -300,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_told_by_where_they_lie() {
+    fn words_are_recognized_by_their_offset() {
         assert!(is_word(Kind::Mutex, 0) && !is_word(Kind::Mutex, 8));
         assert!([8, 12].iter().all(|&o| is_word(Kind::Rwlock, o)) && !is_word(Kind::Rwlock, 16));
         // Beyond the lock, at the same place in their 8 bytes.
@@ -309,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn locks_of_the_library_are_found_by_the_word_slept_on() {
+    fn a_lock_is_found_from_the_word_that_its_waiters_sleep_on() {
         assert_eq!(pthread_lock(Arch::X86_64, Kind::Mutex, 0x1000), Some((0x1000, 40)));
         assert_eq!(pthread_lock(Arch::Aarch64, Kind::Mutex, 0x1000), Some((0x1000, 48)));
         for word in [0x1008, 0x100c] {

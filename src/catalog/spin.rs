@@ -6,9 +6,9 @@
 /// The spin settings of a family.
 #[derive(Debug)]
 pub struct SpinRounds {
-    /// InnoDB system variables, without the `innodb_` prefix: the length of a round, and the number of rounds before a
-    /// sleep.
+    /// The InnoDB system variable, without its `innodb_` prefix, that gives the length of a round.
     pub delay: &'static str,
+    /// The InnoDB system variable, without its `innodb_` prefix, that gives the number of rounds before a sleep.
     pub rounds: &'static str,
     /// The number of loop iterations per unit of the delay.
     pub turns: Turns,
@@ -21,8 +21,15 @@ pub struct SpinRounds {
 pub enum Turns {
     /// The value of a system variable.
     Variable(&'static str),
-    /// The 32-bit value of a global variable, divided by `divisor`; `built_in` where the code has the number built in.
-    Global { symbol: &'static str, divisor: u32, built_in: u32 },
+    /// The 32-bit value of a global variable, divided by a constant.
+    Global {
+        /// The variable's name.
+        symbol: &'static str,
+        /// The constant.
+        divisor: u32,
+        /// The factor in builds without the variable, whose code has the number built in.
+        built_in: u32,
+    },
 }
 
 pub(super) static MYSQL: SpinRounds = SpinRounds {

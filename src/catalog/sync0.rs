@@ -81,6 +81,7 @@ static NAMES: MysqlNames = MysqlNames {
     ],
 };
 
+/// MySQL 5.6.
 pub static MYSQL_5_6: Family = Family {
     flavor: Flavor::Mysql,
     wait_functions: WAIT_FUNCTIONS,
@@ -91,7 +92,7 @@ pub static MYSQL_5_6: Family = Family {
     naming: Naming::Mysql(&NAMES),
 };
 
-/// The same wait functions in MariaDB, whose SQL layer differs.
+/// MariaDB 10.0 and 10.1, which have the wait functions of MySQL 5.6 and another SQL layer.
 pub static MARIADB_10_1: Family = Family {
     flavor: Flavor::Mariadb,
     wait_functions: WAIT_FUNCTIONS,

@@ -7,14 +7,19 @@ use crate::model::Mode;
 /// A function in which threads wait for latches.
 #[derive(Debug)]
 pub struct WaitFunction {
+    /// How it is found in a binary.
     pub found: Found,
     /// A short, stable name for its probes.
     pub label: &'static str,
+    /// The mode in which its callers want the latch, unless `identity` gives one for each kind of wait.
     pub mode: Mode,
+    /// Which part of it waits.
     pub shape: Shape,
-    /// The number of the argument that is the latch.
+    /// The number of the argument that points to the latch, counted from 0.
     pub latch_argument: usize,
+    /// How the waiting code is identified.
     pub callsite: Callsite,
+    /// How its latches are identified.
     pub identity: IdentityIn,
 }
 
@@ -25,7 +30,12 @@ pub enum Found {
     Symbol(Function),
     /// By its name. In a stripped program, where a function that is not exported has no name, it is the only function
     /// other than the listed ones that calls both of these.
-    CallerOf { name: Function, calls: [Function; 2] },
+    CallerOf {
+        /// Its name.
+        name: Function,
+        /// The functions that it calls.
+        calls: [Function; 2],
+    },
     /// By its name or, among functions without a name, by how it waits in a futex.
     Futex(Function, FutexShape),
 }
@@ -51,12 +61,23 @@ pub enum Shape {
     /// The whole function.
     Whole,
     /// The part of a hot function that spins by calling one of `spin`, or sleeps by calling one of `sleep`.
-    Contended { spin: &'static [Function], sleep: &'static [Function] },
+    Contended {
+        /// The functions for one round of spinning.
+        spin: &'static [Function],
+        /// The functions for waiting after spinning has failed.
+        sleep: &'static [Function],
+    },
     /// The whole function and what follows, until another function is called.
-    Until { end: Function },
+    Until {
+        /// The function whose call ends the wait.
+        end: Function,
+    },
     /// The last function that waiters call, where the rest of a mutex is inlined. Each call outside of the other wait
-    /// functions is a wait, which begins with spinning by a call of one of these.
-    Inlined { spin: &'static [Function] },
+    /// functions is a wait.
+    Inlined {
+        /// The functions for one round of spinning, with which the wait begins.
+        spin: &'static [Function],
+    },
     /// The whole function, in builds in which some of its inlined callers are not recognized.
     Rest,
 }
@@ -75,18 +96,31 @@ pub enum Callsite {
 pub enum IdentityIn {
     /// Always in the same way, in the function's mode.
     Always(IdentifiedBy),
-    /// By the kind of wait, whose number is passed as this argument.
-    ByKind { argument: usize, kinds: &'static [WaitKind] },
-    /// By the latch id that the waiting code reads, among these, where the compiler inlined that code. This applies to
-    /// waits that do not pass a kind known at compile time as this argument.
-    LookedAt { argument: usize, ids: &'static [IdentifiedBy] },
+    /// By the kind of wait, whose number is an argument.
+    ByKind {
+        /// The number of that argument, counted from 0.
+        argument: usize,
+        /// The kinds of wait. Others are not measured.
+        kinds: &'static [WaitKind],
+    },
+    /// By the latch id that the waiting code reads, where the compiler inlined that code.
+    LookedAt {
+        /// The number of the argument for the kind of wait, counted from 0. A call that passes a constant in it is no
+        /// such wait.
+        argument: usize,
+        /// The latch ids that the code may read.
+        ids: &'static [IdentifiedBy],
+    },
 }
 
 /// A kind of wait, where one function waits for several kinds of latches.
 #[derive(Clone, Copy, Debug)]
 pub struct WaitKind {
+    /// The number that the function is called with.
     pub number: u16,
+    /// The mode in which the latch is wanted.
     pub mode: Mode,
+    /// How the latch is identified.
     pub identity: IdentifiedBy,
 }
 

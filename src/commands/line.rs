@@ -41,7 +41,7 @@ impl Server {
         let (tell, told) = mpsc::channel();
         let server = self.clone();
         let worker = Worker::start("watch", move |stop| {
-            // Sending fails once the receiver has been dropped, and then nobody needs the state.
+            // Sending fails once the receiver has been dropped, when the state is no longer needed.
             let found = server.run(latch, |state| _ = tell.send(state), || stop.is_told());
             _ = tell.send(match found {
                 Ok(Some(found)) => Watching::Found(Box::new(found)),

@@ -46,7 +46,7 @@ pub(super) fn print_as<T: Serialize>(
     })
 }
 
-/// As JSON that people can read too.
+/// Returns the value as indented JSON.
 pub(super) fn json(value: &impl Serialize) -> Result<String, Failure> {
     Ok(serde_json::to_string_pretty(value)? + "\n")
 }

@@ -113,8 +113,8 @@ async fn watch(agent: &Agent, ends: &mut Ends) -> EndedBy {
     }
 }
 
-/// Redraws the live table at its interval, and a last time when told. If nobody reads the output, only the drawing
-/// blocks.
+/// Redraws the live table at its interval, and a last time when `last` says so. If the output is not read, only the
+/// drawing blocks.
 async fn show(source: Arc<dyn SnapshotSource>, url: String, mut last: oneshot::Receiver<()>) {
     let mut view = LiveView::new(io::stdout().is_terminal(), &url);
     let mut ticks = tokio::time::interval(view.interval());

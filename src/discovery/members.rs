@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn setters_that_disagree_tell_nothing() {
+    fn setters_that_disagree_show_no_location() {
         assert_eq!(found(&[HERE, THERE]), None);
         assert_eq!(found(&[TWICE]), None);
         assert_eq!(found(&[HERE, TWICE]), None);

@@ -9,7 +9,9 @@ use crate::symbols::{plain_name, Image};
 /// A function with a spin loop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpinFunction {
+    /// The name in source form, or the label of a wait function.
     pub name: String,
+    /// Its link-time addresses.
     pub range: Range<u64>,
 }
 

@@ -6,9 +6,8 @@ use std::env::consts::ARCH;
 use prometheus::proto::MetricFamily;
 use strum::IntoEnumIterator;
 
-use crate::families;
 use crate::measure::{Metrics, Snapshot};
-use crate::metrics::Family;
+use crate::metrics::{families, Family};
 use crate::model::ProbeState;
 
 families! {

@@ -22,6 +22,7 @@ pub struct SnapshotCollector {
 }
 
 impl SnapshotCollector {
+    /// Creates a collector that takes a snapshot at each scrape.
     pub fn new(source: Arc<dyn SnapshotSource>) -> SnapshotCollector {
         SnapshotCollector { source, descs: families().map(Family::desc).collect(), metrics: Mutex::new(metrics()) }
     }

@@ -50,6 +50,10 @@ pub struct Exporter {
 }
 
 impl Exporter {
+    /// Registers the metrics of a source and of armtrace's own process.
+    ///
+    /// # Errors
+    /// Fails if two metrics have the same name.
     pub fn new(source: Arc<dyn SnapshotSource>) -> prometheus::Result<Exporter> {
         let registry = Registry::new();
         registry.register(Box::new(SnapshotCollector::new(source.clone())))?;

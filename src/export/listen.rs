@@ -64,17 +64,26 @@ impl fmt::Display for Listen {
 /// The reason why a port could not be bound, and what to do next.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
+    /// Another process listens on the port.
     #[error("cannot listen on {listen}: the port is taken{}\n{}", by(.holder), taken_next(.listen))]
-    Taken { listen: Listen, holder: Option<PortHolder> },
+    Taken {
+        /// The requested address.
+        listen: Listen,
+        /// That process; `None` if armtrace may not see it.
+        holder: Option<PortHolder>,
+    },
+    /// No interface of this host has the address.
     #[error(
         "cannot listen on {0}: no interface of this host has that address\nnext: --listen :{port} for all interfaces",
         port = .0.port
     )]
     NoSuchAddress(Listen),
+    /// The port is one of those that need root.
     #[error(
         "cannot listen on {0}: ports below 1024 need root\nnext: choose a higher port, for example --listen :{DEFAULT_PORT}"
     )]
     Privileged(Listen),
+    /// The kernel refuses for another reason.
     #[error("cannot listen on {0}: {1}")]
     Other(Listen, io::Error),
 }

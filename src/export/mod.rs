@@ -8,9 +8,10 @@ mod page;
 mod port_holder;
 mod process;
 
-pub use collector::{families, SnapshotCollector};
+pub use collector::families;
+pub(crate) use collector::SnapshotCollector;
 pub use http::{serve, Exporter};
-pub use listen::{BindError, Listen, Listener, DEFAULT_PORT};
+pub use listen::{BindError, Listen, Listener};
 pub use process::ProcessSelf;
 
 use crate::measure::Snapshot;
@@ -18,6 +19,7 @@ use crate::measure::Snapshot;
 /// A source of figures. An [`Exporter`] takes one snapshot for each scrape and each view of the landing page, and never
 /// two at the same time.
 pub trait SnapshotSource: Send + Sync {
+    /// Takes a snapshot of all figures as they are now.
     fn snapshot(&self) -> Snapshot;
 }
 

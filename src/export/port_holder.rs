@@ -8,7 +8,9 @@ use std::fmt;
 /// A process that listens on a TCP port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortHolder {
+    /// The command name.
     pub name: String,
+    /// The process ID.
     pub pid: i32,
 }
 

@@ -13,6 +13,7 @@ use crate::host::clock;
 pub struct ProcessSelf(ProcessCollector);
 
 impl ProcessSelf {
+    /// Creates the collector for the running process.
     pub fn new() -> ProcessSelf {
         ProcessSelf(ProcessCollector::for_self())
     }

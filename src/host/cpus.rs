@@ -7,17 +7,25 @@ use super::{field, Machine};
 /// The CPU model, as the CPU identifies itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CpuId {
-    /// The fields of `MIDR_EL1`.
+    /// An arm64 CPU, by fields of `MIDR_EL1`.
     Arm {
+        /// The designer, such as 0x41 for Arm.
         implementer: u8,
+        /// The design, in the designer's own numbering.
         part: u16,
     },
+    /// An x86_64 CPU whose vendor is `GenuineIntel`.
     Intel {
+        /// The family, as /proc/cpuinfo shows it.
         family: u8,
+        /// The model within the family.
         model: u8,
     },
+    /// An x86_64 CPU whose vendor is `AuthenticAMD`.
     Amd {
+        /// The family, as /proc/cpuinfo shows it.
         family: u8,
+        /// The model within the family.
         model: u8,
     },
 }
@@ -60,7 +68,8 @@ impl Machine {
     }
 
     /// Returns the highest frequency of the first CPU, in gigahertz. Without the kernel's frequency control, as in most
-    /// virtual machines, it is what x86's /proc/cpuinfo says, which is the nominal frequency there; arm64 says nothing.
+    /// virtual machines, it is the frequency in /proc/cpuinfo, which is the nominal one there; on arm64, /proc/cpuinfo
+    /// has none.
     pub fn ghz(&self) -> Option<f64> {
         let number = |text: &str| text.parse::<f64>().ok();
         let khz = self.line("sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq");
@@ -88,8 +97,8 @@ impl Machine {
     }
 }
 
-/// Parses the kernel's list format for CPUs and nodes, for example `0-3,5`. Returns `None` if it is anything else, also
-/// if it is empty.
+/// Parses the kernel's list format for CPUs and nodes, for example `0-3,5`. Returns `None` for any other text, and for
+/// an empty one.
 pub fn cpu_list(text: &str) -> Option<Vec<i32>> {
     /// An upper bound on numbers, above any kernel's limit (`NR_CPUS` is at most 8192).
     const MOST: i32 = 1 << 16;

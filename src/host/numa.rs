@@ -5,9 +5,11 @@ use super::{cpu_list, Machine};
 /// A NUMA node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NumaNode {
+    /// The kernel's number of the node.
     pub number: i32,
-    /// Empty for a node that only has memory.
+    /// The numbers of its CPUs; empty for a node that only has memory.
     pub cpus: Vec<i32>,
+    /// Whether the node has memory of its own.
     pub has_memory: bool,
 }
 

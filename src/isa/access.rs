@@ -7,6 +7,7 @@ use crate::symbols::Arch;
 /// A kind of memory access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Access {
+    /// A read.
     Read,
     /// A write. Atomics that may leave memory unchanged count, because they take the cache line all the same.
     Write,

@@ -33,6 +33,7 @@ pub enum Group {
 }
 
 impl Group {
+    /// All groups, in the order of tables.
     pub const ALL: [Group; 9] = [
         Group::Atomic,
         Group::LoadExclusive,
@@ -71,9 +72,13 @@ impl Group {
 #[strum(serialize_all = "snake_case")]
 #[serde(rename_all = "snake_case")]
 pub enum Ordering {
+    /// No ordering.
     Relaxed,
+    /// No later access moves before it.
     Acquire,
+    /// No earlier access moves after it.
     Release,
+    /// Both acquire and release.
     AcqRel,
 }
 
@@ -89,6 +94,7 @@ impl Ordering {
 pub struct Class {
     /// The mnemonic without operand size (`ldaddal`, `lock xadd`), with the option of a barrier (`dmb ish`).
     pub name: &'static str,
+    /// The purpose.
     pub group: Group,
     /// The ordering of an arm64 atomic. Those of x86 all order everything.
     pub ordering: Option<Ordering>,

@@ -18,6 +18,7 @@ pub enum Flow {
     /// In a function and, unless that never returns, then at the next instruction. `None`: the target is in a register
     /// or memory.
     Call(Option<u64>),
+    /// In the function's caller.
     Return,
     /// At an address in a register or in memory: a tail call, or a jump table.
     IndirectJump,
@@ -48,12 +49,15 @@ pub struct Insn {
     pub addr: u64,
     /// The length in bytes: 1 to 15 on x86-64, 4 on arm64.
     pub len: u8,
+    /// Where execution continues.
     pub flow: Flow,
+    /// What the kernel does with a uprobe on it.
     pub probing: Probing,
     /// The static address that it reads, writes or computes. On x86-64 this is a rip-relative operand; on arm64 the
     /// target of `adr`, a literal load, or an `add`, load or store through a register that a preceding `adrp` in the
     /// same straight line has set.
     pub memory: Option<u64>,
+    /// The instruction set that it belongs to.
     pub arch: Arch,
     pub(super) raw: [u8; MAX_LEN],
 }
@@ -268,7 +272,17 @@ pub enum Test {
     /// and 14 and 15 always hold.
     Flags(u8),
     /// The low `bits` (32 or 64) of the register are zero.
-    Zero { register: u8, bits: u8 },
+    Zero {
+        /// The register, numbered as in [`super::Location`].
+        register: u8,
+        /// The number of low bits that are tested.
+        bits: u8,
+    },
     /// The bit of the register is set.
-    Bit { register: u8, bit: u8 },
+    Bit {
+        /// The register, numbered as in [`super::Location`].
+        register: u8,
+        /// The number of the bit, 0 for the lowest.
+        bit: u8,
+    },
 }

@@ -2,15 +2,15 @@
 //!
 //! All that armtrace knows of machine code's bits is here; other modules ask in terms of instructions. [`decode`]
 //! yields instructions ([`Insn`]) whose control flow, effects on registers and memory accesses are the same vocabulary
-//! on both architectures. [`classified`] yields only the classes of instructions that order memory and the like
-//! ([`Class`]), which is quicker. Questions that make sense on one architecture only are answered by [`aarch64`] and
-//! [`x86`].
+//! on both architectures. `classified` yields only the classes of instructions that order memory and the like
+//! ([`Class`]), which is quicker. Questions that make sense on one architecture only are answered by `aarch64` and
+//! `x86`.
 //!
 //! Everything is a function of the bytes, and works on either host. Bytes that are no instruction are instructions of
 //! unknown effect.
 
-pub mod aarch64;
-pub mod x86;
+pub(crate) mod aarch64;
+pub(crate) mod x86;
 
 mod access;
 mod class;
@@ -20,6 +20,11 @@ mod lists;
 #[cfg(test)]
 mod tests;
 
-pub use access::{watched, Access};
-pub use class::{classified, distinct, id, Class, ClassId, Classified, Group, Ordering};
-pub use insn::{decode, decode_bytes, Effect, Flow, Insn, Probing, Test};
+pub(crate) use access::watched;
+pub use access::Access;
+pub(crate) use class::{classified, distinct, id};
+pub use class::{Class, ClassId, Group, Ordering};
+#[cfg(test)]
+pub(crate) use insn::decode_bytes;
+pub(crate) use insn::Effect;
+pub use insn::{decode, Flow, Insn, Probing, Test};

@@ -9,18 +9,22 @@ use crate::model::{CpuClass, Kind};
 use crate::present::format;
 use crate::present::names::short_names;
 
-/// The fewest spins from which advice on spinning is given.
+/// The fewest spins on which advice on spinning is based.
 const MIN_SPINS: u64 = 1000;
-/// The share of the CPU time from which less spinning would gain anything.
+/// The least share of the CPU time spent spinning at which less spinning would gain anything.
 const MUCH_CPU: f64 = 0.02;
-/// The share of spins ending in a sleep from which spinning counts as failing.
+/// The least share of spins ending in a sleep at which spinning counts as failing.
 const MOST: f64 = 0.5;
 
 /// The figures that advice is derived from, all over the same time.
 pub struct Figures<'a> {
+    /// Contended waits by latch.
     pub latches: &'a [LatchWaits],
+    /// CPU time by function; empty if it was not sampled.
     pub cpu: &'a [CpuTime],
+    /// The implementations of checksums that the server has chosen.
     pub checksums: &'a [Checksum],
+    /// How long waiters spin; `None` if it is not known.
     pub spin: Option<&'a SpinSettings>,
 }
 

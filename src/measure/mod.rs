@@ -1,7 +1,8 @@
 //! One room per measurement: its plan, its probes, its figures, and everything that is made of them.
 //!
-//! A [`Measurement`] attaches its probes when it begins, and adds what they counted to each [`Snapshot`]. A [`Room`] says
-//! what else belongs to it. A new measurement needs one line in the list `measurements`, and the name of its module.
+//! A [`Measurement`] attaches its probes when it begins, and adds what they counted to each [`Snapshot`]. A [`Room`]
+//! says what else belongs to it. A new measurement needs one line in the list `measurements`, and the name of its
+//! module.
 
 mod address_space;
 pub mod advice;
@@ -57,6 +58,7 @@ macro_rules! snapshot {
         pub struct Snapshot {
             /// The time since attach.
             pub elapsed: Duration,
+            /// What identifies the server.
             pub target: TargetInfo,
             /// False once the server has ended.
             pub up: bool,
@@ -64,13 +66,14 @@ macro_rules! snapshot {
             pub paused: bool,
             $(#[doc = concat!("The figures of [`", stringify!($room), "`].")]
             pub $room: <$room::$measurement as Room>::Figures,)+
+            /// The probes, with their cost so far.
             pub probes: Vec<ProbeStatus>,
             /// The cost of one hit on this machine, in nanoseconds, by class of probe; those that are known.
             pub costs: Vec<(&'static str, f64)>,
             /// Events that are in no other figure, by cause; every cause that exists is listed, also at zero.
             pub lost: Vec<(String, u64)>,
-            /// CPU time that the server has used since attach (user and system), in nanoseconds; `None` if /proc does not
-            /// say.
+            /// CPU time that the server has used since attach (user and system), in nanoseconds; `None` if /proc does
+            /// not say.
             pub server_cpu_ns: Option<u64>,
             /// The recording that it is from; `None` if the server is live.
             pub replayed: Option<Replayed>,
@@ -116,8 +119,8 @@ fn cost_ns(probes: impl IntoIterator<Item = ProbeStatus>) -> u64 {
 }
 
 impl Snapshot {
-    /// CPU time that probes took from the server since attach, nanoseconds; `None` where the cost of a
-    /// probe that was hit is unknown, for a sum without it would be too low.
+    /// Returns the CPU time that probes took from the server since attach, in nanoseconds. `None` if the cost of a
+    /// probe that was hit is not known, because a sum without it would be too low.
     pub fn probe_cost_ns(&self) -> Option<f64> {
         if let Some(replayed) = &self.replayed {
             return replayed.probe_cost_ns.map(|ns| ns as f64);
@@ -126,7 +129,7 @@ impl Snapshot {
         hit.map(ProbeStatus::total_cost_ns).try_fold(0.0, |sum, cost| Some(sum + cost?))
     }
 
-    /// Share of the server's CPU time since attach that probes took, 0 to 1; `None` where either is unknown.
+    /// Returns the share of the server's CPU time since attach that probes took, 0 to 1; `None` if either is not known.
     pub fn overhead_ratio(&self) -> Option<f64> {
         let cpu_ns = self.server_cpu_ns.filter(|&ns| ns > 0)?;
         Some(self.probe_cost_ns()? / cpu_ns as f64)

@@ -1,4 +1,4 @@
-//! Which recording a snapshot is from.
+//! The recording that a snapshot is from.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,9 +8,9 @@ use crate::present::format;
 /// The recording that a snapshot is from, in place of a live server.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Replayed {
-    /// What a user calls it: its file's name.
+    /// The name of its file.
     pub name: String,
-    /// Of the whole recording.
+    /// The length of the whole recording.
     pub length: Duration,
     /// When recording began, in milliseconds since 1970, UTC.
     pub began_ms: u64,
@@ -23,7 +23,7 @@ pub struct Replayed {
     pub probe_cost_ns: Option<u64>,
 }
 
-/// `REPLAY of demo.rec, 40s recorded 2026-11-24 20:30 UTC on db1`, and `, over` at its end.
+/// Formats it as `REPLAY of demo.rec, 40s recorded 2026-11-24 20:30 UTC on db1`, with `, over` at its end.
 impl fmt::Display for Replayed {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         let length = format::span(Duration::from_secs_f64(self.length.as_secs_f64().round()));

@@ -97,8 +97,8 @@ pub struct More {
     pub statements: Option<Arc<StatementCounter>>,
 }
 
-/// Work that takes too long for attaching, up to some tenths of a second. Until it is done, snapshots lack the figures that
-/// need it.
+/// Work that takes too long for attaching, up to some tenths of a second. Until it is done, snapshots lack the figures
+/// that need it.
 pub type Later = Box<dyn FnOnce() + Send>;
 
 /// A server to which measurements are being attached.

@@ -10,31 +10,38 @@ use crate::model::{Histogram, BUCKET_BOUNDS_NS};
 /// One metric family, as described in `# HELP`, `# TYPE` and `docs/reference/metrics.md`.
 #[derive(Debug)]
 pub struct Family {
+    /// The name, which begins with `armtrace_` or `process_`.
     pub name: &'static str,
+    /// Whether samples are counters, gauges or histograms.
     pub kind: MetricType,
+    /// The names of the labels, in the order in which samples give their values.
     pub labels: &'static [&'static str],
+    /// The description, one line.
     pub help: &'static str,
 }
 
 /// Declares the metric families of one measurement: a constant for each, and `FAMILIES`, which has all of them in this
 /// order.
-#[macro_export]
 macro_rules! families {
     ($($constant:ident = $kind:ident($name:literal, $labels:expr, $help:literal);)+) => {
         $(const $constant: $crate::metrics::Family = $crate::metrics::Family::$kind($name, $labels, $help);)+
         const FAMILIES: &[$crate::metrics::Family] = &[$($constant),+];
     };
 }
+pub(crate) use families;
 
 impl Family {
+    /// Describes a counter; its name must end with `_total`.
     pub const fn counter(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Family {
         Family { name, kind: MetricType::COUNTER, labels, help }
     }
 
+    /// Describes a gauge.
     pub const fn gauge(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Family {
         Family { name, kind: MetricType::GAUGE, labels, help }
     }
 
+    /// Describes a histogram of durations, in seconds.
     pub const fn histogram(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Family {
         Family { name, kind: MetricType::HISTOGRAM, labels, help }
     }
@@ -92,8 +99,8 @@ impl Family {
         });
         let mut histogram = proto::Histogram::default();
         histogram.set_bucket(buckets.collect());
-        // A histogram that is read while waits end may have counted a wait in its bucket only, but the count must not be
-        // below the last bucket.
+        // A histogram that is read while waits end may have counted a wait in its bucket only, but the count must not
+        // be below the last bucket.
         histogram.set_sample_count(waits.count.max(waits.buckets.iter().sum()));
         histogram.set_sample_sum(seconds(waits.sum_ns));
         let mut metric = self.labelled(values);

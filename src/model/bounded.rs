@@ -8,11 +8,11 @@ use super::{merged, Cumulative};
 /// In place of a name, in the rows that stand for all that have no row of their own.
 pub const OTHER: &str = "other";
 
-/// Bounded rows plus other: the first `limit` keys have a row of their own, as a series of a metric or in a recording, and
-/// all later ones share one.
+/// Bounded rows plus other: the first `limit` keys have a row of their own, as a series of a metric or in a recording,
+/// and all later ones share one.
 ///
-/// A key that has a row keeps it, and one that was counted in the shared row stays there. If keys moved between the two,
-/// the counters would decrease, which Prometheus would take for a restart.
+/// A key that has a row keeps it, and one that was counted in the shared row stays there. If keys moved between the
+/// two, the counters would decrease, which Prometheus would take for a restart.
 pub struct Bounded<K> {
     limit: usize,
     named: HashSet<K>,
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_moves_once_counted() {
+    fn a_counted_key_never_moves() {
         let mut bounded = Bounded::new(1);
         bounded.admit([("a", 1), ("b", 0)].into_iter());
         bounded.admit([("a", 1), ("b", 100)].into_iter());
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn room_that_is_left_goes_to_later_ones() {
+    fn later_keys_get_the_series_that_are_left() {
         let mut bounded = Bounded::new(2);
         bounded.admit([("a", 1)].into_iter());
         bounded.admit([("a", 1), ("b", 1)].into_iter());

@@ -10,6 +10,7 @@ pub enum CpuClass {
     Spin,
     /// The rest of the latches' code: acquiring, releasing, going to sleep.
     Latch,
+    /// Computing checksums.
     Checksum,
     /// Conversion between character sets.
     Charset,
@@ -25,6 +26,7 @@ pub enum CpuClass {
     Futex,
     /// All other kernel code.
     Kernel,
+    /// All other user code.
     Other,
 }
 

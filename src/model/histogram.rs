@@ -37,8 +37,11 @@ pub const BUCKET_BOUNDS_NS: [u64; BUCKETS - 1] = [
 pub struct Histogram {
     /// The number of durations in each bucket. Buckets are not cumulative.
     pub buckets: [u64; BUCKETS],
+    /// The number of durations.
     pub count: u64,
+    /// The sum of the durations, in nanoseconds.
     pub sum_ns: u64,
+    /// The longest duration, in nanoseconds.
     pub max_ns: u64,
 }
 

@@ -19,10 +19,15 @@ pub use histogram::{Histogram, BUCKETS, BUCKET_BOUNDS_NS};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, IntoStaticStr, EnumString)]
 #[strum(serialize_all = "lowercase")]
 pub enum Kind {
+    /// A lock with one mode, held by one thread at a time.
     Mutex,
+    /// A lock with a shared and an exclusive mode.
     Rwlock,
+    /// A lock with a third mode, shared-exclusive, in which one thread can hold it together with shared holders.
     Sxlock,
+    /// A lock with a shared and an exclusive mode that prefers readers.
     Prlock,
+    /// A condition variable.
     Cond,
 }
 
@@ -45,8 +50,11 @@ pub enum Mode {
     /// The latch has no modes, like a mutex.
     #[strum(serialize = "")]
     None,
+    /// Shared: together with other shared holders.
     S,
+    /// Shared-exclusive: together with shared holders only.
     Sx,
+    /// Exclusive: alone.
     X,
 }
 
@@ -66,11 +74,14 @@ impl Mode {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, IntoStaticStr, EnumIter)]
 #[strum(serialize_all = "snake_case")]
 pub enum ProbeState {
+    /// Attached all the time.
     Attached,
     /// Attached part of the time to stay within the overhead budget.
     DutyCycle,
+    /// Not attached: because of the overhead budget, or not yet.
     #[default]
     Detached,
+    /// Could not be attached.
     Failed,
 }
 
@@ -86,9 +97,11 @@ impl ProbeState {
 pub struct ProbeStatus {
     /// A bounded, readable name: `mutex_enter_inline:begin`, `futex_enter`.
     pub probe: String,
+    /// The state that the probe is in.
     pub state: ProbeState,
+    /// How often the probe was hit.
     pub hits: u64,
-    /// The cost of one hit's trap on this machine, in nanoseconds, or `None` if it was not measured.
+    /// The cost of one hit's trap on this machine, in nanoseconds; `None` if it was not measured.
     pub trap_ns: Option<f64>,
     /// The run time of the probe's program over all hits, in nanoseconds.
     pub program_ns: u64,
@@ -97,13 +110,15 @@ pub struct ProbeStatus {
 /// The traced server. Constant while attached.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TargetInfo {
+    /// The server's process ID, as armtrace's PID namespace has it.
     pub pid: i32,
-    /// `mysql`, `mariadb` or `percona`.
+    /// The maintainer: `mysql`, `mariadb` or `percona`.
     pub flavor: String,
-    /// For example `9.7.4`.
+    /// The version that the server reports, for example `9.7.4`.
     pub version: String,
-    /// `x86_64` or `aarch64`.
+    /// The architecture: `x86_64` or `aarch64`.
     pub arch: String,
+    /// The CPU's own name; empty if the kernel does not say.
     pub cpu_model: String,
     /// The GNU build ID in hexadecimal, or empty if the binary has none.
     pub build_id: String,

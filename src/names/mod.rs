@@ -32,13 +32,18 @@ use crate::model::Kind;
 use crate::server::{Memory, Target};
 use crate::symbols::Image;
 
-/// What the kernel side knows about a latch that a thread waited for.
+/// What identifies a latch on the kernel side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Identity {
     /// The id that a MySQL mutex holds.
     LatchId(u32),
-    /// The source location that created a MySQL rw-lock: the address of the file name in the process, and the line.
-    Created { file: u64, line: u32 },
+    /// The source location that created a MySQL rw-lock.
+    Created {
+        /// The address of the file name in the process.
+        file: u64,
+        /// The line, as far as the latch keeps its bits.
+        line: u32,
+    },
     /// The address in the process of the latch's performance_schema class.
     PsiClass(u64),
     /// The address in the process of a latch in the server's static data.
@@ -56,8 +61,9 @@ pub enum Identity {
 /// A latch's name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LatchName {
-    /// `wait/synch/mutex/innodb/log_writer_mutex`, or `unnamed:FUNCTION`.
+    /// The event name, such as `wait/synch/mutex/innodb/log_writer_mutex`, or `unnamed:FUNCTION`.
     pub event: String,
+    /// The kind of latch, which is also part of the event name.
     pub kind: Kind,
 }
 
@@ -81,6 +87,7 @@ impl LatchName {
         plausible.then(|| LatchName { event: event.to_owned(), kind })
     }
 
+    /// Returns whether this is a name rather than `unnamed:`.
     pub fn is_named(&self) -> bool {
         !self.event.starts_with("unnamed:")
     }
@@ -171,13 +178,13 @@ impl Namer {
         self.pthread.name(&self.target, &process, identity, kind)
     }
 
-    /// Reads a string of the server's.
+    /// Returns the string at this address in the server's memory; `None` if it cannot be read.
     pub fn string_at(&self, addr: u64) -> Option<String> {
         self.memory.string(addr)
     }
 
-    /// Returns MySQL's latch ids as the running server describes them, with their names here; `None` for other servers. An
-    /// id whose instrument is not known has no name.
+    /// Returns MySQL's latch ids as the running server describes them, with their names here; `None` for other servers.
+    /// An id whose instrument is not known has no name.
     pub fn latch_ids(&self) -> Option<Vec<(LatchId, Option<LatchName>)>> {
         let Rules::Mysql(rules) = &self.rules else { return None };
         let ids = rules.read_ids(&self.process())?;

@@ -24,9 +24,21 @@ const BETWEEN_TRIES: Duration = Duration::from_secs(5);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PageKey {
     /// A page of an index.
-    Index { space: u32, index: u64, level: u16 },
+    Index {
+        /// The tablespace number.
+        space: u32,
+        /// The index number.
+        index: u64,
+        /// The level in the tree, 0 for leaf pages.
+        level: u16,
+    },
     /// A page of the type that its header gives.
-    Plain { space: u32, kind: u16 },
+    Plain {
+        /// The tablespace number.
+        space: u32,
+        /// The type's number.
+        kind: u16,
+    },
 }
 
 /// What a page is part of.

@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 
 use crate::symbols::Image;
 
-/// The flag of a lock with a third mode.
+/// The flag of locks with a third mode.
 const SXLOCK: u32 = 0x10;
 
 /// One entry of a table of instruments.
@@ -23,7 +23,7 @@ pub struct Instrument {
 }
 
 impl Instrument {
-    /// Returns whether it is a kind of lock with a third mode: `wait/synch/sxlock/…` instead of `…/rwlock/…`.
+    /// Returns whether its locks have a third mode: `wait/synch/sxlock/…` instead of `…/rwlock/…`.
     ///
     /// The flag is bit 4 (`PSI_FLAG_RWLOCK_SX`). MariaDB 10.2 has it, but no instruments of that kind.
     pub fn is_sxlock(&self) -> bool {
@@ -74,6 +74,7 @@ impl Instruments {
         Instruments { by_key, contradicted }
     }
 
+    /// Returns instruments with these key variables and names.
     #[cfg(test)]
     pub fn named(keys: &[(u64, &str)]) -> Instruments {
         let instrument = |name: &str| Instrument { name: name.to_owned(), flags: 0, entry: 0 };
@@ -110,7 +111,7 @@ fn flags_behind<'a>(name: u64, bytes: impl Fn(u64, usize) -> Option<&'a [u8]>) -
     flags.map_or(0, u32::from_le_bytes)
 }
 
-/// Returns whether the server's performance_schema has a separate kind for them.
+/// Returns whether the server's performance_schema has a separate kind for locks with a third mode.
 fn has_sxlocks(image: &Image) -> bool {
     image.has_string(b"wait/synch/sxlock")
 }

@@ -7,11 +7,13 @@ use crate::symbols::Image;
 
 /// A binary's code, with its global offset table resolved: arm64 code reaches exported variables through it.
 pub struct References<'a> {
+    /// The binary.
     pub image: &'a Image,
     extent: Range<u64>,
 }
 
 impl<'a> References<'a> {
+    /// Returns the code of a binary.
     pub fn new(image: &'a Image) -> References<'a> {
         References { image, extent: image.extent() }
     }

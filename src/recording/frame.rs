@@ -1,14 +1,14 @@
-//! The file as bytes: a mark, a version, then self-contained frames.
+//! Reads and writes the bytes of a file: a mark, a version, then self-contained frames.
 //!
 //! ```text
 //! file   mark (8 bytes), version (u32), frames
 //! frame  kind (u8), length of the body (u32), CRC-32 of kind, length and body (u32), body: JSON, deflated
 //! ```
 //!
-//! Numbers are little-endian. Each frame is compressed and checksummed separately, so that a file that was cut short, by a
-//! full disk or `kill -9`, is valid up to its last whole frame. JSON names its fields: an earlier armtrace ignores a field
-//! that a later one adds, and a missing field has its default. Frames of an unknown kind are skipped. So the version rises
-//! only if files would be misread otherwise.
+//! Numbers are little-endian. Each frame is compressed and checksummed separately, so a file that a full disk or
+//! `kill -9` cut short is valid up to its last whole frame. JSON names its fields: an earlier armtrace ignores a field
+//! that a later one adds, and a missing field has its default. Frames of an unknown kind are skipped. The version
+//! therefore rises only when files would be misread otherwise.
 
 use std::io::{self, Read, Write};
 
@@ -18,40 +18,54 @@ use flate2::Compression;
 use serde::de::DeserializeOwned;
 use serde::Serialize;
 
-/// The first byte is not text, and the line ends reveal a transfer that treated the file as text.
+/// The first bytes of a file. The first byte is not text, and the line ends reveal a transfer that changed them.
 const MARK: [u8; 8] = *b"\x8aARMTR\r\n";
 /// The version of the format that is written. All versions up to it are read.
 pub const VERSION: u32 = 1;
 
-/// Limits in bytes: of a body, compressed and decompressed, and of all bodies of a file, decompressed. A second of a very
-/// busy server takes less than 50 KB, so that an hour fits; only a damaged or hostile file holds more.
+/// The most bytes of a body, compressed. A second of a very busy server takes less than 50 KB; only damaged or hostile
+/// files exceed this and the following limits.
 const LONGEST_BODY: u32 = 4 << 20;
+/// The most bytes of a body, decompressed.
 const LONGEST_TEXT: u64 = 16 << 20;
+/// The most bytes of all bodies of a file, decompressed. An hour of a very busy server fits.
 const LONGEST_FILE: u64 = 256 << 20;
 
 /// What a frame holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameKind {
+    /// What is known when recording begins: the first frame.
     Start = 1,
+    /// What one second added.
     Second = 2,
+    /// What is known only when recording ends: the last frame.
     End = 3,
 }
 
-/// Why a file cannot be read.
+/// The reason why a file cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum FormatError {
-    #[error("it is not a recording of armtrace")]
+    /// The file does not begin with the mark.
+    #[error("it is not an armtrace recording")]
     NotARecording,
-    #[error("it was changed in transfer as if it were text: copy it as binary")]
+    /// The mark has other line ends.
+    #[error("its line ends were changed in transfer: copy it as binary")]
     TakenForText,
-    #[error(
-        "it is of format {0}, written by a newer armtrace: this one reads up to format {VERSION}. Update armtrace"
-    )]
+    /// The file has this version, which is newer than [`VERSION`].
+    #[error("it has format {0}, but this armtrace reads only formats up to {VERSION}: update armtrace")]
     Newer(u32),
+    /// The content is not valid.
     #[error("it is damaged at byte {at}: {what}")]
-    Damaged { at: u64, what: &'static str },
+    Damaged {
+        /// The offset of the damaged frame in the file, in bytes.
+        at: u64,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+    /// The file has no whole second.
     #[error("it ends before the first whole second: nothing was recorded")]
     Empty,
+    /// The file cannot be read.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
@@ -118,7 +132,7 @@ impl<R: Read> Frames<R> {
         }
     }
 
-    /// Returns the next whole frame; `None` at the end, also if the file was cut short within a frame.
+    /// Returns the next whole frame; `None` at the end of the file, even if it was cut short within a frame.
     pub fn next(&mut self) -> Result<Option<Frame>, FormatError> {
         let at = self.at;
         let damaged = |what| FormatError::Damaged { at, what };
@@ -128,7 +142,7 @@ impl<R: Read> Frames<R> {
         }
         let length = u32::from_le_bytes([head[1], head[2], head[3], head[4]]);
         if length > LONGEST_BODY {
-            return Err(damaged("a frame longer than any can be"));
+            return Err(damaged("a frame is too long"));
         }
         let mut body = Vec::new();
         (&mut self.from).take(u64::from(length)).read_to_end(&mut body)?;
@@ -153,14 +167,21 @@ impl<R: Read> Frames<R> {
 }
 
 impl Frame {
+    /// Returns whether the frame is of this kind.
     pub fn is(&self, kind: FrameKind) -> bool {
         self.kind == kind as u8
     }
 
+    /// Parses the body.
+    ///
+    /// # Errors
+    /// Fails if the body does not have the form of `T`.
     pub fn parse<T: DeserializeOwned>(&self) -> Result<T, FormatError> {
-        serde_json::from_slice(&self.text).map_err(|_| self.damaged("a frame does not hold what its kind should"))
+        serde_json::from_slice(&self.text)
+            .map_err(|_| self.damaged("the content of a frame does not have the form of its kind"))
     }
 
+    /// Returns the error for a frame whose content is wrong.
     pub fn damaged(&self, what: &'static str) -> FormatError {
         FormatError::Damaged { at: self.at, what }
     }

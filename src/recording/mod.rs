@@ -1,4 +1,4 @@
-//! Recordings: everything measured on one server, second by second, in a file that needs nothing else.
+//! Recordings: everything measured on one server, second by second, in one self-contained file.
 
 pub mod compare;
 mod frame;

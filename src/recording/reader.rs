@@ -11,37 +11,39 @@ use super::rows::{Delta, Total};
 use super::schema::{Code, End, NewRows, Recorded, Second, Start};
 use crate::model::{BUCKETS, BUCKET_BOUNDS_NS};
 
-/// The sampled time that it takes to report a share of it, in seconds: at 99 samples a second, a half is right within 10 points.
+/// The least sampled CPU time, in seconds, of which shares are reported. At 99 samples per second, a share of a half is
+/// right to within 10 percentage points.
 pub(crate) const LEAST_SAMPLED: f64 = 1.0;
-/// The number of bursts that it takes to relate their counts to other figures: servers write in bursts too.
+/// The fewest bursts whose counts are related to other figures, because servers too write in bursts.
 pub(crate) const LEAST_BURSTS: usize = 10;
-/// The greatest product of rows and seconds, which bounds memory. An hour of a very busy server has 7 million; only a hostile
-/// file has more.
+/// The largest product of rows and seconds, which bounds memory. An hour of a very busy server has 7 million; only
+/// hostile files have more.
 const MOST_CELLS: usize = 32 << 20;
 /// More histogram buckets than any version has. A file that claims more is damaged.
 const MOST_BUCKETS: usize = 1000;
 
-/// A whole recording, checked: all numbers of rows and buckets exist, and time goes forward.
+/// A whole recording, checked: all rows and buckets that it refers to exist, and time goes forward.
 #[derive(Clone, Debug, Default)]
 pub struct Recording {
+    /// What was known when recording began.
     pub start: Start,
     /// All rows that the seconds refer to, by their numbers.
     pub rows: NewRows,
-    /// At least one.
+    /// The seconds, at least one.
     pub seconds: Vec<Second>,
     /// What was last known about the server's code.
     pub code: Code,
-    /// `None` if the file was cut short, as by `kill -9`.
+    /// What was known when recording ended; `None` if the file was cut short, as by `kill -9`.
     pub end: Option<End>,
-    /// For each of the recording's histogram buckets, the bucket of [`BUCKET_BOUNDS_NS`] to add it to.
+    /// For each of the recording's histogram buckets, the number of the bucket of [`BUCKET_BOUNDS_NS`] to add it to.
     buckets: Vec<usize>,
 }
 
 /// Reads the file at `path`.
 ///
 /// # Errors
-/// Fails when the file cannot be read, is not a recording, is damaged, or has a newer format. A file that was cut short is
-/// valid if it has a whole second.
+/// Fails if the file cannot be read, is not a recording, is damaged, or has a newer format. A file that was cut short
+/// is valid if it has a whole second.
 pub fn read(path: &Path) -> Result<Recording, FormatError> {
     Recording::read_from(BufReader::new(File::open(path)?))
 }
@@ -60,9 +62,9 @@ impl Recording {
                 recording.begin(&frame)?;
                 has_begun = true;
             } else if !has_begun {
-                return Err(frame.damaged("it does not begin with what was recorded"));
+                return Err(frame.damaged("it does not begin with a start"));
             } else if recording.end.is_some() {
-                return Err(frame.damaged("it goes on behind its end"));
+                return Err(frame.damaged("it continues after its end"));
             } else if frame.is(FrameKind::Second) {
                 recording.add(&frame)?;
             } else if frame.is(FrameKind::End) {
@@ -72,7 +74,7 @@ impl Recording {
                 }
                 recording.end = Some(end);
             } else if frame.is(FrameKind::Start) {
-                return Err(frame.damaged("it begins twice"));
+                return Err(frame.damaged("it has a second start"));
             }
         }
         if recording.seconds.is_empty() {
@@ -103,10 +105,10 @@ impl Recording {
         }
         self.rows.extend(mem::take(&mut second.new));
         if !self.rows.cover(&second, self.buckets.len()) {
-            return Err(frame.damaged("figures of a row that does not exist"));
+            return Err(frame.damaged("it counts for a row that does not exist"));
         }
         if self.rows.count().saturating_mul(self.seconds.len() + 1) > MOST_CELLS {
-            return Err(frame.damaged("more rows and seconds than any recording has"));
+            return Err(frame.damaged("it has too many rows and seconds"));
         }
         if let Some(code) = &second.code {
             self.code.clone_from(code);
@@ -115,7 +117,7 @@ impl Recording {
         Ok(())
     }
 
-    /// Returns all rows of a kind by their numbers, each with what the recording's seconds add up to.
+    /// Returns the keys of all rows of a kind in the order of their numbers, each with the sum of all seconds.
     pub(crate) fn totals<R: Recorded>(&self) -> impl Iterator<Item = (&R::Key, R::Total)> {
         let keys = R::keys(&self.rows);
         let mut totals = vec![R::Total::default(); keys.len()];
@@ -156,13 +158,14 @@ impl Recording {
         self.total(|second| second.server_cpu_ns)
     }
 
-    /// Returns the statements that clients sent; `None` unless every second has them.
+    /// Returns the number of statements that clients sent; `None` unless every second has it.
     pub fn queries(&self) -> Option<u64> {
         self.total(|second| second.queries)
     }
 
-    /// Returns the CPU time that probes took from the server, in nanoseconds. The cost of a hit is known a moment after the
-    /// beginning; the first second that has a cost includes that of all seconds before it.
+    /// Returns the CPU time that probes took from the server, in nanoseconds; `None` if it never became known. The cost
+    /// of a hit is known shortly after the beginning, and the first second that has a cost includes that of all seconds
+    /// before it.
     pub fn probe_cost_ns(&self) -> Option<u64> {
         let known = self.seconds.iter().skip_while(|second| second.probe_cost_ns.is_none());
         let known: Vec<Option<u64>> = known.map(|second| second.probe_cost_ns).collect();

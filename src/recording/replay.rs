@@ -13,7 +13,7 @@ const SHORTEST_PASS: Duration = Duration::from_secs(1);
 /// A recording that is being played. Figures change at the end of each of its seconds.
 pub struct Replay {
     recording: Recording,
-    /// What a user calls the recording.
+    /// The name that users know the recording by.
     name: String,
     /// Whether it starts again at its end. Counters then go on growing, as those of a server that repeats itself.
     repeats: bool,
@@ -48,7 +48,7 @@ impl Sum {
 }
 
 impl Replay {
-    /// Begins to play a recording. `name` is what a user calls it. If it `repeats`, it starts again at its end.
+    /// Begins to play a recording. `name` is what users know it by. If it `repeats`, it starts again at its end.
     pub fn new(recording: Recording, name: String, repeats: bool) -> Replay {
         let statements = recording.seconds.first().and_then(|second| second.queries).map(|_| 0);
         Replay {
@@ -76,7 +76,7 @@ impl Replay {
         }
     }
 
-    /// Whether all was played.
+    /// Returns whether everything was played.
     pub fn is_over(&self) -> bool {
         self.next().is_none()
     }
@@ -112,7 +112,7 @@ impl Replay {
         snapshot
     }
 
-    /// Returns the pass and the number of the second that comes next; `None` if all was played.
+    /// Returns the pass and the number of the second that comes next; `None` if everything was played.
     fn next(&self) -> Option<(u32, usize)> {
         if self.played < self.recording.seconds.len() {
             Some((self.passes, self.played))

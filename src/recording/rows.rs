@@ -1,8 +1,8 @@
-//! The rows of a recording: how a measurement's figures get into the file, and out of it again.
+//! Turns a measurement's figures into the rows of a file, and back.
 //!
-//! A row is what a file counts something for: a latch in one mode, a function, a page. Each second of a file holds the
-//! keys of the rows that are new in it, and what was added to every row that changed. A row's number is its place among
-//! all rows of its kind. Each kind is implemented in its measurement's room, and listed in [`super::schema`].
+//! A file counts by row: a latch in one mode, a function, a page. Each second of a file holds the keys of the rows that
+//! are new in it, and what was added to every row that changed. A row's number is its position among all rows of its
+//! kind. Each kind is implemented in its measurement's room, and listed in [`super::schema`].
 
 use std::array;
 use std::collections::HashMap;
@@ -24,7 +24,7 @@ pub trait Row: Sized + 'static {
     /// What is counted for a row.
     type Total: Total;
 
-    /// Bounds on the number of rows in a file, so that a minute of a server with thousands of tables stays small. Each
+    /// Bounds on the number of rows in a file, so that recordings of servers with thousands of tables stay small. Each
     /// applies to what the one before it leaves.
     const BOUNDS: &'static [Bound<Self::Key>] = &[];
 
@@ -58,22 +58,24 @@ pub trait Row: Sized + 'static {
 pub struct Bound<K> {
     /// The most keys that have a row of their own.
     pub rows: usize,
-    /// Returns the key of the row that stands for a key without a row of its own, and for others like it. A key for which
-    /// this is the key itself is not bounded.
+    /// Returns the key of the row that stands for a key without a row of its own, and for others like it. A key for
+    /// which this is the key itself is not bounded.
     pub other: fn(&K) -> K,
 }
 
 /// What is counted for a row, from the beginning of the recording up to some second.
 pub trait Total: Cumulative + Default + PartialEq {
+    /// The form in which a second's difference is written.
     type Delta: Delta;
 
     /// Returns the difference from `before`, which may be negative, for the row of this number.
     fn delta(&self, before: &Self, row: usize) -> Self::Delta;
 
-    /// Adds one second's difference. `buckets` has, for each histogram bucket of the file, the one to add it to.
+    /// Adds one second's difference. For each histogram bucket of the file, `buckets` has the number of the bucket to
+    /// add it to.
     fn add(&mut self, delta: &Self::Delta, buckets: &[usize]);
 
-    /// Whether nothing is counted, as for a row that does not exist yet, or whose latch has got another name.
+    /// Returns whether nothing is counted, as for a row that does not exist yet, or whose latch has got another name.
     fn is_empty(&self) -> bool {
         *self == Self::default()
     }
@@ -81,13 +83,13 @@ pub trait Total: Cumulative + Default + PartialEq {
 
 /// What one second added to one row, as it is written.
 ///
-/// It can be negative: a latch that gets a name, or loses one, takes all its waits with it to another row. So the sum over
-/// all seconds is right for each row.
+/// It can be negative: a latch that gets a name, or loses one, takes all its waits with it to another row. So for each
+/// row, the sum over all seconds is right.
 pub trait Delta: Clone + Debug + PartialEq + Serialize + DeserializeOwned {
     /// Returns the number of the row.
     fn row(&self) -> usize;
 
-    /// Whether it refers only to histogram buckets that exist in a file with this many.
+    /// Returns whether it refers only to histogram buckets that exist in a file with this many.
     fn is_valid(&self, _buckets: usize) -> bool {
         true
     }
@@ -108,6 +110,7 @@ pub struct Counts<const N: usize>(pub [u64; N]);
 pub struct CountsDelta<const N: usize> {
     /// The number of the row.
     pub row: usize,
+    /// What was added to each count.
     pub counts: [i64; N],
 }
 
@@ -238,7 +241,7 @@ impl<R: Row> Rows<R> {
     }
 }
 
-/// What seconds of a file add up to, by the numbers of one kind of row.
+/// The sums of a file's seconds for one kind of row, by the numbers of the rows.
 pub struct Totals<R: Row>(Vec<R::Total>);
 
 impl<R: Row> Default for Totals<R> {
@@ -248,7 +251,7 @@ impl<R: Row> Default for Totals<R> {
 }
 
 impl<R: Row> Totals<R> {
-    /// Adds what one second added. `buckets` is as for [`Total::add`].
+    /// Adds one second. `buckets` is as for [`Total::add`].
     pub fn add(&mut self, deltas: &[DeltaOf<R>], buckets: &[usize]) {
         for delta in deltas {
             if self.0.len() <= delta.row() {
@@ -258,14 +261,15 @@ impl<R: Row> Totals<R> {
         }
     }
 
-    /// Returns the entries that a snapshot would have now. `keys` are those of all rows, by their numbers.
+    /// Returns the entries that a snapshot would have now. `keys` are those of all rows, in the order of their numbers.
     pub fn entries(&self, keys: &[R::Key]) -> Vec<R> {
         let rows = keys.iter().zip(&self.0).filter(|(_, total)| !total.is_empty());
         rows.map(|(key, total)| R::restore(key, total.clone())).collect()
     }
 }
 
-/// Whether these are the differences of rows that exist, each at most once, in a file with this many histogram buckets.
+/// Returns whether these are the differences of rows that exist, each at most once, in a file with this many histogram
+/// buckets.
 pub fn are_valid<D: Delta>(deltas: &[D], rows: usize, buckets: usize) -> bool {
     deltas.is_sorted_by(|a, b| a.row() < b.row())
         && deltas.last().is_none_or(|last| last.row() < rows)

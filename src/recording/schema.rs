@@ -1,4 +1,4 @@
-//! What a recording's frames hold, as they are written. Names that are repeated each second are short in the file.
+//! Defines what a recording's frames hold, as JSON. Names that are repeated each second are short in the file.
 
 use std::collections::BTreeMap;
 
@@ -9,27 +9,31 @@ use crate::measure::checksum::Checksum;
 use crate::measure::spin::SpinSettings;
 use crate::measure::{measurements, Snapshot};
 
-/// The machine that a server runs on. What could not be found out is absent.
+/// The machine that a server runs on. What is not known is absent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Host {
+    /// The host name.
     pub name: String,
-    /// As reported by `uname -r`.
+    /// The kernel's release, as `uname -r` shows it.
     pub kernel: String,
     /// `PRETTY_NAME` of the system that armtrace runs on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub os: Option<String>,
+    /// The CPU's own name; see [`Machine::cpu_model`](crate::host::Machine::cpu_model).
     pub cpu_model: String,
-    /// CPUs that are online.
+    /// The number of CPUs that are online.
     pub cpus: u32,
-    /// CPUs that the server may use, if known.
+    /// The number of CPUs that the server may use.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server_cpus: Option<u32>,
-    /// The CPU's highest clock, in GHz, if the kernel reports it.
+    /// The CPU's highest clock, in GHz.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ghz: Option<f64>,
+    /// The number of NUMA nodes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub numa_nodes: Option<u32>,
+    /// The size of its memory, in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
 }
@@ -38,13 +42,19 @@ pub struct Host {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Server {
+    /// The process ID.
     pub pid: i32,
+    /// The maintainer: `mysql`, `mariadb` or `percona`.
     pub flavor: String,
+    /// The version that the server reports, for example `9.7.4`.
     pub version: String,
+    /// The architecture: `x86_64` or `aarch64`.
     pub arch: String,
+    /// The GNU build ID in hexadecimal; empty if the program has none.
     pub build_id: String,
+    /// The source of function names: `symtab`, `dynsym`, …
     pub symbol_source: String,
-    /// Settings that determine how it waits and how much it can do at once, by their names in the server.
+    /// Settings that determine how threads wait and how much the server can do at once, by the server's own names.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub settings: BTreeMap<String, String>,
 }
@@ -53,24 +63,27 @@ pub struct Server {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Start {
-    /// Version of the armtrace that recorded.
+    /// The version of the armtrace that records.
     pub armtrace: String,
-    /// Milliseconds since 1970, UTC.
+    /// When recording begins, in milliseconds since 1970, UTC.
     pub began_ms: u64,
+    /// The machine that the server runs on.
     pub host: Host,
+    /// The server.
     pub server: Server,
-    /// As given with `--label`.
+    /// The labels given with `--label`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// Upper bounds of the histograms' buckets, nanoseconds; one more bucket has no bound.
+    /// The upper bounds of the histograms' buckets, in nanoseconds; one more bucket has no bound.
     pub bounds_ns: Vec<u64>,
-    /// Whether sleeping was distinguished from spinning.
+    /// Whether sleeping is distinguished from spinning.
     pub sleeps_seen: bool,
-    /// Whether reacquires of a mutex after a condition variable were distinguished from other waits. Older versions do not,
-    /// and neither do kernels that do not show a thread's stack to programs.
+    /// Whether reacquires of a mutex after a wake-up by a condition variable are distinguished from other waits. Older
+    /// versions do not distinguish them; nor does this one on kernels that do not show a thread's stack to BPF
+    /// programs.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub reacquires_seen: bool,
-    /// The parts of the machine between which handoffs were counted; empty if they were not.
+    /// The parts of the machine between which handoffs are counted; empty if they are not.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub places: Vec<String>,
 }
@@ -79,8 +92,10 @@ pub struct Start {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Code {
+    /// The checksums whose implementation is known.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub checksums: Vec<Checksum>,
+    /// How long waiters spin; `None` if it is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spin: Option<SpinSettings>,
 }
@@ -94,15 +109,15 @@ pub trait Recorded: Row {
     fn deltas(second: &Second) -> &[DeltaOf<Self>];
 }
 
-/// Defines what a second holds from the list of all measurements, and the list of all kinds of row that follows from it:
-/// each has a name in the file.
+/// Defines what a second holds from the list of all measurements, and the list of all kinds of row that follows from
+/// it: each has a name in the file.
 macro_rules! kinds_of_row {
     ($($room:ident: $measurement:ident [$($name:ident: $row:ident),*],)+) => {
         kinds_of_row! { $($($name: crate::measure::$room::$row,)*)+ lost: (String, u64), }
     };
     ($($name:ident: $row:ty,)+) => {
-        /// The keys of the rows that are new in a second, by kind. A row's number is its place among all rows of its kind
-        /// up to then.
+        /// The keys of the rows that are new in a second, by kind. A row's number is its place among all rows of its
+        /// kind up to then.
         #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
         #[serde(default)]
         pub struct NewRows {
@@ -117,20 +132,21 @@ macro_rules! kinds_of_row {
         pub struct Second {
             /// This second's end, in nanoseconds since recording began.
             pub at_ns: u64,
+            /// The keys of the rows that are new.
             pub new: NewRows,
             $(#[doc = concat!("What rows of `", stringify!($row), "` count.")]
             #[serde(skip_serializing_if = "Vec::is_empty")]
             pub $name: Vec<DeltaOf<$row>>,)+
-            /// Absent if it is as in the second before.
+            /// What is known about the server's code; absent if that has not changed since the second before.
             #[serde(skip_serializing_if = "Option::is_none")]
             pub code: Option<Code>,
-            /// CPU time that the server used, nanoseconds.
+            /// The CPU time that the server used, in nanoseconds.
             #[serde(skip_serializing_if = "Option::is_none")]
             pub server_cpu_ns: Option<u64>,
-            /// CPU time that probes took from the server, nanoseconds.
+            /// The CPU time that probes took from the server, in nanoseconds.
             #[serde(skip_serializing_if = "Option::is_none")]
             pub probe_cost_ns: Option<u64>,
-            /// Statements that clients sent.
+            /// The number of statements that clients sent.
             #[serde(skip_serializing_if = "Option::is_none")]
             pub queries: Option<u64>,
         }
@@ -183,7 +199,7 @@ macro_rules! kinds_of_row {
                 None$(.or_else(|| self.$name.iter().find_map(<$row>::fault)))+
             }
 
-            /// Whether a second of a file with this many histogram buckets adds only to these rows.
+            /// Returns whether a second of a file with this many histogram buckets adds only to these rows.
             pub(super) fn cover(&self, second: &Second, buckets: usize) -> bool {
                 true $(&& are_valid(&second.$name, self.$name.len(), buckets))+
             }
@@ -229,7 +245,7 @@ impl Row for (String, u64) {
     }
 }
 
-/// Why a recording ended.
+/// The reason why a recording ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ending {
@@ -237,16 +253,20 @@ pub enum Ending {
     Complete,
     /// Ctrl-C or SIGTERM ended it.
     Interrupted,
+    /// The server ended.
     ServerEnded,
 }
 
 /// A probe, as it was at the end.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Probe {
+    /// A readable name: `mutex_enter_inline:begin`, `futex_enter`.
     pub probe: String,
+    /// Its state, as in the label of `armtrace_probe_state`.
     pub state: String,
+    /// How often it was hit.
     pub hits: u64,
-    /// CPU time that its hits took, in nanoseconds, if known.
+    /// The CPU time that its hits took, in nanoseconds; absent if it is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost_ns: Option<u64>,
 }
@@ -254,13 +274,15 @@ pub struct Probe {
 /// What is known only when recording ends.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct End {
+    /// Why recording ended.
     pub ending: Ending,
+    /// The probes.
     #[serde(default)]
     pub probes: Vec<Probe>,
-    /// Absent if it is as in the last second.
+    /// What is known about the server's code; absent if that has not changed since the last second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<Code>,
-    /// Barrier and atomic instructions in the server's code, by instruction.
+    /// The number of each instruction in the server's code that orders memory.
     #[serde(default)]
     pub static_barriers: BTreeMap<String, u64>,
 }

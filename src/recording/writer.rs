@@ -7,7 +7,7 @@ use super::frame::{write_frame, write_mark, FrameKind};
 use super::schema::{AllRows, Code, End, Ending, Probe, Second, Start};
 use crate::measure::Snapshot;
 
-/// Turns snapshots into the frames of a file. Each second is in the file when [`Recorder::second`] returns.
+/// Writes snapshots as the frames of a file. Each second is in the file when [`Recorder::second`] returns.
 pub struct Recorder<W> {
     to: W,
     rows: AllRows,
@@ -48,7 +48,7 @@ impl<W: Write> Recorder<W> {
             code: self.code(now),
             server_cpu_ns: added(now.server_cpu_ns, &mut self.server_cpu_ns),
             probe_cost_ns: added(now.probe_cost_ns().map(|ns| ns as u64), &mut self.probe_cost_ns),
-            // A count that has fallen was reset: how many statements there were since is unknown.
+            // A count that has decreased was reset, so the number of statements since then is not known.
             queries: queries
                 .zip(mem::replace(&mut self.queries, queries))
                 .and_then(|(now, then)| now.checked_sub(then)),

@@ -26,13 +26,17 @@ pub fn load_bias(pid: i32, image: &Image) -> io::Result<u64> {
 /// A part of a file that a process has mapped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileMapping {
+    /// The first address in the process.
     pub start: u64,
+    /// The address after the last one.
     pub end: u64,
+    /// The offset in the file that is mapped at `start`, in bytes.
     pub offset: u64,
     /// The file name without directories, which depend on the mount namespace.
     pub name: String,
-    /// The whole path, and the address range as `/proc/PID/maps` shows it.
+    /// The whole path, as the process sees it.
     path: String,
+    /// The address range, as the file names in `/proc/PID/map_files` have it.
     addresses: String,
 }
 

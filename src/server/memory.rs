@@ -21,6 +21,7 @@ pub struct Memory {
 }
 
 impl Memory {
+    /// Returns access to the memory of process `pid`. Nothing is read yet.
     pub fn new(pid: i32) -> Memory {
         Memory { pid }
     }
@@ -38,22 +39,24 @@ impl Memory {
         }
     }
 
+    /// Reads a number; `None` if it cannot be read.
     pub fn u32(&self, addr: u64) -> Option<u32> {
         self.array(addr).map(u32::from_le_bytes)
     }
 
+    /// Reads a number; `None` if it cannot be read.
     pub fn u64(&self, addr: u64) -> Option<u64> {
         self.array(addr).map(u64::from_le_bytes)
     }
 
-    /// Reads `N` bytes.
+    /// Reads `N` bytes; `None` if any of them cannot be read.
     pub fn array<const N: usize>(&self, addr: u64) -> Option<[u8; N]> {
         let mut bytes = [0; N];
         self.read(addr, &mut bytes).ok()?;
         Some(bytes)
     }
 
-    /// Reads the NUL-terminated UTF-8 string at `addr`, if there is one of acceptable length.
+    /// Reads the NUL-terminated UTF-8 string at `addr`; `None` if there is none of at most 1 KiB.
     pub fn string(&self, addr: u64) -> Option<String> {
         let mut bytes = [0; MAX_STRING];
         let mut got = 0;

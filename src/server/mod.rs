@@ -36,11 +36,15 @@ use crate::symbols::{self, plain_name, DebugRoots, Image, ImageError, Settings, 
 
 /// A running server that the catalog knows.
 pub struct Target {
+    /// The process ID.
     pub pid: i32,
+    /// The program, with its symbols.
     pub image: Image,
     /// The difference between addresses in the process and link-time addresses.
     pub bias: u64,
+    /// What the catalog knows about such servers.
     pub family: &'static Family,
+    /// The maintainer, which distinguishes Percona Server from MySQL.
     pub flavor: Flavor,
     /// The version that the server itself reports: `9.7.4`, `11.4.5-MariaDB`.
     pub version: String,
@@ -66,8 +70,8 @@ impl Target {
     /// Opens process `pid` and identifies the server that it runs.
     ///
     /// # Errors
-    /// Fails when there is no such process or it is not a supported server, when this user may not inspect it, or when the
-    /// symbol file that the user named is not this server's.
+    /// Fails when there is no such process or it is not a supported server, when this user may not inspect it, or when
+    /// the symbol file that the user named is not this server's.
     pub fn open_with(pid: i32, settings: &Settings) -> Result<Target, OpenError> {
         let pidfd = open_pidfd(pid)?;
         let mut image = Image::open(&exe_path(pid)).map_err(|e| unusable(pid, e))?;
@@ -129,6 +133,9 @@ impl Target {
     }
 
     /// Returns a descriptor that becomes readable when the process ends.
+    ///
+    /// # Errors
+    /// Fails if this process has too many open descriptors.
     pub fn pidfd(&self) -> io::Result<OwnedFd> {
         self.pidfd.try_clone()
     }
@@ -165,6 +172,7 @@ impl Target {
         }
     }
 
+    /// Returns what identifies the server in snapshots.
     pub fn info(&self) -> TargetInfo {
         TargetInfo {
             pid: self.pid,

@@ -17,6 +17,7 @@ const NEARLY_ALL: f64 = 0.8;
 /// A process's resident memory by node, in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct NumaMemory {
+    /// The memory in all mappings.
     pub all: BTreeMap<u32, u64>,
     /// The memory in anonymous mappings of 64 MiB and more.
     pub large: BTreeMap<u32, u64>,

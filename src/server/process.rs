@@ -1,8 +1,8 @@
-//! What the kernel says about a process in /proc. Everything here is about a process by its id, which may end any time.
+//! Reads what /proc says about a process. A process is given by its ID and may end at any time.
 
 use procfs::process::{Process, Status};
 
-/// Returns the CPU time, user and system, that process `pid` has used so far, in nanoseconds.
+/// Returns the CPU time, user and system, that process `pid` has used so far, in nanoseconds; `None` if it has ended.
 pub fn cpu_time_ns(pid: i32) -> Option<u64> {
     let stat = Process::new(pid).ok()?.stat().ok()?;
     Some((stat.utime + stat.stime) * (1_000_000_000 / procfs::ticks_per_second()))

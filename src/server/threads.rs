@@ -23,9 +23,10 @@ pub struct NumaThreads {
 /// Statistics of NUMA balancing, which briefly unmaps pages in order to see from the fault which thread touches them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Balancing {
-    /// Faults on memory of the node that the thread last ran on, and of other nodes. The kernel halves both each time
+    /// Faults on memory of the node that the thread last ran on. The kernel halves this and the next figure each time
     /// it has scanned the memory, so they cover the last minutes.
     pub local_faults: u64,
+    /// Faults on memory of other nodes.
     pub remote_faults: u64,
     /// The pages that it moved to threads since each started.
     pub pages_moved: u64,

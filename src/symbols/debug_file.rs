@@ -51,7 +51,9 @@ pub enum DebugFileError {
 /// The symbols in a file, and the identity of the program that they belong to.
 #[derive(Debug)]
 pub struct DebugFile {
+    /// What the program must have in common with the file.
     pub identity: BuildIdentity,
+    /// The functions and data objects.
     pub symbols: Table,
 }
 

@@ -89,6 +89,7 @@ pub enum SectionError {
     Compression(#[from] io::Error),
 }
 
+/// A part of a section with debug information.
 pub type Slice<'a> = EndianSlice<'a, LittleEndian>;
 
 /// The sections with a program's debug information.

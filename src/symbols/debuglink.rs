@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 /// The debug file's name and checksum.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Debuglink {
+    /// The file name, without a directory.
     pub name: String,
+    /// The CRC-32 of the whole file.
     pub crc: u32,
 }
 

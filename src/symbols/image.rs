@@ -24,7 +24,9 @@ use super::table::{Symbol, Table, TableError};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, IntoStaticStr)]
 #[strum(serialize_all = "snake_case")]
 pub enum Arch {
+    /// x86-64, little-endian.
     X86_64,
+    /// 64-bit Arm, little-endian.
     Aarch64,
 }
 
@@ -49,8 +51,15 @@ impl Arch {
 /// The reason why a file cannot be used as a server binary.
 #[derive(Debug, thiserror::Error)]
 pub enum ImageError {
+    /// The file cannot be opened or mapped.
     #[error("cannot open {path}: {source}")]
-    Open { path: String, source: std::io::Error },
+    Open {
+        /// The file.
+        path: String,
+        /// The kernel's error.
+        source: std::io::Error,
+    },
+    /// The file is not an ELF file, or is truncated or malformed.
     #[error("{path} is not a usable ELF file: {source}")]
     Elf {
         /// The file.
@@ -58,8 +67,14 @@ pub enum ImageError {
         /// What is wrong with it.
         source: Malformed,
     },
+    /// The file is for neither of the architectures in [`Arch`].
     #[error("{path} is for a machine that armtrace does not know (ELF machine {machine})")]
-    Machine { path: String, machine: u16 },
+    Machine {
+        /// The file.
+        path: String,
+        /// The number of the machine, `EM_…` in `elf.h`.
+        machine: u16,
+    },
 }
 
 /// What is wrong with an ELF file that cannot be used.
@@ -148,6 +163,7 @@ pub enum SymbolSource {
     Debuginfod,
     /// A file that the user named.
     File,
+    /// Nothing: no source has any names.
     None,
 }
 
@@ -161,6 +177,7 @@ impl SymbolSource {
 /// What a file with symbols must have in common with the program that the symbols belong to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BuildIdentity {
+    /// The instruction set.
     pub arch: Arch,
     /// The build ID; empty if there is none.
     pub build_id: Vec<u8>,
@@ -199,8 +216,8 @@ impl BuildIdentity {
         self.check_addresses(other)
     }
 
-    /// Does the part of [`BuildIdentity::check`] that works without a build ID. A program without section headers does not
-    /// say where its code is.
+    /// Does the part of [`BuildIdentity::check`] that works without a build ID. A program without section headers does
+    /// not say where its code is.
     pub(super) fn check_addresses(&self, other: &BuildIdentity) -> Result<(), Mismatch> {
         if self.arch != other.arch || !self.text.is_empty() && self.text != other.text {
             return Err(Mismatch::Addresses);
@@ -393,10 +410,12 @@ impl Image {
         Ok(())
     }
 
+    /// Returns the instruction set of the program.
     pub fn arch(&self) -> Arch {
         self.identity.arch
     }
 
+    /// Returns the source of the names, of several the one that knew most.
     pub fn symbol_source(&self) -> SymbolSource {
         self.source
     }
@@ -422,6 +441,7 @@ impl Image {
         self.symbol_file.as_deref()
     }
 
+    /// Returns what a file with symbols of this program must have in common with it.
     pub fn identity(&self) -> &BuildIdentity {
         &self.identity
     }

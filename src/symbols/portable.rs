@@ -42,10 +42,10 @@ pub enum PortableError {
     #[error("too large for a symbol file")]
     TooLarge,
     /// It does not begin as a symbol file does.
-    #[error("not a symbol file of armtrace")]
+    #[error("not an armtrace symbol file")]
     NotASymbolFile,
     /// It has this version, which is unknown here.
-    #[error("of version {0}, but this armtrace reads version {VERSION}")]
+    #[error("its version is {0}, but this armtrace reads version {VERSION}")]
     Version(String),
     /// Its lines are not those that its head announces.
     #[error("damaged: copy or export it again")]

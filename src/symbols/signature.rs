@@ -11,6 +11,7 @@ pub enum Parameter {
     Line,
     /// InnoDB's number for a class of latches.
     LatchId,
+    /// Anything else.
     Other,
 }
 

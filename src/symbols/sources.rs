@@ -28,6 +28,7 @@ use super::table::TableError;
 pub struct Settings {
     /// An armtrace symbol file or a debug file, to be used instead of a search.
     pub file: Option<PathBuf>,
+    /// The servers to query; `None` if the user has named none.
     pub debuginfod: Option<Debuginfod>,
 }
 
@@ -133,6 +134,7 @@ pub enum NoSymbols {
 /// A source that was tried, and the result.
 #[derive(Debug)]
 pub struct Trial {
+    /// The source.
     pub source: SymbolSource,
     /// Where its symbols are, or why it has none.
     pub outcome: Result<PathBuf, NoSymbols>,

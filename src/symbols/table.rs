@@ -43,6 +43,7 @@ pub struct Symbol<'a> {
     pub addr: u64,
     /// The size in bytes; 0 if the file does not say.
     pub size: u64,
+    /// Whether it is a function rather than a data object.
     pub is_function: bool,
 }
 
@@ -140,10 +141,12 @@ impl Table {
         }))
     }
 
+    /// Returns whether there are no symbols.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
+    /// Returns the number of symbols.
     pub fn len(&self) -> usize {
         self.entries.len()
     }

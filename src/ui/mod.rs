@@ -1,11 +1,11 @@
 //! Shows snapshots on a terminal: the live table and the full-screen view.
 
 mod history;
-pub mod lines;
+pub(crate) mod lines;
 mod live;
 pub mod screen;
 pub mod table;
-pub mod top;
+pub(crate) mod top;
 pub mod watch;
 
 pub use live::LiveView;

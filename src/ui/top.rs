@@ -12,8 +12,11 @@ use std::hash::Hash;
 /// The waits for one latch in one mode, in an interval and since attach.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TopLatch {
+    /// The event name.
     pub latch: String,
+    /// The kind of latch.
     pub kind: Kind,
+    /// The mode in which threads waited for it.
     pub mode: Mode,
     /// Waits that ended in the interval, per second.
     pub waits_per_second: f64,
@@ -29,12 +32,14 @@ pub struct TopLatch {
     pub total_ns: u64,
     /// Whether part of the interval's wait time is estimated, because probes were off.
     pub estimated: bool,
+    /// The call site with the longest waits; `None` if none is known.
     pub callsite: Option<TopCallsite>,
 }
 
 /// The call site with the longest waits for a latch in one mode.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TopCallsite {
+    /// The waiting code: a source file and line, or a function.
     pub callsite: String,
     /// Its share of the latch's wait time in this mode, 0 to 1.
     pub share: f64,
@@ -43,6 +48,7 @@ pub struct TopCallsite {
 /// The waits in an interval for the pages at one level of an index.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TopPage {
+    /// The table, index and level, with their waits since attach.
     pub page: PageWaits,
     /// Nanoseconds waited per second of the interval.
     pub wait_ns_per_second: f64,
@@ -51,7 +57,9 @@ pub struct TopPage {
 /// The reacquires of a mutex, in an interval, by threads that a condition variable had woken.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TopReacquire {
+    /// The mutex's event name.
     pub latch: String,
+    /// Waits that ended in the interval, per second.
     pub waits_per_second: f64,
     /// Nanoseconds waited per second of the interval.
     pub wait_ns_per_second: f64,

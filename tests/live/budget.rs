@@ -121,8 +121,9 @@ fn stays_within_budget(release: Release, threads: u32, args: &[&str]) -> Result<
     let asleep = |window: &Window| window.asleep / window.seconds;
     let shares = (asleep(&unlimited), asleep(&limited));
     println!("asleep: {:.2} without a budget, {:.2} with it", shares.0, shares.1);
-    // A stall within one of the few turns moves this share (1.07, 1.15 and 1.70 of it were seen). The bounds are for sleeps
-    // that are not scaled up, whose share is about a quarter, and for those that are scaled up twice, about four times.
+    // A stall within one of the few turns moves this share (1.07, 1.15 and 1.70 of it were seen). The bounds are for
+    // sleeps that are not scaled up, whose share is about a quarter, and for those that are scaled up twice, about four
+    // times.
     ensure!((0.5..=2.0).contains(&(shares.1 / shares.0)), "sleep times are off: {limited:?}, {unlimited:?}");
     Ok(())
 }

@@ -151,8 +151,8 @@ fn comparison_is_right(json: &serde_json::Value, common: usize) -> Result<()> {
     Ok(())
 }
 
-/// The guest boots, `doctor` runs, the agent attaches, names latches, detaches and leaves nothing behind. The server and
-/// its load go on.
+/// The guest boots, `doctor` runs, the agent attaches, names latches, detaches and leaves nothing behind. The server
+/// and its load go on.
 fn serves_named_latches(guest: &Guest) -> Result<()> {
     // An emulated machine takes longer to exit.
     println!(

@@ -12,8 +12,8 @@ use lab::load::Load;
 use lab::releases::Release;
 use lab::server::{Options, Server};
 
-/// The longest mean run time, in nanoseconds. On the machine of docs/explanation/overhead.md the means are 182 to 1,815; this
-/// limit allows for slower and busier machines.
+/// The longest mean run time, in nanoseconds. On the machine of docs/explanation/overhead.md the means are 182 to
+/// 1,815; this limit allows for slower and busier machines.
 const MOST_NS: f64 = 5000.0;
 /// The number of windows. The least mean counts, because other load on the machine makes runs longer.
 const WINDOWS: usize = 3;

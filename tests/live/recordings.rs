@@ -195,14 +195,14 @@ fn recordings_of_two_loads_are_compared() -> Result<()> {
         "wait, 1,000 statements",
         "statements/s",
         "CPU time per 1,000 statements, by class",
-        "spun before a sleep",
-        "the same in barriers and atomics",
+        "spinning before a sleep",
+        "CPU time of barriers and atomics",
         "remote handoffs, by wait per 1,000 statements",
     ] {
         ensure!(text.contains(part), "{part:?} is not in\n{text}");
     }
     let text = prints(&["compare", "--by", "threads", &many, &few])?;
-    ensure!(text.contains("At 32 threads throughput is"), "{text}");
+    ensure!(text.contains("At 32 threads, throughput is"), "{text}");
     server.stop()
 }
 

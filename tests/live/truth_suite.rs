@@ -2,7 +2,8 @@
 //! (`make truth`).
 //!
 //! A server's new figures replace its old ones in `docs/explanation/truth.tsv`, from which the tables in
-//! `docs/explanation/truth.md` are generated. So servers can be measured one at a time, and the documentation always shows what was measured.
+//! `docs/explanation/truth.md` are generated. So servers can be measured one at a time, and the documentation always
+//! shows what was measured.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;

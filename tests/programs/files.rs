@@ -385,9 +385,9 @@ fn inconsistent_symbol_files_are_rejected() {
         (head.replace("abcd", "abc"), "damaged"),
         (head.replace("abcd", "ab\u{20ac}d"), "damaged"),
         (head.replace("x86_64", "vax"), "damaged"),
-        (head.replace("symbols 1", "symbols 2"), "of version 2"),
-        ("hello\n".to_owned(), "not a symbol file"),
-        (String::new(), "not a symbol file"),
+        (head.replace("symbols 1", "symbols 2"), "its version is 2"),
+        ("hello\n".to_owned(), "not an armtrace symbol file"),
+        (String::new(), "not an armtrace symbol file"),
     ] {
         let error = read(&text).expect_err(&text).to_string();
         assert!(error.contains(why), "{text}: {error}");

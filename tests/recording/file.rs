@@ -380,18 +380,18 @@ fn foreign_newer_and_damaged_files_have_their_own_errors() {
     let error = |bytes: &[u8]| Recording::read_from(bytes).unwrap_err().to_string();
     let whole = busy_file(2);
     for foreign in [&b""[..], b"x", b"\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00", &[0; 100]] {
-        assert_eq!(error(foreign), "it is not a recording of armtrace");
+        assert_eq!(error(foreign), "it is not an armtrace recording");
     }
     let mut newer = whole.clone();
     newer[8] = 2;
-    assert!(error(&newer).contains("written by a newer armtrace"), "{}", error(&newer));
+    assert!(error(&newer).contains("update armtrace"), "{}", error(&newer));
     let as_text = [&whole[..6], b"\n", &whole[8..]].concat();
     assert!(error(&as_text).contains("copy it as binary"), "{}", error(&as_text));
     let mut damaged = whole.clone();
     *damaged.last_mut().unwrap() ^= 1;
     assert!(error(&damaged).contains("damaged at byte"), "{}", error(&damaged));
     let twice = [&whole[..], &whole[12..]].concat();
-    assert!(error(&twice).contains("behind its end"), "{}", error(&twice));
+    assert!(error(&twice).contains("after its end"), "{}", error(&twice));
 }
 
 /// A later armtrace may add kinds of frames.

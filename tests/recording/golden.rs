@@ -23,8 +23,8 @@ fn json(value: &impl Serialize) -> String {
     serde_json::to_string_pretty(value).expect("it can be serialized")
 }
 
-/// Returns a server under a load that grows, with more latches, call sites and pages than a table shows. `weight` is the
-/// weight of the second latch against the first.
+/// Returns a server under a load that grows, with more latches, call sites and pages than a table shows. `weight` is
+/// the weight of the second latch against the first.
 fn recording(start: &Start, weight: u64, statements: u64) -> Recording {
     let second = |second: u64| {
         let busy = busy(second);

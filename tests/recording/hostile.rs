@@ -156,5 +156,5 @@ fn too_many_rows_and_seconds_are_rejected() {
     let whole = busy_file(2);
     let file = closed(&whole[..12], &[&opened(&whole)[..1], &seconds.collect::<Vec<_>>()].concat());
     let error = Recording::read_from(&file[..]).unwrap_err().to_string();
-    assert!(error.contains("more rows and seconds"), "{error}");
+    assert!(error.contains("too many rows and seconds"), "{error}");
 }

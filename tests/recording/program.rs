@@ -84,7 +84,7 @@ fn scaling_is_by_a_label() {
     };
     let (one, four) = (at(1), at(4));
     assert!(prints(&["compare", "--by", "threads", &four, &one])
-        .contains("At 4 threads throughput is 1.00 times that at 1"));
+        .contains("At 4 threads, throughput is 1.00 times that at 1"));
     fails(&["compare", "--by", "os", &one, &four], 1, "no label os");
     let none = files.write("none.rec", &file(&start(0), &busy_seconds(12), Some(Ending::Complete)));
     fails(&["compare", "--by", "threads", &none, &four], 1, "no label threads with a number above 0");
@@ -103,11 +103,11 @@ fn bad_files_exit_with_one_error_and_status_1() {
     damaged[40] ^= 0xff;
     let good = files.write("good.rec", &whole);
     for (name, bytes, words) in [
-        ("newer.rec", &newer[..], "newer armtrace"),
+        ("newer.rec", &newer[..], "update armtrace"),
         ("damaged.rec", &damaged, "damaged at byte 12"),
         ("short.rec", &whole[..100], "nothing was recorded"),
-        ("empty.rec", b"", "not a recording"),
-        ("foreign.rec", b"#!/bin/sh\nexit 0\n", "not a recording"),
+        ("empty.rec", b"", "not an armtrace recording"),
+        ("foreign.rec", b"#!/bin/sh\nexit 0\n", "not an armtrace recording"),
     ] {
         let bad = files.write(name, bytes);
         fails(&["report", &bad], 1, words);

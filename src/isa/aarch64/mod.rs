@@ -11,7 +11,7 @@ use std::collections::HashSet;
 pub use self::class::{classes, classified, classify};
 pub(super) use self::effects::effects;
 pub(super) use self::text::text;
-pub use self::word::{words, words_at, Word, ZeroBranch};
+pub use self::word::{words, words_at, Word};
 use super::insn::{Effect, Flow, Insn, MAX_LEN};
 use crate::symbols::Arch;
 

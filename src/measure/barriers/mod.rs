@@ -48,7 +48,8 @@ impl Measurement for Barriers {
     }
 }
 
-/// Starts a thread that yields to everything else on a busy machine: counting takes some tenths of a second of CPU time.
+/// Starts a thread that yields to everything else on a busy machine: counting takes some tenths of a second of CPU
+/// time.
 fn count_in_background(target: Arc<Target>, barriers: Arc<Barriers>) {
     let count = move || {
         // Without a process id, this is the priority of this thread alone.

@@ -6,8 +6,8 @@ use crate::model::CpuClass;
 use crate::recording::compare::Sample;
 use crate::recording::{CountsDelta, CpuKey, Recording, Second, LEAST_BURSTS, LEAST_SAMPLED};
 
-/// Returns the CPU seconds of the checksums whose calls were counted, and the KiB that they were given, by
-/// second; `None` if samples or bursts are too few to tell.
+/// Returns for each second the CPU seconds of the checksums whose calls were counted, and the KiB that they were
+/// computed of; `None` if there are too few samples or bursts.
 pub(crate) fn costs(recording: &Recording) -> Option<Vec<Sample>> {
     let counted = &recording.rows.checksum_calls;
     (!counted.is_empty() && !recording.rows.cpu.is_empty()).then_some(())?;

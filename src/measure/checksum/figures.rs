@@ -1,4 +1,4 @@
-//! Checksums that the server computes: the figures.
+//! The figures of checksums that the server computes.
 
 use std::fmt;
 
@@ -8,12 +8,12 @@ use strum::IntoStaticStr;
 use crate::measure::cpu::CpuTime;
 use crate::model::CpuClass;
 
-/// Everything known about checksums.
+/// The figures of checksums.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Figures {
-    /// How the server computes checksums; those of which it is known.
+    /// The implementation of each checksum, as far as it is known.
     pub chosen: Vec<Checksum>,
-    /// How often they were computed since attach; empty until the first burst.
+    /// The calls since attach; empty until the first burst.
     pub calls: Vec<ChecksumCalls>,
 }
 
@@ -22,13 +22,14 @@ pub struct Figures {
 #[strum(serialize_all = "lowercase")]
 #[serde(rename_all = "snake_case")]
 pub enum Implementation {
-    /// With instructions for it.
+    /// With instructions for this checksum.
     Hardware,
+    /// With ordinary instructions.
     Software,
 }
 
 impl Implementation {
-    /// The value of the `implementation` label.
+    /// Returns the value of the `implementation` label.
     pub fn as_str(self) -> &'static str {
         self.into()
     }
@@ -37,11 +38,13 @@ impl Implementation {
 /// The implementation of a checksum that the server has chosen.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Checksum {
-    /// `crc32c of pages and redo log`
+    /// What the server computes it for: `crc32c of pages and redo log`.
     pub purpose: String,
+    /// The function's name in source form.
     pub function: String,
+    /// Whether the function uses instructions for this checksum.
     pub implementation: Implementation,
-    /// That it uses; none in software.
+    /// The instruction that it uses; `None` in software.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instruction: Option<String>,
     /// Whether the host's CPU has an instruction for it.
@@ -51,14 +54,17 @@ pub struct Checksum {
 /// How often an implementation of a checksum was called, scaled up from bursts in which each call was counted.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChecksumCalls {
+    /// The function's name in source form.
     pub function: String,
+    /// Whether the function uses instructions for this checksum.
     pub implementation: Implementation,
+    /// The number of calls.
     pub calls: u64,
-    /// That it was given.
+    /// The number of bytes that checksums were computed of.
     pub bytes: u64,
 }
 
-/// How it is computed: `hardware::crc32_using_pclmul (pclmulqdq)`, `software::crc32, in software`.
+/// Formats how it is computed: `hardware::crc32_using_pclmul (pclmulqdq)`, `software::crc32, in software`.
 impl fmt::Display for Checksum {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match &self.instruction {
@@ -69,12 +75,12 @@ impl fmt::Display for Checksum {
 }
 
 impl Checksum {
-    /// Whether it could be computed faster here than it is.
+    /// Returns whether it is computed in software although the host's CPU has an instruction for it.
     pub fn is_slow(&self) -> bool {
         self.implementation == Implementation::Software && self.cpu_has_instruction
     }
 
-    /// CPU time of these rows that was spent in it, nanoseconds.
+    /// Returns the CPU time in these rows that was spent on it, in nanoseconds.
     pub fn cpu_ns(&self, cpu: &[CpuTime]) -> u64 {
         CpuTime::sum(cpu.iter().filter(|row| row.class == CpuClass::Checksum && row.function == self.function))
     }

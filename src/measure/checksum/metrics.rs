@@ -5,10 +5,9 @@ use std::collections::BTreeMap;
 use prometheus::proto::MetricFamily;
 
 use super::{Checksum, ChecksumCalls};
-use crate::families;
 use crate::measure::cpu::CpuTime;
 use crate::measure::{Metrics, Snapshot};
-use crate::metrics::{seconds, Family};
+use crate::metrics::{families, seconds, Family};
 
 const CHOSEN: &[&str] = &["function", "implementation"];
 

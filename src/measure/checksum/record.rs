@@ -1,4 +1,4 @@
-//! Calls of checksums, as a recording holds them.
+//! Records calls of checksums.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +9,9 @@ use crate::recording::{Counts, Recording, Row};
 /// An implementation of a checksum.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ChecksumKey {
+    /// The function's name.
     pub function: String,
+    /// Whether the function uses instructions for the checksum.
     pub implementation: Implementation,
 }
 

@@ -18,22 +18,25 @@ pub struct ChecksumsReport {
 /// The implementation of a checksum that the server has chosen, and what it cost.
 #[derive(Clone, Debug, Serialize)]
 pub struct ChecksumReport {
+    /// The implementation.
     #[serde(flatten)]
     pub checksum: Checksum,
-    /// CPU time, seconds; `None` if it was not sampled.
+    /// CPU time, in seconds; `None` if it was not sampled.
     pub cpu: Option<f64>,
     /// How often it was called, scaled up from bursts; `None` if there was none.
     pub calls: Option<CallsReport>,
-    /// CPU time per KiB, seconds; `None` if bursts or samples are too few to tell.
+    /// CPU time per KiB, in seconds; `None` if there are too few bursts or samples.
     pub cpu_per_kib: Option<f64>,
 }
 
 /// The calls of a checksum, as bursts counted them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct CallsReport {
+    /// The number of calls, scaled up to the whole recording.
     pub calls: u64,
-    /// The bytes that they were given.
+    /// The number of bytes that checksums were computed of, scaled up likewise.
     pub bytes: u64,
+    /// The number of bursts in which calls were counted.
     pub bursts: usize,
 }
 

@@ -20,9 +20,11 @@ const UNKNOWN: &str = "unknown";
 /// A function and its class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Named<'a> {
+    /// The class of the time: that of the instruction, unless the function is a known cost.
     pub class: CpuClass,
-    /// The class of the function, apart from the instruction.
+    /// The class of the function alone.
     pub purpose: CpuClass,
+    /// The function's name in source form, or its file and address.
     pub name: &'a str,
     /// The instruction that orders memory, if the time was spent on one.
     pub ordering: Option<Class>,

@@ -1,44 +1,47 @@
-//! CPU time of the server: the figures.
+//! The figures of the server's CPU time.
 
 use crate::model::{self, CpuClass};
 
-/// Everything counted about CPU time since attach.
+/// The figures of CPU time, counted since attach.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Figures {
     /// CPU time of the server's threads, one entry per (class, function); empty if it is not sampled.
     pub time: Vec<CpuTime>,
     /// The part of it in instructions that order memory, by instruction and function.
     pub ordering: Vec<OrderingTime>,
-    /// `getcpu` system calls of the server's threads; `None` if they are not counted, as for servers whose C library
-    /// needs none.
+    /// The number of `getcpu` system calls of the server's threads; `None` if they are not counted, as for servers
+    /// whose C library needs none.
     pub getcpu_calls: Option<u64>,
 }
 
 /// CPU time that the server's threads spent in one function.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CpuTime {
+    /// The purpose of the function, or of the instruction in it.
     pub class: CpuClass,
     /// The function's name, or [`CpuTime::OTHER`].
     pub function: String,
+    /// CPU time, in nanoseconds.
     pub ns: u64,
 }
 
 impl CpuTime {
-    /// In place of a function: all of the class that have no row of their own.
+    /// Stands in place of a function for all of the class that have no row of their own.
     pub const OTHER: &str = model::OTHER;
 
-    /// Nanoseconds of these rows together.
+    /// Returns the sum of these rows, in nanoseconds.
     pub fn sum<'a>(rows: impl Iterator<Item = &'a CpuTime>) -> u64 {
         rows.map(|row| row.ns).fold(0, u64::saturating_add)
     }
 }
 
-/// CPU time that one sort of instruction that orders memory took in one function.
+/// CPU time that one kind of instruction that orders memory took in one function.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OrderingTime {
-    /// `lock cmpxchg`, `dmb ish`
+    /// The instruction: `lock cmpxchg`, `dmb ish`.
     pub instruction: String,
     /// The function's name, or [`CpuTime::OTHER`].
     pub function: String,
+    /// CPU time, in nanoseconds.
     pub ns: u64,
 }

@@ -18,6 +18,7 @@ pub enum GetcpuPath {
     Rseq,
     /// Executes kernel-provided code in the process.
     Vdso,
+    /// Makes a system call.
     #[strum(serialize = "syscall")]
     #[serde(rename = "syscall")]
     SystemCall,
@@ -43,6 +44,7 @@ pub struct Getcpu {
     /// The C library's own version: `2.36`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub glibc: Option<String>,
+    /// What its `sched_getcpu` does.
     pub path: GetcpuPath,
 }
 

@@ -2,9 +2,8 @@
 
 use prometheus::proto::MetricFamily;
 
-use crate::families;
 use crate::measure::{Metrics, Snapshot};
-use crate::metrics::{seconds, Family};
+use crate::metrics::{families, seconds, Family};
 
 families! {
     TIME = counter(

@@ -352,7 +352,7 @@ impl CpuCollector {
         self.hz
     }
 
-    /// Returns the functions of the server that contain these addresses.
+    /// Returns the names of the server's functions that contain these addresses.
     pub fn functions(&self, addresses: impl Iterator<Item = u64> + Clone) -> Vec<String> {
         let code = &mut self.state.lock().code;
         code.look_for(addresses.clone());

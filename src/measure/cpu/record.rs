@@ -1,4 +1,4 @@
-//! CPU time of the server, as a recording holds it.
+//! Records the server's CPU time.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,14 +10,18 @@ use crate::recording::{Bound, Counts, Recording, Row};
 /// A function and the class that its time counts as.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct CpuKey {
+    /// The class, as in the `class` label.
     pub class: String,
+    /// The function's name, or `other`.
     pub function: String,
 }
 
 /// An instruction that orders memory, in a function.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct OrderingKey {
+    /// The instruction: `lock cmpxchg`, `dmb ish`.
     pub instruction: String,
+    /// The function's name, or `other`.
     pub function: String,
 }
 

@@ -1,4 +1,4 @@
-//! CPU time of the server, in a report.
+//! Reports the server's CPU time.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Formatter};
@@ -32,46 +32,57 @@ const MUCH_ORDERING: f64 = 0.05;
 /// CPU time that was sampled. Times are in seconds.
 #[derive(Clone, Debug, Serialize)]
 pub struct CpuReport {
+    /// The CPU time of all functions.
     pub cpu: f64,
     /// Classes that took any time, the most first.
     pub classes: Vec<ClassReport>,
-    /// The most time first; `other` stands for all functions of its class without a row of their own.
+    /// Functions, the most time first; `other` stands for all functions of its class without a row of their own.
     pub functions: Vec<FunctionReport>,
     /// The part of it in instructions that order memory, the most first; empty if that was not seen.
     pub ordering: Vec<OrderingReport>,
 }
 
+/// The CPU time of one class.
 #[derive(Clone, Debug, Serialize)]
 pub struct ClassReport {
+    /// The class, as in the `class` label.
     pub class: &'static str,
+    /// CPU time, in seconds.
     pub cpu: f64,
-    /// Of all CPU time.
+    /// Its share of all CPU time, 0 to 1.
     pub share: f64,
-    /// In each second of the recording.
+    /// CPU seconds in each second of the recording.
     pub cpu_by_second: Vec<f64>,
 }
 
+/// The CPU time of one function.
 #[derive(Clone, Debug, Serialize)]
 pub struct FunctionReport {
+    /// The class, as in the `class` label.
     pub class: &'static str,
+    /// The function's name, or `other`.
     pub function: String,
+    /// CPU time, in seconds.
     pub cpu: f64,
-    /// Of all CPU time.
+    /// Its share of all CPU time, 0 to 1.
     pub share: f64,
 }
 
 /// An instruction that orders memory, in a function.
 #[derive(Clone, Debug, Serialize)]
 pub struct OrderingReport {
+    /// The instruction: `lock cmpxchg`, `dmb ish`.
     pub instruction: String,
+    /// The function's name, or `other`.
     pub function: String,
+    /// CPU time, in seconds.
     pub cpu: f64,
-    /// Of all CPU time.
+    /// Its share of all CPU time, 0 to 1.
     pub share: f64,
 }
 
 impl CpuReport {
-    /// Returns `None` if CPU time was not sampled, or none was used.
+    /// Reports on a recording; returns `None` if CPU time was not sampled, or none was used.
     pub(crate) fn new(recording: &Recording) -> Option<CpuReport> {
         let rows = recording.cpu();
         let all = seconds(CpuTime::sum(rows.iter()));
@@ -107,7 +118,7 @@ impl CpuReport {
         (!self.ordering.is_empty()).then(|| self.ordering.iter().map(|row| row.share).sum())
     }
 
-    /// Returns the same share by instruction, the most first.
+    /// Returns the share of the CPU time in each instruction that orders memory, 0 to 1, the most first.
     pub fn instructions(&self) -> Vec<(&str, f64)> {
         let mut shares: BTreeMap<&str, f64> = BTreeMap::new();
         self.ordering.iter().for_each(|row| *shares.entry(&row.instruction).or_default() += row.share);
@@ -203,7 +214,7 @@ fn page_part(cpu: &CpuReport, report: &Report) -> Markup {
         }
         @if let Some(line) = barriers_line(cpu) {
             h2 { "Barriers and atomics" }
-            p.soft { "Of the CPU time, sampled at the instruction or the one behind it: " (line) }
+            p.soft { "Of the CPU time, sampled at the instruction or the one after it: " (line) }
             (table(&["instruction", "function", "share", "CPUs"], instructions.map(instruction)))
         }
     }
@@ -234,7 +245,7 @@ fn awake(report: &Report) -> Option<String> {
     let share = report.totals.spin? / report.totals.server_cpu.filter(|cpu| *cpu > 0.0)?;
     (share >= MUCH_SPINNING).then(|| {
         format!(
-            "Threads that wait for a latch are awake for as long as {} of the server's CPU time: spinning, or ready and without a CPU.",
+            "The time that waiting threads are awake, spinning or ready without a CPU, amounts to {} of the server's CPU time.",
             format::percent(share)
         )
     })

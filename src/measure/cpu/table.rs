@@ -17,8 +17,8 @@ const LEAST_SHARE: u64 = 400;
 /// A function's row starts empty when the function is found to deserve one; what was counted before stays in its kind's
 /// row for others. So no row ever decreases, and the sum over all rows is everything that was added.
 ///
-/// This is not a [`Bounded`](crate::model::Bounded), which sees only sums: it has to decide when a key first appears, and
-/// can never change that. Here each addition is seen, so that functions which matter only later still get rows.
+/// This is not a [`Bounded`](crate::model::Bounded), which sees only sums: it has to decide when a key first appears,
+/// and can never change that. Here each addition is seen, so that functions which matter only later still get rows.
 #[derive(Debug)]
 pub struct Table<K> {
     rows: HashMap<(K, String), Row>,

@@ -21,13 +21,16 @@ use crate::symbols::Arch;
 /// An event and its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sampled {
+    /// The vendor's name.
     pub name: &'static str,
+    /// The event as the kernel takes it.
     pub what: Countable,
 }
 
 /// An event that happened in a process outside of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample {
+    /// The event, by [`Sampled::name`].
     pub event: &'static str,
     /// The address of the instruction that the CPU had reached, a few instructions after the one that caused the event.
     pub address: u64,

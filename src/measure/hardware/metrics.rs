@@ -3,9 +3,8 @@
 use prometheus::proto::MetricFamily;
 
 use super::EventCount;
-use crate::families;
 use crate::measure::{Metrics, Snapshot};
-use crate::metrics::Family;
+use crate::metrics::{families, Family};
 
 families! {
     EVENTS = counter(

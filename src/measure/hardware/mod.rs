@@ -1,8 +1,10 @@
 //! Hardware events of the server's threads and of the host's devices, limited to those that are proven to count.
 //!
 //! ```text
-//! Pmus ──▶ plan: the CPU's events ──▶ prove: a known number of each, done here ──▶ Counter: of the server's threads ──▶ EventCount
-//!                                                                              └─▶ EventSampler: on each CPU ──▶ EventFunction
+//! Pmus ──▶ plan: the CPU's events ──▶ prove: a known number of each, done here ──┐
+//!     ┌──────────────────────────────────────────────────────────────────────────┘
+//!     ├─▶ Counter: of the server's threads ──▶ EventCount
+//!     └─▶ EventSampler: on each CPU ──▶ EventFunction
 //! ```
 
 mod exercise;
@@ -53,14 +55,15 @@ const LOST: &str = "event_samples_full";
 /// The result of an event's trial.
 #[derive(Debug)]
 pub struct Examined {
+    /// The event.
     pub planned: Planned,
-    /// Whether it is proven to count.
+    /// Whether it counts what its name says. The error says why it does not, or cannot be trusted.
     pub proven: Result<(), Uncounted>,
 }
 
 impl Examined {
-    /// Returns whether the event failed for lack of counters, so that another host would have it. Memory events may fail
-    /// for other reasons, but instructions can be counted anywhere.
+    /// Returns whether the event failed for lack of counters, so that another host would have it. Memory events may
+    /// fail for other reasons, but instructions can be counted anywhere.
     pub fn is_for_lack_of_counters(&self) -> bool {
         let is_far = matches!(self.planned.event.proof, Proof::Memory(..) | Proof::DirtyLines(..));
         self.proven.is_err() && !is_far

@@ -43,15 +43,18 @@ pub enum Unavailable {
 /// An event, and the devices that provide it on this host.
 #[derive(Debug)]
 pub struct Planned {
+    /// The event, as the catalog describes it.
     pub event: &'static HardwareEvent,
     /// One event for core events, or one per device for shared devices.
     pub asked: Result<Asked, Unavailable>,
 }
 
+/// How an event is requested on this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Asked {
+    /// A core event, which is counted by thread.
     OfThreads(Countable),
-    /// Each device with one of its CPUs.
+    /// An event of shared devices: each device with the CPU through which it is read.
     OfDevices(Vec<(Countable, i32)>),
 }
 

@@ -1,4 +1,4 @@
-//! Handoffs of latches between parts of the machine, in a comparison.
+//! Compares handoffs of latches between parts of the machine.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Formatter};
@@ -26,23 +26,27 @@ const NAME: usize = 44;
 pub struct Handoffs {
     /// The parts of each machine that are distinguished.
     pub places: [Vec<String>; 2],
+    /// The handoffs of all latches.
     pub all: HandoffRow,
     /// By latch, the largest difference first.
     pub latches: Vec<HandoffRow>,
-    /// Share of the waiters that ended up in another part of the machine than they began.
+    /// The share of the waiters that were in another part of the machine after the wait than before, 0 to 1, on A and
+    /// on B.
     pub moved: [Option<f64>; 2],
 }
 
 /// A latch, or all of them, on both systems.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct HandoffRow {
+    /// The event name, or `all latches`.
     pub latch: String,
-    /// Waits for it that ended with a handoff from another part of the machine.
+    /// Waits for it that ended with a handoff from another part of the machine, by each unit of [`Per::ALL`].
     pub by: Vec<By>,
-    /// The share of the time waited for latches of known origin that was waited for remote ones.
+    /// The remote share of the time waited for known handoffs, 0 to 1, on A and on B; `None` if none is known.
     pub remote_share: [Option<f64>; 2],
-    /// B's share divided by A's.
+    /// B's share divided by A's; `None` if either is zero.
     pub share_ratio: Option<Ratio>,
+    /// What the wait by the unit that latches are ranked by supports.
     pub claim: Claim,
 }
 
@@ -160,10 +164,10 @@ pub(crate) fn remark(sides: [&Side; 2]) -> Option<String> {
             Some(format!("Handoffs are those between {} on A, and between {} on B.", what(a), what(b)))
         }
         [Some(_), None] => {
-            Some("B has no handoffs to compare: its machine is all one place, or they were not counted.".to_owned())
+            Some("B has no handoffs to compare: its machine has only one part, or they were not counted.".to_owned())
         }
         [None, Some(_)] => {
-            Some("A has no handoffs to compare: its machine is all one place, or they were not counted.".to_owned())
+            Some("A has no handoffs to compare: its machine has only one part, or they were not counted.".to_owned())
         }
         _ => None,
     }
@@ -173,8 +177,8 @@ impl Section for Option<Handoffs> {
     fn figures(&self) -> Vec<Figure> {
         let Some(handoffs) = self else { return Vec::new() };
         let (shares, moved) = (handoffs.all.remote_share, handoffs.moved);
-        let remote = Figure::of_shares("of the handoffs' wait remote", shares, handoffs.all.share_ratio);
-        [remote, Figure::of_shares("waiters that moved", moved, None)].into_iter().flatten().collect()
+        let remote = Figure::of_shares("remote share of handoffs' wait", shares, handoffs.all.share_ratio);
+        [remote, Figure::of_shares("share of waiters that moved", moved, None)].into_iter().flatten().collect()
     }
 
     fn text(&self, comparison: &Comparison, f: &mut Formatter) -> fmt::Result {
@@ -204,7 +208,7 @@ impl Section for Option<Handoffs> {
             h2 { "Remote handoffs" }
             p.soft {
                 "Wait " (comparison.per.as_str()) " for latches from another part of the machine, and its share of the \
-                 wait for all that somebody handed over. A: " (a) ". B: " (b) "."
+                 wait for all known handoffs. A: " (a) ". B: " (b) "."
             }
             (table(&["latch", "A", "B", "B/A", "95 % interval", "remote A", "remote B"], rows.map(row)))
         }

@@ -1,60 +1,63 @@
-//! Waits for latches: the figures.
+//! The figures of waits for latches.
 
 use strum::{EnumString, IntoStaticStr};
 
 use crate::model::{self, cumulative, Histogram, Kind, Mode};
 
-/// Everything counted about latch waits since attach.
+/// The figures of waits for latches, counted since attach.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Figures {
-    /// One entry per (latch, kind, mode).
+    /// Contended waits and idle waits on condition variables, one entry per (latch, kind, mode).
     pub waits: Vec<LatchWaits>,
     /// Whether sleeping is distinguished from spinning here. If not, the latches' sleeps are unknown, not zero.
     pub sleeps_seen: bool,
-    /// One entry per latch.
+    /// Waits to reacquire a mutex after a wake-up, one entry per latch.
     pub reacquires: Vec<Reacquires>,
-    /// One entry per (latch, mode, call site).
+    /// Contended waits by the waiting code, one entry per (latch, mode, call site).
     pub callsites: Vec<CallsiteWaits>,
-    /// One entry per (table, index, level).
+    /// Waits for page latches, one entry per (table, index, level).
     pub pages: Vec<PageWaits>,
     /// The parts of the machine between which handoffs are counted: `0` for the node of that number, `cpus 0-7`. Empty
     /// if they are not counted.
     pub domains: Vec<String>,
-    /// One entry per (latch, from, to).
+    /// Contended waits by where the latch came from, one entry per (latch, from, to).
     pub handoffs: Vec<Handoffs>,
 }
 
 /// The contended waits for one latch name in one mode.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LatchWaits {
-    /// The performance_schema event name (`wait/synch/mutex/innodb/log_writer_mutex`), a stable name built
-    /// the same way, or `unnamed:FUNCTION`.
+    /// The performance_schema event name (`wait/synch/mutex/innodb/log_writer_mutex`), a stable name built in the same
+    /// way, or `unnamed:FUNCTION`.
     pub latch: String,
+    /// The kind of latch.
     pub kind: Kind,
+    /// The mode in which threads waited for it.
     pub mode: Mode,
-    /// Whole waits, from finding the latch taken to having it. Nanoseconds.
+    /// Whole waits, from finding the latch taken to acquiring it.
     pub waits: Histogram,
-    /// The part of the waits' time spent asleep in the kernel, nanoseconds; the rest was spinning.
+    /// The part of the wait time spent asleep in the kernel, in nanoseconds; the rest was mostly spinning.
     pub sleep_ns: u64,
-    /// How many times waiters went to sleep (one wait can sleep more than once, or not at all).
+    /// How often waiters went to sleep. One wait can contain several sleeps, or none.
     pub sleeps: u64,
-    /// CPU time that was sampled in waiters that were awake and outside of the kernel, nanoseconds.
+    /// Sampled CPU time of waiters outside of the kernel, in nanoseconds.
     pub spin_cpu_ns: u64,
-    /// Of the waits in functions that spin: those that ended without a sleep, and those that slept after all.
+    /// Waits that began with spinning and ended without a sleep.
     pub spins_won: u64,
+    /// Waits that began with spinning and slept after all.
     pub spins_wasted: u64,
-    /// The part of the waits' time that was not seen, because probes were off to keep the overhead budget, but is
-    /// estimated from what was seen. Nanoseconds.
+    /// The part of the wait time, in nanoseconds, that is estimated because probes were off to stay within the overhead
+    /// budget.
     pub estimated_ns: u64,
 }
 
 impl LatchWaits {
-    /// Nanoseconds of the waits that were spent on the CPU.
+    /// Returns the part of the wait time spent awake, in nanoseconds.
     pub fn spin_ns(&self) -> u64 {
         self.waits.sum_ns.saturating_sub(self.sleep_ns)
     }
 
-    /// Waits that began with spinning.
+    /// Returns the number of waits that began with spinning.
     pub fn spins(&self) -> u64 {
         self.spins_won.saturating_add(self.spins_wasted)
     }
@@ -63,73 +66,86 @@ impl LatchWaits {
 /// The waits for one latch in one mode that began at one place in the server's code.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CallsiteWaits {
+    /// The event name.
     pub latch: String,
-    /// `None`: not known, as in older recordings, or several.
+    /// The mode; `None` if it is not known, as in older recordings, or if this stands for several.
     pub mode: Option<Mode>,
-    /// `row0ins.cc:2345`, or the waiting function's name.
+    /// The place: `row0ins.cc:2345`, or the waiting function's name.
     pub callsite: String,
+    /// Time waited, in nanoseconds.
     pub wait_ns: u64,
+    /// The number of waits.
     pub waits: u64,
 }
 
 impl CallsiteWaits {
-    /// Whether waits for this latch in this mode may have begun here.
+    /// Returns whether waits for this latch in this mode may have begun here.
     pub fn is_of(&self, latch: &str, mode: Mode) -> bool {
         self.latch == latch && self.mode.is_none_or(|own| own == mode)
     }
 }
 
-/// The waits for one mutex of threads that a condition variable had woken, and that have to get the mutex back. They tell how long
-/// wake-ups take rather than how hot the mutex is, and are not among its [`LatchWaits`].
+/// The waits of threads that a condition variable woke to reacquire its mutex. They show how long wake-ups take rather
+/// than how hot the mutex is, and are not among its [`LatchWaits`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reacquires {
+    /// The mutex's event name.
     pub latch: String,
+    /// The number of waits.
     pub waits: u64,
+    /// Time waited, in nanoseconds.
     pub wait_ns: u64,
 }
 
 /// The waits for latches of pages that are part of the same level of the same index.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PageWaits {
-    /// `db/table`, a tablespace's name, or [`PageWaits::OTHER`].
+    /// The table as `db/table`, the tablespace's name, or [`PageWaits::OTHER`].
     pub table: String,
-    /// The index's name; for a page of no index what it is, in brackets; empty in the row of all others.
+    /// The index's name; for a page without an index, its purpose in parentheses; empty in the row for all others.
     pub index: String,
-    /// Leaf pages are of level 0; `None` for pages of no index.
+    /// The level, 0 for leaf pages; `None` for pages without an index.
     pub level: Option<u16>,
+    /// The number of waits.
     pub waits: u64,
+    /// Time waited, in nanoseconds.
     pub wait_ns: u64,
 }
 
 impl PageWaits {
-    /// In place of a table: pages of which nothing is known, and all that have no row of their own.
+    /// Stands in place of a table for pages of which nothing is known, and for all that have no row of their own.
     pub const OTHER: &str = model::OTHER;
 
-    /// The row of all others.
+    /// Returns an empty row for all others.
     pub fn other() -> PageWaits {
         PageWaits { table: PageWaits::OTHER.to_owned(), index: String::new(), level: None, waits: 0, wait_ns: 0 }
     }
 
-    /// What tells it from other rows.
+    /// Returns what distinguishes the row from others: table, index and level.
     pub fn location(&self) -> (&str, &str, Option<u16>) {
         (&self.table, &self.index, self.level)
     }
 }
 
-/// Contended waits for a latch, by where the thread ran that woke the waiter, and where the waiter ran when it had the latch.
+/// Contended waits for a latch, by the part of the machine where the thread ran that woke the waiter, and the part
+/// where the waiter ran when it had acquired the latch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Handoffs {
+    /// The event name.
     pub latch: String,
-    /// `None`: the wait ended without being woken, or who did it is not known.
+    /// The part of the machine that the latch came from; `None` if nothing woke the waiter, or it is not known what
+    /// did.
     pub from: Option<String>,
-    /// `None`: on a CPU that is in no known domain.
+    /// The part of the machine that the latch went to; `None` if its CPU is in no known part.
     pub to: Option<String>,
-    /// `None` where one of the domains is not known. In a recording's rows for many domains it is known, and they are not.
+    /// Whether the latch came from another part; `None` if that is not known. It is known in a recording's rows for
+    /// many parts, although `from` and `to` are not.
     pub locality: Option<Locality>,
+    /// The number of waits.
     pub count: u64,
-    /// Of those waits, nanoseconds.
+    /// Time waited, in nanoseconds.
     pub wait_ns: u64,
-    /// Of those waits, how many began in another domain than `to`.
+    /// The number of these waits that began in another part than `to`.
     pub migrations: u64,
 }
 
@@ -137,22 +153,24 @@ pub struct Handoffs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, IntoStaticStr, EnumString)]
 #[strum(serialize_all = "lowercase")]
 pub enum Locality {
+    /// The latch stayed in its part of the machine.
     Local,
+    /// The latch came from another part.
     Remote,
 }
 
 impl Locality {
-    /// The locality of a latch that came from one domain to another; `None` where one of them is not known.
+    /// Returns the locality of a latch that came from one part to another; `None` if one of them is not known.
     pub fn between(from: Option<&str>, to: Option<&str>) -> Option<Locality> {
         Some(if from? == to? { Locality::Local } else { Locality::Remote })
     }
 
-    /// The locality that has this name.
+    /// Returns the locality with this name, or `None` if there is none.
     pub fn from_name(name: &str) -> Option<Locality> {
         name.parse().ok()
     }
 
-    /// The value of the `locality` label.
+    /// Returns the value of the `locality` label.
     pub fn as_str(self) -> &'static str {
         self.into()
     }

@@ -6,9 +6,8 @@ use std::time::Duration;
 use prometheus::proto::MetricFamily;
 
 use super::{CallsiteWaits, Handoffs, LatchWaits, Locality, PageWaits, Reacquires};
-use crate::families;
 use crate::measure::{Metrics, Snapshot};
-use crate::metrics::{seconds, Family};
+use crate::metrics::{families, seconds, Family};
 use crate::model::{Bounded, Kind, Mode, OTHER};
 
 /// The most (latch, kind, mode) combinations with series of their own. The rest are summed in `latch="other"`.

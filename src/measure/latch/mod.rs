@@ -71,8 +71,8 @@ struct LatchProbe {
 }
 
 impl Latches {
-    /// Attaches the programs to `target` at the sites of `plan`. Handoffs between the domains of `topology` are counted,
-    /// and `namer` names what is waited for.
+    /// Attaches the programs to `target` at the sites of `plan`. Handoffs between the domains of `topology` are
+    /// counted, and `namer` names what is waited for.
     ///
     /// # Errors
     /// Fails when the programs cannot be loaded, or with [`NoProbe`] when no site at all could be attached.

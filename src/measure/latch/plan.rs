@@ -38,6 +38,7 @@ pub struct Gap {
 
 /// What will be attached to a server, and what could not be planned.
 pub struct Plan {
+    /// The sites to attach to.
     pub sites: Vec<PlannedSite>,
     /// The wait functions of this binary, including those that cannot be probed.
     pub functions: Vec<PlannedFunction>,
@@ -62,8 +63,9 @@ pub struct Plan {
 /// Sites that are counted together: one site of a wait function, or those of all inlined waits.
 #[derive(Clone, Debug)]
 pub struct PlannedProbe {
-    /// For example `mutex_enter_inline:begin`.
+    /// The name, for example `mutex_enter_inline:begin`.
     pub name: String,
+    /// The cost class of a hit.
     pub class: ProbeClass,
     /// Their indices in [`Plan::sites`].
     pub sites: Vec<usize>,
@@ -86,13 +88,15 @@ pub struct PlannedFunction {
 
 /// One probe site.
 pub struct PlannedSite {
-    /// For example `mutex_enter_inline:begin`.
+    /// The name, for example `mutex_enter_inline:begin`.
     pub name: String,
     /// The link-time address of the probed instruction, or of the function whose return is probed.
     pub addr: u64,
+    /// The offset of `addr` in the file, in bytes.
     pub file_offset: u64,
     /// The disassembled instruction.
     pub instruction: String,
+    /// Whether the kernel emulates the instruction rather than single-stepping it.
     pub emulated: bool,
     /// Whether the probe is on the function's return rather than on an instruction.
     pub at_return: bool,
@@ -421,7 +425,7 @@ impl Planner<'_> {
     fn plan_function(&self, variant: &Variant) -> Result<Vec<PlannedSite>, &'static str> {
         let function = variant.function;
         let Some(found) = self.analyse(function, variant.range.clone()) else {
-            return self.plan_loops(variant).ok_or("its contended part was not recognised");
+            return self.plan_loops(variant).ok_or("its contended part was not recognized");
         };
         let base = self.site(variant, &found.begin)?;
         let mut sites = Vec::new();

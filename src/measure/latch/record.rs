@@ -1,4 +1,4 @@
-//! Waits for latches, as a recording holds them.
+//! Records waits for latches.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,8 +10,11 @@ use crate::recording::{difference, Bound, Counts, Delta, Recording, Row, Total};
 /// A latch in one mode.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct LatchKey {
+    /// The event name.
     pub latch: String,
+    /// The kind, as in the `kind` label.
     pub kind: String,
+    /// The mode, as in the `mode` label; empty for a latch without modes.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub mode: String,
 }
@@ -19,19 +22,24 @@ pub struct LatchKey {
 /// A place in the server's code where waits for a latch begin.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct CallsiteKey {
+    /// The event name.
     pub latch: String,
-    /// Absent if it is unknown, as in the files of older versions, and in the row of all others.
+    /// The mode; absent if it is not known, as in the files of older versions, and in the row for all others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<String>,
+    /// The place: a source file and line, or a function.
     pub callsite: String,
 }
 
 /// A level of an index.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct PageKey {
+    /// The table or tablespace; see [`PageWaits::table`].
     pub table: String,
+    /// The index, or the purpose of a page without one; see [`PageWaits::index`].
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub index: String,
+    /// The level, 0 for leaf pages; absent for pages without an index.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub level: Option<u16>,
 }
@@ -39,13 +47,15 @@ pub struct PageKey {
 /// The parts of the machine that a latch was handed from and to.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct HandoffKey {
+    /// The event name.
     pub latch: String,
-    /// Parts of the machine. `None`: unknown, or this row stands for several.
+    /// The part of the machine that the latch came from; absent if it is not known, or if the row stands for several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
+    /// The part of the machine that the latch went to; absent as `from` is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
-    /// `local` or `remote`. `None`: unknown.
+    /// Whether the latch came from another part: `local` or `remote`; absent if that is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub locality: Option<String>,
 }
@@ -68,7 +78,7 @@ pub struct LatchDelta {
     /// The number of the row.
     #[serde(rename = "r")]
     pub row: usize,
-    /// Waits that ended.
+    /// The number of waits.
     #[serde(rename = "n", default)]
     pub waits: i64,
     /// Nanoseconds waited.
@@ -77,12 +87,13 @@ pub struct LatchDelta {
     /// The part of `wait_ns` spent asleep.
     #[serde(rename = "sl", default, skip_serializing_if = "is_zero")]
     pub sleep_ns: i64,
+    /// The number of sleeps.
     #[serde(rename = "s", default, skip_serializing_if = "is_zero")]
     pub sleeps: i64,
-    /// The part of `wait_ns` that was not seen but estimated.
+    /// The part of `wait_ns` that is estimated.
     #[serde(rename = "e", default, skip_serializing_if = "is_zero")]
     pub estimated_ns: i64,
-    /// Sampled CPU time that waiters spent spinning in the server's code, nanoseconds.
+    /// Sampled CPU time that waiters spent spinning in the server's code, in nanoseconds.
     #[serde(rename = "c", default, skip_serializing_if = "is_zero")]
     pub spin_cpu_ns: i64,
     /// Spins that ended without a sleep.
@@ -91,10 +102,10 @@ pub struct LatchDelta {
     /// Spins that ended in a sleep.
     #[serde(rename = "l", default, skip_serializing_if = "is_zero")]
     pub spins_wasted: i64,
-    /// The longest wait since recording began, nanoseconds; absent if it is what it was.
+    /// The longest wait since recording began, in nanoseconds; absent if it has not changed.
     #[serde(rename = "x", default, skip_serializing_if = "is_zero")]
     pub longest_ns: i64,
-    /// Histogram buckets that changed: bucket, waits, bucket, waits, …
+    /// The histogram buckets that changed: number of the bucket, waits, number, waits, …
     #[serde(rename = "b", default)]
     pub buckets: Vec<i64>,
 }
@@ -276,8 +287,8 @@ impl Row for Handoffs {
     type Key = HandoffKey;
     type Total = Counts<3>;
 
-    /// A machine with many nodes has a row for each pair of them. Beyond the first bound, one row counts all handoffs of a
-    /// latch that are alike local, remote or unknown.
+    /// A machine with many nodes has a row for each pair of them. Beyond the first bound, one row counts all handoffs
+    /// of a latch that are alike local, remote or unknown.
     const BOUNDS: &'static [Bound<HandoffKey>] = &[
         Bound { rows: 200, other: HandoffKey::of_latch },
         Bound { rows: 200, other: |key| if *key == key.of_latch() { key.of_others() } else { key.clone() } },
@@ -412,7 +423,9 @@ impl Delta for LatchDelta {
 /// Waits that ended with a latch handed over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Handed {
+    /// The number of waits.
     pub waits: u64,
+    /// Time waited, in nanoseconds.
     pub wait_ns: u64,
     /// Waits that began in another part of the machine than they ended in.
     pub migrations: u64,
@@ -435,15 +448,15 @@ impl Recording {
         latches
     }
 
-    /// Returns all waits of threads that a condition variable had woken for its mutex, longest first.
+    /// Returns all waits to reacquire a mutex after a wake-up by a condition variable, longest first.
     pub fn reacquires(&self) -> Vec<Reacquires> {
         let mut rows = self.entries::<Reacquires>();
         rows.sort_by(|a, b| b.wait_ns.cmp(&a.wait_ns).then_with(|| a.latch.cmp(&b.latch)));
         rows
     }
 
-    /// Returns all waits in each mode that began at each call site, longest first. A mode that only a later armtrace knows
-    /// is unknown.
+    /// Returns all waits by latch, mode and call site, longest first. The mode is `None` if only a later armtrace knows
+    /// it.
     pub fn callsites(&self) -> Vec<CallsiteWaits> {
         let mut sites = self.entries::<CallsiteWaits>();
         sites.sort_by(|a, b| b.wait_ns.cmp(&a.wait_ns).then_with(|| (&a.callsite, a.mode).cmp(&(&b.callsite, b.mode))));
@@ -457,7 +470,7 @@ impl Recording {
         pages
     }
 
-    /// Whether handoffs were counted.
+    /// Returns whether handoffs were counted.
     pub fn has_handoffs(&self) -> bool {
         !self.start.places.is_empty()
     }

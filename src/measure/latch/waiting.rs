@@ -20,6 +20,7 @@ const BATCH: u32 = 256;
 /// A latch that a thread waits for, or waited for last.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WaitedFor {
+    /// The latch's name and kind.
     pub name: LatchName,
     /// The address in the process of the word by which it is identified.
     pub address: u64,

@@ -41,7 +41,7 @@ impl Section for SpinComparison {
             let [a, b] = times?.map(|seconds| format::nanoseconds(seconds * 1e9));
             Some(Figure { name: name.to_owned(), a, b, ratio: None })
         };
-        let turn = figure("a turn of the spin loop", self.spin_turn);
-        turn.into_iter().chain(figure("spun before a sleep", self.spin_before_sleep)).collect()
+        let turn = figure("one turn of the spin loop", self.spin_turn);
+        turn.into_iter().chain(figure("spinning before a sleep", self.spin_before_sleep)).collect()
     }
 }

@@ -1,4 +1,4 @@
-//! How long waiters spin: the figures.
+//! The figures of how long waiters spin.
 
 use std::fmt;
 
@@ -12,19 +12,20 @@ pub type Figures = Option<SpinSettings>;
 /// How long the server's waiters spin before they sleep.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SpinSettings {
-    /// That tells the CPU that the code spins: `pause`, `isb`. `None`: the build's loop has none.
+    /// The instruction that tells the CPU that the code spins: `pause`, `isb`; `None` if this build's loop has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instruction: Option<String>,
-    /// One turn of the loop on this CPU, nanoseconds.
+    /// The duration of one turn of the loop on this CPU, in nanoseconds.
     pub turn_ns: f64,
-    /// `innodb_spin_wait_delay` and `innodb_sync_spin_loops`.
+    /// The value of `innodb_spin_wait_delay`.
     pub delay: u32,
+    /// The value of `innodb_sync_spin_loops`: the number of rounds before a sleep.
     pub rounds: u32,
-    /// Turns of the loop in a round, on average.
+    /// The mean number of turns of the loop in a round.
     pub turns: f64,
 }
 
-/// How waiters spin: `9ns a turn (pause), 38.4µs before a sleep`.
+/// Formats how waiters spin: `9ns a turn (pause), 38.4µs before a sleep`.
 impl fmt::Display for SpinSettings {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         let hint = self.instruction.as_deref().unwrap_or("no spin hint");
@@ -34,12 +35,12 @@ impl fmt::Display for SpinSettings {
 }
 
 impl SpinSettings {
-    /// One round on average, nanoseconds.
+    /// Returns the mean duration of a round, in nanoseconds.
     pub fn round_ns(&self) -> f64 {
         self.turn_ns * self.turns
     }
 
-    /// All rounds before a sleep, nanoseconds.
+    /// Returns the mean duration of all rounds before a sleep, in nanoseconds.
     pub fn budget_ns(&self) -> f64 {
         self.round_ns() * f64::from(self.rounds)
     }

@@ -2,9 +2,8 @@
 
 use prometheus::proto::MetricFamily;
 
-use crate::families;
 use crate::measure::{Metrics, Snapshot};
-use crate::metrics::Family;
+use crate::metrics::{families, Family};
 
 families! {
     STATEMENTS = counter(

@@ -1,4 +1,4 @@
-//! What watchpoints cost the server.
+//! Accounts for what watchpoints cost the server.
 
 use anyhow::Result;
 use parking_lot::Mutex;
@@ -10,7 +10,7 @@ use crate::model::{ProbeState, ProbeStatus};
 /// The name of watchpoints among the probes.
 const PROBE: &str = "watchpoint";
 
-/// The watchpoints on one server's memory so far: none, until somebody watches a latch.
+/// The cost of the watchpoints on one server's memory so far; none until a latch is watched.
 #[derive(Default)]
 pub struct WatchpointAccount(Mutex<Option<ProbeStatus>>);
 

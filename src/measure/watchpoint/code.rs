@@ -18,6 +18,7 @@ pub struct ServerCode {
 }
 
 impl ServerCode {
+    /// Creates a lookup for a server.
     pub fn new(target: &Arc<Target>) -> ServerCode {
         ServerCode { files: AddressSpace::new(Arc::clone(target)), kernel: None, known: HashMap::new() }
     }

@@ -1,4 +1,4 @@
-//! Who touches the cache line that a latch lies on.
+//! The figures of a watched cache line: what touched it, and whether a neighbor of the latch is to blame.
 
 use std::collections::BTreeMap;
 
@@ -9,35 +9,40 @@ use serde::Serialize;
 pub struct LineWatch {
     /// The event name.
     pub latch: String,
-    /// Of the latch that was watched, in the server's memory.
+    /// The address of the watched latch in the process, in hexadecimal.
     pub address: String,
-    /// Latches of this name of which waiters were seen.
+    /// The number of latches of this name for which threads were seen waiting.
     pub instances: usize,
-    /// The part of those waiters that waited for this one, 0 to 1.
+    /// The share of those waiters that waited for this one, 0 to 1.
     pub waiters_share: f64,
+    /// The size of the cache line, in bytes.
     pub line_bytes: u64,
-    /// CPUs that watched.
+    /// The number of CPUs that watched.
     pub cpus: usize,
+    /// The number of bursts.
     pub bursts: usize,
-    /// For how long a burst watches at most, and how many accesses each CPU reports of each word in it.
+    /// The longest time that a burst watches, in milliseconds.
     pub burst_ms: u64,
+    /// The most accesses to a word that a CPU reports in a burst.
     pub hits_per_burst: u32,
-    /// From the first burst to the last, pauses included.
+    /// The time from the first burst to the last, with the pauses, in seconds.
     pub seconds: f64,
-    /// Accesses that were reported, and how many of them were another process's.
+    /// The number of reported accesses.
     pub hits: u64,
+    /// The number of these that were another process's.
     pub hits_of_others: u64,
-    /// What a reported access costs; `None` where that could not be measured.
+    /// The cost of a reported access, in nanoseconds; `None` if it could not be measured.
     pub ns_per_hit: Option<f64>,
-    /// By address. Of each burst only as much counts as all CPUs watched.
+    /// The words of the line, by address. Of each burst, only the time in which all CPUs watched counts.
     pub words: Vec<WatchedWord>,
-    /// Of the line, in all bursts together.
+    /// The moves of the line in all bursts together.
     pub moves: Moves,
+    /// What makes the line move.
     pub verdict: Sharing,
 }
 
 impl LineWatch {
-    /// Whether the verdict is for this word.
+    /// Returns whether this word is one that the verdict blames.
     pub fn blames(&self, word: &WatchedWord) -> bool {
         match self.verdict {
             Sharing::FalseSharing => word.is_foreign(),
@@ -50,38 +55,39 @@ impl LineWatch {
 /// Eight bytes of a cache line.
 #[derive(Clone, Debug, Serialize)]
 pub struct WatchedWord {
-    /// Bytes from the latch's beginning.
+    /// The distance from the beginning of the latch, in bytes.
     pub offset: i64,
     /// Whether it is part of the latch.
     pub is_latch: bool,
-    /// What it is part of, where that is known.
+    /// The object that contains it, if that is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub object: Option<String>,
-    /// For how long it was watched, nanoseconds.
+    /// For how long it was watched, in nanoseconds.
     pub watched_ns: u64,
+    /// The number of accesses.
     pub touches: u64,
-    /// Of those. The kernel's accesses are not told apart.
+    /// The number of accesses that write. Those of the kernel count as reads.
     pub writes: u64,
-    /// Touches by CPU.
+    /// The number of accesses by CPU.
     pub by_cpu: BTreeMap<u32, u64>,
-    /// Most touches first.
+    /// The functions that access it, the most accesses first.
     pub functions: Vec<TouchingFunction>,
-    /// Of the line, in the bursts that watched this word beside the latch's first.
+    /// The moves of the line in the bursts that watched this word together with the latch's first word.
     pub moves: Moves,
 }
 
-/// Fewer moves than this tell nothing.
+/// The fewest moves on which a verdict is based.
 pub const LEAST_MOVES: u64 = 20;
-/// The part of a line's moves from which on somebody is to blame for them.
+/// The least share of a line's moves with which a word is to blame for them.
 const BLAME: f64 = 0.1;
 
 impl WatchedWord {
-    /// Whether threads that have nothing to do with the latch take the line away by touching this word.
+    /// Returns whether threads that have nothing to do with the latch take the line away by touching this word.
     pub fn is_foreign(&self) -> bool {
         self.is_to_blame(self.moves.foreign)
     }
 
-    /// Whether the line goes back and forth between this word, touched by those who use the latch, and the latch.
+    /// Returns whether threads that use the latch make the line move by touching this word.
     pub fn is_users(&self) -> bool {
         self.is_to_blame(self.moves.user)
     }
@@ -94,34 +100,40 @@ impl WatchedWord {
 /// A function that touches a word.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TouchingFunction {
+    /// The function's name.
     pub function: String,
+    /// The number of its accesses to the word.
     pub touches: u64,
+    /// The number of these that write.
     pub writes: u64,
-    /// The instruction that did so most often, where it is known.
+    /// The instruction with the most accesses, if it is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instruction: Option<String>,
 }
 
-/// How a line moved between CPUs: two touches of it in a row from different CPUs, of which one writes at least.
+/// How often a line moved between CPUs. It moves with two consecutive accesses from different CPUs, at least one of
+/// which writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Moves {
-    /// Touches that follow another in the same burst.
+    /// Accesses that followed another one in the same burst.
     pub followed: u64,
-    /// Those that came from another CPU, and one of the two wrote.
+    /// Accesses with which the line moved.
     pub moved: u64,
-    /// Of those: from another part of the machine, where it has several.
+    /// Moves from another part of the machine, if it has several.
     #[serde(rename = "between_places")]
     pub between_domains: u64,
-    /// Of those that moved: both were of the latch.
+    /// Moves between two accesses to the latch.
     pub latch: u64,
-    /// One was of a neighbour, written by a thread that had not the latch, or read by one that has nothing to do with it.
+    /// Moves with an access to a neighbor: a write by a thread that does not hold the latch, or a read by one that has
+    /// nothing to do with the latch.
     pub foreign: u64,
-    /// One was of a neighbour, by a thread that had the latch or at least uses it: the last to write to it, or a reader of the
-    /// neighbour that touched the latch too in the burst.
+    /// Moves with an access to a neighbor by a thread that uses the latch: the last one that wrote to the latch, or a
+    /// reader of the neighbor that accessed the latch too in the burst.
     pub user: u64,
 }
 
 impl Moves {
+    /// Adds the moves of other bursts.
     pub fn add(&mut self, other: &Moves) {
         self.followed += other.followed;
         self.moved += other.moved;
@@ -132,17 +144,18 @@ impl Moves {
     }
 }
 
-/// Whether a neighbour on the line is to blame.
+/// The verdict on what makes a line move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Sharing {
-    /// Too little happened to tell.
+    /// Too few accesses were seen for a verdict.
     Quiet,
-    /// The line stays where it is.
+    /// The line hardly moves.
     Still,
     /// Only the latch itself makes the line move.
     LatchOnly,
-    /// Threads that use the latch use a neighbour too, and fetch the line again when others touched the latch meanwhile.
+    /// Threads that use the latch also use a neighbor, and fetch the line again if others have accessed the latch
+    /// meanwhile.
     Shared,
     /// Threads that have nothing to do with the latch make the line move.
     FalseSharing,

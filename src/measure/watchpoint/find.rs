@@ -29,6 +29,7 @@ struct Sighting {
 /// The most waited-for latch of a name.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Hottest<'a> {
+    /// The latch.
     pub latch: &'a WaitedFor,
     /// The number of latches of this name that were seen.
     pub instances: usize,

@@ -44,13 +44,17 @@ impl Burst {
 /// What is known about the code at an instruction pointer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CodeAt {
+    /// The function's name in source form, or its file and address.
     pub function: String,
+    /// The disassembled instruction that accessed the word; `None` if it is not known.
     pub instruction: Option<String>,
+    /// Whether the instruction reads or writes; `None` if that is not known, as in the kernel.
     pub access: Option<Access>,
 }
 
 /// What is known about a line and its surroundings.
 pub struct Scene<'a> {
+    /// The server's process ID.
     pub pid: u32,
     /// The word by which the latch is identified.
     pub word: u64,

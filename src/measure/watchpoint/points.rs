@@ -41,13 +41,17 @@ const RECORD: usize = 48;
 pub struct Touch {
     /// The time by `CLOCK_MONOTONIC_RAW`, in nanoseconds.
     pub time_ns: u64,
+    /// The CPU that reported the access.
     pub cpu: u32,
+    /// The process that the thread belongs to, by ID.
     pub pid: u32,
+    /// The thread, by ID.
     pub tid: u32,
-    /// The watched word.
+    /// The address of the watched word.
     pub word: u64,
     /// The instruction pointer as the CPU reports it: after the instruction on x86, at it on arm64.
     pub ip: u64,
+    /// Whether the instruction is the kernel's.
     pub is_kernel: bool,
 }
 

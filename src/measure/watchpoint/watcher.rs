@@ -1,5 +1,5 @@
-//! From a latch's name to the threads that access its cache line: observes which latches of that name threads wait for,
-//! watches the line of the most waited-for one, and names what was seen.
+//! Finds the threads that access a latch's cache line, given the latch's name: observes which latches of that name
+//! threads wait for, watches the line of the one with the most waiters, and names what was seen.
 
 use std::io;
 use std::sync::Arc;
@@ -44,8 +44,10 @@ pub enum Unwatched {
     /// No thread waited for such a latch: the event names of what was waited for instead.
     #[error("no thread waited for a latch of that name within {}s", PATIENCE.as_secs())]
     NobodyWaited(Vec<String>),
+    /// The process with this ID has ended.
     #[error("process {0} has ended")]
     Ended(i32),
+    /// The waiting threads cannot be read.
     #[error(transparent)]
     Unreadable(#[from] anyhow::Error),
 }
@@ -66,9 +68,11 @@ impl Allowance {
 
 /// Watches lines of one server's latches.
 pub struct Watcher {
+    /// The server.
     pub target: Arc<Target>,
     /// The probes that show which threads wait.
     pub latches: Arc<LatchCollector>,
+    /// What bursts may take from the server.
     pub allowance: Allowance,
 }
 

@@ -27,6 +27,7 @@ const MIN_PAGE: u64 = 1024;
 /// The cache line size, in bytes; larger lines are multiples of it.
 const CACHE_LINE: u64 = 64;
 
+/// What a MariaDB program shows about the names of its latches.
 pub struct Rules {
     catalog: &'static MariadbNames,
     instruments: Instruments,
@@ -36,6 +37,7 @@ pub struct Rules {
 }
 
 impl Rules {
+    /// Finds the names in a program.
     pub fn new(image: &Image, family: &Family, catalog: &'static MariadbNames) -> Rules {
         let pointers = image.static_pointers();
         let instruments = Instruments::new(image, &pointers);

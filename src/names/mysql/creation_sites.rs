@@ -29,16 +29,18 @@ const NOT_INSTRUMENTED: u64 = u32::MAX as u64;
 pub struct CreationSite {
     /// The file name as in the binary: `/build/…/storage/innobase/dict/dict0dict.cc`.
     pub file: String,
+    /// The line, with all of its bits.
     pub line: u32,
     /// The kind of latch that is created there.
     pub created: &'static Created,
-    /// The link-time address of the instrument's key variable.
+    /// The instrument, as far as the code shows it.
     pub key: Key,
 }
 
 /// What the code shows about the instrument of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Key {
+    /// The key variable of its instrument, by link-time address.
     Instrument(u64),
     /// The lock is deliberately not instrumented.
     None,

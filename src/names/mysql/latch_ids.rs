@@ -1,8 +1,9 @@
-//! MySQL's latch ids: from the id in a mutex to its instrument.
+//! Finds the instruments of MySQL's mutexes by the latch id that a mutex holds.
 //!
-//! The server describes every latch id in a table (`latch_meta`), filled at start by one long function. For each id it stores
-//! the id's name, its level's name and the value of the instrument's key variable in a new description, or passes them to a
-//! function that does. With performance_schema off that value is 0; but the code says which variable it is read from.
+//! The server describes every latch id in a table (`latch_meta`), which one long function fills at start. For each id,
+//! the function stores the id's name, its level's name and the value of the instrument's key variable in a new
+//! description, or passes them to a function that does. With performance_schema off, that value is 0, but the code
+//! still shows the variable that it is read from.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -15,20 +16,20 @@ use crate::names::Process;
 use crate::server::Memory;
 use crate::symbols::Image;
 
-/// A bound on what is read from the process; real servers have 110 to 130.
+/// The most latch ids that are read from the process; real servers have 110 to 130.
 const MAX_IDS: u64 = 1024;
 
-/// The longest name of an id that is believed.
+/// The most characters of an id's name. Longer text is none.
 const MAX_NAME: usize = 64;
 
-/// From a latch id's own name (`LOG_WRITER`) to the key variable of its instrument: link-time address, `None` for
-/// ids that the server does not instrument.
+/// The link-time addresses of instruments' key variables by the latch id's own name (`LOG_WRITER`); `None` for ids that
+/// the server does not instrument.
 pub type Keys = HashMap<String, Option<u64>>;
 
-/// Derives, from the code that fills the table, which instrument belongs to which id's name.
+/// Returns the key of each latch id, from the code that fills the table.
 ///
-/// The key of an id without an instrument is a variable that no table of instruments registers, or a number of all ones. An id is
-/// left out where the code does not show its key.
+/// The key of an id without an instrument is a variable that no table of instruments registers, or a number of all
+/// ones. Ids whose key the code does not show are left out.
 pub fn keys(code: &References, ids: &IdNames, instruments: &Instruments) -> Keys {
     let Some(function) = initializer(code, ids, instruments) else { return Keys::new() };
     let pointers = Pointers::new(code.image, &function);
@@ -49,28 +50,29 @@ pub fn keys(code: &References, ids: &IdNames, instruments: &Instruments) -> Keys
     }
 }
 
-/// The key that stands beside an id's name in the code.
+/// The key that the code has for an id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Key {
     /// Read from, or passed as, the variable at this link-time address.
     Variable(u64),
-    /// The number that MariaDB has in place of the key of what is not instrumented.
+    /// The number that MariaDB has in place of a key for latches that are not instrumented.
     AllOnes,
 }
 
-/// What the code has for one id: its name, and what can be keys by where they stand (how many bytes behind the pointer to the name,
-/// or in which argument).
+/// An id's name, and the possible keys that the code has for it.
 type Row = (String, Columns);
+
+/// Possible keys by position: the distance in bytes from the pointer to the name, or the number of the argument.
 type Columns = BTreeMap<i64, Key>;
 
-/// What the code stores in one object: ids' names and possible keys, by offset.
+/// The names of ids and the possible keys that the code stores in one object, by offset.
 #[derive(Default)]
 struct Object<'a> {
     names: Vec<(i64, &'a str)>,
     keys: Columns,
 }
 
-/// The ids whose description the function itself fills.
+/// Returns the ids whose descriptions the function itself fills.
 fn stored(image: &Image, ids: &IdNames, pointers: &Pointers) -> Vec<Row> {
     let mut objects: HashMap<Root, Object> = HashMap::new();
     for store in pointers.stores() {
@@ -90,7 +92,7 @@ fn stored(image: &Image, ids: &IdNames, pointers: &Pointers) -> Vec<Row> {
     objects.into_values().filter_map(row).collect()
 }
 
-/// The ids whose name and key the function passes to another one: the key's variable or what that contains.
+/// Returns the ids whose name and key, as the key variable's address or value, the function passes to another one.
 fn passed(image: &Image, ids: &IdNames, function: &Function, pointers: &Pointers) -> Vec<Row> {
     let calls = function.insns().iter().filter(|i| matches!(i.flow, Flow::Call(_)));
     let rows = calls.filter_map(|call| {
@@ -111,7 +113,7 @@ fn passed(image: &Image, ids: &IdNames, function: &Function, pointers: &Pointers
     rows.collect()
 }
 
-/// The ids' keys, from where most rows have the key of an instrument: all of them have theirs there.
+/// Returns the ids' keys. They are all at the same position, the one where most rows have the key of an instrument.
 fn key_column(rows: &[Row], instruments: &Instruments) -> Vec<(String, Option<u64>)> {
     let is_instrument = |key: &Key| matches!(key, Key::Variable(at) if instruments.by_key(*at).is_some());
     let mut columns: BTreeMap<i64, usize> = BTreeMap::new();
@@ -127,7 +129,8 @@ fn key_column(rows: &[Row], instruments: &Instruments) -> Vec<(String, Option<u6
     rows.iter().filter_map(key).collect()
 }
 
-/// The function that fills the table: the one among `sync_check_init` and its callees that mentions most key variables.
+/// Returns the function that fills the table: `sync_check_init` or one that it calls, whichever mentions the most key
+/// variables.
 fn initializer(code: &References, catalog: &IdNames, instruments: &Instruments) -> Option<Function> {
     let start = code.image.functions_named(catalog.latch_init).next()?.addr;
     let called = code.function(start).into_iter().filter_map(|i| match i.flow {
@@ -143,7 +146,7 @@ fn initializer(code: &References, catalog: &IdNames, instruments: &Instruments) 
     Function::new(code.image, code.image.function_at(filling)?)
 }
 
-/// The string at `addr` if it can be an id's name.
+/// Returns the string at `addr` if it can be an id's name.
 fn id_name<'a>(image: &'a Image, catalog: &IdNames, addr: u64) -> Option<&'a str> {
     if !image.section(".rodata")?.contains(&addr) {
         return None;
@@ -152,7 +155,8 @@ fn id_name<'a>(image: &'a Image, catalog: &IdNames, addr: u64) -> Option<&'a str
     is_id_name(name, catalog).then_some(name)
 }
 
-/// Level names stand beside the names of ids. They all begin with `SYNC_`, which few ids do.
+/// Returns whether this can be an id's name. The names of levels, which are stored next to them, all begin with
+/// `SYNC_`; few ids do.
 fn is_id_name(name: &str, catalog: &IdNames) -> bool {
     (2..=MAX_NAME).contains(&name.len())
         && (!name.starts_with("SYNC_") || catalog.sync_ids.contains(&name))
@@ -163,17 +167,20 @@ fn is_id_name(name: &str, catalog: &IdNames) -> bool {
 /// A latch id as the running server describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LatchId {
+    /// The id, which is the index of the description.
     pub id: u32,
+    /// The id's own name, such as `LOG_WRITER`.
     pub name: String,
-    /// Address of the description in the process.
+    /// The address of the description in the process.
     pub description: u64,
 }
 
-/// Reads the table of latch ids from the process: a vector of pointers to descriptions, of which each begins with its own
-/// index and has a pointer to the id's name.
+/// Reads the table of latch ids from the process: a vector of pointers to descriptions, each of which begins with its
+/// own index and has a pointer to the id's name.
 ///
-/// Where the vector's members are, and the name in a description, is what makes all of the table fit together. `None` when it
-/// cannot be read or nothing does; empty while the server is still starting.
+/// The position of the vector in the table, and of the name in a description, are those with which the whole table
+/// makes sense. Returns `None` if the table cannot be read, or makes sense in no way or in several; an empty list while
+/// the server is still starting.
 pub fn read(process: &Process, catalog: &IdNames) -> Option<Vec<LatchId>> {
     let table = process.image.symbol(catalog.latch_meta)?.addr.wrapping_add(process.bias);
     let vectors: Vec<Vec<u64>> =
@@ -186,14 +193,14 @@ pub fn read(process: &Process, catalog: &IdNames) -> Option<Vec<LatchId>> {
     found.flatten().next().is_none().then_some(table)
 }
 
-/// Where in the table its vector can begin: a vector may have its allocator's state before its pointers.
+/// The possible offsets of the vector's pointers in the table, which may follow the allocator's state.
 const VECTORS: [u64; 3] = [0, 8, 16];
-/// Where in a description the id's name can be; what it begins with is the id.
+/// The possible offsets of the pointer to the id's name in a description, which begins with the id.
 const NAMES: [u64; 4] = [8, 16, 24, 32];
-/// Fewer ids than this are no table.
+/// The fewest ids that a table has.
 const FEWEST: usize = 20;
 
-/// The pointers of the vector at `at`; `None` if it is none.
+/// Returns the pointers in the vector at `at`; `None` if there is no vector.
 fn vector(memory: &Memory, at: u64) -> Option<Vec<u64>> {
     let [begin, end, capacity] = [0, 8, 16].map(|member| memory.u64(at.wrapping_add(member)));
     let (begin, end, capacity) = (begin?, end?, capacity?);
@@ -203,8 +210,8 @@ fn vector(memory: &Memory, at: u64) -> Option<Vec<u64>> {
     memory.read_many::<8>(&slots).into_iter().map(|pointer| pointer.map(u64::from_le_bytes)).collect()
 }
 
-/// The ids of a vector of descriptions with the name at `name`; `None` unless each is such a description. There is none for
-/// some numbers, as for 0.
+/// Returns the ids of a vector of descriptions that have the pointer to the name at offset `name`; `None` unless all
+/// pointers lead to such a description. Some ids have no description, such as 0.
 fn described(memory: &Memory, vector: &[u64], name: u64, catalog: &IdNames) -> Option<Vec<LatchId>> {
     let entries = (0..).zip(vector).filter(|(_, description)| **description != 0);
     let found: Vec<LatchId> = entries

@@ -1,4 +1,4 @@
-//! The names of MySQL's latches.
+//! Names MySQL's latches.
 
 pub(super) mod creation_sites;
 pub(super) mod latch_ids;
@@ -15,18 +15,21 @@ use crate::discovery::find_member;
 use crate::model::Kind;
 use crate::symbols::Image;
 
+/// What a MySQL program shows about the names of its latches.
 pub struct Rules {
     catalog: &'static MysqlNames,
     instruments: Instruments,
     keys: Keys,
     sites: Vec<CreationSite>,
-    /// The bits of their line that created latches keep, where the code shows them.
+    /// The bits of the creating line that latches keep, as a mask, where the code shows them.
     line_masks: Vec<(&'static Created, u32)>,
-    /// Latch ids read from the process, when first needed: they are there only once InnoDB has started.
+    /// The names of latch ids. They are read from the process when first needed, because they exist only once InnoDB
+    /// has started.
     ids: HashMap<u32, String>,
 }
 
 impl Rules {
+    /// Finds the names in a program.
     pub fn new(image: &Image, catalog: &'static MysqlNames) -> Rules {
         let pointers = image.static_pointers();
         let instruments = Instruments::new(image, &pointers);
@@ -37,17 +40,17 @@ impl Rules {
         Rules { catalog, instruments, keys, sites, line_masks, ids: HashMap::new() }
     }
 
-    /// The latch ids that the code ties to an instrument, or to the lack of one.
+    /// Returns the names of the latch ids whose instrument, or lack of one, the code shows.
     pub fn ids(&self) -> impl Iterator<Item = &str> {
         self.keys.keys().map(String::as_str)
     }
 
-    /// The places that make latches which remember where that was.
+    /// Returns the places that create latches which remember their place.
     pub fn sites(&self) -> &[CreationSite] {
         &self.sites
     }
 
-    /// The mutex with this latch id.
+    /// Returns the name of the mutex with this latch id.
     pub(super) fn latch_id(&mut self, process: &Process, id: u32) -> Option<LatchName> {
         if !self.ids.contains_key(&id) {
             let ids = latch_ids::read(process, self.catalog.ids?)?;
@@ -56,17 +59,19 @@ impl Rules {
         self.id_name(self.ids.get(&id)?)
     }
 
-    /// What the running server calls this latch id, once it has been asked for the mutex.
+    /// Returns the running server's own name of this latch id, once its mutex has been looked up.
     pub(super) fn id_text(&self, id: u32) -> Option<&str> {
         self.ids.get(&id).map(String::as_str)
     }
 
+    /// Reads the latch ids of the running server; see [`latch_ids::read`].
     pub(super) fn read_ids(&self, process: &Process) -> Option<Vec<LatchId>> {
         latch_ids::read(process, self.catalog.ids?)
     }
 
-    /// The mutex whose latch id has this name; `None` if the code does not say which instrument that has, or that it has none.
-    /// The id itself is no name: some instruments are called otherwise (`FIL_SHARD` is `fil_system_mutex`).
+    /// Returns the name of the mutex whose latch id has this name; `None` if the code shows neither its instrument nor
+    /// that it has none. The id alone is not enough, because some instruments have another name: that of `FIL_SHARD` is
+    /// `fil_system_mutex`.
     pub fn id_name(&self, id: &str) -> Option<LatchName> {
         match *self.keys.get(id)? {
             Some(key) => {
@@ -76,12 +81,12 @@ impl Rules {
         }
     }
 
-    /// The latch made at this place; `file` is an address in the process.
+    /// Returns the name of the latch created at this place; `file` is the address of the file name in the process.
     pub(super) fn created(&self, process: &Process, file: u64, line: u32) -> Option<LatchName> {
         self.site_name(&process.memory.string(file)?, line)
     }
 
-    /// The latch made at this place in the source, if the code there is known.
+    /// Returns the name of the latch created at this place in the source, if the code there is known.
     pub fn site_name(&self, path: &str, line: u32) -> Option<LatchName> {
         let is_here = |s: &&CreationSite| {
             let kept = self.line_masks.iter().find(|(created, _)| std::ptr::eq(*created, s.created));
@@ -109,7 +114,7 @@ impl Rules {
     }
 }
 
-/// A name for an id that the server does not instrument: the server's own name for the latch, in the style of the
+/// Returns a name for an id that the server does not instrument: the server's own name for the latch, in the style of
 /// instruments.
 fn uninstrumented_id(id: &str, catalog: &MysqlNames) -> String {
     let known = catalog.ids.map_or(&[][..], |ids| ids.uninstrumented_ids);

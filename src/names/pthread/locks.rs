@@ -184,7 +184,7 @@ fn static_fields<'w>(written: impl Iterator<Item = &'w Written>) -> HashMap<u64,
 }
 
 /// A function that was analyzed.
-struct Analysed {
+struct Analyzed {
     pointers: Pointers,
     maker: Maker,
 }
@@ -197,7 +197,7 @@ struct Search<'a> {
     stubs: HashMap<u64, Kind>,
     types: Types,
     /// The callers that were analyzed, by address.
-    analysed: RefCell<HashMap<u64, Option<Rc<Analysed>>>>,
+    analyzed: RefCell<HashMap<u64, Option<Rc<Analyzed>>>>,
     /// The address that a function always returns, if there is one.
     returned: RefCell<HashMap<u64, Option<Pointer>>>,
 }
@@ -212,7 +212,7 @@ impl<'a> Search<'a> {
             categories: categories(image, instruments),
             stubs,
             types: Types::default(),
-            analysed: RefCell::default(),
+            analyzed: RefCell::default(),
             returned: RefCell::default(),
         }
     }
@@ -307,7 +307,8 @@ impl<'a> Search<'a> {
         let kind = kind.as_str();
         for object in self.types.borne_out(self.image, &maker.objects, root) {
             let offset = offset.wrapping_sub(object.start);
-            // A lock in front of the object is in one around it, and other types can have such an object inside as well.
+            // A lock in front of the object is in one around it, and other types can have such an object inside as
+            // well.
             if offset < 0 {
                 continue;
             }
@@ -333,7 +334,7 @@ impl<'a> Search<'a> {
     ) -> BTreeMap<u64, Vec<Making>> {
         let mut more = BTreeMap::new();
         for (entry, calls) in self.calls_of(open.keys().copied().collect()) {
-            let Some(caller) = self.analysed(entry) else { continue };
+            let Some(caller) = self.analyzed(entry) else { continue };
             let mut inner = BTreeSet::new();
             for (at, to) in calls {
                 let passed: Vec<Pointer> =
@@ -359,23 +360,23 @@ impl<'a> Search<'a> {
         callers
     }
 
-    fn analysed(&self, entry: u64) -> Option<Rc<Analysed>> {
-        if let Some(known) = self.analysed.borrow().get(&entry) {
+    fn analyzed(&self, entry: u64) -> Option<Rc<Analyzed>> {
+        if let Some(known) = self.analyzed.borrow().get(&entry) {
             return known.clone();
         }
         let analyse = |f: Function| {
             let pointers = Pointers::new(self.image, &f);
             let maker = self.maker(&f, &pointers);
-            Rc::new(Analysed { pointers, maker })
+            Rc::new(Analyzed { pointers, maker })
         };
         let range = self.image.function_at(entry);
         let found = range.and_then(|range| Function::new(self.image, range)).map(analyse);
-        self.analysed.borrow_mut().insert(entry, found.clone());
+        self.analyzed.borrow_mut().insert(entry, found.clone());
         found
     }
 
     /// Returns the address that the called function always returns, if there is one; otherwise the value itself.
-    fn returned_constant(&self, caller: &Analysed, value: Pointer) -> Pointer {
+    fn returned_constant(&self, caller: &Analyzed, value: Pointer) -> Pointer {
         let Pointer::Behind { root, offset } = value else { return value };
         let Some(Origin::Returned { from }) = caller.pointers.origin(root) else { return value };
         let known = self.returned.borrow().get(&from).copied();

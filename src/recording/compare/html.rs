@@ -1,4 +1,4 @@
-//! Comparisons as one self-contained web page.
+//! Writes a comparison as one self-contained web page.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
@@ -11,10 +11,10 @@ use super::{title, Comparison, Growth, Row, Scaling};
 use crate::html::{list, more, page, table, table_of_words};
 use crate::present::format::{self, NOTHING};
 
-/// Rows of each table. JSON has all.
+/// The most rows of each table. JSON has all of them.
 const ROWS: usize = 100;
 
-/// A comparison as a page.
+/// A comparison, or the scaling of one load, as a page.
 pub struct Html<'a, T>(pub &'a T);
 
 impl Display for Html<'_, Comparison> {
@@ -23,7 +23,7 @@ impl Display for Html<'_, Comparison> {
         let body = html! {
             (about("A", &comparison.a))
             (about("B", &comparison.b))
-            h2 { "In all" }
+            h2 { "Overall" }
             (in_all(comparison))
             (list(&sentences(comparison)))
             (changes(comparison))
@@ -62,7 +62,7 @@ fn changes(comparison: &Comparison) -> Markup {
         h2 { "What changed" }
         p.soft { "Wait " (comparison.per.as_str()) "; the largest difference first." }
         @if comparison.changes.is_empty() {
-            p { "No latch differs as far as can be told." }
+            p { "No latch clearly differs." }
         } @else {
             (latches(comparison, &comparison.changes))
         }
@@ -74,8 +74,8 @@ fn changes(comparison: &Comparison) -> Markup {
         @if !comparison.reacquires.is_empty() {
             h2 { "Wake-ups" }
             p.soft {
-                "Threads that a condition variable woke, and that wait to get its mutex back: no contention, and in no \
-                 sum."
+                "Threads that a condition variable woke wait to reacquire its mutex. This is not contention, and no sum \
+                 includes it."
             }
             (latches(comparison, &comparison.reacquires))
         }
@@ -156,7 +156,7 @@ fn growing(scaling: &Scaling) -> Markup {
     table(&titles, scaling.growing.iter().take(ROWS).map(row))
 }
 
-/// Returns throughput by number: dots for what was measured, a line for the law.
+/// Returns a chart of throughput by number: dots for what was measured, a line for the law.
 fn chart(scaling: &Scaling) -> Markup {
     const SIZE: (f64, f64) = (700.0, 260.0);
     let most_n = scaling.points.iter().map(|point| point.n).fold(1.0, f64::max);

@@ -1,4 +1,4 @@
-//! Two systems side by side: the waits per second, per statement or per CPU of each, and how certain the difference is.
+//! Compares two systems: the waits of each per second, per statement or per CPU, and how certain the difference is.
 
 mod html;
 mod ps;
@@ -112,6 +112,7 @@ measurements!(parts);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Per {
+    /// Per second.
     Second,
     /// Per 1,000 statements that clients sent.
     Query,
@@ -120,8 +121,10 @@ pub enum Per {
 }
 
 impl Per {
+    /// All units, in the order in which rows have them.
     pub const ALL: [Per; 3] = [Per::Second, Per::Query, Per::Core];
 
+    /// Returns the words that follow a figure: `per second`.
     pub fn as_str(self) -> &'static str {
         match self {
             Per::Second => "per second",
@@ -131,17 +134,19 @@ impl Per {
     }
 }
 
-/// One figure of both systems, by one unit.
+/// One figure of both systems, per unit.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Pair {
+    /// The figure of A.
     pub a: f64,
+    /// The figure of B.
     pub b: f64,
     /// B divided by A; `None` if either is zero.
     pub ratio: Option<Ratio>,
 }
 
 impl Pair {
-    /// Returns `None` if either has nothing to count by.
+    /// Returns the amounts per unit of A and B; `None` if either has no units.
     pub(crate) fn new(a: &[Sample], b: &[Sample]) -> Option<Pair> {
         Some(Pair { a: rate(a)?, b: rate(b)?, ratio: ratio(a, b) })
     }
@@ -155,36 +160,44 @@ impl Pair {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Claim {
+    /// B waits longer for it.
     More,
+    /// B waits less for it.
     Less,
-    /// B was never seen to wait for it.
+    /// Only A was seen to wait for it.
     OnlyA,
+    /// Only B was seen to wait for it.
     OnlyB,
     /// The interval covers 1, or there is none.
     Unclear,
 }
 
-/// Waits by one unit; `None` if that is unknown.
+/// Waits per unit. Each figure is `None` if a system does not count that unit.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct By {
+    /// The unit.
     pub per: Per,
     /// Seconds waited.
     pub wait: Option<Pair>,
+    /// The number of waits.
     pub waits: Option<Pair>,
 }
 
 /// A latch, or all of them, on both systems.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
+    /// The event name, or `all latches`.
     pub latch: String,
+    /// The waits by each unit of [`Per::ALL`].
     pub by: Vec<By>,
-    /// The share of the wait time spent awake; `None` if it is unknown or there were no waits.
+    /// The share of the wait time spent awake, 0 to 1, of A and of B; `None` if it is unknown or there were no waits.
     pub awake: [Option<f64>; 2],
-    /// CPU time spent spinning, divided by the wait time; `None` if it was not sampled, or if there was less than a second
-    /// of waiting, which is too little for samples.
+    /// The CPU time spent spinning, divided by the wait time, of A and of B; `None` if it was not sampled, or if there
+    /// was less than a second of waiting, which is too little for samples.
     pub spinning: [Option<f64>; 2],
-    /// The share of spins that ended without a sleep; `None` if there were none.
+    /// The share of spins that ended without a sleep, 0 to 1, of A and of B; `None` if there were none.
     pub spins_won: [Option<f64>; 2],
+    /// What the wait by the unit that latches are ranked by supports.
     pub claim: Claim,
 }
 
@@ -220,7 +233,7 @@ impl Row {
     }
 }
 
-/// Returns the claim for a latch that one of the two never waited for.
+/// Returns the claim for a latch that only one of the systems waited for.
 fn only(sides: [&Side; 2], series: [Option<&side::Series>; 2], in_a: bool) -> Claim {
     let (one, other) = if in_a { (0, 1) } else { (1, 0) };
     let waits = sides[one].samples(Per::Second, series[one].map(|series| &series.waits[..])).unwrap_or_default();
@@ -240,11 +253,12 @@ pub(crate) fn claim(ratio: Option<Ratio>) -> Claim {
     }
 }
 
-/// What the user knows and the recordings may lack; A, then B.
+/// What the user adds to the recordings. Pairs are of A, then B.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
     /// What latches are ranked by; by default statements if both count them, otherwise time.
     pub per: Option<Per>,
+    /// The CPUs' clocks in GHz, in place of those in the recordings.
     pub ghz: [Option<f64>; 2],
     /// The prices of the systems, for the same period and in the same currency.
     pub price: [Option<f64>; 2],
@@ -253,45 +267,56 @@ pub struct Options {
 /// Throughput at the same clock, if the clocks differ: A's is scaled to B's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct AtOneClock {
+    /// The clocks of A and B, in GHz.
     pub ghz: [f64; 2],
+    /// A's statements per second, scaled to B's clock.
     pub a_scaled: f64,
+    /// B's statements per second.
     pub b: f64,
+    /// B divided by the scaled A; `None` if either is zero.
     pub ratio: Option<Ratio>,
 }
 
 /// Throughput for its price.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct CostPerformance {
+    /// The prices of A and B.
     pub price: [f64; 2],
-    /// Statements a second for one unit of the currency.
+    /// Statements per second for one unit of the currency, of A and B.
     pub per_price: [f64; 2],
+    /// B's `per_price` divided by A's; `None` if either is zero.
     pub ratio: Option<Ratio>,
     /// The share of A's price that is saved when B does the work of A; negative if B costs more.
     pub saving: f64,
-    /// CPUs that A's price buys.
+    /// The CPUs that A's price buys, of A and of B; `None` if the number of CPUs is not known.
     pub cores: Option<[f64; 2]>,
 }
 
 /// Two systems side by side.
 #[derive(Clone, Debug, Serialize)]
 pub struct Comparison {
+    /// The system that the other is compared with.
     pub a: side::About,
+    /// The other system.
     pub b: side::About,
     /// What latches are ranked by.
     pub per: Per,
-    /// Statements a second.
+    /// Statements per second; `None` if one of the two does not count them.
     pub throughput: Option<Pair>,
+    /// Throughput at the same clock; `None` if the clocks do not differ or are not known.
     pub at_one_clock: Option<AtOneClock>,
+    /// Throughput for its price; `None` if a price is not given.
     pub cost_performance: Option<CostPerformance>,
     /// CPU seconds of the server, per 1,000 statements.
     pub server_cpu: Option<Pair>,
+    /// The waits for all latches together.
     pub all: Row,
-    /// Latches that clearly differ, or that only one of the two waits for; the largest difference first.
+    /// Latches whose waits clearly differ, or that only one of the two waits for; the largest difference first.
     pub changes: Vec<Row>,
     /// All other latches, in the same order.
     pub unclear: Vec<Row>,
-    /// Waits of threads that a condition variable had woken for its mutex, the largest difference first; empty if one of
-    /// the two does not distinguish them.
+    /// Waits to reacquire the mutex of a condition variable after a wake-up, the largest difference first; empty if one
+    /// of the two does not distinguish them.
     pub reacquires: Vec<Row>,
     /// CPU time by class, the largest difference first; empty if one of the two has no samples.
     pub cpu: Vec<CpuRow>,
@@ -304,17 +329,18 @@ pub struct Comparison {
     /// What other measurements add.
     #[serde(flatten)]
     pub parts: Parts,
-    /// How checksums are computed, and the instruction of spin loops, if they differ.
+    /// How each checksum is computed, and the instruction of spin loops, where A and B differ.
     pub code: BTreeMap<String, [Option<String>; 2]>,
-    /// Instructions in the servers' code that order memory, if both recordings have them.
+    /// The number of each instruction that orders memory in the servers' code; empty unless both recordings have them.
     pub barriers: BTreeMap<String, [u64; 2]>,
-    /// Settings that differ.
+    /// The values of settings that differ, by name.
     pub settings: BTreeMap<String, [Option<String>; 2]>,
     /// What to keep in mind when reading this.
     pub remarks: Vec<String>,
 }
 
 impl Comparison {
+    /// Compares two systems.
     pub fn new(a: &Side, b: &Side, options: Options) -> Comparison {
         let sides = [a, b];
         let both_count = sides.iter().all(|side| side.has(Per::Query));
@@ -413,7 +439,7 @@ fn code(sides: [&Side; 2]) -> BTreeMap<String, [Option<String>; 2]> {
 }
 
 fn unlike(known: [&BTreeMap<String, String>; 2]) -> BTreeMap<String, [Option<String>; 2]> {
-    // A system about which nothing is known does not differ.
+    // Nothing differs from a system whose values are not known.
     if known.iter().any(|known| known.is_empty()) {
         return BTreeMap::new();
     }
@@ -439,17 +465,21 @@ fn remarks(comparison: &Comparison, sides: [&Side; 2]) -> Vec<String> {
     }
     if comparison.per == Per::Second && comparison.throughput.is_none() {
         remarks.push(
-            "Per second, a system that does more also waits more. For figures per statement record with --mysql, or give --qps-a \
-             and --qps-b."
+            "A system that serves more statements also waits more per second. For figures per statement, record with \
+             --mysql, or give --qps-a and --qps-b."
                 .to_owned(),
         );
     }
     if sides.iter().any(|side| !side.is_long_enough()) {
-        remarks.push(format!("Nothing is claimed: that takes {LEAST_SAMPLES} seconds of each at least."));
+        remarks.push(format!("No difference is called clear: that takes at least {LEAST_SAMPLES} seconds of each."));
     }
     remarks.extend(remark(sides));
     if comparison.a.flavor != comparison.b.flavor {
-        remarks.push("MySQL and MariaDB call latches by different names: one that is in one list only may be another in the other.".to_owned());
+        remarks.push(
+            "MySQL and MariaDB name latches differently: a latch that only one of them has may have another name in the \
+             other."
+                .to_owned(),
+        );
     }
     remarks
 }

@@ -1,14 +1,19 @@
-//! A dump of performance_schema's summary of waits, to compare with.
+//! Reads a dump of performance_schema's summary of waits, to compare with.
 
 use crate::model::Kind;
 
 /// The unit of a dump's sums. performance_schema itself uses picoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Unit {
+    /// Picoseconds.
     Ps,
+    /// Nanoseconds.
     Ns,
+    /// Microseconds.
     Us,
+    /// Milliseconds.
     Ms,
+    /// Seconds.
     S,
 }
 
@@ -24,19 +29,21 @@ impl Unit {
     }
 }
 
-/// Why a dump cannot be used.
+/// The reason why a dump cannot be used.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PsError {
-    #[error("line {0} is not an event name, a sum and a count, in columns of tabs or of the mysql client's table")]
+    /// This line, counted from 1, has another form.
+    #[error("line {0} is not an event name, a sum and a count, separated by tabs or as in the mysql client's tables")]
     Line(usize),
-    #[error("it has no wait/synch/ event but those of condition variables, in which nobody contends")]
+    /// There is nothing to compare.
+    #[error("it has no wait/synch/ events, or only those of condition variables, which are not contention")]
     Empty,
 }
 
-/// A dump's latches.
+/// The waits for latches in a dump.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Dump {
-    /// Event name, seconds waited, waits.
+    /// Event names, each with the seconds waited and the number of waits.
     pub rows: Vec<(String, f64, f64)>,
 }
 
@@ -52,8 +59,8 @@ struct Columns {
 const USUAL: Columns = Columns { event: 0, sum: 1, count: 2 };
 
 impl Dump {
-    /// Reads what the mysql client printed, as a table or with tabs (`--batch`): event name, sum, count, in that order, or in
-    /// the order of performance_schema's own column names in the first line.
+    /// Parses the mysql client's output, as a table or with tabs (`--batch`). The columns are event name, sum and
+    /// count, in that order, or in the order of performance_schema's own column names in the first line.
     ///
     /// # Errors
     /// Fails if a line has another form, or if there is nothing to compare.
@@ -101,7 +108,8 @@ fn row<'a>(cells: &[&'a str], columns: Columns) -> Option<(&'a str, f64, f64)> {
     Some((event, number(columns.sum)?, number(columns.count)?))
 }
 
-/// Other events are not latches, and waits in condition variables are idle.
+/// Returns whether these waits are contention. Other events are not latches, and threads that wait on condition
+/// variables are idle.
 fn is_contention(event: &str) -> bool {
     let kind = event.strip_prefix("wait/synch/").and_then(|rest| rest.split('/').next());
     kind.and_then(Kind::from_name).is_some_and(|kind| kind != Kind::Cond)

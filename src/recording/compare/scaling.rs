@@ -1,4 +1,4 @@
-//! One load at several numbers of threads: how throughput grows, and what limits it.
+//! Compares one load at several numbers of threads: how throughput grows, and what limits it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,13 +11,13 @@ use super::{is_there, rate, ratio, Per, Ratio, ScalabilityLaw, Side};
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ScalingError {
     /// The recording of this name counts no statements.
-    #[error("{0} counts no statements, so there is no throughput: record with --mysql")]
+    #[error("{0} has no count of statements, so its throughput is not known: record with --mysql")]
     NoStatements(String),
     /// There are fewer than two recordings.
-    #[error("scaling takes two recordings at least")]
+    #[error("scaling takes at least two recordings")]
     OneRecording,
     /// The label has the same value in all recordings.
-    #[error("all recordings have {by}={value}: scaling takes two different values at least")]
+    #[error("all recordings have {by}={value}: scaling takes at least two different values")]
     OneValue {
         /// The label.
         by: String,
@@ -29,43 +29,47 @@ pub enum ScalingError {
 /// A recording at one number of threads.
 #[derive(Clone, Debug, Serialize)]
 pub struct Point {
-    /// The file.
+    /// The name of the file.
     pub name: String,
-    /// The label's value.
+    /// The label's value, such as the number of threads.
     pub n: f64,
-    /// Statements a second.
+    /// Statements per second.
     pub throughput: f64,
-    /// Throughput per thread, divided by that at the smallest number of threads.
+    /// Throughput per thread, divided by that with the fewest threads; 1 is perfect scaling.
     pub efficiency: f64,
-    /// Throughput according to the law.
+    /// Statements per second according to the law; `None` if none is fitted.
     pub law: Option<f64>,
     /// Threads that wait for a latch at any moment, on average.
     pub waiting: f64,
-    /// CPUs that the server keeps busy, if known.
+    /// CPUs that the server keeps busy; `None` if the recording does not have its CPU time.
     pub cpus: Option<f64>,
 }
 
 /// How the waits for a latch grow.
 #[derive(Clone, Debug, Serialize)]
 pub struct Growth {
+    /// The event name.
     pub latch: String,
-    /// Threads waiting for it at any moment, at each point.
+    /// Threads that wait for it at any moment, on average, at each point.
     pub waiting: Vec<f64>,
-    /// A statement's wait for it at the most threads, divided by that at the fewest; `None` if there was none at the fewest.
+    /// A statement's wait for it with the most threads, divided by that with the fewest; `None` if none waited with the
+    /// fewest.
     pub per_query: Option<Ratio>,
-    /// The share of the threads added from the first point to the last that waits for it.
+    /// The share of the threads added between the first point and the last that wait for it.
     pub share_of_added: f64,
 }
 
-/// Recordings of one load by the value of a label.
+/// Recordings of one load, by the value of a label.
 #[derive(Clone, Debug, Serialize)]
 pub struct Scaling {
-    /// The label.
+    /// The name of the label.
     pub by: String,
+    /// The recordings, by ascending value.
     pub points: Vec<Point>,
+    /// The law that fits them; `None` if they have too few different values.
     pub law: Option<ScalabilityLaw>,
-    /// Latches for which a statement clearly waits longer with more threads; the one that takes most of the added threads
-    /// first.
+    /// Latches for which a statement clearly waits longer with more threads, the one that most of the added threads
+    /// wait for first.
     pub growing: Vec<Growth>,
     /// The findings, in words.
     pub findings: Vec<String>,
@@ -75,9 +79,9 @@ pub struct Scaling {
 
 /// How far the law is extrapolated, as a multiple of what was measured.
 const FURTHEST: f64 = 2.0;
-/// The share of the added threads from which on a latch is reported to stop the scaling.
+/// The least share of the added threads with which a latch is said to limit scaling.
 const STOPS: f64 = 0.1;
-/// The share from which on a latch gets a row.
+/// The least share of the added threads with which a latch gets a row.
 const LEAST_SHARE: f64 = 0.001;
 
 impl Scaling {
@@ -126,23 +130,23 @@ impl Scaling {
         let cpus =
             last.cpus.map_or_else(String::new, |cpus| format!(" The server keeps {cpus:.2} CPUs busy at {}.", last.n));
         let mut words = vec![format!(
-            "At {} {by} throughput is {:.2} times that at {}; the most, {} statements a second, is at {}.{cpus}",
+            "At {} {by}, throughput is {:.2} times that at {}. It is highest at {}, with {} statements per second.{cpus}",
             last.n,
             last.throughput / first.throughput,
             first.n,
-            crate::present::format::count(best.throughput),
             best.n,
+            crate::present::format::count(best.throughput),
             by = self.by,
         )];
         let added = last.n - first.n;
         words.push(match self.growing.first().filter(|top| top.share_of_added >= STOPS) {
             Some(top) => format!(
-                "Of all latches {} stops it most: {:.1} of the {added} threads that were added wait for it at any moment ({}).",
+                "{} limits it most: {:.1} of the {added} added threads wait for this latch at any moment ({}).",
                 top.latch,
                 top.share_of_added * added,
                 crate::present::format::percent(top.share_of_added)
             ),
-            None => "No latch stops it: less than a tenth of the threads that were added wait for any that grows.".to_owned(),
+            None => "No latch limits it: less than a tenth of the added threads wait for any one latch.".to_owned(),
         });
         words.extend(self.law.map(|law| self.law_in_words(&law)));
         words
@@ -151,15 +155,15 @@ impl Scaling {
     fn law_in_words(&self, law: &ScalabilityLaw) -> String {
         let most = self.points.iter().map(|point| point.n).fold(0.0, f64::max);
         let peak = match law.peak() {
-            Some(peak) if peak <= FURTHEST * most => format!("its throughput is the highest at {peak:.0} {}", self.by),
+            Some(peak) if peak <= FURTHEST * most => format!("throughput is highest at {peak:.0} {}", self.by),
             Some(_) => {
-                format!("it has no peak up to {:.0} {}, as far as it is worth anything", FURTHEST * most, self.by)
+                format!("there is no peak up to {:.0} {}, beyond which it says nothing", FURTHEST * most, self.by)
             }
             None if law.sigma > 0.0 => {
                 let limit = crate::present::format::count(law.lambda / law.sigma);
-                format!("it has no peak, and comes near {limit} statements a second at best")
+                format!("there is no peak, and throughput approaches {limit} statements per second")
             }
-            None => "it grows in proportion".to_owned(),
+            None => "throughput grows in proportion".to_owned(),
         };
         format!(
             "The Universal Scalability Law fits within {} (root mean square), with λ = {}, σ = {:.4} and κ = {:.6}: {peak}.",
@@ -198,18 +202,20 @@ fn remarks(by: &str, sides: &[(f64, Side)]) -> Vec<String> {
     let mut remarks = Vec::new();
     let numbers: BTreeSet<String> = sides.iter().map(|(n, _)| n.to_string()).collect();
     if numbers.len() < super::LEAST_POINTS {
-        remarks.push(format!("No law is fitted: that takes {} different values of {by}.", super::LEAST_POINTS));
+        remarks
+            .push(format!("No law is fitted: that takes at least {} different values of {by}.", super::LEAST_POINTS));
     } else {
         let most = sides.iter().map(|(n, _)| *n).fold(0.0, f64::max);
         let cores = sides.iter().filter_map(|(_, side)| side.about.cores).fold(0.0, f64::max);
         remarks.push(format!(
-            "The law describes a shape and no cause. It is worth nothing beyond {:.0} {by}, twice what was measured.",
+            "The law describes the shape of the curve, not its cause. It says nothing about more than {:.0} {by}, twice the \
+             most that was measured.",
             FURTHEST * most
         ));
         if cores > 0.0 && most > cores {
             remarks.push(format!(
-                "With more threads than the server's {cores:.0} CPUs, throughput levels off for want of CPUs too, which the law counts \
-                 as contention (σ)."
+                "With more threads than the server's {cores:.0} CPUs, throughput also levels off because no CPU is free, \
+                 which the law counts as contention (σ)."
             ));
         }
     }

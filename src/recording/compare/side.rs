@@ -1,4 +1,4 @@
-//! One of the systems that are compared: a recording, or an old dump of performance_schema.
+//! One of the systems that are compared: a recording, or a dump of performance_schema.
 
 use std::collections::BTreeMap;
 
@@ -15,27 +15,34 @@ use crate::recording::{report, Code, CountsDelta, Ending, Recording};
 /// What identifies a system.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct About {
-    /// The file.
+    /// The name of the file.
     pub name: String,
+    /// The server and its host in one line; empty for a dump.
     pub heading: String,
+    /// The maintainer, as in [`Server::flavor`]; empty for a dump.
     pub flavor: String,
+    /// The architecture, `x86_64` or `aarch64`; empty for a dump.
     pub arch: String,
+    /// The recording's labels.
     pub labels: BTreeMap<String, String>,
+    /// The server's settings, by name.
     pub settings: BTreeMap<String, String>,
-    /// CPUs that the server may use.
+    /// The number of CPUs that the server may use; `None` for a dump.
     pub cores: Option<f64>,
+    /// The CPUs' highest clock, in GHz; `None` if it is not known.
     pub ghz: Option<f64>,
-    /// Seconds.
+    /// The length of the recording, in seconds.
     pub duration: f64,
 }
 
 /// The waits for one latch, second by second.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Series {
-    /// Seconds waited.
+    /// Seconds waited, in each second.
     pub wait: Vec<f64>,
+    /// Waits, in each second.
     pub waits: Vec<f64>,
-    /// Seconds asleep in the whole recording; `None` if that is unknown.
+    /// Seconds slept in the whole recording; `None` if that is not known.
     sleep: Option<f64>,
     /// Seconds of CPU time spent spinning in the whole recording; `None` if CPU time was not sampled.
     spin_cpu: Option<f64>,
@@ -92,8 +99,9 @@ impl Series {
 /// A system's figures, second by second.
 #[derive(Clone, Debug, Default)]
 pub struct Side {
+    /// What identifies it.
     pub about: About,
-    /// The lengths of its seconds, in seconds.
+    /// The exact lengths of its seconds, in seconds.
     pub(super) lengths: Vec<f64>,
     /// Statements in each second.
     queries: Option<Vec<f64>>,
@@ -102,8 +110,8 @@ pub struct Side {
     /// Contention by latch, all modes together.
     pub(super) latches: BTreeMap<String, Series>,
     pub(super) all: Series,
-    /// Waits of threads that a condition variable had woken, by mutex, which are in none of the above; `None` if the
-    /// recording has no such figures.
+    /// Waits to reacquire the mutex of a condition variable after a wake-up, which are in none of the above; `None` if
+    /// the recording has no such figures.
     pub(super) reacquires: Option<BTreeMap<String, Series>>,
     /// CPU seconds in each second, by class; empty if CPU time was not sampled.
     pub(crate) cpu: BTreeMap<CpuClass, Vec<f64>>,
@@ -120,8 +128,8 @@ pub struct Side {
 }
 
 impl Side {
-    /// Returns the figures of a recording. `name` identifies the file. `qps`, in statements per second, replaces the count in
-    /// the recording.
+    /// Returns the figures of a recording. `name` identifies the file. `qps`, in statements per second, replaces the
+    /// count in the recording.
     pub fn of_recording(name: &str, recording: &Recording, qps: Option<f64>) -> Side {
         let (host, server) = (&recording.start.host, &recording.start.server);
         let lengths: Vec<f64> = recording.lengths().collect();
@@ -160,7 +168,7 @@ impl Side {
         side
     }
 
-    /// Returns the figures of a dump. It has one sum over all its `seconds`, and so no measure of certainty.
+    /// Returns the figures of a dump. It has one sum over all its `seconds`, so how certain it is cannot be known.
     pub fn of_dump(name: &str, dump: &Dump, seconds: f64, qps: Option<f64>) -> Side {
         let mut all = empty(1);
         let mut latches = BTreeMap::new();
@@ -170,7 +178,7 @@ impl Side {
             series.add(0, &added);
             all.add(0, &added);
         }
-        let remark = "performance_schema counts every acquisition, also of a free latch: compare the time waited, not the waits.";
+        let remark = "performance_schema counts every acquisition, even of a free latch: compare the time waited, not the waits.";
         Side {
             about: About {
                 name: name.to_owned(),
@@ -219,18 +227,18 @@ impl Side {
         }
     }
 
-    /// Whether it has enough seconds for an interval.
+    /// Returns whether it has enough seconds for an interval.
     pub(super) fn is_long_enough(&self) -> bool {
         self.lengths.len() >= LEAST_SAMPLES
     }
 
-    /// Whether there is anything to count by.
+    /// Returns whether it counts this unit.
     pub(super) fn has(&self, per: Per) -> bool {
         self.units(per).is_some()
     }
 
-    /// Returns each second's amount with the units to divide it by; no amounts are zeros. `None` if there is nothing to count
-    /// by.
+    /// Returns each second's amount with the units to divide it by. `amounts` of `None` stands for zeros. Returns
+    /// `None` if the system does not count this unit.
     pub(crate) fn samples(&self, per: Per, amounts: Option<&[f64]>) -> Option<Vec<Sample>> {
         let units = self.units(per)?;
         let amount = |i: usize| amounts.and_then(|amounts| amounts.get(i)).copied().unwrap_or(0.0);
@@ -280,7 +288,7 @@ fn reacquires(recording: &Recording) -> BTreeMap<String, Series> {
 
 fn remarks(recording: &Recording) -> Vec<String> {
     let ending = match recording.end.as_ref().map(|end| end.ending) {
-        None => Some("the file has no end: armtrace was killed"),
+        None => Some("the recording is incomplete, because armtrace was killed"),
         Some(Ending::ServerEnded) => Some("the server ended while it was recorded"),
         Some(Ending::Complete | Ending::Interrupted) => None,
     };
@@ -290,13 +298,13 @@ fn remarks(recording: &Recording) -> Vec<String> {
     let estimated = sum(|latch| latch.estimated_ns) / sum(|latch| latch.waits.sum_ns).max(1.0);
     let estimated = (estimated >= 0.01).then(|| {
         format!(
-            "{} of the wait time is estimated, to keep the budget for probes",
+            "{} of the wait time is estimated, because probes were off to stay within the budget",
             crate::present::format::percent(estimated)
         )
     });
     let slow = recording.code.checksums.iter().filter(|checksum| checksum.is_slow()).map(|checksum| {
         format!(
-            "{} is computed in software ({}), though the CPU has an instruction for it",
+            "{} is computed in software ({}), although the CPU has an instruction for it",
             checksum.purpose, checksum.function
         )
     });

@@ -1,10 +1,10 @@
-//! The certainty of ratios, and the growth of throughput with threads: arithmetic on plain numbers.
+//! Computes how certain ratios are, and how throughput grows with threads, from plain numbers.
 
 use serde::Serialize;
 
-/// The number of seconds below which an interval would be meaningless.
+/// The fewest seconds for which an interval has a meaning.
 pub const LEAST_SAMPLES: usize = 10;
-/// The number of samples that longer recordings are pooled into, so that resampling takes no longer.
+/// The most samples. Longer recordings are pooled into this many, so that resampling takes no longer.
 const MOST_SAMPLES: usize = 240;
 const RESAMPLES: usize = 2000;
 /// The share of the resampled ratios inside an interval.
@@ -15,20 +15,23 @@ const SEED: u64 = 0x61726d74_72616365;
 /// An amount in one second and the units to divide it by, such as nanoseconds and statements.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Sample {
+    /// The amount.
     pub amount: f64,
+    /// The units.
     pub per: f64,
 }
 
 /// A figure of the second of two systems, divided by that of the first.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Ratio {
+    /// The quotient.
     pub value: f64,
     /// The ends of the 95 % interval; `None` if there are too few seconds for one.
     pub interval: Option<[f64; 2]>,
 }
 
 impl Ratio {
-    /// Whether the two clearly differ: there is an interval, and it does not cover 1.
+    /// Returns whether the two clearly differ: there is an interval, and it does not cover 1.
     pub fn is_clear(&self) -> bool {
         self.interval.is_some_and(|[low, high]| low > 1.0 || high < 1.0)
     }
@@ -39,10 +42,10 @@ impl Ratio {
     }
 }
 
-/// Returns `b`'s amount per unit, divided by `a`'s; `None` if either is zero, or there is nothing to count by.
+/// Returns `b`'s amount per unit, divided by `a`'s; `None` if either is zero or has no units.
 ///
-/// The interval is a percentile bootstrap. Seconds are drawn in blocks of neighbours, since what happens in one continues in
-/// the next: drawn one by one, they would make the interval too narrow.
+/// The interval is a percentile bootstrap. Adjacent seconds are drawn together in blocks, because what happens in one
+/// second continues in the next. Drawn one by one, they would make the interval too narrow.
 pub fn ratio(a: &[Sample], b: &[Sample]) -> Option<Ratio> {
     let value = rate(b)? / rate(a)?;
     (value.is_finite() && value > 0.0).then_some(())?;
@@ -65,7 +68,7 @@ fn pooled(samples: &[Sample]) -> Vec<Sample> {
     samples.chunks(samples.len().div_ceil(MOST_SAMPLES).max(1)).map(|chunk| sum(chunk.iter())).collect()
 }
 
-/// Whether the amount is clearly above zero: whether resampled seconds nearly always have some.
+/// Returns whether the amount is clearly above zero: whether nearly all resamples have some.
 pub fn is_there(samples: &[Sample]) -> bool {
     let samples = pooled(samples);
     let mut random = fastrand::Rng::with_seed(SEED);
@@ -86,7 +89,7 @@ fn interval(a: &[Sample], b: &[Sample]) -> Option<[f64; 2]> {
     Some([end(outside)?, end(1.0 - outside)?])
 }
 
-/// Draws as many samples as there are, in blocks that begin anywhere.
+/// Draws as many samples as there are, in blocks with random beginnings, and returns their sum.
 fn resampled(samples: &[Sample], random: &mut fastrand::Rng) -> Sample {
     let block = (samples.len() as f64).cbrt().ceil() as usize;
     let mut drawn = Sample::default();
@@ -103,24 +106,24 @@ fn resampled(samples: &[Sample], random: &mut fastrand::Rng) -> Sample {
 /// The Universal Scalability Law: throughput at `n` threads is `λn / (1 + σ(n - 1) + κn(n - 1))`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct ScalabilityLaw {
-    /// Throughput of one thread.
+    /// λ, the throughput of one thread, in statements per second.
     pub lambda: f64,
-    /// The share of the work that only one thread can do at a time.
+    /// σ, contention: the share of the work that only one thread can do at a time.
     pub sigma: f64,
-    /// The cost of agreement for each pair of threads.
+    /// κ, coherency: the cost of agreement for each pair of threads, as a share of the work.
     pub kappa: f64,
-    /// Root mean square of the relative differences between the law and what was measured.
+    /// The root mean square of the relative differences between the law and what was measured.
     pub error: f64,
 }
 
-/// The number of different thread counts below which three parameters would fit anything.
+/// The fewest numbers of threads to fit the law to. Three parameters would fit any three numbers.
 pub const LEAST_POINTS: usize = 4;
 
 impl ScalabilityLaw {
-    /// Fits the law to throughputs at numbers of threads; `None` if there are too few.
+    /// Fits the law to points, each a number of threads and its throughput; returns `None` if there are too few.
     ///
-    /// `n / throughput` is linear in `1/λ`, `σ/λ` and `κ/λ`, so that least squares of the relative differences have one
-    /// solution, which is computed directly. Where it has a negative parameter, which means nothing, that one is 0.
+    /// `n / throughput` is linear in `1/λ`, `σ/λ` and `κ/λ`, so the least squares of the relative differences have one
+    /// solution, which is computed directly. A parameter that would be negative, which has no meaning, is set to 0.
     pub fn fit(points: &[(f64, f64)]) -> Option<ScalabilityLaw> {
         let mut threads: Vec<f64> = points.iter().map(|(n, _)| *n).collect();
         threads.sort_by(f64::total_cmp);
@@ -159,8 +162,8 @@ impl ScalabilityLaw {
     }
 }
 
-/// Returns the three factors with which the sum of each row's terms is closest to 1. A term that is 0 in all rows has the
-/// factor 0.
+/// Returns the three factors with which the sum of each row's terms is closest to 1. A term that is 0 in all rows has
+/// the factor 0.
 fn least_squares(rows: &[[f64; 3]]) -> Option<[f64; 3]> {
     // Terms are scaled to one size, so that small ones are not lost.
     let sizes: [f64; 3] = std::array::from_fn(|i| rows.iter().map(|row| row[i].abs()).fold(0.0, f64::max));

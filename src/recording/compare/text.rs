@@ -1,4 +1,4 @@
-//! Comparisons for a terminal.
+//! Writes a comparison for a terminal.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
@@ -7,7 +7,7 @@ use super::{title, Claim, Comparison, Growth, Pair, Per, Ratio, Row, Scaling};
 use crate::present::format::{self, NOTHING};
 use crate::present::names::{cut_middle, short_names};
 
-/// The number of latches listed. JSON has all.
+/// The most rows of each list. JSON has all of them.
 const CHANGES: usize = 20;
 const UNCLEAR: usize = 10;
 const GROWING: usize = 10;
@@ -15,7 +15,7 @@ const REACQUIRES: usize = 5;
 /// The greatest width of a latch's name.
 const NAME: usize = 44;
 
-/// A comparison as text.
+/// A comparison, or the scaling of one load, as text.
 pub struct Text<'a, T>(pub &'a T);
 
 impl Display for Text<'_, Comparison> {
@@ -38,7 +38,7 @@ impl Display for Text<'_, Comparison> {
             CHANGES,
         )?;
         if comparison.changes.is_empty() {
-            writeln!(f, "\nno latch differs as far as can be told")?;
+            writeln!(f, "\nno latch clearly differs")?;
         }
         rows(f, comparison, "not clear: the interval covers 1", &comparison.unclear, UNCLEAR)?;
         let title = "woken by a condition, waiting for its mutex";
@@ -65,11 +65,15 @@ fn remarks(f: &mut Formatter, remarks: &[String]) -> fmt::Result {
     Ok(())
 }
 
-/// A figure of the whole system, on A and on B.
+/// A figure of the whole system, as shown for A and for B.
 pub struct Figure {
+    /// The heading of its line.
     pub name: String,
+    /// The figure of A, with its unit.
     pub a: String,
+    /// The figure of B, with its unit.
     pub b: String,
+    /// B divided by A; `None` if either is zero, or where a ratio would say nothing.
     pub ratio: Option<Ratio>,
 }
 
@@ -108,13 +112,13 @@ pub(super) fn figures(comparison: &Comparison) -> Vec<Figure> {
     add("statements/s per unit of price", money, format::count);
     add("server's CPU time, 1,000 statements", comparison.server_cpu, time);
     add("threads waiting for latches", wait(Per::Second), |threads| format!("{threads:.2}"));
-    add("the same per CPU", wait(Per::Core), |threads| format!("{threads:.2}"));
+    add("threads waiting per CPU", wait(Per::Core), |threads| format!("{threads:.2}"));
     add("wait, 1,000 statements", wait(Per::Query), time);
     let waits = |per| comparison.all.by.iter().find(|by| by.per == per)?.waits;
     add("waits, 1,000 statements", waits(Per::Query), format::count);
     add("waits/s", waits(Per::Second), format::count);
-    add("CPU time of a checksummed KiB", comparison.checksum_cost, time);
-    figures.extend(Figure::of_shares("of the wait awake", comparison.all.awake, None));
+    add("CPU time per KiB checksummed", comparison.checksum_cost, time);
+    figures.extend(Figure::of_shares("share of the wait spent awake", comparison.all.awake, None));
     figures.extend(comparison.sections().iter().flat_map(|section| section.figures()));
     figures
 }
@@ -124,7 +128,8 @@ pub(super) fn sentences(comparison: &Comparison) -> Vec<String> {
     let mut sentences = Vec::new();
     sentences.extend(comparison.at_one_clock.map(|clock| {
         format!(
-            "A at {:.2} GHz as if at B's {:.2} GHz: throughput in proportion, which memory and disks are not.",
+            "A has {:.2} GHz and B {:.2} GHz. At B's clock, A is assumed to be faster or slower in proportion, although \
+             memory and disks are not.",
             clock.ghz[0], clock.ghz[1]
         )
     }));
@@ -245,7 +250,7 @@ fn growing(f: &mut Formatter, scaling: &Scaling) -> fmt::Result {
         return Ok(());
     }
     let names = short_names(shown.iter().map(|growth| growth.latch.as_str()), NAME);
-    let title = "threads waiting, where it grows";
+    let title = "threads waiting, if increasing";
     let width = names.values().map(|name| name.chars().count()).max().unwrap_or(0).max(title.len());
     write!(f, "\n{title:width$}")?;
     scaling.points.iter().try_for_each(|point| write!(f, " {:>6}", cut_middle(&point.n.to_string(), 6)))?;
@@ -258,7 +263,7 @@ fn growing(f: &mut Formatter, scaling: &Scaling) -> fmt::Result {
     Ok(())
 }
 
-/// Returns how many times as long statements wait: `15.4×`.
+/// Formats how many times as long a statement waits with the most threads: `15.4×`, or `new`.
 pub(super) fn grown(growth: &Growth) -> String {
     growth.per_query.map_or("new".to_owned(), |ratio| format!("{}×", factor(ratio.value)))
 }

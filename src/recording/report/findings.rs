@@ -5,12 +5,13 @@ use serde::Serialize;
 use super::{Ending, Report};
 use crate::present::format;
 
-/// The share of lost events that is worth a sentence.
+/// The least number of lost events, as a share of the waits, that is worth a sentence.
 const MUCH_LOST: f64 = 0.01;
 
-/// A sentence.
+/// One sentence that a report begins with.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Finding {
+    /// The sentence, with its full stop.
     pub text: String,
     /// Whether there is something to look into, rather than something to know.
     pub is_problem: bool,
@@ -46,7 +47,7 @@ pub(super) fn findings(report: &Report, advice: &[String]) -> Vec<Finding> {
 
 fn overall(report: &Report) -> String {
     if report.latch.latches.is_empty() {
-        return "No latch was waited for.".to_owned();
+        return "No thread waited for a latch.".to_owned();
     }
     let threads = count_of(report.threads_waiting(), "thread waits", "threads wait");
     let cpu = report.totals.server_cpu.map_or_else(String::new, |cpu| {
@@ -56,7 +57,7 @@ fn overall(report: &Report) -> String {
         let (rate, queries) = (queries as f64 / report.duration, queries.max(1) as f64);
         let per_thousand = format::nanoseconds(report.totals.wait / queries * 1e12);
         format!(
-            " It serves {} statements a second, and each thousand of them wait for {per_thousand}.",
+            " It serves {} statements per second, and a thousand of them wait {per_thousand} in all.",
             format::count(rate)
         )
     });
@@ -77,7 +78,7 @@ fn lost(report: &Report) -> Option<String> {
     (share >= MUCH_LOST).then(|| {
         let all = format::count(events as f64);
         format!(
-            "{all} events are in no figure, beside {} waits: {}.",
+            "{all} events were not counted, in addition to {} waits: {}.",
             format::count(report.totals.waits as f64),
             causes.join(", ")
         )
@@ -87,7 +88,7 @@ fn lost(report: &Report) -> Option<String> {
 fn cut_short(report: &Report) -> Option<String> {
     match report.ending {
         None => Some(
-            "The file has no end: armtrace was killed. All that is here is right up to its last second.".to_owned(),
+            "The recording is incomplete, because armtrace was killed. It is valid up to its last second.".to_owned(),
         ),
         Some(Ending::ServerEnded) => Some("The server ended while it was recorded.".to_owned()),
         Some(Ending::Complete | Ending::Interrupted) => None,

@@ -1,4 +1,4 @@
-//! Folded stacks, the input of flame graphs: server, latch, call site, microseconds.
+//! Writes folded stacks, the input of flame graphs: server, latch, call site, microseconds.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -6,7 +6,7 @@ use crate::measure::latch::CallsiteWaits;
 use crate::model::Kind;
 use crate::recording::Recording;
 
-/// A recording as lines `frame;frame;frame microseconds`. Waits without a known call site end at the latch, so that the
+/// A recording as lines `frame;frame;frame microseconds`. Waits without a known call site end at the latch, so the
 /// lines add up to all wait time.
 pub struct Folded<'a>(pub &'a Recording);
 

@@ -1,4 +1,4 @@
-//! A report as one self-contained web page: findings, a heat map over time, histograms, call sites.
+//! Writes a report as one self-contained web page: findings, a heat map over time, histograms, call sites.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -10,7 +10,7 @@ use crate::html::{page, table};
 use crate::present::format::{self, NOTHING};
 use crate::present::names::cut_middle;
 
-/// The greatest number of columns of a heat map. In a longer recording, each column is several seconds.
+/// The most columns of a heat map. In a longer recording, each column covers several seconds.
 const MOST_COLUMNS: usize = 120;
 
 /// A report as a page.
@@ -35,8 +35,9 @@ impl Display for Html<'_> {
     }
 }
 
-/// Returns rows by seconds. The stronger the colour, the more of what is counted: seconds in each second of the
-/// recording.
+/// Returns a heat map with a line for each row and a column for each second of the recording, or for several. `rows`
+/// have seconds in each second; the more there are, the stronger the color. `at` is when each second ended, and
+/// `counted` says what a value counts.
 pub(crate) fn heat_map(rows: &[(String, Vec<f64>)], at: &[f64], counted: &str) -> Markup {
     const HEIGHT: usize = 18;
     const NAMES: usize = 260;
@@ -69,7 +70,7 @@ pub(crate) fn heat_map(rows: &[(String, Vec<f64>)], at: &[f64], counted: &str) -
                 }
             }
         }
-        p.soft { (format!("The strongest colour stands for {most:.2} {counted}.")) }
+        p.soft { (format!("The strongest color stands for {most:.2} {counted}.")) }
     }
 }
 
@@ -88,7 +89,7 @@ fn columns_of(seconds: &[f64], at: &[f64], step: usize) -> Vec<f64> {
     seconds.chunks(step).zip(at.chunks(step)).map(column).collect()
 }
 
-/// Returns facts, settings, losses and probes.
+/// Returns a table of facts, settings and losses, and one of the probes.
 fn facts(report: &Report) -> Markup {
     let server = &report.server;
     let known = [
@@ -106,7 +107,7 @@ fn facts(report: &Report) -> Markup {
         (table(&["", ""], rows))
         @if !report.probes.is_empty() {
             details {
-                summary { "probes and what they cost the server" }
+                summary { "probes and their cost to the server" }
                 (probes(report))
             }
         }

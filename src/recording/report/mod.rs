@@ -1,4 +1,4 @@
-//! The report on one recording: figures, findings in words, text, JSON, a web page, folded stacks.
+//! Reports on one recording: figures and findings, as text, JSON, a web page or folded stacks.
 //!
 //! It is about waits for latches and about CPU time, and has a [`Part`] of each measurement that adds one.
 
@@ -51,10 +51,10 @@ pub trait Section {
         Vec::new()
     }
 
-    /// Adds what is most important, before any advice.
+    /// Adds the most important findings, which come before any advice.
     fn findings(&self, _report: &Report, _findings: &mut Findings) {}
 
-    /// Adds what is less important, after advice.
+    /// Adds the less important findings, which follow the advice.
     fn lesser_findings(&self, _report: &Report, _findings: &mut Findings) {}
 }
 
@@ -96,54 +96,70 @@ macro_rules! parts {
 
 measurements!(parts);
 
-/// A report. Times are in seconds. What is unknown is absent.
+/// A report. Times are in seconds unless a name ends in `_ns` or `_ms`. What is not known is absent.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// Version of the armtrace that recorded.
+    /// The version of the armtrace that recorded.
     pub armtrace: String,
-    /// Milliseconds since 1970, UTC.
+    /// When recording began, in milliseconds since 1970, UTC.
     pub began_ms: u64,
+    /// The length of the recording.
     pub duration: f64,
-    /// `None` if the file was cut short.
+    /// Why recording ended; `None` if the file was cut short.
     pub ending: Option<Ending>,
+    /// The machine that the server ran on.
     pub host: Host,
+    /// The server that was recorded.
     pub server: Server,
+    /// The labels given with `--label`.
     pub labels: BTreeMap<String, String>,
+    /// What the figures say, the most important first.
     pub findings: Vec<Finding>,
+    /// Sums over the whole recording.
     pub totals: Totals,
     /// When each second of the recording ended, since its beginning.
     pub at: Vec<f64>,
+    /// The waits, by latch, call site and page.
     #[serde(flatten)]
     pub latch: LatchesReport,
-    /// `None` if CPU time was not sampled.
+    /// CPU time by class and function; `None` if it was not sampled.
     pub cpu: Option<CpuReport>,
     /// Handoffs of latches between parts of the machine; `None` if they were not counted.
     pub handoffs: Option<HandoffsReport>,
     /// What other measurements add.
     #[serde(flatten)]
     pub parts: Parts,
+    /// Events that are in no other figure, by cause.
     pub lost: BTreeMap<String, u64>,
+    /// The probes, as they were at the end; empty if the file was cut short.
     pub probes: Vec<Probe>,
+    /// The number of each instruction in the server's code that orders memory; empty if the file was cut short.
     pub static_barriers: BTreeMap<String, u64>,
 }
 
 /// Sums over the whole recording.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Totals {
+    /// The number of waits.
     pub waits: u64,
     /// The time that all threads together waited.
     pub wait: f64,
+    /// The part of `wait` spent asleep; `None` if sleeps were not seen.
     pub sleep: Option<f64>,
     /// The part of `wait` spent awake: spinning, or ready and without a CPU.
     pub spin: Option<f64>,
     /// The part of `wait` that was not seen but estimated.
     pub estimated: f64,
+    /// The number of statements that clients sent; `None` if they were not counted.
     pub queries: Option<u64>,
+    /// The CPU time that the server used; `None` if it is not known.
     pub server_cpu: Option<f64>,
+    /// The part of `server_cpu` that probes took; `None` if the cost of a hit is not known.
     pub probe_cost: Option<f64>,
 }
 
 impl Report {
+    /// Evaluates a recording.
     pub fn new(recording: &Recording) -> Report {
         let (conditions, latches): (Vec<LatchWaits>, Vec<LatchWaits>) =
             recording.latches().into_iter().partition(|latch| latch.kind == Kind::Cond);
@@ -189,7 +205,7 @@ impl Report {
         self.totals.wait / self.duration
     }
 
-    /// Returns the share of the server's CPU time that probes took.
+    /// Returns the share of the server's CPU time that probes took, 0 to 1; `None` if either is not known.
     pub fn overhead(&self) -> Option<f64> {
         Some(self.totals.probe_cost? / self.totals.server_cpu.filter(|cpu| *cpu > 0.0)?)
     }

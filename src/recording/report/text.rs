@@ -1,4 +1,4 @@
-//! A report for a terminal.
+//! Writes a report for a terminal.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -33,13 +33,13 @@ impl Display for Text<'_> {
     }
 }
 
-/// Returns the server and its host in a line: `MySQL 9.7.4 · x86_64 Intel(R) Xeon(R) · db1`.
+/// Returns the server and its host in one line: `MySQL 9.7.4 · x86_64 Intel(R) Xeon(R) · db1`.
 pub(crate) fn heading(server: &Server, host: &Host) -> String {
     let name = format!("{} {}", format::flavor(&server.flavor), server.version);
     [name, format!("{} {}", server.arch, host.cpu_model), host.name.clone()].join(" · ")
 }
 
-/// Returns what else the figures depend on: `2 CPUs · 2.50 GHz · Linux 6.18 · Debian 12 · 15 GiB · 60s · threads=64`.
+/// Returns what else the figures depend on: `2 CPUs · 2.50 GHz · 15 GiB · Linux 6.18 · Debian 12 · 60s recorded`.
 pub(super) fn circumstances(report: &Report) -> String {
     let host = &report.host;
     let mut parts = vec![format!("{} CPUs", host.cpus)];

@@ -18,9 +18,11 @@ pub use watch::Watching;
 /// What the program has to do after a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
+    /// Nothing.
     Continue,
+    /// End the program.
     Quit,
-    /// Watch the cache line of the latch of this name, and report progress through [`Screen::watching`].
+    /// Watch the cache line of the latch with this event name, and report progress through [`Screen::watching`].
     Watch(String),
     /// Stop watching, and report what was seen.
     StopWatch,
@@ -54,6 +56,7 @@ pub struct Screen {
 }
 
 impl Screen {
+    /// Creates the screen with its first snapshot.
     pub fn new(now: Snapshot) -> Screen {
         Screen {
             now,

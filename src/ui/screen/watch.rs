@@ -13,11 +13,14 @@ use crate::ui::watch;
 pub enum Watching {
     /// Looking for the instance of the latch with the most waiters.
     Looking,
-    /// The number of bursts that are done, and their total.
+    /// Counting accesses to the line, in bursts.
     Bursts {
+        /// The number of bursts that are over.
         done: usize,
+        /// The number of all bursts.
         of: usize,
     },
+    /// What was seen.
     Found(Box<LineWatch>),
     /// Why the latch could not be watched.
     Failed(String),

@@ -30,6 +30,7 @@ pub fn program() -> PathBuf {
 /// An attached agent that serves metrics. Dropping it kills it.
 pub struct Agent {
     child: Child,
+    /// The address that it serves metrics on.
     pub address: String,
     dir: TempDir,
     started: Instant,
@@ -38,8 +39,11 @@ pub struct Agent {
 /// One sample of the Prometheus text format.
 #[derive(Clone, Debug)]
 pub struct Sample {
+    /// The metric name, with a suffix such as `_count`.
     pub name: String,
+    /// The labels, by name.
     pub labels: BTreeMap<String, String>,
+    /// The value.
     pub value: f64,
 }
 
@@ -101,6 +105,7 @@ impl Agent {
         Ok(agent)
     }
 
+    /// Returns the agent's process ID.
     pub fn pid(&self) -> i32 {
         self.child.id() as i32
     }
@@ -117,18 +122,22 @@ impl Agent {
         wait_for("a named latch", Duration::from_secs(20), || Ok(self.metrics()?.contains(named).then(|| self.age())))
     }
 
+    /// Returns the text of a scrape.
     pub fn metrics(&self) -> Result<String> {
         Ok(http::get(&self.address, "/metrics")?.body)
     }
 
+    /// Returns the samples of a scrape.
     pub fn scrape(&self) -> Result<Vec<Sample>> {
         self.metrics()?.lines().filter(|l| !l.starts_with('#') && !l.is_empty()).map(parse).collect()
     }
 
+    /// Returns what the agent has written to standard error so far.
     pub fn errors(&self) -> Result<String> {
         Ok(std::fs::read_to_string(self.dir.path().join("err"))?)
     }
 
+    /// Sends a signal to the agent.
     pub fn signal(&self, signal: i32) {
         // SAFETY: a signal to our own child, which has not been waited for.
         unsafe { libc::kill(self.pid(), signal) };
@@ -209,8 +218,11 @@ pub fn doctor_with(pid: i32, args: &[&str]) -> Result<serde_json::Value> {
 
 /// The first byte of a probe site, in the process and in its program file.
 pub struct SiteBytes {
+    /// The name of the site.
     pub name: String,
+    /// The byte in the memory of the process.
     pub in_process: u8,
+    /// The byte in the program file.
     pub in_file: u8,
 }
 

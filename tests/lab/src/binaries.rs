@@ -16,6 +16,7 @@ pub fn mysql_amd64() -> Image {
     open(&mysql_amd64_path())
 }
 
+/// Returns the path of [`mysql_amd64`].
 pub fn mysql_amd64_path() -> PathBuf {
     path("ARMTRACE_MYSQL_AMD64", || lab("mysql-9.7").join("usr/sbin/mysqld"))
 }
@@ -25,6 +26,7 @@ pub fn mysql_arm64() -> Image {
     open(&mysql_arm64_path())
 }
 
+/// Returns the path of [`mysql_arm64`].
 pub fn mysql_arm64_path() -> PathBuf {
     path("ARMTRACE_MYSQL_ARM64", || printed_path("tests/vm/server-binary", &["arm64", "mysql"]))
 }
@@ -34,6 +36,7 @@ pub fn mariadb_amd64() -> Image {
     open(&mariadb_amd64_path())
 }
 
+/// Returns the path of [`mariadb_amd64`].
 pub fn mariadb_amd64_path() -> PathBuf {
     path("ARMTRACE_MARIADB_AMD64", || lab("mariadb-11.4").join("bin/mariadbd"))
 }
@@ -43,6 +46,7 @@ pub fn mariadb_10_2() -> Image {
     open(&mariadb_10_2_path())
 }
 
+/// Returns the path of [`mariadb_10_2`].
 pub fn mariadb_10_2_path() -> PathBuf {
     lab("mariadb-10.2").join("bin/mysqld")
 }
@@ -52,6 +56,7 @@ pub fn mariadb_10_1() -> Image {
     open(&mariadb_10_1_path())
 }
 
+/// Returns the path of [`mariadb_10_1`].
 pub fn mariadb_10_1_path() -> PathBuf {
     lab("mariadb-10.1").join("bin/mysqld")
 }
@@ -79,6 +84,7 @@ pub fn debian_mariadb(arch: &str, suite: &str) -> Image {
     open(&debian_mariadb_path(arch, suite))
 }
 
+/// Returns the path of [`debian_mariadb`].
 pub fn debian_mariadb_path(arch: &str, suite: &str) -> PathBuf {
     printed_path("tests/vm/server-binary", &[arch, "mariadb", suite])
 }
@@ -135,6 +141,10 @@ pub fn programs() -> Vec<(String, PathBuf)> {
     Release::chosen().map(|release| (release.name().to_owned(), program(release))).chain(other).collect()
 }
 
+/// Opens a binary.
+///
+/// # Panics
+/// Panics if it is not a usable ELF file.
 pub fn open(path: &Path) -> Image {
     Image::open(path).unwrap_or_else(|error| panic!("{error}"))
 }

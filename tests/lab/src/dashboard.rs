@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 pub struct Query {
     /// The panel's title, or `$name` for a variable.
     pub owner: String,
+    /// The query, with variables.
     pub promql: String,
 }
 
@@ -33,6 +34,7 @@ pub fn queries(file: &Path) -> Vec<Query> {
     found
 }
 
+/// Reads a dashboard file.
 pub fn load(file: &Path) -> Value {
     serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap()
 }
@@ -45,6 +47,7 @@ pub fn panels(dashboard: &Value, visit: &mut dyn FnMut(&Value)) {
     }
 }
 
+/// Returns the variables of a dashboard.
 pub fn variables(dashboard: &Value) -> impl Iterator<Item = &Value> {
     dashboard["templating"]["list"].as_array().into_iter().flatten()
 }

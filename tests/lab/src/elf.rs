@@ -3,7 +3,9 @@
 /// The address and file offset of the code in [`elf`].
 pub const TEXT: u64 = 0x1000;
 
+/// `EM_X86_64`, the machine number of x86-64.
 pub const X86_64: u16 = 62;
+/// `EM_AARCH64`, the machine number of arm64.
 pub const AARCH64: u16 = 183;
 
 const EHDR: usize = 64;

@@ -11,6 +11,7 @@ use tokio::task::JoinHandle;
 
 /// A running exporter, which serves until stopped or dropped.
 pub struct ServedExporter {
+    /// The address that it listens on, `127.0.0.1:PORT`.
     pub address: String,
     runtime: Runtime,
     stop: oneshot::Sender<()>,
@@ -18,6 +19,7 @@ pub struct ServedExporter {
 }
 
 impl ServedExporter {
+    /// Serves a source of snapshots on a free port.
     pub fn of(source: impl Fn() -> Snapshot + Send + Sync + 'static) -> ServedExporter {
         let listener = "127.0.0.1:0".parse::<Listen>().unwrap().bind().unwrap();
         let address = listener.address().to_string();

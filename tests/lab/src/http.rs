@@ -6,7 +6,9 @@ use std::time::Duration;
 
 /// A response: the status line and headers as received, and the body.
 pub struct Answer {
+    /// The status line and the headers.
     pub head: String,
+    /// The body.
     pub body: String,
 }
 

@@ -23,17 +23,22 @@ pub struct Load {
 /// sysbench's totals. They are exact, because statements in flight at the end are allowed to finish.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoadReport {
+    /// The number of transactions.
     pub transactions: u64,
+    /// The number of statements.
     pub queries: u64,
     /// Failed statements that sysbench retries, such as deadlocks. [`Load::stop`] fails for any other failure.
     pub errors: u64,
+    /// How often a thread connected anew.
     pub reconnects: u64,
+    /// Transactions per second, over the whole run.
     pub tps: f64,
     /// The 95th percentile of transaction time.
     pub p95: Duration,
 }
 
 impl Load {
+    /// Starts a sysbench test, such as `oltp_update_index`, with this many threads.
     pub fn start(server: &Server, test: &str, threads: u32) -> Result<Load> {
         Load::start_with(server, test, threads, &[])
     }
@@ -87,6 +92,10 @@ impl Load {
         Ok(seconds(&self.output()?, " lat (ms,95%): "))
     }
 
+    /// Stops the load.
+    ///
+    /// # Errors
+    /// Fails if sysbench failed, or lost a thread.
     pub fn stop(mut self) -> Result<LoadReport> {
         let status = self.end()?;
         let output = self.output()?;

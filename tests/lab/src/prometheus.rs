@@ -16,7 +16,9 @@ use tempfile::TempDir;
 /// range and gets at least four.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
+    /// The time between two scrapes, as Prometheus writes durations.
     pub scrape_interval: &'static str,
+    /// The value of `$__rate_interval`, written likewise.
     pub rate_interval: &'static str,
 }
 
@@ -28,6 +30,7 @@ pub struct Prometheus {
     process: Child,
     directory: TempDir,
     address: String,
+    /// The pace at which it scrapes.
     pub pace: Pace,
 }
 

@@ -13,23 +13,32 @@ pub struct Release(&'static str);
 
 /// The releases that tests refer to by name. [`Release::all`] returns every release.
 impl Release {
+    /// Debian unstable's MySQL 9.7.
     pub const MYSQL_9_7: Release = Release("mysql-9.7");
+    /// MySQL 8.0.33.
     pub const MYSQL_8_0: Release = Release("mysql-8.0");
+    /// MySQL 8.0.31.
     pub const MYSQL_8_0_31: Release = Release("mysql-8.0.31");
+    /// MySQL 8.0.12.
     pub const MYSQL_8_0_12: Release = Release("mysql-8.0.12");
+    /// MySQL 5.7.22.
     pub const MYSQL_5_7: Release = Release("mysql-5.7");
+    /// The official build of MariaDB 11.4.
     pub const MARIADB_11_4: Release = Release("mariadb-11.4");
+    /// The official build of MariaDB 10.11.
     pub const MARIADB_10_11: Release = Release("mariadb-10.11");
-    /// Debian's build, which has no symbol table.
+    /// Debian's build of MariaDB 10.11, which has no symbol table.
     pub const MARIADB_10_11_DEBIAN: Release = Release("mariadb-10.11-debian");
-    /// The build of Debian bullseye, the last with the latches used before 10.6. It has no symbol table.
+    /// MariaDB 10.5 of Debian bullseye, the last with the latches used before 10.6. It has no symbol table.
     pub const MARIADB_10_5_DEBIAN: Release = Release("mariadb-10.5-debian");
-    /// InnoDB's mutexes are not yet a class template.
+    /// The official build of MariaDB 10.1, in which InnoDB's mutexes are not yet a class template.
     pub const MARIADB_10_1: Release = Release("mariadb-10.1");
+    /// The official build of MariaDB 10.2.
     pub const MARIADB_10_2: Release = Release("mariadb-10.2");
 }
 
 impl Release {
+    /// Returns every release in the table.
     pub fn all() -> impl Iterator<Item = Release> {
         rows().filter_map(|row| row.first().copied()).map(Release)
     }
@@ -40,10 +49,12 @@ impl Release {
         Release::all().filter(move |release| all || release.is_small())
     }
 
+    /// Returns the name in the table: `mysql-9.7`.
     pub fn name(self) -> &'static str {
         self.0
     }
 
+    /// Returns whether this is a MySQL rather than a MariaDB.
     pub fn is_mysql(self) -> bool {
         self.column(1) == "mysql"
     }
@@ -75,6 +86,7 @@ impl Release {
         Ok(self.folder()?.join(self.column(4)))
     }
 
+    /// Returns whether the version is this one, such as `8.0.13`, or a newer one.
     pub fn at_least(self, version: &str) -> bool {
         let numbers = |version: &str| -> Vec<u32> { version.split('.').filter_map(|n| n.parse().ok()).collect() };
         numbers(self.version()) >= numbers(version)

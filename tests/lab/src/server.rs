@@ -13,6 +13,7 @@ use anyhow::{bail, ensure, Context, Result};
 use crate::machine::patience;
 use crate::releases::{script, Release};
 
+/// How a server is started.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Turns performance_schema on with every `wait/synch` instrument, as ground truth; it is off otherwise.
@@ -42,6 +43,7 @@ pub struct Server {
 }
 
 impl Server {
+    /// Starts a server, and downloads it before that if necessary. Returns once it answers queries.
     pub fn start(release: Release, options: &Options) -> Result<Server> {
         let mut command = Command::new(script("serve"));
         command.arg(release.name()).args(["--no-load", "--until-eof"]);
@@ -96,14 +98,17 @@ impl Server {
         self.pid
     }
 
+    /// Returns whether the server has not exited.
     pub fn running(&self) -> bool {
         running(self.pid)
     }
 
+    /// Returns the TCP port that it listens on.
     pub fn port(&self) -> u16 {
         self.port
     }
 
+    /// Returns the path of its Unix socket.
     pub fn socket(&self) -> &Path {
         &self.socket
     }

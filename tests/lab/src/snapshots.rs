@@ -11,8 +11,11 @@ use armtrace::measure::{checksum, cpu, hardware, latch};
 use armtrace::model::*;
 use std::time::Duration;
 
+/// A mutex, waited for in all snapshots under load.
 pub const TRX: &str = "wait/synch/mutex/innodb/trx_mutex";
+/// A lock with three modes.
 pub const INDEX: &str = "wait/synch/sxlock/innodb/index_tree_rw_lock";
+/// A condition variable on which idle threads wait.
 pub const COND: &str = "wait/synch/cond/sql/COND_thread_cache";
 /// The mutex of [`COND`].
 pub const COND_MUTEX: &str = "wait/synch/mutex/sql/LOCK_thread_cache";
@@ -47,6 +50,7 @@ pub fn latch(latch: &str, kind: Kind, mode: Mode, times: u64, ns: u64) -> LatchW
     }
 }
 
+/// Returns `n` handoffs of a latch, each after a wait of 1.5 ms; a fifth of the waiters moved.
 pub fn handoffs(latch: &str, from: Option<&str>, to: &str, n: u64) -> Handoffs {
     Handoffs {
         latch: latch.to_string(),
@@ -59,18 +63,22 @@ pub fn handoffs(latch: &str, from: Option<&str>, to: &str, n: u64) -> Handoffs {
     }
 }
 
+/// Returns one wait for a latch at a call site.
 pub fn callsite(latch: &str, mode: Mode, callsite: &str, wait_ns: u64) -> CallsiteWaits {
     CallsiteWaits { latch: latch.to_string(), mode: Some(mode), callsite: callsite.to_string(), wait_ns, waits: 1 }
 }
 
+/// Returns waits to reacquire a mutex after a wake-up.
 pub fn reacquires(latch: &str, waits: u64, wait_ns: u64) -> Reacquires {
     Reacquires { latch: latch.to_string(), waits, wait_ns }
 }
 
+/// Returns one wait for a page.
 pub fn page(table: &str, index: &str, level: Option<u16>, wait_ns: u64) -> PageWaits {
     PageWaits { table: table.to_string(), index: index.to_string(), level, waits: 1, wait_ns }
 }
 
+/// Returns CPU time of a function.
 pub fn cpu(class: CpuClass, function: &str, ns: u64) -> CpuTime {
     CpuTime { class, function: function.to_string(), ns }
 }
@@ -91,10 +99,12 @@ pub fn spin() -> SpinSettings {
     SpinSettings { instruction: Some("isb".to_string()), turn_ns: 40.0, delay: 6, rounds: 30, turns: 150.0 }
 }
 
+/// Returns a probe whose program took no time.
 pub fn probe(name: &str, state: ProbeState, hits: u64, trap_ns: Option<f64>) -> ProbeStatus {
     ProbeStatus { probe: name.to_string(), state, hits, trap_ns, program_ns: 0 }
 }
 
+/// Returns the hardware events of a function.
 pub fn event_function(event: &str, function: &str, count: u64) -> EventFunction {
     EventFunction { event: event.to_string(), function: function.to_string(), count }
 }

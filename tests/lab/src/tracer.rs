@@ -15,6 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// How often to repeat SIGINT. On a busy machine, bpftrace 0.17 ignored one of 22 and exited at the next.
 const SIGINT_INTERVAL: Duration = Duration::from_secs(2);
 
+/// A running bpftrace.
 pub struct Tracer {
     child: Child,
     lines: Receiver<String>,

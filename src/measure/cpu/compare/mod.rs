@@ -1,4 +1,4 @@
-//! CPU time of the server, in a comparison.
+//! Compares the server's CPU time.
 
 mod ordering;
 
@@ -19,19 +19,23 @@ use crate::present::names::cut_middle;
 use crate::recording::compare::{claim, interval, times, Claim, Comparison, Pair, Per, Section, Side};
 use crate::recording::{CountsDelta, Recording};
 
-/// CPU seconds by one unit; `None` if that is unknown.
+/// CPU seconds per unit.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct CpuBy {
+    /// The unit.
     pub per: Per,
+    /// CPU seconds per unit; `None` if a system does not count the unit.
     pub cpu: Option<Pair>,
 }
 
-/// CPU time of something on both systems.
+/// A part of the CPU time on both systems.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CpuUse {
+    /// The CPU time by each unit of [`Per::ALL`].
     pub by: Vec<CpuBy>,
-    /// The share of all CPU time that was sampled.
+    /// Its share of all sampled CPU time, 0 to 1, on A and on B.
     pub share: [f64; 2],
+    /// What the CPU time by the unit that latches are ranked by supports.
     pub claim: Claim,
 }
 
@@ -69,7 +73,9 @@ impl CpuUse {
 /// A class of CPU time on both systems.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CpuRow {
+    /// The class, as in the `class` label.
     pub class: &'static str,
+    /// Its CPU time.
     #[serde(flatten)]
     pub used: CpuUse,
 }

@@ -1,4 +1,4 @@
-//! CPU time of barriers and atomics, in a comparison.
+//! Compares the CPU time of barriers and atomics.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Formatter};
@@ -23,6 +23,7 @@ const HTML_FUNCTIONS: usize = 100;
 /// CPU time of the instructions that order memory.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Ordering {
+    /// The CPU time of all of them.
     pub all: CpuUse,
     /// By what the instructions do, which architectures have in common; the largest difference first.
     pub groups: Vec<GroupRow>,
@@ -30,19 +31,24 @@ pub struct Ordering {
     pub functions: Vec<FunctionRow>,
 }
 
+/// The CPU time of instructions that do the same.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct GroupRow {
-    /// `atomic`, `full fence`
+    /// What the instructions do: `atomic`, `full fence`.
     pub group: &'static str,
-    /// The instruction that takes most of it.
+    /// The instruction that takes the most of it, on A and on B.
     pub most: [Option<String>; 2],
+    /// Their CPU time.
     #[serde(flatten)]
     pub used: CpuUse,
 }
 
+/// The CPU time of such instructions in one function.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FunctionRow {
+    /// The function's name.
     pub function: String,
+    /// Their CPU time.
     #[serde(flatten)]
     pub used: CpuUse,
 }
@@ -95,7 +101,7 @@ fn group(instruction: &str) -> &'static str {
     }
 }
 
-/// Returns `None` unless both systems have any.
+/// Compares the two; returns `None` unless both systems have any.
 pub(crate) fn ordering(sides: [&Side; 2], ranked_by: Per) -> Option<Ordering> {
     let seen = [sides[0].ordering.as_ref()?, sides[1].ordering.as_ref()?];
     let used = |of: &dyn Fn(&OrderingSide) -> Option<&Seconds>| {
@@ -128,7 +134,7 @@ fn names<K: Clone + Ord>(
 impl Section for Option<Ordering> {
     fn text(&self, comparison: &Comparison, f: &mut Formatter) -> fmt::Result {
         let Some(ordering) = self else { return Ok(()) };
-        let title = "the same in barriers and atomics";
+        let title = "CPU time of barriers and atomics";
         writeln!(f, "\n{title:40} {:>8} {:>8} {:>8}  {:15} share A      B", "A", "B", "B/A", "95 % interval")?;
         cpu_line(f, "all", &ordering.all, comparison.per)?;
         for row in &ordering.groups {
@@ -152,7 +158,7 @@ impl Section for Option<Ordering> {
         html! {
             h2 { "CPU time of barriers and atomics" }
             p.soft {
-                "CPU time " (comparison.per.as_str()) ", sampled at the instruction or the one behind it; the largest \
+                "CPU time " (comparison.per.as_str()) ", sampled at the instruction or the one after it; the largest \
                  difference first."
             }
             (table_of_words(&titles("what it does (most of it)"), rows))

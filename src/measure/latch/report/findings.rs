@@ -1,19 +1,22 @@
-//! Waits for latches, in words.
+//! Finds what waits for latches say.
 
 use super::{LatchReport, LatchesReport};
 use crate::present::format;
 use crate::recording::report::{count_of, Findings, Report};
 
-/// How many latches get a sentence, and the share of the wait time that takes.
+/// The most latches that get a sentence.
 const LATCHES: usize = 3;
+/// The least share of the wait time that is worth a sentence.
 const LEAST_SHARE: f64 = 0.05;
-/// A burst: half of a latch's wait time falls into this share of the seconds, of which there must be enough.
+/// The largest share of the seconds with half of a latch's wait time that counts as a burst.
 const BURST: f64 = 0.1;
+/// The fewest seconds of a recording in which bursts are looked for.
 const LEAST_SECONDS: usize = 20;
-/// Shares of the wait time that are worth a sentence.
+/// The least share of the wait time for latches without a name that is worth a sentence.
 const MUCH_UNNAMED: f64 = 0.05;
+/// The least estimated share of the wait time that is worth a sentence.
 const MUCH_ESTIMATED: f64 = 0.01;
-/// A wait that clients notice, seconds.
+/// The shortest wait that clients notice, in seconds.
 const LONG_WAIT: f64 = 0.01;
 
 pub(super) fn find(waits: &LatchesReport, report: &Report, findings: &mut Findings) {
@@ -64,8 +67,8 @@ fn burst(latch: &LatchReport, at: &[f64]) -> Option<String> {
     let worst = latch.wait_by_second.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1))?.0;
     (half as f64 <= BURST * seconds.len() as f64).then(|| {
         format!(
-            "Waits for {} come in bursts: half of their time falls into {half} of {} seconds, the worst of them {:.0} s after the \
-             beginning.",
+            "Waits for {} come in bursts: half of their time falls into {half} of {} seconds. The worst second is {:.0} s after \
+             the beginning.",
             latch.latch,
             seconds.len(),
             at.get(worst).copied().unwrap_or_default()
@@ -79,10 +82,10 @@ fn reacquired(waits: &LatchesReport, report: &Report) -> Option<String> {
     let all: f64 = waits.reacquires.iter().map(|row| row.wait).sum();
     (row.wait >= LEAST_SHARE * (report.totals.wait + all)).then_some(())?;
     let threads = |wait: f64| count_of(wait / report.duration, "thread", "threads");
-    let verdict = if row.other_wait < row.wait { "not a hot mutex" } else { "beside contention" };
+    let verdict = if row.other_wait < row.wait { "not a hot mutex" } else { "in addition to contention" };
     Some(format!(
-        "Threads that a condition variable woke queue to get {} back: {} at any moment, {} times a second. These are wake-ups, \
-         {verdict}: they are in no other wait time, and otherwise {} for it.",
+        "Threads that a condition variable woke queue to reacquire {}: {} at any moment, {} times per second. These are \
+         wake-ups, {verdict}; no other wait time includes them. Besides, {} for it.",
         row.latch,
         threads(row.wait),
         format::count(row.waits as f64 / report.duration),
@@ -95,7 +98,7 @@ fn hot_page(waits: &LatchesReport, report: &Report) -> Option<String> {
     let of_latches = all / report.totals.wait;
     (of_latches >= LEAST_SHARE).then(|| {
         let share = format::percent(page.wait / all);
-        format!("Among pages, {share} of the wait time is for those of {}.", page.location())
+        format!("Of the wait time for pages, {share} is for {}.", page.location())
     })
 }
 
@@ -114,7 +117,7 @@ fn unnamed(latches: &[LatchReport]) -> Option<String> {
     let share: f64 = latches.iter().filter(|l| l.latch.starts_with("unnamed:")).map(|l| l.share).sum();
     (share >= MUCH_UNNAMED).then(|| {
         format!(
-            "{} of the wait time is for latches without a name: docs/explanation/naming.md says what to do.",
+            "{} of the wait time is for latches without a name: see docs/explanation/naming.md.",
             format::percent(share)
         )
     })
@@ -124,7 +127,7 @@ fn estimated(report: &Report) -> Option<String> {
     let share = report.totals.estimated / report.totals.wait;
     (share >= MUCH_ESTIMATED).then(|| {
         format!(
-            "{} of the wait time was not seen but estimated, to keep the budget for probes: --max-overhead sets it.",
+            "{} of the wait time is estimated, because probes were off to stay within the budget (--max-overhead).",
             format::percent(share)
         )
     })

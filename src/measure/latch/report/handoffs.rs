@@ -1,4 +1,4 @@
-//! The parts of the machine between which latches were handed over, in a report.
+//! Reports the parts of the machine between which latches were handed over.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Formatter};
@@ -18,9 +18,9 @@ use crate::recording::Recording;
 /// The number of latches listed. JSON has all.
 const TEXT_LATCHES: usize = 5;
 const HTML_LATCHES: usize = 20;
-/// A matrix of more parts of the machine than this is unreadable; JSON has it.
+/// The most parts of the machine in a matrix; a larger one is unreadable. JSON has all.
 const MOST_PLACES: usize = 8;
-/// The share of the wait time from which on remote handoffs are worth a sentence.
+/// The least share of the wait time for remote handoffs that is worth a sentence.
 const MUCH_REMOTE: f64 = 0.05;
 
 /// Contended waits by where the latch came from. Times are in seconds.
@@ -28,14 +28,18 @@ const MUCH_REMOTE: f64 = 0.05;
 pub struct HandoffsReport {
     /// The parts of the machine that are distinguished.
     pub places: Vec<String>,
+    /// The handoffs of all latches.
     pub all: HandoffSums,
     /// By latch, the longest waits for remote handoffs first.
     pub latches: Vec<LatchHandoffs>,
 }
 
+/// The handoffs of one latch.
 #[derive(Clone, Debug, Serialize)]
 pub struct LatchHandoffs {
+    /// The event name.
     pub latch: String,
+    /// Its handoffs.
     #[serde(flatten)]
     pub sums: HandoffSums,
 }
@@ -43,26 +47,30 @@ pub struct LatchHandoffs {
 /// The handoffs of one latch, or of all.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct HandoffSums {
-    /// The latch came from the part of the machine in which the waiter had it.
+    /// The latch came from the part of the machine in which the waiter acquired it.
     pub local: HandoffSum,
-    /// It came from another.
+    /// The latch came from another part.
     pub remote: HandoffSum,
-    /// No thread is known to have handed it over: the waiter was not woken.
+    /// It is not known where the latch came from, because the waiter was not woken.
     pub unknown: HandoffSum,
     /// Waits that began in another part of the machine than they ended in.
     pub migrations: u64,
-    /// By where from and where to, as far as these have rows of their own; `None`: unknown.
+    /// The handoffs by the parts that the latch came from and went to, if these have rows of their own; `None` stands
+    /// for a part that is not known.
     #[serde(serialize_with = "as_list")]
     pub cells: BTreeMap<(Option<String>, Option<String>), HandoffSum>,
 }
 
+/// A number of handoffs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct HandoffSum {
+    /// The number of waits.
     pub waits: u64,
+    /// Time waited, in seconds.
     pub wait: f64,
 }
 
-/// JSON has no keys of two parts.
+/// Serializes the cells as a list, because keys in JSON cannot consist of two parts.
 fn as_list<S: Serializer>(
     cells: &BTreeMap<(Option<String>, Option<String>), HandoffSum>,
     to: S,
@@ -190,12 +198,12 @@ impl Section for Option<HandoffsReport> {
     }
 }
 
-/// Waits for latches that came from another part of the machine.
+/// Returns a sentence on waits for latches that came from another part of the machine.
 fn remote(handoffs: &HandoffsReport, report: &Report) -> Option<String> {
     let (all, top) = (&handoffs.all, handoffs.latches.first()?);
     (all.remote.wait >= MUCH_REMOTE * report.totals.wait).then_some(())?;
     Some(format!(
-        "Of the time waited for latches that somebody handed over, {} is for those from another part of the machine; {} of that for {}.",
+        "Of the time waited for known handoffs, {} is for latches from another part of the machine, {} of that for {}.",
         format::percent(all.remote_share()?),
         format::percent(top.sums.remote.wait / all.remote.wait),
         top.latch

@@ -38,14 +38,14 @@ pub(super) fn details(waits: &LatchesReport, duration: f64) -> Markup {
         }
         @if !waits.conditions.is_empty() {
             h2 { "Idle waits" }
-            p.soft { "Condition variables: who waits here has nothing to do." }
+            p.soft { "Condition variables: threads that wait here are idle." }
             (conditions(&waits.conditions, duration))
         }
         @if !waits.reacquires.is_empty() {
             h2 { "Wake-ups" }
             p.soft {
-                "Threads that a condition variable woke, and that wait to get its mutex back: no contention, and in no \
-                 sum. The last column shows how many other threads wait for the mutex."
+                "Threads that a condition variable woke wait to reacquire its mutex. This is not contention, and no sum \
+                 includes it. The last column shows how many other threads wait for the mutex."
             }
             (reacquires(&waits.reacquires, duration))
         }

@@ -1,4 +1,4 @@
-//! Waits for latches, in a report.
+//! Reports waits for latches.
 
 mod findings;
 mod handoffs;
@@ -21,13 +21,13 @@ use crate::recording::Recording;
 /// All waits for latches. Times are in seconds.
 #[derive(Clone, Debug, Serialize)]
 pub struct LatchesReport {
-    /// Contention, longest wait first.
+    /// Contended waits by latch and mode, longest first.
     pub latches: Vec<LatchReport>,
-    /// Idle waits in condition variables, longest first.
+    /// Idle waits on condition variables, longest first.
     pub conditions: Vec<LatchReport>,
-    /// Waits of threads that a condition variable woke for its mutex, longest first; in no sum.
+    /// Waits to reacquire a mutex after a wake-up by a condition variable, longest first; no sum includes them.
     pub reacquires: Vec<ReacquireReport>,
-    /// Longest wait first.
+    /// Waits for pages by table, index and level, longest first.
     pub pages: Vec<PageReport>,
 }
 
@@ -69,30 +69,43 @@ impl Section for LatchesReport {
 /// The waits for a latch in one mode.
 #[derive(Clone, Debug, Serialize)]
 pub struct LatchReport {
+    /// The event name.
     pub latch: String,
+    /// The kind, as in the `kind` label.
     pub kind: &'static str,
+    /// The mode, as in the `mode` label; empty for a latch without modes.
     pub mode: &'static str,
+    /// The number of waits.
     pub waits: u64,
+    /// The time that all threads together waited.
     pub wait: f64,
-    /// The share of the wait time of all rows of this list.
+    /// The share of the wait time of all rows of this list, 0 to 1.
     pub share: f64,
+    /// The mean wait; `None` if there were none.
     pub mean: Option<f64>,
+    /// The median wait, interpolated within its bucket; `None` if there were none.
     pub p50: Option<f64>,
+    /// The 99th percentile of the waits, interpolated within its bucket; `None` if there were none.
     pub p99: Option<f64>,
+    /// The longest wait.
     pub max: f64,
+    /// The part of `wait` spent asleep; `None` if sleeps were not seen.
     pub sleep: Option<f64>,
+    /// The part of `wait` spent awake; `None` if sleeps were not seen.
     pub spin: Option<f64>,
+    /// The number of sleeps; `None` if they were not seen.
     pub sleeps: Option<u64>,
     /// CPU time spent spinning for it; `None` if CPU time was not sampled.
     pub spin_cpu: Option<f64>,
     /// Waits that began with spinning; `None` if there were none, or sleeps were not seen.
     pub spins: Option<Spins>,
+    /// The part of `wait` that is estimated because probes were off.
     pub estimated: f64,
     /// Buckets that hold waits, by ascending bound.
     pub histogram: Vec<Bucket>,
     /// The time that all threads together waited in each second of the recording.
     pub wait_by_second: Vec<f64>,
-    /// The places where waits in this mode began, longest first; if the mode is unknown, waits in any mode.
+    /// The places where waits in this mode began, longest first. Waits whose mode is not known count in every mode.
     pub callsites: Vec<CallsiteReport>,
 }
 
@@ -107,13 +120,16 @@ impl LatchReport {
     }
 }
 
-/// The waits for a mutex of threads that a condition variable had woken.
+/// The waits to reacquire a mutex after a wake-up by a condition variable.
 #[derive(Clone, Debug, Serialize)]
 pub struct ReacquireReport {
+    /// The mutex's event name.
     pub latch: String,
+    /// The number of waits.
     pub waits: u64,
+    /// The time that all threads together waited.
     pub wait: f64,
-    /// The other waits for it, which are contention, and part of the sums.
+    /// The time of all other waits for the mutex, which are contention and part of the sums.
     pub other_wait: f64,
 }
 
@@ -140,26 +156,37 @@ impl Spins {
 /// Waits that took up to `le` and longer than the bucket before.
 #[derive(Clone, Debug, Serialize)]
 pub struct Bucket {
-    /// `None`: unbounded.
+    /// The upper bound, in seconds, inclusive; `None` for the last bucket.
     pub le: Option<f64>,
+    /// The number of waits.
     pub waits: u64,
 }
 
+/// The waits that began at one place.
 #[derive(Clone, Debug, Serialize)]
 pub struct CallsiteReport {
+    /// The place: a source file and line, or a function.
     pub callsite: String,
+    /// The number of waits that began there.
     pub waits: u64,
+    /// The time that all threads together waited.
     pub wait: f64,
-    /// The share of the wait time at all of these call sites.
+    /// The share of the wait time at all of these call sites, 0 to 1.
     pub share: f64,
 }
 
+/// The waits for pages at one level of an index.
 #[derive(Clone, Debug, Serialize)]
 pub struct PageReport {
+    /// The table or tablespace; see [`PageWaits::table`].
     pub table: String,
+    /// The index, or the purpose of a page without one; see [`PageWaits::index`].
     pub index: String,
+    /// The level, 0 for leaf pages; `None` for pages without an index.
     pub level: Option<u16>,
+    /// The number of waits.
     pub waits: u64,
+    /// The time that all threads together waited.
     pub wait: f64,
 }
 

@@ -79,7 +79,7 @@ fn reacquires(f: &mut Formatter, rows: &[ReacquireReport], duration: f64) -> fmt
         if i == 0 {
             writeln!(
                 f,
-                "\nwoken by a condition variable, waiting to get its mutex back: no contention, and in no sum"
+                "\nwoken by a condition variable, waiting to reacquire its mutex: not contention, and in no sum"
             )?;
         }
         let wait = format::nanoseconds(row.wait / duration * 1e9);

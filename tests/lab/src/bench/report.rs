@@ -7,15 +7,23 @@ use super::stats::{Summary, Together};
 /// One continuous load on one server, with each tool attached in turn.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Run {
+    /// The name of the release in the lab: `mysql-9.7`.
     pub server: String,
+    /// The version that the server reports.
     pub version: String,
+    /// The sysbench test.
     pub test: String,
+    /// The number of its threads.
     pub threads: u32,
+    /// The day of the run: `2026-01-31`.
     pub date: String,
+    /// The machine, in words.
     pub machine: String,
+    /// The versions of the tools, in words.
     pub tools: String,
     /// Windows with nothing attached.
     pub detached: Vec<Window>,
+    /// The tools, and the ways to use each.
     pub modes: Vec<ModeRun>,
 }
 
@@ -37,6 +45,7 @@ pub struct Window {
     pub tool: Option<ToolUse>,
 }
 
+/// What a tool used during a window.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct ToolUse {
     /// CPU time divided by wall time: 1 is a full core.
@@ -47,9 +56,12 @@ pub struct ToolUse {
     pub memory: f64,
 }
 
+/// A tool, used in one way, under one load.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct ModeRun {
+    /// The identifier of the mode.
     pub mode: String,
+    /// The name of the mode in tables.
     pub title: String,
     /// Pairs for which the tool was started before and ended after the window.
     pub pairs: Vec<Pair>,
@@ -67,7 +79,9 @@ pub struct ModeRun {
 /// A window with something attached, and the mean of the detached windows before and after it.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Pair {
+    /// The window with something attached.
     pub with: Window,
+    /// The mean of the detached windows.
     pub without: Window,
 }
 
@@ -78,6 +92,7 @@ fn rounded<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error>
 }
 
 impl Pair {
+    /// Pairs a window with the detached ones before and after it.
     pub fn new(before: Window, with: Window, after: Window) -> Pair {
         let mean = |f: fn(&Window) -> f64| (f(&before) + f(&after)) / 2.0;
         let p95 = before.p95.zip(after.p95).map(|(before, after)| (before + after) / 2.0);
@@ -87,6 +102,7 @@ impl Pair {
 }
 
 impl ModeRun {
+    /// Creates a mode without results.
     pub fn new(mode: String, title: &str) -> ModeRun {
         let title = title.to_owned();
         ModeRun {
@@ -194,6 +210,7 @@ fn range((low, high): (f64, f64)) -> String {
 }
 
 impl Run {
+    /// Returns the name of the load: server, test and number of threads.
     pub fn name(&self) -> String {
         format!("{}-{}-{}", self.server, self.test, self.threads)
     }

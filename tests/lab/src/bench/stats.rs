@@ -6,7 +6,9 @@ const RESAMPLES: usize = 4000;
 /// The median and the spread of a sample.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Summary {
+    /// The number of values.
     pub count: usize,
+    /// The median.
     pub median: f64,
     /// The first and the third quartile.
     pub quartiles: (f64, f64),
@@ -40,7 +42,9 @@ impl Summary {
 /// Several samples of ratios combined, equally weighted.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Together {
+    /// The number of samples.
     pub samples: usize,
+    /// The number of values in all samples.
     pub count: usize,
     /// The geometric mean of the samples' medians.
     pub mean: f64,

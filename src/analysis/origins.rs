@@ -356,3 +356,29 @@ impl<'a> Origins<'a> {
         Some(state)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BASE: u8 = 4;
+
+    #[test]
+    fn a_slot_is_known_until_something_overlaps_it() {
+        let (whole, half) = (Origin::register(3), Origin::register(5).low(4).expect("the low half"));
+        let mut state = State::entry();
+        assert_eq!(state.load(BASE, 0, 8), Origin::slot(BASE, 0, 8), "what the caller left there");
+        state.store(BASE, 0, 8, Some(whole));
+        state.store(BASE, 8, 4, Some(half));
+        assert_eq!((state.load(BASE, 0, 8), state.load(BASE, 8, 4)), (Some(whole), Some(half)));
+        assert_eq!(state.load(BASE, 0, 4), whole.low(4));
+        // A part of the first is overwritten: the rest is neither that nor what the caller left.
+        state.store(BASE, 0, 4, Some(half));
+        assert_eq!((state.load(BASE, 0, 4), state.load(BASE, 4, 4), state.load(BASE, 0, 8)), (Some(half), None, None));
+        // All of it is.
+        state.store(BASE, -8, 32, None);
+        assert_eq!((state.load(BASE, 8, 4), state.slots.len()), (None, 1));
+        assert_eq!(state.load(BASE, 24, 8), Origin::slot(BASE, 24, 8));
+        assert_eq!(state.load(BASE + 1, 0, 8), Origin::slot(BASE + 1, 0, 8));
+    }
+}

@@ -316,6 +316,16 @@ fn members_of_arguments_are_passed_on() {
 }
 
 #[test]
+fn an_argument_may_be_an_addition_to_some_register() {
+    // lea 0x20(%rbx),%rdi; lea 0x8(%rbx),%rax; mov %rax,%rsi; nop; ret
+    let f = x86_function(&[0x48, 0x8d, 0x7b, 0x20, 0x48, 0x8d, 0x43, 0x08, 0x48, 0x89, 0xc6, 0x90, 0xc3]);
+    assert_eq!([0, 1, 2].map(|number| f.added_for(BASE + 11, number)), [Some(0x20), Some(8), None]);
+    // lea 0x8(%rsp),%rdi, an address on the stack; nop; ret
+    let f = x86_function(&[0x48, 0x8d, 0x7c, 0x24, 0x08, 0x90, 0xc3]);
+    assert_eq!(f.added_for(BASE + 5, 0), None);
+}
+
+#[test]
 fn stores_of_arguments_tell_a_layout() {
     let stores = |f: &Function, argument| -> Vec<(i64, u32)> { f.stores(argument, 0).collect() };
     // mov %rdi,%rbx; mov %rsi,0x38(%rbx); mov %edx,0x20(%rdi); ret

@@ -159,6 +159,16 @@ mod tests {
     }
 
     #[test]
+    fn the_kernel_lists_online_cpus_and_siblings() {
+        let (_dir, machine) = machine(&[
+            ("sys/devices/system/cpu/online", "0-2,6"),
+            ("sys/devices/system/cpu/cpu2/topology/thread_siblings_list", "2,6"),
+        ]);
+        assert_eq!(machine.online_cpus(), [0, 1, 2, 6]);
+        assert_eq!((machine.siblings(2), machine.siblings(0)), (vec![2, 6], vec![]));
+    }
+
+    #[test]
     fn identities_are_read() {
         assert_eq!(from_midr("0x00000000481fd010"), Some(CpuId::Arm { implementer: 0x48, part: 0xd01 }));
         for bad in [

@@ -138,3 +138,24 @@ pub(super) fn debuglink_crc(file: &File) -> io::Result<u32> {
     }
     Ok(crc.finalize())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    #[test]
+    fn no_more_than_the_limit_is_read() {
+        let mut file = tempfile::tempfile().expect("a file");
+        file.write_all(b"one\0two\0three").expect("space for it");
+        let pieces = Pieces { cache: ReadCache::new(&file), left: Cell::new(12) };
+        assert_eq!((&pieces).len(), Ok(13));
+        assert_eq!((&pieces).read_bytes_at(4, 3), Ok(&b"two"[..]));
+        assert_eq!((&pieces).read_bytes_at_until(0..13, 0), Ok(&b"one"[..]));
+        // The text and its end count too.
+        assert_eq!(pieces.left.get(), 5);
+        assert_eq!((&pieces).read_bytes_at(0, 6), Err(()));
+        assert_eq!((&pieces).read_bytes_at(8, 5), Ok(&b"three"[..]));
+    }
+}

@@ -39,10 +39,10 @@ pub(crate) fn measured(agent: &Agent, metric: &str) -> Result<BTreeMap<String, (
         .collect())
 }
 
-/// The least share of the waits in performance_schema's sum for a contended mutex that armtrace must find, in at least
-/// one of several windows. The sum also includes acquisitions of a free mutex, which are deducted as far as they can be
-/// computed, and spinning.
+/// The least share of the waits in performance_schema's sum for a contended mutex that armtrace must find. The sum also
+/// includes acquisitions of a free mutex, which are deducted as far as they can be computed, and spinning.
 const FOUND: f64 = 0.6;
+/// The windows of which one must agree. In a window in which the hypervisor stops a CPU, the two clocks may not.
 const WINDOWS: usize = 4;
 
 fn table_cache_agrees(release: Release) -> Result<()> {
@@ -60,7 +60,7 @@ fn agrees(release: Release, options: &Options, test: &str, latch: &str) -> Resul
     // Waits before the latch's name is known are exported once it is. An earlier first reading would not include them.
     wait_for("the latch's name", LIMIT, || Ok(measured(&agent, LATCH)?.contains_key(latch).then_some(())))?;
     let mut before = Reading::take(&server, &agent)?;
-    let mut is_found = false;
+    let mut agree = false;
     for _ in 0..WINDOWS {
         let mut most_delay = 0.0;
         let (after, row) = wait_for("a hundred waits", LIMIT, || {
@@ -70,9 +70,10 @@ fn agrees(release: Release, options: &Options, test: &str, latch: &str) -> Resul
             Ok((row.waits >= 100.0).then_some((now, row)))
         })?;
         println!("{row:?}");
-        ensure!(row.ours_s <= row.raw_s * 1.05, "{:.3}s is more than {:.3}s", row.ours_s, row.raw_s);
-        is_found = row.ours_s >= (row.truth_s - row.preempted_s) * FOUND;
-        if is_found {
+        // More preempted than contended time: nothing can be said about this window's least.
+        let least = (row.truth_s - row.preempted_s) * FOUND;
+        agree = least > 0.0 && (least..=row.raw_s * 1.05).contains(&row.ours_s);
+        if agree {
             break;
         }
         before = after;
@@ -80,7 +81,7 @@ fn agrees(release: Release, options: &Options, test: &str, latch: &str) -> Resul
     load.stop()?;
     agent.stop()?;
     server.stop()?;
-    ensure!(is_found, "{latch}: too little wait time was found in each of {WINDOWS} windows");
+    ensure!(agree, "{latch}: in none of {WINDOWS} windows does the wait time agree");
     Ok(())
 }
 

@@ -11,8 +11,12 @@ use crate::measure::Snapshot;
 pub struct History(VecDeque<Snapshot>);
 
 impl History {
-    /// Adds the newest snapshot, and drops those that are no longer needed.
+    /// Adds the newest snapshot, and drops those that are no longer needed. Where time stands still, as at the end of a
+    /// replay, it replaces the one before.
     pub fn push(&mut self, snapshot: Snapshot) {
+        if self.0.back().is_some_and(|last| last.elapsed == snapshot.elapsed) {
+            self.0.pop_back();
+        }
         while self.0.get(1).is_some_and(|second| is_a_cycle_before(second, &snapshot)) {
             self.0.pop_front();
         }
@@ -28,4 +32,23 @@ impl History {
 fn is_a_cycle_before(earlier: &Snapshot, now: &Snapshot) -> bool {
     // A tick that comes slightly early still ends a cycle.
     now.elapsed.saturating_sub(earlier.elapsed) >= CYCLE_TIME.mul_f64(0.9)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn at(second: u64) -> Snapshot {
+        Snapshot { elapsed: Duration::from_secs(second), ..Snapshot::default() }
+    }
+
+    #[test]
+    fn it_does_not_grow_and_keeps_the_last_cycle_where_time_stands_still() {
+        let mut history = History::default();
+        [0, 1, 2, 3, 4, 5, 6, 7, 8, 8, 8, 8, 8, 8, 8, 8].map(at).into_iter().for_each(|now| history.push(now));
+        assert!(history.0.len() <= 6, "{}", history.0.len());
+        assert_eq!(history.before(&at(8)).map(|earlier| earlier.elapsed.as_secs()), Some(4));
+    }
 }

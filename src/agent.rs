@@ -77,8 +77,6 @@ impl AttachError {
 pub struct Agent {
     /// The server.
     pub target: Arc<Target>,
-    /// The measurements that could not be attached, with the reason.
-    degraded: Vec<String>,
     source: Arc<Source>,
 }
 
@@ -91,6 +89,8 @@ pub struct Source {
     measurements: Vec<Arc<dyn Measurement>>,
     attached_at: Instant,
     cpu_at_attach: Option<u64>,
+    /// What could not be attached, one line each.
+    not_measured: Vec<String>,
     costs: OnceLock<Costs>,
     paused: AtomicBool,
     /// Disconnected once everything that takes long is done.
@@ -114,6 +114,8 @@ impl Agent {
         let attached = Attaching::begin(&target, &plan, &latches, options.more.as_ref());
         let Attached { mut measurements, degraded, later } = attached;
         measurements.insert(0, watchpoints.clone());
+        let refused = measurements.iter().rev().flat_map(|measurement| measurement.refused());
+        let not_measured = degraded.into_iter().chain(refused).collect();
         let (prepared, preparing) = mpsc::channel();
         let source = Arc::new(Source {
             latches,
@@ -121,6 +123,7 @@ impl Agent {
             measurements,
             attached_at: Instant::now(),
             cpu_at_attach: cpu_time_ns(target.pid),
+            not_measured,
             costs: OnceLock::new(),
             paused: AtomicBool::new(false),
             preparing: Mutex::new(preparing),
@@ -128,7 +131,7 @@ impl Agent {
         });
         target.image.release_memory();
         prepare(&source, options.max_overhead, later, prepared);
-        Ok(Agent { target, degraded, source })
+        Ok(Agent { target, source })
     }
 
     /// Returns the source of snapshots, which can outlive the agent.
@@ -137,9 +140,8 @@ impl Agent {
     }
 
     /// Returns what is not measured, and which probes the kernel refused: one line each.
-    pub fn degradations(&self) -> Vec<String> {
-        let refused = self.source.measurements.iter().rev().flat_map(|measurement| measurement.refused());
-        self.degraded.iter().cloned().chain(refused).collect()
+    pub fn degradations(&self) -> &[String] {
+        &self.source.not_measured
     }
 
     /// Detaches the probes until [`Agent::resume`]; figures do not change meanwhile. Counters of hardware events, and
@@ -214,6 +216,7 @@ impl SnapshotSource for Source {
             up: !self.target.ended(),
             paused: self.paused.load(Ordering::Relaxed),
             costs: self.costs.get().map(Costs::by_class).unwrap_or_default(),
+            not_measured: self.not_measured.clone(),
             ..Snapshot::default()
         };
         for measurement in &self.measurements {

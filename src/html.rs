@@ -1,5 +1,5 @@
-//! Self-contained web pages, which fetch nothing and run no script. Names come from the server's binary, so all text is
-//! escaped.
+//! Self-contained web pages, which fetch nothing; only the landing page runs a script. Names come from the server's
+//! binary, so all text is escaped.
 
 use maud::{html, Markup, PreEscaped, DOCTYPE};
 

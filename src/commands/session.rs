@@ -93,7 +93,7 @@ impl Session {
         let more = More { sample_hz: args.sample_hz, hardware_events: args.hardware_events, statements };
         let options = Options { max_overhead: args.max_overhead, domains: args.handoffs, more: Some(more) };
         let agent = Agent::attach(target, options)?;
-        for line in remarks.into_iter().chain(agent.degradations()) {
+        for line in remarks.iter().chain(agent.degradations()) {
             tracing::warn!("{line}");
         }
         Ok(Session { agent, ends, runtime })

@@ -1,10 +1,11 @@
-//! The HTTP server: `/metrics`, `/healthz` and a landing page.
+//! The HTTP server: `/metrics`, `/healthz`, and a landing page with the events that keep it up to date.
 
+use super::events::{Feed, INTERVAL};
 use super::{page, Listener, ProcessSelf, SnapshotCollector, SnapshotSource};
 use axum::extract::State;
 use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE};
 use axum::http::StatusCode;
-use axum::response::{Html, IntoResponse, Response};
+use axum::response::{Html, IntoResponse, Response, Sse};
 use axum::routing::get;
 use axum::Router;
 use hyper::server::conn::http1;
@@ -19,12 +20,16 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{watch, AcquireError, Semaphore};
 use tokio::task::{spawn_blocking, JoinSet};
-use tokio::time::{sleep, timeout};
+use tokio::time::{interval, sleep, timeout, MissedTickBehavior};
+use tokio_io_timeout::TimeoutStream;
 
 /// The longest that a client may take to send a request, and that a connection may be idle between two requests.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
-/// The longest that a client may leave a response unread before the kernel closes the connection.
-const UNREAD_TIMEOUT: Duration = Duration::from_secs(30);
+/// The longest that a client may leave a response unread before the connection is closed.
+const UNREAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// The most bytes of a response that the kernel holds beside those on their way, and that hyper does. Without a limit,
+/// both would take many events of a client that does not read before [`UNREAD_TIMEOUT`] begins.
+const UNSENT: u32 = 16 << 10;
 /// The longest that responses in progress may take to finish once the server stops.
 const STOP_TIMEOUT: Duration = Duration::from_millis(500);
 /// The most connections served at a time. Further ones wait in the kernel's queue.
@@ -47,6 +52,7 @@ pub struct Exporter {
     source: Arc<dyn SnapshotSource>,
     /// Held while a snapshot is taken, so that concurrent requests take turns.
     turn: Arc<Semaphore>,
+    feed: Feed,
 }
 
 impl Exporter {
@@ -58,7 +64,15 @@ impl Exporter {
         let registry = Registry::new();
         registry.register(Box::new(SnapshotCollector::new(source.clone())))?;
         registry.register(Box::new(ProcessSelf::new()))?;
-        Ok(Exporter { registry, source, turn: Arc::new(Semaphore::new(1)) })
+        Ok(Exporter { registry, source, turn: Arc::new(Semaphore::new(1)), feed: Feed::new() })
+    }
+
+    /// Takes a snapshot for the pages that are open, and returns what has changed in them.
+    fn figures(&self) -> String {
+        let snapshot = self.source.snapshot();
+        let figures = self.feed.show(&snapshot, page::figures);
+        self.feed.remember(snapshot);
+        figures.into_string()
     }
 
     /// Returns all metrics in the Prometheus text format, version 0.0.4.
@@ -79,7 +93,9 @@ impl Exporter {
 /// Fails if the listener cannot be registered with the runtime.
 pub async fn serve(listener: Listener, exporter: Exporter, stop: impl Future<Output = ()>) -> io::Result<()> {
     let listener = TcpListener::from_std(listener.into_std())?;
-    let router = router(exporter);
+    let exporter = Arc::new(exporter);
+    let router = router(Arc::clone(&exporter));
+    let publisher = tokio::spawn(publish(Arc::clone(&exporter)));
     let (stopping, _) = watch::channel(false);
     let mut connections = JoinSet::new();
     let mut stop = pin!(stop);
@@ -94,12 +110,28 @@ pub async fn serve(listener: Listener, exporter: Exporter, stop: impl Future<Out
         }
     }
     drop(listener);
+    publisher.abort();
+    exporter.feed.end();
     stopping.send_replace(true);
     let finished = async { while connections.join_next().await.is_some() {} };
     if timeout(STOP_TIMEOUT, finished).await.is_err() {
         tracing::debug!("closing {} unfinished HTTP connections", connections.len());
     }
     Ok(())
+}
+
+/// Sends the newest figures to the pages that are open. While there are none, no snapshot is taken.
+async fn publish(exporter: Arc<Exporter>) {
+    let mut ticks = interval(INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        exporter.feed.until_open().await;
+        ticks.tick().await;
+        match in_turn(Arc::clone(&exporter), |exporter| Ok(exporter.figures())).await {
+            Ok(figures) => exporter.feed.send(&figures),
+            Err(error) => tracing::error!("cannot update open pages: {error}"),
+        }
+    }
 }
 
 /// Waits a moment after a failed `accept`, because running out of file descriptors is temporary. A connection that the
@@ -117,10 +149,14 @@ async fn connection(stream: TcpStream, router: Router, mut stopping: watch::Rece
     // The connection works without these options too, so failures do not matter.
     let _ = socket.set_tcp_nodelay(true);
     let _ = socket.set_tcp_user_timeout(Some(UNREAD_TIMEOUT));
+    let _ = socket.set_tcp_notsent_lowat(UNSENT);
+    let mut stream = TimeoutStream::new(stream);
+    stream.set_write_timeout(Some(UNREAD_TIMEOUT));
     let mut connection = pin!(http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(REQUEST_TIMEOUT)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router)));
+        .max_buf_size(UNSENT as usize)
+        .serve_connection(TokioIo::new(Box::pin(stream)), TowerToHyperService::new(router)));
     let served = tokio::select! {
         served = connection.as_mut() => served,
         _ = stopping.changed() => {
@@ -133,13 +169,14 @@ async fn connection(stream: TcpStream, router: Router, mut stopping: watch::Rece
     }
 }
 
-fn router(exporter: Exporter) -> Router {
+fn router(exporter: Arc<Exporter>) -> Router {
     Router::new()
         .route("/metrics", get(metrics))
         .route("/healthz", get(async || "ok\n"))
         .route("/", get(landing))
+        .route("/events", get(events))
         .fallback(async || (StatusCode::NOT_FOUND, "not found; the metrics are at /metrics\n"))
-        .with_state(Arc::new(exporter))
+        .with_state(exporter)
 }
 
 async fn metrics(State(exporter): State<Arc<Exporter>>) -> Response {
@@ -151,12 +188,18 @@ async fn metrics(State(exporter): State<Arc<Exporter>>) -> Response {
 }
 
 async fn landing(State(exporter): State<Arc<Exporter>>) -> Response {
-    let page = in_turn(exporter, |exporter| Ok(page::landing(&exporter.source.snapshot()))).await;
-    let headers =
-        [(CONTENT_SECURITY_POLICY, "default-src 'none'; style-src 'unsafe-inline'"), (CACHE_CONTROL, "no-store")];
+    let page = in_turn(exporter, |exporter| Ok(exporter.feed.show(&exporter.source.snapshot(), page::landing))).await;
+    let headers = [(CONTENT_SECURITY_POLICY, page::CONTENT_POLICY.as_str()), (CACHE_CONTROL, "no-store")];
     match page {
         Ok(page) => (headers, Html(page)).into_response(),
         Err(error) => failed(&error),
+    }
+}
+
+async fn events(State(exporter): State<Arc<Exporter>>) -> Response {
+    match exporter.feed.open() {
+        Some(events) => Sse::new(events).into_response(),
+        None => (StatusCode::SERVICE_UNAVAILABLE, "too many pages are open\n").into_response(),
     }
 }
 

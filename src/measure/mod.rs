@@ -75,6 +75,9 @@ macro_rules! snapshot {
             /// CPU time that the server has used since attach (user and system), in nanoseconds; `None` if /proc does
             /// not say.
             pub server_cpu_ns: Option<u64>,
+            /// What is not measured although it was asked for, and probes that the kernel refused: one line each, known
+            /// since attach. A recording does not hold them.
+            pub not_measured: Vec<String>,
             /// The recording that it is from; `None` if the server is live.
             pub replayed: Option<Replayed>,
         }

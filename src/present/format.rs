@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::model::CpuClass;
+use crate::model::{CpuClass, Mode};
 
 /// Stands for an unknown figure.
 pub const NOTHING: &str = "-";
@@ -54,6 +54,22 @@ pub fn cpu_classes(shares: &[(CpuClass, f64)]) -> Option<String> {
     let part = |(class, share): &(CpuClass, f64)| format!("{} {:.0}%", class.as_str(), 100.0 * share);
     let parts: Vec<String> = shares.iter().filter(|(_, share)| *share >= LEAST).map(part).collect();
     (!parts.is_empty()).then(|| format!("cpu: {}", parts.join(" · ")))
+}
+
+/// Formats the mode in which a latch is waited for: `S`, `SX`, `X`, or `-` if it has no modes.
+pub fn mode(mode: Mode) -> &'static str {
+    match mode {
+        Mode::None => NOTHING,
+        Mode::S => "S",
+        Mode::Sx => "SX",
+        Mode::X => "X",
+    }
+}
+
+/// Formats the shares of a wait spent awake and asleep as `13/87%`. The two always add up to 100.
+pub fn spin_and_sleep(sleep_share: f64) -> String {
+    let sleep = (sleep_share * 100.0).round();
+    format!("{:.0}/{sleep:.0}%", 100.0 - sleep)
 }
 
 /// Formats a span of time in whole seconds: `8s`, `1m23s`, `2h05m`, `3d04h`.

@@ -1,6 +1,6 @@
 //! Shows snapshots on a terminal: the live table and the full-screen view.
 
-mod history;
+pub(crate) mod history;
 pub(crate) mod lines;
 mod live;
 pub mod screen;

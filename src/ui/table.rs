@@ -4,7 +4,7 @@ use super::top::{Interval, TopCallsite, TopLatch, TopPage};
 use crate::measure::advice::advice;
 use crate::measure::Snapshot;
 use crate::model::Mode;
-use crate::present::format::{self, NOTHING};
+use crate::present::format::{self, mode, spin_and_sleep, NOTHING};
 use crate::present::names::{cut_middle, short_names};
 use ratatui::buffer::Buffer;
 use ratatui::layout::{Constraint, Rect};
@@ -243,30 +243,13 @@ fn row(latch: &TopLatch, layout: &Layout) -> Row<'static> {
 
 /// Formats a place of pages and its wait per second: `sbtest/sbtest1.k_1 level 0 1.20s/s`.
 fn page(top: &TopPage) -> String {
-    let page = &top.page;
-    let index = if page.index.is_empty() { String::new() } else { format!(".{}", page.index) };
-    let place = cut_middle(&format!("{}{index}", page.table), MAX_PAGE);
-    let level = page.level.map_or_else(String::new, |level| format!(" level {level}"));
+    let place = cut_middle(&top.page.place(), MAX_PAGE);
+    let level = top.page.level.map_or_else(String::new, |level| format!(" level {level}"));
     format!("{place}{level} {}/s", format::nanoseconds(top.wait_ns_per_second))
 }
 
 fn right(text: impl Into<String>) -> Text<'static> {
     Text::from(text.into()).right_aligned()
-}
-
-fn mode(mode: Mode) -> &'static str {
-    match mode {
-        Mode::None => NOTHING,
-        Mode::S => "S",
-        Mode::Sx => "SX",
-        Mode::X => "X",
-    }
-}
-
-/// Formats the shares of the wait spent awake and asleep as `13/87%`. The two always add up to 100.
-fn spin_and_sleep(sleep_share: f64) -> String {
-    let sleep = (sleep_share * 100.0).round();
-    format!("{:.0}/{sleep:.0}%", 100.0 - sleep)
 }
 
 /// Formats a call site and its share, `lock0lock.cc:1234 64%`. Only the site is cut to fit, never the share.

@@ -96,6 +96,11 @@ impl<'a> Interval<'a> {
         self.now.elapsed.saturating_sub(began).as_secs_f64().max(1e-3)
     }
 
+    /// Returns the snapshot that the interval begins with; `None` if it begins at attach.
+    pub fn began(&self) -> Option<&'a Snapshot> {
+        self.earlier
+    }
+
     /// Returns what these rows counted in the interval: one for each row of now, in the same order.
     fn counted<T, K>(&self, rows: impl Fn(&'a Snapshot) -> &'a [T], key: impl Fn(&'a T) -> K) -> Vec<T>
     where
@@ -122,6 +127,32 @@ impl<'a> Interval<'a> {
             by_wait.then(b.total_ns.cmp(&a.total_ns)).then_with(|| (&a.latch, a.mode).cmp(&(&b.latch, b.mode)))
         });
         rows
+    }
+
+    /// Returns the waits in the interval for one of the latches in [`Interval::top_latches`]; `None` if the snapshot
+    /// does not have it.
+    pub fn waits_for(&self, latch: &TopLatch) -> Option<LatchWaits> {
+        let find = |snapshot: &'a Snapshot| {
+            let is_it = |row: &&LatchWaits| (row.kind, row.mode, &row.latch) == (latch.kind, latch.mode, &latch.latch);
+            snapshot.latch.waits.iter().find(is_it)
+        };
+        let now = find(self.now)?;
+        Some(self.earlier.and_then(find).map_or_else(|| now.clone(), |earlier| now.since(earlier)))
+    }
+
+    /// Returns the share of the interval's wait time for latches that is estimated, 0 to 1; `None` if nothing is.
+    pub fn estimated_share(&self) -> Option<f64> {
+        let mut counted = self.counted(|s| &s.latch.waits, |latch| (&latch.latch, latch.kind, latch.mode));
+        counted.retain(|latch| latch.kind != Kind::Cond);
+        let sum = |of: fn(&LatchWaits) -> u64| counted.iter().map(|latch| of(latch) as f64).sum::<f64>();
+        let estimated = sum(|latch| latch.estimated_ns);
+        (estimated > 0.0).then(|| (estimated / sum(|latch| latch.waits.sum_ns)).min(1.0))
+    }
+
+    /// Returns how many CPUs the server used in the interval, on average; `None` if that is not known.
+    pub fn server_cpus(&self) -> Option<f64> {
+        let before = self.earlier.map_or(Some(0), |earlier| earlier.server_cpu_ns)?;
+        Some(self.now.server_cpu_ns?.saturating_sub(before) as f64 / 1e9 / self.seconds())
     }
 
     /// Returns pages by wait time in the interval, without those that no thread waited for.

@@ -4,13 +4,13 @@ use armtrace::measure::{Replayed, Snapshot};
 use armtrace::model::{Kind, Mode};
 use lab::exporter::ServedExporter;
 use lab::http::get;
-use lab::snapshots::{busy, latch};
-use std::io::{Read, Write};
+use lab::snapshots::{busy, empty, latch};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{mpsc, Arc, Mutex};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 #[test]
 fn metrics_are_text_0_0_4() {
@@ -52,7 +52,7 @@ fn the_landing_page_of_a_replay_says_so() {
     let name = "<demo>.rec".to_owned();
     let replay = page(Some(Replayed { name, length: Duration::from_secs(40), ..Replayed::default() }));
     assert!(replay.contains("REPLAY of &lt;demo&gt;.rec, 40s recorded 1970-01-01 00:00 UTC"), "{replay}");
-    assert!(replay.contains("played for 5s") && !replay.contains("attached"), "{replay}");
+    assert!(replay.contains("played for 5s") && !replay.contains("attached for"), "{replay}");
     assert!(!page(None).contains("REPLAY"));
 }
 
@@ -159,4 +159,156 @@ fn hanging_clients_do_not_block_others() {
     let server = ServedExporter::of(|| busy(5));
     let _hanging: Vec<_> = (0..40).map(|_| TcpStream::connect(&server.address).unwrap()).collect();
     assert!(get(&server.address, "/metrics").unwrap().head.contains("200"));
+}
+
+/// The most pages that may be open at a time.
+const PAGES: usize = 16;
+
+/// An open page: what it receives of `/events`.
+struct Page(BufReader<TcpStream>);
+
+impl Page {
+    /// Opens a page, and returns it with the status of the answer.
+    fn open(address: &str) -> (Page, String) {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        write!(stream, "GET /events HTTP/1.1\r\nHost: {address}\r\n\r\n").unwrap();
+        let mut page = Page(BufReader::new(stream));
+        let status = page.line().unwrap();
+        (page, status)
+    }
+
+    /// Returns the next line, or `None` at the end.
+    fn line(&mut self) -> Option<String> {
+        let mut line = String::new();
+        self.0.read_line(&mut line).ok().filter(|n| *n > 0).map(|_| line)
+    }
+
+    /// Returns the next event, or `None` at the end.
+    fn event(&mut self) -> Option<String> {
+        std::iter::from_fn(|| self.line()).find(|line| line.starts_with("data: "))
+    }
+}
+
+/// Serves a busy server, and counts the snapshots taken.
+fn counted() -> (ServedExporter, Arc<AtomicUsize>) {
+    let taken = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&taken);
+    (ServedExporter::of(move || busy(counter.fetch_add(1, Ordering::SeqCst) as u64)), taken)
+}
+
+#[test]
+fn open_pages_share_a_snapshot_a_second() {
+    let (server, taken) = counted();
+    let mut pages: Vec<Page> = (0..3).map(|_| Page::open(&server.address).0).collect();
+    let began = Instant::now();
+    let events: Vec<Vec<String>> =
+        (0..3).map(|_| pages.iter_mut().map(|page| page.event().unwrap()).collect()).collect();
+    let [first, .., last] = &events[..] else { panic!("three rounds of events") };
+    assert!(first[0].contains("since attach") && last[0].contains("in the last 2s"), "{}", last[0]);
+    assert!(last.iter().all(|event| *event == last[0]), "all pages show the same");
+    let (taken, seconds) = (taken.load(Ordering::SeqCst) as u64, began.elapsed().as_secs());
+    assert!(taken <= seconds + 2, "{taken} snapshots in {seconds} s");
+}
+
+#[test]
+fn closed_pages_cost_no_snapshots() {
+    let (server, taken) = counted();
+    let (mut page, _) = Page::open(&server.address);
+    page.event().unwrap();
+    drop(page);
+    // The next event shows that nobody is there.
+    thread::sleep(Duration::from_millis(2500));
+    let before = taken.load(Ordering::SeqCst);
+    thread::sleep(Duration::from_millis(2500));
+    assert_eq!(taken.load(Ordering::SeqCst), before);
+}
+
+#[test]
+fn pages_beyond_the_limit_are_turned_away_and_scrapes_are_not() {
+    let (server, _) = counted();
+    let mut pages: Vec<(Page, String)> = (0..PAGES).map(|_| Page::open(&server.address)).collect();
+    assert!(pages.iter().all(|(_, status)| status.contains("200")));
+    assert!(Page::open(&server.address).1.contains("503"));
+    assert!(pages.iter_mut().all(|(page, _)| page.event().is_some()));
+    assert!(get(&server.address, "/metrics").unwrap().head.contains("200"));
+    assert!(get(&server.address, "/healthz").unwrap().head.contains("200"));
+    pages.pop();
+    let is_served = |_| {
+        thread::sleep(Duration::from_millis(100));
+        Page::open(&server.address).1.contains("200")
+    };
+    assert!((0..50).any(is_served), "a closed page makes room");
+}
+
+#[test]
+fn a_page_that_does_not_read_is_closed() {
+    let (server, _) = counted();
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket.set_recv_buffer_size(4096).unwrap();
+    let address: std::net::SocketAddr = server.address.parse().unwrap();
+    socket.connect(&address.into()).unwrap();
+    let mut stream = TcpStream::from(socket);
+    write!(stream, "GET /events HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    thread::sleep(Duration::from_secs(16));
+    // What was under way is still there to read, and then nothing more comes.
+    stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    let began = Instant::now();
+    while !matches!(stream.read(&mut [0; 65536]), Ok(0) | Err(_)) {
+        assert!(began.elapsed() < Duration::from_secs(4), "it goes on");
+    }
+    assert!(began.elapsed() < Duration::from_secs(4), "it is not closed");
+}
+
+#[test]
+fn open_pages_do_not_delay_the_stop() {
+    let stop = || {
+        let (server, _) = counted();
+        let (mut page, _) = Page::open(&server.address);
+        page.event().unwrap();
+        let took = server.stop();
+        assert!(page.event().is_none(), "the events end");
+        took
+    };
+    // The shortest of three, because other tests run at the same time.
+    let took = (0..3).map(|_| stop()).min().unwrap();
+    assert!(took < Duration::from_millis(300), "{took:?}");
+}
+
+#[test]
+fn what_is_not_measured_is_absent_with_the_reason() {
+    let page = |snapshot: fn() -> Snapshot| {
+        let server = ServedExporter::of(snapshot);
+        get(&server.address, "/").unwrap().body
+    };
+    let nothing = page(|| Snapshot {
+        elapsed: Duration::from_secs(9),
+        server_cpu_ns: Some(9_000_000),
+        not_measured: vec!["CPU time is not sampled: <perf> is not permitted".to_owned()],
+        ..empty()
+    });
+    for text in [
+        "Not measured: CPU time is not sampled: &lt;perf&gt; is not permitted",
+        "No thread has waited for a latch so far.",
+        "No wait for a page was seen so far.",
+        "No CPU time was sampled so far.",
+        "The server is idle: it used 0.10% of a CPU since attach.",
+    ] {
+        assert!(nothing.contains(text), "{text}\n{nothing}");
+    }
+    assert!(!nothing.contains("statements/s") && !nothing.contains("is estimated"), "{nothing}");
+    let busy = page(|| busy(5));
+    let place = "sbtest/<wbr>sbtest1.<wbr>k_<wbr>1<wbr>";
+    for text in ["statements/s", "<dd>2.40</dd>", "<dd>~0.36%</dd>", place, "spin loops"] {
+        assert!(busy.contains(text), "{text}\n{busy}");
+    }
+    assert!(busy.contains("Events not counted: 18 map_full.") && !busy.contains("is idle"), "{busy}");
+}
+
+#[test]
+fn the_page_may_run_and_load_only_what_is_in_it() {
+    let server = ServedExporter::of(|| busy(5));
+    let head = get(&server.address, "/").unwrap().head;
+    let policy = head.lines().find_map(|line| line.strip_prefix("content-security-policy: ")).unwrap();
+    assert!(policy.starts_with("default-src 'none'; script-src 'sha256-") && !policy.contains("unsafe"), "{policy}");
 }

@@ -121,6 +121,12 @@ impl PageWaits {
         PageWaits { table: PageWaits::OTHER.to_owned(), index: String::new(), level: None, waits: 0, wait_ns: 0 }
     }
 
+    /// Returns the table and the index: `sbtest/sbtest1.k_1`.
+    pub fn place(&self) -> String {
+        let dot = if self.index.is_empty() { "" } else { "." };
+        format!("{}{dot}{}", self.table, self.index)
+    }
+
     /// Returns what distinguishes the row from others: table, index and level.
     pub fn location(&self) -> (&str, &str, Option<u16>) {
         (&self.table, &self.index, self.level)

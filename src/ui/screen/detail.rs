@@ -3,12 +3,11 @@
 use ratatui::style::{Modifier, Style};
 use ratatui::text::Line;
 
-use super::views::mode;
 use super::{LatchId, Screen};
 use crate::measure::latch::{CallsiteWaits, Handoffs, LatchWaits};
 use crate::measure::Snapshot;
 use crate::model::{Histogram, BUCKET_BOUNDS_NS};
-use crate::present::format::{self, NOTHING};
+use crate::present::format::{self, mode, NOTHING};
 use crate::present::names::cut_middle;
 use crate::ui::top::Interval;
 

@@ -7,7 +7,7 @@ use crate::measure::cpu::CpuTime;
 use crate::measure::latch::{CallsiteWaits, Handoffs};
 use crate::measure::Snapshot;
 use crate::model::Mode;
-use crate::present::format::{self, NOTHING};
+use crate::present::format::{self, mode, NOTHING};
 use crate::ui::top::{HandoffTimes, Interval};
 
 /// A list.
@@ -188,9 +188,8 @@ fn pages(now: &Snapshot, earlier: Option<&Snapshot>, seconds: f64) -> Vec<ViewRo
         let before = before(page);
         let waits = page.waits.saturating_sub(before.0) as f64 / seconds;
         let wait = page.wait_ns.saturating_sub(before.1) as f64 / seconds;
-        let index = if page.index.is_empty() { String::new() } else { format!(".{}", page.index) };
         ViewRow {
-            name: format!("{}{index}", page.table),
+            name: page.place(),
             values: vec![page.level.map_or(-1.0, f64::from), waits, wait, page.wait_ns as f64],
             texts: vec![
                 page.level.map_or(NOTHING.to_owned(), |level| level.to_string()),
@@ -277,13 +276,4 @@ fn probes(now: &Snapshot, earlier: Option<&Snapshot>, seconds: f64) -> Vec<ViewR
         }
     };
     now.probes.iter().enumerate().map(row).collect()
-}
-
-pub(super) fn mode(mode: Mode) -> &'static str {
-    match mode {
-        Mode::None => NOTHING,
-        Mode::S => "S",
-        Mode::Sx => "SX",
-        Mode::X => "X",
-    }
 }

@@ -11,6 +11,7 @@ mod guest;
 mod handoffs;
 mod hardware;
 mod lab;
+mod landing;
 mod library;
 mod life;
 mod naming;

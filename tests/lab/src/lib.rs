@@ -4,6 +4,7 @@
 pub mod agent;
 pub mod bench;
 pub mod binaries;
+pub mod browser;
 pub mod dashboard;
 pub mod elf;
 pub mod exporter;

@@ -19,6 +19,7 @@ mod pages;
 mod programs;
 mod recordings;
 mod scenario;
+mod servers;
 mod size;
 mod sleeps;
 mod symbols;

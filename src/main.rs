@@ -4,11 +4,10 @@ use std::process::ExitCode;
 
 use armtrace::commands::{self, Cli};
 use armtrace::memory;
-use clap::Parser;
 
 fn main() -> ExitCode {
     memory::share();
-    let cli = Cli::parse();
+    let cli = Cli::from_arguments();
     match commands::execute(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {

@@ -3,7 +3,7 @@
 use armtrace::measure::checksum::Implementation;
 use armtrace::measure::{cpu, latch};
 use armtrace::measure::{Replayed, Snapshot};
-use armtrace::model::{Kind, Mode};
+use armtrace::model::{Kind, Mode, ProbeState};
 use armtrace::ui::table::LatchTable;
 use armtrace::ui::LiveView;
 use lab::snapshots::*;
@@ -150,6 +150,48 @@ fn unknown_figures_are_not_invented() {
     let lines = rendered(&empty(), None, 80, 24);
     assert!(lines[1].starts_with("0.00 threads waiting · 0 waits/s · overhead not known"), "{}", lines[1]);
     assert_eq!(lines[2], "no contended waits so far");
+}
+
+/// Returns a server after this many seconds, of whose CPU time probes took a tenth: 10 ms of each second.
+fn idle(seconds: u64, statements: Option<u64>) -> Snapshot {
+    let mut snapshot = Snapshot { statements, server_cpu_ns: Some(seconds * 10_000_000), ..empty() };
+    snapshot.elapsed = Duration::from_secs(seconds);
+    snapshot.probes = vec![probe("mutex_wait", ProbeState::Attached, seconds * 1_000, Some(1_000.0))];
+    snapshot
+}
+
+#[test]
+fn an_idle_server_is_called_idle() {
+    let lines = rendered(&idle(60, None), Some(&idle(56, None)), 80, 24);
+    assert!(lines[1].contains("overhead 0.10% of a CPU"), "{}", lines[1]);
+    assert_eq!(lines[2], "server is idle: 1.00% of a CPU in the last 4s");
+    let lines = rendered(&idle(60, Some(7)), Some(&idle(56, Some(7))), 80, 24);
+    assert_eq!(lines[2], "server is idle: no statements and 1.00% of a CPU in the last 4s");
+    let mut screen = armtrace::ui::screen::Screen::new(idle(56, None));
+    screen.update(idle(60, None));
+    let mut terminal = Terminal::new(TestBackend::new(80, 24)).unwrap();
+    terminal.draw(|frame| screen.draw(frame)).unwrap();
+    let text = terminal.backend().to_string();
+    assert!(
+        text.contains("server is idle: 1.00% of a CPU in the last 4s") && text.contains("0.10% of a CPU"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_server_that_does_something_is_not_called_idle() {
+    let says = |now: &Snapshot, earlier: &Snapshot| rendered(now, Some(earlier), 80, 24).join("\n").contains("idle");
+    let before = idle(56, Some(7));
+    assert!(says(&idle(60, Some(7)), &before));
+    assert!(!says(&idle(60, Some(8)), &before), "statements");
+    assert!(!says(&Snapshot { server_cpu_ns: Some(800_000_000), ..idle(60, Some(7)) }, &before), "CPU time");
+    assert!(!says(&Snapshot { server_cpu_ns: None, ..idle(60, Some(7)) }, &before), "not known");
+    assert!(!says(&Snapshot { paused: true, ..idle(60, Some(7)) }, &before), "not seen");
+    assert!(!says(&Snapshot { up: false, ..idle(60, Some(7)) }, &before), "ended");
+    let mut waits = idle(60, Some(7));
+    waits.latch.waits.push(latch("wait/synch/mutex/sql/LOCK_open", Kind::Mutex, Mode::None, 9, 5_000_000_000));
+    assert!(!says(&waits, &before), "waits");
+    assert!(!says(&busy(60), &busy(58)));
 }
 
 /// Returns the lines of advice for a snapshot.

@@ -20,7 +20,7 @@ pub(super) struct AuditArgs {
     /// Another build to compare it with: a different version, or the other architecture
     #[arg(value_name = "OTHER", conflicts_with = "symbols")]
     other: Option<PathBuf>,
-    /// Read the program's symbols from this file: a debug file, or the output of `armtrace symbols export`
+    /// Debug file or symbol file of the program, if it is stripped
     #[arg(long, value_name = "FILE")]
     symbols: Option<PathBuf>,
     #[command(flatten)]

@@ -18,11 +18,11 @@ pub(super) struct CompareArgs {
     /// Recordings: A and B, any number with --by, or only B with --from-ps
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
-    /// Show how throughput scales with the number in this label, and which latches' waits grow faster
+    /// Show how throughput scales with the number in this label
     #[arg(long, value_name = "LABEL", conflicts_with_all = ["per", "qps_a", "qps_b", "ghz_a", "ghz_b", "usd_a", "usd_b", "from_ps"])]
     by: Option<String>,
-    /// Unit by which latches are ranked [default: query if both recordings count statements, otherwise second]
-    #[arg(long)]
+    /// Rank latches per second, query or core [default: query if both recordings count statements]
+    #[arg(long, value_name = "UNIT", hide_possible_values = true)]
     per: Option<Unit>,
     /// A's statements per second, instead of the recorded rate
     #[arg(long, value_name = "NUMBER", value_parser = positive)]
@@ -30,7 +30,7 @@ pub(super) struct CompareArgs {
     /// B's statements per second, instead of the recorded rate
     #[arg(long, value_name = "NUMBER", value_parser = positive)]
     qps_b: Option<f64>,
-    /// A's clock frequency, instead of the recorded one; throughput is also shown at B's frequency
+    /// A's clock frequency, instead of the recorded one
     #[arg(long, value_name = "GHZ", value_parser = positive)]
     ghz_a: Option<f64>,
     /// B's clock frequency, instead of the recorded one
@@ -42,11 +42,11 @@ pub(super) struct CompareArgs {
     /// Price of B for the same period
     #[arg(long, value_name = "MONEY", value_parser = positive, requires = "usd_a")]
     usd_b: Option<f64>,
-    /// Use a summary from performance_schema as A: event name, sum and count, as printed by the mysql client
+    /// Summary from performance_schema to use as A: event name, sum and count
     #[arg(long, value_name = "FILE", requires = "ps_unit", requires = "ps_duration")]
     from_ps: Option<PathBuf>,
-    /// Unit of the sums in --from-ps
-    #[arg(long, value_name = "UNIT", requires = "from_ps")]
+    /// Unit of the sums in --from-ps: ps, ns, us, ms or s
+    #[arg(long, value_name = "UNIT", hide_possible_values = true, requires = "from_ps")]
     ps_unit: Option<PsUnit>,
     /// Time over which the sums in --from-ps were counted
     #[arg(long, value_name = "TIME", requires = "from_ps", value_parser = time)]

@@ -23,6 +23,12 @@ pub enum Failure {
     /// The command line is wrong.
     #[error(transparent)]
     Usage(#[from] UsageError),
+    /// No server was given, and none runs here.
+    #[error(
+        "no process mysqld or mariadbd is seen here, so there is no server to look at\n\
+         next: start one, or see armtrace without: `make demo` in its source folder, `armtrace replay FILE` of a recording"
+    )]
+    NoServer,
     /// The process cannot be opened as a server.
     #[error(transparent)]
     Open(#[from] OpenError),
@@ -55,13 +61,16 @@ pub enum Failure {
         why: FileError,
     },
     /// A server's program cannot be used. The error contains its path.
-    #[error(transparent)]
+    #[error("{0}. Give a server's program, such as /usr/sbin/mysqld")]
     Program(#[from] ImageError),
     /// The file of `--symbols` cannot be used. The error contains its path.
     #[error(transparent)]
     Symbols(#[from] NamedFileError),
     /// The file whose symbols are to be exported has no build ID.
-    #[error("{} has no build id, so its symbols cannot be matched to a server", .0.display())]
+    #[error(
+        "{} has no build id, so its symbols cannot be matched to a server: give the debug file of a package",
+        .0.display()
+    )]
     NoBuildId(PathBuf),
     /// The file to write exists.
     #[error("{} already exists: choose another name, or overwrite it with --force", .0.display())]
@@ -106,9 +115,6 @@ pub enum Failure {
 /// What is wrong with the command line alone.
 #[derive(Debug, thiserror::Error)]
 pub enum UsageError {
-    /// There is neither a command nor a process ID.
-    #[error("no server given: name one, as in sudo armtrace --pid $(pidof mysqld)")]
-    NoServer,
     /// The value of `--log-level` is not a filter.
     #[error("--log-level {level}: {why}")]
     LogLevel {
@@ -118,8 +124,14 @@ pub enum UsageError {
         why: filter::ParseError,
     },
     /// `top` has no terminal to draw on.
-    #[error("top needs a terminal: use `armtrace run` to print lines, or `armtrace record` to write a file")]
-    NoTerminal,
+    #[error(
+        "top needs a terminal: use `armtrace run` to print lines, or `armtrace record` to write a file{}",
+        offered(.0)
+    )]
+    NoTerminal(
+        /// The servers that the user could have chosen from there.
+        Vec<String>,
+    ),
     /// There is more than one recording to replay.
     #[error("several recordings cannot be replayed at once: give one")]
     SeveralReplays,
@@ -171,13 +183,25 @@ impl Failure {
     }
 }
 
+/// Lists the servers that run here, if there is a list.
+fn offered(servers: &[String]) -> String {
+    if servers.is_empty() {
+        String::new()
+    } else {
+        format!("\nservers here: {}", servers.join(", "))
+    }
+}
+
 /// Says why a latch was not watched, with the latches that could have been.
 fn unwatched(latch: &str, why: &Unwatched) -> String {
     match why {
         Unwatched::Ended(_) => why.to_string(),
         Unwatched::NobodyWaited(others) => {
-            let others = if others.is_empty() { "none".to_owned() } else { others.join(", ") };
-            format!("--watch {latch}: {why}.\nlatches with waiters: {others}")
+            let next = match others.join(", ") {
+                none if none.is_empty() => "no thread waited for any other either: watch it under load".to_owned(),
+                others => format!("latches with waiters: {others}"),
+            };
+            format!("--watch {latch}: {why}.\n{next}")
         }
         _ => format!("--watch {latch}: {why}"),
     }

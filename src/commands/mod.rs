@@ -4,6 +4,7 @@ mod audit;
 mod compare;
 mod doctor;
 mod failure;
+mod help;
 mod line;
 mod output;
 mod record;
@@ -11,6 +12,7 @@ mod replay;
 mod report;
 mod run;
 mod schema;
+mod servers;
 mod session;
 mod status;
 mod symbols;
@@ -18,6 +20,9 @@ mod top;
 mod values;
 mod watch;
 
+use std::io;
+
+use anstream::{AutoStream, ColorChoice};
 use clap::{Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
@@ -25,6 +30,7 @@ use self::audit::AuditArgs;
 use self::compare::CompareArgs;
 use self::doctor::DoctorArgs;
 pub use self::failure::{Failure, FileError, UsageError};
+use self::help::Overview;
 use self::record::RecordArgs;
 use self::replay::ReplayArgs;
 use self::report::ReportArgs;
@@ -35,60 +41,60 @@ use self::top::TopArgs;
 
 /// Shows, on a live MySQL or MariaDB server, which latches it waits on.
 #[derive(Debug, Parser)]
-#[command(version, args_conflicts_with_subcommands = true, after_help = EXAMPLES)]
+#[command(
+    version,
+    args_conflicts_with_subcommands = true,
+    max_term_width = 100,
+    override_usage = "armtrace [COMMAND] [OPTIONS]",
+    help_template = help::TEMPLATE,
+    after_help = help::OVERVIEW
+)]
 pub struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
     #[command(flatten)]
-    run: Option<RunArgs>,
-    /// Level of the log on standard error: error, warn, info, debug or trace
+    run: Option<Overview<RunArgs>>,
+    /// Log: error, warn, info, debug, trace
     #[arg(long, global = true, default_value = "warn", value_name = "LEVEL")]
     log_level: String,
 }
 
-const EXAMPLES: &str = "\
-Examples:
-  sudo armtrace --pid $(pidof mysqld)            attach, show the top latches, serve :9435/metrics
-  sudo armtrace top --pid $(pidof mysqld)        the same on the full screen, with histograms and call sites
-  sudo armtrace record --pid $(pidof mysqld) --duration 60s -o x86.rec --label threads=64
-                                                 record for one minute
-  armtrace report x86.rec --format html > x86.html
-                                                 turn the recording into a web page
-  armtrace replay x86.rec                        show and serve the recording as if its server were live
-  armtrace compare x86.rec arm.rec               compare two hosts
-  sudo armtrace --pid $(pidof mysqld) --watch trx_sys_mutex
-                                                 show what touches the latch's cache line, and whether by false sharing
-  sudo armtrace doctor --pid $(pidof mariadbd)   show what would be attached, and at what cost
-  armtrace audit /usr/sbin/mysqld                count its barriers and atomics, for either architecture; needs no root
-  armtrace symbols export mariadbd.debug -o mariadbd.symbols
-                                                 pack symbols for hosts without the debug file (--symbols)
-
-Signals to `armtrace run`: USR1 detaches all probes, USR2 attaches them again; metrics are served meanwhile.
-
-Exit status: 0 success; 1 failed while running; 2 bad usage; 3 no such process, or not a supported
-server; 4 missing privilege or kernel feature.";
-
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Attach to a server, show its top latches and serve metrics until interrupted (the default)
+    /// Show a server's top latches and serve metrics (the default)
+    #[command(after_help = help::RUN)]
     Run(RunArgs),
-    /// Show on the full screen what a server waits for: latches, call sites, pages, probes
+    /// Show on the full screen what a server waits for
+    #[command(after_help = help::TOP)]
     Top(TopArgs),
     /// Record what a server waits for, second by second, in one file
+    #[command(after_help = help::RECORD)]
     Record(RecordArgs),
-    /// Show a recording and serve its metrics as if its server were live; needs no root
+    /// Show and serve a recording as if its server were live; needs no root
+    #[command(after_help = help::REPLAY)]
     Replay(ReplayArgs),
-    /// Summarize a recording: findings in words, histograms, a heat map over time, call sites
+    /// Summarize a recording: findings in words, histograms, call sites
+    #[command(after_help = help::REPORT)]
     Report(ReportArgs),
-    /// Compare two recordings by second, statement and CPU, or one workload at several thread counts
+    /// Compare two recordings, or one workload at several thread counts
+    #[command(after_help = help::COMPARE)]
     Compare(CompareArgs),
-    /// Show what this host and a server support, what would be attached, and what each hit costs
+    /// Show what this host and a server support, and what each hit costs
+    #[command(after_help = help::DOCTOR)]
     Doctor(DoctorArgs),
-    /// Count the barriers, atomics, spin hints and checksum instructions of a server's program, or compare two
+    /// Count a program's barriers, atomics and spin hints, or compare two
+    #[command(after_help = help::AUDIT)]
     Audit(AuditArgs),
     /// Take symbols to hosts that have no debug file
-    #[command(subcommand)]
+    #[command(subcommand, after_help = help::SYMBOLS)]
     Symbols(SymbolsCommand),
+}
+
+impl Cli {
+    /// Parses the arguments of this process. Prints an error or help, and exits, if they are wrong or ask for it.
+    pub fn from_arguments() -> Cli {
+        Cli::try_parse().unwrap_or_else(|error| help::with_tip(error).exit())
+    }
 }
 
 /// Runs the command in the arguments.
@@ -98,7 +104,10 @@ enum Command {
 pub fn execute(cli: Cli) -> Result<(), Failure> {
     let filter =
         EnvFilter::try_new(&cli.log_level).map_err(|why| UsageError::LogLevel { level: cli.log_level.clone(), why })?;
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).without_time().init();
+    // Clap colours its help and errors by the same rules: on terminals, but not where NO_COLOR is set.
+    let has_colours = AutoStream::choice(&io::stderr()) != ColorChoice::Never;
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(has_colours);
+    log.without_time().init();
     crate::attach::log_libbpf();
     match (cli.command, cli.run) {
         (Some(Command::Top(args)), _) => top::top(&args),
@@ -109,8 +118,8 @@ pub fn execute(cli: Cli) -> Result<(), Failure> {
         (Some(Command::Doctor(args)), _) => doctor::doctor(&args),
         (Some(Command::Audit(args)), _) => audit::audit(&args),
         (Some(Command::Symbols(command)), _) => symbols::symbols(&command),
-        (Some(Command::Run(args)), _) | (None, Some(args)) => run::run(&args),
-        (None, None) => Err(UsageError::NoServer.into()),
+        (Some(Command::Run(args)), _) | (None, Some(Overview(args))) => run::run(&args),
+        (None, None) => servers::list(),
     }
 }
 
@@ -118,17 +127,29 @@ pub fn execute(cli: Cli) -> Result<(), Failure> {
 mod tests {
     use clap::Parser;
 
-    use super::{Cli, Command};
+    use super::{Cli, Command, Overview};
 
     #[test]
     fn no_command_means_run() {
         let cli = |args: &[&str]| Cli::try_parse_from([&["armtrace"], args].concat());
         for args in [&["--pid", "1"][..], &["--pid", "1", "--listen", ":1", "--max-overhead", "2%", "--symbols", "x"]] {
-            let run = cli(args).unwrap().run.unwrap();
-            assert_eq!(run.attach.pid, 1, "{args:?}");
+            let Overview(run) = cli(args).unwrap().run.unwrap();
+            assert_eq!(run.pid, 1, "{args:?}");
         }
         assert!(cli(&["run", "--pid", "1"]).unwrap().run.is_none());
-        assert!(cli(&["--listen", ":1"]).is_err());
+    }
+
+    #[test]
+    fn an_option_of_run_without_a_server_is_an_error() {
+        let cli = |args: &[&str]| Cli::try_parse_from([&["armtrace"], args].concat());
+        for args in
+            ["--listen=:1", "--symbols=x", "--max-overhead=2%", "--sample-hz=9", "--handoffs=off", "--hardware-events"]
+        {
+            let error = cli(&[args]).expect_err(args);
+            assert!(error.to_string().contains("--pid <PID>"), "{error}");
+        }
+        let alone = cli(&["--log-level", "info"]).unwrap();
+        assert!(alone.command.is_none() && alone.run.is_none());
     }
 
     #[test]
@@ -138,7 +159,7 @@ mod tests {
             let Some(Command::Doctor(args)) = cli.command else { panic!("another command") };
             Ok::<_, clap::Error>(args.max_overhead)
         };
-        let run = Cli::try_parse_from(["armtrace", "--pid", "1"]).unwrap().run.unwrap();
+        let Overview(run) = Cli::try_parse_from(["armtrace", "--pid", "1"]).unwrap().run.unwrap();
         assert_eq!(doctor(&["--pid", "1"]).unwrap(), run.attach.max_overhead);
         assert_eq!(doctor(&[]).unwrap(), run.attach.max_overhead);
         assert_eq!(doctor(&["--pid", "1", "--max-overhead", "20%"]).unwrap(), 0.2);

@@ -11,8 +11,8 @@ use super::Failure;
 /// The output format, as arguments.
 #[derive(Args, Clone, Debug)]
 pub(super) struct Output<F: OutputFormat> {
-    /// Output format
-    #[arg(long, default_value = "text", value_parser = EnumValueParser::<F>::new())]
+    #[arg(long, default_value = "text", help = F::HELP, hide_possible_values = true)]
+    #[arg(value_parser = EnumValueParser::<F>::new())]
     format: F,
     /// Short for --format json
     #[arg(long, conflicts_with = "format")]
@@ -32,6 +32,8 @@ impl<F: OutputFormat> Output<F> {
 /// The formats that a command prints.
 pub(super) trait OutputFormat: ValueEnum + Copy + Send + Sync + 'static {
     const JSON: Self;
+    /// The help of the option: one line, so that a command's help fits on a screen.
+    const HELP: &'static str;
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -50,10 +52,12 @@ pub(super) enum ReportFormat {
 
 impl OutputFormat for Format {
     const JSON: Format = Format::Json;
+    const HELP: &'static str = "Output: text or json";
 }
 
 impl OutputFormat for ReportFormat {
     const JSON: ReportFormat = ReportFormat::Json;
+    const HELP: &'static str = "Output: text, json or html, which is one self-contained page";
 }
 
 /// Prints `text`. A reader that closes the pipe early is not an error.

@@ -10,7 +10,7 @@ use clap::Args;
 use tokio::time::{interval_at, Instant, MissedTickBehavior};
 
 use super::session::{self, AttachArgs, EndedBy, Session};
-use super::values::{time, ValueError};
+use super::values::{pid, time, ValueError};
 use super::Failure;
 use crate::agent::Source;
 use crate::attach::stacks_are_shown;
@@ -25,6 +25,9 @@ use crate::ui::top::Interval;
 
 #[derive(Args, Clone, Debug)]
 pub(super) struct RecordArgs {
+    /// Process ID of the server
+    #[arg(long, value_name = "PID", value_parser = pid)]
+    pid: i32,
     #[command(flatten)]
     attach: AttachArgs,
     /// Length of the recording: 90s, 5m, 1h
@@ -36,7 +39,7 @@ pub(super) struct RecordArgs {
     /// Overwrite the file if it exists
     #[arg(long)]
     force: bool,
-    /// Describe the recording for comparisons: threads=64, os=openEuler (may be repeated)
+    /// Describe the recording for comparisons, as threads=64; may be repeated
     #[arg(long = "label", value_name = "KEY=VALUE", value_parser = label)]
     labels: Vec<(String, String)>,
 }
@@ -62,7 +65,7 @@ const SHORTEST: Duration = Duration::from_millis(100);
 
 pub(super) fn record(args: &RecordArgs) -> Result<(), Failure> {
     refuse_existing(&args.output, args.force)?;
-    let target = session::open(&args.attach)?;
+    let target = session::open(args.pid, &args.attach)?;
     let (mut client, settings) = connect(args)?.unzip();
     let start = start(&target, args, settings.unwrap_or_default());
     let mut session = Session::attach(target, &args.attach, None)?;

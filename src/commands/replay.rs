@@ -26,16 +26,16 @@ pub(super) struct ReplayArgs {
     /// Address to serve metrics on
     #[arg(long, default_value = ":9435", value_name = "ADDR:PORT")]
     listen: Listen,
-    /// How many times as fast as it was recorded, 0.1 to 1000
+    /// Times as fast as recorded, 0.1 to 1000
     #[arg(long, default_value = "1", value_name = "TIMES", value_parser = speed)]
     speed: f64,
-    /// Start again at the end, until interrupted; counters go on growing
+    /// Start again at the end; counters go on growing
     #[arg(long = "loop", conflicts_with = "stay")]
     repeat: bool,
-    /// At the end, go on serving the last figures until interrupted
+    /// At the end, go on serving the last figures
     #[arg(long)]
     stay: bool,
-    /// Show the full-screen view of `armtrace top` and serve no metrics
+    /// The full screen of `armtrace top`, without metrics
     #[arg(long, conflicts_with_all = ["listen", "stay"])]
     top: bool,
     /// Refresh interval of --top
@@ -89,7 +89,7 @@ async fn serve(recording: Recording, file: &Path, listener: Listener, args: &Rep
 
 /// Shows the full-screen view until the user quits or a signal comes.
 fn on_screen(recording: Recording, file: &Path, args: &ReplayArgs) -> Result<(), Failure> {
-    top::require_terminal()?;
+    top::require_terminal(Vec::new)?;
     let runtime = session::runtime()?;
     let mut signals = {
         let _entered = runtime.enter();

@@ -29,6 +29,7 @@ pub(super) enum FoldedFormat {
 
 impl OutputFormat for FoldedFormat {
     const JSON: FoldedFormat = FoldedFormat::Json;
+    const HELP: &'static str = "Output: text, json, html (one self-contained page) or folded (stacks for flame graphs)";
 }
 
 pub(super) fn report(args: &ReportArgs) -> Result<(), Failure> {

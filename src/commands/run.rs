@@ -10,6 +10,7 @@ use tokio::task::JoinHandle;
 
 use super::output::Format;
 use super::session::{self, AttachArgs, EndedBy, Ends, Session, Told};
+use super::values::pid;
 use super::watch;
 use super::Failure;
 use crate::agent::Agent;
@@ -18,17 +19,20 @@ use crate::ui::LiveView;
 
 #[derive(Args, Clone, Debug)]
 pub(super) struct RunArgs {
+    // The group makes clap choose `run` if no command is given: clap leaves it empty where a structure is flattened.
+    /// Process ID of the server
+    #[arg(long, group = "RunArgs", value_name = "PID", value_parser = pid)]
+    pub pid: i32,
     #[command(flatten)]
     pub attach: AttachArgs,
     /// Address to serve metrics on
     #[arg(long, default_value = ":9435", value_name = "ADDR:PORT")]
     pub listen: Listen,
-    /// Watch the cache line of this latch with hardware watchpoints, report what touches it and whether a neighbour on
-    /// the line slows it down, and exit; part of the name is enough
+    /// Watch this latch's cache line for false sharing, report and exit; a part of its name is enough
     #[arg(long, value_name = "LATCH", conflicts_with = "listen")]
     pub watch: Option<String>,
-    /// Output format of --watch
-    #[arg(long, default_value = "text", requires = "watch")]
+    /// Output of --watch: text or json
+    #[arg(long, default_value = "text", requires = "watch", hide_possible_values = true)]
     pub format: Format,
     /// Short for --format json
     #[arg(long, requires = "watch", conflicts_with = "format")]
@@ -40,7 +44,7 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
         return watch::watch(args, latch);
     }
     let attach = &args.attach;
-    let target = session::open(attach)?;
+    let target = session::open(args.pid, attach)?;
     let listener = args.listen.bind()?;
     let Session { agent, ends, runtime } = Session::attach_with_statements(target, attach)?;
     let ended = runtime.block_on(serve(agent, listener, ends));

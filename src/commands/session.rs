@@ -20,32 +20,25 @@ use crate::measure::More;
 use crate::server::{Client, Target};
 use crate::symbols::Settings;
 
-/// The arguments of every command that attaches to a server.
+/// The arguments of every command that attaches to a server, besides which server it is.
 #[derive(Args, Clone, Debug)]
 pub(super) struct AttachArgs {
-    // The group makes clap choose `run` if no command is given: clap does not look into a flattened structure for that.
-    /// Process ID of the server
-    #[arg(long, group = "RunArgs", value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
-    pub pid: i32,
-    /// Read the server's symbols from this file: a debug file, or the output of `armtrace symbols export`
+    /// Debug file or symbol file of the server, if its program is stripped
     #[arg(long, value_name = "FILE")]
     pub symbols: Option<PathBuf>,
-    /// Overhead budget: the largest share of the server's CPU time that probes may take. To stay within it, the most
-    /// expensive probes are attached only part of the time
+    /// Largest share of the server's CPU time that probes may take
     #[arg(long, default_value = MAX_OVERHEAD, value_name = "SHARE", value_parser = share)]
     pub max_overhead: f64,
-    /// Sampling frequency of the server's CPU time, per CPU; 0 turns sampling off
+    /// Samples of the CPU time per CPU and second; 0 for none
     #[arg(long, default_value_t = 99, value_name = "HZ", value_parser = clap::value_parser!(u32).range(..=1000))]
     pub sample_hz: u32,
-    /// Parts of the machine between which handoffs of latches are counted
-    #[arg(long, default_value = "auto", value_name = "BETWEEN")]
+    /// Parts of the machine between which handoffs are counted: auto, node, cache, core or off
+    #[arg(long, default_value = "auto", value_name = "BETWEEN", hide_possible_values = true)]
     pub handoffs: Domains,
-    /// Count hardware events too, if this CPU is proven to count them: barriers, branch misses, accesses to other
-    /// nodes' memory. This costs the server's threads time at each context switch, which no figure includes
+    /// Count hardware events too, if this CPU is proven to count them
     #[arg(long)]
     pub hardware_events: bool,
-    /// Connect to the server and read its statement count each second, for figures per statement; a recording then
-    /// contains its settings too: mysql://USER:PASSWORD@HOST:PORT or mysql://USER@localhost?socket=/PATH
+    /// Read the server's statement count: mysql://USER:PASSWORD@HOST:PORT or mysql://USER@localhost?socket=/PATH
     #[arg(long, value_name = "URL", env = "ARMTRACE_MYSQL", hide_env_values = true)]
     pub mysql: Option<String>,
 }
@@ -62,8 +55,8 @@ pub(super) struct Session {
 ///
 /// # Errors
 /// Fails if the process is not a supported server, or if a privilege is missing.
-pub(super) fn open(args: &AttachArgs) -> Result<Target, Failure> {
-    let target = Target::open_with(args.pid, &Settings::from_env(args.symbols.clone()))?;
+pub(super) fn open(pid: i32, args: &AttachArgs) -> Result<Target, Failure> {
+    let target = Target::open_with(pid, &Settings::from_env(args.symbols.clone()))?;
     attach::require_privilege()?;
     Ok(target)
 }

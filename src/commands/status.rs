@@ -15,7 +15,7 @@ pub enum Status {
     Failed = 1,
     /// The command line alone shows that it cannot be done.
     Usage = 2,
-    /// There is no such process, or it is not a supported server.
+    /// There is no such process, no server at all, or it is not a supported one.
     Target = 3,
     /// A privilege or a feature of the kernel is missing.
     Privilege = 4,
@@ -32,6 +32,7 @@ impl Failure {
     pub fn status(&self) -> Status {
         match self {
             Failure::Usage(_) => Status::Usage,
+            Failure::NoServer => Status::Target,
             Failure::Open(error) => of_open(error),
             Failure::Privilege(_) | Failure::NotReady => Status::Privilege,
             Failure::Client(error) => of_client(error),
@@ -203,7 +204,8 @@ mod tests {
     fn every_failure_has_the_status_of_its_cause() {
         let path = || PathBuf::from("x");
         let own = vec![
-            (Failure::Usage(UsageError::NoServer), Usage),
+            (Failure::Usage(UsageError::SeveralReplays), Usage),
+            (Failure::NoServer, Target),
             (Failure::Privilege(MissingPrivilege::TypeInformation), Privilege),
             (Failure::Statements(UncountedStatements::Thread(io())), Failed),
             (Failure::File { path: path(), why: FileError::Io(io()) }, Failed),

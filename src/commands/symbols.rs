@@ -12,6 +12,7 @@ use crate::symbols::{self, portable, DebugFile};
 #[derive(Debug, Subcommand)]
 pub(super) enum SymbolsCommand {
     /// Write the symbols of a debug file, or of an unstripped server, to a small file for --symbols
+    #[command(after_help = super::help::SYMBOLS)]
     Export(ExportArgs),
 }
 

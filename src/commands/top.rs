@@ -12,17 +12,21 @@ use ratatui::DefaultTerminal;
 use tokio::runtime::Runtime;
 
 use super::line::{Server, Watch};
+use super::servers;
 use super::session::{self, AttachArgs, Session};
-use super::values::{time, ValueError};
+use super::values::{pid, time, ValueError};
 use super::{Failure, UsageError};
 use crate::export::SnapshotSource;
 use crate::ui::screen::{Answer, Screen, Watching};
 
 #[derive(Args, Clone, Debug)]
 pub(super) struct TopArgs {
+    /// Process ID of the server; without, choose among those that run
+    #[arg(long, value_name = "PID", value_parser = pid)]
+    pid: Option<i32>,
     #[command(flatten)]
     attach: AttachArgs,
-    /// Refresh interval. Figures cover this interval, or the last 4 s if that is longer
+    /// Refresh interval, 0.5s to 1m
     #[arg(long, default_value = DELAY, value_name = "TIME", value_parser = delay)]
     delay: Duration,
 }
@@ -40,8 +44,8 @@ pub(super) fn delay(text: &str) -> Result<Duration, ValueError> {
 const GLANCE: Duration = Duration::from_millis(100);
 
 pub(super) fn top(args: &TopArgs) -> Result<(), Failure> {
-    require_terminal()?;
-    let target = session::open(&args.attach)?;
+    let Some(pid) = server(args)? else { return Ok(()) };
+    let target = session::open(pid, &args.attach)?;
     let Session { agent, mut ends, runtime } = Session::attach_with_statements(target, &args.attach)?;
     let lines = Some(Server::new(&agent, args.attach.max_overhead));
     let view = View { source: agent.source(), lines, delay: args.delay };
@@ -52,15 +56,24 @@ pub(super) fn top(args: &TopArgs) -> Result<(), Failure> {
     shown
 }
 
+/// Returns the server to show: the one in the arguments, or the one that the user chooses, if any.
+fn server(args: &TopArgs) -> Result<Option<i32>, Failure> {
+    if args.pid.is_some() {
+        return require_terminal(Vec::new).map(|()| args.pid);
+    }
+    require_terminal(servers::choices)?;
+    servers::choose()
+}
+
 /// Fails if the full-screen view has no terminal to draw on.
 ///
 /// # Errors
-/// Fails if standard input or output is no terminal.
-pub(super) fn require_terminal() -> Result<(), Failure> {
+/// Fails if standard input or output is no terminal; `servers` returns those that could have been chosen there.
+pub(super) fn require_terminal(servers: impl FnOnce() -> Vec<String>) -> Result<(), Failure> {
     if io::stdout().is_terminal() && io::stdin().is_terminal() {
         return Ok(());
     }
-    Err(UsageError::NoTerminal.into())
+    Err(UsageError::NoTerminal(servers()).into())
 }
 
 /// The sources of the screen's figures, and its refresh interval.

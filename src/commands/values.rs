@@ -8,6 +8,8 @@ pub(super) const MAX_OVERHEAD: &str = "1%";
 /// What is wrong with a value on the command line, or how to write it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum ValueError {
+    #[error("not a process ID")]
+    Pid,
     #[error("not a time: write 90s, 5m or 1h")]
     Time,
     #[error("from 1s to 1h")]
@@ -24,6 +26,11 @@ pub(super) enum ValueError {
     Speed,
     #[error("write KEY=VALUE")]
     Label,
+}
+
+/// Parses the ID of a process.
+pub(super) fn pid(text: &str) -> Result<i32, ValueError> {
+    text.parse().ok().filter(|pid| *pid > 0).ok_or(ValueError::Pid)
 }
 
 /// Parses a time such as `90s`, `5m`, `1h` or `7d`.
@@ -55,7 +62,15 @@ pub(super) fn share(text: &str) -> Result<f64, ValueError> {
 mod tests {
     use std::time::Duration;
 
-    use super::{share, time};
+    use super::{pid, share, time, ValueError};
+
+    #[test]
+    fn process_ids_are_positive_numbers() {
+        assert_eq!(pid("4194303"), Ok(4_194_303));
+        for bad in ["", "0", "-1", "x", "12 34", "4294967296"] {
+            assert_eq!(pid(bad), Err(ValueError::Pid), "{bad}");
+        }
+    }
 
     #[test]
     fn times_have_units() {

@@ -19,7 +19,7 @@ use crate::ui;
 
 pub(super) fn watch(args: &RunArgs, latch: &str) -> Result<(), Failure> {
     let failure = |why| Failure::Watch { latch: latch.to_owned(), why };
-    let target = session::open(&args.attach)?;
+    let target = session::open(args.pid, &args.attach)?;
     // Fails before anything is attached.
     let allowance = Allowance::of_share(args.attach.max_overhead).map_err(failure)?;
     let runtime = session::runtime()?;

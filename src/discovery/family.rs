@@ -12,7 +12,7 @@ use crate::symbols::Image;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unrecognized {
     /// Neither a wait function nor the variable with the server's version is in the program.
-    #[error("not a MySQL or MariaDB server: find one with: pgrep -a 'mysqld|mariadbd'")]
+    #[error("not a MySQL or MariaDB server: run `armtrace` alone to list those of this host")]
     NotAServer,
     /// No wait function is found.
     #[error("a MySQL or MariaDB server, but armtrace cannot find its latch functions")]

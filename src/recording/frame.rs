@@ -46,7 +46,7 @@ pub enum FrameKind {
 #[derive(Debug, thiserror::Error)]
 pub enum FormatError {
     /// The file does not begin with the mark.
-    #[error("it is not an armtrace recording")]
+    #[error("it is not an armtrace recording: give a file that `armtrace record` wrote")]
     NotARecording,
     /// The mark has other line ends.
     #[error("its line ends were changed in transfer: copy it as binary")]
@@ -55,7 +55,7 @@ pub enum FormatError {
     #[error("it has format {0}, but this armtrace reads only formats up to {VERSION}: update armtrace")]
     Newer(u32),
     /// The content is not valid.
-    #[error("it is damaged at byte {at}: {what}")]
+    #[error("it is damaged at byte {at}: {what}. Copy it again from the host that recorded it")]
     Damaged {
         /// The offset of the damaged frame in the file, in bytes.
         at: u64,
@@ -63,7 +63,7 @@ pub enum FormatError {
         what: &'static str,
     },
     /// The file has no whole second.
-    #[error("it ends before the first whole second: nothing was recorded")]
+    #[error("it ends before the first whole second, so nothing was recorded: record again")]
     Empty,
     /// The file cannot be read.
     #[error(transparent)]

@@ -12,7 +12,7 @@ use crate::symbols::{ImageError, NamedFileError, Trial};
 #[cfg_attr(test, derive(strum::VariantNames, strum::IntoStaticStr))]
 pub enum OpenError {
     /// There is no process with this ID.
-    #[error("there is no process {0}. Find the server with: pgrep -a 'mysqld|mariadbd'")]
+    #[error("there is no process {0}: run `armtrace` alone to list the servers of this host")]
     NoProcess(i32),
     /// The ID is that of a thread.
     #[error("{thread} is a thread of process {process}: use --pid {process}")]
@@ -38,7 +38,8 @@ pub enum OpenError {
     NotPermitted(i32),
     /// The process has no program file.
     #[error(
-        "process {pid} ({name}) runs no program file (it is a kernel thread, or is ending): not a database server"
+        "process {pid} ({name}) runs no program file (it is a kernel thread, or is ending), so it is not a database server: \
+         run `armtrace` alone to list those of this host"
     )]
     NoProgram {
         /// The process ID.

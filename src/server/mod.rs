@@ -7,6 +7,7 @@ mod maps;
 mod memory;
 mod numa;
 mod process;
+mod running;
 mod settings;
 mod threads;
 
@@ -16,6 +17,7 @@ pub use maps::{file_mappings, load_bias, FileMapping};
 pub use memory::Memory;
 pub use numa::{nodes_allowed, NumaMemory};
 pub use process::{cpu_time_ns, cpus_allowed, has_seccomp_filter, has_shadow_stack, threads};
+pub use running::{running_servers, RunningServer};
 pub use settings::{settings, SETTINGS};
 pub use threads::{Balancing, NumaThreads};
 

@@ -1,7 +1,10 @@
 //! Single lines of the live table and the full-screen view.
 
-use super::top::{PerStatement, TopReacquire};
-use crate::present::format::{count, nanoseconds};
+use std::time::Duration;
+
+use super::top::{Interval, PerStatement, TopReacquire};
+use crate::measure::Snapshot;
+use crate::present::format::{count, nanoseconds, percent, span};
 use crate::present::names::short_names;
 
 /// Formats figures per statement: `38.5k statements/s, each 42.0µs CPU · 12.3µs waits · 2.10µs atomics and barriers`
@@ -30,4 +33,22 @@ pub fn reacquires(top: &[TopReacquire], width: u16) -> Option<String> {
         text += &part;
     }
     (!top.is_empty()).then_some(text)
+}
+
+/// Formats what probes cost since attach: as a share of the server's CPU time, or of a CPU if the server uses less than
+/// one, because a share of next to nothing looks alarming and is harmless.
+pub fn overhead(now: &Snapshot) -> String {
+    let elapsed = now.elapsed.as_nanos() as f64;
+    let uses_little = now.server_cpu_ns.is_some_and(|ns| (ns as f64) < elapsed);
+    let of_a_cpu = now.probe_cost_ns().filter(|_| uses_little).map(|ns| format!("{} of a CPU", percent(ns / elapsed)));
+    of_a_cpu.or_else(|| now.overhead_ratio().map(percent)).unwrap_or_else(|| "not known".to_owned())
+}
+
+/// Formats the fact that the server does nothing: `server is idle: no statements and 0.25% of a CPU in the last 4s`.
+/// Returns `None` if it does something, or if that is not known.
+pub fn idle(interval: &Interval) -> Option<String> {
+    let idleness = interval.idleness()?;
+    let statements = if idleness.has_no_statements { "no statements and " } else { "" };
+    let time = span(Duration::from_secs_f64(interval.seconds().round()));
+    Some(format!("server is idle: {statements}{} of a CPU in the last {time}", percent(idleness.cpus)))
 }

@@ -71,8 +71,8 @@ impl<'a> LatchTable<'a> {
         self.latches.len().min(MAX_LATCHES)
     }
 
-    /// Returns the lines above the table: the server, the recording if it is a replay, the sums over all latches, hot
-    /// pages, advice, and lost events.
+    /// Returns the lines above the table: the server, the recording if it is a replay, the sums over all latches,
+    /// whether the server is idle, hot pages, advice, and lost events.
     fn header(&self, width: u16) -> Vec<Line<'_>> {
         let target = &self.now.target;
         let state = match (self.now.up, self.now.paused) {
@@ -85,6 +85,7 @@ impl<'a> LatchTable<'a> {
         let mut lines = vec![Line::from(first).style(Modifier::BOLD)];
         lines.extend(self.now.replayed.as_ref().map(|replayed| Line::from(replayed.to_string()).style(Modifier::BOLD)));
         lines.push(Line::from(self.summary()));
+        lines.extend(crate::ui::lines::idle(&self.interval).map(|idle| Line::from(idle).style(Modifier::BOLD)));
         lines.extend(self.interval.per_statement().map(|each| Line::from(crate::ui::lines::per_statement(&each))));
         lines.extend(self.cpu_line());
         lines.extend(self.handoff_line());
@@ -99,7 +100,7 @@ impl<'a> LatchTable<'a> {
         let sum = |figure: fn(&TopLatch) -> f64| self.latches.iter().map(figure).fold(0.0, |sum, n| sum + n);
         let waiting = sum(|latch| latch.wait_ns_per_second) / 1e9;
         let waits = sum(|latch| latch.waits_per_second);
-        let overhead = self.now.overhead_ratio().map_or("not known".to_string(), format::percent);
+        let overhead = crate::ui::lines::overhead(self.now);
         let target = &self.now.target;
         format!(
             "{waiting:.2} threads waiting · {} waits/s · overhead {overhead} · {} {}",

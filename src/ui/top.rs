@@ -78,6 +78,15 @@ pub struct PerStatement {
     pub ordering_ns: Option<f64>,
 }
 
+/// What is known of a server that does next to nothing.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Idleness {
+    /// The CPUs that its own threads keep busy.
+    pub cpus: f64,
+    /// Whether its statements are counted, and there were none.
+    pub has_no_statements: bool,
+}
+
 /// The interval between two snapshots, or since attach if there is no earlier one.
 pub struct Interval<'a> {
     now: &'a Snapshot,
@@ -208,19 +217,37 @@ impl<'a> Interval<'a> {
         shares
     }
 
+    /// Returns what is known of the server if it was idle: nobody waited for long, it used little CPU time, and there
+    /// were no statements, as far as they are counted. `None` if it was not, or if that cannot be told.
+    pub fn idleness(&self) -> Option<Idleness> {
+        /// The most that a server does by itself: CPUs kept busy, and threads waiting for latches.
+        const CPUS: f64 = 0.05;
+        const WAITING: f64 = 0.01;
+        /// Over a shorter time, /proc's ticks are too coarse.
+        const SECONDS: f64 = 1.0;
+        let is_seen = self.now.up && !self.now.paused && self.seconds() >= SECONDS;
+        let cpus = self.since(|s| s.server_cpu_ns).map(|ns| ns / 1e9 / self.seconds());
+        let cpus = cpus.filter(|cpus| is_seen && *cpus < CPUS)?;
+        let waited = self.since(waited_ns).unwrap_or_default() / 1e9 / self.seconds();
+        let statements = self.since(|s| s.statements);
+        let is_idle = waited < WAITING && statements.is_none_or(|count| count == 0.0);
+        is_idle.then_some(Idleness { cpus, has_no_statements: statements.is_some() })
+    }
+
+    /// Returns how much a counter grew in the interval. One that the earlier snapshot lacks started at zero since.
+    fn since(&self, of: fn(&Snapshot) -> Option<u64>) -> Option<f64> {
+        let before = self.earlier.and_then(of).unwrap_or(0);
+        of(self.now).map(|now| now.saturating_sub(before) as f64)
+    }
+
     /// Returns the mean cost of a statement, or `None` if none were counted in the interval.
     pub fn per_statement(&self) -> Option<PerStatement> {
-        // A counter that the earlier snapshot does not have started at zero since.
-        let since = |of: fn(&Snapshot) -> Option<u64>| {
-            let before = self.earlier.and_then(of).unwrap_or(0);
-            of(self.now).map(|now| now.saturating_sub(before) as f64)
-        };
-        let statements = since(|s| s.statements).filter(|count| *count > 0.0)?;
+        let statements = self.since(|s| s.statements).filter(|count| *count > 0.0)?;
         Some(PerStatement {
             rate: statements / self.seconds(),
-            cpu_ns: since(|s| s.server_cpu_ns).map(|ns| ns / statements),
-            wait_ns: since(waited_ns).unwrap_or_default() / statements,
-            ordering_ns: since(ordering_ns).map(|ns| ns / statements),
+            cpu_ns: self.since(|s| s.server_cpu_ns).map(|ns| ns / statements),
+            wait_ns: self.since(waited_ns).unwrap_or_default() / statements,
+            ordering_ns: self.since(ordering_ns).map(|ns| ns / statements),
         })
     }
 

@@ -138,7 +138,7 @@ fn wrong_commands_are_found() {
         assert_eq!(wrong(right), 0, "{right}");
     }
     for bad in [
-        "sudo armtrace",
+        "armtrace run",
         "armtrace report",
         "sudo armtrace --pid 1 --no-such",
         "true && target/release/armtrace nothing",

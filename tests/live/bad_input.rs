@@ -63,9 +63,9 @@ impl Drop for Sleeper {
 
 #[test]
 fn a_wrong_process_is_explained() -> Result<()> {
-    fails(&mut agent(&["--pid", "4194303"]), 3, &["no process 4194303", "pgrep"])?;
+    fails(&mut agent(&["--pid", "4194303"]), 3, &["no process 4194303", "`armtrace` alone"])?;
     let sleeper = Sleeper::start(Path::new("/bin/sleep"))?;
-    fails(&mut agent(&["--pid", &sleeper.pid()]), 3, &["not a MySQL or MariaDB server", "sleep", "pgrep"])?;
+    fails(&mut agent(&["--pid", &sleeper.pid()]), 3, &["not a MySQL or MariaDB server", "sleep", "`armtrace` alone"])?;
     // kthreadd has no program, like every kernel thread.
     fails(&mut agent(&["--pid", "2"]), 3, &["not a database server"])?;
     fails(&mut agent(&["doctor", "--pid", "4194303"]), 3, &["no process"])
@@ -74,7 +74,7 @@ fn a_wrong_process_is_explained() -> Result<()> {
 #[test]
 fn bad_usage_has_its_own_status() -> Result<()> {
     let code = |args: &[&str]| -> Result<Option<i32>> { Ok(agent(args).stdin(Stdio::null()).output()?.status.code()) };
-    for args in [&["--pid", "0"][..], &["--pid", "x"], &["--listen", ":99999"], &["frobnicate"], &[]] {
+    for args in [&["--pid", "0"][..], &["--pid", "x"], &["--listen", ":99999"], &["frobnicate"], &["run"]] {
         ensure!(code(args)? == Some(2), "{args:?}");
     }
     for args in [&["--max-overhead", "20%"][..], &["--pid", "1", "--max-overhead", "0"], &["--symbols", "x"]] {

@@ -20,6 +20,7 @@ mod pages;
 mod programs;
 mod recordings;
 mod scenario;
+mod servers;
 mod size;
 mod sleeps;
 mod symbols;

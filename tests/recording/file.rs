@@ -380,7 +380,7 @@ fn foreign_newer_and_damaged_files_have_their_own_errors() {
     let error = |bytes: &[u8]| Recording::read_from(bytes).unwrap_err().to_string();
     let whole = busy_file(2);
     for foreign in [&b""[..], b"x", b"\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00", &[0; 100]] {
-        assert_eq!(error(foreign), "it is not an armtrace recording");
+        assert!(error(foreign).starts_with("it is not an armtrace recording"), "{}", error(foreign));
     }
     let mut newer = whole.clone();
     newer[8] = 2;

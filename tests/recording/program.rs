@@ -120,6 +120,17 @@ fn bad_files_exit_with_one_error_and_status_1() {
     fails(&["report", "/proc"], 1, "/proc");
 }
 
+/// What is not a terminal gets no escape sequences, nor does one whose user wants none.
+#[test]
+fn the_log_has_no_colours_in_a_file() {
+    let files = Files::new();
+    let cut = files.write("cut.rec", &file(&start(1), &busy_seconds(3), None));
+    let output = armtrace(&["replay", &cut, "--listen", "127.0.0.1:0", "--speed", "1000"]);
+    let log = String::from_utf8(output.stderr).unwrap();
+    assert!(log.contains("WARN") && log.contains("cut short"), "{log}");
+    assert!(!log.contains('\x1b') && !String::from_utf8_lossy(&output.stdout).contains('\x1b'), "{log:?}");
+}
+
 #[test]
 fn usage_is_checked() {
     let files = Files::new();

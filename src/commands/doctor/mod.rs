@@ -15,7 +15,7 @@ use self::hardware::Hardware;
 use self::server::Server;
 use super::output::{self, Format, Output};
 use super::schema::Document;
-use super::values::{share, MAX_OVERHEAD};
+use super::values::{pid, share, MAX_OVERHEAD};
 use super::Failure;
 use crate::attach::{self, Costs, Feature, ProbeClass};
 use crate::host::Machine;
@@ -26,9 +26,9 @@ use crate::symbols::{Arch, Settings};
 #[derive(Args, Clone, Debug)]
 pub(super) struct DoctorArgs {
     /// Process ID of a server to examine too
-    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
+    #[arg(long, value_name = "PID", value_parser = pid)]
     pid: Option<i32>,
-    /// Read the server's symbols from this file: a debug file, or the output of `armtrace symbols export`
+    /// Debug file or symbol file of the server, if its program is stripped
     #[arg(long, value_name = "FILE", requires = "pid")]
     symbols: Option<PathBuf>,
     /// Show what would be attached with this --max-overhead: some probes need a large budget

@@ -68,7 +68,8 @@ impl Screen {
         frame.render_widget(Paragraph::new(self.foot()).style(Modifier::REVERSED), foot);
     }
 
-    /// Returns the lines at the top: the server, the recording if it is a replay, and the sums over all latches.
+    /// Returns the lines at the top: the server, the recording if it is a replay, the sums over all latches,
+    /// and whether the server is idle.
     fn head(&self) -> Text<'static> {
         let (now, target) = (&self.now, &self.now.target);
         let state = if now.up { format::span(now.elapsed) } else { "server has ended".to_owned() };
@@ -83,7 +84,7 @@ impl Screen {
         let latches = Interval::new(now, self.since()).top_latches();
         let waiting = latches.iter().map(|latch| latch.wait_ns_per_second).sum::<f64>() / 1e9;
         let waits: f64 = latches.iter().map(|latch| latch.waits_per_second).sum();
-        let overhead = now.overhead_ratio().map_or("not known".to_owned(), format::percent);
+        let overhead = crate::ui::lines::overhead(now);
         let lost: u64 = now.lost.iter().map(|(_, events)| events).sum();
         let lost =
             if lost > 0 { format!(" · {} events not counted", format::count(lost as f64)) } else { String::new() };
@@ -91,7 +92,9 @@ impl Screen {
             format!("{waiting:.2} threads waiting · {} waits/s · overhead {overhead}{lost}", format::count(waits));
         let replayed = now.replayed.as_ref().map(|replayed| Line::from(replayed.to_string()).style(Modifier::BOLD));
         let first = Line::from(first).style(Modifier::BOLD);
-        [Some(first), replayed, Some(Line::from(second))].into_iter().flatten().collect()
+        let idle = crate::ui::lines::idle(&Interval::new(now, self.history.before(now)));
+        let idle = idle.map(|idle| Line::from(idle).style(Modifier::BOLD));
+        [Some(first), replayed, Some(Line::from(second)), idle].into_iter().flatten().collect()
     }
 
     fn tabs(&self) -> Line<'static> {

@@ -20,12 +20,13 @@ comma := ,
 empty :=
 RUNNER := $(if $(SUDO),--config 'target."cfg(unix)".runner = ["$(subst $(empty) ,"$(comma)",$(SUDO))"]')
 BPF := $(filter-out %/vmlinux.h,$(shell find bpf -name '*.[ch]' 2>/dev/null))
-SCRIPTS := $(addprefix tests/lab/,lib.sh setup fetch serve load demo demo-recording) scripts/sweep .ci/run
+SCRIPTS := $(addprefix tests/lab/,lib.sh setup suite fetch serve load demo demo-recording) scripts/sweep .ci/run
 # clang-format differs between versions, so CI has one: 16.
-CLANG_FORMAT ?= $(notdir $(or $(shell command -v clang-format-16),clang-format))
+export CLANG_FORMAT ?= $(notdir $(or $(shell command -v clang-format-16),clang-format))
 VM_SCRIPTS := $(addprefix tests/vm/,common data image kernel guest check live matrix server-binary) scripts/debs packaging/dist
 
-.PHONY: help demo build setup check fmt fmt-check lint unit binaries live schemas truth truth-page guest test test-all bench clean
+.PHONY: help demo build setup check fmt fmt-check fmt-check-rust fmt-check-bpf lint clippy shellcheck
+.PHONY: unit unit-tests programs binaries live schemas truth truth-page guest test test-all bench clean
 
 help: ## this list
 	@sed -n -e 's/^##@ \(.*\)/\n\1/p' -e 's/^\([a-z0-9-]*\):[^#]*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -47,18 +48,31 @@ fmt: ## format everything
 	cargo fmt --all
 	$(if $(BPF),$(CLANG_FORMAT) -i $(BPF))
 
-fmt-check:
+fmt-check: fmt-check-rust fmt-check-bpf
+
+fmt-check-rust:
 	cargo fmt --all --check
+
+fmt-check-bpf:
 	$(if $(BPF),$(CLANG_FORMAT) --dry-run -Werror $(BPF) || { $(CLANG_FORMAT) --version; echo "CI has version 16"; exit 1; })
 
-lint: ## clippy and shellcheck, warnings are errors
+lint: clippy shellcheck ## clippy and shellcheck, warnings are errors
+
+clippy:
 	cargo clippy --locked $(PROFILE) --workspace --all-targets -- -D warnings
-	cargo clippy --locked $(PROFILE) --test live --test binaries -- -D warnings
+	cargo clippy --locked $(PROFILE) --test live --test binaries --test programs -- -D warnings
+
+shellcheck:
 	shellcheck -x -P SCRIPTDIR $(SCRIPTS)
 	shellcheck -x -P SCRIPTDIR -S error $(VM_SCRIPTS)
 
-unit: ## tests that need neither root nor a server
+unit: unit-tests programs ## tests that need neither root nor a server
+
+unit-tests:
 	cargo test --locked $(PROFILE)
+
+programs:
+	cargo test --locked $(PROFILE) --test programs
 
 schemas: ## docs/reference/schema/ anew, from the types that are printed as JSON
 	ARMTRACE_WRITE_SCHEMAS=1 cargo test --locked --lib schema::
@@ -87,13 +101,10 @@ guest: setup dist-aarch64 ## the agent on an emulated arm64 machine, alone and b
 binaries: setup ## tests on the binaries of real servers, as root (ARGS=name picks some)
 	cargo test --locked --release --test binaries $(RUNNER) -- $(ARGS)
 
-# One after the other, cheapest first, and how long each took. All in one profile, so that nothing is built twice. Nothing
-# is built beside the live tests, not even at idle priority: five of them then failed, by what the agent took to attach and
-# to detach.
-test: setup ## all of it: formatting, lint, unit, binaries, live, guest
-	@for part in fmt-check lint unit binaries live guest; do \
-		start=$$(date +%s); $(MAKE) $$part PROFILE=--release || exit; echo "make $$part: $$(($$(date +%s) - start)) s"; \
-	done
+# One after the other, cheapest first. All in one profile, so that nothing is built twice. Nothing is built beside the
+# live tests, not even at idle priority: five of them then failed, by what the agent took to attach and to detach.
+test: setup ## all of it that this machine allows: formatting, lint, unit, binaries, live, guest
+	@tests/lab/suite fmt-check lint unit binaries live guest
 
 SLOW := scenario::every_load_runs_on_every_server truth::mysql_8_0_33_waits_agree_with_performance_schema \
 	budget::mariadb_stays_within_the_budget cost::tracing_mariadb_costs_little cpu::mariadb_cpu_classes_agree_with_perf \

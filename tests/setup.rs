@@ -1,7 +1,9 @@
-//! The scripts that prepare a machine, on machines that are made up: programs in a folder stand for its apt.
+//! The scripts that prepare a machine and run what it allows, on machines that are made up: programs in a folder stand for
+//! its apt and its compilers.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::{Command, Output};
 
 use tempfile::TempDir;
@@ -41,7 +43,10 @@ impl Machine {
         let path = format!("{}:{}", self.folder.path().display(), std::env::var("PATH").expect("a path"));
         let mut bash = Command::new("bash");
         bash.args(["-euo", "pipefail", "-c", script, LAB]).env("PATH", path).env("HOME", self.folder.path());
-        bash.env_remove("ARMTRACE_MAVEN_REPOSITORY").env_remove("SUDO_USER").output().expect("bash")
+        for variable in ["ARMTRACE_MAVEN_REPOSITORY", "SUDO_USER", "ARMTRACE_REQUIRE_LIVE", "CLANG_FORMAT"] {
+            bash.env_remove(variable);
+        }
+        bash.output().expect("bash")
     }
 
     /// Returns the commands that setup gave to apt.
@@ -50,6 +55,15 @@ impl Machine {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let log = fs::read_to_string(self.path("log")).unwrap_or_default();
         log.lines().map(str::to_owned).collect()
+    }
+
+    /// Takes root and sudo away, and gives a recent cargo.
+    fn without_privilege(self) -> Machine {
+        self.program("id", "echo 1000");
+        self.program("sudo", "exit 1");
+        self.program("cargo", "[ $1 != --version ] || echo cargo 99.0.0");
+        self.program("clang", "");
+        self
     }
 
     /// Returns the URL that Maven's settings on this machine lead to.
@@ -120,10 +134,7 @@ fn maven_artifacts_come_from_the_mirror_in_its_settings() {
 #[test]
 fn the_demo_shows_a_recording_where_nothing_can_be_traced() {
     let machine = Machine::new(&[], &["libelf-dev", "zlib1g-dev", "pkg-config", "make", "gcc", "libc6-dev"]);
-    machine.program("id", "echo 1000");
-    machine.program("sudo", "exit 1");
-    machine.program("clang", "");
-    machine.program("cargo", "[ $1 != --version ] || echo cargo 99.0.0");
+    let machine = machine.without_privilege();
     fs::create_dir(machine.path("demo")).expect("a folder");
     machine.program("demo/armtrace", "echo \"$@\"");
     let output = machine.run(&format!("cd /; CARGO_TARGET_DIR={} DEMO_SECONDS=4 {LAB}/demo", machine.path("")));
@@ -132,5 +143,92 @@ fn the_demo_shows_a_recording_where_nothing_can_be_traced() {
     assert!(said.contains("tracing takes root, and sudo does not give it here: showing a recording"), "{said}");
     let command = shown.lines().next().expect("the arguments of armtrace");
     let file = command.strip_prefix("replay --loop ").and_then(|rest| rest.split(' ').next()).expect("a replay");
-    assert!(std::path::Path::new(file).exists(), "{file}");
+    assert!(Path::new(file).exists(), "{file}");
+}
+
+#[test]
+fn what_cannot_be_installed_is_named_unless_everything_is_required() {
+    let machine = Machine::new(&["shellcheck", "prometheus"], &["git"]).without_privilege();
+    let said = |variable: &str| {
+        let output = machine.run(&format!("{variable} {LAB}/setup test"));
+        (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (ends_well, text) = said("");
+    assert!(ends_well, "{text}");
+    for line in [
+        "setup: installing takes root, and sudo does not give it here",
+        "setup: missing: shellcheck",
+        "setup: missing: prometheus",
+        "setup: missing: clang-format-16 or clang-format",
+    ] {
+        assert!(text.lines().any(|l| l == line), "no {line} in {text}");
+    }
+    assert!(!text.contains("missing: git"), "{text}");
+    let (ends_well, text) = said("ARMTRACE_REQUIRE_LIVE=1");
+    assert!(!ends_well && text.contains("sudo does not give it here: install what Debian calls"), "{text}");
+    assert!(!Path::new(&machine.path("log")).exists(), "apt has been asked to install something");
+}
+
+/// A machine without privileges and without clang-format, whose make prints what cargo would.
+fn tester() -> Machine {
+    let machine = Machine::new(&[], &[]).without_privilege();
+    fs::remove_file(machine.path("tee")).expect("the one that writes nothing");
+    machine.program(
+        "make",
+        "case $* in
+        *unit-tests*) printf '%s\\n' 'test a::b ... ignored, slow: make test-all' \
+            'test result: ok. 7 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out' \
+            'test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out' ;;
+        *clippy*) [ ! -e ${0%/*}/broken ] ;;
+        esac",
+    );
+    machine
+}
+
+const SUITE: &str = "CLANG_FORMAT=clang-format-0 suite fmt-check lint unit binaries live guest";
+
+/// Runs the parts of `make test`, and returns whether all is well and what was printed: progress, summary.
+fn suite(machine: &Machine, variable: &str) -> (bool, String, String) {
+    let output = machine.run(&format!("PATH=$PATH:{LAB}; {variable} {SUITE}"));
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    // The seconds, at the end of a row, differ.
+    let rows =
+        text(&output.stdout).lines().map(|row| row.split_whitespace().collect::<Vec<_>>().join(" ") + "\n").collect();
+    (output.status.success(), text(&output.stderr), rows)
+}
+
+#[test]
+fn what_a_machine_does_not_allow_is_skipped_and_named() {
+    let machine = tester();
+    let (ends_well, said, rows) = suite(&machine, "");
+    assert!(ends_well, "{said}{rows}");
+    assert!(said.contains("suite: 4 of 6: binaries (then live, guest)\n"), "{said}");
+    for row in [
+        "\nfmt-check 1 0 1 ",
+        "\nlint 2 0 0 ",
+        "\nlive 0 0 1 ",
+        "\nskipped here:\n",
+        "\nfmt-check-bpf: not installed: clang-format-0\n",
+        "\nbinaries: the lab fetches servers as root, and sudo does not give that here\n",
+        "\nlive: tracing takes root, and sudo does not give it here\n",
+        "\nleft to make test-all: 1\na::b: slow: make test-all\n",
+    ] {
+        assert!(rows.contains(row), "no {row} in {rows}");
+    }
+}
+
+#[test]
+fn a_required_test_that_is_skipped_is_a_failure() {
+    let (ends_well, said, rows) = suite(&tester(), "ARMTRACE_REQUIRE_LIVE=1");
+    assert!(!ends_well && said.contains("a skip is a failure, because ARMTRACE_REQUIRE_LIVE is 1"), "{said}");
+    assert!(rows.contains("\nnot run: lint unit binaries live guest\n"), "{rows}");
+}
+
+#[test]
+fn a_part_that_fails_is_the_last_and_in_the_summary() {
+    let machine = tester();
+    machine.program("broken", "");
+    let (ends_well, said, rows) = suite(&machine, "");
+    assert!(!ends_well, "{said}{rows}");
+    assert!(rows.contains("\nlint 1 1 0 ") && rows.contains("\nnot run: unit binaries live guest\n"), "{rows}");
 }

@@ -65,6 +65,37 @@ become_root() {
     done
 }
 
+# tracing_obstacle: prints why nothing can be traced here, as far as this can be told before armtrace is built; otherwise
+# nothing.
+tracing_obstacle() {
+    local sudo held
+    if ! become_root; then
+        echo "tracing takes root, and sudo does not give it here"
+        return
+    fi
+    if ! [ -e /sys/kernel/btf/vmlinux ]; then
+        echo "this kernel has no type information (/sys/kernel/btf/vmlinux)"
+        return
+    fi
+    # The kernel does not take BPF programs from the root of such a namespace, whatever its capabilities.
+    if ! awk '{ ids += $3 } END { exit ids != 4294967295 }' /proc/self/uid_map; then
+        echo "root is that of a user namespace here, which may not trace"
+        return
+    fi
+    # CAP_SYS_PTRACE is bit 19, CAP_SYS_ADMIN 21, CAP_PERFMON 38, CAP_BPF 39.
+    held=0x$("${sudo[@]}" sed -n 's/^CapEff:\t*//p' /proc/self/status)
+    if (((held >> 19 & 1) == 0 || ((held >> 21 & 1) == 0 && ((held >> 38) & 3) != 3))); then
+        echo "root lacks CAP_BPF, CAP_PERFMON or CAP_SYS_PTRACE here, as in a container without privileges"
+    fi
+}
+# doctors_obstacle BINARY: prints what armtrace itself finds missing here, otherwise nothing. Runs as sudo says.
+doctors_obstacle() {
+    local said status=0
+    said=$("${sudo[@]}" "$1" doctor 2>&1) || status=$?
+    # Other statuses are not about this machine.
+    [ $status != 4 ] || echo "armtrace doctor says $(grep -m 1 -w NO <<<"$said" | xargs)"
+}
+
 # Prints the version of Rust that the crate asks for.
 rust_version() { sed -n 's/^rust-version = "\(.*\)"/\1/p' "$LAB/../../Cargo.toml"; }
 # Succeeds if there is a cargo of that version or later. rustup's is found even if no start-up file of a shell added it

@@ -50,7 +50,7 @@ fn cycles(release: Release, rounds: u64) -> Result<()> {
     nothing_left(&server)?;
     let report = load.stop()?;
     ensure!(report.errors == 0 && report.reconnects == 0 && report.transactions > 0, "{report:?}");
-    server.stop()
+    server.shut_down()
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn exits_promptly_and_cleanly() -> Result<()> {
     ensure!(report.errors == 0 && report.reconnects == 0 && report.transactions > 0, "{report:?}");
 
     let mut agent = Agent::attach(&server)?;
-    server.stop()?;
+    server.shut_down()?;
     let (status, took) = agent.wait()?;
     ensure!(status.success() && took < patience(PROMPT_AT_WORST), "the server ended: {status} after {took:?}");
     ensure!(agent.errors()?.contains("has ended"), "{}", agent.errors()?);
@@ -106,7 +106,7 @@ fn leaves_nothing_behind_when_killed_while_detaching() -> Result<()> {
     }
     let report = load.stop()?;
     ensure!(report.errors == 0 && report.reconnects == 0, "{report:?}");
-    server.stop()
+    server.shut_down()
 }
 
 /// A DBA who suspects armtrace of slowing a server down can detach its probes with a signal.

@@ -1,10 +1,13 @@
-//! Small programs with the functions and data by which servers are recognised, compiled for both architectures. They
-//! show what is found in a program without a server at hand; `make binaries` repeats it on real ones.
+//! Small programs, compiled for both architectures, with the functions and data by which servers are recognised, or
+//! with what an audit counts. They show what is found in a program without a server at hand; `make binaries` repeats it
+//! on real ones.
 
 mod files;
+mod instructions;
 mod library;
 mod mariadb;
 mod mysql;
+mod structures;
 
 use std::path::Path;
 use std::process::Command;

@@ -2,6 +2,7 @@
 //! comparison, a real Prometheus, and hand-built snapshots.
 
 pub mod agent;
+pub mod audited;
 pub mod bench;
 pub mod binaries;
 pub mod browser;

@@ -176,6 +176,7 @@ fn an_idle_server_is_called_idle() {
         text.contains("server is idle: 1.00% of a CPU in the last 4s") && text.contains("0.10% of a CPU"),
         "{text}"
     );
+    assert!(text.contains("0.00 threads waiting") && !text.contains("-0"), "{text}");
 }
 
 #[test]

@@ -28,13 +28,16 @@ fn line_of(list: &str, pid: i32) -> &str {
 #[test]
 fn armtrace_alone_lists_the_servers() -> Result<()> {
     let mysql = Server::start(Release::MYSQL_9_7, &Options::default())?;
-    let mariadb = Server::start(Release::MARIADB_11_4, &Options::default())?;
+    let root = tempfile::tempdir_in("/var/tmp")?;
+    let in_container = Options { container: Some(root.path().to_owned()), ..Options::default() };
+    let mariadb = Server::start(Release::MARIADB_11_4, &in_container)?;
     let (list, errors) = run(&mut Command::new(program()), 0)?;
     println!("{list}");
     ensure!(errors.is_empty(), "{errors}");
-    for (pid, words) in
-        [(mysql.pid(), ["MySQL 9.7", "nobody", "/var/lib/mysql"]), (mariadb.pid(), ["MariaDB 11.4", "root", "/data"])]
-    {
+    for (pid, words) in [
+        (mysql.pid(), ["MySQL 9.7", "nobody", "/var/lib/mysql"]),
+        (mariadb.pid(), ["MariaDB 11.4", "root", "in a container"]),
+    ] {
         let line = line_of(&list, pid);
         ensure!(words.iter().all(|word| line.contains(word)), "{words:?} are not in {line:?} of\n{list}");
     }

@@ -4,6 +4,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Result};
+use armtrace::server::running_servers;
 
 use crate::watch::{all_watchpoints, none_is_left};
 use lab::agent::{loaded_programs, program};
@@ -110,6 +111,41 @@ fn top_shows_a_server_and_leaves_the_terminal_as_it_was() -> Result<()> {
     wait_for("the programs to go", Duration::from_secs(10), || Ok(loaded_programs()?.is_empty().then_some(())))?;
     load.stop()?;
     server.stop()
+}
+
+/// Without `--pid`, the only server is taken, and among several the user chooses. A server without load is called idle.
+#[test]
+fn top_lets_choose_the_server() -> Result<()> {
+    let mysql = Server::start(Release::MYSQL_9_7, &Options::default())?;
+    let tmux = Tmux::start()?;
+    let top = format!("clear; {} top; echo status $?", program().display());
+    // Another server on this host would have to be chosen from.
+    if running_servers().len() == 1 {
+        tmux.keys(&[&top, "Enter"])?;
+        let screen = tmux.wait("% of a CPU\nserver is idle: ")?;
+        println!("{screen}");
+        ensure!(screen.contains(&format!("pid {}", mysql.pid())) && screen.contains("\n0.00 threads"), "{screen}");
+        tmux.keys(&["q"])?;
+        let after = tmux.wait("status 0")?;
+        ensure!(after.contains("the only server here"), "{after}");
+    }
+    let mariadb = Server::start(Release::MARIADB_11_4, &Options::default())?;
+    tmux.keys(&[&top, "Enter"])?;
+    let question = tmux.wait("(q quits)")?;
+    println!("{question}");
+    ensure!(question.contains("MySQL 9.7") && question.contains("MariaDB 11.4"), "{question}");
+    tmux.keys(&["x", "Enter"])?;
+    wait_for("the question again", Duration::from_secs(10), || {
+        Ok((tmux.screen()?.matches("(q quits)").count() == 2).then_some(()))
+    })?;
+    tmux.keys(&[&mariadb.pid().to_string(), "Enter"])?;
+    let screen = tmux.wait("F1 help")?;
+    ensure!(screen.starts_with("MariaDB 11.4"), "{screen}");
+    tmux.keys(&["q"])?;
+    tmux.wait("status 0")?;
+    wait_for("the programs to go", Duration::from_secs(10), || Ok(loaded_programs()?.is_empty().then_some(())))?;
+    mysql.stop()?;
+    mariadb.stop()
 }
 
 /// The longest time that a watch may take with a budget of 10 %, including the search for waiters.

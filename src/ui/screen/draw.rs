@@ -12,7 +12,7 @@ use super::views::View;
 use super::Screen;
 use crate::present::format;
 use crate::present::names::{cut_middle, short_names};
-use crate::ui::top::{HandoffTimes, Interval};
+use crate::ui::top::{HandoffTimes, Interval, TopLatch};
 
 const KEYS: &str = "F1 help  Enter open  w watch  Tab view  < > sort  / filter  t totals  q quit";
 const KEYS_OPENED: &str = "Esc back  w watch its cache line  t totals  Z pause  F1 help  q quit";
@@ -82,8 +82,10 @@ impl Screen {
             target.cpu_model
         );
         let latches = Interval::new(now, self.since()).top_latches();
-        let waiting = latches.iter().map(|latch| latch.wait_ns_per_second).sum::<f64>() / 1e9;
-        let waits: f64 = latches.iter().map(|latch| latch.waits_per_second).sum();
+        // The sum of no numbers is -0.
+        let sum = |figure: fn(&TopLatch) -> f64| latches.iter().map(figure).fold(0.0, |sum, n| sum + n);
+        let waiting = sum(|latch| latch.wait_ns_per_second) / 1e9;
+        let waits = sum(|latch| latch.waits_per_second);
         let overhead = crate::ui::lines::overhead(now);
         let lost: u64 = now.lost.iter().map(|(_, events)| events).sum();
         let lost =

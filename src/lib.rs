@@ -9,6 +9,8 @@ pub mod catalog;
 pub mod commands;
 pub mod discovery;
 pub mod export;
+#[cfg(test)]
+mod golden;
 pub mod host;
 mod html;
 pub mod isa;

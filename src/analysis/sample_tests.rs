@@ -2,29 +2,14 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
-use std::fs;
-use std::path::Path;
 
 use super::function::Function;
 use super::inlined::{inlined_in, wait_loops, InlinedCalls};
 use super::pointers::{Pointers, Store};
 use super::samples::{aarch64, x86, BASE, DELAY, SLEEP, SYSCALL};
 use super::wait::{Site, Slow, WaitSites};
+use crate::golden::compare;
 use crate::symbols::Arch;
-
-/// Checks that a file in `samples/` has this text. With `ARMTRACE_BLESS=1` in the environment, writes it there instead.
-fn compare(name: &str, text: &str) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/analysis/samples").join(name);
-    if std::env::var_os("ARMTRACE_BLESS").is_some() {
-        return fs::write(&path, text).expect("it can be written");
-    }
-    let expected = fs::read_to_string(&path).expect("the file");
-    let mut both = text.lines().zip(expected.lines()).zip(1..);
-    if let Some(((now, before), line)) = both.find(|((now, before), _)| now != before) {
-        panic!("{name}:{line} was\n{before}\nand is now\n{now}");
-    }
-    assert_eq!(text.lines().count(), expected.lines().count(), "lines of {name}");
-}
 
 /// Every call or jump to one of these is slow, in each of the ways that the analysis distinguishes.
 fn ways_to_be_slow() -> [(&'static str, Slow); 4] {
@@ -164,5 +149,5 @@ fn each_sample_is_known_as_before() {
     ] {
         all += &everything(&format!("aarch64 {name}"), Arch::Aarch64, bytes);
     }
-    compare("functions.txt", &all);
+    compare("analysis/samples/functions.txt", &all);
 }

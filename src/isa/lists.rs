@@ -1,10 +1,9 @@
 //! Tests what is known of single instructions, against the lists in `lists/`.
 
 use std::fmt::Write;
-use std::fs;
-use std::path::Path;
 
 use super::{decode_bytes, x86, Effect, Flow, Insn};
+use crate::golden::compare;
 use crate::symbols::Arch;
 
 const BASE: u64 = 0x10000;
@@ -66,20 +65,6 @@ fn known(insn: &Insn) -> String {
     text
 }
 
-/// Checks that a file in `lists/` has this text. With `ARMTRACE_BLESS=1` in the environment, writes it there instead.
-fn compare(name: &str, text: &str) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/isa/lists").join(name);
-    if std::env::var_os("ARMTRACE_BLESS").is_some() {
-        return fs::write(&path, text).expect("it can be written");
-    }
-    let expected = fs::read_to_string(&path).expect("the file");
-    let mut both = text.lines().zip(expected.lines()).zip(1..);
-    if let Some(((now, before), line)) = both.find(|((now, before), _)| now != before) {
-        panic!("{name}:{line} was\n{before}\nand is now\n{now}");
-    }
-    assert_eq!(text.lines().count(), expected.lines().count(), "lines of {name}");
-}
-
 /// Checks each line of a file: the bytes in hexadecimal, the instruction, and what is known of it.
 fn check(arch: Arch, name: &str, list: &str) {
     let mut all = String::new();
@@ -97,7 +82,7 @@ fn check(arch: Arch, name: &str, list: &str) {
         let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         _ = writeln!(all, "{digits:<20} {:<32} {}", found[0].text(), known(&found[0]));
     }
-    compare(name, &all);
+    compare(&format!("isa/lists/{name}"), &all);
 }
 
 #[test]

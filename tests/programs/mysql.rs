@@ -283,6 +283,8 @@ fn what_is_waited_for_follows_from_the_object_that_contains_it() {
         assert_eq!(name("_Z11use_currentv", "pthread_mutex_lock", Kind::Mutex), [relay], "{compiler}");
         assert!(locks_one_member(&image, address(&image, rotate)), "{compiler}");
         assert!(locks_one_member(&image, address(&image, "_Z11use_currentv") + 4), "{compiler}");
+        let instrumented = address(&image, "_Z16use_instrumentedP13MYSQL_BIN_LOG");
+        assert!(locks_one_member(&image, instrumented), "{compiler}");
         assert!(!locks_one_member(&image, address(&image, "_Z8use_bothP13MYSQL_BIN_LOGS0_")), "{compiler}");
         assert!(!locks_one_member(&image, address(&image, "_Z11init_statusv")), "{compiler}");
     }

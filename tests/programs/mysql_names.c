@@ -211,6 +211,7 @@ void init_status(void) MANGLED("_Z11init_statusv");
 void init_log(struct bin_log *log) MANGLED("_ZN13MYSQL_BIN_LOGC2Ev");
 void use_log(struct bin_log *log) MANGLED("_ZN13MYSQL_BIN_LOG6rotateEv");
 void use_both(struct bin_log *log, struct bin_log *other) MANGLED("_Z8use_bothP13MYSQL_BIN_LOGS0_");
+void use_instrumented(struct bin_log *log) MANGLED("_Z16use_instrumentedP13MYSQL_BIN_LOG");
 struct bin_log *new_log(void) MANGLED("_Z7new_logv");
 void init_current(void) MANGLED("_Z12init_currentv");
 void use_current(void) MANGLED("_Z11use_currentv");
@@ -251,6 +252,20 @@ void use_both(struct bin_log *log, struct bin_log *other)
 	pthread_mutex_lock(&log->lock_log.mutex);
 	pthread_mutex_lock(&other[1].lock_log.mutex);
 	log->before[2]++;
+}
+
+/* A mutex, locked by a function of the program's own. */
+__attribute__((noinline)) void psi_mutex_lock(struct sql_mutex *lock)
+{
+	if (!lock->psi)
+		pthread_mutex_lock(&lock->mutex);
+	lock->psi = 0;
+}
+
+void use_instrumented(struct bin_log *log)
+{
+	psi_mutex_lock(&log->lock_log);
+	log->before[3]++;
 }
 
 struct bin_log *volatile logs;

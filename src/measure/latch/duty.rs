@@ -197,4 +197,10 @@ mod tests {
         owed.add(OFF);
         assert!(!owed.saw_anything());
     }
+
+    #[test]
+    fn only_a_group_that_is_on_for_a_part_of_the_time_takes_turns() {
+        let turns = [Turn::Always, Turn::Part(0.25), Turn::Part(1.0)];
+        assert_eq!(turns.iter().enumerate().filter_map(part).collect::<Vec<_>>(), [(1, 0.25)]);
+    }
 }

@@ -733,4 +733,42 @@ mod tests {
         assert!(!taken.take(&sites(&[(0x3000, false), (0x3000, false)])), "twice in one wait");
         assert!(taken.take(&sites(&[(0x1000, true), (0x2000, false)])), "a return, and what was refused before");
     }
+
+    fn fields(location: types::location) -> (u16, u32, i32) {
+        (location.reg, location.kind.into(), location.displacement)
+    }
+
+    #[test]
+    fn values_are_found_in_the_registers_that_the_kernel_saves() {
+        let sum = types::location_kind::LOCATION_SUM.0;
+        let stack = location(Arch::X86_64, Location::Stack { base: 5, offset: -0x20, bytes: 8 });
+        assert_eq!(fields(stack), (32, 8, -0x20));
+        let register = location(Arch::Aarch64, Location::Register { register: 19, bytes: 8 });
+        assert_eq!(fields(register), (19 * 8, sum, 0));
+        assert_eq!(fields(location(Arch::X86_64, Location::Sum { register: 7, offset: 0x40 })), (112, sum, 0x40));
+    }
+
+    #[test]
+    fn an_address_moves_with_its_program() {
+        let linked = location(Arch::X86_64, Location::Constant(0x1234_5678_9abc));
+        assert_eq!(fields(moved(linked, 0x1_0000_1000)), fields(constant(0x1235_5678_aabc)));
+        let register = location(Arch::X86_64, Location::Sum { register: 0, offset: 8 });
+        assert_eq!(fields(moved(register, 0x1_0000_1000)), fields(register));
+    }
+
+    #[test]
+    fn conditions_say_what_is_tested_where() {
+        use types::condition_kind as kinds;
+        let encoded = |arch, test, holds| {
+            let condition = encode_condition(arch, &Condition { test, holds });
+            (u32::from(condition.kind), condition.code, condition.ends_when, condition.wide, condition.reg)
+        };
+        assert_eq!(encoded(Arch::X86_64, Test::Flags(4), true), (kinds::CONDITION_X86.0, 4, 1, 0, 144));
+        assert_eq!(encoded(Arch::Aarch64, Test::Flags(1), false), (kinds::CONDITION_A64.0, 1, 0, 0, 264));
+        let zero = |bits| Test::Zero { register: 3, bits };
+        assert_eq!(encoded(Arch::Aarch64, zero(64), true), (kinds::CONDITION_ZERO.0, 0, 1, 1, 24));
+        assert_eq!(encoded(Arch::Aarch64, zero(32), true), (kinds::CONDITION_ZERO.0, 0, 1, 0, 24));
+        let bit = Test::Bit { register: 2, bit: 7 };
+        assert_eq!(encoded(Arch::Aarch64, bit, false), (kinds::CONDITION_BIT_SET.0, 7, 0, 1, 16));
+    }
 }

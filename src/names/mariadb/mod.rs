@@ -249,6 +249,11 @@ mod tests {
         test(&Process { image: &image, memory: Memory::new(std::process::id() as i32), bias: 0 });
     }
 
+    fn rules_of(made: Made) -> Rules {
+        let catalog = &crate::catalog::MARIADB_NAMES;
+        Rules { catalog, instruments: Instruments::default(), made, statics: BTreeMap::new() }
+    }
+
     fn addr<T>(of: &T) -> u64 {
         std::ptr::from_ref(of) as u64
     }
@@ -284,18 +289,41 @@ mod tests {
     }
 
     #[test]
+    fn the_latches_of_an_array_lie_where_its_elements_have_them() {
+        let elements = [[0_u64; 4]; 3];
+        let object = [0, addr(&elements), 3];
+        let array = |count| ArrayLatches {
+            object: Object::Around { instrumented: "trx_sys_mutex", at: 0 },
+            array_at: 8,
+            count,
+            stride: 32,
+            word: 16,
+            latch: Latch { kind: Kind::Rwlock, name: "buf_block_lock" },
+        };
+        let made = Made { statics: [(addr(&object), "trx_sys_mutex".to_owned())].into(), ..Made::default() };
+        let rules = rules_of(made);
+        with_process(|process| {
+            let are_latches = |count| {
+                let array = array(count);
+                let words = elements.iter().flatten().enumerate();
+                words.filter(|(_, word)| rules.is_in_array(process, &array, addr(*word))).map(|(i, _)| i).collect()
+            };
+            let only: Vec<usize> = are_latches(Count::One);
+            assert_eq!(only, [2]);
+            // 3 places, of which 7 in 8 are cells, take 64 bytes: two elements.
+            let hashed: Vec<usize> = are_latches(Count::HashCells(16));
+            assert_eq!(hashed, [2, 6]);
+        });
+    }
+
+    #[test]
     fn garbage_is_never_recognised() {
         let noise: Vec<u64> = (0..512_u64).map(|i| i.wrapping_mul(0x9e37_79b9_7f4a_7c15)).collect();
         let zeros = vec![0_u64; 512];
         let offsets = (0..512).collect::<BTreeSet<u64>>();
         let names = crate::catalog::MARIADB_NAMES.instrumented.iter().map(|n| (*n).to_owned());
         let made = Made { members: names.map(|name| (name, offsets.clone())).collect(), ..Made::default() };
-        let rules = Rules {
-            catalog: &crate::catalog::MARIADB_NAMES,
-            instruments: Instruments::default(),
-            made,
-            statics: BTreeMap::new(),
-        };
+        let rules = rules_of(made);
         with_process(|process| {
             for word in [0, 1, 88, u64::MAX, addr(&noise[300]), addr(&zeros[300])] {
                 for inside in crate::catalog::MARIADB_NAMES.inside {

@@ -233,3 +233,37 @@ fn remarks(by: &str, sides: &[(f64, Side)]) -> Vec<String> {
     }));
     remarks
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_law_says_where_throughput_stops_growing() {
+        let point = Point {
+            name: String::new(),
+            n: 16.0,
+            throughput: 10_000.0,
+            efficiency: 1.0,
+            law: None,
+            waiting: 0.0,
+            cpus: None,
+        };
+        let scaling = Scaling {
+            by: "threads".to_owned(),
+            points: vec![point],
+            law: None,
+            growing: Vec::new(),
+            findings: Vec::new(),
+            remarks: Vec::new(),
+        };
+        let says = |sigma, kappa, end: &str| {
+            let words = scaling.law_in_words(&ScalabilityLaw { lambda: 1000.0, sigma, kappa, error: 0.01 });
+            assert!(words.ends_with(end), "{words}");
+        };
+        says(0.02, 0.001, ": throughput is highest at 31 threads.");
+        says(0.02, 0.0001, ": there is no peak up to 32 threads, beyond which it says nothing.");
+        says(0.02, 0.0, ": there is no peak, and throughput approaches 50.0k statements per second.");
+        says(0.0, 0.0, ": throughput grows in proportion.");
+    }
+}

@@ -1,5 +1,5 @@
-//! The scripts that prepare a machine and run what it allows, on machines that are made up: programs in a folder stand for
-//! its apt and its compilers.
+//! The scripts that prepare a machine and run what it allows, on machines that are made up: programs in a folder stand
+//! for its apt and its compilers.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -76,7 +76,7 @@ fn a_live_agent_fills_the_dashboard() -> Result<()> {
         ensure!(metrics.contains(wanted), "no {wanted} in:\n{metrics}");
     }
     ensure!(http::get(&agent.address, "/healthz")?.head.contains("200"));
-    ensure!(http::get(&agent.address, "/")?.body.contains("wait/synch"), "the landing page shows no latch");
+    ensure!(http::get(&agent.address, "/")?.body.contains("class=\"latch\""), "the landing page shows no latch");
 
     let prometheus = Prometheus::scraping(std::slice::from_ref(&agent.address));
     prometheus.wait_for_rates(1);

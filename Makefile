@@ -26,7 +26,7 @@ export CLANG_FORMAT ?= $(notdir $(or $(shell command -v clang-format-16),clang-f
 VM_SCRIPTS := $(addprefix tests/vm/,common data image kernel guest check live matrix server-binary) scripts/debs packaging/dist
 
 .PHONY: help demo build setup check fmt fmt-check fmt-check-rust fmt-check-bpf lint clippy shellcheck
-.PHONY: unit unit-tests programs binaries live schemas truth truth-page guest test test-all bench clean
+.PHONY: unit unit-tests programs prometheus binaries live schemas truth truth-page guest test test-all bench clean
 
 help: ## this list
 	@sed -n -e 's/^##@ \(.*\)/\n\1/p' -e 's/^\([a-z0-9-]*\):[^#]*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -60,19 +60,19 @@ lint: clippy shellcheck ## clippy and shellcheck, warnings are errors
 
 clippy:
 	cargo clippy --locked $(PROFILE) --workspace --all-targets -- -D warnings
-	cargo clippy --locked $(PROFILE) --test live --test binaries --test programs -- -D warnings
+	cargo clippy --locked $(PROFILE) --test live --test binaries --test programs --test prometheus -- -D warnings
 
 shellcheck:
 	shellcheck -x -P SCRIPTDIR $(SCRIPTS)
 	shellcheck -x -P SCRIPTDIR -S error $(VM_SCRIPTS)
 
-unit: unit-tests programs ## tests that need neither root nor a server
+unit: unit-tests programs prometheus ## tests that need neither root nor a server
 
 unit-tests:
 	cargo test --locked $(PROFILE)
 
-programs:
-	cargo test --locked $(PROFILE) --test programs
+programs prometheus:
+	cargo test --locked $(PROFILE) --test $@
 
 schemas: ## docs/reference/schema/ anew, from the types that are printed as JSON
 	ARMTRACE_WRITE_SCHEMAS=1 cargo test --locked --lib schema::

@@ -1,4 +1,4 @@
-//! The exporter with hand-built snapshots, over real HTTP and with a real Prometheus.
+//! The exporter with hand-built snapshots, over real HTTP.
 
 mod dashboard;
 mod http;

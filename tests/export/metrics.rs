@@ -3,7 +3,6 @@
 use armtrace::export::{families, Exporter};
 use armtrace::measure::Snapshot;
 use armtrace::model::{Kind, Mode, ProbeState};
-use lab::prometheus::promtool_complaints;
 use lab::snapshots::*;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -45,17 +44,6 @@ impl Scraped {
         *self.now.lock().unwrap() = snapshot;
         samples(&self.exporter.metrics().unwrap())
     }
-}
-
-#[test]
-fn promtool_has_no_complaints() {
-    assert_eq!(promtool_complaints(&text(busy(5))), "");
-    assert_eq!(promtool_complaints(&text(empty())), "");
-}
-
-#[test]
-fn promtool_complains_about_bad_metrics() {
-    assert_ne!(promtool_complaints("# TYPE x_total gauge\nx_total 1\n"), "");
 }
 
 #[test]

@@ -43,7 +43,9 @@ fn a_real_prometheus_answers_every_query() {
     let prometheus = Prometheus::scraping(&servers.each_ref().map(|server| server.address.clone()));
     prometheus.wait_for_rates(servers.len());
     let has_both = |query: &Query, series: usize| series.is_multiple_of(2) || !query.promql.contains("by (arch");
-    for (query, series) in run(&prometheus, &repository("dashboards/armtrace.json"), |query, series| series > 0 && has_both(query, series)) {
+    for (query, series) in
+        run(&prometheus, &repository("dashboards/armtrace.json"), |query, series| series > 0 && has_both(query, series))
+    {
         let series = series.unwrap_or_else(|error| panic!("{}: {error}", query.owner));
         assert!(series > 0, "{} returns nothing: {}", query.owner, query.promql);
         assert!(

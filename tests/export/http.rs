@@ -190,6 +190,19 @@ impl Page {
     }
 }
 
+/// Returns an event that all pages show. One that is slow to read misses some.
+fn shared_event(pages: &mut [Page]) -> String {
+    let mut shown = vec![Vec::new(); pages.len()];
+    for _ in 0..10 {
+        pages.iter_mut().zip(&mut shown).for_each(|(page, events)| events.push(page.event().unwrap()));
+        let by_all = |event: &&String| shown.iter().all(|events: &Vec<String>| events.contains(event));
+        if let Some(event) = shown[0].iter().find(by_all) {
+            return event.clone();
+        }
+    }
+    panic!("each page shows something else: {shown:?}")
+}
+
 /// Serves a busy server, and counts the snapshots taken.
 fn counted() -> (ServedExporter, Arc<AtomicUsize>) {
     let taken = Arc::new(AtomicUsize::new(0));
@@ -202,11 +215,9 @@ fn open_pages_share_a_snapshot_a_second() {
     let (server, taken) = counted();
     let mut pages: Vec<Page> = (0..3).map(|_| Page::open(&server.address).0).collect();
     let began = Instant::now();
-    let events: Vec<Vec<String>> =
-        (0..3).map(|_| pages.iter_mut().map(|page| page.event().unwrap()).collect()).collect();
-    let [first, .., last] = &events[..] else { panic!("three rounds of events") };
-    assert!(first[0].contains("since attach") && last[0].contains("in the last 2s"), "{}", last[0]);
-    assert!(last.iter().all(|event| *event == last[0]), "all pages show the same");
+    assert!(pages[0].event().unwrap().contains("since attach"));
+    let shared = shared_event(&mut pages);
+    assert!(shared.contains("in the last "), "{shared}");
     let (taken, seconds) = (taken.load(Ordering::SeqCst) as u64, began.elapsed().as_secs());
     assert!(taken <= seconds + 2, "{taken} snapshots in {seconds} s");
 }

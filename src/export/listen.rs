@@ -212,6 +212,13 @@ mod tests {
     }
 
     #[test]
+    fn only_a_host_without_ipv6_is_content_with_ipv4() {
+        let is_no_ipv6 = |code| is_no_ipv6(&io::Error::from_raw_os_error(code));
+        assert!([libc::EAFNOSUPPORT, libc::EADDRNOTAVAIL, libc::EPROTONOSUPPORT].into_iter().all(is_no_ipv6));
+        assert!(![libc::EADDRINUSE, libc::EACCES].into_iter().any(is_no_ipv6));
+    }
+
+    #[test]
     fn a_taken_port_names_its_holder_and_the_way_out() {
         let holder = listen("127.0.0.1:0").bind().unwrap();
         let taken = Listen { host: None, port: holder.address().port() };

@@ -92,3 +92,61 @@ fn evidence(latch: &LatchWaits, wasted: f64, median: f64, spin: &SpinSettings) -
         spin.rounds,
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Histogram, Mode};
+
+    /// Spinning ends after 100 ns.
+    const SPIN: SpinSettings = SpinSettings { instruction: None, turn_ns: 10.0, delay: 6, rounds: 5, turns: 2.0 };
+
+    /// A latch of which half of the waits take no more than this, a bound of the histogram's buckets.
+    fn latch(spins_won: u64, spins_wasted: u64, median_ns: u64) -> LatchWaits {
+        let mut waits = Histogram { count: 2, max_ns: median_ns, ..Histogram::default() };
+        waits.buckets[0] = 2;
+        LatchWaits {
+            latch: "wait/synch/mutex/innodb/trx_mutex".to_owned(),
+            kind: Kind::Mutex,
+            mode: Mode::None,
+            waits,
+            sleep_ns: 0,
+            sleeps: 0,
+            spin_cpu_ns: 0,
+            spins_won,
+            spins_wasted,
+            estimated_ns: 0,
+        }
+    }
+
+    /// Returns the advice where this much of 1000 ns of CPU time is spent spinning.
+    fn advised(latches: &[LatchWaits], spinning: u64) -> Vec<String> {
+        let row = |class, ns| CpuTime { class, function: String::new(), ns };
+        let cpu = [row(CpuClass::Spin, spinning), row(CpuClass::Other, 1000 - spinning)];
+        advice(&Figures { latches, cpu: &cpu, checksums: &[], spin: Some(&SPIN) })
+    }
+
+    #[test]
+    fn spinning_fails_from_half_of_a_thousand_spins_on() {
+        let is_too_short = |won, wasted| advised(&[latch(won, wasted, 100)], 0) != [""; 0];
+        assert!(is_too_short(500, 500) && is_too_short(0, 1000));
+        assert!(!is_too_short(501, 500), "most are won");
+        assert!(!is_too_short(499, 500), "too few to tell");
+    }
+
+    #[test]
+    fn long_spinning_is_pointed_out_where_it_costs_and_short_waits_come_first() {
+        let of = |median_ns, spinning| advised(&[latch(0, 1000, median_ns)], spinning).concat();
+        // Half of the waits take no more than half of the longest.
+        assert!(of(398, 20).starts_with("spinning is too short: 100%"), "{}", of(398, 20));
+        assert!(of(400, 20).starts_with("spinning is too long: 2.00% of the CPU time"), "{}", of(400, 20));
+        assert_eq!(of(400, 19), "");
+    }
+
+    #[test]
+    fn the_latch_with_the_most_spins_decides_but_no_condition_variable() {
+        let condition = LatchWaits { kind: Kind::Cond, ..latch(9000, 0, 100) };
+        assert_eq!(advised(&[latch(0, 1000, 100), condition], 0).len(), 1);
+        assert_eq!(advised(&[latch(0, 1000, 100), latch(9000, 0, 100)], 0), [""; 0]);
+    }
+}

@@ -52,3 +52,25 @@ pub fn idle(interval: &Interval) -> Option<String> {
     let time = span(Duration::from_secs_f64(interval.seconds().round()));
     Some(format!("server is idle: {statements}{} of a CPU in the last {time}", percent(idleness.cpus)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reacquires_that_do_not_fit_are_left_out_but_the_first() {
+        let row = |latch: &str| TopReacquire {
+            latch: format!("wait/synch/mutex/sql/{latch}"),
+            waits_per_second: 20.0,
+            wait_ns_per_second: 5e6,
+        };
+        let first = "wake-ups, no contention: sql/LOCK_a 5.00ms/s in 20 waits/s";
+        let both = format!("{first} · sql/LOCK_b 5.00ms/s in 20 waits/s");
+        let width = both.chars().count() as u16;
+        let line = |width| reacquires(&["LOCK_a", "LOCK_b"].map(row), width).unwrap();
+        assert_eq!(line(width), both);
+        assert_eq!(line(width - 1), first);
+        assert_eq!(line(10), first, "a line that is cut says more than none");
+        assert_eq!(reacquires(&[], 80), None);
+    }
+}

@@ -481,3 +481,42 @@ impl Recording {
         self.totals::<Handoffs>().map(handed)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changed_buckets_are_in_order_and_exist() {
+        let is_valid = |buckets: &[i64]| LatchDelta { buckets: buckets.to_vec(), ..LatchDelta::default() }.is_valid(4);
+        assert!(is_valid(&[]) && is_valid(&[0, 7, 3, -7]));
+        assert!(!is_valid(&[0, 7, 3]), "a bucket without a number of waits");
+        assert!(!is_valid(&[1, 7, 1, 7]) && !is_valid(&[2, 7, 1, 7]), "twice, and out of order");
+        assert!(!is_valid(&[4, 7]) && !is_valid(&[-1, 7]), "not in this file");
+    }
+
+    #[test]
+    fn waits_that_have_moved_to_another_row_leave_only_the_longest() {
+        let delta = |waits: i64, longest_ns| LatchDelta {
+            waits,
+            wait_ns: 100 * waits,
+            sleep_ns: 50 * waits,
+            sleeps: 2 * waits,
+            estimated_ns: 40 * waits,
+            spin_cpu_ns: 30 * waits,
+            spins_won: 3 * waits,
+            spins_wasted: 4 * waits,
+            longest_ns,
+            buckets: vec![1, waits],
+            ..LatchDelta::default()
+        };
+        let mut total = LatchTotal::default();
+        assert!(total.is_empty());
+        total.add(&delta(5, 90), &[0, 6]);
+        assert!(!total.is_empty());
+        assert_eq!((total.waits.count, total.waits.buckets[6], total.waits.max_ns), (5, 5, 90));
+        total.add(&delta(-5, 0), &[0, 6]);
+        assert!(total.is_empty());
+        assert_eq!(total.waits.max_ns, 90);
+    }
+}

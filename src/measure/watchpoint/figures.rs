@@ -165,3 +165,16 @@ pub enum Sharing {
     /// Threads that have nothing to do with the latch make the line move.
     FalseSharing,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moves_of_bursts_add_up_figure_by_figure() {
+        let mut all = Moves { followed: 100, moved: 90, between_domains: 40, latch: 30, foreign: 20, user: 10 };
+        all.add(&Moves { followed: 6, moved: 5, between_domains: 4, latch: 3, foreign: 2, user: 1 });
+        let sum = Moves { followed: 106, moved: 95, between_domains: 44, latch: 33, foreign: 22, user: 11 };
+        assert_eq!(all, sum);
+    }
+}

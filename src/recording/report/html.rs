@@ -121,3 +121,24 @@ fn probes(report: &Report) -> Markup {
     });
     table(&["probe", "state", "hits", "CPU time"], rows)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_column_of_a_long_recording_covers_several_seconds() {
+        let at: Vec<f64> = (1..=241).map(f64::from).collect();
+        // One second in each, but for none in the first column, and four times as many in the last.
+        let seconds = [vec![0.0; 3], vec![1.0; 237], vec![4.0]].concat();
+        let map = heat_map(&[("trx_mutex".to_owned(), seconds)], &at, "threads").into_string();
+        let has = |words: &str| assert!(map.contains(words), "{words}: {map}");
+        assert_eq!(map.matches("<rect").count(), 80, "81 columns of three seconds, the first without a wait");
+        has(r#"<rect class="bar" x="271" y="0" width="11" height="16" fill-opacity="0.50">"#);
+        has("<title>trx_mutex · second 6: 1.00 threads</title>");
+        has("<title>trx_mutex · second 241: 4.00 threads</title>");
+        has(r#"<text x="260" y="32">0s</text><text x="370" y="32">30s</text>"#);
+        has(r#"<svg width="1191" height="38" role="img">"#);
+        has("The strongest color stands for 4.00 threads.");
+    }
+}

@@ -44,6 +44,15 @@ fn the_landing_page_names_the_server_and_escapes_text() {
 }
 
 #[test]
+fn the_landing_page_has_all_figures() {
+    let server = ServedExporter::of(|| busy(5));
+    let body = get(&server.address, "/").unwrap().body;
+    let figures = body.find("<main").expect("the figures");
+    // A line for each element, so that a difference is short.
+    lab::golden::check("export/landing.html", &body[figures..].replace("><", ">\n<"));
+}
+
+#[test]
 fn the_landing_page_of_a_replay_says_so() {
     let page = |replayed: Option<Replayed>| {
         let server = ServedExporter::of(move || Snapshot { replayed: replayed.clone(), ..busy(5) });

@@ -72,13 +72,13 @@ impl Load {
         Ok(Load { child, dir })
     }
 
-    /// Waits until sysbench has reported a full second of load.
+    /// Waits until all threads are connected and send queries.
     pub fn wait_running(&mut self) -> Result<()> {
-        wait_for("the load's first report", Duration::from_secs(60), || {
+        wait_for("the load's threads", Duration::from_secs(60), || {
             if let Some(status) = self.child.try_wait()? {
                 bail!("the load exited while starting ({status}):\n{}", self.output()?);
             }
-            Ok(self.tps_by_second()?.iter().any(|tps| *tps > 0.0).then_some(()))
+            Ok(self.output()?.contains("Threads started!").then_some(()))
         })
     }
 

@@ -13,8 +13,11 @@ use lab::load::Load;
 use lab::releases::Release;
 use lab::server::{wait_for, Options, Server};
 
-/// Four full periods of the duty cycle: part of a period may contain no on-time, or only on-time.
-const WINDOW: Duration = Duration::from_secs(16);
+/// The window with a budget. Four full periods of the duty cycle: part of a period may contain no on-time, or only
+/// on-time.
+const LIMITED: Duration = Duration::from_secs(16);
+/// The window without one, in which every wait is seen.
+const UNLIMITED: Duration = Duration::from_secs(6);
 
 /// What a server and its agent counted in a window.
 #[derive(Debug)]
@@ -38,10 +41,10 @@ fn sum(samples: &[Sample], name: &str, wanted: impl Fn(&Sample) -> bool) -> f64 
 }
 
 impl Window {
-    fn measure(server: &Server, agent: &Agent) -> Result<Window> {
+    fn measure(server: &Server, agent: &Agent, time: Duration) -> Result<Window> {
         let cpu = || cpu_time_ns(server.pid()).map(|ns| ns as f64 / 1e9).context("no CPU time");
         let (before, cpu_before, truth_before) = (agent.scrape()?, cpu()?, truth(server)?);
-        sleep(WINDOW);
+        sleep(time);
         let (after, cpu_after, truth_after) = (agent.scrape()?, cpu()?, truth(server)?);
         let grown =
             |name: &str, wanted: &dyn Fn(&Sample) -> bool| sum(&after, name, wanted) - sum(&before, name, wanted);
@@ -88,7 +91,7 @@ fn stays_within_budget(release: Release, threads: u32, args: &[&str]) -> Result<
     load.wait_running()?;
     let agent = Agent::attach_without_budget(&server)?;
     wait_for("the probes' cost", Duration::from_secs(20), || is_calibrated(&agent))?;
-    let unlimited = Window::measure(&server, &agent)?;
+    let unlimited = Window::measure(&server, &agent, UNLIMITED)?;
     agent.stop()?;
 
     let budget = unlimited.probes / 2.0 / unlimited.cpu;
@@ -99,7 +102,7 @@ fn stays_within_budget(release: Release, threads: u32, args: &[&str]) -> Result<
     wait_for("a duty cycle", Duration::from_secs(10), || Ok(has_duty_cycle(&agent.scrape()?).then_some(())))?;
     let reaction = started.elapsed();
     sleep(Duration::from_secs(3));
-    let limited = Window::measure(&server, &agent)?;
+    let limited = Window::measure(&server, &agent, LIMITED)?;
     let lost = agent.scrape()?.into_iter().filter(|s| s.name.contains("lost") && s.value > 0.0).collect::<Vec<_>>();
     agent.stop()?;
     let report = load.stop()?;

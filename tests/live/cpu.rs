@@ -112,7 +112,7 @@ fn adds_up(release: Release) -> Result<()> {
         })
     };
     let ((from, before, first), stolen_before) = (read()?, stolen_seconds()?);
-    sleep(Duration::from_secs(8));
+    sleep(Duration::from_secs(5));
     let ((last, after, to), stolen) = (read()?, stolen_seconds()? - stolen_before);
     agent.stop()?;
     load.stop()?;

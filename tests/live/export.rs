@@ -29,7 +29,7 @@ const MAY_BE_EMPTY: &[&str] = &[
 /// Checks the number of statements against the server's own counter.
 fn statements_are_counted(server: &Server, agent: &Agent) -> Result<()> {
     let (counted, sent) = statements(server, agent)?;
-    sleep(Duration::from_secs(10));
+    sleep(Duration::from_secs(5));
     let (counted_later, sent_later) = statements(server, agent)?;
     let (counted, sent) = (counted_later - counted, sent_later - sent);
     let ratio = counted / sent;

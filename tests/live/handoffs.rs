@@ -30,7 +30,7 @@ fn sum(samples: &[Sample], name: &str) -> f64 {
 /// Returns the increase of each cell over a few seconds of load.
 fn grown(agent: &Agent) -> Result<BTreeMap<(String, String), f64>> {
     let before = matrix(&agent.scrape()?);
-    sleep(Duration::from_secs(4));
+    sleep(Duration::from_secs(3));
     let grown = |(cell, now): ((String, String), f64)| {
         let then = before.get(&cell).copied().unwrap_or(0.0);
         (cell, now - then)

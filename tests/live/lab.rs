@@ -151,11 +151,17 @@ fn a_killed_script_leaves_no_server() -> Result<()> {
     Ok(())
 }
 
-/// Runs the first command in the README.
+/// Runs the first command in the README, for as long as it takes to print the first table.
 #[test]
 fn the_demo_shows_waits_and_metrics() -> Result<()> {
     let mut demo = Command::new(script("demo"));
-    let output = demo.arg("--binary").arg(program()).stdin(Stdio::null()).stderr(Stdio::inherit()).output()?;
+    let output = demo
+        .arg("--binary")
+        .arg(program())
+        .env("DEMO_SECONDS", "14")
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output()?;
     let text = String::from_utf8_lossy(&output.stdout);
     ensure!(output.status.success(), "{}: {text}", output.status);
     for wanted in

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
 
-use crate::truth::{sleep_and_measure_delay, uncontended, Reading, QUIET};
+use crate::truth::{sleep_and_measure_delay, uncontended, Reading};
 use lab::agent::{by_latch, Agent, Sample};
 use lab::load::Load;
 use lab::releases::Release;
@@ -16,6 +16,9 @@ pub(crate) const TABLE_CACHE: &str = "wait/synch/mutex/sql/LOCK_table_cache";
 const METADATA_LOCK: &str = "wait/synch/rwlock/sql/MDL_lock::rwlock";
 pub(crate) const LATCH: &str = "armtrace_latch_wait_seconds";
 pub(crate) const COND: &str = "armtrace_cond_wait_seconds";
+
+/// The duration of each run with one client, in which there is no contention.
+const QUIET: Duration = Duration::from_millis(500);
 
 /// How long a provoked wait may take to appear.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
@@ -64,7 +67,7 @@ fn agrees(release: Release, options: &Options, test: &str, latch: &str) -> Resul
     for _ in 0..WINDOWS {
         let mut most_delay = 0.0;
         let (after, row) = wait_for("a hundred waits", LIMIT, || {
-            most_delay = sleep_and_measure_delay(Duration::from_secs(8))?.max(most_delay);
+            most_delay = sleep_and_measure_delay(Duration::from_secs(4))?.max(most_delay);
             let now = Reading::take(&server, &agent)?;
             let row = now.since(&before, latch, free, most_delay);
             Ok((row.waits >= 100.0).then_some((now, row)))
@@ -176,7 +179,7 @@ fn mariadb_idle_waits_agree_with_perf_schema() -> Result<()> {
         Ok(IDLE.iter().all(|name| seen.contains_key(*name)).then_some(seen))
     })?;
     let theirs_first = server.wait_summary()?;
-    sleep(Duration::from_secs(10));
+    sleep(Duration::from_secs(7));
     let (last, theirs_last) = (measured(&agent, COND)?, server.wait_summary()?);
     let contention = measured(&agent, LATCH)?;
     agent.stop()?;

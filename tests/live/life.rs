@@ -66,14 +66,14 @@ fn exits_promptly_and_cleanly() -> Result<()> {
     load.wait_running()?;
     for signal in [libc::SIGINT, libc::SIGTERM] {
         let mut agent = Agent::attach(&server)?;
-        sleep(Duration::from_secs(1));
+        sleep(Duration::from_millis(300));
         agent.signal(signal);
         let (status, took) = agent.wait()?;
         ensure!(status.success() && took < patience(PROMPT_AT_WORST), "signal {signal}: {status} after {took:?}");
         nothing_left(&server)?;
     }
     let mut agent = Agent::attach(&server)?;
-    sleep(Duration::from_secs(1));
+    sleep(Duration::from_millis(300));
     agent.signal(libc::SIGKILL);
     ensure!(!agent.wait()?.0.success());
     nothing_left(&server)?;
@@ -97,7 +97,7 @@ fn leaves_nothing_behind_when_killed_while_detaching() -> Result<()> {
     load.wait_running()?;
     for moment in (2..24).step_by(4).map(Duration::from_millis) {
         let mut agent = Agent::attach(&server)?;
-        sleep(Duration::from_millis(500));
+        sleep(Duration::from_millis(200));
         agent.signal(libc::SIGUSR1);
         sleep(moment);
         agent.signal(libc::SIGKILL);
@@ -130,7 +130,7 @@ fn signals_pause_and_resume_the_probes() -> Result<()> {
             })?;
             wait_for("the states to change", CLEAN_UP, || Ok(attached_probes(&agent)?.is_empty().then_some(())))?;
             let then = hits()?;
-            sleep(Duration::from_millis(1500));
+            sleep(Duration::from_millis(1000));
             ensure!(hits()? == then, "{}, round {round}: hits were counted during a pause", release.name());
             agent.signal(libc::SIGUSR2);
         }

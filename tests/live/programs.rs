@@ -58,7 +58,7 @@ fn are_small_and_quick(release: Release) -> Result<()> {
     let timing = time_programs()?;
     let mut readings = vec![programs()];
     for _ in 0..WINDOWS {
-        sleep(Duration::from_secs(5));
+        sleep(Duration::from_secs(2));
         readings.push(programs());
     }
     drop(timing);

@@ -49,7 +49,7 @@ fn sleeps_agree_with_bpftrace() -> Result<()> {
     let counter = count_with_bpftrace(server.pid(), &program(Release::MYSQL_9_7)?)?;
     let mut load = Load::start(&server, "oltp_update_index", 32)?;
     load.wait_running()?;
-    sleep(Duration::from_secs(8));
+    sleep(Duration::from_secs(4));
     let report = load.stop()?;
     sleep(Duration::from_secs(1));
     let theirs = counter.stop()?.value("@sleeps")?;

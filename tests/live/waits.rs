@@ -27,7 +27,7 @@ fn waits_without_perf_schema(
     let mut load = Load::start(&server, test, 32)?;
     load.wait_running()?;
     let agent = Agent::attach_without_budget(&server)?;
-    sleep(Duration::from_secs(8));
+    sleep(Duration::from_secs(4));
     let sums = wait_for("waits for every wanted latch", LIMIT, || {
         let sums = by_latch(&agent.scrape()?, "armtrace_latch_wait_seconds_sum");
         Ok(wanted.iter().all(|w| sums.get(*w).is_some_and(|s| *s > 0.0)).then_some(sums))

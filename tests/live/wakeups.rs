@@ -154,7 +154,7 @@ fn mysql_group_commit_wakeups_are_not_contention() -> Result<()> {
     for _ in 0..WINDOWS {
         // performance_schema is read before and after armtrace, so waits between the readings do not count as an error.
         let (first, (before, woken_before), second) = (theirs(&server)?, ours(&agent)?, theirs(&server)?);
-        sleep(Duration::from_secs(8));
+        sleep(Duration::from_secs(5));
         let (third, (after, woken_after), last) = (theirs(&server)?, ours(&agent)?, theirs(&server)?);
         let (lock, condition) = (after.lock - before.lock, after.condition - before.condition);
         let woken = (woken_after.0 - woken_before.0, woken_after.1 - woken_before.1);

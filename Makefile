@@ -101,14 +101,17 @@ guest: setup dist-aarch64 ## the agent on an emulated arm64 machine, alone and b
 binaries: setup ## tests on the binaries of real servers, as root (ARGS=name picks some)
 	cargo test --locked --release --test binaries $(RUNNER) -- $(ARGS)
 
-# One after the other, cheapest first. All in one profile, so that nothing is built twice. Nothing is built beside the
-# live tests, not even at idle priority: five of them then failed, by what the agent took to attach and to detach.
+# One after the other, cheapest first. All in one profile, so that nothing is built twice. What the guest runs is built
+# beside the first parts. Nothing is built beside the live tests, not even at idle priority: five of them then failed, by
+# what the agent took to attach and to detach.
 test: setup ## all of it that this machine allows: formatting, lint, unit, binaries, live, guest
 	@tests/lab/suite fmt-check lint unit binaries live guest
 
 SLOW := scenario::every_load_runs_on_every_server truth::mysql_8_0_33_waits_agree_with_performance_schema \
 	budget::mariadb_stays_within_the_budget cost::tracing_mariadb_costs_little cpu::mariadb_cpu_classes_agree_with_perf \
-	library::mariadb_10_2_table_cache_waits_agree_with_perf_schema watch::a_hot_latch_of_mariadb_is_watched
+	cpu::sampled_time_is_the_cpu_time_of_mariadb handoffs::mariadb_handoffs_are_where_threads_run \
+	library::mariadb_10_2_table_cache_waits_agree_with_perf_schema programs::programs_on_mariadb_are_quick \
+	watch::a_hot_latch_of_mariadb_is_watched
 
 test-all: ## all of it on every server, those too that take long to fetch, and every load on each
 	$(MAKE) test ARMTRACE_ALL_SERVERS=1

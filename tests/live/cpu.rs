@@ -142,6 +142,7 @@ fn sampled_time_is_the_cpu_time_of_mysql() -> Result<()> {
 }
 
 #[test]
+#[ignore = "as on MySQL: make test-all"]
 fn sampled_time_is_the_cpu_time_of_mariadb() -> Result<()> {
     adds_up(Release::MARIADB_11_4)
 }

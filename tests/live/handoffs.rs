@@ -104,6 +104,7 @@ fn mysql_handoffs_are_where_threads_run() -> Result<()> {
 }
 
 #[test]
+#[ignore = "as on MySQL: make test-all"]
 fn mariadb_handoffs_are_where_threads_run() -> Result<()> {
     handoffs_are_where_threads_run(Release::MARIADB_11_4, 32)
 }

@@ -97,6 +97,7 @@ fn programs_on_mysql_are_quick() -> Result<()> {
 }
 
 #[test]
+#[ignore = "as on MySQL: make test-all"]
 fn programs_on_mariadb_are_quick() -> Result<()> {
     are_small_and_quick(Release::MARIADB_11_4)
 }

@@ -15,10 +15,6 @@ char LICENSE[] SEC("license") = "GPL";
 
 const volatile struct event_vocabulary vocabulary;
 
-struct perf_sample_data {
-	__u64 period;
-} __attribute__((preserve_access_index));
-
 struct perf_event_attr {
 	__u32 type;
 	__u64 config;
@@ -33,7 +29,6 @@ struct perf_event {
  * found by its types. */
 struct bpf_perf_event_data_kern {
 	void *regs;
-	struct perf_sample_data *data;
 	struct perf_event *event;
 } __attribute__((preserve_access_index));
 
@@ -52,6 +47,17 @@ struct {
 	__type(value, struct hits);
 } event_hits SEC(".maps");
 
+/* The most events that are sampled at the same time. */
+#define MAX_EVENTS 64
+
+/* What an event's counter on this CPU showed at the last sample, of any process; `address` is 0. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
+	__uint(max_entries, MAX_EVENTS);
+	__type(key, struct event_key);
+	__type(value, __u64);
+} event_counts SEC(".maps");
+
 /* Samples that found no room. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -60,25 +66,44 @@ struct {
 	__type(value, __u64);
 } lost_events SEC(".maps");
 
+/* The events on this CPU since the last sample. The sample's own period is not that: the kernel
+ * adapts it to the rate of events, and may end a period long before it is over. */
+static __always_inline __u64 events_since_last(void *ctx, const struct event_key *key)
+{
+	struct bpf_perf_event_value now = {};
+	__u64 *last, since;
+
+	if (bpf_perf_prog_read_value(ctx, &now, sizeof(now)))
+		return 0;
+	last = bpf_map_lookup_elem(&event_counts, key);
+	if (!last) {
+		bpf_map_update_elem(&event_counts, key, &now.counter, BPF_ANY);
+		return now.counter;
+	}
+	since = now.counter - *last;
+	*last = now.counter;
+	return since;
+}
+
 SEC("perf_event")
 int event_sample(struct bpf_perf_event_data_kern *ctx)
 {
 	struct event_key key = {};
 	struct perf_event *event;
-	__u64 now, period, *lost;
+	__u64 now, events, *lost;
 	struct hits *h;
 	__u32 zero = 0;
 
-	if (!is_target())
-		return 0;
 	now = bpf_ktime_get_ns();
 	event = BPF_CORE_READ(ctx, event);
-	key.address = saved_register(BPF_CORE_READ(ctx, regs), ip_register);
 	key.kind = BPF_CORE_READ(event, attr.type);
 	key.config = BPF_CORE_READ(event, attr.config);
 	key.config1 = BPF_CORE_READ(event, attr.config1);
-	period = BPF_CORE_READ(ctx, data, period);
-	if (!add_to(&event_samples, &key, period)) {
+	events = events_since_last(ctx, &key);
+	if (!is_target())
+		return 0;
+	key.address = saved_register(BPF_CORE_READ(ctx, regs), ip_register);
+	if (!add_to(&event_samples, &key, events)) {
 		lost = bpf_map_lookup_elem(&lost_events, &zero);
 		if (lost)
 			*lost += 1;

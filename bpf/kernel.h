@@ -26,6 +26,7 @@ typedef _Bool bool;
 enum bpf_map_type {
 	BPF_MAP_TYPE_HASH = 1,
 	BPF_MAP_TYPE_ARRAY = 2,
+	BPF_MAP_TYPE_PERCPU_HASH = 5,
 	BPF_MAP_TYPE_PERCPU_ARRAY = 6,
 };
 
@@ -55,6 +56,14 @@ enum bpf_func_id___cookie {
 /* Kernels before 5.15 do not show a thread's registers. */
 enum bpf_func_id___regs {
 	BPF_FUNC_task_pt_regs___regs = 175,
+};
+
+/* What bpf_perf_prog_read_value() returns: the event's count, and for how long it was enabled and
+ * counted. */
+struct bpf_perf_event_value {
+	__u64 counter;
+	__u64 enabled;
+	__u64 running;
 };
 
 /* What the syscalls:sys_enter_* and sys_exit_* tracepoints pass, which is the same on all 64-bit

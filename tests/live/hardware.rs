@@ -74,7 +74,7 @@ fn touch_new_pages() {
 }
 
 /// Page faults can be sampled on every machine, even without counters. Samples must be at the code that touches new
-/// pages, account for about as many faults as there were, and come only from the traced process.
+/// pages, account for as many faults as there were, and come only from the traced process.
 #[test]
 fn page_faults_are_sampled_where_they_happen() -> Result<()> {
     const PAGE_FAULTS: Countable = Countable { kind: 1, config: 2, config1: 0 };
@@ -100,7 +100,7 @@ fn page_faults_are_sampled_where_they_happen() -> Result<()> {
     ensure!(probe.hits > 50 && sampler.lost()? == 0, "{probe:?}, {} lost", sampler.lost()?);
     let share = at_code as f64 / (ROUNDS * PAGES) as f64;
     ensure!(
-        (0.9..=1.1).contains(&share) && at_code as f64 > 0.9 * all as f64,
+        (0.98..=1.02).contains(&share) && at_code as f64 > 0.98 * all as f64,
         "{share:.3} of the faults, {all} in all"
     );
     let is_misattributed = others.take()?.iter().any(|s| (begin..begin + 1000).contains(&s.address));

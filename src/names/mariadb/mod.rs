@@ -219,13 +219,20 @@ fn holds(process: &Process, evidence: &Evidence, object: u64) -> Option<bool> {
         Evidence::PageHeader { path, id } => {
             let page = follow(process, object, path)?;
             let id = process.memory.u64(object.wrapping_add(id))?;
-            Some(page != 0 && page % MIN_PAGE == 0 && page_id(&process.memory.array(page)?) == id)
+            Some(page != 0 && page % MIN_PAGE == 0 && is_header_of(&process.memory.array(page)?, id))
         }
     }
 }
 
 fn follow(process: &Process, start: u64, path: Path) -> Option<u64> {
     path.iter().try_fold(start, |at, offset| process.memory.u64(at.wrapping_add(*offset)))
+}
+
+/// Returns whether a page's header is that of this page id. Memory that is all zeros, such as a new log buffer, would
+/// be page 0 of tablespace 0, but that page has a type.
+fn is_header_of(header: &[u8; 38], id: u64) -> bool {
+    const TABLESPACE_HEADER: [u8; 2] = [0, 8];
+    page_id(header) == id && (id != 0 || header[24..26] == TABLESPACE_HEADER)
 }
 
 /// Returns tablespace and page number from a page's header, which is in network byte order. As in a page id, the
@@ -260,7 +267,7 @@ mod tests {
 
     #[test]
     fn a_page_is_recognised_by_its_header() {
-        let mut page = Box::new([0_u8; 2 * MIN_PAGE as usize]);
+        let mut page = Box::new([0_u8; 3 * MIN_PAGE as usize]);
         let skip = (addr(&page[0]).next_multiple_of(MIN_PAGE) - addr(&page[0])) as usize;
         page[skip + 4..skip + 8].copy_from_slice(&37_u32.to_be_bytes());
         page[skip + 34..skip + 38].copy_from_slice(&4_u32.to_be_bytes());
@@ -272,6 +279,10 @@ mod tests {
             assert_eq!(holds(process, &check, addr(&other_page)), Some(false));
             let no_page = [4_u64 << 32 | 37, 0];
             assert_ne!(holds(process, &check, addr(&no_page)), Some(true));
+            let first = [0, addr(&page[skip + MIN_PAGE as usize])];
+            assert_eq!(holds(process, &check, addr(&first)), Some(false), "a new log buffer is all zeros");
+            page[skip + MIN_PAGE as usize + 25] = 8;
+            assert_eq!(holds(process, &check, addr(&first)), Some(true), "page 0 of tablespace 0");
         });
     }
 

@@ -169,9 +169,10 @@ fn what_cannot_be_installed_is_named_unless_everything_is_required() {
     assert!(!Path::new(&machine.path("log")).exists(), "apt has been asked to install something");
 }
 
-/// A machine without privileges and without clang-format, whose make prints what cargo would.
+/// A machine without privileges and without clang-format, but with shellcheck, whose make prints what cargo would.
 fn tester() -> Machine {
     let machine = Machine::new(&[], &[]).without_privilege();
+    machine.program("shellcheck", "");
     fs::remove_file(machine.path("tee")).expect("the one that writes nothing");
     machine.program(
         "make",

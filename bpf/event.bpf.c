@@ -50,7 +50,8 @@ struct {
 /* The most events that are sampled at the same time. */
 #define MAX_EVENTS 64
 
-/* What an event's counter on this CPU showed at the last sample, of any process; `address` is 0. */
+/* What an event's counter on this CPU showed at the last sample, of any process; `address` is 0.
+ * User space empties this before it opens the events, whose counters begin at 0. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
 	__uint(max_entries, MAX_EVENTS);
@@ -77,7 +78,9 @@ static __always_inline __u64 events_since_last(void *ctx, const struct event_key
 		return 0;
 	last = bpf_map_lookup_elem(&event_counts, key);
 	if (!last) {
-		bpf_map_update_elem(&event_counts, key, &now.counter, BPF_ANY);
+		/* Without a place for the count, the next difference would not be known either. */
+		if (bpf_map_update_elem(&event_counts, key, &now.counter, BPF_ANY))
+			return 0;
 		return now.counter;
 	}
 	since = now.counter - *last;

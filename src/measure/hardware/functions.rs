@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use anyhow::{Context, Result};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::MapHandle;
+use libbpf_rs::{MapCore, MapHandle};
 
 use crate::attach::{control, event, open_event, Control, Costs, Countable, ProbeClass, Scope};
 use crate::bpf::event::{types, EventSkelBuilder};
@@ -46,6 +46,8 @@ pub struct EventSampler {
     samples: MapHandle,
     hits: MapHandle,
     lost: MapHandle,
+    /// What each event's counter showed at the last sample.
+    counts: MapHandle,
     /// One descriptor per event and CPU; empty while paused.
     running: Vec<OwnedFd>,
 }
@@ -68,6 +70,7 @@ impl EventSampler {
             samples: MapHandle::try_from(&skel.maps.event_samples)?,
             hits: MapHandle::try_from(&skel.maps.event_hits)?,
             lost: MapHandle::try_from(&skel.maps.lost_events)?,
+            counts: MapHandle::try_from(&skel.maps.event_counts)?,
             running: Vec::new(),
             events,
             hz,
@@ -86,6 +89,10 @@ impl EventSampler {
     /// # Errors
     /// Fails when an event cannot be opened on each CPU.
     pub fn resume(&mut self) -> Result<()> {
+        // The new counters begin at 0.
+        for key in self.counts.keys().collect::<Vec<_>>() {
+            self.counts.delete(&key).context("forgetting an event's count")?;
+        }
         // All CPUs or none, so that some CPUs do not pass for all of them.
         let mut running = Vec::new();
         for event in &self.events {

@@ -4,14 +4,33 @@ use std::io;
 use std::sync::mpsc::{self, Receiver, TryIter};
 use std::sync::Arc;
 
+use clap::Args;
+
 use crate::agent::{Agent, Source};
 use crate::host::Machine;
 use crate::measure::watchpoint::LineWatch;
-use crate::measure::watchpoint::{self, Allowance, Burst, Unwatched, Wanted, Watcher};
+use crate::measure::watchpoint::{self, Allowance, Burst, CrashRisk, Unwatched, Wanted, Watcher};
 use crate::model::ProbeState;
 use crate::server::Target;
 use crate::ui::screen::Watching;
 use crate::worker::Worker;
+
+/// Options for watching cache lines.
+#[derive(Args, Clone, Copy, Debug)]
+pub(super) struct RiskArgs {
+    /// Watch latches even in a virtual machine on x86, where a watched access can kill the server
+    #[arg(long)]
+    accept_crash_risk: bool,
+}
+
+impl RiskArgs {
+    pub fn accepted(self) -> CrashRisk {
+        match self.accept_crash_risk {
+            true => CrashRisk::Accept,
+            false => CrashRisk::Refuse,
+        }
+    }
+}
 
 /// The server whose latches are watched.
 #[derive(Clone)]
@@ -20,6 +39,7 @@ pub(super) struct Server {
     source: Arc<Source>,
     /// The share of the server's CPU time that bursts may take, 0 to 1.
     share: f64,
+    risk: CrashRisk,
 }
 
 /// A watch in progress. Dropping it stops the watch.
@@ -29,8 +49,8 @@ pub(super) struct Watch {
 }
 
 impl Server {
-    pub fn new(agent: &Agent, share: f64) -> Server {
-        Server { target: Arc::clone(&agent.target), source: agent.source(), share }
+    pub fn new(agent: &Agent, share: f64, risk: CrashRisk) -> Server {
+        Server { target: Arc::clone(&agent.target), source: agent.source(), share, risk }
     }
 
     /// Starts to watch the latch of this name that has the most waiters.
@@ -58,7 +78,7 @@ impl Server {
         tell: impl Fn(Watching),
         is_over: impl Fn() -> bool,
     ) -> Result<Option<LineWatch>, Unwatched> {
-        let allowance = Allowance::of_share(self.share)?;
+        let allowance = Allowance::of_share(self.share, self.risk)?;
         let watcher = Watcher { target: Arc::clone(&self.target), latches: self.source.latches(), allowance };
         let wanted = Wanted::Name(latch);
         let seen = watcher.look(&wanted, &is_over)?;

@@ -92,7 +92,7 @@ fn of_watch(why: &Unwatched) -> Status {
         Unwatched::NobodyWaited(_) | Unwatched::Unreadable(_) => Status::Failed,
         Unwatched::Unclear(_) => Status::Usage,
         Unwatched::Ended(_) => Status::Target,
-        Unwatched::NoAtomics | Unwatched::Refused(_) => Status::Privilege,
+        Unwatched::NoAtomics | Unwatched::MayKill | Unwatched::Refused(_) => Status::Privilege,
     }
 }
 
@@ -184,6 +184,7 @@ mod tests {
     fn reasons_not_to_watch() -> Vec<(Unwatched, Status)> {
         vec![
             (Unwatched::NoAtomics, Privilege),
+            (Unwatched::MayKill, Privilege),
             (Unwatched::Refused(io()), Privilege),
             (Unwatched::Unclear(Vec::new()), Usage),
             (Unwatched::NobodyWaited(Vec::new()), Failed),

@@ -19,7 +19,7 @@ use super::values::{pid, share, MAX_OVERHEAD};
 use super::Failure;
 use crate::attach::{self, Costs, Feature, ProbeClass};
 use crate::host::Machine;
-use crate::measure::watchpoint;
+use crate::measure::watchpoint::{self, CrashRisk};
 use crate::server::Target;
 use crate::symbols::{Arch, Settings};
 
@@ -94,7 +94,7 @@ impl Findings {
     /// Examines this host and, if there is one, a server.
     fn of(target: Option<&Arc<Target>>, max_overhead: f64) -> Findings {
         let capabilities = attach::capabilities();
-        let watchpoint = watchpoint::Allowance::of_share(1.0);
+        let watchpoint = watchpoint::Allowance::of_share(1.0, CrashRisk::Refuse);
         let without = watchpoint.as_ref().err().map(|why| format!("no --watch: {why}"));
         let watchpoints = Feature { name: "hardware watchpoints", required: false, works: watchpoint.is_ok(), without };
         let features: Vec<Feature> = attach::features().into_iter().chain([watchpoints]).collect();

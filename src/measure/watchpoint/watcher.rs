@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::find::{Sightings, Wanted};
 use super::judge::{verdict, words, Burst, Scene};
 use super::points::{hit_cost_ns, WORD};
-use super::{atomics_survive, refusal, watch, Allowance, ServerCode, BURST, LIMIT};
+use super::{atomics_survive, may_kill, refusal, watch, Allowance, CrashRisk, ServerCode, BURST, LIMIT};
 use crate::host::{Domains, Machine};
 use crate::measure::latch::{Counted, LatchCollector, WaitedFor};
 use crate::measure::watchpoint::{LineWatch, Moves, WatchedWord};
@@ -35,6 +35,12 @@ pub enum Unwatched {
          progress while it is watched"
     )]
     NoAtomics,
+    /// See [`may_kill`].
+    #[error(
+        "in a virtual machine on x86, a watched access can kill the server: some hypervisors garble debug exceptions. \
+         To watch nevertheless, give --accept-crash-risk"
+    )]
+    MayKill,
     /// The kernel provides no watchpoint, or the CPU reports nothing.
     #[error("{}", refusal(.0))]
     Refused(io::Error),
@@ -57,10 +63,13 @@ impl Allowance {
     /// reported access, which takes a few milliseconds.
     ///
     /// # Errors
-    /// Fails when this machine cannot watch a server's latches.
-    pub fn of_share(share: f64) -> Result<Allowance, Unwatched> {
+    /// Fails when this machine cannot watch a server's latches, or not without a risk that is not accepted.
+    pub fn of_share(share: f64, risk: CrashRisk) -> Result<Allowance, Unwatched> {
         if !atomics_survive() {
             return Err(Unwatched::NoAtomics);
+        }
+        if risk == CrashRisk::Refuse && may_kill() {
+            return Err(Unwatched::MayKill);
         }
         Ok(Allowance { share, hit_ns: hit_cost_ns().map_err(Unwatched::Refused)? })
     }

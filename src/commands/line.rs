@@ -4,8 +4,6 @@ use std::io;
 use std::sync::mpsc::{self, Receiver, TryIter};
 use std::sync::Arc;
 
-use clap::Args;
-
 use crate::agent::{Agent, Source};
 use crate::host::Machine;
 use crate::measure::watchpoint::LineWatch;
@@ -14,23 +12,6 @@ use crate::model::ProbeState;
 use crate::server::Target;
 use crate::ui::screen::Watching;
 use crate::worker::Worker;
-
-/// Options for watching cache lines.
-#[derive(Args, Clone, Copy, Debug)]
-pub(super) struct RiskArgs {
-    /// Watch latches even in a virtual machine on x86, where a watched access can kill the server
-    #[arg(long)]
-    accept_crash_risk: bool,
-}
-
-impl RiskArgs {
-    pub fn accepted(self) -> CrashRisk {
-        match self.accept_crash_risk {
-            true => CrashRisk::Accept,
-            false => CrashRisk::Refuse,
-        }
-    }
-}
 
 /// The server whose latches are watched.
 #[derive(Clone)]

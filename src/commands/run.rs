@@ -8,7 +8,6 @@ use clap::Args;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use super::line::RiskArgs;
 use super::output::Format;
 use super::session::{self, AttachArgs, EndedBy, Ends, Session, Told};
 use super::values::pid;
@@ -32,8 +31,9 @@ pub(super) struct RunArgs {
     /// Watch this latch's cache line for false sharing, report and exit; a part of its name is enough
     #[arg(long, value_name = "LATCH", conflicts_with = "listen")]
     pub watch: Option<String>,
-    #[command(flatten)]
-    pub risk: RiskArgs,
+    /// Watch even in a virtual machine on x86, where a watched access can kill the server
+    #[arg(long, requires = "watch")]
+    pub accept_crash_risk: bool,
     /// Output of --watch: text or json
     #[arg(long, default_value = "text", requires = "watch", hide_possible_values = true)]
     pub format: Format,

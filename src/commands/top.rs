@@ -11,7 +11,7 @@ use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use ratatui::DefaultTerminal;
 use tokio::runtime::Runtime;
 
-use super::line::{RiskArgs, Server, Watch};
+use super::line::{Server, Watch};
 use super::servers;
 use super::session::{self, AttachArgs, Session};
 use super::values::{pid, time, ValueError};
@@ -29,8 +29,9 @@ pub(super) struct TopArgs {
     /// Refresh interval, 0.5s to 1m
     #[arg(long, default_value = DELAY, value_name = "TIME", value_parser = delay)]
     delay: Duration,
-    #[command(flatten)]
-    risk: RiskArgs,
+    /// Watch latches even in a virtual machine on x86, where a watched access can kill the server
+    #[arg(long)]
+    accept_crash_risk: bool,
 }
 
 /// The refresh interval if none is given.
@@ -49,7 +50,7 @@ pub(super) fn top(args: &TopArgs) -> Result<(), Failure> {
     let Some(pid) = server(args)? else { return Ok(()) };
     let target = session::open(pid, &args.attach)?;
     let Session { agent, mut ends, runtime } = Session::attach_with_statements(target, &args.attach)?;
-    let lines = Some(Server::new(&agent, args.attach.max_overhead, args.risk.accepted()));
+    let lines = Some(Server::new(&agent, args.attach.max_overhead, args.accept_crash_risk.into()));
     let view = View { source: agent.source(), lines, delay: args.delay };
     // The end of the server does not end the session: its last figures stay on the screen until the user quits.
     let shown = view.show_until(&runtime, async move { ends.signal().await });

@@ -21,7 +21,7 @@ pub(super) fn watch(args: &RunArgs, latch: &str) -> Result<(), Failure> {
     let failure = |why| Failure::Watch { latch: latch.to_owned(), why };
     let target = session::open(args.pid, &args.attach)?;
     // Fails before anything is attached.
-    let allowance = Allowance::of_share(args.attach.max_overhead, args.risk.accepted()).map_err(failure)?;
+    let allowance = Allowance::of_share(args.attach.max_overhead, args.accept_crash_risk.into()).map_err(failure)?;
     let runtime = session::runtime()?;
     let end = end_of(&runtime, &target).map_err(Failure::Start)?;
     let is_over = || end.load(Ordering::Relaxed);

@@ -135,6 +135,16 @@ pub enum CrashRisk {
     Accept,
 }
 
+impl From<bool> for CrashRisk {
+    /// Converts the user's answer to whether the risk is accepted.
+    fn from(accepted: bool) -> CrashRisk {
+        match accepted {
+            true => CrashRisk::Accept,
+            false => CrashRisk::Refuse,
+        }
+    }
+}
+
 /// Returns whether a watched access can kill the process. On x86, hypervisors intercept debug exceptions and pass them
 /// on to the virtual machine's kernel. Some lose the cause on the way (register DR6 is 0) if another interrupt comes at
 /// the same time. The kernel takes such an exception for the instruction `int1`, and sends SIGTRAP. This was seen with

@@ -33,6 +33,14 @@ static __always_inline bool by_turns(__u32 function)
 	return a && a->by_turns;
 }
 
+/* Whether a wait that begins now is counted. */
+static __always_inline bool is_turn(__u32 function, __u64 now)
+{
+	struct attachment *a = bpf_map_lookup_elem(&attachments, &function);
+
+	return a && now < a->until_ns;
+}
+
 /* How many times the futex programs were switched on or off. */
 static __always_inline __u32 futex_switches(void)
 {

@@ -11,14 +11,9 @@
 #include "losses.h"
 #include "meter.h"
 #include "pthread.h"
+#include "sleep.h"
 #include "wait.h"
 #include <bpf/bpf_helpers.h>
-
-static __always_inline bool is_wait(__u64 op)
-{
-	op &= FUTEX_CMD_MASK;
-	return op == FUTEX_WAIT || op == FUTEX_WAIT_BITSET;
-}
 
 static __always_inline bool is_wake(__u64 op)
 {
@@ -49,13 +44,14 @@ static __always_inline void fall_asleep(__u64 word, __u64 op)
 		move_on(w);
 	w->sleep_generation = generation(LIBRARY_FUNCTION);
 	is_waiting = w->latch;
-	if (is_waiting) {
-		w->sleep_begin_ns = bpf_ktime_get_ns();
-		w->sleep_word = word;
-	}
+	w->sleep_begin_ns = bpf_ktime_get_ns();
+	w->sleep_word = word;
 	/* InnoDB sleeps for its latches on their words or in condition variables. Meanwhile it may
 	 * have to wait for mutexes too. */
 	if (is_waiting && ((op & FUTEX_CMD_MASK) != FUTEX_WAIT || is_of_latch(w, word)))
+		return;
+	/* A wait for a latch whose beginning was not seen. */
+	if (!is_waiting && is_of_known_latch(word))
 		return;
 	begin_pthread_wait(&w->pthread, word, op, is_waiting);
 }
@@ -83,9 +79,12 @@ static __always_inline void wake_up(__s64 ret)
 		w->sleep_ns += now - w->sleep_begin_ns;
 		if (slept)
 			w->waker_domain = waker_domain(w->sleep_word, w->sleep_begin_ns);
-		w->sleep_begin_ns = 0;
+		/* A sleep in a C library lock is a wait of its own. */
+		if (slept && !w->pthread.word)
+			learn_word(w->sleep_word, &w->key.latch);
 		w->sleeps += slept;
 	}
+	w->sleep_begin_ns = 0;
 	if (w->pthread.word) {
 		if (slept)
 			end_pthread_wait(&w->pthread, now);

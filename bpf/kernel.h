@@ -25,6 +25,7 @@ typedef _Bool bool;
 
 enum bpf_map_type {
 	BPF_MAP_TYPE_HASH = 1,
+	BPF_MAP_TYPE_LRU_HASH = 9,
 	BPF_MAP_TYPE_ARRAY = 2,
 	BPF_MAP_TYPE_PERCPU_HASH = 5,
 	BPF_MAP_TYPE_PERCPU_ARRAY = 6,
@@ -57,6 +58,24 @@ enum bpf_func_id___cookie {
 enum bpf_func_id___regs {
 	BPF_FUNC_task_pt_regs___regs = 175,
 };
+
+/* A thread, and what a program that looks at all threads gets. */
+struct task_struct {
+	int pid;
+	int tgid;
+	int on_cpu;
+} __attribute__((preserve_access_index));
+
+struct seq_file;
+
+struct bpf_iter_meta {
+	struct seq_file *seq;
+} __attribute__((preserve_access_index));
+
+struct bpf_iter__task {
+	struct bpf_iter_meta *meta;
+	struct task_struct *task;
+} __attribute__((preserve_access_index));
 
 /* What bpf_perf_prog_read_value() returns: the event's count, and for how long it was enabled and
  * counted. */

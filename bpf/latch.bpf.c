@@ -12,6 +12,7 @@
 #include "meter.h"
 #include "registers.h"
 #include "site.h"
+#include "sleep.h"
 #include "target.h"
 #include "wait.h"
 
@@ -21,9 +22,6 @@ const volatile struct vocabulary vocabulary;
 
 /* The number of arguments of the kernel's function; its result follows them. */
 #define FUTEX_WAIT_ARGUMENTS 5
-
-/* Byte offset in the saved registers of the system call's second argument. */
-const volatile __u32 op_register;
 
 static __always_inline int at_site(void *ctx)
 {

@@ -39,6 +39,7 @@ enum limit {
 	MAX_LATCHES = 2048,
 	MAX_CALLSITES = 4096,
 	MAX_PAGES = 4096,
+	MAX_WORDS = 8192,
 	MAX_HANDOFFS = 8192,
 	/* One in this many hits is timed. */
 	TIMED_HITS = 16,
@@ -210,6 +211,9 @@ struct attachment {
 	/* For the futex programs on the kernel's functions, which stay attached: whether even waits
 	 * that began earlier are ignored. */
 	__u32 rests;
+	/* Waits that begin at this time or later are not counted: the turn ends then, which is
+	 * before the last probe is off. 0 while probes are being attached. */
+	__u64 until_ns;
 };
 
 struct latch_key {
@@ -252,6 +256,15 @@ struct waits {
 struct callsite_waits {
 	__u64 count;
 	__u64 sum_ns;
+};
+
+/* What a look shows of a thread is a number. It is the word on which the thread sleeps, or something
+ * of another kind. */
+enum doing_bit {
+	/* The kind is in four bits from here on. */
+	DOING_KIND = 60,
+	/* The latch follows that the thread waits for, in a wait that the probes see. */
+	DOING_WAIT_SEEN = 63,
 };
 
 /* The key under which handoffs are counted. Domains count from 1; 0 means unknown. */
@@ -441,4 +454,5 @@ struct vocabulary {
 	enum location_kind location;
 	enum return_at return_at;
 	enum page_type page_type;
+	enum doing_bit doing_bit;
 };

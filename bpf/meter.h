@@ -32,9 +32,15 @@ static __always_inline bool is_timed(const struct hits *h)
 	return h && h->count % TIMED_HITS == 0;
 }
 
+/* A program that seems to have run for longer was interrupted. */
+#define LONGEST_RUN_NS 20000
+
 /* To be called last, with the time at which the program began; 0 if it is not known. */
 static __always_inline void add_time(struct hits *h, __u64 begin_ns)
 {
-	if (begin_ns && is_timed(h))
-		h->timed_ns += bpf_ktime_get_ns() - begin_ns;
+	if (begin_ns && is_timed(h)) {
+		__u64 ns = bpf_ktime_get_ns() - begin_ns;
+
+		h->timed_ns += ns < LONGEST_RUN_NS ? ns : LONGEST_RUN_NS;
+	}
 }

@@ -12,6 +12,7 @@
 
 #include "latch.h"
 #include "callsite.h"
+#include "duty.h"
 #include "handoff.h"
 #include "histogram.h"
 #include "identity.h"
@@ -19,6 +20,7 @@
 #include "prlock.h"
 #include "psi.h"
 #include "registers.h"
+#include "sleep.h"
 #include <bpf/bpf_helpers.h>
 
 /* The most functions of the C library on the stack above the system call. */
@@ -116,9 +118,12 @@ static __always_inline void begin_pthread_wait(struct pthread_wait *w, __u64 wor
 {
 	struct latch_key *key = &w->key.latch;
 	__u8 primitive = PRIMITIVE_NONE, innermost = PRIMITIVE_NONE;
+	__u64 now = bpf_ktime_get_ns();
 	bool plain_wait;
 
 	__builtin_memset(w, 0, sizeof(*w));
+	if (!is_turn(LIBRARY_FUNCTION, now))
+		return;
 	w->key.address = library_caller(&primitive, &innermost);
 	/* With FUTEX_WAIT, a condition variable's waiter reacquires the mutex, in a function that
 	 * is called for this purpose. A FUTEX_WAIT of the condition variable's function itself
@@ -141,7 +146,7 @@ static __always_inline void begin_pthread_wait(struct pthread_wait *w, __u64 wor
 		lose(LOST_LIBRARY_UNKNOWN);
 		return;
 	}
-	w->begin_ns = bpf_ktime_get_ns();
+	w->begin_ns = now;
 	w->begin_domain = current_domain();
 	w->word = word;
 }
@@ -150,6 +155,7 @@ static __always_inline void end_pthread_wait(struct pthread_wait *w, __u64 now)
 {
 	__u64 ns = now - w->begin_ns;
 
+	learn_word(w->word, &w->key.latch);
 	add_wait(&w->key, w->word, ns, true, ns, 1);
 	add_handoff(&w->key.latch, w->begin_domain, waker_domain(w->word, w->begin_ns),
 		    current_domain(), ns);

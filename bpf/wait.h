@@ -111,6 +111,8 @@ static __always_inline void begin_wait(void *ctx, const struct site *site, __u64
 	if (continues(w, site, latch, now))
 		return;
 	move_on(w);
+	if (!is_turn(site->function, now))
+		return;
 	__builtin_memset(w, 0, sizeof(*w));
 	if (!identify(ctx, site, latch, &w->key)) {
 		lose(LOST_UNREADABLE);

@@ -230,26 +230,30 @@ impl SnapshotSource for Source {
     }
 }
 
-/// Starts a thread for slow work: it measures the cost of hits, so that the probes can be kept within the budget, and
-/// does what measurements have left for later.
+/// Keeps the probes within the budget, at first by prices that are too high. Starts a thread for slow work, which
+/// measures the cost of hits and does what measurements have left for later.
 fn prepare(source: &Arc<Source>, budget: f64, later: Vec<Later>, prepared: Sender<()>) {
+    keep_within(source, budget, Costs::default());
     let source = Arc::clone(source);
     let prepare = move || {
         match attach::calibrate() {
-            Ok(costs) => keep_within(&source, budget, costs),
-            Err(error) => tracing::warn!("probe costs are not known, so the budget is not enforced: {error:#}"),
+            Ok(costs) => {
+                _ = source.costs.set(costs);
+                source.measurements.iter().for_each(|measurement| measurement.limit(budget, &costs));
+                keep_within(&source, budget, costs);
+            }
+            Err(error) => tracing::warn!("the cost of probes is not known, so a high one is assumed: {error:#}"),
         }
         later.into_iter().for_each(|work| work());
         memory::give_back();
         drop(prepared);
     };
     if let Err(error) = thread::Builder::new().name("prepare".to_owned()).spawn(prepare) {
-        tracing::warn!("the budget is not enforced, and some figures are missing: {error}");
+        tracing::warn!("the cost of probes is not known, and some figures are missing: {error}");
     }
 }
 
 fn keep_within(source: &Arc<Source>, budget: f64, costs: Costs) {
-    _ = source.costs.set(costs);
     // The latches must not keep alive what contains them.
     let others = Arc::downgrade(source);
     let others_ns = move || others.upgrade().map_or(0, |source| source.others_ns(&costs));

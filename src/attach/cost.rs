@@ -123,7 +123,16 @@ pub struct Costs {
     pub clock: Option<f64>,
 }
 
+/// What a hit costs, in nanoseconds, while that is not known: more than on physical machines and most virtual ones, so
+/// that the budget holds nevertheless.
+const ASSUMED_NS: f64 = 5_000.0;
+
 impl Costs {
+    /// Returns what to charge for a hit of this class, in nanoseconds: its cost, or a high one where that is not known.
+    pub fn charge(&self, class: ProbeClass) -> f64 {
+        self.of(class).unwrap_or(ASSUMED_NS)
+    }
+
     /// Returns the cost of a hit of this class, in nanoseconds; `None` if it could not be measured.
     pub fn of(&self, class: ProbeClass) -> Option<f64> {
         match class {

@@ -78,6 +78,13 @@ const TRIALS: &[Trial] = &[
         without: "sites are identified by address, and no uretprobes are used (available from Linux 5.15)",
     },
     Trial {
+        name: "threads sampled while probes are off",
+        required: false,
+        works: super::futex::stacks_are_shown,
+        without: "what probes on a duty cycle miss is estimated from the waits seen of late, which is far less exact \
+                  (available from Linux 5.15)",
+    },
+    Trial {
         name: "hardware performance counters",
         required: false,
         works: hardware_counters,

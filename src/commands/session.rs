@@ -29,9 +29,9 @@ pub(super) struct AttachArgs {
     /// Largest share of the server's CPU time that probes may take
     #[arg(long, default_value = MAX_OVERHEAD, value_name = "SHARE", value_parser = share)]
     pub max_overhead: f64,
-    /// Samples of the CPU time per CPU and second; 0 for none
-    #[arg(long, default_value_t = 99, value_name = "HZ", value_parser = clap::value_parser!(u32).range(..=1000))]
-    pub sample_hz: u32,
+    /// Samples of the CPU time per CPU and second; 0 for none [default: 99, or what the budget allows]
+    #[arg(long, value_name = "HZ", value_parser = clap::value_parser!(u32).range(..=1000))]
+    pub sample_hz: Option<u32>,
     /// Parts of the machine between which handoffs are counted: auto, node, cache, core or off
     #[arg(long, default_value = "auto", value_name = "BETWEEN", hide_possible_values = true)]
     pub handoffs: Domains,

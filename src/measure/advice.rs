@@ -116,6 +116,7 @@ mod tests {
             spins_won,
             spins_wasted,
             estimated_ns: 0,
+            variance_us2: 0,
         }
     }
 

@@ -29,6 +29,10 @@ pub trait Measurement: Send + Sync {
         0
     }
 
+    /// Keeps its probes within a part of the budget if they have no turns. `share` is what all probes may take of the
+    /// server's CPU time, 0 to 1. Called once `costs` is measured.
+    fn limit(&self, _share: f64, _costs: &Costs) {}
+
     /// Adds everything counted since attach to `snapshot`. `costs` is `None` until it is measured.
     ///
     /// # Errors
@@ -90,8 +94,8 @@ impl Metrics for Nothing {
 
 /// Measurements in addition to waits for latches.
 pub struct More {
-    /// The frequency at which each CPU is sampled, in hertz; 0: CPU time is not sampled.
-    pub sample_hz: u32,
+    /// The frequency at which each CPU is sampled, in hertz; 0: CPU time is not sampled; `None`: as the budget allows.
+    pub sample_hz: Option<u32>,
     /// Whether hardware events are counted.
     pub hardware_events: bool,
     /// Counts statements of clients.

@@ -47,6 +47,17 @@ pub fn percent(ratio: f64) -> String {
     }
 }
 
+/// Formats a figure that may be estimated. `error` is half the width of its 95 % interval, as a part of it, if that is
+/// known: `~1.23s ±8%`. An error below half a percent is that of rounding.
+pub fn estimate(figure: String, is_estimated: bool, error: Option<f64>) -> String {
+    match error {
+        _ if !is_estimated => figure,
+        None | Some(..0.005) => format!("~{figure}"),
+        Some(error @ ..0.995) => format!("~{figure} ±{:.0}%", 100.0 * error),
+        Some(_) => format!("~{figure} ±100%"),
+    }
+}
+
 /// Formats shares of the CPU time, 0 to 1, as `cpu: other 61% · kernel 22% · spin 9%`. Shares that would round to 0%
 /// are left out. Returns `None` if none remains.
 pub fn cpu_classes(shares: &[(CpuClass, f64)]) -> Option<String> {

@@ -1,12 +1,14 @@
 //! Keeps the snapshots that the newest one is compared with.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
-use crate::attach::CYCLE_TIME;
 use crate::measure::Snapshot;
 
-/// The snapshots of the last seconds, long enough to cover a whole duty cycle. Over a shorter time, duty-cycled probes
-/// would seem to see many waits at one moment and none at the next.
+/// The time that figures look back: over a second or two, estimates rest on too few looks at the server's threads.
+const LOOK_BACK: Duration = Duration::from_secs(4);
+
+/// The snapshots of the last seconds.
 #[derive(Default)]
 pub struct History(VecDeque<Snapshot>);
 
@@ -17,27 +19,25 @@ impl History {
         if self.0.back().is_some_and(|last| last.elapsed == snapshot.elapsed) {
             self.0.pop_back();
         }
-        while self.0.get(1).is_some_and(|second| is_a_cycle_before(second, &snapshot)) {
+        while self.0.get(1).is_some_and(|second| is_old_enough(second, &snapshot)) {
             self.0.pop_front();
         }
         self.0.push_back(snapshot);
     }
 
-    /// Returns the snapshot from which figures at `now` are a difference: one a duty cycle older, or else the oldest.
+    /// Returns the snapshot from which figures at `now` are a difference: one old enough, or else the oldest.
     pub fn before(&self, now: &Snapshot) -> Option<&Snapshot> {
-        self.0.iter().rev().find(|earlier| is_a_cycle_before(earlier, now)).or(self.0.front())
+        self.0.iter().rev().find(|earlier| is_old_enough(earlier, now)).or(self.0.front())
     }
 }
 
-fn is_a_cycle_before(earlier: &Snapshot, now: &Snapshot) -> bool {
-    // A tick that comes slightly early still ends a cycle.
-    now.elapsed.saturating_sub(earlier.elapsed) >= CYCLE_TIME.mul_f64(0.9)
+fn is_old_enough(earlier: &Snapshot, now: &Snapshot) -> bool {
+    // Ticks may come slightly early.
+    now.elapsed.saturating_sub(earlier.elapsed) >= LOOK_BACK.mul_f64(0.9)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     fn at(second: u64) -> Snapshot {
@@ -45,7 +45,7 @@ mod tests {
     }
 
     #[test]
-    fn it_does_not_grow_and_keeps_the_last_cycle_where_time_stands_still() {
+    fn it_does_not_grow_and_keeps_the_last_seconds_where_time_stands_still() {
         let mut history = History::default();
         [0, 1, 2, 3, 4, 5, 6, 7, 8, 8, 8, 8, 8, 8, 8, 8].map(at).into_iter().for_each(|now| history.push(now));
         assert!(history.0.len() <= 6, "{}", history.0.len());

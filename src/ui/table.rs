@@ -227,7 +227,7 @@ fn row(latch: &TopLatch, layout: &Layout) -> Row<'static> {
     let numbers = [
         mode(latch.mode).to_string(),
         format::count(latch.waits_per_second),
-        format!("{}{}", if latch.estimated { "~" } else { "" }, format::nanoseconds(latch.wait_ns_per_second)),
+        format::estimate(format::nanoseconds(latch.wait_ns_per_second), latch.is_estimated, latch.error),
         time(latch.mean_ns),
         time(latch.p99_ns),
         latch.sleep_share.map_or(NOTHING.to_string(), spin_and_sleep),

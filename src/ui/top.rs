@@ -31,7 +31,9 @@ pub struct TopLatch {
     /// Nanoseconds waited since attach.
     pub total_ns: u64,
     /// Whether part of the interval's wait time is estimated, because probes were off.
-    pub estimated: bool,
+    pub is_estimated: bool,
+    /// Half the width of the 95 % confidence interval of that wait time, as a part of it, if it is estimated.
+    pub error: Option<f64>,
     /// The call site with the longest waits; `None` if none is known.
     pub callsite: Option<TopCallsite>,
 }
@@ -276,7 +278,8 @@ impl<'a> Interval<'a> {
             p99_ns: waits.quantile_ns(0.99),
             sleep_share: sleep_share(waits, counted.sleep_ns).filter(|_| self.now.latch.sleeps_seen),
             total_ns: latch.waits.sum_ns,
-            estimated: counted.estimated_ns > 0,
+            is_estimated: counted.estimated_ns > 0,
+            error: counted.error_ns().map(|ns| ns / waits.sum_ns.max(1) as f64),
             callsite: None,
         }
     }

@@ -34,6 +34,7 @@ fn recording(start: &Start, weight: u64, statements: u64) -> Recording {
         waits[0] = latch(TRX, Kind::Mutex, Mode::None, 10 * growing, 700_000);
         waits[3] = LatchWaits {
             estimated_ns: 500_000 * second,
+            variance_us2: 10_000 * second,
             ..latch(INDEX, Kind::Sxlock, Mode::X, weight * second, 9_000_000)
         };
         waits.extend((1..=24).map(|n| {

@@ -221,6 +221,7 @@ fn snapshot_of(second: u64, counters: &Counters) -> Snapshot {
             spins_won: waits.count / 3,
             spins_wasted: waits.count / 4,
             estimated_ns: half / 3,
+            variance_us2: half / 5,
             waits,
         }
     };

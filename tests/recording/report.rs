@@ -303,7 +303,8 @@ fn bursts_losses_and_an_early_end_are_reported() {
         .map(|second| {
             waits += if second == 17 || second == 18 { 1000 } else { 1 };
             let waits_for_trx = latch(TRX, Kind::Mutex, Mode::None, waits, 1_000_000);
-            let latches = vec![LatchWaits { estimated_ns: waits * 500_000, ..waits_for_trx }];
+            let latches =
+                vec![LatchWaits { estimated_ns: waits * 500_000, variance_us2: waits * 90_000, ..waits_for_trx }];
             let lost = vec![("map_full".to_owned(), waits)];
             (
                 Snapshot {

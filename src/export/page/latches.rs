@@ -47,8 +47,9 @@ fn legend(now: &Snapshot, shown: &[TopLatch]) -> Markup {
     html! {
         p.soft {
             "wait/s is the time waited per second by all threads: 2.50s means that 2.5 threads are waiting."
-            @if shown.iter().any(|latch| latch.estimated) {
-                " ~ marks partly estimated figures: probes were off to stay within the overhead budget."
+            @if shown.iter().any(|latch| latch.is_estimated) {
+                " ~ marks partly estimated figures: probes were off to stay within the overhead budget. In 95% of cases \
+                the true figure is within ± of it."
             }
             @if !now.latch.sleeps_seen { " Sleeping cannot be told from spinning here." }
         }
@@ -80,7 +81,6 @@ fn table(shown: &[TopLatch], names: &Names) -> Markup {
 
 fn row(latch: &TopLatch, names: &Names, all: f64) -> Markup {
     let id = id(latch);
-    let estimated = if latch.estimated { "~" } else { "" };
     html! {
         tr id={ "row/" (id) } .idle[latch.wait_ns_per_second == 0.0] {
             th scope="row" {
@@ -89,7 +89,7 @@ fn row(latch: &TopLatch, names: &Names, all: f64) -> Markup {
             }
             td.wide { (format::mode(latch.mode)) }
             td.wide { (bar(latch.wait_ns_per_second / all.max(1.0))) }
-            td { (estimated) (format::nanoseconds(latch.wait_ns_per_second)) }
+            td { (format::estimate(format::nanoseconds(latch.wait_ns_per_second), latch.is_estimated, latch.error)) }
             td { (format::count(latch.waits_per_second)) }
             td.wide { (time(latch.mean_ns)) }
             td { (time(latch.p99_ns)) }

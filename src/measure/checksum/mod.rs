@@ -72,7 +72,7 @@ impl Room for Checksums {
     type Comparison = Nothing;
 
     fn begin(on: &mut Attaching) -> Option<Result<Arc<Checksums>>> {
-        let is_sampled = on.more?.sample_hz > 0;
+        let is_sampled = on.more?.sample_hz != Some(0);
         Some(Ok(Arc::new(Checksums::attach(on.target, is_sampled))))
     }
 }

@@ -57,6 +57,19 @@ const GETCPU: &str = "getcpu_enter";
 
 /// The interval at which samples are taken out of the kernel.
 const DRAIN: Duration = Duration::from_secs(1);
+/// The sampling frequency unless the user gives one, in hertz. It is not a multiple of the frequencies of usual timers.
+const USUAL_HZ: u32 = 99;
+
+/// The part of the budget that samples may take. They have no turns, and what they take is missing for the latches.
+/// Where an interrupt is expensive, as in some virtual machines, the frequency is lower than usual for that, but not
+/// lower than this, in hertz.
+const BUDGET_PART: f64 = 0.25;
+const LEAST_HZ: f64 = 19.0;
+
+/// How long the program of a sample runs with cold caches, in nanoseconds. With the interrupt, it counts twice against
+/// the budget.
+const PROGRAM_NS: f64 = 5_000.0;
+
 /// The kernel has room for this many times the number of addresses that are sampled in that time, within the bounds
 /// below.
 const ROOM: u64 = 4;
@@ -67,6 +80,8 @@ const MOST_ROOM: u64 = 1 << 18;
 pub struct CpuSampler {
     clocks: Mutex<Clocks>,
     collector: Arc<CpuCollector>,
+    /// Whether the user gave the frequency, so that it is kept.
+    is_given: bool,
 }
 
 /// The clocks on all CPUs, with the program that they run.
@@ -124,18 +139,19 @@ struct Spun {
 }
 
 impl CpuSampler {
-    /// Samples the threads of `target` at `hz` hertz on every CPU. `plan` has its wait functions, `checksums` the
-    /// implementations that it has chosen, and `latches` knows which thread waits for what.
+    /// Samples the threads of `target` on every CPU, at `given` hertz if the user gave a frequency. `plan` has its wait
+    /// functions, `checksums` the implementations that it has chosen, and `latches` knows which thread waits for what.
     ///
     /// # Errors
     /// Fails when the program cannot be loaded, or when no CPU has a clock for it.
     pub(crate) fn attach(
         target: &Arc<Target>,
-        hz: u32,
+        given: Option<u32>,
         plan: &Plan,
         checksums: &[Chosen],
         latches: &Latches,
     ) -> Result<CpuSampler> {
+        let hz = given.unwrap_or(USUAL_HZ);
         let period_ns = 1_000_000_000 / u64::from(hz.max(1));
         // This leaks a few bytes once per server, so that clocks can be reattached after a pause.
         let storage = Box::leak(Box::new(MaybeUninit::uninit()));
@@ -175,7 +191,7 @@ impl CpuSampler {
         });
         let drainer = drain_regularly(Arc::clone(&collector))?;
         let clocks = Clocks { links, skel, period_ns, counts_getcpu, refused, drainer: Some(drainer) };
-        Ok(CpuSampler { clocks: Mutex::new(clocks), collector })
+        Ok(CpuSampler { clocks: Mutex::new(clocks), collector, is_given: given.is_some() })
     }
 
     /// Returns what attributes addresses of the server to its functions.
@@ -192,9 +208,12 @@ impl Room for CpuSampler {
     type Comparison = Nothing;
 
     fn begin(on: &mut Attaching) -> Option<Result<Arc<CpuSampler>>> {
-        let hz = Some(on.more?.sample_hz).filter(|hz| *hz > 0)?;
+        let given = on.more?.sample_hz;
+        if given == Some(0) {
+            return None;
+        }
         let chosen = on.begun.checksum.as_deref().map_or(&[][..], Checksums::chosen);
-        let sampler = CpuSampler::attach(on.target, hz, on.plan, chosen, on.latches);
+        let sampler = CpuSampler::attach(on.target, given, on.plan, chosen, on.latches);
         Some(sampler.map(Arc::new).context("CPU time is not sampled"))
     }
 }
@@ -206,6 +225,21 @@ impl Measurement for CpuSampler {
 
     fn cost_ns(&self, costs: &Costs) -> u64 {
         cost_ns(self.collector.probes(Some(costs)).unwrap_or_default())
+    }
+
+    fn limit(&self, share: f64, costs: &Costs) {
+        let Some(hz) = costs.of(ProbeClass::Clock).map(|ns| affordable_hz(share, ns)) else { return };
+        if self.is_given || hz >= f64::from(self.collector.hz) {
+            return;
+        }
+        tracing::info!("CPU time is sampled at {hz:.0} Hz, because an interrupt is expensive here");
+        let mut clocks = self.clocks.lock();
+        clocks.period_ns = (1e9 / hz) as u64;
+        // Otherwise they are paused.
+        if !clocks.links.is_empty() {
+            detach_all(std::mem::take(&mut clocks.links));
+            clocks.attach_or_warn();
+        }
     }
 
     fn collect(&self, costs: Option<&Costs>, snapshot: &mut Snapshot) -> Result<()> {
@@ -222,9 +256,7 @@ impl Measurement for CpuSampler {
 
     fn resume(&self) {
         self.collector.set_paused(false);
-        if let Err(error) = self.clocks.lock().attach() {
-            tracing::warn!("CPU time is not sampled any more: {error:#}");
-        }
+        self.clocks.lock().attach_or_warn();
     }
 
     fn detach(&self) {
@@ -242,14 +274,20 @@ impl Drop for CpuSampler {
 }
 
 impl Clocks {
-    /// Attaches the clocks again.
-    ///
-    /// # Errors
-    /// Fails when no CPU has a clock any more.
-    fn attach(&mut self) -> Result<()> {
-        (self.links, self.refused) = attach_all(&self.skel, self.period_ns, self.counts_getcpu)?;
-        Ok(())
+    /// Attaches the clocks again, or warns that no CPU has a clock any more.
+    fn attach_or_warn(&mut self) {
+        match attach_all(&self.skel, self.period_ns, self.counts_getcpu) {
+            Ok(attached) => (self.links, self.refused) = attached,
+            Err(error) => tracing::warn!("CPU time is not sampled any more: {error:#}"),
+        }
     }
+}
+
+/// Returns the frequency, in hertz, at which the interrupts of one CPU, of `clock_ns` nanoseconds each, take no more
+/// than their part of the budget.
+fn affordable_hz(share: f64, clock_ns: f64) -> f64 {
+    let each_ns = 2.0 * (clock_ns + PROGRAM_NS);
+    (BUDGET_PART * share * 1e9 / each_ns).max(LEAST_HZ)
 }
 
 /// Returns the number of addresses that the kernel has room for.
@@ -457,6 +495,14 @@ fn key_of(key: &types::latch_key) -> MapKey {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn samples_take_a_part_of_the_budget() {
+        // A quarter of 1 % of a CPU, for interrupts and programs that count twice.
+        assert_eq!(affordable_hz(0.01, 20_000.0), 50.0);
+        assert!(affordable_hz(0.01, 1_000.0) > f64::from(USUAL_HZ));
+        assert_eq!(affordable_hz(0.001, 20_000.0), LEAST_HZ);
+    }
 
     #[test]
     fn there_is_room_for_all_that_can_be_sampled() {

@@ -9,23 +9,25 @@ use std::mem::MaybeUninit;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{Link, OpenObject, TracepointCategory};
+use libbpf_rs::{Link, MapHandle, OpenObject, TracepointCategory};
 
 use super::keys::PTHREAD;
 use super::load::{configure, fill};
 use super::maps::{Maps, Tracepoint};
+use super::sampler::{self, Sampler};
+use super::samples::Samples;
 use super::status::Status;
 use super::{Plan, PlannedSite};
 use crate::attach::{
-    attach_futex, attach_sites, detach_all, futex_wait_is_traceable, futex_wake_is_traceable, uprobe_multi_works,
-    FutexPrograms, Refusal, SiteAddress, SitePrograms, Turn,
+    attach_futex, attach_sites, detach_all, futex_wait_is_traceable, futex_wake_is_traceable, stacks_are_shown,
+    uprobe_multi_works, FutexPrograms, Refusal, SiteAddress, SitePrograms, Turn,
 };
 use crate::bpf::latch::{LatchSkel, LatchSkelBuilder};
-use crate::host::Topology;
+use crate::host::{clock::now_ns, Topology};
 use crate::model::ProbeState;
 use crate::server::Target;
 use crate::worker::Worker;
@@ -33,8 +35,10 @@ use crate::worker::Worker;
 /// The value of `by_turns` while a group's ends are attached and its beginnings are not yet.
 const ATTACHING: u32 = 2;
 
-/// How long the ends of waits stay attached after the beginnings are detached.
+/// How long the ends of waits stay attached after the beginnings are detached: until no wait is open, but at least for
+/// the first time, and at most for the second. A turn that did not see its longest waits would be too low.
 const LAST_WAITS: Duration = Duration::from_millis(20);
+const LONGEST_WAITS: Duration = Duration::from_millis(400);
 
 /// The error if the kernel refuses all probes.
 #[derive(Debug, thiserror::Error)]
@@ -90,6 +94,8 @@ pub(super) struct Attacher<'obj> {
     sees_wakes: bool,
     /// The plan's groups, followed by [`Attacher::pthread`].
     groups: Vec<Links>,
+    /// Samples the server's threads while some probes are on a duty cycle.
+    sampler: Option<Sampler>,
     /// Threads that are detaching groups.
     removals: Vec<Worker>,
     /// What the kernel refused, each probe once.
@@ -126,6 +132,7 @@ impl<'obj> Attacher<'obj> {
         open.progs.latch_return.set_autoload(!has_multi);
         open.progs.futex_wait_enter.set_autoload(traceable);
         open.progs.futex_wait_exit.set_autoload(traceable);
+        open.progs.observe.set_autoload(stacks_are_shown());
         open.progs.futex_wake_enter.set_autoload(traceable && topology.is_some());
         let skel = open.load().context("loading the latch programs into the kernel")?;
         fill(&skel, &target, &plan)?;
@@ -145,6 +152,7 @@ impl<'obj> Attacher<'obj> {
             pthread_rests: false,
             sees_wakes: topology.is_some(),
             groups,
+            sampler: None,
             removals: Vec::new(),
             refused: Vec::new(),
         };
@@ -182,12 +190,34 @@ impl<'obj> Attacher<'obj> {
         }
     }
 
-    /// Attaches a group that is off.
+    /// Attaches a group that is off. From then on its waits are counted, until [`Attacher::end_turn_at`] says
+    /// otherwise.
     pub fn put_on(&mut self, group: usize) {
+        self.let_samples_see_waits(true);
         if group == self.pthread() {
             self.put_pthread_on();
         } else {
             self.put_sites_on(group);
+        }
+        self.count_again(group);
+    }
+
+    /// Counts the waits of a group that is on, from now on.
+    pub fn count_again(&self, group: usize) {
+        self.count_until(group, u64::MAX);
+    }
+
+    /// Stops counting the waits of a group that begin at this time or later. Detaching its probes takes a while, and
+    /// nobody knows how long, so a turn ends by the clock.
+    pub fn end_turn_at(&self, group: usize, end: Instant) {
+        let left = end.saturating_duration_since(Instant::now());
+        self.count_until(group, now_ns(libc::CLOCK_MONOTONIC) + left.as_nanos() as u64);
+    }
+
+    fn count_until(&self, group: usize, until_ns: u64) {
+        self.sampler.iter().for_each(|sampler| sampler.note_turn(group, until_ns));
+        for function in self.functions_of(group) {
+            self.maps.update_attachment(function, |a| a.until_ns = until_ns);
         }
     }
 
@@ -327,6 +357,7 @@ impl<'obj> Attacher<'obj> {
     /// Switches a group off for a while, without waiting until the kernel has finished. Its beginnings are detached
     /// first, so that most waits whose beginning was seen are also seen to end.
     pub fn take_off(&mut self, group: usize) {
+        self.end_turn_at(group, Instant::now());
         if group == self.pthread() {
             self.note_switch();
             if !self.traces_system_calls {
@@ -337,9 +368,11 @@ impl<'obj> Attacher<'obj> {
         let Links { begins, ends } = std::mem::take(&mut self.groups[group]);
         let maps = Arc::clone(&self.maps);
         let functions = self.functions_of(group);
-        let removal = Worker::start("detach", move |_| {
+        let removal = Worker::start("detach", move |stop| {
             let removal = Worker::start("begins", move |_| detach_all(begins));
+            let since = Instant::now();
             thread::sleep(LAST_WAITS);
+            while maps.has_open_waits(&functions) && since.elapsed() < LONGEST_WAITS && stop.wait(LAST_WAITS) {}
             for function in functions {
                 maps.update_attachment(function, |a| a.generation = a.generation.wrapping_add(1));
             }
@@ -379,6 +412,15 @@ impl<'obj> Attacher<'obj> {
     /// Waits until the kernel has finished detaching.
     pub fn finish_removals(&mut self) {
         self.removals.drain(..).for_each(Worker::end);
+        let some_are_on = (0..self.groups()).any(|group| self.is_on(group));
+        self.let_samples_see_waits(some_are_on);
+    }
+
+    /// Says whether probes see any waits.
+    fn let_samples_see_waits(&mut self, they_do: bool) {
+        if let Some(bss) = &mut self.skel.maps.bss_data {
+            bss.sees_waits = they_do;
+        }
     }
 
     pub fn set_states(&self, state: impl Fn(usize) -> ProbeState) {
@@ -406,8 +448,40 @@ impl<'obj> Attacher<'obj> {
         *self.status.tracepoints.lock() = states;
     }
 
+    /// Samples the server's threads from now on, for which this many CPUs may be used, if the kernel allows it.
+    pub fn sample_threads(&mut self, cpus: f64) {
+        if self.sampler.is_none() && cpus > 0.0 && stacks_are_shown() {
+            self.start_sampling();
+        }
+        self.sampler.iter().for_each(|sampler| sampler.allow(cpus));
+    }
+
+    fn start_sampling(&mut self) {
+        let of = |group| self.functions_of(group).into_iter().collect::<Vec<u8>>();
+        let groups: Vec<Vec<u8>> = (0..self.groups()).map(of).collect();
+        let words = MapHandle::try_from(&self.skel.maps.words);
+        let attached = sampler::attach(&self.skel.progs.observe, self.target.pid);
+        let attached = attached.and_then(|link| Ok((link, words?))).map_err(anyhow::Error::from);
+        let started = attached.and_then(|(link, words)| Ok(Sampler::start(link, words, &groups)?));
+        self.sampler = started.inspect_err(|error| tracing::warn!("threads are not sampled: {error:#}")).ok();
+        for group in (0..self.groups()).filter(|group| self.is_on(*group)) {
+            self.sampler.iter().for_each(|sampler| sampler.note_turn(group, u64::MAX));
+        }
+    }
+
+    /// Returns what the threads have shown since the last call, if they are sampled.
+    pub fn take_samples(&mut self) -> Option<Samples> {
+        self.sampler.as_mut().map(Sampler::take)
+    }
+
+    /// Stops sampling threads.
+    pub fn stop_sampling(&mut self) {
+        self.sampler = None;
+    }
+
     /// Switches all groups off, and returns when the kernel has finished.
     pub fn take_all_off(&mut self) {
+        self.stop_sampling();
         for group in 0..self.groups.len() {
             if self.is_on(group) {
                 self.take_off(group);
@@ -439,6 +513,7 @@ impl<'obj> Attacher<'obj> {
 
     /// Detaches all probes concurrently, because each removal waits for a grace period of the kernel.
     pub fn detach(mut self) {
+        self.stop_sampling();
         let groups = std::mem::take(&mut self.groups);
         let links = groups.into_iter().flat_map(|links| links.begins.into_iter().chain(links.ends));
         detach_all(self.thread_exit.take().into_iter().chain(links).collect());

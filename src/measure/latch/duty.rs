@@ -10,8 +10,19 @@ use super::command::{wait_until, Command};
 use super::keys::PTHREAD;
 use super::maps::Counts;
 use super::meter::Meter;
+use super::missed::Span;
 use crate::attach::{Budget, Governor, Turn, PERIOD};
 use crate::model::ProbeState;
+
+/// The longest time after which it is noted what was seen.
+const SPAN: Duration = Duration::from_secs(10);
+
+/// How much sampling threads may take while turns are taken, as a share of the budget and in addition to it: the looks
+/// run in a thread of this process, and none of the server's threads waits for them.
+const SAMPLING_PART: f64 = 0.2;
+
+/// The times of the first looks at what probes cost.
+const EARLY: [Duration; 3] = [Duration::from_millis(8), Duration::from_millis(40), Duration::from_millis(200)];
 
 /// A budget that is enforced, also across pauses.
 pub(super) struct DutyCycle {
@@ -29,32 +40,62 @@ impl DutyCycle {
     pub fn run(&mut self, attacher: &mut Attacher<'_>, commands: &Receiver<Command>) -> Result<Command> {
         let DutyCycle { budget, governor, turns } = self;
         let mut meter = Meter::new(attacher, budget)?;
-        let mut owed = vec![Owed::new(); attacher.groups()];
+        let mut watched = Watched::new(attacher.groups());
+        skip(attacher)?;
         show(attacher, turns);
+        let mut begin = Instant::now();
+        if let Err(command) = check_early(attacher, governor, turns, &mut meter, commands)? {
+            return Ok(command);
+        }
+        let early = begin.elapsed();
+        begin += early;
+        watched.add(early, &vec![None; turns.len()]);
         loop {
-            let attached = match period(attacher, turns, commands) {
+            let attached = match period(attacher, turns, commands, begin) {
                 Ok(attached) => attached,
-                Err(command) => {
-                    // A period that was cut short is not scaled up.
-                    if let Err(error) = settle(attacher, &mut owed) {
-                        tracing::error!("the waits of the last turns were not scaled up: {error:#}");
-                    }
-                    return Ok(command);
-                }
+                Err(command) => return Ok(command),
             };
-            for (owed, &on) in owed.iter_mut().zip(&attached) {
-                owed.add(on);
-            }
+            let elapsed = begin.elapsed();
+            begin += elapsed;
+            watched.add(elapsed, &attached);
             let used = meter.read(attacher, &attached)?;
             let next = governor.turns(used.server_cpu, used.others, &used.groups);
-            // Also do this before the first turns: nothing seen until then has to be scaled up.
-            if turns.iter().chain(&next).any(|turn| *turn != Turn::Always) {
-                settle(attacher, &mut owed)?;
+            let turns_are_taken = turns.iter().chain(&next).any(|turn| *turn != Turn::Always);
+            let part = if turns_are_taken { SAMPLING_PART } else { 0.0 };
+            attacher.sample_threads(part * budget.share * used.server_cpu);
+            // Also without turns: what was seen of late is needed when they begin.
+            if turns_are_taken || watched.elapsed >= SPAN {
+                estimate(attacher, &watched)?;
+                watched = Watched::new(attacher.groups());
             }
             *turns = next;
             show(attacher, turns);
         }
     }
+}
+
+/// Looks at what the probes cost soon after they were attached: a storm of hits must not last for a whole period.
+fn check_early(
+    attacher: &Attacher<'_>,
+    governor: &mut Governor,
+    turns: &mut Vec<Turn>,
+    meter: &mut Meter<'_>,
+    commands: &Receiver<Command>,
+) -> Result<Result<(), Command>> {
+    for after in EARLY {
+        if turns.iter().any(|turn| *turn != Turn::Always) {
+            break;
+        }
+        if let Err(command) = wait_until(commands, Instant::now() + after) {
+            return Ok(Err(command));
+        }
+        let used = meter.read(attacher, &vec![None; turns.len()])?;
+        // The server's CPU time is not known well after so short a time.
+        *turns = governor.turns(used.server_cpu.max(1.0), used.others, &used.groups);
+    }
+    governor.begin_cycle();
+    show(attacher, turns);
+    Ok(Ok(()))
 }
 
 /// Publishes the turns to the programs and to other threads.
@@ -72,8 +113,8 @@ fn period(
     attacher: &mut Attacher<'_>,
     turns: &[Turn],
     commands: &Receiver<Command>,
+    begin: Instant,
 ) -> Result<Vec<Option<Duration>>, Command> {
-    let begin = Instant::now();
     let mut put_on = vec![None; turns.len()];
     // The futex programs come first, because they measure the sleeps within the others' waits.
     for group in (0..turns.len()).rev() {
@@ -84,20 +125,27 @@ fn period(
         } else if !attacher.is_on(group) && attacher.can_be_on(group) {
             attacher.put_on(group);
             put_on[group] = Some(Instant::now());
+        } else if attacher.is_on(group) {
+            attacher.count_again(group);
         }
     }
     // Groups that were on before count from the beginning; `None` for those that stay on throughout.
     let mut attached: Vec<_> = put_on.iter().map(|on| on.map(|_| Duration::ZERO)).collect();
-    let mut parts: Vec<(usize, f64)> = turns.iter().enumerate().filter_map(part).collect();
-    parts.sort_by(|a, b| a.1.total_cmp(&b.1));
-    for (group, part) in parts {
+    let mut ends = Vec::new();
+    for (group, part) in turns.iter().enumerate().filter_map(part) {
         attached[group] = Some(Duration::ZERO);
         if part == 0.0 || !attacher.is_on(group) {
             continue;
         }
         let since = put_on[group].take().unwrap_or(begin);
-        wait_until(commands, since + PERIOD.mul_f64(part))?;
-        attached[group] = Some(since.elapsed());
+        let end = since + PERIOD.mul_f64(part);
+        attacher.end_turn_at(group, end);
+        attached[group] = Some(end - since);
+        ends.push((end, group));
+    }
+    ends.sort();
+    for (end, group) in ends {
+        wait_until(commands, end)?;
         attacher.take_off(group);
     }
     wait_until(commands, begin + PERIOD)?;
@@ -109,17 +157,24 @@ fn period(
     Ok(attached)
 }
 
-/// Scales up what was seen by groups that were attached only part of the time since they were last settled.
-fn settle(attacher: &Attacher<'_>, owed: &mut [Owed]) -> Result<()> {
-    let mut factors = [0.0; PTHREAD as usize + 1];
-    for (group, owed) in owed.iter_mut().enumerate().filter(|(_, o)| o.saw_anything()) {
+/// Estimates what was missed in a time.
+fn estimate(attacher: &mut Attacher<'_>, watched: &Watched) -> Result<()> {
+    let mut spans = [Span::default(); PTHREAD as usize + 1];
+    for group in 0..attacher.groups() {
         for function in attacher.functions_of(group) {
-            factors[usize::from(function)] = owed.factor();
+            spans[usize::from(function)] = watched.span(group);
         }
-        *owed = Owed::new();
     }
+    let samples = attacher.take_samples();
     let counts = Counts::read(&attacher.maps)?;
-    attacher.status.missed.lock().estimate(&counts, &factors);
+    attacher.status.missed.lock().estimate(&counts, &spans, samples.as_ref());
+    Ok(())
+}
+
+/// Leaves the waits so far as they are.
+fn skip(attacher: &Attacher<'_>) -> Result<()> {
+    let counts = Counts::read(&attacher.maps)?;
+    attacher.status.missed.lock().skip(&counts);
     Ok(())
 }
 
@@ -131,35 +186,28 @@ fn part((group, turn): (usize, &Turn)) -> Option<(usize, f64)> {
     }
 }
 
-/// How long a group was attached since its counts were last scaled up.
-#[derive(Clone)]
-struct Owed {
-    since: Instant,
-    attached: Duration,
-    all_the_time: bool,
+/// How long each group was attached in a time.
+struct Watched {
+    elapsed: Duration,
+    attached: Vec<Duration>,
 }
 
-impl Owed {
-    fn new() -> Owed {
-        Owed { since: Instant::now(), attached: Duration::ZERO, all_the_time: true }
+impl Watched {
+    fn new(groups: usize) -> Watched {
+        Watched { elapsed: Duration::ZERO, attached: vec![Duration::ZERO; groups] }
     }
 
-    /// Adds one period, in which the group was attached for this long, or all the time.
-    fn add(&mut self, attached: Option<Duration>) {
-        self.attached += attached.unwrap_or(PERIOD);
-        self.all_the_time &= attached.is_none();
-    }
-
-    fn saw_anything(&self) -> bool {
-        !self.attached.is_zero()
-    }
-
-    /// Returns the ratio of what was not seen in that time to what was seen.
-    fn factor(&self) -> f64 {
-        if self.all_the_time {
-            return 0.0;
+    /// Adds a period, in which each group was attached for this long, or all the time.
+    fn add(&mut self, elapsed: Duration, attached: &[Option<Duration>]) {
+        self.elapsed += elapsed;
+        for (sum, attached) in self.attached.iter_mut().zip(attached) {
+            *sum += attached.map_or(elapsed, |attached| attached.min(elapsed));
         }
-        (self.since.elapsed().as_secs_f64() / self.attached.as_secs_f64() - 1.0).max(0.0)
+    }
+
+    fn span(&self, group: usize) -> Span {
+        let on = self.attached[group];
+        Span { on: on.as_secs_f64(), off: (self.elapsed - on).as_secs_f64() }
     }
 }
 
@@ -170,32 +218,14 @@ mod tests {
     const ALWAYS: Option<Duration> = None;
     const OFF: Option<Duration> = Some(Duration::ZERO);
 
-    fn owed(periods: u32) -> Owed {
-        Owed { since: Instant::now() - periods * PERIOD, ..Owed::new() }
-    }
-
     #[test]
-    fn what_was_on_all_the_time_missed_nothing() {
-        let mut owed = owed(10);
-        owed.add(ALWAYS);
-        assert_eq!(owed.factor(), 0.0);
-    }
-
-    #[test]
-    fn what_was_on_a_quarter_of_the_time_missed_three_times_as_much() {
-        let mut owed = owed(4);
-        for attached in [Some(PERIOD), OFF, OFF, OFF] {
-            owed.add(attached);
-        }
-        assert!((owed.factor() - 3.0).abs() < 0.1, "{}", owed.factor());
-        assert!(owed.saw_anything());
-    }
-
-    #[test]
-    fn what_was_off_has_to_wait_for_its_turn() {
-        let mut owed = Owed::new();
-        owed.add(OFF);
-        assert!(!owed.saw_anything());
+    fn each_group_is_on_in_its_turns() {
+        let mut watched = Watched::new(3);
+        let second = Duration::from_secs(1);
+        watched.add(second, &[ALWAYS, Some(second / 4), OFF]);
+        watched.add(second, &[ALWAYS, OFF, Some(2 * second)]);
+        let spans = [0, 1, 2].map(|group| watched.span(group)).map(|span| (span.on, span.off));
+        assert_eq!(spans, [(2.0, 0.0), (0.25, 1.75), (1.0, 1.0)]);
     }
 
     #[test]

@@ -24,6 +24,15 @@ pub struct Figures {
     pub handoffs: Vec<Handoffs>,
 }
 
+/// 95 % of a normal distribution lie within this many standard errors of its mean.
+const NORMAL_95: f64 = 1.96;
+
+/// Returns half the width of the 95 % confidence interval of a time, in nanoseconds. Its variance is given, in square
+/// microseconds; `None` if that is zero, which means that nothing is estimated or that the variance is not known.
+pub fn error_ns(variance_us2: u64) -> Option<f64> {
+    (variance_us2 > 0).then(|| NORMAL_95 * (variance_us2 as f64).sqrt() * 1e3)
+}
+
 /// The contended waits for one latch name in one mode.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LatchWaits {
@@ -49,12 +58,21 @@ pub struct LatchWaits {
     /// The part of the wait time, in nanoseconds, that is estimated because probes were off to stay within the overhead
     /// budget.
     pub estimated_ns: u64,
+    /// The square of the standard error of the wait time, in square microseconds. The errors of different times and
+    /// latches are independent, so their squares add up.
+    pub variance_us2: u64,
 }
 
 impl LatchWaits {
     /// Returns the part of the wait time spent awake, in nanoseconds.
     pub fn spin_ns(&self) -> u64 {
         self.waits.sum_ns.saturating_sub(self.sleep_ns)
+    }
+
+    /// Returns half the width of the 95 % confidence interval of the wait time, in nanoseconds; `None` if nothing is
+    /// estimated, and in recordings that lack it.
+    pub fn error_ns(&self) -> Option<f64> {
+        error_ns(self.variance_us2)
     }
 
     /// Returns the number of waits that began with spinning.
@@ -182,7 +200,7 @@ impl Locality {
     }
 }
 
-cumulative!(LatchWaits { sleep_ns, sleeps, spin_cpu_ns, spins_won, spins_wasted, estimated_ns } with waits);
+cumulative!(LatchWaits { sleep_ns, sleeps, spin_cpu_ns, spins_won, spins_wasted, estimated_ns, variance_us2 } with waits);
 cumulative!(CallsiteWaits { waits, wait_ns });
 cumulative!(Reacquires { waits, wait_ns });
 cumulative!(PageWaits { waits, wait_ns });
@@ -197,10 +215,10 @@ mod tests {
 
     /// Waits for one latch whose figures are all below `limit`, consistent or not.
     fn latch_waits(limit: u64) -> impl Strategy<Value = LatchWaits> {
-        (histograms(limit), proptest::array::uniform6(0..limit)).prop_map(|(waits, counters)| {
+        (histograms(limit), proptest::array::uniform7(0..limit)).prop_map(|(waits, counters)| {
             // A difference does not know its maximum.
             let waits = Histogram { max_ns: 0, ..waits };
-            let [sleep_ns, sleeps, spin_cpu_ns, spins_won, spins_wasted, estimated_ns] = counters;
+            let [sleep_ns, sleeps, spin_cpu_ns, spins_won, spins_wasted, estimated_ns, variance_us2] = counters;
             let (latch, kind, mode) = ("wait/synch/mutex/innodb/trx_mutex".to_owned(), Kind::Mutex, Mode::None);
             LatchWaits {
                 latch,
@@ -213,6 +231,7 @@ mod tests {
                 spins_won,
                 spins_wasted,
                 estimated_ns,
+                variance_us2,
             }
         })
     }

@@ -1,5 +1,7 @@
 //! The maps in which the programs count, and what they contain at one moment.
 
+use std::collections::{HashMap, HashSet};
+
 use anyhow::Result;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use parking_lot::Mutex;
@@ -22,6 +24,9 @@ const LOST: [&str; types::lost::LOST_CAUSES.0 as usize] = [
     "cut_off",
     "handoffs_full",
 ];
+
+/// The number of entries of the thread map that are read at a time.
+pub(super) const THREADS: u32 = 256;
 
 /// What is counted in addition to the sites.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display, strum::EnumCount, strum::VariantArray)]
@@ -77,6 +82,22 @@ impl Maps {
         let Ok(mut attachment) = plain::from_bytes::<types::attachment>(&bytes).copied() else { return };
         change(&mut attachment);
         _ = self.attachments.update(&key, bytes_of(&attachment), MapFlags::ANY);
+    }
+
+    /// Returns whether a thread is in a wait that began in one of these functions, and whose end would be seen.
+    pub(super) fn has_open_waits(&self, functions: &HashSet<u8>) -> bool {
+        let Ok(attachments) = entries::<u32, types::attachment>(&self.attachments) else { return false };
+        let attachments: HashMap<u32, types::attachment> = attachments.into_iter().collect();
+        let is_open = |wait: &types::wait| {
+            let function = wait.key.latch.function;
+            let probes = attachments.get(&function.into());
+            wait.latch != 0
+                && wait.end_ns == 0
+                && functions.contains(&function)
+                && probes.is_some_and(|probes| probes.generation == wait.generation)
+        };
+        let threads = self.threads.lookup_batch(THREADS, MapFlags::ANY, MapFlags::ANY);
+        threads.is_ok_and(|mut all| all.any(|(_, bytes)| plain::from_bytes(&bytes).is_ok_and(is_open)))
     }
 
     /// Returns how often a probe was hit, by its index.

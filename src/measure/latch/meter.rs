@@ -52,11 +52,10 @@ impl<'b> Meter<'b> {
         let costs = &budget.costs;
         let mut rows = Vec::new();
         for (index, probe) in (0..).zip(&attacher.plan.probes) {
-            // A class without a measured cost is assumed to cost as much as the most expensive one.
-            let trap_ns = costs.of(probe.class).or(costs.stepped).unwrap_or(0.0);
+            let trap_ns = costs.charge(probe.class);
             rows.push(Row { index, group: attacher.plan.group_of(probe), trap_ns, is_end: !probe.is_begin });
         }
-        let trap_ns = costs.of(ProbeClass::Futex).unwrap_or(0.0);
+        let trap_ns = costs.charge(ProbeClass::Futex);
         let futex =
             [types::tracepoint::HIT_FUTEX_ENTER, types::tracepoint::HIT_FUTEX_EXIT, types::tracepoint::HIT_FUTEX_WAKE];
         for index in futex.map(|hit| hit.0) {

@@ -65,6 +65,12 @@ families! {
         LATCH,
         "Estimated part of the wait time: scaled up for periods when probes were off to stay within the budget."
     );
+    VARIANCE = counter(
+        "armtrace_latch_wait_variance_seconds_squared_total",
+        LATCH,
+        "Square of the standard error of the wait time where it is estimated. 1.96 times the square root of its increase \
+         is half the 95 % interval."
+    );
     CALLSITE = counter(
         "armtrace_latch_callsite_wait_seconds_total",
         &["latch", "callsite"],
@@ -166,7 +172,7 @@ impl LatchMetrics {
         // Without sleeps, what a waiter did is not known; without samples, neither is its CPU time.
         let split = || latches.iter().filter(|_| snapshot.latch.sleeps_seen);
         let sampled = latches.iter().filter(|_| !snapshot.cpu.time.is_empty());
-        let estimated = latches.iter().filter(|(_, row)| row.estimated_ns > 0);
+        let estimated = || latches.iter().filter(|(_, row)| row.estimated_ns > 0);
         vec![
             WAIT.with(latches.iter().map(|(id, row)| WAIT.distribution(&labels(id), &row.waits))),
             per_latch(&WAIT_MAX, &latches, |_, row| seconds(row.waits.max_ns)),
@@ -175,7 +181,8 @@ impl LatchMetrics {
             per_latch(&SLEEPS, split(), |_, row| row.sleeps as f64),
             per_latch(&SPIN_CPU, sampled, |_, row| seconds(row.spin_cpu_ns)),
             spins(split()),
-            per_latch(&ESTIMATED, estimated, |_, row| seconds(row.estimated_ns)),
+            per_latch(&ESTIMATED, estimated(), |_, row| seconds(row.estimated_ns)),
+            per_latch(&VARIANCE, estimated(), |_, row| row.variance_us2 as f64 / 1e12),
         ]
     }
 

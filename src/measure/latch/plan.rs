@@ -640,6 +640,24 @@ pub(in crate::measure) fn ip_offset(arch: Arch) -> u16 {
 
 /// Returns the offsets of a system call's second argument, of the stack pointer and, on aarch64, of the link register.
 /// x86_64 has no link register; the offset returned for it is never read.
+/// The system call in which threads sleep, as the programs recognize it in a thread's saved registers.
+pub(super) struct FutexCall {
+    /// Its number.
+    pub nr: u32,
+    /// The byte offsets of the number and of the first argument.
+    pub nr_register: u32,
+    pub word_register: u32,
+}
+
+pub(super) fn futex_call(arch: Arch) -> FutexCall {
+    match arch {
+        // `orig_ax` follows the general registers and the instruction pointer's predecessor.
+        Arch::X86_64 => FutexCall { nr: 202, nr_register: 15 * 8, word_register: register_offset(arch, 7).into() },
+        // `orig_x0` and `syscallno` follow the 31 registers, the stack pointer, the instruction pointer and the state.
+        Arch::Aarch64 => FutexCall { nr: 98, nr_register: 35 * 8, word_register: register_offset(arch, 0).into() },
+    }
+}
+
 pub(super) fn library_registers(arch: Arch) -> (u32, u32, u32) {
     let (op, sp, link) = match arch {
         Arch::X86_64 => (register_offset(arch, 6), register_offset(arch, 4), 0),

@@ -67,6 +67,7 @@ pub struct LatchTotal {
     sleep_ns: u64,
     sleeps: u64,
     estimated_ns: u64,
+    variance_us2: u64,
     spin_cpu_ns: u64,
     spins_won: u64,
     spins_wasted: u64,
@@ -93,6 +94,9 @@ pub struct LatchDelta {
     /// The part of `wait_ns` that is estimated.
     #[serde(rename = "e", default, skip_serializing_if = "is_zero")]
     pub estimated_ns: i64,
+    /// The square of the standard error of `wait_ns`, in square microseconds.
+    #[serde(rename = "v", default, skip_serializing_if = "is_zero")]
+    pub variance_us2: i64,
     /// Sampled CPU time that waiters spent spinning in the server's code, in nanoseconds.
     #[serde(rename = "c", default, skip_serializing_if = "is_zero")]
     pub spin_cpu_ns: i64,
@@ -137,6 +141,7 @@ impl Row for LatchWaits {
             sleep_ns: self.sleep_ns,
             sleeps: self.sleeps,
             estimated_ns: self.estimated_ns,
+            variance_us2: self.variance_us2,
             spin_cpu_ns: self.spin_cpu_ns,
             spins_won: self.spins_won,
             spins_wasted: self.spins_wasted,
@@ -156,6 +161,7 @@ impl Row for LatchWaits {
             spins_won: total.spins_won,
             spins_wasted: total.spins_wasted,
             estimated_ns: total.estimated_ns,
+            variance_us2: total.variance_us2,
         }
     }
 
@@ -356,7 +362,7 @@ impl HandoffKey {
     }
 }
 
-cumulative!(LatchTotal { sleep_ns, sleeps, spin_cpu_ns, spins_won, spins_wasted, estimated_ns } with waits);
+cumulative!(LatchTotal { sleep_ns, sleeps, spin_cpu_ns, spins_won, spins_wasted, estimated_ns, variance_us2 } with waits);
 
 impl Total for LatchTotal {
     type Delta = LatchDelta;
@@ -376,6 +382,7 @@ impl Total for LatchTotal {
             sleep_ns: difference(self.sleep_ns, before.sleep_ns),
             sleeps: difference(self.sleeps, before.sleeps),
             estimated_ns: difference(self.estimated_ns, before.estimated_ns),
+            variance_us2: difference(self.variance_us2, before.variance_us2),
             spin_cpu_ns: difference(self.spin_cpu_ns, before.spin_cpu_ns),
             spins_won: difference(self.spins_won, before.spins_won),
             spins_wasted: difference(self.spins_wasted, before.spins_wasted),
@@ -394,6 +401,7 @@ impl Total for LatchTotal {
         add(&mut self.sleep_ns, delta.sleep_ns);
         add(&mut self.sleeps, delta.sleeps);
         add(&mut self.estimated_ns, delta.estimated_ns);
+        add(&mut self.variance_us2, delta.variance_us2);
         add(&mut self.spin_cpu_ns, delta.spin_cpu_ns);
         add(&mut self.spins_won, delta.spins_won);
         add(&mut self.spins_wasted, delta.spins_wasted);

@@ -208,11 +208,13 @@ fn add_waits<'a>(
         spins_won: 0,
         spins_wasted: 0,
         estimated_ns: 0,
+        variance_us2: 0,
     });
     let mut buckets = waits.buckets;
     if let Some(missed) = missed {
         buckets.iter_mut().zip(&missed.buckets).for_each(|(bucket, more)| *bucket += *more as u64);
         entry.estimated_ns += missed.sum_ns as u64;
+        entry.variance_us2 += (missed.variance / 1e6) as u64;
         entry.sleep_ns += missed.sleep_ns as u64;
         entry.sleeps += missed.sleeps as u64;
     }
@@ -245,6 +247,7 @@ fn add_reacquires(
 
 #[cfg(test)]
 mod tests {
+    use super::super::missed::Span;
     use super::*;
 
     const TRX: &str = "wait/synch/mutex/innodb/trx_mutex";
@@ -321,8 +324,8 @@ mod tests {
     /// What was missed if three times as much was not seen as was, but for one wait that was settled before.
     fn three_times(before: &Counts, counts: &Counts) -> Missed {
         let mut missed = Missed::default();
-        missed.estimate(before, &[0.0]);
-        missed.estimate(counts, &[3.0]);
+        missed.skip(before);
+        missed.estimate(counts, &[Span { on: 1.0, off: 3.0 }], None);
         missed
     }
 

@@ -7,15 +7,13 @@ use libbpf_rs::{MapCore, MapFlags};
 
 use super::collect::LatchCollector;
 use super::keys::{identity, key_of, pthread_kind, MapKey, PTHREAD};
+use super::maps::THREADS;
 use crate::bpf::latch::types;
 use crate::catalog::{pthread_lock, MUTEX_BYTES, RW_LOCK_BYTES, WORDS_BYTES};
 use crate::measure::maps::entries;
 use crate::model::Kind;
 use crate::names::{Identity, LatchName};
 use crate::server::Memory;
-
-/// The number of entries of the thread map that are read at a time.
-const BATCH: u32 = 256;
 
 /// A latch that a thread waits for, or waited for last.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,7 +61,7 @@ impl LatchCollector {
             attachments.get(&function.into()).is_some_and(|probes| probes.generation == generation)
         };
         let mut found = Vec::new();
-        for entry in self.maps.threads.lookup_batch(BATCH, MapFlags::ANY, MapFlags::ANY).context("reading a map")? {
+        for entry in self.maps.threads.lookup_batch(THREADS, MapFlags::ANY, MapFlags::ANY).context("reading a map")? {
             let wait: types::wait = *plain::from_bytes(&entry.1).ok().context("a wait has an unexpected size")?;
             if wait.latch != 0 && wait.end_ns == 0 && is_open(wait.key.latch.function, wait.generation) {
                 found.extend(self.waited_for(&wait.key.latch, wait.latch));

@@ -4,7 +4,7 @@ use ratatui::style::{Modifier, Style};
 use ratatui::text::Line;
 
 use super::{LatchId, Screen};
-use crate::measure::latch::{CallsiteWaits, Handoffs, LatchWaits};
+use crate::measure::latch::{error_ns, CallsiteWaits, Handoffs, LatchWaits};
 use crate::measure::Snapshot;
 use crate::model::{Histogram, BUCKET_BOUNDS_NS};
 use crate::present::format::{self, mode, NOTHING};
@@ -70,6 +70,11 @@ impl Screen {
         if self.now.latch.sleeps_seen {
             let [awake, asleep] = [waits.sum_ns - sleep_ns, sleep_ns].map(|ns| format::nanoseconds(ns as f64));
             lines.push(format!("awake {awake} · asleep {asleep} in {} sleeps", format::count(sleeps as f64)));
+        }
+        if new(|latch| latch.estimated_ns) > 0 {
+            let error = error_ns(new(|latch| latch.variance_us2)).map(|ns| ns / waits.sum_ns.max(1) as f64);
+            let wait = format::estimate(format::nanoseconds(waits.sum_ns as f64), true, error);
+            lines.push(format!("waited {wait}, partly estimated"));
         }
         let spun = (!self.now.cpu.time.is_empty()).then(|| {
             let cpu = format::nanoseconds(new(|latch| latch.spin_cpu_ns) as f64);

@@ -41,7 +41,7 @@ const HELP: &[&str] = &[
     "q F10 Ctrl-C    detach the probes and quit",
     "",
     "wait/s is time waited per second by all threads: 2.50s is 2.5 threads waiting.",
-    "~ marks partly estimated figures: probes were off to stay within the budget.",
+    "~ marks estimates, as probes were off to stay within the budget. Enter shows ±.",
     "Wake-ups: threads woken by a condition variable wait to reacquire its mutex.",
     "NUMA: shares of the wait time. local: the latch came from the same part of the",
     "machine; remote: from another; the rest: unknown. moved: waiters that migrated.",

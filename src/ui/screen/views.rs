@@ -112,7 +112,6 @@ fn latches(now: &Snapshot, interval: &Interval) -> Vec<ViewRow> {
     let time = |ns: Option<f64>| ns.map_or(NOTHING.to_owned(), format::nanoseconds);
     let row = |top: crate::ui::top::TopLatch| {
         let max = longest(&top.latch, top.mode);
-        let estimated = if top.estimated { "~" } else { "" };
         ViewRow {
             values: vec![
                 f64::from(top.mode as u8),
@@ -127,7 +126,7 @@ fn latches(now: &Snapshot, interval: &Interval) -> Vec<ViewRow> {
             texts: vec![
                 mode(top.mode).to_owned(),
                 format::count(top.waits_per_second),
-                format!("{estimated}{}", format::nanoseconds(top.wait_ns_per_second)),
+                format::estimate(format::nanoseconds(top.wait_ns_per_second), top.is_estimated, None),
                 time(top.mean_ns),
                 time(top.p99_ns),
                 format::nanoseconds(max),

@@ -46,6 +46,7 @@ pub fn latch(latch: &str, kind: Kind, mode: Mode, times: u64, ns: u64) -> LatchW
         spins_won: times - times / 4,
         spins_wasted: times / 4,
         estimated_ns: 0,
+        variance_us2: 0,
         waits,
     }
 }
@@ -178,7 +179,11 @@ fn busy_latches(n: u64) -> latch::Figures {
             latch(TRX, Kind::Mutex, Mode::None, 100 * n, 1_500_000),
             latch(INDEX, Kind::Sxlock, Mode::S, 40 * n, 90_000),
             latch(INDEX, Kind::Sxlock, Mode::Sx, 20 * n, 300_000),
-            LatchWaits { estimated_ns: 1_000_000 * n, ..latch(INDEX, Kind::Sxlock, Mode::X, 10 * n, 12_000_000) },
+            LatchWaits {
+                estimated_ns: 1_000_000 * n,
+                variance_us2: 10_000 * n,
+                ..latch(INDEX, Kind::Sxlock, Mode::X, 10 * n, 12_000_000)
+            },
             latch("wait/synch/rwlock/innodb/trx_rseg_latch", Kind::Rwlock, Mode::X, 5 * n, 40_000),
             latch(COND, Kind::Cond, Mode::None, 2 * n, 900_000_000),
         ],

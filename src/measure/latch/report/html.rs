@@ -112,11 +112,10 @@ fn cells(latch: &LatchReport, duration: f64) -> Vec<String> {
         .callsites
         .first()
         .map(|site| format!("{} {}", cut_middle(&site.callsite, 24), format::percent(site.share)));
-    let estimated = if latch.estimated > 0.0 { "~" } else { "" };
     vec![
         if latch.mode.is_empty() { NOTHING.to_owned() } else { latch.mode.to_uppercase() },
         format::percent(latch.share),
-        format!("{estimated}{:.2}", latch.wait / duration),
+        format::estimate(format!("{:.2}", latch.wait / duration), latch.estimated > 0.0, latch.error_ratio()),
         format::count(latch.waits as f64 / duration),
         time(latch.mean),
         time(latch.p50),

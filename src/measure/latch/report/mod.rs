@@ -103,6 +103,9 @@ pub struct LatchReport {
     pub spins: Option<Spins>,
     /// The part of `wait` that is estimated because probes were off.
     pub estimated: f64,
+    /// Half the width of the 95 % confidence interval of `wait`; `None` if nothing is estimated, or in recordings
+    /// that lack it.
+    pub error: Option<f64>,
     /// Buckets that hold waits, by ascending bound.
     pub histogram: Vec<Bucket>,
     /// The time that all threads together waited in each second of the recording.
@@ -112,6 +115,12 @@ pub struct LatchReport {
 }
 
 impl LatchReport {
+    /// Returns half the width of the 95 % confidence interval of the wait time, as a part of it; `None` if nothing is
+    /// estimated, or in recordings that lack it.
+    pub(super) fn error_ratio(&self) -> Option<f64> {
+        self.error.map(|error| error / self.wait)
+    }
+
     /// Returns the mode for a sentence: ` (SX)`, or nothing for a latch without modes.
     pub(crate) fn in_mode(&self) -> String {
         if self.mode.is_empty() {
@@ -253,6 +262,7 @@ impl<'a> Builder<'a> {
             spin_cpu: self.samples_cpu.then(|| seconds(latch.spin_cpu_ns)),
             spins: Spins::of(latch).filter(|_| seen),
             estimated: seconds(latch.estimated_ns),
+            error: latch.error_ns().map(|ns| ns / 1e9),
             histogram: buckets(waits),
             wait_by_second: self.by_second.get(&(latch.latch.as_str(), kind, mode)).cloned().unwrap_or_default(),
             callsites: self.callsites(&latch.latch, latch.mode),

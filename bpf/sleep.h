@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * What all threads of the server do at one moment, and the words on which threads sleep for latches.
+ * Which latch a word belongs to is learned from the waits that are seen. After that, a look at the
+ * threads shows how many wait for the latch, also while the probes of waits are off.
+ */
+#pragma once
+
+#include "latch.h"
+#include "duty.h"
+#include "kernel.h"
+#include "registers.h"
+#include "target.h"
+#include "threads.h"
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_helpers.h>
+
+/* The latch that threads slept for on a word when that was last seen. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, MAX_WORDS);
+	__type(key, __u64);
+	__type(value, struct latch_key);
+} words SEC(".maps");
+
+/* The number of the futex system call, and the byte offsets in the saved registers of the system
+ * call's number and of its first two arguments. */
+const volatile __u32 futex_nr;
+const volatile __u32 nr_register;
+const volatile __u32 word_register;
+const volatile __u32 op_register;
+
+static __always_inline bool is_wait(__u64 op)
+{
+	op &= FUTEX_CMD_MASK;
+	return op == FUTEX_WAIT || op == FUTEX_WAIT_BITSET;
+}
+
+/* Whether threads were seen to sleep on this word for a latch that is none of the C library's. */
+static __always_inline bool is_of_known_latch(__u64 word)
+{
+	struct latch_key *known = bpf_map_lookup_elem(&words, &word);
+
+	return known && known->function != LIBRARY_FUNCTION;
+}
+
+static __always_inline bool is_same_latch(const struct latch_key *a, const struct latch_key *b)
+{
+	return a->id == b->id && a->line == b->line && a->identity == b->identity &&
+	       a->mode == b->mode && a->function == b->function && a->primitive == b->primitive;
+}
+
+/* Notes that a thread slept on a word while it waited for a latch. */
+static __always_inline void learn_word(__u64 word, const struct latch_key *latch)
+{
+	struct latch_key *known = bpf_map_lookup_elem(&words, &word);
+
+	if (!(known && is_same_latch(known, latch)))
+		bpf_map_update_elem(&words, &word, latch, BPF_ANY);
+}
+
+/* What a thread does, as far as others can see it: the word on which it sleeps, or one of these with
+ * more in the lower bits. */
+#define ON_CPU	    (1ULL << DOING_KIND)
+#define SYSTEM_CALL (2ULL << DOING_KIND)
+#define USER_CODE   (3ULL << DOING_KIND)
+
+/* Instructions that are this close count as the same. */
+#define CODE_SHIFT 6
+
+static __always_inline __u64 doing(struct task_struct *task)
+{
+	void *saved;
+	__u32 nr;
+
+	/* The registers of a thread that runs are those of its last system call. */
+	if (bpf_core_field_exists(task->on_cpu) && task->on_cpu)
+		return ON_CPU;
+	saved = (void *)bpf_task_pt_regs(task);
+	nr = saved_register(saved, nr_register);
+	if ((int)nr < 0)
+		return USER_CODE | saved_register(saved, ip_register) >> CODE_SHIFT;
+	if (nr == futex_nr && is_wait(saved_register(saved, op_register)))
+		return saved_register(saved, word_register);
+	return SYSTEM_CALL | nr;
+}
+
+/* The latch for which a thread waits, if the beginning of the wait was seen and its end will be. */
+static __always_inline const struct latch_key *waits_for(const struct wait *w, __u64 word)
+{
+	if (w->latch && !w->end_ns && w->generation == generation(w->key.latch.function))
+		return &w->key.latch;
+	if (w->pthread.word && w->pthread.word == word &&
+	    w->sleep_generation == generation(LIBRARY_FUNCTION))
+		return &w->pthread.key.latch;
+	return NULL;
+}
+
+/* Whether probes see waits at this time. */
+bool sees_waits;
+
+/* Loaded only on kernels that show the registers of threads. Writes what each thread does. A look
+ * finds little in the CPU's caches, so it reads no more than it must. */
+SEC("iter/task")
+int observe(struct bpf_iter__task *ctx)
+{
+	struct task_struct *task = ctx->task;
+	const struct latch_key *latch = NULL;
+	__u64 does, record;
+
+	if (!task || task->tgid != (int)target_tgid)
+		return 0;
+	does = doing(task);
+	if (sees_waits) {
+		__u32 tid = task->pid;
+		struct wait *w = bpf_map_lookup_elem(&threads, &tid);
+
+		latch = w ? waits_for(w, does) : NULL;
+	}
+	record = latch ? does | 1ULL << DOING_WAIT_SEEN : does;
+	bpf_seq_write(ctx->meta->seq, &record, sizeof(record));
+	if (latch)
+		bpf_seq_write(ctx->meta->seq, latch, sizeof(*latch));
+	return 0;
+}

@@ -1,0 +1,407 @@
+//! Predicts from what threads do which latches they wait for.
+//!
+//! While the probes of a group are on, it is learned how many of the threads that do something wait for which latch.
+//! A turn of the probes also shows how good the predictions are that were learned before it.
+
+use std::rc::Rc;
+
+use foldhash::{HashMap, HashMapExt};
+
+use super::keys::MapKey;
+use super::sampler::{Probes, Thread};
+use super::samples::Samples;
+use crate::bpf::latch::types;
+
+/// The weight of what was learned falls to a third after this many looks with the probes on.
+const MEMORY: f64 = 2000.0;
+
+/// How many looks with the probes on make the predictions better than estimates by time.
+const ENOUGH_LOOKS: f64 = 20.0;
+
+/// How many times a thread must have been seen doing something before it is known what that means.
+const ENOUGH_SEEN: f64 = 2.0;
+
+/// After this many looks with the probes on, what was seen counts as a turn.
+const LONGEST_TURN: f64 = 500.0;
+
+/// How many turns the error of predictions is taken from: its square falls to a third after this many more.
+const CHECKS: f64 = 12.0;
+
+/// The relative error of predictions that no turn has checked yet.
+const UNCHECKED: f64 = 0.3;
+
+/// Latches, and with which probability a thread waits for each.
+type Prediction = [(MapKey, f64)];
+
+/// What is known of the threads.
+pub(super) struct Predictor {
+    groups: Vec<Group>,
+    /// The index of the group of each wait function.
+    group_of: HashMap<u8, usize>,
+    /// What is predicted for a thread, by the groups it is predicted for and by what it does.
+    predictions: HashMap<(usize, u64), Rc<Prediction>>,
+    /// What the next samples begin with.
+    next: Samples,
+}
+
+/// What is known of the threads that wait in the functions of a group.
+#[derive(Default)]
+struct Group {
+    /// The number of looks with the probes on, with less weight for older ones.
+    looks: f64,
+    /// By what a thread does.
+    known: HashMap<u64, Doing>,
+    /// What this turn has shown.
+    turn: Turn,
+    checks: HashMap<MapKey, Check>,
+}
+
+/// What threads that do this wait for.
+#[derive(Clone, Default)]
+struct Doing {
+    /// How many were seen while the probes were on, and how many of them waited for which latch.
+    seen: f64,
+    waited: HashMap<MapKey, f64>,
+}
+
+#[derive(Default)]
+struct Turn {
+    looks: f64,
+    doing: HashMap<u64, Doing>,
+    /// The sum of what was predicted for each latch.
+    predicted: HashMap<MapKey, f64>,
+}
+
+/// How good predictions were.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Check {
+    turns: f64,
+    /// Sums over turns.
+    predicted: f64,
+    squared_errors: f64,
+}
+
+impl Predictor {
+    /// Creates one for groups that have these wait functions. It knows nothing yet.
+    pub fn new(groups: &[Vec<u8>]) -> Predictor {
+        let group_of =
+            groups.iter().enumerate().flat_map(|(group, all)| all.iter().map(move |f| (*f, group))).collect();
+        let groups = groups.iter().map(|_| Group::default()).collect();
+        Predictor { groups, group_of, predictions: HashMap::new(), next: Samples::default() }
+    }
+
+    /// Returns samples without looks.
+    pub fn begin(&mut self) -> Samples {
+        self.predictions.clear();
+        std::mem::take(&mut self.next)
+    }
+
+    /// Adds a look at the threads. `latch_of` returns the latch, and its wait function, for which threads slept on a
+    /// word.
+    pub fn add(
+        &mut self,
+        threads: impl Iterator<Item = Thread>,
+        probes: &[Probes],
+        mut latch_of: impl FnMut(u64) -> Option<(MapKey, u8)>,
+        samples: &mut Samples,
+    ) {
+        self.end_turns(probes);
+        let mut waiters = HashMap::new();
+        for thread in threads {
+            let seen_by = thread.seen.and_then(|(_, function)| self.group_of.get(&function).copied());
+            for (index, probes) in probes.iter().enumerate() {
+                match probes {
+                    Probes::On => {
+                        let latch = thread.seen.filter(|_| seen_by == Some(index)).map(|(latch, _)| latch);
+                        let predicted = self.predict(index, thread.doing, &mut latch_of);
+                        self.groups[index].turn.add(thread.doing, latch, &predicted);
+                    }
+                    // The end of such a wait is seen.
+                    Probes::Off if seen_by == Some(index) => {}
+                    Probes::Off => {
+                        for (latch, share) in &*self.predict(index, thread.doing, &mut latch_of) {
+                            *waiters.entry(*latch).or_default() += share;
+                        }
+                    }
+                    Probes::Partly => {}
+                }
+            }
+        }
+        for (group, _) in self.groups.iter_mut().zip(probes).filter(|(_, probes)| **probes == Probes::On) {
+            group.turn.looks += 1.0;
+        }
+        samples.add(&waiters);
+    }
+
+    /// Notes how good the predictions in samples are.
+    pub fn finish(&mut self, samples: &mut Samples) {
+        self.next = samples.after();
+        for group in &self.groups {
+            for (latch, waiters) in &mut samples.latches {
+                if let Some(check) = group.checks.get(latch) {
+                    waiters.set_error(check.error());
+                }
+            }
+        }
+        let learned = |function: &u8| self.groups[self.group_of[function]].looks >= ENOUGH_LOOKS;
+        samples.learned = self.group_of.keys().copied().filter(learned).collect();
+    }
+
+    /// Learns from the turns that have ended before a look.
+    fn end_turns(&mut self, probes: &[Probes]) {
+        for (group, probes) in self.groups.iter_mut().zip(probes) {
+            let looks = group.turn.looks;
+            if looks >= LONGEST_TURN || (looks > 0.0 && *probes != Probes::On) {
+                group.end_turn();
+                self.predictions.clear();
+            }
+        }
+    }
+
+    /// Returns which latches of a group threads wait for that do this, and with which probability.
+    fn predict(
+        &mut self,
+        group: usize,
+        doing: u64,
+        mut latch_of: impl FnMut(u64) -> Option<(MapKey, u8)>,
+    ) -> Rc<Prediction> {
+        if let Some(known) = self.predictions.get(&(group, doing)) {
+            return Rc::clone(known);
+        }
+        let sleeps_for = latch_of(doing).filter(|(_, function)| self.group_of.get(function) == Some(&group));
+        let prediction = match sleeps_for {
+            Some((latch, _)) => Rc::from([(latch, 1.0)]),
+            None => self.groups[group].predict(doing),
+        };
+        self.predictions.insert((group, doing), Rc::clone(&prediction));
+        prediction
+    }
+}
+
+impl Group {
+    fn predict(&self, doing: u64) -> Rc<Prediction> {
+        let is_known = self.known.get(&doing).is_some_and(|known| known.seen >= ENOUGH_SEEN);
+        let known = self.known.get(&if is_known { doing } else { novelty(doing) });
+        known.into_iter().flat_map(|known| known.waited.iter().map(|(latch, n)| (*latch, n / known.seen))).collect()
+    }
+
+    /// Checks what was predicted, and learns from what was seen.
+    fn end_turn(&mut self) {
+        let turn = std::mem::take(&mut self.turn);
+        if self.looks >= ENOUGH_LOOKS {
+            self.check(&turn);
+        }
+        for (doing, seen) in turn.doing {
+            let known = self.known.entry(doing).or_default();
+            let is_new = known.seen < ENOUGH_SEEN;
+            known.add(&seen);
+            if is_new {
+                self.known.entry(novelty(doing)).or_default().add(&seen.times((ENOUGH_SEEN / seen.seen).min(1.0)));
+            }
+        }
+        self.looks += turn.looks;
+        self.fade();
+    }
+
+    fn check(&mut self, turn: &Turn) {
+        let mut waited: HashMap<MapKey, f64> = HashMap::new();
+        for (latch, n) in turn.doing.values().flat_map(|doing| &doing.waited) {
+            *waited.entry(*latch).or_default() += n;
+        }
+        for latch in waited.keys().chain(turn.predicted.keys()) {
+            self.checks.entry(*latch).or_default();
+        }
+        for (latch, check) in &mut self.checks {
+            let [waited, predicted] = [&waited, &turn.predicted].map(|of| of.get(latch).copied().unwrap_or_default());
+            check.add(waited, predicted);
+        }
+    }
+
+    /// Lets what was learned fade. What has not been seen for long is forgotten.
+    fn fade(&mut self) {
+        if self.looks <= MEMORY {
+            return;
+        }
+        let keep = MEMORY / self.looks;
+        self.looks = MEMORY;
+        self.known.retain(|_, known| {
+            known.seen *= keep;
+            known.waited.values_mut().for_each(|waited| *waited *= keep);
+            known.seen > 0.1
+        });
+    }
+}
+
+/// Returns what stands for everything of this kind that threads were seldom seen doing: sleeping on a word, a system
+/// call, or running some code.
+fn novelty(doing: u64) -> u64 {
+    const KIND: u32 = types::doing_bit::DOING_KIND.0;
+    doing >> KIND << KIND | 1 << (KIND - 1)
+}
+
+impl Doing {
+    fn times(&self, times: f64) -> Doing {
+        Doing { seen: times * self.seen, waited: self.waited.iter().map(|(latch, n)| (*latch, times * n)).collect() }
+    }
+
+    fn add(&mut self, other: &Doing) {
+        self.seen += other.seen;
+        for (latch, waited) in &other.waited {
+            *self.waited.entry(*latch).or_default() += waited;
+        }
+    }
+}
+
+impl Turn {
+    fn add(&mut self, doing: u64, latch: Option<MapKey>, predicted: &[(MapKey, f64)]) {
+        let doing = self.doing.entry(doing).or_default();
+        doing.seen += 1.0;
+        if let Some(latch) = latch {
+            *doing.waited.entry(latch).or_default() += 1.0;
+        }
+        for (latch, share) in predicted {
+            *self.predicted.entry(*latch).or_default() += share;
+        }
+    }
+}
+
+impl Check {
+    fn add(&mut self, waited: f64, predicted: f64) {
+        const KEEP: f64 = 1.0 - 1.0 / CHECKS;
+        self.turns = KEEP * self.turns + 1.0;
+        self.predicted = KEEP * self.predicted + predicted;
+        self.squared_errors = KEEP * self.squared_errors + (waited - predicted).powi(2);
+    }
+
+    /// Returns the standard error of the sum of predictions, as a part of it.
+    fn error(&self) -> f64 {
+        if self.predicted <= 0.0 {
+            return UNCHECKED;
+        }
+        // With few turns, the error is itself uncertain.
+        let few = (self.turns + 1.0) / self.turns;
+        few * self.squared_errors.sqrt() / self.predicted
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LATCH: MapKey = [1; size_of::<types::latch_key>()];
+    const OTHER: MapKey = [2; size_of::<types::latch_key>()];
+    const KIND: u32 = types::doing_bit::DOING_KIND.0;
+    const WORD: u64 = 0x7f00;
+    const CODE: u64 = (3 << KIND) + 0x40;
+
+    /// A predictor of two groups, of the functions 1 and 2.
+    fn predictor() -> Predictor {
+        Predictor::new(&[vec![1], vec![2]])
+    }
+
+    fn idle(doing: u64) -> Thread {
+        Thread { doing, seen: None }
+    }
+
+    fn waiting(doing: u64) -> Thread {
+        Thread { doing, seen: Some((LATCH, 1)) }
+    }
+
+    /// Adds the same look some times. Threads sleep on no known word.
+    fn add(predictor: &mut Predictor, looks: usize, threads: &[Thread], probes: Probes) -> Samples {
+        let mut samples = predictor.begin();
+        for _ in 0..looks {
+            predictor.add(threads.iter().copied(), &[probes, probes], |_| None, &mut samples);
+        }
+        predictor.finish(&mut samples);
+        samples
+    }
+
+    /// Returns how many threads wait for the latch, on average, and the standard error of that.
+    fn waiters(samples: &Samples, latch: MapKey) -> (f64, f64) {
+        let (mean, variance) = samples.missed(latch, 1, 1.0).expect("enough was learned");
+        (mean, variance.sqrt())
+    }
+
+    #[test]
+    fn threads_that_do_the_same_wait_as_often() {
+        let mut predictor = predictor();
+        let on = add(&mut predictor, 50, &[waiting(CODE), idle(CODE), waiting(WORD), idle(WORD + 8)], Probes::On);
+        assert!(on.missed(LATCH, 1, 1.0).is_none(), "the turn has not ended yet");
+        let off = add(&mut predictor, 50, &[idle(CODE), idle(CODE), idle(WORD), idle(WORD + 8)], Probes::Off);
+        let (mean, _) = waiters(&off, LATCH);
+        assert!((mean - 2.0).abs() < 1e-9, "{mean}");
+        assert_eq!(waiters(&off, OTHER).0, 0.0);
+        // What was learned in another group has no effect.
+        assert!(off.missed(LATCH, 9, 1.0).is_none());
+    }
+
+    #[test]
+    fn what_was_never_seen_counts_as_the_average_of_its_kind() {
+        let mut predictor = predictor();
+        // Each word is seen once; threads wait on one of four.
+        let on: Vec<Thread> =
+            (0..100).map(|i| if i % 4 == 0 { waiting(WORD + 8 * i) } else { idle(WORD + 8 * i) }).collect();
+        let mut samples = predictor.begin();
+        for threads in on.chunks(4) {
+            predictor.add(threads.iter().copied(), &[Probes::On; 2], |_| None, &mut samples);
+        }
+        let off = add(&mut predictor, 10, &[idle(0x9000), idle(CODE)], Probes::Off);
+        assert!((waiters(&off, LATCH).0 - 0.25).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_known_word_decides() {
+        let mut predictor = predictor();
+        add(&mut predictor, 30, &[idle(WORD)], Probes::On);
+        let mut samples = predictor.begin();
+        let latch_of = |word| (word == WORD).then_some((LATCH, 1));
+        predictor.add([idle(WORD), idle(WORD + 8)].into_iter(), &[Probes::Off; 2], latch_of, &mut samples);
+        predictor.finish(&mut samples);
+        assert_eq!(waiters(&samples, LATCH).0, 1.0);
+    }
+
+    #[test]
+    fn waits_whose_end_is_seen_are_not_missed() {
+        let mut predictor = predictor();
+        add(&mut predictor, 30, &[waiting(CODE)], Probes::On);
+        let off = add(&mut predictor, 10, &[waiting(CODE)], Probes::Off);
+        assert_eq!(waiters(&off, LATCH).0, 0.0);
+        let partly = add(&mut predictor, 10, &[idle(CODE)], Probes::Partly);
+        assert_eq!(waiters(&partly, LATCH).0, 0.0);
+    }
+
+    /// Turns in which always half, or now all and now none of the threads wait.
+    #[test]
+    fn turns_show_how_good_predictions_are() {
+        let error = |all_or_none: bool| {
+            let mut predictor = predictor();
+            let mut last = (0.0, 0.0);
+            for turn in 0..20 {
+                let threads = match (all_or_none, turn % 2) {
+                    (false, _) => [waiting(CODE), idle(CODE)],
+                    (true, 0) => [waiting(CODE); 2],
+                    (true, _) => [idle(CODE); 2],
+                };
+                add(&mut predictor, 30, &threads, Probes::On);
+                last = waiters(&add(&mut predictor, 400, &[idle(CODE); 2], Probes::Off), LATCH);
+            }
+            assert!((last.0 - 1.0).abs() < 0.05, "{last:?}");
+            last.1
+        };
+        let (steady, changing) = (error(false), error(true));
+        // Of some twelve turns, each is wrong by all of it.
+        assert!(steady < 0.06 && (0.2..0.5).contains(&changing), "{steady} {changing}");
+    }
+
+    #[test]
+    fn what_was_learned_long_ago_is_forgotten() {
+        let mut predictor = predictor();
+        add(&mut predictor, 100, &[waiting(CODE)], Probes::On);
+        for _ in 0..40 {
+            add(&mut predictor, 500, &[idle(CODE + 64)], Probes::On);
+            add(&mut predictor, 1, &[], Probes::Off);
+        }
+        assert!(!predictor.groups[0].known.contains_key(&CODE));
+    }
+}

@@ -1,0 +1,147 @@
+//! What looks at the server's threads have shown: how many waited for each latch while its probes were off.
+
+use foldhash::HashMap;
+
+use super::keys::MapKey;
+
+/// What looks at the threads have shown.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Samples {
+    /// The number of looks.
+    pub looks: u64,
+    pub latches: HashMap<MapKey, Waiters>,
+    /// Which wait functions belong to groups of which enough is known.
+    pub learned: Vec<u8>,
+}
+
+/// How many threads are taken to wait for a latch unseen.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Waiters {
+    /// The sum over looks of their number, of its square, and of its product with the number before.
+    sum: f64,
+    squares: f64,
+    products: f64,
+    /// The number at the last look.
+    last: f64,
+    /// The relative standard error of predictions.
+    error: f64,
+}
+
+impl Samples {
+    /// Adds a look.
+    pub fn add(&mut self, waiters: &HashMap<MapKey, f64>) {
+        self.looks += 1;
+        for key in waiters.keys() {
+            self.latches.entry(*key).or_default();
+        }
+        for (key, waiting) in &mut self.latches {
+            waiting.add(waiters.get(key).copied().unwrap_or_default());
+        }
+    }
+
+    /// Returns the beginning of the next samples.
+    pub fn after(&self) -> Samples {
+        let latches = self.latches.iter().map(|(key, waiters)| (*key, waiters.after())).collect();
+        Samples { looks: 0, latches, learned: Vec::new() }
+    }
+
+    /// Returns the time waited for a latch in waits that were not seen, and the square of its standard error, in
+    /// nanoseconds, where the looks were made in a time; `None` if too little was learned.
+    pub fn missed(&self, latch: MapKey, function: u8, elapsed_ns: f64) -> Option<(f64, f64)> {
+        let is_known = self.looks > 0 && self.learned.contains(&function);
+        is_known.then(|| self.latches.get(&latch).map_or((0.0, 0.0), |waiters| waiters.missed(self.looks, elapsed_ns)))
+    }
+}
+
+impl Waiters {
+    fn add(&mut self, waiters: f64) {
+        self.sum += waiters;
+        self.squares += waiters * waiters;
+        self.products += waiters * self.last;
+        self.last = waiters;
+    }
+
+    /// Sets how good predictions are: the standard error of their sum, as a part of it.
+    pub fn set_error(&mut self, error: f64) {
+        self.error = error;
+    }
+
+    /// Returns the beginning of the next count.
+    fn after(&self) -> Waiters {
+        Waiters { last: self.last, ..Waiters::default() }
+    }
+
+    fn missed(&self, looks: u64, elapsed_ns: f64) -> (f64, f64) {
+        if self.sum <= 0.0 {
+            return (0.0, 0.0);
+        }
+        let looks = looks as f64;
+        let mean = self.sum / looks;
+        let variance = (self.squares / looks - mean * mean).max(mean / looks);
+        let correlation = ((self.products / looks - mean * mean) / variance).clamp(0.0, 0.95);
+        let of_looks = variance / looks * (1.0 + correlation) / (1.0 - correlation);
+        let of_mean = of_looks + (self.error * mean).powi(2);
+        (mean * elapsed_ns, of_mean * elapsed_ns * elapsed_ns)
+    }
+}
+
+#[cfg(test)]
+impl Samples {
+    /// A hundred looks, at each of which so many threads waited for a latch.
+    pub fn constant(latch: MapKey, function: u8, waiters: f64) -> Samples {
+        let mut samples = Samples { learned: vec![function], ..Samples::default() };
+        (0..100).for_each(|_| samples.add(&HashMap::from_iter([(latch, waiters)])));
+        samples
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn waiters(numbers: impl IntoIterator<Item = f64>) -> Waiters {
+        let mut waiters = Waiters::default();
+        numbers.into_iter().for_each(|number| waiters.add(number));
+        waiters
+    }
+
+    #[test]
+    fn wait_time_is_the_mean_number_of_waiters() {
+        let (ns, _) = waiters([0.0, 1.0, 3.0, 0.0]).missed(4, 1e9);
+        assert_eq!(ns, 1e9);
+        assert_eq!(Waiters::default().missed(4, 1e9), (0.0, 0.0));
+    }
+
+    /// A waiter comes and goes at random, and stays for one look or for ten on average.
+    #[test]
+    fn the_error_allows_for_waits_that_several_looks_see() {
+        for stays in [1, 10] {
+            let mut random = fastrand::Rng::with_seed(5);
+            let mut squares = 0.0;
+            let mut waits = 0.0;
+            for _ in 0..400 {
+                let numbers: Vec<f64> = (0..1000)
+                    .map(|_| {
+                        if random.u8(..stays) == 0 {
+                            waits = f64::from(u8::from(random.u8(..4) == 0));
+                        }
+                        waits
+                    })
+                    .collect();
+                let (ns, variance) = waiters(numbers).missed(1000, 1.0);
+                squares += (ns - 0.25).powi(2) / variance;
+            }
+            let ratio = (squares / 400.0).sqrt();
+            assert!((0.9..1.15).contains(&ratio), "{stays}: {ratio}");
+        }
+    }
+
+    #[test]
+    fn what_was_learned_has_an_error_too() {
+        let mut steady = waiters([1.0; 100]);
+        let (_, before) = steady.missed(100, 1.0);
+        steady.set_error(0.2);
+        let (ns, after) = steady.missed(100, 1.0);
+        assert!(before < 1e-3 && ((after - before).sqrt() - 0.2 * ns).abs() < 1e-9, "{before} {after}");
+    }
+}

@@ -19,14 +19,14 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo env ARMTRACE_CACHE=$(ARMTRACE_CACH
 comma := ,
 empty :=
 RUNNER := $(if $(SUDO),--config 'target."cfg(unix)".runner = ["$(subst $(empty) ,"$(comma)",$(SUDO))"]')
-BPF := $(filter-out %/vmlinux.h,$(shell find bpf -name '*.[ch]' 2>/dev/null))
+BPF := $(filter-out %/vmlinux.h,$(shell find bpf benches -name '*.[ch]' 2>/dev/null))
 SCRIPTS := $(addprefix tests/lab/,lib.sh setup suite fetch serve load demo demo-recording) scripts/sweep .ci/run
 # clang-format differs between versions, so CI has one: 16.
 export CLANG_FORMAT ?= $(notdir $(or $(shell command -v clang-format-16),clang-format))
 VM_SCRIPTS := $(addprefix tests/vm/,common data image kernel guest check live matrix server-binary) scripts/debs packaging/dist
 
 .PHONY: help demo build setup check fmt fmt-check fmt-check-rust fmt-check-bpf lint clippy shellcheck
-.PHONY: unit unit-tests programs prometheus binaries live schemas truth truth-page guest test test-all bench clean
+.PHONY: unit unit-tests programs prometheus binaries live schemas truth truth-page guest test test-all bench bench-counting clean
 
 help: ## this list
 	@sed -n -e 's/^##@ \(.*\)/\n\1/p' -e 's/^\([a-z0-9-]*\):[^#]*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -121,6 +121,9 @@ test-all: ## all of it on every server, those too that take long to fetch, and e
 
 bench: setup ## what attaching costs, beside other tools, as root: hours (ARGS=quick: half an hour; ARGS=--write: docs/explanation/benchmarks.md)
 	cargo bench --locked --bench overhead $(RUNNER) -- $(ARGS)
+
+bench-counting: setup ## what it costs to count a wait where all CPUs do it at once, as root: seconds
+	cargo bench --locked --bench counting $(RUNNER)
 
 ##@ Releases, other kernels, the other architecture
 

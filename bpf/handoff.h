@@ -40,6 +40,13 @@ struct {
 	__type(value, struct handoffs);
 } handoffs SEC(".maps");
 
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, OWN_ENTRIES);
+	__type(key, struct own_handoff_key);
+	__type(value, struct handoffs);
+} own_handoffs SEC(".maps");
+
 static const struct handoffs no_handoffs;
 
 /* The domain of the CPU that this thread runs on; 0: not known. */
@@ -91,15 +98,17 @@ static __always_inline __u8 waker_domain(__u64 word, __u64 since_ns)
 static __always_inline void add_handoff(const struct latch_key *latch, __u8 begin, __u8 from,
 					__u8 to, __u64 ns)
 {
-	struct handoff_key key = {};
+	struct own_handoff_key own = {};
+	struct handoff_key *key = &own.handoff;
 	struct handoffs *h;
 
 	if (!has_domains)
 		return;
-	key.latch = *latch;
-	key.from = from;
-	key.to = to;
-	h = entry_of(&handoffs, &key, &no_handoffs);
+	key->latch = *latch;
+	key->from = from;
+	key->to = to;
+	own.cpu = bpf_get_smp_processor_id();
+	h = counter_of(&own_handoffs, &handoffs, &own, key, &no_handoffs);
 	if (!h) {
 		lose(LOST_HANDOFFS_FULL);
 		return;

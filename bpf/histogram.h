@@ -23,6 +23,21 @@ struct {
 	__type(value, struct callsite_waits);
 } callsites SEC(".maps");
 
+/* User space chooses how many entries these have. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, OWN_ENTRIES);
+	__type(key, struct own_latch_key);
+	__type(value, struct waits);
+} own_latches SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, OWN_ENTRIES);
+	__type(key, struct own_callsite_key);
+	__type(value, struct callsite_waits);
+} own_callsites SEC(".maps");
+
 /* The upper bounds of the buckets, in nanoseconds; user space owns them and fills them in. */
 const volatile __u64 bucket_bounds[BUCKETS - 1];
 
@@ -49,7 +64,9 @@ static __always_inline __u32 bucket_of(__u64 ns)
 /* Adds a wait of ns to its call site. */
 static __always_inline void add_callsite(const struct callsite_key *key, __u64 ns)
 {
-	struct callsite_waits *at = entry_of(&callsites, key, &no_callsite_waits);
+	struct own_callsite_key own = {.callsite = *key, .cpu = bpf_get_smp_processor_id()};
+	struct callsite_waits *at =
+	    counter_of(&own_callsites, &callsites, &own, key, &no_callsite_waits);
 
 	if (!at) {
 		lose(LOST_CALLSITES_FULL);
@@ -64,14 +81,10 @@ static __always_inline void add_callsite(const struct callsite_key *key, __u64 n
 static __always_inline bool add_wait(const struct callsite_key *callsite, __u64 latch, __u64 ns,
 				     bool is_watched, __u64 sleep_ns, __u32 sleeps)
 {
-	struct latch_key key = callsite->latch;
-	struct waits *total = bpf_map_lookup_elem(&latches, &key);
+	struct own_latch_key own = {.latch = callsite->latch, .cpu = bpf_get_smp_processor_id()};
+	struct waits *total = counter_of(&own_latches, &latches, &own, &own.latch, &no_waits);
 	__u32 bucket = bucket_of(ns);
 
-	if (!total) {
-		bpf_map_update_elem(&latches, &key, &no_waits, BPF_NOEXIST);
-		total = bpf_map_lookup_elem(&latches, &key);
-	}
 	if (!total) {
 		lose(LOST_LATCHES_FULL);
 		return false;

@@ -41,6 +41,8 @@ enum limit {
 	MAX_PAGES = 4096,
 	MAX_WORDS = 8192,
 	MAX_HANDOFFS = 8192,
+	/* Entries of its own that a CPU has in each map, on average. */
+	OWN_ENTRIES = 128,
 	/* One in this many hits is timed. */
 	TIMED_HITS = 16,
 };
@@ -236,6 +238,17 @@ struct callsite_key {
 	__u64 line;
 };
 
+/* What a CPU counts alone has the CPU's number in its key. */
+struct own_latch_key {
+	struct latch_key latch;
+	__u64 cpu;
+};
+
+struct own_callsite_key {
+	struct callsite_key callsite;
+	__u64 cpu;
+};
+
 /* The number of waits is the sum of the buckets. */
 struct waits {
 	__u64 sum_ns;
@@ -254,12 +267,12 @@ struct waits {
 };
 
 struct callsite_waits {
-	__u64 count;
 	__u64 sum_ns;
+	__u64 count;
 };
 
-/* What a look shows of a thread is a number. It is the word on which the thread sleeps, or something
- * of another kind. */
+/* What a look shows of a thread is a number. It is the word on which the thread sleeps, or
+ * something of another kind. */
 enum doing_bit {
 	/* The kind is in four bits from here on. */
 	DOING_KIND = 60,
@@ -277,9 +290,14 @@ struct handoff_key {
 	__u8 unused[6];
 };
 
+struct own_handoff_key {
+	struct handoff_key handoff;
+	__u64 cpu;
+};
+
 struct handoffs {
-	__u64 count;
 	__u64 sum_ns;
+	__u64 count;
 	/* Handoffs in which the waiter changed its domain while it waited. */
 	__u64 migrations;
 };
@@ -321,9 +339,14 @@ enum page_type {
 	PAGE_OTHER = 0xffff,
 };
 
+struct own_page_key {
+	struct page_key page;
+	__u64 cpu;
+};
+
 struct page_waits {
-	__u64 count;
 	__u64 sum_ns;
+	__u64 count;
 };
 
 /* A wait for a lock or condition variable of the C library, which lasts as long as the thread
@@ -398,6 +421,8 @@ struct wait {
 	/* The kind of page that it waits for, once `is_page`. */
 	struct page_key page;
 	struct pthread_wait pthread;
+	/* With this, an entry of the map fills whole cache lines. */
+	__u64 unused[2];
 };
 
 /* Why something was not counted. */

@@ -21,6 +21,13 @@ struct {
 	__type(value, struct page_waits);
 } pages SEC(".maps");
 
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, OWN_ENTRIES);
+	__type(key, struct own_page_key);
+	__type(value, struct page_waits);
+} own_pages SEC(".maps");
+
 static const struct page_waits no_page_waits;
 /* User space inserts this entry at the start, so that there is always room for it. */
 static const struct page_key other_pages = {.type = PAGE_OTHER};
@@ -92,10 +99,13 @@ static __always_inline bool page_of(__u64 latch, struct page_key *key)
 /* Adds a wait of ns to its page, or to the entry of all others if there is no room. */
 static __always_inline void add_page_wait(const struct page_key *key, __u64 ns)
 {
-	struct page_waits *at = entry_of(&pages, key, &no_page_waits);
+	struct own_page_key own = {.page = *key, .cpu = bpf_get_smp_processor_id()};
+	struct page_waits *at = counter_of(&own_pages, &pages, &own, &own.page, &no_page_waits);
 
-	if (!at)
-		at = bpf_map_lookup_elem(&pages, &other_pages);
+	if (!at) {
+		own.page = other_pages;
+		at = counter_of(&own_pages, &pages, &own, &own.page, &no_page_waits);
+	}
 	if (!at)
 		return;
 	__sync_fetch_and_add(&at->count, 1);

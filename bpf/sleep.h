@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * What all threads of the server do at one moment, and the words on which threads sleep for latches.
- * Which latch a word belongs to is learned from the waits that are seen. After that, a look at the
- * threads shows how many wait for the latch, also while the probes of waits are off.
+ * What all threads of the server do at one moment, and the words on which threads sleep for
+ * latches. Which latch a word belongs to is learned from the waits that are seen. After that, a
+ * look at the threads shows how many wait for the latch, also while the probes of waits are off.
  */
 #pragma once
 
@@ -59,8 +59,8 @@ static __always_inline void learn_word(__u64 word, const struct latch_key *latch
 		bpf_map_update_elem(&words, &word, latch, BPF_ANY);
 }
 
-/* What a thread does, as far as others can see it: the word on which it sleeps, or one of these with
- * more in the lower bits. */
+/* What a thread does, as far as others can see it: the word on which it sleeps, or one of these
+ * with more in the lower bits. */
 #define ON_CPU	    (1ULL << DOING_KIND)
 #define SYSTEM_CALL (2ULL << DOING_KIND)
 #define USER_CODE   (3ULL << DOING_KIND)

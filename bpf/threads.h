@@ -8,6 +8,11 @@
 #include "latch.h"
 #include <bpf/bpf_helpers.h>
 
+/* What the kernel's entry of a hash map takes. Threads on different CPUs must not write to the same
+ * cache line. */
+#define ENTRY_BYTES(key, value) (48 + key + value)
+_Static_assert(ENTRY_BYTES(8, sizeof(struct wait)) % 64 == 0, "entries share cache lines");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, MAX_THREADS);

@@ -6,21 +6,27 @@ use plain::Plain;
 
 /// Returns all entries of a hash map.
 pub(super) fn entries<K: Plain + Copy, V: Plain + Copy>(map: &MapHandle) -> Result<Vec<(K, V)>> {
+    each_entry(map)?.collect()
+}
+
+/// Returns the entries of a hash map one by one.
+pub(super) fn each_entry<'a, K: Plain + Copy + 'a, V: Plain + Copy + 'a>(
+    map: &'a MapHandle,
+) -> Result<impl Iterator<Item = Result<(K, V)>> + 'a> {
     // There must be room for all of them in one call: the kernel ends a batch early if a bucket does not fit.
-    parsed(map.lookup_batch(map.max_entries(), MapFlags::ANY, MapFlags::ANY).context("reading a map")?)
+    let entries = map.lookup_batch(map.max_entries(), MapFlags::ANY, MapFlags::ANY).context("reading a map")?;
+    Ok(entries.map(parsed))
 }
 
 /// Returns all entries of a hash map and removes them.
 pub(super) fn take_entries<K: Plain + Copy, V: Plain + Copy>(map: &MapHandle) -> Result<Vec<(K, V)>> {
-    parsed(map.lookup_and_delete_batch(map.max_entries(), MapFlags::ANY, MapFlags::ANY).context("emptying a map")?)
+    let entries = map.lookup_and_delete_batch(map.max_entries(), MapFlags::ANY, MapFlags::ANY);
+    entries.context("emptying a map")?.map(parsed).collect()
 }
 
-fn parsed<K: Plain + Copy, V: Plain + Copy>(entries: impl Iterator<Item = (Vec<u8>, Vec<u8>)>) -> Result<Vec<(K, V)>> {
-    let parse = |(key, value): (Vec<u8>, Vec<u8>)| {
-        let parse = || Some((*plain::from_bytes(&key).ok()?, *plain::from_bytes(&value).ok()?));
-        parse().context("a map entry has an unexpected size")
-    };
-    entries.map(parse).collect()
+fn parsed<K: Plain + Copy, V: Plain + Copy>((key, value): (Vec<u8>, Vec<u8>)) -> Result<(K, V)> {
+    let parse = || Some((*plain::from_bytes(&key).ok()?, *plain::from_bytes(&value).ok()?));
+    parse().context("a map entry has an unexpected size")
 }
 
 /// Returns the sum of a per-CPU counter.

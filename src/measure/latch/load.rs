@@ -66,7 +66,24 @@ pub(super) fn configure(
     }
     rodata.metadata_instance_offset = library.metadata_instance(arch);
     rodata.metadata_text_offset = library.metadata_lock.text;
+    set_own_entries(open, u32::try_from(libbpf_rs::num_possible_cpus()?)?, topology.is_some())
+}
+
+/// Makes room for the entries in which one CPU counts alone. Their keys with few waits have none.
+fn set_own_entries(open: &mut OpenLatchSkel<'_>, cpus: u32, has_domains: bool) -> Result<()> {
+    let entries = own_entries(cpus);
+    open.maps.own_latches.set_max_entries(entries)?;
+    open.maps.own_callsites.set_max_entries(entries)?;
+    open.maps.own_pages.set_max_entries(entries)?;
+    open.maps.own_handoffs.set_max_entries(if has_domains { entries } else { 1 })?;
     Ok(())
+}
+
+/// Returns how many entries of their own the CPUs have in each map.
+fn own_entries(cpus: u32) -> u32 {
+    // With more CPUs than this, they share more. It bounds the memory.
+    const MOST_CPUS: u32 = 256;
+    types::limit::OWN_ENTRIES.0 * cpus.min(MOST_CPUS)
 }
 
 /// Returns what the programs need in order to recognize a page by its latch.
@@ -124,4 +141,44 @@ pub(super) fn fill(skel: &LatchSkel<'_>, target: &Target, plan: &Plan) -> Result
         skel.maps.library_frames.update(&address.to_ne_bytes(), bytes_of(&row), MapFlags::ANY)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::mem::MaybeUninit;
+
+    use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+    use libbpf_rs::MapType;
+
+    use super::*;
+    use crate::bpf::latch::LatchSkelBuilder;
+
+    /// Returns how many bytes a map takes, from the kernel's source (kernel/bpf/hashtab.c and arraymap.c).
+    fn bytes(kind: MapType, key: u32, value: u32, entries: u32, cpus: u32) -> u64 {
+        const ELEMENT: u64 = 48;
+        const BUCKET: u64 = 16;
+        let [key, value] = [key, value].map(|size| u64::from(size.next_multiple_of(8)));
+        let (entries, cpus) = (u64::from(entries), u64::from(cpus));
+        match kind {
+            MapType::Hash | MapType::LruHash => {
+                (entries + cpus) * (ELEMENT + key + value) + entries.next_power_of_two() * BUCKET
+            }
+            MapType::PercpuArray => entries * value * cpus,
+            _ => entries * value,
+        }
+    }
+
+    #[test]
+    fn memory_is_bounded() {
+        let all = |cpus: u32| {
+            let mut storage = MaybeUninit::uninit();
+            let mut open = LatchSkelBuilder::default().open(&mut storage).unwrap();
+            set_own_entries(&mut open, cpus, true).unwrap();
+            let maps = open.open_object().maps();
+            maps.map(|map| bytes(map.map_type(), map.key_size(), map.value_size(), map.max_entries(), cpus))
+                .sum::<u64>()
+        };
+        let mib = [2, 256, 1024].map(|cpus| all(cpus) as f64 / f64::from(1 << 20));
+        assert!(mib[0] < 16.0 && mib[1] < 48.0 && mib[2] < 64.0, "{mib:.1?} MiB");
+    }
 }

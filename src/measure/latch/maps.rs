@@ -3,13 +3,14 @@
 use std::collections::{HashMap, HashSet};
 
 use anyhow::Result;
-use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, MapMut};
 use parking_lot::Mutex;
+use plain::Plain;
 use strum::EnumCount;
 
 use crate::bpf::bytes_of;
 use crate::bpf::latch::{types, LatchSkel};
-use crate::measure::maps::{entries, of_cpus, sum_over_cpus};
+use crate::measure::maps::{each_entry, entries, of_cpus, sum_over_cpus};
 
 /// The names of the causes in `enum lost`, in its order.
 const LOST: [&str; types::lost::LOST_CAUSES.0 as usize] = [
@@ -44,12 +45,18 @@ const _: () = assert!(
     "the programs count more than is named here"
 );
 
+/// Two maps of waits under the same keys: entries that all CPUs share, and entries in which one CPU counts alone.
+struct Counters {
+    shared: MapHandle,
+    own: MapHandle,
+}
+
 /// The maps that are read at each scrape. They outlive the loaded programs.
 pub(crate) struct Maps {
-    pub latches: MapHandle,
-    pub callsites: MapHandle,
-    pub pages: MapHandle,
-    pub handoffs: MapHandle,
+    latches: Counters,
+    callsites: Counters,
+    pages: Counters,
+    handoffs: Counters,
     pub hits: MapHandle,
     pub lost: MapHandle,
     pub attachments: MapHandle,
@@ -61,10 +68,10 @@ pub(crate) struct Maps {
 impl Maps {
     pub(super) fn of(skel: &LatchSkel<'_>) -> libbpf_rs::Result<Maps> {
         Ok(Maps {
-            latches: MapHandle::try_from(&skel.maps.latches)?,
-            callsites: MapHandle::try_from(&skel.maps.callsites)?,
-            pages: MapHandle::try_from(&skel.maps.pages)?,
-            handoffs: MapHandle::try_from(&skel.maps.handoffs)?,
+            latches: Counters::of(&skel.maps.latches, &skel.maps.own_latches)?,
+            callsites: Counters::of(&skel.maps.callsites, &skel.maps.own_callsites)?,
+            pages: Counters::of(&skel.maps.pages, &skel.maps.own_pages)?,
+            handoffs: Counters::of(&skel.maps.handoffs, &skel.maps.own_handoffs)?,
             hits: MapHandle::try_from(&skel.maps.hits)?,
             lost: MapHandle::try_from(&skel.maps.lost)?,
             attachments: MapHandle::try_from(&skel.maps.attachments)?,
@@ -98,6 +105,14 @@ impl Maps {
         };
         let threads = self.threads.lookup_batch(THREADS, MapFlags::ANY, MapFlags::ANY);
         threads.is_ok_and(|mut all| all.any(|(_, bytes)| plain::from_bytes(&bytes).is_ok_and(is_open)))
+    }
+
+    /// Returns the waits of each latch.
+    ///
+    /// # Errors
+    /// Fails when a map cannot be read.
+    pub(super) fn latches(&self) -> Result<Vec<(types::latch_key, types::waits)>> {
+        self.latches.read(|own: types::own_latch_key| own.latch, add_waits)
     }
 
     /// Returns how often a probe was hit, by its index.
@@ -145,10 +160,65 @@ impl Counts {
     /// Fails when a map cannot be read.
     pub fn read(maps: &Maps) -> Result<Counts> {
         Ok(Counts {
-            latches: entries(&maps.latches)?,
-            callsites: entries(&maps.callsites)?,
-            pages: entries(&maps.pages)?,
-            handoffs: entries(&maps.handoffs)?,
+            latches: maps.latches()?,
+            callsites: maps.callsites.read(|own: types::own_callsite_key| own.callsite, add_callsite_waits)?,
+            pages: maps.pages.read(|own: types::own_page_key| own.page, add_page_waits)?,
+            handoffs: maps.handoffs.read(|own: types::own_handoff_key| own.handoff, add_handoffs)?,
         })
     }
+}
+
+impl Counters {
+    fn of(shared: &MapMut<'_>, own: &MapMut<'_>) -> libbpf_rs::Result<Counters> {
+        Ok(Counters { shared: MapHandle::try_from(shared)?, own: MapHandle::try_from(own)? })
+    }
+
+    /// Returns the sums under each key. `key` returns the key that an entry of one CPU belongs to.
+    fn read<K: Plain + Copy, O: Plain + Copy, V: Plain + Copy>(
+        &self,
+        key: impl Fn(O) -> K,
+        add: impl Fn(&mut V, &V),
+    ) -> Result<Vec<(K, V)>> {
+        let mut all = entries::<K, V>(&self.shared)?;
+        let index: HashMap<Vec<u8>, usize> =
+            all.iter().zip(0..).map(|((key, _), i)| (bytes_of(key).to_vec(), i)).collect();
+        for entry in each_entry::<O, V>(&self.own)? {
+            let (own, counted) = entry?;
+            // A key has a shared entry before it has others.
+            if let Some(at) = index.get(bytes_of(&key(own))) {
+                add(&mut all[*at].1, &counted);
+            }
+        }
+        Ok(all)
+    }
+}
+
+fn add_waits(to: &mut types::waits, more: &types::waits) {
+    to.sum_ns += more.sum_ns;
+    to.max_ns = to.max_ns.max(more.max_ns);
+    to.watched += more.watched;
+    to.watched_ns += more.watched_ns;
+    to.sleep_ns += more.sleep_ns;
+    to.sleeps += more.sleeps;
+    to.slept += more.slept;
+    if more.example != 0 {
+        to.example = more.example;
+    }
+    to.buckets.iter_mut().zip(more.buckets).for_each(|(to, more)| *to += more);
+}
+
+fn add_callsite_waits(to: &mut types::callsite_waits, more: &types::callsite_waits) {
+    to.sum_ns += more.sum_ns;
+    to.count += more.count;
+}
+
+fn add_page_waits(to: &mut types::page_waits, more: &types::page_waits) {
+    to.sum_ns += more.sum_ns;
+    to.count += more.count;
+}
+
+fn add_handoffs(to: &mut types::handoffs, more: &types::handoffs) {
+    to.sum_ns += more.sum_ns;
+    to.count += more.count;
+    to.migrations += more.migrations;
 }

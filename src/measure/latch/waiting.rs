@@ -79,7 +79,7 @@ impl LatchCollector {
     /// Fails when the map cannot be read.
     pub fn waited_for_last(&self, counted: &mut Counted) -> Result<Vec<WaitedFor>> {
         let mut found = Vec::new();
-        for (key, waits) in entries::<types::latch_key, types::waits>(&self.maps.latches)? {
+        for (key, waits) in self.maps.latches()? {
             let ended = waits.buckets.iter().sum();
             if counted.insert(key_of(&key), ended).unwrap_or(0) < ended {
                 found.extend(self.waited_for(&key, waits.example));

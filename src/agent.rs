@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -15,8 +15,14 @@ use crate::measure::latch::{self, Allowed, LatchCollector, Latches, NoProbe, Pla
 use crate::measure::watchpoint::WatchpointAccount;
 use crate::measure::{Attached, Attaching, Later, Measurement, More, Snapshot};
 use crate::memory;
+use crate::model::ProbeStatus;
 use crate::names::Namer;
 use crate::server::{cpu_time_ns, has_shadow_stack, Target};
+use crate::worker::{Stop, Worker};
+
+/// The interval at which the cost of hits is measured again. It differs after a migration of a virtual machine, or once
+/// the CPU's clock runs slower.
+const MEASURE_COSTS: Duration = Duration::from_secs(600);
 
 /// The measurements to make, and their overhead budget.
 pub struct Options {
@@ -78,6 +84,17 @@ pub struct Agent {
     /// The server.
     pub target: Arc<Target>,
     source: Arc<Source>,
+    /// The thread that does slow work.
+    worker: Option<Worker>,
+}
+
+/// What hits cost, and what those cost that came before the cost changed.
+#[derive(Default)]
+struct Prices {
+    /// `None` until they are measured.
+    costs: Option<Costs>,
+    /// The probes as they were at the last change.
+    before: Vec<ProbeStatus>,
 }
 
 /// The source of snapshots, shared by the code that serves them and the code that shows them.
@@ -91,7 +108,7 @@ pub struct Source {
     cpu_at_attach: Option<u64>,
     /// What could not be attached, one line each.
     not_measured: Vec<String>,
-    costs: OnceLock<Costs>,
+    prices: Mutex<Prices>,
     paused: AtomicBool,
     /// Disconnected once everything that takes long is done.
     preparing: Mutex<Receiver<()>>,
@@ -124,14 +141,14 @@ impl Agent {
             attached_at: Instant::now(),
             cpu_at_attach: cpu_time_ns(target.pid),
             not_measured,
-            costs: OnceLock::new(),
+            prices: Mutex::default(),
             paused: AtomicBool::new(false),
             preparing: Mutex::new(preparing),
             target: Arc::clone(&target),
         });
         target.image.release_memory();
-        prepare(&source, options.max_overhead, later, prepared);
-        Ok(Agent { target, source })
+        let worker = prepare(&source, options.max_overhead, later, prepared);
+        Ok(Agent { target, source, worker })
     }
 
     /// Returns the source of snapshots, which can outlive the agent.
@@ -165,6 +182,7 @@ impl Agent {
 
 impl Drop for Agent {
     fn drop(&mut self) {
+        self.worker = None;
         self.source.side_by_side(|measurement| measurement.detach());
     }
 }
@@ -210,47 +228,88 @@ impl Source {
 impl SnapshotSource for Source {
     /// Returns everything measured so far. Reads the kernel's maps.
     fn snapshot(&self) -> Snapshot {
+        let costs = self.prices.lock().costs;
         let mut snapshot = Snapshot {
             elapsed: self.attached_at.elapsed(),
             target: self.target.info(),
             up: !self.target.ended(),
             paused: self.paused.load(Ordering::Relaxed),
-            costs: self.costs.get().map(Costs::by_class).unwrap_or_default(),
+            costs: costs.as_ref().map(Costs::by_class).unwrap_or_default(),
             not_measured: self.not_measured.clone(),
             ..Snapshot::default()
         };
         for measurement in &self.measurements {
-            if let Err(error) = measurement.collect(self.costs.get(), &mut snapshot) {
+            if let Err(error) = measurement.collect(costs.as_ref(), &mut snapshot) {
                 tracing::error!("cannot read what was measured: {error:#}");
             }
         }
+        self.prices.lock().apply(&mut snapshot.probes);
         let cpu_now = cpu_time_ns(self.target.pid);
         snapshot.server_cpu_ns = cpu_now.zip(self.cpu_at_attach).map(|(now, then)| now.saturating_sub(then));
         snapshot
     }
 }
 
+impl Prices {
+    /// Changes the costs. `probes` have the hits so far, which keep the cost that they had.
+    fn change(&mut self, costs: Costs, probes: Vec<ProbeStatus>) {
+        *self = Prices { costs: Some(costs), before: probes };
+    }
+
+    /// Gives hits from before the last change the cost that they had. The probes have the present one.
+    fn apply(&self, probes: &mut [ProbeStatus]) {
+        for (probe, before) in probes.iter_mut().zip(&self.before).filter(|(probe, before)| probe.probe == before.probe)
+        {
+            let (Some(now), Some(then)) = (probe.trap_ns, before.trap_ns) else { continue };
+            let earlier = before.hits.min(probe.hits) as f64;
+            if earlier > 0.0 {
+                probe.trap_ns = Some((earlier * then + (probe.hits as f64 - earlier) * now) / probe.hits as f64);
+            }
+        }
+    }
+}
+
 /// Keeps the probes within the budget, at first by prices that are too high. Starts a thread for slow work, which
-/// measures the cost of hits and does what measurements have left for later.
-fn prepare(source: &Arc<Source>, budget: f64, later: Vec<Later>, prepared: Sender<()>) {
+/// measures the cost of hits, now and at intervals, and does what measurements have left for later.
+fn prepare(source: &Arc<Source>, budget: f64, later: Vec<Later>, prepared: Sender<()>) -> Option<Worker> {
     keep_within(source, budget, Costs::default());
     let source = Arc::clone(source);
-    let prepare = move || {
-        match attach::calibrate() {
-            Ok(costs) => {
-                _ = source.costs.set(costs);
-                source.measurements.iter().for_each(|measurement| measurement.limit(budget, &costs));
-                keep_within(&source, budget, costs);
-            }
-            Err(error) => tracing::warn!("the cost of probes is not known, so a high one is assumed: {error:#}"),
-        }
+    let work = move |stop: &Stop| {
+        measure_costs(&source, budget);
         later.into_iter().for_each(|work| work());
         memory::give_back();
         drop(prepared);
+        let still_used = Arc::downgrade(&source);
+        drop(source);
+        while stop.wait(MEASURE_COSTS) {
+            let Some(source) = still_used.upgrade() else { return };
+            measure_costs(&source, budget);
+        }
     };
-    if let Err(error) = thread::Builder::new().name("prepare".to_owned()).spawn(prepare) {
-        tracing::warn!("the cost of probes is not known, and some figures are missing: {error}");
+    let started = Worker::start("prepare", work);
+    started.inspect_err(|why| tracing::warn!("probe costs are not known, and some figures are missing: {why}")).ok()
+}
+
+/// Measures what hits cost. The budget goes by that from now on if it was not known, or has changed.
+fn measure_costs(source: &Arc<Source>, budget: f64) {
+    let costs = match attach::calibrate() {
+        Ok(costs) => costs,
+        Err(error) => {
+            tracing::warn!("the cost of probes cannot be measured: {error:#}");
+            return;
+        }
+    };
+    let known = source.prices.lock().costs;
+    if known.is_some_and(|known| !known.have_drifted(&costs)) {
+        return;
     }
+    if known.is_some() {
+        tracing::info!("a hit of a probe does not cost what it did: {:?} ns", costs.by_class());
+    }
+    let probes = source.snapshot().probes;
+    source.prices.lock().change(costs, probes);
+    source.measurements.iter().for_each(|measurement| measurement.limit(budget, &costs));
+    keep_within(source, budget, costs);
 }
 
 fn keep_within(source: &Arc<Source>, budget: f64, costs: Costs) {
@@ -279,5 +338,47 @@ pub fn allowed(pid: i32, max_overhead: f64) -> Allowed {
         calls: !has_shadow_stack(pid),
         many_sites: attach::uprobe_multi_works(),
         every_round: 100.0 * max_overhead >= latch::EVERY_ROUND,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::ProbeState;
+
+    fn probe(hits: u64, costs: &Costs) -> ProbeStatus {
+        ProbeStatus {
+            probe: "begin".to_owned(),
+            state: ProbeState::Attached,
+            hits,
+            trap_ns: costs.emulated,
+            program_ns: 0,
+        }
+    }
+
+    /// What was paid stays paid: the cost of a probe is a counter.
+    #[test]
+    fn hits_keep_the_cost_that_they_had() {
+        let [high, low] = [3000.0, 1000.0].map(|ns| Costs { emulated: Some(ns), ..Costs::default() });
+        let mut prices = Prices::default();
+        let cost = |prices: &Prices, hits, costs: &Costs| {
+            let mut probes = [probe(hits, costs)];
+            prices.apply(&mut probes);
+            probes[0].total_cost_ns().unwrap()
+        };
+        prices.change(high, vec![probe(10, &Costs::default())]);
+        assert_eq!(cost(&prices, 20, &high), 60_000.0, "those before the first cost have that one");
+        prices.change(low, vec![probe(20, &high)]);
+        assert_eq!(cost(&prices, 20, &low), 60_000.0);
+        assert_eq!(cost(&prices, 30, &low), 70_000.0);
+    }
+
+    #[test]
+    fn small_differences_are_no_drift() {
+        let costs = |ns: f64| Costs { emulated: Some(ns), ..Costs::default() };
+        assert!(!costs(1000.0).have_drifted(&costs(1300.0)));
+        assert!(costs(1000.0).have_drifted(&costs(1600.0)) && costs(1600.0).have_drifted(&costs(1000.0)));
+        assert!(!costs(1000.0).have_drifted(&Costs::default()), "it could not be measured this time");
+        assert!(Costs::default().have_drifted(&costs(1000.0)));
     }
 }

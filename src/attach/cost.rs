@@ -127,6 +127,9 @@ pub struct Costs {
 /// that the budget holds nevertheless.
 const ASSUMED_NS: f64 = 5_000.0;
 
+/// Costs that differ by this factor have changed. Two measurements of the same cost differ by less.
+const DRIFT: f64 = 1.5;
+
 impl Costs {
     /// Returns what to charge for a hit of this class, in nanoseconds: its cost, or a high one where that is not known.
     pub fn charge(&self, class: ProbeClass) -> f64 {
@@ -142,6 +145,22 @@ impl Costs {
             ProbeClass::Futex => self.futex,
             ProbeClass::Clock => self.clock,
         }
+    }
+
+    /// Returns whether the costs of all classes that can be probed here were measured.
+    pub fn are_known(&self) -> bool {
+        [self.emulated, self.stepped, self.futex].iter().all(Option::is_some)
+    }
+
+    /// Returns whether others, measured later, are so different that these should not be used any longer.
+    pub fn have_drifted(&self, later: &Costs) -> bool {
+        let changed = |class| match (self.of(class), later.of(class)) {
+            (Some(old), Some(new)) => new > DRIFT * old || old > DRIFT * new,
+            (None, new) => new.is_some(),
+            // It could not be measured this time.
+            (Some(_), None) => false,
+        };
+        ProbeClass::iter().any(changed)
     }
 
     /// Returns each measured class with its nanoseconds per hit.

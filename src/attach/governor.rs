@@ -57,6 +57,25 @@ pub struct Governor {
     age: u32,
 }
 
+/// What a group would exceed if it were attached all the time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::EnumIter, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
+pub enum Limit {
+    /// The share of the server's CPU time.
+    CpuTime,
+    /// The same, by prices that are only assumed.
+    AssumedPrice,
+    /// The time in threads that hold a latch.
+    HeldLatches,
+}
+
+impl Limit {
+    /// Returns the value of the `reason` label.
+    pub fn as_str(self) -> &'static str {
+        self.into()
+    }
+}
+
 /// What a group may do in a period.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Turn {
@@ -76,19 +95,28 @@ struct Group {
     saved: f64,
     /// Whether its turn in this cycle is over.
     is_done: bool,
+    /// Why it takes turns, if it does.
+    limit: Option<Limit>,
 }
 
 impl Governor {
     /// Creates a governor for this many groups of probes, of which the last sees sleeps; `budget` is their share of the
     /// server's CPU time, 0 to 1.
     pub fn new(budget: f64, groups: usize) -> Governor {
-        let group = Group { full: Usage::default(), used: 0.0, saved: 0.0, is_done: false };
+        let group = Group { full: Usage::default(), used: 0.0, saved: 0.0, is_done: false, limit: None };
         Governor { budget, groups: vec![group; groups], age: 0 }
     }
 
     /// Lets the next period begin a cycle.
     pub fn begin_cycle(&mut self) {
         self.age = 0;
+    }
+
+    /// Returns what the groups would exceed without the turns that were returned last; each limit once.
+    pub fn limits(&self) -> impl Iterator<Item = Limit> + '_ {
+        [Limit::CpuTime, Limit::HeldLatches]
+            .into_iter()
+            .filter(|limit| self.groups.iter().any(|g| g.limit == Some(*limit)))
     }
 
     /// Returns the next period's turns, one per group. In the period before, the server used `server_cpu` CPUs and
@@ -121,7 +149,9 @@ impl Group {
     /// Returns the group's turn; `begins` says whether a new cycle begins.
     fn turn(&mut self, fair: f64, held: f64, begins: bool) -> Turn {
         let within = |limit: f64, takes: f64| if takes > limit { limit / takes } else { 1.0 };
-        let share = within(fair, self.full.cpu).min(within(held, self.full.held));
+        let (by_cpu, by_held) = (within(fair, self.full.cpu), within(held, self.full.held));
+        let share = by_cpu.min(by_held);
+        self.limit = (share < 1.0).then_some(if by_cpu <= by_held { Limit::CpuTime } else { Limit::HeldLatches });
         if begins {
             (self.used, self.is_done) = (0.0, false);
         }
@@ -248,11 +278,15 @@ mod tests {
         let mut governor = Governor::new(0.01, 1);
         let usage = Usage { attached: 1.0, cpu: 0.02, held: 0.05 };
         let mut on = 0.0;
+        assert_eq!(governor.limits().count(), 0);
         for _ in 0..CYCLE {
             let Turn::Part(turn) = governor.turns(1.0, 0.0, &[usage])[0] else { panic!("over the limit") };
             on += turn;
         }
         assert!((on - 0.1 * f64::from(CYCLE)).abs() < 1e-9, "{on}");
+        assert_eq!(governor.limits().collect::<Vec<_>>(), [Limit::HeldLatches]);
+        governor.turns(1.0, 0.0, &[used(1.0, 5.0)]);
+        assert_eq!(governor.limits().collect::<Vec<_>>(), [Limit::CpuTime]);
     }
 
     #[test]

@@ -15,7 +15,7 @@ pub use cost::{calibrate, thread_time_ns, uprobe_multi_works, Costs, ProbeClass}
 pub use counter::{Countable, Counter, Reading, Whose};
 pub use features::{attach_cookies, capabilities, features, Feature};
 pub use futex::{attach_futex, futex_wait_is_traceable, futex_wake_is_traceable, stacks_are_shown, FutexPrograms};
-pub use governor::{Budget, Governor, Turn, Usage, PERIOD};
+pub use governor::{Budget, Governor, Limit, Turn, Usage, PERIOD};
 pub(crate) use perf::{control, event, open_event, Control, Event, Scope};
 pub use sites::{attach_sites, uretprobes_are_safe, SiteAddress, SitePrograms};
 

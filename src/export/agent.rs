@@ -29,10 +29,15 @@ families! {
         &["probe", "state"],
         "1 for the state that a probe is in, 0 for the others."
     );
+    LIMITED = counter(
+        "armtrace_probe_turns_seconds_total",
+        &["reason"],
+        "Time in which some probes took turns, by what they would exceed otherwise."
+    );
     HIT_COST = gauge(
         "armtrace_probe_hit_cost_seconds",
         &["class"],
-        "Cost of one probe hit to the server on this host, by class of probe, measured at start."
+        "Cost of one probe hit to the server on this host, by class of probe, as last measured."
     );
     OVERHEAD = gauge(
         "armtrace_overhead_ratio",
@@ -58,6 +63,7 @@ impl Metrics for AgentMetrics {
     fn collect(&mut self, snapshot: &Snapshot) -> Vec<MetricFamily> {
         let mut families = target(snapshot).to_vec();
         families.extend(probes(snapshot));
+        families.push(limited(snapshot));
         families.extend(costs(snapshot));
         families.push(lost(snapshot));
         families.push(build());
@@ -114,6 +120,10 @@ fn costs(snapshot: &Snapshot) -> [MetricFamily; 2] {
         HIT_COST.with(snapshot.costs.iter().map(|(class, ns)| HIT_COST.sample(&[class], ns / 1e9))),
         OVERHEAD.with(snapshot.overhead_ratio().map(|ratio| OVERHEAD.sample(&[], ratio))),
     ]
+}
+
+fn limited(snapshot: &Snapshot) -> MetricFamily {
+    LIMITED.with(snapshot.limited.iter().map(|(limit, time)| LIMITED.sample(&[limit.as_str()], time.as_secs_f64())))
 }
 
 fn lost(snapshot: &Snapshot) -> MetricFamily {

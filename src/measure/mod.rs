@@ -24,6 +24,7 @@ pub use room::{Attached, Attaching, Later, Measurement, Metrics, More, Nothing, 
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::attach::Limit;
 use crate::model::{ProbeStatus, TargetInfo};
 
 /// Passes the list of all measurements to the macro `$make`, which makes something of each.
@@ -70,6 +71,8 @@ macro_rules! snapshot {
             pub probes: Vec<ProbeStatus>,
             /// The cost of one hit on this machine, in nanoseconds, by class of probe; those that are known.
             pub costs: Vec<(&'static str, f64)>,
+            /// For how long some probes have taken turns, for each reason. A recording does not hold it.
+            pub limited: Vec<(Limit, Duration)>,
             /// Events that are in no other figure, by cause; every cause that exists is listed, also at zero.
             pub lost: Vec<(String, u64)>,
             /// CPU time that the server has used since attach (user and system), in nanoseconds; `None` if /proc does

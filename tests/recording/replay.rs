@@ -23,10 +23,11 @@ use proptest::prelude::*;
 use crate::{busy_seconds, file, read, start};
 
 /// The families that recordings do not hold, and those of armtrace's own process.
-const NOT_HELD: [&str; 9] = [
+const NOT_HELD: [&str; 10] = [
     "armtrace_probe_hits_total",
     "armtrace_probe_cost_seconds_total",
     "armtrace_probe_state",
+    "armtrace_probe_turns_seconds_total",
     "armtrace_probe_hit_cost_seconds",
     "armtrace_perf_events_total",
     "armtrace_perf_event_running_ratio",

@@ -11,15 +11,15 @@ use super::keys::PTHREAD;
 use super::maps::Counts;
 use super::meter::Meter;
 use super::missed::Span;
-use crate::attach::{Budget, Governor, Turn, PERIOD};
+use crate::attach::{Budget, Governor, Limit, Turn, PERIOD};
 use crate::model::ProbeState;
 
 /// The longest time after which it is noted what was seen.
 const SPAN: Duration = Duration::from_secs(10);
 
-/// How much sampling threads may take while turns are taken, as a share of the budget and in addition to it: the looks
-/// run in a thread of this process, and none of the server's threads waits for them.
-const SAMPLING_PART: f64 = 0.2;
+/// How much sampling threads may take while turns are taken, as a share of the budget. It comes in addition to what
+/// probes are charged, which is at least twice of what they take: both together take less than the budget.
+const SAMPLING_PART: f64 = 0.4;
 
 /// The times of the first looks at what probes cost.
 const EARLY: [Duration; 3] = [Duration::from_millis(8), Duration::from_millis(40), Duration::from_millis(200)];
@@ -58,6 +58,10 @@ impl DutyCycle {
             let elapsed = begin.elapsed();
             begin += elapsed;
             watched.add(elapsed, &attached);
+            for limit in governor.limits() {
+                let is_assumed = limit == Limit::CpuTime && !budget.costs.are_known();
+                attacher.status.add_limited(if is_assumed { Limit::AssumedPrice } else { limit }, elapsed);
+            }
             let used = meter.read(attacher, &attached)?;
             let next = governor.turns(used.server_cpu, used.others, &used.groups);
             let turns_are_taken = turns.iter().chain(&next).any(|turn| *turn != Turn::Always);

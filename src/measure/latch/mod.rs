@@ -128,6 +128,7 @@ impl Measurement for Latches {
         snapshot.latch = self.collector.collect()?;
         snapshot.probes.extend(self.collector.probes(costs)?);
         snapshot.lost.extend(self.collector.lost()?);
+        snapshot.limited = self.probe.status().limited();
         Ok(())
     }
 

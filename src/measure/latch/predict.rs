@@ -27,6 +27,10 @@ const LONGEST_TURN: f64 = 500.0;
 /// How many turns the error of predictions is taken from: its square falls to a third after this many more.
 const CHECKS: f64 = 12.0;
 
+/// Turns that follow each other err alike: so many of them say no more than one. Measured: with 1, performance_schema's
+/// sums were 1.8 times as far away as the error says, on MariaDB 11.4.
+const ALIKE: f64 = 3.0;
+
 /// The relative error of predictions that no turn has checked yet.
 const UNCHECKED: f64 = 0.3;
 
@@ -280,7 +284,7 @@ impl Check {
         }
         // With few turns, the error is itself uncertain.
         let few = (self.turns + 1.0) / self.turns;
-        few * self.squared_errors.sqrt() / self.predicted
+        few * (ALIKE * self.squared_errors).sqrt() / self.predicted
     }
 }
 
@@ -390,8 +394,8 @@ mod tests {
             last.1
         };
         let (steady, changing) = (error(false), error(true));
-        // Of some twelve turns, each is wrong by all of it.
-        assert!(steady < 0.06 && (0.2..0.5).contains(&changing), "{steady} {changing}");
+        // Of some twelve turns, each is wrong by all of it, and three say no more than one.
+        assert!(steady < 0.06 && (0.4..0.7).contains(&changing), "{steady} {changing}");
     }
 
     #[test]

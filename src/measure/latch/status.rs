@@ -1,9 +1,13 @@
 //! The state of the probes, as other threads read it.
 
+use std::time::Duration;
+
 use parking_lot::Mutex;
+use strum::IntoEnumIterator;
 
 use super::maps::Tracepoint;
 use super::missed::Missed;
+use crate::attach::Limit;
 use crate::model::ProbeState;
 
 /// The state of the probes, as others may read it.
@@ -15,4 +19,24 @@ pub(crate) struct Status {
     pub tracepoints: Mutex<Vec<(Tracepoint, ProbeState)>>,
     /// The estimates for the time in which probes were off.
     pub missed: Mutex<Missed>,
+    /// For how long some probes have taken turns so far, by reason.
+    limited: Mutex<Vec<(Limit, Duration)>>,
+}
+
+impl Status {
+    /// Adds a time in which some probes took turns for this reason.
+    pub fn add_limited(&self, limit: Limit, elapsed: Duration) {
+        let mut limited = self.limited.lock();
+        match limited.iter_mut().find(|(known, _)| *known == limit) {
+            Some((_, sum)) => *sum += elapsed,
+            None => limited.push((limit, elapsed)),
+        }
+    }
+
+    /// Returns for how long some probes have taken turns, for each reason that exists.
+    pub fn limited(&self) -> Vec<(Limit, Duration)> {
+        let limited = self.limited.lock();
+        let of = |limit| limited.iter().find(|(known, _)| *known == limit).map_or(Duration::ZERO, |(_, sum)| *sum);
+        Limit::iter().map(|limit| (limit, of(limit))).collect()
+    }
 }

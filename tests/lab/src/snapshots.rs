@@ -1,5 +1,6 @@
 //! Hand-built snapshots.
 
+use armtrace::attach::Limit;
 use armtrace::measure::checksum::*;
 use armtrace::measure::cpu::*;
 use armtrace::measure::hardware::{EventCount, EventFunction, Scope};
@@ -148,6 +149,7 @@ pub fn busy(ticks: u64) -> Snapshot {
             probe("rw_lock_x_lock_func:end", ProbeState::Failed, 0, None),
         ],
         costs: vec![("uprobe_emulated", 770.0), ("futex", 140.0)],
+        limited: vec![(Limit::CpuTime, Duration::from_millis(250 * n)), (Limit::HeldLatches, Duration::ZERO)],
         lost: vec![("map_full".to_string(), 3 * n), ("no_start".to_string(), 0)],
         barriers: vec![("dmb ish".to_string(), 10), ("call ldadd_acq_rel".to_string(), 2075)],
         server_cpu_ns: Some(2_000_000_000 * n),

@@ -1,10 +1,12 @@
 //! The HTTP server: `/metrics`, `/healthz`, and a landing page with the events that keep it up to date.
 
+use super::connections::{Activity, Connections};
 use super::events::{Feed, INTERVAL};
 use super::{page, Listener, ProcessSelf, SnapshotCollector, SnapshotSource};
-use axum::extract::State;
+use axum::extract::{Extension, Request, State};
 use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE};
 use axum::http::StatusCode;
+use axum::middleware::{from_fn_with_state, Next};
 use axum::response::{Html, IntoResponse, Response, Sse};
 use axum::routing::get;
 use axum::Router;
@@ -16,10 +18,12 @@ use std::future::Future;
 use std::io;
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{watch, AcquireError, Semaphore};
-use tokio::task::{spawn_blocking, JoinSet};
+use tokio::task::spawn_blocking;
 use tokio::time::{interval, sleep, timeout, MissedTickBehavior};
 use tokio_io_timeout::TimeoutStream;
 
@@ -32,8 +36,8 @@ const UNREAD_TIMEOUT: Duration = Duration::from_secs(10);
 const UNSENT: u32 = 16 << 10;
 /// The longest that responses in progress may take to finish once the server stops.
 const STOP_TIMEOUT: Duration = Duration::from_millis(500);
-/// The most connections served at a time. Further ones wait in the kernel's queue.
-const MAX_CONNECTIONS: usize = 64;
+/// Requests within this time have the same answer: a client that asks all the time must not cost a CPU.
+const FRESH: Duration = Duration::from_secs(1);
 
 /// The reason why a request cannot be answered.
 #[derive(Debug, thiserror::Error)]
@@ -53,6 +57,27 @@ pub struct Exporter {
     /// Held while a snapshot is taken, so that concurrent requests take turns.
     turn: Arc<Semaphore>,
     feed: Feed,
+    scrape: Latest,
+    page: Latest,
+}
+
+/// The last answer of a kind, and when it was made.
+#[derive(Default)]
+struct Latest(Mutex<Option<(Instant, String)>>);
+
+impl Latest {
+    /// Returns it if it is fresh, otherwise makes a new one.
+    fn or_make(&self, make: impl FnOnce() -> Result<String, ServeError>) -> Result<String, ServeError> {
+        let mut latest = self.0.lock();
+        if let Some((_, answer)) = latest.as_ref().filter(|(made, _)| made.elapsed() < FRESH) {
+            return Ok(answer.clone());
+        }
+        // It is as old as what it was made from.
+        let made = Instant::now();
+        let answer = make()?;
+        *latest = Some((made, answer.clone()));
+        Ok(answer)
+    }
 }
 
 impl Exporter {
@@ -64,7 +89,14 @@ impl Exporter {
         let registry = Registry::new();
         registry.register(Box::new(SnapshotCollector::new(source.clone())))?;
         registry.register(Box::new(ProcessSelf::new()))?;
-        Ok(Exporter { registry, source, turn: Arc::new(Semaphore::new(1)), feed: Feed::new() })
+        Ok(Exporter {
+            registry,
+            source,
+            turn: Arc::new(Semaphore::new(1)),
+            feed: Feed::new(),
+            scrape: Latest::default(),
+            page: Latest::default(),
+        })
     }
 
     /// Takes a snapshot for the pages that are open, and returns what has changed in them.
@@ -97,24 +129,26 @@ pub async fn serve(listener: Listener, exporter: Exporter, stop: impl Future<Out
     let router = router(Arc::clone(&exporter));
     let publisher = tokio::spawn(publish(Arc::clone(&exporter)));
     let (stopping, _) = watch::channel(false);
-    let mut connections = JoinSet::new();
+    let mut connections = Connections::default();
     let mut stop = pin!(stop);
     loop {
         tokio::select! {
             () = &mut stop => break,
-            Some(_) = connections.join_next() => {}
-            accepted = listener.accept(), if connections.len() < MAX_CONNECTIONS => match accepted {
-                Ok((stream, _)) => _ = connections.spawn(connection(stream, router.clone(), stopping.subscribe())),
+            accepted = listener.accept(), if connections.have_room() => match accepted {
+                Ok((stream, _)) => connections.serve(|activity| {
+                    let router = router.clone().layer(from_fn_with_state(Arc::clone(&activity), observed));
+                    connection(stream, router, stopping.subscribe())
+                }),
                 Err(error) => pause_after(&error).await,
             },
+            () = connections.change() => {}
         }
     }
     drop(listener);
     publisher.abort();
     exporter.feed.end();
     stopping.send_replace(true);
-    let finished = async { while connections.join_next().await.is_some() {} };
-    if timeout(STOP_TIMEOUT, finished).await.is_err() {
+    if timeout(STOP_TIMEOUT, connections.end()).await.is_err() {
         tracing::debug!("closing {} unfinished HTTP connections", connections.len());
     }
     Ok(())
@@ -179,8 +213,17 @@ fn router(exporter: Arc<Exporter>) -> Router {
         .with_state(exporter)
 }
 
+/// Notes what the connection of a request does.
+async fn observed(State(activity): State<Arc<Activity>>, mut request: Request, next: Next) -> Response {
+    activity.begin();
+    request.extensions_mut().insert(Arc::clone(&activity));
+    let response = next.run(request).await;
+    activity.end();
+    response
+}
+
 async fn metrics(State(exporter): State<Arc<Exporter>>) -> Response {
-    let text = in_turn(exporter, |exporter| Ok(exporter.metrics()?)).await;
+    let text = in_turn(exporter, |exporter| exporter.scrape.or_make(|| Ok(exporter.metrics()?))).await;
     match text {
         Ok(text) => ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response(),
         Err(error) => failed(&error),
@@ -188,7 +231,10 @@ async fn metrics(State(exporter): State<Arc<Exporter>>) -> Response {
 }
 
 async fn landing(State(exporter): State<Arc<Exporter>>) -> Response {
-    let page = in_turn(exporter, |exporter| Ok(exporter.feed.show(&exporter.source.snapshot(), page::landing))).await;
+    let page = in_turn(exporter, |exporter| {
+        exporter.page.or_make(|| Ok(exporter.feed.show(&exporter.source.snapshot(), page::landing)))
+    });
+    let page = page.await;
     let headers = [(CONTENT_SECURITY_POLICY, page::CONTENT_POLICY.as_str()), (CACHE_CONTROL, "no-store")];
     match page {
         Ok(page) => (headers, Html(page)).into_response(),
@@ -196,9 +242,12 @@ async fn landing(State(exporter): State<Arc<Exporter>>) -> Response {
     }
 }
 
-async fn events(State(exporter): State<Arc<Exporter>>) -> Response {
+async fn events(State(exporter): State<Arc<Exporter>>, Extension(activity): Extension<Arc<Activity>>) -> Response {
     match exporter.feed.open() {
-        Some(events) => Sse::new(events).into_response(),
+        Some(events) => {
+            activity.stay();
+            Sse::new(events).into_response()
+        }
         None => (StatusCode::SERVICE_UNAVAILABLE, "too many pages are open\n").into_response(),
     }
 }

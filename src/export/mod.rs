@@ -2,6 +2,7 @@
 
 mod agent;
 mod collector;
+mod connections;
 mod events;
 mod http;
 mod listen;
@@ -17,8 +18,8 @@ pub use process::ProcessSelf;
 
 use crate::measure::Snapshot;
 
-/// A source of figures. An [`Exporter`] takes one snapshot for each scrape, each view of the landing page, and each
-/// second in which such a page is open, and never two at the same time.
+/// A source of figures. An [`Exporter`] takes a snapshot for a scrape, for a view of the landing page, and for each
+/// second in which such a page is open: at most one a second for each of these, and never two at the same time.
 pub trait SnapshotSource: Send + Sync {
     /// Takes a snapshot of all figures as they are now.
     fn snapshot(&self) -> Snapshot;

@@ -170,6 +170,52 @@ fn hanging_clients_do_not_block_others() {
     assert!(get(&server.address, "/metrics").unwrap().head.contains("200"));
 }
 
+/// A client that asks all the time costs no more than one that asks once a second.
+#[test]
+fn requests_within_a_second_share_a_snapshot() {
+    let (server, taken) = counted();
+    let began = Instant::now();
+    let mut answers: Vec<String> = Vec::new();
+    while began.elapsed() < Duration::from_millis(2500) {
+        answers.push(get(&server.address, "/metrics").unwrap().body);
+        assert!(get(&server.address, "/").unwrap().head.contains("200"));
+    }
+    let taken = taken.load(Ordering::SeqCst) as u64;
+    // Three for each path, and one that a slow machine adds.
+    assert!(answers.len() > 20 && taken <= 2 * (began.elapsed().as_secs() + 1) + 1, "{taken} for {}", answers.len());
+    let changes = answers.windows(2).filter(|pair| sums(&pair[0]) != sums(&pair[1])).count();
+    assert!((2..=3).contains(&changes), "{changes} changes: an answer is a second old at most");
+}
+
+/// Returns the lines about latches: others differ between scrapes of the same snapshot.
+fn sums(metrics: &str) -> Vec<&str> {
+    metrics.lines().filter(|line| line.starts_with("armtrace_latch_wait_seconds_sum")).collect()
+}
+
+/// More connections than are served at a time, each of which has asked once and may ask again.
+#[test]
+fn idle_connections_do_not_keep_others_out() {
+    let server = ServedExporter::of(|| busy(5));
+    let idle = || {
+        let mut stream = TcpStream::connect(&server.address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+        let answered = stream.read(&mut [0; 1024]).is_ok_and(|bytes| bytes > 0);
+        (stream, answered)
+    };
+    let idle: Vec<(TcpStream, bool)> = (0..200).map(|_| idle()).collect();
+    assert!(idle.iter().all(|(_, answered)| *answered));
+    let began = Instant::now();
+    for _ in 0..5 {
+        assert!(get(&server.address, "/metrics").unwrap().head.contains("200"));
+    }
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    // The last ones still have their place.
+    let (mut last, _) = idle.into_iter().next_back().unwrap();
+    last.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    assert!(last.read(&mut [0; 1024]).is_ok_and(|bytes| bytes > 0));
+}
+
 /// The most pages that may be open at a time.
 const PAGES: usize = 16;
 

@@ -6,6 +6,7 @@ use armtrace::commands::{self, Cli};
 use armtrace::memory;
 
 fn main() -> ExitCode {
+    commands::ignore_early_requests();
     memory::share();
     let cli = Cli::from_arguments();
     match commands::execute(cli) {

@@ -35,6 +35,7 @@ use self::record::RecordArgs;
 use self::replay::ReplayArgs;
 use self::report::ReportArgs;
 use self::run::RunArgs;
+pub use self::session::ignore_early_requests;
 pub use self::status::Status;
 use self::symbols::SymbolsCommand;
 use self::top::TopArgs;

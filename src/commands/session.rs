@@ -1,6 +1,7 @@
 //! Shared parts of the commands that attach to a server: attaching within the budget, signals, and the server's end.
 
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -101,10 +102,30 @@ pub(super) fn runtime() -> Result<Runtime, Failure> {
     tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().map_err(Failure::Start)
 }
 
-/// SIGINT and SIGTERM, which are no longer fatal once this exists.
+/// Lets SIGUSR1 and SIGUSR2 have no effect until there is something that pauses and resumes. Without this, they would
+/// kill a command that has just begun, or that cannot pause.
+pub fn ignore_early_requests() {
+    for request in [libc::SIGUSR1, libc::SIGUSR2] {
+        // SAFETY: installs no handler, and the process has one thread.
+        unsafe { libc::signal(request, libc::SIG_IGN) };
+    }
+}
+
+/// Returns whether whoever started this process wants it to outlive its terminal, as nohup does.
+fn hangups_are_ignored() -> bool {
+    let mut now = MaybeUninit::<libc::sigaction>::uninit();
+    // SAFETY: only reads the present action, into space for one, which is initialized if the call succeeds.
+    unsafe {
+        libc::sigaction(libc::SIGHUP, std::ptr::null(), now.as_mut_ptr()) == 0
+            && now.assume_init().sa_sigaction == libc::SIG_IGN
+    }
+}
+
+/// SIGINT, SIGTERM, and SIGHUP unless it is ignored: they are no longer fatal once this exists.
 pub(super) struct Signals {
     interrupt: Signal,
     terminate: Signal,
+    hangup: Option<Signal>,
 }
 
 impl Signals {
@@ -113,7 +134,8 @@ impl Signals {
     /// # Errors
     /// Fails if the kernel refuses to deliver them to a handler.
     pub fn new() -> io::Result<Signals> {
-        Ok(Signals { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
+        let hangup = (!hangups_are_ignored()).then(|| signal(SignalKind::hangup())).transpose()?;
+        Ok(Signals { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())?, hangup })
     }
 
     /// Waits for one of them.
@@ -121,12 +143,13 @@ impl Signals {
         tokio::select! {
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}
+            Some(()) = async { self.hangup.as_mut()?.recv().await } => {}
         }
     }
 }
 
-/// The events that end a session: SIGINT, SIGTERM or the server's end. SIGUSR1 and SIGUSR2 are received here too, so
-/// that they do not kill commands that cannot pause.
+/// The events that end a session: SIGINT, SIGTERM, SIGHUP or the server's end. SIGUSR1 and SIGUSR2 are received here
+/// too.
 pub(super) struct Ends {
     signals: Signals,
     pause: Signal,
@@ -182,7 +205,7 @@ impl Ends {
         }
     }
 
-    /// Waits for SIGINT or SIGTERM, and ignores the server's end.
+    /// Waits for a signal that ends the session, and ignores the server's end.
     pub async fn signal(&mut self) {
         self.signals.wait().await;
     }

@@ -322,12 +322,21 @@ impl Replayed {
         let address = format!("127.0.0.1:{port}");
         let child = command(&[args, &["--listen", &address]].concat()).spawn().expect("cannot run armtrace");
         let replayed = Replayed { child, address };
+        replayed.wait_until_served();
+        replayed
+    }
+
+    fn wait_until_served(&self) {
         let began = Instant::now();
-        while get(&replayed.address, "/healthz").is_err() {
+        while get(&self.address, "/healthz").is_err() {
             assert!(began.elapsed() < Duration::from_secs(20), "it serves nothing");
             std::thread::sleep(Duration::from_millis(20));
         }
-        replayed
+    }
+
+    fn signal(&self, signal: i32) {
+        // SAFETY: a signal to our own child, which has not been waited for.
+        unsafe { libc::kill(self.child.id() as i32, signal) };
     }
 
     fn body(&self, path: &str) -> String {
@@ -414,14 +423,41 @@ fn it_ends_with_the_recording() {
 #[test]
 fn a_signal_ends_it() {
     let file = repository("tests/fixtures/recording-v1.rec").display().to_string();
-    for signal in [libc::SIGINT, libc::SIGTERM] {
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         let mut replayed = Replayed::start(&[&file, "--loop", "--speed", "1000"]);
         let mut line = String::new();
         BufReader::new(replayed.child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-        // SAFETY: a signal to our own child, which has not been waited for.
-        unsafe { libc::kill(replayed.child.id() as i32, signal) };
+        replayed.signal(signal);
         assert!(replayed.child.wait().unwrap().success(), "{signal}");
     }
+}
+
+#[test]
+fn other_signals_do_not_end_it() {
+    let file = repository("tests/fixtures/recording-v1.rec").display().to_string();
+    let mut replayed = Replayed::start(&[&file, "--loop"]);
+    // A replay cannot pause.
+    replayed.signal(libc::SIGUSR1);
+    replayed.signal(libc::SIGUSR2);
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(replayed.child.try_wait().unwrap().is_none(), "it was killed");
+    assert!(replayed.body("/healthz").contains("ok"));
+}
+
+/// As `nohup armtrace` does.
+#[test]
+fn a_hangup_that_is_ignored_does_not_end_it() {
+    let file = repository("tests/fixtures/recording-v1.rec").display().to_string();
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let address = format!("127.0.0.1:{port}");
+    let mut nohup = Command::new("nohup");
+    nohup.arg(env!("CARGO_BIN_EXE_armtrace")).args(["replay", &file, "--loop", "--listen", &address]);
+    nohup.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut replayed = Replayed { child: nohup.spawn().unwrap(), address };
+    replayed.wait_until_served();
+    replayed.signal(libc::SIGHUP);
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(replayed.child.try_wait().unwrap().is_none(), "it was ended");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -313,6 +314,14 @@ struct Replayed {
 fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_armtrace"));
     command.arg("replay").args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let hangups_count = || {
+        // SAFETY: installs no handler.
+        unsafe { libc::signal(libc::SIGHUP, libc::SIG_DFL) };
+        Ok(())
+    };
+    // These tests may run under nohup, which armtrace would respect.
+    // SAFETY: only calls a function that may be called between fork and exec.
+    unsafe { command.pre_exec(hangups_count) };
     command
 }
 

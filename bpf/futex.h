@@ -44,8 +44,10 @@ static __always_inline void fall_asleep(__u64 word, __u64 op)
 		move_on(w);
 	w->sleep_generation = generation(LIBRARY_FUNCTION);
 	is_waiting = w->latch;
-	w->sleep_begin_ns = bpf_ktime_get_ns();
-	w->sleep_word = word;
+	if (is_waiting) {
+		w->sleep_begin_ns = bpf_ktime_get_ns();
+		w->sleep_word = word;
+	}
 	/* InnoDB sleeps for its latches on their words or in condition variables. Meanwhile it may
 	 * have to wait for mutexes too. */
 	if (is_waiting && ((op & FUTEX_CMD_MASK) != FUTEX_WAIT || is_of_latch(w, word)))
@@ -82,9 +84,9 @@ static __always_inline void wake_up(__s64 ret)
 		/* A sleep in a C library lock is a wait of its own. */
 		if (slept && !w->pthread.word)
 			learn_word(w->sleep_word, &w->key.latch);
+		w->sleep_begin_ns = 0;
 		w->sleeps += slept;
 	}
-	w->sleep_begin_ns = 0;
 	if (w->pthread.word) {
 		if (slept)
 			end_pthread_wait(&w->pthread, now);

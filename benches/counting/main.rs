@@ -65,17 +65,10 @@ fn each_wait_ns(program: &Counting<'_>, threads: usize) -> Result<f64> {
         }
         Ok(begin.elapsed().as_nanos() as f64 / (WAITS * f64::from(RUNS)))
     };
-    thread::scope(|scope| {
-        let running: Vec<_> = (0..threads)
-            .map(|cpu| {
-                scope.spawn({
-                    let count = &count;
-                    move || count(cpu)
-                })
-            })
-            .collect();
-        let times: Result<Vec<f64>> =
-            running.into_iter().map(|thread| thread.join().expect("it does not panic")).collect();
-        Ok(times?.iter().sum::<f64>() / threads as f64)
-    })
+    let count = &count;
+    let times = thread::scope(|scope| {
+        let running: Vec<_> = (0..threads).map(|cpu| scope.spawn(move || count(cpu))).collect();
+        running.into_iter().map(|thread| thread.join().expect("it does not panic")).collect::<Result<Vec<f64>>>()
+    });
+    Ok(times?.iter().sum::<f64>() / threads as f64)
 }

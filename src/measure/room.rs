@@ -30,7 +30,7 @@ pub trait Measurement: Send + Sync {
     }
 
     /// Keeps its probes within a part of the budget if they have no turns. `share` is what all probes may take of the
-    /// server's CPU time, 0 to 1. Called once `costs` is measured.
+    /// server's CPU time, 0 to 1. Called when `costs` is measured, at first and again.
     fn limit(&self, _share: f64, _costs: &Costs) {}
 
     /// Adds everything counted since attach to `snapshot`. `costs` is `None` until it is measured.

@@ -48,8 +48,8 @@ fn legend(now: &Snapshot, shown: &[TopLatch]) -> Markup {
         p.soft {
             "wait/s is the time waited per second by all threads: 2.50s means that 2.5 threads are waiting."
             @if shown.iter().any(|latch| latch.is_estimated) {
-                " ~ marks partly estimated figures: probes were off to stay within the overhead budget. In 95% of cases \
-                the true figure is within ± of it."
+                " ~ marks partly estimated figures: probes were off to stay within the overhead budget. ± is half the \
+                width of the estimated 95% interval."
             }
             @if !now.latch.sleeps_seen { " Sleeping cannot be told from spinning here." }
         }

@@ -228,13 +228,16 @@ impl Measurement for CpuSampler {
     }
 
     fn limit(&self, share: f64, costs: &Costs) {
-        let Some(hz) = costs.of(ProbeClass::Clock).map(|ns| affordable_hz(share, ns)) else { return };
-        if self.is_given || hz >= f64::from(self.collector.hz) {
+        let Some(affordable) = costs.of(ProbeClass::Clock).map(|ns| affordable_hz(share, ns)) else { return };
+        let hz = affordable.min(f64::from(self.collector.hz));
+        let period_ns = (1e9 / hz) as u64;
+        let mut clocks = self.clocks.lock();
+        if self.is_given || period_ns == clocks.period_ns {
             return;
         }
-        tracing::info!("CPU time is sampled at {hz:.0} Hz, because an interrupt is expensive here");
-        let mut clocks = self.clocks.lock();
-        clocks.period_ns = (1e9 / hz) as u64;
+        tracing::info!("CPU time is sampled at {hz:.0} Hz, by the price of an interrupt here");
+        clocks.period_ns = period_ns;
+        self.collector.state.lock().shares.set_period(period_ns);
         // Otherwise they are paused.
         if !clocks.links.is_empty() {
             detach_all(std::mem::take(&mut clocks.links));

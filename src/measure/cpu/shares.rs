@@ -19,6 +19,11 @@ impl Shares {
         Shares { period_ns, divided_ns: cpu_ns }
     }
 
+    /// Changes the sampling period of a CPU.
+    pub fn set_period(&mut self, period_ns: u64) {
+        self.period_ns = period_ns;
+    }
+
     /// Returns how many nanoseconds each of these new samples stands for, now that the server has used `cpu_ns`. Time
     /// without a sample goes to the next ones.
     pub fn per_sample(&mut self, samples: u64, cpu_ns: Option<u64>) -> f64 {
@@ -46,6 +51,14 @@ mod tests {
         let mut shares = Shares::new(10, Some(1_000));
         assert_eq!(shares.per_sample(4, Some(1_100)), 25.0);
         assert_eq!(shares.per_sample(10, Some(1_200)), 10.0);
+    }
+
+    #[test]
+    fn without_cpu_time_a_sample_stands_for_the_present_period() {
+        let mut shares = Shares::new(10, None);
+        assert_eq!(shares.per_sample(4, None), 10.0);
+        shares.set_period(20);
+        assert_eq!(shares.per_sample(4, None), 20.0);
     }
 
     #[test]

@@ -26,9 +26,6 @@ const LOST: [&str; types::lost::LOST_CAUSES.0 as usize] = [
     "handoffs_full",
 ];
 
-/// The number of entries of the thread map that are read at a time.
-pub(super) const THREADS: u32 = 256;
-
 /// What is counted in addition to the sites.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display, strum::EnumCount, strum::VariantArray)]
 #[strum(serialize_all = "snake_case")]
@@ -103,8 +100,7 @@ impl Maps {
                 && functions.contains(&function)
                 && probes.is_some_and(|probes| probes.generation == wait.generation)
         };
-        let threads = self.threads.lookup_batch(THREADS, MapFlags::ANY, MapFlags::ANY);
-        threads.is_ok_and(|mut all| all.any(|(_, bytes)| plain::from_bytes(&bytes).is_ok_and(is_open)))
+        each_entry::<u32, types::wait>(&self.threads).is_ok_and(|all| all.flatten().any(|(_, wait)| is_open(&wait)))
     }
 
     /// Returns the waits of each latch.

@@ -2,15 +2,13 @@
 
 use std::collections::HashMap;
 
-use anyhow::{Context, Result};
-use libbpf_rs::{MapCore, MapFlags};
+use anyhow::Result;
 
 use super::collect::LatchCollector;
 use super::keys::{identity, key_of, pthread_kind, MapKey, PTHREAD};
-use super::maps::THREADS;
 use crate::bpf::latch::types;
 use crate::catalog::{pthread_lock, MUTEX_BYTES, RW_LOCK_BYTES, WORDS_BYTES};
-use crate::measure::maps::entries;
+use crate::measure::maps::{each_entry, entries};
 use crate::model::Kind;
 use crate::names::{Identity, LatchName};
 use crate::server::Memory;
@@ -61,8 +59,8 @@ impl LatchCollector {
             attachments.get(&function.into()).is_some_and(|probes| probes.generation == generation)
         };
         let mut found = Vec::new();
-        for entry in self.maps.threads.lookup_batch(THREADS, MapFlags::ANY, MapFlags::ANY).context("reading a map")? {
-            let wait: types::wait = *plain::from_bytes(&entry.1).ok().context("a wait has an unexpected size")?;
+        for entry in each_entry::<u32, types::wait>(&self.maps.threads)? {
+            let (_, wait) = entry?;
             if wait.latch != 0 && wait.end_ns == 0 && is_open(wait.key.latch.function, wait.generation) {
                 found.extend(self.waited_for(&wait.key.latch, wait.latch));
             } else if wait.pthread.word != 0 && is_open(PTHREAD, wait.sleep_generation) {

@@ -22,11 +22,12 @@ fn listed<'s>(source: &'s str, comment: &str) -> Vec<(&'s str, &'s str)> {
 /// Assembles the instructions, each at the beginning of a slot.
 fn assembled(triple: &str, instructions: &[(&str, &str)]) -> Vec<u8> {
     let source: String = instructions.iter().map(|(text, _)| format!(".p2align 4\n{text}\n")).collect();
-    let arguments = ["-mattr=+all", "-filetype=obj", "-o", "-"];
-    let arguments = if triple.starts_with("x86") { &arguments[1..] } else { &arguments[..] };
+    // LLVM 16 knows "+all", older versions do not.
+    let extensions: &[&str] = if triple == "aarch64" { &["-mattr=+v9.3a,+aes,+mte,+sve2"] } else { &[] };
     let mut assembler = Command::new(llvm("llvm-mc"))
         .arg(format!("-triple={triple}"))
-        .args(arguments)
+        .args(extensions)
+        .args(["-filetype=obj", "-o", "-"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()

@@ -22,12 +22,12 @@ fn listed<'s>(source: &'s str, comment: &str) -> Vec<(&'s str, &'s str)> {
 /// Assembles the instructions, each at the beginning of a slot.
 fn assembled(triple: &str, instructions: &[(&str, &str)]) -> Vec<u8> {
     let source: String = instructions.iter().map(|(text, _)| format!(".p2align 4\n{text}\n")).collect();
-    // LLVM 16 knows "+all", older versions do not.
-    let extensions: &[&str] = if triple == "aarch64" { &["-mattr=+v9.3a,+aes,+mte,+sve2"] } else { &[] };
+    // What else decides differs between versions of LLVM: which extensions there are, and by how many no-ops a slot is
+    // filled.
+    let processor = if triple == "aarch64" { "-mattr=+v9.3a,+aes,+mte,+sve2" } else { "-mcpu=skylake" };
     let mut assembler = Command::new(llvm("llvm-mc"))
         .arg(format!("-triple={triple}"))
-        .args(extensions)
-        .args(["-filetype=obj", "-o", "-"])
+        .args([processor, "-filetype=obj", "-o", "-"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()

@@ -45,6 +45,22 @@ top call sites
     assert_eq!(lines.join("\n").trim_end(), expected, "\n{}", lines.join("\n"));
 }
 
+#[test]
+fn an_estimate_is_shown_whole_with_its_error() {
+    let estimated = |ticks| {
+        let mut snapshot = busy(ticks);
+        // In each second, the standard error of trx_mutex is a third of its wait time.
+        let waits = snapshot.latch.waits.iter_mut().find(|waits| waits.latch.ends_with("/trx_mutex")).unwrap();
+        (waits.estimated_ns, waits.variance_us2) = (waits.waits.sum_ns, 50_000 * 50_000 * ticks);
+        snapshot
+    };
+    for width in [80, 120] {
+        let lines = rendered(&estimated(60), Some(&estimated(58)), width, 24);
+        let row = lines.iter().find(|line| line.starts_with("innodb/trx_mutex")).unwrap();
+        assert!(row.contains("  100  ~150ms ±46% 1.50ms 1.50ms     50/50%"), "{row}");
+    }
+}
+
 /// Returns the busy server as if from a recording.
 fn replayed(ticks: u64) -> Snapshot {
     let replayed = Replayed {

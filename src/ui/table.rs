@@ -21,8 +21,11 @@ const MAX_CALLSITES: usize = 3;
 /// The most pages in the line of hot pages, and the most characters of a page's name.
 const MAX_PAGES: usize = 3;
 const MAX_PAGE: usize = 40;
-/// The widths of the columns between the latch and the call site.
+/// The widths of the columns between the latch and the call site, and the width of an estimate with its error in the
+/// column `WAIT`: `~99.9ms ±100%`.
 const NUMBERS: [u16; 7] = [4, 7, 7, 6, 6, 10, 6];
+const WAIT: usize = 2;
+const ESTIMATE: u16 = 13;
 /// The narrowest useful call site column, and the narrowest latch column.
 const MIN_CALLSITE: u16 = 30;
 const MIN_LATCH: u16 = 12;
@@ -39,6 +42,7 @@ pub struct LatchTable<'a> {
 struct Layout<'a> {
     names: BTreeMap<&'a str, String>,
     latch_width: u16,
+    numbers: [u16; NUMBERS.len()],
     /// `None` if there is no room for call sites.
     callsite_width: Option<u16>,
 }
@@ -137,13 +141,17 @@ impl<'a> LatchTable<'a> {
 
     fn layout(&self, width: u16) -> Layout<'_> {
         let names = || self.now.latch.waits.iter().map(|latch| latch.latch.as_str());
-        let left = width.saturating_sub(NUMBERS.iter().map(|column| column + 1).sum());
+        let mut numbers = NUMBERS;
+        if self.latches[..self.shown()].iter().any(|latch| latch.is_estimated && latch.error.is_some()) {
+            numbers[WAIT] = ESTIMATE;
+        }
+        let left = width.saturating_sub(numbers.iter().map(|column| column + 1).sum());
         let longest = short_names(names(), usize::MAX).values().map(|name| name.chars().count()).max().unwrap_or(0);
         let longest = (longest as u16).max(MIN_LATCH);
         let room = left.checked_sub(MIN_CALLSITE + 1).filter(|&room| room >= longest.min(28));
         let latch_width = longest.min(room.unwrap_or(left)).max(MIN_LATCH);
         let callsite_width = room.map(|_| left - latch_width - 1);
-        Layout { names: short_names(names(), usize::from(latch_width)), latch_width, callsite_width }
+        Layout { names: short_names(names(), usize::from(latch_width)), latch_width, numbers, callsite_width }
     }
 
     fn table(&self, layout: &Layout) -> Table<'static> {
@@ -152,7 +160,7 @@ impl<'a> LatchTable<'a> {
         let mut titles = vec![Text::from(title)];
         titles.extend(["mode", "waits/s", "wait/s", "mean", "p99", "spin/sleep", "total"].map(right));
         let mut widths = vec![Constraint::Length(layout.latch_width)];
-        widths.extend(NUMBERS.map(Constraint::Length));
+        widths.extend(layout.numbers.map(Constraint::Length));
         if let Some(width) = layout.callsite_width {
             titles.push(Text::from("top call site"));
             widths.push(Constraint::Length(width));

@@ -30,14 +30,14 @@ fn latches(f: &mut Formatter, all: &[LatchReport], duration: f64) -> fmt::Result
     let width = names.values().map(|name| name.chars().count()).max().unwrap_or(0).max("latch".len());
     writeln!(
         f,
-        "{:width$} mode  share  waits/s       wait/s   mean    p99    max awake/asleep   spin  won  top call sites",
+        "{:width$} mode  share  waits/s        wait/s   mean    p99    max awake/asleep   spin  won  top call sites",
         "latch"
     )?;
     for latch in shown {
         let time = |s: Option<f64>| s.map_or(NOTHING.to_owned(), |s| format::nanoseconds(s * 1e9));
         writeln!(
             f,
-            "{:width$} {:>4} {:>6} {:>8} {:>12} {:>6} {:>6} {:>6} {:>12} {:>6} {:>4}  {}",
+            "{:width$} {:>4} {:>6} {:>8} {:>13} {:>6} {:>6} {:>6} {:>12} {:>6} {:>4}  {}",
             names[latch.latch.as_str()],
             if latch.mode.is_empty() { NOTHING.to_owned() } else { latch.mode.to_uppercase() },
             format::percent(latch.share),

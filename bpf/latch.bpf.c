@@ -129,7 +129,8 @@ int futex_exit(struct sys_exit *ctx)
 	return at_futex_exit(ctx->ret);
 }
 
-SEC("tracepoint/sched/sched_process_exit")
+/* A raw tracepoint, because the other kind needs the right to read tracefs. */
+SEC("raw_tp/sched_process_exit")
 int thread_exit(void *ctx)
 {
 	__u32 tid = bpf_get_current_pid_tgid();

@@ -57,7 +57,7 @@ fn an_estimate_is_shown_whole_with_its_error() {
     for width in [80, 120] {
         let lines = rendered(&estimated(60), Some(&estimated(58)), width, 24);
         let row = lines.iter().find(|line| line.starts_with("innodb/trx_mutex")).unwrap();
-        assert!(row.contains("  100  ~150ms ±46% 1.50ms 1.50ms     50/50%"), "{row}");
+        assert!(row.contains("     100 ~150ms ±46% 1.50ms 1.50ms     50/50%"), "{row}");
     }
 }
 

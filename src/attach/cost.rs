@@ -9,6 +9,7 @@ use std::arch::global_asm;
 use std::mem::MaybeUninit;
 use std::path::Path;
 use std::sync::atomic::AtomicU32;
+use std::sync::OnceLock;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
@@ -177,15 +178,17 @@ pub fn calibrate() -> Result<Costs> {
     let mut storage = MaybeUninit::uninit();
     let mut open = CalibrateSkelBuilder::default().open(&mut storage).context("opening the calibration programs")?;
     let traceable = futex_wait_is_traceable();
-    open.progs.empty_multi.set_autoload(false);
+    let has_multi = uprobe_multi_works();
+    open.progs.empty_multi.set_autoload(has_multi);
     open.progs.empty_wait_enter.set_autoload(traceable);
     open.progs.empty_wait_exit.set_autoload(traceable);
     let skel = open.load().context("loading the calibration programs")?;
     let progs = &skel.progs;
+    let own = OwnPrograms { multi: has_multi.then_some(&progs.empty_multi), single: &progs.empty };
     let probed = |function: unsafe extern "C" fn(), retprobe: bool| {
         price(|| {
             let bare = nanoseconds_of_cold_call(|| call(function));
-            let link = attach_to_self(&progs.empty, function, retprobe).ok()?;
+            let link = own.attach(function, retprobe).ok()?;
             let with = nanoseconds_of_cold_call(|| call(function));
             detach(link);
             Some(with - bare)
@@ -206,6 +209,11 @@ pub fn calibrate() -> Result<Costs> {
 /// Returns whether this kernel can attach one program to several sites at once, pass each site's cookie, and see hits
 /// of all threads. The first kernels with such links saw only the thread whose id equals the process id.
 pub fn uprobe_multi_works() -> bool {
+    static KNOWN: OnceLock<bool> = OnceLock::new();
+    *KNOWN.get_or_init(try_uprobe_multi)
+}
+
+fn try_uprobe_multi() -> bool {
     let mut storage = MaybeUninit::uninit();
     let Ok(mut open) = CalibrateSkelBuilder::default().open(&mut storage) else { return false };
     open.progs.empty_wait_enter.set_autoload(false);
@@ -262,9 +270,24 @@ fn nanoseconds_per_call(mut call: impl FnMut()) -> f64 {
     batches[BATCHES / 2]
 }
 
-fn attach_to_self(program: &ProgramMut<'_>, function: unsafe extern "C" fn(), retprobe: bool) -> Result<Link> {
-    let site = own_site(function, 0).context("finding this program's own file offset")?;
-    attach_one(program, retprobe, own_pid(), Path::new(OWN_PROGRAM), &site)
+/// The programs for functions of this process. They are attached in the way in which those for the server are: kernels
+/// may want another privilege for the other way.
+struct OwnPrograms<'a, 'obj> {
+    /// The form for many sites, if the kernel supports it.
+    multi: Option<&'a ProgramMut<'obj>>,
+    /// The form for a single site.
+    single: &'a ProgramMut<'obj>,
+}
+
+impl OwnPrograms<'_, '_> {
+    fn attach(&self, function: unsafe extern "C" fn(), retprobe: bool) -> Result<Link> {
+        let site = own_site(function, 0).context("finding this program's own file offset")?;
+        let file = Path::new(OWN_PROGRAM);
+        match self.multi {
+            Some(program) => attach_together(program, retprobe, own_pid(), file, &[site]),
+            None => attach_one(self.single, retprobe, own_pid(), file, &site),
+        }
+    }
 }
 
 fn own_pid() -> i32 {

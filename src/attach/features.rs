@@ -63,7 +63,8 @@ const TRIALS: &[Trial] = &[
         required: false,
         works: has_futex_tracepoints,
         without: "without programs on futex_wait, sleeping cannot be distinguished from spinning: mount tracefs \
-                  (mount -t tracefs tracefs /sys/kernel/tracing) or use a kernel with CONFIG_FTRACE_SYSCALLS",
+                  (mount -t tracefs tracefs /sys/kernel/tracing), grant CAP_DAC_READ_SEARCH where only root may read it, \
+                  or use a kernel with CONFIG_FTRACE_SYSCALLS",
     },
     Trial {
         name: "uprobe_multi links",

@@ -1,6 +1,7 @@
 //! Attaches programs to a live server, detaches them, and measures what each hit costs.
 
 mod clock;
+mod confine;
 mod cost;
 mod counter;
 mod features;
@@ -11,6 +12,7 @@ mod shield;
 mod sites;
 
 pub use clock::{attach_clock, open_clock, open_own_clock};
+pub use confine::{confine, Writes};
 pub use cost::{calibrate, thread_time_ns, uprobe_multi_works, Costs, ProbeClass};
 pub use counter::{Countable, Counter, Reading, Whose};
 pub use features::{attach_cookies, capabilities, features, Feature};

@@ -5,7 +5,7 @@ use std::path::Path;
 use super::shield::shielded;
 use super::{attach_cookies, Refusal};
 use anyhow::{Context, Result};
-use libbpf_rs::{Link, ProgramMut, UprobeMultiOpts, UprobeOpts};
+use libbpf_rs::{ErrorKind, Link, ProgramMut, UprobeMultiOpts, UprobeOpts};
 
 use crate::server::has_seccomp_filter;
 
@@ -97,9 +97,13 @@ pub(super) fn attach_one(
     // A kernel without cookie support refuses any cookie but 0. There the program identifies sites by address.
     let cookie = if attach_cookies() { site.cookie } else { 0 };
     let opts = UprobeOpts { retprobe, cookie, ..Default::default() };
-    shielded(|| program.attach_uprobe_with_opts(pid, exe, site.file_offset as usize, opts))
-        .context("killed while attaching")?
-        .context("uprobe")
+    let attached = shielded(|| program.attach_uprobe_with_opts(pid, exe, site.file_offset as usize, opts))
+        .context("killed while attaching")?;
+    // Since "perf: Revert to requiring CAP_SYS_ADMIN for uprobes" (Linux 6.17, and updates of older ones).
+    attached.map_err(|why| match why.kind() {
+        ErrorKind::PermissionDenied => anyhow::Error::new(why).context("uprobe: some kernels want CAP_SYS_ADMIN"),
+        _ => anyhow::Error::new(why).context("uprobe"),
+    })
 }
 
 /// Returns whether uretprobes may be used on process `pid`.

@@ -13,7 +13,7 @@ use super::session::{self, AttachArgs, EndedBy, Session};
 use super::values::{pid, time, ValueError};
 use super::Failure;
 use crate::agent::Source;
-use crate::attach::stacks_are_shown;
+use crate::attach::{stacks_are_shown, Writes};
 use crate::export::SnapshotSource;
 use crate::measure::Snapshot;
 use crate::model::BUCKET_BOUNDS_NS;
@@ -65,7 +65,7 @@ const SHORTEST: Duration = Duration::from_millis(100);
 
 pub(super) fn record(args: &RecordArgs) -> Result<(), Failure> {
     refuse_existing(&args.output, args.force)?;
-    let target = session::open(args.pid, &args.attach)?;
+    let target = session::open(args.pid, &args.attach, Writes::File)?;
     let (mut client, settings) = connect(args)?.unzip();
     let start = start(&target, args, settings.unwrap_or_default());
     let mut session = Session::attach(target, &args.attach, None)?;

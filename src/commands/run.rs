@@ -14,6 +14,7 @@ use super::values::pid;
 use super::watch;
 use super::Failure;
 use crate::agent::Agent;
+use crate::attach::Writes;
 use crate::export::{self, Exporter, Listen, Listener, SnapshotSource};
 use crate::ui::LiveView;
 
@@ -47,7 +48,7 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
         return watch::watch(args, latch);
     }
     let attach = &args.attach;
-    let target = session::open(args.pid, attach)?;
+    let target = session::open(args.pid, attach, Writes::Nothing)?;
     let listener = args.listen.bind()?;
     let Session { agent, ends, runtime } = Session::attach_with_statements(target, attach)?;
     let ended = runtime.block_on(serve(agent, listener, ends));

@@ -14,7 +14,7 @@ use tokio::signal::unix::{signal, Signal, SignalKind};
 use super::values::{share, MAX_OVERHEAD};
 use super::Failure;
 use crate::agent::{Agent, Options};
-use crate::attach;
+use crate::attach::{self, Writes};
 use crate::host::Domains;
 use crate::measure::statements::StatementCounter;
 use crate::measure::More;
@@ -51,12 +51,15 @@ pub(super) struct Session {
     pub runtime: Runtime,
 }
 
-/// Opens the server without attaching anything to it. Do everything else that may fail between this and
-/// [`Session::attach`].
+/// Gives up the privileges that are not needed, then opens the server without attaching anything to it. Call it before
+/// any thread is started, and do everything else that may fail between this and [`Session::attach`].
 ///
 /// # Errors
 /// Fails if the process is not a supported server, or if a privilege is missing.
-pub(super) fn open(pid: i32, args: &AttachArgs) -> Result<Target, Failure> {
+pub(super) fn open(pid: i32, args: &AttachArgs, writes: Writes) -> Result<Target, Failure> {
+    if let Err(why) = attach::confine(writes) {
+        tracing::warn!("armtrace keeps privileges that it does not need: {why}");
+    }
     let target = Target::open_with(pid, &Settings::from_env(args.symbols.clone()))?;
     attach::require_privilege()?;
     Ok(target)

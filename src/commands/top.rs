@@ -16,6 +16,7 @@ use super::servers;
 use super::session::{self, AttachArgs, Session};
 use super::values::{pid, time, ValueError};
 use super::{Failure, UsageError};
+use crate::attach::Writes;
 use crate::export::SnapshotSource;
 use crate::ui::screen::{Answer, Screen, Watching};
 
@@ -48,7 +49,7 @@ const GLANCE: Duration = Duration::from_millis(100);
 
 pub(super) fn top(args: &TopArgs) -> Result<(), Failure> {
     let Some(pid) = server(args)? else { return Ok(()) };
-    let target = session::open(pid, &args.attach)?;
+    let target = session::open(pid, &args.attach, Writes::Nothing)?;
     let Session { agent, mut ends, runtime } = Session::attach_with_statements(target, &args.attach)?;
     let lines = Some(Server::new(&agent, args.attach.max_overhead, args.accept_crash_risk.into()));
     let view = View { source: agent.source(), lines, delay: args.delay };

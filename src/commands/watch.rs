@@ -12,6 +12,7 @@ use super::run::RunArgs;
 use super::session::{self, Ends};
 use super::Failure;
 use crate::agent::{Agent, Options};
+use crate::attach::Writes;
 use crate::host::Domains;
 use crate::measure::watchpoint::{Allowance, Wanted, Watcher};
 use crate::server::Target;
@@ -19,7 +20,7 @@ use crate::ui;
 
 pub(super) fn watch(args: &RunArgs, latch: &str) -> Result<(), Failure> {
     let failure = |why| Failure::Watch { latch: latch.to_owned(), why };
-    let target = session::open(args.pid, &args.attach)?;
+    let target = session::open(args.pid, &args.attach, Writes::Nothing)?;
     // Fails before anything is attached.
     let allowance = Allowance::of_share(args.attach.max_overhead, args.accept_crash_risk.into()).map_err(failure)?;
     let runtime = session::runtime()?;

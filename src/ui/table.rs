@@ -21,11 +21,10 @@ const MAX_CALLSITES: usize = 3;
 /// The most pages in the line of hot pages, and the most characters of a page's name.
 const MAX_PAGES: usize = 3;
 const MAX_PAGE: usize = 40;
-/// The widths of the columns between the latch and the call site, and the width of an estimate with its error in the
-/// column `WAIT`: `~99.9ms ±100%`.
+/// The widths of the columns between the latch and the call site. The column `WAIT` becomes wider where an estimate is
+/// shown with its error.
 const NUMBERS: [u16; 7] = [4, 7, 7, 6, 6, 10, 6];
 const WAIT: usize = 2;
-const ESTIMATE: u16 = 13;
 /// The narrowest useful call site column, and the narrowest latch column.
 const MIN_CALLSITE: u16 = 30;
 const MIN_LATCH: u16 = 12;
@@ -142,9 +141,8 @@ impl<'a> LatchTable<'a> {
     fn layout(&self, width: u16) -> Layout<'_> {
         let names = || self.now.latch.waits.iter().map(|latch| latch.latch.as_str());
         let mut numbers = NUMBERS;
-        if self.latches[..self.shown()].iter().any(|latch| latch.is_estimated && latch.error.is_some()) {
-            numbers[WAIT] = ESTIMATE;
-        }
+        let longest = self.latches[..self.shown()].iter().map(|latch| wait(latch).chars().count() as u16).max();
+        numbers[WAIT] = numbers[WAIT].max(longest.unwrap_or(0));
         let left = width.saturating_sub(numbers.iter().map(|column| column + 1).sum());
         let longest = short_names(names(), usize::MAX).values().map(|name| name.chars().count()).max().unwrap_or(0);
         let longest = (longest as u16).max(MIN_LATCH);
@@ -235,7 +233,7 @@ fn row(latch: &TopLatch, layout: &Layout) -> Row<'static> {
     let numbers = [
         mode(latch.mode).to_string(),
         format::count(latch.waits_per_second),
-        format::estimate(format::nanoseconds(latch.wait_ns_per_second), latch.is_estimated, latch.error),
+        wait(latch),
         time(latch.mean_ns),
         time(latch.p99_ns),
         latch.sleep_share.map_or(NOTHING.to_string(), spin_and_sleep),
@@ -248,6 +246,11 @@ fn row(latch: &TopLatch, layout: &Layout) -> Row<'static> {
         Text::from(site.unwrap_or_default())
     }));
     Row::new(cells).style(if idle { Style::from(Modifier::DIM) } else { Style::default() })
+}
+
+/// Formats the time waited per second: `~57.6ms ±18%`.
+fn wait(latch: &TopLatch) -> String {
+    format::estimate(format::nanoseconds(latch.wait_ns_per_second), latch.is_estimated, latch.error)
 }
 
 /// Formats a place of pages and its wait per second: `sbtest/sbtest1.k_1 level 0 1.20s/s`.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
 
-use lab::agent::{free_port, loaded_programs, program};
+use lab::agent::{free_port, loaded_programs, program, readable_program};
 use lab::releases::Release;
 use lab::server::{wait_for, Options, Server};
 
@@ -99,10 +99,7 @@ fn a_thread_id_is_rejected_with_the_process_id() -> Result<()> {
     fails(&mut agent(&["--pid", &pid, "--listen", &listen]), 1, &["taken", "--listen"])?;
 
     // Without root, and so without permission to trace the server.
-    let copy = tempfile::tempdir()?;
-    fs::set_permissions(copy.path(), fs::Permissions::from_mode(0o755))?;
-    let readable = copy.path().join("armtrace");
-    fs::copy(program(), &readable)?;
+    let (_folder, readable) = readable_program()?;
     let mut nobody = Command::new(&readable);
     nobody.args(["--pid", &pid, "--listen", &format!("127.0.0.1:{}", free_port()?)]).uid(65534).gid(65534);
     fails(&mut nobody, 4, &["sudo"])?;

@@ -17,6 +17,7 @@ mod life;
 mod naming;
 mod nodes;
 mod pages;
+mod privileges;
 mod programs;
 mod recordings;
 mod scenario;

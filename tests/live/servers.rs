@@ -1,13 +1,11 @@
 //! `armtrace` alone lists the servers that run here, to root and to others, and attaches nothing.
 
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
 use anyhow::{ensure, Result};
 
-use lab::agent::{loaded_programs, program};
+use lab::agent::{loaded_programs, program, readable_program};
 use lab::releases::Release;
 use lab::server::{Options, Server};
 
@@ -51,10 +49,7 @@ fn armtrace_alone_lists_the_servers() -> Result<()> {
 
 /// To another user the version is not shown, and this is said.
 fn others_see_less(server: &Server) -> Result<()> {
-    let copy = tempfile::tempdir()?;
-    fs::set_permissions(copy.path(), fs::Permissions::from_mode(0o755))?;
-    let readable = copy.path().join("armtrace");
-    fs::copy(program(), &readable)?;
+    let (_folder, readable) = readable_program()?;
     // Not the user of any server here, who may read more.
     let (list, _) = run(Command::new(&readable).uid(65533).gid(65533), 0)?;
     println!("{list}");

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{Link, MapHandle, OpenObject, TracepointCategory};
+use libbpf_rs::{Link, MapHandle, OpenObject};
 
 use super::keys::PTHREAD;
 use super::load::{configure, fill};
@@ -183,7 +183,7 @@ impl<'obj> Attacher<'obj> {
     }
 
     fn attach_thread_exit(&mut self) {
-        let link = self.skel.progs.thread_exit.attach_tracepoint(TracepointCategory::Sched, "sched_process_exit");
+        let link = self.skel.progs.thread_exit.attach_raw_tracepoint("sched_process_exit");
         match link {
             Ok(link) => self.thread_exit = Some(link),
             Err(error) => self.refuse(Probe::Tracepoint(Tracepoint::ThreadExit), error.to_string()),

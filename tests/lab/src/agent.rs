@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{PipeReader, Write};
 use std::net::TcpListener;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -47,6 +48,15 @@ pub struct Sample {
     pub value: f64,
 }
 
+/// Copies the agent's program into a folder that all users may read, and returns it and its path there.
+pub fn readable_program() -> Result<(TempDir, PathBuf)> {
+    let copy = tempfile::tempdir()?;
+    fs::set_permissions(copy.path(), fs::Permissions::from_mode(0o755))?;
+    let readable = copy.path().join("armtrace");
+    fs::copy(program(), &readable)?;
+    Ok((copy, readable))
+}
+
 /// Returns a port of this host that nothing listens on.
 pub fn free_port() -> Result<u16> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
@@ -72,7 +82,14 @@ impl Agent {
     pub fn attach_to(pid: i32, args: &[&OsStr]) -> Result<Agent> {
         let dir = tempfile::tempdir()?;
         let out = File::create(dir.path().join("out"))?;
-        Agent::start(pid, dir, out.into(), args)
+        Agent::start(Command::new(program()), pid, dir, out.into(), args)
+    }
+
+    /// Like [`Agent::attach`], started by a command that ends with the agent's program, as one that changes the user.
+    pub fn attach_by(command: Command, server: &Server) -> Result<Agent> {
+        let dir = tempfile::tempdir()?;
+        let out = File::create(dir.path().join("out"))?;
+        Agent::start(command, server.pid(), dir, out.into(), &[])
     }
 
     /// Like [`Agent::attach`], with a full pipe as standard output. The returned reader keeps the pipe open.
@@ -81,13 +98,14 @@ impl Agent {
         // SAFETY: the descriptor is open; F_SETPIPE_SZ takes a number.
         unsafe { libc::fcntl(writer.as_raw_fd(), libc::F_SETPIPE_SZ, 4096) };
         writer.write_all(&[b'x'; 4096])?;
-        Ok((Agent::start(server.pid(), tempfile::tempdir()?, writer.into(), &[])?, reader))
+        let agent = Agent::start(Command::new(program()), server.pid(), tempfile::tempdir()?, writer.into(), &[])?;
+        Ok((agent, reader))
     }
 
-    fn start(pid: i32, dir: TempDir, out: Stdio, args: &[&OsStr]) -> Result<Agent> {
+    fn start(mut command: Command, pid: i32, dir: TempDir, out: Stdio, args: &[&OsStr]) -> Result<Agent> {
         let address = format!("127.0.0.1:{}", free_port()?);
         let started = Instant::now();
-        let child = Command::new(program())
+        let child = command
             .args(["--pid", &pid.to_string(), "--listen", &address])
             .args(args)
             .stdin(Stdio::null())

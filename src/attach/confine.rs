@@ -1,7 +1,7 @@
 //! Gives up the privileges that this process does not need, before it reads what it should not trust.
 //!
-//! Probes come and go to keep the budget, so those that attaching needs are kept. Landlock is of no use here: the kernel
-//! does not let a process that is confined by it read the memory of one that is not.
+//! Probes come and go to keep the budget, so those that attaching needs are kept. Landlock is of no use here: the
+//! kernel does not let a process that is confined by it read the memory of one that is not.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -136,6 +136,58 @@ fn adds_up(release: Release) -> Result<()> {
     Ok(())
 }
 
+/// A CPU that is taken offline until this is dropped.
+struct Offline(String);
+
+impl Offline {
+    fn take(cpu: u32) -> std::io::Result<Offline> {
+        let switch = format!("/sys/devices/system/cpu/cpu{cpu}/online");
+        std::fs::write(&switch, "0")?;
+        Ok(Offline(switch))
+    }
+}
+
+impl Drop for Offline {
+    fn drop(&mut self) {
+        _ = std::fs::write(&self.0, "1");
+    }
+}
+
+/// A CPU is offline while the agent attaches, and comes online later; then it goes and comes again.
+#[test]
+fn cpus_that_come_online_are_sampled() -> Result<()> {
+    let Ok(offline) = Offline::take(1) else {
+        println!("not checked: this machine has one CPU, or lets none be taken offline");
+        return Ok(());
+    };
+    let server = Server::start(Release::MARIADB_11_4, &Options::default())?;
+    let mut load = Load::start(&server, "oltp_update_index", 16)?;
+    load.wait_running()?;
+    let agent = attach(&server)?;
+    drop(offline);
+    let hits = || Ok::<_, anyhow::Error>(value(&agent.scrape()?, "armtrace_probe_hits_total", "cpu_sample"));
+    let covered = || -> Result<f64> {
+        let cpu = || cpu_time_ns(server.pid()).context("no CPU time");
+        let before = (cpu()?, hits()?.unwrap_or_default());
+        sleep(Duration::from_secs(4));
+        let after = (cpu()?, hits()?.unwrap_or_default());
+        Ok((after.1 - before.1) / HZ.parse::<f64>()? / ((after.0 - before.0) as f64 / 1e9))
+    };
+    for when in ["later", "again"] {
+        sleep(Duration::from_secs(3));
+        let covered = covered()?;
+        println!("{:.0} % of the CPU time is sampled after a CPU came online {when}", 100.0 * covered);
+        // One CPU of two would be half, and of many, it would not be seen.
+        ensure!(covered > 0.75, "{covered}");
+        let _offline = Offline::take(1)?;
+        // The agent looks every second.
+        sleep(Duration::from_secs(2));
+    }
+    agent.stop()?;
+    load.stop()?;
+    server.stop()
+}
+
 #[test]
 fn sampled_time_is_the_cpu_time_of_mysql() -> Result<()> {
     adds_up(Release::MYSQL_9_7)

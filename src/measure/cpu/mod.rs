@@ -78,8 +78,10 @@ const MOST_ROOM: u64 = 1 << 18;
 
 /// The CPU time of one server: a clock on each CPU that samples its threads. Dropping it detaches the clocks.
 pub struct CpuSampler {
-    clocks: Mutex<Clocks>,
+    clocks: Arc<Mutex<Clocks>>,
     collector: Arc<CpuCollector>,
+    /// Drains samples, and follows the CPUs.
+    drainer: Mutex<Option<Worker>>,
     /// Whether the user gave the frequency, so that it is kept.
     is_given: bool,
 }
@@ -88,13 +90,13 @@ pub struct CpuSampler {
 struct Clocks {
     // The links of its programs.
     links: Vec<Link>,
+    /// The CPUs that were online when they were attached.
+    cpus: Vec<i32>,
     skel: SampleSkel<'static>,
     period_ns: u64,
     counts_getcpu: bool,
     /// The CPUs that are not sampled, and the system call that is not counted.
     refused: Vec<Refusal<Sampling>>,
-    /// Drains samples.
-    drainer: Option<Worker>,
 }
 
 /// What was sampled so far.
@@ -168,7 +170,8 @@ impl CpuSampler {
         let counts_getcpu = getcpu(target).is_some_and(|found| found.path.may_be_system_call());
         open.progs.getcpu_enter.set_autoload(counts_getcpu);
         let skel = open.load().context("loading the sampling program into the kernel")?;
-        let (links, refused) = attach_all(&skel, period_ns, counts_getcpu)?;
+        let cpus = Machine::this().online_cpus();
+        let (links, refused) = attach_all(&skel, &cpus, period_ns, counts_getcpu)?;
         let sees_getcpu = counts_getcpu && !refused.iter().any(|refusal| refusal.probe == Sampling::Getcpu);
         let collector = Arc::new(CpuCollector {
             samples: MapHandle::try_from(&skel.maps.samples)?,
@@ -189,9 +192,9 @@ impl CpuSampler {
             }),
             last: Mutex::default(),
         });
-        let drainer = drain_regularly(Arc::clone(&collector))?;
-        let clocks = Clocks { links, skel, period_ns, counts_getcpu, refused, drainer: Some(drainer) };
-        Ok(CpuSampler { clocks: Mutex::new(clocks), collector, is_given: given.is_some() })
+        let clocks = Arc::new(Mutex::new(Clocks { links, cpus, skel, period_ns, counts_getcpu, refused }));
+        let drainer = Mutex::new(Some(drain_regularly(&collector, &clocks)?));
+        Ok(CpuSampler { clocks, collector, drainer, is_given: given.is_some() })
     }
 
     /// Returns what attributes addresses of the server to its functions.
@@ -238,11 +241,7 @@ impl Measurement for CpuSampler {
         tracing::info!("CPU time is sampled at {hz:.0} Hz, by the price of an interrupt here");
         clocks.period_ns = period_ns;
         self.collector.state.lock().shares.set_period(period_ns);
-        // Otherwise they are paused.
-        if !clocks.links.is_empty() {
-            detach_all(std::mem::take(&mut clocks.links));
-            clocks.attach_or_warn();
-        }
+        clocks.attach_anew();
     }
 
     fn collect(&self, costs: Option<&Costs>, snapshot: &mut Snapshot) -> Result<()> {
@@ -263,10 +262,9 @@ impl Measurement for CpuSampler {
     }
 
     fn detach(&self) {
-        let mut clocks = self.clocks.lock();
         // Do not wait for it: it may be reading a library at the moment.
-        clocks.drainer.take();
-        detach_all(std::mem::take(&mut clocks.links));
+        self.drainer.lock().take();
+        detach_all(std::mem::take(&mut self.clocks.lock().links));
     }
 }
 
@@ -277,9 +275,28 @@ impl Drop for CpuSampler {
 }
 
 impl Clocks {
+    /// Gives clocks to CPUs that have come online since they were attached: to ones that were offline then, and to ones
+    /// that have lost theirs by going offline, unless they came back before anybody looked.
+    fn follow_cpus(&mut self) {
+        let cpus = Machine::this().online_cpus();
+        if cpus != self.cpus {
+            tracing::info!("{} CPUs are online, and were {}", cpus.len(), self.cpus.len());
+            self.attach_anew();
+        }
+    }
+
+    /// Attaches the clocks in place of those that there are. While they are paused, there are none.
+    fn attach_anew(&mut self) {
+        if !self.links.is_empty() {
+            detach_all(std::mem::take(&mut self.links));
+            self.attach_or_warn();
+        }
+    }
+
     /// Attaches the clocks again, or warns that no CPU has a clock any more.
     fn attach_or_warn(&mut self) {
-        match attach_all(&self.skel, self.period_ns, self.counts_getcpu) {
+        self.cpus = Machine::this().online_cpus();
+        match attach_all(&self.skel, &self.cpus, self.period_ns, self.counts_getcpu) {
             Ok(attached) => (self.links, self.refused) = attached,
             Err(error) => tracing::warn!("CPU time is not sampled any more: {error:#}"),
         }
@@ -324,8 +341,8 @@ type Attached = (Vec<Link>, Vec<Refusal<Sampling>>);
 ///
 /// # Errors
 /// Fails when no CPU has a clock.
-fn attach_all(skel: &SampleSkel<'_>, period_ns: u64, counts_getcpu: bool) -> Result<Attached> {
-    let (mut links, mut refused) = attach_clocks(skel, &Machine::this().online_cpus(), period_ns)?;
+fn attach_all(skel: &SampleSkel<'_>, cpus: &[i32], period_ns: u64, counts_getcpu: bool) -> Result<Attached> {
+    let (mut links, mut refused) = attach_clocks(skel, cpus, period_ns)?;
     if counts_getcpu {
         match skel.progs.getcpu_enter.attach_tracepoint(TracepointCategory::Syscalls, "sys_enter_getcpu") {
             Ok(link) => links.push(link),
@@ -352,8 +369,9 @@ fn attach_clocks(skel: &SampleSkel<'_>, cpus: &[i32], period_ns: u64) -> Result<
     Ok((links, refused))
 }
 
-/// Keeps the kernel's map from filling up while nothing collects.
-fn drain_regularly(collector: Arc<CpuCollector>) -> io::Result<Worker> {
+/// Keeps the kernel's map from filling up while nothing collects, and gives clocks to CPUs that come online.
+fn drain_regularly(collector: &Arc<CpuCollector>, clocks: &Arc<Mutex<Clocks>>) -> io::Result<Worker> {
+    let (collector, clocks) = (Arc::clone(collector), Arc::downgrade(clocks));
     Worker::start("samples", move |stop| {
         collector.warm_up();
         memory::give_back();
@@ -361,6 +379,8 @@ fn drain_regularly(collector: Arc<CpuCollector>) -> io::Result<Worker> {
             if let Err(error) = collector.drain() {
                 tracing::error!("cannot read the samples of CPU time: {error:#}");
             }
+            let Some(clocks) = clocks.upgrade() else { return };
+            clocks.lock().follow_cpus();
         }
     })
 }

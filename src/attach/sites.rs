@@ -7,7 +7,8 @@ use super::{attach_cookies, Refusal};
 use anyhow::{Context, Result};
 use libbpf_rs::{ErrorKind, Link, ProgramMut, UprobeMultiOpts, UprobeOpts};
 
-use crate::server::has_seccomp_filter;
+use crate::host::Machine;
+use crate::server::{has_seccomp_filter, has_shadow_stack};
 
 /// A location in a program file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -110,7 +111,9 @@ pub(super) fn attach_one(
 ///
 /// On x86_64 kernels from 6.11 on, a uretprobe makes the process issue a special system call. A seccomp filter that
 /// does not know this call kills the process (systemd issue 34615, libseccomp issue 438), so a process with any filter
-/// gets no uretprobes.
+/// gets no uretprobes. Kernels before 6.11 change the return address in the stack, but not in the shadow stack: the CPU
+/// then kills the process.
 pub fn uretprobes_are_safe(pid: i32) -> bool {
-    has_seccomp_filter(pid) == Some(false)
+    let change_shadow_stack = Machine::this().kernel_version().is_some_and(|version| version >= (6, 11));
+    has_seccomp_filter(pid) == Some(false) && (change_shadow_stack || !has_shadow_stack(pid))
 }

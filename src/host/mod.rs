@@ -41,6 +41,13 @@ impl Machine {
         self.line("proc/sys/kernel/osrelease")
     }
 
+    /// Returns the first two numbers of the kernel's version.
+    pub fn kernel_version(&self) -> Option<(u32, u32)> {
+        let release = self.kernel_release()?;
+        let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|number| number.parse().ok());
+        Some((numbers.next()??, numbers.next()??))
+    }
+
     /// Returns the name and version of the distribution.
     pub fn distribution(&self) -> Option<String> {
         let release = self.text("etc/os-release")?;
@@ -107,6 +114,14 @@ mod tests {
         }
         let machine = Machine::at(dir.path());
         (dir, machine)
+    }
+
+    #[test]
+    fn the_kernels_version_begins_its_release() {
+        let version = |release| machine(&[("proc/sys/kernel/osrelease", release)]).1.kernel_version();
+        let cases = ["6.18.44-fc-v669", "5.10.0-35-arm64", "6.11-rc1", "7.2"].map(version);
+        assert_eq!(cases, [Some((6, 18)), Some((5, 10)), Some((6, 11)), Some((7, 2))]);
+        assert_eq!(["", "linux", "6"].map(version), [None; 3]);
     }
 
     #[test]

@@ -40,7 +40,8 @@ pub(super) struct Server {
     pub symbols_advice: Option<String>,
     /// Whether the program was deleted or replaced on disk since it was started.
     pub program_deleted: bool,
-    /// Whether uretprobes are safe to use. They are not if the process runs under a seccomp filter.
+    /// Whether uretprobes are safe to use. They are not if the process runs under a seccomp filter, or with a shadow
+    /// stack on a kernel before 6.11.
     pub uretprobes_safe: bool,
     pub probes: Vec<Probe>,
     /// What is measured only in part.

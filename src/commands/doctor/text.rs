@@ -45,7 +45,7 @@ fn head(server: &Server) -> Vec<String> {
         lines.extend(server.symbols_tried.iter().map(|trial| format!("  tried     {trial}")));
     }
     if !server.uretprobes_safe {
-        lines.push("  it runs under a seccomp filter, so no uretprobes are used".to_owned());
+        lines.push("  it runs under a seccomp filter, or with a shadow stack on this kernel, so no uretprobes are used".to_owned());
     }
     lines
 }

@@ -3,10 +3,11 @@
 //! The maps are parsed here rather than by `procfs`, because the process chooses the paths in them: `procfs` panics on
 //! a mapped file called `/SYSV`, and rejects all maps for one called `/SYSV` and no number.
 
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::symbols::Image;
+use crate::symbols::{open_regular, Image, ImageError, RootFolder};
 
 /// Returns the difference between addresses in process `pid` and link-time addresses of its executable `image`.
 ///
@@ -16,7 +17,7 @@ use crate::symbols::Image;
 /// # Errors
 /// Fails when the process's maps cannot be read, or when it does not run this executable.
 pub fn load_bias(pid: i32, image: &Image) -> io::Result<u64> {
-    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps"))?;
+    let maps = maps_of(pid)?;
     let exe = executable_id(pid)?;
     bias(&maps, exe, |offset| image.page_address_of(offset)).ok_or_else(|| {
         io::Error::new(io::ErrorKind::NotFound, format!("process {pid} has no mapping of its executable"))
@@ -46,19 +47,32 @@ impl FileMapping {
         &self.path
     }
 
-    /// Returns paths by which to open the file of process `pid`. The first leads to it wherever it is, and even if it
-    /// has been deleted, but may only be followed with permission to inspect any process. The second goes through the
-    /// process's root directory.
-    pub fn paths(&self, pid: i32) -> [PathBuf; 2] {
-        [format!("/proc/{pid}/map_files/{}", self.addresses), format!("/proc/{pid}/root{}", self.path)]
-            .map(PathBuf::from)
+    /// Reads the file, which process `pid` has mapped and may change at any time: a copy of at most `most` bytes.
+    ///
+    /// # Errors
+    /// Fails when the file cannot be opened, is too large, or is not an ELF file that can be used.
+    pub fn image(&self, pid: i32, most: u64) -> Result<Image, ImageError> {
+        let open = |source| ImageError::Open { path: self.path.clone(), source };
+        Image::of_copy(&self.open(&PathBuf::from(format!("/proc/{pid}"))).map_err(open)?, &self.path, most)
+    }
+
+    /// Opens the file of the process with this directory in /proc. Its link in `map_files` leads to the file wherever
+    /// it is, and even if it has been deleted, but may only be followed with permission to inspect any process.
+    /// Otherwise the path is looked up in the process's root directory, which its links do not leave.
+    fn open(&self, process: &Path) -> io::Result<File> {
+        open_regular(&process.join("map_files").join(&self.addresses))
+            .or_else(|_| RootFolder::open(&process.join("root"))?.open_file(Path::new(&self.path)))
     }
 }
 
 /// Returns the mapped files of process `pid`, by ascending address; empty if its maps cannot be read.
 pub fn file_mappings(pid: i32) -> Vec<FileMapping> {
-    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
-    maps.lines().filter_map(file_mapping).collect()
+    maps_of(pid).unwrap_or_default().lines().filter_map(file_mapping).collect()
+}
+
+/// Returns the text of a process's maps. A path need not be UTF-8: that of one file must not hide all others.
+fn maps_of(pid: i32) -> io::Result<String> {
+    Ok(String::from_utf8_lossy(&std::fs::read(format!("/proc/{pid}/maps"))?).into_owned())
 }
 
 fn file_mapping(line: &str) -> Option<FileMapping> {
@@ -119,6 +133,13 @@ fn parse(line: &str) -> Option<Mapping> {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
+    use std::fs;
+    use std::os::unix::ffi::OsStrExt;
+    use std::os::unix::fs::symlink;
+
+    use rustix::fs::{mknodat, FileType, Mode, CWD};
+
     use super::*;
 
     const MAPS: &str = "\
@@ -162,8 +183,91 @@ mod tests {
     fn mapped_files_have_paths() {
         let mapped: Vec<FileMapping> = MAPS.lines().filter_map(file_mapping).collect();
         assert_eq!((mapped.len(), mapped[0].name.as_str(), mapped[0].start), (3, "libc.so.6", 0x7f00_0000_0000));
-        let paths = ["/proc/7/map_files/7f0000000000-7f0000001000", "/proc/7/root/usr/lib/libc.so.6"];
-        assert_eq!(mapped[0].paths(7), paths.map(PathBuf::from));
+    }
+
+    /// A process as /proc shows it to whoever may not follow its `map_files`: a root directory, and a library in it.
+    struct Container {
+        folder: tempfile::TempDir,
+    }
+
+    impl Container {
+        fn new() -> Container {
+            let folder = tempfile::tempdir().expect("a folder");
+            fs::create_dir(folder.path().join("root")).expect("a folder");
+            Container { folder }
+        }
+
+        /// Returns the path, on the host, of the library.
+        fn library(&self) -> PathBuf {
+            self.folder.path().join("root/lib.so")
+        }
+
+        fn open(&self) -> io::Result<File> {
+            file_mapping("7f0000000000-7f0000001000 r--p 00000000 fe:01 11   /lib.so")
+                .expect("a mapping")
+                .open(self.folder.path())
+        }
+    }
+
+    #[test]
+    fn a_container_cannot_choose_which_file_is_opened() {
+        let container = Container::new();
+        let host = container.folder.path().join("secret");
+        fs::write(&host, "host").expect("a file");
+        symlink(&host, container.library()).expect("a link");
+        assert!(container.open().is_err(), "a link to a file of the host");
+        let replace_by = |make: &dyn Fn(&Path)| {
+            _ = fs::remove_file(container.library()).or_else(|_| fs::remove_dir(container.library()));
+            make(&container.library());
+        };
+        replace_by(&|path| mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a pipe"));
+        assert!(container.open().is_err(), "a pipe");
+        replace_by(&|path| fs::create_dir(path).expect("a folder"));
+        assert!(container.open().is_err(), "a folder");
+        replace_by(&|path| fs::write(path, "a file").expect("a file"));
+        assert_eq!(io::read_to_string(container.open().expect("the file")).expect("text"), "a file");
+    }
+
+    #[test]
+    fn a_library_may_be_truncated_while_it_is_in_use() {
+        let container = Container::new();
+        fs::copy("/proc/self/exe", container.library()).expect("a copy of this test");
+        let image = Image::of_copy(&container.open().expect("the file"), "/lib.so", u64::MAX).expect("a program");
+        let symbols = image.symbols().count();
+        File::create(container.library()).expect("an empty file");
+        // The pages that were read before must not hide that the file is gone.
+        image.release_memory();
+        let text = image.section(".text").expect("code");
+        assert!(image
+            .bytes(text.start, usize::try_from(text.end - text.start).expect("a size"))
+            .expect("code")
+            .iter()
+            .any(|byte| *byte != 0));
+        assert_eq!(image.symbols().count(), symbols);
+    }
+
+    #[test]
+    fn a_library_that_is_too_large_or_no_program_is_refused() {
+        let container = Container::new();
+        let refused = |most| {
+            Image::of_copy(&container.open().expect("the file"), "/lib.so", most).err().expect("a refusal").to_string()
+        };
+        File::create(container.library()).expect("a file").set_len(1 << 40).expect("a sparse file");
+        assert!(refused(1 << 20).contains("too large"));
+        fs::write(container.library(), "").expect("an empty file");
+        assert!(refused(1 << 20).contains("/lib.so"));
+    }
+
+    #[test]
+    fn a_path_that_is_not_utf8_hides_no_other_mapping() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join(OsStr::from_bytes(b"\xff"));
+        fs::write(&path, "mapped").expect("a file");
+        let before = file_mappings(std::process::id() as i32).len();
+        // SAFETY: nothing changes the file.
+        let _map = unsafe { memmap2::Mmap::map(&File::open(&path).expect("the file")) }.expect("a mapping");
+        let mapped = file_mappings(std::process::id() as i32);
+        assert!(before > 0 && mapped.iter().any(|m| m.name == "\u{fffd}"), "{mapped:?}");
     }
 
     #[test]

@@ -3,12 +3,11 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{open, openat2, Mode, OFlags, ResolveFlags};
+use super::root_folder::RootFolder;
 
 /// The directories to search.
 #[derive(Debug)]
@@ -19,7 +18,7 @@ pub struct DebugRoots {
 /// A root directory, and the path of the program in it.
 #[derive(Debug)]
 pub(super) struct Root {
-    folder: OwnedFd,
+    folder: RootFolder,
     shown: PathBuf,
     pub program: PathBuf,
 }
@@ -71,8 +70,7 @@ fn is_same_folder(a: &Path, b: &Path) -> bool {
 
 impl Root {
     fn open(path: &Path, program: PathBuf) -> io::Result<Root> {
-        let folder = open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-        Ok(Root { folder, shown: path.to_owned(), program })
+        Ok(Root { folder: RootFolder::open(path)?, shown: path.to_owned(), program })
     }
 
     /// Returns how messages show a path in this root directory.
@@ -80,63 +78,18 @@ impl Root {
         self.shown.join(path.strip_prefix("/").unwrap_or(path))
     }
 
-    /// Opens a regular file by its path in this root directory. No symbolic link leads out of it: a link in a container
-    /// must not make this process, which is root on the host, open a file of the host.
+    /// Opens a regular file by its path in this root directory, as [`RootFolder::open_file`] does.
     ///
     /// # Errors
     /// Fails when there is no such file, or when it is not a regular one.
     pub fn open_file(&self, path: &Path) -> io::Result<File> {
-        // Do not block, because the file could be a pipe.
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let file = File::from(openat2(&self.folder, path, flags, Mode::empty(), ResolveFlags::IN_ROOT)?);
-        if file.metadata()?.is_file() {
-            Ok(file)
-        } else {
-            Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"))
-        }
+        self.folder.open_file(path)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::symlink;
-
-    use rustix::fs::{fcntl_getfl, mknodat, FileType, CWD};
-    use rustix::io::{fcntl_getfd, FdFlags};
-
-    #[test]
-    fn a_root_folder_is_not_left() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let secret = folder.path().join("secret");
-        fs::write(&secret, "host").expect("a file");
-        let inside = folder.path().join("root");
-        fs::create_dir_all(inside.join("etc")).expect("a folder");
-        fs::write(inside.join("etc/file"), "inside").expect("a file");
-        symlink("/etc/file", inside.join("absolute")).expect("a link");
-        symlink("../../secret", inside.join("etc/up")).expect("a link");
-        symlink(&secret, inside.join("out")).expect("a link");
-        let root = Root::open(&inside, PathBuf::new()).expect("the folder");
-        // Programs that armtrace starts do not get it, and it cannot be read itself.
-        assert!(fcntl_getfd(&root.folder).is_ok_and(|flags| flags.contains(FdFlags::CLOEXEC)));
-        assert!(fcntl_getfl(&root.folder).is_ok_and(|flags| flags.contains(OFlags::PATH)));
-        assert!(Root::open(&secret, PathBuf::new()).is_err(), "a file");
-        let open = |path: &str| root.open_file(Path::new(path)).map(|mut f| io::read_to_string(&mut f).expect("text"));
-        assert_eq!(open("/etc/file").expect("the file"), "inside");
-        assert_eq!(open("/absolute").expect("the file"), "inside");
-        for path in ["/out", "/etc/up", "/../secret", "/etc", "/nothing"] {
-            assert!(open(path).is_err(), "{path}");
-        }
-    }
-
-    #[test]
-    fn a_pipe_does_not_hold_anybody_up() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let pipe = folder.path().join("pipe");
-        mknodat(CWD, pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a pipe");
-        let root = Root::open(folder.path(), PathBuf::new()).expect("the folder");
-        assert!(root.open_file(Path::new("/pipe")).is_err());
-    }
 
     #[test]
     fn a_deleted_programs_path_is_known() {

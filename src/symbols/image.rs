@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
+use std::io::{self, Read};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -284,6 +285,18 @@ struct Segment {
     memory_size: u64,
 }
 
+/// Maps a copy of a file that has at most this many bytes.
+fn copied(file: &File, most: u64) -> io::Result<Mmap> {
+    let mut copy = tempfile::tempfile()?;
+    // A sparse file takes no longer to refuse than any other, and a file that grows meanwhile is cut off.
+    if file.metadata()?.len() > most {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, "it is too large for a copy"));
+    }
+    io::copy(&mut file.take(most), &mut copy)?;
+    // SAFETY: nothing else has access to the copy, which has no name.
+    unsafe { Mmap::map(&copy) }
+}
+
 /// A mapped server binary.
 pub struct Image {
     data: Mmap,
@@ -318,6 +331,22 @@ impl Image {
         // than rewrite them.
         let data = unsafe { Mmap::map(&file) }.map_err(open)?;
         Image::parse(data, &shown)
+    }
+
+    /// Indexes a copy of an ELF file that others may write to, as a server's library in a container: anyone who may
+    /// truncate a mapped file can kill the process that maps it. The copy has no name and is mapped, so that the kernel
+    /// can reclaim its memory. `shown` is how messages name the file.
+    ///
+    /// # Errors
+    /// Fails like [`Image::open`], and when the file has more than `most` bytes or there is no room for a copy.
+    pub fn of_copy(file: &File, shown: &str, most: u64) -> Result<Image, ImageError> {
+        let data = copied(file, most).map_err(|source| ImageError::Open { path: shown.to_owned(), source })?;
+        Image::parse(data, shown)
+    }
+
+    /// Returns the size of the file, in bytes.
+    pub fn file_size(&self) -> u64 {
+        self.data.len() as u64
     }
 
     /// Releases the memory of the parts of the file that were read so far; they are read again on demand.

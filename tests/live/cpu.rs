@@ -337,7 +337,7 @@ impl Files {
     fn at(&mut self, address: u64) -> Option<&(Image, u64)> {
         let mapping = self.mappings.iter().find(|m| (m.start..m.end).contains(&address))?;
         let open = || {
-            let image = mapping.paths(self.pid).iter().find_map(|path| Image::open(path).ok())?;
+            let image = mapping.image(self.pid, 1 << 30).ok()?;
             let bias = mapping.start.wrapping_sub(image.page_address_of(mapping.offset)?);
             Some((image, bias))
         };

@@ -11,8 +11,13 @@ use types::primitive as primitives;
 
 /// The capacity of the programs' map.
 const MAX_ROWS: usize = types::limit::MAX_FRAME_ROWS.0 as usize;
+/// The most libraries that are examined; the process chooses how many files it maps.
+const MAX_LIBRARIES: usize = 8;
 /// The most functions that are examined per library; those that wait need fewer than 100.
 const MAX_FUNCTIONS: usize = 512;
+
+/// The most bytes of a library that is read. The C++ library without its debug information stripped off has 30 MB.
+const MAX_LIBRARY: u64 = 64 << 20;
 
 /// The exported functions by which a program waits.
 const FUNCTIONS: &[(&str, primitives)] = &[
@@ -57,7 +62,7 @@ const FUNCTIONS: &[(&str, primitives)] = &[
 pub(super) fn rows(pid: i32) -> BTreeMap<u64, types::library_frame> {
     let mut rows = BTreeMap::new();
     for library in libraries(pid) {
-        let Some(image) = library.paths(pid).iter().find_map(|path| Image::open(path).ok()) else { continue };
+        let Ok(image) = library.image(pid, MAX_LIBRARY) else { continue };
         let Some(linked) = image.page_address_of(library.offset) else { continue };
         let bias = library.start.wrapping_sub(linked);
         rows.extend(rows_of(&image).into_iter().map(|(addr, row)| (addr.wrapping_add(bias), row)));
@@ -71,6 +76,7 @@ fn libraries(pid: i32) -> Vec<FileMapping> {
     let mut found = file_mappings(pid);
     found.retain(|m| names.iter().any(|name| m.name.starts_with(name)));
     found.dedup_by(|a, b| a.name == b.name);
+    found.truncate(MAX_LIBRARIES);
     found
 }
 

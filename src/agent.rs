@@ -122,6 +122,7 @@ impl Agent {
     /// Fails if this program offers no site to probe, or if the kernel refuses.
     pub fn attach(target: Target, options: Options) -> Result<Agent, AttachError> {
         attach::require_privilege()?;
+        take_out_leftovers(target.pid);
         let plan = Arc::new(plan(&target, options.max_overhead)?);
         let target = Arc::new(target);
         let namer = Namer::new(&target);
@@ -317,6 +318,15 @@ fn keep_within(source: &Arc<Source>, budget: f64, costs: Costs) {
     let others = Arc::downgrade(source);
     let others_ns = move || others.upgrade().map_or(0, |source| source.others_ns(&costs));
     source.latches.keep_within(Budget { share: budget, costs, others_ns: Box::new(others_ns) });
+}
+
+/// Takes out what another tracer has left in the server's code, before this one's breakpoints are there.
+fn take_out_leftovers(pid: i32) {
+    match attach::take_out_leftovers(pid) {
+        Ok(0) => {}
+        Ok(n) => tracing::warn!("breakpoints that a killed tracer had left in the server's code, now taken out: {n}"),
+        Err(error) => tracing::warn!("cannot see whether killed tracers left breakpoints: {error:#}"),
+    }
 }
 
 /// Plans the sites of latch waits.

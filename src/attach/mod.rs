@@ -7,6 +7,7 @@ mod counter;
 mod features;
 mod futex;
 mod governor;
+mod leftovers;
 mod perf;
 mod shield;
 mod sites;
@@ -18,6 +19,7 @@ pub use counter::{Countable, Counter, Reading, Whose};
 pub use features::{attach_cookies, capabilities, features, Feature};
 pub use futex::{attach_futex, futex_wait_is_traceable, futex_wake_is_traceable, stacks_are_shown, FutexPrograms};
 pub use governor::{Budget, Governor, Limit, Turn, Usage, PERIOD};
+pub use leftovers::{breakpoints, take_out_leftovers};
 pub(crate) use perf::{control, event, open_event, Control, Event, Scope};
 pub use sites::{attach_sites, uretprobes_are_safe, SiteAddress, SitePrograms};
 

@@ -35,6 +35,8 @@ pub struct FileMapping {
     pub offset: u64,
     /// The file name without directories, which depend on the mount namespace.
     pub name: String,
+    /// Whether it may be executed.
+    pub is_code: bool,
     /// The whole path, as the process sees it.
     path: String,
     /// The address range, as the file names in `/proc/PID/map_files` have it.
@@ -47,13 +49,21 @@ impl FileMapping {
         &self.path
     }
 
+    /// Opens the file, which process `pid` has mapped.
+    ///
+    /// # Errors
+    /// Fails when it is out of reach, or no regular file.
+    pub fn file(&self, pid: i32) -> io::Result<File> {
+        self.open(&PathBuf::from(format!("/proc/{pid}")))
+    }
+
     /// Reads the file, which process `pid` has mapped and may change at any time: a copy of at most `most` bytes.
     ///
     /// # Errors
     /// Fails when the file cannot be opened, is too large, or is not an ELF file that can be used.
     pub fn image(&self, pid: i32, most: u64) -> Result<Image, ImageError> {
         let open = |source| ImageError::Open { path: self.path.clone(), source };
-        Image::of_copy(&self.open(&PathBuf::from(format!("/proc/{pid}"))).map_err(open)?, &self.path, most)
+        Image::of_copy(&self.file(pid).map_err(open)?, &self.path, most)
     }
 
     /// Opens the file of the process with this directory in /proc. Its link in `map_files` leads to the file wherever
@@ -79,8 +89,10 @@ fn file_mapping(line: &str) -> Option<FileMapping> {
     let Mapping { start, end, offset, .. } = parse(line)?;
     let path = &line[line.find('/')?..];
     let name = path.rsplit('/').next()?.to_owned();
-    let addresses = line.split(' ').next()?.to_owned();
-    Some(FileMapping { start, end, offset, name, path: path.to_owned(), addresses })
+    let mut fields = line.split(' ');
+    let addresses = fields.next()?.to_owned();
+    let is_code = fields.next()?.contains('x');
+    Some(FileMapping { start, end, offset, name, is_code, path: path.to_owned(), addresses })
 }
 
 /// Device and inode as `/proc/PID/maps` shows them.

@@ -12,6 +12,7 @@ mod handoffs;
 mod hardware;
 mod lab;
 mod landing;
+mod leftovers;
 mod library;
 mod life;
 mod naming;

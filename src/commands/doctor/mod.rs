@@ -172,7 +172,7 @@ mod tests {
             .hardware.has_counters .hardware.numa_accesses
             .host .host.arch .host.cpus .host.kernel
             .ready
-            .server .server.arch .server.build_id
+            .server .server.arch .server.breakpoints .server.build_id
             .server.checksums .server.checksums[].cpu_has_instruction .server.checksums[].function
             .server.checksums[].implementation .server.checksums[].instruction .server.checksums[].purpose
             .server.damage .server.flavor .server.getcpu .server.getcpu.glibc .server.getcpu.path .server.limits

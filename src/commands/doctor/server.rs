@@ -43,6 +43,10 @@ pub(super) struct Server {
     /// Whether uretprobes are safe to use. They are not if the process runs under a seccomp filter, or with a shadow
     /// stack on a kernel before 6.11.
     pub uretprobes_safe: bool,
+    /// The number of breakpoints in its code, of tracers that are at work, or that were killed and left them; absent
+    /// if its memory cannot be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub breakpoints: Option<usize>,
     pub probes: Vec<Probe>,
     /// What is measured only in part.
     pub limits: Vec<String>,
@@ -120,6 +124,7 @@ impl Server {
             symbols_advice: target.symbols_advice(),
             program_deleted: target.is_deleted,
             uretprobes_safe: attach::uretprobes_are_safe(target.pid),
+            breakpoints: attach::breakpoints(target.pid).ok(),
             probes: plan.probes.iter().map(|probe| Probe::of(&plan, probe, costs)).collect(),
             limits: plan.limits,
             not_measured: plan.gaps,

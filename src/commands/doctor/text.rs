@@ -44,8 +44,17 @@ fn head(server: &Server) -> Vec<String> {
         lines.push(format!("  InnoDB's functions have no names. {advice}"));
         lines.extend(server.symbols_tried.iter().map(|trial| format!("  tried     {trial}")));
     }
+    if let Some(breakpoints @ 1..) = server.breakpoints {
+        lines.push(format!(
+            "  breakpoints in its code: {breakpoints}. A tracer is at work, or was killed and left them; then attaching \
+             armtrace takes them out"
+        ));
+    }
     if !server.uretprobes_safe {
-        lines.push("  it runs under a seccomp filter, or with a shadow stack on this kernel, so no uretprobes are used".to_owned());
+        lines.push(
+            "  it runs under a seccomp filter, or with a shadow stack on this kernel, so no uretprobes are used"
+                .to_owned(),
+        );
     }
     lines
 }

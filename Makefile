@@ -26,7 +26,7 @@ export CLANG_FORMAT ?= $(notdir $(or $(shell command -v clang-format-16),clang-f
 VM_SCRIPTS := $(addprefix tests/vm/,common data image kernel guest check live matrix server-binary) scripts/debs packaging/dist
 
 .PHONY: help demo build setup check fmt fmt-check fmt-check-rust fmt-check-bpf lint clippy shellcheck
-.PHONY: unit unit-tests programs prometheus binaries live schemas truth truth-page guest test test-all bench bench-counting clean
+.PHONY: unit unit-tests programs prometheus binaries live chaos schemas truth truth-page guest test test-all bench bench-counting clean
 
 help: ## this list
 	@sed -n -e 's/^##@ \(.*\)/\n\1/p' -e 's/^\([a-z0-9-]*\):[^#]*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -87,6 +87,9 @@ setup: ## install what is missing for all tests, on Debian or Ubuntu (FOR=check:
 
 live: setup ## tests on real servers under load, as root (ARGS=name picks some)
 	cargo test --locked --release --test live $(RUNNER) -- --test-threads=1 --skip guest:: $(ARGS)
+
+chaos: setup ## kills at random moments, as root: half an hour (ROUNDS=300)
+	ARMTRACE_CHAOS=$(or $(ROUNDS),300) cargo test --locked --release --test live $(RUNNER) -- --test-threads=1 --nocapture chaos::
 
 truth: setup ## docs/explanation/truth.md anew: servers against performance_schema, as root: hours (ARGS=mysql_8_0 picks servers; LOADS=tpcc, prints only)
 	cargo test --locked --release --test live $(RUNNER) -- --test-threads=1 --nocapture --ignored --exact truth_suite::truth_suite

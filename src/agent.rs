@@ -17,7 +17,7 @@ use crate::measure::{Attached, Attaching, Later, Measurement, More, Snapshot};
 use crate::memory;
 use crate::model::ProbeStatus;
 use crate::names::Namer;
-use crate::server::{cpu_time_ns, has_shadow_stack, Target};
+use crate::server::{cpu_time_ns, has_shadow_stack, is_another_armtrace, Target};
 use crate::worker::{Stop, Worker};
 
 /// The interval at which the cost of hits is measured again. It differs after a migration of a virtual machine, or once
@@ -324,6 +324,8 @@ fn keep_within(source: &Arc<Source>, budget: f64, costs: Costs) {
 fn take_out_leftovers(pid: i32) {
     match attach::take_out_leftovers(pid) {
         Ok(0) => {}
+        // It may have detached meanwhile.
+        Ok(n) if is_another_armtrace() => tracing::debug!("breakpoints that were there and are not any more: {n}"),
         Ok(n) => tracing::warn!("breakpoints that a killed tracer had left in the server's code, now taken out: {n}"),
         Err(error) => tracing::warn!("cannot see whether killed tracers left breakpoints: {error:#}"),
     }

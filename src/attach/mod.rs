@@ -21,6 +21,7 @@ pub use futex::{attach_futex, futex_wait_is_traceable, futex_wake_is_traceable, 
 pub use governor::{Budget, Governor, Limit, Turn, Usage, PERIOD};
 pub use leftovers::{breakpoints, take_out_leftovers};
 pub(crate) use perf::{control, event, open_event, Control, Event, Scope};
+pub use shield::close_if_killed;
 pub use sites::{attach_sites, uretprobes_are_safe, SiteAddress, SitePrograms};
 
 #[cfg(test)]

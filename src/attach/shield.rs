@@ -7,7 +7,9 @@
 
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd};
 use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
+use std::sync::atomic::{AtomicI32, Ordering};
 
 /// The stack size, in bytes: much more than libbpf needs, which keeps some paths on its stack.
 const STACK: usize = 256 << 10;
@@ -16,7 +18,18 @@ const STACK: usize = 256 << 10;
 /// malloc's, that the work then waits for. When the helper process ends, the kernel detaches the probes.
 const PATIENCE: u32 = 60;
 
+/// The descriptor of the socket that this process listens on, which the helper process has too; -1 if there is none.
+static LISTENER: AtomicI32 = AtomicI32::new(-1);
+
+/// Lets nobody connect to a socket any more once this process is killed, even if a helper process still finishes its
+/// work. Otherwise the port would be taken that long. The socket is to stay open as long as this process runs.
+pub fn close_if_killed(listener: &impl AsFd) {
+    LISTENER.store(listener.as_fd().as_raw_fd(), Ordering::Relaxed);
+}
+
 struct Job<F, T> {
+    /// The process that wants it done.
+    client: libc::pid_t,
     work: Option<F>,
     outcome: Option<std::thread::Result<T>>,
 }
@@ -26,7 +39,8 @@ struct Job<F, T> {
 ///
 /// Returns `None` if the helper process alone was killed. Where no process can be created, the work runs in this one.
 pub fn shielded<T>(work: impl FnOnce() -> T) -> Option<T> {
-    let mut job = Job { work: Some(work), outcome: None };
+    // SAFETY: has no arguments, and cannot fail.
+    let mut job = Job { client: unsafe { libc::getpid() }, work: Some(work), outcome: None };
     run(&mut job);
     if let Some(work) = job.work.take() {
         return Some(work());
@@ -58,18 +72,42 @@ extern "C" fn perform<F: FnOnce() -> T, T>(job: *mut c_void) -> c_int {
     let job = unsafe { &mut *job.cast::<Job<F, T>>() };
     // SAFETY: sets a timer of this process.
     unsafe { libc::alarm(PATIENCE) };
+    expect_death_of(job.client);
     job.outcome = job.work.take().map(|work| catch_unwind(AssertUnwindSafe(work)));
     0
 }
 
-/// Blocks all signals except the alarm in this thread, and so in the process that it starts, because Ctrl-C is sent to
-/// both. Returns the previous mask.
+/// The signal that the helper process gets when the other one has been killed. Nothing else uses it.
+fn orphaned() -> c_int {
+    libc::SIGRTMAX() - 1
+}
+
+/// Gives up what the helper process does not need once `client` has been killed.
+fn expect_death_of(client: libc::pid_t) {
+    // SAFETY: installs a handler that only calls what a handler may call. This process has signal handlers of its own.
+    unsafe {
+        libc::signal(orphaned(), close_listener as *const () as libc::sighandler_t);
+        libc::prctl(libc::PR_SET_PDEATHSIG, orphaned());
+        if libc::getppid() != client {
+            close_listener(0);
+        }
+    }
+}
+
+extern "C" fn close_listener(_: c_int) {
+    // SAFETY: takes a number. If it is no socket's descriptor, nothing happens.
+    unsafe { libc::shutdown(LISTENER.load(Ordering::Relaxed), libc::SHUT_RDWR) };
+}
+
+/// Blocks all signals in this thread, and so in the process that it starts, because Ctrl-C is sent to both; except the
+/// alarm and the one that tells that process of this one's death. Returns the previous mask.
 fn block_signals() -> libc::sigset_t {
     let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
     // SAFETY: the first two calls fill `all`; the last one reads it and fills `before`.
     unsafe {
         libc::sigfillset(all.as_mut_ptr());
         libc::sigdelset(all.as_mut_ptr(), libc::SIGALRM);
+        libc::sigdelset(all.as_mut_ptr(), orphaned());
         libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
         before.assume_init()
     }
@@ -136,5 +174,41 @@ mod tests {
         let before = mask();
         shielded(|| ());
         assert_eq!(mask(), before);
+    }
+
+    /// Listens, and is killed while it waits for its helper process. The test below runs it in a process of its own.
+    #[test]
+    #[ignore = "runs in a process that is killed"]
+    fn listener() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        close_if_killed(&listener);
+        shielded(|| {
+            println!("\nport {}", listener.local_addr().unwrap().port());
+            std::thread::sleep(std::time::Duration::from_secs(10));
+        });
+    }
+
+    #[test]
+    fn the_port_of_a_killed_process_is_free_at_once() {
+        use std::io::{BufRead, BufReader};
+        use std::process::{Command, Stdio};
+
+        let this = std::env::current_exe().unwrap();
+        let mut child = Command::new(this)
+            .args(["--exact", "attach::shield::tests::listener", "--ignored", "--nocapture"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+        let port: u16 = lines.find_map(|line| line.strip_prefix("port ")?.parse().ok()).unwrap();
+        let listen = || std::net::TcpListener::bind(("127.0.0.1", port));
+        assert!(listen().is_err(), "the port is not taken, so this test could not fail");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let is_free = (0..100).any(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+            listen().is_ok()
+        });
+        assert!(is_free);
     }
 }

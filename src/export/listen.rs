@@ -5,12 +5,20 @@ use socket2::{Domain, Socket, Type};
 use std::fmt;
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::str::FromStr;
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// The default port. ebpf_exporter has the same default.
 pub const DEFAULT_PORT: u16 = 9435;
 
 const BACKLOG: i32 = 128;
+
+/// How long a killed process may take to give back its port, and the interval of attempts to get it. Most of it is what
+/// the kernel needs to take probes off.
+const PATIENCE: Duration = Duration::from_secs(3);
+const RETRY: Duration = Duration::from_millis(20);
 
 /// An address to listen on: `:9435` or `9435` (all interfaces), `127.0.0.1:9435`, `[::1]:9435`, `localhost:9435`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,18 +110,41 @@ fn taken_next(listen: &Listen) -> String {
 #[derive(Debug)]
 pub struct Listener(TcpListener);
 
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
 impl Listen {
     /// Binds the port. Call this before attaching, so that a port in use costs the server nothing.
     ///
     /// # Errors
     /// Fails with the reason, and what to do next.
     pub fn bind(&self) -> Result<Listener, BindError> {
+        let began = Instant::now();
+        loop {
+            match self.try_bind() {
+                Ok(bound) => return Ok(Listener(bound)),
+                Err(error) if error.kind() == ErrorKind::AddrInUse && began.elapsed() < PATIENCE && self.is_dying() => {
+                    thread::sleep(RETRY);
+                }
+                Err(error) => return Err(self.explain(error)),
+            }
+        }
+    }
+
+    fn try_bind(&self) -> io::Result<TcpListener> {
         match self.host {
             Some(host) => bind_to(SocketAddr::new(host, self.port)),
             None => self.bind_all_interfaces(),
         }
-        .map(Listener)
-        .map_err(|error| self.explain(error))
+    }
+
+    /// Whether the port is that of a process which was killed and still gives back what it had. It has no descriptors
+    /// any more, or only its helper has.
+    fn is_dying(&self) -> bool {
+        port_holder(self.port).is_none_or(|holder| holder.is_orphan)
     }
 
     /// Binds IPv6 and IPv4 with one socket, or only IPv4 on hosts without IPv6.

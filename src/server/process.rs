@@ -35,6 +35,19 @@ pub fn has_shadow_stack(pid: i32) -> bool {
     features.is_some_and(|features| features.split_whitespace().any(|feature| feature == "shstk"))
 }
 
+/// Returns whether process `pid` runs this program, whatever its threads are called.
+pub fn is_armtrace(pid: i32) -> bool {
+    let program = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+    program.file_name().is_some_and(|name| name.to_string_lossy().starts_with(env!("CARGO_PKG_NAME")))
+}
+
+/// Returns whether another process runs this program.
+pub fn is_another_armtrace() -> bool {
+    let own = std::process::id() as i32;
+    let all = procfs::process::all_processes().into_iter().flatten().flatten();
+    all.map(|process| process.pid).any(|pid| pid != own && is_armtrace(pid))
+}
+
 /// Returns the process to which thread `tid` belongs: itself if it is a process.
 pub(super) fn of_thread(tid: i32) -> Option<i32> {
     status(tid).map(|status| status.tgid)

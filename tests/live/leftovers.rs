@@ -15,7 +15,7 @@ use lab::releases::Release;
 use lab::server::{wait_for, Options, Server};
 
 /// A function of the server that nothing calls while it serves.
-const NOT_CALLED: &str = "my_print_default_files";
+const NOT_CALLED: [&str; 2] = ["my_print_variables", "_Z18my_print_variables"];
 
 #[cfg(target_arch = "x86_64")]
 const BREAKPOINT: &[u8] = &[0xcc];
@@ -32,7 +32,8 @@ struct Code {
 impl Code {
     fn of_uncalled_function(pid: i32) -> Result<Code> {
         let image = Image::open(&PathBuf::from(format!("/proc/{pid}/exe")))?;
-        let function = image.functions_named(NOT_CALLED).next().context("the server lacks the function")?.addr;
+        let mut found = NOT_CALLED.iter().flat_map(|name| image.functions_named(name));
+        let function = found.next().context("the server lacks the function")?.addr;
         let memory = OpenOptions::new().read(true).write(true).open(format!("/proc/{pid}/mem"))?;
         let address = function + load_bias(pid, &image)?;
         let mut code = Code { memory, address, original: Vec::new() };

@@ -3,6 +3,7 @@
 
 mod bad_input;
 mod budget;
+mod chaos;
 mod cost;
 mod cpu;
 mod events;

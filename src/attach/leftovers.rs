@@ -1,8 +1,9 @@
 //! Breakpoints in a server's code, and how those are taken out that a killed tracer has left.
 //!
-//! A process that is killed while it detaches can leave breakpoints behind: see [`super::shield`]. Each hit of one costs
-//! a trap until the server ends. Attaching a probe at that place gives the breakpoint an owner again, and detaching it
-//! takes the breakpoint out. Where another tracer's probe is at work, the breakpoint stays, and neither tracer notices.
+//! A process that is killed while it detaches can leave breakpoints behind: see [`super::shield`]. Each hit of one
+//! costs a trap until the server ends. Attaching a probe at that place gives the breakpoint an owner again, and
+//! detaching it takes the breakpoint out. Where another tracer's probe is at work, the breakpoint stays, and neither
+//! tracer notices.
 
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -20,7 +20,7 @@ use lab::server::{wait_for, Options, Server};
 /// How long a restarted agent may take until it serves metrics.
 const BACK: Duration = Duration::from_secs(5);
 
-/// The longest time that an agent lives. Attaching takes about half a second, and turns of the probes come and go after.
+/// The longest time that an agent lives. Attaching takes about half a second; then turns of the probes come and go.
 const LIFE_MS: u64 = 1500;
 
 /// What is killed at once.
@@ -28,7 +28,7 @@ const LIFE_MS: u64 = 1500;
 enum Killed {
     /// The agent.
     Agent,
-    /// The agent and the processes that attach and detach for it, as at the end of a cgroup, and as the OOM killer does.
+    /// The agent and the processes that attach and detach for it, as at the end of a cgroup, and by the OOM killer.
     All,
     /// First those processes, a moment later the agent.
     HelpersFirst,

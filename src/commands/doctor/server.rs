@@ -207,6 +207,7 @@ pub(super) mod tests {
         let text = || Some("known".to_owned());
         Server {
             damage: text(),
+            breakpoints: Some(0),
             symbol_file: text(),
             symbols_advice: text(),
             probes: vec![Probe {

@@ -211,6 +211,8 @@ server    mysql 8.0.31, x86_64, process 4242, build id none
         assert_eq!(head(&server).join("\n"), expected);
         let lines = head(&Server { symbols_advice: None, damage: None, ..server });
         assert_eq!(lines.len(), 3, "{lines:?}");
+        let traced = Server { uretprobes_safe: true, breakpoints: Some(2), ..Server::default() };
+        assert!(head(&traced)[3].starts_with("  breakpoints in its code: 2."), "{:?}", head(&traced));
     }
 
     #[test]

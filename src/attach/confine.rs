@@ -85,10 +85,18 @@ fn kept(writes: Writes) -> CapabilitySet {
         kept |= CapabilitySet::DAC_OVERRIDE;
     }
     // Some kernels without such links let nobody else attach a uprobe (since 6.17, and in updates of older ones).
-    if !uprobe_multi_works() {
+    if !uprobe_multi_works() || perf_needs_admin() {
         kept |= CapabilitySet::SYS_ADMIN;
     }
     kept
+}
+
+/// Returns whether the kernel lets only CAP_SYS_ADMIN count and sample events, as those of Debian and Ubuntu do from
+/// this level of `kernel.perf_event_paranoid` on.
+fn perf_needs_admin() -> bool {
+    const ADMIN_ONLY: i32 = 3;
+    let level = std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid");
+    level.is_ok_and(|level| level.trim().parse().is_ok_and(|level: i32| level >= ADMIN_ONLY))
 }
 
 fn keep_capabilities(kept: CapabilitySet) -> io::Result<()> {

@@ -15,8 +15,16 @@ use lab::server::{wait_for, Options, Server};
 const REQUIRED: &str = "+bpf,+perfmon,+sys_ptrace";
 const RECOMMENDED: &str = "+bpf,+perfmon,+sys_ptrace,+dac_read_search";
 
-/// The bits of CAP_SYS_MODULE, CAP_SYS_RAWIO, CAP_DAC_OVERRIDE, CAP_SETUID, CAP_NET_ADMIN and CAP_SYS_ADMIN.
-const HARMFUL: u64 = 1 << 16 | 1 << 17 | 1 << 1 | 1 << 7 | 1 << 12 | 1 << 21;
+/// The bits of CAP_SYS_MODULE, CAP_SYS_RAWIO, CAP_DAC_OVERRIDE, CAP_SETUID and CAP_NET_ADMIN.
+const HARMFUL: u64 = 1 << 16 | 1 << 17 | 1 << 1 | 1 << 7 | 1 << 12;
+/// The bit of CAP_SYS_ADMIN.
+const ADMIN: u64 = 1 << 21;
+
+/// Returns whether the kernel lets only CAP_SYS_ADMIN use performance events, as Debian's does.
+fn perf_needs_admin() -> Result<bool> {
+    let level: i32 = fs::read_to_string("/proc/sys/kernel/perf_event_paranoid")?.trim().parse()?;
+    Ok(level > 2)
+}
 
 /// Returns a field of the status of each thread of a process.
 fn of_threads(pid: i32, field: &str) -> Result<Vec<String>> {
@@ -50,6 +58,7 @@ fn what_is_not_needed_is_given_up() -> Result<()> {
         for held in of_threads(agent.pid(), field)? {
             let held = u64::from_str_radix(&held, 16)?;
             ensure!(held != 0 && held & HARMFUL == 0, "{field} is {held:x}");
+            ensure!(held & ADMIN == 0 || perf_needs_admin()?, "{field} is {held:x}");
         }
     }
     for (field, expected) in [("NoNewPrivs", "1"), ("Seccomp", "2")] {

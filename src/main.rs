@@ -12,7 +12,7 @@ fn main() -> ExitCode {
     match commands::execute(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("armtrace: {failure}");
+            eprintln!("armtrace: {}", failure.message());
             failure.status().into()
         }
     }

@@ -61,6 +61,17 @@ fn an_estimate_is_shown_whole_with_its_error() {
     }
 }
 
+#[test]
+fn a_servers_own_words_are_no_commands_for_the_terminal() {
+    let mut hostile = busy(60);
+    hostile.target.version = "9.7\x1b]0;owned\x07".to_owned();
+    hostile.latch.waits[0].latch = "wait/synch/mutex/innodb/\x1b[2Jx".to_owned();
+    let output = Output::default();
+    LiveView::with_output(Box::new(output.clone()), None, URL).draw(&hostile).unwrap();
+    let text = output.take();
+    assert!(text.contains("owned") && text.chars().all(|c| c == '\n' || !c.is_control()), "{text:?}");
+}
+
 /// Returns the busy server as if from a recording.
 fn replayed(ticks: u64) -> Snapshot {
     let replayed = Replayed {

@@ -11,6 +11,7 @@ use crate::audit::AuditError;
 use crate::export::BindError;
 use crate::measure::statements::UncountedStatements;
 use crate::measure::watchpoint::Unwatched;
+use crate::present::foreign::harmless;
 use crate::recording::compare::{PsError, ScalingError};
 use crate::recording::FormatError;
 use crate::server::{ClientError, OpenError};
@@ -176,6 +177,11 @@ pub enum FileError {
 }
 
 impl Failure {
+    /// Returns the message for the user's terminal.
+    pub fn message(&self) -> String {
+        harmless(&self.to_string()).into_owned()
+    }
+
     /// Returns a function that turns the reason why the file at `path` cannot be used into a failure.
     pub fn of_file<E: Into<FileError>>(path: impl Into<PathBuf>) -> impl FnOnce(E) -> Failure {
         let path = path.into();

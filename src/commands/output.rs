@@ -7,6 +7,7 @@ use clap::{Args, ValueEnum};
 
 use super::schema::{Document, Named};
 use super::Failure;
+use crate::present::foreign::harmless;
 
 /// The output format, as arguments.
 #[derive(Args, Clone, Debug)]
@@ -60,12 +61,12 @@ impl OutputFormat for ReportFormat {
     const HELP: &'static str = "Output: text, json or html, which is one self-contained page";
 }
 
-/// Prints `text`. A reader that closes the pipe early is not an error.
+/// Prints `text`, in which only characters are left that are shown. A reader that closes the pipe early is not an error.
 ///
 /// # Errors
 /// Fails if standard output cannot be written for another reason.
 pub(super) fn print(text: &str) -> Result<(), Failure> {
-    match io::stdout().write_all(text.as_bytes()) {
+    match io::stdout().write_all(harmless(text).as_bytes()) {
         Err(e) if e.kind() == ErrorKind::BrokenPipe => Ok(()),
         written => written.map_err(Failure::Output),
     }

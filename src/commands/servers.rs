@@ -4,6 +4,7 @@ use std::io::{self, BufRead, Write};
 
 use super::output;
 use super::Failure;
+use crate::present::foreign::harmless_in_line;
 use crate::present::format;
 use crate::server::{running_servers, RunningServer};
 
@@ -94,15 +95,16 @@ fn row(server: &RunningServer) -> [String; 4] {
     let port = server.port.as_ref().map(|port| format!("port {port}"));
     let container = server.is_in_container.then(|| "in a container".to_owned());
     let place: Vec<String> = server.data.clone().into_iter().chain(port).chain(container).collect();
-    [server.pid.to_string(), program(server), server.user.clone(), place.join(", ")]
+    [server.pid.to_string(), program(server), server.user.clone(), harmless_in_line(&place.join(", ")).into_owned()]
 }
 
 /// Returns the maintainer and version, or at least the program's name: `MySQL 9.7.4`.
 fn program(server: &RunningServer) -> String {
-    match &server.version {
+    let program = match &server.version {
         Some((flavor, version)) => format!("{} {version}", format::flavor(flavor.as_str())),
         None => server.name.clone(),
-    }
+    };
+    harmless_in_line(&program).into_owned()
 }
 
 fn in_words(server: &RunningServer) -> String {
@@ -130,6 +132,18 @@ mod tests {
     fn hidden(pid: i32) -> RunningServer {
         let of_a_container = RunningServer { port: Some("3307".to_owned()), is_in_container: true, ..server(pid) };
         RunningServer { version: None, user: "999".to_owned(), data: None, ..of_a_container }
+    }
+
+    #[test]
+    fn a_servers_own_words_do_not_reach_the_terminal_as_commands() {
+        let hostile = RunningServer {
+            version: Some((Flavor::Mysql, "9.7\x1b[2J\n 1 MySQL".to_owned())),
+            data: Some("/var/lib/\x1b]0;owned\x07".to_owned()),
+            ..server(70)
+        };
+        let lines = table(&[hostile]);
+        assert_eq!(lines.len(), 2);
+        assert!(!lines.concat().contains(char::is_control), "{lines:?}");
     }
 
     fn answered(answers: &str) -> (Option<i32>, String) {

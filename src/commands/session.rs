@@ -73,7 +73,8 @@ pub(super) fn connect(args: &AttachArgs) -> Result<Option<Client>, Failure> {
 impl Session {
     /// Attaches, and counts the server's statements too if `--mysql` is given.
     pub fn attach_with_statements(target: Target, args: &AttachArgs) -> Result<Session, Failure> {
-        let statements = connect(args)?.map(StatementCounter::start).transpose()?;
+        let client = args.mysql.as_deref().map(Client::connect_when_possible).transpose()?;
+        let statements = client.map(StatementCounter::start).transpose()?;
         Session::attach(target, args, statements)
     }
 

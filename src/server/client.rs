@@ -11,13 +11,14 @@ use super::ClientError;
 
 /// How long a server may take to answer. Each second of a recording waits for the answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How often to try a connection that the server does not accept in time; it may be busy with the very problem that is
-/// being examined.
+/// How often to try the first connection, if the server does not accept it in time.
 const ATTEMPTS: usize = 4;
 
-/// A connection to a server.
+/// A connection to a server, which is made again when it was lost.
 pub struct Client {
-    connection: Conn,
+    opts: Opts,
+    /// `None` after a failure, until the next query.
+    connection: Option<Conn>,
     /// The queries that were made here, which the server counts among its clients' queries.
     own: u64,
 }
@@ -29,16 +30,33 @@ impl Client {
     /// # Errors
     /// Fails if the URL is invalid, or if the server refuses or does not answer.
     pub fn connect(dsn: &str) -> Result<Client, ClientError> {
+        let mut client = Client::new(dsn)?;
+        client.connection = Some(open(&client.opts)?);
+        Ok(client)
+    }
+
+    /// Like [`Client::connect`]. Where the server has as many connections as it allows, the first query connects.
+    ///
+    /// # Errors
+    /// As [`Client::connect`].
+    pub fn connect_when_possible(dsn: &str) -> Result<Client, ClientError> {
+        let mut client = Client::new(dsn)?;
+        match open(&client.opts).map_err(ClientError::from) {
+            Ok(connection) => client.connection = Some(connection),
+            Err(error) if error.is_full() => tracing::warn!("{error}"),
+            Err(error) => return Err(error),
+        }
+        Ok(client)
+    }
+
+    fn new(dsn: &str) -> Result<Client, ClientError> {
         let opts = OptsBuilder::from_opts(Opts::from_url(dsn)?)
             .tcp_connect_timeout(Some(PATIENCE))
             .read_timeout(Some(PATIENCE))
             .write_timeout(Some(PATIENCE))
             // Otherwise the client would ask the server for its socket and reconnect.
             .prefer_socket(false);
-        // A refusal is an answer; retrying might lock the account.
-        let attempt = || Some(Conn::new(opts.clone())).filter(|result| !result.as_ref().is_err_and(is_timeout));
-        let result = (1..ATTEMPTS).find_map(|_| attempt()).unwrap_or_else(|| Conn::new(opts.clone()));
-        Ok(Client { connection: result?, own: 0 })
+        Ok(Client { opts: opts.into(), connection: None, own: 0 })
     }
 
     /// Returns how many statements clients have sent since the server started, without those made here.
@@ -46,11 +64,8 @@ impl Client {
     /// # Errors
     /// Fails if the server does not answer, or has no such counter.
     pub fn queries(&mut self) -> Result<u64, ClientError> {
-        // `Questions` counts this statement too.
-        self.own += 1;
-        let row: Option<(String, u64)> = self.connection.query_first("SHOW GLOBAL STATUS LIKE 'Questions'")?;
-        let (_, count) = row.ok_or(ClientError::NoCounter)?;
-        Ok(count.saturating_sub(self.own))
+        let all = self.ask(|connection| count(connection, "GLOBAL"))?;
+        Ok(all.saturating_sub(self.own))
     }
 
     /// Returns the values of the settings in `names` that the server has.
@@ -58,12 +73,43 @@ impl Client {
     /// # Errors
     /// Fails if the server does not answer.
     pub fn settings(&mut self, names: &[&str]) -> Result<BTreeMap<String, String>, ClientError> {
-        self.own += 1;
         let names: Vec<String> = names.iter().map(|name| format!("'{name}'")).collect();
         let query = format!("SHOW GLOBAL VARIABLES WHERE Variable_name IN ({})", names.join(","));
-        let rows: Vec<(String, String)> = self.connection.query(query)?;
-        Ok(rows.into_iter().collect())
+        self.ask(|connection| Ok(connection.query::<(String, String), _>(&query)?.into_iter().collect()))
     }
+
+    /// Makes one query.
+    fn ask<T>(&mut self, query: impl FnOnce(&mut Conn) -> Result<T, ClientError>) -> Result<T, ClientError> {
+        let mut connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => self.reconnect()?,
+        };
+        self.own += 1;
+        let answer = query(&mut connection)?;
+        self.connection = Some(connection);
+        Ok(answer)
+    }
+
+    /// Connects anew. The queries with which the connection begins are this client's own.
+    fn reconnect(&mut self) -> Result<Conn, ClientError> {
+        let mut connection = Conn::new(self.opts.clone())?;
+        self.own += count(&mut connection, "SESSION")?;
+        Ok(connection)
+    }
+}
+
+/// Connects to a server, with more patience than later: it may be busy with the very problem that is being examined.
+fn open(opts: &Opts) -> mysql::Result<Conn> {
+    // A refusal is an answer; retrying might lock the account.
+    let attempt = || Some(Conn::new(opts.clone())).filter(|result| !result.as_ref().is_err_and(is_timeout));
+    (1..ATTEMPTS).find_map(|_| attempt()).unwrap_or_else(|| Conn::new(opts.clone()))
+}
+
+/// Returns the number of statements so far, this one included, of all connections (`GLOBAL`) or of this one
+/// (`SESSION`).
+fn count(connection: &mut Conn, scope: &str) -> Result<u64, ClientError> {
+    let row: Option<(String, u64)> = connection.query_first(format!("SHOW {scope} STATUS LIKE 'Questions'"))?;
+    Ok(row.ok_or(ClientError::NoCounter)?.1)
 }
 
 fn is_timeout(error: &mysql::Error) -> bool {

@@ -129,6 +129,19 @@ pub enum ClientError {
     NoCounter,
 }
 
+impl ClientError {
+    /// Whether the server has as many connections as it allows, or as it allows this user.
+    pub fn is_full(&self) -> bool {
+        // ER_CON_COUNT_ERROR and ER_TOO_MANY_USER_CONNECTIONS.
+        matches!(self, ClientError::Server(mysql::Error::MySqlError(why)) if matches!(why.code, 1040 | 1203))
+    }
+
+    /// Whether a later attempt may succeed. After most refusals it would not, and might lock the account.
+    pub fn may_pass(&self) -> bool {
+        self.is_full() || matches!(self, ClientError::Server(why) if !matches!(why, mysql::Error::MySqlError(_)))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::path::PathBuf;

@@ -6,6 +6,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
+use mysql::prelude::Queryable;
 
 use lab::agent::Agent;
 use lab::dashboard::{self, Query};
@@ -51,6 +52,54 @@ fn statements(server: &Server, agent: &Agent) -> Result<(f64, f64)> {
         Ok(is_newer.then_some(now))
     })?;
     Ok((counted, server.status("Questions")? as f64))
+}
+
+/// Returns whether the agent has a count of statements.
+fn has_statements(agent: &Agent) -> Result<Option<()>> {
+    Ok(agent.metrics()?.contains("\narmtrace_statements_total ").then_some(()))
+}
+
+/// The agent's connection is killed; and it starts while the server has none left.
+#[test]
+fn statements_are_counted_whenever_the_server_answers() -> Result<()> {
+    const MOST: usize = 24;
+    let args = vec![format!("--max-connections={MOST}")];
+    let server = Server::start(Release::MARIADB_11_4, &Options { args, ..Options::default() })?;
+    let mut load = Load::start(&server, "oltp_update_index", 4)?;
+    load.wait_running()?;
+    let url = format!("mysql://root@localhost?socket={}", server.socket().display());
+    let attach = || Agent::attach_with(&server, &["--mysql", &url].map(OsStr::new));
+    let connect = || mysql::Conn::new(mysql::Opts::from_url(&url)?).map_err(anyhow::Error::from);
+
+    let agent = attach()?;
+    statements_are_counted(&server, &agent)?;
+    let mut own = connect()?;
+    let idle = "SELECT id FROM information_schema.processlist WHERE command = 'Sleep' AND user = 'root' AND db IS NULL";
+    let idle: Vec<u64> = own.query(idle)?;
+    ensure!(!idle.is_empty(), "the agent has no connection");
+    for id in idle {
+        own.query_drop(format!("KILL {id}"))?;
+    }
+    wait_for("the loss to be noticed", Duration::from_secs(10), || {
+        Ok(agent.errors()?.contains("until the server answers").then_some(()))
+    })?;
+    wait_for("another count", Duration::from_secs(20), || has_statements(&agent))?;
+    statements_are_counted(&server, &agent)?;
+    agent.stop()?;
+
+    let mut all = vec![own];
+    while let Ok(another) = connect() {
+        ensure!(all.len() <= MOST, "the server has no limit");
+        all.push(another);
+    }
+    let agent = attach()?;
+    ensure!(has_statements(&agent)?.is_none(), "statements of a full server are counted");
+    drop(all);
+    wait_for("a count", Duration::from_secs(20), || has_statements(&agent))?;
+    statements_are_counted(&server, &agent)?;
+    agent.stop()?;
+    load.stop()?;
+    server.shut_down()
 }
 
 #[test]

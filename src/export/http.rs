@@ -1,13 +1,14 @@
 //! The HTTP server: `/metrics`, `/healthz`, and a landing page with the events that keep it up to date.
 
+use super::answer::{accepts_gzip, Answer};
 use super::connections::{Activity, Connections};
 use super::events::{Feed, INTERVAL};
 use super::{page, Listener, ProcessSelf, SnapshotCollector, SnapshotSource};
 use axum::extract::{Extension, Request, State};
 use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE};
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use axum::middleware::{from_fn_with_state, Next};
-use axum::response::{Html, IntoResponse, Response, Sse};
+use axum::response::{IntoResponse, Response, Sse};
 use axum::routing::get;
 use axum::Router;
 use hyper::server::conn::http1;
@@ -44,6 +45,8 @@ const FRESH: Duration = Duration::from_secs(1);
 enum ServeError {
     #[error(transparent)]
     Encoding(#[from] prometheus::Error),
+    #[error("the answer cannot be compressed: {0}")]
+    Compression(#[from] io::Error),
     #[error(transparent)]
     Turn(#[from] AcquireError),
     #[error("a snapshot could not be taken; see the log")]
@@ -63,20 +66,24 @@ pub struct Exporter {
 
 /// The last answer of a kind, and when it was made.
 #[derive(Default)]
-struct Latest(Mutex<Option<(Instant, String)>>);
+struct Latest(Mutex<Option<(Instant, Answer)>>);
 
 impl Latest {
-    /// Returns it if it is fresh, otherwise makes a new one.
-    fn or_make(&self, make: impl FnOnce() -> Result<String, ServeError>) -> Result<String, ServeError> {
+    /// Returns it if it is fresh, otherwise makes a new one. It is compressed for the first client that wants that.
+    fn or_make(&self, gzip: bool, make: impl FnOnce() -> Result<String, ServeError>) -> Result<Answer, ServeError> {
         let mut latest = self.0.lock();
-        if let Some((_, answer)) = latest.as_ref().filter(|(made, _)| made.elapsed() < FRESH) {
+        latest.take_if(|(made, _)| made.elapsed() >= FRESH);
+        if latest.is_none() {
+            // It is as old as what it was made from.
+            let made = Instant::now();
+            *latest = Some((made, Answer::new(make()?)));
+        }
+        let (_, answer) = latest.as_mut().expect("it was just made, or is fresh");
+        if gzip {
+            answer.compress()?;
             return Ok(answer.clone());
         }
-        // It is as old as what it was made from.
-        let made = Instant::now();
-        let answer = make()?;
-        *latest = Some((made, answer.clone()));
-        Ok(answer)
+        Ok(answer.clone().uncompressed())
     }
 }
 
@@ -222,22 +229,24 @@ async fn observed(State(activity): State<Arc<Activity>>, mut request: Request, n
     response
 }
 
-async fn metrics(State(exporter): State<Arc<Exporter>>) -> Response {
-    let text = in_turn(exporter, |exporter| exporter.scrape.or_make(|| Ok(exporter.metrics()?))).await;
+async fn metrics(State(exporter): State<Arc<Exporter>>, headers: HeaderMap) -> Response {
+    let gzip = accepts_gzip(&headers);
+    let text = in_turn(exporter, move |exporter| exporter.scrape.or_make(gzip, || Ok(exporter.metrics()?))).await;
     match text {
         Ok(text) => ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response(),
         Err(error) => failed(&error),
     }
 }
 
-async fn landing(State(exporter): State<Arc<Exporter>>) -> Response {
-    let page = in_turn(exporter, |exporter| {
-        exporter.page.or_make(|| Ok(exporter.feed.show(&exporter.source.snapshot(), page::landing)))
+async fn landing(State(exporter): State<Arc<Exporter>>, headers: HeaderMap) -> Response {
+    let gzip = accepts_gzip(&headers);
+    let page = in_turn(exporter, move |exporter| {
+        exporter.page.or_make(gzip, || Ok(exporter.feed.show(&exporter.source.snapshot(), page::landing)))
     });
     let page = page.await;
     let headers = [(CONTENT_SECURITY_POLICY, page::CONTENT_POLICY.as_str()), (CACHE_CONTROL, "no-store")];
     match page {
-        Ok(page) => (headers, Html(page)).into_response(),
+        Ok(page) => (headers, [(CONTENT_TYPE, "text/html; charset=utf-8")], page).into_response(),
         Err(error) => failed(&error),
     }
 }
@@ -253,10 +262,10 @@ async fn events(State(exporter): State<Arc<Exporter>>, Extension(activity): Exte
 }
 
 /// Runs `work` on a thread that may block, one request at a time.
-async fn in_turn(
+async fn in_turn<T: Send + 'static>(
     exporter: Arc<Exporter>,
-    work: impl FnOnce(&Exporter) -> Result<String, ServeError> + Send + 'static,
-) -> Result<String, ServeError> {
+    work: impl FnOnce(&Exporter) -> Result<T, ServeError> + Send + 'static,
+) -> Result<T, ServeError> {
     // The permit moves into the closure: work continues after a client hangs up, and the next must still wait for it.
     let turn = exporter.turn.clone().acquire_owned().await?;
     let done = spawn_blocking(move || {

@@ -1,6 +1,7 @@
 //! Exports snapshots to Prometheus: turns one into metric families at each scrape, and serves them over HTTP.
 
 mod agent;
+mod answer;
 mod collector;
 mod connections;
 mod events;

@@ -378,3 +378,29 @@ fn the_page_may_run_and_load_only_what_is_in_it() {
     let policy = head.lines().find_map(|line| line.strip_prefix("content-security-policy: ")).unwrap();
     assert!(policy.starts_with("default-src 'none'; script-src 'sha256-") && !policy.contains("unsafe"), "{policy}");
 }
+
+/// Asks with these headers only, and returns the head and the body.
+fn get_with(server: &ServedExporter, path: &str, headers: &str) -> (String, Vec<u8>) {
+    let mut stream = TcpStream::connect(&server.address).unwrap();
+    write!(stream, "GET {path} HTTP/1.0\r\n{headers}\r\n").unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    let end = answer.windows(4).position(|window| window == b"\r\n\r\n").expect("the end of the head");
+    (String::from_utf8(answer[..end].to_vec()).unwrap(), answer[end + 4..].to_vec())
+}
+
+#[test]
+fn only_clients_that_accept_gzip_get_it() {
+    let server = ServedExporter::of(|| busy(5));
+    for (path, content_type) in [("/metrics", "text/plain"), ("/", "text/html")] {
+        let (head, gzip) = get_with(&server, path, "Host: localhost\r\nAccept-Encoding: gzip\r\n");
+        assert!(head.contains("content-encoding: gzip") && head.contains("vary: accept-encoding"), "{head}");
+        assert!(head.contains(content_type), "{head}");
+        let mut unpacked = Vec::new();
+        flate2::read::GzDecoder::new(&gzip[..]).read_to_end(&mut unpacked).unwrap();
+        let (head, plain) = get_with(&server, path, "Host: localhost\r\n");
+        assert!(!head.contains("content-encoding") && head.contains("vary: accept-encoding"), "{head}");
+        assert!(unpacked == plain, "{path} differs");
+        println!("{path}: {} bytes, {} with gzip", plain.len(), gzip.len());
+    }
+}

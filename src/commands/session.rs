@@ -18,7 +18,7 @@ use crate::attach::{self, Writes};
 use crate::host::Domains;
 use crate::measure::statements::StatementCounter;
 use crate::measure::More;
-use crate::server::{Client, Target};
+use crate::server::{Access, Client, Target};
 use crate::symbols::Settings;
 
 /// The arguments of every command that attaches to a server, besides which server it is.
@@ -42,6 +42,17 @@ pub(super) struct AttachArgs {
     /// Read the server's statement count: mysql://USER:PASSWORD@HOST:PORT or mysql://USER@localhost?socket=/PATH
     #[arg(long, value_name = "URL", env = "ARMTRACE_MYSQL", hide_env_values = true)]
     pub mysql: Option<String>,
+    /// The same from the group [client] of an option file, which keeps the password out of the process list
+    #[arg(long, value_name = "FILE", conflicts_with = "mysql")]
+    pub defaults_file: Option<PathBuf>,
+}
+
+impl AttachArgs {
+    /// Returns how to ask the server, if it is to be asked.
+    fn access(&self) -> Option<Access<'_>> {
+        let file = self.defaults_file.as_deref().map(Access::OptionFile);
+        file.or(self.mysql.as_deref().map(Access::Url))
+    }
 }
 
 /// A server with probes attached, and the events that end the session.
@@ -65,15 +76,15 @@ pub(super) fn open(pid: i32, args: &AttachArgs, writes: Writes) -> Result<Target
     Ok(target)
 }
 
-/// Opens the connection of `--mysql`, if given.
+/// Opens the connection of `--mysql` or `--defaults-file`, if given.
 pub(super) fn connect(args: &AttachArgs) -> Result<Option<Client>, Failure> {
-    Ok(args.mysql.as_deref().map(Client::connect).transpose()?)
+    Ok(args.access().map(Client::connect).transpose()?)
 }
 
 impl Session {
-    /// Attaches, and counts the server's statements too if `--mysql` is given.
+    /// Attaches, and counts the server's statements too if it may be asked.
     pub fn attach_with_statements(target: Target, args: &AttachArgs) -> Result<Session, Failure> {
-        let client = args.mysql.as_deref().map(Client::connect_when_possible).transpose()?;
+        let client = args.access().map(Client::connect_when_possible).transpose()?;
         let statements = client.map(StatementCounter::start).transpose()?;
         Session::attach(target, args, statements)
     }

@@ -6,7 +6,7 @@ use super::failure::Failure;
 use crate::agent::AttachError;
 use crate::measure::statements::UncountedStatements;
 use crate::measure::watchpoint::Unwatched;
-use crate::server::{ClientError, OpenError};
+use crate::server::{ClientError, OpenError, OptionFileError};
 
 /// The exit status of a command that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,7 +74,8 @@ fn of_open(error: &OpenError) -> Status {
 
 fn of_client(error: &ClientError) -> Status {
     match error {
-        ClientError::Url(_) => Status::Usage,
+        ClientError::Url(_) | ClientError::OptionFile(OptionFileError::Line { .. }) => Status::Usage,
+        ClientError::OptionFile(OptionFileError::Unreadable { .. }) => Status::Failed,
         ClientError::Server(_) | ClientError::NoCounter => Status::Failed,
     }
 }
@@ -164,6 +165,8 @@ mod tests {
     fn client_errors() -> Vec<(ClientError, Status)> {
         vec![
             (ClientError::Url(mysql::UrlError::BadUrl), Usage),
+            (ClientError::OptionFile(OptionFileError::Unreadable { path: "x".into(), why: io() }), Failed),
+            (ClientError::OptionFile(OptionFileError::Line { path: "x".into(), line: 1, what: "" }), Usage),
             (ClientError::Server(io().into()), Failed),
             (ClientError::NoCounter, Failed),
         ]

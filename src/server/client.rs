@@ -2,17 +2,27 @@
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
+use std::path::Path;
 use std::time::Duration;
 
 use mysql::prelude::Queryable;
 use mysql::{Conn, Opts, OptsBuilder};
 
-use super::ClientError;
+use super::{option_file, ClientError};
 
 /// How long a server may take to answer. Each second of a recording waits for the answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How often to try the first connection, if the server does not accept it in time.
 const ATTEMPTS: usize = 4;
+
+/// Where the server is, and who asks it.
+#[derive(Clone, Copy, Debug)]
+pub enum Access<'a> {
+    /// `mysql://USER:PASSWORD@HOST:PORT` or `mysql://USER@localhost?socket=/PATH`.
+    Url(&'a str),
+    /// An option file with a group `[client]`.
+    OptionFile(&'a Path),
+}
 
 /// A connection to a server, which is made again when it was lost.
 pub struct Client {
@@ -24,13 +34,12 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to the server that a URL names: `mysql://USER:PASSWORD@HOST:PORT` or
-    /// `mysql://USER@localhost?socket=/PATH`.
+    /// Connects to a server.
     ///
     /// # Errors
-    /// Fails if the URL is invalid, or if the server refuses or does not answer.
-    pub fn connect(dsn: &str) -> Result<Client, ClientError> {
-        let mut client = Client::new(dsn)?;
+    /// Fails if the URL or the file is invalid, or if the server refuses or does not answer.
+    pub fn connect(access: Access<'_>) -> Result<Client, ClientError> {
+        let mut client = Client::new(access)?;
         client.connection = Some(open(&client.opts)?);
         Ok(client)
     }
@@ -39,8 +48,8 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::connect`].
-    pub fn connect_when_possible(dsn: &str) -> Result<Client, ClientError> {
-        let mut client = Client::new(dsn)?;
+    pub fn connect_when_possible(access: Access<'_>) -> Result<Client, ClientError> {
+        let mut client = Client::new(access)?;
         match open(&client.opts).map_err(ClientError::from) {
             Ok(connection) => client.connection = Some(connection),
             Err(error) if error.is_full() => tracing::warn!("{error}"),
@@ -49,8 +58,12 @@ impl Client {
         Ok(client)
     }
 
-    fn new(dsn: &str) -> Result<Client, ClientError> {
-        let opts = OptsBuilder::from_opts(Opts::from_url(dsn)?)
+    fn new(access: Access<'_>) -> Result<Client, ClientError> {
+        let opts = match access {
+            Access::Url(url) => Opts::from_url(url)?,
+            Access::OptionFile(path) => option_file::read(path)?,
+        };
+        let opts = OptsBuilder::from_opts(opts)
             .tcp_connect_timeout(Some(PATIENCE))
             .read_timeout(Some(PATIENCE))
             .write_timeout(Some(PATIENCE))
@@ -122,7 +135,7 @@ mod tests {
 
     #[test]
     fn a_bad_url_keeps_the_password_to_itself() {
-        let error = Client::connect("postgres://me:secret@localhost").err().expect("an error");
+        let error = Client::connect(Access::Url("postgres://me:secret@localhost")).err().expect("an error");
         assert!(matches!(error, ClientError::Url(_)), "{error}");
         let message = error.to_string();
         assert!(message.contains("mysql://USER") && !message.contains("secret"), "{message}");
@@ -138,7 +151,7 @@ mod tests {
 
     #[test]
     fn a_server_that_is_not_there_does_not_answer() {
-        let error = Client::connect("mysql://me@localhost?socket=/nowhere").err().expect("an error");
+        let error = Client::connect(Access::Url("mysql://me@localhost?socket=/nowhere")).err().expect("an error");
         assert!(matches!(error, ClientError::Server(_)), "{error}");
         assert!(error.to_string().contains("--mysql"), "{error}");
     }

@@ -3,7 +3,7 @@
 use std::fmt::{self, Display, Formatter};
 use std::io;
 
-use super::symbols_advice;
+use super::{symbols_advice, OptionFileError};
 use crate::discovery::Unrecognized;
 use crate::symbols::{ImageError, NamedFileError, Trial};
 
@@ -118,13 +118,16 @@ pub enum ClientError {
     /// The URL is invalid. Its text is not repeated, because it may contain a password.
     #[error("--mysql: {0}. Write mysql://USER:PASSWORD@HOST:PORT or mysql://USER@localhost?socket=/PATH")]
     Url(#[from] mysql::UrlError),
+    /// The option file cannot be used.
+    #[error(transparent)]
+    OptionFile(#[from] OptionFileError),
     /// The server refuses, or does not answer.
-    #[error("cannot read the server's counters: {0}. Check --mysql, or omit it: figures per query are then absent")]
+    #[error("cannot read the server's counters: {0}. Check --mysql or --defaults-file, or omit it: figures per query are then absent")]
     Server(#[from] mysql::Error),
     /// The server does not report how many statements it has received.
     #[error(
-        "cannot read the server's counters: it has no statement counter. Check --mysql, or omit it: figures per query are \
-         then absent"
+        "cannot read the server's counters: it has no statement counter. Omit --mysql and --defaults-file: figures per \
+         query are then absent"
     )]
     NoCounter,
 }

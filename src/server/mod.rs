@@ -6,16 +6,18 @@ mod instances;
 mod maps;
 mod memory;
 mod numa;
+mod option_file;
 mod process;
 mod running;
 mod settings;
 mod threads;
 
-pub use client::Client;
+pub use client::{Access, Client};
 pub use error::{ClientError, OpenError, Unsupported};
 pub use maps::{file_mappings, load_bias, FileMapping};
 pub use memory::Memory;
 pub use numa::{nodes_allowed, NumaMemory};
+pub use option_file::OptionFileError;
 pub use process::{
     cpu_time_ns, cpus_allowed, has_seccomp_filter, has_shadow_stack, is_another_armtrace, is_armtrace, threads,
 };

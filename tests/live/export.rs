@@ -92,7 +92,9 @@ fn statements_are_counted_whenever_the_server_answers() -> Result<()> {
         ensure!(all.len() <= MOST, "the server has no limit");
         all.push(another);
     }
-    let agent = attach()?;
+    let options = tempfile::NamedTempFile::new()?;
+    std::fs::write(options.path(), format!("[client]\nuser=root\nsocket={}\n", server.socket().display()))?;
+    let agent = Agent::attach_with(&server, &[OsStr::new("--defaults-file"), options.path().as_os_str()])?;
     ensure!(has_statements(&agent)?.is_none(), "statements of a full server are counted");
     drop(all);
     wait_for("a count", Duration::from_secs(20), || has_statements(&agent))?;

@@ -61,7 +61,7 @@ impl OutputFormat for ReportFormat {
     const HELP: &'static str = "Output: text, json or html, which is one self-contained page";
 }
 
-/// Prints `text`, in which only characters are left that are shown. A reader that closes the pipe early is not an error.
+/// Prints `text` without what a terminal would obey. A reader that closes the pipe early is not an error.
 ///
 /// # Errors
 /// Fails if standard output cannot be written for another reason.

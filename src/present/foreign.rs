@@ -1,7 +1,7 @@
 //! Text that armtrace has not written itself, on the user's terminal.
 //!
 //! Versions, paths and names come from a server's memory and files, from recordings and from debug files. Whoever owns
-//! those could put sequences into them that a terminal obeys: ones that change its title, hide lines or type for the user.
+//! those could put sequences into them that a terminal obeys: to change its title, hide lines or type for the user.
 
 use std::borrow::Cow;
 

@@ -45,6 +45,9 @@ enum limit {
 	OWN_ENTRIES = 128,
 	/* One in this many hits is timed. */
 	TIMED_HITS = 16,
+	/* The general registers and what follows them where the kernel saves a thread's registers,
+	 * on the architecture that has more of them. */
+	SEEN_REGISTERS = 34,
 };
 
 /* What reaching a probe site means. */
@@ -280,6 +283,18 @@ enum doing_bit {
 	DOING_WAIT_SEEN = 63,
 };
 
+/* What a look shows of a thread that may wait, where no probe is attached. */
+struct seen_thread {
+	__u32 tid;
+	__u32 unused;
+	/* The futex word on which it sleeps, and the operation; 0 if it was interrupted in the
+	 * server's code. */
+	__u64 word;
+	__u64 op;
+	/* Its registers as the kernel saves them. */
+	__u64 registers[SEEN_REGISTERS];
+};
+
 /* The key under which handoffs are counted. Domains count from 1; 0 means unknown. */
 struct handoff_key {
 	struct latch_key latch;
@@ -466,7 +481,7 @@ enum tracepoint {
 	MAX_HITS,
 };
 
-/* Puts the enums into the object's BTF, so that user space can read them there. */
+/* Puts these types into the object's BTF, so that user space can read them there. */
 struct vocabulary {
 	enum role role;
 	enum identity identity;
@@ -480,4 +495,5 @@ struct vocabulary {
 	enum return_at return_at;
 	enum page_type page_type;
 	enum doing_bit doing_bit;
+	struct seen_thread seen_thread;
 };

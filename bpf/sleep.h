@@ -7,6 +7,7 @@
 #pragma once
 
 #include "latch.h"
+#include "callsite.h"
 #include "duty.h"
 #include "kernel.h"
 #include "registers.h"
@@ -121,5 +122,44 @@ int observe(struct bpf_iter__task *ctx)
 	bpf_seq_write(ctx->meta->seq, &record, sizeof(record));
 	if (latch)
 		bpf_seq_write(ctx->meta->seq, latch, sizeof(*latch));
+	return 0;
+}
+
+/* How many bytes of a thread's saved registers are of use on this architecture. */
+const volatile __u32 registers_bytes;
+
+/* Whether a thread may wait for a latch: it sleeps in a futex, or was interrupted in the server's
+ * code. */
+static __always_inline bool may_wait(struct seen_thread *seen, void *saved)
+{
+	__s32 nr = saved_register(saved, nr_register);
+	__u64 ip = saved_register(saved, ip_register);
+
+	if (nr < 0)
+		return ip >= text_begin && ip < text_end;
+	seen->op = saved_register(saved, op_register);
+	seen->word = saved_register(saved, word_register);
+	return nr == (__s32)futex_nr && is_wait(seen->op);
+}
+
+/* Loaded only if no probe is to be attached. Writes the registers of threads that may wait. */
+SEC("iter/task")
+int observe_registers(struct bpf_iter__task *ctx)
+{
+	struct task_struct *task = ctx->task;
+	struct seen_thread seen = {};
+	void *saved;
+
+	if (!task || task->tgid != (int)target_tgid)
+		return 0;
+	/* The registers of a thread that runs are elsewhere. */
+	if (bpf_core_field_exists(task->on_cpu) && task->on_cpu)
+		return 0;
+	saved = (void *)bpf_task_pt_regs(task);
+	if (!may_wait(&seen, saved) || registers_bytes > sizeof(seen.registers))
+		return 0;
+	seen.tid = task->pid;
+	if (!bpf_probe_read_kernel(seen.registers, registers_bytes, saved))
+		bpf_seq_write(ctx->meta->seq, &seen, sizeof(seen));
 	return 0;
 }

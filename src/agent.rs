@@ -28,6 +28,8 @@ const MEASURE_COSTS: Duration = Duration::from_secs(600);
 pub struct Options {
     /// The share of the server's CPU time that probes may take, 0 to 1.
     pub max_overhead: f64,
+    /// Whether to attach no probe, and read waits from the threads' stacks instead.
+    pub without_probes: bool,
     /// The parts of this machine between which handoffs of latches are counted.
     pub domains: Domains,
     /// The measurements in addition to waits for latches, if any.
@@ -127,7 +129,8 @@ impl Agent {
         let target = Arc::new(target);
         let namer = Namer::new(&target);
         let topology = Machine::this().topology(options.domains);
-        let latches = Latches::attach(&target, &plan, namer, topology).map_err(|e| AttachError::new(&target, e))?;
+        let latches = Latches::attach(&target, &plan, namer, topology, options.without_probes)
+            .map_err(|e| AttachError::new(&target, e))?;
         let (latches, watchpoints) = (Arc::new(latches), Arc::new(WatchpointAccount::default()));
         let attached = Attaching::begin(&target, &plan, &latches, options.more.as_ref());
         let Attached { mut measurements, degraded, later } = attached;

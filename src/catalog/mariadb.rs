@@ -61,6 +61,7 @@ pub(super) static MARIADB_10_6: Family = Family {
         "_ZN11TMLockGuardC",
     ],
     naming: Naming::Mariadb(&NAMES),
+    cells: None,
     spin: Some(&spin::MARIADB_10_6),
     pthread: &pthread::MARIADB,
     pages: Some(&PAGES),

@@ -6,6 +6,7 @@
 //! debug information of the official 10.2.11 build for x86_64.
 
 use super::mysql::{self, BLOCK_MUTEX, MUTEX, RW_LOCK};
+use super::sync_array::CELLS;
 use super::{pthread, Callsite, Family, Flavor, Found, Function, IdentityIn, Naming, Shape, WaitFunction, WaitKind};
 use crate::model::Mode;
 
@@ -35,6 +36,7 @@ pub static SLEEPS_ONLY: Family = Family {
     flavor: Flavor::Mariadb,
     wait_functions: &[],
     wrappers: &[],
+    cells: None,
     spin: None,
     pthread: &pthread::MARIADB,
     naming: Naming::None,
@@ -71,6 +73,7 @@ pub(super) static MARIADB_10_2: Family = Family {
         mysql::inlined_cell(RESERVE_CELL, "mutex_enter_inlined", &[DELAY]),
     ],
     wrappers: &[],
+    cells: Some(&CELLS),
     spin: None,
     pthread: &pthread::MARIADB_10_2,
     pages: None,

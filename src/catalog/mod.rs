@@ -16,6 +16,7 @@ mod pages;
 mod pthread;
 mod spin;
 mod sync0;
+mod sync_array;
 mod variables;
 mod wait_function;
 
@@ -38,11 +39,12 @@ pub use naming::{
 pub use packages::debug_package;
 pub use pages::{Dictionary, DictionaryAt, PageLatch, Pages, SpaceAt};
 pub use pthread::{
-    is_word, lock_starts, mutex_size, psi_pointers, pthread_lock, tracked_id, LockArray, PsiClass, Pthread,
-    METADATA_LOCK, PRLOCK_TEXT,
+    is_word, lock_starts, mutex_size, psi_pointers, pthread_lock, tracked_id, LockArray, MetadataLock, PsiClass,
+    Pthread, METADATA_LOCK, PRLOCK_TEXT,
 };
 pub use spin::{SpinRounds, Turns};
 pub use sync0::{MARIADB_10_1, MARIADB_TEXT, MYSQL_5_6};
+pub use sync_array::{SyncCells, CELL_BYTES};
 pub use variables::{number_size, Table, FLAGS_BEFORE_NAME};
 pub use wait_function::{Callsite, Found, Function, FutexShape, IdentityIn, Shape, WaitFunction, WaitKind};
 
@@ -83,6 +85,8 @@ pub struct Family {
     pub pthread: &'static Pthread,
     /// How to identify the page that a latch belongs to; `None` where that is unknown.
     pub pages: Option<&'static Pages>,
+    /// The cells in which threads sleep for its latches; `None` where there are none, or they are not known.
+    pub cells: Option<&'static SyncCells>,
     /// How long its waiters spin; `None` where that is unknown.
     pub spin: Option<&'static SpinRounds>,
 }

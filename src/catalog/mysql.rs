@@ -3,6 +3,7 @@
 //! live latches.
 
 use super::pages::{Dictionary, DictionaryAt, PageLatch, Pages, SpaceAt, COMMON_PAGES};
+use super::sync_array::CELLS;
 use super::{
     pthread, spin, Callsite, Created, Family, Flavor, Found, Function, IdNames, IdentifiedBy, IdentityIn, Latch,
     Member, MysqlNames, Naming, Shape, Showing, WaitFunction,
@@ -146,6 +147,7 @@ pub(super) static MYSQL: Family = Family {
         block_mutex(BLOCK_MUTEX_WAIT, "mutex_wait_block", Shape::Rest),
     ],
     wrappers: &[],
+    cells: Some(&CELLS),
     spin: Some(&spin::MYSQL),
     pthread: &pthread::MYSQL,
     pages: Some(&PAGES),

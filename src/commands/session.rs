@@ -30,6 +30,9 @@ pub(super) struct AttachArgs {
     /// Largest share of the server's CPU time that probes may take
     #[arg(long, default_value = MAX_OVERHEAD, value_name = "SHARE", value_parser = share)]
     pub max_overhead: f64,
+    /// Attach no probe: read waits from the threads' stacks, which shows no number of waits
+    #[arg(long)]
+    pub no_probes: bool,
     /// Samples of the CPU time per CPU and second; 0 for none [default: 99, or what the budget allows]
     #[arg(long, value_name = "HZ", value_parser = clap::value_parser!(u32).range(..=1000))]
     pub sample_hz: Option<u32>,
@@ -100,7 +103,12 @@ impl Session {
         let remarks = target.remarks();
         let statements = statements.map(Arc::new);
         let more = More { sample_hz: args.sample_hz, hardware_events: args.hardware_events, statements };
-        let options = Options { max_overhead: args.max_overhead, domains: args.handoffs, more: Some(more) };
+        let options = Options {
+            max_overhead: args.max_overhead,
+            without_probes: args.no_probes,
+            domains: args.handoffs,
+            more: Some(more),
+        };
         let agent = Agent::attach(target, options)?;
         for line in remarks.iter().chain(agent.degradations()) {
             tracing::warn!("{line}");

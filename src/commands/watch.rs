@@ -26,7 +26,8 @@ pub(super) fn watch(args: &RunArgs, latch: &str) -> Result<(), Failure> {
     let runtime = session::runtime()?;
     let end = end_of(&runtime, &target).map_err(Failure::Start)?;
     let is_over = || end.load(Ordering::Relaxed);
-    let options = Options { max_overhead: args.attach.max_overhead, domains: Domains::Off, more: None };
+    let options =
+        Options { max_overhead: args.attach.max_overhead, without_probes: false, domains: Domains::Off, more: None };
     let agent = Agent::attach(target, options)?;
     let watcher = Watcher { target: Arc::clone(&agent.target), latches: agent.source().latches(), allowance };
     let wanted = Wanted::Part(latch.to_owned());

@@ -20,7 +20,7 @@ pub use debug_file::{DebugFile, DebugFileError};
 pub use debug_info::{DebugInfo, DebugInfoError, SectionError, Slice};
 pub use debug_roots::{is_deleted, DebugRoots};
 pub use debuginfod::{Debuginfod, DebuginfodError, FailedRequest, RequestError};
-pub use frame::{frame, Frame};
+pub use frame::{frame, stack_pointer, unwind, Frame, Unwind};
 pub use image::{Arch, BuildIdentity, Damage, Image, ImageError, Malformed, Mismatch, OtherMachine, SymbolSource};
 pub use root_folder::{open_regular, RootFolder};
 pub use signature::{parameter_types, parameters, Parameter};

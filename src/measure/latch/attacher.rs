@@ -20,6 +20,7 @@ use super::load::{configure, fill};
 use super::maps::{Maps, Tracepoint};
 use super::sampler::{self, Sampler};
 use super::samples::Samples;
+use super::stacks::{Sampled, StackSampler};
 use super::status::Status;
 use super::{Plan, PlannedSite};
 use crate::attach::{
@@ -96,6 +97,9 @@ pub(super) struct Attacher<'obj> {
     groups: Vec<Links>,
     /// Samples the server's threads while some probes are on a duty cycle.
     sampler: Option<Sampler>,
+    /// Whether no probe is to be attached. Waits are then read from the threads' stacks.
+    without_probes: bool,
+    stacks: Option<StackSampler>,
     /// Threads that are detaching groups.
     removals: Vec<Worker>,
     /// What the kernel refused, each probe once.
@@ -118,6 +122,7 @@ impl<'obj> Attacher<'obj> {
         target: Arc<Target>,
         plan: Arc<Plan>,
         topology: Option<&Topology>,
+        without_probes: bool,
         status: Arc<Status>,
     ) -> Result<(Attacher<'obj>, Attached)> {
         let mut open = LatchSkelBuilder::default().open(storage).context("opening the latch programs")?;
@@ -132,7 +137,8 @@ impl<'obj> Attacher<'obj> {
         open.progs.latch_return.set_autoload(!has_multi);
         open.progs.futex_wait_enter.set_autoload(traceable);
         open.progs.futex_wait_exit.set_autoload(traceable);
-        open.progs.observe.set_autoload(stacks_are_shown());
+        open.progs.observe.set_autoload(stacks_are_shown() && !without_probes);
+        open.progs.observe_registers.set_autoload(without_probes);
         open.progs.futex_wake_enter.set_autoload(traceable && topology.is_some());
         let skel = open.load().context("loading the latch programs into the kernel")?;
         fill(&skel, &target, &plan)?;
@@ -153,9 +159,15 @@ impl<'obj> Attacher<'obj> {
             sees_wakes: topology.is_some(),
             groups,
             sampler: None,
+            without_probes,
+            stacks: None,
             removals: Vec::new(),
             refused: Vec::new(),
         };
+        if without_probes {
+            attacher.read_stacks()?;
+            return Ok((attacher, Attached { refused: Vec::new(), sees_sleeps: true, sees_wakes: false, maps }));
+        }
         attacher.attach_thread_exit();
         attacher.put_all_on();
         let (sees_sleeps, sees_waits) =
@@ -346,8 +358,32 @@ impl<'obj> Attacher<'obj> {
         self.plan.functions_of(group)
     }
 
+    /// Begins to read the threads' stacks.
+    ///
+    /// # Errors
+    /// Fails if the kernel refuses, or if no thread can be started.
+    fn read_stacks(&mut self) -> Result<()> {
+        let link = sampler::attach(&self.skel.progs.observe_registers, self.target.pid);
+        let link = link.context("looking at the server's threads")?;
+        self.stacks = Some(StackSampler::start(link, Arc::clone(&self.target), Arc::clone(&self.plan))?);
+        Ok(())
+    }
+
+    /// Whether no probe is to be attached.
+    pub fn is_without_probes(&self) -> bool {
+        self.without_probes
+    }
+
+    /// Returns what the stacks have shown since the last call, if they are read.
+    pub fn take_seen(&self) -> Option<Sampled> {
+        self.stacks.as_ref().map(StackSampler::take)
+    }
+
     /// Returns whether a group has anything to attach.
     pub fn can_be_on(&self, group: usize) -> bool {
+        if self.without_probes {
+            return false;
+        }
         if group == self.pthread() {
             return !self.is_refused(Probe::Tracepoint(Tracepoint::FutexEnter));
         }
@@ -424,6 +460,9 @@ impl<'obj> Attacher<'obj> {
     }
 
     pub fn set_states(&self, state: impl Fn(usize) -> ProbeState) {
+        if self.without_probes {
+            return;
+        }
         let states =
             self.plan.probes.iter().map(|probe| match probe.sites.iter().all(|&i| self.is_refused(Probe::Site(i))) {
                 true => ProbeState::Failed,
@@ -450,6 +489,9 @@ impl<'obj> Attacher<'obj> {
 
     /// Samples the server's threads from now on, for which this many CPUs may be used, if the kernel allows it.
     pub fn sample_threads(&mut self, cpus: f64) {
+        if let Some(stacks) = &self.stacks {
+            return stacks.allow(cpus);
+        }
         if self.sampler.is_none() && cpus > 0.0 && stacks_are_shown() {
             self.start_sampling();
         }
@@ -477,6 +519,7 @@ impl<'obj> Attacher<'obj> {
     /// Stops sampling threads.
     pub fn stop_sampling(&mut self) {
         self.sampler = None;
+        self.stacks = None;
     }
 
     /// Switches all groups off, and returns when the kernel has finished.
@@ -494,6 +537,12 @@ impl<'obj> Attacher<'obj> {
     /// Switches on all groups that can be on.
     pub fn put_all_on(&mut self) {
         // Begin with sleeps: a wait that begins before they are measured would count as spinning.
+        if self.without_probes {
+            if let Err(error) = self.read_stacks() {
+                tracing::error!("waits are no longer measured: {error:#}");
+            }
+            return;
+        }
         for group in (0..self.groups.len()).rev() {
             if !self.is_on(group) && self.can_be_on(group) {
                 self.put_on(group);

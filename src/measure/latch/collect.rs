@@ -30,6 +30,8 @@ pub struct LatchCollector {
     spins: [bool; MAX_FUNCTIONS],
     /// Whether both futex programs could be attached.
     sees_sleeps: bool,
+    /// Whether waits are read from stacks instead of being counted.
+    without_probes: bool,
     topology: Option<Topology>,
     pub(super) caches: Mutex<Caches>,
     /// CPU time that was sampled in waiters, in nanoseconds.
@@ -51,6 +53,7 @@ impl LatchCollector {
             sites: plan.probes.iter().map(|probe| (probe.name.clone(), probe.class)).collect(),
             spins: plan.spins(),
             sees_sleeps: probe.sees_sleeps,
+            without_probes: probe.without_probes,
             topology: probe.topology.clone(),
             caches: Mutex::new(Caches { namer, callsites: HashMap::new() }),
             spin_times: Mutex::default(),
@@ -71,8 +74,9 @@ impl LatchCollector {
         let mut caches = self.caches.lock();
         // Held while the maps are read: what is settled in between would count twice.
         let missed = self.status.missed.lock();
+        let counts = if self.without_probes { missed.uncounted() } else { Counts::read(&self.maps)? };
         let tally = Tally {
-            counts: Counts::read(&self.maps)?,
+            counts,
             missed: &missed,
             spin_times: &spin_times,
             spins: &self.spins,

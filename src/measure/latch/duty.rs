@@ -21,6 +21,12 @@ const SPAN: Duration = Duration::from_secs(10);
 /// probes are charged, which is at least twice of what they take: both together take less than the budget.
 const SAMPLING_PART: f64 = 0.4;
 
+/// How often samples become figures where there are no probes.
+const SPAN_OF_SAMPLES: Duration = Duration::from_secs(1);
+
+/// How many CPUs a server is taken to use at least: looks at an idle one cost next to nothing.
+const LEAST_CPUS: f64 = 0.2;
+
 /// The times of the first looks at what probes cost.
 const EARLY: [Duration; 3] = [Duration::from_millis(8), Duration::from_millis(40), Duration::from_millis(200)];
 
@@ -40,6 +46,9 @@ impl DutyCycle {
     pub fn run(&mut self, attacher: &mut Attacher<'_>, commands: &Receiver<Command>) -> Result<Command> {
         let DutyCycle { budget, governor, turns } = self;
         let mut meter = Meter::new(attacher, budget)?;
+        if attacher.is_without_probes() {
+            return sample_only(attacher, commands, budget.share, &mut meter);
+        }
         let mut watched = Watched::new(attacher.groups());
         skip(attacher)?;
         show(attacher, turns);
@@ -75,6 +84,34 @@ impl DutyCycle {
             *turns = next;
             show(attacher, turns);
         }
+    }
+}
+
+/// Samples stacks, which may take all of the budget, until a command arrives.
+fn sample_only(
+    attacher: &mut Attacher<'_>,
+    commands: &Receiver<Command>,
+    share: f64,
+    meter: &mut Meter<'_>,
+) -> Result<Command> {
+    // The server's CPU time is not known yet.
+    attacher.sample_threads(share);
+    drop(attacher.take_seen());
+    let mut begin = Instant::now();
+    let mut next = begin + SPAN_OF_SAMPLES;
+    loop {
+        let told = wait_until(commands, next);
+        let elapsed = begin.elapsed();
+        begin += elapsed;
+        next = begin + SPAN_OF_SAMPLES;
+        if let Some(seen) = attacher.take_seen() {
+            attacher.status.missed.lock().add_seen(&seen, elapsed);
+        }
+        if let Err(command) = told {
+            return Ok(command);
+        }
+        let used = meter.read(attacher, &vec![None; attacher.groups()])?;
+        attacher.sample_threads(share * used.server_cpu.max(LEAST_CPUS));
     }
 }
 

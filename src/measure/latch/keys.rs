@@ -15,6 +15,14 @@ pub(super) fn key_of(key: &types::latch_key) -> MapKey {
     bytes_of(key).try_into().expect("a key is as long as itself")
 }
 
+/// The inverse of [`key_of`].
+pub(super) fn latch_key(key: &MapKey) -> types::latch_key {
+    let mut latch = types::latch_key::default();
+    // A key is as long as itself.
+    _ = plain::copy_from_bytes(&mut latch, key);
+    latch
+}
+
 /// Returns how a latch is identified.
 pub(super) fn identity(key: &types::latch_key) -> Identity {
     match types::identity(u32::from(key.identity)) {

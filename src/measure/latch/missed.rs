@@ -4,10 +4,12 @@
 //! possible, or too little has been learned yet, waits are taken to be as frequent as while the probes were on.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
-use super::keys::{key_of, MapKey};
+use super::keys::{key_of, latch_key, MapKey};
 use super::maps::Counts;
 use super::samples::Samples;
+use super::stacks::Sampled;
 use crate::bpf::latch::types;
 use crate::model::BUCKETS;
 
@@ -111,6 +113,8 @@ struct Scale {
 /// The waits for a latch that were not seen.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Estimate {
+    /// The address of a latch, if no wait was counted.
+    pub example: u64,
     pub sum_ns: f64,
     /// The square of the standard error of `sum_ns`.
     pub variance: f64,
@@ -171,6 +175,49 @@ impl Missed {
                 missed.count += times * recent.0;
                 missed.sum_ns += times * recent.1;
             }
+        }
+    }
+
+    /// Adds what the threads' stacks have shown in a time.
+    pub(super) fn add_seen(&mut self, seen: &Sampled, elapsed: Duration) {
+        let looks = seen.samples.looks;
+        if looks == 0 {
+            return;
+        }
+        let elapsed_ns = elapsed.as_secs_f64() * 1e9;
+        let time_of = |threads: f64| threads / looks as f64 * elapsed_ns;
+        for (latch, waiters) in &seen.samples.latches {
+            let (ns, variance) = waiters.missed(looks, elapsed_ns);
+            let estimate = self.latches.entry(*latch).or_default();
+            estimate.sum_ns += ns;
+            estimate.variance += variance;
+            estimate.sleep_ns += time_of(seen.asleep.get(latch).copied().unwrap_or_default());
+            estimate.example = seen.examples.get(latch).copied().unwrap_or(estimate.example);
+        }
+        for ((latch, address, line), threads) in &seen.callsites {
+            self.parts.entry(Part::Callsite(*latch, *address, *line)).or_default().sum_ns += time_of(*threads);
+        }
+    }
+
+    /// Returns the latches and call sites of which no wait was counted, as the programs would have them.
+    pub(super) fn uncounted(&self) -> Counts {
+        let latches = self.latches.iter().filter(|(_, estimate)| estimate.example != 0);
+        let callsites = self.parts.keys().filter_map(|part| match part {
+            Part::Callsite(latch, address, line) if self.latches.get(latch).is_some_and(|e| e.example != 0) => {
+                Some((latch_key(latch), *address, *line))
+            }
+            _ => None,
+        });
+        Counts {
+            latches: latches
+                .map(|(key, estimate)| {
+                    (latch_key(key), types::waits { example: estimate.example, ..types::waits::default() })
+                })
+                .collect(),
+            callsites: callsites
+                .map(|(latch, address, line)| (types::callsite_key { latch, address, line }, Default::default()))
+                .collect(),
+            ..Counts::default()
         }
     }
 

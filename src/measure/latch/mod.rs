@@ -20,6 +20,7 @@ pub mod record;
 pub mod report;
 mod sampler;
 mod samples;
+mod stacks;
 mod status;
 mod tally;
 mod waiting;
@@ -65,6 +66,8 @@ struct LatchProbe {
     refused: Vec<Refusal<String>>,
     /// Whether sleeps are measured, that is, whether both futex programs could be attached.
     sees_sleeps: bool,
+    /// Whether waits are read from the threads' stacks, and no probe is attached.
+    without_probes: bool,
     /// The domains between which handoffs are counted; `None` if they are not.
     topology: Option<Topology>,
     maps: Arc<Maps>,
@@ -79,8 +82,14 @@ impl Latches {
     ///
     /// # Errors
     /// Fails when the programs cannot be loaded, or with [`NoProbe`] when no site at all could be attached.
-    pub fn attach(target: &Arc<Target>, plan: &Arc<Plan>, namer: Namer, topology: Option<Topology>) -> Result<Latches> {
-        let probe = LatchProbe::attach(target, plan, topology)?;
+    pub fn attach(
+        target: &Arc<Target>,
+        plan: &Arc<Plan>,
+        namer: Namer,
+        topology: Option<Topology>,
+        without_probes: bool,
+    ) -> Result<Latches> {
+        let probe = LatchProbe::attach(target, plan, topology.filter(|_| !without_probes), without_probes)?;
         let collector = Arc::new(LatchCollector::new(Arc::clone(target), namer, plan, &probe));
         Ok(Latches { plan: Arc::clone(plan), probe, collector })
     }
@@ -153,7 +162,12 @@ impl LatchProbe {
     ///
     /// # Errors
     /// Fails when the programs cannot be loaded, or when no site at all could be attached.
-    fn attach(target: &Arc<Target>, plan: &Arc<Plan>, topology: Option<Topology>) -> Result<LatchProbe> {
+    fn attach(
+        target: &Arc<Target>,
+        plan: &Arc<Plan>,
+        topology: Option<Topology>,
+        without_probes: bool,
+    ) -> Result<LatchProbe> {
         let status = Arc::new(Status::default());
         let (commands, orders) = mpsc::channel();
         let (done, attached) = mpsc::channel();
@@ -161,7 +175,7 @@ impl LatchProbe {
         let wanted = topology.clone();
         let keeper = std::thread::Builder::new().name("probes".to_owned()).spawn(move || {
             let mut storage = MaybeUninit::uninit();
-            let attempt = Attacher::attach(&mut storage, target, plan, wanted.as_ref(), shared);
+            let attempt = Attacher::attach(&mut storage, target, plan, wanted.as_ref(), without_probes, shared);
             match attempt {
                 Ok((attacher, attached)) => {
                     _ = done.send(Ok(attached));
@@ -174,6 +188,7 @@ impl LatchProbe {
         Ok(LatchProbe {
             refused: attached.refused,
             sees_sleeps: attached.sees_sleeps,
+            without_probes,
             topology: topology.filter(|_| attached.sees_wakes),
             maps: attached.maps,
             status,

@@ -17,7 +17,7 @@ use crate::catalog::{
 use crate::discovery::{find_wait_function, location_arguments, wrapper_returns, Layout};
 use crate::isa::{decode, Flow, Test};
 use crate::model::Mode;
-use crate::symbols::{Arch, Image};
+use crate::symbols::{stack_pointer, Arch, Image};
 
 /// The capacity of the programs' map of sites.
 const MAX_SITES: usize = types::limit::MAX_SITES.0 as usize;
@@ -59,6 +59,22 @@ pub struct Plan {
     inlined: Vec<u8>,
     /// What each wait function's waits are for, by index in the catalog.
     pub(super) kinds: [types::latch_kinds; MAX_FUNCTIONS],
+    /// What threads with a cell of the sync array wait for: the kinds by number, and all others.
+    pub(super) cells: Cells,
+}
+
+/// The kinds of wait that cells of the sync array distinguish.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Cells {
+    pub kinds: Vec<types::latch_kind>,
+    pub rest: Option<types::latch_kind>,
+}
+
+impl Cells {
+    /// Returns what a kind of wait is for.
+    pub fn kind(&self, number: u64) -> Option<types::latch_kind> {
+        self.kinds.iter().find(|kind| u64::from(kind.number) == number).copied().or(self.rest)
+    }
 }
 
 /// Sites that are counted together: one site of a wait function, or those of all inlined waits.
@@ -208,6 +224,7 @@ pub fn plan(image: &Image, family: &Family, allowed: Allowed) -> Plan {
              threads) are in armtrace_cond_wait_seconds, latch unnamed:os_event",
         );
     }
+    let cells = planner.cells(family);
     let planned: HashSet<u8> = planner.sites.iter().map(PlannedSite::function).collect();
     let active: Vec<&Variant> = found.iter().filter(|v| planned.contains(&v.index)).collect();
     let groups = groups(&planner.sites, &nesting(image, &active));
@@ -221,6 +238,7 @@ pub fn plan(image: &Image, family: &Family, allowed: Allowed) -> Plan {
         limits: planner.limits,
         probes,
         kinds: planner.kinds,
+        cells,
         wrapper_returns: wrapper_returns(image, family),
         static_data: image.static_data(),
     }
@@ -398,6 +416,15 @@ impl Planner<'_> {
         of.count = kinds.len() as u32;
         of.kinds.iter_mut().zip(kinds).for_each(|(into, kind)| *into = kind);
         Ok(())
+    }
+
+    /// Returns what cells of the sync array are for, as far as this build shows how the latches are identified.
+    fn cells(&self, family: &Family) -> Cells {
+        let Some(cells) = family.cells else { return Cells::default() };
+        let known = cells.kinds.iter().filter_map(|kind| {
+            Some(types::latch_kind { number: kind.number, ..self.latch_kind(kind.mode, kind.identity)? })
+        });
+        Cells { kinds: known.collect(), rest: self.latch_kind(Mode::None, cells.rest) }
     }
 
     /// Returns whether the function leaves the waiting to others: to a wait function, which is probed itself, or
@@ -664,6 +691,12 @@ pub(super) fn library_registers(arch: Arch) -> (u32, u32, u32) {
         Arch::Aarch64 => (register_offset(arch, 1), register_offset(arch, 31), register_offset(arch, 30)),
     };
     (op.into(), sp.into(), link.into())
+}
+
+/// Returns how many bytes of the saved registers hold the general registers and the instruction pointer.
+pub(super) fn registers_bytes(arch: Arch) -> u32 {
+    let stack_pointer = register_offset(arch, stack_pointer(arch));
+    u32::from(stack_pointer.max(ip_offset(arch))) + 8
 }
 
 fn frame_pointer(arch: Arch) -> u8 {

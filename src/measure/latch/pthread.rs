@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use crate::bpf::latch::types;
 use crate::isa::{decode, Flow, Insn};
 use crate::server::{file_mappings, FileMapping};
-use crate::symbols::{frame, Image};
+use crate::symbols::{frame, unwind, Image, Unwind};
 use types::primitive as primitives;
 
 /// The capacity of the programs' map.
@@ -61,13 +61,35 @@ const FUNCTIONS: &[(&str, primitives)] = &[
 /// then counted as lost.
 pub(super) fn rows(pid: i32) -> BTreeMap<u64, types::library_frame> {
     let mut rows = BTreeMap::new();
+    each_library(pid, |image, bias| {
+        rows.extend(rows_of(image).into_iter().map(|(addr, row)| (addr.wrapping_add(bias), row)));
+    });
+    rows.into_iter().take(MAX_ROWS).collect()
+}
+
+/// A thread's place in one of the library's functions.
+pub(super) struct LibraryPlace {
+    pub unwind: Unwind,
+    /// `enum primitive`: what the function means to code outside of the library.
+    pub primitive: u32,
+}
+
+/// Returns the places in process `pid` where threads sleep, or have called what sleeps, by address in the process.
+pub(super) fn places(pid: i32) -> HashMap<u64, LibraryPlace> {
+    let mut places = HashMap::new();
+    each_library(pid, |image, bias| {
+        let of = |insn: &Insn, primitive| Some(LibraryPlace { unwind: unwind(image, insn.addr)?, primitive });
+        places.extend(each_call(image, of).into_iter().map(|(addr, place)| (addr.wrapping_add(bias), place)));
+    });
+    places
+}
+
+fn each_library(pid: i32, mut act: impl FnMut(&Image, u64)) {
     for library in libraries(pid) {
         let Ok(image) = library.image(pid, MAX_LIBRARY) else { continue };
         let Some(linked) = image.page_address_of(library.offset) else { continue };
-        let bias = library.start.wrapping_sub(linked);
-        rows.extend(rows_of(&image).into_iter().map(|(addr, row)| (addr.wrapping_add(bias), row)));
+        act(&image, library.start.wrapping_sub(linked));
     }
-    rows.into_iter().take(MAX_ROWS).collect()
 }
 
 /// Returns the first mappings of the C library, of the C++ library and, before glibc 2.34, of the thread library.
@@ -82,6 +104,12 @@ fn libraries(pid: i32) -> Vec<FileMapping> {
 
 /// Returns the rows of one library, by link-time address.
 pub fn rows_of(image: &Image) -> BTreeMap<u64, types::library_frame> {
+    each_call(image, |insn, primitive| row(image, insn, primitive))
+}
+
+/// Returns something for each instruction of the library at which its functions sleep or call each other, by the address
+/// behind it, from the instruction and what its function means.
+fn each_call<T>(image: &Image, of: impl Fn(&Insn, u32) -> Option<T>) -> BTreeMap<u64, T> {
     let exported: HashMap<u64, u32> = image
         .symbols()
         .filter(|s| s.is_function)
@@ -110,8 +138,9 @@ pub fn rows_of(image: &Image) -> BTreeMap<u64, types::library_frame> {
         seen.insert(addr, meaning);
         let Some(range) = image.function_at(addr) else { continue };
         for insn in decode(image, range.clone()) {
-            if let Some(row) = row(image, &insn, meaning.unwrap_or(primitives::PRIMITIVE_NONE.0)) {
-                rows.insert(insn.end(), row);
+            if matches!(insn.flow, Flow::Call(_)) || insn.is_system_call() {
+                let row = of(&insn, meaning.unwrap_or(primitives::PRIMITIVE_NONE.0));
+                rows.extend(row.map(|row| (insn.end(), row)));
             }
             match insn.flow {
                 Flow::Call(Some(to)) => functions.push((to, None)),
@@ -127,9 +156,6 @@ pub fn rows_of(image: &Image) -> BTreeMap<u64, types::library_frame> {
 /// Returns the row for a thread whose current instruction follows this one, because it is inside a call or a system
 /// call.
 fn row(image: &Image, insn: &Insn, primitive: u32) -> Option<types::library_frame> {
-    if !matches!(insn.flow, Flow::Call(_)) && !insn.is_system_call() {
-        return None;
-    }
     let frame = frame(image, insn.addr)?;
     let return_at = frame.return_at.unwrap_or(types::return_at::RETURN_IN_REGISTER.0);
     Some(types::library_frame { size: frame.size, return_at, primitive })

@@ -23,8 +23,8 @@ use crate::host::clock::now_ns;
 use crate::worker::{Stop, Worker};
 
 /// The interval of looks, which is longer if they are expensive.
-const SHORTEST: Duration = Duration::from_millis(4);
-const LONGEST: Duration = Duration::from_millis(500);
+pub(super) const SHORTEST: Duration = Duration::from_millis(4);
+pub(super) const LONGEST: Duration = Duration::from_millis(500);
 
 /// What a look takes, in nanoseconds, before that is known.
 const FIRST_GUESS_NS: f64 = 100_000.0;
@@ -175,7 +175,7 @@ fn threads(mut records: &[u8]) -> impl Iterator<Item = Thread> + '_ {
 
 /// Lets this thread run as soon as it wakes. A thread that has to wait for a CPU sees the server's threads at moments
 /// when many of them sleep. A look takes some ten microseconds.
-fn be_punctual() {
+pub(super) fn be_punctual() {
     let lowest = libc::sched_param { sched_priority: 1 };
     // SAFETY: changes this thread only, and reads the parameter during the call.
     if unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, &lowest) } != 0 {

@@ -71,7 +71,7 @@ impl Waiters {
         Waiters { last: self.last, ..Waiters::default() }
     }
 
-    fn missed(&self, looks: u64, elapsed_ns: f64) -> (f64, f64) {
+    pub(super) fn missed(&self, looks: u64, elapsed_ns: f64) -> (f64, f64) {
         if self.sum <= 0.0 {
             return (0.0, 0.0);
         }

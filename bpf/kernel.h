@@ -59,11 +59,19 @@ enum bpf_func_id___regs {
 	BPF_FUNC_task_pt_regs___regs = 175,
 };
 
+/* When a thread last began to run, and since when it has been waiting for a CPU, by the clock of
+ * its CPU. */
+struct sched_info {
+	__u64 last_arrival;
+	__u64 last_queued;
+} __attribute__((preserve_access_index));
+
 /* A thread, and what a program that looks at all threads gets. */
 struct task_struct {
 	int pid;
 	int tgid;
 	int on_cpu;
+	struct sched_info sched_info;
 } __attribute__((preserve_access_index));
 
 struct seq_file;

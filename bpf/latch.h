@@ -283,12 +283,24 @@ enum doing_bit {
 	DOING_WAIT_SEEN = 63,
 };
 
+/* Where a thread was seen. */
+enum seen_in {
+	/* It was interrupted in the server's code. */
+	SEEN_IN_CODE,
+	/* In a futex system call that sleeps. */
+	SEEN_IN_FUTEX,
+	/* In the system call by which a thread that spins lets others run. */
+	SEEN_IN_YIELD,
+};
+
 /* What a look shows of a thread that may wait, where no probe is attached. */
 struct seen_thread {
 	__u32 tid;
-	__u32 unused;
-	/* The futex word on which it sleeps, and the operation; 0 if it was interrupted in the
-	 * server's code. */
+	/* enum seen_in */
+	__u16 place;
+	/* Whether the thread ran on this CPU until the look began. */
+	__u16 ran_here;
+	/* The futex word on which it sleeps, and the operation. */
 	__u64 word;
 	__u64 op;
 	/* Its registers as the kernel saves them. */
@@ -495,5 +507,6 @@ struct vocabulary {
 	enum return_at return_at;
 	enum page_type page_type;
 	enum doing_bit doing_bit;
+	enum seen_in seen_in;
 	struct seen_thread seen_thread;
 };

@@ -24,9 +24,10 @@ struct {
 	__type(value, struct latch_key);
 } words SEC(".maps");
 
-/* The number of the futex system call, and the byte offsets in the saved registers of the system
+/* The numbers of the system calls futex and sched_yield, and the byte offsets in the saved registers of the system
  * call's number and of its first two arguments. */
 const volatile __u32 futex_nr;
+const volatile __u32 yield_nr;
 const volatile __u32 nr_register;
 const volatile __u32 word_register;
 const volatile __u32 op_register;
@@ -137,9 +138,23 @@ static __always_inline bool may_wait(struct seen_thread *seen, void *saved)
 
 	if (nr < 0)
 		return ip >= text_begin && ip < text_end;
+	if (nr == (__s32)yield_nr) {
+		seen->place = SEEN_IN_YIELD;
+		return true;
+	}
+	seen->place = SEEN_IN_FUTEX;
 	seen->op = saved_register(saved, op_register);
 	seen->word = saved_register(saved, word_register);
 	return nr == (__s32)futex_nr && is_wait(seen->op);
+}
+
+/* Whether the thread ran on this CPU until this one began to run there. */
+static __always_inline bool ran_here(struct task_struct *task)
+{
+	struct task_struct *own = bpf_get_current_task_btf();
+
+	return bpf_core_field_exists(task->sched_info.last_queued) &&
+	       task->sched_info.last_queued == own->sched_info.last_arrival;
 }
 
 /* Loaded only if no probe is to be attached. Writes the registers of threads that may wait. */
@@ -159,7 +174,9 @@ int observe_registers(struct bpf_iter__task *ctx)
 	if (!may_wait(&seen, saved) || registers_bytes > sizeof(seen.registers))
 		return 0;
 	seen.tid = task->pid;
+	seen.ran_here = ran_here(task);
 	if (!bpf_probe_read_kernel(seen.registers, registers_bytes, saved))
-		bpf_seq_write(ctx->meta->seq, &seen, sizeof(seen));
+		bpf_seq_write(ctx->meta->seq, &seen,
+			      __builtin_offsetof(struct seen_thread, registers) + registers_bytes);
 	return 0;
 }

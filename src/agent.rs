@@ -58,8 +58,13 @@ pub enum AttachError {
     #[error("{0:#}. Run armtrace as root, and not in a container without CAP_BPF")]
     NotPermitted(anyhow::Error),
     /// The kernel attaches no probe at all, although it loads the programs.
-    #[error("{0:#}. `armtrace doctor` shows what this kernel can do")]
+    #[error("{0:#}. `armtrace doctor` shows what this kernel can do; --no-probes works without")]
     NoProbe(anyhow::Error),
+    /// The kernel does not show what threads do that wait.
+    #[error(
+        "this kernel does not show the registers of other threads, which --no-probes needs: that takes Linux 5.15"
+    )]
+    NoStacks,
     /// Something else failed.
     #[error("{0:#}. `armtrace doctor` shows what this kernel can do")]
     Failed(anyhow::Error),
@@ -124,8 +129,11 @@ impl Agent {
     /// Fails if this program offers no site to probe, or if the kernel refuses.
     pub fn attach(target: Target, options: Options) -> Result<Agent, AttachError> {
         attach::require_privilege()?;
+        if options.without_probes && !attach::stacks_are_shown() {
+            return Err(AttachError::NoStacks);
+        }
         take_out_leftovers(target.pid);
-        let plan = Arc::new(plan(&target, options.max_overhead)?);
+        let plan = Arc::new(plan(&target, &options)?);
         let target = Arc::new(target);
         let namer = Namer::new(&target);
         let topology = Machine::this().topology(options.domains);
@@ -335,9 +343,9 @@ fn take_out_leftovers(pid: i32) {
 }
 
 /// Plans the sites of latch waits.
-fn plan(target: &Target, max_overhead: f64) -> Result<Plan, AttachError> {
-    let plan = latch::plan(&target.image, target.family, allowed(target.pid, max_overhead));
-    if plan.sites.is_empty() && !target.family.wait_functions.is_empty() {
+fn plan(target: &Target, options: &Options) -> Result<Plan, AttachError> {
+    let plan = latch::plan(&target.image, target.family, allowed(target.pid, options.max_overhead));
+    if plan.sites.is_empty() && !options.without_probes && !target.family.wait_functions.is_empty() {
         let (flavor, symbols) = (target.flavor.as_str(), target.image.symbol_source().as_str());
         let server = format!("{flavor} {}, symbols: {symbols}", target.version);
         return Err(AttachError::NoSites { pid: target.pid, server });

@@ -68,7 +68,7 @@ pub(super) fn record(args: &RecordArgs) -> Result<(), Failure> {
     let target = session::open(args.pid, &args.attach, Writes::File)?;
     let (mut client, settings) = connect(args)?.unzip();
     let start = start(&target, args, settings.unwrap_or_default());
-    let mut session = Session::attach(target, &args.attach, None)?;
+    let mut session = Session::attach(target, &args.attach, false, None)?;
     let attached = session.agent.source().snapshot().latch;
     let start = Start { sleeps_seen: attached.sleeps_seen, places: attached.domains, ..start };
     let file = create(&args.output, args.force)?;

@@ -29,6 +29,9 @@ pub(super) struct RunArgs {
     /// Address to serve metrics on
     #[arg(long, default_value = ":9435", value_name = "ADDR:PORT")]
     pub listen: Listen,
+    /// Attach no probe: read what threads wait for from their stacks. Waits are not counted then
+    #[arg(long, conflicts_with = "watch")]
+    pub no_probes: bool,
     /// Watch this latch's cache line for false sharing, report and exit; a part of its name is enough
     #[arg(long, value_name = "LATCH", conflicts_with = "listen")]
     pub watch: Option<String>,
@@ -51,7 +54,7 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
     let target = session::open(args.pid, attach, Writes::Nothing)?;
     let listener = args.listen.bind()?;
     attach::close_if_killed(&listener);
-    let Session { agent, ends, runtime } = Session::attach_with_statements(target, attach)?;
+    let Session { agent, ends, runtime } = Session::attach_with_statements(target, attach, args.no_probes)?;
     let ended = runtime.block_on(serve(agent, listener, ends));
     // A thread may still be blocked writing to a terminal that does not read. Do not wait for it.
     runtime.shutdown_background();

@@ -84,7 +84,9 @@ fn of_attach(error: &AttachError) -> Status {
     match error {
         AttachError::Failed(_) => Status::Failed,
         AttachError::NoSites { .. } | AttachError::Ended(_) => Status::Target,
-        AttachError::Privilege(_) | AttachError::NotPermitted(_) | AttachError::NoProbe(_) => Status::Privilege,
+        AttachError::Privilege(_) | AttachError::NotPermitted(_) | AttachError::NoProbe(_) | AttachError::NoStacks => {
+            Status::Privilege
+        }
     }
 }
 
@@ -180,6 +182,7 @@ mod tests {
             (AttachError::Ended(1), Target),
             (AttachError::NotPermitted(why()), Privilege),
             (AttachError::NoProbe(why()), Privilege),
+            (AttachError::NoStacks, Privilege),
             (AttachError::Failed(why()), Failed),
         ]
     }

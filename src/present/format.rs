@@ -23,6 +23,11 @@ pub fn nanoseconds(ns: f64) -> String {
     format!("{}{unit}", three_digits(value))
 }
 
+/// Formats a number per second, if it is known.
+pub fn rate(number: Option<f64>) -> String {
+    number.map_or_else(|| NOTHING.to_owned(), count)
+}
+
 /// Formats a count or a rate: `<0.1`, `0.4`, `12`, `1.23k`, `45.6M`.
 pub fn count(n: f64) -> String {
     let (value, unit) = match n {

@@ -86,16 +86,38 @@ impl Memory {
         found
     }
 
+    /// Reads pieces of the same size into one buffer, in few system calls. Returns for each address whether its piece
+    /// could be read; the others' contents are not defined.
+    pub fn read_pieces(&self, addrs: &[u64], size: usize, into: &mut Vec<u8>) -> Vec<bool> {
+        into.resize(addrs.len() * size, 0);
+        let mut found = Vec::with_capacity(addrs.len());
+        while found.len() < addrs.len() {
+            let done = found.len();
+            let batch = &addrs[done..addrs.len().min(done + MAX_PIECES)];
+            let whole = self.read_batch_into(batch, size, &mut into[done * size..(done + batch.len()) * size]);
+            found.extend(std::iter::repeat_n(true, whole));
+            if whole < batch.len() {
+                found.push(false);
+            }
+        }
+        found
+    }
+
+    /// Reads up to the first address that cannot be read, and returns the number of pieces before it.
+    fn read_batch_into(&self, addrs: &[u64], size: usize, into: &mut [u8]) -> usize {
+        let remote: Vec<_> =
+            addrs.iter().map(|&a| libc::iovec { iov_base: a as *mut libc::c_void, iov_len: size }).collect();
+        let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
+        // SAFETY: `local` describes `into`, which outlives the call; `remote` is only read, and addresses the other
+        // process.
+        let got = unsafe { libc::process_vm_readv(self.pid, &local, 1, remote.as_ptr(), remote.len() as u64, 0) };
+        usize::try_from(got).unwrap_or(0) / size.max(1)
+    }
+
     /// Reads up to the first address that cannot be read: all before it, and `None` for it. Never empty.
     fn read_batch<const N: usize>(&self, addrs: &[u64]) -> Vec<Option<[u8; N]>> {
         let mut bytes = vec![0_u8; addrs.len() * N];
-        let remote: Vec<_> =
-            addrs.iter().map(|&a| libc::iovec { iov_base: a as *mut libc::c_void, iov_len: N }).collect();
-        let local = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-        // SAFETY: `local` describes `bytes`, which outlives the call; `remote` is only read, and addresses the other
-        // process.
-        let got = unsafe { libc::process_vm_readv(self.pid, &local, 1, remote.as_ptr(), remote.len() as u64, 0) };
-        let whole = usize::try_from(got).unwrap_or(0) / N.max(1);
+        let whole = self.read_batch_into(addrs, N, &mut bytes);
         let mut found: Vec<_> = bytes.chunks_exact(N.max(1)).take(whole).map(|c| c.try_into().ok()).collect();
         if whole < addrs.len() {
             found.push(None);
@@ -157,6 +179,16 @@ mod tests {
             assert_eq!(own().string(start.add(page - 3) as u64), None);
             libc::munmap(map, page);
         }
+    }
+
+    #[test]
+    fn pieces_are_where_their_addresses_are() {
+        let values = [5_u64, 6, 7];
+        let [a, b, c] = [0, 1, 2].map(|i| std::ptr::from_ref(&values[i]) as u64);
+        let mut bytes = vec![9; 3];
+        assert_eq!(own().read_pieces(&[a, 0x10, c, b], 8, &mut bytes), [true, false, true, true]);
+        let (words, _) = bytes.as_chunks::<8>();
+        assert_eq!([0, 2, 3].map(|i| u64::from_le_bytes(words[i])), [5, 7, 6]);
     }
 
     #[test]

@@ -20,8 +20,9 @@ pub struct Frame {
 /// the hardware encodes them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unwind {
-    /// The register from which the caller's stack pointer follows, and its distance from there, in bytes.
+    /// The register from which the caller's stack pointer follows.
     pub base: u8,
+    /// The distance of the caller's stack pointer from there, in bytes.
     pub size: i32,
     /// The offset of the return address from the caller's stack pointer, in bytes; `None` if it is in the link
     /// register.

@@ -35,6 +35,14 @@ pub fn reacquires(top: &[TopReacquire], width: u16) -> Option<String> {
     (!top.is_empty()).then_some(text)
 }
 
+/// Formats the number of waits per second: `1.81k waits/s`, or that they are not counted.
+pub fn rate(now: &Snapshot, waits: f64) -> String {
+    match now.latch.counted() {
+        true => format!("{} waits/s", count(waits)),
+        false => "no probes".to_owned(),
+    }
+}
+
 /// Formats what probes cost since attach: as a share of the server's CPU time, or of a CPU if the server uses less than
 /// one, because a share of next to nothing looks alarming and is harmless.
 pub fn overhead(now: &Snapshot) -> String {

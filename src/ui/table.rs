@@ -102,15 +102,11 @@ impl<'a> LatchTable<'a> {
     fn summary(&self) -> String {
         let sum = |figure: fn(&TopLatch) -> f64| self.latches.iter().map(figure).fold(0.0, |sum, n| sum + n);
         let waiting = sum(|latch| latch.wait_ns_per_second) / 1e9;
-        let waits = sum(|latch| latch.waits_per_second);
+        let waits = sum(|latch| latch.waits_per_second.unwrap_or(0.0));
+        let rate = crate::ui::lines::rate(self.now, waits);
         let overhead = crate::ui::lines::overhead(self.now);
         let target = &self.now.target;
-        format!(
-            "{waiting:.2} threads waiting · {} waits/s · overhead {overhead} · {} {}",
-            format::count(waits),
-            target.arch,
-            target.cpu_model,
-        )
+        format!("{waiting:.2} threads waiting · {rate} · overhead {overhead} · {} {}", target.arch, target.cpu_model,)
     }
 
     /// Returns the line of CPU time by class: `cpu: other 61% · kernel 22% · spin 9% · checksum 5%`.
@@ -232,7 +228,7 @@ fn row(latch: &TopLatch, layout: &Layout) -> Row<'static> {
     let time = |ns: Option<f64>| ns.map_or(NOTHING.to_string(), format::nanoseconds);
     let numbers = [
         mode(latch.mode).to_string(),
-        format::count(latch.waits_per_second),
+        format::rate(latch.waits_per_second),
         wait(latch),
         time(latch.mean_ns),
         time(latch.p99_ns),

@@ -18,8 +18,8 @@ pub struct TopLatch {
     pub kind: Kind,
     /// The mode in which threads waited for it.
     pub mode: Mode,
-    /// Waits that ended in the interval, per second.
-    pub waits_per_second: f64,
+    /// Waits that ended in the interval, per second; `None` if waits are not counted.
+    pub waits_per_second: Option<f64>,
     /// Nanoseconds waited per second of the interval. 1e9 means that one thread was waiting all the time.
     pub wait_ns_per_second: f64,
     /// Mean of the interval's waits, in nanoseconds; `None` without a wait.
@@ -272,7 +272,7 @@ impl<'a> Interval<'a> {
             latch: latch.latch.clone(),
             kind: latch.kind,
             mode: latch.mode,
-            waits_per_second: waits.count as f64 / self.seconds(),
+            waits_per_second: self.now.latch.counted().then(|| waits.count as f64 / self.seconds()),
             wait_ns_per_second: waits.sum_ns as f64 / self.seconds(),
             mean_ns: waits.mean_ns(),
             p99_ns: waits.quantile_ns(0.99),

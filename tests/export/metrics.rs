@@ -133,6 +133,26 @@ fn unseen_sleeps_are_absent() {
 }
 
 #[test]
+fn without_probes_waits_are_times_only() {
+    let mut snapshot = busy(5);
+    snapshot.latch.sampled = true;
+    let text = text(snapshot);
+    let now = samples(&text);
+    let of = |state: &str| {
+        now[&format!(
+            "armtrace_latch_sampled_wait_seconds_total{{latch=\"{TRX}\",kind=\"mutex\",mode=\"\",state=\"{state}\"}}"
+        )]
+    };
+    let counted = samples(&self::text(busy(5)));
+    assert_eq!(of("asleep"), sum(&counted, "armtrace_latch_sleep_seconds_total", TRX));
+    assert_eq!(of("asleep") + of("awake"), sum(&counted, "armtrace_latch_wait_seconds_sum", TRX));
+    for absent in ["wait_seconds_", "wait_max", "sleep_seconds", "sleeps", "spin", "reacquire"] {
+        assert!(!text.contains(&format!("armtrace_latch_{absent}")), "{absent}");
+    }
+    assert!(!text.contains("armtrace_cond_wait"));
+}
+
+#[test]
 fn unknown_costs_are_absent() {
     let mut snapshot = busy(5);
     snapshot.probes =

@@ -17,6 +17,7 @@ mod leftovers;
 mod library;
 mod life;
 mod naming;
+mod no_probes;
 mod nodes;
 mod pages;
 mod privileges;

@@ -28,7 +28,7 @@ pub fn section(now: &Snapshot, interval: &Interval, top: &[TopLatch]) -> Markup 
             @if shown.is_empty() {
                 p { "No thread has waited for a latch so far." }
             } @else {
-                @if shown.iter().all(|latch| latch.waits_per_second == 0.0) {
+                @if shown.iter().all(|latch| latch.wait_ns_per_second == 0.0) {
                     p { "No thread waited for a latch " (period(interval)) "." }
                 }
                 div.latches {
@@ -50,6 +50,9 @@ fn legend(now: &Snapshot, shown: &[TopLatch]) -> Markup {
             @if shown.iter().any(|latch| latch.is_estimated) {
                 " ~ marks partly estimated figures: probes were off to stay within the overhead budget. ± is half the \
                 width of the estimated 95% interval."
+            }
+            @if !now.latch.counted() {
+                " No probe is attached: the threads are looked at many times a second, and waits are not counted."
             }
             @if !now.latch.sleeps_seen { " Sleeping cannot be told from spinning here." }
         }
@@ -90,7 +93,7 @@ fn row(latch: &TopLatch, names: &Names, all: f64) -> Markup {
             td.wide { (format::mode(latch.mode)) }
             td.wide { (bar(latch.wait_ns_per_second / all.max(1.0))) }
             td { (format::estimate(format::nanoseconds(latch.wait_ns_per_second), latch.is_estimated, latch.error)) }
-            td { (format::count(latch.waits_per_second)) }
+            td { (format::rate(latch.waits_per_second)) }
             td.wide { (time(latch.mean_ns)) }
             td { (time(latch.p99_ns)) }
             td.wide { (latch.sleep_share.map_or(NOTHING.to_owned(), format::spin_and_sleep)) }
@@ -117,7 +120,7 @@ fn id(latch: &TopLatch) -> String {
 
 /// Returns what is shown of a latch that is selected.
 fn detail(now: &Snapshot, interval: &Interval, latch: &TopLatch, names: &Names) -> Markup {
-    let counted = interval.waits_for(latch).filter(|row| row.waits.count > 0);
+    let counted = interval.waits_for(latch).filter(|row| row.waits.sum_ns > 0);
     let of = if counted.is_some() { period(interval) } else { "since attach".to_owned() };
     let row = counted.or_else(|| Interval::new(now, None).waits_for(latch));
     let mode = if latch.mode == Mode::None { "" } else { format::mode(latch.mode) };
@@ -126,7 +129,7 @@ fn detail(now: &Snapshot, interval: &Interval, latch: &TopLatch, names: &Names) 
             h3 { code { (breakable(&names[latch.latch.as_str()])) } " " (mode) }
             @if let Some(row) = &row {
                 (waits(now, row))
-                (histogram(&row.waits, &of))
+                @if now.latch.counted() { (histogram(&row.waits, &of)) }
             }
             p { "since attach: " (format::nanoseconds(latch.total_ns as f64)) " waited" }
             (callsites(now, latch))

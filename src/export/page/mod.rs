@@ -113,13 +113,13 @@ fn probes(now: &Snapshot) -> Option<String> {
 /// Returns the figures over all latches.
 fn sums(now: &Snapshot, interval: &Interval, top: &[TopLatch]) -> Markup {
     let waiting = top.iter().map(|latch| latch.wait_ns_per_second).fold(0.0, |sum, ns| sum + ns) / 1e9;
-    let waits: f64 = top.iter().map(|latch| latch.waits_per_second).sum();
+    let waits = now.latch.counted().then(|| top.iter().filter_map(|latch| latch.waits_per_second).sum());
     let estimated = interval.estimated_share();
     let mark = if estimated.is_some() { "~" } else { "" };
     let overhead = now.overhead_ratio().map_or("not known".to_owned(), format::percent);
     let figures = [
         (format!("threads waiting, {}", period(interval)), Some(format!("{mark}{waiting:.2}"))),
-        ("waits/s".to_owned(), Some(format::count(waits))),
+        ("waits/s".to_owned(), waits.map(format::count)),
         ("statements/s".to_owned(), interval.per_statement().map(|each| format::count(each.rate))),
         ("CPUs used by the server".to_owned(), interval.server_cpus().map(|cpus| format!("{cpus:.2}"))),
         ("of the wait time is estimated".to_owned(), estimated.map(|share| format!("~{}", format::percent(share)))),

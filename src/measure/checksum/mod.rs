@@ -72,8 +72,8 @@ impl Room for Checksums {
     type Comparison = Nothing;
 
     fn begin(on: &mut Attaching) -> Option<Result<Arc<Checksums>>> {
-        let is_sampled = on.more?.sample_hz != Some(0);
-        Some(Ok(Arc::new(Checksums::attach(on.target, is_sampled))))
+        let counts_calls = on.more?.sample_hz != Some(0) && !on.latches.are_without_probes();
+        Some(Ok(Arc::new(Checksums::attach(on.target, counts_calls))))
     }
 }
 

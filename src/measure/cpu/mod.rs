@@ -167,7 +167,8 @@ impl CpuSampler {
         open.maps.threads.reuse_fd(latches.maps().threads.as_fd())?;
         open.maps.attachments.reuse_fd(latches.maps().attachments.as_fd())?;
         // While any system call has a tracepoint, the kernel takes the slow path for all system calls on the host.
-        let counts_getcpu = getcpu(target).is_some_and(|found| found.path.may_be_system_call());
+        let may_be_call = || getcpu(target).is_some_and(|found| found.path.may_be_system_call());
+        let counts_getcpu = !latches.are_without_probes() && may_be_call();
         open.progs.getcpu_enter.set_autoload(counts_getcpu);
         let skel = open.load().context("loading the sampling program into the kernel")?;
         let cpus = Machine::this().online_cpus();

@@ -81,6 +81,7 @@ impl LatchCollector {
             spin_times: &spin_times,
             spins: &self.spins,
             sleeps_seen: self.sees_sleeps,
+            sampled: self.without_probes,
             topology: self.topology.as_ref(),
         };
         Ok(tally.figures(&mut ServerNames { caches: &mut caches, target: &self.target }))

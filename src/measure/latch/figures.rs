@@ -11,6 +11,9 @@ pub struct Figures {
     pub waits: Vec<LatchWaits>,
     /// Whether sleeping is distinguished from spinning here. If not, the latches' sleeps are unknown, not zero.
     pub sleeps_seen: bool,
+    /// Whether the waits are read from the threads' stacks, because no probe is attached. How many there were, and how
+    /// long each, is then not known.
+    pub sampled: bool,
     /// Waits to reacquire a mutex after a wake-up, one entry per latch.
     pub reacquires: Vec<Reacquires>,
     /// Contended waits by the waiting code, one entry per (latch, mode, call site).
@@ -22,6 +25,13 @@ pub struct Figures {
     pub domains: Vec<String>,
     /// Contended waits by where the latch came from, one entry per (latch, from, to).
     pub handoffs: Vec<Handoffs>,
+}
+
+impl Figures {
+    /// Returns whether waits are counted.
+    pub fn counted(&self) -> bool {
+        !self.sampled
+    }
 }
 
 /// 95 % of a normal distribution lie within this many standard errors of its mean.

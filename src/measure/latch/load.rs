@@ -45,6 +45,7 @@ pub(super) fn configure(
     (rodata.op_register, rodata.sp_register, rodata.link_register) = registers;
     let call = plan::futex_call(arch);
     (rodata.futex_nr, rodata.nr_register, rodata.word_register) = (call.nr, call.nr_register, call.word_register);
+    rodata.yield_nr = call.yield_nr;
     rodata.registers_bytes = plan::registers_bytes(arch);
     let functions = |names: &'static [&'static str]| {
         let symbols = names.iter().flat_map(|name| target.image.functions_named(name));

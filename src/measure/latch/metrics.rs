@@ -71,6 +71,12 @@ families! {
         "Square of the standard error of the wait time where it is estimated. 1.96 times the square root of its increase \
          is half the 95 % interval."
     );
+    SAMPLED = counter(
+        "armtrace_latch_sampled_wait_seconds_total",
+        &["latch", "kind", "mode", "state"],
+        "Wait time with --no-probes, from looks at the threads, by what waiters did: asleep in the kernel, or awake \
+         (spinning, or waiting for a CPU)."
+    );
     CALLSITE = counter(
         "armtrace_latch_callsite_wait_seconds_total",
         &["latch", "callsite"],
@@ -157,8 +163,10 @@ impl Metrics for LatchMetrics {
         families.push(self.callsites(&snapshot.latch.callsites));
         families.push(self.pages(&snapshot.latch.pages));
         families.extend(self.handoffs(&snapshot.latch.handoffs));
-        families.extend(self.reacquires(&snapshot.latch.reacquires));
-        families.push(self.conds(&snapshot.latch.waits));
+        if snapshot.latch.counted() {
+            families.extend(self.reacquires(&snapshot.latch.reacquires));
+            families.push(self.conds(&snapshot.latch.waits));
+        }
         families
     }
 }
@@ -168,6 +176,9 @@ impl LatchMetrics {
         let rows = snapshot.latch.waits.iter().filter(|row| row.kind != Kind::Cond);
         let rows = rows.map(|row| (latch_id(row), row.clone()));
         let latches = self.latches.rows(rows, |row| row.waits.sum_ns, |id| (OTHER.to_owned(), id.1, id.2));
+        if snapshot.latch.sampled {
+            return vec![sampled_waits(&latches), per_latch(&VARIANCE, &latches, |_, row| variance(row))];
+        }
         self.spin.start(snapshot.elapsed);
         // Without sleeps, what a waiter did is not known; without samples, neither is its CPU time.
         let split = || latches.iter().filter(|_| snapshot.latch.sleeps_seen);
@@ -182,7 +193,7 @@ impl LatchMetrics {
             per_latch(&SPIN_CPU, sampled, |_, row| seconds(row.spin_cpu_ns)),
             spins(split()),
             per_latch(&ESTIMATED, estimated(), |_, row| seconds(row.estimated_ns)),
-            per_latch(&VARIANCE, estimated(), |_, row| row.variance_us2 as f64 / 1e12),
+            per_latch(&VARIANCE, estimated(), |_, row| variance(row)),
         ]
     }
 
@@ -245,6 +256,19 @@ fn per_latch<'a>(
     mut value: impl FnMut(&LatchId, &LatchWaits) -> f64,
 ) -> MetricFamily {
     family.with(rows.into_iter().map(|(id, row)| family.sample(&labels(id), value(id, row))))
+}
+
+/// Returns the square of the standard error of the wait time, in square seconds.
+fn variance(row: &LatchWaits) -> f64 {
+    row.variance_us2 as f64 / 1e12
+}
+
+fn sampled_waits<'a>(rows: impl IntoIterator<Item = (&'a LatchId, &'a LatchWaits)>) -> MetricFamily {
+    SAMPLED.with(rows.into_iter().flat_map(|(id, row)| {
+        let [latch, kind, mode] = labels(id);
+        let states = [("asleep", row.sleep_ns), ("awake", row.spin_ns())];
+        states.map(|(state, ns)| SAMPLED.sample(&[latch, kind, mode, state], seconds(ns)))
+    }))
 }
 
 /// Returns the spins by outcome, of latches whose waiters spin.

@@ -187,7 +187,7 @@ impl Missed {
         let elapsed_ns = elapsed.as_secs_f64() * 1e9;
         let time_of = |threads: f64| threads / looks as f64 * elapsed_ns;
         for (latch, waiters) in &seen.samples.latches {
-            let (ns, variance) = waiters.missed(looks, elapsed_ns);
+            let (ns, variance) = waiters.between(looks, elapsed_ns);
             let estimate = self.latches.entry(*latch).or_default();
             estimate.sum_ns += ns;
             estimate.variance += variance;
@@ -630,5 +630,26 @@ mod tests {
         assert_eq!(estimate.sleep_ns, 0.0);
         estimate.add(&missed(0, 0), 0.0, &waits(10, 0), &waits(12, 2));
         assert_eq!(estimate.sleep_ns, 800.0);
+    }
+
+    #[test]
+    fn what_stacks_show_has_a_time_but_no_number() {
+        use crate::measure::latch::stacks::Sampled;
+        let key = types::latch_key { id: 7, function: 2, ..Default::default() };
+        let mut sampled = Sampled { samples: Samples::constant(key_of(&key), 2, 3.0), ..Sampled::default() };
+        sampled.asleep.insert(key_of(&key), 200.0);
+        sampled.callsites.insert((key_of(&key), 0x40, 12), 300.0);
+        sampled.examples.insert(key_of(&key), 0x1000);
+        let mut missed = Missed::default();
+        missed.add_seen(&sampled, Duration::from_secs(2));
+        let estimate = missed.latch(&key_of(&key)).unwrap();
+        assert_eq!((estimate.sum_ns, estimate.sleep_ns), (6e9, 4e9));
+        assert_eq!(missed.callsite(key_of(&key), 0x40, 12).sum_ns, 6e9);
+        let counts = missed.uncounted();
+        let [(latch, waits)] = counts.latches[..] else { panic!("{} latches", counts.latches.len()) };
+        assert_eq!((latch.id, waits.example, waits.sum_ns), (7, 0x1000, 0));
+        assert_eq!(counts.callsites.len(), 1);
+        missed.add_seen(&Sampled::default(), Duration::from_secs(2));
+        assert_eq!(missed.latch(&key_of(&key)).unwrap().sum_ns, 6e9, "nothing was looked at");
     }
 }

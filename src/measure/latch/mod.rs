@@ -99,6 +99,11 @@ impl Latches {
         Arc::clone(&self.collector)
     }
 
+    /// Returns whether waits are read from the threads' stacks, so that nothing in the server changes.
+    pub(super) fn are_without_probes(&self) -> bool {
+        self.probe.without_probes
+    }
+
     /// Keeps the probes within a budget from now on.
     pub fn keep_within(&self, budget: Budget) {
         self.probe.send(Command::Govern(budget));

@@ -669,8 +669,9 @@ pub(in crate::measure) fn ip_offset(arch: Arch) -> u16 {
 /// x86_64 has no link register; the offset returned for it is never read.
 /// The system call in which threads sleep, as the programs recognize it in a thread's saved registers.
 pub(super) struct FutexCall {
-    /// Its number.
+    /// Its number, and that of `sched_yield`.
     pub nr: u32,
+    pub yield_nr: u32,
     /// The byte offsets of the number and of the first argument.
     pub nr_register: u32,
     pub word_register: u32,
@@ -679,9 +680,13 @@ pub(super) struct FutexCall {
 pub(super) fn futex_call(arch: Arch) -> FutexCall {
     match arch {
         // `orig_ax` follows the general registers and the instruction pointer's predecessor.
-        Arch::X86_64 => FutexCall { nr: 202, nr_register: 15 * 8, word_register: register_offset(arch, 7).into() },
+        Arch::X86_64 => {
+            FutexCall { nr: 202, yield_nr: 24, nr_register: 15 * 8, word_register: register_offset(arch, 7).into() }
+        }
         // `orig_x0` and `syscallno` follow the 31 registers, the stack pointer, the instruction pointer and the state.
-        Arch::Aarch64 => FutexCall { nr: 98, nr_register: 35 * 8, word_register: register_offset(arch, 0).into() },
+        Arch::Aarch64 => {
+            FutexCall { nr: 98, yield_nr: 124, nr_register: 35 * 8, word_register: register_offset(arch, 0).into() }
+        }
     }
 }
 

@@ -27,6 +27,9 @@ pub(super) struct Waiters {
     error: f64,
 }
 
+/// Between looks, at least this part of the waiters is taken to change.
+const LEAST_PART: f64 = 0.05;
+
 impl Samples {
     /// Adds a look.
     pub fn add(&mut self, waiters: &HashMap<MapKey, f64>) {
@@ -71,7 +74,7 @@ impl Waiters {
         Waiters { last: self.last, ..Waiters::default() }
     }
 
-    pub(super) fn missed(&self, looks: u64, elapsed_ns: f64) -> (f64, f64) {
+    fn missed(&self, looks: u64, elapsed_ns: f64) -> (f64, f64) {
         if self.sum <= 0.0 {
             return (0.0, 0.0);
         }
@@ -82,6 +85,16 @@ impl Waiters {
         let of_looks = variance / looks * (1.0 + correlation) / (1.0 - correlation);
         let of_mean = of_looks + (self.error * mean).powi(2);
         (mean * elapsed_ns, of_mean * elapsed_ns * elapsed_ns)
+    }
+
+    /// Returns the time waited between the looks, and the square of its standard error. What looks that follow each
+    /// other have in common is also true of the time between them.
+    pub(super) fn between(&self, looks: u64, elapsed_ns: f64) -> (f64, f64) {
+        let looks = looks as f64;
+        let mean = self.sum / looks;
+        let half_square_of_difference = (self.squares - self.products) / looks;
+        let variance = half_square_of_difference.max(LEAST_PART * mean) / looks;
+        (mean * elapsed_ns, variance * elapsed_ns * elapsed_ns)
     }
 }
 
@@ -134,6 +147,18 @@ mod tests {
             let ratio = (squares / 400.0).sqrt();
             assert!((0.9..1.15).contains(&ratio), "{stays}: {ratio}");
         }
+    }
+
+    /// Between looks at a number that changes slowly, it is nearly known.
+    #[test]
+    fn the_time_between_looks_is_known_the_better_the_less_changes() {
+        let steady = waiters((0..1000).map(|look| f64::from(look / 100 % 2)));
+        let changing = waiters((0..1000).map(|look| f64::from(look % 2)));
+        let [steady, changing] = [steady, changing].map(|waiters| waiters.between(1000, 1.0));
+        assert_eq!((steady.0, changing.0), (0.5, 0.5));
+        assert!(changing.1 > 10.0 * steady.1 && steady.1 > 0.0, "{steady:?} {changing:?}");
+        let independent = 0.25 / 1000.0;
+        assert!((changing.1 / independent - 2.0).abs() < 0.1, "{changing:?}");
     }
 
     #[test]

@@ -37,6 +37,8 @@ pub(super) struct Tally<'a> {
     /// Whether each wait function spins before it sleeps.
     pub spins: &'a [bool],
     pub sleeps_seen: bool,
+    /// Whether nothing is counted, because no probe is attached.
+    pub sampled: bool,
     /// The parts of the machine between which handoffs are counted; `None` if they are not.
     pub topology: Option<&'a Topology>,
 }
@@ -53,6 +55,7 @@ impl Tally<'_> {
         Figures {
             waits: self.waits(&named),
             sleeps_seen: self.sleeps_seen,
+            sampled: self.sampled,
             reacquires: self.reacquires(&named),
             callsites: self.callsites(&named, names),
             pages: self.pages(names),
@@ -316,6 +319,7 @@ mod tests {
             spin_times: &spin_times,
             spins: &[true],
             sleeps_seen: true,
+            sampled: false,
             topology,
         };
         tally.figures(&mut Fake)

@@ -85,13 +85,12 @@ impl Screen {
         // The sum of no numbers is -0.
         let sum = |figure: fn(&TopLatch) -> f64| latches.iter().map(figure).fold(0.0, |sum, n| sum + n);
         let waiting = sum(|latch| latch.wait_ns_per_second) / 1e9;
-        let waits = sum(|latch| latch.waits_per_second);
+        let rate = crate::ui::lines::rate(now, sum(|latch| latch.waits_per_second.unwrap_or(0.0)));
         let overhead = crate::ui::lines::overhead(now);
         let lost: u64 = now.lost.iter().map(|(_, events)| events).sum();
         let lost =
             if lost > 0 { format!(" · {} events not counted", format::count(lost as f64)) } else { String::new() };
-        let second =
-            format!("{waiting:.2} threads waiting · {} waits/s · overhead {overhead}{lost}", format::count(waits));
+        let second = format!("{waiting:.2} threads waiting · {rate} · overhead {overhead}{lost}");
         let replayed = now.replayed.as_ref().map(|replayed| Line::from(replayed.to_string()).style(Modifier::BOLD));
         let first = Line::from(first).style(Modifier::BOLD);
         let idle = crate::ui::lines::idle(&Interval::new(now, self.history.before(now)));

@@ -115,7 +115,7 @@ fn latches(now: &Snapshot, interval: &Interval) -> Vec<ViewRow> {
         ViewRow {
             values: vec![
                 f64::from(top.mode as u8),
-                top.waits_per_second,
+                top.waits_per_second.unwrap_or(-1.0),
                 top.wait_ns_per_second,
                 top.mean_ns.unwrap_or(-1.0),
                 top.p99_ns.unwrap_or(-1.0),
@@ -125,11 +125,11 @@ fn latches(now: &Snapshot, interval: &Interval) -> Vec<ViewRow> {
             ],
             texts: vec![
                 mode(top.mode).to_owned(),
-                format::count(top.waits_per_second),
+                format::rate(top.waits_per_second),
                 format::estimate(format::nanoseconds(top.wait_ns_per_second), top.is_estimated, None),
                 time(top.mean_ns),
                 time(top.p99_ns),
-                format::nanoseconds(max),
+                time(Some(max).filter(|_| now.latch.counted())),
                 top.sleep_share.map_or(NOTHING.to_owned(), |share| format!("{:.0}%", share * 100.0)),
                 format::nanoseconds(top.total_ns as f64),
             ],

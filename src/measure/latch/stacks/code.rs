@@ -1,8 +1,10 @@
 //! What it means that a function is on the stack of a thread: which latch it waits for, and where that is.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
-use crate::analysis::{Function, Location};
+use foldhash::{HashMap, HashMapExt};
+
+use crate::analysis::{imported_calls, Function, Location};
 use crate::catalog::{Callsite, Family, Found, IdentityIn, Shape, WaitFunction};
 use crate::discovery::{find_wait_function, location_arguments, wrapper_returns};
 use crate::isa::{Flow, Insn};
@@ -62,6 +64,7 @@ impl WaitCode {
     pub fn new(image: &Image, family: &Family, bias: u64) -> WaitCode {
         let mut waits: Vec<Wait> = Vec::new();
         let mut entries = HashSet::new();
+        let yields = imported_calls(image, "sched_yield");
         for (index, of) in (0_u8..).zip(family.wait_functions) {
             if !is_on_the_stack(of) {
                 continue;
@@ -77,7 +80,7 @@ impl WaitCode {
                 };
                 let function = Function::new(image, range);
                 waits.extend(function.map(|function| {
-                    let slow = slow_returns(image, of, &function);
+                    let slow = slow_returns(image, of, &function, &yields);
                     Wait { index, of, function, slow, location }
                 }));
             }
@@ -121,11 +124,12 @@ impl WaitCode {
     }
 }
 
-/// Returns where a function continues after calls of those in which it spins or sleeps.
-fn slow_returns(image: &Image, of: &WaitFunction, function: &Function) -> HashSet<u64> {
+/// Returns where a function continues after calls of those in which it spins, sleeps or lets others run.
+fn slow_returns(image: &Image, of: &WaitFunction, function: &Function, yields: &[u64]) -> HashSet<u64> {
     let Shape::Contended { spin, sleep } = of.shape else { return HashSet::new() };
     let names = spin.iter().chain(sleep);
-    let slow: HashSet<u64> = names.flat_map(|name| image.functions_named(name)).map(|symbol| symbol.addr).collect();
+    let named = names.flat_map(|name| image.functions_named(name)).map(|symbol| symbol.addr);
+    let slow: HashSet<u64> = named.chain(yields.iter().copied()).collect();
     let is_slow = |insn: &&Insn| matches!(insn.flow, Flow::Call(Some(to)) if slow.contains(&to));
     function.insns().iter().filter(is_slow).map(Insn::end).collect()
 }

@@ -10,6 +10,7 @@ mod reader;
 mod unwind;
 
 use std::io::{self, Read};
+use std::mem::offset_of;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -17,19 +18,23 @@ use std::time::Duration;
 use foldhash::{HashMap, HashMapExt};
 use libbpf_rs::{Iter, Link};
 use parking_lot::Mutex;
+use rustix::thread::{sched_setaffinity, CpuSet};
 
 use self::reader::{Reader, Waiter};
 use super::keys::MapKey;
-use super::plan::Plan;
+use super::plan::{registers_bytes, Plan};
 use super::sampler::{be_punctual, LONGEST, SHORTEST};
 use super::samples::Samples;
 use crate::bpf::latch::types;
-use crate::host::clock::now_ns;
+use crate::host::{clock::now_ns, Machine};
 use crate::server::Target;
 use crate::worker::{Stop, Worker};
 
 /// What a look takes, in nanoseconds, before that is known.
 const FIRST_GUESS_NS: f64 = 200_000.0;
+
+/// After being taken so many times, what identifies latches is read again: their memory may belong to others.
+const OLD: u32 = 5;
 
 /// The weight of a new look in the average of what looks take.
 const WEIGHT: f64 = 0.1;
@@ -45,8 +50,9 @@ struct Shared {
     /// How many CPUs the looks may take.
     cpus: f64,
     seen: Sampled,
-    /// What identifies latches is to be read again.
-    is_old: bool,
+    look_ns: f64,
+    /// How many times what was seen has been taken since it was last read what identifies latches.
+    age: u32,
 }
 
 /// What looks have shown of waiting threads.
@@ -72,7 +78,8 @@ impl StackSampler {
         let worker = Worker::start("sampler", move |stop| {
             let reader = Reader::new(&target, &plan);
             target.image.release_memory();
-            sample(&link, reader, &own, stop);
+            let registers = registers_bytes(target.image.arch()) as usize;
+            sample(&link, reader, registers, &own, stop);
         })?;
         Ok(StackSampler { shared, _worker: worker })
     }
@@ -85,7 +92,8 @@ impl StackSampler {
     /// Returns what was seen since the last call.
     pub fn take(&self) -> Sampled {
         let mut shared = self.shared.lock();
-        shared.is_old = true;
+        tracing::debug!("{} looks of {:.0} us", shared.seen.samples.looks, shared.look_ns / 1e3);
+        shared.age += 1;
         let next = Sampled { samples: shared.seen.samples.after(), ..Sampled::default() };
         std::mem::replace(&mut shared.seen, next)
     }
@@ -95,27 +103,30 @@ impl Sampled {
     fn add(&mut self, waiters: &[Waiter]) {
         let mut numbers: HashMap<MapKey, f64> = HashMap::new();
         for waiter in waiters {
-            *numbers.entry(waiter.latch).or_default() += 1.0;
+            *numbers.entry(waiter.latch).or_default() += waiter.weight;
             if waiter.is_asleep {
-                *self.asleep.entry(waiter.latch).or_default() += 1.0;
+                *self.asleep.entry(waiter.latch).or_default() += waiter.weight;
             }
             let (address, line) = waiter.callsite;
-            *self.callsites.entry((waiter.latch, address, line)).or_default() += 1.0;
+            *self.callsites.entry((waiter.latch, address, line)).or_default() += waiter.weight;
             self.examples.insert(waiter.latch, waiter.example);
         }
         self.samples.add(&numbers);
     }
 }
 
-fn sample(link: &Link, mut reader: Reader, shared: &Mutex<Shared>, stop: &Stop) {
+fn sample(link: &Link, mut reader: Reader, registers: usize, shared: &Mutex<Shared>, stop: &Stop) {
     be_punctual();
+    let cpus = Machine::this().online_cpus();
     let mut look_ns = FIRST_GUESS_NS;
     let mut begin = now_ns(libc::CLOCK_THREAD_CPUTIME_ID);
     let mut bytes = Vec::new();
     while !stop.is_told() {
-        let cpus = shared.lock().cpus;
-        thread::sleep(interval(look_ns, cpus));
-        if cpus <= 0.0 {
+        let allowed = shared.lock().cpus;
+        // The thread that the look interrupts shows what threads do that run.
+        let is_random = move_to(&cpus);
+        thread::sleep(interval(look_ns, allowed));
+        if allowed <= 0.0 {
             continue;
         }
         bytes.clear();
@@ -124,10 +135,12 @@ fn sample(link: &Link, mut reader: Reader, shared: &Mutex<Shared>, stop: &Stop) 
             tracing::warn!("the server's threads cannot be sampled: {error}");
             return;
         }
-        let waiters = reader.read(&threads(&bytes));
+        let waiters = reader.read(&threads(&bytes, registers), if is_random { cpus.len() } else { 1 });
         let mut shared = shared.lock();
         shared.seen.add(&waiters);
-        if std::mem::take(&mut shared.is_old) {
+        shared.look_ns = look_ns;
+        if shared.age >= OLD {
+            shared.age = 0;
             reader.forget();
         }
         drop(shared);
@@ -137,19 +150,72 @@ fn sample(link: &Link, mut reader: Reader, shared: &Mutex<Shared>, stop: &Stop) 
     }
 }
 
+/// Lets this thread run on one of these CPUs, chosen at random. Returns whether it may.
+fn move_to(cpus: &[i32]) -> bool {
+    let Some(cpu) = fastrand::choice(cpus).and_then(|cpu| usize::try_from(*cpu).ok()) else { return false };
+    let mut set = CpuSet::new();
+    if cpu >= CpuSet::MAX_CPU {
+        return false;
+    }
+    set.set(cpu);
+    sched_setaffinity(None, &set).is_ok()
+}
+
 fn interval(look_ns: f64, cpus: f64) -> Duration {
     let ns = look_ns / cpus.max(f64::MIN_POSITIVE);
     Duration::from_nanos(ns as u64).clamp(SHORTEST, LONGEST)
 }
 
-/// Returns the threads in the records of one look.
-fn threads(records: &[u8]) -> Vec<types::seen_thread> {
-    let records = records.chunks_exact(size_of::<types::seen_thread>());
-    records
-        .filter_map(|record| {
-            let mut thread = types::seen_thread::default();
-            plain::copy_from_bytes(&mut thread, record).ok()?;
-            Some(thread)
-        })
-        .collect()
+/// Returns the threads in the records of one look, each of which ends with this many bytes of registers.
+fn threads(records: &[u8], registers: usize) -> Vec<types::seen_thread> {
+    let bytes = offset_of!(types::seen_thread, registers) + registers;
+    let thread = |record: &[u8]| {
+        let mut whole = [0; size_of::<types::seen_thread>()];
+        whole.get_mut(..bytes)?.copy_from_slice(record);
+        let mut thread = types::seen_thread::default();
+        plain::copy_from_bytes(&mut thread, &whole).ok()?;
+        Some(thread)
+    };
+    records.chunks_exact(bytes).filter_map(thread).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LATCH: MapKey = [7; size_of::<MapKey>()];
+
+    fn waiter(is_asleep: bool, weight: f64) -> Waiter {
+        Waiter { latch: LATCH, example: 0x1000, callsite: (0x40, 12), is_asleep, weight }
+    }
+
+    #[test]
+    fn waiters_are_counted_by_what_they_do_and_from_where() {
+        let mut sampled = Sampled::default();
+        sampled.add(&[waiter(true, 1.0), waiter(false, 4.0)]);
+        sampled.add(&[]);
+        assert_eq!(sampled.samples.looks, 2);
+        assert_eq!((sampled.asleep[&LATCH], sampled.callsites[&(LATCH, 0x40, 12)]), (1.0, 5.0));
+        let (ns, _) = sampled.samples.latches[&LATCH].between(2, 1e9);
+        assert_eq!(ns, 2.5e9);
+    }
+
+    #[test]
+    fn records_end_with_as_many_registers_as_there_are() {
+        let before = offset_of!(types::seen_thread, registers);
+        let mut bytes = vec![0; 2 * (before + 16)];
+        bytes[..4].copy_from_slice(&5_u32.to_ne_bytes());
+        bytes[before + 8..before + 16].copy_from_slice(&9_u64.to_ne_bytes());
+        bytes.push(1);
+        let seen = threads(&bytes, 16);
+        assert_eq!(seen.len(), 2);
+        assert_eq!((seen[0].tid, seen[0].registers[..3].to_vec(), seen[1].tid), (5, vec![0, 9, 0], 0));
+        assert_eq!(threads(&bytes, 4096).len(), 0);
+    }
+
+    #[test]
+    fn looks_are_rarer_where_they_are_expensive() {
+        assert_eq!(interval(100_000.0, 0.01), Duration::from_millis(10));
+        assert_eq!((interval(10_000.0, 1.0), interval(1.0, 0.0)), (SHORTEST, LONGEST));
+    }
 }

@@ -1,9 +1,8 @@
 //! Reads what threads wait for from their registers, their stacks and the server's memory.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
-use foldhash::HashMap as FastMap;
+use foldhash::{HashMap, HashMapExt};
 
 use super::code::{Meaning, WaitCode, WaitFrame};
 use super::identify::{Identifier, LibrarySleep};
@@ -18,7 +17,7 @@ use crate::symbols::{stack_pointer, Arch};
 
 /// How much of a stack is read, in bytes. From the system call to the code that wants the latch, the servers' functions
 /// need less than half of it.
-const STACK: usize = 2048;
+const STACK: usize = 1536;
 
 /// The most frames of the C library, and of the program, that are unwound.
 const LIBRARY_FRAMES: usize = 8;
@@ -46,6 +45,8 @@ pub(super) struct Waiter {
     /// The waiting code: a file name's address and a line, or a return address and 0.
     pub callsite: (u64, u64),
     pub is_asleep: bool,
+    /// For how many threads it stands: one of those that run is only seen where the look is made.
+    pub weight: f64,
 }
 
 /// Reads the threads of one server.
@@ -58,14 +59,18 @@ pub(super) struct Reader {
     library: HashMap<u64, types::primitive>,
     identifier: Identifier,
     known: Known,
+    /// The memory of the copies of stacks.
+    copies: Vec<u8>,
 }
 
 /// What was found before.
 #[derive(Default)]
 struct Known {
-    latches: FastMap<Place, Option<types::latch_key>>,
+    latches: HashMap<Place, Option<types::latch_key>>,
+    /// What threads that slept on a word waited for.
+    words: HashMap<u64, Waiter>,
     /// For how many more looks a thread is taken to sleep for no latch, by its ID, its stack pointer and the word.
-    idle: FastMap<(u32, u64, u64), u32>,
+    idle: HashMap<(u32, u64, u64), u32>,
 }
 
 /// What identifies a latch here.
@@ -102,16 +107,18 @@ impl Reader {
             identifier: Identifier::new(target, plan),
             target: Arc::clone(target),
             known: Known::default(),
+            copies: Vec::new(),
         }
     }
 
     /// Forgets what identifies latches. Their memory may belong to others meanwhile.
     pub fn forget(&mut self) {
         self.known.latches.clear();
+        self.known.words.clear();
     }
 
-    /// Returns what the threads of a look wait for.
-    pub fn read(&mut self, seen: &[types::seen_thread]) -> Vec<Waiter> {
+    /// Returns what the threads of a look wait for. It was made on one of `cpus` CPUs, chosen at random.
+    pub fn read(&mut self, seen: &[types::seen_thread], cpus: usize) -> Vec<Waiter> {
         let arch = self.target.image.arch();
         let seen: Vec<_> = seen.iter().map(|thread| (*thread, registers(arch, thread))).collect();
         let own = usize::from(stack_pointer(arch));
@@ -120,27 +127,40 @@ impl Reader {
         };
         let busy: Vec<_> = seen.into_iter().filter(|(thread, at)| is_busy(&mut self.known, thread, at)).collect();
         let starts: Vec<u64> = busy.iter().map(|(_, at)| at.general[own]).collect();
-        let copied = self.memory.read_many::<STACK>(&starts);
+        let mut copies = std::mem::take(&mut self.copies);
+        let is_copied = self.memory.read_pieces(&starts, STACK, &mut copies);
         let mut found = Vec::new();
-        for ((thread, at), copy) in busy.iter().zip(&copied) {
-            let Some(bytes) = copy else { continue };
+        let all = busy.iter().zip(copies.chunks_exact(STACK)).zip(is_copied);
+        for ((thread, at), bytes) in all.filter_map(|(thread, is_copied)| is_copied.then_some(thread)) {
             let stack = Stack { start: at.general[own], bytes };
             let before = found.len();
-            if thread.op == 0 && thread.word == 0 {
-                self.add_awake(at, stack, &mut found);
-            } else {
-                self.add_asleep(thread, at, stack, &mut found);
+            match types::seen_in(thread.place.into()) {
+                types::seen_in::SEEN_IN_CODE => self.add_interrupted(at, stack, &mut found),
+                types::seen_in::SEEN_IN_YIELD => self.add_yielding(thread, at, stack, &mut found),
+                _ => self.add_asleep(thread, at, stack, &mut found),
             }
-            if found.len() == before && thread.word != 0 {
-                self.known.idle.insert((thread.tid, at.general[own], thread.word), TRUST);
+            if thread.ran_here != 0 {
+                found[before..].iter_mut().for_each(|waiter| waiter.weight = cpus as f64);
+            }
+            if thread.word != 0 {
+                self.known.note(thread, at.general[own], &mut found, before);
             }
         }
+        self.copies = copies;
         found
     }
 
     /// Adds what a thread waits for that was interrupted in the server's code.
-    fn add_awake(&mut self, at: &Registers, stack: Stack<'_>, found: &mut Vec<Waiter>) {
+    fn add_interrupted(&mut self, at: &Registers, stack: Stack<'_>, found: &mut Vec<Waiter>) {
         if let Some(Found::Latch(latch, function, callsite)) = self.walk(at, stack, None, false) {
+            found.extend(self.waiter(Place::Function(function, latch, callsite.0), latch, callsite, false));
+        }
+    }
+
+    /// Adds what a thread waits for that lets others run before it tries again.
+    fn add_yielding(&mut self, thread: &types::seen_thread, at: &Registers, stack: Stack<'_>, found: &mut Vec<Waiter>) {
+        let Some((_, at)) = self.leave_library(thread, *at, stack) else { return };
+        if let Some(Found::Latch(latch, function, callsite)) = self.walk(&at, stack, None, true) {
             found.extend(self.waiter(Place::Function(function, latch, callsite.0), latch, callsite, false));
         }
     }
@@ -254,11 +274,26 @@ impl Reader {
             Place::Cell(kind, latch) => identifier.latch_of_cell(kind, latch),
             Place::Library(sleep) => identifier.lock(&sleep),
         });
-        Some(Waiter { latch: key_of(&key?), example, callsite, is_asleep })
+        Some(Waiter { latch: key_of(&key?), example, callsite, is_asleep, weight: 1.0 })
     }
 }
 
 impl Known {
+    /// Takes note of what a thread sleeps for: what was found from `before` on. A thread may wake between the look at its
+    /// registers and that at its stack, which then says nothing; it is taken to have slept for what others did.
+    fn note(&mut self, thread: &types::seen_thread, stack: u64, found: &mut Vec<Waiter>, before: usize) {
+        if self.words.len() >= MOST_KNOWN {
+            self.words.clear();
+        }
+        match found.get(before) {
+            Some(waiter) => _ = self.words.insert(thread.word, *waiter),
+            None => match self.words.get(&thread.word) {
+                Some(other) => found.push(Waiter { weight: 1.0, ..*other }),
+                None => _ = self.idle.insert((thread.tid, stack, thread.word), TRUST),
+            },
+        }
+    }
+
     /// Returns whether a thread is taken to sleep for no latch.
     fn rests(&mut self, thread: (u32, u64, u64)) -> bool {
         if self.idle.len() >= MOST_KNOWN {

@@ -1,7 +1,8 @@
 //! Unwinds the stack of a thread of the server, from its registers and a copy of its stack.
 
-use std::collections::HashMap;
 use std::rc::Rc;
+
+use foldhash::{HashMap, HashMapExt};
 
 use crate::analysis::Location;
 use crate::symbols::{stack_pointer, unwind, Arch, Image, Unwind};

@@ -1,0 +1,103 @@
+//! Waits read from the threads' stacks: without any probe, and yet true.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::thread::sleep;
+use std::time::Duration;
+
+use anyhow::{ensure, Context, Result};
+
+use lab::agent::{by_latch, doctor, Agent};
+use lab::load::Load;
+use lab::releases::Release;
+use lab::server::{Options, Server};
+
+const WINDOWS: usize = 3;
+const WINDOW: Duration = Duration::from_secs(12);
+
+/// The least share of performance_schema's sum for a latch to be compared.
+const HEAVY: f64 = 0.10;
+
+/// Figures must be as close to performance_schema's as this multiple of their 95 % interval says.
+const WITHIN: f64 = 2.0;
+
+const WAITS: &str = "armtrace_latch_sampled_wait_seconds_total";
+const VARIANCE: &str = "armtrace_latch_wait_variance_seconds_squared_total";
+
+/// performance_schema's seconds for each latch.
+fn truth(server: &Server) -> Result<BTreeMap<String, f64>> {
+    let synch = |event: &str| event.starts_with("wait/synch/") && !event.contains("/cond/");
+    let all = server.wait_summary()?.into_iter().filter(|(event, _)| synch(event));
+    Ok(all.map(|(event, (_, seconds))| (event, seconds)).collect())
+}
+
+fn grown(now: &BTreeMap<String, f64>, then: &BTreeMap<String, f64>, latch: &str) -> f64 {
+    now.get(latch).copied().unwrap_or(0.0) - then.get(latch).copied().unwrap_or(0.0)
+}
+
+fn breakpoints(server: &Server) -> Result<u64> {
+    doctor(server.pid())?["server"]["breakpoints"].as_u64().context("doctor says nothing of breakpoints")
+}
+
+/// With default settings besides: the heaviest latches' sums are performance_schema's, and the server's code is as it
+/// was.
+fn shows_waits(release: Release, load: &str, threads: u32, median: f64) -> Result<()> {
+    let server = Server::start(release, &Options { perf_schema: true, ..Options::default() })?;
+    let mut load = Load::start(&server, load, threads)?;
+    load.wait_running()?;
+    let agent = Agent::attach_with(&server, &["--no-probes"].map(OsStr::new))?;
+    ensure!(breakpoints(&server)? == 0, "there are breakpoints in the server's code");
+    sleep(Duration::from_secs(3));
+    let mut errors = Vec::new();
+    for _ in 0..WINDOWS {
+        let (before, truth_before) = (agent.scrape()?, truth(&server)?);
+        sleep(WINDOW);
+        let (after, truth_after) = (agent.scrape()?, truth(&server)?);
+        let of = |metric, latch: &str| grown(&by_latch(&after, metric), &by_latch(&before, metric), latch);
+        let sum: f64 = truth_after.keys().map(|latch| grown(&truth_after, &truth_before, latch)).sum();
+        for latch in truth_after.keys() {
+            let seconds = grown(&truth_after, &truth_before, latch);
+            if seconds < HEAVY * sum {
+                continue;
+            }
+            let (ours, error) = (of(WAITS, latch), 1.96 * of(VARIANCE, latch).sqrt());
+            println!("{}: {latch}: {ours:.2} s ± {error:.2} s, of performance_schema's {seconds:.2} s", release.name());
+            errors.push(((ours / seconds - 1.0).abs(), (ours - seconds).abs() <= WITHIN * error));
+        }
+    }
+    ensure!(breakpoints(&server)? == 0, "there are breakpoints in the server's code");
+    let last = agent.scrape()?;
+    let counts = last.iter().find(|s| s.name.starts_with("armtrace_latch_wait_seconds"));
+    ensure!(counts.is_none(), "waits that nobody counted: {counts:?}");
+    let hits: f64 = last
+        .iter()
+        .filter(|s| s.name == "armtrace_probe_hits_total" && !s.labels["probe"].contains("cpu"))
+        .map(|s| s.value)
+        .sum();
+    println!("hits of probes: {hits}");
+    let sites = by_latch(&last, "armtrace_latch_callsite_wait_seconds_total");
+    ensure!(sites.values().sum::<f64>() > 0.0, "no call sites");
+    agent.stop()?;
+    let report = load.stop()?;
+    ensure!(report.reconnects == 0, "{report:?}");
+    server.stop()?;
+    let within = errors.iter().filter(|(_, is_within)| *is_within).count();
+    let mut sizes: Vec<f64> = errors.iter().map(|(error, _)| *error).collect();
+    sizes.sort_by(f64::total_cmp);
+    ensure!(sizes.len() >= WINDOWS, "no latch is heavy enough");
+    let middle = sizes[sizes.len() / 2];
+    println!("{}: median error {middle:.3}, {within} of {} within {WITHIN} intervals", release.name(), sizes.len());
+    ensure!(middle <= median, "the median error is {middle:.3}");
+    ensure!(within * 4 >= sizes.len() * 3, "only {within} of {} are as good as they say", sizes.len());
+    Ok(())
+}
+
+#[test]
+fn stacks_show_what_mariadb_waits_for() -> Result<()> {
+    shows_waits(Release::MARIADB_10_11, "oltp_write_only", 24, 0.2)
+}
+
+#[test]
+fn stacks_show_what_mysql_waits_for() -> Result<()> {
+    shows_waits(Release::MYSQL_9_7, "oltp_write_only", 24, 0.25)
+}

@@ -22,7 +22,7 @@ const SPAN: Duration = Duration::from_secs(10);
 const SAMPLING_PART: f64 = 0.4;
 
 /// How often samples become figures where there are no probes.
-const SPAN_OF_SAMPLES: Duration = Duration::from_secs(1);
+const SPAN_OF_SAMPLES: Duration = Duration::from_millis(250);
 
 /// How many CPUs a server is taken to use at least: looks at an idle one cost next to nothing.
 const LEAST_CPUS: f64 = 0.2;

@@ -34,7 +34,7 @@ use crate::worker::{Stop, Worker};
 const FIRST_GUESS_NS: f64 = 200_000.0;
 
 /// After being taken so many times, what identifies latches is read again: their memory may belong to others.
-const OLD: u32 = 5;
+const OLD: u32 = 20;
 
 /// The weight of a new look in the average of what looks take.
 const WEIGHT: f64 = 0.1;

@@ -3,9 +3,10 @@
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use libbpf_rs::{libbpf_sys, Link, ProgramMut};
+use libbpf_rs::{libbpf_sys, ProgramMut};
 
 use super::perf::{event, open_event, Scope};
+use super::Link;
 
 /// Opens an event that, once enabled, fires on `cpu` every `period_ns` nanoseconds of that CPU's time.
 ///
@@ -43,5 +44,5 @@ pub fn attach_clock(program: &ProgramMut<'_>, event: OwnedFd) -> libbpf_rs::Resu
     let link = program.attach_perf_event(event.as_raw_fd())?;
     // The link closes the event.
     std::mem::forget(event);
-    Ok(link)
+    Ok(link.into())
 }

@@ -10,7 +10,7 @@ use libc::c_long;
 use rustix::thread::{self, CapabilitySet, CapabilitySets};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 
-use super::uprobe_multi_works;
+use super::{shield, uprobe_multi_works};
 
 /// What is of use while the agent runs, besides what it requires.
 const USEFUL: CapabilitySet = CapabilitySet::DAC_READ_SEARCH // files of the server's user, tracefs
@@ -74,6 +74,13 @@ pub enum Writes {
 /// # Errors
 /// Fails if the kernel refuses, as one without seccomp does. What was given up until then stays given up.
 pub fn confine(writes: Writes) -> io::Result<()> {
+    let done = give_up(writes);
+    // What attaches and detaches for this process needs no more than this process does.
+    shield::start_anew();
+    done
+}
+
+fn give_up(writes: Writes) -> io::Result<()> {
     keep_capabilities(kept(writes))?;
     // This also keeps programs that are started from having more privileges.
     seccompiler::apply_filter(&filter()?).map_err(io::Error::other)

@@ -14,14 +14,14 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{Link, ProgramMut};
+use libbpf_rs::ProgramMut;
 use rustix::thread::futex;
 use strum::{EnumIter, IntoEnumIterator, IntoStaticStr};
 
 use super::clock::{attach_clock, open_own_clock};
-use super::detach;
 use super::futex::{attach_futex, futex_wait_is_traceable, FutexPrograms};
 use super::sites::{attach_one, attach_together, SiteAddress};
+use super::Link;
 use crate::bpf::calibrate::CalibrateSkelBuilder;
 use crate::host::clock;
 
@@ -190,7 +190,7 @@ pub fn calibrate() -> Result<Costs> {
             let bare = nanoseconds_of_cold_call(|| call(function));
             let link = own.attach(function, retprobe).ok()?;
             let with = nanoseconds_of_cold_call(|| call(function));
-            detach(link);
+            drop(link);
             Some(with - bare)
         })
     };
@@ -225,7 +225,7 @@ fn try_uprobe_multi() -> bool {
         return false;
     };
     let called = std::thread::spawn(move || functions.into_iter().for_each(call)).join().is_ok();
-    detach(link);
+    drop(link);
     called && skel.maps.bss_data.as_deref().is_some_and(|bss| bss.multi_hits == [1, 1])
 }
 

@@ -11,6 +11,7 @@ mod leftovers;
 mod perf;
 mod shield;
 mod sites;
+mod uprobe;
 
 pub use clock::{attach_clock, open_clock, open_own_clock};
 pub use confine::{confine, Writes};
@@ -21,13 +22,13 @@ pub use futex::{attach_futex, futex_wait_is_traceable, futex_wake_is_traceable, 
 pub use governor::{Budget, Governor, Limit, Turn, Usage, PERIOD};
 pub use leftovers::{breakpoints, take_out_leftovers};
 pub(crate) use perf::{control, event, open_event, Control, Event, Scope};
-pub use shield::close_if_killed;
+pub use shield::helper_pid;
 pub use sites::{attach_sites, uretprobes_are_safe, SiteAddress, SitePrograms};
 
 #[cfg(test)]
 pub(crate) use counter::tests as counter_tests;
 
-use libbpf_rs::Link;
+use shield::CodeLink;
 
 /// A probe that the kernel refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -46,16 +47,38 @@ pub fn log_libbpf() {
     })));
 }
 
-/// Detaches a link's program.
-fn detach(link: Link) {
-    shield::shielded(|| drop(link));
+/// Keeps a program attached. Dropping it detaches the program, and returns when the kernel has finished.
+#[derive(Debug)]
+pub struct Link {
+    _kept: Kept,
+}
+
+/// What is only there to be dropped.
+#[derive(Debug)]
+enum Kept {
+    /// A program at code of another process, whose removal must not be cut short.
+    Code { _link: CodeLink },
+    /// A program in the kernel.
+    Kernel { _link: libbpf_rs::Link },
+}
+
+impl From<CodeLink> for Link {
+    fn from(link: CodeLink) -> Link {
+        Link { _kept: Kept::Code { _link: link } }
+    }
+}
+
+impl From<libbpf_rs::Link> for Link {
+    fn from(link: libbpf_rs::Link) -> Link {
+        Link { _kept: Kept::Kernel { _link: link } }
+    }
 }
 
 /// Detaches many links concurrently, because each removal waits for the kernel.
 pub fn detach_all(links: Vec<Link>) {
     std::thread::scope(|scope| {
         for link in links {
-            scope.spawn(move || detach(link));
+            scope.spawn(move || drop(link));
         }
     });
 }

@@ -1,11 +1,16 @@
 //! Attaches one program to many sites in a server's code, by the cheapest means that this kernel offers.
 
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use super::shield::shielded;
-use super::{attach_cookies, Refusal};
+use super::shield::CodeLink;
+use super::uprobe::Place;
+use super::{attach_cookies, Link, Refusal};
 use anyhow::{Context, Result};
-use libbpf_rs::{ErrorKind, Link, ProgramMut, UprobeMultiOpts, UprobeOpts};
+use libbpf_rs::{Error, ErrorKind, ProgramMut};
 
 use crate::host::Machine;
 use crate::server::{has_seccomp_filter, has_shadow_stack};
@@ -77,15 +82,8 @@ pub(super) fn attach_together(
     exe: &Path,
     sites: &[SiteAddress],
 ) -> Result<Link> {
-    let opts = UprobeMultiOpts {
-        offsets: sites.iter().map(|s| s.file_offset as usize).collect(),
-        cookies: sites.iter().map(|s| s.cookie).collect(),
-        retprobe,
-        ..Default::default()
-    };
-    shielded(|| program.attach_uprobe_multi_with_opts(pid, exe, "", opts))
-        .context("killed while attaching")?
-        .context("uprobe_multi")
+    let place = Place { pid, at_return: retprobe, together: true, sites: sites.to_vec() };
+    attach_at(program, exe, &place).context("uprobe_multi")
 }
 
 pub(super) fn attach_one(
@@ -97,14 +95,23 @@ pub(super) fn attach_one(
 ) -> Result<Link> {
     // A kernel without cookie support refuses any cookie but 0. There the program identifies sites by address.
     let cookie = if attach_cookies() { site.cookie } else { 0 };
-    let opts = UprobeOpts { retprobe, cookie, ..Default::default() };
-    let attached = shielded(|| program.attach_uprobe_with_opts(pid, exe, site.file_offset as usize, opts))
-        .context("killed while attaching")?;
+    let sites = vec![SiteAddress { cookie, ..*site }];
+    let attached = attach_at(program, exe, &Place { pid, at_return: retprobe, together: false, sites });
     // Since "perf: Revert to requiring CAP_SYS_ADMIN for uprobes" (Linux 6.17, and updates of older ones).
     attached.map_err(|why| match why.kind() {
         ErrorKind::PermissionDenied => anyhow::Error::new(why).context("uprobe: some kernels want CAP_SYS_ADMIN"),
         _ => anyhow::Error::new(why).context("uprobe"),
     })
+}
+
+fn attach_at(program: &ProgramMut<'_>, exe: &Path, place: &Place) -> libbpf_rs::Result<Link> {
+    let attach = || Ok(CodeLink::attach(place, program.as_fd(), open(exe)?.as_fd())?.into());
+    attach().map_err(|error: io::Error| error.raw_os_error().map_or_else(|| error.into(), Error::from_raw_os_error))
+}
+
+/// Opens a file without reading it.
+fn open(file: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(file)
 }
 
 /// Returns whether uretprobes may be used on process `pid`.

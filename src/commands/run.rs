@@ -14,7 +14,7 @@ use super::values::pid;
 use super::watch;
 use super::Failure;
 use crate::agent::Agent;
-use crate::attach::{self, Writes};
+use crate::attach::Writes;
 use crate::export::{self, Exporter, Listen, Listener, SnapshotSource};
 use crate::ui::LiveView;
 
@@ -53,7 +53,6 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
     let attach = &args.attach;
     let target = session::open(args.pid, attach, Writes::Nothing)?;
     let listener = args.listen.bind()?;
-    attach::close_if_killed(&listener);
     let Session { agent, ends, runtime } = Session::attach_with_statements(target, attach, args.no_probes)?;
     let ended = runtime.block_on(serve(agent, listener, ends));
     // A thread may still be blocked writing to a terminal that does not read. Do not wait for it.

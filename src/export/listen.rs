@@ -5,7 +5,6 @@ use socket2::{Domain, Socket, Type};
 use std::fmt;
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
-use std::os::fd::{AsFd, BorrowedFd};
 use std::str::FromStr;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -110,12 +109,6 @@ fn taken_next(listen: &Listen) -> String {
 #[derive(Debug)]
 pub struct Listener(TcpListener);
 
-impl AsFd for Listener {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
-    }
-}
-
 impl Listen {
     /// Binds the port. Call this before attaching, so that a port in use costs the server nothing.
     ///
@@ -141,10 +134,10 @@ impl Listen {
         }
     }
 
-    /// Whether the port is that of a process which was killed and still gives back what it had. It has no descriptors
-    /// any more, or only its helper has.
+    /// Whether the port is that of a process which was killed and still gives back what it had: it has no descriptors
+    /// any more.
     fn is_dying(&self) -> bool {
-        port_holder(self.port).is_none_or(|holder| holder.is_orphan)
+        port_holder(self.port).is_none()
     }
 
     /// Binds IPv6 and IPv4 with one socket, or only IPv4 on hosts without IPv6.

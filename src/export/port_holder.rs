@@ -5,8 +5,6 @@ use procfs::process::{all_processes, FDTarget, Process};
 use std::collections::HashSet;
 use std::fmt;
 
-use crate::server::is_armtrace;
-
 /// A process that listens on a TCP port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortHolder {
@@ -14,8 +12,6 @@ pub struct PortHolder {
     pub name: String,
     /// The process ID.
     pub pid: i32,
-    /// Whether it attaches or detaches for an armtrace that was killed.
-    pub is_orphan: bool,
 }
 
 impl fmt::Display for PortHolder {
@@ -31,9 +27,7 @@ pub fn port_holder(port: u16) -> Option<PortHolder> {
         return None;
     }
     let holder = all_processes().ok()?.flatten().find(|process| holds(process, &sockets))?;
-    let stat = holder.stat().ok()?;
-    let is_orphan = is_armtrace(holder.pid) && !is_armtrace(stat.ppid);
-    Some(PortHolder { name: stat.comm, pid: holder.pid, is_orphan })
+    Some(PortHolder { name: holder.stat().ok()?.comm, pid: holder.pid })
 }
 
 fn listening_sockets(port: u16) -> HashSet<u64> {

@@ -4,7 +4,9 @@ use prometheus::core::{Collector, Desc};
 use prometheus::process_collector::ProcessCollector;
 use prometheus::proto::{Counter, MetricFamily};
 
+use crate::attach::helper_pid;
 use crate::host::clock;
+use crate::server::cpu_time_ns;
 
 /// The `process_*` metrics of armtrace itself.
 ///
@@ -46,8 +48,10 @@ fn gauge_of(family: &MetricFamily) -> f64 {
     family.get_metric().iter().map(|metric| metric.get_gauge().get_value()).sum()
 }
 
-/// Returns the CPU time that this process has used, user and system, in seconds, including the processes that attached
-/// and detached probes for it.
+/// Returns the CPU time that this process has used, user and system, in seconds, including the process that attaches
+/// and detaches probes for it, and those before that one.
 fn own_cpu_seconds() -> f64 {
-    clock::now_ns(libc::CLOCK_PROCESS_CPUTIME_ID) as f64 / 1e9 + clock::children_seconds()
+    let helper_ns = helper_pid().and_then(cpu_time_ns).unwrap_or(0);
+    let own_ns = clock::now_ns(libc::CLOCK_PROCESS_CPUTIME_ID);
+    (own_ns + helper_ns) as f64 / 1e9 + clock::children_seconds()
 }

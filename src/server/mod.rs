@@ -18,9 +18,7 @@ pub use maps::{file_mappings, load_bias, FileMapping};
 pub use memory::Memory;
 pub use numa::{nodes_allowed, NumaMemory};
 pub use option_file::OptionFileError;
-pub use process::{
-    cpu_time_ns, cpus_allowed, has_seccomp_filter, has_shadow_stack, is_another_armtrace, is_armtrace, threads,
-};
+pub use process::{cpu_time_ns, cpus_allowed, has_seccomp_filter, has_shadow_stack, is_another_armtrace, threads};
 pub use running::{running_servers, RunningServer};
 pub use settings::{settings, SETTINGS};
 pub use threads::{Balancing, NumaThreads};

@@ -36,16 +36,17 @@ pub fn has_shadow_stack(pid: i32) -> bool {
 }
 
 /// Returns whether process `pid` runs this program, whatever its threads are called.
-pub fn is_armtrace(pid: i32) -> bool {
+fn is_armtrace(pid: i32) -> bool {
     let program = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
     program.file_name().is_some_and(|name| name.to_string_lossy().starts_with(env!("CARGO_PKG_NAME")))
 }
 
-/// Returns whether another process runs this program.
+/// Returns whether another process runs this program, other than those that this one has started.
 pub fn is_another_armtrace() -> bool {
     let own = std::process::id() as i32;
+    let is_other = |process: &Process| process.pid != own && process.stat().is_ok_and(|stat| stat.ppid != own);
     let all = procfs::process::all_processes().into_iter().flatten().flatten();
-    all.map(|process| process.pid).any(|pid| pid != own && is_armtrace(pid))
+    all.filter(|process| is_armtrace(process.pid)).any(|process| is_other(&process))
 }
 
 /// Returns the process to which thread `tid` belongs: itself if it is a process.

@@ -30,14 +30,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{Link, MapHandle, TracepointCategory};
+use libbpf_rs::{MapHandle, TracepointCategory};
 use parking_lot::{Mutex, MutexGuard};
 
 use super::address_space::AddressSpace;
 use super::checksum::{Checksums, Chosen};
 use super::maps::{entries, of_cpus, sum_over_cpus, take_entries};
 use super::{cost_ns, Attaching, Measurement, Nothing, Room, Snapshot};
-use crate::attach::{attach_clock, detach_all, open_clock, Costs, ProbeClass, Refusal};
+use crate::attach::{attach_clock, detach_all, open_clock, Costs, Link, ProbeClass, Refusal};
 use crate::bpf::bytes_of;
 use crate::bpf::sample::{types, SampleSkel, SampleSkelBuilder};
 use crate::host::Machine;
@@ -346,7 +346,7 @@ fn attach_all(skel: &SampleSkel<'_>, cpus: &[i32], period_ns: u64, counts_getcpu
     let (mut links, mut refused) = attach_clocks(skel, cpus, period_ns)?;
     if counts_getcpu {
         match skel.progs.getcpu_enter.attach_tracepoint(TracepointCategory::Syscalls, "sys_enter_getcpu") {
-            Ok(link) => links.push(link),
+            Ok(link) => links.push(link.into()),
             Err(error) => refused.push(Refusal { probe: Sampling::Getcpu, why: error.to_string() }),
         }
     }

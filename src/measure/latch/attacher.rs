@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{Link, MapHandle, OpenObject};
+use libbpf_rs::{MapHandle, OpenObject};
 
 use super::keys::PTHREAD;
 use super::load::{configure, fill};
@@ -25,7 +25,7 @@ use super::status::Status;
 use super::{Plan, PlannedSite};
 use crate::attach::{
     attach_futex, attach_sites, detach_all, futex_wait_is_traceable, futex_wake_is_traceable, stacks_are_shown,
-    uprobe_multi_works, FutexPrograms, Refusal, SiteAddress, SitePrograms, Turn,
+    uprobe_multi_works, FutexPrograms, Link, Refusal, SiteAddress, SitePrograms, Turn,
 };
 use crate::bpf::latch::{LatchSkel, LatchSkelBuilder};
 use crate::host::{clock::now_ns, Topology};
@@ -197,7 +197,7 @@ impl<'obj> Attacher<'obj> {
     fn attach_thread_exit(&mut self) {
         let link = self.skel.progs.thread_exit.attach_raw_tracepoint("sched_process_exit");
         match link {
-            Ok(link) => self.thread_exit = Some(link),
+            Ok(link) => self.thread_exit = Some(link.into()),
             Err(error) => self.refuse(Probe::Tracepoint(Tracepoint::ThreadExit), error.to_string()),
         }
     }
@@ -249,9 +249,9 @@ impl<'obj> Attacher<'obj> {
         let group = self.pthread();
         match futex.links {
             [Ok(enter), Ok(exit)] => {
-                let mut begins = vec![enter];
+                let mut begins = vec![enter.into()];
                 begins.extend(self.attach_wakes(futex.on_system_call));
-                self.groups[group] = Links { begins, ends: vec![exit] };
+                self.groups[group] = Links { begins, ends: vec![exit.into()] };
                 self.note_switch();
             }
             links => {
@@ -269,7 +269,9 @@ impl<'obj> Attacher<'obj> {
             return None;
         }
         let link = self.skel.progs.futex_wake_enter.attach_trace();
-        link.inspect_err(|error| self.refuse(Probe::Tracepoint(Tracepoint::FutexWake), error.to_string())).ok()
+        link.inspect_err(|error| self.refuse(Probe::Tracepoint(Tracepoint::FutexWake), error.to_string()))
+            .ok()
+            .map(Link::from)
     }
 
     /// Tells the programs that the futex programs are on, or are about to be switched off.

@@ -10,7 +10,7 @@ use super::keys::{identity, pthread_kind, PTHREAD};
 use super::maps::{Counts, Maps};
 use super::plan::MAX_FUNCTIONS;
 use super::status::Status;
-use super::tally::{Names, SpinTimes, Tally};
+use super::tally::{Ledgers, Names, SpinTimes, Tally};
 use super::{Figures, LatchProbe, Plan};
 use crate::attach::{Costs, ProbeClass};
 use crate::bpf::latch::types;
@@ -32,6 +32,8 @@ pub struct LatchCollector {
     sees_sleeps: bool,
     topology: Option<Topology>,
     pub(super) caches: Mutex<Caches>,
+    /// The names under which figures were shown until now.
+    ledgers: Mutex<Ledgers>,
     /// CPU time that was sampled in waiters, in nanoseconds.
     spin_times: Mutex<SpinTimes>,
 }
@@ -53,6 +55,7 @@ impl LatchCollector {
             sees_sleeps: probe.sees_sleeps,
             topology: probe.topology.clone(),
             caches: Mutex::new(Caches { namer, callsites: HashMap::new() }),
+            ledgers: Mutex::default(),
             spin_times: Mutex::default(),
         }
     }
@@ -79,7 +82,7 @@ impl LatchCollector {
             sleeps_seen: self.sees_sleeps,
             topology: self.topology.as_ref(),
         };
-        Ok(tally.figures(&mut ServerNames { caches: &mut caches, target: &self.target }))
+        Ok(tally.figures(&mut ServerNames { caches: &mut caches, target: &self.target }, &mut self.ledgers.lock()))
     }
 
     /// Returns the probes. `costs` gives the cost of their hits, once it is known.

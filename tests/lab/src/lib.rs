@@ -6,6 +6,7 @@ pub mod audited;
 pub mod bench;
 pub mod binaries;
 pub mod browser;
+pub mod counters;
 pub mod dashboard;
 pub mod elf;
 pub mod exporter;

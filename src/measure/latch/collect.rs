@@ -38,7 +38,7 @@ pub struct LatchCollector {
     spin_times: Mutex<SpinTimes>,
 }
 
-/// A name that was once given is kept.
+/// Names that were given before.
 pub(super) struct Caches {
     pub(super) namer: Namer,
     callsites: HashMap<(u64, u64), String>,

@@ -475,6 +475,8 @@ enum lost {
 	LOST_CUT_OFF,
 	/* More handoffs than MAX_HANDOFFS; the wait itself is counted. */
 	LOST_HANDOFFS_FULL,
+	/* More parts of tables than MAX_PAGES; the wait is counted among those for other pages. */
+	LOST_PAGES_FULL,
 	LOST_CAUSES,
 };
 

@@ -14,11 +14,12 @@ struct {
 	__type(value, __u64);
 } lost SEC(".maps");
 
-/* Counts a loss; `cause` is an enum lost. */
+/* Counts a loss; `cause` is an enum lost. A thread of a preemptible kernel may be interrupted here
+ * by another on its CPU. */
 static __always_inline void lose(__u32 cause)
 {
 	__u64 *n = bpf_map_lookup_elem(&lost, &cause);
 
 	if (n)
-		*n += 1;
+		__sync_fetch_and_add(n, 1);
 }

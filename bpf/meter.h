@@ -16,13 +16,13 @@ struct {
 	__type(value, struct hits);
 } hits SEC(".maps");
 
-/* Counts a hit. */
+/* Counts a hit. A thread of a preemptible kernel may be interrupted here by another on its CPU. */
 static __always_inline struct hits *hit(__u32 index)
 {
 	struct hits *h = bpf_map_lookup_elem(&hits, &index);
 
 	if (h)
-		h->count += 1;
+		__sync_fetch_and_add(&h->count, 1);
 	return h;
 }
 
@@ -41,6 +41,6 @@ static __always_inline void add_time(struct hits *h, __u64 begin_ns)
 	if (begin_ns && is_timed(h)) {
 		__u64 ns = bpf_ktime_get_ns() - begin_ns;
 
-		h->timed_ns += ns < LONGEST_RUN_NS ? ns : LONGEST_RUN_NS;
+		__sync_fetch_and_add(&h->timed_ns, ns < LONGEST_RUN_NS ? ns : LONGEST_RUN_NS);
 	}
 }

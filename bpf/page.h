@@ -10,6 +10,7 @@
 
 #include "latch.h"
 #include "count.h"
+#include "losses.h"
 #include <bpf/bpf_helpers.h>
 
 const volatile struct page_layout page_layout;
@@ -103,6 +104,7 @@ static __always_inline void add_page_wait(const struct page_key *key, __u64 ns)
 	struct page_waits *at = counter_of(&own_pages, &pages, &own, &own.page, &no_page_waits);
 
 	if (!at) {
+		lose(LOST_PAGES_FULL);
 		own.page = other_pages;
 		at = counter_of(&own_pages, &pages, &own, &own.page, &no_page_waits);
 	}

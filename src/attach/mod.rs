@@ -11,6 +11,7 @@ mod leftovers;
 mod perf;
 mod shield;
 mod sites;
+mod skipped;
 mod uprobe;
 
 pub use clock::{attach_clock, open_clock, open_own_clock};
@@ -24,6 +25,7 @@ pub use leftovers::{breakpoints, take_out_leftovers};
 pub(crate) use perf::{control, event, open_event, Control, Event, Scope};
 pub use shield::helper_pid;
 pub use sites::{attach_sites, uretprobes_are_safe, SiteAddress, SitePrograms};
+pub use skipped::Skipped;
 
 #[cfg(test)]
 pub(crate) use counter::tests as counter_tests;

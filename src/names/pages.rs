@@ -1,7 +1,9 @@
 //! Finds the tables and indexes that pages belong to, from the server's cache of table definitions.
 //!
-//! The kernel side files waits for pages under numbers from the pages' headers. A number that was once named keeps its
-//! name. One that is not found is searched for a few more times, because its table may not have been in the cache yet.
+//! The kernel side files waits for pages under numbers from the pages' headers. A number that is not found is searched
+//! for a few more times, because its table may not have been in the cache yet. Names are read again from time to time,
+//! because tables are renamed: one that is rebuilt has another name until it takes the place of the old one. A number
+//! whose table has left the cache keeps its last name.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -19,6 +21,8 @@ const MAX_RESTARTS: usize = 4;
 /// How often, and at what interval, a number is searched for.
 const MAX_TRIES: u8 = 8;
 const BETWEEN_TRIES: Duration = Duration::from_secs(5);
+/// At what interval names are read again.
+const BETWEEN_CHECKS: Duration = Duration::from_secs(30);
 
 /// The key by which the kernel side distinguishes pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -71,6 +75,8 @@ pub struct PageNames {
     spaces: HashMap<u32, String>,
     tries: HashMap<Wanted, u8>,
     tried: Option<Instant>,
+    /// When all names were last read.
+    checked: Instant,
 }
 
 /// The location of the cache of table definitions.
@@ -91,7 +97,15 @@ struct IndexName {
 impl PageNames {
     pub(super) fn new(catalog: &'static Pages, dictionary: Option<At>) -> PageNames {
         let spaces = catalog.spaces.iter().map(|&(id, name)| (id, name.to_owned())).collect();
-        PageNames { catalog, dictionary, indexes: HashMap::new(), spaces, tries: HashMap::new(), tried: None }
+        PageNames {
+            catalog,
+            dictionary,
+            indexes: HashMap::new(),
+            spaces,
+            tries: HashMap::new(),
+            tried: None,
+            checked: Instant::now(),
+        }
     }
 
     /// Returns what each of these pages is part of.
@@ -120,31 +134,52 @@ impl PageNames {
         self.spaces.get(&space).cloned().unwrap_or_else(|| format!("space {space}"))
     }
 
+    /// Returns what names this page; `None` if that is not in the cache of tables.
     fn wanted(&self, key: PageKey) -> Option<Wanted> {
+        let is_fixed = |space| self.catalog.spaces.iter().any(|(fixed, _)| *fixed == space);
         match key {
-            PageKey::Index { space, index, .. } if !self.indexes.contains_key(&(space, index)) => {
-                Some(Wanted::Index(space, index))
-            }
-            PageKey::Plain { space, .. } if self.catalog.one_table_per_space && !self.spaces.contains_key(&space) => {
+            PageKey::Index { space, index, .. } => Some(Wanted::Index(space, index)),
+            PageKey::Plain { space, .. } if self.catalog.one_table_per_space && !is_fixed(space) => {
                 Some(Wanted::Space(space))
             }
-            _ => None,
+            PageKey::Plain { .. } => None,
         }
     }
 
-    /// Searches for whatever has no name yet, unless that was done recently, or often enough.
+    fn is_known(&self, wanted: Wanted) -> bool {
+        match wanted {
+            Wanted::Index(space, index) => self.indexes.contains_key(&(space, index)),
+            Wanted::Space(space) => self.spaces.contains_key(&space),
+        }
+    }
+
+    /// Searches for whatever has no name yet, unless that was done recently, or often enough. From time to time, reads
+    /// the other names again.
     fn look_for(&mut self, memory: &Memory, keys: &[PageKey]) {
-        let mut wanted: HashSet<Wanted> = keys.iter().filter_map(|key| self.wanted(*key)).collect();
+        let all: HashSet<Wanted> = keys.iter().filter_map(|key| self.wanted(*key)).collect();
+        let (known, mut wanted): (HashSet<_>, HashSet<_>) = all.into_iter().partition(|w| self.is_known(*w));
         wanted.retain(|w| self.tries.get(w).is_none_or(|tries| *tries < MAX_TRIES));
         let is_new = wanted.iter().any(|w| !self.tries.contains_key(w));
         let is_due = self.tried.is_none_or(|tried| tried.elapsed() >= BETWEEN_TRIES);
-        if wanted.is_empty() || !(is_new || is_due) {
-            return;
+        if is_new || is_due && !wanted.is_empty() {
+            self.tried = Some(Instant::now());
+            for w in &wanted {
+                *self.tries.entry(*w).or_default() += 1;
+            }
+        } else {
+            wanted.clear();
         }
-        self.tried = Some(Instant::now());
-        for w in &wanted {
-            *self.tries.entry(*w).or_default() += 1;
+        if self.checked.elapsed() >= BETWEEN_CHECKS {
+            self.checked = Instant::now();
+            wanted.extend(known);
         }
+        if !wanted.is_empty() {
+            self.read(memory, wanted);
+        }
+    }
+
+    /// Reads these names from the cache of tables.
+    fn read(&mut self, memory: &Memory, mut wanted: HashSet<Wanted>) {
         let dictionary = match self.dictionary {
             Some(At::Object(at)) => Some(at),
             Some(At::Pointer(at)) => memory.u64(at).filter(|at| *at != 0),
@@ -225,7 +260,13 @@ fn links(memory: &Memory, element: u64, next: u64) -> Option<[u64; 2]> {
     Some([before, next].map(|b| b.try_into().map_or(0, u64::from_le_bytes)))
 }
 
+/// Reads the names twice, because a table that is being renamed frees its old name.
 fn index_name(memory: &Memory, layout: &Dictionary, index: u64) -> Option<IndexName> {
+    let name = read_index_name(memory, layout, index)?;
+    (read_index_name(memory, layout, index)? == name).then_some(name)
+}
+
+fn read_index_name(memory: &Memory, layout: &Dictionary, index: u64) -> Option<IndexName> {
     let string = |path: Path| {
         let at = path.iter().try_fold(index, |at, offset| memory.u64(at.wrapping_add(*offset)))?;
         memory.string(at).filter(|name| super::is_readable(name))
@@ -351,6 +392,31 @@ mod tests {
         (d.2[1][4], d.2[1][5], d.2[1][6]) = (table, index, index);
         d.1[0][2] = table;
         assert_eq!(names(&d, &[TWO]), [pair("space 4", "index 152")]);
+    }
+
+    /// As after `RENAME TABLE one TO old, new TO one`, and as after the old table is dropped.
+    #[test]
+    fn a_renamed_table_gets_its_new_name() {
+        let mut d = dictionary();
+        let image = Image::open(std::path::Path::new("/proc/self/exe")).expect("the test's own executable");
+        let process = Process { image: &image, memory: Memory::new(std::process::id() as i32), bias: 0 };
+        let mut names = PageNames::new(&CATALOG, Some(At::Object(addr(&d.0))));
+        let keys = [K1, PageKey::Plain { space: 4, kind: 2 }];
+        let tables = |names: &mut PageNames| -> Vec<String> {
+            names.names(&process, &keys).into_iter().map(|name| name.table).collect()
+        };
+        assert_eq!(tables(&mut names), ["db/one", "db/two"]);
+        for (index, name) in d.2.iter_mut().zip([c"db/old", c"db/old", c"db/one"]) {
+            index[8] = name.as_ptr() as u64;
+        }
+        assert_eq!(tables(&mut names), ["db/one", "db/two"], "not at each scrape");
+        let check = |names: &mut PageNames| names.checked = Instant::now().checked_sub(BETWEEN_CHECKS).expect("a time");
+        check(&mut names);
+        assert_eq!(tables(&mut names), ["db/old", "db/one"]);
+        d.0 = addr(&d.1[1]);
+        d.1[1][1] = 0;
+        check(&mut names);
+        assert_eq!(tables(&mut names), ["db/old", "db/one"], "what is gone keeps its last name");
     }
 
     #[test]

@@ -1,11 +1,13 @@
 //! Waits for pages: their indexes must exist in the server, and no wait may be missing.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Context, Result};
 
 use lab::agent::{by_latch, Agent, Sample};
+use lab::counters::Counters;
 use lab::load::Load;
 use lab::releases::Release;
 use lab::server::{wait_for, Options, Server};
@@ -86,4 +88,57 @@ fn mariadb_11_4_pages_belong_to_existing_indexes() -> Result<()> {
 #[test]
 fn stripped_mariadb_pages_belong_to_existing_indexes() -> Result<()> {
     pages_belong_to_existing_indexes(Release::MARIADB_10_11_DEBIAN, "oltp_insert", "SYS_")
+}
+
+/// How long a table that was renamed may keep its old name: the interval at which names are read again, and some.
+const RENAMED: Duration = Duration::from_secs(90);
+
+/// Returns the wait time for pages of a table's indexes.
+fn waits_for(agent: &Agent, table: &str) -> Result<f64> {
+    let samples = agent.scrape()?;
+    Ok(samples.iter().filter(|s| s.name == METRIC && label(s, "table") == table).map(|s| s.value).sum())
+}
+
+/// Changes a table's schema as pt-online-schema-change does, under load: triggers keep a copy up to date, which then
+/// takes the place of the table. Later waits must be the table's, not the copy's, and no counter may step back.
+#[test]
+fn pages_of_a_copy_that_takes_a_tables_place_get_its_name() -> Result<()> {
+    let server = Server::start(Release::MYSQL_9_7, &Options::default())?;
+    let mut load = Load::start(&server, "oltp_update_index", 32)?;
+    load.wait_running()?;
+    let agent = Agent::attach_without_budget(&server)?;
+    for sql in [
+        "CREATE TABLE sbtest._sbtest1_new LIKE sbtest.sbtest1",
+        "CREATE TRIGGER sbtest.copied AFTER UPDATE ON sbtest.sbtest1 FOR EACH ROW \
+         REPLACE INTO sbtest._sbtest1_new (id, k, c, pad) VALUES (NEW.id, NEW.k, NEW.c, NEW.pad)",
+    ] {
+        server.query(sql)?;
+    }
+    let mut counters = Counters::default();
+    wait_for("waits for pages of the copy", Duration::from_secs(120), || {
+        counters.check(&agent.metrics()?)?;
+        Ok((waits_for(&agent, "sbtest/_sbtest1_new")? > 0.01).then_some(()))
+    })?;
+    for sql in [
+        "DROP TRIGGER sbtest.copied",
+        "RENAME TABLE sbtest.sbtest1 TO sbtest._sbtest1_old, sbtest._sbtest1_new TO sbtest.sbtest1",
+        "ALTER TABLE sbtest.sbtest2 FORCE",
+    ] {
+        server.query(sql)?;
+    }
+    let begin = Instant::now();
+    wait_for("the copy's new name", RENAMED, || {
+        counters.check(&agent.metrics()?)?;
+        let read = || Ok::<_, anyhow::Error>(["sbtest/_sbtest1_new", "sbtest/sbtest1"].map(|t| waits_for(&agent, t)));
+        let [copy_before, table_before] = read()?;
+        sleep(Duration::from_secs(3));
+        let [copy, table] = read()?;
+        Ok((copy? <= copy_before? && table? > table_before?).then_some(()))
+    })?;
+    println!("renamed after {:?}, with {} series of counters", begin.elapsed(), counters.len());
+    counters.check(&agent.metrics()?)?;
+    load.stop()?;
+    let (status, _) = agent.stop()?;
+    ensure!(status.success(), "{status}");
+    server.stop()
 }

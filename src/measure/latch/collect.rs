@@ -10,7 +10,7 @@ use super::keys::{identity, pthread_kind, PTHREAD};
 use super::maps::{Counts, Maps};
 use super::plan::MAX_FUNCTIONS;
 use super::status::Status;
-use super::tally::{Names, SpinTimes, Tally};
+use super::tally::{Ledgers, Names, SpinTimes, Tally};
 use super::{Figures, LatchProbe, Plan};
 use crate::attach::{Costs, ProbeClass};
 use crate::bpf::latch::types;
@@ -34,11 +34,13 @@ pub struct LatchCollector {
     without_probes: bool,
     topology: Option<Topology>,
     pub(super) caches: Mutex<Caches>,
+    /// The names under which figures were shown until now.
+    ledgers: Mutex<Ledgers>,
     /// CPU time that was sampled in waiters, in nanoseconds.
     spin_times: Mutex<SpinTimes>,
 }
 
-/// A name that was once given is kept.
+/// Names that were given before.
 pub(super) struct Caches {
     pub(super) namer: Namer,
     callsites: HashMap<(u64, u64), String>,
@@ -56,6 +58,7 @@ impl LatchCollector {
             without_probes: probe.without_probes,
             topology: probe.topology.clone(),
             caches: Mutex::new(Caches { namer, callsites: HashMap::new() }),
+            ledgers: Mutex::default(),
             spin_times: Mutex::default(),
         }
     }
@@ -84,7 +87,7 @@ impl LatchCollector {
             sampled: self.without_probes,
             topology: self.topology.as_ref(),
         };
-        Ok(tally.figures(&mut ServerNames { caches: &mut caches, target: &self.target }))
+        Ok(tally.figures(&mut ServerNames { caches: &mut caches, target: &self.target }, &mut self.ledgers.lock()))
     }
 
     /// Returns the probes. `costs` gives the cost of their hits, once it is known.

@@ -3,11 +3,13 @@
 use std::collections::{HashMap, HashSet};
 
 use anyhow::Result;
+use libbpf_rs::skel::Skel;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapMut};
 use parking_lot::Mutex;
 use plain::Plain;
 use strum::EnumCount;
 
+use crate::attach::Skipped;
 use crate::bpf::bytes_of;
 use crate::bpf::latch::{types, LatchSkel};
 use crate::measure::maps::{each_entry, entries, of_cpus, sum_over_cpus};
@@ -24,7 +26,11 @@ const LOST: [&str; types::lost::LOST_CAUSES.0 as usize] = [
     "lock_unknown",
     "cut_off",
     "handoffs_full",
+    "pages_full",
 ];
+
+/// The cause of those that the kernel did not show the programs.
+const SKIPPED: &str = "program_skipped";
 
 /// What is counted in addition to the sites.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display, strum::EnumCount, strum::VariantArray)]
@@ -60,6 +66,7 @@ pub(crate) struct Maps {
     /// Held while an entry of `attachments` is changed, which several threads do.
     attachment_change: Mutex<()>,
     pub threads: MapHandle,
+    skipped: Skipped,
 }
 
 impl Maps {
@@ -74,6 +81,7 @@ impl Maps {
             attachments: MapHandle::try_from(&skel.maps.attachments)?,
             attachment_change: Mutex::default(),
             threads: MapHandle::try_from(&skel.maps.threads)?,
+            skipped: Skipped::of(skel.object().progs().filter(|program| program.autoload()))?,
         })
     }
 
@@ -128,8 +136,12 @@ impl Maps {
     /// # Errors
     /// Fails when the map cannot be read.
     pub(super) fn lost(&self) -> Result<Vec<(String, u64)>> {
-        let lost = LOST.iter().zip(0..);
-        lost.map(|(cause, index)| Ok(((*cause).to_owned(), sum_over_cpus(&self.lost, index)?))).collect()
+        let mut lost = Vec::new();
+        for (cause, index) in LOST.iter().zip(0..) {
+            lost.push(((*cause).to_owned(), sum_over_cpus(&self.lost, index)?));
+        }
+        lost.push((SKIPPED.to_owned(), self.skipped.runs()?));
+        Ok(lost)
     }
 }
 

@@ -221,10 +221,12 @@ impl Missed {
         }
     }
 
-    /// Takes note of waits during a time of which it is not known when the probes were on: nothing is estimated.
+    /// Takes note of waits during a time of which it is not known when the probes were on: nothing is estimated. What
+    /// is absent from `counts` stays as it was, because reading a map can end early. Otherwise, its whole history would
+    /// be taken for new the next time.
     pub(super) fn skip(&mut self, counts: &Counts) {
-        self.seen.latches = counts.latches.iter().map(|(key, waits)| (key_of(key), *waits)).collect();
-        self.seen.parts = parts(counts).map(|(part, _, _, now)| (part, now)).collect();
+        self.seen.latches.extend(counts.latches.iter().map(|(key, waits)| (key_of(key), *waits)));
+        self.seen.parts.extend(parts(counts).map(|(part, _, _, now)| (part, now)));
     }
 
     pub(super) fn latch(&self, key: &MapKey) -> Option<&Estimate> {
@@ -522,6 +524,16 @@ mod tests {
     fn what_was_seen_at_an_unknown_time_is_not_scaled_up() {
         let mut estimates = Missed::default();
         estimates.skip(&counts(waits(1000, 1000)));
+        estimates.estimate(&counts(waits(1010, 1010)), &span(1.0, 1.0), None);
+        let (latch, callsite) = estimated(&estimates);
+        assert!(is_near(latch, [10.0, 1000.0]) && callsite == latch, "{latch:?} {callsite:?}");
+    }
+
+    #[test]
+    fn a_latch_that_one_reading_left_out_is_not_new_the_next_time() {
+        let mut estimates = Missed::default();
+        estimates.skip(&counts(waits(1000, 1000)));
+        estimates.skip(&Counts::default());
         estimates.estimate(&counts(waits(1010, 1010)), &span(1.0, 1.0), None);
         let (latch, callsite) = estimated(&estimates);
         assert!(is_near(latch, [10.0, 1000.0]) && callsite == latch, "{latch:?} {callsite:?}");

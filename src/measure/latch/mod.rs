@@ -8,6 +8,7 @@ mod duty;
 mod figures;
 mod keeper;
 mod keys;
+mod ledger;
 mod load;
 mod maps;
 mod meter;

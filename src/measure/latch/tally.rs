@@ -2,15 +2,17 @@
 //!
 //! Nothing here reads the kernel or the server, so that every figure can be tested without them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 use super::keys::{is_reacquire, key_of, mode, page_key, MapKey};
+use super::ledger::Ledger;
 use super::maps::Counts;
 use super::missed::{Estimate, Missed};
 use super::{CallsiteWaits, Figures, Handoffs, LatchWaits, Locality, PageWaits, Reacquires};
+use crate::bpf::bytes_of;
 use crate::bpf::latch::types;
 use crate::host::Topology;
-use crate::model::{Histogram, Kind, Mode};
+use crate::model::{merged, Histogram, Kind, Mode};
 use crate::names::{LatchName, PageKey, PageName};
 
 /// The CPU time of waiters for each latch, in nanoseconds.
@@ -43,9 +45,30 @@ pub(super) struct Tally<'a> {
     pub topology: Option<&'a Topology>,
 }
 
+/// A key of a map in comparable form.
+type Bytes = Vec<u8>;
+/// What identifies a row of waits.
+type WaitsId = (String, Kind, Mode);
+/// The row's latch, mode and place.
+type CallsiteId = (String, Mode, String);
+/// The row's table, index and level.
+type PageId = (String, String, Option<u16>);
+/// The row's latch, and the domains that the latch came from and went to.
+type HandoffId = (String, u8, u8);
+
+/// The names under which figures were shown until now.
+#[derive(Default)]
+pub(super) struct Ledgers {
+    waits: Ledger<MapKey, WaitsId, LatchWaits>,
+    reacquires: Ledger<MapKey, String, Reacquires>,
+    callsites: Ledger<Bytes, CallsiteId, CallsiteWaits>,
+    pages: Ledger<Bytes, PageId, PageWaits>,
+    handoffs: Ledger<Bytes, HandoffId, Handoffs>,
+}
+
 impl Tally<'_> {
-    /// Returns the figures under the names that `names` gives.
-    pub fn figures(&self, names: &mut impl Names) -> Figures {
+    /// Returns the figures under the names that `names` gives. What `ledgers` has under another name stays there.
+    pub fn figures(&self, names: &mut impl Names, ledgers: &mut Ledgers) -> Figures {
         let named: HashMap<MapKey, LatchName> = self
             .counts
             .latches
@@ -53,44 +76,57 @@ impl Tally<'_> {
             .filter_map(|(key, waits)| Some((key_of(key), names.latch(key, waits.example)?)))
             .collect();
         Figures {
-            waits: self.waits(&named),
+            waits: self.waits(&named, &mut ledgers.waits),
             sleeps_seen: self.sleeps_seen,
             sampled: self.sampled,
-            reacquires: self.reacquires(&named),
-            callsites: self.callsites(&named, names),
-            pages: self.pages(names),
+            reacquires: self.reacquires(&named, &mut ledgers.reacquires),
+            callsites: self.callsites(&named, names, &mut ledgers.callsites),
+            pages: self.pages(names, &mut ledgers.pages),
             domains: self.topology.map(|topology| topology.names.clone()).unwrap_or_default(),
-            handoffs: self.handoffs(&named),
+            handoffs: self.handoffs(&named, &mut ledgers.handoffs),
         }
     }
 
     /// Returns contended waits by latch and mode. Waits for a latch whose name is not known yet appear once it is.
-    fn waits(&self, named: &HashMap<MapKey, LatchName>) -> Vec<LatchWaits> {
-        let mut latches = HashMap::new();
-        for (key, waits) in self.counts.latches.iter().filter(|(key, _)| !is_reacquire(key.primitive)) {
+    fn waits(
+        &self,
+        named: &HashMap<MapKey, LatchName>,
+        ledger: &mut Ledger<MapKey, WaitsId, LatchWaits>,
+    ) -> Vec<LatchWaits> {
+        let contended = self.counts.latches.iter().filter(|(key, _)| !is_reacquire(key.primitive));
+        let rows = contended.filter_map(|(key, waits)| {
             let id = key_of(key);
-            let Some(name) = named.get(&id) else { continue };
-            let missed = self.missed.latch(&id);
-            let entry = add_waits(&mut latches, name, mode_of(name, key.mode), waits, missed);
-            entry.spin_cpu_ns += self.spin_times.get(&id).copied().unwrap_or(0);
-            if self.spins.get(usize::from(key.function)) == Some(&true) {
-                add_spins(entry, waits, missed);
-            }
-        }
-        let mut latches: Vec<LatchWaits> = latches.into_values().collect();
+            let row = self.row_of_latch(named.get(&id)?, key, waits);
+            Some(ledger.shares(id, (row.latch.clone(), row.kind, row.mode), row))
+        });
+        let mut latches: Vec<LatchWaits> = merged(rows.flatten()).into_values().collect();
         latches.sort_by(|a, b| b.waits.sum_ns.cmp(&a.waits.sum_ns).then_with(|| a.latch.cmp(&b.latch)));
         latches
     }
 
-    fn reacquires(&self, named: &HashMap<MapKey, LatchName>) -> Vec<Reacquires> {
-        let mut reacquires = BTreeMap::new();
-        for (key, waits) in self.counts.latches.iter().filter(|(key, _)| is_reacquire(key.primitive)) {
-            let id = key_of(key);
-            if let Some(name) = named.get(&id) {
-                add_reacquires(&mut reacquires, name, waits, self.missed.latch(&id));
-            }
+    fn row_of_latch(&self, name: &LatchName, key: &types::latch_key, waits: &types::waits) -> LatchWaits {
+        let id = key_of(key);
+        let missed = self.missed.latch(&id);
+        let mut row = row_of_waits(name, mode_of(name, key.mode), waits, missed);
+        row.spin_cpu_ns = self.spin_times.get(&id).copied().unwrap_or(0);
+        if self.spins.get(usize::from(key.function)) == Some(&true) {
+            add_spins(&mut row, waits, missed);
         }
-        let mut reacquires: Vec<Reacquires> = reacquires.into_values().collect();
+        row
+    }
+
+    fn reacquires(
+        &self,
+        named: &HashMap<MapKey, LatchName>,
+        ledger: &mut Ledger<MapKey, String, Reacquires>,
+    ) -> Vec<Reacquires> {
+        let woken = self.counts.latches.iter().filter(|(key, _)| is_reacquire(key.primitive));
+        let rows = woken.filter_map(|(key, waits)| {
+            let id = key_of(key);
+            let row = row_of_reacquires(named.get(&id)?, waits, self.missed.latch(&id));
+            Some(ledger.shares(id, row.latch.clone(), row))
+        });
+        let mut reacquires: Vec<Reacquires> = merged(rows.flatten()).into_values().collect();
         reacquires.sort_by(|a, b| b.wait_ns.cmp(&a.wait_ns).then_with(|| a.latch.cmp(&b.latch)));
         reacquires
     }
@@ -100,24 +136,27 @@ impl Tally<'_> {
         named.get(&key_of(key)).filter(|_| !is_reacquire(key.primitive))
     }
 
-    fn callsites(&self, named: &HashMap<MapKey, LatchName>, names: &mut impl Names) -> Vec<CallsiteWaits> {
-        let mut callsites: HashMap<(&str, Mode, String), CallsiteWaits> = HashMap::new();
-        for (key, waits) in &self.counts.callsites {
-            let Some(name) = self.contended(named, &key.latch) else { continue };
+    fn callsites(
+        &self,
+        named: &HashMap<MapKey, LatchName>,
+        names: &mut impl Names,
+        ledger: &mut Ledger<Bytes, CallsiteId, CallsiteWaits>,
+    ) -> Vec<CallsiteWaits> {
+        let rows = self.counts.callsites.iter().filter_map(|(key, waits)| {
+            let name = self.contended(named, &key.latch)?;
             let callsite = names.callsite(key.address, key.line);
             let mode = mode_of(name, key.latch.mode);
-            let entry = callsites.entry((&name.event, mode, callsite.clone())).or_insert_with(|| CallsiteWaits {
+            let missed = self.missed.callsite(key_of(&key.latch), key.address, key.line);
+            let row = CallsiteWaits {
                 latch: name.event.clone(),
                 mode: Some(mode),
-                callsite,
-                wait_ns: 0,
-                waits: 0,
-            });
-            let missed = self.missed.callsite(key_of(&key.latch), key.address, key.line);
-            entry.wait_ns += waits.sum_ns + missed.sum_ns as u64;
-            entry.waits += waits.count + missed.count as u64;
-        }
-        let mut callsites: Vec<CallsiteWaits> = callsites.into_values().collect();
+                callsite: callsite.clone(),
+                wait_ns: waits.sum_ns + missed.sum_ns as u64,
+                waits: waits.count + missed.count as u64,
+            };
+            Some(ledger.shares(bytes_of(key).to_vec(), (name.event.clone(), mode, callsite), row))
+        });
+        let mut callsites: Vec<CallsiteWaits> = merged(rows.flatten()).into_values().collect();
         callsites
             .sort_by(|a, b| b.wait_ns.cmp(&a.wait_ns).then_with(|| (&a.callsite, a.mode).cmp(&(&b.callsite, b.mode))));
         callsites
@@ -125,54 +164,54 @@ impl Tally<'_> {
 
     /// Returns waits for pages by the object that the pages are part of, longest first. Empty if no page was
     /// recognized, because then this server's pages differ from the catalog's description.
-    fn pages(&self, names: &mut impl Names) -> Vec<PageWaits> {
+    fn pages(&self, names: &mut impl Names, ledger: &mut Ledger<Bytes, PageId, PageWaits>) -> Vec<PageWaits> {
         let is_other = |key: &types::page_key| u32::from(key.r#type) == types::page_type::PAGE_OTHER.0;
         let (other, known): (Vec<_>, Vec<_>) = self.counts.pages.iter().copied().partition(|(key, _)| is_other(key));
         let keys: Vec<PageKey> = known.iter().map(|(key, _)| page_key(key)).collect();
         let Some(found) = names.pages(&keys).filter(|found| !found.is_empty()) else { return Vec::new() };
         let named = found.into_iter().map(Some).zip(known);
         let others = other.into_iter().filter(|(_, waits)| waits.count > 0).map(|row| (None, row));
-        let mut pages: HashMap<Option<PageName>, PageWaits> = HashMap::new();
-        for (name, (key, waits)) in named.chain(others) {
-            let entry = pages.entry(name.clone()).or_insert_with(|| match name {
-                Some(name) => {
-                    PageWaits { table: name.table, index: name.index, level: name.level, waits: 0, wait_ns: 0 }
-                }
-                None => PageWaits::other(),
-            });
+        let rows = named.chain(others).flat_map(|(name, (key, waits))| {
             let missed = self.missed.page(&key);
-            entry.waits += waits.count + missed.count as u64;
-            entry.wait_ns += waits.sum_ns + missed.sum_ns as u64;
-        }
-        let mut pages: Vec<PageWaits> = pages.into_values().collect();
+            let mut row = name.map_or_else(PageWaits::other, |name| PageWaits {
+                table: name.table,
+                index: name.index,
+                level: name.level,
+                ..PageWaits::other()
+            });
+            row.waits = waits.count + missed.count as u64;
+            row.wait_ns = waits.sum_ns + missed.sum_ns as u64;
+            ledger.shares(bytes_of(&key).to_vec(), (row.table.clone(), row.index.clone(), row.level), row)
+        });
+        let mut pages: Vec<PageWaits> = merged(rows).into_values().collect();
         pages.sort_by(|a, b| b.wait_ns.cmp(&a.wait_ns).then_with(|| a.location().cmp(&b.location())));
         pages
     }
 
     /// Returns handoffs by latch and parts of the machine; empty on a machine that has a single part.
-    fn handoffs(&self, named: &HashMap<MapKey, LatchName>) -> Vec<Handoffs> {
+    fn handoffs(
+        &self,
+        named: &HashMap<MapKey, LatchName>,
+        ledger: &mut Ledger<Bytes, HandoffId, Handoffs>,
+    ) -> Vec<Handoffs> {
         let Some(topology) = self.topology else { return Vec::new() };
-        let mut all: BTreeMap<(&str, u8, u8), Handoffs> = BTreeMap::new();
-        for (key, seen) in &self.counts.handoffs {
+        let rows = self.counts.handoffs.iter().filter_map(|(key, seen)| {
             // A thread that waits for a condition is not handed a latch.
-            let name = self.contended(named, &key.latch).filter(|name| name.kind != Kind::Cond);
-            let Some(name) = name else { continue };
-            let entry = all.entry((&name.event, key.from, key.to)).or_insert_with(|| Handoffs {
+            let name = self.contended(named, &key.latch).filter(|name| name.kind != Kind::Cond)?;
+            let latch = key_of(&key.latch);
+            let missed = self.missed.handoff(latch, key.from, key.to);
+            let row = Handoffs {
                 latch: name.event.clone(),
                 from: topology.name(key.from).map(str::to_owned),
                 to: topology.name(key.to).map(str::to_owned),
                 locality: Locality::between(topology.name(key.from), topology.name(key.to)),
-                count: 0,
-                wait_ns: 0,
-                migrations: 0,
-            });
-            let latch = key_of(&key.latch);
-            let missed = self.missed.handoff(latch, key.from, key.to);
-            entry.count += seen.count + missed.count as u64;
-            entry.wait_ns += seen.sum_ns + missed.sum_ns as u64;
-            entry.migrations += seen.migrations + self.missed.migrations(latch, key.from, key.to) as u64;
-        }
-        all.into_values().collect()
+                count: seen.count + missed.count as u64,
+                wait_ns: seen.sum_ns + missed.sum_ns as u64,
+                migrations: seen.migrations + self.missed.migrations(latch, key.from, key.to) as u64,
+            };
+            Some(ledger.shares(bytes_of(key).to_vec(), (name.event.clone(), key.from, key.to), row))
+        });
+        merged(rows.flatten()).into_values().collect()
     }
 }
 
@@ -193,59 +232,44 @@ fn add_spins(entry: &mut LatchWaits, waits: &types::waits, missed: Option<&Estim
     entry.spins_won += waits.watched.saturating_sub(waits.slept) + more_won as u64;
 }
 
-fn add_waits<'a>(
-    latches: &'a mut HashMap<(LatchName, Mode), LatchWaits>,
-    name: &LatchName,
-    mode: Mode,
-    waits: &types::waits,
-    missed: Option<&Estimate>,
-) -> &'a mut LatchWaits {
-    let entry = latches.entry((name.clone(), mode)).or_insert_with(|| LatchWaits {
+fn row_of_waits(name: &LatchName, mode: Mode, waits: &types::waits, missed: Option<&Estimate>) -> LatchWaits {
+    let mut row = LatchWaits {
         latch: name.event.clone(),
         kind: name.kind,
         mode,
         waits: Histogram::default(),
-        sleep_ns: 0,
-        sleeps: 0,
+        sleep_ns: waits.sleep_ns,
+        sleeps: waits.sleeps,
         spin_cpu_ns: 0,
         spins_won: 0,
         spins_wasted: 0,
         estimated_ns: 0,
         variance_us2: 0,
-    });
+    };
     let mut buckets = waits.buckets;
     if let Some(missed) = missed {
         buckets.iter_mut().zip(&missed.buckets).for_each(|(bucket, more)| *bucket += *more as u64);
-        entry.estimated_ns += missed.sum_ns as u64;
-        entry.variance_us2 += (missed.variance / 1e6) as u64;
-        entry.sleep_ns += missed.sleep_ns as u64;
-        entry.sleeps += missed.sleeps as u64;
+        row.estimated_ns = missed.sum_ns as u64;
+        row.variance_us2 = (missed.variance / 1e6) as u64;
+        row.sleep_ns += missed.sleep_ns as u64;
+        row.sleeps += missed.sleeps as u64;
     }
-    entry.waits.merge(&Histogram {
+    row.waits = Histogram {
         buckets,
         count: buckets.iter().sum(),
-        sum_ns: waits.sum_ns + missed.map_or(0, |m| m.sum_ns as u64),
+        sum_ns: waits.sum_ns + row.estimated_ns,
         max_ns: waits.max_ns,
-    });
-    entry.sleep_ns += waits.sleep_ns;
-    entry.sleeps += waits.sleeps;
-    entry
+    };
+    row
 }
 
-fn add_reacquires(
-    reacquires: &mut BTreeMap<String, Reacquires>,
-    name: &LatchName,
-    waits: &types::waits,
-    missed: Option<&Estimate>,
-) {
-    let entry = reacquires.entry(name.event.clone()).or_insert_with(|| Reacquires {
-        latch: name.event.clone(),
-        waits: 0,
-        wait_ns: 0,
-    });
+fn row_of_reacquires(name: &LatchName, waits: &types::waits, missed: Option<&Estimate>) -> Reacquires {
     let more = missed.map_or((0.0, 0.0), |m| (m.buckets.iter().sum(), m.sum_ns));
-    entry.waits += waits.buckets.iter().sum::<u64>() + more.0 as u64;
-    entry.wait_ns += waits.sum_ns + more.1 as u64;
+    Reacquires {
+        latch: name.event.clone(),
+        waits: waits.buckets.iter().sum::<u64>() + more.0 as u64,
+        wait_ns: waits.sum_ns + more.1 as u64,
+    }
 }
 
 #[cfg(test)]
@@ -322,7 +346,7 @@ mod tests {
             sampled: false,
             topology,
         };
-        tally.figures(&mut Fake)
+        tally.figures(&mut Fake, &mut Ledgers::default())
     }
 
     /// What was missed if three times as much was not seen as was, but for one wait that was settled before.
@@ -495,5 +519,82 @@ mod tests {
         assert_eq!(all.handoffs, [row(None), row(Some("0"))]);
         assert_eq!(all.domains, ["0", "1"]);
         assert_eq!(figures(&of(4), &missed).handoffs, [], "on a machine with a single part");
+    }
+
+    /// Gives every latch and page one name, which changes.
+    struct Renaming(&'static str);
+
+    impl Names for Renaming {
+        fn latch(&mut self, _key: &types::latch_key, _example: u64) -> Option<LatchName> {
+            LatchName::from_event(self.0)
+        }
+
+        fn callsite(&mut self, address: u64, line: u64) -> String {
+            Fake.callsite(address, line)
+        }
+
+        fn pages(&mut self, keys: &[PageKey]) -> Option<Vec<PageName>> {
+            let name = PageName { table: self.0.to_owned(), index: "PRIMARY".to_owned(), level: Some(0) };
+            Some(vec![name; keys.len()])
+        }
+    }
+
+    /// Each figure is compared with what it was at the scrape before.
+    #[test]
+    fn no_figure_steps_back_when_a_name_changes() {
+        let topology = Topology { names: vec!["0".to_owned()], of_cpu: vec![1] };
+        let contended = key(TRX, 3, 0);
+        let of = |n: u64| Counts {
+            latches: vec![(contended, waits(n, 100 * n)), (key(DONE, 0, REACQUIRE), waits(n, 100 * n))],
+            callsites: vec![(
+                types::callsite_key { latch: contended, ..Default::default() },
+                types::callsite_waits { count: n, sum_ns: 10 * n },
+            )],
+            pages: vec![(
+                types::page_key { index: 8, r#type: 17, ..Default::default() },
+                types::page_waits { count: n, sum_ns: 10 * n },
+            )],
+            handoffs: vec![(
+                types::handoff_key { latch: contended, from: 1, to: 1, ..Default::default() },
+                types::handoffs { count: n, sum_ns: 10 * n, migrations: n },
+            )],
+        };
+        let mut missed = Missed::default();
+        let mut ledgers = Ledgers::default();
+        let mut before = HashMap::<String, u64>::new();
+        for (n, name) in [(10, TRX), (20, INDEX), (30, INDEX), (40, TRX), (50, INDEX)] {
+            missed.estimate(&of(n), &[Span { on: 1.0, off: 2.0 }], None);
+            let tally = Tally {
+                counts: of(n),
+                missed: &missed,
+                spin_times: &SpinTimes::new(),
+                spins: &[true],
+                sleeps_seen: true,
+                topology: Some(&topology),
+            };
+            let now = every_figure(&tally.figures(&mut Renaming(name), &mut ledgers));
+            for (figure, value) in &before {
+                assert!(
+                    now.get(figure).is_some_and(|now| now >= value),
+                    "{figure}: {value}, then {:?}",
+                    now.get(figure)
+                );
+            }
+            before = now;
+        }
+        assert_eq!(before.keys().filter(|figure| figure.contains(TRX)).count(), 5, "{before:?}");
+        let waits: u64 = before.iter().filter(|(figure, _)| figure.starts_with("wait ")).map(|(_, waits)| waits).sum();
+        let estimate = missed.latch(&key_of(&contended)).unwrap().buckets.iter().sum::<f64>() as u64;
+        assert!(waits.abs_diff(50 + estimate) <= 2, "none is lost: {waits} of {}", 50 + estimate);
+    }
+
+    /// Returns a count for each row, under what identifies it.
+    fn every_figure(all: &Figures) -> HashMap<String, u64> {
+        let waits = all.waits.iter().map(|row| (format!("wait {} {:?}", row.latch, row.mode), row.waits.count));
+        let woken = all.reacquires.iter().map(|row| (format!("reacquire {}", row.latch), row.waits));
+        let sites = all.callsites.iter().map(|row| (format!("site {} {:?}", row.latch, row.mode), row.waits));
+        let pages = all.pages.iter().map(|row| (format!("page {}", row.table), row.waits));
+        let handoffs = all.handoffs.iter().map(|row| (format!("handoff {}", row.latch), row.count));
+        waits.chain(woken).chain(sites).chain(pages).chain(handoffs).collect()
     }
 }

@@ -7,6 +7,7 @@ pub mod bench;
 pub mod binaries;
 pub mod browser;
 pub mod cgroup;
+pub mod counters;
 pub mod dashboard;
 pub mod elf;
 pub mod exporter;

@@ -207,6 +207,7 @@ fn busy_latches(n: u64) -> latch::Figures {
             handoffs(TRX, None, "1", 15 * n),
         ],
         sleeps_seen: true,
+        sampled: false,
     }
 }
 

@@ -259,6 +259,7 @@ fn snapshot_of(second: u64, counters: &Counters) -> Snapshot {
                 handed(INDEX, None, "0", 1 + count()),
             ],
             sleeps_seen: true,
+            sampled: false,
         },
         cpu: cpu::Figures {
             time: vec![

@@ -613,6 +613,7 @@ mod tests {
         let mut buckets = [0.0; BUCKETS];
         buckets[3] = 43.0;
         let expected = Estimate {
+            example: 0,
             sum_ns: 4300.0,
             variance: 0.0,
             buckets,

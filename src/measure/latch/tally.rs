@@ -570,6 +570,7 @@ mod tests {
                 spin_times: &SpinTimes::new(),
                 spins: &[true],
                 sleeps_seen: true,
+                sampled: false,
                 topology: Some(&topology),
             };
             let now = every_figure(&tally.figures(&mut Renaming(name), &mut ledgers));

@@ -41,8 +41,8 @@ static SHIELD: Shield = Shield(Mutex::new(None));
 pub(super) struct CodeLink(Option<OwnedFd>);
 
 impl CodeLink {
-    /// Attaches a program to a place in a file. Where no helper can be had, this process does it. A helper that is killed
-    /// meanwhile is replaced once, which also gives an owner to what it may have left in the code.
+    /// Attaches a program to a place in a file. Where no helper can be had, this process does it. A helper that is
+    /// killed meanwhile is replaced once, which also gives an owner to what it may have left in the code.
     ///
     /// # Errors
     /// Fails when the kernel refuses.

@@ -29,7 +29,7 @@ pub(super) struct RunArgs {
     /// Address to serve metrics on
     #[arg(long, default_value = ":9435", value_name = "ADDR:PORT")]
     pub listen: Listen,
-    /// Attach no probe: read what threads wait for from their stacks. Waits are not counted then
+    /// Attach no probe: look at threads' stacks
     #[arg(long, conflicts_with = "watch")]
     pub no_probes: bool,
     /// Watch this latch's cache line for false sharing, report and exit; a part of its name is enough

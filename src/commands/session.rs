@@ -42,7 +42,7 @@ pub(super) struct AttachArgs {
     /// Read the server's statement count: mysql://USER:PASSWORD@HOST:PORT or mysql://USER@localhost?socket=/PATH
     #[arg(long, value_name = "URL", env = "ARMTRACE_MYSQL", hide_env_values = true)]
     pub mysql: Option<String>,
-    /// The same from the group [client] of an option file, which keeps the password out of the process list
+    /// The same, from an option file's group [client]
     #[arg(long, value_name = "FILE", conflicts_with = "mysql")]
     pub defaults_file: Option<PathBuf>,
 }

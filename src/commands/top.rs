@@ -27,7 +27,7 @@ pub(super) struct TopArgs {
     pid: Option<i32>,
     #[command(flatten)]
     attach: AttachArgs,
-    /// Attach no probe: read what threads wait for from their stacks. Waits are not counted then
+    /// Attach no probe: look at threads' stacks
     #[arg(long)]
     no_probes: bool,
     /// Refresh interval, 0.5s to 1m

@@ -108,8 +108,8 @@ pub fn rows_of(image: &Image) -> BTreeMap<u64, types::library_frame> {
     each_call(image, |insn, primitive| row(image, insn, primitive))
 }
 
-/// Returns something for each instruction of the library at which its functions sleep or call each other, by the address
-/// behind it, from the instruction and what its function means.
+/// Returns something for each instruction of the library at which its functions sleep or call each other, by the
+/// address behind it, from the instruction and what its function means.
 fn each_call<T>(image: &Image, of: impl Fn(&Insn, u32) -> Option<T>) -> BTreeMap<u64, T> {
     let exported: HashMap<u64, u32> = image
         .symbols()

@@ -79,8 +79,8 @@ impl Identifier {
         }
     }
 
-    /// Returns the key of a latch for which a thread waits in a wait function, called from `caller`. `None` if its memory
-    /// cannot be read, or the function's latches are not known.
+    /// Returns the key of a latch for which a thread waits in a wait function, called from `caller`. `None` if its
+    /// memory cannot be read, or the function's latches are not known.
     pub fn latch(&self, function: u8, latch: u64, caller: u64) -> Option<types::latch_key> {
         let kinds = self.plan.kinds.get(usize::from(function))?;
         let kind = kinds.kinds.first().filter(|_| kinds.count > 0)?;

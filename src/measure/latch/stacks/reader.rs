@@ -279,8 +279,8 @@ impl Reader {
 }
 
 impl Known {
-    /// Takes note of what a thread sleeps for: what was found from `before` on. A thread may wake between the look at its
-    /// registers and that at its stack, which then says nothing; it is taken to have slept for what others did.
+    /// Takes note of what a thread sleeps for: what was found from `before` on. A thread may wake between the look at
+    /// its registers and that at its stack, which then says nothing; it is taken to have slept for what others did.
     fn note(&mut self, thread: &types::seen_thread, stack: u64, found: &mut Vec<Waiter>, before: usize) {
         if self.words.len() >= MOST_KNOWN {
             self.words.clear();

@@ -29,6 +29,8 @@ pub(crate) use counter::tests as counter_tests;
 
 use libbpf_rs::Link;
 
+use crate::worker::side_by_side;
+
 /// A probe that the kernel refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("probe {probe} was refused: {why}")]
@@ -53,11 +55,7 @@ fn detach(link: Link) {
 
 /// Detaches many links concurrently, because each removal waits for the kernel.
 pub fn detach_all(links: Vec<Link>) {
-    std::thread::scope(|scope| {
-        for link in links {
-            scope.spawn(move || detach(link));
-        }
-    });
+    side_by_side(links, detach);
 }
 
 /// A privilege or a property of the host that this process lacks for loading and attaching programs.

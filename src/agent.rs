@@ -3,7 +3,6 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::Arc;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -18,7 +17,7 @@ use crate::memory;
 use crate::model::ProbeStatus;
 use crate::names::Namer;
 use crate::server::{cpu_time_ns, has_shadow_stack, is_another_armtrace, Target};
-use crate::worker::{Stop, Worker};
+use crate::worker::{side_by_side, Stop, Worker};
 
 /// The interval at which the cost of hits is measured again. It differs after a migration of a virtual machine, or once
 /// the CPU's clock runs slower.
@@ -222,12 +221,7 @@ impl Source {
 
     /// Calls `act` on all measurements in parallel, because each call waits for the kernel.
     fn side_by_side(&self, act: impl Fn(&dyn Measurement) + Sync) {
-        let act = &act;
-        thread::scope(|scope| {
-            for measurement in &self.measurements {
-                scope.spawn(move || act(measurement.as_ref()));
-            }
-        });
+        side_by_side(&self.measurements, |measurement| act(measurement.as_ref()));
     }
 
     /// Returns the CPU time that everything but latch probes has taken from the server, in nanoseconds.

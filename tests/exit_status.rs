@@ -1,11 +1,18 @@
 //! The exit status of each command, where no server is needed: scripts rely on it.
 
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
+
 /// Returns the exit status of armtrace, after checking that it prints one line of error with these words.
 fn status(args: &[&str], words: &str) -> i32 {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_armtrace"));
+    status_of(Command::new(env!("CARGO_BIN_EXE_armtrace")), args, words)
+}
+
+/// The same, of armtrace as this command starts it.
+fn status_of(mut command: Command, args: &[&str], words: &str) -> i32 {
     let output = command.args(args).env_remove("ARMTRACE_MYSQL").stdin(Stdio::null()).output().expect("armtrace");
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(output.stdout.is_empty(), "{args:?}");
@@ -52,6 +59,23 @@ fn a_file_of_another_kind_is_a_failure_of_every_command() {
         assert_eq!(status(&args, &text), 1, "{args:?}");
     }
     assert!(!Path::new(&output).exists());
+}
+
+/// A limit on threads, such as `TasksMax=`, makes the kernel refuse them in the same way.
+#[test]
+fn a_command_without_threads_is_a_failure() {
+    let refused = [libc::SYS_clone, libc::SYS_clone3].map(|call| (call, Vec::new())).into();
+    let arch = std::env::consts::ARCH.try_into().expect("a known architecture");
+    let refuse = SeccompAction::Errno(libc::EAGAIN as u32);
+    let filter = SeccompFilter::new(refused, SeccompAction::Allow, refuse, arch).expect("a filter");
+    let filter: BpfProgram = filter.try_into().expect("a program");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_armtrace"));
+    // SAFETY: makes two system calls, and an error of them is not allocated.
+    unsafe {
+        command.pre_exec(move || seccompiler::apply_filter(&filter).map_err(|_| std::io::ErrorKind::Other.into()))
+    };
+    let args = ["replay", "tests/fixtures/recording-v1.rec", "--listen", "127.0.0.1:0"];
+    assert_eq!(status_of(command, &args, "Resource temporarily unavailable"), 1);
 }
 
 #[test]

@@ -12,8 +12,6 @@
 
 use std::collections::HashSet;
 use std::ops::Range;
-use std::panic::resume_unwind;
-use std::thread::ScopedJoinHandle;
 
 use super::attempt::is_taken_by_failure;
 use super::cfg::{Dominators, Graph, Target};
@@ -23,6 +21,7 @@ use super::values::Location;
 use super::wait::{Condition, EndKind, EndSite, Site};
 use crate::isa::{Flow, Insn, Probing};
 use crate::symbols::Image;
+use crate::worker::side_by_side;
 
 /// A wait inlined into a function.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,12 +88,8 @@ pub fn inlined_waits(
 /// Panics if `work` does; otherwise a share's missing results would go unnoticed.
 fn in_shares<T: Send>(ranges: &[Range<u64>], work: impl Fn(&[Range<u64>]) -> Vec<T> + Sync) -> Vec<T> {
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
-    let (share, work) = (ranges.len().div_ceil(workers).max(1), &work);
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = ranges.chunks(share).map(|ranges| scope.spawn(move || work(ranges))).collect();
-        let done = |thread: ScopedJoinHandle<'_, Vec<T>>| thread.join().unwrap_or_else(|panic| resume_unwind(panic));
-        threads.into_iter().flat_map(done).collect()
-    })
+    let share = ranges.len().div_ceil(workers).max(1);
+    side_by_side(ranges.chunks(share), work).into_iter().flatten().collect()
 }
 
 /// Does the same for one function.

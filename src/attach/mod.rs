@@ -32,6 +32,8 @@ pub(crate) use counter::tests as counter_tests;
 
 use shield::CodeLink;
 
+use crate::worker::side_by_side;
+
 /// A probe that the kernel refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("probe {probe} was refused: {why}")]
@@ -78,11 +80,7 @@ impl From<libbpf_rs::Link> for Link {
 
 /// Detaches many links concurrently, because each removal waits for the kernel.
 pub fn detach_all(links: Vec<Link>) {
-    std::thread::scope(|scope| {
-        for link in links {
-            scope.spawn(move || drop(link));
-        }
-    });
+    side_by_side(links, drop);
 }
 
 /// A privilege or a property of the host that this process lacks for loading and attaching programs.

@@ -5,8 +5,10 @@ use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::Args;
+use parking_lot::Mutex;
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{signal, Signal, SignalKind};
@@ -20,6 +22,13 @@ use crate::measure::statements::StatementCounter;
 use crate::measure::More;
 use crate::server::{Access, Client, Target};
 use crate::symbols::Settings;
+use crate::worker::can_start;
+
+/// The number of threads for work that blocks: a snapshot for those who ask for one, and one for what is drawn.
+const BLOCKING_THREADS: usize = 2;
+
+/// How long a thread may be idle: as long as any process runs.
+const LONG: Duration = Duration::from_secs(100 * 365 * 86400);
 
 /// The arguments of every command that attaches to a server, besides which server it is.
 #[derive(Args, Clone, Debug)]
@@ -124,7 +133,25 @@ impl Session {
 /// # Errors
 /// Fails if the kernel provides no thread, or no descriptor.
 pub(super) fn runtime() -> Result<Runtime, Failure> {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().map_err(Failure::Start)
+    // The runtime panics where it gets none.
+    can_start(1 + BLOCKING_THREADS).map_err(Failure::Start)?;
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    let runtime = builder.worker_threads(1).thread_keep_alive(LONG).enable_all().build().map_err(Failure::Start)?;
+    start_blocking_threads(&runtime);
+    Ok(runtime)
+}
+
+/// Starts the threads that take snapshots and draw, which stay: later, when the system may refuse to start any, none is
+/// needed.
+fn start_blocking_threads(runtime: &Runtime) {
+    let gate = Arc::new(Mutex::new(()));
+    // None of them is free for the work of another before all have begun.
+    let closed = gate.lock();
+    for _ in 0..BLOCKING_THREADS {
+        let gate = Arc::clone(&gate);
+        runtime.spawn_blocking(move || drop(gate.lock()));
+    }
+    drop(closed);
 }
 
 /// Lets SIGUSR1 and SIGUSR2 have no effect until there is something that pauses and resumes. Without this, they would

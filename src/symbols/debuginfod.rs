@@ -15,6 +15,7 @@ use ureq::tls::{Certificate, RootCerts, TlsConfig};
 use ureq::Agent;
 
 use super::sources::UnusableFile;
+use crate::worker::can_start;
 
 /// The total time limit per server, unless `DEBUGINFOD_MAXTIME` sets another.
 const MAX_TIME: Duration = Duration::from_secs(300);
@@ -84,6 +85,9 @@ pub enum RequestError {
         /// The kernel's error.
         why: io::Error,
     },
+    /// There is no thread that looks up the server's address.
+    #[error("no thread for the request: {0}")]
+    NoThread(io::Error),
     /// The file's symbols cannot be used.
     #[error(transparent)]
     Unusable(#[from] UnusableFile),
@@ -187,6 +191,8 @@ impl Debuginfod {
     /// Downloads `url` into `file`; returns false if nothing is there.
     fn download(&self, url: &str, file: &mut File) -> Result<bool, RequestError> {
         let to_cache = |why: io::Error| RequestError::Write { cache: self.cache.clone(), why };
+        // Looking up an address within a time limit takes a thread, and panics without one.
+        can_start(1).map_err(RequestError::NoThread)?;
         eprintln!("armtrace: requesting {url}");
         let response = match self.agent().get(url).call() {
             Err(ureq::Error::StatusCode(404)) => return Ok(false),
@@ -280,6 +286,7 @@ fn mebibytes(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::worker::tests::without_threads;
     use std::collections::HashMap;
     use std::net::TcpListener;
 
@@ -365,6 +372,16 @@ mod tests {
         let files = fs::read_dir(cache.path().join("abcd")).expect("the folder");
         let files = files.map(|f| f.expect("a file").file_name().to_string_lossy().into_owned()).collect();
         Fetched { result, files }
+    }
+
+    #[test]
+    fn a_request_without_a_thread_is_an_error() {
+        let cache = tempfile::tempdir().expect("a folder");
+        let path = cache.path().to_str().expect("a path");
+        let variables = [("DEBUGINFOD_URLS", "http://127.0.0.1:1"), ("DEBUGINFOD_CACHE_PATH", path)];
+        let debuginfod = settings(&variables, false).expect("settings");
+        let failed = without_threads(move || debuginfod.debug_file("abcd", |_| Ok(()))).unwrap_err();
+        assert!(failed.to_string().contains("no thread for the request"), "{failed}");
     }
 
     const GOOD: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\nConnection: close\r\n\r\ngood file";

@@ -28,6 +28,7 @@ mod servers;
 mod size;
 mod sleeps;
 mod symbols;
+mod threads;
 mod top;
 mod truth;
 mod truth_suite;

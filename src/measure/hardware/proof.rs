@@ -5,6 +5,7 @@ use std::io;
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::Barrier;
+use std::thread;
 
 use rustix::thread::{sched_getaffinity, sched_setaffinity, CpuSet};
 
@@ -94,6 +95,9 @@ pub enum Uncounted {
         /// The count while it was not.
         without: f64,
     },
+    /// The system starts no thread for the trial.
+    #[error("no thread for the trial: {0}")]
+    NoThread(io::Error),
     /// The trial's thread panicked.
     #[error("the trial failed")]
     Panicked,
@@ -130,9 +134,18 @@ impl Uncounted {
 /// Fails with the reason why the event cannot be trusted.
 pub fn prove(machine: &Machine, planned: &Planned) -> Result<(), Uncounted> {
     // A separate thread, because the trial moves to other CPUs, which must not affect the caller.
-    let tried =
-        std::thread::scope(|scope| scope.spawn(|| Trial::new(machine, planned)?.run(planned.event.proof)).join());
-    tried.unwrap_or(Err(Uncounted::Panicked))
+    thread::scope(|scope| {
+        let tried = start(scope, || Trial::new(machine, planned)?.run(planned.event.proof))?;
+        tried.join().unwrap_or(Err(Uncounted::Panicked))
+    })
+}
+
+/// Starts a thread of this scope.
+fn start<'scope, T: Send + 'scope>(
+    scope: &'scope thread::Scope<'scope, '_>,
+    work: impl FnOnce() -> T + Send + 'scope,
+) -> Result<thread::ScopedJoinHandle<'scope, T>, Uncounted> {
+    thread::Builder::new().spawn_scoped(scope, work).map_err(Uncounted::NoThread)
 }
 
 impl Trial<'_> {
@@ -211,13 +224,13 @@ impl Trial<'_> {
             ends.store(true, Ordering::Relaxed);
         };
         let done = Done::new(format!("{TIMES} loads of data that another CPU writes"), TIMES, 1e-4..=f64::INFINITY);
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
+        thread::scope(|scope| {
+            start(scope, || {
                 writes.wait();
                 while !ends.load(Ordering::Relaxed) {
                     words.iter().for_each(|word| word.0.store(1, Ordering::Relaxed));
                 }
-            });
+            })?;
             self.judge(&done, with, load)
         })
     }
@@ -255,15 +268,15 @@ impl Trial<'_> {
                 turn.wait();
             }
         };
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
+        thread::scope(|scope| {
+            start(scope, || {
                 run_on(writer);
                 for _ in 0..ROUNDS {
                     lines.write();
                     turn.wait();
                     turn.wait();
                 }
-            });
+            })?;
             self.judge(&done, access_all, || (0..ROUNDS).for_each(|_| lines.access_one(access)))
         })
     }

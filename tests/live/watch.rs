@@ -212,7 +212,10 @@ fn detaching_probes_drops_open_waits() -> Result<()> {
     let mut load = Load::start(&server, "oltp_update_index", 32)?;
     load.wait_running()?;
     let target = Target::open(server.pid())?;
-    let agent = Agent::attach(target, agent::Options { max_overhead: 0.01, domains: Domains::Off, more: None })?;
+    let agent = Agent::attach(
+        target,
+        agent::Options { max_overhead: 0.01, without_probes: false, domains: Domains::Off, more: None },
+    )?;
     let latches = agent.source().latches();
     let waiting = || Ok::<_, anyhow::Error>(Some(latches.waited_for_now()?.len()).filter(|waiting| *waiting > 3));
     // SAFETY: signals to our own server, which is running.

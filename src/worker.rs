@@ -141,8 +141,7 @@ pub(crate) mod tests {
         Worker::start("panics", |_| panic!("in there")).expect("a thread").end();
     }
 
-    /// Calls `act` in a thread that may start no other: what a limit on threads says to it, a filter of its system calls
-    /// does.
+    /// Calls `act` in a thread that may start no other: a filter of its system calls says what a limit on threads does.
     pub(crate) fn without_threads<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> T {
         use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
         let refused = [libc::SYS_clone, libc::SYS_clone3].map(|call| (call, Vec::new())).into();

@@ -24,8 +24,8 @@ struct {
 	__type(value, struct latch_key);
 } words SEC(".maps");
 
-/* The numbers of the system calls futex and sched_yield, and the byte offsets in the saved registers of the system
- * call's number and of its first two arguments. */
+/* The numbers of the system calls futex and sched_yield, and the byte offsets in the saved
+ * registers of the system call's number and of its first two arguments. */
 const volatile __u32 futex_nr;
 const volatile __u32 yield_nr;
 const volatile __u32 nr_register;

@@ -267,7 +267,9 @@ fn sampled_waits<'a>(rows: impl IntoIterator<Item = (&'a LatchId, &'a LatchWaits
     SAMPLED.with(rows.into_iter().flat_map(|(id, row)| {
         let [latch, kind, mode] = labels(id);
         let states = [("asleep", row.sleep_ns), ("awake", row.spin_ns())];
-        states.map(|(state, ns)| SAMPLED.sample(&[latch, kind, mode, state], seconds(ns)))
+        // Of some waiters only the sleep can be seen.
+        let seen = states.into_iter().filter(|(_, ns)| *ns > 0);
+        seen.map(move |(state, ns)| SAMPLED.sample(&[latch, kind, mode, state], seconds(ns)))
     }))
 }
 

@@ -128,10 +128,19 @@ impl Room for Latches {
     }
 }
 
+/// What stacks do not show in some builds.
+const ONLY_ASLEEP: &str =
+    "mutexes whose code is inlined into its callers: without probes, waiters are only seen while they \
+                           sleep, so the wait time is too low where they spin";
+
 impl Measurement for Latches {
     fn refused(&self) -> Vec<String> {
         let gaps = self.plan.gaps.iter().map(Gap::to_string);
         let refused = self.probe.refused.iter().map(Refusal::to_string);
+        if self.probe.without_probes {
+            // The others are about probes.
+            return self.plan.has_inlined().then(|| ONLY_ASLEEP.to_owned()).into_iter().collect();
+        }
         gaps.chain(self.plan.limits.iter().cloned()).chain(refused).collect()
     }
 

@@ -153,6 +153,11 @@ impl Plan {
         spins
     }
 
+    /// Returns whether some wait functions, including their spinning, are inlined into the code that takes the latch.
+    pub(super) fn has_inlined(&self) -> bool {
+        !self.inlined.is_empty()
+    }
+
     /// Returns the wait functions whose probes are in a group.
     pub(super) fn functions_of(&self, group: usize) -> HashSet<u8> {
         self.groups[group].iter().map(|&i| self.sites[i].function()).collect()

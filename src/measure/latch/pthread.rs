@@ -56,6 +56,7 @@ const FUNCTIONS: &[(&str, primitives)] = &[
     ("pthread_once", primitives::PRIMITIVE_OTHER),
     ("syscall", primitives::PRIMITIVE_OTHER),
     ("sched_yield", primitives::PRIMITIVE_OTHER),
+    ("pthread_yield", primitives::PRIMITIVE_OTHER),
 ];
 
 /// Returns the rows for process `pid`, by address in the process. Empty if its C library cannot be read; its waits are

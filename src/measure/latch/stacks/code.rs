@@ -4,11 +4,14 @@ use std::collections::HashSet;
 
 use foldhash::{HashMap, HashMapExt};
 
-use crate::analysis::{imported_calls, Function, Location};
+use crate::analysis::{direct_calls, imported_calls, Function, Location};
 use crate::catalog::{Callsite, Family, Found, IdentityIn, Shape, WaitFunction};
 use crate::discovery::{find_wait_function, location_arguments, wrapper_returns};
 use crate::isa::{Flow, Insn};
 use crate::symbols::Image;
+
+/// The C library's functions by which a thread lets others run.
+const YIELDS: [&str; 2] = ["sched_yield", "pthread_yield"];
 
 /// The most instructions whose meaning is remembered.
 const MOST_KNOWN: usize = 16_384;
@@ -64,7 +67,7 @@ impl WaitCode {
     pub fn new(image: &Image, family: &Family, bias: u64) -> WaitCode {
         let mut waits: Vec<Wait> = Vec::new();
         let mut entries = HashSet::new();
-        let yields = imported_calls(image, "sched_yield");
+        let yields = yields(image);
         for (index, of) in (0_u8..).zip(family.wait_functions) {
             if !is_on_the_stack(of) {
                 continue;
@@ -122,6 +125,17 @@ impl WaitCode {
         }
         Meaning::Other
     }
+}
+
+/// Returns the functions that let others run: the C library's, and the server's own around them.
+fn yields(image: &Image) -> Vec<u64> {
+    /// The size in bytes up to which a function does nothing else.
+    const SMALL: u64 = 64;
+    let stubs: HashSet<u64> = YIELDS.iter().flat_map(|name| imported_calls(image, name)).collect();
+    let calls = direct_calls(image, &stubs);
+    let around = calls.iter().filter_map(|(site, _)| image.function_at(*site));
+    let around: Vec<u64> = around.filter(|range| range.end - range.start <= SMALL).map(|range| range.start).collect();
+    stubs.into_iter().chain(around).collect()
 }
 
 /// Returns where a function continues after calls of those in which it spins, sleeps or lets others run.

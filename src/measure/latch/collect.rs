@@ -116,7 +116,11 @@ impl LatchCollector {
 
     /// Returns the numbers of events that are in no figure, by cause.
     pub(super) fn lost(&self) -> Result<Vec<(String, u64)>> {
-        self.maps.lost()
+        let mut lost = self.maps.lost()?;
+        for (cause, more) in self.status.missed.lock().crowded() {
+            lost.iter_mut().filter(|(known, _)| known == cause).for_each(|(_, events)| *events += more);
+        }
+        Ok(lost)
     }
 }
 

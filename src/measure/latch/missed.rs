@@ -29,7 +29,14 @@ pub(crate) struct Missed {
     parts: HashMap<Part, Sum>,
     seen: Seen,
     recent: Recent,
+    /// How many waiters were seen for whose latches or call sites there is no room.
+    crowded_latches: u64,
+    crowded_callsites: u64,
 }
+
+/// As many latches and call sites as the programs have room for are kept, so that a server cannot fill the memory.
+const MOST_LATCHES: usize = types::limit::MAX_LATCHES.0 as usize;
+const MOST_CALLSITES: usize = types::limit::MAX_CALLSITES.0 as usize;
 
 /// For how long the probes of a wait function were on and off since estimates were last made, in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -187,6 +194,10 @@ impl Missed {
         let elapsed_ns = elapsed.as_secs_f64() * 1e9;
         let time_of = |threads: f64| threads / looks as f64 * elapsed_ns;
         for (latch, waiters) in &seen.samples.latches {
+            if self.latches.len() >= MOST_LATCHES && !self.latches.contains_key(latch) {
+                self.crowded_latches += 1;
+                continue;
+            }
             let (ns, variance) = waiters.between(looks, elapsed_ns);
             let estimate = self.latches.entry(*latch).or_default();
             estimate.sum_ns += ns;
@@ -195,8 +206,18 @@ impl Missed {
             estimate.example = seen.examples.get(latch).copied().unwrap_or(estimate.example);
         }
         for ((latch, address, line), threads) in &seen.callsites {
-            self.parts.entry(Part::Callsite(*latch, *address, *line)).or_default().sum_ns += time_of(*threads);
+            let part = Part::Callsite(*latch, *address, *line);
+            if self.parts.len() >= MOST_CALLSITES && !self.parts.contains_key(&part) {
+                self.crowded_callsites += 1;
+                continue;
+            }
+            self.parts.entry(part).or_default().sum_ns += time_of(*threads);
         }
+    }
+
+    /// Returns how often there was no room for a latch, and for a call site.
+    pub(super) fn crowded(&self) -> [(&'static str, u64); 2] {
+        [("latches_full", self.crowded_latches), ("callsites_full", self.crowded_callsites)]
     }
 
     /// Returns the latches and call sites of which no wait was counted, as the programs would have them.
@@ -664,5 +685,14 @@ mod tests {
         assert_eq!(counts.callsites.len(), 1);
         missed.add_seen(&Sampled::default(), Duration::from_secs(2));
         assert_eq!(missed.latch(&key_of(&key)).unwrap().sum_ns, 6e9, "nothing was looked at");
+        for id in 0..2 * MOST_CALLSITES as u64 {
+            let key = key_of(&types::latch_key { id: 100 + id, ..key });
+            sampled.samples = Samples::constant(key, 2, 1.0);
+            sampled.callsites = [((key, 0x40, 12), 1.0)].into_iter().collect();
+            missed.add_seen(&sampled, Duration::from_secs(2));
+        }
+        assert_eq!((missed.latches.len(), missed.parts.len()), (MOST_LATCHES, MOST_CALLSITES));
+        let lost = missed.crowded().map(|(_, lost)| lost as usize);
+        assert_eq!(lost, [2 * MOST_CALLSITES + 1 - MOST_LATCHES, MOST_CALLSITES + 1]);
     }
 }

@@ -2,7 +2,7 @@
 
 use armtrace::export::{families, Exporter};
 use lab::dashboard::{load, panels, queries, variables};
-use lab::snapshots::busy;
+use lab::snapshots::{busy, sampled};
 use prometheus::proto::MetricType;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -12,9 +12,10 @@ fn file() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("dashboards/armtrace.json")
 }
 
-/// Returns the names of all samples in a scrape of a busy server.
+/// Returns the names of all samples in scrapes of a busy server, with probes and without.
 fn emitted() -> BTreeSet<String> {
-    let text = Exporter::new(Arc::new(|| busy(5))).unwrap().metrics().unwrap();
+    let text = |snapshot: fn(u64) -> _| Exporter::new(Arc::new(move || snapshot(5))).unwrap().metrics().unwrap();
+    let text = text(busy) + &text(sampled);
     let samples = text.lines().filter(|line| !line.starts_with('#'));
     samples.filter_map(|line| line.split(['{', ' ']).next()).map(str::to_string).collect()
 }

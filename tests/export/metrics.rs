@@ -48,7 +48,7 @@ impl Scraped {
 
 #[test]
 fn a_busy_server_fills_every_family() {
-    let text = text(busy(5));
+    let text = text(busy(5)) + &text(sampled(5));
     for family in families() {
         assert!(text.contains(&format!("# TYPE {} ", family.name)), "{}", family.name);
     }
@@ -134,14 +134,10 @@ fn unseen_sleeps_are_absent() {
 
 #[test]
 fn without_probes_waits_are_times_only() {
-    let mut snapshot = busy(5);
-    snapshot.latch.sampled = true;
-    let text = text(snapshot);
+    let text = text(sampled(5));
     let now = samples(&text);
     let of = |state: &str| {
-        now[&format!(
-            "armtrace_latch_sampled_wait_seconds_total{{latch=\"{TRX}\",kind=\"mutex\",mode=\"\",state=\"{state}\"}}"
-        )]
+        now[&format!("armtrace_latch_sampled_wait_seconds_total{{latch=\"{TRX}\",kind=\"mutex\",state=\"{state}\"}}")]
     };
     let counted = samples(&self::text(busy(5)));
     assert_eq!(of("asleep"), sum(&counted, "armtrace_latch_sleep_seconds_total", TRX));

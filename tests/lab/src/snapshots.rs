@@ -175,6 +175,12 @@ pub fn busy(ticks: u64) -> Snapshot {
     }
 }
 
+/// Returns the same of a server whose threads' stacks are read, without a probe.
+pub fn sampled(n: u64) -> Snapshot {
+    let busy = busy(n);
+    Snapshot { latch: latch::Figures { sampled: true, ..busy.latch }, ..busy }
+}
+
 fn busy_latches(n: u64) -> latch::Figures {
     latch::Figures {
         waits: vec![

@@ -129,8 +129,8 @@ int observe(struct bpf_iter__task *ctx)
 /* How many bytes of a thread's saved registers are of use on this architecture. */
 const volatile __u32 registers_bytes;
 
-/* Whether a thread may wait for a latch: it sleeps in a futex, or was interrupted in the server's
- * code. */
+/* Whether a thread may wait for a latch: it sleeps in a futex, lets others run, or was interrupted
+ * in the server's code. */
 static __always_inline bool may_wait(struct seen_thread *seen, void *saved)
 {
 	__s32 nr = saved_register(saved, nr_register);

@@ -82,8 +82,8 @@ const TRIALS: &[Trial] = &[
         name: "threads sampled while probes are off",
         required: false,
         works: super::futex::stacks_are_shown,
-        without: "what probes on a duty cycle miss is estimated from the waits seen of late, which is far less exact \
-                  (available from Linux 5.15)",
+        without: "what probes on a duty cycle miss is estimated from the waits seen of late, which is far less exact, \
+                  and --no-probes is refused (available from Linux 5.15)",
     },
     Trial {
         name: "hardware performance counters",

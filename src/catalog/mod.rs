@@ -40,7 +40,7 @@ pub use packages::debug_package;
 pub use pages::{Dictionary, DictionaryAt, PageLatch, Pages, SpaceAt};
 pub use pthread::{
     is_word, lock_starts, mutex_size, psi_pointers, pthread_lock, tracked_id, LockArray, MetadataLock, PsiClass,
-    Pthread, METADATA_LOCK, PRLOCK_TEXT,
+    PsiPointer, Pthread, METADATA_LOCK, PRLOCK_TEXT,
 };
 pub use spin::{SpinRounds, Turns};
 pub use sync0::{MARIADB_10_1, MARIADB_TEXT, MYSQL_5_6};

@@ -396,6 +396,18 @@ fn spinning_does_not_decrease_while_a_sleep_is_ahead_of_its_wait() {
     assert!(restarted < before, "after another attach, counters start from zero");
 }
 
+/// The sum and the sleep are rounded to nanoseconds each.
+#[test]
+fn without_probes_time_awake_does_not_decrease() {
+    let scraped = Scraped::new();
+    let awake = |snapshot| sum(&scraped.scrape(snapshot), "armtrace_latch_sampled_wait_seconds_total", "awake");
+    let before = awake(sampled(5));
+    let mut ahead = sampled(5);
+    ahead.latch.waits.iter_mut().for_each(|row| row.sleep_ns += 1);
+    assert!(before > 0.0);
+    assert_eq!(awake(ahead), before);
+}
+
 #[test]
 fn its_own_cpu_time_has_fractions_of_a_second() {
     let end = std::time::Instant::now() + Duration::from_millis(30);

@@ -411,8 +411,8 @@ fn attachments(release: Release) -> Result<()> {
     println!("{}: {cycles} cycles, the slowest {slowest:?}, {sizes:?}", release.name());
     println!("{} transactions, {} errors", report.transactions, report.errors);
     ensure!(report.errors == 0 && report.reconnects == 0 && report.transactions > 0, "{report:?}");
-    // In the first half, everything has been used for the first time. That takes half a minute: a short run says nothing
-    // of memory.
+    // In the first half, everything has been used for the first time. That takes half a minute: a short run says
+    // nothing of memory.
     let is_long = cycles >= 200;
     let (middle, last) = (&sizes[sizes.len() / 2], &sizes[sizes.len() - 1]);
     ensure!(last.descriptors <= middle.descriptors + 4, "descriptors: {middle:?}, then {last:?}");

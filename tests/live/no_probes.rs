@@ -10,7 +10,7 @@ use anyhow::{ensure, Context, Result};
 use lab::agent::{by_latch, doctor, Agent};
 use lab::load::Load;
 use lab::releases::Release;
-use lab::server::{Options, Server};
+use lab::server::{wait_for, Options, Server};
 
 const WINDOWS: usize = 3;
 const WINDOW: Duration = Duration::from_secs(12);
@@ -37,6 +37,11 @@ fn grown(now: &BTreeMap<String, f64>, then: &BTreeMap<String, f64>, latch: &str)
 
 fn breakpoints(server: &Server) -> Result<u64> {
     doctor(server.pid())?["server"]["breakpoints"].as_u64().context("doctor says nothing of breakpoints")
+}
+
+/// Returns the seconds of waits for all latches so far.
+fn waited(agent: &Agent) -> Result<f64> {
+    Ok(by_latch(&agent.scrape()?, WAITS).values().sum())
 }
 
 /// With default settings besides: the heaviest latches' sums are performance_schema's, and the server's code is as it
@@ -71,6 +76,13 @@ fn shows_waits(release: Release, load: &str, threads: u32, median: f64) -> Resul
     ensure!(counts.is_none(), "waits that nobody counted: {counts:?}");
     let hits = last.iter().find(|s| s.name == "armtrace_probe_hits_total" && s.labels["probe"].contains(':'));
     ensure!(hits.is_none(), "a probe of a wait function: {hits:?}");
+    agent.signal(libc::SIGUSR1);
+    sleep(Duration::from_secs(1));
+    let paused = waited(&agent)?;
+    sleep(Duration::from_secs(2));
+    ensure!(waited(&agent)? == paused, "waits are measured during a pause");
+    agent.signal(libc::SIGUSR2);
+    wait_for("waits after the pause", Duration::from_secs(30), || Ok((waited(&agent)? > paused).then_some(())))?;
     let sites = by_latch(&last, "armtrace_latch_callsite_wait_seconds_total");
     ensure!(sites.values().sum::<f64>() > 0.0, "no call sites");
     agent.stop()?;

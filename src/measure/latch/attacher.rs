@@ -491,8 +491,13 @@ impl<'obj> Attacher<'obj> {
 
     /// Samples the server's threads from now on, for which this many CPUs may be used, if the kernel allows it.
     pub fn sample_threads(&mut self, cpus: f64) {
-        if let Some(stacks) = &self.stacks {
-            return stacks.allow(cpus);
+        if self.without_probes {
+            // After a pause.
+            if self.stacks.is_none() {
+                let read = self.read_stacks();
+                _ = read.inspect_err(|error| tracing::error!("waits are no longer measured: {error:#}"));
+            }
+            return self.stacks.iter().for_each(|stacks| stacks.allow(cpus));
         }
         if self.sampler.is_none() && cpus > 0.0 && stacks_are_shown() {
             self.start_sampling();
@@ -539,12 +544,6 @@ impl<'obj> Attacher<'obj> {
     /// Switches on all groups that can be on.
     pub fn put_all_on(&mut self) {
         // Begin with sleeps: a wait that begins before they are measured would count as spinning.
-        if self.without_probes {
-            if let Err(error) = self.read_stacks() {
-                tracing::error!("waits are no longer measured: {error:#}");
-            }
-            return;
-        }
         for group in (0..self.groups.len()).rev() {
             if !self.is_on(group) && self.can_be_on(group) {
                 self.put_on(group);

@@ -176,10 +176,10 @@ impl LatchMetrics {
         let rows = snapshot.latch.waits.iter().filter(|row| row.kind != Kind::Cond);
         let rows = rows.map(|row| (latch_id(row), row.clone()));
         let latches = self.latches.rows(rows, |row| row.waits.sum_ns, |id| (OTHER.to_owned(), id.1, id.2));
-        if snapshot.latch.sampled {
-            return vec![sampled_waits(&latches), per_latch(&VARIANCE, &latches, |_, row| variance(row))];
-        }
         self.spin.start(snapshot.elapsed);
+        if snapshot.latch.sampled {
+            return vec![self.sampled_waits(&latches), per_latch(&VARIANCE, &latches, |_, row| variance(row))];
+        }
         // Without sleeps, what a waiter did is not known; without samples, neither is its CPU time.
         let split = || latches.iter().filter(|_| snapshot.latch.sleeps_seen);
         let sampled = latches.iter().filter(|_| !snapshot.cpu.time.is_empty());
@@ -195,6 +195,16 @@ impl LatchMetrics {
             per_latch(&ESTIMATED, estimated(), |_, row| seconds(row.estimated_ns)),
             per_latch(&VARIANCE, estimated(), |_, row| variance(row)),
         ]
+    }
+
+    fn sampled_waits<'a>(&mut self, rows: impl IntoIterator<Item = (&'a LatchId, &'a LatchWaits)>) -> MetricFamily {
+        SAMPLED.with(rows.into_iter().flat_map(|(id, row)| {
+            let [latch, kind, mode] = labels(id);
+            let states = [("asleep", row.sleep_ns), ("awake", self.spin.of(id, row))];
+            // Of some waiters only the sleep can be seen.
+            let seen = states.into_iter().filter(|(_, ns)| *ns > 0);
+            seen.map(move |(state, ns)| SAMPLED.sample(&[latch, kind, mode, state], seconds(ns)))
+        }))
     }
 
     fn conds(&mut self, waits: &[LatchWaits]) -> MetricFamily {
@@ -261,16 +271,6 @@ fn per_latch<'a>(
 /// Returns the square of the standard error of the wait time, in square seconds.
 fn variance(row: &LatchWaits) -> f64 {
     row.variance_us2 as f64 / 1e12
-}
-
-fn sampled_waits<'a>(rows: impl IntoIterator<Item = (&'a LatchId, &'a LatchWaits)>) -> MetricFamily {
-    SAMPLED.with(rows.into_iter().flat_map(|(id, row)| {
-        let [latch, kind, mode] = labels(id);
-        let states = [("asleep", row.sleep_ns), ("awake", row.spin_ns())];
-        // Of some waiters only the sleep can be seen.
-        let seen = states.into_iter().filter(|(_, ns)| *ns > 0);
-        seen.map(move |(state, ns)| SAMPLED.sample(&[latch, kind, mode, state], seconds(ns)))
-    }))
 }
 
 /// Returns the spins by outcome, of latches whose waiters spin.

@@ -153,6 +153,11 @@ impl Plan {
         spins
     }
 
+    /// Returns the wait functions that have code of their own, by index in the catalog, with their link-time addresses.
+    pub(super) fn wait_functions(&self) -> impl Iterator<Item = (u8, Range<u64>)> + '_ {
+        self.functions.iter().map(|function| (function.index, function.range.clone()))
+    }
+
     /// Returns whether some wait functions, including their spinning, are inlined into the code that takes the latch.
     pub(super) fn has_inlined(&self) -> bool {
         !self.inlined.is_empty()

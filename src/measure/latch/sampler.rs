@@ -23,8 +23,8 @@ use crate::host::clock::now_ns;
 use crate::worker::{Stop, Worker};
 
 /// The interval of looks, which is longer if they are expensive.
-pub(super) const SHORTEST: Duration = Duration::from_millis(4);
-pub(super) const LONGEST: Duration = Duration::from_millis(500);
+const SHORTEST: Duration = Duration::from_millis(4);
+const LONGEST: Duration = Duration::from_millis(500);
 
 /// What a look takes, in nanoseconds, before that is known.
 const FIRST_GUESS_NS: f64 = 100_000.0;
@@ -36,7 +36,7 @@ const EDGE_NS: u64 = 50_000_000;
 const MOST_BYTES: usize = 16 << 20;
 
 /// The weight of a new look in the average of what looks take.
-const WEIGHT: f64 = 0.1;
+pub(super) const WEIGHT: f64 = 0.1;
 
 /// A thread that samples the server's threads until it is dropped.
 pub(super) struct Sampler {
@@ -187,7 +187,10 @@ fn sample(link: &Link, shared: &Mutex<Shared>, stop: &Stop) {
     be_punctual();
     let mut begin = now_ns(libc::CLOCK_THREAD_CPUTIME_ID);
     while !stop.is_told() {
-        let interval = shared.lock().interval();
+        let interval = {
+            let shared = shared.lock();
+            interval(shared.look_ns + shared.evaluation_ns, shared.cpus)
+        };
         // Waiting for the stop takes more CPU time.
         thread::sleep(interval);
         let mut shared = shared.lock();
@@ -204,12 +207,13 @@ fn sample(link: &Link, shared: &Mutex<Shared>, stop: &Stop) {
     }
 }
 
-impl Shared {
-    fn interval(&self) -> Duration {
-        let ns = (self.look_ns + self.evaluation_ns) / self.cpus.max(f64::MIN_POSITIVE);
-        Duration::from_nanos(ns as u64).clamp(SHORTEST, LONGEST)
-    }
+/// Returns the interval of looks that take this long, so that they use so many CPUs.
+pub(super) fn interval(ns: f64, cpus: f64) -> Duration {
+    let interval = ns / cpus.max(f64::MIN_POSITIVE);
+    Duration::from_nanos(interval as u64).clamp(SHORTEST, LONGEST)
+}
 
+impl Shared {
     /// Reads the records of all threads.
     fn look(&mut self, link: &Link) -> io::Result<()> {
         if self.looks.bytes.len() > MOST_BYTES {
@@ -289,10 +293,8 @@ mod tests {
 
     #[test]
     fn looks_are_rarer_where_they_are_expensive() {
-        let interval =
-            |look_ns, cpus| Shared { look_ns, cpus, evaluation_ns: 10_000.0, ..Shared::default() }.interval();
-        assert_eq!(interval(90_000.0, 0.01), Duration::from_millis(10));
-        assert_eq!(interval(10_000.0, 0.1), SHORTEST);
+        assert_eq!(interval(100_000.0, 0.01), Duration::from_millis(10));
+        assert_eq!(interval(20_000.0, 0.1), SHORTEST);
         assert_eq!(interval(90_000.0, 0.0), LONGEST);
     }
 }

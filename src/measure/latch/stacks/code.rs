@@ -5,9 +5,10 @@ use std::collections::HashSet;
 use foldhash::{HashMap, HashMapExt};
 
 use crate::analysis::{direct_calls, imported_calls, Function, Location};
-use crate::catalog::{Callsite, Family, Found, IdentityIn, Shape, WaitFunction};
-use crate::discovery::{find_wait_function, location_arguments, wrapper_returns};
+use crate::catalog::{Callsite, Family, Found, Shape, WaitFunction};
+use crate::discovery::location_arguments;
 use crate::isa::{Flow, Insn};
+use crate::measure::latch::Plan;
 use crate::symbols::Image;
 
 /// The C library's functions by which a thread lets others run.
@@ -63,36 +64,29 @@ struct Wait {
 }
 
 impl WaitCode {
-    /// Finds the functions in a program that is loaded `bias` bytes above its link-time addresses.
-    pub fn new(image: &Image, family: &Family, bias: u64) -> WaitCode {
-        let mut waits: Vec<Wait> = Vec::new();
-        let mut entries = HashSet::new();
+    /// Takes the functions that `plan` has found in a program, which is loaded `bias` bytes above its link-time
+    /// addresses.
+    pub fn new(image: &Image, family: &Family, plan: &Plan, bias: u64) -> WaitCode {
         let yields = yields(image);
-        for (index, of) in (0_u8..).zip(family.wait_functions) {
-            if !is_on_the_stack(of) {
-                continue;
+        let waits = plan.wait_functions().filter_map(|(index, range)| {
+            let of = &family.wait_functions[usize::from(index)];
+            // A thread that waits until another function is called does not have this one on its stack.
+            if matches!(of.shape, Shape::Until { .. }) {
+                return None;
             }
-            for range in find_wait_function(image, of) {
-                // One of several descriptions of the same function is enough.
-                if !entries.insert(range.start) {
-                    continue;
-                }
-                let location = match of.callsite {
-                    Callsite::FileLine => location_arguments(image, of, range.start),
-                    Callsite::Caller => None,
-                };
-                let function = Function::new(image, range);
-                waits.extend(function.map(|function| {
-                    let slow = slow_returns(image, of, &function, &yields);
-                    Wait { index, of, function, slow, location }
-                }));
-            }
-        }
+            let location = match of.callsite {
+                Callsite::FileLine => location_arguments(image, of, range.start),
+                Callsite::Caller => None,
+            };
+            let function = Function::new(image, range)?;
+            Some(Wait { index, of, slow: slow_returns(image, of, &function, &yields), function, location })
+        });
+        let waits = waits.collect();
         let cells = family.cells.into_iter().flat_map(|cells| {
             let functions = image.functions_named(cells.function).filter_map(|symbol| image.function_at(symbol.addr));
             functions.filter_map(|range| Some((Function::new(image, range)?, cells.argument)))
         });
-        let wrappers = wrapper_returns(image, family).into_iter().collect();
+        let wrappers = plan.wrapper_returns.iter().copied().collect();
         WaitCode { bias, cells: cells.collect(), waits, wrappers, known: HashMap::new() }
     }
 
@@ -146,16 +140,6 @@ fn slow_returns(image: &Image, of: &WaitFunction, function: &Function, yields: &
     let slow: HashSet<u64> = named.chain(yields.iter().copied()).collect();
     let is_slow = |insn: &&Insn| matches!(insn.flow, Flow::Call(Some(to)) if slow.contains(&to));
     function.insns().iter().filter(is_slow).map(Insn::end).collect()
-}
-
-/// Returns whether threads that wait have the function itself on their stacks.
-fn is_on_the_stack(of: &WaitFunction) -> bool {
-    match of.shape {
-        Shape::Whole | Shape::Contended { .. } => true,
-        // The rest of a mutex is called by those in which it is inlined.
-        Shape::Rest => !matches!(of.identity, IdentityIn::LookedAt { .. }),
-        Shape::Inlined { .. } | Shape::Until { .. } => false,
-    }
 }
 
 impl Wait {

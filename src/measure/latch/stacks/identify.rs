@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::bpf::latch::types;
-use crate::catalog::{psi_pointers, tracked_id, MetadataLock, PageLatch, PsiClass};
+use crate::catalog::{psi_pointers, tracked_id, MetadataLock, PageLatch, PsiClass, PsiPointer};
 use crate::discovery::prlock_kind;
 use crate::measure::latch::keys::PTHREAD;
 use crate::measure::latch::Plan;
@@ -40,7 +40,7 @@ pub(super) struct Identifier {
     static_data: Range<u64>,
     psi_from_latch: Option<i32>,
     class: PsiClass,
-    pointers: Vec<types::psi_pointer>,
+    pointers: Vec<PsiPointer>,
     prlock: Vec<Range<u64>>,
     tracked: Option<Range<u64>>,
     tracked_id: u32,
@@ -58,18 +58,13 @@ impl Identifier {
             let symbols = names.iter().flat_map(|name| target.image.functions_named(name));
             symbols.filter_map(|symbol| target.image.function_at(symbol.addr)).map(moved).collect::<Vec<_>>()
         };
-        let pointers = psi_pointers(arch, library, prlock_kind(&target.image)).into_iter().map(|pointer| {
-            let (plain_wait, is_prlock) = (u8::from(pointer.plain_wait), u8::from(pointer.is_prlock));
-            let kind = pointer.kind.as_str().as_bytes()[0];
-            types::psi_pointer { offset: pointer.offset, plain_wait, kind, is_prlock, unused: 0 }
-        });
         Identifier {
             memory: Memory::new(target.pid),
             plan: Arc::clone(plan),
             static_data: plan.static_data.clone().map_or(0..0, moved),
             psi_from_latch: target.family.psi_from_latch(),
             class: target.psi_class(),
-            pointers: pointers.collect(),
+            pointers: psi_pointers(arch, library, prlock_kind(&target.image)),
             prlock: functions(library.prlock),
             tracked: functions(library.tracked).into_iter().next(),
             tracked_id: tracked_id(arch),
@@ -191,17 +186,16 @@ impl Identifier {
     }
 
     fn psi_class_of_word(&self, word: u64, plain_wait: bool, is_prlock: bool) -> Option<u64> {
-        let possible = self
-            .pointers
-            .iter()
-            .filter(|pointer| pointer.plain_wait == u8::from(plain_wait) && (pointer.is_prlock == 0 || is_prlock));
-        possible
-            .filter_map(|pointer| Some((pointer.kind, self.psi_class(pointer_at(pointer, word))?)))
-            .find_map(|(wanted, (class, kind))| (wanted == kind).then_some(class))
+        let is_possible = |p: &&PsiPointer| p.plain_wait == plain_wait && (is_prlock || !p.is_prlock);
+        self.pointers.iter().filter(is_possible).find_map(|pointer| {
+            let (class, kind) = self.psi_class(pointer_at(pointer, word))?;
+            // The kinds' names begin with different letters.
+            pointer.kind.as_str().as_bytes().starts_with(&[kind]).then_some(class)
+        })
     }
 
     fn is_metadata_lock(&self, word: u64, plain_wait: bool) -> bool {
-        let possible = self.pointers.iter().filter(|p| p.is_prlock != 0 && p.plain_wait == u8::from(plain_wait));
+        let possible = self.pointers.iter().filter(|p| p.is_prlock && p.plain_wait == plain_wait);
         possible
             .map(|pointer| pointer_at(pointer, word))
             .any(|instance| self.is_metadata_key(instance.wrapping_sub(self.metadata_instance.into())).unwrap_or(false))
@@ -221,6 +215,6 @@ impl Identifier {
 }
 
 /// Returns where the pointer to its instance is in an object in which threads sleep on this word.
-fn pointer_at(pointer: &types::psi_pointer, word: u64) -> u64 {
+fn pointer_at(pointer: &PsiPointer, word: u64) -> u64 {
     (word & !7).wrapping_add(pointer.offset.into())
 }

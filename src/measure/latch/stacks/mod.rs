@@ -13,7 +13,6 @@ use std::io::{self, Read};
 use std::mem::offset_of;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
 
 use foldhash::{HashMap, HashMapExt};
 use libbpf_rs::{Iter, Link};
@@ -23,7 +22,7 @@ use rustix::thread::{sched_setaffinity, CpuSet};
 use self::reader::{Reader, Waiter};
 use super::keys::MapKey;
 use super::plan::{registers_bytes, Plan};
-use super::sampler::{be_punctual, LONGEST, SHORTEST};
+use super::sampler::{be_punctual, interval, WEIGHT};
 use super::samples::Samples;
 use crate::bpf::latch::types;
 use crate::host::{clock::now_ns, Machine};
@@ -35,9 +34,6 @@ const FIRST_GUESS_NS: f64 = 200_000.0;
 
 /// After being taken so many times, what identifies latches is read again: their memory may belong to others.
 const OLD: u32 = 20;
-
-/// The weight of a new look in the average of what looks take.
-const WEIGHT: f64 = 0.1;
 
 /// A thread that samples the server's threads until it is dropped.
 pub(super) struct StackSampler {
@@ -161,11 +157,6 @@ fn move_to(cpus: &[i32]) -> bool {
     sched_setaffinity(None, &set).is_ok()
 }
 
-fn interval(look_ns: f64, cpus: f64) -> Duration {
-    let ns = look_ns / cpus.max(f64::MIN_POSITIVE);
-    Duration::from_nanos(ns as u64).clamp(SHORTEST, LONGEST)
-}
-
 /// Returns the threads in the records of one look, each of which ends with this many bytes of registers.
 fn threads(records: &[u8], registers: usize) -> Vec<types::seen_thread> {
     let bytes = offset_of!(types::seen_thread, registers) + registers;
@@ -211,11 +202,5 @@ mod tests {
         assert_eq!(seen.len(), 2);
         assert_eq!((seen[0].tid, seen[0].registers[..3].to_vec(), seen[1].tid), (5, vec![0, 9, 0], 0));
         assert_eq!(threads(&bytes, 4096).len(), 0);
-    }
-
-    #[test]
-    fn looks_are_rarer_where_they_are_expensive() {
-        assert_eq!(interval(100_000.0, 0.01), Duration::from_millis(10));
-        assert_eq!((interval(10_000.0, 1.0), interval(1.0, 0.0)), (SHORTEST, LONGEST));
     }
 }

@@ -101,7 +101,7 @@ impl Reader {
         let arch = target.image.arch();
         Reader {
             memory: Memory::new(target.pid),
-            code: WaitCode::new(&target.image, target.family, target.bias),
+            code: WaitCode::new(&target.image, target.family, plan, target.bias),
             unwinder: Unwinder::new(arch, target.bias, rows),
             library,
             identifier: Identifier::new(target, plan),

@@ -133,13 +133,16 @@ const ONLY_ASLEEP: &str =
     "mutexes whose code is inlined into its callers: without probes, waiters are only seen while they \
                            sleep, so the wait time is too low where they spin";
 
+const NO_FUNCTIONS: &str = "InnoDB's latches: armtrace knows no function in which threads of this build wait for them";
+
 impl Measurement for Latches {
     fn refused(&self) -> Vec<String> {
         let gaps = self.plan.gaps.iter().map(Gap::to_string);
         let refused = self.probe.refused.iter().map(Refusal::to_string);
         if self.probe.without_probes {
-            // The others are about probes.
-            return self.plan.has_inlined().then(|| ONLY_ASLEEP.to_owned()).into_iter().collect();
+            // What else the plan lacks is about probes.
+            let gaps = [(self.plan.has_inlined, ONLY_ASLEEP), (self.plan.functions.is_empty(), NO_FUNCTIONS)];
+            return gaps.into_iter().filter(|(is_so, _)| *is_so).map(|(_, gap)| gap.to_owned()).collect();
         }
         gaps.chain(self.plan.limits.iter().cloned()).chain(refused).collect()
     }

@@ -55,6 +55,8 @@ pub struct Plan {
     pub limits: Vec<String>,
     /// The probes under which hits are counted, indexed by [`PlannedSite::probe`].
     pub probes: Vec<PlannedProbe>,
+    /// Whether waits are inlined into code that takes latches, be they probed or not.
+    pub(super) has_inlined: bool,
     /// The wait functions that are inlined, including their spinning, by index in the catalog.
     inlined: Vec<u8>,
     /// What each wait function's waits are for, by index in the catalog.
@@ -158,11 +160,6 @@ impl Plan {
         self.functions.iter().map(|function| (function.index, function.range.clone()))
     }
 
-    /// Returns whether some wait functions, including their spinning, are inlined into the code that takes the latch.
-    pub(super) fn has_inlined(&self) -> bool {
-        !self.inlined.is_empty()
-    }
-
     /// Returns the wait functions whose probes are in a group.
     pub(super) fn functions_of(&self, group: usize) -> HashSet<u8> {
         self.groups[group].iter().map(|&i| self.sites[i].function()).collect()
@@ -212,6 +209,7 @@ pub fn plan(image: &Image, family: &Family, allowed: Allowed) -> Plan {
         entries: found.iter().filter(|v| !v.is_inlined()).map(|v| v.range.start).collect(),
         resisting: HashSet::new(),
         taken: Taken::default(),
+        has_inlined: false,
         sites: Vec::new(),
         waits: 0,
         gaps: Vec::new(),
@@ -241,6 +239,7 @@ pub fn plan(image: &Image, family: &Family, allowed: Allowed) -> Plan {
     let probes = probes(&mut planner.sites);
     Plan {
         functions: found.iter().filter(|v| !v.is_inlined()).map(|v| v.planned(image)).collect(),
+        has_inlined: planner.has_inlined,
         inlined: active.iter().filter(|v| v.is_around()).map(|v| v.index).collect(),
         groups,
         sites: planner.sites,
@@ -365,6 +364,7 @@ struct Planner<'a> {
     /// The functions that are called from inlined waits that could not be used.
     resisting: HashSet<u64>,
     taken: Taken,
+    has_inlined: bool,
     sites: Vec<PlannedSite>,
     /// The number of waits that have been planned.
     waits: usize,

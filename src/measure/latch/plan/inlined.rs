@@ -54,6 +54,7 @@ impl Planner<'_> {
         if let Err(why) = self.identify(variant) {
             return self.gap(&variant.label, why);
         }
+        self.has_inlined = true;
         let found = analysis::inlined_waits(self.image, ranges, &self.inlined_calls(variant));
         let recognised: Vec<&Inlined> = found.iter().filter_map(|(_, wait)| wait.as_ref().ok()).collect();
         let fits = |wait: &&&Inlined| self.allowed.every_round || wait.region == Region::Closed;

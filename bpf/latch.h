@@ -277,8 +277,10 @@ struct callsite_waits {
 /* What a look shows of a thread is a number. It is the word on which the thread sleeps, or
  * something of another kind. */
 enum doing_bit {
-	/* The kind is in four bits from here on. */
+	/* The kind is in two bits from here on. */
 	DOING_KIND = 60,
+	/* The thread's registers follow, and it may wait. */
+	DOING_REGISTERS = 62,
 	/* The latch follows that the thread waits for, in a wait that the probes see. */
 	DOING_WAIT_SEEN = 63,
 };
@@ -293,7 +295,7 @@ enum seen_in {
 	SEEN_IN_YIELD,
 };
 
-/* What a look shows of a thread that may wait, where no probe is attached. */
+/* What a look shows of a thread that may wait. */
 struct seen_thread {
 	__u32 tid;
 	/* enum seen_in */

@@ -98,34 +98,6 @@ static __always_inline const struct latch_key *waits_for(const struct wait *w, _
 	return NULL;
 }
 
-/* Whether probes see waits at this time. */
-bool sees_waits;
-
-/* Loaded only on kernels that show the registers of threads. Writes what each thread does. A look
- * finds little in the CPU's caches, so it reads no more than it must. */
-SEC("iter/task")
-int observe(struct bpf_iter__task *ctx)
-{
-	struct task_struct *task = ctx->task;
-	const struct latch_key *latch = NULL;
-	__u64 does, record;
-
-	if (!task || task->tgid != (int)target_tgid)
-		return 0;
-	does = doing(task);
-	if (sees_waits) {
-		__u32 tid = task->pid;
-		struct wait *w = bpf_map_lookup_elem(&threads, &tid);
-
-		latch = w ? waits_for(w, does) : NULL;
-	}
-	record = latch ? does | 1ULL << DOING_WAIT_SEEN : does;
-	bpf_seq_write(ctx->meta->seq, &record, sizeof(record));
-	if (latch)
-		bpf_seq_write(ctx->meta->seq, latch, sizeof(*latch));
-	return 0;
-}
-
 /* How many bytes of a thread's saved registers are of use on this architecture. */
 const volatile __u32 registers_bytes;
 
@@ -157,25 +129,52 @@ static __always_inline bool ran_here(struct task_struct *task)
 	       task->sched_info.last_queued == own->sched_info.last_arrival;
 }
 
-/* Loaded only if no probe is to be attached. Writes the registers of threads that may wait. */
+/* Finds where a thread is that may wait. Returns whether it may. */
+static __always_inline bool read_registers(struct task_struct *task, struct seen_thread *seen)
+{
+	void *saved;
+
+	/* The registers of a thread that runs are elsewhere. */
+	if (bpf_core_field_exists(task->on_cpu) && task->on_cpu)
+		return false;
+	saved = (void *)bpf_task_pt_regs(task);
+	if (!may_wait(seen, saved) || registers_bytes > sizeof(seen->registers))
+		return false;
+	seen->tid = task->pid;
+	seen->ran_here = ran_here(task);
+	return !bpf_probe_read_kernel(seen->registers, registers_bytes, saved);
+}
+
+/* Whether probes see waits at this time. */
+bool sees_waits;
+
+/* Loaded only on kernels that show the registers of threads. Writes what each thread does, the
+ * latch of a wait that is seen, and the registers of threads that may wait. */
 SEC("iter/task")
-int observe_registers(struct bpf_iter__task *ctx)
+int observe(struct bpf_iter__task *ctx)
 {
 	struct task_struct *task = ctx->task;
+	const struct latch_key *latch = NULL;
 	struct seen_thread seen = {};
-	void *saved;
+	bool has_registers;
+	__u64 does, record;
 
 	if (!task || task->tgid != (int)target_tgid)
 		return 0;
-	/* The registers of a thread that runs are elsewhere. */
-	if (bpf_core_field_exists(task->on_cpu) && task->on_cpu)
-		return 0;
-	saved = (void *)bpf_task_pt_regs(task);
-	if (!may_wait(&seen, saved) || registers_bytes > sizeof(seen.registers))
-		return 0;
-	seen.tid = task->pid;
-	seen.ran_here = ran_here(task);
-	if (!bpf_probe_read_kernel(seen.registers, registers_bytes, saved))
+	does = doing(task);
+	if (sees_waits) {
+		__u32 tid = task->pid;
+		struct wait *w = bpf_map_lookup_elem(&threads, &tid);
+
+		latch = w ? waits_for(w, does) : NULL;
+	}
+	has_registers = read_registers(task, &seen);
+	record = does | (latch ? 1ULL << DOING_WAIT_SEEN : 0) |
+		 (has_registers ? 1ULL << DOING_REGISTERS : 0);
+	bpf_seq_write(ctx->meta->seq, &record, sizeof(record));
+	if (latch)
+		bpf_seq_write(ctx->meta->seq, latch, sizeof(*latch));
+	if (has_registers)
 		bpf_seq_write(ctx->meta->seq, &seen,
 			      __builtin_offsetof(struct seen_thread, registers) + registers_bytes);
 	return 0;

@@ -52,6 +52,8 @@ pub struct Usage {
 #[derive(Debug)]
 pub struct Governor {
     budget: f64,
+    /// The part of the budget that probes get once not all of them can stay attached.
+    in_turns: f64,
     groups: Vec<Group>,
     /// The number of periods of this cycle so far. All groups begin their turns with the cycle.
     age: u32,
@@ -101,10 +103,10 @@ struct Group {
 
 impl Governor {
     /// Creates a governor for this many groups of probes, of which the last sees sleeps; `budget` is their share of the
-    /// server's CPU time, 0 to 1.
-    pub fn new(budget: f64, groups: usize) -> Governor {
+    /// server's CPU time, 0 to 1. Once not all can stay attached, they get this part of it, 0 to 1.
+    pub fn new(budget: f64, in_turns: f64, groups: usize) -> Governor {
         let group = Group { full: Usage::default(), used: 0.0, saved: 0.0, is_done: false, limit: None };
-        Governor { budget, groups: vec![group; groups], age: 0 }
+        Governor { budget, in_turns, groups: vec![group; groups], age: 0 }
     }
 
     /// Lets the next period begin a cycle.
@@ -129,7 +131,9 @@ impl Governor {
         let held = HELD_PART * self.budget * server_cpu.max(1.0);
         let begins = self.age == 0;
         self.age = (self.age + 1) % CYCLE;
-        let fair = fair_share(self.groups.iter().map(|group| group.full.cpu).collect(), allowed);
+        let takes: Vec<f64> = self.groups.iter().map(|group| group.full.cpu).collect();
+        let part = if takes.iter().sum::<f64>() > allowed { self.in_turns } else { 1.0 };
+        let fair = fair_share(takes, part * allowed);
         self.groups.iter_mut().map(|group| group.turn(fair, held, begins)).collect()
     }
 }
@@ -215,25 +219,35 @@ mod tests {
 
     #[test]
     fn within_the_budget_everything_stays_attached() {
-        let mut governor = Governor::new(0.01, 2);
+        let mut governor = Governor::new(0.01, 1.0, 2);
         assert_eq!(governor.turns(2.0, 0.0, &[used(1.0, 0.015), used(1.0, 0.004)]), [Turn::Always; 2]);
     }
 
     #[test]
     fn the_dearest_gives_way_first() {
-        let mut governor = Governor::new(0.01, 3);
+        let mut governor = Governor::new(0.01, 1.0, 3);
         let turns = governor.turns(2.0, 0.0, &[used(1.0, 0.1), used(1.0, 0.006), used(1.0, 0.002)]);
         assert_eq!(turns[1..], [Turn::Always; 2]);
         // 0.02 is allowed, and the others take 0.008 of it: this leaves 0.12 of a cycle.
         assert_eq!(turns[0], Turn::Part(1.0));
-        let sum: f64 = given(&mut Governor::new(0.01, 1), 1, 1.2, 0.1).iter().sum();
+        let sum: f64 = given(&mut Governor::new(0.01, 1.0, 1), 1, 1.2, 0.1).iter().sum();
         assert!((sum - 0.12 * f64::from(CYCLE)).abs() < 1e-9, "{sum}");
+    }
+
+    #[test]
+    fn once_not_all_can_stay_they_get_a_part() {
+        let mut governor = Governor::new(0.01, 0.5, 2);
+        assert_eq!(governor.turns(2.0, 0.0, &[used(1.0, 0.011), used(1.0, 0.008)]), [Turn::Always; 2]);
+        let turns = governor.turns(2.0, 0.0, &[used(1.0, 0.1), used(1.0, 0.002)]);
+        assert_eq!(turns[1], Turn::Always);
+        let sum: f64 = given(&mut Governor::new(0.01, 0.5, 1), 1, 1.2, 0.1).iter().sum();
+        assert!((sum - 0.06 * f64::from(CYCLE)).abs() < 1e-9, "{sum}");
     }
 
     #[test]
     fn a_group_has_one_turn_in_a_cycle() {
         // A third of what the group takes is allowed.
-        let turns = given(&mut Governor::new(0.01, 1), 3, 2.0, 0.06);
+        let turns = given(&mut Governor::new(0.01, 1.0, 1), 3, 2.0, 0.06);
         let whole = CYCLE as usize / 3;
         for cycle in turns.chunks(CYCLE as usize) {
             assert!(cycle[..whole].iter().all(|turn| *turn == 1.0), "{turns:?}");
@@ -244,7 +258,7 @@ mod tests {
 
     #[test]
     fn a_storm_is_over_the_budget_for_no_longer_than_a_period() {
-        let mut governor = Governor::new(0.01, 1);
+        let mut governor = Governor::new(0.01, 1.0, 1);
         assert_eq!(governor.turns(2.0, 0.0, &[used(1.0, 0.001)]), [Turn::Always]);
         // The group has already had more than its turn of this cycle.
         let storm: Vec<f64> = given(&mut governor, 1, 2.0, 0.8);
@@ -255,7 +269,7 @@ mod tests {
 
     #[test]
     fn a_storm_is_forgotten_slowly() {
-        let mut governor = Governor::new(0.01, 1);
+        let mut governor = Governor::new(0.01, 1.0, 1);
         given(&mut governor, 2, 2.0, 0.8);
         let after = given(&mut governor, 20, 2.0, 0.001);
         let periods = after.iter().position(|turn| *turn == 1.0).unwrap();
@@ -266,7 +280,7 @@ mod tests {
     #[test]
     fn turns_that_are_too_short_come_less_often() {
         // A hundredth of a CPU is allowed, and the group would take ten: a thousandth of the time.
-        let turns = given(&mut Governor::new(0.001, 1), 100, 10.0, 10.0);
+        let turns = given(&mut Governor::new(0.001, 1.0, 1), 100, 10.0, 10.0);
         assert!(turns.iter().all(|turn| *turn == 0.0 || (SHORTEST_TURN..0.1).contains(turn)), "{turns:?}");
         let sum: f64 = turns.iter().sum();
         let due = 0.001 * 100.0 * f64::from(CYCLE);
@@ -275,7 +289,7 @@ mod tests {
 
     #[test]
     fn probes_that_hold_latches_have_a_limit_of_their_own() {
-        let mut governor = Governor::new(0.01, 1);
+        let mut governor = Governor::new(0.01, 1.0, 1);
         let usage = Usage { attached: 1.0, cpu: 0.02, held: 0.05 };
         let mut on = 0.0;
         assert_eq!(governor.limits().count(), 0);
@@ -292,7 +306,7 @@ mod tests {
     #[test]
     fn groups_get_what_others_leave() {
         let share = |others, takes| {
-            let mut governor = Governor::new(0.01, 1);
+            let mut governor = Governor::new(0.01, 1.0, 1);
             let turns = (0..CYCLE).map(|_| match governor.turns(2.0, others, &[used(1.0, takes)])[0] {
                 Turn::Always => 1.0,
                 Turn::Part(part) => part,
@@ -306,7 +320,7 @@ mod tests {
 
     #[test]
     fn an_idle_server_gets_no_probe_taken_off() {
-        let mut governor = Governor::new(0.01, 1);
+        let mut governor = Governor::new(0.01, 1.0, 1);
         assert_eq!(governor.turns(0.002, 0.0, &[used(1.0, 0.0003)]), [Turn::Always]);
     }
 }

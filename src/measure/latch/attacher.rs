@@ -17,8 +17,9 @@ use libbpf_rs::{MapHandle, OpenObject};
 
 use super::keys::PTHREAD;
 use super::load::{configure, fill};
+use super::looks::{self, Looker};
 use super::maps::{Maps, Tracepoint};
-use super::sampler::{self, Sampler};
+use super::sampler::Sampler;
 use super::samples::Samples;
 use super::stacks::{Sampled, StackSampler};
 use super::status::Status;
@@ -28,6 +29,7 @@ use crate::attach::{
     uprobe_multi_works, FutexPrograms, Link, Refusal, SiteAddress, SitePrograms, Turn,
 };
 use crate::bpf::latch::{LatchSkel, LatchSkelBuilder};
+use crate::catalog::Shape;
 use crate::host::{clock::now_ns, Topology};
 use crate::model::ProbeState;
 use crate::server::Target;
@@ -137,8 +139,7 @@ impl<'obj> Attacher<'obj> {
         open.progs.latch_return.set_autoload(!has_multi);
         open.progs.futex_wait_enter.set_autoload(traceable);
         open.progs.futex_wait_exit.set_autoload(traceable);
-        open.progs.observe.set_autoload(stacks_are_shown() && !without_probes);
-        open.progs.observe_registers.set_autoload(without_probes);
+        open.progs.observe.set_autoload(stacks_are_shown() || without_probes);
         open.progs.futex_wake_enter.set_autoload(traceable && topology.is_some());
         let skel = open.load().context("loading the latch programs into the kernel")?;
         fill(&skel, &target, &plan)?;
@@ -365,10 +366,16 @@ impl<'obj> Attacher<'obj> {
     /// # Errors
     /// Fails if the kernel refuses, or if no thread can be started.
     fn read_stacks(&mut self) -> Result<()> {
-        let link = sampler::attach(&self.skel.progs.observe_registers, self.target.pid);
+        let link = looks::attach(&self.skel.progs.observe, self.target.pid);
         let link = link.context("looking at the server's threads")?;
-        self.stacks = Some(StackSampler::start(link, Arc::clone(&self.target), Arc::clone(&self.plan))?);
+        self.stacks = Some(StackSampler::start(self.begin_looks(link))?);
         Ok(())
+    }
+
+    /// Returns what makes looks with an attached program, once that is needed: it reads the code of wait functions.
+    fn begin_looks(&self, link: libbpf_rs::Link) -> impl FnOnce() -> Looker + Send + 'static {
+        let (target, plan) = (Arc::clone(&self.target), Arc::clone(&self.plan));
+        move || Looker::new(link, &target, &plan)
     }
 
     /// Whether no probe is to be attached.
@@ -506,12 +513,17 @@ impl<'obj> Attacher<'obj> {
     }
 
     fn start_sampling(&mut self) {
-        let of = |group| self.functions_of(group).into_iter().collect::<Vec<u8>>();
-        let groups: Vec<Vec<u8>> = (0..self.groups()).map(of).collect();
+        let is_readable = |function: &u8| *function == PTHREAD || is_on_stacks(&self.target, *function);
+        let of = |group| {
+            let functions = self.functions_of(group);
+            let are_readable = functions.iter().all(is_readable);
+            (functions.into_iter().collect::<Vec<u8>>(), are_readable)
+        };
+        let groups: Vec<_> = (0..self.groups()).map(of).collect();
         let words = MapHandle::try_from(&self.skel.maps.words);
-        let attached = sampler::attach(&self.skel.progs.observe, self.target.pid);
+        let attached = looks::attach(&self.skel.progs.observe, self.target.pid);
         let attached = attached.and_then(|link| Ok((link, words?))).map_err(anyhow::Error::from);
-        let started = attached.and_then(|(link, words)| Ok(Sampler::start(link, words, &groups)?));
+        let started = attached.and_then(|(link, words)| Ok(Sampler::start(self.begin_looks(link), words, &groups)?));
         self.sampler = started.inspect_err(|error| tracing::warn!("threads are not sampled: {error:#}")).ok();
         for group in (0..self.groups()).filter(|group| self.is_on(*group)) {
             self.sampler.iter().for_each(|sampler| sampler.note_turn(group, u64::MAX));
@@ -569,4 +581,10 @@ impl<'obj> Attacher<'obj> {
         detach_all(self.thread_exit.take().into_iter().chain(links).collect());
         self.finish_removals();
     }
+}
+
+/// Whether all threads that wait in a wait function have it on their stacks, and not only some of its inlined copies.
+fn is_on_stacks(target: &Target, function: u8) -> bool {
+    let functions = target.family.wait_functions;
+    functions.get(usize::from(function)).is_some_and(|of| matches!(of.shape, Shape::Whole | Shape::Contended { .. }))
 }

@@ -11,15 +11,17 @@ use super::keys::PTHREAD;
 use super::maps::Counts;
 use super::meter::Meter;
 use super::missed::Span;
-use crate::attach::{Budget, Governor, Limit, Turn, PERIOD};
+use crate::attach::{stacks_are_shown, Budget, Governor, Limit, Turn, PERIOD};
 use crate::model::ProbeState;
 
 /// The longest time after which it is noted what was seen.
 const SPAN: Duration = Duration::from_secs(10);
 
-/// How much sampling threads may take while turns are taken, as a share of the budget. It comes in addition to what
-/// probes are charged, which is at least twice of what they take: both together take less than the budget.
-const SAMPLING_PART: f64 = 0.4;
+/// How much sampling threads may take while turns are taken, and what is then left for probes, as shares of the budget.
+/// Looks show more of what probes miss than longer turns would. Probes are charged at least twice what they take: both
+/// together take less than the budget.
+const SAMPLING_PART: f64 = 0.7;
+const PROBES_PART: f64 = 0.6;
 
 /// How often samples become figures where there are no probes.
 const SPAN_OF_SAMPLES: Duration = Duration::from_millis(250);
@@ -39,7 +41,8 @@ pub(super) struct DutyCycle {
 
 impl DutyCycle {
     pub fn new(budget: Budget, groups: usize) -> DutyCycle {
-        DutyCycle { governor: Governor::new(budget.share, groups), budget, turns: vec![Turn::Always; groups] }
+        let in_turns = if stacks_are_shown() { PROBES_PART } else { 1.0 };
+        DutyCycle { governor: Governor::new(budget.share, in_turns, groups), budget, turns: vec![Turn::Always; groups] }
     }
 
     /// Enforces the budget until a command arrives.

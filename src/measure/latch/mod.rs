@@ -10,6 +10,7 @@ mod keeper;
 mod keys;
 mod ledger;
 mod load;
+mod looks;
 mod maps;
 mod meter;
 mod metrics;

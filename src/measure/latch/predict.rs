@@ -1,5 +1,6 @@
 //! Predicts from what threads do which latches they wait for.
 //!
+//! A thread's stack says what it waits for, if its code is understood; what else a thread does says it only on average.
 //! While the probes of a group are on, it is learned how many of the threads that do something wait for which latch.
 //! A turn of the probes also shows how good the predictions are that were learned before it.
 
@@ -7,8 +8,8 @@ use std::rc::Rc;
 
 use foldhash::{HashMap, HashMapExt};
 
-use super::keys::MapKey;
-use super::sampler::{Probes, Thread};
+use super::keys::{latch_key, MapKey};
+use super::sampler::Probes;
 use super::samples::Samples;
 use crate::bpf::latch::types;
 
@@ -20,6 +21,9 @@ const ENOUGH_LOOKS: f64 = 20.0;
 
 /// How many times a thread must have been seen doing something before it is known what that means.
 const ENOUGH_SEEN: f64 = 2.0;
+
+/// What a stack says counts like this many looks in which the probes said the same.
+const TRUST: f64 = 2.0;
 
 /// After this many looks with the probes on, what was seen counts as a turn.
 const LONGEST_TURN: f64 = 500.0;
@@ -37,13 +41,33 @@ const UNCHECKED: f64 = 0.3;
 /// Latches, and with which probability a thread waits for each.
 type Prediction = [(MapKey, f64)];
 
+/// What a look has shown of a thread.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Thread {
+    /// What it does, as the programs describe it.
+    pub doing: u64,
+    /// The latches for which it waits as its stack says, and whether it is asleep.
+    pub waits: [Option<(MapKey, bool)>; 2],
+    /// The latch that it waits for, in a wait that the probes see, and its wait function.
+    pub seen: Option<(MapKey, u8)>,
+}
+
+/// What a thread does, as far as that says what it waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Activity {
+    /// It waits for a latch as its stack says, asleep or not.
+    Waits(MapKey, bool),
+    /// Anything else, as the programs describe it.
+    Other(u64),
+}
+
 /// What is known of the threads.
 pub(super) struct Predictor {
     groups: Vec<Group>,
     /// The index of the group of each wait function.
     group_of: HashMap<u8, usize>,
     /// What is predicted for a thread, by the groups it is predicted for and by what it does.
-    predictions: HashMap<(usize, u64), Rc<Prediction>>,
+    predictions: HashMap<(usize, Activity), Rc<Prediction>>,
     /// What the next samples begin with.
     next: Samples,
 }
@@ -51,10 +75,12 @@ pub(super) struct Predictor {
 /// What is known of the threads that wait in the functions of a group.
 #[derive(Default)]
 struct Group {
+    /// Whether stacks show all of its waits, so that nothing has to be learned first.
+    is_readable: bool,
     /// The number of looks with the probes on, with less weight for older ones.
     looks: f64,
     /// By what a thread does.
-    known: HashMap<u64, Doing>,
+    known: HashMap<Activity, Doing>,
     /// What this turn has shown.
     turn: Turn,
     checks: HashMap<MapKey, Check>,
@@ -71,7 +97,7 @@ struct Doing {
 #[derive(Default)]
 struct Turn {
     looks: f64,
-    doing: HashMap<u64, Doing>,
+    doing: HashMap<Activity, Doing>,
     /// The sum of what was predicted for each latch.
     predicted: HashMap<MapKey, f64>,
 }
@@ -86,11 +112,13 @@ struct Check {
 }
 
 impl Predictor {
-    /// Creates one for groups that have these wait functions. It knows nothing yet.
-    pub fn new(groups: &[Vec<u8>]) -> Predictor {
+    /// Creates one for groups that have these wait functions, and of which stacks show all waits or not. It has learned
+    /// nothing yet.
+    pub fn new(groups: &[(Vec<u8>, bool)]) -> Predictor {
         let group_of =
-            groups.iter().enumerate().flat_map(|(group, all)| all.iter().map(move |f| (*f, group))).collect();
-        let groups = groups.iter().map(|_| Group::default()).collect();
+            groups.iter().enumerate().flat_map(|(group, (all, _))| all.iter().map(move |f| (*f, group))).collect();
+        let groups = groups.iter().map(|(_, is_readable)| Group { is_readable: *is_readable, ..Group::default() });
+        let groups = groups.collect();
         Predictor { groups, group_of, predictions: HashMap::new(), next: Samples::default() }
     }
 
@@ -104,7 +132,7 @@ impl Predictor {
     /// word.
     pub fn add(
         &mut self,
-        threads: impl Iterator<Item = Thread>,
+        threads: &[Thread],
         probes: &[Probes],
         mut latch_of: impl FnMut(u64) -> Option<(MapKey, u8)>,
         samples: &mut Samples,
@@ -114,16 +142,17 @@ impl Predictor {
         for thread in threads {
             let seen_by = thread.seen.and_then(|(_, function)| self.group_of.get(&function).copied());
             for (index, probes) in probes.iter().enumerate() {
+                let activity = self.activity(index, thread);
                 match probes {
                     Probes::On => {
                         let latch = thread.seen.filter(|_| seen_by == Some(index)).map(|(latch, _)| latch);
-                        let predicted = self.predict(index, thread.doing, &mut latch_of);
-                        self.groups[index].turn.add(thread.doing, latch, &predicted);
+                        let predicted = self.predict(index, activity, &mut latch_of);
+                        self.groups[index].turn.add(activity, latch, &predicted);
                     }
                     // The end of such a wait is seen.
                     Probes::Off if seen_by == Some(index) => {}
                     Probes::Off => {
-                        for (latch, share) in &*self.predict(index, thread.doing, &mut latch_of) {
+                        for (latch, share) in &*self.predict(index, activity, &mut latch_of) {
                             *waiters.entry(*latch).or_default() += share;
                         }
                     }
@@ -147,7 +176,7 @@ impl Predictor {
                 }
             }
         }
-        let learned = |function: &u8| self.groups[self.group_of[function]].looks >= ENOUGH_LOOKS;
+        let learned = |function: &u8| self.groups[self.group_of[function]].is_known();
         samples.learned = self.group_of.keys().copied().filter(learned).collect();
     }
 
@@ -162,44 +191,78 @@ impl Predictor {
         }
     }
 
+    /// Returns what a thread does, as far as that says which latch of a group it waits for.
+    fn activity(&self, group: usize, thread: &Thread) -> Activity {
+        let mut waits = thread.waits.iter().flatten();
+        let of_group = waits.clone().find(|(latch, _)| self.is_of(group, latch));
+        match of_group.or_else(|| waits.next()) {
+            Some((latch, is_asleep)) => Activity::Waits(*latch, *is_asleep),
+            None => Activity::Other(thread.doing),
+        }
+    }
+
+    fn is_of(&self, group: usize, latch: &MapKey) -> bool {
+        self.group_of.get(&latch_key(latch).function) == Some(&group)
+    }
+
     /// Returns which latches of a group threads wait for that do this, and with which probability.
     fn predict(
         &mut self,
         group: usize,
-        doing: u64,
+        activity: Activity,
         mut latch_of: impl FnMut(u64) -> Option<(MapKey, u8)>,
     ) -> Rc<Prediction> {
-        if let Some(known) = self.predictions.get(&(group, doing)) {
+        if let Some(known) = self.predictions.get(&(group, activity)) {
             return Rc::clone(known);
         }
-        let sleeps_for = latch_of(doing).filter(|(_, function)| self.group_of.get(function) == Some(&group));
-        let prediction = match sleeps_for {
-            Some((latch, _)) => Rc::from([(latch, 1.0)]),
-            None => self.groups[group].predict(doing),
+        let prediction = match activity {
+            Activity::Waits(latch, _) => self.groups[group].predict_waits(activity, latch, self.is_of(group, &latch)),
+            Activity::Other(doing) => {
+                match latch_of(doing).filter(|(_, function)| self.group_of.get(function) == Some(&group)) {
+                    Some((latch, _)) => Rc::from([(latch, 1.0)]),
+                    None => self.groups[group].predict(doing),
+                }
+            }
         };
-        self.predictions.insert((group, doing), Rc::clone(&prediction));
+        self.predictions.insert((group, activity), Rc::clone(&prediction));
         prediction
     }
 }
 
 impl Group {
+    /// Returns what threads wait for whose stacks say that they wait for a latch, of this group or of another.
+    fn predict_waits(&self, activity: Activity, latch: MapKey, is_of_group: bool) -> Rc<Prediction> {
+        let mut known = self.known.get(&activity).cloned().unwrap_or_default();
+        if is_of_group {
+            known.seen += TRUST;
+            *known.waited.entry(latch).or_default() += TRUST;
+        }
+        known.prediction().collect()
+    }
+
+    /// Whether predictions are better than estimates by time.
+    fn is_known(&self) -> bool {
+        self.is_readable || self.looks >= ENOUGH_LOOKS
+    }
+
     fn predict(&self, doing: u64) -> Rc<Prediction> {
-        let is_known = self.known.get(&doing).is_some_and(|known| known.seen >= ENOUGH_SEEN);
-        let known = self.known.get(&if is_known { doing } else { novelty(doing) });
-        known.into_iter().flat_map(|known| known.waited.iter().map(|(latch, n)| (*latch, n / known.seen))).collect()
+        let exactly = Activity::Other(doing);
+        let is_known = self.known.get(&exactly).is_some_and(|known| known.seen >= ENOUGH_SEEN);
+        let known = self.known.get(&if is_known { exactly } else { novelty(doing) });
+        known.into_iter().flat_map(Doing::prediction).collect()
     }
 
     /// Checks what was predicted, and learns from what was seen.
     fn end_turn(&mut self) {
         let turn = std::mem::take(&mut self.turn);
-        if self.looks >= ENOUGH_LOOKS {
+        if self.is_known() {
             self.check(&turn);
         }
         for (doing, seen) in turn.doing {
             let known = self.known.entry(doing).or_default();
             let is_new = known.seen < ENOUGH_SEEN;
             known.add(&seen);
-            if is_new {
+            if let (true, Activity::Other(doing)) = (is_new, doing) {
                 self.known.entry(novelty(doing)).or_default().add(&seen.times((ENOUGH_SEEN / seen.seen).min(1.0)));
             }
         }
@@ -238,12 +301,17 @@ impl Group {
 
 /// Returns what stands for everything of this kind that threads were seldom seen doing: sleeping on a word, a system
 /// call, or running some code.
-fn novelty(doing: u64) -> u64 {
+fn novelty(doing: u64) -> Activity {
     const KIND: u32 = types::doing_bit::DOING_KIND.0;
-    doing >> KIND << KIND | 1 << (KIND - 1)
+    Activity::Other(doing >> KIND << KIND | 1 << (KIND - 1))
 }
 
 impl Doing {
+    /// Returns for which latches they wait, and with which probability.
+    fn prediction(&self) -> impl Iterator<Item = (MapKey, f64)> + '_ {
+        self.waited.iter().map(|(latch, n)| (*latch, n / self.seen))
+    }
+
     fn times(&self, times: f64) -> Doing {
         Doing { seen: times * self.seen, waited: self.waited.iter().map(|(latch, n)| (*latch, times * n)).collect() }
     }
@@ -257,8 +325,8 @@ impl Doing {
 }
 
 impl Turn {
-    fn add(&mut self, doing: u64, latch: Option<MapKey>, predicted: &[(MapKey, f64)]) {
-        let doing = self.doing.entry(doing).or_default();
+    fn add(&mut self, activity: Activity, latch: Option<MapKey>, predicted: &[(MapKey, f64)]) {
+        let doing = self.doing.entry(activity).or_default();
         doing.seen += 1.0;
         if let Some(latch) = latch {
             *doing.waited.entry(latch).or_default() += 1.0;
@@ -300,22 +368,22 @@ mod tests {
 
     /// A predictor of two groups, of the functions 1 and 2.
     fn predictor() -> Predictor {
-        Predictor::new(&[vec![1], vec![2]])
+        Predictor::new(&[(vec![1], false), (vec![2], true)])
     }
 
     fn idle(doing: u64) -> Thread {
-        Thread { doing, seen: None }
+        Thread { doing, waits: [None; 2], seen: None }
     }
 
     fn waiting(doing: u64) -> Thread {
-        Thread { doing, seen: Some((LATCH, 1)) }
+        Thread { doing, waits: [None; 2], seen: Some((LATCH, 1)) }
     }
 
     /// Adds the same look some times. Threads sleep on no known word.
     fn add(predictor: &mut Predictor, looks: usize, threads: &[Thread], probes: Probes) -> Samples {
         let mut samples = predictor.begin();
         for _ in 0..looks {
-            predictor.add(threads.iter().copied(), &[probes, probes], |_| None, &mut samples);
+            predictor.add(threads, &[probes, probes], |_| None, &mut samples);
         }
         predictor.finish(&mut samples);
         samples
@@ -348,7 +416,7 @@ mod tests {
             (0..100).map(|i| if i % 4 == 0 { waiting(WORD + 8 * i) } else { idle(WORD + 8 * i) }).collect();
         let mut samples = predictor.begin();
         for threads in on.chunks(4) {
-            predictor.add(threads.iter().copied(), &[Probes::On; 2], |_| None, &mut samples);
+            predictor.add(threads, &[Probes::On; 2], |_| None, &mut samples);
         }
         let off = add(&mut predictor, 10, &[idle(0x9000), idle(CODE)], Probes::Off);
         assert!((waiters(&off, LATCH).0 - 0.25).abs() < 1e-9);
@@ -360,7 +428,7 @@ mod tests {
         add(&mut predictor, 30, &[idle(WORD)], Probes::On);
         let mut samples = predictor.begin();
         let latch_of = |word| (word == WORD).then_some((LATCH, 1));
-        predictor.add([idle(WORD), idle(WORD + 8)].into_iter(), &[Probes::Off; 2], latch_of, &mut samples);
+        predictor.add(&[idle(WORD), idle(WORD + 8)], &[Probes::Off; 2], latch_of, &mut samples);
         predictor.finish(&mut samples);
         assert_eq!(waiters(&samples, LATCH).0, 1.0);
     }
@@ -373,6 +441,31 @@ mod tests {
         assert_eq!(waiters(&off, LATCH).0, 0.0);
         let partly = add(&mut predictor, 10, &[idle(CODE)], Probes::Partly);
         assert_eq!(waiters(&partly, LATCH).0, 0.0);
+    }
+
+    /// What stacks say is believed at first, and weighed against what the probes see later.
+    #[test]
+    fn stacks_say_what_threads_wait_for() {
+        let latch = types::latch_key { function: 1, id: 7, ..Default::default() };
+        let latch = crate::measure::latch::keys::key_of(&latch);
+        let reads = |seen| Thread { doing: WORD, waits: [Some((latch, true)), None], seen };
+        let mut predictor = predictor();
+        add(&mut predictor, 20, &[idle(CODE)], Probes::On);
+        let off = add(&mut predictor, 10, &[reads(None), idle(WORD)], Probes::Off);
+        assert_eq!(waiters(&off, latch).0, 1.0);
+        add(&mut predictor, 200, &[reads(Some((LATCH, 1))), reads(None)], Probes::On);
+        let off = add(&mut predictor, 10, &[reads(None)], Probes::Off);
+        assert!(waiters(&off, latch).0 < 0.01 && (waiters(&off, LATCH).0 - 0.5).abs() < 0.01);
+    }
+
+    #[test]
+    fn of_what_stacks_show_nothing_must_be_learned_first() {
+        let latch = types::latch_key { function: 2, ..Default::default() };
+        let latch = crate::measure::latch::keys::key_of(&latch);
+        let thread = Thread { doing: WORD, waits: [Some((latch, false)), None], seen: None };
+        let off = add(&mut predictor(), 10, &[thread; 3], Probes::Off);
+        assert_eq!(off.missed(latch, 2, 1.0).map(|(ns, _)| ns), Some(3.0));
+        assert_eq!(off.missed(LATCH, 1, 1.0), None);
     }
 
     /// Turns in which always half, or now all and now none of the threads wait.
@@ -406,6 +499,6 @@ mod tests {
             add(&mut predictor, 500, &[idle(CODE + 64)], Probes::On);
             add(&mut predictor, 1, &[], Probes::Off);
         }
-        assert!(!predictor.groups[0].known.contains_key(&CODE));
+        assert!(!predictor.groups[0].known.contains_key(&Activity::Other(CODE)));
     }
 }

@@ -38,19 +38,21 @@ const FUTEX_WAIT: u64 = 0;
 
 /// What a thread waits for.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Waiter {
+pub(in crate::measure::latch) struct Waiter {
+    /// The thread, by index among those of the look.
+    pub thread: usize,
     pub latch: MapKey,
     /// The address of the latch, or of the word on which the thread sleeps.
     pub example: u64,
     /// The waiting code: a file name's address and a line, or a return address and 0.
     pub callsite: (u64, u64),
     pub is_asleep: bool,
-    /// For how many threads it stands: one of those that run is only seen where the look is made.
-    pub weight: f64,
+    /// Whether the thread ran until the look was made on its CPU.
+    pub ran_here: bool,
 }
 
 /// Reads the threads of one server.
-pub(super) struct Reader {
+pub(in crate::measure::latch) struct Reader {
     target: Arc<Target>,
     memory: Memory,
     code: WaitCode,
@@ -59,7 +61,15 @@ pub(super) struct Reader {
     library: HashMap<u64, types::primitive>,
     identifier: Identifier,
     known: Known,
-    /// The memory of the copies of stacks.
+    space: Space,
+}
+
+/// Memory that is used again in each look.
+#[derive(Default)]
+struct Space {
+    /// The threads whose stacks are read, by index among those that may wait, with their registers.
+    busy: Vec<(usize, Registers)>,
+    starts: Vec<u64>,
     copies: Vec<u8>,
 }
 
@@ -107,7 +117,7 @@ impl Reader {
             identifier: Identifier::new(target, plan),
             target: Arc::clone(target),
             known: Known::default(),
-            copies: Vec::new(),
+            space: Space::default(),
         }
     }
 
@@ -117,37 +127,38 @@ impl Reader {
         self.known.words.clear();
     }
 
-    /// Returns what the threads of a look wait for. It was made on one of `cpus` CPUs, chosen at random.
-    pub fn read(&mut self, seen: &[types::seen_thread], cpus: usize) -> Vec<Waiter> {
+    /// Finds what those threads of a look wait for that may wait, given with their index among all.
+    pub fn read(&mut self, seen: &[(usize, types::seen_thread)], found: &mut Vec<Waiter>) {
         let arch = self.target.image.arch();
-        let seen: Vec<_> = seen.iter().map(|thread| (*thread, registers(arch, thread))).collect();
         let own = usize::from(stack_pointer(arch));
-        let is_busy = |known: &mut Known, thread: &types::seen_thread, at: &Registers| {
-            !known.rests((thread.tid, at.general[own], thread.word))
-        };
-        let busy: Vec<_> = seen.into_iter().filter(|(thread, at)| is_busy(&mut self.known, thread, at)).collect();
-        let starts: Vec<u64> = busy.iter().map(|(_, at)| at.general[own]).collect();
-        let mut copies = std::mem::take(&mut self.copies);
-        let is_copied = self.memory.read_pieces(&starts, STACK, &mut copies);
-        let mut found = Vec::new();
-        let all = busy.iter().zip(copies.chunks_exact(STACK)).zip(is_copied);
-        for ((thread, at), bytes) in all.filter_map(|(thread, is_copied)| is_copied.then_some(thread)) {
+        let mut space = std::mem::take(&mut self.space);
+        space.busy.clear();
+        for (n, (_, thread)) in seen.iter().enumerate() {
+            let at = registers(arch, thread);
+            if !self.known.rests((thread.tid, at.general[own], thread.word)) {
+                space.busy.push((n, at));
+            }
+        }
+        space.starts.clear();
+        space.starts.extend(space.busy.iter().map(|(_, at)| at.general[own]));
+        let is_copied = self.memory.read_pieces(&space.starts, STACK, &mut space.copies);
+        let all = space.busy.iter().zip(space.copies.chunks_exact(STACK)).zip(is_copied);
+        for ((n, at), bytes) in all.filter_map(|(thread, is_copied)| is_copied.then_some(thread)) {
+            let (index, thread) = &seen[*n];
             let stack = Stack { start: at.general[own], bytes };
             let before = found.len();
             match types::seen_in(thread.place.into()) {
-                types::seen_in::SEEN_IN_CODE => self.add_interrupted(at, stack, &mut found),
-                types::seen_in::SEEN_IN_YIELD => self.add_yielding(thread, at, stack, &mut found),
-                _ => self.add_asleep(thread, at, stack, &mut found),
-            }
-            if thread.ran_here != 0 {
-                found[before..].iter_mut().for_each(|waiter| waiter.weight = cpus as f64);
+                types::seen_in::SEEN_IN_CODE => self.add_interrupted(at, stack, found),
+                types::seen_in::SEEN_IN_YIELD => self.add_yielding(thread, at, stack, found),
+                _ => self.add_asleep(thread, at, stack, found),
             }
             if thread.word != 0 {
-                self.known.note(thread, at.general[own], &mut found, before);
+                self.known.note(thread, at.general[own], found, before);
             }
+            let ran_here = thread.ran_here != 0;
+            found[before..].iter_mut().for_each(|waiter| (waiter.thread, waiter.ran_here) = (*index, ran_here));
         }
-        self.copies = copies;
-        found
+        self.space = space;
     }
 
     /// Adds what a thread waits for that was interrupted in the server's code.
@@ -274,7 +285,7 @@ impl Reader {
             Place::Cell(kind, latch) => identifier.latch_of_cell(kind, latch),
             Place::Library(sleep) => identifier.lock(&sleep),
         });
-        Some(Waiter { latch: key_of(&key?), example, callsite, is_asleep, weight: 1.0 })
+        Some(Waiter { thread: 0, latch: key_of(&key?), example, callsite, is_asleep, ran_here: false })
     }
 }
 
@@ -288,7 +299,7 @@ impl Known {
         match found.get(before) {
             Some(waiter) => _ = self.words.insert(thread.word, *waiter),
             None => match self.words.get(&thread.word) {
-                Some(other) => found.push(Waiter { weight: 1.0, ..*other }),
+                Some(other) => found.push(*other),
                 None => _ = self.idle.insert((thread.tid, stack, thread.word), TRUST),
             },
         }

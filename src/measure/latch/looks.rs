@@ -1,0 +1,237 @@
+//! Looks at all threads of the server at one moment: what each does, and what it waits for as its stack says.
+//!
+//! No thread of the server is stopped; looks cost CPU time of this process only.
+
+use std::io::{self, Read};
+use std::mem::offset_of;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use libbpf_rs::{libbpf_sys, AsRawLibbpf, Iter, IterOpts, Link, ProgramMut};
+
+use super::keys::{key_of, MapKey};
+use super::plan::{registers_bytes, Plan};
+use super::stacks::{Reader, Waiter};
+use crate::bpf::latch::types;
+use crate::host::clock::now_ns;
+use crate::server::Target;
+use crate::worker::Stop;
+
+/// The interval of looks, which is longer if they are expensive.
+const SHORTEST: Duration = Duration::from_millis(4);
+const LONGEST: Duration = Duration::from_millis(500);
+
+/// What a look takes, in nanoseconds, before that is known.
+const FIRST_GUESS_NS: f64 = 200_000.0;
+
+/// The weight of a new look in the average of what looks take.
+const WEIGHT: f64 = 0.1;
+
+/// After so many looks, what identifies latches is read again: their memory may belong to others.
+const OLD: u32 = 500;
+
+/// What a look has shown.
+#[derive(Default)]
+pub(super) struct Look {
+    pub threads: Vec<SeenThread>,
+    /// What threads wait for as their stacks say.
+    pub waiters: Vec<Waiter>,
+}
+
+/// What a look has shown of a thread.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct SeenThread {
+    /// What it does, as the programs describe it.
+    pub doing: u64,
+    /// The latch that it waits for, in a wait that the probes see, and its wait function.
+    pub seen: Option<(MapKey, u8)>,
+}
+
+/// Makes looks.
+pub(super) struct Looker {
+    link: Link,
+    reader: Reader,
+    /// How many bytes of its registers the record of a thread ends with.
+    registers: usize,
+    age: u32,
+    // Memory that is used again in each look.
+    records: Vec<u8>,
+    may_wait: Vec<(usize, types::seen_thread)>,
+    look: Look,
+}
+
+impl Looker {
+    /// Makes looks with an attached program. Reads the code of the wait functions of `plan`.
+    pub fn new(link: Link, target: &Arc<Target>, plan: &Arc<Plan>) -> Looker {
+        let reader = Reader::new(target, plan);
+        target.image.release_memory();
+        let registers = registers_bytes(target.image.arch()) as usize;
+        let (records, may_wait) = (Vec::new(), Vec::new());
+        Looker { link, reader, registers, age: 0, records, may_wait, look: Look::default() }
+    }
+
+    /// Looks at all threads.
+    ///
+    /// # Errors
+    /// Fails if the kernel does not show them.
+    pub fn look(&mut self) -> io::Result<&Look> {
+        self.records.clear();
+        let mut all = Iter::new(&self.link).map_err(io::Error::other)?;
+        all.read_to_end(&mut self.records)?;
+        self.age += 1;
+        if self.age >= OLD {
+            self.age = 0;
+            self.reader.forget();
+        }
+        self.may_wait.clear();
+        self.look.threads.clear();
+        self.look.waiters.clear();
+        for (thread, registers) in records(&self.records, self.registers) {
+            self.may_wait.extend(registers.map(|registers| (self.look.threads.len(), registers)));
+            self.look.threads.push(thread);
+        }
+        self.reader.read(&self.may_wait, &mut self.look.waiters);
+        Ok(&self.look)
+    }
+}
+
+/// Makes looks until told to stop. `allowed` returns how many CPUs they may take, and what else each of them takes, in
+/// nanoseconds. `look` gets what a look takes on average.
+pub(super) fn at_intervals(stop: &Stop, allowed: impl Fn() -> (f64, f64), mut look: impl FnMut(f64) -> io::Result<()>) {
+    be_punctual();
+    let mut look_ns = FIRST_GUESS_NS;
+    let mut begin = now_ns(libc::CLOCK_THREAD_CPUTIME_ID);
+    while !stop.is_told() {
+        let (cpus, more_ns) = allowed();
+        // Waiting for the stop takes more CPU time.
+        thread::sleep(interval(look_ns + more_ns, cpus));
+        if cpus <= 0.0 {
+            continue;
+        }
+        if let Err(error) = look(look_ns) {
+            tracing::warn!("the server's threads cannot be sampled: {error}");
+            return;
+        }
+        let now = now_ns(libc::CLOCK_THREAD_CPUTIME_ID);
+        look_ns += WEIGHT * ((now - begin) as f64 - look_ns);
+        begin = now;
+    }
+}
+
+/// Lets this thread run as soon as it wakes. A thread that has to wait for a CPU sees the server's threads at moments
+/// when many of them sleep. A look takes some hundred microseconds.
+fn be_punctual() {
+    let lowest = libc::sched_param { sched_priority: 1 };
+    // SAFETY: changes this thread only, and reads the parameter during the call.
+    if unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, &lowest) } != 0 {
+        tracing::debug!("sampling is not punctual: {}", io::Error::last_os_error());
+    }
+}
+
+/// Returns the interval of looks that take this long, so that they use so many CPUs.
+fn interval(ns: f64, cpus: f64) -> Duration {
+    let interval = ns / cpus.max(f64::MIN_POSITIVE);
+    Duration::from_nanos(interval as u64).clamp(SHORTEST, LONGEST)
+}
+
+/// Returns the threads in the records of one look, with the registers of those that may wait.
+fn records(mut bytes: &[u8], registers: usize) -> impl Iterator<Item = (SeenThread, Option<types::seen_thread>)> + '_ {
+    const SEEN: u64 = 1 << types::doing_bit::DOING_WAIT_SEEN.0;
+    const REGISTERS: u64 = 1 << types::doing_bit::DOING_REGISTERS.0;
+    std::iter::from_fn(move || {
+        let mut take = |length: usize| {
+            let (part, rest) = bytes.split_at_checked(length)?;
+            bytes = rest;
+            Some(part)
+        };
+        let number = u64::from_ne_bytes(take(size_of::<u64>())?.try_into().ok()?);
+        let mut seen = None;
+        if number & SEEN != 0 {
+            let latch = plain::from_bytes::<types::latch_key>(take(size_of::<types::latch_key>())?).ok()?;
+            seen = Some((key_of(latch), latch.function));
+        }
+        let mut with = None;
+        if number & REGISTERS != 0 {
+            with = Some(seen_thread(take(offset_of!(types::seen_thread, registers) + registers)?)?);
+        }
+        Some((SeenThread { doing: number & !(SEEN | REGISTERS), seen }, with))
+    })
+}
+
+/// Returns a record that may have fewer registers.
+fn seen_thread(record: &[u8]) -> Option<types::seen_thread> {
+    let mut whole = [0; size_of::<types::seen_thread>()];
+    whole.get_mut(..record.len())?.copy_from_slice(record);
+    let mut thread = types::seen_thread::default();
+    plain::copy_from_bytes(&mut thread, &whole).ok()?;
+    Some(thread)
+}
+
+/// Attaches the program that looks at the threads of a process. Kernels before 6.1 let it look at all threads.
+///
+/// # Errors
+/// Fails if the kernel refuses.
+pub(super) fn attach(program: &ProgramMut<'_>, pid: i32) -> libbpf_rs::Result<Link> {
+    let mut of = libbpf_sys::bpf_iter_link_info::default();
+    of.task = libbpf_sys::bpf_iter_link_info__bindgen_ty_3 { pid: pid as u32, ..Default::default() };
+    let options = libbpf_sys::bpf_iter_attach_opts {
+        sz: size_of::<libbpf_sys::bpf_iter_attach_opts>() as libbpf_sys::size_t,
+        link_info: &mut of,
+        link_info_len: size_of_val(&of) as u32,
+        ..Default::default()
+    };
+    // SAFETY: the program is loaded, and libbpf reads the options only during the call.
+    let link = unsafe { libbpf_sys::bpf_program__attach_iter(program.as_libbpf_object().as_ptr(), &options) };
+    match NonNull::new(link) {
+        // SAFETY: libbpf has returned the link for us to own.
+        Some(link) => Ok(unsafe { Link::from_ptr(link) }),
+        None => program.attach_iter_with_opts(IterOpts::None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LATCH: types::latch_key =
+        types::latch_key { id: 0x1000, line: 0, identity: 0, mode: 0, function: 3, primitive: 0 };
+
+    const WAIT_SEEN: u64 = 1 << types::doing_bit::DOING_WAIT_SEEN.0;
+    const WITH_REGISTERS: u64 = 1 << types::doing_bit::DOING_REGISTERS.0;
+
+    fn numbers(records: &[u8], registers: usize) -> Vec<(u64, Option<(MapKey, u8)>, Option<u32>)> {
+        super::records(records, registers)
+            .map(|(thread, at)| (thread.doing, thread.seen, at.map(|at| at.tid)))
+            .collect()
+    }
+
+    #[test]
+    fn records_are_as_long_as_they_must_be() {
+        let before = offset_of!(types::seen_thread, registers);
+        let mut registers = vec![0; before + 16];
+        registers[..4].copy_from_slice(&77_u32.to_ne_bytes());
+        registers[before + 8..].copy_from_slice(&9_u64.to_ne_bytes());
+        let mut records = 5u64.to_ne_bytes().to_vec();
+        records.extend(u64::to_ne_bytes(0x7f00 | WAIT_SEEN | WITH_REGISTERS));
+        records.extend(key_of(&LATCH));
+        records.extend(&registers);
+        records.extend(6u64.to_ne_bytes());
+        let all = [(5, None, None), (0x7f00, Some((key_of(&LATCH), 3)), Some(77)), (6, None, None)];
+        assert_eq!(numbers(&records, 16), all);
+        let at = super::records(&records, 16).find_map(|(_, at)| at).unwrap();
+        assert_eq!(at.registers[..3], [0, 9, 0]);
+        // A record that is cut off is none, like one that is longer than registers can be.
+        let cut = records.len() - 9;
+        assert_eq!(numbers(&records[..cut], 16), all[..1]);
+        assert_eq!(numbers(&records, 4096), all[..1]);
+    }
+
+    #[test]
+    fn looks_are_rarer_where_they_are_expensive() {
+        assert_eq!(interval(100_000.0, 0.01), Duration::from_millis(10));
+        assert_eq!(interval(20_000.0, 0.1), SHORTEST);
+        assert_eq!(interval(90_000.0, 0.0), LONGEST);
+    }
+}

@@ -7,7 +7,7 @@
 mod code;
 mod identify;
 mod reader;
-mod unwind;
+pub(crate) mod unwind;
 
 use std::io::{self, Read};
 use std::mem::offset_of;

@@ -82,7 +82,7 @@ pub(super) fn code(input: &[u8]) {
     let mut program = SERVERS[usize::from(*server) % SERVERS.len()].to_vec();
     let Some(whole) = image(&program) else { return };
     let text = whole.section(".text").expect("code");
-    let skipped = (text.end - text.start) * u64::from(*left) / 256 & !3;
+    let skipped = ((text.end - text.start) * u64::from(*left) / 256) & !3;
     let at = whole.file_offset(text.start + skipped).expect("code") as usize;
     let end = whole.file_offset(text.end - 1).expect("code") as usize;
     program[at..end].iter_mut().zip(code).for_each(|(byte, new)| *byte = *new);

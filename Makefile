@@ -23,9 +23,9 @@ BPF := $(filter-out %/vmlinux.h,$(shell find bpf benches -name '*.[ch]' 2>/dev/n
 SCRIPTS := $(addprefix tests/lab/,lib.sh setup suite fetch serve load demo demo-recording) scripts/sweep .ci/run
 # clang-format differs between versions, so CI has one: 16.
 export CLANG_FORMAT ?= $(notdir $(or $(shell command -v clang-format-16),clang-format))
-VM_SCRIPTS := $(addprefix tests/vm/,common data image kernel guest check live matrix server-binary) scripts/debs packaging/dist
+VM_SCRIPTS := $(addprefix tests/vm/,common data image kernel guest check live matrix server-binary) scripts/debs packaging/dist packaging/sbom fuzz/run fuzz/seed
 
-.PHONY: help demo build setup check fmt fmt-check fmt-check-rust fmt-check-bpf lint clippy shellcheck
+.PHONY: help demo build setup check deny fmt fmt-check fmt-check-rust fmt-check-bpf lint clippy shellcheck
 .PHONY: unit unit-tests programs prometheus binaries live chaos schemas truth truth-page guest test test-all bench bench-counting clean
 
 help: ## this list
@@ -61,6 +61,11 @@ lint: clippy shellcheck ## clippy and shellcheck, warnings are errors
 clippy:
 	cargo clippy --locked $(PROFILE) --workspace --all-targets -- -D warnings
 	cargo clippy --locked $(PROFILE) --test live --test binaries --test programs --test prometheus -- -D warnings
+
+deny: ## licences and sources of all dependencies with cargo-deny, and known vulnerabilities where GitHub can be reached
+	cargo deny --locked --offline check --hide-inclusion-graph licenses bans sources
+	@if git ls-remote --quiet https://github.com/RustSec/advisory-db HEAD >/dev/null 2>&1; then cargo deny --locked check advisories; \
+	else echo "advisories: not checked, their database cannot be reached"; fi
 
 shellcheck:
 	shellcheck -x -P SCRIPTDIR $(SCRIPTS)

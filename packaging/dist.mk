@@ -1,8 +1,12 @@
-# Release binaries: dist/armtrace-x86_64 and dist/armtrace-aarch64, on a machine of either architecture.
+# Release binaries, dist/armtrace-x86_64 and dist/armtrace-aarch64, and what each is made of, dist/armtrace-*.cdx.json, on
+# a machine of either architecture.
 
-.PHONY: dist dist-x86_64 dist-aarch64
+.PHONY: dist sbom dist-x86_64 dist-aarch64
 
-dist: dist-x86_64 dist-aarch64 ## static release binaries for both architectures, in dist/
+dist: dist-x86_64 dist-aarch64 sbom ## static release binaries for both architectures, and their bills of materials, in dist/
+
+sbom:
+	packaging/sbom
 
 dist-x86_64 dist-aarch64: dist-%:
 	packaging/dist $*

@@ -9,6 +9,8 @@ pub mod catalog;
 pub mod commands;
 pub mod discovery;
 pub mod export;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 #[cfg(test)]
 mod golden;
 pub mod host;

@@ -34,6 +34,11 @@ enum State {
 }
 
 impl Activity {
+    /// Returns the activity of a new connection.
+    pub fn new() -> Activity {
+        Activity(Mutex::new(State::Idle(Instant::now())))
+    }
+
     /// Notes that a request has come.
     pub fn begin(&self) {
         *self.0.lock() = State::Answering;
@@ -66,7 +71,7 @@ impl Connections {
         if self.tasks.len() >= MOST {
             self.longest_idle().into_iter().for_each(AbortHandle::abort);
         }
-        let activity = Arc::new(Activity(Mutex::new(State::Idle(Instant::now()))));
+        let activity = Arc::new(Activity::new());
         let task = self.tasks.spawn(connection(Arc::clone(&activity)));
         self.open.insert(task.id(), (task, activity));
     }

@@ -22,6 +22,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{watch, AcquireError, Semaphore};
 use tokio::task::spawn_blocking;
@@ -185,7 +186,7 @@ async fn pause_after(error: &io::Error) {
 }
 
 /// Serves one connection until the client closes it, idles too long, or the server stops.
-async fn connection(stream: TcpStream, router: Router, mut stopping: watch::Receiver<bool>) {
+async fn connection(stream: TcpStream, router: Router, stopping: watch::Receiver<bool>) {
     let socket = socket2::SockRef::from(&stream);
     // The connection works without these options too, so failures do not matter.
     let _ = socket.set_tcp_nodelay(true);
@@ -193,11 +194,16 @@ async fn connection(stream: TcpStream, router: Router, mut stopping: watch::Rece
     let _ = socket.set_tcp_notsent_lowat(UNSENT);
     let mut stream = TimeoutStream::new(stream);
     stream.set_write_timeout(Some(UNREAD_TIMEOUT));
+    answer(Box::pin(stream), router, stopping).await;
+}
+
+/// Answers the requests in a stream.
+async fn answer(stream: impl AsyncRead + AsyncWrite + Unpin, router: Router, mut stopping: watch::Receiver<bool>) {
     let mut connection = pin!(http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(REQUEST_TIMEOUT)
         .max_buf_size(UNSENT as usize)
-        .serve_connection(TokioIo::new(Box::pin(stream)), TowerToHyperService::new(router)));
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router)));
     let served = tokio::select! {
         served = connection.as_mut() => served,
         _ = stopping.changed() => {
@@ -208,6 +214,14 @@ async fn connection(stream: TcpStream, router: Router, mut stopping: watch::Rece
     if let Err(error) = served {
         tracing::debug!("HTTP connection: {error}");
     }
+}
+
+/// Answers the requests of one client on a stream, as [`serve`] does.
+#[cfg(any(test, fuzzing))]
+pub(crate) async fn serve_one(stream: impl AsyncRead + AsyncWrite + Unpin, exporter: Arc<Exporter>) {
+    let router = router(exporter).layer(from_fn_with_state(Arc::new(Activity::new()), observed));
+    let (_stopping, stop) = watch::channel(false);
+    answer(stream, router, stop).await;
 }
 
 fn router(exporter: Arc<Exporter>) -> Router {

@@ -13,6 +13,8 @@ mod process;
 
 pub use collector::families;
 pub(crate) use collector::SnapshotCollector;
+#[cfg(any(test, fuzzing))]
+pub(crate) use http::serve_one;
 pub use http::{serve, Exporter};
 pub use listen::{BindError, Listen, Listener};
 pub use process::ProcessSelf;

@@ -123,6 +123,15 @@ fn bias(maps: &str, exe: FileId, address_of: impl Fn(u64) -> Option<u64>) -> Opt
     of_exe.iter().find_map(|m| Some(m.start.wrapping_sub(address_of(m.offset)?)))
 }
 
+/// Does with the text of some process's maps all that is done with it.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn examine_maps(maps: &str) {
+    let _: Vec<FileMapping> = maps.lines().filter_map(file_mapping).collect();
+    if let Some(first) = maps.lines().find_map(parse) {
+        bias(maps, first.file, |offset| offset.checked_mul(3));
+    }
+}
+
 struct Mapping {
     start: u64,
     end: u64,

@@ -107,11 +107,7 @@ impl Memory {
     fn read_batch_into(&self, addrs: &[u64], size: usize, into: &mut [u8]) -> usize {
         let remote: Vec<_> =
             addrs.iter().map(|&a| libc::iovec { iov_base: a as *mut libc::c_void, iov_len: size }).collect();
-        let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
-        // SAFETY: `local` describes `into`, which outlives the call; `remote` is only read, and addresses the other
-        // process.
-        let got = unsafe { libc::process_vm_readv(self.pid, &local, 1, remote.as_ptr(), remote.len() as u64, 0) };
-        usize::try_from(got).unwrap_or(0) / size.max(1)
+        self.read_into(&remote, into).unwrap_or(0) / size.max(1)
     }
 
     /// Reads up to the first address that cannot be read: all before it, and `None` for it. Never empty.
@@ -127,11 +123,57 @@ impl Memory {
 
     /// Reads what can be read in one call, and returns the number of bytes.
     fn read_some(&self, addr: u64, into: &mut [u8]) -> io::Result<usize> {
-        let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
         let remote = libc::iovec { iov_base: addr as *mut libc::c_void, iov_len: into.len() };
-        // SAFETY: `local` describes `into`, which outlives the call; `remote` addresses the other process.
-        let got = unsafe { libc::process_vm_readv(self.pid, &local, 1, &remote, 1, 0) };
+        self.read_into(&[remote], into)
+    }
+
+    /// Reads pieces of the other process up to the first that cannot be read, and returns the number of bytes.
+    fn read_into(&self, remote: &[libc::iovec], into: &mut [u8]) -> io::Result<usize> {
+        #[cfg(any(test, fuzzing))]
+        if self.pid == hostile::PID {
+            return Ok(hostile::read(remote, into));
+        }
+        let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
+        // SAFETY: `local` describes `into`, which outlives the call; `remote` is only read, and addresses the other
+        // process.
+        let got = unsafe { libc::process_vm_readv(self.pid, &local, 1, remote.as_ptr(), remote.len() as u64, 0) };
         usize::try_from(got).map_err(|_| io::Error::last_os_error())
+    }
+}
+
+/// The memory of a server that answers every read with bytes of somebody's choice.
+#[cfg(any(test, fuzzing))]
+pub(crate) mod hostile {
+    use std::cell::RefCell;
+
+    /// The ID of the process that has this memory. There is no such process.
+    pub const PID: i32 = -1;
+
+    thread_local! {
+        static BYTES: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    }
+
+    /// Fills this thread's hostile memory: these bytes over and over, so that nearly every pointer leads to some.
+    pub fn fill(bytes: &[u8]) {
+        BYTES.set(bytes.to_vec());
+    }
+
+    pub(super) fn read(remote: &[libc::iovec], into: &mut [u8]) -> usize {
+        let total = into.len();
+        let mut left = into;
+        BYTES.with_borrow(|bytes| {
+            for piece in remote {
+                let (start, len) = (piece.iov_base as usize, piece.iov_len.min(left.len()));
+                // As in a real process, the upper half is the kernel's.
+                if bytes.is_empty() || start.checked_add(len).is_none_or(|end| end > usize::MAX / 2) {
+                    break;
+                }
+                let (now, later) = std::mem::take(&mut left).split_at_mut(len);
+                now.iter_mut().enumerate().for_each(|(i, byte)| *byte = bytes[(start + i) % bytes.len()]);
+                left = later;
+            }
+        });
+        total - left.len()
     }
 }
 

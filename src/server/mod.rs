@@ -14,8 +14,14 @@ mod threads;
 
 pub use client::{Access, Client};
 pub use error::{ClientError, OpenError, Unsupported};
+#[cfg(any(test, fuzzing))]
+pub(crate) use maps::examine_maps;
 pub use maps::{file_mappings, load_bias, FileMapping};
+#[cfg(any(test, fuzzing))]
+pub(crate) use memory::hostile;
 pub use memory::Memory;
+#[cfg(any(test, fuzzing))]
+pub(crate) use numa::parse as numa_memory;
 pub use numa::{nodes_allowed, NumaMemory};
 pub use option_file::OptionFileError;
 pub use process::{cpu_time_ns, cpus_allowed, has_seccomp_filter, has_shadow_stack, is_another_armtrace, threads};
@@ -109,6 +115,23 @@ impl Target {
             pidfd,
             psi_class: OnceLock::new(),
         })
+    }
+
+    /// Returns a server with this program and [`hostile`] memory.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn hostile(image: Image, family: &'static Family) -> Target {
+        Target {
+            pid: hostile::PID,
+            image,
+            bias: 0,
+            family,
+            flavor: Flavor::Mysql,
+            version: String::new(),
+            symbol_trials: Vec::new(),
+            is_deleted: false,
+            pidfd: std::fs::File::open("/dev/null").expect("a descriptor").into(),
+            psi_class: OnceLock::new(),
+        }
     }
 
     /// Returns a path that opens the program's file in any mount namespace, and even if it has been deleted, as by a

@@ -38,10 +38,11 @@ impl NumaMemory {
     /// Returns what to do if nearly all of the large mappings are on one node although threads may run on `nodes`
     /// nodes; `None` if there is nothing to do.
     pub fn advice(&self, nodes: usize) -> Option<String> {
-        let total: u64 = self.large.values().sum();
+        // Integers could overflow.
+        let total: f64 = self.large.values().map(|bytes| *bytes as f64).sum();
         let (node, most) = self.large.iter().max_by_key(|(_, bytes)| **bytes)?;
         let is_default = self.policies.iter().all(|policy| policy == "default");
-        if nodes < 2 || !is_default || (*most as f64) < NEARLY_ALL * total as f64 {
+        if nodes < 2 || !is_default || (*most as f64) < NEARLY_ALL * total {
             return None;
         }
         Some(format!(
@@ -60,7 +61,7 @@ pub fn nodes_allowed(pid: i32, of_cpu: &[u8]) -> usize {
 }
 
 /// Parses lines like `7f2c0a000000 interleave:0-1 anon=32768 dirty=32768 N0=16384 N1=16384 kernelpagesize_kB=4`.
-fn parse(text: &str) -> NumaMemory {
+pub(crate) fn parse(text: &str) -> NumaMemory {
     let mut memory = NumaMemory::default();
     for line in text.lines() {
         let mut fields = line.split_ascii_whitespace().skip(1);
@@ -141,5 +142,7 @@ mod tests {
         assert_eq!(parse("\n\nx\nx y N=1 Nx=2 N0=\n"), NumaMemory::default());
         let huge = parse("7f00 default anon=1 N0=18446744073709551615 kernelpagesize_kB=18446744073709551615\n");
         assert_eq!(huge.all[&0], u64::MAX);
+        let both = "7f00 default anon=1 N0=18446744073709551615 N1=18446744073709551615 kernelpagesize_kB=4\n";
+        assert_eq!(parse(both).advice(2), None, "half on each");
     }
 }

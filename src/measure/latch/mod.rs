@@ -22,7 +22,7 @@ pub mod record;
 pub mod report;
 mod sampler;
 mod samples;
-mod stacks;
+pub(crate) mod stacks;
 mod status;
 mod tally;
 mod waiting;

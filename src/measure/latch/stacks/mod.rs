@@ -7,7 +7,7 @@
 mod code;
 mod identify;
 mod reader;
-mod unwind;
+pub(crate) mod unwind;
 
 use std::io;
 use std::sync::Arc;

@@ -8,7 +8,7 @@ use crate::analysis::Location;
 use crate::symbols::{stack_pointer, unwind, Arch, Image, Unwind};
 
 /// The number of registers that are unwound, on either architecture.
-pub(super) const REGISTERS: usize = 32;
+pub(crate) const REGISTERS: usize = 32;
 
 /// arm64's link register.
 const LINK: usize = 30;
@@ -21,7 +21,7 @@ const MOST_ROWS: usize = 16_384;
 
 /// The registers of a thread in one of its functions, numbered as the hardware encodes them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Registers {
+pub(crate) struct Registers {
     pub general: [u64; REGISTERS],
     /// The instruction that runs next.
     pub ip: u64,
@@ -29,13 +29,13 @@ pub(super) struct Registers {
 
 /// A part of a thread's stack.
 #[derive(Clone, Copy)]
-pub(super) struct Stack<'a> {
+pub(crate) struct Stack<'a> {
     pub start: u64,
     pub bytes: &'a [u8],
 }
 
 /// Unwinds the stacks of one process's threads.
-pub(super) struct Unwinder {
+pub(crate) struct Unwinder {
     arch: Arch,
     bias: u64,
     /// How to unwind from instructions of the C library, by their address in the process.

@@ -1,21 +1,18 @@
 //! The reader of recordings, and all reports of what it accepts.
-//!
-//! A fuzzer does not find correct checksums. So every input is used twice: as a file, and as frames for a valid file,
-//! which are separated by zero bytes and consist of a kind and a text.
-
-#![no_main]
 
 use std::io::Write;
 
-use armtrace::recording::compare::{self, Comparison, Options, Scaling, Side};
-use armtrace::recording::{Folded, Html, Recording, Report, Text};
 use flate2::write::DeflateEncoder;
 use flate2::Compression;
-use libfuzzer_sys::fuzz_target;
+
+use crate::recording::compare::{self, Comparison, Options, Scaling, Side};
+use crate::recording::{Folded, Html, Recording, Report, Text};
 
 const MARK: &[u8] = b"\x8aARMTR\r\n\x01\0\0\0";
 
-fuzz_target!(|input: &[u8]| {
+/// A fuzzer does not find correct checksums. So every input is used twice: as a file, and as frames for a valid file,
+/// which are separated by zero bytes and consist of a kind and a text.
+pub(super) fn recording(input: &[u8]) {
     report_all(input);
     let mut file = MARK.to_vec();
     for frame in input.split(|byte| *byte == 0) {
@@ -24,7 +21,7 @@ fuzz_target!(|input: &[u8]| {
         }
     }
     report_all(&file);
-});
+}
 
 fn report_all(file: &[u8]) {
     let Ok(recording) = Recording::read_from(file) else { return };

@@ -13,7 +13,7 @@ use super::session::{self, Signals};
 use super::top;
 use super::values::ValueError;
 use super::{Failure, UsageError};
-use crate::export::{Listen, Listener, SnapshotSource};
+use crate::export::{Listen, Listener, Policy, SnapshotSource};
 use crate::measure::Snapshot;
 use crate::present::format;
 use crate::recording::{Recording, Replay};
@@ -74,7 +74,7 @@ async fn serve(recording: Recording, file: &Path, listener: Listener, args: &Rep
     let length = recording.duration();
     let player = Player::start(recording, file, args);
     let end = player.began + length.div_f64(args.speed);
-    let shown = Shown::begin(player, listener)?;
+    let shown = Shown::begin(player, listener, Policy::default())?;
     let goes_on = args.repeat || args.stay;
     tokio::select! {
         () = signals.wait() => shown.stop().await,

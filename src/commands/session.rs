@@ -24,8 +24,9 @@ use crate::server::{Access, Client, Target};
 use crate::symbols::Settings;
 use crate::worker::can_start;
 
-/// The number of threads for work that blocks: a snapshot for those who ask for one, and one for what is drawn.
-const BLOCKING_THREADS: usize = 2;
+/// The number of threads for work that blocks: a snapshot for those who ask for one, one for what is drawn, and the check
+/// of a password.
+const BLOCKING_THREADS: usize = 3;
 
 /// How long a thread may be idle: as long as any process runs.
 const LONG: Duration = Duration::from_secs(100 * 365 * 86400);
@@ -33,7 +34,7 @@ const LONG: Duration = Duration::from_secs(100 * 365 * 86400);
 /// The arguments of every command that attaches to a server, besides which server it is.
 #[derive(Args, Clone, Debug)]
 pub(super) struct AttachArgs {
-    /// Debug file or symbol file of the server, if its program is stripped
+    /// Debug file or symbol file of a stripped server
     #[arg(long, value_name = "FILE")]
     pub symbols: Option<PathBuf>,
     /// Largest share of the server's CPU time that probes may take

@@ -8,14 +8,19 @@ mod events;
 mod http;
 mod listen;
 mod page;
+mod policy;
 mod port_holder;
 mod process;
+mod tls_port;
+mod web;
 
 pub use collector::families;
 pub(crate) use collector::SnapshotCollector;
 pub use http::{serve, Exporter};
 pub use listen::{BindError, Listen, Listener};
+pub use policy::Policy;
 pub use process::ProcessSelf;
+pub use web::{Web, WebFileError};
 
 use crate::measure::Snapshot;
 

@@ -1,7 +1,7 @@
 //! `armtrace run`: attaches, serves metrics and shows the top latches until interrupted or the server ends.
 
 use std::io::{self, IsTerminal};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use super::watch;
 use super::Failure;
 use crate::agent::Agent;
 use crate::attach::Writes;
-use crate::export::{self, Exporter, Listen, Listener, Policy, SnapshotSource, Web};
+use crate::export::{self, Exporter, Hosts, Listen, Listener, Policy, SnapshotSource, Web};
 use crate::ui::LiveView;
 
 #[derive(Args, Clone, Debug)]
@@ -33,6 +33,9 @@ pub(super) struct RunArgs {
     /// TLS and passwords, as in Prometheus's exporters
     #[arg(long = "web.config.file", value_name = "FILE")]
     pub web_config_file: Option<PathBuf>,
+    /// More names that clients may ask for
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', conflicts_with = "watch")]
+    pub allowed_hosts: Vec<String>,
     /// Attach no probe: look at threads' stacks
     #[arg(long, conflicts_with = "watch")]
     pub no_probes: bool,
@@ -56,21 +59,15 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
     }
     let attach = &args.attach;
     let target = session::open(args.pid, attach, Writes::Nothing)?;
-    let policy = policy(args.web_config_file.as_deref())?;
+    // The file is read with the privileges that armtrace keeps, because it may change later.
+    let web = args.web_config_file.as_deref().map(Web::open).transpose()?;
+    let policy = Policy { web, hosts: Hosts::allowing(&args.allowed_hosts) };
     let listener = args.listen.bind()?;
     let Session { agent, ends, runtime } = Session::attach_with_statements(target, attach, args.no_probes)?;
     let ended = runtime.block_on(serve(agent, listener, policy, ends));
     // A thread may still be blocked writing to a terminal that does not read. Do not wait for it.
     runtime.shutdown_background();
     ended
-}
-
-/// Reads who is to be served. Call it with the privileges that armtrace keeps, because the files may change later.
-///
-/// # Errors
-/// Fails if the file cannot be used.
-fn policy(web: Option<&Path>) -> Result<Policy, Failure> {
-    Ok(Policy { web: web.map(Web::open).transpose()? })
 }
 
 /// Serves metrics and shows the live table until the session ends, then detaches the probes.

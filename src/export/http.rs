@@ -3,7 +3,8 @@
 use super::answer::{accepts_gzip, Answer};
 use super::connections::{Activity, Connections};
 use super::events::{Feed, INTERVAL};
-use super::policy::{guarded, Policy, Refused};
+use super::hosts::is_from_here;
+use super::policy::{guarded, Door, Policy, Refused};
 use super::{page, tls_port, Listener, ProcessSelf, SnapshotCollector, SnapshotSource};
 use axum::extract::{Extension, Request, State};
 use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE};
@@ -152,12 +153,14 @@ pub async fn serve(
         tokio::select! {
             () = &mut stop => break,
             accepted = listener.accept(), if connections.have_room() => match accepted {
-                Ok((stream, _)) => connections.serve(|activity| {
+                Ok((stream, client)) => connections.serve(|activity| {
+                    let is_from_here = stream.local_addr().is_ok_and(|here| is_from_here(client, here));
+                    let door = Door { policy: Arc::clone(&policy), is_from_here };
                     // While a connection is not let in, its place is free for others.
                     let router = router
                         .clone()
                         .layer(from_fn_with_state(activity, observed))
-                        .layer(from_fn_with_state(Arc::clone(&policy), guarded));
+                        .layer(from_fn_with_state(door, guarded));
                     connection(stream, router, Arc::clone(&policy), stopping.subscribe())
                 }),
                 Err(error) => pause_after(&error).await,

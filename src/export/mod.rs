@@ -5,6 +5,7 @@ mod answer;
 mod collector;
 mod connections;
 mod events;
+mod hosts;
 mod http;
 mod listen;
 mod page;
@@ -16,6 +17,7 @@ mod web;
 
 pub use collector::families;
 pub(crate) use collector::SnapshotCollector;
+pub use hosts::Hosts;
 pub use http::{serve, Exporter};
 pub use listen::{BindError, Listen, Listener};
 pub use policy::Policy;

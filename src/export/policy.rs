@@ -9,13 +9,24 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use rustls::ServerConfig;
 
+use super::hosts::Hosts;
 use super::web::Web;
 
-/// Who is served, and how. By default, everybody is, over plain HTTP.
+/// Who is served, and how. By default, everybody is, over plain HTTP, by the names of this host.
 #[derive(Default)]
 pub struct Policy {
     /// TLS, passwords and headers, if there is a file for them.
     pub web: Option<Web>,
+    /// The names that this host may be asked by.
+    pub hosts: Hosts,
+}
+
+/// What decides about the requests of one connection.
+#[derive(Clone)]
+pub(super) struct Door {
+    pub policy: Arc<Policy>,
+    /// Whether the client is on this host.
+    pub is_from_here: bool,
 }
 
 /// No connection is served at the moment.
@@ -38,7 +49,13 @@ impl Policy {
 }
 
 /// Answers a request if it is allowed. What is allowed is looked up each time, because a connection may last for days.
-pub(super) async fn guarded(State(policy): State<Arc<Policy>>, request: Request, next: Next) -> Response {
+pub(super) async fn guarded(State(door): State<Door>, request: Request, next: Next) -> Response {
+    let Door { policy, is_from_here } = door;
+    let sent = (request.uri(), request.version(), request.headers());
+    if let Err(wrong) = policy.hosts.check(sent, is_from_here) {
+        policy.hosts.warn(&wrong);
+        return wrong.into_response();
+    }
     let Some(web) = &policy.web else { return next.run(request).await };
     let Some(config) = web.current() else {
         return (StatusCode::INTERNAL_SERVER_ERROR, "the web configuration cannot be used; see the log\n")

@@ -67,7 +67,7 @@ impl Unusable {
 /// The configuration in a file, and which passwords were right.
 pub struct Web {
     path: PathBuf,
-    /// Whether the file had these when armtrace started. A file that is only half written must not open what they close.
+    /// Whether the file had these when armtrace started. A file that is half written must not open what they close.
     speaks_tls: bool,
     has_users: bool,
     state: Mutex<State>,

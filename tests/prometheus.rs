@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use armtrace::export::Exporter;
+use armtrace::export::{Exporter, Policy, Web};
 use armtrace::measure::Snapshot;
 use lab::dashboard::{run, Query};
 use lab::exporter::ServedExporter;
-use lab::prometheus::{promtool_complaints, Prometheus};
+use lab::prometheus::{promtool_complaints, Prometheus, QUICK};
 use lab::repository;
 use lab::snapshots::{busy, empty};
+use lab::tls::Authority;
 
 /// Returns one scrape.
 fn metrics(snapshot: Snapshot) -> String {
@@ -54,4 +55,48 @@ fn a_real_prometheus_answers_every_query() {
             query.owner
         );
     }
+}
+
+/// Prometheus shows a certificate that the file's authority issued, and a password.
+#[test]
+fn a_real_prometheus_scrapes_over_mutual_tls_with_a_password() {
+    let folder = tempfile::tempdir().unwrap();
+    let authority = Authority::new();
+    let (server, client) = (authority.issue("127.0.0.1"), authority.issue("prometheus.example"));
+    let hash = bcrypt::hash("secret", 10).unwrap();
+    let web = format!(
+        "tls_server_config:\n  cert_file: server.crt\n  key_file: server.key\n  client_ca_file: ca.crt\n  \
+         client_auth_type: RequireAndVerifyClientCert\n  client_allowed_sans: [prometheus.example]\n\
+         basic_auth_users:\n  prometheus: {hash}\n"
+    );
+    for (name, text) in [
+        ("ca.crt", &authority.certificate()),
+        ("server.crt", &server.certificate),
+        ("server.key", &server.key),
+        ("client.crt", &client.certificate),
+        ("client.key", &client.key),
+        ("web.yml", &web),
+    ] {
+        std::fs::write(folder.path().join(name), text).unwrap();
+    }
+    let web = Web::open(&folder.path().join("web.yml")).unwrap();
+    let exporter = ServedExporter::with(Policy { web: Some(web), ..Policy::default() }, || busy(5));
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let secured = |password: &str| {
+        format!(
+            ", scheme: https, tls_config: {{ca_file: {}, cert_file: {}, key_file: {}}}, \
+             basic_auth: {{username: prometheus, password: {password}}}",
+            path("ca.crt"),
+            path("client.crt"),
+            path("client.key")
+        )
+    };
+    let targets = std::slice::from_ref(&exporter.address);
+    let prometheus = Prometheus::scraping_with(QUICK, targets, &secured("secret"));
+    prometheus.wait_for_rates(1);
+    let strangers = [secured("wrong"), String::new()].map(|more| Prometheus::scraping_with(QUICK, targets, &more));
+    for stranger in strangers {
+        stranger.wait_for("a failed scrape", || stranger.query("up == 0").is_ok_and(|series| series.len() == 1));
+    }
+    assert_eq!(prometheus.query("up == 1").unwrap().len(), 1);
 }

@@ -8,7 +8,7 @@ use tracing_subscriber::filter;
 use crate::agent::AttachError;
 use crate::attach::MissingPrivilege;
 use crate::audit::AuditError;
-use crate::export::BindError;
+use crate::export::{BindError, WebFileError};
 use crate::measure::statements::UncountedStatements;
 use crate::measure::watchpoint::Unwatched;
 use crate::present::foreign::harmless;
@@ -93,6 +93,9 @@ pub enum Failure {
     /// The port cannot be bound.
     #[error(transparent)]
     Listen(#[from] BindError),
+    /// The file of `--web.config.file` cannot be used.
+    #[error(transparent)]
+    Web(#[from] WebFileError),
     /// The runtime cannot be started, or signals cannot be received.
     #[error("cannot start: {0}")]
     Start(io::Error),

@@ -13,7 +13,7 @@ use super::session::{self, Signals};
 use super::top;
 use super::values::ValueError;
 use super::{Failure, UsageError};
-use crate::export::{Listen, Listener, SnapshotSource};
+use crate::export::{Hosts, Listen, Listener, Policy, SnapshotSource};
 use crate::measure::Snapshot;
 use crate::present::format;
 use crate::recording::{Recording, Replay};
@@ -26,6 +26,9 @@ pub(super) struct ReplayArgs {
     /// Address to serve metrics on
     #[arg(long, default_value = ":9435", value_name = "ADDR:PORT")]
     listen: Listen,
+    /// More names that clients may ask for
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    allowed_hosts: Vec<String>,
     /// Speed relative to the recording, 0.1 to 1000
     #[arg(long, default_value = "1", value_name = "TIMES", value_parser = speed)]
     speed: f64,
@@ -35,8 +38,8 @@ pub(super) struct ReplayArgs {
     /// At the end, go on serving the last figures
     #[arg(long)]
     stay: bool,
-    /// The full screen of `armtrace top`, without metrics
-    #[arg(long, conflicts_with_all = ["listen", "stay"])]
+    /// The full screen of `armtrace top`, no metrics
+    #[arg(long, conflicts_with_all = ["listen", "stay", "allowed_hosts"])]
     top: bool,
     /// Refresh interval of --top
     #[arg(long, default_value = top::DELAY, value_name = "TIME", value_parser = top::delay, requires = "top")]
@@ -74,7 +77,8 @@ async fn serve(recording: Recording, file: &Path, listener: Listener, args: &Rep
     let length = recording.duration();
     let player = Player::start(recording, file, args);
     let end = player.began + length.div_f64(args.speed);
-    let shown = Shown::begin(player, listener)?;
+    let policy = Policy { hosts: Hosts::allowing(&args.allowed_hosts), ..Policy::default() };
+    let shown = Shown::begin(player, listener, policy)?;
     let goes_on = args.repeat || args.stay;
     tokio::select! {
         () = signals.wait() => shown.stop().await,

@@ -1,6 +1,7 @@
 //! `armtrace run`: attaches, serves metrics and shows the top latches until interrupted or the server ends.
 
 use std::io::{self, IsTerminal};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use super::watch;
 use super::Failure;
 use crate::agent::Agent;
 use crate::attach::Writes;
-use crate::export::{self, Exporter, Listen, Listener, SnapshotSource};
+use crate::export::{self, Exporter, Hosts, Listen, Listener, Policy, SnapshotSource, Web};
 use crate::ui::LiveView;
 
 #[derive(Args, Clone, Debug)]
@@ -29,13 +30,19 @@ pub(super) struct RunArgs {
     /// Address to serve metrics on
     #[arg(long, default_value = ":9435", value_name = "ADDR:PORT")]
     pub listen: Listen,
+    /// TLS and passwords, as in Prometheus's exporters
+    #[arg(long = "web.config.file", value_name = "FILE")]
+    pub web_config_file: Option<PathBuf>,
+    /// More names that clients may ask for
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', conflicts_with = "watch")]
+    pub allowed_hosts: Vec<String>,
     /// Attach no probe: look at threads' stacks
     #[arg(long, conflicts_with = "watch")]
     pub no_probes: bool,
-    /// Watch this latch's cache line for false sharing, report and exit; a part of its name is enough
+    /// Watch the cache line of a latch, by a part of its name, for false sharing, and exit
     #[arg(long, value_name = "LATCH", conflicts_with = "listen")]
     pub watch: Option<String>,
-    /// Watch even in a virtual machine on x86, where a watched access can kill the server
+    /// Watch in a virtual machine on x86 too, where it can kill the server
     #[arg(long, requires = "watch")]
     pub accept_crash_risk: bool,
     /// Output of --watch: text or json
@@ -52,17 +59,20 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
     }
     let attach = &args.attach;
     let target = session::open(args.pid, attach, Writes::Nothing)?;
+    // The file is read with the privileges that armtrace keeps, because it may change later.
+    let web = args.web_config_file.as_deref().map(Web::open).transpose()?;
+    let policy = Policy { web, hosts: Hosts::allowing(&args.allowed_hosts) };
     let listener = args.listen.bind()?;
     let Session { agent, ends, runtime } = Session::attach_with_statements(target, attach, args.no_probes)?;
-    let ended = runtime.block_on(serve(agent, listener, ends));
+    let ended = runtime.block_on(serve(agent, listener, policy, ends));
     // A thread may still be blocked writing to a terminal that does not read. Do not wait for it.
     runtime.shutdown_background();
     ended
 }
 
 /// Serves metrics and shows the live table until the session ends, then detaches the probes.
-async fn serve(agent: Agent, listener: Listener, mut ends: Ends) -> Result<(), Failure> {
-    let shown = Shown::begin(agent.source(), listener)?;
+async fn serve(agent: Agent, listener: Listener, policy: Policy, mut ends: Ends) -> Result<(), Failure> {
+    let shown = Shown::begin(agent.source(), listener, policy)?;
     if watch(&agent, &mut ends).await == EndedBy::Server {
         eprintln!("armtrace: process {} has ended", agent.target.pid);
     }
@@ -86,13 +96,13 @@ impl Shown {
     ///
     /// # Errors
     /// Fails if the metrics cannot be registered.
-    pub fn begin(source: Arc<dyn SnapshotSource>, listener: Listener) -> Result<Shown, Failure> {
+    pub fn begin(source: Arc<dyn SnapshotSource>, listener: Listener, policy: Policy) -> Result<Shown, Failure> {
         let exporter = Exporter::new(Arc::clone(&source));
         let exporter = exporter.map_err(Failure::Export)?;
         let (last, is_last) = oneshot::channel();
-        let view = tokio::spawn(show(source, listener.url(), is_last));
+        let view = tokio::spawn(show(source, listener.url(policy.speaks_tls()), is_last));
         let (stop, stopped) = oneshot::channel::<()>();
-        let server = tokio::spawn(export::serve(listener, exporter, async { _ = stopped.await }));
+        let server = tokio::spawn(export::serve(listener, exporter, policy, async { _ = stopped.await }));
         Ok(Shown { view, last, server, stop })
     }
 

@@ -24,8 +24,9 @@ use crate::server::{Access, Client, Target};
 use crate::symbols::Settings;
 use crate::worker::can_start;
 
-/// The number of threads for work that blocks: a snapshot for those who ask for one, and one for what is drawn.
-const BLOCKING_THREADS: usize = 2;
+/// The number of threads for work that blocks: a snapshot for those who ask for one, one for what is drawn, and the
+/// check of a password.
+const BLOCKING_THREADS: usize = 3;
 
 /// How long a thread may be idle: as long as any process runs.
 const LONG: Duration = Duration::from_secs(100 * 365 * 86400);
@@ -33,13 +34,13 @@ const LONG: Duration = Duration::from_secs(100 * 365 * 86400);
 /// The arguments of every command that attaches to a server, besides which server it is.
 #[derive(Args, Clone, Debug)]
 pub(super) struct AttachArgs {
-    /// Debug file or symbol file of the server, if its program is stripped
+    /// Debug file or symbol file of a stripped server
     #[arg(long, value_name = "FILE")]
     pub symbols: Option<PathBuf>,
     /// Largest share of the server's CPU time that probes may take
     #[arg(long, default_value = MAX_OVERHEAD, value_name = "SHARE", value_parser = share)]
     pub max_overhead: f64,
-    /// Samples of the CPU time per CPU and second; 0 for none [default: 99, or what the budget allows]
+    /// Samples of the CPU time per CPU and second; 0 for none [default: 99, or as the budget allows]
     #[arg(long, value_name = "HZ", value_parser = clap::value_parser!(u32).range(..=1000))]
     pub sample_hz: Option<u32>,
     /// Parts of the machine between which handoffs are counted: auto, node, cache, core or off

@@ -49,6 +49,7 @@ impl Failure {
             | Failure::Roots(_)
             | Failure::Scaling(_)
             | Failure::Listen(_)
+            | Failure::Web(_)
             | Failure::Start(_)
             | Failure::Export(_)
             | Failure::Terminal(_)
@@ -104,7 +105,7 @@ mod tests {
     use std::collections::BTreeSet;
     use std::fmt::Debug;
     use std::io;
-    use std::path::PathBuf;
+    use std::path::{Path, PathBuf};
 
     use strum::VariantNames;
 
@@ -113,7 +114,7 @@ mod tests {
     use crate::attach::MissingPrivilege;
     use crate::commands::{FileError, UsageError};
     use crate::discovery::Unrecognized;
-    use crate::export::{BindError, Listen};
+    use crate::export::{BindError, Listen, Web};
     use crate::recording::compare::ScalingError;
     use crate::server::Unsupported;
     use crate::symbols::{ImageError, NamedFileError, UnusableFile};
@@ -224,6 +225,7 @@ mod tests {
             (Failure::Roots(io()), Failed),
             (Failure::Scaling(ScalingError::OneRecording), Failed),
             (Failure::Listen(BindError::NoSuchAddress(Listen::default())), Failed),
+            (Failure::Web(Web::open(Path::new("/missing")).err().expect("an error")), Failed),
             (Failure::Start(io()), Failed),
             (Failure::Export(prometheus::Error::AlreadyReg), Failed),
             (Failure::Terminal(io()), Failed),

@@ -3,7 +3,9 @@
 use super::answer::{accepts_gzip, Answer};
 use super::connections::{Activity, Connections};
 use super::events::{Feed, INTERVAL};
-use super::{page, Listener, ProcessSelf, SnapshotCollector, SnapshotSource};
+use super::hosts::is_from_here;
+use super::policy::{guarded, Door, Policy, Refused};
+use super::{page, tls_port, Listener, ProcessSelf, SnapshotCollector, SnapshotSource};
 use axum::extract::{Extension, Request, State};
 use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE};
 use axum::http::{HeaderMap, StatusCode};
@@ -17,7 +19,7 @@ use hyper_util::service::TowerToHyperService;
 use prometheus::{Registry, TextEncoder};
 use std::future::Future;
 use std::io;
-use std::pin::pin;
+use std::pin::{pin, Pin};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -31,6 +33,8 @@ use tokio_io_timeout::TimeoutStream;
 
 /// The longest that a client may take to send a request, and that a connection may be idle between two requests.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+/// The longest that a TLS handshake may take.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest that a client may leave a response unread before the connection is closed.
 const UNREAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// The most bytes of a response that the kernel holds beside those on their way, and that hyper does. Without a limit,
@@ -131,7 +135,13 @@ impl Exporter {
 ///
 /// # Errors
 /// Fails if the listener cannot be registered with the runtime.
-pub async fn serve(listener: Listener, exporter: Exporter, stop: impl Future<Output = ()>) -> io::Result<()> {
+pub async fn serve(
+    listener: Listener,
+    exporter: Exporter,
+    policy: Policy,
+    stop: impl Future<Output = ()>,
+) -> io::Result<()> {
+    let policy = Arc::new(policy);
     let listener = TcpListener::from_std(listener.into_std())?;
     let exporter = Arc::new(exporter);
     let router = router(Arc::clone(&exporter));
@@ -143,9 +153,15 @@ pub async fn serve(listener: Listener, exporter: Exporter, stop: impl Future<Out
         tokio::select! {
             () = &mut stop => break,
             accepted = listener.accept(), if connections.have_room() => match accepted {
-                Ok((stream, _)) => connections.serve(|activity| {
-                    let router = router.clone().layer(from_fn_with_state(Arc::clone(&activity), observed));
-                    connection(stream, router, stopping.subscribe())
+                Ok((stream, client)) => connections.serve(|activity| {
+                    let is_from_here = stream.local_addr().is_ok_and(|here| is_from_here(client, here));
+                    let door = Door { policy: Arc::clone(&policy), is_from_here };
+                    // While a connection is not let in, its place is free for others.
+                    let router = router
+                        .clone()
+                        .layer(from_fn_with_state(activity, observed))
+                        .layer(from_fn_with_state(door, guarded));
+                    connection(stream, router, Arc::clone(&policy), stopping.subscribe())
                 }),
                 Err(error) => pause_after(&error).await,
             },
@@ -186,19 +202,41 @@ async fn pause_after(error: &io::Error) {
 }
 
 /// Serves one connection until the client closes it, idles too long, or the server stops.
-async fn connection(stream: TcpStream, router: Router, stopping: watch::Receiver<bool>) {
+async fn connection(stream: TcpStream, router: Router, policy: Arc<Policy>, mut stopping: watch::Receiver<bool>) {
     let socket = socket2::SockRef::from(&stream);
     // The connection works without these options too, so failures do not matter.
     let _ = socket.set_tcp_nodelay(true);
     let _ = socket.set_tcp_user_timeout(Some(UNREAD_TIMEOUT));
     let _ = socket.set_tcp_notsent_lowat(UNSENT);
-    let mut stream = TimeoutStream::new(stream);
-    stream.set_write_timeout(Some(UNREAD_TIMEOUT));
-    answer(Box::pin(stream), router, stopping).await;
+    let tls = match policy.tls() {
+        Ok(None) => return requests(impatient(stream), router, stopping).await,
+        Ok(Some(tls)) => tls,
+        Err(Refused) => return,
+    };
+    let secured = tokio::select! {
+        secured = timeout(HANDSHAKE_TIMEOUT, tls_port::accept(stream, tls)) => secured,
+        _ = stopping.changed() => return,
+    };
+    match secured {
+        Ok(Ok(stream)) => requests(stream, router, stopping).await,
+        Ok(Err(error)) => tracing::debug!("TLS connection: {error}"),
+        Err(_) => tracing::debug!("TLS connection: the handshake takes too long"),
+    }
 }
 
-/// Answers the requests in a stream.
-async fn answer(stream: impl AsyncRead + AsyncWrite + Unpin, router: Router, mut stopping: watch::Receiver<bool>) {
+/// Returns a stream that is closed if the client does not read.
+pub(super) fn impatient(stream: TcpStream) -> Pin<Box<TimeoutStream<TcpStream>>> {
+    let mut stream = TimeoutStream::new(stream);
+    stream.set_write_timeout(Some(UNREAD_TIMEOUT));
+    Box::pin(stream)
+}
+
+/// Answers the requests of a connection.
+async fn requests(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    router: Router,
+    mut stopping: watch::Receiver<bool>,
+) {
     let mut connection = pin!(http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(REQUEST_TIMEOUT)
@@ -218,10 +256,10 @@ async fn answer(stream: impl AsyncRead + AsyncWrite + Unpin, router: Router, mut
 
 /// Answers the requests of one client on a stream, as [`serve`] does.
 #[cfg(any(test, fuzzing))]
-pub(crate) async fn serve_one(stream: impl AsyncRead + AsyncWrite + Unpin, exporter: Arc<Exporter>) {
+pub(crate) async fn serve_one(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, exporter: Arc<Exporter>) {
     let router = router(exporter).layer(from_fn_with_state(Arc::new(Activity::new()), observed));
     let (_stopping, stop) = watch::channel(false);
-    answer(stream, router, stop).await;
+    requests(stream, router, stop).await;
 }
 
 fn router(exporter: Arc<Exporter>) -> Router {

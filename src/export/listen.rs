@@ -181,13 +181,14 @@ impl Listener {
         self.0.local_addr().expect("a bound socket has an address")
     }
 
-    /// Returns the URL of the metrics for a browser on this host.
-    pub fn url(&self) -> String {
+    /// Returns the URL of the metrics for a browser on this host, with `https` if the port is to speak TLS.
+    pub fn url(&self, speaks_tls: bool) -> String {
+        let scheme = if speaks_tls { "https" } else { "http" };
         let address = self.address();
         if address.ip().is_unspecified() {
-            format!("http://localhost:{}/metrics", address.port())
+            format!("{scheme}://localhost:{}/metrics", address.port())
         } else {
-            format!("http://{address}/metrics")
+            format!("{scheme}://{address}/metrics")
         }
     }
 
@@ -232,7 +233,8 @@ mod tests {
         if listener.address().is_ipv6() {
             TcpStream::connect(("::1", port)).unwrap();
         }
-        assert_eq!(listener.url(), format!("http://localhost:{port}/metrics"));
+        assert_eq!(listener.url(false), format!("http://localhost:{port}/metrics"));
+        assert_eq!(listener.url(true), format!("https://localhost:{port}/metrics"));
     }
 
     #[test]

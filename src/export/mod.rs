@@ -5,19 +5,26 @@ mod answer;
 mod collector;
 mod connections;
 mod events;
+mod hosts;
 mod http;
 mod listen;
 mod page;
+mod policy;
 mod port_holder;
 mod process;
+mod tls_port;
+mod web;
 
 pub use collector::families;
 pub(crate) use collector::SnapshotCollector;
+pub use hosts::Hosts;
 #[cfg(any(test, fuzzing))]
 pub(crate) use http::serve_one;
 pub use http::{serve, Exporter};
 pub use listen::{BindError, Listen, Listener};
+pub use policy::Policy;
 pub use process::ProcessSelf;
+pub use web::{Web, WebFileError};
 
 use crate::measure::Snapshot;
 

@@ -1,5 +1,6 @@
 //! The HTTP server with well-behaved and badly behaved clients.
 
+use armtrace::export::{Hosts, Policy};
 use armtrace::measure::{Replayed, Snapshot};
 use armtrace::model::{Kind, Mode};
 use lab::exporter::ServedExporter;
@@ -124,7 +125,7 @@ fn it_stops_soon_with_any_clients() {
     };
     let mut silent = connect("");
     let _half = connect("GET /metrics HTTP/1.1\r\nHost:");
-    let _waiting = connect("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+    let _waiting = connect("GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n");
     get(&server.address, "/healthz").unwrap();
     let address = server.address.clone();
     let took = server.stop();
@@ -139,7 +140,7 @@ fn idle_connections_do_not_delay_the_stop() {
     let stop = || {
         let server = ServedExporter::of(|| busy(5));
         let mut stream = TcpStream::connect(&server.address).unwrap();
-        stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+        stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
         assert!(stream.read(&mut [0; 1024]).unwrap() > 0);
         server.stop()
     };
@@ -199,7 +200,7 @@ fn idle_connections_do_not_keep_others_out() {
     let idle = || {
         let mut stream = TcpStream::connect(&server.address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-        stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+        stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
         let answered = stream.read(&mut [0; 1024]).is_ok_and(|bytes| bytes > 0);
         (stream, answered)
     };
@@ -212,7 +213,7 @@ fn idle_connections_do_not_keep_others_out() {
     assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
     // The last ones still have their place.
     let (mut last, _) = idle.into_iter().next_back().unwrap();
-    last.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    last.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
     assert!(last.read(&mut [0; 1024]).is_ok_and(|bytes| bytes > 0));
 }
 
@@ -315,7 +316,7 @@ fn a_page_that_does_not_read_is_closed() {
     let address: std::net::SocketAddr = server.address.parse().unwrap();
     socket.connect(&address.into()).unwrap();
     let mut stream = TcpStream::from(socket);
-    write!(stream, "GET /events HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    write!(stream, "GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
     thread::sleep(Duration::from_secs(16));
     // What was under way is still there to read, and then nothing more comes.
     stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
@@ -403,4 +404,36 @@ fn only_clients_that_accept_gzip_get_it() {
         assert!(unpacked == plain, "{path} differs");
         println!("{path}: {} bytes, {} with gzip", plain.len(), gzip.len());
     }
+}
+
+/// A web page's own name may stand for this host's address, but its requests have the page's name.
+#[test]
+fn a_request_for_another_host_is_turned_away() {
+    let server = ServedExporter::of(|| busy(5));
+    let status = |request: &str| {
+        let mut stream = TcpStream::connect(&server.address).unwrap();
+        write!(stream, "{request}\r\nConnection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.contains(" 200 ") || !answer.contains("armtrace_"), "{answer}");
+        (answer[9..12].to_owned(), answer)
+    };
+    for path in ["/metrics", "/", "/events", "/healthz"] {
+        let (code, answer) = status(&format!("GET {path} HTTP/1.1\r\nHost: evil.example:9435"));
+        assert!(code == "421" && answer.contains("start armtrace with --allowed-hosts evil.example"), "{answer}");
+    }
+    assert_eq!(status(&format!("GET /metrics HTTP/1.1\r\nHost: {}", server.address)).0, "200");
+    assert_eq!(status("GET /metrics HTTP/1.1\r\nHost: localhost").0, "200");
+    assert_eq!(status("GET /metrics HTTP/1.0").0, "200");
+    assert_eq!(status("GET /metrics HTTP/1.1").0, "400");
+    assert_eq!(status("GET /metrics HTTP/1.1\r\nHost: localhost\r\nHost: evil.example").0, "400");
+    assert_eq!(status("GET http://evil.example/metrics HTTP/1.1\r\nHost: localhost").0, "421");
+}
+
+#[test]
+fn a_name_that_the_user_allows_is_served() {
+    let hosts = Hosts::allowing(&["metrics.example".to_owned()]);
+    let server = ServedExporter::with(Policy { hosts, ..Policy::default() }, || busy(5));
+    let head = |host: &str| get_with(&server, "/metrics", &format!("Host: {host}\r\n")).0;
+    assert!(head("metrics.example:9435").contains(" 200 ") && head("other.example").contains(" 421 "));
 }

@@ -4,3 +4,4 @@ mod dashboard;
 mod http;
 mod metrics;
 mod reference;
+mod web;

@@ -1,6 +1,6 @@
 //! An exporter served on a loopback port.
 
-use armtrace::export::{serve, Exporter, Listen};
+use armtrace::export::{serve, Exporter, Listen, Policy};
 use armtrace::measure::Snapshot;
 use std::io;
 use std::sync::Arc;
@@ -21,12 +21,17 @@ pub struct ServedExporter {
 impl ServedExporter {
     /// Serves a source of snapshots on a free port.
     pub fn of(source: impl Fn() -> Snapshot + Send + Sync + 'static) -> ServedExporter {
+        ServedExporter::with(Policy::default(), source)
+    }
+
+    /// Like [`ServedExporter::of`], for those whom a policy allows.
+    pub fn with(policy: Policy, source: impl Fn() -> Snapshot + Send + Sync + 'static) -> ServedExporter {
         let listener = "127.0.0.1:0".parse::<Listen>().unwrap().bind().unwrap();
         let address = listener.address().to_string();
         let exporter = Exporter::new(Arc::new(source)).unwrap();
         let (stop, stopped) = oneshot::channel();
         let runtime = Runtime::new().unwrap();
-        let served = runtime.spawn(serve(listener, exporter, async { _ = stopped.await }));
+        let served = runtime.spawn(serve(listener, exporter, policy, async { _ = stopped.await }));
         ServedExporter { address, runtime, stop, served }
     }
 

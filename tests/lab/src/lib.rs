@@ -19,6 +19,7 @@ pub mod prometheus;
 pub mod releases;
 pub mod server;
 pub mod snapshots;
+pub mod tls;
 pub mod toolchain;
 pub mod tracer;
 

@@ -42,12 +42,17 @@ impl Prometheus {
 
     /// Like [`Prometheus::scraping`], at another pace.
     pub fn scraping_at(pace: Pace, targets: &[String]) -> Prometheus {
+        Prometheus::scraping_with(pace, targets, "")
+    }
+
+    /// Like [`Prometheus::scraping_at`], with more settings of the scrape, such as `, scheme: https`.
+    pub fn scraping_with(pace: Pace, targets: &[String], more: &str) -> Prometheus {
         let directory = tempfile::tempdir().unwrap();
         let address = free_address();
         let interval = pace.scrape_interval;
         let config = format!(
             "global: {{scrape_interval: {interval}, scrape_timeout: {interval}}}\n\
-             scrape_configs: [{{job_name: armtrace, static_configs: [{{targets: {targets:?}}}]}}]\n"
+             scrape_configs: [{{job_name: armtrace, static_configs: [{{targets: {targets:?}}}]{more}}}]\n"
         );
         let config_file = directory.path().join("prometheus.yml");
         fs::write(&config_file, config).unwrap();
@@ -87,7 +92,8 @@ impl Prometheus {
         self.wait_for("to scrape", || self.query(&scraped).is_ok_and(|series| series.len() == targets));
     }
 
-    fn wait_for(&self, what: &str, mut done: impl FnMut() -> bool) {
+    /// Waits until something is done.
+    pub fn wait_for(&self, what: &str, mut done: impl FnMut() -> bool) {
         let began = Instant::now();
         while !done() {
             if began.elapsed() > Duration::from_secs(180) {

@@ -1,0 +1,73 @@
+//! Who is served, and how connections are secured.
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::http::header::WWW_AUTHENTICATE;
+use axum::http::StatusCode;
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use rustls::ServerConfig;
+
+use super::hosts::Hosts;
+use super::web::Web;
+
+/// Who is served, and how. By default, everybody is, over plain HTTP, by the names of this host.
+#[derive(Default)]
+pub struct Policy {
+    /// TLS, passwords and headers, if there is a file for them.
+    pub web: Option<Web>,
+    /// The names that this host may be asked by.
+    pub hosts: Hosts,
+}
+
+/// What decides about the requests of one connection.
+#[derive(Clone)]
+pub(super) struct Door {
+    pub policy: Arc<Policy>,
+    /// Whether the client is on this host.
+    pub is_from_here: bool,
+}
+
+/// No connection is served at the moment.
+pub(super) struct Refused;
+
+impl Policy {
+    /// Returns whether TLS is spoken.
+    pub fn speaks_tls(&self) -> bool {
+        self.web.as_ref().is_some_and(Web::speaks_tls)
+    }
+
+    /// Returns how a new connection is secured, if it is.
+    pub(super) fn tls(&self) -> Result<Option<Arc<ServerConfig>>, Refused> {
+        match self.web.as_ref().filter(|web| web.speaks_tls()) {
+            // Without TLS, a file of no use is a matter of each request.
+            None => Ok(None),
+            Some(web) => Ok(Some(web.current().and_then(|config| config.tls.clone()).ok_or(Refused)?)),
+        }
+    }
+}
+
+/// Answers a request if it is allowed. What is allowed is looked up each time, because a connection may last for days.
+pub(super) async fn guarded(State(door): State<Door>, request: Request, next: Next) -> Response {
+    let Door { policy, is_from_here } = door;
+    let sent = (request.uri(), request.version(), request.headers());
+    if let Err(wrong) = policy.hosts.check(sent, is_from_here) {
+        policy.hosts.warn(&wrong);
+        return wrong.into_response();
+    }
+    let Some(web) = &policy.web else { return next.run(request).await };
+    let Some(config) = web.current() else {
+        return (StatusCode::INTERNAL_SERVER_ERROR, "the web configuration cannot be used; see the log\n")
+            .into_response();
+    };
+    let mut response = match web.admits(&config, request.headers()).await {
+        true => next.run(request).await,
+        false => {
+            let ask = [(WWW_AUTHENTICATE, "Basic realm=\"armtrace\", charset=\"UTF-8\"")];
+            (StatusCode::UNAUTHORIZED, ask, "a user's name and password are required\n").into_response()
+        }
+    };
+    config.add_headers(&mut response);
+    response
+}

@@ -237,7 +237,7 @@ mod tests {
     #[test]
     fn once_not_all_can_stay_they_get_a_part() {
         let mut governor = Governor::new(0.01, 0.5, 2);
-        assert_eq!(governor.turns(2.0, 0.0, &[used(1.0, 0.011), used(1.0, 0.008)]), [Turn::Always; 2]);
+        assert_eq!(governor.turns(2.0, 0.0, &[used(1.0, 0.017), used(1.0, 0.002)]), [Turn::Always; 2]);
         let turns = governor.turns(2.0, 0.0, &[used(1.0, 0.1), used(1.0, 0.002)]);
         assert_eq!(turns[1], Turn::Always);
         let sum: f64 = given(&mut Governor::new(0.01, 0.5, 1), 1, 1.2, 0.1).iter().sum();

@@ -218,7 +218,9 @@ mod tests {
         records.extend(key_of(&LATCH));
         records.extend(&registers);
         records.extend(6u64.to_ne_bytes());
-        let all = [(5, None, None), (0x7f00, Some((key_of(&LATCH), 3)), Some(77)), (6, None, None)];
+        let thread = |doing, seen| SeenThread { doing, seen };
+        let waits = thread(0x7f00, Some((key_of(&LATCH), 3)));
+        let all = [(thread(5, None), None), (waits, Some(77)), (thread(6, None), None)];
         assert_eq!(numbers(&records, 16), all);
         let at = super::records(&records, 16).find_map(|(_, at)| at).unwrap();
         assert_eq!(at.registers[..3], [0, 9, 0]);

@@ -1,9 +1,9 @@
 //! Looks at all threads of the server at intervals, also while probes are off.
 //!
 //! While the probes of a group are on, each look shows what threads do that wait for a latch: what their stacks say, on
-//! which word they sleep, or in which code they spin. While the probes are off, threads are taken to wait for a latch as
-//! often as threads that did the same waited for it before. A look finds cold caches, so what it has seen is evaluated
-//! later, many looks at a time.
+//! which word they sleep, or in which code they spin. While the probes are off, threads are taken to wait for a latch
+//! as often as threads that did the same waited for it before. A look finds cold caches, so what it has seen is
+//! evaluated later, many looks at a time.
 
 use std::io;
 use std::sync::Arc;

@@ -62,9 +62,9 @@ clippy:
 	cargo clippy --locked $(PROFILE) --workspace --all-targets -- -D warnings
 	cargo clippy --locked $(PROFILE) --test live --test binaries --test programs --test prometheus -- -D warnings
 
-deny: ## licences and sources of all dependencies with cargo-deny, and known vulnerabilities where GitHub can be reached
+deny: ## licences and sources of all dependencies with cargo-deny, and known vulnerabilities where their database can be reached
 	cargo deny --locked --offline check --hide-inclusion-graph licenses bans sources
-	@if git ls-remote --quiet https://github.com/RustSec/advisory-db HEAD >/dev/null 2>&1; then cargo deny --locked check advisories; \
+	@if timeout 60 cargo deny fetch db >/dev/null 2>&1; then cargo deny --locked check advisories; \
 	else echo "advisories: not checked, their database cannot be reached"; fi
 
 shellcheck:

@@ -201,10 +201,9 @@ mod tests {
     const WAIT_SEEN: u64 = 1 << types::doing_bit::DOING_WAIT_SEEN.0;
     const WITH_REGISTERS: u64 = 1 << types::doing_bit::DOING_REGISTERS.0;
 
-    fn numbers(records: &[u8], registers: usize) -> Vec<(u64, Option<(MapKey, u8)>, Option<u32>)> {
-        super::records(records, registers)
-            .map(|(thread, at)| (thread.doing, thread.seen, at.map(|at| at.tid)))
-            .collect()
+    /// Returns what threads do, and their IDs if they may wait.
+    fn numbers(records: &[u8], registers: usize) -> Vec<(SeenThread, Option<u32>)> {
+        super::records(records, registers).map(|(thread, at)| (thread, at.map(|at| at.tid))).collect()
     }
 
     #[test]

@@ -16,8 +16,9 @@ use lab::server::{wait_for, Options, Server};
 /// The window with a budget. Two full periods of the duty cycle: part of a period may contain no on-time, or only
 /// on-time.
 const LIMITED: Duration = Duration::from_secs(32);
-/// The window without one, in which every wait is seen.
-const UNLIMITED: Duration = Duration::from_secs(6);
+/// The window without one, in which every wait is seen. It is compared with the other, and in 6 s its sum was up to 6 %
+/// from performance_schema's, which is nearly what the estimates' interval allows.
+const UNLIMITED: Duration = Duration::from_secs(15);
 
 /// Estimates must be as close to performance_schema's figures as this multiple of their 95 % interval says: four
 /// standard errors.

@@ -156,12 +156,7 @@ pub async fn serve(
                 Ok((stream, client)) => connections.serve(|activity| {
                     let is_from_here = stream.local_addr().is_ok_and(|here| is_from_here(client, here));
                     let door = Door { policy: Arc::clone(&policy), is_from_here };
-                    // While a connection is not let in, its place is free for others.
-                    let router = router
-                        .clone()
-                        .layer(from_fn_with_state(activity, observed))
-                        .layer(from_fn_with_state(door, guarded));
-                    connection(stream, router, Arc::clone(&policy), stopping.subscribe())
+                    connection(stream, behind(door, router.clone(), activity), Arc::clone(&policy), stopping.subscribe())
                 }),
                 Err(error) => pause_after(&error).await,
             },
@@ -254,12 +249,18 @@ async fn requests(
     }
 }
 
-/// Answers the requests of one client on a stream, as [`serve`] does.
+/// Returns the router of one connection. While its requests are not let in, its place is free for others.
+fn behind(door: Door, router: Router, activity: Arc<Activity>) -> Router {
+    router.layer(from_fn_with_state(activity, observed)).layer(from_fn_with_state(door, guarded))
+}
+
+/// Answers the requests of one client on a stream, as [`serve`] does, whichever host they are for.
 #[cfg(any(test, fuzzing))]
 pub(crate) async fn serve_one(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, exporter: Arc<Exporter>) {
-    let router = router(exporter).layer(from_fn_with_state(Arc::new(Activity::new()), observed));
+    let hosts = super::Hosts::allowing(&["*".to_owned()]);
+    let door = Door { policy: Arc::new(Policy { hosts, ..Policy::default() }), is_from_here: true };
     let (_stopping, stop) = watch::channel(false);
-    requests(stream, router, stop).await;
+    requests(stream, behind(door, router(exporter), Arc::new(Activity::new())), stop).await;
 }
 
 fn router(exporter: Arc<Exporter>) -> Router {

@@ -46,44 +46,70 @@ pub(super) fn verifier(
     names: Option<Vec<String>>,
     provider: &Arc<CryptoProvider>,
 ) -> Result<Option<Arc<dyn ClientCertVerifier>>, rustls::server::VerifierBuilderError> {
-    let verified = || {
+    let authorities = || {
         let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(authorities), Arc::clone(provider));
         if auth.requires() { builder } else { builder.allow_unauthenticated() }.build()
     };
-    let any: Arc<dyn ClientCertVerifier> = match auth {
-        ClientAuth::NoClientCert => return Ok(None),
-        _ if auth.verifies() => verified()?,
-        _ => Arc::new(Any { required: auth.requires(), algorithms: provider.signature_verification_algorithms }),
-    };
-    Ok(Some(match names {
-        Some(names) => Arc::new(Named { verifier: any, names }),
-        None => any,
-    }))
+    if auth == ClientAuth::NoClientCert {
+        return Ok(None);
+    }
+    Ok(Some(Arc::new(Verifier {
+        required: auth.requires(),
+        authorities: auth.verifies().then(authorities).transpose()?,
+        names,
+        algorithms: provider.signature_verification_algorithms,
+    })))
 }
 
-/// Accepts any certificate whose key the client has, whoever issued it, and if it has expired too.
+/// Accepts certificates whose key the client has.
 #[derive(Debug)]
-struct Any {
+struct Verifier {
     required: bool,
+    /// What decides by who issued them; `None` if that, and whether they have expired, does not matter.
+    authorities: Option<Arc<dyn ClientCertVerifier>>,
+    /// The alternative names of which they need one.
+    names: Option<Vec<String>>,
     algorithms: WebPkiSupportedAlgorithms,
 }
 
-impl ClientCertVerifier for Any {
+/// Returns whether a certificate has one of these alternative names.
+fn has_name(certificate: &CertificateDer<'_>, names: &[String]) -> Result<bool, Error> {
+    let certificate = EndEntityCert::try_from(certificate).map_err(|_| CertificateError::BadEncoding)?;
+    let is_listed = |name: &str| names.iter().any(|listed| listed == name);
+    let has_address = |listed: &String| {
+        let address = listed.parse::<IpAddr>().ok();
+        let name = address.map(|address| ServerName::IpAddress(address.into()));
+        name.is_some_and(|name| certificate.verify_is_valid_for_subject_name(&name).is_ok())
+    };
+    Ok(certificate.valid_dns_names().any(is_listed)
+        || certificate.valid_uri_names().any(is_listed)
+        || names.iter().any(has_address))
+}
+
+impl ClientCertVerifier for Verifier {
     fn client_auth_mandatory(&self) -> bool {
         self.required
     }
 
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        &[]
+        self.authorities.as_ref().map_or(&[], |authorities| authorities.root_hint_subjects())
     }
 
     fn verify_client_cert(
         &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: UnixTime,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        Ok(ClientCertVerified::assertion())
+        if let Some(authorities) = &self.authorities {
+            authorities.verify_client_cert(end_entity, intermediates, now)?;
+        }
+        match &self.names {
+            Some(names) if !has_name(end_entity, names)? => {
+                Err(CertificateError::ApplicationVerificationFailure.into())
+            }
+            _ => Ok(ClientCertVerified::assertion()),
+        }
     }
 
     fn verify_tls12_signature(
@@ -106,73 +132,5 @@ impl ClientCertVerifier for Any {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.algorithms.supported_schemes()
-    }
-}
-
-/// Accepts what another verifier accepts, if it has one of these alternative names.
-#[derive(Debug)]
-struct Named {
-    verifier: Arc<dyn ClientCertVerifier>,
-    names: Vec<String>,
-}
-
-impl Named {
-    fn has_name(&self, certificate: &CertificateDer) -> Result<bool, Error> {
-        let certificate = EndEntityCert::try_from(certificate).map_err(|_| CertificateError::BadEncoding)?;
-        let is_listed = |name: &str| self.names.iter().any(|listed| listed == name);
-        let has_address = |listed: &String| {
-            let address = listed.parse::<IpAddr>().ok();
-            let name = address.map(|address| ServerName::IpAddress(address.into()));
-            name.is_some_and(|name| certificate.verify_is_valid_for_subject_name(&name).is_ok())
-        };
-        Ok(certificate.valid_dns_names().any(is_listed)
-            || certificate.valid_uri_names().any(is_listed)
-            || self.names.iter().any(has_address))
-    }
-}
-
-impl ClientCertVerifier for Named {
-    fn client_auth_mandatory(&self) -> bool {
-        self.verifier.client_auth_mandatory()
-    }
-
-    fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        self.verifier.root_hint_subjects()
-    }
-
-    fn verify_client_cert(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        now: UnixTime,
-    ) -> Result<ClientCertVerified, Error> {
-        let verified = self.verifier.verify_client_cert(end_entity, intermediates, now)?;
-        if self.has_name(end_entity)? {
-            Ok(verified)
-        } else {
-            Err(CertificateError::ApplicationVerificationFailure.into())
-        }
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.verifier.verify_tls12_signature(message, cert, dss)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.verifier.verify_tls13_signature(message, cert, dss)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.verifier.supported_verify_schemes()
     }
 }

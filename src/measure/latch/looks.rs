@@ -107,7 +107,7 @@ pub(super) fn at_intervals(stop: &Stop, allowed: impl Fn() -> (f64, f64), mut lo
         let (cpus, more_ns) = allowed();
         // Waiting for the stop takes more CPU time.
         thread::sleep(interval(look_ns + more_ns, cpus));
-        if cpus <= 0.0 {
+        if cpus <= 0.0 || allowed().0 <= 0.0 {
             continue;
         }
         if let Err(error) = look(look_ns) {

@@ -23,7 +23,7 @@ const ENOUGH_LOOKS: f64 = 20.0;
 const ENOUGH_SEEN: f64 = 2.0;
 
 /// What a stack says counts like this many looks in which the probes said the same.
-const TRUST: f64 = 2.0;
+const PRIOR: f64 = 2.0;
 
 /// After this many looks with the probes on, what was seen counts as a turn.
 const LONGEST_TURN: f64 = 500.0;
@@ -77,6 +77,8 @@ pub(super) struct Predictor {
 struct Group {
     /// Whether stacks show all of its waits, so that nothing has to be learned first.
     is_readable: bool,
+    /// Whether they have shown any. Where the C library cannot be unwound, they show no sleep.
+    was_read: bool,
     /// The number of looks with the probes on, with less weight for older ones.
     looks: f64,
     /// By what a thread does.
@@ -143,6 +145,9 @@ impl Predictor {
             let seen_by = thread.seen.and_then(|(_, function)| self.group_of.get(&function).copied());
             for (index, probes) in probes.iter().enumerate() {
                 let activity = self.activity(index, thread);
+                if let Activity::Waits(latch, _) = activity {
+                    self.groups[index].was_read |= self.is_of(index, &latch);
+                }
                 match probes {
                     Probes::On => {
                         let latch = thread.seen.filter(|_| seen_by == Some(index)).map(|(latch, _)| latch);
@@ -234,15 +239,15 @@ impl Group {
     fn predict_waits(&self, activity: Activity, latch: MapKey, is_of_group: bool) -> Rc<Prediction> {
         let mut known = self.known.get(&activity).cloned().unwrap_or_default();
         if is_of_group {
-            known.seen += TRUST;
-            *known.waited.entry(latch).or_default() += TRUST;
+            known.seen += PRIOR;
+            *known.waited.entry(latch).or_default() += PRIOR;
         }
         known.prediction().collect()
     }
 
     /// Whether predictions are better than estimates by time.
     fn is_known(&self) -> bool {
-        self.is_readable || self.looks >= ENOUGH_LOOKS
+        (self.is_readable && self.was_read) || self.looks >= ENOUGH_LOOKS
     }
 
     fn predict(&self, doing: u64) -> Rc<Prediction> {
@@ -466,6 +471,8 @@ mod tests {
         let off = add(&mut predictor(), 10, &[thread; 3], Probes::Off);
         assert_eq!(off.missed(latch, 2, 1.0).map(|(ns, _)| ns), Some(3.0));
         assert_eq!(off.missed(LATCH, 1, 1.0), None);
+        let unread = add(&mut predictor(), 10, &[idle(WORD)], Probes::Off);
+        assert_eq!(unread.missed(latch, 2, 1.0), None);
     }
 
     /// Turns in which always half, or now all and now none of the threads wait.

@@ -13,7 +13,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use parking_lot::Mutex;
 
 use super::keys::{key_of, MapKey};
-use super::looks::{at_intervals, Look, Looker};
+use super::looks::{at_intervals, Look, Looker, SeenThread};
 use super::predict::{Predictor, Thread};
 use super::samples::Samples;
 use crate::bpf::latch::types;
@@ -42,7 +42,8 @@ struct Shared {
     /// Since when and until when the waits of each group that begin are counted, by `CLOCK_MONOTONIC`.
     turns: Vec<(u64, u64)>,
     looks: Looks,
-    /// The average CPU time of the evaluation of a look.
+    /// The average CPU time of a look and of its evaluation.
+    look_ns: f64,
     evaluation_ns: f64,
 }
 
@@ -83,7 +84,13 @@ impl Sampler {
                 let shared = own.lock();
                 (shared.cpus, shared.evaluation_ns)
             };
-            at_intervals(stop, allowed, |_| own.lock().look(&mut looker));
+            let look = |look_ns| {
+                let Some(probes) = own.lock().begin_look(look_ns) else { return Ok(()) };
+                let look = looker.look()?;
+                own.lock().looks.add(look, probes);
+                Ok(())
+            };
+            at_intervals(stop, allowed, look);
         })?;
         Ok(Sampler { shared, words, predictor: Predictor::new(groups), _worker: worker })
     }
@@ -120,7 +127,14 @@ impl Sampler {
         self.predictor.finish(&mut samples);
         if samples.looks > 0 {
             let ns = (now_ns(libc::CLOCK_THREAD_CPUTIME_ID) - begin) as f64 / samples.looks as f64;
-            self.shared.lock().evaluation_ns = ns;
+            let mut shared = self.shared.lock();
+            shared.evaluation_ns = ns;
+            tracing::debug!(
+                "{} looks of {:.0} us, {:.0} us to evaluate",
+                samples.looks,
+                shared.look_ns / 1e3,
+                ns / 1e3
+            );
         }
         samples
     }
@@ -136,7 +150,7 @@ impl Looks {
 
     fn add(&mut self, look: &Look, probes: Vec<Probes>) {
         let begin = self.threads.len();
-        let plain = |seen: &super::looks::SeenThread| Thread { doing: seen.doing, waits: [None; 2], seen: seen.seen };
+        let plain = |seen: &SeenThread| Thread { doing: seen.doing, waits: [None; 2], seen: seen.seen };
         self.threads.extend(look.threads.iter().map(plain));
         for waiter in &look.waiters {
             let waits = &mut self.threads[begin + waiter.thread].waits;
@@ -158,14 +172,12 @@ fn latch_of_word(words: &MapHandle, doing: u64) -> Option<(MapKey, u8)> {
 }
 
 impl Shared {
-    fn look(&mut self, looker: &mut Looker) -> io::Result<()> {
-        if self.cpus <= 0.0 || self.looks.threads.len() > MOST_THREADS {
-            return Ok(());
-        }
+    /// Returns what the probes of each group see now; `None` if no look is to be made.
+    fn begin_look(&mut self, look_ns: f64) -> Option<Vec<Probes>> {
+        self.look_ns = look_ns;
         let now = now_ns(libc::CLOCK_MONOTONIC);
-        let probes = self.turns.iter().map(|turn| probes(*turn, now)).collect();
-        self.looks.add(looker.look()?, probes);
-        Ok(())
+        let has_room = self.looks.threads.len() <= MOST_THREADS;
+        has_room.then(|| self.turns.iter().map(|turn| probes(*turn, now)).collect())
     }
 }
 
@@ -183,7 +195,6 @@ fn probes((since, until): (u64, u64), now: u64) -> Probes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::measure::latch::looks::SeenThread;
     use crate::measure::latch::stacks::Waiter;
 
     const LATCH: MapKey = [4; size_of::<MapKey>()];

@@ -17,6 +17,7 @@ use std::net::Shutdown;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::sync::Arc;
 use std::thread;
 
 use parking_lot::Mutex;
@@ -191,8 +192,8 @@ fn block_signals() -> libc::sigset_t {
     }
 }
 
-/// The helper process: does what it is asked for, each request in a thread, until nobody can ask any more and
-/// everything is done.
+/// The helper process: does what it is asked for, each request in a thread or, where the system starts none, in this
+/// one, until nobody can ask any more and everything is done.
 fn help(requests: UnixStream) -> ! {
     let done = catch_unwind(AssertUnwindSafe(|| {
         keep_only(requests.as_raw_fd());
@@ -203,8 +204,13 @@ fn help(requests: UnixStream) -> ! {
         thread::scope(|scope| {
             while let Ok((1.., descriptors)) = receive(&requests, &mut [0]) {
                 for socket in descriptors {
-                    // Without a thread the socket is closed, and nothing was done.
-                    _ = thread::Builder::new().spawn_scoped(scope, || serve(socket.into()));
+                    // A thread that is refused takes its work along, but not what is in here.
+                    let socket = Arc::new(Mutex::new(Some(UnixStream::from(socket))));
+                    let given = Arc::clone(&socket);
+                    let work = move || given.lock().take().into_iter().for_each(serve);
+                    if thread::Builder::new().spawn_scoped(scope, work).is_err() {
+                        socket.lock().take().into_iter().for_each(serve);
+                    }
                 }
             }
         });

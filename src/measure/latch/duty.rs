@@ -19,7 +19,7 @@ const SPAN: Duration = Duration::from_secs(10);
 
 /// How much sampling threads may take while turns are taken, and what is then left for probes, as shares of the budget.
 /// Looks show more of what probes miss than longer turns would. Probes are charged at least twice what they take: both
-/// together take less than the budget.
+/// together take about the budget.
 const SAMPLING_PART: f64 = 0.6;
 const PROBES_PART: f64 = 0.6;
 

@@ -157,7 +157,7 @@ fn serves_named_latches(guest: &Guest) -> Result<()> {
     // An emulated machine takes longer to exit.
     println!(
         "{}",
-        guest.run("ARMTRACE_SMOKE_KEEP=1 ARMTRACE_SMOKE_EXIT_MS=15000 /tests/vm/smoke /share/armtrace mysql")?
+        guest.run("ARMTRACE_SMOKE_KEEP=1 ARMTRACE_SMOKE_STEP_CLOCK=1 ARMTRACE_SMOKE_EXIT_MS=15000 /tests/vm/smoke /share/armtrace mysql")?
     );
     Ok(())
 }

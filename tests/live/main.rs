@@ -11,6 +11,7 @@ mod export;
 mod guest;
 mod handoffs;
 mod hardware;
+mod incidents;
 mod lab;
 mod landing;
 mod leftovers;

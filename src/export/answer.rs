@@ -31,6 +31,11 @@ impl Answer {
         Ok(())
     }
 
+    /// Returns whether it has its compressed form.
+    pub fn is_compressed(&self) -> bool {
+        self.gzip.is_some()
+    }
+
     /// Returns it without its compressed form.
     pub fn uncompressed(self) -> Answer {
         Answer { gzip: None, ..self }

@@ -1,19 +1,21 @@
 //! The HTTP server: `/metrics`, `/healthz`, and a landing page with the events that keep it up to date.
 
 use super::answer::{accepts_gzip, Answer};
-use super::connections::{Activity, Connections};
+use super::connections::Connections;
 use super::events::{Feed, INTERVAL};
 use super::hosts::is_from_here;
-use super::policy::{guarded, Door, Policy, Refused};
+use super::policy::{guarded, Caller, Policy, Refused};
 use super::{page, tls_port, Listener, ProcessSelf, SnapshotCollector, SnapshotSource};
 use axum::extract::{Extension, Request, State};
 use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE};
 use axum::http::{HeaderMap, StatusCode};
-use axum::middleware::{from_fn_with_state, Next};
+use axum::middleware::{from_fn, Next};
 use axum::response::{IntoResponse, Response, Sse};
 use axum::routing::get;
 use axum::Router;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::{service_fn, Service};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use prometheus::{Registry, TextEncoder};
@@ -74,6 +76,17 @@ pub struct Exporter {
 struct Latest(Mutex<Option<(Instant, Answer)>>);
 
 impl Latest {
+    /// Returns it if it is fresh, in this form, and nobody makes another one.
+    fn if_fresh(&self, gzip: bool) -> Option<Answer> {
+        let latest = self.0.try_lock()?;
+        let (_, answer) = latest.as_ref().filter(|(made, _)| made.elapsed() < FRESH)?;
+        if gzip {
+            answer.is_compressed().then(|| answer.clone())
+        } else {
+            Some(answer.clone().uncompressed())
+        }
+    }
+
     /// Returns it if it is fresh, otherwise makes a new one. It is compressed for the first client that wants that.
     fn or_make(&self, gzip: bool, make: impl FnOnce() -> Result<String, ServeError>) -> Result<Answer, ServeError> {
         let mut latest = self.0.lock();
@@ -155,8 +168,8 @@ pub async fn serve(
             accepted = listener.accept(), if connections.have_room() => match accepted {
                 Ok((stream, client)) => connections.serve(|activity| {
                     let is_from_here = stream.local_addr().is_ok_and(|here| is_from_here(client, here));
-                    let door = Door { policy: Arc::clone(&policy), is_from_here };
-                    connection(stream, behind(door, router.clone(), activity), Arc::clone(&policy), stopping.subscribe())
+                    let caller = Caller { policy: Arc::clone(&policy), is_from_here, activity };
+                    connection(stream, caller, router.clone(), stopping.subscribe())
                 }),
                 Err(error) => pause_after(&error).await,
             },
@@ -197,14 +210,14 @@ async fn pause_after(error: &io::Error) {
 }
 
 /// Serves one connection until the client closes it, idles too long, or the server stops.
-async fn connection(stream: TcpStream, router: Router, policy: Arc<Policy>, mut stopping: watch::Receiver<bool>) {
+async fn connection(stream: TcpStream, caller: Caller, router: Router, mut stopping: watch::Receiver<bool>) {
     let socket = socket2::SockRef::from(&stream);
     // The connection works without these options too, so failures do not matter.
     let _ = socket.set_tcp_nodelay(true);
     let _ = socket.set_tcp_user_timeout(Some(UNREAD_TIMEOUT));
     let _ = socket.set_tcp_notsent_lowat(UNSENT);
-    let tls = match policy.tls() {
-        Ok(None) => return requests(impatient(stream), router, stopping).await,
+    let tls = match caller.policy.tls() {
+        Ok(None) => return requests(impatient(stream), caller, router, stopping).await,
         Ok(Some(tls)) => tls,
         Err(Refused) => return,
     };
@@ -213,7 +226,7 @@ async fn connection(stream: TcpStream, router: Router, policy: Arc<Policy>, mut 
         _ = stopping.changed() => return,
     };
     match secured {
-        Ok(Ok(stream)) => requests(stream, router, stopping).await,
+        Ok(Ok(stream)) => requests(stream, caller, router, stopping).await,
         Ok(Err(error)) => tracing::debug!("TLS connection: {error}"),
         Err(_) => tracing::debug!("TLS connection: the handshake takes too long"),
     }
@@ -229,14 +242,21 @@ pub(super) fn impatient(stream: TcpStream) -> Pin<Box<TimeoutStream<TcpStream>>>
 /// Answers the requests of a connection.
 async fn requests(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    caller: Caller,
     router: Router,
     mut stopping: watch::Receiver<bool>,
 ) {
+    // All connections share one router, because building one takes longer than an answer that is there.
+    let router = TowerToHyperService::new(router);
+    let service = service_fn(move |mut request: hyper::Request<Incoming>| {
+        request.extensions_mut().insert(caller.clone());
+        router.call(request)
+    });
     let mut connection = pin!(http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(REQUEST_TIMEOUT)
         .max_buf_size(UNSENT as usize)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router)));
+        .serve_connection(TokioIo::new(stream), service));
     let served = tokio::select! {
         served = connection.as_mut() => served,
         _ = stopping.changed() => {
@@ -249,18 +269,14 @@ async fn requests(
     }
 }
 
-/// Returns the router of one connection. While its requests are not let in, its place is free for others.
-fn behind(door: Door, router: Router, activity: Arc<Activity>) -> Router {
-    router.layer(from_fn_with_state(activity, observed)).layer(from_fn_with_state(door, guarded))
-}
-
 /// Answers the requests of one client on a stream, as [`serve`] does, whichever host they are for.
 #[cfg(any(test, fuzzing))]
 pub(crate) async fn serve_one(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, exporter: Arc<Exporter>) {
     let hosts = super::Hosts::allowing(&["*".to_owned()]);
-    let door = Door { policy: Arc::new(Policy { hosts, ..Policy::default() }), is_from_here: true };
+    let policy = Arc::new(Policy { hosts, ..Policy::default() });
+    let caller = Caller { policy, is_from_here: true, activity: Arc::new(super::connections::Activity::new()) };
     let (_stopping, stop) = watch::channel(false);
-    requests(stream, behind(door, router(exporter), Arc::new(Activity::new())), stop).await;
+    requests(stream, caller, router(exporter), stop).await;
 }
 
 fn router(exporter: Arc<Exporter>) -> Router {
@@ -271,12 +287,15 @@ fn router(exporter: Arc<Exporter>) -> Router {
         .route("/events", get(events))
         .fallback(async || (StatusCode::NOT_FOUND, "not found; the metrics are at /metrics\n"))
         .with_state(exporter)
+        // While a connection's requests are not let in, its place is free for others.
+        .layer(from_fn(observed))
+        .layer(from_fn(guarded))
 }
 
 /// Notes what the connection of a request does.
-async fn observed(State(activity): State<Arc<Activity>>, mut request: Request, next: Next) -> Response {
+async fn observed(Extension(caller): Extension<Caller>, request: Request, next: Next) -> Response {
+    let activity = caller.activity;
     activity.begin();
-    request.extensions_mut().insert(Arc::clone(&activity));
     let response = next.run(request).await;
     activity.end();
     response
@@ -284,7 +303,10 @@ async fn observed(State(activity): State<Arc<Activity>>, mut request: Request, n
 
 async fn metrics(State(exporter): State<Arc<Exporter>>, headers: HeaderMap) -> Response {
     let gzip = accepts_gzip(&headers);
-    let text = in_turn(exporter, move |exporter| exporter.scrape.or_make(gzip, || Ok(exporter.metrics()?))).await;
+    let text = match exporter.scrape.if_fresh(gzip) {
+        Some(text) => Ok(text),
+        None => in_turn(exporter, move |exporter| exporter.scrape.or_make(gzip, || Ok(exporter.metrics()?))).await,
+    };
     match text {
         Ok(text) => ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response(),
         Err(error) => failed(&error),
@@ -304,10 +326,10 @@ async fn landing(State(exporter): State<Arc<Exporter>>, headers: HeaderMap) -> R
     }
 }
 
-async fn events(State(exporter): State<Arc<Exporter>>, Extension(activity): Extension<Arc<Activity>>) -> Response {
+async fn events(State(exporter): State<Arc<Exporter>>, Extension(caller): Extension<Caller>) -> Response {
     match exporter.feed.open() {
         Some(events) => {
-            activity.stay();
+            caller.activity.stay();
             Sse::new(events).into_response()
         }
         None => (StatusCode::SERVICE_UNAVAILABLE, "too many pages are open\n").into_response(),

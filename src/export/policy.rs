@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Request, State};
+use axum::extract::{Extension, Request};
 use axum::http::header::WWW_AUTHENTICATE;
 use axum::http::StatusCode;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use rustls::ServerConfig;
 
+use super::connections::Activity;
 use super::hosts::Hosts;
 use super::web::Web;
 
@@ -21,12 +22,14 @@ pub struct Policy {
     pub hosts: Hosts,
 }
 
-/// What decides about the requests of one connection.
+/// Who asks on a connection, and what decides about its requests. Each of them brings it along.
 #[derive(Clone)]
-pub(super) struct Door {
+pub(super) struct Caller {
     pub policy: Arc<Policy>,
     /// Whether the client is on this host.
     pub is_from_here: bool,
+    /// What the connection does.
+    pub activity: Arc<Activity>,
 }
 
 /// No connection is served at the moment.
@@ -49,8 +52,8 @@ impl Policy {
 }
 
 /// Answers a request if it is allowed. What is allowed is looked up each time, because a connection may last for days.
-pub(super) async fn guarded(State(door): State<Door>, request: Request, next: Next) -> Response {
-    let Door { policy, is_from_here } = door;
+pub(super) async fn guarded(Extension(caller): Extension<Caller>, request: Request, next: Next) -> Response {
+    let Caller { policy, is_from_here, .. } = caller;
     let sent = (request.uri(), request.version(), request.headers());
     if let Err(wrong) = policy.hosts.check(sent, is_from_here) {
         policy.hosts.warn(&wrong);

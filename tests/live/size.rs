@@ -1,7 +1,10 @@
 //! The agent's footprint: its memory, its CPU time when idle, and the cost of a scrape with few and many connections.
 
-use std::thread::sleep;
-use std::time::Duration;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, sleep};
+use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Context, Result};
 use armtrace::server::cpu_time_ns;
@@ -10,6 +13,7 @@ use procfs::process::Process;
 use crate::budget::is_calibrated;
 use lab::agent::Agent;
 use lab::load::Load;
+use lab::machine::patience;
 use lab::releases::Release;
 use lab::server::{wait_for, Options, Server};
 
@@ -28,6 +32,9 @@ const LONGEST_SCRAPE: Duration = Duration::from_millis(5);
 /// a thousand threads leave less space in the CPU caches.
 const MOST_GROWTH: f64 = 2.0;
 const SCRAPES: u32 = 200;
+/// The number of slow clients, and the most CPU use with them and 200 scrapes a second, as a fraction of one CPU.
+const SLOW_CLIENTS: usize = 1000;
+const MOST_HTTP_CPU: f64 = 0.03;
 
 /// Returns the CPU time of a process so far, which the kernel counts in hundredths of a second.
 fn cpu_time(pid: i32) -> Result<Duration> {
@@ -94,6 +101,109 @@ fn many_connections_do_not_slow_scrapes_down() -> Result<()> {
     let growth = per_line(many, many_lines) / per_line(few, few_lines);
     ensure!(growth <= MOST_GROWTH, "a line of a scrape costs {growth:.2} times as much with many connections");
     ensure!(memory <= MOST_MEMORY, "{} MiB are resident", memory / MIB);
+    Ok(())
+}
+
+/// Slow clients, each of which does one of these: it never asks, it sends a byte now and then, it does not read its
+/// answer. Those that are cut off come back after a while.
+fn be_slow(address: &str, stop: &AtomicBool) {
+    let connect = || TcpStream::connect(address).ok().filter(|stream| stream.set_nonblocking(true).is_ok());
+    let mut clients: Vec<_> = (0..SLOW_CLIENTS).map(|_| connect()).collect();
+    for round in 0.. {
+        for (n, client) in clients.iter_mut().enumerate() {
+            if stop.load(Ordering::Relaxed) {
+                return;
+            }
+            let request = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nX: ";
+            let piece = match n % 3 {
+                0 => &[][..],
+                1 => &request[round % request.len()..][..1],
+                _ if round == 0 => b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n",
+                _ => &[],
+            };
+            if client.as_mut().is_none_or(|client| client.write_all(piece).is_err()) && round % 5 == 0 {
+                *client = connect();
+            }
+        }
+        sleep(Duration::from_secs(2));
+    }
+}
+
+/// Asks on one connection, as Prometheus does: again on a new one, if it was closed. Returns the number of answers.
+fn ask_often(address: &str, stop: &AtomicBool) -> Result<u32> {
+    let mut stream = TcpStream::connect(address)?;
+    let mut answers = 0;
+    while !stop.load(Ordering::Relaxed) {
+        if !ask(&mut stream)? {
+            stream = TcpStream::connect(address)?;
+            ensure!(ask(&mut stream)?, "a new connection was closed after {answers} answers");
+        }
+        answers += 1;
+        sleep(Duration::from_millis(20));
+    }
+    Ok(answers)
+}
+
+/// Returns whether there was an answer; if not, the connection was closed before.
+fn ask(stream: &mut TcpStream) -> Result<bool> {
+    let request = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nAccept-Encoding: gzip\r\n\r\n";
+    let mut answer = vec![0; 1 << 20];
+    let mut got = stream.write_all(request).and_then(|()| stream.read(&mut answer)).unwrap_or(0);
+    if got == 0 {
+        return Ok(false);
+    }
+    let mut whole = usize::MAX;
+    while got < whole {
+        if let Some(head) = answer[..got].windows(4).position(|end| end == b"\r\n\r\n") {
+            let text = String::from_utf8_lossy(&answer[..head]).to_ascii_lowercase();
+            ensure!(text.starts_with("http/1.1 200"), "{text}");
+            let length = text.split("content-length: ").nth(1).and_then(|rest| rest.lines().next());
+            whole = head + 4 + length.context("no length")?.parse::<usize>()?;
+        }
+        if got < whole {
+            let more = stream.read(&mut answer[got..])?;
+            ensure!(more > 0, "cut off in an answer");
+            got += more;
+        }
+    }
+    Ok(true)
+}
+
+#[test]
+fn slow_clients_and_many_scrapes_cost_little() -> Result<()> {
+    let seconds: u64 = std::env::var("ARMTRACE_SLOW_CLIENTS").map_or(Ok(10), |seconds| seconds.parse())?;
+    let server = Server::start(Release::MYSQL_9_7, &Options::default())?;
+    let agent = Agent::attach(&server)?;
+    wait_until_settled(&agent)?;
+    let stop = AtomicBool::new(false);
+    let (answers, slowest, used) = thread::scope(|scope| -> Result<_> {
+        scope.spawn(|| be_slow(&agent.address, &stop));
+        sleep(Duration::from_secs(3));
+        let asking: Vec<_> = (0..4).map(|_| scope.spawn(|| ask_often(&agent.address, &stop))).collect();
+        sleep(Duration::from_secs(1));
+        let before = cpu_time(agent.pid())?;
+        let mut slowest = Duration::ZERO;
+        let scraped = (0..seconds).try_for_each(|_| -> Result<()> {
+            let began = Instant::now();
+            ensure!(agent.metrics()?.contains("armtrace_target_up 1"), "a scrape failed");
+            slowest = slowest.max(began.elapsed());
+            sleep(Duration::from_secs(1).saturating_sub(began.elapsed()));
+            Ok(())
+        });
+        let used = cpu_time(agent.pid())? - before;
+        stop.store(true, Ordering::Relaxed);
+        let answers = asking.into_iter().map(|asking| asking.join().expect("no panic")).sum::<Result<u32>>()?;
+        scraped.map(|()| (answers, slowest, used))
+    })?;
+    let share = used.as_secs_f64() / seconds as f64;
+    println!("{SLOW_CLIENTS} slow clients, {answers} answers in {} s, {:.2} % of a CPU", seconds + 1, 100.0 * share);
+    println!("the slowest scrape of its own took {slowest:?}");
+    agent.stop()?;
+    server.stop()?;
+    // A busy machine sleeps longer than told.
+    ensure!(u64::from(answers) > 150 * seconds, "{answers} answers in {seconds} s");
+    ensure!(slowest < patience(Duration::from_secs(1)), "a scrape took {slowest:?}");
+    ensure!(share <= MOST_HTTP_CPU, "{:.2} % of a CPU", 100.0 * share);
     Ok(())
 }
 

@@ -7,6 +7,7 @@ mod failure;
 mod help;
 mod line;
 mod output;
+mod port;
 mod record;
 mod replay;
 mod report;

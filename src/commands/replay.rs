@@ -7,13 +7,14 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use parking_lot::Mutex;
 
+use super::port::PortArgs;
 use super::report;
 use super::run::Shown;
 use super::session::{self, Signals};
 use super::top;
 use super::values::ValueError;
 use super::{Failure, UsageError};
-use crate::export::{Hosts, Listen, Listener, Policy, SnapshotSource};
+use crate::export::{Listener, Policy, SnapshotSource};
 use crate::measure::Snapshot;
 use crate::present::format;
 use crate::recording::{Recording, Replay};
@@ -23,12 +24,8 @@ pub(super) struct ReplayArgs {
     /// A file that `armtrace record` wrote
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
-    /// Address to serve metrics on
-    #[arg(long, default_value = ":9435", value_name = "ADDR:PORT")]
-    listen: Listen,
-    /// More names that clients may ask for
-    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
-    allowed_hosts: Vec<String>,
+    #[command(flatten)]
+    port: PortArgs,
     /// Speed relative to the recording, 0.1 to 1000
     #[arg(long, default_value = "1", value_name = "TIMES", value_parser = speed)]
     speed: f64,
@@ -39,7 +36,7 @@ pub(super) struct ReplayArgs {
     #[arg(long)]
     stay: bool,
     /// The full screen of `armtrace top`, no metrics
-    #[arg(long, conflicts_with_all = ["listen", "stay", "allowed_hosts"])]
+    #[arg(long, conflicts_with_all = ["listen", "web_config_file", "allowed_hosts", "stay"])]
     top: bool,
     /// Refresh interval of --top
     #[arg(long, default_value = top::DELAY, value_name = "TIME", value_parser = top::delay, requires = "top")]
@@ -63,21 +60,27 @@ pub(super) fn replay(args: &ReplayArgs) -> Result<(), Failure> {
     if args.top {
         return on_screen(recording, file, args);
     }
-    let listener = args.listen.bind()?;
+    let policy = args.port.policy()?;
+    let listener = args.port.listen.bind()?;
     let runtime = session::runtime()?;
-    let served = runtime.block_on(serve(recording, file, listener, args));
+    let served = runtime.block_on(serve(recording, file, listener, policy, args));
     // A thread may still be blocked writing to a terminal that does not read. Do not wait for it.
     runtime.shutdown_background();
     served
 }
 
 /// Serves metrics and shows the live table until the recording ends or a signal comes.
-async fn serve(recording: Recording, file: &Path, listener: Listener, args: &ReplayArgs) -> Result<(), Failure> {
+async fn serve(
+    recording: Recording,
+    file: &Path,
+    listener: Listener,
+    policy: Policy,
+    args: &ReplayArgs,
+) -> Result<(), Failure> {
     let mut signals = Signals::new().map_err(Failure::Start)?;
     let length = recording.duration();
     let player = Player::start(recording, file, args);
     let end = player.began + length.div_f64(args.speed);
-    let policy = Policy { hosts: Hosts::allowing(&args.allowed_hosts), ..Policy::default() };
     let shown = Shown::begin(player, listener, policy)?;
     let goes_on = args.repeat || args.stay;
     tokio::select! {

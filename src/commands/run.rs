@@ -1,7 +1,6 @@
 //! `armtrace run`: attaches, serves metrics and shows the top latches until interrupted or the server ends.
 
 use std::io::{self, IsTerminal};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,13 +9,14 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use super::output::Format;
+use super::port::PortArgs;
 use super::session::{self, AttachArgs, EndedBy, Ends, Session, Told};
 use super::values::pid;
 use super::watch;
 use super::Failure;
 use crate::agent::Agent;
 use crate::attach::Writes;
-use crate::export::{self, Exporter, Hosts, Listen, Listener, Policy, SnapshotSource, Web};
+use crate::export::{self, Exporter, Listener, Policy, SnapshotSource};
 use crate::ui::LiveView;
 
 #[derive(Args, Clone, Debug)]
@@ -27,20 +27,13 @@ pub(super) struct RunArgs {
     pub pid: i32,
     #[command(flatten)]
     pub attach: AttachArgs,
-    /// Address to serve metrics on
-    #[arg(long, default_value = ":9435", value_name = "ADDR:PORT")]
-    pub listen: Listen,
-    /// TLS and passwords, as in Prometheus's exporters
-    #[arg(long = "web.config.file", value_name = "FILE")]
-    pub web_config_file: Option<PathBuf>,
-    /// More names that clients may ask for
-    #[arg(long, value_name = "NAMES", value_delimiter = ',', conflicts_with = "watch")]
-    pub allowed_hosts: Vec<String>,
+    #[command(flatten)]
+    pub port: PortArgs,
     /// Attach no probe: look at threads' stacks
     #[arg(long, conflicts_with = "watch")]
     pub no_probes: bool,
     /// Watch the cache line of a latch, by a part of its name, for false sharing, and exit
-    #[arg(long, value_name = "LATCH", conflicts_with = "listen")]
+    #[arg(long, value_name = "LATCH", conflicts_with_all = ["listen", "web_config_file", "allowed_hosts"])]
     pub watch: Option<String>,
     /// Watch in a virtual machine on x86 too, where it can kill the server
     #[arg(long, requires = "watch")]
@@ -60,9 +53,8 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
     let attach = &args.attach;
     let target = session::open(args.pid, attach, Writes::Nothing)?;
     // The file is read with the privileges that armtrace keeps, because it may change later.
-    let web = args.web_config_file.as_deref().map(Web::open).transpose()?;
-    let policy = Policy { web, hosts: Hosts::allowing(&args.allowed_hosts) };
-    let listener = args.listen.bind()?;
+    let policy = args.port.policy()?;
+    let listener = args.port.listen.bind()?;
     let Session { agent, ends, runtime } = Session::attach_with_statements(target, attach, args.no_probes)?;
     let ended = runtime.block_on(serve(agent, listener, policy, ends));
     // A thread may still be blocked writing to a terminal that does not read. Do not wait for it.

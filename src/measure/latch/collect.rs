@@ -138,7 +138,9 @@ fn figures<'t>(
         // Held while the maps are read: what is settled in between would count twice. Not held while names are looked
         // for, which may take long: who keeps the probes within the budget, and detaches them, needs it too.
         let missed = status.missed.lock();
-        tally(read(&missed)?, missed.estimates())
+        let mut counts = read(&missed)?;
+        missed.add_taken_out(&mut counts);
+        tally(counts, missed.estimates())
     };
     Ok(tally.figures(names, ledgers))
 }

@@ -119,6 +119,12 @@ impl Maps {
         self.latches.read(|own: types::own_latch_key| own.latch, add_waits)
     }
 
+    /// Takes the entries of these pages out, and returns what they had counted. A wait that ends at the same moment may
+    /// be missing.
+    pub(super) fn take_pages(&self, keys: &[types::page_key]) -> Vec<(types::page_key, types::page_waits)> {
+        self.pages.take(keys, |own: types::own_page_key| own.page, add_page_waits)
+    }
+
     /// Returns how often a probe was hit, by its index.
     ///
     /// # Errors
@@ -188,17 +194,56 @@ impl Counters {
         add: impl Fn(&mut V, &V),
     ) -> Result<Vec<(K, V)>> {
         let mut all = entries::<K, V>(&self.shared)?;
-        let index: HashMap<Vec<u8>, usize> =
+        let mut index: HashMap<Vec<u8>, usize> =
             all.iter().zip(0..).map(|((key, _), i)| (bytes_of(key).to_vec(), i)).collect();
         for entry in each_entry::<O, V>(&self.own)? {
             let (own, counted) = entry?;
-            // A key has a shared entry before it has others.
-            if let Some(at) = index.get(bytes_of(&key(own))) {
-                add(&mut all[*at].1, &counted);
+            let key = key(own);
+            match index.get(bytes_of(&key)) {
+                Some(at) => add(&mut all[*at].1, &counted),
+                // A key has a shared entry first, but that may have been taken out.
+                None => {
+                    index.insert(bytes_of(&key).to_vec(), all.len());
+                    all.push((key, counted));
+                }
             }
         }
         Ok(all)
     }
+
+    /// Takes the entries under these keys out, and returns their sums. What cannot be taken out stays.
+    fn take<K: Plain + Copy, O: Plain + Copy, V: Plain + Copy + Default>(
+        &self,
+        keys: &[K],
+        key: impl Fn(O) -> K,
+        add: impl Fn(&mut V, &V),
+    ) -> Vec<(K, V)> {
+        let mut taken: HashMap<Vec<u8>, (K, V)> =
+            keys.iter().map(|key| (bytes_of(key).to_vec(), (*key, V::default()))).collect();
+        let own = entries::<O, V>(&self.own).unwrap_or_default();
+        for (own, _) in own {
+            if let Some((_, sum)) = taken.get_mut(bytes_of(&key(own))) {
+                take_entry(&self.own, &own).into_iter().for_each(|counted| add(sum, &counted));
+            }
+        }
+        // The shared entry goes last, because it comes first.
+        for (key, sum) in taken.values_mut() {
+            take_entry(&self.shared, key).into_iter().for_each(|counted| add(sum, &counted));
+        }
+        taken.into_values().collect()
+    }
+}
+
+/// Takes an entry out of a map; `None` if there is none, or it cannot be taken out.
+fn take_entry<K: Plain + Copy, V: Plain + Copy>(map: &MapHandle, key: &K) -> Option<V> {
+    let key = bytes_of(key);
+    // Hash maps can do this at once since Linux 5.14.
+    let bytes = map.lookup_and_delete(key).or_else(|_| {
+        let bytes = map.lookup(key, MapFlags::ANY)?;
+        map.delete(key)?;
+        Ok::<_, libbpf_rs::Error>(bytes)
+    });
+    plain::from_bytes(&bytes.ok()??).ok().copied()
 }
 
 fn add_waits(to: &mut types::waits, more: &types::waits) {

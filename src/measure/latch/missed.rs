@@ -3,13 +3,14 @@
 //! Looks at the server's threads show how many wait for a latch unseen, and so for how long in all. Where they are not
 //! possible, or too little has been learned yet, waits are taken to be as frequent as while the probes were on.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use super::keys::{key_of, latch_key, MapKey};
 use super::maps::Counts;
 use super::samples::Samples;
 use super::stacks::Sampled;
+use super::taken_out::{self, other_pages, TakenOut};
 use crate::bpf::latch::types;
 use crate::model::BUCKETS;
 
@@ -28,6 +29,8 @@ pub(crate) struct Missed {
     sums: Estimates,
     seen: Seen,
     recent: Recent,
+    /// Pages that were counted before, and are not in the programs' map any more.
+    taken_out: TakenOut,
     /// How many waiters were seen for whose latches or call sites there is no room.
     crowded_latches: u64,
     crowded_callsites: u64,
@@ -259,6 +262,41 @@ impl Missed {
     pub(super) fn skip(&mut self, counts: &Counts) {
         self.seen.latches.extend(counts.latches.iter().map(|(key, waits)| (key_of(key), *waits)));
         self.seen.parts.extend(parts(counts).map(|(part, _, _, now)| (part, now)));
+    }
+
+    /// Makes room for other pages if the programs' map is nearly full. `take` takes entries out of it, and returns
+    /// what they had counted.
+    pub(super) fn make_room(
+        &mut self,
+        counts: &Counts,
+        take: impl FnOnce(&[types::page_key]) -> Vec<(types::page_key, types::page_waits)>,
+    ) {
+        let recent = |key: &types::page_key| self.recent.parts.get(&page_part(key)).map_or(0.0, |(_, ns)| *ns);
+        let coldest = taken_out::coldest(&counts.pages, recent);
+        if coldest.is_empty() {
+            return;
+        }
+        let taken = take(&coldest);
+        for (key, waits) in &taken {
+            // If the page is waited for again, its entry begins at zero.
+            self.seen.parts.remove(&page_part(key));
+            self.recent.parts.remove(&page_part(key));
+            self.taken_out.add(*key, waits);
+        }
+        let taken: HashSet<Part> = taken.iter().map(|(key, _)| page_part(key)).collect();
+        let there = counts.pages.iter().map(|(key, _)| *key).filter(|key| !taken.contains(&page_part(key)));
+        for key in self.taken_out.bound(there) {
+            if let Some(missed) = self.sums.parts.remove(&page_part(&key)) {
+                let others = self.sums.parts.entry(page_part(&other_pages())).or_default();
+                others.count += missed.count;
+                others.sum_ns += missed.sum_ns;
+            }
+        }
+    }
+
+    /// Adds the waits for pages that are not in the programs' map any more.
+    pub(super) fn add_taken_out(&self, counts: &mut Counts) {
+        self.taken_out.add_to(&mut counts.pages);
     }
 
     /// Returns what was not seen, as it is now.
@@ -712,5 +750,63 @@ mod tests {
         assert_eq!((missed.sums.latches.len(), missed.sums.parts.len()), (MOST_LATCHES, MOST_CALLSITES));
         let lost = missed.crowded().map(|(_, lost)| lost as usize);
         assert_eq!(lost, [2 * MOST_CALLSITES + 1 - MOST_LATCHES, MOST_CALLSITES + 1]);
+    }
+
+    /// The programs' map of pages, as the kernel has it.
+    #[derive(Default)]
+    struct Kernel(HashMap<u64, (types::page_key, types::page_waits)>);
+
+    impl Kernel {
+        fn wait(&mut self, index: u64) {
+            let key = types::page_key { index, r#type: 17, ..Default::default() };
+            let waits = &mut self.0.entry(index).or_insert((key, types::page_waits::default())).1;
+            waits.count += 1;
+            waits.sum_ns += 100;
+            assert!(self.0.len() <= types::limit::MAX_PAGES.0 as usize, "the map is full");
+        }
+
+        fn counts(&self) -> Counts {
+            Counts { pages: self.0.values().copied().collect(), ..Counts::default() }
+        }
+    }
+
+    /// Returns the waits for each page, with those that were not seen.
+    fn page_waits(missed: &Missed, kernel: &Kernel) -> HashMap<u64, f64> {
+        let mut counts = kernel.counts();
+        missed.add_taken_out(&mut counts);
+        let estimates = missed.estimates();
+        counts.pages.iter().map(|(key, waits)| (key.index, waits.count as f64 + estimates.page(key).count)).collect()
+    }
+
+    /// Every step, a thousand new tables are waited for, and one that stays hot. The old ones come back at times.
+    #[test]
+    fn there_is_always_room_for_new_pages_and_none_steps_back() {
+        const HOT: u64 = 1;
+        const OLD: u64 = 2;
+        let (mut missed, mut kernel) = (Missed::default(), Kernel::default());
+        let mut before = HashMap::<u64, f64>::new();
+        for step in 1..40 {
+            (0..1000).for_each(|table| kernel.wait(1000 * step + table));
+            (0..10).for_each(|_| kernel.wait(HOT));
+            if step % 10 == 1 {
+                kernel.wait(OLD);
+            }
+            missed.estimate(&kernel.counts(), &span(5.0, 5.0), None);
+            let counts = kernel.counts();
+            missed.make_room(&counts, |keys| keys.iter().filter_map(|key| kernel.0.remove(&key.index)).collect());
+            assert!(kernel.0.contains_key(&HOT), "what is hot stays");
+            let now = page_waits(&missed, &kernel);
+            let sum = |all: &HashMap<u64, f64>| all.values().sum::<f64>();
+            assert!(sum(&now) >= sum(&before) - 1e-6, "{} then {}", sum(&before), sum(&now));
+            let steps_back = |(page, waits): (&u64, &f64)| now.get(page).is_some_and(|now| *now < waits - 1e-6);
+            assert_eq!(before.iter().find(|entry| steps_back(*entry)), None);
+            assert!(now.len() <= 2 * types::limit::MAX_PAGES.0 as usize + 1, "{}", now.len());
+            assert!(missed.sums.parts.len() <= now.len() && missed.recent.parts.len() <= kernel.0.len());
+            before = now;
+        }
+        let seen: u64 = 39 * 1010 + 4;
+        let all: f64 = before.values().sum();
+        assert!(all >= 1.3 * seen as f64, "half of the time was not seen: {all} of {seen}");
+        assert!(before[&0] > 1000.0, "what is gone is among the others: {}", before[&0]);
     }
 }

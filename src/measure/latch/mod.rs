@@ -24,6 +24,7 @@ mod sampler;
 mod samples;
 pub(crate) mod stacks;
 mod status;
+mod taken_out;
 mod tally;
 mod waiting;
 

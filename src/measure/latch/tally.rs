@@ -2,12 +2,13 @@
 //!
 //! Nothing here reads the kernel or the server, so that every figure can be tested without them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::keys::{is_reacquire, key_of, mode, page_key, MapKey};
 use super::ledger::Ledger;
 use super::maps::Counts;
 use super::missed::{Estimate, Estimates};
+use super::taken_out::is_other;
 use super::{CallsiteWaits, Figures, Handoffs, LatchWaits, Locality, PageWaits, Reacquires};
 use crate::bpf::bytes_of;
 use crate::bpf::latch::types;
@@ -165,7 +166,8 @@ impl Tally<'_> {
     /// Returns waits for pages by the object that the pages are part of, longest first. Empty if no page was
     /// recognized, because then this server's pages differ from the catalog's description.
     fn pages(&self, names: &mut impl Names, ledger: &mut Ledger<Bytes, PageId, PageWaits>) -> Vec<PageWaits> {
-        let is_other = |key: &types::page_key| u32::from(key.r#type) == types::page_type::PAGE_OTHER.0;
+        let there: HashSet<Bytes> = self.counts.pages.iter().map(|(key, _)| bytes_of(key).to_vec()).collect();
+        ledger.retain(|key| there.contains(key));
         let (other, known): (Vec<_>, Vec<_>) = self.counts.pages.iter().copied().partition(|(key, _)| is_other(key));
         let keys: Vec<PageKey> = known.iter().map(|(key, _)| page_key(key)).collect();
         let Some(found) = names.pages(&keys).filter(|found| !found.is_empty()) else { return Vec::new() };
@@ -181,7 +183,12 @@ impl Tally<'_> {
             });
             row.waits = waits.count + missed.count as u64;
             row.wait_ns = waits.sum_ns + missed.sum_ns as u64;
-            ledger.shares(bytes_of(&key).to_vec(), (row.table.clone(), row.index.clone(), row.level), row)
+            let id = bytes_of(&key).to_vec();
+            if ledger.seen(&id).is_some_and(|seen| row.waits < seen.waits) {
+                // What it had was moved to the others before it came back.
+                ledger.forget(&id);
+            }
+            ledger.shares(id, (row.table.clone(), row.index.clone(), row.level), row)
         });
         let mut pages: Vec<PageWaits> = merged(rows).into_values().collect();
         pages.sort_by(|a, b| b.wait_ns.cmp(&a.wait_ns).then_with(|| a.location().cmp(&b.location())));

@@ -122,7 +122,7 @@ impl<K: Eq + Hash + Ord + Clone, T: Cumulative> Rotating<K, T> {
             if left > 0 {
                 left -= 1;
             } else {
-                let Some((cold, _, victim)) = coldest.next().filter(|(cold, ..)| recent > TIMES * cold) else { return };
+                let Some((_, _, victim)) = coldest.next().filter(|(cold, ..)| recent > TIMES * cold) else { return };
                 self.known.entry(victim).and_modify(|known| known.shown = None);
             }
             let shown = Shown { since: self.now, before: rows.get(&key).cloned() };

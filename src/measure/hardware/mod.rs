@@ -251,7 +251,8 @@ impl Measurement for HardwareEvents {
         snapshot.hardware = Figures { events: self.events(), functions: self.functions() };
         snapshot.probes.extend(self.probe(costs));
         snapshot.lost.extend(self.lost());
-        Ok(())
+        let state = self.state.lock();
+        state.functions.as_ref().map_or(Ok(()), |functions| functions.sampler.add_skipped(&mut snapshot.lost))
     }
 
     /// Stops sampling. Counters keep running, because they interrupt nothing.

@@ -29,9 +29,6 @@ const LOST: [&str; types::lost::LOST_CAUSES.0 as usize] = [
     "pages_full",
 ];
 
-/// The cause of those that the kernel did not show the programs.
-const SKIPPED: &str = "program_skipped";
-
 /// What is counted in addition to the sites.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display, strum::EnumCount, strum::VariantArray)]
 #[strum(serialize_all = "snake_case")]
@@ -66,7 +63,7 @@ pub(crate) struct Maps {
     /// Held while an entry of `attachments` is changed, which several threads do.
     attachment_change: Mutex<()>,
     pub threads: MapHandle,
-    skipped: Skipped,
+    pub skipped: Skipped,
 }
 
 impl Maps {
@@ -146,7 +143,6 @@ impl Maps {
         for (cause, index) in LOST.iter().zip(0..) {
             lost.push(((*cause).to_owned(), sum_over_cpus(&self.lost, index)?));
         }
-        lost.push((SKIPPED.to_owned(), self.skipped.runs()?));
         Ok(lost)
     }
 }

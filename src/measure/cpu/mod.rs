@@ -48,7 +48,7 @@ use crate::server::{cpu_time_ns, Target};
 use crate::worker::Worker;
 
 /// The names of the causes in `enum sample_lost`, in its order.
-const LOST: [&str; types::sample_lost::SAMPLE_LOST_CAUSES.0 as usize] = ["samples_full", "spins_full"];
+const LOST: [&str; types::sample_lost::SAMPLE_LOST_CAUSES.0 as usize] = ["samples_full", "spins_full", "samples_busy"];
 
 /// The probe that samples a CPU.
 const CLOCK: &str = "cpu_sample";

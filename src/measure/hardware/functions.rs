@@ -18,6 +18,9 @@ use crate::measure::maps::{add_skipped, of_cpus, sum_over_cpus, take_entries};
 use crate::model::{ProbeState, ProbeStatus};
 use crate::symbols::Arch;
 
+/// The names of the causes in `enum event_lost`, in its order.
+const LOST: [&str; types::event_lost::EVENT_LOST_CAUSES.0 as usize] = ["event_samples_full", "event_samples_busy"];
+
 /// An event and its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sampled {
@@ -133,19 +136,14 @@ impl EventSampler {
         take_entries(&self.samples)?.into_iter().map(sample).collect()
     }
 
-    /// Returns the number of samples that found no room in the kernel.
+    /// Adds the numbers of samples that are missing, by cause.
     ///
     /// # Errors
-    /// Fails when the map cannot be read.
-    pub fn lost(&self) -> Result<u64> {
-        sum_over_cpus(&self.lost, 0)
-    }
-
-    /// Adds how often the kernel did not run the program.
-    ///
-    /// # Errors
-    /// Fails if the kernel does not describe it.
-    pub fn add_skipped(&self, lost: &mut Vec<(String, u64)>) -> Result<()> {
+    /// Fails when the map cannot be read, or the kernel does not describe the program.
+    pub fn add_lost(&self, lost: &mut Vec<(String, u64)>) -> Result<()> {
+        for (cause, index) in LOST.iter().zip(0..) {
+            lost.push(((*cause).to_owned(), sum_over_cpus(&self.lost, index)?));
+        }
         add_skipped(lost, &self.skipped)
     }
 

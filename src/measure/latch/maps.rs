@@ -27,6 +27,7 @@ const LOST: [&str; types::lost::LOST_CAUSES.0 as usize] = [
     "cut_off",
     "handoffs_full",
     "pages_full",
+    "map_busy",
 ];
 
 /// What is counted in addition to the sites.

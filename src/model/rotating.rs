@@ -17,8 +17,8 @@ const TIMES: f64 = 2.0;
 /// of them have a row of their own.
 ///
 /// No row ever decreases, nor does the sum of all. A row begins at zero, unless its key had a row when it was first
-/// seen, and what was counted before stays in the shared row. When a row makes room for another, what it had is added to
-/// the shared row. If it comes back, it begins at zero again, which Prometheus takes for the restart that it is.
+/// seen, and what was counted before stays in the shared row. When a row makes room for another, what it had is added
+/// to the shared row. If it comes back, it begins at zero again, which Prometheus takes for the restart that it is.
 pub struct Rotating<K, T> {
     limit: usize,
     least: f64,

@@ -7,9 +7,10 @@
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
 
-/* The error of a change to a map whose bucket is being changed by what this program interrupted on
- * its CPU. Trying again would not help: the other goes on later. */
-#define EBUSY 16
+/* The error of an insertion into a map without room. Others come from what is happening to the same
+ * place at the same moment: EBUSY if this program has interrupted a change to it, EDEADLK or
+ * ETIMEDOUT instead from Linux 6.15 on. Trying again would not help: the other goes on later. */
+#define E2BIG 7
 
 /* The map's entry for a key, which is inserted as `empty` if it is new; NULL if it cannot be, and
  * then the error says why. */

@@ -109,7 +109,7 @@ int event_sample(struct bpf_perf_event_data_kern *ctx)
 	key.address = saved_register(BPF_CORE_READ(ctx, regs), ip_register);
 	error = add_to(&event_samples, &key, events);
 	if (error) {
-		cause = error == -EBUSY ? EVENT_LOST_BUSY : EVENT_LOST_FULL;
+		cause = error == -E2BIG ? EVENT_LOST_FULL : EVENT_LOST_BUSY;
 		lost = bpf_map_lookup_elem(&lost_events, &cause);
 		if (lost)
 			*lost += 1;

@@ -29,5 +29,5 @@ static __always_inline void lose(__u32 cause)
  * cause, or because of another error. */
 static __always_inline void lose_entry(long error, __u32 full)
 {
-	lose(error == -EBUSY ? LOST_MAP_BUSY : full);
+	lose(error == -E2BIG ? full : LOST_MAP_BUSY);
 }

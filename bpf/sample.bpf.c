@@ -104,7 +104,7 @@ static __always_inline void lose(long error, __u32 cause)
 {
 	__u64 *n;
 
-	if (error == -EBUSY)
+	if (error != -E2BIG)
 		cause = SAMPLE_LOST_BUSY;
 	n = bpf_map_lookup_elem(&lost_samples, &cause);
 	if (n)

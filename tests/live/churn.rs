@@ -9,14 +9,15 @@ use std::thread::{scope, sleep};
 use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Context, Result};
-use libbpf_rs::{MapCore, MapHandle};
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use mysql::prelude::Queryable;
 use mysql::{Conn, Opts};
 
 use lab::agent::Agent;
 use lab::counters::Counters;
+use lab::load::Load;
 use lab::releases::Release;
-use lab::server::{Options, Server};
+use lab::server::{wait_for, Options, Server};
 
 /// The number of tables unless told otherwise.
 const TABLES: usize = 300;
@@ -142,19 +143,24 @@ impl Size {
     }
 }
 
-/// Returns the number of entries in a process's hash maps of threads and of waits.
-fn entries(pid: i32) -> Result<BTreeMap<String, usize>> {
-    let mut entries = BTreeMap::new();
+/// Returns a process's hash maps of threads and of waits, by name.
+fn maps(pid: i32) -> Result<BTreeMap<String, MapHandle>> {
+    let mut maps = BTreeMap::new();
     for info in std::fs::read_dir(format!("/proc/{pid}/fdinfo"))?.flatten() {
         let info = std::fs::read_to_string(info.path()).unwrap_or_default();
         let Some(id) = info.lines().find_map(|line| line.strip_prefix("map_id:")) else { continue };
         let map = MapHandle::from_map_id(id.trim().parse()?)?;
         let name = map.name().to_string_lossy().into_owned();
         if ["threads", "latches", "callsites", "pages", "words"].contains(&name.as_str()) {
-            entries.insert(name, map.keys().count());
+            maps.insert(name, map);
         }
     }
-    Ok(entries)
+    Ok(maps)
+}
+
+/// Returns the number of entries in each of these maps.
+fn entries(pid: i32) -> Result<BTreeMap<String, usize>> {
+    Ok(maps(pid)?.into_iter().map(|(name, map)| (name, map.keys().count())).collect())
 }
 
 fn churn(release: Release) -> Result<()> {
@@ -222,4 +228,32 @@ fn figures_stay_right_while_tables_and_connections_of_mysql_come_and_go() -> Res
 #[test]
 fn figures_stay_right_while_tables_and_connections_of_mariadb_come_and_go() -> Result<()> {
     churn(Release::MARIADB_11_4)
+}
+
+/// What finds no room is counted as such, and not as what found a place that was being changed.
+#[test]
+fn a_full_map_is_told_apart_from_a_busy_one() -> Result<()> {
+    /// More than the number of a thread can be.
+    const NO_THREAD: u32 = 1 << 23;
+    let server = Server::start(Release::MYSQL_9_7, &Options::default())?;
+    let agent = Agent::attach_without_budget(&server)?;
+    let threads = maps(agent.pid())?.remove("threads").context("no map of threads")?;
+    let nothing = vec![0; threads.value_size() as usize];
+    let is_full = (NO_THREAD..2 * NO_THREAD)
+        .any(|thread| threads.update(&thread.to_ne_bytes(), &nothing, MapFlags::NO_EXIST).is_err());
+    ensure!(is_full, "the map of threads is not bounded");
+    let mut load = Load::start(&server, "oltp_update_index", 16)?;
+    load.wait_running()?;
+    let lost = |reason: &str| -> Result<f64> {
+        let series = format!("armtrace_lost_events_total{{reason=\"{reason}\"}} ");
+        let metrics = agent.metrics()?;
+        let value = metrics.lines().find_map(|line| line.strip_prefix(&series));
+        Ok(value.with_context(|| format!("no {reason}"))?.parse()?)
+    };
+    wait_for("threads without room", Duration::from_secs(20), || Ok((lost("threads_full")? > 100.0).then_some(())))?;
+    let (full, busy) = (lost("threads_full")?, lost("map_busy")?);
+    ensure!(busy < 0.01 * full, "{full} found no room, {busy} a busy place");
+    load.stop()?;
+    agent.stop()?;
+    server.stop()
 }

@@ -24,6 +24,8 @@ const TABLES: usize = 300;
 const CONNECTIONS_PER_TABLE: usize = 5;
 /// From this number of tables on, the run is long enough to judge memory by it.
 const LONG: usize = 5000;
+/// The least time of a run: quick servers get more tables and connections than told.
+const LEAST_TIME: Duration = Duration::from_secs(12);
 /// The number of clients that connect at the same time.
 const CLIENTS: usize = 16;
 /// The number of tables that there are at the same time.
@@ -41,6 +43,7 @@ const SCHEMA: &str = "(id BIGINT AUTO_INCREMENT PRIMARY KEY, k INT NOT NULL, c V
 struct Churn {
     url: String,
     tables: usize,
+    began: Instant,
     connections: AtomicUsize,
     made: AtomicUsize,
     cut_overs: AtomicUsize,
@@ -51,7 +54,13 @@ impl Churn {
     fn new(server: &Server, tables: usize) -> Churn {
         let url = format!("mysql://root@localhost/churn?socket={}", server.socket().display());
         let zero = AtomicUsize::default;
-        Churn { url, tables, connections: zero(), made: zero(), cut_overs: zero(), is_over: AtomicBool::new(false) }
+        let (began, is_over) = (Instant::now(), AtomicBool::new(false));
+        Churn { url, tables, began, connections: zero(), made: zero(), cut_overs: zero(), is_over }
+    }
+
+    /// Whether more is to be done, after so many of all.
+    fn goes_on(&self, done: usize, all: usize) -> bool {
+        done < all || self.began.elapsed() < LEAST_TIME
     }
 
     fn connect(&self) -> Result<Conn> {
@@ -60,7 +69,8 @@ impl Churn {
 
     /// Connects for one statement again and again. Each waits for the same pages as the others.
     fn connections(&self) -> Result<()> {
-        while self.connections.fetch_add(1, Ordering::Relaxed) < CONNECTIONS_PER_TABLE * self.tables {
+        while self.goes_on(self.connections.load(Ordering::Relaxed), CONNECTIONS_PER_TABLE * self.tables) {
+            self.connections.fetch_add(1, Ordering::Relaxed);
             let newest = self.made.load(Ordering::Relaxed).saturating_sub(1);
             let mut client = self.connect()?;
             client.query_drop("INSERT INTO hot (k, c) VALUES (FLOOR(RAND() * 1000), REPEAT('x', 50))")?;
@@ -76,7 +86,7 @@ impl Churn {
     /// Makes tables, and drops those that have been there for a while.
     fn tables(&self) -> Result<()> {
         let mut client = self.connect()?;
-        for table in 0..self.tables {
+        for table in (0..).take_while(|table| self.goes_on(*table, self.tables)) {
             client.query_drop(format!("CREATE TABLE t{table} {SCHEMA}"))?;
             self.made.store(table + 1, Ordering::Relaxed);
             if let Some(old) = table.checked_sub(ALIVE) {
@@ -171,7 +181,6 @@ fn churn(release: Release) -> Result<()> {
     let churn = Churn::new(&server, tables);
     let mut counters = Counters::default();
     let mut sizes = Vec::new();
-    let began = Instant::now();
     let result = scope(|scope| {
         let cut_overs = scope.spawn(|| churn.cut_overs());
         let mut workers: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(|| churn.connections())).collect();
@@ -190,11 +199,12 @@ fn churn(release: Release) -> Result<()> {
     });
     result?;
     let cut_overs = churn.cut_overs.load(Ordering::Relaxed);
-    let connections = CONNECTIONS_PER_TABLE * tables;
     println!(
-        "{}: {connections} connections, {tables} tables, {cut_overs} cut-overs in {:?}",
+        "{}: {:?} connections, {:?} tables, {cut_overs} cut-overs in {:?}",
         release.name(),
-        began.elapsed()
+        churn.connections,
+        churn.made,
+        churn.began.elapsed()
     );
     let halves = sizes.split_at(sizes.len() / 2);
     let [first, second] = [halves.0, halves.1].map(Size::largest);

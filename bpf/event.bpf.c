@@ -59,10 +59,10 @@ struct {
 	__type(value, __u64);
 } event_counts SEC(".maps");
 
-/* Samples that found no room. */
+/* Samples that are missing, by cause. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
+	__uint(max_entries, EVENT_LOST_CAUSES);
 	__type(key, __u32);
 	__type(value, __u64);
 } lost_events SEC(".maps");
@@ -95,7 +95,8 @@ int event_sample(struct bpf_perf_event_data_kern *ctx)
 	struct perf_event *event;
 	__u64 now, events, *lost;
 	struct hits *h;
-	__u32 zero = 0;
+	__u32 zero = 0, cause;
+	long error;
 
 	now = bpf_ktime_get_ns();
 	event = BPF_CORE_READ(ctx, event);
@@ -106,8 +107,10 @@ int event_sample(struct bpf_perf_event_data_kern *ctx)
 	if (!is_target())
 		return 0;
 	key.address = saved_register(BPF_CORE_READ(ctx, regs), ip_register);
-	if (!add_to(&event_samples, &key, events)) {
-		lost = bpf_map_lookup_elem(&lost_events, &zero);
+	error = add_to(&event_samples, &key, events);
+	if (error) {
+		cause = error == -E2BIG ? EVENT_LOST_FULL : EVENT_LOST_BUSY;
+		lost = bpf_map_lookup_elem(&lost_events, &cause);
 		if (lost)
 			*lost += 1;
 	}

@@ -9,6 +9,15 @@
 /* The minimum capacity of the map of samples; user space makes it larger. */
 #define MIN_EVENT_SAMPLES 4096
 
+/* Why a sample is missing. */
+enum event_lost {
+	/* More addresses than the map holds. */
+	EVENT_LOST_FULL,
+	/* The place in the map was being changed by what the sample interrupted. */
+	EVENT_LOST_BUSY,
+	EVENT_LOST_CAUSES,
+};
+
 /* An instruction, and the event as user space requested it. */
 struct event_key {
 	/* Kernel addresses have their highest bit set. */
@@ -23,4 +32,5 @@ struct event_key {
 struct event_vocabulary {
 	struct hits hits;
 	struct event_key key;
+	enum event_lost lost;
 };

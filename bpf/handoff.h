@@ -101,6 +101,7 @@ static __always_inline void add_handoff(const struct latch_key *latch, __u8 begi
 	struct own_handoff_key own = {};
 	struct handoff_key *key = &own.handoff;
 	struct handoffs *h;
+	long error = 0;
 
 	if (!has_domains)
 		return;
@@ -108,9 +109,9 @@ static __always_inline void add_handoff(const struct latch_key *latch, __u8 begi
 	key->from = from;
 	key->to = to;
 	own.cpu = bpf_get_smp_processor_id();
-	h = counter_of(&own_handoffs, &handoffs, &own, key, &no_handoffs);
+	h = counter_of(&own_handoffs, &handoffs, &own, key, &no_handoffs, &error);
 	if (!h) {
-		lose(LOST_HANDOFFS_FULL);
+		lose_entry(error, LOST_HANDOFFS_FULL);
 		return;
 	}
 	__sync_fetch_and_add(&h->count, 1);

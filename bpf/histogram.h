@@ -65,11 +65,12 @@ static __always_inline __u32 bucket_of(__u64 ns)
 static __always_inline void add_callsite(const struct callsite_key *key, __u64 ns)
 {
 	struct own_callsite_key own = {.callsite = *key, .cpu = bpf_get_smp_processor_id()};
+	long error = 0;
 	struct callsite_waits *at =
-	    counter_of(&own_callsites, &callsites, &own, key, &no_callsite_waits);
+	    counter_of(&own_callsites, &callsites, &own, key, &no_callsite_waits, &error);
 
 	if (!at) {
-		lose(LOST_CALLSITES_FULL);
+		lose_entry(error, LOST_CALLSITES_FULL);
 		return;
 	}
 	__sync_fetch_and_add(&at->count, 1);
@@ -82,11 +83,13 @@ static __always_inline bool add_wait(const struct callsite_key *callsite, __u64 
 				     bool is_watched, __u64 sleep_ns, __u32 sleeps)
 {
 	struct own_latch_key own = {.latch = callsite->latch, .cpu = bpf_get_smp_processor_id()};
-	struct waits *total = counter_of(&own_latches, &latches, &own, &own.latch, &no_waits);
+	long error = 0;
+	struct waits *total =
+	    counter_of(&own_latches, &latches, &own, &own.latch, &no_waits, &error);
 	__u32 bucket = bucket_of(ns);
 
 	if (!total) {
-		lose(LOST_LATCHES_FULL);
+		lose_entry(error, LOST_LATCHES_FULL);
 		return false;
 	}
 	__sync_fetch_and_add(&total->sum_ns, ns);

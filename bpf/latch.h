@@ -479,6 +479,8 @@ enum lost {
 	LOST_HANDOFFS_FULL,
 	/* More parts of tables than MAX_PAGES; the wait is counted among those for other pages. */
 	LOST_PAGES_FULL,
+	/* The place in a map was being changed by what the program interrupted on its CPU. */
+	LOST_MAP_BUSY,
 	LOST_CAUSES,
 };
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "latch.h"
+#include "count.h"
 #include <bpf/bpf_helpers.h>
 
 struct {
@@ -22,4 +23,11 @@ static __always_inline void lose(__u32 cause)
 
 	if (n)
 		__sync_fetch_and_add(n, 1);
+}
+
+/* Counts the loss of what has no entry in a map: because there is no room, for which `full` is the
+ * cause, or because of another error. */
+static __always_inline void lose_entry(long error, __u32 full)
+{
+	lose(error == -E2BIG ? full : LOST_MAP_BUSY);
 }

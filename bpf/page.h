@@ -101,12 +101,14 @@ static __always_inline bool page_of(__u64 latch, struct page_key *key)
 static __always_inline void add_page_wait(const struct page_key *key, __u64 ns)
 {
 	struct own_page_key own = {.page = *key, .cpu = bpf_get_smp_processor_id()};
-	struct page_waits *at = counter_of(&own_pages, &pages, &own, &own.page, &no_page_waits);
+	long error = 0;
+	struct page_waits *at =
+	    counter_of(&own_pages, &pages, &own, &own.page, &no_page_waits, &error);
 
 	if (!at) {
-		lose(LOST_PAGES_FULL);
+		lose_entry(error, LOST_PAGES_FULL);
 		own.page = other_pages;
-		at = counter_of(&own_pages, &pages, &own, &own.page, &no_page_waits);
+		at = counter_of(&own_pages, &pages, &own, &own.page, &no_page_waits, &error);
 	}
 	if (!at)
 		return;

@@ -99,10 +99,14 @@ static __always_inline __u32 current_call(void)
 	return CALL_OTHER;
 }
 
-static __always_inline void lose(__u32 cause)
+/* Counts the loss of what has no entry in a map, for which `cause` is no room, or another error. */
+static __always_inline void lose(long error, __u32 cause)
 {
-	__u64 *n = bpf_map_lookup_elem(&lost_samples, &cause);
+	__u64 *n;
 
+	if (error != -E2BIG)
+		cause = SAMPLE_LOST_BUSY;
+	n = bpf_map_lookup_elem(&lost_samples, &cause);
 	if (n)
 		*n += 1;
 }
@@ -114,6 +118,7 @@ static __always_inline void add_spin(void)
 	struct wait *w = bpf_map_lookup_elem(&threads, &tid);
 	struct attachment *probes;
 	struct latch_key key;
+	long error;
 
 	if (!w || !w->latch || w->end_ns)
 		return;
@@ -121,8 +126,11 @@ static __always_inline void add_spin(void)
 	function = key.function;
 	probes = bpf_map_lookup_elem(&attachments, &function);
 	/* While its probes were off, the wait may have ended unseen. */
-	if (probes && probes->generation == w->generation && !add_to(&spins, &key, 1))
-		lose(SAMPLE_LOST_SPINS_FULL);
+	if (!probes || probes->generation != w->generation)
+		return;
+	error = add_to(&spins, &key, 1);
+	if (error)
+		lose(error, SAMPLE_LOST_SPINS_FULL);
 }
 
 SEC("perf_event")
@@ -133,6 +141,7 @@ int cpu_sample(struct bpf_perf_event_data_kern *ctx)
 	__u32 zero = 0;
 	void *regs = NULL;
 	__u64 now;
+	long error;
 
 	if (!is_target())
 		return 0;
@@ -143,8 +152,9 @@ int cpu_sample(struct bpf_perf_event_data_kern *ctx)
 		key.call = current_call();
 	else
 		add_spin();
-	if (!add_to(&samples, &key, 1))
-		lose(SAMPLE_LOST_FULL);
+	error = add_to(&samples, &key, 1);
+	if (error)
+		lose(error, SAMPLE_LOST_FULL);
 	h = bpf_map_lookup_elem(&sample_hits, &zero);
 	if (h) {
 		h->count += 1;

@@ -32,6 +32,8 @@ enum sample_lost {
 	SAMPLE_LOST_FULL,
 	/* More latch classes than MAX_LATCHES; the sample is counted, but not for the latch. */
 	SAMPLE_LOST_SPINS_FULL,
+	/* The place in a map was being changed by what the sample interrupted. */
+	SAMPLE_LOST_BUSY,
 	SAMPLE_LOST_CAUSES,
 };
 

@@ -39,13 +39,17 @@ static __always_inline struct wait *thread_wait(void)
 	return w;
 }
 
-/* The state of a thread that is seen for the first time; NULL if there is no room for it. */
+/* The state of a thread that is seen for the first time; NULL if there is no room for it, which is
+ * counted. */
 static __always_inline struct wait *new_thread(void)
 {
 	__u32 tid = bpf_get_current_pid_tgid();
+	long error = bpf_map_update_elem(&threads, &tid, &no_wait, BPF_NOEXIST);
+	struct wait *w = bpf_map_lookup_elem(&threads, &tid);
 
-	bpf_map_update_elem(&threads, &tid, &no_wait, BPF_NOEXIST);
-	return bpf_map_lookup_elem(&threads, &tid);
+	if (!w)
+		lose_entry(error, LOST_THREADS_FULL);
+	return w;
 }
 
 /* Adds the thread's wait, which ended at end_ns, to its latch, and leaves the thread without a
@@ -104,10 +108,8 @@ static __always_inline void begin_wait(void *ctx, const struct site *site, __u64
 	}
 	if (!w)
 		w = new_thread();
-	if (!w) {
-		lose(LOST_THREADS_FULL);
+	if (!w)
 		return;
-	}
 	if (continues(w, site, latch, now))
 		return;
 	move_on(w);

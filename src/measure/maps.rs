@@ -4,6 +4,24 @@ use anyhow::{Context, Result};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use plain::Plain;
 
+use crate::attach::Skipped;
+
+/// The cause of those events that the kernel did not show the programs.
+const SKIPPED: &str = "program_skipped";
+
+/// Adds how often the kernel did not run these programs to what other programs lost.
+///
+/// # Errors
+/// Fails if the kernel does not describe a program.
+pub(super) fn add_skipped(lost: &mut Vec<(String, u64)>, skipped: &Skipped) -> Result<()> {
+    let runs = skipped.runs()?;
+    match lost.iter_mut().find(|(cause, _)| cause == SKIPPED) {
+        Some((_, sum)) => *sum += runs,
+        None => lost.push((SKIPPED.to_owned(), runs)),
+    }
+    Ok(())
+}
+
 /// Returns all entries of a hash map.
 pub(super) fn entries<K: Plain + Copy, V: Plain + Copy>(map: &MapHandle) -> Result<Vec<(K, V)>> {
     each_entry(map)?.collect()
@@ -39,4 +57,13 @@ pub(super) fn of_cpus<V: Plain + Copy>(map: &MapHandle, index: u32) -> Result<Ve
     let values = map.lookup_percpu(&index.to_ne_bytes(), MapFlags::ANY).context("reading a counter")?;
     let values = values.unwrap_or_default();
     Ok(values.iter().filter_map(|bytes| plain::from_bytes(bytes).ok().copied()).collect())
+}
+
+#[test]
+fn programs_of_all_measurements_add_up() {
+    let mut lost = vec![("pages_full".to_owned(), 1)];
+    for _ in 0..2 {
+        add_skipped(&mut lost, &Skipped::of(std::iter::empty()).unwrap()).unwrap();
+    }
+    assert_eq!(lost, [("pages_full".to_owned(), 1), (SKIPPED.to_owned(), 0)], "a cause has one row");
 }

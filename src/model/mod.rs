@@ -6,6 +6,7 @@ mod bounded;
 mod cpu;
 mod cumulative;
 mod histogram;
+mod rotating;
 
 pub use bounded::{Bounded, OTHER};
 pub use cpu::CpuClass;
@@ -14,6 +15,7 @@ pub use cumulative::{merged, since, Cumulative};
 #[cfg(test)]
 pub(crate) use histogram::tests::histograms;
 pub use histogram::{Histogram, BUCKETS, BUCKET_BOUNDS_NS};
+pub use rotating::Rotating;
 
 /// The kind of a latch, named as in performance_schema.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, IntoStaticStr, EnumString)]

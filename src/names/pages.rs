@@ -108,10 +108,21 @@ impl PageNames {
         }
     }
 
-    /// Returns what each of these pages is part of.
+    /// Returns what each of these pages is part of. These are all pages that there are: names of others are forgotten.
     pub(super) fn names(&mut self, process: &Process, keys: &[PageKey]) -> Vec<PageName> {
+        self.forget_others(keys);
         self.look_for(&process.memory, keys);
         keys.iter().map(|key| self.name(*key)).collect()
+    }
+
+    fn forget_others(&mut self, keys: &[PageKey]) {
+        let wanted: HashSet<Wanted> = keys.iter().filter_map(|key| self.wanted(*key)).collect();
+        self.indexes.retain(|(space, index), _| wanted.contains(&Wanted::Index(*space, *index)));
+        let fixed = self.catalog.spaces;
+        self.spaces.retain(|space, _| {
+            wanted.contains(&Wanted::Space(*space)) || fixed.iter().any(|(fixed, _)| fixed == space)
+        });
+        self.tries.retain(|what, _| wanted.contains(what));
     }
 
     fn name(&self, key: PageKey) -> PageName {
@@ -435,5 +446,21 @@ mod tests {
             names.names(&process, &[missing]);
         }
         assert_eq!(names.tries[&Wanted::Index(9, 9)], MAX_TRIES);
+    }
+
+    /// Tables come and go for weeks.
+    #[test]
+    fn names_of_pages_that_are_gone_are_forgotten() {
+        let d = dictionary();
+        let missing = PageKey::Index { space: 9, index: 9, level: 0 };
+        let image = Image::open(std::path::Path::new("/proc/self/exe")).expect("the test's own executable");
+        let process = Process { image: &image, memory: Memory::new(std::process::id() as i32), bias: 0 };
+        let mut names = PageNames::new(&CATALOG, Some(At::Object(addr(&d.0))));
+        names.names(&process, &[K1, TWO, missing, PageKey::Plain { space: 4, kind: 2 }]);
+        assert_eq!((names.indexes.len(), names.spaces.len(), names.tries.len()), (2, 2, 4));
+        names.names(&process, &[TWO]);
+        assert_eq!((names.indexes.len(), names.spaces.len(), names.tries.len()), (1, 1, 1));
+        let system = PageKey::Plain { space: 0, kind: 2 };
+        assert_eq!(names.names(&process, &[system])[0].table, "innodb_system");
     }
 }

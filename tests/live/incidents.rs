@@ -1,5 +1,5 @@
-//! What happens to servers in production: they are upgraded in place, and their disks fill up. The agent must go on, and
-//! leave as always.
+//! What happens to servers in production: they are upgraded in place, and their disks fill up. The agent must go on,
+//! and leave as always.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;

@@ -4,6 +4,7 @@
 mod bad_input;
 mod budget;
 mod chaos;
+mod churn;
 mod cost;
 mod cpu;
 mod events;

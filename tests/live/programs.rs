@@ -1,5 +1,6 @@
 //! The size and the run time of the BPF programs, to catch regressions.
 
+use std::collections::BTreeMap;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::thread::sleep;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use libbpf_rs::query::{ProgInfoIter, ProgramInfo};
 use lab::agent::Agent;
 use lab::load::Load;
 use lab::releases::Release;
-use lab::server::{Options, Server};
+use lab::server::{wait_for, Options, Server};
 
 /// The longest mean run time, in nanoseconds. On the machine of docs/explanation/overhead.md the means are 182 to
 /// 1,815; this limit allows for slower and busier machines.
@@ -100,4 +101,42 @@ fn programs_on_mysql_are_quick() -> Result<()> {
 #[ignore = "as on MySQL: make test-all"]
 fn programs_on_mariadb_are_quick() -> Result<()> {
     are_small_and_quick(Release::MARIADB_11_4)
+}
+
+/// Returns the programs that a process has descriptors of, with the number of these.
+fn program_descriptors(pid: i32) -> Result<BTreeMap<u32, usize>> {
+    let mut descriptors = BTreeMap::new();
+    for entry in std::fs::read_dir(format!("/proc/{pid}/fdinfo"))?.flatten() {
+        let info = std::fs::read_to_string(entry.path()).unwrap_or_default();
+        let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        // A link has the number of its program too.
+        if let Some(id) = field("prog_id").filter(|_| field("link_type").is_none()) {
+            *descriptors.entry(id.trim().parse()?).or_default() += 1;
+        }
+    }
+    Ok(descriptors)
+}
+
+/// Whoever asks the kernel how often it skipped a program has a descriptor for that, in addition to that by which the
+/// program is attached.
+#[test]
+fn skipped_runs_of_all_programs_are_counted() -> Result<()> {
+    let server = Server::start(Release::MYSQL_9_7, &Options::default())?;
+    let agent = Agent::attach(&server)?;
+    let counted = |begin: &str| -> Result<bool> {
+        let descriptors = program_descriptors(agent.pid())?;
+        let is_ours = |program: &ProgramInfo| program.name.to_str().is_some_and(|name| name.starts_with(begin));
+        let of: Vec<_> = ProgInfoIter::default().filter(is_ours).filter_map(|p| descriptors.get(&p.id)).collect();
+        Ok(!of.is_empty() && of.iter().all(|descriptors| **descriptors >= 2))
+    };
+    for begin in ["latch_", "futex_", "thread_exit", "cpu_sample", "checksum_"] {
+        // Those that count checksums are loaded a moment later.
+        wait_for(&format!("somebody who counts skipped runs of {begin}"), Duration::from_secs(10), || {
+            Ok(counted(begin)?.then_some(()))
+        })?;
+    }
+    let causes = agent.metrics()?.matches("reason=\"program_skipped\"").count();
+    ensure!(causes == 1, "{causes} series of skipped programs");
+    agent.stop()?;
+    server.stop()
 }

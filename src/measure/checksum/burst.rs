@@ -4,18 +4,18 @@
 use std::mem::MaybeUninit;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use parking_lot::Mutex;
 
 use super::Chosen;
 use crate::analysis::Location;
-use crate::attach::{attach_sites, detach_all, uprobe_multi_works, ProbeClass, SiteAddress, SitePrograms};
+use crate::attach::{attach_sites, detach_all, uprobe_multi_works, ProbeClass, SiteAddress, SitePrograms, Skipped};
 use crate::bpf::checksum::{types, ChecksumSkel, ChecksumSkelBuilder};
 use crate::host::clock::now_ns;
 use crate::measure::checksum::{ChecksumCalls, Implementation};
@@ -49,6 +49,8 @@ struct Shared {
     /// The beginning of the time for which the next burst accounts.
     since: Mutex<Instant>,
     figures: Mutex<BurstFigures>,
+    /// The programs, once they are loaded.
+    skipped: OnceLock<Skipped>,
 }
 
 /// The results of bursts.
@@ -90,6 +92,7 @@ impl Bursts {
             paused: AtomicBool::new(false),
             since: Mutex::new(Instant::now()),
             figures: Mutex::default(),
+            skipped: OnceLock::new(),
         });
         let (sites, target, into) = (sites(target, checksums), Arc::clone(target), Arc::clone(&shared));
         let worker = Worker::start("bursts", move |stop| {
@@ -102,6 +105,11 @@ impl Bursts {
 
     pub fn figures(&self) -> BurstFigures {
         self.shared.figures.lock().clone()
+    }
+
+    /// Returns the programs, once they are loaded.
+    pub fn skipped(&self) -> Option<&Skipped> {
+        self.shared.skipped.get()
     }
 
     /// Returns when no probe is attached, and none will be until [`Bursts::resume`].
@@ -158,6 +166,8 @@ fn take_bursts(target: &Target, sites: Vec<CountedFunction>, shared: &Shared, st
     }
     let mut storage = MaybeUninit::uninit();
     let probes = Probes::load(&mut storage, target, sites)?;
+    let programs = probes.skel.object().progs().filter(|program| program.autoload());
+    _ = shared.skipped.set(Skipped::of(programs)?);
     let mut counts = vec![Count::default(); probes.sites.len()];
     let mut pause = SHORTEST_PAUSE;
     let mut cpu_ns = cpu_time_ns(target.pid);

@@ -22,6 +22,7 @@ use self::report::ChecksumsReport;
 use super::{cost_ns, Attaching, Measurement, Nothing, Room, Snapshot};
 use crate::attach::Costs;
 use crate::measure::address_space::AddressSpace;
+use crate::measure::maps::add_skipped;
 use crate::model::{ProbeState, ProbeStatus};
 use crate::server::Target;
 
@@ -92,7 +93,8 @@ impl Measurement for Checksums {
             calls: self.bursts.as_ref().map(|bursts| bursts.figures().calls).unwrap_or_default(),
         };
         snapshot.probes.extend(self.probe(costs));
-        Ok(())
+        let skipped = self.bursts.as_ref().and_then(Bursts::skipped);
+        skipped.map_or(Ok(()), |skipped| add_skipped(&mut snapshot.lost, skipped))
     }
 
     fn pause(&self) {

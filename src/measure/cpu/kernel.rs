@@ -130,7 +130,7 @@ ffffffffc0000000 t nf_hook\t[nf_tables]
     /// More functions than are compressed together, some of them further apart than the offsets reach.
     #[test]
     fn each_function_is_in_one_block() {
-        let addr = |i: u64| 0xffff_0000_0000_0000 + i * 16 + (i / 1000 << 33);
+        let addr = |i: u64| 0xffff_0000_0000_0000 + i * 16 + ((i / 1000) << 33);
         let text: String = (0..3000).map(|i| format!("{:x} t f{i}\n", addr(i))).collect();
         let mut symbols = KernelSymbols::parse(&text);
         for i in 0..3000 {

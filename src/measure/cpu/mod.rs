@@ -29,15 +29,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{MapHandle, TracepointCategory};
 use parking_lot::{Mutex, MutexGuard};
 
 use super::address_space::AddressSpace;
 use super::checksum::{Checksums, Chosen};
-use super::maps::{entries, of_cpus, sum_over_cpus, take_entries};
+use super::maps::{add_skipped, entries, of_cpus, sum_over_cpus, take_entries};
 use super::{cost_ns, Attaching, Measurement, Nothing, Room, Snapshot};
-use crate::attach::{attach_clock, detach_all, open_clock, Costs, Link, ProbeClass, Refusal};
+use crate::attach::{attach_clock, detach_all, open_clock, Costs, Link, ProbeClass, Refusal, Skipped};
 use crate::bpf::bytes_of;
 use crate::bpf::sample::{types, SampleSkel, SampleSkelBuilder};
 use crate::host::Machine;
@@ -48,7 +48,7 @@ use crate::server::{cpu_time_ns, Target};
 use crate::worker::Worker;
 
 /// The names of the causes in `enum sample_lost`, in its order.
-const LOST: [&str; types::sample_lost::SAMPLE_LOST_CAUSES.0 as usize] = ["samples_full", "spins_full"];
+const LOST: [&str; types::sample_lost::SAMPLE_LOST_CAUSES.0 as usize] = ["samples_full", "spins_full", "samples_busy"];
 
 /// The probe that samples a CPU.
 const CLOCK: &str = "cpu_sample";
@@ -105,6 +105,7 @@ pub struct CpuCollector {
     spins: MapHandle,
     hits: MapHandle,
     lost: MapHandle,
+    skipped: Skipped,
     /// The map of counters.
     getcpu_calls: Option<MapHandle>,
     /// The latches that learn how long their waiters spin.
@@ -179,6 +180,7 @@ impl CpuSampler {
             spins: MapHandle::try_from(&skel.maps.spins)?,
             hits: MapHandle::try_from(&skel.maps.sample_hits)?,
             lost: MapHandle::try_from(&skel.maps.lost_samples)?,
+            skipped: Skipped::of(skel.object().progs().filter(|program| program.autoload()))?,
             latches: latches.collector(),
             getcpu_calls: sees_getcpu.then(|| MapHandle::try_from(&skel.maps.getcpu_calls)).transpose()?,
             pid: target.pid,
@@ -249,7 +251,7 @@ impl Measurement for CpuSampler {
         snapshot.cpu = self.collector.collect()?;
         snapshot.probes.extend(self.collector.probes(costs)?);
         snapshot.lost.extend(self.collector.lost()?);
-        Ok(())
+        add_skipped(&mut snapshot.lost, &self.collector.skipped)
     }
 
     fn pause(&self) {

@@ -6,17 +6,20 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 
 use anyhow::{Context, Result};
-use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{MapCore, MapHandle};
 
-use crate::attach::{control, event, open_event, Control, Costs, Countable, ProbeClass, Scope};
+use crate::attach::{control, event, open_event, Control, Costs, Countable, ProbeClass, Scope, Skipped};
 use crate::bpf::event::{types, EventSkelBuilder};
 use crate::host::Machine;
 use crate::measure::cpu::room;
 use crate::measure::latch;
-use crate::measure::maps::{of_cpus, sum_over_cpus, take_entries};
+use crate::measure::maps::{add_skipped, of_cpus, sum_over_cpus, take_entries};
 use crate::model::{ProbeState, ProbeStatus};
 use crate::symbols::Arch;
+
+/// The names of the causes in `enum event_lost`, in its order.
+const LOST: [&str; types::event_lost::EVENT_LOST_CAUSES.0 as usize] = ["event_samples_full", "event_samples_busy"];
 
 /// An event and its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +46,7 @@ pub struct EventSampler {
     events: Vec<Sampled>,
     hz: u32,
     program: OwnedFd,
+    skipped: Skipped,
     samples: MapHandle,
     hits: MapHandle,
     lost: MapHandle,
@@ -67,6 +71,7 @@ impl EventSampler {
         let skel = open.load().context("loading the program for events into the kernel")?;
         let mut sampler = EventSampler {
             program: skel.progs.event_sample.as_fd().try_clone_to_owned()?,
+            skipped: Skipped::of(skel.object().progs())?,
             samples: MapHandle::try_from(&skel.maps.event_samples)?,
             hits: MapHandle::try_from(&skel.maps.event_hits)?,
             lost: MapHandle::try_from(&skel.maps.lost_events)?,
@@ -131,12 +136,15 @@ impl EventSampler {
         take_entries(&self.samples)?.into_iter().map(sample).collect()
     }
 
-    /// Returns the number of samples that found no room in the kernel.
+    /// Adds the numbers of samples that are missing, by cause.
     ///
     /// # Errors
-    /// Fails when the map cannot be read.
-    pub fn lost(&self) -> Result<u64> {
-        sum_over_cpus(&self.lost, 0)
+    /// Fails when the map cannot be read, or the kernel does not describe the program.
+    pub fn add_lost(&self, lost: &mut Vec<(String, u64)>) -> Result<()> {
+        for (cause, index) in LOST.iter().zip(0..) {
+            lost.push(((*cause).to_owned(), sum_over_cpus(&self.lost, index)?));
+        }
+        add_skipped(lost, &self.skipped)
     }
 
     /// Returns what sampling has cost so far. An interrupt by a counter is assumed to cost as much as one by the clock.

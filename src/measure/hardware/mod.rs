@@ -48,8 +48,6 @@ const RESERVED: usize = 256;
 const LEAST_EVENTS: u64 = 10_000;
 /// The interval at which samples are taken out of the kernel.
 const DRAIN: Duration = Duration::from_secs(1);
-/// The reason why a sample is missing from the figures.
-const LOST: &str = "event_samples_full";
 
 /// The result of an event's trial.
 #[derive(Debug)]
@@ -218,12 +216,6 @@ impl HardwareEvents {
     fn probe(&self, costs: Option<&Costs>) -> Option<ProbeStatus> {
         self.state.lock().functions.as_ref()?.sampler.probe(costs).ok()
     }
-
-    /// Returns the number of lost samples, with the cause; `None` if nothing is sampled.
-    fn lost(&self) -> Option<(String, u64)> {
-        let lost = self.state.lock().functions.as_ref()?.sampler.lost().ok()?;
-        Some((LOST.to_owned(), lost))
-    }
 }
 
 impl Room for HardwareEvents {
@@ -250,8 +242,8 @@ impl Measurement for HardwareEvents {
     fn collect(&self, costs: Option<&Costs>, snapshot: &mut Snapshot) -> Result<()> {
         snapshot.hardware = Figures { events: self.events(), functions: self.functions() };
         snapshot.probes.extend(self.probe(costs));
-        snapshot.lost.extend(self.lost());
-        Ok(())
+        let state = self.state.lock();
+        state.functions.as_ref().map_or(Ok(()), |functions| functions.sampler.add_lost(&mut snapshot.lost))
     }
 
     /// Stops sampling. Counters keep running, because they interrupt nothing.

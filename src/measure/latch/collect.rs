@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 
 use super::keys::{identity, pthread_kind, PTHREAD};
 use super::maps::{Counts, Maps};
+use super::missed::{Estimates, Missed};
 use super::plan::MAX_FUNCTIONS;
 use super::status::Status;
 use super::tally::{Ledgers, Names, SpinTimes, Tally};
@@ -73,21 +74,22 @@ impl LatchCollector {
     /// # Errors
     /// Fails when a map cannot be read.
     pub(super) fn collect(&self) -> Result<Figures> {
+        let read = |missed: &Missed| match self.without_probes {
+            true => Ok(missed.uncounted()),
+            false => Counts::read(&self.maps),
+        };
         let spin_times = self.spin_times.lock().clone();
-        let mut caches = self.caches.lock();
-        // Held while the maps are read: what is settled in between would count twice.
-        let missed = self.status.missed.lock();
-        let counts = if self.without_probes { missed.uncounted() } else { Counts::read(&self.maps)? };
-        let tally = Tally {
+        let tally = |counts, missed| Tally {
             counts,
-            missed: &missed,
+            missed,
             spin_times: &spin_times,
             spins: &self.spins,
             sleeps_seen: self.sees_sleeps,
             sampled: self.without_probes,
             topology: self.topology.as_ref(),
         };
-        Ok(tally.figures(&mut ServerNames { caches: &mut caches, target: &self.target }, &mut self.ledgers.lock()))
+        let mut names = ServerNames { caches: &mut self.caches.lock(), target: &self.target };
+        figures(&self.status, read, tally, &mut names, &mut self.ledgers.lock())
     }
 
     /// Returns the probes. `costs` gives the cost of their hits, once it is known.
@@ -122,6 +124,25 @@ impl LatchCollector {
         }
         Ok(lost)
     }
+}
+
+/// Returns the figures of what `read` returns, under their names.
+fn figures<'t>(
+    status: &Status,
+    read: impl FnOnce(&Missed) -> Result<Counts>,
+    tally: impl FnOnce(Counts, Estimates) -> Tally<'t>,
+    names: &mut impl Names,
+    ledgers: &mut Ledgers,
+) -> Result<Figures> {
+    let tally = {
+        // Held while the maps are read: what is settled in between would count twice. Not held while names are looked
+        // for, which may take long: who keeps the probes within the budget, and detaches them, needs it too.
+        let missed = status.missed.lock();
+        let mut counts = read(&missed)?;
+        missed.add_taken_out(&mut counts);
+        tally(counts, missed.estimates())
+    };
+    Ok(tally.figures(names, ledgers))
 }
 
 /// Names found in the server's program and memory.
@@ -166,5 +187,48 @@ impl Caches {
         };
         self.callsites.insert((address, line), name.clone());
         name
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Names nothing, and looks whether others could go on meanwhile.
+    struct Slow<'a>(&'a Status);
+
+    impl Names for Slow<'_> {
+        fn latch(&mut self, _key: &types::latch_key, _example: u64) -> Option<LatchName> {
+            assert!(self.0.missed.try_lock().is_some(), "looking for a name holds up who detaches the probes");
+            None
+        }
+
+        fn callsite(&mut self, _address: u64, _line: u64) -> String {
+            unreachable!("there is no call site")
+        }
+
+        fn pages(&mut self, _keys: &[PageKey]) -> Option<Vec<PageName>> {
+            assert!(self.0.missed.try_lock().is_some(), "looking for a table holds up who detaches the probes");
+            None
+        }
+    }
+
+    #[test]
+    fn looking_for_names_holds_nobody_up() {
+        let status = Status::default();
+        let counts = Counts { latches: vec![Default::default()], pages: vec![Default::default()], ..Counts::default() };
+        let spin_times = SpinTimes::new();
+        let tally = |counts, missed| Tally {
+            counts,
+            missed,
+            spin_times: &spin_times,
+            spins: &[],
+            sleeps_seen: true,
+            sampled: false,
+            topology: None,
+        };
+        let read = |_: &Missed| Ok(counts);
+        let all = figures(&status, read, tally, &mut Slow(&status), &mut Ledgers::default()).unwrap();
+        assert!(all.waits.is_empty() && all.pages.is_empty());
     }
 }

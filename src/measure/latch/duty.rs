@@ -201,7 +201,7 @@ fn period(
     Ok(attached)
 }
 
-/// Estimates what was missed in a time.
+/// Estimates what was missed in a time, and makes room for what will be counted.
 fn estimate(attacher: &mut Attacher<'_>, watched: &Watched) -> Result<()> {
     let mut spans = [Span::default(); PTHREAD as usize + 1];
     for group in 0..attacher.groups() {
@@ -211,7 +211,9 @@ fn estimate(attacher: &mut Attacher<'_>, watched: &Watched) -> Result<()> {
     }
     let samples = attacher.take_samples();
     let counts = Counts::read(&attacher.maps)?;
-    attacher.status.missed.lock().estimate(&counts, &spans, samples.as_ref());
+    let mut missed = attacher.status.missed.lock();
+    missed.estimate(&counts, &spans, samples.as_ref());
+    missed.make_room(&counts, |pages| attacher.maps.take_pages(pages));
     Ok(())
 }
 

@@ -3,7 +3,7 @@
 //! What a key of the maps stands for can get another name: one place in the code turns out to wait for different
 //! latches, or a table is renamed. If its whole history moved along, the counters under the old name would step back,
 //! which Prometheus would take for a restart. So what was shown under a name stays there, and only what is counted
-//! later goes to the new one.
+//! later goes to the new one. A key that is gone, because what it had was added to that of others, is forgotten.
 
 use std::collections::hash_map::{Entry, HashMap};
 use std::hash::Hash;
@@ -43,6 +43,23 @@ impl<K: Eq + Hash, N: Eq + Clone, T: Cumulative> Ledger<K, N, T> {
         };
         let present = (account.name.clone(), account.present());
         account.earlier.iter().cloned().chain([present]).collect()
+    }
+}
+
+impl<K: Eq + Hash, N, T> Ledger<K, N, T> {
+    /// Returns what had been counted under a key in all when it was last shown.
+    pub fn seen(&self, key: &K) -> Option<&T> {
+        self.0.get(key).map(|account| &account.seen)
+    }
+
+    /// Forgets a key, which begins anew if it comes back.
+    pub fn forget(&mut self, key: &K) {
+        self.0.remove(key);
+    }
+
+    /// Forgets all keys but these.
+    pub fn retain(&mut self, is_there: impl Fn(&K) -> bool) {
+        self.0.retain(|key, _| is_there(key));
     }
 }
 
@@ -107,5 +124,17 @@ mod tests {
         }
         assert_eq!(sums.into_iter().collect::<Vec<_>>(), [("a", 16), ("b", 4)]);
         assert!(all.len() <= 3, "{all:?}");
+    }
+
+    #[test]
+    fn a_key_that_was_forgotten_begins_anew() {
+        let mut ledger = Ledger::default();
+        shares(&mut ledger, "a", 10);
+        shares(&mut ledger, "b", 12);
+        assert_eq!(ledger.seen(&1).map(|row| row.waits), Some(12));
+        ledger.retain(|key| *key == 1);
+        assert_eq!(shares(&mut ledger, "b", 13), expected(&[("a", 10), ("b", 3)]));
+        ledger.forget(&1);
+        assert_eq!(shares(&mut ledger, "b", 2), expected(&[("b", 2)]));
     }
 }

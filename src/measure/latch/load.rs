@@ -3,6 +3,7 @@
 use anyhow::{Context, Result};
 use libbpf_rs::{MapCore, MapFlags};
 
+use super::taken_out::other_pages;
 use super::{plan, pthread, Plan};
 use crate::bpf::bytes_of;
 use crate::bpf::latch::{types, LatchSkel, OpenLatchSkel};
@@ -104,9 +105,8 @@ fn page_layout(family: &Family) -> types::page_layout {
 
 /// Creates the entry for pages without an entry of their own, before the map can be full.
 fn write_other_pages(map: &impl MapCore) -> Result<()> {
-    let key = types::page_key { r#type: types::page_type::PAGE_OTHER.0 as u16, ..Default::default() };
     let waits = types::page_waits::default();
-    map.update(bytes_of(&key), bytes_of(&waits), MapFlags::ANY).context("preparing the map of pages")
+    map.update(bytes_of(&other_pages()), bytes_of(&waits), MapFlags::ANY).context("preparing the map of pages")
 }
 
 /// Writes the planned sites and kinds to the maps. The sites depend on where the program lies in the process.

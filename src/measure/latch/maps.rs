@@ -27,10 +27,8 @@ const LOST: [&str; types::lost::LOST_CAUSES.0 as usize] = [
     "cut_off",
     "handoffs_full",
     "pages_full",
+    "map_busy",
 ];
-
-/// The cause of those that the kernel did not show the programs.
-const SKIPPED: &str = "program_skipped";
 
 /// What is counted in addition to the sites.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display, strum::EnumCount, strum::VariantArray)]
@@ -66,7 +64,7 @@ pub(crate) struct Maps {
     /// Held while an entry of `attachments` is changed, which several threads do.
     attachment_change: Mutex<()>,
     pub threads: MapHandle,
-    skipped: Skipped,
+    pub skipped: Skipped,
 }
 
 impl Maps {
@@ -119,6 +117,12 @@ impl Maps {
         self.latches.read(|own: types::own_latch_key| own.latch, add_waits)
     }
 
+    /// Takes the entries of these pages out, and returns what they had counted. A wait that ends at the same moment may
+    /// be missing.
+    pub(super) fn take_pages(&self, keys: &[types::page_key]) -> Vec<(types::page_key, types::page_waits)> {
+        self.pages.take(keys, |own: types::own_page_key| own.page, add_page_waits)
+    }
+
     /// Returns how often a probe was hit, by its index.
     ///
     /// # Errors
@@ -140,7 +144,6 @@ impl Maps {
         for (cause, index) in LOST.iter().zip(0..) {
             lost.push(((*cause).to_owned(), sum_over_cpus(&self.lost, index)?));
         }
-        lost.push((SKIPPED.to_owned(), self.skipped.runs()?));
         Ok(lost)
     }
 }
@@ -188,17 +191,56 @@ impl Counters {
         add: impl Fn(&mut V, &V),
     ) -> Result<Vec<(K, V)>> {
         let mut all = entries::<K, V>(&self.shared)?;
-        let index: HashMap<Vec<u8>, usize> =
+        let mut index: HashMap<Vec<u8>, usize> =
             all.iter().zip(0..).map(|((key, _), i)| (bytes_of(key).to_vec(), i)).collect();
         for entry in each_entry::<O, V>(&self.own)? {
             let (own, counted) = entry?;
-            // A key has a shared entry before it has others.
-            if let Some(at) = index.get(bytes_of(&key(own))) {
-                add(&mut all[*at].1, &counted);
+            let key = key(own);
+            match index.get(bytes_of(&key)) {
+                Some(at) => add(&mut all[*at].1, &counted),
+                // A key has a shared entry first, but that may have been taken out.
+                None => {
+                    index.insert(bytes_of(&key).to_vec(), all.len());
+                    all.push((key, counted));
+                }
             }
         }
         Ok(all)
     }
+
+    /// Takes the entries under these keys out, and returns their sums. What cannot be taken out stays.
+    fn take<K: Plain + Copy, O: Plain + Copy, V: Plain + Copy + Default>(
+        &self,
+        keys: &[K],
+        key: impl Fn(O) -> K,
+        add: impl Fn(&mut V, &V),
+    ) -> Vec<(K, V)> {
+        let mut taken: HashMap<Vec<u8>, (K, V)> =
+            keys.iter().map(|key| (bytes_of(key).to_vec(), (*key, V::default()))).collect();
+        let own = entries::<O, V>(&self.own).unwrap_or_default();
+        for (own, _) in own {
+            if let Some((_, sum)) = taken.get_mut(bytes_of(&key(own))) {
+                take_entry(&self.own, &own).into_iter().for_each(|counted| add(sum, &counted));
+            }
+        }
+        // The shared entry goes last, because it comes first.
+        for (key, sum) in taken.values_mut() {
+            take_entry(&self.shared, key).into_iter().for_each(|counted| add(sum, &counted));
+        }
+        taken.into_values().collect()
+    }
+}
+
+/// Takes an entry out of a map; `None` if there is none, or it cannot be taken out.
+fn take_entry<K: Plain + Copy, V: Plain + Copy>(map: &MapHandle, key: &K) -> Option<V> {
+    let key = bytes_of(key);
+    // Hash maps can do this at once since Linux 5.14.
+    let bytes = map.lookup_and_delete(key).or_else(|_| {
+        let bytes = map.lookup(key, MapFlags::ANY)?;
+        map.delete(key)?;
+        Ok::<_, libbpf_rs::Error>(bytes)
+    });
+    plain::from_bytes(&bytes.ok()??).ok().copied()
 }
 
 fn add_waits(to: &mut types::waits, more: &types::waits) {

@@ -8,7 +8,7 @@ use prometheus::proto::MetricFamily;
 use super::{CallsiteWaits, Handoffs, LatchWaits, Locality, PageWaits, Reacquires};
 use crate::measure::{Metrics, Snapshot};
 use crate::metrics::{families, seconds, Family};
-use crate::model::{Bounded, Kind, Mode, OTHER};
+use crate::model::{Bounded, Kind, Mode, Rotating, OTHER};
 
 /// The most (latch, kind, mode) combinations with series of their own. The rest are summed in `latch="other"`.
 const LATCH_SERIES: usize = 200;
@@ -18,6 +18,8 @@ const COND_SERIES: usize = 50;
 const CALLSITE_SERIES: usize = 200;
 /// The most (table, index, level) combinations with series of their own.
 const PAGE_SERIES: usize = 100;
+/// How much wait time of late, in nanoseconds, pages must have to take the place of others.
+const HOT_PAGE: u64 = 10_000_000;
 /// The most latches whose handoffs have series of their own. Each of them has a series for every two nodes.
 const HANDOFF_LATCHES: usize = 20;
 
@@ -85,7 +87,7 @@ families! {
     PAGE = counter(
         "armtrace_latch_page_wait_seconds_total",
         &["table", "index", "level"],
-        "Wait time for page latches by table, index and level; pages beyond the limit are summed in \
+        "Wait time for page latches by table, index and level; the coldest pages beyond the limit are summed in \
          table=\"other\"."
     );
     HANDOFFS = counter(
@@ -128,7 +130,7 @@ pub struct LatchMetrics {
     conds: Bounded<String>,
     reacquires: Bounded<String>,
     callsites: Bounded<(String, String)>,
-    pages: Bounded<PageId>,
+    pages: Rotating<PageId, PageWaits>,
     handoffs: Bounded<String>,
     spin: SpinFloor,
 }
@@ -146,7 +148,7 @@ impl Default for LatchMetrics {
             conds: Bounded::new(COND_SERIES),
             reacquires: Bounded::new(COND_SERIES),
             callsites: Bounded::new(CALLSITE_SERIES),
-            pages: Bounded::new(PAGE_SERIES),
+            pages: Rotating::new(PAGE_SERIES, HOT_PAGE),
             handoffs: Bounded::new(HANDOFF_LATCHES),
             spin: SpinFloor::default(),
         }
@@ -161,7 +163,7 @@ impl Metrics for LatchMetrics {
     fn collect(&mut self, snapshot: &Snapshot) -> Vec<MetricFamily> {
         let mut families = self.waits(snapshot);
         families.push(self.callsites(&snapshot.latch.callsites));
-        families.push(self.pages(&snapshot.latch.pages));
+        families.push(self.pages(snapshot.elapsed, &snapshot.latch.pages));
         families.extend(self.handoffs(&snapshot.latch.handoffs));
         if snapshot.latch.counted() {
             families.extend(self.reacquires(&snapshot.latch.reacquires));
@@ -231,10 +233,10 @@ impl LatchMetrics {
         CALLSITE.with(sites.iter().map(|((latch, site), row)| CALLSITE.sample(&[latch, site], seconds(row.wait_ns))))
     }
 
-    fn pages(&mut self, rows: &[PageWaits]) -> MetricFamily {
+    fn pages(&mut self, elapsed: Duration, rows: &[PageWaits]) -> MetricFamily {
         let other = page_id(&PageWaits::other());
         let rows = rows.iter().map(|row| (page_id(row), row.clone()));
-        let pages = self.pages.rows(rows, |row| row.wait_ns, |_| other.clone());
+        let pages = self.pages.rows(elapsed, rows, |row| row.wait_ns, &other);
         PAGE.with(pages.iter().map(|(id, row)| PAGE.sample(&id.each_ref().map(String::as_str), seconds(row.wait_ns))))
     }
 

@@ -3,13 +3,14 @@
 //! Looks at the server's threads show how many wait for a latch unseen, and so for how long in all. Where they are not
 //! possible, or too little has been learned yet, waits are taken to be as frequent as while the probes were on.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use super::keys::{key_of, latch_key, MapKey};
 use super::maps::Counts;
 use super::samples::Samples;
 use super::stacks::Sampled;
+use super::taken_out::{self, other_pages, TakenOut};
 use crate::bpf::latch::types;
 use crate::model::BUCKETS;
 
@@ -25,13 +26,21 @@ const COMMON_ERROR: f64 = 1.5;
 /// What was not seen, and what that is estimated from.
 #[derive(Default)]
 pub(crate) struct Missed {
-    latches: HashMap<MapKey, Estimate>,
-    parts: HashMap<Part, Sum>,
+    sums: Estimates,
     seen: Seen,
     recent: Recent,
+    /// Pages that were counted before, and are not in the programs' map any more.
+    taken_out: TakenOut,
     /// How many waiters were seen for whose latches or call sites there is no room.
     crowded_latches: u64,
     crowded_callsites: u64,
+}
+
+/// What was not seen since attach.
+#[derive(Clone, Default)]
+pub(super) struct Estimates {
+    latches: HashMap<MapKey, Estimate>,
+    parts: HashMap<Part, Sum>,
 }
 
 /// As many latches and call sites as the programs have room for are kept, so that a server cannot fill the memory.
@@ -160,7 +169,12 @@ impl Missed {
             let recent = self.recent.latches.entry(id).or_default();
             recent.add(&Weighted::between(&before, now), span);
             let scale = recent.scale(by_time, span, missed);
-            self.latches.entry(id).or_default().add(&recent.waits.times(scale.times), scale.variance, &before, now);
+            self.sums.latches.entry(id).or_default().add(
+                &recent.waits.times(scale.times),
+                scale.variance,
+                &before,
+                now,
+            );
             scales.insert(id, scale);
         }
         self.estimate_parts(counts, spans, &scales);
@@ -178,7 +192,7 @@ impl Missed {
             recent.0 += now.0.saturating_sub(before.0) as f64;
             recent.1 += now.1.saturating_sub(before.1) as f64;
             if times > 0.0 {
-                let missed = self.parts.entry(part).or_default();
+                let missed = self.sums.parts.entry(part).or_default();
                 missed.count += times * recent.0;
                 missed.sum_ns += times * recent.1;
             }
@@ -194,12 +208,12 @@ impl Missed {
         let elapsed_ns = elapsed.as_secs_f64() * 1e9;
         let time_of = |threads: f64| threads / looks as f64 * elapsed_ns;
         for (latch, waiters) in &seen.samples.latches {
-            if self.latches.len() >= MOST_LATCHES && !self.latches.contains_key(latch) {
+            if self.sums.latches.len() >= MOST_LATCHES && !self.sums.latches.contains_key(latch) {
                 self.crowded_latches += 1;
                 continue;
             }
             let (ns, variance) = waiters.between(looks, elapsed_ns);
-            let estimate = self.latches.entry(*latch).or_default();
+            let estimate = self.sums.latches.entry(*latch).or_default();
             estimate.sum_ns += ns;
             estimate.variance += variance;
             estimate.sleep_ns += time_of(seen.asleep.get(latch).copied().unwrap_or_default());
@@ -207,11 +221,11 @@ impl Missed {
         }
         for ((latch, address, line), threads) in &seen.callsites {
             let part = Part::Callsite(*latch, *address, *line);
-            if self.parts.len() >= MOST_CALLSITES && !self.parts.contains_key(&part) {
+            if self.sums.parts.len() >= MOST_CALLSITES && !self.sums.parts.contains_key(&part) {
                 self.crowded_callsites += 1;
                 continue;
             }
-            self.parts.entry(part).or_default().sum_ns += time_of(*threads);
+            self.sums.parts.entry(part).or_default().sum_ns += time_of(*threads);
         }
     }
 
@@ -222,9 +236,9 @@ impl Missed {
 
     /// Returns the latches and call sites of which no wait was counted, as the programs would have them.
     pub(super) fn uncounted(&self) -> Counts {
-        let latches = self.latches.iter().filter(|(_, estimate)| estimate.example != 0);
-        let callsites = self.parts.keys().filter_map(|part| match part {
-            Part::Callsite(latch, address, line) if self.latches.get(latch).is_some_and(|e| e.example != 0) => {
+        let latches = self.sums.latches.iter().filter(|(_, estimate)| estimate.example != 0);
+        let callsites = self.sums.parts.keys().filter_map(|part| match part {
+            Part::Callsite(latch, address, line) if self.sums.latches.get(latch).is_some_and(|e| e.example != 0) => {
                 Some((latch_key(latch), *address, *line))
             }
             _ => None,
@@ -250,6 +264,48 @@ impl Missed {
         self.seen.parts.extend(parts(counts).map(|(part, _, _, now)| (part, now)));
     }
 
+    /// Makes room for other pages if the programs' map is nearly full. `take` takes entries out of it, and returns
+    /// what they had counted.
+    pub(super) fn make_room(
+        &mut self,
+        counts: &Counts,
+        take: impl FnOnce(&[types::page_key]) -> Vec<(types::page_key, types::page_waits)>,
+    ) {
+        let recent = |key: &types::page_key| self.recent.parts.get(&page_part(key)).map_or(0.0, |(_, ns)| *ns);
+        let coldest = taken_out::coldest(&counts.pages, recent);
+        if coldest.is_empty() {
+            return;
+        }
+        let taken = take(&coldest);
+        for (key, waits) in &taken {
+            // If the page is waited for again, its entry begins at zero.
+            self.seen.parts.remove(&page_part(key));
+            self.recent.parts.remove(&page_part(key));
+            self.taken_out.add(*key, waits);
+        }
+        let taken: HashSet<Part> = taken.iter().map(|(key, _)| page_part(key)).collect();
+        let there = counts.pages.iter().map(|(key, _)| *key).filter(|key| !taken.contains(&page_part(key)));
+        for key in self.taken_out.bound(there) {
+            if let Some(missed) = self.sums.parts.remove(&page_part(&key)) {
+                let others = self.sums.parts.entry(page_part(&other_pages())).or_default();
+                others.count += missed.count;
+                others.sum_ns += missed.sum_ns;
+            }
+        }
+    }
+
+    /// Adds the waits for pages that are not in the programs' map any more.
+    pub(super) fn add_taken_out(&self, counts: &mut Counts) {
+        self.taken_out.add_to(&mut counts.pages);
+    }
+
+    /// Returns what was not seen, as it is now.
+    pub(super) fn estimates(&self) -> Estimates {
+        self.sums.clone()
+    }
+}
+
+impl Estimates {
     pub(super) fn latch(&self, key: &MapKey) -> Option<&Estimate> {
         self.latches.get(key)
     }
@@ -497,8 +553,8 @@ mod tests {
 
     /// Returns the estimated waits and their seconds, of the latch and of its call site.
     fn estimated(estimates: &Missed) -> ([f64; 2], [f64; 2]) {
-        let of_latch = estimates.latch(&key_of(&LATCH)).map_or([0.0; 2], |e| [e.buckets.iter().sum(), e.sum_ns]);
-        let at = estimates.part(Part::Callsite(key_of(&LATCH), 0x2000, 0));
+        let of_latch = estimates.sums.latch(&key_of(&LATCH)).map_or([0.0; 2], |e| [e.buckets.iter().sum(), e.sum_ns]);
+        let at = estimates.sums.part(Part::Callsite(key_of(&LATCH), 0x2000, 0));
         (of_latch, [at.count, at.sum_ns])
     }
 
@@ -538,7 +594,7 @@ mod tests {
         estimates.estimate(&counts(waits(30, 30)), &span(1.0, 1.0), Some(&samples(0.5e-6)));
         let (latch, callsite) = estimated(&estimates);
         assert!(is_near(latch, [50.0, 5000.0]) && callsite == latch, "{latch:?} {callsite:?}");
-        assert!(estimates.latch(&key_of(&LATCH)).unwrap().variance > 0.0);
+        assert!(estimates.sums.latch(&key_of(&LATCH)).unwrap().variance > 0.0);
     }
 
     #[test]
@@ -570,7 +626,7 @@ mod tests {
             estimates.estimate(&counts(waits(sum, sum)), &span(1.0, 0.0), None);
             estimates.estimate(&counts(waits(sum, sum)), &span(0.0, 3.0), None);
         }
-        let estimate = estimates.latch(&key_of(&LATCH)).unwrap();
+        let estimate = estimates.sums.latch(&key_of(&LATCH)).unwrap();
         (estimate.sum_ns, estimate.variance.sqrt())
     }
 
@@ -603,11 +659,11 @@ mod tests {
                     let on = f64::from(u8::from(is_on));
                     estimates.estimate(&counts(waits(seen, seen)), &span(on, 1.0 - on), None);
                     if second == 39 {
-                        let estimate = estimates.latch(&key_of(&LATCH)).unwrap();
+                        let estimate = estimates.sums.latch(&key_of(&LATCH)).unwrap();
                         at_first = (all, seen as f64 + estimate.sum_ns / 100.0, estimate.variance);
                     }
                 }
-                let estimate = estimates.latch(&key_of(&LATCH)).unwrap();
+                let estimate = estimates.sums.latch(&key_of(&LATCH)).unwrap();
                 let truth = (all - at_first.0) as f64;
                 let figure = seen as f64 + estimate.sum_ns / 100.0 - at_first.1;
                 let error = (estimate.variance - at_first.2).sqrt() / 100.0;
@@ -676,23 +732,81 @@ mod tests {
         sampled.examples.insert(key_of(&key), 0x1000);
         let mut missed = Missed::default();
         missed.add_seen(&sampled, Duration::from_secs(2));
-        let estimate = missed.latch(&key_of(&key)).unwrap();
+        let estimate = missed.sums.latch(&key_of(&key)).unwrap();
         assert_eq!((estimate.sum_ns, estimate.sleep_ns), (6e9, 4e9));
-        assert_eq!(missed.callsite(key_of(&key), 0x40, 12).sum_ns, 6e9);
+        assert_eq!(missed.sums.callsite(key_of(&key), 0x40, 12).sum_ns, 6e9);
         let counts = missed.uncounted();
         let [(latch, waits)] = counts.latches[..] else { panic!("{} latches", counts.latches.len()) };
         assert_eq!((latch.id, waits.example, waits.sum_ns), (7, 0x1000, 0));
         assert_eq!(counts.callsites.len(), 1);
         missed.add_seen(&Sampled::default(), Duration::from_secs(2));
-        assert_eq!(missed.latch(&key_of(&key)).unwrap().sum_ns, 6e9, "nothing was looked at");
+        assert_eq!(missed.sums.latch(&key_of(&key)).unwrap().sum_ns, 6e9, "nothing was looked at");
         for id in 0..2 * MOST_CALLSITES as u64 {
             let key = key_of(&types::latch_key { id: 100 + id, ..key });
             sampled.samples = Samples::constant(key, 2, 1.0);
             sampled.callsites = [((key, 0x40, 12), 1.0)].into_iter().collect();
             missed.add_seen(&sampled, Duration::from_secs(2));
         }
-        assert_eq!((missed.latches.len(), missed.parts.len()), (MOST_LATCHES, MOST_CALLSITES));
+        assert_eq!((missed.sums.latches.len(), missed.sums.parts.len()), (MOST_LATCHES, MOST_CALLSITES));
         let lost = missed.crowded().map(|(_, lost)| lost as usize);
         assert_eq!(lost, [2 * MOST_CALLSITES + 1 - MOST_LATCHES, MOST_CALLSITES + 1]);
+    }
+
+    /// The programs' map of pages, as the kernel has it.
+    #[derive(Default)]
+    struct Kernel(HashMap<u64, (types::page_key, types::page_waits)>);
+
+    impl Kernel {
+        fn wait(&mut self, index: u64) {
+            let key = types::page_key { index, r#type: 17, ..Default::default() };
+            let waits = &mut self.0.entry(index).or_insert((key, types::page_waits::default())).1;
+            waits.count += 1;
+            waits.sum_ns += 100;
+            assert!(self.0.len() <= types::limit::MAX_PAGES.0 as usize, "the map is full");
+        }
+
+        fn counts(&self) -> Counts {
+            Counts { pages: self.0.values().copied().collect(), ..Counts::default() }
+        }
+    }
+
+    /// Returns the waits for each page, with those that were not seen.
+    fn page_waits(missed: &Missed, kernel: &Kernel) -> HashMap<u64, f64> {
+        let mut counts = kernel.counts();
+        missed.add_taken_out(&mut counts);
+        let estimates = missed.estimates();
+        counts.pages.iter().map(|(key, waits)| (key.index, waits.count as f64 + estimates.page(key).count)).collect()
+    }
+
+    /// Every step, a thousand new tables are waited for, and one that stays hot. The old ones come back at times.
+    #[test]
+    fn there_is_always_room_for_new_pages_and_none_steps_back() {
+        const HOT: u64 = 1;
+        const OLD: u64 = 2;
+        let (mut missed, mut kernel) = (Missed::default(), Kernel::default());
+        let mut before = HashMap::<u64, f64>::new();
+        for step in 1..40 {
+            (0..1000).for_each(|table| kernel.wait(1000 * step + table));
+            (0..10).for_each(|_| kernel.wait(HOT));
+            if step % 10 == 1 {
+                kernel.wait(OLD);
+            }
+            missed.estimate(&kernel.counts(), &span(5.0, 5.0), None);
+            let counts = kernel.counts();
+            missed.make_room(&counts, |keys| keys.iter().filter_map(|key| kernel.0.remove(&key.index)).collect());
+            assert!(kernel.0.contains_key(&HOT), "what is hot stays");
+            let now = page_waits(&missed, &kernel);
+            let sum = |all: &HashMap<u64, f64>| all.values().sum::<f64>();
+            assert!(sum(&now) >= sum(&before) - 1e-6, "{} then {}", sum(&before), sum(&now));
+            let steps_back = |(page, waits): (&u64, &f64)| now.get(page).is_some_and(|now| *now < waits - 1e-6);
+            assert_eq!(before.iter().find(|entry| steps_back(*entry)), None);
+            assert!(now.len() <= 2 * types::limit::MAX_PAGES.0 as usize + 1, "{}", now.len());
+            assert!(missed.sums.parts.len() <= now.len() && missed.recent.parts.len() <= kernel.0.len());
+            before = now;
+        }
+        let seen: u64 = 39 * 1010 + 4;
+        let all: f64 = before.values().sum();
+        assert!(all >= 1.3 * seen as f64, "half of the time was not seen: {all} of {seen}");
+        assert!(before[&0] > 1000.0, "what is gone is among the others: {}", before[&0]);
     }
 }

@@ -24,6 +24,7 @@ mod sampler;
 mod samples;
 pub(crate) mod stacks;
 mod status;
+mod taken_out;
 mod tally;
 mod waiting;
 
@@ -49,6 +50,7 @@ use self::attacher::Attacher;
 use self::command::Command;
 use self::maps::Maps;
 use self::status::Status;
+use super::maps::add_skipped;
 use super::{cost_ns, Attaching, Measurement, Nothing, Room, Snapshot};
 use crate::attach::{Budget, Costs, Refusal};
 use crate::host::Topology;
@@ -156,6 +158,7 @@ impl Measurement for Latches {
         snapshot.latch = self.collector.collect()?;
         snapshot.probes.extend(self.collector.probes(costs)?);
         snapshot.lost.extend(self.collector.lost()?);
+        add_skipped(&mut snapshot.lost, &self.probe.maps.skipped)?;
         snapshot.limited = self.probe.status().limited();
         Ok(())
     }

@@ -2,12 +2,13 @@
 //!
 //! Nothing here reads the kernel or the server, so that every figure can be tested without them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::keys::{is_reacquire, key_of, mode, page_key, MapKey};
 use super::ledger::Ledger;
 use super::maps::Counts;
-use super::missed::{Estimate, Missed};
+use super::missed::{Estimate, Estimates};
+use super::taken_out::is_other;
 use super::{CallsiteWaits, Figures, Handoffs, LatchWaits, Locality, PageWaits, Reacquires};
 use crate::bpf::bytes_of;
 use crate::bpf::latch::types;
@@ -34,7 +35,7 @@ pub(super) trait Names {
 /// What figures are made of.
 pub(super) struct Tally<'a> {
     pub counts: Counts,
-    pub missed: &'a Missed,
+    pub missed: Estimates,
     pub spin_times: &'a SpinTimes,
     /// Whether each wait function spins before it sleeps.
     pub spins: &'a [bool],
@@ -165,7 +166,8 @@ impl Tally<'_> {
     /// Returns waits for pages by the object that the pages are part of, longest first. Empty if no page was
     /// recognized, because then this server's pages differ from the catalog's description.
     fn pages(&self, names: &mut impl Names, ledger: &mut Ledger<Bytes, PageId, PageWaits>) -> Vec<PageWaits> {
-        let is_other = |key: &types::page_key| u32::from(key.r#type) == types::page_type::PAGE_OTHER.0;
+        let there: HashSet<Bytes> = self.counts.pages.iter().map(|(key, _)| bytes_of(key).to_vec()).collect();
+        ledger.retain(|key| there.contains(key));
         let (other, known): (Vec<_>, Vec<_>) = self.counts.pages.iter().copied().partition(|(key, _)| is_other(key));
         let keys: Vec<PageKey> = known.iter().map(|(key, _)| page_key(key)).collect();
         let Some(found) = names.pages(&keys).filter(|found| !found.is_empty()) else { return Vec::new() };
@@ -181,7 +183,12 @@ impl Tally<'_> {
             });
             row.waits = waits.count + missed.count as u64;
             row.wait_ns = waits.sum_ns + missed.sum_ns as u64;
-            ledger.shares(bytes_of(&key).to_vec(), (row.table.clone(), row.index.clone(), row.level), row)
+            let id = bytes_of(&key).to_vec();
+            if ledger.seen(&id).is_some_and(|seen| row.waits < seen.waits) {
+                // What it had was moved to the others before it came back.
+                ledger.forget(&id);
+            }
+            ledger.shares(id, (row.table.clone(), row.index.clone(), row.level), row)
         });
         let mut pages: Vec<PageWaits> = merged(rows).into_values().collect();
         pages.sort_by(|a, b| b.wait_ns.cmp(&a.wait_ns).then_with(|| a.location().cmp(&b.location())));
@@ -274,7 +281,7 @@ fn row_of_reacquires(name: &LatchName, waits: &types::waits, missed: Option<&Est
 
 #[cfg(test)]
 mod tests {
-    use super::super::missed::Span;
+    use super::super::missed::{Missed, Span};
     use super::*;
 
     const TRX: &str = "wait/synch/mutex/innodb/trx_mutex";
@@ -331,15 +338,15 @@ mod tests {
         waits
     }
 
-    fn figures(counts: &Counts, missed: &Missed) -> Figures {
+    fn figures(counts: &Counts, missed: &Estimates) -> Figures {
         figures_between(counts, missed, None)
     }
 
-    fn figures_between(counts: &Counts, missed: &Missed, topology: Option<&Topology>) -> Figures {
+    fn figures_between(counts: &Counts, missed: &Estimates, topology: Option<&Topology>) -> Figures {
         let spin_times = SpinTimes::from([(key_of(&key(TRX, 0, MUTEX)), 77)]);
         let tally = Tally {
             counts: counts.clone(),
-            missed,
+            missed: missed.clone(),
             spin_times: &spin_times,
             spins: &[true],
             sleeps_seen: true,
@@ -350,11 +357,11 @@ mod tests {
     }
 
     /// What was missed if three times as much was not seen as was, but for one wait that was settled before.
-    fn three_times(before: &Counts, counts: &Counts) -> Missed {
+    fn three_times(before: &Counts, counts: &Counts) -> Estimates {
         let mut missed = Missed::default();
         missed.skip(before);
         missed.estimate(counts, &[Span { on: 1.0, off: 3.0 }], None);
-        missed
+        missed.estimates()
     }
 
     #[test]
@@ -363,7 +370,7 @@ mod tests {
             latches: vec![(key(INDEX, 3, 0), waits(4, 100)), (key(TRX, 3, MUTEX), waits(10, 1000))],
             ..Counts::default()
         };
-        let all = figures(&counts, &Missed::default());
+        let all = figures(&counts, &Estimates::default());
         let [trx, index] = &all.waits[..] else { panic!("{all:?}") };
         assert_eq!((trx.latch.as_str(), trx.kind, trx.mode), (TRX, Kind::Mutex, Mode::None), "longest first");
         assert_eq!((index.latch.as_str(), index.kind, index.mode), (INDEX, Kind::Sxlock, Mode::X));
@@ -382,7 +389,7 @@ mod tests {
             latches: vec![(key(TRX, 0, MUTEX), waits(10, 1000)), (other, waits(5, 4000))],
             ..Counts::default()
         };
-        let all = figures(&counts, &Missed::default());
+        let all = figures(&counts, &Estimates::default());
         let [trx] = &all.waits[..] else { panic!("{all:?}") };
         assert_eq!((trx.waits.count, trx.waits.sum_ns, trx.waits.max_ns), (15, 5000, 2000));
         assert_eq!((trx.sleep_ns, trx.sleeps, trx.spins_won, trx.spins_wasted), (1250, 15, 8, 7));
@@ -393,7 +400,7 @@ mod tests {
     fn only_functions_that_spin_have_spins() {
         let plain = types::latch_key { function: 1, ..key(TRX, 0, MUTEX) };
         let counts = Counts { latches: vec![(plain, waits(10, 1000))], ..Counts::default() };
-        assert_eq!(figures(&counts, &Missed::default()).waits[0].spins(), 0);
+        assert_eq!(figures(&counts, &Estimates::default()).waits[0].spins(), 0);
     }
 
     #[test]
@@ -405,7 +412,7 @@ mod tests {
             callsites: vec![(site, types::callsite_waits { count: 1, sum_ns: 1 })],
             ..Counts::default()
         };
-        let all = figures(&counts, &Missed::default());
+        let all = figures(&counts, &Estimates::default());
         assert!(all.waits.is_empty() && all.callsites.is_empty(), "{all:?}");
     }
 
@@ -490,8 +497,8 @@ mod tests {
         let waited = types::page_waits { count: 1, sum_ns: 5 };
         let counts = |rows: &[_]| Counts { pages: rows.to_vec(), ..Counts::default() };
         let none = types::page_waits::default();
-        assert_eq!(figures(&counts(&[(plain, waited), (other, none)]), &Missed::default()).pages.len(), 1);
-        assert_eq!(figures(&counts(&[(other, waited)]), &Missed::default()).pages, []);
+        assert_eq!(figures(&counts(&[(plain, waited), (other, none)]), &Estimates::default()).pages.len(), 1);
+        assert_eq!(figures(&counts(&[(other, waited)]), &Estimates::default()).pages, []);
     }
 
     #[test]
@@ -566,7 +573,7 @@ mod tests {
             missed.estimate(&of(n), &[Span { on: 1.0, off: 2.0 }], None);
             let tally = Tally {
                 counts: of(n),
-                missed: &missed,
+                missed: missed.estimates(),
                 spin_times: &SpinTimes::new(),
                 spins: &[true],
                 sleeps_seen: true,
@@ -585,7 +592,7 @@ mod tests {
         }
         assert_eq!(before.keys().filter(|figure| figure.contains(TRX)).count(), 5, "{before:?}");
         let waits: u64 = before.iter().filter(|(figure, _)| figure.starts_with("wait ")).map(|(_, waits)| waits).sum();
-        let estimate = missed.latch(&key_of(&contended)).unwrap().buckets.iter().sum::<f64>() as u64;
+        let estimate = missed.estimates().latch(&key_of(&contended)).unwrap().buckets.iter().sum::<f64>() as u64;
         assert!(waits.abs_diff(50 + estimate) <= 2, "none is lost: {waits} of {}", 50 + estimate);
     }
 

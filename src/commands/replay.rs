@@ -26,7 +26,7 @@ pub(super) struct ReplayArgs {
     files: Vec<PathBuf>,
     #[command(flatten)]
     port: PortArgs,
-    /// Speed relative to the recording, 0.1 to 1000
+    /// Speed of playing, 0.1 to 1000
     #[arg(long, default_value = "1", value_name = "TIMES", value_parser = speed)]
     speed: f64,
     /// Start again at the end; counters go on growing

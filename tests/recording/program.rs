@@ -118,7 +118,19 @@ fn bad_files_exit_with_one_error_and_status_1() {
     fails(&["report", "/nowhere/x.rec"], 1, "No such file");
     fails(&["replay", "/nowhere/x.rec"], 1, "No such file");
     fails(&["report", "/proc"], 1, "/proc");
-    fails(&["replay", &good, "--web.config.file", "/nowhere/web.yml"], 1, "--web.config.file /nowhere/web.yml");
+}
+
+/// The port of a replay can be secured as that of a live agent, and is not opened if its file is of no use.
+#[test]
+fn a_replay_takes_a_file_for_its_port() {
+    let files = Files::new();
+    let good = files.write("good.rec", &busy_file(3));
+    for (more, status) in [(&[][..], 1), (&["--top"], 2)] {
+        let output = armtrace(&[&["replay", &good, "--web.config.file", "/nowhere/web.yml"], more].concat());
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(status), "{error}");
+        assert!(error.contains("--web.config.file"), "{error}");
+    }
 }
 
 /// What is not a terminal gets no escape sequences, nor does one whose user wants none.
@@ -138,7 +150,6 @@ fn usage_is_checked() {
     let good = files.write("good.rec", &busy_file(3));
     fails(&["compare", &good], 2, "two recordings");
     fails(&["compare", &good, &good, &good], 2, "two recordings");
-    fails(&["replay", &good, "--top", "--web.config.file", "/nowhere/web.yml"], 2, "--web.config.file");
     let dump = files.write("ps.txt", b"Hello\n");
     let from = ["--from-ps", &dump, "--ps-unit", "ps", "--ps-duration", "7d"];
     fails(&[&["compare", &good, &good][..], &from].concat(), 2, "--from-ps");

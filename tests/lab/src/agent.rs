@@ -183,16 +183,20 @@ impl Drop for Agent {
     }
 }
 
-/// Attaches three agents to a loaded server, one after another. Returns the shortest time from the start of the program
-/// to the first named latch, because other load on the machine can only lengthen it.
-pub fn quickest_name(server: &Server) -> Result<Duration> {
+/// Attaches agents to a loaded server, one after another, until one has named a latch within `limit`, or eight have not.
+/// Returns the shortest time from the start of the program to the first named latch, because other load on the machine
+/// can only lengthen it.
+pub fn quickest_name(server: &Server, limit: Duration) -> Result<Duration> {
     let mut quickest = Duration::MAX;
-    for _ in 0..3 {
+    for _ in 0..8 {
         let agent = Agent::attach(server)?;
         let first = agent.first_name()?;
         println!("from the program's start to the first named latch: {first:?}");
         quickest = quickest.min(first);
         agent.stop()?;
+        if quickest < limit {
+            break;
+        }
     }
     Ok(quickest)
 }

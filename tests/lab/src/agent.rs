@@ -183,9 +183,9 @@ impl Drop for Agent {
     }
 }
 
-/// Attaches agents to a loaded server, one after another, until one has named a latch within `limit`, or eight have not.
-/// Returns the shortest time from the start of the program to the first named latch, because other load on the machine
-/// can only lengthen it.
+/// Attaches agents to a loaded server, one after another, until one has named a latch within `limit`, or eight have
+/// not. Returns the shortest time from the start of the program to the first named latch, because other load on the
+/// machine can only lengthen it.
 pub fn quickest_name(server: &Server, limit: Duration) -> Result<Duration> {
     let mut quickest = Duration::MAX;
     for _ in 0..8 {

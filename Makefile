@@ -93,9 +93,9 @@ setup: ## install what is missing for all tests, on Debian or Ubuntu (FOR=check:
 live: setup ## tests on real servers under load, as root (ARGS=name picks some)
 	cargo test --locked --release --test live $(RUNNER) -- --test-threads=1 --skip guest:: $(ARGS)
 
-chaos: setup ## kills at random moments, attachments, and churn, as root: an hour (ROUNDS=300 CYCLES=1000 TABLES=20000)
-	ARMTRACE_CHAOS=$(or $(ROUNDS),300) ARMTRACE_CYCLES=$(or $(CYCLES),1000) ARMTRACE_CHURN=$(or $(TABLES),20000) \
-		cargo test --locked --release --test live $(RUNNER) -- --test-threads=1 --nocapture chaos:: churn::
+chaos: setup ## kills at random moments, attachments, churn, and slow clients, as root: an hour (ROUNDS=300 CYCLES=1000 TABLES=20000)
+	ARMTRACE_CHAOS=$(or $(ROUNDS),300) ARMTRACE_CYCLES=$(or $(CYCLES),1000) ARMTRACE_CHURN=$(or $(TABLES),20000) ARMTRACE_SLOW_CLIENTS=60 \
+		cargo test --locked --release --test live $(RUNNER) -- --test-threads=1 --nocapture chaos:: churn:: slow_clients
 
 truth: setup ## docs/explanation/truth.md anew: servers against performance_schema, as root: hours (ARGS=mysql_8_0 picks servers; LOADS=tpcc, prints only)
 	cargo test --locked --release --test live $(RUNNER) -- --test-threads=1 --nocapture --ignored --exact truth_suite::truth_suite

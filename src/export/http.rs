@@ -302,23 +302,15 @@ async fn observed(Extension(caller): Extension<Caller>, request: Request, next: 
 }
 
 async fn metrics(State(exporter): State<Arc<Exporter>>, headers: HeaderMap) -> Response {
-    let gzip = accepts_gzip(&headers);
-    let text = match exporter.scrape.if_fresh(gzip) {
-        Some(text) => Ok(text),
-        None => in_turn(exporter, move |exporter| exporter.scrape.or_make(gzip, || Ok(exporter.metrics()?))).await,
-    };
-    match text {
+    match latest(exporter, &headers, |exporter| &exporter.scrape, |exporter| Ok(exporter.metrics()?)).await {
         Ok(text) => ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response(),
         Err(error) => failed(&error),
     }
 }
 
 async fn landing(State(exporter): State<Arc<Exporter>>, headers: HeaderMap) -> Response {
-    let gzip = accepts_gzip(&headers);
-    let page = in_turn(exporter, move |exporter| {
-        exporter.page.or_make(gzip, || Ok(exporter.feed.show(&exporter.source.snapshot(), page::landing)))
-    });
-    let page = page.await;
+    let make = |exporter: &Exporter| Ok(exporter.feed.show(&exporter.source.snapshot(), page::landing));
+    let page = latest(exporter, &headers, |exporter| &exporter.page, make).await;
     let headers = [(CONTENT_SECURITY_POLICY, page::CONTENT_POLICY.as_str()), (CACHE_CONTROL, "no-store")];
     match page {
         Ok(page) => (headers, [(CONTENT_TYPE, "text/html; charset=utf-8")], page).into_response(),
@@ -334,6 +326,20 @@ async fn events(State(exporter): State<Arc<Exporter>>, Extension(caller): Extens
         }
         None => (StatusCode::SERVICE_UNAVAILABLE, "too many pages are open\n").into_response(),
     }
+}
+
+/// Returns the last answer of a kind in the form that a client reads, or makes a new one if that is not fresh.
+async fn latest(
+    exporter: Arc<Exporter>,
+    headers: &HeaderMap,
+    of: fn(&Exporter) -> &Latest,
+    make: fn(&Exporter) -> Result<String, ServeError>,
+) -> Result<Answer, ServeError> {
+    let gzip = accepts_gzip(headers);
+    if let Some(answer) = of(&exporter).if_fresh(gzip) {
+        return Ok(answer);
+    }
+    in_turn(exporter, move |exporter| of(exporter).or_make(gzip, || make(exporter))).await
 }
 
 /// Runs `work` on a thread that may block, one request at a time.

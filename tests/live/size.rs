@@ -1,7 +1,8 @@
 //! The agent's footprint: its memory, its CPU time when idle, and the cost of a scrape with few and many connections.
 
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::TcpStream;
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
@@ -104,29 +105,61 @@ fn many_connections_do_not_slow_scrapes_down() -> Result<()> {
     Ok(())
 }
 
-/// Slow clients, each of which does one of these: it never asks, it sends a byte now and then, it does not read its
-/// answer. Those that are cut off come back after a while.
-fn be_slow(address: &str, stop: &AtomicBool) {
-    let connect = || TcpStream::connect(address).ok().filter(|stream| stream.set_nonblocking(true).is_ok());
-    let mut clients: Vec<_> = (0..SLOW_CLIENTS).map(|_| connect()).collect();
-    for round in 0.. {
-        for (n, client) in clients.iter_mut().enumerate() {
-            if stop.load(Ordering::Relaxed) {
-                return;
-            }
-            let request = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nX: ";
-            let piece = match n % 3 {
-                0 => &[][..],
-                1 => &request[round % request.len()..][..1],
-                _ if round == 0 => b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n",
-                _ => &[],
-            };
-            if client.as_mut().is_none_or(|client| client.write_all(piece).is_err()) && round % 5 == 0 {
-                *client = connect();
+/// A client that keeps its connection for nothing.
+struct SlowClient {
+    stream: TcpStream,
+    /// What it has not sent yet, and how much of that it sends at a time.
+    unsent: &'static [u8],
+    piece: usize,
+}
+
+impl SlowClient {
+    /// Connects. Depending on its number it never asks, sends a byte now and then, or does not read its answer.
+    fn connect(address: &str, number: usize) -> io::Result<SlowClient> {
+        const REQUEST: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
+        let stream = TcpStream::connect(address)?;
+        stream.set_nonblocking(true)?;
+        let (unsent, piece) = [(&[][..], 0), (REQUEST, 1), (REQUEST, REQUEST.len())][number % 3];
+        Ok(SlowClient { stream, unsent, piece })
+    }
+
+    /// Sends its next piece, if there is one. Returns whether the server has closed the connection.
+    fn go_on(&mut self) -> bool {
+        let (piece, rest) = self.unsent.split_at(self.piece.min(self.unsent.len()));
+        self.unsent = rest;
+        let mut state = libc::pollfd { fd: self.stream.as_raw_fd(), events: libc::POLLRDHUP, revents: 0 };
+        // SAFETY: there is one element, which is valid during the call.
+        unsafe { libc::poll(&mut state, 1, 0) };
+        self.stream.write_all(piece).is_err() || state.revents != 0
+    }
+}
+
+/// Keeps so many slow clients at it; one that is cut off comes back five seconds later. Returns how often that was.
+fn be_slow(address: &str, stop: &AtomicBool) -> usize {
+    const PAUSE: Duration = Duration::from_secs(5);
+    let connect = |number| SlowClient::connect(address, number).map_err(|_| Instant::now());
+    let began = Instant::now();
+    let mut clients: Vec<_> = (0..SLOW_CLIENTS).map(connect).collect();
+    println!("{} slow clients connected in {:?}", clients.iter().flatten().count(), began.elapsed());
+    let mut came_back = 0;
+    while !stop.load(Ordering::Relaxed) {
+        for (number, client) in clients.iter_mut().enumerate() {
+            match client {
+                Ok(slow) => {
+                    if slow.go_on() {
+                        *client = Err(Instant::now());
+                    }
+                }
+                Err(since) if since.elapsed() >= PAUSE => {
+                    *client = connect(number);
+                    came_back += 1;
+                }
+                Err(_) => {}
             }
         }
-        sleep(Duration::from_secs(2));
+        sleep(Duration::from_secs(1));
     }
+    came_back
 }
 
 /// Asks on one connection, as Prometheus does: again on a new one, if it was closed. Returns the number of answers.
@@ -176,8 +209,8 @@ fn slow_clients_and_many_scrapes_cost_little() -> Result<()> {
     let agent = Agent::attach(&server)?;
     wait_until_settled(&agent)?;
     let stop = AtomicBool::new(false);
-    let (answers, slowest, used) = thread::scope(|scope| -> Result<_> {
-        scope.spawn(|| be_slow(&agent.address, &stop));
+    let (answers, slowest, used, came_back) = thread::scope(|scope| -> Result<_> {
+        let slow = scope.spawn(|| be_slow(&agent.address, &stop));
         sleep(Duration::from_secs(3));
         let asking: Vec<_> = (0..4).map(|_| scope.spawn(|| ask_often(&agent.address, &stop))).collect();
         sleep(Duration::from_secs(1));
@@ -193,15 +226,17 @@ fn slow_clients_and_many_scrapes_cost_little() -> Result<()> {
         let used = cpu_time(agent.pid())? - before;
         stop.store(true, Ordering::Relaxed);
         let answers = asking.into_iter().map(|asking| asking.join().expect("no panic")).sum::<Result<u32>>()?;
-        scraped.map(|()| (answers, slowest, used))
+        let came_back = slow.join().expect("no panic");
+        scraped.map(|()| (answers, slowest, used, came_back))
     })?;
     let share = used.as_secs_f64() / seconds as f64;
     println!("{SLOW_CLIENTS} slow clients, {answers} answers in {} s, {:.2} % of a CPU", seconds + 1, 100.0 * share);
-    println!("the slowest scrape of its own took {slowest:?}");
+    println!("slow clients came back {came_back} times; the slowest scrape of its own took {slowest:?}");
     agent.stop()?;
     server.stop()?;
     // A busy machine sleeps longer than told.
     ensure!(u64::from(answers) > 150 * seconds, "{answers} answers in {seconds} s");
+    ensure!(came_back >= SLOW_CLIENTS / 2, "only {came_back} slow clients came back: they do not compete for places");
     ensure!(slowest < patience(Duration::from_secs(1)), "a scrape took {slowest:?}");
     ensure!(share <= MOST_HTTP_CPU, "{:.2} % of a CPU", 100.0 * share);
     Ok(())

@@ -8,11 +8,11 @@ use flate2::read::DeflateDecoder;
 use flate2::write::DeflateEncoder;
 use flate2::Compression;
 
-/// The number of functions whose names are compressed together: few enough to be decompressed in less than 0.1 ms.
+/// The number of functions whose names are compressed together, and decompressed for one of them.
 const IN_BLOCK: usize = 512;
 
 /// The kernel's functions, by ascending address. A kernel has more than 100,000, of which the samples of a server show
-/// a few hundred, so names are compressed until they are needed.
+/// few, so names are compressed until they are needed.
 #[derive(Debug, Default)]
 pub struct KernelSymbols {
     blocks: Vec<Block>,

@@ -32,6 +32,11 @@ pub fn page(title: &str, body: &Markup) -> String {
 
 /// Returns a page with a style sheet of its own.
 pub fn document(title: &str, style: &str, body: &Markup) -> String {
+    document_with(title, style, &Markup::default(), body)
+}
+
+/// Returns a page with a style sheet of its own, and more in its head.
+pub fn document_with(title: &str, style: &str, head: &Markup, body: &Markup) -> String {
     let page = html! {
         (DOCTYPE)
         html lang="en" {
@@ -42,6 +47,7 @@ pub fn document(title: &str, style: &str, body: &Markup) -> String {
                 link rel="icon" href="data:,";
                 title { "armtrace " (title) }
                 style { (PreEscaped(style)) }
+                (head)
             }
             body {
                 (body)

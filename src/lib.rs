@@ -9,6 +9,7 @@ pub mod catalog;
 pub mod commands;
 pub mod discovery;
 pub mod export;
+mod follow;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 mod audit;
 mod compare;
+mod discover;
 mod doctor;
 mod failure;
 mod help;
@@ -136,7 +137,7 @@ mod tests {
         let cli = |args: &[&str]| Cli::try_parse_from([&["armtrace"], args].concat());
         for args in [&["--pid", "1"][..], &["--pid", "1", "--listen", ":1", "--max-overhead", "2%", "--symbols", "x"]] {
             let Overview(run) = cli(args).unwrap().run.unwrap();
-            assert_eq!(run.pid, 1, "{args:?}");
+            assert_eq!(run.pid, Some(1), "{args:?}");
         }
         assert!(cli(&["run", "--pid", "1"]).unwrap().run.is_none());
     }

@@ -8,6 +8,7 @@ use clap::Args;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
+use super::discover;
 use super::output::Format;
 use super::port::PortArgs;
 use super::session::{self, AttachArgs, EndedBy, Ends, Session, Told};
@@ -23,8 +24,11 @@ use crate::ui::LiveView;
 pub(super) struct RunArgs {
     // The group makes clap choose `run` if no command is given: clap leaves it empty where a structure is flattened.
     /// Process ID of the server
-    #[arg(long, group = "RunArgs", value_name = "PID", value_parser = pid)]
-    pub pid: i32,
+    #[arg(long, group = "RunArgs", value_name = "PID", value_parser = pid, required_unless_present = "discover")]
+    pub pid: Option<i32>,
+    /// Measure all servers of this host, also those that start later or restart
+    #[arg(long, group = "RunArgs", conflicts_with_all = ["pid", "symbols", "mysql", "defaults_file", "watch"])]
+    pub discover: bool,
     #[command(flatten)]
     pub attach: AttachArgs,
     #[command(flatten)]
@@ -47,11 +51,12 @@ pub(super) struct RunArgs {
 }
 
 pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
+    let Some(pid) = args.pid else { return discover::discover(args) };
     if let Some(latch) = &args.watch {
-        return watch::watch(args, latch);
+        return watch::watch(args, pid, latch);
     }
     let attach = &args.attach;
-    let target = session::open(args.pid, attach, Writes::Nothing)?;
+    let target = session::open(pid, attach, Writes::Nothing)?;
     // The file is read with the privileges that armtrace keeps, because it may change later.
     let policy = args.port.policy()?;
     let listener = args.port.listen.bind()?;
@@ -89,8 +94,7 @@ impl Shown {
     /// # Errors
     /// Fails if the metrics cannot be registered.
     pub fn begin(source: Arc<dyn SnapshotSource>, listener: Listener, policy: Policy) -> Result<Shown, Failure> {
-        let exporter = Exporter::new(Arc::clone(&source));
-        let exporter = exporter.map_err(Failure::Export)?;
+        let exporter = Exporter::new(Arc::clone(&source)).map_err(Failure::Export)?;
         let (last, is_last) = oneshot::channel();
         let view = tokio::spawn(show(source, listener.url(policy.speaks_tls()), is_last));
         let (stop, stopped) = oneshot::channel::<()>();

@@ -115,6 +115,7 @@ fn in_words(server: &RunningServer) -> String {
 mod tests {
     use super::*;
     use crate::catalog::Flavor;
+    use crate::server::Place;
 
     fn server(pid: i32) -> RunningServer {
         RunningServer {
@@ -125,6 +126,7 @@ mod tests {
             data: Some("/var/lib/mysql".to_owned()),
             port: None,
             is_in_container: false,
+            place: Place::default(),
         }
     }
 

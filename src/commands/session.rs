@@ -78,12 +78,17 @@ pub(super) struct Session {
 /// # Errors
 /// Fails if the process is not a supported server, or if a privilege is missing.
 pub(super) fn open(pid: i32, args: &AttachArgs, writes: Writes) -> Result<Target, Failure> {
-    if let Err(why) = attach::confine(writes) {
-        tracing::warn!("armtrace keeps privileges that it does not need: {why}");
-    }
+    confine(writes);
     let target = Target::open_with(pid, &Settings::from_env(args.symbols.clone()))?;
     attach::require_privilege()?;
     Ok(target)
+}
+
+/// Gives up the privileges that are not needed. Call it before any thread is started.
+pub(super) fn confine(writes: Writes) {
+    if let Err(why) = attach::confine(writes) {
+        tracing::warn!("armtrace keeps privileges that it does not need: {why}");
+    }
 }
 
 /// Opens the connection of `--mysql` or `--defaults-file`, if given.
@@ -201,12 +206,37 @@ impl Signals {
     }
 }
 
-/// The events that end a session: SIGINT, SIGTERM, SIGHUP or the server's end. SIGUSR1 and SIGUSR2 are received here
-/// too.
-pub(super) struct Ends {
+/// What signals ask for: SIGINT, SIGTERM or SIGHUP for the end, SIGUSR1 and SIGUSR2 for a pause and its end.
+pub(super) struct Requests {
     signals: Signals,
     pause: Signal,
     resume: Signal,
+}
+
+impl Requests {
+    /// Begins to receive the signals. Call it within a runtime.
+    ///
+    /// # Errors
+    /// Fails if the kernel refuses to deliver them to a handler.
+    pub fn new() -> io::Result<Requests> {
+        let (pause, resume) = (signal(SignalKind::user_defined1())?, signal(SignalKind::user_defined2())?);
+        Ok(Requests { signals: Signals::new()?, pause, resume })
+    }
+
+    /// Waits for the next one.
+    pub async fn told(&mut self) -> Told {
+        tokio::select! {
+            () = self.signals.wait() => Told::End(EndedBy::Signal),
+            _ = self.pause.recv() => Told::Pause,
+            _ = self.resume.recv() => Told::Resume,
+        }
+    }
+}
+
+/// The events that end a session: SIGINT, SIGTERM, SIGHUP or the server's end. SIGUSR1 and SIGUSR2 are received here
+/// too.
+pub(super) struct Ends {
+    requests: Requests,
     server: AsyncFd<OwnedFd>,
 }
 
@@ -232,20 +262,13 @@ impl Ends {
         let pidfd = target.pidfd()?;
         // SAFETY: `pidfd` owns an open descriptor for as long as it is registered, and nothing else closes it.
         let server = unsafe { AsyncFd::register(pidfd) }?;
-        Ok(Ends {
-            signals: Signals::new()?,
-            pause: signal(SignalKind::user_defined1())?,
-            resume: signal(SignalKind::user_defined2())?,
-            server,
-        })
+        Ok(Ends { requests: Requests::new()?, server })
     }
 
     pub async fn told(&mut self) -> Told {
         tokio::select! {
-            () = self.signals.wait() => Told::End(EndedBy::Signal),
+            told = self.requests.told() => told,
             _ = self.server.readable() => Told::End(EndedBy::Server),
-            _ = self.pause.recv() => Told::Pause,
-            _ = self.resume.recv() => Told::Resume,
         }
     }
 
@@ -260,6 +283,6 @@ impl Ends {
 
     /// Waits for a signal that ends the session, and ignores the server's end.
     pub async fn signal(&mut self) {
-        self.signals.wait().await;
+        self.requests.signals.wait().await;
     }
 }

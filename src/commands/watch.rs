@@ -18,9 +18,9 @@ use crate::measure::watchpoint::{Allowance, Wanted, Watcher};
 use crate::server::Target;
 use crate::ui;
 
-pub(super) fn watch(args: &RunArgs, latch: &str) -> Result<(), Failure> {
+pub(super) fn watch(args: &RunArgs, pid: i32, latch: &str) -> Result<(), Failure> {
     let failure = |why| Failure::Watch { latch: latch.to_owned(), why };
-    let target = session::open(args.pid, &args.attach, Writes::Nothing)?;
+    let target = session::open(pid, &args.attach, Writes::Nothing)?;
     // Fails before anything is attached.
     let allowance = Allowance::of_share(args.attach.max_overhead, args.accept_crash_risk.into()).map_err(failure)?;
     let runtime = session::runtime()?;

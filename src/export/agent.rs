@@ -134,7 +134,13 @@ fn lost(snapshot: &Snapshot) -> MetricFamily {
     LOST_EVENTS.with(sums.into_iter().map(|(reason, n)| LOST_EVENTS.sample(&[reason], n as f64)))
 }
 
-fn build() -> MetricFamily {
+/// Returns what a scrape says of a server that is not measured.
+pub(super) fn not_measured() -> MetricFamily {
+    TARGET_UP.with([TARGET_UP.sample(&[], 0.0)])
+}
+
+/// Returns what a scrape says of this program.
+pub(super) fn build() -> MetricFamily {
     let revision = option_env!("ARMTRACE_REVISION").unwrap_or_default();
     let rustc = option_env!("ARMTRACE_RUSTC").unwrap_or_default();
     BUILD_INFO.with([BUILD_INFO.sample(&[env!("CARGO_PKG_VERSION"), revision, rustc, ARCH], 1.0)])

@@ -10,6 +10,7 @@ use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
 
 use super::agent::AgentMetrics;
+use super::servers::FAMILIES_OF_MANY;
 use super::SnapshotSource;
 use crate::measure::{self, Metrics};
 use crate::metrics::Family;
@@ -41,9 +42,9 @@ impl Collector for SnapshotCollector {
     }
 }
 
-/// Returns all metric families that a scrape of a snapshot can have.
+/// Returns all metric families that a scrape can have, apart from those of armtrace's own process.
 pub fn families() -> impl Iterator<Item = &'static Family> {
-    metrics().into_iter().flat_map(|metrics| metrics.families())
+    metrics().into_iter().flat_map(|metrics| metrics.families()).chain(FAMILIES_OF_MANY)
 }
 
 /// Returns the metrics of all measurements, and those that belong to none.

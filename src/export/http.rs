@@ -1,12 +1,14 @@
-//! The HTTP server: `/metrics`, `/healthz`, and a landing page with the events that keep it up to date.
+//! The HTTP server: `/metrics`, `/healthz`, and pages with the events that keep them up to date.
 
 use super::answer::{accepts_gzip, Answer};
 use super::connections::Connections;
-use super::events::{Feed, INTERVAL};
+use super::events::INTERVAL;
 use super::hosts::is_from_here;
 use super::policy::{guarded, Caller, Policy, Refused};
-use super::{page, tls_port, Listener, ProcessSelf, SnapshotCollector, SnapshotSource};
-use axum::extract::{Extension, Request, State};
+use super::servers::{ManyServers, Servers};
+use super::view::{OneServer, View};
+use super::{page, tls_port, Listener, ProcessSelf, SnapshotSource};
+use axum::extract::{Extension, Path, Request, State};
 use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE};
 use axum::http::{HeaderMap, StatusCode};
 use axum::middleware::{from_fn, Next};
@@ -18,6 +20,7 @@ use hyper::server::conn::http1;
 use hyper::service::{service_fn, Service};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use prometheus::core::Collector;
 use prometheus::{Registry, TextEncoder};
 use std::future::Future;
 use std::io;
@@ -60,20 +63,26 @@ enum ServeError {
     NoSnapshot,
 }
 
-/// Everything that the server serves, from one source of snapshots.
+/// Everything that the server serves.
 pub struct Exporter {
     registry: Registry,
-    source: Arc<dyn SnapshotSource>,
     /// Held while a snapshot is taken, so that concurrent requests take turns.
     turn: Arc<Semaphore>,
-    feed: Feed,
     scrape: Latest,
-    page: Latest,
+    shown: Shown,
+}
+
+/// What pages show.
+enum Shown {
+    /// One server, at `/`.
+    One(Arc<View>),
+    /// A list at `/`, and a page of each server.
+    Many { servers: Arc<dyn Servers>, list: Arc<Latest> },
 }
 
 /// The last answer of a kind, and when it was made.
 #[derive(Default)]
-struct Latest(Mutex<Option<(Instant, Answer)>>);
+pub(super) struct Latest(Mutex<Option<(Instant, Answer)>>);
 
 impl Latest {
     /// Returns it if it is fresh, in this form, and nobody makes another one.
@@ -111,25 +120,24 @@ impl Exporter {
     /// # Errors
     /// Fails if two metrics have the same name.
     pub fn new(source: Arc<dyn SnapshotSource>) -> prometheus::Result<Exporter> {
-        let registry = Registry::new();
-        registry.register(Box::new(SnapshotCollector::new(source.clone())))?;
-        registry.register(Box::new(ProcessSelf::new()))?;
-        Ok(Exporter {
-            registry,
-            source,
-            turn: Arc::new(Semaphore::new(1)),
-            feed: Feed::new(),
-            scrape: Latest::default(),
-            page: Latest::default(),
-        })
+        let view = Arc::new(View::new(source));
+        Exporter::with(Box::new(OneServer(Arc::clone(&view))), Shown::One(view))
     }
 
-    /// Takes a snapshot for the pages that are open, and returns what has changed in them.
-    fn figures(&self) -> String {
-        let snapshot = self.source.snapshot();
-        let figures = self.feed.show(&snapshot, page::figures);
-        self.feed.remember(snapshot);
-        figures.into_string()
+    /// Registers the metrics of several servers, with the label `target`, and of armtrace's own process.
+    ///
+    /// # Errors
+    /// Fails if two metrics have the same name.
+    pub fn of_many(servers: Arc<dyn Servers>) -> prometheus::Result<Exporter> {
+        let collector = ManyServers::new(Arc::clone(&servers));
+        Exporter::with(Box::new(collector), Shown::Many { servers, list: Arc::default() })
+    }
+
+    fn with(collector: Box<dyn Collector>, shown: Shown) -> prometheus::Result<Exporter> {
+        let registry = Registry::new();
+        registry.register(collector)?;
+        registry.register(Box::new(ProcessSelf::new()))?;
+        Ok(Exporter { registry, turn: Arc::new(Semaphore::new(1)), scrape: Latest::default(), shown })
     }
 
     /// Returns all metrics in the Prometheus text format, version 0.0.4.
@@ -138,6 +146,27 @@ impl Exporter {
     /// Fails if the metrics cannot be encoded.
     pub fn metrics(&self) -> prometheus::Result<String> {
         TextEncoder::new().encode_to_string(&self.registry.gather())
+    }
+
+    /// Returns the server whose page has this path; `None` stands for `/`.
+    fn view(&self, name: Option<&str>) -> Option<Arc<View>> {
+        match (&self.shown, name) {
+            (Shown::One(view), None) => Some(Arc::clone(view)),
+            (Shown::Many { servers, .. }, Some(name)) => {
+                servers.servers().into_iter().find(|server| server.name == name)?.view
+            }
+            _ => None,
+        }
+    }
+
+    /// Ends the events of all open pages.
+    fn end_events(&self) {
+        match &self.shown {
+            Shown::One(view) => view.end(),
+            Shown::Many { servers, .. } => {
+                servers.servers().into_iter().filter_map(|server| server.view).for_each(|view| view.end());
+            }
+        }
     }
 }
 
@@ -158,7 +187,6 @@ pub async fn serve(
     let listener = TcpListener::from_std(listener.into_std())?;
     let exporter = Arc::new(exporter);
     let router = router(Arc::clone(&exporter));
-    let publisher = tokio::spawn(publish(Arc::clone(&exporter)));
     let (stopping, _) = watch::channel(false);
     let mut connections = Connections::default();
     let mut stop = pin!(stop);
@@ -177,8 +205,7 @@ pub async fn serve(
         }
     }
     drop(listener);
-    publisher.abort();
-    exporter.feed.end();
+    exporter.end_events();
     stopping.send_replace(true);
     if timeout(STOP_TIMEOUT, connections.end()).await.is_err() {
         tracing::debug!("closing {} unfinished HTTP connections", connections.len());
@@ -186,15 +213,16 @@ pub async fn serve(
     Ok(())
 }
 
-/// Sends the newest figures to the pages that are open. While there are none, no snapshot is taken.
-async fn publish(exporter: Arc<Exporter>) {
+/// Sends the newest figures to the pages of one server that are open. While there are none, no snapshot is taken.
+async fn publish(exporter: Arc<Exporter>, view: Arc<View>) {
     let mut ticks = interval(INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        exporter.feed.until_open().await;
+        view.feed.until_open().await;
         ticks.tick().await;
-        match in_turn(Arc::clone(&exporter), |exporter| Ok(exporter.figures())).await {
-            Ok(figures) => exporter.feed.send(&figures),
+        let shown = Arc::clone(&view);
+        match in_turn(&exporter, move || Ok(shown.figures())).await {
+            Ok(figures) => view.feed.send(&figures),
             Err(error) => tracing::error!("cannot update open pages: {error}"),
         }
     }
@@ -285,7 +313,9 @@ fn router(exporter: Arc<Exporter>) -> Router {
         .route("/healthz", get(async || "ok\n"))
         .route("/", get(landing))
         .route("/events", get(events))
-        .fallback(async || (StatusCode::NOT_FOUND, "not found; the metrics are at /metrics\n"))
+        .route("/servers/{name}/", get(landing_of))
+        .route("/servers/{name}/events", get(events_of))
+        .fallback(async || not_found())
         .with_state(exporter)
         // While a connection's requests are not let in, its place is free for others.
         .layer(from_fn(observed))
@@ -302,15 +332,79 @@ async fn observed(Extension(caller): Extension<Caller>, request: Request, next: 
 }
 
 async fn metrics(State(exporter): State<Arc<Exporter>>, headers: HeaderMap) -> Response {
-    match latest(exporter, &headers, |exporter| &exporter.scrape, |exporter| Ok(exporter.metrics()?)).await {
+    let gzip = accepts_gzip(&headers);
+    let text = match exporter.scrape.if_fresh(gzip) {
+        Some(text) => Ok(text),
+        None => {
+            let made = Arc::clone(&exporter);
+            in_turn(&exporter, move || made.scrape.or_make(gzip, || Ok(made.metrics()?))).await
+        }
+    };
+    match text {
         Ok(text) => ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response(),
         Err(error) => failed(&error),
     }
 }
 
 async fn landing(State(exporter): State<Arc<Exporter>>, headers: HeaderMap) -> Response {
-    let make = |exporter: &Exporter| Ok(exporter.feed.show(&exporter.source.snapshot(), page::landing));
-    let page = latest(exporter, &headers, |exporter| &exporter.page, make).await;
+    match &exporter.shown {
+        Shown::One(view) => page_of(&exporter, view, &headers).await,
+        Shown::Many { servers, list } => {
+            let servers = Arc::clone(servers);
+            page(&exporter, Arc::clone(list), &headers, move || page::list(&*servers)).await
+        }
+    }
+}
+
+async fn landing_of(State(exporter): State<Arc<Exporter>>, Path(name): Path<String>, headers: HeaderMap) -> Response {
+    match exporter.view(Some(&name)) {
+        Some(view) => page_of(&exporter, &view, &headers).await,
+        None => not_found(),
+    }
+}
+
+async fn events(State(exporter): State<Arc<Exporter>>, Extension(caller): Extension<Caller>) -> Response {
+    events_on(exporter, None, &caller)
+}
+
+async fn events_of(
+    State(exporter): State<Arc<Exporter>>,
+    Path(name): Path<String>,
+    Extension(caller): Extension<Caller>,
+) -> Response {
+    events_on(exporter, Some(&name), &caller)
+}
+
+/// Sends the events of the page with this name.
+fn events_on(exporter: Arc<Exporter>, name: Option<&str>, caller: &Caller) -> Response {
+    let Some(view) = exporter.view(name) else { return not_found() };
+    let Some(events) = view.feed.open() else {
+        return (StatusCode::SERVICE_UNAVAILABLE, "too many pages are open\n").into_response();
+    };
+    view.publish(|view| tokio::spawn(publish(exporter, view)));
+    caller.activity.stay();
+    Sse::new(events).into_response()
+}
+
+/// Returns the page of one server.
+async fn page_of(exporter: &Arc<Exporter>, view: &Arc<View>, headers: &HeaderMap) -> Response {
+    let is_one_of_many = matches!(exporter.shown, Shown::Many { .. });
+    let (shown, latest) = (Arc::clone(view), Arc::clone(&view.page));
+    page(exporter, latest, headers, move || shown.landing(is_one_of_many)).await
+}
+
+/// Returns a page as it was last made, in the form that the client reads, or makes a new one if that is not fresh.
+async fn page(
+    exporter: &Arc<Exporter>,
+    latest: Arc<Latest>,
+    headers: &HeaderMap,
+    make: impl FnOnce() -> String + Send + 'static,
+) -> Response {
+    let gzip = accepts_gzip(headers);
+    let page = match latest.if_fresh(gzip) {
+        Some(page) => Ok(page),
+        None => in_turn(exporter, move || latest.or_make(gzip, || Ok(make()))).await,
+    };
     let headers = [(CONTENT_SECURITY_POLICY, page::CONTENT_POLICY.as_str()), (CACHE_CONTROL, "no-store")];
     match page {
         Ok(page) => (headers, [(CONTENT_TYPE, "text/html; charset=utf-8")], page).into_response(),
@@ -318,43 +412,23 @@ async fn landing(State(exporter): State<Arc<Exporter>>, headers: HeaderMap) -> R
     }
 }
 
-async fn events(State(exporter): State<Arc<Exporter>>, Extension(caller): Extension<Caller>) -> Response {
-    match exporter.feed.open() {
-        Some(events) => {
-            caller.activity.stay();
-            Sse::new(events).into_response()
-        }
-        None => (StatusCode::SERVICE_UNAVAILABLE, "too many pages are open\n").into_response(),
-    }
-}
-
-/// Returns the last answer of a kind in the form that a client reads, or makes a new one if that is not fresh.
-async fn latest(
-    exporter: Arc<Exporter>,
-    headers: &HeaderMap,
-    of: fn(&Exporter) -> &Latest,
-    make: fn(&Exporter) -> Result<String, ServeError>,
-) -> Result<Answer, ServeError> {
-    let gzip = accepts_gzip(headers);
-    if let Some(answer) = of(&exporter).if_fresh(gzip) {
-        return Ok(answer);
-    }
-    in_turn(exporter, move |exporter| of(exporter).or_make(gzip, || make(exporter))).await
-}
-
 /// Runs `work` on a thread that may block, one request at a time.
 async fn in_turn<T: Send + 'static>(
-    exporter: Arc<Exporter>,
-    work: impl FnOnce(&Exporter) -> Result<T, ServeError> + Send + 'static,
+    exporter: &Exporter,
+    work: impl FnOnce() -> Result<T, ServeError> + Send + 'static,
 ) -> Result<T, ServeError> {
     // The permit moves into the closure: work continues after a client hangs up, and the next must still wait for it.
     let turn = exporter.turn.clone().acquire_owned().await?;
     let done = spawn_blocking(move || {
-        let result = work(&exporter);
+        let result = work();
         drop(turn);
         result
     });
     done.await.unwrap_or(Err(ServeError::NoSnapshot))
+}
+
+fn not_found() -> Response {
+    (StatusCode::NOT_FOUND, "not found; the metrics are at /metrics\n").into_response()
 }
 
 fn failed(error: &ServeError) -> Response {

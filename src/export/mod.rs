@@ -12,7 +12,9 @@ mod page;
 mod policy;
 mod port_holder;
 mod process;
+mod servers;
 mod tls_port;
+mod view;
 mod web;
 
 pub use collector::families;
@@ -24,6 +26,8 @@ pub use http::{serve, Exporter};
 pub use listen::{BindError, Listen, Listener};
 pub use policy::Policy;
 pub use process::ProcessSelf;
+pub use servers::{Server, Servers, State};
+pub use view::View;
 pub use web::{Web, WebFileError};
 
 use crate::measure::Snapshot;

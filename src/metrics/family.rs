@@ -121,7 +121,7 @@ pub fn seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
 }
 
-fn label(name: &str, value: &str) -> LabelPair {
+pub fn label(name: &str, value: &str) -> LabelPair {
     let mut pair = LabelPair::default();
     pair.set_name(name.to_string());
     pair.set_value(value.to_string());

@@ -5,4 +5,4 @@
 mod family;
 
 pub(crate) use family::families;
-pub use family::{seconds, Family};
+pub use family::{label, seconds, Family};

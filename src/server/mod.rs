@@ -7,6 +7,7 @@ mod maps;
 mod memory;
 mod numa;
 mod option_file;
+mod place;
 mod process;
 mod running;
 mod settings;
@@ -24,8 +25,11 @@ pub use memory::Memory;
 pub(crate) use numa::parse as numa_memory;
 pub use numa::{nodes_allowed, NumaMemory};
 pub use option_file::OptionFileError;
-pub use process::{cpu_time_ns, cpus_allowed, has_seccomp_filter, has_shadow_stack, is_another_armtrace, threads};
-pub use running::{running_servers, RunningServer};
+pub use place::Place;
+pub use process::{
+    cpu_time_ns, cpus_allowed, has_seccomp_filter, has_shadow_stack, is_another_armtrace, started_at, threads,
+};
+pub use running::{processes_like_servers, running_server, running_servers, RunningServer};
 pub use settings::{settings, SETTINGS};
 pub use threads::{Balancing, NumaThreads};
 

@@ -8,6 +8,12 @@ pub fn cpu_time_ns(pid: i32) -> Option<u64> {
     Some((stat.utime + stat.stime) * (1_000_000_000 / procfs::ticks_per_second()))
 }
 
+/// Returns when process `pid` started, in clock ticks since boot; `None` if it has ended. With the ID, it tells a process
+/// from a later one.
+pub fn started_at(pid: i32) -> Option<u64> {
+    Some(Process::new(pid).ok()?.stat().ok()?.starttime)
+}
+
 /// Returns the CPUs on which process `pid` may run, by number; `None` if the kernel does not say.
 pub fn cpus_allowed(pid: i32) -> Option<Vec<i32>> {
     let ranges = status(pid)?.cpus_allowed_list?;

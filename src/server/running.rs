@@ -2,7 +2,7 @@
 
 use procfs::process::{all_processes, Process};
 
-use super::{exe_path, load_bias, version, Memory};
+use super::{exe_path, load_bias, version, Memory, Place};
 use crate::catalog::{Flavor, PERCONA_TEXT};
 use crate::symbols::Image;
 
@@ -26,6 +26,8 @@ pub struct RunningServer {
     pub port: Option<String>,
     /// Whether it has a PID namespace of its own, as in a container.
     pub is_in_container: bool,
+    /// Its unit and its container.
+    pub place: Place,
 }
 
 /// Returns the servers that run here, by process ID. Their programs are recognized by their names, and by what is in
@@ -35,6 +37,23 @@ pub fn running_servers() -> Vec<RunningServer> {
     let mut servers: Vec<RunningServer> = processes.filter_map(|process| examine(&process)).collect();
     servers.sort_by_key(|server| server.pid);
     servers
+}
+
+/// Returns the processes that may be servers by their names, by ID. It reads one short file of each process.
+pub fn processes_like_servers() -> Vec<i32> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let ids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let has_such_name = |id: &i32| {
+        std::fs::read_to_string(format!("/proc/{id}/comm")).is_ok_and(|name| is_server_name(name.trim_end()))
+    };
+    let mut found: Vec<i32> = ids.filter(has_such_name).collect();
+    found.sort_unstable();
+    found
+}
+
+/// Returns what is known of process `pid`, if it is a server.
+pub fn running_server(pid: i32) -> Option<RunningServer> {
+    examine(&Process::new(pid).ok()?)
 }
 
 /// Returns what is known of a process, if it is a server.
@@ -58,6 +77,7 @@ fn examine(process: &Process) -> Option<RunningServer> {
         data: argument(&arguments, "--datadir").or_else(directory),
         port: argument(&arguments, "--port"),
         is_in_container: status.nspid.is_some_and(|ids| ids.len() > 1),
+        place: Place::of(process),
         name: status.name,
     })
 }

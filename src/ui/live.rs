@@ -1,6 +1,7 @@
 //! Draws the live view of `armtrace run`: a table redrawn in place on a terminal, or blocks of lines elsewhere.
 
 use super::history::History;
+use super::servers::{ServerRow, ServerTable};
 use super::table::LatchTable;
 use crate::measure::Snapshot;
 use ratatui::buffer::{Buffer, Cell};
@@ -67,10 +68,21 @@ impl LiveView {
     pub fn draw(&mut self, now: &Snapshot) -> io::Result<()> {
         let table = LatchTable::new(now, self.history.before(now), &self.url);
         let text = match &mut self.terminal {
-            Some(terminal) => terminal.redraw(&table),
+            Some(terminal) => terminal.redraw(|width, height| table.lines(width, height)),
             None => plain_block(&table),
         };
         self.history.push(now.clone());
+        self.write(&text)
+    }
+
+    /// Shows several servers, if the output is a terminal.
+    ///
+    /// # Errors
+    /// Fails if the output cannot be written.
+    pub fn draw_servers(&mut self, servers: &[ServerRow]) -> io::Result<()> {
+        let Some(terminal) = &mut self.terminal else { return Ok(()) };
+        let table = ServerTable { servers, url: &self.url };
+        let text = terminal.redraw(|width, height| table.lines(width, height));
         self.write(&text)
     }
 
@@ -81,10 +93,10 @@ impl LiveView {
 }
 
 impl Terminal {
-    /// Returns everything to write for a redraw.
-    fn redraw(&mut self, table: &LatchTable) -> String {
+    /// Returns everything to write for a redraw. `draw` draws in this number of columns and lines.
+    fn redraw(&mut self, draw: impl FnOnce(u16, u16) -> Buffer) -> String {
         let (width, height) = (self.size)();
-        let buffer = table.lines(width, height.saturating_sub(1));
+        let buffer = draw(width, height.saturating_sub(1));
         // A change of size moves the table to an unknown position, so it starts anew on a clear screen.
         let resized = std::mem::replace(&mut self.drawn_size, (width, height)) != (width, height);
         let home = if resized && self.drawn_lines > 0 { "\x1b[2J\x1b[H".to_string() } else { self.home() };

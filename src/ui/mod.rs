@@ -4,6 +4,7 @@ pub(crate) mod history;
 pub(crate) mod lines;
 mod live;
 pub mod screen;
+pub mod servers;
 pub mod table;
 pub(crate) mod top;
 pub mod watch;

@@ -5,6 +5,9 @@
 
 mod activity;
 mod latches;
+mod list;
+
+pub use list::list;
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -37,13 +40,15 @@ pub static CONTENT_POLICY: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-/// Returns the page at `/`. Figures are of the time since `earlier`, or since attach.
-pub fn landing(now: &Snapshot, earlier: Option<&Snapshot>) -> String {
+/// Returns the page of one server. Figures are of the time since `earlier`, or since attach. `is_one_of_many` says
+/// whether there is a list that it belongs to.
+pub fn landing(now: &Snapshot, earlier: Option<&Snapshot>, is_one_of_many: bool) -> String {
     let body = html! {
         script { (PreEscaped(SCRIPT)) }
         header {
             h1 { (server(now)) }
             nav aria-label="Pages" {
+                @if is_one_of_many { a href="/" { "Servers" } }
                 a href="/metrics" { "Metrics" }
                 a href="/healthz" { "Health" }
                 button id="theme" type="button" hidden { "Dark" }

@@ -1,0 +1,118 @@
+//! `armtrace run --discover`: measures all servers of the host until interrupted.
+
+use std::io::{self, IsTerminal};
+use std::sync::Arc;
+
+use tokio::sync::oneshot;
+use tokio::task::spawn_blocking;
+use tokio::time::interval;
+
+use super::run::RunArgs;
+use super::session::{self, Requests, Told};
+use super::Failure;
+use crate::agent::Options;
+use crate::attach::{self, Writes};
+use crate::export::{self, Exporter, Listener, Policy, Server, Servers, State};
+use crate::follow::Following;
+use crate::measure::More;
+use crate::symbols::Settings;
+use crate::ui::servers::{Figures, ServerRow};
+use crate::ui::LiveView;
+
+pub(super) fn discover(args: &RunArgs) -> Result<(), Failure> {
+    session::confine(Writes::Nothing);
+    attach::require_privilege()?;
+    // The file is read with the privileges that armtrace keeps, because it may change later.
+    let policy = args.port.policy()?;
+    let listener = args.port.listen.bind()?;
+    let runtime = session::runtime()?;
+    let ended = runtime.block_on(follow(args, listener, policy));
+    // A thread may still be blocked writing to a terminal that does not read. Do not wait for it.
+    runtime.shutdown_background();
+    ended
+}
+
+/// Measures, serves and shows all servers until a signal ends it, then detaches from them.
+async fn follow(args: &RunArgs, listener: Listener, policy: Policy) -> Result<(), Failure> {
+    let requests = Requests::new().map_err(Failure::Start)?;
+    let following = Arc::new(Following::default());
+    let exporter = Exporter::of_many(Arc::clone(&following) as Arc<dyn Servers>).map_err(Failure::Export)?;
+    let is_terminal = io::stdout().is_terminal();
+    let log = if is_terminal { log_quietly } else { log_aloud };
+    let wanted = args.clone();
+    let finder = following.start(Box::new(move || options(&wanted)), Settings::from_env(None), log);
+    let finder = finder.map_err(Failure::Start)?;
+    let view = is_terminal.then(|| tokio::spawn(show(Arc::clone(&following), listener.url(policy.speaks_tls()))));
+    let (stop, stopped) = oneshot::channel::<()>();
+    let server = tokio::spawn(export::serve(listener, exporter, policy, async { _ = stopped.await }));
+    until_told(requests, &following).await;
+    if let Some(view) = view {
+        view.abort();
+    }
+    finder.end();
+    following.detach();
+    _ = stop.send(());
+    _ = server.await;
+    Ok(())
+}
+
+/// Detaches and reattaches all probes on SIGUSR1 and SIGUSR2, until a signal ends it.
+async fn until_told(mut requests: Requests, following: &Following) {
+    loop {
+        match requests.told().await {
+            Told::End(_) => return,
+            Told::Pause => following.pause(),
+            Told::Resume => following.resume(),
+        }
+    }
+}
+
+/// Returns what is measured on each server.
+fn options(args: &RunArgs) -> Options {
+    let more =
+        More { sample_hz: args.attach.sample_hz, hardware_events: args.attach.hardware_events, statements: None };
+    Options {
+        max_overhead: args.attach.max_overhead,
+        without_probes: args.no_probes,
+        domains: args.attach.handoffs,
+        more: Some(more),
+    }
+}
+
+/// Tells what happens to a server, where the output is a file, a pipe or the journal.
+fn log_aloud(line: &str) {
+    eprintln!("armtrace: {line}");
+}
+
+/// Tells it to those who want to know; the table shows it.
+fn log_quietly(line: &str) {
+    tracing::info!("{line}");
+}
+
+/// Redraws the table of servers at its interval. If the terminal is not read, only the drawing blocks.
+async fn show(following: Arc<Following>, url: String) {
+    let mut view = LiveView::new(true, &url);
+    let mut ticks = interval(view.interval());
+    loop {
+        ticks.tick().await;
+        let following = Arc::clone(&following);
+        let drawn = spawn_blocking(move || {
+            let rows: Vec<ServerRow> = following.servers().into_iter().map(row).collect();
+            view.draw_servers(&rows).map(|()| view)
+        });
+        view = match drawn.await {
+            Ok(Ok(view)) => view,
+            Ok(Err(error)) => return tracing::warn!("cannot write the live table: {error}"),
+            Err(_) => return,
+        };
+    }
+}
+
+fn row(server: Server) -> ServerRow {
+    let figures = match (&server.view, &server.state) {
+        (Some(view), _) => Ok(view.remembering(Figures::new)),
+        (None, State::Refused(why)) => Err(format!("not measured: {why}")),
+        (None, _) => Err("has ended".to_owned()),
+    };
+    ServerRow { name: server.name, figures }
+}

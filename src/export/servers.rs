@@ -1,0 +1,113 @@
+//! Several servers behind one port: their metrics have the label `target`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use prometheus::core::{Collector, Desc};
+use prometheus::proto::{Metric, MetricFamily};
+
+use super::agent;
+use super::view::View;
+use crate::metrics::{families, label, Family};
+
+families! {
+    ATTACHES = counter(
+        "armtrace_target_attaches_total",
+        &["result"],
+        "Attempts to attach to a server that was found, by result. Only with --discover."
+    );
+}
+
+/// The families that only several servers have.
+pub(super) const FAMILIES_OF_MANY: &[Family] = FAMILIES;
+
+/// The servers that are measured, and those that were or could not be.
+pub trait Servers: Send + Sync {
+    /// Returns them by name, as they are now.
+    fn servers(&self) -> Vec<Server>;
+}
+
+/// One of several servers.
+#[derive(Clone)]
+pub struct Server {
+    /// The value of the label `target`: a name that stays when the server restarts.
+    pub name: String,
+    /// Whether it is measured.
+    pub state: State,
+    /// Its figures while it is measured.
+    pub view: Option<Arc<View>>,
+    /// How often it was attached to.
+    pub attached: u64,
+    /// How often attaching to it failed.
+    pub failed: u64,
+}
+
+/// Whether a server is measured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State {
+    /// It is.
+    Measured,
+    /// It has ended.
+    Ended,
+    /// It cannot be: the reason.
+    Refused(String),
+}
+
+/// The metrics of several servers.
+pub(super) struct ManyServers {
+    servers: Arc<dyn Servers>,
+    descs: Vec<Desc>,
+}
+
+impl ManyServers {
+    pub fn new(servers: Arc<dyn Servers>) -> ManyServers {
+        ManyServers { servers, descs: super::families().map(Family::desc).collect() }
+    }
+}
+
+impl Collector for ManyServers {
+    fn desc(&self) -> Vec<&Desc> {
+        self.descs.iter().collect()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        let mut all = Merged::default();
+        for server in self.servers.servers() {
+            let measured = server.view.as_ref().map(|view| view.collector.collect());
+            all.add(measured.unwrap_or_else(|| vec![agent::not_measured()]), &server.name);
+            all.add(vec![attaches(&server)], &server.name);
+        }
+        let build = agent::build();
+        all.0.insert(build.name().to_owned(), build);
+        all.0.into_values().collect()
+    }
+}
+
+/// Families of several servers, by name.
+#[derive(Default)]
+struct Merged(BTreeMap<String, MetricFamily>);
+
+impl Merged {
+    /// Adds the families of one server. Their samples get its name as a label.
+    fn add(&mut self, families: Vec<MetricFamily>, target: &str) {
+        for mut family in families {
+            let mut samples = family.take_metric();
+            samples.iter_mut().for_each(|sample| name_target(sample, target));
+            let merged = self.0.entry(family.name().to_owned()).or_insert(family);
+            merged.mut_metric().extend(samples);
+        }
+    }
+}
+
+/// Adds the label `target`, in its place in the order of labels.
+fn name_target(sample: &mut Metric, target: &str) {
+    let mut labels = sample.take_label();
+    labels.push(label("target", target));
+    labels.sort_by(|a, b| a.name().cmp(b.name()));
+    sample.set_label(labels);
+}
+
+fn attaches(server: &Server) -> MetricFamily {
+    let results = [("attached", server.attached), ("failed", server.failed)];
+    ATTACHES.with(results.map(|(result, n)| ATTACHES.sample(&[result], n as f64)))
+}

@@ -1,0 +1,339 @@
+//! Follows all servers of this host: finds them, attaches to each, and attaches again when one has restarted.
+
+mod patience;
+
+use std::collections::{BTreeMap, HashSet};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use self::patience::Patience;
+use crate::agent::{Agent, AttachError, Options};
+use crate::export::{Server, Servers, SnapshotSource, State, View};
+use crate::memory;
+use crate::present::format::flavor;
+use crate::server::{processes_like_servers, running_server, started_at, OpenError, RunningServer, Target};
+use crate::symbols::Settings;
+use crate::worker::{side_by_side, Stop, Worker};
+
+/// The time between two searches for servers.
+const SEARCH: Duration = Duration::from_secs(3);
+/// How long a server that has ended is remembered, so that an alert on it can fire and be seen.
+const REMEMBERED: Duration = Duration::from_secs(24 * 3600);
+/// The most servers that are remembered after they have ended.
+const MAX_ENDED: usize = 100;
+
+/// The reason why a server that was found is not measured.
+#[derive(Debug, thiserror::Error)]
+enum NotMeasured {
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    #[error(transparent)]
+    Attach(#[from] AttachError),
+}
+
+/// Makes the options for one more server.
+pub type MakeOptions = dyn Fn() -> Options + Send;
+
+/// The servers of this host.
+#[derive(Default)]
+pub struct Following {
+    servers: Mutex<BTreeMap<String, Followed>>,
+    paused: AtomicBool,
+}
+
+/// One server, measured or not.
+struct Followed {
+    /// Its process, or the last one that it had.
+    process: Process,
+    measured: Option<Measured>,
+    state: State,
+    /// Since when it has this state.
+    since: Instant,
+    patience: Patience,
+    attached: u64,
+    failed: u64,
+}
+
+/// A server that is attached to.
+struct Measured {
+    agent: Agent,
+    view: Arc<View>,
+}
+
+/// What tells a process from a later one with the same ID, and from itself with another program.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Process {
+    pid: i32,
+    started: u64,
+    program: u64,
+}
+
+impl Servers for Following {
+    fn servers(&self) -> Vec<Server> {
+        let servers = self.servers.lock();
+        let server = |(name, followed): (&String, &Followed)| Server {
+            name: name.clone(),
+            state: followed.state.clone(),
+            view: followed.measured.as_ref().map(|measured| Arc::clone(&measured.view)),
+            attached: followed.attached,
+            failed: followed.failed,
+        };
+        servers.iter().map(server).collect()
+    }
+}
+
+impl Following {
+    /// Starts a thread that searches for servers and attaches to them until the worker is dropped. `log` is told what
+    /// happens to each, in one line. Dropping it detaches nothing: that is [`Following::detach`].
+    ///
+    /// # Errors
+    /// Fails when the system starts no more threads.
+    pub fn start(
+        self: &Arc<Following>,
+        options: Box<MakeOptions>,
+        settings: Settings,
+        log: fn(&str),
+    ) -> io::Result<Worker> {
+        let mut finder = Finder { following: Arc::clone(self), options, settings, log, others: HashSet::new() };
+        Worker::start("follow", move |stop| finder.work(stop))
+    }
+
+    /// Detaches the probes of all servers until [`Following::resume`].
+    pub fn pause(&self) {
+        self.paused.store(true, Ordering::Relaxed);
+        self.each(Agent::pause);
+    }
+
+    /// Attaches the probes of all servers again.
+    pub fn resume(&self) {
+        self.paused.store(false, Ordering::Relaxed);
+        self.each(Agent::resume);
+    }
+
+    fn each(&self, act: fn(&Agent)) {
+        self.servers.lock().values().filter_map(|followed| followed.measured.as_ref()).for_each(|m| act(&m.agent));
+    }
+
+    /// Detaches from all servers, for good.
+    pub fn detach(&self) {
+        let mut servers = self.servers.lock();
+        let measured: Vec<Measured> = servers.values_mut().filter_map(|followed| followed.measured.take()).collect();
+        drop(servers);
+        side_by_side(measured, Measured::end);
+    }
+
+    /// Takes out what is attached to servers that have ended since the last call, and forgets those that ended long
+    /// ago.
+    fn take_ended(&self) -> Vec<(String, Option<Measured>)> {
+        let mut servers = self.servers.lock();
+        let ended = servers.iter_mut().filter(|(_, followed)| followed.has_ended());
+        let ended = ended.map(|(name, followed)| {
+            followed.turn(State::Ended);
+            (name.clone(), followed.measured.take())
+        });
+        let ended = ended.collect();
+        forget(&mut servers);
+        ended
+    }
+
+    /// Adds a server that was attached to.
+    fn add(&self, name: String, process: Process, agent: Agent) {
+        if self.paused.load(Ordering::Relaxed) {
+            agent.pause();
+        }
+        let source: Arc<dyn SnapshotSource> = agent.source();
+        let measured = Measured { agent, view: Arc::new(View::new(source)) };
+        let mut servers = self.servers.lock();
+        let followed = servers.entry(name).or_insert_with(|| Followed::new(process));
+        followed.process = process;
+        followed.measured = Some(measured);
+        followed.attached += 1;
+        followed.patience.worked();
+        followed.turn(State::Measured);
+    }
+
+    /// Notes why a server is not measured. Returns whether the reason is another one than before.
+    fn refuse(&self, name: String, process: Process, why: &str) -> bool {
+        let mut servers = self.servers.lock();
+        let followed = servers.entry(name).or_insert_with(|| Followed::new(process));
+        followed.process = process;
+        let state = State::Refused(why.to_owned());
+        let is_new = followed.state != state;
+        followed.failed += 1;
+        followed.patience.failed(Instant::now());
+        followed.turn(state);
+        is_new
+    }
+}
+
+impl Measured {
+    fn end(self) {
+        self.view.end();
+        self.agent.detach();
+    }
+}
+
+/// Finds servers, and attaches to them.
+struct Finder {
+    following: Arc<Following>,
+    options: Box<MakeOptions>,
+    settings: Settings,
+    log: fn(&str),
+    /// Processes that are called like a server and are none.
+    others: HashSet<Process>,
+}
+
+impl Finder {
+    fn work(&mut self, stop: &Stop) {
+        loop {
+            self.let_go_of_ended();
+            let processes: Vec<Process> = processes_like_servers().into_iter().filter_map(identified).collect();
+            self.others.retain(|other| processes.contains(other));
+            for process in processes {
+                if stop.is_told() {
+                    return;
+                }
+                if self.is_due(process) {
+                    self.take_up(process);
+                }
+            }
+            if !stop.wait(SEARCH) {
+                return;
+            }
+        }
+    }
+
+    /// Detaches from servers that have ended, and forgets those that ended long ago.
+    fn let_go_of_ended(&self) {
+        let ended = self.following.take_ended();
+        if ended.is_empty() {
+            return;
+        }
+        for (name, measured) in ended {
+            (self.log)(&format!("{name} has ended"));
+            measured.map(Measured::end);
+        }
+        memory::give_back();
+    }
+
+    /// Returns whether to attach to this process: it may be a server, it is not measured, and it has not just failed.
+    fn is_due(&self, process: Process) -> bool {
+        let servers = self.following.servers.lock();
+        let is_due = |followed: &Followed| {
+            matches!(followed.state, State::Refused(_)) && followed.patience.is_over(Instant::now())
+        };
+        !self.others.contains(&process) && servers.values().filter(|known| known.process == process).all(is_due)
+    }
+
+    /// Attaches to a process if it is a server.
+    fn take_up(&mut self, process: Process) {
+        let Some(server) = running_server(process.pid) else {
+            self.others.insert(process);
+            return;
+        };
+        let Some(name) = self.free_name(&server, process) else { return };
+        match self.attach(process.pid) {
+            Ok(agent) => {
+                (self.log)(&format!("measuring {name}: {}", in_words(&agent.target)));
+                self.following.add(name, process, agent);
+            }
+            Err(why) => {
+                let why = why.to_string();
+                if self.following.refuse(name.clone(), process, &why) {
+                    (self.log)(&format!("cannot measure {name}: {why}"));
+                }
+            }
+        }
+    }
+
+    /// Returns what to call a server; `None` if it must wait, because it has restarted too often lately.
+    fn free_name(&self, server: &RunningServer, process: Process) -> Option<String> {
+        let servers = self.following.servers.lock();
+        let numbered = (2..).map(|n| format!("{} #{n}", server.longer_name()));
+        let names = [server.lasting_name(), server.longer_name()].into_iter().chain(numbered);
+        for name in names {
+            match servers.get(&name) {
+                Some(other) if other.process != process && other.is_running() => {}
+                Some(same) if !same.patience.is_over(Instant::now()) => return None,
+                _ => return Some(name),
+            }
+        }
+        None
+    }
+
+    fn attach(&self, pid: i32) -> Result<Agent, NotMeasured> {
+        let target = Target::open_with(pid, &self.settings)?;
+        for line in target.remarks() {
+            tracing::info!("{line}");
+        }
+        let agent = Agent::attach(target, (self.options)())?;
+        for line in agent.degradations() {
+            tracing::info!("{line}");
+        }
+        Ok(agent)
+    }
+}
+
+impl Followed {
+    fn new(process: Process) -> Followed {
+        Followed {
+            process,
+            measured: None,
+            state: State::Ended,
+            since: Instant::now(),
+            patience: Patience::default(),
+            attached: 0,
+            failed: 0,
+        }
+    }
+
+    fn turn(&mut self, state: State) {
+        if self.state == State::Measured {
+            self.patience.ended(self.since.elapsed(), Instant::now());
+        }
+        self.state = state;
+        self.since = Instant::now();
+    }
+
+    /// Whether it was running at the last search, and is not any more.
+    fn has_ended(&self) -> bool {
+        let ended = match &self.measured {
+            Some(measured) => measured.agent.target.ended(),
+            None => identified(self.process.pid) != Some(self.process),
+        };
+        self.state != State::Ended && ended
+    }
+
+    fn is_running(&self) -> bool {
+        self.state != State::Ended && !self.has_ended()
+    }
+}
+
+/// Forgets servers that ended long ago, and the oldest of too many.
+fn forget(servers: &mut BTreeMap<String, Followed>) {
+    servers.retain(|_, followed| followed.state != State::Ended || followed.since.elapsed() < REMEMBERED);
+    let mut ended: Vec<(Instant, String)> = servers
+        .iter()
+        .filter(|(_, followed)| followed.state == State::Ended)
+        .map(|(name, followed)| (followed.since, name.clone()))
+        .collect();
+    ended.sort();
+    for (_, name) in ended.iter().take(ended.len().saturating_sub(MAX_ENDED)) {
+        servers.remove(name);
+    }
+}
+
+/// Returns what identifies the process with this ID; `None` if it has ended.
+fn identified(pid: i32) -> Option<Process> {
+    let program = std::fs::metadata(format!("/proc/{pid}/exe")).ok()?.ino();
+    Some(Process { pid, started: started_at(pid)?, program })
+}
+
+fn in_words(target: &Target) -> String {
+    format!("{} {}, process {}", flavor(target.flavor.as_str()), target.version, target.pid)
+}

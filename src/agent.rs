@@ -17,6 +17,7 @@ use crate::memory;
 use crate::model::ProbeStatus;
 use crate::names::Namer;
 use crate::server::{cpu_time_ns, has_shadow_stack, is_another_armtrace, Target};
+use crate::symbols::PerImage;
 use crate::worker::{side_by_side, Stop, Worker};
 
 /// The interval at which the cost of hits is measured again. It differs after a migration of a virtual machine, or once
@@ -132,7 +133,7 @@ impl Agent {
             return Err(AttachError::NoStacks);
         }
         take_out_leftovers(target.pid);
-        let plan = Arc::new(plan(&target, &options)?);
+        let plan = plan(&target, &options)?;
         let target = Arc::new(target);
         let namer = Namer::new(&target);
         let topology = Machine::this().topology(options.domains);
@@ -337,8 +338,10 @@ fn take_out_leftovers(pid: i32) {
 }
 
 /// Plans the sites of latch waits.
-fn plan(target: &Target, options: &Options) -> Result<Plan, AttachError> {
-    let plan = latch::plan(&target.image, target.family, allowed(target.pid, options.max_overhead));
+fn plan(target: &Target, options: &Options) -> Result<Arc<Plan>, AttachError> {
+    static PLANS: PerImage<Allowed, Plan> = PerImage::new();
+    let allowed = allowed(target.pid, options.max_overhead);
+    let plan = PLANS.of(&target.image, allowed, || latch::plan(&target.image, target.family, allowed));
     if plan.sites.is_empty() && !options.without_probes && !target.family.wait_functions.is_empty() {
         let (flavor, symbols) = (target.flavor.as_str(), target.image.symbol_source().as_str());
         let server = format!("{flavor} {}, symbols: {symbols}", target.version);

@@ -16,7 +16,7 @@ use crate::agent::{Agent, AttachError, Options};
 use crate::export::{Server, Servers, SnapshotSource, State, View};
 use crate::memory;
 use crate::present::format::flavor;
-use crate::server::{processes_like_servers, running_server, started_at, OpenError, RunningServer, Target};
+use crate::server::{processes_like_servers, running_server, started_at, OpenError, Programs, RunningServer, Target};
 use crate::symbols::Settings;
 use crate::worker::{side_by_side, Stop, Worker};
 
@@ -99,7 +99,8 @@ impl Following {
         settings: Settings,
         log: fn(&str),
     ) -> io::Result<Worker> {
-        let mut finder = Finder { following: Arc::clone(self), options, settings, log, others: HashSet::new() };
+        let (following, programs, others) = (Arc::clone(self), Programs::default(), HashSet::new());
+        let mut finder = Finder { following, options, settings, programs, log, others };
         Worker::start("follow", move |stop| finder.work(stop))
     }
 
@@ -183,6 +184,7 @@ struct Finder {
     following: Arc<Following>,
     options: Box<MakeOptions>,
     settings: Settings,
+    programs: Programs,
     log: fn(&str),
     /// Processes that are called like a server and are none.
     others: HashSet<Process>,
@@ -266,8 +268,8 @@ impl Finder {
         None
     }
 
-    fn attach(&self, pid: i32) -> Result<Agent, NotMeasured> {
-        let target = Target::open_with(pid, &self.settings)?;
+    fn attach(&mut self, pid: i32) -> Result<Agent, NotMeasured> {
+        let target = Target::open_sharing(pid, &self.settings, &mut self.programs)?;
         for line in target.remarks() {
             tracing::info!("{line}");
         }

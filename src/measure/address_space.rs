@@ -42,7 +42,7 @@ impl AddressSpace {
     /// Releases the memory of the parts of the files that were read.
     pub(super) fn release_memory(&self) {
         let libraries = self.libraries.values().flatten();
-        libraries.chain([&self.target.image]).for_each(Image::release_memory);
+        libraries.chain([&*self.target.image]).for_each(Image::release_memory);
     }
 
     /// Returns the file mapped at an address of the process.

@@ -25,12 +25,13 @@ pub use pthread::locks::{locks, locks_one_member, waited, Locks};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use self::mysql::Ids;
 use self::pages::{At, PageNames};
 use self::pthread::PthreadNames;
 use crate::catalog::{DictionaryAt, Naming, PsiClass};
 use crate::model::Kind;
 use crate::server::{Memory, Target};
-use crate::symbols::Image;
+use crate::symbols::{Image, PerImage};
 
 /// What identifies a latch on the kernel side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -97,7 +98,8 @@ impl LatchName {
 pub struct Namer {
     target: Arc<Target>,
     memory: Memory,
-    rules: Rules,
+    rules: Arc<Rules>,
+    ids: Ids,
     pthread: PthreadNames,
     /// `None` if nothing is known of this family's pages.
     pages: Option<PageNames>,
@@ -110,6 +112,17 @@ enum Rules {
     Mariadb(MariadbRules),
     /// The family has no latches to name.
     None,
+}
+
+impl Rules {
+    /// Derives them from a server's program.
+    fn new(target: &Target) -> Rules {
+        match target.family.naming {
+            Naming::Mysql(catalog) => Rules::Mysql(MysqlRules::new(&target.image, catalog)),
+            Naming::Mariadb(catalog) => Rules::Mariadb(MariadbRules::new(&target.image, target.family, catalog)),
+            Naming::None => Rules::None,
+        }
+    }
 }
 
 /// A name that was given before.
@@ -125,19 +138,16 @@ struct Known {
 impl Namer {
     /// Derives the server's names from its program.
     pub fn new(target: &Arc<Target>) -> Namer {
-        let rules = match target.family.naming {
-            Naming::Mysql(catalog) => Rules::Mysql(MysqlRules::new(&target.image, catalog)),
-            Naming::Mariadb(catalog) => Rules::Mariadb(MariadbRules::new(&target.image, target.family, catalog)),
-            Naming::None => Rules::None,
-        };
-        let mutexes = match &rules {
+        static RULES: PerImage<(), Rules> = PerImage::new();
+        let rules = RULES.of(&target.image, (), || Rules::new(target));
+        let mutexes = match &*rules {
             Rules::Mariadb(rules) => rules.static_mutexes(),
             Rules::Mysql(_) | Rules::None => BTreeMap::new(),
         };
         let pthread = PthreadNames::new(target, mutexes);
         let memory = Memory::new(target.pid);
         let pages = target.family.pages.map(|catalog| PageNames::new(catalog, dictionary(target, &rules)));
-        Namer { memory, target: Arc::clone(target), rules, pthread, pages, known: HashMap::new() }
+        Namer { memory, target: Arc::clone(target), rules, ids: Ids::default(), pthread, pages, known: HashMap::new() }
     }
 
     /// Returns what each of these pages is part of; `None` if nothing is known of this server's pages.
@@ -186,7 +196,7 @@ impl Namer {
     /// Returns MySQL's latch ids as the running server describes them, with their names here; `None` for other servers.
     /// An id whose instrument is not known has no name.
     pub fn latch_ids(&self) -> Option<Vec<(LatchId, Option<LatchName>)>> {
-        let Rules::Mysql(rules) = &self.rules else { return None };
+        let Rules::Mysql(rules) = &*self.rules else { return None };
         let ids = rules.read_ids(&self.process())?;
         Some(ids.into_iter().map(|id| (id.clone(), rules.id_name(&id.name))).collect())
     }
@@ -194,8 +204,8 @@ impl Namer {
     fn find(&mut self, identity: &Identity, example: u64) -> Option<LatchName> {
         let process = Process { image: &self.target.image, memory: self.memory, bias: self.target.bias };
         let psi = self.target.psi_class();
-        match (&mut self.rules, *identity) {
-            (Rules::Mysql(rules), Identity::LatchId(id)) => rules.latch_id(&process, id),
+        match (&*self.rules, *identity) {
+            (Rules::Mysql(rules), Identity::LatchId(id)) => rules.latch_id(&process, &mut self.ids, id),
             (Rules::Mysql(rules), Identity::Created { file, line }) => rules.created(&process, file, line),
             (Rules::Mariadb(_), Identity::PsiClass(class)) => process.instrument(psi, class),
             (Rules::Mariadb(rules), Identity::Static(addr)) => {
@@ -215,11 +225,7 @@ impl Namer {
     }
 
     fn id_text(&self, id: u32) -> String {
-        let text = match &self.rules {
-            Rules::Mysql(rules) => rules.id_text(id),
-            _ => None,
-        };
-        text.map_or_else(|| format!("latch_id_{id}"), str::to_owned)
+        self.ids.text(id).map_or_else(|| format!("latch_id_{id}"), str::to_owned)
     }
 
     fn unnamed(&self, identity: &Identity) -> LatchName {

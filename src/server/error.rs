@@ -2,6 +2,7 @@
 
 use std::fmt::{self, Display, Formatter};
 use std::io;
+use std::sync::Arc;
 
 use super::{symbols_advice, OptionFileError};
 use crate::discovery::Unrecognized;
@@ -85,7 +86,7 @@ pub struct Unsupported {
     /// Which symbols its program has, in words.
     pub symbols: String,
     /// The attempts to find more.
-    pub trials: Vec<Trial>,
+    pub trials: Arc<Vec<Trial>>,
 }
 
 impl Display for Unsupported {
@@ -162,7 +163,8 @@ mod tests {
         let said = |version: &str, trials: Vec<Trial>| {
             let (version, symbols) = (Some(version.to_owned()), has.to_owned());
             let what = Unrecognized::NoWaitFunctions;
-            Unsupported { pid: 0, name: "mysqld".to_owned(), what, version, symbols, trials }.to_string()
+            Unsupported { pid: 0, name: "mysqld".to_owned(), what, version, symbols, trials: Arc::new(trials) }
+                .to_string()
         };
         let message = said("11.4.5-MariaDB", vec![none()]);
         for words in ["11.4.5", has, "build-id: there is no /x.debug", "DEBUGINFOD_URLS", "--symbols FILE"] {

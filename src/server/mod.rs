@@ -9,6 +9,7 @@ mod numa;
 mod option_file;
 mod place;
 mod process;
+mod programs;
 mod running;
 mod settings;
 mod threads;
@@ -29,6 +30,7 @@ pub use place::Place;
 pub use process::{
     cpu_time_ns, cpus_allowed, has_seccomp_filter, has_shadow_stack, is_another_armtrace, started_at, threads,
 };
+pub use programs::Programs;
 pub use running::{processes_like_servers, running_server, running_servers, RunningServer};
 pub use settings::{settings, SETTINGS};
 pub use threads::{Balancing, NumaThreads};
@@ -36,7 +38,7 @@ pub use threads::{Balancing, NumaThreads};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
@@ -46,14 +48,14 @@ use crate::catalog::{self, Family, Flavor, PsiClass};
 use crate::discovery;
 use crate::host::Machine;
 use crate::model::TargetInfo;
-use crate::symbols::{self, plain_name, DebugRoots, Image, ImageError, Settings, Trial};
+use crate::symbols::{self, plain_name, Image, ImageError, Settings, Trial};
 
 /// A running server that the catalog knows.
 pub struct Target {
     /// The process ID.
     pub pid: i32,
     /// The program, with its symbols.
-    pub image: Image,
+    pub image: Arc<Image>,
     /// The difference between addresses in the process and link-time addresses.
     pub bias: u64,
     /// What the catalog knows about such servers.
@@ -63,7 +65,7 @@ pub struct Target {
     /// The version that the server itself reports: `9.7.4`, `11.4.5-MariaDB`.
     pub version: String,
     /// The attempts to find symbols that the program itself does not have.
-    pub symbol_trials: Vec<Trial>,
+    pub symbol_trials: Arc<Vec<Trial>>,
     /// Whether the program's file was deleted or replaced on disk after the process started, as by a package upgrade.
     pub is_deleted: bool,
     /// Becomes readable when the process ends.
@@ -87,14 +89,20 @@ impl Target {
     /// Fails when there is no such process or it is not a supported server, when this user may not inspect it, or when
     /// the symbol file that the user named is not this server's.
     pub fn open_with(pid: i32, settings: &Settings) -> Result<Target, OpenError> {
+        Target::open_sharing(pid, settings, &mut Programs::default())
+    }
+
+    /// Like [`Target::open_with`]. The program is read only if it is not one of `programs`, to which it is added.
+    ///
+    /// # Errors
+    /// Fails like [`Target::open_with`].
+    pub fn open_sharing(pid: i32, settings: &Settings, programs: &mut Programs) -> Result<Target, OpenError> {
         let pidfd = open_pidfd(pid)?;
-        let mut image = Image::open(&exe_path(pid)).map_err(|e| unusable(pid, e))?;
+        let (image, symbol_trials) = programs.of(pid, settings)?;
         let bias = load_bias(pid, &image).map_err(|why| match why.kind() {
             io::ErrorKind::PermissionDenied => OpenError::NotPermitted(pid),
             _ => OpenError::NotLoaded { pid, why },
         })?;
-        let symbol_trials =
-            symbols::complete(&mut image, &DebugRoots::of_process(pid), settings, discovery::misses_symbols)?;
         let version = version(&image, &Memory::new(pid), bias);
         let family = match discovery::family(&image) {
             Ok(family) => family,
@@ -126,12 +134,12 @@ impl Target {
     pub(crate) fn hostile(image: Image, family: &'static Family) -> Target {
         Target {
             pid: hostile::PID,
-            image,
+            image: Arc::new(image),
             bias: 0,
             family,
             flavor: Flavor::Mysql,
             version: String::new(),
-            symbol_trials: Vec::new(),
+            symbol_trials: Arc::default(),
             is_deleted: false,
             pidfd: std::fs::File::open("/dev/null").expect("a descriptor").into(),
             psi_class: OnceLock::new(),

@@ -14,6 +14,7 @@ use super::{Attaching, Measurement, Nothing, Room, Snapshot};
 use crate::attach::Costs;
 use crate::audit;
 use crate::server::Target;
+use crate::symbols::PerImage;
 
 /// Barrier, atomic, spin-hint and checksum instructions in the server's code, by instruction; empty until they are
 /// counted, and if they cannot be.
@@ -25,7 +26,7 @@ const LOW_PRIORITY: i32 = 5;
 
 /// The instructions of one server, once they are counted.
 #[derive(Default)]
-pub struct Barriers(OnceLock<Figures>);
+pub struct Barriers(OnceLock<Arc<Option<Figures>>>);
 
 impl Room for Barriers {
     type Figures = Figures;
@@ -44,7 +45,7 @@ impl Room for Barriers {
 
 impl Measurement for Barriers {
     fn collect(&self, _costs: Option<&Costs>, snapshot: &mut Snapshot) -> Result<()> {
-        snapshot.barriers = self.0.get().cloned().unwrap_or_default();
+        snapshot.barriers = self.0.get().and_then(|counted| counted.as_ref().clone()).unwrap_or_default();
         Ok(())
     }
 }
@@ -52,10 +53,11 @@ impl Measurement for Barriers {
 /// Starts a thread that yields to most others on a busy machine: counting takes some tenths of a second of CPU
 /// time.
 fn count_in_background(target: Arc<Target>, barriers: Arc<Barriers>) {
+    static COUNTED: PerImage<(), Option<Figures>> = PerImage::new();
     let count = move || {
         // Without a process id, this is the priority of this thread alone.
         if setpriority_process(None, LOW_PRIORITY).is_ok() {
-            count(&target).into_iter().for_each(|figures| _ = barriers.0.set(figures));
+            _ = barriers.0.set(COUNTED.of(&target.image, (), || count(&target)));
         }
     };
     if let Err(error) = thread::Builder::new().name("barriers".to_owned()).spawn(count) {

@@ -38,7 +38,7 @@ fn read(files: &mut AddressSpace, checksum: &ChosenChecksum) -> Option<Chosen> {
         ChecksumInstruction::Found(instruction) => (Implementation::Hardware, Some(instruction.to_owned())),
         ChecksumInstruction::None => (Implementation::Software, None),
     };
-    let is_in_program = std::ptr::eq(found.image, image);
+    let is_in_program = std::ptr::eq(found.image, &**image);
     let entry = is_in_program.then(|| entry(image, range.clone(), checksum.length)).flatten();
     let checksum = Checksum {
         purpose: checksum.purpose.to_owned(),

@@ -3,19 +3,21 @@
 use std::collections::HashMap;
 use std::fs;
 use std::io::{Read, Write};
+use std::sync::{Arc, Weak};
 
 use flate2::read::DeflateDecoder;
 use flate2::write::DeflateEncoder;
 use flate2::Compression;
+use parking_lot::Mutex;
 
 /// The number of functions whose names are compressed together, and decompressed for one of them.
 const IN_BLOCK: usize = 512;
 
 /// The kernel's functions, by ascending address. A kernel has more than 100,000, of which the samples of a server show
 /// few, so names are compressed until they are needed.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct KernelSymbols {
-    blocks: Vec<Block>,
+    blocks: Arc<[Block]>,
     /// The names that were needed, by the function's address.
     names: HashMap<u64, String>,
 }
@@ -59,9 +61,18 @@ impl Block {
 }
 
 impl KernelSymbols {
-    /// Reads those of the running kernel and its modules; empty if the kernel hides them (`kernel.kptr_restrict`).
+    /// Reads those of the running kernel and its modules; empty if the kernel hides them (`kernel.kptr_restrict`). They
+    /// are shared by all who need them at the same time.
     pub fn read() -> KernelSymbols {
-        KernelSymbols::parse(&fs::read_to_string("/proc/kallsyms").unwrap_or_default())
+        static SHARED: Mutex<Weak<[Block]>> = Mutex::new(Weak::<[Block; 0]>::new());
+        let mut shared = SHARED.lock();
+        let blocks = shared.upgrade().unwrap_or_else(|| {
+            let text = fs::read_to_string("/proc/kallsyms").unwrap_or_default();
+            let read = KernelSymbols::parse(&text).blocks;
+            *shared = Arc::downgrade(&read);
+            read
+        });
+        KernelSymbols { blocks, names: HashMap::new() }
     }
 
     /// Parses lines like `ffffffff8143bab0 T futex_setup_timer`, which may be followed by a tab and `[MODULE]`.
@@ -75,7 +86,7 @@ impl KernelSymbols {
             blocks.push(block);
             rest = more;
         }
-        KernelSymbols { blocks, names: HashMap::new() }
+        KernelSymbols { blocks: blocks.into(), names: HashMap::new() }
     }
 
     /// Returns the function at or before this address.

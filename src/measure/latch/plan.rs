@@ -182,7 +182,7 @@ impl Plan {
 pub const EVERY_ROUND: f64 = 20.0;
 
 /// What may be used on a process, beyond probes on plain instructions.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allowed {
     /// Return probes, where no better end of a wait is found.
     pub uretprobes: bool,

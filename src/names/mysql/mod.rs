@@ -23,9 +23,18 @@ pub struct Rules {
     sites: Vec<CreationSite>,
     /// The bits of the creating line that latches keep, as a mask, where the code shows them.
     line_masks: Vec<(&'static Created, u32)>,
-    /// The names of latch ids. They are read from the process when first needed, because they exist only once InnoDB
-    /// has started.
-    ids: HashMap<u32, String>,
+}
+
+/// A running server's own names of latch ids. They are read when first needed, because they exist only once InnoDB has
+/// started.
+#[derive(Default)]
+pub struct Ids(HashMap<u32, String>);
+
+impl Ids {
+    /// Returns the name of an id, once its mutex has been looked up.
+    pub(super) fn text(&self, id: u32) -> Option<&str> {
+        self.0.get(&id).map(String::as_str)
+    }
 }
 
 impl Rules {
@@ -37,7 +46,7 @@ impl Rules {
         let keys = catalog.ids.map(|ids| latch_ids::keys(&code, ids, &instruments)).unwrap_or_default();
         let sites = creation_sites::sites(&code, catalog, &instruments);
         let line_masks = catalog.created.iter().filter_map(|c| Some((c, find_member(image, c.line)?.mask))).collect();
-        Rules { catalog, instruments, keys, sites, line_masks, ids: HashMap::new() }
+        Rules { catalog, instruments, keys, sites, line_masks }
     }
 
     /// Returns the names of the latch ids whose instrument, or lack of one, the code shows.
@@ -51,17 +60,12 @@ impl Rules {
     }
 
     /// Returns the name of the mutex with this latch id.
-    pub(super) fn latch_id(&mut self, process: &Process, id: u32) -> Option<LatchName> {
-        if !self.ids.contains_key(&id) {
-            let ids = latch_ids::read(process, self.catalog.ids?)?;
-            self.ids = ids.into_iter().map(|i| (i.id, i.name)).collect();
+    pub(super) fn latch_id(&self, process: &Process, ids: &mut Ids, id: u32) -> Option<LatchName> {
+        if !ids.0.contains_key(&id) {
+            let read = latch_ids::read(process, self.catalog.ids?)?;
+            ids.0 = read.into_iter().map(|i| (i.id, i.name)).collect();
         }
-        self.id_name(self.ids.get(&id)?)
-    }
-
-    /// Returns the running server's own name of this latch id, once its mutex has been looked up.
-    pub(super) fn id_text(&self, id: u32) -> Option<&str> {
-        self.ids.get(&id).map(String::as_str)
+        self.id_name(ids.text(id)?)
     }
 
     /// Reads the latch ids of the running server; see [`latch_ids::read`].

@@ -20,6 +20,7 @@ use crate::discovery::{event_waits, is_in_lock_array, metadata_lock_event, prloc
 use crate::memory;
 use crate::model::Kind;
 use crate::server::Target;
+use crate::symbols::PerImage;
 
 /// The names of one server's locks. A name that was once given is kept.
 pub struct PthreadNames {
@@ -37,7 +38,7 @@ pub struct PthreadNames {
 /// thread.
 struct MadeLocks {
     target: Arc<Target>,
-    locks: OnceLock<Locks>,
+    locks: OnceLock<Arc<Locks>>,
 }
 
 impl MadeLocks {
@@ -57,13 +58,15 @@ impl MadeLocks {
     }
 
     fn work_out(&self) {
+        static LOCKS: PerImage<(), Locks> = PerImage::new();
         let image = &self.target.image;
-        self.locks.get_or_init(|| locks(image, &Instruments::new(image, &image.static_pointers())));
+        let find = || locks(image, &Instruments::new(image, &image.static_pointers()));
+        self.locks.get_or_init(|| LOCKS.of(image, (), find));
     }
 
     /// Returns the result, or `None` while it is being computed.
     fn get(&self) -> Option<&Locks> {
-        self.locks.get()
+        self.locks.get().map(Arc::as_ref)
     }
 }
 

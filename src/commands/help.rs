@@ -5,7 +5,7 @@ use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
 use clap::{ArgMatches, Args, Command, FromArgMatches, Id};
 
 /// The layout of the overview, which has no room for empty lines at its top.
-pub(super) const TEMPLATE: &str = "{about}\n{usage-heading} {usage}\n\n{all-args}{after-help}";
+pub(super) const TEMPLATE: &str = "{about}\n{usage-heading} {usage}\n{all-args}{after-help}";
 
 pub(super) const OVERVIEW: &str = "\
 Examples:
@@ -15,7 +15,7 @@ Examples:
 pub(super) const RUN: &str = "\
 Examples:
   sudo armtrace --pid $(pidof mysqld)
-  sudo armtrace --pid $(pidof mysqld) --listen 127.0.0.1:9500 --max-overhead 0.5%
+  sudo armtrace --discover --listen 127.0.0.1:9500 --max-overhead 0.5%
   sudo armtrace --pid $(pidof mysqld) --watch trx_sys_mutex";
 
 pub(super) const TOP: &str = "\
@@ -60,8 +60,8 @@ Examples:
   armtrace symbols export mariadbd.debug -o mariadbd.symbols
   sudo armtrace --pid $(pidof mariadbd) --symbols mariadbd.symbols";
 
-/// Arguments of a command that is the default, and runs if the argument `pid` is given. The overview shows only that
-/// one: the command's own help has them all.
+/// Arguments of a command that is the default, and runs if a server is given or all are. The overview shows only the
+/// arguments for that: the command's own help has them all.
 #[derive(Clone, Debug)]
 pub(super) struct Overview<A>(pub A);
 
@@ -82,10 +82,11 @@ impl<A: Args> Args for Overview<A> {
 
     fn augment_args(command: Command) -> Command {
         A::augment_args(command).mut_args(|argument| match argument.get_id().as_str() {
-            "pid" => argument.required(false),
+            "pid" => argument,
+            "discover" => argument,
             // A variable of the environment is no wish to run the command.
             _ if argument.get_env().is_some() => argument.hide(true),
-            _ => argument.hide(true).requires("pid"),
+            _ => argument.hide(true).requires("RunArgs"),
         })
     }
 
@@ -100,7 +101,7 @@ pub(super) fn with_tip(mut error: Error) -> Error {
     let has_usage = [ArgumentConflict, InvalidValue, MissingRequiredArgument, UnknownArgument, ValueValidation]
         .contains(&error.kind());
     if has_usage && error.to_string().contains("--pid <PID>") {
-        let tip = "give the ID of one server: `armtrace` alone lists those that run on this host";
+        let tip = "give the ID of one server (`armtrace` alone lists those of this host), or --discover";
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
     }
     error
@@ -160,7 +161,7 @@ mod tests {
         for words in ["run", "--pid", "--pid x", "--pid 0", "--pid 12 34", "record -o x", "--listen :1"] {
             let words = std::iter::once("armtrace").chain(words.split(' '));
             let error = super::with_tip(Cli::try_parse_from(words).expect_err("an error")).to_string();
-            assert!(error.contains("tip: give the ID of one server: `armtrace` alone"), "{error}");
+            assert!(error.contains("tip: give the ID of one server (`armtrace` alone"), "{error}");
         }
         let other = super::with_tip(Cli::try_parse_from(["armtrace", "report"]).expect_err("an error")).to_string();
         assert!(!other.contains("tip"), "{other}");

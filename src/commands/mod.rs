@@ -65,7 +65,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Show a server's top latches and serve metrics (the default)
-    #[command(after_help = help::RUN)]
+    #[command(after_help = help::RUN, mut_arg("pid", |pid| pid.required_unless_present("discover")))]
     Run(RunArgs),
     /// Show on the full screen what a server waits for
     #[command(after_help = help::TOP)]

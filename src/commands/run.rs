@@ -24,9 +24,9 @@ use crate::ui::LiveView;
 pub(super) struct RunArgs {
     // The group makes clap choose `run` if no command is given: clap leaves it empty where a structure is flattened.
     /// Process ID of the server
-    #[arg(long, group = "RunArgs", value_name = "PID", value_parser = pid, required_unless_present = "discover")]
+    #[arg(long, group = "RunArgs", value_name = "PID", value_parser = pid)]
     pub pid: Option<i32>,
-    /// Measure all servers of this host, also those that start later or restart
+    /// Measure all servers of this host, now and later
     #[arg(long, group = "RunArgs", conflicts_with_all = ["pid", "symbols", "mysql", "defaults_file", "watch"])]
     pub discover: bool,
     #[command(flatten)]

@@ -149,7 +149,7 @@ mod tests {
             what: Unrecognized::NotAServer,
             version: None,
             symbols: String::new(),
-            trials: Vec::new(),
+            trials: std::sync::Arc::default(),
         };
         vec![
             (OpenError::NoProcess(pid), Target),

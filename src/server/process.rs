@@ -8,8 +8,8 @@ pub fn cpu_time_ns(pid: i32) -> Option<u64> {
     Some((stat.utime + stat.stime) * (1_000_000_000 / procfs::ticks_per_second()))
 }
 
-/// Returns when process `pid` started, in clock ticks since boot; `None` if it has ended. With the ID, it tells a process
-/// from a later one.
+/// Returns when process `pid` started, in clock ticks since boot; `None` if it has ended. With the ID, it tells a
+/// process from a later one.
 pub fn started_at(pid: i32) -> Option<u64> {
     Some(Process::new(pid).ok()?.stat().ok()?.starttime)
 }

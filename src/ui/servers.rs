@@ -146,7 +146,60 @@ fn row(server: &ServerRow, name: usize, latch: usize) -> Row<'static> {
         ]),
         Err(why) => {
             let none = || right(NOTHING.to_owned());
-            Row::new([name, none(), none(), none(), none(), Text::raw(cut_middle(why, latch))])
+            Row::new([name, Text::raw(NOTHING), none(), none(), none(), Text::raw(cut_middle(why, latch))])
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(servers: &[ServerRow], width: u16, height: u16) -> Vec<String> {
+        let buffer = ServerTable { servers, url: "http://localhost:9435" }.lines(width, height);
+        let lines = buffer.content.chunks(usize::from(width));
+        lines.map(|line| line.iter().map(|cell| cell.symbol()).collect::<String>().trim_end().to_owned()).collect()
+    }
+
+    fn measured(name: &str) -> ServerRow {
+        let figures = Figures {
+            server: "MySQL 9.7.4".to_owned(),
+            latch: Some("innodb/trx_sys_mutex".to_owned()),
+            waiting: 2.314,
+            is_estimated: true,
+            cpus: Some(1.5),
+            overhead: Some(0.0066),
+        };
+        ServerRow { name: name.to_owned(), figures: Ok(figures) }
+    }
+
+    #[test]
+    fn each_server_has_a_line() {
+        let ended = ServerRow { name: "/var/lib/mysql".to_owned(), figures: Err("has ended".to_owned()) };
+        let servers = [measured("mysql.service"), ended];
+        let expected = [
+            "1 of 2 servers measured · http://localhost:9435",
+            "SERVER         VERSION             WAITING   CPUS  OVERHEAD LONGEST WAITS",
+            "mysql.service  MySQL 9.7.4           ~2.31   1.50     0.66% innodb/trx_sys_mutex",
+            "/var/lib/mysql -                         -      -         - has ended",
+        ];
+        assert_eq!(text(&servers, 100, 24), expected);
+    }
+
+    #[test]
+    fn it_fits_on_any_terminal() {
+        let servers: Vec<ServerRow> = (0..50).map(|i| measured(&format!("/srv/databases/{i}/mysql"))).collect();
+        for (width, height) in [(20, 5), (80, 24), (300, 100), (1, 1), (80, 0)] {
+            let lines = text(&servers, width, height);
+            assert!(lines.len() <= usize::from(height), "{width} {height}");
+        }
+        assert!(text(&[], 80, 24)[1].starts_with("no server runs here"));
+    }
+
+    #[test]
+    fn a_server_without_waits_has_no_latch() {
+        let figures = Figures::new(&Snapshot::default(), None);
+        assert_eq!((figures.waiting(), figures.latch.as_deref()), ("0.00".to_owned(), None));
+        assert_eq!((figures.cpus(), figures.overhead()), (NOTHING.to_owned(), NOTHING.to_owned()));
     }
 }

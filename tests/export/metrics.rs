@@ -3,6 +3,7 @@
 use armtrace::export::{families, Exporter};
 use armtrace::measure::Snapshot;
 use armtrace::model::{Kind, Mode, ProbeState};
+use lab::exporter::of_many;
 use lab::snapshots::*;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -48,13 +49,40 @@ impl Scraped {
 
 #[test]
 fn a_busy_server_fills_every_family() {
-    let text = text(busy(5)) + &text(sampled(5));
+    let many = of_many(vec![("a", busy(5))]).metrics().unwrap();
+    let text = text(busy(5)) + &text(sampled(5)) + &many;
     for family in families() {
         assert!(text.contains(&format!("# TYPE {} ", family.name)), "{}", family.name);
     }
     for name in ["process_cpu_seconds_total", "process_resident_memory_bytes", "process_start_time_seconds"] {
         assert!(text.contains(&format!("\n{name} ")), "{name}");
     }
+}
+
+#[test]
+fn the_series_of_several_servers_are_told_apart() {
+    let (all, one) = (of_many(vec![("a", busy(5)), ("b", busy(7))]).metrics().unwrap(), text(busy(7)));
+    assert_eq!(all.matches("# TYPE armtrace_latch_wait_seconds ").count(), 1, "a family comes once");
+    assert_eq!(all.matches("\narmtrace_build_info{").count(), 1, "and what is of no server once");
+    let with = |line: &str, target: &str| line.contains(&format!("target=\"{target}\""));
+    let of = |target| all.lines().filter(move |line| with(line, target) && !line.contains("attaches")).count();
+    let alone = one.lines().filter(|line| !line.starts_with('#')).count();
+    let own =
+        one.lines().filter(|line| line.starts_with("process_") || line.starts_with("armtrace_build_info")).count();
+    assert_eq!(of("b"), alone - own, "a server has the series that it has alone");
+    assert!(!all.lines().any(|line| with(line, "a") && with(line, "b")));
+    let samples = samples(&all);
+    let labels = |name: &str| samples.keys().filter(|key| key.starts_with(name)).cloned().collect::<Vec<_>>();
+    assert_eq!(
+        labels("armtrace_target_attaches_total{result=\"attached\"").len()
+            + labels("armtrace_target_attaches_total{result=\"failed\"").len(),
+        6,
+        "of the one that has ended, too"
+    );
+    let of_ended = |key: &&String| key.contains("target=\"ended\"") && !key.contains("attaches");
+    assert_eq!(samples.keys().filter(of_ended).collect::<Vec<_>>(), ["armtrace_target_up{target=\"ended\"}"]);
+    assert_eq!(samples["armtrace_target_up{target=\"ended\"}"], 0.0);
+    assert_eq!(samples["armtrace_target_up{target=\"a\"}"], 1.0);
 }
 
 #[test]

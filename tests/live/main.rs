@@ -7,6 +7,7 @@ mod chaos;
 mod churn;
 mod cost;
 mod cpu;
+mod discover;
 mod events;
 mod export;
 mod guest;

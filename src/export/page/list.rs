@@ -41,11 +41,11 @@ fn table(servers: &[Server]) -> Markup {
             thead {
                 tr {
                     th scope="col" { "Server" }
-                    th scope="col" { "Version" }
-                    th.number scope="col" { "Threads waiting" }
-                    th.number scope="col" { "CPUs used" }
-                    th.number scope="col" { "Overhead" }
-                    th scope="col" { "Longest waits" }
+                    th.text scope="col" { "Version" }
+                    th scope="col" { "Threads waiting" }
+                    th scope="col" { "CPUs used" }
+                    th scope="col" { "Overhead" }
+                    th.text scope="col" { "Longest waits" }
                 }
             }
             tbody { @for server in servers { (row(server)) } }
@@ -56,19 +56,19 @@ fn table(servers: &[Server]) -> Markup {
 fn row(server: &Server) -> Markup {
     let Some(view) = &server.view else {
         return html! {
-            tr { td { (server.name) } td colspan="5" { (state(&server.state)) } }
+            tr { th scope="row" { (server.name) } td.text colspan="5" { (state(&server.state)) } }
         };
     };
     let figures = view.remembering(Figures::new);
     let page = format!("/servers/{}/", utf8_percent_encode(&server.name, NON_ALPHANUMERIC));
     html! {
         tr {
-            td { a href=(page) { (server.name) } }
-            td { (figures.server) }
-            td.number { (figures.waiting()) }
-            td.number { (figures.cpus()) }
-            td.number { (figures.overhead()) }
-            td { (figures.latch.as_deref().unwrap_or(format::NOTHING)) }
+            th scope="row" { a href=(page) { (server.name) } }
+            td.text { (figures.server) }
+            td { (figures.waiting()) }
+            td { (figures.cpus()) }
+            td { (figures.overhead()) }
+            td.text { (figures.latch.as_deref().unwrap_or(format::NOTHING)) }
         }
     }
 }

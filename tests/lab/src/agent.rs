@@ -37,6 +37,21 @@ pub struct Agent {
     started: Instant,
 }
 
+/// Which servers an agent measures.
+enum Which {
+    Process(i32),
+    All,
+}
+
+impl Which {
+    fn arguments(&self) -> Vec<String> {
+        match self {
+            Which::Process(pid) => vec!["--pid".to_owned(), pid.to_string()],
+            Which::All => vec!["--discover".to_owned()],
+        }
+    }
+}
+
 /// One sample of the Prometheus text format.
 #[derive(Clone, Debug)]
 pub struct Sample {
@@ -82,14 +97,21 @@ impl Agent {
     pub fn attach_to(pid: i32, args: &[&OsStr]) -> Result<Agent> {
         let dir = tempfile::tempdir()?;
         let out = File::create(dir.path().join("out"))?;
-        Agent::start(Command::new(program()), pid, dir, out.into(), args)
+        Agent::start(Command::new(program()), Which::Process(pid), dir, out.into(), args)
+    }
+
+    /// Starts an agent that measures all servers of this host. Returns once it serves metrics.
+    pub fn discover(args: &[&OsStr]) -> Result<Agent> {
+        let dir = tempfile::tempdir()?;
+        let out = File::create(dir.path().join("out"))?;
+        Agent::start(Command::new(program()), Which::All, dir, out.into(), args)
     }
 
     /// Like [`Agent::attach`], started by a command that ends with the agent's program, as one that changes the user.
     pub fn attach_by(command: Command, server: &Server) -> Result<Agent> {
         let dir = tempfile::tempdir()?;
         let out = File::create(dir.path().join("out"))?;
-        Agent::start(command, server.pid(), dir, out.into(), &[])
+        Agent::start(command, Which::Process(server.pid()), dir, out.into(), &[])
     }
 
     /// Like [`Agent::attach`], with a full pipe as standard output. The returned reader keeps the pipe open.
@@ -98,15 +120,17 @@ impl Agent {
         // SAFETY: the descriptor is open; F_SETPIPE_SZ takes a number.
         unsafe { libc::fcntl(writer.as_raw_fd(), libc::F_SETPIPE_SZ, 4096) };
         writer.write_all(&[b'x'; 4096])?;
-        let agent = Agent::start(Command::new(program()), server.pid(), tempfile::tempdir()?, writer.into(), &[])?;
+        let which = Which::Process(server.pid());
+        let agent = Agent::start(Command::new(program()), which, tempfile::tempdir()?, writer.into(), &[])?;
         Ok((agent, reader))
     }
 
-    fn start(mut command: Command, pid: i32, dir: TempDir, out: Stdio, args: &[&OsStr]) -> Result<Agent> {
+    fn start(mut command: Command, which: Which, dir: TempDir, out: Stdio, args: &[&OsStr]) -> Result<Agent> {
         let address = format!("127.0.0.1:{}", free_port()?);
         let started = Instant::now();
         let child = command
-            .args(["--pid", &pid.to_string(), "--listen", &address])
+            .args(which.arguments())
+            .args(["--listen", &address])
             .args(args)
             .stdin(Stdio::null())
             .stdout(out)

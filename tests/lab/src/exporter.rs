@@ -1,6 +1,6 @@
 //! An exporter served on a loopback port.
 
-use armtrace::export::{serve, Exporter, Listen, Policy};
+use armtrace::export::{serve, Exporter, Listen, Policy, Server, Servers, State, View};
 use armtrace::measure::Snapshot;
 use std::io;
 use std::sync::Arc;
@@ -8,6 +8,28 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
+
+/// Servers that do not change.
+struct Still(Vec<Server>);
+
+impl Servers for Still {
+    fn servers(&self) -> Vec<Server> {
+        self.0.clone()
+    }
+}
+
+/// Returns an exporter of several servers, by name, and of one called `ended`, which has ended.
+pub fn of_many(snapshots: Vec<(&str, Snapshot)>) -> Exporter {
+    let measured = snapshots.into_iter().map(|(name, snapshot)| Server {
+        name: name.to_owned(),
+        state: State::Measured,
+        view: Some(Arc::new(View::new(Arc::new(move || snapshot.clone())))),
+        attached: 1,
+        failed: 0,
+    });
+    let ended = Server { name: "ended".to_owned(), state: State::Ended, view: None, attached: 2, failed: 1 };
+    Exporter::of_many(Arc::new(Still(measured.chain([ended]).collect()))).unwrap()
+}
 
 /// A running exporter, which serves until stopped or dropped.
 pub struct ServedExporter {

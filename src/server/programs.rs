@@ -30,7 +30,7 @@ impl Programs {
         if let Some((image, trials)) = known {
             return Ok((image, Arc::clone(trials)));
         }
-        let mut image = Image::open(&exe_path(pid)).map_err(|e| unusable(pid, e))?;
+        let mut image = Image::open_running(&exe_path(pid)).map_err(|e| unusable(pid, e))?;
         let trials = symbols::complete(&mut image, &DebugRoots::of_process(pid), settings, discovery::misses_symbols)?;
         let (image, trials) = (Arc::new(image), Arc::new(trials));
         if let Some(file) = file {

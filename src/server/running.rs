@@ -98,7 +98,7 @@ enum Reported {
 }
 
 fn reported_version(pid: i32) -> Reported {
-    let Ok(image) = Image::open(&exe_path(pid)) else { return Reported::Unreadable };
+    let Ok(image) = Image::open_running(&exe_path(pid)) else { return Reported::Unreadable };
     if image.symbol("server_version").is_none() {
         return Reported::OtherProgram;
     }

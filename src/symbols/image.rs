@@ -1,25 +1,27 @@
-//! One ELF file, mapped and indexed just far enough to find functions, data and strings in it.
+//! One ELF file, indexed just far enough to find functions, data and strings in it.
 //!
 //! Addresses here are link-time virtual addresses ("svma"); the target's load bias turns them into addresses of a
-//! process. Everything is read from the mapped file on demand, so a 300 MB binary with full debug information costs no
+//! process. Everything is read on demand, so a 300 MB binary with full debug information costs no
 //! more than its symbol table.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
-use std::io::{self, Read};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use gimli::{BaseAddresses, CieOrFde, EhFrame, EhFrameHdr, EndianSlice, LittleEndian, UnwindSection};
-use memmap2::Mmap;
 use object::elf;
 use object::read::elf::{ElfFile64, FileHeader, ProgramHeader, Rela, SectionHeader};
 use object::{Object, ObjectSection, ReadRef};
 use strum::IntoStaticStr;
 
 use super::loaded::Loaded;
+use super::mapped::Mapped;
 use super::table::{Symbol, Table, TableError};
+
+/// The most bytes of a program that is copied.
+const MAX_PROGRAM: u64 = 4 << 30;
 
 /// The instruction set of a binary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, IntoStaticStr)]
@@ -285,21 +287,9 @@ struct Segment {
     memory_size: u64,
 }
 
-/// Maps a copy of a file that has at most this many bytes.
-fn copied(file: &File, most: u64) -> io::Result<Mmap> {
-    let mut copy = tempfile::tempfile()?;
-    // A sparse file takes no longer to refuse than any other, and a file that grows meanwhile is cut off.
-    if file.metadata()?.len() > most {
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, "it is too large for a copy"));
-    }
-    io::copy(&mut file.take(most), &mut copy)?;
-    // SAFETY: nothing else has access to the copy, which has no name.
-    unsafe { Mmap::map(&copy) }
-}
-
-/// A mapped server binary.
+/// A server binary.
 pub struct Image {
-    data: Mmap,
+    data: Mapped,
     identity: BuildIdentity,
     source: SymbolSource,
     symbol_file: Option<PathBuf>,
@@ -318,29 +308,36 @@ pub struct Image {
 }
 
 impl Image {
-    /// Maps and indexes the ELF file at `path`.
+    /// Indexes a copy of the ELF file at `path`.
     ///
     /// # Errors
-    /// Fails with [`ImageError`] when the file cannot be read, is truncated or malformed, or is for another machine.
+    /// Fails with [`ImageError`] when the file cannot be read, is truncated or malformed, or is for another machine,
+    /// and when there is no room for a copy.
     pub fn open(path: &Path) -> Result<Image, ImageError> {
         let shown = path.display().to_string();
-        let open = |source| ImageError::Open { path: shown.clone(), source };
-        let file = File::open(path).map_err(open)?;
-        // SAFETY: the mapping is private and read-only. A file that another process truncates while it is mapped would
-        // raise SIGBUS; a running executable cannot be written to (ETXTBSY), and package managers replace files rather
-        // than rewrite them.
-        let data = unsafe { Mmap::map(&file) }.map_err(open)?;
+        let file = File::open(path).map_err(|source| ImageError::Open { path: shown.clone(), source })?;
+        Image::of_copy(&file, &shown, MAX_PROGRAM)
+    }
+
+    /// Maps and indexes the ELF file at `path`, which a process runs: it cannot be written to meanwhile. Should the
+    /// file be truncated afterwards, the rest of it reads as zeros.
+    ///
+    /// # Errors
+    /// Fails like [`Image::open`].
+    pub fn open_running(path: &Path) -> Result<Image, ImageError> {
+        let shown = path.display().to_string();
+        let mapped = File::open(path).and_then(|file| Mapped::running(&file, MAX_PROGRAM));
+        let data = mapped.map_err(|source| ImageError::Open { path: shown.clone(), source })?;
         Image::parse(data, &shown)
     }
 
-    /// Indexes a copy of an ELF file that others may write to, as a server's library in a container: anyone who may
-    /// truncate a mapped file can kill the process that maps it. The copy has no name and is mapped, so that the kernel
-    /// can reclaim its memory. `shown` is how messages name the file.
+    /// Indexes a copy of an ELF file that others may write to, as a server's library in a container. `shown` is how
+    /// messages name the file.
     ///
     /// # Errors
-    /// Fails like [`Image::open`], and when the file has more than `most` bytes or there is no room for a copy.
+    /// Fails like [`Image::open`], and when the file has more than `most` bytes.
     pub fn of_copy(file: &File, shown: &str, most: u64) -> Result<Image, ImageError> {
-        let data = copied(file, most).map_err(|source| ImageError::Open { path: shown.to_owned(), source })?;
+        let data = Mapped::copy(file, most).map_err(|source| ImageError::Open { path: shown.to_owned(), source })?;
         Image::parse(data, shown)
     }
 
@@ -351,12 +348,10 @@ impl Image {
 
     /// Releases the memory of the parts of the file that were read so far; they are read again on demand.
     pub fn release_memory(&self) {
-        // SAFETY: the mapping is of a file and never written to, so its pages can be dropped and read again at any
-        // time.
-        _ = unsafe { self.data.unchecked_advise(memmap2::UncheckedAdvice::DontNeed) };
+        self.data.release_memory();
     }
 
-    fn parse(data: Mmap, path: &str) -> Result<Image, ImageError> {
+    fn parse(data: Mapped, path: &str) -> Result<Image, ImageError> {
         let bad = |source: Malformed| ImageError::Elf { path: path.into(), source };
         let header = elf::FileHeader64::<object::LittleEndian>::parse(&*data).map_err(|e| bad(e.into()))?;
         let endian = header.endian().map_err(|e| bad(e.into()))?;
@@ -405,6 +400,9 @@ impl Image {
         };
         if !has_sections {
             image.find_code();
+        }
+        if image.data.is_cut() {
+            return Err(bad(Malformed::Truncated));
         }
         Ok(image)
     }

@@ -10,6 +10,7 @@ mod demangle;
 mod frame;
 mod image;
 mod loaded;
+mod mapped;
 mod per_image;
 pub mod portable;
 mod root_folder;

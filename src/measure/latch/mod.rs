@@ -48,6 +48,7 @@ use parking_lot::Mutex;
 
 use self::attacher::Attacher;
 use self::command::Command;
+use self::keeper::{SaysEnd, AFTER_ERROR};
 use self::maps::Maps;
 use self::status::Status;
 use super::maps::add_skipped;
@@ -196,12 +197,13 @@ impl LatchProbe {
         let (target, plan, shared) = (Arc::clone(target), Arc::clone(plan), Arc::clone(&status));
         let wanted = topology.clone();
         let keeper = std::thread::Builder::new().name("probes".to_owned()).spawn(move || {
+            let _says_end = SaysEnd(Arc::clone(&shared));
             let mut storage = MaybeUninit::uninit();
             let attempt = Attacher::attach(&mut storage, target, plan, wanted.as_ref(), without_probes, shared);
             match attempt {
                 Ok((attacher, attached)) => {
                     _ = done.send(Ok(attached));
-                    keeper::keep(attacher, &orders);
+                    keeper::keep(attacher, &orders, AFTER_ERROR);
                 }
                 Err(error) => _ = done.send(Err(error)),
             }

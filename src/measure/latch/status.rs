@@ -24,6 +24,13 @@ pub(crate) struct Status {
 }
 
 impl Status {
+    /// Notes that nothing is attached any more.
+    pub fn set_detached(&self) {
+        let (mut probes, mut tracepoints) = (self.probes.lock(), self.tracepoints.lock());
+        let states = probes.iter_mut().chain(tracepoints.iter_mut().map(|(_, state)| state));
+        states.filter(|state| **state != ProbeState::Failed).for_each(|state| *state = ProbeState::Detached);
+    }
+
     /// Adds a time in which some probes took turns for this reason.
     pub fn add_limited(&self, limit: Limit, elapsed: Duration) {
         let mut limited = self.limited.lock();

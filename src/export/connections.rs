@@ -1,7 +1,9 @@
 //! The open HTTP connections. Those that are idle keep their place only as long as nobody else needs it.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::future::Future;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -19,7 +21,27 @@ const CHECK: Duration = Duration::from_millis(50);
 #[derive(Default)]
 pub(super) struct Connections {
     tasks: JoinSet<()>,
-    open: HashMap<Id, (AbortHandle, Arc<Activity>)>,
+    open: HashMap<Id, Open>,
+}
+
+struct Open {
+    task: AbortHandle,
+    activity: Arc<Activity>,
+    from: Network,
+}
+
+/// Where a client is: an address, or the part of an IPv6 address that hosts do not choose themselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Network(IpAddr);
+
+impl From<IpAddr> for Network {
+    fn from(address: IpAddr) -> Network {
+        const PREFIX: u128 = !0 << 64;
+        Network(match address.to_canonical() {
+            IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & PREFIX).into(),
+            address => address,
+        })
+    }
 }
 
 /// What a connection does.
@@ -66,19 +88,23 @@ impl Activity {
 }
 
 impl Connections {
-    /// Serves a connection. If there is no room, the one that has been idle for longest is closed.
-    pub fn serve<F: Future<Output = ()> + Send + 'static>(&mut self, connection: impl FnOnce(Arc<Activity>) -> F) {
+    /// Serves a connection. If there is no room, one that is idle is closed.
+    pub fn serve<F: Future<Output = ()> + Send + 'static>(
+        &mut self,
+        from: Network,
+        connection: impl FnOnce(Arc<Activity>) -> F,
+    ) {
         if self.tasks.len() >= MOST {
-            self.longest_idle().into_iter().for_each(AbortHandle::abort);
+            self.dispensable().into_iter().for_each(AbortHandle::abort);
         }
         let activity = Arc::new(Activity::new());
         let task = self.tasks.spawn(connection(Arc::clone(&activity)));
-        self.open.insert(task.id(), (task, activity));
+        self.open.insert(task.id(), Open { task, activity, from });
     }
 
     /// Returns whether there is room for one more, also if one has to be closed for that.
     pub fn have_room(&self) -> bool {
-        self.tasks.len() < MOST || (self.tasks.len() == MOST && self.longest_idle().is_some())
+        self.tasks.len() < MOST || (self.tasks.len() == MOST && self.idle().next().is_some())
     }
 
     /// Returns when a connection has ended, or when it is time to ask again whether there is room.
@@ -107,9 +133,35 @@ impl Connections {
         self.tasks.len()
     }
 
-    fn longest_idle(&self) -> Option<&AbortHandle> {
-        let idle = self.open.values().filter(|(task, _)| !task.is_finished());
-        let idle = idle.filter_map(|(task, activity)| Some((activity.idle_since()?, task)));
-        idle.min_by_key(|(since, _)| *since).map(|(_, task)| task)
+    /// Returns the idle connection that makes room: of the clients' networks, the one with the most connections gives
+    /// up the one that has been idle for longest. So nobody can keep others out by connecting all the time.
+    fn dispensable(&self) -> Option<&AbortHandle> {
+        let mut connections: HashMap<Network, usize> = HashMap::new();
+        self.alive().for_each(|open| *connections.entry(open.from).or_default() += 1);
+        let number = |open: &Open| connections.get(&open.from).copied();
+        self.idle().max_by_key(|(open, since)| (number(open), Reverse(*since))).map(|(open, _)| &open.task)
+    }
+
+    fn alive(&self) -> impl Iterator<Item = &Open> {
+        self.open.values().filter(|open| !open.task.is_finished())
+    }
+
+    /// Returns the idle connections, and since when each is.
+    fn idle(&self) -> impl Iterator<Item = (&Open, Instant)> {
+        self.alive().filter_map(|open| Some((open, open.activity.idle_since()?)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_network_is_what_others_have_assigned() {
+        let network = |text: &str| Network::from(text.parse::<IpAddr>().expect("an address"));
+        assert_eq!(network("::ffff:192.0.2.1"), network("192.0.2.1"));
+        assert_ne!(network("192.0.2.1"), network("192.0.2.2"));
+        assert_eq!(network("2001:db8::1"), network("2001:db8::ffff:ffff:ffff:ffff"));
+        assert_ne!(network("2001:db8::1"), network("2001:db8:0:1::1"));
     }
 }

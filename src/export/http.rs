@@ -4,6 +4,7 @@ use super::answer::{accepts_gzip, Answer};
 use super::connections::Connections;
 use super::events::INTERVAL;
 use super::hosts::is_from_here;
+use super::pace::Pace;
 use super::policy::{guarded, Caller, Policy, Refused};
 use super::servers::{ManyServers, Servers};
 use super::view::{OneServer, View};
@@ -49,6 +50,10 @@ const UNSENT: u32 = 16 << 10;
 const STOP_TIMEOUT: Duration = Duration::from_millis(500);
 /// Requests within this time have the same answer: a client that asks all the time must not cost a CPU.
 const FRESH: Duration = Duration::from_secs(1);
+/// The most requests of a network that are answered in a second, which takes about a tenth of a CPU; others wait.
+const MOST_REQUESTS: u32 = 1000;
+/// The most connections of a network that are served in a second; others are closed at once.
+const MOST_CONNECTIONS: u32 = 2000;
 
 /// The reason why a request cannot be answered.
 #[derive(Debug, thiserror::Error)]
@@ -189,14 +194,17 @@ pub async fn serve(
     let router = router(Arc::clone(&exporter));
     let (stopping, _) = watch::channel(false);
     let mut connections = Connections::default();
+    let (connecting, asking) = (Pace::new(MOST_CONNECTIONS), Arc::new(Pace::new(MOST_REQUESTS)));
     let mut stop = pin!(stop);
     loop {
         tokio::select! {
             () = &mut stop => break,
             accepted = listener.accept(), if connections.have_room() => match accepted {
-                Ok((stream, client)) => connections.serve(|activity| {
+                Ok((_, client)) if connecting.count(client.ip().into()).is_err() => {}
+                Ok((stream, client)) => connections.serve(client.ip().into(), |activity| {
                     let is_from_here = stream.local_addr().is_ok_and(|here| is_from_here(client, here));
-                    let caller = Caller { policy: Arc::clone(&policy), is_from_here, activity };
+                    let (policy, asking) = (Arc::clone(&policy), Arc::clone(&asking));
+                    let caller = Caller { policy, is_from_here, from: client.ip().into(), asking, activity };
                     connection(stream, caller, router.clone(), stopping.subscribe())
                 }),
                 Err(error) => pause_after(&error).await,
@@ -302,7 +310,10 @@ async fn requests(
 pub(crate) async fn serve_one(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, exporter: Arc<Exporter>) {
     let hosts = super::Hosts::allowing(&["*".to_owned()]);
     let policy = Arc::new(Policy { hosts, ..Policy::default() });
-    let caller = Caller { policy, is_from_here: true, activity: Arc::new(super::connections::Activity::new()) };
+    let activity = Arc::new(super::connections::Activity::new());
+    let from = std::net::IpAddr::from([127, 0, 0, 1]).into();
+    let asking = Arc::new(Pace::new(u32::MAX));
+    let caller = Caller { policy, is_from_here: true, from, asking, activity };
     let (_stopping, stop) = watch::channel(false);
     requests(stream, caller, router(exporter), stop).await;
 }

@@ -8,6 +8,7 @@ mod events;
 mod hosts;
 mod http;
 mod listen;
+mod pace;
 mod page;
 mod policy;
 mod port_holder;

@@ -9,8 +9,9 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use rustls::ServerConfig;
 
-use super::connections::Activity;
+use super::connections::{Activity, Network};
 use super::hosts::Hosts;
+use super::pace::Pace;
 use super::web::Web;
 
 /// Who is served, and how. By default, everybody is, over plain HTTP, by the names of this host.
@@ -28,6 +29,10 @@ pub(super) struct Caller {
     pub policy: Arc<Policy>,
     /// Whether the client is on this host.
     pub is_from_here: bool,
+    /// Where the client is.
+    pub from: Network,
+    /// How often each network asks.
+    pub asking: Arc<Pace>,
     /// What the connection does.
     pub activity: Arc<Activity>,
 }
@@ -53,7 +58,8 @@ impl Policy {
 
 /// Answers a request if it is allowed. What is allowed is looked up each time, because a connection may last for days.
 pub(super) async fn guarded(Extension(caller): Extension<Caller>, request: Request, next: Next) -> Response {
-    let Caller { policy, is_from_here, .. } = caller;
+    let Caller { policy, is_from_here, from, asking, .. } = caller;
+    asking.wait(from).await;
     let sent = (request.uri(), request.version(), request.headers());
     if let Err(wrong) = policy.hosts.check(sent, is_from_here) {
         policy.hosts.warn(&wrong);
@@ -64,7 +70,7 @@ pub(super) async fn guarded(Extension(caller): Extension<Caller>, request: Reque
         return (StatusCode::INTERNAL_SERVER_ERROR, "the web configuration cannot be used; see the log\n")
             .into_response();
     };
-    let mut response = match web.admits(&config, request.headers()).await {
+    let mut response = match web.admits(&config, request.headers(), from).await {
         true => next.run(request).await,
         false => {
             let ask = [(WWW_AUTHENTICATE, "Basic realm=\"armtrace\", charset=\"UTF-8\"")];

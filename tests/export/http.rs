@@ -6,8 +6,9 @@ use armtrace::model::{Kind, Mode};
 use lab::exporter::ServedExporter;
 use lab::http::get;
 use lab::snapshots::{busy, empty, latch};
+use socket2::{Domain, Socket, Type};
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{mpsc, Arc, Mutex};
 use std::thread;
@@ -215,6 +216,62 @@ fn idle_connections_do_not_keep_others_out() {
     let (mut last, _) = idle.into_iter().next_back().unwrap();
     last.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
     assert!(last.read(&mut [0; 1024]).is_ok_and(|bytes| bytes > 0));
+}
+
+/// A connection from this address, on which answers are awaited for ten seconds.
+fn connection_from(from: [u8; 4], server: &ServedExporter) -> TcpStream {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.bind(&SocketAddr::from((from, 0)).into()).unwrap();
+    socket.connect(&server.address.parse::<SocketAddr>().unwrap().into()).unwrap();
+    let stream = TcpStream::from(socket);
+    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    stream
+}
+
+/// A client elsewhere that sends thousands of requests at once takes a part of a CPU, and delays nobody else.
+#[test]
+fn a_flood_of_requests_is_slowed_down() {
+    const ASK: &[u8] = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let server = ServedExporter::of(|| busy(5));
+    let mut flood = connection_from([127, 0, 0, 2], &server);
+    let mut answers = flood.try_clone().unwrap();
+    let began = Instant::now();
+    let sender = thread::spawn(move || flood.write_all(&ASK.repeat(2500)).map(|()| flood));
+    let counter = thread::spawn(move || {
+        // The first answer tells how long all are.
+        let mut text = vec![0; 1 << 16];
+        let first = answers.read(&mut text).unwrap();
+        let one = text[..first].windows(4).position(|part| part == b"\nok\n").unwrap() + 4;
+        answers.read_exact(&mut vec![0; 2500 * one - first]).unwrap();
+        began.elapsed()
+    });
+    let asked = Instant::now();
+    assert!(get(&server.address, "/metrics").unwrap().head.contains("200"));
+    assert!(asked.elapsed() < Duration::from_millis(900), "{:?}", asked.elapsed());
+    let took = counter.join().unwrap();
+    assert!(took >= Duration::from_secs(2), "{took:?}");
+    sender.join().unwrap().unwrap();
+}
+
+/// A client elsewhere that connects all the time takes its own places, not those of others.
+#[test]
+fn a_flood_of_connections_keeps_nobody_else_out() {
+    const ASK: &[u8] = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let server = ServedExporter::of(|| busy(5));
+    let asks = |stream: &mut TcpStream| {
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        stream.write_all(ASK).is_ok() && stream.read(&mut [0; 1024]).is_ok_and(|bytes| bytes > 0)
+    };
+    let mut scraper = TcpStream::connect(&server.address).unwrap();
+    assert!(asks(&mut scraper));
+    let elsewhere = || {
+        let mut stream = connection_from([127, 0, 0, 2], &server);
+        assert!(asks(&mut stream));
+        stream
+    };
+    let flood: Vec<TcpStream> = (0..200).map(|_| elsewhere()).collect();
+    assert!(asks(&mut scraper), "it was closed");
+    drop(flood);
 }
 
 /// The most pages that may be open at a time.

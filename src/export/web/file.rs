@@ -15,6 +15,7 @@ use super::settings::{Settings, SettingsError};
 use super::tls::{self, TlsError};
 use super::yaml::{self, YamlError};
 use super::WebConfig;
+use crate::export::connections::Network;
 
 /// The largest file that is read, be it the configuration or a certificate.
 const MOST_BYTES: u64 = 1 << 20;
@@ -135,9 +136,9 @@ impl Web {
         format!("--web.config.file {}: {why}; next: {}", self.path.display(), why.next())
     }
 
-    /// Returns whether a request may be answered.
-    pub(in crate::export) async fn admits(&self, config: &WebConfig, headers: &HeaderMap) -> bool {
-        self.passwords.admit(&config.users, headers).await
+    /// Returns whether a request from a client there may be answered.
+    pub(in crate::export) async fn admits(&self, config: &WebConfig, headers: &HeaderMap, from: Network) -> bool {
+        self.passwords.admit(&config.users, headers, from).await
     }
 }
 

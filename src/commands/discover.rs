@@ -73,7 +73,7 @@ fn options(args: &RunArgs) -> Options {
         More { sample_hz: args.attach.sample_hz, hardware_events: args.attach.hardware_events, statements: None };
     Options {
         max_overhead: args.attach.max_overhead,
-        without_probes: args.no_probes,
+        without_probes: args.attach.no_probes,
         domains: args.attach.handoffs,
         more: Some(more),
     }

@@ -68,7 +68,7 @@ pub(super) fn record(args: &RecordArgs) -> Result<(), Failure> {
     let target = session::open(args.pid, &args.attach, Writes::File)?;
     let (mut client, settings) = connect(args)?.unzip();
     let start = start(&target, args, settings.unwrap_or_default());
-    let mut session = Session::attach(target, &args.attach, false, None)?;
+    let mut session = Session::attach(target, &args.attach, None)?;
     let attached = session.agent.source().snapshot().latch;
     let start = Start { sleeps_seen: attached.sleeps_seen, places: attached.domains, ..start };
     let file = create(&args.output, args.force)?;
@@ -184,6 +184,7 @@ fn start(target: &Target, args: &RecordArgs, said: Settings) -> Start {
         },
         labels: args.labels.iter().cloned().collect(),
         bounds_ns: BUCKET_BOUNDS_NS.to_vec(),
+        sampled: args.attach.no_probes,
         sleeps_seen: false,
         reacquires_seen: stacks_are_shown(),
         places: Vec::new(),

@@ -33,11 +33,8 @@ pub(super) struct RunArgs {
     pub attach: AttachArgs,
     #[command(flatten)]
     pub port: PortArgs,
-    /// Attach no probe: look at threads' stacks
-    #[arg(long, conflicts_with = "watch")]
-    pub no_probes: bool,
     /// Watch the cache line of a latch, by a part of its name, for false sharing, and exit
-    #[arg(long, value_name = "LATCH", conflicts_with_all = ["listen", "web_config_file", "allowed_hosts"])]
+    #[arg(long, value_name = "LATCH", conflicts_with_all = ["listen", "web_config_file", "allowed_hosts", "no_probes"])]
     pub watch: Option<String>,
     /// Watch in a virtual machine on x86 too, where it can kill the server
     #[arg(long, requires = "watch")]
@@ -60,7 +57,7 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
     // The file is read with the privileges that armtrace keeps, because it may change later.
     let policy = args.port.policy()?;
     let listener = args.port.listen.bind()?;
-    let Session { agent, ends, runtime } = Session::attach_with_statements(target, attach, args.no_probes)?;
+    let Session { agent, ends, runtime } = Session::attach_with_statements(target, attach)?;
     let ended = runtime.block_on(serve(agent, listener, policy, ends));
     // A thread may still be blocked writing to a terminal that does not read. Do not wait for it.
     runtime.shutdown_background();

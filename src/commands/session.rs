@@ -40,6 +40,9 @@ pub(super) struct AttachArgs {
     /// Largest share of the server's CPU time that probes may take
     #[arg(long, default_value = MAX_OVERHEAD, value_name = "SHARE", value_parser = share)]
     pub max_overhead: f64,
+    /// Attach no probe: look at threads' stacks
+    #[arg(long)]
+    pub no_probes: bool,
     /// Samples of the CPU time per CPU and second; 0 for none [default: 99, or as the budget allows]
     #[arg(long, value_name = "HZ", value_parser = clap::value_parser!(u32).range(..=1000))]
     pub sample_hz: Option<u32>,
@@ -98,19 +101,14 @@ pub(super) fn connect(args: &AttachArgs) -> Result<Option<Client>, Failure> {
 
 impl Session {
     /// Attaches, and counts the server's statements too if it may be asked.
-    pub fn attach_with_statements(target: Target, args: &AttachArgs, no_probes: bool) -> Result<Session, Failure> {
+    pub fn attach_with_statements(target: Target, args: &AttachArgs) -> Result<Session, Failure> {
         let client = args.access().map(Client::connect_when_possible).transpose()?;
         let statements = client.map(StatementCounter::start).transpose()?;
-        Session::attach(target, args, no_probes, statements)
+        Session::attach(target, args, statements)
     }
 
-    /// Attaches, and keeps the cost within the budget. `no_probes` says whether to read waits from the threads' stacks.
-    pub fn attach(
-        target: Target,
-        args: &AttachArgs,
-        no_probes: bool,
-        statements: Option<StatementCounter>,
-    ) -> Result<Session, Failure> {
+    /// Attaches, and keeps the cost within the budget.
+    pub fn attach(target: Target, args: &AttachArgs, statements: Option<StatementCounter>) -> Result<Session, Failure> {
         let runtime = runtime()?;
         // From here on signals are queued instead of fatal, so that none can interrupt attaching halfway.
         let ends = {
@@ -122,7 +120,7 @@ impl Session {
         let more = More { sample_hz: args.sample_hz, hardware_events: args.hardware_events, statements };
         let options = Options {
             max_overhead: args.max_overhead,
-            without_probes: no_probes,
+            without_probes: args.no_probes,
             domains: args.handoffs,
             more: Some(more),
         };

@@ -49,6 +49,11 @@ pub fn read(path: &Path) -> Result<Recording, FormatError> {
 }
 
 impl Recording {
+    /// Returns a number of waits, or something that depends on counting them; `None` if they were not counted.
+    pub fn counted<T>(&self, number: T) -> Option<T> {
+        (!self.start.sampled).then_some(number)
+    }
+
     /// Reads a recording from its bytes.
     ///
     /// # Errors

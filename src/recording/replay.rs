@@ -107,6 +107,7 @@ impl Replay {
         };
         self.totals.restore(rows, &mut snapshot);
         snapshot.latch.sleeps_seen = start.sleeps_seen;
+        snapshot.latch.sampled = start.sampled;
         snapshot.latch.domains.clone_from(&start.places);
         snapshot.checksum.chosen.clone_from(&self.code.checksums);
         snapshot

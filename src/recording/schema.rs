@@ -78,6 +78,10 @@ pub struct Start {
     pub labels: BTreeMap<String, String>,
     /// The upper bounds of the histograms' buckets, in nanoseconds; one more bucket has no bound.
     pub bounds_ns: Vec<u64>,
+    /// Whether waits were read from the threads' stacks, without probes. How many there were, and how long each, is
+    /// then not known.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub sampled: bool,
     /// Whether sleeping is distinguished from spinning.
     pub sleeps_seen: bool,
     /// Whether reacquires of a mutex after a wake-up by a condition variable are distinguished from other waits. Older

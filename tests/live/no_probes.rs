@@ -2,15 +2,20 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
+use std::ops::Range;
 use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
+use armtrace::model::Kind;
+use armtrace::recording::{self, Recording, Report};
 
 use lab::agent::{by_latch, doctor, Agent};
 use lab::load::Load;
 use lab::releases::Release;
 use lab::server::{wait_for, Options, Server};
+
+use crate::recordings::Recorder;
 
 const WINDOWS: usize = 3;
 const WINDOW: Duration = Duration::from_secs(12);
@@ -108,4 +113,60 @@ fn stacks_show_what_mariadb_waits_for() -> Result<()> {
 #[test]
 fn stacks_show_what_mysql_waits_for() -> Result<()> {
     shows_waits(Release::MYSQL_9_7, "oltp_write_only", 24, 0.25)
+}
+
+/// Returns the seconds waited for each latch in some seconds of a recording.
+fn recorded(recording: &Recording, seconds: Range<usize>) -> BTreeMap<String, f64> {
+    let mut sums = BTreeMap::new();
+    for delta in recording.seconds[seconds].iter().flat_map(|second| &second.latches) {
+        let (latch, kind, _) = recording.latch(delta.row);
+        if kind != Kind::Cond {
+            *sums.entry(latch.to_owned()).or_default() += delta.wait_ns as f64 / 1e9;
+        }
+    }
+    sums
+}
+
+/// A recording without probes says that it is one, and has the sums of the latches that performance_schema times too.
+fn records_waits(release: Release, most: f64) -> Result<()> {
+    const TIME: Duration = Duration::from_secs(36);
+    let server = Server::start(release, &Options { perf_schema: true, ..Options::default() })?;
+    let mut load = Load::start(&server, "oltp_write_only", 24)?;
+    load.wait_running()?;
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("sampled.rec");
+    let recorder = Recorder::start(&server, &file, &["--no-probes", "--duration", "45s"])?;
+    let seconds = || recording::read(&file).map_or(0, |recording| recording.seconds.len());
+    wait_for("the first seconds", Duration::from_secs(30), || Ok((seconds() >= 3).then_some(())))?;
+    ensure!(breakpoints(&server)? == 0, "there are breakpoints in the server's code");
+    let (begin, before) = (seconds(), truth(&server)?);
+    sleep(TIME);
+    let (end, after) = (seconds(), truth(&server)?);
+    recorder.complete()?;
+    load.stop()?;
+    server.stop()?;
+    let recording = recording::read(&file)?;
+    ensure!(recording.start.sampled && Report::new(&recording).totals.waits.is_none(), "waits that nobody counted");
+    let ours = recorded(&recording, begin..end);
+    let sum: f64 = after.keys().map(|latch| grown(&after, &before, latch)).sum();
+    let mut errors = Vec::new();
+    for latch in after.keys().filter(|latch| grown(&after, &before, latch) >= HEAVY * sum) {
+        let (seconds, ours) = (grown(&after, &before, latch), ours.get(latch).copied().unwrap_or(0.0));
+        println!("{}: {latch}: {ours:.2} s recorded, of performance_schema's {seconds:.2} s", release.name());
+        errors.push((ours / seconds - 1.0).abs());
+    }
+    errors.sort_by(f64::total_cmp);
+    let median = *errors.get(errors.len() / 2).context("no latch is heavy enough")?;
+    ensure!(median <= most, "the median error is {median:.3}: {errors:?}");
+    Ok(())
+}
+
+#[test]
+fn recordings_without_probes_are_true_on_mariadb() -> Result<()> {
+    records_waits(Release::MARIADB_11_4, 0.2)
+}
+
+#[test]
+fn recordings_without_probes_are_true_on_mysql() -> Result<()> {
+    records_waits(Release::MYSQL_9_7, 0.25)
 }

@@ -127,7 +127,7 @@ fn cpu_is_recorded(report: &Report) -> Result<()> {
 /// Every contended wait has a handoff, from a known or an unknown origin, and barriers took CPU time.
 fn handoffs_are_recorded(report: &Report) -> Result<()> {
     let handoffs = report.handoffs.as_ref().context("no handoffs")?;
-    let (handed, waits) = (handoffs.all.waits() as f64, report.totals.waits as f64);
+    let (handed, waits) = (handoffs.all.waits() as f64, report.totals.waits.context("no waits were counted")? as f64);
     // The readings are not simultaneous and waits continue, so the difference can be large on a busy machine.
     ensure!((handed / waits - 1.0).abs() < 0.25, "{handed} handoffs, {waits} waits");
     ensure!(handoffs.places.len() > 1 && handoffs.all.local.waits + handoffs.all.remote.waits > 0, "{handoffs:?}");
@@ -180,7 +180,8 @@ fn recordings_of_two_loads_are_compared() -> Result<()> {
         report.latch.latches.iter().flat_map(|latch| &latch.histogram).map(of).sum()
     };
     // Waits continue while figures are read, so a bucket may be a wait ahead of the count or behind it.
-    let (buckets, waits) = (sum(|bucket| bucket.waits) as f64, report.totals.waits as f64);
+    let (buckets, waits) =
+        (sum(|bucket| bucket.waits) as f64, report.totals.waits.context("no waits were counted")? as f64);
     ensure!((buckets / waits - 1.0).abs() < 0.01, "{buckets} in buckets, {waits} waits");
     ensure!(report.totals.server_cpu.is_some_and(|cpu| cpu > 0.0), "{:?}", report.totals);
     cpu_is_recorded(&report)?;

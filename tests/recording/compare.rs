@@ -378,6 +378,36 @@ fn reacquires_are_not_compared_with_recordings_that_include_them_in_waits() {
     assert!(Comparison::new(&old, &woken("b", 600), Options::default()).reacquires.is_empty());
 }
 
+/// A recording without probes can be compared by time, but not by the number of waits.
+#[test]
+fn recordings_without_probes_are_compared_by_time() {
+    let counted = Side::of_recording("a", &read(&crate::busy_file(30)), None);
+    let sampled = Side::of_recording("b", &crate::sampled_recording(30), None);
+    for sides in [[&counted, &sampled], [&sampled, &counted], [&sampled, &sampled]] {
+        let comparison = Comparison::new(sides[0], sides[1], Options::default());
+        assert!(near(comparison.all.wait(Per::Second).unwrap().ratio.unwrap().value, 1.0));
+        let rows = comparison.changes.iter().chain(&comparison.unclear).chain([&comparison.all]);
+        assert!(rows.flat_map(|row| &row.by).all(|by| by.waits.is_none()));
+        let remarks = comparison.remarks.iter().filter(|remark| remark.contains("without probes")).count();
+        assert_eq!(remarks, sides.iter().filter(|side| std::ptr::eq(**side, &sampled)).count());
+        assert!(!Text(&comparison).to_string().contains("waits/s"));
+    }
+}
+
+/// Looks at stacks may miss a latch that is hardly waited for.
+#[test]
+fn a_latch_that_looks_missed_is_not_called_the_others() {
+    let less = |mut recording: armtrace::recording::Recording| {
+        recording.seconds.iter_mut().for_each(|second| second.latches.retain(|delta| delta.row > 0));
+        recording
+    };
+    let of = |recording| Side::of_recording("x", &recording, None);
+    let changes = |a: &Side, b: &Side| Comparison::new(a, b, Options::default()).changes.len();
+    let [counted, sampled] = [read(&crate::busy_file(30)), crate::sampled_recording(30)];
+    assert_eq!(changes(&of(counted.clone()), &of(less(counted))), 1);
+    assert_eq!(changes(&of(sampled.clone()), &of(less(sampled))), 0);
+}
+
 /// performance_schema counts reacquires as part of the waits for the condition variable.
 #[test]
 fn reacquires_are_not_compared_with_a_dump() {

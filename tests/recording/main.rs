@@ -11,7 +11,7 @@ mod report;
 use std::collections::BTreeMap;
 
 use armtrace::measure::Snapshot;
-use armtrace::model::BUCKET_BOUNDS_NS;
+use armtrace::model::{Histogram, BUCKET_BOUNDS_NS};
 use armtrace::recording::{Ending, Host, Recorder, Recording, Server, Start};
 
 /// Returns the start of a recording with this number of threads as a label.
@@ -41,6 +41,7 @@ fn start(threads: u32) -> Start {
         },
         labels: BTreeMap::from([("threads".to_owned(), threads.to_string())]),
         bounds_ns: BUCKET_BOUNDS_NS.to_vec(),
+        sampled: false,
         sleeps_seen: true,
         reacquires_seen: true,
         places: vec!["0".to_owned(), "1".to_owned()],
@@ -67,6 +68,27 @@ fn busy_seconds(seconds: u64) -> Vec<(Snapshot, Option<u64>)> {
 
 fn busy_file(seconds: u64) -> Vec<u8> {
     file(&start(64), &busy_seconds(seconds), Some(Ending::Complete))
+}
+
+/// Returns a recording of the busy server that was made without probes: its waits have times, and no number.
+fn sampled_recording(seconds: u64) -> Recording {
+    let times_only = |(mut snapshot, queries): (Snapshot, Option<u64>)| {
+        let latch = &mut snapshot.latch;
+        latch.sampled = true;
+        for row in &mut latch.waits {
+            row.waits = Histogram { sum_ns: row.waits.sum_ns, ..Histogram::default() };
+            (row.sleeps, row.spins_won, row.spins_wasted) = (0, 0, 0);
+            row.estimated_ns = row.waits.sum_ns;
+        }
+        latch.callsites.iter_mut().for_each(|site| site.waits = 0);
+        latch.reacquires.iter_mut().for_each(|row| row.waits = 0);
+        latch.pages.clear();
+        latch.handoffs.clear();
+        (snapshot, queries)
+    };
+    let seconds: Vec<_> = busy_seconds(seconds).into_iter().map(times_only).collect();
+    let start = Start { sampled: true, places: Vec::new(), ..start(64) };
+    read(&file(&start, &seconds, Some(Ending::Complete)))
 }
 
 fn read(bytes: &[u8]) -> Recording {

@@ -102,6 +102,15 @@ fn a_busy_server_is_replayed() {
 }
 
 #[test]
+fn a_replay_without_probes_has_times_only() {
+    let mut replay = replay(crate::sampled_recording(3), false);
+    replay.advance_to(Duration::from_secs(3));
+    let samples = Served::new().samples(replay.snapshot());
+    let has = |family: &str| samples.iter().any(|line| line.starts_with(family));
+    assert!(has("armtrace_latch_sampled_wait_seconds_total") && !has("armtrace_latch_wait_seconds_"));
+}
+
+#[test]
 fn what_recordings_do_not_hold_is_absent() {
     let mut replay = replay(read(&file(&start(64), &busy_server(3), Some(Ending::Complete))), false);
     replay.advance_to(Duration::from_secs(3));

@@ -8,7 +8,7 @@ use armtrace::model::{CpuClass, Kind, Mode};
 use armtrace::recording::{Ending, Folded, Html, Report, Text};
 use std::time::Duration;
 
-use crate::{busy_file, file, read, start};
+use crate::{busy_file, file, read, sampled_recording, start};
 use lab::snapshots::{busy, callsite, checksum, empty, latch, reacquires, COND_MUTEX, INDEX, TRX};
 
 fn near(a: f64, b: f64) -> bool {
@@ -25,11 +25,11 @@ fn figures_cover_the_whole_recording() {
     // The 30 seconds have 31 ticks, each with the waits of snapshots::busy.
     let per_tick = 0.150 + 0.0036 + 0.006 + 0.120 + 0.0002;
     assert!(near(report.totals.wait, 31.0 * per_tick), "{}", report.totals.wait);
-    assert_eq!(report.totals.waits, 31 * 175);
+    assert_eq!(report.totals.waits, Some(31 * 175));
     assert_eq!(report.totals.queries, Some(30_000));
     assert!(near(report.totals.server_cpu.unwrap(), 62.0));
     let top = &report.latch.latches[0];
-    assert_eq!((top.latch.as_str(), top.mode, top.waits), (TRX, "", 3100));
+    assert_eq!((top.latch.as_str(), top.mode, top.waits), (TRX, "", Some(3100)));
     assert!(
         near(top.share, 0.150 / per_tick)
             && near(top.mean.unwrap(), 0.0015)
@@ -116,7 +116,7 @@ fn reacquires_are_not_reported_as_a_hot_mutex() {
     let report = herd(50_000_000);
     assert!(near(report.totals.wait, 10.0 * 0.2), "reacquires are not in the sum: {}", report.totals.wait);
     let row = &report.latch.reacquires[0];
-    assert_eq!((row.latch.as_str(), row.waits), (COND_MUTEX, 30_000));
+    assert_eq!((row.latch.as_str(), row.waits), (COND_MUTEX, Some(30_000)));
     assert!(near(row.wait, 12.0) && near(row.other_wait, 0.5), "{row:?}");
     let text = Text(&report).to_string();
     for words in [
@@ -392,4 +392,29 @@ fn folded_stacks_add_up_to_all_wait_time() {
     let wait = Report::new(&recording).totals.wait;
     assert!((sum as f64 / 1e6 - wait).abs() < 1e-3, "{sum} µs of {wait} s");
     assert!(folded.lines().all(|line| line.split(';').count() <= 3), "{folded}");
+}
+
+/// Without probes, the times of waits are known, but not how many there were or how long each was.
+#[test]
+fn without_probes_only_times_are_reported() {
+    let (sampled, counted) = (Report::new(&sampled_recording(30)), report());
+    assert!(sampled.sampled && !counted.sampled);
+    assert_eq!((sampled.totals.waits, sampled.totals.wait), (None, counted.totals.wait));
+    let top = &sampled.latch.latches[0];
+    assert_eq!((top.latch.as_str(), top.wait), (TRX, counted.latch.latches[0].wait));
+    assert_eq!((top.waits, top.sleeps, top.mean, top.p50, top.p99, top.max), (None, None, None, None, None, None));
+    assert!(top.histogram.is_empty() && top.sleep.is_some());
+    assert!(near(top.callsites[0].share, 2.0 / 3.0) && top.callsites[0].waits.is_none());
+    assert!(sampled.latch.reacquires.iter().all(|row| row.waits.is_none() && row.wait > 0.0));
+    let findings: Vec<&str> = sampled.findings.iter().map(|finding| finding.text.as_str()).collect();
+    let says = |words: &str| findings.iter().filter(|finding| finding.contains(words)).count();
+    assert_eq!((says("without probes"), says("--max-overhead")), (1, 0), "{findings:?}");
+    let dashes = |report: &Report| {
+        let text = Text(report).to_string();
+        let row = text.lines().find(|line| line.starts_with("innodb/trx_mutex")).unwrap().to_owned();
+        row.split_whitespace().filter(|cell| *cell == "-").count()
+    };
+    assert_eq!(dashes(&sampled), dashes(&counted) + 5, "waits/s, mean, p99, max, won");
+    let page = Html(&sampled).to_string();
+    assert!(!page.contains(" waits</title>") && page.contains("without probes"), "no histogram");
 }

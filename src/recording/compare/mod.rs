@@ -184,7 +184,7 @@ pub struct By {
     pub per: Per,
     /// Seconds waited.
     pub wait: Option<Pair>,
-    /// The number of waits.
+    /// The number of waits; `None` also if they were not counted.
     pub waits: Option<Pair>,
 }
 
@@ -216,7 +216,11 @@ impl Row {
         };
         let by: Vec<By> = Per::ALL
             .into_iter()
-            .map(|per| By { per, wait: samples(per, |s| &s.wait), waits: samples(per, |s| &s.waits) })
+            .map(|per| By {
+                per,
+                wait: samples(per, |s| &s.wait),
+                waits: samples(per, |s| &s.waits).filter(|_| are_counted(sides)),
+            })
             .collect();
         let ranked = by.iter().find(|by| by.per == ranked_by).and_then(|by| by.wait);
         let claim = match [0, 1].map(|i| series[i].is_some_and(|series| series.total() > 0.0)) {
@@ -239,11 +243,16 @@ impl Row {
     }
 }
 
-/// Returns the claim for a latch that only one of the systems waited for.
+/// Whether the waits of both systems were counted.
+fn are_counted(sides: [&Side; 2]) -> bool {
+    sides.iter().all(|side| !side.sampled)
+}
+
+/// Returns the claim for a latch that only one of the systems waited for. Looks at stacks may have missed it.
 fn only(sides: [&Side; 2], series: [Option<&side::Series>; 2], in_a: bool) -> Claim {
     let (one, other) = if in_a { (0, 1) } else { (1, 0) };
     let waits = sides[one].samples(Per::Second, series[one].map(|series| &series.waits[..])).unwrap_or_default();
-    match is_there(&waits) && sides[other].is_long_enough() {
+    match are_counted(sides) && is_there(&waits) && sides[other].is_long_enough() {
         true if in_a => Claim::OnlyA,
         true => Claim::OnlyB,
         false => Claim::Unclear,

@@ -102,6 +102,8 @@ impl Series {
 pub struct Side {
     /// What identifies it.
     pub about: About,
+    /// Whether waits are times only, read from the threads' stacks.
+    pub(super) sampled: bool,
     /// The exact lengths of its seconds, in seconds.
     pub(super) lengths: Vec<f64>,
     /// Statements in each second.
@@ -150,6 +152,7 @@ impl Side {
                 ghz: host.ghz,
                 duration: recording.duration().as_secs_f64(),
             },
+            sampled: recording.start.sampled,
             queries: given.or_else(|| each(|second| second.queries)),
             server_cpu: each(|second| second.server_cpu_ns).map(|cpu| cpu.iter().map(|ns| ns / 1e9).collect()),
             latches: BTreeMap::new(),
@@ -187,6 +190,7 @@ impl Side {
                 duration: seconds,
                 ..About::default()
             },
+            sampled: false,
             lengths: vec![seconds],
             queries: qps.map(|qps| vec![qps * seconds]),
             server_cpu: None,
@@ -297,7 +301,8 @@ fn remarks(recording: &Recording) -> Vec<String> {
         recording.latches().iter().map(of).fold(0, u64::saturating_add) as f64
     };
     let estimated = sum(|latch| latch.estimated_ns) / sum(|latch| latch.waits.sum_ns).max(1.0);
-    let estimated = (estimated >= 0.01).then(|| {
+    let sampled = recording.start.sampled;
+    let estimated = (estimated >= 0.01 && !sampled).then(|| {
         format!(
             "{} of the wait time is estimated, because probes were off to stay within the budget",
             crate::present::format::percent(estimated)
@@ -309,5 +314,9 @@ fn remarks(recording: &Recording) -> Vec<String> {
             checksum.purpose, checksum.function
         )
     });
-    ending.map(str::to_owned).into_iter().chain(estimated).chain(slow).collect()
+    let sampled = sampled.then(|| {
+        "waits were read from the threads' stacks, without probes: their times are estimates, and they were not counted"
+            .to_owned()
+    });
+    ending.map(str::to_owned).into_iter().chain(sampled).chain(estimated).chain(slow).collect()
 }

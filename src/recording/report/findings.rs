@@ -73,16 +73,18 @@ fn sentence(advice: &str) -> String {
 
 fn lost(report: &Report) -> Option<String> {
     let events: u64 = report.lost.values().sum();
-    let share = events as f64 / report.totals.waits.max(1) as f64;
+    // Where waits are not counted, each event is worth a sentence.
+    let waits = report.totals.waits.unwrap_or(0);
+    let share = events as f64 / waits.max(1) as f64;
     let causes: Vec<String> =
         report.lost.iter().map(|(cause, n)| format!("{cause} {}", format::count(*n as f64))).collect();
     (share >= MUCH_LOST).then(|| {
         let all = format::count(events as f64);
-        format!(
-            "{all} events were not counted, in addition to {} waits: {}.",
-            format::count(report.totals.waits as f64),
-            causes.join(", ")
-        )
+        let besides = report
+            .totals
+            .waits
+            .map_or_else(String::new, |waits| format!(", in addition to {} waits", format::count(waits as f64)));
+        format!("{all} events were not counted{besides}: {}.", causes.join(", "))
     })
 }
 

@@ -117,6 +117,9 @@ pub struct Report {
     pub labels: BTreeMap<String, String>,
     /// What the figures say, the most important first.
     pub findings: Vec<Finding>,
+    /// Whether waits were read from the threads' stacks, without probes: then all times of waits are estimates, and how
+    /// many there were is not known.
+    pub sampled: bool,
     /// Sums over the whole recording.
     pub totals: Totals,
     /// When each second of the recording ended, since its beginning.
@@ -143,8 +146,8 @@ pub struct Report {
 #[derive(Clone, Debug, Default, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Totals {
-    /// The number of waits.
-    pub waits: u64,
+    /// The number of waits; `None` if they were not counted.
+    pub waits: Option<u64>,
     /// The time that all threads together waited.
     pub wait: f64,
     /// The part of `wait` spent asleep; `None` if sleeps were not seen.
@@ -176,6 +179,7 @@ impl Report {
             server: recording.start.server.clone(),
             labels: recording.start.labels.clone(),
             findings: Vec::new(),
+            sampled: recording.start.sampled,
             totals: totals(recording, &latches),
             at: recording.seconds.iter().map(|second| second.at_ns as f64 / 1e9).collect(),
             latch: LatchesReport::new(recording, &latches, &conditions),
@@ -218,7 +222,7 @@ fn totals(recording: &Recording, latches: &[LatchWaits]) -> Totals {
     let sum = |figure: fn(&LatchWaits) -> u64| seconds(latches.iter().map(figure).fold(0, u64::saturating_add));
     let seen = |time: f64| recording.start.sleeps_seen.then_some(time);
     Totals {
-        waits: latches.iter().map(|latch| latch.waits.count).fold(0, u64::saturating_add),
+        waits: recording.counted(latches.iter().map(|latch| latch.waits.count).fold(0, u64::saturating_add)),
         wait: sum(|latch| latch.waits.sum_ns),
         sleep: seen(sum(|latch| latch.sleep_ns.min(latch.waits.sum_ns))),
         spin: seen(sum(LatchWaits::spin_ns)),

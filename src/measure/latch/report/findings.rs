@@ -35,6 +35,7 @@ pub(super) fn find(waits: &LatchesReport, report: &Report, findings: &mut Findin
 pub(super) fn find_lesser(waits: &LatchesReport, report: &Report, findings: &mut Findings) {
     findings.problem(long_waits(&waits.latches));
     findings.problem(unnamed(&waits.latches));
+    findings.fact(sampled(report));
     findings.problem(estimated(report));
 }
 
@@ -83,12 +84,14 @@ fn reacquired(waits: &LatchesReport, report: &Report) -> Option<String> {
     (row.wait >= LEAST_SHARE * (report.totals.wait + all)).then_some(())?;
     let threads = |wait: f64| count_of(wait / report.duration, "thread", "threads");
     let verdict = if row.other_wait < row.wait { "not a hot mutex" } else { "in addition to contention" };
+    let often = row.waits.map_or_else(String::new, |waits| {
+        format!(", {} times per second", format::count(waits as f64 / report.duration))
+    });
     Some(format!(
-        "Threads that a condition variable woke queue to reacquire {}: {} at any moment, {} times per second. These are \
+        "Threads that a condition variable woke queue to reacquire {}: {} at any moment{often}. These are \
          wake-ups, {verdict}; no other wait time includes them. Besides, {} for it.",
         row.latch,
         threads(row.wait),
-        format::count(row.waits as f64 / report.duration),
         count_of(row.other_wait / report.duration, "thread waits", "threads wait"),
     ))
 }
@@ -103,13 +106,14 @@ fn hot_page(waits: &LatchesReport, report: &Report) -> Option<String> {
 }
 
 fn long_waits(latches: &[LatchReport]) -> Option<String> {
-    let slow = |latch: &&LatchReport| latch.p99.is_some_and(|p99| p99 >= LONG_WAIT) && latch.waits >= 100;
+    let are_many = |latch: &LatchReport| latch.waits.is_some_and(|waits| waits >= 100);
+    let slow = |latch: &&LatchReport| latch.p99.is_some_and(|p99| p99 >= LONG_WAIT) && are_many(latch);
     let latch = latches.iter().filter(slow).max_by(|a, b| a.wait.total_cmp(&b.wait))?;
     Some(format!(
         "One in a hundred waits for {} takes longer than {}; the longest took {}.",
         latch.latch,
         format::nanoseconds(latch.p99? * 1e9),
-        format::nanoseconds(latch.max * 1e9)
+        format::nanoseconds(latch.max? * 1e9)
     ))
 }
 
@@ -123,9 +127,18 @@ fn unnamed(latches: &[LatchReport]) -> Option<String> {
     })
 }
 
+/// The times of a recording without probes are all estimates, which is no reason to look into anything.
+fn sampled(report: &Report) -> Option<String> {
+    report.sampled.then(|| {
+        "Waits were read from the threads' stacks, without probes: their times are estimates, and how many there were, \
+         and how long each took, is not known."
+            .to_owned()
+    })
+}
+
 fn estimated(report: &Report) -> Option<String> {
     let share = report.totals.estimated / report.totals.wait;
-    (share >= MUCH_ESTIMATED).then(|| {
+    (share >= MUCH_ESTIMATED && !report.sampled).then(|| {
         format!(
             "{} of the wait time is estimated, because probes were off to stay within the budget (--max-overhead).",
             format::percent(share)

@@ -2,7 +2,7 @@
 
 use maud::{html, Markup};
 
-use super::text::{split, won};
+use super::text::{rate, split, won};
 use super::{Bucket, LatchReport, LatchesReport, PageReport, ReacquireReport};
 use crate::html::{more, table};
 use crate::model::BUCKET_BOUNDS_NS;
@@ -95,12 +95,12 @@ fn table_of_latches(all: &[LatchReport], duration: f64) -> Markup {
 fn one_latch(latch: &LatchReport, is_open: bool) -> Markup {
     let sites = latch.callsites.iter().take(CALLSITES).map(|site| {
         let time = format::nanoseconds(site.wait * 1e9);
-        (site.callsite.clone(), vec![format::percent(site.share), time, format::count(site.waits as f64)])
+        (site.callsite.clone(), vec![format::percent(site.share), time, rate(site.waits, 1.0)])
     });
     html! {
         details open[is_open] {
             summary { code { (latch.latch) } " " (latch.mode.to_uppercase()) }
-            (histogram(&latch.histogram))
+            @if !latch.histogram.is_empty() { (histogram(&latch.histogram)) }
             (table(&["call site", "share", "wait", "waits"], sites))
         }
     }
@@ -116,11 +116,11 @@ fn cells(latch: &LatchReport, duration: f64) -> Vec<String> {
         if latch.mode.is_empty() { NOTHING.to_owned() } else { latch.mode.to_uppercase() },
         format::percent(latch.share),
         format::estimate(format!("{:.2}", latch.wait / duration), latch.estimated > 0.0, latch.error_ratio()),
-        format::count(latch.waits as f64 / duration),
+        rate(latch.waits, duration),
         time(latch.mean),
         time(latch.p50),
         time(latch.p99),
-        time(Some(latch.max)),
+        time(latch.max),
         split(latch),
         latch.spin_cpu.map_or(NOTHING.to_owned(), |cpu| format!("{:.2}", cpu / duration)),
         won(latch.spins),
@@ -177,7 +177,7 @@ fn conditions(conditions: &[LatchReport], duration: f64) -> Markup {
     let rows = conditions.iter().take(ROWS).map(|latch| {
         let mean = latch.mean.map_or(NOTHING.to_owned(), |s| format::nanoseconds(s * 1e9));
         let threads = format!("{:.2}", latch.wait / duration);
-        (latch.latch.clone(), vec![threads, format::count(latch.waits as f64 / duration), mean])
+        (latch.latch.clone(), vec![threads, rate(latch.waits, duration), mean])
     });
     table(&["condition", "threads", "waits/s", "mean"], rows)
 }
@@ -185,7 +185,7 @@ fn conditions(conditions: &[LatchReport], duration: f64) -> Markup {
 fn reacquires(rows: &[ReacquireReport], duration: f64) -> Markup {
     let rows = rows.iter().take(ROWS).map(|row| {
         let threads = |wait: f64| format!("{:.2}", wait / duration);
-        let waits = format::count(row.waits as f64 / duration);
+        let waits = rate(row.waits, duration);
         (row.latch.clone(), vec![threads(row.wait), waits, threads(row.other_wait)])
     });
     table(&["mutex", "threads", "waits/s", "other threads"], rows)

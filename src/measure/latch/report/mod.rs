@@ -77,31 +77,31 @@ pub struct LatchReport {
     pub kind: &'static str,
     /// The mode, as in the `mode` label; empty for a latch without modes.
     pub mode: &'static str,
-    /// The number of waits.
-    pub waits: u64,
+    /// The number of waits; `None` if they were not counted.
+    pub waits: Option<u64>,
     /// The time that all threads together waited.
     pub wait: f64,
     /// The share of the wait time of all rows of this list, 0 to 1.
     pub share: f64,
-    /// The mean wait; `None` if there were none.
+    /// The mean wait; `None` if there were none, or they were not counted.
     pub mean: Option<f64>,
-    /// The median wait, interpolated within its bucket; `None` if there were none.
+    /// The median wait, interpolated within its bucket; `None` as for `mean`.
     pub p50: Option<f64>,
-    /// The 99th percentile of the waits, interpolated within its bucket; `None` if there were none.
+    /// The 99th percentile of the waits, interpolated within its bucket; `None` as for `mean`.
     pub p99: Option<f64>,
-    /// The longest wait.
-    pub max: f64,
+    /// The longest wait; `None` if waits were not counted.
+    pub max: Option<f64>,
     /// The part of `wait` spent asleep; `None` if sleeps were not seen.
     pub sleep: Option<f64>,
     /// The part of `wait` spent awake; `None` if sleeps were not seen.
     pub spin: Option<f64>,
-    /// The number of sleeps; `None` if they were not seen.
+    /// The number of sleeps; `None` if they were not seen or not counted.
     pub sleeps: Option<u64>,
     /// CPU time spent spinning for it; `None` if CPU time was not sampled.
     pub spin_cpu: Option<f64>,
     /// Waits that began with spinning; `None` if there were none, or sleeps were not seen.
     pub spins: Option<Spins>,
-    /// The part of `wait` that is estimated because probes were off.
+    /// The part of `wait` that is estimated because probes were off; all of it if there were none.
     pub estimated: f64,
     /// Half the width of the 95 % confidence interval of `wait`; `None` if nothing is estimated, or in recordings
     /// that lack it.
@@ -137,8 +137,8 @@ impl LatchReport {
 pub struct ReacquireReport {
     /// The mutex's event name.
     pub latch: String,
-    /// The number of waits.
-    pub waits: u64,
+    /// The number of waits; `None` if they were not counted.
+    pub waits: Option<u64>,
     /// The time that all threads together waited.
     pub wait: f64,
     /// The time of all other waits for the mutex, which are contention and part of the sums.
@@ -182,8 +182,8 @@ pub struct Bucket {
 pub struct CallsiteReport {
     /// The place: a source file and line, or a function.
     pub callsite: String,
-    /// The number of waits that began there.
-    pub waits: u64,
+    /// The number of waits that began there; `None` if they were not counted.
+    pub waits: Option<u64>,
     /// The time that all threads together waited.
     pub wait: f64,
     /// The share of the wait time at all of these call sites, 0 to 1.
@@ -239,7 +239,11 @@ impl<'a> Builder<'a> {
 
     fn reports(&self, latches: &[LatchWaits]) -> Vec<LatchReport> {
         let all = latches.iter().map(|latch| latch.waits.sum_ns as f64).sum::<f64>().max(1.0);
-        latches.iter().filter(|latch| latch.waits.count > 0).map(|latch| self.report(latch, all)).collect()
+        let is_there = |latch: &&LatchWaits| match self.recording.start.sampled {
+            true => latch.waits.sum_ns > 0,
+            false => latch.waits.count > 0,
+        };
+        latches.iter().filter(is_there).map(|latch| self.report(latch, all)).collect()
     }
 
     fn report(&self, latch: &LatchWaits, all_ns: f64) -> LatchReport {
@@ -249,16 +253,16 @@ impl<'a> Builder<'a> {
             latch: latch.latch.clone(),
             kind,
             mode,
-            waits: waits.count,
+            waits: self.recording.counted(waits.count),
             wait: seconds(waits.sum_ns),
             share: waits.sum_ns as f64 / all_ns,
             mean: waits.mean_ns().map(|ns| ns / 1e9),
             p50: waits.quantile_ns(0.5).map(|ns| ns / 1e9),
             p99: waits.quantile_ns(0.99).map(|ns| ns / 1e9),
-            max: seconds(waits.max_ns),
+            max: self.recording.counted(waits.max_ns).map(seconds),
             sleep: seen.then(|| seconds(latch.sleep_ns.min(waits.sum_ns))),
             spin: seen.then(|| seconds(latch.spin_ns())),
-            sleeps: seen.then_some(latch.sleeps),
+            sleeps: self.recording.counted(latch.sleeps).filter(|_| seen),
             spin_cpu: self.samples_cpu.then(|| seconds(latch.spin_cpu_ns)),
             spins: Spins::of(latch).filter(|_| seen),
             estimated: seconds(latch.estimated_ns),
@@ -274,7 +278,7 @@ impl<'a> Builder<'a> {
         let all: f64 = of_latch().map(|site| site.wait_ns as f64).sum();
         let report = |site: &CallsiteWaits| CallsiteReport {
             callsite: site.callsite.clone(),
-            waits: site.waits,
+            waits: self.recording.counted(site.waits),
             wait: seconds(site.wait_ns),
             share: site.wait_ns as f64 / all,
         };
@@ -293,12 +297,17 @@ fn reacquires(recording: &Recording, latches: &[LatchWaits]) -> Vec<ReacquireRep
         of_latch.map(|latch| latch.waits.sum_ns).fold(0, u64::saturating_add)
     };
     let report = |row: Reacquires| ReacquireReport {
-        waits: row.waits,
+        waits: recording.counted(row.waits),
         wait: seconds(row.wait_ns),
         other_wait: seconds(other_ns(&row.latch)),
         latch: row.latch,
     };
-    recording.reacquires().into_iter().filter(|row| row.waits > 0).map(report).collect()
+    recording
+        .reacquires()
+        .into_iter()
+        .filter(|row| row.waits > 0 || recording.start.sampled && row.wait_ns > 0)
+        .map(report)
+        .collect()
 }
 
 fn page(page: PageWaits) -> PageReport {

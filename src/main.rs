@@ -8,8 +8,7 @@ use armtrace::memory;
 fn main() -> ExitCode {
     commands::ignore_early_requests();
     memory::share();
-    let cli = Cli::from_arguments();
-    match commands::execute(cli) {
+    match Cli::from_arguments().and_then(commands::execute) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             eprintln!("armtrace: {}", failure.message());

@@ -80,7 +80,6 @@ fn a_command_without_threads_is_a_failure() {
 
 #[test]
 fn bad_usage_has_a_status_of_its_own() {
-    assert_eq!(status(&["--log-level", "=x=", "--pid", "1"], "--log-level"), 2);
     assert_eq!(status(&["compare", "x"], "two recordings"), 2);
     assert_eq!(status(&["replay", "x", "y"], "several recordings"), 2);
     assert_eq!(
@@ -95,4 +94,57 @@ fn a_process_that_does_not_exist_has_a_status_of_its_own() {
     // Process ids are below 4194304.
     assert_eq!(status(&["--pid", "2147483647"], "no process 2147483647"), 3);
     assert_eq!(status(&["doctor", "--pid", "2147483647"], "no process 2147483647"), 3);
+}
+
+/// Returns what armtrace says on standard error, and its exit status.
+fn refusal(command: &mut Command) -> (String, Option<i32>) {
+    let output = command.stdin(Stdio::null()).output().expect("armtrace");
+    assert!(output.stdout.is_empty());
+    (String::from_utf8_lossy(&output.stderr).into_owned(), output.status.code())
+}
+
+#[test]
+fn a_wrong_log_level_is_bad_usage() {
+    let (error, status) = refusal(Command::new(env!("CARGO_BIN_EXE_armtrace")).args(["top", "--log-level", "=x="]));
+    assert!(error.contains("'=x=' for '--log-level <LEVEL>'"), "{error}");
+    assert_eq!(status, Some(2));
+}
+
+/// No process has this ID, so that nothing is attached to whatever a test may have missed.
+const NO_PROCESS: [&str; 2] = ["--pid", "2147483647"];
+
+#[test]
+fn a_wrong_setting_is_bad_usage() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("armtrace.toml").display().to_string();
+    let line = ["run", NO_PROCESS[0], NO_PROCESS[1], "--config", &file];
+    for (text, words) in [
+        ("max-overhead = '1%'\nlisten = \n", "armtrace.toml:2: not TOML: "),
+        ("max-overhed = '1%'\n", "armtrace.toml:1: there is no setting max-overhed: did you mean max-overhead?"),
+        ("\nmax-overhead = true\n", "armtrace.toml:2: max-overhead is true or false: it takes a string or a number"),
+        ("max-overhead = '1x'\n", "armtrace.toml:1: max-overhead = \"1x\": not a share: write 1% or 0.01"),
+    ] {
+        std::fs::write(&file, text).expect("a file");
+        assert_eq!(status(&line, words), 2, "{text}");
+    }
+    let mut command = Command::new(env!("CARGO_BIN_EXE_armtrace"));
+    command.env("ARMTRACE_MAX_OVERHEAD", "1x");
+    let words = "ARMTRACE_MAX_OVERHEAD in the environment: max-overhead = \"1x\": not a share";
+    assert_eq!(status_of(command, &NO_PROCESS, words), 2);
+}
+
+#[test]
+fn settings_that_cannot_be_read_are_a_failure() {
+    let (error, status) = refusal(Command::new(env!("CARGO_BIN_EXE_armtrace")).args(["run", "--config", "/no/such"]));
+    assert!(error.starts_with("armtrace: cannot read the settings in /no/such: No such file or directory"), "{error}");
+    assert_eq!(status, Some(1));
+}
+
+#[test]
+fn right_settings_are_no_error() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("armtrace.toml").display().to_string();
+    std::fs::write(&file, "pid = 2147483647\nmax-overhead = '2%'\nallowed-hosts = ['a', 'b']\n").expect("a file");
+    assert_eq!(status(&["run", "--config", &file], "no process 2147483647"), 3);
+    assert_eq!(status(&["--config", &file], "no process 2147483647"), 3);
 }

@@ -3,8 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use tracing_subscriber::filter;
-
+use super::config::ConfigError;
 use crate::agent::AttachError;
 use crate::attach::MissingPrivilege;
 use crate::audit::AuditError;
@@ -24,6 +23,9 @@ pub enum Failure {
     /// The command line is wrong.
     #[error(transparent)]
     Usage(#[from] UsageError),
+    /// A setting in the environment or in the file of `--config` is wrong.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
     /// No server was given, and none runs here.
     #[error(
         "no process mysqld or mariadbd is seen here, so there is no server to look at\n\
@@ -119,14 +121,6 @@ pub enum Failure {
 /// What is wrong with the command line alone.
 #[derive(Debug, thiserror::Error)]
 pub enum UsageError {
-    /// The value of `--log-level` is not a filter.
-    #[error("--log-level {level}: {why}")]
-    LogLevel {
-        /// The value.
-        level: String,
-        /// What is wrong with it.
-        why: filter::ParseError,
-    },
     /// `top` has no terminal to draw on.
     #[error(
         "top needs a terminal: use `armtrace run` to print lines, or `armtrace record` to write a file{}",

@@ -2,6 +2,7 @@
 
 mod audit;
 mod compare;
+mod config;
 mod discover;
 mod doctor;
 mod failure;
@@ -22,14 +23,17 @@ mod top;
 mod values;
 mod watch;
 
+use std::ffi::OsString;
 use std::io;
 
 use anstream::{AutoStream, ColorChoice};
-use clap::{Parser, Subcommand};
-use tracing_subscriber::EnvFilter;
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use tracing_subscriber::filter::{EnvFilter, ParseError};
 
 use self::audit::AuditArgs;
 use self::compare::CompareArgs;
+use self::config::Surroundings;
+pub use self::config::{ConfigError, Problem};
 use self::doctor::DoctorArgs;
 pub use self::failure::{Failure, FileError, UsageError};
 use self::help::Overview;
@@ -57,8 +61,8 @@ pub struct Cli {
     command: Option<Command>,
     #[command(flatten)]
     run: Option<Overview<RunArgs>>,
-    /// Log: error, warn, info, debug, trace
-    #[arg(long, global = true, default_value = "warn", value_name = "LEVEL")]
+    /// Log: error to trace, or a filter
+    #[arg(long, global = true, default_value = "warn", value_name = "LEVEL", value_parser = log_filter)]
     log_level: String,
 }
 
@@ -94,10 +98,27 @@ enum Command {
 }
 
 impl Cli {
-    /// Parses the arguments of this process. Prints an error or help, and exits, if they are wrong or ask for it.
-    pub fn from_arguments() -> Cli {
-        Cli::try_parse().unwrap_or_else(|error| help::with_tip(error).exit())
+    /// Parses the arguments of this process, and the settings of `run` in the environment and in a file. Prints an error
+    /// or help, and exits, if the arguments are wrong or ask for it.
+    ///
+    /// # Errors
+    /// Fails if a setting is wrong.
+    pub fn from_arguments() -> Result<Cli, Failure> {
+        let arguments = std::env::args_os().collect();
+        let (command, arguments) = config::apply(Cli::command(), arguments, &Surroundings::of_process())?;
+        Ok(Cli::parse_with(command, arguments).unwrap_or_else(|error| help::with_tip(error).exit()))
     }
+
+    /// Parses the words of a command line, by this definition of it.
+    fn parse_with(mut command: clap::Command, words: Vec<OsString>) -> Result<Cli, clap::Error> {
+        let matches = command.try_get_matches_from_mut(words)?;
+        Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+    }
+}
+
+/// Returns the text if it is a filter of the log.
+fn log_filter(text: &str) -> Result<String, ParseError> {
+    EnvFilter::try_new(text).map(|_| text.to_owned())
 }
 
 /// Runs the command in the arguments.
@@ -105,8 +126,7 @@ impl Cli {
 /// # Errors
 /// Fails with the message for the user, and the reason from which the exit status follows.
 pub fn execute(cli: Cli) -> Result<(), Failure> {
-    let filter =
-        EnvFilter::try_new(&cli.log_level).map_err(|why| UsageError::LogLevel { level: cli.log_level.clone(), why })?;
+    let filter = EnvFilter::new(&cli.log_level);
     // Clap colours its help and errors by the same rules: on terminals, but not where NO_COLOR is set.
     let has_colours = AutoStream::choice(&io::stderr()) != ColorChoice::Never;
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(has_colours);

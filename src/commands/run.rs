@@ -8,6 +8,7 @@ use clap::Args;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
+use super::config::ConfigArgs;
 use super::discover;
 use super::output::Format;
 use super::port::PortArgs;
@@ -33,6 +34,8 @@ pub(super) struct RunArgs {
     pub attach: AttachArgs,
     #[command(flatten)]
     pub port: PortArgs,
+    #[command(flatten)]
+    pub config: ConfigArgs,
     /// Watch the cache line of a latch, by a part of its name, for false sharing, and exit
     #[arg(long, value_name = "LATCH", conflicts_with_all = ["listen", "web_config_file", "allowed_hosts", "no_probes"])]
     pub watch: Option<String>,
@@ -48,6 +51,9 @@ pub(super) struct RunArgs {
 }
 
 pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
+    if let Some(file) = &args.config.config {
+        tracing::info!("settings that the command line leaves out are those in {}", file.display());
+    }
     let Some(pid) = args.pid else { return discover::discover(args) };
     if let Some(latch) = &args.watch {
         return watch::watch(args, pid, latch);

@@ -53,7 +53,7 @@ pub(super) struct AttachArgs {
     #[arg(long)]
     pub hardware_events: bool,
     /// Read the server's statement count: mysql://USER:PASSWORD@HOST:PORT or mysql://USER@localhost?socket=/PATH
-    #[arg(long, value_name = "URL", env = "ARMTRACE_MYSQL", hide_env_values = true)]
+    #[arg(long, value_name = "URL", env = "ARMTRACE_MYSQL", hide_env = true, hide_env_values = true)]
     pub mysql: Option<String>,
     /// The same, from an option file's group [client]
     #[arg(long, value_name = "FILE", conflicts_with = "mysql")]

@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use super::config::ConfigError;
 use super::failure::Failure;
 use crate::agent::AttachError;
 use crate::measure::statements::UncountedStatements;
@@ -32,6 +33,7 @@ impl Failure {
     pub fn status(&self) -> Status {
         match self {
             Failure::Usage(_) => Status::Usage,
+            Failure::Config(error) => of_config(error),
             Failure::NoServer => Status::Target,
             Failure::Open(error) => of_open(error),
             Failure::Privilege(_) | Failure::NotReady => Status::Privilege,
@@ -56,6 +58,13 @@ impl Failure {
             | Failure::Output(_)
             | Failure::Json(_) => Status::Failed,
         }
+    }
+}
+
+fn of_config(error: &ConfigError) -> Status {
+    match error {
+        ConfigError::Unreadable { .. } => Status::Failed,
+        ConfigError::Line { .. } | ConfigError::Variable { .. } => Status::Usage,
     }
 }
 
@@ -112,7 +121,7 @@ mod tests {
     use super::Status::{Failed, Privilege, Target, Usage};
     use super::*;
     use crate::attach::MissingPrivilege;
-    use crate::commands::{FileError, UsageError};
+    use crate::commands::{FileError, Problem, UsageError};
     use crate::discovery::Unrecognized;
     use crate::export::{BindError, Listen, Web};
     use crate::recording::compare::ScalingError;
@@ -175,6 +184,15 @@ mod tests {
         ]
     }
 
+    fn config_errors() -> Vec<(ConfigError, Status)> {
+        let what = || Problem::NotText;
+        vec![
+            (ConfigError::Unreadable { path: "x".into(), why: io() }, Failed),
+            (ConfigError::Line { path: "x".into(), line: 1, what: what() }, Usage),
+            (ConfigError::Variable { variable: "x".to_owned(), what: what() }, Usage),
+        ]
+    }
+
     fn attach_errors() -> Vec<(AttachError, Status)> {
         let why = || anyhow::anyhow!("no");
         vec![
@@ -202,6 +220,7 @@ mod tests {
 
     #[test]
     fn every_error_of_the_server_and_of_the_kernel_has_a_status() {
+        check(of_config, config_errors());
         check(of_open, open_errors());
         check(of_client, client_errors());
         check(of_attach, attach_errors());
@@ -233,6 +252,7 @@ mod tests {
             (Failure::Json(serde_json::Error::io(io())), Failed),
             (Failure::NotReady, Privilege),
         ];
+        let config = config_errors().into_iter().map(|(error, status)| (Failure::Config(error), status));
         let open = open_errors().into_iter().map(|(error, status)| (Failure::Open(error), status));
         let client = client_errors().into_iter().map(|(error, status)| (Failure::Client(error), status));
         let counting = client_errors()
@@ -244,7 +264,14 @@ mod tests {
             .map(|(why, status)| (Failure::Watch { latch: "x".to_owned(), why }, status));
         check(
             Failure::status,
-            own.into_iter().chain(open).chain(client).chain(counting).chain(attach).chain(watch).collect(),
+            own.into_iter()
+                .chain(config)
+                .chain(open)
+                .chain(client)
+                .chain(counting)
+                .chain(attach)
+                .chain(watch)
+                .collect(),
         );
     }
 

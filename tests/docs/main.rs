@@ -1,6 +1,8 @@
-//! Whether the documentation is whole: its links, its table of contents, the pages that the code names, its commands.
+//! Whether the documentation is whole: its links, its table of contents, the pages that the code names, its commands
+//! and settings.
 
 mod commands;
+mod configuration;
 mod links;
 
 use std::fs;

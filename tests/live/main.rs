@@ -5,6 +5,7 @@ mod bad_input;
 mod budget;
 mod chaos;
 mod churn;
+mod config;
 mod cost;
 mod cpu;
 mod discover;

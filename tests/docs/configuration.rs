@@ -1,0 +1,65 @@
+//! The reference of the configuration has every option of `run`, with its variable and a line for the file that is right.
+
+use std::process::{Command, Stdio};
+
+use armtrace::commands::Cli;
+use clap::CommandFactory;
+
+use super::read;
+
+const REFERENCE: &str = "docs/reference/configuration.md";
+
+/// Returns the names of the options that have settings, in the order of the help.
+fn options() -> Vec<String> {
+    let cli = Cli::command();
+    let run = cli.find_subcommand("run").expect("run");
+    let all = run.get_arguments().chain(cli.get_arguments().filter(|option| option.is_global_set()));
+    let names = all.filter_map(clap::Arg::get_long).filter(|name| *name != "config");
+    names.map(str::to_owned).collect()
+}
+
+/// Returns the rows of the page's table: setting, variable, and line in the file.
+fn rows(page: &str) -> Vec<[String; 3]> {
+    let cells = |line: &str| -> Option<[String; 3]> {
+        let cells = line.strip_prefix("| `")?.strip_suffix("` |")?.split("` | `");
+        cells.map(str::to_owned).collect::<Vec<_>>().try_into().ok()
+    };
+    page.lines().filter_map(cells).collect()
+}
+
+/// Returns what armtrace says of a file that has this text and names no process.
+fn verdict(text: &str) -> String {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(file.path(), text).expect("a file");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_armtrace"));
+    let command = command.args(["--max-overhead", "1%", "--config"]).arg(file.path());
+    let output = command.stdin(Stdio::null()).output().expect("armtrace");
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn every_setting_is_documented() {
+    let rows = rows(&read(REFERENCE));
+    assert_eq!(rows.iter().map(|[setting, ..]| setting.clone()).collect::<Vec<_>>(), options());
+    for [setting, variable, line] in &rows {
+        assert_eq!(*variable, format!("ARMTRACE_{}", setting.to_uppercase().replace(['-', '.'], "_")));
+        assert!(line.starts_with(&format!("{setting} = ")), "{line}");
+    }
+}
+
+#[test]
+fn the_lines_for_the_file_are_right() {
+    let page = read(REFERENCE);
+    let (_, example) = page.split_once("```toml\n").expect("an example");
+    let (example, _) = example.split_once("```").expect("its end");
+    let lines = rows(&page).into_iter().map(|[setting, _, line]| (setting, line));
+    for (setting, text) in lines.chain([("the example".to_owned(), example.to_owned())]) {
+        let said = verdict(&text);
+        let is_right = match setting.as_str() {
+            "pid" => said.contains("process 1234"),
+            _ => said.contains("--pid <PID>"),
+        };
+        assert!(is_right, "{text}: {said}");
+    }
+    assert!(verdict("no = 1").contains(":1: there is no setting no"));
+}

@@ -49,7 +49,7 @@ use self::top::TopArgs;
 /// Shows, on a live MySQL or MariaDB server, which latches it waits on.
 #[derive(Debug, Parser)]
 #[command(
-    version,
+    version = env!("ARMTRACE_VERSION"),
     args_conflicts_with_subcommands = true,
     max_term_width = 100,
     override_usage = "armtrace [COMMAND] [OPTIONS]",

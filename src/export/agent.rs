@@ -141,7 +141,6 @@ pub(super) fn not_measured() -> MetricFamily {
 
 /// Returns what a scrape says of this program.
 pub(super) fn build() -> MetricFamily {
-    let revision = option_env!("ARMTRACE_REVISION").unwrap_or_default();
-    let rustc = option_env!("ARMTRACE_RUSTC").unwrap_or_default();
-    BUILD_INFO.with([BUILD_INFO.sample(&[env!("CARGO_PKG_VERSION"), revision, rustc, ARCH], 1.0)])
+    let labels = [env!("CARGO_PKG_VERSION"), env!("ARMTRACE_REVISION"), env!("ARMTRACE_RUSTC"), ARCH];
+    BUILD_INFO.with([BUILD_INFO.sample(&labels, 1.0)])
 }

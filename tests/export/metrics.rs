@@ -6,6 +6,7 @@ use armtrace::model::{Kind, Mode, ProbeState};
 use lab::exporter::of_many;
 use lab::snapshots::*;
 use std::collections::BTreeMap;
+use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -441,4 +442,40 @@ fn its_own_cpu_time_has_fractions_of_a_second() {
     let end = std::time::Instant::now() + Duration::from_millis(30);
     while std::time::Instant::now() < end {}
     assert!(samples(&text(empty()))["process_cpu_seconds_total"] > 0.0);
+}
+
+/// Returns what `armtrace --version` prints after the program's name: the number, and what is in parentheses.
+fn version() -> (String, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_armtrace")).arg("--version").output().expect("armtrace");
+    let line = String::from_utf8(output.stdout).expect("text");
+    let version = line.strip_prefix("armtrace ").expect("its name").trim_end();
+    let (number, rest) = version.split_once(' ').unwrap_or((version, ""));
+    (number.to_owned(), rest.trim_matches(['(', ')']).to_owned())
+}
+
+/// Returns whether this folder is a repository with a commit, and not only in one.
+fn is_repository() -> bool {
+    let git = |arguments: &[&str]| {
+        let output = Command::new("git").args(arguments).current_dir(env!("CARGO_MANIFEST_DIR")).output().ok()?;
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    git(&["rev-parse", "--show-prefix", "HEAD"]).is_some_and(|answer| answer.len() == 40)
+}
+
+#[test]
+fn a_build_says_of_which_revision_it_is() {
+    let (number, details) = version();
+    assert_eq!(number, env!("CARGO_PKG_VERSION"));
+    let revision = details.strip_prefix("rev ").and_then(|rest| rest.split(", ").next()).unwrap_or("");
+    if is_repository() && std::env::var_os("ARMTRACE_REVISION").is_none() {
+        let (hash, mark) = revision.split_once('-').unwrap_or((revision, "dirty"));
+        assert!(hash.len() == 12 && hash.chars().all(|c| c.is_ascii_hexdigit()) && mark == "dirty", "{details}");
+        let date = details.rsplit_once(", ").map(|(_, date)| date.split('-').map(str::len).collect::<Vec<_>>());
+        assert_eq!(date, Some(vec![4, 2, 2]), "{details}");
+    }
+    let text = text(busy(5));
+    let info = text.lines().find(|line| line.starts_with("armtrace_build_info{")).expect("the metric");
+    for label in [format!("version=\"{number}\""), format!("revision=\"{revision}\""), "rustc=\"1.".to_owned()] {
+        assert!(info.contains(&label), "{info} lacks {label}");
+    }
 }

@@ -76,8 +76,8 @@ fn compiles_for_bpf(clang: &str) -> bool {
 
 /// Sets `ARMTRACE_VERSION`, `ARMTRACE_REVISION` and `ARMTRACE_RUSTC` for the compiler; what is not known is empty.
 ///
-/// The revision is asked for when a source has changed, not after each commit: with a commit everything would be compiled
-/// anew. So the program names the revision whose sources it was built from, with a mark if they had been changed.
+/// The revision is asked for when a source has changed, not after each commit, which would compile everything anew. So
+/// the program names the revision whose sources it was built from, with a mark if they had been changed.
 fn tell_version() -> Result<()> {
     for source in SOURCES {
         println!("cargo:rerun-if-changed={source}");

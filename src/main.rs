@@ -11,7 +11,7 @@ fn main() -> ExitCode {
     match Cli::from_arguments().and_then(commands::execute) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("armtrace: {}", failure.message());
+            commands::tell_failure(&failure.message());
             failure.status().into()
         }
     }

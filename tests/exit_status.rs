@@ -148,3 +148,13 @@ fn right_settings_are_no_error() {
     assert_eq!(status(&["run", "--config", &file], "no process 2147483647"), 3);
     assert_eq!(status(&["--config", &file], "no process 2147483647"), 3);
 }
+
+#[test]
+fn an_error_is_json_if_the_log_is() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_armtrace"));
+    let (error, status) = refusal(command.args(NO_PROCESS).args(["--log-format", "json"]));
+    let line: serde_json::Value = serde_json::from_str(&error).expect("one object");
+    assert_eq!((&line["level"], status), (&"ERROR".into(), Some(3)), "{error}");
+    assert!(line["message"].as_str().is_some_and(|text| text.contains("no process 2147483647")), "{error}");
+    assert!(line["timestamp"].is_string(), "{error}");
+}

@@ -8,6 +8,7 @@ mod doctor;
 mod failure;
 mod help;
 mod line;
+mod log;
 mod output;
 mod port;
 mod record;
@@ -24,9 +25,7 @@ mod values;
 mod watch;
 
 use std::ffi::OsString;
-use std::io;
 
-use anstream::{AutoStream, ColorChoice};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use tracing_subscriber::filter::{EnvFilter, ParseError};
 
@@ -37,6 +36,8 @@ pub use self::config::{ConfigError, Problem};
 use self::doctor::DoctorArgs;
 pub use self::failure::{Failure, FileError, UsageError};
 use self::help::Overview;
+pub use self::log::tell_failure;
+use self::log::LogFormat;
 use self::record::RecordArgs;
 use self::replay::ReplayArgs;
 use self::report::ReportArgs;
@@ -98,8 +99,8 @@ enum Command {
 }
 
 impl Cli {
-    /// Parses the arguments of this process, and the settings of `run` in the environment and in a file. Prints an error
-    /// or help, and exits, if the arguments are wrong or ask for it.
+    /// Parses the arguments of this process, and the settings of `run` in the environment and in a file. Prints an
+    /// error or help, and exits, if the arguments are wrong or ask for it.
     ///
     /// # Errors
     /// Fails if a setting is wrong.
@@ -107,6 +108,14 @@ impl Cli {
         let arguments = std::env::args_os().collect();
         let (command, arguments) = config::apply(Cli::command(), arguments, &Surroundings::of_process())?;
         Ok(Cli::parse_with(command, arguments).unwrap_or_else(|error| help::with_tip(error).exit()))
+    }
+
+    /// Returns the format of the log, which is a choice only where it is kept.
+    fn log_format(&self) -> LogFormat {
+        match (&self.command, &self.run) {
+            (Some(Command::Run(args)), _) | (None, Some(Overview(args))) => args.log.log_format,
+            _ => LogFormat::Text,
+        }
     }
 
     /// Parses the words of a command line, by this definition of it.
@@ -126,11 +135,7 @@ fn log_filter(text: &str) -> Result<String, ParseError> {
 /// # Errors
 /// Fails with the message for the user, and the reason from which the exit status follows.
 pub fn execute(cli: Cli) -> Result<(), Failure> {
-    let filter = EnvFilter::new(&cli.log_level);
-    // Clap colours its help and errors by the same rules: on terminals, but not where NO_COLOR is set.
-    let has_colours = AutoStream::choice(&io::stderr()) != ColorChoice::Never;
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(has_colours);
-    log.without_time().init();
+    log::start(&cli.log_level, cli.log_format());
     crate::attach::log_libbpf();
     match (cli.command, cli.run) {
         (Some(Command::Top(args)), _) => top::top(&args),

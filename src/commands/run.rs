@@ -10,6 +10,7 @@ use tokio::task::JoinHandle;
 
 use super::config::ConfigArgs;
 use super::discover;
+use super::log::{self, LogArgs};
 use super::output::Format;
 use super::port::PortArgs;
 use super::session::{self, AttachArgs, EndedBy, Ends, Session, Told};
@@ -36,6 +37,8 @@ pub(super) struct RunArgs {
     pub port: PortArgs,
     #[command(flatten)]
     pub config: ConfigArgs,
+    #[command(flatten)]
+    pub log: LogArgs,
     /// Watch the cache line of a latch, by a part of its name, for false sharing, and exit
     #[arg(long, value_name = "LATCH", conflicts_with_all = ["listen", "web_config_file", "allowed_hosts", "no_probes"])]
     pub watch: Option<String>,
@@ -74,7 +77,7 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
 async fn serve(agent: Agent, listener: Listener, policy: Policy, mut ends: Ends) -> Result<(), Failure> {
     let shown = Shown::begin(agent.source(), listener, policy)?;
     if watch(&agent, &mut ends).await == EndedBy::Server {
-        eprintln!("armtrace: process {} has ended", agent.target.pid);
+        log::tell(&format!("process {} has ended", agent.target.pid));
     }
     shown.view.abort();
     agent.detach();
@@ -139,6 +142,9 @@ async fn watch(agent: &Agent, ends: &mut Ends) -> EndedBy {
 /// Redraws the live table at its interval, and a last time when `last` says so. If the output is not read, only the
 /// drawing blocks.
 async fn show(source: Arc<dyn SnapshotSource>, url: String, mut last: oneshot::Receiver<()>) {
+    if !log::table_is_seen() {
+        return tracing::info!("metrics are served on {url}");
+    }
     let mut view = LiveView::new(io::stdout().is_terminal(), &url);
     let mut ticks = tokio::time::interval(view.interval());
     let mut is_last = false;

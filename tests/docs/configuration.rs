@@ -1,5 +1,6 @@
-//! The reference of the configuration has every option of `run`, with its variable and a line for the file that is right.
+//! The reference of the configuration and the file of the service have every option of `run`, in lines that are right.
 
+use std::collections::BTreeSet;
 use std::process::{Command, Stdio};
 
 use armtrace::commands::Cli;
@@ -9,8 +10,8 @@ use super::read;
 
 const REFERENCE: &str = "docs/reference/configuration.md";
 
-/// Returns the names of the options that have settings, in the order of the help.
-fn options() -> Vec<String> {
+/// Returns the names of the options that have settings.
+fn options() -> BTreeSet<String> {
     let cli = Cli::command();
     let run = cli.find_subcommand("run").expect("run");
     let all = run.get_arguments().chain(cli.get_arguments().filter(|option| option.is_global_set()));
@@ -40,7 +41,7 @@ fn verdict(text: &str) -> String {
 #[test]
 fn every_setting_is_documented() {
     let rows = rows(&read(REFERENCE));
-    assert_eq!(rows.iter().map(|[setting, ..]| setting.clone()).collect::<Vec<_>>(), options());
+    assert_eq!(rows.iter().map(|[setting, ..]| setting.clone()).collect::<BTreeSet<_>>(), options());
     for [setting, variable, line] in &rows {
         assert_eq!(*variable, format!("ARMTRACE_{}", setting.to_uppercase().replace(['-', '.'], "_")));
         assert!(line.starts_with(&format!("{setting} = ")), "{line}");
@@ -62,4 +63,22 @@ fn the_lines_for_the_file_are_right() {
         assert!(is_right, "{text}: {said}");
     }
     assert!(verdict("no = 1").contains(":1: there is no setting no"));
+}
+
+/// The options that a service has no use for: which server it measures, and those of `--watch`.
+const NOT_OF_A_SERVICE: [&str; 9] =
+    ["accept-crash-risk", "defaults-file", "discover", "format", "json", "mysql", "pid", "symbols", "watch"];
+
+#[test]
+fn the_file_of_the_service_has_every_option_switched_off() {
+    let text = read("packaging/armtrace.toml");
+    assert!(text.lines().all(|line| line.is_empty() || line.starts_with('#')), "{text}");
+    let lines: Vec<&str> =
+        text.lines().filter_map(|line| line.strip_prefix("# ")).filter(|l| l.contains(" = ")).collect();
+    let names: BTreeSet<String> = lines.iter().filter_map(|line| Some(line.split_once(" = ")?.0.to_owned())).collect();
+    let mut expected = options();
+    expected.retain(|option| !NOT_OF_A_SERVICE.contains(&option.as_str()));
+    assert_eq!(names, expected);
+    let said = verdict(&lines.join("\n"));
+    assert!(said.contains("--pid <PID>"), "{said}");
 }

@@ -1,5 +1,7 @@
 //! The commands for recordings, run as processes: their output and exit status.
 
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
@@ -142,6 +144,38 @@ fn the_log_has_no_colours_in_a_file() {
     let log = String::from_utf8(output.stderr).unwrap();
     assert!(log.contains("WARN") && log.contains("cut short"), "{log}");
     assert!(!log.contains('\x1b') && !String::from_utf8_lossy(&output.stdout).contains('\x1b'), "{log:?}");
+}
+
+/// Replays a recording that was cut short, with the log and the table in files, which systemd says are the journal or
+/// not. Returns what both have.
+fn replayed_into_files(files: &Files, are_journal: bool) -> (String, String) {
+    let cut = files.write("cut.rec", &file(&start(1), &busy_seconds(3), None));
+    let replay = |name: &str, stream: fn(&mut Command, File) -> &mut Command| {
+        let path = PathBuf::from(files.write(name, b""));
+        let opened = File::create(&path).unwrap();
+        let status = opened.metadata().unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_armtrace"));
+        command.args(["replay", &cut, "--listen", "127.0.0.1:0", "--speed", "1000"]).stdin(Stdio::null());
+        command.stdout(Stdio::null()).stderr(Stdio::null()).env_remove("JOURNAL_STREAM");
+        if are_journal {
+            command.env("JOURNAL_STREAM", format!("{}:{}", status.dev(), status.ino()));
+        }
+        assert!(stream(&mut command, opened).status().unwrap().success());
+        std::fs::read_to_string(&path).unwrap()
+    };
+    (replay("log", |command, file| command.stderr(file)), replay("table", |command, file| command.stdout(file)))
+}
+
+/// The journal has times of its own, and a table every few seconds would bury what matters.
+#[test]
+fn the_journal_gets_neither_times_nor_a_table() {
+    let files = Files::new();
+    let (log, table) = replayed_into_files(&files, true);
+    assert!(log.trim_start().starts_with("WARN") && table.is_empty(), "{log}{table}");
+    let (log, table) = replayed_into_files(&files, false);
+    let (time, rest) = log.split_once(' ').unwrap();
+    assert!(time.starts_with("20") && time.ends_with('Z') && rest.trim_start().starts_with("WARN"), "{log}");
+    assert!(table.contains("latch"), "{table}");
 }
 
 #[test]

@@ -45,7 +45,7 @@ impl Settings {
         Ok(())
     }
 
-    /// Adds those of the file: the one that the command line names, the environment's, or the standard one if it exists.
+    /// Adds those of the file that the command line or the environment names, or of the standard one if it exists.
     pub fn add_file(&mut self, named: Option<PathBuf>, surroundings: &Surroundings) -> Result<(), ConfigError> {
         let of_environment = || self.values.get(FILE_OPTION)?.first().map(PathBuf::from);
         let named = named.or_else(of_environment);
@@ -112,8 +112,15 @@ impl Settings {
         let groups: Vec<Id> = groups.map(|group| group.get_id().clone()).collect();
         let command =
             groups.iter().fold(command, |command, id| command.mut_group(id.as_str(), |group| group.required(false)));
-        // The variables of the environment have been read.
-        command.mut_args(|option| self.with_value(option).env(Resettable::<OsStr>::Reset))
+        command.mut_args(|option| {
+            let is_excluded = self.decided.iter().any(|id| self.options.exclude(id, option.get_id()));
+            // The variables of the environment have been read.
+            let option = self.with_value(option).env(Resettable::<OsStr>::Reset);
+            if is_excluded {
+                return option.required(false).required_unless_present(Resettable::<Id>::Reset);
+            }
+            option
+        })
     }
 
     fn with_value(&self, option: Arg) -> Arg {

@@ -1,3 +1,4 @@
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::Path;
 
@@ -93,6 +94,7 @@ const VALUES: &[(&str, &str)] = &[
     ("accept-crash-risk", ""),
     ("format", "json"),
     ("json", ""),
+    ("log-format", "json"),
     ("log-level", "debug"),
 ];
 
@@ -112,7 +114,7 @@ fn every_option_can_be_set_in_every_way() {
     let run = cli.find_subcommand("run").expect("run");
     let options = run.get_arguments().chain(cli.get_arguments().filter(|option| option.is_global_set()));
     let names = options.filter_map(clap::Arg::get_long).filter(|name| *name != "config");
-    assert_eq!(names.collect::<Vec<_>>(), VALUES.iter().map(|(name, _)| *name).collect::<Vec<_>>());
+    assert_eq!(names.collect::<BTreeSet<_>>(), VALUES.iter().map(|(name, _)| *name).collect());
 
     for (option, value) in VALUES {
         let base = match *option {
@@ -255,4 +257,30 @@ fn a_file_that_is_named_must_exist_and_is_the_only_one() {
     assert_eq!((none.attach.max_overhead, none.config.config.as_deref()), (0.01, Some(Path::new("/dev/null"))));
     assert!(Case::default().run("armtrace --pid 1").config.config.is_none());
     assert!(standard.run("armtrace --pid 1").config.config.is_some());
+}
+
+/// A command of which one of two options is required, as clap says it.
+fn alternatives() -> clap::Command {
+    let group = clap::ArgGroup::new("which").args(["pid", "all"]);
+    let pid = clap::Arg::new("pid").long("pid").required_unless_present("all");
+    let all = clap::Arg::new("all").long("all").action(clap::ArgAction::SetTrue).conflicts_with("pid");
+    let run = clap::Command::new("run").group(group).args([pid, all, clap::Arg::new("config").long("config")]);
+    clap::Command::new("armtrace").subcommand(run)
+}
+
+#[test]
+fn one_of_two_options_may_be_in_the_file() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let standard_file = folder.path().join(FILE);
+    std::fs::write(&standard_file, "all = true").expect("a file");
+    let matches = |words: &[&str]| {
+        let surroundings = Surroundings { variable: &|_| None, standard_file: &standard_file };
+        let words = words.iter().map(OsString::from).collect();
+        let (mut command, words) = apply(alternatives(), words, &surroundings).expect("settings");
+        let matches = command.try_get_matches_from_mut(words).expect("matches");
+        let (_, run) = matches.subcommand().expect("run");
+        (run.get_one::<String>("pid").cloned(), run.get_flag("all"))
+    };
+    assert_eq!(matches(&["armtrace", "run"]), (None, true));
+    assert_eq!(matches(&["armtrace", "run", "--pid", "1"]), (Some("1".to_owned()), false));
 }

@@ -1,0 +1,85 @@
+//! The log, on standard error, and what else is told there.
+
+use std::fs::Metadata;
+use std::io::{self, IsTerminal};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::OnceLock;
+
+use anstream::{AutoStream, ColorChoice};
+use clap::{Args, ValueEnum};
+use tracing_subscriber::EnvFilter;
+
+/// The format of the log, once it has begun.
+static FORMAT: OnceLock<LogFormat> = OnceLock::new();
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(super) enum LogFormat {
+    #[default]
+    Text,
+    Json,
+}
+
+#[derive(Args, Clone, Debug)]
+pub(super) struct LogArgs {
+    /// Format of the log: text or json
+    #[arg(long, default_value = "text", value_name = "FORMAT", hide_possible_values = true)]
+    pub log_format: LogFormat,
+}
+
+/// Begins to log what `level` lets through, which is a valid filter.
+pub(super) fn start(level: &str, format: LogFormat) {
+    _ = FORMAT.set(format);
+    // Clap colours its help and errors by the same rules: on terminals, but not where NO_COLOR is set.
+    let has_colours = AutoStream::choice(&io::stderr()) != ColorChoice::Never;
+    let log = tracing_subscriber::fmt().with_env_filter(EnvFilter::new(level)).with_writer(io::stderr);
+    match format {
+        LogFormat::Json => log.json().flatten_event(true).init(),
+        LogFormat::Text if needs_times() => log.with_ansi(has_colours).init(),
+        LogFormat::Text => log.with_ansi(has_colours).without_time().init(),
+    }
+}
+
+/// Tells the user what has happened: in a line of the log if that is JSON, where it counts as a warning.
+pub(super) fn tell(message: &str) {
+    match FORMAT.get() {
+        Some(LogFormat::Json) => tracing::warn!("{message}"),
+        _ => eprintln!("armtrace: {message}"),
+    }
+}
+
+/// Tells the user why the command has failed.
+pub fn tell_failure(message: &str) {
+    match FORMAT.get() {
+        Some(LogFormat::Json) => tracing::error!("{message}"),
+        _ => eprintln!("armtrace: {message}"),
+    }
+}
+
+/// Returns whether somebody may look at the live table: in the journal its blocks would bury everything else.
+pub(super) fn table_is_seen() -> bool {
+    !(is_journal(&io::stdout()) || is_nowhere(&io::stdout()))
+}
+
+/// Returns whether standard error is a file or a pipe, in which nothing else says when a line was written.
+fn needs_times() -> bool {
+    !(io::stderr().is_terminal() || is_journal(&io::stderr()))
+}
+
+fn is_nowhere(stream: &impl AsFd) -> bool {
+    let null = std::fs::metadata(Path::new("/dev/null"));
+    null.is_ok_and(|null| status(stream.as_fd()).is_ok_and(|stream| stream.rdev() != 0 && stream.rdev() == null.rdev()))
+}
+
+/// Returns whether a stream is connected to the journal, which systemd says in this variable.
+fn is_journal(stream: &impl AsFd) -> bool {
+    let journal = std::env::var("JOURNAL_STREAM").ok();
+    journal.is_some_and(|journal| {
+        status(stream.as_fd()).is_ok_and(|stream| journal == format!("{}:{}", stream.dev(), stream.ino()))
+    })
+}
+
+fn status(stream: BorrowedFd) -> io::Result<Metadata> {
+    std::fs::File::from(stream.try_clone_to_owned()?).metadata()
+}

@@ -6,7 +6,7 @@ use std::time::Instant;
 use armtrace::export::{Exporter, Policy, Web};
 use armtrace::measure::Snapshot;
 use lab::dashboard::{run, Query};
-use lab::exporter::ServedExporter;
+use lab::exporter::{of_many, ServedExporter};
 use lab::prometheus::{promtool_complaints, Prometheus, QUICK};
 use lab::repository;
 use lab::snapshots::{busy, empty};
@@ -41,7 +41,10 @@ fn server(arch: &'static str) -> ServedExporter {
 #[test]
 fn a_real_prometheus_answers_every_query() {
     let servers = [server("aarch64"), server("x86_64")];
-    let prometheus = Prometheus::scraping(&servers.each_ref().map(|server| server.address.clone()));
+    // What only one with several servers has.
+    let many = ServedExporter::serving(Policy::default(), of_many(Vec::new()));
+    let scraped: Vec<String> = servers.iter().chain([&many]).map(|server| server.address.clone()).collect();
+    let prometheus = Prometheus::scraping(&scraped);
     prometheus.wait_for_rates(servers.len());
     let has_both = |query: &Query, series: usize| series.is_multiple_of(2) || !query.promql.contains("by (arch");
     for (query, series) in

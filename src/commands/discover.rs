@@ -7,6 +7,7 @@ use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
 use tokio::time::interval;
 
+use super::log;
 use super::run::RunArgs;
 use super::session::{self, Requests, Told};
 use super::Failure;
@@ -81,7 +82,7 @@ fn options(args: &RunArgs) -> Options {
 
 /// Tells what happens to a server, where the output is a file, a pipe or the journal.
 fn log_aloud(line: &str) {
-    eprintln!("armtrace: {line}");
+    log::tell(line);
 }
 
 /// Tells it to those who want to know; the table shows it.

@@ -46,10 +46,10 @@ pub(super) struct AttachArgs {
     /// Samples of the CPU time per CPU and second; 0 for none [default: 99, or as the budget allows]
     #[arg(long, value_name = "HZ", value_parser = clap::value_parser!(u32).range(..=1000))]
     pub sample_hz: Option<u32>,
-    /// Parts of the machine between which handoffs are counted: auto, node, cache, core or off
+    /// Between what to count handoffs: auto, node, cache, core or off
     #[arg(long, default_value = "auto", value_name = "BETWEEN", hide_possible_values = true)]
     pub handoffs: Domains,
-    /// Count hardware events too, if this CPU is proven to count them
+    /// Count hardware events too, if proven on this CPU
     #[arg(long)]
     pub hardware_events: bool,
     /// Read the server's statement count: mysql://USER:PASSWORD@HOST:PORT or mysql://USER@localhost?socket=/PATH

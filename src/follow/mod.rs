@@ -218,7 +218,9 @@ impl Finder {
         }
         for (name, measured) in ended {
             (self.log)(&format!("{name} has ended"));
-            measured.map(Measured::end);
+            if let Some(measured) = measured {
+                measured.end();
+            }
         }
         memory::give_back();
     }

@@ -15,6 +15,12 @@ struct Found<K, T> {
     what: Weak<T>,
 }
 
+impl<K: PartialEq, T> Default for PerImage<K, T> {
+    fn default() -> PerImage<K, T> {
+        PerImage::new()
+    }
+}
+
 impl<K: PartialEq, T> PerImage<K, T> {
     /// Creates one in which nothing was found yet.
     pub const fn new() -> PerImage<K, T> {

@@ -14,7 +14,8 @@ use crate::present::names::{cut_middle, short_names};
 /// The widths of the columns besides the server's name and the latch.
 const VERSION: u16 = 18;
 const NUMBERS: [u16; 3] = [8, 6, 9];
-/// The widest column of names, and the narrowest of latches.
+/// The narrowest and the widest column of names, and the narrowest of latches.
+const MIN_NAME: u16 = 6;
 const MAX_NAME: u16 = 40;
 const MIN_LATCH: u16 = 16;
 /// The lines above the first server.
@@ -113,7 +114,7 @@ impl ServerTable<'_> {
     fn table(&self, width: u16) -> Table<'static> {
         let longest = self.servers.iter().map(|server| server.name.chars().count()).max().unwrap_or(0) as u16;
         let beside = VERSION + NUMBERS.iter().sum::<u16>() + MIN_LATCH + 5;
-        let name = longest.max(6).min(MAX_NAME).min(width.saturating_sub(beside).max(6));
+        let name = longest.clamp(MIN_NAME, MAX_NAME).min(width.saturating_sub(beside).max(MIN_NAME));
         let latch = width.saturating_sub(name + beside - MIN_LATCH).max(MIN_LATCH);
         let widths: Vec<Constraint> =
             [name, VERSION].into_iter().chain(NUMBERS).chain([latch]).map(Constraint::Length).collect();

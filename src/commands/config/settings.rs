@@ -117,7 +117,7 @@ impl Settings {
             // The variables of the environment have been read.
             let option = self.with_value(option).env(Resettable::<OsStr>::Reset);
             if is_excluded {
-                return option.required(false).required_unless_present(Resettable::<Id>::Reset);
+                return not_required(option);
             }
             option
         })
@@ -125,10 +125,15 @@ impl Settings {
 
     fn with_value(&self, option: Arg) -> Arg {
         match self.values.get(option.get_id()) {
-            Some(values) => option.required(false).default_values(values),
+            Some(values) => not_required(option).default_values(values),
             None => option,
         }
     }
+}
+
+/// Returns the option, which the command line need not have any more.
+fn not_required(option: Arg) -> Arg {
+    option.required(false).required_unless_present(Resettable::<Id>::Reset)
 }
 
 /// Returns the name of an option's variable: `ARMTRACE_MAX_OVERHEAD`.

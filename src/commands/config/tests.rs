@@ -79,6 +79,7 @@ fn the_command_line_goes_before_the_environment_and_that_before_the_file() {
 /// Every option of `run`, and a value that is not its usual one.
 const VALUES: &[(&str, &str)] = &[
     ("pid", "70"),
+    ("discover", ""),
     ("symbols", "/x"),
     ("max-overhead", "2%"),
     ("sample-hz", "7"),
@@ -118,7 +119,7 @@ fn every_option_can_be_set_in_every_way() {
 
     for (option, value) in VALUES {
         let base = match *option {
-            "pid" => "armtrace run --config FILE",
+            "pid" | "discover" => "armtrace run --config FILE",
             "accept-crash-risk" | "format" | "json" => "armtrace run --pid 1 --config FILE --watch x",
             _ => "armtrace run --pid 1 --config FILE",
         };
@@ -142,11 +143,17 @@ fn every_option_can_be_set_in_every_way() {
 #[test]
 fn what_is_required_may_be_in_the_file() {
     let file = Case::of_file("pid = 7\nlisten = ':1'");
-    assert_eq!(file.run("armtrace run").pid, 7);
-    assert_eq!(file.run("armtrace --max-overhead 2%").pid, 7);
-    assert_eq!(file.run("armtrace --pid 8").pid, 8);
+    assert_eq!(file.run("armtrace run").pid, Some(7));
+    assert_eq!(file.run("armtrace --max-overhead 2%").pid, Some(7));
+    assert_eq!(file.run("armtrace --pid 8").pid, Some(8));
+    let all = Case::of_file("discover = true\npid = 7");
+    assert!(all.error("armtrace run").contains(":2: pid cannot be set together with discover"));
+    let all = Case::of_file("discover = true").run("armtrace run");
+    assert!(all.discover && all.pid.is_none());
+    assert!(!Case::of_file("discover = true").run("armtrace --pid 1").discover);
+    assert_eq!(Case::of_file("pid = 7").run("armtrace --discover").pid, None);
     assert!(Case::of_file("listen = ':1'").error("armtrace run").contains("--pid <PID>"));
-    assert_eq!(Case::of_environment(&[("ARMTRACE_PID", "9")]).run("armtrace run").pid, 9);
+    assert_eq!(Case::of_environment(&[("ARMTRACE_PID", "9")]).run("armtrace run").pid, Some(9));
 }
 
 #[test]
@@ -157,7 +164,8 @@ fn only_run_has_settings_of_its_own() {
     for other in ["armtrace record --pid 1 -o x", "armtrace doctor", "armtrace replay run", "armtrace top"] {
         bad.parse(other).unwrap_or_else(|error| panic!("{other}: {error}"));
     }
-    assert!(bad.error("armtrace run --pid 1 --no-such").contains("ARMTRACE_PID"));
+    let error = bad.error("armtrace run --pid 1");
+    assert!(error.contains("ARMTRACE_PID"), "{error}");
     for help in ["armtrace run --help", "armtrace --help", "armtrace --version"] {
         assert!(!bad.error(help).contains("ARMTRACE_PID"), "{help}");
     }
@@ -181,7 +189,7 @@ fn an_option_of_the_line_drops_settings_that_it_excludes() {
     let run = file.run("armtrace --pid 1 --mysql mysql://u@h");
     assert!(run.attach.mysql.is_some() && run.attach.defaults_file.is_none());
     let watch = file.run("armtrace --pid 1 --watch x --format text");
-    assert!(!watch.no_probes && !watch.json);
+    assert!(!watch.attach.no_probes && !watch.json);
     let environment = [("ARMTRACE_MYSQL", "mysql://u@h")];
     let run = Case { environment: &environment, ..file }.run("armtrace --pid 1");
     assert!(run.attach.mysql.is_some() && run.attach.defaults_file.is_none());

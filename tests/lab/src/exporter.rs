@@ -48,9 +48,13 @@ impl ServedExporter {
 
     /// Like [`ServedExporter::of`], for those whom a policy allows.
     pub fn with(policy: Policy, source: impl Fn() -> Snapshot + Send + Sync + 'static) -> ServedExporter {
+        ServedExporter::serving(policy, Exporter::new(Arc::new(source)).unwrap())
+    }
+
+    /// Serves an exporter on a free port.
+    pub fn serving(policy: Policy, exporter: Exporter) -> ServedExporter {
         let listener = "127.0.0.1:0".parse::<Listen>().unwrap().bind().unwrap();
         let address = listener.address().to_string();
-        let exporter = Exporter::new(Arc::new(source)).unwrap();
         let (stop, stopped) = oneshot::channel();
         let runtime = Runtime::new().unwrap();
         let served = runtime.spawn(serve(listener, exporter, policy, async { _ = stopped.await }));

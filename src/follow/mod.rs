@@ -22,6 +22,9 @@ use crate::worker::{side_by_side, Stop, Worker};
 
 /// The time between two searches for servers.
 const SEARCH: Duration = Duration::from_secs(3);
+/// The most servers that are measured at a time. Any user can start processes that look like servers, and each takes
+/// memory here and in the kernel.
+const MOST: usize = 100;
 /// How long a server that has ended is remembered, so that an alert on it can fire and be seen.
 const REMEMBERED: Duration = Duration::from_secs(24 * 3600);
 /// The most servers that are remembered after they have ended.
@@ -34,6 +37,8 @@ enum NotMeasured {
     Open(#[from] OpenError),
     #[error(transparent)]
     Attach(#[from] AttachError),
+    #[error("{MOST} other servers are measured already, which is the most; measure this one with --pid {0}")]
+    TooMany(i32),
 }
 
 /// Makes the options for one more server.
@@ -126,6 +131,11 @@ impl Following {
         let measured: Vec<Measured> = servers.values_mut().filter_map(|followed| followed.measured.take()).collect();
         drop(servers);
         side_by_side(measured, Measured::end);
+    }
+
+    /// Returns how many servers are measured.
+    fn measured(&self) -> usize {
+        self.servers.lock().values().filter(|followed| followed.measured.is_some()).count()
     }
 
     /// Takes out what is attached to servers that have ended since the last call, and forgets those that ended long
@@ -271,6 +281,9 @@ impl Finder {
     }
 
     fn attach(&mut self, pid: i32) -> Result<Agent, NotMeasured> {
+        if self.following.measured() >= MOST {
+            return Err(NotMeasured::TooMany(pid));
+        }
         let target = Target::open_sharing(pid, &self.settings, &mut self.programs)?;
         for line in target.remarks() {
             tracing::info!("{line}");

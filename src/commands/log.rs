@@ -11,6 +11,8 @@ use anstream::{AutoStream, ColorChoice};
 use clap::{Args, ValueEnum};
 use tracing_subscriber::EnvFilter;
 
+use crate::present::foreign::harmless_in_line;
+
 /// The format of the log, once it has begun.
 static FORMAT: OnceLock<LogFormat> = OnceLock::new();
 
@@ -45,8 +47,13 @@ pub(super) fn start(level: &str, format: LogFormat) {
 pub(super) fn tell(message: &str) {
     match FORMAT.get() {
         Some(LogFormat::Json) => tracing::warn!("{message}"),
-        _ => eprintln!("armtrace: {message}"),
+        _ => eprintln!("{}", line(message)),
     }
+}
+
+/// Returns the line that tells a message, which may have words of a server in it.
+fn line(message: &str) -> String {
+    format!("armtrace: {}", harmless_in_line(message))
 }
 
 /// Tells the user why the command has failed.
@@ -82,4 +89,16 @@ fn is_journal(stream: &impl AsFd) -> bool {
 
 fn status(stream: BorrowedFd) -> io::Result<Metadata> {
     std::fs::File::from(stream.try_clone_to_owned()?).metadata()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::line;
+
+    /// A server chooses its version, which is told when it is found.
+    #[test]
+    fn a_servers_own_words_do_not_reach_the_terminal_as_commands() {
+        let told = line("measuring mysql.service: MySQL 9.7\x1b[2J\nfake line, process 70");
+        assert!(told.starts_with("armtrace: measuring mysql.service: MySQL 9.7") && !told.contains(char::is_control));
+    }
 }

@@ -392,7 +392,10 @@ fn events_on(exporter: Arc<Exporter>, name: Option<&str>, caller: &Caller) -> Re
     let Some(events) = view.feed.open() else {
         return (StatusCode::SERVICE_UNAVAILABLE, "too many pages are open\n").into_response();
     };
-    view.publish(|view| tokio::spawn(publish(exporter, view)));
+    // The server may have ended since it was looked up.
+    if !view.publish(|view| tokio::spawn(publish(exporter, view))) {
+        return not_found();
+    }
     caller.activity.stay();
     Sse::new(events).into_response()
 }

@@ -19,8 +19,18 @@ pub struct View {
     pub(super) collector: SnapshotCollector,
     pub(super) feed: Feed,
     pub(super) page: Arc<Latest>,
-    /// The task that keeps open pages up to date, once one was opened.
-    publisher: Mutex<Option<JoinHandle<()>>>,
+    publisher: Mutex<Publisher>,
+}
+
+/// The task that keeps open pages up to date.
+#[derive(Default)]
+enum Publisher {
+    /// No page was opened yet.
+    #[default]
+    None,
+    Running(JoinHandle<()>),
+    /// There will be no more events.
+    Ended,
 }
 
 impl View {
@@ -48,17 +58,18 @@ impl View {
         shown
     }
 
-    /// Starts the task that keeps open pages up to date, unless it runs.
-    pub(super) fn publish(self: Arc<View>, start: impl FnOnce(Arc<View>) -> JoinHandle<()>) {
+    /// Starts the task that keeps open pages up to date, unless it runs. Returns false if there are no more events.
+    pub(super) fn publish(self: &Arc<View>, start: impl FnOnce(Arc<View>) -> JoinHandle<()>) -> bool {
         let mut publisher = self.publisher.lock();
-        if publisher.is_none() {
-            *publisher = Some(start(Arc::clone(&self)));
+        if matches!(*publisher, Publisher::None) {
+            *publisher = Publisher::Running(start(Arc::clone(self)));
         }
+        !matches!(*publisher, Publisher::Ended)
     }
 
     /// Ends the events of all open pages. Call it when the server or the port ends.
     pub fn end(&self) {
-        if let Some(publisher) = self.publisher.lock().take() {
+        if let Publisher::Running(publisher) = std::mem::replace(&mut *self.publisher.lock(), Publisher::Ended) {
             publisher.abort();
         }
         self.feed.end();
@@ -75,5 +86,18 @@ impl Collector for OneServer {
 
     fn collect(&self) -> Vec<MetricFamily> {
         self.0.collector.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The server ends between the moment in which its page is looked up and that in which its events are asked for.
+    #[test]
+    fn after_the_end_nothing_is_published() {
+        let view = Arc::new(View::new(Arc::new(Snapshot::default)));
+        view.end();
+        assert!(!view.publish(|_| unreachable!("a task that nobody would end")));
     }
 }

@@ -1,4 +1,4 @@
-//! All servers of a host, measured by one agent: found, told apart, lost and found again.
+//! One agent measures all servers of a host: it finds them, tells them apart, and follows their restarts.
 
 use std::collections::BTreeSet;
 use std::fs::{self, Permissions};

@@ -13,9 +13,13 @@ use crate::model::ProbeState;
 families! {
     TARGET_INFO = gauge(
         "armtrace_target_info",
-        &["flavor", "version", "arch", "cpu_model", "build_id", "symbol_source"],
-        "The server being measured and the host's CPU; always 1."
+        &[
+            "flavor", "version", "arch", "cpu_model", "build_id", "symbol_source", "kernel", "numa_nodes", "page_size"
+        ],
+        "The server being measured and its host; always 1."
     );
+    TARGET_CPUS = gauge("armtrace_target_cpus", &[], "CPUs that the server being measured may use.");
+    TARGET_CLOCK = gauge("armtrace_target_cpu_max_hertz", &[], "Highest clock of the host's CPUs.");
     TARGET_UP = gauge("armtrace_target_up", &[], "1 while the server being measured runs, 0 once it has ended.");
     PROBE_HITS = counter("armtrace_probe_hits_total", &["probe"], "Times that the server hit a probe.");
     PROBE_COST = counter(
@@ -71,11 +75,16 @@ impl Metrics for AgentMetrics {
     }
 }
 
-fn target(snapshot: &Snapshot) -> [MetricFamily; 2] {
-    let t = &snapshot.target;
-    let info = [&t.flavor, &t.version, &t.arch, &t.cpu_model, &t.build_id, &t.symbol_source].map(String::as_str);
+fn target(snapshot: &Snapshot) -> [MetricFamily; 4] {
+    let (t, host) = (&snapshot.target, &snapshot.target.host);
+    let nodes = host.numa_nodes.map_or_else(String::new, |nodes| nodes.to_string());
+    let page = host.page_bytes.map_or_else(String::new, |bytes| bytes.to_string());
+    let labels =
+        [&t.flavor, &t.version, &t.arch, &t.cpu_model, &t.build_id, &t.symbol_source, &host.kernel, &nodes, &page];
     [
-        TARGET_INFO.with([TARGET_INFO.sample(&info, 1.0)]),
+        TARGET_INFO.with([TARGET_INFO.sample(&labels.map(String::as_str), 1.0)]),
+        TARGET_CPUS.with(host.server_cpus.map(|cpus| TARGET_CPUS.sample(&[], f64::from(cpus)))),
+        TARGET_CLOCK.with(host.cpu_hz.map(|hz| TARGET_CLOCK.sample(&[], hz))),
         TARGET_UP.with([TARGET_UP.sample(&[], f64::from(snapshot.up))]),
     ]
 }

@@ -7,6 +7,23 @@ use prometheus::proto::{self, Bucket, Counter, Gauge, LabelPair, Metric, MetricF
 
 use crate::model::{Histogram, BUCKET_BOUNDS_NS};
 
+/// The bounds of the buckets that are served, in nanoseconds: every second one of those that are counted, because each is
+/// a series for each latch and mode.
+const SERVED_BOUNDS_NS: [u64; 12] = [
+    1_000,
+    4_000,
+    16_000,
+    64_000,
+    256_000,
+    1_000_000,
+    4_000_000,
+    16_000_000,
+    64_000_000,
+    256_000_000,
+    1_000_000_000,
+    10_000_000_000,
+];
+
 /// One metric family, as described in `# HELP`, `# TYPE` and `docs/reference/metrics.md`.
 #[derive(Debug)]
 pub struct Family {
@@ -84,17 +101,16 @@ impl Family {
         metric
     }
 
-    /// Returns one sample of a histogram, with the bounds of [`BUCKET_BOUNDS_NS`] in seconds.
+    /// Returns one sample of a histogram, with the bounds that are served, in seconds.
     ///
     /// # Panics
     /// Panics as [`Family::sample`] does.
     pub fn distribution(&self, values: &[&str], waits: &Histogram) -> Metric {
-        let mut cumulative = 0;
-        let buckets = BUCKET_BOUNDS_NS.iter().zip(waits.buckets).map(|(&bound, n)| {
-            cumulative += n;
+        let buckets = SERVED_BOUNDS_NS.iter().map(|&bound| {
+            let below = BUCKET_BOUNDS_NS.iter().zip(waits.buckets).take_while(|(within, _)| **within <= bound);
             let mut bucket = Bucket::default();
             bucket.set_upper_bound(seconds(bound));
-            bucket.set_cumulative_count(cumulative);
+            bucket.set_cumulative_count(below.map(|(_, n)| n).sum());
             bucket
         });
         let mut histogram = proto::Histogram::default();

@@ -24,6 +24,11 @@ impl<K: Eq + Hash + Ord + Clone> Bounded<K> {
         Bounded { limit, named: HashSet::new() }
     }
 
+    /// Changes the bound. Keys that have a row keep it.
+    pub fn limit(&mut self, limit: usize) {
+        self.limit = limit;
+    }
+
     /// Returns all rows at one moment, merged by key. Those of a key without a row of its own are merged into the row
     /// `other(key)`. While rows are left, the keys with the largest `weight` get them.
     pub fn rows<T: Cumulative>(
@@ -51,7 +56,7 @@ impl<K: Eq + Hash + Ord + Clone> Bounded<K> {
     fn admit(&mut self, keys: impl Iterator<Item = (K, u64)>) {
         let mut new: Vec<_> = keys.filter(|(key, _)| !self.named.contains(key)).collect();
         new.sort_by(|(a, weight_a), (b, weight_b)| weight_b.cmp(weight_a).then_with(|| a.cmp(b)));
-        let left = self.limit - self.named.len();
+        let left = self.limit.saturating_sub(self.named.len());
         self.named.extend(new.into_iter().take(left).map(|(key, _)| key));
     }
 

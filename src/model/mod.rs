@@ -126,6 +126,23 @@ pub struct TargetInfo {
     pub build_id: String,
     /// The source of function names: `symtab`, `dynsym`, …
     pub symbol_source: String,
+    /// The machine that it runs on.
+    pub host: HostInfo,
+}
+
+/// The machine that a server runs on, for comparisons between machines. What is not known is absent.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct HostInfo {
+    /// The kernel's release, as `uname -r` shows it; empty if the kernel does not say.
+    pub kernel: String,
+    /// The number of CPUs that the server may use.
+    pub server_cpus: Option<u32>,
+    /// The CPU's highest clock, in Hz.
+    pub cpu_hz: Option<f64>,
+    /// The number of NUMA nodes.
+    pub numa_nodes: Option<u32>,
+    /// The size of a page of memory, in bytes.
+    pub page_bytes: Option<u64>,
 }
 
 impl ProbeStatus {

@@ -18,6 +18,7 @@ impl Host {
             server_cpus: cpus_allowed(pid).map(count),
             ghz: machine.ghz(),
             numa_nodes: machine.numa_node_numbers().map(count),
+            page_bytes: Some(rustix::param::page_size() as u64),
             memory_bytes: machine.memory_bytes(),
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::schema::{AllTotals, Code, Ending, Second};
 use super::Recording;
 use crate::measure::{Replayed, Snapshot};
-use crate::model::TargetInfo;
+use crate::model::{HostInfo, TargetInfo};
 
 /// The shortest pass through a recording that is played again and again. Only a damaged or hostile file is shorter.
 const SHORTEST_PASS: Duration = Duration::from_secs(1);
@@ -146,14 +146,22 @@ impl Replay {
 
     fn target(&self) -> TargetInfo {
         let server = self.recording.start.server.clone();
+        let host = &self.recording.start.host;
         TargetInfo {
             pid: server.pid,
             flavor: server.flavor,
             version: server.version,
             arch: server.arch,
-            cpu_model: self.recording.start.host.cpu_model.clone(),
+            cpu_model: host.cpu_model.clone(),
             build_id: server.build_id,
             symbol_source: server.symbol_source,
+            host: HostInfo {
+                kernel: host.kernel.clone(),
+                server_cpus: host.server_cpus,
+                cpu_hz: host.ghz.map(|ghz| ghz * 1e9),
+                numa_nodes: host.numa_nodes,
+                page_bytes: host.page_bytes,
+            },
         }
     }
 }

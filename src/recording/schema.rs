@@ -34,6 +34,9 @@ pub struct Host {
     /// The number of NUMA nodes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub numa_nodes: Option<u32>,
+    /// The size of a page of its memory, in bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub page_bytes: Option<u64>,
     /// The size of its memory, in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,

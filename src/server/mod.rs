@@ -47,7 +47,7 @@ use rustix::process::{pidfd_open, Pid, PidfdFlags};
 use crate::catalog::{self, Family, Flavor, PsiClass};
 use crate::discovery;
 use crate::host::Machine;
-use crate::model::TargetInfo;
+use crate::model::{HostInfo, TargetInfo};
 use crate::symbols::{self, plain_name, Image, ImageError, Settings, Trial};
 
 /// A running server that the catalog knows.
@@ -221,7 +221,21 @@ impl Target {
             cpu_model: Machine::this().cpu_model().unwrap_or_default(),
             build_id: self.image.build_id(),
             symbol_source: self.image.symbol_source().as_str().to_owned(),
+            host: host_of(self.pid),
         }
+    }
+}
+
+/// Returns what is known of this machine, where process `pid` runs.
+fn host_of(pid: i32) -> HostInfo {
+    let machine = Machine::this();
+    let count = |list: Vec<i32>| u32::try_from(list.len()).unwrap_or(u32::MAX);
+    HostInfo {
+        kernel: machine.kernel_release().unwrap_or_default(),
+        server_cpus: cpus_allowed(pid).map(count),
+        cpu_hz: machine.ghz().map(|ghz| ghz * 1e9),
+        numa_nodes: machine.numa_node_numbers().map(count),
+        page_bytes: Some(rustix::param::page_size() as u64),
     }
 }
 

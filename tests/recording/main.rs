@@ -27,6 +27,7 @@ fn start(threads: u32) -> Start {
             cpus: 4,
             server_cpus: Some(2),
             ghz: Some(3.0),
+            page_bytes: Some(65_536),
             numa_nodes: Some(2),
             memory_bytes: Some(16 << 30),
         },

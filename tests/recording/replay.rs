@@ -13,8 +13,8 @@ use armtrace::measure::checksum::{ChecksumCalls, Implementation};
 use armtrace::measure::cpu::OrderingTime;
 use armtrace::measure::latch::{self, Handoffs, LatchWaits, Locality};
 use armtrace::measure::{checksum, cpu, Snapshot};
-use armtrace::model::{CpuClass, Histogram, Kind, Mode, ProbeState, TargetInfo, BUCKETS};
-use armtrace::recording::{Ending, Recorder, Recording, Replay};
+use armtrace::model::{CpuClass, Histogram, HostInfo, Kind, Mode, ProbeState, TargetInfo, BUCKETS};
+use armtrace::recording::{Ending, Recorder, Recording, Replay, Start};
 use lab::http::get;
 use lab::repository;
 use lab::snapshots::{self, busy, callsite, checksum, empty, handoffs, page, probe, reacquires, spin, INDEX, TRX};
@@ -87,7 +87,11 @@ fn assert_replayed(seconds: Vec<(Snapshot, Option<u64>)>) {
 
 /// Returns the server of [`start`], which has another build than the hand-built snapshots'.
 fn target() -> TargetInfo {
-    TargetInfo { build_id: start(64).server.build_id, ..empty().target }
+    let Start { host, server, .. } = start(64);
+    let cpu_hz = host.ghz.map(|ghz| ghz * 1e9);
+    let (server_cpus, numa_nodes, page_bytes) = (host.server_cpus, host.numa_nodes, host.page_bytes);
+    let host = HostInfo { kernel: host.kernel, server_cpus, cpu_hz, numa_nodes, page_bytes };
+    TargetInfo { build_id: server.build_id, host, ..empty().target }
 }
 
 /// Returns some seconds of the busy server, which has a sample in each family.
@@ -125,8 +129,8 @@ fn what_recordings_do_not_hold_is_absent() {
         replay.advance_to(time);
         let samples = Served::new().samples(replay.snapshot());
         let names: BTreeSet<&str> = samples.iter().filter_map(|line| line.split(['{', ' ']).next()).collect();
-        let ours: Vec<&str> = names.into_iter().filter(|name| name.starts_with("armtrace_")).collect();
-        assert_eq!(ours, ["armtrace_build_info", "armtrace_target_info", "armtrace_target_up"]);
+        let ours: Vec<&str> = names.into_iter().filter_map(|name| name.strip_prefix("armtrace_")).collect();
+        assert_eq!(ours, ["build_info", "target_cpu_max_hertz", "target_cpus", "target_info", "target_up"]);
     }
 }
 

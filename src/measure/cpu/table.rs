@@ -6,7 +6,7 @@ use std::hash::Hash;
 use crate::measure::cpu::CpuTime;
 
 /// The most functions with rows of their own; the others are summed in one row per class.
-const MAX_FUNCTIONS: usize = 200;
+const MAX_FUNCTIONS: usize = 100;
 /// Other functions get a row once they have taken this much time, in nanoseconds, ...
 const LEAST_NS: u64 = 100_000_000;
 /// ... and one part in this many of all time in the table.

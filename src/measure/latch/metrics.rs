@@ -1,6 +1,6 @@
 //! Latch waits: the metric families.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use prometheus::proto::MetricFamily;
@@ -8,20 +8,22 @@ use prometheus::proto::MetricFamily;
 use super::{CallsiteWaits, Handoffs, LatchWaits, Locality, PageWaits, Reacquires};
 use crate::measure::{Metrics, Snapshot};
 use crate::metrics::{families, seconds, Family};
-use crate::model::{Bounded, Kind, Mode, Rotating, OTHER};
+use crate::model::{merged, Bounded, Kind, Mode, Rotating, OTHER};
 
 /// The most (latch, kind, mode) combinations with series of their own. The rest are summed in `latch="other"`.
-const LATCH_SERIES: usize = 200;
+const LATCH_SERIES: usize = 50;
 /// The most condition variables with series of their own, and the most mutexes that threads woken by them reacquire.
-const COND_SERIES: usize = 50;
+const COND_SERIES: usize = 20;
 /// The most (latch, call site) pairs with series of their own.
-const CALLSITE_SERIES: usize = 200;
+const CALLSITE_SERIES: usize = 100;
 /// The most (table, index, level) combinations with series of their own.
-const PAGE_SERIES: usize = 100;
-/// How much wait time of late, in nanoseconds, pages must have to take the place of others.
-const HOT_PAGE: u64 = 10_000_000;
-/// The most latches whose handoffs have series of their own. Each of them has a series for every two nodes.
+const PAGE_SERIES: usize = 50;
+/// How much wait time of late, in nanoseconds, what is hot must have to take the place of something cold.
+const HOT_NS: u64 = 10_000_000;
+/// The most latches whose handoffs have series of their own, and the most series that they have: each latch has one for
+/// every two nodes.
 const HANDOFF_LATCHES: usize = 20;
+const HANDOFF_SERIES: usize = 240;
 
 /// The label value of a node that is not known.
 const UNKNOWN: &str = "unknown";
@@ -126,10 +128,10 @@ families! {
 
 /// Serves the waits for latches and on condition variables.
 pub struct LatchMetrics {
-    latches: Bounded<LatchId>,
-    conds: Bounded<String>,
-    reacquires: Bounded<String>,
-    callsites: Bounded<(String, String)>,
+    latches: Rotating<LatchId, LatchWaits>,
+    conds: Rotating<String, LatchWaits>,
+    reacquires: Rotating<String, Reacquires>,
+    callsites: Rotating<(String, String), CallsiteWaits>,
     pages: Rotating<PageId, PageWaits>,
     handoffs: Bounded<String>,
     spin: SpinFloor,
@@ -144,11 +146,11 @@ type PageId = [String; 3];
 impl Default for LatchMetrics {
     fn default() -> LatchMetrics {
         LatchMetrics {
-            latches: Bounded::new(LATCH_SERIES),
-            conds: Bounded::new(COND_SERIES),
-            reacquires: Bounded::new(COND_SERIES),
-            callsites: Bounded::new(CALLSITE_SERIES),
-            pages: Rotating::new(PAGE_SERIES, HOT_PAGE),
+            latches: Rotating::new(LATCH_SERIES, HOT_NS),
+            conds: Rotating::new(COND_SERIES, HOT_NS),
+            reacquires: Rotating::new(COND_SERIES, HOT_NS),
+            callsites: Rotating::new(CALLSITE_SERIES, HOT_NS),
+            pages: Rotating::new(PAGE_SERIES, HOT_NS),
             handoffs: Bounded::new(HANDOFF_LATCHES),
             spin: SpinFloor::default(),
         }
@@ -162,12 +164,12 @@ impl Metrics for LatchMetrics {
 
     fn collect(&mut self, snapshot: &Snapshot) -> Vec<MetricFamily> {
         let mut families = self.waits(snapshot);
-        families.push(self.callsites(&snapshot.latch.callsites));
+        families.push(self.callsites(snapshot.elapsed, &snapshot.latch.callsites));
         families.push(self.pages(snapshot.elapsed, &snapshot.latch.pages));
         families.extend(self.handoffs(&snapshot.latch.handoffs));
         if snapshot.latch.counted() {
-            families.extend(self.reacquires(&snapshot.latch.reacquires));
-            families.push(self.conds(&snapshot.latch.waits));
+            families.extend(self.reacquires(snapshot.elapsed, &snapshot.latch.reacquires));
+            families.push(self.conds(snapshot.elapsed, &snapshot.latch.waits));
         }
         families
     }
@@ -176,11 +178,13 @@ impl Metrics for LatchMetrics {
 impl LatchMetrics {
     fn waits(&mut self, snapshot: &Snapshot) -> Vec<MetricFamily> {
         let rows = snapshot.latch.waits.iter().filter(|row| row.kind != Kind::Cond);
-        let rows = rows.map(|row| (latch_id(row), row.clone()));
-        let latches = self.latches.rows(rows, |row| row.waits.sum_ns, |id| (OTHER.to_owned(), id.1, id.2));
+        let rows = merged(rows.map(|row| (latch_id(row), row.clone())));
         self.spin.start(snapshot.elapsed);
+        let rows = rows.into_iter().map(|(id, row)| self.spin.kept(id, row));
+        let other = |id: &LatchId| (OTHER.to_owned(), id.1, id.2);
+        let latches = self.latches.rows(snapshot.elapsed, rows, |row| row.waits.sum_ns, other);
         if snapshot.latch.sampled {
-            return vec![self.sampled_waits(&latches), per_latch(&VARIANCE, &latches, |_, row| variance(row))];
+            return vec![sampled_waits(&latches), per_latch(&VARIANCE, &latches, variance)];
         }
         // Without sleeps, what a waiter did is not known; without samples, neither is its CPU time.
         let split = || latches.iter().filter(|_| snapshot.latch.sleeps_seen);
@@ -188,37 +192,27 @@ impl LatchMetrics {
         let estimated = || latches.iter().filter(|(_, row)| row.estimated_ns > 0);
         vec![
             WAIT.with(latches.iter().map(|(id, row)| WAIT.distribution(&labels(id), &row.waits))),
-            per_latch(&WAIT_MAX, &latches, |_, row| seconds(row.waits.max_ns)),
-            per_latch(&SPIN, split(), |id, row| seconds(self.spin.of(id, row))),
-            per_latch(&SLEEP, split(), |_, row| seconds(row.sleep_ns)),
-            per_latch(&SLEEPS, split(), |_, row| row.sleeps as f64),
-            per_latch(&SPIN_CPU, sampled, |_, row| seconds(row.spin_cpu_ns)),
+            per_latch(&WAIT_MAX, &latches, |row| seconds(row.waits.max_ns)),
+            per_latch(&SPIN, split(), |row| seconds(row.spin_ns())),
+            per_latch(&SLEEP, split(), |row| seconds(row.sleep_ns)),
+            per_latch(&SLEEPS, split(), |row| row.sleeps as f64),
+            per_latch(&SPIN_CPU, sampled, |row| seconds(row.spin_cpu_ns)),
             spins(split()),
-            per_latch(&ESTIMATED, estimated(), |_, row| seconds(row.estimated_ns)),
-            per_latch(&VARIANCE, estimated(), |_, row| variance(row)),
+            per_latch(&ESTIMATED, estimated(), |row| seconds(row.estimated_ns)),
+            per_latch(&VARIANCE, estimated(), variance),
         ]
     }
 
-    fn sampled_waits<'a>(&mut self, rows: impl IntoIterator<Item = (&'a LatchId, &'a LatchWaits)>) -> MetricFamily {
-        SAMPLED.with(rows.into_iter().flat_map(|(id, row)| {
-            let [latch, kind, mode] = labels(id);
-            let states = [("asleep", row.sleep_ns), ("awake", self.spin.of(id, row))];
-            // Of some waiters only the sleep can be seen.
-            let seen = states.into_iter().filter(|(_, ns)| *ns > 0);
-            seen.map(move |(state, ns)| SAMPLED.sample(&[latch, kind, mode, state], seconds(ns)))
-        }))
-    }
-
-    fn conds(&mut self, waits: &[LatchWaits]) -> MetricFamily {
+    fn conds(&mut self, elapsed: Duration, waits: &[LatchWaits]) -> MetricFamily {
         let rows = waits.iter().filter(|row| row.kind == Kind::Cond);
         let rows = rows.map(|row| (row.latch.clone(), row.clone()));
-        let conds = self.conds.rows(rows, |row| row.waits.sum_ns, |_| OTHER.to_owned());
+        let conds = self.conds.rows(elapsed, rows, |row| row.waits.sum_ns, |_| OTHER.to_owned());
         COND_WAIT.with(conds.iter().map(|(cond, row)| COND_WAIT.distribution(&[cond], &row.waits)))
     }
 
-    fn reacquires(&mut self, rows: &[Reacquires]) -> [MetricFamily; 2] {
+    fn reacquires(&mut self, elapsed: Duration, rows: &[Reacquires]) -> [MetricFamily; 2] {
         let rows = rows.iter().map(|row| (row.latch.clone(), row.clone()));
-        let mutexes = self.reacquires.rows(rows, |row| row.wait_ns, |_| OTHER.to_owned());
+        let mutexes = self.reacquires.rows(elapsed, rows, |row| row.wait_ns, |_| OTHER.to_owned());
         [
             REACQUIRE.with(mutexes.iter().map(|(mutex, row)| REACQUIRE.sample(&[mutex], seconds(row.wait_ns)))),
             REACQUIRES.with(mutexes.iter().map(|(mutex, row)| REACQUIRES.sample(&[mutex], row.waits as f64))),
@@ -226,21 +220,22 @@ impl LatchMetrics {
     }
 
     /// Merges the rows of all modes, which this metric does not have.
-    fn callsites(&mut self, rows: &[CallsiteWaits]) -> MetricFamily {
+    fn callsites(&mut self, elapsed: Duration, rows: &[CallsiteWaits]) -> MetricFamily {
         let rows = rows.iter().map(|row| ((row.latch.clone(), row.callsite.clone()), row.clone()));
         let other = |_: &_| (OTHER.to_owned(), OTHER.to_owned());
-        let sites = self.callsites.rows(rows, |row| row.wait_ns, other);
+        let sites = self.callsites.rows(elapsed, rows, |row| row.wait_ns, other);
         CALLSITE.with(sites.iter().map(|((latch, site), row)| CALLSITE.sample(&[latch, site], seconds(row.wait_ns))))
     }
 
     fn pages(&mut self, elapsed: Duration, rows: &[PageWaits]) -> MetricFamily {
         let other = page_id(&PageWaits::other());
         let rows = rows.iter().map(|row| (page_id(row), row.clone()));
-        let pages = self.pages.rows(elapsed, rows, |row| row.wait_ns, &other);
+        let pages = self.pages.rows(elapsed, rows, |row| row.wait_ns, |_| other.clone());
         PAGE.with(pages.iter().map(|(id, row)| PAGE.sample(&id.each_ref().map(String::as_str), seconds(row.wait_ns))))
     }
 
     fn handoffs(&mut self, rows: &[Handoffs]) -> [MetricFamily; 3] {
+        self.handoffs.limit(HANDOFF_LATCHES.min(HANDOFF_SERIES / pairs_of_nodes(rows).max(1)));
         let by_latch = rows.iter().map(|row| (row.latch.clone(), row.clone()));
         let latches = self.handoffs.rows(by_latch, |row| row.wait_ns, |_| OTHER.to_owned());
         let (mut counts, mut times) = (BTreeMap::<_, u64>::new(), BTreeMap::<_, u64>::new());
@@ -265,9 +260,25 @@ impl LatchMetrics {
 fn per_latch<'a>(
     family: &Family,
     rows: impl IntoIterator<Item = (&'a LatchId, &'a LatchWaits)>,
-    mut value: impl FnMut(&LatchId, &LatchWaits) -> f64,
+    value: impl Fn(&LatchWaits) -> f64,
 ) -> MetricFamily {
-    family.with(rows.into_iter().map(|(id, row)| family.sample(&labels(id), value(id, row))))
+    family.with(rows.into_iter().map(|(id, row)| family.sample(&labels(id), value(row))))
+}
+
+fn sampled_waits<'a>(rows: impl IntoIterator<Item = (&'a LatchId, &'a LatchWaits)>) -> MetricFamily {
+    SAMPLED.with(rows.into_iter().flat_map(|(id, row)| {
+        let [latch, kind, mode] = labels(id);
+        let states = [("asleep", row.sleep_ns), ("awake", row.spin_ns())];
+        // Of some waiters only the sleep can be seen.
+        let seen = states.into_iter().filter(|(_, ns)| *ns > 0);
+        seen.map(move |(state, ns)| SAMPLED.sample(&[latch, kind, mode, state], seconds(ns)))
+    }))
+}
+
+/// Returns the number of pairs of nodes between which a latch can be handed over.
+fn pairs_of_nodes(rows: &[Handoffs]) -> usize {
+    let to: BTreeSet<&str> = rows.iter().map(|row| node(&row.to)).collect();
+    to.len() * (to.len() + 1)
 }
 
 /// Returns the square of the standard error of the wait time, in square seconds.
@@ -306,11 +317,12 @@ impl SpinFloor {
         self.elapsed = elapsed;
     }
 
-    /// Returns the spin time in nanoseconds, never less than at the scrape before.
-    fn of(&mut self, id: &LatchId, row: &LatchWaits) -> u64 {
+    /// Returns the row with no less spin time than at the scrape before; so much less is then its sleep.
+    fn kept(&mut self, id: LatchId, mut row: LatchWaits) -> (LatchId, LatchWaits) {
         let floor = self.floors.entry(id.clone()).or_default();
         *floor = row.spin_ns().max(*floor);
-        *floor
+        row.sleep_ns = row.sleep_ns.min(row.waits.sum_ns.saturating_sub(*floor));
+        (id, row)
     }
 }
 

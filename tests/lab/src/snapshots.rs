@@ -128,6 +128,13 @@ pub fn empty() -> Snapshot {
             cpu_model: "Neoverse-N1".to_string(),
             build_id: "5d41402abc4b2a76b9719d911017c592".to_string(),
             symbol_source: "dynsym".to_string(),
+            host: HostInfo {
+                kernel: "6.12.57-arm64".to_string(),
+                server_cpus: Some(64),
+                cpu_hz: Some(3e9),
+                numa_nodes: Some(2),
+                page_bytes: Some(65_536),
+            },
         },
         up: true,
         latch: latch::Figures { sleeps_seen: true, ..latch::Figures::default() },

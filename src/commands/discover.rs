@@ -2,12 +2,14 @@
 
 use std::io::{self, IsTerminal};
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
 use tokio::time::interval;
 
 use super::log;
+use super::notify::{Notifier, Supervised};
 use super::run::RunArgs;
 use super::session::{self, Requests, Told};
 use super::Failure;
@@ -46,7 +48,9 @@ async fn follow(args: &RunArgs, listener: Listener, policy: Policy) -> Result<()
     let view = is_terminal.then(|| tokio::spawn(show(Arc::clone(&following), listener.url(policy.speaks_tls()))));
     let (stop, stopped) = oneshot::channel::<()>();
     let server = tokio::spawn(export::serve(listener, exporter, policy, async { _ = stopped.await }));
+    let notifier = Notifier::ready(Arc::clone(&following) as Arc<dyn Supervised>);
     until_told(requests, &following).await;
+    notifier.stopping();
     if let Some(view) = view {
         view.abort();
     }
@@ -55,6 +59,42 @@ async fn follow(args: &RunArgs, listener: Listener, policy: Policy) -> Result<()
     _ = stop.send(());
     _ = server.await;
     Ok(())
+}
+
+/// The most servers that a status names.
+const NAMED: usize = 5;
+
+impl Supervised for Following {
+    fn status(&self) -> String {
+        status_of(&self.servers())
+    }
+
+    fn is_alive(&self, within: Duration) -> bool {
+        self.is_searching(within)
+    }
+}
+
+/// Returns in one line which servers are measured, and why others are not.
+fn status_of(servers: &[Server]) -> String {
+    let measured = servers.iter().filter(|server| server.state == State::Measured).map(|server| server.name.clone());
+    let refused = servers.iter().filter_map(|server| match &server.state {
+        State::Refused(why) => Some(format!("{} ({why})", server.name)),
+        _ => None,
+    });
+    let parts = [("Measuring", measured.collect::<Vec<_>>()), ("cannot measure", refused.collect())];
+    let parts = parts.into_iter().filter(|(_, names)| !names.is_empty());
+    let parts: Vec<String> = parts.map(|(what, names)| format!("{what} {}", some_of(&names))).collect();
+    if parts.is_empty() {
+        return "No MySQL or MariaDB server runs here; looking for one".to_owned();
+    }
+    parts.join("; ")
+}
+
+/// Returns the first names, and how many others there are.
+fn some_of(names: &[String]) -> String {
+    let (named, others) = names.split_at(names.len().min(NAMED));
+    let others = (!others.is_empty()).then(|| format!("{} more", others.len()));
+    named.iter().cloned().chain(others).collect::<Vec<_>>().join(", ")
 }
 
 /// Detaches and reattaches all probes on SIGUSR1 and SIGUSR2, until a signal ends it.
@@ -116,4 +156,25 @@ fn row(server: Server) -> ServerRow {
         (None, _) => Err("has ended".to_owned()),
     };
     ServerRow { name: server.name, figures }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn server(name: &str, state: State) -> Server {
+        Server { name: name.to_owned(), state, view: None, attached: 0, failed: 0 }
+    }
+
+    #[test]
+    fn the_status_says_what_is_measured_or_why_nothing_is() {
+        assert_eq!(status_of(&[]), "No MySQL or MariaDB server runs here; looking for one");
+        assert_eq!(status_of(&[server("a", State::Ended)]), status_of(&[]));
+        let refused = server("b.service", State::Refused("no symbols".to_owned()));
+        assert_eq!(status_of(std::slice::from_ref(&refused)), "cannot measure b.service (no symbols)");
+        let measured = (0..7).map(|n| server(&format!("{n}"), State::Measured));
+        let all: Vec<Server> = measured.chain([refused]).collect();
+        assert_eq!(status_of(&all[5..]), "Measuring 5, 6; cannot measure b.service (no symbols)");
+        assert_eq!(status_of(&all), "Measuring 0, 1, 2, 3, 4, 2 more; cannot measure b.service (no symbols)");
+    }
 }

@@ -60,6 +60,11 @@ Examples:
   armtrace symbols export mariadbd.debug -o mariadbd.symbols
   sudo armtrace --pid $(pidof mariadbd) --symbols mariadbd.symbols";
 
+pub(super) const GENERATE: &str = "\
+Examples:
+  armtrace generate /tmp/armtrace
+  sudo armtrace generate /usr/local/share/armtrace";
+
 /// Arguments of a command that is the default, and runs if a server is given or all are. The overview shows only the
 /// arguments for that: the command's own help has them all.
 #[derive(Clone, Debug)]

@@ -6,9 +6,11 @@ mod config;
 mod discover;
 mod doctor;
 mod failure;
+mod generate;
 mod help;
 mod line;
 mod log;
+mod notify;
 mod output;
 mod port;
 mod record;
@@ -35,6 +37,7 @@ use self::config::Surroundings;
 pub use self::config::{ConfigError, Problem};
 use self::doctor::DoctorArgs;
 pub use self::failure::{Failure, FileError, UsageError};
+use self::generate::GenerateArgs;
 use self::help::Overview;
 pub use self::log::tell_failure;
 use self::log::LogFormat;
@@ -96,6 +99,9 @@ enum Command {
     /// Take symbols to hosts that have no debug file
     #[command(subcommand, after_help = help::SYMBOLS)]
     Symbols(SymbolsCommand),
+    /// Write the manual pages and the completions of shells
+    #[command(hide = true, after_help = help::GENERATE)]
+    Generate(GenerateArgs),
 }
 
 impl Cli {
@@ -146,6 +152,7 @@ pub fn execute(cli: Cli) -> Result<(), Failure> {
         (Some(Command::Doctor(args)), _) => doctor::doctor(&args),
         (Some(Command::Audit(args)), _) => audit::audit(&args),
         (Some(Command::Symbols(command)), _) => symbols::symbols(&command),
+        (Some(Command::Generate(args)), _) => generate::generate(&args),
         (Some(Command::Run(args)), _) | (None, Some(Overview(args))) => run::run(&args),
         (None, None) => servers::list(),
     }

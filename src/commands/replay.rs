@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use parking_lot::Mutex;
 
+use super::notify::{Notifier, Supervised};
 use super::port::PortArgs;
 use super::report;
 use super::run::Shown;
@@ -82,16 +83,30 @@ async fn serve(
     let player = Player::start(recording, file, args);
     let end = player.began + length.div_f64(args.speed);
     let shown = Shown::begin(player, listener, policy)?;
+    let notifier = Notifier::ready(Arc::new(Replayed(file.to_owned())));
     let goes_on = args.repeat || args.stay;
     tokio::select! {
-        () = signals.wait() => shown.stop().await,
+        () = signals.wait() => {
+            notifier.stopping();
+            shown.stop().await;
+        }
         () = tokio::time::sleep_until(end.into()), if !goes_on => {
+            notifier.stopping();
             shown.finish().await;
             let length = format::span(Duration::from_secs_f64(length.as_secs_f64().round()));
             eprintln!("armtrace: {}: {length} replayed", file.display());
         }
     }
     Ok(())
+}
+
+/// The recording that is served.
+struct Replayed(PathBuf);
+
+impl Supervised for Replayed {
+    fn status(&self) -> String {
+        format!("Replaying {}", self.0.display())
+    }
 }
 
 /// Shows the full-screen view until the user quits or a signal comes.

@@ -11,6 +11,7 @@ use tokio::task::JoinHandle;
 use super::config::ConfigArgs;
 use super::discover;
 use super::log::{self, LogArgs};
+use super::notify::{Notifier, Supervised};
 use super::output::Format;
 use super::port::PortArgs;
 use super::session::{self, AttachArgs, EndedBy, Ends, Session, Told};
@@ -20,6 +21,7 @@ use super::Failure;
 use crate::agent::Agent;
 use crate::attach::Writes;
 use crate::export::{self, Exporter, Listener, Policy, SnapshotSource};
+use crate::follow::in_words;
 use crate::ui::LiveView;
 
 #[derive(Args, Clone, Debug)]
@@ -76,13 +78,24 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
 /// Serves metrics and shows the live table until the session ends, then detaches the probes.
 async fn serve(agent: Agent, listener: Listener, policy: Policy, mut ends: Ends) -> Result<(), Failure> {
     let shown = Shown::begin(agent.source(), listener, policy)?;
+    let notifier = Notifier::ready(Arc::new(OneServer(in_words(&agent.target))));
     if watch(&agent, &mut ends).await == EndedBy::Server {
         log::tell(&format!("process {} has ended", agent.target.pid));
     }
+    notifier.stopping();
     shown.view.abort();
     agent.detach();
     shown.stop().await;
     Ok(())
+}
+
+/// The server that is measured, in words.
+struct OneServer(String);
+
+impl Supervised for OneServer {
+    fn status(&self) -> String {
+        format!("Measuring {}", self.0)
+    }
 }
 
 /// A live table that is being drawn, and metrics that are being served.

@@ -49,6 +49,8 @@ pub type MakeOptions = dyn Fn() -> Options + Send;
 pub struct Following {
     servers: Mutex<BTreeMap<String, Followed>>,
     paused: AtomicBool,
+    /// When the search for servers last got on.
+    searched: Mutex<Option<Instant>>,
 }
 
 /// One server, measured or not.
@@ -104,6 +106,7 @@ impl Following {
         settings: Settings,
         log: fn(&str),
     ) -> io::Result<Worker> {
+        self.gets_on();
         let (following, programs, others) = (Arc::clone(self), Programs::default(), HashSet::new());
         let mut finder = Finder { following, options, settings, programs, log, others };
         Worker::start("follow", move |stop| finder.work(stop))
@@ -131,6 +134,15 @@ impl Following {
         let measured: Vec<Measured> = servers.values_mut().filter_map(|followed| followed.measured.take()).collect();
         drop(servers);
         side_by_side(measured, Measured::end);
+    }
+
+    /// Returns whether the search for servers, or what it does about one of them, has got on within this time.
+    pub fn is_searching(&self, within: Duration) -> bool {
+        self.searched.lock().is_some_and(|last| last.elapsed() < within)
+    }
+
+    fn gets_on(&self) {
+        *self.searched.lock() = Some(Instant::now());
     }
 
     /// Returns how many servers are measured.
@@ -203,6 +215,7 @@ struct Finder {
 impl Finder {
     fn work(&mut self, stop: &Stop) {
         loop {
+            self.following.gets_on();
             self.let_go_of_ended();
             let processes: Vec<Process> = processes_like_servers().into_iter().filter_map(identified).collect();
             self.others.retain(|other| processes.contains(other));
@@ -211,6 +224,7 @@ impl Finder {
                     return;
                 }
                 if self.is_due(process) {
+                    self.following.gets_on();
                     self.take_up(process);
                 }
             }
@@ -351,6 +365,7 @@ fn identified(pid: i32) -> Option<Process> {
     Some(Process { pid, started: started_at(pid)?, program })
 }
 
-fn in_words(target: &Target) -> String {
+/// Returns what the server is: `MySQL 9.7.4, process 70`.
+pub fn in_words(target: &Target) -> String {
     format!("{} {}, process {}", flavor(target.flavor.as_str()), target.version, target.pid)
 }

@@ -23,7 +23,7 @@ BPF := $(filter-out %/vmlinux.h,$(shell find bpf benches -name '*.[ch]' 2>/dev/n
 SCRIPTS := $(addprefix tests/lab/,lib.sh setup suite fetch serve load demo demo-recording) scripts/sweep .ci/run
 # clang-format differs between versions, so CI has one: 16.
 export CLANG_FORMAT ?= $(notdir $(or $(shell command -v clang-format-16),clang-format))
-VM_SCRIPTS := $(addprefix tests/vm/,common data image kernel guest check live matrix server-binary) scripts/debs packaging/dist packaging/sbom fuzz/run fuzz/seed
+VM_SCRIPTS := $(addprefix tests/vm/,common data image system kernel guest check live matrix server-binary packages packaged text smoke) scripts/debs packaging/dist packaging/sbom packaging/packages fuzz/run fuzz/seed
 
 .PHONY: help demo build setup check deny fmt fmt-check fmt-check-rust fmt-check-bpf lint clippy shellcheck
 .PHONY: unit unit-tests programs prometheus binaries live chaos schemas truth truth-page guest test test-all bench bench-counting clean

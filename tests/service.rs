@@ -172,6 +172,8 @@ fn the_unit_waits_for_what_it_is_told() {
     let is = |name, value: &str| assert_eq!(setting(&unit, name), BTreeSet::from([value.to_owned()]), "{name}");
     is("Type", "notify");
     is("NotifyAccess", "main");
+    // Not mixed, which kills the process that detaches once armtrace has ended.
+    is("KillMode", "control-group");
     let watchdog = setting(&unit, "WatchdogSec");
     assert!(watchdog.iter().all(|time| time.parse::<u32>().is_ok_and(|time| time > 0)) && watchdog.len() == 1);
 }

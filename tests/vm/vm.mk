@@ -4,7 +4,7 @@ ARCH ?= amd64
 vm_agent_amd64 = dist-x86_64
 vm_agent_arm64 = dist-aarch64
 
-.PHONY: vm-arm64 vm-kernel vm-matrix vm-images
+.PHONY: vm-arm64 vm-kernel vm-matrix vm-images vm-packages
 
 vm-arm64: dist-aarch64 ## the smoke test on arm64: the quickest proof that the agent works on ARM
 	tests/vm/check arm64 $(or $(KERNEL),6.12) $(VMFLAGS)
@@ -20,3 +20,8 @@ vm-images: ## download and build what guests need, so that a later run needs no 
 	tests/vm/image arm64
 	for suite in bullseye bookworm trixie sid; do tests/vm/kernel amd64 $$suite || exit 1; done
 	for suite in bookworm trixie sid; do tests/vm/kernel arm64 $$suite || exit 1; done
+
+vm-packages: packages ## the package on systemd in Debian 12 and 13: installed, killed, upgraded, removed
+	tests/vm/packages amd64 bookworm
+	tests/vm/packages amd64 trixie
+	tests/vm/packages arm64 trixie

@@ -1,7 +1,7 @@
 # Release binaries, dist/armtrace-x86_64 and dist/armtrace-aarch64, and what each is made of, dist/armtrace-*.cdx.json, on
 # a machine of either architecture.
 
-.PHONY: dist sbom packages dist-x86_64 dist-aarch64
+.PHONY: dist sbom packages kubernetes dist-x86_64 dist-aarch64
 
 dist: dist-x86_64 dist-aarch64 sbom ## static release binaries for both architectures, and their bills of materials, in dist/
 
@@ -13,3 +13,6 @@ dist-x86_64 dist-aarch64: dist-%:
 
 packages: dist ## .deb and .rpm of both, in dist/
 	packaging/packages
+
+kubernetes: ## checks packaging/kubernetes against the schemas of Kubernetes, with kubectl and kubernetes-validate
+	kubectl kustomize packaging/kubernetes | kubernetes-validate --strict /dev/stdin

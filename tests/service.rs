@@ -177,3 +177,13 @@ fn the_unit_waits_for_what_it_is_told() {
     let watchdog = setting(&unit, "WatchdogSec");
     assert!(watchdog.iter().all(|time| time.parse::<u32>().is_ok_and(|time| time > 0)) && watchdog.len() == 1);
 }
+
+/// The pod of a node does what the unit of a host does.
+#[test]
+fn the_pod_has_the_capabilities_of_the_unit() {
+    let pod = read("packaging/kubernetes/daemonset.yaml");
+    let (_, added) = pod.split_once("              add:\n").expect("the list");
+    let names = added.lines().map_while(|line| line.trim().strip_prefix("- "));
+    let added: BTreeSet<String> = names.map(|name| format!("CAP_{name}")).collect();
+    assert_eq!(added, setting(&read(UNIT), "CapabilityBoundingSet"));
+}

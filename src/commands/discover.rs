@@ -85,7 +85,7 @@ fn status_of(servers: &[Server]) -> String {
     let parts = parts.into_iter().filter(|(_, names)| !names.is_empty());
     let parts: Vec<String> = parts.map(|(what, names)| format!("{what} {}", some_of(&names))).collect();
     if parts.is_empty() {
-        return "No MySQL or MariaDB server runs here; looking for one".to_owned();
+        return "No server is measured; looking for MySQL and MariaDB servers".to_owned();
     }
     parts.join("; ")
 }
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn the_status_says_what_is_measured_or_why_nothing_is() {
-        assert_eq!(status_of(&[]), "No MySQL or MariaDB server runs here; looking for one");
+        assert_eq!(status_of(&[]), "No server is measured; looking for MySQL and MariaDB servers");
         assert_eq!(status_of(&[server("a", State::Ended)]), status_of(&[]));
         let refused = server("b.service", State::Refused("no symbols".to_owned()));
         assert_eq!(status_of(std::slice::from_ref(&refused)), "cannot measure b.service (no symbols)");

@@ -139,6 +139,25 @@ mod tests {
         assert!(run.contains("max\\-overhead") && run.contains("/etc/armtrace/armtrace.toml"), "{run}");
     }
 
+    /// Runs a checker on each file of a folder, and returns what it says; nothing where it is not installed.
+    fn complaints(checker: &[&str], folder: &Path) -> String {
+        let files = std::fs::read_dir(folder).expect("a folder").map(|file| file.expect("a file").path());
+        let mut command = std::process::Command::new(checker[0]);
+        let Ok(output) = command.args(&checker[1..]).args(files).output() else {
+            eprintln!("skipped: there is no {}", checker[0]);
+            return String::new();
+        };
+        let said = [output.stdout, output.stderr].concat();
+        String::from_utf8_lossy(&said).into_owned()
+    }
+
+    #[test]
+    fn pages_are_well_formed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        write_all(folder.path()).expect("written");
+        assert_eq!(complaints(&["mandoc", "-T", "lint", "-W", "warning"], &folder.path().join("man")), "");
+    }
+
     #[test]
     fn every_shell_completes_every_command() {
         let folder = tempfile::tempdir().expect("a folder");

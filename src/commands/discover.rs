@@ -61,6 +61,9 @@ async fn follow(args: &RunArgs, listener: Listener, policy: Policy) -> Result<()
     Ok(())
 }
 
+/// The longest that attaching to one server may take: each request to a debuginfod server may take five minutes.
+const LONGEST_STEP: Duration = Duration::from_secs(30 * 60);
+
 /// The most servers that a status names.
 const NAMED: usize = 5;
 
@@ -69,8 +72,8 @@ impl Supervised for Following {
         status_of(&self.servers())
     }
 
-    fn is_alive(&self, within: Duration) -> bool {
-        self.is_searching(within)
+    fn is_alive(&self) -> bool {
+        self.is_searching(LONGEST_STEP)
     }
 }
 

@@ -369,3 +369,16 @@ fn identified(pid: i32) -> Option<Process> {
 pub fn in_words(target: &Target) -> String {
     format!("{} {}, process {}", flavor(target.flavor.as_str()), target.version, target.pid)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_search_that_does_not_get_on_is_noticed() {
+        let following = Following::default();
+        assert!(!following.is_searching(REMEMBERED), "it has not begun");
+        following.gets_on();
+        assert!(following.is_searching(REMEMBERED) && !following.is_searching(Duration::ZERO));
+    }
+}

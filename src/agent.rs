@@ -113,6 +113,7 @@ pub struct Source {
     measurements: Vec<Arc<dyn Measurement>>,
     attached_at: Instant,
     cpu_at_attach: Option<u64>,
+    max_overhead: f64,
     /// What could not be attached, one line each.
     not_measured: Vec<String>,
     prices: Mutex<Prices>,
@@ -152,6 +153,7 @@ impl Agent {
             measurements,
             attached_at: Instant::now(),
             cpu_at_attach: cpu_time_ns(target.pid),
+            max_overhead: options.max_overhead,
             not_measured,
             prices: Mutex::default(),
             paused: AtomicBool::new(false),
@@ -242,6 +244,7 @@ impl SnapshotSource for Source {
             up: !self.target.ended(),
             paused: self.paused.load(Ordering::Relaxed),
             costs: costs.as_ref().map(Costs::by_class).unwrap_or_default(),
+            max_overhead: Some(self.max_overhead),
             not_measured: self.not_measured.clone(),
             ..Snapshot::default()
         };

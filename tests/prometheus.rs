@@ -1,16 +1,19 @@
-//! The exporter's metrics and the dashboard, with hand-built snapshots and a real Prometheus.
+//! The exporter's metrics, the dashboards and the rules, with hand-built snapshots and a real Prometheus.
 
+use std::fs;
 use std::sync::Arc;
 use std::time::Instant;
 
 use armtrace::export::{Exporter, Policy, Web};
+use armtrace::measure::checksum::Implementation;
 use armtrace::measure::Snapshot;
-use lab::dashboard::{run, Query};
+use armtrace::model::CpuClass;
+use lab::dashboard::{run, Query, FILES};
 use lab::exporter::{of_many, ServedExporter};
-use lab::prometheus::{promtool_complaints, Prometheus, QUICK};
-use lab::repository;
-use lab::snapshots::{busy, empty};
+use lab::prometheus::{promtool, promtool_complaints, Prometheus, QUICK};
+use lab::snapshots::{busy, checksum, cpu, empty};
 use lab::tls::Authority;
+use lab::{repository, rules};
 
 /// Returns one scrape.
 fn metrics(snapshot: Snapshot) -> String {
@@ -28,12 +31,35 @@ fn promtool_complains_about_bad_metrics() {
     assert_ne!(promtool_complaints("# TYPE x_total gauge\nx_total 1\n"), "");
 }
 
-/// Serves a busy server of this architecture, whose counters grow with time.
+#[test]
+fn promtool_accepts_the_rules() {
+    for name in rules::FILES {
+        let file = format!("dashboards/rules/{name}.yml");
+        assert_eq!(promtool(&["check", "rules", "--lint-fatal", &file]), Ok(()));
+    }
+}
+
+/// Each alert fires where it must, and is silent where it must be.
+#[test]
+fn alerts_fire_when_they_should() {
+    let tests = fs::read_to_string(repository("tests/rules/alerts.yml")).unwrap();
+    for rule in rules::all().iter().filter(|rule| rule.is_alert) {
+        let about = |what: &str| tests.matches(&format!("alertname: {}, {what}", rule.name)).count();
+        assert!(about("eval_time") >= 3, "{} is not tested: before it fires, when it does, and on nothing", rule.name);
+        assert!(tests.contains("exp_alerts"), "{} never fires", rule.name);
+    }
+    assert_eq!(promtool(&["test", "rules", "tests/rules/alerts.yml", "tests/rules/recording.yml"]), Ok(()));
+}
+
+/// Serves a busy server of this architecture, whose counters grow with time. It computes a checksum in software.
 fn server(arch: &'static str) -> ServedExporter {
     let began = Instant::now();
     ServedExporter::of(move || {
-        let mut snapshot: Snapshot = busy(began.elapsed().as_millis() as u64 / 100);
+        let n = began.elapsed().as_millis() as u64 / 100;
+        let mut snapshot: Snapshot = busy(n);
         snapshot.target.arch = arch.to_string();
+        snapshot.checksum.chosen.push(checksum("software::crc32", Implementation::Software));
+        snapshot.cpu.time.push(cpu(CpuClass::Checksum, "software::crc32", 50_000_000 * n));
         snapshot
     })
 }
@@ -47,16 +73,21 @@ fn a_real_prometheus_answers_every_query() {
     let prometheus = Prometheus::scraping(&scraped);
     prometheus.wait_for_rates(servers.len());
     let has_both = |query: &Query, series: usize| series.is_multiple_of(2) || !query.promql.contains("by (arch");
-    for (query, series) in
-        run(&prometheus, &repository("dashboards/armtrace.json"), |query, series| series > 0 && has_both(query, series))
-    {
-        let series = series.unwrap_or_else(|error| panic!("{}: {error}", query.owner));
-        assert!(series > 0, "{} returns nothing: {}", query.owner, query.promql);
-        assert!(
-            has_both(&query, series),
-            "{} has {series} series, which is not as many for each architecture",
-            query.owner
-        );
+    for name in FILES {
+        let file = repository(&format!("dashboards/{name}"));
+        for (query, series) in run(&prometheus, &file, |query, series| series > 0 && has_both(query, series)) {
+            let series = series.unwrap_or_else(|error| panic!("{name}: {}: {error}", query.owner));
+            assert!(series > 0, "{name}: {} returns nothing: {}", query.owner, query.promql);
+            assert!(
+                has_both(&query, series),
+                "{name}: {} has {series} series, which is not as many for each architecture",
+                query.owner
+            );
+        }
+    }
+    for rule in rules::all().iter().filter(|rule| !rule.is_alert) {
+        let found = prometheus.query(&rule.name).unwrap_or_else(|error| panic!("{}: {error}", rule.name));
+        assert!(found.len() >= servers.len(), "{} has {} series", rule.name, found.len());
     }
 }
 
@@ -80,7 +111,7 @@ fn a_real_prometheus_scrapes_over_mutual_tls_with_a_password() {
         ("client.key", &client.key),
         ("web.yml", &web),
     ] {
-        std::fs::write(folder.path().join(name), text).unwrap();
+        fs::write(folder.path().join(name), text).unwrap();
     }
     let web = Web::open(&folder.path().join("web.yml")).unwrap();
     let exporter = ServedExporter::with(Policy { web: Some(web), ..Policy::default() }, || busy(5));

@@ -7,7 +7,7 @@ use prometheus::proto::MetricFamily;
 use strum::IntoEnumIterator;
 
 use crate::measure::{Metrics, Snapshot};
-use crate::metrics::{families, Family};
+use crate::metrics::{families, seconds, Family};
 use crate::model::ProbeState;
 
 families! {
@@ -21,6 +21,11 @@ families! {
     TARGET_CPUS = gauge("armtrace_target_cpus", &[], "CPUs that the server being measured may use.");
     TARGET_CLOCK = gauge("armtrace_target_cpu_max_hertz", &[], "Highest clock of the host's CPUs.");
     TARGET_UP = gauge("armtrace_target_up", &[], "1 while the server being measured runs, 0 once it has ended.");
+    TARGET_CPU_TIME = counter(
+        "armtrace_target_cpu_seconds_total",
+        &[],
+        "CPU time of the server since attach, user and system, by the kernel's account."
+    );
     PROBE_HITS = counter("armtrace_probe_hits_total", &["probe"], "Times that the server hit a probe.");
     PROBE_COST = counter(
         "armtrace_probe_cost_seconds_total",
@@ -48,6 +53,11 @@ families! {
         &[],
         "Estimated share of the server's CPU time since attach that probes took, 0 to 1."
     );
+    BUDGET = gauge(
+        "armtrace_overhead_budget_ratio",
+        &[],
+        "Share of the server's CPU time that probes may take, 0 to 1: --max-overhead."
+    );
     LOST_EVENTS = counter("armtrace_lost_events_total", &["reason"], "Events that are in no other figure, by cause.");
     BUILD_INFO = gauge(
         "armtrace_build_info",
@@ -66,6 +76,7 @@ impl Metrics for AgentMetrics {
 
     fn collect(&mut self, snapshot: &Snapshot) -> Vec<MetricFamily> {
         let mut families = target(snapshot).to_vec();
+        families.push(cpu(snapshot));
         families.extend(probes(snapshot));
         families.push(limited(snapshot));
         families.extend(costs(snapshot));
@@ -87,6 +98,10 @@ fn target(snapshot: &Snapshot) -> [MetricFamily; 4] {
         TARGET_CLOCK.with(host.cpu_hz.map(|hz| TARGET_CLOCK.sample(&[], hz))),
         TARGET_UP.with([TARGET_UP.sample(&[], f64::from(snapshot.up))]),
     ]
+}
+
+fn cpu(snapshot: &Snapshot) -> MetricFamily {
+    TARGET_CPU_TIME.with(snapshot.server_cpu_ns.map(|ns| TARGET_CPU_TIME.sample(&[], seconds(ns))))
 }
 
 /// The sites that share a probe's name, summed.
@@ -124,10 +139,11 @@ fn probe_sums(snapshot: &Snapshot) -> BTreeMap<&str, ProbeSum> {
     sums
 }
 
-fn costs(snapshot: &Snapshot) -> [MetricFamily; 2] {
+fn costs(snapshot: &Snapshot) -> [MetricFamily; 3] {
     [
         HIT_COST.with(snapshot.costs.iter().map(|(class, ns)| HIT_COST.sample(&[class], ns / 1e9))),
         OVERHEAD.with(snapshot.overhead_ratio().map(|ratio| OVERHEAD.sample(&[], ratio))),
+        BUDGET.with(snapshot.max_overhead.map(|share| BUDGET.sample(&[], share))),
     ]
 }
 

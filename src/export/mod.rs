@@ -29,7 +29,7 @@ pub use policy::Policy;
 pub use process::ProcessSelf;
 pub use servers::{Server, Servers, State};
 pub use view::View;
-pub use web::{Web, WebFileError};
+pub use web::{parse_yaml, Web, WebFileError, YamlError};
 
 use crate::measure::Snapshot;
 

@@ -78,6 +78,9 @@ macro_rules! snapshot {
             /// CPU time that the server has used since attach (user and system), in nanoseconds; `None` if /proc does
             /// not say.
             pub server_cpu_ns: Option<u64>,
+            /// The share of the server's CPU time that probes may take, 0 to 1; `None` in a recording, which does not
+            /// hold it.
+            pub max_overhead: Option<f64>,
             /// What is not measured although it was asked for, and probes that the kernel refused: one line each, known
             /// since attach. A recording does not hold them.
             pub not_measured: Vec<String>,

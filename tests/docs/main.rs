@@ -4,6 +4,7 @@
 mod commands;
 mod configuration;
 mod links;
+mod runbooks;
 
 use std::fs;
 use std::path::Path;

@@ -135,7 +135,7 @@ fn a_live_agent_fills_the_dashboard() -> Result<()> {
 
     let prometheus = Prometheus::scraping(std::slice::from_ref(&agent.address));
     prometheus.wait_for_rates(1);
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("dashboards/armtrace.json");
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("dashboards/host.json");
     let is_enough = |query: &Query, series: usize| {
         series > 0 || query.metrics().iter().any(|m| MAY_BE_EMPTY.iter().any(|e| m.starts_with(e)))
     };

@@ -13,6 +13,7 @@ use rustls::ServerConfig;
 use std::sync::Arc;
 
 pub use file::{Web, WebFileError};
+pub use yaml::{parse as parse_yaml, YamlError};
 
 use passwords::Users;
 

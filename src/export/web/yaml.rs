@@ -30,7 +30,7 @@ impl From<ScanError> for YamlError {
 ///
 /// # Errors
 /// Fails where the text is no YAML, or more than is understood here.
-pub(super) fn parse(text: &str) -> Result<Value, YamlError> {
+pub fn parse(text: &str) -> Result<Value, YamlError> {
     let mut reader = Reader(Parser::new_from_str(text));
     let mut document = None;
     while let Some((event, line)) = reader.next()? {

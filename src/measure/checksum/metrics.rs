@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use prometheus::proto::MetricFamily;
+use prometheus::proto::{Metric, MetricFamily};
 
 use super::{Checksum, ChecksumCalls};
 use crate::measure::cpu::CpuTime;
@@ -22,6 +22,11 @@ families! {
         CHOSEN,
         "Calls of the checksum implementations that the server has chosen, scaled up from short bursts of \
          counting."
+    );
+    UNUSED = gauge(
+        "armtrace_checksum_instruction_unused",
+        &["purpose", "function"],
+        "1 if the server computes this checksum in software although the host's CPU has an instruction for it, 0 if not."
     );
     BYTES = counter(
         "armtrace_checksum_bytes_total",
@@ -44,6 +49,7 @@ impl Metrics for ChecksumMetrics {
         vec![
             time(&checksum.chosen, &snapshot.cpu.time),
             CALLS.with(checksum.calls.iter().map(|row| CALLS.sample(&labels(row), row.calls as f64))),
+            UNUSED.with(checksum.chosen.iter().map(unused)),
             BYTES.with(checksum.calls.iter().map(|row| BYTES.sample(&labels(row), row.bytes as f64))),
         ]
     }
@@ -56,6 +62,10 @@ fn time(chosen: &[Checksum], cpu: &[CpuTime]) -> MetricFamily {
     let times: BTreeMap<_, _> =
         sampled.iter().map(|c| ((&*c.function, c.implementation.as_str()), c.cpu_ns(cpu))).collect();
     TIME.with(times.into_iter().map(|((function, how), ns)| TIME.sample(&[function, how], seconds(ns))))
+}
+
+fn unused(checksum: &Checksum) -> Metric {
+    UNUSED.sample(&[&checksum.purpose, &checksum.function], f64::from(checksum.is_slow()))
 }
 
 fn labels(row: &ChecksumCalls) -> [&str; 2] {

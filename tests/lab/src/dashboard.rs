@@ -7,6 +7,9 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+/// The dashboards in `dashboards/`.
+pub const FILES: [&str; 3] = ["fleet.json", "host.json", "arm-and-x86.json"];
+
 /// A query of a panel or of a variable.
 #[derive(Debug)]
 pub struct Query {

@@ -2,7 +2,7 @@
 //!
 //! Needs Debian's package `prometheus`, which also contains promtool.
 
-use super::http;
+use super::{http, repository, rules};
 use serde_json::Value;
 use std::fs::{self, File};
 use std::io::Write;
@@ -35,7 +35,8 @@ pub struct Prometheus {
 }
 
 impl Prometheus {
-    /// Starts Prometheus with these targets, for example `127.0.0.1:9435`, and waits until it is ready.
+    /// Starts Prometheus with these targets, for example `127.0.0.1:9435`, and with the rules in `dashboards/`, and waits
+    /// until it is ready.
     pub fn scraping(targets: &[String]) -> Prometheus {
         Prometheus::scraping_at(QUICK, targets)
     }
@@ -51,11 +52,15 @@ impl Prometheus {
         let address = free_address();
         let interval = pace.scrape_interval;
         let config = format!(
-            "global: {{scrape_interval: {interval}, scrape_timeout: {interval}}}\n\
+            "global: {{scrape_interval: {interval}, scrape_timeout: {interval}, evaluation_interval: {interval}}}\n\
+             rule_files: ['*.rules.yml']\n\
              scrape_configs: [{{job_name: armtrace, static_configs: [{{targets: {targets:?}}}]{more}}}]\n"
         );
         let config_file = directory.path().join("prometheus.yml");
         fs::write(&config_file, config).unwrap();
+        for (name, text) in rules::at(pace) {
+            fs::write(directory.path().join(format!("{name}.rules.yml")), text).unwrap();
+        }
         let log = File::create(directory.path().join("log")).unwrap();
         let mut command = Command::new("prometheus");
         command
@@ -115,6 +120,15 @@ impl Drop for Prometheus {
 /// Returns a loopback address that nothing listens on.
 fn free_address() -> String {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
+}
+
+/// Runs promtool, in the project's folder. Returns what it says if it fails.
+pub fn promtool(args: &[&str]) -> Result<(), String> {
+    let mut command = Command::new("promtool");
+    let output = command.args(args).current_dir(repository("")).output();
+    let output = output.expect("promtool starts; Debian's package prometheus has it");
+    let said = || String::from_utf8_lossy(&[output.stdout.clone(), output.stderr.clone()].concat()).into_owned();
+    output.status.success().then_some(()).ok_or_else(said)
 }
 
 /// Returns the complaints of `promtool check metrics`, or an empty string if it has none.

@@ -160,6 +160,7 @@ pub fn busy(ticks: u64) -> Snapshot {
         lost: vec![("map_full".to_string(), 3 * n), ("no_start".to_string(), 0)],
         barriers: vec![("dmb ish".to_string(), 10), ("call ldadd_acq_rel".to_string(), 2075)],
         server_cpu_ns: Some(2_000_000_000 * n),
+        max_overhead: Some(0.01),
         latch: busy_latches(n),
         cpu: busy_cpu(n),
         checksum: checksum::Figures {

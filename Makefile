@@ -20,7 +20,7 @@ comma := ,
 empty :=
 RUNNER := $(if $(SUDO),--config 'target."cfg(unix)".runner = ["$(subst $(empty) ,"$(comma)",$(SUDO))"]')
 BPF := $(filter-out %/vmlinux.h,$(shell find bpf benches -name '*.[ch]' 2>/dev/null))
-SCRIPTS := $(addprefix tests/lab/,lib.sh setup suite fetch serve load demo demo-recording) scripts/sweep .ci/run
+SCRIPTS := $(addprefix tests/lab/,lib.sh setup suite fetch serve load demo demo-recording) scripts/sweep .ci/run dashboards/provisioning/pmm/add
 # clang-format differs between versions, so CI has one: 16.
 export CLANG_FORMAT ?= $(notdir $(or $(shell command -v clang-format-16),clang-format))
 VM_SCRIPTS := $(addprefix tests/vm/,common data image system kernel guest check live matrix server-binary packages packaged text smoke) scripts/debs packaging/dist packaging/sbom packaging/packages fuzz/run fuzz/seed

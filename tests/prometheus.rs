@@ -39,6 +39,20 @@ fn promtool_accepts_the_rules() {
     }
 }
 
+#[test]
+fn promtool_accepts_the_example_of_a_configuration() {
+    let example = fs::read_to_string(repository("dashboards/provisioning/prometheus/prometheus.yml")).unwrap();
+    let installed = ["/etc/prometheus/rules/armtrace/", "/etc/prometheus/targets/armtrace/"];
+    let here = ["dashboards/rules/", "dashboards/provisioning/prometheus/targets/"].map(repository);
+    let config = installed.iter().zip(here).fold(example, |config, (from, to)| {
+        assert!(config.contains(from));
+        config.replace(from, &format!("{}/", to.display()))
+    });
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(&file, config).unwrap();
+    assert_eq!(promtool(&["check", "config", "--lint-fatal", &file.path().display().to_string()]), Ok(()));
+}
+
 /// Each alert fires where it must, and is silent where it must be.
 #[test]
 fn alerts_fire_when_they_should() {

@@ -3,5 +3,6 @@
 mod dashboard;
 mod http;
 mod metrics;
+mod provisioning;
 mod reference;
 mod web;

@@ -1,6 +1,7 @@
 //! The metric families that the collector produces from a snapshot.
 
 use armtrace::export::{families, Exporter};
+use armtrace::measure::checksum::{Checksum, Implementation};
 use armtrace::measure::Snapshot;
 use armtrace::model::{Kind, Mode, ProbeState};
 use lab::exporter::of_many;
@@ -100,6 +101,28 @@ fn histograms_are_exact_cumulative_and_in_seconds() {
     assert_eq!(samples[&format!("armtrace_latch_wait_seconds_sum{{{labels}}}")], 20.000072002);
     assert_eq!(samples[&format!("armtrace_latch_wait_seconds_count{{{labels}}}")], 4.0);
     assert_eq!(samples[&format!("armtrace_latch_wait_max_seconds{{{labels}}}")], 20.000000001);
+}
+
+#[test]
+fn alerts_have_the_servers_cpu_time_and_the_budget() {
+    let of = |snapshot: Snapshot| samples(&text(snapshot));
+    let busy_samples = of(busy(5));
+    assert_eq!(busy_samples["armtrace_target_cpu_seconds_total"], 12.0);
+    assert_eq!(busy_samples["armtrace_overhead_budget_ratio"], 0.01);
+    let unknown = of(Snapshot { server_cpu_ns: None, max_overhead: None, ..busy(5) });
+    let gone = ["armtrace_target_cpu_seconds_total", "armtrace_overhead_budget_ratio", "armtrace_overhead_ratio"];
+    assert!(!gone.iter().any(|name| unknown.contains_key(*name)), "unknown is absent");
+}
+
+#[test]
+fn an_instruction_is_unused_only_if_the_cpu_has_it() {
+    let mut snapshot = empty();
+    let software = |function: &str| checksum(function, Implementation::Software);
+    let old = Checksum { cpu_has_instruction: false, ..software("old") };
+    snapshot.checksum.chosen = vec![checksum("fast", Implementation::Hardware), software("slow"), old];
+    let samples = samples(&text(snapshot));
+    let unused = |function: &str| sum(&samples, "armtrace_checksum_instruction_unused", &format!("\"{function}\""));
+    assert_eq!(["fast", "slow", "old"].map(unused), [0.0, 1.0, 0.0]);
 }
 
 #[test]

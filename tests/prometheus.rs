@@ -85,7 +85,7 @@ fn a_real_prometheus_answers_every_query() {
     let many = ServedExporter::serving(Policy::default(), of_many(Vec::new()));
     let scraped: Vec<String> = servers.iter().chain([&many]).map(|server| server.address.clone()).collect();
     let prometheus = Prometheus::scraping(&scraped);
-    prometheus.wait_for_rates(servers.len());
+    prometheus.wait_for_rates(scraped.len());
     let has_both = |query: &Query, series: usize| series.is_multiple_of(2) || !query.promql.contains("by (arch");
     for name in FILES {
         let file = repository(&format!("dashboards/{name}"));

@@ -9,6 +9,7 @@ pub mod catalog;
 pub mod commands;
 pub mod discovery;
 pub mod export;
+pub mod fleet;
 mod follow;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
@@ -28,3 +29,4 @@ pub mod server;
 pub mod symbols;
 pub mod ui;
 mod worker;
+mod yaml;

@@ -86,6 +86,7 @@ fn bad_usage_has_a_status_of_its_own() {
         status(&["compare", "--from-ps", "x", "--ps-unit", "ps", "--ps-duration", "1s", "x", "x"], "stands for A"),
         2
     );
+    assert_eq!(status(&["compare", "--prometheus", "http://127.0.0.1:1"], "the labels of B's servers"), 2);
     assert_eq!(status(&["top", "--pid", "1"], "needs a terminal"), 2);
 }
 

@@ -1,16 +1,19 @@
 //! The exporter's metrics, the dashboards and the rules, with hand-built snapshots and a real Prometheus.
 
 use std::fs;
-use std::sync::Arc;
-use std::time::Instant;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use armtrace::export::{Exporter, Policy, Web};
+use armtrace::fleet::{HttpConfig, Limits, Range, Selection};
 use armtrace::measure::checksum::Implementation;
 use armtrace::measure::Snapshot;
-use armtrace::model::CpuClass;
+use armtrace::model::{CpuClass, BUCKET_BOUNDS_NS};
+use armtrace::recording::compare::{Comparison, Options, Per, Side};
+use armtrace::recording::{Ending, Recorder, Recording, Replay, Server, Start};
 use lab::dashboard::{run, Query, FILES};
 use lab::exporter::{of_many, ServedExporter};
-use lab::prometheus::{promtool, promtool_complaints, Prometheus, QUICK};
+use lab::prometheus::{promtool, promtool_complaints, Pace, Prometheus, VictoriaMetrics, QUICK};
 use lab::snapshots::{busy, checksum, cpu, empty};
 use lab::tls::Authority;
 use lab::{repository, rules};
@@ -102,6 +105,98 @@ fn a_real_prometheus_answers_every_query() {
     for rule in rules::all().iter().filter(|rule| !rule.is_alert) {
         let found = prometheus.query(&rule.name).unwrap_or_else(|error| panic!("{}: {error}", rule.name));
         assert!(found.len() >= servers.len(), "{} has {} series", rule.name, found.len());
+    }
+}
+
+/// Returns two minutes of a server that waits this many times as much as a busy one, with these statements a second.
+fn recorded(arch: &str, waits: u64, statements: u64) -> Recording {
+    let server = Server { flavor: "mysql".to_owned(), arch: arch.to_owned(), ..Server::default() };
+    let start = Start {
+        server,
+        bounds_ns: BUCKET_BOUNDS_NS.to_vec(),
+        sleeps_seen: true,
+        reacquires_seen: true,
+        ..Start::default()
+    };
+    let mut bytes = Vec::new();
+    let mut recorder = Recorder::begin(&mut bytes, &start, Some(0)).unwrap();
+    // A busy server begins as if a tick were over.
+    let at = |second: u64| Snapshot { elapsed: Duration::from_secs(second), ..busy(waits * second - 1) };
+    (1..=120).for_each(|second| recorder.second(&at(second), Some(statements * second)).unwrap());
+    recorder.end(Ending::Complete, &at(120)).unwrap();
+    Recording::read_from(&bytes[..]).unwrap()
+}
+
+/// Serves a recording as `armtrace replay` does.
+fn replayed(recording: &Recording) -> ServedExporter {
+    let replay = Mutex::new(Replay::new(recording.clone(), "x.rec".to_owned(), false));
+    let began = Instant::now();
+    ServedExporter::of(move || {
+        let mut replay = replay.lock().unwrap();
+        replay.advance_to(began.elapsed());
+        replay.snapshot()
+    })
+}
+
+/// Compares the servers of both architectures in this many seconds up to now, but one that is still on its way.
+fn compared(url: &str, seconds: u64) -> Comparison {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as i64;
+    let range = Range::before(now - 1500, Duration::from_secs(seconds));
+    let of = |arch: &str| Selection { servers: format!("arch=\"{arch}\"").parse().unwrap(), range };
+    let prometheus = armtrace::fleet::Prometheus::new(url, HttpConfig::default(), Limits::default()).unwrap();
+    let [a, b] = prometheus.sides([&of("x86_64"), &of("aarch64")]).map_err(|error| error.to_string()).unwrap();
+    Comparison::new(&a, &b, Options::default())
+}
+
+/// Checks that two comparisons have the same figures. A replay goes on once a second, and a scrape may get figures that
+/// another got up to a second ago. So both ends of the time that was scraped are off by two seconds at most, and what is
+/// per second by two seconds of that time. Statements and waits are off together, so what is per statement is not.
+fn agree(from: &str, scraped: &Comparison, recorded: &Comparison, seconds: u64) {
+    let rows = |comparison: &Comparison| {
+        let rows = comparison.changes.iter().chain(&comparison.unclear).chain(&comparison.reacquires);
+        rows.chain([&comparison.all]).cloned().collect::<Vec<_>>()
+    };
+    let near = |what: &str, a: f64, b: f64, tolerance: f64| {
+        println!("{from}: {what}: {a:.6} scraped, {b:.6} recorded");
+        assert!((a / b - 1.0).abs() <= tolerance, "{from}: {what}: {a} scraped, {b} recorded");
+    };
+    let of_time = 2.0 / (seconds - 2) as f64;
+    let throughput = [scraped, recorded].map(|comparison| comparison.throughput.unwrap());
+    near("statements/s of A", throughput[0].a, throughput[1].a, of_time);
+    near("statements/s of B", throughput[0].b, throughput[1].b, of_time);
+    let cpu = [scraped, recorded].map(|comparison| comparison.cpu[0].used.cpu(Per::Query).copied().unwrap());
+    near("CPU time of a class, B/A", cpu[0].ratio.unwrap().value, cpu[1].ratio.unwrap().value, 1e-6);
+    let (ours, theirs) = (rows(scraped), rows(recorded));
+    assert_eq!(ours.len(), theirs.len(), "{from}: {ours:?}");
+    for row in &theirs {
+        let own = ours.iter().find(|own| own.latch == row.latch).unwrap_or_else(|| panic!("{from}: {}", row.latch));
+        let [a, b] = [own, row].map(|row| *row.wait(Per::Query).unwrap());
+        near(&row.latch, a.a, b.a, 1e-6);
+        near(&row.latch, a.b, b.b, 1e-6);
+        assert!(a.ratio.unwrap().interval.is_some(), "{from}: {}: {a:?}", row.latch);
+        let awake = own.awake.iter().flatten().zip(row.awake.iter().flatten());
+        awake.for_each(|(a, b)| near("share awake", *a, *b, 1e-6));
+    }
+}
+
+/// What the API of each has of two replays is compared as the recordings are.
+#[test]
+fn what_prometheus_and_victoria_metrics_have_is_compared_as_recordings_are() {
+    const SECONDS: u64 = 24;
+    let recordings = [recorded("x86_64", 1, 100_000), recorded("aarch64", 3, 50_000)];
+    let servers = recordings.each_ref().map(replayed);
+    let targets = servers.each_ref().map(|server| server.address.clone());
+    let prometheus = Prometheus::scraping_at(Pace { scrape_interval: "1s", rate_interval: "5s" }, &targets);
+    let victoria = VictoriaMetrics::scraping(&targets);
+    prometheus.wait_for_rates(servers.len());
+    std::thread::sleep(Duration::from_secs(SECONDS));
+    let [a, b] = recordings.each_ref().map(|recording| Side::of_recording("x.rec", recording, None));
+    let recorded = Comparison::new(&a, &b, Options::default());
+    for (from, url) in [("Prometheus", prometheus.url()), ("VictoriaMetrics", victoria.url())] {
+        let scraped = compared(&url, SECONDS);
+        let fleet = scraped.a.fleet.unwrap();
+        assert!(fleet.windows >= 10, "{from}: {fleet:?}");
+        agree(from, &scraped, &recorded, SECONDS);
     }
 }
 

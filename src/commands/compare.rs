@@ -8,32 +8,33 @@ use clap::{Args, ValueEnum};
 
 use super::output::{self, Output, ReportFormat};
 use super::report;
-use super::values::{time, ValueError};
+use super::values::{moment, time, ValueError};
 use super::{Failure, FileError, UsageError};
+use crate::fleet::{HttpConfig, Limits, Matchers, Prometheus, Range, Selection};
 use crate::recording::compare::Unit as PsUnit;
 use crate::recording::compare::{Comparison, Dump, Html, Options, Per, Scaling, Side, Text};
 
 #[derive(Args, Clone, Debug)]
 pub(super) struct CompareArgs {
-    /// Recordings: A and B, any number with --by, or only B with --from-ps
-    #[arg(value_name = "FILE", required = true)]
+    /// Recordings: A and B, any number with --by, or B with --from-ps
+    #[arg(value_name = "FILE", required_unless_present_any = ["from_ps", "prometheus"])]
     files: Vec<PathBuf>,
-    /// Show how throughput scales with the number in this label
+    /// Show how throughput scales with this label's number
     #[arg(long, value_name = "LABEL", conflicts_with_all = ["per", "qps_a", "qps_b", "ghz_a", "ghz_b", "usd_a", "usd_b", "from_ps"])]
     by: Option<String>,
-    /// Rank latches per second, query or core [default: query if both recordings count statements]
+    /// Rank latches per second, query or core
     #[arg(long, value_name = "UNIT", hide_possible_values = true)]
     per: Option<Unit>,
-    /// A's statements per second, instead of the recorded rate
+    /// A's statements per second, if not as recorded
     #[arg(long, value_name = "NUMBER", value_parser = positive)]
     qps_a: Option<f64>,
-    /// B's statements per second, instead of the recorded rate
+    /// B's statements per second, if not as recorded
     #[arg(long, value_name = "NUMBER", value_parser = positive)]
     qps_b: Option<f64>,
-    /// A's clock frequency, instead of the recorded one
+    /// A's clock frequency, if not as recorded
     #[arg(long, value_name = "GHZ", value_parser = positive)]
     ghz_a: Option<f64>,
-    /// B's clock frequency, instead of the recorded one
+    /// B's clock frequency, if not as recorded
     #[arg(long, value_name = "GHZ", value_parser = positive)]
     ghz_b: Option<f64>,
     /// Price of A for any period, in any currency
@@ -42,15 +43,39 @@ pub(super) struct CompareArgs {
     /// Price of B for the same period
     #[arg(long, value_name = "MONEY", value_parser = positive, requires = "usd_a")]
     usd_b: Option<f64>,
-    /// Summary from performance_schema to use as A: event name, sum and count
-    #[arg(long, value_name = "FILE", requires = "ps_unit", requires = "ps_duration")]
-    from_ps: Option<PathBuf>,
-    /// Unit of the sums in --from-ps: ps, ns, us, ms or s
-    #[arg(long, value_name = "UNIT", hide_possible_values = true, requires = "from_ps")]
-    ps_unit: Option<PsUnit>,
-    /// Time over which the sums in --from-ps were counted
+    /// Summary of performance_schema as A; a second as B
+    #[arg(long, value_name = "FILE")]
+    from_ps: Vec<PathBuf>,
+    /// Unit of its sums: ps, ns, us, ms, s
+    #[arg(long, value_name = "UNIT", default_value = "ps", hide_possible_values = true, requires = "from_ps")]
+    ps_unit: PsUnit,
+    /// Time in which it counted, for both or for each
     #[arg(long, value_name = "TIME", requires = "from_ps", value_parser = time)]
-    ps_duration: Option<Duration>,
+    ps_duration: Vec<Duration>,
+    /// Statements in that time, for each
+    #[arg(long, value_name = "N", requires = "from_ps", value_parser = positive)]
+    ps_statements: Vec<f64>,
+    /// Compare servers by their metrics in Prometheus
+    #[arg(long, value_name = "URL", conflicts_with_all = ["files", "by", "from_ps", "qps_a", "qps_b"])]
+    prometheus: Option<String>,
+    /// A's servers: 'arch="x86_64"' [default: all]
+    #[arg(long, value_name = "LABELS", requires = "prometheus", hide_default_value = true, default_value = "")]
+    a: Matchers,
+    /// B's servers [default: A's, with --after]
+    #[arg(long, value_name = "LABELS", requires = "prometheus")]
+    b: Option<Matchers>,
+    /// How much time of each
+    #[arg(long, value_name = "TIME", requires = "prometheus", value_parser = time, default_value = "1h")]
+    range: Duration,
+    /// End of it: 2026-11-27T12:00Z [default: 30s ago]
+    #[arg(long, value_name = "WHEN", requires = "prometheus", value_parser = moment)]
+    before: Option<i64>,
+    /// Where B's time begins, if it is another
+    #[arg(long, value_name = "WHEN", requires = "before", value_parser = moment)]
+    after: Option<i64>,
+    /// TLS and passwords, as promtool has them
+    #[arg(long, value_name = "FILE", requires = "prometheus")]
+    http_config: Option<PathBuf>,
     #[command(flatten)]
     output: Output<ReportFormat>,
 }
@@ -77,16 +102,46 @@ pub(super) fn compare(args: &CompareArgs) -> Result<(), Failure> {
         let scaling = Scaling::new(by, sides)?;
         return output::print_as(&scaling, args.output.format(), |s| Text(s).to_string(), |s| Html(s).to_string());
     }
-    let (a, b) = match (&args.from_ps, &args.files[..]) {
-        (Some(dump), [b]) => (imported(dump, args)?, b),
-        (None, [a, b]) => (side(a, args.qps_a)?, b),
-        (Some(_), _) => return Err(UsageError::TwoRecordingsWithDump.into()),
-        (None, _) => return Err(UsageError::NotTwoRecordings.into()),
-    };
+    let [a, b] = sides(args)?;
     let options =
         Options { per: args.per.map(Per::from), ghz: [args.ghz_a, args.ghz_b], price: [args.usd_a, args.usd_b] };
-    let comparison = Comparison::new(&a, &side(b, args.qps_b)?, options);
+    let comparison = Comparison::new(&a, &b, options);
     output::print_as(&comparison, args.output.format(), |c| Text(c).to_string(), |c| Html(c).to_string())
+}
+
+/// How long ago the time in Prometheus ends, unless the user says so: it takes a while until the newest samples are
+/// there.
+const SETTLED: Duration = Duration::from_secs(30);
+
+fn in_prometheus(url: &str, args: &CompareArgs) -> Result<[Side; 2], Failure> {
+    let b = match (&args.b, args.after) {
+        (Some(b), _) => b,
+        (None, Some(_)) => &args.a,
+        (None, None) => return Err(UsageError::NoServersOfB.into()),
+    };
+    let end = args.before.unwrap_or_else(|| Range::before(now_ms(), SETTLED).from_ms);
+    let of_a = Selection { servers: args.a.clone(), range: Range::before(end, args.range) };
+    let range = args.after.map_or(of_a.range, |begin| Range::after(begin, args.range));
+    let of_b = Selection { servers: b.clone(), range };
+    let config = args.http_config.as_deref().map(HttpConfig::read).transpose()?.unwrap_or_default();
+    Ok(Prometheus::new(url, config, Limits::default())?.sides([&of_a, &of_b])?)
+}
+
+fn now_ms() -> i64 {
+    jiff::Timestamp::now().as_millisecond()
+}
+
+fn sides(args: &CompareArgs) -> Result<[Side; 2], Failure> {
+    if let Some(url) = &args.prometheus {
+        return in_prometheus(url, args);
+    }
+    match (&args.from_ps[..], &args.files[..]) {
+        ([], [a, b]) => Ok([side(a, args.qps_a)?, side(b, args.qps_b)?]),
+        ([a], [b]) => Ok([imported(a, 0, args)?, side(b, args.qps_b)?]),
+        ([a, b], []) => Ok([imported(a, 0, args)?, imported(b, 1, args)?]),
+        ([], _) => Err(UsageError::NotTwoRecordings.into()),
+        _ => Err(UsageError::NotTwoWithDumps.into()),
+    }
 }
 
 impl From<Unit> for Per {
@@ -112,12 +167,21 @@ fn point(file: &Path, by: &str) -> Result<(f64, Side), Failure> {
     Ok((number, Side::of_recording(&file.display().to_string(), &recording, None)))
 }
 
-fn imported(file: &Path, args: &CompareArgs) -> Result<Side, Failure> {
-    let (Some(unit), Some(duration)) = (args.ps_unit, args.ps_duration) else {
-        return Err(UsageError::DumpWithoutUnit.into());
+/// Returns the figures of a dump: the first, A, or the second, B.
+fn imported(file: &Path, which: usize, args: &CompareArgs) -> Result<Side, Failure> {
+    let (dumps, qps) = (args.from_ps.len(), [args.qps_a, args.qps_b][which]);
+    if args.ps_duration.len() > dumps || ![0, dumps].contains(&args.ps_statements.len()) {
+        return Err(UsageError::NotForEachDump.into());
+    }
+    let seconds = args.ps_duration.get(which).or(args.ps_duration.last()).map(Duration::as_secs_f64);
+    let statements = args.ps_statements.get(which).copied();
+    let statements = match (statements, qps) {
+        (Some(_), Some(_)) => return Err(UsageError::StatementsTwice.into()),
+        (None, Some(_)) if seconds.is_none() => return Err(UsageError::RateWithoutTime.into()),
+        _ => statements.or_else(|| Some(qps? * seconds?)),
     };
-    let dump = dump(file, unit).map_err(Failure::of_file(file))?;
-    Ok(Side::of_dump(&file.display().to_string(), &dump, duration.as_secs_f64(), args.qps_a))
+    let dump = dump(file, args.ps_unit).map_err(Failure::of_file(file))?;
+    Ok(Side::of_dump(&file.display().to_string(), &dump, seconds, statements))
 }
 
 fn dump(file: &Path, unit: PsUnit) -> Result<Dump, FileError> {

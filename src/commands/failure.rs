@@ -8,6 +8,7 @@ use crate::agent::AttachError;
 use crate::attach::MissingPrivilege;
 use crate::audit::AuditError;
 use crate::export::{BindError, WebFileError};
+use crate::fleet::FleetError;
 use crate::measure::statements::UncountedStatements;
 use crate::measure::watchpoint::Unwatched;
 use crate::present::foreign::harmless;
@@ -92,6 +93,9 @@ pub enum Failure {
     /// The recordings show no scaling.
     #[error(transparent)]
     Scaling(#[from] ScalingError),
+    /// Servers in Prometheus cannot be compared.
+    #[error(transparent)]
+    Fleet(#[from] FleetError),
     /// The port cannot be bound.
     #[error(transparent)]
     Listen(#[from] BindError),
@@ -133,12 +137,21 @@ pub enum UsageError {
     /// There is more than one recording to replay.
     #[error("several recordings cannot be replayed at once: give one")]
     SeveralReplays,
-    /// There are two recordings besides the dump.
-    #[error("--from-ps stands for A: give one recording, B")]
-    TwoRecordingsWithDump,
-    /// The unit or the duration of the dump is missing.
-    #[error("--from-ps needs --ps-unit and --ps-duration")]
-    DumpWithoutUnit,
+    /// There are more or fewer than two systems, of which one or more are dumps.
+    #[error("--from-ps stands for A: give one recording, B, or --from-ps a second time")]
+    NotTwoWithDumps,
+    /// There are more times or counts of statements than dumps, or a count for only one of two.
+    #[error("give --ps-duration once for all, or for each --from-ps, and --ps-statements for each, in the same order")]
+    NotForEachDump,
+    /// A dump has two counts of statements.
+    #[error("--ps-statements and --qps-a or --qps-b say the same: give one of them")]
+    StatementsTwice,
+    /// A rate of statements is given, but not the time in which a dump was counted.
+    #[error("--qps-a and --qps-b are rates: give --ps-duration too, or --ps-statements in their place")]
+    RateWithoutTime,
+    /// It is not said which servers in Prometheus B has.
+    #[error("give --b, the labels of B's servers, or --before and --after to compare two times of A's")]
+    NoServersOfB,
     /// There are more or fewer than two recordings to compare.
     #[error("give two recordings, A and B, or any number with --by LABEL")]
     NotTwoRecordings,

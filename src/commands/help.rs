@@ -43,7 +43,8 @@ pub(super) const COMPARE: &str = "\
 Examples:
   armtrace compare x86.rec arm.rec
   armtrace compare x86.rec arm.rec --usd-a 0.35 --usd-b 0.27 --format html > both.html
-  armtrace compare --by threads 16.rec 32.rec 64.rec";
+  armtrace compare --by threads 16.rec 32.rec 64.rec
+  armtrace compare --prometheus http://prom:9090 --a 'job=\"x86\"' --b 'job=\"arm\"'";
 
 pub(super) const DOCTOR: &str = "\
 Examples:

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use super::config::ConfigError;
 use super::failure::Failure;
 use crate::agent::AttachError;
+use crate::fleet::FleetError;
 use crate::measure::statements::UncountedStatements;
 use crate::measure::watchpoint::Unwatched;
 use crate::server::{ClientError, OpenError, OptionFileError};
@@ -41,6 +42,7 @@ impl Failure {
             Failure::Statements(UncountedStatements::Client(error)) => of_client(error),
             Failure::Attach(error) => of_attach(error),
             Failure::Watch { why, .. } => of_watch(why),
+            Failure::Fleet(error) => of_fleet(error),
             Failure::Statements(UncountedStatements::Thread(_))
             | Failure::File { .. }
             | Failure::Program(_)
@@ -97,6 +99,16 @@ fn of_attach(error: &AttachError) -> Status {
         AttachError::Privilege(_) | AttachError::NotPermitted(_) | AttachError::NoProbe(_) | AttachError::NoStacks => {
             Status::Privilege
         }
+    }
+}
+
+fn of_fleet(error: &FleetError) -> Status {
+    match error {
+        FleetError::Url { .. } | FleetError::Short { .. } => Status::Usage,
+        FleetError::Config { .. }
+        | FleetError::Request { .. }
+        | FleetError::NoServers { .. }
+        | FleetError::NoWindows { .. } => Status::Failed,
     }
 }
 
@@ -218,6 +230,20 @@ mod tests {
         ]
     }
 
+    fn fleet_errors() -> Vec<(FleetError, Status)> {
+        let (servers, range) = (String::new(), crate::fleet::Range { from_ms: 0, to_ms: 1 });
+        let (every, least) = (Default::default(), Default::default());
+        let why = crate::fleet::RequestError::Refused(401);
+        vec![
+            (FleetError::Url { url: "x".to_owned(), what: "" }, Usage),
+            (FleetError::Config { path: "x".into(), why: io().into() }, Failed),
+            (FleetError::Request { url: "x".to_owned(), why }, Failed),
+            (FleetError::NoServers { servers: servers.clone(), range }, Failed),
+            (FleetError::NoWindows { servers: servers.clone(), range }, Failed),
+            (FleetError::Short { servers, every, least }, Usage),
+        ]
+    }
+
     #[test]
     fn every_error_of_the_server_and_of_the_kernel_has_a_status() {
         check(of_config, config_errors());
@@ -225,6 +251,7 @@ mod tests {
         check(of_client, client_errors());
         check(of_attach, attach_errors());
         check(of_watch, reasons_not_to_watch());
+        check(of_fleet, fleet_errors());
     }
 
     #[test]
@@ -271,6 +298,7 @@ mod tests {
                 .chain(counting)
                 .chain(attach)
                 .chain(watch)
+                .chain(fleet_errors().into_iter().map(|(error, status)| (Failure::Fleet(error), status)))
                 .collect(),
         );
     }

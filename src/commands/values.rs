@@ -12,6 +12,8 @@ pub(super) enum ValueError {
     Pid,
     #[error("not a time: write 90s, 5m or 1h")]
     Time,
+    #[error("not a moment: write 2026-11-27T12:00Z, 2026-11-27T12:00+01:00, or seconds since 1970")]
+    Moment,
     #[error("from 1s to 1h")]
     Duration,
     #[error("from 0.5s to 1m")]
@@ -47,6 +49,13 @@ pub(super) fn time(text: &str) -> Result<Duration, ValueError> {
     Duration::try_from_secs_f64(number * seconds).ok().filter(|time| !time.is_zero()).ok_or(ValueError::Time)
 }
 
+/// Parses a moment such as `2026-11-27T12:00Z`, or seconds since 1970, into milliseconds since 1970.
+pub(super) fn moment(text: &str) -> Result<i64, ValueError> {
+    let seconds = text.parse::<f64>().ok().filter(|seconds| (0.0..1e11).contains(seconds));
+    let written = || text.parse::<jiff::Timestamp>().ok().map(jiff::Timestamp::as_millisecond);
+    seconds.map(|seconds| (seconds * 1000.0).round() as i64).or_else(written).ok_or(ValueError::Moment)
+}
+
 /// Parses a share such as `1%` or `0.01` into a number above 0 and at most 1.
 pub(super) fn share(text: &str) -> Result<f64, ValueError> {
     let (number, unit) = text.strip_suffix('%').map_or((text, 1.0), |number| (number, 100.0));
@@ -62,7 +71,7 @@ pub(super) fn share(text: &str) -> Result<f64, ValueError> {
 mod tests {
     use std::time::Duration;
 
-    use super::{pid, share, time, ValueError};
+    use super::{moment, pid, share, time, ValueError};
 
     #[test]
     fn process_ids_are_positive_numbers() {
@@ -79,6 +88,17 @@ mod tests {
         }
         for bad in ["", "60", "s", "0s", "0d", "-1s", "nans", "infs", "1e30h", "5 minutes", "5"] {
             assert!(time(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn moments_are_dates_with_a_zone_or_seconds() {
+        for text in ["2026-11-27T12:00Z", "2026-11-27T13:00:00+01:00", "2026-11-27 12:00:00Z", "1795780800"] {
+            assert_eq!(moment(text), Ok(1_795_780_800_000), "{text}");
+        }
+        assert_eq!(moment("1.5"), Ok(1500));
+        for bad in ["", "yesterday", "2026-11-27T12:00", "2026-11-27", "-1", "nan", "1e300"] {
+            assert_eq!(moment(bad), Err(ValueError::Moment), "{bad}");
         }
     }
 

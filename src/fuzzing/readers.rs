@@ -54,7 +54,7 @@ pub(super) fn dump(input: &[u8]) {
     let text = String::from_utf8_lossy(input);
     for unit in [Unit::Ps, Unit::S] {
         if let Ok(dump) = Dump::parse(&text, unit) {
-            Side::of_dump("a", &dump, 1.0, None);
+            Side::of_dump("a", &dump, Some(1.0), None);
         }
     }
 }

@@ -238,7 +238,7 @@ impl Debuginfod {
 
 /// Returns the certificate authorities that this host trusts (`SSL_CERT_FILE` and `SSL_CERT_DIR` apply), or Mozilla's
 /// list if the host has none.
-fn root_certs() -> RootCerts {
+pub(crate) fn root_certs() -> RootCerts {
     let own: Vec<_> =
         rustls_native_certs::load_native_certs().certs.iter().map(|c| Certificate::from_der(c).to_owned()).collect();
     if own.is_empty() {

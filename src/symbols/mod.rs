@@ -21,6 +21,7 @@ mod table;
 pub use debug_file::{DebugFile, DebugFileError};
 pub use debug_info::{DebugInfo, DebugInfoError, SectionError, Slice};
 pub use debug_roots::{is_deleted, DebugRoots};
+pub(crate) use debuginfod::root_certs;
 pub use debuginfod::{Debuginfod, DebuginfodError, FailedRequest, RequestError};
 pub use frame::{frame, stack_pointer, unwind, Frame, Unwind};
 pub use image::{Arch, BuildIdentity, Damage, Image, ImageError, Malformed, Mismatch, OtherMachine, SymbolSource};

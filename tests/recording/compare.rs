@@ -412,7 +412,7 @@ fn a_latch_that_looks_missed_is_not_called_the_others() {
 #[test]
 fn reacquires_are_not_compared_with_a_dump() {
     let dump = Dump::parse(&format!("{TRX}\t12\t4000\n"), Unit::S).unwrap();
-    let a = Side::of_dump("ps.txt", &dump, 60.0, Some(1000.0));
+    let a = Side::of_dump("ps.txt", &dump, Some(60.0), Some(60_000.0));
     assert!(Comparison::new(&a, &woken("b", 600), Options::default()).reacquires.is_empty());
 }
 
@@ -420,7 +420,7 @@ fn reacquires_are_not_compared_with_a_dump() {
 fn an_old_dump_is_compared_without_claims() {
     let table = format!("{TRX}\t12\t4000\n{INDEX}\t3\t100\nwait/synch/cond/sql/COND_x\t99\t1\n");
     let dump = Dump::parse(&table, Unit::S).unwrap();
-    let a = Side::of_dump("ps.txt", &dump, 60.0, Some(1000.0));
+    let a = Side::of_dump("ps.txt", &dump, Some(60.0), Some(60_000.0));
     let b = side("b", &start(1), Load { trx: 400, index: 50, queries: 1000 });
     let comparison = Comparison::new(&a, &b, Options::default());
     assert!(comparison.changes.is_empty());
@@ -430,6 +430,46 @@ fn an_old_dump_is_compared_without_claims() {
     assert_eq!(trx.ratio.unwrap().interval, None);
     assert!(near(comparison.all.wait(Per::Second).unwrap().a, 0.25), "idle waits are not contention");
     assert!(comparison.remarks.iter().any(|remark| remark.contains("free latch")));
+}
+
+/// Returns a dump of 12 s for TRX, and of these seconds for INDEX.
+fn dump(index: u32, seconds: Option<f64>, statements: Option<f64>) -> Side {
+    let dump = Dump::parse(&format!("{TRX}\t12\t4000\n{INDEX}\t{index}\t100\n"), Unit::S).unwrap();
+    Side::of_dump(&format!("{index}.txt"), &dump, seconds, statements)
+}
+
+#[test]
+fn two_dumps_are_divided_by_what_both_have() {
+    let compared = |a: &Side, b: &Side| {
+        let comparison = Comparison::new(a, b, Options::default());
+        assert!(comparison.changes.is_empty());
+        let index = comparison.unclear.iter().find(|row| row.latch == INDEX).unwrap();
+        (comparison.per, index.wait(comparison.per).copied().unwrap(), comparison)
+    };
+    // 4 s and 36 s, for 1,000 and 2,000 statements.
+    let (per, wait, comparison) = compared(&dump(4, None, Some(1000.0)), &dump(36, Some(60.0), Some(2000.0)));
+    assert!(per == Per::Query && near(wait.a, 4.0) && near(wait.b, 18.0), "{wait:?}");
+    assert!(comparison.throughput.is_none() && comparison.all.wait(Per::Second).is_none());
+    // 4 s and 36 s, in 10 s and in 60 s.
+    let (per, wait, _) = compared(&dump(4, Some(10.0), Some(1.0)), &dump(36, Some(60.0), None));
+    assert!(per == Per::Second && near(wait.a, 0.4) && near(wait.b, 0.6), "{wait:?}");
+}
+
+#[test]
+fn dumps_with_nothing_in_common_are_compared_by_shares_alone() {
+    // 4 s of 16 s, and 36 s of 48 s.
+    let comparison = Comparison::new(&dump(4, None, Some(1000.0)), &dump(36, Some(60.0), None), Options::default());
+    let index = comparison.unclear.iter().find(|row| row.latch == INDEX).unwrap();
+    let share = index.wait(Per::Share).unwrap();
+    assert!(near(share.a, 0.25) && near(share.b, 0.75) && near(share.ratio.unwrap().value, 3.0), "{share:?}");
+    assert!(index.by.iter().all(|by| by.per == Per::Share || by.wait.is_none()), "{index:?}");
+    assert!(index.by.iter().all(|by| by.waits.is_none()), "{index:?}");
+    let text = Text(&comparison).to_string();
+    for words in ["a larger share is not a longer wait", "25.0%    75.0%     3.00", "A  4.txt · performance_schema\n"]
+    {
+        assert!(text.contains(words), "{words:?} is not in:\n{text}");
+    }
+    assert!(!text.contains("threads waiting") && !Html(&comparison).to_string().contains("Overall"), "{text}");
 }
 
 #[test]

@@ -76,6 +76,17 @@ fn comparisons_have_three_formats() {
     let dump = files.write("ps.txt", b"wait/synch/mutex/innodb/trx_mutex\t150000000000\t100\n");
     let text = prints(&["compare", "--from-ps", &dump, "--ps-unit", "ps", "--ps-duration", "1s", &b]);
     assert!(text.contains("innodb/trx_mutex") && text.contains("150ms"), "{text}");
+    let two = ["compare", "--from-ps", &dump, "--from-ps", &dump];
+    assert!(prints(&two).contains("shares of all waits"));
+    let seconds = ["--ps-duration", "10s", "--ps-duration", "20s"];
+    assert!(prints(&[&two[..], &seconds].concat()).contains(" · 20 s\n"));
+    let statements = ["--ps-statements", "1000", "--ps-statements", "500"];
+    let text = prints(&[&two[..], &statements].concat());
+    assert!(text.contains("150ms") && text.contains("300ms"), "{text}");
+    // 1,000 statements in a second of A, and 2,000 in a second of B.
+    let rates = ["--ps-duration", "1s", "--qps-a", "1000", "--qps-b", "2000"];
+    let text = prints(&[&two[..], &rates].concat());
+    assert!(text.contains("150ms") && text.contains("75.0ms"), "{text}");
 }
 
 #[test]
@@ -188,11 +199,19 @@ fn usage_is_checked() {
     let from = ["--from-ps", &dump, "--ps-unit", "ps", "--ps-duration", "7d"];
     fails(&[&["compare", &good, &good][..], &from].concat(), 2, "--from-ps");
     fails(&[&["compare", &good][..], &from].concat(), 1, "line 1 is not");
+    let dumps = ["compare", "--from-ps", &dump, "--from-ps", &dump];
+    fails(&[&dumps[..], &[&good]].concat(), 2, "--from-ps a second time");
+    fails(&[&dumps[..], &["--ps-statements", "1"]].concat(), 2, "for each --from-ps");
+    fails(&[&dumps[..], &["--qps-b", "1"]].concat(), 1, "line 1 is not");
+    let (one, rate) = (["compare", "--from-ps", &dump, &good], ["--qps-a", "5"]);
+    fails(&[&one[..], &rate].concat(), 2, "give --ps-duration too");
+    fails(&[&one[..], &rate, &["--ps-statements", "5"]].concat(), 2, "say the same");
+    fails(&["compare", "--from-ps", &dump], 2, "a second time");
     let status = |args: &[&str]| armtrace(args).status.code();
     for args in [
         &["compare", &good, &good, "--usd-a", "1"][..],
         &["compare", &good, &good, "--ghz-a", "0"],
-        &["compare", &good, "--from-ps", &dump],
+        &["compare", &good, &good, "--ps-duration", "1s"],
         &["record", "--pid", "1"],
         &["record", "--pid", "1", "-o", "x", "--duration", "60"],
         &["record", "--pid", "1", "-o", "x", "--label", "threads"],

@@ -13,9 +13,9 @@ use parking_lot::Mutex;
 use super::passwords::Passwords;
 use super::settings::{Settings, SettingsError};
 use super::tls::{self, TlsError};
-use super::yaml::{self, YamlError};
 use super::WebConfig;
 use crate::export::connections::Network;
+use crate::yaml::{self, YamlError};
 
 /// The largest file that is read, be it the configuration or a certificate.
 const MOST_BYTES: u64 = 1 << 20;

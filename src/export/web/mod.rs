@@ -5,15 +5,14 @@ mod file;
 mod passwords;
 mod settings;
 mod tls;
-mod yaml;
 
 use axum::http::HeaderMap;
 use axum::response::Response;
 use rustls::ServerConfig;
 use std::sync::Arc;
 
+pub use crate::yaml::{parse as parse_yaml, YamlError};
 pub use file::{Web, WebFileError};
-pub use yaml::{parse as parse_yaml, YamlError};
 
 use passwords::Users;
 

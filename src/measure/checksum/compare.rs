@@ -17,7 +17,7 @@ pub(crate) fn costs(recording: &Recording) -> Option<Vec<Sample>> {
     let sample = |second: &Second| {
         let cpu = second.cpu.iter().filter(|delta| is_counted[delta.row]).map(|delta| delta.counts[0] as f64);
         let bytes = second.checksum_calls.iter().map(|&CountsDelta { counts: [_, bytes], .. }| bytes as f64);
-        Sample { amount: cpu.sum::<f64>() / 1e9, per: bytes.sum::<f64>() / 1024.0 }
+        Sample { amount: cpu.sum::<f64>() / 1e9, per: bytes.sum::<f64>() / 1024.0, host: 0 }
     };
     let samples: Vec<Sample> = recording.seconds.iter().map(sample).collect();
     let cpu: f64 = samples.iter().map(|sample| sample.amount).sum();

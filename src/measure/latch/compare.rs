@@ -95,7 +95,7 @@ impl Series {
 
     /// Returns the remote part of the wait time in each second.
     fn shares(&self) -> Vec<Sample> {
-        let sample = |(&remote, &local): (&f64, &f64)| Sample { amount: remote, per: remote + local };
+        let sample = |(&remote, &local): (&f64, &f64)| Sample { amount: remote, per: remote + local, host: 0 };
         self.remote.iter().zip(&self.local).map(sample).collect()
     }
 }

@@ -23,7 +23,6 @@ impl Display for Html<'_, Comparison> {
         let body = html! {
             (about("A", &comparison.a))
             (about("B", &comparison.b))
-            h2 { "Overall" }
             (in_all(comparison))
             (list(&sentences(comparison)))
             (changes(comparison))
@@ -44,16 +43,26 @@ fn about(letter: &str, about: &About) -> Markup {
     let labels: Vec<String> = about.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
     html! {
         h1 { (letter) ": " (title(about)) }
-        p.soft { (format!("{:.0} s recorded {}", about.duration, labels.join(" "))) }
+        @if about.duration > 0.0 {
+            p.soft { (format!("{:.0} s recorded {}", about.duration, labels.join(" "))) }
+        }
     }
 }
 
 fn in_all(comparison: &Comparison) -> Markup {
-    let rows = figures(comparison).into_iter().map(|figure| {
-        let (times, interval) = (times(figure.ratio), interval(figure.ratio));
-        (figure.name, vec![figure.a, figure.b, times, interval])
-    });
-    table_of_words(&["", "A", "B", "B/A", "95 % interval"], rows)
+    let rows: Vec<_> = figures(comparison)
+        .into_iter()
+        .map(|figure| {
+            let (times, interval) = (times(figure.ratio), interval(figure.ratio));
+            (figure.name, vec![figure.a, figure.b, times, interval])
+        })
+        .collect();
+    html! {
+        @if !rows.is_empty() {
+            h2 { "Overall" }
+            (table_of_words(&["", "A", "B", "B/A", "95 % interval"], rows.into_iter()))
+        }
+    }
 }
 
 /// Returns the latches that changed, those that may have, and the wake-ups.

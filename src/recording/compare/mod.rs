@@ -10,8 +10,8 @@ mod text;
 pub use html::Html;
 pub use ps::{Dump, PsError, Unit};
 pub use scaling::{Growth, Point, Scaling, ScalingError};
-pub use side::Side;
-pub use stats::{is_there, rate, ratio, Ratio, Sample, ScalabilityLaw, LEAST_POINTS, LEAST_SAMPLES};
+pub use side::{About, Fleet, Side};
+pub use stats::{is_there, rate, ratio, Ratio, Sample, ScalabilityLaw, LEAST_HOSTS, LEAST_POINTS, LEAST_SAMPLES};
 pub(crate) use text::{interval, times};
 pub use text::{Figure, Text};
 
@@ -120,10 +120,12 @@ pub enum Per {
     Query,
     /// Per second and CPU.
     Core,
+    /// As a share of the wait for all latches: where nothing else is known of both systems.
+    Share,
 }
 
 impl Per {
-    /// All units, in the order in which rows have them.
+    /// The units that rows have, in this order. They have [`Per::Share`] only if latches are ranked by it.
     pub const ALL: [Per; 3] = [Per::Second, Per::Query, Per::Core];
 
     /// Returns the words that follow a figure: `per second`.
@@ -132,6 +134,7 @@ impl Per {
             Per::Second => "per second",
             Per::Query => "per 1,000 statements",
             Per::Core => "per second and CPU",
+            Per::Share => "as a share of all",
         }
     }
 }
@@ -194,7 +197,7 @@ pub struct By {
 pub struct Row {
     /// The event name, or `all latches`.
     pub latch: String,
-    /// The waits by each unit of [`Per::ALL`].
+    /// The waits by each unit of [`Per::ALL`], and by the one that latches are ranked by.
     pub by: Vec<By>,
     /// The share of the wait time spent awake, 0 to 1, of A and of B; `None` if it is unknown or there were no waits.
     pub awake: [Option<f64>; 2],
@@ -214,14 +217,13 @@ impl Row {
             let of = |i: usize| sides[i].samples(per, series[i].map(figure));
             Pair::new(&of(0)?, &of(1)?)
         };
-        let by: Vec<By> = Per::ALL
-            .into_iter()
-            .map(|per| By {
-                per,
-                wait: samples(per, |s| &s.wait),
-                waits: samples(per, |s| &s.waits).filter(|_| are_counted(sides)),
-            })
-            .collect();
+        let by = |per: Per| By {
+            per,
+            wait: samples(per, |s| &s.wait),
+            waits: samples(per, |s| &s.waits).filter(|_| are_counted(sides) && per != Per::Share),
+        };
+        let shares = (ranked_by == Per::Share).then_some(Per::Share);
+        let by: Vec<By> = Per::ALL.into_iter().chain(shares).map(by).collect();
         let ranked = by.iter().find(|by| by.per == ranked_by).and_then(|by| by.wait);
         let claim = match [0, 1].map(|i| series[i].is_some_and(|series| series.total() > 0.0)) {
             [true, true] | [false, false] => claim(ranked.and_then(|wait| wait.ratio)),
@@ -361,8 +363,7 @@ impl Comparison {
     /// Compares two systems.
     pub fn new(a: &Side, b: &Side, options: Options) -> Comparison {
         let sides = [a, b];
-        let both_count = sides.iter().all(|side| side.has(Per::Query));
-        let per = options.per.unwrap_or(if both_count { Per::Query } else { Per::Second });
+        let per = options.per.unwrap_or_else(|| usual_unit(sides));
         let latches = rows(sides, |side| Some(&side.latches), per);
         let (unclear, changes) = latches.into_iter().partition(|row| row.claim == Claim::Unclear);
         let throughput = Pair::new(&a.throughput().unwrap_or_default(), &b.throughput().unwrap_or_default());
@@ -399,6 +400,12 @@ impl Comparison {
         sections.extend(self.parts.sections());
         sections
     }
+}
+
+/// Returns what latches are ranked by if the user does not say: the first that both systems count.
+fn usual_unit(sides: [&Side; 2]) -> Per {
+    let both_count = |per: &Per| sides.iter().all(|side| side.has(*per));
+    [Per::Query, Per::Second].into_iter().find(both_count).unwrap_or(Per::Share)
 }
 
 /// Returns a row for each latch of either, the largest difference first; empty unless both have that figure.
@@ -482,15 +489,22 @@ fn remarks(comparison: &Comparison, sides: [&Side; 2]) -> Vec<String> {
         remarks.extend(side.remarks.iter().map(|remark| format!("{letter}: {remark}")));
     }
     if comparison.per == Per::Second && comparison.throughput.is_none() {
+        let remedy = match sides.iter().any(|side| side.is_fleet()) {
+            true => "run armtrace with --mysql on all hosts",
+            false => "record with --mysql, or give --qps-a and --qps-b",
+        };
+        remarks.push(format!(
+            "A system that serves more statements also waits more per second. For figures per statement, {remedy}."
+        ));
+    }
+    if comparison.per == Per::Share {
         remarks.push(
-            "A system that serves more statements also waits more per second. For figures per statement, record with \
-             --mysql, or give --qps-a and --qps-b."
+            "Only shares of all waits are compared, because A and B have neither statements nor seconds in common: \
+             a larger share is not a longer wait. Give --ps-statements or --ps-duration for each dump."
                 .to_owned(),
         );
     }
-    if sides.iter().any(|side| !side.is_long_enough()) {
-        remarks.push(format!("No difference is called clear: that takes at least {LEAST_SAMPLES} seconds of each."));
-    }
+    remarks.extend(how_certain(sides));
     remarks.extend(remark(sides));
     if comparison.a.flavor != comparison.b.flavor {
         remarks.push(
@@ -500,6 +514,30 @@ fn remarks(comparison: &Comparison, sides: [&Side; 2]) -> Vec<String> {
         );
     }
     remarks
+}
+
+/// Returns what the intervals cover, and why there are none.
+fn how_certain(sides: [&Side; 2]) -> Vec<String> {
+    let (is_fleet, is_short) =
+        (sides.iter().any(|side| side.is_fleet()), sides.iter().any(|side| !side.is_long_enough()));
+    let of_one_host = ["A", "B"].into_iter().zip(sides).filter(|(_, side)| side.hosts() < LEAST_HOSTS);
+    let of_one_host: Vec<&str> = of_one_host.map(|(letter, _)| letter).collect();
+    match (is_short, is_fleet) {
+        (true, true) => vec![format!(
+            "No difference is called clear: that takes at least {LEAST_SAMPLES} windows, or {LEAST_HOSTS} hosts, of \
+             each."
+        )],
+        (true, false) => {
+            vec![format!("No difference is called clear: that takes at least {LEAST_SAMPLES} seconds of each.")]
+        }
+        (false, true) if of_one_host.is_empty() => Vec::new(),
+        (false, true) => vec![format!(
+            "The intervals are over time alone, because {} one host: how much hosts differ among themselves is not \
+             known.",
+            if of_one_host.len() == 2 { "A and B have".to_owned() } else { format!("{} has", of_one_host[0]) }
+        )],
+        (false, false) => Vec::new(),
+    }
 }
 
 /// Returns the name and heading of a system in one line.

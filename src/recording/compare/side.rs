@@ -1,10 +1,10 @@
 //! One of the systems that are compared: a recording, or a dump of performance_schema.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
-use super::{Dump, Per, Sample, SideParts, LEAST_SAMPLES};
+use super::{Dump, Per, Sample, SideParts, LEAST_HOSTS, LEAST_SAMPLES};
 use crate::measure::checksum;
 use crate::measure::cpu::compare::{seconds_by_class, OrderingSide};
 use crate::measure::latch::compare::HandoffSide;
@@ -32,8 +32,29 @@ pub struct About {
     pub cores: Option<f64>,
     /// The CPUs' highest clock, in GHz; `None` if it is not known.
     pub ghz: Option<f64>,
-    /// The length of the recording, in seconds.
+    /// The length of the recording, in seconds; 0 for a dump of which it is not known.
     pub duration: f64,
+    /// What the figures are of, if they come from Prometheus.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fleet: Option<Fleet>,
+}
+
+/// The servers and the time that a system's figures from Prometheus are of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Fleet {
+    /// The number of servers.
+    pub servers: usize,
+    /// The number of hosts that they run on.
+    pub hosts: usize,
+    /// The windows of all servers that the figures are of.
+    pub windows: usize,
+    /// Windows that are left out, because they have no data, or the server or armtrace was restarted in them.
+    pub windows_left_out: usize,
+    /// The beginning of the range, in milliseconds since 1970, UTC.
+    pub from_ms: i64,
+    /// The end of the range, likewise.
+    pub to_ms: i64,
 }
 
 /// The waits for one latch, second by second.
@@ -104,8 +125,10 @@ pub struct Side {
     pub about: About,
     /// Whether waits are times only, read from the threads' stacks.
     pub(super) sampled: bool,
-    /// The exact lengths of its seconds, in seconds.
+    /// The exact lengths of its seconds, in seconds; 0 if they are not known.
     pub(super) lengths: Vec<f64>,
+    /// The host of each of its seconds; empty if all are of one.
+    hosts: Vec<usize>,
     /// Statements in each second.
     queries: Option<Vec<f64>>,
     /// CPU seconds in each second.
@@ -151,6 +174,7 @@ impl Side {
                 cores: Some(host.server_cpus.unwrap_or(host.cpus)).filter(|n| *n > 0).map(f64::from),
                 ghz: host.ghz,
                 duration: recording.duration().as_secs_f64(),
+                fleet: None,
             },
             sampled: recording.start.sampled,
             queries: given.or_else(|| each(|second| second.queries)),
@@ -166,14 +190,26 @@ impl Side {
             code: recording.code.clone(),
             barriers: recording.end.as_ref().map(|end| end.static_barriers.clone()).unwrap_or_default(),
             remarks: remarks(recording),
+            hosts: Vec::new(),
             lengths,
         };
         side.add_latches(recording);
         side
     }
 
-    /// Returns the figures of a dump. It has one sum over all its `seconds`, so how certain it is cannot be known.
-    pub fn of_dump(name: &str, dump: &Dump, seconds: f64, qps: Option<f64>) -> Side {
+    /// Returns the figures of several servers, whose windows are the seconds of one recording. `hosts` has the number of
+    /// each window's host.
+    pub fn of_fleet(about: About, recording: &Recording, hosts: Vec<usize>, remarks: Vec<String>) -> Side {
+        let mut side = Side::of_recording("", recording, None);
+        side.about = about;
+        side.hosts = hosts;
+        side.remarks.splice(0..0, remarks);
+        side
+    }
+
+    /// Returns the figures of a dump. It has one sum over all its `seconds` and `statements`, each of which may be
+    /// unknown, so how certain it is cannot be known.
+    pub fn of_dump(name: &str, dump: &Dump, seconds: Option<f64>, statements: Option<f64>) -> Side {
         let mut all = empty(1);
         let mut latches = BTreeMap::new();
         for (latch, wait, waits) in &dump.rows {
@@ -182,6 +218,7 @@ impl Side {
             series.add(0, &added);
             all.add(0, &added);
         }
+        let seconds = seconds.unwrap_or(0.0);
         let remark = "performance_schema counts every acquisition, even of a free latch: compare the time waited, not the waits.";
         Side {
             about: About {
@@ -192,7 +229,8 @@ impl Side {
             },
             sampled: false,
             lengths: vec![seconds],
-            queries: qps.map(|qps| vec![qps * seconds]),
+            hosts: Vec::new(),
+            queries: statements.map(|statements| vec![statements]),
             server_cpu: None,
             latches,
             all,
@@ -232,9 +270,19 @@ impl Side {
         }
     }
 
-    /// Returns whether it has enough seconds for an interval.
+    /// Returns whether it has enough seconds or hosts for an interval.
     pub(super) fn is_long_enough(&self) -> bool {
-        self.lengths.len() >= LEAST_SAMPLES
+        self.lengths.len() >= LEAST_SAMPLES || self.hosts() >= LEAST_HOSTS
+    }
+
+    /// Returns whether its figures come from Prometheus.
+    pub(super) fn is_fleet(&self) -> bool {
+        self.about.fleet.is_some()
+    }
+
+    /// Returns the number of hosts.
+    pub(super) fn hosts(&self) -> usize {
+        self.hosts.iter().collect::<BTreeSet<_>>().len().max(1)
     }
 
     /// Returns whether it counts this unit.
@@ -247,7 +295,8 @@ impl Side {
     pub(crate) fn samples(&self, per: Per, amounts: Option<&[f64]>) -> Option<Vec<Sample>> {
         let units = self.units(per)?;
         let amount = |i: usize| amounts.and_then(|amounts| amounts.get(i)).copied().unwrap_or(0.0);
-        Some(units.into_iter().enumerate().map(|(i, per)| Sample { amount: amount(i), per }).collect())
+        let host = |i: usize| self.hosts.get(i).copied().unwrap_or(0);
+        Some(units.into_iter().enumerate().map(|(i, per)| Sample { amount: amount(i), per, host: host(i) }).collect())
     }
 
     /// Returns each second's statements and length.
@@ -256,13 +305,15 @@ impl Side {
     }
 
     fn units(&self, per: Per) -> Option<Vec<f64>> {
+        let lengths = || Some(&self.lengths).filter(|lengths| lengths.iter().sum::<f64>() > 0.0);
         match per {
-            Per::Second => Some(self.lengths.clone()),
+            Per::Second => lengths().cloned(),
             Per::Query => Some(self.queries.as_ref()?.iter().map(|queries| queries / 1000.0).collect()),
             Per::Core => {
                 let cores = self.about.cores?;
-                Some(self.lengths.iter().map(|length| length * cores).collect())
+                Some(lengths()?.iter().map(|length| length * cores).collect())
             }
+            Per::Share => Some(self.all.wait.clone()),
         }
     }
 }

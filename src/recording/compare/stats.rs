@@ -1,9 +1,13 @@
 //! Computes how certain ratios are, and how throughput grows with threads, from plain numbers.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 /// The fewest seconds for which an interval has a meaning.
 pub const LEAST_SAMPLES: usize = 10;
+/// The fewest hosts of each system for an interval over hosts.
+pub const LEAST_HOSTS: usize = 2;
 /// The most samples. Longer recordings are pooled into this many, so that resampling takes no longer.
 const MOST_SAMPLES: usize = 240;
 const RESAMPLES: usize = 2000;
@@ -19,6 +23,8 @@ pub struct Sample {
     pub amount: f64,
     /// The units.
     pub per: f64,
+    /// The host that it is of; the same number on A and on B if it is the same host.
+    pub host: usize,
 }
 
 /// A figure of the second of two systems, divided by that of the first.
@@ -49,9 +55,16 @@ impl Ratio {
 ///
 /// The interval is a percentile bootstrap. Adjacent seconds are drawn together in blocks, because what happens in one
 /// second continues in the next. Drawn one by one, they would make the interval too narrow.
+///
+/// If both have several hosts, the interval is over hosts instead: the windows of one host are too much alike to count
+/// as so many observations.
 pub fn ratio(a: &[Sample], b: &[Sample]) -> Option<Ratio> {
     let value = rate(b)? / rate(a)?;
     (value.is_finite() && value > 0.0).then_some(())?;
+    let hosts = [by_host(a), by_host(b)];
+    if hosts.iter().all(|hosts| hosts.len() >= LEAST_HOSTS) {
+        return Some(Ratio { value, interval: over_hosts(value, &hosts) });
+    }
     let (a, b) = (pooled(a), pooled(b));
     let interval = (a.len() >= LEAST_SAMPLES && b.len() >= LEAST_SAMPLES).then(|| interval(&a, &b)).flatten();
     Some(Ratio { value, interval })
@@ -64,15 +77,93 @@ pub fn rate(samples: &[Sample]) -> Option<f64> {
 }
 
 fn sum<'a>(samples: impl Iterator<Item = &'a Sample>) -> Sample {
-    samples.fold(Sample::default(), |sum, s| Sample { amount: sum.amount + s.amount, per: sum.per + s.per })
+    samples.fold(Sample::default(), |sum, s| Sample {
+        amount: sum.amount + s.amount,
+        per: sum.per + s.per,
+        host: s.host,
+    })
+}
+
+/// Returns the sum of each host's samples.
+fn by_host(samples: &[Sample]) -> BTreeMap<usize, Sample> {
+    let mut hosts = BTreeMap::<usize, Sample>::new();
+    for sample in samples {
+        let host = hosts.entry(sample.host).or_default();
+        host.amount += sample.amount;
+        host.per += sample.per;
+    }
+    hosts
+}
+
+/// Returns the interval of a ratio of two systems with several hosts each.
+///
+/// A rate is a sum of amounts over a sum of units. To first order, a host moves its logarithm by its own amount beyond
+/// what its units would have at the system's rate, over the sum of all amounts; the spread of these contributions among
+/// hosts gives the error. If both systems are the same hosts, as before and after an upgrade, each is compared with
+/// itself, so that what hosts differ in does not count. Quantiles are those of Student's t, because hosts may be few.
+fn over_hosts(ratio: f64, hosts: &[BTreeMap<usize, Sample>; 2]) -> Option<[f64; 2]> {
+    let [a, b] = [contributions(&hosts[0])?, contributions(&hosts[1])?];
+    let (variance, freedom) = if a.keys().eq(b.keys()) {
+        let differences: Vec<f64> = a.iter().map(|(host, of_a)| b[host] - of_a).collect();
+        (variance_of_sum(&differences), differences.len() as f64 - 1.0)
+    } else {
+        welch([a, b].map(|of| of.into_values().collect()))
+    };
+    let half = student(freedom) * variance.sqrt();
+    Some([ratio * (-half).exp(), ratio * half.exp()])
+}
+
+/// Returns what each host adds to the logarithm of its system's rate.
+fn contributions(hosts: &BTreeMap<usize, Sample>) -> Option<BTreeMap<usize, f64>> {
+    let all = sum(hosts.values());
+    let rate = all.amount / all.per;
+    (rate > 0.0).then(|| hosts.iter().map(|(host, own)| (*host, (own.amount - rate * own.per) / all.amount)).collect())
+}
+
+/// Returns the variance of the sum of independent numbers whose mean is 0, from the numbers themselves.
+fn variance_of_sum(numbers: &[f64]) -> f64 {
+    let n = numbers.len() as f64;
+    n / (n - 1.0) * numbers.iter().map(|number| number * number).sum::<f64>()
+}
+
+/// Returns the variance of the difference of two independent sums, and its degrees of freedom after Welch and
+/// Satterthwaite.
+fn welch(numbers: [Vec<f64>; 2]) -> (f64, f64) {
+    let variances = numbers.each_ref().map(|numbers| variance_of_sum(numbers));
+    let all: f64 = variances.iter().sum();
+    let parts =
+        variances.iter().zip(&numbers).map(|(variance, numbers)| variance * variance / (numbers.len() as f64 - 1.0));
+    let parts: f64 = parts.sum();
+    (all, if parts > 0.0 { all * all / parts } else { 1.0 })
+}
+
+/// Returns the 97.5th percentile of Student's t; for a broken number of degrees of freedom, that of the whole number
+/// below it, which is wider.
+fn student(freedom: f64) -> f64 {
+    const FEW: [f64; 10] = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228];
+    const NORMAL: f64 = 1.959_964;
+    // Two equal variances have a whole number, but for rounding.
+    let whole = (freedom + 1e-6).floor().max(1.0);
+    match FEW.get(whole as usize - 1) {
+        Some(quantile) => *quantile,
+        // The first terms of the expansion in 1 / freedom: right to 0.001 from 11 on.
+        None => NORMAL + 2.3722 / whole + 2.8225 / whole.powi(2) + 2.556 / whole.powi(3),
+    }
 }
 
 fn pooled(samples: &[Sample]) -> Vec<Sample> {
     samples.chunks(samples.len().div_ceil(MOST_SAMPLES).max(1)).map(|chunk| sum(chunk.iter())).collect()
 }
 
-/// Returns whether the amount is clearly above zero: whether nearly all resamples have some.
+/// Returns whether the amount is clearly above zero: whether nearly all resamples, of hosts if there are several, have
+/// some.
 pub fn is_there(samples: &[Sample]) -> bool {
+    let hosts = by_host(samples);
+    if hosts.len() >= LEAST_HOSTS {
+        let with_none = hosts.values().filter(|host| host.amount <= 0.0).count();
+        let all_have_none = (with_none as f64 / hosts.len() as f64).powi(hosts.len() as i32);
+        return all_have_none < (1.0 - CONFIDENCE) / 2.0;
+    }
     let samples = pooled(samples);
     let mut random = fastrand::Rng::with_seed(SEED);
     let with_none = (0..RESAMPLES).filter(|_| resampled(&samples, &mut random).amount <= 0.0).count();
@@ -100,7 +191,8 @@ fn resampled(samples: &[Sample], random: &mut fastrand::Rng) -> Sample {
     while left > 0 {
         let (first, length) = (random.usize(..samples.len()), block.min(left));
         let one = sum(samples.iter().cycle().skip(first).take(length));
-        drawn = Sample { amount: drawn.amount + one.amount, per: drawn.per + one.per };
+        drawn.amount += one.amount;
+        drawn.per += one.per;
         left -= length;
     }
     drawn
@@ -210,7 +302,7 @@ mod tests {
     use super::*;
 
     fn samples(amounts: &[f64], per: f64) -> Vec<Sample> {
-        amounts.iter().map(|&amount| Sample { amount, per }).collect()
+        amounts.iter().map(|&amount| Sample { amount, per, host: 0 }).collect()
     }
 
     /// Values around a mean, without chance.
@@ -221,8 +313,8 @@ mod tests {
     #[test]
     fn a_ratio_is_of_rates_not_of_means_of_rates() {
         // 30 ms in 300 statements, and 30 ms in 100: three times as much for each.
-        let a = [Sample { amount: 10.0, per: 200.0 }, Sample { amount: 20.0, per: 100.0 }];
-        let b = [Sample { amount: 25.0, per: 50.0 }, Sample { amount: 5.0, per: 50.0 }];
+        let a = [(10.0, 200.0), (20.0, 100.0)].map(|(amount, per)| Sample { amount, per, host: 0 });
+        let b = [(25.0, 50.0), (5.0, 50.0)].map(|(amount, per)| Sample { amount, per, host: 0 });
         let ratio = ratio(&a, &b).unwrap();
         assert!((ratio.value - 3.0).abs() < 1e-12, "{ratio:?}");
         assert_eq!(ratio.interval, None, "two seconds tell nothing of how sure that is");
@@ -274,6 +366,55 @@ mod tests {
         assert!(!is_there(&in_seconds(1)) && !is_there(&in_seconds(2)));
         assert!(is_there(&in_seconds(20)));
         assert!(!is_there(&samples(&[1.0; 5], 1.0)) && !is_there(&[]), "too few seconds");
+    }
+
+    /// Returns ten samples of each host, with these amounts in each.
+    fn of_hosts(amounts: &[(usize, f64)]) -> Vec<Sample> {
+        amounts.iter().flat_map(|&(host, amount)| [Sample { amount, per: 1.0, host }; 10]).collect()
+    }
+
+    fn ends(a: &[(usize, f64)], b: &[(usize, f64)]) -> [f64; 2] {
+        ratio(&of_hosts(a), &of_hosts(b)).unwrap().interval.unwrap()
+    }
+
+    #[test]
+    fn several_hosts_have_an_interval_over_hosts() {
+        // By hand: hosts at 9 and 11 are off by 1/20 each of the sum, so the variance is 2 (1/400 + 1/400) on either
+        // side, 0.02 in all, and Student's t with 2 degrees of freedom is 4.303.
+        let [low, high] = ends(&[(0, 9.0), (1, 11.0)], &[(2, 18.0), (3, 22.0)]);
+        let half = 4.303 * 0.02_f64.sqrt();
+        assert!((low / (2.0 * (-half).exp()) - 1.0).abs() < 1e-9 && (high / (2.0 * half.exp()) - 1.0).abs() < 1e-9);
+        // More windows of the same hosts are no further evidence, and hosts that are alike are.
+        let [low, high] = ends(&[(0, 9.9), (1, 10.1), (2, 10.0)], &[(3, 20.1), (4, 19.9), (5, 20.0)]);
+        assert!(low > 1.9 && high < 2.1, "{low} to {high}");
+    }
+
+    #[test]
+    fn the_same_hosts_are_compared_with_themselves() {
+        let (a, b) = ([(0, 1.0), (1, 10.0), (2, 20.0)], [(0, 2.0), (1, 20.0), (2, 40.0)]);
+        let [low, high] = ends(&a, &b);
+        assert!((low - 2.0).abs() < 1e-9 && (high - 2.0).abs() < 1e-9, "each host has twice as much: {low} to {high}");
+        let others = b.map(|(host, amount)| (host + 3, amount));
+        let [low, high] = ends(&a, &others);
+        assert!(low < 0.5 && high > 8.0, "{low} to {high}");
+    }
+
+    /// As tables have them.
+    #[test]
+    fn quantiles_are_those_of_students_t() {
+        for (freedom, quantile) in
+            [(0.5, 12.706), (1.0, 12.706), (2.9, 4.303), (10.0, 2.228), (11.0, 2.201), (20.0, 2.086), (1e9, 1.960)]
+        {
+            assert!((student(freedom) - quantile).abs() < 0.001, "{freedom}: {}", student(freedom));
+        }
+    }
+
+    #[test]
+    fn what_only_some_hosts_have_may_be_chance() {
+        assert!(is_there(&of_hosts(&[(0, 1.0), (1, 1.0)])));
+        assert!(!is_there(&of_hosts(&[(0, 1.0), (1, 0.0)])));
+        assert!(!is_there(&of_hosts(&[(0, 1.0), (1, 1.0), (2, 0.0)])), "3.7 % of all draws have only the third");
+        assert!(is_there(&of_hosts(&[(0, 1.0), (1, 1.0), (2, 1.0), (3, 0.0)])));
     }
 
     /// An hour is as quick as minutes, and no less right.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
 
+use super::side::About;
 use super::{title, Claim, Comparison, Growth, Pair, Per, Ratio, Row, Scaling};
 use crate::present::format::{self, NOTHING};
 use crate::present::names::{cut_middle, short_names};
@@ -23,10 +24,9 @@ impl Display for Text<'_, Comparison> {
         let comparison = self.0;
         for (letter, about) in [("A", &comparison.a), ("B", &comparison.b)] {
             let labels: String = about.labels.iter().map(|(key, value)| format!(" · {key}={value}")).collect();
-            writeln!(f, "{letter}  {}{labels} · {:.0} s", title(about), about.duration)?;
+            writeln!(f, "{letter}  {}{labels}{}", title(about), length(about))?;
         }
-        writeln!(f, "\n{:34} {:>9} {:>9} {:>8}  95 % interval", "", "A", "B", "B/A")?;
-        figures(comparison).iter().try_for_each(|figure| writeln!(f, "{figure}"))?;
+        overall(f, &figures(comparison))?;
         for line in sentences(comparison) {
             writeln!(f, "{line}")?;
         }
@@ -48,6 +48,23 @@ impl Display for Text<'_, Comparison> {
         differing(f, "setting ", &comparison.settings)?;
         remarks(f, &comparison.remarks)
     }
+}
+
+/// Returns the length of a recording, if it is known, to follow its name.
+fn length(about: &About) -> String {
+    if about.duration > 0.0 {
+        format!(" · {:.0} s", about.duration)
+    } else {
+        String::new()
+    }
+}
+
+fn overall(f: &mut Formatter, figures: &[Figure]) -> fmt::Result {
+    if figures.is_empty() {
+        return Ok(());
+    }
+    writeln!(f, "\n{:34} {:>9} {:>9} {:>8}  95 % interval", "", "A", "B", "B/A")?;
+    figures.iter().try_for_each(|figure| writeln!(f, "{figure}"))
 }
 
 fn differing(f: &mut Formatter, what: &str, values: &BTreeMap<String, [Option<String>; 2]>) -> fmt::Result {
@@ -185,7 +202,11 @@ pub(super) fn shares(row: &Row) -> [[String; 2]; 3] {
 /// Returns the wait of A and of B, their ratio and its interval.
 pub(super) fn cells(row: &Row, per: Per) -> [String; 4] {
     let wait = row.wait(per);
-    let time = |seconds: Option<f64>| seconds.map_or(NOTHING.to_owned(), |s| format::nanoseconds(s * 1e9));
+    let written = |amount: f64| match per {
+        Per::Share => format::percent(amount),
+        Per::Second | Per::Query | Per::Core => format::nanoseconds(amount * 1e9),
+    };
+    let time = |amount: Option<f64>| amount.map_or(NOTHING.to_owned(), written);
     let ratio = wait.and_then(|wait| wait.ratio);
     let (times, interval) = match row.claim {
         Claim::OnlyA => ("only A".to_owned(), String::new()),

@@ -80,6 +80,11 @@ impl Prometheus {
         prometheus
     }
 
+    /// Returns the URL below which its API is.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
     /// Returns the series of an instant query, each with its labels and value.
     pub fn query(&self, promql: &str) -> Result<Vec<Value>, String> {
         let path = format!("/api/v1/query?query={}", http::url_encode(promql));
@@ -111,6 +116,58 @@ impl Prometheus {
 }
 
 impl Drop for Prometheus {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// A running VictoriaMetrics that scrapes each second. Dropping it stops it.
+///
+/// Needs Debian's package `victoria-metrics`.
+pub struct VictoriaMetrics {
+    process: Child,
+    _directory: TempDir,
+    address: String,
+}
+
+impl VictoriaMetrics {
+    /// Starts it with these targets, for example `127.0.0.1:9435`, and waits until it is ready.
+    pub fn scraping(targets: &[String]) -> VictoriaMetrics {
+        let directory = tempfile::tempdir().unwrap();
+        let address = free_address();
+        let config = directory.path().join("scrape.yml");
+        let jobs = format!(
+            "global: {{scrape_interval: 1s, scrape_timeout: 1s}}\n\
+             scrape_configs: [{{job_name: armtrace, static_configs: [{{targets: {targets:?}}}]}}]\n"
+        );
+        fs::write(&config, jobs).unwrap();
+        let mut command = Command::new("victoria-metrics");
+        command
+            .arg(format!("-promscrape.config={}", config.display()))
+            .arg(format!("-storageDataPath={}", directory.path().join("data").display()))
+            .arg(format!("-httpListenAddr={address}"))
+            .arg("-search.latencyOffset=1s")
+            .stdout(Stdio::null())
+            .stderr(File::create(directory.path().join("log")).unwrap());
+        // SAFETY: prctl is async-signal-safe.
+        unsafe { command.pre_exec(|| Ok(_ = libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL))) };
+        let process = command.spawn().expect("victoria-metrics starts; Debian's package victoria-metrics has it");
+        let began = Instant::now();
+        while !http::get(&address, "/health").is_ok_and(|answer| answer.head.contains(" 200 ")) {
+            assert!(began.elapsed() < Duration::from_secs(60), "victoria-metrics is not ready");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        VictoriaMetrics { process, _directory: directory, address }
+    }
+
+    /// Returns the URL below which its API is.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+}
+
+impl Drop for VictoriaMetrics {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();

@@ -26,7 +26,7 @@ export CLANG_FORMAT ?= $(notdir $(or $(shell command -v clang-format-16),clang-f
 VM_SCRIPTS := $(addprefix tests/vm/,common data image system kernel guest check live matrix server-binary packages packaged text smoke) scripts/debs packaging/dist packaging/sbom packaging/packages fuzz/run fuzz/seed
 
 .PHONY: help demo build setup check deny fmt fmt-check fmt-check-rust fmt-check-bpf lint clippy shellcheck
-.PHONY: unit unit-tests programs prometheus binaries live chaos schemas truth truth-page guest test test-all bench bench-counting clean
+.PHONY: unit unit-tests programs prometheus binaries live live-advice chaos schemas truth truth-page guest test test-all bench bench-counting clean
 
 help: ## this list
 	@sed -n -e 's/^##@ \(.*\)/\n\1/p' -e 's/^\([a-z0-9-]*\):[^#]*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -92,6 +92,9 @@ setup: ## install what is missing for all tests, on Debian or Ubuntu (FOR=check:
 
 live: setup ## tests on real servers under load, as root (ARGS=name picks some)
 	cargo test --locked --release --test live $(RUNNER) -- --test-threads=1 --skip guest:: $(ARGS)
+
+live-advice: setup ## makes causes of waits on real servers, and follows what the report says to do, as root: three minutes
+	cargo test --locked --release --test live $(RUNNER) -- --test-threads=1 --nocapture --include-ignored advice::
 
 chaos: setup ## kills at random moments, attachments, churn, and slow clients, as root: an hour (ROUNDS=300 CYCLES=1000 TABLES=20000)
 	ARMTRACE_CHAOS=$(or $(ROUNDS),300) ARMTRACE_CYCLES=$(or $(CYCLES),1000) ARMTRACE_CHURN=$(or $(TABLES),20000) ARMTRACE_SLOW_CLIENTS=60 \

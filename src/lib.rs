@@ -1,5 +1,6 @@
 //! Shows which latches a live MySQL or MariaDB server waits on.
 
+pub mod advice;
 pub mod agent;
 pub mod analysis;
 pub mod attach;

@@ -703,6 +703,25 @@ innodb/trx_mutex                       100   150ms   37.5ms  60.0%  25.0%  20.0%
     }
 
     #[test]
+    fn a_question_mark_says_what_is_known_of_a_latch() {
+        let mut screen = busy_screen();
+        press(&mut screen, &[KeyCode::Down, KeyCode::Char('?')]);
+        let shown = text(&mut screen);
+        for words in ["innodb/index_tree_rw_lock", "that in modes X and SX", "→ Insert in the order of the primary key"]
+        {
+            assert!(shown.contains(words), "{words}: {shown}");
+        }
+        assert!(shown.contains("docs/reference/latches.md#trees-of-indexes"), "{shown}");
+        press(&mut screen, &[KeyCode::Esc, KeyCode::Up, KeyCode::Char('?')]);
+        assert!(text(&mut screen).contains("Nothing is known of innodb/trx_mutex"), "{}", text(&mut screen));
+        press(&mut screen, &[KeyCode::Esc, KeyCode::Char('4'), KeyCode::Char('?')]);
+        let shown = drawn(&mut screen, 120, 60).join("\n");
+        assert!(shown.contains("Trees of indexes: "), "the whole server's: {shown}");
+        press(&mut screen, &[KeyCode::Esc]);
+        assert!(!drawn(&mut screen, 120, 60).join("\n").contains("Trees of indexes: "), "any key closes it");
+    }
+
+    #[test]
     fn three_keys_quit_and_f1_shows_help() {
         for (key, modifiers) in [
             (KeyCode::Char('q'), KeyModifiers::NONE),

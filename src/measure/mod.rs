@@ -10,6 +10,7 @@ pub mod barriers;
 pub mod checksum;
 pub mod cpu;
 pub mod hardware;
+mod known;
 pub mod latch;
 mod maps;
 mod replayed;
@@ -18,6 +19,7 @@ pub mod spin;
 pub mod statements;
 pub mod watchpoint;
 
+pub use known::Known;
 pub use replayed::Replayed;
 pub use room::{Attached, Attaching, Later, Measurement, Metrics, More, Nothing, Room};
 

@@ -8,8 +8,10 @@ use crate::symbols::Image;
 
 /// The names of the settings in MySQL, MariaDB or both. A recording contains those that the server has.
 pub const SETTINGS: &[&str] = &[
+    "binlog_order_commits",
     "innodb_adaptive_hash_index",
     "innodb_adaptive_hash_index_parts",
+    "innodb_autoinc_lock_mode",
     "innodb_buffer_pool_instances",
     "innodb_buffer_pool_size",
     "innodb_doublewrite",

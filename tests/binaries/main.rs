@@ -5,5 +5,6 @@ mod counts;
 mod damaged;
 mod naming;
 mod servers;
+mod settings;
 mod sites;
 mod symbols;

@@ -1,6 +1,7 @@
 //! Tests on real servers under real load. They need root and run one at a time, because two loaded servers would starve
 //! each other on a small machine. See `tests/README.md`.
 
+mod advice;
 mod bad_input;
 mod budget;
 mod chaos;

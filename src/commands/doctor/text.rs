@@ -6,6 +6,7 @@ use std::fmt;
 use super::hardware::Hardware;
 use super::server::{MemoryByNode, Probe, Server, Spin};
 use super::Findings;
+use crate::advice;
 use crate::attach::Feature;
 use crate::measure::checksum::Checksum;
 use crate::measure::cpu::{Getcpu, GetcpuPath};
@@ -110,7 +111,11 @@ fn probe_line(probe: &Probe) -> String {
 }
 
 fn checksum_line(checksum: &Checksum) -> String {
-    let hint = if checksum.is_slow() { ": hardware CRC available, not used" } else { "" };
+    let hint = if checksum.is_slow() {
+        format!(": hardware CRC available, not used; see {}#checksums-in-software", advice::PAGE)
+    } else {
+        String::new()
+    };
     format!("  {}: {checksum}{hint}", checksum.purpose)
 }
 
@@ -132,13 +137,14 @@ fn getcpu_line(getcpu: &Getcpu) -> String {
     const NEEDS_RSEQ: &str = ". It is cheaper with rseq, which needs Linux 4.18 and glibc 2.35 or newer, without \
                               GLIBC_TUNABLES=glibc.pthread.rseq=0";
     let glibc = getcpu.glibc.as_deref().unwrap_or("an unknown version");
-    let (how, advice) = match getcpu.path {
+    let (how, hint) = match getcpu.path {
         GetcpuPath::Rseq => ("reads it from memory (rseq)", ""),
         GetcpuPath::Vdso => ("asks the vDSO", NEEDS_RSEQ),
         GetcpuPath::SystemCall => ("makes a system call each time", NEEDS_RSEQ),
         GetcpuPath::Elsewhere => ("is bypassed: a preloaded library answers (LD_PRELOAD)", ""),
     };
-    format!("  sched_getcpu: glibc {glibc} {how}{advice}")
+    let link = if hint.is_empty() { String::new() } else { format!("; see {}#asking-for-the-cpu", advice::PAGE) };
+    format!("  sched_getcpu: glibc {glibc} {how}{hint}{link}")
 }
 
 /// Returns where the server's memory is and what to do about it, or no lines on a machine with one node.
@@ -225,7 +231,7 @@ would be attached
   spinning: 9 ns a turn (known), 1350 ns a round on average, 40500 ns before a sleep (innodb_spin_wait_delay 6, \
         innodb_sync_spin_loops 30)
   sched_getcpu: glibc known makes a system call each time. It is cheaper with rseq, which needs Linux 4.18 and glibc \
-        2.35 or newer, without GLIBC_TUNABLES=glibc.pthread.rseq=0
+        2.35 or newer, without GLIBC_TUNABLES=glibc.pthread.rseq=0; see docs/reference/latches.md#asking-for-the-cpu
   threads: 40 on node 0; moved to another CPU 7 times; NUMA balancing saw no recent accesses, and moved 0 pages
   not measured: f: it has no end";
         assert_eq!(tail(&server).join("\n"), expected);

@@ -10,6 +10,7 @@ use super::text::{cells, figures, grown, interval, sentences, shares, times};
 use super::{title, Comparison, Growth, Row, Scaling};
 use crate::html::{list, more, page, table, table_of_words};
 use crate::present::format::{self, NOTHING};
+use crate::recording::report::what_to_do;
 
 /// The most rows of each table. JSON has all of them.
 const ROWS: usize = 100;
@@ -27,6 +28,7 @@ impl Display for Html<'_, Comparison> {
             (list(&sentences(comparison)))
             (changes(comparison))
             @for section in comparison.sections() { (section.html(comparison)) }
+            (what_to_do(comparison.what_to_do.iter().map(|each| (format!("{}: ", each.system), &each.advised))))
             (differing("Code that differs", "what", &comparison.code))
             (differing("Settings that differ", "setting", &comparison.settings))
             @if !comparison.barriers.is_empty() {

@@ -21,6 +21,7 @@ use std::fmt::{self, Debug, Formatter};
 use maud::Markup;
 use serde::Serialize;
 
+use crate::advice::{self, Advised};
 use crate::measure::checksum::Checksum;
 use crate::measure::cpu::compare::{classes, ordering, CpuRow, Ordering};
 use crate::measure::latch::compare::{handoffs, remark, Handoffs};
@@ -355,8 +356,21 @@ pub struct Comparison {
     pub barriers: BTreeMap<String, [u64; 2]>,
     /// The values of settings that differ, by name.
     pub settings: BTreeMap<String, [Option<String>; 2]>,
+    /// What to do about the waits of either, as far as its figures show the cause; what concerns both first.
+    pub what_to_do: Vec<AdvisedFor>,
     /// What to keep in mind when reading this.
     pub remarks: Vec<String>,
+}
+
+/// What to do about the waits of one system, or of both.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct AdvisedFor {
+    /// The systems: `A`, `B`, or `A and B`.
+    pub system: &'static str,
+    /// The finding, with the figures of B if it concerns both.
+    #[serde(flatten)]
+    pub advised: Advised,
 }
 
 impl Comparison {
@@ -388,6 +402,7 @@ impl Comparison {
             code: code(sides),
             barriers,
             settings,
+            what_to_do: what_to_do(sides.map(|side| &side.advised[..])),
             remarks: Vec::new(),
         };
         comparison.remarks = remarks(&comparison, sides);
@@ -540,7 +555,46 @@ fn how_certain(sides: [&Side; 2]) -> Vec<String> {
     }
 }
 
+/// Returns the findings on both systems: those on both first, then the heaviest of each in turn.
+fn what_to_do([a, b]: [&[Advised]; 2]) -> Vec<AdvisedFor> {
+    let is_in = |list: &[Advised], one: &Advised| {
+        list.iter().any(|other| (&other.entry, &other.cause) == (&one.entry, &one.cause))
+    };
+    let of = |system, list: &[Advised], wanted: &dyn Fn(&Advised) -> bool| -> Vec<AdvisedFor> {
+        let wanted = list.iter().filter(|advised| wanted(advised));
+        wanted.map(|advised| AdvisedFor { system, advised: advised.clone() }).collect()
+    };
+    let both = of("A and B", b, &|advised| is_in(a, advised));
+    let (mut of_a, mut of_b) =
+        (of("A", a, &|advised| !is_in(b, advised)).into_iter(), of("B", b, &|advised| !is_in(a, advised)).into_iter());
+    let in_turn = std::iter::from_fn(|| {
+        let next: Vec<AdvisedFor> = of_b.next().into_iter().chain(of_a.next()).collect();
+        (!next.is_empty()).then_some(next)
+    });
+    both.into_iter().chain(in_turn.flatten()).take(advice::MOST).collect()
+}
+
 /// Returns the name and heading of a system in one line.
 pub(crate) fn title(about: &side::About) -> String {
     [&about.name, &about.heading].into_iter().filter(|part| !part.is_empty()).cloned().collect::<Vec<_>>().join(" · ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_concerns_both_comes_first_and_then_each_in_turn() {
+        let advised = |entry: &str| Advised {
+            entry: entry.to_owned(),
+            title: entry.to_owned(),
+            evidence: Vec::new(),
+            cause: "cause".to_owned(),
+            remedies: Vec::new(),
+        };
+        let lists = [["a1", "both", "a2", "a3"], ["b1", "b2", "both", "b3"]].map(|list| list.map(advised));
+        let all = what_to_do([&lists[0], &lists[1]]);
+        let all: Vec<(&str, &str)> = all.iter().map(|each| (each.system, each.advised.entry.as_str())).collect();
+        assert_eq!(all, [("A and B", "both"), ("B", "b1"), ("A", "a1"), ("B", "b2"), ("A", "a2")]);
+    }
 }

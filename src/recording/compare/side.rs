@@ -5,9 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 
 use super::{Dump, Per, Sample, SideParts, LEAST_HOSTS, LEAST_SAMPLES};
+use crate::advice::{self, Advised};
 use crate::measure::checksum;
 use crate::measure::cpu::compare::{seconds_by_class, OrderingSide};
 use crate::measure::latch::compare::HandoffSide;
+use crate::measure::Known;
 use crate::model::{CpuClass, Kind};
 use crate::recording::reader::LEAST_SAMPLED;
 use crate::recording::{report, Code, CountsDelta, Ending, Recording};
@@ -151,6 +153,8 @@ pub struct Side {
     pub(super) code: Code,
     pub(super) barriers: BTreeMap<String, u64>,
     pub(super) remarks: Vec<String>,
+    /// What to do about its waits, as far as its figures show the cause.
+    pub(super) advised: Vec<Advised>,
 }
 
 impl Side {
@@ -191,6 +195,7 @@ impl Side {
             barriers: recording.end.as_ref().map(|end| end.static_barriers.clone()).unwrap_or_default(),
             remarks: remarks(recording),
             hosts: Vec::new(),
+            advised: advice::find(&Known::from(recording)),
             lengths,
         };
         side.add_latches(recording);
@@ -243,6 +248,7 @@ impl Side {
             code: Code::default(),
             barriers: BTreeMap::new(),
             remarks: vec![remark.to_owned()],
+            advised: Vec::new(),
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
 
 use super::side::About;
-use super::{title, Claim, Comparison, Growth, Pair, Per, Ratio, Row, Scaling};
+use super::{title, AdvisedFor, Claim, Comparison, Growth, Pair, Per, Ratio, Row, Scaling};
 use crate::present::format::{self, NOTHING};
 use crate::present::names::{cut_middle, short_names};
 
@@ -44,6 +44,7 @@ impl Display for Text<'_, Comparison> {
         let title = "woken by a condition, waiting for its mutex";
         rows(f, comparison, title, &comparison.reacquires, REACQUIRES)?;
         comparison.sections().iter().try_for_each(|section| section.text(comparison, f))?;
+        what_to_do(f, &comparison.what_to_do)?;
         differing(f, "", &comparison.code)?;
         differing(f, "setting ", &comparison.settings)?;
         remarks(f, &comparison.remarks)
@@ -65,6 +66,14 @@ fn overall(f: &mut Formatter, figures: &[Figure]) -> fmt::Result {
     }
     writeln!(f, "\n{:34} {:>9} {:>9} {:>8}  95 % interval", "", "A", "B", "B/A")?;
     figures.iter().try_for_each(|figure| writeln!(f, "{figure}"))
+}
+
+fn what_to_do(f: &mut Formatter, advised: &[AdvisedFor]) -> fmt::Result {
+    if advised.is_empty() {
+        return Ok(());
+    }
+    writeln!(f, "\nwhat to do, one thing at a time")?;
+    advised.iter().try_for_each(|each| writeln!(f, "{}: {}", each.system, each.advised))
 }
 
 fn differing(f: &mut Formatter, what: &str, values: &BTreeMap<String, [Option<String>; 2]>) -> fmt::Result {

@@ -6,6 +6,7 @@ use maud::{html, Markup};
 
 use super::text::{circumstances, heading};
 use super::Report;
+use crate::advice::{self, Advised};
 use crate::html::{page, table};
 use crate::present::format::{self, NOTHING};
 use crate::present::names::cut_middle;
@@ -27,11 +28,27 @@ impl Display for Html<'_> {
             ul {
                 @for finding in &report.findings { li class=[finding.is_problem.then_some("cost")] { (finding.text) } }
             }
+            (what_to_do(report.what_to_do.iter().map(|advised| (String::new(), advised))))
             @for section in &sections { (section.html(report)) }
             @for section in &sections { (section.html_details(report)) }
             (facts(report))
         };
         f.write_str(&page(&format!("report: {title}"), &body))
+    }
+}
+
+/// Returns a list of what to do, each with words before it; nothing if there is nothing.
+pub(crate) fn what_to_do<'a>(advised: impl Iterator<Item = (String, &'a Advised)>) -> Markup {
+    let mut advised = advised.peekable();
+    html! {
+        @if advised.peek().is_some() {
+            h2 { "What to do, one thing at a time" }
+            @for (before, advised) in advised {
+                p { (before) b { (advised.title) } ": " (advised.evidence.join(", ")) br; (advised.cause) "." }
+                ul { @for remedy in &advised.remedies { li { (advice::plain(&remedy.to_string())) } } }
+                p.soft { (advised.link()) }
+            }
+        }
     }
 }
 

@@ -10,8 +10,8 @@ mod text;
 pub use findings::Finding;
 pub(crate) use findings::{count_of, Findings};
 pub use folded::Folded;
-pub(crate) use html::heat_map;
 pub use html::Html;
+pub(crate) use html::{heat_map, what_to_do};
 pub(crate) use text::heading;
 pub use text::Text;
 
@@ -22,11 +22,12 @@ use maud::Markup;
 use serde::Serialize;
 
 use super::{Ending, Host, Probe, Recording, Server};
+use crate::advice::{self, Advised};
 use crate::measure::advice::{advice, Figures};
 use crate::measure::cpu::report::CpuReport;
 use crate::measure::latch::report::{HandoffsReport, LatchesReport};
 use crate::measure::latch::LatchWaits;
-use crate::measure::{measurements, Nothing, Room};
+use crate::measure::{measurements, Known, Nothing, Room};
 use crate::model::Kind;
 
 /// What one measurement writes in a report.
@@ -117,6 +118,8 @@ pub struct Report {
     pub labels: BTreeMap<String, String>,
     /// What the figures say, the most important first.
     pub findings: Vec<Finding>,
+    /// What to do about them, as far as the figures show the cause; the heaviest first.
+    pub what_to_do: Vec<Advised>,
     /// Whether waits were read from the threads' stacks, without probes: then all times of waits are estimates, and how
     /// many there were is not known.
     pub sampled: bool,
@@ -179,6 +182,7 @@ impl Report {
             server: recording.start.server.clone(),
             labels: recording.start.labels.clone(),
             findings: Vec::new(),
+            what_to_do: advice::find(&Known::from(recording)),
             sampled: recording.start.sampled,
             totals: totals(recording, &latches),
             at: recording.seconds.iter().map(|second| second.at_ns as f64 / 1e9).collect(),

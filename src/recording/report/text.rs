@@ -3,6 +3,7 @@
 use std::fmt::{self, Display, Formatter};
 
 use super::Report;
+use crate::advice::Advised;
 use crate::present::format;
 use crate::recording::{Host, Server};
 
@@ -22,6 +23,7 @@ impl Display for Text<'_> {
             .findings
             .iter()
             .try_for_each(|finding| writeln!(f, "{} {}", if finding.is_problem { "!" } else { "·" }, finding.text))?;
+        what_to_do(&report.what_to_do, f)?;
         report.sections().iter().try_for_each(|section| section.text(report, f))?;
         let facts = report.sections().into_iter().flat_map(|section| section.facts(report));
         facts.into_iter().try_for_each(|(name, value)| writeln!(f, "{name}: {value}"))?;
@@ -31,6 +33,14 @@ impl Display for Text<'_> {
         }
         Ok(())
     }
+}
+
+fn what_to_do(advised: &[Advised], f: &mut Formatter) -> fmt::Result {
+    if advised.is_empty() {
+        return Ok(());
+    }
+    writeln!(f, "\nwhat to do, one thing at a time")?;
+    advised.iter().try_for_each(|advised| writeln!(f, "{advised}"))
 }
 
 /// Returns the server and its host in one line: `MySQL 9.7.4 · x86_64 Intel(R) Xeon(R) · db1`.

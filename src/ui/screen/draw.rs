@@ -14,8 +14,8 @@ use crate::present::format;
 use crate::present::names::{cut_middle, short_names};
 use crate::ui::top::{HandoffTimes, Interval, TopLatch};
 
-const KEYS: &str = "F1 help  Enter open  w watch  Tab view  < > sort  / filter  t totals  q quit";
-const KEYS_OPENED: &str = "Esc back  w watch its cache line  t totals  Z pause  F1 help  q quit";
+const KEYS: &str = "F1 help  Enter open  ? advice  w watch  Tab view  < > sort  / filter  q quit";
+const KEYS_OPENED: &str = "Esc back  ? advice  w watch its cache line  t totals  Z pause  F1 help  q quit";
 const KEYS_WATCHING: &str = "Esc back  w stop watching  t totals  Z pause  F1 help  q quit";
 const KEYS_WATCHED: &str = "Esc back to its waits  w watch again  t totals  Z pause  F1 help  q quit";
 
@@ -36,6 +36,7 @@ const HELP: &[&str] = &[
     "/ \\ F3 F4       filter by part of the name; Enter keeps it, Esc drops it",
     "t               toggle between figures since attach and of the last seconds",
     "Z               pause",
+    "?               what is known of the selected latch: causes, and what helps",
     "w               watch the latch's cache line for some seconds: what touches it,",
     "                on which CPUs, is a neighbour to blame; again: stop",
     "q F10 Ctrl-C    detach the probes and quit",
@@ -58,6 +59,9 @@ impl Screen {
         frame.render_widget(Paragraph::new(self.tabs()), tabs);
         if self.shows_help {
             let lines = HELP.iter().map(|line| Line::from(*line));
+            frame.render_widget(Paragraph::new(Text::from_iter(lines)), body);
+        } else if self.advises {
+            let lines = self.advice(usize::from(body.width)).into_iter().map(Line::from);
             frame.render_widget(Paragraph::new(Text::from_iter(lines)), body);
         } else if let Some(latch) = self.opened.clone() {
             let lines = self.detail(&latch, usize::from(body.width), usize::from(body.height));

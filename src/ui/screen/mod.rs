@@ -1,5 +1,6 @@
 //! The full-screen view of `armtrace top`: its contents, and how it responds to keys. Needs no terminal and no clock.
 
+mod advice;
 mod detail;
 mod draw;
 mod views;
@@ -52,6 +53,8 @@ pub struct Screen {
     /// The watch in progress, or the last one until the user closes its result.
     watch: Option<Watch>,
     shows_help: bool,
+    /// Whether what is known of the selected latch is shown.
+    advises: bool,
     ended: bool,
 }
 
@@ -73,6 +76,7 @@ impl Screen {
             opened: None,
             watch: None,
             shows_help: false,
+            advises: false,
             ended: false,
         }
     }
@@ -95,13 +99,14 @@ impl Screen {
             self.type_filter(key.code);
             return Answer::Continue;
         }
-        if self.shows_help {
-            self.shows_help = false;
+        if self.shows_help || self.advises {
+            (self.shows_help, self.advises) = (false, false);
             return Answer::Continue;
         }
         match key.code {
             KeyCode::Char('q') | KeyCode::F(10) => return Answer::Quit,
-            KeyCode::Char('h' | '?') | KeyCode::F(1) => self.shows_help = true,
+            KeyCode::Char('h') | KeyCode::F(1) => self.shows_help = true,
+            KeyCode::Char('?') => self.advises = true,
             KeyCode::Char('t') => self.totals = !self.totals,
             KeyCode::Char('Z') => self.is_paused = !self.is_paused,
             KeyCode::Char('w') => return self.watch_line(),
@@ -138,7 +143,12 @@ impl Screen {
 
     /// Opens the latch of the selected row.
     fn open(&mut self) {
-        self.opened = self.rows().into_iter().nth(self.selected).and_then(|row| row.opens);
+        self.opened = self.pointed_at();
+    }
+
+    /// Returns the latch of the selected row, if the row is about one.
+    fn pointed_at(&self) -> Option<LatchId> {
+        self.rows().into_iter().nth(self.selected).and_then(|row| row.opens)
     }
 
     fn type_filter(&mut self, code: KeyCode) {

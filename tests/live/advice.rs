@@ -1,0 +1,180 @@
+//! What a report says to do: makes a cause on a real server, checks that the report names it by its figures, follows
+//! one of its remedies while the server runs, and checks that the figure falls.
+
+use anyhow::{ensure, Context, Result};
+use armtrace::advice;
+use armtrace::model::CpuClass;
+use armtrace::recording::{self, Report};
+
+use lab::load::Load;
+use lab::releases::Release;
+use lab::server::{Options, Server};
+
+use crate::recordings::{prints, Recorder};
+
+/// A cause of waits, and a remedy.
+struct Case {
+    release: Release,
+    /// The settings that make the cause.
+    args: &'static [&'static str],
+    /// Whether the server has its version's own settings otherwise, with a binary log.
+    defaults: bool,
+    test: &'static str,
+    threads: u32,
+    /// The anchor of the entry that must be quoted.
+    entry: &'static str,
+    /// What follows one of its remedies.
+    follow: &'static str,
+    /// The figure that must fall, and to which part of itself.
+    figure: fn(&Report, &str) -> f64,
+    falls_to: f64,
+}
+
+/// Returns how many threads wait for an entry's latches.
+fn threads(report: &Report, entry: &str) -> f64 {
+    let is_it = |name: &str| advice::entry_of(name).is_some_and(|found| found.id == entry);
+    let name = |latch: &str| latch.splitn(4, '/').nth(3).unwrap_or_default().to_owned();
+    let latches = report.latch.latches.iter().filter(|latch| is_it(&name(&latch.latch)));
+    latches.map(|latch| latch.wait).sum::<f64>() / report.duration
+}
+
+/// Returns the share of the CPU time spent spinning.
+fn spinning(report: &Report, _entry: &str) -> f64 {
+    report.cpu.as_ref().map_or(0.0, |cpu| cpu.share(CpuClass::Spin))
+}
+
+/// Records some seconds of the server under the case's load. Returns the report, as values and as text.
+fn recorded(server: &Server, case: &Case) -> Result<(Report, String)> {
+    let dir = tempfile::tempdir()?;
+    let file = dir.path().join("case.rec");
+    let url = format!("mysql://root@localhost?socket={}", server.socket().display());
+    let mut load = Load::start(server, case.test, case.threads)?;
+    load.wait_running()?;
+    let args = ["--duration", "5s", "--mysql", &url, "--max-overhead", "100%", "--sample-hz", "499"];
+    Recorder::start(server, &file, &args)?.complete()?;
+    load.stop()?;
+    let report = Report::new(&recording::read(&file)?);
+    Ok((report, prints(&["report", &file.display().to_string()])?))
+}
+
+fn check(case: &Case) -> Result<()> {
+    let args = case.args.iter().map(|arg| (*arg).to_owned()).collect();
+    let server = Server::start(case.release, &Options { args, defaults: case.defaults, ..Options::default() })?;
+    let (before, text) = recorded(&server, case)?;
+    let advised = before.what_to_do.iter().find(|advised| advised.entry == case.entry);
+    let advised = advised.with_context(|| format!("not advised: {text}"))?;
+    let setting = case.follow.trim_start_matches("SET GLOBAL ").split([' ', '=']).next().context("no setting")?;
+    ensure!(advised.remedies.iter().any(|remedy| remedy.change.contains(setting)), "{advised:?}");
+    ensure!(text.contains(&advised.heading()) && text.contains(&advised.link()), "{text}");
+    server.query(case.follow)?;
+    let (after, text) = recorded(&server, case)?;
+    let figures = [&before, &after].map(|report| (case.figure)(report, case.entry));
+    let rates = [&before, &after].map(|report| report.totals.queries.unwrap_or(0) as f64 / report.duration);
+    println!(
+        "{} {}: {}\n  {}: {:.4} to {:.4}, statements/s {:.0} to {:.0}",
+        case.release.name(),
+        case.entry,
+        advised.heading(),
+        case.follow,
+        figures[0],
+        figures[1],
+        rates[0],
+        rates[1]
+    );
+    ensure!(figures[1] <= case.falls_to * figures[0], "{figures:?}: {text}");
+    Ok(())
+}
+
+#[test]
+fn a_small_table_cache_is_told_and_a_larger_one_helps() -> Result<()> {
+    check(&Case {
+        release: Release::MYSQL_8_0_31,
+        args: &["--table-open-cache=10"],
+        defaults: false,
+        test: "oltp_read_only",
+        threads: 64,
+        entry: "table-cache",
+        follow: "SET GLOBAL table_open_cache = 4000",
+        figure: threads,
+        falls_to: 0.5,
+    })
+}
+
+#[test]
+fn a_contended_hash_index_is_told_and_turning_it_off_helps() -> Result<()> {
+    check(&Case {
+        release: Release::MYSQL_8_0_31,
+        args: &["--innodb-adaptive-hash-index=ON"],
+        defaults: false,
+        test: "oltp_read_write",
+        threads: 32,
+        entry: "adaptive-hash-index",
+        follow: "SET GLOBAL innodb_adaptive_hash_index = OFF",
+        figure: threads,
+        falls_to: 0.1,
+    })
+}
+
+#[test]
+#[ignore = "takes long: make live-advice"]
+fn few_rollback_segments_are_told_and_more_help() -> Result<()> {
+    check(&Case {
+        release: Release::MYSQL_8_0_31,
+        args: &["--innodb-rollback-segments=1"],
+        defaults: false,
+        test: "oltp_update_non_index",
+        threads: 64,
+        entry: "rollback-segments",
+        follow: "SET GLOBAL innodb_rollback_segments = 128",
+        figure: threads,
+        falls_to: 0.5,
+    })
+}
+
+#[test]
+#[ignore = "takes long: make live-advice"]
+fn a_small_buffer_pool_is_told_and_a_larger_one_helps() -> Result<()> {
+    check(&Case {
+        release: Release::MYSQL_8_0_31,
+        args: &["--innodb-buffer-pool-size=16M"],
+        defaults: false,
+        test: "oltp_read_write",
+        threads: 64,
+        entry: "buffer-pool-lists",
+        follow: "SET GLOBAL innodb_buffer_pool_size = 268435456",
+        figure: threads,
+        falls_to: 0.5,
+    })
+}
+
+#[test]
+#[ignore = "takes long: make live-advice"]
+fn flushes_of_the_binary_log_are_told_and_fewer_help() -> Result<()> {
+    check(&Case {
+        release: Release::MYSQL_8_0_31,
+        args: &[],
+        defaults: true,
+        test: "oltp_update_index",
+        threads: 64,
+        entry: "group-commit-of-the-binary-log",
+        follow: "SET GLOBAL sync_binlog = 0",
+        figure: threads,
+        falls_to: 0.7,
+    })
+}
+
+#[test]
+#[ignore = "takes long: make live-advice"]
+fn long_spinning_is_told_and_less_helps() -> Result<()> {
+    check(&Case {
+        release: Release::MYSQL_9_7,
+        args: &["--innodb-sync-spin-loops=300"],
+        defaults: false,
+        test: "oltp_update_index",
+        threads: 32,
+        entry: "spinning-that-is-too-long",
+        follow: "SET GLOBAL innodb_sync_spin_loops = 30",
+        figure: spinning,
+        falls_to: 0.7,
+    })
+}

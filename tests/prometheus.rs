@@ -149,8 +149,8 @@ fn compared(url: &str, seconds: u64) -> Comparison {
 }
 
 /// Checks that two comparisons have the same figures. A replay goes on once a second, and a scrape may get figures that
-/// another got up to a second ago. So both ends of the time that was scraped are off by two seconds at most, and what is
-/// per second by two seconds of that time. Statements and waits are off together, so what is per statement is not.
+/// another got up to a second ago. So both ends of the time that was scraped are off by two seconds at most, and what
+/// is per second by two seconds of that time. Statements and waits are off together, so what is per statement is not.
 fn agree(from: &str, scraped: &Comparison, recorded: &Comparison, seconds: u64) {
     let rows = |comparison: &Comparison| {
         let rows = comparison.changes.iter().chain(&comparison.unclear).chain(&comparison.reacquires);

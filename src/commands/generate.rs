@@ -49,9 +49,15 @@ fn write_all(folder: &Path) -> io::Result<()> {
     }
     for (shell, file) in SHELLS {
         let mut file = File::create(completions.join(file))?;
-        clap_complete::generate(shell, &mut command, "armtrace", &mut file);
+        clap_complete::generate(shell, &mut visible(&command), "armtrace", &mut file);
     }
     Ok(())
+}
+
+/// Returns a command line without the commands that are hidden, which some shells would complete.
+fn visible(command: &Command) -> Command {
+    let commands = command.get_subcommands().filter(|command| !command.is_hide_set());
+    Command::new("armtrace").args(command.get_arguments().cloned()).subcommands(commands.cloned())
 }
 
 /// Returns the page of each command that is not hidden, by name.

@@ -7,8 +7,8 @@ use prometheus::proto::{self, Bucket, Counter, Gauge, LabelPair, Metric, MetricF
 
 use crate::model::{Histogram, BUCKET_BOUNDS_NS};
 
-/// The bounds of the buckets that are served, in nanoseconds: every second one of those that are counted, because each is
-/// a series for each latch and mode.
+/// The bounds of the buckets that are served, in nanoseconds: every second one of those that are counted, because each
+/// is a series for each latch and mode.
 const SERVED_BOUNDS_NS: [u64; 12] = [
     1_000,
     4_000,

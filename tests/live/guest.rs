@@ -172,8 +172,9 @@ fn arm64_serves_named_latches_and_is_compared_with_this_machine() -> Result<()> 
     is_compared_with_this_machine(&guest, port)
 }
 
-/// Returns whether a query is of what both machines have: waits, and the servers themselves. Statements are not counted,
-/// there are no places between which latches are handed over, and the guest's CPU time may have no sample in a class.
+/// Returns whether a query is of what both machines have: waits, and the servers themselves. Statements are not
+/// counted, there are no places between which latches are handed over, and the guest's CPU time may have no sample in a
+/// class.
 fn is_of_waits(query: &Query) -> bool {
     const MAY_BE_MISSING: [&str; 5] = ["statements", "handoff", "spins", "cpu_seconds", "hertz"];
     query.promql.contains("by (arch") && !MAY_BE_MISSING.iter().any(|part| query.promql.contains(part))

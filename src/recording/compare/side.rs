@@ -202,8 +202,8 @@ impl Side {
         side
     }
 
-    /// Returns the figures of several servers, whose windows are the seconds of one recording. `hosts` has the number of
-    /// each window's host.
+    /// Returns the figures of several servers, whose windows are the seconds of one recording. `hosts` has the number
+    /// of each window's host.
     pub fn of_fleet(about: About, recording: &Recording, hosts: Vec<usize>, remarks: Vec<String>) -> Side {
         let mut side = Side::of_recording("", recording, None);
         side.about = about;

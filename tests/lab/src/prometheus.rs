@@ -35,8 +35,8 @@ pub struct Prometheus {
 }
 
 impl Prometheus {
-    /// Starts Prometheus with these targets, for example `127.0.0.1:9435`, and with the rules in `dashboards/`, and waits
-    /// until it is ready.
+    /// Starts Prometheus with these targets, for example `127.0.0.1:9435`, and with the rules in `dashboards/`, and
+    /// waits until it is ready.
     pub fn scraping(targets: &[String]) -> Prometheus {
         Prometheus::scraping_at(QUICK, targets)
     }

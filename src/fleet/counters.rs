@@ -39,6 +39,11 @@ macro_rules! counters {
                 matches!(self, Counter::Cpus | Counter::Clock | Counter::Up)
             }
 
+            /// Returns whether its series end while the server runs, because what they count has become rare.
+            pub fn can_end(self) -> bool {
+                self.by().contains(&"latch")
+            }
+
             fn over(self) -> &'static [&'static str] {
                 match self {
                     $(Counter::$name => $over,)+
@@ -48,17 +53,18 @@ macro_rules! counters {
     };
 }
 
-const MODES: &[&str] = &["kind", "mode"];
+/// The labels of a latch. Its modes are not summed there: a series can end, and the sum would fall.
+const LATCH: &[&str] = &["latch", "kind", "mode"];
 
 counters! {
     Statements = "armtrace_statements_total", &[], &[];
-    Wait = "armtrace_latch_wait_seconds_sum", &["latch"], MODES;
-    Waits = "armtrace_latch_wait_seconds_count", &["latch"], MODES;
-    Sleep = "armtrace_latch_sleep_seconds_total", &["latch"], MODES;
-    SpinCpu = "armtrace_latch_spin_cpu_seconds_total", &["latch"], MODES;
-    Spins = "armtrace_latch_spins_total", &["latch", "outcome"], MODES;
-    Estimated = "armtrace_latch_wait_estimated_seconds_total", &["latch"], MODES;
-    Sampled = "armtrace_latch_sampled_wait_seconds_total", &["latch", "state"], MODES;
+    Wait = "armtrace_latch_wait_seconds_sum", LATCH, &[];
+    Waits = "armtrace_latch_wait_seconds_count", LATCH, &[];
+    Sleep = "armtrace_latch_sleep_seconds_total", LATCH, &[];
+    SpinCpu = "armtrace_latch_spin_cpu_seconds_total", LATCH, &[];
+    Spins = "armtrace_latch_spins_total", &["latch", "kind", "mode", "outcome"], &[];
+    Estimated = "armtrace_latch_wait_estimated_seconds_total", LATCH, &[];
+    Sampled = "armtrace_latch_sampled_wait_seconds_total", &["latch", "kind", "mode", "state"], &[];
     Reacquire = "armtrace_latch_reacquire_seconds_total", &["latch"], &[];
     Reacquires = "armtrace_latch_reacquires_total", &["latch"], &[];
     Cpu = "armtrace_cpu_seconds_total", &["class"], &["function"];

@@ -59,7 +59,7 @@ pub fn side(
 }
 
 /// Returns what a server's counters grew by between two ends; `None` if one of them has no scrape, or if a counter fell
-/// or vanished between them, as in a restart.
+/// between them, as in a restart. A series that ended counts nothing: what it counted since is too little to matter.
 fn window<'a>(target: &Target, counters: &'a OfServer, grid: &Grid, end: usize) -> Option<Window<'a>> {
     let scraped = [target.scraped_ms(grid, end - 1)?, target.scraped_ms(grid, end)?];
     let length = (scraped[1] - scraped[0]) as f64 / 1000.0;
@@ -72,6 +72,7 @@ fn window<'a>(target: &Target, counters: &'a OfServer, grid: &Grid, end: usize) 
             // Statements are not counted while the server does not answer.
             (None, _) | (_, None) if key.0 == Counter::Statements => return None,
             (None, None) => {}
+            (Some(_), None) if key.0.can_end() => {}
             (Some(_), None) => return None,
             (before, Some(now)) => {
                 // A series begins with its first wait, so what is not there yet is 0.
@@ -142,7 +143,7 @@ impl Built {
                     self.sampled |= *of_latch == Counter::Sampled;
                     let row = self.latches.of(&by[0]);
                     let delta = latches.entry(row).or_insert_with(|| LatchDelta { row, ..LatchDelta::default() });
-                    add_to_latch(delta, *of_latch, by.get(1).map_or("", String::as_str), more);
+                    add_to_latch(delta, *of_latch, by.get(3).map_or("", String::as_str), more);
                 }
             }
         }
@@ -178,16 +179,16 @@ impl Built {
     }
 }
 
-/// Adds what a counter of a latch grew by. `part` is the value of its second label.
+/// Adds what a counter of a latch grew by. `part` is the value of the label that only it has.
 fn add_to_latch(delta: &mut LatchDelta, counter: Counter, part: &str, more: f64) {
     match counter {
-        Counter::Wait => delta.wait_ns = ns(more),
-        Counter::Waits => delta.waits = more.round() as i64,
-        Counter::Sleep => delta.sleep_ns = ns(more),
-        Counter::SpinCpu => delta.spin_cpu_ns = ns(more),
-        Counter::Spins if part == "won" => delta.spins_won = more.round() as i64,
-        Counter::Spins => delta.spins_wasted = more.round() as i64,
-        Counter::Estimated => delta.estimated_ns = ns(more),
+        Counter::Wait => delta.wait_ns += ns(more),
+        Counter::Waits => delta.waits += more.round() as i64,
+        Counter::Sleep => delta.sleep_ns += ns(more),
+        Counter::SpinCpu => delta.spin_cpu_ns += ns(more),
+        Counter::Spins if part == "won" => delta.spins_won += more.round() as i64,
+        Counter::Spins => delta.spins_wasted += more.round() as i64,
+        Counter::Estimated => delta.estimated_ns += ns(more),
         Counter::Sampled => {
             delta.wait_ns += ns(more);
             delta.sleep_ns += if part == "asleep" { ns(more) } else { 0 };

@@ -125,6 +125,8 @@ struct Server {
     restart: Option<i64>,
     /// The second in which it begins to wait.
     waits_from: i64,
+    /// The second in which its series of waits end, if they do.
+    waits_to: Option<i64>,
 }
 
 impl Server {
@@ -157,7 +159,8 @@ impl Server {
         }
         let began = self.restart.filter(|restart| scrape >= *restart).unwrap_or(-100_000);
         let began = if metric.contains("_latch_") { began.max(self.waits_from) } else { began };
-        (scrape > began || !metric.contains("_latch_")).then_some(rate * (scrape - began) as f64)
+        let is_over = metric.contains("_latch_") && self.waits_to.is_some_and(|end| scrape > end);
+        (!is_over && (scrape > began || !metric.contains("_latch_"))).then_some(rate * (scrape - began) as f64)
     }
 
     fn labels(&self, metric: &str, (label, value): (&str, &str)) -> Value {
@@ -274,6 +277,30 @@ fn a_series_that_begins_counts_from_0() {
     let comparison = compared(vec![begins, Server::new("a1", "aarch64", 1.0, 1000.0)]);
     // Scrapes are from 7 s before the hour to 8 s before its end, and 1,792 s of waiting are in them.
     assert!(near(comparison.all.wait(Per::Second).unwrap().a, 1792.0 / 3600.0), "{:?}", comparison.all);
+}
+
+/// A latch that has become rare is counted in the others: that is no restart.
+#[test]
+fn a_series_that_ends_leaves_no_gap() {
+    let ends = Server { waits_to: Some(1800), ..Server::new("x1", "x86_64", 1.0, 1000.0) };
+    let comparison = compared(vec![ends, Server::new("a1", "aarch64", 1.0, 1000.0)]);
+    assert_eq!(comparison.a.fleet.unwrap().windows_left_out, 0);
+    // From 7 s before the hour to the last end of a window with a value.
+    assert!(near(comparison.all.wait(Per::Second).unwrap().a, 1800.0 / 3600.0), "{:?}", comparison.all);
+}
+
+/// A latch with no series of its own may be among the others of that side.
+#[test]
+fn a_latch_that_may_be_among_others_is_not_called_the_other_sides() {
+    let with = |latch: &'static str| {
+        let mut server = Server::new("x1", "x86_64", 1.0, 1000.0);
+        server.counters.iter_mut().filter(|(_, label, _)| label.0 == "latch").for_each(|(_, label, _)| label.1 = latch);
+        server
+    };
+    let changes = |latch| compared(vec![with(latch), Server::new("a1", "aarch64", 1.0, 1000.0)]).changes;
+    assert_eq!(changes("wait/synch/mutex/innodb/lock_mutex").len(), 2);
+    let others = changes("other");
+    assert!(others.iter().all(|row| row.claim != Claim::OnlyB), "{others:?}");
 }
 
 #[test]

@@ -26,6 +26,7 @@ use crate::measure::checksum::Checksum;
 use crate::measure::cpu::compare::{classes, ordering, CpuRow, Ordering};
 use crate::measure::latch::compare::{handoffs, remark, Handoffs};
 use crate::measure::{measurements, Nothing, Room};
+use crate::model::OTHER;
 use crate::recording::Recording;
 
 /// What one measurement writes in a comparison.
@@ -251,11 +252,13 @@ fn are_counted(sides: [&Side; 2]) -> bool {
     sides.iter().all(|side| !side.sampled)
 }
 
-/// Returns the claim for a latch that only one of the systems waited for. Looks at stacks may have missed it.
+/// Returns the claim for a latch that only one of the systems waited for. Looks at stacks may have missed it, and it
+/// may be among latches that are not told apart.
 fn only(sides: [&Side; 2], series: [Option<&side::Series>; 2], in_a: bool) -> Claim {
     let (one, other) = if in_a { (0, 1) } else { (1, 0) };
     let waits = sides[one].samples(Per::Second, series[one].map(|series| &series.waits[..])).unwrap_or_default();
-    match are_counted(sides) && is_there(&waits) && sides[other].is_long_enough() {
+    let may_have = sides[other].latches.get(OTHER).is_some_and(|others| others.total() > 0.0);
+    match !may_have && are_counted(sides) && is_there(&waits) && sides[other].is_long_enough() {
         true if in_a => Claim::OnlyA,
         true => Claim::OnlyB,
         false => Claim::Unclear,

@@ -93,7 +93,7 @@ setup: ## install what is missing for all tests, on Debian or Ubuntu (FOR=check:
 live: setup ## tests on real servers under load, as root (ARGS=name picks some)
 	cargo test --locked --release --test live $(RUNNER) -- --test-threads=1 --skip guest:: $(ARGS)
 
-live-advice: setup ## makes causes of waits on real servers, and follows what the report says to do, as root: three minutes
+live-advice: setup ## makes causes of waits on real servers, and follows what the report says to do, as root: a minute
 	cargo test --locked --release --test live $(RUNNER) -- --test-threads=1 --nocapture --include-ignored advice::
 
 chaos: setup ## kills at random moments, attachments, churn, and slow clients, as root: an hour (ROUNDS=300 CYCLES=1000 TABLES=20000)

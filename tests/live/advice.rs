@@ -3,7 +3,6 @@
 
 use anyhow::{ensure, Context, Result};
 use armtrace::advice;
-use armtrace::model::CpuClass;
 use armtrace::recording::{self, Report};
 
 use lab::load::Load;
@@ -17,16 +16,13 @@ struct Case {
     release: Release,
     /// The settings that make the cause.
     args: &'static [&'static str],
-    /// Whether the server has its version's own settings otherwise, with a binary log.
-    defaults: bool,
     test: &'static str,
     threads: u32,
     /// The anchor of the entry that must be quoted.
     entry: &'static str,
     /// What follows one of its remedies.
     follow: &'static str,
-    /// The figure that must fall, and to which part of itself.
-    figure: fn(&Report, &str) -> f64,
+    /// To which part of itself the number of waiting threads must fall.
     falls_to: f64,
 }
 
@@ -36,11 +32,6 @@ fn threads(report: &Report, entry: &str) -> f64 {
     let name = |latch: &str| latch.splitn(4, '/').nth(3).unwrap_or_default().to_owned();
     let latches = report.latch.latches.iter().filter(|latch| is_it(&name(&latch.latch)));
     latches.map(|latch| latch.wait).sum::<f64>() / report.duration
-}
-
-/// Returns the share of the CPU time spent spinning.
-fn spinning(report: &Report, _entry: &str) -> f64 {
-    report.cpu.as_ref().map_or(0.0, |cpu| cpu.share(CpuClass::Spin))
 }
 
 /// Records some seconds of the server under the case's load. Returns the report, as values and as text.
@@ -59,7 +50,7 @@ fn recorded(server: &Server, case: &Case) -> Result<(Report, String)> {
 
 fn check(case: &Case) -> Result<()> {
     let args = case.args.iter().map(|arg| (*arg).to_owned()).collect();
-    let server = Server::start(case.release, &Options { args, defaults: case.defaults, ..Options::default() })?;
+    let server = Server::start(case.release, &Options { args, ..Options::default() })?;
     let (before, text) = recorded(&server, case)?;
     let advised = before.what_to_do.iter().find(|advised| advised.entry == case.entry);
     let advised = advised.with_context(|| format!("not advised: {text}"))?;
@@ -68,7 +59,7 @@ fn check(case: &Case) -> Result<()> {
     ensure!(text.contains(&advised.heading()) && text.contains(&advised.link()), "{text}");
     server.query(case.follow)?;
     let (after, text) = recorded(&server, case)?;
-    let figures = [&before, &after].map(|report| (case.figure)(report, case.entry));
+    let figures = [&before, &after].map(|report| threads(report, case.entry));
     let rates = [&before, &after].map(|report| report.totals.queries.unwrap_or(0) as f64 / report.duration);
     println!(
         "{} {}: {}\n  {}: {:.4} to {:.4}, statements/s {:.0} to {:.0}",
@@ -90,12 +81,10 @@ fn a_small_table_cache_is_told_and_a_larger_one_helps() -> Result<()> {
     check(&Case {
         release: Release::MYSQL_8_0_31,
         args: &["--table-open-cache=10"],
-        defaults: false,
         test: "oltp_read_only",
         threads: 64,
         entry: "table-cache",
         follow: "SET GLOBAL table_open_cache = 4000",
-        figure: threads,
         falls_to: 0.5,
     })
 }
@@ -105,12 +94,10 @@ fn a_contended_hash_index_is_told_and_turning_it_off_helps() -> Result<()> {
     check(&Case {
         release: Release::MYSQL_8_0_31,
         args: &["--innodb-adaptive-hash-index=ON"],
-        defaults: false,
         test: "oltp_read_write",
         threads: 32,
         entry: "adaptive-hash-index",
         follow: "SET GLOBAL innodb_adaptive_hash_index = OFF",
-        figure: threads,
         falls_to: 0.1,
     })
 }
@@ -121,60 +108,10 @@ fn few_rollback_segments_are_told_and_more_help() -> Result<()> {
     check(&Case {
         release: Release::MYSQL_8_0_31,
         args: &["--innodb-rollback-segments=1"],
-        defaults: false,
         test: "oltp_update_non_index",
         threads: 64,
         entry: "rollback-segments",
         follow: "SET GLOBAL innodb_rollback_segments = 128",
-        figure: threads,
         falls_to: 0.5,
-    })
-}
-
-#[test]
-#[ignore = "takes long: make live-advice"]
-fn a_small_buffer_pool_is_told_and_a_larger_one_helps() -> Result<()> {
-    check(&Case {
-        release: Release::MYSQL_8_0_31,
-        args: &["--innodb-buffer-pool-size=16M"],
-        defaults: false,
-        test: "oltp_read_write",
-        threads: 64,
-        entry: "buffer-pool-lists",
-        follow: "SET GLOBAL innodb_buffer_pool_size = 268435456",
-        figure: threads,
-        falls_to: 0.5,
-    })
-}
-
-#[test]
-#[ignore = "takes long: make live-advice"]
-fn flushes_of_the_binary_log_are_told_and_fewer_help() -> Result<()> {
-    check(&Case {
-        release: Release::MYSQL_8_0_31,
-        args: &[],
-        defaults: true,
-        test: "oltp_update_index",
-        threads: 64,
-        entry: "group-commit-of-the-binary-log",
-        follow: "SET GLOBAL sync_binlog = 0",
-        figure: threads,
-        falls_to: 0.7,
-    })
-}
-
-#[test]
-#[ignore = "takes long: make live-advice"]
-fn long_spinning_is_told_and_less_helps() -> Result<()> {
-    check(&Case {
-        release: Release::MYSQL_9_7,
-        args: &["--innodb-sync-spin-loops=300"],
-        defaults: false,
-        test: "oltp_update_index",
-        threads: 32,
-        entry: "spinning-that-is-too-long",
-        follow: "SET GLOBAL innodb_sync_spin_loops = 30",
-        figure: spinning,
-        falls_to: 0.7,
     })
 }

@@ -299,9 +299,13 @@ mod tests {
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn guessing_is_slow_and_holds_up_nobody_else() {
         let (users, passwords) = (Arc::new(users(&[("alice", "x", 8)])), Arc::new(Passwords::new()));
-        let began = Instant::now();
-        assert!(!passwords.admit(&users, &basic("alice:first"), here()).await);
-        let one = began.elapsed();
+        // The shortest of some: another process may have had the CPU.
+        let mut one = Duration::MAX;
+        for number in 10..20 {
+            let began = Instant::now();
+            assert!(!passwords.admit(&users, &basic("alice:first"), network(number)).await);
+            one = one.min(began.elapsed());
+        }
         let guess = |number: usize| {
             let (users, passwords) = (Arc::clone(&users), Arc::clone(&passwords));
             tokio::spawn(async move { passwords.admit(&users, &basic(&format!("alice:{number}")), here()).await })

@@ -12,10 +12,8 @@ const HORIZON: Duration = Duration::from_secs(600);
 const SHOWN: Duration = Duration::from_secs(3600);
 /// A row makes room for one that was counted so many times as much of late.
 const TIMES: f64 = 2.0;
-/// A key gets a row once it had this share of what was counted of late, ...
-const SHARE: f64 = 1e-3;
-/// ... and loses it below this one.
-const KEPT_SHARE: f64 = SHARE / 4.0;
+/// A key loses its row below this part of the share with which it got it.
+const KEPT: f64 = 0.25;
 
 /// Bounded rows plus other, of keys that matter at some times and not at others: what was counted of late decides which
 /// of them have a row of their own.
@@ -27,6 +25,7 @@ const KEPT_SHARE: f64 = SHARE / 4.0;
 pub struct Rotating<K, T> {
     limit: usize,
     least: f64,
+    share: f64,
     now: Duration,
     known: HashMap<K, Known<T>>,
 }
@@ -49,9 +48,10 @@ struct Shown<T> {
 }
 
 impl<K: Eq + Hash + Ord + Clone, T: Cumulative> Rotating<K, T> {
-    /// Creates a bound of `limit` rows. A key has to have a weight of `least` of late to take the place of another.
-    pub fn new(limit: usize, least: u64) -> Rotating<K, T> {
-        Rotating { limit, least: least as f64, now: Duration::ZERO, known: HashMap::new() }
+    /// Creates a bound of `limit` rows. A key has to have a weight of `least` of late to take the place of another, and
+    /// `share` of the weight of all to get a row.
+    pub fn new(limit: usize, least: u64, share: f64) -> Rotating<K, T> {
+        Rotating { limit, least: least as f64, share, now: Duration::ZERO, known: HashMap::new() }
     }
 
     /// Returns all rows at a time since attach, merged by key. Those of a key without a row of its own are merged into
@@ -73,8 +73,8 @@ impl<K: Eq + Hash + Ord + Clone, T: Cumulative> Rotating<K, T> {
         let own = || rows.iter().filter(|(key, _)| **key != other(key));
         own().for_each(|(key, row)| self.note(key, row, keep, &weight));
         let total: f64 = self.known.values().map(|known| known.recent).sum();
-        self.end_cold(KEPT_SHARE * total);
-        self.begin_hot(SHARE * total);
+        self.end_cold(KEPT * self.share * total);
+        self.begin_hot(self.share * total);
         let split: Vec<_> = own().flat_map(|(key, row)| self.split(key, row, &other)).collect();
         let shared = rows.into_iter().filter(|(key, _)| *key == other(key));
         merged(shared.chain(split))
@@ -191,7 +191,7 @@ mod tests {
 
     impl Scrapes {
         fn new() -> Scrapes {
-            Scrapes { rotating: Rotating::new(2, 10), before: BTreeMap::new(), given: BTreeMap::new() }
+            Scrapes { rotating: Rotating::new(2, 10, 1e-3), before: BTreeMap::new(), given: BTreeMap::new() }
         }
 
         /// Checks that what was counted since the last scrape is in the increases of the rows, once.

@@ -18,6 +18,9 @@ const COND_SERIES: usize = 20;
 const CALLSITE_SERIES: usize = 100;
 /// The most (table, index, level) combinations with series of their own.
 const PAGE_SERIES: usize = 50;
+/// The share of the wait time of late with which call sites and pages get series. Each latch gets them, because a latch
+/// that was looked for and has no series would seem not to be waited for.
+const NOTABLE: f64 = 1e-3;
 /// How much wait time of late, in nanoseconds, what is hot must have to take the place of something cold.
 const HOT_NS: u64 = 10_000_000;
 /// The most latches whose handoffs have series of their own, and the most series that they have: each latch has one for
@@ -146,11 +149,11 @@ type PageId = [String; 3];
 impl Default for LatchMetrics {
     fn default() -> LatchMetrics {
         LatchMetrics {
-            latches: Rotating::new(LATCH_SERIES, HOT_NS),
-            conds: Rotating::new(COND_SERIES, HOT_NS),
-            reacquires: Rotating::new(COND_SERIES, HOT_NS),
-            callsites: Rotating::new(CALLSITE_SERIES, HOT_NS),
-            pages: Rotating::new(PAGE_SERIES, HOT_NS),
+            latches: Rotating::new(LATCH_SERIES, HOT_NS, 0.0),
+            conds: Rotating::new(COND_SERIES, HOT_NS, 0.0),
+            reacquires: Rotating::new(COND_SERIES, HOT_NS, 0.0),
+            callsites: Rotating::new(CALLSITE_SERIES, HOT_NS, NOTABLE),
+            pages: Rotating::new(PAGE_SERIES, HOT_NS, NOTABLE),
             handoffs: Bounded::new(HANDOFF_LATCHES),
             spin: SpinFloor::default(),
         }

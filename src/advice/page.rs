@@ -1,6 +1,7 @@
 //! Writes the part of the reference that is made of the data.
 
 use super::{entries, settings, Cause, Entry, Versions};
+use crate::present::format::wrap;
 
 /// The greatest width of a line.
 const WIDTH: usize = 120;
@@ -25,12 +26,12 @@ fn section(entry: &Entry) -> Vec<String> {
     let mut lines = vec![String::new(), format!("## {}", entry.title), String::new()];
     let latches: Vec<String> = entry.latches.iter().map(|latch| format!("`{latch}`")).collect();
     if !latches.is_empty() {
-        lines.extend(wrapped(&format!("{}.", latches.join(", ")), "", ""));
+        lines.extend(paragraph(&format!("{}.", latches.join(", "))));
         lines.push(String::new());
     }
-    lines.extend(wrapped(&entry.protects, "", ""));
+    lines.extend(paragraph(&entry.protects));
     lines.push(String::new());
-    lines.extend(wrapped(&format!("**See it**: {}", entry.shows), "", ""));
+    lines.extend(paragraph(&format!("**See it**: {}", entry.shows)));
     lines.extend(entry.causes.iter().flat_map(|cause| of_cause(entry, cause)));
     if !entry.history.is_empty() {
         lines.extend([String::new(), "**Versions**:".to_owned(), String::new()]);
@@ -47,7 +48,7 @@ fn of_cause(entry: &Entry, cause: &Cause) -> Vec<String> {
         format!("Said if: {}.", bounds.join("; "))
     };
     let mut lines = vec![String::new()];
-    lines.extend(wrapped(&format!("**{}.** {when}", cause.what), "", ""));
+    lines.extend(paragraph(&format!("**{}.** {when}", cause.what)));
     lines.push(String::new());
     lines.extend(
         cause.remedies.iter().flat_map(|remedy| item(&format!("{}.", remedy.to_string().trim_end_matches('.')))),
@@ -82,24 +83,13 @@ fn versions(versions: Option<&Versions>) -> String {
     }
 }
 
-fn item(text: &str) -> Vec<String> {
-    wrapped(text, "- ", "  ")
+/// Returns a paragraph in lines.
+fn paragraph(text: &str) -> Vec<String> {
+    wrap(text, WIDTH)
 }
 
-/// Returns a paragraph in lines, the first of which begins with `first`, and the others with `rest`.
-fn wrapped(text: &str, first: &str, rest: &str) -> Vec<String> {
-    let mut lines = vec![first.to_owned()];
-    for word in text.split(' ') {
-        let line = lines.last_mut().expect("a line");
-        let is_begun = line.len() > first.len().max(rest.len()) || !line.trim_start_matches("- ").trim().is_empty();
-        if is_begun && line.chars().count() + 1 + word.chars().count() > WIDTH {
-            lines.push(format!("{rest}{word}"));
-        } else if is_begun {
-            line.push(' ');
-            line.push_str(word);
-        } else {
-            line.push_str(word);
-        }
-    }
-    lines
+/// Returns an item of a list in lines.
+fn item(text: &str) -> Vec<String> {
+    let begins = std::iter::once("- ").chain(std::iter::repeat("  "));
+    wrap(text, WIDTH - 2).iter().zip(begins).map(|(line, begin)| format!("{begin}{line}")).collect()
 }

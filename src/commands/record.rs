@@ -172,7 +172,7 @@ fn start(target: &Target, args: &RecordArgs, said: Settings) -> Start {
     Start {
         armtrace: env!("CARGO_PKG_VERSION").to_owned(),
         began_ms: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64),
-        host: Host::here(target.pid, &info.cpu_model),
+        host: Host::here(&info),
         server: Server {
             pid: info.pid,
             flavor: info.flavor,

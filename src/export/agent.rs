@@ -95,7 +95,7 @@ fn target(snapshot: &Snapshot) -> [MetricFamily; 4] {
     [
         TARGET_INFO.with([TARGET_INFO.sample(&labels.map(String::as_str), 1.0)]),
         TARGET_CPUS.with(host.server_cpus.map(|cpus| TARGET_CPUS.sample(&[], f64::from(cpus)))),
-        TARGET_CLOCK.with(host.cpu_hz.map(|hz| TARGET_CLOCK.sample(&[], hz))),
+        TARGET_CLOCK.with(host.ghz.map(|ghz| TARGET_CLOCK.sample(&[], (ghz * 1e9).round()))),
         TARGET_UP.with([TARGET_UP.sample(&[], f64::from(snapshot.up))]),
     ]
 }

@@ -106,12 +106,13 @@ impl Family {
     /// # Panics
     /// Panics as [`Family::sample`] does.
     pub fn distribution(&self, values: &[&str], waits: &Histogram) -> Metric {
-        let buckets = SERVED_BOUNDS_NS.iter().map(|&bound| {
-            let below = BUCKET_BOUNDS_NS.iter().zip(waits.buckets).take_while(|(within, _)| **within <= bound);
+        let mut cumulative = 0;
+        let buckets = BUCKET_BOUNDS_NS.iter().zip(waits.buckets).filter_map(|(bound, n)| {
+            cumulative += n;
             let mut bucket = Bucket::default();
-            bucket.set_upper_bound(seconds(bound));
-            bucket.set_cumulative_count(below.map(|(_, n)| n).sum());
-            bucket
+            bucket.set_upper_bound(seconds(*bound));
+            bucket.set_cumulative_count(cumulative);
+            SERVED_BOUNDS_NS.contains(bound).then_some(bucket)
         });
         let mut histogram = proto::Histogram::default();
         histogram.set_bucket(buckets.collect());

@@ -137,8 +137,8 @@ pub struct HostInfo {
     pub kernel: String,
     /// The number of CPUs that the server may use.
     pub server_cpus: Option<u32>,
-    /// The CPU's highest clock, in Hz.
-    pub cpu_hz: Option<f64>,
+    /// The CPU's highest clock, in GHz.
+    pub ghz: Option<f64>,
     /// The number of NUMA nodes.
     pub numa_nodes: Option<u32>,
     /// The size of a page of memory, in bytes.

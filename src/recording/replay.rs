@@ -158,7 +158,7 @@ impl Replay {
             host: HostInfo {
                 kernel: host.kernel.clone(),
                 server_cpus: host.server_cpus,
-                cpu_hz: host.ghz.map(|ghz| ghz * 1e9),
+                ghz: host.ghz,
                 numa_nodes: host.numa_nodes,
                 page_bytes: host.page_bytes,
             },

@@ -233,7 +233,7 @@ fn host_of(pid: i32) -> HostInfo {
     HostInfo {
         kernel: machine.kernel_release().unwrap_or_default(),
         server_cpus: cpus_allowed(pid).map(count),
-        cpu_hz: machine.ghz().map(|ghz| ghz * 1e9),
+        ghz: machine.ghz(),
         numa_nodes: machine.numa_node_numbers().map(count),
         page_bytes: Some(rustix::param::page_size() as u64),
     }
@@ -283,4 +283,16 @@ fn symbols_advice(version: &str) -> String {
         |name| format!("{name} from the distribution's archive of debug symbols"),
     );
     format!("Install {package}, set DEBUGINFOD_URLS, or name a symbol file: --symbols FILE")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_machine_has_cpus_pages_and_a_kernel() {
+        let host = host_of(std::process::id() as i32);
+        assert!(host.server_cpus.is_some_and(|n| n > 0) && !host.kernel.is_empty(), "{host:?}");
+        assert!(host.page_bytes.is_some_and(|bytes| bytes >= 4096 && bytes.is_power_of_two()), "{host:?}");
+    }
 }

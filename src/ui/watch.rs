@@ -26,7 +26,7 @@ pub fn text(watch: &LineWatch) -> String {
 /// Returns what fits on a screen of this size: the verdict, then the words touched most and the functions that touch
 /// them.
 pub fn lines(watch: &LineWatch, width: usize, height: usize) -> Vec<String> {
-    let mut lines = wrap(&sentence(watch, "the words marked *"), width);
+    let mut lines = format::wrap(&sentence(watch, "the words marked *"), width);
     lines.push(short_head(watch));
     lines.extend(which(watch).map(|which| format!("watched: {which}")));
     let room = height.saturating_sub(lines.len() + 1);
@@ -112,18 +112,6 @@ fn short_head(watch: &LineWatch) -> String {
         watch.seconds,
         format::count(watch.hits as f64),
     )
-}
-
-/// Wraps text into lines of at most `width` characters, unless a single word is longer.
-pub fn wrap(text: &str, width: usize) -> Vec<String> {
-    let mut lines: Vec<String> = Vec::new();
-    for word in text.split(' ') {
-        match lines.last_mut().filter(|line| line.chars().count() + 1 + word.chars().count() <= width) {
-            Some(line) => *line = format!("{line} {word}"),
-            None => lines.push(word.to_owned()),
-        }
-    }
-    lines
 }
 
 /// Returns one line for a run of words that nothing touched, and clears the run.

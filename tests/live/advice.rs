@@ -31,7 +31,7 @@ fn threads(report: &Report, entry: &str) -> f64 {
     let is_it = |name: &str| advice::entry_of(name).is_some_and(|found| found.id == entry);
     let name = |latch: &str| latch.splitn(4, '/').nth(3).unwrap_or_default().to_owned();
     let latches = report.latch.latches.iter().filter(|latch| is_it(&name(&latch.latch)));
-    latches.map(|latch| latch.wait).sum::<f64>() / report.duration
+    latches.map(|latch| latch.wait).fold(0.0, std::ops::Add::add) / report.duration
 }
 
 /// Records some seconds of the server under the case's load. Returns the report, as values and as text.
@@ -41,7 +41,7 @@ fn recorded(server: &Server, case: &Case) -> Result<(Report, String)> {
     let url = format!("mysql://root@localhost?socket={}", server.socket().display());
     let mut load = Load::start(server, case.test, case.threads)?;
     load.wait_running()?;
-    let args = ["--duration", "5s", "--mysql", &url, "--max-overhead", "100%", "--sample-hz", "499"];
+    let args = ["--duration", "10s", "--mysql", &url];
     Recorder::start(server, &file, &args)?.complete()?;
     load.stop()?;
     let report = Report::new(&recording::read(&file)?);

@@ -89,9 +89,13 @@ fn assert_replayed(seconds: Vec<(Snapshot, Option<u64>)>) {
 /// Returns the server of [`start`], which has another build than the hand-built snapshots'.
 fn target() -> TargetInfo {
     let Start { host, server, .. } = start(64);
-    let cpu_hz = host.ghz.map(|ghz| ghz * 1e9);
-    let (server_cpus, numa_nodes, page_bytes) = (host.server_cpus, host.numa_nodes, host.page_bytes);
-    let host = HostInfo { kernel: host.kernel, server_cpus, cpu_hz, numa_nodes, page_bytes };
+    let host = HostInfo {
+        kernel: host.kernel,
+        server_cpus: host.server_cpus,
+        ghz: host.ghz,
+        numa_nodes: host.numa_nodes,
+        page_bytes: host.page_bytes,
+    };
     TargetInfo { build_id: server.build_id, host, ..empty().target }
 }
 

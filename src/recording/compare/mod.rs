@@ -252,8 +252,8 @@ fn are_counted(sides: [&Side; 2]) -> bool {
     sides.iter().all(|side| !side.sampled)
 }
 
-/// Returns the claim for a latch that only one of the systems waited for. Looks at stacks may have missed it, and it
-/// may be among latches that are not told apart.
+/// Returns the claim for a latch that only one of the systems waited for. Looks at stacks may have missed it in the
+/// other, and a row that sums up several latches may include it.
 fn only(sides: [&Side; 2], series: [Option<&side::Series>; 2], in_a: bool) -> Claim {
     let (one, other) = if in_a { (0, 1) } else { (1, 0) };
     let waits = sides[one].samples(Per::Second, series[one].map(|series| &series.waits[..])).unwrap_or_default();

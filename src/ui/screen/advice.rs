@@ -3,6 +3,7 @@
 use super::Screen;
 use crate::advice::{self, Advised, Entry};
 use crate::measure::Known;
+use crate::present::format;
 use crate::present::names::without_kind;
 
 /// The key that leaves this.
@@ -17,7 +18,7 @@ impl Screen {
             Some((latch, ..)) => of_latch(without_kind(&latch), &known),
             None => of_server(&advice::find(&known)),
         };
-        paragraphs.iter().flat_map(|paragraph| wrapped(&advice::plain(paragraph), width)).collect()
+        paragraphs.iter().flat_map(|paragraph| format::wrap(&advice::plain(paragraph), width)).collect()
     }
 }
 
@@ -54,21 +55,4 @@ fn of_server(advised: &[Advised]) -> Vec<String> {
 fn lines(advised: &Advised) -> Vec<String> {
     let remedies = advised.remedies.iter().map(|remedy| format!("→ {remedy}"));
     [advised.heading(), format!("{}.", advised.cause)].into_iter().chain(remedies).collect()
-}
-
-/// Returns a paragraph in lines. A word that is longer than the width has a line of its own.
-fn wrapped(text: &str, width: usize) -> Vec<String> {
-    let mut lines = vec![String::new()];
-    for word in text.split(' ') {
-        let last = lines.last_mut().expect("a line");
-        if last.is_empty() {
-            last.push_str(word);
-        } else if last.chars().count() + 1 + word.chars().count() <= width {
-            last.push(' ');
-            last.push_str(word);
-        } else {
-            lines.push(word.to_owned());
-        }
-    }
-    lines
 }

@@ -5,6 +5,7 @@ use ratatui::text::{Line, Span};
 
 use super::{Answer, Screen};
 use crate::measure::watchpoint::LineWatch;
+use crate::present::format;
 use crate::present::names::without_kind;
 use crate::ui::watch;
 
@@ -97,7 +98,7 @@ impl Screen {
             Some(Watching::Found(found)) => {
                 [vec![String::new()], watch::lines(found, width, height.saturating_sub(1))].concat()
             }
-            Some(Watching::Failed(why)) => watch::wrap(&format!("NOT WATCHED: {why}"), width),
+            Some(Watching::Failed(why)) => format::wrap(&format!("NOT WATCHED: {why}"), width),
             Some(Watching::Looking | Watching::Bursts { .. }) => self.progress().into_iter().collect(),
         };
         lines.into_iter().take(height).map(emphasized).collect()

@@ -131,7 +131,7 @@ pub fn empty() -> Snapshot {
             host: HostInfo {
                 kernel: "6.12.57-arm64".to_string(),
                 server_cpus: Some(64),
-                cpu_hz: Some(3e9),
+                ghz: Some(3.0),
                 numa_nodes: Some(2),
                 page_bytes: Some(65_536),
             },

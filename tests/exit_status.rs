@@ -81,7 +81,7 @@ fn a_command_without_threads_is_a_failure() {
 #[test]
 fn bad_usage_has_a_status_of_its_own() {
     assert_eq!(status(&["compare", "x"], "two recordings"), 2);
-    assert_eq!(status(&["replay", "x", "y"], "several recordings"), 2);
+    assert_eq!(status(&["replay", "x", "x"], "is given twice"), 2);
     assert_eq!(
         status(&["compare", "--from-ps", "x", "--ps-unit", "ps", "--ps-duration", "1s", "x", "x"], "stands for A"),
         2

@@ -45,7 +45,8 @@ async fn follow(args: &RunArgs, listener: Listener, policy: Policy) -> Result<()
     let wanted = args.clone();
     let finder = following.start(Box::new(move || options(&wanted)), Settings::from_env(None), log);
     let finder = finder.map_err(Failure::Start)?;
-    let view = is_terminal.then(|| tokio::spawn(show(Arc::clone(&following), listener.url(policy.speaks_tls()))));
+    let view = is_terminal
+        .then(|| tokio::spawn(show(Arc::clone(&following) as Arc<dyn Servers>, listener.url(policy.speaks_tls()))));
     let (stop, stopped) = oneshot::channel::<()>();
     let server = tokio::spawn(export::serve(listener, exporter, policy, async { _ = stopped.await }));
     let notifier = Notifier::ready(Arc::clone(&following) as Arc<dyn Supervised>);
@@ -134,14 +135,14 @@ fn log_quietly(line: &str) {
 }
 
 /// Redraws the table of servers at its interval. If the terminal is not read, only the drawing blocks.
-async fn show(following: Arc<Following>, url: String) {
+pub(super) async fn show(servers: Arc<dyn Servers>, url: String) {
     let mut view = LiveView::new(true, &url);
     let mut ticks = interval(view.interval());
     loop {
         ticks.tick().await;
-        let following = Arc::clone(&following);
+        let servers = Arc::clone(&servers);
         let drawn = spawn_blocking(move || {
-            let rows: Vec<ServerRow> = following.servers().into_iter().map(row).collect();
+            let rows: Vec<ServerRow> = servers.servers().into_iter().map(row).collect();
             view.draw_servers(&rows).map(|()| view)
         });
         view = match drawn.await {

@@ -134,9 +134,12 @@ pub enum UsageError {
         /// The servers that the user could have chosen from there.
         Vec<String>,
     ),
-    /// There is more than one recording to replay.
-    #[error("several recordings cannot be replayed at once: give one")]
-    SeveralReplays,
+    /// There is more than one recording to replay on the full screen.
+    #[error("--top shows one recording: give one, or leave out --top to serve them all")]
+    SeveralOnScreen,
+    /// A recording to replay is given twice.
+    #[error("{} is given twice: each recording is served as a server of its own", .0.display())]
+    ReplayedTwice(PathBuf),
     /// There are more or fewer than two systems, of which one or more are dumps.
     #[error("--from-ps stands for A: give one recording, B, or --from-ps a second time")]
     NotTwoWithDumps,

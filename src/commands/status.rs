@@ -258,7 +258,8 @@ mod tests {
     fn every_failure_has_the_status_of_its_cause() {
         let path = || PathBuf::from("x");
         let own = vec![
-            (Failure::Usage(UsageError::SeveralReplays), Usage),
+            (Failure::Usage(UsageError::SeveralOnScreen), Usage),
+            (Failure::Usage(UsageError::ReplayedTwice("x.rec".into())), Usage),
             (Failure::NoServer, Target),
             (Failure::Privilege(MissingPrivilege::TypeInformation), Privilege),
             (Failure::Statements(UncountedStatements::Thread(io())), Failed),

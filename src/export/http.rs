@@ -6,10 +6,10 @@ use super::events::INTERVAL;
 use super::hosts::is_from_here;
 use super::pace::Pace;
 use super::policy::{guarded, Caller, Policy, Refused};
-use super::servers::{ManyServers, Servers};
+use super::servers::{self, ManyServers, Server, Servers};
 use super::view::{OneServer, View};
 use super::{page, tls_port, Listener, ProcessSelf, SnapshotSource};
-use axum::extract::{Extension, Path, Request, State};
+use axum::extract::{Extension, Path, Query, Request, State};
 use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE};
 use axum::http::{HeaderMap, StatusCode};
 use axum::middleware::{from_fn, Next};
@@ -23,6 +23,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use prometheus::core::Collector;
 use prometheus::{Registry, TextEncoder};
+use serde::Deserialize;
 use std::future::Future;
 use std::io;
 use std::pin::{pin, Pin};
@@ -157,9 +158,7 @@ impl Exporter {
     fn view(&self, name: Option<&str>) -> Option<Arc<View>> {
         match (&self.shown, name) {
             (Shown::One(view), None) => Some(Arc::clone(view)),
-            (Shown::Many { servers, .. }, Some(name)) => {
-                servers.servers().into_iter().find(|server| server.name == name)?.view
-            }
+            (Shown::Many { servers, .. }, Some(name)) => servers.server(name)?.view,
             _ => None,
         }
     }
@@ -342,19 +341,49 @@ async fn observed(Extension(caller): Extension<Caller>, request: Request, next: 
     response
 }
 
-async fn metrics(State(exporter): State<Arc<Exporter>>, headers: HeaderMap) -> Response {
+/// What a scrape may ask for.
+#[derive(Deserialize)]
+struct Wanted {
+    /// One of several servers, by its name, instead of all.
+    target: Option<String>,
+}
+
+async fn metrics(State(exporter): State<Arc<Exporter>>, Query(wanted): Query<Wanted>, headers: HeaderMap) -> Response {
+    let one = match (wanted.target, &exporter.shown) {
+        (Some(name), Shown::Many { servers, .. }) => match servers.server(&name) {
+            Some(server) => Some(server),
+            None => return (StatusCode::NOT_FOUND, "no server has this name; all are at /\n").into_response(),
+        },
+        _ => None,
+    };
     let gzip = accepts_gzip(&headers);
-    let text = match exporter.scrape.if_fresh(gzip) {
-        Some(text) => Ok(text),
+    let text = match one {
+        Some(server) => metrics_of(&exporter, server, gzip).await,
         None => {
             let made = Arc::clone(&exporter);
-            in_turn(&exporter, move || made.scrape.or_make(gzip, || Ok(made.metrics()?))).await
+            let fresh = exporter.scrape.if_fresh(gzip).map(Ok);
+            let make = move || made.scrape.or_make(gzip, || Ok(made.metrics()?));
+            if let Some(fresh) = fresh {
+                fresh
+            } else {
+                in_turn(&exporter, make).await
+            }
         }
     };
     match text {
         Ok(text) => ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response(),
         Err(error) => failed(&error),
     }
+}
+
+/// Returns the metrics of one of several servers.
+async fn metrics_of(exporter: &Exporter, server: Server, gzip: bool) -> Result<Answer, ServeError> {
+    let latest = server.view.as_ref().map_or_else(Arc::default, |view| Arc::clone(&view.scrape));
+    if let Some(fresh) = latest.if_fresh(gzip) {
+        return Ok(fresh);
+    }
+    let text = move || Ok(TextEncoder::new().encode_to_string(&servers::families_of(&server))?);
+    in_turn(exporter, move || latest.or_make(gzip, text)).await
 }
 
 async fn landing(State(exporter): State<Arc<Exporter>>, headers: HeaderMap) -> Response {

@@ -25,6 +25,11 @@ pub(super) const FAMILIES_OF_MANY: &[Family] = FAMILIES;
 pub trait Servers: Send + Sync {
     /// Returns them by name, as they are now.
     fn servers(&self) -> Vec<Server>;
+
+    /// Returns the one with this name.
+    fn server(&self, name: &str) -> Option<Server> {
+        self.servers().into_iter().find(|server| server.name == name)
+    }
 }
 
 /// One of several servers.
@@ -36,7 +41,7 @@ pub struct Server {
     pub state: State,
     /// Its figures while it is measured.
     pub view: Option<Arc<View>>,
-    /// How often it was attached to.
+    /// How often it was attached to; 0 for a recording, like the next.
     pub attached: u64,
     /// How often attaching to it failed.
     pub failed: u64,
@@ -73,9 +78,7 @@ impl Collector for ManyServers {
     fn collect(&self) -> Vec<MetricFamily> {
         let mut all = Merged::default();
         for server in self.servers.servers() {
-            let measured = server.view.as_ref().map(|view| view.collector.collect());
-            all.add(measured.unwrap_or_else(|| vec![agent::not_measured()]), &server.name);
-            all.add(vec![attaches(&server)], &server.name);
+            all.add_server(&server);
         }
         let build = agent::build();
         all.0.insert(build.name().to_owned(), build);
@@ -83,11 +86,26 @@ impl Collector for ManyServers {
     }
 }
 
+/// Returns the metrics of one server alone, as they are among those of all.
+pub(super) fn families_of(server: &Server) -> Vec<MetricFamily> {
+    let mut one = Merged::default();
+    one.add_server(server);
+    // Those of armtrace itself come with the metrics of all servers.
+    one.0.remove(agent::build().name());
+    one.0.into_values().filter(|family| !family.get_metric().is_empty()).collect()
+}
+
 /// Families of several servers, by name.
 #[derive(Default)]
 struct Merged(BTreeMap<String, MetricFamily>);
 
 impl Merged {
+    fn add_server(&mut self, server: &Server) {
+        let measured = server.view.as_ref().map(|view| view.collector.collect());
+        self.add(measured.unwrap_or_else(|| vec![agent::not_measured()]), &server.name);
+        self.add(vec![attaches(server)], &server.name);
+    }
+
     /// Adds the families of one server. Their samples get its name as a label.
     fn add(&mut self, families: Vec<MetricFamily>, target: &str) {
         for mut family in families {
@@ -109,5 +127,6 @@ fn name_target(sample: &mut Metric, target: &str) {
 
 fn attaches(server: &Server) -> MetricFamily {
     let results = [("attached", server.attached), ("failed", server.failed)];
-    ATTACHES.with(results.map(|(result, n)| ATTACHES.sample(&[result], n as f64)))
+    let is_live = results.iter().any(|(_, n)| *n > 0);
+    ATTACHES.with(results.map(|(result, n)| ATTACHES.sample(&[result], n as f64)).into_iter().filter(|_| is_live))
 }

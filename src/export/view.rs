@@ -19,6 +19,8 @@ pub struct View {
     pub(super) collector: SnapshotCollector,
     pub(super) feed: Feed,
     pub(super) page: Arc<Latest>,
+    /// The metrics of this server alone, where there are several.
+    pub(super) scrape: Arc<Latest>,
     publisher: Mutex<Publisher>,
 }
 
@@ -37,7 +39,14 @@ impl View {
     /// Creates a view of a source from which nothing was taken yet.
     pub fn new(source: Arc<dyn SnapshotSource>) -> View {
         let collector = SnapshotCollector::new(Arc::clone(&source));
-        View { source, collector, feed: Feed::new(), page: Arc::default(), publisher: Mutex::default() }
+        View {
+            source,
+            collector,
+            feed: Feed::new(),
+            page: Arc::default(),
+            scrape: Arc::default(),
+            publisher: Mutex::default(),
+        }
     }
 
     /// Takes a snapshot for the pages that are open, and returns what has changed in them.

@@ -3,10 +3,11 @@
 use armtrace::export::{Hosts, Policy};
 use armtrace::measure::{Replayed, Snapshot};
 use armtrace::model::{Kind, Mode};
-use lab::exporter::ServedExporter;
-use lab::http::get;
+use lab::exporter::{of_many, ServedExporter};
+use lab::http::{get, url_encode};
 use lab::snapshots::{busy, empty, latch};
 use socket2::{Domain, Socket, Type};
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -493,4 +494,25 @@ fn a_name_that_the_user_allows_is_served() {
     let server = ServedExporter::with(Policy { hosts, ..Policy::default() }, || busy(5));
     let head = |host: &str| get_with(&server, "/metrics", &format!("Host: {host}\r\n")).0;
     assert!(head("metrics.example:9435").contains(" 200 ") && head("other.example").contains(" 421 "));
+}
+
+#[test]
+fn one_of_several_servers_can_be_scraped_alone() {
+    let name = "/srv/my data&target=b";
+    let server = ServedExporter::serving(Policy::default(), of_many(vec![(name, busy(5)), ("b", busy(7))]));
+    let scrape = |target: &str| get(&server.address, &format!("/metrics?target={}", url_encode(target))).unwrap();
+    let all = get(&server.address, "/metrics").unwrap().body;
+    for target in [name, "b", "ended"] {
+        let label = format!("target=\"{target}\"");
+        let own: BTreeSet<&str> = all.lines().filter(|line| line.contains(&label)).collect();
+        let alone = scrape(target).body;
+        let alone: BTreeSet<&str> = alone.lines().filter(|line| !line.starts_with('#')).collect();
+        let difference: Vec<_> = alone.symmetric_difference(&own).collect();
+        assert!(difference.is_empty() && !own.is_empty(), "{target}: {difference:?}");
+    }
+    let unknown = scrape("c");
+    assert!(unknown.head.starts_with("HTTP/1.0 404 ") && unknown.body.contains("no server has this name"));
+    let only = ServedExporter::of(|| busy(5));
+    let of_one = |path| get(&only.address, path).unwrap().body.lines().count();
+    assert_eq!(of_one("/metrics?target=b"), of_one("/metrics"), "where there is one, it has no name");
 }

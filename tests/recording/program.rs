@@ -1,11 +1,13 @@
 //! The commands for recordings, run as processes: their output and exit status.
 
 use std::fs::File;
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
 use armtrace::recording::Ending;
+use lab::http::get;
 use tempfile::TempDir;
 
 use crate::{busy_file, busy_seconds, file, start};
@@ -144,6 +146,35 @@ fn a_replay_takes_a_file_for_its_port() {
         assert_eq!(output.status.code(), Some(status), "{error}");
         assert!(error.contains("--web.config.file"), "{error}");
     }
+}
+
+/// Recordings of many servers, in folders for each host, are served as many servers.
+#[test]
+fn several_recordings_are_several_servers() {
+    let files = Files::new();
+    for host in ["a", "b"] {
+        std::fs::create_dir(files.0.path().join(host)).unwrap();
+    }
+    let (a, b) = (files.write("a/x.rec", &busy_file(3)), files.write("b/x.rec", &busy_file(12)));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_armtrace"));
+    command.args(["replay", &a, &b, "--listen", "127.0.0.1:0", "--speed", "1000", "--stay"]);
+    let mut replay = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(replay.stderr.as_mut().unwrap()).read_line(&mut line).unwrap();
+    let address =
+        line.trim_end().rsplit("://").next().unwrap().trim_end_matches("/metrics").replace("localhost", "127.0.0.1");
+    let scraped = |path: &str| get(&address, path).map(|answer| answer.body);
+    let (all, only_b) = (scraped("/metrics"), scraped("/metrics?target=b%2Fx"));
+    replay.kill().unwrap();
+    replay.wait().unwrap();
+    assert!(line.starts_with("armtrace: 2 recordings are served on http://"), "{line}");
+    let (all, only_b) = (all.unwrap(), only_b.unwrap());
+    let of = |text: &str, target| text.matches(&format!("target=\"{target}\"")).count();
+    assert!(of(&all, "a/x") > 50 && of(&all, "b/x") > 50, "{all}");
+    assert!(of(&only_b, "b/x") > 50 && of(&only_b, "a/x") == 0, "{only_b}");
+    assert!(!all.contains("armtrace_target_attaches_total"), "nothing was attached to");
+    fails(&["replay", &a, &b, "--top"], 2, "--top shows one recording");
+    fails(&["replay", &a, &a], 2, "is given twice");
 }
 
 /// What is not a terminal gets no escape sequences, nor does one whose user wants none.

@@ -496,7 +496,7 @@ fn usage_is_checked() {
         (output.status.code(), String::from_utf8(output.stderr).unwrap())
     };
     let (status, error) = said(&[&file, &file]);
-    assert!(status == Some(2) && error.contains("several recordings") && error.lines().count() == 1, "{error}");
+    assert!(status == Some(2) && error.contains("is given twice") && error.lines().count() == 1, "{error}");
     let (status, error) = said(&[&file, "--top"]);
     assert!(status == Some(2) && error.contains("needs a terminal"), "{error}");
     for args in [&[][..], &[&file, "--speed", "0"], &[&file, "--loop", "--stay"], &[&file, "--top", "--listen", ":1"]] {

@@ -1,4 +1,6 @@
-//! `armtrace replay`: serves a recording as if its server were live.
+//! `armtrace replay`: serves recordings as if their servers were live.
+
+mod many;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,12 +11,10 @@ use parking_lot::Mutex;
 
 use super::notify::{Notifier, Supervised};
 use super::port::PortArgs;
-use super::report;
 use super::run::Shown;
 use super::session::{self, Signals};
-use super::top;
 use super::values::ValueError;
-use super::{Failure, UsageError};
+use super::{report, top, Failure, UsageError};
 use crate::export::{Listener, Policy, SnapshotSource};
 use crate::measure::Snapshot;
 use crate::present::format;
@@ -22,7 +22,7 @@ use crate::recording::{Recording, Replay};
 
 #[derive(Args, Clone, Debug)]
 pub(super) struct ReplayArgs {
-    /// A file that `armtrace record` wrote
+    /// Files that `armtrace record` wrote; several are served as several servers
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
     #[command(flatten)]
@@ -52,12 +52,9 @@ fn speed(text: &str) -> Result<f64, ValueError> {
 
 pub(super) fn replay(args: &ReplayArgs) -> Result<(), Failure> {
     let [file] = &args.files[..] else {
-        return Err(UsageError::SeveralReplays.into());
+        return if args.top { Err(UsageError::SeveralOnScreen.into()) } else { many::replay(args) };
     };
-    let recording = report::read(file)?;
-    if recording.end.is_none() {
-        tracing::warn!("{}: its end is missing, so it was cut short", file.display());
-    }
+    let recording = read(file)?;
     if args.top {
         return on_screen(recording, file, args);
     }
@@ -68,6 +65,15 @@ pub(super) fn replay(args: &ReplayArgs) -> Result<(), Failure> {
     // A thread may still be blocked writing to a terminal that does not read. Do not wait for it.
     runtime.shutdown_background();
     served
+}
+
+/// Reads a recording, and says if it was cut short.
+fn read(file: &Path) -> Result<Recording, Failure> {
+    let recording = report::read(file)?;
+    if recording.end.is_none() {
+        tracing::warn!("{}: its end is missing, so it was cut short", file.display());
+    }
+    Ok(recording)
 }
 
 /// Serves metrics and shows the live table until the recording ends or a signal comes.
@@ -93,11 +99,15 @@ async fn serve(
         () = tokio::time::sleep_until(end.into()), if !goes_on => {
             notifier.stopping();
             shown.finish().await;
-            let length = format::span(Duration::from_secs_f64(length.as_secs_f64().round()));
-            eprintln!("armtrace: {}: {length} replayed", file.display());
+            eprintln!("armtrace: {}: {} replayed", file.display(), in_seconds(length));
         }
     }
     Ok(())
+}
+
+/// Returns a length in whole seconds, in words.
+fn in_seconds(length: Duration) -> String {
+    format::span(Duration::from_secs_f64(length.as_secs_f64().round()))
 }
 
 /// The recording that is served.
@@ -133,6 +143,10 @@ struct Player {
 impl Player {
     fn start(recording: Recording, file: &Path, args: &ReplayArgs) -> Arc<Player> {
         let name = file.file_name().unwrap_or(file.as_os_str()).to_string_lossy().into_owned();
+        Player::named(recording, name, args)
+    }
+
+    fn named(recording: Recording, name: String, args: &ReplayArgs) -> Arc<Player> {
         let replay = Mutex::new(Replay::new(recording, name, args.repeat));
         Arc::new(Player { replay, began: Instant::now(), speed: args.speed })
     }

@@ -137,6 +137,11 @@ bench: setup ## what attaching costs, beside other tools, as root: hours (ARGS=q
 bench-counting: setup ## what it costs to count a wait where all CPUs do it at once, as root: seconds
 	cargo bench --locked --bench counting $(RUNNER)
 
+# From any recordings, of which the targets are copies.
+FILES ?= tests/fixtures/mysql-8.0.31.rec
+bench-fleet: setup ## what 1,000 servers take of the databases behind them: minutes (FILES=recordings, ARGS="--targets 100 --minutes 2")
+	cargo bench --locked --bench fleet -- $(FILES) $(ARGS)
+
 ##@ Releases, other kernels, the other architecture
 
 include packaging/dist.mk

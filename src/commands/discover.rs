@@ -10,8 +10,9 @@ use tokio::time::interval;
 
 use super::log;
 use super::notify::{Notifier, Supervised};
+use super::reload::Reload;
 use super::run::RunArgs;
-use super::session::{self, Requests, Told};
+use super::session::{self, AttachArgs, Requests, Told};
 use super::Failure;
 use crate::agent::Options;
 use crate::attach::{self, Writes};
@@ -37,20 +38,22 @@ pub(super) fn discover(args: &RunArgs) -> Result<(), Failure> {
 
 /// Measures, serves and shows all servers until a signal ends it, then detaches from them.
 async fn follow(args: &RunArgs, listener: Listener, policy: Policy) -> Result<(), Failure> {
-    let requests = Requests::new().map_err(Failure::Start)?;
+    let mut requests = Requests::new().map_err(Failure::Start)?;
+    requests.reload_on_hangup();
     let following = Arc::new(Following::default());
     let exporter = Exporter::of_many(Arc::clone(&following) as Arc<dyn Servers>).map_err(Failure::Export)?;
     let is_terminal = io::stdout().is_terminal();
     let log = if is_terminal { log_quietly } else { log_aloud };
-    let wanted = args.clone();
-    let finder = following.start(Box::new(move || options(&wanted)), Settings::from_env(None), log);
+    let reload = Arc::new(Reload::new(args));
+    let wanted = Arc::clone(&reload);
+    let finder = following.start(Box::new(move || options(&wanted.attach_args())), Settings::from_env(None), log);
     let finder = finder.map_err(Failure::Start)?;
     let view = is_terminal
         .then(|| tokio::spawn(show(Arc::clone(&following) as Arc<dyn Servers>, listener.url(policy.speaks_tls()))));
     let (stop, stopped) = oneshot::channel::<()>();
     let server = tokio::spawn(export::serve(listener, exporter, policy, async { _ = stopped.await }));
     let notifier = Notifier::ready(Arc::clone(&following) as Arc<dyn Supervised>);
-    until_told(requests, &following).await;
+    until_told(requests, &following, &reload).await;
     notifier.stopping();
     if let Some(view) = view {
         view.abort();
@@ -101,25 +104,27 @@ fn some_of(names: &[String]) -> String {
     named.iter().cloned().chain(others).collect::<Vec<_>>().join(", ")
 }
 
-/// Detaches and reattaches all probes on SIGUSR1 and SIGUSR2, until a signal ends it.
-async fn until_told(mut requests: Requests, following: &Following) {
+/// Detaches and reattaches all probes on SIGUSR1 and SIGUSR2, and reads the settings again on SIGHUP, until a signal
+/// ends it.
+async fn until_told(mut requests: Requests, following: &Following, reload: &Reload) {
     loop {
         match requests.told().await {
             Told::End(_) => return,
             Told::Pause => following.pause(),
             Told::Resume => following.resume(),
+            Told::Reload if reload.all() => following.renew(),
+            Told::Reload => {}
         }
     }
 }
 
 /// Returns what is measured on each server.
-fn options(args: &RunArgs) -> Options {
-    let more =
-        More { sample_hz: args.attach.sample_hz, hardware_events: args.attach.hardware_events, statements: None };
+fn options(args: &AttachArgs) -> Options {
+    let more = More { sample_hz: args.sample_hz, hardware_events: args.hardware_events, statements: None };
     Options {
-        max_overhead: args.attach.max_overhead,
-        without_probes: args.attach.no_probes,
-        domains: args.attach.handoffs,
+        max_overhead: args.max_overhead,
+        without_probes: args.no_probes,
+        domains: args.handoffs,
         more: Some(more),
     }
 }

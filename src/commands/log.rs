@@ -9,12 +9,17 @@ use std::sync::OnceLock;
 
 use anstream::{AutoStream, ColorChoice};
 use clap::{Args, ValueEnum};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{fmt, reload, EnvFilter, Layer, Registry};
 
 use crate::present::foreign::harmless_in_line;
 
 /// The format of the log, once it has begun.
 static FORMAT: OnceLock<LogFormat> = OnceLock::new();
+
+/// What the log lets through, once it has begun.
+static FILTER: OnceLock<reload::Handle<EnvFilter, Registry>> = OnceLock::new();
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(super) enum LogFormat {
@@ -35,11 +40,22 @@ pub(super) fn start(level: &str, format: LogFormat) {
     _ = FORMAT.set(format);
     // Clap colours its help and errors by the same rules: on terminals, but not where NO_COLOR is set.
     let has_colours = AutoStream::choice(&io::stderr()) != ColorChoice::Never;
-    let log = tracing_subscriber::fmt().with_env_filter(EnvFilter::new(level)).with_writer(io::stderr);
-    match format {
-        LogFormat::Json => log.json().flatten_event(true).init(),
-        LogFormat::Text if needs_times() => log.with_ansi(has_colours).init(),
-        LogFormat::Text => log.with_ansi(has_colours).without_time().init(),
+    let lines = fmt::layer().with_writer(io::stderr);
+    let lines = match format {
+        LogFormat::Json => lines.json().flatten_event(true).boxed(),
+        LogFormat::Text if needs_times() => lines.with_ansi(has_colours).boxed(),
+        LogFormat::Text => lines.with_ansi(has_colours).without_time().boxed(),
+    };
+    let (filter, handle) = reload::Layer::new(EnvFilter::new(level));
+    _ = FILTER.set(handle);
+    Registry::default().with(filter).with(lines).init();
+}
+
+/// Lets through from now on what `level` does, which is a valid filter.
+pub(super) fn set_level(level: &str) {
+    let set = FILTER.get().map(|handle| handle.reload(EnvFilter::new(level)));
+    if let Some(Err(why)) = set {
+        tracing::warn!("the log stays as it was: {why}");
     }
 }
 

@@ -14,6 +14,7 @@ mod notify;
 mod output;
 mod port;
 mod record;
+mod reload;
 mod replay;
 mod report;
 mod run;
@@ -114,6 +115,19 @@ impl Cli {
         let arguments = std::env::args_os().collect();
         let (command, arguments) = config::apply(Cli::command(), arguments, &Surroundings::of_process())?;
         Ok(Cli::parse_with(command, arguments).unwrap_or_else(|error| help::with_tip(error).exit()))
+    }
+
+    /// Reads the settings of `run` again: the command line of this process stays as it is, the file may have changed.
+    /// Returns them with the filter of the log, or what is wrong with them.
+    fn run_again() -> Result<(RunArgs, String), String> {
+        let arguments = std::env::args_os().collect();
+        let read = config::apply(Cli::command(), arguments, &Surroundings::of_process());
+        let (command, arguments) = read.map_err(|error| error.to_string())?;
+        let cli = Cli::parse_with(command, arguments).map_err(|error| error.to_string())?;
+        match (cli.command, cli.run) {
+            (Some(Command::Run(args)), _) | (None, Some(Overview(args))) => Ok((args, cli.log_level)),
+            _ => Err("they are those of another command".to_owned()),
+        }
     }
 
     /// Returns the format of the log, which is a choice only where it is kept.

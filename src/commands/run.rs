@@ -14,6 +14,7 @@ use super::log::{self, LogArgs};
 use super::notify::{Notifier, Supervised};
 use super::output::Format;
 use super::port::PortArgs;
+use super::reload::Reload;
 use super::session::{self, AttachArgs, EndedBy, Ends, Session, Told};
 use super::values::pid;
 use super::watch;
@@ -69,17 +70,24 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
     let policy = args.port.policy()?;
     let listener = args.port.listen.bind()?;
     let Session { agent, ends, runtime } = Session::attach_with_statements(target, attach)?;
-    let ended = runtime.block_on(serve(agent, listener, policy, ends));
+    let ended = runtime.block_on(serve(agent, listener, policy, ends, Reload::new(args)));
     // A thread may still be blocked writing to a terminal that does not read. Do not wait for it.
     runtime.shutdown_background();
     ended
 }
 
 /// Serves metrics and shows the live table until the session ends, then detaches the probes.
-async fn serve(agent: Agent, listener: Listener, policy: Policy, mut ends: Ends) -> Result<(), Failure> {
+async fn serve(
+    agent: Agent,
+    listener: Listener,
+    policy: Policy,
+    mut ends: Ends,
+    reload: Reload,
+) -> Result<(), Failure> {
+    ends.reload_on_hangup();
     let shown = Shown::begin(agent.source(), listener, policy)?;
     let notifier = Notifier::ready(Arc::new(OneServer(in_words(&agent.target))));
-    if watch(&agent, &mut ends).await == EndedBy::Server {
+    if watch(&agent, &mut ends, &reload).await == EndedBy::Server {
         log::tell(&format!("process {} has ended", agent.target.pid));
     }
     notifier.stopping();
@@ -141,13 +149,15 @@ impl Shown {
 /// The longest that drawing the last figures may take.
 const LONGEST_DRAWING: Duration = Duration::from_millis(500);
 
-/// Detaches and reattaches the probes on SIGUSR1 and SIGUSR2, and returns what ended the session.
-async fn watch(agent: &Agent, ends: &mut Ends) -> EndedBy {
+/// Detaches and reattaches the probes on SIGUSR1 and SIGUSR2, reads the settings again on SIGHUP, and returns what ended
+/// the session.
+async fn watch(agent: &Agent, ends: &mut Ends, reload: &Reload) -> EndedBy {
     loop {
         match ends.told().await {
             Told::End(by) => return by,
             Told::Pause => agent.pause(),
             Told::Resume => agent.resume(),
+            Told::Reload => reload.all_but_attached(),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Shared parts of the commands that attach to a server: attaching within the budget, signals, and the server's end.
 
+use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
@@ -32,7 +33,7 @@ const BLOCKING_THREADS: usize = 3;
 const LONG: Duration = Duration::from_secs(100 * 365 * 86400);
 
 /// The arguments of every command that attaches to a server, besides which server it is.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, PartialEq)]
 pub(super) struct AttachArgs {
     /// Debug file or symbol file of a stripped server
     #[arg(long, value_name = "FILE")]
@@ -177,6 +178,11 @@ fn hangups_are_ignored() -> bool {
     }
 }
 
+/// Returns whether this process has a terminal that it can lose. A service has none.
+fn has_terminal() -> bool {
+    File::open("/dev/tty").is_ok()
+}
+
 /// SIGINT, SIGTERM, and SIGHUP unless it is ignored: they are no longer fatal once this exists.
 pub(super) struct Signals {
     interrupt: Signal,
@@ -209,6 +215,8 @@ pub(super) struct Requests {
     signals: Signals,
     pause: Signal,
     resume: Signal,
+    /// SIGHUP, where it asks for the settings to be read again.
+    reload: Option<Signal>,
 }
 
 impl Requests {
@@ -218,7 +226,14 @@ impl Requests {
     /// Fails if the kernel refuses to deliver them to a handler.
     pub fn new() -> io::Result<Requests> {
         let (pause, resume) = (signal(SignalKind::user_defined1())?, signal(SignalKind::user_defined2())?);
-        Ok(Requests { signals: Signals::new()?, pause, resume })
+        Ok(Requests { signals: Signals::new()?, pause, resume, reload: None })
+    }
+
+    /// Lets SIGHUP ask for the settings to be read again, as is usual for services, where no terminal can be lost.
+    pub fn reload_on_hangup(&mut self) {
+        if !has_terminal() {
+            self.reload = self.signals.hangup.take();
+        }
     }
 
     /// Waits for the next one.
@@ -227,6 +242,7 @@ impl Requests {
             () = self.signals.wait() => Told::End(EndedBy::Signal),
             _ = self.pause.recv() => Told::Pause,
             _ = self.resume.recv() => Told::Resume,
+            Some(()) = async { self.reload.as_mut()?.recv().await } => Told::Reload,
         }
     }
 }
@@ -245,6 +261,8 @@ pub(super) enum Told {
     Pause,
     /// SIGUSR2.
     Resume,
+    /// SIGHUP, after [`Requests::reload_on_hangup`].
+    Reload,
     End(EndedBy),
 }
 
@@ -261,6 +279,11 @@ impl Ends {
         // SAFETY: `pidfd` owns an open descriptor for as long as it is registered, and nothing else closes it.
         let server = unsafe { AsyncFd::register(pidfd) }?;
         Ok(Ends { requests: Requests::new()?, server })
+    }
+
+    /// As [`Requests::reload_on_hangup`].
+    pub fn reload_on_hangup(&mut self) {
+        self.requests.reload_on_hangup();
     }
 
     pub async fn told(&mut self) -> Told {

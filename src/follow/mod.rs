@@ -49,6 +49,8 @@ pub type MakeOptions = dyn Fn() -> Options + Send;
 pub struct Following {
     servers: Mutex<BTreeMap<String, Followed>>,
     paused: AtomicBool,
+    /// Whether to attach to all servers again.
+    renews: AtomicBool,
     /// When the search for servers last got on.
     searched: Mutex<Option<Instant>>,
 }
@@ -124,6 +126,11 @@ impl Following {
         self.each(Agent::resume);
     }
 
+    /// Attaches to all servers again at the next search for servers, with new options.
+    pub fn renew(&self) {
+        self.renews.store(true, Ordering::Relaxed);
+    }
+
     fn each(&self, act: fn(&Agent)) {
         self.servers.lock().values().filter_map(|followed| followed.measured.as_ref()).for_each(|m| act(&m.agent));
     }
@@ -162,6 +169,19 @@ impl Following {
         let ended = ended.collect();
         forget(&mut servers);
         ended
+    }
+
+    /// Returns the names of the servers that are measured.
+    fn measured_names(&self) -> Vec<String> {
+        let servers = self.servers.lock();
+        servers.iter().filter(|(_, followed)| followed.measured.is_some()).map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Takes out what is attached to a server, which stays one that is measured.
+    fn take(&self, name: &str) -> Option<(Process, Measured)> {
+        let mut servers = self.servers.lock();
+        let followed = servers.get_mut(name)?;
+        Some((followed.process, followed.measured.take()?))
     }
 
     /// Adds a server that was attached to.
@@ -217,6 +237,9 @@ impl Finder {
         loop {
             self.following.gets_on();
             self.let_go_of_ended();
+            if self.following.renews.swap(false, Ordering::Relaxed) {
+                self.renew(stop);
+            }
             let processes: Vec<Process> = processes_like_servers().into_iter().filter_map(identified).collect();
             self.others.retain(|other| processes.contains(other));
             for process in processes {
@@ -230,6 +253,20 @@ impl Finder {
             }
             if !stop.wait(SEARCH) {
                 return;
+            }
+        }
+    }
+
+    /// Attaches to all servers again, one after the other, so that each is missing for as short a time as can be.
+    fn renew(&mut self, stop: &Stop) {
+        for name in self.following.measured_names() {
+            if stop.is_told() {
+                return;
+            }
+            self.following.gets_on();
+            if let Some((process, measured)) = self.following.take(&name) {
+                measured.end();
+                self.measure(name, process);
             }
         }
     }
@@ -264,7 +301,12 @@ impl Finder {
             self.others.insert(process);
             return;
         };
-        let Some(name) = self.free_name(&server, process) else { return };
+        if let Some(name) = self.free_name(&server, process) {
+            self.measure(name, process);
+        }
+    }
+
+    fn measure(&mut self, name: String, process: Process) {
         match self.attach(process.pid) {
             Ok(agent) => {
                 (self.log)(&format!("measuring {name}: {}", in_words(&agent.target)));

@@ -1,5 +1,6 @@
 //! Plays a recording: returns what a snapshot of the server would have been at each of its moments.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::schema::{AllTotals, Code, Ending, Second};
@@ -12,7 +13,7 @@ const SHORTEST_PASS: Duration = Duration::from_secs(1);
 
 /// A recording that is being played. Figures change at the end of each of its seconds.
 pub struct Replay {
-    recording: Recording,
+    recording: Arc<Recording>,
     /// The name that users know the recording by.
     name: String,
     /// Whether it starts again at its end. Counters then go on growing, as those of a server that repeats itself.
@@ -49,7 +50,8 @@ impl Sum {
 
 impl Replay {
     /// Begins to play a recording. `name` is what users know it by. If it `repeats`, it starts again at its end.
-    pub fn new(recording: Recording, name: String, repeats: bool) -> Replay {
+    pub fn new(recording: impl Into<Arc<Recording>>, name: String, repeats: bool) -> Replay {
+        let recording = recording.into();
         let statements = recording.seconds.first().and_then(|second| second.queries).map(|_| 0);
         Replay {
             recording,
@@ -84,7 +86,7 @@ impl Replay {
     /// Returns the snapshot at this moment. What recordings do not hold is absent from it: hits of probes, hardware
     /// events, calls of getcpu.
     pub fn snapshot(&self) -> Snapshot {
-        let Recording { start, rows, end, .. } = &self.recording;
+        let Recording { start, rows, end, .. } = &*self.recording;
         let in_pass = self.played.checked_sub(1).map_or(0, |last| self.recording.seconds[last].at_ns);
         let has_ended = end.as_ref().is_some_and(|end| end.ending == Ending::ServerEnded);
         let mut snapshot = Snapshot {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{ensure, Context, Result};
 use armtrace::attach::breakpoints;
 
-use lab::agent::{Agent, Sample};
+use lab::agent::{without_terminal, Agent, Sample};
 use lab::http;
 use lab::load::Load;
 use lab::releases::Release;
@@ -156,6 +156,55 @@ fn pages_show(agent: &Agent, names: &[&str]) -> Result<()> {
     let unknown = http::get(&agent.address, "/servers/none/")?;
     ensure!(unknown.head.starts_with("HTTP/1.0 404"), "{}", unknown.head);
     Ok(())
+}
+
+/// Returns how often the agent has attached to a server, and the budget that it has.
+fn attached(agent: &Agent, target: &str) -> Result<(f64, f64)> {
+    let samples = agent.scrape()?;
+    let value = |name: &str| {
+        let is_it =
+            |sample: &&Sample| sample.name == name && sample.labels.get("result").is_none_or(|r| r == "attached");
+        of_target(&samples, target).find(is_it).map(|sample| sample.value).context(name.to_owned())
+    };
+    Ok((value("armtrace_target_attaches_total")?, value("armtrace_overhead_budget_ratio")?))
+}
+
+#[test]
+fn a_service_reads_its_settings_again() -> Result<()> {
+    let server = Server::start(Release::MARIADB_11_4, &Options::default())?;
+    let target = name_of(&server)?;
+    let file = tempfile::NamedTempFile::with_suffix(".toml")?;
+    std::fs::write(file.path(), "max-overhead = \"5%\"\n")?;
+    let agent = Agent::discover_by(without_terminal(), &["--config".as_ref(), file.path().as_os_str()])?;
+    becomes(&agent, &target, true)?;
+    ensure!(attached(&agent, &target)? == (1.0, 0.05));
+    let says = |what: &str| {
+        wait_for(what, SOON, || Ok(agent.errors()?.contains(what).then_some(())))
+            .with_context(|| agent.errors().unwrap_or_default())
+    };
+
+    // What is wrong changes nothing.
+    std::fs::write(file.path(), "max-overhead = \"2%\"\nno-probs = true\n")?;
+    agent.signal(libc::SIGHUP);
+    says("the settings stay as they were: ")?;
+    says(":2: there is no setting no-probs: did you mean no-probes?")?;
+    ensure!(attached(&agent, &target)? == (1.0, 0.05) && breakpoints(server.pid())? > 0);
+
+    // The server is attached to again; the port stays as it was.
+    std::fs::write(file.path(), "max-overhead = \"2%\"\nno-probes = true\nallowed-hosts = [\"x.example\"]\n")?;
+    agent.signal(libc::SIGHUP);
+    says("only the next start changes allowed-hosts")?;
+    wait_for("the new settings", SOON, || Ok((attached(&agent, &target).ok() == Some((2.0, 0.02))).then_some(())))?;
+    nothing_is_left(&server)?;
+
+    // What has not changed is left alone.
+    std::fs::write(file.path(), "max-overhead = \"2%\"\nno-probes = true\nlog-level = \"debug\"\n")?;
+    agent.signal(libc::SIGHUP);
+    says("DEBUG")?;
+    ensure!(attached(&agent, &target)? == (2.0, 0.02));
+    let (status, _) = agent.stop()?;
+    ensure!(status.success(), "{status}");
+    server.stop()
 }
 
 /// Ten servers, as on a host that is shared, with two programs.

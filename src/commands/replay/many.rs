@@ -1,6 +1,6 @@
 //! Several recordings at once: each is a server of its own, as with `--discover`.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,6 +15,7 @@ use super::super::session::{self, Signals};
 use super::super::{Failure, UsageError};
 use super::{in_seconds, read, Player, ReplayArgs};
 use crate::export::{self, Exporter, Listener, Policy, Server, Servers, SnapshotSource, State, View};
+use crate::recording::Recording;
 
 /// The end of the names of recordings, which is not part of what they are called.
 const ENDING: &str = "rec";
@@ -23,7 +24,7 @@ pub(super) fn replay(args: &ReplayArgs) -> Result<(), Failure> {
     let names = names(&args.files)?;
     let policy = args.port.policy()?;
     let listener = args.port.listen.bind()?;
-    let recordings = args.files.iter().map(|file| read(file)).collect::<Result<Vec<_>, _>>()?;
+    let recordings = recordings(&args.files)?;
     let length = recordings.iter().map(|recording| recording.duration()).max().unwrap_or_default();
     let servers = names.into_iter().zip(recordings).map(|(name, recording)| {
         let source: Arc<dyn SnapshotSource> = Player::named(recording, name.clone(), args);
@@ -91,6 +92,22 @@ impl Supervised for Players {
     fn status(&self) -> String {
         format!("Replaying {} recordings", self.0.len())
     }
+}
+
+/// Reads all recordings. Those that are one file, by several links, share what is in it.
+fn recordings(files: &[PathBuf]) -> Result<Vec<Arc<Recording>>, Failure> {
+    let mut known: HashMap<PathBuf, Arc<Recording>> = HashMap::new();
+    let mut all = Vec::with_capacity(files.len());
+    for file in files {
+        let path = file.canonicalize().unwrap_or_else(|_| file.clone());
+        let recording = match known.get(&path) {
+            Some(recording) => Arc::clone(recording),
+            None => Arc::new(read(file)?),
+        };
+        known.insert(path, Arc::clone(&recording));
+        all.push(recording);
+    }
+    Ok(all)
 }
 
 /// Returns what recordings are called: the ends of their paths, as long as they must be to differ.

@@ -146,7 +146,7 @@ impl Player {
         Player::named(recording, name, args)
     }
 
-    fn named(recording: Recording, name: String, args: &ReplayArgs) -> Arc<Player> {
+    fn named(recording: impl Into<Arc<Recording>>, name: String, args: &ReplayArgs) -> Arc<Player> {
         let replay = Mutex::new(Replay::new(recording, name, args.repeat));
         Arc::new(Player { replay, began: Instant::now(), speed: args.speed })
     }

@@ -28,6 +28,13 @@ pub fn program() -> PathBuf {
     std::env::var_os("ARMTRACE_PROGRAM").map_or_else(built, PathBuf::from)
 }
 
+/// Returns a command that runs the agent's program without a terminal.
+pub fn without_terminal() -> Command {
+    let mut command = Command::new("setsid");
+    command.arg(program());
+    command
+}
+
 /// An attached agent that serves metrics. Dropping it kills it.
 pub struct Agent {
     child: Child,
@@ -102,9 +109,14 @@ impl Agent {
 
     /// Starts an agent that measures all servers of this host. Returns once it serves metrics.
     pub fn discover(args: &[&OsStr]) -> Result<Agent> {
+        Agent::discover_by(Command::new(program()), args)
+    }
+
+    /// Like [`Agent::discover`], started by a command that ends with the agent's program.
+    pub fn discover_by(command: Command, args: &[&OsStr]) -> Result<Agent> {
         let dir = tempfile::tempdir()?;
         let out = File::create(dir.path().join("out"))?;
-        Agent::start(Command::new(program()), Which::All, dir, out.into(), args)
+        Agent::start(command, Which::All, dir, out.into(), args)
     }
 
     /// Like [`Agent::attach`], started by a command that ends with the agent's program, as one that changes the user.

@@ -31,6 +31,12 @@ const WARM_UP: Duration = Duration::from_secs(90);
 const RANGE_SECONDS: u64 = 300;
 const POINTS: u64 = 100;
 
+/// The longest that a query may take.
+const PATIENCE: Duration = Duration::from_secs(180);
+
+/// The longest that merging may take.
+const MERGING: Duration = Duration::from_secs(120);
+
 #[derive(Parser)]
 struct Args {
     /// Recordings, which the targets take turns in
@@ -68,7 +74,8 @@ fn main() -> Result<()> {
     sleep(Duration::from_secs(60 * args.minutes));
     let after = Counters::read(&fleet)?;
     report(&fleet, &args, &before, &after, began.elapsed())?;
-    queries(&fleet)
+    queries(&fleet)?;
+    storage(&fleet)
 }
 
 impl Fleet {
@@ -114,9 +121,16 @@ impl Fleet {
         Ok(Fleet { replay, agent, rules, database, _folder: folder })
     }
 
+    /// Asks VictoriaMetrics, which may have much to do.
+    fn ask(&self, path: &str) -> Result<http::Answer> {
+        let answer = http::get_within(PATIENCE, &self.database.address, path).with_context(|| path.to_owned())?;
+        ensure!(answer.head.contains(" 200 "), "{path}: {}", answer.body);
+        Ok(answer)
+    }
+
     /// Returns what VictoriaMetrics answers to a query of one number.
     fn value(&self, promql: &str) -> Result<f64> {
-        let answer = http::get(&self.database.address, &format!("/api/v1/query?query={}", http::url_encode(promql)))?;
+        let answer = self.ask(&format!("/api/v1/query?query={}", http::url_encode(promql)))?;
         let answer: serde_json::Value = serde_json::from_str(&answer.body).with_context(|| answer.body.clone())?;
         let value = answer["data"]["result"][0]["value"][1].as_str();
         value.with_context(|| format!("{promql}: {answer}"))?.parse().with_context(|| promql.to_owned())
@@ -179,31 +193,21 @@ impl Counters {
 fn report(fleet: &Fleet, args: &Args, before: &Counters, after: &Counters, time: Duration) -> Result<()> {
     let seconds = time.as_secs_f64();
     let samples = after.samples - before.samples;
-    // Waits until what is in memory was written, so that bytes and rows are of the same samples.
-    http::get(&fleet.database.address, "/internal/force_flush")?;
-    http::get(&fleet.database.address, "/internal/force_merge")?;
-    sleep(Duration::from_secs(10));
-    let data = fleet.database.sum("vm_data_size_bytes", "storage/")?;
-    let index = fleet.database.sum("vm_data_size_bytes", "indexdb")?;
-    let rows = fleet.database.sum("vm_rows", "storage/")?;
+    let wire_bytes = after.wire_bytes - before.wire_bytes;
+    let ms =
+        |share: f64| Ok::<_, anyhow::Error>(1e3 * fleet.value(&format!("quantile({share}, scrape_duration_seconds)"))?);
+    let (files, targets) = (args.files.len(), args.targets);
     let series = fleet.database.sum("vm_cache_entries", "storage/hour_metric_ids")?;
-    println!(
-        "| {} targets of {} recordings, {:.0} minutes | |\n|---|--:|",
-        args.targets,
-        args.files.len(),
-        seconds / 60.0
-    );
+    println!("| {targets} targets of {files} recordings, {:.0} minutes | |\n|---|--:|", seconds / 60.0);
     println!("| samples per scrape, mean | {:.0} |", fleet.value("avg(scrape_samples_scraped)")?);
     println!("| series, those of rules and scrapes included | {series:.0} |");
     println!("| samples per second | {:.0} |", samples / seconds);
-    println!("| bytes per sample sent, compressed | {:.2} |", (after.wire_bytes - before.wire_bytes) / samples);
-    println!("| bytes per sample stored; index | {:.2}; {:.0} MB |", data / rows, index / 1e6);
-    println!(
-        "| scrapes: median, 99th percentile | {:.0} ms, {:.0} ms |",
-        1e3 * fleet.value("quantile(0.5, scrape_duration_seconds)")?,
-        1e3 * fleet.value("quantile(0.99, scrape_duration_seconds)")?
-    );
-    println!("| targets down at the end | {:.0} |", args.targets as f64 - fleet.value("count(up == 1)")?);
+    println!("| bytes per sample sent, compressed | {:.2} |", wire_bytes / samples);
+    println!("| scrapes: median, 99th percentile | {:.0} ms, {:.0} ms |", ms(0.5)?, ms(0.99)?);
+    println!("| targets down at the end | {:.0} |", targets as f64 - fleet.value("count(up == 1)")?);
+    let rules = fleet.rules.sum("vmalert_iteration_duration_seconds_sum", "")?;
+    let rounds = fleet.rules.sum("vmalert_iteration_duration_seconds_count", "")?;
+    println!("| evaluating a group of rules, mean | {:.2} s |", rules / rounds);
     let processes = [
         ("replay", &fleet.replay),
         ("agent", &fleet.agent),
@@ -217,8 +221,8 @@ fn report(fleet: &Fleet, args: &Args, before: &Counters, after: &Counters, time:
     Ok(())
 }
 
-/// Times the queries of all dashboards, as Grafana sends them for the last minutes: for the whole fleet, or for one host
-/// where the dashboard is of one.
+/// Times the queries of all dashboards, as Grafana sends them for the last minutes: for the whole fleet, or for one
+/// host where the dashboard is of one.
 fn queries(fleet: &Fleet) -> Result<()> {
     println!("\n| dashboard | queries | together | slowest |\n|---|--:|--:|---|");
     for file in dashboard::FILES {
@@ -251,7 +255,26 @@ fn ask(fleet: &Fleet, promql: &str) -> Result<Duration> {
     let query = http::url_encode(promql);
     let path = format!("/api/v1/query_range?query={query}&start={start}&end={now}&step={step}&nocache=1");
     let began = Instant::now();
-    let answer = http::get(&fleet.database.address, &path)?;
-    ensure!(answer.head.contains(" 200 "), "{promql}: {}", answer.body);
+    fleet.ask(&path)?;
     Ok(began.elapsed())
+}
+
+/// Prints what a sample takes on the disk, once it is as small as it gets: what is in memory is written, and parts are
+/// merged, which keeps the CPUs busy.
+fn storage(fleet: &Fleet) -> Result<()> {
+    for path in ["/internal/force_flush", "/internal/force_merge"] {
+        fleet.ask(path)?;
+    }
+    let began = Instant::now();
+    while began.elapsed() < MERGING && fleet.database.sum("vm_active_merges", "storage/")? > 0.0 {
+        sleep(Duration::from_secs(1));
+    }
+    let bytes = |kind: &str| fleet.database.sum("vm_data_size_bytes", kind);
+    let rows = fleet.database.sum("vm_rows", "storage/")?;
+    println!(
+        "\n{:.2} bytes per sample stored, and {:.0} MB of index",
+        bytes("storage/")? / rows,
+        bytes("indexdb")? / 1e6
+    );
+    Ok(())
 }

@@ -24,8 +24,8 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts a program with the arguments that it has for its address, and waits until it answers. Its output goes to a
-    /// file in `folder`.
+    /// Starts a program with the arguments that it has for its address, and waits until it answers. Its output goes to
+    /// a file in `folder`.
     pub fn start(folder: &Path, program: &str, address: &str, args: impl Fn(&str) -> Vec<String>) -> Result<Process> {
         let name = Path::new(program).file_name().context("no program")?.to_string_lossy().into_owned();
         let log = folder.join(format!("{name}.log"));

@@ -13,6 +13,7 @@ use crate::measure::statements::UncountedStatements;
 use crate::measure::watchpoint::Unwatched;
 use crate::present::foreign::harmless;
 use crate::recording::compare::{PsError, ScalingError};
+use crate::recording::table::ExportError;
 use crate::recording::FormatError;
 use crate::server::{ClientError, OpenError};
 use crate::symbols::{ImageError, NamedFileError, UnusableFile};
@@ -108,6 +109,9 @@ pub enum Failure {
     /// The metrics cannot be registered.
     #[error("cannot export metrics: {0}")]
     Export(prometheus::Error),
+    /// A recording cannot be exported.
+    #[error(transparent)]
+    Tables(ExportError),
     /// The terminal cannot be drawn on.
     #[error("cannot draw on the terminal: {0}")]
     Terminal(io::Error),
@@ -137,6 +141,12 @@ pub enum UsageError {
     /// There is more than one recording to replay on the full screen.
     #[error("--top shows one recording: give one, or leave out --top to serve them all")]
     SeveralOnScreen,
+    /// Files are to be written, but it is not said where.
+    #[error("parquet needs a folder for its files: give --output FOLDER")]
+    NoFolder,
+    /// What goes to standard output is to be written to a folder.
+    #[error("--output is for parquet: other formats go to standard output")]
+    NoFolderNeeded,
     /// A recording to replay is given twice.
     #[error("{} is given twice: each recording is served as a server of its own", .0.display())]
     ReplayedTwice(PathBuf),

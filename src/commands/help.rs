@@ -34,6 +34,12 @@ Examples:
   armtrace replay x86.rec --top --loop
   armtrace replay x86.rec --speed 10 --stay --listen 127.0.0.1:9500";
 
+pub(super) const EXPORT: &str = "\
+Examples:
+  armtrace export *.rec --format parquet --output fleet
+  armtrace export x86.rec arm.rec --format perfetto > both.json
+  armtrace export x86.rec --format json | jq 'select(.wait_seconds > 1)'";
+
 pub(super) const REPORT: &str = "\
 Examples:
   armtrace report x86.rec

@@ -5,6 +5,7 @@ mod compare;
 mod config;
 mod discover;
 mod doctor;
+mod export;
 mod failure;
 mod generate;
 mod help;
@@ -37,6 +38,7 @@ use self::compare::CompareArgs;
 use self::config::Surroundings;
 pub use self::config::{ConfigError, Problem};
 use self::doctor::DoctorArgs;
+use self::export::ExportArgs;
 pub use self::failure::{Failure, FileError, UsageError};
 use self::generate::GenerateArgs;
 use self::help::Overview;
@@ -91,6 +93,9 @@ enum Command {
     /// Compare two recordings, or one workload at several thread counts
     #[command(after_help = help::COMPARE)]
     Compare(CompareArgs),
+    /// Write recordings as Parquet, JSON or a timeline for Perfetto
+    #[command(after_help = help::EXPORT)]
+    Export(ExportArgs),
     /// Show what this host and a server support, and what each hit costs
     #[command(after_help = help::DOCTOR)]
     Doctor(DoctorArgs),
@@ -163,6 +168,7 @@ pub fn execute(cli: Cli) -> Result<(), Failure> {
         (Some(Command::Replay(args)), _) => replay::replay(&args),
         (Some(Command::Report(args)), _) => report::report(&args),
         (Some(Command::Compare(args)), _) => compare::compare(&args),
+        (Some(Command::Export(args)), _) => export::export(&args),
         (Some(Command::Doctor(args)), _) => doctor::doctor(&args),
         (Some(Command::Audit(args)), _) => audit::audit(&args),
         (Some(Command::Symbols(command)), _) => symbols::symbols(&command),

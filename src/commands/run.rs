@@ -149,8 +149,8 @@ impl Shown {
 /// The longest that drawing the last figures may take.
 const LONGEST_DRAWING: Duration = Duration::from_millis(500);
 
-/// Detaches and reattaches the probes on SIGUSR1 and SIGUSR2, reads the settings again on SIGHUP, and returns what ended
-/// the session.
+/// Detaches and reattaches the probes on SIGUSR1 and SIGUSR2, reads the settings again on SIGHUP, and returns what
+/// ended the session.
 async fn watch(agent: &Agent, ends: &mut Ends, reload: &Reload) -> EndedBy {
     loop {
         match ends.told().await {

@@ -56,6 +56,7 @@ impl Failure {
             | Failure::Web(_)
             | Failure::Start(_)
             | Failure::Export(_)
+            | Failure::Tables(_)
             | Failure::Terminal(_)
             | Failure::Output(_)
             | Failure::Json(_) => Status::Failed,
@@ -123,6 +124,7 @@ fn of_watch(why: &Unwatched) -> Status {
 
 #[cfg(test)]
 mod tests {
+    use crate::recording::table::ExportError;
     use std::collections::BTreeSet;
     use std::fmt::Debug;
     use std::io;
@@ -258,6 +260,8 @@ mod tests {
     fn every_failure_has_the_status_of_its_cause() {
         let path = || PathBuf::from("x");
         let own = vec![
+            (Failure::Usage(UsageError::NoFolder), Usage),
+            (Failure::Usage(UsageError::NoFolderNeeded), Usage),
             (Failure::Usage(UsageError::SeveralOnScreen), Usage),
             (Failure::Usage(UsageError::ReplayedTwice("x.rec".into())), Usage),
             (Failure::NoServer, Target),
@@ -275,6 +279,7 @@ mod tests {
             (Failure::Web(Web::open(Path::new("/missing")).err().expect("an error")), Failed),
             (Failure::Start(io()), Failed),
             (Failure::Export(prometheus::Error::AlreadyReg), Failed),
+            (Failure::Tables(ExportError::Exists(path())), Failed),
             (Failure::Terminal(io()), Failed),
             (Failure::Output(io()), Failed),
             (Failure::Json(serde_json::Error::io(io())), Failed),

@@ -8,6 +8,7 @@ mod replay;
 pub(crate) mod report;
 mod rows;
 mod schema;
+pub mod table;
 mod writer;
 
 pub use frame::{FormatError, VERSION};

@@ -1,6 +1,7 @@
 //! Recordings: written from hand-built snapshots, read, reported and compared. Needs neither root nor a server.
 
 mod compare;
+mod export;
 mod file;
 mod golden;
 mod hostile;

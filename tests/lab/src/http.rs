@@ -14,8 +14,13 @@ pub struct Answer {
 
 /// Gets a path from a server, for example `127.0.0.1:9435`.
 pub fn get(address: &str, path: &str) -> io::Result<Answer> {
+    get_within(Duration::from_secs(30), address, path)
+}
+
+/// Like [`get`], from a server that may take so long until it answers.
+pub fn get_within(time: Duration, address: &str, path: &str) -> io::Result<Answer> {
     let mut stream = TcpStream::connect(address)?;
-    stream.set_read_timeout(Some(Duration::from_secs(30)))?;
+    stream.set_read_timeout(Some(time))?;
     // HTTP/1.0: the response is not chunked and ends with the connection.
     write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n")?;
     let mut answer = String::new();

@@ -1,0 +1,126 @@
+//! Parquet files in folders by day and host, as tools for many files expect them.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use parquet::basic::Compression;
+use parquet::errors::ParquetError;
+use parquet::file::properties::WriterProperties;
+use parquet::file::writer::SerializedFileWriter;
+use parquet::record::RecordWriter;
+
+use super::{each_second, waits};
+use crate::recording::Recording;
+
+/// The reason why a recording cannot be exported.
+#[derive(Debug, thiserror::Error)]
+pub enum ExportError {
+    /// A file is there already.
+    #[error("{} exists; --force overwrites it", .0.display())]
+    Exists(PathBuf),
+    /// A folder or a file cannot be written.
+    #[error("cannot write {}: {why}", .path.display())]
+    Write {
+        /// What was to be written.
+        path: PathBuf,
+        /// The reason.
+        why: io::Error,
+    },
+    /// The rows cannot be encoded.
+    #[error("cannot write {}: {why}", .path.display())]
+    Encode {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        why: ParquetError,
+    },
+}
+
+/// The files of one recording, of which each table has one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tables {
+    /// What was waited for each latch in each second.
+    pub waits: PathBuf,
+    /// The seconds, with what does not depend on a latch.
+    pub seconds: PathBuf,
+}
+
+impl Tables {
+    /// Writes the tables of a recording to `TABLE/dt=DAY/host=NAME/STEM-TIME.parquet` in a folder. The day and the time
+    /// are those of the recording's beginning, UTC. If `force` is given, files that exist are overwritten.
+    ///
+    /// # Errors
+    /// Fails if a file exists, or cannot be written.
+    pub fn write(recording: &Recording, stem: &str, folder: &Path, force: bool) -> Result<Tables, ExportError> {
+        let began = began(recording);
+        let day = format!("dt={}", began.strftime("%Y-%m-%d"));
+        let host = format!("host={}", as_name(&recording.start.host.name));
+        let name = format!("{}-{}.parquet", as_name(stem), began.strftime("%H%M%S"));
+        let path = |table: &str| folder.join(table).join(&day).join(&host).join(&name);
+        let tables = Tables { waits: path("waits"), seconds: path("seconds") };
+        let exists = |path: &&PathBuf| !force && path.exists();
+        if let Some(path) = [&tables.waits, &tables.seconds].into_iter().find(exists) {
+            return Err(ExportError::Exists(path.clone()));
+        }
+        write(&tables.waits, &waits(recording)[..], force)?;
+        write(&tables.seconds, &each_second(recording)[..], force)?;
+        Ok(tables)
+    }
+}
+
+fn began(recording: &Recording) -> Timestamp {
+    let ms = recording.start.began_ms.try_into().ok();
+    let began = ms.and_then(|ms| Timestamp::from_millisecond(ms).ok());
+    began.unwrap_or(Timestamp::UNIX_EPOCH)
+}
+
+/// Returns a text as a part of a path: a recording says itself which host it is of.
+fn as_name(text: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    let name: String = text.chars().map(|c| if is_plain(c) { c } else { '_' }).collect();
+    if name.trim_matches('.').is_empty() {
+        return "unknown".to_owned();
+    }
+    name
+}
+
+fn write<R>(path: &Path, rows: &[R], force: bool) -> Result<(), ExportError>
+where
+    for<'a> &'a [R]: RecordWriter<R>,
+{
+    let file = create(path, force).map_err(|why| ExportError::Write { path: path.to_owned(), why })?;
+    encode(file, rows).map_err(|why| ExportError::Encode { path: path.to_owned(), why })
+}
+
+fn create(path: &Path, force: bool) -> io::Result<File> {
+    path.parent().map_or(Ok(()), fs::create_dir_all)?;
+    OpenOptions::new().write(true).create(true).create_new(!force).truncate(true).open(path)
+}
+
+fn encode<R>(file: File, rows: &[R]) -> Result<(), ParquetError>
+where
+    for<'a> &'a [R]: RecordWriter<R>,
+{
+    let properties = WriterProperties::builder().set_compression(Compression::SNAPPY).build();
+    let mut writer = SerializedFileWriter::new(file, rows.schema()?, Arc::new(properties))?;
+    let mut group = writer.next_row_group()?;
+    rows.write_to_row_group(&mut group)?;
+    group.close()?;
+    writer.close()?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::as_name;
+
+    #[test]
+    fn names_stay_in_their_folder() {
+        assert_eq!(as_name("db1.example-2_x"), "db1.example-2_x");
+        assert_eq!(as_name("../../etc/x y"), ".._.._etc_x_y");
+        assert_eq!(["", ".", ".."].map(as_name), ["unknown"; 3].map(str::to_owned));
+    }
+}

@@ -1,0 +1,148 @@
+//! Recordings as rows of tables, for databases that hold those of a whole fleet.
+
+mod files;
+mod trace;
+
+use std::collections::BTreeMap;
+
+use parquet_derive::ParquetRecordWriter;
+use serde::Serialize;
+
+pub use self::files::{ExportError, Tables};
+pub use self::trace::trace;
+use super::{Delta, Recorded, Recording, Start};
+use crate::measure::latch::LatchWaits;
+use crate::metrics::seconds;
+
+/// What was waited for a latch in one second of a recording.
+#[derive(Clone, Debug, PartialEq, Serialize, ParquetRecordWriter)]
+pub struct WaitRow {
+    /// The end of the second, in milliseconds since 1970, UTC.
+    pub time_ms: i64,
+    /// The event name.
+    pub latch: String,
+    /// The kind, as in the label `kind` of the metrics.
+    pub kind: String,
+    /// The mode, as in the label `mode`; empty for a latch without modes.
+    pub mode: String,
+    /// The number of waits; `None` if they were not counted.
+    pub waits: Option<i64>,
+    /// Seconds waited, by all threads together.
+    pub wait_seconds: f64,
+    /// The part of it spent asleep; `None` if that is not known.
+    pub sleep_seconds: Option<f64>,
+    /// The part of it that is estimated.
+    pub estimated_seconds: f64,
+}
+
+/// One second of a recording, with what does not depend on a latch.
+#[derive(Clone, Debug, PartialEq, Serialize, ParquetRecordWriter)]
+pub struct SecondRow {
+    /// The end of the second, in milliseconds since 1970, UTC.
+    pub time_ms: i64,
+    /// Its length in seconds.
+    pub length_seconds: f64,
+    /// The number of statements that clients sent; `None` if they were not counted.
+    pub statements: Option<i64>,
+    /// The CPU time of the server, in seconds; `None` if it is not known.
+    pub server_cpu_seconds: Option<f64>,
+    /// The CPU time that probes took from the server, in seconds; `None` if it is not known.
+    pub probe_cpu_seconds: Option<f64>,
+    /// The maintainer: `mysql`, `mariadb` or `percona`.
+    pub flavor: String,
+    /// The server's version.
+    pub version: String,
+    /// The architecture: `x86_64` or `aarch64`.
+    pub arch: String,
+    /// The CPU's own name.
+    pub cpu_model: String,
+    /// The number of CPUs that the server may use.
+    pub server_cpus: Option<i32>,
+    /// The CPU's highest clock, in GHz.
+    pub ghz: Option<f64>,
+    /// The labels given with `--label`: `os=openEuler,threads=64`.
+    pub labels: String,
+}
+
+/// Returns a row for each latch and second that has waits.
+pub fn waits(recording: &Recording) -> Vec<WaitRow> {
+    let keys = LatchWaits::keys(&recording.rows);
+    let mut rows = Vec::new();
+    for second in &recording.seconds {
+        for delta in LatchWaits::deltas(second) {
+            let key = &keys[delta.row()];
+            rows.push(WaitRow {
+                time_ms: time_ms(&recording.start, second.at_ns),
+                latch: key.latch.clone(),
+                kind: key.kind.clone(),
+                mode: key.mode.clone(),
+                waits: recording.counted(delta.waits),
+                wait_seconds: in_seconds(delta.wait_ns),
+                sleep_seconds: recording.start.sleeps_seen.then(|| in_seconds(delta.sleep_ns)),
+                estimated_seconds: in_seconds(delta.estimated_ns),
+            });
+        }
+    }
+    rows
+}
+
+/// Returns a row for each second.
+pub fn each_second(recording: &Recording) -> Vec<SecondRow> {
+    let Start { host, server, labels, .. } = &recording.start;
+    let labels = text_of(labels);
+    let rows = recording.seconds.iter().zip(recording.lengths()).map(|(second, length_seconds)| SecondRow {
+        time_ms: time_ms(&recording.start, second.at_ns),
+        length_seconds,
+        statements: second.queries.map(clamped),
+        server_cpu_seconds: second.server_cpu_ns.map(seconds),
+        probe_cpu_seconds: second.probe_cost_ns.map(seconds),
+        flavor: server.flavor.clone(),
+        version: server.version.clone(),
+        arch: server.arch.clone(),
+        cpu_model: host.cpu_model.clone(),
+        server_cpus: host.server_cpus.and_then(|cpus| cpus.try_into().ok()),
+        ghz: host.ghz,
+        labels: labels.clone(),
+    });
+    rows.collect()
+}
+
+/// A row of waits that says whose they are.
+#[derive(Serialize)]
+struct Line<'a> {
+    host: &'a str,
+    arch: &'a str,
+    flavor: &'a str,
+    version: &'a str,
+    #[serde(flatten)]
+    row: WaitRow,
+}
+
+/// Returns the rows of [`waits`] as JSON, one in a line, each with host, architecture and version.
+///
+/// # Errors
+/// Fails if a row cannot be encoded.
+pub fn json_lines(recording: &Recording) -> serde_json::Result<String> {
+    let Start { host, server, .. } = &recording.start;
+    let (host, arch) = (host.name.as_str(), server.arch.as_str());
+    let (flavor, version) = (server.flavor.as_str(), server.version.as_str());
+    let line = |row| serde_json::to_string(&Line { host, arch, flavor, version, row });
+    waits(recording).into_iter().map(|row| Ok(line(row)? + "\n")).collect()
+}
+
+fn time_ms(start: &Start, at_ns: u64) -> i64 {
+    clamped(start.began_ms.saturating_add(at_ns / 1_000_000))
+}
+
+/// Tables have no type for larger numbers, which only damaged files have.
+fn clamped(number: u64) -> i64 {
+    number.try_into().unwrap_or(i64::MAX)
+}
+
+fn in_seconds(ns: i64) -> f64 {
+    ns as f64 / 1e9
+}
+
+fn text_of(labels: &BTreeMap<String, String>) -> String {
+    labels.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(",")
+}

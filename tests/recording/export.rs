@@ -1,0 +1,135 @@
+//! Recordings in the formats of other tools.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use armtrace::measure::latch::LatchWaits;
+use armtrace::recording::table::{json_lines, trace, Tables};
+use armtrace::recording::{self, Recorded, Recording};
+use parquet::file::reader::{FileReader, SerializedFileReader};
+use parquet::record::RowAccessor;
+use serde_json::Value;
+
+/// Waited nanoseconds by latch and mode, to within a microsecond.
+type Sums = BTreeMap<(String, String), i64>;
+
+fn fixture() -> Recording {
+    recording::read(&lab::repository("tests/fixtures/mysql-8.0.31.rec")).unwrap()
+}
+
+fn add(sums: &mut Sums, latch: &str, mode: &str, seconds: f64) {
+    *sums.entry((latch.to_owned(), mode.to_owned())).or_default() += (seconds * 1e9).round() as i64;
+}
+
+/// Returns what the recording itself adds up to.
+fn expected(recording: &Recording) -> Sums {
+    let keys = LatchWaits::keys(&recording.rows);
+    let mut sums = Sums::new();
+    for delta in recording.seconds.iter().flat_map(LatchWaits::deltas) {
+        let key = &keys[delta.row];
+        *sums.entry((key.latch.clone(), key.mode.clone())).or_default() += delta.wait_ns;
+    }
+    sums
+}
+
+fn from_parquet(path: &Path) -> Sums {
+    let reader = SerializedFileReader::new(File::open(path).unwrap()).unwrap();
+    let columns: Vec<String> =
+        reader.metadata().file_metadata().schema().get_fields().iter().map(|field| field.name().to_owned()).collect();
+    let at = |name: &str| columns.iter().position(|column| column == name).unwrap();
+    let (latch, mode, wait) = (at("latch"), at("mode"), at("wait_seconds"));
+    let mut sums = Sums::new();
+    for row in reader.get_row_iter(None).unwrap().map(Result::unwrap) {
+        let text = |column| row.get_string(column).unwrap();
+        add(&mut sums, text(latch), text(mode), row.get_double(wait).unwrap());
+    }
+    sums
+}
+
+#[test]
+fn parquet_files_have_what_the_recording_has() {
+    let (folder, recording) = (tempfile::tempdir().unwrap(), fixture());
+    let tables = Tables::write(&recording, "x86", folder.path(), false).unwrap();
+    let place = tables.waits.strip_prefix(folder.path()).unwrap().display().to_string();
+    assert!(place.starts_with("waits/dt=20") && place.contains("/host=") && place.ends_with(".parquet"), "{place}");
+    let sums = from_parquet(&tables.waits);
+    assert!(sums.values().sum::<i64>() > 1_000_000_000, "the fixture has waits: {sums:?}");
+    assert_eq!(sums, expected(&recording));
+    let seconds = SerializedFileReader::new(File::open(&tables.seconds).unwrap()).unwrap();
+    assert_eq!(seconds.metadata().file_metadata().num_rows(), recording.seconds.len() as i64);
+    // What is there is kept, unless the user wants otherwise.
+    assert!(Tables::write(&recording, "x86", folder.path(), false).unwrap_err().to_string().contains("--force"));
+    assert_eq!(Tables::write(&recording, "x86", folder.path(), true).unwrap(), tables);
+}
+
+#[test]
+fn json_has_a_line_for_each_latch_and_second() {
+    let recording = fixture();
+    let text = json_lines(&recording).unwrap();
+    let mut sums = Sums::new();
+    for line in text.lines() {
+        let row: Value = serde_json::from_str(line).unwrap();
+        assert_eq!((row["arch"].as_str(), row["version"].as_str()), (Some("x86_64"), Some("8.0.31")), "{line}");
+        let text = |key: &str| row[key].as_str().unwrap();
+        add(&mut sums, text("latch"), text("mode"), row["wait_seconds"].as_f64().unwrap());
+    }
+    assert_eq!(sums, expected(&recording));
+}
+
+#[test]
+fn a_timeline_has_a_counter_for_each_latch() {
+    let recording = fixture();
+    let trace = trace(&[recording.clone(), recording.clone()]);
+    let events = trace["traceEvents"].as_array().unwrap();
+    let processes: Vec<&str> = events.iter().filter_map(|event| event["args"]["name"].as_str()).collect();
+    assert!(processes.len() == 2 && processes[0].starts_with("MySQL 8.0.31 on "), "{processes:?}");
+    let latches: Vec<(String, String)> = expected(&recording).into_keys().collect();
+    let counters = events.iter().filter(|event| event["ph"] == "C" && event["pid"] == 2);
+    let mut seen = Sums::new();
+    let mut last = BTreeMap::new();
+    for counter in counters {
+        let latch = counter["name"].as_str().unwrap();
+        let us = counter["ts"].as_i64().unwrap();
+        let before = last.insert(latch.to_owned(), us).unwrap_or(i64::MIN);
+        assert!(us > before, "{latch}: time goes backwards");
+        for (mode, threads) in counter["args"].as_object().unwrap() {
+            let mode = if mode == "threads waiting" { "" } else { mode };
+            assert!(threads.as_f64().unwrap() >= 0.0);
+            add(&mut seen, latch, mode, threads.as_f64().unwrap());
+        }
+    }
+    assert_eq!(seen.into_keys().collect::<Vec<_>>(), latches);
+}
+
+fn export(args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_armtrace"));
+    command.arg("export").args(args).stdin(Stdio::null()).output().unwrap()
+}
+
+#[test]
+fn usage_is_checked() {
+    let file = lab::repository("tests/fixtures/mysql-8.0.31.rec").display().to_string();
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path().join("new").display().to_string();
+    for (args, status, words) in [
+        (&[&file[..], "--format", "parquet"][..], 2, "--output"),
+        (&[&file, "--format", "json", "--output", "x"], 2, "standard output"),
+        (&[&file], 2, "--format"),
+        (&["/nowhere/x.rec", "--format", "json"], 1, "/nowhere/x.rec"),
+        (&[&file, "--format", "parquet", "--output", "/proc/x"], 1, "cannot write /proc/x"),
+    ] {
+        let output = export(args);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(status), "{args:?}: {error}");
+        assert!(error.contains(words) && output.stdout.is_empty(), "{args:?}: {error}");
+    }
+    for status in [0, 1] {
+        let output = export(&[&file, "--format", "parquet", "--output", &folder]);
+        assert_eq!(output.status.code(), Some(status), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+    let timeline = export(&[&file, "--format", "perfetto"]);
+    assert!(timeline.status.success());
+    serde_json::from_slice::<Value>(&timeline.stdout).unwrap();
+}

@@ -4,8 +4,9 @@
 use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
 use clap::{ArgMatches, Args, Command, FromArgMatches, Id};
 
-/// The layout of the overview, which has no room for empty lines at its top.
-pub(super) const TEMPLATE: &str = "{about}\n{usage-heading} {usage}\n{all-args}{after-help}";
+/// The layout of the overview, which has no room for empty lines.
+pub(super) const TEMPLATE: &str =
+    "{about}\n{usage-heading} {usage}\nCommands:\n{subcommands}\nOptions:\n{options}{after-help}";
 
 pub(super) const OVERVIEW: &str = "\
 Examples:

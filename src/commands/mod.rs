@@ -84,7 +84,7 @@ enum Command {
     /// Record what a server waits for, second by second, in one file
     #[command(after_help = help::RECORD)]
     Record(RecordArgs),
-    /// Show and serve a recording as if its server were live; needs no root
+    /// Show and serve recordings as if their servers were live; no root
     #[command(after_help = help::REPLAY)]
     Replay(ReplayArgs),
     /// Summarize a recording: findings in words, histograms, call sites

@@ -1,7 +1,6 @@
 //! What a fleet takes of the databases behind it: recordings are served as many targets, a Prometheus in agent mode
-//! scrapes them and writes to VictoriaMetrics, and vmalert evaluates the recording rules of
-//! `dashboards/rules/`. Run it with
-//! `make bench-fleet`, as any user.
+//! scrapes them and writes to VictoriaMetrics, and vmalert evaluates the recording rules of `dashboards/rules/`. Run it
+//! with `make bench-fleet`, as any user.
 
 mod processes;
 
@@ -16,10 +15,10 @@ use anyhow::{ensure, Context, Result};
 use clap::Parser;
 use lab::dashboard::{self, Query};
 use lab::http;
-use lab::prometheus::Pace;
+use lab::prometheus::{free_address, Pace};
 use tempfile::TempDir;
 
-use self::processes::{free_address, Process};
+use self::processes::Process;
 
 /// The pace of a fleet, as `dashboards/provisioning/` has it.
 const PACE: Pace = Pace { scrape_interval: "15s", rate_interval: "1m" };
@@ -135,9 +134,7 @@ impl Fleet {
         let value = answer["data"]["result"][0]["value"][1].as_str();
         value.with_context(|| format!("{promql}: {answer}"))?.parse().with_context(|| promql.to_owned())
     }
-}
 
-impl Fleet {
     /// Returns why scrapes have failed, each reason once.
     fn scrape_errors(&self) -> Result<BTreeSet<String>> {
         let answer = http::get(&self.agent.address, "/api/v1/targets?state=active")?;

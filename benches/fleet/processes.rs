@@ -2,7 +2,6 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -96,10 +95,4 @@ impl Drop for Process {
         _ = self.child.kill();
         _ = self.child.wait();
     }
-}
-
-/// Returns a loopback address that nothing listens on.
-pub fn free_address() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("its address").to_string()
 }

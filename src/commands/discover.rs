@@ -4,19 +4,18 @@ use std::io::{self, IsTerminal};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
 use tokio::time::interval;
 
 use super::log;
 use super::notify::{Notifier, Supervised};
 use super::reload::Reload;
-use super::run::RunArgs;
+use super::run::{RunArgs, Shown};
 use super::session::{self, AttachArgs, Requests, Told};
 use super::Failure;
 use crate::agent::Options;
 use crate::attach::{self, Writes};
-use crate::export::{self, Exporter, Listener, Policy, Server, Servers, State};
+use crate::export::{Listener, Policy, Server, Servers, State};
 use crate::follow::Following;
 use crate::measure::More;
 use crate::symbols::Settings;
@@ -41,27 +40,19 @@ async fn follow(args: &RunArgs, listener: Listener, policy: Policy) -> Result<()
     let mut requests = Requests::new().map_err(Failure::Start)?;
     requests.reload_on_hangup();
     let following = Arc::new(Following::default());
-    let exporter = Exporter::of_many(Arc::clone(&following) as Arc<dyn Servers>).map_err(Failure::Export)?;
-    let is_terminal = io::stdout().is_terminal();
-    let log = if is_terminal { log_quietly } else { log_aloud };
+    let shown = Shown::many(Arc::clone(&following) as Arc<dyn Servers>, listener, policy)?;
+    let log = if io::stdout().is_terminal() { log_quietly } else { log_aloud };
     let reload = Arc::new(Reload::new(args));
     let wanted = Arc::clone(&reload);
     let finder = following.start(Box::new(move || options(&wanted.attach_args())), Settings::from_env(None), log);
     let finder = finder.map_err(Failure::Start)?;
-    let view = is_terminal
-        .then(|| tokio::spawn(show(Arc::clone(&following) as Arc<dyn Servers>, listener.url(policy.speaks_tls()))));
-    let (stop, stopped) = oneshot::channel::<()>();
-    let server = tokio::spawn(export::serve(listener, exporter, policy, async { _ = stopped.await }));
     let notifier = Notifier::ready(Arc::clone(&following) as Arc<dyn Supervised>);
     until_told(requests, &following, &reload).await;
     notifier.stopping();
-    if let Some(view) = view {
-        view.abort();
-    }
+    shown.hide();
     finder.end();
     following.detach();
-    _ = stop.send(());
-    _ = server.await;
+    shown.stop().await;
     Ok(())
 }
 

@@ -21,7 +21,7 @@ use super::watch;
 use super::Failure;
 use crate::agent::Agent;
 use crate::attach::Writes;
-use crate::export::{self, Exporter, Listener, Policy, SnapshotSource};
+use crate::export::{self, Exporter, Listener, Policy, Servers, SnapshotSource};
 use crate::follow::in_words;
 use crate::ui::LiveView;
 
@@ -91,7 +91,7 @@ async fn serve(
         log::tell(&format!("process {} has ended", agent.target.pid));
     }
     notifier.stopping();
-    shown.view.abort();
+    shown.hide();
     agent.detach();
     shown.stop().await;
     Ok(())
@@ -124,9 +124,41 @@ impl Shown {
         let exporter = Exporter::new(Arc::clone(&source)).map_err(Failure::Export)?;
         let (last, is_last) = oneshot::channel();
         let view = tokio::spawn(show(source, listener.url(policy.speaks_tls()), is_last));
+        Ok(Shown::serving(exporter, listener, policy, view, last))
+    }
+
+    /// The same for several servers, which have a line each, on a terminal only.
+    ///
+    /// # Errors
+    /// Fails if the metrics cannot be registered.
+    pub fn many(servers: Arc<dyn Servers>, listener: Listener, policy: Policy) -> Result<Shown, Failure> {
+        let exporter = Exporter::of_many(Arc::clone(&servers)).map_err(Failure::Export)?;
+        let url = listener.url(policy.speaks_tls());
+        let view = tokio::spawn(async move {
+            if io::stdout().is_terminal() {
+                discover::show(servers, url).await;
+            }
+        });
+        // The table goes on until it is stopped.
+        let (last, _) = oneshot::channel();
+        Ok(Shown::serving(exporter, listener, policy, view, last))
+    }
+
+    fn serving(
+        exporter: Exporter,
+        listener: Listener,
+        policy: Policy,
+        view: JoinHandle<()>,
+        last: oneshot::Sender<()>,
+    ) -> Shown {
         let (stop, stopped) = oneshot::channel::<()>();
         let server = tokio::spawn(export::serve(listener, exporter, policy, async { _ = stopped.await }));
-        Ok(Shown { view, last, server, stop })
+        Shown { view, last, server, stop }
+    }
+
+    /// Draws no more. Metrics are still served.
+    pub fn hide(&self) {
+        self.view.abort();
     }
 
     /// Stops at once.

@@ -74,7 +74,7 @@ pub struct Exporter {
     registry: Registry,
     /// Held while a snapshot is taken, so that concurrent requests take turns.
     turn: Arc<Semaphore>,
-    scrape: Latest,
+    scrape: Arc<Latest>,
     shown: Shown,
 }
 
@@ -143,7 +143,7 @@ impl Exporter {
         let registry = Registry::new();
         registry.register(collector)?;
         registry.register(Box::new(ProcessSelf::new()))?;
-        Ok(Exporter { registry, turn: Arc::new(Semaphore::new(1)), scrape: Latest::default(), shown })
+        Ok(Exporter { registry, turn: Arc::new(Semaphore::new(1)), scrape: Arc::default(), shown })
     }
 
     /// Returns all metrics in the Prometheus text format, version 0.0.4.
@@ -360,14 +360,8 @@ async fn metrics(State(exporter): State<Arc<Exporter>>, Query(wanted): Query<Wan
     let text = match one {
         Some(server) => metrics_of(&exporter, server, gzip).await,
         None => {
-            let made = Arc::clone(&exporter);
-            let fresh = exporter.scrape.if_fresh(gzip).map(Ok);
-            let make = move || made.scrape.or_make(gzip, || Ok(made.metrics()?));
-            if let Some(fresh) = fresh {
-                fresh
-            } else {
-                in_turn(&exporter, make).await
-            }
+            let (latest, made) = (Arc::clone(&exporter.scrape), Arc::clone(&exporter));
+            fresh(&exporter, latest, gzip, move || Ok(made.metrics()?)).await
         }
     };
     match text {
@@ -379,11 +373,21 @@ async fn metrics(State(exporter): State<Arc<Exporter>>, Query(wanted): Query<Wan
 /// Returns the metrics of one of several servers.
 async fn metrics_of(exporter: &Exporter, server: Server, gzip: bool) -> Result<Answer, ServeError> {
     let latest = server.view.as_ref().map_or_else(Arc::default, |view| Arc::clone(&view.scrape));
-    if let Some(fresh) = latest.if_fresh(gzip) {
-        return Ok(fresh);
-    }
     let text = move || Ok(TextEncoder::new().encode_to_string(&servers::families_of(&server))?);
-    in_turn(exporter, move || latest.or_make(gzip, text)).await
+    fresh(exporter, latest, gzip, text).await
+}
+
+/// Returns an answer as it was last made, in the form that the client reads, or makes a new one if that is not fresh.
+async fn fresh(
+    exporter: &Exporter,
+    latest: Arc<Latest>,
+    gzip: bool,
+    make: impl FnOnce() -> Result<String, ServeError> + Send + 'static,
+) -> Result<Answer, ServeError> {
+    match latest.if_fresh(gzip) {
+        Some(answer) => Ok(answer),
+        None => in_turn(exporter, move || latest.or_make(gzip, make)).await,
+    }
 }
 
 async fn landing(State(exporter): State<Arc<Exporter>>, headers: HeaderMap) -> Response {
@@ -436,18 +440,14 @@ async fn page_of(exporter: &Arc<Exporter>, view: &Arc<View>, headers: &HeaderMap
     page(exporter, latest, headers, move || shown.landing(is_one_of_many)).await
 }
 
-/// Returns a page as it was last made, in the form that the client reads, or makes a new one if that is not fresh.
+/// Returns a page.
 async fn page(
     exporter: &Arc<Exporter>,
     latest: Arc<Latest>,
     headers: &HeaderMap,
     make: impl FnOnce() -> String + Send + 'static,
 ) -> Response {
-    let gzip = accepts_gzip(headers);
-    let page = match latest.if_fresh(gzip) {
-        Some(page) => Ok(page),
-        None => in_turn(exporter, move || latest.or_make(gzip, || Ok(make()))).await,
-    };
+    let page = fresh(exporter, latest, accepts_gzip(headers), || Ok(make())).await;
     let headers = [(CONTENT_SECURITY_POLICY, page::CONTENT_POLICY.as_str()), (CACHE_CONTROL, "no-store")];
     match page {
         Ok(page) => (headers, [(CONTENT_TYPE, "text/html; charset=utf-8")], page).into_response(),

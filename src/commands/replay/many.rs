@@ -6,15 +6,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::sync::oneshot;
-
-use super::super::discover;
-use super::super::log;
 use super::super::notify::{Notifier, Supervised};
+use super::super::run::Shown;
 use super::super::session::{self, Signals};
-use super::super::{Failure, UsageError};
+use super::super::{log, Failure, UsageError};
 use super::{in_seconds, read, Player, ReplayArgs};
-use crate::export::{self, Exporter, Listener, Policy, Server, Servers, SnapshotSource, State, View};
+use crate::export::{Listener, Policy, Server, Servers, SnapshotSource, State, View};
 use crate::recording::Recording;
 
 /// The end of the names of recordings, which is not part of what they are called.
@@ -22,9 +19,9 @@ const ENDING: &str = "rec";
 
 pub(super) fn replay(args: &ReplayArgs) -> Result<(), Failure> {
     let names = names(&args.files)?;
+    let recordings = recordings(&args.files)?;
     let policy = args.port.policy()?;
     let listener = args.port.listen.bind()?;
-    let recordings = recordings(&args.files)?;
     let length = recordings.iter().map(|recording| recording.duration()).max().unwrap_or_default();
     let servers = names.into_iter().zip(recordings).map(|(name, recording)| {
         let source: Arc<dyn SnapshotSource> = Player::named(recording, name.clone(), args);
@@ -49,15 +46,11 @@ async fn serve(
     let mut signals = Signals::new().map_err(Failure::Start)?;
     let end = Instant::now() + length.div_f64(args.speed);
     let number = players.0.len();
-    let servers: Arc<dyn Servers> = Arc::clone(&players) as _;
-    let exporter = Exporter::of_many(Arc::clone(&servers)).map_err(Failure::Export)?;
     let url = listener.url(policy.speaks_tls());
-    let view = io::stdout().is_terminal().then(|| tokio::spawn(discover::show(servers, url.clone())));
-    if view.is_none() {
+    let shown = Shown::many(Arc::clone(&players) as Arc<dyn Servers>, listener, policy)?;
+    if !io::stdout().is_terminal() {
         log::tell(&format!("{number} recordings are served on {url}"));
     }
-    let (stop, stopped) = oneshot::channel::<()>();
-    let server = tokio::spawn(export::serve(listener, exporter, policy, async { _ = stopped.await }));
     let notifier = Notifier::ready(players);
     let goes_on = args.repeat || args.stay;
     tokio::select! {
@@ -67,11 +60,7 @@ async fn serve(
         }
     }
     notifier.stopping();
-    if let Some(view) = view {
-        view.abort();
-    }
-    _ = stop.send(());
-    _ = server.await;
+    shown.stop().await;
     Ok(())
 }
 

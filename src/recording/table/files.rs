@@ -1,7 +1,8 @@
 //! Parquet files in folders by day and host, as tools for many files expect them.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, Permissions};
 use std::io;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -11,9 +12,13 @@ use parquet::errors::ParquetError;
 use parquet::file::properties::WriterProperties;
 use parquet::file::writer::SerializedFileWriter;
 use parquet::record::RecordWriter;
+use tempfile::NamedTempFile;
 
 use super::{each_second, waits};
 use crate::recording::Recording;
+
+/// The permissions of the files, before the process's umask.
+const MODE: u32 = 0o666;
 
 /// The reason why a recording cannot be exported.
 #[derive(Debug, thiserror::Error)]
@@ -65,8 +70,8 @@ impl Tables {
         if let Some(path) = [&tables.waits, &tables.seconds].into_iter().find(exists) {
             return Err(ExportError::Exists(path.clone()));
         }
-        write(&tables.waits, &waits(recording)[..], force)?;
-        write(&tables.seconds, &each_second(recording)[..], force)?;
+        write(&tables.waits, &waits(recording)[..])?;
+        write(&tables.seconds, &each_second(recording)[..])?;
         Ok(tables)
     }
 }
@@ -87,20 +92,26 @@ fn as_name(text: &str) -> String {
     name
 }
 
-fn write<R>(path: &Path, rows: &[R], force: bool) -> Result<(), ExportError>
+/// Writes a file atomically: it is either complete or not there.
+fn write<R>(path: &Path, rows: &[R]) -> Result<(), ExportError>
 where
     for<'a> &'a [R]: RecordWriter<R>,
 {
-    let file = create(path, force).map_err(|why| ExportError::Write { path: path.to_owned(), why })?;
-    encode(file, rows).map_err(|why| ExportError::Encode { path: path.to_owned(), why })
+    let failed = |why| ExportError::Write { path: path.to_owned(), why };
+    let mut file = beside(path).map_err(failed)?;
+    encode(file.as_file_mut(), rows).map_err(|why| ExportError::Encode { path: path.to_owned(), why })?;
+    file.persist(path).map_err(|error| failed(error.error))?;
+    Ok(())
 }
 
-fn create(path: &Path, force: bool) -> io::Result<File> {
-    path.parent().map_or(Ok(()), fs::create_dir_all)?;
-    OpenOptions::new().write(true).create(true).create_new(!force).truncate(true).open(path)
+/// Creates a file under another name in the folder of `path`, and the folder.
+fn beside(path: &Path) -> io::Result<NamedTempFile> {
+    let folder = path.parent().unwrap_or(Path::new("."));
+    fs::create_dir_all(folder)?;
+    tempfile::Builder::new().permissions(Permissions::from_mode(MODE)).tempfile_in(folder)
 }
 
-fn encode<R>(file: File, rows: &[R]) -> Result<(), ParquetError>
+fn encode<R>(file: &mut File, rows: &[R]) -> Result<(), ParquetError>
 where
     for<'a> &'a [R]: RecordWriter<R>,
 {

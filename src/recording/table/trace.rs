@@ -35,9 +35,8 @@ fn counters(recording: &Recording, pid: u32) -> Vec<Value> {
         let modes: BTreeMap<String, f64> =
             times.values().flat_map(BTreeMap::keys).map(|mode| (mode.clone(), 0.0)).collect();
         let mut began_ns = 0;
-        for second in &recording.seconds {
+        for (second, length) in recording.seconds.iter().zip(recording.lengths()) {
             let time_ms = super::time_ms(&recording.start, second.at_ns);
-            let length = (second.at_ns - began_ns) as f64 / 1e9;
             let mut waiting = modes.clone();
             for (mode, seconds) in times.get(&time_ms).into_iter().flatten() {
                 waiting.insert(mode.clone(), seconds / length);

@@ -175,7 +175,7 @@ impl Drop for VictoriaMetrics {
 }
 
 /// Returns a loopback address that nothing listens on.
-fn free_address() -> String {
+pub fn free_address() -> String {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
 }
 

@@ -21,6 +21,7 @@ pub use mysql::Rules as MysqlRules;
 pub use pages::{PageKey, PageName};
 pub use psi::{Instrument, Instruments};
 pub use pthread::locks::{locks, locks_one_member, waited, Locks};
+pub use pthread::ANALYSIS_THREAD;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

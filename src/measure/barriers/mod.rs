@@ -50,6 +50,9 @@ impl Measurement for Barriers {
     }
 }
 
+/// The name of the thread that counts, and then ends.
+pub const COUNTING_THREAD: &str = "barriers";
+
 /// Starts a thread that yields to most others on a busy machine: counting takes some tenths of a second of CPU
 /// time.
 fn count_in_background(target: Arc<Target>, barriers: Arc<Barriers>) {
@@ -60,7 +63,7 @@ fn count_in_background(target: Arc<Target>, barriers: Arc<Barriers>) {
             _ = barriers.0.set(COUNTED.of(&target.image, (), || count(&target)));
         }
     };
-    if let Err(error) = thread::Builder::new().name("barriers".to_owned()).spawn(count) {
+    if let Err(error) = thread::Builder::new().name(COUNTING_THREAD.to_owned()).spawn(count) {
         tracing::warn!("the server's barriers are not counted: {error}");
     }
 }

@@ -34,6 +34,9 @@ pub struct PthreadNames {
     known: HashMap<(Identity, Option<Kind>), LatchName>,
 }
 
+/// The name of the thread that analyses the server's code for the C library's locks, and then ends.
+pub const ANALYSIS_THREAD: &str = "locks";
+
 /// What the program shows about the locks that it creates. Computing it takes seconds and is done once, in a separate
 /// thread.
 struct MadeLocks {
@@ -46,7 +49,7 @@ impl MadeLocks {
     fn begin(target: &Arc<Target>) -> Arc<MadeLocks> {
         let made = Arc::new(MadeLocks { target: Arc::clone(target), locks: OnceLock::new() });
         let worker = Arc::clone(&made);
-        let spawned = std::thread::Builder::new().name("locks".to_owned()).spawn(move || {
+        let spawned = std::thread::Builder::new().name(ANALYSIS_THREAD.to_owned()).spawn(move || {
             worker.work_out();
             worker.target.image.release_memory();
             memory::give_back();

@@ -71,8 +71,19 @@ struct task_struct {
 	int pid;
 	int tgid;
 	int on_cpu;
+	unsigned int __state;
 	struct sched_info sched_info;
 } __attribute__((preserve_access_index));
+
+/* Kernels before 5.14 call a thread's state so. */
+struct task_struct___old {
+	long state;
+} __attribute__((preserve_access_index));
+
+enum task_state {
+	TASK_RUNNING = 0,
+	TASK_UNINTERRUPTIBLE = 2,
+};
 
 struct seq_file;
 

@@ -295,6 +295,17 @@ enum seen_in {
 	SEEN_IN_YIELD,
 };
 
+/* Whether a thread runs, as the scheduler sees it. */
+enum thread_state {
+	THREAD_ON_CPU,
+	/* It could run, and waits for a CPU. */
+	THREAD_WITHOUT_CPU,
+	/* It sleeps, and a signal would wake it. */
+	THREAD_ASLEEP,
+	/* It sleeps, and no signal wakes it: mostly in I/O. */
+	THREAD_BLOCKED,
+};
+
 /* What a look shows of a thread that may wait. */
 struct seen_thread {
 	__u32 tid;
@@ -514,5 +525,6 @@ struct vocabulary {
 	enum page_type page_type;
 	enum doing_bit doing_bit;
 	enum seen_in seen_in;
+	enum thread_state thread_state;
 	struct seen_thread seen_thread;
 };

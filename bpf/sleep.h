@@ -145,11 +145,26 @@ static __always_inline bool read_registers(struct task_struct *task, struct seen
 	return !bpf_probe_read_kernel(seen->registers, registers_bytes, saved);
 }
 
+/* enum thread_state */
+static __always_inline __u64 state_of(struct task_struct *task)
+{
+	struct task_struct___old *old = (void *)task;
+	__u32 state;
+
+	if (bpf_core_field_exists(task->on_cpu) && task->on_cpu)
+		return THREAD_ON_CPU;
+	state = bpf_core_field_exists(task->__state) ? BPF_CORE_READ(task, __state)
+						     : BPF_CORE_READ(old, state);
+	if (state == TASK_RUNNING)
+		return THREAD_WITHOUT_CPU;
+	return state & TASK_UNINTERRUPTIBLE ? THREAD_BLOCKED : THREAD_ASLEEP;
+}
+
 /* Whether probes see waits at this time. */
 bool sees_waits;
 
-/* Loaded only on kernels that show the registers of threads. Writes what each thread does, the
- * latch of a wait that is seen, and the registers of threads that may wait. */
+/* Loaded only on kernels that show the registers of threads. Writes what each thread does, its
+ * ID and state, the latch of a wait that is seen, and the registers of threads that may wait. */
 SEC("iter/task")
 int observe(struct bpf_iter__task *ctx)
 {
@@ -157,7 +172,7 @@ int observe(struct bpf_iter__task *ctx)
 	const struct latch_key *latch = NULL;
 	struct seen_thread seen = {};
 	bool has_registers;
-	__u64 does, record;
+	__u64 does, record[2];
 
 	if (!task || task->tgid != (int)target_tgid)
 		return 0;
@@ -169,9 +184,10 @@ int observe(struct bpf_iter__task *ctx)
 		latch = w ? waits_for(w, does) : NULL;
 	}
 	has_registers = read_registers(task, &seen);
-	record = does | (latch ? 1ULL << DOING_WAIT_SEEN : 0) |
-		 (has_registers ? 1ULL << DOING_REGISTERS : 0);
-	bpf_seq_write(ctx->meta->seq, &record, sizeof(record));
+	record[0] = does | (latch ? 1ULL << DOING_WAIT_SEEN : 0) |
+		    (has_registers ? 1ULL << DOING_REGISTERS : 0);
+	record[1] = (__u32)task->pid | state_of(task) << 32;
+	bpf_seq_write(ctx->meta->seq, record, sizeof(record));
 	if (latch)
 		bpf_seq_write(ctx->meta->seq, latch, sizeof(*latch));
 	if (has_registers)

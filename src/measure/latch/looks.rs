@@ -43,6 +43,9 @@ pub(super) struct Look {
 /// What a look has shown of a thread.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct SeenThread {
+    pub tid: u32,
+    /// `enum thread_state`.
+    pub state: types::thread_state,
     /// What it does, as the programs describe it.
     pub doing: u64,
     /// The latch that it waits for, in a wait that the probes see, and its wait function.
@@ -147,6 +150,8 @@ fn records(mut bytes: &[u8], registers: usize) -> impl Iterator<Item = (SeenThre
             Some(part)
         };
         let number = u64::from_ne_bytes(take(size_of::<u64>())?.try_into().ok()?);
+        let who = u64::from_ne_bytes(take(size_of::<u64>())?.try_into().ok()?);
+        let (tid, state) = (who as u32, types::thread_state((who >> 32) as u32));
         let mut seen = None;
         if number & SEEN != 0 {
             let latch = plain::from_bytes::<types::latch_key>(take(size_of::<types::latch_key>())?).ok()?;
@@ -156,7 +161,7 @@ fn records(mut bytes: &[u8], registers: usize) -> impl Iterator<Item = (SeenThre
         if number & REGISTERS != 0 {
             with = Some(seen_thread(take(offset_of!(types::seen_thread, registers) + registers)?)?);
         }
-        Some((SeenThread { doing: number & !(SEEN | REGISTERS), seen }, with))
+        Some((SeenThread { tid, state, doing: number & !(SEEN | REGISTERS), seen }, with))
     })
 }
 
@@ -212,19 +217,24 @@ mod tests {
         let mut registers = vec![0; before + 16];
         registers[..4].copy_from_slice(&77_u32.to_ne_bytes());
         registers[before + 8..].copy_from_slice(&9_u64.to_ne_bytes());
+        let state = types::thread_state::THREAD_BLOCKED;
+        let who = |tid: u64| u64::to_ne_bytes(u64::from(state.0) << 32 | tid);
         let mut records = 5u64.to_ne_bytes().to_vec();
+        records.extend(who(76));
         records.extend(u64::to_ne_bytes(0x7f00 | WAIT_SEEN | WITH_REGISTERS));
+        records.extend(who(77));
         records.extend(key_of(&LATCH));
         records.extend(&registers);
         records.extend(6u64.to_ne_bytes());
-        let thread = |doing, seen| SeenThread { doing, seen };
-        let waits = thread(0x7f00, Some((key_of(&LATCH), 3)));
-        let all = [(thread(5, None), None), (waits, Some(77)), (thread(6, None), None)];
+        records.extend(who(78));
+        let thread = |tid, doing, seen| SeenThread { tid, state, doing, seen };
+        let waits = thread(77, 0x7f00, Some((key_of(&LATCH), 3)));
+        let all = [(thread(76, 5, None), None), (waits, Some(77)), (thread(78, 6, None), None)];
         assert_eq!(numbers(&records, 16), all);
         let at = super::records(&records, 16).find_map(|(_, at)| at).unwrap();
         assert_eq!(at.registers[..3], [0, 9, 0]);
         // A record that is cut off is none, like one that is longer than registers can be.
-        let cut = records.len() - 9;
+        let cut = records.len() - 17;
         assert_eq!(numbers(&records[..cut], 16), all[..1]);
         assert_eq!(numbers(&records, 4096), all[..1]);
     }

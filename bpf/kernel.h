@@ -59,11 +59,22 @@ enum bpf_func_id___regs {
 	BPF_FUNC_task_pt_regs___regs = 175,
 };
 
-/* When a thread last began to run, and since when it has been waiting for a CPU, by the clock of
- * its CPU. */
+/* How often a thread got a CPU, when it last began to run, and since when it has been waiting for a
+ * CPU, by the clock of its CPU. */
 struct sched_info {
+	unsigned long pcount;
 	__u64 last_arrival;
 	__u64 last_queued;
+} __attribute__((preserve_access_index));
+
+/* A thread's ID in one of the namespaces that it is in, the innermost of which is the last. */
+struct upid {
+	int nr;
+} __attribute__((preserve_access_index));
+
+struct pid {
+	unsigned int level;
+	struct upid numbers[1];
 } __attribute__((preserve_access_index));
 
 /* A thread, and what a program that looks at all threads gets. */
@@ -72,6 +83,7 @@ struct task_struct {
 	int tgid;
 	int on_cpu;
 	unsigned int __state;
+	struct pid *thread_pid;
 	struct sched_info sched_info;
 } __attribute__((preserve_access_index));
 

@@ -45,6 +45,8 @@ enum limit {
 	OWN_ENTRIES = 128,
 	/* One in this many hits is timed. */
 	TIMED_HITS = 16,
+	/* More than the numbers of system calls, a power of two. */
+	MAX_CALLS = 512,
 	/* The general registers and what follows them where the kernel saves a thread's registers,
 	 * on the architecture that has more of them. */
 	SEEN_REGISTERS = 34,
@@ -293,6 +295,8 @@ enum seen_in {
 	SEEN_IN_FUTEX,
 	/* In the system call by which a thread that spins lets others run. */
 	SEEN_IN_YIELD,
+	/* In a system call for a file or a disk: it waits for no latch, but may hold one. */
+	SEEN_IN_IO,
 };
 
 /* Whether a thread runs, as the scheduler sees it. */
@@ -306,7 +310,17 @@ enum thread_state {
 	THREAD_BLOCKED,
 };
 
-/* What a look shows of a thread that may wait. */
+/* What a look shows of each thread in three numbers: what it does; its ID, and in the upper half
+ * its state; and this. */
+enum scheduled_bit {
+	/* The ID by which the server knows the thread is in the bits from here on; below are the
+	 * low bits of how often it got a CPU. */
+	SCHEDULED_ID = 32,
+	/* Whether it ran on this CPU until the look began. */
+	SCHEDULED_HERE = 63,
+};
+
+/* What a look shows of a thread that may wait, or hold what others wait for. */
 struct seen_thread {
 	__u32 tid;
 	/* enum seen_in */
@@ -526,5 +540,6 @@ struct vocabulary {
 	enum doing_bit doing_bit;
 	enum seen_in seen_in;
 	enum thread_state thread_state;
+	enum scheduled_bit scheduled_bit;
 	struct seen_thread seen_thread;
 };

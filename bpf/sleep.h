@@ -98,6 +98,20 @@ static __always_inline const struct latch_key *waits_for(const struct wait *w, _
 	return NULL;
 }
 
+/* Whether a system call is for files and disks, by its number. */
+const volatile __u8 io_calls[MAX_CALLS];
+
+/* Whether a thread is in a system call in which it waits for no latch, but may hold one for long. */
+static __always_inline bool is_in_io(struct seen_thread *seen, void *saved)
+{
+	/* No kernel has so many calls, and a thread in its own code has none. */
+	if (!io_calls[saved_register(saved, nr_register) % MAX_CALLS])
+		return false;
+	seen->place = SEEN_IN_IO;
+	seen->word = 0;
+	return true;
+}
+
 /* How many bytes of a thread's saved registers are of use on this architecture. */
 const volatile __u32 registers_bytes;
 
@@ -129,7 +143,8 @@ static __always_inline bool ran_here(struct task_struct *task)
 	       task->sched_info.last_queued == own->sched_info.last_arrival;
 }
 
-/* Finds where a thread is that may wait. Returns whether it may. */
+/* Finds where a thread is that may wait, or hold a latch in a system call for I/O. Returns whether
+ * it may. */
 static __always_inline bool read_registers(struct task_struct *task, struct seen_thread *seen)
 {
 	void *saved;
@@ -138,7 +153,9 @@ static __always_inline bool read_registers(struct task_struct *task, struct seen
 	if (bpf_core_field_exists(task->on_cpu) && task->on_cpu)
 		return false;
 	saved = (void *)bpf_task_pt_regs(task);
-	if (!may_wait(seen, saved) || registers_bytes > sizeof(seen->registers))
+	if (registers_bytes > sizeof(seen->registers))
+		return false;
+	if (!may_wait(seen, saved) && !is_in_io(seen, saved))
 		return false;
 	seen->tid = task->pid;
 	seen->ran_here = ran_here(task);
@@ -160,11 +177,41 @@ static __always_inline __u64 state_of(struct task_struct *task)
 	return state & TASK_UNINTERRUPTIBLE ? THREAD_BLOCKED : THREAD_ASLEEP;
 }
 
+/* The ID by which the thread's own process knows it. */
+static __always_inline __u64 own_id(struct task_struct *task)
+{
+	struct pid *pid;
+	__u32 level, nr;
+	void *number;
+
+	if (!bpf_core_field_exists(task->thread_pid))
+		return task->pid;
+	pid = BPF_CORE_READ(task, thread_pid);
+	level = BPF_CORE_READ(pid, level);
+	if (!level)
+		return task->pid;
+	number = (void *)pid + bpf_core_field_offset(pid->numbers) +
+		 level * bpf_core_type_size(struct upid);
+	return bpf_probe_read_kernel(&nr, sizeof(nr), number) ? 0 : nr;
+}
+
+/* How often a thread got a CPU, its own ID, and whether it ran here; enum scheduled_bit. */
+static __always_inline __u64 scheduled(struct task_struct *task)
+{
+	__u64 times = 0;
+
+	if (bpf_core_field_exists(task->sched_info.pcount))
+		times = task->sched_info.pcount;
+	return (__u32)times | own_id(task) << SCHEDULED_ID |
+	       (__u64)ran_here(task) << SCHEDULED_HERE;
+}
+
 /* Whether probes see waits at this time. */
 bool sees_waits;
 
 /* Loaded only on kernels that show the registers of threads. Writes what each thread does, its
- * ID and state, the latch of a wait that is seen, and the registers of threads that may wait. */
+ * ID and state, the latch of a wait that is seen, and the registers of threads that may wait or
+ * hold a latch in I/O. */
 SEC("iter/task")
 int observe(struct bpf_iter__task *ctx)
 {
@@ -172,7 +219,7 @@ int observe(struct bpf_iter__task *ctx)
 	const struct latch_key *latch = NULL;
 	struct seen_thread seen = {};
 	bool has_registers;
-	__u64 does, record[2];
+	__u64 does, record[3];
 
 	if (!task || task->tgid != (int)target_tgid)
 		return 0;
@@ -187,6 +234,7 @@ int observe(struct bpf_iter__task *ctx)
 	record[0] = does | (latch ? 1ULL << DOING_WAIT_SEEN : 0) |
 		    (has_registers ? 1ULL << DOING_REGISTERS : 0);
 	record[1] = (__u32)task->pid | state_of(task) << 32;
+	record[2] = scheduled(task);
 	bpf_seq_write(ctx->meta->seq, record, sizeof(record));
 	if (latch)
 		bpf_seq_write(ctx->meta->seq, latch, sizeof(*latch));

@@ -1,7 +1,7 @@
 //! A decoded function with its control flow.
 
 use std::cell::OnceCell;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 
 use super::calls::import_called;
@@ -160,6 +160,11 @@ impl Function {
     pub(super) fn stores(&self, argument: u8, object: u8) -> impl Iterator<Item = (i64, u32)> {
         let stores = self.values().stores(&self.insns, &self.blocks).into_iter();
         stores.filter(move |s| (s.argument, s.object) == (argument, object)).map(|s| (s.offset, s.mask))
+    }
+
+    /// Returns where the function itself reads or writes what an argument points to: offsets, and numbers of bytes.
+    pub fn accessed(&self, argument: u8) -> BTreeSet<(i64, u8)> {
+        self.values().accessed(&self.insns, &self.blocks, argument)
     }
 
     /// Returns the direct calls, and jumps to other functions, that pass on any of the function's arguments.

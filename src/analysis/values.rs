@@ -5,7 +5,7 @@
 //! written and, at calls, what a callee may change. It assumes, as compilers do, that nothing writes to a spill slot
 //! through a pointer to something else.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use super::cfg::{Block, Graph};
 use crate::isa::{aarch64, x86, Effect, Flow, Insn};
@@ -590,6 +590,18 @@ impl Values {
         self.each_change(insns, blocks, |state, _, change| {
             if let Effect::Store { base, offset, from: Some(from), bytes } = *change {
                 found.extend(state.argument_stored(base, offset, from, bytes));
+            }
+        });
+        found
+    }
+
+    /// Returns where the function reads or writes what an argument points to: offsets, and numbers of bytes.
+    pub fn accessed(&self, insns: &[Insn], blocks: &[Block], argument: u8) -> BTreeSet<(i64, u8)> {
+        let mut found = BTreeSet::new();
+        self.each_change(insns, blocks, |state, _, change| {
+            if let Effect::Store { base, offset, bytes, .. } | Effect::Load { base, offset, bytes, .. } = *change {
+                let member = state.get(base).member().filter(|(object, _)| *object == argument);
+                found.extend(member.map(|(_, member)| (member.wrapping_add(offset), bytes)));
             }
         });
         found

@@ -31,7 +31,7 @@ pub use hardware::{
 };
 pub use mariadb_sync::SLEEPS_ONLY;
 pub use member::{IdentifiedBy, Member, Showing};
-pub use mysql::PERCONA_TEXT;
+pub use mysql::{PERCONA_TEXT, RW_LOCK_MOVE_OWNERSHIP};
 pub use naming::{
     Around, ArrayLatches, Beside, Count, Created, Evidence, IdNames, InsideLatch, Latch, MariadbNames, MysqlNames,
     Naming, Object, Path, Word,

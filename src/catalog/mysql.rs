@@ -42,6 +42,9 @@ pub(super) const RW_LOCK: IdentifiedBy =
 pub(super) const RW_LOCK_LINE: &Member = &Member { set_by: &[RW_LOCK_CREATE], to: Parameter::Line, shown_by: None };
 pub(super) const RW_LOCK_CREATE: Function = "_Z19rw_lock_create_funcP9rw_lock_t";
 
+/// Makes an rw-lock its caller's.
+pub const RW_LOCK_MOVE_OWNERSHIP: Function = "_Z29rw_lock_x_lock_move_ownershipP9rw_lock_t";
+
 const RESERVE_CELL: Function = "_Z23sync_array_reserve_cellP12sync_array_t";
 const WAIT_EVENT: Function = "_Z21sync_array_wait_eventP12sync_array_t";
 const DELAY: Function = "_Z8ut_delaym";

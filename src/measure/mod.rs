@@ -10,6 +10,7 @@ pub mod barriers;
 pub mod checksum;
 pub mod cpu;
 pub mod hardware;
+pub mod holder;
 mod known;
 pub mod latch;
 mod maps;
@@ -47,6 +48,7 @@ macro_rules! measurements {
             latch: Latches [
                 latches: LatchWaits, reacquires: Reacquires, callsites: CallsiteWaits, pages: PageWaits, handoffs: Handoffs
             ],
+            holder: Holders [holders: BlockedBy],
         }
     };
 }

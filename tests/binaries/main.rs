@@ -4,6 +4,7 @@
 mod counts;
 mod damaged;
 mod naming;
+mod owners;
 mod servers;
 mod settings;
 mod sites;

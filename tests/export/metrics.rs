@@ -2,6 +2,7 @@
 
 use armtrace::export::{families, Exporter};
 use armtrace::measure::checksum::{Checksum, Implementation};
+use armtrace::measure::holder::HolderState;
 use armtrace::measure::Snapshot;
 use armtrace::model::{Kind, Mode, ProbeState};
 use lab::exporter::of_many;
@@ -386,6 +387,18 @@ fn pages_are_capped_and_their_sum_stays_true() {
 }
 
 #[test]
+fn holders_are_capped_and_their_states_stay_true() {
+    let samples = samples(&text(everything()));
+    let of = |what: &str| sum(&samples, "armtrace_latch_blocked_by_seconds_total", what);
+    for state in ["running", "preempted", "io", "unknown"] {
+        assert_eq!(of(&format!("holder_state=\"{state}\"")), 500.0, "{state}");
+    }
+    let series = samples.keys().filter(|name| name.starts_with("armtrace_latch_blocked_by_seconds_total"));
+    assert_eq!(series.count(), 60 + 4);
+    assert!(of("latch=\"other\"") > 0.0);
+}
+
+#[test]
 fn series_are_capped_and_sums_stay_true() {
     let samples = samples(&text(many(500)));
     let counts = samples.keys().filter(|name| name.starts_with("armtrace_latch_wait_seconds_count{")).count();
@@ -424,6 +437,9 @@ fn everything() -> Snapshot {
     snapshot.latch.waits = (0..500).flat_map(row).chain((0..500).map(cond)).collect();
     snapshot.latch.callsites = (0..1_000).map(site).collect();
     snapshot.latch.pages = (0..1_000).map(|i| page("db/t", &format!("k_{i}"), Some(0), 1_000_000_000)).collect();
+    let states = [HolderState::Running, HolderState::Preempted, HolderState::Io, HolderState::Unknown];
+    let holder = |i: u64| states.map(|state| held(&name(i), Mode::X, state, Some(&format!("f{i}")), 1_000_000_000));
+    snapshot.holder.blocked = (0..500).flat_map(holder).collect();
     snapshot.latch.reacquires = (0..500).map(|i| reacquires(&name(i), 10, 1_000_000_000)).collect();
     snapshot.latch.handoffs = (0..100).flat_map(handed).collect();
     snapshot.probes = (0..60).map(|i| probe(&format!("p{i}"), ProbeState::Attached, 1, Some(1.0))).collect();

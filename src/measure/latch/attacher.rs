@@ -374,8 +374,8 @@ impl<'obj> Attacher<'obj> {
 
     /// Returns what makes looks with an attached program, once that is needed: it reads the code of wait functions.
     fn begin_looks(&self, link: libbpf_rs::Link) -> impl FnOnce() -> Looker + Send + 'static {
-        let (target, plan) = (Arc::clone(&self.target), Arc::clone(&self.plan));
-        move || Looker::new(link, &target, &plan)
+        let (target, plan, status) = (Arc::clone(&self.target), Arc::clone(&self.plan), Arc::clone(&self.status));
+        move || Looker::new(link, &target, &plan, Arc::clone(&status.holders))
     }
 
     /// Whether no probe is to be attached.

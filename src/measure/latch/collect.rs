@@ -6,16 +6,18 @@ use std::sync::Arc;
 use anyhow::Result;
 use parking_lot::Mutex;
 
-use super::keys::{identity, pthread_kind, PTHREAD};
+use super::holders::Site;
+use super::keys::{identity, latch_key, pthread_kind, MapKey, PTHREAD};
 use super::maps::{Counts, Maps};
 use super::missed::{Estimates, Missed};
 use super::plan::MAX_FUNCTIONS;
 use super::status::Status;
-use super::tally::{Ledgers, Names, SpinTimes, Tally};
+use super::tally::{mode_of, Ledgers, Names, SpinTimes, Tally};
 use super::{Figures, LatchProbe, Plan};
 use crate::attach::{Costs, ProbeClass};
 use crate::bpf::latch::types;
 use crate::host::Topology;
+use crate::measure::holder::{BlockedBy, Holding};
 use crate::model::ProbeStatus;
 use crate::names::{LatchName, Namer, PageKey, PageName};
 use crate::server::Target;
@@ -90,6 +92,31 @@ impl LatchCollector {
         };
         let mut names = ServerNames { caches: &mut self.caches.lock(), target: &self.target };
         figures(&self.status, read, tally, &mut names, &mut self.ledgers.lock())
+    }
+
+    /// Takes for how long threads waited by what the latches' holders did, since the last call.
+    pub(in crate::measure) fn take_holders(&self) -> Vec<BlockedBy> {
+        let times = self.status.holders.lock().take();
+        let mut names = ServerNames { caches: &mut self.caches.lock(), target: &self.target };
+        let mut named: HashMap<MapKey, Option<LatchName>> = HashMap::new();
+        let mut name_of = |key: &MapKey, names: &mut ServerNames<'_>| {
+            let example = times.examples.get(key).copied().unwrap_or_default();
+            named.entry(*key).or_insert_with(|| names.latch(&latch_key(key), example)).clone()
+        };
+        let mut rows = Vec::new();
+        for (held, ns) in &times.rows {
+            let Some(name) = name_of(&held.latch, &mut names) else {
+                // It may get a name later.
+                self.status.holders.lock().put_back(held, *ns, &times);
+                continue;
+            };
+            let site = (held.site != Site::NONE).then(|| names.callsite(held.site.address, held.site.line));
+            let waits_for = held.waits_for.and_then(|key| name_of(&key, &mut names)).map(|name| name.event);
+            let mode = mode_of(&name, latch_key(&held.latch).mode);
+            let holding = Holding { latch: name.event, mode, state: held.state, site, waits_for };
+            rows.push(BlockedBy { holding, wait_ns: *ns });
+        }
+        rows
     }
 
     /// Returns the probes. `costs` gives the cost of their hits, once it is known.

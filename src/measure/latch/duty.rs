@@ -17,11 +17,14 @@ use crate::model::ProbeState;
 /// The longest time after which it is noted what was seen.
 const SPAN: Duration = Duration::from_secs(10);
 
-/// How much sampling threads may take while turns are taken, and what is then left for probes, as shares of the budget.
+/// How much sampling threads may take, and what is left for probes while turns are taken, as shares of the budget.
 /// Looks show more of what probes miss than longer turns would. Probes are charged at least twice what they take: both
 /// together take about the budget.
 const SAMPLING_PART: f64 = 0.6;
 const PROBES_PART: f64 = 0.6;
+
+/// The budget that counts for looks while no turns are taken, as a share of the server's CPU time.
+const MOST_WITHOUT_TURNS: f64 = 0.01;
 
 /// How often samples become figures where there are no probes.
 const SPAN_OF_SAMPLES: Duration = Duration::from_millis(250);
@@ -77,8 +80,8 @@ impl DutyCycle {
             let used = meter.read(attacher, &attached)?;
             let next = governor.turns(used.server_cpu, used.others, &used.groups);
             let turns_are_taken = turns.iter().chain(&next).any(|turn| *turn != Turn::Always);
-            let part = if turns_are_taken { SAMPLING_PART } else { 0.0 };
-            attacher.sample_threads(part * budget.share * used.server_cpu);
+            let probes: f64 = used.groups.iter().map(|group| group.cpu).sum();
+            attacher.sample_threads(for_looks(turns_are_taken, budget.share, used.server_cpu, used.others + probes));
             // Also without turns: what was seen of late is needed when they begin.
             if turns_are_taken || watched.elapsed >= SPAN {
                 estimate(attacher, &watched)?;
@@ -88,6 +91,18 @@ impl DutyCycle {
             show(attacher, turns);
         }
     }
+}
+
+/// Returns how many CPUs looks may take, within a share of the server's CPU time of which probes take some. Without
+/// turns, looks only show who holds latches.
+fn for_looks(turns_are_taken: bool, share: f64, server_cpu: f64, probes: f64) -> f64 {
+    if turns_are_taken {
+        return SAMPLING_PART * share * server_cpu;
+    }
+    let share = share.min(MOST_WITHOUT_TURNS);
+    // A server that stands still because of a latch uses next to no CPU time.
+    let least = SAMPLING_PART * share * LEAST_CPUS;
+    (share * server_cpu - probes).clamp(least, least.max(SAMPLING_PART * share * server_cpu))
 }
 
 /// Samples stacks, which may take all of the budget, until a command arrives.
@@ -272,6 +287,16 @@ mod tests {
         watched.add(second, &[ALWAYS, OFF, Some(2 * second)]);
         let spans = [0, 1, 2].map(|group| watched.span(group)).map(|span| (span.on, span.off));
         assert_eq!(spans, [(2.0, 0.0), (0.25, 1.75), (1.0, 1.0)]);
+    }
+
+    #[test]
+    fn without_turns_looks_take_what_probes_leave() {
+        assert_eq!(for_looks(true, 0.01, 2.0, 0.02), 0.6 * 0.02);
+        assert_eq!(for_looks(false, 0.01, 2.0, 0.0), 0.6 * 0.02);
+        assert!((for_looks(false, 0.01, 2.0, 0.015) - 0.005).abs() < 1e-9);
+        let least = 0.6 * 0.01 * LEAST_CPUS;
+        assert_eq!([for_looks(false, 0.01, 2.0, 0.5), for_looks(false, 0.01, 0.0, 0.0)], [least; 2]);
+        assert_eq!(for_looks(false, 1.0, 2.0, 0.0), 0.6 * 0.02, "no budget is no reason to look more often");
     }
 
     #[test]

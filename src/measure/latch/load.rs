@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use libbpf_rs::{MapCore, MapFlags};
 
 use super::taken_out::other_pages;
-use super::{plan, pthread, Plan};
+use super::{holders, plan, pthread, Plan};
 use crate::bpf::bytes_of;
 use crate::bpf::latch::{types, LatchSkel, OpenLatchSkel};
 use crate::catalog::{psi_pointers, tracked_id, Family};
@@ -48,6 +48,9 @@ pub(super) fn configure(
     (rodata.futex_nr, rodata.nr_register, rodata.word_register) = (call.nr, call.nr_register, call.word_register);
     rodata.yield_nr = call.yield_nr;
     rodata.registers_bytes = plan::registers_bytes(arch);
+    for number in holders::io_calls() {
+        rodata.io_calls[number] = 1;
+    }
     let functions = |names: &'static [&'static str]| {
         let symbols = names.iter().flat_map(|name| target.image.functions_named(name));
         symbols.filter_map(|s| target.image.function_at(s.addr))

@@ -10,7 +10,9 @@ use std::thread;
 use std::time::Duration;
 
 use libbpf_rs::{libbpf_sys, AsRawLibbpf, Iter, IterOpts, Link, ProgramMut};
+use parking_lot::Mutex;
 
+use super::holders::{Holders, Times};
 use super::keys::{key_of, MapKey};
 use super::plan::{registers_bytes, Plan};
 use super::stacks::{Reader, Waiter};
@@ -50,12 +52,25 @@ pub(super) struct SeenThread {
     pub doing: u64,
     /// The latch that it waits for, in a wait that the probes see, and its wait function.
     pub seen: Option<(MapKey, u8)>,
+    pub scheduled: Scheduled,
+}
+
+/// What the scheduler knows of a thread.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Scheduled {
+    /// How often it has got a CPU; the low bits.
+    pub times: u32,
+    /// The ID by which the server knows it, which in a container is not the one outside.
+    pub own_id: u32,
+    /// Whether it ran until the look was made on its CPU.
+    pub ran_here: bool,
 }
 
 /// Makes looks.
 pub(super) struct Looker {
     link: Link,
     reader: Reader,
+    holders: Holders,
     /// How many bytes of its registers the record of a thread ends with.
     registers: usize,
     age: u32,
@@ -67,12 +82,13 @@ pub(super) struct Looker {
 
 impl Looker {
     /// Makes looks with an attached program. Reads the code of the wait functions of `plan`.
-    pub fn new(link: Link, target: &Arc<Target>, plan: &Arc<Plan>) -> Looker {
-        let reader = Reader::new(target, plan);
+    /// Adds to `times` who holds the latches that threads wait for.
+    pub fn new(link: Link, target: &Arc<Target>, plan: &Arc<Plan>, times: Arc<Mutex<Times>>) -> Looker {
+        let (reader, holders) = (Reader::new(target, plan), Holders::new(target, times));
         target.image.release_memory();
         let registers = registers_bytes(target.image.arch()) as usize;
         let (records, may_wait) = (Vec::new(), Vec::new());
-        Looker { link, reader, registers, age: 0, records, may_wait, look: Look::default() }
+        Looker { link, reader, holders, registers, age: 0, records, may_wait, look: Look::default() }
     }
 
     /// Looks at all threads.
@@ -87,6 +103,7 @@ impl Looker {
         if self.age >= OLD {
             self.age = 0;
             self.reader.forget();
+            self.holders.forget();
         }
         self.may_wait.clear();
         self.look.threads.clear();
@@ -96,6 +113,7 @@ impl Looker {
             self.look.threads.push(thread);
         }
         self.reader.read(&self.may_wait, &mut self.look.waiters);
+        self.holders.add(&self.look, &self.may_wait, &mut self.reader);
         Ok(&self.look)
     }
 }
@@ -152,6 +170,7 @@ fn records(mut bytes: &[u8], registers: usize) -> impl Iterator<Item = (SeenThre
         let number = u64::from_ne_bytes(take(size_of::<u64>())?.try_into().ok()?);
         let who = u64::from_ne_bytes(take(size_of::<u64>())?.try_into().ok()?);
         let (tid, state) = (who as u32, types::thread_state((who >> 32) as u32));
+        let scheduled = Scheduled::of(u64::from_ne_bytes(take(size_of::<u64>())?.try_into().ok()?));
         let mut seen = None;
         if number & SEEN != 0 {
             let latch = plain::from_bytes::<types::latch_key>(take(size_of::<types::latch_key>())?).ok()?;
@@ -161,7 +180,7 @@ fn records(mut bytes: &[u8], registers: usize) -> impl Iterator<Item = (SeenThre
         if number & REGISTERS != 0 {
             with = Some(seen_thread(take(offset_of!(types::seen_thread, registers) + registers)?)?);
         }
-        Some((SeenThread { tid, state, doing: number & !(SEEN | REGISTERS), seen }, with))
+        Some((SeenThread { tid, state, doing: number & !(SEEN | REGISTERS), seen, scheduled }, with))
     })
 }
 
@@ -218,7 +237,8 @@ mod tests {
         registers[..4].copy_from_slice(&77_u32.to_ne_bytes());
         registers[before + 8..].copy_from_slice(&9_u64.to_ne_bytes());
         let state = types::thread_state::THREAD_BLOCKED;
-        let who = |tid: u64| u64::to_ne_bytes(u64::from(state.0) << 32 | tid);
+        let scheduled = Scheduled { times: 3, own_id: 9, ran_here: false };
+        let who = |tid: u64| [u64::from(state.0) << 32 | tid, 9 << 32 | 3].map(u64::to_ne_bytes).concat();
         let mut records = 5u64.to_ne_bytes().to_vec();
         records.extend(who(76));
         records.extend(u64::to_ne_bytes(0x7f00 | WAIT_SEEN | WITH_REGISTERS));
@@ -227,14 +247,14 @@ mod tests {
         records.extend(&registers);
         records.extend(6u64.to_ne_bytes());
         records.extend(who(78));
-        let thread = |tid, doing, seen| SeenThread { tid, state, doing, seen };
+        let thread = |tid, doing, seen| SeenThread { tid, state, doing, seen, scheduled };
         let waits = thread(77, 0x7f00, Some((key_of(&LATCH), 3)));
         let all = [(thread(76, 5, None), None), (waits, Some(77)), (thread(78, 6, None), None)];
         assert_eq!(numbers(&records, 16), all);
         let at = super::records(&records, 16).find_map(|(_, at)| at).unwrap();
         assert_eq!(at.registers[..3], [0, 9, 0]);
         // A record that is cut off is none, like one that is longer than registers can be.
-        let cut = records.len() - 17;
+        let cut = records.len() - 25;
         assert_eq!(numbers(&records[..cut], 16), all[..1]);
         assert_eq!(numbers(&records, 4096), all[..1]);
     }

@@ -86,6 +86,29 @@ pub(super) fn places(pid: i32) -> HashMap<u64, LibraryPlace> {
     places
 }
 
+/// What the C library tells debuggers of a thread's descriptor: the size of its ID in bits, how many there are, and the
+/// offset in bytes, as numbers of four bytes (`libthread_db`).
+const THREAD_ID: &str = "_thread_db_pthread_tid";
+
+/// Returns where a thread's descriptor (`struct pthread`) has the thread's ID, as the C library, or the thread library
+/// before glibc 2.34, says.
+pub fn thread_id_offset(image: &Image) -> Option<u32> {
+    let is_it = |name: &str| name.split('@').next() == Some(THREAD_ID);
+    let at = image.symbols().find(|symbol| is_it(symbol.name))?.addr;
+    let (words, _) = image.bytes(at, 12)?.as_chunks::<4>();
+    match words.iter().map(|word| u32::from_le_bytes(*word)).collect::<Vec<_>>()[..] {
+        [32, 1, offset] => Some(offset),
+        _ => None,
+    }
+}
+
+/// Returns the same for the libraries of a process.
+pub(super) fn thread_id_offset_in(pid: i32) -> Option<u32> {
+    let mut found = None;
+    each_library(pid, |image, _| found = found.or_else(|| thread_id_offset(image)));
+    found
+}
+
 fn each_library(pid: i32, mut act: impl FnMut(&Image, u64)) {
     for library in libraries(pid) {
         let Ok(image) = library.image(pid, MAX_LIBRARY) else { continue };

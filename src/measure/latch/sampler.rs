@@ -211,7 +211,7 @@ mod tests {
     #[test]
     fn threads_have_what_their_stacks_say() {
         let state = types::thread_state::THREAD_ASLEEP;
-        let thread = |doing| SeenThread { tid: 0, state, doing, seen: None };
+        let thread = |doing| SeenThread { tid: 0, state, doing, seen: None, scheduled: Default::default() };
         let waiter = Waiter { thread: 1, latch: LATCH, example: 1, callsite: (0, 0), is_asleep: true, ran_here: false };
         let look = Look { threads: vec![thread(5), thread(6)], waiters: vec![waiter; 3] };
         let mut looks = Looks::default();

@@ -1,10 +1,12 @@
 //! The state of the probes, as other threads read it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use strum::IntoEnumIterator;
 
+use super::holders::Times;
 use super::maps::Tracepoint;
 use super::missed::Missed;
 use crate::attach::Limit;
@@ -19,6 +21,8 @@ pub(crate) struct Status {
     pub tracepoints: Mutex<Vec<(Tracepoint, ProbeState)>>,
     /// The estimates for the time in which probes were off.
     pub missed: Mutex<Missed>,
+    /// What the holders of latches did while threads waited for them, since that was taken last.
+    pub holders: Arc<Mutex<Times>>,
     /// For how long some probes have taken turns so far, by reason.
     limited: Mutex<Vec<(Limit, Duration)>>,
 }

@@ -223,7 +223,7 @@ impl Tally<'_> {
 }
 
 /// Returns the mode under which waits for a latch of this name appear.
-fn mode_of(name: &LatchName, code: u8) -> Mode {
+pub(super) fn mode_of(name: &LatchName, code: u8) -> Mode {
     // A lock word serves plain mutexes and the writer side of rw-locks alike; only its name distinguishes them.
     if name.kind == Kind::Mutex {
         Mode::None

@@ -4,6 +4,7 @@ use ratatui::style::{Modifier, Style};
 use ratatui::text::Line;
 
 use super::{LatchId, Screen};
+use crate::measure::holder::BlockedBy;
 use crate::measure::latch::{error_ns, CallsiteWaits, Handoffs, LatchWaits};
 use crate::measure::Snapshot;
 use crate::model::{Histogram, BUCKET_BOUNDS_NS};
@@ -24,6 +25,8 @@ const MOST_DOMAINS: usize = 4;
 const BEFORE_CELLS: usize = 10;
 const CELL: usize = 7;
 const MOST_CELLS: usize = 4;
+/// The most lines about a latch's holders.
+const MOST_HOLDERS: usize = 5;
 
 impl Screen {
     /// Returns the page of a latch, at most `width` wide and `height` high.
@@ -47,7 +50,8 @@ impl Screen {
         let titles = [format!("histogram of waits{of}"), "call sites since attach".to_owned()];
         lines.push(Line::from(beside(&titles[0], &titles[1], left)).style(bold));
         let histogram = histogram(&waits, room, left.saturating_sub(BEFORE_BAR + GAP));
-        let below = [self.modes(latch), self.matrix(latch, width - left)].concat();
+        let below =
+            [holders(&self.now, latch, width - left), self.modes(latch), self.matrix(latch, width - left)].concat();
         let most = room.saturating_sub(below.len()).clamp(CALLSITES.0, CALLSITES.1);
         let facts = [callsites(&self.now, latch, width - left, most), below].concat();
         let line = |texts: &[String], i: usize| texts.get(i).cloned().unwrap_or_default();
@@ -197,6 +201,25 @@ fn callsites(now: &Snapshot, latch: &LatchId, width: usize, most: usize) -> Vec<
         format!("{share:>6} {wait:>7} {}", cut_middle(&site.callsite, width.saturating_sub(15)))
     };
     sites.iter().take(most).map(line).collect()
+}
+
+/// Returns what the holders of a latch did while threads waited for it in this mode, since attach, and where.
+fn holders(now: &Snapshot, latch: &LatchId, width: usize) -> Vec<String> {
+    let mut rows: Vec<&BlockedBy> = now.holder.blocked.iter().filter(|row| row.is_of(&latch.0, latch.2)).collect();
+    rows.sort_by(|a, b| b.wait_ns.cmp(&a.wait_ns).then_with(|| a.holding.cmp(&b.holding)));
+    let all: u64 = rows.iter().map(|row| row.wait_ns).sum();
+    if all == 0 {
+        return Vec::new();
+    }
+    let line = |row: &&BlockedBy| {
+        let holding = &row.holding;
+        let share = format::percent(row.wait_ns as f64 / all as f64);
+        let place = holding.site.as_ref().map_or_else(String::new, |site| format!(" in {site}"));
+        let next = holding.waits_for.as_ref().map_or_else(String::new, |latch| format!(" → {latch}"));
+        cut_middle(&format!("{share:>6} {}{place}{next}", holding.state.in_words()), width)
+    };
+    let title = ["", "its holder, since attach"].map(str::to_owned);
+    title.into_iter().chain(rows.iter().take(MOST_HOLDERS).map(line)).collect()
 }
 
 /// Formats the share of spins that ended with the latch: `75%`. Returns `None` if no wait began with spinning.

@@ -104,6 +104,14 @@ impl WaitCode {
         meaning
     }
 
+    /// Returns whether an address in the process is in code for waiting, as which a call site is no help.
+    pub fn is_of_waiting(&self, ip: u64) -> bool {
+        let addr = ip.wrapping_sub(self.bias);
+        let functions =
+            self.cells.iter().map(|(function, _)| function).chain(self.waits.iter().map(|wait| &wait.function));
+        functions.into_iter().any(|function| function.contains(addr)) || self.wrappers.contains(&addr)
+    }
+
     fn find(&self, addr: u64, is_called: bool) -> Meaning {
         if let Some((function, argument)) = self.cells.iter().find(|(function, _)| function.contains(addr)) {
             return function.arguments_at(addr)[*argument].map_or(Meaning::Other, Meaning::Cell);

@@ -135,6 +135,9 @@ impl Reader {
         space.busy.clear();
         for (n, (_, thread)) in seen.iter().enumerate() {
             let at = registers(arch, thread);
+            if types::seen_in(thread.place.into()) == types::seen_in::SEEN_IN_IO {
+                continue;
+            }
             if !self.known.rests((thread.tid, at.general[own], thread.word)) {
                 space.busy.push((n, at));
             }
@@ -159,6 +162,29 @@ impl Reader {
             found[before..].iter_mut().for_each(|waiter| (waiter.thread, waiter.ran_here) = (*index, ran_here));
         }
         self.space = space;
+    }
+
+    /// Returns in which of the program's functions a thread is, by the function's address in the process, with these
+    /// registers. Functions that wait for latches do not count. `None` if its stack does not say.
+    pub fn function_of(&mut self, thread: &types::seen_thread) -> Option<u64> {
+        let arch = self.target.image.arch();
+        let from = registers(arch, thread);
+        let start = from.general[usize::from(stack_pointer(arch))];
+        let bytes: [u8; STACK] = self.memory.array(start)?;
+        let stack = Stack { start, bytes: &bytes };
+        let is_interrupted = types::seen_in(thread.place.into()) == types::seen_in::SEEN_IN_CODE;
+        let mut at = if is_interrupted { from } else { self.leave_library(thread, from, stack)?.1 };
+        let mut is_called = !is_interrupted;
+        for _ in 0..BEFORE_WAIT {
+            if !self.code.is_of_waiting(at.ip) {
+                break;
+            }
+            at = self.unwinder.caller(&self.target.image, &at, stack, is_called)?;
+            is_called = true;
+        }
+        let bias = self.target.bias;
+        let function = self.target.image.function_at(at.ip.wrapping_sub(bias).wrapping_sub(is_called.into()))?;
+        Some(function.start.wrapping_add(bias))
     }
 
     /// Adds what a thread waits for that was interrupted in the server's code.

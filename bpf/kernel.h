@@ -92,6 +92,25 @@ struct task_struct___old {
 	long state;
 } __attribute__((preserve_access_index));
 
+/* Where the kernel keeps a thread's pointer to its own variables, on x86-64 and on arm64. */
+struct thread_struct___x86 {
+	unsigned long fsbase;
+} __attribute__((preserve_access_index));
+
+struct task_struct___x86 {
+	struct thread_struct___x86 thread;
+} __attribute__((preserve_access_index));
+
+struct thread_struct___arm64 {
+	struct {
+		unsigned long tp_value;
+	} uw;
+} __attribute__((preserve_access_index));
+
+struct task_struct___arm64 {
+	struct thread_struct___arm64 thread;
+} __attribute__((preserve_access_index));
+
 enum task_state {
 	TASK_RUNNING = 0,
 	TASK_UNINTERRUPTIBLE = 2,

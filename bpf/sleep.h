@@ -206,12 +206,26 @@ static __always_inline __u64 scheduled(struct task_struct *task)
 	       (__u64)ran_here(task) << SCHEDULED_HERE;
 }
 
+/* The thread's pointer to its own variables; 0 if the kernel does not show it. That of a thread that
+ * runs is as it was when it last began to run. It seldom changes after the thread's start. */
+static __always_inline __u64 thread_pointer(struct task_struct *task)
+{
+	struct task_struct___x86 *x86 = (void *)task;
+	struct task_struct___arm64 *arm64 = (void *)task;
+
+	if (bpf_core_field_exists(x86->thread.fsbase))
+		return BPF_CORE_READ(x86, thread.fsbase);
+	if (bpf_core_field_exists(arm64->thread.uw.tp_value))
+		return BPF_CORE_READ(arm64, thread.uw.tp_value);
+	return 0;
+}
+
 /* Whether probes see waits at this time. */
 bool sees_waits;
 
 /* Loaded only on kernels that show the registers of threads. Writes what each thread does, its
- * ID and state, the latch of a wait that is seen, and the registers of threads that may wait or
- * hold a latch in I/O. */
+ * ID and state, how it was scheduled, where its variables are, the latch of a wait that is seen, and
+ * the registers of threads that may wait or hold a latch in I/O. */
 SEC("iter/task")
 int observe(struct bpf_iter__task *ctx)
 {
@@ -219,7 +233,7 @@ int observe(struct bpf_iter__task *ctx)
 	const struct latch_key *latch = NULL;
 	struct seen_thread seen = {};
 	bool has_registers;
-	__u64 does, record[3];
+	__u64 does, record[4];
 
 	if (!task || task->tgid != (int)target_tgid)
 		return 0;
@@ -235,6 +249,7 @@ int observe(struct bpf_iter__task *ctx)
 		    (has_registers ? 1ULL << DOING_REGISTERS : 0);
 	record[1] = (__u32)task->pid | state_of(task) << 32;
 	record[2] = scheduled(task);
+	record[3] = thread_pointer(task);
 	bpf_seq_write(ctx->meta->seq, record, sizeof(record));
 	if (latch)
 		bpf_seq_write(ctx->meta->seq, latch, sizeof(*latch));

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use crate::attach::{self, Budget, Costs, MissingPrivilege};
 use crate::export::SnapshotSource;
 use crate::host::{Domains, Machine};
-use crate::measure::latch::{self, Allowed, LatchCollector, Latches, NoProbe, Plan};
+use crate::measure::latch::{self, Allowed, LatchCollector, Latches, NoProbe, Plan, StatementDetail};
 use crate::measure::watchpoint::WatchpointAccount;
 use crate::measure::{Attached, Attaching, Later, Measurement, More, Snapshot};
 use crate::memory;
@@ -30,6 +30,8 @@ pub struct Options {
     pub max_overhead: f64,
     /// Whether to attach no probe, and read waits from the threads' stacks instead.
     pub without_probes: bool,
+    /// What is shown of the statements that wait.
+    pub statements: StatementDetail,
     /// The parts of this machine between which handoffs of latches are counted.
     pub domains: Domains,
     /// The measurements in addition to waits for latches, if any.
@@ -138,7 +140,8 @@ impl Agent {
         let target = Arc::new(target);
         let namer = Namer::new(&target);
         let topology = Machine::this().topology(options.domains);
-        let latches = Latches::attach(&target, &plan, namer, topology, options.without_probes)
+        let Options { without_probes, statements, .. } = options;
+        let latches = Latches::attach(&target, &plan, namer, topology, without_probes, statements)
             .map_err(|e| AttachError::new(&target, e))?;
         let (latches, watchpoints) = (Arc::new(latches), Arc::new(WatchpointAccount::default()));
         let attached = Attaching::begin(&target, &plan, &latches, options.more.as_ref());

@@ -115,6 +115,7 @@ fn options(args: &AttachArgs) -> Options {
     Options {
         max_overhead: args.max_overhead,
         without_probes: args.no_probes,
+        statements: args.statements,
         domains: args.handoffs,
         more: Some(more),
     }

@@ -19,6 +19,7 @@ use super::Failure;
 use crate::agent::{Agent, Options};
 use crate::attach::{self, Writes};
 use crate::host::Domains;
+use crate::measure::latch::StatementDetail;
 use crate::measure::statements::StatementCounter;
 use crate::measure::More;
 use crate::server::{Access, Client, Target};
@@ -47,6 +48,9 @@ pub(super) struct AttachArgs {
     /// Samples of the CPU time per CPU and second; 0 for none [default: 99, or as the budget allows]
     #[arg(long, value_name = "HZ", value_parser = clap::value_parser!(u32).range(..=1000))]
     pub sample_hz: Option<u32>,
+    /// What to show of statements that wait: text without values, digest or off
+    #[arg(long, default_value = "text", value_name = "DETAIL", hide_possible_values = true)]
+    pub statements: StatementDetail,
     /// Between what to count handoffs: auto, node, cache, core or off
     #[arg(long, default_value = "auto", value_name = "BETWEEN", hide_possible_values = true)]
     pub handoffs: Domains,
@@ -122,6 +126,7 @@ impl Session {
         let options = Options {
             max_overhead: args.max_overhead,
             without_probes: args.no_probes,
+            statements: args.statements,
             domains: args.handoffs,
             more: Some(more),
         };

@@ -14,6 +14,7 @@ use super::Failure;
 use crate::agent::{Agent, Options};
 use crate::attach::Writes;
 use crate::host::Domains;
+use crate::measure::latch::StatementDetail;
 use crate::measure::watchpoint::{Allowance, Wanted, Watcher};
 use crate::server::Target;
 use crate::ui;
@@ -26,8 +27,13 @@ pub(super) fn watch(args: &RunArgs, pid: i32, latch: &str) -> Result<(), Failure
     let runtime = session::runtime()?;
     let end = end_of(&runtime, &target).map_err(Failure::Start)?;
     let is_over = || end.load(Ordering::Relaxed);
-    let options =
-        Options { max_overhead: args.attach.max_overhead, without_probes: false, domains: Domains::Off, more: None };
+    let options = Options {
+        max_overhead: args.attach.max_overhead,
+        without_probes: false,
+        statements: StatementDetail::Off,
+        domains: Domains::Off,
+        more: None,
+    };
     let agent = Agent::attach(target, options)?;
     let watcher = Watcher { target: Arc::clone(&agent.target), latches: agent.source().latches(), allowance };
     let wanted = Wanted::Part(latch.to_owned());

@@ -11,6 +11,7 @@ mod members;
 mod owner;
 mod pthread;
 mod spin;
+mod statement;
 mod variables;
 mod wait_functions;
 
@@ -20,5 +21,6 @@ pub use members::{find_member, Layout};
 pub use owner::{rw_lock_owner, RwLockOwner};
 pub use pthread::{is_in_lock_array, metadata_lock_event, prlock_kind};
 pub use spin::{spin_functions, SpinFunction};
+pub use statement::{statement, NoStatements, StatementAt};
 pub use variables::{number, variable, Number};
 pub use wait_functions::{find_wait_function, location_arguments, wrapper_returns};

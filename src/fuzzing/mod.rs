@@ -10,7 +10,7 @@ mod services;
 pub type Examine = fn(&[u8]);
 
 /// Everything that is fuzzed, by the name of its folder of seeds.
-pub const TARGETS: [(&str, Examine); 12] = [
+pub const TARGETS: [(&str, Examine); 13] = [
     ("audit", programs::audit),
     ("code", programs::code),
     ("debugdata", readers::debugdata),
@@ -21,6 +21,7 @@ pub const TARGETS: [(&str, Examine); 12] = [
     ("memory", programs::memory),
     ("program", programs::program),
     ("recording", recordings::recording),
+    ("statement", readers::statement),
     ("symbols", readers::symbols),
     ("unwind", programs::unwind),
 ];

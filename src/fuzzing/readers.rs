@@ -7,6 +7,7 @@ use flate2::Compression;
 
 use super::programs::file;
 use crate::host::{cpu_list, hexadecimal};
+use crate::measure::latch::digest_text;
 use crate::recording::compare::{Dump, Side, Unit};
 use crate::server::{examine_maps, numa_memory};
 use crate::symbols::{parameter_types, parameters, plain_name, portable, read_any, DebugFile};
@@ -66,5 +67,13 @@ pub(super) fn kernel(input: &[u8]) {
     _ = numa_memory(&text).advice(2);
     for line in text.lines() {
         _ = (cpu_list(line), hexadecimal(line));
+    }
+}
+
+/// Statements in a server's memory, whole and cut off.
+pub(super) fn statement(input: &[u8]) {
+    for is_cut in [false, true] {
+        let digest = digest_text(input, is_cut).unwrap_or_default();
+        assert!(!digest.contains(char::is_control), "{digest:?}");
     }
 }

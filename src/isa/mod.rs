@@ -19,6 +19,7 @@ mod insn;
 mod lists;
 #[cfg(test)]
 mod tests;
+mod thread;
 
 pub(crate) use access::watched;
 pub use access::Access;
@@ -28,3 +29,4 @@ pub use class::{Class, ClassId, Group, Ordering};
 pub(crate) use insn::decode_bytes;
 pub(crate) use insn::Effect;
 pub use insn::{decode, Flow, Insn, Probing, Test};
+pub use thread::ThreadEffect;

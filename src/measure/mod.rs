@@ -46,7 +46,8 @@ macro_rules! measurements {
             barriers: Barriers [],
             statements: StatementCounter [],
             latch: Latches [
-                latches: LatchWaits, reacquires: Reacquires, callsites: CallsiteWaits, pages: PageWaits, handoffs: Handoffs
+                latches: LatchWaits, reacquires: Reacquires, callsites: CallsiteWaits, pages: PageWaits, handoffs: Handoffs,
+                statements: StatementWaits
             ],
             holder: Holders [holders: BlockedBy],
         }

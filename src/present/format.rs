@@ -52,6 +52,11 @@ pub fn percent(ratio: f64) -> String {
     }
 }
 
+/// Formats a share, 0 to 1, with half the width of its 95 % interval in percentage points: `45±3%`.
+pub fn share(share: f64, error: f64) -> String {
+    format!("{:.0}±{:.0}%", 100.0 * share, (100.0 * error).max(1.0))
+}
+
 /// Formats a figure that may be estimated. `error` is half the width of its 95 % interval, as a part of it, if that is
 /// known: `~1.23s ±8%`. An error below half a percent is that of rounding.
 pub fn estimate(figure: String, is_estimated: bool, error: Option<f64>) -> String {

@@ -89,31 +89,48 @@ impl Memory {
     /// Reads pieces of the same size into one buffer, in few system calls. Returns for each address whether its piece
     /// could be read; the others' contents are not defined.
     pub fn read_pieces(&self, addrs: &[u64], size: usize, into: &mut Vec<u8>) -> Vec<bool> {
-        into.resize(addrs.len() * size, 0);
-        let mut found = Vec::with_capacity(addrs.len());
-        while found.len() < addrs.len() {
-            let done = found.len();
-            let batch = &addrs[done..addrs.len().min(done + MAX_PIECES)];
-            let whole = self.read_batch_into(batch, size, &mut into[done * size..(done + batch.len()) * size]);
+        let pieces: Vec<(u64, usize)> = addrs.iter().map(|addr| (*addr, size)).collect();
+        self.read_ranges(&pieces, into)
+    }
+
+    /// Does the same for pieces of different sizes: addresses and lengths.
+    pub fn read_ranges(&self, pieces: &[(u64, usize)], into: &mut Vec<u8>) -> Vec<bool> {
+        into.resize(pieces.iter().map(|(_, size)| size).sum(), 0);
+        let mut left = &mut into[..];
+        let mut found = Vec::with_capacity(pieces.len());
+        while found.len() < pieces.len() {
+            let batch = &pieces[found.len()..];
+            let batch = &batch[..batch.len().min(MAX_PIECES)];
+            let whole = self.read_batch_into(batch, left);
             found.extend(std::iter::repeat_n(true, whole));
             if whole < batch.len() {
                 found.push(false);
             }
+            let done = &batch[..(whole + 1).min(batch.len())];
+            left = &mut left[done.iter().map(|(_, size)| size).sum()..];
         }
         found
     }
 
-    /// Reads up to the first address that cannot be read, and returns the number of pieces before it.
-    fn read_batch_into(&self, addrs: &[u64], size: usize, into: &mut [u8]) -> usize {
+    /// Reads up to the first piece that cannot be read, and returns the number of pieces before it.
+    fn read_batch_into(&self, pieces: &[(u64, usize)], into: &mut [u8]) -> usize {
         let remote: Vec<_> =
-            addrs.iter().map(|&a| libc::iovec { iov_base: a as *mut libc::c_void, iov_len: size }).collect();
-        self.read_into(&remote, into).unwrap_or(0) / size.max(1)
+            pieces.iter().map(|&(at, size)| libc::iovec { iov_base: at as *mut libc::c_void, iov_len: size }).collect();
+        let total = pieces.iter().map(|(_, size)| size).sum();
+        let mut got = self.read_into(&remote, &mut into[..total]).unwrap_or(0);
+        let is_whole = |(_, size): &&(u64, usize)| {
+            let is_whole = got >= *size;
+            got = got.saturating_sub(*size);
+            is_whole
+        };
+        pieces.iter().take_while(is_whole).count()
     }
 
     /// Reads up to the first address that cannot be read: all before it, and `None` for it. Never empty.
     fn read_batch<const N: usize>(&self, addrs: &[u64]) -> Vec<Option<[u8; N]>> {
         let mut bytes = vec![0_u8; addrs.len() * N];
-        let whole = self.read_batch_into(addrs, N, &mut bytes);
+        let pieces: Vec<(u64, usize)> = addrs.iter().map(|addr| (*addr, N)).collect();
+        let whole = self.read_batch_into(&pieces, &mut bytes);
         let mut found: Vec<_> = bytes.chunks_exact(N.max(1)).take(whole).map(|c| c.try_into().ok()).collect();
         if whole < addrs.len() {
             found.push(None);
@@ -231,6 +248,17 @@ mod tests {
         assert_eq!(own().read_pieces(&[a, 0x10, c, b], 8, &mut bytes), [true, false, true, true]);
         let (words, _) = bytes.as_chunks::<8>();
         assert_eq!([0, 2, 3].map(|i| u64::from_le_bytes(words[i])), [5, 7, 6]);
+    }
+
+    #[test]
+    fn pieces_may_differ_in_size() {
+        let values = [5_u64, 6, 7];
+        let [a, b, c] = [0, 1, 2].map(|i| std::ptr::from_ref(&values[i]) as u64);
+        let mut bytes = Vec::new();
+        let pieces = [(a, 8), (0x10, 3), (c, 16 - 8), (b, 1), (0x20, 5)];
+        assert_eq!(own().read_ranges(&pieces, &mut bytes), [true, false, true, true, false]);
+        assert_eq!((bytes.len(), bytes[0], bytes[11], bytes[19]), (25, 5, 7, 6));
+        assert_eq!(own().read_ranges(&[], &mut bytes), [false; 0]);
     }
 
     #[test]

@@ -4,13 +4,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use armtrace::analysis::ThreadOffset;
 use armtrace::catalog::{Member, Naming};
 use armtrace::discovery::{self, Layout};
 use armtrace::measure::latch::{plan, Allowed, Plan};
 use armtrace::names::{MariadbRules, MysqlRules};
 use armtrace::symbols::{Image, Parameter};
 
-use lab::binaries::{open, programs, stripped};
+use lab::binaries::{debian_mariadb, mariadb_arm64, mysql_amd64_path, mysql_arm64, open, patched, programs, stripped};
 
 const RW_LOCK_CREATE: &str = "_Z19rw_lock_create_funcP9rw_lock_t";
 
@@ -118,4 +119,64 @@ fn symbols_only_add() {
             assert_eq!(all.get(&latch), Some(&name), "{server}: {latch}");
         }
     }
+}
+
+/// Where threads have their statements: the session's distance from the thread pointer, if the code says it as a
+/// number, and the offset of the text. They were read from the disassembly of `thd_get_current_thd` and
+/// `thd_query_unsafe`, or of `_current_thd` and `thd_query_string`. `None` if the session is behind a key of the C
+/// library.
+const STATEMENTS: &[(&str, Option<(Option<i64>, u64)>)] = &[
+    ("mysql-9.7", Some((None, 0x510))),
+    ("mysql-8.0.31", Some((None, 0x518))),
+    ("mysql-8.0.12", Some((Some(-0xc8), 0x218))),
+    ("mysql-5.7", None),
+    ("mariadb-11.8-debian", Some((Some(-0xb8), 0x68))),
+    ("mariadb-11.4", Some((Some(-0x90), 0x68))),
+    ("mariadb-10.11", Some((Some(-0xd0), 0x68))),
+    ("mariadb-10.11-debian", Some((Some(-0x68), 0x68))),
+    ("mariadb-10.5-debian", Some((Some(-0x38), 0x68))),
+    ("mariadb-10.2", None),
+    ("mariadb-10.1", None),
+];
+
+/// Returns the same of a program.
+fn statement(image: &Image) -> Option<(Option<i64>, u64)> {
+    let at = discovery::statement(image).ok()?;
+    let distance = match at.session {
+        ThreadOffset::Fixed(distance) => Some(distance),
+        ThreadOffset::InSlot(slot) => {
+            assert!(image.is_static_data(slot) || image.section(".got").is_some_and(|got| got.contains(&slot)));
+            None
+        }
+    };
+    Some((distance, at.text))
+}
+
+#[test]
+fn statements_are_found_in_the_code() {
+    for (server, path) in programs() {
+        let Some((_, expected)) = STATEMENTS.iter().find(|(name, _)| *name == server) else { continue };
+        assert_eq!(statement(&open(&path)), *expected, "{server}");
+    }
+}
+
+#[test]
+fn statements_are_found_in_arm64_code() {
+    assert_eq!(statement(&mysql_arm64()), Some((Some(0x58), 0x520)));
+    assert_eq!(statement(&mariadb_arm64()), Some((Some(0x10), 0x68)));
+    assert_eq!(statement(&debian_mariadb("arm64", "bullseye")), Some((Some(0x10), 0x68)));
+}
+
+/// Without the functions that show it, nothing is known.
+#[test]
+fn statements_are_not_guessed() {
+    use armtrace::discovery::NoStatements;
+    let path = mysql_amd64_path();
+    let image = open(&path);
+    let at = |name: &str| image.symbol(name).expect("a function").addr;
+    // ret
+    let session = patched(&path, &[(at("_Z19thd_get_current_thdv"), &[0xc3])]);
+    assert_eq!(discovery::statement(&session), Err(NoStatements::NoSession));
+    let text = patched(&path, &[(at("_Z16thd_query_unsafeP3THD"), &[0xc3])]);
+    assert_eq!(discovery::statement(&text), Err(NoStatements::NoText));
 }

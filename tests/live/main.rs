@@ -33,6 +33,7 @@ mod scenario;
 mod servers;
 mod size;
 mod sleeps;
+mod statements;
 mod symbols;
 mod threads;
 mod top;

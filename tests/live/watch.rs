@@ -9,6 +9,7 @@ use anyhow::{ensure, Context, Result};
 use armtrace::agent::{self, Agent};
 use armtrace::host::{Domains, Machine};
 use armtrace::isa::Access;
+use armtrace::measure::latch::StatementDetail;
 use armtrace::measure::watchpoint::{self, Allowance, CodeAt, Scene};
 use armtrace::measure::watchpoint::{Sharing, WatchedWord};
 use armtrace::server::Target;
@@ -214,7 +215,13 @@ fn detaching_probes_drops_open_waits() -> Result<()> {
     let target = Target::open(server.pid())?;
     let agent = Agent::attach(
         target,
-        agent::Options { max_overhead: 0.01, without_probes: false, domains: Domains::Off, more: None },
+        agent::Options {
+            max_overhead: 0.01,
+            without_probes: false,
+            statements: StatementDetail::Off,
+            domains: Domains::Off,
+            more: None,
+        },
     )?;
     let latches = agent.source().latches();
     let waiting = || Ok::<_, anyhow::Error>(Some(latches.waited_for_now()?.len()).filter(|waiting| *waiting > 3));

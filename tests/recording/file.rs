@@ -95,6 +95,9 @@ fn what_is_written_is_read() {
     let recording = read(&busy_file(30));
     assert_holds_all(&recording, 30);
     assert_eq!(sorted(recording.latches()), sorted(busy(30).latch.waits));
+    let mut statements = busy(30).latch.statements;
+    statements.sort_by_key(|row| std::cmp::Reverse(row.samples));
+    assert_eq!(recording.statements(), statements);
 }
 
 #[test]
@@ -136,7 +139,7 @@ fn files_of_version_1_with_cpu_time_are_still_read() {
     assert_holds_cpu(&recording, 5);
     assert!(!recording.has_handoffs() && recording.handoffs().next().is_none());
     assert!(recording.ordering().is_empty() && recording.checksum_calls().is_empty());
-    assert!(recording.reacquires().is_empty());
+    assert!(recording.reacquires().is_empty() && recording.statements().is_empty());
 }
 
 /// The file has 12 seconds of MySQL 9.7.4 under oltp_update_index with 16 threads, from `armtrace record --handoffs
@@ -170,7 +173,10 @@ fn files_of_version_1_with_reacquires_are_still_read() {
     assert_eq!(bytes[8..12], 1_u32.to_le_bytes());
     let recording = read(&bytes);
     assert_holds_all(&recording, 40);
-    let mut now = read(&busy_file(40)).seconds;
+    // Statements were not read then.
+    let mut seconds = busy_seconds(40);
+    seconds.iter_mut().for_each(|(snapshot, _)| snapshot.latch.statements.clear());
+    let mut now = read(&file(&start(64), &seconds, Some(Ending::Complete))).seconds;
     // Files then had no errors of estimates.
     now.iter_mut().flat_map(|second| &mut second.latches).for_each(|latch| latch.variance_us2 = 0);
     assert_eq!(recording.seconds, now, "the current writer writes the same");

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use armtrace::export::Exporter;
 use armtrace::measure::checksum::{ChecksumCalls, Implementation};
 use armtrace::measure::cpu::OrderingTime;
-use armtrace::measure::latch::{self, Handoffs, LatchWaits, Locality};
+use armtrace::measure::latch::{self, Handoffs, LatchWaits, Locality, StatementWaits};
 use armtrace::measure::{checksum, cpu, Snapshot};
 use armtrace::model::{CpuClass, Histogram, HostInfo, Kind, Mode, ProbeState, TargetInfo, BUCKETS};
 use armtrace::recording::{Ending, Recorder, Recording, Replay, Start};
@@ -217,7 +217,7 @@ fn the_locality_of_handoffs_between_many_domains_is_kept() {
 /// What a server counted up to some second: each number belongs to one figure.
 type Counters = Vec<u64>;
 
-const COUNTERS: usize = 40;
+const COUNTERS: usize = 42;
 
 /// Returns a snapshot with these counters. Rows that counted nothing do not exist, as in real ones.
 fn snapshot_of(second: u64, counters: &Counters) -> Snapshot {
@@ -275,6 +275,10 @@ fn snapshot_of(second: u64, counters: &Counters) -> Snapshot {
                 handed(TRX, Some("0"), "1", 1 + count()),
                 handed(TRX, Some("1"), "1", 1 + count()),
                 handed(INDEX, None, "0", 1 + count()),
+            ],
+            statements: vec![
+                snapshots::statement(TRX, Mode::None, "COMMIT", 1 + count()),
+                snapshots::statement(INDEX, Mode::X, StatementWaits::NOTHING, 1 + count()),
             ],
             sleeps_seen: true,
             sampled: false,

@@ -83,6 +83,7 @@ const VALUES: &[(&str, &str)] = &[
     ("symbols", "/x"),
     ("max-overhead", "2%"),
     ("sample-hz", "7"),
+    ("statements", "digest"),
     ("handoffs", "node"),
     ("hardware-events", ""),
     ("mysql", "mysql://u@h:1"),

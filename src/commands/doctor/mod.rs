@@ -184,6 +184,7 @@ mod tests {
             .server.program_deleted
             .server.spin .server.spin.instruction .server.spin.ns_before_sleep .server.spin.ns_per_round
             .server.spin.ns_per_turn .server.spin.spin_wait_delay .server.spin.sync_spin_loops
+            .server.statements_not_read
             .server.symbol_file .server.symbol_source .server.symbols .server.symbols_advice .server.symbols_tried
             .server.threads .server.threads.balancing .server.threads.balancing.local_faults
             .server.threads.balancing.pages_moved .server.threads.balancing.remote_faults .server.threads.by_node

@@ -52,6 +52,9 @@ pub(super) struct Server {
     pub limits: Vec<String>,
     pub not_measured: Vec<Gap>,
     pub checksums: Vec<Checksum>,
+    /// Why it cannot be seen which statements wait; absent if it can.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub statements_not_read: Option<String>,
     /// Absent if the spin settings are not found.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spin: Option<Spin>,
@@ -129,6 +132,7 @@ impl Server {
             limits: plan.limits,
             not_measured: plan.gaps,
             checksums: checksums(target),
+            statements_not_read: latch::find_statements(target).err().map(|why| why.to_string()),
             spin: spin.map(Spin::from),
             getcpu: cpu::getcpu(target),
             memory: MemoryByNode::read(target.pid),
@@ -225,6 +229,7 @@ pub(super) mod tests {
                 instruction: text(),
                 cpu_has_instruction: true,
             }],
+            statements_not_read: text(),
             spin: Some(Spin::from(SpinSettings {
                 instruction: text(),
                 turn_ns: 9.0,

@@ -101,6 +101,10 @@ fn tail(server: &Server) -> Vec<String> {
     lines.extend(server.threads.iter().map(thread_line));
     lines.extend(server.limits.iter().map(|limit| format!("  {limit}")));
     lines.extend(server.not_measured.iter().map(|gap| format!("  not measured: {}: {}", gap.function, gap.why)));
+    lines.push(match &server.statements_not_read {
+        Some(why) => format!("  not measured: the statements that wait: {why}"),
+        None => "  the statements that wait are read from its memory, without their values".to_owned(),
+    });
     lines
 }
 
@@ -233,7 +237,8 @@ would be attached
   sched_getcpu: glibc known makes a system call each time. It is cheaper with rseq, which needs Linux 4.18 and glibc \
         2.35 or newer, without GLIBC_TUNABLES=glibc.pthread.rseq=0; see docs/reference/latches.md#asking-for-the-cpu
   threads: 40 on node 0; moved to another CPU 7 times; NUMA balancing saw no recent accesses, and moved 0 pages
-  not measured: f: it has no end";
+  not measured: f: it has no end
+  not measured: the statements that wait: known";
         assert_eq!(tail(&server).join("\n"), expected);
     }
 }

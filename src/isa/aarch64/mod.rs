@@ -4,6 +4,7 @@ mod class;
 mod effects;
 mod probing;
 mod text;
+mod thread;
 mod word;
 
 use std::collections::HashSet;
@@ -11,6 +12,7 @@ use std::collections::HashSet;
 pub use self::class::{classes, classified, classify};
 pub(super) use self::effects::effects;
 pub(super) use self::text::text;
+pub(super) use self::thread::thread_effect;
 pub use self::word::{words, words_at, Word};
 use super::insn::{Effect, Flow, Insn, MAX_LEN};
 use crate::symbols::Arch;

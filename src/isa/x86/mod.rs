@@ -5,6 +5,7 @@ mod class;
 mod effects;
 mod lanes;
 mod probing;
+mod thread;
 mod zero;
 
 use iced_x86::{
@@ -16,6 +17,7 @@ pub use self::calls::possible_calls;
 pub use self::class::{classes, classified};
 pub(super) use self::effects::effects;
 pub use self::lanes::{lanes, Lane, Lanes};
+pub(super) use self::thread::thread_effect;
 pub use self::zero::{attempt, zero_use, Attempt, Part, ZeroUse, EQUAL, NOT_EQUAL, RAX};
 use super::access::Access;
 use super::insn::{Flow, Insn, Probing, Test, MAX_LEN};

@@ -22,6 +22,7 @@ use super::maps::{Maps, Tracepoint};
 use super::sampler::Sampler;
 use super::samples::Samples;
 use super::stacks::{Sampled, StackSampler};
+use super::statements::{SeenStatements, StatementSampler};
 use super::status::Status;
 use super::{Plan, PlannedSite};
 use crate::attach::{
@@ -102,6 +103,8 @@ pub(super) struct Attacher<'obj> {
     /// Whether no probe is to be attached. Waits are then read from the threads' stacks.
     without_probes: bool,
     stacks: Option<StackSampler>,
+    /// The statements of waiting threads, if they are read.
+    statements: Option<Arc<SeenStatements>>,
     /// Threads that are detaching groups.
     removals: Vec<Worker>,
     /// What the kernel refused, each probe once.
@@ -125,6 +128,7 @@ impl<'obj> Attacher<'obj> {
         plan: Arc<Plan>,
         topology: Option<&Topology>,
         without_probes: bool,
+        statements: Option<Arc<SeenStatements>>,
         status: Arc<Status>,
     ) -> Result<(Attacher<'obj>, Attached)> {
         let mut open = LatchSkelBuilder::default().open(storage).context("opening the latch programs")?;
@@ -162,6 +166,7 @@ impl<'obj> Attacher<'obj> {
             sampler: None,
             without_probes,
             stacks: None,
+            statements,
             removals: Vec::new(),
             refused: Vec::new(),
         };
@@ -375,7 +380,11 @@ impl<'obj> Attacher<'obj> {
     /// Returns what makes looks with an attached program, once that is needed: it reads the code of wait functions.
     fn begin_looks(&self, link: libbpf_rs::Link) -> impl FnOnce() -> Looker + Send + 'static {
         let (target, plan, status) = (Arc::clone(&self.target), Arc::clone(&self.plan), Arc::clone(&self.status));
-        move || Looker::new(link, &target, &plan, Arc::clone(&status.holders))
+        let statements = self.statements.clone();
+        move || {
+            let statements = statements.and_then(|seen| StatementSampler::new(&target, &seen));
+            Looker::new(link, &target, &plan, Arc::clone(&status.holders), statements)
+        }
     }
 
     /// Whether no probe is to be attached.

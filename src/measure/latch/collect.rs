@@ -11,6 +11,7 @@ use super::keys::{identity, latch_key, pthread_kind, MapKey, PTHREAD};
 use super::maps::{Counts, Maps};
 use super::missed::{Estimates, Missed};
 use super::plan::MAX_FUNCTIONS;
+use super::statements::SeenStatements;
 use super::status::Status;
 use super::tally::{mode_of, Ledgers, Names, SpinTimes, Tally};
 use super::{Figures, LatchProbe, Plan};
@@ -36,6 +37,7 @@ pub struct LatchCollector {
     /// Whether waits are read from stacks instead of being counted.
     without_probes: bool,
     topology: Option<Topology>,
+    statements: Option<Arc<SeenStatements>>,
     pub(super) caches: Mutex<Caches>,
     /// The names under which figures were shown until now.
     ledgers: Mutex<Ledgers>,
@@ -60,6 +62,7 @@ impl LatchCollector {
             sees_sleeps: probe.sees_sleeps,
             without_probes: probe.without_probes,
             topology: probe.topology.clone(),
+            statements: probe.statements.clone(),
             caches: Mutex::new(Caches { namer, callsites: HashMap::new() }),
             ledgers: Mutex::default(),
             spin_times: Mutex::default(),
@@ -81,6 +84,7 @@ impl LatchCollector {
             false => Counts::read(&self.maps),
         };
         let spin_times = self.spin_times.lock().clone();
+        let statements = self.statements.as_ref().map(|seen| seen.samples()).unwrap_or_default();
         let tally = |counts, missed| Tally {
             counts,
             missed,
@@ -89,6 +93,7 @@ impl LatchCollector {
             sleeps_seen: self.sees_sleeps,
             sampled: self.without_probes,
             topology: self.topology.as_ref(),
+            statements: &statements,
         };
         let mut names = ServerNames { caches: &mut self.caches.lock(), target: &self.target };
         figures(&self.status, read, tally, &mut names, &mut self.ledgers.lock())
@@ -253,6 +258,7 @@ mod tests {
             sleeps_seen: true,
             sampled: false,
             topology: None,
+            statements: &[],
         };
         let read = |_: &Missed| Ok(counts);
         let all = figures(&status, read, tally, &mut Slow(&status), &mut Ledgers::default()).unwrap();

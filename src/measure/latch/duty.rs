@@ -94,7 +94,7 @@ impl DutyCycle {
 }
 
 /// Returns how many CPUs looks may take, within a share of the server's CPU time of which probes take some. Without
-/// turns, looks only show who holds latches.
+/// turns, looks only show who holds latches, and which statements wait.
 fn for_looks(turns_are_taken: bool, share: f64, server_cpu: f64, probes: f64) -> f64 {
     if turns_are_taken {
         return SAMPLING_PART * share * server_cpu;

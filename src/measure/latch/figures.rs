@@ -25,6 +25,8 @@ pub struct Figures {
     pub domains: Vec<String>,
     /// Contended waits by where the latch came from, one entry per (latch, from, to).
     pub handoffs: Vec<Handoffs>,
+    /// What waiting threads executed, one entry per (latch, mode, statement). Empty if statements are not read.
+    pub statements: Vec<StatementWaits>,
 }
 
 impl Figures {
@@ -183,6 +185,42 @@ pub struct Handoffs {
     pub migrations: u64,
 }
 
+/// How often threads were seen that waited for a latch in one mode and executed a statement. Its share of the latch's
+/// samples is its share of the wait time.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StatementWaits {
+    /// The event name.
+    pub latch: String,
+    /// The mode; `None` if this stands for several.
+    pub mode: Option<Mode>,
+    /// The hash of the statement without its values, in hexadecimal digits; empty if this is no single statement.
+    pub digest: String,
+    /// The statement without its values, or its first word; or [`StatementWaits::NOTHING`], [`StatementWaits::UNREAD`],
+    /// or [`StatementWaits::OTHER`].
+    pub statement: String,
+    /// The number of times that a thread was seen.
+    pub samples: u64,
+}
+
+impl StatementWaits {
+    /// Stands in place of a statement for threads that execute none.
+    pub const NOTHING: &str = "no statement";
+    /// Stands in place of statements that could not be read, or that changed meanwhile.
+    pub const UNREAD: &str = "not read";
+    /// Stands in place of a statement for all that have no row of their own.
+    pub const OTHER: &str = model::OTHER;
+
+    /// Returns what distinguishes the row from others: latch, mode, digest and statement.
+    pub fn place(&self) -> (&str, Option<Mode>, &str, &str) {
+        (&self.latch, self.mode, &self.digest, &self.statement)
+    }
+
+    /// Returns whether threads that waited for this latch in this mode may be counted here.
+    pub fn is_of(&self, latch: &str, mode: Mode) -> bool {
+        self.latch == latch && self.mode.is_none_or(|own| own == mode)
+    }
+}
+
 /// Whether a latch came from another part of the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, IntoStaticStr, EnumString)]
 #[strum(serialize_all = "lowercase")]
@@ -215,6 +253,7 @@ cumulative!(CallsiteWaits { waits, wait_ns });
 cumulative!(Reacquires { waits, wait_ns });
 cumulative!(PageWaits { waits, wait_ns });
 cumulative!(Handoffs { count, wait_ns, migrations });
+cumulative!(StatementWaits { samples });
 
 #[cfg(test)]
 mod tests {

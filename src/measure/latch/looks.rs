@@ -16,6 +16,7 @@ use super::holders::{Holders, Times};
 use super::keys::{key_of, MapKey};
 use super::plan::{registers_bytes, Plan};
 use super::stacks::{Reader, Waiter};
+use super::statements::StatementSampler;
 use crate::bpf::latch::types;
 use crate::host::clock::now_ns;
 use crate::server::Target;
@@ -48,6 +49,8 @@ pub(super) struct SeenThread {
     pub tid: u32,
     /// `enum thread_state`.
     pub state: types::thread_state,
+    /// Where its own variables are; 0 if that is not known.
+    pub pointer: u64,
     /// What it does, as the programs describe it.
     pub doing: u64,
     /// The latch that it waits for, in a wait that the probes see, and its wait function.
@@ -71,6 +74,8 @@ pub(super) struct Looker {
     link: Link,
     reader: Reader,
     holders: Holders,
+    /// Notes what waiting threads execute, if that is wanted.
+    statements: Option<StatementSampler>,
     /// How many bytes of its registers the record of a thread ends with.
     registers: usize,
     age: u32,
@@ -82,20 +87,26 @@ pub(super) struct Looker {
 
 impl Looker {
     /// Makes looks with an attached program. Reads the code of the wait functions of `plan`.
-    /// Adds to `times` who holds the latches that threads wait for.
-    pub fn new(link: Link, target: &Arc<Target>, plan: &Arc<Plan>, times: Arc<Mutex<Times>>) -> Looker {
+    /// Adds to `times` who holds the latches that threads wait for, and notes what these execute by `statements`.
+    pub fn new(
+        link: Link,
+        target: &Arc<Target>,
+        plan: &Arc<Plan>,
+        times: Arc<Mutex<Times>>,
+        statements: Option<StatementSampler>,
+    ) -> Looker {
         let (reader, holders) = (Reader::new(target, plan), Holders::new(target, times));
         target.image.release_memory();
         let registers = registers_bytes(target.image.arch()) as usize;
         let (records, may_wait) = (Vec::new(), Vec::new());
-        Looker { link, reader, holders, registers, age: 0, records, may_wait, look: Look::default() }
+        Looker { link, reader, holders, statements, registers, age: 0, records, may_wait, look: Look::default() }
     }
 
-    /// Looks at all threads.
+    /// Looks at all threads. A thread that runs is seen only if it ran on this CPU, so it stands for as many as `cpus`.
     ///
     /// # Errors
     /// Fails if the kernel does not show them.
-    pub fn look(&mut self) -> io::Result<&Look> {
+    pub fn look(&mut self, cpus: u64) -> io::Result<&Look> {
         self.records.clear();
         let mut all = Iter::new(&self.link).map_err(io::Error::other)?;
         all.read_to_end(&mut self.records)?;
@@ -114,6 +125,9 @@ impl Looker {
         }
         self.reader.read(&self.may_wait, &mut self.look.waiters);
         self.holders.add(&self.look, &self.may_wait, &mut self.reader);
+        if let Some(statements) = &mut self.statements {
+            statements.add(&self.look, cpus);
+        }
         Ok(&self.look)
     }
 }
@@ -171,6 +185,7 @@ fn records(mut bytes: &[u8], registers: usize) -> impl Iterator<Item = (SeenThre
         let who = u64::from_ne_bytes(take(size_of::<u64>())?.try_into().ok()?);
         let (tid, state) = (who as u32, types::thread_state((who >> 32) as u32));
         let scheduled = Scheduled::of(u64::from_ne_bytes(take(size_of::<u64>())?.try_into().ok()?));
+        let pointer = u64::from_ne_bytes(take(size_of::<u64>())?.try_into().ok()?);
         let mut seen = None;
         if number & SEEN != 0 {
             let latch = plain::from_bytes::<types::latch_key>(take(size_of::<types::latch_key>())?).ok()?;
@@ -180,7 +195,8 @@ fn records(mut bytes: &[u8], registers: usize) -> impl Iterator<Item = (SeenThre
         if number & REGISTERS != 0 {
             with = Some(seen_thread(take(offset_of!(types::seen_thread, registers) + registers)?)?);
         }
-        Some((SeenThread { tid, state, doing: number & !(SEEN | REGISTERS), seen, scheduled }, with))
+        let doing = number & !(SEEN | REGISTERS);
+        Some((SeenThread { tid, state, pointer, doing, seen, scheduled }, with))
     })
 }
 
@@ -238,7 +254,8 @@ mod tests {
         registers[before + 8..].copy_from_slice(&9_u64.to_ne_bytes());
         let state = types::thread_state::THREAD_BLOCKED;
         let scheduled = Scheduled { times: 3, own_id: 9, ran_here: false };
-        let who = |tid: u64| [u64::from(state.0) << 32 | tid, 9 << 32 | 3].map(u64::to_ne_bytes).concat();
+        let pointer = |tid: u64| 0x7f00_0000 + tid;
+        let who = |tid: u64| [u64::from(state.0) << 32 | tid, 9 << 32 | 3, pointer(tid)].map(u64::to_ne_bytes).concat();
         let mut records = 5u64.to_ne_bytes().to_vec();
         records.extend(who(76));
         records.extend(u64::to_ne_bytes(0x7f00 | WAIT_SEEN | WITH_REGISTERS));
@@ -247,14 +264,15 @@ mod tests {
         records.extend(&registers);
         records.extend(6u64.to_ne_bytes());
         records.extend(who(78));
-        let thread = |tid, doing, seen| SeenThread { tid, state, doing, seen, scheduled };
+        let thread =
+            |tid: u32, doing, seen| SeenThread { tid, state, pointer: pointer(tid.into()), doing, seen, scheduled };
         let waits = thread(77, 0x7f00, Some((key_of(&LATCH), 3)));
         let all = [(thread(76, 5, None), None), (waits, Some(77)), (thread(78, 6, None), None)];
         assert_eq!(numbers(&records, 16), all);
         let at = super::records(&records, 16).find_map(|(_, at)| at).unwrap();
         assert_eq!(at.registers[..3], [0, 9, 0]);
         // A record that is cut off is none, like one that is longer than registers can be.
-        let cut = records.len() - 25;
+        let cut = records.len() - 33;
         assert_eq!(numbers(&records[..cut], 16), all[..1]);
         assert_eq!(numbers(&records, 4096), all[..1]);
     }

@@ -23,7 +23,9 @@ pub mod record;
 pub mod report;
 mod sampler;
 mod samples;
+pub mod shares;
 pub(crate) mod stacks;
+mod statements;
 mod status;
 mod taken_out;
 mod tally;
@@ -31,13 +33,18 @@ mod waiting;
 
 pub use attacher::NoProbe;
 pub use collect::LatchCollector;
-pub use figures::{error_ns, CallsiteWaits, Figures, Handoffs, LatchWaits, Locality, PageWaits, Reacquires};
+pub use figures::{
+    error_ns, CallsiteWaits, Figures, Handoffs, LatchWaits, Locality, PageWaits, Reacquires, StatementWaits,
+};
 pub use holders::HolderState;
 pub use keys::MapKey;
 pub use metrics::LatchMetrics;
 pub(super) use plan::{ip_offset, register_offset};
 pub use plan::{plan, Allowed, Gap, Plan, PlannedFunction, PlannedProbe, PlannedSite, EVERY_ROUND};
 pub use pthread::{rows_of as pthread_rows, thread_id_offset};
+#[cfg(any(test, fuzzing))]
+pub(crate) use statements::digest_text;
+pub use statements::{find as find_statements, NotRead, StatementDetail};
 pub use waiting::{Counted, WaitedFor};
 
 use std::mem::MaybeUninit;
@@ -52,6 +59,7 @@ use self::attacher::Attacher;
 use self::command::Command;
 use self::keeper::{SaysEnd, AFTER_ERROR};
 use self::maps::Maps;
+use self::statements::SeenStatements;
 use self::status::Status;
 use super::maps::add_skipped;
 use super::{cost_ns, Attaching, Measurement, Nothing, Room, Snapshot};
@@ -65,6 +73,8 @@ pub struct Latches {
     plan: Arc<Plan>,
     probe: LatchProbe,
     collector: Arc<LatchCollector>,
+    /// Why statements are not read although they are wanted.
+    statements_missing: Option<NotRead>,
 }
 
 /// The programs attached to one server, held by a separate thread. Dropping it detaches them.
@@ -77,6 +87,8 @@ struct LatchProbe {
     without_probes: bool,
     /// The domains between which handoffs are counted; `None` if they are not.
     topology: Option<Topology>,
+    /// The statements of waiting threads, if they are read.
+    statements: Option<Arc<SeenStatements>>,
     maps: Arc<Maps>,
     status: Arc<Status>,
     commands: Sender<Command>,
@@ -85,7 +97,7 @@ struct LatchProbe {
 
 impl Latches {
     /// Attaches the programs to `target` at the sites of `plan`. Handoffs between the domains of `topology` are
-    /// counted, and `namer` names what is waited for.
+    /// counted, and `namer` names what is waited for. `statements` says what is shown of the statements that wait.
     ///
     /// # Errors
     /// Fails when the programs cannot be loaded, or with [`NoProbe`] when no site at all could be attached.
@@ -95,10 +107,14 @@ impl Latches {
         namer: Namer,
         topology: Option<Topology>,
         without_probes: bool,
+        statements: StatementDetail,
     ) -> Result<Latches> {
-        let probe = LatchProbe::attach(target, plan, topology.filter(|_| !without_probes), without_probes)?;
+        let seen = SeenStatements::new(target, statements).transpose();
+        let statements_missing = seen.as_ref().err().copied();
+        let seen = seen.ok().flatten().map(Arc::new);
+        let probe = LatchProbe::attach(target, plan, topology.filter(|_| !without_probes), without_probes, seen)?;
         let collector = Arc::new(LatchCollector::new(Arc::clone(target), namer, plan, &probe));
-        Ok(Latches { plan: Arc::clone(plan), probe, collector })
+        Ok(Latches { plan: Arc::clone(plan), probe, collector, statements_missing })
     }
 
     /// Returns what names the waits, and which latches threads wait for at a moment.
@@ -145,12 +161,14 @@ impl Measurement for Latches {
     fn refused(&self) -> Vec<String> {
         let gaps = self.plan.gaps.iter().map(Gap::to_string);
         let refused = self.probe.refused.iter().map(Refusal::to_string);
+        let statements = self.statements_missing.map(|why| format!("the statements that wait: {why}"));
         if self.probe.without_probes {
             // What else the plan lacks is about probes.
             let gaps = [(self.plan.has_inlined, ONLY_ASLEEP), (self.plan.functions.is_empty(), NO_FUNCTIONS)];
-            return gaps.into_iter().filter(|(is_so, _)| *is_so).map(|(_, gap)| gap.to_owned()).collect();
+            let gaps = gaps.into_iter().filter(|(is_so, _)| *is_so).map(|(_, gap)| gap.to_owned());
+            return gaps.chain(statements).collect();
         }
-        gaps.chain(self.plan.limits.iter().cloned()).chain(refused).collect()
+        gaps.chain(self.plan.limits.iter().cloned()).chain(refused).chain(statements).collect()
     }
 
     fn cost_ns(&self, costs: &Costs) -> u64 {
@@ -192,16 +210,17 @@ impl LatchProbe {
         plan: &Arc<Plan>,
         topology: Option<Topology>,
         without_probes: bool,
+        statements: Option<Arc<SeenStatements>>,
     ) -> Result<LatchProbe> {
         let status = Arc::new(Status::default());
         let (commands, orders) = mpsc::channel();
         let (done, attached) = mpsc::channel();
         let (target, plan, shared) = (Arc::clone(target), Arc::clone(plan), Arc::clone(&status));
-        let wanted = topology.clone();
+        let (wanted, seen) = (topology.clone(), statements.clone());
         let keeper = std::thread::Builder::new().name("probes".to_owned()).spawn(move || {
             let _says_end = SaysEnd(Arc::clone(&shared));
             let mut storage = MaybeUninit::uninit();
-            let attempt = Attacher::attach(&mut storage, target, plan, wanted.as_ref(), without_probes, shared);
+            let attempt = Attacher::attach(&mut storage, target, plan, wanted.as_ref(), without_probes, seen, shared);
             match attempt {
                 Ok((attacher, attached)) => {
                     _ = done.send(Ok(attached));
@@ -216,6 +235,7 @@ impl LatchProbe {
             sees_sleeps: attached.sees_sleeps,
             without_probes,
             topology: topology.filter(|_| attached.sees_wakes),
+            statements,
             maps: attached.maps,
             status,
             commands,

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::figures::{CallsiteWaits, Handoffs, LatchWaits, Locality, PageWaits, Reacquires};
+use super::figures::{CallsiteWaits, Handoffs, LatchWaits, Locality, PageWaits, Reacquires, StatementWaits};
 use crate::measure::Snapshot;
 use crate::model::{cumulative, Histogram, Kind, Mode, OTHER};
 use crate::recording::{difference, Bound, Counts, Delta, Recording, Row, Total};
@@ -58,6 +58,21 @@ pub struct HandoffKey {
     /// Whether the latch came from another part: `local` or `remote`; absent if that is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub locality: Option<String>,
+}
+
+/// A statement that waited for a latch.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct StatementKey {
+    /// The event name.
+    pub latch: String,
+    /// The mode; absent in the row for all others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<String>,
+    /// The hash of the statement without its values; absent if this is no single statement.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub digest: String,
+    /// The statement; see [`StatementWaits::statement`].
+    pub statement: String,
 }
 
 /// What was counted for a latch in one mode.
@@ -338,6 +353,68 @@ impl Row for Handoffs {
     }
 }
 
+/// Samples by latch, mode and statement.
+impl Row for StatementWaits {
+    type Key = StatementKey;
+    type Total = Counts<1>;
+
+    /// Beyond the first bound, one row counts all statements of a latch without a row of their own.
+    const BOUNDS: &'static [Bound<StatementKey>] = &[
+        Bound { rows: 400, other: StatementKey::of_latch },
+        Bound { rows: 200, other: |key| if *key == key.of_latch() { StatementKey::of_others() } else { key.clone() } },
+    ];
+
+    fn entries(now: &Snapshot) -> Vec<&StatementWaits> {
+        now.latch.statements.iter().collect()
+    }
+
+    fn key(&self) -> StatementKey {
+        StatementKey {
+            latch: self.latch.clone(),
+            mode: self.mode.map(|mode| mode.as_str().to_owned()),
+            digest: self.digest.clone(),
+            statement: self.statement.clone(),
+        }
+    }
+
+    fn total(&self) -> Counts<1> {
+        Counts([self.samples])
+    }
+
+    /// A mode that only a later armtrace knows is unknown.
+    fn restore(key: &StatementKey, Counts([samples]): Counts<1>) -> StatementWaits {
+        StatementWaits {
+            latch: key.latch.clone(),
+            mode: key.mode.as_deref().and_then(Mode::from_name),
+            digest: key.digest.clone(),
+            statement: key.statement.clone(),
+            samples,
+        }
+    }
+
+    fn list(snapshot: &mut Snapshot) -> &mut Vec<StatementWaits> {
+        &mut snapshot.latch.statements
+    }
+
+    fn weight(Counts([samples]): &Counts<1>) -> u64 {
+        *samples
+    }
+}
+
+impl StatementKey {
+    /// Returns the key of all statements of the same latch and mode that have no row of their own.
+    fn of_latch(&self) -> StatementKey {
+        let (latch, mode) = (self.latch.clone(), self.mode.clone());
+        StatementKey { latch, mode, digest: String::new(), statement: StatementWaits::OTHER.to_owned() }
+    }
+
+    /// Returns the key of all statements of latches without a row of their own.
+    fn of_others() -> StatementKey {
+        let other = StatementWaits::OTHER.to_owned();
+        StatementKey { latch: OTHER.to_owned(), mode: None, digest: String::new(), statement: other }
+    }
+}
+
 impl LatchKey {
     /// Returns the latch's kind and mode; `None` if this version does not know one of them.
     fn kind_and_mode(&self) -> Option<(Kind, Mode)> {
@@ -476,6 +553,13 @@ impl Recording {
         let mut pages = self.entries::<PageWaits>();
         pages.sort_by(|a, b| b.wait_ns.cmp(&a.wait_ns).then_with(|| a.location().cmp(&b.location())));
         pages
+    }
+
+    /// Returns what waiting threads were seen to execute, most often seen first.
+    pub fn statements(&self) -> Vec<StatementWaits> {
+        let mut rows = self.entries::<StatementWaits>();
+        rows.sort_by(|a, b| b.samples.cmp(&a.samples).then_with(|| a.place().cmp(&b.place())));
+        rows
     }
 
     /// Returns whether handoffs were counted.

@@ -86,7 +86,7 @@ impl Sampler {
             };
             let look = |look_ns| {
                 let Some(probes) = own.lock().begin_look(look_ns) else { return Ok(()) };
-                let look = looker.look()?;
+                let look = looker.look(1)?;
                 own.lock().looks.add(look, probes);
                 Ok(())
             };
@@ -211,7 +211,8 @@ mod tests {
     #[test]
     fn threads_have_what_their_stacks_say() {
         let state = types::thread_state::THREAD_ASLEEP;
-        let thread = |doing| SeenThread { tid: 0, state, doing, seen: None, scheduled: Default::default() };
+        let scheduled = Default::default();
+        let thread = |doing| SeenThread { tid: 0, state, pointer: 0, doing, seen: None, scheduled };
         let waiter = Waiter { thread: 1, latch: LATCH, example: 1, callsite: (0, 0), is_asleep: true, ran_here: false };
         let look = Look { threads: vec![thread(5), thread(6)], waiters: vec![waiter; 3] };
         let mut looks = Looks::default();

@@ -4,12 +4,13 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::keys::{is_reacquire, key_of, mode, page_key, MapKey};
+use super::keys::{is_reacquire, key_of, latch_key, mode, page_key, MapKey};
 use super::ledger::Ledger;
 use super::maps::Counts;
 use super::missed::{Estimate, Estimates};
+use super::statements::{Sample, Shown};
 use super::taken_out::is_other;
-use super::{CallsiteWaits, Figures, Handoffs, LatchWaits, Locality, PageWaits, Reacquires};
+use super::{CallsiteWaits, Figures, Handoffs, LatchWaits, Locality, PageWaits, Reacquires, StatementWaits};
 use crate::bpf::bytes_of;
 use crate::bpf::latch::types;
 use crate::host::Topology;
@@ -44,6 +45,8 @@ pub(super) struct Tally<'a> {
     pub sampled: bool,
     /// The parts of the machine between which handoffs are counted; `None` if they are not.
     pub topology: Option<&'a Topology>,
+    /// What waiting threads were seen to execute.
+    pub statements: &'a [Sample],
 }
 
 /// A key of a map in comparable form.
@@ -56,6 +59,8 @@ type CallsiteId = (String, Mode, String);
 type PageId = (String, String, Option<u16>);
 /// The row's latch, and the domains that the latch came from and went to.
 type HandoffId = (String, u8, u8);
+/// The row's latch, mode, digest and statement.
+type StatementId = (String, Mode, String, String);
 
 /// The names under which figures were shown until now.
 #[derive(Default)]
@@ -65,6 +70,7 @@ pub(super) struct Ledgers {
     callsites: Ledger<Bytes, CallsiteId, CallsiteWaits>,
     pages: Ledger<Bytes, PageId, PageWaits>,
     handoffs: Ledger<Bytes, HandoffId, Handoffs>,
+    statements: Ledger<(MapKey, Shown), StatementId, StatementWaits>,
 }
 
 impl Tally<'_> {
@@ -85,6 +91,7 @@ impl Tally<'_> {
             pages: self.pages(names, &mut ledgers.pages),
             domains: self.topology.map(|topology| topology.names.clone()).unwrap_or_default(),
             handoffs: self.handoffs(&named, &mut ledgers.handoffs),
+            statements: self.statements(&named, &mut ledgers.statements),
         }
     }
 
@@ -220,6 +227,45 @@ impl Tally<'_> {
         });
         merged(rows.flatten()).into_values().collect()
     }
+
+    /// Returns how often threads were seen that waited, by latch, mode and statement, most often seen first.
+    fn statements(
+        &self,
+        named: &HashMap<MapKey, LatchName>,
+        ledger: &mut Ledger<(MapKey, Shown), StatementId, StatementWaits>,
+    ) -> Vec<StatementWaits> {
+        let there: HashSet<(MapKey, Shown)> = self.statements.iter().map(|s| (s.latch, s.shown)).collect();
+        ledger.retain(|key| there.contains(key));
+        let rows = self.statements.iter().filter_map(|sample| {
+            let key = latch_key(&sample.latch);
+            let name = self.contended(named, &key)?;
+            let mode = mode_of(name, key.mode);
+            let (digest, statement) = statement_of(sample);
+            let id = (name.event.clone(), mode, digest.clone(), statement.clone());
+            let row = StatementWaits {
+                latch: name.event.clone(),
+                mode: Some(mode),
+                digest,
+                statement,
+                samples: sample.samples,
+            };
+            Some(ledger.shares((sample.latch, sample.shown), id, row))
+        });
+        let mut statements: Vec<StatementWaits> = merged(rows.flatten()).into_values().collect();
+        statements.sort_by(|a, b| b.samples.cmp(&a.samples).then_with(|| a.place().cmp(&b.place())));
+        statements
+    }
+}
+
+/// Returns the digest and the text of what a thread executed.
+fn statement_of(sample: &Sample) -> (String, String) {
+    let text = match (&sample.digest, sample.shown) {
+        (Some(digest), _) => return (digest.hash.clone(), digest.text.clone()),
+        (None, Shown::Nothing) => StatementWaits::NOTHING,
+        (None, Shown::Unread) => StatementWaits::UNREAD,
+        (None, Shown::Other | Shown::Digest(_)) => StatementWaits::OTHER,
+    };
+    (String::new(), text.to_owned())
 }
 
 /// Returns the mode under which waits for a latch of this name appear.
@@ -352,8 +398,43 @@ mod tests {
             sleeps_seen: true,
             sampled: false,
             topology,
+            statements: &[],
         };
         tally.figures(&mut Fake, &mut Ledgers::default())
+    }
+
+    #[test]
+    fn samples_are_shown_under_the_latchs_name() {
+        use crate::measure::latch::statements::Digest;
+        let latch = |event, primitive| key(event, 0, primitive);
+        let sample = |latch: &types::latch_key, shown, samples| {
+            let digest = matches!(shown, Shown::Digest(_))
+                .then(|| std::sync::Arc::new(Digest { hash: "d1".to_owned(), text: "COMMIT".to_owned() }));
+            Sample { latch: key_of(latch), shown, digest, samples }
+        };
+        let (trx, done) = (latch(TRX, MUTEX), latch(DONE, REACQUIRE));
+        let statements = [
+            sample(&trx, Shown::Nothing, 2),
+            sample(&trx, Shown::Digest(1), 7),
+            sample(&done, Shown::Digest(1), 9),
+            sample(&latch("not named", MUTEX), Shown::Other, 9),
+        ];
+        let counts = Counts { latches: vec![(trx, waits(1, 10)), (done, waits(1, 10))], ..Counts::default() };
+        let tally = Tally {
+            counts,
+            missed: Estimates::default(),
+            spin_times: &SpinTimes::new(),
+            spins: &[],
+            sleeps_seen: true,
+            sampled: false,
+            topology: None,
+            statements: &statements,
+        };
+        let shown = tally.figures(&mut Fake, &mut Ledgers::default()).statements;
+        let shown: Vec<_> = shown.iter().map(|row| (row.place(), row.samples)).collect();
+        let mode = Some(Mode::None);
+        let expected = [((TRX, mode, "d1", "COMMIT"), 7), ((TRX, mode, "", StatementWaits::NOTHING), 2)];
+        assert_eq!(shown, expected);
     }
 
     /// What was missed if three times as much was not seen as was, but for one wait that was settled before.
@@ -579,6 +660,7 @@ mod tests {
                 sleeps_seen: true,
                 sampled: false,
                 topology: Some(&topology),
+                statements: &[],
             };
             let now = every_figure(&tally.figures(&mut Renaming(name), &mut ledgers));
             for (figure, value) in &before {

@@ -5,7 +5,7 @@ use ratatui::text::Line;
 
 use super::{LatchId, Screen};
 use crate::measure::holder::BlockedBy;
-use crate::measure::latch::{error_ns, CallsiteWaits, Handoffs, LatchWaits};
+use crate::measure::latch::{error_ns, shares, CallsiteWaits, Handoffs, LatchWaits};
 use crate::measure::Snapshot;
 use crate::model::{Histogram, BUCKET_BOUNDS_NS};
 use crate::present::format::{self, mode, NOTHING};
@@ -17,6 +17,8 @@ const BEFORE_BAR: usize = 19;
 const GAP: usize = 2;
 /// The fewest and the most call sites shown, depending on the room that modes and handoffs leave.
 const CALLSITES: (usize, usize) = (2, 9);
+/// The most statements shown.
+const STATEMENTS: usize = 4;
 /// The fewest lines below a watch's result in which the histogram and call sites are worth showing.
 const LEAST_BELOW: usize = 8;
 /// The most parts of the machine that a matrix has room for. With more, the pairs with the most handoffs are listed.
@@ -50,8 +52,9 @@ impl Screen {
         let titles = [format!("histogram of waits{of}"), "call sites since attach".to_owned()];
         lines.push(Line::from(beside(&titles[0], &titles[1], left)).style(bold));
         let histogram = histogram(&waits, room, left.saturating_sub(BEFORE_BAR + GAP));
-        let below =
-            [holders(&self.now, latch, width - left), self.modes(latch), self.matrix(latch, width - left)].concat();
+        let statements = statements(&self.now, now, width - left, STATEMENTS);
+        let holders = holders(&self.now, latch, width - left);
+        let below = [statements, holders, self.modes(latch), self.matrix(latch, width - left)].concat();
         let most = room.saturating_sub(below.len()).clamp(CALLSITES.0, CALLSITES.1);
         let facts = [callsites(&self.now, latch, width - left, most), below].concat();
         let line = |texts: &[String], i: usize| texts.get(i).cloned().unwrap_or_default();
@@ -220,6 +223,22 @@ fn holders(now: &Snapshot, latch: &LatchId, width: usize) -> Vec<String> {
     };
     let title = ["", "its holder, since attach"].map(str::to_owned);
     title.into_iter().chain(rows.iter().take(MOST_HOLDERS).map(line)).collect()
+}
+
+/// Returns the statements that waited for a latch since attach, if any were seen.
+fn statements(now: &Snapshot, latch: &LatchWaits, width: usize, most: usize) -> Vec<String> {
+    let parts = shares::of_latch(latch, &now.latch.statements);
+    if parts.is_empty() {
+        return Vec::new();
+    }
+    let line = |part: &shares::StatementShare| {
+        let share = format::share(part.share, part.error);
+        let name = if part.statement.contains(' ') { "" } else { part.digest };
+        let text = format!("{} {name}", part.statement);
+        format!("{share:>8} {}", cut_middle(text.trim_end(), width.saturating_sub(9)))
+    };
+    let title = [String::new(), "statements, since attach".to_owned()];
+    title.into_iter().chain(parts.iter().take(most).map(line)).collect()
 }
 
 /// Formats the share of spins that ended with the latch: `75%`. Returns `None` if no wait began with spinning.

@@ -9,7 +9,7 @@ use armtrace::measure::latch::*;
 use armtrace::measure::spin::*;
 use armtrace::measure::watchpoint::*;
 use armtrace::measure::*;
-use armtrace::measure::{checksum, cpu, hardware, holder, latch};
+use armtrace::measure::{checksum, cpu, hardware, latch};
 use armtrace::model::*;
 use std::time::Duration;
 
@@ -170,7 +170,6 @@ pub fn busy(ticks: u64) -> Snapshot {
         max_overhead: Some(0.01),
         latch: busy_latches(n),
         cpu: busy_cpu(n),
-        holder: busy_holders(n),
         checksum: checksum::Figures {
             chosen: vec![checksum("hardware::crc32_using_pclmul", Implementation::Hardware)],
             calls: vec![ChecksumCalls {
@@ -189,15 +188,6 @@ pub fn busy(ticks: u64) -> Snapshot {
         },
         ..empty()
     }
-}
-
-fn busy_holders(n: u64) -> holder::Figures {
-    let mut waits = held(INDEX, Mode::X, HolderState::Latch, Some("row0ins.cc:2345"), 30_000_000 * n);
-    waits.holding.waits_for = Some(TRX.to_string());
-    let preempted = held(INDEX, Mode::X, HolderState::Preempted, Some("btr_cur_optimistic_insert"), 60_000_000 * n);
-    let running = held(INDEX, Mode::S, HolderState::Running, None, 10_000_000 * n);
-    let unknown = held(TRX, Mode::None, HolderState::Unknown, None, 20_000_000 * n);
-    holder::Figures { blocked: vec![waits, preempted, running, unknown] }
 }
 
 /// Returns the same of a server whose threads' stacks are read, without a probe.
@@ -237,9 +227,22 @@ fn busy_latches(n: u64) -> latch::Figures {
             handoffs(TRX, Some("0"), "1", 25 * n),
             handoffs(TRX, None, "1", 15 * n),
         ],
+        statements: vec![
+            statement(TRX, Mode::None, "UPDATE sbtest1 SET k = k + ? WHERE id = ?", 60 * n),
+            statement(TRX, Mode::None, "DELETE FROM sbtest1 WHERE id = ?", 30 * n),
+            statement(TRX, Mode::None, StatementWaits::NOTHING, 10 * n),
+            statement(INDEX, Mode::X, "INSERT INTO sbtest1 (id, k, c, pad) VALUES (...)", 20 * n),
+        ],
         sleeps_seen: true,
         sampled: false,
     }
+}
+
+/// Returns samples of a statement, or of what stands in place of one.
+pub fn statement(latch: &str, mode: Mode, statement: &str, samples: u64) -> StatementWaits {
+    let is_one = ![StatementWaits::NOTHING, StatementWaits::UNREAD, StatementWaits::OTHER].contains(&statement);
+    let digest = if is_one { format!("{:016x}", statement.len()) } else { String::new() };
+    StatementWaits { latch: latch.to_owned(), mode: Some(mode), digest, statement: statement.to_owned(), samples }
 }
 
 fn busy_cpu(n: u64) -> cpu::Figures {

@@ -2,8 +2,8 @@
 
 use maud::{html, Markup};
 
-use super::text::{rate, split, won};
-use super::{Bucket, LatchReport, LatchesReport, PageReport, ReacquireReport};
+use super::text::{rate, share_of, split, won};
+use super::{Bucket, LatchReport, LatchesReport, PageReport, ReacquireReport, StatementReport};
 use crate::html::{more, table};
 use crate::model::BUCKET_BOUNDS_NS;
 use crate::present::format::{self, NOTHING};
@@ -14,6 +14,7 @@ use crate::recording::report::{heat_map, Report};
 const HOT: usize = 15;
 const LATCHES: usize = 40;
 const CALLSITES: usize = 10;
+const STATEMENTS: usize = 10;
 const ROWS: usize = 30;
 
 /// Returns latches over time, the latches, and the histogram and call sites of each.
@@ -32,6 +33,11 @@ pub(super) fn latches(waits: &LatchesReport, report: &Report) -> Markup {
 /// Returns the tables of pages, idle waits and wake-ups.
 pub(super) fn details(waits: &LatchesReport, duration: f64) -> Markup {
     html! {
+        @if !waits.statements.is_empty() {
+            h2 { "Statements that wait" }
+            p.soft { "From samples of the threads that wait, with values replaced. Errors are those of 95 % confidence." }
+            (statements(&waits.statements, ROWS))
+        }
         @if !waits.pages.is_empty() {
             h2 { "Pages waited for" }
             (pages(&waits.pages, duration))
@@ -102,6 +108,7 @@ fn one_latch(latch: &LatchReport, is_open: bool) -> Markup {
             summary { code { (latch.latch) } " " (latch.mode.to_uppercase()) }
             @if !latch.histogram.is_empty() { (histogram(&latch.histogram)) }
             (table(&["call site", "share", "wait", "waits"], sites))
+            @if !latch.statements.is_empty() { (statements(&latch.statements, STATEMENTS)) }
         }
     }
 }
@@ -162,6 +169,17 @@ fn bound(seconds: f64) -> String {
         ..1e-3 => format!("{:.0}µs", seconds * 1e6),
         ..1.0 => format!("{:.0}ms", seconds * 1e3),
         _ => format!("{seconds}s"),
+    }
+}
+
+fn statements(all: &[StatementReport], most: usize) -> Markup {
+    let rows = all.iter().take(most).map(|part| {
+        let time = format::nanoseconds(part.wait * 1e9);
+        (part.statement.clone(), vec![part.digest.clone(), share_of(part), time, part.samples.to_string()])
+    });
+    html! {
+        (table(&["statement", "digest", "share", "wait", "seen"], rows))
+        (more(all.len().saturating_sub(most)))
     }
 }
 

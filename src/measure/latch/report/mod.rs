@@ -13,7 +13,8 @@ use std::fmt::{self, Formatter};
 use maud::Markup;
 use serde::Serialize;
 
-use super::figures::{CallsiteWaits, LatchWaits, PageWaits, Reacquires};
+use super::figures::{CallsiteWaits, LatchWaits, PageWaits, Reacquires, StatementWaits};
+use super::shares::{self, StatementShare};
 use crate::model::{Histogram, Mode, BUCKET_BOUNDS_NS};
 use crate::recording::report::{seconds, Findings, Report, Section};
 use crate::recording::Recording;
@@ -30,6 +31,9 @@ pub struct LatchesReport {
     pub reacquires: Vec<ReacquireReport>,
     /// Waits for pages by table, index and level, longest first.
     pub pages: Vec<PageReport>,
+    /// What threads executed that waited for contended latches, by time, longest first. Empty if statements were not
+    /// read.
+    pub statements: Vec<StatementReport>,
 }
 
 impl LatchesReport {
@@ -41,6 +45,7 @@ impl LatchesReport {
             conditions: builder.reports(conditions),
             reacquires: reacquires(recording, contended),
             pages: recording.pages().into_iter().filter(|page| page.wait_ns > 0).map(page).collect(),
+            statements: shares::of_all(contended, &builder.statements).iter().map(statement).collect(),
         }
     }
 }
@@ -112,6 +117,8 @@ pub struct LatchReport {
     pub wait_by_second: Vec<f64>,
     /// The places where waits in this mode began, longest first. Waits whose mode is not known count in every mode.
     pub callsites: Vec<CallsiteReport>,
+    /// What threads executed that waited for it in this mode, by time, longest first. Empty if none was seen.
+    pub statements: Vec<StatementReport>,
 }
 
 impl LatchReport {
@@ -190,6 +197,25 @@ pub struct CallsiteReport {
     pub share: f64,
 }
 
+/// A statement's part of the wait time, by the number of times that threads were seen.
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct StatementReport {
+    /// The hash of the statement without its values; empty if this is no single statement.
+    pub digest: String,
+    /// The statement without its values, or its first word; or what stands in its place: `no statement`, `not read`,
+    /// `other`.
+    pub statement: String,
+    /// The number of times that a thread was seen which waited and executed it.
+    pub samples: u64,
+    /// The time that all threads together waited.
+    pub wait: f64,
+    /// The share of the wait time, 0 to 1.
+    pub share: f64,
+    /// Half the width of the 95 % confidence interval of `share`, if samples were independent.
+    pub share_error: f64,
+}
+
 /// The waits for pages at one level of an index.
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -220,6 +246,7 @@ struct Builder<'a> {
     recording: &'a Recording,
     samples_cpu: bool,
     callsites: Vec<CallsiteWaits>,
+    statements: Vec<StatementWaits>,
     /// By latch, kind and mode: nanoseconds in each second.
     by_second: BTreeMap<(&'a str, &'a str, &'a str), Vec<f64>>,
 }
@@ -234,7 +261,13 @@ impl<'a> Builder<'a> {
                 row.or_insert_with(|| vec![0.0; recording.seconds.len()])[i] += delta.wait_ns as f64 / 1e9;
             }
         }
-        Builder { recording, samples_cpu: !recording.rows.cpu.is_empty(), callsites: recording.callsites(), by_second }
+        Builder {
+            recording,
+            samples_cpu: !recording.rows.cpu.is_empty(),
+            callsites: recording.callsites(),
+            statements: recording.statements(),
+            by_second,
+        }
     }
 
     fn reports(&self, latches: &[LatchWaits]) -> Vec<LatchReport> {
@@ -270,6 +303,7 @@ impl<'a> Builder<'a> {
             histogram: buckets(waits),
             wait_by_second: self.by_second.get(&(latch.latch.as_str(), kind, mode)).cloned().unwrap_or_default(),
             callsites: self.callsites(&latch.latch, latch.mode),
+            statements: shares::of_latch(latch, &self.statements).iter().map(statement).collect(),
         }
     }
 
@@ -308,6 +342,17 @@ fn reacquires(recording: &Recording, latches: &[LatchWaits]) -> Vec<ReacquireRep
         .filter(|row| row.waits > 0 || recording.start.sampled && row.wait_ns > 0)
         .map(report)
         .collect()
+}
+
+fn statement(part: &StatementShare) -> StatementReport {
+    StatementReport {
+        digest: part.digest.to_owned(),
+        statement: part.statement.to_owned(),
+        samples: part.samples,
+        wait: part.wait_ns / 1e9,
+        share: part.share,
+        share_error: part.error,
+    }
 }
 
 fn page(page: PageWaits) -> PageReport {

@@ -2,9 +2,9 @@
 
 use std::fmt::{self, Formatter};
 
-use super::{CallsiteReport, LatchReport, LatchesReport, PageReport, ReacquireReport, Spins};
+use super::{CallsiteReport, LatchReport, LatchesReport, PageReport, ReacquireReport, Spins, StatementReport};
 use crate::present::format::{self, NOTHING};
-use crate::present::names::short_names;
+use crate::present::names::{cut_middle, short_names};
 use crate::recording::report::Report;
 
 /// The number of rows listed. JSON has all.
@@ -12,6 +12,12 @@ const LATCHES: usize = 15;
 const CALLSITES: usize = 3;
 const REACQUIRES: usize = 5;
 const PAGES: usize = 5;
+const STATEMENTS: usize = 10;
+/// The latches whose statements are listed, and how many of each.
+const STATEMENT_LATCHES: usize = 3;
+const LATCH_STATEMENTS: usize = 3;
+/// The greatest width of a statement.
+const STATEMENT: usize = 100;
 /// The greatest width of a latch's name.
 pub(super) const NAME: usize = 44;
 
@@ -21,7 +27,8 @@ pub(super) fn write(waits: &LatchesReport, report: &Report, f: &mut Formatter) -
         latches(f, &waits.latches, report.duration)?;
     }
     reacquires(f, &waits.reacquires, report.duration)?;
-    pages(f, &waits.pages, report.duration)
+    pages(f, &waits.pages, report.duration)?;
+    statements(f, waits, report.duration)
 }
 
 fn latches(f: &mut Formatter, all: &[LatchReport], duration: f64) -> fmt::Result {
@@ -103,4 +110,41 @@ fn pages(f: &mut Formatter, pages: &[PageReport], duration: f64) -> fmt::Result 
         writeln!(f, "  {:>8}/s  {}", wait, page.location())?;
     }
     Ok(())
+}
+
+/// Writes which statements wait, and those of the latches that are waited for longest.
+fn statements(f: &mut Formatter, waits: &LatchesReport, duration: f64) -> fmt::Result {
+    if waits.statements.is_empty() {
+        return Ok(());
+    }
+    writeln!(f, "\nstatements that wait, from samples")?;
+    one_per_line(f, &waits.statements, STATEMENTS, duration)?;
+    for latch in waits.latches.iter().filter(|latch| !latch.statements.is_empty()).take(STATEMENT_LATCHES) {
+        writeln!(f, "for {}{}", latch.latch, latch.in_mode())?;
+        one_per_line(f, &latch.statements, LATCH_STATEMENTS, duration)?;
+    }
+    Ok(())
+}
+
+fn one_per_line(f: &mut Formatter, all: &[StatementReport], most: usize, duration: f64) -> fmt::Result {
+    for part in all.iter().take(most) {
+        let wait = format::nanoseconds(part.wait / duration * 1e9);
+        let (share, statement) = (share_of(part), cut_middle(&part.statement, STATEMENT));
+        writeln!(f, "  {wait:>8}/s  {share:>10}  {:>7} seen  {}{statement}", part.samples, digest_before(part))?;
+    }
+    Ok(())
+}
+
+/// Returns a share with its error in percentage points: `45±3%`.
+pub(super) fn share_of(part: &StatementReport) -> String {
+    format::share(part.share, part.share_error)
+}
+
+/// Returns the digest and a space, if a statement has one.
+fn digest_before(part: &StatementReport) -> String {
+    if part.digest.is_empty() {
+        String::new()
+    } else {
+        format!("{} ", part.digest)
+    }
 }

@@ -63,9 +63,10 @@ impl StackSampler {
             // The thread that the look interrupts shows what threads do that run.
             let mut is_random = move_to(&cpus);
             let look = |look_ns| {
-                let waiters = &looker.look()?.waiters;
+                let stands_for = if is_random { cpus.len() } else { 1 };
+                let waiters = &looker.look(stands_for as u64)?.waiters;
                 let mut shared = own.lock();
-                shared.seen.add(waiters, if is_random { cpus.len() } else { 1 });
+                shared.seen.add(waiters, stands_for);
                 shared.look_ns = look_ns;
                 drop(shared);
                 is_random = move_to(&cpus);

@@ -1,0 +1,15 @@
+//! The functions that show where a server keeps what its threads execute. The servers export them to their plugins, so
+//! they are in stripped programs too.
+
+use super::Function;
+
+/// Functions that return the session of the calling thread: MySQL 5.7 and newer, and MariaDB 10.4 and newer. Mangled
+/// names as a whole.
+pub const CURRENT_SESSION: &[Function] = &["_Z19thd_get_current_thdv", "_current_thd"];
+
+/// Functions that take a session and return its statement: as a pointer and a length (MySQL), in which C++ and C
+/// functions are alike.
+pub const STATEMENT: &[Function] = &["_Z16thd_query_unsafeP3THD", "thd_query_unsafe"];
+
+/// Functions that take a session and return the address of such a pointer and length (MariaDB).
+pub const STATEMENT_ADDRESS: &[Function] = &["thd_query_string"];

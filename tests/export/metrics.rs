@@ -391,7 +391,7 @@ fn holders_are_capped_and_their_states_stay_true() {
     let samples = samples(&text(everything()));
     let of = |what: &str| sum(&samples, "armtrace_latch_blocked_by_seconds_total", what);
     for state in ["running", "preempted", "io", "unknown"] {
-        assert_eq!(of(&format!("holder_state=\"{state}\"")), 500.0, "{state}");
+        assert_eq!(of(&format!("holder_state=\"{state}\"")), 100.0, "{state}");
     }
     let series = samples.keys().filter(|name| name.starts_with("armtrace_latch_blocked_by_seconds_total"));
     assert_eq!(series.count(), 60 + 4);
@@ -439,7 +439,7 @@ fn everything() -> Snapshot {
     snapshot.latch.pages = (0..1_000).map(|i| page("db/t", &format!("k_{i}"), Some(0), 1_000_000_000)).collect();
     let states = [HolderState::Running, HolderState::Preempted, HolderState::Io, HolderState::Unknown];
     let holder = |i: u64| states.map(|state| held(&name(i), Mode::X, state, Some(&format!("f{i}")), 1_000_000_000));
-    snapshot.holder.blocked = (0..500).flat_map(holder).collect();
+    snapshot.holder.blocked = (0..100).flat_map(holder).collect();
     snapshot.latch.reacquires = (0..500).map(|i| reacquires(&name(i), 10, 1_000_000_000)).collect();
     snapshot.latch.handoffs = (0..100).flat_map(handed).collect();
     snapshot.probes = (0..60).map(|i| probe(&format!("p{i}"), ProbeState::Attached, 1, Some(1.0))).collect();

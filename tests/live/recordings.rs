@@ -45,7 +45,13 @@ impl Recorder {
         wait_for("the recording to end", Duration::from_secs(60), || Ok(self.child.try_wait()?))
     }
 
-    /// Waits until the recording ends by itself, without an error.
+    /// Ends the recording.
+    pub fn stop(self) -> Result<()> {
+        self.signal(libc::SIGINT);
+        self.complete()
+    }
+
+    /// Waits until the recording has ended, without an error.
     pub fn complete(mut self) -> Result<()> {
         let status = self.wait()?;
         ensure!(status.success(), "{status}: {}", std::fs::read_to_string(&self.errors)?);

@@ -1,10 +1,12 @@
 //! Which statements wait, in recordings of servers under load.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::thread::sleep;
+use std::time::Duration;
 
-use anyhow::{ensure, Result};
-use armtrace::measure::latch::{shares, LatchWaits, StatementWaits};
-use armtrace::model::Kind;
+use anyhow::{bail, ensure, Result};
+use armtrace::measure::latch::shares::of_all;
+use armtrace::measure::latch::StatementWaits;
 use armtrace::recording::{self, Recording};
 
 use lab::load::Load;
@@ -13,15 +15,129 @@ use lab::server::{Options, Server};
 
 use crate::recordings::Recorder;
 
-/// The statements of `oltp_write_only` that change rows, as they begin.
-const CHANGES: [&str; 4] = ["UPDATE sbtest# SET k = k + ?", "UPDATE sbtest# SET c = ?", "DELETE FROM", "INSERT INTO"];
+/// How often performance_schema's history is read in a recording, and the time between.
+const READINGS: usize = 10;
+const BETWEEN: Duration = Duration::from_secs(2);
 
-/// The least share of each of them in the wait time, and of all of them.
-const LEAST_OF_EACH: f64 = 0.02;
-const LEAST_OF_ALL: f64 = 0.5;
+/// The most by which a statement's share of the wait time may differ from performance_schema's.
+const TOLERANCE: f64 = 0.1;
 
 /// The greatest share of samples in which no statement could be read.
 const MOST_UNREAD: f64 = 0.05;
+
+/// Shares of the wait time of all statements, by how statements begin.
+type Shares = BTreeMap<String, f64>;
+
+/// Returns how a statement begins, where tables that differ in their number only are one.
+fn beginning(statement: &str) -> String {
+    let plain: String = statement.chars().filter(|c| !matches!(c, '`' | '(' | ',')).collect();
+    let words: Vec<&str> = plain.split_ascii_whitespace().take(4).collect();
+    words.join(" ").to_ascii_lowercase().replace(|c: char| c.is_ascii_digit(), "#")
+}
+
+/// Adds up the time of each statement, and divides it by that of all.
+fn shares<'a>(times: impl Iterator<Item = (&'a str, f64)>) -> Shares {
+    let mut sums = Shares::new();
+    for (statement, time) in times {
+        *sums.entry(beginning(statement)).or_default() += time;
+    }
+    let all: f64 = sums.values().sum();
+    sums.values_mut().for_each(|time| *time /= all);
+    sums
+}
+
+/// Lets performance_schema keep the last waits and statements of all threads. Waits for tables would come between.
+fn keep_history(server: &Server) -> Result<()> {
+    server.query(
+        "UPDATE performance_schema.setup_instruments SET ENABLED = 'NO'
+         WHERE NAME LIKE 'wait/io/%' OR NAME LIKE 'wait/lock/%';
+         UPDATE performance_schema.setup_consumers SET ENABLED = 'YES'
+         WHERE NAME LIKE 'events_waits_%' OR NAME LIKE 'events_statements_%'",
+    )?;
+    Ok(())
+}
+
+/// A statement's waits for a latch.
+struct Waited {
+    latch: String,
+    statement: String,
+    seconds: f64,
+}
+
+/// Returns the last waits, by performance_schema's history. What takes less than a microsecond is no wait, and waits for
+/// events are not contention.
+fn history(server: &Server) -> Result<Vec<Waited>> {
+    const HISTORIES: &str = "UPDATE performance_schema.setup_consumers SET ENABLED = ";
+    const WHICH: &str = "WHERE NAME IN ('events_waits_history_long', 'events_statements_history_long')";
+    let rows = server.query(&format!(
+        "{HISTORIES} 'NO' {WHICH};
+         SELECT w.EVENT_NAME, s.DIGEST_TEXT, SUM(w.ps) / 1e12
+         FROM (SELECT THREAD_ID, NESTING_EVENT_ID, EVENT_NAME, SUM(TIMER_WAIT) AS ps
+               FROM performance_schema.events_waits_history_long
+               WHERE NESTING_EVENT_TYPE = 'STATEMENT' AND TIMER_WAIT > 1e6 AND EVENT_NAME LIKE 'wait/synch/%'
+                 AND EVENT_NAME NOT LIKE 'wait/synch/cond/%'
+               GROUP BY THREAD_ID, NESTING_EVENT_ID, EVENT_NAME) AS w
+         JOIN performance_schema.events_statements_history_long AS s
+           ON s.THREAD_ID = w.THREAD_ID AND s.EVENT_ID = w.NESTING_EVENT_ID
+         WHERE s.DIGEST_TEXT IS NOT NULL GROUP BY w.EVENT_NAME, s.DIGEST_TEXT;
+         TRUNCATE performance_schema.events_waits_history_long;
+         TRUNCATE performance_schema.events_statements_history_long;
+         {HISTORIES} 'YES' {WHICH}",
+    ))?;
+    let waited = |row: Vec<String>| match &row[..] {
+        [latch, statement, seconds] => {
+            Ok(Waited { latch: latch.clone(), statement: statement.clone(), seconds: seconds.parse()? })
+        }
+        _ => bail!("{row:?}"),
+    };
+    rows.into_iter().map(waited).collect()
+}
+
+/// Returns the shares of statements in the waits of a recording for these latches: performance_schema does not see all.
+fn recorded(recording: &Recording, of: &BTreeSet<&str>) -> Shares {
+    let mut latches = recording.latches();
+    latches.retain(|latch| of.contains(&*latch.latch));
+    let statements = recording.statements();
+    let known = of_all(&latches, &statements).into_iter().filter(|part| !part.digest.is_empty());
+    shares(known.map(|part| (part.statement, part.wait_ns)))
+}
+
+/// Statements have the shares of the wait time that performance_schema finds in the same seconds.
+fn agree_with_performance_schema(release: Release) -> Result<()> {
+    let long = |what: &str, rows: u32| format!("--performance-schema-events-{what}-history-long-size={rows}");
+    let args = vec![long("waits", 1_000_000), long("statements", 200_000)];
+    let server = Server::start(release, &Options { perf_schema: true, args, ..Options::default() })?;
+    keep_history(&server)?;
+    // A client that prepares its statements has digests that do not say which.
+    let mut load = Load::start_with(&server, "oltp_write_only", 24, &["--prepared", "disable"])?;
+    load.wait_running()?;
+    let file = server.dir().join("a.rec");
+    let recorder = Recorder::start(&server, &file, &[])?;
+    history(&server)?;
+    let mut waited = Vec::new();
+    for _ in 0..READINGS {
+        sleep(BETWEEN);
+        waited.extend(history(&server)?);
+    }
+    recorder.stop()?;
+    load.stop()?;
+    let recording = recording::read(&file)?;
+    let found = recorded(&recording, &waited.iter().map(|row| &*row.latch).collect());
+    let expected = shares(waited.iter().map(|row| (&*row.statement, row.seconds)));
+    let seen = recording.statements();
+    let samples = |is: &dyn Fn(&StatementWaits) -> bool| {
+        seen.iter().filter(|row| is(row)).map(|row| row.samples as f64).sum::<f64>()
+    };
+    let (all, unread) = (samples(&|_| true), samples(&|row| row.statement == StatementWaits::UNREAD));
+    println!("{}: {all} samples, {unread} not read; {found:.2?}, performance_schema {expected:.2?}", release.name());
+    ensure!(unread <= MOST_UNREAD * all, "{unread} of {all} statements were not read");
+    ensure!(seen.iter().all(|row| !row.statement.contains('\'')), "a value is shown");
+    for statement in expected.keys().chain(found.keys()) {
+        let [found, expected] = [&found, &expected].map(|shares| shares.get(statement).copied().unwrap_or_default());
+        ensure!((found - expected).abs() <= TOLERANCE, "{statement}: {found:.2}, performance_schema {expected:.2}");
+    }
+    Ok(())
+}
 
 /// Records a server under load, whose threads wait for hundreds of latches a second.
 fn record(release: Release, args: &[&str]) -> Result<Recording> {
@@ -34,45 +150,14 @@ fn record(release: Release, args: &[&str]) -> Result<Recording> {
     Ok(recording::read(&file)?)
 }
 
-/// Returns each statement's share of the wait time; tables that differ in their number only are one.
-fn shares_of(recording: &Recording) -> BTreeMap<String, f64> {
-    let statements = recording.statements();
-    let contended: Vec<LatchWaits> = recording.latches().into_iter().filter(|latch| latch.kind != Kind::Cond).collect();
-    let mut shares = BTreeMap::new();
-    for part in shares::of_all(&contended, &statements) {
-        *shares.entry(part.statement.replace(|c: char| c.is_ascii_digit(), "#")).or_default() += part.share;
-    }
-    shares
-}
-
-/// The statements that change rows are what waits, and they are shown without values.
-fn shows_statements(release: Release) -> Result<()> {
-    let recording = record(release, &[])?;
-    let shares = shares_of(&recording);
-    println!("{}: {shares:#.3?}", release.name());
-    let of =
-        |begin: &str| shares.iter().filter(|(text, _)| text.starts_with(begin)).map(|(_, share)| share).sum::<f64>();
-    let each = CHANGES.map(of);
-    ensure!(each.iter().all(|share| *share >= LEAST_OF_EACH), "{each:?}");
-    ensure!(each.iter().sum::<f64>() >= LEAST_OF_ALL, "{each:?}");
-    let statements = recording.statements();
-    let samples = |is: &dyn Fn(&StatementWaits) -> bool| {
-        statements.iter().filter(|row| is(row)).map(|row| row.samples as f64).sum::<f64>()
-    };
-    let unread = samples(&|row| row.statement == StatementWaits::UNREAD) / samples(&|_| true);
-    ensure!(unread <= MOST_UNREAD, "{unread} of the statements were not read");
-    ensure!(statements.iter().all(|row| !row.statement.contains('\'')), "a value is shown");
-    Ok(())
+#[test]
+fn statements_of_mysql_agree_with_performance_schema() -> Result<()> {
+    agree_with_performance_schema(Release::MYSQL_9_7)
 }
 
 #[test]
-fn statements_of_mysql_are_read() -> Result<()> {
-    shows_statements(Release::MYSQL_9_7)
-}
-
-#[test]
-fn statements_of_mariadb_are_read() -> Result<()> {
-    shows_statements(Release::MARIADB_11_4)
+fn statements_of_mariadb_agree_with_performance_schema() -> Result<()> {
+    agree_with_performance_schema(Release::MARIADB_11_4)
 }
 
 #[test]

@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use crate::server::wait_for;
 
 /// Where groups are, below `/sys/fs/cgroup`: the only hierarchy, or the one beside those of cgroup v1.
-const HIERARCHIES: [&str; 4] = ["", "unified", "memory", "freezer"];
+const HIERARCHIES: [&str; 5] = ["", "unified", "memory", "freezer", "cpu"];
 
 /// A group of processes. Dropping it waits until they have ended, and removes the group.
 #[derive(Debug)]
@@ -40,6 +40,11 @@ impl Cgroup {
         let group = Cgroup::with(&["memory.max", "memory.limit_in_bytes"]);
         group.iter().try_for_each(|group| group.control(&bytes.to_string()))?;
         Ok(group)
+    }
+
+    /// Makes a group whose processes may be limited to a part of a CPU. Returns `None` where this machine has none.
+    pub fn that_limits_cpu() -> Option<Cgroup> {
+        Cgroup::with(&["cpu.max", "cpu.cfs_quota_us"])
     }
 
     /// Makes a group that has one of these files.
@@ -77,6 +82,13 @@ impl Cgroup {
     /// Kills all processes of the group at once.
     pub fn kill(&self) -> Result<()> {
         self.control("1")
+    }
+
+    /// Lets all processes together run for this long in each tenth of a second.
+    pub fn limit_cpu(&self, time: Duration) -> Result<()> {
+        // 100 ms is the period that new groups have.
+        let text = if self.control == "cpu.max" { "{} 100000" } else { "{}" };
+        self.control(&text.replace("{}", &time.as_micros().to_string()))
     }
 
     /// Stops all processes of the group.

@@ -9,7 +9,7 @@ use armtrace::measure::latch::*;
 use armtrace::measure::spin::*;
 use armtrace::measure::watchpoint::*;
 use armtrace::measure::*;
-use armtrace::measure::{checksum, cpu, hardware, latch};
+use armtrace::measure::{checksum, cpu, hardware, holder, latch};
 use armtrace::model::*;
 use std::time::Duration;
 
@@ -170,6 +170,7 @@ pub fn busy(ticks: u64) -> Snapshot {
         max_overhead: Some(0.01),
         latch: busy_latches(n),
         cpu: busy_cpu(n),
+        holder: busy_holders(n),
         checksum: checksum::Figures {
             chosen: vec![checksum("hardware::crc32_using_pclmul", Implementation::Hardware)],
             calls: vec![ChecksumCalls {
@@ -188,6 +189,15 @@ pub fn busy(ticks: u64) -> Snapshot {
         },
         ..empty()
     }
+}
+
+fn busy_holders(n: u64) -> holder::Figures {
+    let mut waits = held(INDEX, Mode::X, HolderState::Latch, Some("row0ins.cc:2345"), 30_000_000 * n);
+    waits.holding.waits_for = Some(TRX.to_string());
+    let preempted = held(INDEX, Mode::X, HolderState::Preempted, Some("btr_cur_optimistic_insert"), 60_000_000 * n);
+    let running = held(INDEX, Mode::S, HolderState::Running, None, 10_000_000 * n);
+    let unknown = held(TRX, Mode::None, HolderState::Unknown, None, 20_000_000 * n);
+    holder::Figures { blocked: vec![waits, preempted, running, unknown] }
 }
 
 /// Returns the same of a server whose threads' stacks are read, without a probe.

@@ -64,8 +64,8 @@ struct Waited {
     seconds: f64,
 }
 
-/// Returns the last waits, by performance_schema's history. What takes less than a microsecond is no wait, and waits for
-/// events are not contention.
+/// Returns the last waits, by performance_schema's history. What takes less than a microsecond is no wait, and waits
+/// for events are not contention.
 fn history(server: &Server) -> Result<Vec<Waited>> {
     const HISTORIES: &str = "UPDATE performance_schema.setup_consumers SET ENABLED = ";
     const WHICH: &str = "WHERE NAME IN ('events_waits_history_long', 'events_statements_history_long')";

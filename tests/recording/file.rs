@@ -173,9 +173,12 @@ fn files_of_version_1_with_reacquires_are_still_read() {
     assert_eq!(bytes[8..12], 1_u32.to_le_bytes());
     let recording = read(&bytes);
     assert_holds_all(&recording, 40);
-    // Statements were not read then.
+    // Statements and holders were not read then.
     let mut seconds = busy_seconds(40);
-    seconds.iter_mut().for_each(|(snapshot, _)| snapshot.latch.statements.clear());
+    for (snapshot, _) in &mut seconds {
+        snapshot.latch.statements.clear();
+        snapshot.holder.blocked.clear();
+    }
     let mut now = read(&file(&start(64), &seconds, Some(Ending::Complete))).seconds;
     // Files then had no errors of estimates.
     now.iter_mut().flat_map(|second| &mut second.latches).for_each(|latch| latch.variance_us2 = 0);

@@ -9,13 +9,15 @@ use crate::measure::latch::{error_ns, shares, CallsiteWaits, Handoffs, LatchWait
 use crate::measure::Snapshot;
 use crate::model::{Histogram, BUCKET_BOUNDS_NS};
 use crate::present::format::{self, mode, NOTHING};
-use crate::present::names::cut_middle;
+use crate::present::names::{cut_middle, without_kind};
 use crate::ui::top::Interval;
 
 /// The widths of a bar's label and number, and of the gap between the page's two halves.
 const BEFORE_BAR: usize = 19;
 const GAP: usize = 2;
-/// The fewest and the most call sites shown, depending on the room that modes and handoffs leave.
+/// The fewest bars of a histogram, if modes and handoffs leave no room for more.
+const LEAST_BARS: usize = 4;
+/// The fewest and the most call sites shown, depending on the room that statements and holders leave.
 const CALLSITES: (usize, usize) = (2, 9);
 /// The most statements shown.
 const STATEMENTS: usize = 4;
@@ -51,15 +53,16 @@ impl Screen {
         let of = if before.is_some() { ", last seconds" } else { "" };
         let titles = [format!("histogram of waits{of}"), "call sites since attach".to_owned()];
         lines.push(Line::from(beside(&titles[0], &titles[1], left)).style(bold));
-        let histogram = histogram(&waits, room, left.saturating_sub(BEFORE_BAR + GAP));
+        let tables = [self.modes(latch), self.matrix(latch, left - GAP)].concat();
+        let bars = room.saturating_sub(tables.len()).max(LEAST_BARS);
+        let waits = [histogram(&waits, bars, left.saturating_sub(BEFORE_BAR + GAP)), tables].concat();
         let statements = statements(&self.now, now, width - left, STATEMENTS);
-        let holders = holders(&self.now, latch, width - left);
-        let below = [statements, holders, self.modes(latch), self.matrix(latch, width - left)].concat();
+        let below = [statements, holders(&self.now, latch, width - left)].concat();
         let most = room.saturating_sub(below.len()).clamp(CALLSITES.0, CALLSITES.1);
-        let facts = [callsites(&self.now, latch, width - left, most), below].concat();
+        let causes = [callsites(&self.now, latch, width - left, most), below].concat();
         let line = |texts: &[String], i: usize| texts.get(i).cloned().unwrap_or_default();
-        let rows = histogram.len().max(facts.len()).min(room);
-        lines.extend((0..rows).map(|i| Line::from(beside(&line(&histogram, i), &line(&facts, i), left))));
+        let rows = waits.len().max(causes.len()).min(room);
+        lines.extend((0..rows).map(|i| Line::from(beside(&line(&waits, i), &line(&causes, i), left))));
         lines
     }
 
@@ -217,9 +220,14 @@ fn holders(now: &Snapshot, latch: &LatchId, width: usize) -> Vec<String> {
     let line = |row: &&BlockedBy| {
         let holding = &row.holding;
         let share = format::percent(row.wait_ns as f64 / all as f64);
-        let place = holding.site.as_ref().map_or_else(String::new, |site| format!(" in {site}"));
-        let next = holding.waits_for.as_ref().map_or_else(String::new, |latch| format!(" → {latch}"));
-        cut_middle(&format!("{share:>6} {}{place}{next}", holding.state.in_words()), width)
+        let (state, place) = match (&holding.waits_for, &holding.site) {
+            (Some(latch), _) => ("waited for", without_kind(latch)),
+            (None, Some(site)) => (holding.state.in_words(), &**site),
+            (None, None) => (holding.state.in_words(), ""),
+        };
+        let line = format!("{share:>6} {state} ");
+        let room = width.saturating_sub(line.chars().count());
+        (line + &cut_middle(place, room)).trim_end().to_owned()
     };
     let title = ["", "its holder, since attach"].map(str::to_owned);
     title.into_iter().chain(rows.iter().take(MOST_HOLDERS).map(line)).collect()

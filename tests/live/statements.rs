@@ -16,7 +16,7 @@ use lab::server::{Options, Server};
 use crate::recordings::Recorder;
 
 /// How often performance_schema's history is read in a recording, and the time between.
-const READINGS: usize = 10;
+const READINGS: usize = 6;
 const BETWEEN: Duration = Duration::from_secs(2);
 
 /// The most by which a statement's share of the wait time may differ from performance_schema's.

@@ -79,6 +79,7 @@ pub(super) struct Looker {
     /// How many bytes of its registers the record of a thread ends with.
     registers: usize,
     age: u32,
+    more: MoreTime,
     // Memory that is used again in each look.
     records: Vec<u8>,
     may_wait: Vec<(usize, types::seen_thread)>,
@@ -99,7 +100,8 @@ impl Looker {
         target.image.release_memory();
         let registers = registers_bytes(target.image.arch()) as usize;
         let (records, may_wait) = (Vec::new(), Vec::new());
-        Looker { link, reader, holders, statements, registers, age: 0, records, may_wait, look: Look::default() }
+        let (more, look) = (MoreTime::default(), Look::default());
+        Looker { link, reader, holders, statements, registers, age: 0, more, records, may_wait, look }
     }
 
     /// Looks at all threads. A thread that runs is seen only if it ran on this CPU, so it stands for as many as `cpus`.
@@ -107,6 +109,7 @@ impl Looker {
     /// # Errors
     /// Fails if the kernel does not show them.
     pub fn look(&mut self, cpus: u64) -> io::Result<&Look> {
+        let begin = now_ns(libc::CLOCK_THREAD_CPUTIME_ID);
         self.records.clear();
         let mut all = Iter::new(&self.link).map_err(io::Error::other)?;
         all.read_to_end(&mut self.records)?;
@@ -124,11 +127,53 @@ impl Looker {
             self.look.threads.push(thread);
         }
         self.reader.read(&self.may_wait, &mut self.look.waiters);
-        self.holders.add(&self.look, &self.may_wait, &mut self.reader);
-        if let Some(statements) = &mut self.statements {
-            statements.add(&self.look, cpus);
-        }
+        self.read_more(begin, cpus);
         Ok(&self.look)
+    }
+
+    /// Reads the owners of latches or the statements of waiting threads, in turns, if looks have left time for that.
+    /// This one began at `begin`.
+    fn read_more(&mut self, begin: u64, cpus: u64) {
+        let looked = now_ns(libc::CLOCK_THREAD_CPUTIME_ID);
+        if !self.more.earn(looked - begin) {
+            return;
+        }
+        match &mut self.statements {
+            Some(statements) if self.more.is_second() => statements.add(&self.look, cpus),
+            _ => self.holders.add(&self.look, &self.may_wait, &mut self.reader),
+        }
+        self.more.spend(now_ns(libc::CLOCK_THREAD_CPUTIME_ID) - looked);
+    }
+}
+
+/// The time that is left for reading more than what looks are made for: a part of what these take. Each costs about as
+/// much as half a look, and for the wait times another look is worth more.
+#[derive(Debug, Default)]
+struct MoreTime {
+    left_ns: f64,
+    times: u32,
+}
+
+impl MoreTime {
+    const PART: f64 = 0.15;
+
+    /// Adds the part of a look that has taken this long, in nanoseconds. Returns whether there is time.
+    fn earn(&mut self, look_ns: u64) -> bool {
+        let part = Self::PART * look_ns as f64;
+        // What is not needed is not saved up.
+        self.left_ns = (self.left_ns + part).min(part);
+        self.left_ns > 0.0
+    }
+
+    /// Takes away this time, in nanoseconds.
+    fn spend(&mut self, ns: u64) {
+        self.left_ns -= ns as f64;
+        self.times = self.times.wrapping_add(1);
+    }
+
+    /// Returns whether time was spent an odd number of times.
+    fn is_second(&self) -> bool {
+        self.times % 2 == 1
     }
 }
 
@@ -234,6 +279,31 @@ pub(super) fn attach(program: &ProgramMut<'_>, pid: i32) -> libbpf_rs::Result<Li
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn reading_more_takes_its_part_of_the_time() {
+        let mut more = MoreTime::default();
+        let mut spent = [0; 2];
+        for _ in 0..1000 {
+            if more.earn(400_000) {
+                let second = usize::from(more.is_second());
+                let ns = [200_000, 100_000][second];
+                more.spend(ns);
+                spent[second] += ns;
+            }
+        }
+        let part = (spent[0] + spent[1]) as f64 / 4e8;
+        assert!((part / MoreTime::PART - 1.0).abs() < 0.01, "{part}");
+        assert_eq!(spent[0], 2 * spent[1], "they take turns");
+    }
+
+    #[test]
+    fn time_that_is_not_spent_is_not_saved_up() {
+        let mut more = MoreTime::default();
+        (0..1000).for_each(|_| assert!(more.earn(400_000)));
+        more.spend(200_000);
+        assert!(!more.earn(400_000), "a part of one look is left at most");
+    }
 
     const LATCH: types::latch_key =
         types::latch_key { id: 0x1000, line: 0, identity: 0, mode: 0, function: 3, primitive: 0 };

@@ -30,10 +30,6 @@ use crate::server::Target;
 const MOST_LATCHES: usize = 32;
 const MOST_SITES: usize = 8;
 
-/// Owners are read in one of so many looks. That takes as long as a look, or longer, and the other looks are worth more
-/// for the wait times.
-const EVERY: u32 = 3;
-
 /// The longest time for which a look stands, in nanoseconds. Without this, one after a pause would stand for all of it.
 const LONGEST_NS: u64 = 1_000_000_000;
 
@@ -42,7 +38,6 @@ pub(super) struct Holders {
     pid: i32,
     owners: Owners,
     times: Arc<Mutex<Times>>,
-    looks: u32,
     /// When the last look was made in which owners were read, by `CLOCK_MONOTONIC`.
     last_ns: Option<u64>,
 }
@@ -67,7 +62,7 @@ pub(super) fn io_calls() -> impl Iterator<Item = usize> {
 
 impl Holders {
     pub fn new(target: &Arc<Target>, times: Arc<Mutex<Times>>) -> Holders {
-        Holders { pid: target.pid, owners: Owners::new(target), times, looks: 0, last_ns: None }
+        Holders { pid: target.pid, owners: Owners::new(target), times, last_ns: None }
     }
 
     /// Forgets what was read of the server's memory, which may belong to others meanwhile.
@@ -75,13 +70,8 @@ impl Holders {
         self.owners.forget();
     }
 
-    /// Adds the waiters of a look, if it is one in which owners are read. `registers` has those of threads, by index
-    /// among all.
+    /// Adds the waiters of a look. `registers` has those of threads, by index among all.
     pub fn add(&mut self, look: &Look, registers: &[(usize, types::seen_thread)], reader: &mut Reader) {
-        self.looks = self.looks.wrapping_add(1);
-        if !self.looks.is_multiple_of(EVERY) {
-            return;
-        }
         let now = now_ns(libc::CLOCK_MONOTONIC);
         let ns = now.saturating_sub(self.last_ns.replace(now).unwrap_or(now)).min(LONGEST_NS);
         let blocked = || look.waiters.iter().filter(|waiter| is_contended(&waiter.latch));

@@ -39,10 +39,6 @@ pub enum StatementDetail {
     Text,
 }
 
-/// Statements are read in one of so many looks. Reading them takes a third as long as a look, or more, and the other
-/// looks are worth more for the wait times.
-const EVERY: u32 = 3;
-
 /// The most threads whose statements are read in one look.
 const MOST_THREADS: usize = 256;
 
@@ -103,7 +99,6 @@ pub(super) struct StatementSampler {
     seen: Arc<SeenStatements>,
     /// With which of the waiting threads a look begins, if there are too many.
     first: usize,
-    looks: u32,
 }
 
 /// A thread that waits for a latch.
@@ -119,16 +114,11 @@ impl StatementSampler {
     /// Creates one. `None` if the server's memory cannot be read.
     pub fn new(target: &Target, seen: &Arc<SeenStatements>) -> Option<StatementSampler> {
         let reader = StatementReader::new(target, seen.at)?;
-        Some(StatementSampler { reader, seen: Arc::clone(seen), first: 0, looks: 0 })
+        Some(StatementSampler { reader, seen: Arc::clone(seen), first: 0 })
     }
 
-    /// Adds a look, if it is one whose statements are read. A thread that ran until then stands for as many as `cpus`.
+    /// Adds a look. A thread that ran until then stands for as many as `cpus`.
     pub fn add(&mut self, look: &Look, cpus: u64) {
-        self.looks = self.looks.wrapping_add(1);
-        // Not in those in which the owners of latches are read.
-        if self.looks % EVERY != 1 {
-            return;
-        }
         let mut waiting = waiting(look, cpus);
         if waiting.len() > MOST_THREADS {
             self.first = (self.first + MOST_THREADS) % waiting.len();

@@ -101,7 +101,8 @@ static __always_inline const struct latch_key *waits_for(const struct wait *w, _
 /* Whether a system call is for files and disks, by its number. */
 const volatile __u8 io_calls[MAX_CALLS];
 
-/* Whether a thread is in a system call in which it waits for no latch, but may hold one for long. */
+/* Whether a thread is in a system call in which it waits for no latch, but may hold one for long.
+ */
 static __always_inline bool is_in_io(struct seen_thread *seen, void *saved)
 {
 	/* No kernel has so many calls, and a thread in its own code has none. */
@@ -206,8 +207,8 @@ static __always_inline __u64 scheduled(struct task_struct *task)
 	       (__u64)ran_here(task) << SCHEDULED_HERE;
 }
 
-/* The thread's pointer to its own variables; 0 if the kernel does not show it. That of a thread that
- * runs is as it was when it last began to run. It seldom changes after the thread's start. */
+/* The thread's pointer to its own variables; 0 if the kernel does not show it. That of a thread
+ * that runs is as it was when it last began to run. It seldom changes after the thread's start. */
 static __always_inline __u64 thread_pointer(struct task_struct *task)
 {
 	struct task_struct___x86 *x86 = (void *)task;
@@ -224,8 +225,8 @@ static __always_inline __u64 thread_pointer(struct task_struct *task)
 bool sees_waits;
 
 /* Loaded only on kernels that show the registers of threads. Writes what each thread does, its
- * ID and state, how it was scheduled, where its variables are, the latch of a wait that is seen, and
- * the registers of threads that may wait or hold a latch in I/O. */
+ * ID and state, how it was scheduled, where its variables are, the latch of a wait that is seen,
+ * and the registers of threads that may wait or hold a latch in I/O. */
 SEC("iter/task")
 int observe(struct bpf_iter__task *ctx)
 {

@@ -122,10 +122,12 @@ fn symbols_only_add() {
 }
 
 /// Where threads have their statements: the session's distance from the thread pointer, if the code says it as a
-/// number, and the offset of the text. They were read from the disassembly of `thd_get_current_thd` and
-/// `thd_query_unsafe`, or of `_current_thd` and `thd_query_string`. `None` if the session is behind a key of the C
-/// library.
-const STATEMENTS: &[(&str, Option<(Option<i64>, u64)>)] = &[
+/// number, and the offset of the text.
+type StatementPlace = (Option<i64>, u64);
+
+/// The places, read from the disassembly of `thd_get_current_thd` and `thd_query_unsafe`, or of `_current_thd` and
+/// `thd_query_string`. `None` if the session is behind a key of the C library.
+const STATEMENTS: &[(&str, Option<StatementPlace>)] = &[
     ("mysql-9.7", Some((None, 0x510))),
     ("mysql-8.0.31", Some((None, 0x518))),
     ("mysql-8.0.12", Some((Some(-0xc8), 0x218))),
@@ -139,8 +141,8 @@ const STATEMENTS: &[(&str, Option<(Option<i64>, u64)>)] = &[
     ("mariadb-10.1", None),
 ];
 
-/// Returns the same of a program.
-fn statement(image: &Image) -> Option<(Option<i64>, u64)> {
+/// Returns the place in a program.
+fn statement(image: &Image) -> Option<StatementPlace> {
     let at = discovery::statement(image).ok()?;
     let distance = match at.session {
         ThreadOffset::Fixed(distance) => Some(distance),

@@ -9,7 +9,7 @@ use armtrace::measure::latch::LatchWaits;
 use armtrace::recording::table::{json_lines, trace, Tables};
 use armtrace::recording::{self, Recorded, Recording};
 use parquet::file::reader::{FileReader, SerializedFileReader};
-use parquet::record::RowAccessor;
+use parquet::record::{Row, RowAccessor};
 use serde_json::Value;
 
 /// Waited nanoseconds by latch and mode.
@@ -57,11 +57,50 @@ fn parquet_files_have_what_the_recording_has() {
     let sums = from_parquet(&tables.waits);
     assert!(sums.values().sum::<i64>() > 1_000_000_000, "the fixture has waits: {sums:?}");
     assert_eq!(sums, expected(&recording));
+    assert!(tables.paths().iter().all(|path| path.ends_with(place.split_once('/').unwrap().1)), "{tables:?}");
     let seconds = SerializedFileReader::new(File::open(&tables.seconds).unwrap()).unwrap();
     assert_eq!(seconds.metadata().file_metadata().num_rows(), recording.seconds.len() as i64);
     // What is there is kept, unless the user wants otherwise.
     assert!(Tables::write(&recording, "x86", folder.path(), false).unwrap_err().to_string().contains("--force"));
     assert_eq!(Tables::write(&recording, "x86", folder.path(), true).unwrap(), tables);
+}
+
+/// Adds up a column of a file by another one.
+fn sums_of<T: Copy + std::ops::AddAssign + Default>(
+    path: &Path,
+    by: &str,
+    of: &str,
+    number: fn(&Row, usize) -> T,
+) -> BTreeMap<String, T> {
+    let reader = SerializedFileReader::new(File::open(path).unwrap()).unwrap();
+    let schema = reader.metadata().file_metadata().schema();
+    let at = |name: &str| schema.get_fields().iter().position(|field| field.name() == name).unwrap();
+    let (by, of) = (at(by), at(of));
+    let mut sums = BTreeMap::new();
+    for row in reader.get_row_iter(None).unwrap().map(Result::unwrap) {
+        *sums.entry(row.get_string(by).unwrap().clone()).or_default() += number(&row, of);
+    }
+    sums
+}
+
+#[test]
+fn parquet_files_have_statements_and_holders() {
+    let folder = tempfile::tempdir().unwrap();
+    let recording = crate::read(&crate::busy_file(5));
+    let tables = Tables::write(&recording, "busy", folder.path(), false).unwrap();
+    let samples = sums_of(&tables.statements, "statement", "samples", |row, at| row.get_long(at).unwrap());
+    let mut expected = BTreeMap::new();
+    for row in recording.statements() {
+        *expected.entry(row.statement).or_default() += row.samples as i64;
+    }
+    assert!(expected.len() == 4 && samples == expected, "{samples:?}, not {expected:?}");
+    let ms =
+        sums_of(&tables.holders, "state", "wait_seconds", |row, at| (row.get_double(at).unwrap() * 1e3).round() as u64);
+    let mut expected = BTreeMap::new();
+    for row in recording.holders() {
+        *expected.entry(row.holding.state.as_str().to_owned()).or_default() += row.wait_ns / 1_000_000;
+    }
+    assert!(expected.len() == 4 && ms == expected, "{ms:?}, not {expected:?}");
 }
 
 #[test]

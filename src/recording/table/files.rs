@@ -14,7 +14,6 @@ use parquet::file::writer::SerializedFileWriter;
 use parquet::record::RecordWriter;
 use tempfile::NamedTempFile;
 
-use super::{each_second, waits};
 use crate::recording::Recording;
 
 /// The permissions of the files, before the process's umask.
@@ -49,6 +48,10 @@ pub enum ExportError {
 pub struct Tables {
     /// What was waited for each latch in each second.
     pub waits: PathBuf,
+    /// Which statements were seen to wait for each latch in each second.
+    pub statements: PathBuf,
+    /// What the holders of each latch did in each second.
+    pub holders: PathBuf,
     /// The seconds, with what does not depend on a latch.
     pub seconds: PathBuf,
 }
@@ -65,14 +68,22 @@ impl Tables {
         let host = format!("host={}", as_name(&recording.start.host.name));
         let name = format!("{}-{}.parquet", as_name(stem), began.strftime("%H%M%S"));
         let path = |table: &str| folder.join(table).join(&day).join(&host).join(&name);
-        let tables = Tables { waits: path("waits"), seconds: path("seconds") };
+        let [waits, statements, holders, seconds] = ["waits", "statements", "holders", "seconds"].map(path);
+        let tables = Tables { waits, statements, holders, seconds };
         let exists = |path: &&PathBuf| !force && path.exists();
-        if let Some(path) = [&tables.waits, &tables.seconds].into_iter().find(exists) {
+        if let Some(path) = tables.paths().into_iter().find(exists) {
             return Err(ExportError::Exists(path.clone()));
         }
-        write(&tables.waits, &waits(recording)[..])?;
-        write(&tables.seconds, &each_second(recording)[..])?;
+        write(&tables.waits, &super::waits(recording)[..])?;
+        write(&tables.statements, &super::statements(recording)[..])?;
+        write(&tables.holders, &super::holders(recording)[..])?;
+        write(&tables.seconds, &super::each_second(recording)[..])?;
         Ok(tables)
+    }
+
+    /// Returns the paths of all tables.
+    pub fn paths(&self) -> [&PathBuf; 4] {
+        [&self.waits, &self.statements, &self.holders, &self.seconds]
     }
 }
 

@@ -10,8 +10,10 @@ use serde::Serialize;
 
 pub use self::files::{ExportError, Tables};
 pub use self::trace::trace;
+use super::rows::DeltaOf;
 use super::{Delta, Recorded, Recording, Start};
-use crate::measure::latch::LatchWaits;
+use crate::measure::holder::BlockedBy;
+use crate::measure::latch::{LatchWaits, StatementWaits};
 use crate::metrics::seconds;
 
 /// What was waited for a latch in one second of a recording.
@@ -33,6 +35,42 @@ pub struct WaitRow {
     pub sleep_seconds: Option<f64>,
     /// The part of it that is estimated.
     pub estimated_seconds: f64,
+}
+
+/// How often threads were seen in one second that waited for a latch and executed a statement.
+#[derive(Clone, Debug, PartialEq, Serialize, ParquetRecordWriter)]
+pub struct StatementRow {
+    /// The end of the second, in milliseconds since 1970, UTC.
+    pub time_ms: i64,
+    /// The event name of the latch.
+    pub latch: String,
+    /// The mode, as in the label `mode`; empty for a latch without modes.
+    pub mode: String,
+    /// The hash of the statement; `None` for what stands in place of a statement.
+    pub digest: Option<String>,
+    /// The statement without its values, or what stands in place of one.
+    pub statement: String,
+    /// The number of times that a thread was seen.
+    pub samples: i64,
+}
+
+/// For how long threads waited for a latch in one second while its holder did something.
+#[derive(Clone, Debug, PartialEq, Serialize, ParquetRecordWriter)]
+pub struct HolderRow {
+    /// The end of the second, in milliseconds since 1970, UTC.
+    pub time_ms: i64,
+    /// The event name of the latch.
+    pub latch: String,
+    /// The mode in which threads waited, as in the label `mode`; empty for a latch without modes.
+    pub mode: String,
+    /// What the holder did, as in the label `holder_state`.
+    pub state: String,
+    /// Where the holder was; `None` if that is not known.
+    pub site: Option<String>,
+    /// The event name of the latch for which the holder waited itself.
+    pub waits_for: Option<String>,
+    /// Seconds waited, from samples.
+    pub wait_seconds: f64,
 }
 
 /// One second of a recording, with what does not depend on a latch.
@@ -67,23 +105,52 @@ pub struct SecondRow {
 /// Returns a row for each latch and second that has waits.
 pub fn waits(recording: &Recording) -> Vec<WaitRow> {
     let keys = LatchWaits::keys(&recording.rows);
-    let mut rows = Vec::new();
-    for second in &recording.seconds {
-        for delta in LatchWaits::deltas(second) {
-            let key = &keys[delta.row()];
-            rows.push(WaitRow {
-                time_ms: time_ms(&recording.start, second.at_ns),
-                latch: key.latch.clone(),
-                kind: key.kind.clone(),
-                mode: key.mode.clone(),
-                waits: recording.counted(delta.waits),
-                wait_seconds: in_seconds(delta.wait_ns),
-                sleep_seconds: recording.start.sleeps_seen.then(|| in_seconds(delta.sleep_ns)),
-                estimated_seconds: in_seconds(delta.estimated_ns),
-            });
+    each_delta::<LatchWaits, _>(recording, |at_ns, delta| {
+        let key = &keys[delta.row()];
+        WaitRow {
+            time_ms: time_ms(&recording.start, at_ns),
+            latch: key.latch.clone(),
+            kind: key.kind.clone(),
+            mode: key.mode.clone(),
+            waits: recording.counted(delta.waits),
+            wait_seconds: in_seconds(delta.wait_ns),
+            sleep_seconds: recording.start.sleeps_seen.then(|| in_seconds(delta.sleep_ns)),
+            estimated_seconds: in_seconds(delta.estimated_ns),
         }
-    }
-    rows
+    })
+}
+
+/// Returns a row for each latch, statement and second in which threads were seen.
+pub fn statements(recording: &Recording) -> Vec<StatementRow> {
+    let keys = StatementWaits::keys(&recording.rows);
+    each_delta::<StatementWaits, _>(recording, |at_ns, delta| {
+        let key = &keys[delta.row];
+        StatementRow {
+            time_ms: time_ms(&recording.start, at_ns),
+            latch: key.latch.clone(),
+            mode: key.mode.clone().unwrap_or_default(),
+            digest: (!key.digest.is_empty()).then(|| key.digest.clone()),
+            statement: key.statement.clone(),
+            samples: delta.counts[0],
+        }
+    })
+}
+
+/// Returns a row for each latch, what its holder did, and second in which threads waited.
+pub fn holders(recording: &Recording) -> Vec<HolderRow> {
+    let keys = BlockedBy::keys(&recording.rows);
+    each_delta::<BlockedBy, _>(recording, |at_ns, delta| {
+        let key = &keys[delta.row];
+        HolderRow {
+            time_ms: time_ms(&recording.start, at_ns),
+            latch: key.latch.clone(),
+            mode: key.mode.clone(),
+            state: key.state.clone(),
+            site: key.site.clone(),
+            waits_for: key.waits_for.clone(),
+            wait_seconds: in_seconds(delta.counts[0]),
+        }
+    })
 }
 
 /// Returns a row for each second.
@@ -128,6 +195,15 @@ pub fn json_lines(recording: &Recording) -> serde_json::Result<String> {
     let (flavor, version) = (server.flavor.as_str(), server.version.as_str());
     let line = |row| serde_json::to_string(&Line { host, arch, flavor, version, row });
     waits(recording).into_iter().map(|row| Ok(line(row)? + "\n")).collect()
+}
+
+/// Returns what `row` makes of each second's time and of what it added to each row of a kind.
+fn each_delta<R: Recorded, T>(recording: &Recording, row: impl Fn(u64, &DeltaOf<R>) -> T) -> Vec<T> {
+    let mut rows = Vec::new();
+    for second in &recording.seconds {
+        rows.extend(R::deltas(second).iter().map(|delta| row(second.at_ns, delta)));
+    }
+    rows
 }
 
 fn time_ms(start: &Start, at_ns: u64) -> i64 {

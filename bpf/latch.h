@@ -310,8 +310,8 @@ enum thread_state {
 	THREAD_BLOCKED,
 };
 
-/* What a look shows of each thread in three numbers: what it does; its ID, and in the upper half
- * its state; and this. */
+/* What a look shows of each thread in four numbers: what it does; its ID, and in the upper half its
+ * state; this; and its pointer to its own variables. */
 enum scheduled_bit {
 	/* The ID by which the server knows the thread is in the bits from here on; below are the
 	 * low bits of how often it got a CPU. */

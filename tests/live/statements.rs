@@ -22,6 +22,9 @@ const BETWEEN: Duration = Duration::from_secs(2);
 /// The most by which a statement's share of the wait time may differ from performance_schema's.
 const TOLERANCE: f64 = 0.1;
 
+/// The least number of samples.
+const LEAST_SAMPLES: f64 = 500.0;
+
 /// The greatest share of samples in which no statement could be read.
 const MOST_UNREAD: f64 = 0.05;
 
@@ -130,6 +133,7 @@ fn agree_with_performance_schema(release: Release) -> Result<()> {
     };
     let (all, unread) = (samples(&|_| true), samples(&|row| row.statement == StatementWaits::UNREAD));
     println!("{}: {all} samples, {unread} not read; {found:.2?}, performance_schema {expected:.2?}", release.name());
+    ensure!(all >= LEAST_SAMPLES && expected.len() >= 5 && found.len() >= 5, "hardly anything was seen");
     ensure!(unread <= MOST_UNREAD * all, "{unread} of {all} statements were not read");
     ensure!(seen.iter().all(|row| !row.statement.contains('\'')), "a value is shown");
     for statement in expected.keys().chain(found.keys()) {

@@ -87,8 +87,8 @@ pub(super) struct Looker {
 }
 
 impl Looker {
-    /// Makes looks with an attached program. Reads the code of the wait functions of `plan`.
-    /// Adds to `times` who holds the latches that threads wait for, and notes what these execute by `statements`.
+    /// Makes looks with an attached program. Reads the code of the wait functions of `plan`. Adds to `times` who holds
+    /// the latches that threads wait for, and notes by `statements` what these execute.
     pub fn new(
         link: Link,
         target: &Arc<Target>,

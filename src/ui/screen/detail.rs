@@ -53,7 +53,7 @@ impl Screen {
         let of = if before.is_some() { ", last seconds" } else { "" };
         let titles = [format!("histogram of waits{of}"), "call sites since attach".to_owned()];
         lines.push(Line::from(beside(&titles[0], &titles[1], left)).style(bold));
-        let tables = [self.modes(latch), self.matrix(latch, left - GAP)].concat();
+        let tables = [self.modes(latch), self.matrix(latch, left.saturating_sub(GAP))].concat();
         let bars = room.saturating_sub(tables.len()).max(LEAST_BARS);
         let waits = [histogram(&waits, bars, left.saturating_sub(BEFORE_BAR + GAP)), tables].concat();
         let statements = statements(&self.now, now, width - left, STATEMENTS);

@@ -173,7 +173,7 @@ impl Owners {
         }
     }
 
-    /// Forgets what was taken for no thread: its memory may belong to one meanwhile.
+    /// Forgets which descriptors belong to which threads, or to none: their memory may belong to others meanwhile.
     pub fn forget(&mut self) {
         self.threads.clear();
     }

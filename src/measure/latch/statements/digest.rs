@@ -3,7 +3,7 @@
 //! The result resembles `DIGEST_TEXT` of performance_schema, but is not the same: keywords and identifiers stay as they
 //! were written.
 
-use super::lexer::{tokens, End, Token};
+use super::lexer::{tokens, End, Token, Way};
 
 /// What the first word of a statement can be. A text that begins otherwise is none.
 const VERBS: &[&str] = &[
@@ -75,6 +75,11 @@ const VERBS: &[&str] = &[
 
 /// Words that are values where a value is expected.
 const CONSTANTS: [&str; 4] = ["DEFAULT", "FALSE", "NULL", "TRUE"];
+/// Words behind which a value is expected.
+const BEFORE_VALUES: [&str; 14] = [
+    "AND", "BETWEEN", "BY", "ELSE", "HAVING", "LIKE", "LIMIT", "OFFSET", "OR", "RETURN", "SELECT", "THEN", "WHEN",
+    "WHERE",
+];
 
 /// Stands for the values of a list.
 const LIST: Token = Token::Word("(...)");
@@ -97,28 +102,25 @@ pub(super) fn verb_of(digest_text: &str) -> String {
     digest_text.split(|c: char| !c.is_ascii_alphabetic()).find(|word| !word.is_empty()).unwrap_or("").to_uppercase()
 }
 
-/// Returns the tokens that a text has whether backslashes escape or not, and whether these are all.
+/// Returns the tokens that a text has in whatever way it is read, and whether these are all.
 fn certain_tokens(text: &[u8], is_cut: bool) -> (Vec<Token<'_>>, bool) {
-    let (mut one, end) = tokens(text, true);
-    if text.contains(&b'\\') {
-        let (other, other_end) = tokens(text, false);
-        let is_possible = |end| !is_cut && end == End::Complete;
-        match (is_possible(end), is_possible(other_end)) {
-            (true, false) if other_end == End::Open => return (one, true),
-            (false, true) if end == End::Open => return (other, true),
-            _ => {}
-        }
-        let same = one.iter().zip(&other).take_while(|(a, b)| a == b).count();
-        if same < one.len().max(other.len()) || end != other_end {
-            one.truncate(same);
-            return (one, false);
-        }
+    let mut readings: Vec<(Vec<Token>, End)> = Way::all(text).map(|way| tokens(text, way)).collect();
+    // A server that reads a text to its end executes no statement with an open string.
+    if !is_cut && readings.iter().any(|(_, end)| *end != End::Open) {
+        readings.retain(|(_, end)| *end != End::Open);
+    }
+    let (mut certain, end) = readings.swap_remove(0);
+    let mut is_whole = !is_cut && end == End::Complete;
+    for (other, other_end) in readings {
+        let same = certain.iter().zip(&other).take_while(|(a, b)| a == b).count();
+        is_whole &= other_end == End::Complete && same == certain.len().max(other.len());
+        certain.truncate(same);
     }
     if is_cut && end == End::Complete {
         // The last one may be cut.
-        one.pop();
+        certain.pop();
     }
-    (one, !is_cut && end == End::Complete)
+    (certain, is_whole)
 }
 
 /// Returns the first word, if a statement can begin with it.
@@ -151,7 +153,10 @@ fn is_constant(word: &str) -> bool {
 /// Returns whether what follows this token is a value rather than an operator.
 fn expects_value(before: Option<&Token>) -> bool {
     match before {
-        Some(Token::Word(word)) => word.ends_with(['(', ',', '=', '<', '>', '+', '-', '*', '/', '%']),
+        Some(Token::Word(word)) => {
+            word.ends_with(['(', ',', '=', '<', '>', '+', '-', '*', '/', '%'])
+                || BEFORE_VALUES.iter().any(|other| other.eq_ignore_ascii_case(word))
+        }
         _ => false,
     }
 }
@@ -217,10 +222,20 @@ fn written(tokens: &[Token], is_whole: bool) -> String {
         if !is_tight && !clings {
             text.push(' ');
         }
-        text.extend(word.chars().filter(|c| !c.is_control()));
+        text.extend(word.chars().filter(|c| !is_hidden(*c)));
         is_tight = matches!(word, "." | "(" | "@");
     }
     text
+}
+
+/// Returns whether a character changes how others are shown, or is not shown.
+fn is_hidden(c: char) -> bool {
+    let marks = ['\u{61c}', '\u{feff}'];
+    c.is_control()
+        || marks.contains(&c)
+        || ['\u{200b}'..='\u{200f}', '\u{2028}'..='\u{202e}', '\u{2060}'..='\u{206f}']
+            .iter()
+            .any(|range| range.contains(&c))
 }
 
 #[cfg(test)]
@@ -253,6 +268,8 @@ mod tests {
             ("SET @a := 5, @@global.x=7", "SET @a := ?, @@global.x = ?"),
             ("CREATE USER u@'10.%' IDENTIFIED BY 'secret'", "CREATE USER u @? IDENTIFIED BY ?"),
             ("(SELECT 1) UNION (SELECT 2)", "(SELECT ?) UNION (SELECT ?)"),
+            ("SELECT -2 FROM t WHERE a BETWEEN -5 AND 5", "SELECT ? FROM t WHERE a BETWEEN ? AND ?"),
+            ("SELECT CASE WHEN a THEN NULL ELSE TRUE END", "SELECT CASE WHEN a THEN ? ELSE ? END"),
             ("COMMIT", "COMMIT"),
         ];
         for (text, expected) in cases {
@@ -287,6 +304,11 @@ mod tests {
             assert_eq!(whole(text), expected);
         }
         assert_eq!(whole("SELECT a /* 'secret"), "SELECT a ...");
+        // Whether a server reads these depends on its version.
+        for comment in ["/*!99999 don't */", "/*M! `a */", "/*!50000 a # */", "/*!80000 /* b */ */", "/*+ A(b='*/') */"]
+        {
+            assert_eq!(whole(&format!("SELECT a {comment} FROM t WHERE p='secret'")), "SELECT a ...", "{comment}");
+        }
     }
 
     #[test]
@@ -312,9 +334,13 @@ mod tests {
             // Only one way of reading it ends.
             (r"SELECT 'it\'s', secret", "SELECT ?, secret"),
             (r"SELECT 'a\', 'secret' FROM t", "SELECT ?, ? FROM t"),
+            // In one way, a backslash is outside of strings, which is a mistake or something else.
+            (r"SELECT 'a\', secret \', 'b', c", "SELECT ..."),
             // Both do, and differ.
             (r"INSERT INTO t VALUES ('it\'s', 'that\'s')", "INSERT INTO t VALUES ..."),
-            (r"SELECT 'a\', secret \', 'b', c", "SELECT ..."),
+            // Only those between single quotes escape, as with ANSI_QUOTES.
+            (r#"SELECT "a\", 'x\'secret', 'y\'z'"#, "SELECT ..."),
+            (r"SELECT \N, 'a'", "SELECT ?, ?"),
             // Both are the same.
             (r#"SELECT '{\"a\": \"b\\\"}' FROM t"#, "SELECT ? FROM t"),
         ];
@@ -333,9 +359,13 @@ mod tests {
         // In GBK, the second byte of a character can be a backslash or a grave accent.
         let gbk = b"SELECT '\x81\x5c', 'secret' FROM t";
         assert_eq!(digest_text(gbk, false).as_deref(), Some("SELECT ?, ? FROM t"));
+        let sjis = b"UPDATE t SET a='\x95\x5c', b='secret\\'x', c='y'";
+        assert_eq!(digest_text(sjis, false).as_deref(), Some("UPDATE t SET a = ..."));
+        let cut = "SELECT \u{e9}, a FROM t WHERE b = '\u{e9}".as_bytes();
+        assert_eq!(digest_text(&cut[..cut.len() - 1], true).as_deref(), Some("SELECT \u{e9}, a FROM t WHERE b = ..."));
         let gbk_name = "SELECT \u{e9}` FROM t WHERE a = 'secret`'";
         assert_eq!(whole(gbk_name), "SELECT \u{e9} ...");
-        assert_eq!(whole("SELECT `a\x1b[31m`, `b\u{9b}`"), "SELECT `a[31m`, `b`");
+        assert_eq!(whole("SELECT `a\x1b[31m`, `b\u{9b}\u{202e}c`"), "SELECT `a[31m`, `bc`");
     }
 
     #[test]
@@ -392,6 +422,9 @@ mod tests {
             Just(" -- \"y\n".to_owned()),
             Just(" _utf8mb4".to_owned()),
             Just(" N".to_owned()),
+            Just(" /*!80013 b */ ".to_owned()),
+            Just(" /*!99999 it's */ ".to_owned()),
+            Just("/*+ A */".to_owned()),
         ];
         proptest::collection::vec(piece, 0..12).prop_map(|pieces| format!("SELECT {}", pieces.concat()))
     }

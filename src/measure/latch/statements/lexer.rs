@@ -1,8 +1,9 @@
 //! Splits a statement into tokens, and tells values from everything else.
 //!
-//! Whatever may be part of a value is [`Token::Value`]. Two settings of a session decide where a string ends, and they
-//! are not known here: whether a backslash escapes the next character, and whether `"` quotes strings or identifiers.
-//! What is between double quotes always counts as a value, and a text is read in both ways of treating backslashes.
+//! Whatever may be part of a value is [`Token::Value`]. Settings of a session decide where a string ends, and they are
+//! not known here: whether a backslash escapes the next character, whether `"` quotes strings or identifiers, and the
+//! character set, in which a backslash may be the second half of a character. What is between double quotes always
+//! counts as a value, and a text can be read in each [`Way`] of treating backslashes.
 
 /// A part of a statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,10 +25,34 @@ pub(super) enum End {
     Stopped,
 }
 
-/// Returns the tokens of a statement. `escapes` says whether a backslash in a string escapes the next character.
-pub(super) fn tokens(text: &[u8], escapes: bool) -> (Vec<Token<'_>>, End) {
-    let is_utf8 = std::str::from_utf8(text).is_ok();
-    let mut lexer = Lexer { text, at: 0, escapes, is_utf8, is_conditional: false };
+/// A way in which a session may treat backslashes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Way {
+    /// Whether one in `'` escapes the next character.
+    single: bool,
+    /// Whether one in `"` does. In names, none does.
+    double: bool,
+    /// Whether one behind a byte that is not ASCII is the second half of a character.
+    is_half: bool,
+}
+
+impl Way {
+    /// Returns the ways that may differ in what they make of a text.
+    pub fn all(text: &[u8]) -> impl Iterator<Item = Way> {
+        let has_halves = text.windows(2).any(|pair| !pair[0].is_ascii() && pair[1] == b'\\');
+        let quotes: &[(bool, bool)] =
+            if text.contains(&b'\\') { &[(true, true), (false, false), (true, false)] } else { &[(true, true)] };
+        let halves: &[bool] = if has_halves { &[false, true] } else { &[false] };
+        let way = |(single, double), is_half| Way { single, double, is_half };
+        quotes.iter().flat_map(move |quotes| halves.iter().map(move |is_half| way(*quotes, *is_half)))
+    }
+}
+
+/// Returns the tokens of a statement, read in one way.
+pub(super) fn tokens(text: &[u8], way: Way) -> (Vec<Token<'_>>, End) {
+    // The last character may be cut off.
+    let is_utf8 = std::str::from_utf8(text).map_or_else(|error| error.error_len().is_none(), |_| true);
+    let mut lexer = Lexer { text, at: 0, way, is_utf8, is_conditional: false };
     let mut tokens = Vec::new();
     let end = loop {
         match lexer.next() {
@@ -42,7 +67,7 @@ pub(super) fn tokens(text: &[u8], escapes: bool) -> (Vec<Token<'_>>, End) {
 struct Lexer<'t> {
     text: &'t [u8],
     at: usize,
-    escapes: bool,
+    way: Way,
     is_utf8: bool,
     /// Whether it is in a comment that only some servers read.
     is_conditional: bool,
@@ -85,8 +110,13 @@ impl<'t> Lexer<'t> {
             }
             b'0'..=b'9' => self.number(),
             b'.' if self.byte(1).is_ascii_digit() => self.number(),
-            // A string between dollar signs, or a name that only old servers allow.
-            b'$' => Err(End::Stopped),
+            b'\\' if self.byte(1) == b'N' => {
+                self.at += 2;
+                Ok(Some(Token::Value))
+            }
+            // A string between dollar signs, or a name that only old servers allow; and a backslash, which is allowed in
+            // strings only.
+            b'$' | b'\\' => Err(End::Stopped),
             _ if is_name(first) => self.name(),
             _ => self.operator(),
         }
@@ -99,12 +129,15 @@ impl<'t> Lexer<'t> {
             match (self.byte(0), self.byte(1), self.byte(2)) {
                 (b'#', ..) => _ = self.take(|byte| byte != b'\n'),
                 (b'-', b'-', after) if is_space(after) => _ = self.take(|byte| byte != b'\n'),
-                (b'/', b'*', b'!') => self.skip_condition(3),
-                (b'/', b'*', b'M') if self.byte(3) == b'!' => self.skip_condition(4),
-                (b'/', b'*', _) => {
-                    let rest = &self.text[self.at + 2..];
-                    let end = rest.windows(2).position(|pair| pair == b"*/").ok_or(End::Open)?;
-                    self.at += 2 + end + 2;
+                (b'/', b'*', b'!') => self.skip_condition(3)?,
+                (b'/', b'*', b'M') if self.byte(3) == b'!' => self.skip_condition(4)?,
+                (b'/', b'*', kind) => {
+                    let comment = self.comment(2)?;
+                    // Strings in hints to the optimizer may contain what ends a comment.
+                    if kind == b'+' && comment.iter().any(|byte| b"'\"`".contains(byte)) {
+                        return Err(End::Stopped);
+                    }
+                    self.at += 2 + comment.len() + 2;
                 }
                 (b'*', b'/', _) if self.is_conditional => {
                     self.at += 2;
@@ -115,19 +148,34 @@ impl<'t> Lexer<'t> {
         }
     }
 
-    /// Skips the beginning of a comment that servers from some version on read.
-    fn skip_condition(&mut self, length: usize) {
+    /// Returns what is between the beginning of a comment, of this length, and its end.
+    fn comment(&self, length: usize) -> Result<&'t [u8], End> {
+        let rest = self.text.get(self.at + length..).unwrap_or_default();
+        let end = rest.windows(2).position(|pair| pair == b"*/").ok_or(End::Open)?;
+        Ok(&rest[..end])
+    }
+
+    /// Skips the beginning of a comment that servers from some version on read. For others, what is in it is nothing but
+    /// a comment, so nothing may begin there that does not end there.
+    fn skip_condition(&mut self, length: usize) -> Result<(), End> {
+        let comment = self.comment(length)?;
+        let begins_something = |pair: &[u8]| pair == b"--" || pair == b"/*";
+        if comment.iter().any(|byte| b"'\"`#\\$".contains(byte)) || comment.windows(2).any(begins_something) {
+            return Err(End::Stopped);
+        }
         self.at += length;
         self.is_conditional = true;
         self.take(|byte| byte.is_ascii_digit());
+        Ok(())
     }
 
     fn string(&mut self) -> Result<Option<Token<'t>>, End> {
         let quote = self.byte(0);
+        let escapes = if quote == b'"' { self.way.double } else { self.way.single };
         self.at += 1;
         while self.at < self.text.len() {
             match self.byte(0) {
-                b'\\' if self.escapes => self.at += 2,
+                b'\\' if escapes && !(self.way.is_half && !self.text[self.at - 1].is_ascii()) => self.at += 2,
                 byte if byte == quote && self.byte(1) == quote => self.at += 2,
                 byte if byte == quote => {
                     self.at += 1;

@@ -1,6 +1,6 @@
 //! Counts which statements the waiting threads executed, in bounded memory.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use sha2::{Digest as _, Sha256};
@@ -8,9 +8,12 @@ use sha2::{Digest as _, Sha256};
 use super::digest::verb_of;
 use crate::measure::latch::keys::MapKey;
 
-/// The most digests that are kept. A server can have more; what is counted of those that have to go becomes part of
-/// [`Shown::Other`].
+/// The most digests that are counted. A server can have more; samples of the others count as [`Shown::Other`].
 const MOST_DIGESTS: usize = 200;
+
+/// The most digests that were displaced and keep what was counted for them, so that it does not become less. Beyond, what
+/// was counted for the lighter half of them becomes part of [`Shown::Other`].
+const MOST_DISPLACED: usize = 1000;
 
 /// The most counters. With more, samples of a latch count as [`Shown::Other`].
 const MOST_COUNTERS: usize = 8192;
@@ -55,6 +58,8 @@ pub(in crate::measure::latch) struct Sample {
 pub(in crate::measure::latch) struct Kept {
     /// By the text without values.
     numbers: HashMap<String, Number>,
+    /// The numbers of those that were displaced.
+    displaced: HashMap<String, u64>,
     digests: HashMap<u64, Arc<Digest>>,
     samples: HashMap<(MapKey, Shown), u64>,
     last_number: u64,
@@ -87,11 +92,15 @@ impl Kept {
         if self.numbers.len() >= MOST_DIGESTS && !self.make_room(weight as f64) {
             return Shown::Other;
         }
-        self.last_number += 1;
-        let number = self.last_number;
+        let number = self.displaced.remove(text).unwrap_or_else(|| self.add(text));
         self.numbers.insert(text.to_owned(), Number { number, weight: weight as f64 });
-        self.digests.insert(number, Arc::new(self.digest(text)));
         Shown::Digest(number)
+    }
+
+    fn add(&mut self, text: &str) -> u64 {
+        self.last_number += 1;
+        self.digests.insert(self.last_number, Arc::new(self.digest(text)));
+        self.last_number
     }
 
     /// Adds `weight` samples of threads that waited for a latch.
@@ -140,15 +149,30 @@ impl Kept {
             return false;
         }
         self.numbers.remove(&text);
-        self.digests.remove(&lightest.number);
-        let shown = Shown::Digest(lightest.number);
-        let latches: Vec<MapKey> =
-            self.samples.keys().filter(|(_, of)| *of == shown).map(|(latch, _)| *latch).collect();
-        for latch in latches {
-            let samples = self.samples.remove(&(latch, shown)).unwrap_or_default();
-            *self.samples.entry((latch, Shown::Other)).or_default() += samples;
+        self.displaced.insert(text, lightest.number);
+        if self.displaced.len() > MOST_DISPLACED {
+            self.merge_displaced();
         }
         true
+    }
+
+    /// Makes what was counted for the lighter half of the displaced digests part of [`Shown::Other`].
+    fn merge_displaced(&mut self) {
+        let mut sums: HashMap<Shown, u64> = HashMap::new();
+        for ((_, shown), samples) in &self.samples {
+            *sums.entry(*shown).or_default() += samples;
+        }
+        let sum = |number: u64| sums.get(&Shown::Digest(number)).copied().unwrap_or_default();
+        let mut numbers: Vec<u64> = self.displaced.values().copied().collect();
+        numbers.sort_by_key(|number| (sum(*number), *number));
+        let light: HashSet<u64> = numbers.into_iter().take(MOST_DISPLACED / 2).collect();
+        self.displaced.retain(|_, number| !light.contains(number));
+        self.digests.retain(|number, _| !light.contains(number));
+        let is_light = |shown: Shown| matches!(shown, Shown::Digest(number) if light.contains(&number));
+        for ((latch, shown), samples) in std::mem::take(&mut self.samples) {
+            let shown = if is_light(shown) { Shown::Other } else { shown };
+            *self.samples.entry((latch, shown)).or_default() += samples;
+        }
     }
 }
 
@@ -203,10 +227,28 @@ mod tests {
             sum += 2;
         }
         assert_eq!(samples(&kept), sum);
-        assert!(kept.numbers.len() <= MOST_DIGESTS && kept.digests.len() == kept.numbers.len());
+        assert!(kept.numbers.len() <= MOST_DIGESTS && kept.displaced.len() <= MOST_DISPLACED);
+        assert_eq!(kept.digests.len(), kept.numbers.len() + kept.displaced.len());
         let is_heavy = |sample: &Sample| sample.digest.as_ref().is_some_and(|digest| digest.text.starts_with("UPDATE"));
         let heavy: u64 = kept.all().into_iter().filter(is_heavy).map(|sample| sample.samples).sum();
         assert!(heavy >= 19_000, "{heavy} of 20000");
+    }
+
+    /// What was heavy once gives way to what is now, and keeps what was counted for it.
+    #[test]
+    fn a_displaced_digest_keeps_its_samples() {
+        fastrand::seed(1);
+        let mut kept = Kept::new(false);
+        let once = see(&mut kept, "SELECT once", 500);
+        for i in 0..400_000 {
+            see(&mut kept, &format!("UPDATE b{}", i % 400), 1);
+        }
+        assert!(!kept.numbers.contains_key("SELECT once"), "it is still counted");
+        for i in 0..20_000 {
+            see(&mut kept, &format!("SELECT a{i}"), 1);
+        }
+        assert_eq!(kept.samples[&(LATCH, once)], 500);
+        assert_eq!(see(&mut kept, "UPDATE b1", 1_000_000), see(&mut kept, "UPDATE b1", 1), "it comes back as itself");
     }
 
     #[test]

@@ -19,8 +19,9 @@ pub(super) enum Token<'t> {
 pub(super) enum End {
     /// At the end of the text.
     Complete,
-    /// In a string, an identifier or a comment that does not end.
-    Open,
+    /// In a string, an identifier or a comment that does not end, or before a backslash that is in none of these: no
+    /// server executes that.
+    Wrong,
     /// Before something that is not understood.
     Stopped,
 }
@@ -39,13 +40,19 @@ pub(super) struct Way {
 impl Way {
     /// Returns the ways that may differ in what they make of a text.
     pub fn all(text: &[u8]) -> impl Iterator<Item = Way> {
-        let has_halves = text.windows(2).any(|pair| !pair[0].is_ascii() && pair[1] == b'\\');
+        let has_halves = has_halves(text);
         let quotes: &[(bool, bool)] =
             if text.contains(&b'\\') { &[(true, true), (false, false), (true, false)] } else { &[(true, true)] };
         let halves: &[bool] = if has_halves { &[false, true] } else { &[false] };
         let way = |(single, double), is_half| Way { single, double, is_half };
         quotes.iter().flat_map(move |quotes| halves.iter().map(move |is_half| way(*quotes, *is_half)))
     }
+}
+
+/// Returns whether a backslash in a text may be the second half of a character. If there are several, some may be and
+/// others not.
+pub(super) fn has_halves(text: &[u8]) -> bool {
+    text.windows(2).any(|pair| !pair[0].is_ascii() && pair[1] == b'\\')
 }
 
 /// Returns the tokens of a statement, read in one way.
@@ -114,9 +121,9 @@ impl<'t> Lexer<'t> {
                 self.at += 2;
                 Ok(Some(Token::Value))
             }
-            // A string between dollar signs, or a name that only old servers allow; and a backslash, which is allowed in
-            // strings only.
-            b'$' | b'\\' => Err(End::Stopped),
+            b'\\' => Err(End::Wrong),
+            // A string between dollar signs, or a name that only old servers allow.
+            b'$' => Err(End::Stopped),
             _ if is_name(first) => self.name(),
             _ => self.operator(),
         }
@@ -151,7 +158,7 @@ impl<'t> Lexer<'t> {
     /// Returns what is between the beginning of a comment, of this length, and its end.
     fn comment(&self, length: usize) -> Result<&'t [u8], End> {
         let rest = self.text.get(self.at + length..).unwrap_or_default();
-        let end = rest.windows(2).position(|pair| pair == b"*/").ok_or(End::Open)?;
+        let end = rest.windows(2).position(|pair| pair == b"*/").ok_or(End::Wrong)?;
         Ok(&rest[..end])
     }
 
@@ -184,7 +191,7 @@ impl<'t> Lexer<'t> {
                 _ => self.at += 1,
             }
         }
-        Err(End::Open)
+        Err(End::Wrong)
     }
 
     fn quoted_name(&mut self) -> Result<Option<Token<'t>>, End> {
@@ -199,7 +206,7 @@ impl<'t> Lexer<'t> {
             match (self.byte(0), self.byte(1)) {
                 (b'`', b'`') => self.at += 2,
                 (b'`', _) => break,
-                _ => return Err(End::Open),
+                _ => return Err(End::Wrong),
             }
         }
         self.at += 1;

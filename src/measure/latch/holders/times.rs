@@ -10,6 +10,10 @@ use crate::measure::latch::stacks::Waiter;
 /// for.
 const MOST_ROWS: usize = 4096;
 
+/// The most latches between two snapshots, which may be far apart if nobody asks for figures. The time of others is not
+/// counted.
+const MOST_LATCHES: usize = 4096;
+
 /// What the holder of a latch does while others wait for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, IntoStaticStr, EnumString, EnumIter)]
 #[strum(serialize_all = "snake_case")]
@@ -115,6 +119,11 @@ impl Times {
         waits_for: Option<(MapKey, u64)>,
         ns: u64,
     ) {
+        let has_room = |latch: &MapKey| self.examples.len() < MOST_LATCHES || self.examples.contains_key(latch);
+        if !has_room(&waiter.latch) {
+            return;
+        }
+        let waits_for = waits_for.filter(|(latch, _)| has_room(latch));
         let held = Held { latch: waiter.latch, state, site, waits_for: waits_for.map(|(latch, _)| latch) };
         let is_new = !self.rows.contains_key(&held);
         let plain = Held { site: Site::NONE, waits_for: None, ..held };
@@ -184,5 +193,17 @@ mod tests {
         }
         assert_eq!(times.rows.len(), MOST_ROWS + 1);
         assert_eq!(times.rows.values().sum::<u64>(), 2 * MOST_ROWS as u64);
+    }
+
+    #[test]
+    fn latches_are_bounded() {
+        let mut times = Times::default();
+        for n in 0..2 * MOST_LATCHES as u64 {
+            let mut latch = [0; size_of::<MapKey>()];
+            latch[..8].copy_from_slice(&n.to_ne_bytes());
+            times.add(&Waiter { latch, ..waiter(1) }, HolderState::Unknown, Site::NONE, None, 1);
+        }
+        times.add(&Waiter { latch: [0; size_of::<MapKey>()], ..waiter(1) }, HolderState::Unknown, Site::NONE, None, 1);
+        assert_eq!((times.rows.len(), times.rows.values().sum::<u64>()), (MOST_LATCHES, MOST_LATCHES as u64 + 1));
     }
 }

@@ -218,8 +218,8 @@ fn heaviest(server: &Server, agent: &Agent, time: Duration) -> Result<Vec<Figure
 /// performance_schema's: how good they are depends on the machine, on which a disk may be busy.
 #[test]
 fn the_defaults_figures_are_as_good_as_they_say() -> Result<()> {
-    /// The number of windows, and of those that are measured at most: with few of them, the median error is itself off by
-    /// a third. So many chances let an error of 0.18 pass, but hardly one of 0.25.
+    /// The number of windows, and of those that are measured at most: with few of them, the median error is itself off
+    /// by a third. So many chances let an error of 0.18 pass, but hardly one of 0.25.
     const WINDOWS: usize = 4;
     const MOST_WINDOWS: usize = 12;
     /// By time alone, the median error was 0.18 to 0.25.

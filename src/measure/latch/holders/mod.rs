@@ -30,8 +30,8 @@ use crate::server::Target;
 const MOST_LATCHES: usize = 32;
 const MOST_SITES: usize = 8;
 
-/// The longest time for which a reading of owners stands, in nanoseconds. Without this, one after a pause would stand for
-/// all of it. On a server that stands still, looks are rare, and owners are read in a part of them only.
+/// The longest time for which a reading of owners stands, in nanoseconds. Without this, one after a pause would stand
+/// for all of it. On a server that stands still, looks are rare, and owners are read in a part of them only.
 const LONGEST_NS: u64 = 5_000_000_000;
 
 /// Finds out in each look who holds the latches that threads wait for.

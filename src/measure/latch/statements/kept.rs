@@ -11,8 +11,8 @@ use crate::measure::latch::keys::MapKey;
 /// The most digests that are counted. A server can have more; samples of the others count as [`Shown::Other`].
 const MOST_DIGESTS: usize = 200;
 
-/// The most digests that were displaced and keep what was counted for them, so that it does not become less. Beyond, what
-/// was counted for the lighter half of them becomes part of [`Shown::Other`].
+/// The most digests that were displaced and keep what was counted for them, so that it does not become less. Beyond,
+/// what was counted for the lighter half of them becomes part of [`Shown::Other`].
 const MOST_DISPLACED: usize = 1000;
 
 /// The most counters. With more, samples of a latch count as [`Shown::Other`].

@@ -162,8 +162,8 @@ impl<'t> Lexer<'t> {
         Ok(&rest[..end])
     }
 
-    /// Skips the beginning of a comment that servers from some version on read. For others, what is in it is nothing but
-    /// a comment, so nothing may begin there that does not end there.
+    /// Skips the beginning of a comment that servers from some version on read. For others, what is in it is nothing
+    /// but a comment, so nothing may begin there that does not end there.
     fn skip_condition(&mut self, length: usize) -> Result<(), End> {
         let comment = self.comment(length)?;
         let begins_something = |pair: &[u8]| pair == b"--" || pair == b"/*";

@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use ratatui::DefaultTerminal;
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
 use tokio::runtime::Runtime;
 
 use super::line::{Server, Watch};
@@ -80,6 +82,38 @@ pub(super) fn require_terminal(servers: impl FnOnce() -> Vec<String>) -> Result<
     Err(UsageError::NoTerminal(servers()).into())
 }
 
+/// Waits for a key or a new size of the terminal, but no longer than this. Returns whether there is one.
+///
+/// # Errors
+/// Fails if the terminal is gone: its end would be read again and again.
+fn has_input(time: Duration) -> io::Result<bool> {
+    require_input(Duration::ZERO)?;
+    // Several keys that came together are already read.
+    if event::poll(Duration::ZERO)? {
+        return Ok(true);
+    }
+    require_input(time)?;
+    event::poll(Duration::ZERO)
+}
+
+/// Waits until the terminal has something to read, but no longer than this.
+///
+/// # Errors
+/// Fails if the terminal is gone.
+fn require_input(time: Duration) -> io::Result<()> {
+    let input = io::stdin();
+    let mut wanted = [PollFd::new(&input, PollFlags::IN)];
+    let time = Timespec::try_from(time).map_err(io::Error::other)?;
+    match poll(&mut wanted, Some(&time)) {
+        Ok(_) | Err(Errno::INTR) => {}
+        Err(error) => return Err(error.into()),
+    }
+    if wanted[0].revents().intersects(PollFlags::HUP | PollFlags::ERR) {
+        return Err(io::Error::new(io::ErrorKind::BrokenPipe, "it is gone"));
+    }
+    Ok(())
+}
+
 /// The sources of the screen's figures, and its refresh interval.
 pub(super) struct View {
     pub source: Arc<dyn SnapshotSource>,
@@ -115,7 +149,7 @@ impl View {
         terminal.draw(|frame| screen.draw(frame))?;
         while !is_over.load(Ordering::Relaxed) {
             let mut has_changed = false;
-            if event::poll(GLANCE.min(due.saturating_duration_since(Instant::now())))? {
+            if has_input(GLANCE.min(due.saturating_duration_since(Instant::now())))? {
                 match event::read()? {
                     Event::Key(key) if key.kind != KeyEventKind::Release => {
                         match screen.key(key) {

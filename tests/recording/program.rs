@@ -1,10 +1,12 @@
 //! The commands for recordings, run as processes: their output and exit status.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader};
-use std::os::unix::fs::MetadataExt;
+use std::io::{BufRead, BufReader, Read};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 use armtrace::recording::Ending;
 use lab::http::get;
@@ -19,6 +21,49 @@ fn armtrace(args: &[&str]) -> Output {
         .stdin(Stdio::null())
         .output()
         .expect("cannot run armtrace")
+}
+
+/// Returns both ends of a terminal that is nobody's controlling terminal: a process in it gets no signal when it goes.
+/// Neither is inherited by processes that other tests start.
+fn terminal() -> (File, OwnedFd) {
+    let user = File::options().read(true).write(true).custom_flags(libc::O_NOCTTY).open("/dev/ptmx").unwrap();
+    let size = libc::winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
+    let (locked, flags) = (0, libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC);
+    // SAFETY: the first two read a variable of the type that they expect, and the last one returns a new descriptor.
+    unsafe {
+        assert_eq!(libc::ioctl(user.as_raw_fd(), libc::TIOCSPTLCK, &raw const locked), 0);
+        assert_eq!(libc::ioctl(user.as_raw_fd(), libc::TIOCSWINSZ, &raw const size), 0);
+        let program = libc::ioctl(user.as_raw_fd(), libc::TIOCGPTPEER, flags);
+        assert!(program >= 0, "{}", std::io::Error::last_os_error());
+        (user, OwnedFd::from_raw_fd(program))
+    }
+}
+
+#[test]
+fn the_full_screen_ends_with_its_terminal() {
+    let files = Files::new();
+    let path = files.write("a.rec", &busy_file(60));
+    let (mut user, program) = terminal();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_armtrace"))
+        .args(["replay", &path, "--top"])
+        .env("TERM", "xterm")
+        .stdin(program.try_clone().unwrap())
+        .stdout(program)
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut drawn = [0; 256];
+    user.read_exact(&mut drawn).unwrap();
+    drop(user);
+    let ended = (0..100).any(|_| {
+        std::thread::sleep(Duration::from_millis(50));
+        child.try_wait().unwrap().is_some()
+    });
+    if !ended {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    assert!(ended, "it goes on without a terminal");
 }
 
 struct Files(TempDir);

@@ -5,6 +5,7 @@ use std::fmt::{self, Formatter, Write};
 
 use maud::{html, Markup};
 use serde::Serialize;
+use strum::IntoEnumIterator;
 
 use super::{BlockedBy, HolderState, Holding};
 use crate::html::{more, table};
@@ -176,20 +177,9 @@ impl Section for HoldersReport {
         if self.holders.is_empty() {
             return Markup::default();
         }
-        let shown = [
-            HolderState::Running,
-            HolderState::Preempted,
-            HolderState::Io,
-            HolderState::Network,
-            HolderState::Latch,
-            HolderState::Asleep,
-            HolderState::Call,
-            HolderState::Nobody,
-            HolderState::Unknown,
-        ];
         let names = short_names(self.holders.iter().map(|row| row.latch.as_str()), usize::MAX);
         let row = |row: &LatchHolders| {
-            let shares = shown.iter().map(|state| match row.share_of(*state) {
+            let shares = HolderState::iter().map(|state| match row.share_of(state) {
                 0.0 => NOTHING.to_owned(),
                 share => format::percent(share),
             });

@@ -2,11 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::figures::{LatchWaits, StatementWaits};
+use super::figures::{LatchWaits, StatementWaits, NORMAL_95};
 use crate::model::Kind;
-
-/// 95 % of a normal distribution lie within this many standard errors of its mean.
-const NORMAL_95: f64 = 1.96;
 
 /// A statement's part of the time waited for one latch in one mode, or for all latches.
 #[derive(Clone, Debug, PartialEq)]

@@ -24,6 +24,11 @@ const MUTEX_OWNER: usize = 8;
 const RWLOCK_WORDS: u64 = 8;
 const RWLOCK_WRITER: usize = 24;
 
+/// `__readers` of `pthread_rwlock_t`: the bit that says that a writer has it, and where the number of readers begins.
+/// The lowest bit says whose turn it is, and stays after a writer has left.
+const WRITE_LOCKED: i32 = 2;
+const READERS_SHIFT: u32 = 3;
+
 /// Where a member with a thread may be in MariaDB's latches, which begin with a lock word: each has one at most.
 const AFTER_WORDS: [usize; 4] = [8, 16, 24, 32];
 
@@ -201,8 +206,8 @@ fn is_free(how: Keeps, bytes: &[u8]) -> bool {
     let word = |at: usize| bytes.get(at..).and_then(|bytes| bytes.first_chunk()).map(|word| i32::from_le_bytes(*word));
     match how {
         Keeps::Mutex => word(0) == Some(0),
-        // Readers and writers.
-        Keeps::Rwlock => word(0) == Some(0) && word(4) == Some(0),
+        // The next word counts those that wait to write.
+        Keeps::Rwlock => word(0).is_some_and(|word| word & WRITE_LOCKED == 0 && word >> READERS_SHIFT == 0),
         Keeps::RwLock(_) => word(0) == Some(2 * HALF),
         Keeps::AfterWords => false,
     }
@@ -276,9 +281,14 @@ mod tests {
     #[test]
     fn a_latch_may_be_free_while_who_waited_has_no_cpu() {
         let how = Keeps::RwLock(RwLockOwner { writer: 16, belongs: 5 });
-        for (how, word) in [(Keeps::Mutex, 0), (Keeps::Rwlock, 0), (how, 0x2000_0000)] {
+        for (how, word, taken) in [(Keeps::Mutex, 0, 1), (how, 0x2000_0000, 0x2000_0001)] {
             assert!(is_free(how, &latch(&[(0, word)], &[(16, THREAD)])), "{how:?}");
-            assert!(!is_free(how, &latch(&[(0, word + 1)], &[])), "{how:?}");
+            assert!(!is_free(how, &latch(&[(0, taken)], &[])), "{how:?}");
+        }
+        // A writer has left, and another waits; a writer, and one and two readers have it.
+        assert!(is_free(Keeps::Rwlock, &latch(&[(0, 1), (4, 1)], &[])));
+        for taken in [3, 8, 16 | 4] {
+            assert!(!is_free(Keeps::Rwlock, &latch(&[(0, taken)], &[])), "{taken}");
         }
         assert!(!is_free(Keeps::AfterWords, &latch(&[], &[])));
     }

@@ -182,7 +182,7 @@ impl<'t> Lexer<'t> {
         self.at += 1;
         while self.at < self.text.len() {
             match self.byte(0) {
-                b'\\' if escapes && !(self.way.is_half && !self.text[self.at - 1].is_ascii()) => self.at += 2,
+                b'\\' if escapes && (!self.way.is_half || self.text[self.at - 1].is_ascii()) => self.at += 2,
                 byte if byte == quote && self.byte(1) == quote => self.at += 2,
                 byte if byte == quote => {
                     self.at += 1;

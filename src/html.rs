@@ -22,6 +22,8 @@ code { font-size: .9em }
   ul { padding-left: 1.2rem }
 }
 svg { display: block } svg text { font: 11px system-ui, sans-serif; fill: var(--soft) } svg .bar { fill: var(--bar) }
+svg .more { stroke: var(--cost); fill: var(--cost); stroke-width: 2 }
+svg .less { stroke: var(--bar); fill: var(--bar); stroke-width: 2 }
 svg .axis { stroke: var(--line) } svg .law { fill: none; stroke: var(--soft) }
 ";
 

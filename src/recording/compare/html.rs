@@ -6,6 +6,7 @@ use std::fmt::{self, Display, Formatter};
 use maud::{html, Markup};
 
 use super::side::About;
+use super::slopes::slopes;
 use super::text::{cells, figures, grown, interval, sentences, shares, times};
 use super::{title, Comparison, Growth, Row, Scaling};
 use crate::html::{list, more, page, table, table_of_words};
@@ -75,6 +76,7 @@ fn changes(comparison: &Comparison) -> Markup {
         @if comparison.changes.is_empty() {
             p { "No latch clearly differs." }
         } @else {
+            (slopes(comparison))
             (latches(comparison, &comparison.changes))
         }
         @if !comparison.unclear.is_empty() {

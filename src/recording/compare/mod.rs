@@ -4,6 +4,7 @@ mod html;
 mod ps;
 mod scaling;
 mod side;
+mod slopes;
 mod stats;
 mod text;
 

@@ -14,7 +14,8 @@ pub(super) struct ExportArgs {
     /// Files that `armtrace record` wrote
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
-    /// Format: parquet (a file per table, day and host), json (a line per latch and second) or perfetto (a timeline)
+    /// Format: parquet (a file per table, day and host), json (a line per latch and second), pprof (a profile) or
+    /// perfetto (a timeline)
     #[arg(long, value_name = "FORMAT", hide_possible_values = true)]
     format: ExportFormat,
     /// Folder for the files of --format parquet
@@ -29,6 +30,7 @@ pub(super) struct ExportArgs {
 pub(super) enum ExportFormat {
     Parquet,
     Json,
+    Pprof,
     Perfetto,
 }
 
@@ -40,12 +42,16 @@ pub(super) fn export(args: &ExportArgs) -> Result<(), Failure> {
         (ExportFormat::Parquet, None) => Err(UsageError::NoFolder.into()),
         (_, Some(_)) => Err(UsageError::NoFolderNeeded.into()),
         (ExportFormat::Json, None) => args.files.iter().try_for_each(|file| lines(file)),
-        (ExportFormat::Perfetto, None) => {
-            let read = |file: &PathBuf| report::read(file);
-            let recordings = args.files.iter().map(read).collect::<Result<Vec<Recording>, _>>()?;
-            output::print(&format!("{}\n", table::trace(&recordings)))
+        (ExportFormat::Pprof, None) => {
+            let profile = table::pprof(&all(&args.files)?).map_err(Failure::Output)?;
+            output::print_bytes(&profile)
         }
+        (ExportFormat::Perfetto, None) => output::print(&format!("{}\n", table::trace(&all(&args.files)?))),
     }
+}
+
+fn all(files: &[PathBuf]) -> Result<Vec<Recording>, Failure> {
+    files.iter().map(|file| report::read(file)).collect()
 }
 
 fn tables(file: &Path, folder: &Path, force: bool) -> Result<(), Failure> {

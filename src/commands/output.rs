@@ -66,7 +66,15 @@ impl OutputFormat for ReportFormat {
 /// # Errors
 /// Fails if standard output cannot be written for another reason.
 pub(super) fn print(text: &str) -> Result<(), Failure> {
-    match io::stdout().write_all(harmless(text).as_bytes()) {
+    print_bytes(harmless(text).as_bytes())
+}
+
+/// Prints what is no text. A reader that closes the pipe early is not an error.
+///
+/// # Errors
+/// Fails if standard output cannot be written for another reason.
+pub(super) fn print_bytes(bytes: &[u8]) -> Result<(), Failure> {
+    match io::stdout().write_all(bytes) {
         Err(e) if e.kind() == ErrorKind::BrokenPipe => Ok(()),
         written => written.map_err(Failure::Output),
     }

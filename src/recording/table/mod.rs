@@ -1,6 +1,7 @@
 //! Recordings as rows of tables, for databases that hold those of a whole fleet.
 
 mod files;
+mod pprof;
 mod trace;
 
 use std::collections::BTreeMap;
@@ -9,6 +10,7 @@ use parquet_derive::ParquetRecordWriter;
 use serde::Serialize;
 
 pub use self::files::{ExportError, Tables};
+pub use self::pprof::pprof;
 pub use self::trace::trace;
 use super::rows::DeltaOf;
 use super::{Delta, Recorded, Recording, Start};

@@ -1,5 +1,6 @@
 //! The agent on one server: its measurements, attached, and the snapshot of what they counted.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use crate::measure::{Attached, Attaching, Later, Measurement, More, Snapshot};
 use crate::memory;
 use crate::model::ProbeStatus;
 use crate::names::Namer;
+use crate::recording::{Recent, Start};
 use crate::server::{cpu_time_ns, has_shadow_stack, is_another_armtrace, Target};
 use crate::symbols::PerImage;
 use crate::worker::{side_by_side, Stop, Worker};
@@ -23,6 +25,9 @@ use crate::worker::{side_by_side, Stop, Worker};
 /// The interval at which the cost of hits is measured again. It differs after a migration of a virtual machine, or once
 /// the CPU's clock runs slower.
 const MEASURE_COSTS: Duration = Duration::from_secs(600);
+
+/// The interval at which what is measured is added to the past that is kept.
+const SECOND: Duration = Duration::from_secs(1);
 
 /// The measurements to make, and their overhead budget.
 pub struct Options {
@@ -34,6 +39,8 @@ pub struct Options {
     pub statements: StatementDetail,
     /// The parts of this machine between which handoffs of latches are counted.
     pub domains: Domains,
+    /// How much of the past is kept; zero for none.
+    pub keep: Duration,
     /// The measurements in addition to waits for latches, if any.
     pub more: Option<More>,
 }
@@ -93,8 +100,8 @@ pub struct Agent {
     /// The server.
     pub target: Arc<Target>,
     source: Arc<Source>,
-    /// The thread that does slow work.
-    worker: Option<Worker>,
+    /// The threads that do slow work and keep the past.
+    workers: Vec<Worker>,
 }
 
 /// What hits cost, and what those cost that came before the cost changed.
@@ -118,6 +125,8 @@ pub struct Source {
     max_overhead: f64,
     /// What could not be attached, one line each.
     not_measured: Vec<String>,
+    /// What was measured lately, if that is kept.
+    recent: Option<Arc<Recent>>,
     prices: Mutex<Prices>,
     paused: AtomicBool,
     /// Disconnected once everything that takes long is done.
@@ -137,6 +146,9 @@ impl Agent {
         }
         take_out_leftovers(target.pid);
         let plan = plan(&target, &options)?;
+        let is_kept = !options.keep.is_zero();
+        let start = is_kept.then(|| Start::here(&target, BTreeMap::new(), options.without_probes));
+        let recent = start.map(|start| Arc::new(Recent::new(start, options.keep)));
         let target = Arc::new(target);
         let namer = Namer::new(&target);
         let topology = Machine::this().topology(options.domains);
@@ -158,14 +170,16 @@ impl Agent {
             cpu_at_attach: cpu_time_ns(target.pid),
             max_overhead: options.max_overhead,
             not_measured,
+            recent,
             prices: Mutex::default(),
             paused: AtomicBool::new(false),
             preparing: Mutex::new(preparing),
             target: Arc::clone(&target),
         });
         target.image.release_memory();
-        let worker = prepare(&source, options.max_overhead, later, prepared);
-        Ok(Agent { target, source, worker })
+        let prepares = prepare(&source, options.max_overhead, later, prepared);
+        let workers = prepares.into_iter().chain(keep(&source)).collect();
+        Ok(Agent { target, source, workers })
     }
 
     /// Returns the source of snapshots, which can outlive the agent.
@@ -199,8 +213,11 @@ impl Agent {
 
 impl Drop for Agent {
     fn drop(&mut self) {
-        self.worker = None;
+        self.workers.clear();
         self.source.side_by_side(|measurement| measurement.detach());
+        if let Some(recent) = &self.source.recent {
+            recent.end(&self.source.snapshot());
+        }
     }
 }
 
@@ -261,6 +278,10 @@ impl SnapshotSource for Source {
         snapshot.server_cpu_ns = cpu_now.zip(self.cpu_at_attach).map(|(now, then)| now.saturating_sub(then));
         snapshot
     }
+
+    fn recent(&self) -> Option<Arc<Recent>> {
+        self.recent.clone()
+    }
 }
 
 impl Prices {
@@ -301,6 +322,24 @@ fn prepare(source: &Arc<Source>, budget: f64, later: Vec<Later>, prepared: Sende
     };
     let started = Worker::start("prepare", work);
     started.inspect_err(|why| tracing::warn!("probe costs are not known, and some figures are missing: {why}")).ok()
+}
+
+/// Starts a thread that keeps the past, if it is to be kept.
+fn keep(source: &Arc<Source>) -> Option<Worker> {
+    source.recent.as_ref()?;
+    let kept = Arc::downgrade(source);
+    let work = move |stop: &Stop| {
+        while stop.wait(SECOND) {
+            let Some(source) = kept.upgrade() else { return };
+            let (Some(recent), now) = (&source.recent, source.snapshot()) else { return };
+            if !now.up {
+                return recent.end(&now);
+            }
+            recent.add(&now);
+        }
+    };
+    let started = Worker::start("hindsight", work);
+    started.inspect_err(|why| tracing::warn!("the past is not kept: {why}")).ok()
 }
 
 /// Measures what hits cost. The budget goes by that from now on if it was not known, or has changed.

@@ -91,6 +91,19 @@ fn bad_usage_has_a_status_of_its_own() {
 }
 
 #[test]
+fn the_past_of_no_server_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    for args in [&[][..], &["--when-waiting", "3"]] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_armtrace"));
+        command.args(["dump", "-o", "/nonexistent/x.rec"]).args(args).env("RUNTIME_DIRECTORY", folder.path());
+        let output = command.stdin(Stdio::null()).output().expect("armtrace");
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(error.starts_with("armtrace: no armtrace runs here that keeps the past"), "{error}");
+        assert_eq!(output.status.code(), Some(3));
+    }
+}
+
+#[test]
 fn a_process_that_does_not_exist_has_a_status_of_its_own() {
     // Process ids are below 4194304.
     assert_eq!(status(&["--pid", "2147483647"], "no process 2147483647"), 3);

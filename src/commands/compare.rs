@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 
 use super::output::{self, Output, ReportFormat};
 use super::report;
-use super::values::{moment, time, ValueError};
+use super::values::{moment, positive, time};
 use super::{Failure, FileError, UsageError};
 use crate::fleet::{HttpConfig, Limits, Matchers, Prometheus, Range, Selection};
 use crate::recording::compare::Unit as PsUnit;
@@ -85,12 +85,6 @@ pub(super) enum Unit {
     Second,
     Query,
     Core,
-}
-
-/// Parses a finite number above 0.
-fn positive(text: &str) -> Result<f64, ValueError> {
-    let number = text.parse::<f64>().ok().filter(|n| *n > 0.0 && n.is_finite());
-    number.ok_or(ValueError::Number)
 }
 
 /// The size in bytes of the largest dump that is read. performance_schema has only some hundred events.
@@ -189,15 +183,4 @@ fn dump(file: &Path, unit: PsUnit) -> Result<Dump, FileError> {
         return Err(FileError::DumpTooLarge);
     }
     Ok(Dump::parse(&fs::read_to_string(file)?, unit)?)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::positive;
-
-    #[test]
-    fn numbers_are_above_0() {
-        assert_eq!(positive("2.5"), Ok(2.5));
-        assert!(["0", "-1", "nan", "inf", "", "x"].into_iter().all(|bad| positive(bad).is_err()));
-    }
 }

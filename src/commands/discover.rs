@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::task::spawn_blocking;
 use tokio::time::interval;
 
+use super::hindsight;
 use super::log;
 use super::notify::{Notifier, Supervised};
 use super::reload::Reload;
@@ -17,6 +18,7 @@ use crate::agent::Options;
 use crate::attach::{self, Writes};
 use crate::export::{Listener, Policy, Server, Servers, State};
 use crate::follow::Following;
+use crate::local::Socket;
 use crate::measure::More;
 use crate::symbols::Settings;
 use crate::ui::servers::{Figures, ServerRow};
@@ -28,23 +30,27 @@ pub(super) fn discover(args: &RunArgs) -> Result<(), Failure> {
     // The file is read with the privileges that armtrace keeps, because it may change later.
     let policy = args.port.policy()?;
     let listener = args.port.listen.bind()?;
+    let socket = args.hindsight.socket();
     let runtime = session::runtime()?;
-    let ended = runtime.block_on(follow(args, listener, policy));
+    let ended = runtime.block_on(follow(args, listener, policy, socket));
     // A thread may still be blocked writing to a terminal that does not read. Do not wait for it.
     runtime.shutdown_background();
     ended
 }
 
 /// Measures, serves and shows all servers until a signal ends it, then detaches from them.
-async fn follow(args: &RunArgs, listener: Listener, policy: Policy) -> Result<(), Failure> {
+async fn follow(args: &RunArgs, listener: Listener, policy: Policy, socket: Option<Socket>) -> Result<(), Failure> {
     let mut requests = Requests::new().map_err(Failure::Start)?;
     requests.reload_on_hangup();
     let following = Arc::new(Following::default());
     let shown = Shown::many(Arc::clone(&following) as Arc<dyn Servers>, listener, policy)?;
+    let answer = |socket| hindsight::answer(socket, hindsight::of_all(Arc::clone(&following) as Arc<dyn Servers>));
+    let _answering = socket.map(answer);
     let log = if io::stdout().is_terminal() { log_quietly } else { log_aloud };
     let reload = Arc::new(Reload::new(args));
     let wanted = Arc::clone(&reload);
-    let finder = following.start(Box::new(move || options(&wanted.attach_args())), Settings::from_env(None), log);
+    let keep = args.hindsight.keep;
+    let finder = following.start(Box::new(move || options(&wanted.attach_args(), keep)), Settings::from_env(None), log);
     let finder = finder.map_err(Failure::Start)?;
     let notifier = Notifier::ready(Arc::clone(&following) as Arc<dyn Supervised>);
     until_told(requests, &following, &reload).await;
@@ -110,13 +116,14 @@ async fn until_told(mut requests: Requests, following: &Following, reload: &Relo
 }
 
 /// Returns what is measured on each server.
-fn options(args: &AttachArgs) -> Options {
+fn options(args: &AttachArgs, keep: Duration) -> Options {
     let more = More { sample_hz: args.sample_hz, hardware_events: args.hardware_events, statements: None };
     Options {
         max_overhead: args.max_overhead,
         without_probes: args.no_probes,
         statements: args.statements,
         domains: args.handoffs,
+        keep,
         more: Some(more),
     }
 }

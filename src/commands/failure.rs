@@ -9,6 +9,7 @@ use crate::attach::MissingPrivilege;
 use crate::audit::AuditError;
 use crate::export::{BindError, WebFileError};
 use crate::fleet::FleetError;
+use crate::local::LocalError;
 use crate::measure::statements::UncountedStatements;
 use crate::measure::watchpoint::Unwatched;
 use crate::present::foreign::harmless;
@@ -121,6 +122,24 @@ pub enum Failure {
     /// The result cannot be written as JSON.
     #[error(transparent)]
     Json(#[from] serde_json::Error),
+    /// No armtrace keeps the past of a server.
+    #[error(
+        "no armtrace runs here that keeps the past of a server, so there is nothing to write\n\
+         next: start one, as with `sudo armtrace --discover`, or record what comes with `armtrace record`"
+    )]
+    NothingKept,
+    /// An armtrace runs, but it does not keep the past of the server that is meant.
+    #[error("the past of no such server is kept here\nservers whose past is: {}", .0.join(", "))]
+    NotKept(
+        /// Those whose past is kept.
+        Vec<String>,
+    ),
+    /// What is kept cannot be asked for.
+    #[error(transparent)]
+    Local(#[from] LocalError),
+    /// What was kept is not a recording that this armtrace reads.
+    #[error("what the armtrace that runs here keeps cannot be read: {0}")]
+    Kept(FormatError),
     /// Doctor has found that armtrace cannot trace on this host.
     #[error("armtrace cannot trace here: see the lines marked NO above")]
     NotReady,
@@ -150,6 +169,12 @@ pub enum UsageError {
     /// A recording to replay is given twice.
     #[error("{} is given twice: each recording is served as a server of its own", .0.display())]
     ReplayedTwice(PathBuf),
+    /// The past of several servers is kept.
+    #[error("the past of several servers is kept: choose one with --pid or --target\nservers: {}", .0.join(", "))]
+    SeveralKept(
+        /// The servers.
+        Vec<String>,
+    ),
     /// There are more or fewer than two systems, of which one or more are dumps.
     #[error("--from-ps stands for A: give one recording, B, or --from-ps a second time")]
     NotTwoWithDumps,

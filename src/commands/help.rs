@@ -4,14 +4,21 @@
 use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
 use clap::{ArgMatches, Args, Command, FromArgMatches, Id};
 
-/// The layout of the overview, which has no room for empty lines.
-pub(super) const TEMPLATE: &str =
-    "{about}\n{usage-heading} {usage}\nCommands:\n{subcommands}\nOptions:\n{options}{after-help}";
-
-pub(super) const OVERVIEW: &str = "\
+macro_rules! overview {
+    () => {
+        "\
 Examples:
   armtrace                               # list the servers of this host
-  sudo armtrace --pid $(pidof mysqld)    # show what one waits for";
+  sudo armtrace --pid $(pidof mysqld)    # show what one waits for"
+    };
+}
+
+/// The layout of the overview, which has no room for empty lines. `{after-help}` would have one before it.
+pub(super) const TEMPLATE: &str =
+    concat!("{about}\n{usage-heading} {usage}\nCommands:\n{subcommands}\nOptions:\n{options}\n", overview!());
+
+/// The same examples for the manual page.
+pub(super) const OVERVIEW: &str = overview!();
 
 pub(super) const RUN: &str = "\
 Examples:
@@ -29,6 +36,12 @@ Examples:
   sudo armtrace record --pid $(pidof mysqld) -o x86.rec
   sudo armtrace record --pid $(pidof mysqld) --duration 5m --label threads=64 -o 64.rec";
 
+pub(super) const DUMP: &str = "\
+Examples:
+  sudo armtrace dump -o spike.rec
+  sudo armtrace dump --target mysql.service --last 5m -o spike.rec
+  sudo armtrace dump --when-waiting 20 -o spike.rec";
+
 pub(super) const REPLAY: &str = "\
 Examples:
   armtrace replay x86.rec
@@ -39,6 +52,7 @@ pub(super) const EXPORT: &str = "\
 Examples:
   armtrace export *.rec --format parquet --output fleet
   armtrace export x86.rec arm.rec --format perfetto > both.json
+  armtrace export x86.rec --format pprof > x86.pb.gz
   armtrace export x86.rec --format json | jq 'select(.wait_seconds > 1)'";
 
 pub(super) const REPORT: &str = "\

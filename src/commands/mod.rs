@@ -5,12 +5,15 @@ mod compare;
 mod config;
 mod discover;
 mod doctor;
+mod dump;
 mod export;
 mod failure;
 mod generate;
 mod help;
+mod hindsight;
 mod line;
 mod log;
+mod new_file;
 mod notify;
 mod output;
 mod port;
@@ -38,6 +41,7 @@ use self::compare::CompareArgs;
 use self::config::Surroundings;
 pub use self::config::{ConfigError, Problem};
 use self::doctor::DoctorArgs;
+use self::dump::DumpArgs;
 use self::export::ExportArgs;
 pub use self::failure::{Failure, FileError, UsageError};
 use self::generate::GenerateArgs;
@@ -84,6 +88,9 @@ enum Command {
     /// Record what a server waits for, second by second, in one file
     #[command(after_help = help::RECORD)]
     Record(RecordArgs),
+    /// Write the last minutes of a server that an armtrace measures
+    #[command(after_help = help::DUMP)]
+    Dump(DumpArgs),
     /// Show and serve recordings as if their servers were live; no root
     #[command(after_help = help::REPLAY)]
     Replay(ReplayArgs),
@@ -93,7 +100,7 @@ enum Command {
     /// Compare two recordings, or one workload at several thread counts
     #[command(after_help = help::COMPARE)]
     Compare(CompareArgs),
-    /// Write recordings as Parquet, JSON or a timeline for Perfetto
+    /// Write recordings as Parquet, JSON, for pprof or for Perfetto
     #[command(after_help = help::EXPORT)]
     Export(ExportArgs),
     /// Show what this host and a server support, and what each hit costs
@@ -165,6 +172,7 @@ pub fn execute(cli: Cli) -> Result<(), Failure> {
     match (cli.command, cli.run) {
         (Some(Command::Top(args)), _) => top::top(&args),
         (Some(Command::Record(args)), _) => record::record(&args),
+        (Some(Command::Dump(args)), _) => dump::dump(&args),
         (Some(Command::Replay(args)), _) => replay::replay(&args),
         (Some(Command::Report(args)), _) => report::report(&args),
         (Some(Command::Compare(args)), _) => compare::compare(&args),

@@ -1,26 +1,28 @@
 //! `armtrace record`: records what a server waits for, second by second, in a file.
 
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
-use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::fs::File;
+use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use clap::Args;
+use tokio::task::spawn_blocking;
 use tokio::time::{interval_at, Instant, MissedTickBehavior};
 
-use super::session::{self, AttachArgs, EndedBy, Session};
+use super::log;
+use super::new_file::{self, cannot_write};
+use super::session::{self, AttachArgs, EndedBy, Session, Signals};
 use super::values::{pid, time, ValueError};
 use super::Failure;
 use crate::agent::Source;
-use crate::attach::{stacks_are_shown, Writes};
+use crate::attach::Writes;
 use crate::export::SnapshotSource;
+use crate::local::{self, Asked, Recorded};
 use crate::measure::Snapshot;
-use crate::model::BUCKET_BOUNDS_NS;
 use crate::present::format;
-use crate::recording::{Ending, Host, Recorder, Server, Start};
-use crate::server::{settings, SETTINGS};
-use crate::server::{Client, Memory, Target};
+use crate::recording::{self, End, Ending, Recorder, Recording, Start};
+use crate::server::{Client, SETTINGS};
 use crate::ui::top::Interval;
 
 #[derive(Args, Clone, Debug)]
@@ -39,6 +41,9 @@ pub(super) struct RecordArgs {
     /// Overwrite the file if it exists
     #[arg(long)]
     force: bool,
+    /// Attach probes of its own, even if an armtrace measures the server already
+    #[arg(long)]
+    own_probes: bool,
     /// Describe the recording for comparisons, as threads=64; may be repeated
     #[arg(long = "label", value_name = "KEY=VALUE", value_parser = label)]
     labels: Vec<(String, String)>,
@@ -64,14 +69,18 @@ const SECOND: Duration = Duration::from_secs(1);
 const SHORTEST: Duration = Duration::from_millis(100);
 
 pub(super) fn record(args: &RecordArgs) -> Result<(), Failure> {
-    refuse_existing(&args.output, args.force)?;
+    new_file::refuse_existing(&args.output, args.force)?;
+    if let Some(recorded) = running(args) {
+        return record_by(recorded, args);
+    }
     let target = session::open(args.pid, &args.attach, Writes::File)?;
     let (mut client, settings) = connect(args)?.unzip();
-    let start = start(&target, args, settings.unwrap_or_default());
-    let mut session = Session::attach(target, &args.attach, None)?;
+    let start = Start::here(&target, settings.unwrap_or_default(), args.attach.no_probes);
+    let mut session = Session::attach(target, &args.attach, None, Duration::ZERO)?;
     let attached = session.agent.source().snapshot().latch;
-    let start = Start { sleeps_seen: attached.sleeps_seen, places: attached.domains, ..start };
-    let file = create(&args.output, args.force)?;
+    let labels = args.labels.iter().cloned().collect();
+    let start = Start { labels, sleeps_seen: attached.sleeps_seen, places: attached.domains, ..start };
+    let file = new_file::create(&args.output, args.force)?;
     let queries = client.as_mut().map(Client::queries).transpose()?;
     let recorder = Recorder::begin(file, &start, queries).map_err(|why| cannot_write(&args.output, why))?;
     let mut recording = InProgress {
@@ -91,6 +100,64 @@ pub(super) fn record(args: &RecordArgs) -> Result<(), Failure> {
     recorder.end(ending, &last).map_err(|why| cannot_write(&args.output, why))?;
     progress.end(ending, before.map_or(Duration::ZERO, |last| last.elapsed), &args.output);
     Ok(())
+}
+
+/// Returns what an armtrace begins to record that measures the server already, unless this one is to do so in its own
+/// way.
+fn running(args: &RecordArgs) -> Option<Recorded> {
+    if args.own_probes || !args.attach.are_defaults() {
+        return None;
+    }
+    // Who may not ask is told what is missing when this armtrace attaches.
+    let all = local::servers(&local::folder()).ok()?;
+    let is_it = |asked: &Asked| asked.server.pid == args.pid && !asked.server.has_ended && !asked.server.is_paused;
+    let asked = all.into_iter().find(is_it)?;
+    let recorded = asked.record(args.duration, args.labels.iter().cloned().collect());
+    recorded.inspect_err(|why| tracing::info!("{why}")).ok()
+}
+
+/// Writes what another armtrace records.
+fn record_by(mut recorded: Recorded, args: &RecordArgs) -> Result<(), Failure> {
+    let runtime = session::runtime()?;
+    let file = new_file::create(&args.output, args.force)?;
+    let end = recorded.end().map_err(Failure::Start)?;
+    let written = runtime.block_on(async {
+        let mut signals = Signals::new().map_err(Failure::Start)?;
+        let copying = spawn_blocking(move || io::copy(&mut recorded, &mut &file));
+        tokio::pin!(copying);
+        let copied = tokio::select! {
+            copied = &mut copying => copied,
+            () = signals.wait() => {
+                end();
+                copying.await
+            }
+        };
+        Ok::<_, Failure>(copied.unwrap_or_else(|why| Err(io::Error::other(why))))
+    })?;
+    written.map_err(|why| cannot_write(&args.output, why))?;
+    let recording = whole(args)?;
+    let ending = recording.as_ref().and_then(|recording| recording.end.as_ref());
+    let ending = ending.map_or(Ending::Complete, |end| end.ending);
+    let length = recording.map_or(args.duration, |recording| recording.duration());
+    Progress::new(args.duration).end(ending, length, &args.output);
+    log::tell("the armtrace that measures the server has recorded it; --own-probes attaches probes for it");
+    Ok(())
+}
+
+/// Reads the file that another armtrace has made, and gives it an end if that armtrace has ended before it. `None` if
+/// it is no file but a pipe.
+fn whole(args: &RecordArgs) -> Result<Option<Recording>, Failure> {
+    let path = &args.output;
+    if !path.is_file() {
+        return Ok(None);
+    }
+    let mut recording = recording::read(path).map_err(Failure::of_file(path))?;
+    if recording.end.is_none() {
+        let is_running = Path::new(&format!("/proc/{}", args.pid)).exists();
+        recording.end = Some(End::unseen(if is_running { Ending::Interrupted } else { Ending::ServerEnded }));
+        new_file::write_whole(path, true, |to| recording.write(to))?;
+    }
+    Ok(Some(recording))
 }
 
 /// A recording in progress.
@@ -161,60 +228,6 @@ fn connect(args: &RecordArgs) -> Result<Option<(Client, Settings)>, Failure> {
     let Some(mut client) = session::connect(&args.attach)? else { return Ok(None) };
     let settings = client.settings(SETTINGS)?;
     Ok(Some((client, settings)))
-}
-
-/// Returns what is known before anything is measured.
-fn start(target: &Target, args: &RecordArgs, said: Settings) -> Start {
-    let info = target.info();
-    // Settings that the server reports override those read from its memory.
-    let mut known = settings(&target.image, &Memory::new(target.pid), target.bias);
-    known.extend(said);
-    Start {
-        armtrace: env!("CARGO_PKG_VERSION").to_owned(),
-        began_ms: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64),
-        host: Host::here(&info),
-        server: Server {
-            pid: info.pid,
-            flavor: info.flavor,
-            version: info.version,
-            arch: info.arch,
-            build_id: info.build_id,
-            symbol_source: info.symbol_source,
-            settings: known,
-        },
-        labels: args.labels.iter().cloned().collect(),
-        bounds_ns: BUCKET_BOUNDS_NS.to_vec(),
-        sampled: args.attach.no_probes,
-        sleeps_seen: false,
-        reacquires_seen: stacks_are_shown(),
-        places: Vec::new(),
-    }
-}
-
-fn refuse_existing(output: &Path, force: bool) -> Result<(), Failure> {
-    if !force && output.symlink_metadata().is_ok() {
-        return Err(Failure::Exists(output.to_owned()));
-    }
-    Ok(())
-}
-
-/// Creates the file. Fails if it has appeared since the check, unless `force` is set.
-fn create(output: &Path, force: bool) -> Result<File, Failure> {
-    let mut options = OpenOptions::new();
-    options.write(true);
-    if force {
-        options.create(true).truncate(true);
-    } else {
-        options.create_new(true);
-    }
-    options.open(output).map_err(|why| match why.kind() {
-        ErrorKind::AlreadyExists => Failure::Exists(output.to_owned()),
-        _ => cannot_write(output, why),
-    })
-}
-
-fn cannot_write(output: &Path, why: io::Error) -> Failure {
-    Failure::Write { path: output.to_owned(), why }
 }
 
 /// Shows progress on standard error: on a terminal a line that is redrawn, elsewhere only a line at the end.

@@ -64,6 +64,7 @@ fn read_again() -> Option<RunArgs> {
 fn of_the_start(used: &RunArgs, new: &RunArgs) -> Vec<&'static str> {
     let changes = [
         ("pid or discover", (used.pid, used.discover) != (new.pid, new.discover)),
+        ("keep", used.hindsight.keep != new.hindsight.keep),
         ("listen", used.port.listen != new.port.listen),
         ("web.config.file", used.port.web_config_file != new.port.web_config_file),
         ("allowed-hosts", used.port.allowed_hosts != new.port.allowed_hosts),

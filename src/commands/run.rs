@@ -10,6 +10,7 @@ use tokio::task::JoinHandle;
 
 use super::config::ConfigArgs;
 use super::discover;
+use super::hindsight::{self, HindsightArgs};
 use super::log::{self, LogArgs};
 use super::notify::{Notifier, Supervised};
 use super::output::Format;
@@ -37,15 +38,17 @@ pub(super) struct RunArgs {
     #[command(flatten)]
     pub attach: AttachArgs,
     #[command(flatten)]
+    pub hindsight: HindsightArgs,
+    #[command(flatten)]
     pub port: PortArgs,
     #[command(flatten)]
     pub config: ConfigArgs,
     #[command(flatten)]
     pub log: LogArgs,
-    /// Watch the cache line of a latch, by a part of its name, for false sharing, and exit
+    /// Watch a latch's cache line for false sharing
     #[arg(long, value_name = "LATCH", conflicts_with_all = ["listen", "web_config_file", "allowed_hosts", "no_probes"])]
     pub watch: Option<String>,
-    /// Watch in a virtual machine on x86 too, where it can kill the server
+    /// Watch in an x86 VM too: it may kill the server
     #[arg(long, requires = "watch")]
     pub accept_crash_risk: bool,
     /// Output of --watch: text or json
@@ -69,8 +72,13 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
     // The file is read with the privileges that armtrace keeps, because it may change later.
     let policy = args.port.policy()?;
     let listener = args.port.listen.bind()?;
-    let Session { agent, ends, runtime } = Session::attach_with_statements(target, attach)?;
-    let ended = runtime.block_on(serve(agent, listener, policy, ends, Reload::new(args)));
+    let Session { agent, ends, runtime } = Session::attach_with_statements(target, attach, args.hindsight.keep)?;
+    let socket = args.hindsight.socket();
+    let source: Arc<dyn SnapshotSource> = agent.source();
+    let ended = runtime.block_on(async {
+        let _answering = socket.map(|socket| hindsight::answer(socket, hindsight::of_one(source)));
+        serve(agent, listener, policy, ends, Reload::new(args)).await
+    });
     // A thread may still be blocked writing to a terminal that does not read. Do not wait for it.
     runtime.shutdown_background();
     ended

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, FromArgMatches};
 use parking_lot::Mutex;
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::Runtime;
@@ -66,6 +66,13 @@ pub(super) struct AttachArgs {
 }
 
 impl AttachArgs {
+    /// Returns whether none of them was given.
+    pub fn are_defaults(&self) -> bool {
+        let none = AttachArgs::augment_args(clap::Command::new("none")).get_matches_from(["none"]);
+        // The URL may be in the environment.
+        self.mysql.is_none() && AttachArgs::from_arg_matches(&none).is_ok_and(|none| none == *self)
+    }
+
     /// Returns how to ask the server, if it is to be asked.
     fn access(&self) -> Option<Access<'_>> {
         let file = self.defaults_file.as_deref().map(Access::OptionFile);
@@ -105,15 +112,20 @@ pub(super) fn connect(args: &AttachArgs) -> Result<Option<Client>, Failure> {
 }
 
 impl Session {
-    /// Attaches, and counts the server's statements too if it may be asked.
-    pub fn attach_with_statements(target: Target, args: &AttachArgs) -> Result<Session, Failure> {
+    /// Attaches, and counts the server's statements too if it may be asked. So much of the past is kept.
+    pub fn attach_with_statements(target: Target, args: &AttachArgs, keep: Duration) -> Result<Session, Failure> {
         let client = args.access().map(Client::connect_when_possible).transpose()?;
         let statements = client.map(StatementCounter::start).transpose()?;
-        Session::attach(target, args, statements)
+        Session::attach(target, args, statements, keep)
     }
 
-    /// Attaches, and keeps the cost within the budget.
-    pub fn attach(target: Target, args: &AttachArgs, statements: Option<StatementCounter>) -> Result<Session, Failure> {
+    /// Attaches, and keeps the cost within the budget. So much of the past is kept.
+    pub fn attach(
+        target: Target,
+        args: &AttachArgs,
+        statements: Option<StatementCounter>,
+        keep: Duration,
+    ) -> Result<Session, Failure> {
         let runtime = runtime()?;
         // From here on signals are queued instead of fatal, so that none can interrupt attaching halfway.
         let ends = {
@@ -128,6 +140,7 @@ impl Session {
             without_probes: args.no_probes,
             statements: args.statements,
             domains: args.handoffs,
+            keep,
             more: Some(more),
         };
         let agent = Agent::attach(target, options)?;

@@ -6,6 +6,7 @@ use super::config::ConfigError;
 use super::failure::Failure;
 use crate::agent::AttachError;
 use crate::fleet::FleetError;
+use crate::local::LocalError;
 use crate::measure::statements::UncountedStatements;
 use crate::measure::watchpoint::Unwatched;
 use crate::server::{ClientError, OpenError, OptionFileError};
@@ -35,7 +36,7 @@ impl Failure {
         match self {
             Failure::Usage(_) => Status::Usage,
             Failure::Config(error) => of_config(error),
-            Failure::NoServer => Status::Target,
+            Failure::NoServer | Failure::NothingKept | Failure::NotKept(_) => Status::Target,
             Failure::Open(error) => of_open(error),
             Failure::Privilege(_) | Failure::NotReady => Status::Privilege,
             Failure::Client(error) => of_client(error),
@@ -43,6 +44,7 @@ impl Failure {
             Failure::Attach(error) => of_attach(error),
             Failure::Watch { why, .. } => of_watch(why),
             Failure::Fleet(error) => of_fleet(error),
+            Failure::Local(error) => of_local(error),
             Failure::Statements(UncountedStatements::Thread(_))
             | Failure::File { .. }
             | Failure::Program(_)
@@ -57,6 +59,7 @@ impl Failure {
             | Failure::Start(_)
             | Failure::Export(_)
             | Failure::Tables(_)
+            | Failure::Kept(_)
             | Failure::Terminal(_)
             | Failure::Output(_)
             | Failure::Json(_) => Status::Failed,
@@ -113,6 +116,13 @@ fn of_fleet(error: &FleetError) -> Status {
     }
 }
 
+fn of_local(error: &LocalError) -> Status {
+    match error {
+        LocalError::NotPermitted(_) => Status::Privilege,
+        LocalError::NoAnswer(_) | LocalError::Io(_) => Status::Failed,
+    }
+}
+
 fn of_watch(why: &Unwatched) -> Status {
     match why {
         Unwatched::NobodyWaited(_) | Unwatched::Unreadable(_) => Status::Failed,
@@ -139,6 +149,7 @@ mod tests {
     use crate::discovery::Unrecognized;
     use crate::export::{BindError, Listen, Web};
     use crate::recording::compare::ScalingError;
+    use crate::recording::FormatError;
     use crate::server::Unsupported;
     use crate::symbols::{ImageError, NamedFileError, UnusableFile};
 
@@ -246,6 +257,14 @@ mod tests {
         ]
     }
 
+    fn local_errors() -> Vec<(LocalError, Status)> {
+        vec![
+            (LocalError::NotPermitted("x".into()), Privilege),
+            (LocalError::NoAnswer("x".to_owned()), Failed),
+            (LocalError::Io(io()), Failed),
+        ]
+    }
+
     #[test]
     fn every_error_of_the_server_and_of_the_kernel_has_a_status() {
         check(of_config, config_errors());
@@ -254,6 +273,7 @@ mod tests {
         check(of_attach, attach_errors());
         check(of_watch, reasons_not_to_watch());
         check(of_fleet, fleet_errors());
+        check(of_local, local_errors());
     }
 
     #[test]
@@ -264,7 +284,11 @@ mod tests {
             (Failure::Usage(UsageError::NoFolderNeeded), Usage),
             (Failure::Usage(UsageError::SeveralOnScreen), Usage),
             (Failure::Usage(UsageError::ReplayedTwice("x.rec".into())), Usage),
+            (Failure::Usage(UsageError::SeveralKept(Vec::new())), Usage),
             (Failure::NoServer, Target),
+            (Failure::NothingKept, Target),
+            (Failure::NotKept(Vec::new()), Target),
+            (Failure::Kept(FormatError::Empty), Failed),
             (Failure::Privilege(MissingPrivilege::TypeInformation), Privilege),
             (Failure::Statements(UncountedStatements::Thread(io())), Failed),
             (Failure::File { path: path(), why: FileError::Io(io()) }, Failed),
@@ -304,6 +328,7 @@ mod tests {
                 .chain(counting)
                 .chain(attach)
                 .chain(watch)
+                .chain(local_errors().into_iter().map(|(error, status)| (Failure::Local(error), status)))
                 .chain(fleet_errors().into_iter().map(|(error, status)| (Failure::Fleet(error), status)))
                 .collect(),
         );

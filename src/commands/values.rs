@@ -16,6 +16,8 @@ pub(super) enum ValueError {
     Moment,
     #[error("from 1s to 1h")]
     Duration,
+    #[error("at most 1h")]
+    Kept,
     #[error("from 0.5s to 1m")]
     Delay,
     #[error("not a share: write 1% or 0.01")]
@@ -56,6 +58,12 @@ pub(super) fn moment(text: &str) -> Result<i64, ValueError> {
     seconds.map(|seconds| (seconds * 1000.0).round() as i64).or_else(written).ok_or(ValueError::Moment)
 }
 
+/// Parses a finite number above 0.
+pub(super) fn positive(text: &str) -> Result<f64, ValueError> {
+    let number = text.parse::<f64>().ok().filter(|n| *n > 0.0 && n.is_finite());
+    number.ok_or(ValueError::Number)
+}
+
 /// Parses a share such as `1%` or `0.01` into a number above 0 and at most 1.
 pub(super) fn share(text: &str) -> Result<f64, ValueError> {
     let (number, unit) = text.strip_suffix('%').map_or((text, 1.0), |number| (number, 100.0));
@@ -71,7 +79,7 @@ pub(super) fn share(text: &str) -> Result<f64, ValueError> {
 mod tests {
     use std::time::Duration;
 
-    use super::{moment, pid, share, time, ValueError};
+    use super::{moment, pid, positive, share, time, ValueError};
 
     #[test]
     fn process_ids_are_positive_numbers() {
@@ -100,6 +108,12 @@ mod tests {
         for bad in ["", "yesterday", "2026-11-27T12:00", "2026-11-27", "-1", "nan", "1e300"] {
             assert_eq!(moment(bad), Err(ValueError::Moment), "{bad}");
         }
+    }
+
+    #[test]
+    fn numbers_are_above_0() {
+        assert_eq!(positive("2.5"), Ok(2.5));
+        assert!(["0", "-1", "nan", "inf", "", "x"].into_iter().all(|bad| positive(bad).is_err()));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::runtime::Runtime;
 
@@ -32,6 +33,7 @@ pub(super) fn watch(args: &RunArgs, pid: i32, latch: &str) -> Result<(), Failure
         without_probes: false,
         statements: StatementDetail::Off,
         domains: Domains::Off,
+        keep: Duration::ZERO,
         more: None,
     };
     let agent = Agent::attach(target, options)?;

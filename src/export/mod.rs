@@ -31,13 +31,21 @@ pub use servers::{Server, Servers, State};
 pub use view::View;
 pub use web::{parse_yaml, Web, WebFileError, YamlError};
 
+use std::sync::Arc;
+
 use crate::measure::Snapshot;
+use crate::recording::Recent;
 
 /// A source of figures. An [`Exporter`] takes a snapshot for a scrape, for a view of the landing page, and for each
 /// second in which such a page is open: at most one a second for each of these, and never two at the same time.
 pub trait SnapshotSource: Send + Sync {
     /// Takes a snapshot of all figures as they are now.
     fn snapshot(&self) -> Snapshot;
+
+    /// Returns what was measured lately, if that is kept.
+    fn recent(&self) -> Option<Arc<Recent>> {
+        None
+    }
 }
 
 impl<F: Fn() -> Snapshot + Send + Sync> SnapshotSource for F {

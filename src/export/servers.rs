@@ -9,6 +9,7 @@ use prometheus::proto::{Metric, MetricFamily};
 use super::agent;
 use super::view::View;
 use crate::metrics::{families, label, Family};
+use crate::recording::Recent;
 
 families! {
     ATTACHES = counter(
@@ -29,6 +30,11 @@ pub trait Servers: Send + Sync {
     /// Returns the one with this name.
     fn server(&self, name: &str) -> Option<Server> {
         self.servers().into_iter().find(|server| server.name == name)
+    }
+
+    /// Returns what is kept of servers that have ended, by name.
+    fn pasts(&self) -> Vec<(String, Arc<Recent>)> {
+        Vec::new()
     }
 }
 

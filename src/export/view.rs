@@ -49,6 +49,11 @@ impl View {
         }
     }
 
+    /// Returns the source.
+    pub fn source(&self) -> Arc<dyn SnapshotSource> {
+        Arc::clone(&self.source)
+    }
+
     /// Takes a snapshot for the pages that are open, and returns what has changed in them.
     pub(super) fn figures(&self) -> String {
         self.remembering(page::figures).into_string()

@@ -2,7 +2,7 @@
 
 mod patience;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,6 +16,7 @@ use crate::agent::{Agent, AttachError, Options};
 use crate::export::{Server, Servers, SnapshotSource, State, View};
 use crate::memory;
 use crate::present::format::flavor;
+use crate::recording::Recent;
 use crate::server::{processes_like_servers, running_server, started_at, OpenError, Programs, RunningServer, Target};
 use crate::symbols::Settings;
 use crate::worker::{side_by_side, Stop, Worker};
@@ -27,6 +28,9 @@ const SEARCH: Duration = Duration::from_secs(3);
 const MOST: usize = 100;
 /// How long a server that has ended is remembered, so that an alert on it can fire and be seen.
 const REMEMBERED: Duration = Duration::from_secs(24 * 3600);
+/// How long, and of how many processes, what was measured before they ended is kept for those who ask why.
+const PAST_KEPT: Duration = Duration::from_secs(3600);
+const MAX_PASTS: usize = 8;
 /// The most servers that are remembered after they have ended.
 const MAX_ENDED: usize = 100;
 
@@ -48,6 +52,8 @@ pub type MakeOptions = dyn Fn() -> Options + Send;
 #[derive(Default)]
 pub struct Following {
     servers: Mutex<BTreeMap<String, Followed>>,
+    /// What is kept of processes that have ended, the oldest first.
+    pasts: Mutex<VecDeque<Past>>,
     paused: AtomicBool,
     /// Whether to attach to all servers again.
     renews: AtomicBool,
@@ -74,6 +80,14 @@ struct Measured {
     view: Arc<View>,
 }
 
+/// What is kept of a server's process that has ended.
+struct Past {
+    name: String,
+    recent: Arc<Recent>,
+    /// When it ended.
+    since: Instant,
+}
+
 /// What tells a process from a later one with the same ID, and from itself with another program.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Process {
@@ -93,6 +107,10 @@ impl Servers for Following {
             failed: followed.failed,
         };
         servers.iter().map(server).collect()
+    }
+
+    fn pasts(&self) -> Vec<(String, Arc<Recent>)> {
+        self.pasts.lock().iter().map(|past| (past.name.clone(), Arc::clone(&past.recent))).collect()
     }
 }
 
@@ -164,11 +182,29 @@ impl Following {
         let ended = servers.iter_mut().filter(|(_, followed)| followed.has_ended());
         let ended = ended.map(|(name, followed)| {
             followed.turn(State::Ended);
-            (name.clone(), followed.measured.take())
+            let measured = followed.measured.take();
+            (name.clone(), measured)
         });
-        let ended = ended.collect();
+        let ended: Vec<(String, Option<Measured>)> = ended.collect();
         forget(&mut servers);
+        drop(servers);
+        for (name, measured) in &ended {
+            self.keep_past(name, measured.as_ref());
+        }
+        self.pasts.lock().retain(|past| past.since.elapsed() < PAST_KEPT);
         ended
+    }
+
+    /// Keeps what was measured of a server that has ended, if anything was.
+    fn keep_past(&self, name: &str, measured: Option<&Measured>) {
+        let Some(source) = measured.map(|measured| measured.agent.source()) else { return };
+        let Some(recent) = source.recent() else { return };
+        recent.end(&source.snapshot());
+        let mut pasts = self.pasts.lock();
+        if pasts.len() == MAX_PASTS {
+            pasts.pop_front();
+        }
+        pasts.push_back(Past { name: name.to_owned(), recent, since: Instant::now() });
     }
 
     /// Returns the names of the servers that are measured.
@@ -192,12 +228,15 @@ impl Following {
         let source: Arc<dyn SnapshotSource> = agent.source();
         let measured = Measured { agent, view: Arc::new(View::new(source)) };
         let mut servers = self.servers.lock();
-        let followed = servers.entry(name).or_insert_with(|| Followed::new(process));
+        let followed = servers.entry(name.clone()).or_insert_with(|| Followed::new(process));
         followed.process = process;
-        followed.measured = Some(measured);
+        // It may have ended and started again between two searches.
+        let before = followed.measured.replace(measured);
         followed.attached += 1;
         followed.patience.worked();
         followed.turn(State::Measured);
+        drop(servers);
+        self.keep_past(&name, before.as_ref());
     }
 
     /// Notes why a server is not measured. Returns whether the reason is another one than before.

@@ -1,8 +1,54 @@
-//! Identifies this machine.
+//! Identifies this machine, and a server on it.
 
-use super::schema::Host;
+use std::collections::BTreeMap;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::schema::{Host, Server, Start};
+use crate::attach::stacks_are_shown;
 use crate::host::Machine;
-use crate::model::TargetInfo;
+use crate::measure::Snapshot;
+use crate::model::{TargetInfo, BUCKET_BOUNDS_NS};
+use crate::server::{settings, Memory, Target};
+
+impl Start {
+    /// Returns what is known of a server before anything is measured. `said` are settings that the server reports,
+    /// which override those read from its memory; `sampled` says whether waits are read from the threads' stacks alone.
+    pub fn here(target: &Target, said: BTreeMap<String, String>, sampled: bool) -> Start {
+        let info = target.info();
+        let mut known = settings(&target.image, &Memory::new(target.pid), target.bias);
+        known.extend(said);
+        Start {
+            armtrace: env!("CARGO_PKG_VERSION").to_owned(),
+            began_ms: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64),
+            host: Host::here(&info),
+            server: Server {
+                pid: info.pid,
+                flavor: info.flavor,
+                version: info.version,
+                arch: info.arch,
+                build_id: info.build_id,
+                symbol_source: info.symbol_source,
+                settings: known,
+            },
+            labels: BTreeMap::new(),
+            bounds_ns: BUCKET_BOUNDS_NS.to_vec(),
+            sampled,
+            sleeps_seen: false,
+            reacquires_seen: stacks_are_shown(),
+            places: Vec::new(),
+        }
+    }
+
+    /// Returns the same for a recording that begins at this moment, of a server that is measured already.
+    pub fn beginning(self, at: SystemTime, now: &Snapshot) -> Start {
+        Start {
+            began_ms: at.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64),
+            sleeps_seen: now.latch.sleeps_seen,
+            places: now.latch.domains.clone(),
+            ..self
+        }
+    }
+}
 
 impl Host {
     /// Returns this machine, on which this server runs.

@@ -3,7 +3,9 @@
 pub mod compare;
 mod frame;
 mod host;
+mod join;
 mod reader;
+mod recent;
 mod replay;
 pub(crate) mod report;
 mod rows;
@@ -14,6 +16,7 @@ mod writer;
 pub use frame::{FormatError, VERSION};
 pub use reader::{read, Recording};
 pub(crate) use reader::{LEAST_BURSTS, LEAST_SAMPLED};
+pub use recent::Recent;
 pub use replay::Replay;
 pub use report::{Finding, Folded, Html, Report, Section, Text};
 pub(crate) use rows::difference;

@@ -112,13 +112,13 @@ impl Recording {
         if !self.rows.cover(&second, self.buckets.len()) {
             return Err(frame.damaged("it counts for a row that does not exist"));
         }
-        if self.rows.count().saturating_mul(self.seconds.len() + 1) > MOST_CELLS {
-            return Err(frame.damaged("it has too many rows and seconds"));
-        }
         if let Some(code) = &second.code {
             self.code.clone_from(code);
         }
         self.seconds.push(second);
+        if !self.fits() {
+            return Err(frame.damaged("it has too many rows and seconds"));
+        }
         Ok(())
     }
 
@@ -135,6 +135,16 @@ impl Recording {
     /// Returns, for each row of a kind, the entry of a snapshot at the end, in the order of the rows.
     pub(crate) fn entries<R: Recorded>(&self) -> Vec<R> {
         self.totals::<R>().map(|(key, total)| R::restore(key, total)).collect()
+    }
+
+    /// Returns a recording that begins in the same way and has no second yet.
+    pub(super) fn empty(&self) -> Recording {
+        Recording { start: self.start.clone(), buckets: self.buckets.clone(), ..Recording::default() }
+    }
+
+    /// Returns whether it has not more rows and seconds than may be read.
+    pub(super) fn fits(&self) -> bool {
+        self.rows.count().saturating_mul(self.seconds.len()) <= MOST_CELLS
     }
 
     /// Returns, for each of its histogram buckets, the bucket of [`BUCKET_BOUNDS_NS`] to add it to.

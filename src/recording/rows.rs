@@ -89,6 +89,9 @@ pub trait Delta: Clone + Debug + PartialEq + Serialize + DeserializeOwned {
     /// Returns the number of the row.
     fn row(&self) -> usize;
 
+    /// Returns the same for the row of another number, in another file.
+    fn of_row(self, row: usize) -> Self;
+
     /// Returns whether it refers only to histogram buckets that exist in a file with this many.
     fn is_valid(&self, _buckets: usize) -> bool {
         true
@@ -145,6 +148,10 @@ impl<const N: usize> Total for Counts<N> {
 impl<const N: usize> Delta for CountsDelta<N> {
     fn row(&self) -> usize {
         self.row
+    }
+
+    fn of_row(self, row: usize) -> CountsDelta<N> {
+        CountsDelta { row, ..self }
     }
 }
 
@@ -207,6 +214,11 @@ impl<R: Row> Default for Rows<R> {
 }
 
 impl<R: Row> Rows<R> {
+    /// Returns no rows yet. Every key will get one of its own.
+    pub fn unbounded() -> Rows<R> {
+        Rows { bounded: Vec::new(), ..Rows::default() }
+    }
+
     /// Returns the keys that are new since the last call, and what was added to each row that changed, by ascending
     /// number. A row whose key the snapshot no longer has goes back to zero.
     pub fn second(&mut self, now: &Snapshot) -> (Vec<R::Key>, Vec<DeltaOf<R>>) {
@@ -265,6 +277,45 @@ impl<R: Row> Totals<R> {
     pub fn entries(&self, keys: &[R::Key]) -> Vec<R> {
         let rows = keys.iter().zip(&self.0).filter(|(_, total)| !total.is_empty());
         rows.map(|(key, total)| R::restore(key, total.clone())).collect()
+    }
+}
+
+/// The numbers of one kind of row in a file that is made of others.
+pub struct Numbers<R: Row> {
+    numbers: HashMap<R::Key, usize>,
+    /// The keys in the order of their numbers.
+    keys: Vec<R::Key>,
+}
+
+impl<R: Row> Default for Numbers<R> {
+    fn default() -> Numbers<R> {
+        Numbers { numbers: HashMap::new(), keys: Vec::new() }
+    }
+}
+
+impl<R: Row> Numbers<R> {
+    /// Returns what a second of another file adds to the rows of this one. `keys` are those of the other's rows. Only
+    /// rows to which something is added get a number.
+    pub fn renumbered(&mut self, keys: &[R::Key], deltas: &[DeltaOf<R>]) -> Vec<DeltaOf<R>> {
+        let renumber = |delta: &DeltaOf<R>| delta.clone().of_row(self.number(&keys[delta.row()]));
+        let mut renumbered: Vec<DeltaOf<R>> = deltas.iter().map(renumber).collect();
+        renumbered.sort_unstable_by_key(Delta::row);
+        renumbered
+    }
+
+    fn number(&mut self, key: &R::Key) -> usize {
+        if let Some(number) = self.numbers.get(key) {
+            return *number;
+        }
+        let number = self.keys.len();
+        self.numbers.insert(key.clone(), number);
+        self.keys.push(key.clone());
+        number
+    }
+
+    /// Returns the keys of all rows, by their numbers.
+    pub fn into_keys(self) -> Vec<R::Key> {
+        self.keys
     }
 }
 

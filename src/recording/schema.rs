@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::rows::{are_valid, Counts, DeltaOf, Key, Row, Rows, Totals};
+use super::rows::{are_valid, Counts, DeltaOf, Key, Numbers, Row, Rows, Totals};
 use crate::measure::checksum::Checksum;
 use crate::measure::spin::SpinSettings;
 use crate::measure::{measurements, Snapshot};
@@ -167,10 +167,38 @@ macro_rules! kinds_of_row {
         }
 
         impl AllRows {
+            /// Returns no rows yet. Every key will get one of its own.
+            pub fn unbounded() -> AllRows {
+                AllRows { $($name: Rows::unbounded(),)+ }
+            }
+
             /// Returns a second with everything that was added to rows since the last call.
             pub fn second(&mut self, now: &Snapshot) -> Second {
                 $(let $name = self.$name.second(now);)+
                 Second { new: NewRows { $($name: $name.0),+ }, $($name: $name.1,)+ ..Second::default() }
+            }
+        }
+
+        /// The rows of a file that is made of others.
+        #[derive(Default)]
+        pub struct AllNumbers {
+            $($name: Numbers<$row>,)+
+        }
+
+        impl AllNumbers {
+            /// Returns a second of another file, which has these rows, with the numbers of this one's.
+            pub fn second(&mut self, rows: &NewRows, second: &Second) -> Second {
+                Second {
+                    $($name: self.$name.renumbered(&rows.$name, &second.$name),)+
+                    new: NewRows::default(),
+                    code: second.code.clone(),
+                    ..*second
+                }
+            }
+
+            /// Returns the keys of all rows.
+            pub fn into_rows(self) -> NewRows {
+                NewRows { $($name: self.$name.into_keys()),+ }
             }
         }
 
@@ -280,6 +308,13 @@ pub struct Probe {
     /// The CPU time that its hits took, in nanoseconds; absent if it is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost_ns: Option<u64>,
+}
+
+impl End {
+    /// Returns an end of which only the reason is known.
+    pub fn unseen(ending: Ending) -> End {
+        End { ending, probes: Vec::new(), code: None, static_barriers: BTreeMap::new() }
+    }
 }
 
 /// What is known only when recording ends.

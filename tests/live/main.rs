@@ -15,6 +15,7 @@ mod export;
 mod guest;
 mod handoffs;
 mod hardware;
+mod hindsight;
 mod holders;
 mod incidents;
 mod lab;

@@ -219,6 +219,7 @@ fn detaching_probes_drops_open_waits() -> Result<()> {
             max_overhead: 0.01,
             without_probes: false,
             statements: StatementDetail::Off,
+            keep: Duration::ZERO,
             domains: Domains::Off,
             more: None,
         },

@@ -6,6 +6,7 @@ mod file;
 mod golden;
 mod hostile;
 mod program;
+mod recent;
 mod replay;
 mod report;
 

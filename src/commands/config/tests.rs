@@ -88,6 +88,7 @@ const VALUES: &[(&str, &str)] = &[
     ("hardware-events", ""),
     ("mysql", "mysql://u@h:1"),
     ("defaults-file", "/y"),
+    ("keep", "5m"),
     ("listen", "127.0.0.1:1"),
     ("web.config.file", "/z"),
     ("allowed-hosts", "a,b"),

@@ -497,6 +497,10 @@ impl Delta for LatchDelta {
         self.row
     }
 
+    fn of_row(self, row: usize) -> LatchDelta {
+        LatchDelta { row, ..self }
+    }
+
     fn is_valid(&self, buckets: usize) -> bool {
         let changed = self.buckets.chunks(2).map(|bucket| bucket[0]);
         self.buckets.len().is_multiple_of(2)

@@ -1,0 +1,210 @@
+//! The past that a running agent keeps: `armtrace dump` writes it, also of a server that has been killed.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
+
+use anyhow::{ensure, Context, Result};
+use armtrace::recording::{self, Ending, Recording};
+
+use lab::agent::{by_latch, loaded_programs, program, without_terminal, Agent};
+use lab::load::Load;
+use lab::releases::Release;
+use lab::server::{wait_for, Options, Server};
+
+/// How armtrace names a latch that has not got its name yet. Its waits move to another row when it gets it.
+const UNNAMED: &str = "unnamed:";
+
+/// The longest time until an agent has noticed that a server has ended.
+const SOON: Duration = Duration::from_secs(10);
+
+/// An agent that answers in a folder of its own.
+struct Kept {
+    folder: tempfile::TempDir,
+    agent: Agent,
+}
+
+impl Kept {
+    fn start(begin: impl FnOnce(Command) -> Result<Agent>) -> Result<Kept> {
+        let folder = tempfile::tempdir()?;
+        let mut command = without_terminal();
+        command.env("RUNTIME_DIRECTORY", folder.path());
+        Ok(Kept { agent: begin(command)?, folder })
+    }
+
+    fn ask(&self, args: &[&str], output: &Path) -> Result<Output> {
+        let mut command = Command::new(program());
+        command.args(["dump", "--force", "-o"]).arg(output).args(args).stdin(Stdio::null());
+        Ok(command.env("RUNTIME_DIRECTORY", self.folder.path()).output()?)
+    }
+
+    /// Returns what it writes.
+    fn dump(&self, args: &[&str]) -> Result<Recording> {
+        let file = self.folder.path().join("dump.rec");
+        let said = self.ask(args, &file)?;
+        ensure!(said.status.success(), "{args:?}: {}", String::from_utf8_lossy(&said.stderr));
+        Ok(recording::read(&file)?)
+    }
+
+    fn record(&self, server: &Server, output: &Path, args: &[&str]) -> Result<Child> {
+        let mut command = Command::new(program());
+        command.args(["record", "--pid", &server.pid().to_string(), "-o"]).arg(output).args(args);
+        Ok(command.env("RUNTIME_DIRECTORY", self.folder.path()).stdin(Stdio::null()).spawn()?)
+    }
+
+    /// Returns its message if it writes nothing.
+    fn refusal(&self, args: &[&str]) -> Result<(Option<i32>, String)> {
+        let said = self.ask(args, &self.folder.path().join("none.rec"))?;
+        Ok((said.status.code(), String::from_utf8_lossy(&said.stderr).into_owned()))
+    }
+
+    /// Returns the seconds waited so far for each latch.
+    fn waited(&self) -> Result<BTreeMap<String, f64>> {
+        let mut all = by_latch(&self.agent.scrape()?, "armtrace_latch_wait_seconds_sum");
+        all.retain(|latch, _| !latch.contains(UNNAMED));
+        Ok(all)
+    }
+}
+
+/// Returns the seconds that a recording has of each latch.
+fn recorded(recording: &Recording, latch: &str) -> f64 {
+    let rows = recording.latches();
+    rows.iter().filter(|row| row.latch == latch).map(|row| row.waits.sum_ns).sum::<u64>() as f64 / 1e9
+}
+
+fn the_past_is_what_was_measured(release: Release) -> Result<()> {
+    let server = Server::start(release, &Options::default())?;
+    let mut load = Load::start(&server, "oltp_update_index", 16)?;
+    load.wait_running()?;
+    let kept = Kept::start(|command| Agent::attach_by(command, &server))?;
+    // Longer than one of the files that the past is kept in.
+    sleep(Duration::from_secs(70));
+
+    // All since attach is between what scrapes before and after it have.
+    let before = kept.waited()?;
+    let all = kept.dump(&["--last", "1h"])?;
+    let after = kept.waited()?;
+    let mut compared = 0.0;
+    for (latch, low) in before.iter().filter(|(_, low)| **low > 0.5) {
+        let (dumped, high) = (recorded(&all, latch), after[latch]);
+        println!("{latch}: {low:.2} <= {dumped:.2} <= {high:.2} s");
+        // An estimate may be corrected downwards from one second to the next.
+        ensure!((low * 0.98..=high * 1.02).contains(&dumped), "{latch}: {dumped} s, scrapes have {low} and {high} s");
+        compared += dumped;
+    }
+    ensure!(compared > 1.0, "only {compared} s of waits: this test could not fail");
+
+    // The last seconds are those, and no others.
+    let early = kept.waited()?;
+    sleep(Duration::from_secs(10));
+    let last = kept.dump(&["--last", "10s"])?;
+    let late = kept.waited()?;
+    ensure!((10.0..11.5).contains(&last.duration().as_secs_f64()), "{:?}", last.duration());
+    let sum = |all: &BTreeMap<String, f64>| all.values().sum::<f64>();
+    let dumped: f64 = early.keys().map(|latch| recorded(&last, latch)).sum();
+    let scraped = sum(&late) - sum(&early);
+    println!("the last {:?}: {dumped:.2} s, scrapes have {scraped:.2} s", last.duration());
+    ensure!((0.8..1.25).contains(&(dumped / scraped)), "{dumped} s, scrapes have {scraped} s");
+    ensure!(last.server_cpu_ns().is_some_and(|ns| ns > 1_000_000_000), "{:?}", last.server_cpu_ns());
+    ensure!(all.end.is_some_and(|end| end.ending == Ending::Complete && !end.probes.is_empty()));
+    ensure!(all.start.server.pid == server.pid() && !all.start.server.settings.is_empty(), "{:?}", all.start.server);
+
+    // A recording takes what the agent measures, and no second set of probes.
+    let programs = loaded_programs()?.len();
+    let file = kept.folder.path().join("record.rec");
+    let mut recorder = kept.record(&server, &file, &["--duration", "5s", "--label", "threads=16"])?;
+    sleep(Duration::from_secs(2));
+    ensure!(loaded_programs()?.len() == programs, "more programs were loaded");
+    ensure!(recorder.wait()?.success());
+    let recording = recording::read(&file)?;
+    ensure!(recording.end.as_ref().is_some_and(|end| end.ending == Ending::Complete), "{:?}", recording.end);
+    ensure!((5.0..5.5).contains(&recording.duration().as_secs_f64()), "{:?}", recording.duration());
+    ensure!(recording.start.labels["threads"] == "16");
+    let waited: f64 = early.keys().map(|latch| recorded(&recording, latch)).sum();
+    let rate = waited / recording.duration().as_secs_f64() / (dumped / last.duration().as_secs_f64());
+    ensure!((0.6..1.7).contains(&rate), "waits are {rate} times as many as before");
+    // Interrupted, it ends as any other.
+    let mut recorder = kept.record(&server, &file, &["--duration", "60s", "--force"])?;
+    sleep(Duration::from_millis(2500));
+    // SAFETY: a signal to a process of this test's own, which has not been waited for.
+    unsafe { libc::kill(recorder.id() as i32, libc::SIGINT) };
+    ensure!(recorder.wait()?.success());
+    let recording = recording::read(&file)?;
+    ensure!(recording.end.as_ref().is_some_and(|end| end.ending == Ending::Interrupted), "{:?}", recording.end);
+    ensure!((2.0..3.5).contains(&recording.duration().as_secs_f64()), "{:?}", recording.duration());
+
+    kept.agent.stop()?.0.success().then_some(()).context("the agent failed")?;
+    let left = std::fs::read_dir(kept.folder.path())?
+        .filter_map(Result::ok)
+        .filter(|entry| entry.path().extension().is_some_and(|extension| extension == "sock"));
+    ensure!(left.count() == 0, "a socket is left");
+    load.stop()?;
+    server.shut_down()
+}
+
+#[test]
+fn the_past_is_written_when_threads_wait() -> Result<()> {
+    let server = Server::start(Release::MYSQL_8_0_31, &Options::default())?;
+    let kept = Kept::start(|command| Agent::attach_by(command, &server))?;
+    let file = kept.folder.path().join("spike.rec");
+    let mut command = Command::new(program());
+    command.args(["dump", "--when-waiting", "0.5", "--last", "8s", "-o"]).arg(&file);
+    let mut dump = command.env("RUNTIME_DIRECTORY", kept.folder.path()).stdin(Stdio::null()).spawn()?;
+    sleep(Duration::from_secs(8));
+    ensure!(dump.try_wait()?.is_none() && !file.exists(), "nobody waits, but it is written");
+    let load = Load::start(&server, "oltp_update_index", 32)?;
+    let status = wait_for("the past to be written", 4 * SOON, || Ok(dump.try_wait()?))?;
+    ensure!(status.success(), "{status}");
+    let recording = recording::read(&file)?;
+    let waited: f64 = recording.latches().iter().map(|row| row.waits.sum_ns as f64 / 1e9).sum();
+    ensure!(waited > 2.0, "{waited} s of waits in {:?}", recording.duration());
+    load.stop()?;
+    kept.agent.stop()?.0.success().then_some(()).context("the agent failed")?;
+    server.shut_down()
+}
+
+#[test]
+fn mysql_has_a_past() -> Result<()> {
+    the_past_is_what_was_measured(Release::MYSQL_8_0_31)
+}
+
+#[test]
+fn mariadb_has_a_past() -> Result<()> {
+    the_past_is_what_was_measured(Release::MARIADB_11_4)
+}
+
+#[test]
+fn a_killed_server_has_a_past() -> Result<()> {
+    let doomed = Server::start(Release::MYSQL_8_0_31, &Options::default())?;
+    let other = Server::start(Release::MARIADB_11_4, &Options::default())?;
+    let mut load = Load::start(&doomed, "oltp_update_index", 16)?;
+    load.wait_running()?;
+    let kept = Kept::start(|command| Agent::discover_by(command, &[]))?;
+    let (doomed_pid, other_pid) = (doomed.pid().to_string(), other.pid().to_string());
+    wait_for("a past of both", SOON, || Ok(kept.dump(&["--pid", &other_pid]).is_ok().then_some(())))?;
+    wait_for("a past of both", SOON, || Ok(kept.dump(&["--pid", &doomed_pid]).is_ok().then_some(())))?;
+    let (status, message) = kept.refusal(&[])?;
+    ensure!(status == Some(2) && message.contains(&format!("process {doomed_pid}")), "{status:?}: {message}");
+    let (status, message) = kept.refusal(&["--target", "none"])?;
+    ensure!(status == Some(3) && message.contains("MariaDB 11.4"), "{status:?}: {message}");
+
+    sleep(Duration::from_secs(5));
+    // SAFETY: a signal to a process of this test's own, which has not been waited for.
+    unsafe { libc::kill(doomed.pid(), libc::SIGKILL) };
+    wait_for("the past to be that of a server that has ended", SOON, || {
+        let recording = kept.dump(&["--pid", &doomed_pid]);
+        let ending = recording.ok().and_then(|recording| recording.end).map(|end| end.ending);
+        Ok((ending == Some(Ending::ServerEnded)).then_some(()))
+    })?;
+    let past = kept.dump(&["--pid", &doomed_pid])?;
+    let waited: u64 = past.latches().iter().map(|row| row.waits.sum_ns).sum();
+    ensure!(waited > 1_000_000_000, "{waited} ns waited before its end");
+    // The other one is the only one that still runs, so it need not be named.
+    ensure!(kept.dump(&[])?.start.server.pid == other.pid());
+
+    kept.agent.stop()?.0.success().then_some(()).context("the agent failed")?;
+    drop(load);
+    other.shut_down()
+}

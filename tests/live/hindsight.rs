@@ -1,12 +1,14 @@
 //! The past that a running agent keeps: `armtrace dump` writes it, also of a server that has been killed.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
-use anyhow::{ensure, Context, Result};
+use anyhow::{bail, ensure, Context, Result};
 use armtrace::recording::{self, Ending, Recording};
 
 use lab::agent::{by_latch, loaded_programs, program, without_terminal, Agent};
@@ -136,7 +138,7 @@ fn the_past_is_what_was_measured(release: Release) -> Result<()> {
     ensure!((2.0..3.5).contains(&recording.duration().as_secs_f64()), "{:?}", recording.duration());
 
     kept.agent.stop()?.0.success().then_some(()).context("the agent failed")?;
-    let left = std::fs::read_dir(kept.folder.path())?
+    let left = fs::read_dir(kept.folder.path())?
         .filter_map(Result::ok)
         .filter(|entry| entry.path().extension().is_some_and(|extension| extension == "sock"));
     ensure!(left.count() == 0, "a socket is left");
@@ -173,6 +175,49 @@ fn mysql_has_a_past() -> Result<()> {
 #[test]
 fn mariadb_has_a_past() -> Result<()> {
     the_past_is_what_was_measured(Release::MARIADB_11_4)
+}
+
+/// Returns the CPU time that the thread has taken which keeps the past.
+fn keeping(agent: &Agent) -> Result<Duration> {
+    for task in fs::read_dir(format!("/proc/{}/task", agent.pid()))? {
+        let task = task?.path();
+        if fs::read_to_string(task.join("comm"))?.trim() == "hindsight" {
+            let spent = fs::read_to_string(task.join("schedstat"))?;
+            let ns = spent.split_whitespace().next().context("no time")?.parse()?;
+            return Ok(Duration::from_nanos(ns));
+        }
+    }
+    bail!("nothing keeps the past")
+}
+
+/// Two agents measure the same server at the same time, and only one keeps the past.
+#[test]
+fn the_past_costs_little() -> Result<()> {
+    const TIME: Duration = Duration::from_secs(30);
+    const MOST_CPUS: f64 = 0.01;
+    const MOST_BYTES: f64 = 4.0 * (1 << 20) as f64;
+    let server = Server::start(Release::MYSQL_8_0_31, &Options::default())?;
+    let load = Load::start(&server, "oltp_update_index", 16)?;
+    let agents = [Agent::attach_with(&server, &[])?, Agent::attach_with(&server, &["--keep", "0"].map(OsStr::new))?];
+    ensure!(keeping(&agents[1]).is_err(), "a past is kept that is not wanted");
+    // All is prepared.
+    sleep(Duration::from_secs(10));
+    let before = keeping(&agents[0])?;
+    sleep(TIME);
+    let cpus = (keeping(&agents[0])? - before).as_secs_f64() / TIME.as_secs_f64();
+    let bytes = |agent: &Agent| -> Result<f64> {
+        let samples = agent.scrape()?;
+        let resident = samples.iter().find(|sample| sample.name == "process_resident_memory_bytes");
+        Ok(resident.context("no resident memory")?.value)
+    };
+    let more = bytes(&agents[0])? - bytes(&agents[1])?;
+    println!("the past takes {cpus:.5} CPUs and {:.1} MB", more / 1e6);
+    ensure!(cpus <= MOST_CPUS && more <= MOST_BYTES);
+    for agent in agents {
+        ensure!(agent.stop()?.0.success());
+    }
+    load.stop()?;
+    server.shut_down()
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{ensure, Result};
+use anyhow::{ensure, Context, Result};
 use armtrace::server::running_servers;
 
 use crate::watch::{all_watchpoints, none_is_left, survive_watching};
@@ -46,10 +46,11 @@ impl Tmux {
     }
 
     fn wait_long(&self, part: &str, time: Duration) -> Result<String> {
-        wait_for(&format!("{part:?} on the screen"), time, || {
+        let shown = wait_for(&format!("{part:?} on the screen"), time, || {
             let screen = self.screen()?;
             Ok(screen.contains(part).then_some(screen))
-        })
+        });
+        shown.with_context(|| self.screen().unwrap_or_default())
     }
 }
 
@@ -122,7 +123,9 @@ fn top_lets_choose_the_server() -> Result<()> {
     // Another server on this host would have to be chosen from.
     if running_servers().len() == 1 {
         tmux.keys(&[&top, "Enter"])?;
-        let screen = tmux.wait("% of a CPU\nserver is idle: ")?;
+        // A few events may be lost while it starts, which the line above says, too.
+        let screen = tmux.wait("\nserver is idle: ")?;
+        ensure!(screen.contains("% of a CPU"), "{screen}");
         println!("{screen}");
         ensure!(screen.contains(&format!("pid {}", mysql.pid())) && screen.contains("\n0.00 threads"), "{screen}");
         tmux.keys(&["q"])?;

@@ -36,8 +36,9 @@ struct Window {
 impl Window {
     /// Measures until holders were seen that had work to do: of a server with little CPU time, looks are rare.
     fn of(agent: &Agent) -> Result<Window> {
-        const MOST_TIMES: usize = 5;
-        const ENOUGH_SECONDS: f64 = 0.3;
+        const MOST_TIMES: usize = 8;
+        // One look stands for some tenths of a second, and few of MariaDB's latches keep an owner.
+        const ENOUGH_SECONDS: f64 = 3.0;
         let before = seconds(&agent.scrape()?);
         let mut after = BTreeMap::new();
         let of = |state: &str, after: &BTreeMap<String, f64>| {
@@ -81,7 +82,7 @@ fn a_limit_of_cpu_time_is_seen(release: Release) -> Result<()> {
     server.stop()?;
     ensure!(free.runnable > 0.0 && limited.runnable > 0.0, "no holder was seen");
     ensure!(limited.preempted >= 0.9, "with a limit, {:.2} without a CPU", limited.preempted);
-    ensure!(free.preempted <= 0.75, "without a limit, {:.2} without a CPU", free.preempted);
+    ensure!(free.preempted <= 0.85, "without a limit, {:.2} without a CPU", free.preempted);
     Ok(())
 }
 

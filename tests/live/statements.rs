@@ -160,6 +160,7 @@ fn statements_of_mysql_agree_with_performance_schema() -> Result<()> {
 }
 
 #[test]
+#[ignore = "as on MySQL: make test-all"]
 fn statements_of_mariadb_agree_with_performance_schema() -> Result<()> {
     agree_with_performance_schema(Release::MARIADB_11_4)
 }

@@ -17,7 +17,7 @@ use crate::measure::{Attached, Attaching, Later, Measurement, More, Snapshot};
 use crate::memory;
 use crate::model::ProbeStatus;
 use crate::names::Namer;
-use crate::recording::{Recent, Start};
+use crate::recording::{Recent, Start, SECOND};
 use crate::server::{cpu_time_ns, has_shadow_stack, is_another_armtrace, Target};
 use crate::symbols::PerImage;
 use crate::worker::{side_by_side, Stop, Worker};
@@ -25,9 +25,6 @@ use crate::worker::{side_by_side, Stop, Worker};
 /// The interval at which the cost of hits is measured again. It differs after a migration of a virtual machine, or once
 /// the CPU's clock runs slower.
 const MEASURE_COSTS: Duration = Duration::from_secs(600);
-
-/// The interval at which what is measured is added to the past that is kept.
-const SECOND: Duration = Duration::from_secs(1);
 
 /// The measurements to make, and their overhead budget.
 pub struct Options {
@@ -326,12 +323,11 @@ fn prepare(source: &Arc<Source>, budget: f64, later: Vec<Later>, prepared: Sende
 
 /// Starts a thread that keeps the past, if it is to be kept.
 fn keep(source: &Arc<Source>) -> Option<Worker> {
-    source.recent.as_ref()?;
+    let recent = source.recent()?;
     let kept = Arc::downgrade(source);
     let work = move |stop: &Stop| {
         while stop.wait(SECOND) {
-            let Some(source) = kept.upgrade() else { return };
-            let (Some(recent), now) = (&source.recent, source.snapshot()) else { return };
+            let Some(now) = kept.upgrade().map(|source| source.snapshot()) else { return };
             if !now.up {
                 return recent.end(&now);
             }

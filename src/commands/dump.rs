@@ -1,6 +1,5 @@
 //! `armtrace dump`: writes what a running armtrace has measured lately to a recording.
 
-use std::io;
 use std::path::PathBuf;
 use std::thread::sleep;
 use std::time::Duration;
@@ -10,6 +9,7 @@ use clap::Args;
 use super::hindsight::{self, KEPT};
 use super::log;
 use super::new_file::{refuse_existing, write_whole};
+use super::output;
 use super::values::{pid, positive};
 use super::{Failure, UsageError};
 use crate::local::{self, Asked};
@@ -49,7 +49,9 @@ pub(super) fn dump(args: &DumpArgs) -> Result<(), Failure> {
     };
     let recording = recorded(&asked, args.last)?;
     if is_printed {
-        recording.write(io::stdout().lock()).map_err(Failure::Output)?;
+        let mut bytes = Vec::new();
+        recording.write(&mut bytes).map_err(Failure::Output)?;
+        output::print_bytes(&bytes)?;
     } else {
         write_whole(&args.output, args.force, |to| recording.write(to))?;
     }
@@ -106,7 +108,8 @@ fn chosen(all: Vec<Asked>, args: &DumpArgs) -> Result<Chosen, Failure> {
     if all.is_empty() {
         return Err(Failure::NothingKept);
     }
-    let names: Vec<String> = all.iter().map(in_words).collect();
+    let kept = |asked: &Asked| format::span(Duration::from_millis(asked.server.reaches_ms));
+    let names: Vec<String> = all.iter().map(|asked| format!("{} ({})", in_words(asked), kept(asked))).collect();
     let is_meant = |asked: &Asked| {
         args.pid.is_none_or(|pid| asked.server.pid == pid)
             && args.target.as_ref().is_none_or(|target| asked.server.name.as_ref() == Some(target))
@@ -128,7 +131,7 @@ fn in_words(asked: &Asked) -> String {
     let server = &asked.server;
     let flavor = format::flavor(&server.flavor);
     let name = server.name.as_ref().map(|name| format!("{name}: ")).unwrap_or_default();
-    let ended = if server.has_ended { " (ended)" } else { "" };
+    let ended = if server.has_ended { ", which has ended" } else { "" };
     format!("{name}{flavor} {}, process {}{ended}", server.version, server.pid)
 }
 

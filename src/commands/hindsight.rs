@@ -9,10 +9,10 @@ use tokio::task::AbortHandle;
 use super::values::{time, ValueError};
 use crate::export::{Servers, SnapshotSource};
 use crate::local::{self, Past, Socket, Sources};
+use crate::recording::LONGEST;
 
-/// How much of the past is kept by default. The longest is that of a recording.
+/// How much of the past is kept by default.
 pub(super) const KEPT: &str = "15m";
-const LONGEST: Duration = Duration::from_secs(3600);
 
 #[derive(Args, Clone, Debug)]
 pub(super) struct HindsightArgs {

@@ -1,14 +1,11 @@
 //! The file that a command writes.
 
-use std::fs::{File, OpenOptions, Permissions};
+use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use super::Failure;
-
-/// The permissions of a file, before the process's umask.
-const MODE: u32 = 0o666;
+use crate::recording::table::beside;
 
 /// Fails if the file exists, unless `force` is set.
 pub(super) fn refuse_existing(output: &Path, force: bool) -> Result<(), Failure> {
@@ -40,9 +37,7 @@ pub(super) fn write_whole(
     if force && output.exists() && !output.is_file() {
         return write(&mut create(output, force)?).map_err(|why| cannot_write(output, why));
     }
-    let folder = output.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let file = tempfile::Builder::new().permissions(Permissions::from_mode(MODE)).tempfile_in(folder);
-    let mut file = file.map_err(|why| cannot_write(output, why))?;
+    let mut file = beside(output).map_err(|why| cannot_write(output, why))?;
     write(file.as_file_mut()).map_err(|why| cannot_write(output, why))?;
     let kept = if force { file.persist(output) } else { file.persist_noclobber(output) };
     kept.map(drop).map_err(|error| failure(output, error.error))

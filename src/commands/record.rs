@@ -21,7 +21,7 @@ use crate::export::SnapshotSource;
 use crate::local::{self, Asked, Recorded};
 use crate::measure::Snapshot;
 use crate::present::format;
-use crate::recording::{self, End, Ending, Recorder, Recording, Start};
+use crate::recording::{self, End, Ending, Recorder, Recording, Start, LONGEST, SECOND, SHORTEST};
 use crate::server::{Client, SETTINGS};
 use crate::ui::top::Interval;
 
@@ -49,12 +49,9 @@ pub(super) struct RecordArgs {
     labels: Vec<(String, String)>,
 }
 
-/// The longest recording. `report` and `compare` read the whole file into memory.
-const LONGEST_RECORDING: Duration = Duration::from_secs(3600);
-
 /// Parses the length of a recording.
 fn duration(text: &str) -> Result<Duration, ValueError> {
-    let is_possible = |time: &Duration| (Duration::from_secs(1)..=LONGEST_RECORDING).contains(time);
+    let is_possible = |time: &Duration| (Duration::from_secs(1)..=LONGEST).contains(time);
     time(text).and_then(|time| Some(time).filter(is_possible).ok_or(ValueError::Duration))
 }
 
@@ -63,10 +60,6 @@ fn label(text: &str) -> Result<(String, String), ValueError> {
     let (key, value) = text.split_once('=').filter(|(key, _)| !key.trim().is_empty()).ok_or(ValueError::Label)?;
     Ok((key.trim().to_owned(), value.trim().to_owned()))
 }
-
-const SECOND: Duration = Duration::from_secs(1);
-/// The shortest remainder after the last whole second that is recorded as a second of its own.
-const SHORTEST: Duration = Duration::from_millis(100);
 
 pub(super) fn record(args: &RecordArgs) -> Result<(), Failure> {
     new_file::refuse_existing(&args.output, args.force)?;
@@ -121,6 +114,8 @@ fn record_by(mut recorded: Recorded, args: &RecordArgs) -> Result<(), Failure> {
     let runtime = session::runtime()?;
     let file = new_file::create(&args.output, args.force)?;
     let end = recorded.end().map_err(Failure::Start)?;
+    let time = format::span(args.duration);
+    log::tell(&format!("the armtrace that measures the server records it for {time}; --own-probes attaches more"));
     let written = runtime.block_on(async {
         let mut signals = Signals::new().map_err(Failure::Start)?;
         let copying = spawn_blocking(move || io::copy(&mut recorded, &mut &file));
@@ -140,7 +135,6 @@ fn record_by(mut recorded: Recorded, args: &RecordArgs) -> Result<(), Failure> {
     let ending = ending.map_or(Ending::Complete, |end| end.ending);
     let length = recording.map_or(args.duration, |recording| recording.duration());
     Progress::new(args.duration).end(ending, length, &args.output);
-    log::tell("the armtrace that measures the server has recorded it; --own-probes attaches probes for it");
     Ok(())
 }
 

@@ -15,7 +15,7 @@ use rustix::io::Errno;
 
 use super::{Answer, Kept, Request, LONGEST_REQUEST};
 use crate::export::SnapshotSource;
-use crate::recording::{Ending, Recent, Recorder, Start};
+use crate::recording::{Ending, Recent, Recorder, Start, LONGEST, SECOND};
 
 /// The modes of the folder and of a socket in it.
 const FOLDER_MODE: u32 = 0o750;
@@ -26,12 +26,6 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The most clients that are answered at a time. A recording is an answer.
 const MOST_CLIENTS: usize = 8;
-
-/// The longest recording.
-const LONGEST: Duration = Duration::from_secs(3600);
-
-/// The length of a second of a recording.
-const SECOND: Duration = Duration::from_secs(1);
 
 /// Returns the servers whose past is kept now.
 pub type Sources = dyn Fn() -> Vec<Past> + Send + Sync;

@@ -13,6 +13,8 @@ mod schema;
 pub mod table;
 mod writer;
 
+use std::time::Duration;
+
 pub use frame::{FormatError, VERSION};
 pub use reader::{read, Recording};
 pub(crate) use reader::{LEAST_BURSTS, LEAST_SAMPLED};
@@ -28,3 +30,10 @@ pub use crate::measure::checksum::record::ChecksumKey;
 pub use crate::measure::cpu::record::{CpuKey, OrderingKey};
 pub use crate::measure::latch::record::{CallsiteKey, Handed, HandoffKey, LatchDelta, LatchKey, PageKey};
 pub use crate::measure::latch::report::Bucket;
+
+/// The longest recording. `report` and `compare` read the whole file into memory.
+pub(crate) const LONGEST: Duration = Duration::from_secs(3600);
+/// The length of a second of a recording, as far as it can be kept.
+pub(crate) const SECOND: Duration = Duration::from_secs(1);
+/// The shortest remainder after the last whole second that is a second of its own.
+pub(crate) const SHORTEST: Duration = Duration::from_millis(100);

@@ -209,6 +209,8 @@ fn several_recordings_are_several_servers() {
     let address =
         line.trim_end().rsplit("://").next().unwrap().trim_end_matches("/metrics").replace("localhost", "127.0.0.1");
     let scraped = |path: &str| get(&address, path).map(|answer| answer.body);
+    // All is played by then; an answer before would be given again for a second.
+    std::thread::sleep(Duration::from_millis(300));
     let (all, only_b) = (scraped("/metrics"), scraped("/metrics?target=b%2Fx"));
     replay.kill().unwrap();
     replay.wait().unwrap();

@@ -109,16 +109,16 @@ where
     for<'a> &'a [R]: RecordWriter<R>,
 {
     let failed = |why| ExportError::Write { path: path.to_owned(), why };
+    fs::create_dir_all(path.parent().unwrap_or(Path::new("."))).map_err(failed)?;
     let mut file = beside(path).map_err(failed)?;
     encode(file.as_file_mut(), rows).map_err(|why| ExportError::Encode { path: path.to_owned(), why })?;
     file.persist(path).map_err(|error| failed(error.error))?;
     Ok(())
 }
 
-/// Creates a file under another name in the folder of `path`, and the folder.
-fn beside(path: &Path) -> io::Result<NamedTempFile> {
-    let folder = path.parent().unwrap_or(Path::new("."));
-    fs::create_dir_all(folder)?;
+/// Creates a file under another name in the folder of `path`, which becomes that file once it is whole.
+pub(crate) fn beside(path: &Path) -> io::Result<NamedTempFile> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     tempfile::Builder::new().permissions(Permissions::from_mode(MODE)).tempfile_in(folder)
 }
 

@@ -65,6 +65,9 @@ become_root() {
     done
 }
 
+# failed_tests: prints the names of the tests that failed, from what cargo test has printed.
+failed_tests() { sed -n '/^failures:$/,/^test result: /s/^    \([a-z0-9_]*::[a-z0-9_:]*\)$/\1/p'; }
+
 # tracing_obstacle: prints why nothing can be traced here, as far as this can be told before armtrace is built; otherwise
 # nothing.
 tracing_obstacle() {

@@ -237,7 +237,8 @@ fn a_part_that_fails_is_the_last_and_in_the_summary() {
 #[test]
 fn the_tests_that_failed_are_found_in_what_was_printed() {
     let machine = Machine::new(&[], &[]);
-    let printed = "test pages::a ... FAILED\ntest pages::b ... ok\n\nfailures:\n\n---- pages::a stdout ----\n    0.2s\n\
+    let printed =
+        "test pages::a ... FAILED\ntest pages::b ... ok\n\nfailures:\n\n---- pages::a stdout ----\n    0.2s\n\
                    Error: x\n   0: live::pages::a\n\nfailures:\n    pages::a\n    top::c_2::d\n\n\
                    test result: FAILED. 1 passed; 2 failed\n\n    not::this\n";
     let output = machine.run(&format!(". {LAB}/lib.sh; printf %s '{printed}' | failed_tests"));

@@ -1,6 +1,5 @@
 //! The agent on one server: its measurements, attached, and the snapshot of what they counted.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::Arc;
@@ -18,7 +17,7 @@ use crate::memory;
 use crate::model::ProbeStatus;
 use crate::names::Namer;
 use crate::recording::{Recent, Start, SECOND};
-use crate::server::{cpu_time_ns, has_shadow_stack, is_another_armtrace, Target};
+use crate::server::{cpu_time_ns, has_shadow_stack, is_another_armtrace, SettingsAt, Target};
 use crate::symbols::PerImage;
 use crate::worker::{side_by_side, Stop, Worker};
 
@@ -143,9 +142,7 @@ impl Agent {
         }
         take_out_leftovers(target.pid);
         let plan = plan(&target, &options)?;
-        let is_kept = !options.keep.is_zero();
-        let start = is_kept.then(|| Start::here(&target, BTreeMap::new(), options.without_probes));
-        let recent = start.map(|start| Arc::new(Recent::new(start, options.keep)));
+        let recent = (!options.keep.is_zero()).then(|| Arc::new(recent(&target, &options)));
         let target = Arc::new(target);
         let namer = Namer::new(&target);
         let topology = Machine::this().topology(options.domains);
@@ -376,6 +373,13 @@ fn take_out_leftovers(pid: i32) {
         Ok(n) => tracing::warn!("breakpoints that a killed tracer had left in the server's code, now taken out: {n}"),
         Err(error) => tracing::warn!("cannot see whether killed tracers left breakpoints: {error:#}"),
     }
+}
+
+/// Returns where to keep what is measured on this server.
+fn recent(target: &Target, options: &Options) -> Recent {
+    let settings = SettingsAt::of(target);
+    let start = Start::here(target, settings.read(), options.without_probes);
+    Recent::new(start, options.keep).with_settings(move || settings.read())
 }
 
 /// Plans the sites of latch waits.

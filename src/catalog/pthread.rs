@@ -110,8 +110,8 @@ pub struct MetadataLock {
 pub struct LockArray {
     /// The array's name.
     pub symbol: &'static str,
-    /// Returns the size of an element, in bytes.
-    pub stride: fn(Arch) -> u64,
+    /// How many elements it has. Their size differs between versions and architectures; that of the array shows it.
+    pub elements: u64,
     /// The name of the mutexes.
     pub lock: &'static str,
 }
@@ -177,6 +177,10 @@ pub fn lock_starts(kind: Kind, word: u64) -> Vec<u64> {
     }
 }
 
+/// The object has nothing but room for the largest number of instances (`MAX_TABLE_CACHES`).
+const TABLE_CACHE_INSTANCES: &[LockArray] =
+    &[LockArray { symbol: "table_cache_manager", elements: 64, lock: "LOCK_table_cache" }];
+
 pub(super) static MYSQL: Pthread = Pthread {
     class: PsiClass { to_class: 32, to_name: 24 },
     prlock_counters: 24,
@@ -192,12 +196,7 @@ pub(super) static MYSQL: Pthread = Pthread {
             "LOCK_pfs_tracing_callback",
         ],
     )],
-    arrays: &[LockArray {
-        symbol: "table_cache_manager",
-        // The mutex is followed by a hash table, a list, and a number of tables.
-        stride: |arch| if matches!(arch, Arch::X86_64) { 0x90 } else { 0x98 },
-        lock: "LOCK_table_cache",
-    }],
+    arrays: TABLE_CACHE_INSTANCES,
     tracked: &["_Z18mutex_enter_inlineI11PolicyMutexI12OSTrackMutexI13GenericPolicyEEEvPT_N2ut8LocationE"],
     // The name that the same mutex had as an instrument of MySQL 5.6.
     owners: &[("os_event", "wait/synch/mutex/innodb/event_os_mutex")],
@@ -240,12 +239,7 @@ pub(super) static MYSQL_5_6: Pthread = Pthread {
     owners: OS_EVENT,
     metadata_lock: MetadataLock { lock: 392, text: 4 },
     exceptions: &[("mysys", &["COND_alarm", "LOCK_alarm"]), ("sql", &["THR_LOCK_servers"])],
-    arrays: &[LockArray {
-        symbol: "table_cache_manager",
-        // Read from its debug information; it was built for no other architecture.
-        stride: |_| 168,
-        lock: "LOCK_table_cache",
-    }],
+    arrays: TABLE_CACHE_INSTANCES,
     ..OLD_MARIADB
 };
 

@@ -22,7 +22,7 @@ use crate::local::{self, Asked, Recorded};
 use crate::measure::Snapshot;
 use crate::present::format;
 use crate::recording::{self, End, Ending, Recorder, Recording, Start, LONGEST, SECOND, SHORTEST};
-use crate::server::{Client, SETTINGS};
+use crate::server::{Client, SettingsAt, SETTINGS};
 use crate::ui::top::Interval;
 
 #[derive(Args, Clone, Debug)]
@@ -68,7 +68,9 @@ pub(super) fn record(args: &RecordArgs) -> Result<(), Failure> {
     }
     let target = session::open(args.pid, &args.attach, Writes::File)?;
     let (mut client, settings) = connect(args)?.unzip();
-    let start = Start::here(&target, settings.unwrap_or_default(), args.attach.no_probes);
+    let mut known = SettingsAt::of(&target).read();
+    known.extend(settings.unwrap_or_default());
+    let start = Start::here(&target, known, args.attach.no_probes);
     let mut session = Session::attach(target, &args.attach, None, Duration::ZERO)?;
     let attached = session.agent.source().snapshot().latch;
     let labels = args.labels.iter().cloned().collect();

@@ -22,6 +22,6 @@ pub fn metadata_lock_event(image: &Image) -> String {
 pub fn is_in_lock_array(image: &Image, array: &LockArray, addr: u64) -> bool {
     image.symbol(array.symbol).is_some_and(|s| {
         let from = addr.wrapping_sub(s.addr);
-        from < s.size && from % (array.stride)(image.arch()) == 0
+        from < s.size && from.checked_rem(s.size / array.elements) == Some(0)
     })
 }

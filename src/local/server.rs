@@ -185,7 +185,7 @@ fn answer(client: &UnixStream, sources: &Sources) -> io::Result<()> {
         Ok(Request::Record { pid, duration_ms, labels }) => {
             let Some((recent, source)) = measured(sources, pid) else { return send(client, &not_measured(pid)) };
             send(client, &Answer::Recording)?;
-            let start = Start { labels, ..recent.start().clone() };
+            let start = Start { labels, ..recent.start_now() };
             record(client, source.as_ref(), &recent, start, LONGEST.min(Duration::from_millis(duration_ms)))
         }
         Err(why) => send(client, &Answer::Failed(format!("not a request that this armtrace knows: {why}"))),

@@ -8,15 +8,13 @@ use crate::attach::stacks_are_shown;
 use crate::host::Machine;
 use crate::measure::Snapshot;
 use crate::model::{TargetInfo, BUCKET_BOUNDS_NS};
-use crate::server::{settings, Memory, Target};
+use crate::server::Target;
 
 impl Start {
-    /// Returns what is known of a server before anything is measured. `said` are settings that the server reports,
-    /// which override those read from its memory; `sampled` says whether waits are read from the threads' stacks alone.
-    pub fn here(target: &Target, said: BTreeMap<String, String>, sampled: bool) -> Start {
+    /// Returns what is known of a server with these settings before anything is measured. `sampled` says whether waits
+    /// are read from the threads' stacks alone.
+    pub fn here(target: &Target, settings: BTreeMap<String, String>, sampled: bool) -> Start {
         let info = target.info();
-        let mut known = settings(&target.image, &Memory::new(target.pid), target.bias);
-        known.extend(said);
         Start {
             armtrace: env!("CARGO_PKG_VERSION").to_owned(),
             began_ms: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64),
@@ -28,7 +26,7 @@ impl Start {
                 arch: info.arch,
                 build_id: info.build_id,
                 symbol_source: info.symbol_source,
-                settings: known,
+                settings,
             },
             labels: BTreeMap::new(),
             bounds_ns: BUCKET_BOUNDS_NS.to_vec(),

@@ -3,7 +3,7 @@
 //! They are kept as files that follow each other: dropping the oldest one needs no change to the others. Whoever asks
 //! gets them all, and [joins](super::join) them.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::time::{Duration, SystemTime};
 
@@ -21,9 +21,14 @@ const PART: Duration = Duration::from_secs(60);
 /// with 16 threads takes some 3 KB.
 const MOST_BYTES_A_SECOND: usize = (4 << 20) / 900;
 
+/// Reads the settings that a server has now; none that cannot be read.
+type ReadSettings = dyn Fn() -> BTreeMap<String, String> + Send + Sync;
+
 /// What was measured on one server lately.
 pub struct Recent {
     start: Start,
+    /// Settings may change while a server runs, so each file has those of its beginning.
+    settings: Box<ReadSettings>,
     /// How much of the past is kept.
     keep: Duration,
     most_bytes: usize,
@@ -57,12 +62,25 @@ impl Recent {
     /// Keeps nothing yet. `start` is what is known of the server and its host.
     pub fn new(start: Start, keep: Duration) -> Recent {
         let seconds = keep.max(PART).as_secs() as usize;
-        Recent { start, keep, most_bytes: seconds * MOST_BYTES_A_SECOND, parts: Mutex::default() }
+        let settings = Box::new(BTreeMap::new);
+        Recent { start, settings, keep, most_bytes: seconds * MOST_BYTES_A_SECOND, parts: Mutex::default() }
     }
 
-    /// Returns what is known of the server and its host.
+    /// Takes settings that may have changed from here, whenever a file begins.
+    pub fn with_settings(self, read: impl Fn() -> BTreeMap<String, String> + Send + Sync + 'static) -> Recent {
+        Recent { settings: Box::new(read), ..self }
+    }
+
+    /// Returns what was known of the server and its host at first.
     pub fn start(&self) -> &Start {
         &self.start
+    }
+
+    /// Returns the same for a recording that begins now, with the settings that the server has now.
+    pub fn start_now(&self) -> Start {
+        let mut start = self.start.clone();
+        start.server.settings.extend((self.settings)());
+        start
     }
 
     /// Returns how far back it reaches.
@@ -168,7 +186,7 @@ impl Recent {
     /// Begins a file of what is counted after `before`.
     fn open(&self, parts: &mut Parts, before: &Snapshot, now: &Snapshot) {
         let began = SystemTime::now() - now.elapsed.saturating_sub(before.elapsed);
-        let start = self.start.clone().beginning(began, now);
+        let start = self.start_now().beginning(began, now);
         parts.until = before.elapsed;
         parts.open = Recorder::begin_after(before, Vec::new(), &start).ok().map(|open| (before.elapsed, open));
     }

@@ -32,7 +32,7 @@ pub use process::{
 };
 pub use programs::Programs;
 pub use running::{processes_like_servers, running_server, running_servers, RunningServer};
-pub use settings::{settings, SETTINGS};
+pub use settings::{SettingsAt, SETTINGS};
 pub use threads::{Balancing, NumaThreads};
 
 use std::io;

@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::Memory;
-use crate::discovery::number;
-use crate::symbols::Image;
+use super::{Memory, Target};
+use crate::discovery::{number, Number};
 
 /// The names of the settings in MySQL, MariaDB or both. A recording contains those that the server has.
 pub const SETTINGS: &[&str] = &[
@@ -39,21 +38,33 @@ pub const SETTINGS: &[&str] = &[
     "thread_handling",
 ];
 
-/// Reads InnoDB's numeric and boolean settings from the memory of the process that runs `image`, which is loaded `bias`
-/// above its link-time addresses. InnoDB registers them without the `innodb_` prefix.
-pub fn settings(image: &Image, memory: &Memory, bias: u64) -> BTreeMap<String, String> {
-    let pointers = image.static_pointers();
-    let read = |name: &&str| {
-        let number = number(image, &pointers, name.strip_prefix("innodb_")?)?;
-        let addr = number.addr.wrapping_add(bias);
-        let value = match number.size {
-            1 => switch(memory.array::<1>(addr)?[0])?.to_owned(),
-            4 => memory.u32(addr)?.to_string(),
-            _ => memory.u64(addr)?.to_string(),
+/// Where a server has InnoDB's numeric and boolean settings in its memory.
+#[derive(Debug)]
+pub struct SettingsAt {
+    memory: Memory,
+    places: Vec<(&'static str, Number)>,
+}
+
+impl SettingsAt {
+    /// Finds them in this server. InnoDB registers them without the `innodb_` prefix.
+    pub fn of(target: &Target) -> SettingsAt {
+        let pointers = target.image.static_pointers();
+        let place = |name: &&'static str| {
+            let found = number(&target.image, &pointers, name.strip_prefix("innodb_")?)?;
+            Some((*name, Number { addr: found.addr.wrapping_add(target.bias), ..found }))
         };
-        Some(((*name).to_owned(), value))
-    };
-    SETTINGS.iter().filter_map(read).collect()
+        SettingsAt { memory: Memory::new(target.pid), places: SETTINGS.iter().filter_map(place).collect() }
+    }
+
+    /// Reads those that can be read: none if the process has ended.
+    pub fn read(&self) -> BTreeMap<String, String> {
+        let value = |number: &Number| match number.size {
+            1 => switch(self.memory.array::<1>(number.addr)?[0]).map(str::to_owned),
+            4 => Some(self.memory.u32(number.addr)?.to_string()),
+            _ => Some(self.memory.u64(number.addr)?.to_string()),
+        };
+        self.places.iter().filter_map(|(name, number)| Some(((*name).to_owned(), value(number)?))).collect()
+    }
 }
 
 /// Formats a switch as `SHOW VARIABLES` does.

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use armtrace::catalog::Naming;
-use armtrace::discovery;
+use armtrace::discovery::{self, is_in_lock_array};
 use armtrace::isa::decode;
 use armtrace::names::{locks, Instruments, Key, Locks, MariadbRules, MysqlRules};
 use armtrace::symbols::Image;
@@ -414,4 +414,20 @@ fn the_rwlock_of_a_metadata_lock_has_the_kind_of_its_release() {
         assert_eq!(discovery::metadata_lock_event(&image), NEW);
     }
     assert_eq!(discovery::metadata_lock_event(&mariadb_amd64()), OLD);
+}
+
+/// The instances of MySQL's table cache, whose size differs between builds, have one name. The sizes were read from the
+/// disassembly of `Table_cache_manager::destroy`.
+#[test]
+fn all_instances_of_the_table_cache_are_one_latch() {
+    let lab = [("mysql-5.7", 0xb0), ("mysql-8.0.12", 0x78), ("mysql-8.0.31", 0x78)];
+    let lab = lab.map(|(server, size)| (lab_image(server), size));
+    for (image, size) in lab.into_iter().chain([(mysql_amd64(), 0x90), (mysql_arm64(), 0x98)]) {
+        let array = &discovery::family(&image).expect("a known family").pthread.arrays[0];
+        let from = image.symbol(array.symbol).expect("the table cache");
+        let found: Vec<u64> = (0..from.size).filter(|at| is_in_lock_array(&image, array, from.addr + at)).collect();
+        let expected: Vec<u64> = (0..64).map(|instance| instance * size).collect();
+        assert_eq!(found, expected, "instances of {size} bytes");
+        assert!(!is_in_lock_array(&image, array, from.addr + from.size), "behind the last instance");
+    }
 }

@@ -48,7 +48,8 @@ fn recorded(server: &Server, case: &Case) -> Result<(Report, String)> {
     Ok((report, prints(&["report", &file.display().to_string()])?))
 }
 
-fn check(case: &Case) -> Result<()> {
+/// Returns the report before the remedy.
+fn check(case: &Case) -> Result<Report> {
     let args = case.args.iter().map(|arg| (*arg).to_owned()).collect();
     let server = Server::start(case.release, &Options { args, ..Options::default() })?;
     let (before, text) = recorded(&server, case)?;
@@ -73,12 +74,12 @@ fn check(case: &Case) -> Result<()> {
         rates[1]
     );
     ensure!(figures[1] <= case.falls_to * figures[0], "{figures:?}: {text}");
-    Ok(())
+    Ok(before)
 }
 
 #[test]
 fn a_small_table_cache_is_told_and_a_larger_one_helps() -> Result<()> {
-    check(&Case {
+    let before = check(&Case {
         release: Release::MYSQL_8_0_31,
         args: &["--table-open-cache=10"],
         test: "oltp_read_only",
@@ -86,7 +87,10 @@ fn a_small_table_cache_is_told_and_a_larger_one_helps() -> Result<()> {
         entry: "table-cache",
         follow: "SET GLOBAL table_open_cache = 4000",
         falls_to: 0.5,
-    })
+    })?;
+    let names: Vec<_> = before.latch.latches.iter().map(|latch| &latch.latch).collect();
+    ensure!(!names.iter().any(|name| name.contains("table_cache_manager")), "instances without a name: {names:?}");
+    Ok(())
 }
 
 #[test]
@@ -101,6 +105,7 @@ fn a_contended_hash_index_is_told_and_turning_it_off_helps() -> Result<()> {
         follow: "SET GLOBAL innodb_adaptive_hash_index = OFF",
         falls_to: 0.1,
     })
+    .map(drop)
 }
 
 #[test]
@@ -115,4 +120,5 @@ fn few_rollback_segments_are_told_and_more_help() -> Result<()> {
         follow: "SET GLOBAL innodb_rollback_segments = 128",
         falls_to: 0.5,
     })
+    .map(drop)
 }

@@ -116,6 +116,9 @@ fn the_past_is_what_was_measured(release: Release, kept_for: Duration) -> Result
     let programs = loaded_programs()?.len();
     let file = kept.folder.path().join("record.rec");
     let before = kept.waited()?;
+    // A setting has changed since it was attached.
+    ensure!(all.start.server.settings["innodb_io_capacity"] != "300");
+    server.query("SET GLOBAL innodb_io_capacity = 300")?;
     let mut recorder = kept.record(&server, &file, &["--duration", "5s", "--label", "threads=16"])?;
     sleep(Duration::from_secs(2));
     ensure!(loaded_programs()?.len() == programs, "more programs were loaded");
@@ -125,6 +128,7 @@ fn the_past_is_what_was_measured(release: Release, kept_for: Duration) -> Result
     ensure!(recording.end.as_ref().is_some_and(|end| end.ending == Ending::Complete), "{:?}", recording.end);
     ensure!((5.0..5.5).contains(&recording.duration().as_secs_f64()), "{:?}", recording.duration());
     ensure!(recording.start.labels["threads"] == "16");
+    ensure!(recording.start.server.settings["innodb_io_capacity"] == "300");
     let waited: f64 = before.keys().map(|latch| recorded(&recording, latch)).sum();
     println!("recorded {waited:.2} s, scrapes have {scraped:.2} s in a little more time");
     ensure!((0.6..1.02).contains(&(waited / scraped)), "{waited} s, scrapes have {scraped} s");

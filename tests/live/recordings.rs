@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{ensure, Context, Result};
 use armtrace::model::CpuClass;
 use armtrace::recording::{self, Ending, Recording, Report};
-use armtrace::server::{Memory, Target};
+use armtrace::server::{SettingsAt, Target};
 
 use lab::agent::{loaded_programs, program};
 use lab::load::Load;
@@ -91,7 +91,7 @@ fn settings(server: &Server) -> Result<BTreeMap<String, String>> {
 /// Checks the settings read from the server's memory against those that it reports.
 fn settings_are_right(server: &Server, at_least: &[&str]) -> Result<()> {
     let target = Target::open(server.pid())?;
-    let read = armtrace::server::settings(&target.image, &Memory::new(server.pid()), target.bias);
+    let read = SettingsAt::of(&target).read();
     let reported = settings(server)?;
     for (name, value) in &read {
         ensure!(

@@ -1,6 +1,8 @@
 //! The past that is kept in memory: what is asked for is a recording like any other.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use armtrace::measure::latch::LatchWaits;
@@ -107,4 +109,24 @@ fn what_is_older_than_what_is_kept_is_dropped() {
     let all = asked(&recent, 3600, 1000);
     assert_eq!(all.duration(), recent.reaches());
     assert_eq!(waited(&all, 0), waited(&recorded(1000), 1000 - reaches as usize));
+}
+
+/// A setting is changed while the server is measured.
+#[test]
+fn a_recording_has_the_settings_of_its_beginning() {
+    const SETTING: &str = "innodb_spin_wait_delay";
+    let value = Arc::new(AtomicU32::new(6));
+    let now = Arc::clone(&value);
+    let read = move || BTreeMap::from([(SETTING.to_owned(), now.load(Ordering::Relaxed).to_string())]);
+    let recent = Recent::new(start(64), seconds(900)).with_settings(read);
+    busy_seconds(100).iter().for_each(|(snapshot, _)| recent.add(snapshot));
+    value.store(1, Ordering::Relaxed);
+    busy_seconds(200).iter().skip(100).for_each(|(snapshot, _)| recent.add(snapshot));
+    for (last, expected) in [(900, "6"), (40, "1")] {
+        let settings = asked(&recent, last, 200).start.server.settings;
+        assert_eq!(settings[SETTING], expected, "the last {last} s");
+        // What cannot be read now is as it was.
+        assert!(start(64).server.settings.keys().all(|name| settings.contains_key(name)), "{settings:?}");
+    }
+    assert_eq!(recent.start_now().server.settings[SETTING], "1");
 }

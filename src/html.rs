@@ -14,7 +14,7 @@ p { margin: .3rem 0 } .soft { color: var(--soft) }
 details { border-left: 4px solid var(--line); padding: .1rem .8rem; margin: .5rem 0 } details.cost { border-color: var(--cost) }
 ul { margin: .3rem 0 } div { overflow-x: auto } li.cost::marker { color: var(--cost) }
 table { border-collapse: collapse; font-size: .9em; font-variant-numeric: tabular-nums }
-th, td { padding: .25rem .35rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap }
+th, td { padding: .25rem .3rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap }
 th { font-weight: 600; color: var(--soft); white-space: normal; vertical-align: bottom } th:first-child, td:first-child { text-align: left }
 code { font-size: .9em }
 @media (max-width: 40rem) {
@@ -25,11 +25,23 @@ svg { display: block } svg text { font: 11px system-ui, sans-serif; fill: var(--
 svg .more { stroke: var(--cost); fill: var(--cost); stroke-width: 2 }
 svg .less { stroke: var(--bar); fill: var(--bar); stroke-width: 2 }
 svg .axis { stroke: var(--line) } svg .law { fill: none; stroke: var(--soft) }
+svg .cells { stroke: var(--bar); stroke-width: 16 }
+svg .a { stroke: var(--bar); stroke-width: 2; fill: var(--bar); fill-opacity: .15 }
+svg .b { stroke: var(--cost); stroke-width: 2; fill: none; stroke-dasharray: 5 3 }
+.charts { display: flex; flex-wrap: wrap; gap: 1.2rem 2rem } figure { margin: 0; width: 21rem; max-width: 100% }
+figcaption { font-size: .85em; overflow-wrap: anywhere } .key { display: inline-block; vertical-align: middle }
+nav { display: flex } nav a { flex: none; box-sizing: border-box; padding: .3rem; border: 1px solid var(--line); font-size: 11px; overflow: hidden }
+a { color: var(--bar) } .part { display: none; scroll-margin-top: 26rem } .part:target { display: block } .part a { margin-left: 1rem }
 ";
+
+/// What a page may load: nothing. Its style is within it.
+const POLICY: &str =
+    "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'";
 
 /// Returns the page of a report, a comparison or an audit.
 pub fn page(title: &str, body: &Markup) -> String {
-    document(title, STYLE, body)
+    let policy = html! { meta http-equiv="Content-Security-Policy" content=(POLICY); };
+    document_with(title, STYLE, &policy, body)
 }
 
 /// Returns a page with a style sheet of its own.

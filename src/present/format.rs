@@ -110,6 +110,36 @@ pub fn date(ms: u64) -> String {
     moment.map_or("at an unknown time".to_string(), |moment| moment.strftime("%Y-%m-%d %H:%M UTC").to_string())
 }
 
+/// Formats a time of the day in UTC, given in milliseconds since 1970: `20:30:05`.
+pub fn clock(ms: u64) -> String {
+    let s = ms / 1000 % 86_400;
+    format!("{:02}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60)
+}
+
+/// Formats a span of time between two moments, given in milliseconds since 1970: `2026-11-24 20:30:05 to 20:31:05 UTC`.
+/// The second has a date of its own if it is on another day.
+pub fn period(from_ms: u64, to_ms: u64) -> String {
+    let day = |ms: u64| {
+        let moment = i64::try_from(ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
+        moment.map(|moment| moment.strftime("%Y-%m-%d").to_string())
+    };
+    match (day(from_ms), day(to_ms)) {
+        (Some(from), Some(to)) if from == to => format!("{from} {} to {} UTC", clock(from_ms), clock(to_ms)),
+        (Some(from), Some(to)) => format!("{from} {} to {to} {} UTC", clock(from_ms), clock(to_ms)),
+        _ => "at an unknown time".to_owned(),
+    }
+}
+
+/// Formats the bound of a bucket, in seconds, which is a short number: `64µs`.
+pub fn bound(seconds: f64) -> String {
+    match seconds {
+        ..1e-6 => format!("{:.0}ns", seconds * 1e9),
+        ..1e-3 => format!("{:.0}µs", seconds * 1e6),
+        ..1.0 => format!("{:.0}ms", seconds * 1e3),
+        _ => format!("{seconds}s"),
+    }
+}
+
 /// Returns a server's name as its vendor writes it.
 pub fn flavor(flavor: &str) -> &str {
     match flavor {
@@ -143,6 +173,14 @@ pub fn wrap(text: &str, width: usize) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn periods_have_dates_and_a_zone() {
+        let began = 1_795_552_205_000;
+        assert_eq!(period(began, began + 60_000), "2026-11-24 20:30:05 to 20:31:05 UTC");
+        assert_eq!(period(began, began + 4 * 3_600_000), "2026-11-24 20:30:05 to 2026-11-25 00:30:05 UTC");
+        assert_eq!(period(u64::MAX - 1, u64::MAX), "at an unknown time");
+    }
 
     #[test]
     fn durations_have_the_unit_that_fits() {

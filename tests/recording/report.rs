@@ -374,13 +374,58 @@ fn the_html_page_is_self_contained_and_escapes_names() {
     let mut start = start(64);
     start.host.name = "<script>alert(1)</script>&\"".to_owned();
     let page = Html(&Report::new(&read(&file(&start, &[(busy(2), None)], Some(Ending::Complete))))).to_string();
-    for part in ["<svg", "class=\"bar\"", "lock0lock.cc:5872", "<title>armtrace report: MySQL 9.7.4"] {
+    for part in
+        ["default-src 'none'", "<svg", "class=\"bar\"", "lock0lock.cc:5872", "<title>armtrace report: MySQL 9.7.4"]
+    {
         assert!(page.contains(part), "{part}");
     }
     for outside in ["<script", "http://", "https://", "url(", "@import", " src="] {
         assert!(!page.contains(outside), "{outside}");
     }
     assert!(page.contains("&lt;script&gt;alert(1)&lt;/script&gt;&amp;&quot;"));
+}
+
+/// Returns an hour in which every figure of 60 latches with long names changes each second, with 10 call sites each.
+fn busy_hour() -> Vec<(Snapshot, Option<u64>)> {
+    let name = |i: u64| format!("wait/synch/sxlock/innodb/a_latch_that_has_quite_a_long_name_{i}");
+    // Anything irregular.
+    let noise = |n: u64, i: u64| (n * 2_654_435_761 + i * 40_503) % 1_000_003;
+    let row = |n: u64, i: u64| {
+        let mut row = latch(&name(i), Kind::Sxlock, Mode::X, 1, 1);
+        row.waits.buckets = [n * (i + 1); 25];
+        (row.waits.count, row.waits.sum_ns) = (25 * n * (i + 1), (n * 1_000_003 + noise(n, i)) * (60 - i));
+        row
+    };
+    let sites = |i: u64| (0..10).map(move |site| callsite(&name(i), Mode::X, &format!("btr0cur.cc:{site}"), 1_000_000));
+    let second = |n: u64| {
+        let busy = busy(n);
+        let latch = latch::Figures {
+            waits: (0..60).map(|i| row(n, i)).collect(),
+            callsites: (0..60).flat_map(sites).collect(),
+            ..busy.latch
+        };
+        let mut cpu = busy.cpu;
+        cpu.time.iter_mut().zip(0..).for_each(|(time, i)| time.ns = n * 1_000_003 + noise(n, i));
+        (Snapshot { elapsed: Duration::from_secs(n), latch, cpu, ..busy }, Some(1000 * n))
+    };
+    (1..=3600).map(second).collect()
+}
+
+/// Pages are sent by mail and chat.
+#[test]
+fn the_page_of_an_hour_is_small_and_has_every_second() {
+    let report = Report::new(&read(&file(&start(1), &busy_hour(), Some(Ending::Complete))));
+    let page = Html(&report).to_string();
+    assert!(page.len() < 300 << 10, "{} bytes", page.len());
+    assert_eq!(page.matches("<section class=\"part\"").count(), 24, "12 of waits and 12 of CPU time");
+    let links = page.matches(" href=\"#").count();
+    assert_eq!(links, 2 * (12 + 11 + 11 + 12), "to each part, earlier, later and back");
+    for target in page.split(" href=\"#").skip(1).map(|rest| rest.split('"').next().unwrap()) {
+        assert!(page.contains(&format!(" id=\"{target}\"")), "{target}");
+    }
+    assert!(page.contains("Recorded on db1, 2026-09-21 14:13:20 to 15:13:20 UTC"), "{}", &page[..9000]);
+    let charts = page.split("<svg").skip(1).map(|chart| chart.split('>').next().unwrap());
+    assert!(charts.clone().all(|chart| chart.contains(" role=\"img\" aria-label=\"")), "a chart without a name");
 }
 
 #[test]

@@ -13,7 +13,7 @@ use crate::measure::latch::report::LatchReport;
 use crate::model::CpuClass;
 use crate::present::format;
 use crate::present::names::cut_middle;
-use crate::recording::report::{heat_map, seconds, Findings, Report, Section};
+use crate::recording::report::{seconds, timeline, Findings, Report, Section};
 use crate::recording::{Recording, Second};
 
 /// The number of functions, of instructions in functions, and of instructions listed. JSON has all.
@@ -209,7 +209,7 @@ fn page_part(cpu: &CpuReport, report: &Report) -> Markup {
     let instructions = cpu.ordering.iter().filter(|row| row.function != CpuTime::OTHER).take(HTML_ORDERING);
     html! {
         h2 { "CPUs busy, over time" }
-        (heat_map(&over_time, &report.at, "CPUs busy"))
+        (timeline("cpu", &over_time, report, "CPUs busy"))
         h2 { "CPU time" }
         (table_of_words(&["class", "share", "CPUs"], classes))
         details open {

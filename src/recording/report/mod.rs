@@ -6,14 +6,16 @@ mod findings;
 mod folded;
 mod html;
 mod text;
+mod timeline;
 
 pub use findings::Finding;
 pub(crate) use findings::{count_of, Findings};
 pub use folded::Folded;
 pub use html::Html;
-pub(crate) use html::{heat_map, what_to_do};
+pub(crate) use html::{recorded, what_to_do};
 pub(crate) use text::heading;
 pub use text::Text;
+pub(crate) use timeline::timeline;
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Debug, Formatter};

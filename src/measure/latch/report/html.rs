@@ -8,11 +8,13 @@ use crate::html::{more, table};
 use crate::model::BUCKET_BOUNDS_NS;
 use crate::present::format::{self, NOTHING};
 use crate::present::names::{cut_middle, short_names};
-use crate::recording::report::{heat_map, Report};
+use crate::recording::report::{timeline, Report};
 
-/// Rows of the heat map, latches with details, their call sites, and rows of the tables that follow. JSON has all.
+/// Rows of the heat map, latches, those with details, their call sites, and rows of the tables that follow. JSON has
+/// all.
 const HOT: usize = 15;
 const LATCHES: usize = 40;
+const DETAILS: usize = 30;
 const CALLSITES: usize = 10;
 const STATEMENTS: usize = 10;
 const ROWS: usize = 30;
@@ -22,10 +24,10 @@ pub(super) fn latches(waits: &LatchesReport, report: &Report) -> Markup {
     html! {
         @if !waits.latches.is_empty() {
             h2 { "Threads waiting, over time" }
-            (heat_map(&by_latch(&waits.latches), &report.at, "threads waiting"))
+            (timeline("waits", &by_latch(&waits.latches), report, "threads waiting"))
             h2 { "Latches" }
             (table_of_latches(&waits.latches, report.duration))
-            @for (i, latch) in waits.latches.iter().take(LATCHES).enumerate() { (one_latch(latch, i == 0)) }
+            @for (i, latch) in waits.latches.iter().take(DETAILS).enumerate() { (one_latch(latch, i == 0)) }
         }
     }
 }
@@ -106,7 +108,7 @@ fn one_latch(latch: &LatchReport, is_open: bool) -> Markup {
     html! {
         details open[is_open] {
             summary { code { (latch.latch) } " " (latch.mode.to_uppercase()) }
-            @if !latch.histogram.is_empty() { (histogram(&latch.histogram)) }
+            @if !latch.histogram.is_empty() { (histogram(latch)) }
             (table(&["call site", "share", "wait", "waits"], sites))
             @if !latch.statements.is_empty() { (statements(&latch.statements, STATEMENTS)) }
         }
@@ -136,16 +138,20 @@ fn cells(latch: &LatchReport, duration: f64) -> Vec<String> {
 }
 
 /// Returns waits by their duration.
-fn histogram(buckets: &[Bucket]) -> Markup {
+fn histogram(latch: &LatchReport) -> Markup {
     const BAR: (usize, usize) = (26, 90);
+    let buckets = &latch.histogram;
+    let time = |seconds: Option<f64>| seconds.map_or(NOTHING.to_owned(), |s| format::nanoseconds(s * 1e9));
+    let (p50, p99) = (time(latch.p50), time(latch.p99));
+    let spoken = format!("Waits for {}{} by their length: median {p50}, p99 {p99}", latch.latch, latch.in_mode());
     let most = buckets.iter().map(|bucket| bucket.waits).max().unwrap_or(0).max(1);
     let bounds: Vec<Option<f64>> = BUCKET_BOUNDS_NS.iter().map(|&ns| Some(ns as f64 / 1e9)).chain([None]).collect();
     let height = |bucket: &Bucket| (bucket.waits as f64 / most as f64 * BAR.1 as f64).max(1.0);
-    let label = |le: &Option<f64>| le.map_or("more".to_owned(), bound);
-    let of_bound = |le: &Option<f64>| buckets.iter().find(|bucket| bucket.le == *le);
+    let label = |le: &Option<f64>| le.map_or("more".to_owned(), format::bound);
+    let of_bound = |le: &Option<f64>| -> Option<&Bucket> { buckets.iter().find(|bucket| bucket.le == *le) };
     html! {
         div {
-            svg width=(bounds.len() * BAR.0 + 20) height=(BAR.1 + 22) role="img" {
+            svg width=(bounds.len() * BAR.0 + 20) height=(BAR.1 + 22) role="img" aria-label=(spoken) {
                 line.axis x1="0" x2=(bounds.len() * BAR.0) y1=(BAR.1) y2=(BAR.1) {}
                 @for (i, le) in bounds.iter().enumerate() {
                     @if let Some(bucket) = of_bound(le) {
@@ -160,15 +166,6 @@ fn histogram(buckets: &[Bucket]) -> Markup {
                 }
             }
         }
-    }
-}
-
-/// Returns a bucket's bound, which is a short number: `64µs`.
-fn bound(seconds: f64) -> String {
-    match seconds {
-        ..1e-3 => format!("{:.0}µs", seconds * 1e6),
-        ..1.0 => format!("{:.0}ms", seconds * 1e3),
-        _ => format!("{seconds}s"),
     }
 }
 

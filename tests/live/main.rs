@@ -5,6 +5,7 @@ mod advice;
 mod bad_input;
 mod budget;
 mod chaos;
+mod charts;
 mod churn;
 mod config;
 mod cost;

@@ -12,7 +12,7 @@ use armtrace::model::{CpuClass, Histogram, Kind, Mode};
 use armtrace::recording::compare::{Claim, Comparison, Dump, Html, Options, Per, Scaling, Side, Text, Unit};
 use armtrace::recording::{Ending, Start};
 
-use crate::{file, read, start};
+use crate::{file, read, sampled_recording, start};
 use lab::snapshots::{self, checksum, cpu, empty, handoffs, latch, reacquires, COND_MUTEX, INDEX, TRX};
 
 const SECONDS: u64 = 60;
@@ -480,6 +480,63 @@ fn html_comparisons_are_self_contained() {
     assert!(page.contains("&lt;b&gt;a&lt;/b&gt;") && !page.contains("<b>"), "{page}");
     for outside in ["<script", "http://", "https://", "url(", " src="] {
         assert!(!page.contains(outside), "{outside}");
+    }
+}
+
+/// Both have waits of 1 ms, B more of them: the shapes are the same.
+#[test]
+fn lengths_of_waits_are_compared_as_shares() {
+    let a = side("a", &start(1), Load { trx: 100, index: 10, queries: 1000 });
+    let b = side("b", &start(1), Load { trx: 300, index: 0, queries: 1000 });
+    let comparison = Comparison::new(&a, &b, Options::default());
+    let [trx, index] = &comparison.distributions[..] else { panic!("{:?}", comparison.distributions) };
+    assert_eq!((trx.latch.as_str(), index.latch.as_str()), (TRX, INDEX));
+    let shares: Vec<_> = trx.buckets.iter().map(|bucket| (bucket.le, bucket.shares)).collect();
+    assert_eq!(shares, [(Some(0.001), [1.0, 1.0])]);
+    assert_eq!((index.buckets[0].shares, index.waits[1], index.p99[1]), ([1.0, 0.0], 0, None));
+    let page = Html(&comparison).to_string();
+    for words in [
+        "<h3>How long these waits took</h3>",
+        "aria-label=\"Waits for wait/synch/mutex/innodb/trx_mutex by their length. A: median ",
+        "p99 995µs, 100 waits per 1,000 statements. B: median",
+        " B: no waits",
+        "Recorded on db1, 2026-09-21 14:13:20 to 14:14:20 UTC · threads=1",
+    ] {
+        assert!(page.contains(words), "{words:?} is not in:\n{page}");
+    }
+    assert!(!page.contains("~ marks"), "nothing is estimated");
+}
+
+#[test]
+fn estimated_lengths_are_marked() {
+    let seconds = |trx: u64| -> Vec<(Snapshot, Option<u64>)> {
+        let second = |second: u64| {
+            let row = times(latch(TRX, Kind::Mutex, Mode::None, 1, 1_000_000), trx * second);
+            let waits = vec![LatchWaits { estimated_ns: row.waits.sum_ns / 4, ..row }];
+            let elapsed = Duration::from_secs(second);
+            (Snapshot { elapsed, latch: latch::Figures { waits, ..empty().latch }, ..empty() }, Some(1000 * second))
+        };
+        (1..=SECONDS).map(second).collect()
+    };
+    let [a, b] = [100, 300]
+        .map(|trx| Side::of_recording("<b>", &read(&file(&start(1), &seconds(trx), Some(Ending::Complete))), None));
+    let comparison = Comparison::new(&a, &b, Options::default());
+    assert_eq!(comparison.distributions[0].estimated, [0.25, 0.25]);
+    let page = Html(&comparison).to_string();
+    for words in ["~ marks what is partly estimated", "p99 ~995µs, ~100 waits per 1,000 statements. B: median ~"] {
+        assert!(page.contains(words), "{words:?} is not in:\n{page}");
+    }
+}
+
+/// Looks at stacks know no single wait, and neither do dumps.
+#[test]
+fn unknown_lengths_are_not_drawn() {
+    let counted = side("b", &start(1), Load { trx: 300, index: 10, queries: 1000 });
+    let sampled = Side::of_recording("a", &sampled_recording(60), None);
+    for sides in [[&sampled, &counted], [&counted, &sampled]] {
+        let comparison = Comparison::new(sides[0], sides[1], Options::default());
+        assert!(!comparison.changes.is_empty() && comparison.distributions.is_empty());
+        assert!(!Html(&comparison).to_string().contains("How long these"));
     }
 }
 

@@ -5,13 +5,14 @@ use std::fmt::{self, Display, Formatter};
 
 use maud::{html, Markup};
 
+use super::distributions::charts;
 use super::side::About;
 use super::slopes::slopes;
 use super::text::{cells, figures, grown, interval, sentences, shares, times};
-use super::{title, Comparison, Growth, Row, Scaling};
+use super::{throughput, title, Comparison, Growth, Row, Scaling};
 use crate::html::{list, more, page, table, table_of_words};
 use crate::present::format::{self, NOTHING};
-use crate::recording::report::what_to_do;
+use crate::recording::report::{recorded, what_to_do};
 
 /// The most rows of each table. JSON has all of them.
 const ROWS: usize = 100;
@@ -43,12 +44,13 @@ impl Display for Html<'_, Comparison> {
 }
 
 fn about(letter: &str, about: &About) -> Markup {
-    let labels: Vec<String> = about.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    let labels = about.labels.iter().map(|(key, value)| format!("{key}={value}"));
+    let length = format!("{:.0} s recorded", about.duration);
+    let recorded = about.began_ms.map_or(length, |from| recorded(&about.host, from, about.duration));
+    let facts: Vec<String> = [recorded].into_iter().chain(labels).collect();
     html! {
         h1 { (letter) ": " (title(about)) }
-        @if about.duration > 0.0 {
-            p.soft { (format!("{:.0} s recorded {}", about.duration, labels.join(" "))) }
-        }
+        @if about.duration > 0.0 { p.soft { (facts.join(" · ")) } }
     }
 }
 
@@ -78,6 +80,7 @@ fn changes(comparison: &Comparison) -> Markup {
         } @else {
             (slopes(comparison))
             (latches(comparison, &comparison.changes))
+            (charts(comparison))
         }
         @if !comparison.unclear.is_empty() {
             h2 { "Not clear" }
@@ -129,7 +132,7 @@ impl Display for Html<'_, Scaling> {
         let body = html! {
             h1 { "Scaling by " (scaling.by) }
             (list(&scaling.findings))
-            (chart(scaling))
+            (throughput::chart(scaling))
             (points(scaling))
             @if !scaling.growing.is_empty() {
                 h2 { "Latches for which a statement waits longer" }
@@ -167,42 +170,4 @@ fn growing(scaling: &Scaling) -> Markup {
         (growth.latch.clone(), waiting.chain(rest).collect())
     };
     table(&titles, scaling.growing.iter().take(ROWS).map(row))
-}
-
-/// Returns a chart of throughput by number: dots for what was measured, a line for the law.
-fn chart(scaling: &Scaling) -> Markup {
-    const SIZE: (f64, f64) = (700.0, 260.0);
-    let most_n = scaling.points.iter().map(|point| point.n).fold(1.0, f64::max);
-    let throughputs = scaling.points.iter().flat_map(|point| [Some(point.throughput), point.law]);
-    let most = throughputs.flatten().fold(0.0, f64::max) * 1.05;
-    let place = |n: f64, throughput: f64| (n / most_n * SIZE.0 + 10.0, (1.0 - throughput / most) * SIZE.1 + 5.0);
-    let (zero, right) = (place(0.0, 0.0), place(most_n, 0.0));
-    html! {
-        div {
-            svg width=(SIZE.0 + 60.0) height=(SIZE.1 + 30.0) role="img" {
-                line.axis x1=(zero.0) y1=(zero.1) x2=(right.0) y2=(right.1) {}
-                @if let Some(law) = scaling.law {
-                    polyline.law points=(curve(most_n, |n| place(n, law.throughput(n)))) {}
-                }
-                @for point in &scaling.points {
-                    @let (x, y) = place(point.n, point.throughput);
-                    circle.bar cx=(format!("{x:.1}")) cy=(format!("{y:.1}")) r="4" {
-                        title { (point.n) ": " (format::count(point.throughput)) "/s" }
-                    }
-                    text x=(format!("{:.1}", x - 5.0)) y=(format!("{:.1}", zero.1 + 15.0)) { (point.n) }
-                }
-            }
-        }
-    }
-}
-
-/// Returns the points of a curve from 1 to `most`, as SVG has them.
-fn curve(most: f64, place: impl Fn(f64) -> (f64, f64)) -> String {
-    const STEPS: usize = 100;
-    let numbers = (0..=STEPS).map(|i| most * i as f64 / STEPS as f64).filter(|n| *n >= 1.0);
-    let points = numbers.map(|n| {
-        let (x, y) = place(n);
-        format!("{x:.1},{y:.1}")
-    });
-    points.collect::<Vec<_>>().join(" ")
 }

@@ -1,5 +1,6 @@
 //! Compares two systems: the waits of each per second, per statement or per CPU, and how certain the difference is.
 
+mod distributions;
 mod html;
 mod ps;
 mod scaling;
@@ -7,7 +8,9 @@ mod side;
 mod slopes;
 mod stats;
 mod text;
+mod throughput;
 
+pub use distributions::{Distribution, SharesOfBucket};
 pub use html::Html;
 pub use ps::{Dump, PsError, Unit};
 pub use scaling::{Growth, Point, Scaling, ScalingError};
@@ -338,6 +341,8 @@ pub struct Comparison {
     pub all: Row,
     /// Latches whose waits clearly differ, or that only one of the two waits for; the largest difference first.
     pub changes: Vec<Row>,
+    /// How long the waits took for the first of these latches; empty unless both have that.
+    pub distributions: Vec<Distribution>,
     /// All other latches, in the same order.
     pub unclear: Vec<Row>,
     /// Waits to reacquire the mutex of a condition variable after a wake-up, the largest difference first; empty if one
@@ -383,7 +388,7 @@ impl Comparison {
         let sides = [a, b];
         let per = options.per.unwrap_or_else(|| usual_unit(sides));
         let latches = rows(sides, |side| Some(&side.latches), per);
-        let (unclear, changes) = latches.into_iter().partition(|row| row.claim == Claim::Unclear);
+        let (unclear, changes): (Vec<Row>, Vec<Row>) = latches.into_iter().partition(|row| row.claim == Claim::Unclear);
         let throughput = Pair::new(&a.throughput().unwrap_or_default(), &b.throughput().unwrap_or_default());
         let (settings, barriers) = (unlike(sides.map(|side| &side.about.settings)), barriers(sides));
         let mut comparison = Comparison {
@@ -395,6 +400,7 @@ impl Comparison {
             cost_performance: cost_performance(throughput, sides, options.price),
             server_cpu: server_cpu(sides),
             all: Row::new("all latches", sides, |side| Some(&side.all), per),
+            distributions: distributions::distributions(sides, &changes),
             changes,
             unclear,
             reacquires: rows(sides, |side| side.reacquires.as_ref(), per),

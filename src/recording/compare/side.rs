@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
+use super::distributions::{lengths as lengths_of_waits, Lengths};
 use super::{Dump, Per, Sample, SideParts, LEAST_HOSTS, LEAST_SAMPLES};
 use crate::advice::{self, Advised};
 use crate::measure::checksum;
@@ -34,6 +35,10 @@ pub struct About {
     pub cores: Option<f64>,
     /// The CPUs' highest clock, in GHz; `None` if it is not known.
     pub ghz: Option<f64>,
+    /// The name of the host; empty if there is not one.
+    pub host: String,
+    /// When recording began, in milliseconds since 1970, UTC; `None` if that is not known.
+    pub began_ms: Option<u64>,
     /// The length of the recording, in seconds; 0 for a dump of which it is not known.
     pub duration: f64,
     /// What the figures are of, if they come from Prometheus.
@@ -138,6 +143,8 @@ pub struct Side {
     /// Contention by latch, all modes together.
     pub(super) latches: BTreeMap<String, Series>,
     pub(super) all: Series,
+    /// How long the waits took, by latch; `None` if that is not known.
+    pub(super) waits_by_length: Option<BTreeMap<String, Lengths>>,
     /// Waits to reacquire the mutex of a condition variable after a wake-up, which are in none of the above; `None` if
     /// the recording has no such figures.
     pub(super) reacquires: Option<BTreeMap<String, Series>>,
@@ -177,6 +184,8 @@ impl Side {
                 settings: server.settings.clone(),
                 cores: Some(host.server_cpus.unwrap_or(host.cpus)).filter(|n| *n > 0).map(f64::from),
                 ghz: host.ghz,
+                host: host.name.clone(),
+                began_ms: Some(recording.start.began_ms),
                 duration: recording.duration().as_secs_f64(),
                 fleet: None,
             },
@@ -185,6 +194,7 @@ impl Side {
             server_cpu: each(|second| second.server_cpu_ns).map(|cpu| cpu.iter().map(|ns| ns / 1e9).collect()),
             latches: BTreeMap::new(),
             all: empty(lengths.len()),
+            waits_by_length: lengths_of_waits(recording),
             reacquires: recording.start.reacquires_seen.then(|| reacquires(recording)),
             cpu: seconds_by_class(recording),
             ordering: OrderingSide::new(recording),
@@ -239,6 +249,7 @@ impl Side {
             server_cpu: None,
             latches,
             all,
+            waits_by_length: None,
             reacquires: None,
             cpu: BTreeMap::new(),
             ordering: None,

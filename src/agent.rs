@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use crate::attach::{self, Budget, Costs, MissingPrivilege};
 use crate::export::SnapshotSource;
 use crate::host::{Domains, Machine};
-use crate::measure::latch::{self, Allowed, LatchCollector, Latches, NoProbe, Plan, StatementDetail};
+use crate::measure::latch::{self, Allowed, LatchCollector, Latches, NoProbe, Plan, PlanCache, StatementDetail};
 use crate::measure::watchpoint::WatchpointAccount;
 use crate::measure::{Attached, Attaching, Later, Measurement, More, Snapshot};
 use crate::memory;
@@ -37,6 +37,8 @@ pub struct Options {
     pub domains: Domains,
     /// How much of the past is kept; zero for none.
     pub keep: Duration,
+    /// Where the sites that were found in a program are kept for the next attachment, if anywhere.
+    pub plans: Option<PlanCache>,
     /// The measurements in addition to waits for latches, if any.
     pub more: Option<More>,
 }
@@ -386,7 +388,10 @@ fn recent(target: &Target, options: &Options) -> Recent {
 fn plan(target: &Target, options: &Options) -> Result<Arc<Plan>, AttachError> {
     static PLANS: PerImage<Allowed, Plan> = PerImage::new();
     let allowed = allowed(target.pid, options.max_overhead);
-    let plan = PLANS.of(&target.image, allowed, || latch::plan(&target.image, target.family, allowed));
+    let plan = PLANS.of(&target.image, allowed, || match &options.plans {
+        Some(plans) => plans.plan(&target.image, target.family, allowed),
+        None => latch::plan(&target.image, target.family, allowed),
+    });
     if plan.sites.is_empty() && !options.without_probes && !target.family.wait_functions.is_empty() {
         let (flavor, symbols) = (target.flavor.as_str(), target.image.symbol_source().as_str());
         let server = format!("{flavor} {}, symbols: {symbols}", target.version);

@@ -16,6 +16,7 @@ use anyhow::{Context, Result};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::ProgramMut;
 use rustix::thread::futex;
+use serde::{Deserialize, Serialize};
 use strum::{EnumIter, IntoEnumIterator, IntoStaticStr};
 
 use super::clock::{attach_clock, open_own_clock};
@@ -73,7 +74,7 @@ const BATCHES: usize = 5;
 const ATTEMPTS: usize = 5;
 
 /// The kinds of probe that differ in cost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, EnumIter)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, EnumIter, Serialize, Deserialize)]
 #[strum(serialize_all = "lowercase")]
 pub enum ProbeClass {
     /// A uprobe on an instruction that the kernel emulates.

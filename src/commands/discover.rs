@@ -124,6 +124,7 @@ fn options(args: &AttachArgs, keep: Duration) -> Options {
         statements: args.statements,
         domains: args.handoffs,
         keep,
+        plans: args.plans(),
         more: Some(more),
     }
 }

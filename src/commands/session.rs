@@ -19,7 +19,7 @@ use super::Failure;
 use crate::agent::{Agent, Options};
 use crate::attach::{self, Writes};
 use crate::host::Domains;
-use crate::measure::latch::StatementDetail;
+use crate::measure::latch::{PlanCache, StatementDetail};
 use crate::measure::statements::StatementCounter;
 use crate::measure::More;
 use crate::server::{Access, Client, Target};
@@ -42,6 +42,9 @@ pub(super) struct AttachArgs {
     /// Largest share of the server's CPU time that probes may take
     #[arg(long, default_value = MAX_OVERHEAD, value_name = "SHARE", value_parser = share)]
     pub max_overhead: f64,
+    /// Folder of what is found in programs, or off
+    #[arg(long, value_name = "DIR")]
+    pub cache_dir: Option<PathBuf>,
     /// Attach no probe: look at threads' stacks
     #[arg(long)]
     pub no_probes: bool,
@@ -71,6 +74,15 @@ impl AttachArgs {
         let none = AttachArgs::augment_args(clap::Command::new("none")).get_matches_from(["none"]);
         // The URL may be in the environment.
         self.mysql.is_none() && AttachArgs::from_arg_matches(&none).is_ok_and(|none| none == *self)
+    }
+
+    /// Returns where the sites that were found in programs are kept, if anywhere.
+    pub fn plans(&self) -> Option<PlanCache> {
+        match &self.cache_dir {
+            None => Some(PlanCache::usual()),
+            Some(folder) if folder.as_os_str() == "off" => None,
+            Some(folder) => Some(PlanCache::below(folder)),
+        }
     }
 
     /// Returns how to ask the server, if it is to be asked.
@@ -141,6 +153,7 @@ impl Session {
             statements: args.statements,
             domains: args.handoffs,
             keep,
+            plans: args.plans(),
             more: Some(more),
         };
         let agent = Agent::attach(target, options)?;

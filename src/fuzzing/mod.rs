@@ -10,7 +10,7 @@ mod services;
 pub type Examine = fn(&[u8]);
 
 /// Everything that is fuzzed, by the name of its folder of seeds.
-pub const TARGETS: [(&str, Examine); 13] = [
+pub const TARGETS: [(&str, Examine); 14] = [
     ("audit", programs::audit),
     ("code", programs::code),
     ("debugdata", readers::debugdata),
@@ -19,6 +19,7 @@ pub const TARGETS: [(&str, Examine); 13] = [
     ("http", services::http),
     ("kernel", readers::kernel),
     ("memory", programs::memory),
+    ("plan", programs::kept_plan),
     ("program", programs::program),
     ("recording", recordings::recording),
     ("statement", readers::statement),
@@ -67,7 +68,7 @@ mod tests {
 
     #[test]
     fn seeds_that_are_read_do_no_harm() {
-        repeat(&["debugdata", "dump", "kernel", "recording", "symbols"]);
+        repeat(&["debugdata", "dump", "kernel", "plan", "recording", "symbols"]);
     }
 
     #[test]

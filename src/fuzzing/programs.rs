@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::{fs, io};
 
 use foldhash::{HashMap, HashMapExt};
@@ -13,7 +13,7 @@ use crate::analysis::{futex_waits, Function, Pointers};
 use crate::audit::{self, Html, Text};
 use crate::discovery::{self, spin_functions, wrapper_returns, Layout};
 use crate::measure::latch::stacks::unwind::{Registers, Stack, Unwinder};
-use crate::measure::latch::{plan, pthread_rows, Allowed};
+use crate::measure::latch::{examine_kept_plan, plan, pthread_rows, Allowed};
 use crate::names::{locks, Identity, Instruments, Namer, PageKey};
 use crate::server::{hostile, Target};
 use crate::symbols::{self, frame, DebugRoots, Image, Settings};
@@ -140,6 +140,13 @@ pub(super) fn memory(input: &[u8]) {
         let key = PageKey::Index { space: small, index: number, level: 0 };
         namer.pages(&[key, PageKey::Plain { space: small, kind: small as u16 }]);
     }
+}
+
+/// A file in the folder of kept plans, or its contents behind a valid checksum.
+pub(super) fn kept_plan(input: &[u8]) {
+    static IMAGE: OnceLock<Image> = OnceLock::new();
+    let image = IMAGE.get_or_init(|| image(SERVERS[0]).expect("a program"));
+    examine_kept_plan(input, image, discovery::family(image).expect("a server"));
 }
 
 /// An unwind table, registers and a stack. The first byte chooses the program, whose table the input replaces from the

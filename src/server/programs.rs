@@ -2,20 +2,15 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Weak};
 
 use super::{exe_path, unusable, OpenError};
 use crate::discovery;
-use crate::symbols::{self, DebugRoots, Image, Settings, Trial};
+use crate::symbols::{self, DebugRoots, FileIdentity, Image, Settings, Trial};
 
 /// The programs of servers that are open.
 #[derive(Default)]
-pub struct Programs(HashMap<File, (Weak<Image>, Arc<Vec<Trial>>)>);
-
-/// What a file with other contents does not have: its device, its number on that, its size, and the time of its last
-/// change in seconds and nanoseconds. A program that runs cannot be written to.
-type File = (u64, u64, u64, i64, i64);
+pub struct Programs(HashMap<FileIdentity, (Weak<Image>, Arc<Vec<Trial>>)>);
 
 impl Programs {
     /// Returns the program of process `pid` with its symbols, and where these were searched.
@@ -24,7 +19,7 @@ impl Programs {
     /// Fails when it cannot be read, or when the symbol file that the user named is not this program's.
     pub fn of(&mut self, pid: i32, settings: &Settings) -> Result<(Arc<Image>, Arc<Vec<Trial>>), OpenError> {
         self.0.retain(|_, (image, _)| image.strong_count() > 0);
-        let file = fs::metadata(exe_path(pid)).ok().map(|f| (f.dev(), f.ino(), f.size(), f.ctime(), f.ctime_nsec()));
+        let file = fs::metadata(exe_path(pid)).ok().map(|file| FileIdentity::of(&file));
         let known =
             file.and_then(|file| self.0.get(&file)).and_then(|(image, trials)| Some((image.upgrade()?, trials)));
         if let Some((image, trials)) = known {

@@ -5,8 +5,9 @@
 //! more than its symbol table.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -14,6 +15,7 @@ use gimli::{BaseAddresses, CieOrFde, EhFrame, EhFrameHdr, EndianSlice, LittleEnd
 use object::elf;
 use object::read::elf::{ElfFile64, FileHeader, ProgramHeader, Rela, SectionHeader};
 use object::{Object, ObjectSection, ReadRef};
+use serde::{Deserialize, Serialize};
 use strum::IntoStaticStr;
 
 use super::loaded::Loaded;
@@ -139,6 +141,29 @@ pub enum Mismatch {
     Addresses,
 }
 
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Returns the GNU build ID of the program that this process runs, in hexadecimal; empty if there is none.
+pub fn own_build_id() -> String {
+    let own = File::open("/proc/self/exe").and_then(|file| Mapped::running(&file, MAX_PROGRAM)).ok();
+    let found = own.as_ref().and_then(|own| Some(Loaded::parse(own).ok()?.build_id()));
+    hexadecimal(&found.unwrap_or_default())
+}
+
+/// What a file with other contents does not have: its device, its number on that, its size, and the time of its last
+/// change in seconds and nanoseconds. A program that runs cannot be written to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct FileIdentity(u64, u64, u64, i64, i64);
+
+impl FileIdentity {
+    /// Returns the identity of the file with this metadata.
+    pub fn of(file: &Metadata) -> FileIdentity {
+        FileIdentity(file.dev(), file.ino(), file.size(), file.ctime(), file.ctime_nsec())
+    }
+}
+
 fn or_none(build_id: &str) -> &str {
     if build_id.is_empty() {
         "none"
@@ -204,7 +229,7 @@ impl BuildIdentity {
 
     /// Returns the GNU build ID in hexadecimal; empty if there is none.
     pub fn build_id(&self) -> String {
-        self.build_id.iter().map(|b| format!("{b:02x}")).collect()
+        hexadecimal(&self.build_id)
     }
 
     /// Checks whether symbols of `other` are symbols of this program, by build ID and by the location of the code: a
@@ -290,6 +315,8 @@ struct Segment {
 /// A server binary.
 pub struct Image {
     data: Mapped,
+    /// `None` for a copy.
+    file: Option<FileIdentity>,
     identity: BuildIdentity,
     source: SymbolSource,
     symbol_file: Option<PathBuf>,
@@ -326,9 +353,10 @@ impl Image {
     /// Fails like [`Image::open`].
     pub fn open_running(path: &Path) -> Result<Image, ImageError> {
         let shown = path.display().to_string();
-        let mapped = File::open(path).and_then(|file| Mapped::running(&file, MAX_PROGRAM));
-        let data = mapped.map_err(|source| ImageError::Open { path: shown.clone(), source })?;
-        Image::parse(data, &shown)
+        let mapped = File::open(path)
+            .and_then(|file| Ok((FileIdentity::of(&file.metadata()?), Mapped::running(&file, MAX_PROGRAM)?)));
+        let (file, data) = mapped.map_err(|source| ImageError::Open { path: shown.clone(), source })?;
+        Ok(Image { file: Some(file), ..Image::parse(data, &shown)? })
     }
 
     /// Indexes a copy of an ELF file that others may write to, as a server's library in a container. `shown` is how
@@ -339,6 +367,11 @@ impl Image {
     pub fn of_copy(file: &File, shown: &str, most: u64) -> Result<Image, ImageError> {
         let data = Mapped::copy(file, most).map_err(|source| ImageError::Open { path: shown.to_owned(), source })?;
         Image::parse(data, shown)
+    }
+
+    /// Returns which file it is that a process runs; `None` for a copy of any other file.
+    pub fn file_identity(&self) -> Option<FileIdentity> {
+        self.file
     }
 
     /// Returns the size of the file, in bytes.
@@ -395,6 +428,7 @@ impl Image {
             damage,
             own_symbols,
             data,
+            file: None,
             got,
             imports,
         };

@@ -24,7 +24,10 @@ pub use debug_roots::{is_deleted, DebugRoots};
 pub(crate) use debuginfod::root_certs;
 pub use debuginfod::{Debuginfod, DebuginfodError, FailedRequest, RequestError};
 pub use frame::{frame, stack_pointer, unwind, Frame, Unwind};
-pub use image::{Arch, BuildIdentity, Damage, Image, ImageError, Malformed, Mismatch, OtherMachine, SymbolSource};
+pub use image::{
+    own_build_id, Arch, BuildIdentity, Damage, FileIdentity, Image, ImageError, Malformed, Mismatch, OtherMachine,
+    SymbolSource,
+};
 pub use per_image::PerImage;
 pub use root_folder::{open_regular, RootFolder};
 pub use signature::{parameter_types, parameters, Parameter};

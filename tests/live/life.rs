@@ -1,11 +1,12 @@
 //! Attaching and detaching: the server must not notice, and nothing may stay behind.
 
+use std::collections::BTreeSet;
 use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
 
-use lab::agent::{changed_sites, loaded_programs, quickest_name, Agent, Sample};
+use lab::agent::{by_latch, changed_sites, loaded_programs, quickest_name, Agent, Sample};
 use lab::load::Load;
 use lab::machine::patience;
 use lab::releases::Release;
@@ -177,6 +178,77 @@ fn names_latches_within_a_second_of_its_start() -> Result<()> {
     let first = quickest_name(&server, limit)?;
     // The limit is generous, because the load keeps both cores of a small machine busy.
     ensure!(first < limit, "the first named latch came after {first:?}");
+    load.stop()?;
+    server.stop()
+}
+
+/// The most time that a program which was analysed before may take, as a part of what its analysis took.
+const KEPT: f64 = 0.2;
+
+/// What an agent found in the program, and the microseconds that it took.
+struct Looked {
+    was_kept: bool,
+    micros: f64,
+    first_name: Duration,
+    probes: BTreeSet<String>,
+}
+
+impl Looked {
+    fn new(agent: &Agent) -> Result<Looked> {
+        let first_name = agent.first_name()?;
+        let log = agent.errors()?;
+        let after = |words: &str| log.split_once(words)?.1.split(' ').next()?.parse().ok();
+        let (analysed, kept) = (after("the program was analysed in "), after("analysed before, which was read in "));
+        let samples = agent.scrape()?;
+        let probes = samples.iter().filter(|sample| sample.name == "armtrace_probe_hits_total");
+        Ok(Looked {
+            was_kept: analysed.is_none(),
+            micros: analysed.or(kept).with_context(|| format!("no analysis in {log}"))?,
+            first_name,
+            probes: probes.filter_map(|sample| sample.labels.get("probe").cloned()).collect(),
+        })
+    }
+}
+
+/// Returns the names of the latches with the most waits.
+fn most_waited(agent: &Agent) -> Result<BTreeSet<String>> {
+    let mut latches: Vec<_> = by_latch(&agent.scrape()?, "armtrace_latch_wait_seconds_count").into_iter().collect();
+    latches.sort_by(|a, b| b.1.total_cmp(&a.1));
+    Ok(latches.into_iter().take(3).map(|(latch, _)| latch).filter(|latch| latch.starts_with("wait/")).collect())
+}
+
+#[test]
+fn a_program_that_was_analysed_is_not_analysed_again() -> Result<()> {
+    let server = Server::start(Release::MARIADB_11_4, &Options::default())?;
+    let mut load = Load::start(&server, "oltp_update_index", 16)?;
+    load.wait_running()?;
+    let folder = tempfile::tempdir()?;
+    let args = ["--cache-dir".as_ref(), folder.path().as_os_str(), "--log-level".as_ref(), "armtrace=debug".as_ref()];
+    let agent = Agent::attach_with(&server, &args)?;
+    let (first, latches) = (Looked::new(&agent)?, most_waited(&agent)?);
+    agent.stop()?;
+    ensure!(!first.was_kept && !first.probes.is_empty() && !latches.is_empty());
+    let mut quickest = Duration::MAX;
+    for _ in 0..4 {
+        let agent = Agent::attach_with(&server, &args)?;
+        let again = Looked::new(&agent)?;
+        println!(
+            "{:?}, then {:?}; analysis {} µs, then {} µs",
+            first.first_name, again.first_name, first.micros, again.micros
+        );
+        ensure!(again.was_kept && again.probes == first.probes, "{:?}", again.probes);
+        ensure!(again.micros < KEPT * first.micros, "{} µs after {} µs", again.micros, first.micros);
+        wait_for("the same latches", Duration::from_secs(5), || {
+            let samples = by_latch(&agent.scrape()?, "armtrace_latch_wait_seconds_count");
+            Ok(latches.iter().all(|latch| samples.contains_key(latch)).then_some(()))
+        })?;
+        agent.stop()?;
+        quickest = quickest.min(again.first_name);
+        if quickest < first.first_name {
+            break;
+        }
+    }
+    ensure!(quickest < first.first_name, "{quickest:?}, and {:?} the first time", first.first_name);
     load.stop()?;
     server.stop()
 }

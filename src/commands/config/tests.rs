@@ -92,6 +92,7 @@ const VALUES: &[(&str, &str)] = &[
     ("listen", "127.0.0.1:1"),
     ("web.config.file", "/z"),
     ("allowed-hosts", "a,b"),
+    ("cache-dir", "/w"),
     ("no-probes", ""),
     ("watch", "log_sys"),
     ("accept-crash-risk", ""),

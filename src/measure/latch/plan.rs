@@ -1,12 +1,17 @@
 //! Plans which sites to probe: the catalog's wait functions, found in this binary by analysis of its code.
 
 mod inlined;
+mod kept;
 
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
+#[cfg(any(test, fuzzing))]
+pub(crate) use self::kept::examine;
+use self::kept::packed;
+pub use self::kept::PlanCache;
 use crate::analysis::{self, Condition, EndKind, Location, Site, Slow, WaitSites};
 use crate::attach::ProbeClass;
 use crate::audit::spin_hint;
@@ -27,7 +32,7 @@ const MAX_PROBES: usize = types::limit::MAX_PROBES.0 as usize;
 pub(super) const MAX_FUNCTIONS: usize = types::limit::MAX_FUNCTIONS.0 as usize;
 
 /// A wait function whose waits are not measured.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[error("{function} is not measured: {why}")]
 pub struct Gap {
@@ -38,6 +43,7 @@ pub struct Gap {
 }
 
 /// What will be attached to a server, and what could not be planned.
+#[derive(Serialize, Deserialize)]
 pub struct Plan {
     /// The sites to attach to.
     pub sites: Vec<PlannedSite>,
@@ -60,15 +66,18 @@ pub struct Plan {
     /// The wait functions that are inlined, including their spinning, by index in the catalog.
     inlined: Vec<u8>,
     /// What each wait function's waits are for, by index in the catalog.
+    #[serde(with = "packed::each")]
     pub(super) kinds: [types::latch_kinds; MAX_FUNCTIONS],
     /// What threads with a cell of the sync array wait for: the kinds by number, and all others.
     pub(super) cells: Cells,
 }
 
 /// The kinds of wait that cells of the sync array distinguish.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Cells {
+    #[serde(with = "packed::each")]
     pub kinds: Vec<types::latch_kind>,
+    #[serde(with = "packed::optional")]
     pub rest: Option<types::latch_kind>,
 }
 
@@ -80,7 +89,7 @@ impl Cells {
 }
 
 /// Sites that are counted together: one site of a wait function, or those of all inlined waits.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PlannedProbe {
     /// The name, for example `mutex_enter_inline:begin`.
     pub name: String,
@@ -92,6 +101,7 @@ pub struct PlannedProbe {
 }
 
 /// A wait function.
+#[derive(Serialize, Deserialize)]
 pub struct PlannedFunction {
     /// A short and stable name.
     pub label: String,
@@ -106,6 +116,7 @@ pub struct PlannedFunction {
 }
 
 /// One probe site.
+#[derive(Serialize, Deserialize)]
 pub struct PlannedSite {
     /// The name, for example `mutex_enter_inline:begin`.
     pub name: String,
@@ -121,6 +132,7 @@ pub struct PlannedSite {
     pub at_return: bool,
     /// Sites with the same number are the beginnings and ends of the same waits; none is useful without the others.
     pub(super) wait: usize,
+    #[serde(with = "packed")]
     pub(super) site: types::site,
 }
 
@@ -182,7 +194,7 @@ impl Plan {
 pub const EVERY_ROUND: f64 = 20.0;
 
 /// What may be used on a process, beyond probes on plain instructions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Allowed {
     /// Return probes, where no better end of a wait is found.
     pub uretprobes: bool,

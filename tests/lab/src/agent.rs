@@ -137,6 +137,7 @@ impl Agent {
         Ok((agent, reader))
     }
 
+    /// Starts it without the folder in which plans are kept: tests are of what this build finds in programs.
     fn start(mut command: Command, which: Which, dir: TempDir, out: Stdio, args: &[&OsStr]) -> Result<Agent> {
         let address = format!("127.0.0.1:{}", free_port()?);
         let started = Instant::now();
@@ -144,6 +145,7 @@ impl Agent {
             .args(which.arguments())
             .args(["--listen", &address])
             .args(args)
+            .env("ARMTRACE_CACHE_DIR", "off")
             .stdin(Stdio::null())
             .stdout(out)
             .stderr(File::create(dir.path().join("err"))?)

@@ -228,27 +228,18 @@ fn a_program_that_was_analysed_is_not_analysed_again() -> Result<()> {
     let (first, latches) = (Looked::new(&agent)?, most_waited(&agent)?);
     agent.stop()?;
     ensure!(!first.was_kept && !first.probes.is_empty() && !latches.is_empty());
-    let mut quickest = Duration::MAX;
-    for _ in 0..4 {
-        let agent = Agent::attach_with(&server, &args)?;
-        let again = Looked::new(&agent)?;
-        println!(
-            "{:?}, then {:?}; analysis {} µs, then {} µs",
-            first.first_name, again.first_name, first.micros, again.micros
-        );
-        ensure!(again.was_kept && again.probes == first.probes, "{:?}", again.probes);
-        ensure!(again.micros < KEPT * first.micros, "{} µs after {} µs", again.micros, first.micros);
-        wait_for("the same latches", Duration::from_secs(5), || {
-            let samples = by_latch(&agent.scrape()?, "armtrace_latch_wait_seconds_count");
-            Ok(latches.iter().all(|latch| samples.contains_key(latch)).then_some(()))
-        })?;
-        agent.stop()?;
-        quickest = quickest.min(again.first_name);
-        if quickest < first.first_name {
-            break;
-        }
-    }
-    ensure!(quickest < first.first_name, "{quickest:?}, and {:?} the first time", first.first_name);
+    let agent = Agent::attach_with(&server, &args)?;
+    let again = Looked::new(&agent)?;
+    println!("{:?}, then {:?} to the first name", first.first_name, again.first_name);
+    println!("{} µs, then {} µs for the analysis", first.micros, again.micros);
+    ensure!(again.was_kept && again.probes == first.probes, "{:?}", again.probes);
+    // Not the time to the first name: on a busy machine it varies by more than the analysis takes.
+    ensure!(again.micros < KEPT * first.micros, "{} µs after {} µs", again.micros, first.micros);
+    wait_for("the same latches", Duration::from_secs(5), || {
+        let samples = by_latch(&agent.scrape()?, "armtrace_latch_wait_seconds_count");
+        Ok(latches.iter().all(|latch| samples.contains_key(latch)).then_some(()))
+    })?;
+    agent.stop()?;
     load.stop()?;
     server.stop()
 }

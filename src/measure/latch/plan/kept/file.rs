@@ -158,8 +158,8 @@ fn has_all<'a>(numbers: impl Iterator<Item = &'a usize>, count: usize) -> bool {
     numbers.into_iter().eq(0..count)
 }
 
-/// Reads a file, and its contents as if the checksum were right, and checks what is read against a program. For fuzzing,
-/// which finds neither checksums nor keys.
+/// Reads a file, and its contents as if the checksum were right, and checks what is read against a program. For
+/// fuzzing, which finds neither checksums nor keys.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn examine(file: &[u8], image: &Image, family: &Family) {
     let with_sum = [&MARK[..], &crc32fast::hash(file).to_le_bytes(), file].concat();

@@ -15,8 +15,7 @@ use rustix::process::geteuid;
 
 use super::Unusable;
 
-/// The most files, and the most bytes of one and of all. The plan that is known to be largest, of a MariaDB with hundreds
-/// of inlined waits, has less than half of the bytes of one.
+/// The most files, and the most bytes of one and of all.
 const MOST_FILES: usize = 16;
 pub(super) const MOST_BYTES: u64 = 512 << 10;
 const MOST_BYTES_OF_ALL: u64 = 8 << 20;

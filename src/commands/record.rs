@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use clap::Args;
 use tokio::task::spawn_blocking;
@@ -72,9 +72,10 @@ pub(super) fn record(args: &RecordArgs) -> Result<(), Failure> {
     known.extend(settings.unwrap_or_default());
     let start = Start::here(&target, known, args.attach.no_probes);
     let mut session = Session::attach(target, &args.attach, None, Duration::ZERO)?;
-    let attached = session.agent.source().snapshot().latch;
-    let labels = args.labels.iter().cloned().collect();
-    let start = Start { labels, sleeps_seen: attached.sleeps_seen, places: attached.domains, ..start };
+    // Attaching may take long on a busy machine. Times count from when probes did.
+    let attached = session.agent.source().snapshot();
+    let start = start.beginning(SystemTime::now() - attached.elapsed, &attached);
+    let start = Start { labels: args.labels.iter().cloned().collect(), ..start };
     let file = new_file::create(&args.output, args.force)?;
     let queries = client.as_mut().map(Client::queries).transpose()?;
     let recorder = Recorder::begin(file, &start, queries).map_err(|why| cannot_write(&args.output, why))?;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 use super::config::ConfigArgs;
 use super::discover;
@@ -186,6 +187,9 @@ impl Shown {
     }
 }
 
+/// When the table is drawn for the first time. Rates of less than a second say nothing.
+const FIRST: Duration = Duration::from_secs(1);
+
 /// The longest that drawing the last figures may take.
 const LONGEST_DRAWING: Duration = Duration::from_millis(500);
 
@@ -209,7 +213,7 @@ async fn show(source: Arc<dyn SnapshotSource>, url: String, mut last: oneshot::R
         return tracing::info!("metrics are served on {url}");
     }
     let mut view = LiveView::new(io::stdout().is_terminal(), &url);
-    let mut ticks = tokio::time::interval(view.interval());
+    let mut ticks = tokio::time::interval_at(Instant::now() + FIRST, view.interval());
     let mut is_last = false;
     while !is_last {
         is_last = tokio::select! {

@@ -1,7 +1,7 @@
 //! Who held the latches, in a report.
 
 use std::collections::BTreeMap;
-use std::fmt::{self, Formatter, Write};
+use std::fmt::{self, Formatter};
 
 use maud::{html, Markup};
 use serde::Serialize;
@@ -132,21 +132,24 @@ impl LatchHolders {
 
     /// Returns what the holder did: `had no CPU 41%, ran 30%`.
     fn states_in_words(&self) -> String {
-        let words = |state: &str| HolderState::from_name(state).map_or("", HolderState::in_words);
         let of = |row: &HolderStateReport| format!("{} {}", words(row.state), format::percent(row.share));
         self.states.iter().map(of).collect::<Vec<_>>().join(", ")
     }
 }
 
 impl HolderPlace {
-    /// Returns where it was, and what it waited for: `row_ins_clust → wait/synch/mutex/innodb/trx_mutex`.
+    /// Returns what it did and where, and what it waited for:
+    /// `had no CPU at row_ins_clust → wait/synch/mutex/innodb/trx_mutex 12%`.
     fn in_words(&self) -> String {
-        let site = self.site.as_deref().unwrap_or(NOTHING);
-        match &self.waits_for {
-            Some(latch) => format!("{site} → {latch}"),
-            None => site.to_owned(),
-        }
+        let (did, site) = (words(self.state), self.site.as_deref().unwrap_or(NOTHING));
+        let latch = self.waits_for.as_ref().map(|latch| format!(" → {latch}")).unwrap_or_default();
+        format!("{did} at {site}{latch} {}", format::percent(self.share))
     }
+}
+
+/// Returns in words what a holder did, given its label.
+fn words(state: &str) -> &'static str {
+    HolderState::from_name(state).map_or("", HolderState::in_words)
 }
 
 impl Section for HoldersReport {
@@ -158,13 +161,9 @@ impl Section for HoldersReport {
         let names = short_names(self.holders.iter().map(|row| row.latch.as_str()), usize::MAX);
         for row in self.holders.iter().take(LATCHES) {
             writeln!(f, "  {}: {}", names[row.latch.as_str()], row.states_in_words())?;
-            let mut places = String::new();
-            for place in row.places.iter().take(PLACES) {
-                let comma = if places.is_empty() { "" } else { ", " };
-                write!(places, "{comma}{} {}", place.in_words(), format::percent(place.share))?;
-            }
+            let places: Vec<String> = row.places.iter().take(PLACES).map(HolderPlace::in_words).collect();
             if !places.is_empty() {
-                writeln!(f, "    at {places}")?;
+                writeln!(f, "    {}", places.join(", "))?;
             }
         }
         match self.holders.len().saturating_sub(LATCHES) {
@@ -183,7 +182,7 @@ impl Section for HoldersReport {
                 0.0 => NOTHING.to_owned(),
                 share => format::percent(share),
             });
-            let place = row.places.first().map(|at| format!("{} {}", at.in_words(), format::percent(at.share)));
+            let place = row.places.first().map(HolderPlace::in_words);
             let cells = [format::nanoseconds(row.wait * 1e9)].into_iter().chain(shares);
             (names[row.latch.as_str()].clone(), cells.chain([place.unwrap_or_default()]).collect::<Vec<_>>())
         };
@@ -266,6 +265,7 @@ mod tests {
         let [b, a] = &all[..] else { panic!("{all:?}") };
         assert_eq!((b.latch.as_str(), b.wait, b.known_share), ("b", 10.0, 0.5));
         assert_eq!((b.places.len(), b.places[0].wait, b.share_of(HolderState::Preempted)), (1, 5.0, 0.5));
+        assert_eq!(b.places[0].in_words(), "had no CPU at write 50.0%");
         assert!(without_cpu(b).is_some_and(|text| text.contains("had no CPU for 50.0%")), "{:?}", without_cpu(b));
         assert_eq!((without_cpu(a), in_io(b)), (None, None));
         assert!(in_io(a).is_some_and(|text| text.contains("mostly in flush")));

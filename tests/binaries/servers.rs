@@ -3,21 +3,52 @@
 //! `ARMTRACE_ALL_SERVERS=1` includes the big ones.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 
 use armtrace::analysis::ThreadOffset;
 use armtrace::catalog::{Member, Naming};
 use armtrace::discovery::{self, Layout};
-use armtrace::measure::latch::{plan, Allowed, Plan};
+use armtrace::measure::latch::{plan, Allowed, Plan, PlanCache};
 use armtrace::names::{MariadbRules, MysqlRules};
 use armtrace::symbols::{Image, Parameter};
 
-use lab::binaries::{debian_mariadb, mariadb_arm64, mysql_amd64_path, mysql_arm64, open, patched, programs, stripped};
+use lab::binaries::{
+    debian_mariadb, mariadb_arm64, mysql_amd64_path, mysql_arm64, mysql_arm64_path, open, patched, programs, stripped,
+};
 
 const RW_LOCK_CREATE: &str = "_Z19rw_lock_create_funcP9rw_lock_t";
 
+const ALLOWED: Allowed = Allowed { uretprobes: true, calls: true, many_sites: true, every_round: true };
+
 fn latch_plan(image: &Image) -> Plan {
     let family = discovery::family(image).unwrap_or_else(|error| panic!("{error}"));
-    plan(image, family, Allowed { uretprobes: true, calls: true, many_sites: true, every_round: true })
+    plan(image, family, ALLOWED)
+}
+
+/// What was found in a program is the same when it is read from the folder where it is kept.
+#[test]
+fn kept_plans_are_whole() {
+    for (server, path) in programs().into_iter().chain([("mysql-arm64".to_owned(), mysql_arm64_path())]) {
+        let image = Image::open_running(&path).unwrap_or_else(|error| panic!("{server}: {error}"));
+        if image.build_id().is_empty() {
+            println!("{server}: not kept, as it has no build ID");
+            continue;
+        }
+        let family = discovery::family(&image).unwrap_or_else(|error| panic!("{server}: {error}"));
+        let folder = tempfile::tempdir().expect("a folder");
+        let looked = || {
+            let plan = PlanCache::below(folder.path()).plan(&image, family, ALLOWED);
+            let files = fs::read_dir(folder.path().join("plans")).expect("a folder of plans");
+            let file = files.map(|file| file.unwrap().metadata().unwrap()).next();
+            let file = file.unwrap_or_else(|| panic!("{server}: nothing is kept"));
+            (serde_json::to_string(&plan).expect("JSON"), file.ino(), file.len())
+        };
+        let (new, kept) = (looked(), looked());
+        println!("{server}: {} KiB", new.2 / 1024);
+        // A plan that had to be made again would be in another file.
+        assert!(new == kept, "{server}: another plan, or the file {} instead of {}", kept.1, new.1);
+    }
 }
 
 /// The offsets of the id in a mutex and in a page's mutex, those of the file and the line in an rw-lock, and the line's

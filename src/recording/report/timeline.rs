@@ -45,7 +45,8 @@ struct Part {
 /// Seconds in each second of the recording, of one row.
 struct Row<'a> {
     name: &'a str,
-    /// The amount in each second, by its length.
+    seconds: &'a [f64],
+    /// The same, divided by the length of each second.
     values: Vec<f64>,
     mean: f64,
     /// The most, and when that second ended.
@@ -80,7 +81,7 @@ pub(crate) fn timeline(
 }
 
 impl<'a> Row<'a> {
-    fn new(name: &'a str, seconds: &[f64], at: &[f64]) -> Row<'a> {
+    fn new(name: &'a str, seconds: &'a [f64], at: &[f64]) -> Row<'a> {
         let values = columns_of(seconds, at, 1);
         let (most, most_at) = values
             .iter()
@@ -88,7 +89,7 @@ impl<'a> Row<'a> {
             .fold((0.0, 0.0), |most, (&value, &at)| if value > most.0 { (value, at) } else { most });
         let length = at.last().copied().unwrap_or(0.0);
         let mean = if length > 0.0 { seconds.iter().sum::<f64>() / length } else { 0.0 };
-        Row { name, values, mean, most, most_at }
+        Row { name, seconds, values, mean, most, most_at }
     }
 }
 
@@ -119,7 +120,7 @@ impl Timeline<'_> {
     /// Returns how many seconds each column covers, and the highest value of a column.
     fn columns(&self) -> (usize, f64) {
         let step = self.at.len().div_ceil(MOST_COLUMNS).max(1);
-        let of_row = |row: &Row| coarser(&row.values, self.at, step).into_iter().fold(0.0, f64::max);
+        let of_row = |row: &Row| columns_of(row.seconds, self.at, step).into_iter().fold(0.0, f64::max);
         (step, self.rows.iter().map(of_row).fold(0.0, f64::max))
     }
 
@@ -149,7 +150,7 @@ impl Timeline<'_> {
                     g {
                         title { (row.name) ": " (self.figures(row)) }
                         text x="0" y=(y * ROW + 13) { (cut_middle(row.name, NAME)) }
-                        @for (shade, path) in cells(&coarser(&row.values, self.at, step), &ended, most, &scale, y) {
+                        @for (shade, path) in cells(&columns_of(row.seconds, self.at, step), &ended, most, &scale, y) {
                             path.cells stroke-opacity=(format!("{:.1}", shade as f64 / SHADES)) d=(path) {}
                         }
                     }
@@ -265,14 +266,6 @@ fn columns_of(seconds: &[f64], at: &[f64], step: usize) -> Vec<f64> {
         }
     };
     seconds.chunks(step).zip(at.chunks(step)).map(column).collect()
-}
-
-/// Returns the mean of each column's values, which were divided by the lengths of their seconds.
-fn coarser(values: &[f64], at: &[f64], step: usize) -> Vec<f64> {
-    let began = std::iter::once(0.0).chain(at.iter().copied());
-    let seconds: Vec<f64> =
-        values.iter().zip(at.iter().zip(began)).map(|(value, (at, began))| value * (at - began)).collect();
-    columns_of(&seconds, at, step)
 }
 
 /// Returns a row of the heat map: for each strength of the color, the lines where it has that, as SVG has them.

@@ -108,7 +108,7 @@ truth-page: setup ## docs/explanation/truth.md from docs/explanation/truth.tsv, 
 
 # On arm64 from any machine: emulated, so minutes each.
 guest: setup dist-aarch64 ## the agent on an emulated arm64 machine, alone and beside one here, as root
-	cargo test --locked --release --test live $(RUNNER) -- --test-threads=1 --nocapture guest::
+	cargo test --locked --release --test live $(RUNNER) -- --test-threads=1 --nocapture $(or $(ARGS),guest::)
 
 binaries: setup ## tests on the binaries of real servers, as root (ARGS=name picks some)
 	cargo test --locked --release --test binaries $(RUNNER) -- $(ARGS)

@@ -26,6 +26,8 @@ const CACHE_LINES: usize = 1024;
 const ROUNDS: usize = 64;
 /// The largest share of its count that an event may also count where there is nothing for it to count.
 const NOISE: f64 = 0.1;
+/// The largest number of counts of nothing. An interrupt, or a virtual CPU that its host stops, adds to one of them.
+const QUIET_TRIES: usize = 5;
 
 /// The counters of the event on trial: a thread's own, or those of the host's devices.
 struct Trial<'m> {
@@ -183,10 +185,10 @@ impl Trial<'_> {
     }
 
     /// Checks that the event counts what `with` does, and nothing of what `without` does.
-    fn judge(&self, done: &Done, with: impl FnOnce(), without: impl FnOnce()) -> Result<(), Uncounted> {
+    fn judge(&self, done: &Done, with: impl FnOnce(), without: impl Fn()) -> Result<(), Uncounted> {
         let with = self.count(with)?;
         let without = match self.scope {
-            Scope::Process => self.count(without)?,
+            Scope::Process => self.least(without, NOISE * with)?,
             // Other processes access memory all the time.
             Scope::Host => 0.0,
         };
@@ -194,6 +196,18 @@ impl Trial<'_> {
             return Ok(());
         }
         Err(Uncounted::Wrong { what: done.what.clone(), with, without })
+    }
+
+    /// Returns the smallest of some counts of the same work, or the first that is not above `enough`.
+    fn least(&self, work: impl Fn(), enough: f64) -> Result<f64, Uncounted> {
+        let mut least = f64::INFINITY;
+        for _ in 0..QUIET_TRIES {
+            least = least.min(self.count(&work)?);
+            if least <= enough {
+                break;
+            }
+        }
+        Ok(least)
     }
 
     /// Returns the count while `work` runs.
@@ -373,6 +387,18 @@ mod tests {
         let machine = Machine::this();
         let done = Done::new("1000 new pages".to_owned(), 1000, 0.9..=1.1);
         trial(&machine).judge(&done, || touch_pages(1000), || ()).unwrap();
+    }
+
+    #[test]
+    fn one_disturbed_count_of_nothing_decides_nothing() {
+        if !permitted() {
+            return;
+        }
+        let machine = Machine::this();
+        let (trial, left) = (trial(&machine), std::cell::Cell::new(1));
+        let disturbed = || touch_pages(if left.replace(0) > 0 { 500 } else { 1 });
+        let done = Done::new("1000 new pages".to_owned(), 1000, 0.9..=1.1);
+        trial.judge(&done, || touch_pages(1000), disturbed).unwrap();
     }
 
     #[test]

@@ -47,14 +47,10 @@ static __always_inline int at_site(void *ctx)
 	return 0;
 }
 
+/* Attached to the returns of functions too: a second program would take the verifier as long again.
+ */
 SEC("uprobe.multi")
 int latch_sites(void *ctx)
-{
-	return at_site(ctx);
-}
-
-SEC("uprobe.multi")
-int latch_returns(void *ctx)
 {
 	return at_site(ctx);
 }
@@ -62,12 +58,6 @@ int latch_returns(void *ctx)
 /* The same for kernels without uprobe_multi, attached site by site. */
 SEC("uprobe")
 int latch_site(void *ctx)
-{
-	return at_site(ctx);
-}
-
-SEC("uretprobe")
-int latch_return(void *ctx)
 {
 	return at_site(ctx);
 }

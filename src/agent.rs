@@ -146,10 +146,9 @@ impl Agent {
         let plan = plan(&target, &options)?;
         let recent = (!options.keep.is_zero()).then(|| Arc::new(recent(&target, &options)));
         let target = Arc::new(target);
-        let namer = Namer::new(&target);
         let topology = Machine::this().topology(options.domains);
         let Options { without_probes, statements, .. } = options;
-        let latches = Latches::attach(&target, &plan, namer, topology, without_probes, statements)
+        let latches = Latches::attach(&target, &plan, || Namer::new(&target), topology, without_probes, statements)
             .map_err(|e| AttachError::new(&target, e))?;
         let (latches, watchpoints) = (Arc::new(latches), Arc::new(WatchpointAccount::default()));
         let attached = Attaching::begin(&target, &plan, &latches, options.more.as_ref());

@@ -28,8 +28,7 @@ pub enum Unrecognized {
 /// # Errors
 /// Fails with what the program is instead.
 pub fn family(image: &Image) -> Result<&'static Family, Unrecognized> {
-    let has_first = |f: &&Family| f.wait_functions.first().is_some_and(|w| !find_wait_function(image, w).is_empty());
-    let found = FAMILIES.into_iter().find(has_first).map(|family| of_maintainer(image, family));
+    let found = with_first_wait_function(image).map(|family| of_maintainer(image, family));
     if let Some(family) = found.filter(|f| f.wait_functions.iter().any(|w| is_identified(image, w))) {
         return Ok(family);
     }
@@ -39,6 +38,17 @@ pub fn family(image: &Image) -> Result<&'static Family, Unrecognized> {
         (Some(_), _) => Err(Unrecognized::NoIdentity),
         (None, _) => Err(Unrecognized::NoWaitFunctions),
     }
+}
+
+/// Returns the family whose first wait function is in this binary. Names are looked up first: to recognize functions by
+/// their code takes a hundred times as long.
+fn with_first_wait_function(image: &Image) -> Option<&'static Family> {
+    let first =
+        |family: &Family, is_there: &dyn Fn(&WaitFunction) -> bool| family.wait_functions.first().is_some_and(is_there);
+    let is_found = |function: &WaitFunction| !find_wait_function(image, function).is_empty();
+    let named =
+        FAMILIES.into_iter().find(|family| first(family, &|function| is_named(image, function) && is_found(function)));
+    named.or_else(|| FAMILIES.into_iter().find(|family| first(family, &is_found)))
 }
 
 /// Returns the family, or MariaDB's family with the same wait functions if the program's version string says that it is

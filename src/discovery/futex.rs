@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::ops::Range;
 
-use super::variables::variable;
+use super::variables::Variables;
 use crate::analysis::{futex_waits, FutexWait};
 use crate::catalog::{FutexShape, Table};
 use crate::symbols::Image;
@@ -18,7 +18,7 @@ const SPIN_ROUNDS: &str = "sync_spin_loops";
 /// was inlined.
 pub(super) fn primitives(image: &Image) -> Vec<(Range<u64>, FutexShape)> {
     let pointers = image.static_pointers();
-    let Some(rounds) = variable(image, &pointers, Table::System, SPIN_ROUNDS) else { return Vec::new() };
+    let Some(rounds) = Variables::new(image, &pointers, Table::System).variable(SPIN_ROUNDS) else { return Vec::new() };
     let rounds = image.with_got_entries(&HashSet::from([rounds]));
     let waits = futex_waits(image);
     let entries: HashSet<u64> = waits.iter().map(|w| w.function.start).collect();

@@ -8,10 +8,21 @@ use std::collections::BTreeSet;
 use crate::catalog::{number_size, Table, FLAGS_BEFORE_NAME};
 use crate::symbols::Image;
 
-/// Returns the link-time address of the static variable that tables of this kind tie to `name`, if there is exactly
-/// one. `pointers` are the image's relative relocations, sorted.
-pub fn variable(image: &Image, pointers: &[(u64, u64)], table: Table, name: &str) -> Option<u64> {
-    single(entries(image, pointers, table, name).into_iter().map(|(_, value)| value).collect())
+/// What may be an entry of a table that ties names to static variables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Entry {
+    /// The address of the pointer to the name.
+    name_at: u64,
+    /// The address of the name.
+    name: u64,
+    /// The address of the variable.
+    variable: u64,
+}
+
+/// The static variables that a program's tables of one kind tie to names. All addresses are link-time addresses.
+pub struct Variables<'i> {
+    image: &'i Image,
+    entries: Vec<Entry>,
 }
 
 /// A number that a system variable holds.
@@ -23,27 +34,40 @@ pub struct Number {
     pub size: u8,
 }
 
-/// Returns the integer or boolean that the plugin's global system variable `name` holds, if there is exactly one.
-pub fn number(image: &Image, pointers: &[(u64, u64)], name: &str) -> Option<Number> {
-    let (name_at, addr) = single(entries(image, pointers, Table::System, name))?;
-    let flags = image.bytes(name_at.checked_sub(FLAGS_BEFORE_NAME)?, 4)?;
-    let size = number_size(u32::from_le_bytes(flags.try_into().ok()?))?;
-    Some(Number { addr, size })
-}
+impl<'i> Variables<'i> {
+    /// Finds the tables of this kind. `pointers` are the image's static pointers, sorted.
+    pub fn new(image: &'i Image, pointers: &[(u64, u64)], table: Table) -> Variables<'i> {
+        let mut targets = pointers.iter();
+        let entry = |&(name_at, name): &(u64, u64)| {
+            let value_at = name_at.checked_add(table.value_behind_name())?;
+            // Both ascend.
+            while targets.as_slice().first().is_some_and(|(at, _)| *at < value_at) {
+                targets.next();
+            }
+            let (_, variable) = *targets.as_slice().first().filter(|(at, _)| *at == value_at)?;
+            image.is_static_data(variable).then_some(Entry { name_at, name, variable })
+        };
+        Variables { image, entries: pointers.iter().filter_map(entry).collect() }
+    }
 
-/// Returns the table entries for `name`: the address of the pointer to the name, and the static variable that it is
-/// tied to.
-fn entries(image: &Image, pointers: &[(u64, u64)], table: Table, name: &str) -> BTreeSet<(u64, u64)> {
-    let mut expected = name.as_bytes().to_vec();
-    expected.push(0);
-    let is_name = |addr: u64| image.bytes(addr, expected.len()) == Some(&expected[..]);
-    let target = |at: u64| pointers.binary_search_by_key(&at, |p| p.0).ok().map(|i| pointers[i].1);
-    pointers
-        .iter()
-        .filter(|(_, to)| is_name(*to))
-        .filter_map(|(at, _)| Some((*at, target(at.checked_add(table.value_behind_name())?)?)))
-        .filter(|(_, value)| image.is_static_data(*value))
-        .collect()
+    /// Returns the address of the static variable that the tables tie to `name`, if there is exactly one.
+    pub fn variable(&self, name: &str) -> Option<u64> {
+        single(self.named(name).map(|entry| entry.variable).collect())
+    }
+
+    /// Returns the integer or boolean that the plugin's global system variable `name` holds, if there is exactly one.
+    pub fn number(&self, name: &str) -> Option<Number> {
+        let entry = single(self.named(name).collect())?;
+        let flags = self.image.bytes(entry.name_at.checked_sub(FLAGS_BEFORE_NAME)?, 4)?;
+        let size = number_size(u32::from_le_bytes(flags.try_into().ok()?))?;
+        Some(Number { addr: entry.variable, size })
+    }
+
+    fn named<'a>(&'a self, name: &str) -> impl Iterator<Item = Entry> + 'a {
+        let expected = [name.as_bytes(), &[0]].concat();
+        let is_name = move |addr: u64| self.image.bytes(addr, expected.len()) == Some(&expected[..]);
+        self.entries.iter().copied().filter(move |entry| is_name(entry.name))
+    }
 }
 
 fn single<T>(found: BTreeSet<T>) -> Option<T> {

@@ -204,16 +204,15 @@ impl Namer {
 
     fn find(&mut self, identity: &Identity, example: u64) -> Option<LatchName> {
         let process = Process { image: &self.target.image, memory: self.memory, bias: self.target.bias };
-        let psi = self.target.psi_class();
         match (&*self.rules, *identity) {
             (Rules::Mysql(rules), Identity::LatchId(id)) => rules.latch_id(&process, &mut self.ids, id),
             (Rules::Mysql(rules), Identity::Created { file, line }) => rules.created(&process, file, line),
-            (Rules::Mariadb(_), Identity::PsiClass(class)) => process.instrument(psi, class),
+            (Rules::Mariadb(_), Identity::PsiClass(class)) => process.instrument(self.target.psi_class(), class),
             (Rules::Mariadb(rules), Identity::Static(addr)) => {
                 let by_address = rules.static_latch(addr.wrapping_sub(process.bias));
                 by_address
                     .or_else(|| rules.latch_in(&process, addr))
-                    .or_else(|| rules.instrumented(&process, psi, addr))
+                    .or_else(|| rules.instrumented(&process, self.target.psi_class(), addr))
             }
             (Rules::Mariadb(rules), Identity::Caller(_)) => rules.latch_in(&process, example),
             (Rules::Mariadb(rules), Identity::Page) => Some(rules.page_latch()),

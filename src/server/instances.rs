@@ -4,6 +4,10 @@
 //! path from such a lock to its own name is the path from any instance to its name.
 
 use std::collections::HashMap;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 use super::{Memory, Target};
 use crate::catalog::{mutex_size, PsiClass};
@@ -20,29 +24,59 @@ const WITNESSES: usize = 3;
 /// The most global locks that are examined; a server has 50.
 const MAX_LOCKS: usize = 256;
 
+/// The interval at which a server without instances is asked again.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
+
+/// What is known of a server's instances.
+#[derive(Default)]
+pub(super) struct Instances {
+    /// The way from an instance to its name, once the locks agree.
+    way: OnceLock<PsiClass>,
+    /// The server's global locks: link-time address, and the event that each has. Found on first use.
+    locks: OnceLock<Vec<(u64, String)>>,
+    /// When they were last asked.
+    asked: Mutex<Option<Instant>>,
+}
+
 impl Target {
     /// Returns how a performance_schema instance leads to its name in this server. If the server has no instances to
     /// learn from, as with performance_schema off, this is what the catalog says.
     pub fn psi_class(&self) -> PsiClass {
-        if let Some(way) = self.psi_class.get() {
+        if let Some(way) = self.instances.way.get() {
             return *way;
         }
         // A server that is still starting may have instances later.
-        self.witnessed().map_or(self.family.pthread.class, |way| *self.psi_class.get_or_init(|| way))
+        let way = self.may_ask().then(|| self.witnessed()).flatten();
+        way.map_or(self.family.pthread.class, |way| *self.instances.way.get_or_init(|| way))
+    }
+
+    /// Returns whether the locks were not asked lately.
+    fn may_ask(&self) -> bool {
+        let mut asked = self.instances.asked.lock();
+        let is_due = asked.is_none_or(|at| at.elapsed() >= ASK_AGAIN);
+        if is_due {
+            *asked = Some(Instant::now());
+        }
+        is_due
+    }
+
+    /// Returns the global locks that have an event.
+    fn named_locks(&self) -> Vec<(u64, String)> {
+        let locks = self.image.symbols().filter_map(|symbol| {
+            let category = self.family.pthread.category(symbol.name).filter(|_| !symbol.is_function)?;
+            Some((symbol.addr, format!("wait/synch/{}/{category}/{}", Kind::Mutex.as_str(), symbol.name)))
+        });
+        locks.take(MAX_LOCKS).collect()
     }
 
     /// Returns the path that the global mutexes agree on.
     fn witnessed(&self) -> Option<PsiClass> {
         let memory = Memory::new(self.pid);
         let beside = u64::from(mutex_size(self.image.arch()));
-        let locks = self.image.symbols().filter_map(|symbol| {
-            let category = self.family.pthread.category(symbol.name).filter(|_| !symbol.is_function)?;
-            Some((symbol.addr, format!("wait/synch/{}/{category}/{}", Kind::Mutex.as_str(), symbol.name)))
-        });
         let mut ways: HashMap<PsiClass, usize> = HashMap::new();
-        for (lock, event) in locks.take(MAX_LOCKS) {
+        for (lock, event) in self.instances.locks.get_or_init(|| self.named_locks()) {
             let instance = memory.u64(lock.wrapping_add(self.bias).wrapping_add(beside));
-            for way in instance.filter(|at| *at != 0).map(|at| ways_to(&memory, at, &event)).unwrap_or_default() {
+            for way in instance.filter(|at| *at != 0).map(|at| ways_to(&memory, at, event)).unwrap_or_default() {
                 *ways.entry(way).or_default() += 1;
             }
         }

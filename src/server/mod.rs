@@ -38,13 +38,14 @@ pub use threads::{Balancing, NumaThreads};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::process::{pidfd_open, Pid, PidfdFlags};
 
-use crate::catalog::{self, Family, Flavor, PsiClass};
+use self::instances::Instances;
+use crate::catalog::{self, Family, Flavor};
 use crate::discovery;
 use crate::host::Machine;
 use crate::model::{HostInfo, TargetInfo};
@@ -70,8 +71,7 @@ pub struct Target {
     pub is_deleted: bool,
     /// Becomes readable when the process ends.
     pidfd: OwnedFd,
-    /// Found on first use.
-    psi_class: OnceLock<PsiClass>,
+    instances: Instances,
 }
 
 impl Target {
@@ -125,7 +125,7 @@ impl Target {
             symbol_trials,
             is_deleted,
             pidfd,
-            psi_class: OnceLock::new(),
+            instances: Instances::default(),
         })
     }
 
@@ -142,7 +142,7 @@ impl Target {
             symbol_trials: Arc::default(),
             is_deleted: false,
             pidfd: std::fs::File::open("/dev/null").expect("a descriptor").into(),
-            psi_class: OnceLock::new(),
+            instances: Instances::default(),
         }
     }
 

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::{Memory, Target};
-use crate::discovery::{number, Number};
+use crate::catalog::Table;
+use crate::discovery::{Number, Variables};
 
 /// The names of the settings in MySQL, MariaDB or both. A recording contains those that the server has.
 pub const SETTINGS: &[&str] = &[
@@ -48,9 +49,9 @@ pub struct SettingsAt {
 impl SettingsAt {
     /// Finds them in this server. InnoDB registers them without the `innodb_` prefix.
     pub fn of(target: &Target) -> SettingsAt {
-        let pointers = target.image.static_pointers();
+        let variables = Variables::new(&target.image, &target.image.static_pointers(), Table::System);
         let place = |name: &&'static str| {
-            let found = number(&target.image, &pointers, name.strip_prefix("innodb_")?)?;
+            let found = variables.number(name.strip_prefix("innodb_")?)?;
             Some((*name, Number { addr: found.addr.wrapping_add(target.bias), ..found }))
         };
         SettingsAt { memory: Memory::new(target.pid), places: SETTINGS.iter().filter_map(place).collect() }

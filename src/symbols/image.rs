@@ -4,7 +4,7 @@
 //! process. Everything is read on demand, so a 300 MB binary with full debug information costs no
 //! more than its symbol table.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::fs::{File, Metadata};
 use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
@@ -322,6 +322,8 @@ pub struct Image {
     symbol_file: Option<PathBuf>,
     segments: Vec<Segment>,
     sections: HashMap<String, Range<u64>>,
+    /// The writable static data: `.data` and `.bss`.
+    variables: [Range<u64>; 2],
     symbols: Table,
     is_fixed: bool,
     /// The reason why the file is damaged, although it can be used.
@@ -415,6 +417,7 @@ impl Image {
             Err(why) => (Contents::by_segments(&loaded, arch, why).map_err(|e| bad(e.into()))?, false),
         };
         let Contents { identity, source, sections, symbols, damage } = contents;
+        let variables = [".data", ".bss"].map(|name| sections.get(name).cloned().unwrap_or(0..0));
         let is_fixed = header.e_type(endian) == elf::ET_EXEC;
         let (got, imports, own_symbols) = (OnceLock::new(), OnceLock::new(), (source, symbols.len()));
         let mut image = Image {
@@ -423,6 +426,7 @@ impl Image {
             symbol_file: None,
             segments,
             sections,
+            variables,
             symbols,
             is_fixed,
             damage,
@@ -612,7 +616,7 @@ impl Image {
 
     /// Returns whether `addr` is part of the image's writable static data.
     pub fn is_static_data(&self, addr: u64) -> bool {
-        [".data", ".bss"].iter().any(|s| self.sections.get(*s).is_some_and(|r| r.contains(&addr)))
+        self.variables.iter().any(|range| range.contains(&addr))
     }
 
     /// Returns `len` bytes of the file at `addr`; `None` outside the file's segments (and so in `.bss`).
@@ -721,13 +725,15 @@ impl Image {
     /// image that is loaded where it was linked to, any word of its initialized data that lies in the image counts as a
     /// pointer, in addition to what the loader fills in.
     pub fn static_pointers(&self) -> Vec<(u64, u64)> {
-        let mut pointers: BTreeMap<u64, u64> = self.relative_relocations().into_iter().collect();
+        let mut pointers = self.relative_relocations();
         if self.is_fixed {
-            for section in [".data", ".data.rel.ro"].iter().filter_map(|name| self.section(name)) {
-                self.words(section).for_each(|(at, to)| _ = pointers.entry(at).or_insert(to));
-            }
+            let sections = [".data", ".data.rel.ro"].iter().filter_map(|name| self.section(name));
+            pointers.extend(sections.flat_map(|section| self.words(section)));
         }
-        pointers.into_iter().collect()
+        // Of several for one place, the first counts. Linkers sort them, so this takes a single pass mostly.
+        pointers.sort_by_key(|(at, _)| *at);
+        pointers.dedup_by_key(|(at, _)| *at);
+        pointers
     }
 
     /// Returns the words in a part of the file that could be addresses in this image: (location, address).

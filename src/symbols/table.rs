@@ -91,8 +91,10 @@ impl Table {
             table.names.push_str(symbol.name);
         }
         let names = &table.names;
-        table.entries.sort_by_key(|e| (e.addr, e.size, e.name_in(names)));
-        table.entries.dedup_by(|a, b| (a.addr, a.size, a.name_in(names)) == (b.addr, b.size, b.name_in(names)));
+        // Names are compared only where the rest is equal, which is seldom.
+        let place = |e: &Entry| (e.addr, e.size);
+        table.entries.sort_by(|a, b| place(a).cmp(&place(b)).then_with(|| a.name_in(names).cmp(b.name_in(names))));
+        table.entries.dedup_by(|a, b| place(a) == place(b) && a.name_in(names) == b.name_in(names));
         table.by_name = table.sorted_by(hash_of);
         // The vectors have grown by doubling.
         table.entries.shrink_to_fit();

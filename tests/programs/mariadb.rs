@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use armtrace::analysis::direct_calls;
 use armtrace::catalog::{Family, Flavor, Naming, Table};
-use armtrace::discovery::{self, event_waits, find_wait_function, number, spin_functions, variable, Number};
+use armtrace::discovery::{self, event_waits, find_wait_function, spin_functions, Number, Variables};
 use armtrace::names::{Made, MariadbRules};
 use armtrace::symbols::{Image, SymbolSource};
 
@@ -114,18 +114,18 @@ fn variables_are_found_in_their_tables() {
         let image = mariadb(compiler, &["-s"]);
         let whole = mariadb(compiler, &[]);
         let pointers = image.static_pointers();
-        let number = |name: &str| number(&image, &pointers, name);
+        let [system, status] = [Table::System, Table::Status].map(|table| Variables::new(&image, &pointers, table));
+        let number = |name: &str| system.number(name);
         let at = |name: &str, size| Some(Number { addr: address(&whole, name), size });
         assert_eq!(number("sync_spin_loops"), at("srv_n_spin_wait_rounds", 8), "{compiler}");
         assert_eq!(number("spin_wait_delay"), at("srv_spin_wait_delay", 4), "{compiler}");
         assert_eq!(number("doublewrite"), at("innodb_doublewrite", 1), "{compiler}");
         // Text, one value per connection, two variables of one name, and none.
         assert_eq!(["text", "own", "twice", "spin_wait"].map(number), [None; 4], "{compiler}");
-        let variable = |table, name| variable(&image, &pointers, table, name);
         let log = address(&whole, "log_sys");
-        assert_eq!(variable(Table::System, "log_buffer_size"), Some(log), "{compiler}");
-        assert_eq!(variable(Table::Status, "log_waits"), Some(log + 24), "{compiler}");
-        assert_eq!(variable(Table::Status, "log_buffer_size"), None, "{compiler}");
+        assert_eq!(system.variable("log_buffer_size"), Some(log), "{compiler}");
+        assert_eq!(status.variable("log_waits"), Some(log + 24), "{compiler}");
+        assert_eq!(status.variable("log_buffer_size"), None, "{compiler}");
     }
 }
 

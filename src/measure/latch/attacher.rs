@@ -138,9 +138,7 @@ impl<'obj> Attacher<'obj> {
         configure(&mut open, &target, &plan, topology)?;
         let has_multi = uprobe_multi_works();
         open.progs.latch_sites.set_autoload(has_multi);
-        open.progs.latch_returns.set_autoload(has_multi);
         open.progs.latch_site.set_autoload(!has_multi);
-        open.progs.latch_return.set_autoload(!has_multi);
         open.progs.futex_wait_enter.set_autoload(traceable);
         open.progs.futex_wait_exit.set_autoload(traceable);
         open.progs.observe.set_autoload(stacks_are_shown() || without_probes);
@@ -307,13 +305,9 @@ impl<'obj> Attacher<'obj> {
             .map(|(i, s)| SiteAddress { file_offset: s.file_offset, cookie: i as u64 })
             .collect();
         let progs = &self.skel.progs;
-        let (multi, single) = match at_return {
-            true => (&progs.latch_returns, &progs.latch_return),
-            false => (&progs.latch_sites, &progs.latch_site),
-        };
         let programs = SitePrograms {
-            multi: self.has_multi.then_some(multi),
-            single: (!self.has_multi).then_some(single),
+            multi: self.has_multi.then_some(&progs.latch_sites),
+            single: (!self.has_multi).then_some(&progs.latch_site),
             retprobe: at_return,
         };
         let attached = attach_sites(&programs, self.target.pid, &self.exe, &sites);

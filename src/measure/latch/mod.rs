@@ -99,14 +99,15 @@ struct LatchProbe {
 
 impl Latches {
     /// Attaches the programs to `target` at the sites of `plan`. Handoffs between the domains of `topology` are
-    /// counted, and `namer` names what is waited for. `statements` says what is shown of the statements that wait.
+    /// counted, and what `namer` returns, which is called meanwhile, names what is waited for. `statements` says what is
+    /// shown of the statements that wait.
     ///
     /// # Errors
     /// Fails when the programs cannot be loaded, or with [`NoProbe`] when no site at all could be attached.
     pub fn attach(
         target: &Arc<Target>,
         plan: &Arc<Plan>,
-        namer: Namer,
+        namer: impl FnOnce() -> Namer,
         topology: Option<Topology>,
         without_probes: bool,
         statements: StatementDetail,
@@ -114,7 +115,8 @@ impl Latches {
         let seen = SeenStatements::new(target, statements).transpose();
         let statements_missing = seen.as_ref().err().copied();
         let seen = seen.ok().flatten().map(Arc::new);
-        let probe = LatchProbe::attach(target, plan, topology.filter(|_| !without_probes), without_probes, seen)?;
+        let topology = topology.filter(|_| !without_probes);
+        let (probe, namer) = LatchProbe::attach(target, plan, topology, without_probes, seen, namer)?;
         let collector = Arc::new(LatchCollector::new(Arc::clone(target), namer, plan, &probe));
         Ok(Latches { plan: Arc::clone(plan), probe, collector, statements_missing })
     }
@@ -203,17 +205,18 @@ impl Measurement for Latches {
 
 impl LatchProbe {
     /// Loads the programs and attaches them to `target` at the sites of `plan`. Handoffs between the domains of
-    /// `topology` are counted.
+    /// `topology` are counted. The kernel checks the programs for a tenth of a second; `meanwhile` is done beside it.
     ///
     /// # Errors
     /// Fails when the programs cannot be loaded, or when no site at all could be attached.
-    fn attach(
+    fn attach<T>(
         target: &Arc<Target>,
         plan: &Arc<Plan>,
         topology: Option<Topology>,
         without_probes: bool,
         statements: Option<Arc<SeenStatements>>,
-    ) -> Result<LatchProbe> {
+        meanwhile: impl FnOnce() -> T,
+    ) -> Result<(LatchProbe, T)> {
         let status = Arc::new(Status::default());
         let (commands, orders) = mpsc::channel();
         let (done, attached) = mpsc::channel();
@@ -231,8 +234,9 @@ impl LatchProbe {
                 Err(error) => _ = done.send(Err(error)),
             }
         })?;
+        let done_meanwhile = meanwhile();
         let attached = attached.recv().context("the thread that attaches probes has ended")??;
-        Ok(LatchProbe {
+        let probe = LatchProbe {
             refused: attached.refused,
             sees_sleeps: attached.sees_sleeps,
             without_probes,
@@ -242,7 +246,8 @@ impl LatchProbe {
             status,
             commands,
             keeper: Mutex::new(Some(keeper)),
-        })
+        };
+        Ok((probe, done_meanwhile))
     }
 
     fn send(&self, command: Command) {

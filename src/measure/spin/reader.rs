@@ -5,7 +5,7 @@ use std::arch::asm;
 use crate::attach::thread_time_ns;
 use crate::audit::spin_hint;
 use crate::catalog::{Table, Turns};
-use crate::discovery::variable;
+use crate::discovery::Variables;
 use crate::measure::latch::Plan;
 use crate::measure::spin::SpinSettings;
 use crate::server::{Memory, Target};
@@ -37,8 +37,8 @@ impl SpinReader {
     /// is not found.
     pub fn new(target: &Target, plan: &Plan) -> Option<SpinReader> {
         let (image, settings) = (&target.image, target.family.spin?);
-        let pointers = image.static_pointers();
-        let system_variable = |name| Some(variable(image, &pointers, Table::System, name)?.wrapping_add(target.bias));
+        let variables = Variables::new(image, &image.static_pointers(), Table::System);
+        let system_variable = |name| Some(variables.variable(name)?.wrapping_add(target.bias));
         let factor = match &settings.turns {
             Turns::Variable(name) => Factor::At { address: system_variable(name)?, divisor: 1 },
             Turns::Global { symbol, divisor, built_in } => match image.symbol(symbol) {

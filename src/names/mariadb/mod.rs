@@ -15,9 +15,10 @@ use self::registrations::{made, Made};
 use super::psi::{Instrument, Instruments};
 use super::{is_readable, LatchName, Process};
 use crate::catalog::{
-    Around, ArrayLatches, Count, Evidence, Family, InsideLatch, Latch, MariadbNames, Object, Path, PsiClass, Word,
+    Around, ArrayLatches, Count, Evidence, Family, InsideLatch, Latch, MariadbNames, Object, Path, PsiClass, Table,
+    Word,
 };
-use crate::discovery::variable;
+use crate::discovery::Variables;
 use crate::model::Kind;
 use crate::symbols::Image;
 
@@ -53,8 +54,9 @@ impl Rules {
     fn find_statics(&self, image: &Image, family: &Family, pointers: &[(u64, u64)]) -> BTreeMap<u64, LatchName> {
         let waited = waited(image, family);
         let mut found: BTreeMap<u64, LatchName> = BTreeMap::new();
+        let tables = [Table::System, Table::Status].map(|table| (table, Variables::new(image, pointers, table)));
         for around in self.catalog.around {
-            for (word, latch) in latches_around(image, pointers, around, &waited) {
+            for (word, latch) in latches_around(&tables, around, &waited) {
                 found.insert(word, self.named(latch));
             }
         }
@@ -184,14 +186,9 @@ impl Rules {
 
 /// Returns the lock words in an object whose members the server's tables list: its rw-lock and its mutex, each if it is
 /// the only one.
-fn latches_around(
-    image: &Image,
-    pointers: &[(u64, u64)],
-    around: &Around,
-    waited: &BTreeMap<u64, bool>,
-) -> Vec<(u64, Latch)> {
-    let members: Vec<u64> =
-        around.variables.iter().filter_map(|&(table, name)| variable(image, pointers, table, name)).collect();
+fn latches_around(tables: &[(Table, Variables)], around: &Around, waited: &BTreeMap<u64, bool>) -> Vec<(u64, Latch)> {
+    let variable = |(table, name): &(Table, &str)| tables.iter().find(|(of, _)| of == table)?.1.variable(name);
+    let members: Vec<u64> = around.variables.iter().filter_map(variable).collect();
     let (Some(&first), Some(&last)) = (members.iter().min(), members.iter().max()) else { return Vec::new() };
     let lines = first - first % CACHE_LINE..(last + 1).next_multiple_of(CACHE_LINE);
     let only = |is_rwlock: bool| {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "latch.h"
+#include "buckets.h"
 #include "count.h"
 #include "losses.h"
 #include <bpf/bpf_helpers.h>
@@ -38,28 +39,11 @@ struct {
 	__type(value, struct callsite_waits);
 } own_callsites SEC(".maps");
 
-/* The upper bounds of the buckets, in nanoseconds; user space owns them and fills them in. */
-const volatile __u64 bucket_bounds[BUCKETS - 1];
-
 static const struct waits no_waits;
 static const struct callsite_waits no_callsite_waits;
 
 /* How many times the maximum is corrected if other CPUs change it too. */
 #define MAX_RACES 4
-
-/* The number of bounds below ns, by binary search: five steps for 24 bounds. */
-static __always_inline __u32 bucket_of(__u64 ns)
-{
-	__u32 low = 0;
-
-	for (__u32 step = 16; step; step >>= 1) {
-		__u32 probe = low + step - 1;
-
-		if (probe < BUCKETS - 1 && bucket_bounds[probe] < ns)
-			low += step;
-	}
-	return low;
-}
 
 /* Adds a wait of ns to its call site. */
 static __always_inline void add_callsite(const struct callsite_key *key, __u64 ns)

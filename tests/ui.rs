@@ -129,6 +129,21 @@ fn reacquires_have_a_line_but_no_row() {
 }
 
 #[test]
+fn locks_have_a_line_while_somebody_waits_or_has_waited() {
+    let with = |ticks, waits, threads| Snapshot { locks: locks_waited_for(waits, threads), ..busy(ticks) };
+    let lines = |now: &Snapshot| rendered(now, Some(&with(58, 4, 0)), 80, 24).join("\n");
+    assert!(
+        lines(&with(60, 12, 0)).contains("\nlocks: row lock 200ms/s in 4 waits/s\n"),
+        "{}",
+        lines(&with(60, 12, 0))
+    );
+    let both = "\nlocks: row lock 200ms/s in 4 waits/s, 2 waiting, the first for 300ms\n";
+    assert!(lines(&with(60, 12, 2)).contains(both), "{}", lines(&with(60, 12, 2)));
+    assert!(lines(&with(60, 4, 2)).contains("\nlocks: row lock 2 waiting, the first for 300ms\n"));
+    assert!(!lines(&with(60, 4, 0)).contains("locks:"));
+}
+
+#[test]
 fn quick_reacquires_have_no_line() {
     let lines = rendered(&herd(60, 14), Some(&herd(58, 14)), 80, 24);
     assert!(!lines.iter().any(|line| line.contains("wake-ups")), "{lines:#?}");

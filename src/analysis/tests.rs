@@ -421,3 +421,18 @@ fn an_inlined_wait_without_proof_of_its_latch_is_left_out() {
     without(0x37, &[0xb8], "it does not spin");
     assert!(inlined(x86::INLINED_RETRY, 1, &[0x18]).is_err(), "what tells the kind of mutex is not looked at");
 }
+
+#[test]
+fn a_function_is_left_by_returns_and_by_jumps_to_others() {
+    let exits = |code: &[u8]| {
+        let exits = Function::from_bytes(Arch::X86_64, 0x1000, code).unwrap().exits()?;
+        Some(exits.iter().map(|site| (site.addr, site.emulated)).collect::<Vec<_>>())
+    };
+    // test %edi,%edi; jne to the jmp; ret; jmp to another function
+    let both = [0x85, 0xff, 0x75, 0x01, 0xc3, 0xe9, 0xf6, 0x0f, 0x00, 0x00];
+    assert_eq!(exits(&both), Some(vec![(0x1004, false), (0x1005, true)]));
+    // test %edi,%edi; jne to another function; ret
+    assert_eq!(exits(&[0x85, 0xff, 0x0f, 0x85, 0xf8, 0x0f, 0x00, 0x00, 0xc3]), None, "it leaves only sometimes");
+    // jmp *%rax
+    assert_eq!(exits(&[0xff, 0xe0]), None);
+}

@@ -148,6 +148,22 @@ impl Function {
         Some(WaitSites { start: self.entry, begin, begins: Vec::new(), entries: Vec::new(), ends })
     }
 
+    /// Returns the instructions with which the function returns to its caller or continues as another function, in the
+    /// order of their addresses. `None` if there is none, if one of them cannot be probed or leaves it only under a
+    /// condition, or if the function cannot be analyzed.
+    pub fn exits(&self) -> Option<Vec<Site>> {
+        if !self.is_complete() {
+            return None;
+        }
+        let wait = Wait::new(self, &Slow::default());
+        let leaving = wait.live().filter(|&b| self.graph.next[b].contains(&wait.returned()));
+        let exits = leaving.map(|b| {
+            let always = self.graph.next[b].len() == 1;
+            always.then(|| wait.site(self.blocks[b].insns.end - 1)).flatten()
+        });
+        exits.collect::<Option<Vec<Site>>>().filter(|exits| !exits.is_empty())
+    }
+
     fn first(&self, block: usize) -> &Insn {
         &self.insns[self.blocks[block].insns.start]
     }

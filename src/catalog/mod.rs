@@ -6,6 +6,7 @@
 mod cpu;
 mod events;
 mod hardware;
+mod lock;
 mod mariadb;
 mod mariadb_sync;
 mod member;
@@ -29,6 +30,9 @@ pub use events::{EVENTS, EVENT_MUTEX_AT, MARIADB_EXPORT};
 pub use hardware::{
     cpu as hardware_cpu, where_counters_are, Access, Cpu, EventCode, HardwareEvent, Instruction, Proof, RelativeNode,
     Uncore,
+};
+pub use lock::{
+    LockKind, LockWait, LOCK_WAITS, ROW_LOCK_SLEEPS, ROW_LOCK_SLEEPS_IN_LIBRARY, STAGE_PREFIX, TABLE_STAGE,
 };
 pub use mariadb_sync::SLEEPS_ONLY;
 pub use member::{IdentifiedBy, Member, Showing};

@@ -13,6 +13,7 @@ pub mod hardware;
 pub mod holder;
 mod known;
 pub mod latch;
+pub mod locks;
 mod maps;
 mod replayed;
 mod room;
@@ -45,6 +46,7 @@ macro_rules! measurements {
             hardware: HardwareEvents [],
             barriers: Barriers [],
             statements: StatementCounter [],
+            locks: Locks [lock_waits: LockWaits],
             latch: Latches [
                 latches: LatchWaits, reacquires: Reacquires, callsites: CallsiteWaits, pages: PageWaits, handoffs: Handoffs,
                 statements: StatementWaits

@@ -36,10 +36,10 @@ pub fn merged<K: Ord, T: Cumulative>(rows: impl IntoIterator<Item = (K, T)>) -> 
 
 /// Implements [`Cumulative`] for rows of counters, with or without a histogram.
 macro_rules! cumulative {
-    ($row:ident { $($counter:ident),+ } $(with $histogram:ident)?) => {
+    ($row:ident { $($counter:ident),* } $(with $histogram:ident)?) => {
         impl $crate::model::Cumulative for $row {
             fn merge(&mut self, other: &$row) {
-                $(self.$counter = self.$counter.saturating_add(other.$counter);)+
+                $(self.$counter = self.$counter.saturating_add(other.$counter);)*
                 $(self.$histogram.merge(&other.$histogram);)?
             }
 
@@ -47,7 +47,7 @@ macro_rules! cumulative {
             #[allow(clippy::needless_update)]
             fn since(&self, earlier: &$row) -> $row {
                 $row {
-                    $($counter: self.$counter.saturating_sub(earlier.$counter),)+
+                    $($counter: self.$counter.saturating_sub(earlier.$counter),)*
                     $($histogram: self.$histogram.since(&earlier.$histogram),)?
                     ..self.clone()
                 }

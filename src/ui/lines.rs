@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::top::{Interval, PerStatement, TopReacquire};
+use super::top::{Interval, PerStatement, TopLock, TopReacquire};
 use crate::measure::Snapshot;
 use crate::present::format::{count, nanoseconds, percent, span};
 use crate::present::names::short_names;
@@ -35,6 +35,25 @@ pub fn reacquires(top: &[TopReacquire], width: u16) -> Option<String> {
     (!top.is_empty()).then_some(text)
 }
 
+/// Formats the waits for locks of the database, longest first: `row lock 2.40s/s in 8 waits/s, 3 waiting, the first for
+/// 12.0s · table metadata lock 1 waiting, the first for 400ms`. Returns `None` if nobody waits, or has waited.
+pub fn locks(interval: &Interval) -> Option<String> {
+    let line = interval.locks().iter().map(lock).collect::<Vec<String>>().join(" · ");
+    (!line.is_empty()).then(|| format!("locks: {line}"))
+}
+
+fn lock(row: &TopLock) -> String {
+    let waited = (row.waits_per_second > 0.0).then(|| {
+        let (wait, waits) = (nanoseconds(row.wait_ns_per_second), count(row.waits_per_second));
+        format!("{wait}/s in {waits} waits/s")
+    });
+    let waiting = (row.waiting > 0).then(|| {
+        let longest = nanoseconds(row.longest_ns as f64);
+        format!("{} waiting, the first for {longest}", row.waiting)
+    });
+    format!("{} {}", row.lock, waited.into_iter().chain(waiting).collect::<Vec<String>>().join(", "))
+}
+
 /// Formats the number of waits per second: `1.81k waits/s`, or that they are not counted.
 pub fn rate(now: &Snapshot, waits: f64) -> String {
     match now.latch.counted() {
@@ -64,6 +83,20 @@ pub fn idle(interval: &Interval) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn locks_say_who_has_waited_and_who_waits() {
+        let row = TopLock {
+            lock: "row lock".to_owned(),
+            waits_per_second: 8.0,
+            wait_ns_per_second: 2.4e9,
+            waiting: 3,
+            longest_ns: 12_000_000_000,
+        };
+        assert_eq!(lock(&row), "row lock 2.40s/s in 8 waits/s, 3 waiting, the first for 12.0s");
+        assert_eq!(lock(&TopLock { waiting: 0, ..row.clone() }), "row lock 2.40s/s in 8 waits/s");
+        assert_eq!(lock(&TopLock { waits_per_second: 0.0, ..row }), "row lock 3 waiting, the first for 12.0s");
+    }
 
     #[test]
     fn reacquires_that_do_not_fit_are_left_out_but_the_first() {

@@ -4,6 +4,7 @@ use strum::IntoEnumIterator;
 
 use crate::measure::cpu::CpuTime;
 use crate::measure::latch::{CallsiteWaits, Handoffs, LatchWaits, Locality, PageWaits, Reacquires};
+use crate::measure::locks::LockWaits;
 use crate::measure::Snapshot;
 use crate::model::{since, CpuClass, Cumulative, Histogram, Kind, Mode};
 use std::collections::HashMap;
@@ -65,6 +66,21 @@ pub struct TopReacquire {
     pub waits_per_second: f64,
     /// Nanoseconds waited per second of the interval.
     pub wait_ns_per_second: f64,
+}
+
+/// The waits for one kind of lock of the database.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TopLock {
+    /// The kind: `row lock`, `table metadata lock`.
+    pub lock: String,
+    /// Waits per second that ended in the interval.
+    pub waits_per_second: f64,
+    /// Nanoseconds waited per second, in these waits.
+    pub wait_ns_per_second: f64,
+    /// The threads that wait now.
+    pub waiting: u64,
+    /// How long the first of them has waited, in nanoseconds.
+    pub longest_ns: u64,
 }
 
 /// The mean cost of a client's statement in an interval.
@@ -201,6 +217,23 @@ impl<'a> Interval<'a> {
         let all = of_latches + rows.iter().map(|row| row.wait_ns_per_second).sum::<f64>();
         rows.retain(|row| row.wait_ns_per_second > 0.0 && row.wait_ns_per_second >= LEAST_SHARE * all);
         rows.sort_by(|a, b| b.wait_ns_per_second.total_cmp(&a.wait_ns_per_second).then_with(|| a.latch.cmp(&b.latch)));
+        rows
+    }
+
+    /// Returns the locks of the database for which threads have waited in the interval, or wait, by wait time.
+    pub fn locks(&self) -> Vec<TopLock> {
+        let counted = self.counted(|s| &s.locks.waits, |row| &row.lock);
+        let waiting = |lock: &str| self.now.locks.waiting.iter().find(|waiting| waiting.lock == lock);
+        let row = |row: &LockWaits| TopLock {
+            lock: row.lock.clone(),
+            waits_per_second: row.waits.count as f64 / self.seconds(),
+            wait_ns_per_second: row.waits.sum_ns as f64 / self.seconds(),
+            waiting: waiting(&row.lock).map_or(0, |waiting| waiting.threads),
+            longest_ns: waiting(&row.lock).map_or(0, |waiting| waiting.longest_ns),
+        };
+        let mut rows: Vec<TopLock> = counted.iter().map(row).collect();
+        rows.retain(|row| row.waits_per_second > 0.0 || row.waiting > 0);
+        rows.sort_by(|a, b| b.wait_ns_per_second.total_cmp(&a.wait_ns_per_second));
         rows
     }
 

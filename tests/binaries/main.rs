@@ -3,6 +3,7 @@
 
 mod counts;
 mod damaged;
+mod locks;
 mod naming;
 mod owners;
 mod servers;

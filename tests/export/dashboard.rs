@@ -192,7 +192,7 @@ fn a_recording_rule_has_the_unit_of_its_name() {
 /// The same program on ten hosts has its instructions once, and ten overheads of 1 % are none of 10 %.
 #[test]
 fn what_does_not_add_up_is_not_summed_over_servers() {
-    const ADDS_UP: [&str; 2] = ["armtrace_target_up", "armtrace_target_cpus"];
+    const ADDS_UP: [&str; 3] = ["armtrace_target_up", "armtrace_target_cpus", "armtrace_lock_waiting_threads"];
     let gauges: BTreeSet<&str> =
         families().filter(|family| family.kind == MetricType::GAUGE).map(|family| family.name).collect();
     examine_all(|title, _, examined| {

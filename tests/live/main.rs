@@ -24,6 +24,7 @@ mod landing;
 mod leftovers;
 mod library;
 mod life;
+mod locks;
 mod naming;
 mod no_probes;
 mod nodes;

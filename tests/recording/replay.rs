@@ -24,7 +24,7 @@ use proptest::prelude::*;
 use crate::{busy_seconds, file, read, start};
 
 /// The families that recordings do not hold, and those of armtrace's own process.
-const NOT_HELD: [&str; 11] = [
+const NOT_HELD: [&str; 13] = [
     "armtrace_overhead_budget_ratio",
     "armtrace_probe_hits_total",
     "armtrace_probe_cost_seconds_total",
@@ -35,6 +35,8 @@ const NOT_HELD: [&str; 11] = [
     "armtrace_perf_event_running_ratio",
     "armtrace_perf_events_by_function_total",
     "armtrace_getcpu_calls_total",
+    "armtrace_lock_waiting_threads",
+    "armtrace_lock_longest_current_wait_seconds",
     "process_",
 ];
 

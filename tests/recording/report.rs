@@ -43,6 +43,10 @@ fn figures_cover_the_whole_recording() {
     assert_eq!(report.latch.conditions.len(), 1);
     let histogram: u64 = top.histogram.iter().map(|bucket| bucket.waits).sum();
     assert_eq!(histogram, 3100);
+    let locks = &report.parts.locks.lock_waits;
+    assert_eq!(locks.iter().map(|row| (row.lock.as_str(), row.waits)).collect::<Vec<_>>(), [("row lock", 4)]);
+    assert!(near(locks[0].wait, 0.2) && near(locks[0].max, 0.05), "{locks:?}");
+    assert!(Text(&report).to_string().contains("4 waits, 200ms in all, 50.0ms at most"));
 }
 
 /// One call site may wait for a latch in several modes.

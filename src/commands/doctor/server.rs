@@ -6,11 +6,12 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use crate::agent;
-use crate::attach::{self, Costs};
+use crate::attach::{self, Costs, ProbeClass};
 use crate::host::{Domains, Machine};
 use crate::measure::checksum::{checksums, Checksum};
 use crate::measure::cpu::{self, Getcpu};
 use crate::measure::latch::{self, Gap, Plan, PlannedProbe, PlannedSite};
+use crate::measure::locks::{self, PlannedLockSite};
 use crate::measure::spin::{SpinReader, SpinSettings};
 use crate::server::{nodes_allowed, NumaMemory, NumaThreads, Target};
 
@@ -110,6 +111,7 @@ pub(super) struct MemoryByNode {
 impl Server {
     pub fn examine(target: &Arc<Target>, costs: &Costs, max_overhead: f64) -> Server {
         let plan: Plan = latch::plan(&target.image, target.family, agent::allowed(target.pid, max_overhead));
+        let locks = locks::planned(target);
         let info = target.info();
         let spin = SpinReader::new(target, &plan).and_then(|reader| reader.read());
         Server {
@@ -128,9 +130,14 @@ impl Server {
             program_deleted: target.is_deleted,
             uretprobes_safe: attach::uretprobes_are_safe(target.pid),
             breakpoints: attach::breakpoints(target.pid).ok(),
-            probes: plan.probes.iter().map(|probe| Probe::of(&plan, probe, costs)).collect(),
+            probes: plan
+                .probes
+                .iter()
+                .map(|probe| Probe::of(&plan, probe, costs))
+                .chain(locks.sites().map(|(name, site)| Probe::of_lock(name, site, costs)))
+                .collect(),
             limits: plan.limits,
-            not_measured: plan.gaps,
+            not_measured: plan.gaps.into_iter().chain(locks.gaps.iter().cloned()).collect(),
             checksums: checksums(target),
             statements_not_read: latch::find_statements(target).err().map(|why| why.to_string()),
             spin: spin.map(Spin::from),
@@ -154,6 +161,17 @@ impl Probe {
             instruction,
             emulated: sites.iter().all(|site| site.emulated),
             ns_per_hit: costs.of(probe.class),
+        }
+    }
+
+    /// Describes a site at which waits for locks begin or end.
+    fn of_lock(name: String, site: &PlannedLockSite, costs: &Costs) -> Probe {
+        Probe {
+            name,
+            address: format!("{:#x}", site.addr),
+            instruction: site.instruction.clone(),
+            emulated: site.class != ProbeClass::Stepped,
+            ns_per_hit: costs.of(site.class),
         }
     }
 }

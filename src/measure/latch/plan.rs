@@ -734,7 +734,7 @@ fn frame_pointer(arch: Arch) -> u8 {
 }
 
 /// Returns in the programs' terms where a value is.
-fn location(arch: Arch, place: Location) -> types::location {
+pub(in crate::measure) fn location(arch: Arch, place: Location) -> types::location {
     let at = |register, kind: u32, displacement| types::location {
         reg: register_offset(arch, register),
         kind: kind as u16,

@@ -441,6 +441,18 @@ impl HandoffKey {
 
 cumulative!(LatchTotal { sleep_ns, sleeps, spin_cpu_ns, spins_won, spins_wasted, estimated_ns, variance_us2 } with waits);
 
+impl LatchTotal {
+    /// Returns the total of waits of which nothing else is known.
+    pub(in crate::measure) fn of_waits(waits: Histogram) -> LatchTotal {
+        LatchTotal { waits, ..LatchTotal::default() }
+    }
+
+    /// Returns the waits.
+    pub(in crate::measure) fn into_waits(self) -> Histogram {
+        self.waits
+    }
+}
+
 impl Total for LatchTotal {
     type Delta = LatchDelta;
 

@@ -320,7 +320,7 @@ pub fn loaded_programs() -> Result<Vec<String>> {
     for program in libbpf_rs::query::ProgInfoIter::default() {
         let name = program.name.to_string_lossy().into_owned();
         // The kernel keeps 15 characters of a name.
-        if ["latch_", "futex_", "thread_exit", "cpu_sample", "getcpu_", "checksum_", "empty"]
+        if ["latch_", "futex_", "thread_exit", "cpu_sample", "getcpu_", "checksum_", "lock_", "empty"]
             .iter()
             .any(|ours| name.starts_with(ours))
         {

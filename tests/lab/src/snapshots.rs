@@ -6,10 +6,11 @@ use armtrace::measure::cpu::*;
 use armtrace::measure::hardware::{EventCount, EventFunction, Scope};
 use armtrace::measure::holder::{BlockedBy, Holding};
 use armtrace::measure::latch::*;
+use armtrace::measure::locks::{LockWaits, WaitingNow, ROW_LOCK};
 use armtrace::measure::spin::*;
 use armtrace::measure::watchpoint::*;
 use armtrace::measure::*;
-use armtrace::measure::{checksum, cpu, hardware, holder, latch};
+use armtrace::measure::{checksum, cpu, hardware, holder, latch, locks};
 use armtrace::model::*;
 use std::time::Duration;
 
@@ -171,6 +172,7 @@ pub fn busy(ticks: u64) -> Snapshot {
         latch: busy_latches(n),
         cpu: busy_cpu(n),
         holder: busy_holders(n),
+        locks: locks_waited_for(4, 0),
         checksum: checksum::Figures {
             chosen: vec![checksum("hardware::crc32_using_pclmul", Implementation::Hardware)],
             calls: vec![ChecksumCalls {
@@ -198,6 +200,17 @@ fn busy_holders(n: u64) -> holder::Figures {
     let running = held(INDEX, Mode::S, HolderState::Running, None, 10_000_000 * n);
     let unknown = held(TRX, Mode::None, HolderState::Unknown, None, 20_000_000 * n);
     holder::Figures { blocked: vec![waits, preempted, running, unknown] }
+}
+
+/// Returns a server on which row locks were waited for so often, 50 ms each, and so many threads wait, the first for
+/// 300 ms.
+pub fn locks_waited_for(waits_for_rows: usize, threads: u64) -> locks::Figures {
+    let lock_waits = LockWaits { lock: ROW_LOCK.to_owned(), waits: waits(&vec![50_000_000; waits_for_rows]) };
+    let longest_ns = if threads > 0 { 300_000_000 } else { 0 };
+    locks::Figures {
+        waits: vec![lock_waits],
+        waiting: vec![WaitingNow { lock: ROW_LOCK.to_owned(), threads, longest_ns }],
+    }
 }
 
 /// Returns the same of a server whose threads' stacks are read, without a probe.

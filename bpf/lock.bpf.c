@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+/*
+ * Measures waits for locks of the database, which last until another transaction ends: from the
+ * begin to the return of the server's own wait functions.
+ */
+#include "kernel.h"
+#include <bpf/bpf_helpers.h>
+#include "buckets.h"
+#include "count.h"
+#include "location.h"
+#include "lock.h"
+#include "registers.h"
+#include "target.h"
+
+char LICENSE[] SEC("license") = "GPL";
+
+const volatile struct lock_vocabulary vocabulary;
+
+const volatile struct lock_site begins[MAX_LOCK_BEGINS];
+
+/* Byte offset in the saved registers of the one with a function's result. */
+const volatile __u32 result_register;
+
+/* The unfinished waits, by thread id. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_LOCK_WAITERS);
+	__type(key, __u32);
+	__type(value, struct lock_wait);
+} lock_waiters SEC(".maps");
+
+/* The finished waits. There are few of them a second, so all CPUs share the entries. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_LOCKS);
+	__type(key, struct lock_key);
+	__type(value, struct lock_waits);
+} locks SEC(".maps");
+
+/* The hits of begins, then of ends. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 2);
+	__type(key, __u32);
+	__type(value, __u64);
+} lock_hits SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, LOCK_LOST_CAUSES);
+	__type(key, __u32);
+	__type(value, __u64);
+} lost_locks SEC(".maps");
+
+static const struct lock_waits no_lock_waits;
+
+/* How many times the maximum is corrected if other CPUs change it too. */
+#define MAX_RACES 4
+
+static __always_inline void count(void *map, __u32 index)
+{
+	__u64 *n = bpf_map_lookup_elem(map, &index);
+
+	if (n)
+		__sync_fetch_and_add(n, 1);
+}
+
+static __always_inline void lose(long error, __u32 full)
+{
+	count(&lost_locks, error == -E2BIG ? full : LOST_LOCK_BUSY);
+}
+
+/* Begins a wait, unless this one is going on: the site may be in the wait's own loop, and a wait
+ * for metadata may take several calls. */
+static __always_inline void begin(__u32 kind, __u64 stage)
+{
+	__u32 thread = bpf_get_current_pid_tgid();
+	struct lock_wait *going_on = bpf_map_lookup_elem(&lock_waiters, &thread);
+	struct lock_wait wait = {.kind = kind, .key = {.stage = stage}};
+	long error;
+
+	if (going_on && going_on->kind == kind && going_on->key.stage == stage &&
+	    (kind == LOCK_ROW || going_on->is_between_calls)) {
+		going_on->is_between_calls = 0;
+		return;
+	}
+	wait.begin_ns = bpf_ktime_get_ns();
+	error = bpf_map_update_elem(&lock_waiters, &thread, &wait, BPF_ANY);
+	if (error)
+		lose(error, LOST_LOCK_WAITERS_FULL);
+}
+
+static __always_inline int at_begin(void *ctx)
+{
+	__u64 address, stage;
+
+	if (!is_target())
+		return 0;
+	count(&lock_hits, 0);
+	address = saved_register(ctx, ip_register);
+	for (__u32 i = 0; i < MAX_LOCK_BEGINS; i++) {
+		if (begins[i].address != address)
+			continue;
+		stage = 0;
+		if (begins[i].kind == LOCK_METADATA) {
+			struct location at = {
+			    .reg = begins[i].stage.reg,
+			    .kind = begins[i].stage.kind,
+			    .displacement = begins[i].stage.displacement,
+			};
+
+			/* A wait that cannot be told from one for a row is not counted. */
+			if (!value_at(ctx, &at, &stage) || !stage) {
+				count(&lost_locks, LOST_LOCK_BUSY);
+				return 0;
+			}
+		}
+		begin(begins[i].kind, stage);
+		return 0;
+	}
+	return 0;
+}
+
+static __always_inline void add(const struct lock_key *key, __u64 ns)
+{
+	long error = 0;
+	struct lock_waits *waits = entry_of(&locks, key, &no_lock_waits, &error);
+	__u32 bucket = bucket_of(ns);
+
+	if (!waits) {
+		lose(error, LOST_LOCKS_FULL);
+		return;
+	}
+	__sync_fetch_and_add(&waits->sum_ns, ns);
+	__sync_fetch_and_add(&waits->count, 1);
+	if (bucket < BUCKETS)
+		__sync_fetch_and_add(&waits->buckets[bucket], 1);
+	for (int i = 0; i < MAX_RACES && *(volatile __u64 *)&waits->max_ns < ns; i++)
+		*(volatile __u64 *)&waits->max_ns = ns;
+}
+
+/* The function returns. One that waits for metadata returns 0 if the time that it was given is
+ * over, but not that of the whole wait: the server looks around, and calls it again. */
+static __always_inline int at_end(void *ctx)
+{
+	__u32 thread = bpf_get_current_pid_tgid();
+	struct lock_wait *wait;
+	struct lock_key key;
+	__u64 now, begin_ns;
+
+	if (!is_target())
+		return 0;
+	count(&lock_hits, 1);
+	wait = bpf_map_lookup_elem(&lock_waiters, &thread);
+	if (!wait)
+		return 0;
+	if (wait->kind == LOCK_METADATA && !(__u32)saved_register(ctx, result_register)) {
+		wait->is_between_calls = 1;
+		return 0;
+	}
+	now = bpf_ktime_get_ns();
+	key = wait->key;
+	begin_ns = wait->begin_ns;
+	bpf_map_delete_elem(&lock_waiters, &thread);
+	add(&key, now - begin_ns);
+	return 0;
+}
+
+SEC("uprobe.multi")
+int lock_begins(void *ctx)
+{
+	return at_begin(ctx);
+}
+
+SEC("uprobe.multi")
+int lock_ends(void *ctx)
+{
+	return at_end(ctx);
+}
+
+SEC("uprobe.multi")
+int lock_returns(void *ctx)
+{
+	return at_end(ctx);
+}
+
+/* The same for kernels without uprobe_multi, attached site by site. */
+SEC("uprobe")
+int lock_begin(void *ctx)
+{
+	return at_begin(ctx);
+}
+
+SEC("uprobe")
+int lock_end(void *ctx)
+{
+	return at_end(ctx);
+}
+
+SEC("uretprobe")
+int lock_return(void *ctx)
+{
+	return at_end(ctx);
+}

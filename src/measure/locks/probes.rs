@@ -1,0 +1,232 @@
+//! The programs that measure waits for locks, attached to a server.
+
+use std::mem::MaybeUninit;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
+use libbpf_rs::{MapCore, MapHandle};
+use parking_lot::Mutex;
+
+use super::plan::{LockPlan, PlannedLockSite, PlannedLockWait};
+use crate::attach::{
+    attach_sites, detach_all, uprobe_multi_works, Costs, Link, ProbeClass, SiteAddress, SitePrograms, Skipped,
+};
+use crate::bpf::latch;
+use crate::bpf::lock::{types, LockSkel, LockSkelBuilder, OpenLockSkel};
+use crate::catalog::LockKind;
+use crate::measure::latch::{ip_offset, location, register_offset};
+use crate::measure::maps::{add_skipped, entries, sum_over_cpus};
+use crate::model::{ProbeState, ProbeStatus, BUCKET_BOUNDS_NS};
+use crate::server::Target;
+use crate::symbols::Arch;
+
+/// The names of the causes in `enum lock_lost`, in its order.
+const LOST: [&str; types::lock_lost::LOCK_LOST_CAUSES.0 as usize] =
+    ["lock_waiters_full", "lock_kinds_full", "lock_waits_busy"];
+
+/// The probes at begins and at ends, in the order in which their hits are counted.
+const PROBES: [&str; 2] = ["lock_waits:begin", "lock_waits:end"];
+
+/// The programs on one server.
+pub(super) struct LockProbes {
+    attached: Mutex<Attached>,
+    /// The most expensive class of the begins, and of the ends.
+    classes: [Option<ProbeClass>; 2],
+    waiters: MapHandle,
+    waits: MapHandle,
+    hits: MapHandle,
+    lost: MapHandle,
+    skipped: Skipped,
+}
+
+/// The links of the programs; none while they are detached.
+struct Attached {
+    skel: LockSkel<'static>,
+    has_multi: bool,
+    pid: i32,
+    exe: PathBuf,
+    plan: Arc<LockPlan>,
+    links: Vec<Link>,
+    refused: Vec<String>,
+}
+
+/// What the programs have counted.
+pub(super) struct Counted {
+    pub waits: Vec<(types::lock_key, types::lock_waits)>,
+    pub waiting: Vec<types::lock_wait>,
+}
+
+impl LockProbes {
+    /// Loads the programs, and attaches them at the sites of `plan`.
+    pub fn attach(target: &Target, plan: &Arc<LockPlan>) -> Result<LockProbes> {
+        // This leaks a few bytes once per server, so that the programs can be attached again after a pause.
+        let storage = Box::leak(Box::new(MaybeUninit::uninit()));
+        let mut open = LockSkelBuilder::default().open(storage).context("opening the programs")?;
+        configure(&mut open, target, plan)?;
+        let has_multi = uprobe_multi_works();
+        open.progs.lock_begins.set_autoload(has_multi);
+        open.progs.lock_ends.set_autoload(has_multi);
+        open.progs.lock_returns.set_autoload(has_multi);
+        open.progs.lock_begin.set_autoload(!has_multi);
+        open.progs.lock_end.set_autoload(!has_multi);
+        open.progs.lock_return.set_autoload(!has_multi);
+        let skel = open.load().context("loading the programs into the kernel")?;
+        let worst = |sites: fn(&PlannedLockWait) -> &[PlannedLockSite]| {
+            let classes: Vec<ProbeClass> = plan.waits.iter().flat_map(sites).map(|site| site.class).collect();
+            let dearest = [ProbeClass::Return, ProbeClass::Stepped, ProbeClass::Emulated];
+            dearest.into_iter().find(|class| classes.contains(class))
+        };
+        let probes = LockProbes {
+            classes: [worst(|wait| &wait.begins), worst(|wait| &wait.ends)],
+            waiters: MapHandle::try_from(&skel.maps.lock_waiters)?,
+            waits: MapHandle::try_from(&skel.maps.locks)?,
+            hits: MapHandle::try_from(&skel.maps.lock_hits)?,
+            lost: MapHandle::try_from(&skel.maps.lost_locks)?,
+            skipped: Skipped::of(skel.object().progs().filter(|program| program.autoload()))?,
+            attached: Mutex::new(Attached {
+                has_multi,
+                pid: target.pid,
+                exe: target.exe(),
+                plan: Arc::clone(plan),
+                links: Vec::new(),
+                refused: Vec::new(),
+                skel,
+            }),
+        };
+        probes.attach_again();
+        Ok(probes)
+    }
+
+    /// Attaches the programs.
+    pub fn attach_again(&self) {
+        let mut attached = self.attached.lock();
+        if attached.links.is_empty() {
+            attached.attach();
+        }
+    }
+
+    /// Returns when the programs are detached. What goes on then is forgotten.
+    pub fn detach(&self) {
+        let mut attached = self.attached.lock();
+        detach_all(std::mem::take(&mut attached.links));
+        let threads: Vec<Vec<u8>> = self.waiters.keys().collect();
+        threads.iter().for_each(|thread| _ = self.waiters.delete(thread));
+    }
+
+    /// Whether the programs are attached.
+    pub fn are_attached(&self) -> bool {
+        !self.attached.lock().links.is_empty()
+    }
+
+    /// Returns what the kernel refused, one line each.
+    pub fn refused(&self) -> Vec<String> {
+        self.attached.lock().refused.clone()
+    }
+
+    pub fn counted(&self) -> Result<Counted> {
+        let waiting: Vec<(u32, types::lock_wait)> = entries(&self.waiters)?;
+        Ok(Counted { waits: entries(&self.waits)?, waiting: waiting.into_iter().map(|(_, wait)| wait).collect() })
+    }
+
+    /// Returns the probes with their hits.
+    pub fn status(&self, costs: Option<&Costs>) -> Result<Vec<ProbeStatus>> {
+        let state = if self.are_attached() { ProbeState::Attached } else { ProbeState::Detached };
+        let probes = (0u32..).zip(PROBES).zip(self.classes);
+        let planned = probes.filter_map(|((index, name), class)| Some((index, name, class?)));
+        let status = |(index, name, class): (u32, &str, ProbeClass)| {
+            Ok(ProbeStatus {
+                probe: name.to_owned(),
+                state,
+                hits: sum_over_cpus(&self.hits, index)?,
+                trap_ns: costs.and_then(|costs| costs.of(class)),
+                program_ns: 0,
+            })
+        };
+        planned.map(status).collect()
+    }
+
+    /// Adds what could not be counted, by cause.
+    pub fn add_lost(&self, lost: &mut Vec<(String, u64)>) -> Result<()> {
+        for (index, cause) in (0u32..).zip(LOST) {
+            lost.push((cause.to_owned(), sum_over_cpus(&self.lost, index)?));
+        }
+        add_skipped(lost, &self.skipped)
+    }
+}
+
+impl Attached {
+    /// Attaches the ends before the begins: a wait that begins meanwhile must not miss its end. A function whose ends
+    /// the kernel does not all take gets no begin.
+    fn attach(&mut self) {
+        self.refused.clear();
+        let plan = Arc::clone(&self.plan);
+        for wait in &plan.waits {
+            let progs = &self.skel.progs;
+            let (multi, single) = match wait.at_return {
+                true => (&progs.lock_returns, &progs.lock_return),
+                false => (&progs.lock_ends, &progs.lock_end),
+            };
+            let ends = self.programs(multi, single, wait.at_return);
+            let ends = attach_sites(&ends, self.pid, &self.exe, &addresses(&wait.ends));
+            let begins = match ends.refused.is_empty() {
+                true => attach_sites(
+                    &self.programs(&progs.lock_begins, &progs.lock_begin, false),
+                    self.pid,
+                    &self.exe,
+                    &addresses(&wait.begins),
+                ),
+                false => Default::default(),
+            };
+            let refused = ends.refused.iter().chain(&begins.refused);
+            self.refused
+                .extend(refused.map(|refusal| format!("a probe of {} was refused: {}", wait.label, refusal.why)));
+            self.links.extend(ends.links);
+            self.links.extend(begins.links);
+        }
+    }
+
+    fn programs<'a>(
+        &self,
+        multi: &'a libbpf_rs::ProgramMut<'static>,
+        single: &'a libbpf_rs::ProgramMut<'static>,
+        retprobe: bool,
+    ) -> SitePrograms<'a, 'static> {
+        SitePrograms { multi: self.has_multi.then_some(multi), single: (!self.has_multi).then_some(single), retprobe }
+    }
+}
+
+fn addresses(sites: &[PlannedLockSite]) -> Vec<SiteAddress> {
+    sites.iter().map(|site| SiteAddress { file_offset: site.file_offset, cookie: 0 }).collect()
+}
+
+/// Sets the constants with which the programs are loaded.
+fn configure(open: &mut OpenLockSkel<'_>, target: &Target, plan: &LockPlan) -> Result<()> {
+    let rodata = open.maps.rodata_data.as_deref_mut().context("the programs have no constants")?;
+    let arch = target.image.arch();
+    rodata.target_tgid = target.pid as u32;
+    rodata.bucket_bounds = BUCKET_BOUNDS_NS;
+    rodata.ip_register = u32::from(ip_offset(arch));
+    rodata.result_register = u32::from(register_offset(arch, 0));
+    let begins = plan.waits.iter().flat_map(|wait| wait.begins.iter().map(|site| (kind(wait.waits_for), site)));
+    for (into, (kind, site)) in rodata.begins.iter_mut().zip(begins) {
+        into.address = site.addr.wrapping_add(target.bias);
+        into.kind = kind;
+        into.stage = site.stage.map(|stage| in_programs(arch, stage)).unwrap_or_default();
+    }
+    Ok(())
+}
+
+fn kind(waits_for: LockKind) -> u32 {
+    match waits_for {
+        LockKind::Row => types::lock_kind::LOCK_ROW.0,
+        LockKind::Metadata { .. } => types::lock_kind::LOCK_METADATA.0,
+    }
+}
+
+/// Returns in these programs' terms where a value is.
+fn in_programs(arch: Arch, place: crate::analysis::Location) -> types::location {
+    let latch::types::location { reg, kind, displacement } = location(arch, place);
+    types::location { reg, kind, displacement }
+}

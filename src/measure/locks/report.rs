@@ -1,0 +1,74 @@
+//! Waits for locks of the database, in a report.
+
+use serde::Serialize;
+
+use super::figures::LockWaits;
+use crate::present::format;
+use crate::recording::report::{seconds, Part, Report, Section};
+use crate::recording::Recording;
+
+/// The waits for locks.
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct LocksReport {
+    /// The locks that threads waited for, longest waits first.
+    pub lock_waits: Vec<LockReport>,
+}
+
+/// The waits for one kind of lock that ended during the recording.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct LockReport {
+    /// The kind: `row lock`, `table metadata lock`.
+    pub lock: String,
+    /// The number of waits.
+    pub waits: u64,
+    /// The time that all threads together waited, in seconds.
+    pub wait: f64,
+    /// The longest wait, in seconds.
+    pub max: f64,
+}
+
+impl Part for LocksReport {
+    fn new(recording: &Recording) -> LocksReport {
+        LocksReport { lock_waits: recording.lock_waits().iter().map(LockReport::from).collect() }
+    }
+}
+
+impl From<&LockWaits> for LockReport {
+    fn from(row: &LockWaits) -> LockReport {
+        LockReport {
+            lock: row.lock.clone(),
+            waits: row.waits.count,
+            wait: seconds(row.waits.sum_ns),
+            max: seconds(row.waits.max_ns),
+        }
+    }
+}
+
+impl Section for LocksReport {
+    fn facts(&self, _report: &Report) -> Vec<(String, String)> {
+        self.lock_waits.iter().map(|row| (format!("waits for a {}", row.lock), row.fact())).collect()
+    }
+}
+
+impl LockReport {
+    /// Returns how many waits there were, and how long: `10 waits, 3.00s in all, 301ms at most`.
+    fn fact(&self) -> String {
+        let waits = if self.waits == 1 { "wait" } else { "waits" };
+        let [all, longest] = [self.wait, self.max].map(|seconds| format::nanoseconds(seconds * 1e9));
+        format!("{} {waits}, {all} in all, {longest} at most", format::count(self.waits as f64))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_are_counted_and_timed() {
+        let row = |waits| LockReport { lock: "row lock".to_owned(), waits, wait: 3.0, max: 0.301 };
+        assert_eq!(row(10).fact(), "10 waits, 3.00s in all, 301ms at most");
+        assert!(row(1).fact().starts_with("1 wait, "));
+    }
+}

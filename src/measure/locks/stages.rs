@@ -1,0 +1,85 @@
+//! Which lock a wait is for, by the stage that the server shows meanwhile.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::figures::ROW_LOCK;
+use super::plan::LockPlan;
+use crate::bpf::lock::types;
+use crate::catalog::{LockKind, STAGE_PREFIX, TABLE_STAGE};
+use crate::server::{Memory, Target};
+use crate::symbols::Image;
+
+/// The name of a metadata lock whose stage could not be read.
+const UNNAMED: &str = "unnamed metadata lock";
+
+/// The words at the beginning of a stage among which the pointer to its name is looked for.
+const WORDS: u64 = 4;
+/// The most characters of a stage's name.
+const MOST: usize = 64;
+
+/// The names of locks.
+pub(super) struct Stages {
+    target: Arc<Target>,
+    memory: Memory,
+    /// By the stage's address in the process.
+    names: HashMap<u64, String>,
+}
+
+impl Stages {
+    pub fn new(target: &Arc<Target>) -> Stages {
+        Stages { memory: Memory::new(target.pid), names: HashMap::new(), target: Arc::clone(target) }
+    }
+
+    /// Returns the locks that this plan measures and that every server has.
+    pub fn expected(&self, plan: &LockPlan) -> Vec<String> {
+        let name = |kind| match kind {
+            LockKind::Row => ROW_LOCK.to_owned(),
+            LockKind::Metadata { .. } => lock_of(TABLE_STAGE),
+        };
+        plan.waits.iter().map(|wait| name(wait.waits_for)).collect()
+    }
+
+    /// Returns the name of the lock that is waited for.
+    pub fn name(&mut self, key: &types::lock_key) -> String {
+        if key.stage == 0 {
+            return ROW_LOCK.to_owned();
+        }
+        let known = self.names.get(&key.stage).cloned();
+        let name =
+            known.or_else(|| self.read(key.stage).inspect(|name| _ = self.names.insert(key.stage, name.clone())));
+        name.unwrap_or_else(|| UNNAMED.to_owned())
+    }
+
+    /// Reads the name in the stage at this address in the process.
+    fn read(&self, stage: u64) -> Option<String> {
+        let words = (0..WORDS).filter_map(|word| self.memory.u64(stage.checked_add(8 * word)?));
+        let texts = words.map(|word| word.wrapping_sub(self.target.bias));
+        texts.filter_map(|text| constant(&self.target.image, text)).next().map(lock_of)
+    }
+}
+
+/// Returns the text at this link-time address, if it is among the program's constants and can be a stage's name.
+fn constant(image: &Image, addr: u64) -> Option<&str> {
+    let text = image.section(".rodata").filter(|constants| constants.contains(&addr)).and_then(|_| image.cstr(addr))?;
+    let is_name = (3..=MOST).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_graphic() || b == b' ');
+    is_name.then_some(text)
+}
+
+/// Returns the lock that a stage waits for: `table metadata lock` for `Waiting for table metadata lock`, `user lock`
+/// for `User lock`.
+fn lock_of(stage: &str) -> String {
+    stage.strip_prefix(STAGE_PREFIX).unwrap_or(stage).to_ascii_lowercase()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn locks_are_called_as_the_server_calls_them() {
+        assert_eq!(lock_of(TABLE_STAGE), "table metadata lock");
+        assert_eq!(lock_of("Waiting for global read lock"), "global read lock");
+        assert_eq!(lock_of("User lock"), "user lock");
+    }
+}

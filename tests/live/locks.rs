@@ -1,0 +1,235 @@
+//! Waits for row locks and metadata locks agree with what servers count themselves.
+
+use std::collections::BTreeMap;
+use std::thread::{self, sleep, ScopedJoinHandle};
+use std::time::Duration;
+
+use anyhow::{ensure, Context, Result};
+
+use lab::agent::{doctor, Agent, Sample};
+use lab::releases::Release;
+use lab::server::{wait_for, Options, Server};
+
+const ROW: &str = "row lock";
+const TABLE: &str = "table metadata lock";
+const WAITING: &str = "armtrace_lock_waiting_threads";
+const LONGEST: &str = "armtrace_lock_longest_current_wait_seconds";
+
+/// The longest time until a wait is seen.
+const LIMIT: Duration = Duration::from_secs(10);
+/// The most by which the time may differ from the server's own, and what each wait may take beyond that: a sleep ends
+/// some time before its statement, and servers count milliseconds.
+const TOLERANCE: f64 = 0.05;
+const EACH: f64 = 0.003;
+
+/// How long an answer to a scrape may be used for the next one.
+const NEW_FIGURES: Duration = Duration::from_millis(1100);
+
+/// How often threads waited, and for how many seconds.
+type Waited = (f64, f64);
+
+fn of(samples: &[Sample], name: &str, lock: &str) -> Option<f64> {
+    let is_it = |s: &&Sample| s.name == name && s.labels.get("lock").is_some_and(|label| label == lock);
+    samples.iter().find(is_it).map(|s| s.value)
+}
+
+/// Returns the waits for each lock.
+fn measured(agent: &Agent) -> Result<BTreeMap<String, Waited>> {
+    let samples = agent.scrape()?;
+    let locks = samples.iter().filter(|s| s.name == "armtrace_lock_wait_seconds_count");
+    let waited = |s: &Sample| {
+        let lock = s.labels.get("lock").context("no lock")?.clone();
+        let seconds = of(&samples, "armtrace_lock_wait_seconds_sum", &lock).context("no sum")?;
+        Ok((lock, (s.value, seconds)))
+    };
+    locks.map(waited).collect()
+}
+
+/// Returns the waits for one lock, in a scrape that is answered with new figures.
+fn waits_for(agent: &Agent, lock: &str) -> Result<Waited> {
+    sleep(NEW_FIGURES);
+    measured(agent)?.get(lock).copied().with_context(|| format!("no series for {lock}"))
+}
+
+/// Returns InnoDB's own count of waits for row locks.
+fn counted_by_innodb(server: &Server) -> Result<Waited> {
+    let [waits, ms] = [server.status("Innodb_row_lock_waits")?, server.status("Innodb_row_lock_time")?];
+    Ok((waits as f64, ms as f64 / 1e3))
+}
+
+/// Returns performance_schema's own count of waits for metadata locks of all kinds.
+fn counted_by_performance_schema(server: &Server) -> Result<Waited> {
+    let rows = server.query(
+        "SELECT COUNT_STAR, SUM_TIMER_WAIT / 1e12 FROM performance_schema.events_waits_summary_global_by_event_name
+         WHERE EVENT_NAME = 'wait/lock/metadata/sql/mdl'",
+    )?;
+    let [waits, seconds] = &rows.first().context("no such instrument")?[..] else { anyhow::bail!("{rows:?}") };
+    Ok((waits.parse()?, seconds.parse()?))
+}
+
+fn minus(now: Waited, before: Waited) -> Waited {
+    (now.0 - before.0, now.1 - before.1)
+}
+
+/// The count is the server's, and the time nearly so.
+fn agree(what: &str, ours: Waited, theirs: Waited) -> Result<()> {
+    println!("{what}: {} waits in {:.3} s, the server {} in {:.3} s", ours.0, ours.1, theirs.0, theirs.1);
+    ensure!(ours.0 == theirs.0, "{what}: {} waits, the server counts {}", ours.0, theirs.0);
+    let most = TOLERANCE * theirs.1 + EACH * theirs.0;
+    ensure!((ours.1 - theirs.1).abs() <= most, "{what}: {:.3} s, the server {:.3} s", ours.1, theirs.1);
+    Ok(())
+}
+
+/// Starts a server with a table of a few rows, and the agent.
+fn start(release: Release) -> Result<(Server, Agent)> {
+    let server = Server::start(release, &Options { perf_schema: true, ..Options::default() })?;
+    server.query(
+        "UPDATE performance_schema.setup_instruments SET ENABLED = 'YES', TIMED = 'YES'
+         WHERE NAME = 'wait/lock/metadata/sql/mdl';
+         CREATE DATABASE locks; CREATE TABLE locks.t (id INT PRIMARY KEY, n INT);
+         INSERT INTO locks.t VALUES (1, 0), (2, 0), (3, 0)",
+    )?;
+    let agent = Agent::attach(&server)?;
+    Ok((server, agent))
+}
+
+/// Runs statements in a session of their own meanwhile.
+fn meanwhile<'scope>(
+    scope: &'scope thread::Scope<'scope, '_>,
+    server: &'scope Server,
+    sql: String,
+) -> ScopedJoinHandle<'scope, Result<Vec<Vec<String>>>> {
+    scope.spawn(move || server.query(&sql))
+}
+
+/// Returns once so many threads wait for a lock.
+fn until_waiting(agent: &Agent, lock: &str, threads: f64) -> Result<()> {
+    wait_for(&format!("{threads} threads that wait for a {lock}"), LIMIT, || {
+        Ok((of(&agent.scrape()?, WAITING, lock) == Some(threads)).then_some(()))
+    })
+}
+
+fn update(id: u32) -> String {
+    format!("UPDATE locks.t SET n = n + 1 WHERE id = {id};")
+}
+
+/// A session holds a row ten times for 300 ms, for which another waits each time.
+fn conflicts(server: &Server) -> Result<()> {
+    let hold = format!("BEGIN; {} DO SLEEP(0.3); COMMIT; DO SLEEP(0.1);", update(1));
+    let want = format!("DO SLEEP(0.2); {} DO SLEEP(0.15);", update(1));
+    thread::scope(|scope| {
+        let holder = meanwhile(scope, server, hold.repeat(10));
+        let waiter = meanwhile(scope, server, want.repeat(10));
+        holder.join().expect("no panic")?;
+        waiter.join().expect("no panic").map(|_| ())
+    })
+}
+
+/// A wait that goes on is seen, and ends with an error after a second.
+fn timeout(server: &Server, agent: &Agent) -> Result<()> {
+    thread::scope(|scope| {
+        let holder = meanwhile(scope, server, format!("BEGIN; {} DO SLEEP(2.5); COMMIT", update(1)));
+        sleep(Duration::from_millis(300));
+        let sql = format!("SET innodb_lock_wait_timeout = 1; {}", update(1));
+        let waiter = meanwhile(scope, server, sql);
+        until_waiting(agent, ROW, 1.0)?;
+        let longest = of(&agent.scrape()?, LONGEST, ROW).context("no longest wait")?;
+        ensure!(longest > 0.0 && longest < 3.0, "{longest} s");
+        let error = waiter.join().expect("no panic").expect_err("a timeout").to_string();
+        ensure!(error.contains("1205"), "{error}");
+        holder.join().expect("no panic").map(|_| ())
+    })
+}
+
+/// Two sessions wait for each other: one of them gets an error, the other its row.
+fn deadlock(server: &Server) -> Result<()> {
+    let both = |first, second| format!("BEGIN; {} DO SLEEP(0.4); {} COMMIT", update(first), update(second));
+    thread::scope(|scope| {
+        let sessions = [both(1, 2), both(2, 1)].map(|sql| meanwhile(scope, server, sql));
+        let results = sessions.map(|session| session.join().expect("no panic"));
+        let errors: Vec<String> = results.iter().filter_map(|r| r.as_ref().err().map(ToString::to_string)).collect();
+        ensure!(errors.len() == 1 && errors[0].contains("1213"), "{errors:?}");
+        Ok(())
+    })
+}
+
+/// `ALTER TABLE` waits for a session that has locked the table, in pieces of a second.
+fn metadata(server: &Server, agent: &Agent) -> Result<()> {
+    thread::scope(|scope| {
+        let lock = "LOCK TABLES locks.t READ; DO SLEEP(2.6); UNLOCK TABLES".to_owned();
+        let holder = meanwhile(scope, server, lock);
+        sleep(Duration::from_millis(300));
+        let alter = meanwhile(scope, server, "ALTER TABLE locks.t ADD COLUMN more INT".to_owned());
+        until_waiting(agent, TABLE, 1.0)?;
+        alter.join().expect("no panic")?;
+        holder.join().expect("no panic").map(|_| ())
+    })
+}
+
+/// A session waits for another's lock of a name that users give.
+fn user_lock(server: &Server) -> Result<()> {
+    thread::scope(|scope| {
+        let holder = meanwhile(scope, server, "SELECT GET_LOCK('a', 1); DO SLEEP(0.8)".to_owned());
+        sleep(Duration::from_millis(300));
+        let waiter = meanwhile(scope, server, "SELECT GET_LOCK('a', 10)".to_owned());
+        waiter.join().expect("no panic")?;
+        holder.join().expect("no panic").map(|_| ())
+    })
+}
+
+/// Row locks and metadata locks, and that nothing else counts.
+fn locks_agree_with_the_server(release: Release) -> Result<()> {
+    let (server, agent) = start(release)?;
+    let first = waits_for(&agent, ROW)?;
+    ensure!(first == (0.0, 0.0), "{first:?}");
+    server.query(&update(3).repeat(200))?;
+    server.query("ALTER TABLE locks.t COMMENT 'nobody uses it'")?;
+    let quiet = measured(&agent)?;
+    ensure!(quiet.values().all(|waited| *waited == (0.0, 0.0)), "nobody waited: {quiet:?}");
+
+    let mut before = counted_by_innodb(&server)?;
+    let mut ours = waits_for(&agent, ROW)?;
+    let mut step = |what: &str, least: f64, act: &dyn Fn() -> Result<()>| -> Result<()> {
+        act()?;
+        let (now, theirs) = (waits_for(&agent, ROW)?, counted_by_innodb(&server)?);
+        let waited = minus(now, ours);
+        agree(&format!("{} {what}", release.name()), waited, minus(theirs, before))?;
+        ensure!(waited.0 >= least, "{what}: too few waits");
+        (ours, before) = (now, theirs);
+        Ok(())
+    };
+    step("conflicts", 5.0, &|| conflicts(&server))?;
+    step("timeout", 1.0, &|| timeout(&server, &agent))?;
+    step("deadlock", 1.0, &|| deadlock(&server))?;
+
+    let before = counted_by_performance_schema(&server)?;
+    metadata(&server, &agent)?;
+    let table = waits_for(&agent, TABLE)?;
+    let theirs = minus(counted_by_performance_schema(&server)?, before);
+    agree(&format!("{} metadata", release.name()), table, theirs)?;
+    ensure!(table.0 >= 1.0 && table.1 >= 1.5, "{table:?}");
+    user_lock(&server)?;
+    let user = waits_for(&agent, "user lock")?;
+    ensure!(user.0 == 1.0 && (0.2..2.0).contains(&user.1), "{user:?}");
+    sleep(NEW_FIGURES);
+    let waiting = agent.scrape()?.iter().filter(|s| s.name == WAITING).map(|s| s.value).sum::<f64>();
+    ensure!(waiting == 0.0, "{waiting} threads still wait");
+
+    let report = doctor(server.pid())?;
+    let probes = report["server"]["probes"].as_array().context("no probes")?;
+    let has = |name: &str| probes.iter().any(|probe| probe["name"].as_str().is_some_and(|n| n.starts_with(name)));
+    ensure!(has("mdl_timed_wait:begin") && has("lock_wait"), "{probes:?}");
+    let (status, _) = agent.stop()?;
+    ensure!(status.success(), "{status}");
+    server.stop()
+}
+
+#[test]
+fn mysql_9_7_locks_agree_with_the_server() -> Result<()> {
+    locks_agree_with_the_server(Release::MYSQL_9_7)
+}
+
+#[test]
+fn mariadb_11_4_locks_agree_with_the_server() -> Result<()> {
+    locks_agree_with_the_server(Release::MARIADB_11_4)
+}

@@ -172,14 +172,9 @@ int lock_begins(void *ctx)
 	return at_begin(ctx);
 }
 
+/* Attached to the returns of functions too. */
 SEC("uprobe.multi")
 int lock_ends(void *ctx)
-{
-	return at_end(ctx);
-}
-
-SEC("uprobe.multi")
-int lock_returns(void *ctx)
 {
 	return at_end(ctx);
 }
@@ -193,12 +188,6 @@ int lock_begin(void *ctx)
 
 SEC("uprobe")
 int lock_end(void *ctx)
-{
-	return at_end(ctx);
-}
-
-SEC("uretprobe")
-int lock_return(void *ctx)
 {
 	return at_end(ctx);
 }

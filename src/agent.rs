@@ -244,9 +244,15 @@ impl Source {
 
     /// Returns the CPU time that everything but latch probes has taken from the server, in nanoseconds.
     fn others_ns(&self, costs: &Costs) -> u64 {
-        let others = self.measurements.split_last().map_or(&[][..], |(_, others)| others);
-        others.iter().map(|measurement| measurement.cost_ns(costs)).sum()
+        ungoverned_ns(&self.measurements, costs)
     }
+}
+
+/// Returns the CPU time that those of these measurements have taken which do not keep to the budget themselves, in
+/// nanoseconds.
+fn ungoverned_ns(measurements: &[Arc<dyn Measurement>], costs: &Costs) -> u64 {
+    let ungoverned = measurements.iter().filter(|measurement| !measurement.is_governed());
+    ungoverned.map(|measurement| measurement.cost_ns(costs)).sum()
 }
 
 impl SnapshotSource for Source {
@@ -440,6 +446,35 @@ mod tests {
         prices.change(low, vec![probe(20, &high)]);
         assert_eq!(cost(&prices, 20, &low), 60_000.0);
         assert_eq!(cost(&prices, 30, &low), 70_000.0);
+    }
+
+    struct Costing {
+        is_governed: bool,
+        ns: u64,
+    }
+
+    impl Measurement for Costing {
+        fn cost_ns(&self, _costs: &Costs) -> u64 {
+            self.ns
+        }
+
+        fn is_governed(&self) -> bool {
+            self.is_governed
+        }
+
+        fn collect(&self, _costs: Option<&Costs>, _snapshot: &mut Snapshot) -> anyhow::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// Were they charged for what they cost themselves, latch probes would have half of the budget.
+    #[test]
+    fn what_is_governed_is_not_charged_twice_wherever_it_is_in_the_list() {
+        let costing = |is_governed, ns| Arc::new(Costing { is_governed, ns }) as Arc<dyn Measurement>;
+        for order in [[(false, 1), (true, 100), (false, 10)], [(true, 100), (false, 1), (false, 10)]] {
+            let measurements = order.map(|(is_governed, ns)| costing(is_governed, ns));
+            assert_eq!(ungoverned_ns(&measurements, &Costs::default()), 11);
+        }
     }
 
     #[test]

@@ -29,6 +29,11 @@ pub trait Measurement: Send + Sync {
         0
     }
 
+    /// Returns whether it keeps its probes within the budget itself, after what all others cost.
+    fn is_governed(&self) -> bool {
+        false
+    }
+
     /// Keeps its probes within a part of the budget if they have no turns. `share` is what all probes may take of the
     /// server's CPU time, 0 to 1. Called when `costs` is measured, at first and again.
     fn limit(&self, _share: f64, _costs: &Costs) {}
@@ -142,7 +147,7 @@ impl<'a> Attaching<'a> {
 
 /// The measurements on one server.
 pub struct Attached {
-    /// In the order in which snapshots are made, latches last: other measurements add to what is known about these.
+    /// In the order in which snapshots are made.
     pub measurements: Vec<Arc<dyn Measurement>>,
     /// What could not be attached, with the reason.
     pub degraded: Vec<String>,

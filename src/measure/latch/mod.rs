@@ -179,6 +179,10 @@ impl Measurement for Latches {
         cost_ns(self.collector.probes(Some(costs)).unwrap_or_default())
     }
 
+    fn is_governed(&self) -> bool {
+        true
+    }
+
     fn collect(&self, costs: Option<&Costs>, snapshot: &mut Snapshot) -> Result<()> {
         snapshot.latch = self.collector.collect()?;
         snapshot.probes.extend(self.collector.probes(costs)?);

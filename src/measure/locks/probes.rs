@@ -68,10 +68,8 @@ impl LockProbes {
         let has_multi = uprobe_multi_works();
         open.progs.lock_begins.set_autoload(has_multi);
         open.progs.lock_ends.set_autoload(has_multi);
-        open.progs.lock_returns.set_autoload(has_multi);
         open.progs.lock_begin.set_autoload(!has_multi);
         open.progs.lock_end.set_autoload(!has_multi);
-        open.progs.lock_return.set_autoload(!has_multi);
         let skel = open.load().context("loading the programs into the kernel")?;
         let worst = |sites: fn(&PlannedLockWait) -> &[PlannedLockSite]| {
             let classes: Vec<ProbeClass> = plan.waits.iter().flat_map(sites).map(|site| site.class).collect();
@@ -164,11 +162,7 @@ impl Attached {
         let plan = Arc::clone(&self.plan);
         for wait in &plan.waits {
             let progs = &self.skel.progs;
-            let (multi, single) = match wait.at_return {
-                true => (&progs.lock_returns, &progs.lock_return),
-                false => (&progs.lock_ends, &progs.lock_end),
-            };
-            let ends = self.programs(multi, single, wait.at_return);
+            let ends = self.programs(&progs.lock_ends, &progs.lock_end, wait.at_return);
             let ends = attach_sites(&ends, self.pid, &self.exe, &addresses(&wait.ends));
             let begins = match ends.refused.is_empty() {
                 true => attach_sites(

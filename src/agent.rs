@@ -151,7 +151,7 @@ impl Agent {
         let latches = Latches::attach(&target, &plan, || Namer::new(&target), topology, without_probes, statements)
             .map_err(|e| AttachError::new(&target, e))?;
         let (latches, watchpoints) = (Arc::new(latches), Arc::new(WatchpointAccount::default()));
-        let attached = Attaching::begin(&target, &plan, &latches, options.more.as_ref());
+        let attached = Attaching::begin(&target, &plan, &latches, options.more.as_ref(), options.max_overhead);
         let Attached { mut measurements, degraded, later } = attached;
         measurements.insert(0, watchpoints.clone());
         let refused = measurements.iter().rev().flat_map(|measurement| measurement.refused());

@@ -121,20 +121,25 @@ pub struct Attaching<'a> {
     pub latches: &'a Arc<Latches>,
     /// What else to measure, if anything.
     pub more: Option<&'a More>,
+    /// The share of the server's CPU time that probes may take, 0 to 1.
+    pub max_overhead: f64,
     /// The measurements that have begun so far, in the order of their list.
     pub begun: Begun,
     later: Vec<Later>,
 }
 
 impl<'a> Attaching<'a> {
-    /// Begins all measurements that are asked for: `more`, and the `latches`, whose sites are those of `plan`.
+    /// Begins all measurements that are asked for and that a budget of `max_overhead` (0 to 1) allows: `more`, and the
+    /// `latches`, whose sites are those of `plan`.
     pub fn begin(
         target: &'a Arc<Target>,
         plan: &'a Arc<Plan>,
         latches: &'a Arc<Latches>,
         more: Option<&'a More>,
+        max_overhead: f64,
     ) -> Attached {
-        let mut on = Attaching { target, plan, latches, more, begun: Begun::default(), later: Vec::new() };
+        let mut on =
+            Attaching { target, plan, latches, more, max_overhead, begun: Begun::default(), later: Vec::new() };
         let degraded = Begun::begin(&mut on);
         Attached { measurements: on.begun.measurements(), degraded, later: on.later }
     }

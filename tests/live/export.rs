@@ -24,6 +24,7 @@ const MAY_BE_EMPTY: &[&str] = &[
     "armtrace_latch_wait_estimated_seconds_total",
     "armtrace_checksum_bytes_total",
     "armtrace_getcpu_calls_total",
+    "armtrace_lock_",
     "armtrace_perf_event",
     "armtrace_target_attaches_total",
 ];

@@ -1,12 +1,13 @@
 //! Waits for row locks and metadata locks agree with what servers count themselves.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::thread::{self, sleep, ScopedJoinHandle};
 use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
 
-use lab::agent::{doctor, Agent, Sample};
+use lab::agent::{doctor, doctor_with, Agent, Sample};
 use lab::releases::Release;
 use lab::server::{wait_for, Options, Server};
 
@@ -14,6 +15,9 @@ const ROW: &str = "row lock";
 const TABLE: &str = "table metadata lock";
 const WAITING: &str = "armtrace_lock_waiting_threads";
 const LONGEST: &str = "armtrace_lock_longest_current_wait_seconds";
+
+/// The least budget with which these waits are measured.
+const BUDGET: [&str; 2] = ["--max-overhead", "5%"];
 
 /// The longest time until a wait is seen.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -89,7 +93,7 @@ fn start(release: Release) -> Result<(Server, Agent)> {
          CREATE DATABASE locks; CREATE TABLE locks.t (id INT PRIMARY KEY, n INT);
          INSERT INTO locks.t VALUES (1, 0), (2, 0), (3, 0)",
     )?;
-    let agent = Agent::attach(&server)?;
+    let agent = Agent::attach_with(&server, &BUDGET.map(OsStr::new))?;
     Ok((server, agent))
 }
 
@@ -215,10 +219,12 @@ fn locks_agree_with_the_server(release: Release) -> Result<()> {
     let waiting = agent.scrape()?.iter().filter(|s| s.name == WAITING).map(|s| s.value).sum::<f64>();
     ensure!(waiting == 0.0, "{waiting} threads still wait");
 
-    let report = doctor(server.pid())?;
+    let report = doctor_with(server.pid(), &BUDGET)?;
     let probes = report["server"]["probes"].as_array().context("no probes")?;
     let has = |name: &str| probes.iter().any(|probe| probe["name"].as_str().is_some_and(|n| n.starts_with(name)));
     ensure!(has("mdl_timed_wait:begin") && has("lock_wait"), "{probes:?}");
+    let limits = doctor(server.pid())?["server"]["limits"].to_string();
+    ensure!(limits.contains("row locks and metadata locks") && limits.contains("--max-overhead 5%"), "{limits}");
     let (status, _) = agent.stop()?;
     ensure!(status.success(), "{status}");
     server.stop()

@@ -47,6 +47,7 @@ pub use pthread::{rows_of as pthread_rows, thread_id_offset};
 #[cfg(any(test, fuzzing))]
 pub(crate) use statements::digest_text;
 pub use statements::{find as find_statements, NotRead, StatementDetail};
+pub(super) use statements::{Executes, Kept, Sample, SeenStatements};
 pub use waiting::{Counted, WaitedFor};
 
 use std::mem::MaybeUninit;
@@ -61,7 +62,6 @@ use self::attacher::Attacher;
 use self::command::Command;
 use self::keeper::{SaysEnd, AFTER_ERROR};
 use self::maps::Maps;
-use self::statements::SeenStatements;
 use self::status::Status;
 use super::maps::add_skipped;
 use super::{cost_ns, Attaching, Measurement, Nothing, Room, Snapshot};
@@ -132,6 +132,11 @@ impl Latches {
     /// Keeps the probes within a budget from now on.
     pub fn keep_within(&self, budget: Budget) {
         self.probe.send(Command::Govern(budget));
+    }
+
+    /// Returns the statements of waiting threads; `None` if none are read.
+    pub(super) fn statements(&self) -> Option<&SeenStatements> {
+        self.probe.statements.as_deref()
     }
 
     pub(super) fn maps(&self) -> Arc<Maps> {

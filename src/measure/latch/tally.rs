@@ -46,7 +46,7 @@ pub(super) struct Tally<'a> {
     /// The parts of the machine between which handoffs are counted; `None` if they are not.
     pub topology: Option<&'a Topology>,
     /// What waiting threads were seen to execute.
-    pub statements: &'a [Sample],
+    pub statements: &'a [Sample<MapKey>],
 }
 
 /// A key of a map in comparable form.
@@ -234,13 +234,13 @@ impl Tally<'_> {
         named: &HashMap<MapKey, LatchName>,
         ledger: &mut Ledger<(MapKey, Shown), StatementId, StatementWaits>,
     ) -> Vec<StatementWaits> {
-        let there: HashSet<(MapKey, Shown)> = self.statements.iter().map(|s| (s.latch, s.shown)).collect();
+        let there: HashSet<(MapKey, Shown)> = self.statements.iter().map(|s| (s.doing, s.shown)).collect();
         ledger.retain(|key| there.contains(key));
         let rows = self.statements.iter().filter_map(|sample| {
-            let key = latch_key(&sample.latch);
+            let key = latch_key(&sample.doing);
             let name = self.contended(named, &key)?;
             let mode = mode_of(name, key.mode);
-            let (digest, statement) = statement_of(sample);
+            let (digest, statement) = sample.names();
             let id = (name.event.clone(), mode, digest.clone(), statement.clone());
             let row = StatementWaits {
                 latch: name.event.clone(),
@@ -249,23 +249,12 @@ impl Tally<'_> {
                 statement,
                 samples: sample.samples,
             };
-            Some(ledger.shares((sample.latch, sample.shown), id, row))
+            Some(ledger.shares((sample.doing, sample.shown), id, row))
         });
         let mut statements: Vec<StatementWaits> = merged(rows.flatten()).into_values().collect();
         statements.sort_by(|a, b| b.samples.cmp(&a.samples).then_with(|| a.place().cmp(&b.place())));
         statements
     }
-}
-
-/// Returns the digest and the text of what a thread executed.
-fn statement_of(sample: &Sample) -> (String, String) {
-    let text = match (&sample.digest, sample.shown) {
-        (Some(digest), _) => return (digest.hash.clone(), digest.text.clone()),
-        (None, Shown::Nothing) => StatementWaits::NOTHING,
-        (None, Shown::Unread) => StatementWaits::UNREAD,
-        (None, Shown::Other | Shown::Digest(_)) => StatementWaits::OTHER,
-    };
-    (String::new(), text.to_owned())
 }
 
 /// Returns the mode under which waits for a latch of this name appear.
@@ -410,7 +399,7 @@ mod tests {
         let sample = |latch: &types::latch_key, shown, samples| {
             let digest = matches!(shown, Shown::Digest(_))
                 .then(|| std::sync::Arc::new(Digest { hash: "d1".to_owned(), text: "COMMIT".to_owned() }));
-            Sample { latch: key_of(latch), shown, digest, samples }
+            Sample { doing: key_of(latch), shown, digest, samples }
         };
         let (trx, done) = (latch(TRX, MUTEX), latch(DONE, REACQUIRE));
         let statements = [

@@ -6,6 +6,7 @@ mod html;
 mod text;
 
 pub use handoffs::HandoffsReport;
+pub(in crate::measure) use text::write_statement;
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Formatter};

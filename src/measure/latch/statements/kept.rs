@@ -1,12 +1,14 @@
-//! Counts which statements the waiting threads executed, in bounded memory.
+//! Counts which statements threads executed that waited or ran, in bounded memory.
 
 use std::collections::{HashMap, HashSet};
+use std::hash::Hash;
 use std::sync::Arc;
 
 use sha2::{Digest as _, Sha256};
 
 use super::digest::verb_of;
-use crate::measure::latch::keys::MapKey;
+use super::reader::Executes;
+use crate::measure::latch::figures::StatementWaits;
 
 /// The most digests that are counted. A server can have more; samples of the others count as [`Shown::Other`].
 const MOST_DIGESTS: usize = 200;
@@ -15,15 +17,15 @@ const MOST_DIGESTS: usize = 200;
 /// what was counted for the lighter half of them becomes part of [`Shown::Other`].
 const MOST_DISPLACED: usize = 1000;
 
-/// The most counters. With more, samples of a latch count as [`Shown::Other`].
+/// The most counters. With more, samples count as [`Shown::Other`].
 const MOST_COUNTERS: usize = 8192;
 
 /// After this many samples, the weight of those before is halved: what was heavy once gives way to what is now.
 const HALF_LIFE: u64 = 20_000;
 
-/// What a thread executed that was seen to wait.
+/// What a thread executed that was seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(in crate::measure::latch) enum Shown {
+pub(in crate::measure) enum Shown {
     /// A statement, by the number of its digest, which no other digest gets.
     Digest(u64),
     /// One of those for which there is no room.
@@ -36,32 +38,32 @@ pub(in crate::measure::latch) enum Shown {
 
 /// A kind of statement, as it may be shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::measure::latch) struct Digest {
+pub(in crate::measure) struct Digest {
     /// The hash of the text without values, in hexadecimal digits.
     pub hash: String,
     /// The text without values, or only its first word.
     pub text: String,
 }
 
-/// How often threads were seen that waited for a latch and executed a statement.
+/// How often threads were seen that did something, such as to wait for one latch, and executed a statement.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::measure::latch) struct Sample {
-    pub latch: MapKey,
+pub(in crate::measure) struct Sample<D> {
+    /// What they did.
+    pub doing: D,
     pub shown: Shown,
     /// Which statement it is, if it is one.
     pub digest: Option<Arc<Digest>>,
     pub samples: u64,
 }
 
-/// What was counted so far.
-#[derive(Default)]
-pub(in crate::measure::latch) struct Kept {
+/// What was counted so far of threads that did something.
+pub(in crate::measure) struct Kept<D> {
     /// By the text without values.
     numbers: HashMap<String, Number>,
     /// The numbers of those that were displaced.
     displaced: HashMap<String, u64>,
     digests: HashMap<u64, Arc<Digest>>,
-    samples: HashMap<(MapKey, Shown), u64>,
+    samples: HashMap<(D, Shown), u64>,
     last_number: u64,
     /// The number of samples since weights were last halved.
     since_halved: u64,
@@ -76,14 +78,35 @@ struct Number {
     weight: f64,
 }
 
-impl Kept {
+impl<D> Sample<D> {
+    /// Returns the digest and the text of what the threads executed. What is no single statement has no digest.
+    pub fn names(&self) -> (String, String) {
+        let text = match (&self.digest, self.shown) {
+            (Some(digest), _) => return (digest.hash.clone(), digest.text.clone()),
+            (None, Shown::Nothing) => StatementWaits::NOTHING,
+            (None, Shown::Unread) => StatementWaits::UNREAD,
+            (None, Shown::Other | Shown::Digest(_)) => StatementWaits::OTHER,
+        };
+        (String::new(), text.to_owned())
+    }
+}
+
+impl<D: Copy + Eq + Hash> Kept<D> {
     /// Creates one that has counted nothing.
-    pub fn new(verbs_only: bool) -> Kept {
-        Kept { verbs_only, ..Kept::default() }
+    pub fn new(verbs_only: bool) -> Kept<D> {
+        Kept {
+            numbers: HashMap::new(),
+            displaced: HashMap::new(),
+            digests: HashMap::new(),
+            samples: HashMap::new(),
+            last_number: 0,
+            since_halved: 0,
+            verbs_only,
+        }
     }
 
     /// Adds `weight` samples of a statement, given without values, to what was seen. Returns what they count as.
-    pub fn seen(&mut self, text: &str, weight: u64) -> Shown {
+    fn seen(&mut self, text: &str, weight: u64) -> Shown {
         self.fade(weight);
         if let Some(known) = self.numbers.get_mut(text) {
             known.weight += weight as f64;
@@ -92,34 +115,43 @@ impl Kept {
         if self.numbers.len() >= MOST_DIGESTS && !self.make_room(weight as f64) {
             return Shown::Other;
         }
-        let number = self.displaced.remove(text).unwrap_or_else(|| self.add(text));
+        let number = self.displaced.remove(text).unwrap_or_else(|| self.add_digest(text));
         self.numbers.insert(text.to_owned(), Number { number, weight: weight as f64 });
         Shown::Digest(number)
     }
 
-    fn add(&mut self, text: &str) -> u64 {
+    fn add_digest(&mut self, text: &str) -> u64 {
         self.last_number += 1;
         self.digests.insert(self.last_number, Arc::new(self.digest(text)));
         self.last_number
     }
 
-    /// Adds `weight` samples of threads that waited for a latch.
-    pub fn count(&mut self, latch: MapKey, shown: Shown, weight: u64) {
-        let has_room = self.samples.len() < MOST_COUNTERS || self.samples.contains_key(&(latch, shown));
+    /// Adds `weight` samples of threads that did something, and executed what `executes` says.
+    pub fn add(&mut self, doing: D, executes: &Executes, weight: u64) {
+        let shown = match executes {
+            Executes::Statement(text) => self.seen(text, weight),
+            Executes::Nothing => Shown::Nothing,
+            Executes::Unread => Shown::Unread,
+        };
+        self.count(doing, shown, weight);
+    }
+
+    fn count(&mut self, doing: D, shown: Shown, weight: u64) {
+        let has_room = self.samples.len() < MOST_COUNTERS || self.samples.contains_key(&(doing, shown));
         let shown = if has_room { shown } else { Shown::Other };
-        *self.samples.entry((latch, shown)).or_default() += weight;
+        *self.samples.entry((doing, shown)).or_default() += weight;
     }
 
     /// Returns what was counted.
-    pub fn all(&self) -> Vec<Sample> {
+    pub fn all(&self) -> Vec<Sample<D>> {
         let digest = |shown| match shown {
             Shown::Digest(number) => self.digests.get(&number).cloned(),
             Shown::Other | Shown::Nothing | Shown::Unread => None,
         };
         self.samples
             .iter()
-            .map(|((latch, shown), samples)| Sample {
-                latch: *latch,
+            .map(|((doing, shown), samples)| Sample {
+                doing: *doing,
                 shown: *shown,
                 digest: digest(*shown),
                 samples: *samples,
@@ -169,9 +201,9 @@ impl Kept {
         self.displaced.retain(|_, number| !light.contains(number));
         self.digests.retain(|number, _| !light.contains(number));
         let is_light = |shown: Shown| matches!(shown, Shown::Digest(number) if light.contains(&number));
-        for ((latch, shown), samples) in std::mem::take(&mut self.samples) {
+        for ((doing, shown), samples) in std::mem::take(&mut self.samples) {
             let shown = if is_light(shown) { Shown::Other } else { shown };
-            *self.samples.entry((latch, shown)).or_default() += samples;
+            *self.samples.entry((doing, shown)).or_default() += samples;
         }
     }
 }
@@ -179,14 +211,15 @@ impl Kept {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::measure::latch::keys::MapKey;
 
     const LATCH: MapKey = [7; size_of::<MapKey>()];
 
-    fn samples(kept: &Kept) -> u64 {
+    fn samples(kept: &Kept<MapKey>) -> u64 {
         kept.all().iter().map(|sample| sample.samples).sum()
     }
 
-    fn see(kept: &mut Kept, text: &str, weight: u64) -> Shown {
+    fn see(kept: &mut Kept<MapKey>, text: &str, weight: u64) -> Shown {
         let shown = kept.seen(text, weight);
         kept.count(LATCH, shown, weight);
         shown
@@ -202,7 +235,7 @@ mod tests {
         all.sort_by_key(|sample| sample.shown);
         // sha256sum of the text
         let digest = Digest { hash: "66cbb3a40d4bbd15".to_owned(), text: "SELECT ?".to_owned() };
-        let sample = |shown, digest, samples| Sample { latch: LATCH, shown, digest, samples };
+        let sample = |shown, digest, samples| Sample { doing: LATCH, shown, digest, samples };
         assert_eq!(all, [sample(one, Some(Arc::new(digest)), 5), sample(Shown::Nothing, None, 2)]);
     }
 
@@ -229,7 +262,8 @@ mod tests {
         assert_eq!(samples(&kept), sum);
         assert!(kept.numbers.len() <= MOST_DIGESTS && kept.displaced.len() <= MOST_DISPLACED);
         assert_eq!(kept.digests.len(), kept.numbers.len() + kept.displaced.len());
-        let is_heavy = |sample: &Sample| sample.digest.as_ref().is_some_and(|digest| digest.text.starts_with("UPDATE"));
+        let is_heavy =
+            |sample: &Sample<MapKey>| sample.digest.as_ref().is_some_and(|digest| digest.text.starts_with("UPDATE"));
         let heavy: u64 = kept.all().into_iter().filter(is_heavy).map(|sample| sample.samples).sum();
         assert!(heavy >= 19_000, "{heavy} of 20000");
     }

@@ -1,4 +1,5 @@
-//! Shows which statements threads execute while they wait for latches.
+//! Shows which statements threads execute while they wait for latches. Samples of CPU time use the same to show which
+//! they execute while they run.
 //!
 //! Statements are not probed. Each look at the threads shows which of them wait; the statements of these are read from
 //! the server's memory, and values are replaced as soon as a text is read. So a latch's wait time can be divided by the
@@ -15,9 +16,10 @@ use parking_lot::Mutex;
 
 #[cfg(test)]
 pub(super) use self::kept::Digest;
-use self::kept::Kept;
-pub(super) use self::kept::{Sample, Shown};
-use self::reader::{Executes, StatementReader};
+pub(super) use self::kept::Shown;
+pub(in crate::measure) use self::kept::{Kept, Sample};
+use self::reader::StatementReader;
+pub(in crate::measure) use self::reader::{Executes, Place};
 use super::keys::MapKey;
 use super::looks::Look;
 use crate::attach::stacks_are_shown;
@@ -71,9 +73,11 @@ pub fn find(target: &Target) -> Result<StatementAt, NotRead> {
 }
 
 /// The statements of one server's waiting threads.
-pub(super) struct SeenStatements {
+pub(in crate::measure) struct SeenStatements {
     at: StatementAt,
-    kept: Mutex<Kept>,
+    /// Whether only the first word of statements may be shown.
+    verbs_only: bool,
+    kept: Mutex<Kept<MapKey>>,
 }
 
 impl SeenStatements {
@@ -84,12 +88,22 @@ impl SeenStatements {
             StatementDetail::Digest => true,
             StatementDetail::Text => false,
         };
-        Some(find(target).map(|at| SeenStatements { at, kept: Mutex::new(Kept::new(verbs_only)) }))
+        Some(find(target).map(|at| SeenStatements { at, verbs_only, kept: Mutex::new(Kept::new(verbs_only)) }))
     }
 
     /// Returns how often each statement was seen for each latch.
-    pub fn samples(&self) -> Vec<Sample> {
+    pub fn samples(&self) -> Vec<Sample<MapKey>> {
         self.kept.lock().all()
+    }
+
+    /// Returns where the threads of a running server have their statements. `None` if its memory cannot be read.
+    pub fn place(&self, target: &Target) -> Option<Place> {
+        Place::new(target, self.at)
+    }
+
+    /// Returns what counts the statements of threads that run, and has counted nothing.
+    pub fn of_running(&self) -> Kept<()> {
+        Kept::new(self.verbs_only)
     }
 }
 
@@ -113,7 +127,7 @@ struct Waiting {
 impl StatementSampler {
     /// Creates one. `None` if the server's memory cannot be read.
     pub fn new(target: &Target, seen: &Arc<SeenStatements>) -> Option<StatementSampler> {
-        let reader = StatementReader::new(target, seen.at)?;
+        let reader = StatementReader::new(target, seen.place(target)?);
         Some(StatementSampler { reader, seen: Arc::clone(seen), first: 0 })
     }
 
@@ -128,12 +142,7 @@ impl StatementSampler {
         let executes = self.reader.read(&waiting.iter().map(|thread| thread.pointer).collect::<Vec<u64>>());
         let mut kept = self.seen.kept.lock();
         for (thread, executes) in waiting.iter().zip(executes) {
-            let shown = match executes {
-                Executes::Statement(text) => kept.seen(&text, thread.weight),
-                Executes::Nothing => Shown::Nothing,
-                Executes::Unread => Shown::Unread,
-            };
-            kept.count(thread.latch, shown, thread.weight);
+            kept.add(thread.latch, &executes, thread.weight);
         }
     }
 }

@@ -99,8 +99,8 @@ struct LatchProbe {
 
 impl Latches {
     /// Attaches the programs to `target` at the sites of `plan`. Handoffs between the domains of `topology` are
-    /// counted, and what `namer` returns, which is called meanwhile, names what is waited for. `statements` says what is
-    /// shown of the statements that wait.
+    /// counted, and what `namer` returns, which is called meanwhile, names what is waited for. `statements` says what
+    /// is shown of the statements that wait.
     ///
     /// # Errors
     /// Fails when the programs cannot be loaded, or with [`NoProbe`] when no site at all could be attached.

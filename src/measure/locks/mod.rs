@@ -31,8 +31,8 @@ use crate::model::Histogram;
 use crate::server::{has_shadow_stack, Target};
 use crate::symbols::PerImage;
 
-/// The least budget with which these waits are measured, as a share of the server's CPU time, 0 to 1. The probes take no
-/// turns, and on a row that 16 threads update all the time they took 2.8 % of it.
+/// The least budget with which these waits are measured, as a share of the server's CPU time, 0 to 1. The probes take
+/// no turns, and on a row that 16 threads update all the time they took 2.8 % of it.
 const LEAST_BUDGET: f64 = 0.05;
 
 /// Returns why these waits are not measured within a budget of `max_overhead`, 0 to 1; `None` if they are.

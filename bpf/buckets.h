@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * The buckets of histograms.
+ * The buckets of histograms, and their maxima.
  */
 #pragma once
 
@@ -21,4 +21,15 @@ static __always_inline __u32 bucket_of(__u64 ns)
 			low += step;
 	}
 	return low;
+}
+
+/* How many times a maximum is corrected if other CPUs change it too. */
+#define MAX_RACES 4
+
+/* Raises a maximum to ns. It is checked again after the store, so that the larger of two racing
+ * maxima stays. */
+static __always_inline void raise_maximum(volatile __u64 *max, __u64 ns)
+{
+	for (int i = 0; i < MAX_RACES && *max < ns; i++)
+		*max = ns;
 }

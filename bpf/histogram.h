@@ -42,9 +42,6 @@ struct {
 static const struct waits no_waits;
 static const struct callsite_waits no_callsite_waits;
 
-/* How many times the maximum is corrected if other CPUs change it too. */
-#define MAX_RACES 4
-
 /* Adds a wait of ns to its call site. */
 static __always_inline void add_callsite(const struct callsite_key *key, __u64 ns)
 {
@@ -88,9 +85,7 @@ static __always_inline bool add_wait(const struct callsite_key *callsite, __u64 
 	}
 	if (bucket < BUCKETS)
 		__sync_fetch_and_add(&total->buckets[bucket], 1);
-	/* Checked again after the store, so that the larger of two racing maxima stays. */
-	for (int i = 0; i < MAX_RACES && *(volatile __u64 *)&total->max_ns < ns; i++)
-		*(volatile __u64 *)&total->max_ns = ns;
+	raise_maximum(&total->max_ns, ns);
 	total->example = latch;
 	add_callsite(callsite, ns);
 	return true;

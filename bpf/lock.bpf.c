@@ -54,9 +54,6 @@ struct {
 
 static const struct lock_waits no_lock_waits;
 
-/* How many times the maximum is corrected if other CPUs change it too. */
-#define MAX_RACES 4
-
 static __always_inline void count(void *map, __u32 index)
 {
 	__u64 *n = bpf_map_lookup_elem(map, &index);
@@ -111,7 +108,7 @@ static __always_inline int at_begin(void *ctx)
 
 			/* A wait that cannot be told from one for a row is not counted. */
 			if (!value_at(ctx, &at, &stage) || !stage) {
-				count(&lost_locks, LOST_LOCK_BUSY);
+				count(&lost_locks, LOST_LOCK_UNKNOWN);
 				return 0;
 			}
 		}
@@ -135,8 +132,7 @@ static __always_inline void add(const struct lock_key *key, __u64 ns)
 	__sync_fetch_and_add(&waits->count, 1);
 	if (bucket < BUCKETS)
 		__sync_fetch_and_add(&waits->buckets[bucket], 1);
-	for (int i = 0; i < MAX_RACES && *(volatile __u64 *)&waits->max_ns < ns; i++)
-		*(volatile __u64 *)&waits->max_ns = ns;
+	raise_maximum(&waits->max_ns, ns);
 }
 
 /* The function returns. One that waits for metadata returns 0 if the time that it was given is

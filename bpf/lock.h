@@ -65,6 +65,8 @@ enum lock_lost {
 	LOST_LOCKS_FULL,
 	/* Something else changed the same place at the same moment. */
 	LOST_LOCK_BUSY,
+	/* What a thread waits for could not be read. */
+	LOST_LOCK_UNKNOWN,
 	LOCK_LOST_CAUSES,
 };
 

@@ -43,12 +43,11 @@ pub fn family(image: &Image) -> Result<&'static Family, Unrecognized> {
 /// Returns the family whose first wait function is in this binary. Names are looked up first: to recognize functions by
 /// their code takes a hundred times as long.
 fn with_first_wait_function(image: &Image) -> Option<&'static Family> {
-    let first =
-        |family: &Family, is_there: &dyn Fn(&WaitFunction) -> bool| family.wait_functions.first().is_some_and(is_there);
-    let is_found = |function: &WaitFunction| !find_wait_function(image, function).is_empty();
-    let named =
-        FAMILIES.into_iter().find(|family| first(family, &|function| is_named(image, function) && is_found(function)));
-    named.or_else(|| FAMILIES.into_iter().find(|family| first(family, &is_found)))
+    let first = |family: &Family| family.wait_functions.first();
+    let named = FAMILIES.into_iter().filter(|family| first(family).is_some_and(|function| is_named(image, function)));
+    named
+        .chain(FAMILIES)
+        .find(|family| first(family).is_some_and(|function| !find_wait_function(image, function).is_empty()))
 }
 
 /// Returns the family, or MariaDB's family with the same wait functions if the program's version string says that it is

@@ -45,19 +45,16 @@ impl Target {
         if let Some(way) = self.instances.way.get() {
             return *way;
         }
-        // A server that is still starting may have instances later.
-        let way = self.may_ask().then(|| self.witnessed()).flatten();
-        way.map_or(self.family.pthread.class, |way| *self.instances.way.get_or_init(|| way))
-    }
-
-    /// Returns whether the locks were not asked lately.
-    fn may_ask(&self) -> bool {
+        // Whoever comes while the locks are being asked waits for their answer.
         let mut asked = self.instances.asked.lock();
-        let is_due = asked.is_none_or(|at| at.elapsed() >= ASK_AGAIN);
-        if is_due {
+        // A server that is still starting may have instances later.
+        if self.instances.way.get().is_none() && asked.is_none_or(|at| at.elapsed() >= ASK_AGAIN) {
+            if let Some(way) = self.witnessed() {
+                _ = self.instances.way.set(way);
+            }
             *asked = Some(Instant::now());
         }
-        is_due
+        self.instances.way.get().copied().unwrap_or(self.family.pthread.class)
     }
 
     /// Returns the global locks that have an event.

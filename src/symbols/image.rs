@@ -730,7 +730,7 @@ impl Image {
             let sections = [".data", ".data.rel.ro"].iter().filter_map(|name| self.section(name));
             pointers.extend(sections.flat_map(|section| self.words(section)));
         }
-        // Of several for one place, the first counts. Linkers sort them, so this takes a single pass mostly.
+        // Of several for one place, the first counts. Most linkers sort them, and then this is a single pass.
         pointers.sort_by_key(|(at, _)| *at);
         pointers.dedup_by_key(|(at, _)| *at);
         pointers

@@ -24,7 +24,7 @@ use crate::symbols::Arch;
 
 /// The names of the causes in `enum lock_lost`, in its order.
 const LOST: [&str; types::lock_lost::LOCK_LOST_CAUSES.0 as usize] =
-    ["lock_waiters_full", "lock_kinds_full", "lock_waits_busy"];
+    ["lock_waiters_full", "lock_kinds_full", "lock_waits_busy", "lock_kind_unknown"];
 
 /// The probes at begins and at ends, in the order in which their hits are counted.
 const PROBES: [&str; 2] = ["lock_waits:begin", "lock_waits:end"];
@@ -73,8 +73,8 @@ impl LockProbes {
         let skel = open.load().context("loading the programs into the kernel")?;
         let worst = |sites: fn(&PlannedLockWait) -> &[PlannedLockSite]| {
             let classes: Vec<ProbeClass> = plan.waits.iter().flat_map(sites).map(|site| site.class).collect();
-            let dearest = [ProbeClass::Return, ProbeClass::Stepped, ProbeClass::Emulated];
-            dearest.into_iter().find(|class| classes.contains(class))
+            let by_cost = [ProbeClass::Return, ProbeClass::Stepped, ProbeClass::Emulated];
+            by_cost.into_iter().find(|class| classes.contains(class))
         };
         let probes = LockProbes {
             classes: [worst(|wait| &wait.begins), worst(|wait| &wait.ends)],

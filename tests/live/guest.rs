@@ -27,6 +27,9 @@ const KERNEL: &str = "6.12";
 /// How long to wait for things that take the guest about a minute. A host can be much slower than usual.
 const PATIENCE: Duration = Duration::from_secs(300);
 
+/// The time limit of one command in the guest, in seconds: twice what the longest takes here.
+const LIMIT: &str = "1200";
+
 /// A scrape interval that the guest can keep up with.
 const SLOW: Pace = Pace { scrape_interval: "5s", rate_interval: "25s" };
 
@@ -63,7 +66,7 @@ impl Guest {
 
     /// Runs a shell command in the guest and returns its output.
     fn run(&self, command: &str) -> Result<String> {
-        let output = self.script("run").arg(command).stderr(Stdio::inherit()).output()?;
+        let output = self.script("run").args(["--limit", LIMIT, command]).stderr(Stdio::inherit()).output()?;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         ensure!(output.status.success(), "{command}: {}: {text}", output.status);
         Ok(text)

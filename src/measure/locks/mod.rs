@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 
 use self::probes::{Counted, LockProbes};
 use self::report::LocksReport;
-use self::stages::Stages;
+use self::stages::{expected, Stages};
 use super::latch::Gap;
 use super::{cost_ns, Attaching, Measurement, Nothing, Room, Snapshot};
 use crate::attach::{attach_cookies, uretprobes_are_safe, Costs};
@@ -60,11 +60,11 @@ impl Locks {
         Ok(Locks { plan, probes, stages: Mutex::new(Stages::new(target)) })
     }
 
-    /// Returns what was counted under the name of each lock. Locks that can be waited for are among them also if no
-    /// wait has ended.
+    /// Returns what was counted under the name of each lock. Locks that are measured and that every server has are
+    /// among them also if no wait has ended.
     fn waits(&self, counted: &Counted) -> Vec<LockWaits> {
         let mut stages = self.stages.lock();
-        let expected = stages.expected(&self.plan).into_iter().map(|lock| (lock, Histogram::default()));
+        let expected = self.probes.measured().into_iter().map(|kind| (expected(kind), Histogram::default()));
         let begun = counted.waiting.iter().map(|wait| &wait.key);
         let begun: Vec<_> = begun.map(|key| (stages.name(key), Histogram::default())).collect();
         let seen = counted.waits.iter().map(|(key, waits)| (stages.name(key), histogram(waits)));

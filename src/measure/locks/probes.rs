@@ -49,6 +49,8 @@ struct Attached {
     exe: PathBuf,
     plan: Arc<LockPlan>,
     links: Vec<Link>,
+    /// What is measured: those whose probes the kernel has taken.
+    measured: Vec<LockKind>,
     refused: Vec<String>,
 }
 
@@ -89,6 +91,7 @@ impl LockProbes {
                 exe: target.exe(),
                 plan: Arc::clone(plan),
                 links: Vec::new(),
+                measured: Vec::new(),
                 refused: Vec::new(),
                 skel,
             }),
@@ -116,6 +119,11 @@ impl LockProbes {
     /// Whether the programs are attached.
     pub fn are_attached(&self) -> bool {
         !self.attached.lock().links.is_empty()
+    }
+
+    /// Returns what is measured while the programs are attached.
+    pub fn measured(&self) -> Vec<LockKind> {
+        self.attached.lock().measured.clone()
     }
 
     /// Returns what the kernel refused, one line each.
@@ -155,29 +163,30 @@ impl LockProbes {
 }
 
 impl Attached {
-    /// Attaches the ends before the begins: a wait that begins meanwhile must not miss its end. A function whose ends
-    /// the kernel does not all take gets no begin.
+    /// Attaches the ends before the begins: a wait that begins meanwhile must not miss its end. Of a function whose sites
+    /// the kernel does not all take, none stays attached.
     fn attach(&mut self) {
         self.refused.clear();
+        self.measured.clear();
         let plan = Arc::clone(&self.plan);
         for wait in &plan.waits {
             let progs = &self.skel.progs;
             let ends = self.programs(&progs.lock_ends, &progs.lock_end, wait.at_return);
-            let ends = attach_sites(&ends, self.pid, &self.exe, &addresses(&wait.ends));
-            let begins = match ends.refused.is_empty() {
-                true => attach_sites(
-                    &self.programs(&progs.lock_begins, &progs.lock_begin, false),
-                    self.pid,
-                    &self.exe,
-                    &addresses(&wait.begins),
-                ),
-                false => Default::default(),
-            };
-            let refused = ends.refused.iter().chain(&begins.refused);
-            self.refused
-                .extend(refused.map(|refusal| format!("a probe of {} was refused: {}", wait.label, refusal.why)));
-            self.links.extend(ends.links);
-            self.links.extend(begins.links);
+            let mut taken = attach_sites(&ends, self.pid, &self.exe, &addresses(&wait.ends));
+            if taken.refused.is_empty() {
+                let begins = self.programs(&progs.lock_begins, &progs.lock_begin, false);
+                let begins = attach_sites(&begins, self.pid, &self.exe, &addresses(&wait.begins));
+                taken.links.extend(begins.links);
+                taken.refused.extend(begins.refused);
+            }
+            let refused = taken.refused.iter().map(|r| format!("a probe of {} was refused: {}", wait.label, r.why));
+            self.refused.extend(refused);
+            if taken.refused.is_empty() {
+                self.links.extend(taken.links);
+                self.measured.push(wait.waits_for);
+            } else {
+                detach_all(taken.links);
+            }
         }
     }
 

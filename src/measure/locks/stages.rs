@@ -4,19 +4,20 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::figures::ROW_LOCK;
-use super::plan::LockPlan;
 use crate::bpf::lock::types;
 use crate::catalog::{LockKind, STAGE_PREFIX, TABLE_STAGE};
 use crate::server::{Memory, Target};
 use crate::symbols::Image;
 
-/// The name of a metadata lock whose stage could not be read.
+/// The name of a metadata lock whose stage could not be read, or is one of too many.
 const UNNAMED: &str = "unnamed metadata lock";
 
 /// The words at the beginning of a stage among which the pointer to its name is looked for.
 const WORDS: u64 = 4;
 /// The most characters of a stage's name.
 const MOST: usize = 64;
+/// The most names. A program that only claims to be a server could show ever new ones.
+const MOST_NAMES: usize = types::lock_limit::MAX_LOCKS.0 as usize;
 
 /// The names of locks.
 pub(super) struct Stages {
@@ -31,24 +32,19 @@ impl Stages {
         Stages { memory: Memory::new(target.pid), names: HashMap::new(), target: Arc::clone(target) }
     }
 
-    /// Returns the locks that this plan measures and that every server has.
-    pub fn expected(&self, plan: &LockPlan) -> Vec<String> {
-        let name = |kind| match kind {
-            LockKind::Row => ROW_LOCK.to_owned(),
-            LockKind::Metadata { .. } => lock_of(TABLE_STAGE),
-        };
-        plan.waits.iter().map(|wait| name(wait.waits_for)).collect()
-    }
-
     /// Returns the name of the lock that is waited for.
     pub fn name(&mut self, key: &types::lock_key) -> String {
         if key.stage == 0 {
             return ROW_LOCK.to_owned();
         }
-        let known = self.names.get(&key.stage).cloned();
-        let name =
-            known.or_else(|| self.read(key.stage).inspect(|name| _ = self.names.insert(key.stage, name.clone())));
-        name.unwrap_or_else(|| UNNAMED.to_owned())
+        if let Some(known) = self.names.get(&key.stage) {
+            return known.clone();
+        }
+        let Some(name) = self.read(key.stage).filter(|_| self.names.len() < MOST_NAMES) else {
+            return UNNAMED.to_owned();
+        };
+        self.names.insert(key.stage, name.clone());
+        name
     }
 
     /// Reads the name in the stage at this address in the process.
@@ -56,6 +52,14 @@ impl Stages {
         let words = (0..WORDS).filter_map(|word| self.memory.u64(stage.checked_add(8 * word)?));
         let texts = words.map(|word| word.wrapping_sub(self.target.bias));
         texts.filter_map(|text| constant(&self.target.image, text)).next().map(lock_of)
+    }
+}
+
+/// Returns the lock of this kind that every server has.
+pub(super) fn expected(kind: LockKind) -> String {
+    match kind {
+        LockKind::Row => ROW_LOCK.to_owned(),
+        LockKind::Metadata { .. } => lock_of(TABLE_STAGE),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -121,7 +121,7 @@ fn record_by(mut recorded: Recorded, args: &RecordArgs) -> Result<(), Failure> {
     log::tell(&format!("the armtrace that measures the server records it for {time}; --own-probes attaches more"));
     let written = runtime.block_on(async {
         let mut signals = Signals::new().map_err(Failure::Start)?;
-        let copying = spawn_blocking(move || io::copy(&mut recorded, &mut &file));
+        let copying = spawn_blocking(move || copy(&mut recorded, &mut &file));
         tokio::pin!(copying);
         let copied = tokio::select! {
             copied = &mut copying => copied,
@@ -130,15 +130,42 @@ fn record_by(mut recorded: Recorded, args: &RecordArgs) -> Result<(), Failure> {
                 copying.await
             }
         };
-        Ok::<_, Failure>(copied.unwrap_or_else(|why| Err(io::Error::other(why))))
+        Ok::<_, Failure>(copied.unwrap_or_else(|why| Err(Uncopied::Unread(io::Error::other(why)))))
     })?;
-    written.map_err(|why| cannot_write(&args.output, why))?;
+    match written {
+        Ok(()) => {}
+        Err(Uncopied::Unread(why)) => {
+            log::tell(&format!("the armtrace that records has stopped answering: {why}; --own-probes does without it"));
+        }
+        Err(Uncopied::Unwritten(why)) => return Err(cannot_write(&args.output, why)),
+    }
     let recording = whole(args)?;
     let ending = recording.as_ref().and_then(|recording| recording.end.as_ref());
     let ending = ending.map_or(Ending::Complete, |end| end.ending);
     let length = recording.map_or(args.duration, |recording| recording.duration());
     Progress::new(args.duration).end(ending, length, &args.output);
     Ok(())
+}
+
+/// The side on which a copy failed.
+#[derive(Debug)]
+enum Uncopied {
+    Unread(io::Error),
+    Unwritten(io::Error),
+}
+
+/// Copies until `from` ends.
+fn copy(from: &mut impl Read, to: &mut impl Write) -> Result<(), Uncopied> {
+    let mut part = vec![0; 64 << 10];
+    loop {
+        let read = match from.read(&mut part) {
+            Ok(0) => return Ok(()),
+            Ok(read) => read,
+            Err(why) if why.kind() == io::ErrorKind::Interrupted => continue,
+            Err(why) => return Err(Uncopied::Unread(why)),
+        };
+        to.write_all(&part[..read]).map_err(Uncopied::Unwritten)?;
+    }
 }
 
 /// Reads the file that another armtrace has made, and gives it an end if that armtrace has ended before it. `None` if
@@ -266,15 +293,35 @@ impl Progress {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{self, Cursor, Read};
     use std::time::Duration;
 
-    use super::{duration, label};
+    use super::{copy, duration, label, Uncopied};
 
     #[test]
     fn a_recording_takes_a_second_to_an_hour() {
         assert_eq!(duration("1s"), Ok(Duration::from_secs(1)));
         assert_eq!(duration("1h"), Ok(Duration::from_secs(3600)));
         assert!(["0.5s", "2h", "1d", "x"].into_iter().all(|bad| duration(bad).is_err()));
+    }
+
+    /// Times out.
+    struct Broken;
+
+    impl Read for Broken {
+        fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+            Err(io::ErrorKind::TimedOut.into())
+        }
+    }
+
+    #[test]
+    fn a_copy_tells_on_which_side_it_failed() {
+        let (mut whole, mut part, mut full) = (Vec::new(), Vec::new(), [0; 2]);
+        copy(&mut &b"recording"[..], &mut whole).expect("both sides work");
+        let unread = copy(&mut b"rec".chain(Broken), &mut part);
+        let unwritten = copy(&mut &b"recording"[..], &mut Cursor::new(&mut full[..]));
+        assert!(matches!(unread, Err(Uncopied::Unread(_))) && matches!(unwritten, Err(Uncopied::Unwritten(_))));
+        assert_eq!((&whole[..], &part[..]), (&b"recording"[..], &b"rec"[..]));
     }
 
     #[test]

@@ -181,6 +181,7 @@ impl Following {
         let mut servers = self.servers.lock();
         let ended = servers.iter_mut().filter(|(_, followed)| followed.has_ended());
         let ended = ended.map(|(name, followed)| {
+            followed.note_end();
             followed.turn(State::Ended);
             let measured = followed.measured.take();
             (name.clone(), measured)
@@ -232,9 +233,7 @@ impl Following {
         followed.process = process;
         // It may have ended and started again between two searches.
         let before = followed.measured.replace(measured);
-        followed.attached += 1;
-        followed.patience.worked();
-        followed.turn(State::Measured);
+        followed.note_attached(before.is_some());
         drop(servers);
         self.keep_past(&name, before.as_ref());
     }
@@ -404,10 +403,25 @@ impl Followed {
         }
     }
 
-    fn turn(&mut self, state: State) {
+    /// Notes that it was attached to. It may have been measured until now: if that `has_ended`, the server has started
+    /// again meanwhile; otherwise it runs on, and is measured with other settings.
+    fn note_attached(&mut self, has_ended: bool) {
+        self.attached += 1;
+        self.patience.worked();
+        if has_ended {
+            self.note_end();
+        }
+        self.turn(State::Measured);
+    }
+
+    /// Notes that the server has ended, if it was measured.
+    fn note_end(&mut self) {
         if self.state == State::Measured {
             self.patience.ended(self.since.elapsed(), Instant::now());
         }
+    }
+
+    fn turn(&mut self, state: State) {
         self.state = state;
         self.since = Instant::now();
     }
@@ -461,5 +475,15 @@ mod tests {
         assert!(!following.is_searching(REMEMBERED), "it has not begun");
         following.gets_on();
         assert!(following.is_searching(REMEMBERED) && !following.is_searching(Duration::ZERO));
+    }
+
+    #[test]
+    fn only_a_server_that_ends_has_a_short_life() {
+        let process = identified(std::process::id() as i32).expect("this process");
+        for (has_ended, is_tried_at_once) in [(false, true), (true, false)] {
+            let mut followed = Followed::new(process);
+            (0..10).for_each(|_| followed.note_attached(has_ended));
+            assert_eq!(followed.patience.is_over(Instant::now()), is_tried_at_once, "ended: {has_ended}");
+        }
     }
 }

@@ -15,7 +15,7 @@ const MOST_DIGESTS: usize = 200;
 /// what was counted for the lighter half of them becomes part of [`Shown::Other`].
 const MOST_DISPLACED: usize = 1000;
 
-/// The most counters. With more, samples of a latch count as [`Shown::Other`].
+/// The most counters. With more, samples of a latch count as [`Shown::Other`], for which there are as many again.
 const MOST_COUNTERS: usize = 8192;
 
 /// After this many samples, the weight of those before is halved: what was heavy once gives way to what is now.
@@ -103,11 +103,17 @@ impl Kept {
         self.last_number
     }
 
-    /// Adds `weight` samples of threads that waited for a latch.
+    /// Adds `weight` samples of threads that waited for a latch. Without room for a statement, they are of another one.
+    /// Without room for a latch they are left out: a program that only claims to be a server could show ever new ones.
     pub fn count(&mut self, latch: MapKey, shown: Shown, weight: u64) {
-        let has_room = self.samples.len() < MOST_COUNTERS || self.samples.contains_key(&(latch, shown));
-        let shown = if has_room { shown } else { Shown::Other };
-        *self.samples.entry((latch, shown)).or_default() += weight;
+        let has_room = |samples: &HashMap<(MapKey, Shown), u64>, most, shown| {
+            samples.len() < most || samples.contains_key(&(latch, shown))
+        };
+        if has_room(&self.samples, MOST_COUNTERS, shown) {
+            *self.samples.entry((latch, shown)).or_default() += weight;
+        } else if has_room(&self.samples, 2 * MOST_COUNTERS, Shown::Other) {
+            *self.samples.entry((latch, Shown::Other)).or_default() += weight;
+        }
     }
 
     /// Returns what was counted.
@@ -262,5 +268,12 @@ mod tests {
         }
         assert!(kept.samples.len() <= MOST_COUNTERS + 5000);
         assert_eq!(samples(&kept), 2 * MOST_COUNTERS as u64);
+        // No server has so many latches.
+        for i in 5000..5000 + 4 * MOST_COUNTERS as u64 {
+            let mut latch = LATCH;
+            latch[..8].copy_from_slice(&i.to_ne_bytes());
+            kept.count(latch, Shown::Nothing, 1);
+        }
+        assert_eq!(kept.samples.len(), 2 * MOST_COUNTERS);
     }
 }

@@ -29,6 +29,11 @@ const RWLOCK_WRITER: usize = 24;
 const WRITE_LOCKED: i32 = 2;
 const READERS_SHIFT: u32 = 3;
 
+/// In glibc before 2.25: the offsets of the numbers of threads that wait to read and to write, which is padding in newer
+/// versions, and of the number of readers. The words above and the writer are where they are now.
+const OLD_RWLOCK_WAITING: [usize; 2] = [16, 20];
+const OLD_RWLOCK_READERS: usize = 4;
+
 /// Where a member with a thread may be in MariaDB's latches, which begin with a lock word: each has one at most.
 const AFTER_WORDS: [usize; 4] = [8, 16, 24, 32];
 
@@ -206,8 +211,13 @@ fn is_free(how: Keeps, bytes: &[u8]) -> bool {
     let word = |at: usize| bytes.get(at..).and_then(|bytes| bytes.first_chunk()).map(|word| i32::from_le_bytes(*word));
     match how {
         Keeps::Mutex => word(0) == Some(0),
-        // The next word counts those that wait to write.
-        Keeps::Rwlock => word(0).is_some_and(|word| word & WRITE_LOCKED == 0 && word >> READERS_SHIFT == 0),
+        Keeps::Rwlock => {
+            let is_zero = |at| word(at) == Some(0);
+            // The next word counts those that wait to write.
+            let has_no_readers = || word(0).is_some_and(|word| word & WRITE_LOCKED == 0 && word >> READERS_SHIFT == 0);
+            let is_old = OLD_RWLOCK_WAITING.into_iter().any(|at| !is_zero(at));
+            is_zero(RWLOCK_WRITER) && if is_old { is_zero(OLD_RWLOCK_READERS) } else { has_no_readers() }
+        }
         Keeps::RwLock(_) => word(0) == Some(2 * HALF),
         Keeps::AfterWords => false,
     }
@@ -289,6 +299,11 @@ mod tests {
         assert!(is_free(Keeps::Rwlock, &latch(&[(0, 1), (4, 1)], &[])));
         for taken in [3, 8, 16 | 4] {
             assert!(!is_free(Keeps::Rwlock, &latch(&[(0, taken)], &[])), "{taken}");
+        }
+        // Of an old library: a writer, two readers and nobody has it, and a thread waits to write or to read.
+        for waiting in [16, 20] {
+            let old = |at, value| is_free(Keeps::Rwlock, &latch(&[(waiting, 1), (at, value)], &[]));
+            assert_eq!([old(24, 78), old(4, 2), old(4, 0)], [false, false, true], "{waiting}");
         }
         assert!(!is_free(Keeps::AfterWords, &latch(&[], &[])));
     }

@@ -98,7 +98,7 @@ live-advice: setup ## makes causes of waits on real servers, and follows what th
 
 chaos: setup ## kills at random moments, attachments, churn, and slow clients, as root: an hour (ROUNDS=300 CYCLES=1000 TABLES=20000)
 	ARMTRACE_CHAOS=$(or $(ROUNDS),300) ARMTRACE_CYCLES=$(or $(CYCLES),1000) ARMTRACE_CHURN=$(or $(TABLES),20000) ARMTRACE_SLOW_CLIENTS=60 \
-		cargo test --locked --release --test live $(RUNNER) -- --test-threads=1 --nocapture chaos:: churn:: slow_clients
+		cargo test --locked --release --test live $(RUNNER) -- --test-threads=1 --nocapture --include-ignored chaos:: churn:: slow_clients
 
 truth: setup ## docs/explanation/truth.md anew: servers against performance_schema, as root: hours (ARGS=mysql_8_0 picks servers; LOADS=tpcc, prints only)
 	cargo test --locked --release --test live $(RUNNER) -- --test-threads=1 --nocapture --ignored --exact truth_suite::truth_suite
@@ -120,12 +120,14 @@ test: setup ## all of it that this machine allows: formatting, lint, unit, binar
 	@tests/lab/suite fmt-check lint unit binaries live guest
 
 SLOW := scenario::every_load_runs_on_every_server truth::mysql_8_0_33_waits_agree_with_performance_schema \
-	budget::mariadb_stays_within_the_budget cost::tracing_mariadb_costs_little cpu::mariadb_cpu_classes_agree_with_perf \
+	budget::mariadb_stays_within_the_budget chaos::attaching_again_and_again_takes_no_more_on_mariadb \
+	chaos::kills_of_the_agent_leave_nothing_on_mariadb \
+	churn::figures_stay_right_while_tables_and_connections_of_mariadb_come_and_go \
+	cost::tracing_mariadb_costs_little cpu::mariadb_cpu_classes_agree_with_perf \
 	cpu::sampled_time_is_the_cpu_time_of_mariadb handoffs::mariadb_handoffs_are_where_threads_run \
 	hindsight::mariadb_has_a_past holders::a_limit_of_cpu_time_is_seen_on_mariadb \
 	library::mariadb_10_2_table_cache_waits_agree_with_perf_schema programs::programs_on_mariadb_are_quick \
-	statements::statements_of_mariadb_agree_with_performance_schema \
-	watch::a_hot_latch_of_mariadb_is_watched
+	statements::statements_of_mariadb_agree_with_performance_schema watch::a_hot_latch_of_mariadb_is_watched
 
 test-all: ## all of it on every server, those too that take long to fetch, and every load on each
 	$(MAKE) test ARMTRACE_ALL_SERVERS=1

@@ -236,6 +236,7 @@ fn figures_stay_right_while_tables_and_connections_of_mysql_come_and_go() -> Res
 }
 
 #[test]
+#[ignore = "as on MySQL: make test-all"]
 fn figures_stay_right_while_tables_and_connections_of_mariadb_come_and_go() -> Result<()> {
     churn(Release::MARIADB_11_4)
 }

@@ -12,7 +12,7 @@ use lab::load::Load;
 use lab::releases::Release;
 use lab::server::{Options, Server};
 
-const WINDOW: Duration = Duration::from_secs(12);
+const WINDOW: Duration = Duration::from_secs(6);
 
 const BLOCKED_BY: &str = "armtrace_latch_blocked_by_seconds_total";
 
@@ -36,7 +36,7 @@ struct Window {
 impl Window {
     /// Measures until holders were seen that had work to do: of a server with little CPU time, looks are rare.
     fn of(agent: &Agent) -> Result<Window> {
-        const MOST_TIMES: usize = 8;
+        const MOST_TIMES: usize = 16;
         // One look stands for some tenths of a second, and few of MariaDB's latches keep an owner.
         const ENOUGH_SECONDS: f64 = 3.0;
         let before = seconds(&agent.scrape()?);

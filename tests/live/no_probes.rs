@@ -175,6 +175,7 @@ fn error_of_recording(release: Release) -> Result<f64> {
 }
 
 #[test]
+#[ignore = "as on MySQL: make test-all"]
 fn recordings_without_probes_are_true_on_mariadb() -> Result<()> {
     records_waits(Release::MARIADB_11_4, 0.2)
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Context, Result};
 use armtrace::model::Kind;
@@ -185,12 +185,16 @@ fn is_of_waits(query: &Query) -> bool {
 
 /// Compares guest and host in one Prometheus and by recordings.
 fn is_compared_with_this_machine(guest: &Guest, port: u16) -> Result<()> {
+    let begun = Instant::now();
     guest.run("(setsid /share/armtrace --pid $(pidof mysqld) --listen 0.0.0.0:9435 > /root/log 2>&1 < /dev/null &)")?;
     let guests = format!("127.0.0.1:{port}");
-    // Wait before putting this machine under load, which would slow the guest down further.
+    // Wait before putting this machine under load, which would slow the guest down further. The barriers in the program
+    // are counted last, in the background.
     wait_for("the guest's metrics", PATIENCE, || {
-        Ok(http::get(&guests, "/metrics").ok().filter(|answer| answer.head.contains("200")).map(|_| ()))
+        let answer = http::get(&guests, "/metrics").ok().filter(|answer| answer.head.contains("200"));
+        Ok(answer.filter(|answer| answer.body.contains("\narmtrace_barriers_static{")).map(|_| ()))
     })?;
+    println!("the guest's agent serves all metrics after {:.0?}", begun.elapsed());
     let server = Server::start(Release::MYSQL_9_7, &Options::default())?;
     let mut load = Load::start(&server, "oltp_update_index", 16)?;
     load.wait_running()?;

@@ -163,8 +163,8 @@ impl LockProbes {
 }
 
 impl Attached {
-    /// Attaches the ends before the begins: a wait that begins meanwhile must not miss its end. Of a function whose sites
-    /// the kernel does not all take, none stays attached.
+    /// Attaches the ends before the begins: a wait that begins meanwhile must not miss its end. Of a function whose
+    /// sites the kernel does not all take, none stays attached.
     fn attach(&mut self) {
         self.refused.clear();
         self.measured.clear();

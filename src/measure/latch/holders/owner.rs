@@ -29,8 +29,8 @@ const RWLOCK_WRITER: usize = 24;
 const WRITE_LOCKED: i32 = 2;
 const READERS_SHIFT: u32 = 3;
 
-/// In glibc before 2.25: the offsets of the numbers of threads that wait to read and to write, which is padding in newer
-/// versions, and of the number of readers. The words above and the writer are where they are now.
+/// In glibc before 2.25: the offsets of the numbers of threads that wait to read and to write, which is padding in
+/// newer versions, and of the number of readers. The words above and the writer are where they are now.
 const OLD_RWLOCK_WAITING: [usize; 2] = [16, 20];
 const OLD_RWLOCK_READERS: usize = 4;
 

@@ -127,7 +127,8 @@ SLOW := scenario::every_load_runs_on_every_server truth::mysql_8_0_33_waits_agre
 	cpu::sampled_time_is_the_cpu_time_of_mariadb handoffs::mariadb_handoffs_are_where_threads_run \
 	hindsight::mariadb_has_a_past holders::a_limit_of_cpu_time_is_seen_on_mariadb \
 	library::mariadb_10_2_table_cache_waits_agree_with_perf_schema \
-	no_probes::recordings_without_probes_are_true_on_mariadb programs::programs_on_mariadb_are_quick \
+	no_probes::recordings_without_probes_are_true_on_mariadb no_probes::stacks_show_what_mariadb_waits_for \
+	programs::programs_on_mariadb_are_quick \
 	statements::statements_of_mariadb_agree_with_performance_schema watch::a_hot_latch_of_mariadb_is_watched
 
 test-all: ## all of it on every server, those too that take long to fetch, and every load on each

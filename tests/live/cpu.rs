@@ -17,7 +17,7 @@ use armtrace::symbols::Image;
 use lab::agent::{by_latch, doctor, Agent, Sample};
 use lab::load::Load;
 use lab::releases::Release;
-use lab::server::{wait_for, Options, Server};
+use lab::server::{wait_for, within_four_attempts, Options, Server};
 use lab::tracer::Tracer;
 
 /// armtrace's and `perf`'s sampling frequency in hertz. The two must not run in lockstep.
@@ -111,29 +111,31 @@ fn adds_up(release: Release) -> Result<()> {
             Ok(is_newer.then_some((from, samples, to)))
         })
     };
-    let ((from, before, first), stolen_before) = (read()?, stolen_seconds()?);
-    sleep(Duration::from_secs(5));
-    let ((last, after, to), stolen) = (read()?, stolen_seconds()? - stolen_before);
+    within_four_attempts(|| {
+        let ((from, before, first), stolen_before) = (read()?, stolen_seconds()?);
+        sleep(Duration::from_secs(5));
+        let ((last, after, to), stolen) = (read()?, stolen_seconds()? - stolen_before);
+        let (least, most) = (last - first, to - from);
+        let sampled = Growth::between(&before, &after).sum(|_| true);
+        let hits = |samples: &[Sample]| value(samples, "armtrace_probe_hits_total", "cpu_sample").unwrap_or(0.0);
+        let clock = (hits(&after) - hits(&before)) / HZ.parse::<f64>()?;
+        println!(
+            "{}: {sampled:.2} s by class, {least:.2} to {most:.2} s of CPU time, {clock:.2} s by samples alone, {stolen:.2} s stolen",
+            release.name()
+        );
+        let is_within =
+            |seconds: f64, tolerance: f64| (least * (1.0 - tolerance)..=most * (1.0 + tolerance)).contains(&seconds);
+        ensure!(is_within(sampled, 0.05), "{sampled} s by class, {least} to {most} s of CPU time");
+        // The number of samples is wrong by as much as timer interrupts are late, which on a virtual machine depends on
+        // its host. It is not checked if steal time is more than a tenth of the server's CPU time.
+        let is_reliable = stolen <= 0.1 * least;
+        ensure!(!is_reliable || is_within(clock, 0.25), "{clock} s by samples alone, {least} to {most} s of CPU time");
+        ensure!(value(&after, "armtrace_lost_events_total", "samples_full") == Some(0.0), "samples were lost");
+        Ok(())
+    })?;
     agent.stop()?;
     load.stop()?;
-    server.stop()?;
-    let (least, most) = (last - first, to - from);
-    let sampled = Growth::between(&before, &after).sum(|_| true);
-    let hits = |samples: &[Sample]| value(samples, "armtrace_probe_hits_total", "cpu_sample").unwrap_or(0.0);
-    let clock = (hits(&after) - hits(&before)) / HZ.parse::<f64>()?;
-    println!(
-        "{}: {sampled:.2} s by class, {least:.2} to {most:.2} s of CPU time, {clock:.2} s by samples alone, {stolen:.2} s stolen",
-        release.name()
-    );
-    let is_within =
-        |seconds: f64, tolerance: f64| (least * (1.0 - tolerance)..=most * (1.0 + tolerance)).contains(&seconds);
-    ensure!(is_within(sampled, 0.05), "{sampled} s by class, {least} to {most} s of CPU time");
-    // The number of samples is wrong by as much as timer interrupts are late, which on a virtual machine depends on its
-    // host. It is not checked if steal time is more than a tenth of the server's CPU time.
-    let is_reliable = stolen <= 0.1 * least;
-    ensure!(!is_reliable || is_within(clock, 0.25), "{clock} s by samples alone, {least} to {most} s of CPU time");
-    ensure!(value(&after, "armtrace_lost_events_total", "samples_full") == Some(0.0), "samples were lost");
-    Ok(())
+    server.stop()
 }
 
 /// A CPU that is taken offline until this is dropped.
@@ -236,11 +238,6 @@ fn share_by_perf(samples: &[String], names: &[&str]) -> f64 {
     let program: Vec<&String> = samples.iter().filter(|line| !is_in_kernel(line)).collect();
     let with = program.iter().filter(|line| names.iter().any(|name| line.contains(name))).count();
     100.0 * with as f64 / program.len().max(1) as f64
-}
-
-/// Repeats a comparison that fails. Disturbances can make correct figures fail, but cannot make wrong figures pass.
-fn within_four_attempts(mut attempt: impl FnMut() -> Result<()>) -> Result<()> {
-    (0..3).find_map(|_| attempt().ok()).map_or_else(attempt, Ok)
 }
 
 /// Compares the CPU classes with `perf`'s function names on a server that writes many pages and so computes many

@@ -106,6 +106,7 @@ fn shows_waits(release: Release, load: &str, threads: u32, median: f64) -> Resul
 }
 
 #[test]
+#[ignore = "as on MySQL: make test-all"]
 fn stacks_show_what_mariadb_waits_for() -> Result<()> {
     shows_waits(Release::MARIADB_10_11, "oltp_write_only", 24, 0.2)
 }

@@ -26,14 +26,19 @@ fn perf_needs_admin() -> Result<bool> {
     Ok(level > 2)
 }
 
-/// Returns a field of the status of each thread of a process.
+/// Returns a field of the status of each thread of a process. A thread may end meanwhile.
 fn of_threads(pid: i32, field: &str) -> Result<Vec<String>> {
-    let status_of = |thread: std::io::Result<fs::DirEntry>| -> Result<String> {
-        let status = fs::read_to_string(thread?.path().join("status"))?;
+    let field_of = |status: String| -> Result<String> {
         let line = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(":"));
         Ok(line.with_context(|| format!("no {field} in {status}"))?.trim().to_owned())
     };
-    fs::read_dir(format!("/proc/{pid}/task"))?.map(status_of).collect()
+    let threads = fs::read_dir(format!("/proc/{pid}/task"))?.flatten();
+    let fields: Vec<String> = threads
+        .filter_map(|thread| fs::read_to_string(thread.path().join("status")).ok())
+        .map(field_of)
+        .collect::<Result<_>>()?;
+    ensure!(!fields.is_empty(), "no threads of {pid}");
+    Ok(fields)
 }
 
 /// Returns whether the agent knows waits of a latch, with time asleep if that is wanted, and the cost of its probes.

@@ -225,6 +225,11 @@ pub fn running(pid: i32) -> bool {
     !rest.starts_with('Z') || threads > 1
 }
 
+/// Repeats a comparison that fails. Disturbances can make correct figures fail, but cannot make wrong figures pass.
+pub fn within_four_attempts(mut attempt: impl FnMut() -> Result<()>) -> Result<()> {
+    (0..3).find_map(|_| attempt().ok()).map_or_else(attempt, Ok)
+}
+
 /// Calls `poll` until it returns a value, and fails after `limit`.
 pub fn wait_for<T>(what: &str, limit: Duration, mut poll: impl FnMut() -> Result<Option<T>>) -> Result<T> {
     let limit = patience(limit);

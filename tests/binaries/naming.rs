@@ -5,8 +5,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use armtrace::audit;
 use armtrace::catalog::Naming;
 use armtrace::discovery::{self, is_in_lock_array};
+use armtrace::host::clock::now_ns;
 use armtrace::isa::decode;
 use armtrace::names::{locks, Instruments, Key, Locks, MariadbRules, MysqlRules};
 use armtrace::symbols::Image;
@@ -320,8 +322,32 @@ fn naming_is_set_up_quickly() {
     assert!(took < Duration::from_secs(10), "{took:?}");
 }
 
+/// How much longer than reading all of the code the search for locks may take.
+const MOST_TIMES_READING: u64 = 20;
+
 fn created_locks(image: &Image) -> Locks {
     locks(image, &Instruments::new(image, &image.static_pointers()))
+}
+
+/// The search for locks takes a few times as long as reading all of the code once, however many classes the program
+/// has. On an emulated machine, or beside a busy server, more than that is minutes without names.
+#[test]
+fn the_search_for_locks_is_cheap() {
+    let cpu_ns = || now_ns(libc::CLOCK_THREAD_CPUTIME_ID);
+    for image in [mysql_amd64(), mysql_arm64()] {
+        let begin = cpu_ns();
+        assert!(audit::count(&image).is_ok());
+        let read = cpu_ns();
+        created_locks(&image);
+        let (read, searched) = (read - begin, cpu_ns() - read);
+        println!(
+            "{:?}: {} ms to read the code, {} ms to find locks",
+            image.arch(),
+            read / 1_000_000,
+            searched / 1_000_000
+        );
+        assert!(searched < MOST_TIMES_READING * read, "{searched} ns, and {read} ns to read the code");
+    }
 }
 
 /// Returns the names of the locks in a static object.

@@ -4,8 +4,7 @@
 //! passed to a function as an argument, leads to an object of a known type. But a name does not say which arguments
 //! precede those that it lists, so the function's code has to confirm it.
 
-use std::collections::{HashMap, HashSet};
-use std::sync::OnceLock;
+use std::collections::HashMap;
 
 use parking_lot::Mutex;
 
@@ -30,9 +29,8 @@ const MORE_PLAIN: &[&str] = &["unsigned int", "long", "unsigned long", "long lon
 /// A cache of what was found.
 #[derive(Debug, Default)]
 pub(super) struct Types {
-    /// The classes, by their prefixes of mangled names. They are collected from all symbols at once: a program has
-    /// thousands of each.
-    classes: OnceLock<HashSet<String>>,
+    /// Whether these prefixes of mangled names are classes rather than namespaces.
+    classes: Mutex<HashMap<String, bool>>,
     /// The signatures, by the function's address.
     signatures: Mutex<HashMap<u64, Signature>>,
     /// Whether the code of the function at this address confirms its name.
@@ -123,10 +121,20 @@ impl Types {
         found
     }
 
-    /// Returns whether a mangled name's prefix is a class rather than a namespace.
+    /// Returns whether functions construct or destroy such objects, or the objects have a virtual function table.
     fn is_class(&self, image: &Image, prefix: &str) -> bool {
-        let classes = self.classes.get_or_init(|| image.symbols().filter_map(|s| shown_class(s.name)).collect());
-        classes.contains(prefix)
+        if let Some(&known) = self.classes.lock().get(prefix) {
+            return known;
+        }
+        let has_table =
+            || [format!("_ZTV{prefix}"), format!("_ZTVN{prefix}E")].iter().any(|t| image.symbol(t).is_some());
+        let is_made = |mark: &str| image.functions_named(&format!("_ZN{prefix}{mark}")).next().is_some();
+        // A namespace has no methods of its own, but its classes may.
+        let is_method = |name: &str| owner(name).is_some_and(|class| class.prefix == prefix);
+        let has_method = || image.functions_named(&format!("_ZNK{prefix}")).any(|s| is_method(s.name));
+        let found = has_table() || ["C1E", "C2E", "D1E", "D2E"].into_iter().any(is_made) || has_method();
+        self.classes.lock().insert(prefix.to_owned(), found);
+        found
     }
 }
 
@@ -202,19 +210,6 @@ fn owner(mangled: &str) -> Option<Class> {
     let classes = parts.len().checked_sub(own).filter(|&n| n > 0)?;
     let (prefix, name) = (start[..ends[classes]].to_owned(), parts[..classes].join("::"));
     Some(Class { prefix, name, is_made: own == 0 })
-}
-
-/// Returns the prefix of the class that a symbol shows to be one: its function constructs or destroys objects or does
-/// not change them, or the symbol is a virtual function table. A namespace has none of these.
-fn shown_class(mangled: &str) -> Option<String> {
-    if let Some(table) = mangled.strip_prefix("_ZTV") {
-        let nested = table.strip_prefix('N').and_then(|nested| nested.strip_suffix('E'));
-        return Some(nested.unwrap_or(table).to_owned());
-    }
-    let class = owner(mangled)?;
-    let behind = mangled.strip_prefix("_ZN")?.strip_prefix(class.prefix.as_str());
-    let is_made = || ["C1E", "C2E", "D1E", "D2E"].iter().any(|mark| behind.is_some_and(|b| b.starts_with(mark)));
-    (mangled.starts_with("_ZNK") || is_made()).then_some(class.prefix)
 }
 
 /// Returns the parameters that are passed in one register each, with the register's number. Parameters after one that
@@ -294,24 +289,6 @@ mod tests {
         assert_eq!(pointee("ns::T<int>&"), Some("ns::T<int>"));
         for none in ["void*", "char const*", "int", "THD**", "unsigned char*", "void (*)(int)"] {
             assert_eq!(pointee(none), None, "{none}");
-        }
-    }
-
-    #[test]
-    fn classes_are_told_from_namespaces() {
-        for (shows, class) in [
-            ("_ZN3THDC2Ejb", Some("3THD")),
-            ("_ZN2cs3FooD1Ev", Some("2cs3Foo")),
-            ("_ZNK2cs3Foo3barEi", Some("2cs3Foo")),
-            ("_ZTV3THD", Some("3THD")),
-            ("_ZTVN2cs3FooE", Some("2cs3Foo")),
-            // Only a virtual function table shows what the deleting destructor belongs to.
-            ("_ZN3THDD0Ev", None),
-            ("_ZN2cs3barEi", None),
-            ("_ZN3FooIiEC2Ev", None),
-            ("main", None),
-        ] {
-            assert_eq!(shown_class(shows).as_deref(), class, "{shows}");
         }
     }
 

@@ -134,6 +134,8 @@ fn record_by(mut recorded: Recorded, args: &RecordArgs) -> Result<(), Failure> {
     })?;
     match written {
         Ok(()) => {}
+        // A file gets an end; in a pipe, nothing can say that it is not whole.
+        Err(Uncopied::Unread(why)) if !args.output.is_file() => return Err(Failure::Local(why.into())),
         Err(Uncopied::Unread(why)) => {
             log::tell(&format!("the armtrace that records has stopped answering: {why}; --own-probes does without it"));
         }

@@ -106,13 +106,10 @@ impl Kept {
     /// Adds `weight` samples of threads that waited for a latch. Without room for a statement, they are of another one.
     /// Without room for a latch they are left out: a program that only claims to be a server could show ever new ones.
     pub fn count(&mut self, latch: MapKey, shown: Shown, weight: u64) {
-        let has_room = |samples: &HashMap<(MapKey, Shown), u64>, most, shown| {
-            samples.len() < most || samples.contains_key(&(latch, shown))
-        };
-        if has_room(&self.samples, MOST_COUNTERS, shown) {
+        let has_room = |(most, shown)| self.samples.len() < most || self.samples.contains_key(&(latch, shown));
+        let counters = [(MOST_COUNTERS, shown), (2 * MOST_COUNTERS, Shown::Other)];
+        if let Some((_, shown)) = counters.into_iter().find(|counter| has_room(*counter)) {
             *self.samples.entry((latch, shown)).or_default() += weight;
-        } else if has_room(&self.samples, 2 * MOST_COUNTERS, Shown::Other) {
-            *self.samples.entry((latch, Shown::Other)).or_default() += weight;
         }
     }
 

@@ -5,6 +5,8 @@
  * separate wait (pthread.h). Each finished wait is added to its latch's histogram here
  * (histogram.h); no event leaves the kernel.
  */
+#define METERED MAX_HITS
+
 #include "latch.h"
 #include <bpf/bpf_helpers.h>
 #include "duty.h"

@@ -3,12 +3,15 @@
  * Measures waits for locks of the database, which last until another transaction ends: from the
  * begin to the return of the server's own wait functions.
  */
+#define METERED LOCK_PROBES
+
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
 #include "buckets.h"
 #include "count.h"
 #include "location.h"
 #include "lock.h"
+#include "meter.h"
 #include "registers.h"
 #include "target.h"
 
@@ -37,14 +40,6 @@ struct {
 	__type(value, struct lock_waits);
 } locks SEC(".maps");
 
-/* The hits of begins, then of ends. */
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 2);
-	__type(key, __u32);
-	__type(value, __u64);
-} lock_hits SEC(".maps");
-
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, LOCK_LOST_CAUSES);
@@ -54,26 +49,26 @@ struct {
 
 static const struct lock_waits no_lock_waits;
 
-static __always_inline void count(void *map, __u32 index)
+static __always_inline void lose(__u32 cause)
 {
-	__u64 *n = bpf_map_lookup_elem(map, &index);
+	__u64 *n = bpf_map_lookup_elem(&lost_locks, &cause);
 
 	if (n)
 		__sync_fetch_and_add(n, 1);
 }
 
-static __always_inline void lose(long error, __u32 full)
+static __always_inline void lose_by(long error, __u32 full)
 {
-	count(&lost_locks, error == -E2BIG ? full : LOST_LOCK_BUSY);
+	lose(error == -E2BIG ? full : LOST_LOCK_BUSY);
 }
 
 /* Begins a wait, unless this one is going on: the site may be in the wait's own loop, and a wait
  * for metadata may take several calls. */
-static __always_inline void begin(__u32 kind, __u64 stage)
+static __always_inline void begin(__u32 kind, __u64 stage, __u64 now)
 {
 	__u32 thread = bpf_get_current_pid_tgid();
 	struct lock_wait *going_on = bpf_map_lookup_elem(&lock_waiters, &thread);
-	struct lock_wait wait = {.kind = kind, .key = {.stage = stage}};
+	struct lock_wait wait = {.begin_ns = now, .kind = kind, .key = {.stage = stage}};
 	long error;
 
 	if (going_on && going_on->kind == kind && going_on->key.stage == stage &&
@@ -81,24 +76,19 @@ static __always_inline void begin(__u32 kind, __u64 stage)
 		going_on->is_between_calls = 0;
 		return;
 	}
-	wait.begin_ns = bpf_ktime_get_ns();
 	error = bpf_map_update_elem(&lock_waiters, &thread, &wait, BPF_ANY);
 	if (error)
-		lose(error, LOST_LOCK_WAITERS_FULL);
+		lose_by(error, LOST_LOCK_WAITERS_FULL);
 }
 
-static __always_inline int at_begin(void *ctx)
+static __always_inline void begin_here(void *ctx, __u64 now)
 {
-	__u64 address, stage;
+	__u64 address = saved_register(ctx, ip_register);
+	__u64 stage = 0;
 
-	if (!is_target())
-		return 0;
-	count(&lock_hits, 0);
-	address = saved_register(ctx, ip_register);
 	for (__u32 i = 0; i < MAX_LOCK_BEGINS; i++) {
 		if (begins[i].address != address)
 			continue;
-		stage = 0;
 		if (begins[i].kind == LOCK_METADATA) {
 			struct location at = {
 			    .reg = begins[i].stage.reg,
@@ -108,13 +98,26 @@ static __always_inline int at_begin(void *ctx)
 
 			/* A wait that cannot be told from one for a row is not counted. */
 			if (!value_at(ctx, &at, &stage) || !stage) {
-				count(&lost_locks, LOST_LOCK_UNKNOWN);
-				return 0;
+				lose(LOST_LOCK_UNKNOWN);
+				return;
 			}
 		}
-		begin(begins[i].kind, stage);
-		return 0;
+		begin(begins[i].kind, stage, now);
+		return;
 	}
+}
+
+static __always_inline int at_begin(void *ctx)
+{
+	struct hits *h;
+	__u64 now;
+
+	if (!is_target())
+		return 0;
+	now = bpf_ktime_get_ns();
+	h = hit(LOCK_BEGINS);
+	begin_here(ctx, now);
+	add_time(h, now);
 	return 0;
 }
 
@@ -125,7 +128,7 @@ static __always_inline void add(const struct lock_key *key, __u64 ns)
 	__u32 bucket = bucket_of(ns);
 
 	if (!waits) {
-		lose(error, LOST_LOCKS_FULL);
+		lose_by(error, LOST_LOCKS_FULL);
 		return;
 	}
 	__sync_fetch_and_add(&waits->sum_ns, ns);
@@ -137,28 +140,36 @@ static __always_inline void add(const struct lock_key *key, __u64 ns)
 
 /* The function returns. One that waits for metadata returns 0 if the time that it was given is
  * over, but not that of the whole wait: the server looks around, and calls it again. */
-static __always_inline int at_end(void *ctx)
+static __always_inline void end_here(void *ctx, __u64 now)
 {
 	__u32 thread = bpf_get_current_pid_tgid();
-	struct lock_wait *wait;
+	struct lock_wait *wait = bpf_map_lookup_elem(&lock_waiters, &thread);
 	struct lock_key key;
-	__u64 now, begin_ns;
+	__u64 begin_ns;
 
-	if (!is_target())
-		return 0;
-	count(&lock_hits, 1);
-	wait = bpf_map_lookup_elem(&lock_waiters, &thread);
 	if (!wait)
-		return 0;
+		return;
 	if (wait->kind == LOCK_METADATA && !(__u32)saved_register(ctx, result_register)) {
 		wait->is_between_calls = 1;
-		return 0;
+		return;
 	}
-	now = bpf_ktime_get_ns();
 	key = wait->key;
 	begin_ns = wait->begin_ns;
 	bpf_map_delete_elem(&lock_waiters, &thread);
 	add(&key, now - begin_ns);
+}
+
+static __always_inline int at_end(void *ctx)
+{
+	struct hits *h;
+	__u64 now;
+
+	if (!is_target())
+		return 0;
+	now = bpf_ktime_get_ns();
+	h = hit(LOCK_ENDS);
+	end_here(ctx, now);
+	add_time(h, now);
 	return 0;
 }
 

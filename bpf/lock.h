@@ -23,6 +23,13 @@ enum lock_kind {
 	LOCK_KINDS,
 };
 
+/* The probes whose hits are counted. */
+enum lock_probe {
+	LOCK_BEGINS,
+	LOCK_ENDS,
+	LOCK_PROBES,
+};
+
 /* An instruction at which a wait begins. */
 struct lock_site {
 	/* Its address in the process. */
@@ -74,5 +81,6 @@ enum lock_lost {
 struct lock_vocabulary {
 	enum lock_limit limit;
 	enum lock_kind kind;
+	enum lock_probe probe;
 	enum lock_lost lost;
 };

@@ -2,7 +2,8 @@
 /*
  * What the programs themselves cost: how often each ran, and for how long.
  *
- * User space derives from this how much of its budget the measurement uses.
+ * User space derives from this how much of its budget the measurement uses. METERED is the number
+ * of probes, and is defined by who includes this.
  */
 #pragma once
 
@@ -11,7 +12,7 @@
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, MAX_HITS);
+	__uint(max_entries, METERED);
 	__type(key, __u32);
 	__type(value, struct hits);
 } hits SEC(".maps");

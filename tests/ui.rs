@@ -1,7 +1,7 @@
 //! The live views, drawn from hand-built snapshots.
 
 use armtrace::measure::checksum::Implementation;
-use armtrace::measure::{cpu, latch};
+use armtrace::measure::{cpu, latch, locks};
 use armtrace::measure::{Replayed, Snapshot};
 use armtrace::model::{Kind, Mode, ProbeState};
 use armtrace::ui::table::LatchTable;
@@ -141,6 +141,14 @@ fn locks_have_a_line_while_somebody_waits_or_has_waited() {
     assert!(lines(&with(60, 12, 2)).contains(both), "{}", lines(&with(60, 12, 2)));
     assert!(lines(&with(60, 4, 2)).contains("\nlocks: row lock 2 waiting, the first for 300ms\n"));
     assert!(!lines(&with(60, 4, 0)).contains("locks:"));
+}
+
+#[test]
+fn locks_that_are_beyond_the_budget_have_a_line() {
+    let mut now = busy(60);
+    now.locks = locks::Figures { rests: true, ..locks::Figures::default() };
+    let lines = rendered(&now, Some(&busy(58)), 80, 24).join("\n");
+    assert!(lines.contains("locks: not measured for some minutes, so many waits are beyond the budget"), "{lines}");
 }
 
 #[test]
@@ -685,12 +693,21 @@ innodb/trx_mutex                       100   150ms   37.5ms  60.0%  25.0%  20.0%
         assert!(opened.contains("histogram of waits") && !opened.contains("from \\ to"), "{opened}");
     }
 
+    #[test]
+    fn waits_for_locks_are_above_the_list() {
+        let mut screen = Screen::new(busy(58));
+        screen.update(Snapshot { locks: locks_waited_for(12, 2), ..busy(60) });
+        let lines = drawn(&mut screen, 80, 24);
+        assert!(lines[2].starts_with("locks: row lock ") && lines[2].contains("2 waiting"), "{lines:#?}");
+    }
+
     /// The longest line of tabs fits into 80 columns.
     #[test]
     fn a_paused_screen_of_totals_says_so() {
         let mut screen = busy_screen();
         press(&mut screen, &[KeyCode::Char('t'), KeyCode::Char('Z')]);
-        assert!(drawn(&mut screen, 80, 24)[2].ends_with("6 Probes  since attach  paused"), "{}", text(&mut screen));
+        let tabs = drawn(&mut screen, 80, 24).into_iter().find(|line| line.contains("6 Probes"));
+        assert!(tabs.is_some_and(|tabs| tabs.ends_with("since attach  paused")), "{}", text(&mut screen));
     }
 
     #[test]
@@ -712,6 +729,7 @@ innodb/trx_mutex                       100   150ms   37.5ms  60.0%  25.0%  20.0%
             .map(|i| latch(&format!("wait/synch/mutex/innodb/m{i:02}"), Kind::Mutex, Mode::None, 100 - i, 1_000));
         let mut screen = Screen::new(Snapshot {
             latch: latch::Figures { waits: latches.collect(), reacquires: Vec::new(), ..busy(2).latch },
+            locks: locks::Figures::default(),
             ..busy(2)
         });
         press(&mut screen, &[KeyCode::End]);

@@ -36,10 +36,19 @@ pub fn reacquires(top: &[TopReacquire], width: u16) -> Option<String> {
 }
 
 /// Formats the waits for locks of the database, longest first: `row lock 2.40s/s in 8 waits/s, 3 waiting, the first for
-/// 12.0s · table metadata lock 1 waiting, the first for 400ms`. Returns `None` if nobody waits, or has waited.
+/// 12.0s · table metadata lock 1 waiting, the first for 400ms`, or says why they are not measured. Returns `None` if
+/// nobody waits, or has waited.
 pub fn locks(interval: &Interval) -> Option<String> {
+    if interval.locks_rest() {
+        return Some("locks: not measured for some minutes, so many waits are beyond the budget".to_owned());
+    }
+    waits_for_locks(interval).map(|line| format!("locks: {line}"))
+}
+
+/// Formats the waits for locks as [`locks`] does, without a heading.
+pub fn waits_for_locks(interval: &Interval) -> Option<String> {
     let line = interval.locks().iter().map(lock).collect::<Vec<String>>().join(" · ");
-    (!line.is_empty()).then(|| format!("locks: {line}"))
+    (!line.is_empty()).then_some(line)
 }
 
 fn lock(row: &TopLock) -> String {

@@ -220,6 +220,11 @@ impl<'a> Interval<'a> {
         rows
     }
 
+    /// Returns whether waits for locks of the database are not measured at the moment because of the budget.
+    pub fn locks_rest(&self) -> bool {
+        self.now.locks.rests
+    }
+
     /// Returns the locks of the database for which threads have waited in the interval, or wait, by wait time.
     pub fn locks(&self) -> Vec<TopLock> {
         let counted = self.counted(|s| &s.locks.waits, |row| &row.lock);

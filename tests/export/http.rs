@@ -1,11 +1,11 @@
 //! The HTTP server with well-behaved and badly behaved clients.
 
 use armtrace::export::{Hosts, Policy};
-use armtrace::measure::{Replayed, Snapshot};
+use armtrace::measure::{locks, Replayed, Snapshot};
 use armtrace::model::{Kind, Mode};
 use lab::exporter::{of_many, ServedExporter};
 use lab::http::{get, url_encode};
-use lab::snapshots::{busy, empty, latch};
+use lab::snapshots::{busy, empty, latch, locks_waited_for};
 use socket2::{Domain, Socket, Type};
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -422,6 +422,10 @@ fn what_is_not_measured_is_absent_with_the_reason() {
         assert!(nothing.contains(text), "{text}\n{nothing}");
     }
     assert!(!nothing.contains("statements/s") && !nothing.contains("is estimated"), "{nothing}");
+    let locked = page(|| Snapshot { locks: locks_waited_for(4, 2), ..busy(5) });
+    assert!(locked.contains("Waits for other transactions: row lock"), "{locked}");
+    let resting = page(|| Snapshot { locks: locks::Figures { rests: true, ..locks::Figures::default() }, ..busy(5) });
+    assert!(resting.contains("Waits for row locks and metadata locks are not measured for some minutes"), "{resting}");
     let busy = page(|| busy(5));
     let place = "sbtest/<wbr>sbtest1.<wbr>k_<wbr>1<wbr>";
     for text in ["statements/s", "<dd>2.40</dd>", "<dd>~0.36%</dd>", place, "spin loops"] {

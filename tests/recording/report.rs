@@ -4,12 +4,12 @@ use armtrace::measure::checksum::Implementation;
 use armtrace::measure::latch::LatchWaits;
 use armtrace::measure::Snapshot;
 use armtrace::measure::{checksum, cpu, latch};
-use armtrace::model::{CpuClass, Kind, Mode};
+use armtrace::model::{CpuClass, Kind, Mode, ProbeState};
 use armtrace::recording::{Ending, Folded, Html, Report, Text};
 use std::time::Duration;
 
-use crate::{busy_file, file, read, sampled_recording, start};
-use lab::snapshots::{busy, callsite, checksum, empty, latch, reacquires, COND_MUTEX, INDEX, TRX};
+use crate::{busy_file, busy_seconds, file, read, sampled_recording, start};
+use lab::snapshots::{busy, callsite, checksum, empty, latch, probe, reacquires, COND_MUTEX, INDEX, TRX};
 
 fn near(a: f64, b: f64) -> bool {
     (a / b - 1.0).abs() < 1e-9
@@ -47,6 +47,22 @@ fn figures_cover_the_whole_recording() {
     assert_eq!(locks.iter().map(|row| (row.lock.as_str(), row.waits)).collect::<Vec<_>>(), [("row lock", 4)]);
     assert!(near(locks[0].wait, 0.2) && near(locks[0].max, 0.05), "{locks:?}");
     assert!(Text(&report).to_string().contains("4 waits, 200ms in all, 50.0ms at most"));
+}
+
+/// Where the probes rested, waits may be missing, and the report says it.
+#[test]
+fn waits_for_locks_that_may_be_missing_are_told() {
+    let report_with = |state| {
+        let mut seconds = busy_seconds(5);
+        let probes = |snapshot: &mut Snapshot| snapshot.probes.push(probe("lock_waits:begin", state, 9, None));
+        seconds.iter_mut().for_each(|(snapshot, _)| probes(snapshot));
+        Report::new(&read(&file(&start(64), &seconds, Some(Ending::Complete))))
+    };
+    let told = "more waits for locks";
+    let rested = report_with(ProbeState::DutyCycle);
+    assert!(rested.parts.locks.lock_waits_are_incomplete && Text(&rested).to_string().contains(told));
+    let measured = report_with(ProbeState::Attached);
+    assert!(!measured.parts.locks.lock_waits_are_incomplete && !Text(&measured).to_string().contains(told));
 }
 
 /// One call site may wait for a latch in several modes.

@@ -111,8 +111,7 @@ pub(super) struct MemoryByNode {
 impl Server {
     pub fn examine(target: &Arc<Target>, costs: &Costs, max_overhead: f64) -> Server {
         let plan: Plan = latch::plan(&target.image, target.family, agent::allowed(target.pid, max_overhead));
-        let locks_missing = locks::beyond_budget(max_overhead);
-        let locks = if locks_missing.is_none() { locks::planned(target) } else { Arc::default() };
+        let locks = locks::planned(target);
         let info = target.info();
         let spin = SpinReader::new(target, &plan).and_then(|reader| reader.read());
         Server {
@@ -137,7 +136,7 @@ impl Server {
                 .map(|probe| Probe::of(&plan, probe, costs))
                 .chain(locks.sites().map(|(name, site)| Probe::of_lock(name, site, costs)))
                 .collect(),
-            limits: plan.limits.into_iter().chain(locks_missing).collect(),
+            limits: plan.limits,
             not_measured: plan.gaps.into_iter().chain(locks.gaps.iter().cloned()).collect(),
             checksums: checksums(target),
             statements_not_read: latch::find_statements(target).err().map(|why| why.to_string()),

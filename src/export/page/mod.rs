@@ -21,6 +21,7 @@ use crate::measure::advice::advice;
 use crate::measure::Snapshot;
 use crate::model::ProbeState;
 use crate::present::format;
+use crate::ui::lines::waits_for_locks;
 use crate::ui::top::{Interval, TopLatch};
 
 const STYLE: &str = include_str!("style.css");
@@ -28,6 +29,10 @@ const SCRIPT: &str = include_str!("script.js");
 
 /// The least part of a CPU that a server uses unless it is idle.
 const IDLE_CPUS: f64 = 0.01;
+
+const LOCKS_REST: &str =
+    "Waits for row locks and metadata locks are not measured for some minutes: so many are beyond the \
+                          budget.";
 
 /// The page's Content-Security-Policy: nothing runs, loads or styles it but what is part of it, and its events.
 pub static CONTENT_POLICY: LazyLock<String> = LazyLock::new(|| {
@@ -148,6 +153,8 @@ fn notes(now: &Snapshot, interval: &Interval) -> Markup {
     let mut notes = Vec::new();
     notes.extend(idle(now, interval));
     notes.extend(now.paused.then(|| "Paused: the probes are detached, and nothing is counted.".to_owned()));
+    notes.extend(waits_for_locks(interval).map(|waits| format!("Waits for other transactions: {waits}.")));
+    notes.extend(now.locks.rests.then(|| LOCKS_REST.to_owned()));
     notes.extend(advice(&now.into()));
     notes.extend((!lost.is_empty()).then(|| format!("Events not counted: {}.", lost.join(", "))));
     notes.extend(now.not_measured.iter().map(|line| format!("Not measured: {line}")));

@@ -12,7 +12,7 @@ use crate::server::cpu_time_ns;
 /// In addition to its own time, a hit costs the server about this multiple of it in each of two ways: the CPU's caches
 /// and predictors have to recover, and while the thread holds a latch, others spin for it. Measured:
 /// docs/explanation/overhead.md, "What the account does not see".
-const SHADOW: f64 = 1.0;
+pub(in crate::measure) const SHADOW: f64 = 1.0;
 
 /// Measures what hits cost the server.
 pub(super) struct Meter<'b> {

@@ -38,6 +38,7 @@ pub use figures::{
 };
 pub use holders::HolderState;
 pub use keys::MapKey;
+pub(super) use meter::SHADOW;
 pub use metrics::LatchMetrics;
 #[cfg(any(test, fuzzing))]
 pub(crate) use plan::examine as examine_kept_plan;

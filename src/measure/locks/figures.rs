@@ -12,6 +12,9 @@ pub struct Figures {
     pub waits: Vec<LockWaits>,
     /// The waits that go on, by lock; empty if that is not known, as in a recording.
     pub waiting: Vec<WaitingNow>,
+    /// Whether nothing is measured at the moment, because the probes take more than their part of the budget. A
+    /// recording does not hold it.
+    pub rests: bool,
 }
 
 /// The waits for one kind of lock.

@@ -16,8 +16,8 @@ use crate::attach::{
 use crate::bpf::latch;
 use crate::bpf::lock::{types, LockSkel, LockSkelBuilder, OpenLockSkel};
 use crate::catalog::LockKind;
-use crate::measure::latch::{ip_offset, location, register_offset};
-use crate::measure::maps::{add_skipped, entries, sum_over_cpus};
+use crate::measure::latch::{ip_offset, location, register_offset, SHADOW};
+use crate::measure::maps::{add_skipped, entries, of_cpus, sum_over_cpus};
 use crate::model::{ProbeState, ProbeStatus, BUCKET_BOUNDS_NS};
 use crate::server::Target;
 use crate::symbols::Arch;
@@ -26,8 +26,8 @@ use crate::symbols::Arch;
 const LOST: [&str; types::lock_lost::LOCK_LOST_CAUSES.0 as usize] =
     ["lock_waiters_full", "lock_kinds_full", "lock_waits_busy", "lock_kind_unknown"];
 
-/// The probes at begins and at ends, in the order in which their hits are counted.
-const PROBES: [&str; 2] = ["lock_waits:begin", "lock_waits:end"];
+/// The probes of `enum lock_probe`, in its order.
+pub(super) const PROBES: [&str; types::lock_probe::LOCK_PROBES.0 as usize] = ["lock_waits:begin", "lock_waits:end"];
 
 /// The programs on one server.
 pub(super) struct LockProbes {
@@ -82,7 +82,7 @@ impl LockProbes {
             classes: [worst(|wait| &wait.begins), worst(|wait| &wait.ends)],
             waiters: MapHandle::try_from(&skel.maps.lock_waiters)?,
             waits: MapHandle::try_from(&skel.maps.locks)?,
-            hits: MapHandle::try_from(&skel.maps.lock_hits)?,
+            hits: MapHandle::try_from(&skel.maps.hits)?,
             lost: MapHandle::try_from(&skel.maps.lost_locks)?,
             skipped: Skipped::of(skel.object().progs().filter(|program| program.autoload()))?,
             attached: Mutex::new(Attached {
@@ -136,21 +136,31 @@ impl LockProbes {
         Ok(Counted { waits: entries(&self.waits)?, waiting: waiting.into_iter().map(|(_, wait)| wait).collect() })
     }
 
-    /// Returns the probes with their hits.
-    pub fn status(&self, costs: Option<&Costs>) -> Result<Vec<ProbeStatus>> {
-        let state = if self.are_attached() { ProbeState::Attached } else { ProbeState::Detached };
+    /// Returns the probes, which are in this state, with their hits.
+    pub fn status(&self, state: ProbeState, costs: Option<&Costs>) -> Result<Vec<ProbeStatus>> {
+        let status = |(name, class, hits): (&str, ProbeClass, types::hits)| ProbeStatus {
+            probe: name.to_owned(),
+            state,
+            hits: hits.count,
+            trap_ns: costs.and_then(|costs| costs.of(class)),
+            program_ns: program_ns(hits),
+        };
+        Ok(self.hits()?.into_iter().map(status).collect())
+    }
+
+    /// Returns the CPU time that the probes are charged so far, in nanoseconds: too much rather than too little.
+    pub fn charged_ns(&self, costs: &Costs) -> Result<f64> {
+        let of = |(_, class, hits): (_, ProbeClass, types::hits)| {
+            hits.count as f64 * costs.charge(class) + program_ns(hits) as f64
+        };
+        Ok((1.0 + SHADOW) * self.hits()?.into_iter().map(of).sum::<f64>())
+    }
+
+    /// Returns the names, classes and hits of the probes that the plan has.
+    fn hits(&self) -> Result<Vec<(&'static str, ProbeClass, types::hits)>> {
         let probes = (0u32..).zip(PROBES).zip(self.classes);
         let planned = probes.filter_map(|((index, name), class)| Some((index, name, class?)));
-        let status = |(index, name, class): (u32, &str, ProbeClass)| {
-            Ok(ProbeStatus {
-                probe: name.to_owned(),
-                state,
-                hits: sum_over_cpus(&self.hits, index)?,
-                trap_ns: costs.and_then(|costs| costs.of(class)),
-                program_ns: 0,
-            })
-        };
-        planned.map(status).collect()
+        planned.map(|(index, name, class)| Ok((name, class, sum_of(of_cpus(&self.hits, index)?)))).collect()
     }
 
     /// Adds what could not be counted, by cause.
@@ -202,6 +212,18 @@ impl Attached {
 
 fn addresses(sites: &[PlannedLockSite]) -> Vec<SiteAddress> {
     sites.iter().map(|site| SiteAddress { file_offset: site.file_offset, cookie: 0 }).collect()
+}
+
+fn sum_of(cpus: Vec<types::hits>) -> types::hits {
+    cpus.into_iter().fold(types::hits::default(), |sum, hits| types::hits {
+        count: sum.count + hits.count,
+        timed_ns: sum.timed_ns + hits.timed_ns,
+    })
+}
+
+/// Returns for how long the program ran in all hits together, extrapolated from those that were timed.
+fn program_ns(hits: types::hits) -> u64 {
+    hits.timed_ns * u64::from(latch::types::limit::TIMED_HITS.0)
 }
 
 /// Sets the constants with which the programs are loaded.

@@ -3,9 +3,15 @@
 use serde::Serialize;
 
 use super::figures::LockWaits;
+use super::probes::PROBES;
+use crate::model::ProbeState;
 use crate::present::format;
 use crate::recording::report::{seconds, Part, Report, Section};
 use crate::recording::Recording;
+
+const INCOMPLETE: &str =
+    "not measured all the time: there were so many that the probes took more than their part of the \
+                          budget";
 
 /// The waits for locks.
 #[derive(Clone, Debug, Serialize)]
@@ -13,6 +19,8 @@ use crate::recording::Recording;
 pub struct LocksReport {
     /// The locks that threads waited for, longest waits first.
     pub lock_waits: Vec<LockReport>,
+    /// Whether waits may be missing, because the probes were not attached all the time.
+    pub lock_waits_are_incomplete: bool,
 }
 
 /// The waits for one kind of lock that ended during the recording.
@@ -31,7 +39,13 @@ pub struct LockReport {
 
 impl Part for LocksReport {
     fn new(recording: &Recording) -> LocksReport {
-        LocksReport { lock_waits: recording.lock_waits().iter().map(LockReport::from).collect() }
+        let probes = recording.end.iter().flat_map(|end| &end.probes);
+        let mut states =
+            probes.filter(|probe| PROBES.contains(&probe.probe.as_str())).map(|probe| probe.state.as_str());
+        LocksReport {
+            lock_waits: recording.lock_waits().iter().map(LockReport::from).collect(),
+            lock_waits_are_incomplete: states.any(|state| state == ProbeState::DutyCycle.as_str()),
+        }
     }
 }
 
@@ -48,7 +62,10 @@ impl From<&LockWaits> for LockReport {
 
 impl Section for LocksReport {
     fn facts(&self, _report: &Report) -> Vec<(String, String)> {
-        self.lock_waits.iter().map(|row| (format!("waits for a {}", row.lock), row.fact())).collect()
+        let waits = self.lock_waits.iter().map(|row| (format!("waits for a {}", row.lock), row.fact()));
+        let missing =
+            self.lock_waits_are_incomplete.then(|| ("more waits for locks".to_owned(), INCOMPLETE.to_owned()));
+        waits.chain(missing).collect()
     }
 }
 

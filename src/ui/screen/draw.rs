@@ -72,8 +72,8 @@ impl Screen {
         frame.render_widget(Paragraph::new(self.foot()).style(Modifier::REVERSED), foot);
     }
 
-    /// Returns the lines at the top: the server, the recording if it is a replay, the sums over all latches,
-    /// and whether the server is idle.
+    /// Returns the lines at the top: the server, the recording if it is a replay, the sums over all latches, the waits
+    /// for locks, and whether the server is idle.
     fn head(&self) -> Text<'static> {
         let (now, target) = (&self.now, &self.now.target);
         let state = if now.up { format::span(now.elapsed) } else { "server has ended".to_owned() };
@@ -99,7 +99,8 @@ impl Screen {
         let first = Line::from(first).style(Modifier::BOLD);
         let idle = crate::ui::lines::idle(&Interval::new(now, self.history.before(now)));
         let idle = idle.map(|idle| Line::from(idle).style(Modifier::BOLD));
-        [Some(first), replayed, Some(Line::from(second)), idle].into_iter().flatten().collect()
+        let locks = crate::ui::lines::locks(&Interval::new(now, self.since())).map(Line::from);
+        [Some(first), replayed, Some(Line::from(second)), locks, idle].into_iter().flatten().collect()
     }
 
     fn tabs(&self) -> Line<'static> {

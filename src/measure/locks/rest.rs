@@ -1,0 +1,183 @@
+//! Keeps the probes within their part of the budget. They take no turns: a wait that begins or ends while they are off
+//! would be missing. Where they cost too much, they rest for some minutes, and nothing is shown meanwhile.
+
+use std::time::{Duration, Instant};
+
+/// The part of the budget that these probes may take.
+const PART: f64 = 0.5;
+
+/// The interval at which the cost is checked.
+pub(super) const INTERVAL: Duration = Duration::from_millis(500);
+
+/// Hits come in bursts: what was not used in this time may be used at once.
+const BURST: Duration = Duration::from_secs(10);
+
+/// How many CPUs a server is taken to use at least: one that waits for locks uses next to none.
+const LEAST_CPUS: f64 = 0.2;
+
+/// How long the probes rest. Longer than the interval over which most rates are formed, so that few contain both.
+pub(super) const REST: Duration = Duration::from_secs(300);
+
+/// How long probes that have rested must keep to their part before anything is shown again.
+const TRIAL: Duration = Duration::from_secs(15);
+
+/// What the server and the probes have used so far.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Used {
+    pub at: Instant,
+    /// The server's CPU time, in nanoseconds.
+    pub server_ns: u64,
+    /// What the probes are charged, in nanoseconds.
+    pub charged_ns: f64,
+}
+
+/// What the probes do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// They are attached, and all is shown.
+    Measures,
+    /// They are detached until this time.
+    Rests(Instant),
+    /// They are attached again, and all is shown from this time on if they keep to their part.
+    Tries(Instant),
+}
+
+/// Decides when the probes rest.
+#[derive(Debug)]
+pub(super) struct Rest {
+    /// The share of the server's CPU time that they may take, 0 to 1.
+    share: f64,
+    /// What they may still take, in nanoseconds.
+    left_ns: f64,
+    last: Used,
+    phase: Phase,
+}
+
+impl Rest {
+    /// Begins with probes that are attached, within a budget of `max_overhead`, 0 to 1.
+    pub fn new(max_overhead: f64, now: Used) -> Rest {
+        let share = PART * max_overhead;
+        Rest { share, left_ns: at_first(share), last: now, phase: Phase::Measures }
+    }
+
+    /// Returns what the probes do.
+    pub fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// Begins again, because what hits cost is now known, or has changed.
+    pub fn begin_again(&mut self, now: Used) {
+        *self = Rest { left_ns: at_first(self.share), last: now, phase: Phase::Measures, ..*self };
+    }
+
+    /// Returns what the probes have to do from now on.
+    pub fn look(&mut self, now: Used) -> Phase {
+        let keeps_within = self.pay(now);
+        self.phase = match self.phase {
+            Phase::Measures | Phase::Tries(_) if !keeps_within => Phase::Rests(now.at + REST),
+            Phase::Tries(until) if now.at >= until => Phase::Measures,
+            Phase::Rests(until) if now.at >= until => {
+                self.left_ns = at_first(self.share);
+                Phase::Tries(now.at + TRIAL)
+            }
+            phase => phase,
+        };
+        self.phase
+    }
+
+    /// Takes what the probes cost since the last call from what they may take. Returns whether there was enough.
+    fn pay(&mut self, now: Used) -> bool {
+        let ns = now.at.saturating_duration_since(self.last.at).as_nanos() as f64;
+        let server_ns = now.server_ns.saturating_sub(self.last.server_ns) as f64;
+        let more = self.share * server_ns.max(LEAST_CPUS * ns);
+        let most = more * BURST.as_nanos() as f64 / ns.max(1.0);
+        self.left_ns = (self.left_ns + more).min(most) - (now.charged_ns - self.last.charged_ns);
+        self.last = now;
+        self.left_ns >= 0.0
+    }
+}
+
+fn at_first(share: f64) -> f64 {
+    share * LEAST_CPUS * BURST.as_nanos() as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A server that uses two CPUs, and probes that take a share of its time.
+    struct Load {
+        now: Used,
+        rest: Rest,
+    }
+
+    impl Load {
+        fn new(max_overhead: f64) -> Load {
+            let now = Used { at: Instant::now(), server_ns: 0, charged_ns: 0.0 };
+            Load { now, rest: Rest::new(max_overhead, now) }
+        }
+
+        /// Returns what the probes do after a time in which they took this share of the server's CPU time.
+        fn after(&mut self, time: Duration, share: f64) -> Phase {
+            let end = self.now.at + time;
+            while self.now.at < end {
+                let is_on = !matches!(self.rest.phase(), Phase::Rests(_));
+                self.now.at += INTERVAL;
+                let server_ns = 2 * INTERVAL.as_nanos() as u64;
+                self.now.server_ns += server_ns;
+                self.now.charged_ns += if is_on { share * server_ns as f64 } else { 0.0 };
+                self.rest.look(self.now);
+            }
+            self.rest.phase()
+        }
+    }
+
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    #[test]
+    fn probes_that_keep_to_their_part_measure_on() {
+        assert_eq!(Load::new(0.01).after(HOUR, 0.0049), Phase::Measures);
+        assert_eq!(Load::new(1.0).after(HOUR, 0.06), Phase::Measures, "no budget");
+    }
+
+    #[test]
+    fn a_burst_is_no_reason_to_rest() {
+        let mut load = Load::new(0.01);
+        for _ in 0..10 {
+            assert_eq!(load.after(Duration::from_secs(19), 0.0), Phase::Measures);
+            assert_eq!(load.after(Duration::from_secs(1), 0.05), Phase::Measures);
+        }
+    }
+
+    /// Storms that last cost less than the budget, and are not shown in pieces.
+    #[test]
+    fn probes_that_cost_too_much_rest() {
+        let mut load = Load::new(0.01);
+        assert!(matches!(load.after(Duration::from_secs(2), 0.056), Phase::Rests(_)));
+        let before = load.now;
+        let mut phases = Vec::new();
+        while load.now.at < before.at + HOUR {
+            phases.push(load.after(INTERVAL, 0.056));
+        }
+        assert!(!phases.contains(&Phase::Measures), "a trial was shown");
+        assert!(phases.iter().any(|phase| matches!(phase, Phase::Tries(_))), "there was no trial");
+        let share = (load.now.charged_ns - before.charged_ns) / (load.now.server_ns - before.server_ns) as f64;
+        assert!(share < 0.001, "{share}");
+    }
+
+    #[test]
+    fn after_a_storm_all_is_shown_again() {
+        let mut load = Load::new(0.01);
+        load.after(Duration::from_secs(2), 0.056);
+        assert!(matches!(load.after(REST, 0.001), Phase::Tries(_)));
+        assert_eq!(load.after(TRIAL, 0.001), Phase::Measures);
+    }
+
+    #[test]
+    fn another_price_ends_a_rest() {
+        let mut load = Load::new(0.01);
+        load.after(Duration::from_secs(2), 0.056);
+        load.rest.begin_again(load.now);
+        assert_eq!(load.rest.phase(), Phase::Measures);
+    }
+}

@@ -146,9 +146,9 @@ fn locks_have_a_line_while_somebody_waits_or_has_waited() {
 #[test]
 fn locks_that_are_beyond_the_budget_have_a_line() {
     let mut now = busy(60);
-    now.locks = locks::Figures { rests: true, ..locks::Figures::default() };
+    now.locks.rests = true;
     let lines = rendered(&now, Some(&busy(58)), 80, 24).join("\n");
-    assert!(lines.contains("locks: not measured for some minutes, so many waits are beyond the budget"), "{lines}");
+    assert!(lines.contains("locks: not measured for some minutes: so many waits would exceed the budget"), "{lines}");
 }
 
 #[test]

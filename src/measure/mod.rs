@@ -46,7 +46,7 @@ macro_rules! measurements {
             hardware: HardwareEvents [],
             barriers: Barriers [],
             statements: StatementCounter [],
-            locks: Locks [lock_waits: LockWaits],
+            locks: Locks [lock_waits: LockWaits, lock_rests: Rested],
             latch: Latches [
                 latches: LatchWaits, reacquires: Reacquires, callsites: CallsiteWaits, pages: PageWaits, handoffs: Handoffs,
                 statements: StatementWaits

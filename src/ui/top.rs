@@ -227,6 +227,9 @@ impl<'a> Interval<'a> {
 
     /// Returns the locks of the database for which threads have waited in the interval, or wait, by wait time.
     pub fn locks(&self) -> Vec<TopLock> {
+        if self.locks_rest() {
+            return Vec::new();
+        }
         let counted = self.counted(|s| &s.locks.waits, |row| &row.lock);
         let waiting = |lock: &str| self.now.locks.waiting.iter().find(|waiting| waiting.lock == lock);
         let row = |row: &LockWaits| TopLock {

@@ -180,6 +180,27 @@ fn the_past_is_what_was_measured(release: Release, kept_for: Duration) -> Result
 }
 
 #[test]
+fn the_past_is_written_when_threads_wait() -> Result<()> {
+    let server = Server::start(Release::MYSQL_8_0_31, &Options::default())?;
+    let kept = Kept::start(|command| Agent::attach_by(command, &server))?;
+    let file = kept.folder.path().join("spike.rec");
+    let mut command = Command::new(program());
+    command.args(["dump", "--when-waiting", "0.5", "--last", "8s", "-o"]).arg(&file);
+    let mut dump = command.env("RUNTIME_DIRECTORY", kept.folder.path()).stdin(Stdio::null()).spawn()?;
+    sleep(Duration::from_secs(8));
+    ensure!(dump.try_wait()?.is_none() && !file.exists(), "nobody waits, but it is written");
+    let load = Load::start(&server, "oltp_update_index", 32)?;
+    let status = wait_for("the past to be written", 4 * SOON, || Ok(dump.try_wait()?))?;
+    ensure!(status.success(), "{status}");
+    let recording = recording::read(&file)?;
+    let waited: f64 = recording.latches().iter().map(|row| row.waits.sum_ns as f64 / 1e9).sum();
+    ensure!(waited > 2.0, "{waited} s of waits in {:?}", recording.duration());
+    load.stop()?;
+    kept.agent.stop()?.0.success().then_some(()).context("the agent failed")?;
+    server.shut_down()
+}
+
+#[test]
 fn mysql_has_a_past() -> Result<()> {
     the_past_is_what_was_measured(Release::MYSQL_8_0_31, Duration::from_secs(15))
 }

@@ -1,6 +1,7 @@
 //! Comparisons, checked against cases computed by hand.
 
-use armtrace::measure::{checksum, cpu, latch};
+use armtrace::measure::locks::ROW_LOCK;
+use armtrace::measure::{checksum, cpu, latch, locks};
 use std::time::Duration;
 
 use armtrace::measure::checksum::{ChecksumCalls, Implementation};
@@ -8,7 +9,7 @@ use armtrace::measure::cpu::OrderingTime;
 use armtrace::measure::latch::{Handoffs, LatchWaits};
 use armtrace::measure::spin::SpinSettings;
 use armtrace::measure::Snapshot;
-use armtrace::model::{CpuClass, Histogram, Kind, Mode, ProbeState};
+use armtrace::model::{CpuClass, Histogram, Kind, Mode};
 use armtrace::recording::compare::{Claim, Comparison, Dump, Html, Options, Per, Scaling, Side, Text, Unit};
 use armtrace::recording::{Ending, Start};
 
@@ -114,34 +115,39 @@ fn waits_are_compared_by_second_statement_and_cpu() {
     assert_eq!(comparison.settings["innodb_spin_wait_delay"], [Some("6".to_owned()), Some("30".to_owned())]);
 }
 
-/// Returns half a minute in which threads wait four times a second for row locks, so many milliseconds each.
-fn waiting_for_rows(name: &str, ms: u64, state: ProbeState) -> Side {
+/// Returns half a minute in which threads wait four times a second for this lock, so many milliseconds each, and in
+/// which the probes rested for so many of the seconds.
+fn waiting_for(lock: &str, ms: u64, rested: u64) -> Side {
     let second = |second: u64| {
         let mut now = snapshots::locks_waited_for(4 * second as usize, 0);
-        now.waits.iter_mut().for_each(|row| row.waits.sum_ns = 4 * second * ms * 1_000_000);
-        let elapsed = Duration::from_secs(second);
-        let probes = vec![snapshots::probe("lock_waits:begin", state, 4 * second, None)];
-        (Snapshot { elapsed, locks: now, probes, ..empty() }, Some(1000 * second))
+        for row in &mut now.waits {
+            row.lock = lock.to_owned();
+            row.waits.sum_ns = 4 * second * ms * 1_000_000;
+        }
+        let ns = second.min(rested) * 1_000_000_000;
+        now.rested = (ns > 0).then_some(locks::Rested { ns }).into_iter().collect();
+        (Snapshot { elapsed: Duration::from_secs(second), locks: now, ..empty() }, Some(1000 * second))
     };
     let seconds: Vec<_> = (1..=30).map(second).collect();
-    Side::of_recording(name, &read(&file(&start(1), &seconds, Some(Ending::Complete))), None)
+    Side::of_recording(lock, &read(&file(&start(1), &seconds, Some(Ending::Complete))), None)
 }
 
 #[test]
 fn waits_for_locks_are_compared_if_both_have_measured_them() {
-    let a = waiting_for_rows("a", 50, ProbeState::Attached);
-    let b = waiting_for_rows("b", 100, ProbeState::Attached);
+    let (a, b) = (waiting_for(ROW_LOCK, 50, 0), waiting_for(ROW_LOCK, 100, 0));
     let comparison = Comparison::new(&a, &b, Options::default());
     let [row] = &comparison.parts.locks.lock_waits[..] else { panic!("{:?}", comparison.parts.locks) };
-    assert_eq!((row.lock.as_str(), comparison.per), ("row lock", Per::Query));
+    assert_eq!((row.lock.as_str(), comparison.per), (ROW_LOCK, Per::Query));
     // Four waits per 1,000 statements.
     assert!(near(row.wait.a, 0.2) && near(row.wait.b, 0.4) && near(row.wait.ratio.unwrap().value, 2.0), "{row:?}");
     let text = Text(&comparison).to_string();
     let line = text.lines().find(|line| line.starts_with("wait for a row lock, per 1,000 statements"));
     assert!(line.is_some_and(|line| line.contains("200ms") && line.contains("400ms")), "{text}");
-    // B's probes rested: what it has is not all.
-    let rested = waiting_for_rows("b", 100, ProbeState::DutyCycle);
-    assert!(Comparison::new(&a, &rested, Options::default()).parts.locks.lock_waits.is_empty());
+    // One whose probes rested has not all waits; the other measures no waits for rows.
+    for other in [waiting_for(ROW_LOCK, 100, 5), waiting_for("table metadata lock", 100, 0)] {
+        let comparison = Comparison::new(&a, &other, Options::default());
+        assert!(comparison.parts.locks.lock_waits.is_empty(), "{:?}", comparison.parts.locks);
+    }
 }
 
 #[test]

@@ -3,13 +3,13 @@
 use armtrace::measure::checksum::Implementation;
 use armtrace::measure::latch::LatchWaits;
 use armtrace::measure::Snapshot;
-use armtrace::measure::{checksum, cpu, latch};
-use armtrace::model::{CpuClass, Kind, Mode, ProbeState};
+use armtrace::measure::{checksum, cpu, latch, locks};
+use armtrace::model::{CpuClass, Kind, Mode};
 use armtrace::recording::{Ending, Folded, Html, Report, Text};
 use std::time::Duration;
 
 use crate::{busy_file, busy_seconds, file, read, sampled_recording, start};
-use lab::snapshots::{busy, callsite, checksum, empty, latch, probe, reacquires, COND_MUTEX, INDEX, TRX};
+use lab::snapshots::{busy, callsite, checksum, empty, latch, locks_waited_for, reacquires, COND_MUTEX, INDEX, TRX};
 
 fn near(a: f64, b: f64) -> bool {
     (a / b - 1.0).abs() < 1e-9
@@ -49,20 +49,29 @@ fn figures_cover_the_whole_recording() {
     assert!(Text(&report).to_string().contains("4 waits, 200ms in all, 50.0ms at most"));
 }
 
-/// Where the probes rested, waits may be missing, and the report says it.
+/// While the probes rest, nothing is counted, and nothing that was counted goes away; the report says for how long.
 #[test]
-fn waits_for_locks_that_may_be_missing_are_told() {
-    let report_with = |state| {
-        let mut seconds = busy_seconds(5);
-        let probes = |snapshot: &mut Snapshot| snapshot.probes.push(probe("lock_waits:begin", state, 9, None));
-        seconds.iter_mut().for_each(|(snapshot, _)| probes(snapshot));
+fn times_in_which_waits_for_locks_are_not_measured_are_told() {
+    let report_of = |rested: fn(u64) -> u64| {
+        let mut seconds = busy_seconds(10);
+        for (second, (snapshot, _)) in (1..).zip(&mut seconds) {
+            let ns = rested(second) * 1_000_000_000;
+            snapshot.locks = locks::Figures {
+                rests: (4..7).contains(&second),
+                rested: (ns > 0).then_some(locks::Rested { ns }).into_iter().collect(),
+                ..locks_waited_for(if second < 4 { 4 * second as usize } else { 12 }, 0)
+            };
+        }
         Report::new(&read(&file(&start(64), &seconds, Some(Ending::Complete))))
     };
-    let told = "more waits for locks";
-    let rested = report_with(ProbeState::DutyCycle);
-    assert!(rested.parts.locks.lock_waits_are_incomplete && Text(&rested).to_string().contains(told));
-    let measured = report_with(ProbeState::Attached);
-    assert!(!measured.parts.locks.lock_waits_are_incomplete && !Text(&measured).to_string().contains(told));
+    let told = "not measured for 3s";
+    let rested = report_of(|second| second.saturating_sub(3).min(3));
+    let locks = &rested.parts.locks;
+    assert_eq!((locks.lock_waits[0].waits, locks.lock_waits_not_measured), (12, 3.0));
+    assert!(Text(&rested).to_string().contains(told), "{}", Text(&rested));
+    let measured = report_of(|_| 0);
+    assert_eq!((measured.parts.locks.lock_waits[0].waits, measured.parts.locks.lock_waits_not_measured), (12, 0.0));
+    assert!(!Text(&measured).to_string().contains("not measured for"));
 }
 
 /// One call site may wait for a latch in several modes.

@@ -1,11 +1,11 @@
 //! Waits for locks of the database, in a comparison.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::probes::PROBES;
-use crate::model::ProbeState;
+use super::figures::ROW_LOCK;
+use super::stages::TABLE_LOCK;
 use crate::present::format;
 use crate::recording::compare::{Figure, Pair, Part, Per, Section, Side};
 use crate::recording::Recording;
@@ -30,39 +30,43 @@ pub struct LockRow {
     pub wait: Pair,
 }
 
-/// Seconds waited in each second, by lock; `None` if that was not measured all the time.
-type Waits = Option<BTreeMap<String, Vec<f64>>>;
+/// Seconds waited in each second, by lock; none if that was not measured all the time.
+type Waits = BTreeMap<String, Vec<f64>>;
+
+/// Returns whether a system measures waits for this lock: it has a row for each wait function that has probes.
+fn measures(waits: &Waits, lock: &str) -> bool {
+    waits.contains_key(if lock == ROW_LOCK { ROW_LOCK } else { TABLE_LOCK.as_str() })
+}
 
 impl Part for LocksComparison {
     type Side = Waits;
 
     fn side(recording: &Recording) -> Waits {
-        let mut probes =
-            recording.end.as_ref()?.probes.iter().filter(|p| PROBES.contains(&p.probe.as_str())).peekable();
-        probes.peek()?;
-        probes.all(|probe| probe.state != ProbeState::DutyCycle.as_str()).then_some(())?;
-        let mut waits: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+        if recording.lock_rest_ns() > 0 {
+            return Waits::new();
+        }
+        let row = |lock: &String| (lock.clone(), vec![0.0; recording.seconds.len()]);
+        let locks = &recording.rows.lock_waits;
+        let mut waits: Waits = locks.iter().map(row).collect();
         for (i, second) in recording.seconds.iter().enumerate() {
             for delta in &second.lock_waits {
-                let lock = &recording.rows.lock_waits[delta.row];
-                let row = waits.entry(lock.clone()).or_insert_with(|| vec![0.0; recording.seconds.len()]);
-                row[i] += delta.wait_ns as f64 / 1e9;
+                let row = waits.get_mut(&locks[delta.row]);
+                row.into_iter().for_each(|row| row[i] += delta.wait_ns as f64 / 1e9);
             }
         }
-        Some(waits)
+        waits
     }
 
     fn new(sides: [&Side; 2], own: [&Waits; 2], ranked_by: Per) -> LocksComparison {
-        let [Some(a), Some(b)] = own else { return LocksComparison { lock_waits: Vec::new(), per: ranked_by } };
-        let locks: BTreeSet<&String> = a.keys().chain(b.keys()).collect();
+        let [a, b] = own;
+        let both = a.keys().chain(b.keys().filter(|lock| !a.contains_key(*lock)));
+        let both = both.filter(|lock| own.iter().all(|waits| measures(waits, lock)));
         let row = |lock: &String| {
-            let samples = |side: &Side, waits: &BTreeMap<String, Vec<f64>>| {
-                side.samples(ranked_by, waits.get(lock).map(Vec::as_slice))
-            };
-            let wait = Pair::new(&samples(sides[0], a)?, &samples(sides[1], b)?)?;
+            let samples = |i: usize| sides[i].samples(ranked_by, own[i].get(lock).map(Vec::as_slice));
+            let wait = Pair::new(&samples(0)?, &samples(1)?)?;
             (wait.a > 0.0 || wait.b > 0.0).then(|| LockRow { lock: lock.clone(), wait })
         };
-        let mut lock_waits: Vec<LockRow> = locks.into_iter().filter_map(row).collect();
+        let mut lock_waits: Vec<LockRow> = both.filter_map(row).collect();
         lock_waits.sort_by(|a, b| b.wait.difference().total_cmp(&a.wait.difference()));
         LocksComparison { lock_waits, per: ranked_by }
     }

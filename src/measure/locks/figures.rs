@@ -12,9 +12,18 @@ pub struct Figures {
     pub waits: Vec<LockWaits>,
     /// The waits that go on, by lock; empty if that is not known, as in a recording.
     pub waiting: Vec<WaitingNow>,
-    /// Whether nothing is measured at the moment, because the probes take more than their part of the budget. A
-    /// recording does not hold it.
+    /// Whether nothing is measured at the moment, because the probes take more than their part of the budget. Then
+    /// `waits` are as they were before. A recording does not hold it.
     pub rests: bool,
+    /// For how long that was so; empty if it never was.
+    pub rested: Vec<Rested>,
+}
+
+/// A time in which waits were not measured, because the probes took more than their part of the budget.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rested {
+    /// Its length since attach, in nanoseconds.
+    pub ns: u64,
 }
 
 /// The waits for one kind of lock.
@@ -38,3 +47,4 @@ pub struct WaitingNow {
 }
 
 cumulative!(LockWaits {} with waits);
+cumulative!(Rested { ns });

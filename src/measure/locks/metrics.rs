@@ -35,9 +35,12 @@ impl Metrics for LockMetrics {
     }
 
     fn collect(&mut self, snapshot: &Snapshot) -> Vec<MetricFamily> {
-        let (waits, waiting) = (&snapshot.locks.waits, &snapshot.locks.waiting);
+        // What was counted before would look as if nobody waited.
+        let is_measured = !snapshot.locks.rests;
+        let waits = snapshot.locks.waits.iter().filter(|_| is_measured);
+        let waiting = &snapshot.locks.waiting;
         vec![
-            WAIT.with(waits.iter().map(|row| WAIT.distribution(&[&row.lock], &row.waits))),
+            WAIT.with(waits.map(|row| WAIT.distribution(&[&row.lock], &row.waits))),
             WAITING.with(waiting.iter().map(|row| WAITING.sample(&[&row.lock], row.threads as f64))),
             LONGEST.with(waiting.iter().map(|row| LONGEST.sample(&[&row.lock], seconds(row.longest_ns)))),
         ]

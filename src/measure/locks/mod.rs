@@ -9,15 +9,16 @@ mod probes;
 pub mod record;
 pub mod report;
 mod rest;
+mod shown;
 mod stages;
 
-pub use figures::{Figures, LockWaits, WaitingNow, ROW_LOCK};
+pub use figures::{Figures, LockWaits, Rested, WaitingNow, ROW_LOCK};
 pub use metrics::LockMetrics;
 pub use plan::{lock_plan, LockPlan, PlannedLockSite, PlannedLockWait};
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use parking_lot::Mutex;
@@ -26,6 +27,7 @@ use self::compare::LocksComparison;
 use self::probes::{Counted, LockProbes};
 use self::report::LocksReport;
 use self::rest::{Phase, Rest, Used, INTERVAL, REST};
+use self::shown::Shown;
 use self::stages::{expected, Stages};
 use super::latch::Gap;
 use super::{cost_ns, Attaching, Measurement, Room, Snapshot};
@@ -41,6 +43,7 @@ use crate::worker::{Stop, Worker};
 pub struct Locks {
     plan: Arc<LockPlan>,
     stages: Mutex<Stages>,
+    shown: Mutex<Shown>,
     governed: Arc<Governed>,
     /// The thread that checks what the probes cost.
     worker: Mutex<Option<Worker>>,
@@ -48,17 +51,26 @@ pub struct Locks {
 
 /// The probes, and whether they rest.
 struct Governed {
-    pid: i32,
+    target: Arc<Target>,
     probes: LockProbes,
     state: Mutex<State>,
 }
 
 struct State {
     rest: Rest,
-    costs: Costs,
+    /// What hits cost; `None` until that is measured.
+    costs: Option<Costs>,
     is_paused: bool,
-    /// Whether they have rested, which was said.
-    have_rested: bool,
+    /// Whether they are detached for good.
+    is_over: bool,
+    /// How often they have rested.
+    rests: u64,
+    /// For how long nothing was measured therefore.
+    rested: Duration,
+    /// When they were last looked at.
+    looked: Instant,
+    /// Whether it was said that they rest.
+    is_said: bool,
 }
 
 impl Locks {
@@ -69,7 +81,8 @@ impl Locks {
     /// Fails when the programs cannot be loaded.
     pub fn attach(target: &Arc<Target>, max_overhead: f64) -> Result<Locks> {
         let plan = planned(target);
-        let governed = Arc::new(Governed::new(target.pid, LockProbes::attach(target, &plan)?, max_overhead)?);
+        let governed = Governed::new(Arc::clone(target), LockProbes::attach(target, &plan)?, max_overhead)?;
+        let governed = Arc::new(governed);
         let checked = Arc::clone(&governed);
         let work = move |stop: &Stop| {
             while stop.wait(INTERVAL) {
@@ -78,7 +91,8 @@ impl Locks {
         };
         let worker = Worker::start("locks", work);
         let worker = Mutex::new(Some(worker.context("cannot start a thread")?));
-        Ok(Locks { plan, stages: Mutex::new(Stages::new(target)), governed, worker })
+        let (stages, shown) = (Mutex::new(Stages::new(target)), Mutex::default());
+        Ok(Locks { plan, stages, shown, governed, worker })
     }
 
     /// Returns what was counted under the name of each lock. Locks that are measured and that every server has are
@@ -111,10 +125,19 @@ impl Locks {
 }
 
 impl Governed {
-    fn new(pid: i32, probes: LockProbes, max_overhead: f64) -> Result<Governed> {
-        let costs = Costs::default();
-        let rest = Rest::new(max_overhead, used(pid, &probes, &costs)?);
-        Ok(Governed { pid, probes, state: Mutex::new(State { rest, costs, is_paused: false, have_rested: false }) })
+    fn new(target: Arc<Target>, probes: LockProbes, max_overhead: f64) -> Result<Governed> {
+        let rest = Rest::new(max_overhead, used(&target, &probes, None)?);
+        let state = State {
+            rest,
+            costs: None,
+            is_paused: false,
+            is_over: false,
+            rests: 0,
+            rested: Duration::ZERO,
+            looked: Instant::now(),
+            is_said: false,
+        };
+        Ok(Governed { target, probes, state: Mutex::new(state) })
     }
 
     /// Lets the probes rest if they cost too much, or attaches them again.
@@ -123,14 +146,18 @@ impl Governed {
     /// Fails when the hits cannot be read.
     fn check(&self) -> Result<()> {
         let mut state = self.state.lock();
+        if state.is_paused || self.target.ended() {
+            return Ok(());
+        }
         let before = state.rest.phase();
-        let now = used(self.pid, &self.probes, &state.costs)?;
+        let now = used(&self.target, &self.probes, state.costs.as_ref())?;
+        state.note_time(before, now.at);
         match (before, state.rest.look(now)) {
             (Phase::Measures | Phase::Tries(_), Phase::Rests(_)) => {
                 self.probes.detach();
                 state.note_rest();
             }
-            (Phase::Rests(_), Phase::Tries(_)) if !state.is_paused => self.probes.attach_again(),
+            (Phase::Rests(_), Phase::Tries(_)) => self.attach(&state),
             _ => {}
         }
         Ok(())
@@ -139,36 +166,58 @@ impl Governed {
     /// Goes by these costs from now on.
     fn limit(&self, costs: &Costs) {
         let mut state = self.state.lock();
-        state.costs = *costs;
-        let Ok(now) = used(self.pid, &self.probes, costs) else { return };
-        state.rest.begin_again(now);
-        if !state.is_paused {
+        let Ok(now) = used(&self.target, &self.probes, Some(costs)) else { return };
+        match state.costs.replace(*costs) {
+            None => state.rest.begin_anew(now),
+            Some(_) => state.rest.go_on(now),
+        }
+        self.attach(&state);
+    }
+
+    /// Attaches the probes, unless they are to be detached.
+    fn attach(&self, state: &State) {
+        let may_be_on = !state.is_paused && !state.is_over && !matches!(state.rest.phase(), Phase::Rests(_));
+        if may_be_on && !self.target.ended() {
             self.probes.attach_again();
         }
     }
 
-    /// Detaches the probes for a while, or attaches them again unless they rest.
-    fn pause(&self, is_paused: bool) {
+    /// Detaches the probes for a while.
+    fn pause(&self) {
+        self.state.lock().is_paused = true;
+        self.probes.detach();
+    }
+
+    /// Attaches the probes again, unless they rest.
+    fn resume(&self) {
         let mut state = self.state.lock();
-        state.is_paused = is_paused;
-        if is_paused {
-            self.probes.detach();
-        } else if !matches!(state.rest.phase(), Phase::Rests(_)) {
-            self.probes.attach_again();
+        state.is_paused = false;
+        state.looked = Instant::now();
+        if let Ok(now) = used(&self.target, &self.probes, state.costs.as_ref()) {
+            state.rest.go_on(now);
         }
+        self.attach(&state);
     }
 
-    /// Returns whether what is counted may be shown: it is not cut into pieces by rests.
-    fn is_shown(&self) -> bool {
-        self.state.lock().rest.phase() == Phase::Measures
+    /// Detaches the probes for good.
+    fn end(&self) {
+        self.state.lock().is_over = true;
+        self.probes.detach();
+    }
+
+    /// Returns how often the probes have rested, unless what they count is to be hidden at the moment, because rests
+    /// cut it into pieces; and for how long nothing was measured so far.
+    fn rests(&self) -> (Option<u64>, Duration) {
+        let state = self.state.lock();
+        ((state.rest.phase() == Phase::Measures).then_some(state.rests), state.rested)
     }
 
     /// Returns the probes with their hits.
     fn status(&self, costs: Option<&Costs>) -> Result<Vec<ProbeStatus>> {
-        let state = match self.state.lock().have_rested {
-            // Also at the end, so that a recording says it.
+        let rests = self.state.lock().rests;
+        let state = match self.probes.are_attached() {
+            true if rests == 0 => ProbeState::Attached,
             true => ProbeState::DutyCycle,
-            false if self.probes.are_attached() => ProbeState::Attached,
             false => ProbeState::Detached,
         };
         self.probes.status(state, costs)
@@ -176,21 +225,31 @@ impl Governed {
 }
 
 impl State {
-    /// Notes that the probes rest, and says it once.
+    /// Adds the time since they were last looked at to that in which nothing is measured, if that was so.
+    fn note_time(&mut self, phase: Phase, now: Instant) {
+        let elapsed = now.saturating_duration_since(std::mem::replace(&mut self.looked, now));
+        if phase != Phase::Measures {
+            self.rested += elapsed;
+        }
+    }
+
+    /// Notes that the probes rest, and says it once. A rest by assumed prices ends soon, as a rule.
     fn note_rest(&mut self) {
-        let minutes = REST.as_secs() / 60;
-        if !std::mem::replace(&mut self.have_rested, true) {
+        self.rests += 1;
+        if (self.costs.is_some() || self.rests > 1) && !std::mem::replace(&mut self.is_said, true) {
+            let minutes = REST.as_secs() / 60;
             tracing::warn!(
-                "waits for row locks and metadata locks are so many that their probes take more than half of the budget: \
-                 they are not measured for {minutes} minutes at a time. A greater --max-overhead measures them"
+                "waits for row locks and metadata locks are so frequent that their probes take more than half of the \
+                 budget: they are not measured for {minutes} minutes at a time. A greater --max-overhead measures them"
             );
         }
     }
 }
 
-fn used(pid: i32, probes: &LockProbes, costs: &Costs) -> Result<Used> {
-    let server_ns = cpu_time_ns(pid).unwrap_or_default();
-    Ok(Used { at: Instant::now(), server_ns, charged_ns: probes.charged_ns(costs)? })
+fn used(target: &Target, probes: &LockProbes, costs: Option<&Costs>) -> Result<Used> {
+    let server_ns = cpu_time_ns(target.pid).unwrap_or_default();
+    let charged_ns = probes.charged_ns(costs.unwrap_or(&Costs::default()))?;
+    Ok(Used { at: Instant::now(), server_ns, charged_ns })
 }
 
 /// Plans for a server what may be done to it.
@@ -238,30 +297,35 @@ impl Measurement for Locks {
     fn collect(&self, costs: Option<&Costs>, snapshot: &mut Snapshot) -> Result<()> {
         let probes = &self.governed.probes;
         snapshot.probes.extend(self.governed.status(costs)?);
-        if self.governed.is_shown() {
+        let (rests, rested) = self.governed.rests();
+        if let Some(rests) = rests {
             let counted = probes.counted()?;
-            let waits = self.waits(&counted);
-            let waiting = if probes.are_attached() { self.waiting(&counted, &waits) } else { Vec::new() };
-            snapshot.locks = Figures { waits, waiting, rests: false };
+            snapshot.locks.waits = self.shown.lock().of(self.waits(&counted), rests);
+            if probes.are_attached() {
+                snapshot.locks.waiting = self.waiting(&counted, &snapshot.locks.waits);
+            }
         } else {
-            snapshot.locks.rests = true;
+            snapshot.locks.waits = self.shown.lock().last();
+            snapshot.locks.rests = snapshot.up;
         }
+        let rested = (!rested.is_zero()).then_some(Rested { ns: rested.as_nanos() as u64 });
+        snapshot.locks.rested = rested.into_iter().collect();
         probes.add_lost(&mut snapshot.lost)
     }
 
     fn pause(&self) {
-        self.governed.pause(true);
+        self.governed.pause();
     }
 
     fn resume(&self) {
-        self.governed.pause(false);
+        self.governed.resume();
     }
 
     fn detach(&self) {
-        // It must not attach them again.
+        self.governed.end();
+        // It may be about to look at them.
         let worker = self.worker.lock().take();
         worker.into_iter().for_each(Worker::end);
-        self.governed.probes.detach();
     }
 }
 

@@ -27,7 +27,7 @@ const LOST: [&str; types::lock_lost::LOCK_LOST_CAUSES.0 as usize] =
     ["lock_waiters_full", "lock_kinds_full", "lock_waits_busy", "lock_kind_unknown"];
 
 /// The probes of `enum lock_probe`, in its order.
-pub(super) const PROBES: [&str; types::lock_probe::LOCK_PROBES.0 as usize] = ["lock_waits:begin", "lock_waits:end"];
+const PROBES: [&str; types::lock_probe::LOCK_PROBES.0 as usize] = ["lock_waits:begin", "lock_waits:end"];
 
 /// The programs on one server.
 pub(super) struct LockProbes {

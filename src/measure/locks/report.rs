@@ -1,17 +1,13 @@
 //! Waits for locks of the database, in a report.
 
+use std::time::Duration;
+
 use serde::Serialize;
 
 use super::figures::LockWaits;
-use super::probes::PROBES;
-use crate::model::ProbeState;
 use crate::present::format;
 use crate::recording::report::{seconds, Part, Report, Section};
 use crate::recording::Recording;
-
-const INCOMPLETE: &str =
-    "not measured all the time: there were so many that the probes took more than their part of the \
-                          budget";
 
 /// The waits for locks.
 #[derive(Clone, Debug, Serialize)]
@@ -19,8 +15,8 @@ const INCOMPLETE: &str =
 pub struct LocksReport {
     /// The locks that threads waited for, longest waits first.
     pub lock_waits: Vec<LockReport>,
-    /// Whether waits may be missing, because the probes were not attached all the time.
-    pub lock_waits_are_incomplete: bool,
+    /// For how long they were not measured, because the probes took more than their part of the budget, in seconds.
+    pub lock_waits_not_measured: f64,
 }
 
 /// The waits for one kind of lock that ended during the recording.
@@ -39,12 +35,9 @@ pub struct LockReport {
 
 impl Part for LocksReport {
     fn new(recording: &Recording) -> LocksReport {
-        let probes = recording.end.iter().flat_map(|end| &end.probes);
-        let mut states =
-            probes.filter(|probe| PROBES.contains(&probe.probe.as_str())).map(|probe| probe.state.as_str());
         LocksReport {
             lock_waits: recording.lock_waits().iter().map(LockReport::from).collect(),
-            lock_waits_are_incomplete: states.any(|state| state == ProbeState::DutyCycle.as_str()),
+            lock_waits_not_measured: seconds(recording.lock_rest_ns()),
         }
     }
 }
@@ -63,8 +56,11 @@ impl From<&LockWaits> for LockReport {
 impl Section for LocksReport {
     fn facts(&self, _report: &Report) -> Vec<(String, String)> {
         let waits = self.lock_waits.iter().map(|row| (format!("waits for a {}", row.lock), row.fact()));
-        let missing =
-            self.lock_waits_are_incomplete.then(|| ("more waits for locks".to_owned(), INCOMPLETE.to_owned()));
+        let missing = (self.lock_waits_not_measured > 0.0).then(|| {
+            let time = format::span(Duration::from_secs_f64(self.lock_waits_not_measured));
+            let why = format!("not measured for {time}: there were so many that it would have exceeded the budget");
+            ("waits for locks, incomplete".to_owned(), why)
+        });
         waits.chain(missing).collect()
     }
 }

@@ -65,9 +65,17 @@ impl Rest {
         self.phase
     }
 
-    /// Begins again, because what hits cost is now known, or has changed.
-    pub fn begin_again(&mut self, now: Used) {
+    /// Begins anew, because what hits cost is now known: what was decided by an assumption is void.
+    pub fn begin_anew(&mut self, now: Used) {
         *self = Rest { left_ns: at_first(self.share), last: now, phase: Phase::Measures, ..*self };
+    }
+
+    /// Goes on after a time that does not count, as a pause, or after a change of prices. A trial begins again.
+    pub fn go_on(&mut self, now: Used) {
+        self.last = now;
+        if matches!(self.phase, Phase::Tries(_)) {
+            self.phase = Phase::Tries(now.at + TRIAL);
+        }
     }
 
     /// Returns what the probes have to do from now on.
@@ -174,10 +182,24 @@ mod tests {
     }
 
     #[test]
-    fn another_price_ends_a_rest() {
+    fn a_known_price_ends_a_rest_and_another_price_does_not() {
         let mut load = Load::new(0.01);
         load.after(Duration::from_secs(2), 0.056);
-        load.rest.begin_again(load.now);
+        load.rest.go_on(load.now);
+        assert!(matches!(load.rest.phase(), Phase::Rests(_)));
+        load.rest.begin_anew(load.now);
         assert_eq!(load.rest.phase(), Phase::Measures);
+    }
+
+    /// What probes do while they are off is no trial.
+    #[test]
+    fn a_trial_begins_again_after_a_pause() {
+        let mut load = Load::new(0.01);
+        load.after(Duration::from_secs(2), 0.056);
+        load.after(REST, 0.0);
+        load.now.at += 2 * TRIAL;
+        load.rest.go_on(load.now);
+        assert!(matches!(load.after(INTERVAL, 0.0), Phase::Tries(_)));
+        assert_eq!(load.after(TRIAL, 0.0), Phase::Measures);
     }
 }

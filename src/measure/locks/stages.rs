@@ -1,7 +1,7 @@
 //! Which lock a wait is for, by the stage that the server shows meanwhile.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use super::figures::ROW_LOCK;
 use crate::bpf::lock::types;
@@ -11,6 +11,9 @@ use crate::symbols::Image;
 
 /// The name of a metadata lock whose stage could not be read, or is one of too many.
 const UNNAMED: &str = "unnamed metadata lock";
+
+/// The name of the metadata lock that every server has.
+pub(super) static TABLE_LOCK: LazyLock<String> = LazyLock::new(|| lock_of(TABLE_STAGE));
 
 /// The words at the beginning of a stage among which the pointer to its name is looked for.
 const WORDS: u64 = 4;
@@ -59,7 +62,7 @@ impl Stages {
 pub(super) fn expected(kind: LockKind) -> String {
     match kind {
         LockKind::Row => ROW_LOCK.to_owned(),
-        LockKind::Metadata { .. } => lock_of(TABLE_STAGE),
+        LockKind::Metadata { .. } => TABLE_LOCK.clone(),
     }
 }
 

@@ -211,6 +211,7 @@ pub fn locks_waited_for(waits_for_rows: usize, threads: u64) -> locks::Figures {
         waits: vec![lock_waits],
         waiting: vec![WaitingNow { lock: ROW_LOCK.to_owned(), threads, longest_ns }],
         rests: false,
+        rested: Vec::new(),
     }
 }
 

@@ -148,7 +148,10 @@ fn locks_that_are_beyond_the_budget_have_a_line() {
     let mut now = busy(60);
     now.locks.rests = true;
     let lines = rendered(&now, Some(&busy(58)), 80, 24).join("\n");
-    assert!(lines.contains("locks: not measured for some minutes: so many waits would exceed the budget"), "{lines}");
+    assert!(
+        lines.contains("locks: not measured for some minutes: measuring so many would exceed the budget"),
+        "{lines}"
+    );
 }
 
 #[test]

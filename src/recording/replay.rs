@@ -24,6 +24,8 @@ pub struct Replay {
     played: usize,
     totals: AllTotals,
     code: Code,
+    /// Whether waits for locks were not measured in the last second, because of the budget.
+    locks_rest: bool,
     server_cpu: Sum,
     probe_cost: Sum,
     /// `None` from the first second on whose statements are not known.
@@ -61,6 +63,7 @@ impl Replay {
             played: 0,
             totals: AllTotals::default(),
             code: Code::default(),
+            locks_rest: false,
             server_cpu: Sum::default(),
             probe_cost: Sum::default(),
             statements,
@@ -108,6 +111,7 @@ impl Replay {
             ..Snapshot::default()
         };
         self.totals.restore(rows, &mut snapshot);
+        snapshot.locks.rests = snapshot.up && self.locks_rest;
         snapshot.latch.sleeps_seen = start.sleeps_seen;
         snapshot.latch.sampled = start.sampled;
         snapshot.latch.domains.clone_from(&start.places);
@@ -133,6 +137,7 @@ impl Replay {
         let second = &self.recording.seconds[number];
         let Second { code, server_cpu_ns, probe_cost_ns, queries, .. } = second;
         self.totals.add(second, self.recording.buckets());
+        self.locks_rest = !second.lock_rests.is_empty();
         if let Some(code) = code {
             self.code.clone_from(code);
         }

@@ -28,6 +28,9 @@ pub trait Row: Sized + 'static {
     /// applies to what the one before it leaves.
     const BOUNDS: &'static [Bound<Self::Key>] = &[];
 
+    /// Whether a row says something also if nothing was counted for it: that it is measured.
+    const KEEPS_EMPTY: bool = false;
+
     /// Returns the snapshot's entries.
     fn entries(now: &Snapshot) -> Vec<&Self>;
 
@@ -295,8 +298,11 @@ impl<R: Row> Default for Numbers<R> {
 
 impl<R: Row> Numbers<R> {
     /// Returns what a second of another file adds to the rows of this one. `keys` are those of the other's rows. Only
-    /// rows to which something is added get a number.
+    /// rows to which something is added get a number, unless empty ones are kept.
     pub fn renumbered(&mut self, keys: &[R::Key], deltas: &[DeltaOf<R>]) -> Vec<DeltaOf<R>> {
+        if R::KEEPS_EMPTY {
+            keys.iter().for_each(|key| _ = self.number(key));
+        }
         let renumber = |delta: &DeltaOf<R>| delta.clone().of_row(self.number(&keys[delta.row()]));
         let mut renumbered: Vec<DeltaOf<R>> = deltas.iter().map(renumber).collect();
         renumbered.sort_unstable_by_key(Delta::row);

@@ -40,7 +40,7 @@ pub fn reacquires(top: &[TopReacquire], width: u16) -> Option<String> {
 /// nobody waits, or has waited.
 pub fn locks(interval: &Interval) -> Option<String> {
     if interval.locks_rest() {
-        return Some("locks: not measured for some minutes: so many waits would exceed the budget".to_owned());
+        return Some("locks: not measured for some minutes: measuring so many would exceed the budget".to_owned());
     }
     waits_for_locks(interval).map(|line| format!("locks: {line}"))
 }

@@ -70,6 +70,10 @@ fn pages_belong_to_existing_indexes(release: Release, test: &str, views: &str) -
         }
         // The B-trees of sysbench's tables have two or three levels, those of the server's own tables fewer.
         ensure!(level.parse::<u16>()? <= 3, "{page:?}");
+        // MySQL's views do not have the tables of its data dictionary.
+        if table.starts_with("mysql/") && !indexes.iter().any(|(table, _)| table.starts_with("mysql/")) {
+            continue;
+        }
         ensure!(indexes.contains(&(table.to_owned(), index.to_owned())), "the server has no such index: {page:?}");
         of_indexes += page.value;
     }

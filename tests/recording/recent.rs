@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use armtrace::measure::latch::LatchWaits;
+use armtrace::measure::locks::LockWaits;
+use armtrace::model::Histogram;
 use armtrace::recording::{Ending, Recent, Recorded, Recording};
 
 use super::{busy_seconds, file, read, start};
@@ -60,6 +62,20 @@ fn all_since_attach_is_what_a_recording_has() {
     assert_eq!(dumped.queries(), recorded.queries());
     assert_eq!(dumped.duration(), recorded.duration());
     assert_eq!((dumped.code, dumped.end), (recorded.code, recorded.end));
+}
+
+/// A lock for which nobody waited in the last time is known to be measured.
+#[test]
+fn locks_without_waits_are_kept() {
+    let recent = Recent::new(start(64), seconds(900));
+    for (mut snapshot, _) in busy_seconds(100) {
+        snapshot.locks.waits.truncate(1);
+        snapshot.locks.waits[0].waits = Histogram::default();
+        recent.add(&snapshot);
+    }
+    let dumped = asked(&recent, 20, 100);
+    assert_eq!(LockWaits::keys(&dumped.rows), ["row lock"]);
+    assert!(dumped.lock_waits().is_empty());
 }
 
 #[test]

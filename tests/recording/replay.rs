@@ -12,7 +12,7 @@ use armtrace::export::Exporter;
 use armtrace::measure::checksum::{ChecksumCalls, Implementation};
 use armtrace::measure::cpu::OrderingTime;
 use armtrace::measure::latch::{self, Handoffs, LatchWaits, Locality, StatementWaits};
-use armtrace::measure::{checksum, cpu, Snapshot};
+use armtrace::measure::{checksum, cpu, locks, Snapshot};
 use armtrace::model::{CpuClass, Histogram, HostInfo, Kind, Mode, ProbeState, TargetInfo, BUCKETS};
 use armtrace::recording::{Ending, Recorder, Recording, Replay, Start};
 use lab::http::get;
@@ -110,6 +110,20 @@ fn busy_server(seconds: u64) -> Vec<(Snapshot, Option<u64>)> {
 #[test]
 fn a_busy_server_is_replayed() {
     assert_replayed(busy_server(30));
+}
+
+/// While nothing is measured, the metrics are absent, and then go on where they were.
+#[test]
+fn a_rest_of_the_probes_of_locks_is_replayed() {
+    let mut seconds = busy_server(30);
+    for (second, (snapshot, _)) in (1_u64..).zip(&mut seconds) {
+        let rested = second.clamp(10, 20) - 10;
+        snapshot.locks.rests = (11..=20).contains(&second);
+        let ns = rested * 1_000_000_000;
+        snapshot.locks.rested = (ns > 0).then_some(locks::Rested { ns }).into_iter().collect();
+    }
+    assert!(seconds.iter().any(|(snapshot, _)| !snapshot.locks.waits.is_empty()));
+    assert_replayed(seconds);
 }
 
 #[test]

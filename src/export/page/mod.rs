@@ -31,7 +31,7 @@ const SCRIPT: &str = include_str!("script.js");
 const IDLE_CPUS: f64 = 0.01;
 
 const LOCKS_REST: &str =
-    "Waits for row locks and metadata locks are not measured for some minutes: so many would exceed the budget.";
+    "Waits for row locks and metadata locks are not measured for some minutes: measuring so many would exceed the budget.";
 
 /// The page's Content-Security-Policy: nothing runs, loads or styles it but what is part of it, and its events.
 pub static CONTENT_POLICY: LazyLock<String> = LazyLock::new(|| {

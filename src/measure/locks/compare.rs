@@ -10,7 +10,7 @@ use crate::present::format;
 use crate::recording::compare::{Figure, Pair, Part, Per, Section, Side};
 use crate::recording::Recording;
 
-/// The waits for locks of two systems that have measured them all the time; otherwise there are none.
+/// The waits for locks of two systems that have measured them nearly all the time; otherwise there are none.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct LocksComparison {
@@ -30,7 +30,11 @@ pub struct LockRow {
     pub wait: Pair,
 }
 
-/// Seconds waited in each second, by lock; none if that was not measured all the time.
+/// The largest share of a recording for which the waits may not have been measured. In the first second, probes may
+/// rest by a price that is assumed.
+const MOST_REST: f64 = 0.01;
+
+/// Seconds waited in each second, by lock; none if that was not measured nearly all the time.
 type Waits = BTreeMap<String, Vec<f64>>;
 
 /// Returns whether a system measures waits for this lock: it has a row for each wait function that has probes.
@@ -42,7 +46,7 @@ impl Part for LocksComparison {
     type Side = Waits;
 
     fn side(recording: &Recording) -> Waits {
-        if recording.lock_rest_ns() > 0 {
+        if recording.lock_rest_ns() as f64 > MOST_REST * recording.duration().as_nanos() as f64 {
             return Waits::new();
         }
         let row = |lock: &String| (lock.clone(), vec![0.0; recording.seconds.len()]);

@@ -69,8 +69,8 @@ struct State {
     rested: Duration,
     /// When they were last looked at.
     looked: Instant,
-    /// Whether it was said that they rest.
-    is_said: bool,
+    /// Whether they have rested, and not only by a price that was assumed. It was said then.
+    have_rested: bool,
 }
 
 impl Locks {
@@ -89,7 +89,7 @@ impl Locks {
                 checked.check().unwrap_or_else(|why| tracing::error!("cannot read what the probes cost: {why:#}"));
             }
         };
-        let worker = Worker::start("locks", work);
+        let worker = Worker::start("lock-budget", work);
         let worker = Mutex::new(Some(worker.context("cannot start a thread")?));
         let (stages, shown) = (Mutex::new(Stages::new(target)), Mutex::default());
         Ok(Locks { plan, stages, shown, governed, worker })
@@ -135,7 +135,7 @@ impl Governed {
             rests: 0,
             rested: Duration::ZERO,
             looked: Instant::now(),
-            is_said: false,
+            have_rested: false,
         };
         Ok(Governed { target, probes, state: Mutex::new(state) })
     }
@@ -167,6 +167,8 @@ impl Governed {
     fn limit(&self, costs: &Costs) {
         let mut state = self.state.lock();
         let Ok(now) = used(&self.target, &self.probes, Some(costs)) else { return };
+        let phase = state.rest.phase();
+        state.note_time(phase, now.at);
         match state.costs.replace(*costs) {
             None => state.rest.begin_anew(now),
             Some(_) => state.rest.go_on(now),
@@ -214,10 +216,10 @@ impl Governed {
 
     /// Returns the probes with their hits.
     fn status(&self, costs: Option<&Costs>) -> Result<Vec<ProbeStatus>> {
-        let rests = self.state.lock().rests;
+        let have_rested = self.state.lock().have_rested;
         let state = match self.probes.are_attached() {
-            true if rests == 0 => ProbeState::Attached,
-            true => ProbeState::DutyCycle,
+            true if have_rested => ProbeState::DutyCycle,
+            true => ProbeState::Attached,
             false => ProbeState::Detached,
         };
         self.probes.status(state, costs)
@@ -236,11 +238,11 @@ impl State {
     /// Notes that the probes rest, and says it once. A rest by assumed prices ends soon, as a rule.
     fn note_rest(&mut self) {
         self.rests += 1;
-        if (self.costs.is_some() || self.rests > 1) && !std::mem::replace(&mut self.is_said, true) {
+        if (self.costs.is_some() || self.rests > 1) && !std::mem::replace(&mut self.have_rested, true) {
             let minutes = REST.as_secs() / 60;
             tracing::warn!(
                 "waits for row locks and metadata locks are so frequent that their probes take more than half of the \
-                 budget: they are not measured for {minutes} minutes at a time. A greater --max-overhead measures them"
+                 budget: they are not measured for {minutes} minutes at a time. A higher --max-overhead measures them"
             );
         }
     }

@@ -11,6 +11,8 @@ impl Row for LockWaits {
     type Key = String;
     type Total = LatchTotal;
 
+    const KEEPS_EMPTY: bool = true;
+
     const BOUNDS: &'static [Bound<String>] = &[Bound { rows: 100, other: |_| OTHER.to_owned() }];
 
     fn entries(now: &Snapshot) -> Vec<&LockWaits> {

@@ -57,8 +57,8 @@ impl Section for LocksReport {
     fn facts(&self, _report: &Report) -> Vec<(String, String)> {
         let waits = self.lock_waits.iter().map(|row| (format!("waits for a {}", row.lock), row.fact()));
         let missing = (self.lock_waits_not_measured > 0.0).then(|| {
-            let time = format::span(Duration::from_secs_f64(self.lock_waits_not_measured));
-            let why = format!("not measured for {time}: there were so many that it would have exceeded the budget");
+            let time = format::span(Duration::from_secs(self.lock_waits_not_measured.ceil() as u64));
+            let why = format!("not measured for {time}: measuring so many would have exceeded the budget");
             ("waits for locks, incomplete".to_owned(), why)
         });
         waits.chain(missing).collect()
@@ -70,7 +70,9 @@ impl LockReport {
     fn fact(&self) -> String {
         let waits = if self.waits == 1 { "wait" } else { "waits" };
         let [all, longest] = [self.wait, self.max].map(|seconds| format::nanoseconds(seconds * 1e9));
-        format!("{} {waits}, {all} in all, {longest} at most", format::count(self.waits as f64))
+        // A recording that begins later does not know the longest if an earlier one was longer.
+        let longest = if self.max > 0.0 { format!(", {longest} at most") } else { String::new() };
+        format!("{} {waits}, {all} in all{longest}", format::count(self.waits as f64))
     }
 }
 
@@ -82,6 +84,7 @@ mod tests {
     fn waits_are_counted_and_timed() {
         let row = |waits| LockReport { lock: "row lock".to_owned(), waits, wait: 3.0, max: 0.301 };
         assert_eq!(row(10).fact(), "10 waits, 3.00s in all, 301ms at most");
+        assert_eq!(LockReport { max: 0.0, ..row(10) }.fact(), "10 waits, 3.00s in all");
         assert!(row(1).fact().starts_with("1 wait, "));
     }
 }

@@ -3,7 +3,7 @@
 //! counter that goes away and comes back would seem to have counted all of it at once.
 
 use super::figures::LockWaits;
-use crate::model::{merged, since};
+use crate::model::{merged, since, Histogram, BUCKET_BOUNDS_NS};
 
 /// What was shown last, and what stays hidden.
 #[derive(Debug, Default)]
@@ -24,22 +24,29 @@ impl Shown {
             let all = self.hidden.drain(..).chain(more).map(|row| (row.lock.clone(), row));
             self.hidden = merged(all).into_values().collect();
         }
-        let shown = since(&counted, &self.hidden, |row| &row.lock);
         self.last = counted;
-        shown
+        self.last()
     }
 
     /// Returns what was shown last.
     pub fn last(&self) -> Vec<LockWaits> {
-        since(&self.last, &self.hidden, |row| &row.lock)
+        let mut rows = since(&self.last, &self.hidden, |row| &row.lock);
+        rows.iter_mut().for_each(|row| row.waits.max_ns = longest(&row.waits));
+        rows
     }
+}
+
+/// Returns how long the longest of these waits can have been at most: the maximum may be that of a hidden one.
+fn longest(waits: &Histogram) -> u64 {
+    let last = waits.buckets.iter().rposition(|count| *count > 0);
+    let bound = last.and_then(|last| BUCKET_BOUNDS_NS.get(last)).copied().unwrap_or(u64::MAX);
+    waits.max_ns.min(bound).min(waits.sum_ns)
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::figures::ROW_LOCK;
     use super::*;
-    use crate::model::Histogram;
 
     fn row(lock: &str, count: u64) -> LockWaits {
         LockWaits { lock: lock.to_owned(), waits: Histogram { count, sum_ns: 10 * count, ..Histogram::default() } }
@@ -57,5 +64,24 @@ mod tests {
         assert_eq!(shown.of(now, 1), [row(ROW_LOCK, 7), row("user lock", 1)]);
         assert_eq!(shown.of(vec![row(ROW_LOCK, 200)], 3), [row(ROW_LOCK, 7)]);
         assert_eq!(shown.of(vec![row(ROW_LOCK, 201)], 3), [row(ROW_LOCK, 8)]);
+    }
+
+    #[test]
+    fn the_longest_wait_is_not_a_hidden_one() {
+        let of = |waits: &[u64]| {
+            let mut row = row(ROW_LOCK, waits.len() as u64);
+            row.waits.sum_ns = waits.iter().sum();
+            row.waits.max_ns = waits.iter().copied().max().unwrap_or_default();
+            for ns in waits {
+                row.waits.buckets[BUCKET_BOUNDS_NS.partition_point(|bound| bound < ns)] += 1;
+            }
+            vec![row]
+        };
+        let mut shown = Shown::default();
+        assert_eq!(shown.of(of(&[3_000_000]), 0), of(&[3_000_000]));
+        assert_eq!(shown.of(of(&[3_000_000, 14_000_000_000]), 1), of(&[3_000_000]));
+        let now = shown.of(of(&[3_000_000, 14_000_000_000, 2_500_000, 2_600_000]), 1);
+        // Within the bucket.
+        assert_eq!(now[0].waits.max_ns, 4_000_000);
     }
 }

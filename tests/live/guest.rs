@@ -30,7 +30,7 @@ const PATIENCE: Duration = Duration::from_secs(300);
 /// The time limit of one command in the guest, in seconds: twice what the longest takes here.
 const LIMIT: &str = "1200";
 
-/// A scrape interval that the guest can keep up with: while this machine is under load, a scrape takes 12 s and more there.
+/// A scrape interval that the guest can keep up with: a scrape takes 12 s there while this machine is under load.
 const SLOW: Pace = Pace { scrape_interval: "30s", rate_interval: "150s" };
 
 fn root() -> &'static Path {

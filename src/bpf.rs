@@ -20,7 +20,7 @@ plain_types! {
     sample: hits, latch_key, sample_key;
     checksum: checksum_calls;
     event: event_key, hits;
-    lock: hits, lock_key, lock_wait, lock_waits;
+    lock: lock_key, lock_wait, lock_waits;
 }
 
 /// Returns a structure's bytes, as a map contains them.

@@ -5,6 +5,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use plain::Plain;
 
 use crate::attach::Skipped;
+use crate::bpf::latch::types;
 
 /// The cause of those events that the kernel did not show the programs.
 const SKIPPED: &str = "program_skipped";
@@ -57,6 +58,25 @@ pub(super) fn of_cpus<V: Plain + Copy>(map: &MapHandle, index: u32) -> Result<Ve
     let values = map.lookup_percpu(&index.to_ne_bytes(), MapFlags::ANY).context("reading a counter")?;
     let values = values.unwrap_or_default();
     Ok(values.iter().filter_map(|bytes| plain::from_bytes(bytes).ok().copied()).collect())
+}
+
+/// Returns how often a probe of programs with `meter.h` was hit, by its index.
+///
+/// # Errors
+/// Fails when the map cannot be read.
+pub(super) fn hits_over_cpus(map: &MapHandle, index: u32) -> Result<types::hits> {
+    let all = of_cpus::<types::hits>(map, index)?;
+    Ok(all.into_iter().fold(types::hits::default(), |sum, hits| types::hits {
+        count: sum.count + hits.count,
+        timed_ns: sum.timed_ns + hits.timed_ns,
+    }))
+}
+
+impl types::hits {
+    /// Returns for how long the program ran in all hits together, extrapolated from those that were timed.
+    pub(super) fn program_ns(&self) -> u64 {
+        self.timed_ns * u64::from(types::limit::TIMED_HITS.0)
+    }
 }
 
 #[test]

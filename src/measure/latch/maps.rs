@@ -12,7 +12,7 @@ use strum::EnumCount;
 use crate::attach::Skipped;
 use crate::bpf::bytes_of;
 use crate::bpf::latch::{types, LatchSkel};
-use crate::measure::maps::{each_entry, entries, of_cpus, sum_over_cpus};
+use crate::measure::maps::{each_entry, entries, hits_over_cpus, sum_over_cpus};
 
 /// The names of the causes in `enum lost`, in its order.
 const LOST: [&str; types::lost::LOST_CAUSES.0 as usize] = [
@@ -128,11 +128,7 @@ impl Maps {
     /// # Errors
     /// Fails when the map cannot be read.
     pub(super) fn hits_of(&self, index: u32) -> Result<types::hits> {
-        let all = of_cpus::<types::hits>(&self.hits, index)?;
-        Ok(all.into_iter().fold(types::hits::default(), |sum, hits| types::hits {
-            count: sum.count + hits.count,
-            timed_ns: sum.timed_ns + hits.timed_ns,
-        }))
+        hits_over_cpus(&self.hits, index)
     }
 
     /// Returns the numbers of events that are in no figure, by cause.
@@ -145,13 +141,6 @@ impl Maps {
             lost.push(((*cause).to_owned(), sum_over_cpus(&self.lost, index)?));
         }
         Ok(lost)
-    }
-}
-
-impl types::hits {
-    /// Returns for how long the program ran in all hits together, extrapolated from those that were timed.
-    pub(super) fn program_ns(&self) -> u64 {
-        self.timed_ns * u64::from(types::limit::TIMED_HITS.0)
     }
 }
 

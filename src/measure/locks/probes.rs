@@ -17,7 +17,7 @@ use crate::bpf::latch;
 use crate::bpf::lock::{types, LockSkel, LockSkelBuilder, OpenLockSkel};
 use crate::catalog::LockKind;
 use crate::measure::latch::{ip_offset, location, register_offset, SHADOW};
-use crate::measure::maps::{add_skipped, entries, of_cpus, sum_over_cpus};
+use crate::measure::maps::{add_skipped, entries, hits_over_cpus, sum_over_cpus};
 use crate::model::{ProbeState, ProbeStatus, BUCKET_BOUNDS_NS};
 use crate::server::Target;
 use crate::symbols::Arch;
@@ -138,29 +138,29 @@ impl LockProbes {
 
     /// Returns the probes, which are in this state, with their hits.
     pub fn status(&self, state: ProbeState, costs: Option<&Costs>) -> Result<Vec<ProbeStatus>> {
-        let status = |(name, class, hits): (&str, ProbeClass, types::hits)| ProbeStatus {
+        let status = |(name, class, hits): (&str, ProbeClass, latch::types::hits)| ProbeStatus {
             probe: name.to_owned(),
             state,
             hits: hits.count,
             trap_ns: costs.and_then(|costs| costs.of(class)),
-            program_ns: program_ns(hits),
+            program_ns: hits.program_ns(),
         };
         Ok(self.hits()?.into_iter().map(status).collect())
     }
 
     /// Returns the CPU time that the probes are charged so far, in nanoseconds: too much rather than too little.
     pub fn charged_ns(&self, costs: &Costs) -> Result<f64> {
-        let of = |(_, class, hits): (_, ProbeClass, types::hits)| {
-            hits.count as f64 * costs.charge(class) + program_ns(hits) as f64
+        let of = |(_, class, hits): (_, ProbeClass, latch::types::hits)| {
+            hits.count as f64 * costs.charge(class) + hits.program_ns() as f64
         };
         Ok((1.0 + SHADOW) * self.hits()?.into_iter().map(of).sum::<f64>())
     }
 
     /// Returns the names, classes and hits of the probes that the plan has.
-    fn hits(&self) -> Result<Vec<(&'static str, ProbeClass, types::hits)>> {
+    fn hits(&self) -> Result<Vec<(&'static str, ProbeClass, latch::types::hits)>> {
         let probes = (0u32..).zip(PROBES).zip(self.classes);
         let planned = probes.filter_map(|((index, name), class)| Some((index, name, class?)));
-        planned.map(|(index, name, class)| Ok((name, class, sum_of(of_cpus(&self.hits, index)?)))).collect()
+        planned.map(|(index, name, class)| Ok((name, class, hits_over_cpus(&self.hits, index)?))).collect()
     }
 
     /// Adds what could not be counted, by cause.
@@ -212,18 +212,6 @@ impl Attached {
 
 fn addresses(sites: &[PlannedLockSite]) -> Vec<SiteAddress> {
     sites.iter().map(|site| SiteAddress { file_offset: site.file_offset, cookie: 0 }).collect()
-}
-
-fn sum_of(cpus: Vec<types::hits>) -> types::hits {
-    cpus.into_iter().fold(types::hits::default(), |sum, hits| types::hits {
-        count: sum.count + hits.count,
-        timed_ns: sum.timed_ns + hits.timed_ns,
-    })
-}
-
-/// Returns for how long the program ran in all hits together, extrapolated from those that were timed.
-fn program_ns(hits: types::hits) -> u64 {
-    hits.timed_ns * u64::from(latch::types::limit::TIMED_HITS.0)
 }
 
 /// Sets the constants with which the programs are loaded.

@@ -9,14 +9,15 @@ use parking_lot::Mutex;
 
 use crate::attach::{self, Budget, Costs, MissingPrivilege};
 use crate::export::SnapshotSource;
+use crate::host::clock::now_ns;
 use crate::host::{Domains, Machine};
 use crate::measure::latch::{self, Allowed, LatchCollector, Latches, NoProbe, Plan, PlanCache, StatementDetail};
 use crate::measure::watchpoint::WatchpointAccount;
 use crate::measure::{Attached, Attaching, Later, Measurement, More, Snapshot};
 use crate::memory;
-use crate::model::ProbeStatus;
+use crate::model::{ProbeStatus, TargetInfo};
 use crate::names::Namer;
-use crate::recording::{Recent, Start, SECOND};
+use crate::recording::{Pace, Recent, Start, SECOND};
 use crate::server::{cpu_time_ns, has_shadow_stack, is_another_armtrace, SettingsAt, Target};
 use crate::symbols::PerImage;
 use crate::worker::{side_by_side, Stop, Worker};
@@ -24,6 +25,9 @@ use crate::worker::{side_by_side, Stop, Worker};
 /// The interval at which the cost of hits is measured again. It differs after a migration of a virtual machine, or once
 /// the CPU's clock runs slower.
 const MEASURE_COSTS: Duration = Duration::from_secs(600);
+
+/// For how long what is known of the server and its host is taken to be true.
+const KNOWN: Duration = Duration::from_secs(10);
 
 /// The measurements to make, and their overhead budget.
 pub struct Options {
@@ -126,6 +130,8 @@ pub struct Source {
     /// What was measured lately, if that is kept.
     recent: Option<Arc<Recent>>,
     prices: Mutex<Prices>,
+    /// What is known of the server and its host, and when that was read.
+    info: Mutex<Option<(Instant, TargetInfo)>>,
     paused: AtomicBool,
     /// Disconnected once everything that takes long is done.
     preparing: Mutex<Receiver<()>>,
@@ -167,6 +173,7 @@ impl Agent {
             not_measured,
             recent,
             prices: Mutex::default(),
+            info: Mutex::default(),
             paused: AtomicBool::new(false),
             preparing: Mutex::new(preparing),
             target: Arc::clone(&target),
@@ -237,6 +244,15 @@ impl Source {
         _ = self.preparing.lock().recv();
     }
 
+    /// Returns what is known of the server and its host, which seldom changes.
+    fn info(&self) -> TargetInfo {
+        let mut info = self.info.lock();
+        match &*info {
+            Some((read_at, known)) if read_at.elapsed() < KNOWN => known.clone(),
+            _ => info.insert((Instant::now(), self.target.info())).1.clone(),
+        }
+    }
+
     /// Calls `act` on all measurements in parallel, because each call waits for the kernel.
     fn side_by_side(&self, act: impl Fn(&dyn Measurement) + Sync) {
         side_by_side(&self.measurements, |measurement| act(measurement.as_ref()));
@@ -261,7 +277,7 @@ impl SnapshotSource for Source {
         let costs = self.prices.lock().costs;
         let mut snapshot = Snapshot {
             elapsed: self.attached_at.elapsed(),
-            target: self.target.info(),
+            target: self.info(),
             up: !self.target.ended(),
             paused: self.paused.load(Ordering::Relaxed),
             costs: costs.as_ref().map(Costs::by_class).unwrap_or_default(),
@@ -329,13 +345,19 @@ fn prepare(source: &Arc<Source>, budget: f64, later: Vec<Later>, prepared: Sende
 fn keep(source: &Arc<Source>) -> Option<Worker> {
     let recent = source.recent()?;
     let kept = Arc::downgrade(source);
+    let mut pace = Pace::new(source.max_overhead);
     let work = move |stop: &Stop| {
-        while stop.wait(SECOND) {
+        let mut interval = SECOND;
+        while stop.wait(interval) {
+            let begin = now_ns(libc::CLOCK_THREAD_CPUTIME_ID);
             let Some(now) = kept.upgrade().map(|source| source.snapshot()) else { return };
             if !now.up {
                 return recent.end(&now);
             }
             recent.add(&now);
+            let took = Duration::from_nanos(now_ns(libc::CLOCK_THREAD_CPUTIME_ID) - begin);
+            let affordable = pace.next(&now, took);
+            interval = if recent.is_watched() { SECOND } else { affordable };
         }
     };
     let started = Worker::start("hindsight", work);

@@ -78,8 +78,10 @@ pub fn write_mark(to: &mut impl Write) -> io::Result<()> {
 
 /// Writes one frame in one piece.
 pub fn write_frame(to: &mut impl Write, kind: FrameKind, body: &impl Serialize) -> io::Result<()> {
+    // In one piece: for each, however small, the encoder clears 32 KiB.
+    let text = serde_json::to_vec(body)?;
     let mut deflated = DeflateEncoder::new(Vec::new(), Compression::best());
-    serde_json::to_writer(&mut deflated, body)?;
+    deflated.write_all(&text)?;
     let body = deflated.finish()?;
     let length = u32::try_from(body.len()).ok().filter(|length| *length <= LONGEST_BODY);
     let length = length.ok_or_else(|| io::Error::other("a second has too many figures"))?;

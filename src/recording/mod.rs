@@ -4,6 +4,7 @@ pub mod compare;
 mod frame;
 mod host;
 mod join;
+mod pace;
 mod reader;
 mod recent;
 mod replay;
@@ -16,6 +17,7 @@ mod writer;
 use std::time::Duration;
 
 pub use frame::{FormatError, VERSION};
+pub use pace::Pace;
 pub use reader::{read, Recording};
 pub(crate) use reader::{LEAST_BURSTS, LEAST_SAMPLED};
 pub use recent::Recent;

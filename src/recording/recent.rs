@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use parking_lot::Mutex;
 
@@ -20,6 +20,9 @@ const PART: Duration = Duration::from_secs(60);
 /// The most bytes that are kept of a second, on average: 4 MiB of 15 minutes. MySQL 8.0.31 under `oltp_update_index`
 /// with 16 threads takes some 3 KB.
 const MOST_BYTES_A_SECOND: usize = (4 << 20) / 900;
+
+/// For how long somebody is taken to go on who has asked how many threads wait.
+const WATCHED: Duration = Duration::from_secs(3);
 
 /// Reads the settings that a server has now; none that cannot be read.
 type ReadSettings = dyn Fn() -> BTreeMap<String, String> + Send + Sync;
@@ -44,10 +47,12 @@ struct Parts {
     until: Duration,
     /// The time waited for latches up to then, in nanoseconds.
     waited_ns: u64,
-    /// How many threads waited on average in the last second.
+    /// How many threads waited on average when that was last noted.
     waiting: f64,
     is_paused: bool,
     has_ended: bool,
+    /// When somebody asked last how many threads wait.
+    asked: Option<Instant>,
 }
 
 /// A file that is not written any more.
@@ -89,9 +94,16 @@ impl Recent {
         parts.began().map_or(Duration::ZERO, |began| parts.until.saturating_sub(began))
     }
 
-    /// Returns how many threads waited for latches in the last second, on average.
+    /// Returns how many threads waited for latches since the last time but one that something was added, on average.
     pub fn waiting(&self) -> f64 {
-        self.parts.lock().waiting
+        let mut parts = self.parts.lock();
+        parts.asked = Some(Instant::now());
+        parts.waiting
+    }
+
+    /// Whether somebody asks again and again how many threads wait, so that each second is wanted.
+    pub fn is_watched(&self) -> bool {
+        self.parts.lock().asked.is_some_and(|asked| asked.elapsed() < WATCHED)
     }
 
     /// Whether nothing is counted for a while.
@@ -193,7 +205,7 @@ impl Recent {
 }
 
 impl Parts {
-    /// Notes how many threads have waited since the last second. To wait for a condition is no contention.
+    /// Notes how many threads have waited since the last time. To wait for a condition is no contention.
     fn note_waits(&mut self, now: &Snapshot) {
         let latches = now.latch.waits.iter().filter(|latch| latch.kind != Kind::Cond);
         let waited_ns: u64 = latches.map(|latch| latch.waits.sum_ns).sum();
@@ -250,6 +262,16 @@ mod tests {
         assert_eq!(recent.reaches(), Duration::ZERO);
         assert_eq!(recent.files(Duration::from_secs(1), &after(1)).unwrap(), Vec::<Vec<u8>>::new());
         assert_eq!(recent.files(Duration::from_secs(9), &after(3)).unwrap().len(), 1, "it goes on");
+    }
+
+    #[test]
+    fn who_asks_how_many_wait_is_taken_to_go_on() {
+        let recent = Recent::new(Start::default(), Duration::from_secs(60));
+        assert!(!recent.is_watched());
+        recent.waiting();
+        assert!(recent.is_watched());
+        recent.parts.lock().asked = Instant::now().checked_sub(WATCHED);
+        assert!(!recent.is_watched());
     }
 
     /// Somebody who asks may take a snapshot later, and add it earlier.

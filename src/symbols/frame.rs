@@ -1,5 +1,7 @@
 //! Computes how to get from an instruction to its function's caller, from the unwind table.
 
+use std::ops::Range;
+
 use gimli::{
     BaseAddresses, CfaRule, EhFrame, EhFrameHdr, EndianSlice, LittleEndian, Register, RegisterRule, UnwindContext,
     UnwindSection, UnwindTableRow, Vendor,
@@ -50,6 +52,12 @@ pub fn frame(image: &Image, addr: u64) -> Option<Frame> {
 
 /// Returns how to unwind from the instruction at `addr`. `None` if the table does not describe that by offsets alone.
 pub fn unwind(image: &Image, addr: u64) -> Option<Unwind> {
+    unwind_row(image, addr)?.1
+}
+
+/// Returns the instructions for which the unwind table says the same as for that at `addr`, and what it says: `None` if
+/// it does not describe them by offsets alone. `None` if it does not have the instruction.
+pub fn unwind_row(image: &Image, addr: u64) -> Option<(Range<u64>, Option<Unwind>)> {
     let vendor = match image.arch() {
         Arch::X86_64 => Vendor::Default,
         // Where return addresses are signed, the table says from which instruction on.
@@ -57,7 +65,7 @@ pub fn unwind(image: &Image, addr: u64) -> Option<Unwind> {
     };
     let header = image.section(".eh_frame_hdr")?;
     let frames = image.section(".eh_frame")?;
-    let bytes = |r: &std::ops::Range<u64>| image.bytes(r.start, usize::try_from(r.end - r.start).ok()?);
+    let bytes = |r: &Range<u64>| image.bytes(r.start, usize::try_from(r.end - r.start).ok()?);
     let text = image.section(".text").map_or(0, |t| t.start);
     let bases = BaseAddresses::default().set_eh_frame_hdr(header.start).set_eh_frame(frames.start).set_text(text);
     let table = EhFrameHdr::new(bytes(&header)?, LittleEndian).parse(&bases, 8).ok()?;
@@ -66,7 +74,7 @@ pub fn unwind(image: &Image, addr: u64) -> Option<Unwind> {
     let mut context = UnwindContext::new();
     let row =
         table.table()?.unwind_info_for_address(&section, &bases, &mut context, addr, EhFrame::cie_from_offset).ok()?;
-    from_row(image.arch(), row)
+    Some((row.start_address()..row.end_address(), from_row(image.arch(), row)))
 }
 
 fn from_row(arch: Arch, row: &UnwindTableRow<usize>) -> Option<Unwind> {
@@ -113,5 +121,33 @@ fn number(arch: Arch, register: Register) -> Option<u8> {
         (Arch::X86_64, n @ 8..16) => Some(n as u8),
         (Arch::Aarch64, n @ 0..32) => Some(n as u8),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    /// A row of the table says the same for each instruction that it covers.
+    #[test]
+    fn a_row_is_that_of_all_its_instructions() {
+        let image = Image::open(Path::new("/proc/self/exe")).expect("the test's own program");
+        let functions = image.functions();
+        let mut rows = 0;
+        for function in functions.iter().step_by(functions.len() / 50) {
+            let mut at = function.start;
+            while at < function.end {
+                let Some((range, row)) = unwind_row(&image, at) else { break };
+                assert!(range.contains(&at), "{at:#x} {range:?}");
+                for addr in [range.start, (range.start + range.end) / 2, range.end - 1] {
+                    assert_eq!(unwind(&image, addr), row, "{addr:#x} in {range:?}");
+                }
+                at = range.end;
+                rows += 1;
+            }
+        }
+        assert!(rows > 100, "{rows}");
     }
 }

@@ -23,7 +23,7 @@ pub use debug_info::{DebugInfo, DebugInfoError, SectionError, Slice};
 pub use debug_roots::{is_deleted, DebugRoots};
 pub(crate) use debuginfod::root_certs;
 pub use debuginfod::{Debuginfod, DebuginfodError, FailedRequest, RequestError};
-pub use frame::{frame, stack_pointer, unwind, Frame, Unwind};
+pub use frame::{frame, stack_pointer, unwind, unwind_row, Frame, Unwind};
 pub use image::{
     own_build_id, Arch, BuildIdentity, Damage, FileIdentity, Image, ImageError, Malformed, Mismatch, OtherMachine,
     SymbolSource,

@@ -374,10 +374,10 @@ impl<'obj> Attacher<'obj> {
     /// Returns what makes looks with an attached program, once that is needed: it reads the code of wait functions.
     fn begin_looks(&self, link: libbpf_rs::Link) -> impl FnOnce() -> Looker + Send + 'static {
         let (target, plan, status) = (Arc::clone(&self.target), Arc::clone(&self.plan), Arc::clone(&self.status));
-        let statements = self.statements.clone();
+        let (statements, is_checked) = (self.statements.clone(), !self.without_probes);
         move || {
             let statements = statements.and_then(|seen| StatementSampler::new(&target, &seen));
-            Looker::new(link, &target, &plan, Arc::clone(&status.holders), statements)
+            Looker::new(link, &target, &plan, Arc::clone(&status.holders), statements, is_checked)
         }
     }
 

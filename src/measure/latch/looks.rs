@@ -88,15 +88,17 @@ pub(super) struct Looker {
 
 impl Looker {
     /// Makes looks with an attached program. Reads the code of the wait functions of `plan`. Adds to `times` who holds
-    /// the latches that threads wait for, and notes by `statements` what these execute.
+    /// the latches that threads wait for, and notes by `statements` what these execute. `is_checked` says whether probes
+    /// show how often what is assumed of threads is right.
     pub fn new(
         link: Link,
         target: &Arc<Target>,
         plan: &Arc<Plan>,
         times: Arc<Mutex<Times>>,
         statements: Option<StatementSampler>,
+        is_checked: bool,
     ) -> Looker {
-        let (reader, holders) = (Reader::new(target, plan), Holders::new(target, times));
+        let (reader, holders) = (Reader::new(target, plan, is_checked), Holders::new(target, times));
         target.image.release_memory();
         let registers = registers_bytes(target.image.arch()) as usize;
         let (records, may_wait) = (Vec::new(), Vec::new());
@@ -110,6 +112,7 @@ impl Looker {
     /// Fails if the kernel does not show them.
     pub fn look(&mut self, cpus: u64) -> io::Result<&Look> {
         let begin = now_ns(libc::CLOCK_THREAD_CPUTIME_ID);
+        let more = self.more.next(self.statements.is_some());
         self.records.clear();
         let mut all = Iter::new(&self.link).map_err(io::Error::other)?;
         all.read_to_end(&mut self.records)?;
@@ -126,24 +129,31 @@ impl Looker {
             self.may_wait.extend(registers.map(|registers| (self.look.threads.len(), registers)));
             self.look.threads.push(thread);
         }
-        self.reader.read(&self.may_wait, &mut self.look.waiters);
-        self.read_more(begin, cpus);
+        self.reader.read(&self.may_wait, more == Some(More::Holders), &mut self.look.waiters);
+        let looked = now_ns(libc::CLOCK_THREAD_CPUTIME_ID);
+        if let Some(more) = more {
+            self.read_more(more, cpus);
+            self.more.spend(now_ns(libc::CLOCK_THREAD_CPUTIME_ID) - looked);
+        }
+        self.more.earn(looked - begin);
         Ok(&self.look)
     }
 
-    /// Reads the owners of latches or the statements of waiting threads, in turns, if looks have left time for that.
-    /// This one began at `begin`.
-    fn read_more(&mut self, begin: u64, cpus: u64) {
-        let looked = now_ns(libc::CLOCK_THREAD_CPUTIME_ID);
-        if !self.more.earn(looked - begin) {
-            return;
-        }
+    fn read_more(&mut self, more: More, cpus: u64) {
         match &mut self.statements {
-            Some(statements) if self.more.is_second() => statements.add(&self.look, cpus),
+            Some(statements) if more == More::Statements => statements.add(&self.look, cpus),
             _ => self.holders.add(&self.look, &self.may_wait, &mut self.reader),
         }
-        self.more.spend(now_ns(libc::CLOCK_THREAD_CPUTIME_ID) - looked);
     }
+}
+
+/// What some looks show in addition.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum More {
+    /// The owners of latches.
+    Holders,
+    /// The statements of waiting threads.
+    Statements,
 }
 
 /// The time that is left for reading more than what looks are made for: a part of what these take. Each costs about as
@@ -157,23 +167,23 @@ struct MoreTime {
 impl MoreTime {
     const PART: f64 = 0.15;
 
-    /// Adds the part of a look that has taken this long, in nanoseconds. Returns whether there is time.
-    fn earn(&mut self, look_ns: u64) -> bool {
+    /// Returns what the next look shows in addition, if there is time: one and the other in turns.
+    fn next(&self, with_statements: bool) -> Option<More> {
+        let next = if with_statements && self.times % 2 == 1 { More::Statements } else { More::Holders };
+        (self.left_ns > 0.0).then_some(next)
+    }
+
+    /// Adds the part of a look that has taken this long, in nanoseconds.
+    fn earn(&mut self, look_ns: u64) {
         let part = Self::PART * look_ns as f64;
         // What is not needed is not saved up.
         self.left_ns = (self.left_ns + part).min(part);
-        self.left_ns > 0.0
     }
 
     /// Takes away this time, in nanoseconds.
     fn spend(&mut self, ns: u64) {
         self.left_ns -= ns as f64;
         self.times = self.times.wrapping_add(1);
-    }
-
-    /// Returns whether time was spent an odd number of times.
-    fn is_second(&self) -> bool {
-        self.times % 2 == 1
     }
 }
 
@@ -285,24 +295,27 @@ mod tests {
         let mut more = MoreTime::default();
         let mut spent = [0; 2];
         for _ in 0..1000 {
-            if more.earn(400_000) {
-                let second = usize::from(more.is_second());
+            if let Some(next) = more.next(true) {
+                let second = usize::from(next == More::Statements);
                 let ns = [200_000, 100_000][second];
                 more.spend(ns);
                 spent[second] += ns;
             }
+            more.earn(400_000);
         }
         let part = (spent[0] + spent[1]) as f64 / 4e8;
         assert!((part / MoreTime::PART - 1.0).abs() < 0.01, "{part}");
         assert_eq!(spent[0], 2 * spent[1], "they take turns");
+        assert_eq!(MoreTime { left_ns: 1.0, times: 1 }.next(false), Some(More::Holders));
     }
 
     #[test]
     fn time_that_is_not_spent_is_not_saved_up() {
         let mut more = MoreTime::default();
-        (0..1000).for_each(|_| assert!(more.earn(400_000)));
+        (0..1000).for_each(|_| more.earn(400_000));
+        assert!(more.next(true).is_some());
         more.spend(200_000);
-        assert!(!more.earn(400_000), "a part of one look is left at most");
+        assert_eq!(more.next(true), None, "a part of one look is left at most");
     }
 
     const LATCH: types::latch_key =

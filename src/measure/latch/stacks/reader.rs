@@ -9,7 +9,7 @@ use super::identify::{Identifier, LibrarySleep};
 use super::unwind::{Registers, Stack, Unwinder, REGISTERS};
 use crate::bpf::latch::types;
 use crate::catalog::CELL_BYTES;
-use crate::measure::latch::keys::{key_of, MapKey};
+use crate::measure::latch::keys::{key_of, latch_key, MapKey, PTHREAD};
 use crate::measure::latch::plan::{ip_offset, register_offset, Plan};
 use crate::measure::latch::pthread;
 use crate::server::{Memory, Target};
@@ -28,6 +28,16 @@ const BEFORE_WAIT: usize = 6;
 
 /// Sleeps for no latch, like those of idle threads, are looked at again after this many looks.
 const TRUST: u32 = 50;
+
+/// Where probes show how often what is assumed is right, a thread is taken to sleep on a word for what was last found
+/// there, this many times before a stack is read again.
+const TRUST_WORD: u32 = 3;
+/// The same for the words of condition variables: only the threads of one function sleep there.
+const TRUST_CONDITION: u32 = 7;
+
+/// After this many threads that were interrupted in the same code and waited for no latch, one in so many is read.
+const QUIET: u32 = 64;
+const QUIET_PART: u32 = 8;
 
 /// The most identities that are remembered.
 const MOST_KNOWN: usize = 16_384;
@@ -76,11 +86,26 @@ struct Space {
 /// What was found before.
 #[derive(Default)]
 struct Known {
+    /// Whether probes show how often what is assumed of threads is right. Otherwise nothing is assumed of threads that
+    /// may wait for latches.
+    is_checked: bool,
     latches: HashMap<Place, Option<types::latch_key>>,
     /// What threads that slept on a word waited for.
-    words: HashMap<u64, Waiter>,
+    words: HashMap<u64, Word>,
+    /// How many threads in a row that were interrupted in the code of a row of the unwind table waited for no latch, by
+    /// where the row begins.
+    quiet: HashMap<u64, u32>,
     /// For how many more looks a thread is taken to sleep for no latch, by its ID, its stack pointer and the word.
     idle: HashMap<(u32, u64, u64), u32>,
+}
+
+/// A word on which threads sleep.
+#[derive(Clone, Copy)]
+struct Word {
+    /// What the thread waited for whose stack was read last.
+    waits: [Option<Waiter>; 2],
+    /// For how many more threads this is taken to be the same.
+    left: u32,
 }
 
 /// What identifies a latch here.
@@ -101,7 +126,9 @@ enum Found {
 }
 
 impl Reader {
-    pub fn new(target: &Arc<Target>, plan: &Arc<Plan>) -> Reader {
+    /// Reads the code of the wait functions of `plan`. `is_checked` says whether probes show how often what is assumed
+    /// of threads is right.
+    pub fn new(target: &Arc<Target>, plan: &Arc<Plan>, is_checked: bool) -> Reader {
         let mut library = HashMap::new();
         let mut rows = HashMap::new();
         for (address, place) in pthread::places(target.pid) {
@@ -116,7 +143,7 @@ impl Reader {
             library,
             identifier: Identifier::new(target, plan),
             target: Arc::clone(target),
-            known: Known::default(),
+            known: Known { is_checked, ..Known::default() },
             space: Space::default(),
         }
     }
@@ -127,18 +154,16 @@ impl Reader {
         self.known.words.clear();
     }
 
-    /// Finds what those threads of a look wait for that may wait, given with their index among all.
-    pub fn read(&mut self, seen: &[(usize, types::seen_thread)], found: &mut Vec<Waiter>) {
+    /// Finds what those threads of a look wait for that may wait, given with their index among all. `each` says whether
+    /// what is found has to be true of each of them, rather than on average.
+    pub fn read(&mut self, seen: &[(usize, types::seen_thread)], each: bool, found: &mut Vec<Waiter>) {
         let arch = self.target.image.arch();
         let own = usize::from(stack_pointer(arch));
         let mut space = std::mem::take(&mut self.space);
         space.busy.clear();
-        for (n, (_, thread)) in seen.iter().enumerate() {
+        for (n, (index, thread)) in seen.iter().enumerate() {
             let at = registers(arch, thread);
-            if types::seen_in(thread.place.into()) == types::seen_in::SEEN_IN_IO {
-                continue;
-            }
-            if !self.known.rests((thread.tid, at.general[own], thread.word)) {
+            if !self.is_assumed(*index, thread, &at, each, found) {
                 space.busy.push((n, at));
             }
         }
@@ -151,7 +176,10 @@ impl Reader {
             let stack = Stack { start: at.general[own], bytes };
             let before = found.len();
             match types::seen_in(thread.place.into()) {
-                types::seen_in::SEEN_IN_CODE => self.add_interrupted(at, stack, found),
+                types::seen_in::SEEN_IN_CODE => {
+                    self.add_interrupted(at, stack, found);
+                    self.note_interrupted(at, found.len() > before);
+                }
                 types::seen_in::SEEN_IN_YIELD => self.add_yielding(thread, at, stack, found),
                 _ => self.add_asleep(thread, at, stack, found),
             }
@@ -162,6 +190,49 @@ impl Reader {
             found[before..].iter_mut().for_each(|waiter| (waiter.thread, waiter.ran_here) = (*index, ran_here));
         }
         self.space = space;
+    }
+
+    /// Returns whether a thread's stack need not be read, and adds what it is taken to wait for.
+    fn is_assumed(
+        &mut self,
+        index: usize,
+        thread: &types::seen_thread,
+        at: &Registers,
+        each: bool,
+        found: &mut Vec<Waiter>,
+    ) -> bool {
+        let own = usize::from(stack_pointer(self.target.image.arch()));
+        match types::seen_in(thread.place.into()) {
+            types::seen_in::SEEN_IN_IO => true,
+            types::seen_in::SEEN_IN_CODE => !each && self.is_quiet(at),
+            types::seen_in::SEEN_IN_YIELD => false,
+            _ => {
+                self.known.rests((thread.tid, at.general[own], thread.word))
+                    || (!each && self.known.add_known(index, thread, found))
+            }
+        }
+    }
+
+    /// Returns whether a thread is not read that was interrupted in code where threads wait for no latch.
+    fn is_quiet(&mut self, at: &Registers) -> bool {
+        let row = self.code_row(at);
+        row.is_some_and(|row| self.known.is_quiet(row))
+    }
+
+    /// Takes note of whether a thread that was interrupted in some code waited for a latch.
+    fn note_interrupted(&mut self, at: &Registers, waits: bool) {
+        if let Some(row) = self.code_row(at) {
+            self.known.note_interrupted(row, waits);
+        }
+    }
+
+    /// Returns what stands for the code in which a thread was interrupted; `None` if that is of no use.
+    fn code_row(&mut self, at: &Registers) -> Option<u64> {
+        if self.known.is_checked {
+            self.unwinder.row_begin(&self.target.image, at.ip)
+        } else {
+            None
+        }
     }
 
     /// Returns in which of the program's functions a thread is, by the function's address in the process, with these
@@ -322,13 +393,44 @@ impl Known {
         if self.words.len() >= MOST_KNOWN {
             self.words.clear();
         }
-        match found.get(before) {
-            Some(waiter) => _ = self.words.insert(thread.word, *waiter),
-            None => match self.words.get(&thread.word) {
-                Some(other) => found.push(*other),
-                None => _ = self.idle.insert((thread.tid, stack, thread.word), TRUST),
-            },
+        let waits = [found.get(before).copied(), found.get(before + 1).copied()];
+        if waits[0].is_some() {
+            let left = trust(&waits, self.is_checked);
+            self.words.insert(thread.word, Word { waits, left });
+        } else if let Some(word) = self.words.get(&thread.word) {
+            found.extend(word.waits.iter().flatten());
+        } else {
+            self.idle.insert((thread.tid, stack, thread.word), TRUST);
         }
+    }
+
+    /// Adds what a thread that sleeps on a word is taken to wait for, and from where: that is right on average. Returns
+    /// whether it is known.
+    fn add_known(&mut self, index: usize, thread: &types::seen_thread, found: &mut Vec<Waiter>) -> bool {
+        let Some(word) = self.words.get_mut(&thread.word).filter(|word| word.left > 0) else { return false };
+        word.left -= 1;
+        let of_this = |waiter: &Waiter| Waiter { thread: index, ran_here: thread.ran_here != 0, ..*waiter };
+        found.extend(word.waits.iter().flatten().map(of_this));
+        true
+    }
+
+    /// Returns whether a thread is not read that was interrupted in the code of this row.
+    fn is_quiet(&mut self, row: u64) -> bool {
+        let Some(quiet) = self.quiet.get_mut(&row) else { return false };
+        let is_skipped = *quiet >= QUIET && *quiet % QUIET_PART != 0;
+        if is_skipped {
+            *quiet = one_more(*quiet);
+        }
+        is_skipped
+    }
+
+    /// Takes note of whether a thread that was interrupted in the code of this row waited for a latch.
+    fn note_interrupted(&mut self, row: u64, waits: bool) {
+        if self.quiet.len() >= MOST_KNOWN {
+            self.quiet.clear();
+        }
+        let quiet = self.quiet.entry(row).or_default();
+        *quiet = if waits { 0 } else { one_more(*quiet) };
     }
 
     /// Returns whether a thread is taken to sleep for no latch.
@@ -346,6 +448,29 @@ impl Known {
     }
 }
 
+/// Returns the next number of threads in a row that waited for no latch. From [`QUIET`] on, only its remainder counts.
+fn one_more(quiet: u32) -> u32 {
+    if quiet < QUIET {
+        quiet + 1
+    } else {
+        QUIET + (quiet + 1) % QUIET_PART
+    }
+}
+
+/// Returns how many more threads that sleep on a word are taken to wait for what this one waits for. Threads sleep on
+/// the word of a C library mutex to take it, or to take it again after a condition variable: one says little of others.
+fn trust(waits: &[Option<Waiter>; 2], is_checked: bool) -> u32 {
+    let of = |waiter: &Waiter| {
+        let key = latch_key(&waiter.latch);
+        match types::primitive(key.primitive.into()) {
+            types::primitive::PRIMITIVE_COND if key.function == PTHREAD => TRUST_CONDITION,
+            _ if key.function == PTHREAD || !is_checked => 0,
+            _ => TRUST_WORD,
+        }
+    };
+    waits.iter().flatten().map(of).min().unwrap_or(0)
+}
+
 /// Returns a thread's registers in the order of their numbers.
 fn registers(arch: Arch, seen: &types::seen_thread) -> Registers {
     let at = |offset: u16| seen.registers.get(usize::from(offset) / 8).copied().unwrap_or_default();
@@ -355,4 +480,82 @@ fn registers(arch: Arch, seen: &types::seen_thread) -> Registers {
     };
     let general = std::array::from_fn(|n| if n < last { at(register_offset(arch, n as u8)) } else { 0 });
     Registers { general, ip: at(ip_offset(arch)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use types::primitive as primitives;
+
+    fn waiter(function: u8, primitive: primitives) -> Waiter {
+        let key = types::latch_key { function, primitive: primitive.0 as u8, ..types::latch_key::default() };
+        let callsite = (0x40, 12);
+        Waiter { thread: 9, latch: key_of(&key), example: 1, callsite, is_asleep: true, ran_here: false }
+    }
+
+    fn asleep_on(word: u64) -> types::seen_thread {
+        types::seen_thread { tid: 7, word, ..types::seen_thread::default() }
+    }
+
+    /// Returns for how many threads out of a hundred that sleep on a word the stack is read, all of which wait so.
+    fn read_of_hundred(is_checked: bool, waits: &[Waiter]) -> usize {
+        let mut known = Known { is_checked, ..Known::default() };
+        let is_read = |known: &mut Known| {
+            let mut found = Vec::new();
+            if known.add_known(3, &asleep_on(0x1000), &mut found) {
+                assert!(found.iter().all(|waiter| waiter.thread == 3), "{found:?}");
+                assert_eq!(found.len(), waits.len());
+                return false;
+            }
+            found.extend(waits);
+            known.note(&asleep_on(0x1000), 0x7000, &mut found, 0);
+            true
+        };
+        (0..100).filter(|_| is_read(&mut known)).count()
+    }
+
+    #[test]
+    fn what_one_thread_sleeps_for_is_taken_for_what_others_do() {
+        let latch = waiter(3, primitives::PRIMITIVE_NONE);
+        let [mutex, condition] =
+            [primitives::PRIMITIVE_MUTEX, primitives::PRIMITIVE_COND].map(|primitive| waiter(PTHREAD, primitive));
+        assert_eq!([true, false].map(|is_checked| read_of_hundred(is_checked, &[latch])), [25, 100]);
+        assert_eq!([true, false].map(|is_checked| read_of_hundred(is_checked, &[condition])), [13, 13]);
+        assert_eq!(read_of_hundred(true, &[mutex]), 100, "it may be taken again after a condition variable");
+        assert_eq!(read_of_hundred(true, &[latch, mutex]), 100);
+    }
+
+    /// A word is taken for what was found last, not for what was found most often.
+    #[test]
+    fn shares_stay_what_they_are() {
+        let [first, second] = [3, 4].map(|function| waiter(function, primitives::PRIMITIVE_NONE));
+        let mut known = Known { is_checked: true, ..Known::default() };
+        let mut random = fastrand::Rng::with_seed(3);
+        let mut seconds = 0;
+        for _ in 0..20_000 {
+            let mut found = Vec::new();
+            if !known.add_known(3, &asleep_on(0x1000), &mut found) {
+                found.push(if random.u8(..10) == 0 { second } else { first });
+                known.note(&asleep_on(0x1000), 0x7000, &mut found, 0);
+            }
+            seconds += usize::from(found[0].latch == second.latch);
+        }
+        assert!((1700..2300).contains(&seconds), "{seconds}");
+    }
+
+    #[test]
+    fn code_in_which_nobody_waits_is_read_rarely() {
+        let mut known = Known::default();
+        let read = |known: &mut Known, waits: bool| {
+            let is_read = !known.is_quiet(5);
+            if is_read {
+                known.note_interrupted(5, waits);
+            }
+            is_read
+        };
+        assert_eq!((0..QUIET).filter(|_| read(&mut known, false)).count(), QUIET as usize);
+        assert_eq!((0..800).filter(|_| read(&mut known, false)).count(), 100);
+        while !read(&mut known, true) {}
+        assert_eq!((0..QUIET).filter(|_| read(&mut known, false)).count(), QUIET as usize, "all are read again");
+    }
 }

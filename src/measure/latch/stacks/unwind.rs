@@ -1,11 +1,12 @@
 //! Unwinds the stack of a thread of the server, from its registers and a copy of its stack.
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use foldhash::{HashMap, HashMapExt};
 
 use crate::analysis::Location;
-use crate::symbols::{stack_pointer, unwind, Arch, Image, Unwind};
+use crate::symbols::{stack_pointer, unwind_row, Arch, Image, Unwind};
 
 /// The number of registers that are unwound, on either architecture.
 pub(crate) const REGISTERS: usize = 32;
@@ -42,6 +43,9 @@ pub(crate) struct Unwinder {
     library: HashMap<u64, Rc<Unwind>>,
     /// The same for those of the program that were seen; `None` where that is not known.
     program: HashMap<u64, Option<Rc<Unwind>>>,
+    /// The rows of the program's unwind table that were read: their end, and how to unwind, by their begin. Threads are
+    /// interrupted anywhere, and reading the table takes as long as unwinding ten frames.
+    rows: BTreeMap<u64, (u64, Option<Rc<Unwind>>)>,
 }
 
 impl Stack<'_> {
@@ -72,7 +76,7 @@ impl Unwinder {
     /// Creates one for a program that is loaded `bias` bytes above its link-time addresses.
     pub fn new(arch: Arch, bias: u64, library: HashMap<u64, Unwind>) -> Unwinder {
         let library = library.into_iter().map(|(addr, row)| (addr, Rc::new(row))).collect();
-        Unwinder { arch, bias, library, program: HashMap::new() }
+        Unwinder { arch, bias, library, program: HashMap::new(), rows: BTreeMap::new() }
     }
 
     /// Returns the registers as they will be when the function has returned. `is_called` says whether it has called
@@ -110,13 +114,38 @@ impl Unwinder {
         if let Some(row) = self.library.get(&ip) {
             return Some(Rc::clone(row));
         }
+        if let Some(known) = self.program.get(&ip) {
+            return known.clone();
+        }
+        // A call may be the last instruction of a function, so what follows it can be another one.
+        let row = self.row_at(image, ip.wrapping_sub(self.bias).wrapping_sub(is_called.into()));
+        let row = row.and_then(|(_, row)| row);
         if self.program.len() >= MOST_ROWS {
             self.program.clear();
         }
-        // A call may be the last instruction of a function, so what follows it can be another one.
-        let linked = ip.wrapping_sub(self.bias);
-        let known = self.program.entry(ip);
-        known.or_insert_with(|| unwind(image, linked.wrapping_sub(u64::from(is_called))).map(Rc::new)).clone()
+        self.program.insert(ip, row.clone());
+        row
+    }
+
+    /// Returns where the row of the program's unwind table begins that has this instruction, by its address in the
+    /// process. Most functions have a row for all of their code but its first and last instructions.
+    pub fn row_begin(&mut self, image: &Image, ip: u64) -> Option<u64> {
+        self.row_at(image, ip.wrapping_sub(self.bias)).map(|(begin, _)| begin)
+    }
+
+    /// Returns the row at a link-time address: its begin, and how to unwind.
+    fn row_at(&mut self, image: &Image, addr: u64) -> Option<(u64, Option<Rc<Unwind>>)> {
+        let before = self.rows.range(..=addr).next_back();
+        if let Some((begin, (_, row))) = before.filter(|(_, (end, _))| addr < *end) {
+            return Some((*begin, row.clone()));
+        }
+        let (range, unwind) = unwind_row(image, addr)?;
+        if self.rows.len() >= MOST_ROWS {
+            self.rows.clear();
+        }
+        let row = unwind.map(Rc::new);
+        self.rows.insert(range.start, (range.end, row.clone()));
+        Some((range.start, row))
     }
 }
 

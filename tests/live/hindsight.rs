@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context, Result};
 use armtrace::recording::{self, Ending, Recording};
@@ -97,16 +97,25 @@ fn all_is_kept(kept: &Kept) -> Result<Recording> {
     Ok(all)
 }
 
-/// The last seconds are those, and no others.
+/// The last seconds are those, and no others. A small server's past has sets of figures for up to five seconds.
 fn the_last_seconds_are_kept(kept: &Kept) -> Result<()> {
-    let early = kept.waited()?;
-    sleep(Duration::from_secs(10));
+    const ASKED: f64 = 10.0;
+    const LONGEST: f64 = 5.0;
+    const SLACK: f64 = 1.5;
+    let mut early = Vec::new();
+    for _ in 0..(ASKED + LONGEST + SLACK) as usize {
+        early.push((Instant::now(), kept.waited()?));
+        sleep(Duration::from_secs(1));
+    }
     let last = kept.dump(&["--last", "10s"])?;
-    let late = kept.waited()?;
-    ensure!((10.0..11.5).contains(&last.duration().as_secs_f64()), "{:?}", last.duration());
+    let (ended, late) = (Instant::now(), kept.waited()?);
+    let seconds = last.duration().as_secs_f64();
+    ensure!((ASKED..ASKED + LONGEST + SLACK).contains(&seconds), "{seconds} s");
+    let off = |at: &Instant| ((ended - *at).as_secs_f64() - seconds).abs();
+    let (_, early) = early.iter().min_by(|(a, _), (b, _)| off(a).total_cmp(&off(b))).context("no scrape")?;
     let dumped: f64 = early.keys().map(|latch| recorded(&last, latch)).sum();
-    let scraped = sum(&late) - sum(&early);
-    println!("the last {:?}: {dumped:.2} s, scrapes have {scraped:.2} s", last.duration());
+    let scraped = sum(&late) - sum(early);
+    println!("the last {seconds:.1} s: {dumped:.2} s, scrapes have {scraped:.2} s");
     ensure!((0.8..1.25).contains(&(dumped / scraped)), "{dumped} s, scrapes have {scraped} s");
     ensure!(last.server_cpu_ns().is_some_and(|ns| ns > 1_000_000_000), "{:?}", last.server_cpu_ns());
     Ok(())
@@ -229,7 +238,8 @@ fn keeping(agent: &Agent) -> Result<Duration> {
 #[test]
 fn the_past_costs_little() -> Result<()> {
     const TIME: Duration = Duration::from_secs(15);
-    const MOST_CPUS: f64 = 0.01;
+    /// A tenth of the budget of a server that uses two CPUs, and half as much again.
+    const MOST_CPUS: f64 = 0.003;
     const MOST_BYTES: f64 = 4.0 * (1 << 20) as f64;
     let server = Server::start(Release::MYSQL_8_0_31, &Options::default())?;
     let load = Load::start(&server, "oltp_update_index", 16)?;

@@ -347,8 +347,11 @@ fn keep(source: &Arc<Source>) -> Option<Worker> {
     let kept = Arc::downgrade(source);
     let mut pace = Pace::new(source.max_overhead);
     let work = move |stop: &Stop| {
-        let mut interval = SECOND;
-        while stop.wait(interval) {
+        let mut next = Instant::now();
+        while stop.wait(SECOND) {
+            if Instant::now() < next && !recent.is_watched() {
+                continue;
+            }
             let begin = now_ns(libc::CLOCK_THREAD_CPUTIME_ID);
             let Some(now) = kept.upgrade().map(|source| source.snapshot()) else { return };
             if !now.up {
@@ -356,8 +359,8 @@ fn keep(source: &Arc<Source>) -> Option<Worker> {
             }
             recent.add(&now);
             let took = Duration::from_nanos(now_ns(libc::CLOCK_THREAD_CPUTIME_ID) - begin);
-            let affordable = pace.next(&now, took);
-            interval = if recent.is_watched() { SECOND } else { affordable };
+            // It is looked at once a second whether that time has come.
+            next = Instant::now() + pace.next(&now, took) - SECOND / 2;
         }
     };
     let started = Worker::start("hindsight", work);

@@ -99,7 +99,11 @@ fn await_waiting(threads: f64, args: &DumpArgs) -> Result<Chosen, Failure> {
             Err(why) => return Err(why),
         }
     }
-    sleep(SECONDS * SECOND);
+    // Who goes on asking has figures of each second.
+    for _ in 0..SECONDS {
+        sleep(SECOND);
+        _ = local::servers(&local::folder());
+    }
     Ok(meant)
 }
 

@@ -69,7 +69,7 @@ pub struct Kept {
     pub is_paused: bool,
     /// How far back the past is kept, in milliseconds.
     pub reaches_ms: u64,
-    /// How many threads waited for latches in the last second, on average.
+    /// How many threads waited for latches in the last seconds, five at most, on average.
     pub waiting: f64,
 }
 

@@ -78,7 +78,7 @@ pub fn write_mark(to: &mut impl Write) -> io::Result<()> {
 
 /// Writes one frame in one piece.
 pub fn write_frame(to: &mut impl Write, kind: FrameKind, body: &impl Serialize) -> io::Result<()> {
-    // In one piece: for each, however small, the encoder clears 32 KiB.
+    // In one piece: the encoder clears 32 KiB for each write, however small.
     let text = serde_json::to_vec(body)?;
     let mut deflated = DeflateEncoder::new(Vec::new(), Compression::best());
     deflated.write_all(&text)?;

@@ -44,7 +44,8 @@ impl Pace {
         let elapsed = now.elapsed.saturating_sub(self.last.0).as_secs_f64().max(f64::MIN_POSITIVE);
         let cpus = cpu_ns.saturating_sub(self.last.1) as f64 / 1e9 / elapsed;
         self.last = (now.elapsed, cpu_ns);
-        let seconds = takes / (PART * self.budget * cpus.max(LEAST_CPUS));
+        let allowed = PART * self.budget * cpus.max(LEAST_CPUS);
+        let seconds = takes / allowed.max(f64::MIN_POSITIVE);
         Duration::from_secs_f64(seconds.clamp(SECOND.as_secs_f64(), LONGEST.as_secs_f64()))
     }
 }
@@ -71,7 +72,7 @@ mod tests {
     #[test]
     fn a_second_is_kept_where_that_takes_little() {
         assert_eq!(interval(0.01, 8.0, 4), 1.0);
-        assert_eq!(interval(1.0, 1.5, 4), 1.0, "without a budget");
+        assert_eq!(interval(1.0, 1.5, 4), 1.0, "nothing is limited");
     }
 
     #[test]
@@ -79,7 +80,7 @@ mod tests {
         let seconds = interval(0.01, 1.5, 4);
         assert!((seconds - 0.004 / 0.0015).abs() < 1e-6, "{seconds}");
         assert_eq!(interval(0.01, 0.0, 4), 5.0, "at most");
-        assert_eq!(interval(0.0, 1.5, 4), 5.0);
+        assert_eq!([4, 0].map(|ms| interval(0.0, 1.5, ms)), [5.0, 1.0], "without a budget");
     }
 
     #[test]

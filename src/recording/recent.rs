@@ -51,8 +51,8 @@ struct Parts {
     waiting: f64,
     is_paused: bool,
     has_ended: bool,
-    /// When somebody asked last how many threads wait.
-    asked: Option<Instant>,
+    /// When somebody last asked how many threads wait, and the time before.
+    asked: [Option<Instant>; 2],
 }
 
 /// A file that is not written any more.
@@ -94,16 +94,18 @@ impl Recent {
         parts.began().map_or(Duration::ZERO, |began| parts.until.saturating_sub(began))
     }
 
-    /// Returns how many threads waited for latches since the last time but one that something was added, on average.
+    /// Returns how many threads waited for latches between the last two times that something was added, on average.
     pub fn waiting(&self) -> f64 {
         let mut parts = self.parts.lock();
-        parts.asked = Some(Instant::now());
+        parts.asked = [Some(Instant::now()), parts.asked[0]];
         parts.waiting
     }
 
     /// Whether somebody asks again and again how many threads wait, so that each second is wanted.
     pub fn is_watched(&self) -> bool {
-        self.parts.lock().asked.is_some_and(|asked| asked.elapsed() < WATCHED)
+        let [last, before] = self.parts.lock().asked;
+        let of = last.zip(before).filter(|(last, before)| last.duration_since(*before) < WATCHED);
+        of.is_some_and(|(last, _)| last.elapsed() < WATCHED)
     }
 
     /// Whether nothing is counted for a while.
@@ -269,8 +271,13 @@ mod tests {
         let recent = Recent::new(Start::default(), Duration::from_secs(60));
         assert!(!recent.is_watched());
         recent.waiting();
+        assert!(!recent.is_watched(), "once is not again and again");
+        recent.waiting();
         assert!(recent.is_watched());
-        recent.parts.lock().asked = Instant::now().checked_sub(WATCHED);
+        let earlier = |seconds| Instant::now().checked_sub(Duration::from_secs(seconds));
+        recent.parts.lock().asked = [earlier(4), earlier(5)];
+        assert!(!recent.is_watched());
+        recent.parts.lock().asked = [earlier(0), earlier(5)];
         assert!(!recent.is_watched());
     }
 

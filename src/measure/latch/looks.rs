@@ -89,7 +89,7 @@ pub(super) struct Looker {
 impl Looker {
     /// Makes looks with an attached program. Reads the code of the wait functions of `plan`. Adds to `times` who holds
     /// the latches that threads wait for, and notes by `statements` what these execute. `is_checked` says whether probes
-    /// show how often what is assumed of threads is right.
+    /// check what is assumed of threads.
     pub fn new(
         link: Link,
         target: &Arc<Target>,
@@ -129,7 +129,7 @@ impl Looker {
             self.may_wait.extend(registers.map(|registers| (self.look.threads.len(), registers)));
             self.look.threads.push(thread);
         }
-        self.reader.read(&self.may_wait, more == Some(More::Holders), &mut self.look.waiters);
+        self.reader.read(&self.may_wait, more.is_some(), &mut self.look.waiters);
         let looked = now_ns(libc::CLOCK_THREAD_CPUTIME_ID);
         if let Some(more) = more {
             self.read_more(more, cpus);

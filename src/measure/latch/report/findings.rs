@@ -1,5 +1,7 @@
 //! Finds what waits for latches say.
 
+use std::iter;
+
 use super::{LatchReport, LatchesReport};
 use crate::present::format;
 use crate::recording::report::{count_of, Findings, Report};
@@ -8,10 +10,11 @@ use crate::recording::report::{count_of, Findings, Report};
 const LATCHES: usize = 3;
 /// The least share of the wait time that is worth a sentence.
 const LEAST_SHARE: f64 = 0.05;
-/// The largest share of the seconds with half of a latch's wait time that counts as a burst.
+/// The largest share of the time with half of a latch's wait time that counts as a burst.
 const BURST: f64 = 0.1;
-/// The fewest seconds of a recording in which bursts are looked for.
-const LEAST_SECONDS: usize = 20;
+/// The shortest recording in which bursts are looked for, in seconds, and the fewest sets of figures.
+const LEAST_SECONDS: f64 = 19.5;
+const LEAST_SETS: usize = 20;
 /// The least share of the wait time for latches without a name that is worth a sentence.
 const MUCH_UNNAMED: f64 = 0.05;
 /// The least estimated share of the wait time that is worth a sentence.
@@ -56,25 +59,45 @@ fn about(latch: &LatchReport, duration: f64, with_callsite: bool) -> String {
     )
 }
 
+/// Finds whether half of the wait time falls into few seconds, which may be longer than a second each.
 fn burst(latch: &LatchReport, at: &[f64]) -> Option<String> {
-    let mut seconds = latch.wait_by_second.clone();
-    (seconds.len() >= LEAST_SECONDS && latch.wait > 0.0).then_some(())?;
-    seconds.sort_by(|a, b| b.total_cmp(a));
-    let mut sum = 0.0;
-    let half = 1 + seconds.iter().position(|wait| {
-        sum += wait;
-        sum >= latch.wait / 2.0
-    })?;
-    let worst = latch.wait_by_second.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1))?.0;
-    (half as f64 <= BURST * seconds.len() as f64).then(|| {
+    let begins = iter::once(&0.0).chain(at);
+    let mut seconds: Vec<Second> = (latch.wait_by_second.iter().zip(at).zip(begins))
+        .map(|((wait, at), begin)| Second { wait: *wait, length: at - begin, at: *at })
+        .collect();
+    let duration = at.last().copied().filter(|seconds| *seconds >= LEAST_SECONDS)?;
+    (seconds.len() >= LEAST_SETS && latch.wait > 0.0).then_some(())?;
+    seconds.sort_by(|a, b| b.waiting().total_cmp(&a.waiting()));
+    let (mut waited, mut half) = (0.0, 0.0);
+    for second in &seconds {
+        (waited, half) = (waited + second.wait, half + second.length);
+        if waited >= latch.wait / 2.0 {
+            break;
+        }
+    }
+    (half <= BURST * duration).then(|| {
         format!(
-            "Waits for {} come in bursts: half of their time falls into {half} of {} seconds. The worst second is {:.0} s after \
-             the beginning.",
-            latch.latch,
-            seconds.len(),
-            at.get(worst).copied().unwrap_or_default()
+            "Waits for {} come in bursts: half of their time falls into {half:.0} of {duration:.0} seconds. The worst second is \
+             {:.0} s after the beginning.",
+            latch.latch, seconds[0].at,
         )
     })
+}
+
+/// The wait time in a second of a recording.
+struct Second {
+    wait: f64,
+    /// Its length, in seconds.
+    length: f64,
+    /// When it ended.
+    at: f64,
+}
+
+impl Second {
+    /// Returns how many threads waited on average.
+    fn waiting(&self) -> f64 {
+        self.wait / self.length.max(f64::MIN_POSITIVE)
+    }
 }
 
 /// Threads that are woken together, or by the holder of the mutex, queue for it.

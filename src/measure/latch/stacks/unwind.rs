@@ -118,8 +118,7 @@ impl Unwinder {
             return known.clone();
         }
         // A call may be the last instruction of a function, so what follows it can be another one.
-        let row = self.row_at(image, ip.wrapping_sub(self.bias).wrapping_sub(is_called.into()));
-        let row = row.and_then(|(_, row)| row);
+        let (_, row) = self.row_at(image, ip.wrapping_sub(self.bias).wrapping_sub(is_called.into()));
         if self.program.len() >= MOST_ROWS {
             self.program.clear();
         }
@@ -129,23 +128,24 @@ impl Unwinder {
 
     /// Returns where the row of the program's unwind table begins that has this instruction, by its address in the
     /// process. Most functions have a row for all of their code but its first and last instructions.
-    pub fn row_begin(&mut self, image: &Image, ip: u64) -> Option<u64> {
-        self.row_at(image, ip.wrapping_sub(self.bias)).map(|(begin, _)| begin)
+    pub fn row_begin(&mut self, image: &Image, ip: u64) -> u64 {
+        self.row_at(image, ip.wrapping_sub(self.bias)).0
     }
 
     /// Returns the row at a link-time address: its begin, and how to unwind.
-    fn row_at(&mut self, image: &Image, addr: u64) -> Option<(u64, Option<Rc<Unwind>>)> {
+    fn row_at(&mut self, image: &Image, addr: u64) -> (u64, Option<Rc<Unwind>>) {
         let before = self.rows.range(..=addr).next_back();
         if let Some((begin, (_, row))) = before.filter(|(_, (end, _))| addr < *end) {
-            return Some((*begin, row.clone()));
+            return (*begin, row.clone());
         }
-        let (range, unwind) = unwind_row(image, addr)?;
+        // An instruction that the table does not have is remembered too.
+        let (range, unwind) = unwind_row(image, addr).unwrap_or((addr..addr.saturating_add(1), None));
         if self.rows.len() >= MOST_ROWS {
             self.rows.clear();
         }
         let row = unwind.map(Rc::new);
         self.rows.insert(range.start, (range.end, row.clone()));
-        Some((range.start, row))
+        (range.start, row)
     }
 }
 

@@ -59,29 +59,36 @@ fn about(latch: &LatchReport, duration: f64, with_callsite: bool) -> String {
     )
 }
 
-/// Finds whether half of the wait time falls into few seconds, which may be longer than a second each.
 fn burst(latch: &LatchReport, at: &[f64]) -> Option<String> {
-    let begins = iter::once(&0.0).chain(at);
-    let mut seconds: Vec<Second> = (latch.wait_by_second.iter().zip(at).zip(begins))
-        .map(|((wait, at), begin)| Second { wait: *wait, length: at - begin, at: *at })
-        .collect();
     let duration = at.last().copied().filter(|seconds| *seconds >= LEAST_SECONDS)?;
-    (seconds.len() >= LEAST_SETS && latch.wait > 0.0).then_some(())?;
-    seconds.sort_by(|a, b| b.waiting().total_cmp(&a.waiting()));
-    let (mut waited, mut half) = (0.0, 0.0);
-    for second in &seconds {
-        (waited, half) = (waited + second.wait, half + second.length);
-        if waited >= latch.wait / 2.0 {
-            break;
-        }
-    }
+    (at.len() >= LEAST_SETS && latch.wait > 0.0).then_some(())?;
+    let (half, worst) = busiest_half(&latch.wait_by_second, at);
     (half <= BURST * duration).then(|| {
         format!(
             "Waits for {} come in bursts: half of their time falls into {half:.0} of {duration:.0} seconds. The worst second is \
-             {:.0} s after the beginning.",
-            latch.latch, seconds[0].at,
+             {worst:.0} s after the beginning.",
+            latch.latch,
         )
     })
+}
+
+/// Returns the shortest time that has half of the wait time, and when the worst second ended. In a dump, a second of the
+/// recording may be longer than a second.
+fn busiest_half(waits: &[f64], at: &[f64]) -> (f64, f64) {
+    let begins = iter::once(&0.0).chain(at);
+    let mut seconds: Vec<Second> = (waits.iter().zip(at).zip(begins))
+        .map(|((wait, at), begin)| Second { wait: *wait, length: at - begin, at: *at })
+        .collect();
+    seconds.sort_by(|a, b| b.waiting().total_cmp(&a.waiting()));
+    let all: f64 = waits.iter().sum();
+    let (mut waited, mut half) = (0.0, 0.0);
+    for second in &seconds {
+        (waited, half) = (waited + second.wait, half + second.length);
+        if waited >= all / 2.0 {
+            break;
+        }
+    }
+    (half, seconds.first().map_or(0.0, |worst| worst.at))
 }
 
 /// The wait time in a second of a recording.
@@ -167,4 +174,24 @@ fn estimated(report: &Report) -> Option<String> {
             format::percent(share)
         )
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn half_of_the_waits_may_take_few_seconds() {
+        let at: Vec<f64> = (1..=20).map(f64::from).collect();
+        let mut waits = vec![1.0; 20];
+        assert_eq!(busiest_half(&waits, &at).0, 10.0);
+        waits[6] = 30.0;
+        assert_eq!(busiest_half(&waits, &at), (1.0, 7.0));
+    }
+
+    #[test]
+    fn seconds_count_by_their_length() {
+        // 4 threads wait in the third second, and 3 in the others, which are three times as long.
+        assert_eq!(busiest_half(&[9.0, 9.0, 4.0, 9.0], &[3.0, 6.0, 7.0, 10.0]), (7.0, 7.0));
+    }
 }

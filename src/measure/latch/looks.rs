@@ -88,8 +88,8 @@ pub(super) struct Looker {
 
 impl Looker {
     /// Makes looks with an attached program. Reads the code of the wait functions of `plan`. Adds to `times` who holds
-    /// the latches that threads wait for, and notes by `statements` what these execute. `is_checked` says whether probes
-    /// check what is assumed of threads.
+    /// the latches that threads wait for, and notes by `statements` what these execute. `is_checked` says whether
+    /// probes check what is assumed of threads.
     pub fn new(
         link: Link,
         target: &Arc<Target>,

@@ -72,8 +72,8 @@ fn burst(latch: &LatchReport, at: &[f64]) -> Option<String> {
     })
 }
 
-/// Returns the shortest time that has half of the wait time, and when the worst second ended. In a dump, a second of the
-/// recording may be longer than a second.
+/// Returns the shortest time that has half of the wait time, and when the worst second ended. In a dump, a second of
+/// the recording may be longer than a second.
 fn busiest_half(waits: &[f64], at: &[f64]) -> (f64, f64) {
     let begins = iter::once(&0.0).chain(at);
     let mut seconds: Vec<Second> = (waits.iter().zip(at).zip(begins))

@@ -87,7 +87,8 @@ struct Space {
 /// What was found before.
 #[derive(Default)]
 struct Known {
-    /// Whether probes check what is assumed of threads. Otherwise nothing is assumed of those that may wait for latches.
+    /// Whether probes check what is assumed of threads. Otherwise nothing is assumed of those that may wait for
+    /// latches.
     is_checked: bool,
     latches: HashMap<Place, Option<types::latch_key>>,
     /// What threads that slept on a word waited for.
@@ -126,7 +127,8 @@ enum Found {
 }
 
 impl Reader {
-    /// Reads the code of the wait functions of `plan`. `is_checked` says whether probes check what is assumed of threads.
+    /// Reads the code of the wait functions of `plan`. `is_checked` says whether probes check what is assumed of
+    /// threads.
     pub fn new(target: &Arc<Target>, plan: &Arc<Plan>, is_checked: bool) -> Reader {
         let mut library = HashMap::new();
         let mut rows = HashMap::new();
@@ -442,8 +444,8 @@ fn is_drawn(one_in: u32) -> bool {
     fastrand::u32(..one_in) == 0
 }
 
-/// Returns of how many threads that sleep on a word one is read if one of them waits for this. Threads sleep on the word
-/// of a C library mutex to take it, or to take it again after a condition variable: one says little of others.
+/// Returns of how many threads that sleep on a word one is read if one of them waits for this. Threads sleep on the
+/// word of a C library mutex to take it, or to take it again after a condition variable: one says little of others.
 fn one_in(waits: &[Option<Waiter>; 2], is_checked: bool) -> u32 {
     let of = |waiter: &Waiter| {
         let key = latch_key(&waiter.latch);

@@ -11,6 +11,7 @@
 #include <bpf/bpf_helpers.h>
 #include "duty.h"
 #include "futex.h"
+#include "glance.h"
 #include "meter.h"
 #include "registers.h"
 #include "site.h"

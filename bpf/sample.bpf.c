@@ -7,6 +7,7 @@
 #include "sample.h"
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_core_read.h>
+#include "clock.h"
 #include "count.h"
 #include "duty.h"
 #include "registers.h"
@@ -133,19 +134,15 @@ static __always_inline void add_spin(void)
 		lose(error, SAMPLE_LOST_SPINS_FULL);
 }
 
-SEC("perf_event")
-int cpu_sample(struct bpf_perf_event_data_kern *ctx)
+static __always_inline void sample(struct bpf_perf_event_data_kern *ctx)
 {
 	struct sample_key key = {};
+	__u64 now = bpf_ktime_get_ns();
 	struct hits *h;
 	__u32 zero = 0;
 	void *regs = NULL;
-	__u64 now;
 	long error;
 
-	if (!is_target())
-		return 0;
-	now = bpf_ktime_get_ns();
 	regs = BPF_CORE_READ(ctx, regs);
 	key.address = saved_register(regs, ip_register);
 	if (is_in_kernel(key.address))
@@ -160,6 +157,14 @@ int cpu_sample(struct bpf_perf_event_data_kern *ctx)
 		h->count += 1;
 		h->timed_ns += bpf_ktime_get_ns() - now;
 	}
+}
+
+SEC("perf_event")
+int cpu_sample(struct bpf_perf_event_data_kern *ctx)
+{
+	if (is_target())
+		sample(ctx);
+	bpf_tail_call(ctx, &at_clock, 0);
 	return 0;
 }
 

@@ -70,13 +70,14 @@ static __always_inline void learn_word(__u64 word, const struct latch_key *latch
 /* Instructions that are this close count as the same. */
 #define CODE_SHIFT 6
 
-static __always_inline __u64 doing(struct task_struct *task)
+/* What a thread does; `is_interrupted` says whether it runs on this CPU, in an interrupt. */
+static __always_inline __u64 doing(struct task_struct *task, bool is_interrupted)
 {
 	void *saved;
 	__u32 nr;
 
 	/* The registers of a thread that runs are those of its last system call. */
-	if (bpf_core_field_exists(task->on_cpu) && task->on_cpu)
+	if (!is_interrupted && bpf_core_field_exists(task->on_cpu) && task->on_cpu)
 		return ON_CPU;
 	saved = (void *)bpf_task_pt_regs(task);
 	nr = saved_register(saved, nr_register);
@@ -238,7 +239,7 @@ int observe(struct bpf_iter__task *ctx)
 
 	if (!task || task->tgid != (int)target_tgid)
 		return 0;
-	does = doing(task);
+	does = doing(task, false);
 	if (sees_waits) {
 		__u32 tid = task->pid;
 		struct wait *w = bpf_map_lookup_elem(&threads, &tid);

@@ -86,6 +86,13 @@ const TRIALS: &[Trial] = &[
                   and --no-probes is refused (available from Linux 5.15)",
     },
     Trial {
+        name: "threads sampled in clock interrupts",
+        required: false,
+        works: super::clock::clock_sees_threads,
+        without: "threads are sampled some tens of times a second instead of some hundreds, so estimates are less exact \
+                  (available from Linux 6.12)",
+    },
+    Trial {
         name: "hardware performance counters",
         required: false,
         works: hardware_counters,

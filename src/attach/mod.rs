@@ -14,7 +14,7 @@ mod sites;
 mod skipped;
 mod uprobe;
 
-pub use clock::{attach_clock, open_clock, open_own_clock};
+pub use clock::{attach_clock, clock_sees_threads, open_clock, open_own_clock};
 pub use confine::{confine, Writes};
 pub use cost::{calibrate, thread_time_ns, uprobe_multi_works, Costs, ProbeClass};
 pub use counter::{Countable, Counter, Reading, Whose};

@@ -166,6 +166,7 @@ impl CpuSampler {
         rodata.getcpu_number = libc::SYS_getcpu;
         open.maps.samples.set_max_entries(room(Machine::this().online_cpus().len(), hz))?;
         open.maps.threads.reuse_fd(latches.maps().threads.as_fd())?;
+        open.maps.at_clock.reuse_fd(latches.maps().at_clock.as_fd())?;
         open.maps.attachments.reuse_fd(latches.maps().attachments.as_fd())?;
         // While any system call has a tracepoint, the kernel takes the slow path for all system calls on the host.
         let may_be_call = || getcpu(target).is_some_and(|found| found.path.may_be_system_call());

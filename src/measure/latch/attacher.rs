@@ -15,6 +15,7 @@ use anyhow::{Context, Result};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapHandle, OpenObject};
 
+use super::glances::{self, Glancer};
 use super::keys::PTHREAD;
 use super::load::{configure, fill};
 use super::looks::{self, Looker};
@@ -100,6 +101,8 @@ pub(super) struct Attacher<'obj> {
     groups: Vec<Links>,
     /// Samples the server's threads while some probes are on a duty cycle.
     sampler: Option<Sampler>,
+    /// Whether a clock can run the program that glances at threads.
+    has_glances: bool,
     /// Whether no probe is to be attached. Waits are then read from the threads' stacks.
     without_probes: bool,
     stacks: Option<StackSampler>,
@@ -142,6 +145,8 @@ impl<'obj> Attacher<'obj> {
         open.progs.futex_wait_enter.set_autoload(traceable);
         open.progs.futex_wait_exit.set_autoload(traceable);
         open.progs.observe.set_autoload(stacks_are_shown() || without_probes);
+        let has_glances = !without_probes && glances::are_possible();
+        open.progs.glance_by_clock.set_autoload(has_glances);
         open.progs.futex_wake_enter.set_autoload(traceable && topology.is_some());
         let skel = open.load().context("loading the latch programs into the kernel")?;
         fill(&skel, &target, &plan)?;
@@ -162,6 +167,7 @@ impl<'obj> Attacher<'obj> {
             sees_wakes: topology.is_some(),
             groups,
             sampler: None,
+            has_glances,
             without_probes,
             stacks: None,
             statements,
@@ -491,6 +497,10 @@ impl<'obj> Attacher<'obj> {
         if self.sees_wakes && !self.traces_system_calls {
             states.push((Tracepoint::FutexWake, futex));
         }
+        if self.has_glances {
+            let state = if self.sampler.is_some() { ProbeState::Attached } else { ProbeState::Detached };
+            states.push((Tracepoint::Glance, state));
+        }
         for (tracepoint, state) in &mut states {
             if self.is_refused(Probe::Tracepoint(*tracepoint)) {
                 *state = ProbeState::Failed;
@@ -500,7 +510,8 @@ impl<'obj> Attacher<'obj> {
     }
 
     /// Samples the server's threads from now on, for which this many CPUs may be used, if the kernel allows it.
-    pub fn sample_threads(&mut self, cpus: f64) {
+    /// `some_are_off` says whether some probes are off at times.
+    pub fn sample_threads(&mut self, cpus: f64, some_are_off: bool) {
         if self.without_probes {
             // After a pause.
             if self.stacks.is_none() {
@@ -512,7 +523,7 @@ impl<'obj> Attacher<'obj> {
         if self.sampler.is_none() && cpus > 0.0 && stacks_are_shown() {
             self.start_sampling();
         }
-        self.sampler.iter().for_each(|sampler| sampler.allow(cpus));
+        self.sampler.iter().for_each(|sampler| sampler.allow(cpus, some_are_off));
     }
 
     fn start_sampling(&mut self) {
@@ -523,14 +534,22 @@ impl<'obj> Attacher<'obj> {
             (functions.into_iter().collect::<Vec<u8>>(), are_readable)
         };
         let groups: Vec<_> = (0..self.groups()).map(of).collect();
-        let words = MapHandle::try_from(&self.skel.maps.words);
-        let attached = looks::attach(&self.skel.progs.observe, self.target.pid);
-        let attached = attached.and_then(|link| Ok((link, words?))).map_err(anyhow::Error::from);
-        let started = attached.and_then(|(link, words)| Ok(Sampler::start(self.begin_looks(link), words, &groups)?));
+        let started = self.start_sampler(&groups);
         self.sampler = started.inspect_err(|error| tracing::warn!("threads are not sampled: {error:#}")).ok();
         for group in (0..self.groups()).filter(|group| self.is_on(*group)) {
             self.sampler.iter().for_each(|sampler| sampler.note_turn(group, u64::MAX));
         }
+    }
+
+    fn start_sampler(&self, groups: &[(Vec<u8>, bool)]) -> Result<Sampler> {
+        let link = looks::attach(&self.skel.progs.observe, self.target.pid)?;
+        let words = MapHandle::try_from(&self.skel.maps.words)?;
+        let glancer = || {
+            let at_clock = MapHandle::try_from(&self.skel.maps.at_clock)?;
+            Glancer::new(&self.skel.progs.glance_by_clock, &self.skel.maps.glances, at_clock)
+        };
+        let glancer = self.has_glances.then(glancer).transpose()?;
+        Ok(Sampler::start(self.begin_looks(link), glancer, words, groups)?)
     }
 
     /// Returns what the threads have shown since the last call, if they are sampled.

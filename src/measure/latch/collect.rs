@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 use super::holders::Site;
 use super::keys::{identity, latch_key, pthread_kind, MapKey, PTHREAD};
-use super::maps::{Counts, Maps};
+use super::maps::{Counts, Maps, Tracepoint};
 use super::missed::{Estimates, Missed};
 use super::plan::MAX_FUNCTIONS;
 use super::statements::SeenStatements;
@@ -143,7 +143,12 @@ impl LatchCollector {
         }
         let states = self.status.tracepoints.lock().clone();
         for (tracepoint, state) in states {
-            all.push(status(&tracepoint.to_string(), ProbeClass::Futex, state, tracepoint as u32)?);
+            let mut probe = status(&tracepoint.to_string(), ProbeClass::Futex, state, tracepoint as u32)?;
+            if tracepoint == Tracepoint::Glance {
+                // The interrupt is that of a CPU sample, and counts there.
+                probe.trap_ns = probe.trap_ns.map(|_| 0.0);
+            }
+            all.push(probe);
         }
         Ok(all)
     }

@@ -81,7 +81,8 @@ impl DutyCycle {
             let next = governor.turns(used.server_cpu, used.others, &used.groups);
             let turns_are_taken = turns.iter().chain(&next).any(|turn| *turn != Turn::Always);
             let probes: f64 = used.groups.iter().map(|group| group.cpu).sum();
-            attacher.sample_threads(for_looks(turns_are_taken, budget.share, used.server_cpu, used.others + probes));
+            let cpus = for_looks(turns_are_taken, budget.share, used.server_cpu, used.others + probes);
+            attacher.sample_threads(cpus, turns_are_taken);
             // Also without turns: what was seen of late is needed when they begin.
             if turns_are_taken || watched.elapsed >= SPAN {
                 estimate(attacher, &watched)?;
@@ -113,7 +114,7 @@ fn sample_only(
     meter: &mut Meter<'_>,
 ) -> Result<Command> {
     // The server's CPU time is not known yet.
-    attacher.sample_threads(share);
+    attacher.sample_threads(share, false);
     drop(attacher.take_seen());
     let mut begin = Instant::now();
     let mut next = begin + SPAN_OF_SAMPLES;
@@ -129,7 +130,7 @@ fn sample_only(
             return Ok(command);
         }
         let used = meter.read(attacher, &vec![None; attacher.groups()])?;
-        attacher.sample_threads(share * used.server_cpu.max(LEAST_CPUS));
+        attacher.sample_threads(share * used.server_cpu.max(LEAST_CPUS), false);
     }
 }
 

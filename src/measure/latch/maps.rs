@@ -39,6 +39,7 @@ pub(super) enum Tracepoint {
     FutexExit = types::tracepoint::HIT_FUTEX_EXIT.0,
     ThreadExit = types::tracepoint::HIT_THREAD_EXIT.0,
     FutexWake = types::tracepoint::HIT_FUTEX_WAKE.0,
+    Glance = types::tracepoint::HIT_GLANCE.0,
 }
 
 const _: () = assert!(
@@ -64,6 +65,8 @@ pub(crate) struct Maps {
     /// Held while an entry of `attachments` is changed, which several threads do.
     attachment_change: Mutex<()>,
     pub threads: MapHandle,
+    /// The program that clocks run in addition to the one that samples CPU time.
+    pub at_clock: MapHandle,
     pub skipped: Skipped,
 }
 
@@ -79,6 +82,7 @@ impl Maps {
             attachments: MapHandle::try_from(&skel.maps.attachments)?,
             attachment_change: Mutex::default(),
             threads: MapHandle::try_from(&skel.maps.threads)?,
+            at_clock: MapHandle::try_from(&skel.maps.at_clock)?,
             skipped: Skipped::of(skel.object().progs().filter(|program| program.autoload()))?,
         })
     }

@@ -6,6 +6,7 @@ mod command;
 pub mod compare;
 mod duty;
 mod figures;
+mod glances;
 mod holders;
 mod keeper;
 mod keys;

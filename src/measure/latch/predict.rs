@@ -38,6 +38,21 @@ const ALIKE: f64 = 3.0;
 /// The relative error of predictions that no turn has checked yet.
 const UNCHECKED: f64 = 0.3;
 
+/// What remains of the weight of sleepers after so many evaluations, of which there is one a second, and the weight at
+/// which they are forgotten.
+const KEEP: f64 = 0.8;
+const KEPT_FOR: u64 = 4;
+const LEAST_WEIGHT: f64 = 0.05;
+
+/// For how many evaluations sleepers are remembered on average.
+const REMEMBERED: f64 = KEPT_FOR as f64 / (1.0 - KEEP);
+
+/// The most words for which sleepers are remembered, so that a server cannot fill the memory.
+const MOST_WORDS: usize = 8_192;
+
+/// Stands for all words on which looks have never shown a sleeper before.
+const NEW_WORD: u64 = 1 << (types::doing_bit::DOING_KIND.0 - 1);
+
 /// Latches, and with which probability a thread waits for each.
 type Prediction = [(MapKey, f64)];
 
@@ -50,6 +65,15 @@ pub(super) struct Thread {
     pub waits: [Option<(MapKey, bool)>; 2],
     /// The latch that it waits for, in a wait that the probes see, and its wait function.
     pub seen: Option<(MapKey, u8)>,
+}
+
+/// What glances have shown.
+#[derive(Default)]
+pub(super) struct Glanced {
+    /// The words on which threads slept.
+    pub words: Vec<u64>,
+    /// The end of each glance in `words`, and the groups whose probes were off, a bit for each.
+    pub ends: Vec<(usize, u64)>,
 }
 
 /// What a thread does, as far as that says what it waits for.
@@ -68,8 +92,34 @@ pub(super) struct Predictor {
     group_of: HashMap<u8, usize>,
     /// What is predicted for a thread, by the groups it is predicted for and by what it does.
     predictions: HashMap<(usize, Activity), Rc<Prediction>>,
+    /// The number of looks so far.
+    looks: u64,
+    evaluations: u64,
+    /// What looks have shown of threads that sleep on a word.
+    words: HashMap<u64, Sleepers>,
     /// What the next samples begin with.
     next: Samples,
+}
+
+/// What looks have shown of threads that sleep on a word, with less weight for older ones.
+#[derive(Clone)]
+struct Sleepers {
+    /// The number of looks that have shown any.
+    looks: f64,
+    /// The last of them, and whether it was the first that is remembered.
+    last: u64,
+    are_new: bool,
+    /// What they do, as it concerns each group.
+    activities: Vec<Vec<(Activity, f64)>>,
+}
+
+/// What threads that sleep on a word wait for.
+#[derive(Clone, Default)]
+struct Division {
+    /// By the indices of latches.
+    shares: Vec<(usize, f64)>,
+    /// How many looks this is known from; 0 if it is only the average of words.
+    looks: f64,
 }
 
 /// What is known of the threads that wait in the functions of a group.
@@ -121,7 +171,8 @@ impl Predictor {
             groups.iter().enumerate().flat_map(|(group, (all, _))| all.iter().map(move |f| (*f, group))).collect();
         let groups = groups.iter().map(|(_, is_readable)| Group { is_readable: *is_readable, ..Group::default() });
         let groups = groups.collect();
-        Predictor { groups, group_of, predictions: HashMap::new(), next: Samples::default() }
+        let (predictions, words) = (HashMap::new(), HashMap::new());
+        Predictor { groups, group_of, predictions, looks: 0, evaluations: 0, words, next: Samples::default() }
     }
 
     /// Returns samples without looks.
@@ -130,19 +181,25 @@ impl Predictor {
         std::mem::take(&mut self.next)
     }
 
-    /// Adds a look at the threads. `latch_of` returns the latch, and its wait function, for which threads slept on a
-    /// word.
+    /// Adds a look at the threads. `has_glances` says whether those asleep that probes do not see are left
+    /// to [`Predictor::add_glances`]. `latch_of` returns the latch, and its wait function, for which threads slept on a word.
     pub fn add(
         &mut self,
         threads: &[Thread],
         probes: &[Probes],
+        has_glances: bool,
         mut latch_of: impl FnMut(u64) -> Option<(MapKey, u8)>,
         samples: &mut Samples,
     ) {
         self.end_turns(probes);
+        self.looks += 1;
         let mut waiters = HashMap::new();
         for thread in threads {
             let seen_by = thread.seen.and_then(|(_, function)| self.group_of.get(&function).copied());
+            let is_asleep = thread.doing >> types::doing_bit::DOING_KIND.0 == 0;
+            if has_glances && is_asleep {
+                self.note_sleeper(thread);
+            }
             for (index, probes) in probes.iter().enumerate() {
                 let activity = self.activity(index, thread);
                 if let Activity::Waits(latch, _) = activity {
@@ -156,6 +213,7 @@ impl Predictor {
                     }
                     // The end of such a wait is seen.
                     Probes::Off if seen_by == Some(index) => {}
+                    Probes::Off if has_glances && is_asleep => {}
                     Probes::Off => {
                         for (latch, share) in &*self.predict(index, activity, &mut latch_of) {
                             *waiters.entry(*latch).or_default() += share;
@@ -169,6 +227,89 @@ impl Predictor {
             group.turn.looks += 1.0;
         }
         samples.add(&waiters);
+    }
+
+    /// Adds glances. Threads are taken to sleep for a latch as often as those that looks have shown on the same word.
+    pub fn add_glances(
+        &mut self,
+        glanced: &Glanced,
+        mut latch_of: impl FnMut(u64) -> Option<(MapKey, u8)>,
+        samples: &mut Samples,
+    ) {
+        let mut latches = Latches::default();
+        let mut known: HashMap<(u64, u64), (Division, f64)> = HashMap::new();
+        let mut glances = Vec::with_capacity(glanced.ends.len());
+        let mut start = 0;
+        for (end, off) in &glanced.ends {
+            let mut sleepers = vec![0.0; latches.all.len()];
+            for word in &glanced.words[start..*end] {
+                let (division, times) = known
+                    .entry((*off, *word))
+                    .or_insert_with(|| (self.division(*off, *word, &mut latch_of, &mut latches), 0.0));
+                *times += 1.0;
+                sleepers.resize(latches.all.len(), 0.0);
+                division.shares.iter().for_each(|(latch, share)| sleepers[*latch] += share);
+            }
+            glances.push(sleepers);
+            start = *end;
+        }
+        let mut divided = vec![0.0; latches.all.len()];
+        known.values().for_each(|(division, times)| division.add_variance(*times, &mut divided));
+        samples.add_glances(&latches.all, &glances, &divided);
+        self.evaluations += 1;
+        if self.evaluations.is_multiple_of(KEPT_FOR) {
+            self.words.retain(|_, sleepers| sleepers.fade());
+        }
+    }
+
+    /// Returns which latches threads that sleep on a word wait for in the functions of these groups.
+    fn division(
+        &mut self,
+        groups: u64,
+        word: u64,
+        mut latch_of: impl FnMut(u64) -> Option<(MapKey, u8)>,
+        latches: &mut Latches,
+    ) -> Division {
+        let is_shown = self.words.contains_key(&word);
+        let like = if is_shown || latch_of(word).is_some() { word } else { NEW_WORD };
+        let (looks, activities) = match self.words.get_mut(&like) {
+            Some(sleepers) => (sleepers.looks, std::mem::take(&mut sleepers.activities)),
+            None => (1.0, vec![vec![(Activity::Other(word), 1.0)]; self.groups.len()]),
+        };
+        let looks = if like == word { looks } else { 0.0 };
+        let mut division = Division { looks, ..Division::default() };
+        for group in (0..self.groups.len()).filter(|group| (groups >> group) & 1 == 1) {
+            let all: f64 = activities[group].iter().map(|(_, weight)| weight).sum();
+            for (activity, weight) in &activities[group] {
+                for (latch, share) in &*self.predict(group, *activity, &mut latch_of) {
+                    division.add(latches.index(*latch), share * weight / all);
+                }
+            }
+        }
+        if let Some(sleepers) = self.words.get_mut(&like) {
+            sleepers.activities = activities;
+        }
+        division
+    }
+
+    /// Takes note of what a thread does that a look has shown asleep on a word.
+    fn note_sleeper(&mut self, thread: &Thread) {
+        let (look, word) = (self.looks, thread.doing);
+        let activities: Vec<Activity> = (0..self.groups.len()).map(|group| self.activity(group, thread)).collect();
+        if self.words.len() >= MOST_WORDS && !self.words.contains_key(&word) {
+            return;
+        }
+        let groups = activities.len();
+        let sleepers = self.words.entry(word).or_insert_with(|| Sleepers::none(groups));
+        sleepers.add(&activities, look);
+        if sleepers.are_new {
+            let of_any_word = |activity| match activity {
+                Activity::Other(_) => Activity::Other(NEW_WORD),
+                waits @ Activity::Waits(..) => waits,
+            };
+            let activities: Vec<Activity> = activities.into_iter().map(of_any_word).collect();
+            self.words.entry(NEW_WORD).or_insert_with(|| Sleepers::none(groups)).add(&activities, look);
+        }
     }
 
     /// Notes how good the predictions in samples are.
@@ -311,6 +452,74 @@ fn novelty(doing: u64) -> Activity {
     Activity::Other(doing >> KIND << KIND | 1 << (KIND - 1))
 }
 
+/// Latches by index.
+#[derive(Default)]
+struct Latches {
+    all: Vec<MapKey>,
+    index: HashMap<MapKey, usize>,
+}
+
+impl Latches {
+    fn index(&mut self, latch: MapKey) -> usize {
+        *self.index.entry(latch).or_insert_with(|| {
+            self.all.push(latch);
+            self.all.len() - 1
+        })
+    }
+}
+
+impl Sleepers {
+    fn none(groups: usize) -> Sleepers {
+        Sleepers { looks: 0.0, last: 0, are_new: true, activities: vec![Vec::new(); groups] }
+    }
+
+    /// Adds a sleeper that a look has shown, which is not the first of all looks.
+    fn add(&mut self, activities: &[Activity], look: u64) {
+        if look != self.last {
+            // Only then, glances would not know the word.
+            self.are_new = self.looks == 0.0;
+            (self.looks, self.last) = (self.looks + 1.0, look);
+        }
+        for (all, activity) in self.activities.iter_mut().zip(activities) {
+            match all.iter_mut().find(|(known, _)| known == activity) {
+                Some((_, weight)) => *weight += 1.0,
+                None => all.push((*activity, 1.0)),
+            }
+        }
+    }
+
+    /// Takes weight from all. Returns whether they are still remembered.
+    fn fade(&mut self) -> bool {
+        self.looks *= KEEP;
+        self.activities.iter_mut().flatten().for_each(|(_, weight)| *weight *= KEEP);
+        self.looks > LEAST_WEIGHT
+    }
+}
+
+impl Division {
+    fn add(&mut self, latch: usize, share: f64) {
+        match self.shares.iter_mut().find(|(known, _)| *known == latch) {
+            Some((_, sum)) => *sum += share,
+            None => self.shares.push((latch, share)),
+        }
+    }
+
+    /// Adds the variance of how many of so many sleepers are taken to wait for each latch.
+    fn add_variance(&self, sleepers: f64, sums: &mut [f64]) {
+        for (latch, share) in &self.shares {
+            // Even if all looks have shown the same, others could show something else.
+            let likely = (share * self.looks + 0.5) / (self.looks + 1.0);
+            let variance = match self.looks {
+                // All that sleep on one word mostly wait for the same latch, but it is not known for which.
+                0.0 => share * (1.0 - share),
+                // The same looks say this for as many evaluations as they are remembered, so the errors add up.
+                looks => likely * (1.0 - likely) / (looks + 2.0) * REMEMBERED,
+            };
+            sums[*latch] += sleepers * sleepers * variance.max(0.0);
+        }
+    }
+}
+
 impl Doing {
     /// Returns for which latches they wait, and with which probability.
     fn prediction(&self) -> impl Iterator<Item = (MapKey, f64)> + '_ {
@@ -344,10 +553,10 @@ impl Turn {
 
 impl Check {
     fn add(&mut self, waited: f64, predicted: f64) {
-        const KEEP: f64 = 1.0 - 1.0 / CHECKS;
-        self.turns = KEEP * self.turns + 1.0;
-        self.predicted = KEEP * self.predicted + predicted;
-        self.squared_errors = KEEP * self.squared_errors + (waited - predicted).powi(2);
+        const OF_TURNS: f64 = 1.0 - 1.0 / CHECKS;
+        self.turns = OF_TURNS * self.turns + 1.0;
+        self.predicted = OF_TURNS * self.predicted + predicted;
+        self.squared_errors = OF_TURNS * self.squared_errors + (waited - predicted).powi(2);
     }
 
     /// Returns the standard error of the sum of predictions, as a part of it.
@@ -388,7 +597,7 @@ mod tests {
     fn add(predictor: &mut Predictor, looks: usize, threads: &[Thread], probes: Probes) -> Samples {
         let mut samples = predictor.begin();
         for _ in 0..looks {
-            predictor.add(threads, &[probes, probes], |_| None, &mut samples);
+            predictor.add(threads, &[probes, probes], false, |_| None, &mut samples);
         }
         predictor.finish(&mut samples);
         samples
@@ -421,7 +630,7 @@ mod tests {
             (0..100).map(|i| if i % 4 == 0 { waiting(WORD + 8 * i) } else { idle(WORD + 8 * i) }).collect();
         let mut samples = predictor.begin();
         for threads in on.chunks(4) {
-            predictor.add(threads, &[Probes::On; 2], |_| None, &mut samples);
+            predictor.add(threads, &[Probes::On; 2], false, |_| None, &mut samples);
         }
         let off = add(&mut predictor, 10, &[idle(0x9000), idle(CODE)], Probes::Off);
         assert!((waiters(&off, LATCH).0 - 0.25).abs() < 1e-9);
@@ -433,7 +642,7 @@ mod tests {
         add(&mut predictor, 30, &[idle(WORD)], Probes::On);
         let mut samples = predictor.begin();
         let latch_of = |word| (word == WORD).then_some((LATCH, 1));
-        predictor.add(&[idle(WORD), idle(WORD + 8)], &[Probes::Off; 2], latch_of, &mut samples);
+        predictor.add(&[idle(WORD), idle(WORD + 8)], &[Probes::Off; 2], false, latch_of, &mut samples);
         predictor.finish(&mut samples);
         assert_eq!(waiters(&samples, LATCH).0, 1.0);
     }
@@ -473,6 +682,52 @@ mod tests {
         assert_eq!(off.missed(LATCH, 1, 1.0), None);
         let unread = add(&mut predictor(), 10, &[idle(WORD)], Probes::Off);
         assert_eq!(unread.missed(latch, 2, 1.0), None);
+    }
+
+    /// Of four threads that looks show asleep on a word, three wait for a latch.
+    #[test]
+    fn glances_are_divided_as_looks_saw_the_sleepers() {
+        let latch = types::latch_key { function: 2, id: 7, ..Default::default() };
+        let latch = crate::measure::latch::keys::key_of(&latch);
+        let waits = Thread { doing: WORD, waits: [Some((latch, true)), None], seen: None };
+        let threads = [waits, waits, idle(WORD), waits, Thread { doing: CODE, ..waits }];
+        let mut predictor = predictor();
+        let mut samples = predictor.begin();
+        (0..10).for_each(|_| predictor.add(&threads, &[Probes::Off; 2], true, |_| None, &mut samples));
+        let known = |word| (word == WORD + 8).then_some((OTHER, 2));
+        let glanced = Glanced { words: vec![WORD, WORD, WORD + 8, WORD], ends: vec![(3, 0b10), (4, 0b01)] };
+        predictor.add_glances(&glanced, known, &mut samples);
+        predictor.finish(&mut samples);
+        // Each look shows one waiter awake; the second glance is of the other group.
+        let ns = |latch| samples.missed(latch, 2, 1.0).map(|(ns, _)| ns);
+        assert_eq!((ns(latch), ns(OTHER)), (Some(1.0 + 0.75), Some(0.5)));
+    }
+
+    /// Words are new in each look, and two threads of three that sleep on one wait for a latch.
+    #[test]
+    fn sleepers_on_a_new_word_are_like_those_on_other_new_ones() {
+        let latch = types::latch_key { function: 2, id: 7, ..Default::default() };
+        let latch = crate::measure::latch::keys::key_of(&latch);
+        let mut predictor = predictor();
+        let mut samples = predictor.begin();
+        for n in 0..20 {
+            let waits = Thread { doing: WORD + 16 * n, waits: [Some((latch, true)), None], seen: None };
+            predictor.add(&[waits, waits, idle(WORD + 16 * n + 8)], &[Probes::Off; 2], true, |_| None, &mut samples);
+        }
+        let glanced = Glanced { words: vec![WORD + 0x900; 3], ends: vec![(3, 0b10)] };
+        predictor.add_glances(&glanced, |_| None, &mut samples);
+        assert_eq!(predictor.words.len(), 41);
+        // A word that was seen before says nothing of new ones.
+        (0..KEPT_FOR).for_each(|_| predictor.add_glances(&Glanced::default(), |_| None, &mut Samples::default()));
+        predictor.add(&[idle(WORD)], &[Probes::Off; 2], true, |_| None, &mut samples);
+        let others: f64 = predictor.words[&NEW_WORD].activities[1].iter().map(|(_, weight)| weight).sum();
+        assert!((others - 60.0 * KEEP).abs() < 1e-9, "{others}");
+        predictor.finish(&mut samples);
+        let (ns, variance) = samples.missed(latch, 2, 1.0).unwrap();
+        assert!((ns - 2.0).abs() < 1e-9 && variance > 1.0, "{ns} {variance}");
+        let nothing = Glanced::default();
+        (0..120).for_each(|_| predictor.add_glances(&nothing, |_| None, &mut samples));
+        assert!(predictor.words.is_empty());
     }
 
     /// Turns in which always half, or now all and now none of the threads wait.

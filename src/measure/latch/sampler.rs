@@ -12,9 +12,10 @@ use foldhash::{HashMap, HashMapExt};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use parking_lot::Mutex;
 
+use super::glances::{Glancer, Glances};
 use super::keys::{key_of, MapKey};
 use super::looks::{at_intervals, Look, Looker, SeenThread};
-use super::predict::{Predictor, Thread};
+use super::predict::{Glanced, Predictor, Thread};
 use super::samples::Samples;
 use crate::bpf::latch::types;
 use crate::host::clock::now_ns;
@@ -23,8 +24,11 @@ use crate::worker::Worker;
 /// Soon after probes are on, some threads are in waits whose beginning was not seen, so nothing is learned.
 const EDGE_NS: u64 = 50_000_000;
 
-/// The most threads in looks that wait to be evaluated. Looks beyond that are not made.
+/// The most threads in looks, and in glances, that wait to be evaluated. Looks beyond that are not made.
 const MOST_THREADS: usize = 200_000;
+
+/// How much glances may take while probes are off, as a share of what sampling may take.
+const GLANCES_PART: f64 = 0.3;
 
 /// A thread that samples the server's threads until it is dropped.
 pub(super) struct Sampler {
@@ -37,8 +41,11 @@ pub(super) struct Sampler {
 
 #[derive(Default)]
 struct Shared {
-    /// How many CPUs the looks may take.
+    /// How many CPUs sampling may take.
     cpus: f64,
+    /// Whether glances are of use, and how many of the CPUs they take.
+    wants_glances: bool,
+    glancing: f64,
     /// Since when and until when the waits of each group that begin are counted, by `CLOCK_MONOTONIC`.
     turns: Vec<(u64, u64)>,
     looks: Looks,
@@ -53,6 +60,7 @@ struct Looks {
     threads: Vec<Thread>,
     /// The end of each look in `threads`, and whether the probes of each group saw the waits.
     ends: Vec<(usize, Vec<Probes>)>,
+    glanced: Glanced,
 }
 
 /// Whether the probes of a group see the waits at one moment.
@@ -65,13 +73,14 @@ pub(super) enum Probes {
 }
 
 impl Sampler {
-    /// Starts to sample with what `begin` returns. The groups have these wait functions, and stacks show all of their
-    /// waits or not.
+    /// Starts to sample with what `begin` returns, and with `glancer` if glances are possible. The groups have these wait
+    /// functions, and stacks show all of their waits or not.
     ///
     /// # Errors
     /// Fails if no thread can be started.
     pub fn start(
         begin: impl FnOnce() -> Looker + Send + 'static,
+        mut glancer: Option<Glancer>,
         words: MapHandle,
         groups: &[(Vec<u8>, bool)],
     ) -> io::Result<Sampler> {
@@ -82,12 +91,18 @@ impl Sampler {
             let mut looker = begin();
             let allowed = || {
                 let shared = own.lock();
-                (shared.cpus, shared.evaluation_ns)
+                (shared.cpus - shared.glancing, shared.evaluation_ns)
             };
+            let mut glances = Glances::default();
             let look = |look_ns| {
+                if let Some(glancer) = &mut glancer {
+                    let cpus = own.lock().for_glances();
+                    own.lock().glancing = glancer.glance(cpus);
+                    glancer.take(&mut glances);
+                }
                 let Some(probes) = own.lock().begin_look(look_ns) else { return Ok(()) };
                 let look = looker.look(1)?;
-                own.lock().looks.add(look, probes);
+                own.lock().end_look(look, probes, &glances);
                 Ok(())
             };
             at_intervals(stop, allowed, look);
@@ -95,9 +110,10 @@ impl Sampler {
         Ok(Sampler { shared, words, predictor: Predictor::new(groups), _worker: worker })
     }
 
-    /// Sets how many CPUs the looks may take; 0: none are made.
-    pub fn allow(&self, cpus: f64) {
-        self.shared.lock().cpus = cpus;
+    /// Sets how many CPUs sampling may take; 0: there is none. `wants_glances` says whether some probes are off at times.
+    pub fn allow(&self, cpus: f64, wants_glances: bool) {
+        let mut shared = self.shared.lock();
+        (shared.cpus, shared.wants_glances) = (cpus, wants_glances);
     }
 
     /// Notes until when the waits of a group are counted; `u64::MAX` if that is not known. They are counted from now on
@@ -120,20 +136,28 @@ impl Sampler {
         let words = &self.words;
         let mut latch_of = |doing| *known.entry(doing).or_insert_with(|| latch_of_word(words, doing));
         let mut start = 0;
+        let glances = looks.glanced.ends.len();
+        let has_glances = glances > looks.ends.len();
         for (end, probes) in &looks.ends {
-            self.predictor.add(&looks.threads[start..*end], probes, &mut latch_of, &mut samples);
+            let threads = &looks.threads[start..*end];
+            self.predictor.add(threads, probes, has_glances, &mut latch_of, &mut samples);
             start = *end;
         }
+        if has_glances {
+            self.predictor.add_glances(&looks.glanced, &mut latch_of, &mut samples);
+        }
         self.predictor.finish(&mut samples);
-        if samples.looks > 0 {
-            let ns = (now_ns(libc::CLOCK_THREAD_CPUTIME_ID) - begin) as f64 / samples.looks as f64;
+        if !looks.ends.is_empty() {
+            let ns = (now_ns(libc::CLOCK_THREAD_CPUTIME_ID) - begin) as f64 / looks.ends.len() as f64;
             let mut shared = self.shared.lock();
             shared.evaluation_ns = ns;
             tracing::debug!(
-                "{} looks of {:.0} us, {:.0} us to evaluate",
-                samples.looks,
+                "{} looks of {:.0} us, {:.0} us to evaluate, and {} glances, which take {:.2} ms a second",
+                looks.ends.len(),
                 shared.look_ns / 1e3,
-                ns / 1e3
+                ns / 1e3,
+                glances,
+                shared.glancing * 1e3
             );
         }
         samples
@@ -145,7 +169,11 @@ impl Looks {
     fn take(&mut self) -> Looks {
         let threads = Vec::with_capacity(self.threads.capacity());
         let ends = Vec::with_capacity(self.ends.capacity());
-        std::mem::replace(self, Looks { threads, ends })
+        let glanced = Glanced {
+            words: Vec::with_capacity(self.glanced.words.capacity()),
+            ends: Vec::with_capacity(self.glanced.ends.capacity()),
+        };
+        std::mem::replace(self, Looks { threads, ends, glanced })
     }
 
     fn add(&mut self, look: &Look, probes: Vec<Probes>) {
@@ -179,11 +207,33 @@ impl Shared {
         let has_room = self.looks.threads.len() <= MOST_THREADS;
         has_room.then(|| self.turns.iter().map(|turn| probes(*turn, now)).collect())
     }
+
+    /// Returns how many CPUs glances may take.
+    fn for_glances(&self) -> f64 {
+        let has_room = self.looks.glanced.words.len() <= MOST_THREADS;
+        if self.wants_glances && has_room {
+            GLANCES_PART * self.cpus
+        } else {
+            0.0
+        }
+    }
+
+    /// Adds a look, and the glances before it.
+    fn end_look(&mut self, look: &Look, of_look: Vec<Probes>, glances: &Glances) {
+        self.looks.add(look, of_look);
+        let before = self.looks.glanced.words.len();
+        self.looks.glanced.words.extend(&glances.words);
+        for (time, end) in &glances.ends {
+            let are_off = self.turns.iter().map(|turn| probes(*turn, *time) == Probes::Off);
+            let off = are_off.zip(0..).fold(0, |all, (is_off, group)| all | u64::from(is_off) << group);
+            self.looks.glanced.ends.push((before + end, off));
+        }
+    }
 }
 
 /// Returns whether the probes of a group that has this turn see the waits at this time.
 fn probes((since, until): (u64, u64), now: u64) -> Probes {
-    if now >= until {
+    if now >= until || now < since {
         Probes::Off
     } else if now >= since + EDGE_NS {
         Probes::On
@@ -222,5 +272,17 @@ mod tests {
         assert_eq!(waits, [0, 0, 2]);
         assert_eq!(looks.ends, [(1, vec![Probes::On]), (3, vec![Probes::Off])]);
         assert_eq!(looks.threads[2].waits[0], Some((LATCH, true)));
+    }
+
+    /// The first group's probes were on from 1 s to 2 s, and those of the second are on since 3 s.
+    #[test]
+    fn glances_know_which_probes_were_off() {
+        const SECOND: u64 = 1_000_000_000;
+        let mut shared = Shared { turns: vec![(SECOND, 2 * SECOND), (3 * SECOND, u64::MAX)], ..Shared::default() };
+        let glances =
+            Glances { words: vec![7, 8, 9], ends: vec![(SECOND + EDGE_NS, 1), (2 * SECOND, 1), (4 * SECOND, 3)] };
+        (0..2).for_each(|_| shared.end_look(&Look::default(), Vec::new(), &glances));
+        assert_eq!(shared.looks.glanced.words, [7, 8, 9, 7, 8, 9]);
+        assert_eq!(shared.looks.glanced.ends, [(1, 0b10), (1, 0b11), (3, 0b01), (4, 0b10), (4, 0b11), (6, 0b01)]);
     }
 }

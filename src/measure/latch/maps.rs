@@ -39,6 +39,8 @@ pub(super) enum Tracepoint {
     FutexExit = types::tracepoint::HIT_FUTEX_EXIT.0,
     ThreadExit = types::tracepoint::HIT_THREAD_EXIT.0,
     FutexWake = types::tracepoint::HIT_FUTEX_WAKE.0,
+    /// Users read this name, and thread samples are looks.
+    #[strum(to_string = "quick_sample")]
     Glance = types::tracepoint::HIT_GLANCE.0,
 }
 

@@ -23,8 +23,9 @@ struct {
 	__type(value, struct glances);
 } glances SEC(".maps");
 
-/* Writes the words on which threads sleep behind the head of a glance, as far as there is room. */
-static __always_inline void glance_at_threads(struct glances *all, struct task_struct *process,
+/* Writes the words on which threads sleep behind the head of a glance. Returns false if there are
+ * too many threads, or too little room. */
+static __always_inline bool glance_at_threads(struct glances *all, struct task_struct *process,
 					      __u64 room)
 {
 	void *own = bpf_get_current_task_btf();
@@ -32,14 +33,18 @@ static __always_inline void glance_at_threads(struct glances *all, struct task_s
 	struct bpf_iter_task it;
 	struct task_struct *task;
 
+	all->threads = 0;
 	all->sleepers = 0;
 	bpf_rcu_read_lock();
 	bpf_iter_task_new(&it, process, THREADS_OF_PROCESS);
 	while ((task = bpf_iter_task_next(&it))) {
+		__u64 word;
+
+		if (++all->threads > MAX_GLANCED)
+			break;
 		/* The clock has interrupted the thread that runs here, so its registers are
 		 * known. */
-		__u64 word = doing(task, task == own);
-
+		word = doing(task, task == own);
 		if (word >> DOING_KIND)
 			continue;
 		if (all->sleepers < room)
@@ -48,6 +53,7 @@ static __always_inline void glance_at_threads(struct glances *all, struct task_s
 	}
 	bpf_iter_task_destroy(&it);
 	bpf_rcu_read_unlock();
+	return all->threads <= MAX_GLANCED && all->sleepers <= room;
 }
 
 /* Where this CPU writes its glances; NULL if it is to make none. */
@@ -69,15 +75,16 @@ static __always_inline void glance(struct glances *all, __u64 now)
 {
 	struct task_struct *process;
 	__u64 used, room;
+	bool is_whole;
 
 	used = all->written - all->read + GLANCE_HEAD;
 	room = used < GLANCE_SLOTS ? GLANCE_SLOTS - used : 0;
 	process = bpf_task_from_pid(target_tgid);
 	if (!process)
 		return;
-	glance_at_threads(all, process, room);
+	is_whole = glance_at_threads(all, process, room);
 	bpf_task_release(process);
-	if (all->sleepers > room)
+	if (!is_whole)
 		return;
 	all->slots[all->written % GLANCE_SLOTS] = now;
 	all->slots[(all->written + 1) % GLANCE_SLOTS] = all->sleepers;
@@ -97,6 +104,8 @@ int glance_by_clock(void *ctx)
 		return 0;
 	h = hit(HIT_GLANCE);
 	glance(all, now);
-	add_time(h, now);
+	/* Nothing interrupts an interrupt, so it has taken that long. */
+	if (is_timed(h))
+		__sync_fetch_and_add(&h->timed_ns, bpf_ktime_get_ns() - now);
 	return 0;
 }

@@ -27,6 +27,9 @@ const EDGE_NS: u64 = 50_000_000;
 /// The most threads in looks, and in glances, that wait to be evaluated. Looks beyond that are not made.
 const MOST_THREADS: usize = 200_000;
 
+/// The most threads of a server that glances pass over, in an interrupt.
+const MOST_GLANCED: usize = types::limit::MAX_GLANCED.0 as usize;
+
 /// How much glances may take while probes are off, as a share of what sampling may take.
 const GLANCES_PART: f64 = 0.3;
 
@@ -94,14 +97,16 @@ impl Sampler {
                 (shared.cpus - shared.glancing, shared.evaluation_ns)
             };
             let mut glances = Glances::default();
+            let mut threads = 0;
             let look = |look_ns| {
                 if let Some(glancer) = &mut glancer {
-                    let cpus = own.lock().for_glances();
+                    let cpus = if threads <= MOST_GLANCED { own.lock().for_glances() } else { 0.0 };
                     own.lock().glancing = glancer.glance(cpus);
                     glancer.take(&mut glances);
                 }
                 let Some(probes) = own.lock().begin_look(look_ns) else { return Ok(()) };
                 let look = looker.look(1)?;
+                threads = look.threads.len();
                 own.lock().end_look(look, probes, &glances);
                 Ok(())
             };

@@ -1,5 +1,5 @@
-//! Glances at the words on which the server's threads sleep, by a program that the clocks of CPU samples run. Without CPU
-//! samples, there are none.
+//! Glances at the words on which the server's threads sleep, by a program that the clocks of CPU samples run. Without
+//! CPU samples, there are none.
 
 use std::mem::{offset_of, MaybeUninit};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -98,8 +98,8 @@ impl Glancer {
         })
     }
 
-    /// Glances as often as this many CPUs allow. Returns how many CPUs that takes, with what it costs the threads that are
-    /// interrupted. To be called at least once a second.
+    /// Glances as often as this many CPUs allow. Returns how many CPUs that takes, with what it costs the threads that
+    /// are interrupted. To be called at least once a second.
     pub fn glance(&mut self, cpus: f64) -> f64 {
         let is_wanted = cpus > 0.0;
         if is_wanted != self.is_on {

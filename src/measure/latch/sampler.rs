@@ -76,8 +76,8 @@ pub(super) enum Probes {
 }
 
 impl Sampler {
-    /// Starts to sample with what `begin` returns, and with `glancer` if glances are possible. The groups have these wait
-    /// functions, and stacks show all of their waits or not.
+    /// Starts to sample with what `begin` returns, and with `glancer` if glances are possible. The groups have these
+    /// wait functions, and stacks show all of their waits or not.
     ///
     /// # Errors
     /// Fails if no thread can be started.
@@ -115,7 +115,8 @@ impl Sampler {
         Ok(Sampler { shared, words, predictor: Predictor::new(groups), _worker: worker })
     }
 
-    /// Sets how many CPUs sampling may take; 0: there is none. `wants_glances` says whether some probes are off at times.
+    /// Sets how many CPUs sampling may take; 0: there is none. `wants_glances` says whether some probes are off at
+    /// times.
     pub fn allow(&self, cpus: f64, wants_glances: bool) {
         let mut shared = self.shared.lock();
         (shared.cpus, shared.wants_glances) = (cpus, wants_glances);

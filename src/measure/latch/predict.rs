@@ -181,8 +181,9 @@ impl Predictor {
         std::mem::take(&mut self.next)
     }
 
-    /// Adds a look at the threads. `has_glances` says whether those asleep that probes do not see are left
-    /// to [`Predictor::add_glances`]. `latch_of` returns the latch, and its wait function, for which threads slept on a word.
+    /// Adds a look at the threads. `has_glances` says whether those asleep that probes do not see are left to
+    /// [`Predictor::add_glances`]. `latch_of` returns the latch, and its wait function, for which threads slept on a
+    /// word.
     pub fn add(
         &mut self,
         threads: &[Thread],

@@ -57,8 +57,8 @@ impl Samples {
         }
     }
 
-    /// Adds glances, each of which shows how many threads sleep for every latch. `divided` is the square of the standard
-    /// error of the sum for each, as far as it comes from dividing sleepers.
+    /// Adds glances, each of which shows how many threads sleep for every latch. `divided` is the square of the
+    /// standard error of the sum for each, as far as it comes from dividing sleepers.
     pub fn add_glances(&mut self, latches: &[MapKey], glances: &[Vec<f64>], divided: &[f64]) {
         self.glances += glances.len() as u64;
         for latch in latches {

@@ -35,8 +35,10 @@ const CHECKS: f64 = 12.0;
 /// sums were 1.8 times as far away as the error says, on MariaDB 11.4.
 const ALIKE: f64 = 3.0;
 
-/// The relative error of predictions that no turn has checked yet.
+/// The relative error of predictions that no turn has checked yet, and the largest of those that were: where turns had
+/// next to no waiters, it could be anything.
 const UNCHECKED: f64 = 0.3;
+const MOST_ERROR: f64 = 1.0;
 
 /// What remains of the weight of sleepers after so many evaluations, of which there is one a second, and the weight at
 /// which they are forgotten.
@@ -567,7 +569,7 @@ impl Check {
         }
         // With few turns, the error is itself uncertain.
         let few = (self.turns + 1.0) / self.turns;
-        few * (ALIKE * self.squared_errors).sqrt() / self.predicted
+        (few * (ALIKE * self.squared_errors).sqrt() / self.predicted).min(MOST_ERROR)
     }
 }
 
@@ -752,6 +754,13 @@ mod tests {
         let (steady, changing) = (error(false), error(true));
         // Of some twelve turns, each is wrong by all of it, and three say no more than one.
         assert!(steady < 0.06 && (0.4..0.7).contains(&changing), "{steady} {changing}");
+    }
+
+    #[test]
+    fn turns_with_few_waiters_say_little_of_the_error() {
+        let mut check = Check::default();
+        check.add(1.0, 0.02);
+        assert_eq!((check.error(), Check::default().error()), (MOST_ERROR, UNCHECKED));
     }
 
     #[test]

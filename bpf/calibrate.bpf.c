@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /* The smallest programs that a probe can run: what remains is the cost of the probe itself. */
 #include "kernel.h"
-#include "walk.h"
 #include <bpf/bpf_helpers.h>
 
 char LICENSE[] SEC("license") = "GPL";
@@ -40,25 +39,6 @@ SEC("fexit/futex_wait")
 int empty_wait_exit(void *ctx)
 {
 	calls += 1;
-	return 0;
-}
-
-/* Loads where programs in a clock's interrupt may walk over the threads of a process. */
-SEC("?perf_event")
-int empty_glance(void *ctx)
-{
-	struct task_struct *process = bpf_task_from_pid(1), *task;
-	struct bpf_iter_task it;
-
-	if (!process)
-		return 0;
-	bpf_rcu_read_lock();
-	bpf_iter_task_new(&it, process, THREADS_OF_PROCESS);
-	while ((task = bpf_iter_task_next(&it)))
-		calls += bpf_task_pt_regs(task) != 0;
-	bpf_iter_task_destroy(&it);
-	bpf_rcu_read_unlock();
-	bpf_task_release(process);
 	return 0;
 }
 

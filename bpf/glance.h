@@ -1,111 +1,44 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * Glances: on which words threads of the server sleep, asked in an interrupt of the clock that
- * samples CPU time. A glance costs a thirtieth of a look, because no thread has to wake for it and
- * nothing is read but the threads' registers. What the words mean is known from looks.
+ * The interface between kernel and user space for glances.
  */
 #pragma once
 
-#include "latch.h"
-#include "clock.h"
-#include "meter.h"
-#include "sleep.h"
-#include "target.h"
-#include "walk.h"
-#include <bpf/bpf_helpers.h>
+#include "kernel.h"
 
-/* User space reads this where it is. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, GLANCE_CPUS);
-	__type(key, __u32);
-	__type(value, struct glances);
-} glances SEC(".maps");
+enum glance_limit {
+	/* CPUs that glance, numbers that are kept for each until user space reads them, a power of
+	 * two, and how many of them a glance begins with. */
+	GLANCE_CPUS = 8,
+	GLANCE_SLOTS = 8192,
+	GLANCE_HEAD = 3,
+	/* The most threads that an interrupt may look at: it takes 0.1 to 0.2 us for each. */
+	MAX_GLANCED = 1024,
+};
 
-/* Writes the words on which threads sleep behind the head of a glance. Returns false if there are
- * too many threads, or too little room. */
-static __always_inline bool glance_at_threads(struct glances *all, struct task_struct *process,
-					      __u64 room)
-{
-	void *own = bpf_get_current_task_btf();
-	__u64 begin = all->written + GLANCE_HEAD;
-	struct bpf_iter_task it;
-	struct task_struct *task;
+/* What glances of one CPU have shown. */
+struct glances {
+	/* The CPU plus 1; 0: there is none. User space decides. */
+	__u64 cpu;
+	/* The least time between glances, which user space decides, and when the next is due, by
+	 * CLOCK_MONOTONIC. */
+	__u64 interval_ns;
+	__u64 due_ns;
+	/* How many numbers were written so far, and how many of them user space has read. The place
+	 * of each is its number modulo GLANCE_SLOTS. */
+	__u64 written;
+	__u64 read;
+	/* The number of threads in the glance in progress, and how many of them sleep. In a
+	 * register, the verifier would follow each of its values. */
+	__u64 threads;
+	__u64 sleepers;
+	/* Of each glance: when it was, by CLOCK_MONOTONIC; how many threads slept on a word; how
+	 * long the glance took, in nanoseconds; and the word of each. */
+	__u64 slots[GLANCE_SLOTS];
+};
 
-	all->threads = 0;
-	all->sleepers = 0;
-	bpf_rcu_read_lock();
-	bpf_iter_task_new(&it, process, THREADS_OF_PROCESS);
-	while ((task = bpf_iter_task_next(&it))) {
-		__u64 word;
-
-		if (++all->threads > MAX_GLANCED)
-			break;
-		/* The clock has interrupted the thread that runs here, so its registers are
-		 * known. */
-		word = doing(task, task == own);
-		if (word >> DOING_KIND)
-			continue;
-		if (all->sleepers < room)
-			all->slots[(begin + all->sleepers) % GLANCE_SLOTS] = word;
-		all->sleepers++;
-	}
-	bpf_iter_task_destroy(&it);
-	bpf_rcu_read_unlock();
-	return all->threads <= MAX_GLANCED && all->sleepers <= room;
-}
-
-/* Where this CPU writes its glances; NULL if it is to make none. */
-static __always_inline struct glances *own_glances(void)
-{
-	__u64 cpu = bpf_get_smp_processor_id() + 1;
-
-	for (__u32 i = 0; i < GLANCE_CPUS; i++) {
-		__u32 index = i;
-		struct glances *all = bpf_map_lookup_elem(&glances, &index);
-
-		if (all && all->cpu == cpu)
-			return all;
-	}
-	return NULL;
-}
-
-static __always_inline void glance(struct glances *all, __u64 now)
-{
-	struct task_struct *process;
-	__u64 used, room;
-	bool is_whole;
-
-	used = all->written - all->read + GLANCE_HEAD;
-	room = used < GLANCE_SLOTS ? GLANCE_SLOTS - used : 0;
-	process = bpf_task_from_pid(target_tgid);
-	if (!process)
-		return;
-	is_whole = glance_at_threads(all, process, room);
-	bpf_task_release(process);
-	if (!is_whole)
-		return;
-	all->slots[all->written % GLANCE_SLOTS] = now;
-	all->slots[(all->written + 1) % GLANCE_SLOTS] = all->sleepers;
-	all->slots[(all->written + 2) % GLANCE_SLOTS] = bpf_ktime_get_ns() - now;
-	all->written += GLANCE_HEAD + all->sleepers;
-}
-
-/* Loaded only where it works. */
-SEC("?perf_event")
-int glance_by_clock(void *ctx)
-{
-	struct glances *all = own_glances();
-	__u64 now = bpf_ktime_get_ns();
-	struct hits *h;
-
-	if (!all)
-		return 0;
-	h = hit(HIT_GLANCE);
-	glance(all, now);
-	/* Nothing interrupts an interrupt, so it has taken that long. */
-	if (is_timed(h))
-		__sync_fetch_and_add(&h->timed_ns, bpf_ktime_get_ns() - now);
-	return 0;
-}
+/* Puts these types into the object's BTF, so that user space can read them there. */
+struct glance_vocabulary {
+	enum glance_limit limit;
+	struct glances glances;
+};

@@ -9,9 +9,9 @@
 
 #include "latch.h"
 #include <bpf/bpf_helpers.h>
+#include "clock.h"
 #include "duty.h"
 #include "futex.h"
-#include "glance.h"
 #include "meter.h"
 #include "registers.h"
 #include "site.h"

@@ -43,13 +43,6 @@ enum limit {
 	MAX_HANDOFFS = 8192,
 	/* Entries of its own that a CPU has in each map, on average. */
 	OWN_ENTRIES = 128,
-	/* CPUs that glance, numbers of glances that are kept for each until user space reads them,
-	 * a power of two, and how many of them a glance begins with. */
-	GLANCE_CPUS = 8,
-	GLANCE_SLOTS = 8192,
-	GLANCE_HEAD = 3,
-	/* The most threads that an interrupt may look at: it takes 0.1 to 0.2 us for each. */
-	MAX_GLANCED = 1024,
 	/* One in this many hits is timed. */
 	TIMED_HITS = 16,
 	/* More than the numbers of system calls, a power of two. */
@@ -341,23 +334,6 @@ struct seen_thread {
 	__u64 registers[SEEN_REGISTERS];
 };
 
-/* What glances of one CPU have shown. */
-struct glances {
-	/* The CPU plus 1; 0: there is none. User space decides. */
-	__u64 cpu;
-	/* How many numbers were written so far, and how many of them user space has read. The place
-	 * of each is its number modulo GLANCE_SLOTS. */
-	__u64 written;
-	__u64 read;
-	/* The number of threads in the glance in progress, and how many of them sleep. In a
-	 * register, the verifier would follow each of its values. */
-	__u64 threads;
-	__u64 sleepers;
-	/* Of each glance: when it was, by CLOCK_MONOTONIC; how many threads slept on a word; how
-	 * long the glance took, in nanoseconds; and the word of each. */
-	__u64 slots[GLANCE_SLOTS];
-};
-
 /* The key under which handoffs are counted. Domains count from 1; 0 means unknown. */
 struct handoff_key {
 	struct latch_key latch;
@@ -567,5 +543,4 @@ struct vocabulary {
 	enum thread_state thread_state;
 	enum scheduled_bit scheduled_bit;
 	struct seen_thread seen_thread;
-	struct glances glances;
 };

@@ -3,14 +3,13 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::OnceLock;
 
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{libbpf_sys, ProgramMut};
 
 use super::perf::{event, open_event, Scope};
 use super::Link;
-use crate::bpf::calibrate::CalibrateSkelBuilder;
+use crate::bpf::glance::GlanceSkelBuilder;
 
 /// Opens an event that, once enabled, fires on `cpu` every `period_ns` nanoseconds of that CPU's time.
 ///
@@ -26,15 +25,10 @@ pub fn open_clock(cpu: i32, period_ns: u64) -> io::Result<OwnedFd> {
 
 /// Returns whether a program that a clock runs may walk over the threads of a process (Linux 6.12).
 pub fn clock_sees_threads() -> bool {
-    static KNOWN: OnceLock<bool> = OnceLock::new();
-    *KNOWN.get_or_init(|| {
-        let mut storage = MaybeUninit::uninit();
-        let Ok(mut open) = CalibrateSkelBuilder::default().open(&mut storage) else { return false };
-        open.open_object_mut().progs_mut().for_each(|mut program| program.set_autoload(false));
-        open.progs.empty_glance.set_autoload(true);
-        let loaded = open.load();
-        loaded.is_ok()
-    })
+    let mut storage = MaybeUninit::uninit();
+    let Ok(open) = GlanceSkelBuilder::default().open(&mut storage) else { return false };
+    let loaded = open.load();
+    loaded.is_ok()
 }
 
 /// Opens the same kind of event for the calling thread, on whatever CPU it runs.

@@ -152,7 +152,7 @@ fn recorded(server: &Server, dir: &Path, threads: u32) -> Result<(String, Record
     let before = server.status("Com_update")?;
     // A high sampling frequency, so that a few seconds include samples of code that takes little time.
     let frequency = ["--sample-hz", "499"];
-    let args = ["--duration", "10s", "--mysql", &url, "--label", &label, "--handoffs", "core"];
+    let args = ["--duration", "5s", "--mysql", &url, "--label", &label, "--handoffs", "core"];
     let args = [&args[..], &frequency].concat();
     Recorder::start(server, &file, &args)?.complete()?;
     let updates = server.status("Com_update")? - before;
@@ -174,7 +174,7 @@ fn recordings_of_two_loads_are_compared() -> Result<()> {
     let (many, recording) = recorded(&server, dir.path(), 32)?;
 
     let seconds = recording.duration().as_secs_f64();
-    ensure!((9.5..15.0).contains(&seconds) && recording.seconds.len() >= 3, "{seconds} s: {:?}", recording.seconds);
+    ensure!((4.5..10.0).contains(&seconds) && recording.seconds.len() >= 3, "{seconds} s: {:?}", recording.seconds);
     ensure!(recording.end.as_ref().is_some_and(|end| end.ending == Ending::Complete));
     let (reported, recorded) = (settings(&server)?, &recording.start.server.settings);
     ensure!(recorded.iter().all(|(name, value)| reported.get(name) == Some(value)), "{recorded:?}");

@@ -57,6 +57,9 @@ const GETCPU: &str = "getcpu_enter";
 
 /// The interval at which samples are taken out of the kernel.
 const DRAIN: Duration = Duration::from_secs(1);
+
+/// Longer than samples are added up, where no file has to be read.
+const SHORT_WAIT: Duration = Duration::from_millis(200);
 /// The sampling frequency unless the user gives one, in hertz. It is not a multiple of the frequencies of usual timers.
 const USUAL_HZ: u32 = 99;
 
@@ -395,8 +398,9 @@ impl CpuCollector {
     /// # Errors
     /// Fails when a map cannot be read.
     fn collect(&self) -> Result<Figures> {
-        // A caller must not wait until files are read.
-        if let Some(state) = self.state.try_lock() {
+        // A caller must not wait until files are read, but the samples of its last second must not be missing because
+        // they are being added up at the same moment.
+        if let Some(state) = self.state.try_lock_for(SHORT_WAIT) {
             self.drain_into(state)?;
         }
         let Last { time, ordering } = self.last.lock().clone();

@@ -15,7 +15,7 @@ use anyhow::{Context, Result};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapHandle, OpenObject};
 
-use super::glances::{self, Glancer};
+use super::glances::Glancer;
 use super::keys::PTHREAD;
 use super::load::{configure, fill};
 use super::looks::{self, Looker};
@@ -101,8 +101,6 @@ pub(super) struct Attacher<'obj> {
     groups: Vec<Links>,
     /// Samples the server's threads while some probes are on a duty cycle.
     sampler: Option<Sampler>,
-    /// Whether a clock can run the program that glances at threads.
-    has_glances: bool,
     /// Whether no probe is to be attached. Waits are then read from the threads' stacks.
     without_probes: bool,
     stacks: Option<StackSampler>,
@@ -145,8 +143,6 @@ impl<'obj> Attacher<'obj> {
         open.progs.futex_wait_enter.set_autoload(traceable);
         open.progs.futex_wait_exit.set_autoload(traceable);
         open.progs.observe.set_autoload(stacks_are_shown() || without_probes);
-        let has_glances = !without_probes && glances::are_possible();
-        open.progs.glance_by_clock.set_autoload(has_glances);
         open.progs.futex_wake_enter.set_autoload(traceable && topology.is_some());
         let skel = open.load().context("loading the latch programs into the kernel")?;
         fill(&skel, &target, &plan)?;
@@ -167,7 +163,6 @@ impl<'obj> Attacher<'obj> {
             sees_wakes: topology.is_some(),
             groups,
             sampler: None,
-            has_glances,
             without_probes,
             stacks: None,
             statements,
@@ -497,10 +492,6 @@ impl<'obj> Attacher<'obj> {
         if self.sees_wakes && !self.traces_system_calls {
             states.push((Tracepoint::FutexWake, futex));
         }
-        if self.has_glances {
-            let state = if self.sampler.is_some() { ProbeState::Attached } else { ProbeState::Detached };
-            states.push((Tracepoint::Glance, state));
-        }
         for (tracepoint, state) in &mut states {
             if self.is_refused(Probe::Tracepoint(*tracepoint)) {
                 *state = ProbeState::Failed;
@@ -544,12 +535,13 @@ impl<'obj> Attacher<'obj> {
     fn start_sampler(&self, groups: &[(Vec<u8>, bool)]) -> Result<Sampler> {
         let link = looks::attach(&self.skel.progs.observe, self.target.pid)?;
         let words = MapHandle::try_from(&self.skel.maps.words)?;
-        let glancer = || {
-            let at_clock = MapHandle::try_from(&self.skel.maps.at_clock)?;
-            Glancer::new(&self.skel.progs.glance_by_clock, &self.skel.maps.glances, at_clock)
+        let (looker, target) = (self.begin_looks(link), Arc::clone(&self.target));
+        let (maps, status) = (Arc::clone(&self.maps), Arc::clone(&self.status));
+        let begin = move || {
+            let glancer = Glancer::load(&target, maps, status);
+            (looker(), glancer.inspect_err(|error| tracing::debug!("no glances at threads: {error:#}")).ok())
         };
-        let glancer = self.has_glances.then(glancer).transpose()?;
-        Ok(Sampler::start(self.begin_looks(link), glancer, words, groups)?)
+        Ok(Sampler::start(begin, words, groups)?)
     }
 
     /// Returns what the threads have shown since the last call, if they are sampled.

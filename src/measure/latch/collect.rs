@@ -143,12 +143,13 @@ impl LatchCollector {
         }
         let states = self.status.tracepoints.lock().clone();
         for (tracepoint, state) in states {
-            let mut probe = status(&tracepoint.to_string(), ProbeClass::Futex, state, tracepoint as u32)?;
-            if tracepoint == Tracepoint::Glance {
-                // The interrupt is that of a CPU sample, and counts there.
-                probe.trap_ns = probe.trap_ns.map(|_| 0.0);
-            }
-            all.push(probe);
+            all.push(status(&tracepoint.to_string(), ProbeClass::Futex, state, tracepoint as u32)?);
+        }
+        if let Some(state) = *self.status.glances.lock() {
+            let glances = Tracepoint::Glance;
+            let probe = status(&glances.to_string(), ProbeClass::Clock, state, glances as u32)?;
+            // The interrupt is that of a CPU sample, and counts there.
+            all.push(ProbeStatus { trap_ns: probe.trap_ns.map(|_| 0.0), ..probe });
         }
         Ok(all)
     }

@@ -52,8 +52,8 @@ const REMEMBERED: f64 = KEPT_FOR as f64 / (1.0 - KEEP);
 /// The most words for which sleepers are remembered, so that a server cannot fill the memory.
 const MOST_WORDS: usize = 8_192;
 
-/// Stands for all words on which looks have never shown a sleeper before.
-const NEW_WORD: u64 = 1 << (types::doing_bit::DOING_KIND.0 - 1);
+/// Stands for all words on which looks have never shown a sleeper before and, with a kind, for anything new of it.
+const NEW: u64 = 1 << (types::doing_bit::DOING_KIND.0 - 1);
 
 /// Latches, and with which probability a thread waits for each.
 type Prediction = [(MapKey, f64)];
@@ -104,7 +104,6 @@ pub(super) struct Predictor {
 }
 
 /// What looks have shown of threads that sleep on a word, with less weight for older ones.
-#[derive(Clone)]
 struct Sleepers {
     /// The number of looks that have shown any.
     looks: f64,
@@ -116,7 +115,7 @@ struct Sleepers {
 }
 
 /// What threads that sleep on a word wait for.
-#[derive(Clone, Default)]
+#[derive(Default)]
 struct Division {
     /// By the indices of latches.
     shares: Vec<(usize, f64)>,
@@ -274,7 +273,7 @@ impl Predictor {
         latches: &mut Latches,
     ) -> Division {
         let is_shown = self.words.contains_key(&word);
-        let like = if is_shown || latch_of(word).is_some() { word } else { NEW_WORD };
+        let like = if is_shown || latch_of(word).is_some() { word } else { NEW };
         let (looks, activities) = match self.words.get_mut(&like) {
             Some(sleepers) => (sleepers.looks, std::mem::take(&mut sleepers.activities)),
             None => (1.0, vec![vec![(Activity::Other(word), 1.0)]; self.groups.len()]),
@@ -307,11 +306,11 @@ impl Predictor {
         sleepers.add(&activities, look);
         if sleepers.are_new {
             let of_any_word = |activity| match activity {
-                Activity::Other(_) => Activity::Other(NEW_WORD),
+                Activity::Other(word) => novelty(word),
                 waits @ Activity::Waits(..) => waits,
             };
             let activities: Vec<Activity> = activities.into_iter().map(of_any_word).collect();
-            self.words.entry(NEW_WORD).or_insert_with(|| Sleepers::none(groups)).add(&activities, look);
+            self.words.entry(NEW).or_insert_with(|| Sleepers::none(groups)).add(&activities, look);
         }
     }
 
@@ -452,7 +451,7 @@ impl Group {
 /// call, or running some code.
 fn novelty(doing: u64) -> Activity {
     const KIND: u32 = types::doing_bit::DOING_KIND.0;
-    Activity::Other(doing >> KIND << KIND | 1 << (KIND - 1))
+    Activity::Other(doing >> KIND << KIND | NEW)
 }
 
 /// Latches by index.
@@ -476,7 +475,7 @@ impl Sleepers {
         Sleepers { looks: 0.0, last: 0, are_new: true, activities: vec![Vec::new(); groups] }
     }
 
-    /// Adds a sleeper that a look has shown, which is not the first of all looks.
+    /// Adds a sleeper that the look of this number has shown; looks count from 1.
     fn add(&mut self, activities: &[Activity], look: u64) {
         if look != self.last {
             // Only then, glances would not know the word.
@@ -723,7 +722,7 @@ mod tests {
         // A word that was seen before says nothing of new ones.
         (0..KEPT_FOR).for_each(|_| predictor.add_glances(&Glanced::default(), |_| None, &mut Samples::default()));
         predictor.add(&[idle(WORD)], &[Probes::Off; 2], true, |_| None, &mut samples);
-        let others: f64 = predictor.words[&NEW_WORD].activities[1].iter().map(|(_, weight)| weight).sum();
+        let others: f64 = predictor.words[&NEW].activities[1].iter().map(|(_, weight)| weight).sum();
         assert!((others - 60.0 * KEEP).abs() < 1e-9, "{others}");
         predictor.finish(&mut samples);
         let (ns, variance) = samples.missed(latch, 2, 1.0).unwrap();

@@ -12,7 +12,7 @@ use foldhash::{HashMap, HashMapExt};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use parking_lot::Mutex;
 
-use super::glances::{Glancer, Glances};
+use super::glances::{self, Glancer, Glances};
 use super::keys::{key_of, MapKey};
 use super::looks::{at_intervals, Look, Looker, SeenThread};
 use super::predict::{Glanced, Predictor, Thread};
@@ -26,9 +26,6 @@ const EDGE_NS: u64 = 50_000_000;
 
 /// The most threads in looks, and in glances, that wait to be evaluated. Looks beyond that are not made.
 const MOST_THREADS: usize = 200_000;
-
-/// The most threads of a server that glances pass over, in an interrupt.
-const MOST_GLANCED: usize = types::limit::MAX_GLANCED.0 as usize;
 
 /// How much glances may take while probes are off, as a share of what sampling may take.
 const GLANCES_PART: f64 = 0.3;
@@ -76,14 +73,13 @@ pub(super) enum Probes {
 }
 
 impl Sampler {
-    /// Starts to sample with what `begin` returns, and with `glancer` if glances are possible. The groups have these
-    /// wait functions, and stacks show all of their waits or not.
+    /// Starts to sample with what `begin` returns. The groups have these wait functions, and stacks show all of their
+    /// waits or not.
     ///
     /// # Errors
     /// Fails if no thread can be started.
     pub fn start(
-        begin: impl FnOnce() -> Looker + Send + 'static,
-        mut glancer: Option<Glancer>,
+        begin: impl FnOnce() -> (Looker, Option<Glancer>) + Send + 'static,
         words: MapHandle,
         groups: &[(Vec<u8>, bool)],
     ) -> io::Result<Sampler> {
@@ -91,7 +87,7 @@ impl Sampler {
         let shared = Arc::new(Mutex::new(Shared { turns, ..Shared::default() }));
         let own = Arc::clone(&shared);
         let worker = Worker::start("sampler", move |stop| {
-            let mut looker = begin();
+            let (mut looker, mut glancer) = begin();
             let allowed = || {
                 let shared = own.lock();
                 (shared.cpus - shared.glancing, shared.evaluation_ns)
@@ -100,7 +96,7 @@ impl Sampler {
             let mut threads = 0;
             let look = |look_ns| {
                 if let Some(glancer) = &mut glancer {
-                    let cpus = if threads <= MOST_GLANCED { own.lock().for_glances() } else { 0.0 };
+                    let cpus = if threads <= glances::MOST_THREADS { own.lock().for_glances() } else { 0.0 };
                     own.lock().glancing = glancer.glance(cpus);
                     glancer.take(&mut glances);
                 }

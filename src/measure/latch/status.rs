@@ -19,6 +19,8 @@ pub(crate) struct Status {
     pub probes: Mutex<Vec<ProbeState>>,
     /// Those that are needed here.
     pub tracepoints: Mutex<Vec<(Tracepoint, ProbeState)>>,
+    /// The state of the program that glances at threads, if it was ever loaded.
+    pub glances: Mutex<Option<ProbeState>>,
     /// The estimates for the time in which probes were off.
     pub missed: Mutex<Missed>,
     /// What the holders of latches did while threads waited for them, since that was taken last.

@@ -19,7 +19,9 @@ use crate::attach::{self, Writes};
 use crate::export::{Listener, Policy, Server, Servers, State};
 use crate::follow::Following;
 use crate::local::Socket;
+use crate::measure::statements::StatementCounter;
 use crate::measure::More;
+use crate::server::{Accounts, ClientError};
 use crate::symbols::Settings;
 use crate::ui::servers::{Figures, ServerRow};
 use crate::ui::LiveView;
@@ -29,6 +31,7 @@ pub(super) fn discover(args: &RunArgs) -> Result<(), Failure> {
     attach::require_privilege()?;
     // The file is read with the privileges that armtrace keeps, because it may change later.
     let policy = args.port.policy()?;
+    args.attach.defaults_file.as_deref().map(Accounts::read).transpose().map_err(ClientError::from)?;
     let listener = args.port.listen.bind()?;
     let socket = args.hindsight.socket();
     let runtime = session::runtime()?;
@@ -50,7 +53,8 @@ async fn follow(args: &RunArgs, listener: Listener, policy: Policy, socket: Opti
     let reload = Arc::new(Reload::new(args));
     let wanted = Arc::clone(&reload);
     let keep = args.hindsight.keep;
-    let finder = following.start(Box::new(move || options(&wanted.attach_args(), keep)), Settings::from_env(None), log);
+    let options = Box::new(move |pid| options(pid, &wanted.attach_args(), keep));
+    let finder = following.start(options, Settings::from_env(None), log);
     let finder = finder.map_err(Failure::Start)?;
     let notifier = Notifier::ready(Arc::clone(&following) as Arc<dyn Supervised>);
     until_told(requests, &following, &reload).await;
@@ -115,9 +119,15 @@ async fn until_told(mut requests: Requests, following: &Following, reload: &Relo
     }
 }
 
-/// Returns what is measured on each server.
-fn options(args: &AttachArgs, keep: Duration) -> Options {
-    let more = More { sample_hz: args.sample_hz, hardware_events: args.hardware_events, statements: None };
+/// Returns what is measured on the server that is process `pid`.
+fn options(pid: i32, args: &AttachArgs, keep: Duration) -> Options {
+    let counter = args.defaults_file.clone().map(|file| StatementCounter::start_when_possible(pid, file));
+    let counter = counter.transpose().unwrap_or_else(|error| {
+        tracing::warn!("the statements of process {pid} are not counted: {error}");
+        None
+    });
+    let statements = counter.map(Arc::new);
+    let more = More { sample_hz: args.sample_hz, hardware_events: args.hardware_events, statements };
     Options {
         max_overhead: args.max_overhead,
         without_probes: args.no_probes,

@@ -127,7 +127,7 @@ impl Session {
     /// Attaches, and counts the server's statements too if it may be asked. So much of the past is kept.
     pub fn attach_with_statements(target: Target, args: &AttachArgs, keep: Duration) -> Result<Session, Failure> {
         let client = args.access().map(Client::connect_when_possible).transpose()?;
-        let statements = client.map(StatementCounter::start).transpose()?;
+        let statements = client.map(|client| StatementCounter::start(target.pid, client)).transpose()?;
         Session::attach(target, args, statements, keep)
     }
 

@@ -273,7 +273,7 @@ fn remarks(fleet: Fleet, targets: &[Target], with_windows: &WithWindows, counter
         remarks.push(format!("servers without any window: {}", distinct(without.into_iter())));
     }
     for (counter, what, remedy) in [
-        (Counter::Statements, "count of statements, so nothing is per statement", "--mysql"),
+        (Counter::Statements, "count of statements, so nothing is per statement", "--defaults-file"),
         (Counter::Cpu, "CPU time, so it is not compared", "samples"),
     ] {
         let lacks = |target: &Target| counters.get(&target.identity).is_none_or(|own| !has(own, counter));

@@ -45,8 +45,8 @@ enum NotMeasured {
     TooMany(i32),
 }
 
-/// Makes the options for one more server.
-pub type MakeOptions = dyn Fn() -> Options + Send;
+/// Makes the options for one more server, which has this process ID.
+pub type MakeOptions = dyn Fn(i32) -> Options + Send;
 
 /// The servers of this host.
 #[derive(Default)]
@@ -382,7 +382,7 @@ impl Finder {
         for line in target.remarks() {
             tracing::info!("{line}");
         }
-        let agent = Agent::attach(target, (self.options)())?;
+        let agent = Agent::attach(target, (self.options)(pid))?;
         for line in agent.degradations() {
             tracing::info!("{line}");
         }

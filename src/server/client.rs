@@ -8,7 +8,8 @@ use std::time::Duration;
 use mysql::prelude::Queryable;
 use mysql::{Conn, Opts, OptsBuilder};
 
-use super::{option_file, ClientError};
+use super::listening::listens_at;
+use super::{option_file, ClientError, OptionFileError};
 
 /// How long a server may take to answer. Each second of a recording waits for the answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -22,6 +23,28 @@ pub enum Access<'a> {
     Url(&'a str),
     /// An option file with a group `[client]`.
     OptionFile(&'a Path),
+}
+
+/// How to ask several servers of this host.
+pub struct Accounts(Vec<Opts>);
+
+/// How to ask one of them.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Account(Opts);
+
+impl Accounts {
+    /// Reads the groups `[client]` and `[clientSUFFIX]` of an option file.
+    ///
+    /// # Errors
+    /// Fails if the file is invalid.
+    pub fn read(path: &Path) -> Result<Accounts, OptionFileError> {
+        Ok(Accounts(option_file::read_all(path)?))
+    }
+
+    /// Returns the first account whose address process `pid` listens at.
+    pub fn of(self, pid: i32) -> Option<Account> {
+        self.0.into_iter().find(|options| listens_at(pid, options)).map(Account)
+    }
 }
 
 /// A connection to a server, which is made again when it was lost.
@@ -58,18 +81,27 @@ impl Client {
         Ok(client)
     }
 
+    /// Returns a client whose first query connects.
+    pub fn of(account: Account) -> Client {
+        Client::with(account.0)
+    }
+
     fn new(access: Access<'_>) -> Result<Client, ClientError> {
         let opts = match access {
             Access::Url(url) => Opts::from_url(url)?,
             Access::OptionFile(path) => option_file::read(path)?,
         };
+        Ok(Client::with(opts))
+    }
+
+    fn with(opts: Opts) -> Client {
         let opts = OptsBuilder::from_opts(opts)
             .tcp_connect_timeout(Some(PATIENCE))
             .read_timeout(Some(PATIENCE))
             .write_timeout(Some(PATIENCE))
             // Otherwise the client would ask the server for its socket and reconnect.
             .prefer_socket(false);
-        Ok(Client { opts: opts.into(), connection: None, own: 0 })
+        Client { opts: opts.into(), connection: None, own: 0 }
     }
 
     /// Returns how many statements clients have sent since the server started, without those made here.

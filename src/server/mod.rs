@@ -3,6 +3,7 @@
 mod client;
 mod error;
 mod instances;
+mod listening;
 mod maps;
 mod memory;
 mod numa;
@@ -14,8 +15,9 @@ mod running;
 mod settings;
 mod threads;
 
-pub use client::{Access, Client};
+pub use client::{Access, Account, Accounts, Client};
 pub use error::{ClientError, OpenError, Unsupported};
+pub use listening::{holds, tcp_sockets};
 #[cfg(any(test, fuzzing))]
 pub(crate) use maps::examine_maps;
 pub use maps::{file_mappings, load_bias, FileMapping};

@@ -1,6 +1,6 @@
 //! Opens files of a server, which may be in a container that wants to harm this process.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -30,6 +30,15 @@ impl RootFolder {
     /// Fails when there is no such file, or when it is not a regular one.
     pub fn open_file(&self, path: &Path) -> io::Result<File> {
         regular(openat2(&self.0, path, FLAGS, Mode::empty(), ResolveFlags::IN_ROOT)?)
+    }
+
+    /// Returns what the kernel says about any file, by its path in this directory, without opening it.
+    ///
+    /// # Errors
+    /// Fails when there is no such file.
+    pub fn metadata(&self, path: &Path) -> io::Result<Metadata> {
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        File::from(openat2(&self.0, path, flags, Mode::empty(), ResolveFlags::IN_ROOT)?).metadata()
     }
 }
 
@@ -81,6 +90,9 @@ mod tests {
         for path in ["/out", "/etc/up", "/../secret", "/etc", "/nothing"] {
             assert!(open(path).is_err(), "{path}");
         }
+        let length = |path: &str| root.metadata(Path::new(path)).map(|file| file.len());
+        assert_eq!(length("/absolute").expect("the file"), 6);
+        assert!(length("/out").is_err() && length("/../secret").is_err());
     }
 
     #[test]
@@ -90,6 +102,7 @@ mod tests {
         mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a pipe");
         let root = RootFolder::open(folder.path()).expect("the folder");
         assert!(root.open_file(Path::new("/pipe")).is_err());
+        assert!(root.metadata(Path::new("/pipe")).is_ok());
         assert!(open_regular(&pipe).is_err());
     }
 }

@@ -65,8 +65,8 @@ fn the_lines_for_the_file_are_right() {
 }
 
 /// The options that a service has no use for: which server it measures, and those of `--watch`.
-const NOT_OF_A_SERVICE: [&str; 9] =
-    ["accept-crash-risk", "defaults-file", "discover", "format", "json", "mysql", "pid", "symbols", "watch"];
+const NOT_OF_A_SERVICE: [&str; 8] =
+    ["accept-crash-risk", "discover", "format", "json", "mysql", "pid", "symbols", "watch"];
 
 #[test]
 fn the_file_of_the_service_has_every_option_switched_off() {

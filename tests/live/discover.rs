@@ -207,6 +207,56 @@ fn a_service_reads_its_settings_again() -> Result<()> {
     server.stop()
 }
 
+/// The statements of each server that an account belongs to, by an option file; the password of one is wrong at first.
+#[test]
+fn statements_of_all_servers_are_counted() -> Result<()> {
+    let mysql = Server::start(Release::MYSQL_8_0_31, &Options::default())?;
+    let [mariadb, other] = [(), ()].map(|()| Server::start(Release::MARIADB_11_4, &Options::default()));
+    let (mariadb, other) = (mariadb?, other?);
+    mysql.query("CREATE USER monitor IDENTIFIED BY 'secret'")?;
+    let file = tempfile::NamedTempFile::with_suffix(".cnf")?;
+    // MariaDB is reached by another path, and MySQL by its port.
+    let folder = tempfile::tempdir()?;
+    let link = folder.path().join("link.sock");
+    std::os::unix::fs::symlink(mariadb.socket(), &link)?;
+    let write = |password: &str| {
+        let (port, link) = (mysql.port(), link.display());
+        let of_mysql = format!("[client2]\nuser=monitor\npassword={password}\nhost=localhost\nport={port}\n");
+        fs::write(file.path(), format!("[client]\nuser=root\n\n{of_mysql}\n[client_db]\nsocket={link}\n"))
+    };
+    write("wrong")?;
+    let agent = Agent::discover(&["--defaults-file".as_ref(), file.path().as_os_str()])?;
+    let [of_mysql, of_mariadb, of_other] = [name_of(&mysql)?, name_of(&mariadb)?, name_of(&other)?];
+    for name in [&of_mysql, &of_mariadb, &of_other] {
+        becomes(&agent, name, true)?;
+    }
+    let count = |target: &str| Ok(value(&agent.scrape()?, target, "armtrace_statements_total"));
+    let begins = |target: &str| wait_for(&format!("statements of {target}"), 3 * SOON, || count(target));
+    begins(&of_mariadb)?;
+    wait_for("the refusal", SOON, || Ok(agent.errors()?.contains("Access denied").then_some(())))?;
+    ensure!(count(&of_mysql)?.is_none() && count(&of_other)?.is_none(), "servers that were not asked have counts");
+    let denied = agent.errors()?;
+    ensure!(denied.contains(&format!("the statements of process {} are not counted", mysql.pid())), "{denied}");
+
+    write("secret")?;
+    begins(&of_mysql)?;
+    for (server, name, statements) in [(&mysql, &of_mysql, 300), (&mariadb, &of_mariadb, 200)] {
+        let before = count(name)?.context("no count")?;
+        server.query(&"DO 1;".repeat(statements))?;
+        let expected = before + statements as f64;
+        // The client and the server's own threads send some, too.
+        let is_counted = |now: f64| now >= expected && now < expected + 20.0;
+        wait_for("the statements to be counted", SOON, || Ok(count(name)?.filter(|now| is_counted(*now))))
+            .with_context(|| format!("{name}: {:?} after {before}", count(name)))?;
+    }
+    ensure!(count(&of_other)?.is_none(), "a server without an account has a count");
+    ensure!(other.query("SHOW PROCESSLIST")?.len() == 1, "a server without an account was asked");
+    ensure!(agent.errors()?.matches("Access denied").count() == 1, "refused more than once: {}", agent.errors()?);
+    let (status, _) = agent.stop()?;
+    ensure!(status.success(), "{status}");
+    [mysql, mariadb, other].into_iter().try_for_each(Server::shut_down)
+}
+
 /// Ten servers, as on a host that is shared, with two programs.
 #[test]
 fn ten_servers_take_little_memory() -> Result<()> {

@@ -515,7 +515,7 @@ fn remarks(comparison: &Comparison, sides: [&Side; 2]) -> Vec<String> {
     }
     if comparison.per == Per::Second && comparison.throughput.is_none() {
         let remedy = match sides.iter().any(|side| side.is_fleet()) {
-            true => "run armtrace with --mysql on all hosts",
+            true => "let armtrace count the statements of all servers (--defaults-file)",
             false => "record with --mysql, or give --qps-a and --qps-b",
         };
         remarks.push(format!(

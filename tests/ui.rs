@@ -1,6 +1,7 @@
 //! The live views, drawn from hand-built snapshots.
 
 use armtrace::measure::checksum::Implementation;
+use armtrace::measure::holder::HolderState;
 use armtrace::measure::{cpu, latch, locks};
 use armtrace::measure::{Replayed, Snapshot};
 use armtrace::model::{Kind, Mode, ProbeState};
@@ -753,11 +754,27 @@ innodb/trx_mutex                       100   150ms   37.5ms  60.0%  25.0%  20.0%
         assert!(shown.contains("docs/reference/latches.md#trees-of-indexes"), "{shown}");
         press(&mut screen, &[KeyCode::Esc, KeyCode::Up, KeyCode::Char('?')]);
         assert!(text(&mut screen).contains("Nothing is known of innodb/trx_mutex"), "{}", text(&mut screen));
+        let mut slow = busy(62);
+        slow.checksum.chosen = vec![checksum("ut_crc32_sw", Implementation::Software)];
+        screen.update(slow);
         press(&mut screen, &[KeyCode::Esc, KeyCode::Char('4'), KeyCode::Char('?')]);
         let shown = drawn(&mut screen, 120, 60).join("\n");
         assert!(shown.contains("Trees of indexes: "), "the whole server's: {shown}");
+        assert!(shown.contains("hardware CRC available"), "the whole server's: {shown}");
         press(&mut screen, &[KeyCode::Esc]);
         assert!(!drawn(&mut screen, 120, 60).join("\n").contains("Trees of indexes: "), "any key closes it");
+    }
+
+    #[test]
+    fn a_holder_that_queues_without_a_cpu_has_not_slept_for_it() {
+        let mut snapshot = busy(4);
+        let preempted = snapshot.holder.blocked.iter_mut().find(|row| row.holding.state == HolderState::Preempted);
+        preempted.expect("a preempted holder").holding.waits_for = Some(TRX.to_string());
+        let mut screen = Screen::new(snapshot);
+        press(&mut screen, &[KeyCode::Down, KeyCode::Enter]);
+        let shown = drawn(&mut screen, 120, 60).join("\n");
+        assert!(shown.contains("had no CPU → innodb/trx_mutex"), "{shown}");
+        assert!(shown.contains("waited for innodb/trx_mutex"), "{shown}");
     }
 
     #[test]

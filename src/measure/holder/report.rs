@@ -189,15 +189,15 @@ impl Section for HoldersReport {
         let titles = [
             "latch",
             "sampled wait",
-            "runs",
-            "no CPU",
+            "ran",
+            "had no CPU",
             "file I/O",
             "network",
-            "other latch",
-            "asleep",
-            "other call",
-            "nobody",
-            "unknown",
+            "another latch",
+            "slept",
+            "system call",
+            "none",
+            "not known",
             "top place",
         ];
         html! {

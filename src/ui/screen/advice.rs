@@ -2,7 +2,7 @@
 
 use super::Screen;
 use crate::advice::{self, Advised, Entry};
-use crate::measure::Known;
+use crate::measure::{self, Known};
 use crate::present::format;
 use crate::present::names::without_kind;
 
@@ -16,7 +16,7 @@ impl Screen {
         let known = Known::from(&self.now);
         let paragraphs = match self.opened.clone().or_else(|| self.pointed_at()) {
             Some((latch, ..)) => of_latch(without_kind(&latch), &known),
-            None => of_server(&advice::find(&known)),
+            None => of_server(measure::advice::advice(&(&self.now).into()), &advice::find(&known)),
         };
         paragraphs.iter().flat_map(|paragraph| format::wrap(&advice::plain(paragraph), width)).collect()
     }
@@ -42,10 +42,11 @@ fn undecided(entry: &Entry) -> Vec<String> {
     ["The figures show none of its usual causes:".to_owned()].into_iter().chain(causes).collect()
 }
 
-fn of_server(advised: &[Advised]) -> Vec<String> {
-    let mut paragraphs: Vec<String> =
-        advised.iter().flat_map(|advised| [lines(advised), vec![String::new()]].concat()).collect();
-    if advised.is_empty() {
+/// Returns what the figures of the whole server show, and the causes of its waits.
+fn of_server(shown: Vec<String>, advised: &[Advised]) -> Vec<String> {
+    let mut paragraphs: Vec<String> = shown.into_iter().flat_map(|line| [line, String::new()]).collect();
+    paragraphs.extend(advised.iter().flat_map(|advised| [lines(advised), vec![String::new()]].concat()));
+    if paragraphs.is_empty() {
         paragraphs.push(format!("The figures show no cause that {} has.", advice::PAGE));
     }
     paragraphs.push(LEAVE.to_owned());

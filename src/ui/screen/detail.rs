@@ -4,7 +4,7 @@ use ratatui::style::{Modifier, Style};
 use ratatui::text::Line;
 
 use super::{LatchId, Screen};
-use crate::measure::holder::BlockedBy;
+use crate::measure::holder::{BlockedBy, HolderState};
 use crate::measure::latch::{error_ns, shares, CallsiteWaits, Handoffs, LatchWaits};
 use crate::measure::Snapshot;
 use crate::model::{Histogram, BUCKET_BOUNDS_NS};
@@ -221,11 +221,14 @@ fn holders(now: &Snapshot, latch: &LatchId, width: usize) -> Vec<String> {
         let holding = &row.holding;
         let share = format::percent(row.wait_ns as f64 / all as f64);
         let (state, place) = match (&holding.waits_for, &holding.site) {
-            (Some(latch), _) => ("waited for", without_kind(latch)),
+            (Some(latch), _) if holding.state == HolderState::Latch => ("waited for", without_kind(latch)),
+            // It queues for a latch, but does not sleep for it.
+            (Some(latch), _) => (holding.state.in_words(), without_kind(latch)),
             (None, Some(site)) => (holding.state.in_words(), &**site),
             (None, None) => (holding.state.in_words(), ""),
         };
-        let line = format!("{share:>6} {state} ");
+        let queues = holding.waits_for.is_some() && holding.state != HolderState::Latch;
+        let line = format!("{share:>6} {state} {}", if queues { "→ " } else { "" });
         let room = width.saturating_sub(line.chars().count());
         (line + &cut_middle(place, room)).trim_end().to_owned()
     };

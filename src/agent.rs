@@ -11,7 +11,8 @@ use crate::attach::{self, Budget, Costs, MissingPrivilege};
 use crate::export::SnapshotSource;
 use crate::host::clock::now_ns;
 use crate::host::{Domains, Machine};
-use crate::measure::latch::{self, Allowed, LatchCollector, Latches, NoProbe, Plan, PlanCache, StatementDetail};
+use crate::kept::Cache;
+use crate::measure::latch::{self, Allowed, LatchCollector, Latches, NoProbe, Plan, StatementDetail};
 use crate::measure::watchpoint::WatchpointAccount;
 use crate::measure::{Attached, Attaching, Later, Measurement, More, Snapshot};
 use crate::memory;
@@ -41,8 +42,8 @@ pub struct Options {
     pub domains: Domains,
     /// How much of the past is kept; zero for none.
     pub keep: Duration,
-    /// Where the sites that were found in a program are kept for the next attachment, if anywhere.
-    pub plans: Option<PlanCache>,
+    /// Where what is found in a program is kept for the next attachment, if anywhere.
+    pub cache: Option<Cache>,
     /// The measurements in addition to waits for latches, if any.
     pub more: Option<More>,
 }
@@ -143,7 +144,8 @@ impl Agent {
     ///
     /// # Errors
     /// Fails if this program offers no site to probe, or if the kernel refuses.
-    pub fn attach(target: Target, options: Options) -> Result<Agent, AttachError> {
+    pub fn attach(mut target: Target, options: Options) -> Result<Agent, AttachError> {
+        target.cache.clone_from(&options.cache);
         attach::require_privilege()?;
         if options.without_probes && !attach::stacks_are_shown() {
             return Err(AttachError::NoStacks);
@@ -418,8 +420,8 @@ fn recent(target: &Target, options: &Options) -> Recent {
 fn plan(target: &Target, options: &Options) -> Result<Arc<Plan>, AttachError> {
     static PLANS: PerImage<Allowed, Plan> = PerImage::new();
     let allowed = allowed(target.pid, options.max_overhead);
-    let plan = PLANS.of(&target.image, allowed, || match &options.plans {
-        Some(plans) => plans.plan(&target.image, target.family, allowed),
+    let plan = PLANS.of(&target.image, allowed, || match &target.cache {
+        Some(cache) => latch::kept_plan(cache, &target.image, target.family, allowed),
         None => latch::plan(&target.image, target.family, allowed),
     });
     if plan.sites.is_empty() && !options.without_probes && !target.family.wait_functions.is_empty() {

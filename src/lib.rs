@@ -19,6 +19,7 @@ mod golden;
 pub mod host;
 mod html;
 pub mod isa;
+pub mod kept;
 mod local;
 pub mod measure;
 pub mod memory;

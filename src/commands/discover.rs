@@ -134,7 +134,7 @@ fn options(pid: i32, args: &AttachArgs, keep: Duration) -> Options {
         statements: args.statements,
         domains: args.handoffs,
         keep,
-        plans: args.plans(),
+        cache: args.cache(),
         more: Some(more),
     }
 }

@@ -19,7 +19,8 @@ use super::Failure;
 use crate::agent::{Agent, Options};
 use crate::attach::{self, Writes};
 use crate::host::Domains;
-use crate::measure::latch::{PlanCache, StatementDetail};
+use crate::kept::Cache;
+use crate::measure::latch::StatementDetail;
 use crate::measure::statements::StatementCounter;
 use crate::measure::More;
 use crate::server::{Access, Client, Target};
@@ -76,12 +77,12 @@ impl AttachArgs {
         self.mysql.is_none() && AttachArgs::from_arg_matches(&none).is_ok_and(|none| none == *self)
     }
 
-    /// Returns where the sites that were found in programs are kept, if anywhere.
-    pub fn plans(&self) -> Option<PlanCache> {
+    /// Returns where what is found in programs is kept, if anywhere.
+    pub fn cache(&self) -> Option<Cache> {
         match &self.cache_dir {
-            None => Some(PlanCache::usual()),
+            None => Some(Cache::usual()),
             Some(folder) if folder.as_os_str() == "off" => None,
-            Some(folder) => Some(PlanCache::below(folder)),
+            Some(folder) => Some(Cache::below(folder)),
         }
     }
 
@@ -153,7 +154,7 @@ impl Session {
             statements: args.statements,
             domains: args.handoffs,
             keep,
-            plans: args.plans(),
+            cache: args.cache(),
             more: Some(more),
         };
         let agent = Agent::attach(target, options)?;

@@ -34,7 +34,7 @@ pub(super) fn watch(args: &RunArgs, pid: i32, latch: &str) -> Result<(), Failure
         statements: StatementDetail::Off,
         domains: Domains::Off,
         keep: Duration::ZERO,
-        plans: args.attach.plans(),
+        cache: args.attach.cache(),
         more: None,
     };
     let agent = Agent::attach(target, options)?;

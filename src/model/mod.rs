@@ -1,5 +1,6 @@
 //! The vocabulary of measurements: plain values, independent of I/O, the kernel and processes.
 
+use serde::{Deserialize, Serialize};
 use strum::{EnumIter, EnumString, IntoStaticStr};
 
 mod bounded;
@@ -18,8 +19,11 @@ pub use histogram::{Histogram, BUCKETS, BUCKET_BOUNDS_NS};
 pub use rotating::Rotating;
 
 /// The kind of a latch, named as in performance_schema.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, IntoStaticStr, EnumString)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, IntoStaticStr, EnumString, Serialize, Deserialize,
+)]
 #[strum(serialize_all = "lowercase")]
+#[serde(rename_all = "lowercase")]
 pub enum Kind {
     /// A lock with one mode, held by one thread at a time.
     Mutex,

@@ -26,6 +26,8 @@ pub use pthread::ANALYSIS_THREAD;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use self::mysql::Ids;
 use self::pages::{At, PageNames};
 use self::pthread::PthreadNames;
@@ -61,7 +63,7 @@ pub enum Identity {
 }
 
 /// A latch's name.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct LatchName {
     /// The event name, such as `wait/synch/mutex/innodb/log_writer_mutex`, or `unnamed:FUNCTION`.
     pub event: String,
@@ -120,7 +122,7 @@ impl Rules {
     fn new(target: &Target) -> Rules {
         match target.family.naming {
             Naming::Mysql(catalog) => Rules::Mysql(MysqlRules::new(&target.image, catalog)),
-            Naming::Mariadb(catalog) => Rules::Mariadb(MariadbRules::new(&target.image, target.family, catalog)),
+            Naming::Mariadb(catalog) => Rules::Mariadb(MariadbRules::of(target, catalog)),
             Naming::None => Rules::None,
         }
     }

@@ -45,11 +45,14 @@ use std::sync::Arc;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::process::{pidfd_open, Pid, PidfdFlags};
+use serde::de::DeserializeOwned;
+use serde::Serialize;
 
 use self::instances::Instances;
 use crate::catalog::{self, Family, Flavor};
 use crate::discovery;
 use crate::host::Machine;
+use crate::kept::Cache;
 use crate::model::{HostInfo, TargetInfo};
 use crate::symbols::{self, plain_name, Image, ImageError, Settings, Trial};
 
@@ -71,6 +74,8 @@ pub struct Target {
     pub symbol_trials: Arc<Vec<Trial>>,
     /// Whether the program's file was deleted or replaced on disk after the process started, as by a package upgrade.
     pub is_deleted: bool,
+    /// Where what is found in the program is kept for the next start, if anywhere.
+    pub cache: Option<Cache>,
     /// Becomes readable when the process ends.
     pidfd: OwnedFd,
     instances: Instances,
@@ -126,9 +131,23 @@ impl Target {
             version,
             symbol_trials,
             is_deleted,
+            cache: None,
             pidfd,
             instances: Instances::default(),
         })
+    }
+
+    /// Returns what an analysis of the program finds, now or at an earlier start: see [`Cache::get`].
+    pub fn find<T: Serialize + DeserializeOwned>(
+        &self,
+        what: (&str, impl Serialize),
+        fits: impl FnOnce(&T) -> bool,
+        find: impl FnOnce() -> T,
+    ) -> T {
+        match &self.cache {
+            Some(cache) => cache.get(&self.image, what, fits, find),
+            None => find(),
+        }
     }
 
     /// Returns a server with this program and [`hostile`] memory.
@@ -143,6 +162,7 @@ impl Target {
             version: String::new(),
             symbol_trials: Arc::default(),
             is_deleted: false,
+            cache: None,
             pidfd: std::fs::File::open("/dev/null").expect("a descriptor").into(),
             instances: Instances::default(),
         }

@@ -9,8 +9,9 @@ use std::os::unix::fs::MetadataExt;
 use armtrace::analysis::ThreadOffset;
 use armtrace::catalog::{Member, Naming};
 use armtrace::discovery::{self, Layout};
-use armtrace::measure::latch::{plan, Allowed, Plan, PlanCache};
-use armtrace::names::{MariadbRules, MysqlRules};
+use armtrace::kept::Cache;
+use armtrace::measure::latch::{kept_plan, plan, Allowed, Plan};
+use armtrace::names::{locks, Instruments, Locks, MariadbRules, MysqlRules};
 use armtrace::symbols::{Image, Parameter};
 
 use lab::binaries::{
@@ -38,7 +39,7 @@ fn kept_plans_are_whole() {
         let family = discovery::family(&image).unwrap_or_else(|error| panic!("{server}: {error}"));
         let folder = tempfile::tempdir().expect("a folder");
         let looked = || {
-            let plan = PlanCache::below(folder.path()).plan(&image, family, ALLOWED);
+            let plan = kept_plan(&Cache::below(folder.path()), &image, family, ALLOWED);
             let files = fs::read_dir(folder.path().join("plans")).expect("a folder of plans");
             let file = files.map(|file| file.unwrap().metadata().unwrap()).next();
             let file = file.unwrap_or_else(|| panic!("{server}: nothing is kept"));
@@ -48,6 +49,21 @@ fn kept_plans_are_whole() {
         println!("{server}: {} KiB", new.2 / 1024);
         // A plan that had to be made again would be in another file.
         assert!(new == kept, "{server}: another plan, or the file {} instead of {}", kept.1, new.1);
+    }
+}
+
+/// The same for the locks that it creates. A file has at most 512 KiB.
+#[test]
+fn kept_locks_are_whole() {
+    for (server, path) in programs() {
+        let image = Image::open_running(&path).unwrap_or_else(|error| panic!("{server}: {error}"));
+        let found = locks(&image, &Instruments::new(&image, &image.static_pointers()));
+        let json = |locks: &Locks| serde_json::to_value(locks).expect("JSON");
+        let text = json(&found).to_string();
+        println!("{server}: {} KiB", text.len() / 1024);
+        assert!(text.len() < 500 << 10, "{server}: {} bytes", text.len());
+        let kept: Locks = serde_json::from_str(&text).expect("locks");
+        assert!(kept.fits(&image) && json(&kept) == json(&found), "{server}");
     }
 }
 

@@ -198,7 +198,8 @@ impl Looked {
         let first_name = agent.first_name()?;
         let log = agent.errors()?;
         let after = |words: &str| log.split_once(words)?.1.split(' ').next()?.parse().ok();
-        let (analysed, kept) = (after("the program was analysed in "), after("analysed before, which was read in "));
+        let (analysed, kept) =
+            (after("analysed for its sites in "), after("analysed before for its sites, which was read in "));
         let samples = agent.scrape()?;
         let probes = samples.iter().filter(|sample| sample.name == "armtrace_probe_hits_total");
         Ok(Looked {
@@ -217,6 +218,11 @@ fn most_waited(agent: &Agent) -> Result<BTreeSet<String>> {
     Ok(latches.into_iter().take(3).map(|(latch, _)| latch).filter(|latch| latch.starts_with("wait/")).collect())
 }
 
+/// Waits until the agent's log has these words.
+fn logs(agent: &Agent, words: &str) -> Result<()> {
+    wait_for(words, Duration::from_secs(20), || Ok(agent.errors()?.contains(words).then_some(())))
+}
+
 #[test]
 fn a_program_that_was_analysed_is_not_analysed_again() -> Result<()> {
     let server = Server::start(Release::MARIADB_11_4, &Options::default())?;
@@ -226,6 +232,7 @@ fn a_program_that_was_analysed_is_not_analysed_again() -> Result<()> {
     let args = ["--cache-dir".as_ref(), folder.path().as_os_str(), "--log-level".as_ref(), "armtrace=debug".as_ref()];
     let agent = Agent::attach_with(&server, &args)?;
     let (first, latches) = (Looked::new(&agent)?, most_waited(&agent)?);
+    logs(&agent, "analysed for its barriers")?;
     agent.stop()?;
     ensure!(!first.was_kept && !first.probes.is_empty() && !latches.is_empty());
     let agent = Agent::attach_with(&server, &args)?;
@@ -235,6 +242,8 @@ fn a_program_that_was_analysed_is_not_analysed_again() -> Result<()> {
     ensure!(again.was_kept && again.probes == first.probes, "{:?}", again.probes);
     // Not the time to the first name: on a busy machine it varies by more than the analysis takes.
     ensure!(again.micros < KEPT * first.micros, "{} µs after {} µs", again.micros, first.micros);
+    logs(&agent, "analysed before for its latches")?;
+    logs(&agent, "analysed before for its barriers")?;
     wait_for("the same latches", Duration::from_secs(5), || {
         let samples = by_latch(&agent.scrape()?, "armtrace_latch_wait_seconds_count");
         Ok(latches.iter().all(|latch| samples.contains_key(latch)).then_some(()))

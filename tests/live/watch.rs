@@ -220,7 +220,7 @@ fn detaching_probes_drops_open_waits() -> Result<()> {
             without_probes: false,
             statements: StatementDetail::Off,
             keep: Duration::ZERO,
-            plans: None,
+            cache: None,
             domains: Domains::Off,
             more: None,
         },

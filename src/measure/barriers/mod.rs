@@ -60,7 +60,8 @@ fn count_in_background(target: Arc<Target>, barriers: Arc<Barriers>) {
     let count = move || {
         // Without a process id, this is the priority of this thread alone.
         if setpriority_process(None, LOW_PRIORITY).is_ok() {
-            _ = barriers.0.set(COUNTED.of(&target.image, (), || count(&target)));
+            let find = || target.find((COUNTING_THREAD, ()), Option::is_some, || count(&target));
+            _ = barriers.0.set(COUNTED.of(&target.image, (), find));
         }
     };
     if let Err(error) = thread::Builder::new().name(COUNTING_THREAD.to_owned()).spawn(count) {

@@ -40,7 +40,7 @@ impl Block {
         let offset = |addr: u64| u32::try_from(addr - start).ok();
         let offsets: Box<[u32]> = functions.iter().take(IN_BLOCK).map_while(|(addr, _)| offset(*addr)).collect();
         let (own, rest) = functions.split_at(offsets.len());
-        let mut encoder = DeflateEncoder::new(Vec::new(), Compression::default());
+        let mut encoder = DeflateEncoder::new(Vec::new(), Compression::fast());
         for (_, name) in own {
             encoder.write_all(name.as_bytes()).and_then(|()| encoder.write_all(b"\n")).ok()?;
         }

@@ -44,7 +44,7 @@ pub use metrics::LatchMetrics;
 #[cfg(any(test, fuzzing))]
 pub(crate) use plan::examine as examine_kept_plan;
 pub(super) use plan::{ip_offset, location, register_offset};
-pub use plan::{plan, Allowed, Gap, Plan, PlanCache, PlannedFunction, PlannedProbe, PlannedSite, EVERY_ROUND};
+pub use plan::{kept_plan, plan, Allowed, Gap, Plan, PlannedFunction, PlannedProbe, PlannedSite, EVERY_ROUND};
 pub use pthread::{rows_of as pthread_rows, thread_id_offset};
 #[cfg(any(test, fuzzing))]
 pub(crate) use statements::digest_text;

@@ -2,6 +2,7 @@
 
 mod inlined;
 mod kept;
+mod packed;
 
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
@@ -10,8 +11,7 @@ use serde::{Deserialize, Serialize};
 
 #[cfg(any(test, fuzzing))]
 pub(crate) use self::kept::examine;
-use self::kept::packed;
-pub use self::kept::PlanCache;
+pub use self::kept::kept_plan;
 use crate::analysis::{self, Condition, EndKind, Location, Site, Slow, WaitSites};
 use crate::attach::ProbeClass;
 use crate::audit::spin_hint;

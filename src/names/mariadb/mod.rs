@@ -10,6 +10,8 @@ pub(super) mod registrations;
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use self::lock_words::waited;
 use self::registrations::{made, Made};
 use super::psi::{Instrument, Instruments};
@@ -20,6 +22,7 @@ use crate::catalog::{
 };
 use crate::discovery::Variables;
 use crate::model::Kind;
+use crate::server::Target;
 use crate::symbols::Image;
 
 /// The alignment of pages, in memory and in files.
@@ -32,9 +35,22 @@ const CACHE_LINE: u64 = 64;
 pub struct Rules {
     catalog: &'static MariadbNames,
     instruments: Instruments,
+    found: Found,
+}
+
+/// What the code shows.
+#[derive(Default, Serialize, Deserialize)]
+pub struct Found {
     made: Made,
     /// The names by link-time address of the lock word.
     statics: BTreeMap<u64, LatchName>,
+}
+
+impl Found {
+    /// Returns whether what was found at an earlier start refers only to what there is in the program.
+    pub fn fits(&self, image: &Image) -> bool {
+        self.made.statics.keys().chain(self.statics.keys()).all(|at| image.is_static_data(*at))
+    }
 }
 
 impl Rules {
@@ -44,9 +60,17 @@ impl Rules {
         let instruments = Instruments::new(image, &pointers);
         let names = catalog.instrumented.iter().chain(catalog.mutexes).copied().collect();
         let made = made(image, &instruments, &names);
-        let mut rules = Rules { catalog, instruments, made, statics: BTreeMap::new() };
-        rules.statics = rules.find_statics(image, family, &pointers);
+        let mut rules = Rules { catalog, instruments, found: Found { made, statics: BTreeMap::new() } };
+        rules.found.statics = rules.find_statics(image, family, &pointers);
         rules
+    }
+
+    /// The same for a server, of which they may be kept from an earlier start.
+    pub fn of(target: &Target, catalog: &'static MariadbNames) -> Rules {
+        let image = &target.image;
+        let find = || Rules::new(image, target.family, catalog).found;
+        let found = target.find(("latches", ()), |found: &Found| found.fits(image), find);
+        Rules { catalog, instruments: Instruments::new(image, &image.static_pointers()), found }
     }
 
     /// Finds the latches in static data: those that are created with an instrument, those next to them, and those in
@@ -74,13 +98,13 @@ impl Rules {
 
     /// Returns the latch in static data whose lock word is at this link-time address.
     pub fn static_latch(&self, link: u64) -> Option<LatchName> {
-        self.statics.get(&link).cloned()
+        self.found.statics.get(&link).cloned()
     }
 
     /// Returns all latches in static data that are identified by their address: link-time address of the lock word, and
     /// name.
     pub fn statics(&self) -> &BTreeMap<u64, LatchName> {
-        &self.statics
+        &self.found.statics
     }
 
     /// Returns InnoDB's C library mutexes in static data, by link-time address.
@@ -91,13 +115,13 @@ impl Rules {
 
     /// Returns where the code creates those in static data that have one of these instruments.
     fn made_with(&self, instruments: &'static [&'static str]) -> impl Iterator<Item = (u64, &str)> {
-        let all = self.made.statics.iter().map(|(&at, name)| (at, name.as_str()));
+        let all = self.found.made.statics.iter().map(|(&at, name)| (at, name.as_str()));
         all.filter(move |(_, name)| instruments.contains(name))
     }
 
     /// Returns where the code creates latches.
     pub fn made(&self) -> &Made {
-        &self.made
+        &self.found.made
     }
 
     /// Returns the latch whose lock word is at `word`, judging by the object that contains it.
@@ -135,7 +159,7 @@ impl Rules {
 
     /// Returns the address of the only latch in static data with this instrument.
     fn made_at(&self, instrument: &str) -> Option<u64> {
-        let mut all = self.made.statics.iter().filter(|(_, name)| *name == instrument);
+        let mut all = self.found.made.statics.iter().filter(|(_, name)| *name == instrument);
         all.next().filter(|_| all.next().is_none()).map(|(&at, _)| at)
     }
 
@@ -177,7 +201,7 @@ impl Rules {
         match inside.word {
             Word::At(offset) => holds_at(offset),
             Word::Made => {
-                let made = self.made.members.get(inside.latch.name);
+                let made = self.found.made.members.get(inside.latch.name);
                 made.is_some_and(|offsets| offsets.iter().any(|&latch| holds_at(self.word(latch))))
             }
         }
@@ -255,7 +279,7 @@ mod tests {
 
     fn rules_of(made: Made) -> Rules {
         let catalog = &crate::catalog::MARIADB_NAMES;
-        Rules { catalog, instruments: Instruments::default(), made, statics: BTreeMap::new() }
+        Rules { catalog, instruments: Instruments::default(), found: Found { made, ..Found::default() } }
     }
 
     fn addr<T>(of: &T) -> u64 {

@@ -7,6 +7,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
+use serde::{Deserialize, Serialize};
+
 use crate::analysis::{direct_calls, functions_that_mention, Function, Left, Passed};
 use crate::isa::Flow;
 use crate::names::psi::Instruments;
@@ -16,7 +18,7 @@ use crate::symbols::Image;
 const MAX_DEPTH: usize = 3;
 
 /// Where the code creates latches, by the name of their instrument.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Made {
     /// The latches in static data, by link-time address. Each has one name.
     pub statics: BTreeMap<u64, String>,

@@ -9,6 +9,8 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::rc::Rc;
 
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
 use super::types::{Object, Types};
 use crate::analysis::{direct_calls, functions_that_mention, import_stubs, Function, Origin, Pointer, Pointers, Root};
 use crate::isa::{Flow, Insn};
@@ -92,34 +94,58 @@ fn only_key<'w>(at: Pointer, written: impl Iterator<Item = &'w Written>) -> Opti
 }
 
 /// The locks of a binary whose names are known from the code that creates them.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Locks {
     /// Locks in static data, by link-time address.
     pub statics: BTreeMap<u64, LatchName>,
     /// Locks in objects of a type with a known name.
+    #[serde(with = "pairs")]
     members: BTreeMap<Member, LatchName>,
     /// Locks in objects that a static variable points to.
+    #[serde(with = "pairs")]
     pointees: BTreeMap<Pointee, LatchName>,
     /// The linkage stubs of the C library's functions.
     stubs: HashMap<u64, String>,
+    #[serde(skip)]
     types: Types,
 }
 
+/// Maps as lists, because keys of JSON are strings.
+mod pairs {
+    use super::*;
+
+    pub fn serialize<K: Serialize, V: Serialize, S: Serializer>(
+        map: &BTreeMap<K, V>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(map)
+    }
+
+    pub fn deserialize<'de, K, V, D>(deserializer: D) -> Result<BTreeMap<K, V>, D::Error>
+    where
+        K: Deserialize<'de> + Ord,
+        V: Deserialize<'de>,
+        D: Deserializer<'de>,
+    {
+        Ok(Vec::<(K, V)>::deserialize(deserializer)?.into_iter().collect())
+    }
+}
+
 /// The position of a lock in an object.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 struct Member {
     class: String,
     offset: i64,
-    kind: &'static str,
+    kind: Kind,
 }
 
 /// The position of a lock in what a static variable points to: the variable's link-time address, and the offset from
 /// the pointer that the creating code stores there.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 struct Pointee {
     variable: u64,
     offset: i64,
-    kind: &'static str,
+    kind: Kind,
 }
 
 /// Searches for the code that creates locks.
@@ -305,7 +331,6 @@ impl<'a> Search<'a> {
     /// Records the objects that contain the lock at this offset from a root.
     fn note_object(&self, key: u64, kind: Kind, root: Root, offset: i64, maker: &Maker, found: &mut Found) {
         let Some(name) = self.name(key, kind) else { return };
-        let kind = kind.as_str();
         for object in self.types.borne_out(self.image, &maker.objects, root) {
             let offset = offset.wrapping_sub(object.start);
             // A lock in front of the object is in one around it, and other types can have such an object inside as
@@ -464,16 +489,22 @@ fn only_name(names: HashSet<&LatchName>) -> Option<LatchName> {
 }
 
 impl Locks {
+    /// Returns whether what was found at an earlier start refers only to what there is in the program.
+    pub fn fits(&self, image: &Image) -> bool {
+        self.statics.keys().all(|at| image.is_static_data(*at))
+            && self.stubs.keys().all(|at| image.extent().contains(at))
+    }
+
     /// Returns the lock at this offset from the root of the object.
     fn member(&self, object: &Object, offset: i64, kind: Kind) -> Option<&LatchName> {
         let offset = offset.wrapping_sub(object.start);
-        self.members.get(&Member { class: object.class.clone(), offset, kind: kind.as_str() })
+        self.members.get(&Member { class: object.class.clone(), offset, kind })
     }
 
     /// Returns the lock at this offset from what the code read from a static variable.
     fn pointee(&self, pointers: &Pointers, root: Root, offset: i64, kind: Kind) -> Option<&LatchName> {
         let Some(Origin::Read { at: Pointer::Constant(variable) }) = pointers.origin(root) else { return None };
-        self.pointees.get(&Pointee { variable, offset, kind: kind.as_str() })
+        self.pointees.get(&Pointee { variable, offset, kind })
     }
 }
 
@@ -643,7 +674,7 @@ mod tests {
         let f = Function::from_bytes(Arch::X86_64, 0x1000, &WAITS).expect("a function");
         let pointers = Pointers::with(&f, Arch::X86_64, HashMap::new());
         let name = LatchName::innodb(Kind::Mutex, "some_mutex");
-        let place = |variable: u64, offset: i64| Pointee { variable, offset, kind: "mutex" };
+        let place = |variable: u64, offset: i64| Pointee { variable, offset, kind: Kind::Mutex };
         let locks = Locks { pointees: BTreeMap::from([(place(0x2007, 0), name.clone())]), ..Locks::default() };
         let found = |call: u64, behind: i64| match pointers.passed(call)[0] {
             Pointer::Behind { root, offset } => {

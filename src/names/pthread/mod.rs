@@ -38,7 +38,7 @@ pub struct PthreadNames {
 pub const ANALYSIS_THREAD: &str = "locks";
 
 /// What the program shows about the locks that it creates. Computing it takes seconds and is done once, in a separate
-/// thread.
+/// thread, unless it is kept from an earlier start.
 struct MadeLocks {
     target: Arc<Target>,
     locks: OnceLock<Arc<Locks>>,
@@ -63,7 +63,8 @@ impl MadeLocks {
     fn work_out(&self) {
         static LOCKS: PerImage<(), Locks> = PerImage::new();
         let image = &self.target.image;
-        let find = || locks(image, &Instruments::new(image, &image.static_pointers()));
+        let search = || locks(image, &Instruments::new(image, &image.static_pointers()));
+        let find = || self.target.find((ANALYSIS_THREAD, ()), |found: &Locks| found.fits(image), search);
         self.locks.get_or_init(|| LOCKS.of(image, (), find));
     }
 

@@ -1,127 +1,108 @@
-//! Plans on disk: a program that was analysed once need not be analysed again by the next armtrace.
-//!
-//! ```text
-//! folder   $CACHE_DIRECTORY/plans, or /var/cache/armtrace/plans: the agent's own, 0700
-//! file     one per program, armtrace and way to attach, named by build ID: 0600
-//! ```
-//!
-//! Whatever is wrong with a folder or a file, the program is analysed as if there were none.
+//! Plans that are kept on disk. What is read is compared with the program, and nothing in it may refer to what is not
+//! there.
 
-mod file;
-mod folder;
-pub(super) mod packed;
+use std::ops::Range;
 
-use std::env;
-use std::ffi::OsStr;
-use std::path::{Path, PathBuf};
-use std::sync::Once;
-use std::time::Instant;
+use crc32fast::Hasher;
+use serde::{Deserialize, Serialize};
 
-use self::file::{Kept, Key};
-use self::folder::Folder;
-use super::{plan, Allowed, Plan};
+use super::{plan, Allowed, Plan, PlannedFunction, PlannedSite, MAX_FUNCTIONS, MAX_PROBES, MAX_SITES};
+use crate::bpf::latch::types;
 use crate::catalog::Family;
+use crate::kept::Cache;
 use crate::symbols::Image;
 
+/// The most bytes of an instruction.
+const INSTRUCTION: usize = 16;
+
+/// The name of the analysis.
+const SITES: &str = "sites";
+
+/// A plan as it is kept.
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    /// [`code`], when it was analysed.
+    code: u32,
+    plan: Plan,
+}
+
+/// Returns the plan for the server in `image`: the kept one, or else a new one, which is kept.
+pub fn kept_plan(cache: &Cache, image: &Image, family: &Family, allowed: Allowed) -> Plan {
+    let find = || Kept::new(plan(image, family, allowed), image);
+    cache.get(image, (SITES, allowed), |kept: &Kept| kept.fits(image, family), find).plan
+}
+
+impl Kept {
+    fn new(plan: Plan, image: &Image) -> Kept {
+        Kept { code: code(&plan, image), plan }
+    }
+
+    /// Returns whether the plan fits the program.
+    fn fits(&self, image: &Image, family: &Family) -> bool {
+        is_sound(&self.plan, image, family) && self.code == code(&self.plan, image)
+    }
+}
+
+/// Returns a checksum of the code at the sites and of the wait functions.
+fn code(plan: &Plan, image: &Image) -> u32 {
+    let mut sum = Hasher::new();
+    let sites = plan.sites.iter().map(|site| (site.addr, INSTRUCTION));
+    let functions = plan.functions.iter().map(|function| (function.range.start, length(&function.range)));
+    for (address, bytes) in sites.chain(functions) {
+        sum.update(image.bytes(address, bytes).unwrap_or_default());
+    }
+    sum.finalize()
+}
+
+fn length(range: &Range<u64>) -> usize {
+    range.end.saturating_sub(range.start) as usize
+}
+
+/// Returns whether a plan refers only to what there is in the program, in the catalog and in the plan itself.
+fn is_sound(plan: &Plan, image: &Image, family: &Family) -> bool {
+    let functions = family.wait_functions.len().min(MAX_FUNCTIONS);
+    let is_function = |index: u8| usize::from(index) < functions;
+    let has_code = |f: &PlannedFunction| length(&f.range) > 0 && image.bytes(f.range.start, length(&f.range)).is_some();
+    let is_site = |site: &PlannedSite| {
+        image.file_offset(site.addr) == Some(site.file_offset)
+            && is_function(site.function())
+            && usize::from(site.site.probe) < plan.probes.len()
+            && u32::from(site.site.role) <= types::role::ROLE_MAYBE_END.0
+    };
+    plan.sites.len() <= MAX_SITES
+        && plan.probes.len() <= MAX_PROBES
+        && plan.sites.iter().all(is_site)
+        && has_all(plan.groups.iter().flatten(), plan.sites.len())
+        && has_all(plan.probes.iter().flat_map(|probe| &probe.sites), plan.sites.len())
+        && plan.functions.iter().all(|function| is_function(function.index) && has_code(function))
+        && plan.inlined.iter().all(|&index| is_function(index))
+        && plan.kinds.iter().all(|kinds| kinds.count as usize <= kinds.kinds.len())
+        && plan.wrapper_returns.iter().all(|address| image.extent().contains(address))
+        && plan.static_data == image.static_data()
+}
+
+/// Returns whether these are all numbers below `count`, each once.
+fn has_all<'a>(numbers: impl Iterator<Item = &'a usize>, count: usize) -> bool {
+    let mut numbers: Vec<usize> = numbers.copied().collect();
+    numbers.sort_unstable();
+    numbers.into_iter().eq(0..count)
+}
+
+/// Reads a file, and its contents as if the checksum were right, and checks what is read against a program. For
+/// fuzzing, which finds neither checksums nor keys.
 #[cfg(any(test, fuzzing))]
-pub(crate) use self::file::examine;
-
-/// The variable in which systemd passes the folder of `CacheDirectory=`.
-const FOLDER_VARIABLE: &str = "CACHE_DIRECTORY";
-const FOLDER: &str = "/var/cache/armtrace";
-
-/// The part of the folder that has the plans. The rest may be debuginfod's.
-const PART: &str = "plans";
-
-/// The reason why a kept plan is not used.
-#[derive(Debug, thiserror::Error)]
-enum Unusable {
-    /// The kernel does not let it be read.
-    #[error(transparent)]
-    Unreadable(#[from] std::io::Error),
-    /// Others than this user may have written it.
-    #[error("it belongs to another user, others may write to it, or it is no plain file or folder")]
-    Foreign,
-    /// It has too many bytes.
-    #[error("it has more bytes than a plan can have")]
-    TooLong,
-    /// It does not begin as plans do, or its checksum is wrong.
-    #[error("it is damaged")]
-    Damaged,
-    /// Its contents are no plan.
-    #[error("it has no plan: {0}")]
-    Malformed(#[from] serde_json::Error),
-    /// It is for another program, armtrace or way to attach.
-    #[error("it is the plan of another program or armtrace")]
-    Other,
-    /// The program has other code at its sites, or no code.
-    #[error("the program's code is not what was analysed")]
-    Code,
-}
-
-/// The folder in which plans are kept.
-#[derive(Clone, Debug)]
-pub struct PlanCache {
-    folder: PathBuf,
-    /// Whether somebody has named the folder, and so wants to know when nothing can be kept there.
-    is_named: bool,
-}
-
-impl PlanCache {
-    /// Keeps plans below this folder.
-    pub fn below(folder: &Path) -> PlanCache {
-        PlanCache { folder: folder.join(PART), is_named: true }
-    }
-
-    /// Keeps plans below systemd's folder for this service, or else below the usual one.
-    pub fn usual() -> PlanCache {
-        PlanCache::below_given(env::var_os(FOLDER_VARIABLE).as_deref())
-    }
-
-    fn below_given(given: Option<&OsStr>) -> PlanCache {
-        // systemd passes several, separated by colons.
-        let given = given.and_then(OsStr::to_str).and_then(|folders| folders.split(':').next()).map(Path::new);
-        let usual = || PlanCache { is_named: false, ..PlanCache::below(Path::new(FOLDER)) };
-        given.filter(|folder| folder.is_absolute()).map_or_else(usual, PlanCache::below)
-    }
-
-    /// Returns the plan for the server in `image`: the kept one, or else a new one, which is kept.
-    pub fn plan(&self, image: &Image, family: &Family, allowed: Allowed) -> Plan {
-        let begun = Instant::now();
-        let Some(key) = Key::new(image, allowed) else { return plan(image, family, allowed) };
-        if let Some(kept) = self.kept(&key, image, family) {
-            tracing::debug!("the program was analysed before, which was read in {} µs", begun.elapsed().as_micros());
-            return kept;
+pub(crate) fn examine(file: &[u8], image: &Image, family: &Family) {
+    use crate::kept::{in_any_file, in_file};
+    for bytes in [file, &in_file(file)] {
+        let Some(Kept { plan, .. }) = in_any_file(bytes) else { continue };
+        let kept = Kept::new(plan, image);
+        if !kept.fits(image, family) {
+            continue;
         }
-        let plan = plan(image, family, allowed);
-        tracing::debug!("the program was analysed in {} µs", begun.elapsed().as_micros());
-        self.keep(&key, Kept::new(&key, &plan, image).to_bytes());
-        plan
-    }
-
-    fn kept(&self, key: &Key, image: &Image, family: &Family) -> Option<Plan> {
-        let name = key.file_name();
-        let bytes = Folder::open(&self.folder).and_then(|folder| folder.read(&name));
-        match bytes.and_then(|bytes| Kept::from_bytes(&bytes)?.checked(key, image, family)) {
-            Ok(plan) => Some(plan),
-            Err(Unusable::Unreadable(why)) if why.kind() == std::io::ErrorKind::NotFound => None,
-            Err(why) => {
-                let file = self.folder.join(name);
-                tracing::info!("the program is analysed again, because {} is of no use: {why}", file.display());
-                None
-            }
-        }
-    }
-
-    fn keep(&self, key: &Key, bytes: Vec<u8>) {
-        static TELL: Once = Once::new();
-        let folder = self.folder.display();
-        let kept = Folder::create(&self.folder).and_then(|folder| folder.write(&key.file_name(), &bytes));
-        let Err(why) = kept else { return };
-        TELL.call_once(|| match self.is_named {
-            true => tracing::warn!("what is found in programs is not kept for the next start: {folder}: {why}"),
-            false => tracing::info!("what is found in programs is not kept for the next start: {folder}: {why}"),
-        });
+        let plan = kept.plan;
+        _ = (plan.spins(), plan.wait_functions().count(), plan.site_addresses(1 << 40).count());
+        (0..plan.groups.len()).for_each(|group| _ = plan.functions_of(group));
+        plan.probes.iter().for_each(|probe| _ = plan.group_of(probe));
     }
 }
 

@@ -16,7 +16,7 @@ use rustix::process::geteuid;
 use super::Unusable;
 
 /// The most files, and the most bytes of one and of all.
-const MOST_FILES: usize = 16;
+const MOST_FILES: usize = 48;
 pub(super) const MOST_BYTES: u64 = 512 << 10;
 const MOST_BYTES_OF_ALL: u64 = 8 << 20;
 

@@ -33,6 +33,7 @@ use crate::attach::{
 use crate::bpf::latch::{LatchSkel, LatchSkelBuilder};
 use crate::catalog::Shape;
 use crate::host::{clock::now_ns, Topology};
+use crate::memory;
 use crate::model::ProbeState;
 use crate::server::Target;
 use crate::worker::Worker;
@@ -539,6 +540,7 @@ impl<'obj> Attacher<'obj> {
         let (maps, status) = (Arc::clone(&self.maps), Arc::clone(&self.status));
         let begin = move || {
             let glancer = Glancer::load(&target, maps, status);
+            memory::give_back();
             (looker(), glancer.inspect_err(|error| tracing::debug!("no glances at threads: {error:#}")).ok())
         };
         Ok(Sampler::start(begin, words, groups)?)

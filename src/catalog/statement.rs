@@ -3,8 +3,8 @@
 
 use super::Function;
 
-/// Functions that return the session of the calling thread. In MySQL 8.0 and newer, and MariaDB 10.5 and newer, it is in
-/// a thread-local variable, which can be found; in older ones it is not. Mangled names as a whole.
+/// Functions that return the session of the calling thread. In MySQL 8.0 and newer, and MariaDB 10.5 and newer, it is
+/// in a thread-local variable, which can be found; in older ones it is not. Mangled names as a whole.
 pub const CURRENT_SESSION: &[Function] = &["_Z19thd_get_current_thdv", "_current_thd"];
 
 /// Functions that take a session and return its statement: as a pointer and a length (MySQL), in which C++ and C

@@ -85,8 +85,8 @@ impl StatementCounter {
     }
 }
 
-/// Looks for the process's account in the option file, at intervals that become longer, and counts by it. An account that
-/// the server has refused is not tried again, which might lock it; another password is another account.
+/// Looks for the process's account in the option file, at intervals that become longer, and counts by it. An account
+/// that the server has refused is not tried again, which might lock it; another password is another account.
 fn count_by_file(pid: i32, option_file: &Path, latest: &Mutex<Option<u64>>, stop: &Stop) {
     let mut refused: Option<Account> = None;
     let mut told = String::new();

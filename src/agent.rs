@@ -144,8 +144,8 @@ impl Agent {
     ///
     /// # Errors
     /// Fails if this program offers no site to probe, or if the kernel refuses.
-    pub fn attach(mut target: Target, options: Options) -> Result<Agent, AttachError> {
-        target.cache.clone_from(&options.cache);
+    pub fn attach(mut target: Target, mut options: Options) -> Result<Agent, AttachError> {
+        target.cache = options.cache.take();
         attach::require_privilege()?;
         if options.without_probes && !attach::stacks_are_shown() {
             return Err(AttachError::NoStacks);

@@ -8,7 +8,6 @@
 //!
 //! Who can write the file can choose the checksum. So whoever uses what is read has to compare it with the program.
 
-use crc32fast::Hasher;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -44,7 +43,8 @@ impl Key {
         let is_id = |id: &str| (1..=LONGEST_ID).contains(&id.len());
         let (agent, build) = (own_build_id(), image.build_id());
         let (file, what) = (image.file_identity()?, serde_json::to_value(what).ok()?);
-        (is_id(&agent) && is_id(&build)).then(|| Key { agent, build, file, symbols: symbols(image), what })
+        let symbols = image.symbols_digest();
+        (is_id(&agent) && is_id(&build)).then_some(Key { agent, build, file, symbols, what })
     }
 
     /// Returns the name of its file.
@@ -52,17 +52,6 @@ impl Key {
         let rest = serde_json::to_vec(self).unwrap_or_default();
         format!("{}.{:08x}", self.build, crc32fast::hash(&rest))
     }
-}
-
-fn symbols(image: &Image) -> (usize, u32) {
-    let (mut count, mut sum) = (0, Hasher::new());
-    for symbol in image.symbols() {
-        count += 1;
-        sum.update(&symbol.addr.to_le_bytes());
-        sum.update(&[u8::from(symbol.is_function)]);
-        sum.update(symbol.name.as_bytes());
-    }
-    (count, sum.finalize())
 }
 
 #[derive(Serialize, Deserialize)]
@@ -74,8 +63,7 @@ struct Contents<K, T> {
 /// Returns the bytes of the file.
 pub(super) fn to_bytes(found: &impl Serialize, key: &Key) -> Vec<u8> {
     // What is in memory can always be written as JSON.
-    let contents = serde_json::to_vec(&Contents { key, found }).unwrap_or_default();
-    [&MARK[..], &crc32fast::hash(&contents).to_le_bytes(), &contents].concat()
+    in_file(&serde_json::to_vec(&Contents { key, found }).unwrap_or_default())
 }
 
 /// Returns what the bytes of a file have, if it is that of this key.
@@ -104,7 +92,6 @@ pub(crate) fn in_any_file<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
 }
 
 /// Returns the bytes of a file with these contents.
-#[cfg(any(test, fuzzing))]
 pub(crate) fn in_file(contents: &[u8]) -> Vec<u8> {
     [&MARK[..], &crc32fast::hash(contents).to_le_bytes(), contents].concat()
 }

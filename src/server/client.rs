@@ -8,7 +8,7 @@ use std::time::Duration;
 use mysql::prelude::Queryable;
 use mysql::{Conn, Opts, OptsBuilder};
 
-use super::listening::listens_at;
+use super::listening::Listening;
 use super::{option_file, ClientError, OptionFileError};
 
 /// How long a server may take to answer. Each second of a recording waits for the answer.
@@ -43,7 +43,8 @@ impl Accounts {
 
     /// Returns the first account whose address process `pid` listens at.
     pub fn of(self, pid: i32) -> Option<Account> {
-        self.0.into_iter().find(|options| listens_at(pid, options)).map(Account)
+        let listening = Listening::of(pid);
+        self.0.into_iter().find(|options| listening.is_at(options)).map(Account)
     }
 }
 

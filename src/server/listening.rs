@@ -19,46 +19,65 @@ const THIS_HOST: [&str; 3] = ["127.0.0.1", "::1", "localhost"];
 /// The flag of sockets that listen (`__SO_ACCEPTCON` in Linux's `include/linux/net.h`).
 const LISTENS: u32 = 1 << 16;
 
-/// Returns whether process `pid` listens where these options connect to: on a socket of this file system, or on a port
-/// of this host.
-pub(super) fn listens_at(pid: i32, options: &Opts) -> bool {
-    let Ok(process) = Process::new(pid) else { return false };
-    let sockets = match options.get_socket() {
-        Some(path) => unix_sockets(&process, Path::new(path)).unwrap_or_default(),
-        None if THIS_HOST.contains(&&*options.get_ip_or_hostname()) && is_in_own_network(pid) => {
-            tcp_sockets(options.get_tcp_port())
+/// The most files that are looked at of those on which a process listens. A server listens on one or two.
+const MOST_FILES: usize = 64;
+
+/// Where a process listens.
+#[derive(Default)]
+pub(super) struct Listening {
+    /// Sockets in a file system, by device and inode: the process may see them under other paths.
+    files: HashSet<(u64, u64)>,
+    /// Ports in the network of this process.
+    ports: HashSet<u16>,
+}
+
+impl Listening {
+    /// Returns where process `pid` listens; nowhere if it has ended.
+    pub fn of(pid: i32) -> Listening {
+        let Ok(process) = Process::new(pid) else { return Listening::default() };
+        let own = sockets(&process);
+        let mut ports = HashSet::new();
+        if is_in_own_network(pid) {
+            let listeners = tcp_listeners().filter(|entry| own.contains(&entry.inode));
+            ports.extend(listeners.map(|entry| entry.local_address.port()));
         }
-        None => return false,
+        Listening { files: listening_files(&process, &own).unwrap_or_default(), ports }
+    }
+
+    /// Returns whether it listens where these options connect to: on a socket of this file system, or on a port of this
+    /// host.
+    pub fn is_at(&self, options: &Opts) -> bool {
+        match options.get_socket() {
+            Some(path) => metadata(path).is_ok_and(|file| self.files.contains(&identity(&file))),
+            None => THIS_HOST.contains(&&*options.get_ip_or_hostname()) && self.ports.contains(&options.get_tcp_port()),
+        }
+    }
+}
+
+/// Iterates over the TCP sockets that listen in the network of this process.
+pub fn tcp_listeners() -> impl Iterator<Item = TcpNetEntry> {
+    let entries = [procfs::net::tcp(), procfs::net::tcp6()].into_iter().flatten().flatten();
+    entries.filter(|entry| entry.state == TcpState::Listen)
+}
+
+/// Returns the sockets that a process has open, by their inodes.
+pub fn sockets(process: &Process) -> HashSet<u64> {
+    let files = process.fd().into_iter().flatten().flatten();
+    let socket = |target| match target {
+        FDTarget::Socket(inode) => Some(inode),
+        _ => None,
     };
-    !sockets.is_empty() && holds(&process, &sockets)
+    files.filter_map(|file| socket(file.target)).collect()
 }
 
-/// Returns the sockets that listen on a port in the network of this process, by their inodes.
-pub fn tcp_sockets(port: u16) -> HashSet<u64> {
-    let listens = |entry: &TcpNetEntry| entry.state == TcpState::Listen && entry.local_address.port() == port;
-    let entries = [procfs::net::tcp(), procfs::net::tcp6()];
-    entries.into_iter().flatten().flatten().filter(listens).map(|entry| entry.inode).collect()
-}
-
-/// Returns whether a process has one of these sockets open.
-pub fn holds(process: &Process, sockets: &HashSet<u64>) -> bool {
-    let Ok(files) = process.fd() else { return false };
-    files.flatten().any(|file| matches!(file.target, FDTarget::Socket(inode) if sockets.contains(&inode)))
-}
-
-/// Returns the sockets in the network of a process that listen on a file, by their inodes. The process may see the file
-/// under another path.
-fn unix_sockets(process: &Process, path: &Path) -> io::Result<HashSet<u64>> {
-    let wanted = identity(&metadata(path)?);
+/// Returns the files on which these sockets of a process listen.
+fn listening_files(process: &Process, own: &HashSet<u64>) -> io::Result<HashSet<(u64, u64)>> {
     let root = RootFolder::open(Path::new(&format!("/proc/{}/root", process.pid)))?;
     let directory = process.cwd().map_err(io::Error::other)?;
     let text = read_to_string(format!("/proc/{}/net/unix", process.pid))?;
-    let is_wanted = |bound: &Path| {
-        let file = root.metadata(&directory.join(bound));
-        file.is_ok_and(|file| identity(&file) == wanted)
-    };
-    let bound = listening(&text).filter(|(_, bound)| is_wanted(bound));
-    Ok(bound.map(|(inode, _)| inode).collect())
+    let bound = listening(&text).filter(|(inode, _)| own.contains(inode)).take(MOST_FILES);
+    let files = bound.filter_map(|(_, path)| root.metadata(&directory.join(path)).ok());
+    Ok(files.map(|file| identity(&file)).collect())
 }
 
 /// Returns the sockets that listen, by the kernel's list: their inodes and paths. Any user can choose a path that is
@@ -108,6 +127,10 @@ mod tests {
         OptsBuilder::new().ip_or_hostname(Some(host)).tcp_port(port).into()
     }
 
+    fn listens_at(pid: i32, options: &Opts) -> bool {
+        Listening::of(pid).is_at(options)
+    }
+
     fn own() -> i32 {
         std::process::id() as i32
     }
@@ -119,7 +142,6 @@ mod tests {
         let listener = UnixListener::bind(&path).expect("a socket");
         let _client = UnixStream::connect(&path).expect("a connection");
         symlink(&path, &link).expect("a link");
-        assert!(listens_at(own(), &at_socket(&path)));
         assert!(listens_at(own(), &at_socket(&path)) && listens_at(own(), &at_socket(&link)));
         assert!(!listens_at(own(), &at_socket(&other)));
         let mut sleeper: Child = Command::new("sleep").arg("60").spawn().expect("a process");

@@ -521,6 +521,11 @@ impl Image {
         self.symbols.by_name(name)
     }
 
+    /// Returns the number of all symbols, and their checksum.
+    pub fn symbols_digest(&self) -> (usize, u32) {
+        (self.symbols.len(), self.symbols.digest())
+    }
+
     /// Iterates over all defined functions and data objects, by ascending address.
     pub fn symbols(&self) -> impl Iterator<Item = Symbol<'_>> {
         self.symbols.iter()

@@ -67,6 +67,8 @@ pub struct Table {
     by_name: Vec<u32>,
     /// Indices in `entries`, sorted by the stems of the names; computed on first use.
     by_stem: OnceLock<Vec<u32>>,
+    /// [`Table::digest`], computed on first use.
+    digest: OnceLock<u32>,
 }
 
 impl Table {
@@ -151,6 +153,19 @@ impl Table {
     /// Returns the number of symbols.
     pub fn len(&self) -> usize {
         self.entries.len()
+    }
+
+    /// Returns a checksum of all symbols.
+    pub fn digest(&self) -> u32 {
+        *self.digest.get_or_init(|| {
+            let mut sum = crc32fast::Hasher::new();
+            for symbol in self.iter() {
+                sum.update(&symbol.addr.to_le_bytes());
+                sum.update(&[u8::from(symbol.is_function)]);
+                sum.update(symbol.name.as_bytes());
+            }
+            sum.finalize()
+        })
     }
 
     /// Iterates over all symbols, by ascending address.

@@ -138,7 +138,7 @@ impl Room for StatementCounter {
     type Report = Nothing;
     type Comparison = Nothing;
 
-    /// Goes on counting: where that is an error, nothing is attached to a server that cannot be asked.
+    /// The counter runs already: with `--pid`, a server that cannot be asked is an error before anything is attached.
     fn begin(on: &mut Attaching) -> Option<Result<Arc<StatementCounter>>> {
         on.more?.statements.clone().map(Ok)
     }

@@ -56,21 +56,36 @@ impl Found {
 impl Rules {
     /// Finds the names in a program.
     pub fn new(image: &Image, family: &Family, catalog: &'static MariadbNames) -> Rules {
-        let pointers = image.static_pointers();
-        let instruments = Instruments::new(image, &pointers);
-        let names = catalog.instrumented.iter().chain(catalog.mutexes).copied().collect();
-        let made = made(image, &instruments, &names);
-        let mut rules = Rules { catalog, instruments, found: Found { made, statics: BTreeMap::new() } };
-        rules.found.statics = rules.find_statics(image, family, &pointers);
-        rules
+        Rules::with(image, catalog, |rules, pointers| rules.search(image, family, pointers))
     }
 
     /// The same for a server, of which they may be kept from an earlier start.
     pub fn of(target: &Target, catalog: &'static MariadbNames) -> Rules {
         let image = &target.image;
-        let find = || Rules::new(image, target.family, catalog).found;
-        let found = target.find(("latches", ()), |found: &Found| found.fits(image), find);
-        Rules { catalog, instruments: Instruments::new(image, &image.static_pointers()), found }
+        Rules::with(image, catalog, |rules, pointers| {
+            let search = || rules.search(image, target.family, pointers);
+            target.find(("latches", ()), |found: &Found| found.fits(image), search)
+        })
+    }
+
+    /// Returns the rules with what `find` returns, given the rules without it and the program's static pointers.
+    fn with(
+        image: &Image,
+        catalog: &'static MariadbNames,
+        find: impl FnOnce(&mut Rules, &[(u64, u64)]) -> Found,
+    ) -> Rules {
+        let pointers = image.static_pointers();
+        let instruments = Instruments::new(image, &pointers);
+        let mut rules = Rules { catalog, instruments, found: Found::default() };
+        rules.found = find(&mut rules, &pointers);
+        rules
+    }
+
+    fn search(&mut self, image: &Image, family: &Family, pointers: &[(u64, u64)]) -> Found {
+        let names = self.catalog.instrumented.iter().chain(self.catalog.mutexes).copied().collect();
+        self.found.made = made(image, &self.instruments, &names);
+        self.found.statics = self.find_statics(image, family, pointers);
+        std::mem::take(&mut self.found)
     }
 
     /// Finds the latches in static data: those that are created with an instrument, those next to them, and those in
